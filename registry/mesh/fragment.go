@@ -1,0 +1,50 @@
+package mesh
+
+import (
+	meshconfig "istio.io/api/mesh/v1alpha1"
+)
+
+// Fragment is the whole contribution of one source: not a change, not a part.
+// A source that cannot read everything sends none, and what it sent last
+// stands.
+//
+// Every slice is sorted by Key. An object that did not change since the
+// source's previous Fragment is the same pointer, which is how a receiver finds
+// what changed without comparing content.
+type Fragment struct {
+	// Source is the name of the source, unique in a registry.
+	Source string
+
+	Services            []*Service
+	Workloads           []*Workload
+	WorkloadGroups      []*WorkloadGroup
+	VirtualServices     []*VirtualService
+	DestinationRules    []*DestinationRule
+	Sidecars            []*Sidecar
+	PeerAuthentications []*PeerAuthentication
+	Unenforced          []*Unenforced
+
+	// MeshConfig has the defaults filled in; nil means that this source has none.
+	MeshConfig *MeshConfig
+
+	// Health is what is known of workloads that other sources describe.
+	Health []HealthReport
+}
+
+// MeshConfig is the settings of the mesh, Istio's MeshConfig with its defaults
+// filled in.
+type MeshConfig struct {
+	Meta
+	Spec *meshconfig.MeshConfig
+}
+
+// HealthReport is one observation of a workload, by its own agent or by a
+// catalog.
+type HealthReport struct {
+	// ServiceAccount and Address identify the workload.
+	ServiceAccount ServiceAccount
+	Address        string
+	Health         Health
+	// Reason is for people, such as "http probe: 503"; empty when healthy.
+	Reason string
+}

@@ -1,0 +1,55 @@
+package mesh
+
+import (
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+)
+
+// VirtualService routes requests. Its hosts and destinations are fully
+// qualified and its gateways are explicit ("mesh" where none were named).
+type VirtualService struct {
+	Meta
+	Spec     *networking.VirtualService
+	ExportTo Exports
+}
+
+// DestinationRule says how a host is talked to once a route has chosen it. Its
+// host is fully qualified.
+type DestinationRule struct {
+	Meta
+	Spec     *networking.DestinationRule
+	ExportTo Exports
+}
+
+// Sidecar narrows, and adds to, what the proxies of some workloads do.
+type Sidecar struct {
+	Meta
+	Spec *networking.Sidecar
+}
+
+// PeerAuthentication says whether peers must prove themselves.
+type PeerAuthentication struct {
+	Meta
+	Spec *security.PeerAuthentication
+}
+
+// MTLSMode is what a workload's proxy demands of a peer on one port.
+type MTLSMode uint8
+
+// The modes of PeerAuthentication; unset has been resolved.
+const (
+	Permissive MTLSMode = iota
+	Strict
+	Disable
+)
+
+// Unenforced is a security policy that this build cannot enforce. The workloads
+// it selects deny every request, so that nothing fails open.
+type Unenforced struct {
+	Meta
+	// Selector chooses workloads by label; nil means all of the namespace (or,
+	// in the root namespace, of the mesh).
+	Selector map[string]string
+	// Field is the path of what is not built, such as "spec.rules[0].when".
+	Field string
+}

@@ -1,0 +1,51 @@
+package view
+
+import (
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Proxy is a client of xDS: who it is and where it runs. It is a value, made
+// from an authenticated node, or from flags for an offline rendering.
+type Proxy struct {
+	// ID is the node id, sidecar~IP~NAME.NAMESPACE~NAMESPACE.svc.DOMAIN.
+	ID string
+	// Type is Sidecar or Router.
+	Type ProxyType
+	// Namespace and ServiceAccount are the identity that was proven.
+	ServiceAccount mesh.ServiceAccount
+	// Addresses are the proxy's own addresses, the first is the one that other
+	// workloads use.
+	Addresses []string
+	// Labels are those of the workload in the mesh.
+	Labels   map[string]string
+	Locality mesh.Locality
+	Network  string
+	// Interception says how traffic comes to the proxy.
+	Interception Interception
+	// EnvoyVersion is what the proxy runs; zero means unknown.
+	EnvoyVersion Version
+}
+
+// ProxyType is what a proxy is for.
+type ProxyType string
+
+// The types of proxy, as the node id spells them.
+const (
+	Sidecar ProxyType = "sidecar"
+	Router  ProxyType = "router"
+)
+
+// Interception is INTERCEPTION_MODE in the node's metadata: how traffic comes
+// to the proxy.
+type Interception string
+
+// The modes of interception. In InterceptNone all listeners bind, and there is
+// neither virtualOutbound nor virtualInbound.
+const (
+	InterceptRedirect Interception = "REDIRECT"
+	InterceptTPROXY   Interception = "TPROXY"
+	InterceptNone     Interception = "NONE"
+)
+
+// Version is a release of Envoy.
+type Version struct{ Major, Minor, Patch uint32 }
