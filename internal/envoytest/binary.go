@@ -1,0 +1,63 @@
+package envoytest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// Default is the release that tests use unless they are about a version.
+const Default = "1.40.0"
+
+// Versions are the releases of Envoy that Fairlead is tested with, the default
+// one first.
+func Versions() []string { return []string{Default, "1.39.3", "1.36.2"} }
+
+// Binary is the path of the default Envoy.
+func Binary(tb testing.TB) string {
+	tb.Helper()
+	if p := os.Getenv("FAIRLEAD_ENVOY"); p != "" {
+		return p
+	}
+	return BinaryVersion(tb, Default)
+}
+
+// BinaryVersion is the path of one of [Versions].
+func BinaryVersion(tb testing.TB, version string) string {
+	tb.Helper()
+	p := filepath.Join(ModuleRoot(tb), ".tools", "envoy-"+version, "envoy")
+	if _, err := os.Stat(p); err == nil {
+		return p
+	}
+	Missing(tb, "Envoy %s is not at %q: run `make tools`", version, p)
+	return ""
+}
+
+// Missing skips the test because a part it needs is absent, or fails it where
+// every part has to be there (FAIRLEAD_E2E=1).
+func Missing(tb testing.TB, format string, args ...any) {
+	tb.Helper()
+	if os.Getenv("FAIRLEAD_E2E") == "1" {
+		tb.Fatalf(format, args...)
+	}
+	tb.Skipf(format, args...)
+}
+
+// ModuleRoot is the directory of the project's go.mod.
+func ModuleRoot(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			tb.Fatal("no go.mod above the working directory")
+		}
+		dir = up
+	}
+}

@@ -1,0 +1,228 @@
+package envoytest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Config says which Envoy to start and how.
+type Config struct {
+	// Bootstrap is the bootstrap as JSON. Unless it has an admin address, pass
+	// one with AdminAddress.
+	Bootstrap []byte
+	// Version is one of [Versions]; empty means [Binary].
+	Version string
+	// Args are further arguments.
+	Args []string
+}
+
+// Envoy is a running Envoy. It ends with its test.
+type Envoy struct {
+	cmd    *exec.Cmd
+	log    *syncBuffer
+	admin  string
+	done   chan struct{}
+	client *http.Client
+}
+
+// Start runs an Envoy until the test ends. The bootstrap's admin interface must
+// listen on port 0 of 127.0.0.1: see [AdminJSON].
+func Start(tb testing.TB, c Config) *Envoy {
+	tb.Helper()
+	bin := Binary(tb)
+	if c.Version != "" {
+		bin = BinaryVersion(tb, c.Version)
+	}
+	dir := tb.TempDir()
+	boot := filepath.Join(dir, "bootstrap.json")
+	if err := os.WriteFile(boot, c.Bootstrap, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	adminFile := filepath.Join(dir, "admin")
+	args := append([]string{
+		"-c", boot, "--use-dynamic-base-id", "--concurrency", "1", "--admin-address-path", adminFile,
+		"--log-level", "info", "--drain-time-s", "1", "--parent-shutdown-time-s", "2",
+	}, c.Args...)
+	e := &Envoy{
+		cmd: exec.Command(bin, args...), log: &syncBuffer{}, done: make(chan struct{}),
+		client: &http.Client{Timeout: 10 * time.Second},
+	}
+	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	if err := e.cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	go func() {
+		defer close(e.done)
+		_ = e.cmd.Wait()
+	}()
+	tb.Cleanup(func() {
+		e.Kill()
+		if tb.Failed() {
+			tb.Logf("envoy's log:\n%s", e.Log())
+		}
+	})
+	Eventually(tb, 20*time.Second, func() error {
+		select {
+		case <-e.done:
+			tb.Fatalf("envoy ended: %v\n%s", e.cmd.ProcessState, e.Log())
+		default:
+		}
+		b, err := os.ReadFile(adminFile)
+		if err != nil {
+			return err
+		}
+		if e.admin = strings.TrimSpace(string(b)); e.admin == "" {
+			return fmt.Errorf("admin address not written yet")
+		}
+		_, err = e.get(tb.Context(), "/server_info")
+		return err
+	})
+	return e
+}
+
+// AdminJSON is the admin section of a bootstrap for [Start].
+const AdminJSON = `{"address":{"socket_address":{"address":"127.0.0.1","port_value":0}}}`
+
+// Validate runs `envoy --mode validate` over a bootstrap in JSON.
+func Validate(tb testing.TB, bootstrap []byte) error {
+	tb.Helper()
+	boot := filepath.Join(tb.TempDir(), "bootstrap.json")
+	if err := os.WriteFile(boot, bootstrap, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	out, err := exec.CommandContext(tb.Context(), Binary(tb), "--mode", "validate", "-c", boot).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("envoy --mode validate: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// PID is the process id.
+func (e *Envoy) PID() int { return e.cmd.Process.Pid }
+
+// Kill ends the process at once and waits for it.
+func (e *Envoy) Kill() {
+	_ = e.cmd.Process.Kill()
+	<-e.done
+}
+
+// Log is what Envoy has printed so far.
+func (e *Envoy) Log() string { return e.log.String() }
+
+// Admin fetches a path of the admin interface.
+func (e *Envoy) Admin(tb testing.TB, path string) string {
+	tb.Helper()
+	s, err := e.get(tb.Context(), path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func (e *Envoy) get(ctx context.Context, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+e.admin+path, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	res, err := e.client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return string(b), err
+}
+
+// Stat is the value of one counter or gauge, 0 where Envoy has none of that
+// name.
+func (e *Envoy) Stat(tb testing.TB, name string) int {
+	tb.Helper()
+	for line := range strings.Lines(e.Admin(tb, "/stats?usedonly")) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && k == name {
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				tb.Fatalf("stat %s: %v", name, err)
+			}
+			return n
+		}
+	}
+	return 0
+}
+
+// NoRejections fails the test if Envoy has refused any update.
+func (e *Envoy) NoRejections(tb testing.TB) {
+	tb.Helper()
+	for line := range strings.Lines(e.Admin(tb, "/stats?usedonly&filter=update_rejected")) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ": "); ok && v != "0" {
+			tb.Errorf("envoy rejected updates: %s = %s\n%s", k, v, e.Log())
+		}
+	}
+}
+
+// Eventually asks until the answer is nil, and fails the test with the last
+// error after the deadline. It polls because the other side is a process.
+func Eventually(tb testing.TB, deadline time.Duration, ask func() error) {
+	tb.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	end := time.NewTimer(deadline)
+	defer end.Stop()
+	var err error
+	for {
+		if err = ask(); err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-end.C:
+			tb.Fatalf("still after %s: %v", deadline, err)
+		}
+	}
+}
+
+// FreePorts are TCP ports of 127.0.0.1 that nobody listened on a moment ago.
+func FreePorts(tb testing.TB, n int) []int {
+	tb.Helper()
+	var ports []int
+	for range n {
+		var lc net.ListenConfig
+		l, err := lc.Listen(tb.Context(), "tcp", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports
+}
+
+// syncBuffer is a buffer that a process writes and a test reads. mu guards all
+// following fields.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
