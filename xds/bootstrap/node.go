@@ -1,0 +1,336 @@
+package bootstrap
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// The types of proxy that a node id may begin with.
+const (
+	TypeSidecar = "sidecar"
+	TypeRouter  = "router"
+)
+
+// Istio's keys of the metadata of a node, as far as they mean something here.
+const (
+	keyNamespace      = "NAMESPACE"
+	keyServiceAccount = "SERVICE_ACCOUNT"
+	keyLabels         = "LABELS"
+	keyInstanceIPs    = "INSTANCE_IPS"
+	keyWorkloadName   = "WORKLOAD_NAME"
+	keyInterception   = "INTERCEPTION_MODE"
+	keyMeshID         = "MESH_ID"
+	keyClusterID      = "CLUSTER_ID"
+	keyNetwork        = "NETWORK"
+	keyVersion        = "FAIRLEAD_VERSION"
+)
+
+// Bounds on what a peer says of itself. Metadata that has no meaning here is
+// not read, so only what is read is bounded; the size of a message is bounded
+// by the transport.
+const (
+	maxIDLength     = 1024
+	maxStringLength = 512
+	maxLabels       = 128
+	maxAddresses    = 32
+)
+
+// ErrNode is wrapped by every error of [ParseNode].
+var ErrNode = errors.New("unusable node")
+
+// Version is a release of Envoy; zero means unknown.
+type Version struct{ Major, Minor, Patch uint32 }
+
+// String is the version with dots, or "unknown".
+func (v Version) String() string {
+	if v == (Version{}) {
+		return "unknown"
+	}
+	return fmt.Sprintf("%d.%d.%d", v.Major, v.Minor, v.Patch)
+}
+
+// AtLeast reports whether v is the given release or a later one.
+func (v Version) AtLeast(major, minor uint32) bool {
+	return v.Major > major || v.Major == major && v.Minor >= minor
+}
+
+// Locality is where a proxy says that it runs.
+type Locality struct{ Region, Zone, SubZone string }
+
+// Node is what a proxy says of itself. Nothing of it is proven: who reads it
+// compares it with what the peer's certificate entitles it to.
+type Node struct {
+	// Type is [TypeSidecar] or [TypeRouter].
+	Type string
+	// Address is the address in the node id.
+	Address netip.Addr
+	// Name and Namespace are those of the workload; Domain is the DNS domain
+	// of the mesh, such as cluster.local.
+	Name, Namespace, Domain string
+	// ServiceAccount may be empty: nothing was said.
+	ServiceAccount string
+	// Labels may be nil.
+	Labels map[string]string
+	// Addresses are all addresses of the proxy, Address among them, which is
+	// the first if nothing else was said.
+	Addresses []netip.Addr
+	// WorkloadName, MeshID, ClusterID and Network may be empty.
+	WorkloadName, MeshID, ClusterID, Network string
+	// Interception is REDIRECT, TPROXY, NONE, or empty: nothing was said.
+	Interception string
+	Locality     Locality
+	// EnvoyVersion is only ever read: Envoy fills it in.
+	EnvoyVersion Version
+	// AgentVersion is the version of Fairlead beside the proxy, or empty.
+	AgentVersion string
+}
+
+// ID is the node id, TYPE~ADDRESS~NAME.NAMESPACE~NAMESPACE.svc.DOMAIN.
+func (n *Node) ID() string {
+	return strings.Join([]string{
+		n.Type, n.Address.String(), n.Name + "." + n.Namespace, n.Namespace + ".svc." + n.Domain,
+	}, "~")
+}
+
+// Proto is the node as an Envoy's bootstrap has it.
+func (n *Node) Proto() (*corev3.Node, error) {
+	if err := n.check(); err != nil {
+		return nil, err
+	}
+	fields := map[string]*structpb.Value{}
+	set := func(key, value string) {
+		if value != "" {
+			fields[key] = structpb.NewStringValue(value)
+		}
+	}
+	set(keyNamespace, n.Namespace)
+	set(keyServiceAccount, n.ServiceAccount)
+	set(keyWorkloadName, n.WorkloadName)
+	set(keyInterception, n.Interception)
+	set(keyMeshID, n.MeshID)
+	set(keyClusterID, n.ClusterID)
+	set(keyNetwork, n.Network)
+	set(keyVersion, n.AgentVersion)
+	addresses := n.Addresses
+	if len(addresses) == 0 {
+		addresses = []netip.Addr{n.Address}
+	}
+	ips := make([]string, len(addresses))
+	for i, a := range addresses {
+		ips[i] = a.String()
+	}
+	set(keyInstanceIPs, strings.Join(ips, ","))
+	if len(n.Labels) > 0 {
+		labels := map[string]*structpb.Value{}
+		for k, v := range n.Labels {
+			labels[k] = structpb.NewStringValue(v)
+		}
+		fields[keyLabels] = structpb.NewStructValue(&structpb.Struct{Fields: labels})
+	}
+	node := &corev3.Node{
+		Id:       n.ID(),
+		Cluster:  n.Name + "." + n.Namespace,
+		Metadata: &structpb.Struct{Fields: fields},
+	}
+	if n.Locality != (Locality{}) {
+		node.Locality = &corev3.Locality{Region: n.Locality.Region, Zone: n.Locality.Zone, SubZone: n.Locality.SubZone}
+	}
+	return node, nil
+}
+
+// ParseNode reads what a proxy says of itself. Every string it returns is
+// bounded and free of control characters; unknown metadata is left aside.
+func ParseNode(node *corev3.Node) (*Node, error) {
+	if node == nil {
+		return nil, fmt.Errorf("%w: the first request of a stream has none", ErrNode)
+	}
+	n, err := parseID(node.GetId())
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	text := func(key string) string {
+		s, err := stringField(node.GetMetadata(), key)
+		errs = append(errs, err)
+		return s
+	}
+	if ns := text(keyNamespace); ns != "" {
+		n.Namespace = ns
+	}
+	n.ServiceAccount = text(keyServiceAccount)
+	n.WorkloadName = text(keyWorkloadName)
+	n.Interception = text(keyInterception)
+	n.MeshID = text(keyMeshID)
+	n.ClusterID = text(keyClusterID)
+	n.Network = text(keyNetwork)
+	n.AgentVersion = text(keyVersion)
+	n.Labels, err = labelsField(node.GetMetadata())
+	errs = append(errs, err)
+	n.Addresses, err = addressesField(node.GetMetadata(), n.Address)
+	errs = append(errs, err)
+	l := node.GetLocality()
+	n.Locality = Locality{Region: l.GetRegion(), Zone: l.GetZone(), SubZone: l.GetSubZone()}
+	if v := node.GetUserAgentBuildVersion().GetVersion(); v != nil {
+		n.EnvoyVersion = Version{Major: v.GetMajorNumber(), Minor: v.GetMinorNumber(), Patch: v.GetPatch()}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return n, n.check()
+}
+
+// check reports what makes n unfit to be sent or believed.
+func (n *Node) check() error {
+	var errs []error
+	bad := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%w: "+format, append([]any{ErrNode}, args...)...))
+	}
+	if n.Type != TypeSidecar && n.Type != TypeRouter {
+		bad("type %q is neither sidecar nor router", n.Type)
+	}
+	if !n.Address.IsValid() || n.Address.Zone() != "" {
+		bad("address %q is not an address without a zone", n.Address)
+	}
+	for _, f := range []struct{ what, value string }{{"name", n.Name}, {"namespace", n.Namespace}, {"domain", n.Domain}} {
+		if f.value == "" || strings.Contains(f.value, "~") {
+			bad("%s %q is empty or has a ~", f.what, f.value)
+		}
+	}
+	if strings.Contains(n.Namespace, ".") {
+		bad("namespace %q has a dot", n.Namespace)
+	}
+	switch n.Interception {
+	case "", "REDIRECT", "TPROXY", "NONE":
+	default:
+		bad("INTERCEPTION_MODE %q is none of REDIRECT, TPROXY, NONE", n.Interception)
+	}
+	for _, s := range []string{
+		n.Name, n.Namespace, n.Domain, n.ServiceAccount, n.WorkloadName, n.MeshID, n.ClusterID,
+		n.Network, n.Locality.Region, n.Locality.Zone, n.Locality.SubZone, n.AgentVersion,
+	} {
+		if !clean(s) {
+			bad("%.40q is longer than %d bytes or has control characters", s, maxStringLength)
+		}
+	}
+	if len(n.Labels) > maxLabels {
+		bad("%d labels, %d are allowed", len(n.Labels), maxLabels)
+	}
+	for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
+		if k == "" || !clean(k) || !clean(n.Labels[k]) {
+			bad("label %.40q is longer than %d bytes or has control characters", k, maxStringLength)
+			break
+		}
+	}
+	if len(n.Addresses) > maxAddresses {
+		bad("%d addresses, %d are allowed", len(n.Addresses), maxAddresses)
+	}
+	return errors.Join(errs...)
+}
+
+func clean(s string) bool {
+	return len(s) <= maxStringLength && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError })
+}
+
+// parseID splits a node id. As in Istio it has four parts, or it is refused.
+func parseID(id string) (*Node, error) {
+	if len(id) > maxIDLength {
+		return nil, fmt.Errorf("%w: an id of %d bytes, %d are allowed", ErrNode, len(id), maxIDLength)
+	}
+	parts := strings.Split(id, "~")
+	if len(parts) != 4 {
+		return nil, fmt.Errorf("%w: id %q has %d parts, not the 4 of TYPE~ADDRESS~NAME.NAMESPACE~DOMAIN", ErrNode, id, len(parts))
+	}
+	addr, err := netip.ParseAddr(parts[1])
+	if err != nil {
+		return nil, fmt.Errorf("%w: id %q: %w", ErrNode, id, err)
+	}
+	n := &Node{Type: parts[0], Address: addr.Unmap()}
+	// Names may have dots, namespaces have none.
+	dot := strings.LastIndexByte(parts[2], '.')
+	if dot < 0 {
+		return nil, fmt.Errorf("%w: id %q: %q is not NAME.NAMESPACE", ErrNode, id, parts[2])
+	}
+	n.Name, n.Namespace = parts[2][:dot], parts[2][dot+1:]
+	if _, domain, ok := strings.Cut(parts[3], ".svc."); ok {
+		n.Domain = domain
+	} else {
+		n.Domain = parts[3]
+	}
+	return n, nil
+}
+
+// stringField is a string in metadata, or "" where there is none.
+func stringField(m *structpb.Struct, key string) (string, error) {
+	v, ok := m.GetFields()[key]
+	if !ok {
+		return "", nil
+	}
+	s, ok := v.GetKind().(*structpb.Value_StringValue)
+	if !ok {
+		return "", fmt.Errorf("%w: metadata %s is not a string", ErrNode, key)
+	}
+	return s.StringValue, nil
+}
+
+func labelsField(m *structpb.Struct) (map[string]string, error) {
+	v, ok := m.GetFields()[keyLabels]
+	if !ok {
+		return nil, nil
+	}
+	fields := v.GetStructValue().GetFields()
+	if v.GetStructValue() == nil || len(fields) > maxLabels {
+		return nil, fmt.Errorf("%w: metadata LABELS is not a map of at most %d labels", ErrNode, maxLabels)
+	}
+	labels := make(map[string]string, len(fields))
+	for k, v := range fields {
+		s, ok := v.GetKind().(*structpb.Value_StringValue)
+		if !ok {
+			return nil, fmt.Errorf("%w: label %.40q is not a string", ErrNode, k)
+		}
+		labels[k] = s.StringValue
+	}
+	return labels, nil
+}
+
+// addressesField reads INSTANCE_IPS, which Istio writes as one string with
+// commas; a list is understood too.
+func addressesField(m *structpb.Struct, own netip.Addr) ([]netip.Addr, error) {
+	v, ok := m.GetFields()[keyInstanceIPs]
+	if !ok {
+		return []netip.Addr{own}, nil
+	}
+	var list []string
+	switch k := v.GetKind().(type) {
+	case *structpb.Value_StringValue:
+		list = strings.Split(k.StringValue, ",")
+	case *structpb.Value_ListValue:
+		for _, e := range k.ListValue.GetValues() {
+			list = append(list, e.GetStringValue())
+		}
+	default:
+		return nil, fmt.Errorf("%w: metadata INSTANCE_IPS is neither a string nor a list", ErrNode)
+	}
+	if len(list) > maxAddresses {
+		return nil, fmt.Errorf("%w: %d addresses, %d are allowed", ErrNode, len(list), maxAddresses)
+	}
+	addrs := make([]netip.Addr, 0, len(list)+1)
+	for _, s := range list {
+		a, err := netip.ParseAddr(strings.TrimSpace(s))
+		if err != nil || a.Zone() != "" {
+			return nil, fmt.Errorf("%w: metadata INSTANCE_IPS: %.60q is not an address", ErrNode, s)
+		}
+		addrs = append(addrs, a.Unmap())
+	}
+	if !slices.Contains(addrs, own) {
+		addrs = append(addrs, own)
+	}
+	return addrs, nil
+}

@@ -1,0 +1,145 @@
+package bootstrap
+
+import (
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+func ordersNode() *Node {
+	return &Node{
+		Type: TypeSidecar, Address: netip.MustParseAddr("127.0.0.11"), Name: "orders-v1", Namespace: "shop", Domain: "cluster.local",
+		ServiceAccount: "orders", Labels: map[string]string{"app": "orders", "version": "v1"},
+		Addresses:    []netip.Addr{netip.MustParseAddr("127.0.0.11"), netip.MustParseAddr("fd00::11")},
+		WorkloadName: "orders-v1", MeshID: "m", ClusterID: "c", Network: "n", Interception: "NONE",
+		Locality: Locality{Region: "r", Zone: "z", SubZone: "s"}, AgentVersion: "v0",
+	}
+}
+
+func TestNodeRoundTrip(t *testing.T) {
+	t.Parallel()
+	want := ordersNode()
+	p, err := want.Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, id := p.GetId(), "sidecar~127.0.0.11~orders-v1.shop~shop.svc.cluster.local"; got != id {
+		t.Errorf("id = %q, want %q", got, id)
+	}
+	p.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+		Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: 40},
+	}}
+	want.EnvoyVersion = Version{Major: 1, Minor: 40}
+	got, err := ParseNode(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	}
+}
+
+// TestParseNodeOfIstio reads a node as Istio's agent writes it.
+func TestParseNodeOfIstio(t *testing.T) {
+	t.Parallel()
+	metadata, err := structpb.NewStruct(map[string]any{
+		"INSTANCE_IPS": "10.0.0.7,fe80::1", "LABELS": map[string]any{"app": "a"}, "PROXY_CONFIG": map[string]any{"x": 1},
+		"ANNOTATIONS": map[string]any{}, "NAMESPACE": "vm", "SERVICE_ACCOUNT": "sa", "UNPRIVILEGED_POD": "true",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ParseNode(&corev3.Node{Id: "sidecar~10.0.0.7~host.with.dots.vm~vm.svc.cluster.local", Metadata: metadata})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "host.with.dots" || got.Namespace != "vm" || got.ServiceAccount != "sa" || got.Labels["app"] != "a" || len(got.Addresses) != 2 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestParseNodeRefuses(t *testing.T) {
+	t.Parallel()
+	many := map[string]any{}
+	for i := range maxLabels + 1 {
+		many[strings.Repeat("k", i+1)] = "v"
+	}
+	with := func(key string, value any) *corev3.Node {
+		v, err := structpb.NewValue(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &corev3.Node{
+			Id: "sidecar~10.0.0.7~a.b~b.svc.cluster.local", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: v}},
+		}
+	}
+	if _, err := ParseNode(with("NAMESPACE", "b")); err != nil {
+		t.Fatalf("the node that the cases spoil is not good: %v", err)
+	}
+	for name, node := range map[string]*corev3.Node{
+		"none":           nil,
+		"empty":          {},
+		"three_parts":    {Id: "sidecar~10.0.0.7~a.b"},
+		"five_parts":     {Id: "sidecar~10.0.0.7~a.b~c~d"},
+		"type":           {Id: "ztunnel~10.0.0.7~a.b~b.svc.cluster.local"},
+		"address":        {Id: "sidecar~10.0.0~a.b~b.svc.cluster.local"},
+		"no_namespace":   {Id: "sidecar~10.0.0.7~a~b.svc.cluster.local"},
+		"no_name":        {Id: "sidecar~10.0.0.7~.b~b.svc.cluster.local"},
+		"long":           {Id: "sidecar~10.0.0.7~" + strings.Repeat("a", maxIDLength) + ".b~b.svc.cluster.local"},
+		"number":         with("NAMESPACE", 1),
+		"control":        with("SERVICE_ACCOUNT", "a\nb"),
+		"dotted":         with("NAMESPACE", "a.b"),
+		"interception":   with("INTERCEPTION_MODE", "MAGIC"),
+		"labels_text":    with("LABELS", "a=b"),
+		"labels_many":    with("LABELS", many),
+		"label_number":   with("LABELS", map[string]any{"a": 1}),
+		"addresses":      with("INSTANCE_IPS", "10.0.0.7,x"),
+		"addresses_bool": with("INSTANCE_IPS", true),
+		"addresses_many": with("INSTANCE_IPS", strings.Repeat("10.0.0.7,", maxAddresses)+"10.0.0.7"),
+		"long_value":     with("WORKLOAD_NAME", strings.Repeat("a", maxStringLength+1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if n, err := ParseNode(node); !errors.Is(err, ErrNode) {
+				t.Errorf("ParseNode = %+v, %v; want ErrNode", n, err)
+			}
+		})
+	}
+}
+
+func FuzzParseNode(f *testing.F) {
+	p, err := ordersNode().Proto()
+	if err != nil {
+		f.Fatal(err)
+	}
+	seed, err := proto.Marshal(p)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var p corev3.Node
+		if proto.Unmarshal(b, &p) != nil {
+			return
+		}
+		n, err := ParseNode(&p)
+		if err != nil {
+			return
+		}
+		again, err := n.Proto()
+		if err != nil {
+			t.Fatalf("a node that was believed cannot be written: %v", err)
+		}
+		if _, err := ParseNode(again); err != nil {
+			t.Fatalf("a node that was written cannot be read: %v", err)
+		}
+	})
+}
