@@ -3,6 +3,7 @@ package envoytest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -84,7 +85,7 @@ func Start(tb testing.TB, c Config) *Envoy {
 			return err
 		}
 		if e.admin = strings.TrimSpace(string(b)); e.admin == "" {
-			return fmt.Errorf("admin address not written yet")
+			return errors.New("admin address not written yet")
 		}
 		_, err = e.get(tb.Context(), "/server_info")
 		return err

@@ -24,7 +24,7 @@ func TestStart(t *testing.T) {
 
 func TestValidateRefuses(t *testing.T) {
 	t.Parallel()
-	if err := Validate(t, []byte(`{"admin":{"adress":1}}`)); err == nil {
-		t.Error("a misspelt field was accepted")
+	if err := Validate(t, []byte(`{"admin":{"no_such_field":1}}`)); err == nil {
+		t.Error("a unknown field was accepted")
 	}
 }

@@ -1,0 +1,35 @@
+# Aliases for what people run often. Each line works by hand, too.
+
+GO ?= go
+PYTHON ?= python3
+ENVOY = .tools/envoy-1.40.0/envoy
+LINT = $(GO) tool -modfile=tools/go.mod golangci-lint
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+
+.PHONY: build
+build: ## the one binary, bin/fairlead
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/fairlead ./cmd/fairlead
+
+.PHONY: tools
+tools: ## the Envoys that tests run
+	$(PYTHON) tools/envoy/install.py
+
+.PHONY: test
+test: tools ## every test, those with real Envoys included
+	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
+
+.PHONY: lint
+lint: ## style, vet, tidiness
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(LINT) run ./...
+
+.PHONY: format
+format: ## rewrite the sources as the linter wants them
+	$(LINT) fmt ./...
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*## /\t/' | sort

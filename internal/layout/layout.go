@@ -1,0 +1,58 @@
+// Package layout is the plan of the house as data: every package, what it is
+// for, and which packages of this project it may import. Its test reads the
+// sources and fails where they differ, so that the plan cannot grow old.
+package layout
+
+// Module is the module's path.
+const Module = "github.com/fairlead/fairlead"
+
+// Room is one package, by its directory below the module's root.
+type Room struct {
+	// For says in a few words what the package owns.
+	For string
+	// MayImport are the directories of the packages it may import. A trailing
+	// "/..." means the package and everything below it, "*" any package.
+	// Imports of test files are not judged.
+	MayImport []string
+}
+
+// Rooms is every package of the project. Data flows one way: registry, xds and
+// pki never import one another's conductors; they meet in
+// cmd/fairlead/internal/server. Children never import their conductor.
+func Rooms() map[string]Room {
+	return map[string]Room{
+		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
+		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
+
+		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
+		"registry/mesh":             {"the vocabulary: Snapshot, Service, Workload, identities, Origin", nil},
+		"registry/manifest":         {"YAML documents: positions, per-object validation and defaults", []string{"registry/mesh", "registry/manifest/schema", "registry/manifest/webhook"}},
+		"registry/manifest/schema":  {"what the CRDs of Istio say of a document's shape", nil},
+		"registry/manifest/webhook": {"the rules of Istio's validating webhook", nil},
+		"registry/files":            {"source: YAML directories", []string{"registry/manifest", "registry/mesh"}},
+		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
+		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
+
+		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/stream", "xds/bootstrap"}},
+		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
+		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/view", "registry/mesh"}},
+		"xds/bootstrap": {"Envoy's bootstrap; node metadata in both directions", nil},
+		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", nil},
+
+		"pki":                  {"the authority: slots, signing, bundle, store", []string{"pki/profile", "pki/issue", "pki/attest/jointoken", "pki/svid"}},
+		"pki/issue":            {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/profile", "pki/attest/jointoken", "pki/svid"}},
+		"pki/profile":          {"what an X509-SVID says and what is accepted", nil},
+		"pki/attest/jointoken": {"join tokens and their store", []string{"pki/profile", "pki/svid"}},
+		"pki/svid":             {"the workload side: key, CSR, renewal", []string{"pki/profile"}},
+
+		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/svid", "xds/bootstrap"}},
+		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", nil},
+		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"xds/stream", "xds/bootstrap"}},
+		"agent/workload": {"Envoy's SDS on a unix socket", []string{"pki/svid"}},
+		"agent/health":   {"probes of the application", nil},
+
+		"internal/envoytest": {"real Envoys in tests", nil},
+		"internal/layout":    {"this plan", nil},
+	}
+}

@@ -1,0 +1,162 @@
+package layout
+
+import (
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+)
+
+const root = "../.."
+
+// source is one Go file of the project.
+type source struct {
+	dir, path string
+	test      bool
+	imports   []string // of this project, as directories
+	comment   bool     // has a package comment
+	lines     int
+}
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "bin") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, content, parser.ImportsOnly|parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		s := source{
+			dir: filepath.ToSlash(filepath.Dir(rel)), path: rel, test: strings.HasSuffix(name, "_test.go"),
+			comment: f.Doc != nil, lines: strings.Count(string(content), "\n"),
+		}
+		for _, i := range f.Imports {
+			p, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			if dir, ok := strings.CutPrefix(p, Module+"/"); ok {
+				s.imports = append(s.imports, dir)
+			}
+		}
+		all = append(all, s)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestRooms(t *testing.T) {
+	t.Parallel()
+	rooms := Rooms()
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		seen[s.dir] = true
+		room, ok := rooms[s.dir]
+		if !ok {
+			t.Errorf("%s: the package %q is not in the plan (internal/layout)", s.path, s.dir)
+			continue
+		}
+		if s.test {
+			continue
+		}
+		for _, i := range s.imports {
+			if !allowed(room.MayImport, i) {
+				t.Errorf("%s imports %q, which its room may not: %v", s.path, i, room.MayImport)
+			}
+		}
+	}
+	for dir := range rooms {
+		if !seen[dir] {
+			t.Errorf("the plan has a room %q that no file is in", dir)
+		}
+	}
+}
+
+func allowed(may []string, dir string) bool {
+	return slices.ContainsFunc(may, func(m string) bool {
+		base, tree := strings.CutSuffix(m, "/...")
+		return m == "*" || m == dir || tree && (dir == base || strings.HasPrefix(dir, base+"/"))
+	})
+}
+
+func TestOnePackageComment(t *testing.T) {
+	t.Parallel()
+	count := map[string]int{}
+	for _, s := range sources(t) {
+		if s.test {
+			continue
+		}
+		count[s.dir] += 0
+		if s.comment {
+			count[s.dir]++
+		}
+	}
+	for dir, n := range count {
+		if n != 1 {
+			t.Errorf("%s has %d package comments, want 1", dir, n)
+		}
+	}
+}
+
+func TestFileSize(t *testing.T) {
+	t.Parallel()
+	for _, s := range sources(t) {
+		if s.lines > 500 && !s.test {
+			t.Errorf("%s has %d lines: a room inside it asks for a file of its own (500)", s.path, s.lines)
+		}
+	}
+}
+
+// TestDependencies wants a line for every direct dependency in the decision
+// record that justifies them.
+func TestDependencies(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := modfile.Parse("go.mod", content, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mod.Replace) > 0 {
+		t.Error("go.mod has a replace directive: nobody who imports us would have it")
+	}
+	record, err := os.ReadFile(filepath.Join(root, "docs/adr/0001-dependencies.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range mod.Require {
+		if !r.Indirect && !strings.Contains(string(record), "`"+r.Mod.Path+"`") {
+			t.Errorf("docs/adr/0001-dependencies.md does not say why %s is here", r.Mod.Path)
+		}
+	}
+}
