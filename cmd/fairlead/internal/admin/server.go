@@ -1,0 +1,212 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// maxSocketPath is the longest path a unix socket can have on Linux.
+const maxSocketPath = 107
+
+// Config says what a [Server] shows and where.
+type Config struct {
+	// Logger must be non-nil.
+	Logger *slog.Logger
+	// Address is where health, readiness and metrics are served in plaintext,
+	// such as "127.0.0.1:15014"; empty means nowhere.
+	Address string
+	// Socket is the path of admin.sock; empty means none.
+	Socket string
+	// Metrics serves /metrics; nil means none.
+	Metrics http.Handler
+	// NotReady gives the reasons why /readyz says no; nil or no reasons means
+	// ready.
+	NotReady func() []string
+	// Routes are served on admin.sock only. Keys are patterns of
+	// [http.ServeMux].
+	Routes map[string]http.Handler
+}
+
+// Server serves the administration of one process.
+type Server struct {
+	cfg     Config
+	tcp     net.Listener // or nil
+	unix    net.Listener // or nil
+	address string
+}
+
+// New binds the listeners, so that a taken port stops the start of a process.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg}
+	var lc net.ListenConfig
+	if cfg.Address != "" {
+		l, err := lc.Listen(ctx, "tcp", cfg.Address)
+		if err != nil {
+			return nil, fmt.Errorf("listening for health and metrics (--http-address): %w", err)
+		}
+		s.tcp, s.address = l, l.Addr().String()
+	}
+	if cfg.Socket != "" {
+		l, err := listenUnix(ctx, cfg.Socket)
+		if err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+		s.unix = l
+	}
+	return s, nil
+}
+
+// Close gives the listeners back where Run is never called.
+func (s *Server) Close() error {
+	var errs []error
+	for _, l := range []net.Listener{s.tcp, s.unix} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Address is where health and metrics are served, with the real port; empty if
+// nowhere.
+func (s *Server) Address() string { return s.address }
+
+func listenUnix(ctx context.Context, path string) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("listening on %q: the path has %d characters and a unix socket allows %d: choose a shorter --run-dir", path, len(path), maxSocketPath)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, fmt.Errorf("making the runtime directory: %w", err)
+	}
+	var d net.Dialer
+	if c, err := d.DialContext(ctx, "unix", path); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("listening on %q: another process serves there: stop it, or choose another --run-dir", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("removing a stale socket: %w", err)
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %q: %w", path, err)
+	}
+	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // G302: the group may administer, by intent
+		return nil, errors.Join(err, l.Close())
+	}
+	return l, nil
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	if s.tcp != nil {
+		s.serve(ctx, g, s.tcp, s.public())
+	}
+	if s.unix != nil {
+		s.serve(ctx, g, s.unix, s.private())
+	}
+	return g.Wait()
+}
+
+func (s *Server) serve(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler) {
+	srv := &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
+	}
+	g.Go(func() error {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serving %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if srv.Shutdown(stop) != nil {
+			_ = srv.Close()
+		}
+		return nil
+	})
+}
+
+// public is what anyone may see: whether the process lives, whether it is
+// ready, and its counters.
+func (s *Server) public() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
+	mux.HandleFunc("GET /readyz", s.ready)
+	if s.cfg.Metrics != nil {
+		mux.Handle("GET /metrics", s.cfg.Metrics)
+	}
+	return mux
+}
+
+// private is for those who can open the socket.
+func (s *Server) private() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", s.public())
+	for pattern, h := range s.cfg.Routes {
+		mux.Handle(pattern, h)
+	}
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	return mux
+}
+
+func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
+	if s.cfg.NotReady != nil {
+		if why := s.cfg.NotReady(); len(why) > 0 {
+			http.Error(w, "not ready:\n"+strings.Join(why, "\n"), http.StatusServiceUnavailable)
+			return
+		}
+	}
+	_, _ = w.Write([]byte("ready\n"))
+}
+
+// maxRequest bounds the body of a request on admin.sock.
+const maxRequest = 1 << 20
+
+// JSON is a handler that reads a value, calls f, and answers with what f gives.
+// An error is answered as text that a person can act on.
+func JSON[In, Out any](f func(ctx context.Context, r *http.Request, in In) (Out, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var in In
+		if r.Method == http.MethodPost {
+			d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
+			d.DisallowUnknownFields()
+			if err := d.Decode(&in); err != nil {
+				http.Error(w, "reading the request: "+err.Error(), http.StatusBadRequest)
+				return
+			}
+		}
+		out, err := f(r.Context(), r, in)
+		if err != nil {
+			status := http.StatusBadRequest
+			if errors.Is(err, fs.ErrNotExist) {
+				status = http.StatusNotFound
+			}
+			http.Error(w, err.Error(), status)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(out)
+	})
+}
