@@ -1,0 +1,214 @@
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// Names of the static clusters. Resources that a control plane makes refer to
+// SDSCluster where they take a secret.
+const (
+	XDSCluster        = "xds-grpc"
+	SDSCluster        = "sds-grpc"
+	prometheusCluster = "prometheus_stats"
+)
+
+// MaxSocketPath is how long the path of a unix socket may be: sun_path has 108
+// bytes, the last of which is zero.
+const MaxSocketPath = 107
+
+// Config is what the bootstrap of one Envoy depends on.
+type Config struct {
+	// Node says who the Envoy is.
+	Node Node
+	// XDSSocket and SDSSocket are the unix sockets of the agent; absolute.
+	XDSSocket, SDSSocket string
+
+	// AdminSocket is the unix socket that Envoy's admin interface listens on,
+	// unless AdminAddress is valid.
+	AdminSocket  string
+	AdminAddress netip.AddrPort
+	// StatsAddress serves GET /stats/prometheus and nothing else; the zero
+	// value means no such listener.
+	StatsAddress netip.AddrPort
+	// HealthAddress serves GET /healthz/ready: 200 once Envoy has its
+	// configuration, 503 while it drains. The zero value means no such listener.
+	HealthAddress netip.AddrPort
+}
+
+// Build makes the bootstrap of one Envoy.
+func Build(c Config) (*bootstrapv3.Bootstrap, error) {
+	node, err := c.Node.Proto()
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(checkSocket("xDS", c.XDSSocket), checkSocket("SDS", c.SDSSocket)); err != nil {
+		return nil, err
+	}
+	admin := address(c.AdminAddress)
+	if !c.AdminAddress.IsValid() {
+		if err := checkSocket("admin", c.AdminSocket); err != nil {
+			return nil, err
+		}
+		admin = pipe(c.AdminSocket, 0o600)
+	}
+	b := &bootstrapv3.Bootstrap{
+		Node: node,
+		Admin: &bootstrapv3.Admin{
+			Address: admin,
+			// The agent must get through when traffic has used up what the
+			// process allows.
+			IgnoreGlobalConnLimit: true,
+		},
+		DynamicResources: dynamicResources(),
+		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{},
+		LayeredRuntime:   runtimeLayers(),
+		StatsConfig:      statsConfig(),
+	}
+	xds, err := grpcCluster(XDSCluster, c.XDSSocket)
+	if err != nil {
+		return nil, err
+	}
+	sds, err := grpcCluster(SDSCluster, c.SDSSocket)
+	if err != nil {
+		return nil, err
+	}
+	b.StaticResources.Clusters = []*clusterv3.Cluster{xds, sds}
+	if c.StatsAddress.IsValid() {
+		l, err := statsListener(c.StatsAddress)
+		if err != nil {
+			return nil, err
+		}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
+		b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(prometheusCluster, admin))
+	}
+	if c.HealthAddress.IsValid() {
+		l, err := healthListener(c.HealthAddress)
+		if err != nil {
+			return nil, err
+		}
+		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
+	}
+	if err := b.ValidateAll(); err != nil {
+		return nil, fmt.Errorf("checking the bootstrap: %w", err)
+	}
+	return b, nil
+}
+
+// Marshal is [Build] as the JSON that Envoy's -c takes from a file ending in
+// .json: equal for an equal Config, and readable by people.
+func Marshal(c Config) ([]byte, error) {
+	b, err := Build(c)
+	if err != nil {
+		return nil, err
+	}
+	loose, err := protojson.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("marshalling the bootstrap: %w", err)
+	}
+	// protojson varies its white space on purpose.
+	var out bytes.Buffer
+	if err := json.Indent(&out, loose, "", "  "); err != nil {
+		return nil, fmt.Errorf("marshalling the bootstrap: %w", err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+func checkSocket(what, path string) error {
+	if !filepath.IsAbs(path) {
+		return fmt.Errorf("the %s socket's path %q is not absolute", what, path)
+	}
+	if len(path) > MaxSocketPath {
+		return fmt.Errorf("the %s socket's path %q has %d bytes, a unix socket's path at most %d: choose a shorter directory",
+			what, path, len(path), MaxSocketPath)
+	}
+	return nil
+}
+
+func dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
+	// 0 waits for ever: an Envoy without its configuration must not open
+	// listeners that route nowhere.
+	ads := func() *corev3.ConfigSource {
+		return &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+			ResourceApiVersion:    corev3.ApiVersion_V3,
+			InitialFetchTimeout:   durationpb.New(0),
+		}
+	}
+	return &bootstrapv3.Bootstrap_DynamicResources{
+		LdsConfig: ads(),
+		CdsConfig: ads(),
+		AdsConfig: &corev3.ApiConfigSource{
+			ApiType:                   corev3.ApiConfigSource_DELTA_GRPC,
+			TransportApiVersion:       corev3.ApiVersion_V3,
+			SetNodeOnFirstMessageOnly: true,
+			GrpcServices: []*corev3.GrpcService{{
+				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: XDSCluster},
+				},
+			}},
+		},
+	}
+}
+
+// grpcCluster reaches a server of the agent on a unix socket.
+func grpcCluster(name, socket string) (*clusterv3.Cluster, error) {
+	options, err := anypb.New(&httpv3.HttpProtocolOptions{
+		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+				ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+					Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
+				},
+			},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("marshalling the protocol of cluster %s: %w", name, err)
+	}
+	c := staticCluster(name, pipe(socket, 0))
+	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
+		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": options,
+	}
+	return c, nil
+}
+
+func staticCluster(name string, at *corev3.Address) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
+		ConnectTimeout:       durationpb.New(time.Second),
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{LbEndpoints: []*endpointv3.LbEndpoint{{
+				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: proto.CloneOf(at)}},
+			}}}},
+		},
+	}
+}
+
+func pipe(path string, mode uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path, Mode: mode}}}
+}
+
+func address(a netip.AddrPort) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       a.Addr().String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(a.Port())},
+	}}}
+}

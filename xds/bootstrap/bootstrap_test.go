@@ -1,0 +1,180 @@
+package bootstrap
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+func testConfig(tb testing.TB) Config {
+	tb.Helper()
+	dir := tb.TempDir()
+	return Config{
+		Node: *ordersNode(), XDSSocket: filepath.Join(dir, "xds.sock"), SDSSocket: filepath.Join(dir, "sds.sock"),
+		AdminSocket: filepath.Join(dir, "admin.sock"),
+	}
+}
+
+func TestMarshalIsStable(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	c.StatsAddress, c.HealthAddress = netip.MustParseAddrPort("127.0.0.1:15090"), netip.MustParseAddrPort("127.0.0.1:15021")
+	first, err := Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 10 {
+		again, err := Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(first, again) {
+			t.Fatal("equal configs gave different bytes")
+		}
+	}
+}
+
+func TestBuildRefuses(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*Config){
+		"relative":   func(c *Config) { c.XDSSocket = "xds.sock" },
+		"long":       func(c *Config) { c.SDSSocket = "/" + strings.Repeat("a", MaxSocketPath) },
+		"admin_long": func(c *Config) { c.AdminSocket = "/" + strings.Repeat("a", MaxSocketPath) },
+		"node":       func(c *Config) { c.Node.Name = "" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := testConfig(t)
+			spoil(&c)
+			if _, err := Build(c); err == nil {
+				t.Error("accepted")
+			} else {
+				t.Log(err)
+			}
+		})
+	}
+}
+
+func TestEnvoyTakesIt(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	ports := envoytest.FreePorts(t, 3)
+	local := func(port int) netip.AddrPort {
+		return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
+	}
+	c.StatsAddress, c.HealthAddress = local(ports[0]), local(ports[1])
+	b, err := Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := envoytest.Validate(t, b); err != nil {
+		t.Error(err)
+	}
+	c.AdminAddress = local(ports[2])
+	if b, err = Marshal(c); err != nil {
+		t.Fatal(err)
+	}
+	if err := envoytest.Validate(t, b); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStaticListeners leaves out the dynamic half, so that Envoy opens the
+// static one without a control plane.
+func TestStaticListeners(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Versions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			c := testConfig(t)
+			ports := envoytest.FreePorts(t, 3)
+			local := func(port int) netip.AddrPort {
+				return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
+			}
+			c.AdminAddress, c.StatsAddress, c.HealthAddress = local(ports[0]), local(ports[1]), local(ports[2])
+			b, err := Build(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.DynamicResources = nil
+			j, err := marshalJSON(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := envoytest.Start(t, envoytest.Config{Bootstrap: j, Version: version})
+			envoytest.Eventually(t, deadline, func() error { return want(t, c.HealthAddress, HealthPath, http.StatusOK) })
+			for _, q := range []struct {
+				at     netip.AddrPort
+				path   string
+				status int
+			}{
+				{c.StatsAddress, StatsPath, http.StatusOK},
+				{c.StatsAddress, "/config_dump", http.StatusNotFound},
+				{c.StatsAddress, "/stats/prometheus/../../quitquitquit", http.StatusNotFound},
+				{c.HealthAddress, "/stats", http.StatusNotFound},
+			} {
+				if err := want(t, q.at, q.path, q.status); err != nil {
+					t.Error(err)
+				}
+			}
+			post(t, c.AdminAddress, "/healthcheck/fail")
+			if err := want(t, c.HealthAddress, HealthPath, http.StatusServiceUnavailable); err != nil {
+				t.Error(err)
+			}
+			e.NoRejections(t)
+		})
+	}
+}
+
+// TestAdminSocket shows that the pipe is an admin interface for its owner only.
+func TestAdminSocket(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	b, err := Build(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.DynamicResources = nil
+	j, err := marshalJSON(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startRaw(t, j)
+	envoytest.Eventually(t, deadline, func() error {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", c.AdminSocket)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	fi, err := os.Stat(c.AdminSocket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if perm := fi.Mode().Perm(); perm != 0o600 {
+		t.Errorf("the admin socket has mode %o", perm)
+	}
+}
+
+func get(tb testing.TB, method string, at netip.AddrPort, path string) (int, string, error) {
+	tb.Helper()
+	req, err := http.NewRequestWithContext(tb.Context(), method, "http://"+at.String()+path, http.NoBody)
+	if err != nil {
+		return 0, "", err
+	}
+	res, err := (&http.Client{Timeout: deadline}).Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(body), err
+}

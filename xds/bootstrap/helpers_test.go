@@ -1,0 +1,57 @@
+package bootstrap
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+const deadline = 20 * time.Second
+
+func marshalJSON(b *bootstrapv3.Bootstrap) ([]byte, error) { return protojson.Marshal(b) }
+
+func want(tb testing.TB, at netip.AddrPort, path string, status int) error {
+	tb.Helper()
+	got, body, err := get(tb, http.MethodGet, at, path)
+	if err != nil {
+		return err
+	}
+	if got != status {
+		return fmt.Errorf("GET %s%s = %d, want %d: %.200s", at, path, got, status, body)
+	}
+	return nil
+}
+
+func post(tb testing.TB, at netip.AddrPort, path string) {
+	tb.Helper()
+	if got, body, err := get(tb, http.MethodPost, at, path); err != nil || got != http.StatusOK {
+		tb.Fatalf("POST %s%s = %d, %v: %s", at, path, got, err, body)
+	}
+}
+
+// startRaw runs an Envoy whose admin interface is no TCP port.
+func startRaw(tb testing.TB, bootstrap []byte) {
+	tb.Helper()
+	path := filepath.Join(tb.TempDir(), "bootstrap.json")
+	if err := os.WriteFile(path, bootstrap, 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	cmd := exec.Command(envoytest.Binary(tb), "-c", path, "--disable-hot-restart", "--concurrency", "1")
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+}
