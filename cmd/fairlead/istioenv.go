@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// istioVariables maps those of istiod's PILOT_* and other variables that have a
+// meaning here to our flags (pilot/pkg/features in Istio). Where the flag is
+// empty the variable is refused with the reason. Variables that are not listed
+// are refused if they begin with PILOT_, as their owner expects them to do
+// something.
+func istioVariables() map[string]struct{ flag, reason string } {
+	return map[string]struct{ flag, reason string }{
+		"PILOT_DEBOUNCE_AFTER":                  {flag: "debounce-after"},
+		"PILOT_DEBOUNCE_MAX":                    {flag: "debounce-max"},
+		"DEFAULT_WORKLOAD_CERT_TTL":             {flag: "certificate-ttl"},
+		"PILOT_ENABLE_EDS_DEBOUNCE":             {reason: "changes of health are never debounced here"},
+		"PILOT_PUSH_THROTTLE":                   {reason: "a push does not wait for other pushes here: delete it"},
+		"PILOT_XDS_CACHE_SIZE":                  {reason: "what a view uses is kept, and nothing else: delete it"},
+		"PILOT_SEND_UNHEALTHY_ENDPOINTS":        {reason: "unhealthy endpoints are sent as unhealthy: delete it"},
+		"PILOT_ENABLE_XDS_IDENTITY_CHECK":       {reason: "the identity check cannot be turned off: delete it"},
+		"XDS_AUTH":                              {reason: "authentication cannot be turned off: delete it, or see --xds-plaintext-address"},
+		"PILOT_ENABLE_ALPHA_GATEWAY_API":        {reason: "there is no Gateway API here"},
+		"PILOT_ENABLE_VIRTUAL_SERVICE_DELEGATE": {reason: "delegates are not in force in this release"},
+	}
+}
+
+// refuseIstioVariable reads a variable of istiod's into our flag, or says why
+// it means nothing here. Only the server reads them.
+func refuseIstioVariable(cmd *cobra.Command, key, value string) error {
+	if cmd.Name() != "server" {
+		return nil
+	}
+	v, listed := istioVariables()[key]
+	switch {
+	case !listed && !strings.HasPrefix(key, "PILOT_"):
+		return nil
+	case !listed:
+		return fmt.Errorf("environment variable %s: it has no meaning here: delete it", key)
+	case v.flag == "":
+		return fmt.Errorf("environment variable %s: %s", key, v.reason)
+	}
+	f := cmd.Flags().Lookup(v.flag)
+	if f == nil || f.Changed {
+		return nil
+	}
+	if err := cmd.Flags().Set(v.flag, value); err != nil {
+		return fmt.Errorf("environment variable %s: %w", key, err)
+	}
+	return nil
+}

@@ -1,0 +1,79 @@
+// Command fairlead is the one binary of the service mesh: the control plane, the
+// agent that runs beside an application, and the tools that check, show and
+// change a mesh.
+//
+// This package is flags, signals and exit codes, one file a subcommand; what the
+// subcommands do is in the packages that they compose.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Set by the linker (see the Makefile).
+var (
+	version = "unknown" //nolint:gochecknoglobals // the linker writes it
+	commit  = "unknown" //nolint:gochecknoglobals // the linker writes it
+)
+
+// Exit codes of every subcommand.
+const (
+	exitInvalid = 1 // the answer is no: a document is invalid, a proxy refuses
+	exitFailed  = 2 // there is no answer: the command could not run
+)
+
+// errInvalid ends a command with [exitInvalid]; everything was said already.
+var errInvalid = errors.New("invalid")
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// run is main with everything it touches as an argument.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := newRoot()
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInvalid):
+		return exitInvalid
+	default:
+		_, _ = fmt.Fprintln(stderr, "fairlead: "+err.Error())
+		return exitFailed
+	}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "fairlead",
+		Short: "A service mesh of virtual machines and bare metal, in Istio's language",
+		Long: `Fairlead reads directories of Istio-API YAML, derives from them what every Envoy
+of the mesh has to do, and gives each host its configuration and its identity.
+
+Start with "fairlead server --config-dir DIR" on one machine, make a join token for
+each host with "fairlead token create", and start "fairlead agent --token TOKEN" there.`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.PersistentFlags().String("settings", "", "a YAML file with a key a flag; flags and FAIRLEAD_… variables win over it")
+	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
+	root.PersistentFlags().String("log-format", "text", "text or json")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
+	root.AddCommand(newVersion())
+	return root
+}

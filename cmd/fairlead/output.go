@@ -1,0 +1,81 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// outputFlag adds -o text|json.
+func outputFlag(cmd *cobra.Command, output *string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", "text or json")
+	prior := cmd.PreRunE
+	cmd.PreRunE = func(c *cobra.Command, args []string) error {
+		if *output != "text" && *output != "json" {
+			return fmt.Errorf("--output %q: choose text or json", *output)
+		}
+		if prior != nil {
+			return prior(c, args)
+		}
+		return nil
+	}
+}
+
+// table writes rows in columns.
+func table(w io.Writer, head string, rows func(w io.Writer)) error {
+	tw := tabwriter.NewWriter(w, 0, 4, 3, ' ', 0)
+	if _, err := fmt.Fprintln(tw, head); err != nil {
+		return err
+	}
+	rows(tw)
+	return tw.Flush()
+}
+
+// newLogger writes to the command's standard error.
+func newLogger(cmd *cobra.Command) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cmd.Flag("log-level").Value.String())); err != nil {
+		return nil, errors.New("--log-level: choose debug, info, warn or error")
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	switch format := cmd.Flag("log-format").Value.String(); format {
+	case "text":
+		return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), opts)), nil
+	default:
+		return nil, fmt.Errorf("--log-format %q: choose text or json", format)
+	}
+}
+
+// defaultStateDir is where a process keeps what must survive it.
+func defaultStateDir(process string) string {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/var/lib/fairlead", process)
+	}
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "fairlead", process)
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		home = "."
+	}
+	return filepath.Join(home, ".local", "state", "fairlead", process)
+}
+
+// defaultRunDir is where a process has its sockets.
+func defaultRunDir(process string) string {
+	if os.Geteuid() == 0 {
+		return filepath.Join("/run/fairlead", process)
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		return filepath.Join(dir, "fairlead", process)
+	}
+	return filepath.Join(defaultStateDir(process), "run")
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"gopkg.in/yaml.v3"
+)
+
+const envPrefix = "FAIRLEAD_FLAG_"
+
+// applySettings gives every flag that the command line leaves unset its value
+// from the environment (FAIRLEAD_FLAG_CONFIG_DIR for --config-dir), else from
+// the settings file. Names that mean nothing are errors: a misspelt setting that
+// is silently ignored is found out at the worst time.
+func applySettings(cmd *cobra.Command, environ []string) error {
+	flags := cmd.Flags()
+	fromEnv := map[string]bool{}
+	var errs []error
+	for _, kv := range environ {
+		key, value, _ := strings.Cut(kv, "=")
+		name, ours := strings.CutPrefix(key, envPrefix)
+		if !ours {
+			if err := refuseIstioVariable(cmd, key, value); err != nil {
+				errs = append(errs, err)
+			}
+			continue
+		}
+		name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+		f := flags.Lookup(name)
+		if f == nil {
+			if !knownElsewhere(cmd.Root(), name) {
+				errs = append(errs, fmt.Errorf("environment variable %s: there is no flag --%s%s", key, name, didYouMean(name, flagNames(flags))))
+			}
+			continue
+		}
+		if f.Changed {
+			continue
+		}
+		fromEnv[name] = true
+		if err := setFlag(flags, f, strings.Split(value, ";")); err != nil {
+			errs = append(errs, fmt.Errorf("environment variable %s: %w", key, err))
+		}
+	}
+	if path := flags.Lookup("settings").Value.String(); path != "" {
+		errs = append(errs, applySettingsFile(cmd, path, fromEnv))
+	}
+	return errors.Join(errs...)
+}
+
+func applySettingsFile(cmd *cobra.Command, path string, fromEnv map[string]bool) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("reading the settings: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(content, &doc); err != nil {
+		return fmt.Errorf("reading the settings %q: %w", path, err)
+	}
+	if doc.Kind == 0 {
+		return nil
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		return fmt.Errorf("%s:%d:%d: settings are keys and values, one a flag, such as \"state-dir: /var/lib/fairlead\"", path, top.Line, top.Column)
+	}
+	flags := cmd.Flags()
+	seen := map[string]bool{}
+	var errs []error
+	for i := 0; i < len(top.Content); i += 2 {
+		k, v := top.Content[i], top.Content[i+1]
+		at := fmt.Sprintf("%s:%d:%d", path, k.Line, k.Column)
+		f := flags.Lookup(k.Value)
+		switch {
+		case seen[k.Value]:
+			errs = append(errs, fmt.Errorf("%s: %q is set twice", at, k.Value))
+		case k.Value == "settings" || f == nil && !knownElsewhere(cmd.Root(), k.Value):
+			errs = append(errs, fmt.Errorf("%s: there is no setting %q%s", at, k.Value, didYouMean(k.Value, flagNames(flags))))
+		case f == nil || f.Changed && !fromEnv[k.Value] || fromEnv[k.Value]:
+			// Another subcommand's, or something stronger has set it.
+		default:
+			values, err := scalars(v)
+			if err == nil {
+				err = setFlag(flags, f, values)
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s:%d:%d: %s: %w", path, v.Line, v.Column, k.Value, err))
+			}
+		}
+		seen[k.Value] = true
+	}
+	return errors.Join(errs...)
+}
+
+func scalars(n *yaml.Node) ([]string, error) {
+	switch n.Kind {
+	case yaml.ScalarNode:
+		return []string{n.Value}, nil
+	case yaml.SequenceNode:
+		var out []string
+		for _, c := range n.Content {
+			if c.Kind != yaml.ScalarNode {
+				return nil, errors.New("a list here holds plain values only")
+			}
+			out = append(out, c.Value)
+		}
+		return out, nil
+	default:
+		return nil, errors.New("the value must be a plain value or a list of them")
+	}
+}
+
+func setFlag(flags *pflag.FlagSet, f *pflag.Flag, values []string) error {
+	if _, list := f.Value.(pflag.SliceValue); !list && len(values) != 1 {
+		return fmt.Errorf("--%s takes one value, not %d", f.Name, len(values))
+	}
+	for _, v := range values {
+		if err := flags.Set(f.Name, v); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// knownElsewhere reports whether some other subcommand has the flag, so that
+// server and agent can share a settings file and an environment.
+func knownElsewhere(cmd *cobra.Command, name string) bool {
+	if cmd.Flags().Lookup(name) != nil || cmd.PersistentFlags().Lookup(name) != nil {
+		return true
+	}
+	return slices.ContainsFunc(cmd.Commands(), func(c *cobra.Command) bool { return knownElsewhere(c, name) })
+}
+
+func flagNames(flags *pflag.FlagSet) []string {
+	var names []string
+	flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	return names
+}
+
+// didYouMean is ": did you mean X?" where a name is near, else empty.
+func didYouMean(name string, known []string) string {
+	best, distance := "", 3
+	for _, k := range known {
+		if d := editDistance(name, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return fmt.Sprintf(": did you mean %q?", best)
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j]+1, row[j+1]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}
