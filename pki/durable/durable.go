@@ -1,0 +1,155 @@
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// tempPrefix begins the names of files that are not yet what they will be.
+const tempPrefix = ".tmp-"
+
+// ErrLocked says that another process holds a lock.
+var ErrLocked = errors.New("locked by another process")
+
+// FS is what a write needs of the file system. Tests pass one that dies between
+// two calls; everything else uses OS.
+type FS interface {
+	// CreateTemp makes a new file of mode 0600 in dir.
+	CreateTemp(dir, pattern string) (File, error)
+	Rename(from, to string) error
+	Remove(path string) error
+	// SyncDir makes the names in dir durable.
+	SyncDir(dir string) error
+}
+
+// File is a file that is being written.
+type File interface {
+	io.WriteCloser
+	Name() string
+	Chmod(mode fs.FileMode) error
+	Sync() error
+}
+
+// OS is the file system of the operating system.
+type OS struct{}
+
+// CreateTemp implements FS.
+func (OS) CreateTemp(dir, pattern string) (File, error) { return os.CreateTemp(dir, pattern) }
+
+// Rename implements FS.
+func (OS) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements FS.
+func (OS) Remove(path string) error { return os.Remove(path) }
+
+// SyncDir implements FS.
+func (OS) SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// WriteFile puts data at path in one step: after it returned nil the bytes are
+// on the disk under that name; if it did not, the old file is what it was.
+func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
+	dir := filepath.Dir(path)
+	f, err := fsys.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
+	if err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	if err := fill(f, data, mode); err != nil {
+		return fmt.Errorf("writing %q: %w", path, errors.Join(err, fsys.Remove(f.Name())))
+	}
+	if err := fsys.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("writing %q: %w", path, errors.Join(err, fsys.Remove(f.Name())))
+	}
+	if err := fsys.SyncDir(dir); err != nil {
+		return fmt.Errorf("writing %q: syncing its directory: %w", path, err)
+	}
+	return nil
+}
+
+func fill(f File, data []byte, mode fs.FileMode) error {
+	_, err := f.Write(data)
+	if err == nil && mode != 0o600 {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// Remove takes the file at path away for good. A file that is not there is no
+// error.
+func Remove(fsys FS, path string) error {
+	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("removing %q: %w", path, err)
+	}
+	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
+		return fmt.Errorf("removing %q: syncing its directory: %w", path, err)
+	}
+	return nil
+}
+
+// MakeDir makes a directory that only its owner can enter, and its parents, and
+// sweeps from it what a writer that was killed has left behind.
+func MakeDir(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("making directory %q: %w", dir, err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("reading directory %q: %w", dir, err)
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.Type().IsRegular() {
+			continue
+		}
+		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+			return fmt.Errorf("sweeping directory %q: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// Lock takes the lock file at path for this process, or says ErrLocked at once.
+// The kernel gives it back when the process ends, however it ends.
+func Lock(path string) (io.Closer, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("opening lock %q: %w", path, err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+		return nil, fmt.Errorf("locking %q: %w", path, errors.Join(err, f.Close()))
+	}
+	return f, nil
+}
+
+// ReadFile reads a file that may not be longer than limit bytes.
+func ReadFile(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", path, err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("reading %q: %w", path, err)
+	}
+	if int64(len(data)) > limit {
+		return nil, fmt.Errorf("reading %q: longer than %d bytes", path, limit)
+	}
+	return data, nil
+}

@@ -1,0 +1,86 @@
+package svid
+
+import (
+	"crypto/subtle"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/fairlead/fairlead/pki/profile"
+)
+
+// ErrNotControlPlane says that a server proved itself, or failed to, as somebody
+// who is not the control plane of this mesh.
+var ErrNotControlPlane = errors.New("the server is not the control plane")
+
+// ClientTLS are the settings for connections to the control plane: current's
+// identity is shown, and the server must prove by current's bundle that it is
+// exactly the control plane of the same trust domain. current is asked at each
+// handshake, so a renewed identity is used from the next connection on.
+func ClientTLS(current func() *Identity) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		NextProtos: []string{"h2"},
+		// The name dialled proves nothing in SPIFFE; VerifyConnection, which
+		// runs on every handshake, checks the server's identity instead.
+		InsecureSkipVerify: true, //nolint:gosec // checked by VerifyConnection
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			cert := current().TLSCertificate()
+			return &cert, nil
+		},
+		VerifyConnection: func(state tls.ConnectionState) error {
+			id := current()
+			return checkServer(state.PeerCertificates, id.Bundle, id.ID.TrustDomain())
+		},
+	}
+}
+
+// joinTLS believes one authority, known by the hash of its key: the server sends
+// its root along, and everything else is as for ClientTLS.
+func joinTLS(pin profile.KeyHash, td spiffeid.TrustDomain) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		NextProtos:         []string{"h2"},
+		InsecureSkipVerify: true, //nolint:gosec // checked by VerifyConnection
+		VerifyConnection: func(state tls.ConnectionState) error {
+			root := pinned(state.PeerCertificates, pin)
+			if root == nil {
+				return fmt.Errorf("%w that the join token names: its certificates end in another authority", ErrNotControlPlane)
+			}
+			return checkServer(state.PeerCertificates, []*x509.Certificate{root}, td)
+		},
+	}
+}
+
+// pinned is the authority among certs whose key has that hash, or nil.
+func pinned(certs []*x509.Certificate, pin profile.KeyHash) *x509.Certificate {
+	for _, c := range certs {
+		hash, err := profile.HashKey(c.PublicKey)
+		if err != nil || subtle.ConstantTimeCompare(hash[:], pin[:]) != 1 {
+			continue
+		}
+		if _, err := profile.CheckRoot(c); err == nil {
+			return c
+		}
+	}
+	return nil
+}
+
+func checkServer(chain, bundle []*x509.Certificate, td spiffeid.TrustDomain) error {
+	s, err := profile.Verification{Bundle: bundle, TrustDomain: td, Now: time.Now()}.Verify(chain)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotControlPlane, err)
+	}
+	want, err := profile.ControlPlaneID(td)
+	if err != nil {
+		return err
+	}
+	if s.Kind != profile.ControlPlane || s.ID != want {
+		return fmt.Errorf("%w: it is %s, want %s", ErrNotControlPlane, s.ID, want)
+	}
+	return nil
+}
