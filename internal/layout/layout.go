@@ -52,6 +52,9 @@ func Rooms() map[string]Room {
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"pki/svid"}},
 		"agent/health":   {"probes of the application", nil},
 
+		"examples/quickstart/app": {"the small service of the examples and tests", nil},
+		"systemd":                 {"units, sysusers, tmpfiles", nil},
+
 		"internal/envoytest": {"real Envoys in tests", nil},
 		"internal/layout":    {"this plan", nil},
 	}
