@@ -1,0 +1,77 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// handle holds on to one process by pidfd: it names that process for ever,
+// whatever becomes of its id, and whether or not it is our child.
+type handle struct {
+	pid int
+	fd  *os.File
+	// child is nil for a process that another agent started; set before wait.
+	child *exec.Cmd
+}
+
+func openHandle(pid int) (*handle, error) {
+	// Non-blocking makes the runtime's poller wait for it instead of a thread.
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("holding process %d: %w", pid, err)
+	}
+	return &handle{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd")}, nil
+}
+
+// wait returns once the process has ended, or with an error once the handle is
+// closed.
+func (h *handle) wait() error {
+	c, err := h.fd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("waiting for process %d: %w", h.pid, err)
+	}
+	err = c.Read(func(fd uintptr) bool {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor fits
+		n, err := unix.Poll(p, 0)
+		return err == nil && n > 0
+	})
+	if err != nil {
+		return fmt.Errorf("waiting for process %d: %w", h.pid, err)
+	}
+	if h.child != nil {
+		// Its error is how the process ended, which exit tells.
+		_ = h.child.Wait()
+	}
+	return nil
+}
+
+// exit says how the process ended; it may be called after wait has returned.
+func (h *handle) exit() string {
+	if h.child == nil {
+		return "unknown: it was started by an agent before this one"
+	}
+	return h.child.ProcessState.String()
+}
+
+// signal sends a signal; a process that has ended is no error.
+func (h *handle) signal(s syscall.Signal) error {
+	c, err := h.fd.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("signalling process %d: %w", h.pid, err)
+	}
+	var sent error
+	if err := c.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), s, nil, 0) }); err != nil {
+		return fmt.Errorf("signalling process %d: %w", h.pid, err)
+	}
+	if sent != nil && !errors.Is(sent, unix.ESRCH) {
+		return fmt.Errorf("signalling process %d: %w", h.pid, sent)
+	}
+	return nil
+}
+
+func (h *handle) close() { _ = h.fd.Close() }

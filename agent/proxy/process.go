@@ -1,0 +1,260 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Config says which Envoy to run and how.
+type Config struct {
+	// Logger must be non-nil.
+	Logger *slog.Logger
+	// Binary is the path of Envoy, as [FindBinary] gives it.
+	Binary string
+	// BootstrapPath is the file that Envoy is started with. It must exist when
+	// Run is called.
+	BootstrapPath string
+	// Admin reaches the admin interface that the bootstrap declares.
+	Admin *Admin
+	// StateFile is where the process is noted for the agent that comes next.
+	StateFile string
+	// LogFile is where Envoy's output goes. It is never a pipe of the agent,
+	// whose end would be Envoy's.
+	LogFile string
+	// Fingerprint stands for everything that an Envoy takes from its start, the
+	// bootstrap above all. An Envoy that was left running with another one is
+	// drained and replaced.
+	Fingerprint string
+
+	// Args are further arguments, or nil.
+	Args []string
+	// Listens are the addresses that the bootstrap binds. Two Envoys can bind
+	// one port without an error, so a start is refused while one is taken.
+	Listens []netip.AddrPort
+	// DrainTime is how long a stop waits for connections to end; zero means
+	// 5 s, as Istio's terminationDrainDuration.
+	DrainTime time.Duration
+	// LeaveRunning makes the end of Run leave Envoy alone.
+	LeaveRunning bool
+	// Credential is the user that Envoy runs as, or nil: the agent's own.
+	Credential *syscall.Credential
+}
+
+// Status is what an Envoy does at one moment.
+type Status struct {
+	// PID is 0 while there is no process.
+	PID int `json:"pid"`
+	// Since is when the process was started or taken over.
+	Since time.Time `json:"since"`
+	// Adopted says that an agent before this one started it.
+	Adopted bool `json:"adopted"`
+	// Restarts counts the times that Envoy died and was started again.
+	Restarts int `json:"restarts"`
+	// LastExit says how the last process ended, or is empty.
+	LastExit string `json:"last_exit,omitempty"`
+	// LastError is why there is no process, or is empty.
+	LastError string `json:"last_error,omitempty"`
+}
+
+// Process runs one Envoy.
+type Process struct {
+	c   Config
+	log *slog.Logger
+
+	mu     sync.Mutex // guards all following fields
+	status Status
+}
+
+// Back-off between a death and the next start. The first start after a quiet
+// time is immediate.
+const (
+	firstDelay = 250 * time.Millisecond
+	maxDelay   = 10 * time.Second
+	quietTime  = 10 * time.Second
+)
+
+// New checks the configuration; it starts nothing.
+func New(c Config) (*Process, error) {
+	var errs []error
+	for what, v := range map[string]string{
+		"Binary": c.Binary, "BootstrapPath": c.BootstrapPath, "StateFile": c.StateFile, "LogFile": c.LogFile,
+	} {
+		if v == "" {
+			errs = append(errs, fmt.Errorf("configuring the Envoy process: %s is missing", what))
+		}
+	}
+	if c.Logger == nil || c.Admin == nil {
+		errs = append(errs, errors.New("configuring the Envoy process: Logger and Admin are needed"))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	if c.DrainTime == 0 {
+		c.DrainTime = 5 * time.Second
+	}
+	return &Process{c: c, log: c.Logger.With("component", "agent/proxy")}, nil
+}
+
+// Running reports whether an Envoy that was started with this bootstrap is
+// alive, so that its ports are its own and not somebody else's.
+func Running(stateFile, binary, bootstrapPath string) bool {
+	if r, err := loadRecord(stateFile); err == nil && r.verify() == nil {
+		return true
+	}
+	_, ok := search(binary, bootstrapPath)
+	return ok
+}
+
+// Status is what Envoy does now.
+func (p *Process) Status() Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.status
+}
+
+// Run takes over the Envoy that an earlier agent left, or starts one, starts it
+// again whenever it dies, and drains and stops it when ctx ends. It returns an
+// error if the first start is impossible or Envoy cannot be stopped.
+func (p *Process) Run(ctx context.Context) error {
+	h, err := p.adopt(ctx)
+	if err != nil {
+		return err
+	}
+	if h == nil {
+		if h, err = p.start(ctx); err != nil {
+			return err
+		}
+	}
+	delay := time.Duration(0)
+	for {
+		began := time.Now()
+		ended := make(chan error, 1)
+		go func() { ended <- h.wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			err := p.finish(ctx, h, ended)
+			h.close()
+			return err
+		}
+		p.died(h)
+		if time.Since(began) >= quietTime {
+			delay = 0
+		}
+		if h = p.restart(ctx, &delay); h == nil {
+			return nil
+		}
+	}
+}
+
+// restart starts Envoy again until that succeeds; nil means that ctx ended.
+func (p *Process) restart(ctx context.Context, delay *time.Duration) *handle {
+	for {
+		timer := time.NewTimer(*delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		}
+		*delay = min(max(2**delay, firstDelay), maxDelay)
+		h, err := p.start(ctx)
+		if err == nil {
+			p.mu.Lock()
+			p.status.Restarts++
+			p.mu.Unlock()
+			return h
+		}
+		p.log.Error("envoy could not be started again", "err", err, "next_try_in", *delay)
+		p.mu.Lock()
+		p.status.LastError = err.Error()
+		p.mu.Unlock()
+	}
+}
+
+// adopt takes over an Envoy that is there already, or returns nil.
+func (p *Process) adopt(ctx context.Context) (*handle, error) {
+	r, err := loadRecord(p.c.StateFile)
+	if err == nil {
+		err = r.verify()
+	}
+	if err != nil {
+		pid, ok := search(p.c.Binary, p.c.BootstrapPath)
+		if !ok {
+			return nil, nil //nolint:nilerr // no note, or one of a process that has ended
+		}
+		// What it was started with is unknown, so it will be replaced.
+		if r, err = newRecord(pid, p.c.Binary, ""); err != nil {
+			return nil, nil //nolint:nilerr // it has just ended
+		}
+	}
+	h, err := openHandle(r.PID)
+	if err != nil {
+		return nil, nil //nolint:nilerr // it has just ended
+	}
+	// The id may have changed hands before the handle was open.
+	if r.verify() != nil {
+		h.close()
+		return nil, nil
+	}
+	if r.Fingerprint != p.c.Fingerprint {
+		p.log.Warn("replacing the envoy that was left running: it was started with another configuration", "pid", h.pid)
+		defer h.close()
+		ended := make(chan error, 1)
+		go func() { ended <- h.wait() }()
+		return nil, p.stop(context.WithoutCancel(ctx), h, ended)
+	}
+	p.log.Info("taking over the envoy that was left running", "pid", h.pid)
+	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})
+	return h, nil
+}
+
+// died keeps how the process ended.
+func (p *Process) died(h *handle) {
+	how := h.exit()
+	h.close()
+	p.mu.Lock()
+	p.status.PID, p.status.LastExit = 0, how
+	p.mu.Unlock()
+	p.log.Warn("envoy died, starting it again", "pid", h.pid, "exit", how, "last_words", lastWords(p.c.LogFile), "path", p.c.LogFile)
+}
+
+// finish ends Run: Envoy is left alone or stopped.
+func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
+	if p.c.LeaveRunning {
+		p.log.Info("leaving envoy running", "pid", h.pid)
+		// Ends the goroutine that waits.
+		h.close()
+		<-ended
+		return nil
+	}
+	err := p.stop(context.WithoutCancel(ctx), h, ended)
+	p.mu.Lock()
+	p.status.PID, p.status.LastExit = 0, "stopped"
+	p.mu.Unlock()
+	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile)))
+}
+
+func (p *Process) set(s Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.Restarts, s.LastExit = p.status.Restarts, p.status.LastExit
+	p.status = s
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}

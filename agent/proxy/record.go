@@ -1,0 +1,184 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// record is what is on disk about a running Envoy. A process id alone proves
+// nothing: ids are used again, so start time and boot go with it.
+type record struct {
+	PID int `json:"pid"`
+	// StartTime is field 22 of /proc/PID/stat: clock ticks since boot.
+	StartTime uint64 `json:"start_time"`
+	BootID    string `json:"boot_id"`
+	Binary    string `json:"binary"`
+	// Fingerprint is the Config's at the time of the start.
+	Fingerprint string `json:"fingerprint"`
+}
+
+func (r record) save(path string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("noting the Envoy process: %w", err)
+	}
+	if err := writeFile(path, append(b, '\n')); err != nil {
+		return fmt.Errorf("noting the Envoy process: %w", err)
+	}
+	return nil
+}
+
+func loadRecord(path string) (record, error) {
+	b, err := os.ReadFile(path) //nolint:gosec // our own file
+	if err != nil {
+		return record{}, fmt.Errorf("reading the note of the Envoy process: %w", err)
+	}
+	var r record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return record{}, fmt.Errorf("reading the note of the Envoy process %q: %w", path, err)
+	}
+	return r, nil
+}
+
+// errGone says that a process is not, or no longer, the one that was noted.
+var errGone = errors.New("not the process that was noted")
+
+// verify proves that the process of a record lives and is the one noted.
+func (r record) verify() error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	if r.PID <= 1 || r.BootID != boot {
+		return fmt.Errorf("%w: noted before the last boot", errGone)
+	}
+	start, state, err := procStat(r.PID)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	if start != r.StartTime || state == "Z" || state == "X" {
+		return fmt.Errorf("%w: process %d is another one or has ended", errGone, r.PID)
+	}
+	exe, err := os.Readlink(procPath(r.PID, "exe"))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errGone, err)
+	}
+	// The file may have been replaced by an upgrade meanwhile.
+	if exe = strings.TrimSuffix(exe, " (deleted)"); exe != r.Binary {
+		return fmt.Errorf("%w: process %d runs %q", errGone, r.PID, exe)
+	}
+	return nil
+}
+
+// newRecord notes a running process.
+func newRecord(pid int, binary, fingerprint string) (record, error) {
+	boot, err := bootID()
+	if err != nil {
+		return record{}, err
+	}
+	start, _, err := procStat(pid)
+	if err != nil {
+		return record{}, err
+	}
+	return record{PID: pid, StartTime: start, BootID: boot, Binary: resolved(binary), Fingerprint: fingerprint}, nil
+}
+
+// resolved is the path as /proc/PID/exe shows it.
+func resolved(path string) string {
+	if p, err := filepath.EvalSymlinks(path); err == nil {
+		return p
+	}
+	return path
+}
+
+// search finds an Envoy that runs with our bootstrap and was not noted: the
+// agent was killed between starting it and writing the note.
+func search(binary, bootstrapPath string) (int, bool) {
+	binary = resolved(binary)
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return 0, false
+	}
+	for _, dir := range dirs {
+		exe, err := os.Readlink(filepath.Join(dir, "exe"))
+		if err != nil || strings.TrimSuffix(exe, " (deleted)") != binary {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, "cmdline")) //nolint:gosec // procfs
+		if err != nil || !slices.Contains(strings.Split(string(b), "\x00"), bootstrapPath) {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(dir))
+		if err == nil && !strings.Contains(string(b), "--mode\x00validate") {
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("reading the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}
+
+func procPath(pid int, name string) string { return filepath.Join("/proc", strconv.Itoa(pid), name) }
+
+// procStat reads the start time and the state of a process.
+func procStat(pid int) (start uint64, state string, err error) {
+	b, err := os.ReadFile(procPath(pid, "stat"))
+	if err != nil {
+		return 0, "", fmt.Errorf("looking at process %d: %w", pid, err)
+	}
+	// The command's name, in parentheses, may have anything in it.
+	end := strings.LastIndexByte(string(b), ')')
+	if end < 0 {
+		return 0, "", fmt.Errorf("looking at process %d: strange stat %.80q", pid, b)
+	}
+	fields := strings.Fields(string(b[end+1:]))
+	const stateField, startField = 0, 19 // fields 3 and 22 of the whole line
+	if len(fields) <= startField {
+		return 0, "", fmt.Errorf("looking at process %d: strange stat %.80q", pid, b)
+	}
+	start, err = strconv.ParseUint(fields[startField], 10, 64)
+	if err != nil {
+		return 0, "", fmt.Errorf("looking at process %d: %w", pid, err)
+	}
+	return start, fields[stateField], nil
+}
+
+// writeFile replaces a file: whoever reads it sees the old content or the new.
+func writeFile(path string, b []byte) (err error) {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(b); err != nil {
+		return errors.Join(fmt.Errorf("writing %q: %w", path, err), f.Close())
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	d, err := os.Open(dir) //nolint:gosec // the directory of our own file
+	if err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	return errors.Join(d.Sync(), d.Close())
+}

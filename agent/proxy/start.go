@@ -1,0 +1,133 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// maxLog is how large the log may be when an Envoy starts; then it becomes the
+// old one, of which there is one.
+const maxLog = 16 << 20
+
+// start runs a new Envoy and notes it.
+func (p *Process) start(ctx context.Context) (*handle, error) {
+	if err := CheckFree(ctx, p.c.Listens); err != nil {
+		return nil, err
+	}
+	out, err := openLog(p.c.LogFile)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = out.Close() }()
+	args := append([]string{"-c", p.c.BootstrapPath, "--disable-hot-restart"}, p.c.Args...)
+	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Dir = "/"
+	// A session of its own: no Ctrl-C of our terminal and no hang-up reach it,
+	// and nothing ties its life to ours.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: p.c.Credential}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting Envoy %q: %w", p.c.Binary, err)
+	}
+	h, err := p.note(cmd.Process.Pid)
+	if err != nil {
+		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
+	}
+	h.child = cmd
+	p.log.Info("envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
+	p.set(Status{PID: h.pid, Since: time.Now()})
+	return h, nil
+}
+
+func (p *Process) note(pid int) (*handle, error) {
+	h, err := openHandle(pid)
+	if err != nil {
+		return nil, err
+	}
+	r, err := newRecord(pid, p.c.Binary, p.c.Fingerprint)
+	if err == nil {
+		err = r.save(p.c.StateFile)
+	}
+	if err != nil {
+		h.close()
+		return nil, err
+	}
+	return h, nil
+}
+
+// CheckFree reports every address that another process listens on. Envoy would
+// not: it binds with SO_REUSEPORT, and the two would share the connections.
+func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
+	var errs []error
+	for _, at := range listens {
+		var lc net.ListenConfig
+		l, err := lc.Listen(ctx, "tcp", at.String())
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s is taken: %w: end the process that listens there, or choose another port", at, err))
+			continue
+		}
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func openLog(path string) (*os.File, error) {
+	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLog {
+		if err := os.Rename(path, path+".old"); err != nil {
+			return nil, fmt.Errorf("making room for Envoy's log: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the operator's choice
+	if err != nil {
+		return nil, fmt.Errorf("opening Envoy's log: %w", err)
+	}
+	return f, nil
+}
+
+// lastWords is the end of Envoy's log: why it died, if it said so.
+func lastWords(path string) string {
+	f, err := os.Open(path) //nolint:gosec // the operator's choice
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	const tail = 4096
+	if fi, err := f.Stat(); err == nil && fi.Size() > tail {
+		if _, err := f.Seek(-tail, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	b, err := io.ReadAll(io.LimitReader(f, tail))
+	if err != nil {
+		return ""
+	}
+	var last, worst string
+	for line := range bytes.Lines(b) {
+		s := strings.TrimSpace(string(line))
+		if s == "" {
+			continue
+		}
+		last = s
+		if strings.Contains(s, "[critical]") || strings.Contains(s, "[error]") {
+			worst = s
+		}
+	}
+	if worst != "" {
+		last = worst
+	}
+	const most = 400
+	if len(last) > most {
+		last = last[:most]
+	}
+	return last
+}

@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// How long each way of asking Envoy to end may take before the next, less
+// polite one.
+const (
+	askTime  = 2 * time.Second
+	quitTime = 3 * time.Second
+	termTime = 3 * time.Second
+	killTime = 10 * time.Second
+)
+
+// stop drains Envoy and ends it. ctx must not be one that has ended.
+func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error {
+	p.log.Info("draining envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
+	if done, err := p.drain(ctx, ended); done {
+		return err
+	}
+	ways := []struct {
+		name string
+		ask  func() error
+		wait time.Duration
+	}{
+		{"quit", func() error {
+			return within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, "/quitquitquit") })
+		}, quitTime},
+		{"term", func() error { return h.signal(syscall.SIGTERM) }, termTime},
+		{"kill", func() error { return h.signal(syscall.SIGKILL) }, killTime},
+	}
+	for _, w := range ways {
+		if err := w.ask(); err != nil {
+			p.log.Debug("envoy was not reached", "way", w.name, "err", err)
+			continue
+		}
+		timer := time.NewTimer(w.wait)
+		select {
+		case err := <-ended:
+			timer.Stop()
+			p.log.Info("envoy stopped", "pid", h.pid, "way", w.name)
+			return err
+		case <-timer.C:
+			p.log.Warn("envoy did not end, asking less politely", "pid", h.pid, "way", w.name)
+		}
+	}
+	return fmt.Errorf("stopping Envoy: process %d is still there after SIGKILL", h.pid)
+}
+
+// drain tells peers to go elsewhere and waits until they have, or DrainTime is
+// over. It reports true if Envoy ended meanwhile.
+func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
+	for _, path := range []string{"/healthcheck/fail", "/drain_listeners?graceful"} {
+		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, path) })
+		if err != nil {
+			// An Envoy that does not answer has nothing to drain.
+			p.log.Warn("envoy cannot be drained", "err", err)
+			return false, nil
+		}
+	}
+	deadline := time.NewTimer(p.c.DrainTime)
+	defer deadline.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if n, err := p.connections(ctx); err == nil && n == 0 {
+			return false, nil
+		}
+		select {
+		case err := <-ended:
+			return true, err
+		case <-deadline.C:
+			return false, nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Process) connections(ctx context.Context) (n int, err error) {
+	err = within(ctx, askTime, func(ctx context.Context) error {
+		n, err = p.c.Admin.Connections(ctx)
+		return err
+	})
+	return n, err
+}
