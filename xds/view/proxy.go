@@ -24,6 +24,9 @@ type Proxy struct {
 	Interception Interception
 	// EnvoyVersion is what the proxy runs; zero means unknown.
 	EnvoyVersion Version
+	// AcceptUnenforced lets requests through that a security policy would have
+	// to judge which this build cannot enforce. Otherwise all are denied.
+	AcceptUnenforced bool
 }
 
 // ProxyType is what a proxy is for.

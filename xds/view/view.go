@@ -9,6 +9,16 @@ type View struct {
 	// Class is the hash of the hashes of Parts: proxies of one class are sent
 	// the same bytes.
 	Class mesh.Hash
+	// Warnings are what a person should know of this view: what was left out,
+	// and why. They are no part of Class.
+	Warnings []Warning
+}
+
+// Warning is about one object.
+type Warning struct {
+	Key     mesh.Key
+	Origin  *mesh.Origin
+	Message string
 }
 
 // Part is the whole input of one builder of package envoy. Parts are immutable

@@ -1,0 +1,310 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// tlsModeLabel on a workload says whether it takes mTLS: "istio" or anything
+// else.
+const tlsModeLabel = "security.istio.io/tlsMode"
+
+// clusters are the parts for every service in the scope: a cluster for each
+// port and each subset of it, and its endpoints where they come by EDS.
+func (sc *scope) clusters() []Part {
+	var parts []Part
+	for _, svc := range sc.services {
+		if svc.Resolution == mesh.ResolutionDynamicDNS {
+			continue
+		}
+		r := sc.rule(svc.Hostname)
+		for _, port := range svc.Ports {
+			if port.Protocol == mesh.UDP {
+				continue
+			}
+			members := sc.membersOf(svc, port)
+			parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, members: members})
+			if r == nil {
+				continue
+			}
+			for _, subset := range r.spec.GetSubsets() {
+				parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, subset: subset, members: members})
+			}
+		}
+	}
+	return parts
+}
+
+// member is a workload with the port at which it serves.
+type member struct {
+	*mesh.Workload
+	port uint32
+	ns   string
+}
+
+// membersOf are the workloads behind a port, from every service of that name in
+// the namespace.
+func (sc *scope) membersOf(svc *service, port mesh.Port) []member {
+	var out []member
+	for _, s := range sc.s.ServicesOn(svc.Hostname) {
+		if s.Namespace != svc.Namespace {
+			continue
+		}
+		p, ok := s.Port(port.Number)
+		if !ok {
+			continue
+		}
+		for _, w := range sc.s.EndpointsOf(s) {
+			out = append(out, member{Workload: w, port: w.PortFor(p), ns: s.Namespace})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b member) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.port, b.port))
+	})
+	return slices.CompactFunc(out, func(a, b member) bool { return a.Address == b.Address && a.port == b.port })
+}
+
+type clusterInput struct {
+	svc     *service
+	port    mesh.Port
+	rule    *rule
+	subset  *networking.Subset // or nil
+	members []member
+}
+
+func (sc *scope) appendCluster(parts []Part, in clusterInput) []Part {
+	policy := in.rule.policyFor(in.port.Number, in.subset)
+	c := &Cluster{
+		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
+		Discovery: discoveryOf(in.svc.Resolution, policy),
+		Protocol:  in.port.Protocol,
+		Policy:    policy,
+		Defaults:  sc.defaults,
+	}
+	if in.port.TargetPort != 0 && in.port.TargetPort != in.port.Number {
+		c.UpstreamPort = in.port.TargetPort
+	}
+	c.TLS = sc.peerTLS(in, policy)
+	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
+		c.AltNames = in.svc.SubjectAltNames
+	}
+	origins := []*mesh.Origin{in.svc.Origin}
+	if in.rule != nil {
+		origins = append(origins, in.rule.origins...)
+	}
+	localities, from := sc.localities(in, c.Discovery, policy)
+	switch c.Discovery {
+	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
+		if len(localities) == 0 {
+			return parts
+		}
+		c.Localities = localities
+		origins = append(origins, from...)
+	case DiscoverEDS:
+		e := &Endpoints{Ref: c.Ref, Localities: localities}
+		e.hash, e.origins = contentHash("endpoints", *e), originsOf(append(from, in.svc.Origin)...)
+		parts = append(parts, e)
+	case DiscoverOriginalDst:
+	}
+	c.hash, c.origins = contentHash("cluster", *c), originsOf(origins...)
+	return append(parts, c)
+}
+
+func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
+	if policy.GetLoadBalancer().GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
+		return DiscoverOriginalDst
+	}
+	switch r {
+	case mesh.ResolutionStatic:
+		return DiscoverEDS
+	case mesh.ResolutionDNS:
+		return DiscoverStrictDNS
+	case mesh.ResolutionDNSRoundRobin:
+		return DiscoverLogicalDNS
+	case mesh.ResolutionNone, mesh.ResolutionDynamicDNS:
+		return DiscoverOriginalDst
+	default:
+		return DiscoverEDS
+	}
+}
+
+// peerTLS decides on mTLS of the mesh: what the DestinationRule says, else by
+// itself where the service is of the mesh and its namespace does not disable it.
+func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *PeerTLS {
+	t := &PeerTLS{
+		SNI:          fmt.Sprintf("outbound_.%d_.%s_.%s", in.port.Number, in.subset.GetName(), in.svc.Hostname),
+		TrustDomains: sc.trustDomains,
+	}
+	if tls := policy.GetTls(); tls != nil {
+		if tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
+			return nil
+		}
+		t.SNI = cmp.Or(tls.GetSni(), t.SNI)
+		t.Names = tls.GetSubjectAltNames()
+		if len(t.Names) == 0 {
+			t.Names = sc.identitiesOf(in)
+		}
+		return t
+	}
+	if in.svc.External || !sc.autoMTLS() || sc.authn.forNamespace(in.svc.Namespace) == mesh.Disable {
+		return nil
+	}
+	if discoveryOf(in.svc.Resolution, policy) == DiscoverOriginalDst {
+		if len(in.members) == 0 || slices.ContainsFunc(in.members, func(m member) bool { return !takesMTLS(m) }) {
+			return nil
+		}
+	}
+	t.Auto = true
+	t.Names = sc.identitiesOf(in)
+	return t
+}
+
+func (sc *scope) autoMTLS() bool {
+	v := sc.s.MeshConfig.Spec.GetEnableAutoMtls()
+	return v == nil || v.GetValue()
+}
+
+// identitiesOf are the identities that a service's workloads have, in every
+// trust domain of the mesh, and those that its manifest accepts.
+func (sc *scope) identitiesOf(in clusterInput) []string {
+	out := slices.Clone(in.svc.SubjectAltNames)
+	for _, m := range in.members {
+		if m.ServiceAccount == "" {
+			continue
+		}
+		for _, td := range sc.trustDomains {
+			out = append(out, "spiffe://"+td+"/ns/"+m.namespace()+"/sa/"+m.ServiceAccount)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// namespace of a workload: an inline endpoint is of its service's.
+func (m member) namespace() string { return cmp.Or(m.Namespace, m.ns) }
+
+func takesMTLS(m member) bool {
+	if v, ok := m.Labels[tlsModeLabel]; ok {
+		return v == "istio"
+	}
+	return m.ServiceAccount != ""
+}
+
+// localities groups the members by place. With outlier detection the places
+// nearer to the proxy come first, as MeshConfig's localityLbSetting has it.
+func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]Locality, []*mesh.Origin) {
+	byPlace := map[mesh.Locality][]Endpoint{}
+	var origins []*mesh.Origin
+	dns := d == DiscoverStrictDNS || d == DiscoverLogicalDNS
+	dropUnhealthy := policy.GetOutlierDetection().GetMinHealthPercent() > 0
+	members := in.members
+	if len(members) == 0 && dns && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
+		self := &mesh.Workload{Address: string(in.svc.Hostname)}
+		members = []member{{Workload: self, port: self.PortFor(in.port), ns: in.svc.Namespace}}
+	}
+	for _, m := range members {
+		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (dropUnhealthy && m.Health == mesh.Unhealthy) {
+			continue
+		}
+		if !dns && !isUnix(m.Address) && !isIP(m.Address) {
+			continue // Envoy would refuse all of them
+		}
+		byPlace[m.Locality] = append(byPlace[m.Locality], Endpoint{
+			Address:   m.Address,
+			Port:      m.port,
+			Weight:    max(m.Weight, 1),
+			Unhealthy: m.Health == mesh.Unhealthy,
+			MTLS:      sc.endpointMTLS(in, m, policy),
+		})
+		origins = append(origins, m.Origin)
+	}
+	out := make([]Locality, 0, len(byPlace))
+	for place, list := range byPlace {
+		out = append(out, Locality{Place: place, Endpoints: list})
+	}
+	slices.SortFunc(out, func(a, b Locality) int {
+		return cmp.Or(cmp.Compare(a.Place.Region, b.Place.Region), cmp.Compare(a.Place.Zone, b.Place.Zone),
+			cmp.Compare(a.Place.SubZone, b.Place.SubZone))
+	})
+	if policy.GetOutlierDetection() != nil {
+		sc.failover(out)
+	}
+	return out, origins
+}
+
+func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
+	if tls := policy.GetTls(); tls != nil {
+		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
+	}
+	if in.svc.External || !takesMTLS(m) {
+		return false
+	}
+	p := sc.authn.forWorkload(m.namespace(), m.Labels)
+	return p.forPort(m.port) != mesh.Disable
+}
+
+// failover orders places by how much of their locality they share with the
+// proxy; priorities have no gaps.
+func (sc *scope) failover(list []Locality) {
+	setting := sc.s.MeshConfig.Spec.GetLocalityLbSetting()
+	if sc.proxy.Locality == (mesh.Locality{}) || (setting.GetEnabled() != nil && !setting.GetEnabled().GetValue()) {
+		return
+	}
+	distance := func(l mesh.Locality) uint32 {
+		switch p := sc.proxy.Locality; {
+		case l == p:
+			return 0
+		case l.Region == p.Region && l.Zone == p.Zone:
+			return 1
+		case l.Region == p.Region:
+			return 2
+		default:
+			return 3
+		}
+	}
+	var used []uint32
+	for _, l := range list {
+		used = append(used, distance(l.Place))
+	}
+	slices.Sort(used)
+	used = slices.Compact(used)
+	for i := range list {
+		at := slices.Index(used, distance(list[i].Place))
+		list[i].Priority = uint32(at) //nolint:gosec // at most 3
+	}
+}
+
+// fixedClusters are those that every sidecar has.
+func (sc *scope) fixedClusters() []Part {
+	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
+	if sc.proxy.Type == Router {
+		kinds = kinds[:1]
+	} else if sc.proxy.Interception != InterceptNone {
+		kinds = append(kinds, InboundPassthroughCluster)
+	}
+	parts := make([]Part, 0, len(kinds))
+	for _, k := range kinds {
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: sc.defaults}
+		if k == BlackHoleCluster {
+			c.Discovery = DiscoverStatic
+		}
+		c.BindLoopback = k == InboundPassthroughCluster
+		c.hash = contentHash("cluster", *c)
+		parts = append(parts, c)
+	}
+	return parts
+}
+
+func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }
+
+func isIP(address string) bool {
+	_, err := netip.ParseAddr(address)
+	return err == nil
+}

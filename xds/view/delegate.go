@@ -1,0 +1,219 @@
+package view
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// mergeDelegates replaces each rule that delegates by the rules of its
+// delegate. A rule whose delegate is missing, or not exported to the root's
+// namespace, is left out alone.
+func mergeDelegates(list []*mesh.VirtualService, defaults []string) []*virtualService {
+	delegates := map[mesh.Key]*mesh.VirtualService{}
+	for _, vs := range list {
+		if len(vs.Spec.GetHosts()) == 0 {
+			delegates[mesh.Key{Namespace: vs.Namespace, Name: vs.Name}] = vs
+		}
+	}
+	var out []*virtualService
+	for _, vs := range list {
+		if len(vs.Spec.GetHosts()) == 0 {
+			continue
+		}
+		merged := &virtualService{VirtualService: vs, http: vs.Spec.GetHttp()}
+		if slices.ContainsFunc(merged.http, func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil }) {
+			merged.http = nil
+			for _, rule := range vs.Spec.GetHttp() {
+				merged.http = append(merged.http, resolveDelegate(vs, rule, delegates, defaults)...)
+			}
+		}
+		out = append(out, merged)
+	}
+	return out
+}
+
+func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute,
+	delegates map[mesh.Key]*mesh.VirtualService, defaults []string,
+) []*networking.HTTPRoute {
+	d := rule.GetDelegate()
+	if d == nil {
+		return []*networking.HTTPRoute{rule}
+	}
+	key := mesh.Key{Namespace: d.GetNamespace(), Name: d.GetName()}
+	if key.Namespace == "" {
+		key.Namespace = root.Namespace
+	}
+	to, ok := delegates[key]
+	if !ok || !exported(to.ExportTo, defaults, to.Namespace, root.Namespace) {
+		return nil
+	}
+	var out []*networking.HTTPRoute
+	for _, sub := range to.Spec.GetHttp() {
+		if merged := mergeRule(rule, sub); merged != nil {
+			out = append(out, merged)
+		}
+	}
+	return out
+}
+
+// mergeRule is the delegate's rule with the root's match and, where it is
+// silent, the root's settings; nil if their matches contradict.
+func mergeRule(root, sub *networking.HTTPRoute) *networking.HTTPRoute {
+	match, ok := mergeMatches(root.GetMatch(), sub.GetMatch())
+	if !ok {
+		return nil
+	}
+	out, _ := proto.Clone(sub).(*networking.HTTPRoute)
+	out.Match = match
+	switch {
+	case out.GetName() == "":
+		out.Name = root.GetName()
+	case root.GetName() != "":
+		out.Name = root.GetName() + "-" + out.GetName()
+	}
+	inherit(&out.Rewrite, root.Rewrite)
+	inherit(&out.DirectResponse, root.DirectResponse)
+	inherit(&out.Timeout, root.Timeout)
+	inherit(&out.Retries, root.Retries)
+	inherit(&out.Fault, root.Fault)
+	inherit(&out.Mirror, root.Mirror)
+	inherit(&out.MirrorPercent, root.MirrorPercent) //nolint:staticcheck // deprecated, and in use
+	inherit(&out.MirrorPercentage, root.MirrorPercentage)
+	inherit(&out.CorsPolicy, root.CorsPolicy)
+	inherit(&out.Headers, root.Headers)
+	if out.Mirrors == nil {
+		out.Mirrors = root.Mirrors
+	}
+	return out
+}
+
+func inherit[T any](to **T, from *T) {
+	if *to == nil {
+		*to = from
+	}
+}
+
+func mergeMatches(root, sub []*networking.HTTPMatchRequest) ([]*networking.HTTPMatchRequest, bool) {
+	switch {
+	case len(root) == 0:
+		return sub, true
+	case len(sub) == 0:
+		return root, true
+	}
+	var out []*networking.HTTPMatchRequest
+	for _, s := range sub {
+		found := false
+		for _, r := range root {
+			if !contradict(r, s) {
+				out = append(out, mergeMatch(r, s))
+				found = true
+			}
+		}
+		if !found {
+			return nil, false
+		}
+	}
+	return out, true
+}
+
+func mergeMatch(root, sub *networking.HTTPMatchRequest) *networking.HTTPMatchRequest {
+	out, _ := proto.Clone(sub).(*networking.HTTPMatchRequest)
+	switch {
+	case out.GetName() == "":
+		out.Name = root.GetName()
+	case root.GetName() != "":
+		out.Name = root.GetName() + "-" + out.GetName()
+	}
+	inherit(&out.Uri, root.Uri)
+	inherit(&out.Scheme, root.Scheme)
+	inherit(&out.Method, root.Method)
+	inherit(&out.Authority, root.Authority)
+	out.Headers = union(root.Headers, sub.Headers)
+	out.WithoutHeaders = union(root.WithoutHeaders, sub.WithoutHeaders)
+	out.QueryParams = union(root.QueryParams, sub.QueryParams)
+	out.SourceLabels = union(root.SourceLabels, sub.SourceLabels)
+	if out.GetPort() == 0 {
+		out.Port = root.GetPort()
+	}
+	if out.GetSourceNamespace() == "" {
+		out.SourceNamespace = root.GetSourceNamespace()
+	}
+	if len(out.GetGateways()) == 0 {
+		out.Gateways = root.GetGateways()
+	}
+	if out.GetStatPrefix() == "" {
+		out.StatPrefix = root.GetStatPrefix()
+	}
+	return out
+}
+
+func union[V any](a, b map[string]V) map[string]V {
+	if len(a) == 0 {
+		return b
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
+}
+
+// contradict reports whether no request could satisfy both, or sub asks for
+// more than root lets through.
+func contradict(root, sub *networking.HTTPMatchRequest) bool {
+	if stringsContradict(root.Uri, sub.Uri) || stringsContradict(root.Scheme, sub.Scheme) ||
+		stringsContradict(root.Method, sub.Method) || stringsContradict(root.Authority, sub.Authority) {
+		return true
+	}
+	if mapsContradict(root.Headers, sub.Headers) || mapsContradict(root.WithoutHeaders, sub.WithoutHeaders) ||
+		mapsContradict(root.QueryParams, sub.QueryParams) {
+		return true
+	}
+	if root.GetIgnoreUriCase() != sub.GetIgnoreUriCase() ||
+		(root.GetPort() > 0 && sub.GetPort() > 0 && root.GetPort() != sub.GetPort()) ||
+		(root.GetSourceNamespace() != "" && sub.GetSourceNamespace() != root.GetSourceNamespace()) {
+		return true
+	}
+	for k, v := range sub.GetSourceLabels() {
+		if other, ok := root.GetSourceLabels()[k]; ok && other != v {
+			return true
+		}
+	}
+	if len(root.GetGateways()) > 0 && len(sub.GetGateways()) > 0 {
+		return slices.ContainsFunc(sub.GetGateways(), func(g string) bool { return !slices.Contains(root.GetGateways(), g) })
+	}
+	return false
+}
+
+func mapsContradict(root, sub map[string]*networking.StringMatch) bool {
+	for k, v := range sub {
+		if stringsContradict(root[k], v) {
+			return true
+		}
+	}
+	return false
+}
+
+func stringsContradict(root, sub *networking.StringMatch) bool {
+	if root == nil || sub == nil {
+		return false
+	}
+	switch r := root.GetMatchType().(type) {
+	case *networking.StringMatch_Exact:
+		return sub.GetRegex() != "" || sub.GetPrefix() != "" || sub.GetExact() != r.Exact
+	case *networking.StringMatch_Prefix:
+		if p := sub.GetPrefix(); p != "" {
+			return !strings.HasPrefix(p, r.Prefix)
+		}
+		if e := sub.GetExact(); e != "" {
+			return !strings.HasPrefix(e, r.Prefix)
+		}
+		return true
+	default:
+		return true
+	}
+}

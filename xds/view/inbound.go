@@ -1,0 +1,351 @@
+package view
+
+import (
+	"cmp"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// istioALPN is what clients of the mesh offer, by any release of Istio and by
+// this one.
+func istioALPN() []string {
+	return []string{"istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
+}
+
+// inboundPort is a port at which the proxy takes requests for its application.
+type inboundPort struct {
+	number   uint32
+	protocol mesh.Protocol
+	bind     string
+	// bound ports have a listener of their own; others are chains of
+	// virtualInbound.
+	bound bool
+	// endpoint is where the application is; empty means at the original
+	// destination.
+	endpoint     string
+	endpointPort uint32
+	operation    string
+	origins      []*mesh.Origin
+}
+
+// inbound is what the proxy does for its application.
+type inbound struct {
+	sc      *scope
+	policy  peerPolicy
+	deny    bool
+	origins []*mesh.Origin
+	ports   []inboundPort
+	// serves are the addresses that outbound listeners must leave free.
+	serves []listenerKey
+}
+
+func newInbound(sc *scope) *inbound {
+	in := &inbound{sc: sc, policy: sc.authn.forWorkload(sc.namespace(), sc.proxy.Labels)}
+	in.origins = in.policy.origins
+	for _, u := range sc.s.Unenforced {
+		if (u.Namespace == sc.namespace() || u.Namespace == sc.s.RootNamespace()) &&
+			mesh.Selects(u.Selector, sc.proxy.Labels) && !sc.proxy.AcceptUnenforced {
+			in.deny = true
+			in.origins = append(slices.Clone(in.origins), u.Origin)
+		}
+	}
+	targets := in.targets()
+	none := sc.proxy.Interception == InterceptNone
+	switch {
+	case sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0:
+		in.fromSidecar()
+	case !none:
+		in.ports = targets
+	}
+	in.reserve(targets)
+	return in
+}
+
+// reserve notes where the application, or an inbound listener, is.
+func (in *inbound) reserve(targets []inboundPort) {
+	for _, p := range in.ports {
+		if p.bound {
+			in.serves = append(in.serves, listenerKey{bind: p.bind, port: p.number})
+		}
+		if p.endpoint != "" {
+			in.serves = append(in.serves, listenerKey{bind: p.endpoint, port: p.endpointPort})
+		}
+	}
+	for _, t := range targets {
+		for _, a := range in.sc.proxy.Addresses {
+			in.serves = append(in.serves, listenerKey{bind: a, port: t.number})
+		}
+		if len(in.ports) == 0 { // the application itself serves there, at any address
+			in.serves = append(in.serves, listenerKey{bind: localhost, port: t.number})
+		}
+	}
+}
+
+// targets are the ports at which services expect this workload.
+func (in *inbound) targets() []inboundPort {
+	sc := in.sc
+	type found struct {
+		svc *mesh.Service
+		w   *mesh.Workload
+	}
+	var list []found
+	for _, a := range sc.proxy.Addresses {
+		for _, w := range sc.s.WorkloadsAt(a) {
+			if w.Namespace == sc.namespace() {
+				for _, svc := range sc.s.ServicesOf(w) {
+					list = append(list, found{svc, w})
+				}
+			}
+		}
+		for _, svc := range sc.inline[a] {
+			if svc.Namespace != sc.namespace() {
+				continue
+			}
+			for _, w := range svc.Inline {
+				if w.Address == a {
+					list = append(list, found{svc, w})
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b found) int {
+		return cmp.Or(a.svc.Created.Compare(b.svc.Created), cmp.Compare(a.svc.Hostname, b.svc.Hostname))
+	})
+	seen := map[uint32]bool{}
+	var out []inboundPort
+	for _, f := range list {
+		for _, p := range f.svc.Ports {
+			n := f.w.PortFor(p)
+			if seen[n] || p.Protocol == mesh.UDP {
+				continue
+			}
+			seen[n] = true
+			out = append(out, inboundPort{
+				number: n, protocol: p.Protocol, bind: wildcard,
+				operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
+				origins:   []*mesh.Origin{f.svc.Origin, f.w.Origin},
+			})
+		}
+	}
+	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+	return out
+}
+
+// fromSidecar reads the ingress listeners of the Sidecar.
+func (in *inbound) fromSidecar() {
+	s := in.sc.sidecar
+	seen := map[uint32]bool{}
+	none := in.sc.proxy.Interception == InterceptNone
+	for _, l := range s.Spec.GetIngress() {
+		p := inboundPort{
+			number:    l.GetPort().GetNumber(),
+			protocol:  parseProtocol(l.GetPort().GetProtocol()),
+			bind:      cmp.Or(l.GetBind(), wildcard),
+			bound:     none || l.GetCaptureMode().String() == "NONE",
+			operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
+			origins:   []*mesh.Origin{s.Origin},
+		}
+		if seen[p.number] {
+			continue
+		}
+		seen[p.number] = true
+		if !in.endpoint(&p, l.GetDefaultEndpoint()) {
+			continue
+		}
+		// Without capture there is no original destination to go to.
+		if none && p.endpoint == "" && p.bind != wildcard && p.bind != localhost && isIP(p.bind) {
+			p.endpoint, p.endpointPort = localhost, p.number
+		}
+		in.ports = append(in.ports, p)
+	}
+	slices.SortFunc(in.ports, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+}
+
+// endpoint reads defaultEndpoint: loopback, 0.0.0.0 for the workload's own
+// address, or a socket.
+func (in *inbound) endpoint(p *inboundPort, text string) bool {
+	if text == "" {
+		return true
+	}
+	if isUnix(text) {
+		p.endpoint = text
+		return true
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return false
+	}
+	p.endpointPort = uint32(n)
+	switch host {
+	case wildcard:
+		p.endpoint = in.own(func(a netip.Addr) bool { return a.Is4() }, localhost)
+	case "::":
+		p.endpoint = in.own(func(a netip.Addr) bool { return a.Is6() }, "::1")
+	default:
+		p.endpoint = host
+	}
+	return true
+}
+
+func (in *inbound) own(want func(netip.Addr) bool, otherwise string) string {
+	for _, a := range in.sc.proxy.Addresses {
+		if ip, err := netip.ParseAddr(a); err == nil && want(ip) {
+			return a
+		}
+	}
+	return otherwise
+}
+
+// clusters are the application's own ports.
+func (in *inbound) clusters() []Part {
+	parts := make([]Part, 0, len(in.ports))
+	for _, p := range in.ports {
+		c := &Cluster{
+			Ref:          ClusterRef{Kind: InboundCluster, Port: p.number},
+			Discovery:    DiscoverOriginalDst,
+			Protocol:     p.protocol,
+			Defaults:     in.sc.defaults,
+			BindLoopback: in.sc.proxy.Interception != InterceptNone && p.endpoint != localhost && p.endpoint != "::1" && !isUnix(p.endpoint),
+		}
+		if p.endpoint != "" {
+			c.Discovery = DiscoverStatic
+			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.endpoint, Port: p.endpointPort, Weight: 1}}}}
+		}
+		c.hash, c.origins = contentHash("cluster", *c), originsOf(p.origins...)
+		parts = append(parts, c)
+	}
+	return parts
+}
+
+// listeners are those that take requests for the application.
+func (in *inbound) listeners() []Part {
+	var parts []Part
+	var captured []*Chain
+	var origins []*mesh.Origin
+	for _, p := range in.ports {
+		chains := in.chains(p)
+		if !p.bound {
+			captured = append(captured, chains...)
+			origins = append(origins, p.origins...)
+			continue
+		}
+		for _, c := range chains {
+			c.Match.DestinationPort = 0
+		}
+		l := &Listener{
+			Name: listenerName(p.bind, p.number), Addresses: []string{p.bind}, Port: p.number,
+			Inbound: true, BindToPort: true, Chains: chains,
+		}
+		in.inspect(l)
+		l.hash, l.origins = contentHash("listener", *l), originsOf(append(slices.Clone(in.origins), p.origins...)...)
+		parts = append(parts, l)
+	}
+	if in.sc.proxy.Interception != InterceptNone {
+		parts = append(parts, in.virtualInbound(captured, origins))
+	}
+	return parts
+}
+
+func (in *inbound) inspect(l *Listener) {
+	l.InspectTimeout = in.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
+	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *Chain) bool { return c.Match.Transport == transTLS })
+}
+
+// virtualInbound receives what capture redirects: a chain for each port, and
+// those for ports that no service names.
+func (in *inbound) virtualInbound(captured []*Chain, origins []*mesh.Origin) *Listener {
+	black := ClusterRef{Kind: BlackHoleCluster}
+	l := &Listener{
+		Name: "virtualInbound", Addresses: []string{wildcard}, Port: in.sc.inPort(),
+		Inbound: true, BindToPort: true, OriginalDst: true,
+		Transparent: in.sc.proxy.Interception == InterceptTPROXY,
+		OriginalSrc: in.sc.proxy.Interception == InterceptTPROXY,
+		Chains: []*Chain{{
+			Name:  "virtualInbound-blackhole",
+			Match: ChainMatch{DestinationPort: in.sc.inPort()},
+			TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
+		}},
+	}
+	named := map[uint32]bool{}
+	for _, p := range in.ports {
+		named[p.number] = true
+	}
+	// A port that only a policy names has its own mode all the same.
+	rest := []uint32{0}
+	for port := range in.policy.ports {
+		if !named[port] {
+			rest = append(rest, port)
+		}
+	}
+	slices.Sort(rest)
+	for _, port := range rest {
+		mode := in.policy.mode
+		if port != 0 {
+			mode = in.policy.forPort(port)
+		}
+		l.Chains = append(l.Chains, in.modeChains(mode, false, func() *Chain {
+			to := ClusterRef{Kind: InboundPassthroughCluster}
+			return &Chain{
+				Name: "virtualInbound", Match: ChainMatch{DestinationPort: port}, Deny: in.deny,
+				TCP: &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
+			}
+		})...)
+	}
+	l.Chains = append(l.Chains, captured...)
+	in.inspect(l)
+	l.hash, l.origins = contentHash("listener", *l), originsOf(append(slices.Clone(in.origins), origins...)...)
+	return l
+}
+
+func (in *inbound) chains(p inboundPort) []*Chain {
+	http := p.protocol.IsHTTP()
+	return in.modeChains(in.policy.forPort(p.number), http, func() *Chain {
+		to := ClusterRef{Kind: InboundCluster, Port: p.number}
+		c := &Chain{Name: listenerName(p.bind, p.number), Match: ChainMatch{DestinationPort: p.number}, Deny: in.deny}
+		if !http {
+			c.TCP = &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
+			return c
+		}
+		c.HTTP = in.sc.httpChain("inbound_" + c.Name)
+		c.HTTP.GRPCWeb = p.protocol == mesh.GRPCWeb
+		c.HTTP.Inbound = &InboundRoute{
+			Cluster: to, Operation: p.operation, Retry: p.protocol != mesh.GRPC && p.protocol != mesh.GRPCWeb,
+		}
+		return c
+	})
+}
+
+// modeChains arranges chains as a mode demands. STRICT has mTLS and nothing
+// else. PERMISSIVE tells mTLS of the mesh by the protocols that are offered;
+// an application's own TLS is passed on as it is.
+func (in *inbound) modeChains(mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
+	mtls := build()
+	mtls.Match.Transport = transTLS
+	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.sc.trustDomains}
+	plain := build()
+	switch mode {
+	case mesh.Strict:
+		return []*Chain{mtls}
+	case mesh.Permissive:
+		mtls.Match.ALPN = istioALPN()
+		plain.Match.Transport = transRaw
+		if http {
+			return []*Chain{mtls, plain}
+		}
+		other := build()
+		other.Match.Transport = transTLS
+		return []*Chain{mtls, other, plain}
+	case mesh.Disable:
+		return []*Chain{plain}
+	default:
+		return []*Chain{mtls}
+	}
+}

@@ -1,0 +1,151 @@
+package view
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Index is a snapshot prepared for building views: what is the same for all
+// proxies is worked out once. It is read-only and may be used from any
+// goroutine.
+type Index struct {
+	s            *mesh.Snapshot
+	defaults     MeshDefaults
+	trustDomains []string
+	// services are in the order in which they win conflicts.
+	services []*mesh.Service
+	// inline are the services by the address of an inline endpoint.
+	inline map[string][]*mesh.Service
+	// virtualServices have their delegates merged in; those without hosts are
+	// not among them.
+	virtualServices []*virtualService
+	rules           *ruleIndex
+	authn           *authn
+}
+
+// virtualService is one whose delegates have been merged into it.
+type virtualService struct {
+	*mesh.VirtualService
+	http []*networking.HTTPRoute
+}
+
+// NewIndex prepares a snapshot.
+func NewIndex(s *mesh.Snapshot) *Index {
+	mc := s.MeshConfig.Spec
+	x := &Index{
+		s: s,
+		defaults: MeshDefaults{
+			ConnectTimeout: mc.GetConnectTimeout().AsDuration(),
+			DNSRefreshRate: mc.GetDnsRefreshRate().AsDuration(),
+			H2Upgrade:      mc.GetH2UpgradePolicy().String() == "UPGRADE",
+			Keepalive:      mc.GetTcpKeepalive(),
+		},
+		trustDomains: slices.Compact(append([]string{s.TrustDomain()}, mc.GetTrustDomainAliases()...)),
+		services:     slices.Clone(s.Services),
+		inline:       map[string][]*mesh.Service{},
+		authn:        newAuthn(s),
+	}
+	slices.SortStableFunc(x.services, func(a, b *mesh.Service) int {
+		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, svc := range x.services {
+		for _, w := range svc.Inline {
+			x.inline[w.Address] = append(x.inline[w.Address], svc)
+		}
+	}
+	x.virtualServices = mergeDelegates(s.VirtualServices, mc.GetDefaultVirtualServiceExportTo())
+	x.rules = newRuleIndex(s, mc.GetDefaultDestinationRuleExportTo())
+	return x
+}
+
+// exported reports whether an object of namespace own is seen from ns. An
+// object that says nothing follows the mesh's default.
+func exported(e mesh.Exports, defaults []string, own, ns string) bool {
+	if len(e) > 0 || len(defaults) == 0 {
+		return e.To(ns)
+	}
+	for _, d := range defaults {
+		if d == "*" || d == ns || (d == "." && own == ns) {
+			return true
+		}
+	}
+	return false
+}
+
+// visibility orders what a namespace sees: first what is for it alone, then
+// what names it, then what all see (Istio's privateByNamespace,
+// exportedToNamespace, public).
+func visibility(e mesh.Exports, defaults []string, own, ns string) int {
+	list := []string(e)
+	if len(list) == 0 {
+		list = defaults
+	}
+	switch {
+	case len(list) == 0 || slices.Contains(list, "*"):
+		return 2
+	case own == ns:
+		return 0
+	default:
+		return 1
+	}
+}
+
+// visibleServices are those that the namespace sees, in order of precedence.
+func (x *Index) visibleServices(ns string) []*mesh.Service {
+	defaults := x.s.MeshConfig.Spec.GetDefaultServiceExportTo()
+	var out []*mesh.Service
+	for _, svc := range x.services {
+		if exported(svc.ExportTo, defaults, svc.Namespace, ns) {
+			out = append(out, svc)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *mesh.Service) int {
+		return cmp.Compare(visibility(a.ExportTo, defaults, a.Namespace, ns), visibility(b.ExportTo, defaults, b.Namespace, ns))
+	})
+	return out
+}
+
+// visibleVirtualServices are those for sidecars that the namespace sees, in
+// order of precedence.
+func (x *Index) visibleVirtualServices(ns string) []*virtualService {
+	defaults := x.s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo()
+	var out []*virtualService
+	for _, vs := range x.virtualServices {
+		gateways := vs.Spec.GetGateways()
+		if len(gateways) > 0 && !slices.Contains(gateways, "mesh") {
+			continue
+		}
+		if exported(vs.ExportTo, defaults, vs.Namespace, ns) {
+			out = append(out, vs)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b *virtualService) int {
+		return cmp.Compare(visibility(a.ExportTo, defaults, a.Namespace, ns), visibility(b.ExportTo, defaults, b.Namespace, ns))
+	})
+	return out
+}
+
+// mostSpecific finds the longest host of the list that covers name; an equal
+// one is best of all.
+func mostSpecific(name mesh.Hostname, hosts []mesh.Hostname) (mesh.Hostname, bool) {
+	var best mesh.Hostname
+	found := false
+	for _, h := range hosts {
+		if h == name {
+			return h, true
+		}
+		if !h.IsWildcard() || !strings.HasSuffix(strings.TrimPrefix(string(name), "*"), string(h[1:])) {
+			continue
+		}
+		if !found || len(h) > len(best) || (len(h) == len(best) && h < best) {
+			best, found = h, true
+		}
+	}
+	return best, found
+}

@@ -1,0 +1,410 @@
+package view
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const (
+	wildcard  = "0.0.0.0"
+	localhost = "127.0.0.1"
+	transTLS  = "tls"
+	transRaw  = "raw_buffer"
+)
+
+// plainALPN is what Envoy's HTTP inspector reports.
+func plainALPN() []string { return []string{"http/1.1", "h2c"} }
+
+// listenerKey is the address at which a listener would be.
+type listenerKey struct {
+	bind string
+	port uint32
+}
+
+// entry is an outbound listener in the making.
+type entry struct {
+	key        listenerKey
+	extra      []string // further addresses
+	bindToPort bool
+	// protocol of what is in it; Undeclared when HTTP and TCP are told apart by
+	// looking at the first bytes.
+	protocol mesh.Protocol
+	locked   bool
+	chains   []*Chain
+	origins  []*mesh.Origin
+}
+
+// outbound collects the outbound listeners of one proxy.
+type outbound struct {
+	sc       *scope
+	taken    []listenerKey // what outbound listeners must leave free
+	entries  map[listenerKey]*entry
+	warnings *[]Warning
+}
+
+// target is a service's port on its way into a listener.
+type target struct {
+	e    *egress
+	svc  *service
+	port mesh.Port
+	// bind is empty where the service's own addresses decide.
+	bind       string
+	bindToPort bool
+	extra      []string
+	cidrs      []string
+}
+
+// outboundListeners are the listeners of the proxy for its own requests, and
+// the names of the route tables that they ask for.
+func (sc *scope) outboundListeners(taken []listenerKey, warnings *[]Warning) ([]Part, []string) {
+	o := &outbound{sc: sc, taken: taken, entries: map[listenerKey]*entry{}, warnings: warnings}
+	for _, e := range sc.egress {
+		o.addEgress(e)
+	}
+	keys := make([]listenerKey, 0, len(o.entries))
+	for k := range o.entries {
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.bind, b.bind), cmp.Compare(a.port, b.port)) })
+	parts := make([]Part, 0, len(keys)+1)
+	var names []string
+	for _, k := range keys {
+		l := o.finish(o.entries[k])
+		for _, c := range append(slices.Clone(l.Chains), l.Default) {
+			if c != nil && c.HTTP != nil {
+				names = append(names, c.HTTP.RouteName)
+			}
+		}
+		parts = append(parts, l)
+	}
+	if sc.proxy.Interception != InterceptNone {
+		parts = append(parts, sc.virtualOutbound())
+	}
+	slices.Sort(names)
+	return parts, slices.Compact(names)
+}
+
+func (o *outbound) addEgress(e *egress) {
+	t := target{e: e, bind: e.listener.GetBind(), bindToPort: o.sc.proxy.Interception == InterceptNone}
+	switch e.listener.GetCaptureMode() {
+	case networking.CaptureMode_NONE:
+		t.bindToPort = true
+	case networking.CaptureMode_IPTABLES:
+		t.bindToPort = o.sc.proxy.Interception == InterceptNone
+	case networking.CaptureMode_DEFAULT:
+	}
+	if t.bind == "" && t.bindToPort {
+		t.bind = localhost
+	}
+	if e.hasPort() {
+		p := e.listener.GetPort()
+		t.port = mesh.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: parseProtocol(p.GetProtocol())}
+		for _, svc := range e.services {
+			t.svc = svc
+			o.add(t)
+		}
+		return
+	}
+	for _, en := range o.entries { // ports that have a listener of their own stay as they are
+		en.locked = true
+	}
+	for _, svc := range e.services {
+		for _, p := range svc.Ports {
+			t.svc, t.port = svc, p
+			o.add(t)
+		}
+	}
+}
+
+// add puts a service's port into the listener that it belongs to.
+func (o *outbound) add(t target) {
+	if t.port.Protocol == mesh.UDP || t.svc.Resolution == mesh.ResolutionDynamicDNS {
+		return
+	}
+	if t.port.Protocol.IsHTTP() {
+		t.bind = cmp.Or(t.bind, wildcard)
+		o.place(t)
+		return
+	}
+	if t.bind != "" {
+		o.place(t)
+		return
+	}
+	var ips, cidrs []string
+	for _, a := range t.svc.Addresses {
+		if p, err := netip.ParsePrefix(a); err == nil && !p.IsSingleIP() {
+			cidrs = append(cidrs, a)
+		} else if err == nil {
+			ips = append(ips, p.Addr().String())
+		} else if isIP(a) {
+			ips = append(ips, a)
+		}
+	}
+	if len(ips) > 0 {
+		vip := t
+		vip.bind, vip.extra = ips[0], ips[1:]
+		o.place(vip)
+	}
+	if len(cidrs) > 0 || len(ips) == 0 {
+		t.bind, t.cidrs = wildcard, cidrs
+		o.place(t)
+	}
+}
+
+func (o *outbound) place(t target) {
+	key := listenerKey{bind: t.bind, port: t.port.Number}
+	if !o.free(key, t) {
+		return
+	}
+	cur := o.entries[key]
+	if cur != nil && cur.locked {
+		return
+	}
+	http := t.port.Protocol.IsHTTP()
+	if cur != nil && http && (cur.protocol.IsHTTP() || cur.protocol == mesh.Undeclared) {
+		return // its routes are in the table that is there
+	}
+	if cur != nil && cur.protocol != t.port.Protocol && (ownProtocol(cur.protocol) || ownProtocol(t.port.Protocol)) {
+		o.conflict(key, t)
+		return
+	}
+	chains, protocol := o.chains(t)
+	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
+		o.entries[key] = &entry{
+			key: key, extra: t.extra, bindToPort: t.bindToPort, protocol: protocol, chains: chains,
+			origins: []*mesh.Origin{t.svc.Origin},
+		}
+		return
+	}
+	if cur.protocol == mesh.Undeclared && t.port.Protocol == mesh.Undeclared {
+		chains = slices.DeleteFunc(chains, func(c *Chain) bool { return c.HTTP != nil })
+	}
+	if http != cur.protocol.IsHTTP() {
+		cur.protocol = mesh.Undeclared
+	}
+	for _, c := range chains {
+		if slices.ContainsFunc(cur.chains, func(have *Chain) bool { return sameMatch(&have.Match, &c.Match) }) {
+			o.conflict(key, t)
+			continue
+		}
+		cur.chains = append(cur.chains, c)
+	}
+	cur.origins = append(cur.origins, t.svc.Origin)
+}
+
+// ownProtocol is a protocol that cannot share a port with another, as its
+// server speaks first.
+func ownProtocol(p mesh.Protocol) bool { return p == mesh.Mongo || p == mesh.MySQL }
+
+func (o *outbound) conflict(key listenerKey, t target) {
+	o.warn(t, fmt.Sprintf("port %d of %q has no listener of its own on %s: another service has that address first",
+		t.port.Number, t.svc.Hostname, key.bind))
+}
+
+func (o *outbound) warn(t target, text string) {
+	*o.warnings = append(*o.warnings, Warning{Key: t.svc.Key, Origin: t.svc.Origin, Message: text})
+}
+
+// free reports whether an outbound listener may be there: not where the
+// workload itself serves, nor on the ports of Envoy's own listeners.
+func (o *outbound) free(key listenerKey, t target) bool {
+	if key.bind == wildcard {
+		switch key.port {
+		case 15021, 15090:
+			return false
+		case o.sc.outPort(), o.sc.inPort():
+			return false
+		}
+	}
+	if !t.bindToPort {
+		return true
+	}
+	for _, k := range o.taken {
+		if k.port == key.port && (k.bind == key.bind || k.bind == wildcard || key.bind == wildcard) {
+			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the workload itself serves there", t.svc.Hostname, key.bind, key.port))
+			return false
+		}
+	}
+	return true
+}
+
+func (o *outbound) chains(t target) ([]*Chain, mesh.Protocol) {
+	if t.port.Protocol.IsHTTP() {
+		http := o.httpChain(t)
+		if t.port.Protocol != mesh.HTTPProxy && t.bind == wildcard {
+			http.Match = ChainMatch{Transport: transRaw, ALPN: plainALPN()}
+			return []*Chain{http}, mesh.Undeclared
+		}
+		return []*Chain{http}, t.port.Protocol
+	}
+	var chains []*Chain
+	if t.port.Protocol.IsTLS() {
+		chains = o.tlsChains(t)
+	} else {
+		chains = o.tcpChains(t)
+	}
+	if t.port.Protocol == mesh.Undeclared {
+		http := o.httpChain(t)
+		http.Match = ChainMatch{Transport: transRaw, ALPN: plainALPN()}
+		chains = append(chains, http)
+	}
+	return chains, t.port.Protocol
+}
+
+func (o *outbound) httpChain(t target) *Chain {
+	name := strconv.FormatUint(uint64(t.port.Number), 10)
+	switch {
+	case t.port.Number == 0:
+		name = t.bind
+	case t.port.Protocol == mesh.Undeclared && t.bind != wildcard:
+		name = string(t.svc.Hostname) + ":" + name
+	}
+	http := o.sc.httpChain("outbound_" + listenerName(t.bind, t.port.Number))
+	http.RouteName = name
+	http.AllowAbsoluteURL = t.port.Protocol == mesh.HTTPProxy
+	http.GRPCWeb = t.port.Protocol == mesh.GRPCWeb
+	return &Chain{HTTP: http}
+}
+
+func (sc *scope) httpChain(stat string) *HTTPChain {
+	http := &HTTPChain{StatPrefix: stat + ";"}
+	switch sc.s.MeshConfig.Spec.GetPathNormalization().GetNormalization().String() {
+	case "NONE":
+	case "MERGE_SLASHES":
+		http.NormalizePath, http.MergeSlashes = true, true
+	case "DECODE_AND_MERGE_SLASHES":
+		http.NormalizePath, http.MergeSlashes, http.UnescapeSlashes = true, true, true
+	default:
+		http.NormalizePath = true
+	}
+	return http
+}
+
+func listenerName(bind string, port uint32) string {
+	return bind + "_" + strconv.FormatUint(uint64(port), 10)
+}
+
+func sameMatch(a, b *ChainMatch) bool {
+	return a.DestinationPort == b.DestinationPort && a.Transport == b.Transport && slices.Equal(a.ALPN, b.ALPN) &&
+		sameSet(a.ServerNames, b.ServerNames) && sameSet(masked(a.CIDRs), masked(b.CIDRs))
+}
+
+func sameSet(a, b []string) bool {
+	a, b = slices.Clone(a), slices.Clone(b)
+	slices.Sort(a)
+	slices.Sort(b)
+	return slices.Equal(slices.Compact(a), slices.Compact(b))
+}
+
+func masked(cidrs []string) []string {
+	out := make([]string, 0, len(cidrs))
+	for _, c := range cidrs {
+		if p, err := netip.ParsePrefix(c); err == nil {
+			c = p.Masked().String()
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// finish turns an entry into a part.
+func (o *outbound) finish(en *entry) *Listener {
+	l := &Listener{
+		Name:       listenerName(en.key.bind, en.key.port),
+		Addresses:  append([]string{en.key.bind}, en.extra...),
+		Port:       en.key.port,
+		BindToPort: en.bindToPort,
+	}
+	for _, c := range en.chains {
+		if len(c.Match.ServerNames) > 0 {
+			l.InspectTLS = true
+		}
+		if len(c.Match.ALPN) > 0 {
+			l.InspectHTTP = true
+		}
+		if c.Match.matchesAll() {
+			l.Default = c
+		} else {
+			l.Chains = append(l.Chains, c)
+		}
+	}
+	switch {
+	case l.Default != nil && len(l.Chains) == 0:
+		l.Chains, l.Default = []*Chain{l.Default}, nil
+	case l.Default == nil:
+		l.Default = o.sc.fallthroughChain("PassthroughFilterChain")
+	}
+	if l.InspectHTTP {
+		l.InspectTimeout = o.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
+	}
+	l.hash, l.origins = contentHash("listener", *l), originsOf(en.origins...)
+	return l
+}
+
+// fallthroughChain takes what is for no service.
+func (sc *scope) fallthroughChain(name string) *Chain {
+	ca := sc.catchAll()
+	to := ca.Cluster
+	if ca.Refuse {
+		to = ClusterRef{Kind: BlackHoleCluster}
+	}
+	return &Chain{Name: name, TCP: &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}}
+}
+
+// statPrefix is Istio's: the name of the cluster.
+func statPrefix(c ClusterRef) string {
+	switch c.Kind {
+	case PassthroughCluster:
+		return "PassthroughCluster"
+	case BlackHoleCluster:
+		return "BlackHoleCluster"
+	case InboundPassthroughCluster:
+		return "InboundPassthroughCluster"
+	case InboundCluster:
+		return strings.Join([]string{"inbound", strconv.FormatUint(uint64(c.Port), 10), "", ""}, "|")
+	case OutboundCluster:
+		return strings.Join([]string{"outbound", strconv.FormatUint(uint64(c.Port), 10), c.Subset, string(c.Host)}, "|")
+	default:
+		return ""
+	}
+}
+
+// virtualOutbound receives what capture redirects, and hands it to the listener
+// of the original destination.
+func (sc *scope) virtualOutbound() *Listener {
+	black := ClusterRef{Kind: BlackHoleCluster}
+	l := &Listener{
+		Name:        "virtualOutbound",
+		Addresses:   []string{wildcard},
+		Port:        sc.outPort(),
+		BindToPort:  true,
+		HandsOver:   true,
+		Transparent: sc.proxy.Interception == InterceptTPROXY,
+		Chains: []*Chain{
+			{
+				Name:  "virtualOutbound-blackhole",
+				Match: ChainMatch{DestinationPort: sc.outPort()},
+				TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
+			},
+			sc.fallthroughChain("virtualOutbound-catchall-tcp"),
+		},
+	}
+	l.hash = contentHash("listener", *l)
+	return l
+}
+
+func (sc *scope) outPort() uint32 {
+	return uint32(cmp.Or(sc.s.MeshConfig.Spec.GetProxyListenPort(), 15001)) //nolint:gosec // a port
+}
+
+func (sc *scope) inPort() uint32 {
+	return uint32(cmp.Or(sc.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006)) //nolint:gosec // a port
+}
