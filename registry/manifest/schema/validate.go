@@ -1,0 +1,328 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+)
+
+// Code says what sort of problem a Problem is.
+type Code uint8
+
+// The sorts of problems.
+const (
+	// UnknownField is a field that the kind does not have.
+	UnknownField Code = iota
+	// WrongType is a value of another type than the field's.
+	WrongType
+	// Missing is a required field that is not set.
+	Missing
+	// NotAllowed is a value that is not one of the field's values.
+	NotAllowed
+	// OutOfBounds is a number, text, list or object that is too small or large.
+	OutOfBounds
+	// BadFormat is a text that does not have the required form.
+	BadFormat
+	// OneOf is none, or more than one, of fields that exclude one another.
+	OneOf
+	// DuplicateItem is a second item of a keyed list with the same key.
+	DuplicateItem
+	// RuleBroken is a CEL rule that does not hold.
+	RuleBroken
+)
+
+// Problem is a place where a document is not what its schema says.
+type Problem struct {
+	Code    Code
+	Path    string
+	Pos     tree.Position
+	Message string
+}
+
+// Validate judges a whole document. It reports every problem; where a value is
+// wrong in itself, rules that look at it from above are not asked.
+func (s *Set) Validate(root *tree.Node, schema *Schema) []Problem {
+	w := walk{set: s}
+	w.value(root, schema, "", true)
+	return w.problems
+}
+
+// walk is one validation.
+type walk struct {
+	set      *Set
+	problems []Problem
+	// trial is set while a branch of anyOf, oneOf or not is tried: no unknown
+	// fields, no rules, and nobody will read the messages.
+	trial bool
+}
+
+func (w *walk) add(code Code, pos tree.Position, path, format string, args ...any) {
+	w.problems = append(w.problems, Problem{Code: code, Path: path, Pos: pos, Message: fmt.Sprintf(format, args...)})
+}
+
+func (w *walk) value(n *tree.Node, s *Schema, path string, root bool) {
+	before := len(w.problems)
+	if !w.typed(n, s, path) {
+		return
+	}
+	if len(s.Enum) > 0 {
+		w.enum(n, s, path)
+	}
+	switch n.Kind {
+	case tree.Null:
+		return
+	case tree.String:
+		w.text(n, s, path)
+	case tree.Int, tree.Float:
+		w.number(n, s, path)
+	case tree.List:
+		w.list(n, s, path)
+	case tree.Map:
+		w.object(n, s, path, root)
+	case tree.Bool:
+	}
+	w.combined(n, s, path)
+	if len(w.problems) == before && !w.trial {
+		w.rules(n, s, path)
+	}
+}
+
+// typed reports whether the value has the schema's type.
+func (w *walk) typed(n *tree.Node, s *Schema, path string) bool {
+	ok := false
+	switch {
+	case s.IntOrString:
+		ok = n.Kind == tree.String || integral(n)
+	case s.Type == "":
+		return true
+	case n.Kind == tree.Null:
+		ok = s.Nullable
+	case s.Type == "integer":
+		ok = integral(n)
+	case s.Type == "number":
+		ok = n.Kind == tree.Int || n.Kind == tree.Float
+	default:
+		ok = n.Kind == kindOf(s.Type)
+	}
+	if !ok {
+		w.add(WrongType, n.Pos, path, "%s", typeMessage(n, s))
+	}
+	return ok
+}
+
+// integral reports whether n is an integer, if one too large for an int64.
+func integral(n *tree.Node) bool {
+	return n.Kind == tree.Int || n.Kind == tree.Float && n.Float == math.Trunc(n.Float)
+}
+
+func kindOf(typ string) tree.Kind {
+	switch typ {
+	case "string":
+		return tree.String
+	case "boolean":
+		return tree.Bool
+	case "array":
+		return tree.List
+	case "object":
+		return tree.Map
+	default:
+		return tree.Null
+	}
+}
+
+func (w *walk) enum(n *tree.Node, s *Schema, path string) {
+	var names []string
+	for _, v := range s.Enum {
+		name, isString := v.(string)
+		if isString && n.Kind == tree.String && n.Text == name {
+			return
+		}
+		names = append(names, name)
+	}
+	if n.Kind != tree.String {
+		w.add(NotAllowed, n.Pos, path, "must be one of %s", strings.Join(names, ", "))
+		return
+	}
+	w.add(NotAllowed, n.Pos, path, "%q is not one of its values; %s", n.Text, choose(n.Text, names))
+}
+
+func (w *walk) text(n *tree.Node, s *Schema, path string) {
+	length := utf8.RuneCountInString(n.Text)
+	switch {
+	case s.MaxLength != nil && length > *s.MaxLength:
+		w.add(OutOfBounds, n.Pos, path, "has %d characters; at most %d are allowed", length, *s.MaxLength)
+	case s.MinLength != nil && length < *s.MinLength:
+		if length == 0 {
+			w.add(OutOfBounds, n.Pos, path, "must not be empty")
+		} else {
+			w.add(OutOfBounds, n.Pos, path, "has %d characters; at least %d are needed", length, *s.MinLength)
+		}
+	case s.pattern != nil && !s.pattern.MatchString(n.Text):
+		w.add(BadFormat, n.Pos, path, "%q does not match the pattern %s", n.Text, s.Pattern)
+	case !formatOK(s.Format, n.Text):
+		w.add(BadFormat, n.Pos, path, "%q is not %s", n.Text, formatNames(s.Format))
+	}
+}
+
+func (w *walk) number(n *tree.Node, s *Schema, path string) {
+	switch {
+	case s.Type == "integer" && s.Format == "int32" && (n.Float < math.MinInt32 || n.Float > math.MaxInt32):
+		w.add(OutOfBounds, n.Pos, path, "%s does not fit a 32-bit integer", n.Text)
+	case s.Type == "integer" && math.Abs(n.Float) >= 1<<63:
+		w.add(OutOfBounds, n.Pos, path, "%s does not fit a 64-bit integer", n.Text)
+	case s.Maximum != nil && n.Float > *s.Maximum:
+		w.add(OutOfBounds, n.Pos, path, "%s is too large; at most %v is allowed", n.Text, fmtNumber(*s.Maximum))
+	case s.Minimum != nil && n.Float < *s.Minimum:
+		w.add(OutOfBounds, n.Pos, path, "%s is too small; at least %v is needed", n.Text, fmtNumber(*s.Minimum))
+	}
+}
+
+func (w *walk) list(n *tree.Node, s *Schema, path string) {
+	if s.MaxItems != nil && len(n.Items) > *s.MaxItems {
+		w.add(OutOfBounds, n.Pos, path, "has %d items; at most %d are allowed", len(n.Items), *s.MaxItems)
+	}
+	if s.MinItems != nil && len(n.Items) < *s.MinItems {
+		w.add(OutOfBounds, n.Pos, path, "has %d items; at least %d needed", len(n.Items), *s.MinItems)
+	}
+	if s.Items != nil {
+		for i, item := range n.Items {
+			w.value(item, s.Items, fmt.Sprintf("%s[%d]", path, i), false)
+		}
+	}
+	if s.ListType == "map" && !w.trial {
+		w.keyed(n, s, path)
+	}
+}
+
+// keyed looks for items of a keyed list that have the same key. An item that
+// lacks the key counts as having an empty one.
+func (w *walk) keyed(n *tree.Node, s *Schema, path string) {
+	seen := map[string]int{}
+	for i, item := range n.Items {
+		var key []string
+		for _, name := range s.ListMapKeys {
+			if v := item.Get(name); v != nil {
+				key = append(key, fmt.Sprintf("%s: %v", name, v.JSON()))
+			}
+		}
+		text := strings.Join(key, ", ")
+		if first, dup := seen[text]; dup {
+			w.add(DuplicateItem, item.Pos, fmt.Sprintf("%s[%d]", path, i),
+				"{%s} is in the list already, as item %d; %s must be unique", text, first, strings.Join(s.ListMapKeys, " and "))
+			continue
+		}
+		seen[text] = i
+	}
+}
+
+func (w *walk) object(n *tree.Node, s *Schema, path string, root bool) {
+	if s.MaxProperties != nil && len(n.Fields) > *s.MaxProperties {
+		w.add(OutOfBounds, n.Pos, path, "has %d entries; at most %d are allowed", len(n.Fields), *s.MaxProperties)
+	}
+	if s.MinProperties != nil && len(n.Fields) < *s.MinProperties {
+		w.add(OutOfBounds, n.Pos, path, "has %d entries; at least %d needed", len(n.Fields), *s.MinProperties)
+	}
+	for _, f := range n.Fields {
+		at := tree.Join(path, f.Key)
+		switch {
+		case s.Properties[f.Key] != nil:
+			w.value(f.Value, s.Properties[f.Key], at, false)
+		case s.AdditionalProperties != nil:
+			w.value(f.Value, s.AdditionalProperties, at, false)
+		case w.trial || s.PreserveUnknown || root && isEnvelope(f.Key):
+		default:
+			w.unknown(f, s, path, root)
+		}
+	}
+	for _, name := range s.Required {
+		if n.Field(name) == nil {
+			w.add(Missing, n.Pos, tree.Join(path, name), "%s is required", name)
+		}
+	}
+}
+
+// isEnvelope reports whether a field is one that every object has.
+func isEnvelope(name string) bool {
+	return name == "apiVersion" || name == "kind" || name == "metadata"
+}
+
+func (w *walk) unknown(f tree.Field, s *Schema, path string, root bool) {
+	names := make([]string, 0, len(s.Properties)+3)
+	for name := range s.Properties {
+		names = append(names, name)
+	}
+	if root {
+		names = append(names, "apiVersion", "kind", "metadata")
+	}
+	slices.Sort(names)
+	where := "there is no field"
+	if path == "" {
+		where = "an object has no field"
+	}
+	w.add(UnknownField, f.KeyPos, tree.Join(path, f.Key), "%s %q here; %s", where, f.Key, choose(f.Key, names))
+}
+
+// combined judges allOf, anyOf, oneOf and not.
+func (w *walk) combined(n *tree.Node, s *Schema, path string) {
+	for _, all := range s.AllOf {
+		w.value(n, all.valuesOnly(), path, false)
+	}
+	if len(s.AnyOf) > 0 && !slices.ContainsFunc(s.AnyOf, func(b *Schema) bool { return w.fits(n, b) }) {
+		w.add(OneOf, n.Pos, path, "must have %s", alternatives(s.AnyOf, "or"))
+	}
+	if len(s.OneOf) > 0 {
+		fitting := 0
+		for _, b := range s.OneOf {
+			if w.fits(n, b) {
+				fitting++
+			}
+		}
+		if fitting != 1 {
+			w.add(OneOf, n.Pos, path, "%s", oneOfMessage(n, s.OneOf, fitting))
+		}
+	}
+	if s.Not != nil && w.fits(n, s.Not) {
+		w.add(OneOf, n.Pos, path, "must not have %s", alternatives([]*Schema{s.Not}, "or"))
+	}
+}
+
+// valuesOnly is a branch of allOf: it restricts values but names no fields of
+// its own, so nothing in it is unknown.
+func (s *Schema) valuesOnly() *Schema {
+	c := *s
+	c.PreserveUnknown = true
+	return &c
+}
+
+// fits reports whether a value passes one branch.
+func (w *walk) fits(n *tree.Node, s *Schema) bool {
+	t := walk{set: w.set, trial: true}
+	t.value(n, s, "", false)
+	return len(t.problems) == 0
+}
+
+// rules asks the CEL rules of one value.
+func (w *walk) rules(n *tree.Node, s *Schema, path string) {
+	if len(s.Rules) == 0 {
+		return
+	}
+	self := n.JSON()
+	for _, r := range s.Rules {
+		ok, err := w.set.rule(r.Rule).holds(self)
+		if ok {
+			continue
+		}
+		message := r.Message
+		switch {
+		case message == "" && err != nil:
+			message = fmt.Sprintf("breaks the rule %s: %v", strings.TrimSpace(r.Rule), err)
+		case message == "":
+			message = "breaks the rule " + strings.TrimSpace(r.Rule)
+		}
+		w.add(RuleBroken, n.Pos, path, "%s", ruleMessage(n, message))
+	}
+}

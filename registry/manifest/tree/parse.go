@@ -1,0 +1,355 @@
+package tree
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// The limits that keep a hostile document cheap.
+const (
+	// MaxDepth is how deep values may nest.
+	MaxDepth = 128
+	// MaxNodes is how many values a file may have, aliases expanded.
+	MaxNodes = 1_000_000
+)
+
+// Code says what sort of problem a Problem is.
+type Code uint8
+
+// The sorts of problems.
+const (
+	// Syntax means that the text is not YAML.
+	Syntax Code = iota
+	// DuplicateKey means that a map has a key twice.
+	DuplicateKey
+	// Value means that a key or scalar cannot be represented.
+	Value
+	// Limit means that the document is larger than anyone could mean.
+	Limit
+)
+
+// Problem is something wrong with a document as YAML.
+type Problem struct {
+	Code    Code
+	Pos     Position
+	Path    string
+	Message string
+}
+
+// Document is one document of a stream.
+type Document struct {
+	// Root is nil if the document is not YAML at all; see Problems.
+	Root     *Node
+	Problems []Problem
+}
+
+// Parse reads a stream of documents. Documents that are empty or only comments
+// are left out. One that cannot be parsed does not hide those behind it.
+func Parse(content []byte) []Document {
+	content = bytes.TrimPrefix(content, []byte("\xef\xbb\xbf"))
+	if pos, ok := invalidUTF8(content); !ok {
+		return []Document{{Problems: []Problem{{Code: Syntax, Pos: pos, Message: "this byte is not valid UTF-8; save the file as UTF-8"}}}}
+	}
+	budget := MaxNodes
+	var docs []Document
+	for _, c := range split(content) {
+		docs = append(docs, parseChunk(c, &budget)...)
+	}
+	return docs
+}
+
+func invalidUTF8(content []byte) (Position, bool) {
+	if utf8.Valid(content) {
+		return Position{}, true
+	}
+	pos := Position{Line: 1, Column: 1}
+	for len(content) > 0 {
+		r, size := utf8.DecodeRune(content)
+		if r == utf8.RuneError && size <= 1 {
+			break
+		}
+		pos.Column++
+		if r == '\n' {
+			pos.Line, pos.Column = pos.Line+1, 1
+		}
+		content = content[size:]
+	}
+	return pos, false
+}
+
+// chunk is a part of a stream that starts with a document's separator.
+type chunk struct {
+	text []byte
+	line int // lines before it
+}
+
+// split cuts a stream before each line that starts with "---", so that each
+// document is parsed by itself. Directives stay with the document they precede.
+func split(content []byte) []chunk {
+	var chunks []chunk
+	start, startLine, line := 0, 0, 0
+	onlyDirectives, sawDirective := true, false
+	for at := 0; at < len(content); line++ {
+		end := len(content)
+		if i := bytes.IndexByte(content[at:], '\n'); i >= 0 {
+			end = at + i + 1
+		}
+		text := bytes.TrimRight(content[at:end], "\r\n")
+		if isSeparator(text) && at > start && !(onlyDirectives && sawDirective) {
+			chunks = append(chunks, chunk{content[start:at], startLine})
+			start, startLine = at, line
+			onlyDirectives, sawDirective = true, false
+		}
+		switch {
+		case bytes.HasPrefix(text, []byte("%")):
+			sawDirective = true
+		case len(bytes.TrimSpace(text)) > 0 && text[0] != '#':
+			onlyDirectives = false
+		}
+		at = end
+	}
+	return append(chunks, chunk{content[start:], startLine})
+}
+
+func isSeparator(line []byte) bool {
+	rest, ok := bytes.CutPrefix(line, []byte("---"))
+	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t')
+}
+
+func parseChunk(c chunk, budget *int) []Document {
+	// JSON may be indented with tabs, which YAML does not take. Inside of
+	// JSON's strings there are none.
+	if bytes.HasPrefix(bytes.TrimSpace(c.text), []byte("{")) && bytes.IndexByte(c.text, '\t') >= 0 && json.Valid(c.text) {
+		c.text = bytes.ReplaceAll(c.text, []byte("\t"), []byte(" "))
+	}
+	var docs []Document
+	decoder := yaml.NewDecoder(bytes.NewReader(c.text))
+	for {
+		var root yaml.Node
+		err := decodeNode(decoder, &root)
+		if errors.Is(err, io.EOF) {
+			return docs
+		}
+		if err != nil {
+			return append(docs, Document{Problems: []Problem{syntaxProblem(c, err)}})
+		}
+		b := builder{line: c.line, budget: budget, open: map[*yaml.Node]bool{}}
+		node := b.build(&root, "")
+		if node == nil || node.Kind == Null && len(b.problems) == 0 {
+			continue
+		}
+		docs = append(docs, Document{Root: node, Problems: b.problems})
+	}
+}
+
+// decodeNode turns a panic of the parser, which bad input has been seen to
+// cause, into an error.
+func decodeNode(d *yaml.Decoder, into *yaml.Node) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("yaml: %v", r)
+		}
+	}()
+	return d.Decode(into)
+}
+
+//nolint:gochecknoglobals // a compiled constant
+var errorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+func syntaxProblem(c chunk, err error) Problem {
+	p := Problem{Code: Syntax, Pos: Position{Line: c.line + 1, Column: 1}, Message: "not YAML: " + err.Error()}
+	m := errorLine.FindStringSubmatch(err.Error())
+	if m == nil {
+		return p
+	}
+	p.Message = "not YAML: " + m[2]
+	n, convErr := strconv.Atoi(m[1])
+	if convErr != nil {
+		return p
+	}
+	p.Pos.Line = c.line + n
+	lines := strings.Split(string(c.text), "\n")
+	if n < 1 || n > len(lines) {
+		return p
+	}
+	line := lines[n-1]
+	trimmed := strings.TrimLeft(line, " ")
+	p.Pos.Column = len(line) - len(trimmed) + 1
+	if strings.HasPrefix(trimmed, "\t") {
+		p.Message = "not YAML: a tab in the indentation; write spaces"
+	}
+	return p
+}
+
+// builder turns the parser's nodes into ours.
+type builder struct {
+	line     int
+	budget   *int
+	depth    int
+	open     map[*yaml.Node]bool // anchors being expanded
+	problems []Problem
+}
+
+func (b *builder) pos(n *yaml.Node) Position {
+	return Position{Line: n.Line + b.line, Column: n.Column}
+}
+
+func (b *builder) problem(code Code, n *yaml.Node, path, format string, args ...any) {
+	b.problems = append(b.problems, Problem{Code: code, Pos: b.pos(n), Path: path, Message: fmt.Sprintf(format, args...)})
+}
+
+func (b *builder) build(n *yaml.Node, path string) *Node {
+	if n.Kind == yaml.DocumentNode {
+		if len(n.Content) == 0 {
+			return nil
+		}
+		return b.build(n.Content[0], path)
+	}
+	if n.Kind == 0 {
+		return nil
+	}
+	out := &Node{Pos: b.pos(n)}
+	if *b.budget--; *b.budget < 0 || b.depth >= MaxDepth {
+		b.limit(n, path)
+		return out
+	}
+	b.depth++
+	defer func() { b.depth-- }()
+	switch n.Kind {
+	case yaml.AliasNode:
+		return b.alias(n, path)
+	case yaml.SequenceNode:
+		out.Kind = List
+		b.open[n] = true
+		for i, item := range n.Content {
+			out.Items = append(out.Items, b.build(item, fmt.Sprintf("%s[%d]", path, i)))
+		}
+		delete(b.open, n)
+	case yaml.MappingNode:
+		out.Kind = Map
+		b.open[n] = true
+		b.fields(n, out, path)
+		delete(b.open, n)
+	case yaml.ScalarNode:
+		b.scalar(n, out, path)
+	case yaml.DocumentNode:
+	}
+	return out
+}
+
+// limit reports the first limit reached; those after it have the same cause.
+func (b *builder) limit(n *yaml.Node, path string) {
+	for _, p := range b.problems {
+		if p.Code == Limit {
+			return
+		}
+	}
+	if b.depth >= MaxDepth {
+		b.problem(Limit, n, path, "nested deeper than %d levels", MaxDepth)
+		return
+	}
+	b.problem(Limit, n, path, "the file has more than %d values once its aliases are expanded", MaxNodes)
+}
+
+func (b *builder) alias(n *yaml.Node, path string) *Node {
+	if n.Alias == nil || b.open[n.Alias] {
+		b.problem(Value, n, path, "the alias *%s is part of what it stands for", n.Value)
+		return &Node{Pos: b.pos(n)}
+	}
+	out := b.build(n.Alias, path)
+	out.Pos = b.pos(n)
+	return out
+}
+
+func (b *builder) scalar(n *yaml.Node, out *Node, path string) {
+	out.Text = n.Value
+	switch {
+	case n.Style&yaml.TaggedStyle != 0:
+		if !out.resolveTagged(n.Tag) {
+			b.problem(Value, n, path, "%q is not what its tag %s says", n.Value, n.Tag)
+		}
+	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
+		out.Kind = String
+	default:
+		out.Plain = true
+		out.resolvePlain()
+	}
+	if out.Kind == Float && (math.IsNaN(out.Float) || math.IsInf(out.Float, 0)) {
+		b.problem(Value, n, path, "%s cannot be written in JSON, so it is not a number here", n.Value)
+	}
+}
+
+func (b *builder) fields(n *yaml.Node, out *Node, path string) {
+	seen := make(map[string]Position, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if key.Kind == yaml.ScalarNode && key.Tag == "!!merge" {
+			b.merge(value, out, path, seen)
+			continue
+		}
+		k := b.build(key, path)
+		name, ok := k.key()
+		if !ok {
+			b.problem(Value, key, path, "a key must be text, not %s", k.Kind)
+			continue
+		}
+		b.add(out, Field{Key: name, KeyPos: b.pos(key)}, path, seen, func(at string) *Node { return b.build(value, at) })
+	}
+}
+
+// add puts a field into a map unless its key is there already.
+func (b *builder) add(out *Node, f Field, path string, seen map[string]Position, value func(path string) *Node) {
+	at := Join(path, f.Key)
+	f.Value = value(at)
+	if first, dup := seen[f.Key]; dup {
+		b.problems = append(b.problems, Problem{
+			Code: DuplicateKey, Pos: f.KeyPos, Path: at,
+			Message: fmt.Sprintf("the key %q is already set on line %d; remove one of them", f.Key, first.Line),
+		})
+		return
+	}
+	seen[f.Key] = f.KeyPos
+	out.Fields = append(out.Fields, f)
+}
+
+// merge adds what the key << stands for. As in Istio's strict reader, a merged
+// key that is also written out is a duplicate.
+func (b *builder) merge(value *yaml.Node, out *Node, path string, seen map[string]Position) {
+	from := b.build(value, path)
+	maps := []*Node{from}
+	if from.Kind == List {
+		maps = from.Items
+	}
+	for _, m := range maps {
+		if m.Kind != Map {
+			b.problem(Value, value, path, "<< needs an object or a list of objects, not %s", m.Kind)
+			continue
+		}
+		for _, f := range m.Fields {
+			f.KeyPos = b.pos(value)
+			b.add(out, f, path, seen, func(string) *Node { return f.Value })
+		}
+	}
+}
+
+// Join appends a field's name to a path.
+func Join(path, name string) string {
+	switch {
+	case path == "":
+		return name
+	case strings.ContainsAny(name, ".[]"):
+		return fmt.Sprintf("%s[%q]", path, name)
+	default:
+		return path + "." + name
+	}
+}
