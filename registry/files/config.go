@@ -1,0 +1,144 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Root is one directory that is read.
+type Root struct {
+	// Path is the directory. It may be, or lie below, a symbolic link.
+	Path string
+	// Namespaces are the only ones that objects of this directory may be in;
+	// empty means any. With exactly one, it is also the namespace of objects
+	// that name none.
+	Namespaces []string
+}
+
+// ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
+func ParseRoot(s string) (Root, error) {
+	path, list, bound := strings.Cut(s, "=")
+	if path == "" {
+		return Root{}, fmt.Errorf("reading %q: the directory is missing; write DIR or DIR=NAMESPACE,…", s)
+	}
+	r := Root{Path: path}
+	if !bound {
+		return r, nil
+	}
+	for ns := range strings.SplitSeq(list, ",") {
+		if ns = strings.TrimSpace(ns); ns == "" {
+			return Root{}, fmt.Errorf("reading %q: a namespace is empty; write DIR or DIR=NAMESPACE,…", s)
+		}
+		r.Namespaces = append(r.Namespaces, ns)
+	}
+	return r, nil
+}
+
+// namespace is where an object of this directory is that names none.
+func (r Root) namespace() string {
+	if len(r.Namespaces) == 1 {
+		return r.Namespaces[0]
+	}
+	return "default"
+}
+
+func (r Root) allows(namespace string) bool {
+	return len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)
+}
+
+// Config says what a Source reads.
+type Config struct {
+	// Roots are the directories; they must not contain one another. Where two
+	// give the same object, the earlier directory wins.
+	Roots []Root
+	// MeshConfigFile is the file of mesh settings; empty means that this source
+	// has none. At least one of Roots and MeshConfigFile is required.
+	MeshConfigFile string
+	// Decoder reads manifests; required.
+	Decoder Decoder
+	// Logger is required.
+	Logger *slog.Logger
+
+	// Name is the name of the source; empty means "files".
+	Name string
+	// StateDir keeps the last good version of every file in
+	// StateDir/files/NAME; empty means that nothing survives a restart.
+	StateDir string
+	// ScanInterval is the time between two scans of everything; 0 means 5 s.
+	ScanInterval time.Duration
+	// MaxFiles bounds the files of the source, and its directories; more make
+	// it unavailable. 0 means 50,000.
+	MaxFiles int
+	// MaxFileSize bounds one file in bytes; a larger one is a fault. 0 means
+	// 16 MiB.
+	MaxFileSize int64
+
+	// newWatcher makes the receiver of events; nil means the system's.
+	newWatcher func() (watcher, error)
+}
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	if c.Decoder == nil {
+		errs = append(errs, errors.New("files: Config.Decoder is missing"))
+	}
+	if c.Logger == nil {
+		errs = append(errs, errors.New("files: Config.Logger is missing"))
+	}
+	if len(c.Roots) == 0 && c.MeshConfigFile == "" {
+		errs = append(errs, errors.New("files: no directory to read"))
+	}
+	if c.Name == "" {
+		c.Name = "files"
+	}
+	if c.ScanInterval == 0 {
+		c.ScanInterval = 5 * time.Second
+	}
+	if c.MaxFiles == 0 {
+		c.MaxFiles = 50_000
+	}
+	if c.MaxFileSize == 0 {
+		c.MaxFileSize = 16 << 20
+	}
+	if c.newWatcher == nil {
+		c.newWatcher = newSystemWatcher
+	}
+	return c, errors.Join(errs...)
+}
+
+// newRoots checks the directories and gives each its state.
+func newRoots(c Config) ([]*root, error) {
+	var (
+		roots []*root
+		errs  []error
+	)
+	add := func(r Root, meshConfig bool) {
+		abs, err := filepath.Abs(r.Path)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reading %q: %w", r.Path, err))
+			return
+		}
+		for _, o := range roots {
+			if !meshConfig && (within(o.abs, abs) || within(abs, o.abs)) {
+				errs = append(errs, fmt.Errorf("reading %q: the directory overlaps with %q; name each tree once", r.Path, o.Path))
+			}
+			if meshConfig && within(o.abs, abs) {
+				// The directory leaves the file of mesh settings alone.
+				o.skip = o.Path + strings.TrimPrefix(abs, o.abs)
+			}
+		}
+		roots = append(roots, newRoot(r, len(roots), abs, meshConfig))
+	}
+	for _, r := range c.Roots {
+		add(r, false)
+	}
+	if c.MeshConfigFile != "" {
+		add(Root{Path: c.MeshConfigFile}, true)
+	}
+	return roots, errors.Join(errs...)
+}

@@ -1,0 +1,110 @@
+package files
+
+import (
+	"fmt"
+	"maps"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// root is a directory, or the file of mesh settings, and what is known of it.
+// The loop owns it.
+type root struct {
+	Root
+	order      int
+	abs        string
+	meshConfig bool
+	skip       string // the file of mesh settings, where it lies in here
+
+	// ok says that the last look found the root; read, that a look once did.
+	ok, read bool
+	// stored says that the state directory had something of this root.
+	stored bool
+	err    error // why it is not ok
+	since  time.Time
+
+	// seen is where things are, by logical path; its files are not used.
+	seen look
+}
+
+func newRoot(r Root, order int, abs string, meshConfig bool) *root {
+	if r.Path = filepath.Clean(r.Path); r.Path == "." {
+		r.Path = abs // so that every path below begins with it
+	}
+	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newLook()}
+}
+
+// meshConfigKey is the key under which the settings are kept.
+func meshConfigKey() mesh.Key { return mesh.Key{Kind: mesh.KindMeshConfig} }
+
+// within reports whether path is dir or lies below it; both are clean.
+func within(dir, path string) bool {
+	if dir == path || dir == "/" {
+		return true
+	}
+	return len(path) > len(dir) && path[len(dir)] == filepath.Separator && strings.HasPrefix(path, dir)
+}
+
+// covered reports whether nothing is known of a path because it, or a
+// directory above it, could not be read.
+func (r *root) covered(path string) bool {
+	if len(r.seen.unreadable) == 0 {
+		return false
+	}
+	for within(r.Path, path) {
+		if _, ok := r.seen.unreadable[path]; ok {
+			return true
+		}
+		if path == r.Path {
+			return false
+		}
+		path = filepath.Dir(path)
+	}
+	return false
+}
+
+// replace puts what a walk found in the place of what was known of path and
+// all below.
+func (r *root) replace(path string, w *look) {
+	below := func(p string) bool { return within(path, p) }
+	maps.DeleteFunc(r.seen.dirs, func(p string, _ dirSeen) bool { return below(p) })
+	maps.DeleteFunc(r.seen.hops, func(p string, _ []hop) bool { return below(p) })
+	maps.DeleteFunc(r.seen.unreadable, func(p string, _ error) bool { return below(p) })
+	maps.Copy(r.seen.dirs, w.dirs)
+	maps.Copy(r.seen.hops, w.hops)
+	maps.Copy(r.seen.unreadable, w.unreadable)
+}
+
+// otherMounts looks for directories that are on another device than before
+// though no link was turned: a disk that is not mounted leaves an empty
+// directory behind. Such a directory is believed only if it has every file that
+// was there (a disk that came back under another number); else nothing is known
+// of it. For the root itself that is an error.
+func (r *root) otherMounts(w *look, known func(yield func(path string) bool)) error {
+	for dir, now := range w.dirs {
+		was, ok := r.seen.dirs[dir]
+		if !ok || was.real != now.real || was.dev == now.dev {
+			continue
+		}
+		missing := 0
+		for path := range known {
+			if _, ok := w.files[path]; !ok && within(dir, path) {
+				missing++
+			}
+		}
+		if missing == 0 {
+			continue
+		}
+		err := fmt.Errorf("another file system is mounted there, and it lacks %d of the files", missing)
+		if dir == r.Path {
+			return err
+		}
+		w.unreadable[dir] = err
+		w.dirs[dir] = was
+		maps.DeleteFunc(w.files, func(p string, _ sig) bool { return within(dir, p) })
+	}
+	return nil
+}

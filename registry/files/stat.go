@@ -1,0 +1,109 @@
+package files
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// sig is what stat tells of a file: while it is equal, the file is taken to be
+// the same. The change time is in it because a tool can set the other time
+// back, but not that one.
+type sig struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime int64 // ns since 1970
+}
+
+func sigOf(st *unix.Stat_t) sig {
+	return sig{
+		dev: uint64(st.Dev), ino: st.Ino, size: st.Size, //nolint:unconvert // not uint64 everywhere
+		mtime: st.Mtim.Nano(), ctime: st.Ctim.Nano(),
+	}
+}
+
+func statFile(path string) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	if err := ignoreEINTR(func() error { return unix.Stat(path, &st) }); err != nil {
+		return st, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	return st, nil
+}
+
+func ignoreEINTR(f func() error) error {
+	for {
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFREG }
+
+func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
+
+// blob is the content of a file; immutable.
+type blob struct {
+	hash    [sha256.Size]byte
+	content []byte
+}
+
+func newBlob(content []byte) *blob { return &blob{hash: sha256.Sum256(content), content: content} }
+
+// blank says that there is nothing in it but white space.
+func (b *blob) blank() bool { return len(bytes.TrimSpace(b.content)) == 0 }
+
+var (
+	errMoving  = errors.New("the file changes while it is read")
+	errTooBig  = errors.New("the file is too large")
+	errNotFile = errors.New("not a regular file")
+)
+
+// readFile reads a file that is expected to look like want. A file that looks
+// otherwise, before or after reading, is not still: errMoving.
+func readFile(path string, want sig, limit int64) (*blob, error) {
+	// Without O_NONBLOCK a named pipe put in place of the file would block.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("opening: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // opened for reading
+	if err := looksLike(f, want); err != nil {
+		return nil, err
+	}
+	if want.size > limit {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, want.size, limit)
+	}
+	content, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading: %w", err)
+	}
+	if int64(len(content)) != want.size {
+		return nil, errMoving
+	}
+	if err := looksLike(f, want); err != nil {
+		return nil, err
+	}
+	return newBlob(content), nil
+}
+
+func looksLike(f *os.File, want sig) error {
+	var st unix.Stat_t
+	if err := ignoreEINTR(func() error { return unix.Fstat(int(f.Fd()), &st) }); err != nil {
+		return fmt.Errorf("looking at it: %w", err)
+	}
+	switch {
+	case !isRegular(&st):
+		return errNotFile
+	case sigOf(&st) != want:
+		return errMoving
+	default:
+		return nil
+	}
+}

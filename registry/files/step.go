@@ -1,0 +1,295 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// step believes what may be believed by now, and returns when it wants to be
+// called again; zero means not before something happens.
+func (t *tree) step(now time.Time) time.Time {
+	// One file's objects may be lost only until another is believed that has
+	// them, so it goes round until nothing more happens.
+	for again := true; again; {
+		again = false
+		for _, path := range slices.Sorted(maps.Keys(t.changes)) {
+			if c := t.changes[path]; c != nil && !c.readAt().After(now) && t.try(path, c, now) {
+				again = true
+			}
+		}
+	}
+	t.yieldKept()
+	var next time.Time
+	for path, c := range t.changes {
+		at := c.readAt()
+		if c.gone || c.next != nil {
+			at = c.believeAt(t.lossy(path, c))
+		}
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	return next
+}
+
+// writing reports whether some file is being written in place.
+func (t *tree) writing() bool {
+	for _, c := range t.changes {
+		if !c.gone && c.next == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// try believes a change if its time has come.
+func (t *tree) try(path string, c *change, now time.Time) bool {
+	if !c.gone && c.next == nil && !t.read(path, c, now) {
+		return false
+	}
+	if c.believeAt(t.lossy(path, c)).After(now) {
+		return false
+	}
+	if !t.confirm(path, c, now) {
+		return false
+	}
+	delete(t.changes, path)
+	t.believe(path, c, now)
+	return true
+}
+
+// lossy reports whether believing the change would take objects out of the
+// mesh, or looks like it: an empty file.
+func (t *tree) lossy(path string, c *change) bool {
+	if c.next != nil && c.blob.blank() {
+		return true
+	}
+	f := t.files[path]
+	if f == nil {
+		return false
+	}
+	for _, key := range f.v.keys() {
+		elsewhere := t.live[key]
+		if f.v.live[key] != nil {
+			elsewhere--
+		}
+		if elsewhere == 0 && !c.next.gives(key) {
+			return true
+		}
+	}
+	return false
+}
+
+// read makes the candidate of a change. False means that there is none.
+func (t *tree) read(path string, c *change, now time.Time) bool {
+	t.counts.Reads++
+	st, err := statFile(path)
+	if err == nil && sigOf(&st) != c.sig {
+		err = errMoving
+	}
+	var b *blob
+	if err == nil {
+		b, err = readFile(path, c.sig, t.cfg.MaxFileSize)
+	}
+	switch {
+	case errors.Is(err, errMoving):
+		t.saw(target{c.root, path}, sigOf(&st), now, false)
+		if t.changes[path] == c { // it moved after stat
+			c.since, c.placed, c.old = now, false, false
+		}
+		return false
+	case isAbsent(err):
+		delete(t.changes, path)
+		t.missed(target{c.root, path}, now)
+		return false
+	case err != nil:
+		delete(t.changes, path)
+		t.failRead(path, err)
+		return false
+	}
+	delete(t.unread, path)
+	f := t.files[path]
+	if f != nil && f.v.blob.hash == b.hash {
+		f.sig, f.suspect = c.sig, racy(c.sig, now)
+		delete(t.changes, path)
+		return false
+	}
+	var old *version
+	if f != nil {
+		old = f.v
+	}
+	t.counts.Decodes++
+	c.blob, c.next = b, judge(old, b, c.root.decode(t.cfg.Decoder, path, b), now)
+	return true
+}
+
+// failRead notes a file that cannot be read. What it gave stands.
+func (t *tree) failRead(path string, err error) {
+	if was := t.unread[path]; was == nil || was.Error() != err.Error() {
+		t.log.Error("file cannot be read, what it gave stands", "path", path, "err", err)
+	}
+	t.unread[path] = err
+}
+
+// confirm looks once more at a change that has waited. What disappeared is
+// believed only below a root that is still there.
+func (t *tree) confirm(path string, c *change, now time.Time) bool {
+	if !c.since.Before(now) {
+		return true
+	}
+	st, err := statFile(path)
+	switch {
+	case c.gone && isAbsent(err):
+		rootStat, err := statFile(c.root.abs)
+		if d, ok := c.root.seen.dirs[c.root.Path]; err == nil && ok && sigOf(&rootStat).dev == d.dev {
+			return true
+		}
+		t.scanRoot(c.root, now, false)
+		return false
+	case !c.gone && err == nil && sigOf(&st) == c.sig:
+		return true
+	default:
+		t.visit(target{c.root, path}, now, false)
+		if t.changes[path] == c { // it looks the same to the walk: begin anew
+			c.since, c.placed, c.old, c.next = now, false, false, nil
+		}
+		return false
+	}
+}
+
+// believe puts a change into force.
+func (t *tree) believe(path string, c *change, now time.Time) {
+	f := t.files[path]
+	if f != nil {
+		for key := range f.v.live {
+			t.live[key]--
+			if t.live[key] == 0 {
+				delete(t.live, key)
+			}
+		}
+	}
+	t.unsaved[path] = true
+	t.urgent = t.urgent || c.placed
+	if t.changed.IsZero() {
+		t.changed = now
+	}
+	if c.gone {
+		delete(t.files, path)
+		delete(t.unread, path)
+		t.log.Info("file is gone", "path", path, "objects", len(f.v.live)+len(f.v.kept))
+		return
+	}
+	t.add(&file{path: path, root: c.root, sig: c.sig, suspect: racy(c.sig, now), v: c.next})
+	t.logFaults(c.next)
+	t.log.Debug("file was read", "path", path, "objects", len(c.next.live))
+}
+
+// add takes a file into the tree.
+func (t *tree) add(f *file) {
+	t.files[f.path] = f
+	for key := range f.v.live {
+		t.live[key]++
+	}
+}
+
+// maxLogged bounds what one file can write into the log at a time.
+const maxLogged = 20
+
+func (t *tree) logFaults(v *version) {
+	for i, f := range v.faults {
+		if i == maxLogged {
+			t.log.Warn("file has more faults", "path", f.Path, "more", len(v.faults)-i)
+			return
+		}
+		if f.Severity == Warning {
+			t.log.Warn("manifest fault", "fault", f.String())
+		} else {
+			t.log.Error("manifest fault", "fault", f.String())
+		}
+	}
+}
+
+// yieldKept takes kept objects out of force that another file gives now. They
+// do not come back when that file loses them.
+func (t *tree) yieldKept() {
+	for path, f := range t.files {
+		for key := range f.v.kept {
+			if t.live[key] > 0 {
+				delete(f.v.kept, key)
+				t.unsaved[path] = true
+			}
+		}
+	}
+}
+
+// sorted are the files in their order.
+func (t *tree) sorted() []*file {
+	return slices.SortedFunc(maps.Values(t.files), (*file).compare)
+}
+
+// delivered reports whether every root has been read, or is known from the
+// state directory, and no file that is not known yet is being written.
+func (t *tree) delivered(waited bool) bool {
+	for _, r := range t.roots {
+		if !r.read && !r.stored {
+			return false
+		}
+		if r.meshConfig && t.live[meshConfigKey()] == 0 && len(t.keptOf(r)) == 0 {
+			return false // never the defaults in place of what is broken
+		}
+	}
+	for path, c := range t.changes {
+		if t.files[path] == nil && !c.gone && !waited {
+			return false
+		}
+	}
+	return true
+}
+
+func (t *tree) keptOf(r *root) map[mesh.Key]keptGood {
+	if f := t.files[r.Path]; f != nil {
+		return f.v.kept
+	}
+	return nil
+}
+
+// whole reports whether the last look could read everything.
+func (t *tree) whole() bool {
+	for _, r := range t.roots {
+		if !r.ok || len(r.seen.unreadable) > 0 {
+			return false
+		}
+	}
+	return len(t.unread) == 0 && len(t.changes) == 0
+}
+
+// faults are those that no text is to blame for.
+func (t *tree) faults(now time.Time) []Fault {
+	var list []Fault
+	add := func(path, code string, severity Severity, format string, args ...any) {
+		list = append(list, Fault{Path: path, Code: code, Severity: severity, Message: fmt.Sprintf(format, args...)})
+	}
+	for _, r := range t.roots {
+		if !r.ok && r.err != nil {
+			add(r.Path, codeUnread, Error, "cannot be read, its last state stands: %v", r.err)
+		}
+		for path, err := range r.seen.unreadable {
+			add(path, codeUnread, Error, "cannot be read, what it gave stands: %v", err)
+		}
+	}
+	for path, err := range t.unread {
+		add(path, codeUnread, Error, "cannot be read, what it gave stands: %v", err)
+	}
+	for path, c := range t.changes {
+		if waiting := now.Sub(c.first); waiting > startFor {
+			add(path, codeSettling, Warning, "has been changing for %s without coming to rest and is not read",
+				waiting.Round(time.Second))
+		}
+	}
+	return list
+}

@@ -1,0 +1,301 @@
+package files
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// tree is what is known of all roots: the files as they are believed, and how
+// they have been seen to differ. The loop owns it.
+type tree struct {
+	cfg   Config
+	log   *slog.Logger
+	roots []*root
+	watch watcher // or nil
+
+	files   map[string]*file
+	changes map[string]*change
+	// unread are files that were seen and could not be read.
+	unread map[string]error
+	// live counts the files whose text gives an object.
+	live map[mesh.Key]int
+	// byReal and byHop lead from a name on disk to the paths it stands for.
+	byReal map[string][]target
+	byHop  map[hop][]target
+
+	watchErr error // why some directories are not watched, or nil
+	starting bool  // the first scan
+	counts   Counters
+
+	// What happened since the loop last asked.
+	changed time.Time       // when the first file was believed, or zero
+	urgent  bool            // one of them was renamed into place
+	unsaved map[string]bool // paths to write to the state directory
+}
+
+// target is a path below a root.
+type target struct {
+	root *root
+	path string
+}
+
+func newTree(cfg Config, roots []*root) *tree {
+	return &tree{
+		cfg: cfg, log: cfg.Logger, roots: roots,
+		files: map[string]*file{}, changes: map[string]*change{}, unread: map[string]error{},
+		live: map[mesh.Key]int{}, unsaved: map[string]bool{},
+	}
+}
+
+// scan looks at everything.
+func (t *tree) scan(now time.Time) {
+	t.counts.Scans++
+	t.watchErr = nil
+	for _, r := range t.roots {
+		t.scanRoot(r, now, false)
+	}
+	if t.watch == nil {
+		return
+	}
+	dirs := map[string]struct{}{}
+	for dir := range t.byReal {
+		dirs[dir] = struct{}{}
+	}
+	for h := range t.byHop {
+		dirs[h.dir] = struct{}{}
+	}
+	t.watch.retain(dirs)
+}
+
+func (t *tree) walker(r *root) *walker {
+	return &walker{look: newLook(), limit: t.cfg.MaxFiles, skip: r.skip, watch: func(dir string) {
+		if t.watch == nil {
+			return
+		}
+		if err := t.watch.add(dir); err != nil && t.watchErr == nil {
+			t.watchErr = err
+		}
+	}}
+}
+
+// scanRoot looks at a whole root. What cannot be read as a whole changes
+// nothing: its files stand as they are.
+func (t *tree) scanRoot(r *root, now time.Time, placed bool) {
+	w := t.walker(r)
+	err := w.root(r)
+	if err == nil {
+		err = r.otherMounts(&w.look, t.known(r))
+	}
+	if err != nil {
+		t.fail(r, &w.look, err, now)
+		return
+	}
+	if !r.ok {
+		if r.read {
+			t.log.Info("directory can be read again", "path", r.Path, "after", now.Sub(r.since).Round(time.Millisecond).String())
+		}
+		r.ok, r.read, r.err, r.since = true, true, nil, now
+	}
+	t.apply(target{r, r.Path}, &w.look, now, placed)
+}
+
+// fail notes that a root cannot be read.
+func (t *tree) fail(r *root, w *look, err error, now time.Time) {
+	if r.ok || r.err == nil {
+		r.since = now
+	}
+	if r.err == nil || r.err.Error() != err.Error() {
+		t.log.Error("source is unavailable", "path", r.Path, "err", err, "last_good_files", t.count(r))
+	}
+	r.ok, r.err = false, err
+	r.seen.hops[r.Path] = w.hops[r.Path] // how to learn of its return
+	maps.DeleteFunc(t.changes, func(_ string, c *change) bool { return c.root == r })
+	t.index()
+}
+
+// known yields the paths of the files believed in a root.
+func (t *tree) known(r *root) func(yield func(string) bool) {
+	return func(yield func(string) bool) {
+		for path, f := range t.files {
+			if f.root == r && !yield(path) {
+				return
+			}
+		}
+	}
+}
+
+func (t *tree) count(r *root) int {
+	n := 0
+	for range t.known(r) {
+		n++
+	}
+	return n
+}
+
+// visit looks at one path, and all below it if it is a directory.
+func (t *tree) visit(at target, now time.Time, placed bool) {
+	parent, ok := at.root.seen.dirs[filepath.Dir(at.path)]
+	if at.path == at.root.Path || !at.root.ok || !ok {
+		t.scanRoot(at.root, now, placed)
+		return
+	}
+	w := t.walker(at.root)
+	chain, err := at.root.chain(filepath.Dir(at.path))
+	if err == nil {
+		err = w.below(at.path, parent.real, chain)
+	}
+	switch {
+	case errors.Is(err, errGone):
+		w.look = newLook()
+	case err != nil:
+		// Something above it has changed too, or the disk fails.
+		t.scanRoot(at.root, now, placed)
+		return
+	}
+	if err := at.root.otherMounts(&w.look, t.known(at.root)); err != nil {
+		t.scanRoot(at.root, now, placed)
+		return
+	}
+	t.apply(at, &w.look, now, placed)
+}
+
+// chain are the directories from the root down to dir, so that a link back to
+// one of them is known for a loop.
+func (r *root) chain(dir string) ([]devIno, error) {
+	var chain []devIno
+	for {
+		st, err := statFile(r.seen.dirs[dir].real)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, idOf(&st))
+		if dir == r.Path {
+			slices.Reverse(chain)
+			return chain, nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// apply compares what a walk of a path found with what is believed.
+func (t *tree) apply(at target, w *look, now time.Time, placed bool) {
+	_, wasDir := at.root.seen.dirs[at.path]
+	_, wasUnreadable := at.root.seen.unreadable[at.path]
+	wide := wasDir || wasUnreadable || len(w.dirs) > 0
+	if wide || len(w.hops) > 0 || at.root.seen.hops[at.path] != nil || len(w.unreadable) > 0 {
+		at.root.replace(at.path, w)
+		t.index()
+	}
+	for path, s := range w.files {
+		t.saw(target{at.root, path}, s, now, placed)
+	}
+	gone := func(path string, r *root) {
+		if _, there := w.files[path]; r != at.root || there || !within(at.path, path) {
+			return
+		}
+		if r.covered(path) {
+			delete(t.changes, path)
+			return
+		}
+		t.missed(target{r, path}, now)
+	}
+	if !wide {
+		gone(at.path, at.root)
+		return
+	}
+	for path, f := range t.files {
+		gone(path, f.root)
+	}
+	for path, c := range t.changes {
+		gone(path, c.root)
+	}
+}
+
+// index makes byReal and byHop anew.
+func (t *tree) index() {
+	t.byReal, t.byHop = map[string][]target{}, map[hop][]target{}
+	for _, r := range t.roots {
+		for path, d := range r.seen.dirs {
+			t.byReal[d.real] = append(t.byReal[d.real], target{r, path})
+		}
+		for path, hops := range r.seen.hops {
+			for _, h := range hops {
+				t.byHop[h] = append(t.byHop[h], target{r, path})
+			}
+		}
+	}
+}
+
+// saw notes how a file looks.
+func (t *tree) saw(at target, s sig, now time.Time, placed bool) {
+	f, known := t.files[at.path]
+	_, failed := t.unread[at.path]
+	if known && f.sig == s && !f.suspect && !failed {
+		delete(t.changes, at.path)
+		return
+	}
+	t.changes[at.path] = observe(t.changes[at.path], change{
+		root: at.root, sig: s, since: now, placed: placed, old: t.starting && atRest(s, now),
+	})
+}
+
+// missed notes that a file is not there.
+func (t *tree) missed(at target, now time.Time) {
+	if _, known := t.files[at.path]; !known {
+		delete(t.changes, at.path)
+		delete(t.unread, at.path)
+		return
+	}
+	t.changes[at.path] = observe(t.changes[at.path], change{root: at.root, gone: true, since: now})
+}
+
+// handle looks again at everything a batch of events names.
+func (t *tree) handle(b batch, now time.Time) {
+	t.counts.Events += uint64(len(b.names))
+	if b.lost {
+		t.counts.Overflows++
+		t.log.Warn("events of the file system were lost, everything is scanned")
+		t.scan(now)
+		return
+	}
+	targets := map[target]bool{}
+	add := func(at target, placed bool) { targets[at] = targets[at] || placed }
+	for h, placed := range b.names {
+		for _, at := range t.byHop[h] {
+			add(at, placed)
+		}
+		for _, dir := range t.byReal[h.dir] {
+			switch {
+			case h.name == "":
+				add(dir, false)
+			case h.name[0] != '.':
+				add(target{dir.root, filepath.Join(dir.path, h.name)}, placed)
+			}
+		}
+	}
+	list := slices.SortedFunc(maps.Keys(targets), func(a, b target) int {
+		return cmp.Or(cmp.Compare(a.root.order, b.root.order), cmp.Compare(a.path, b.path))
+	})
+	for _, at := range list {
+		if at.path == at.root.skip {
+			continue
+		}
+		t.force(at.path)
+		t.visit(at, now, targets[at])
+	}
+}
+
+// force makes the next look at a file read it even if it looks the same, for
+// an event said that it changed.
+func (t *tree) force(path string) {
+	if f, ok := t.files[path]; ok {
+		f.suspect = true
+	}
+}

@@ -1,0 +1,219 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDepth bounds the directories below one another.
+const maxDepth = 64
+
+// look is what a walk of a path found. All paths are logical: the root's path
+// as it was configured, and names below it, through symbolic links.
+type look struct {
+	files map[string]sig
+	dirs  map[string]dirSeen
+	// hops are the names that decide where the symbolic links below lead.
+	hops map[string][]hop
+	// unreadable are paths below which nothing is known, with the reason.
+	unreadable map[string]error
+}
+
+// dirSeen is a directory behind its logical path.
+type dirSeen struct {
+	real string
+	dev  uint64
+}
+
+// walker looks at a path and all below it.
+type walker struct {
+	look
+	// watch is told every directory before it is listed, so that what happens
+	// in between is an event.
+	watch func(dir string)
+	limit int    // of files, and of directories
+	skip  string // a path to leave alone, or empty
+}
+
+// errGone says that there is nothing at the path.
+var errGone = errors.New("does not exist")
+
+type devIno struct{ dev, ino uint64 }
+
+func newLook() look {
+	return look{files: map[string]sig{}, dirs: map[string]dirSeen{}, hops: map[string][]hop{}, unreadable: map[string]error{}}
+}
+
+// root looks at a whole root. An error means that it could not be read.
+func (w *walker) root(r *root) error {
+	realPath, hops, err := resolve(r.abs)
+	w.hops[r.Path] = hops
+	for _, h := range hops {
+		w.watch(h.dir)
+	}
+	if err != nil {
+		return err
+	}
+	st, err := statFile(realPath)
+	switch {
+	case err != nil:
+		return err
+	case r.meshConfig && isRegular(&st):
+		w.files[r.Path] = sigOf(&st)
+		return nil
+	case r.meshConfig:
+		return errNotFile
+	case !isDir(&st):
+		return errors.New("not a directory")
+	}
+	if err := w.dir(r.Path, realPath, []devIno{idOf(&st)}); err != nil {
+		return err
+	}
+	// What is fatal for the root is merely noted for a directory below it.
+	return w.unreadable[r.Path]
+}
+
+// below looks at a path below a root whose directory it finds at realDir.
+// chain are the directories above it. errGone means that nothing is there.
+func (w *walker) below(path, realDir string, chain []devIno) error {
+	fi, err := os.Lstat(filepath.Join(realDir, filepath.Base(path)))
+	if err == nil {
+		err = w.entry(path, realDir, fs.FileInfoToDirEntry(fi), chain)
+	}
+	if isAbsent(err) {
+		return errGone
+	}
+	return err
+}
+
+// dir looks at a directory. It returns an error only for what makes the walk
+// as a whole worthless.
+func (w *walker) dir(path, realPath string, chain []devIno) error {
+	if len(chain) > maxDepth {
+		return fmt.Errorf("more than %d directories below one another at %q", maxDepth, path)
+	}
+	if len(w.dirs) >= w.limit {
+		return fmt.Errorf("more than %d directories", w.limit)
+	}
+	w.dirs[path] = dirSeen{real: realPath, dev: chain[len(chain)-1].dev}
+	w.watch(realPath)
+	entries, err := os.ReadDir(realPath)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		w.unreadable[path] = err
+		return nil
+	case err != nil:
+		return err
+	}
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		err := w.entry(filepath.Join(path, e.Name()), realPath, e, chain)
+		if err != nil && !isAbsent(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// entry looks at one name in a directory.
+func (w *walker) entry(path, realDir string, e fs.DirEntry, chain []devIno) error {
+	realPath := filepath.Join(realDir, e.Name())
+	switch {
+	case e.Type()&fs.ModeSymlink != 0:
+		return w.link(path, realPath, chain)
+	case e.IsDir():
+		st, err := statFile(realPath)
+		if err != nil {
+			return w.note(path, err)
+		}
+		return w.dir(path, realPath, append(chain, idOf(&st)))
+	case !isManifest(e.Name()), path == w.skip:
+		return nil
+	default:
+		return w.file(path, realPath)
+	}
+}
+
+func (w *walker) file(path, realPath string) error {
+	st, err := statFile(realPath)
+	switch {
+	case err != nil:
+		return w.note(path, err)
+	case !isRegular(&st):
+		w.unreadable[path] = errNotFile
+		return nil
+	case len(w.files) >= w.limit:
+		return fmt.Errorf("more than %d files", w.limit)
+	}
+	w.files[path] = sigOf(&st)
+	return nil
+}
+
+// link follows a symbolic link. One that leads nowhere is unreadable and not
+// absent: what it led to may be on a disk that is away.
+func (w *walker) link(path, realPath string, chain []devIno) error {
+	target, hops, err := resolve(realPath)
+	w.hops[path] = hops
+	for _, h := range hops {
+		w.watch(h.dir)
+	}
+	var st unix.Stat_t
+	if err == nil {
+		st, err = statFile(target)
+	}
+	switch {
+	case err != nil:
+		if _, gone := os.Lstat(realPath); isAbsent(gone) {
+			return gone // the link itself went away
+		}
+		w.unreadable[path] = fmt.Errorf("following the symbolic link: %w", err)
+		return nil
+	case isDir(&st):
+		id := idOf(&st)
+		for _, above := range chain {
+			if above == id {
+				return nil // a loop: all of it is being looked at already
+			}
+		}
+		return w.dir(path, target, append(chain, id))
+	case isManifest(filepath.Base(path)) && path != w.skip:
+		return w.file(path, target)
+	default:
+		return nil
+	}
+}
+
+// note sorts the errors of looking at one path: absent is told to the caller,
+// forbidden is unreadable, and all else is a failing disk.
+func (w *walker) note(path string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		w.unreadable[path] = err
+		return nil
+	}
+	return err
+}
+
+func isAbsent(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, errGone)
+}
+
+func idOf(st *unix.Stat_t) devIno {
+	s := sigOf(st)
+	return devIno{s.dev, s.ino}
+}
+
+// isManifest says whether a name is that of a file to read: hidden files, back
+// ups and temporary files of editors are not.
+func isManifest(name string) bool {
+	ext := filepath.Ext(name)
+	return (ext == ".yaml" || ext == ".yml") && !strings.HasPrefix(name, ".") && !strings.HasPrefix(name, "#")
+}
