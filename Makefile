@@ -16,6 +16,12 @@ build: ## the one binary, bin/fairlead
 tools: ## the Envoys that tests run
 	$(PYTHON) tools/envoy/install.py
 
+.PHONY: demo
+demo: build ## a mesh of four hosts on this machine, until Ctrl-C
+	$(PYTHON) tools/envoy/install.py 1.40.0
+	CGO_ENABLED=0 $(GO) build -o bin/quickstart-app ./examples/quickstart/app
+	@$(PYTHON) examples/quickstart/demo.py --envoy $(ENVOY)
+
 .PHONY: test
 test: tools ## every test, those with real Envoys included
 	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...

@@ -56,6 +56,7 @@ func Rooms() map[string]Room {
 		"systemd":                 {"units, sysusers, tmpfiles", nil},
 
 		"internal/envoytest": {"real Envoys in tests", nil},
+		"internal/meshtest":  {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
 		"internal/layout":    {"this plan", nil},
 	}
 }

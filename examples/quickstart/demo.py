@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""A mesh of four hosts on this machine: a control plane, and for each host an agent,
+its Envoy and a small service. Ctrl-C ends all of it. No root, nothing beyond loopback.
+
+    make demo                          (builds and installs what this needs, then runs it)
+"""
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# name, identity, address, port of the application, its arguments, probe
+HOSTS = [
+    ('inventory', 'shop/inventory', '127.0.0.14', 18083, ['--protocol', 'grpc'], '--probe-tcp'),
+    ('orders-v1', 'shop/orders', '127.0.0.12', 18081,
+     ['--next', 'grpc://127.0.0.12:9090', '--next-host', 'inventory.shop.internal'], '--probe-http'),
+    ('orders-v2', 'shop/orders', '127.0.0.13', 18082,
+     ['--next', 'grpc://127.0.0.13:9090', '--next-host', 'inventory.shop.internal'], '--probe-http'),
+    ('web', 'shop/web', '127.0.0.11', 18080,
+     ['--next', 'http://127.0.0.11:9080', '--next-host', 'orders.shop.internal'], '--probe-http'),
+]
+
+
+class Demo:
+    def __init__(self, args):
+        self.args = args
+        self.state = os.path.abspath(args.state)
+        self.run = tempfile.mkdtemp(prefix='fairlead-')  # short: a unix socket's path has 107 characters
+        self.processes = []
+
+    def start(self, name, argv):
+        log = open(os.path.join(self.state, name + '.log'), 'ab')
+        # A session of its own: Ctrl-C comes to this script alone, which ends the rest in order.
+        p = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        log.close()
+        self.processes.append((name, p))
+        return p
+
+    def check(self):
+        for name, p in self.processes:
+            if p.poll() is not None:
+                with open(os.path.join(self.state, name + '.log'), errors='replace') as f:
+                    tail = f.read().splitlines()[-5:]
+                sys.exit('%s ended with %s:\n  %s' % (name, p.returncode, '\n  '.join(tail)))
+
+    def ask(self, *argv):
+        return subprocess.run([self.args.fairlead] + list(argv), capture_output=True, text=True)
+
+    def wait(self, what, seconds, ready):
+        end = time.monotonic() + seconds
+        while not ready():
+            self.check()
+            if time.monotonic() > end:
+                sys.exit('%s: not after %d s; the logs are in %s' % (what, seconds, self.state))
+            time.sleep(0.05)
+
+    def server_argv(self):
+        return [self.args.fairlead, 'server', '--config-dir', self.args.mesh, '--state-dir', os.path.join(self.state, 'server'),
+                '--run-dir', self.server_run(), '--xds-address', '127.0.0.1:15012', '--http-address', '127.0.0.1:15014']
+
+    def server_run(self):
+        return os.path.join(self.run, 'server')
+
+    def up(self):
+        shutil.rmtree(self.state, ignore_errors=True)
+        os.makedirs(self.state)
+        self.start('server', self.server_argv())
+        self.wait('the control plane', 30, lambda: self.ask('host', 'list', '--run-dir', self.server_run()).returncode == 0)
+        for name, identity, address, port, app, probe in HOSTS:
+            self.start(name + '-app', [self.args.app, '--name', name, '--listen', '127.0.0.1:%d' % port] + app)
+            token = self.ask('token', 'create', '--host', name, '--workload', identity, '--run-dir', self.server_run())
+            if token.returncode != 0:
+                sys.exit('making a token for %s: %s' % (name, token.stderr.strip()))
+            # By a file: the arguments of a process can be read by every user of a machine.
+            path = os.path.join(self.state, name + '.token')
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), 'w') as f:
+                f.write(token.stdout)
+            self.start(name, [self.args.fairlead, 'agent', '--token-file', path, '--address', address, '--envoy', self.args.envoy,
+                              '--state-dir', os.path.join(self.state, name), '--run-dir', os.path.join(self.run, name),
+                              probe, str(port) if probe == '--probe-tcp' else '%d/healthz' % port, '--probe-period', '1s'])
+        self.wait('the mesh', 60, self.ready)
+
+    def ready(self):
+        out = self.ask('proxy-status', '-o', 'json', '--run-dir', self.server_run())
+        if out.returncode != 0:
+            return False
+        proxies = [p for p in json.loads(out.stdout)['proxies'] if p.get('envoy') == 'live' and not p.get('partial')]
+        return len(proxies) >= len(HOSTS) and self.web()
+
+    def web(self):
+        import urllib.request
+        try:
+            with urllib.request.urlopen('http://127.0.0.11:8080/', timeout=2) as r:
+                return r.status == 200
+        except OSError:
+            return False
+
+    def tell(self, took):
+        rel = os.path.relpath
+        print('''
+A mesh of four hosts is up after %.1f s (a host is a loopback address here; no root).
+
+  web        127.0.0.11:8080  ->  orders     127.0.0.12 (v1), 127.0.0.13 (v2), :9080, HTTP, 90/10
+                                  inventory  127.0.0.14:9090, gRPC, called by orders
+  control plane 127.0.0.1:15012, logs in %s
+
+Try, in another terminal:
+  curl http://127.0.0.11:8080/                          who answered, and which identity called it
+  edit %s               the weights: the split follows within a second
+  bin/fairlead proxy-status --run-dir %s
+  kill -9 %d                                   the control plane: nothing happens (start it again:
+      %s)
+Ctrl-C ends everything.
+''' % (took, rel(self.state), rel(os.path.join(self.args.mesh, 'orders.yaml')), self.server_run(), self.processes[0][1].pid,
+            ' '.join([rel(self.server_argv()[0])] + self.server_argv()[1:])), flush=True)
+
+    def stay(self):
+        while True:
+            time.sleep(0.5)
+            for name, p in self.processes[1:]:  # the control plane may be killed: that is one of the things to try
+                if p.poll() is not None:
+                    print('%s ended with %s; its log is %s.log' % (name, p.returncode, os.path.join(self.state, name)), flush=True)
+                    self.processes.remove((name, p))
+                    break
+
+    def down(self):
+        # Agents first: each drains and ends its Envoy.
+        for name, p in reversed(self.processes):
+            if p.poll() is None:
+                p.terminate()
+        for name, p in self.processes:
+            try:
+                p.wait(20)
+            except subprocess.TimeoutExpired:
+                print('%s does not end: killed' % name)
+                p.kill()
+                p.wait()
+        shutil.rmtree(self.run, ignore_errors=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--fairlead', default='bin/fairlead')
+    p.add_argument('--app', default='bin/quickstart-app')
+    p.add_argument('--envoy', required=True)
+    p.add_argument('--mesh', default=os.path.join(HERE, 'mesh'))
+    p.add_argument('--state', default='.demo')
+    args = p.parse_args()
+    args.fairlead, args.app, args.envoy = (os.path.abspath(x) for x in (args.fairlead, args.app, args.envoy))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    demo, begin = Demo(args), time.monotonic()
+    try:
+        demo.up()
+        demo.tell(time.monotonic() - begin)
+        demo.stay()
+    except KeyboardInterrupt:
+        print('\nending the mesh')
+    finally:
+        demo.down()
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,153 @@
+package meshtest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Answer is what the small service says.
+type Answer struct {
+	Name   string  `json:"name"`
+	Caller string  `json:"caller"`
+	Next   *Answer `json:"next"`
+}
+
+// Client asks over HTTP. Keep-alive as applications do.
+type Client struct {
+	http *http.Client
+	// Host is the Host header; empty means the URL's.
+	Host string
+}
+
+// NewClient makes a client whose connections end with the test.
+func NewClient(tb testing.TB, host string) *Client {
+	tb.Helper()
+	tr := &http.Transport{MaxIdleConnsPerHost: 64}
+	tb.Cleanup(tr.CloseIdleConnections)
+	return &Client{http: &http.Client{Transport: tr, Timeout: 10 * time.Second}, Host: host}
+}
+
+// Get asks once. Any status but 200 is an error.
+func (c *Client) Get(ctx context.Context, url string) (*Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	if c.Host != "" {
+		req.Host = c.Host
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return nil, err
+	}
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("status %d: %s", res.StatusCode, body)
+	}
+	var a Answer
+	if err := json.Unmarshal(body, &a); err != nil {
+		return nil, fmt.Errorf("decoding %q: %w", body, err)
+	}
+	return &a, nil
+}
+
+// Load is a bounded stream of requests in the background.
+type Load struct {
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex // guards all following fields
+	good   int
+	failed int
+	errs   []string
+	last   time.Time // of the last failure
+	first  time.Time // of the first failure
+}
+
+// StartLoad sends rate requests a second, for a minute at most.
+func (c *Client) StartLoad(tb testing.TB, url string, rate int) *Load {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	l := &Load{cancel: cancel}
+	tb.Cleanup(func() { l.Stop() })
+	l.wg.Go(func() {
+		tick := time.NewTicker(time.Second / time.Duration(rate))
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				l.wg.Go(func() {
+					_, err := c.Get(context.WithoutCancel(ctx), url)
+					l.count(err)
+				})
+			}
+		}
+	})
+	return l
+}
+
+func (l *Load) count(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		l.good++
+		return
+	}
+	l.failed++
+	l.last = time.Now()
+	if l.first.IsZero() {
+		l.first = l.last
+	}
+	if len(l.errs) < 5 {
+		l.errs = append(l.errs, err.Error())
+	}
+}
+
+// Result is what a load came to.
+type Result struct {
+	Good, Failed int
+	// Errors are the first few.
+	Errors []string
+	// FirstFailure and LastFailure are zero where none failed.
+	FirstFailure, LastFailure time.Time
+}
+
+// Now is the result so far.
+func (l *Load) Now() Result {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Result{l.good, l.failed, l.errs, l.first, l.last}
+}
+
+// Stop ends the load and waits for the requests under way.
+func (l *Load) Stop() Result {
+	l.cancel()
+	l.wg.Wait()
+	return l.Now()
+}
+
+// Wait waits until n more requests have been answered well.
+func (l *Load) Wait(tb testing.TB, n int) {
+	tb.Helper()
+	from := l.Now().Good
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(30 * time.Second); l.Now().Good < from+n; {
+		if time.Now().After(end) {
+			tb.Fatalf("only %d of %d requests were answered: %+v", l.Now().Good-from, n, l.Now())
+		}
+		<-tick.C
+	}
+}

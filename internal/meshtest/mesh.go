@@ -1,0 +1,303 @@
+package meshtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// binaries are built once a test process.
+type binaries struct{ fairlead, app string }
+
+//nolint:gochecknoglobals // built once for all tests of a process
+var (
+	buildOnce sync.Once
+	built     binaries
+	errBuild  error
+	block     atomic.Uint32
+)
+
+// Build builds the binary and the small service, once a test process.
+func build(tb testing.TB) binaries {
+	tb.Helper()
+	buildOnce.Do(func() {
+		root := envoytest.ModuleRoot(tb)
+		dir := filepath.Join(root, ".tools", "test-bin", fmt.Sprint(os.Getpid()))
+		built = binaries{filepath.Join(dir, "fairlead"), filepath.Join(dir, "app")}
+		for out, pkg := range map[string]string{built.fairlead: "./cmd/fairlead", built.app: "./examples/quickstart/app"} {
+			cmd := exec.Command("go", "build", "-o", out, pkg)
+			cmd.Dir = root
+			if b, err := cmd.CombinedOutput(); err != nil {
+				errBuild = errors.Join(errBuild, fmt.Errorf("building %s: %w\n%s", pkg, err, b))
+			}
+		}
+	})
+	if errBuild != nil {
+		tb.Fatal(errBuild)
+	}
+	return built
+}
+
+// Main runs the tests of a package and removes what [New] has built.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if built.fairlead != "" {
+		_ = os.RemoveAll(filepath.Dir(built.fairlead))
+	}
+	return code
+}
+
+// Mesh is a control plane with its hosts, for one test.
+type Mesh struct {
+	tb     testing.TB
+	bin    binaries
+	prefix string // 127.X.Y.
+	// Dir holds everything on disk; ConfigDir is what the server reads.
+	Dir, ConfigDir string
+	run            string
+	subst          *strings.Replacer
+	ports          map[string]int
+
+	// Server is the control plane's process; nil before StartServer.
+	Server *Process
+}
+
+// New makes the directories of a mesh and reads its manifests: the path of a
+// directory, relative to the module's root, or empty for none. In manifests
+// "127.0.0." before a number above 1 stands for the mesh's own block, and each
+// application's port, given by name, is replaced by a free one.
+func New(tb testing.TB, manifests string, applications map[string]int) *Mesh {
+	tb.Helper()
+	m := &Mesh{tb: tb, bin: build(tb), Dir: tb.TempDir(), ports: map[string]int{}}
+	n := uint32(os.Getpid())<<6 + block.Add(1)
+	m.prefix = fmt.Sprintf("127.%d.%d.", 16+n>>8%200, n%256)
+	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m.run = run
+	tb.Cleanup(func() { _ = os.RemoveAll(run) })
+	m.ConfigDir = filepath.Join(m.Dir, "mesh")
+	if err := os.MkdirAll(m.ConfigDir, 0o750); err != nil {
+		tb.Fatal(err)
+	}
+	var pairs []string
+	for i := range 100 {
+		pairs = append(pairs, fmt.Sprintf("127.0.0.%d", 110-i), fmt.Sprintf("%s%d", m.prefix, 110-i))
+	}
+	free := envoytest.FreePorts(tb, len(applications))
+	i := 0
+	for name, port := range applications {
+		m.ports[name] = free[i]
+		pairs = append(pairs, fmt.Sprintf("127.0.0.1:%d", port), fmt.Sprintf("127.0.0.1:%d", free[i]))
+		i++
+	}
+	m.subst = strings.NewReplacer(pairs...)
+	if manifests != "" {
+		m.copyManifests(filepath.Join(envoytest.ModuleRoot(tb), manifests))
+	}
+	return m
+}
+
+func (m *Mesh) copyManifests(dir string) {
+	m.tb.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			m.tb.Fatal(err)
+		}
+		m.Write(e.Name(), string(content))
+	}
+}
+
+// Address is the mesh's own address N.
+func (m *Mesh) Address(n int) string { return m.prefix + fmt.Sprint(n) }
+
+// Port is the port of an application.
+func (m *Mesh) Port(application string) int { return m.ports[application] }
+
+// Write puts a manifest into the mesh by atomic rename.
+func (m *Mesh) Write(name, content string) {
+	m.tb.Helper()
+	tmp := filepath.Join(m.Dir, name+".new")
+	if err := os.WriteFile(tmp, []byte(m.subst.Replace(content)), 0o600); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := os.Rename(tmp, filepath.Join(m.ConfigDir, name)); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+// Edit replaces text in a manifest.
+func (m *Mesh) Edit(name, from, to string) {
+	m.tb.Helper()
+	content, err := os.ReadFile(filepath.Join(m.ConfigDir, name))
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	from = m.subst.Replace(from)
+	if !strings.Contains(string(content), from) {
+		m.tb.Fatalf("%s does not contain %q", name, from)
+	}
+	m.Write(name, strings.ReplaceAll(string(content), from, to))
+}
+
+// RunDir is the runtime directory of a process: "server", or a host's name.
+func (m *Mesh) RunDir(name string) string { return filepath.Join(m.run, name) }
+
+// StateDir is the state directory of a process.
+func (m *Mesh) StateDir(name string) string { return filepath.Join(m.Dir, "state", name) }
+
+// XDS is where the control plane serves xDS and signs.
+func (m *Mesh) XDS() string { return net.JoinHostPort(m.Address(1), "15012") }
+
+// StartServer starts the control plane and waits until it answers.
+func (m *Mesh) StartServer(args ...string) *Process {
+	m.tb.Helper()
+	argv := append([]string{
+		m.bin.fairlead, "server", "--config-dir", m.ConfigDir, "--state-dir", m.StateDir("server"),
+		"--run-dir", m.RunDir("server"), "--xds-address", m.XDS(), "--http-address", net.JoinHostPort(m.Address(1), "15014"),
+	}, args...)
+	m.Server = m.Start("server", argv...)
+	m.Server.Eventually(20*time.Second, func() error {
+		_, err := m.CLI("host", "list", "--run-dir", m.RunDir("server"))
+		return err
+	})
+	return m.Server
+}
+
+// Host is one host of a mesh.
+type Host struct {
+	Name string
+	// Workload is its identity, NAMESPACE/SERVICEACCOUNT.
+	Workload string
+	// Address is the last number of its address.
+	Address int
+	// App are the arguments of its application; nil means that none runs. The
+	// application listens on the port of the host's name.
+	App []string
+	// Agent are further arguments of the agent.
+	Agent []string
+}
+
+// StartApp starts the application of a host.
+func (m *Mesh) StartApp(h Host) *Process {
+	m.tb.Helper()
+	argv := []string{m.bin.app, "--name", h.Name, "--listen", fmt.Sprintf("127.0.0.1:%d", m.ports[h.Name])}
+	for _, a := range h.App {
+		argv = append(argv, m.subst.Replace(a))
+	}
+	p := m.Start(h.Name+"-app", argv...)
+	p.Eventually(10*time.Second, func() error {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", m.ports[h.Name]))
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
+	return p
+}
+
+// Token makes a join token for a host.
+func (m *Mesh) Token(args ...string) string {
+	m.tb.Helper()
+	out, err := m.CLI(append([]string{"token", "create", "--run-dir", m.RunDir("server")}, args...)...)
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	return strings.TrimSpace(out)
+}
+
+// StartAgent starts the agent of a host; with an empty token, one that has
+// joined before.
+func (m *Mesh) StartAgent(h Host, token string) *Process {
+	m.tb.Helper()
+	argv := []string{
+		m.bin.fairlead, "agent", "--address", m.Address(h.Address), "--envoy", envoytest.Binary(m.tb),
+		"--state-dir", m.StateDir(h.Name), "--run-dir", m.RunDir(h.Name),
+	}
+	if token != "" {
+		path := filepath.Join(m.Dir, h.Name+".token")
+		if err := os.WriteFile(path, []byte(token), 0o600); err != nil {
+			m.tb.Fatal(err)
+		}
+		argv = append(argv, "--token-file", path)
+	}
+	for _, a := range h.Agent {
+		argv = append(argv, m.subst.Replace(a))
+	}
+	return m.Start(h.Name, argv...)
+}
+
+// StartHost starts the application, makes a token and starts the agent.
+func (m *Mesh) StartHost(h Host) (app, agent *Process) {
+	m.tb.Helper()
+	if h.App != nil {
+		app = m.StartApp(h)
+	}
+	return app, m.StartAgent(h, m.Token("--host", h.Name, "--workload", h.Workload))
+}
+
+// CLI runs the binary and gives its standard output; the error has what it
+// printed to standard error.
+func (m *Mesh) CLI(args ...string) (string, error) {
+	cmd := exec.Command(m.bin.fairlead, args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("fairlead %s: %w: %s", strings.Join(args, " "), err, stderr.String())
+	}
+	return string(out), err
+}
+
+// Proxies is `proxy-status -o json`, by host.
+func (m *Mesh) Proxies() (map[string]map[string]any, error) {
+	out, err := m.CLI("proxy-status", "-o", "json", "--run-dir", m.RunDir("server"))
+	if err != nil {
+		return nil, err
+	}
+	var status struct {
+		Proxies []map[string]any `json:"proxies"`
+	}
+	if err := json.Unmarshal([]byte(out), &status); err != nil {
+		return nil, fmt.Errorf("decoding proxy-status: %w\n%s", err, out)
+	}
+	by := map[string]map[string]any{}
+	for _, p := range status.Proxies {
+		by[fmt.Sprint(p["host"])] = p
+	}
+	return by, nil
+}
+
+// AwaitLive waits until the Envoys of the hosts have accepted everything.
+func (m *Mesh) AwaitLive(hosts ...string) {
+	m.tb.Helper()
+	m.Server.Eventually(40*time.Second, func() error {
+		by, err := m.Proxies()
+		if err != nil {
+			return err
+		}
+		for _, h := range hosts {
+			if p := by[h]; p == nil || p["envoy"] != "live" || p["partial"] == true {
+				return fmt.Errorf("host %s is not live: %v", h, p)
+			}
+		}
+		return nil
+	})
+}
