@@ -48,8 +48,9 @@ func Rooms() map[string]Room {
 
 		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/svid", "xds/bootstrap"}},
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", nil},
-		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"xds/stream", "xds/bootstrap"}},
-		"agent/workload": {"Envoy's SDS on a unix socket", []string{"pki/svid"}},
+		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "xds/stream", "xds/bootstrap"}},
+		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
+		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
 		"agent/health":   {"probes of the application", nil},
 
 		"examples/quickstart/app": {"the small service of the examples and tests", nil},

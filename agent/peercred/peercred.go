@@ -1,0 +1,101 @@
+package peercred
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPath is how long the path of a unix socket may be on Linux.
+const maxPath = 107
+
+// Config says where to listen and for whom.
+type Config struct {
+	// Logger must be non-nil.
+	Logger *slog.Logger
+	// Path is the socket's; the directory must exist.
+	Path string
+	// UID is the only user whose processes may connect. The socket file becomes
+	// theirs where the agent may give it away.
+	UID uint32
+}
+
+// Listen opens the socket. What a killed process left at the path is replaced;
+// a socket that somebody answers on is an error.
+func Listen(ctx context.Context, c Config) (net.Listener, error) {
+	if len(c.Path) > maxPath {
+		return nil, fmt.Errorf("listening on %q: the path has %d bytes and a unix socket's at most %d: choose a shorter run directory",
+			c.Path, len(c.Path), maxPath)
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.Path)
+	switch {
+	case err == nil:
+		return nil, errors.Join(
+			fmt.Errorf("listening on %q: another process serves there: end it, or choose another run directory", c.Path), conn.Close())
+	case errors.Is(err, os.ErrNotExist):
+	default:
+		if err := os.Remove(c.Path); err != nil {
+			return nil, fmt.Errorf("listening on %q: %w", c.Path, err)
+		}
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "unix", c.Path)
+	if err != nil {
+		return nil, fmt.Errorf("listening on %q: %w", c.Path, err)
+	}
+	err = os.Chmod(c.Path, 0o600)
+	if err == nil && int(c.UID) != os.Geteuid() {
+		err = os.Chown(c.Path, int(c.UID), -1)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listening on %q: %w", c.Path, err), l.Close())
+	}
+	return &listener{Listener: l, c: c}, nil
+}
+
+type listener struct {
+	net.Listener
+	c Config
+}
+
+// Accept returns the next connection of a process that may connect.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		cred, err := caller(conn)
+		if err == nil && cred.Uid == l.c.UID {
+			return conn, nil
+		}
+		if err != nil {
+			l.c.Logger.Warn("connection refused: the kernel does not say whose it is", "path", l.c.Path, "err", err)
+		} else {
+			l.c.Logger.Warn("connection refused: the socket is for another user",
+				"path", l.c.Path, "uid", cred.Uid, "pid", cred.Pid, "want_uid", l.c.UID)
+		}
+		_ = conn.Close()
+	}
+}
+
+func caller(conn net.Conn) (*unix.Ucred, error) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("not a unix socket")
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var asked error
+	err = raw.Control(func(fd uintptr) { cred, asked = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cred, errors.Join(err, asked)
+}

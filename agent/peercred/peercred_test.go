@@ -1,0 +1,116 @@
+package peercred
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func config(tb testing.TB) Config {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "fl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return Config{Logger: slog.New(slog.DiscardHandler), Path: filepath.Join(dir, "s"), UID: uint32(os.Geteuid())}
+}
+
+func listen(tb testing.TB, c Config) net.Listener {
+	tb.Helper()
+	l, err := Listen(tb.Context(), c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.Close()
+		}
+	}()
+	return l
+}
+
+func read(tb testing.TB, path string) string {
+	tb.Helper()
+	conn, err := (&net.Dialer{Timeout: 5 * time.Second}).DialContext(tb.Context(), "unix", path)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer conn.Close()
+	b, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, unix.ECONNRESET) {
+		tb.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestOwnUserIsServed(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	listen(t, c)
+	if got := read(t, c.Path); got != "hello" {
+		t.Errorf("read %q", got)
+	}
+	if fi, err := os.Stat(c.Path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("socket is %v, %v", fi, err)
+	}
+}
+
+// TestOtherUserIsRefused makes the socket another user's, and calls as ourselves.
+func TestOtherUserIsRefused(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a socket away and still call")
+	}
+	c := config(t)
+	c.UID = 12345
+	listen(t, c)
+	if got := read(t, c.Path); got != "" {
+		t.Errorf("read %q", got)
+	}
+}
+
+func TestLeftoverIsReplaced(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	first := listen(t, c)
+	if _, err := Listen(t.Context(), c); err == nil || !strings.Contains(err.Error(), "another process") {
+		t.Errorf("Listen on a socket in use = %v", err)
+	}
+	// As a killed process leaves it.
+	u, ok := first.(*listener).Listener.(*net.UnixListener)
+	if !ok {
+		t.Fatal("not a unix listener")
+	}
+	u.SetUnlinkOnClose(false)
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	listen(t, c)
+	if got := read(t, c.Path); got != "hello" {
+		t.Errorf("read %q", got)
+	}
+}
+
+func TestLongPath(t *testing.T) {
+	t.Parallel()
+	c := config(t)
+	c.Path = "/" + strings.Repeat("a", maxPath)
+	if _, err := Listen(t.Context(), c); err == nil || !strings.Contains(err.Error(), "shorter run directory") {
+		t.Errorf("Listen = %v", err)
+	}
+}
