@@ -1,9 +1,6 @@
 package envoy
 
-import (
-	"github.com/fairlead/fairlead/registry/mesh"
-	"github.com/fairlead/fairlead/xds/view"
-)
+import "github.com/fairlead/fairlead/registry/mesh"
 
 // Resource is one resource as Envoy gets it.
 type Resource struct {
@@ -24,9 +21,4 @@ type Diagnostic struct {
 	Origin  *mesh.Origin
 	Key     mesh.Key
 	Message string
-}
-
-// Build makes the resources of one part.
-func Build(p view.Part) ([]Resource, []Diagnostic) {
-	return nil, nil
 }

@@ -1,0 +1,106 @@
+package envoy
+
+import (
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// systemRoots is where Debian keeps the roots that everybody trusts.
+const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
+
+func socket(name string, config *anypb.Any) *corev3.TransportSocket {
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
+}
+
+// transportSocket is mTLS of the mesh, by endpoint where the mesh decides; TLS
+// as a DestinationRule wants it; or nothing.
+func (b *clusterBuilder) transportSocket() {
+	if t := b.p.TLS; t != nil {
+		s := b.meshSocket(t)
+		if !t.Auto || b.p.Discovery == view.DiscoverOriginalDst {
+			b.c.TransportSocket = s
+			return
+		}
+		b.c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
+			{Name: "tlsMode-istio", Match: takesMTLS(), TransportSocket: s},
+			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{}))},
+		}
+		return
+	}
+	tls := b.p.Policy.GetTls()
+	switch tls.GetMode() {
+	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
+		b.c.TransportSocket = socket(tlsSocket, pack(b.originate(tls)))
+	case networking.ClientTLSSettings_DISABLE, networking.ClientTLSSettings_ISTIO_MUTUAL:
+	}
+}
+
+// meshSocket proves who we are and checks who they are. It offers "istio",
+// which tells the far side that this is the mesh's TLS and not an
+// application's.
+func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
+	names := exactly(t.Names)
+	if len(names) == 0 {
+		names = anyOf(t.TrustDomains)
+	}
+	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: meshContext(names), Sni: t.SNI}
+	ctx.CommonTlsContext.AlpnProtocols = []string{"istio"}
+	if b.isHTTP2() {
+		ctx.CommonTlsContext.AlpnProtocols = []string{"istio", "h2"}
+	}
+	return socket(tlsSocket, pack(ctx))
+}
+
+// originate is TLS to a server outside the mesh.
+func (b *clusterBuilder) originate(tls *networking.ClientTLSSettings) *tlsv3.UpstreamTlsContext {
+	names := tls.GetSubjectAltNames()
+	if len(names) == 0 {
+		names = b.p.AltNames
+	}
+	insecure := tls.GetInsecureSkipVerify().GetValue()
+	ctx := &tlsv3.UpstreamTlsContext{
+		Sni: tls.GetSni(),
+		CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		}},
+	}
+	validation := &tlsv3.CertificateValidationContext{}
+	if !insecure {
+		root := tls.GetCaCertificates()
+		if root == "" || root == "system" {
+			root = systemRoots
+		}
+		validation.TrustedCa = fileSource(root)
+		validation.MatchTypedSubjectAltNames = exactly(names)
+		if crl := tls.GetCaCrl(); crl != "" {
+			validation.Crl = fileSource(crl)
+		}
+	}
+	ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
+		ctx.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{
+			CertificateChain: fileSource(tls.GetClientCertificate()),
+			PrivateKey:       fileSource(tls.GetPrivateKey()),
+		}}
+	}
+	if b.isHTTP2() {
+		ctx.CommonTlsContext.AlpnProtocols = []string{"h2"}
+	}
+	if tls.GetSni() == "" {
+		up := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: !insecure && len(names) == 0}
+		b.options().UpstreamHttpProtocolOptions = up
+	}
+	return ctx
+}
+
+func fileSource(path string) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
+}

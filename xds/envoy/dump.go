@@ -1,0 +1,69 @@
+package envoy
+
+import (
+	"fmt"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Decode reads a resource's message.
+func Decode(r Resource) (proto.Message, error) {
+	var m proto.Message
+	switch r.TypeURL {
+	case ClusterType:
+		m = &clusterv3.Cluster{}
+	case EndpointType:
+		m = &endpointv3.ClusterLoadAssignment{}
+	case ListenerType:
+		m = &listenerv3.Listener{}
+	case RouteType:
+		m = &routev3.RouteConfiguration{}
+	default:
+		return nil, fmt.Errorf("decoding %q: type %q is not built here", r.Name, r.TypeURL)
+	}
+	if err := proto.Unmarshal(r.Body, m); err != nil {
+		return nil, fmt.Errorf("decoding %s %q: %w", r.TypeURL, r.Name, err)
+	}
+	return m, nil
+}
+
+// ConfigDump is the resources in the form of Envoy's /config_dump?include_eds,
+// as a proxy would show them that has accepted all of them.
+func ConfigDump(resources []Resource) (*adminv3.ConfigDump, error) {
+	clusters := &adminv3.ClustersConfigDump{}
+	endpoints := &adminv3.EndpointsConfigDump{}
+	listeners := &adminv3.ListenersConfigDump{}
+	routes := &adminv3.RoutesConfigDump{}
+	for _, r := range resources {
+		body := &anypb.Any{TypeUrl: r.TypeURL, Value: r.Body}
+		switch r.TypeURL {
+		case ClusterType:
+			clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters,
+				&adminv3.ClustersConfigDump_DynamicCluster{VersionInfo: r.Version, Cluster: body})
+		case EndpointType:
+			endpoints.DynamicEndpointConfigs = append(endpoints.DynamicEndpointConfigs,
+				&adminv3.EndpointsConfigDump_DynamicEndpointConfig{VersionInfo: r.Version, EndpointConfig: body})
+		case ListenerType:
+			listeners.DynamicListeners = append(listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
+				Name:        r.Name,
+				ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{VersionInfo: r.Version, Listener: body},
+			})
+		case RouteType:
+			routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs,
+				&adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: r.Version, RouteConfig: body})
+		default:
+			return nil, fmt.Errorf("dumping %q: type %q has no place in a dump", r.Name, r.TypeURL)
+		}
+	}
+	out := &adminv3.ConfigDump{}
+	for _, m := range []proto.Message{clusters, endpoints, listeners, routes} {
+		out.Configs = append(out.Configs, pack(m))
+	}
+	return out, nil
+}

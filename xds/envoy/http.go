@@ -1,0 +1,100 @@
+package envoy
+
+import (
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
+	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+const hcmFilter = "envoy.filters.network.http_connection_manager"
+
+func httpConnectionManager(c *view.Chain, inbound bool) *hcmv3.HttpConnectionManager {
+	h := c.HTTP
+	out := &hcmv3.HttpConnectionManager{
+		StatPrefix:                   h.StatPrefix,
+		CodecType:                    hcmv3.HttpConnectionManager_AUTO,
+		UseRemoteAddress:             wrapperspb.Bool(false),
+		NormalizePath:                wrapperspb.Bool(h.NormalizePath),
+		MergeSlashes:                 h.MergeSlashes,
+		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
+		StreamIdleTimeout:            durationpb.New(0),
+		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
+		HttpFilters:                  httpFilters(c, inbound),
+	}
+	if h.UnescapeSlashes {
+		out.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
+	}
+	if h.AllowAbsoluteURL {
+		out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
+	}
+	if h.Inbound == nil {
+		out.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
+			Rds: &hcmv3.Rds{ConfigSource: ads(), RouteConfigName: h.RouteName},
+		}
+		return out
+	}
+	out.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(h.Inbound)}
+	// The application learns who called it. Without a certificate Envoy removes
+	// what the client claims.
+	out.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
+	out.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
+		Subject: wrapperspb.Bool(true), Uri: true, Dns: true,
+	}
+	out.ServerName = "istio-envoy"
+	return out
+}
+
+// httpFilters is the ordered list of filters.
+func httpFilters(c *view.Chain, inbound bool) []*hcmv3.HttpFilter {
+	var out []*hcmv3.HttpFilter
+	add := func(want bool, name string, config proto.Message) {
+		if want {
+			out = append(out, &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(config)}})
+		}
+	}
+	add(c.Deny, "envoy.filters.http.rbac", &rbacv3.RBAC{Rules: denyAll(), RulesStatPrefix: "unenforced."})
+	add(c.HTTP.GRPCWeb, "envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
+	add(!inbound, faultFilter, &faultv3.HTTPFault{})
+	add(!inbound, corsFilter, &corsv3.Cors{})
+	add(true, "envoy.filters.http.router", &routerv3.Router{})
+	return out
+}
+
+func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(in.Cluster)},
+		Timeout:          durationpb.New(0),
+		MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
+			MaxStreamDuration: durationpb.New(0), GrpcTimeoutHeaderMax: durationpb.New(0),
+		},
+	}
+	if in.Retry {
+		action.RetryPolicy = &routev3.RetryPolicy{NumRetries: wrapperspb.UInt32(defaultRetries), RetryOn: inboundRetryOn}
+	}
+	return &routev3.RouteConfiguration{
+		Name:             nameOf(in.Cluster),
+		ValidateClusters: wrapperspb.Bool(false),
+		VirtualHosts: []*routev3.VirtualHost{{
+			Name:    "inbound|http|" + strconv.FormatUint(uint64(in.Cluster.Port), 10),
+			Domains: []string{"*"},
+			Routes: []*routev3.Route{{
+				Name:      "default",
+				Match:     anyPath(),
+				Decorator: &routev3.Decorator{Operation: in.Operation},
+				Action:    &routev3.Route_Route{Route: action},
+			}},
+		}},
+	}
+}

@@ -1,0 +1,86 @@
+package envoy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// The types of resource that are built here.
+const (
+	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+)
+
+// Build makes the resources of one part. It is pure: the same part gives the
+// same bytes, on every machine.
+func Build(p view.Part) ([]Resource, []Diagnostic) {
+	switch p := p.(type) {
+	case *view.Cluster:
+		return []Resource{resource(ClusterType, nameOf(p.Ref), buildCluster(p), p)}, nil
+	case *view.Endpoints:
+		return []Resource{resource(EndpointType, nameOf(p.Ref), buildEndpoints(p), p)}, nil
+	case *view.Listener:
+		return []Resource{resource(ListenerType, p.Name, buildListener(p), p)}, nil
+	case *view.RouteTable:
+		return []Resource{resource(RouteType, p.Name, buildRouteTable(p), p)}, nil
+	default:
+		return nil, nil
+	}
+}
+
+// resource marshals and hashes, once.
+func resource(typeURL, name string, m proto.Message, p view.Part) Resource {
+	body := marshal(m)
+	sum := sha256.Sum256(body)
+	return Resource{
+		TypeURL: typeURL,
+		Name:    name,
+		Version: hex.EncodeToString(sum[:8]),
+		Body:    body,
+		Origins: p.Origins(),
+	}
+}
+
+func marshal(m proto.Message) []byte {
+	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	if err != nil { // only text that is not UTF-8, which decoding has refused
+		panic("envoy: marshaling " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
+	}
+	return body
+}
+
+// pack wraps a message deterministically, which anypb.New does not.
+func pack(m proto.Message) *anypb.Any {
+	return &anypb.Any{
+		TypeUrl: "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()),
+		Value:   marshal(m),
+	}
+}
+
+// ads is the stream on which everything but secrets comes. Envoy waits for it
+// without end: half a configuration serves nobody.
+func ads() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(0),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}
+}
+
+// optional is a duration that is left out when it is zero.
+func optional(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}

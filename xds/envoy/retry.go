@@ -1,0 +1,96 @@
+package envoy
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
+	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+const (
+	// defaultRetryOn is what is retried unless a rule says otherwise: what
+	// cannot have done anything at the far side.
+	defaultRetryOn  = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
+	defaultRetries  = 2
+	hostSelection   = 5
+	inboundRetryOn  = "reset-before-request"
+	retriableStatus = "retriable-status-codes"
+)
+
+// retryPolicy is Istio's default, changed by what a rule says. With a
+// consistent hash a retry goes to the same host again.
+func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
+	out := &routev3.RetryPolicy{
+		NumRetries:                    wrapperspb.UInt32(defaultRetries),
+		RetryOn:                       defaultRetryOn,
+		HostSelectionRetryMaxAttempts: hostSelection,
+	}
+	if !hashed {
+		out.RetryHostPredicate = otherHosts()
+	}
+	if in == nil {
+		return out
+	}
+	if in.GetAttempts() <= 0 {
+		return nil
+	}
+	out.NumRetries = wrapperspb.UInt32(uint32(in.GetAttempts()))
+	if in.GetRetryOn() != "" {
+		out.RetryOn, out.RetriableStatusCodes = splitRetryOn(in.GetRetryOn())
+	}
+	out.PerTryTimeout = in.GetPerTryTimeout()
+	if v := in.GetRetryIgnorePreviousHosts(); v != nil {
+		out.RetryHostPredicate = nil
+		if v.GetValue() {
+			out.RetryHostPredicate = otherHosts()
+		}
+	}
+	if in.GetRetryRemoteLocalities().GetValue() {
+		out.RetryPriority = &routev3.RetryPolicy_RetryPriority{
+			Name: "envoy.retry_priorities.previous_priorities",
+			ConfigType: &routev3.RetryPolicy_RetryPriority_TypedConfig{
+				TypedConfig: pack(&previousprioritiesv3.PreviousPrioritiesConfig{UpdateFrequency: 2}),
+			},
+		}
+	}
+	if b := in.GetBackoff(); b != nil {
+		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: b}
+	}
+	return out
+}
+
+func otherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
+	return []*routev3.RetryPolicy_RetryHostPredicate{{
+		Name: "envoy.retry_host_predicates.previous_hosts",
+		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
+			TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
+		},
+	}}
+}
+
+// splitRetryOn takes the status codes out of a list of conditions.
+func splitRetryOn(text string) (string, []uint32) {
+	var words []string
+	var codes []uint32
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		n, err := strconv.Atoi(part)
+		switch {
+		case part == "":
+		case err == nil && http.StatusText(n) != "":
+			codes = append(codes, uint32(n)) //nolint:gosec // a known status
+		default:
+			words = append(words, part)
+		}
+	}
+	on := strings.Join(words, ",")
+	if len(codes) > 0 && !strings.Contains(on, retriableStatus) {
+		on += "," + retriableStatus
+	}
+	return on, codes
+}

@@ -1,0 +1,145 @@
+package envoy
+
+import (
+	"strconv"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// maxDirectResponse is the largest body that validation lets through.
+const maxDirectResponse = 1 << 20
+
+func buildRouteTable(p *view.RouteTable) *routev3.RouteConfiguration {
+	out := &routev3.RouteConfiguration{
+		Name:                           p.Name,
+		ValidateClusters:               wrapperspb.Bool(false),
+		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
+		IgnorePortInHostMatching:       true,
+	}
+	for _, h := range p.Hosts {
+		out.VirtualHosts = append(out.VirtualHosts, buildVirtualHost(h))
+	}
+	if p.CatchAll != nil {
+		out.VirtualHosts = append(out.VirtualHosts, catchAll(p.CatchAll))
+	}
+	return out
+}
+
+func buildVirtualHost(p *view.VirtualHost) *routev3.VirtualHost {
+	out := &routev3.VirtualHost{Name: p.Name, Domains: p.Domains, IncludeRequestAttemptCount: true}
+	for _, r := range p.Routes {
+		out.Routes = append(out.Routes, buildRoute(r))
+	}
+	return out
+}
+
+// catchAll takes the hosts that nobody names, as Istio does: on to where the
+// client wanted, or 502.
+func catchAll(p *view.CatchAll) *routev3.VirtualHost {
+	name := "allow_any"
+	r := &routev3.Route{Match: anyPath()}
+	if p.Refuse {
+		name = "block_all"
+		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
+	} else {
+		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(p.Cluster)},
+			Timeout:          durationpb.New(0),
+			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // its successor cannot express it
+		}}
+	}
+	r.Name = name
+	return &routev3.VirtualHost{
+		Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: true,
+	}
+}
+
+func anyPath() *routev3.RouteMatch {
+	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+}
+
+// buildRoute is one rule, or the default route of a service where there is
+// none.
+func buildRoute(p *view.Route) *routev3.Route {
+	if p.Rule == nil {
+		return defaultRoute(p)
+	}
+	out := &routev3.Route{
+		Name:       p.Rule.GetName(),
+		Match:      routeMatch(p.Match),
+		StatPrefix: p.Match.GetStatPrefix(),
+		Metadata:   configMetadata(p.Config),
+	}
+	if n := p.Match.GetName(); n != "" {
+		out.Name += "." + n
+	}
+	ops := headerOps(p.Rule.GetHeaders())
+	out.RequestHeadersToAdd, out.RequestHeadersToRemove = ops.requestAdd, ops.requestRemove
+	out.ResponseHeadersToAdd, out.ResponseHeadersToRemove = ops.responseAdd, ops.responseRemove
+	switch {
+	case p.Rule.GetRedirect() != nil:
+		out.Action = redirect(p.Rule.GetRedirect(), p.Port)
+	case p.Rule.GetDirectResponse() != nil:
+		out.Action = directResponse(p.Rule.GetDirectResponse())
+	default:
+		forward(out, p, ops.authority)
+	}
+	out.Decorator = &routev3.Decorator{Operation: operation(out, p)}
+	perRoute(out, p.Rule)
+	return out
+}
+
+func defaultRoute(p *view.Route) *routev3.Route {
+	to := p.Destinations[0]
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(to.Cluster)},
+		RetryPolicy:      retryPolicy(p.Retry, false),
+		HashPolicy:       hashPolicy(to.Hash),
+		Timeout:          durationpb.New(0),
+		MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // its successor cannot express it
+	}
+	return &routev3.Route{
+		Name:      "default",
+		Match:     anyPath(),
+		Decorator: &routev3.Decorator{Operation: hostPort(to.Cluster) + "/*"},
+		Action:    &routev3.Route_Route{Route: action},
+	}
+}
+
+func hostPort(c view.ClusterRef) string {
+	return string(c.Host) + ":" + strconv.FormatUint(uint64(c.Port), 10)
+}
+
+// operation names the route for tracing: the destination where there is one,
+// else the VirtualService.
+func operation(out *routev3.Route, p *view.Route) string {
+	path := "/*"
+	switch m := out.GetMatch().GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		path = m.Prefix + "*"
+	case *routev3.RouteMatch_Path:
+		path = m.Path
+	case *routev3.RouteMatch_SafeRegex:
+		path = m.SafeRegex.GetRegex()
+	}
+	if out.GetRoute().GetCluster() != "" && len(p.Destinations) == 1 {
+		return hostPort(p.Destinations[0].Cluster) + path
+	}
+	return p.Config.Name + ":" + strconv.FormatUint(uint64(p.Port), 10) + path
+}
+
+// configMetadata says which object a route was made from, where Istio's tools
+// look for it.
+func configMetadata(k mesh.Key) *corev3.Metadata {
+	path := "/apis/networking.istio.io/v1/namespaces/" + k.Namespace + "/virtual-service/" + k.Name
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"istio": {Fields: map[string]*structpb.Value{"config": structpb.NewStringValue(path)}},
+	}}
+}
