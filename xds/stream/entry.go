@@ -67,7 +67,7 @@ func (s *Server) desired(t *typeState, name string, e *entry) (Resource, op) {
 	if s.target == nil || !t.sub.has(name) || e.suspect {
 		return Resource{}, opNone
 	}
-	_, behind := s.behind[t.url][name]
+	follows, behind := s.behind[t.url][name]
 	forced := e.forced || behind
 	unknown := e.unknown && e.last == nil
 	has := e.acked
@@ -76,6 +76,8 @@ func (s *Server) desired(t *typeState, name string, e *entry) (Resource, op) {
 	}
 	want, ok := s.target.Types[t.url][name]
 	switch {
+	case !ok && behind:
+		return follows, opAdd
 	case !ok && s.target.HoldRemovals:
 		return Resource{}, opNone
 	case !ok:
@@ -160,6 +162,16 @@ func (s *Server) settle(t *typeState) {
 	t.adds, t.removes, t.suspects, t.inflight = nil, nil, nil, nil
 	t.base = s.target
 	t.sub.rest(s.cfg.Interner)
+	if t.url == ClusterType { // no cluster waits for anything any more
+		for url, names := range s.behind {
+			for name := range names {
+				s.pruneBehind(url, name)
+			}
+		}
+	}
+	if t.status.NackedGeneration != 0 && !t.troubled() {
+		t.status.NackedGeneration, t.status.LastError = 0, ""
+	}
 	if t.status.SettledGeneration != s.target.Number {
 		t.status.SettledGeneration = s.target.Number
 		s.event(Event{Kind: EventSettled, Type: t.url, Generation: s.target.Number})

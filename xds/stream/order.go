@@ -94,10 +94,13 @@ func (s *Server) nextAdd(now time.Time, t *typeState) *discovery.DeltaDiscoveryR
 }
 
 // clusterComes reports whether an update of the cluster waits to be sent: its
-// endpoints go behind it.
+// endpoints go behind it. Those that a cluster already sent waits for do not.
 func (s *Server) clusterComes(name string) bool {
 	c := s.types[ClusterType]
 	if c == nil {
+		return false
+	}
+	if _, due := s.behind[EndpointType][name]; due {
 		return false
 	}
 	_, ok := c.adds[name]

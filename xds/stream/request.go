@@ -67,10 +67,6 @@ func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest) {
 	t.sub.wildcard = slices.Contains(names, wildcardName) || len(names) == 0 && defaultsToAll(t.url)
 	// Who waits for everything may be waiting to hear that there is nothing.
 	t.owed = t.sub.wildcard
-	distrusted := map[string]struct{}{}
-	for _, name := range s.cfg.Distrust[t.url] {
-		distrusted[name] = struct{}{}
-	}
 	for name, version := range req.GetInitialResourceVersions() {
 		if version == "" {
 			continue
@@ -79,9 +75,9 @@ func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest) {
 		e.listed = true
 		e.acked.Version = version
 		t.reconnected = true
-		if _, ok := distrusted[name]; ok {
-			e.unknown = true
-		}
+	}
+	for _, name := range s.cfg.Distrust[t.url] {
+		t.at(name).unknown = true // listed or not: it may have been applied all the same
 	}
 	if s.target == nil {
 		return
@@ -198,9 +194,6 @@ func (s *Server) answer(now time.Time, t *typeState, req *discovery.DeltaDiscove
 	s.accept(t, r, sortedKeys(r.sent))
 	t.status.AckedGeneration = r.generation
 	t.status.AckedAt = now
-	if t.status.NackedGeneration != 0 && !t.troubled() {
-		t.status.NackedGeneration, t.status.LastError = 0, ""
-	}
 	s.event(Event{Kind: EventAccepted, Type: t.url, Generation: r.generation, Names: len(r.sent), Removal: r.removal, Took: now.Sub(r.at)})
 }
 

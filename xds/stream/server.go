@@ -61,8 +61,10 @@ type Server struct {
 	events []Event
 	// behind are names that the peer needs once more, because of what they hang on
 	// was sent: endpoints of clusters, routes of listeners. A name stays here until
-	// it has been sent, for its subscription may arrive later.
-	behind map[TypeURL]map[string]struct{}
+	// it has been sent, for its subscription may arrive later; with the bytes of
+	// that moment, for the target may have dropped it by then, and the cluster would
+	// wait for ever.
+	behind map[TypeURL]map[string]Resource
 }
 
 // NewServer makes the server half of a new stream.
@@ -78,7 +80,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg:   cfg,
 		types: map[TypeURL]*typeState{},
-		behind: map[TypeURL]map[string]struct{}{
+		behind: map[TypeURL]map[string]Resource{
 			EndpointType: {},
 			RouteType:    {},
 		},
@@ -95,16 +97,16 @@ func (s *Server) SetGeneration(g *Generation) {
 		return
 	}
 	s.target = g
-	for url, names := range s.behind {
-		for name := range names {
-			if _, ok := g.Types[url][name]; !ok {
-				delete(names, name)
-			}
-		}
-	}
 	for _, t := range s.order {
 		s.retarget(t)
 		s.settle(t)
+	}
+}
+
+// pruneBehind forgets that a name follows, if it is gone.
+func (s *Server) pruneBehind(url TypeURL, name string) {
+	if _, ok := s.target.Types[url][name]; !ok {
+		delete(s.behind[url], name)
 	}
 }
 
@@ -272,8 +274,8 @@ func (s *Server) follow(t *typeState, r *response) {
 	switch t.url {
 	case ClusterType:
 		for name := range r.sent {
-			if _, ok := s.target.Types[EndpointType][name]; ok {
-				s.behind[EndpointType][name] = struct{}{}
+			if e, ok := s.target.Types[EndpointType][name]; ok {
+				s.behind[EndpointType][name] = e
 				s.evaluateIn(EndpointType, name)
 			}
 		}
@@ -289,8 +291,7 @@ func (s *Server) follow(t *typeState, r *response) {
 				continue
 			}
 			for _, name := range res.Refs {
-				s.behind[RouteType][name] = struct{}{}
-				s.evaluateIn(RouteType, name)
+				s.followRoute(name)
 			}
 		}
 	default:
@@ -299,7 +300,13 @@ func (s *Server) follow(t *typeState, r *response) {
 
 func (s *Server) followAllRoutes() {
 	for name := range s.target.Types[RouteType] {
-		s.behind[RouteType][name] = struct{}{}
+		s.followRoute(name)
+	}
+}
+
+func (s *Server) followRoute(name string) {
+	if r, ok := s.target.Types[RouteType][name]; ok {
+		s.behind[RouteType][name] = r
 		s.evaluateIn(RouteType, name)
 	}
 }
@@ -308,6 +315,9 @@ func (s *Server) followAllRoutes() {
 func (s *Server) forget(t *typeState, r *response) {
 	t.inflight = slices.DeleteFunc(t.inflight, func(o *response) bool { return o == r })
 	for name := range r.sent {
+		if t.url == ClusterType {
+			s.pruneBehind(EndpointType, name)
+		}
 		if e := t.diff[name]; e != nil && e.last == r {
 			e.last, e.unknown = nil, true
 			s.evaluate(t, name)

@@ -181,13 +181,14 @@ func (s *Server) Sent(url TypeURL) []Sent {
 }
 
 // Unknown lists the names that the peer may or may not have in the version that
-// it will list when it reconnects: give it to the next Server as Distrust. Nil if
+// it will list when it reconnects, because of a refusal, or because an answer
+// is outstanding that may be one: give it to the next Server as Distrust. Nil if
 // there are none.
 func (s *Server) Unknown() map[TypeURL][]string {
 	var out map[TypeURL][]string
 	for _, t := range s.order {
 		for _, name := range sortedKeys(t.diff) {
-			if !t.diff[name].unknown {
+			if e := t.diff[name]; !e.unknown && (e.last == nil || e.last.removal) {
 				continue
 			}
 			if out == nil {

@@ -1,0 +1,330 @@
+package stream
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1", "l/x=1", "r/x=1"))
+	m.wantLog("c+a=1 c+b=1", "e+a=1 e+b=1", "l+x=1", "r+x=1")
+
+	// Everything changes at once, and something goes: before break, make.
+	m.set(gen(2, "c/a=2", "c/n=1", "e/a=1", "e/n=1", "l/x=2", "l/y=1", "r/x=2", "r/y=1"))
+	m.wantLog("c+a=2 c+n=1", "e+a=1 e+n=1", "l+x=2 l+y=1", "r+x=2 r+y=1", "c-b")
+
+	m.set(gen(3, "c/a=2", "e/a=1", "l/x=2", "r/x=2"))
+	m.wantLog("l-y", "c-n")
+	m.wantRuns("c/a=2", "e/a=1", "l/x=2", "r/x=2")
+	for _, st := range s.Status() {
+		if st.Pending || st.Unknown > 0 || st.SettledGeneration != 3 {
+			t.Errorf("not in step: %+v", st)
+		}
+	}
+}
+
+func TestInStepKeepsNothing(t *testing.T) {
+	t.Parallel()
+	in := new(Interner)
+	g := gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1")
+	var sets []*nameSet
+	for range 2 {
+		s := NewServer(ServerConfig{Interner: in})
+		newModel(t, s).set(g)
+		for _, st := range s.types {
+			if st.base != g || st.diff != nil || st.adds != nil || st.sub.edit != nil {
+				t.Errorf("%s keeps more than a pointer: %+v", st.url, st)
+			}
+		}
+		sets = append(sets, s.types[EndpointType].sub.set)
+	}
+	if sets[0] == nil || sets[0] != sets[1] {
+		t.Error("two streams of a class do not share their set of names")
+	}
+}
+
+func TestEndpointsAloneGoAtOnce(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
+	m.got()
+	m.mute[ClusterType] = true
+	m.set(gen(2, "c/a=2", "c/b=1", "e/a=1", "e/b=1"))
+	m.set(gen(3, "c/a=3", "c/b=1", "e/a=2", "e/b=2"))
+	// b is not held up by a, whose endpoints go behind a's next update.
+	m.wantLog("c+a=2", "e+a=1", "e+b=2")
+}
+
+func TestRefusedClusterNamed(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
+	m.got()
+	// b is refused, a has run since, and new was never there before.
+	m.set(gen(2, "c/a=2", "c/b=bad2", "c/new=bad", "e/a=1", "e/b=1"))
+	m.wantLog("c+a=2 c+b=bad2 c+new=bad", "c+a=2 c+b=1", "e+a=1 e+b=1", "c-new")
+	m.wantRuns("c/a=2", "c/b=1", "e/a=1", "e/b=1")
+	st := m.status(ClusterType)
+	if len(st.Rejected) != 2 || st.Rejected[0].Name != "b" || st.Unknown != 0 || !strings.Contains(st.LastError, "does not compute") {
+		t.Errorf("status %+v", st)
+	}
+	// The same bytes are not tried again; other bytes are.
+	m.set(gen(3, "c/a=3", "c/b=bad2", "c/new=bad", "e/a=1", "e/b=1"))
+	m.wantLog("c+a=3", "e+a=1")
+	m.set(gen(4, "c/a=3", "c/b=4", "e/a=1", "e/b=1"))
+	m.wantLog("c+b=4", "e+b=1")
+	if st := m.status(ClusterType); st.LastError != "" || len(st.Rejected) > 0 {
+		t.Errorf("all is well and the status still says %+v", st)
+	}
+}
+
+func TestRefusedIsFoundByHalving(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.set(gen(1, "l/a=1", "l/b=1", "l/c=1", "l/d=1", "l/e=1"))
+	m.got()
+	m.set(gen(2, "l/a=2", "l/b=2", "l/c=2", "l/d=worse", "l/e=2"))
+	m.wantRuns("l/a=2", "l/b=2", "l/c=2", "l/d=1", "l/e=2")
+	if st := m.status(ListenerType); len(st.Rejected) != 1 || st.Rejected[0].Name != "d" || st.Unknown != 0 {
+		t.Errorf("status %+v", st)
+	}
+	if m.nacks > 4 {
+		t.Errorf("%d refusals to find one of five", m.nacks)
+	}
+}
+
+func TestRefusedAfterReconnectIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
+	m.got()
+	// Another server does not have the bytes of b=1.
+	s := NewServer(ServerConfig{})
+	m.connect(s)
+	m.set(gen(7, "c/a=1", "c/b=bad", "e/a=1", "e/b=1"))
+	m.wantLog("c+b=bad", "e+b=1")
+	m.wantRuns("c/a=1", "c/b=1", "e/a=1", "e/b=1")
+	if st := m.status(ClusterType); st.Unknown != 1 {
+		t.Errorf("what nobody knows is not shown as unknown: %+v", st)
+	}
+	if u := s.Unknown()[ClusterType]; len(u) != 1 || u[0] != "b" {
+		t.Errorf("unknown %v", u)
+	}
+}
+
+func TestDetailsOfARelay(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)}))
+	r := s.Next(start)
+	d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(ClusterType), ResourceName: "b", Description: "no such filter"})
+	must(t, err)
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{
+		TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce(),
+		ErrorDetail: &rpcstatus.Status{Message: "a and c are fine", Details: []*anypb.Any{d}},
+	}))
+	if r := s.Next(start); r != nil {
+		t.Errorf("sent although all is known: %v", r)
+	}
+	st := s.Status()[0]
+	if st.Unknown != 0 || st.Resources != 2 || len(st.Rejected) != 1 || st.Rejected[0].Reason != "no such filter" {
+		t.Errorf("status %+v", st)
+	}
+}
+
+func TestReconnect(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	words := []string{"c/a=1", "c/b=1", "e/a=1", "e/b=1", "l/x=1", "r/x=1"}
+	m.set(gen(1, words...))
+	m.sent = 0
+	s := NewServer(ServerConfig{})
+	m.connect(s)
+	m.set(gen(9, words...))
+	if m.sent != 0 {
+		t.Errorf("%d resources sent to a peer that has them all: %s", m.sent, m.got())
+	}
+	for _, st := range s.Status() {
+		if st.SettledGeneration != 9 {
+			t.Errorf("not settled: %+v", st)
+		}
+	}
+	m.got()
+
+	// What changed meanwhile is sent, with what hangs on it, and no more.
+	m.connect(NewServer(ServerConfig{}))
+	m.set(gen(10, "c/b=2", "e/b=1", "l/x=2", "r/x=1"))
+	m.wantLog("c+b=2", "e+b=1", "l+x=2", "r+x=1", "c-a")
+}
+
+func TestReconnectDistrusts(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "c/a=1", "e/a=1"))
+	m.got()
+	m.runs[ClusterType]["a"] = "untold" // as after a refusal without an answer
+	m.connect(NewServer(ServerConfig{Distrust: map[TypeURL][]string{ClusterType: {"a"}}}))
+	m.set(gen(1, "c/a=1", "e/a=1"))
+	m.wantLog("c+a=1", "e+a=1")
+}
+
+func TestGateOpensInTime(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.mute[ClusterType] = true
+	m.set(gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1"))
+	m.wantLog("c+a=1", "e+a=1")
+	if got := s.NextDeadline(); !got.Equal(start.Add(20 * time.Second)) {
+		t.Fatalf("deadline %v", got)
+	}
+	m.now = start.Add(20*time.Second - 1)
+	m.run()
+	m.wantLog("")
+	m.now = start.Add(20 * time.Second)
+	m.run()
+	m.wantLog("l+x=1")
+	timeouts := 0
+	for _, e := range s.Events() {
+		if e.Kind == EventGateTimeout {
+			timeouts++
+		}
+	}
+	if timeouts != 1 {
+		t.Errorf("%d gates counted, want 1", timeouts)
+	}
+	// A peer that never answers does not make the server keep more and more.
+	for i := range 100 {
+		m.now = m.now.Add(21 * time.Second)
+		m.set(gen(uint64(i+2), "c/a="+strconv.Itoa(i+2), "e/a=1", "l/x=1"))
+	}
+	if n := len(s.types[ClusterType].inflight); n > maxInflight {
+		t.Errorf("%d responses unanswered", n)
+	}
+}
+
+func TestHoldRemovals(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
+	s := NewServer(ServerConfig{})
+	m.connect(s)
+	m.got()
+	g := gen(2, "c/a=1", "e/a=1")
+	g.HoldRemovals = true
+	m.set(g)
+	m.wantLog("")
+	m.set(gen(3, "c/a=1", "e/a=1"))
+	m.wantLog("c-b")
+}
+
+func TestNamesAskedFor(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	m := newModel(t, s)
+	m.set(gen(1, "s/k=1"))
+	m.asked[SecretType] = map[string]bool{}
+	m.request(SecretType, []string{"k", "none"}, nil)
+	m.run()
+	m.wantLog("s+k=1", "s-none")
+	m.request(SecretType, []string{"k"}, nil)
+	m.run()
+	m.wantLog("s+k=1") // asked for again, sent again
+	m.set(gen(2, "s/k=1", "s/none=1"))
+	m.wantLog("s+none=1")
+	m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(SecretType), ResourceNamesUnsubscribe: []string{"k"}})
+	m.set(gen(3, "s/k=2", "s/none=1"))
+	m.wantLog("")
+}
+
+func TestEmptyAnswer(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1))
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ListenerType)}))
+	if r := s.Next(start); r == nil || len(r.GetResources()) != 0 {
+		t.Errorf("who asks for everything hears nothing: %v", r)
+	}
+	if r := s.Next(start); r != nil {
+		t.Errorf("and again: %v", r)
+	}
+}
+
+func TestBigResponsesAreSplit(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{MaxResponse: 10})
+	m := newModel(t, s)
+	m.set(gen(1, "c/a=12345", "c/b=12345", "c/c=12345", "e/a=1", "e/b=1", "e/c=1"))
+	m.wantLog("c+a=12345", "e+a=1", "c+b=12345", "e+b=1", "c+c=12345", "e+c=1")
+}
+
+func TestLimits(t *testing.T) {
+	t.Parallel()
+	many := make([]string, 11)
+	for i := range many {
+		many[i] = strconv.Itoa(i)
+	}
+	for name, reqs := range map[string][]*discovery.DeltaDiscoveryRequest{
+		"no-type":   {{}},
+		"long-type": {{TypeUrl: strings.Repeat("t", 9)}},
+		"names":     {{TypeUrl: "t", ResourceNamesSubscribe: many}},
+		"names-sum": {{TypeUrl: "t", ResourceNamesSubscribe: many[:6]}, {TypeUrl: "u", ResourceNamesSubscribe: many[:6]}},
+		"long-name": {{TypeUrl: "t", ResourceNamesSubscribe: []string{"123456789"}}},
+		"versions":  {{TypeUrl: "t", InitialResourceVersions: map[string]string{"a": "123456789"}}},
+		"types":     {{TypeUrl: "t"}, {TypeUrl: "u"}, {TypeUrl: "v"}},
+	} {
+		s := NewServer(ServerConfig{MaxNames: 10, MaxNameBytes: 8, MaxTypes: 2})
+		var err error
+		for _, r := range reqs {
+			err = s.Request(start, r)
+		}
+		if !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCulprits(t *testing.T) {
+	t.Parallel()
+	names := []string{"8080", "a", "outbound|80||x.ns.svc", "outbound|80||x.ns.svc.b"}
+	for _, c := range []struct {
+		message string
+		want    string
+		certain bool
+	}{
+		{"Error adding/updating cluster(s) outbound|80||x.ns.svc: bad, a: worse", "a,outbound|80||x.ns.svc", true},
+		{"Error adding/updating listener(s) 8080: error adding listener: a\n", "8080", true},
+		{"route 8080: duplicate", "8080", false},
+		{"port 18080 is bad", "", false},
+		{"bananas", "", false},
+		{"outbound|80||x.ns.svc.b is bad.", "outbound|80||x.ns.svc.b", false},
+		{"the end is 8080.", "8080", false},
+	} {
+		got, certain := culpritsIn(c.message, names)
+		if strings.Join(got, ",") != c.want || certain != c.certain {
+			t.Errorf("%q: %v certain=%v", c.message, got, certain)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
