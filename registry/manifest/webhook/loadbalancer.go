@@ -1,0 +1,210 @@
+package webhook
+
+import (
+	"slices"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+func (c cursor) loadBalancer(lb *networking.LoadBalancerSettings, outlier bool) {
+	if lb == nil {
+		return
+	}
+	if h := lb.GetConsistentHash(); h != nil {
+		c.at("consistentHash").consistentHash(h)
+	}
+	if lb.LocalityLbSetting != nil && lb.ZoneAwareLbSetting != nil {
+		c.at("zoneAwareLbSetting").wrong("localityLbSetting and zoneAwareLbSetting exclude one another; keep one of them")
+	}
+	c.at("localityLbSetting").localities(lb.LocalityLbSetting, outlier)
+	c.at("zoneAwareLbSetting").zones(lb.ZoneAwareLbSetting, outlier)
+	if w := lb.Warmup; w != nil {
+		at := c.at("warmup")
+		if w.Duration == nil {
+			at.wrong("the warm-up needs a duration")
+		}
+		at.duration("duration", w.Duration)
+		if w.MinimumPercent.GetValue() > 100 {
+			at.at("minimumPercent").wrong("%v %% is out of range; use at most 100", w.MinimumPercent.GetValue())
+		}
+		if w.Aggression != nil && w.Aggression.GetValue() <= 0 {
+			at.at("aggression").wrong("%v is out of range; use more than 0 (1 is linear)", w.Aggression.GetValue())
+		}
+	}
+}
+
+// maglevLimit is Envoy's bound on the table, itself not allowed.
+const maglevLimit = 5000011
+
+func (c cursor) consistentHash(h *networking.LoadBalancerSettings_ConsistentHashLB) {
+	if k := h.GetHttpCookie(); k != nil {
+		c.at("httpCookie").cookie(k)
+	}
+	//nolint:staticcheck // people's files still have the old field
+	if h.MinimumRingSize != 0 {
+		c.at("minimumRingSize").warn("minimumRingSize is out of date; write ringHash.minimumRingSize")
+		if h.GetHashAlgorithm() != nil {
+			c.at("minimumRingSize").wrong("minimumRingSize, ringHash and maglev exclude one another; keep one of the last two")
+		}
+	}
+	if m := h.GetMaglev(); m != nil {
+		at := c.at("maglev").at("tableSize")
+		switch {
+		case m.TableSize == 0:
+			at.wrong("maglev needs a tableSize; write a prime number such as 65537")
+		case m.TableSize >= maglevLimit:
+			at.wrong("the table size %d is too large; use a prime number below %d", m.TableSize, maglevLimit)
+		case !isPrime(m.TableSize):
+			at.wrong("the table size %d is no prime number; use one such as 65537", m.TableSize)
+		}
+	}
+}
+
+func (c cursor) cookie(k *networking.LoadBalancerSettings_ConsistentHashLB_HTTPCookie) {
+	if k.Name == "" {
+		c.wrong("the cookie has no name")
+	}
+	seen := map[string]bool{}
+	for i, a := range k.GetAttributes() {
+		at := c.item("attributes", i).at("name")
+		switch {
+		case a.GetName() == "":
+			at.wrong("the attribute of the cookie has no name")
+		case seen[a.GetName()]:
+			at.wrong("the attribute %q stands above already; remove one of them", a.GetName())
+		}
+		seen[a.GetName()] = true
+	}
+}
+
+// isPrime takes 1 for a prime number, as Envoy does. n is below maglevLimit.
+func isPrime(n uint64) bool {
+	if n%2 == 0 {
+		return n == 2
+	}
+	for f := uint64(3); f*f <= n; f += 2 {
+		if n%f == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	labelRegion  = "topology.kubernetes.io/region"
+	labelZone    = "topology.kubernetes.io/zone"
+	labelSubzone = "topology.istio.io/subzone"
+)
+
+func isTopology(label string) bool {
+	return label == labelRegion || label == labelZone || label == labelSubzone
+}
+
+func (c cursor) localities(l *networking.LocalityLoadBalancerSetting, outlier bool) {
+	if l == nil {
+		return
+	}
+	if len(l.Distribute) > 0 && len(l.Failover) > 0 {
+		c.at("failover").wrong("distribute and failover exclude one another; keep one of them")
+	}
+	for i, p := range l.FailoverPriority {
+		if len(l.Failover) > 0 && isTopology(p) {
+			c.item("failoverPriority", i).wrong("the label %q cannot stand here beside failover, which orders regions; remove one of them", p)
+		}
+	}
+	var from placed
+	for i, d := range l.Distribute {
+		c.item("distribute", i).distribution(d)
+		c.item("distribute", i).at("from").because(from.add(d.GetFrom()))
+	}
+	if (len(l.Failover) > 0 || len(l.FailoverPriority) > 0) && !outlier {
+		c.warn("failover takes place only with outlierDetection; add it to this policy")
+	}
+	for i, f := range l.Failover {
+		c.item("failover", i).failover(f.GetFrom(), f.GetTo())
+	}
+}
+
+func (c cursor) distribution(d *networking.LocalityLoadBalancerSetting_Distribute) {
+	var total uint32
+	var to placed
+	for _, name := range sorted(d.GetTo()) {
+		w := d.To[name]
+		if w == 0 || w > 100 {
+			c.entry("to", name).wrong("the weight %d is out of range; use 1 to 100", w)
+		}
+		total += w
+		c.entry("to", name).because(to.add(name))
+	}
+	if total != 100 {
+		c.at("to").wrong("the weights sum to %d; make them sum to 100", total)
+	}
+}
+
+func (c cursor) failover(from, to string) {
+	if from == to {
+		c.wrong("from and to are the same region %q; name two", from)
+	}
+	if strings.Contains(from, "/") || strings.Contains(to, "/") {
+		c.wrong("failover is from region to region; write the regions without zones")
+	}
+	if strings.Contains(from, "*") || strings.Contains(to, "*") {
+		c.wrong("failover is from region to region; name them without wildcards")
+	}
+}
+
+func (c cursor) zones(z *networking.ZoneAwareLoadBalancerSetting, outlier bool) {
+	if z == nil {
+		return
+	}
+	for i, p := range z.FailoverPriority {
+		if isTopology(p) {
+			c.item("failoverPriority", i).wrong("zone-aware balancing orders regions and zones itself; remove %q", p)
+		}
+	}
+	if (len(z.Failover) > 0 || len(z.FailoverPriority) > 0) && !outlier {
+		c.warn("failover takes place only with outlierDetection; add it to this policy")
+	}
+	for i, f := range z.Failover {
+		c.item("failover", i).failover(f.GetFrom(), f.GetTo())
+	}
+}
+
+// placed are the localities of one list so far, each as region, zone and subzone
+// with "*" for what it leaves open. A locality may not lie within one before it.
+type placed [][3]string
+
+// add says why the locality cannot follow those before it, or "".
+func (p *placed) add(locality string) string {
+	if n := strings.Count(locality, "*"); n > 1 || n == 1 && !strings.HasSuffix(locality, "*") {
+		return quoteLocality(locality) + " may hold one \"*\", at its end"
+	}
+	parts := strings.SplitN(locality, "/", 3)
+	if slices.Contains(parts, "") {
+		return quoteLocality(locality) + " has an empty part; write region, region/zone or region/zone/subzone"
+	}
+	depth := len(parts)
+	place := [3]string{"*", "*", "*"}
+	copy(place[:], parts)
+	for _, q := range *p {
+		if q[0] == "*" || q[0] == place[0] && (depth == 1 || within(q, place, depth)) {
+			return quoteLocality(locality) + " overlaps with one before it; remove one of the two"
+		}
+	}
+	*p = append(*p, place)
+	return ""
+}
+
+// within compares the zones, and with three parts the subzones, of two places in one region.
+func within(q, place [3]string, depth int) bool {
+	switch {
+	case q[1] == "*":
+		return true
+	case q[1] != place[1]:
+		return false
+	}
+	return depth == 2 || q[2] == "*" || q[2] == place[2]
+}
+
+func quoteLocality(s string) string { return "the locality \"" + s + "\"" }
