@@ -1,0 +1,320 @@
+package attest
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead/fairlead/pki/attest/jointoken"
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// DefaultMaxHosts is how many hosts are recorded.
+const DefaultMaxHosts = 100_000
+
+// keptKeys is how many of a host's last keys are remembered: the one it has and,
+// because an answer can be lost, the one before.
+const keptKeys = 2
+
+// Reasons for a refusal. They are for the log and for the command line.
+var (
+	ErrInUse    = errors.New("host name is in use")
+	ErrNotFound = errors.New("no such host")
+)
+
+// Host is a host, or a direct client, and what it is entitled to.
+type Host struct {
+	Name string `json:"name"`
+	// Direct is a client that has a workload's identity and no host's.
+	Direct bool           `json:"direct,omitempty"`
+	Pairs  []profile.Pair `json:"pairs"`
+	// Type is sidecar or router.
+	Type    string          `json:"type"`
+	Binding profile.Binding `json:"binding"`
+	Joined  time.Time       `json:"joined"`
+	// Keys are hashes of the last public keys that were certified, newest first.
+	Keys []jointoken.Hash `json:"keys"`
+
+	// Fault is why the record cannot be used; empty when it can.
+	Fault string `json:"-"`
+	// Seen and NotAfter are of the last certificate since the server started;
+	// zero when there was none.
+	Seen     time.Time `json:"-"`
+	NotAfter time.Time `json:"-"`
+}
+
+// HasKey says whether the key is one of the last that were certified.
+func (h Host) HasKey(key profile.KeyHash) bool { return slices.Contains(h.Keys, jointoken.Hash(key)) }
+
+// Allows says whether the host is entitled to the workload.
+func (h Host) Allows(pair profile.Pair) bool { return slices.Contains(h.Pairs, pair) }
+
+// Config is what Entitlements needs.
+type Config struct {
+	// Dir is the authority's directory; hosts/ and tokens/ are made in it. The
+	// authority's lock must be held.
+	Dir    string
+	Logger *slog.Logger
+	// MaxHosts and MaxTokens bound what is kept; zero means the defaults.
+	MaxHosts  int
+	MaxTokens int
+	// FS writes the files; nil means the operating system's.
+	FS durable.FS
+}
+
+// Entitlements is who may have which identity.
+type Entitlements struct {
+	logger *slog.Logger
+	store  hostStore
+	tokens *jointoken.Tokens
+	max    int
+
+	// change puts changes in order, writes to the disk included. It is taken
+	// before mu and before the lock of tokens.
+	change sync.Mutex
+	mu     sync.RWMutex // guards all following fields; never held during I/O
+	hosts  map[string]*entry
+	bound  map[profile.Binding]*entry
+}
+
+type entry struct {
+	host    Host
+	revoked chan struct{}
+}
+
+// New loads what is on the disk.
+func New(cfg Config) (*Entitlements, error) {
+	if cfg.Dir == "" || cfg.Logger == nil {
+		return nil, errors.New("entitlements without a directory or a logger")
+	}
+	if cfg.FS == nil {
+		cfg.FS = durable.OS{}
+	}
+	if cfg.MaxHosts == 0 {
+		cfg.MaxHosts = DefaultMaxHosts
+	}
+	dir := filepath.Join(cfg.Dir, "hosts")
+	if err := durable.MakeDir(dir); err != nil {
+		return nil, err
+	}
+	tokenStore, err := jointoken.NewFileStore(filepath.Join(cfg.Dir, "tokens"), cfg.FS)
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := jointoken.New(jointoken.Config{Store: tokenStore, Logger: cfg.Logger, Max: cfg.MaxTokens})
+	if err != nil {
+		return nil, err
+	}
+	e := &Entitlements{
+		logger: cfg.Logger.With("component", "attest"), tokens: tokens, max: cfg.MaxHosts,
+		store: hostStore{dir: dir, fsys: cfg.FS},
+		hosts: map[string]*entry{}, bound: map[profile.Binding]*entry{},
+	}
+	hosts, err := e.store.load()
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range hosts {
+		if h.Fault != "" {
+			e.logger.Error("host cannot be used until it is removed and joins again", "host", h.Name, "err", h.Fault)
+		}
+		e.set(h)
+	}
+	return e, nil
+}
+
+// CreateToken makes a join token. A direct client without a name is given one.
+func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now time.Time) (svid.Secret, jointoken.Record, error) {
+	if g.Direct && g.Host == "" {
+		var b [6]byte
+		if _, err := rand.Read(b[:]); err != nil {
+			return svid.Secret{}, jointoken.Record{}, fmt.Errorf("drawing a name: %w", err)
+		}
+		g.Host = "direct-" + hex.EncodeToString(b[:])
+	}
+	if g.Type == "" {
+		g.Type = "sidecar"
+	}
+	e.change.Lock()
+	defer e.change.Unlock()
+	if !g.Replace && e.find(g.Host) != nil {
+		return svid.Secret{}, jointoken.Record{}, inUse(g.Host)
+	}
+	return e.tokens.Create(g, ttl, now)
+}
+
+// Redeem admits whoever has the secret and the key. What it returns is on the
+// disk: the token's binding to the key first, then the host. A crash between is
+// mended by the same key redeeming again.
+func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (Host, error) {
+	e.change.Lock()
+	defer e.change.Unlock()
+	r, err := e.tokens.Redeem(secret, key, now, e.admit)
+	if err != nil {
+		return Host{Name: r.Grant.Host}, err
+	}
+	old := e.find(r.Grant.Host)
+	if old != nil && old.host.Binding == r.Use.Binding {
+		return old.host, nil
+	}
+	if old != nil {
+		// The tokens of the one before go first: none of them may take the
+		// name back.
+		before := old.host.Binding
+		if err := e.tokens.Withdraw(func(t jointoken.Record) bool { return t.Use != nil && t.Use.Binding == before }); err != nil {
+			return Host{Name: r.Grant.Host}, err
+		}
+	}
+	h := Host{
+		Name: r.Grant.Host, Direct: r.Grant.Direct, Pairs: r.Grant.Pairs, Type: r.Grant.Type,
+		Binding: r.Use.Binding, Joined: r.Use.At, Keys: []jointoken.Hash{jointoken.Hash(key)},
+	}
+	if err := e.store.put(h); err != nil {
+		return Host{Name: h.Name}, err
+	}
+	e.set(h)
+	e.logger.Info("host joined", "host", h.Name, "direct", h.Direct, "pairs", h.Pairs, "type", h.Type, "replaced", old != nil)
+	return h, nil
+}
+
+// admit runs inside tokens.Redeem, under change.
+func (e *Entitlements) admit(r jointoken.Record) error {
+	old := e.find(r.Grant.Host)
+	switch {
+	case old == nil:
+		e.mu.RLock()
+		defer e.mu.RUnlock()
+		if len(e.hosts) >= e.max {
+			return fmt.Errorf("there are %d hosts already: remove some that are gone", len(e.hosts))
+		}
+		return nil
+	case r.Use != nil && r.Use.Binding == old.host.Binding, r.Grant.Replace:
+		return nil
+	default:
+		return inUse(r.Grant.Host)
+	}
+}
+
+func inUse(name string) error {
+	return fmt.Errorf("%w: %q; make the token with --replace to move the name to another host, or remove the host first", ErrInUse, name)
+}
+
+// Find gives the host that a binding belongs to, and a channel that is closed
+// when the binding is revoked.
+func (e *Entitlements) Find(b profile.Binding) (Host, <-chan struct{}, bool) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	en, ok := e.bound[b]
+	if !ok {
+		return Host{}, nil, false
+	}
+	return en.host, en.revoked, true
+}
+
+// Issued remembers that a certificate for the key was made under the binding.
+// Call it before the certificate is handed out. It writes only when the key is
+// another one than before, and refuses when the host is gone meanwhile.
+func (e *Entitlements) Issued(b profile.Binding, key profile.KeyHash, notAfter, now time.Time) error {
+	e.change.Lock()
+	defer e.change.Unlock()
+	h, _, ok := e.Find(b)
+	if !ok {
+		return ErrNotFound
+	}
+	if h.Keys[0] != jointoken.Hash(key) {
+		keys := append([]jointoken.Hash{jointoken.Hash(key)}, h.Keys...)
+		h.Keys = keys[:min(len(keys), keptKeys)]
+		if err := e.store.put(h); err != nil {
+			return err
+		}
+	}
+	h.Seen, h.NotAfter = now.UTC(), notAfter.UTC()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.bound[b].host = h
+	return nil
+}
+
+// List is every host, by name.
+func (e *Entitlements) List() []Host {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	out := make([]Host, 0, len(e.hosts))
+	for _, en := range e.hosts {
+		out = append(out, en.host)
+	}
+	slices.SortFunc(out, func(a, b Host) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+// Tokens is every join token that is kept, by host; no secret is among it.
+func (e *Entitlements) Tokens() []jointoken.Record { return e.tokens.List() }
+
+// Remove takes everything from the name: its entitlement, so that its streams
+// end at once and its renewals are refused, and the join tokens for it.
+func (e *Entitlements) Remove(name string) error {
+	e.change.Lock()
+	defer e.change.Unlock()
+	had := e.find(name)
+	// The tokens first: none may bring the name back after a crash between.
+	withdrawn := false
+	err := e.tokens.Withdraw(func(t jointoken.Record) bool {
+		yes := t.Grant.Host == name
+		withdrawn = withdrawn || yes
+		return yes
+	})
+	if err != nil {
+		return fmt.Errorf("removing host %q: %w", name, err)
+	}
+	if had == nil {
+		if withdrawn {
+			return nil
+		}
+		return fmt.Errorf("%w: %q", ErrNotFound, name)
+	}
+	if err := e.store.remove(name); err != nil {
+		return fmt.Errorf("removing host %q: %w", name, err)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dropLocked(name)
+	e.logger.Info("host removed", "host", name)
+	return nil
+}
+
+func (e *Entitlements) find(name string) *entry {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.hosts[name]
+}
+
+// set puts a host in the place of whoever had the name, who is revoked.
+func (e *Entitlements) set(h Host) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.dropLocked(h.Name)
+	en := &entry{host: h, revoked: make(chan struct{})}
+	e.hosts[h.Name] = en
+	if h.Fault == "" {
+		e.bound[h.Binding] = en
+	}
+}
+
+func (e *Entitlements) dropLocked(name string) {
+	old, ok := e.hosts[name]
+	if !ok {
+		return
+	}
+	delete(e.hosts, name)
+	delete(e.bound, old.host.Binding)
+	close(old.revoked)
+}
