@@ -1,0 +1,236 @@
+package issue
+
+import (
+	"context"
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// How a caller proved itself.
+const (
+	byToken       = "join_token"
+	byCertificate = "certificate"
+)
+
+// maxAuthorization is as much of an authorization header as is read.
+const maxAuthorization = 20 << 10
+
+// Peer is who is at the other end of a stream.
+type Peer struct {
+	// ID is the host's identity, or the workload's of a direct client.
+	ID spiffeid.ID
+	// Host is the name that the entitlement is recorded under.
+	Host string
+	// Pairs are the workload identities that the peer may stream as.
+	Pairs []profile.Pair
+	// Types are the types of proxy that it may be: sidecar or router.
+	Types []string
+	// Direct is a client that streams as itself.
+	Direct bool
+	// NotAfter is when its certificate ends, and with it the stream.
+	NotAfter time.Time
+	// Revoked is closed when the entitlement is taken back.
+	Revoked <-chan struct{}
+	// Address is where it calls from.
+	Address string
+}
+
+// Authenticate says who opened the connection of a gRPC call, for streams: a
+// host, or a direct client, with a certificate in force and an entitlement that
+// stands. The error is for the log; tell the caller nothing of it.
+func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
+	now := time.Now()
+	c := callOf(ctx)
+	got, revoked, err := s.byCertificate(c, now)
+	if err == nil && got.expired {
+		err = fmt.Errorf("certificate of %s: %w", c.id, profile.ErrExpired)
+	}
+	if err != nil {
+		s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: got.host.Name, ID: c.id, Reason: err.Error()})
+		return Peer{}, err
+	}
+	id, err := spiffeid.FromString(c.id)
+	if err != nil {
+		return Peer{}, err
+	}
+	return Peer{
+		ID: id, Host: got.host.Name, Pairs: got.host.Pairs, Types: []string{got.host.Type}, Direct: got.host.Direct,
+		NotAfter: c.chain[0].NotAfter, Revoked: revoked, Address: c.addr,
+	}, nil
+}
+
+// caller is who asks for a certificate.
+type caller struct {
+	by   string
+	kind profile.Kind
+	host attest.Host
+	// expired: the certificate that proves it has ended.
+	expired bool
+}
+
+// self is the caller's own subject.
+func (c caller) self(td spiffeid.TrustDomain) (profile.Subject, error) {
+	id, err := profile.HostID(td, c.host.Name)
+	if c.host.Direct {
+		id, err = profile.WorkloadID(td, c.host.Pairs[0])
+	}
+	if err != nil {
+		return profile.Subject{}, err
+	}
+	got, err := profile.ParseID(id)
+	if err != nil {
+		return profile.Subject{}, err
+	}
+	got.Kind, got.Binding = c.kind, c.host.Binding
+	return got, nil
+}
+
+// authenticate takes the certificate first, because a token is spent by use.
+func (s *Service) authenticate(ctx context.Context, c call, key crypto.PublicKey, now time.Time) (caller, error) {
+	bearer, hasBearer := bearerOf(ctx)
+	if len(c.chain) > 0 {
+		got, _, err := s.byCertificate(c, now)
+		if err == nil || !hasBearer {
+			return got, err
+		}
+	}
+	if !hasBearer {
+		return caller{}, errors.New("neither a certificate nor a join token")
+	}
+	secret, err := svid.ParseBearer(bearer)
+	if err != nil {
+		return caller{}, err
+	}
+	hash, err := profile.HashKey(key)
+	if err != nil {
+		return caller{}, err
+	}
+	host, err := s.entitlements.Redeem(secret, hash, now)
+	return caller{by: byToken, kind: kindOf(host), host: host}, err
+}
+
+// byCertificate holds the peer's certificate against the bundle and the record
+// of its binding.
+func (s *Service) byCertificate(c call, now time.Time) (caller, <-chan struct{}, error) {
+	subject, err := profile.Verification{
+		Bundle: s.authority.Bundle(), TrustDomain: s.authority.TrustDomain(), Now: now,
+	}.Verify(c.chain)
+	expired := errors.Is(err, profile.ErrExpired)
+	if err != nil && !expired {
+		return caller{}, nil, err
+	}
+	if subject.Kind != profile.Host && subject.Kind != profile.Direct {
+		return caller{}, nil, fmt.Errorf("certificate of %s is of kind %s: it proves nothing to the control plane", subject.ID, subject.Kind)
+	}
+	host, revoked, ok := s.entitlements.Find(subject.Binding)
+	if !ok {
+		return caller{host: attest.Host{Name: subject.Host}}, nil,
+			fmt.Errorf("certificate of %s: its host was removed or replaced; make a join token for it, with --replace if the name is in use", subject.ID)
+	}
+	got := caller{by: byCertificate, kind: subject.Kind, host: host, expired: expired}
+	self, err := got.self(s.authority.TrustDomain())
+	if err != nil {
+		return got, nil, err
+	}
+	if kindOf(host) != subject.Kind || self != subject {
+		return got, nil, fmt.Errorf("certificate of %s: not what host %q is recorded as", subject.ID, host.Name)
+	}
+	if expired {
+		if err := s.mayReturn(c.chain[0], host, now); err != nil {
+			return got, nil, err
+		}
+	}
+	return got, revoked, nil
+}
+
+// mayReturn says whether a certificate that has ended is good for its renewal.
+func (s *Service) mayReturn(leaf *x509.Certificate, host attest.Host, now time.Time) error {
+	ago := now.Sub(leaf.NotAfter)
+	if ago > s.renewExpired {
+		return fmt.Errorf("certificate ended %s ago, and may be renewed for %s: make a join token with --replace", ago.Round(time.Second), max(0, s.renewExpired))
+	}
+	hash, err := profile.HashKey(leaf.PublicKey)
+	if err != nil {
+		return err
+	}
+	if !host.HasKey(hash) {
+		return errors.New("certificate has ended and is not for one of the host's last keys: make a join token with --replace")
+	}
+	return nil
+}
+
+func kindOf(h attest.Host) profile.Kind {
+	if h.Direct {
+		return profile.Direct
+	}
+	return profile.Host
+}
+
+// call is what a gRPC call tells of its other end, none of it proven.
+type call struct {
+	addr  string
+	chain []*x509.Certificate
+	// id is the name in the certificate, for logs.
+	id   string
+	host string
+}
+
+func callOf(ctx context.Context) call {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return call{}
+	}
+	c := call{}
+	if p.Addr != nil {
+		c.addr = p.Addr.String()
+	}
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok {
+		c.chain = info.State.PeerCertificates
+	}
+	if len(c.chain) > 0 && len(c.chain[0].URIs) == 1 {
+		c.id = c.chain[0].URIs[0].String()
+	}
+	return c
+}
+
+// limitKey is what requests are counted by: the identity, because many hosts can
+// share an address, and for those without one the address. The handshake has
+// checked the certificate, so nobody can use up the share of another.
+func (c call) limitKey() string {
+	if len(c.chain) > 0 {
+		return "id " + c.id
+	}
+	host, _, err := net.SplitHostPort(c.addr)
+	if err != nil {
+		host = c.addr
+	}
+	return "addr " + host
+}
+
+func bearerOf(ctx context.Context) (string, bool) {
+	md, ok := metadata.FromIncomingContext(ctx)
+	if !ok {
+		return "", false
+	}
+	for _, v := range md.Get("authorization") {
+		scheme, rest, ok := strings.Cut(v, " ")
+		if ok && strings.EqualFold(scheme, "bearer") && len(rest) <= maxAuthorization {
+			return strings.TrimSpace(rest), true
+		}
+	}
+	return "", false
+}

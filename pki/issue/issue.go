@@ -1,0 +1,240 @@
+package issue
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	securityapi "istio.io/api/security/v1alpha1"
+
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// DefaultRenewExpired is how long after its end a host's certificate is good for
+// renewing it.
+const DefaultRenewExpired = 180 * 24 * time.Hour
+
+// Authority signs; *pki.Authority is one.
+type Authority interface {
+	// Sign gives the leaf and any intermediates, without the root.
+	Sign(leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error)
+	// Bundle is the roots, the one that signs first.
+	Bundle() []*x509.Certificate
+	TrustDomain() spiffeid.TrustDomain
+}
+
+// Entitlements says who may have which identity; *attest.Entitlements is one.
+type Entitlements interface {
+	Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (attest.Host, error)
+	Find(b profile.Binding) (attest.Host, <-chan struct{}, bool)
+	Issued(b profile.Binding, key profile.KeyHash, notAfter, now time.Time) error
+}
+
+// Config is what a Service needs.
+type Config struct {
+	Authority    Authority
+	Entitlements Entitlements
+	Logger       *slog.Logger
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
+	// RenewExpired is how long after its end a host's certificate is good for
+	// renewing it; zero means DefaultRenewExpired, negative never.
+	RenewExpired time.Duration
+	// Rate and Burst bound the requests of one peer, in requests a second; zero
+	// means the defaults (see limiter). Peers without a certificate are counted
+	// by address.
+	Rate  float64
+	Burst int
+}
+
+// Service is the signing API.
+type Service struct {
+	securityapi.UnimplementedIstioCertificateServiceServer
+
+	authority    Authority
+	entitlements Entitlements
+	logger       *slog.Logger
+	renewExpired time.Duration
+	limiter      *limiter
+	metrics      *metrics
+	refusals     refusals
+}
+
+// New makes the service. It serves nobody before Register.
+func New(cfg Config) (*Service, error) {
+	if cfg.Authority == nil || cfg.Entitlements == nil || cfg.Logger == nil {
+		return nil, errors.New("signing API without an authority, entitlements or a logger")
+	}
+	if cfg.RenewExpired == 0 {
+		cfg.RenewExpired = DefaultRenewExpired
+	}
+	m, err := newMetrics(cfg.Registerer, cfg.Authority)
+	if err != nil {
+		return nil, err
+	}
+	return &Service{
+		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
+		renewExpired: cfg.RenewExpired, limiter: newLimiter(cfg.Rate, cfg.Burst), metrics: m,
+	}, nil
+}
+
+// Register puts the service on a gRPC server whose TLS settings are
+// pki.ServerTLS's.
+func (s *Service) Register(r grpc.ServiceRegistrar) {
+	securityapi.RegisterIstioCertificateServiceServer(r, s)
+}
+
+// The only texts that a caller is ever told.
+func errAuthentication() error {
+	return status.Error(codes.Unauthenticated, "request authentication failure")
+}
+
+func errPermission() error {
+	return status.Error(codes.PermissionDenied, "identity not permitted")
+}
+
+func errRequest() error {
+	return status.Error(codes.InvalidArgument, "certificate request not acceptable")
+}
+
+func errSigning() error { return status.Error(codes.Internal, "signing failure") }
+
+func errRate() error { return status.Error(codes.ResourceExhausted, "too many requests") }
+
+// CreateCertificate implements Istio's signing API.
+func (s *Service) CreateCertificate(
+	ctx context.Context, req *securityapi.IstioCertificateRequest,
+) (*securityapi.IstioCertificateResponse, error) {
+	now := time.Now()
+	s.metrics.csr.Inc()
+	call := callOf(ctx)
+	if !s.limiter.allow(call.limitKey(), now) {
+		return nil, s.refuse(call, now, errors.New("more requests than the rate allows"), errRate())
+	}
+	key, err := profile.ParseCSR([]byte(req.GetCsr()))
+	if err != nil {
+		s.metrics.csrParsing.Inc()
+		return nil, s.refuse(call, now, err, errRequest())
+	}
+	caller, err := s.authenticate(ctx, call, key, now)
+	call.host = caller.host.Name
+	if err != nil {
+		s.metrics.authentication.Inc()
+		return nil, s.refuse(call, now, err, errAuthentication())
+	}
+	subject, err := s.subject(caller, req)
+	if err != nil {
+		s.metrics.idExtraction.Inc()
+		return nil, s.refuse(call, now, err, errPermission())
+	}
+	chain, err := s.sign(caller, profile.Leaf{Subject: subject, PublicKey: key, TTL: ttl(req.GetValidityDuration())}, now)
+	if errors.Is(err, attest.ErrNotFound) {
+		return nil, s.refuse(call, now, errors.New("host was removed meanwhile"), errAuthentication())
+	}
+	if err != nil {
+		s.metrics.signing.WithLabelValues("CSR_ERROR").Inc()
+		s.logger.Error("signing went wrong", "spiffe_id", subject.ID.String(), "host", call.host, "peer", call.addr, "err", err)
+		return nil, errSigning()
+	}
+	s.metrics.success.Inc()
+	s.logger.Info("certificate issued",
+		"serial", chain[0].SerialNumber.Text(16), "spiffe_id", subject.ID.String(), "kind", subject.Kind.String(),
+		"not_after", chain[0].NotAfter, "host", call.host, "peer", call.addr, "by", caller.by)
+	return s.response(chain), nil
+}
+
+// subject decides whom the certificate names, from the caller and the one thing
+// that the request may say.
+func (s *Service) subject(c caller, req *securityapi.IstioCertificateRequest) (profile.Subject, error) {
+	td := s.authority.TrustDomain()
+	wanted := req.GetMetadata().GetFields()[svid.ImpersonatedIdentity].GetStringValue()
+	if wanted == "" {
+		return c.self(td)
+	}
+	if c.by != byCertificate || c.kind != profile.Host || c.expired {
+		return profile.Subject{}, fmt.Errorf("asked for %q without a host's certificate that is in force", clip(wanted))
+	}
+	id, err := spiffeid.FromString(wanted)
+	if err != nil {
+		return profile.Subject{}, fmt.Errorf("asked for %q: %w", clip(wanted), err)
+	}
+	got, err := profile.ParseID(id)
+	if err != nil {
+		return profile.Subject{}, err
+	}
+	if got.Kind != profile.Impersonated || !id.MemberOf(td) || !c.host.Allows(got.Pair) {
+		return profile.Subject{}, fmt.Errorf("asked for %q, to which the host is not entitled", clip(wanted))
+	}
+	got.Binding = c.host.Binding
+	return got, nil
+}
+
+// sign makes the certificate and remembers the key of a host or a direct client,
+// before anybody has the certificate.
+func (s *Service) sign(c caller, leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error) {
+	chain, err := s.authority.Sign(leaf, now)
+	if err != nil {
+		return nil, err
+	}
+	if leaf.Subject.Kind == profile.Impersonated {
+		return chain, nil
+	}
+	hash, err := profile.HashKey(leaf.PublicKey)
+	if err != nil {
+		return nil, err
+	}
+	return chain, s.entitlements.Issued(c.host.Binding, hash, chain[0].NotAfter, now)
+}
+
+func (s *Service) response(chain []*x509.Certificate) *securityapi.IstioCertificateResponse {
+	resp := &securityapi.IstioCertificateResponse{}
+	for _, c := range chain {
+		resp.CertChain = append(resp.CertChain, string(encode(c)))
+	}
+	var roots []byte
+	for _, c := range s.authority.Bundle() {
+		roots = append(roots, encode(c)...)
+	}
+	resp.CertChain = append(resp.CertChain, string(roots))
+	return resp
+}
+
+func encode(c *x509.Certificate) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
+}
+
+// ttl reads a life in seconds. Nothing sensible is the default; what is too long
+// for a Duration is as long as there is, and the authority cuts it.
+func ttl(seconds int64) time.Duration {
+	if seconds <= 0 {
+		return 0
+	}
+	return time.Duration(min(seconds, int64(profile.MaxTTL/time.Second))) * time.Second
+}
+
+// refuse tells the log why and gives back what the caller is told.
+func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
+	s.logger.Warn("certificate refused", "host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
+	s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
+	return answer
+}
+
+
+func clip(s string) string {
+	const limit = 200
+	if len(s) > limit {
+		return s[:limit] + "..."
+	}
+	return s
+}
