@@ -8,7 +8,7 @@ import (
 // A source that cannot read everything sends none, and what it sent last
 // stands.
 //
-// Every slice is sorted by Key. An object that did not change since the
+// Every slice is sorted by Key, services of one Key by host name. An object that did not change since the
 // source's previous Fragment is the same pointer, which is how a receiver finds
 // what changed without comparing content.
 type Fragment struct {
@@ -39,12 +39,16 @@ type MeshConfig struct {
 }
 
 // HealthReport is one observation of a workload, by its own agent or by a
-// catalog.
+// catalog. The workload's own agent is believed before anybody else; among the
+// others Unhealthy beats Healthy, and both beat HealthUnknown.
 type HealthReport struct {
-	// ServiceAccount and Address identify the workload.
+	// ServiceAccount and Address identify the workload, or all workloads where
+	// one host runs several under one identity.
 	ServiceAccount ServiceAccount
 	Address        string
 	Health         Health
 	// Reason is for people, such as "http probe: 503"; empty when healthy.
 	Reason string
+	// Own says that the workload's own agent speaks.
+	Own bool
 }

@@ -1,35 +1,217 @@
 package mesh
 
-import "slices"
+import (
+	"slices"
+)
+
+// Input is what a snapshot is made of.
+type Input struct {
+	// Prev is the snapshot before, or nil.
+	Prev *Snapshot
+	// Fallback is the MeshConfig that counts where no fragment has one; must be
+	// non-nil.
+	Fallback *MeshConfig
+	// Fragments count in their order: where two sources give the same Key, the
+	// first one wins. A nil among them is a source that has delivered nothing.
+	Fragments []*Fragment
+	// Missing are the names of the sources that have delivered nothing since
+	// the process started.
+	Missing []string
+}
 
 // NewSnapshot merges what the sources have said into the state of the mesh.
 // Fragments count in their order: where two sources give the same Key, the
 // first one wins. prev is the snapshot before, or nil; what did not change is
 // shared with it. Without a MeshConfig in any fragment, fallback is used.
 func NewSnapshot(prev *Snapshot, fallback *MeshConfig, fragments []*Fragment) *Snapshot {
-	s := &Snapshot{Generation: 1, MeshConfig: fallback}
-	if prev != nil {
-		s.Generation = prev.Generation + 1
+	return Merge(Input{Prev: prev, Fallback: fallback, Fragments: fragments})
+}
+
+// Merge makes a snapshot. The same fragments give the same snapshot, with or
+// without a snapshot before it; only Generation, Changed and Changes tell the
+// difference.
+func Merge(in Input) *Snapshot {
+	s := &Snapshot{
+		Generation: 1,
+		MeshConfig: in.Fallback,
+		Missing:    slices.Sorted(slices.Values(in.Missing)),
+		Incomplete: len(in.Missing) > 0,
 	}
+	prev := in.Prev
+	first := prev == nil
+	if first {
+		prev = &Snapshot{}
+	}
+	s.Generation = prev.Generation + 1
+	fragments := slices.DeleteFunc(slices.Clone(in.Fragments), func(f *Fragment) bool { return f == nil })
 	for _, f := range fragments {
 		if f.MeshConfig != nil {
 			s.MeshConfig = f.MeshConfig
+			break
 		}
-		s.Services = append(s.Services, f.Services...)
-		s.Workloads = append(s.Workloads, f.Workloads...)
-		s.WorkloadGroups = append(s.WorkloadGroups, f.WorkloadGroups...)
-		s.VirtualServices = append(s.VirtualServices, f.VirtualServices...)
-		s.DestinationRules = append(s.DestinationRules, f.DestinationRules...)
-		s.Sidecars = append(s.Sidecars, f.Sidecars...)
-		s.PeerAuthentications = append(s.PeerAuthentications, f.PeerAuthentications...)
-		s.Unenforced = append(s.Unenforced, f.Unenforced...)
 	}
-	sortServices(s.Services)
-	slices.SortStableFunc(s.Workloads, func(a, b *Workload) int { return a.Compare(b.Key) })
-	slices.SortStableFunc(s.VirtualServices, func(a, b *VirtualService) int { return compareMeta(&a.Meta, &b.Meta) })
-	slices.SortStableFunc(s.DestinationRules, func(a, b *DestinationRule) int { return compareMeta(&a.Meta, &b.Meta) })
-	slices.SortStableFunc(s.Sidecars, func(a, b *Sidecar) int { return compareMeta(&a.Meta, &b.Meta) })
-	slices.SortStableFunc(s.PeerAuthentications, func(a, b *PeerAuthentication) int { return compareMeta(&a.Meta, &b.Meta) })
-	s.buildIndex()
+	s.mergeTables(prev, fragments)
+	diffs := s.order(prev, s.judge(prev, fragments))
+	s.index = buildIndex(prev.index, s, diffs)
+	if !first {
+		s.noteChanges(prev, diffs)
+	}
 	return s
+}
+
+func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) {
+	p, t := &prev.tables, &s.tables
+	t.services = mergeTable(&p.services, lists(fragments, func(f *Fragment) []*Service { return f.Services }), compareServiceKeys)
+	t.workloads = mergeTable(&p.workloads, lists(fragments, func(f *Fragment) []*Workload { return f.Workloads }), compareKeys)
+	t.workloadGroups = mergeTable(&p.workloadGroups,
+		lists(fragments, func(f *Fragment) []*WorkloadGroup { return f.WorkloadGroups }), compareKeys)
+	t.virtualServices = mergeTable(&p.virtualServices,
+		lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }), compareKeys)
+	t.destinationRules = mergeTable(&p.destinationRules,
+		lists(fragments, func(f *Fragment) []*DestinationRule { return f.DestinationRules }), compareKeys)
+	t.sidecars = mergeTable(&p.sidecars, lists(fragments, func(f *Fragment) []*Sidecar { return f.Sidecars }), compareKeys)
+	t.peerAuthentications = mergeTable(&p.peerAuthentications,
+		lists(fragments, func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }), compareKeys)
+	t.unenforced = mergeTable(&p.unenforced, lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
+
+	s.Conflicts = slices.Concat(
+		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
+		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts)
+	slices.SortStableFunc(s.Conflicts, func(a, b Conflict) int { return a.Key.Compare(b.Key) })
+}
+
+func lists[T any](fragments []*Fragment, of func(*Fragment) []T) [][]T {
+	out := make([][]T, len(fragments))
+	for i, f := range fragments {
+		out[i] = of(f)
+	}
+	return out
+}
+
+// judge lays what is reported of health over workloads and inline endpoints. It
+// returns the workloads.
+func (s *Snapshot) judge(prev *Snapshot, fragments []*Fragment) []*Workload {
+	p, t := &prev.tables, &s.tables
+	t.reports = lists(fragments, func(f *Fragment) []HealthReport { return f.Health })
+	var changed map[string]bool
+	t.verdicts, changed = mergeReports(p, t.reports)
+	stale := func(w *Workload) bool { return len(changed) > 0 && changed[w.Address] }
+	t.judged = judgeAll(judgement[*Service]{
+		base: t.services.merged, prevBase: p.services.merged, prev: p.judged, order: compareServiceKeys,
+		stale: func(svc *Service) bool { return slices.ContainsFunc(svc.Inline, stale) },
+		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.verdicts) },
+	})
+	return judgeAll(judgement[*Workload]{
+		base: t.workloads.merged, prevBase: p.workloads.merged, prev: prev.Workloads, order: compareKeys[*Workload],
+		stale: stale,
+		judge: func(w, before *Workload) *Workload { return judge(w, before, t.verdicts) },
+	})
+}
+
+// diffs is what changed between two snapshots, by pointer.
+type diffs struct {
+	services            []delta[*Service]
+	workloads           []delta[*Workload]
+	workloadGroups      []delta[*WorkloadGroup]
+	virtualServices     []delta[*VirtualService]
+	destinationRules    []delta[*DestinationRule]
+	sidecars            []delta[*Sidecar]
+	peerAuthentications []delta[*PeerAuthentication]
+	unenforced          []delta[*Unenforced]
+}
+
+// order fills the lists of the snapshot, each in the order that it promises.
+func (s *Snapshot) order(prev *Snapshot, workloads []*Workload) *diffs {
+	p, t := &prev.tables, &s.tables
+	d := &diffs{
+		services:            diff(p.judged, t.judged, compareServiceKeys),
+		workloads:           diff(prev.Workloads, workloads, compareKeys),
+		workloadGroups:      diff(p.workloadGroups.merged, t.workloadGroups.merged, compareKeys),
+		virtualServices:     diff(p.virtualServices.merged, t.virtualServices.merged, compareKeys),
+		destinationRules:    diff(p.destinationRules.merged, t.destinationRules.merged, compareKeys),
+		sidecars:            diff(p.sidecars.merged, t.sidecars.merged, compareKeys),
+		peerAuthentications: diff(p.peerAuthentications.merged, t.peerAuthentications.merged, compareKeys),
+		unenforced:          diff(p.unenforced.merged, t.unenforced.merged, compareKeys),
+	}
+	s.Workloads = workloads
+	s.WorkloadGroups = t.workloadGroups.merged
+	s.Unenforced = t.unenforced.merged
+	s.Services = reorder(prev.Services, t.judged, d.services, compareServices)
+	s.VirtualServices = reorder(prev.VirtualServices, t.virtualServices.merged, d.virtualServices, compareAge)
+	s.DestinationRules = reorder(prev.DestinationRules, t.destinationRules.merged, d.destinationRules, compareAge)
+	s.Sidecars = reorder(prev.Sidecars, t.sidecars.merged, d.sidecars, compareAge)
+	s.PeerAuthentications = reorder(prev.PeerAuthentications, t.peerAuthentications.merged, d.peerAuthentications, compareAge)
+	return d
+}
+
+// compareAge is the order of [Meta.Before].
+func compareAge[T object](a, b T) int {
+	switch {
+	case a.meta().Before(b.meta()):
+		return -1
+	case b.meta().Before(a.meta()):
+		return 1
+	default:
+		return 0
+	}
+}
+
+// noteChanges lists what has another content than before.
+func (s *Snapshot) noteChanges(prev *Snapshot, d *diffs) {
+	var out []Change
+	if reach := reachOfMeshConfig(prev.MeshConfig, s.MeshConfig); reach != ReachNone {
+		out = append(out, Change{Key: s.MeshConfig.Key, Op: Updated, Reach: reach, Origin: s.MeshConfig.Origin})
+	}
+	out = appendChanges(out, d.services)
+	out = appendChanges(out, d.workloads)
+	out = appendChanges(out, d.workloadGroups)
+	out = appendChanges(out, d.virtualServices)
+	out = appendChanges(out, d.destinationRules)
+	out = appendChanges(out, d.sidecars)
+	out = appendChanges(out, d.peerAuthentications)
+	out = appendChanges(out, d.unenforced)
+	slices.SortStableFunc(out, func(a, b Change) int { return a.Key.Compare(b.Key) })
+	s.Changes = foldChanges(out)
+	for _, c := range s.Changes {
+		s.Changed = append(s.Changed, c.Key)
+	}
+}
+
+func appendChanges[T object](out []Change, deltas []delta[T]) []Change {
+	var zero T
+	for _, d := range deltas {
+		reach := d.reach()
+		switch {
+		case reach == ReachNone:
+		case d.old == zero:
+			out = append(out, Change{Key: d.new.meta().Key, Op: Added, Reach: reach, Origin: d.new.meta().Origin})
+		case d.new == zero:
+			out = append(out, Change{Key: d.old.meta().Key, Op: Removed, Reach: reach, Origin: d.old.meta().Origin})
+		default:
+			out = append(out, Change{Key: d.new.meta().Key, Op: Updated, Reach: reach, Origin: d.new.meta().Origin})
+		}
+	}
+	return out
+}
+
+// foldChanges makes one change of several with the same Key: a ServiceEntry
+// that gained or lost one of its hosts was updated.
+func foldChanges(list []Change) []Change {
+	var out []Change
+	for _, c := range list {
+		n := len(out)
+		if n == 0 || out[n-1].Key != c.Key {
+			out = append(out, c)
+			continue
+		}
+		last := &out[n-1]
+		if last.Op == Removed {
+			last.Origin = c.Origin
+		}
+		if last.Op != c.Op {
+			last.Op = Updated
+		}
+		last.Reach = max(last.Reach, c.Reach)
+	}
+	return out
 }

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -13,12 +14,19 @@ type Hostname string
 // IsWildcard reports whether h stands for more than one name.
 func (h Hostname) IsWildcard() bool { return strings.HasPrefix(string(h), "*") }
 
-// Covers reports whether every name that o stands for is also one of h's.
+// Covers reports whether every name that o stands for is also one of h's. The
+// rules are those of Istio's host.Name.SubsetOf, to the letter: what follows
+// the star is compared as text, so that "*foo.com" covers "foo.com" and
+// "barfoo.com", while "*.foo.com" does not cover "foo.com".
 func (h Hostname) Covers(o Hostname) bool {
-	if !h.IsWildcard() {
+	switch {
+	case !h.IsWildcard():
 		return h == o
+	case o.IsWildcard():
+		return len(o) >= len(h) && strings.HasSuffix(string(o[1:]), string(h[1:]))
+	default:
+		return strings.HasSuffix(string(o), string(h[1:]))
 	}
-	return strings.HasSuffix(string(o), string(h[1:])) && (o.IsWildcard() || len(o) >= len(h))
 }
 
 // Overlaps reports whether some name is one of h's and one of o's (Istio's
@@ -90,17 +98,17 @@ const (
 // the object's own namespace. Sorted; empty means all.
 type Exports []string
 
-// To reports whether the namespace is one of those.
+// To reports whether the namespace is one of those. As in Istio, "*" counts
+// before "~", and "~" before any namespace.
 func (e Exports) To(namespace string) bool {
-	if len(e) == 0 {
+	switch {
+	case len(e) == 0 || slices.Contains(e, "*"):
 		return true
+	case slices.Contains(e, "~"):
+		return false
+	default:
+		return slices.Contains(e, namespace)
 	}
-	for _, ns := range e {
-		if ns == "*" || ns == namespace {
-			return true
-		}
-	}
-	return false
 }
 
 // Service is a host name with its ports: what a client names.
@@ -176,6 +184,9 @@ type Workload struct {
 	// Weight is relative to the other endpoints of the locality; 0 means 1.
 	Weight uint32
 	Health Health
+	// HealthReason is for people, such as "http probe: 503"; empty unless
+	// Unhealthy. It is no part of the Hash.
+	HealthReason string
 }
 
 // PortFor is the port at which the workload serves p.

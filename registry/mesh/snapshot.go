@@ -26,6 +26,60 @@ type Snapshot struct {
 	// Changed are the keys of objects that differ from the snapshot before;
 	// sorted. Empty in the first snapshot, where everything is new.
 	Changed []Key
+	// Changes say more of the same: one entry for each key of Changed, in the
+	// same order.
+	Changes []Change
+	// Conflicts are the objects left out because another one has the same name,
+	// sorted by Key.
+	Conflicts []Conflict
+	// Incomplete says that some source has delivered nothing yet since the
+	// process started: what is missing here may exist, so nothing may be
+	// removed from a proxy for its absence. Missing are the names of those
+	// sources, sorted.
+	Incomplete bool
+	Missing    []string
 
-	index index
+	tables tables
+	index  *index
+}
+
+// Change is one object that differs between two snapshots.
+type Change struct {
+	Key   Key
+	Op    Op
+	Reach Reach
+	// Origin is where the object is written; of a removed one, where it was.
+	Origin *Origin
+}
+
+// Op is what happened to an object.
+type Op uint8
+
+// What can happen to an object.
+const (
+	Added Op = iota
+	Updated
+	Removed
+)
+
+// String is the word for people.
+func (o Op) String() string {
+	switch o {
+	case Added:
+		return "added"
+	case Updated:
+		return "updated"
+	case Removed:
+		return "removed"
+	default:
+		return "unknown"
+	}
+}
+
+// Conflict is an object that is not in force because another object of the same
+// Key came first: that of the source that counts first or, within one source,
+// the first in its Fragment.
+type Conflict struct {
+	Key           Key
+	Kept, Dropped *Origin
 }

@@ -1,0 +1,159 @@
+package mesh
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// world is two sources that change at random.
+type world struct {
+	rng *rand.Rand
+	a   map[Key]any // what the first source has
+	b   map[Key]any
+	// health is what a third source reports, by address.
+	health map[string]HealthReport
+	rev    int
+}
+
+func (w *world) step() {
+	source := w.a
+	if w.rng.IntN(3) == 0 {
+		source = w.b
+	}
+	ns := fmt.Sprintf("ns%d", w.rng.IntN(3))
+	app := fmt.Sprintf("app%d", w.rng.IntN(4))
+	name := fmt.Sprintf("n%d", w.rng.IntN(8))
+	w.rev++
+	switch w.rng.IntN(8) {
+	case 0, 1:
+		x := testWorkload(ns, name, fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)), app)
+		source[x.Key] = x
+	case 2:
+		x := testService(ns, name, app)
+		source[x.Key] = x
+	case 3:
+		x := testService(ns, name, "")
+		x.Inline = []*Workload{testWorkload(ns, "", fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)), app)}
+		source[x.Key] = x
+	case 4:
+		x := testService(ns, name, "")
+		x.Selector = map[string]string{} // everything
+		source[x.Key] = x
+	case 5:
+		x := testVirtualService(ns, name, fmt.Sprint(w.rev))
+		source[x.Key] = x
+	case 6:
+		r := HealthReport{
+			ServiceAccount: ServiceAccount{Namespace: ns, Name: "sa-" + app},
+			Address:        fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)),
+			Health:         Health(w.rng.IntN(3)), Own: w.rng.IntN(2) == 0,
+		}
+		w.health[fmt.Sprint(r.ServiceAccount, r.Address)] = r
+	default:
+		for k := range source {
+			delete(source, k)
+			break
+		}
+	}
+}
+
+func fragmentOf(source string, objects map[Key]any) *Fragment {
+	f := &Fragment{Source: source}
+	for _, x := range objects {
+		switch x := x.(type) {
+		case *Workload:
+			f.Workloads = append(f.Workloads, x)
+		case *Service:
+			f.Services = append(f.Services, x)
+		case *VirtualService:
+			f.VirtualServices = append(f.VirtualServices, x)
+		}
+	}
+	slices.SortFunc(f.Workloads, compareKeys)
+	slices.SortFunc(f.Services, compareServiceKeys)
+	slices.SortFunc(f.VirtualServices, compareKeys)
+	return f
+}
+
+func (w *world) fragments() []*Fragment {
+	h := &Fragment{Source: "agents"}
+	for _, r := range w.health {
+		h.Health = append(h.Health, r)
+	}
+	slices.SortFunc(h.Health, compareReports)
+	return []*Fragment{fragmentOf("a", w.a), fragmentOf("b", w.b), h}
+}
+
+// TestMergeIsTheSameByEveryWay changes a mesh at random and compares the
+// snapshot built from the one before with one built from nothing.
+func TestMergeIsTheSameByEveryWay(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(6) {
+		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]HealthReport{}}
+		var s *Snapshot
+		for i := range 150 {
+			for range 1 + w.rng.IntN(3) {
+				w.step()
+			}
+			if i == 100 {
+				for range 200 { // more than is patched
+					w.step()
+				}
+			}
+			fragments := w.fragments()
+			var before Hash
+			prev := s
+			if prev != nil {
+				before = fingerprint(t, prev)
+			}
+			s = testSnapshot(prev, fragments...)
+			anew := testSnapshot(nil, fragments...)
+			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
+				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew", seed, i)
+			}
+			if prev != nil && fingerprint(t, prev) != before {
+				t.Fatalf("seed %d, step %d: building a snapshot wrote to the one before", seed, i)
+			}
+			checkLookups(t, s)
+		}
+	}
+}
+
+// checkLookups compares every look-up with its definition.
+func checkLookups(t *testing.T, s *Snapshot) {
+	t.Helper()
+	for _, svc := range s.Services {
+		want := svc.Inline
+		if svc.Selector != nil {
+			want = nil
+			for _, w := range s.Workloads {
+				if w.Namespace == svc.Namespace && Selects(svc.Selector, w.Labels) {
+					want = append(want, w)
+				}
+			}
+		}
+		if !slices.Equal(s.EndpointsOf(svc), want) {
+			t.Fatalf("endpoints of %s: got %d, want %d", svc.Key, len(s.EndpointsOf(svc)), len(want))
+		}
+		for _, w := range want {
+			if svc.Selector != nil && !slices.Contains(s.ServicesOf(w), svc) {
+				t.Fatalf("%s is not among the services of %s", svc.Key, w.Key)
+			}
+		}
+		if !slices.Contains(s.ServicesOn(svc.Hostname), svc) {
+			t.Fatalf("%s is not on %s", svc.Key, svc.Hostname)
+		}
+	}
+	for _, w := range s.Workloads {
+		if !slices.Contains(s.WorkloadsIn(w.Namespace), w) || !slices.Contains(s.WorkloadsAt(w.Address), w) {
+			t.Fatalf("%s is not found", w.Key)
+		}
+		for _, svc := range s.ServicesOf(w) {
+			if !slices.Contains(s.EndpointsOf(svc), w) {
+				t.Fatalf("%s has %s, but not the other way round", w.Key, svc.Key)
+			}
+		}
+	}
+}

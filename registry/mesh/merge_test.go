@@ -1,0 +1,298 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestHostname(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		h, o             Hostname
+		covers, overlaps bool
+	}{
+		{"foo.com", "foo.com", true, true},
+		{"foo.com", "bar.com", false, false},
+		{"*.com", "foo.com", true, true},
+		{"bar.com", "*.com", false, true},
+		{"*.foo.com", "foo.com", false, false},
+		{"*foo.com", "foo.com", true, true},
+		{"*foo.com", "barfoo.com", true, true},
+		{"*", "foo.com", true, true},
+		{"*", "*.com", true, true},
+		{"*.com", "*", false, true},
+		{"*.com", "*.foo.com", true, true},
+		{"*.foo.com", "*.com", false, true},
+		{"*.foo.com", "*.bar.com", false, false},
+		{"*", "*", true, true},
+		{"", "foo.com", false, false},
+		{"*", "", true, true},
+	} {
+		if got := c.h.Covers(c.o); got != c.covers {
+			t.Errorf("%q.Covers(%q) = %v", c.h, c.o, got)
+		}
+		if got := c.h.Overlaps(c.o); got != c.overlaps {
+			t.Errorf("%q.Overlaps(%q) = %v", c.h, c.o, got)
+		}
+		if got := c.o.Overlaps(c.h); got != c.overlaps {
+			t.Errorf("%q.Overlaps(%q) = %v", c.o, c.h, got)
+		}
+	}
+}
+
+func TestVisibleTo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		exports, fallback string
+		to                string // the namespaces of "own" and "other" that see it
+	}{
+		{"", "", "[own other]"},
+		{"*", ".", "[own other]"},
+		{"own", "*", "[own]"},
+		{"other", "*", "[other]"},
+		{"~", "*", "[]"},
+		{"", ".", "[own]"},
+		{"", "~", "[]"},
+		{"", "*", "[own other]"},
+		{"", "other", "[other]"},
+	} {
+		svc := testService("own", "a", "a")
+		if c.exports != "" {
+			svc.ExportTo = Exports{c.exports}
+		}
+		config := testMeshConfig()
+		if c.fallback != "" {
+			config.Spec = &meshconfig.MeshConfig{DefaultServiceExportTo: []string{c.fallback}}
+		}
+		s := NewSnapshot(nil, config, []*Fragment{{Services: []*Service{svc}}})
+		got := []string{}
+		for _, ns := range []string{"own", "other"} {
+			if len(s.ServicesVisibleTo(ns)) == 1 {
+				got = append(got, ns)
+			}
+		}
+		if fmt.Sprint(got) != c.to {
+			t.Errorf("exportTo %q, default %q: visible to %v, want %s", c.exports, c.fallback, got, c.to)
+		}
+	}
+	if (Exports{"a", "~"}).To("a") {
+		t.Error("~ beside a namespace exports to it")
+	}
+}
+
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	first, second := testService("a", "x", "x"), testService("a", "x", "y")
+	other := *first // a second host of the same ServiceEntry
+	other.Hostname = "zzz.example"
+	foreign := *second
+	foreign.Hostname = "yyy.example"
+	twice := testVirtualService("a", "v", "2")
+	kept := testVirtualService("a", "v", "1")
+	s := testSnapshot(nil,
+		&Fragment{Source: "one", Services: []*Service{first, &other}, VirtualServices: []*VirtualService{kept, twice}},
+		&Fragment{Source: "two", Services: []*Service{second, &foreign, testService("a", "y", "y")}})
+	var hosts []Hostname
+	for _, svc := range s.Services {
+		hosts = append(hosts, svc.Hostname)
+	}
+	if diff := cmp.Diff([]Hostname{"x.a.example", "y.a.example", "zzz.example"}, hosts); diff != "" {
+		t.Errorf("services (-want +got):\n%s", diff)
+	}
+	if len(s.VirtualServices) != 1 || s.VirtualServices[0] != kept {
+		t.Errorf("virtual services: %v", s.VirtualServices)
+	}
+	want := []Conflict{
+		{Key: first.Key, Kept: first.Origin, Dropped: second.Origin},
+		{Key: kept.Key, Kept: kept.Origin, Dropped: twice.Origin},
+	}
+	if diff := cmp.Diff(want, s.Conflicts); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+}
+
+func TestFirstMeshConfigWins(t *testing.T) {
+	t.Parallel()
+	one, two := testMeshConfig(), testMeshConfig()
+	s := testSnapshot(nil, nil, &Fragment{}, &Fragment{MeshConfig: one}, &Fragment{MeshConfig: two})
+	if s.MeshConfig != one {
+		t.Error("the second one won")
+	}
+}
+
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	report := func(h Health, own bool) HealthReport {
+		return HealthReport{ServiceAccount: ServiceAccount{"a", "sa-x"}, Address: "10.0.0.1", Health: h, Reason: "r", Own: own}
+	}
+	for _, c := range []struct {
+		name    string
+		written Health
+		reports []HealthReport
+		want    Health
+	}{
+		{"nobody_says_anything", HealthUnknown, nil, HealthUnknown},
+		{"catalog_says_unhealthy", HealthUnknown, []HealthReport{report(Unhealthy, false)}, Unhealthy},
+		{"unhealthy_beats_healthy", HealthUnknown, []HealthReport{report(Healthy, false), report(Unhealthy, false)}, Unhealthy},
+		{"own_word_beats_catalog", Unhealthy, []HealthReport{report(Healthy, true), report(Unhealthy, false)}, Healthy},
+		{"own_unhealthy_beats_catalog", Healthy, []HealthReport{report(Healthy, false), report(Unhealthy, true)}, Unhealthy},
+		{"own_unknown_says_nothing", Unhealthy, []HealthReport{report(HealthUnknown, true)}, Unhealthy},
+		{"written_unhealthy_stands", Unhealthy, []HealthReport{report(Healthy, false)}, Unhealthy},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w, inline := testWorkload("a", "w", "10.0.0.1", "x"), testWorkload("a", "", "10.0.0.1", "x")
+			other := testWorkload("a", "w2", "10.0.0.2", "x")
+			w.Health, inline.Health = c.written, c.written
+			svc := testService("a", "inline", "")
+			svc.Inline = []*Workload{inline}
+			f := &Fragment{Workloads: []*Workload{w, other}, Services: []*Service{svc, testService("a", "s", "x")}}
+			var fragments []*Fragment
+			fragments = append(fragments, f)
+			for _, r := range c.reports {
+				fragments = append(fragments, &Fragment{Health: []HealthReport{r}})
+			}
+			for _, s := range []*Snapshot{testSnapshot(nil, fragments...), testSnapshot(testSnapshot(nil, f), fragments...)} {
+				if got := s.Workloads[0].Health; got != c.want {
+					t.Errorf("workload: %d, want %d", got, c.want)
+				}
+				if got := s.EndpointsOf(s.Services[0])[0].Health; got != c.want {
+					t.Errorf("inline endpoint: %d, want %d", got, c.want)
+				}
+				if s.Workloads[1] != other || s.EndpointsOf(s.Services[1])[0] != s.Workloads[0] {
+					t.Error("the look-ups do not have the workloads of the list")
+				}
+				if changed := c.want != c.written; changed == (s.Workloads[0].Hash == w.Hash) || changed == (s.Services[0].Hash == svc.Hash) {
+					t.Error("the hash does not tell")
+				}
+				if c.want != Unhealthy && s.Workloads[0].HealthReason != "" {
+					t.Error("a reason for being well")
+				}
+			}
+			if w.Health != c.written || inline.Health != c.written {
+				t.Error("the source's object was written to")
+			}
+		})
+	}
+}
+
+func TestChanges(t *testing.T) {
+	t.Parallel()
+	f := testFragment(1, 2, 2)
+	f.VirtualServices = []*VirtualService{testVirtualService("ns000", "a", "1"), testVirtualService("ns000", "b", "1")}
+	s1 := testSnapshot(nil, f)
+	if s1.Changed != nil || s1.Changes != nil || s1.Generation != 1 {
+		t.Errorf("the first snapshot tells of changes: %v", s1.Changes)
+	}
+	moved := *f.VirtualServices[1]
+	moved.Origin = &Origin{Path: "b.yaml", Line: 7, Column: 1}
+	added := testVirtualService("ns000", "c", "1")
+	w := f.Workloads[0]
+	next := *f
+	next.VirtualServices = []*VirtualService{&moved, added}
+	agents := &Fragment{Source: "agents", Health: []HealthReport{{
+		ServiceAccount: ServiceAccount{w.Namespace, w.ServiceAccount}, Address: w.Address, Health: Unhealthy, Own: true,
+	}}}
+	next.Services = slices.Clone(f.Services)
+	edited := *f.Services[1]
+	edited.Hash, edited.Ports = Hash{9}, []Port{{Name: "http", Number: 81}}
+	next.Services[1] = &edited
+	s2 := testSnapshot(s1, &next, agents)
+	want := []Change{
+		{Key: edited.Key, Op: Updated, Reach: ReachConfig, Origin: edited.Origin},
+		{Key: f.VirtualServices[0].Key, Op: Removed, Reach: ReachConfig, Origin: f.VirtualServices[0].Origin},
+		{Key: added.Key, Op: Added, Reach: ReachConfig, Origin: added.Origin},
+		{Key: w.Key, Op: Updated, Reach: ReachHealth, Origin: w.Origin},
+	}
+	if diff := cmp.Diff(want, s2.Changes); diff != "" {
+		t.Errorf("changes (-want +got):\n%s", diff)
+	}
+	if len(s2.Changed) != len(want) || s2.Changed[0] != want[0].Key || s2.Generation != 2 {
+		t.Errorf("changed: %v", s2.Changed)
+	}
+	if s2.VirtualServices[0].Origin.Line != 7 {
+		t.Error("the new origin is not there")
+	}
+	s3 := testSnapshot(s2, &next, agents)
+	if s3.Changed != nil || fingerprint(t, s3) != fingerprint(t, s2) {
+		t.Errorf("changed though nothing did: %v", s3.Changed)
+	}
+}
+
+func TestUnchangedPartsAreShared(t *testing.T) {
+	t.Parallel()
+	f := testFragment(3, 3, 3)
+	s1 := testSnapshot(nil, f)
+	next := *f
+	next.Workloads = slices.Clone(f.Workloads)
+	w := *next.Workloads[0]
+	w.Weight, w.Hash = 7, Hash{7}
+	next.Workloads[0] = &w
+	s2 := testSnapshot(s1, &next)
+	if &s1.Services[0] != &s2.Services[0] {
+		t.Error("services are another list")
+	}
+	if s1.index.namespaces["ns001"] != s2.index.namespaces["ns001"] {
+		t.Error("another namespace was built anew")
+	}
+	for i, svc := range s2.Services {
+		a, b := s1.EndpointsOf(svc), s2.EndpointsOf(svc)
+		if shared := &a[0] == &b[0]; shared == slices.Contains(b, &w) {
+			t.Errorf("service %d: shared %v", i, shared)
+		}
+		if x, y := s1.ServiceAccountsOf(svc), s2.ServiceAccountsOf(svc); &x[0] != &y[0] {
+			t.Errorf("service %d: the accounts are another list", i)
+		}
+	}
+}
+
+func TestOrderIsByAge(t *testing.T) {
+	t.Parallel()
+	young, old := testVirtualService("a", "a", "1"), testVirtualService("a", "z", "1")
+	young.Created = time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC)
+	old.Created = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	s := testSnapshot(nil, &Fragment{VirtualServices: []*VirtualService{young, old}})
+	if s.VirtualServices[0] != old {
+		t.Error("the younger one is first")
+	}
+}
+
+func TestCompareFragments(t *testing.T) {
+	t.Parallel()
+	base := testFragment(1, 2, 2)
+	base.Services[0].Inline = []*Workload{testWorkload("ns000", "", "10.9.9.9", "x")}
+	base.Services[0].Selector = nil
+	for _, c := range []struct {
+		name string
+		edit func(f *Fragment)
+		want Reach
+	}{
+		{"nothing", func(*Fragment) {}, ReachNone},
+		{"moved_in_its_file", func(f *Fragment) { w := *f.Workloads[0]; w.Origin = &Origin{}; f.Workloads[0] = &w }, ReachNone},
+		{"reported_health", func(f *Fragment) { f.Health = []HealthReport{{Address: "a"}} }, ReachHealth},
+		{"health", func(f *Fragment) { w := *f.Workloads[0]; w.Health, w.Hash = Unhealthy, Hash{1}; f.Workloads[0] = &w }, ReachHealth},
+		{"weight", func(f *Fragment) { w := *f.Workloads[0]; w.Weight, w.Hash = 3, Hash{1}; f.Workloads[0] = &w }, ReachEndpoints},
+		{"workload_removed", func(f *Fragment) { f.Workloads = f.Workloads[1:] }, ReachEndpoints},
+		{"inline_removed", func(f *Fragment) { s := *f.Services[0]; s.Inline, s.Hash = nil, Hash{1}; f.Services[0] = &s }, ReachEndpoints},
+		{"ports", func(f *Fragment) { s := *f.Services[0]; s.Ports, s.Hash = nil, Hash{1}; f.Services[0] = &s }, ReachConfig},
+		{"service_removed", func(f *Fragment) { f.Services = f.Services[1:] }, ReachConfig},
+		{"virtual_service", func(f *Fragment) { f.VirtualServices = []*VirtualService{testVirtualService("a", "a", "")} }, ReachConfig},
+		{"mesh_config", func(f *Fragment) { f.MeshConfig = testMeshConfig() }, ReachConfig},
+	} {
+		f := *base
+		f.Workloads, f.Services = slices.Clone(base.Workloads), slices.Clone(base.Services)
+		c.edit(&f)
+		if got := CompareFragments(base, &f); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+		if same := SameObjects(base, &f); same != (c.name == "nothing") {
+			t.Errorf("%s: same objects: %v", c.name, same)
+		}
+	}
+}
