@@ -1,0 +1,176 @@
+package manifest
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Fragment is what the object gives to the mesh, in a Fragment that holds
+// nothing else: short host names resolved, "." in exportTo replaced, gateways
+// explicit. It is nil if the object gives nothing: it is not valid or not in
+// force. A security policy that is not in force gives a [mesh.Unenforced].
+func (o *Object) Fragment() *mesh.Fragment {
+	if !o.Valid {
+		return nil
+	}
+	if len(o.NotInForce) > 0 {
+		return o.unenforced()
+	}
+	f := &mesh.Fragment{}
+	switch spec := o.Spec.(type) {
+	case *networking.VirtualService:
+		resolved := o.virtualService(spec)
+		f.VirtualServices = []*mesh.VirtualService{{Meta: o.Meta, Spec: resolved, ExportTo: o.exports(spec.GetExportTo())}}
+	case *networking.DestinationRule:
+		resolved := clone(spec)
+		resolved.Host = o.fqdn(spec.GetHost())
+		f.DestinationRules = []*mesh.DestinationRule{{Meta: o.Meta, Spec: resolved, ExportTo: o.exports(spec.GetExportTo())}}
+	case *networking.ServiceEntry:
+		f.Services = o.services(spec)
+	case *networking.WorkloadEntry:
+		f.Workloads = []*mesh.Workload{o.workloadEntry(spec)}
+	case *networking.WorkloadGroup:
+		f.WorkloadGroups = []*mesh.WorkloadGroup{{Meta: o.Meta, Spec: spec}}
+	case *networking.Sidecar:
+		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
+	case *security.PeerAuthentication:
+		f.PeerAuthentications = []*mesh.PeerAuthentication{{Meta: o.Meta, Spec: spec}}
+	default:
+		return nil
+	}
+	return f
+}
+
+// unenforced is the security policy that cannot be enforced, or nil if the
+// object is none. One that is only attached to gateways or services by
+// targetRefs selects no workload.
+func (o *Object) unenforced() *mesh.Fragment {
+	u := &mesh.Unenforced{Meta: o.Meta, Field: o.NotInForce[0].Field}
+	attached := false
+	switch spec := o.Spec.(type) {
+	case *security.AuthorizationPolicy:
+		u.Selector = spec.GetSelector().GetMatchLabels()
+		attached = spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0
+	case *security.RequestAuthentication:
+		u.Selector = spec.GetSelector().GetMatchLabels()
+		attached = spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0
+	default:
+		return nil
+	}
+	if attached {
+		return nil
+	}
+	return &mesh.Fragment{Unenforced: []*mesh.Unenforced{u}}
+}
+
+func clone[M proto.Message](m M) M {
+	//nolint:errcheck,forcetypeassert // a clone has the type of its original
+	return proto.Clone(m).(M)
+}
+
+// fqdn is the host that a short name stands for in the object's namespace. A
+// name with a dot, an address and "*" are complete. Names are in lower case.
+func (o *Object) fqdn(host string) string {
+	host = strings.ToLower(host)
+	if host == "" || host == "*" || strings.Contains(host, ".") {
+		return host
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return host
+	}
+	return host + "." + o.Meta.Namespace + ".svc." + o.domain
+}
+
+// exports replaces "." by the object's namespace, and sorts.
+func (o *Object) exports(list []string) mesh.Exports {
+	if len(list) == 0 {
+		return nil
+	}
+	out := make(mesh.Exports, 0, len(list))
+	for _, e := range list {
+		if e == "." {
+			e = o.Meta.Namespace
+		}
+		out = append(out, e)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// virtualService resolves hosts and destinations and names the gateways.
+func (o *Object) virtualService(spec *networking.VirtualService) *networking.VirtualService {
+	v := clone(spec)
+	for i, h := range v.GetHosts() {
+		v.Hosts[i] = o.fqdn(h)
+	}
+	v.Gateways = o.gateways(v.GetGateways())
+	if len(v.GetGateways()) == 0 {
+		v.Gateways = []string{meshGateway}
+	}
+	for _, h := range v.GetHttp() {
+		for _, m := range h.GetMatch() {
+			m.Gateways = o.gateways(m.GetGateways())
+		}
+		for _, r := range h.GetRoute() {
+			o.destination(r.GetDestination())
+		}
+		o.destination(h.GetMirror())
+		for _, m := range h.GetMirrors() {
+			o.destination(m.GetDestination())
+		}
+	}
+	for _, t := range v.GetTcp() {
+		for _, m := range t.GetMatch() {
+			m.Gateways = o.gateways(m.GetGateways())
+		}
+		for _, r := range t.GetRoute() {
+			o.destination(r.GetDestination())
+		}
+	}
+	for _, t := range v.GetTls() {
+		for _, m := range t.GetMatch() {
+			m.Gateways = o.gateways(m.GetGateways())
+		}
+		for _, r := range t.GetRoute() {
+			o.destination(r.GetDestination())
+		}
+	}
+	return v
+}
+
+func (o *Object) destination(d *networking.Destination) {
+	if d != nil {
+		d.Host = o.fqdn(d.GetHost())
+	}
+}
+
+// meshGateway stands for all sidecars.
+const meshGateway = "mesh"
+
+// gateways makes each gateway's name NAMESPACE/NAME.
+func (o *Object) gateways(list []string) []string {
+	for i, g := range list {
+		namespace, name, qualified := strings.Cut(g, "/")
+		switch {
+		case g == meshGateway:
+		case qualified && namespace == ".":
+			list[i] = o.Meta.Namespace + "/" + name
+		case qualified:
+		case !strings.Contains(g, "."):
+			list[i] = o.Meta.Namespace + "/" + g
+		default:
+			// The old form NAME.NAMESPACE.svc.DOMAIN.
+			name, rest, _ := strings.Cut(g, ".")
+			namespace, _, _ := strings.Cut(rest, ".")
+			list[i] = namespace + "/" + name
+		}
+	}
+	return list
+}

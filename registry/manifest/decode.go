@@ -1,0 +1,316 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/registry/manifest/schema"
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/manifest/webhook"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// MaxFileSize is how large a file may be.
+const MaxFileSize = 16 << 20
+
+// Options say how a file is read. The zero value is that of `fairlead validate`.
+type Options struct {
+	// Source is the name of the registry source, for origins; may be empty.
+	Source string
+	// Namespace is where objects are that name no namespace; empty means
+	// "default".
+	Namespace string
+	// Namespaces are the only ones that objects may be in; empty means any.
+	Namespaces []string
+	// Domain is the suffix of short host names, which stand for
+	// NAME.NAMESPACE.svc.DOMAIN; empty means "cluster.local".
+	Domain string
+}
+
+func (o *Options) namespace() string {
+	if o.Namespace == "" {
+		return "default"
+	}
+	return o.Namespace
+}
+
+func (o *Options) domain() string {
+	if o.Domain == "" {
+		return "cluster.local"
+	}
+	return o.Domain
+}
+
+// File is what a file of manifests says.
+type File struct {
+	Path string
+	// Objects are all that could be told apart, valid or not, in the order of
+	// the file.
+	Objects []*Object
+	// Unparsable reports that some of the text is not YAML, so that nobody can
+	// tell which objects it holds.
+	Unparsable bool
+}
+
+// Object is one object of a file.
+type Object struct {
+	// Meta has as much as could be read; its Hash is set if Valid.
+	Meta mesh.Meta
+	// APIVersion is as written, such as "networking.istio.io/v1".
+	APIVersion string
+	// Spec is the message of istio.io/api as written: nothing resolved, no
+	// defaults. It is nil if the object is not Valid.
+	Spec proto.Message
+	// Valid means that Istio would take the object.
+	Valid bool
+	// Faults are what is wrong with it, and warnings.
+	Faults []Fault
+	// NotInForce are the parts of a valid object that this build does not
+	// implement. If there are any the object must be kept out whole.
+	NotInForce []Fault
+
+	source string
+	domain string
+	root   *tree.Node
+}
+
+// Origin is where the field of a path such as "spec.http[0].route" is written,
+// or the nearest part of that path that is.
+func (o *Object) Origin(field string) *mesh.Origin {
+	pos := o.root.Nearest(field)
+	return &mesh.Origin{Source: o.source, Path: o.Meta.Origin.Path, Line: pos.Line, Column: pos.Column}
+}
+
+// InForce reports whether the object takes part in the mesh.
+func (o *Object) InForce() bool { return o.Valid && len(o.NotInForce) == 0 }
+
+// schemas is the table of schemas. It is embedded, so reading it cannot fail in
+// a program that passes its tests.
+//
+//nolint:gochecknoglobals // a read-only table, read once
+var schemas = sync.OnceValue(func() *schema.Set {
+	set, err := schema.New()
+	if err != nil {
+		panic(err)
+	}
+	return set
+})
+
+// Decode reads a file of manifests: YAML documents, JSON, lists. The faults are
+// those of the file and of all its objects, without NotInForce, by position.
+func Decode(opts Options, path string, content []byte) (*File, []Fault) {
+	file := &File{Path: path}
+	d := decoder{opts: &opts, path: path, file: file}
+	if len(content) > MaxFileSize {
+		file.Unparsable = true
+		r := d.reporter()
+		r.add(CodeLimit, tree.Position{}, "", fmt.Sprintf("the file has %d bytes; at most %d are read", len(content), MaxFileSize))
+		return file, r.finish()
+	}
+	for _, doc := range tree.Parse(content) {
+		if doc.Root == nil {
+			file.Unparsable = true
+			r := d.reporter()
+			r.problems(doc.Problems)
+			d.faults = append(d.faults, r.finish()...)
+			continue
+		}
+		d.document(doc.Root, doc.Problems)
+	}
+	sortFaults(d.faults)
+	return file, d.faults
+}
+
+// decoder reads one file.
+type decoder struct {
+	opts   *Options
+	path   string
+	file   *File
+	faults []Fault
+}
+
+func (d *decoder) reporter() *reporter { return &reporter{source: d.opts.Source, path: d.path} }
+
+// problems takes over what is wrong with a document as YAML.
+func (r *reporter) problems(problems []tree.Problem) {
+	for _, p := range problems {
+		r.add(treeCode(p.Code), p.Pos, p.Path, p.Message)
+	}
+}
+
+func treeCode(c tree.Code) Code {
+	switch c {
+	case tree.Syntax:
+		return CodeSyntax
+	case tree.DuplicateKey:
+		return CodeDuplicateKey
+	case tree.Value:
+		return CodeValue
+	case tree.Limit:
+		return CodeLimit
+	default:
+		return CodeSyntax
+	}
+}
+
+// document reads one document, or the items of one that is a list.
+func (d *decoder) document(root *tree.Node, problems []tree.Problem) {
+	if root.Kind == tree.Map && root.Str("kind") == "List" && root.Str("apiVersion") == "v1" {
+		d.list(root, problems)
+		return
+	}
+	r := d.reporter()
+	r.problems(problems)
+	if root.Kind != tree.Map {
+		r.add(CodeKind, root.Pos, "", fmt.Sprintf("a manifest must be an object with apiVersion, kind, metadata and spec, not %s", root.Kind))
+		d.faults = append(d.faults, r.finish()...)
+		return
+	}
+	o := d.object(root, r)
+	d.file.Objects = append(d.file.Objects, o)
+	d.faults = append(d.faults, o.Faults...)
+}
+
+func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
+	items := root.Get("items")
+	r := d.reporter()
+	if items == nil || items.Kind != tree.List {
+		r.problems(problems)
+		r.key.Kind = "List"
+		r.add(CodeKind, root.Nearest("items"), "items", "a List needs a list of items")
+		d.faults = append(d.faults, r.finish()...)
+		return
+	}
+	// A problem belongs to the item it is in; a fault in one item must not
+	// keep the others out.
+	mine := make([][]tree.Problem, len(items.Items))
+	for _, p := range problems {
+		i, rest, ok := inItem(p.Path, len(items.Items))
+		if !ok {
+			r.problems([]tree.Problem{p})
+			continue
+		}
+		p.Path = rest
+		mine[i] = append(mine[i], p)
+	}
+	d.faults = append(d.faults, r.finish()...)
+	for i, item := range items.Items {
+		d.document(item, mine[i])
+	}
+}
+
+// inItem splits "items[3].spec.hosts" into 3 and "spec.hosts".
+func inItem(path string, count int) (index int, rest string, ok bool) {
+	path, ok = strings.CutPrefix(path, "items[")
+	if !ok {
+		return 0, "", false
+	}
+	number, rest, ok := strings.Cut(path, "]")
+	if _, err := fmt.Sscanf(number, "%d", &index); err != nil || !ok || index >= count {
+		return 0, "", false
+	}
+	return index, strings.TrimPrefix(rest, "."), true
+}
+
+// object reads and judges one object.
+func (d *decoder) object(root *tree.Node, r *reporter) *Object {
+	o := &Object{source: d.opts.Source, domain: d.opts.domain(), root: root, APIVersion: root.Str("apiVersion")}
+	gvk, known := identify(schemas(), root, r)
+	o.Meta = metadata(root, d.opts, r)
+	d.bound(o, r)
+	if known {
+		d.spec(o, gvk, r)
+	}
+	o.Valid = known && !HasErrors(r.faults)
+	if o.Valid {
+		o.Meta.Hash = hashOf(&o.Meta, o.Spec)
+		o.NotInForce = notInForce(o)
+	} else {
+		o.Spec = nil
+	}
+	o.Faults = r.finish()
+	return o
+}
+
+// bound refuses an object outside of the namespaces that the options allow.
+func (d *decoder) bound(o *Object, r *reporter) {
+	if len(d.opts.Namespaces) == 0 || slices.Contains(d.opts.Namespaces, o.Meta.Namespace) {
+		return
+	}
+	r.add(CodeNamespace, o.root.Nearest("metadata.namespace"), "metadata.namespace",
+		fmt.Sprintf("the namespace %q is not one that this directory may define; it is bound to %s", o.Meta.Namespace, strings.Join(d.opts.Namespaces, ", ")))
+}
+
+// spec judges a document by its schema, fills the message, and asks the
+// webhook's rules about what the schema left standing.
+func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
+	set := schemas()
+	before := len(r.faults)
+	for _, p := range set.Validate(o.root, set.Lookup(gvk)) {
+		r.add(schemaCode(p.Code), p.Pos, p.Path, p.Message)
+	}
+	skip := pathsOf(r.faults[before:])
+	if skip["spec"] {
+		return
+	}
+	o.Spec = newSpec(mesh.Kind(gvk.Kind))
+	if spec := o.root.Get("spec"); spec != nil {
+		f := filler{report: r.add, skip: skip}
+		f.message(o.Spec.ProtoReflect(), spec, "spec")
+	}
+	rules := webhook.Validate(webhook.Object{
+		Kind: gvk.Kind, Namespace: o.Meta.Namespace, Name: o.Meta.Name,
+		Labels: o.Meta.Labels, Annotations: o.Meta.Annotations, Spec: o.Spec,
+	})
+	known := r.faults[before:]
+	broken := make([]string, 0, len(known))
+	for _, f := range known {
+		broken = append(broken, f.Field)
+	}
+	for _, rule := range rules {
+		if slices.ContainsFunc(broken, func(path string) bool { return related(path, rule.Path) }) {
+			continue // it may be a consequence of what was left out
+		}
+		r.add(CodeWebhook, o.root.Nearest(rule.Path), rule.Path, rule.Message)
+		if rule.Warning {
+			r.faults[len(r.faults)-1].Severity = Warning
+		}
+	}
+}
+
+// related reports whether one path is the other's or lies in it.
+func related(a, b string) bool { return within(a, b) || within(b, a) }
+
+func within(inner, outer string) bool {
+	rest, ok := strings.CutPrefix(inner, outer)
+	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')
+}
+
+func schemaCode(c schema.Code) Code {
+	switch c {
+	case schema.UnknownField:
+		return CodeUnknownField
+	case schema.WrongType:
+		return CodeType
+	case schema.Missing:
+		return CodeRequired
+	case schema.NotAllowed:
+		return CodeEnum
+	case schema.OutOfBounds:
+		return CodeBounds
+	case schema.BadFormat:
+		return CodeFormat
+	case schema.OneOf:
+		return CodeOneOf
+	case schema.DuplicateItem:
+		return CodeDuplicateItem
+	case schema.RuleBroken:
+		return CodeRule
+	default:
+		return CodeRule
+	}
+}

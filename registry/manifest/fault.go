@@ -1,0 +1,133 @@
+package manifest
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Code names a sort of fault. Codes are stable and never used again for
+// something else.
+type Code string
+
+// The codes of this package.
+const (
+	// CodeSyntax: the text is not YAML.
+	CodeSyntax Code = "FL0101"
+	// CodeDuplicateKey: a key is there twice.
+	CodeDuplicateKey Code = "FL0102"
+	// CodeValue: a key or scalar cannot be represented.
+	CodeValue Code = "FL0103"
+	// CodeLimit: the file is larger or deeper than anyone could mean.
+	CodeLimit Code = "FL0104"
+	// CodeKind: the kind or apiVersion is missing, unknown or not Istio's.
+	CodeKind Code = "FL0105"
+	// CodeMetadata: metadata that Kubernetes would refuse.
+	CodeMetadata Code = "FL0106"
+	// CodeNamespace: the object is outside the namespaces of its directory.
+	CodeNamespace Code = "FL0107"
+	// CodeUnknownField: the kind has no such field.
+	CodeUnknownField Code = "FL0110"
+	// CodeType: the value has the wrong type.
+	CodeType Code = "FL0111"
+	// CodeRequired: a required field is missing.
+	CodeRequired Code = "FL0112"
+	// CodeEnum: the value is not one of the field's.
+	CodeEnum Code = "FL0113"
+	// CodeBounds: the value is too small, large, short or long.
+	CodeBounds Code = "FL0114"
+	// CodeFormat: the text does not have the form it must have.
+	CodeFormat Code = "FL0115"
+	// CodeOneOf: fields that exclude one another are set, or none is.
+	CodeOneOf Code = "FL0116"
+	// CodeDuplicateItem: two items of a list have the same key.
+	CodeDuplicateItem Code = "FL0117"
+	// CodeRule: a rule of the schema is broken.
+	CodeRule Code = "FL0118"
+	// CodeWebhook: a rule of Istio's webhook is broken.
+	CodeWebhook Code = "FL0120"
+	// CodeNotInForce: the object is valid, but this build does not implement a
+	// part of it, so it is kept out whole.
+	CodeNotInForce Code = "FL0130"
+)
+
+// Severity says whether a fault keeps an object out.
+type Severity string
+
+// The severities.
+const (
+	Error   Severity = "error"
+	Warning Severity = "warning"
+)
+
+// Fault is one thing that is wrong in a file.
+type Fault struct {
+	// Origin is never nil.
+	Origin *mesh.Origin
+	// Key names the object; its parts are empty where they are not known.
+	Key mesh.Key
+	// Field is the path of what is wrong, such as "spec.http[0].route[1].weight";
+	// empty for the whole document.
+	Field    string
+	Code     Code
+	Severity Severity
+	// Message says what is wrong and what to write instead.
+	Message string
+}
+
+// String is "path:line:column: severity [code] Kind namespace/name field: message".
+func (f Fault) String() string {
+	var s strings.Builder
+	s.WriteString(f.Origin.String() + ": " + string(f.Severity) + " [" + string(f.Code) + "]")
+	if f.Key.Kind != "" {
+		s.WriteString(" " + string(f.Key.Kind))
+	}
+	if f.Key.Name != "" {
+		s.WriteString(" " + f.Key.Namespace + "/" + f.Key.Name)
+	}
+	if f.Field != "" {
+		s.WriteString(" " + f.Field)
+	}
+	return s.String() + ": " + f.Message
+}
+
+// HasErrors reports whether any of the faults keeps an object out.
+func HasErrors(faults []Fault) bool {
+	return slices.ContainsFunc(faults, func(f Fault) bool { return f.Severity == Error })
+}
+
+func sortFaults(faults []Fault) {
+	slices.SortStableFunc(faults, func(a, b Fault) int {
+		return cmp.Or(
+			cmp.Compare(a.Origin.Line, b.Origin.Line), cmp.Compare(a.Origin.Column, b.Origin.Column),
+			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+	})
+}
+
+// reporter collects the faults of one object.
+type reporter struct {
+	source, path string
+	key          mesh.Key
+	faults       []Fault
+}
+
+func (r *reporter) origin(pos tree.Position) *mesh.Origin {
+	return &mesh.Origin{Source: r.source, Path: r.path, Line: pos.Line, Column: pos.Column}
+}
+
+func (r *reporter) add(code Code, pos tree.Position, field, message string) {
+	r.faults = append(r.faults, Fault{Origin: r.origin(pos), Field: field, Code: code, Severity: Error, Message: message})
+}
+
+// finish gives every fault the object's key, which may have been learnt late,
+// and sorts them by position.
+func (r *reporter) finish() []Fault {
+	for i := range r.faults {
+		r.faults[i].Key = r.key
+	}
+	sortFaults(r.faults)
+	return r.faults
+}

@@ -1,0 +1,309 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// inForce lists, for each kind that takes part in a mesh, the fields this build
+// implements, without indices and keys. A path stands for everything below it.
+// "path=A,B" implements only those values of it. A path with a leading "!" (or
+// "!path=A") is taken out of a wider one. A field that is set and not listed
+// keeps its whole object out: nothing is ignored silently. Kinds that are not
+// here are not in force at all.
+//
+//nolint:gochecknoglobals // a read-only table
+var inForce = map[mesh.Kind][]string{
+	mesh.KindDestinationRule: {
+		"exportTo",
+		"host",
+		"subsets.labels",
+		"subsets.name",
+		"subsets.trafficPolicy.connectionPool",
+		"subsets.trafficPolicy.loadBalancer.consistentHash",
+		"subsets.trafficPolicy.loadBalancer.simple",
+		"subsets.trafficPolicy.outlierDetection",
+		"subsets.trafficPolicy.portLevelSettings.connectionPool",
+		"subsets.trafficPolicy.portLevelSettings.loadBalancer.consistentHash",
+		"subsets.trafficPolicy.portLevelSettings.loadBalancer.simple",
+		"subsets.trafficPolicy.portLevelSettings.outlierDetection",
+		"subsets.trafficPolicy.portLevelSettings.port",
+		"subsets.trafficPolicy.portLevelSettings.tls",
+		"subsets.trafficPolicy.tls",
+		"trafficPolicy.connectionPool",
+		"trafficPolicy.loadBalancer.consistentHash",
+		"trafficPolicy.loadBalancer.simple",
+		"trafficPolicy.outlierDetection",
+		"trafficPolicy.portLevelSettings.connectionPool",
+		"trafficPolicy.portLevelSettings.loadBalancer.consistentHash",
+		"trafficPolicy.portLevelSettings.loadBalancer.simple",
+		"trafficPolicy.portLevelSettings.outlierDetection",
+		"trafficPolicy.portLevelSettings.port",
+		"trafficPolicy.portLevelSettings.tls",
+		"trafficPolicy.tls",
+		"workloadSelector",
+	},
+	mesh.KindMeshConfig: {
+		"connectTimeout",
+		"defaultConfig",
+		"dnsRefreshRate",
+		"enableAutoMtls",
+		"inboundTrafficPolicy",
+		"outboundTrafficPolicy",
+		"protocolDetectionTimeout",
+		"proxyInboundListenPort",
+		"proxyListenPort",
+		"rootNamespace",
+		"trustDomain",
+	},
+	mesh.KindPeerAuthentication: {
+		"mtls",
+		"portLevelMtls",
+		"selector",
+	},
+	mesh.KindServiceEntry: {
+		"!resolution=DYNAMIC_DNS",
+		"addresses",
+		"endpoints",
+		"exportTo",
+		"hosts",
+		"location",
+		"ports",
+		"resolution",
+		"subjectAltNames",
+		"workloadSelector",
+	},
+	mesh.KindSidecar: {
+		"egress.bind",
+		"egress.captureMode",
+		"egress.hosts",
+		"egress.port",
+		"ingress.bind",
+		"ingress.captureMode",
+		"ingress.defaultEndpoint",
+		"ingress.port",
+		"outboundTrafficPolicy.mode",
+		"workloadSelector",
+	},
+	mesh.KindVirtualService: {
+		"exportTo",
+		"gateways=mesh",
+		"hosts",
+		"http.corsPolicy",
+		"http.directResponse",
+		"http.fault",
+		"http.headers",
+		"http.match.authority",
+		"http.match.gateways=mesh",
+		"http.match.headers",
+		"http.match.ignoreUriCase",
+		"http.match.method",
+		"http.match.name",
+		"http.match.port",
+		"http.match.queryParams",
+		"http.match.scheme",
+		"http.match.sourceLabels",
+		"http.match.sourceNamespace",
+		"http.match.uri",
+		"http.match.withoutHeaders",
+		"http.mirror",
+		"http.mirrorPercent",
+		"http.mirrorPercentage",
+		"http.mirrors",
+		"http.name",
+		"http.redirect",
+		"http.retries",
+		"http.rewrite",
+		"http.route.destination",
+		"http.route.headers",
+		"http.route.weight",
+		"http.timeout",
+		"tcp.match.destinationSubnets",
+		"tcp.match.gateways=mesh",
+		"tcp.match.port",
+		"tcp.match.sourceLabels",
+		"tcp.match.sourceNamespace",
+		"tcp.route",
+		"tls.match.destinationSubnets",
+		"tls.match.gateways=mesh",
+		"tls.match.port",
+		"tls.match.sniHosts",
+		"tls.match.sourceLabels",
+		"tls.match.sourceNamespace",
+		"tls.route",
+	},
+	mesh.KindWorkloadEntry: {
+		"address",
+		"labels",
+		"locality",
+		"network",
+		"ports",
+		"serviceAccount",
+		"weight",
+	},
+	mesh.KindWorkloadGroup: {
+		"metadata",
+		"probe",
+		"template",
+	},
+}
+
+// InForce returns the table of what this build implements, by kind, in the
+// notation of its comment; for documentation and tests.
+func InForce() map[mesh.Kind][]string {
+	out := make(map[mesh.Kind][]string, len(inForce))
+	for kind, list := range inForce {
+		out[kind] = slices.Clone(list)
+	}
+	return out
+}
+
+// notInForce finds what a valid object uses and this build does not implement.
+func notInForce(o *Object) []Fault {
+	r := reporter{source: o.source, path: o.Meta.Origin.Path, key: o.Meta.Key}
+	rules, ok := inForce[o.Meta.Kind]
+	if !ok {
+		r.add(CodeNotInForce, o.root.Nearest("kind"), "kind", fmt.Sprintf("not in force: this version of Fairlead does not implement %s", o.Meta.Kind))
+		return r.finish()
+	}
+	report := func(path string, value string) {
+		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value))
+	}
+	c := forceCheck{rules: rules, report: report}
+	c.message(o.Spec.ProtoReflect(), "", "spec")
+	return r.finish()
+}
+
+func notInForceMessage(value string) string {
+	const kept = "the object is kept out whole"
+	if value != "" {
+		return fmt.Sprintf("not in force: this version of Fairlead does not implement the value %s; %s", value, kept)
+	}
+	return "not in force: this version of Fairlead does not implement this field; " + kept
+}
+
+// forceCheck walks a message beside a list of rules. Two paths go down
+// together: pattern, as the rules write it, and path, with indices.
+type forceCheck struct {
+	rules  []string
+	report func(path, value string)
+}
+
+func (c *forceCheck) message(m protoreflect.Message, pattern, path string) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		c.field(fd, v, join(pattern, fd.JSONName()), join(path, fd.JSONName()))
+		return true
+	})
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+func (c *forceCheck) field(fd protoreflect.FieldDescriptor, v protoreflect.Value, pattern, path string) {
+	verdict := c.lookUp(pattern)
+	if verdict == ruleNone {
+		c.report(path, "")
+		return
+	}
+	each := func(fd protoreflect.FieldDescriptor, v protoreflect.Value, path string) {
+		switch {
+		case verdict == ruleAll:
+		case fd.Message() != nil:
+			c.message(v.Message(), pattern, path)
+		default:
+			if value := scalarText(fd, v); !c.allows(pattern, value) {
+				c.report(path, value)
+			}
+		}
+	}
+	switch {
+	case fd.IsList():
+		for i := range v.List().Len() {
+			each(fd, v.List().Get(i), path+"["+strconv.Itoa(i)+"]")
+		}
+	case fd.IsMap():
+		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+			each(fd.MapValue(), v, tree.Join(path, k.String()))
+			return true
+		})
+	default:
+		each(fd, v, path)
+	}
+}
+
+type ruleVerdict uint8
+
+const (
+	ruleNone ruleVerdict = iota // not implemented
+	ruleSome                    // look below, or at the value
+	ruleAll                     // implemented, with all below
+)
+
+func (c *forceCheck) lookUp(pattern string) ruleVerdict {
+	verdict := ruleNone
+	for _, rule := range c.rules {
+		rule, deny := strings.CutPrefix(rule, "!")
+		path, _, values := strings.Cut(rule, "=")
+		switch {
+		case deny && path == pattern && !values:
+			return ruleNone
+		case deny && within(path, pattern):
+			verdict = ruleSome
+		case deny:
+		case verdict == ruleSome && c.denied(pattern):
+		case within(pattern, path) && !values:
+			verdict = ruleAll
+		case within(path, pattern) && verdict == ruleNone:
+			verdict = ruleSome
+		}
+	}
+	return verdict
+}
+
+// denied reports whether a rule takes something out of what is at or below a
+// pattern.
+func (c *forceCheck) denied(pattern string) bool {
+	return slices.ContainsFunc(c.rules, func(rule string) bool {
+		rule, deny := strings.CutPrefix(rule, "!")
+		path, _, _ := strings.Cut(rule, "=")
+		return deny && within(path, pattern)
+	})
+}
+
+// allows reports whether a value of a field that has rules for its values, or
+// is below a field with exceptions, is implemented.
+func (c *forceCheck) allows(pattern, value string) bool {
+	ok := false
+	for _, rule := range c.rules {
+		rule, deny := strings.CutPrefix(rule, "!")
+		path, list, values := strings.Cut(rule, "=")
+		listed := !values || slices.Contains(strings.Split(list, ","), value)
+		switch {
+		case deny && path == pattern && listed:
+			return false
+		case !deny && within(pattern, path) && listed:
+			ok = true
+		}
+	}
+	return ok
+}
+
+func scalarText(fd protoreflect.FieldDescriptor, v protoreflect.Value) string {
+	if fd.Enum() != nil {
+		if value := fd.Enum().Values().ByNumber(v.Enum()); value != nil {
+			return string(value.Name())
+		}
+	}
+	return v.String()
+}

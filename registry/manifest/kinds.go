@@ -1,0 +1,107 @@
+package manifest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	extensions "istio.io/api/extensions/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
+	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/manifest/schema"
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// newSpec is an empty specification of the kind. All versions of a kind have
+// the same message.
+func newSpec(kind mesh.Kind) proto.Message {
+	switch kind {
+	case mesh.KindAuthorizationPolicy:
+		return &security.AuthorizationPolicy{}
+	case mesh.KindDestinationRule:
+		return &networking.DestinationRule{}
+	case mesh.KindEnvoyFilter:
+		return &networking.EnvoyFilter{}
+	case mesh.KindGateway:
+		return &networking.Gateway{}
+	case mesh.KindPeerAuthentication:
+		return &security.PeerAuthentication{}
+	case mesh.KindProxyConfig:
+		return &networkingbeta.ProxyConfig{}
+	case mesh.KindRequestAuthentication:
+		return &security.RequestAuthentication{}
+	case mesh.KindServiceEntry:
+		return &networking.ServiceEntry{}
+	case mesh.KindSidecar:
+		return &networking.Sidecar{}
+	case mesh.KindTelemetry:
+		return &telemetry.Telemetry{}
+	case mesh.KindTrafficExtension:
+		return &extensions.TrafficExtension{}
+	case mesh.KindVirtualService:
+		return &networking.VirtualService{}
+	case mesh.KindWasmPlugin:
+		return &extensions.WasmPlugin{}
+	case mesh.KindWorkloadEntry:
+		return &networking.WorkloadEntry{}
+	case mesh.KindWorkloadGroup:
+		return &networking.WorkloadGroup{}
+	case mesh.KindMeshConfig:
+		return nil
+	default:
+		return nil
+	}
+}
+
+// identify finds which kind a document is of, or says why none.
+func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) {
+	apiVersion, okVersion := text(root, "apiVersion", r)
+	kind, okKind := text(root, "kind", r)
+	r.key.Kind = mesh.Kind(kind)
+	if !okVersion || !okKind {
+		return schema.GVK{}, false
+	}
+	group, version, _ := strings.Cut(apiVersion, "/")
+	gvk := schema.GVK{Group: group, Version: version, Kind: kind}
+	if set.Lookup(gvk) != nil {
+		return gvk, true
+	}
+	var kinds, versions []string
+	for _, known := range set.Kinds() {
+		kinds = append(kinds, known.Kind)
+		if known.Kind == kind {
+			versions = append(versions, known.APIVersion())
+		}
+	}
+	if len(versions) > 0 {
+		r.add(CodeKind, root.Nearest("apiVersion"), "apiVersion", fmt.Sprintf("%s has no version %q; write one of %s", kind, apiVersion, strings.Join(versions, ", ")))
+		return gvk, false
+	}
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
+	hint := "only Istio's kinds are read here: " + strings.Join(kinds, ", ")
+	if near := schema.Near(kind, kinds); near != "" {
+		hint = fmt.Sprintf("did you mean %q?", near)
+	}
+	r.add(CodeKind, root.Nearest("kind"), "kind", fmt.Sprintf("the kind %q of %s is not known; %s", kind, apiVersion, hint))
+	return gvk, false
+}
+
+// text reads a field that must be there, and text.
+func text(root *tree.Node, name string, r *reporter) (string, bool) {
+	n := root.Get(name)
+	switch {
+	case n == nil || n.Kind == tree.Null || n.Kind == tree.String && n.Text == "":
+		r.add(CodeKind, root.Nearest(name), name, name+" is required")
+		return "", false
+	case n.Kind != tree.String:
+		r.add(CodeKind, n.Pos, name, fmt.Sprintf("must be a string, not %s", n.Kind))
+		return "", false
+	}
+	return n.Text, true
+}
