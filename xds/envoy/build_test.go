@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -169,8 +170,13 @@ func check(t *testing.T, resources []envoy.Resource) {
 		}
 	}
 	oneListenerAnAddress(t, resources)
-	if err := envoytest.Validate(t, bootstrap(t, resources)); err != nil {
-		t.Errorf("envoy refuses it: %v", err)
+	boot := filepath.Join(t.TempDir(), "bootstrap.json")
+	fatalIf(t, os.WriteFile(boot, bootstrap(t, resources), 0o600), "writing %q", boot)
+	for _, version := range envoytest.Versions() {
+		out, err := exec.CommandContext(t.Context(), envoytest.BinaryVersion(t, version), "--mode", "validate", "-c", boot).CombinedOutput()
+		if err != nil {
+			t.Errorf("envoy %s refuses it: %v\n%s", version, err, out)
+		}
 	}
 }
 

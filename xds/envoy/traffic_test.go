@@ -1,0 +1,462 @@
+package envoy_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+const (
+	clientIP = "127.0.0.11"
+	serverIP = "127.0.0.12"
+	webID    = "spiffe://cluster.local/ns/shop/sa/web"
+	ordersID = "spiffe://cluster.local/ns/shop/sa/orders"
+)
+
+// fixture is two hosts with an Envoy each, and the applications behind the
+// second.
+type fixture struct {
+	ca                  *authority
+	http, grpc, tcp     int // ports of the service
+	client, server      *envoytest.Envoy
+	echo, health, lines int // ports of the applications
+}
+
+// meshFor is the manifests of the two hosts.
+const fixtureManifests = `
+kind: ServiceEntry
+metadata: {name: orders, namespace: shop}
+spec:
+  hosts: [orders.shop.mesh]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports:
+  - {number: HTTPPORT, name: http, protocol: HTTP}
+  - {number: GRPCPORT, name: grpc, protocol: GRPC}
+  - {number: TCPPORT, name: tcp, protocol: TCP}
+  workloadSelector: {labels: {app: orders}}
+---
+kind: WorkloadEntry
+metadata: {name: orders, namespace: shop}
+spec: {address: 127.0.0.12, labels: {app: orders}, serviceAccount: orders}
+---
+kind: Sidecar
+metadata: {name: orders, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: orders}}
+  ingress:
+  - {port: {number: HTTPPORT, name: http, protocol: HTTP}, bind: 127.0.0.12, defaultEndpoint: "127.0.0.1:ECHO"}
+  - {port: {number: GRPCPORT, name: grpc, protocol: GRPC}, bind: 127.0.0.12, defaultEndpoint: "127.0.0.1:HEALTH"}
+  - {port: {number: TCPPORT, name: tcp, protocol: TCP}, bind: 127.0.0.12, defaultEndpoint: "127.0.0.1:LINES"}
+  egress: [{hosts: ["~/*"]}]
+---
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  egress:
+  - {port: {number: HTTPPORT, name: http, protocol: HTTP}, bind: 127.0.0.11, hosts: ["./*"]}
+  - {port: {number: GRPCPORT, name: grpc, protocol: GRPC}, bind: 127.0.0.11, hosts: ["./*"]}
+  - {port: {number: TCPPORT, name: tcp, protocol: TCP}, bind: 127.0.0.11, hosts: ["./*"]}
+`
+
+func newFixture(t *testing.T, more string) *fixture {
+	t.Helper()
+	ports := envoytest.FreePorts(t, 3)
+	f := &fixture{ca: newAuthority(t), http: ports[0], grpc: ports[1], tcp: ports[2]}
+	f.echo, f.health, f.lines = echoServer(t), healthServer(t), lineServer(t)
+	manifests := fixtureManifests + more
+	for name, port := range map[string]int{
+		"HTTPPORT": f.http, "GRPCPORT": f.grpc, "TCPPORT": f.tcp, "ECHO": f.echo, "HEALTH": f.health, "LINES": f.lines,
+	} {
+		manifests = strings.ReplaceAll(manifests, name, strconv.Itoa(port))
+	}
+	s := snapshotOf(t, manifests, "")
+	f.server = f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "orders", IP: serverIP, Interception: "NONE", Labels: map[string]string{"app": "orders"}})
+	f.client = f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "web", IP: clientIP, Interception: "NONE", Labels: map[string]string{"app": "web"}})
+	return f
+}
+
+func (f *fixture) start(t *testing.T, s *mesh.Snapshot, who proxyFile) *envoytest.Envoy {
+	t.Helper()
+	boot := bootstrap(t, buildAll(view.Build(s, who.proxy())))
+	var node map[string]any
+	fatalIf(t, json.Unmarshal(boot, &node), "reading own JSON")
+	withoutSDS(node)
+	cert, key := f.ca.identity(t, "spiffe://cluster.local/ns/"+who.Namespace+"/sa/"+who.ServiceAccount)
+	inline := func(text string) map[string]any { return map[string]any{"inline_string": text} }
+	static, ok := node["staticResources"].(map[string]any)
+	if !ok {
+		t.Fatal("no static resources")
+	}
+	static["secrets"] = []any{
+		map[string]any{"name": "default", "tls_certificate": map[string]any{"certificate_chain": inline(cert), "private_key": inline(key)}},
+		map[string]any{"name": "ROOTCA", "validation_context": map[string]any{"trusted_ca": inline(f.ca.rootPEM())}},
+	}
+	node["admin"] = json.RawMessage(envoytest.AdminJSON)
+	boot, err := json.Marshal(node)
+	fatalIf(t, err, "marshaling bootstrap")
+	return envoytest.Start(t, envoytest.Config{Bootstrap: boot})
+}
+
+// withoutSDS makes secrets come from the bootstrap itself.
+func withoutSDS(x any) {
+	switch x := x.(type) {
+	case map[string]any:
+		delete(x, "sdsConfig")
+		for _, v := range x {
+			withoutSDS(v)
+		}
+	case []any:
+		for _, v := range x {
+			withoutSDS(v)
+		}
+	}
+}
+
+func echoServer(t *testing.T) int {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "xfcc=%s host=%s", r.Header.Get("X-Forwarded-Client-Cert"), r.Host)
+	}))
+	t.Cleanup(s.Close)
+	return portOf(t, s.Listener)
+}
+
+func portOf(t *testing.T, l net.Listener) int {
+	t.Helper()
+	a, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("%v is no TCP address", l.Addr())
+	}
+	return a.Port
+}
+
+func healthServer(t *testing.T) int {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	fatalIf(t, err, "listening")
+	s := grpc.NewServer()
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(s.Stop)
+	return portOf(t, l)
+}
+
+// lineServer answers each line with itself. A first byte of a TLS handshake it
+// answers with "tls", so that a test sees who got it.
+func lineServer(t *testing.T) int {
+	t.Helper()
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	fatalIf(t, err, "listening")
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = c.Close() }()
+				r := bufio.NewReader(c)
+				if b, err := r.Peek(1); err == nil && b[0] == 22 {
+					_, _ = io.WriteString(c, "tls\n")
+					return
+				}
+				line, _ := r.ReadString('\n')
+				_, _ = io.WriteString(c, "echo "+line)
+			}()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close() })
+	return portOf(t, l)
+}
+
+func get(ctx context.Context, addr string, header http.Header) (int, string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+"/", nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Host = "orders.shop.mesh"
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(body), err
+}
+
+func callGRPC(ctx context.Context, addr string) error {
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("orders.shop.mesh"))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	return err
+}
+
+func sayLine(ctx context.Context, addr string) (string, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		return "", err
+	}
+	return bufio.NewReader(c).ReadString('\n')
+}
+
+func at(ip string, port int) string { return net.JoinHostPort(ip, strconv.Itoa(port)) }
+
+// TestMeshTraffic sends HTTP/1.1, gRPC and TCP from one host to the other, in
+// every mode, and knocks at the door without the mesh.
+func TestMeshTraffic(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"PERMISSIVE", "STRICT", "DISABLE"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, "---\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: "+mode+"}}\n")
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			defer cancel()
+			f.throughMesh(ctx, t, mode)
+			f.withoutMesh(ctx, t, mode)
+			f.client.NoRejections(t)
+			f.server.NoRejections(t)
+		})
+	}
+}
+
+func (f *fixture) throughMesh(ctx context.Context, t *testing.T, mode string) {
+	t.Helper()
+	wantID := "URI=" + webID
+	if mode == "DISABLE" {
+		wantID = "xfcc= "
+	}
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		status, body, err := get(ctx, at(clientIP, f.http), nil)
+		if err != nil || status != http.StatusOK || !strings.Contains(body, wantID) {
+			return fmt.Errorf("status %d, body %q, error %w", status, body, errors.Join(err))
+		}
+		return nil
+	})
+	if err := callGRPC(ctx, at(clientIP, f.grpc)); err != nil {
+		t.Errorf("gRPC: %v", err)
+	}
+	if line, err := sayLine(ctx, at(clientIP, f.tcp)); err != nil || line != "echo hello\n" {
+		t.Errorf("TCP: %q, %v", line, err)
+	}
+	tlsUsed := f.server.Stat(t, "listener."+serverIP+"_"+strconv.Itoa(f.http)+".ssl.handshake")
+	if (tlsUsed > 0) != (mode != "DISABLE") {
+		t.Errorf("%d TLS handshakes in mode %s", tlsUsed, mode)
+	}
+}
+
+func (f *fixture) withoutMesh(ctx context.Context, t *testing.T, mode string) {
+	t.Helper()
+	forged := http.Header{"X-Forwarded-Client-Cert": {"URI=" + webID}}
+	status, body, err := get(ctx, at(serverIP, f.http), forged)
+	if mode == "STRICT" {
+		if err == nil {
+			t.Errorf("plaintext got in: %d %q", status, body)
+		}
+	} else if err != nil || status != http.StatusOK || !strings.Contains(body, "xfcc= ") {
+		t.Errorf("plaintext: %d %q, %v", status, body, err)
+	}
+	line, err := sayLine(ctx, at(serverIP, f.tcp))
+	if got := err == nil && line == "echo hello\n"; got != (mode != "STRICT") {
+		t.Errorf("plaintext TCP: %q, %v", line, err)
+	}
+	other := newAuthority(t)
+	for _, c := range []struct {
+		name string
+		cert []tls.Certificate
+		alpn []string
+		want bool
+	}{
+		{"ours_with_istio", []tls.Certificate{f.ca.pair(t, webID)}, []string{"istio"}, mode != "DISABLE"},
+		{"ours_without_istio", []tls.Certificate{f.ca.pair(t, webID)}, nil, mode == "STRICT"},
+		{"another_authority", []tls.Certificate{other.pair(t, webID)}, []string{"istio"}, false},
+		{"another_trust_domain", []tls.Certificate{f.ca.pair(t, "spiffe://other/ns/shop/sa/web")}, []string{"istio"}, false},
+		{"no_certificate", nil, []string{"istio"}, false},
+	} {
+		err := handshake(ctx, at(serverIP, f.tcp), &tls.Config{
+			Certificates: c.cert, NextProtos: c.alpn,
+			InsecureSkipVerify: true, //nolint:gosec // the server is what is tested
+		})
+		if (err == nil) != c.want {
+			t.Errorf("%s: handshake: %v, want success %t", c.name, err, c.want)
+		}
+	}
+	f.applicationTLS(ctx, t, mode)
+}
+
+// applicationTLS knocks with TLS that is not the mesh's: it is passed on as it
+// is unless the mode is STRICT.
+func (f *fixture) applicationTLS(ctx context.Context, t *testing.T, mode string) {
+	t.Helper()
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at(serverIP, f.tcp))
+	fatalIf(t, err, "dialing")
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	hello := &helloRecorder{}
+	_ = tls.Client(hello, &tls.Config{ServerName: "app"}).HandshakeContext(ctx) //nolint:gosec // only its first message matters
+	_, err = c.Write(hello.sent)
+	fatalIf(t, err, "writing")
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if got := line == "tls\n"; got != (mode != "STRICT") {
+		t.Errorf("an application's TLS: %q, %v", line, err)
+	}
+}
+
+// handshake succeeds if the server has accepted the client, which with TLS 1.3
+// shows only when it answers.
+func handshake(ctx context.Context, addr string, cfg *tls.Config) error {
+	c, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		return err
+	}
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if line != "echo hello\n" {
+		return fmt.Errorf("answer %q", line)
+	}
+	return nil
+}
+
+// helloRecorder is a connection on which nobody answers.
+type helloRecorder struct {
+	net.Conn
+	sent []byte
+}
+
+func (r *helloRecorder) Write(b []byte) (int, error) {
+	r.sent = append(r.sent, b...)
+	return len(b), nil
+}
+
+func (r *helloRecorder) Read([]byte) (int, error) { return 0, io.EOF }
+
+func (r *helloRecorder) SetDeadline(time.Time) error      { return nil }
+func (r *helloRecorder) SetReadDeadline(time.Time) error  { return nil }
+func (r *helloRecorder) SetWriteDeadline(time.Time) error { return nil }
+func (r *helloRecorder) Close() error                     { return nil }
+
+// TestUnenforcedDenies shows that a policy that cannot be enforced lets nobody
+// in, over HTTP, gRPC and TCP.
+func TestUnenforcedDenies(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "---\nkind: AuthorizationPolicy\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}}\n")
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		status, body, err := get(ctx, at(clientIP, f.http), nil)
+		if err != nil || status != http.StatusForbidden {
+			return fmt.Errorf("status %d, body %q, error %w", status, body, errors.Join(err))
+		}
+		return nil
+	})
+	if err := callGRPC(ctx, at(clientIP, f.grpc)); err == nil {
+		t.Error("gRPC got in")
+	}
+	if line, err := sayLine(ctx, at(clientIP, f.tcp)); err == nil {
+		t.Errorf("TCP got in: %q", line)
+	}
+	if status, body, err := get(ctx, at(serverIP, f.http), nil); err != nil || status != http.StatusForbidden {
+		t.Errorf("plaintext: %d %q, %v", status, body, err)
+	}
+}
+
+// TestWrongServerIsRefused gives the server's place to somebody else of the
+// mesh: clients accept only the service's own identity.
+func TestWrongServerIsRefused(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	f.server.Kill()
+	s := snapshotOf(t, strings.NewReplacer("HTTPPORT", strconv.Itoa(f.http), "GRPCPORT", strconv.Itoa(f.grpc),
+		"TCPPORT", strconv.Itoa(f.tcp), "ECHO", strconv.Itoa(f.echo), "HEALTH", strconv.Itoa(f.health),
+		"LINES", strconv.Itoa(f.lines)).Replace(fixtureManifests), "")
+	f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "thief", IP: serverIP, Interception: "NONE", Labels: map[string]string{"app": "orders"}})
+	envoytest.Eventually(t, 10*time.Second, func() error { // the thief is up: it answers plaintext
+		_, _, err := get(ctx, at(serverIP, f.http), nil)
+		return err
+	})
+	status, body, err := get(ctx, at(clientIP, f.http), nil)
+	if err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("status %d, body %q, error %v", status, body, err)
+	}
+	cluster := "cluster.outbound|" + strconv.Itoa(f.http) + "||orders.shop.mesh;"
+	if n := f.client.Stat(t, cluster+".ssl.fail_verify_san"); n == 0 {
+		t.Errorf("no identity was refused: %s", f.client.Admin(t, "/stats?filter=ssl.*fail"))
+	}
+}
+
+// TestClusterNames pins the form of names.
+func TestClusterNames(t *testing.T) {
+	t.Parallel()
+	for _, n := range []envoy.ClusterName{
+		{Direction: envoy.Outbound, Port: 80, Subset: "v1", Host: "a.b"},
+		{Direction: envoy.Outbound, Port: 65535, Host: "*.b"},
+		{Direction: envoy.Inbound, Port: 8080},
+	} {
+		got, err := envoy.ParseClusterName(n.String())
+		if err != nil || got != n {
+			t.Errorf("%s: %+v, %v", n, got, err)
+		}
+	}
+	for _, bad := range []string{"", "outbound|80||", "a|b|c|d|e", "sideways|80||h", "outbound|080||h", "outbound|99999||h", "outbound|80|h"} {
+		n, err := envoy.ParseClusterName(bad)
+		if err == nil && bad != "outbound|80||" {
+			t.Errorf("%q was read as %+v", bad, n)
+		}
+	}
+}
+
+// FuzzClusterName looks for a text that does not come back as itself.
+func FuzzClusterName(f *testing.F) {
+	f.Add("outbound|80|v1|a.b")
+	f.Add("inbound|8080||")
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := envoy.ParseClusterName(s)
+		if err == nil && n.String() != s {
+			t.Errorf("%q came back as %q", s, n)
+		}
+	})
+}
