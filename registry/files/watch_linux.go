@@ -44,7 +44,7 @@ func (n *inotify) add(dir string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fd < 0 {
-		return os.ErrClosed
+		return nil // run has told why
 	}
 	wd, err := unix.InotifyAddWatch(n.fd, dir, watchMask)
 	switch {

@@ -1,0 +1,357 @@
+package files
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestFirstReading(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{
+		"a.yaml": "a 1", "sub/deep/b.yml": "prod/b 1\nc 1", "empty.yaml": "",
+		".hidden.yaml": "x 1", ".git/x.yaml": "x 1", "a.yaml~": "x 1", "a.yaml.bak": "x 1", "#a.yaml#": "x 1",
+		"a.yaml.swp": "x 1", "b.json": "x 1", "4913": "x 1", ".#a.yaml": "x 1", "a.yaml.tmp": "x 1", "#b.yaml": "x 1",
+	})
+	r := start(t, atDir(dir))
+	r.await("a=1", "prod/b=1", "c=1")
+	st := r.awaitStatus("ok", func(s *Status) bool { return s.State == OK && s.Delivered })
+	if st.Files != 3 || st.Objects != 3 || len(st.Faults) != 0 {
+		t.Errorf("status: %+v", st)
+	}
+}
+
+func TestInPlaceWrite(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
+	r := start(t, atDir(dir))
+	before := r.await("a=1", "b=1")
+	began := time.Now()
+	write(t, dir, map[string]string{"a.yaml": "a 2"})
+	after := r.await("a=2", "b=1")
+	if took := time.Since(began); took < stillFor {
+		t.Errorf("believed after %v", took)
+	}
+	if before.VirtualServices[1] != after.VirtualServices[1] {
+		t.Error("b did not change and is another pointer")
+	}
+	if before.VirtualServices[0] == after.VirtualServices[0] {
+		t.Error("a changed and is the same pointer")
+	}
+	if n := r.decoder.decodes.Load(); n != 3 {
+		t.Errorf("%d files were decoded, want 3", n)
+	}
+}
+
+func TestTouchIsNoChange(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
+	r := start(t, atDir(dir))
+	r.await("a=1")
+	now := time.Now()
+	check(t, os.Chtimes(filepath.Join(dir, "a.yaml"), now, now))
+	check(t, os.Chmod(filepath.Join(dir, "a.yaml"), 0o644))
+	r.stays(2 * stillFor)
+	if n := r.decoder.decodes.Load(); n != 1 {
+		t.Errorf("%d files were decoded, want 1", n)
+	}
+}
+
+func TestTornWrites(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1\nb 1\n"})
+	r := start(t, atDir(dir))
+	r.await("a=1", "b=1")
+	f, err := os.Create(filepath.Join(dir, "a.yaml")) // empty now
+	check(t, err)
+	pause(stillForLoss / 2)
+	_, err = f.WriteString("a 2\n")
+	check(t, err)
+	pause(stillForLoss * 3 / 4) // longer than an in-place write needs, but b is missing
+	_, err = f.WriteString("b 2\n")
+	check(t, err)
+	check(t, f.Close())
+	r.await("a=2", "b=2")
+	for _, f := range r.allSent() {
+		if len(f.VirtualServices) != 2 {
+			t.Errorf("half a write was believed: %v", objects(f))
+		}
+	}
+	// Meant as it is, it is believed after a second.
+	began := time.Now()
+	write(t, dir, map[string]string{"a.yaml": "a 3\n"})
+	r.await("a=3")
+	if took := time.Since(began); took < stillForLoss {
+		t.Errorf("a loss was believed after %v", took)
+	}
+}
+
+func TestSlowWriterOfSmallPieces(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"other.yaml": "other 1"})
+	r := start(t, atDir(dir))
+	r.await("other=1")
+	f, err := os.Create(filepath.Join(dir, "a.yaml"))
+	check(t, err)
+	text := "a 12345678901234567890"
+	for i := range text {
+		_, err := f.WriteString(text[i : i+1])
+		check(t, err)
+		pause(stillFor / 4)
+	}
+	check(t, f.Close())
+	r.await("other=1", "a=12345678901234567890")
+	if list := r.allSent(); len(list) != 2 {
+		t.Errorf("%d fragments, want 2: a part of a write was believed", len(list))
+	}
+}
+
+func TestRenameIsBelievedAtOnce(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1\nb 1"})
+	r := start(t, atDir(dir))
+	r.await("a=1", "b=1")
+	outside := filepath.Join(t.TempDir(), "new")
+	check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
+	began := time.Now()
+	check(t, os.Rename(outside, filepath.Join(dir, "a.yaml"))) // loses b, and means it
+	r.await("a=2")
+	if took := time.Since(began); took >= stillFor {
+		t.Errorf("took %v", took)
+	}
+	began = time.Now()
+	check(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "z.yaml")))
+	r.awaitStatus("renamed", func(s *Status) bool {
+		return s.Files == 1 && r.last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
+	})
+	if took := time.Since(began); took >= stillFor {
+		t.Errorf("renaming within took %v", took)
+	}
+	for i, f := range r.allSent() {
+		if len(f.VirtualServices) == 0 {
+			t.Errorf("fragment %d lacks a", i)
+		}
+	}
+}
+
+func TestEditors(t *testing.T) {
+	t.Parallel()
+	edits := map[string]func(t *testing.T, path, content string){
+		"vim_backup_by_rename": func(t *testing.T, path, content string) {
+			t.Helper()
+			check(t, os.WriteFile(filepath.Join(filepath.Dir(path), "4913"), nil, 0o600))
+			check(t, os.Remove(filepath.Join(filepath.Dir(path), "4913")))
+			check(t, os.Rename(path, path+"~"))
+			f, err := os.Create(path)
+			check(t, err)
+			pause(stillFor / 2)
+			_, err = f.WriteString(content)
+			check(t, err)
+			check(t, f.Close())
+			check(t, os.Remove(path+"~"))
+		},
+		"vim_backup_by_copy": func(t *testing.T, path, content string) {
+			t.Helper()
+			old, err := os.ReadFile(path)
+			check(t, err)
+			check(t, os.WriteFile(path+"~", old, 0o600))
+			check(t, os.WriteFile(path, []byte(content), 0o600))
+			check(t, os.Remove(path+"~"))
+		},
+		"emacs": func(t *testing.T, path, content string) {
+			t.Helper()
+			dir, base := filepath.Split(path)
+			check(t, os.Symlink("me@host.1:2", dir+".#"+base))
+			check(t, os.WriteFile(dir+"#"+base+"#", []byte(content[:1]), 0o600))
+			check(t, os.Rename(path, path+"~"))
+			check(t, os.WriteFile(path, []byte(content), 0o600))
+			check(t, os.Remove(dir+"#"+base+"#"))
+			check(t, os.Remove(dir+".#"+base))
+		},
+		"rename_over": replace,
+		"sed_in_place": func(t *testing.T, path, content string) {
+			t.Helper()
+			tmp := filepath.Join(filepath.Dir(path), "sedAbCdEf")
+			check(t, os.WriteFile(tmp, []byte(content), 0o600))
+			check(t, os.Rename(tmp, path))
+		},
+		"unlink_and_create": func(t *testing.T, path, content string) {
+			t.Helper()
+			check(t, os.Remove(path))
+			pause(stillFor * 2)
+			check(t, os.WriteFile(path, []byte(content), 0o600))
+		},
+	}
+	for name, edit := range edits {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
+			r := start(t, atDir(dir))
+			r.await("a=1", "b=1")
+			edit(t, filepath.Join(dir, "a.yaml"), "a 2")
+			r.await("a=2", "b=1")
+			r.stays(2 * stillFor)
+			if n := len(r.allSent()); n != 2 {
+				t.Errorf("%d fragments, want 2", n)
+			}
+			r.always("b=1")
+		})
+	}
+}
+
+// TestConfigMap swaps a tree as Kubernetes does: every file is a link through
+// ..data, and that link is renamed over.
+func TestConfigMap(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"..v1/a.yaml": "a 1", "..v1/b.yaml": "b 1"})
+	check(t, os.Symlink("..v1", filepath.Join(dir, "..data")))
+	for _, name := range []string{"a.yaml", "b.yaml"} {
+		check(t, os.Symlink("..data/"+name, filepath.Join(dir, name)))
+	}
+	r := start(t, atDir(dir))
+	r.await("a=1", "b=1")
+	write(t, dir, map[string]string{"..v2/a.yaml": "a 2", "..v2/b.yaml": "b 2"})
+	check(t, os.Symlink("..v2", filepath.Join(dir, "..data_tmp")))
+	began := time.Now()
+	check(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	check(t, os.RemoveAll(filepath.Join(dir, "..v1")))
+	r.await("a=2", "b=2")
+	if took := time.Since(began); took >= stillFor {
+		t.Errorf("took %v", took)
+	}
+	if list := r.allSent(); len(list) != 2 {
+		t.Errorf("%d fragments, want 2: the swap was seen in parts", len(list))
+	}
+	// The new target is watched as the old one was.
+	replace(t, filepath.Join(dir, "..v2", "a.yaml"), "a 3")
+	r.await("a=3", "b=2")
+}
+
+func TestRootIsSymlink(t *testing.T) {
+	t.Parallel()
+	top := treeOf(t, map[string]string{"v1/a.yaml": "a 1", "v1/sub/b.yaml": "b 1", "v2/a.yaml": "a 2", "v2/sub/b.yaml": "b 2"})
+	link := filepath.Join(top, "current")
+	check(t, os.Symlink("v1", link))
+	r := start(t, atDir(link))
+	r.await("a=1", "b=1")
+	check(t, os.Symlink("v2", link+".tmp"))
+	began := time.Now()
+	check(t, os.Rename(link+".tmp", link))
+	r.await("a=2", "b=2")
+	if took := time.Since(began); took >= stillFor {
+		t.Errorf("took %v", took)
+	}
+	// ln -sfn removes and makes the link anew: the root is away for a moment.
+	check(t, os.Remove(link))
+	r.awaitStatus("unavailable", func(s *Status) bool { return s.State == Unavailable })
+	check(t, os.Symlink("v1", link))
+	r.await("a=1", "b=1")
+	write(t, top, map[string]string{"v1/sub/b.yaml": "b 3"})
+	r.await("a=1", "b=3")
+	r.awaitStatus("ok", func(s *Status) bool { return s.State == OK })
+	if list := r.allSent(); len(list) > 5 {
+		t.Errorf("%d fragments", len(list))
+	}
+}
+
+func TestLinkedDirectory(t *testing.T) {
+	t.Parallel()
+	outside := treeOf(t, map[string]string{"v1/a.yaml": "a 1", "v2/a.yaml": "a 2", "v2/new.yaml": "n 2", "f.yaml": "f 1"})
+	dir := filepath.Join(treeOf(t, map[string]string{"root/own.yaml": "own 1"}), "root")
+	check(t, os.Symlink(filepath.Join(outside, "v1"), filepath.Join(dir, "apps")))
+	check(t, os.Symlink(filepath.Join(outside, "f.yaml"), filepath.Join(dir, "linked.yaml")))
+	check(t, os.Symlink("..", filepath.Join(dir, "loop")))
+	check(t, os.MkdirAll(filepath.Join(dir, "x", "y"), 0o755))
+	check(t, os.Symlink(dir, filepath.Join(dir, "x", "y", "back")))
+	check(t, os.Symlink("self", filepath.Join(dir, "self")))
+	r := start(t, atDir(filepath.Join(dir, ".")))
+	r.await("own=1", "a=1", "f=1")
+	replace(t, filepath.Join(outside, "f.yaml"), "f 2")
+	r.await("own=1", "a=1", "f=2")
+	check(t, os.Symlink(filepath.Join(outside, "v2"), filepath.Join(dir, ".tmp")))
+	check(t, os.Rename(filepath.Join(dir, ".tmp"), filepath.Join(dir, "apps")))
+	r.await("own=1", "a=2", "n=2", "f=2")
+	r.always("own=1")
+}
+
+func TestSubtree(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
+	away := t.TempDir()
+	r := start(t, atDir(dir))
+	r.await("a=1")
+	sub := filepath.Join(dir, "sub")
+
+	write(t, dir, map[string]string{"sub/x/b.yaml": "b 1", "sub/x/c.yaml": "c 1"})
+	r.await("a=1", "b=1", "c=1")
+
+	check(t, os.Rename(sub, filepath.Join(away, "sub")))
+	pause(stillFor)
+	check(t, os.Rename(filepath.Join(away, "sub"), sub)) // back before it counts
+	r.stays(stillForLoss + stillFor)
+
+	check(t, os.Rename(sub, filepath.Join(away, "sub")))
+	r.await("a=1")
+	write(t, away, map[string]string{"sub/x/b.yaml": "b 2"})
+	began := time.Now()
+	check(t, os.Rename(filepath.Join(away, "sub"), sub))
+	r.await("a=1", "b=2", "c=1")
+	if took := time.Since(began); took >= stillFor {
+		t.Errorf("moving back took %v", took)
+	}
+	replace(t, filepath.Join(sub, "x", "c.yaml"), "c 2") // watched again
+	r.await("a=1", "b=2", "c=2")
+
+	check(t, os.Rename(sub, filepath.Join(dir, "renamed"))) // within the tree
+	r.awaitStatus("renamed", func(s *Status) bool {
+		return r.last().VirtualServices[1].Origin.Path == filepath.Join(dir, "renamed", "x", "b.yaml")
+	})
+	replace(t, filepath.Join(dir, "renamed", "x", "c.yaml"), "c 3")
+	r.await("a=1", "b=2", "c=3")
+	check(t, os.RemoveAll(filepath.Join(dir, "renamed")))
+	r.await("a=1")
+	r.always("a=1")
+}
+
+func TestGitCheckout(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("git is not installed")
+	}
+	files, first := numbered(1000, "1")
+	dir := treeOf(t, files)
+	git := func(args ...string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@t", "-c", "gc.auto=0"}, args...)...)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("git %v: %v\n%s", args, err, out)
+		}
+	}
+	git("init", "-q", "-b", "one")
+	git("add", ".")
+	git("commit", "-q", "-m", "one")
+	git("checkout", "-q", "-b", "two")
+	files, second := numbered(990, "2") // ten files are gone
+	for i := range 20 {
+		check(t, os.RemoveAll(filepath.Join(dir, fmt.Sprintf("d%02d", i))))
+	}
+	write(t, dir, files)
+	git("add", "-A", ".")
+	git("commit", "-q", "-m", "two")
+	git("checkout", "-q", "one")
+
+	r := start(t, atDir(dir))
+	r.await(first...)
+	git("checkout", "-q", "two")
+	r.await(second...)
+	git("checkout", "-q", "one")
+	r.await(first...)
+	for i, f := range r.allSent() {
+		if n := len(f.VirtualServices); n < len(second) {
+			t.Errorf("fragment %d has %d objects: one was lost that was only rewritten", i, n)
+		}
+	}
+}

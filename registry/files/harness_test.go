@@ -1,0 +1,344 @@
+package files
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	meshapi "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func TestMain(m *testing.M) {
+	// The tests here wait far more than they work.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "24"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// fakeDecoder reads a line an object:
+//
+//	NAME VALUE     a VirtualService, NAME may be NS/NAME
+//	NAME !         one that is broken
+//	!              one whose name cannot be told
+//	!!             the text is not YAML
+//	# anything     ignored
+type fakeDecoder struct{ decodes atomic.Int64 }
+
+func (d *fakeDecoder) Decode(path, namespace string, content []byte) Decoded {
+	d.decodes.Add(1)
+	var out Decoded
+	for i, line := range strings.Split(string(content), "\n") {
+		words := strings.Fields(line)
+		at := &mesh.Origin{Source: "files", Path: path, Line: i + 1, Column: 1}
+		switch {
+		case len(words) == 0 || words[0] == "#":
+		case words[0] == "!!":
+			return Decoded{Unparsable: true, Faults: []Fault{faultAt(at, mesh.Key{}, "", "not YAML")}}
+		case words[0] == "!":
+			out.Objects = append(out.Objects, Object{Origin: at})
+			out.Faults = append(out.Faults, faultAt(at, mesh.Key{}, "", "no name"))
+		default:
+			out.add(at, namespace, words)
+		}
+	}
+	return out
+}
+
+func (d *Decoded) add(at *mesh.Origin, namespace string, words []string) {
+	ns, name, ok := strings.Cut(words[0], "/")
+	if !ok {
+		ns, name = namespace, words[0]
+	}
+	key := mesh.Key{Kind: mesh.KindVirtualService, Namespace: ns, Name: name}
+	value := strings.Join(words[1:], " ")
+	o := Object{Key: key, Origin: at, Hash: mesh.Hash(sha256.Sum256([]byte(value)))}
+	if value == "!" {
+		d.Faults = append(d.Faults, faultAt(at, key, "", "broken"))
+	} else {
+		vs := &mesh.VirtualService{
+			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
+			Spec: &networking.VirtualService{Hosts: []string{value}},
+		}
+		o.Piece = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
+	}
+	d.Objects = append(d.Objects, o)
+}
+
+func (d *fakeDecoder) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault) {
+	at := &mesh.Origin{Path: path, Line: 1, Column: 1}
+	text := strings.TrimSpace(string(content))
+	if text == "!!" {
+		return nil, []Fault{faultAt(at, meshConfigKey(), "", "not YAML")}
+	}
+	return &mesh.MeshConfig{
+		Meta: mesh.Meta{Key: meshConfigKey(), Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
+		Spec: &meshapi.MeshConfig{TrustDomain: text},
+	}, nil
+}
+
+// objects is what a fragment holds, as "ns/name=value" lines; the namespace
+// default is left out.
+func objects(f *mesh.Fragment) []string {
+	list := []string{}
+	for _, vs := range f.VirtualServices {
+		name := vs.Name
+		if vs.Namespace != "default" {
+			name = vs.Namespace + "/" + name
+		}
+		list = append(list, name+"="+vs.Spec.GetHosts()[0])
+	}
+	if f.MeshConfig != nil {
+		list = append(list, "mesh="+f.MeshConfig.Spec.GetTrustDomain())
+	}
+	slices.Sort(list)
+	return list
+}
+
+// running is a Source under test and what it has sent.
+type running struct {
+	*Source
+	t       *testing.T
+	decoder *fakeDecoder
+	logs    *syncBuffer
+	stop    func()
+
+	mu    sync.Mutex // guards all following fields
+	sent  []*mesh.Fragment
+	times []time.Time
+	again int           // fragments that were the one before
+	news  chan struct{} // closed and replaced at each fragment
+}
+
+// start runs a source until the test ends or stop is called.
+func start(t *testing.T, cfg Config) *running {
+	t.Helper()
+	r := &running{t: t, decoder: &fakeDecoder{}, logs: &syncBuffer{}, news: make(chan struct{})}
+	cfg.Decoder = r.decoder
+	cfg.Logger = slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Source = s
+	ctx, cancel := context.WithCancel(t.Context())
+	out := make(chan *mesh.Fragment)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx, out); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		close(out)
+	})
+	wg.Go(func() { r.collect(out) })
+	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	t.Cleanup(func() {
+		r.stop()
+		if t.Failed() {
+			t.Logf("log:\n%s", r.logs)
+		}
+	})
+	return r
+}
+
+func (r *running) collect(out <-chan *mesh.Fragment) {
+	for f := range out {
+		r.mu.Lock()
+		if n := len(r.sent); n > 0 && r.sent[n-1] == f {
+			r.again++
+		} else {
+			r.sent = append(r.sent, f)
+			r.times = append(r.times, time.Now())
+		}
+		close(r.news)
+		r.news = make(chan struct{})
+		r.mu.Unlock()
+	}
+}
+
+// history is all fragments so far, and what will be closed at the next.
+func (r *running) history() ([]*mesh.Fragment, <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.sent), r.news
+}
+
+func (r *running) allSent() []*mesh.Fragment {
+	list, _ := r.history()
+	return list
+}
+
+func (r *running) last() *mesh.Fragment {
+	list, _ := r.history()
+	if len(list) == 0 {
+		return nil
+	}
+	return list[len(list)-1]
+}
+
+const patience = 10 * time.Second
+
+// await waits until the source says exactly these objects.
+func (r *running) await(want ...string) *mesh.Fragment {
+	r.t.Helper()
+	slices.Sort(want)
+	if want == nil {
+		want = []string{}
+	}
+	deadline := time.After(patience)
+	for {
+		list, news := r.history()
+		var got []string
+		if len(list) > 0 {
+			f := list[len(list)-1]
+			if got = objects(f); slices.Equal(got, want) {
+				return f
+			}
+		}
+		select {
+		case <-news:
+		case <-deadline:
+			r.t.Fatalf("after %v (-want +got):\n%s", patience, cmp.Diff(want, got))
+		}
+	}
+}
+
+// stays checks that for a while nothing new is sent.
+func (r *running) stays(d time.Duration) {
+	r.t.Helper()
+	before := r.last()
+	deadline := time.After(d)
+	for {
+		_, news := r.history()
+		select {
+		case <-news:
+			if now := r.last(); now != before {
+				r.t.Fatalf("a fragment was sent: %v, was %v", objects(now), objects(before))
+			}
+		case <-deadline:
+			return
+		}
+	}
+}
+
+// awaitStatus waits until the status is as the function wants it.
+func (r *running) awaitStatus(what string, ok func(*Status) bool) *Status {
+	r.t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for {
+		if st := r.Status(); ok(st) {
+			return st
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			r.t.Fatalf("after %v the status is not %s: %+v", patience, what, r.Status())
+		}
+	}
+}
+
+// always checks all fragments so far for objects that must always be there.
+func (r *running) always(want ...string) {
+	r.t.Helper()
+	for i, f := range r.allSent() {
+		for _, o := range want {
+			if !slices.Contains(objects(f), o) {
+				r.t.Fatalf("fragment %d lacks %q: %v", i, o, objects(f))
+			}
+		}
+	}
+}
+
+func (r *running) hasFault(text string) bool {
+	return slices.ContainsFunc(r.Status().Faults, func(f Fault) bool { return strings.Contains(f.String(), text) })
+}
+
+// syncBuffer is a buffer for the logs of a running source.
+type syncBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// pause waits where the passing of time is what is tested.
+func pause(d time.Duration) { <-time.After(d) }
+
+// write writes files in place; content by path below dir.
+func write(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(files[name]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// replace puts a file in place by rename.
+func replace(t *testing.T, path, content string) {
+	t.Helper()
+	tmp := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
+	check(t, os.WriteFile(tmp, []byte(content), 0o600))
+	check(t, os.Rename(tmp, path))
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// treeOf writes files into a new directory.
+func treeOf(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	write(t, dir, files)
+	return dir
+}
+
+func atDir(dir string) Config { return Config{Roots: []Root{{Path: dir}}} }
+
+func numbered(n int, value string) (files map[string]string, want []string) {
+	files = map[string]string{}
+	for i := range n {
+		name := fmt.Sprintf("o%04d", i)
+		files[fmt.Sprintf("d%02d/%s.yaml", i%20, name)] = name + " " + value + "\n"
+		want = append(want, name+"="+value)
+	}
+	return files, want
+}

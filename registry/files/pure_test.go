@@ -1,0 +1,234 @@
+package files
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
+
+func TestBelieveAt(t *testing.T) {
+	t.Parallel()
+	at := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		change change
+		lossy  bool
+		want   time.Duration
+	}{
+		"in_place":              {want: stillFor},
+		"in_place_lossy":        {lossy: true, want: stillForLoss},
+		"renamed":               {change: change{placed: true}},
+		"renamed_lossy":         {change: change{placed: true}, lossy: true},
+		"gone":                  {change: change{gone: true}},
+		"gone_lossy":            {change: change{gone: true}, lossy: true, want: stillForLoss},
+		"gone_by_rename_lossy":  {change: change{gone: true, placed: true}, lossy: true, want: stillForLoss},
+		"at_rest_at_start":      {change: change{old: true}},
+		"at_rest_at_start_loss": {change: change{old: true}, lossy: true},
+	} {
+		c.change.since = at
+		if got := c.change.believeAt(c.lossy).Sub(at); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+		if c.change.readAt().After(c.change.believeAt(c.lossy)) {
+			t.Errorf("%s: believed before it is read", name)
+		}
+	}
+}
+
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	c := observe(nil, change{sig: sig{size: 1}, since: at(1)})
+	c = observe(c, change{sig: sig{size: 1}, since: at(2)})
+	if !c.since.Equal(at(1)) {
+		t.Error("it looks the same, but its rest began anew")
+	}
+	c = observe(c, change{sig: sig{size: 2}, since: at(3)})
+	if !c.since.Equal(at(3)) || !c.first.Equal(at(1)) {
+		t.Errorf("since %v, first %v", c.since, c.first)
+	}
+	c = observe(c, change{sig: sig{size: 2}, since: at(4), placed: true})
+	c = observe(c, change{sig: sig{size: 2}, since: at(5)})
+	if !c.placed {
+		t.Error("a second look made it forget the rename")
+	}
+	c = observe(c, change{sig: sig{size: 3}, since: at(6)})
+	if c.placed {
+		t.Error("it was written after the rename and is believed at once")
+	}
+	if c = observe(c, change{gone: true, since: at(7)}); !c.gone || !c.since.Equal(at(7)) {
+		t.Error("its absence was not noted")
+	}
+}
+
+func TestRacy(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		age          time.Duration
+		racy, atRest bool
+	}{
+		"just_now": {0, true, false}, "a_second": {time.Second, true, false},
+		"long_ago": {time.Minute, false, true}, "future": {-time.Hour, true, false},
+	} {
+		s := sig{mtime: 0, ctime: now.Add(-c.age).UnixNano()}
+		if racy(s, now) != c.racy || atRest(s, now) != c.atRest {
+			t.Errorf("%s: racy %v, at rest %v", name, racy(s, now), atRest(s, now))
+		}
+	}
+}
+
+func TestSendAt(t *testing.T) {
+	t.Parallel()
+	at := func(ms int) time.Time { return time.UnixMilli(int64(100_000 + ms)) }
+	for name, c := range map[string]struct {
+		urgent, writing bool
+		want            time.Time
+	}{
+		"rest": {false, false, at(50)}, "renamed": {true, true, at(50)}, "others_are_written": {false, true, at(1010)},
+	} {
+		if got := sendAt(at(0), at(10), c.urgent, c.writing); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestAssembleIsPure(t *testing.T) {
+	t.Parallel()
+	r := newRoot(Root{Path: "/r"}, 0, "/r", false)
+	mk := func(name, text string) *file {
+		b := newBlob([]byte(text))
+		return &file{path: "/r/" + name, root: r, v: judge(nil, b, r.decode(&fakeDecoder{}, "/r/"+name, b), time.Time{})}
+	}
+	list := []*file{mk("a.yaml", "z 1\nb/y 1\nx !"), mk("b.yaml", "a/y 1\nz 2\nz 3\nx 5")}
+	one, two := assemble("s", list), assemble("s", list)
+	if !equalFragments(one.fragment, two.fragment) || !slices.Equal(one.faults, two.faults) {
+		t.Error("equal files give different fragments")
+	}
+	if diff := cmp.Diff([]string{"a/y=1", "b/y=1", "x=5", "z=1"}, objects(one.fragment)); diff != "" {
+		t.Error(diff)
+	}
+	if !slices.IsSortedFunc(one.fragment.VirtualServices, func(a, b *mesh.VirtualService) int { return a.Compare(b.Key) }) {
+		t.Error("not sorted")
+	}
+	if len(one.faults) != 4 {
+		t.Errorf("faults: %v", one.faults)
+	}
+}
+
+func TestResolve(t *testing.T) {
+	t.Parallel()
+	dir, err := filepath.EvalSymlinks(treeOf(t, map[string]string{"real/x/f": ""}))
+	check(t, err)
+	link := func(target, name string) { t.Helper(); check(t, os.Symlink(target, filepath.Join(dir, name))) }
+	link("real", "a")
+	link(filepath.Join(dir, "a"), "b")
+	link("b/../real/x", "c")
+	link("loop2", "loop1")
+	link("loop1", "loop2")
+	link("nowhere/f", "dangling")
+	for path, want := range map[string]struct {
+		real string
+		hops []hop
+	}{
+		"real":     {"real", []hop{{dir, "real"}}},
+		"b/x":      {"real/x", []hop{{dir, "b"}, {dir, "a"}, {dir + "/real", "x"}}},
+		"c/f":      {"real/x/f", []hop{{dir, "c"}, {dir, "b"}, {dir, "a"}, {dir + "/real/x", "f"}}},
+		"missing":  {"", []hop{{dir, "missing"}}},
+		"dangling": {"", []hop{{dir, "dangling"}, {dir, "nowhere"}}},
+	} {
+		got, hops, err := resolve(filepath.Join(dir, path))
+		if (err != nil) != (want.real == "") || err == nil && got != filepath.Join(dir, want.real) {
+			t.Errorf("%s: %q, %v", path, got, err)
+		}
+		if diff := cmp.Diff(want.hops, hops, cmp.AllowUnexported(hop{})); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+	}
+	if _, hops, err := resolve(filepath.Join(dir, "loop1")); err == nil || len(hops) > maxLinks+1 {
+		t.Errorf("a loop gave %d hops and %v", len(hops), err)
+	}
+}
+
+func TestInbox(t *testing.T) {
+	t.Parallel()
+	b := newInbox()
+	b.put(map[hop]bool{{"/a", "x"}: true, {"/a", "y"}: true}, false)
+	b.put(map[hop]bool{{"/a", "x"}: false}, false)
+	if got := b.take(); got.lost || got.names[hop{"/a", "x"}] || !got.names[hop{"/a", "y"}] {
+		t.Errorf("got %+v", got)
+	}
+	many := map[hop]bool{}
+	for i := range maxBatch + 1 {
+		many[hop{"/a", strings.Repeat("x", i%10) + string(rune(i))}] = true
+	}
+	b.put(many, false)
+	b.put(map[hop]bool{{"/a", "x"}: false}, false)
+	if got := b.take(); !got.lost || len(got.names) > maxBatch {
+		t.Errorf("a flood gave %d names, lost %v", len(got.names), got.lost)
+	}
+	if got := b.take(); got.lost {
+		t.Error("the flood is told twice")
+	}
+}
+
+func TestParseRoot(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]Root{
+		"dir": {Path: "dir"}, "/a/b=ns": {Path: "/a/b", Namespaces: []string{"ns"}}, "a=x, y": {Path: "a", Namespaces: []string{"x", "y"}},
+		"": {}, "=x": {}, "a=": {}, "a=x,,y": {},
+	} {
+		got, err := ParseRoot(in)
+		if diff := cmp.Diff(want, got); diff != "" || (err != nil) != (want.Path == "") {
+			t.Errorf("%q: %v %s", in, err, diff)
+		}
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	good := Config{Decoder: &fakeDecoder{}, Logger: discard()}
+	for name, roots := range map[string][]Root{
+		"none": nil, "twice": {{Path: "a"}, {Path: "./a/"}}, "below": {{Path: "a/b"}, {Path: "a"}},
+	} {
+		cfg := good
+		cfg.Roots = roots
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	if _, err := New(Config{Roots: []Root{{Path: "a"}, {Path: "ab"}}}); err == nil || strings.Contains(err.Error(), "overlaps") {
+		t.Errorf("error: %v", err)
+	}
+}
+
+func FuzzParseShard(f *testing.F) {
+	s := store{f.TempDir()}
+	e := entry{Root: "/r", Rel: "a.yaml", Contents: [][]byte{[]byte("a 1")}, Kept: []entryKept{{Content: 0}}}
+	if err := s.save(0, []entry{e}); err != nil {
+		f.Fatal(err)
+	}
+	data, err := os.ReadFile(s.path(0))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte("sha256:\n[]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		list, err := parseShard(data)
+		if err != nil && list != nil {
+			t.Error("both a list and an error")
+		}
+		tr := newTree(Config{Decoder: &fakeDecoder{}, Logger: discard()}, []*root{newRoot(Root{Path: "/r"}, 0, "/r", false)})
+		tr.restore(list, time.Time{})
+	})
+}
