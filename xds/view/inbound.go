@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -29,7 +31,9 @@ type inboundPort struct {
 	endpoint     string
 	endpointPort uint32
 	operation    string
-	origins      []*mesh.Origin
+	// pool limits connections to the application; or nil.
+	pool    *networking.ConnectionPoolSettings
+	origins []*mesh.Origin
 }
 
 // inbound is what the proxy does for its application.
@@ -57,7 +61,7 @@ func newInbound(sc *scope) *inbound {
 	none := sc.proxy.Interception == InterceptNone
 	switch {
 	case sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0:
-		in.fromSidecar()
+		in.fromSidecar(targets)
 	case !none:
 		in.ports = targets
 	}
@@ -124,11 +128,16 @@ func (in *inbound) targets() []inboundPort {
 				continue
 			}
 			seen[n] = true
-			out = append(out, inboundPort{
+			port := inboundPort{
 				number: n, protocol: p.Protocol, bind: wildcard,
 				operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
 				origins:   []*mesh.Origin{f.svc.Origin, f.w.Origin},
-			})
+			}
+			if r := in.sc.inboundRule(f.svc.Hostname); r != nil {
+				port.pool = r.policyFor(p.Number, nil).GetConnectionPool()
+				port.origins = append(port.origins, r.origins...)
+			}
+			out = append(out, port)
 		}
 	}
 	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
@@ -136,7 +145,7 @@ func (in *inbound) targets() []inboundPort {
 }
 
 // fromSidecar reads the ingress listeners of the Sidecar.
-func (in *inbound) fromSidecar() {
+func (in *inbound) fromSidecar(targets []inboundPort) {
 	s := in.sc.sidecar
 	seen := map[uint32]bool{}
 	none := in.sc.proxy.Interception == InterceptNone
@@ -153,6 +162,12 @@ func (in *inbound) fromSidecar() {
 			continue
 		}
 		seen[p.number] = true
+		for _, t := range targets {
+			if t.number == p.number {
+				p.pool = t.pool
+			}
+		}
+		p.pool = cmp.Or(l.GetConnectionPool(), s.Spec.GetInboundConnectionPool(), p.pool)
 		if !in.endpoint(&p, l.GetDefaultEndpoint()) {
 			continue
 		}
@@ -214,6 +229,9 @@ func (in *inbound) clusters() []Part {
 			Protocol:     p.protocol,
 			Defaults:     in.sc.defaults,
 			BindLoopback: in.sc.proxy.Interception != InterceptNone && p.endpoint != localhost && p.endpoint != "::1" && !isUnix(p.endpoint),
+		}
+		if p.pool != nil {
+			c.Policy = &networking.TrafficPolicy{ConnectionPool: p.pool}
 		}
 		if p.endpoint != "" {
 			c.Discovery = DiscoverStatic

@@ -354,6 +354,15 @@ func (sc *scope) rule(host mesh.Hostname) *rule {
 	return r
 }
 
+// inboundRule is the DestinationRule for a service that the proxy itself
+// serves: those that select clients do not count.
+func (sc *scope) inboundRule(host mesh.Hostname) *rule {
+	if svc := sc.byHost[host]; svc != nil {
+		return sc.Index.rules.lookup(sc.namespace(), nil, host, svc.Namespace)
+	}
+	return nil
+}
+
 func lower(h string) mesh.Hostname { return mesh.Hostname(strings.ToLower(h)) }
 
 // parseProtocol reads a protocol as Sidecars write it; an unknown one is
