@@ -1,0 +1,102 @@
+package xds
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// Snapshots is where the state of the mesh comes from.
+type Snapshots interface {
+	// Snapshot is the newest, or nil before the first.
+	Snapshot() *mesh.Snapshot
+	// Subscribe gives a doorbell that rings after every new snapshot, until
+	// cancel is called.
+	Subscribe() (bell <-chan struct{}, cancel func())
+}
+
+// Admission knows who is at the other end of a stream.
+type Admission interface {
+	// Admit gives the authenticated peer of a gRPC context. Its error is logged and
+	// shown to operators, never to the peer.
+	Admit(ctx context.Context) (Peer, error)
+}
+
+// Peer is who is at the other end of a stream, and what it may claim to be.
+type Peer struct {
+	// Host is the name of the host, or of what else was authenticated.
+	Host string
+	ID   spiffeid.ID
+	// Pairs are the identities that its proxies may have.
+	Pairs []mesh.ServiceAccount
+	// Types are the types of proxy that it may run; empty means sidecars.
+	Types []view.ProxyType
+	// Until is when its certificate ends; zero means never.
+	Until time.Time
+	// Revoked is closed when the identity is revoked; nil means that it cannot be.
+	Revoked <-chan struct{}
+}
+
+// Health takes what agents report of their workloads on their streams. It is
+// called from the goroutines of streams and must not block.
+type Health interface {
+	// StreamOpened says that the agent of a workload is connected.
+	StreamOpened(stream uint64, account mesh.ServiceAccount, address string)
+	// Report is one observation of the workload by its agent.
+	Report(stream uint64, report mesh.HealthReport)
+	// StreamClosed says that nothing is known any more.
+	StreamClosed(stream uint64)
+}
+
+// What a Config's zero values mean.
+const (
+	DefaultMaxStreams  = 20_000
+	DefaultNodeTimeout = 10 * time.Second
+)
+
+// Config is what a Server needs.
+type Config struct {
+	Logger    *slog.Logger // must be non-nil
+	Snapshots Snapshots    // must be non-nil
+	Admission Admission    // must be non-nil
+
+	// Health may be nil: reports are only kept for status.
+	Health Health
+	// Registerer takes the metrics; nil means that none are published.
+	Registerer prometheus.Registerer
+	// MaxStreams bounds the streams; 0 means DefaultMaxStreams.
+	MaxStreams int
+	// NodeTimeout bounds the time until the first request; 0 means
+	// DefaultNodeTimeout.
+	NodeTimeout time.Duration
+	// GateTimeout is that of package stream; 0 means its default.
+	GateTimeout time.Duration
+	// AcceptUnenforced is that of view.Proxy, for every proxy.
+	AcceptUnenforced bool
+}
+
+func (c Config) check() (Config, error) {
+	var errs []error
+	for what, missing := range map[string]bool{"Logger": c.Logger == nil, "Snapshots": c.Snapshots == nil, "Admission": c.Admission == nil} {
+		if missing {
+			errs = append(errs, errors.New("config: "+what+" is missing"))
+		}
+	}
+	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
+	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
+	return c, errors.Join(errs...)
+}
+
+// reportTypes are the types by which an agent reports; they are never answered.
+func isReport(typeURL string) bool {
+	return typeURL == bootstrap.HealthType || typeURL == bootstrap.EnvoyStateType
+}

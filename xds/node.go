@@ -1,0 +1,130 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// errUnknownWorkload is wrapped where no workload of the mesh fits a node.
+var errUnknownWorkload = errors.New("no workload of the mesh fits")
+
+// claim is a node that was held against its peer: what of it may be believed
+// whatever the mesh looks like.
+type claim struct {
+	node    *bootstrap.Node
+	account mesh.ServiceAccount
+	pairs   []mesh.ServiceAccount
+}
+
+// checkClaim holds what a peer says of its proxy against what it may say.
+func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
+	types := p.Types
+	if len(types) == 0 {
+		types = []view.ProxyType{view.Sidecar}
+	}
+	if !slices.Contains(types, view.ProxyType(n.Type)) {
+		return nil, fmt.Errorf("the node claims to be a %s, and this identity may only be %v: make a token with --type %s", n.Type, types, n.Type)
+	}
+	account := mesh.ServiceAccount{Namespace: n.Namespace, Name: n.ServiceAccount}
+	if account.Name == "" {
+		var err error
+		if account, err = onlyPair(p, n.Namespace); err != nil {
+			return nil, err
+		}
+	}
+	if !slices.Contains(p.Pairs, account) {
+		return nil, fmt.Errorf("the node claims service account %q, and this identity is entitled to %s", account, pairList(p.Pairs))
+	}
+	return &claim{node: n, account: account, pairs: p.Pairs}, nil
+}
+
+// onlyPair is the account of a node that names none.
+func onlyPair(p Peer, namespace string) (mesh.ServiceAccount, error) {
+	var found []mesh.ServiceAccount
+	for _, a := range p.Pairs {
+		if a.Namespace == namespace {
+			found = append(found, a)
+		}
+	}
+	if len(found) != 1 {
+		return mesh.ServiceAccount{}, fmt.Errorf("the node names no service account, and this identity has %d in namespace %q", len(found), namespace)
+	}
+	return found[0], nil
+}
+
+func pairList(pairs []mesh.ServiceAccount) string {
+	words := make([]string, len(pairs))
+	for i, p := range pairs {
+		words[i] = p.String()
+	}
+	return strings.Join(words, ", ")
+}
+
+// workload finds what the mesh knows of the node: only what has the claimed
+// identity and the claimed address.
+func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
+	address := c.node.Address.String()
+	var found *mesh.Workload
+	others := 0
+	for _, w := range s.WorkloadsAt(address) {
+		if w.Namespace != c.account.Namespace || w.ServiceAccount != c.account.Name {
+			others++
+			continue
+		}
+		// One host may run several workloads of an identity: the node says which.
+		if found == nil || w.Name == c.node.WorkloadName || (w.Name == c.node.Name && found.Name != c.node.WorkloadName) {
+			found = w
+		}
+	}
+	switch {
+	case found != nil:
+		return found, nil
+	case others > 0:
+		return nil, fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, c.account)
+	default:
+		return nil, fmt.Errorf("%w: no WorkloadEntry has address %s; add one with serviceAccount %q in namespace %q",
+			errUnknownWorkload, address, c.account.Name, c.account.Namespace)
+	}
+}
+
+// proxy is the client of xDS: identity as proven, labels as the mesh has them.
+func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
+	n := c.node
+	p := view.Proxy{
+		ID:             n.ID(),
+		Type:           view.ProxyType(n.Type),
+		ServiceAccount: c.account,
+		Addresses:      []string{n.Address.String()},
+		Labels:         w.Labels,
+		Locality:       w.Locality,
+		Network:        w.Network,
+		Interception:   view.Interception(n.Interception),
+		EnvoyVersion:   view.Version(n.EnvoyVersion),
+	}
+	if p.Interception == "" {
+		p.Interception = view.InterceptRedirect
+	}
+	if p.Locality == (mesh.Locality{}) {
+		p.Locality = mesh.Locality(n.Locality)
+	}
+	for _, a := range n.Addresses {
+		if a != n.Address && c.owns(s, a) {
+			p.Addresses = append(p.Addresses, a.String())
+		}
+	}
+	return p
+}
+
+// owns reports whether a further address is the node's.
+func (c *claim) owns(s *mesh.Snapshot, a netip.Addr) bool {
+	return slices.ContainsFunc(s.WorkloadsAt(a.String()), func(w *mesh.Workload) bool {
+		return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
+	})
+}
