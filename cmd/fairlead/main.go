@@ -20,7 +20,7 @@ import (
 
 // Set by the linker (see the Makefile).
 var (
-	version = "unknown" //nolint:gochecknoglobals // the linker writes it
+	version = "unknown"
 	commit  = "unknown" //nolint:gochecknoglobals // the linker writes it
 )
 
@@ -74,6 +74,6 @@ each host with "fairlead token create", and start "fairlead agent --token TOKEN"
 	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
 	root.PersistentFlags().String("log-format", "text", "text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
-	root.AddCommand(newVersion())
+	root.AddCommand(newVersion(), newValidate(), newRender())
 	return root
 }

@@ -1,0 +1,179 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+type renderFlags struct {
+	configDirs       []string
+	meshConfig       string
+	workload         string
+	namespace        string
+	labels           []string
+	serviceAccount   string
+	ip               string
+	proxyType        string
+	interception     string
+	acceptUnenforced bool
+	output           string
+}
+
+func newRender() *cobra.Command {
+	var f renderFlags
+	cmd := &cobra.Command{
+		Use:   "render --config-dir DIR",
+		Short: "Show everything one proxy would get, without a server",
+		Long: `Shows everything one proxy would get, as the JSON of Envoy's /config_dump. The proxy is
+a workload of the manifests (--workload NAMESPACE/NAME), or described by --namespace,
+--labels, --service-account and --ip. Objects that are invalid or not in force are
+left out, as the server does, and told on standard error.
+
+Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
+		Example: "  fairlead render --config-dir mesh --workload shop/orders-v1\n" +
+			"  fairlead render --config-dir mesh --namespace shop --labels app=web --ip 10.0.0.7 --interception REDIRECT",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, f) },
+	}
+	flags := cmd.Flags()
+	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… ; may be repeated")
+	flags.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry that the proxy runs beside, NAMESPACE/NAME")
+	flags.StringVar(&f.namespace, "namespace", "default", "the proxy's namespace, without --workload")
+	flags.StringSliceVar(&f.labels, "labels", nil, "the proxy's labels, k=v,…, without --workload")
+	flags.StringVar(&f.serviceAccount, "service-account", "default", "the proxy's service account, without --workload")
+	flags.StringVar(&f.ip, "ip", "", "the proxy's address; needed without --workload")
+	flags.StringVar(&f.proxyType, "type", "sidecar", "sidecar or router")
+	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE")
+	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
+	outputFlag(cmd, &f.output)
+	return cmd
+}
+
+func render(cmd *cobra.Command, f renderFlags) error {
+	if len(f.configDirs) == 0 {
+		return errors.New("nothing to render: name a directory with --config-dir")
+	}
+	settings, faults, err := meshSettings(f.meshConfig)
+	if err != nil {
+		return err
+	}
+	t, err := readTree(cmd.InOrStdin(), f.configDirs)
+	if err != nil {
+		return err
+	}
+	faults = append(faults, t.Faults...)
+	for _, o := range t.objects() {
+		faults = append(faults, o.NotInForce...)
+	}
+	snapshot := t.snapshot(settings)
+	proxy, err := f.proxy(snapshot)
+	if err != nil {
+		return err
+	}
+	for _, fault := range faults {
+		if _, err := fmt.Fprintln(cmd.ErrOrStderr(), fault); err != nil {
+			return err
+		}
+	}
+	resources, err := resourcesOf(cmd, snapshot, proxy)
+	if err != nil {
+		return err
+	}
+	dump, err := envoy.ConfigDump(resources)
+	if err != nil {
+		return err
+	}
+	b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(dump)
+	if err != nil {
+		return fmt.Errorf("encoding the config dump: %w", err)
+	}
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(b)); err != nil {
+		return err
+	}
+	if manifest.HasErrors(faults) {
+		return errInvalid
+	}
+	return nil
+}
+
+// resourcesOf builds what the proxy gets and tells what people should know.
+func resourcesOf(cmd *cobra.Command, s *mesh.Snapshot, p view.Proxy) ([]envoy.Resource, error) {
+	var all []envoy.Resource
+	v := view.Build(s, p)
+	for _, part := range v.Parts {
+		resources, diagnostics := envoy.Build(part)
+		all = append(all, resources...)
+		for _, d := range diagnostics {
+			if _, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s: warning %s: %s\n", d.Origin, d.Key, d.Message); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return all, nil
+}
+
+// proxy is the one that the flags describe.
+func (f renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
+	p := view.Proxy{
+		Type: view.ProxyType(f.proxyType), Interception: view.Interception(strings.ToUpper(f.interception)),
+		AcceptUnenforced: f.acceptUnenforced,
+	}
+	if p.Type != view.Sidecar && p.Type != view.Router {
+		return p, fmt.Errorf("--type %q: choose sidecar or router", f.proxyType)
+	}
+	switch p.Interception {
+	case view.InterceptRedirect, view.InterceptTPROXY, view.InterceptNone:
+	default:
+		return p, fmt.Errorf("--interception %q: choose REDIRECT, TPROXY or NONE", f.interception)
+	}
+	if f.workload != "" {
+		return f.workloadProxy(p, s)
+	}
+	addr, err := netip.ParseAddr(f.ip)
+	if err != nil {
+		return p, fmt.Errorf("--ip %q is no address: write the proxy's own, such as 10.0.0.7, or name a workload with --workload", f.ip)
+	}
+	p.Addresses = []string{addr.String()}
+	p.ServiceAccount = mesh.ServiceAccount{Namespace: f.namespace, Name: f.serviceAccount}
+	p.Labels = map[string]string{}
+	for _, kv := range f.labels {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok {
+			return p, fmt.Errorf("--labels %q: write k=v", kv)
+		}
+		p.Labels[k] = v
+	}
+	p.ID = fmt.Sprintf("%s~%s~render.%s~%s.svc.cluster.local", p.Type, addr, f.namespace, f.namespace)
+	return p, nil
+}
+
+func (f renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy, error) {
+	ns, name, ok := strings.Cut(f.workload, "/")
+	if !ok {
+		return p, fmt.Errorf("--workload %q: write NAMESPACE/NAME", f.workload)
+	}
+	var names []string
+	for _, w := range s.WorkloadsIn(ns) {
+		if w.Name != name {
+			names = append(names, w.Name)
+			continue
+		}
+		p.Addresses = []string{w.Address}
+		p.ServiceAccount = mesh.ServiceAccount{Namespace: ns, Name: w.ServiceAccount}
+		p.Labels, p.Locality, p.Network = w.Labels, w.Locality, w.Network
+		p.ID = fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", p.Type, w.Address, name, ns, ns)
+		return p, nil
+	}
+	return p, fmt.Errorf("--workload %q: the manifests have no such WorkloadEntry in namespace %q%s", f.workload, ns, didYouMean(name, names))
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+// finding is one entry of `-o json`.
+type finding struct {
+	File      string `json:"file"`
+	Line      int    `json:"line"`
+	Column    int    `json:"column"`
+	Code      string `json:"code"`
+	Severity  string `json:"severity"`
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Field     string `json:"field,omitempty"`
+	Message   string `json:"message"`
+}
+
+func findingOf(f manifest.Fault) finding {
+	return finding{
+		File: f.Origin.Path, Line: f.Origin.Line, Column: f.Origin.Column, Code: string(f.Code), Severity: string(f.Severity),
+		Kind: string(f.Key.Kind), Namespace: f.Key.Namespace, Name: f.Key.Name, Field: f.Field, Message: f.Message,
+	}
+}
+
+func newValidate() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "validate PATH…",
+		Short: "Judge each object alone, as Istio's admission would",
+		Long: `Judges each object alone: the verdict of Istio's webhook, of its CRD schemas and of
+Kubernetes' rules for metadata together. PATH is a file, a directory, or - for
+standard input. Every fault is told with its line, column and field.
+
+"fairlead analyze" does this and then looks at the mesh as a whole.
+
+Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.`,
+		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			t, err := readTree(cmd.InOrStdin(), args)
+			if err != nil {
+				return err
+			}
+			findings := make([]finding, 0, len(t.Faults))
+			for _, f := range t.Faults {
+				findings = append(findings, findingOf(f))
+			}
+			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
+				return err
+			}
+			if manifest.HasErrors(t.Faults) {
+				return errInvalid
+			}
+			return nil
+		},
+	}
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+// report writes findings, and in text a last line that counts.
+func report(w io.Writer, output string, findings []finding, objects int) error {
+	if output == "json" {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(findings)
+	}
+	count := map[string]int{}
+	for _, f := range findings {
+		count[f.Severity]++
+		if _, err := fmt.Fprintln(w, f); err != nil {
+			return err
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s: %s, %s\n", plural(objects, "object"), plural(count["error"], "error"), plural(count["warning"], "warning"))
+	return err
+}
+
+// String is path:line:column: severity [code] Kind namespace/name field: message.
+func (f finding) String() string {
+	s := fmt.Sprintf("%s:%d:%d: %s [%s]", f.File, f.Line, f.Column, f.Severity, f.Code)
+	if f.Kind != "" {
+		s += " " + f.Kind
+	}
+	if f.Name != "" {
+		s += " " + f.Namespace + "/" + f.Name
+	}
+	if f.Field != "" {
+		s += " " + f.Field
+	}
+	return s + ": " + f.Message
+}
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
