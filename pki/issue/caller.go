@@ -207,18 +207,18 @@ func callOf(ctx context.Context) call {
 	return c
 }
 
-// limitKey is what requests are counted by: the identity, because many hosts can
-// share an address, and for those without one the address. The handshake has
-// checked the certificate, so nobody can use up the share of another.
-func (c call) limitKey() string {
+// allow counts a request by the identity, because many hosts can share an
+// address, and for those without one by the address. The handshake has checked
+// the certificate, so nobody can use up the share of another.
+func (s *Service) allow(c call, now time.Time) bool {
 	if len(c.chain) > 0 {
-		return "id " + c.id
+		return s.known.allow(c.id, now)
 	}
 	host, _, err := net.SplitHostPort(c.addr)
 	if err != nil {
 		host = c.addr
 	}
-	return "addr " + host
+	return s.strangers.allow(host, now)
 }
 
 func bearerOf(ctx context.Context) (string, bool) {

@@ -66,9 +66,11 @@ type Service struct {
 	entitlements Entitlements
 	logger       *slog.Logger
 	renewExpired time.Duration
-	limiter      *limiter
-	metrics      *metrics
-	refusals     refusals
+	// Strangers are counted apart: they cannot take the places of hosts.
+	strangers *limiter
+	known     *limiter
+	metrics   *metrics
+	refusals  refusals
 }
 
 // New makes the service. It serves nobody before Register.
@@ -85,7 +87,8 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, limiter: newLimiter(cfg.Rate, cfg.Burst), metrics: m,
+		renewExpired: cfg.RenewExpired, metrics: m,
+		strangers: newLimiter(cfg.Rate, cfg.Burst), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }
 
@@ -119,7 +122,7 @@ func (s *Service) CreateCertificate(
 	now := time.Now()
 	s.metrics.csr.Inc()
 	call := callOf(ctx)
-	if !s.limiter.allow(call.limitKey(), now) {
+	if !s.allow(call, now) {
 		return nil, s.refuse(call, now, errors.New("more requests than the rate allows"), errRate())
 	}
 	key, err := profile.ParseCSR([]byte(req.GetCsr()))
@@ -229,7 +232,6 @@ func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
 	s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
 	return answer
 }
-
 
 func clip(s string) string {
 	const limit = 200
