@@ -249,31 +249,32 @@ func (d *decoder) bound(o *Object, r *reporter) {
 // webhook's rules about what the schema left standing.
 func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 	set := schemas()
-	before := len(r.faults)
-	for _, p := range set.Validate(o.root, set.Lookup(gvk)) {
+	problems := set.Validate(o.root, set.Lookup(gvk))
+	unusable := map[string]bool{}
+	for _, p := range problems {
 		r.add(schemaCode(p.Code), p.Pos, p.Path, p.Message)
+		if p.Unusable {
+			unusable[p.Path] = true
+		}
 	}
-	skip := pathsOf(r.faults[before:])
-	if skip["spec"] {
+	if unusable["spec"] {
 		return
 	}
 	o.Spec = newSpec(mesh.Kind(gvk.Kind))
 	if spec := o.root.Get("spec"); spec != nil {
-		f := filler{report: r.add, skip: skip}
+		f := filler{skip: unusable, report: func(code Code, pos tree.Position, field, message string) {
+			r.add(code, pos, field, message)
+			problems = append(problems, schema.Problem{Path: field, Unusable: true})
+		}}
 		f.message(o.Spec.ProtoReflect(), spec, "spec")
 	}
 	rules := webhook.Validate(webhook.Object{
 		Kind: gvk.Kind, Namespace: o.Meta.Namespace, Name: o.Meta.Name,
 		Labels: o.Meta.Labels, Annotations: o.Meta.Annotations, Spec: o.Spec,
 	})
-	known := r.faults[before:]
-	broken := make([]string, 0, len(known))
-	for _, f := range known {
-		broken = append(broken, f.Field)
-	}
 	for _, rule := range rules {
-		if slices.ContainsFunc(broken, func(path string) bool { return related(path, rule.Path) }) {
-			continue // it may be a consequence of what was left out
+		if slices.ContainsFunc(problems, func(p schema.Problem) bool { return follows(rule.Path, p) }) {
+			continue
 		}
 		r.add(CodeWebhook, o.root.Nearest(rule.Path), rule.Path, rule.Message)
 		if rule.Warning {
@@ -282,9 +283,25 @@ func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 	}
 }
 
-// related reports whether one path is the other's or lies in it.
-func related(a, b string) bool { return within(a, b) || within(b, a) }
+// follows reports whether a rule that is broken at a path may be so only
+// because of a problem that is reported already: it says the same of the same
+// object, or speaks of a value that had to be left out, of something in it, or
+// of the object it is missing from.
+func follows(path string, p schema.Problem) bool {
+	if within(p.Path, path) {
+		return p.Unusable || p.Code == schema.Missing || p.Path == path
+	}
+	if !within(path, p.Path) {
+		return false
+	}
+	if p.Unusable || p.Code == schema.Missing {
+		return true
+	}
+	rest := strings.TrimLeft(path[len(p.Path):], ".")
+	return !strings.ContainsAny(rest, ".[")
+}
 
+// within reports whether one path is the other or lies in it.
 func within(inner, outer string) bool {
 	rest, ok := strings.CutPrefix(inner, outer)
 	return ok && (rest == "" || outer == "" || rest[0] == '.' || rest[0] == '[')

@@ -339,14 +339,5 @@ func jsonValue(n *tree.Node) *structpb.Value {
 	return structpb.NewNullValue()
 }
 
-// pathsOf is the set of the fields that faults are about.
-func pathsOf(faults []Fault) map[string]bool {
-	paths := make(map[string]bool, len(faults))
-	for _, f := range faults {
-		paths[f.Field] = true
-	}
-	return paths
-}
-
 // sortedKeys are the keys of a map in order.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

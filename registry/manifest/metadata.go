@@ -3,9 +3,11 @@ package manifest
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -221,6 +223,28 @@ func (m *metaReader) rest() {
 		}
 	}
 	m.list("managedFields")
+	m.unknown()
+}
+
+// unknown warns of fields that metadata does not have. Kubernetes drops them
+// silently, and a misspelt namespace puts an object somewhere else.
+func (m *metaReader) unknown() {
+	names := []string{
+		"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers",
+		"generateName", "generation", "labels", "managedFields", "name", "namespace", "ownerReferences",
+		"resourceVersion", "selfLink", "uid",
+	}
+	for _, f := range m.n.Fields {
+		if slices.Contains(names, f.Key) {
+			continue
+		}
+		message := fmt.Sprintf("metadata has no field %q, so it is ignored", f.Key)
+		if near := schema.Near(f.Key, names); near != "" {
+			message += fmt.Sprintf("; did you mean %q?", near)
+		}
+		m.r.add(CodeUnknownField, f.KeyPos, tree.Join("metadata", f.Key), message)
+		m.r.faults[len(m.r.faults)-1].Severity = Warning
+	}
 }
 
 func (m *metaReader) list(name string) *tree.Node {

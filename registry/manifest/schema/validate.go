@@ -41,6 +41,9 @@ type Problem struct {
 	Path    string
 	Pos     tree.Position
 	Message string
+	// Unusable reports that nothing can be made of the value; otherwise the
+	// problem is with an object or list whose parts may well be right.
+	Unusable bool
 }
 
 // Validate judges a whole document. It reports every problem; where a value is
@@ -60,8 +63,11 @@ type walk struct {
 	trial bool
 }
 
-func (w *walk) add(code Code, pos tree.Position, path, format string, args ...any) {
-	w.problems = append(w.problems, Problem{Code: code, Path: path, Pos: pos, Message: fmt.Sprintf(format, args...)})
+func (w *walk) add(code Code, n *tree.Node, path, format string, args ...any) {
+	w.problems = append(w.problems, Problem{
+		Code: code, Path: path, Pos: n.Pos, Message: fmt.Sprintf(format, args...),
+		Unusable: code == WrongType || n.Kind != tree.Map && n.Kind != tree.List,
+	})
 }
 
 func (w *walk) value(n *tree.Node, s *Schema, path string, root bool) {
@@ -109,7 +115,7 @@ func (w *walk) typed(n *tree.Node, s *Schema, path string) bool {
 		ok = n.Kind == kindOf(s.Type)
 	}
 	if !ok {
-		w.add(WrongType, n.Pos, path, "%s", typeMessage(n, s))
+		w.add(WrongType, n, path, "%s", typeMessage(n, s))
 	}
 	return ok
 }
@@ -144,49 +150,49 @@ func (w *walk) enum(n *tree.Node, s *Schema, path string) {
 		names = append(names, name)
 	}
 	if n.Kind != tree.String {
-		w.add(NotAllowed, n.Pos, path, "must be one of %s", strings.Join(names, ", "))
+		w.add(NotAllowed, n, path, "must be one of %s", strings.Join(names, ", "))
 		return
 	}
-	w.add(NotAllowed, n.Pos, path, "%q is not one of its values; %s", n.Text, choose(n.Text, names))
+	w.add(NotAllowed, n, path, "%q is not one of its values; %s", n.Text, choose(n.Text, names))
 }
 
 func (w *walk) text(n *tree.Node, s *Schema, path string) {
 	length := utf8.RuneCountInString(n.Text)
 	switch {
 	case s.MaxLength != nil && length > *s.MaxLength:
-		w.add(OutOfBounds, n.Pos, path, "has %d characters; at most %d are allowed", length, *s.MaxLength)
+		w.add(OutOfBounds, n, path, "has %d characters; at most %d are allowed", length, *s.MaxLength)
 	case s.MinLength != nil && length < *s.MinLength:
 		if length == 0 {
-			w.add(OutOfBounds, n.Pos, path, "must not be empty")
+			w.add(OutOfBounds, n, path, "must not be empty")
 		} else {
-			w.add(OutOfBounds, n.Pos, path, "has %d characters; at least %d are needed", length, *s.MinLength)
+			w.add(OutOfBounds, n, path, "has %d characters; at least %d are needed", length, *s.MinLength)
 		}
 	case s.pattern != nil && !s.pattern.MatchString(n.Text):
-		w.add(BadFormat, n.Pos, path, "%q does not match the pattern %s", n.Text, s.Pattern)
+		w.add(BadFormat, n, path, "%q does not match the pattern %s", n.Text, s.Pattern)
 	case !formatOK(s.Format, n.Text):
-		w.add(BadFormat, n.Pos, path, "%q is not %s", n.Text, formatNames(s.Format))
+		w.add(BadFormat, n, path, "%q is not %s", n.Text, formatNames(s.Format))
 	}
 }
 
 func (w *walk) number(n *tree.Node, s *Schema, path string) {
 	switch {
 	case s.Type == "integer" && s.Format == "int32" && (n.Float < math.MinInt32 || n.Float > math.MaxInt32):
-		w.add(OutOfBounds, n.Pos, path, "%s does not fit a 32-bit integer", n.Text)
+		w.add(OutOfBounds, n, path, "%s does not fit a 32-bit integer", n.Text)
 	case s.Type == "integer" && math.Abs(n.Float) >= 1<<63:
-		w.add(OutOfBounds, n.Pos, path, "%s does not fit a 64-bit integer", n.Text)
+		w.add(OutOfBounds, n, path, "%s does not fit a 64-bit integer", n.Text)
 	case s.Maximum != nil && n.Float > *s.Maximum:
-		w.add(OutOfBounds, n.Pos, path, "%s is too large; at most %v is allowed", n.Text, fmtNumber(*s.Maximum))
+		w.add(OutOfBounds, n, path, "%s is too large; at most %v is allowed", n.Text, fmtNumber(*s.Maximum))
 	case s.Minimum != nil && n.Float < *s.Minimum:
-		w.add(OutOfBounds, n.Pos, path, "%s is too small; at least %v is needed", n.Text, fmtNumber(*s.Minimum))
+		w.add(OutOfBounds, n, path, "%s is too small; at least %v is needed", n.Text, fmtNumber(*s.Minimum))
 	}
 }
 
 func (w *walk) list(n *tree.Node, s *Schema, path string) {
 	if s.MaxItems != nil && len(n.Items) > *s.MaxItems {
-		w.add(OutOfBounds, n.Pos, path, "has %d items; at most %d are allowed", len(n.Items), *s.MaxItems)
+		w.add(OutOfBounds, n, path, "has %d items; at most %d are allowed", len(n.Items), *s.MaxItems)
 	}
 	if s.MinItems != nil && len(n.Items) < *s.MinItems {
-		w.add(OutOfBounds, n.Pos, path, "has %d items; at least %d needed", len(n.Items), *s.MinItems)
+		w.add(OutOfBounds, n, path, "has %d items; at least %d needed", len(n.Items), *s.MinItems)
 	}
 	if s.Items != nil {
 		for i, item := range n.Items {
@@ -211,7 +217,7 @@ func (w *walk) keyed(n *tree.Node, s *Schema, path string) {
 		}
 		text := strings.Join(key, ", ")
 		if first, dup := seen[text]; dup {
-			w.add(DuplicateItem, item.Pos, fmt.Sprintf("%s[%d]", path, i),
+			w.add(DuplicateItem, item, fmt.Sprintf("%s[%d]", path, i),
 				"{%s} is in the list already, as item %d; %s must be unique", text, first, strings.Join(s.ListMapKeys, " and "))
 			continue
 		}
@@ -221,10 +227,10 @@ func (w *walk) keyed(n *tree.Node, s *Schema, path string) {
 
 func (w *walk) object(n *tree.Node, s *Schema, path string, root bool) {
 	if s.MaxProperties != nil && len(n.Fields) > *s.MaxProperties {
-		w.add(OutOfBounds, n.Pos, path, "has %d entries; at most %d are allowed", len(n.Fields), *s.MaxProperties)
+		w.add(OutOfBounds, n, path, "has %d entries; at most %d are allowed", len(n.Fields), *s.MaxProperties)
 	}
 	if s.MinProperties != nil && len(n.Fields) < *s.MinProperties {
-		w.add(OutOfBounds, n.Pos, path, "has %d entries; at least %d needed", len(n.Fields), *s.MinProperties)
+		w.add(OutOfBounds, n, path, "has %d entries; at least %d needed", len(n.Fields), *s.MinProperties)
 	}
 	for _, f := range n.Fields {
 		at := tree.Join(path, f.Key)
@@ -240,7 +246,7 @@ func (w *walk) object(n *tree.Node, s *Schema, path string, root bool) {
 	}
 	for _, name := range s.Required {
 		if n.Field(name) == nil {
-			w.add(Missing, n.Pos, tree.Join(path, name), "%s is required", name)
+			w.add(Missing, n, tree.Join(path, name), "%s is required", name)
 		}
 	}
 }
@@ -263,7 +269,10 @@ func (w *walk) unknown(f tree.Field, s *Schema, path string, root bool) {
 	if path == "" {
 		where = "an object has no field"
 	}
-	w.add(UnknownField, f.KeyPos, tree.Join(path, f.Key), "%s %q here; %s", where, f.Key, choose(f.Key, names))
+	w.problems = append(w.problems, Problem{
+		Code: UnknownField, Path: tree.Join(path, f.Key), Pos: f.KeyPos, Unusable: true,
+		Message: fmt.Sprintf("%s %q here; %s", where, f.Key, choose(f.Key, names)),
+	})
 }
 
 // combined judges allOf, anyOf, oneOf and not.
@@ -272,7 +281,7 @@ func (w *walk) combined(n *tree.Node, s *Schema, path string) {
 		w.value(n, all.valuesOnly(), path, false)
 	}
 	if len(s.AnyOf) > 0 && !slices.ContainsFunc(s.AnyOf, func(b *Schema) bool { return w.fits(n, b) }) {
-		w.add(OneOf, n.Pos, path, "must have %s", alternatives(s.AnyOf, "or"))
+		w.add(OneOf, n, path, "must have %s", alternatives(s.AnyOf, "or"))
 	}
 	if len(s.OneOf) > 0 {
 		fitting := 0
@@ -282,11 +291,11 @@ func (w *walk) combined(n *tree.Node, s *Schema, path string) {
 			}
 		}
 		if fitting != 1 {
-			w.add(OneOf, n.Pos, path, "%s", oneOfMessage(n, s.OneOf, fitting))
+			w.add(OneOf, n, path, "%s", oneOfMessage(n, s.OneOf, fitting))
 		}
 	}
 	if s.Not != nil && w.fits(n, s.Not) {
-		w.add(OneOf, n.Pos, path, "must not have %s", alternatives([]*Schema{s.Not}, "or"))
+		w.add(OneOf, n, path, "must not have %s", alternatives([]*Schema{s.Not}, "or"))
 	}
 }
 
@@ -323,6 +332,6 @@ func (w *walk) rules(n *tree.Node, s *Schema, path string) {
 		case message == "":
 			message = "breaks the rule " + strings.TrimSpace(r.Rule)
 		}
-		w.add(RuleBroken, n.Pos, path, "%s", ruleMessage(n, message))
+		w.add(RuleBroken, n, path, "%s", ruleMessage(n, message))
 	}
 }

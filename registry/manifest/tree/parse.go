@@ -242,6 +242,7 @@ func (b *builder) build(n *yaml.Node, path string) *Node {
 		delete(b.open, n)
 	case yaml.ScalarNode:
 		b.scalar(n, out, path)
+		b.finite(n, out, path)
 	case yaml.DocumentNode:
 	}
 	return out
@@ -284,6 +285,10 @@ func (b *builder) scalar(n *yaml.Node, out *Node, path string) {
 		out.Plain = true
 		out.resolvePlain()
 	}
+}
+
+// finite reports a number that JSON has no form for. As a key it is only text.
+func (b *builder) finite(n *yaml.Node, out *Node, path string) {
 	if out.Kind == Float && (math.IsNaN(out.Float) || math.IsInf(out.Float, 0)) {
 		b.problem(Value, n, path, "%s cannot be written in JSON, so it is not a number here", n.Value)
 	}
@@ -297,7 +302,7 @@ func (b *builder) fields(n *yaml.Node, out *Node, path string) {
 			b.merge(value, out, path, seen)
 			continue
 		}
-		k := b.build(key, path)
+		k := b.key(key, path)
 		name, ok := k.key()
 		if !ok {
 			b.problem(Value, key, path, "a key must be text, not %s", k.Kind)
@@ -305,6 +310,15 @@ func (b *builder) fields(n *yaml.Node, out *Node, path string) {
 		}
 		b.add(out, Field{Key: name, KeyPos: b.pos(key)}, path, seen, func(at string) *Node { return b.build(value, at) })
 	}
+}
+
+func (b *builder) key(n *yaml.Node, path string) *Node {
+	if n.Kind != yaml.ScalarNode {
+		return b.build(n, path)
+	}
+	k := &Node{Pos: b.pos(n)}
+	b.scalar(n, k, path)
+	return k
 }
 
 // add puts a field into a map unless its key is there already.

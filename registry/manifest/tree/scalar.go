@@ -110,16 +110,28 @@ func (n *Node) key() (string, bool) {
 		return n.Text, true
 	case Bool:
 		return strconv.FormatBool(n.Bool), true
-	case Int:
-		return strconv.FormatInt(n.Int, 10), true
-	case Float:
-		if math.IsInf(n.Float, 0) || math.IsNaN(n.Float) {
-			return strings.ToLower(strings.TrimPrefix(n.Text, "+")), true
-		}
-		return strconv.FormatFloat(n.Float, 'g', -1, 32), true
+	case Int, Float:
+		return n.numberKey()
 	case Null, List, Map:
 		return "", false
 	default:
 		return "", false
 	}
+}
+
+// numberKey is the text of a number as a key. Istio's reader keeps apart here
+// what was written as an integer and what as a float, and has no text for an
+// integer that does not fit 64 bits.
+func (n *Node) numberKey() (string, bool) {
+	digits := strings.ReplaceAll(n.Text, "_", "")
+	if i, err := strconv.ParseInt(digits, 0, 64); err == nil {
+		return strconv.FormatInt(i, 10), true
+	}
+	if _, err := strconv.ParseUint(digits, 0, 64); err == nil {
+		return "", false
+	}
+	if math.IsInf(n.Float, 0) || math.IsNaN(n.Float) {
+		return strings.ToLower(strings.TrimPrefix(n.Text, "+")), true
+	}
+	return strconv.FormatFloat(n.Float, 'g', -1, 32), true
 }
