@@ -45,6 +45,7 @@ type fixture struct {
 
 // meshFor is the manifests of the two hosts.
 const fixtureManifests = `
+apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: orders, namespace: shop}
 spec:
@@ -57,10 +58,12 @@ spec:
   - {number: TCPPORT, name: tcp, protocol: TCP}
   workloadSelector: {labels: {app: orders}}
 ---
+apiVersion: networking.istio.io/v1
 kind: WorkloadEntry
 metadata: {name: orders, namespace: shop}
 spec: {address: 127.0.0.12, labels: {app: orders}, serviceAccount: orders}
 ---
+apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: orders, namespace: shop}
 spec:
@@ -71,6 +74,7 @@ spec:
   - {port: {number: TCPPORT, name: tcp, protocol: TCP}, bind: 127.0.0.12, defaultEndpoint: "127.0.0.1:LINES"}
   egress: [{hosts: ["~/*"]}]
 ---
+apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: web, namespace: shop}
 spec:
@@ -244,7 +248,7 @@ func TestMeshTraffic(t *testing.T) {
 	for _, mode := range []string{"PERMISSIVE", "STRICT", "DISABLE"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
-			f := newFixture(t, "---\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: "+mode+"}}\n")
+			f := newFixture(t, "---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: "+mode+"}}\n")
 			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 			defer cancel()
 			f.throughMesh(ctx, t, mode)
@@ -381,7 +385,7 @@ func (r *helloRecorder) Close() error                     { return nil }
 // in, over HTTP, gRPC and TCP.
 func TestUnenforcedDenies(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "---\nkind: AuthorizationPolicy\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}}\n")
+	f := newFixture(t, "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}}\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	envoytest.Eventually(t, 10*time.Second, func() error {
