@@ -286,7 +286,7 @@ func (c *conn) events() {
 			log.Warn("nack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "err", e.Reason)
 		case stream.EventRejected:
 			log.Warn("resource rejected by a proxy; it keeps the last one that it took", "proxy", c.nodeID, "type_url", t,
-				"name", e.Name, "version", e.Version, "generation", e.Generation, "origins", originsOf(c.class, e.Type, e.Name), "err", e.Reason)
+				"name", e.Name, "version", e.Version, "generation", e.Generation, "origins", c.origins(e.Type)[e.Name], "err", e.Reason)
 		case stream.EventGateTimeout:
 			log.Warn("proxy did not answer in time; going on without", "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
 		case stream.EventStale:
@@ -323,25 +323,31 @@ func (c *conn) settle() {
 	c.settling, c.reported = false, standing
 }
 
-// sent lists what the proxy has of a type, with where it comes from.
-func (c *conn) sent(t stream.TypeURL) []ResourceStatus {
-	origins := map[string][]*mesh.Origin{}
-	if c.class != nil {
-		for _, p := range c.class.parts {
-			for _, r := range p.resources {
-				if r.TypeURL == string(t) {
-					origins[r.Name] = r.Origins
-				}
+// origins are where the resources of a type come from, by name.
+func (c *conn) origins(t stream.TypeURL) map[string][]string {
+	if c.class == nil {
+		return nil
+	}
+	out := map[string][]string{}
+	for _, p := range c.class.parts {
+		for _, r := range p.resources {
+			if r.TypeURL != string(t) {
+				continue
+			}
+			for _, o := range r.Origins {
+				out[r.Name] = append(out[r.Name], o.String())
 			}
 		}
 	}
+	return out
+}
+
+// sent lists what the proxy has of a type, with where it comes from.
+func (c *conn) sent(t stream.TypeURL) []ResourceStatus {
+	origins := c.origins(t)
 	var out []ResourceStatus
 	for _, r := range c.core.Sent(t) {
-		row := ResourceStatus{Type: t, Sent: r, Accepted: r.Version == r.Wanted && !r.Unknown}
-		for _, o := range origins[r.Name] {
-			row.Origins = append(row.Origins, o.String())
-		}
-		out = append(out, row)
+		out = append(out, ResourceStatus{Type: t, Sent: r, Accepted: r.Version == r.Wanted && !r.Unknown, Origins: origins[r.Name]})
 	}
 	return out
 }

@@ -205,10 +205,10 @@ func changedObjects(changes []mesh.Change) []string {
 	const most = 4
 	var out []string
 	for _, c := range changes {
-		where := c.Origin.String()
-		if c.Origin != nil && c.Origin.Path != "" {
-			where = c.Origin.Path
+		if c.Origin == nil {
+			continue
 		}
+		where := c.Origin.Path
 		if slices.Contains(out, where) {
 			continue
 		}

@@ -39,8 +39,9 @@ type ProxyStatus struct {
 	// Encryption is what the proxy demands of traffic for its application.
 	Encryption Encryption
 
-	// Generation is that of the snapshot whose content the proxy shall have.
-	Generation uint64
+	// Snapshot is the newest snapshot that was looked at for this proxy, Generation
+	// the one that last changed something for it.
+	Snapshot, Generation uint64
 	// Partial means that what the proxy runs is not known in full, after a
 	// refusal.
 	Partial bool
@@ -65,6 +66,9 @@ func (c *conn) publish() *ProxyStatus {
 	}
 	if g := c.core.Target(); g != nil {
 		st.Generation = g.Number
+	}
+	if c.seen != nil {
+		st.Snapshot = c.seen.Generation
 	}
 	switch {
 	case c.gone:
@@ -143,26 +147,6 @@ func (s *Server) Sent(ctx context.Context, proxy string) ([]ResourceStatus, erro
 		out = append(out, <-q.answer...)
 	}
 	return out, nil
-}
-
-// originsOf are the objects that a resource was made from.
-func originsOf(c *class, t stream.TypeURL, name string) []string {
-	if c == nil {
-		return nil
-	}
-	for _, p := range c.parts {
-		for _, r := range p.resources {
-			if r.Name != name || r.TypeURL != string(t) {
-				continue
-			}
-			var out []string
-			for _, o := range r.Origins {
-				out = append(out, o.String())
-			}
-			return out
-		}
-	}
-	return nil
 }
 
 // Refusal is a peer that was not let in.

@@ -1,0 +1,374 @@
+package xds
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeMesh is the registry: a snapshot, and who wants to hear of new ones.
+type fakeMesh struct {
+	current atomic.Pointer[mesh.Snapshot]
+	mu      sync.Mutex // guards bells
+	bells   []chan struct{}
+}
+
+func (f *fakeMesh) Snapshot() *mesh.Snapshot { return f.current.Load() }
+
+func (f *fakeMesh) Subscribe() (bell <-chan struct{}, cancel func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := make(chan struct{}, 1)
+	f.bells = append(f.bells, b)
+	return b, func() {}
+}
+
+func (f *fakeMesh) publish(s *mesh.Snapshot) {
+	f.current.Store(s)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, b := range f.bells {
+		select {
+		case b <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// objects is a mesh to be: services with one port each, and workloads.
+type objects struct {
+	services  []*mesh.Service
+	workloads []*mesh.Workload
+}
+
+func meta(kind mesh.Kind, name string, content ...any) mesh.Meta {
+	return mesh.Meta{
+		Key:    mesh.Key{Kind: kind, Namespace: "shop", Name: name},
+		Hash:   sha256.Sum256(fmt.Append(nil, kind, name, content)),
+		Origin: &mesh.Origin{Source: "files", Path: name + ".yaml", Line: 1, Column: 1},
+	}
+}
+
+// workload adds WorkloadEntry name with the service account of that name.
+func (o *objects) workload(name, address string, labels map[string]string) *objects {
+	if labels == nil {
+		labels = map[string]string{"app": name}
+	}
+	w := &mesh.Workload{Meta: meta(mesh.KindWorkloadEntry, name, address, labels), Address: address, ServiceAccount: name}
+	w.Labels = labels
+	o.workloads = append(o.workloads, w)
+	return o
+}
+
+// service adds name.mesh on a port, served by the workloads with the label app=name.
+func (o *objects) service(name string, port uint32) *objects {
+	o.services = append(o.services, &mesh.Service{
+		Meta: meta(mesh.KindServiceEntry, name, port), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+		Ports:    []mesh.Port{{Name: "http", Number: port, Protocol: mesh.HTTP}},
+		Selector: map[string]string{"app": name},
+	})
+	return o
+}
+
+func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
+	spec := &meshconfig.MeshConfig{
+		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(true),
+		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
+	}
+	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
+		Source: "files", Services: o.services, Workloads: o.workloads,
+	}})
+}
+
+// shop is a mesh of two workloads.
+func shop() *objects {
+	return new(objects).workload("orders", "127.0.0.12", nil).workload("web", "127.0.0.11", nil).service("orders", 8080)
+}
+
+// fakeAdmission lets everybody in as the peer set last.
+type fakeAdmission struct{ peer atomic.Pointer[Peer] }
+
+func (f *fakeAdmission) Admit(context.Context) (Peer, error) {
+	p := f.peer.Load()
+	if p == nil {
+		return Peer{}, errors.New("no certificate was offered")
+	}
+	return *p, nil
+}
+
+// rig is a control plane with nothing around it.
+type rig struct {
+	server    *Server
+	mesh      *fakeMesh
+	admission *fakeAdmission
+	health    *fakeHealth
+	registry  *prometheus.Registry
+	dial      *grpc.ClientConn
+	log       *syncLog
+}
+
+type syncLog struct {
+	mu   sync.Mutex // guards text
+	text []byte
+}
+
+func (l *syncLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.text = append(l.text, p...)
+	return len(p), nil
+}
+
+func (l *syncLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.text)
+}
+
+type fakeHealth struct {
+	mu   sync.Mutex // guards said
+	said []string
+}
+
+func (f *fakeHealth) note(format string, args ...any) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.said = append(f.said, fmt.Sprintf(format, args...))
+}
+
+func (f *fakeHealth) StreamOpened(_ uint64, a mesh.ServiceAccount, address string) {
+	f.note("opened %s %s", a, address)
+}
+func (f *fakeHealth) Report(_ uint64, r mesh.HealthReport) {
+	f.note("%s %d %s own=%v", r.ServiceAccount, r.Health, r.Reason, r.Own)
+}
+func (f *fakeHealth) StreamClosed(uint64) { f.note("closed") }
+
+func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
+	t.Helper()
+	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}}
+	r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}, {Namespace: "shop", Name: "orders"}}})
+	if o != nil {
+		r.mesh.publish(o.snapshot(nil))
+	}
+	cfg := Config{
+		Logger:    slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Snapshots: r.mesh, Admission: r.admission, Health: r.health, Registerer: r.registry,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	var err error
+	if r.server, err = New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	g := grpc.NewServer()
+	r.server.Register(g)
+	l := bufconn.Listen(1 << 20)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = g.Serve(l) })
+	wg.Go(func() {
+		if err := r.server.Run(ctx); err != nil {
+			t.Errorf("running: %v", err)
+		}
+	})
+	r.dial, err = grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = r.dial.Close()
+		g.Stop()
+		wg.Wait()
+		if t.Failed() {
+			t.Logf("log:\n%s", r.log)
+		}
+	})
+	return r
+}
+
+// node is a proxy's word for itself.
+func node(account, address string) *bootstrap.Node {
+	return &bootstrap.Node{
+		Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(address), Name: account, Namespace: "shop", Domain: "svc.local",
+		ServiceAccount: account, Interception: "NONE", Labels: map[string]string{"app": "forged"},
+	}
+}
+
+// agent is a peer that takes what it is sent, as agents do.
+type agent struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]
+	client *stream.Client
+	cancel context.CancelFunc
+	got    map[string]string // what it has, by type and name
+	count  int               // resources received
+	refuse func(name string) bool
+	slow   chan struct{} // or nil; it reads on when this gives something
+	mu     sync.Mutex    // guards got, count
+	err    chan error
+}
+
+func (r *rig) connect(t *testing.T, n *bootstrap.Node, client *stream.Client) *agent {
+	t.Helper()
+	return r.connectWith(t, n, client, &agent{})
+}
+
+func (r *rig) connectWith(t *testing.T, n *bootstrap.Node, client *stream.Client, a *agent) *agent {
+	t.Helper()
+	if client == nil {
+		client = stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
+			stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
+		}})
+	}
+	a.t, a.client, a.got, a.err = t, client, map[string]string{}, make(chan error, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	a.cancel = cancel
+	s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stream = s
+	p, err := n.Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client.Open()
+	first := client.Next()
+	first.Node = p
+	if err := s.Send(first); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.err <- a.loop()
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return a
+}
+
+func (a *agent) loop() error {
+	for {
+		for r := a.client.Next(); r != nil; r = a.client.Next() {
+			if err := a.stream.Send(r); err != nil {
+				break
+			}
+		}
+		resp, err := a.stream.Recv()
+		if err != nil {
+			return err
+		}
+		if a.slow != nil {
+			select {
+			case <-a.slow:
+			case <-a.stream.Context().Done():
+				return a.stream.Context().Err()
+			}
+		}
+		u, err := a.client.Response(resp)
+		if err != nil {
+			return err
+		}
+		u.Done(a.take(u))
+	}
+}
+
+func (a *agent) take(u *stream.Update) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var bad []stream.Refusal
+	for _, c := range u.Changed {
+		a.count++
+		if a.refuse != nil && a.refuse(c.Name) {
+			bad = append(bad, stream.Refusal{Name: c.Name, Reason: "does not compute"})
+			continue
+		}
+		a.got[u.Type.Short()+" "+c.Name] = c.Version
+		if u.Type == stream.ClusterType {
+			a.client.Subscribe(stream.EndpointType, c.Name)
+		}
+	}
+	for _, n := range u.Removed {
+		delete(a.got, u.Type.Short()+" "+n)
+		if u.Type == stream.ClusterType {
+			a.client.Unsubscribe(stream.EndpointType, n)
+		}
+	}
+	if bad != nil {
+		return &stream.RejectError{Refused: bad}
+	}
+	return nil
+}
+
+func (a *agent) has(what string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_, ok := a.got[what]
+	return ok
+}
+
+func (a *agent) received() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count
+}
+
+// eventually waits until a claim holds.
+func eventually(t *testing.T, claim string, holds func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			t.Fatalf("not in time: %s", claim)
+		}
+	}
+}
+
+// synced waits until a proxy has answered everything, and gives its status.
+func (r *rig) synced(t *testing.T, name string) ProxyStatus {
+	t.Helper()
+	var st ProxyStatus
+	eventually(t, name+" is synced", func() bool {
+		for _, p := range r.server.Proxies() {
+			if p.Name == name && p.Connected {
+				st = p
+				return p.Synced && p.Snapshot == r.mesh.Snapshot().Generation
+			}
+		}
+		return false
+	})
+	return st
+}

@@ -1,0 +1,435 @@
+package xds
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+const ordersCluster = "Cluster outbound|8080||orders.mesh"
+
+func TestSnapshotReachesProxies(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	r := newRig(t, o, nil)
+	web := r.connect(t, node("web", "127.0.0.11"), nil)
+	captured := node("orders", "127.0.0.12")
+	captured.Interception = "REDIRECT"
+	orders := r.connect(t, captured, nil)
+	eventually(t, "both have the cluster", func() bool { return web.has(ordersCluster) && orders.has(ordersCluster) })
+	st := r.synced(t, "web.shop")
+	if st.Host != "vm1" || st.ServiceAccount.Name != "web" || st.Workload.Name != "web" || st.Partial || st.Stale != "" {
+		t.Errorf("status %+v", st)
+	}
+	if got := r.synced(t, "orders.shop"); got.Encryption != EncryptionMixed {
+		t.Errorf("encryption %q", got.Encryption)
+	}
+
+	// A new service reaches both, and the server says so.
+	o.service("stock", 9090)
+	next := o.snapshot(r.mesh.Snapshot())
+	r.mesh.publish(next)
+	eventually(t, "both have the new cluster", func() bool {
+		return web.has("Cluster outbound|9090||stock.mesh") && orders.has("Cluster outbound|9090||stock.mesh")
+	})
+	eventually(t, "the change is known to have arrived", func() bool {
+		c, ok := r.server.Convergence(next.Generation)
+		return ok && !c.Done.IsZero() && c.Touched == 2 && c.Accepted == 2
+	})
+	eventually(t, "it is logged", func() bool { return strings.Contains(r.log.String(), "applied=2/2") })
+	if !strings.Contains(r.log.String(), "stock.yaml") {
+		t.Error("the log does not name the file")
+	}
+
+	rows, err := r.server.Sent(t.Context(), "web.shop")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, row := range rows {
+		if row.Name == "outbound|8080||orders.mesh" && row.Type == stream.ClusterType {
+			found = row.Accepted && len(row.Body) > 0 && len(row.Origins) > 0
+		}
+	}
+	if !found {
+		t.Errorf("what was sent does not say so: %d rows", len(rows))
+	}
+}
+
+func TestReconnectToAnotherServerSendsNothing(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	first := newRig(t, o, nil)
+	a := first.connect(t, node("web", "127.0.0.11"), nil)
+	first.synced(t, "web.shop")
+	eventually(t, "it has endpoints", func() bool { return a.has("ClusterLoadAssignment outbound|8080||orders.mesh") })
+	first.synced(t, "web.shop")
+	a.cancel()
+	<-a.err
+	second := newRig(t, shop(), nil)
+	b := second.connect(t, node("web", "127.0.0.11"), a.client)
+	st := second.synced(t, "web.shop")
+	if len(st.Types) != 3 {
+		t.Errorf("types %+v", st.Types)
+	}
+	if n := b.received(); n != 0 {
+		t.Errorf("%d resources sent again", n)
+	}
+}
+
+func TestOneProxyThatRefusesAffectsNoOther(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	r := newRig(t, o, nil)
+	bad := func(name string) bool { return strings.Contains(name, "stock") }
+	web := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{refuse: bad})
+	orders := r.connect(t, node("orders", "127.0.0.12"), nil)
+	r.synced(t, "web.shop")
+	o.service("stock", 9090).service("more", 9091)
+	next := o.snapshot(r.mesh.Snapshot())
+	r.mesh.publish(next)
+	eventually(t, "the good part arrives everywhere", func() bool {
+		return web.has("Cluster outbound|9091||more.mesh") && orders.has("Cluster outbound|9090||stock.mesh")
+	})
+	eventually(t, "the refusal is told", func() bool {
+		c, _ := r.server.Convergence(next.Generation)
+		return !c.Done.IsZero() && c.Accepted == 1 && len(c.Rejected) > 0 && c.Rejected[0].Reason == "does not compute"
+	})
+	if st := r.synced(t, "orders.shop"); st.Partial {
+		t.Errorf("orders %+v", st)
+	}
+	for _, p := range r.server.Proxies() {
+		if p.Name == "web.shop" && (p.Synced || len(p.Types[0].Rejected) != 1) {
+			t.Errorf("web %+v", p)
+		}
+	}
+	if !strings.Contains(r.log.String(), "change rejected by a proxy") {
+		t.Error("not logged")
+	}
+	m, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range m {
+		if f.GetName() == "pilot_xds_cds_reject" && f.GetMetric()[0].GetGauge().GetValue() != 1 {
+			t.Errorf("metric %v", f)
+		}
+	}
+}
+
+func TestSlowProxyDelaysNobody(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	r := newRig(t, o, nil)
+	slow := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{}, 1000)})
+	fast := r.connect(t, node("orders", "127.0.0.12"), nil)
+	r.synced(t, "orders.shop")
+	for i := range 5 {
+		o.service("s"+string(rune('a'+i)), 9000+uint32(i))
+		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		r.synced(t, "orders.shop")
+	}
+	if !fast.has("Cluster outbound|9004||se.mesh") || slow.received() != 0 {
+		t.Error("the fast one waits for the slow one, or the slow one is not slow")
+	}
+	for range 100 {
+		slow.slow <- struct{}{}
+	}
+	r.synced(t, "web.shop")
+	for _, p := range r.server.Proxies() {
+		if p.Name == "web.shop" && p.Types[0].SentGeneration != 6 {
+			t.Errorf("not merged: %+v", p.Types[0])
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	pair := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
+	router := node("web", "127.0.0.11")
+	router.Type = bootstrap.TypeRouter
+	none := node("web", "127.0.0.11")
+	none.ServiceAccount = ""
+	for name, c := range map[string]struct {
+		peer *Peer
+		node *bootstrap.Node
+		why  string
+	}{
+		"no-certificate":  {nil, node("web", "127.0.0.11"), "no certificate"},
+		"other-account":   {&Peer{Host: "vm1", Pairs: pair}, node("orders", "127.0.0.12"), "entitled to shop/web"},
+		"other-address":   {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.12"), "not with service account"},
+		"unknown-address": {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.99"), "no WorkloadEntry has address 127.0.0.99"},
+		"router":          {&Peer{Host: "vm1", Pairs: pair}, router, "--type router"},
+		"no-pair":         {&Peer{Host: "vm1"}, none, "names no service account"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, shop(), nil)
+			r.admission.peer.Store(c.peer)
+			a := r.connect(t, c.node, nil)
+			err := <-a.err
+			if status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), c.why) {
+				t.Errorf("the peer hears %v", err)
+			}
+			list := r.server.Refused()
+			if len(list) != 1 || !strings.Contains(list[0].Reason, c.why) {
+				t.Errorf("listed %+v, want %q", list, c.why)
+			}
+			if !strings.Contains(r.log.String(), "proxy refused") {
+				t.Error("not logged")
+			}
+			if a.received() != 0 {
+				t.Error("and got something all the same")
+			}
+		})
+	}
+}
+
+func TestRefusedIsForgottenOnceAdmitted(t *testing.T) {
+	t.Parallel()
+	o := new(objects).workload("orders", "127.0.0.12", nil)
+	r := newRig(t, o, nil)
+	<-r.connect(t, node("web", "127.0.0.11"), nil).err
+	if len(r.server.Refused()) != 1 {
+		t.Fatal("not listed")
+	}
+	o.workload("web", "127.0.0.11", nil)
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	if l := r.server.Refused(); len(l) != 0 {
+		t.Errorf("still listed: %+v", l)
+	}
+}
+
+func TestNothingBeforeTheFirstSnapshot(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil, nil)
+	if err := <-r.connect(t, node("web", "127.0.0.11"), nil).err; status.Code(err) != codes.Unavailable {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestLabelsAreTheMeshs(t *testing.T) {
+	t.Parallel()
+	s := shop().snapshot(nil)
+	n := node("web", "127.0.0.11")
+	c, err := checkClaim(Peer{Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := c.workload(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Addresses = append(n.Addresses, node("orders", "127.0.0.12").Address)
+	p := c.proxy(s, w)
+	if p.Labels["app"] != "web" || p.Interception != view.InterceptNone || len(p.Addresses) != 1 {
+		t.Errorf("proxy %+v", p)
+	}
+}
+
+func TestStreamEnds(t *testing.T) {
+	t.Parallel()
+	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
+	t.Run("before-the-certificate", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), nil)
+		until := time.Now().Add(2 * time.Second)
+		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Until: until})
+		a := r.connect(t, node("web", "127.0.0.11"), nil)
+		if st := r.synced(t, "web.shop"); !st.CertificateEnds.Equal(until) {
+			t.Errorf("certificate ends %v", st.CertificateEnds)
+		}
+		if err := <-a.err; status.Code(err) != codes.Unavailable || !time.Now().Before(until) {
+			t.Errorf("ended %v before the certificate with %v", time.Until(until), err)
+		}
+		eventually(t, "it is listed as gone", func() bool {
+			p := r.server.Proxies()
+			return len(p) == 1 && !p[0].Connected && !p[0].Left.IsZero()
+		})
+	})
+	t.Run("revoked", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), nil)
+		revoked := make(chan struct{})
+		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Revoked: revoked})
+		a := r.connect(t, node("web", "127.0.0.11"), nil)
+		r.synced(t, "web.shop")
+		close(revoked)
+		if err := <-a.err; status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("too-much", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), nil)
+		a := r.connect(t, node("web", "127.0.0.11"), nil)
+		r.synced(t, "web.shop")
+		if err := a.stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: "t", ResourceNamesSubscribe: []string{strings.Repeat("x", 5000)}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-a.err; status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("full", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), func(c *Config) { c.MaxStreams = 1 })
+		r.connect(t, node("web", "127.0.0.11"), nil)
+		r.synced(t, "web.shop")
+		if err := <-r.connect(t, node("orders", "127.0.0.12"), nil).err; status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("silent", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), func(c *Config) { c.NodeTimeout = 50 * time.Millisecond })
+		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != codes.DeadlineExceeded {
+			t.Errorf("%v", err)
+		}
+	})
+	t.Run("state-of-the-world", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), nil)
+		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).StreamAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "DELTA_GRPC") {
+			t.Errorf("%v", err)
+		}
+	})
+}
+
+func TestWorkloadLeavesTheMesh(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	r := newRig(t, o, nil)
+	a := r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	before := a.received()
+	fewer := &objects{services: o.services, workloads: o.workloads[:1]}
+	r.mesh.publish(fewer.snapshot(r.mesh.Snapshot()))
+	eventually(t, "the status says so", func() bool {
+		p := r.server.Proxies()
+		return strings.Contains(p[0].Stale, "no longer in the mesh") && !p[0].Synced
+	})
+	if !a.has(ordersCluster) || a.received() != before {
+		t.Error("its configuration was touched")
+	}
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	r.synced(t, "web.shop")
+}
+
+func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	first := newRig(t, o, nil)
+	a := first.connect(t, node("web", "127.0.0.11"), nil)
+	first.synced(t, "web.shop")
+	eventually(t, "it has the cluster", func() bool { return a.has(ordersCluster) })
+	first.synced(t, "web.shop")
+	a.cancel()
+	<-a.err
+
+	// A restarted server that knows only the workloads yet.
+	second := newRig(t, nil, nil)
+	part := (&objects{workloads: o.workloads}).snapshot(nil)
+	part.Incomplete = true
+	second.mesh.publish(part)
+	b := second.connect(t, node("web", "127.0.0.11"), a.client)
+	second.synced(t, "web.shop")
+	if _, ok := a.client.Accepted(stream.ClusterType)["outbound|8080||orders.mesh"]; !ok {
+		t.Fatal("removed for being unknown")
+	}
+	second.mesh.publish(o.snapshot(second.mesh.Snapshot()))
+	second.synced(t, "web.shop")
+	if b.received() != 0 {
+		t.Errorf("%d resources sent", b.received())
+	}
+}
+
+func TestReports(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	a := r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	for _, req := range []*discovery.DeltaDiscoveryRequest{
+		{TypeUrl: bootstrap.HealthType},
+		{TypeUrl: bootstrap.HealthType, ErrorDetail: &rpcstatus.Status{Message: "http probe: 503"}},
+		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting)}},
+	} {
+		if err := a.stream.Send(req); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the status has it", func() bool {
+		p := r.server.Proxies()[0]
+		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Health == mesh.Unhealthy && p.HealthReason == "http probe: 503"
+	})
+	a.cancel()
+	want := "opened shop/web 127.0.0.11\nshop/web 1  own=true\nshop/web 2 http probe: 503 own=true\nclosed"
+	eventually(t, "the health source heard all of it", func() bool {
+		r.health.mu.Lock()
+		defer r.health.mu.Unlock()
+		return strings.Join(r.health.said, "\n") == want
+	})
+}
+
+func TestEqualViewsShareOneGeneration(t *testing.T) {
+	t.Parallel()
+	s := shop().snapshot(nil)
+	c := newClasses()
+	p := view.Proxy{ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "x"}, Addresses: []string{"127.0.0.50"}, Interception: view.InterceptRedirect}
+	first, _, err := c.get(t.Context(), s, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ID, p.Addresses = "b", []string{"127.0.0.51"}
+	second, _, err := c.get(t.Context(), s, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first != second {
+		t.Error("two proxies that must do the same have two generations")
+	}
+	next, _, err := c.get(t.Context(), shop().service("stock", 9090).snapshot(s), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shared := 0
+	for _, a := range first.parts {
+		for _, b := range next.parts {
+			if a == b {
+				shared++
+			}
+		}
+	}
+	if shared == 0 || next == first {
+		t.Errorf("%d of %d parts shared", shared, len(first.parts))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range cap(c.slots) {
+		c.slots <- struct{}{}
+	}
+	if _, _, err := c.get(ctx, s, p); err == nil {
+		t.Error("a builder that is busy does not heed the context")
+	}
+}
