@@ -111,7 +111,7 @@ func TestUnreadable(t *testing.T) {
 	r.awaitStatus("partial", func(s *Status) bool { return s.State == Partial })
 	check(t, os.Chmod(filepath.Join(dir, "b.yaml"), 0))
 	r.stays(stillForLoss + 2*stillFor)
-	if !r.hasFault("sub: error [FL0203]") || !r.hasFault("b.yaml: error [FL0203]") {
+	if !r.hasFault("sub: error [FL0202]") || !r.hasFault("b.yaml: error [FL0202]") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	write(t, dir, map[string]string{"a.yaml": "a 2"}) // a bad file never stops a good one
@@ -155,7 +155,7 @@ func TestStrangeFiles(t *testing.T) {
 	r := start(t, Config{Roots: []Root{{Path: dir}}, MaxFileSize: 100})
 	r.await("a=1", "c=1")
 	r.awaitStatus("partial", func(*Status) bool {
-		return r.hasFault("pipe.yaml: error [FL0203] cannot be read") || r.hasFault("not a regular file") && r.hasFault("too large")
+		return r.hasFault("pipe.yaml: error [FL0202] cannot be read") || r.hasFault("not a regular file") && r.hasFault("too large")
 	})
 	replace(t, filepath.Join(dir, "big.yaml"), "b 1")
 	r.await("a=1", "b=1", "c=1")

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -36,7 +37,7 @@ type Kept struct {
 // assembly is what a set of files comes to.
 type assembly struct {
 	fragment *mesh.Fragment
-	faults   []Fault
+	faults   []manifest.Fault
 	kept     []Kept
 	objects  int
 }
@@ -71,7 +72,7 @@ func assemble(source string, list []*file) assembly {
 		}
 	}
 	a.faults = append(a.faults, twice(list, winners)...)
-	slices.SortStableFunc(a.faults, Fault.compare)
+	slices.SortStableFunc(a.faults, compareFaults)
 	a.objects = len(chosen)
 	slices.SortFunc(chosen, func(a, b *good) int { return a.Key.Compare(b.Key) })
 	for _, g := range chosen {
@@ -80,28 +81,28 @@ func assemble(source string, list []*file) assembly {
 	return a
 }
 
-func keptFault(f *file, k keptGood) Fault {
+func keptFault(f *file, k keptGood) manifest.Fault {
 	at := &mesh.Origin{Path: f.path}
 	for _, o := range f.v.seen {
 		if o.Key == k.Key {
 			at = o.Origin
 		}
 	}
-	flt := faultAt(at, k.Key, codeKept, fmt.Sprintf(
+	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf(
 		"the last good version, last found at %s, stands until this file is mended or the object is taken out of it", k.Origin))
-	flt.Severity = Warning
+	flt.Severity = manifest.Warning
 	return flt
 }
 
 // twice finds the objects that are written more than once. The first by path
 // is in force, unless it is broken and another is not.
-func twice(list []*file, winners map[mesh.Key]*file) []Fault {
+func twice(list []*file, winners map[mesh.Key]*file) []manifest.Fault {
 	type place struct {
 		f *file
 		o Object
 	}
 	first := map[mesh.Key]place{}
-	var faults []Fault
+	var faults []manifest.Fault
 	for _, f := range list {
 		for _, o := range f.v.seen {
 			if o.Key.Name == "" {
@@ -121,7 +122,7 @@ func twice(list []*file, winners map[mesh.Key]*file) []Fault {
 			} else if w != p.f {
 				which = "the first by path is broken, that in " + w.path + " is in force"
 			}
-			faults = append(faults, faultAt(o.Origin, o.Key, codeTwice, fmt.Sprintf(
+			faults = append(faults, faultAt(o.Origin, o.Key, CodeTwice, fmt.Sprintf(
 				"defined twice, at %s and at %s: %s; remove one of them", p.o.Origin, o.Origin, which)))
 		}
 	}

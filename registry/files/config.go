@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 )
@@ -47,10 +46,6 @@ func (r Root) namespace() string {
 	return "default"
 }
 
-func (r Root) allows(namespace string) bool {
-	return len(r.Namespaces) == 0 || slices.Contains(r.Namespaces, namespace)
-}
-
 // Config says what a Source reads.
 type Config struct {
 	// Roots are the directories; they must not contain one another. Where two
@@ -59,13 +54,13 @@ type Config struct {
 	// MeshConfigFile is the file of mesh settings; empty means that this source
 	// has none. At least one of Roots and MeshConfigFile is required.
 	MeshConfigFile string
-	// Decoder reads manifests; required.
-	Decoder Decoder
 	// Logger is required.
 	Logger *slog.Logger
 
 	// Name is the name of the source; empty means "files".
 	Name string
+	// Domain is the suffix of short host names; empty means "cluster.local".
+	Domain string
 	// StateDir keeps the last good version of every file in
 	// StateDir/files/NAME; empty means that nothing survives a restart.
 	StateDir string
@@ -78,20 +73,23 @@ type Config struct {
 	// 16 MiB.
 	MaxFileSize int64
 
+	// Decoder reads the files; nil means package manifest's.
+	Decoder Decoder
+
 	// newWatcher makes the receiver of events; nil means the system's.
 	newWatcher func() (watcher, error)
 }
 
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
-	if c.Decoder == nil {
-		errs = append(errs, errors.New("files: Config.Decoder is missing"))
-	}
 	if c.Logger == nil {
 		errs = append(errs, errors.New("files: Config.Logger is missing"))
 	}
 	if len(c.Roots) == 0 && c.MeshConfigFile == "" {
 		errs = append(errs, errors.New("files: no directory to read"))
+	}
+	if c.Decoder == nil {
+		c.Decoder = manifests{}
 	}
 	if c.Name == "" {
 		c.Name = "files"

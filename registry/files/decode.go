@@ -2,31 +2,31 @@ package files
 
 import (
 	"cmp"
-	"fmt"
+	"strings"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Decoder reads the content of a file. It must be a pure function of its
 // arguments.
 type Decoder interface {
-	// Decode reads a file of manifests. Objects that name no namespace are in
-	// the one given.
-	Decode(path, namespace string, content []byte) Decoded
+	// Decode reads a file of manifests.
+	Decode(opts manifest.Options, path string, content []byte) Decoded
 	// DecodeMeshConfig reads the file of mesh settings; with any fault of
 	// severity error the settings are nil.
-	DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault)
+	DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault)
 }
 
 // Decoded is what a file says.
 type Decoded struct {
 	// Unparsable says that the text is not YAML, so that nobody can tell which
-	// objects it holds. Faults says why.
+	// objects it holds; Objects do not count then. Faults says why.
 	Unparsable bool
 	// Objects are in the order of the file.
 	Objects []Object
 	// Faults are all that is wrong with the file and its objects.
-	Faults []Fault
+	Faults []manifest.Fault
 }
 
 // Object is one object of a file.
@@ -41,63 +41,63 @@ type Object struct {
 	Piece *mesh.Fragment
 }
 
-// Severity says how bad a fault is.
-type Severity string
+// manifests is the Decoder of package manifest.
+type manifests struct{}
 
-// The severities.
+// Decode implements Decoder.
+func (manifests) Decode(opts manifest.Options, path string, content []byte) Decoded {
+	file, faults := manifest.Decode(opts, path, content)
+	d := Decoded{Unparsable: file.Unparsable, Faults: faults}
+	for _, o := range file.Objects {
+		d.Faults = append(d.Faults, o.NotInForce...)
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Piece: o.Fragment()}
+		if misnamed(o) {
+			obj.Key = mesh.Key{}
+		}
+		d.Objects = append(d.Objects, obj)
+	}
+	return d
+}
+
+// DecodeMeshConfig implements Decoder.
+func (manifests) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault) {
+	return manifest.DecodeMeshConfig(path, content)
+}
+
+// misnamed reports whether the fault is in what names the object: a slip in the
+// kind or the name does not take back the object that was meant.
+func misnamed(o *manifest.Object) bool {
+	if o.Meta.Kind == "" || o.Meta.Name == "" {
+		return true
+	}
+	for _, f := range o.Faults {
+		names := strings.HasPrefix(f.Field, "metadata.name") // the namespace too
+		if f.Severity == manifest.Error && (f.Code == manifest.CodeKind || names && f.Code != manifest.CodeNamespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// Codes of the faults that this package finds itself; FL02xx is its range.
 const (
-	Error   Severity = "error"
-	Warning Severity = "warning"
+	// CodeTwice: an object is defined twice.
+	CodeTwice manifest.Code = "FL0201"
+	// CodeUnread: a file or directory cannot be read; what it gave stands.
+	CodeUnread manifest.Code = "FL0202"
+	// CodeKept: an object is broken, and an earlier version stands.
+	CodeKept manifest.Code = "FL0203"
+	// CodeRestless: a file is being written and does not come to rest.
+	CodeRestless manifest.Code = "FL0204"
+	// CodeState: the state directory is damaged.
+	CodeState manifest.Code = "FL0205"
 )
 
-// Fault is something wrong with a file, for people.
-type Fault struct {
-	// Path, Line and Column say where; Line and Column are 0 where they are not
-	// known.
-	Path   string `json:"file"`
-	Line   int    `json:"line,omitempty"`
-	Column int    `json:"column,omitempty"`
-	// Code is stable, such as "FL0101"; may be empty.
-	Code     string   `json:"code,omitempty"`
-	Severity Severity `json:"severity"`
-	// Key is the object; zero for a fault of the whole file.
-	Key mesh.Key `json:"key,omitzero"`
-	// Field is the path in the object, such as "spec.http[0]"; may be empty.
-	Field   string `json:"field,omitempty"`
-	Message string `json:"message"`
+func faultAt(o *mesh.Origin, key mesh.Key, code manifest.Code, message string) manifest.Fault {
+	return manifest.Fault{Origin: o, Key: key, Code: code, Severity: manifest.Error, Message: message}
 }
 
-// String is path:line:column: severity [code] object field: message.
-func (f Fault) String() string {
-	origin := mesh.Origin{Path: f.Path, Line: f.Line, Column: f.Column}
-	s := fmt.Sprintf("%s: %s", &origin, f.Severity)
-	if f.Code != "" {
-		s += " [" + f.Code + "]"
-	}
-	if f.Key != (mesh.Key{}) {
-		s += " " + f.Key.String()
-	}
-	if f.Field != "" {
-		s += " " + f.Field
-	}
-	return s + ": " + f.Message
-}
-
-func (f Fault) compare(o Fault) int {
-	return cmp.Or(cmp.Compare(f.Path, o.Path), cmp.Compare(f.Line, o.Line), cmp.Compare(f.Column, o.Column),
-		cmp.Compare(f.Field, o.Field), cmp.Compare(f.Message, o.Message))
-}
-
-// Codes of the faults that this package finds itself.
-const (
-	codeNamespace = "FL0201" // outside the namespaces of its directory
-	codeTwice     = "FL0202" // defined twice
-	codeUnread    = "FL0203" // cannot be read
-	codeKept      = "FL0204" // an earlier version stands
-	codeSettling  = "FL0205" // still being written
-	codeStore     = "FL0206" // the state directory is damaged
-)
-
-func faultAt(o *mesh.Origin, key mesh.Key, code, message string) Fault {
-	return Fault{Path: o.Path, Line: o.Line, Column: o.Column, Code: code, Severity: Error, Key: key, Message: message}
+func compareFaults(a, b manifest.Fault) int {
+	return cmp.Or(cmp.Compare(a.Origin.Path, b.Origin.Path), cmp.Compare(a.Origin.Line, b.Origin.Line),
+		cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message))
 }

@@ -7,7 +7,7 @@
 // a write is never believed.
 //
 // It is not a judge of manifests: what a document means, and whether it is
-// valid, is package manifest's business, reached through [Decoder]. It is not
+// valid, is package manifest's business. It is not
 // the guard against mass removals either: that is the registry's, for every
 // source alike.
 //

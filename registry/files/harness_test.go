@@ -22,6 +22,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -43,7 +44,7 @@ func TestMain(m *testing.M) {
 //	# anything     ignored
 type fakeDecoder struct{ decodes atomic.Int64 }
 
-func (d *fakeDecoder) Decode(path, namespace string, content []byte) Decoded {
+func (d *fakeDecoder) Decode(opts manifest.Options, path string, content []byte) Decoded {
 	d.decodes.Add(1)
 	var out Decoded
 	for i, line := range strings.Split(string(content), "\n") {
@@ -52,12 +53,12 @@ func (d *fakeDecoder) Decode(path, namespace string, content []byte) Decoded {
 		switch {
 		case len(words) == 0 || words[0] == "#":
 		case words[0] == "!!":
-			return Decoded{Unparsable: true, Faults: []Fault{faultAt(at, mesh.Key{}, "", "not YAML")}}
+			return Decoded{Unparsable: true, Faults: []manifest.Fault{faultAt(at, mesh.Key{}, "", "not YAML")}}
 		case words[0] == "!":
 			out.Objects = append(out.Objects, Object{Origin: at})
 			out.Faults = append(out.Faults, faultAt(at, mesh.Key{}, "", "no name"))
 		default:
-			out.add(at, namespace, words)
+			out.add(at, opts.Namespace, words)
 		}
 	}
 	return out
@@ -83,11 +84,11 @@ func (d *Decoded) add(at *mesh.Origin, namespace string, words []string) {
 	d.Objects = append(d.Objects, o)
 }
 
-func (d *fakeDecoder) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault) {
+func (d *fakeDecoder) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault) {
 	at := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	text := strings.TrimSpace(string(content))
 	if text == "!!" {
-		return nil, []Fault{faultAt(at, meshConfigKey(), "", "not YAML")}
+		return nil, []manifest.Fault{faultAt(at, meshConfigKey(), "", "not YAML")}
 	}
 	return &mesh.MeshConfig{
 		Meta: mesh.Meta{Key: meshConfigKey(), Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
@@ -132,7 +133,9 @@ type running struct {
 func start(t *testing.T, cfg Config) *running {
 	t.Helper()
 	r := &running{t: t, decoder: &fakeDecoder{}, logs: &syncBuffer{}, news: make(chan struct{})}
-	cfg.Decoder = r.decoder
+	if cfg.Decoder == nil {
+		cfg.Decoder = r.decoder
+	}
 	cfg.Logger = slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s, err := New(cfg)
 	if err != nil {
@@ -270,7 +273,7 @@ func (r *running) always(want ...string) {
 }
 
 func (r *running) hasFault(text string) bool {
-	return slices.ContainsFunc(r.Status().Faults, func(f Fault) bool { return strings.Contains(f.String(), text) })
+	return slices.ContainsFunc(r.Status().Faults, func(f manifest.Fault) bool { return strings.Contains(f.String(), text) })
 }
 
 // syncBuffer is a buffer for the logs of a running source.

@@ -157,7 +157,7 @@ func (t *tree) restore(list []entry, now time.Time) {
 			}
 			r.stored = true
 			path := filepath.Join(r.Path, e.Rel)
-			if v := r.revive(t.cfg.Decoder, path, e, now); len(v.live)+len(v.kept) > 0 {
+			if v := r.revive(&t.cfg, path, e, now); len(v.live)+len(v.kept) > 0 {
 				t.add(&file{path: path, root: r, v: v, suspect: true})
 			}
 		}
@@ -167,13 +167,13 @@ func (t *tree) restore(list []entry, now time.Time) {
 
 // revive decodes the texts of an entry. A file has no sig until it is seen, so
 // the first look reads it and finds that its content is the same, or not.
-func (r *root) revive(d Decoder, path string, e entry, now time.Time) *version {
+func (r *root) revive(c *Config, path string, e entry, now time.Time) *version {
 	blobs := make([]*blob, len(e.Contents))
 	goods := make([]*version, len(e.Contents))
 	text := make([]Decoded, len(e.Contents))
 	for i, content := range e.Contents {
 		blobs[i] = newBlob(content)
-		text[i] = r.decode(d, path, blobs[i])
+		text[i] = r.decode(c, path, blobs[i])
 		goods[i] = judge(nil, blobs[i], text[i], now)
 	}
 	before := &version{kept: map[mesh.Key]keptGood{}}

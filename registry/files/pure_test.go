@@ -107,7 +107,7 @@ func TestAssembleIsPure(t *testing.T) {
 	r := newRoot(Root{Path: "/r"}, 0, "/r", false)
 	mk := func(name, text string) *file {
 		b := newBlob([]byte(text))
-		return &file{path: "/r/" + name, root: r, v: judge(nil, b, r.decode(&fakeDecoder{}, "/r/"+name, b), time.Time{})}
+		return &file{path: "/r/" + name, root: r, v: judge(nil, b, r.decode(&Config{Decoder: &fakeDecoder{}}, "/r/"+name, b), time.Time{})}
 	}
 	list := []*file{mk("a.yaml", "z 1\nb/y 1\nx !"), mk("b.yaml", "a/y 1\nz 2\nz 3\nx 5")}
 	one, two := assemble("s", list), assemble("s", list)

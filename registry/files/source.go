@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -28,7 +29,7 @@ type Source struct {
 
 	// The loop owns all following fields.
 	tree          *tree
-	storeFaults   []Fault
+	storeFaults   []manifest.Fault
 	toldUnwatched string
 	made          assembly       // the present state
 	last          *mesh.Fragment // the last one made for sending, or nil
@@ -160,8 +161,8 @@ func (s *Source) start(now time.Time) {
 		list, err := s.keeper.store.load()
 		if err != nil {
 			s.log.Error("state directory is damaged, last good versions are lost", "err", err)
-			s.storeFaults = append(s.storeFaults, Fault{
-				Path: s.keeper.store.dir, Code: codeStore, Severity: Error,
+			s.storeFaults = append(s.storeFaults, manifest.Fault{
+				Origin: &mesh.Origin{Source: s.cfg.Name, Path: s.keeper.store.dir}, Code: CodeState, Severity: manifest.Error,
 				Message: fmt.Sprintf("last good versions are lost: %v", err),
 			})
 		}

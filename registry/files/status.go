@@ -3,6 +3,8 @@ package files
 import (
 	"slices"
 	"time"
+
+	"github.com/fairlead/fairlead/registry/manifest"
 )
 
 // State says how much of a source can be read.
@@ -41,7 +43,7 @@ type Status struct {
 	Files   int          `json:"files"`
 	Objects int          `json:"objects"`
 	// Faults are sorted by position.
-	Faults []Fault `json:"faults,omitempty"`
+	Faults []manifest.Fault `json:"faults,omitempty"`
 	// Kept are the objects whose last good version stands in for a broken one.
 	Kept     []Kept   `json:"kept,omitempty"`
 	Counters Counters `json:"counters"`
@@ -101,7 +103,7 @@ func (s *Source) publish(now time.Time) {
 		st.Since = now
 	}
 	st.Faults = slices.Concat(s.made.faults, t.faults(now), s.storeFaults)
-	slices.SortStableFunc(st.Faults, Fault.compare)
+	slices.SortStableFunc(st.Faults, compareFaults)
 	st.Unwatched = s.unwatched()
 	if s.keeper != nil {
 		st.Counters.StateErrors, st.Unsaved = s.keeper.trouble()

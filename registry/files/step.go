@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -124,7 +125,7 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 		old = f.v
 	}
 	t.counts.Decodes++
-	c.blob, c.next = b, judge(old, b, c.root.decode(t.cfg.Decoder, path, b), now)
+	c.blob, c.next = b, judge(old, b, c.root.decode(&t.cfg, path, b), now)
 	return true
 }
 
@@ -203,10 +204,10 @@ const maxLogged = 20
 func (t *tree) logFaults(v *version) {
 	for i, f := range v.faults {
 		if i == maxLogged {
-			t.log.Warn("file has more faults", "path", f.Path, "more", len(v.faults)-i)
+			t.log.Warn("file has more faults", "path", f.Origin.Path, "more", len(v.faults)-i)
 			return
 		}
-		if f.Severity == Warning {
+		if f.Severity == manifest.Warning {
 			t.log.Warn("manifest fault", "fault", f.String())
 		} else {
 			t.log.Error("manifest fault", "fault", f.String())
@@ -269,25 +270,25 @@ func (t *tree) whole() bool {
 }
 
 // faults are those that no text is to blame for.
-func (t *tree) faults(now time.Time) []Fault {
-	var list []Fault
-	add := func(path, code string, severity Severity, format string, args ...any) {
-		list = append(list, Fault{Path: path, Code: code, Severity: severity, Message: fmt.Sprintf(format, args...)})
+func (t *tree) faults(now time.Time) []manifest.Fault {
+	var list []manifest.Fault
+	add := func(path string, code manifest.Code, severity manifest.Severity, format string, args ...any) {
+		list = append(list, manifest.Fault{Origin: &mesh.Origin{Source: t.cfg.Name, Path: path}, Code: code, Severity: severity, Message: fmt.Sprintf(format, args...)})
 	}
 	for _, r := range t.roots {
 		if !r.ok && r.err != nil {
-			add(r.Path, codeUnread, Error, "cannot be read, its last state stands: %v", r.err)
+			add(r.Path, CodeUnread, manifest.Error, "cannot be read, its last state stands: %v", r.err)
 		}
 		for path, err := range r.seen.unreadable {
-			add(path, codeUnread, Error, "cannot be read, what it gave stands: %v", err)
+			add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
 		}
 	}
 	for path, err := range t.unread {
-		add(path, codeUnread, Error, "cannot be read, what it gave stands: %v", err)
+		add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
 	}
 	for path, c := range t.changes {
 		if waiting := now.Sub(c.first); waiting > startFor {
-			add(path, codeSettling, Warning, "has been changing for %s without coming to rest and is not read",
+			add(path, CodeRestless, manifest.Warning, "has been changing for %s without coming to rest and is not read",
 				waiting.Round(time.Second))
 		}
 	}

@@ -2,11 +2,10 @@ package files
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -34,10 +33,10 @@ type version struct {
 	// kept is what earlier texts gave and this one does not, though it does not
 	// take it back either.
 	kept map[mesh.Key]keptGood
-	// seen is every object that the text names and its directory allows, valid
-	// or not, in the order of the file.
+	// seen is every object that the text names, valid or not, in the order of
+	// the file.
 	seen   []Object
-	faults []Fault
+	faults []manifest.Fault
 }
 
 // gives reports whether the file gives the object.
@@ -69,6 +68,9 @@ func (v *version) keys() []mesh.Key {
 // judge makes of a new text of a file what the file gives from now on. old is
 // what it gave before, or nil.
 func judge(old *version, b *blob, text Decoded, now time.Time) *version {
+	if text.Unparsable {
+		text.Objects = nil
+	}
 	v := &version{
 		blob: b, broken: text.Unparsable, seen: text.Objects, faults: slices.Clone(text.Faults),
 		live: map[mesh.Key]*good{}, kept: map[mesh.Key]keptGood{},
@@ -118,27 +120,13 @@ func (v *version) same(g *good) *good {
 	return &good{Object: was.Object, src: g.src}
 }
 
-// decode reads a text with the decoder and holds it to the bounds of its root.
-func (r *root) decode(d Decoder, path string, b *blob) Decoded {
+// decode reads a text with the decoder, within the bounds of its root.
+func (r *root) decode(c *Config, path string, b *blob) Decoded {
 	if r.meshConfig {
-		return decodeMeshConfig(d, path, b)
+		return decodeMeshConfig(c.Decoder, path, b)
 	}
-	text := d.Decode(path, r.namespace(), b.content)
-	if len(r.Namespaces) == 0 {
-		return text
-	}
-	allowed := make([]Object, 0, len(text.Objects))
-	for _, o := range text.Objects {
-		if o.Key.Name == "" || r.allows(o.Key.Namespace) {
-			allowed = append(allowed, o)
-			continue
-		}
-		text.Faults = append(text.Faults, faultAt(o.Origin, o.Key, codeNamespace, fmt.Sprintf(
-			"namespace %q is outside of the directory %q, which is bound to %s; move the object to another directory or change its namespace",
-			o.Key.Namespace, r.Path, strings.Join(r.Namespaces, ", "))))
-	}
-	text.Objects = allowed
-	return text
+	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain}
+	return c.Decoder.Decode(opts, path, b.content)
 }
 
 // decodeMeshConfig treats the settings as a file of one object. An empty text
@@ -147,8 +135,8 @@ func (r *root) decode(d Decoder, path string, b *blob) Decoded {
 func decodeMeshConfig(d Decoder, path string, b *blob) Decoded {
 	origin := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	if b.blank() {
-		return Decoded{Unparsable: true, Faults: []Fault{
-			faultAt(origin, meshConfigKey(), codeUnread, `the file is empty; write "{}" for all defaults`),
+		return Decoded{Unparsable: true, Faults: []manifest.Fault{
+			faultAt(origin, meshConfigKey(), CodeUnread, `the file is empty; write "{}" for all defaults`),
 		}}
 	}
 	config, faults := d.DecodeMeshConfig(path, b.content)

@@ -1,0 +1,134 @@
+package files
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const (
+	// doc is a manifest: kind, namespace line, name, spec lines.
+	virtualService = `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: NAME, namespace: NS}
+spec:
+  hosts: [HOST]
+  http: [{route: [{destination: {host: orders.prod.svc.cluster.local}, weight: 100}]}]
+---
+`
+	authorizationPolicy = `apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {name: NAME, namespace: NS}
+spec: {selector: {matchLabels: {app: a}}, action: ALLOW}
+---
+`
+)
+
+func doc(text, namespace, name, host string) string {
+	text = strings.ReplaceAll(text, ", namespace: NS", map[bool]string{true: "", false: ", namespace: " + namespace}[namespace == ""])
+	return strings.NewReplacer("NAME", name, "HOST", host).Replace(text)
+}
+
+func startReal(t *testing.T, cfg Config) *running {
+	t.Helper()
+	cfg.Decoder = manifests{}
+	return start(t, cfg)
+}
+
+// TestManifests goes through the real decoder.
+func TestManifests(t *testing.T) {
+	t.Parallel()
+	vs := func(ns, name, host string) string { return doc(virtualService, ns, name, host) }
+	path := filepath.Join(treeOf(t, map[string]string{
+		"a.yaml": vs("", "a", "one") + vs("prod", "b", "b.example") + vs("test", "c", "c.example") + doc(authorizationPolicy, "prod", "p", ""),
+	}), "a.yaml")
+	cfg := Config{Roots: []Root{{Path: filepath.Dir(path), Namespaces: []string{"prod"}}}, Domain: "mesh.local", StateDir: t.TempDir()}
+	r := startReal(t, cfg)
+	f := r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	if len(f.Unenforced) != 1 || f.Unenforced[0].Selector["app"] != "a" {
+		t.Errorf("unenforced: %v", f.Unenforced)
+	}
+	if !r.hasFault(path + `:17:32: error [FL0107] VirtualService test/c metadata.namespace: the namespace "test" is not one`) {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+	// A slip in the kind, a name that is none, and a broken policy: all stand.
+	broken := strings.Replace(vs("prod", "a", "two"), "VirtualService", "VirtualServce", 1) +
+		vs("prod", "B", "new.example") + strings.Replace(doc(authorizationPolicy, "prod", "p", ""), "action: ALLOW", "action: 7", 1)
+	replace(t, path, broken)
+	r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 3 })
+	r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	if f := r.last(); len(f.Unenforced) != 1 {
+		t.Errorf("unenforced: %v", f.Unenforced)
+	}
+	r.stop()
+	r = startReal(t, cfg)
+	r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	if f := r.last(); len(f.Unenforced) != 1 {
+		t.Errorf("after a restart, unenforced: %v", f.Unenforced)
+	}
+	// An object that uses what is not built is kept out whole; one that was in
+	// force before stays as it was.
+	notBuilt := func(name string) string {
+		return strings.Replace(vs("prod", name, "n.example"), "spec:\n", "spec:\n  gateways: [gw]\n", 1)
+	}
+	replace(t, path, notBuilt("new")+notBuilt("b")+vs("prod", "a", "two"))
+	r.await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
+	if !r.hasFault("error [FL0130] VirtualService prod/new spec.gateways") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+	replace(t, path, vs("prod", "a", "two")+"kind: [\n")
+	r.awaitStatus("unparsable", func(s *Status) bool { return len(s.Kept) == 2 })
+	r.await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
+}
+
+// TestTwoNamespaces: with more than one, objects that name none are in default,
+// which may not be among them.
+func TestTwoNamespaces(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": doc(virtualService, "", "a", "a.example") + doc(virtualService, "x", "b", "b.example")})
+	r := startReal(t, Config{Roots: []Root{{Path: dir, Namespaces: []string{"x", "y"}}}})
+	r.await("x/b=b.example")
+	if !r.hasFault("a.yaml:3:11: error [FL0107] VirtualService default/a") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+}
+
+// TestCommentMovesOrigin: the content is the same by its hash, and people find
+// the line where it is now.
+func TestCommentMovesOrigin(t *testing.T) {
+	t.Parallel()
+	text := doc(virtualService, "", "a", "a.example") + doc(virtualService, "", "b", "b.example")
+	path := filepath.Join(treeOf(t, map[string]string{"a.yaml": text}), "a.yaml")
+	r := startReal(t, atDir(filepath.Dir(path)))
+	before := r.await("a=a.example", "b=b.example").VirtualServices
+	cut := strings.Index(text, "---\n") + len("---\n")
+	replace(t, path, text[:cut]+"# a comment\n"+text[cut:])
+	var after []*mesh.VirtualService
+	r.awaitStatus("moved", func(*Status) bool {
+		after = r.last().VirtualServices
+		return after[1] != before[1]
+	})
+	if after[0] != before[0] {
+		t.Error("a did not change and is another pointer")
+	}
+	if after[1].Hash != before[1].Hash || after[1].Origin.Line != before[1].Origin.Line+1 {
+		t.Errorf("b: %v %v, was %v %v", after[1].Hash, after[1].Origin, before[1].Hash, before[1].Origin)
+	}
+}
+
+func TestRealMeshConfig(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(treeOf(t, map[string]string{"mesh.yaml": "trustDomain: one.example\n"}), "mesh.yaml")
+	r := startReal(t, Config{MeshConfigFile: path})
+	r.await("mesh=one.example")
+	replace(t, path, "trustDomian: two.example\n")
+	st := r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 1 })
+	if !r.hasFault(path + ":1:1: error [FL0110] MeshConfig trustDomian") {
+		t.Errorf("faults: %v", st.Faults)
+	}
+	replace(t, path, "trustDomain: two.example\n")
+	r.await("mesh=two.example")
+	r.always()
+}
