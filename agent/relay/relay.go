@@ -1,0 +1,155 @@
+package relay
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/agent/peercred"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+)
+
+// Credentials are how the relay proves the host to the servers, and them to
+// itself. Both methods may be called from any goroutine.
+type Credentials interface {
+	// TLS is the configuration for the next connection.
+	TLS() *tls.Config
+	// NotAfter is when the certificate ends that TLS shows now.
+	NotAfter() time.Time
+}
+
+// Config is what a Relay needs.
+type Config struct {
+	// Logger must be non-nil.
+	Logger *slog.Logger
+	// Node is the node of the bootstrap, with the version of the Envoy that is
+	// going to connect, as far as it is known.
+	Node *corev3.Node
+	// Servers are host:port of the control plane, in order of preference.
+	Servers []string
+	// Credentials must be non-nil.
+	Credentials Credentials
+	// Socket is the unix socket that Envoy connects to, and UID the only user
+	// that may.
+	Socket string
+	UID    uint32
+	// StoreFile is where the accepted state lies.
+	StoreFile string
+	// EnvoyRunning says that an Envoy is serving already and will connect again:
+	// it is not reported absent before it had the time to.
+	EnvoyRunning bool
+}
+
+// Relay is one workload's relay.
+type Relay struct {
+	c      Config
+	log    *slog.Logger
+	in     chan event
+	health atomic.Pointer[Health]
+	bell   chan struct{} // health has changed
+	status atomic.Pointer[Status]
+}
+
+// Health is what is reported of the workload behind Envoy.
+type Health struct {
+	Healthy bool
+	// Message says why not; for people.
+	Message string
+}
+
+// New checks the configuration; it starts nothing and reads nothing.
+func New(c Config) (*Relay, error) {
+	var errs []error
+	if c.Logger == nil || c.Credentials == nil {
+		errs = append(errs, errors.New("configuring the relay: Logger and Credentials are needed"))
+	}
+	if c.Socket == "" || c.StoreFile == "" || len(c.Servers) == 0 {
+		errs = append(errs, errors.New("configuring the relay: Socket, StoreFile and at least one server are needed"))
+	}
+	if _, err := bootstrap.ParseNode(c.Node); err != nil {
+		errs = append(errs, fmt.Errorf("configuring the relay: %w", err))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	c.Node = proto.CloneOf(c.Node)
+	r := &Relay{c: c, log: c.Logger.With("component", "agent/relay"), in: make(chan event), bell: make(chan struct{}, 1)}
+	r.status.Store(&Status{Envoy: bootstrap.EnvoyAbsent})
+	return r, nil
+}
+
+// SetHealth says how the workload is; the newest word is reported, now and
+// whenever a server is reached.
+func (r *Relay) SetHealth(h Health) {
+	r.health.Store(&h)
+	select {
+	case r.bell <- struct{}{}:
+	default:
+	}
+}
+
+// Status is what the relay does now.
+func (r *Relay) Status() Status { return *r.status.Load() }
+
+// Run relays until ctx ends; then the newest accepted state is on disk. It
+// returns an error only if its socket cannot be served.
+func (r *Relay) Run(ctx context.Context) error {
+	l, err := peercred.Listen(ctx, peercred.Config{Logger: r.log, Path: r.c.Socket, UID: r.c.UID})
+	if err != nil {
+		return err
+	}
+	stored := r.load()
+	group, ctx := errgroup.WithContext(ctx)
+	w := &writer{path: r.c.StoreFile, log: r.log, in: make(chan *state, 1), done: make(chan bool, 1)}
+	core := newCore(r, w, stored)
+	group.Go(func() error { return r.serve(ctx, l) })
+	group.Go(func() error {
+		r.dial(ctx)
+		return nil
+	})
+	group.Go(func() error {
+		w.run()
+		return nil
+	})
+	group.Go(func() error {
+		// The writer ends after it has written what the core left.
+		defer close(w.in)
+		core.run(ctx)
+		return nil
+	})
+	return group.Wait()
+}
+
+// load reads the store. What cannot be believed is set aside, loudly, and the
+// relay goes on without.
+func (r *Relay) load() *state {
+	s, err := readStore(r.c.StoreFile)
+	switch {
+	case err == nil && s.Who == who(r.c.Node):
+		r.log.Info("serving the stored configuration until a server is reached",
+			"path", r.c.StoreFile, "saved_at", s.SavedAt, "generation", s.Generation, "resources", s.count())
+		return s
+	case err == nil:
+		err = fmt.Errorf("it belongs to another workload, %q", s.Who)
+	case errors.Is(err, errNoStore):
+		return nil
+	}
+	aside, asideErr := setAside(r.c.StoreFile)
+	r.log.Error("the stored configuration cannot be used: it is set aside, and Envoy waits for a server if it restarts now",
+		"path", r.c.StoreFile, "err", err, "aside", aside, "aside_err", asideErr)
+	return nil
+}
+
+// who is for whom a state is: another workload's must not be served.
+func who(n *corev3.Node) string {
+	f := n.GetMetadata().GetFields()
+	return n.GetId() + " " + f["NAMESPACE"].GetStringValue() + "/" + f["SERVICE_ACCOUNT"].GetStringValue()
+}

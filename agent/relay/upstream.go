@@ -1,0 +1,236 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/xds/bootstrap"
+)
+
+// Times of the connection to a server.
+const (
+	firstBackOff = 100 * time.Millisecond
+	lastBackOff  = 5 * time.Second
+	// connectTime bounds the way to a stream, and answerTime from there to the
+	// first response: a server that has just started may wait for its sources.
+	connectTime = 10 * time.Second
+	answerTime  = 90 * time.Second
+)
+
+var (
+	errNewNode = errors.New("another Envoy is there, the server has to know")
+	errRenew   = errors.New("the certificate of this connection ends soon")
+)
+
+// upstream is the open stream to a server. All of it but out is the core's.
+type upstream struct {
+	// out is what the stream's goroutine sends; it holds one.
+	out       chan *discoveryv3.DeltaDiscoveryRequest
+	cancel    context.CancelCauseFunc
+	named     bool                 // the node has been sent
+	reported  bootstrap.EnvoyState // as it was reported on this stream
+	healthDue bool
+}
+
+// dial keeps one stream to the first server that can be reached, until ctx ends.
+func (r *Relay) dial(ctx context.Context) {
+	backOff := firstBackOff
+	for {
+		for _, server := range r.c.Servers {
+			began, answered := time.Now(), false
+			err := r.connect(ctx, server, &answered)
+			if ctx.Err() != nil {
+				return
+			}
+			planned := errors.Is(err, errNewNode) || errors.Is(err, errRenew)
+			if answered {
+				backOff = firstBackOff
+			}
+			r.lost(ctx, server, err, answered, time.Since(began))
+			if planned || answered {
+				break // the same order again
+			}
+		}
+		wait := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(backOff))) //nolint:gosec // spreads load
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		}
+		backOff = min(2*backOff, lastBackOff)
+	}
+}
+
+// lost tells people, once a connection, why there is none any more.
+func (r *Relay) lost(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
+	switch {
+	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
+		r.log.Info("connecting again", "server", server, "reason", err)
+	case answered:
+		r.log.Warn("the control plane is away: envoy keeps what it has, trying again", "server", server, "err", explain(err), "lasted", lasted)
+	default:
+		r.log.Debug("a server could not be reached", "server", server, "err", err)
+	}
+	r.tell(ctx, func(c *core, now time.Time) {
+		if c.up.Server != "" || c.up.Since.IsZero() {
+			c.up.Since = now
+		}
+		if c.up.LastError == "" && !answered {
+			r.log.Warn("no server of the control plane can be reached: envoy is served from what is stored, trying again",
+				"server", server, "err", explain(err))
+		}
+		c.upstream = nil
+		c.up.Server, c.up.LastError = "", explain(err)
+	})
+}
+
+// explain turns the opaque answer of a server into what a person can act on.
+func explain(err error) string {
+	switch status.Code(err) { //nolint:exhaustive // the others speak for themselves
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return fmt.Sprintf("refused by the control plane, whose log has the reason: %v", err)
+	default:
+		return err.Error()
+	}
+}
+
+// connect holds one stream to a server until it ends.
+func (r *Relay) connect(ctx context.Context, server string, answered *bool) error {
+	until := r.c.Credentials.NotAfter()
+	life := time.Until(until)
+	if life <= 0 {
+		return fmt.Errorf("the host's certificate has ended at %s: waiting for its renewal", until.Format(time.RFC3339))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+server,
+		grpc.WithTransportCredentials(credentials.NewTLS(r.c.Credentials.TLS())),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
+	if err != nil {
+		return fmt.Errorf("dialling %q: %w", server, err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// A stream ends before the certificate does that it was opened with: with
+	// jitter, lest all hosts come at once, and after the renewal at half-life.
+	renew := time.AfterFunc(time.Duration((0.75+0.15*rand.Float64())*float64(life)), func() { cancel(errRenew) }) //nolint:gosec // spreads load
+	defer renew.Stop()
+	slow := time.AfterFunc(connectTime, func() { cancel(errors.New("no answer in time")) })
+	defer slow.Stop()
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return cause(ctx, err)
+	}
+	slow.Reset(answerTime)
+	u := &upstream{out: make(chan *discoveryv3.DeltaDiscoveryRequest, 1), cancel: cancel, healthDue: true}
+	if !r.tell(ctx, func(c *core, _ time.Time) {
+		c.client.Open()
+		c.upstream = u
+	}) {
+		return cause(ctx, ctx.Err())
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- r.send(ctx, s, u) }()
+	for {
+		resp, err := s.Recv()
+		if err != nil {
+			err = cause(ctx, err)
+			cancel(err)
+			<-sent
+			return err
+		}
+		if !*answered {
+			*answered = true
+			slow.Stop()
+			r.log.Info("connected to the control plane", "server", server)
+			r.tell(ctx, func(c *core, now time.Time) { c.up = UpstreamStatus{Server: server, Since: now} })
+		}
+		r.tell(ctx, func(c *core, _ time.Time) { c.response(u, resp) })
+	}
+}
+
+// cause is why a stream ended, where we ended it ourselves.
+func cause(ctx context.Context, err error) error {
+	if c := context.Cause(ctx); c != nil && !errors.Is(c, context.Canceled) {
+		return c
+	}
+	return err
+}
+
+func (r *Relay) send(ctx context.Context, s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient, u *upstream) error {
+	for {
+		select {
+		case req := <-u.out:
+			if err := s.Send(req); err != nil {
+				return err // Recv says why
+			}
+			if !r.tell(ctx, func(*core, time.Time) {}) {
+				return ctx.Err()
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// response takes what a server sent.
+func (c *core) response(u *upstream, resp *discoveryv3.DeltaDiscoveryResponse) {
+	if c.upstream != u {
+		return
+	}
+	update, err := c.client.Response(resp)
+	if err != nil {
+		c.log.Error("the control plane breaks the protocol: the stream ends", "err", err)
+		u.cancel(err)
+		return
+	}
+	c.take(update)
+}
+
+// push hands the stream's goroutine the next request, if it has room.
+func (u *upstream) push(c *core) {
+	if len(u.out) > 0 {
+		return
+	}
+	if req := u.next(c); req != nil {
+		u.out <- req
+	}
+}
+
+func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
+	if !u.named {
+		req := c.client.Next()
+		if req == nil {
+			return nil
+		}
+		u.named = true
+		return withNode(req, c.node)
+	}
+	// What takes an endpoint out, or in, goes before what only answers.
+	if now := c.envoyState(time.Now()); now != "" && now != u.reported {
+		u.reported = now
+		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(now)}}
+	}
+	if h := c.r.health.Load(); u.healthDue && h != nil {
+		u.healthDue = false
+		req := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.HealthType}
+		if !h.Healthy {
+			req.ErrorDetail = &rpcstatus.Status{Code: int32(codes.Unavailable), Message: h.Message}
+		}
+		return req
+	}
+	return c.client.Next()
+}
