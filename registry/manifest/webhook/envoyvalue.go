@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"math"
 	"strconv"
 	"strings"
@@ -47,7 +48,7 @@ func (r patchReader) fields(c cursor, d protoreflect.MessageDescriptor, fields m
 		}
 		if o := fd.ContainingOneof(); o != nil && !o.IsSynthetic() {
 			if other := chosen[o.Name()]; other != "" {
-				at.wrong("%s and %s exclude one another; keep one of them", other, name)
+				at.warn("%s and %s exclude one another, and only one takes effect; keep that one", other, name)
 			}
 			chosen[o.Name()] = name
 		}
@@ -100,6 +101,10 @@ func (r patchReader) field(c cursor, fd protoreflect.FieldDescriptor, v *structp
 }
 
 func (r patchReader) value(c cursor, fd protoreflect.FieldDescriptor, v *structpb.Value) {
+	// A null in a list or a map is an empty value.
+	if isNull(v) {
+		return
+	}
 	if d := fd.Message(); d != nil {
 		r.message(c, d, v)
 		return
@@ -113,7 +118,8 @@ func (r patchReader) message(c cursor, d protoreflect.MessageDescriptor, v *stru
 		c.wrong("the patch is nested more than %d deep", maxPatchDepth)
 		return
 	}
-	if d.ParentFile().Package() == "google.protobuf" && r.wellKnown(c, d, v) {
+	if writtenApart(d) {
+		r.wellKnown(c, d, v)
 		return
 	}
 	s, ok := v.GetKind().(*structpb.Value_StructValue)
@@ -124,8 +130,8 @@ func (r patchReader) message(c cursor, d protoreflect.MessageDescriptor, v *stru
 	r.fields(c, d, s.StructValue.GetFields())
 }
 
-// wellKnown judges the messages that JSON writes in its own way, and tells whether d is one.
-func (r patchReader) wellKnown(c cursor, d protoreflect.MessageDescriptor, v *structpb.Value) bool {
+// wellKnown judges the messages that JSON writes in its own way.
+func (r patchReader) wellKnown(c cursor, d protoreflect.MessageDescriptor, v *structpb.Value) {
 	text, isText := v.GetKind().(*structpb.Value_StringValue)
 	switch d.Name() {
 	case "Any":
@@ -133,14 +139,14 @@ func (r patchReader) wellKnown(c cursor, d protoreflect.MessageDescriptor, v *st
 	case "Duration":
 		if isText {
 			if _, err := time.ParseDuration(text.StringValue); err == nil {
-				return true
+				return
 			}
 		}
 		c.wrong("%s is no duration; write one such as \"1.5s\"", kindOf(v))
 	case "Timestamp":
 		if isText {
 			if _, err := time.Parse(time.RFC3339Nano, text.StringValue); err == nil {
-				return true
+				return
 			}
 		}
 		c.wrong("%s is no time; write one such as \"2026-01-02T15:04:05Z\"", kindOf(v))
@@ -153,12 +159,9 @@ func (r patchReader) wellKnown(c cursor, d protoreflect.MessageDescriptor, v *st
 			c.wrong("a list is needed here, not %s", kindOf(v))
 		}
 	case "Value":
-	case "DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue":
-		r.scalar(c, d.Fields().ByNumber(1), v)
 	default:
-		return false
+		r.scalar(c, d.Fields().ByNumber(1), v)
 	}
-	return true
 }
 
 // extension judges a typed configuration.
@@ -178,13 +181,26 @@ func (r patchReader) extension(c cursor, v *structpb.Value) {
 	case !known:
 		c.at("@type").wrong("%s", whyNotType(url.GetStringValue()))
 	case d == nil:
-	case d.ParentFile().Package() == "google.protobuf" && d.Name() != "Empty":
-		if inner, ok := fields["value"]; ok {
-			r.message(c.at("value"), d, inner)
-		}
-	default:
+	case !writtenApart(d) && d.FullName() != "google.protobuf.Empty":
 		r.message(c, d, v)
+	case fields["value"] == nil:
+		c.wrong("%s needs its content in \"value\"", d.Name())
+	case !isNull(fields["value"]):
+		r.message(c.at("value"), d, fields["value"])
 	}
+}
+
+// writtenApart tells whether JSON writes d in its own way, not as a map of fields.
+func writtenApart(d protoreflect.MessageDescriptor) bool {
+	if d.ParentFile().Package() != "google.protobuf" {
+		return false
+	}
+	switch d.Name() {
+	case "Any", "Duration", "Timestamp", "Struct", "ListValue", "Value",
+		"DoubleValue", "FloatValue", "Int64Value", "UInt64Value", "Int32Value", "UInt32Value", "BoolValue", "StringValue", "BytesValue":
+		return true
+	}
+	return false
 }
 
 func (r patchReader) scalar(c cursor, fd protoreflect.FieldDescriptor, v *structpb.Value) {
@@ -242,24 +258,27 @@ func isStdBase64(s string) bool {
 	return err == nil
 }
 
-// parses tells whether s is a number of the kind.
+// parses tells whether s is a number of the kind, as JSON writes it.
 func parses(kind protoreflect.Kind, s string) bool {
-	var err error
+	var n any
 	switch kind {
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
-		_, err = strconv.ParseInt(s, 10, 32)
+		n = new(int32)
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
-		_, err = strconv.ParseInt(s, 10, 64)
+		n = new(int64)
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		_, err = strconv.ParseUint(s, 10, 32)
+		n = new(uint32)
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		_, err = strconv.ParseUint(s, 10, 64)
+		n = new(uint64)
 	case protoreflect.FloatKind, protoreflect.DoubleKind:
-		_, err = strconv.ParseFloat(s, 64)
+		if s == "NaN" || s == "Infinity" || s == "-Infinity" {
+			return true
+		}
+		n = new(float64)
 	default:
 		return false
 	}
-	return err == nil
+	return json.Unmarshal([]byte(s), n) == nil
 }
 
 // kindOf says what v is, for a sentence.

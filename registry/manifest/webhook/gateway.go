@@ -123,7 +123,7 @@ func (c cursor) gatewayHost(h string, fromAPI bool) {
 
 // qualifiedHost wants a name with a dot, or "*" alone. Gateways take addresses too.
 func (c cursor) qualifiedHost(h string, addresses bool) {
-	if h != "*" && !strings.Contains(h, ".") {
+	if h != "*" && h != "" && !strings.Contains(h, ".") {
 		c.wrong("%q is a short name; write the full name of the host, or \"*\" for all", h)
 	}
 	if !addresses || !isIP(h) {

@@ -64,10 +64,10 @@ func whyNotLength(name string) string {
 	return ""
 }
 
-// whyNotLabels says why the dotted labels of name are no DNS name, or "". A last
-// empty label ("example.com.") is fine, an all-numeric last one is not.
-func whyNotLabels(name string) string {
-	labels := strings.Split(name, ".")
+// whyNotLabels says why the dotted labels at the end of name are no DNS name, or "".
+// A last empty label ("example.com.") is fine, an all-numeric last one is not.
+func whyNotLabels(name, end string) string {
+	labels := strings.Split(end, ".")
 	last := labels[len(labels)-1]
 	if _, err := strconv.Atoi(last); err == nil {
 		return fmt.Sprintf("%q is no DNS name: its last part %q is a number; write a name that ends in letters", name, last)
@@ -101,7 +101,7 @@ func whyNotFQDN(name string) string {
 	if why := whyNotLength(name); why != "" {
 		return why
 	}
-	return whyNotLabels(name)
+	return whyNotLabels(name, name)
 }
 
 // whyNotHost says why name is no DNS name with at most a wildcard in front, or "".
@@ -117,7 +117,7 @@ func whyNotHost(name string) string {
 		}
 		return fmt.Sprintf("%q is no host name: %s", name, whyNotLabel(first))
 	case dotted:
-		return whyNotLabels(rest)
+		return whyNotLabels(name, rest)
 	}
 	return ""
 }
