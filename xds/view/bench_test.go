@@ -22,6 +22,16 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
+// BenchmarkFirst derives the view of the first proxy of a snapshot.
+func BenchmarkFirst(b *testing.B) {
+	s := bigWorld(b, 1000).snapshot()
+	p := proxyIn("ns0", map[string]string{"app": "web"})
+	b.ReportAllocs()
+	for b.Loop() {
+		Build(s, p)
+	}
+}
+
 // BenchmarkIndex prepares a snapshot: what a push costs once.
 func BenchmarkIndex(b *testing.B) {
 	s := bigWorld(b, 1000).snapshot()

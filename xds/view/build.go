@@ -12,21 +12,24 @@ func Build(s *mesh.Snapshot, p Proxy) *View { return NewIndex(s).Build(p) }
 
 // Build derives what the proxy sees of the mesh.
 func (x *Index) Build(p Proxy) *View {
-	sc := newScope(x, p)
-	v := &View{}
-	v.Parts = append(sc.clusters(), sc.fixedClusters()...)
-	if p.Type != Router { // gateways listen where Gateways say, which are not built yet
-		in := newInbound(sc)
-		v.Parts = append(v.Parts, in.clusters()...)
-		listeners, tables := sc.outboundListeners(in.serves, &v.Warnings)
-		v.Parts = append(v.Parts, listeners...)
-		v.Parts = append(v.Parts, in.listeners()...)
-		for _, name := range tables {
-			if t := sc.routeTable(name); t != nil {
-				v.Parts = append(v.Parts, t)
-			}
-		}
+	st := x.site(p)
+	var in *inbound
+	var serves []listenerKey
+	if p.Type != Router {
+		in = newInbound(st)
+		serves = in.serves
 	}
+	out := st.outboundOf(serves)
+	v := &View{Warnings: out.warnings}
+	v.Parts = append(v.Parts, out.clusters...)
+	if in != nil {
+		v.Parts = append(v.Parts, in.clusters()...)
+	}
+	v.Parts = append(v.Parts, out.listeners...)
+	if in != nil {
+		v.Parts = append(v.Parts, in.listeners()...)
+	}
+	v.Parts = append(v.Parts, out.tables...)
 	h := sha256.New()
 	for _, part := range v.Parts {
 		sum := part.Hash()

@@ -29,16 +29,39 @@ func (sc *scope) clusters() []Part {
 			if port.Protocol == mesh.UDP {
 				continue
 			}
-			members := sc.membersOf(svc, port)
-			parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, members: members})
-			if r == nil {
-				continue
-			}
-			for _, subset := range r.spec.GetSubsets() {
-				parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, subset: subset, members: members})
-			}
+			parts = append(parts, sc.portParts(svc, port, r)...)
 		}
 	}
+	return parts
+}
+
+// portKey is everything that the parts of a service's port depend on, within
+// one Index.
+type portKey struct {
+	svc   *mesh.Service
+	port  mesh.Port
+	rule  *rule
+	place mesh.Locality
+}
+
+// portParts are the parts for one port. Proxies that see the same share them.
+func (sc *scope) portParts(svc *service, port mesh.Port, r *rule) []Part {
+	key := portKey{svc: svc.Service, port: port, rule: r}
+	if r != nil {
+		key.place = sc.proxy.Locality
+	}
+	if have, ok := sc.memo.ports.Load(key); ok {
+		parts, _ := have.([]Part)
+		return parts
+	}
+	members := sc.membersOf(svc, port)
+	parts := sc.appendCluster(nil, clusterInput{svc: svc, port: port, rule: r, members: members})
+	if r != nil {
+		for _, subset := range r.spec.GetSubsets() {
+			parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, subset: subset, members: members})
+		}
+	}
+	sc.memo.ports.Store(key, parts)
 	return parts
 }
 
@@ -166,8 +189,8 @@ func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Pee
 	return t
 }
 
-func (sc *scope) autoMTLS() bool {
-	v := sc.s.MeshConfig.Spec.GetEnableAutoMtls()
+func (st *site) autoMTLS() bool {
+	v := st.s.MeshConfig.Spec.GetEnableAutoMtls()
 	return v == nil || v.GetValue()
 }
 

@@ -38,7 +38,7 @@ type inboundPort struct {
 
 // inbound is what the proxy does for its application.
 type inbound struct {
-	sc      *scope
+	st      *site
 	policy  peerPolicy
 	deny    bool
 	origins []*mesh.Origin
@@ -47,20 +47,20 @@ type inbound struct {
 	serves []listenerKey
 }
 
-func newInbound(sc *scope) *inbound {
-	in := &inbound{sc: sc, policy: sc.authn.forWorkload(sc.namespace(), sc.proxy.Labels)}
+func newInbound(st *site) *inbound {
+	in := &inbound{st: st, policy: st.authn.forWorkload(st.namespace(), st.proxy.Labels)}
 	in.origins = in.policy.origins
-	for _, u := range sc.s.Unenforced {
-		if (u.Namespace == sc.namespace() || u.Namespace == sc.s.RootNamespace()) &&
-			mesh.Selects(u.Selector, sc.proxy.Labels) && !sc.proxy.AcceptUnenforced {
+	for _, u := range st.s.Unenforced {
+		if (u.Namespace == st.namespace() || u.Namespace == st.s.RootNamespace()) &&
+			mesh.Selects(u.Selector, st.proxy.Labels) && !st.proxy.AcceptUnenforced {
 			in.deny = true
 			in.origins = append(slices.Clone(in.origins), u.Origin)
 		}
 	}
 	targets := in.targets()
-	none := sc.proxy.Interception == InterceptNone
+	none := st.proxy.Interception == InterceptNone
 	switch {
-	case sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0:
+	case st.sidecar != nil && len(st.sidecar.Spec.GetIngress()) > 0:
 		in.fromSidecar(targets)
 	case !none:
 		in.ports = targets
@@ -80,7 +80,7 @@ func (in *inbound) reserve(targets []inboundPort) {
 		}
 	}
 	for _, t := range targets {
-		for _, a := range in.sc.proxy.Addresses {
+		for _, a := range in.st.proxy.Addresses {
 			in.serves = append(in.serves, listenerKey{bind: a, port: t.number})
 		}
 		if len(in.ports) == 0 { // the application itself serves there, at any address
@@ -91,22 +91,22 @@ func (in *inbound) reserve(targets []inboundPort) {
 
 // targets are the ports at which services expect this workload.
 func (in *inbound) targets() []inboundPort {
-	sc := in.sc
+	st := in.st
 	type found struct {
 		svc *mesh.Service
 		w   *mesh.Workload
 	}
 	var list []found
-	for _, a := range sc.proxy.Addresses {
-		for _, w := range sc.s.WorkloadsAt(a) {
-			if w.Namespace == sc.namespace() {
-				for _, svc := range sc.s.ServicesOf(w) {
+	for _, a := range st.proxy.Addresses {
+		for _, w := range st.s.WorkloadsAt(a) {
+			if w.Namespace == st.namespace() {
+				for _, svc := range st.s.ServicesOf(w) {
 					list = append(list, found{svc, w})
 				}
 			}
 		}
-		for _, svc := range sc.inline[a] {
-			if svc.Namespace != sc.namespace() {
+		for _, svc := range st.inline[a] {
+			if svc.Namespace != st.namespace() {
 				continue
 			}
 			for _, w := range svc.Inline {
@@ -133,7 +133,7 @@ func (in *inbound) targets() []inboundPort {
 				operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
 				origins:   []*mesh.Origin{f.svc.Origin, f.w.Origin},
 			}
-			if r := in.sc.inboundRule(f.svc.Hostname); r != nil {
+			if r := in.st.inboundRule(f.svc); r != nil {
 				port.pool = r.policyFor(p.Number, nil).GetConnectionPool()
 				port.origins = append(port.origins, r.origins...)
 			}
@@ -146,9 +146,9 @@ func (in *inbound) targets() []inboundPort {
 
 // fromSidecar reads the ingress listeners of the Sidecar.
 func (in *inbound) fromSidecar(targets []inboundPort) {
-	s := in.sc.sidecar
+	s := in.st.sidecar
 	seen := map[uint32]bool{}
-	none := in.sc.proxy.Interception == InterceptNone
+	none := in.st.proxy.Interception == InterceptNone
 	for _, l := range s.Spec.GetIngress() {
 		p := inboundPort{
 			number:    l.GetPort().GetNumber(),
@@ -211,12 +211,18 @@ func (in *inbound) endpoint(p *inboundPort, text string) bool {
 }
 
 func (in *inbound) own(want func(netip.Addr) bool, otherwise string) string {
-	for _, a := range in.sc.proxy.Addresses {
+	for _, a := range in.st.proxy.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil && want(ip) {
 			return a
 		}
 	}
 	return otherwise
+}
+
+// inboundRule is the DestinationRule for a service that the proxy itself
+// serves: those that select clients do not count.
+func (st *site) inboundRule(svc *mesh.Service) *rule {
+	return st.rules.lookup(st.namespace(), nil, svc.Hostname, svc.Namespace)
 }
 
 // clusters are the application's own ports.
@@ -227,8 +233,8 @@ func (in *inbound) clusters() []Part {
 			Ref:          ClusterRef{Kind: InboundCluster, Port: p.number},
 			Discovery:    DiscoverOriginalDst,
 			Protocol:     p.protocol,
-			Defaults:     in.sc.defaults,
-			BindLoopback: in.sc.proxy.Interception != InterceptNone && p.endpoint != localhost && p.endpoint != "::1" && !isUnix(p.endpoint),
+			Defaults:     in.st.defaults,
+			BindLoopback: in.st.proxy.Interception != InterceptNone && p.endpoint != localhost && p.endpoint != "::1" && !isUnix(p.endpoint),
 		}
 		if p.pool != nil {
 			c.Policy = &networking.TrafficPolicy{ConnectionPool: p.pool}
@@ -266,14 +272,14 @@ func (in *inbound) listeners() []Part {
 		l.hash, l.origins = contentHash("listener", *l), originsOf(append(slices.Clone(in.origins), p.origins...)...)
 		parts = append(parts, l)
 	}
-	if in.sc.proxy.Interception != InterceptNone {
+	if in.st.proxy.Interception != InterceptNone {
 		parts = append(parts, in.virtualInbound(captured, origins))
 	}
 	return parts
 }
 
 func (in *inbound) inspect(l *Listener) {
-	l.InspectTimeout = in.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
+	l.InspectTimeout = in.st.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
 	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *Chain) bool { return c.Match.Transport == transTLS })
 }
 
@@ -282,13 +288,13 @@ func (in *inbound) inspect(l *Listener) {
 func (in *inbound) virtualInbound(captured []*Chain, origins []*mesh.Origin) *Listener {
 	black := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
-		Name: "virtualInbound", Addresses: []string{wildcard}, Port: in.sc.inPort(),
+		Name: "virtualInbound", Addresses: []string{wildcard}, Port: in.st.inPort(),
 		Inbound: true, BindToPort: true, OriginalDst: true,
-		Transparent: in.sc.proxy.Interception == InterceptTPROXY,
-		OriginalSrc: in.sc.proxy.Interception == InterceptTPROXY,
+		Transparent: in.st.proxy.Interception == InterceptTPROXY,
+		OriginalSrc: in.st.proxy.Interception == InterceptTPROXY,
 		Chains: []*Chain{{
 			Name:  "virtualInbound-blackhole",
-			Match: ChainMatch{DestinationPort: in.sc.inPort()},
+			Match: ChainMatch{DestinationPort: in.st.inPort()},
 			TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
 		}},
 	}
@@ -332,7 +338,7 @@ func (in *inbound) chains(p inboundPort) []*Chain {
 			c.TCP = &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
 			return c
 		}
-		c.HTTP = in.sc.httpChain("inbound_" + c.Name)
+		c.HTTP = in.st.httpChain("inbound_" + c.Name)
 		c.HTTP.GRPCWeb = p.protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.operation, Retry: p.protocol != mesh.GRPC && p.protocol != mesh.GRPCWeb,
@@ -347,7 +353,7 @@ func (in *inbound) chains(p inboundPort) []*Chain {
 func (in *inbound) modeChains(mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
 	mtls := build()
 	mtls.Match.Transport = transTLS
-	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.sc.trustDomains}
+	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.st.trustDomains}
 	plain := build()
 	switch mode {
 	case mesh.Strict:

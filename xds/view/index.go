@@ -11,8 +11,8 @@ import (
 )
 
 // Index is a snapshot prepared for building views: what is the same for all
-// proxies is worked out once. It is read-only and may be used from any
-// goroutine.
+// proxies is worked out once, and so is what turns out to be. It may be used
+// from any goroutine: all but memo is constant after construction.
 type Index struct {
 	s            *mesh.Snapshot
 	defaults     MeshDefaults
@@ -26,6 +26,10 @@ type Index struct {
 	virtualServices []*virtualService
 	rules           *ruleIndex
 	authn           *authn
+	// labelKeys are the labels of proxies that any selection looks at; sorted.
+	labelKeys []string
+
+	memo memo
 }
 
 // virtualService is one whose delegates have been merged into it.
@@ -61,6 +65,7 @@ func NewIndex(s *mesh.Snapshot) *Index {
 	}
 	x.virtualServices = mergeDelegates(s.VirtualServices, mc.GetDefaultVirtualServiceExportTo())
 	x.rules = newRuleIndex(s, mc.GetDefaultDestinationRuleExportTo())
+	x.labelKeys = labelKeys(s, x.virtualServices)
 	return x
 }
 

@@ -274,9 +274,9 @@ func (o *outbound) httpChain(t target) *Chain {
 	return &Chain{HTTP: http}
 }
 
-func (sc *scope) httpChain(stat string) *HTTPChain {
+func (st *site) httpChain(stat string) *HTTPChain {
 	http := &HTTPChain{StatPrefix: stat + ";"}
-	switch sc.s.MeshConfig.Spec.GetPathNormalization().GetNormalization().String() {
+	switch st.s.MeshConfig.Spec.GetPathNormalization().GetNormalization().String() {
 	case "NONE":
 	case "MERGE_SLASHES":
 		http.NormalizePath, http.MergeSlashes = true, true
@@ -401,10 +401,10 @@ func (sc *scope) virtualOutbound() *Listener {
 	return l
 }
 
-func (sc *scope) outPort() uint32 {
-	return uint32(cmp.Or(sc.s.MeshConfig.Spec.GetProxyListenPort(), 15001)) //nolint:gosec // a port
+func (st *site) outPort() uint32 {
+	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyListenPort(), 15001)) //nolint:gosec // a port
 }
 
-func (sc *scope) inPort() uint32 {
-	return uint32(cmp.Or(sc.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006)) //nolint:gosec // a port
+func (st *site) inPort() uint32 {
+	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006)) //nolint:gosec // a port
 }

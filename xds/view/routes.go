@@ -380,11 +380,11 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 }
 
 // dnsDomain is the domain in which the proxy's short names are.
-func (sc *scope) dnsDomain() string {
-	if parts := strings.Split(sc.proxy.ID, "~"); len(parts) == 4 && strings.Contains(parts[3], ".svc.") {
+func (st *site) dnsDomain() string {
+	if parts := strings.Split(st.proxy.ID, "~"); len(parts) == 4 && strings.Contains(parts[3], ".svc.") {
 		return parts[3]
 	}
-	return sc.namespace() + ".svc.cluster.local"
+	return st.namespace() + ".svc.cluster.local"
 }
 
 // shortNames are the forms of NAME.NS.svc.DOMAIN that a client in the domain

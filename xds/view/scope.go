@@ -10,13 +10,26 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// scope is what one proxy may see, before it becomes parts (Istio's
-// SidecarScope).
-type scope struct {
+// site is a proxy in a mesh, with the Sidecar that is for it.
+type site struct {
 	*Index
 	proxy   Proxy
 	sidecar *mesh.Sidecar // or nil
-	egress  []*egress
+}
+
+func (x *Index) site(p Proxy) *site {
+	st := &site{Index: x, proxy: p}
+	st.sidecar = st.selectSidecar()
+	return st
+}
+
+func (st *site) namespace() string { return st.proxy.ServiceAccount.Namespace }
+
+// scope is what one proxy may see, before it becomes parts (Istio's
+// SidecarScope).
+type scope struct {
+	*site
+	egress []*egress
 	// services are those of all egress listeners and of the routes in them, one
 	// for a host name, sorted by host name.
 	services []*service
@@ -55,9 +68,8 @@ type egress struct {
 // hasPort reports whether the listener is for one port, or one socket.
 func (e *egress) hasPort() bool { return e.listener.GetPort() != nil }
 
-func newScope(x *Index, p Proxy) *scope {
-	sc := &scope{Index: x, proxy: p, byHost: map[mesh.Hostname]*service{}, rules: map[mesh.Hostname]*rule{}}
-	sc.sidecar = sc.selectSidecar()
+func newScope(st *site) *scope {
+	sc := &scope{site: st, byHost: map[mesh.Hostname]*service{}, rules: map[mesh.Hostname]*rule{}}
 	var spec *networking.Sidecar
 	if sc.sidecar != nil {
 		spec = sc.sidecar.Spec
@@ -66,13 +78,13 @@ func newScope(x *Index, p Proxy) *scope {
 	if len(listeners) == 0 {
 		listeners = []*networking.IstioEgressListener{{Hosts: []string{"*/*"}}}
 	}
-	services := x.visibleServices(sc.namespace())
-	virtualServices := x.visibleVirtualServices(sc.namespace())
+	services := sc.visibleServices(sc.namespace())
+	virtualServices := sc.visibleVirtualServices(sc.namespace())
 	for _, l := range listeners {
 		sc.egress = append(sc.egress, sc.newEgress(l, services, virtualServices))
 	}
 	sc.collectServices(services)
-	sc.refuse = x.s.MeshConfig.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
+	sc.refuse = sc.s.MeshConfig.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
 	if otp := spec.GetOutboundTrafficPolicy(); otp != nil {
 		sc.refuse = otp.GetMode() == networking.OutboundTrafficPolicy_REGISTRY_ONLY
 		if !sc.refuse {
@@ -82,25 +94,23 @@ func newScope(x *Index, p Proxy) *scope {
 	return sc
 }
 
-func (sc *scope) namespace() string { return sc.proxy.ServiceAccount.Namespace }
-
 // selectSidecar finds the Sidecar of the proxy: of its namespace one that
 // selects it, else one for all, else the root namespace's.
-func (sc *scope) selectSidecar() *mesh.Sidecar {
-	if sc.proxy.Type == Router {
+func (st *site) selectSidecar() *mesh.Sidecar {
+	if st.proxy.Type == Router {
 		return nil
 	}
 	var forNamespace, forMesh *mesh.Sidecar
-	for _, s := range sc.s.Sidecars {
+	for _, s := range st.s.Sidecars {
 		selector := s.Spec.GetWorkloadSelector()
 		switch {
-		case s.Namespace == sc.namespace() && selector != nil:
-			if mesh.Selects(selector.GetLabels(), sc.proxy.Labels) {
+		case s.Namespace == st.namespace() && selector != nil:
+			if mesh.Selects(selector.GetLabels(), st.proxy.Labels) {
 				return s
 			}
-		case s.Namespace == sc.namespace():
+		case s.Namespace == st.namespace():
 			forNamespace = cmp.Or(forNamespace, s)
-		case s.Namespace == sc.s.RootNamespace() && selector == nil:
+		case s.Namespace == st.s.RootNamespace() && selector == nil:
 			forMesh = cmp.Or(forMesh, s)
 		}
 	}
@@ -352,15 +362,6 @@ func (sc *scope) rule(host mesh.Hostname) *rule {
 	}
 	sc.rules[host] = r
 	return r
-}
-
-// inboundRule is the DestinationRule for a service that the proxy itself
-// serves: those that select clients do not count.
-func (sc *scope) inboundRule(host mesh.Hostname) *rule {
-	if svc := sc.byHost[host]; svc != nil {
-		return sc.Index.rules.lookup(sc.namespace(), nil, host, svc.Namespace)
-	}
-	return nil
 }
 
 func lower(h string) mesh.Hostname { return mesh.Hostname(strings.ToLower(h)) }

@@ -361,3 +361,48 @@ func TestOneListenerForTwo(t *testing.T) {
 		t.Errorf("warnings: %+v", v.Warnings)
 	}
 }
+
+// TestMemoIsInvisible builds the views of proxies that differ in every way from
+// one Index, and each from one of its own.
+func TestMemoIsInvisible(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.service("shop", "a.mesh", 80, 81)
+	w.service("shop", "b.shop.svc.cluster.local", 80)
+	w.service("other", "c.mesh", 8080).Ports[0].Protocol = mesh.TCP
+	w.rule("shop", "a", `{"host":"a.mesh","workloadSelector":{"matchLabels":{"tier":"one"}},"trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}},"subsets":[{"name":"v1"}]}`)
+	w.rule("shop", "b", `{"host":"b.shop.svc.cluster.local","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
+	w.f.Services[1].Inline[0].Locality = mesh.ParseLocality("eu/a")
+	w.f.Services[1].Inline = append(w.f.Services[1].Inline, &mesh.Workload{Address: "10.9.9.9", Locality: mesh.ParseLocality("us/a"), Meta: w.f.Services[1].Meta})
+	w.routes("shop", "r", `{"hosts":["a.mesh"],"http":[{"match":[{"sourceLabels":{"app":"odd"}}],"route":[{"destination":{"host":"b.shop.svc.cluster.local"}}]},{"route":[{"destination":{"host":"a.mesh"}}]}]}`)
+	w.sidecar("shop", "narrow", `{"workloadSelector":{"labels":{"sidecar":"narrow"}},"egress":[{"hosts":["./*"],"bind":"127.0.0.5"}]}`)
+	s := w.snapshot()
+	var proxies []Proxy
+	for _, ns := range []string{"shop", "other", "istio-system"} {
+		for _, labels := range []map[string]string{nil, {"app": "odd"}, {"tier": "one"}, {"sidecar": "narrow"}} {
+			for _, mode := range []Interception{InterceptNone, InterceptRedirect, InterceptTPROXY} {
+				for _, address := range []string{"10.0.0.1", "10.0.0.9", "127.0.0.5"} {
+					for _, place := range []string{"", "eu/a", "us/a"} {
+						p := proxyIn(ns, labels)
+						p.Interception, p.Addresses, p.Locality = mode, []string{address}, mesh.ParseLocality(place)
+						q := p
+						q.Type = Router
+						proxies = append(proxies, p, q)
+					}
+				}
+			}
+		}
+	}
+	x := NewIndex(s)
+	classes := map[mesh.Hash]bool{}
+	for _, p := range proxies {
+		shared, own := x.Build(p), Build(s, p)
+		if shared.Class != own.Class || len(shared.Warnings) != len(own.Warnings) {
+			t.Errorf("%+v gets another view from a shared index", p)
+		}
+		classes[own.Class] = true
+	}
+	if len(classes) < 20 {
+		t.Errorf("only %d classes: the proxies do not differ enough for this test", len(classes))
+	}
+}
