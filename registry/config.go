@@ -1,0 +1,105 @@
+package registry
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Source is a place that objects come from.
+type Source interface {
+	// Name is unique in a registry, and the Source of every Fragment.
+	Name() string
+	// Run sends the whole of what the source has: first as soon as it could
+	// read everything, then after every whole reading, also when nothing
+	// changed: a removal that is held back waits for a second reading. It
+	// sends nothing where it could not read everything. Run returns when ctx
+	// is done; returning earlier, with an error or without, ends the process.
+	Run(ctx context.Context, out chan<- *mesh.Fragment) error
+}
+
+// Releaser is a Source that holds something back by itself, and lets go of it
+// when a person says so. Release reports whether there was anything.
+type Releaser interface {
+	Release() bool
+}
+
+// Config is what a Registry needs.
+type Config struct {
+	// Logger is required.
+	Logger *slog.Logger
+	// Sources are in the order in which they count: where two have an object of
+	// the same kind, namespace and name, the first one's is in force. At least
+	// one is required.
+	Sources []Source
+	// Fallback is the MeshConfig, defaults filled in, that counts until a source
+	// has one. Required.
+	Fallback *mesh.MeshConfig
+	// Bound are the namespaces, by name of a source, that the source is bound
+	// to; or nil. One that becomes empty is treated as a source that does.
+	Bound map[string][]string
+
+	// DebounceAfter is how long configuration must have been quiet before it is
+	// published; 0 means 100 ms.
+	DebounceAfter time.Duration
+	// DebounceMax is the longest that a change waits for quiet; 0 means 10 s.
+	DebounceMax time.Duration
+	// SourceWait is how long after the start the first snapshot waits for
+	// sources that have not delivered; 0 means 60 s.
+	SourceWait time.Duration
+
+	// RemovalShare is the part of a source's objects, or of a service's
+	// endpoints, beyond which a removal is held back; 0 means 0.3, 1 or more
+	// switches it off, but not what holds for a source that becomes empty.
+	RemovalShare float64
+	// RemovalFloor is the number of objects from which on a removal can be held
+	// back at all; 0 means 5.
+	RemovalFloor int
+	// ConfirmAfter is the least time between two readings that must agree
+	// before a held removal is believed; 0 means 10 s.
+	ConfirmAfter time.Duration
+	// ReleaseEmptyAfter is how long a source that became empty is held before
+	// it is believed; 0 means until a person releases it.
+	ReleaseEmptyAfter time.Duration
+}
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	if c.Logger == nil {
+		errs = append(errs, errors.New("registry: Config.Logger is missing"))
+	}
+	if c.Fallback == nil {
+		errs = append(errs, errors.New("registry: Config.Fallback is missing"))
+	}
+	if len(c.Sources) == 0 {
+		errs = append(errs, errors.New("registry: no source is configured"))
+	}
+	names := map[string]bool{}
+	for _, s := range c.Sources {
+		if names[s.Name()] {
+			errs = append(errs, fmt.Errorf("registry: two sources have the name %q", s.Name()))
+		}
+		names[s.Name()] = true
+	}
+	for name := range c.Bound {
+		if !names[name] {
+			errs = append(errs, fmt.Errorf("registry: namespaces are bound to %q, which is no source", name))
+		}
+	}
+	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
+		c.ConfirmAfter < 0 || c.ReleaseEmptyAfter < 0 {
+		errs = append(errs, errors.New("registry: a limit is negative"))
+	}
+	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
+	c.DebounceMax = cmp.Or(c.DebounceMax, 10*time.Second)
+	c.SourceWait = cmp.Or(c.SourceWait, time.Minute)
+	c.RemovalShare = cmp.Or(c.RemovalShare, 0.3)
+	c.RemovalFloor = cmp.Or(c.RemovalFloor, 5)
+	c.ConfirmAfter = cmp.Or(c.ConfirmAfter, 10*time.Second)
+	return c, errors.Join(errs...)
+}

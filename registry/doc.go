@@ -1,0 +1,28 @@
+// Package registry is the conductor of the sources: it owns what each of them
+// said last, holds back removals that are too large to be believed at once,
+// merges all of it and publishes the state of the mesh.
+//
+// It reads no file and knows no catalog; that is the business of its children,
+// which it does not import: they meet as [Source] in the composition of the
+// server. It does not look into manifests either, beyond counting what is gone.
+//
+// # What a reader gets
+//
+// [Registry.Snapshot] is the latest state, nil until there is a first one worth
+// serving: when every source has delivered or, after a wait, what the others
+// gave, marked incomplete. [Registry.Subscribe] is a doorbell: it rings when
+// there is a newer snapshot, and a slow reader misses rings, never the latest
+// state. Both may be used from any goroutine.
+//
+// # Pace
+//
+// Configuration is debounced. Health is not: it is published within
+// milliseconds, over the configuration published last, so that half of a change
+// to many files never goes out with it. A single change of endpoints is
+// published at once too; of a burst, the first at once and the rest together.
+//
+// # Goroutines
+//
+// [Registry.Run] runs one goroutine a source and one loop, which owns all
+// state; others reach it by atomic values and a channel of requests.
+package registry

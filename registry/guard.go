@@ -1,0 +1,282 @@
+package registry
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Reason says why a removal is held back.
+type Reason string
+
+// The reasons for which a removal is held back.
+const (
+	// SourceShrank: too large a part of the source's objects is gone at once.
+	SourceShrank Reason = "too many objects of the source are gone at once"
+	// ServiceShrank: too large a part of a service's endpoints is gone at once.
+	ServiceShrank Reason = "too many endpoints of a service are gone at once"
+	// SourceEmpty: the source had objects and has none.
+	SourceEmpty Reason = "the source became empty"
+	// NamespaceEmpty: a namespace that the source is bound to had objects and
+	// has none.
+	NamespaceEmpty Reason = "a namespace that is bound to the source became empty"
+)
+
+// byPerson reports whether waiting is not enough to release the removal.
+func (r Reason) byPerson() bool { return r == SourceEmpty || r == NamespaceEmpty }
+
+// hold is one object whose removal is held back or, for a service that lost
+// endpoints, whose change is.
+type hold struct {
+	since  time.Time
+	reason Reason
+	origin *mesh.Origin
+	// lost are the addresses that a service lost, joined; empty where the
+	// object itself is gone.
+	lost string
+}
+
+// holds are what is held back of one source.
+type holds map[mesh.Key]hold
+
+// limits are the guard's settings.
+type limits struct {
+	share        float64
+	floor        int
+	confirmAfter time.Duration
+	emptyAfter   time.Duration // 0: never
+	bound        []string
+}
+
+// tooMany reports whether losing n of total is held back.
+func (l limits) tooMany(n, total int) bool {
+	return n >= l.floor && float64(n) > l.share*float64(total)
+}
+
+// reading is one decision of the guard: prev is what is in force of a source,
+// held what of it the source no longer had, next what it has now.
+type reading struct {
+	limits
+	prev, next *mesh.Fragment
+	held       holds
+	// snapshot is the state of the mesh, to know whose endpoints they are; or
+	// nil.
+	snapshot *mesh.Snapshot
+	now      time.Time
+
+	// steady says that all that was held is still gone; ripe is what of it is
+	// believed. Found by ripen.
+	steady bool
+	ripe   map[mesh.Key]bool
+}
+
+// decide returns what is to be in force now, and what of it is held. It is
+// pure.
+//
+// A removal is believed when two readings that lie far enough apart lack the
+// same objects, and nothing of what was held came back in between: then the
+// source is still on the move.
+func (r *reading) decide() (*mesh.Fragment, holds) {
+	if r.prev == nil {
+		return r.next, nil
+	}
+	removed := mesh.RemovedKeys(r.prev, r.next)
+	losses := r.inlineLosses()
+	if len(removed) == 0 && len(losses) == 0 {
+		return r.next, nil
+	}
+	r.ripen(removed, losses)
+	found := losses
+	r.holdEmpty(removed, found)
+	r.holdShrunken(removed, found)
+	r.holdEndpoints(removed, found)
+	held := holds{}
+	keys := map[mesh.Key]bool{}
+	for key, h := range found {
+		h = r.aged(h, key)
+		if r.believed(h, key) {
+			continue
+		}
+		held[key] = h
+		keys[key] = true
+	}
+	if len(held) == 0 {
+		return r.next, nil
+	}
+	return mesh.Keep(r.prev, r.next, keys), held
+}
+
+// ripen finds out whether all that was held is still gone, and what of it is
+// missing for the second time, long enough after the first. Ripe removals are
+// believed and count no more when the others are weighed.
+func (r *reading) ripen(removed []mesh.Removal, losses holds) {
+	gone := map[mesh.Key]bool{}
+	for _, x := range removed {
+		gone[x.Key] = true
+	}
+	for key := range losses {
+		gone[key] = true
+	}
+	for key := range r.held {
+		if !gone[key] {
+			return
+		}
+	}
+	r.steady = true
+	r.ripe = map[mesh.Key]bool{}
+	for key, h := range r.held {
+		if h.lost == "" && !h.reason.byPerson() && r.now.Sub(h.since) >= r.confirmAfter {
+			r.ripe[key] = true
+		}
+	}
+}
+
+// open reports whether nothing has been decided yet of a removal.
+func (r *reading) open(x mesh.Removal, found holds) bool {
+	_, ok := found[x.Key]
+	return !ok && !r.ripe[x.Key]
+}
+
+// holdEmpty holds what a source, or a namespace bound to it, lost by becoming
+// empty.
+func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
+	if r.next.Count("") == 0 && r.prev.Count("") >= r.floor {
+		for _, x := range removed {
+			found[x.Key] = hold{reason: SourceEmpty, origin: x.Origin}
+		}
+		return
+	}
+	for _, ns := range r.bound {
+		if r.next.Count(ns) > 0 || r.prev.Count(ns) < r.floor {
+			continue
+		}
+		for _, x := range removed {
+			if x.Key.Namespace == ns {
+				found[x.Key] = hold{reason: NamespaceEmpty, origin: x.Origin}
+			}
+		}
+	}
+}
+
+// holdShrunken holds all that is gone, if it is too large a part of the source.
+func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
+	fresh := 0
+	for _, x := range removed {
+		if r.open(x, found) {
+			fresh++
+		}
+	}
+	if !r.tooMany(fresh, r.prev.Count("")) {
+		return
+	}
+	for _, x := range removed {
+		if r.open(x, found) {
+			found[x.Key] = hold{reason: SourceShrank, origin: x.Origin}
+		}
+	}
+}
+
+// holdEndpoints holds the workloads that are gone, if they are too large a part
+// of some service.
+func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
+	if r.snapshot == nil {
+		return
+	}
+	lost := map[*mesh.Service]int{}
+	services := make([][]*mesh.Service, len(removed))
+	for i, x := range removed {
+		if x.Key.Kind != mesh.KindWorkloadEntry || r.ripe[x.Key] {
+			continue
+		}
+		at, ok := slices.BinarySearchFunc(r.snapshot.Workloads, x.Key, func(w *mesh.Workload, k mesh.Key) int { return w.Compare(k) })
+		if !ok {
+			continue
+		}
+		services[i] = r.snapshot.ServicesOf(r.snapshot.Workloads[at])
+		for _, svc := range services[i] {
+			lost[svc]++
+		}
+	}
+	for i, x := range removed {
+		for _, svc := range services[i] {
+			if r.open(x, found) && r.tooMany(lost[svc], len(r.snapshot.EndpointsOf(svc))) {
+				found[x.Key] = hold{reason: ServiceShrank, origin: x.Origin}
+			}
+		}
+	}
+}
+
+// inlineLosses are the services that lost too many of the endpoints written in
+// them.
+func (r *reading) inlineLosses() holds {
+	out := holds{}
+	for _, l := range mesh.LostInline(r.prev, r.next) {
+		if !r.tooMany(len(l.Addresses), len(l.Service.Inline)) {
+			continue
+		}
+		h := out[l.Service.Key] // of another host of the same object, or none
+		h.reason, h.origin = ServiceShrank, l.Service.Origin
+		h.lost += strings.Join(l.Addresses, " ") + ";"
+		out[l.Service.Key] = h
+	}
+	return out
+}
+
+// aged gives a hold the time since when it stands.
+func (r *reading) aged(h hold, key mesh.Key) hold {
+	before, ok := r.held[key]
+	if ok && r.steady && before.lost == h.lost && before.reason.byPerson() == h.reason.byPerson() {
+		h.since = before.since
+	} else {
+		h.since = r.now
+	}
+	return h
+}
+
+// believed reports whether a hold has stood long enough.
+func (r *reading) believed(h hold, key mesh.Key) bool {
+	if _, again := r.held[key]; !again {
+		return false
+	}
+	after := r.confirmAfter
+	if h.reason.byPerson() {
+		if after = r.emptyAfter; after == 0 {
+			return false
+		}
+	}
+	return r.now.Sub(h.since) >= after
+}
+
+// list returns what is held, sorted.
+func (h holds) list() []Held {
+	out := make([]Held, 0, len(h))
+	for _, key := range slices.SortedFunc(maps.Keys(h), mesh.Key.Compare) {
+		x := h[key]
+		out = append(out, Held{Key: key, Origin: x.origin, Reason: x.reason, Since: x.since})
+	}
+	return out
+}
+
+// since is when the oldest hold began.
+func (h holds) since() time.Time {
+	var at time.Time
+	for _, x := range h {
+		if at.IsZero() || x.since.Before(at) {
+			at = x.since
+		}
+	}
+	return at
+}
+
+// reasons are those of all holds, sorted.
+func (h holds) reasons() []Reason {
+	seen := map[Reason]bool{}
+	for _, x := range h {
+		seen[x.reason] = true
+	}
+	return slices.SortedFunc(maps.Keys(seen), cmp.Compare[Reason])
+}

@@ -1,0 +1,276 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// loggedNames bounds the objects that one log record names.
+const loggedNames = 5
+
+// loop is the state of a running Registry; its goroutine owns it.
+type loop struct {
+	r       *Registry
+	log     *slog.Logger
+	began   time.Time
+	sources []*source
+	pace    pace
+
+	toldMissing bool
+	conflicts   map[mesh.Conflict]bool
+	published   time.Time
+	merge       time.Duration
+}
+
+// source is what the loop knows of one.
+type source struct {
+	limits
+	name string
+	// last is the latest reading; current is what is in force of it, with what
+	// is held; public is what of that has been published. All nil at first.
+	last, current, public *mesh.Fragment
+	held                  holds
+
+	read, changed time.Time
+	readings      uint64
+	heldTotal     uint64
+	objects       int
+}
+
+func newLoop(r *Registry, now time.Time) *loop {
+	l := &loop{
+		r: r, log: r.log, began: now,
+		pace:      pace{quiet: r.cfg.DebounceAfter, longest: r.cfg.DebounceMax},
+		conflicts: map[mesh.Conflict]bool{},
+	}
+	for _, s := range r.cfg.Sources {
+		l.sources = append(l.sources, &source{name: s.Name(), limits: limits{
+			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
+			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: r.cfg.Bound[s.Name()],
+		}})
+	}
+	return l
+}
+
+// read takes a reading of a source.
+func (l *loop) read(f *mesh.Fragment, now time.Time) error {
+	i := slices.IndexFunc(l.sources, func(s *source) bool { return f != nil && s.name == f.Source })
+	if i < 0 {
+		return fmt.Errorf("reading a fragment: %w", errStranger(f))
+	}
+	s := l.sources[i]
+	first := s.last == nil
+	s.read = now
+	s.readings++
+	if f == s.last && len(s.held) == 0 {
+		return nil
+	}
+	s.last = f
+	reading := reading{limits: s.limits, prev: s.current, next: f.Sorted(), held: s.held, snapshot: l.r.Snapshot(), now: now}
+	next, held := reading.decide()
+	l.tellHolds(s, held)
+	l.accept(s, next, held, now)
+	if first {
+		l.log.Info("source delivered", "source", s.name, "objects", s.objects)
+	}
+	return nil
+}
+
+func errStranger(f *mesh.Fragment) error {
+	if f == nil {
+		return errors.New("a source sent none")
+	}
+	return fmt.Errorf("%q is no source of this registry", f.Source)
+}
+
+// accept puts a fragment in force, to be published in its time.
+func (l *loop) accept(s *source, next *mesh.Fragment, held holds, now time.Time) {
+	s.held = held
+	if mesh.SameObjects(s.current, next) {
+		return
+	}
+	reach := mesh.CompareFragments(s.current, next)
+	s.current, s.changed, s.objects = next, now, next.Count("")
+	l.pace.note(reach, now)
+}
+
+// release lets go of what is held of a source.
+func (l *loop) release(name string, now time.Time) {
+	for _, s := range l.sources {
+		if s.name != name || len(s.held) == 0 {
+			continue
+		}
+		l.log.Info("held removals released by a person", "source", s.name, "objects", len(s.held))
+		l.accept(s, s.last.Sorted(), nil, now)
+	}
+}
+
+// tellHolds logs what is held newly and what no longer is.
+func (l *loop) tellHolds(s *source, held holds) {
+	fresh := 0
+	for key := range held {
+		if _, ok := s.held[key]; !ok {
+			fresh++
+		}
+	}
+	s.heldTotal += uint64(fresh)
+	switch {
+	case fresh > 0:
+		list := held.list()
+		names := make([]string, 0, loggedNames)
+		byPerson := false
+		for i, h := range list {
+			if i < loggedNames {
+				names = append(names, h.Key.String())
+			}
+			byPerson = byPerson || h.NeedsPerson()
+		}
+		log := l.log.With("source", s.name, "objects", len(held), "first", names, "reasons", held.reasons())
+		if byPerson {
+			log.Error("removal held back until a person releases it", "command", "fairlead release "+s.name)
+		} else {
+			log.Warn("removal held back until a second reading agrees", "command", "fairlead release "+s.name)
+		}
+	case len(s.held) > 0 && len(held) == 0:
+		l.log.Info("held removals settled", "source", s.name, "objects", len(s.held))
+	}
+}
+
+// missing are the sources that have delivered nothing.
+func (l *loop) missing() []string {
+	var names []string
+	for _, s := range l.sources {
+		if s.current == nil {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
+// next is when the loop has something to do by itself; zero means not before
+// something happens.
+func (l *loop) next(now time.Time) time.Time {
+	if l.r.Snapshot() == nil {
+		if wait := l.waitUntil(); now.Before(wait) {
+			return wait
+		}
+		return time.Time{}
+	}
+	at, _ := l.pace.due()
+	return at
+}
+
+func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
+
+// publishDue publishes if it is time to.
+func (l *loop) publishDue(now time.Time) {
+	missing := l.missing()
+	prev := l.r.Snapshot()
+	switch {
+	case prev == nil && len(missing) > 0:
+		if now.Before(l.waitUntil()) {
+			return
+		}
+		l.tellMissing(missing)
+		if !slices.ContainsFunc(l.sources, (*source).gaveSomething) {
+			return // an empty mesh is no better than none
+		}
+		l.publish(true, missing, now)
+	case prev == nil, prev.Incomplete && len(missing) < len(prev.Missing):
+		l.publish(true, missing, now)
+	default:
+		if at, config := l.pace.due(); !at.IsZero() && !at.After(now) {
+			l.publish(config, missing, now)
+		}
+	}
+}
+
+func (s *source) gaveSomething() bool {
+	return s.current != nil && (s.objects > 0 || s.current.MeshConfig != nil)
+}
+
+func (l *loop) tellMissing(missing []string) {
+	if !l.toldMissing {
+		l.toldMissing = true
+		l.log.Error("sources have not delivered, serving without them and removing nothing",
+			"sources", missing, "waited", l.r.cfg.SourceWait)
+	}
+}
+
+// publish merges the sources. Without config, what is debounced stays behind.
+func (l *loop) publish(config bool, missing []string, now time.Time) {
+	fragments := make([]*mesh.Fragment, len(l.sources))
+	for i, s := range l.sources {
+		if s.public = s.publishable(config); s.public != nil {
+			fragments[i] = s.public
+		}
+	}
+	prev := l.r.Snapshot()
+	next := mesh.Merge(mesh.Input{Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing})
+	l.pace.published(config)
+	l.tellConflicts(next.Conflicts)
+	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
+		l.log.Info("mesh complete", "services", len(next.Services), "workloads", len(next.Workloads))
+	}
+	l.published = time.Now()
+	l.merge = l.published.Sub(now)
+	l.r.publish(next)
+}
+
+// publishable is what may be published of a source: all of it or, while its
+// configuration is debounced, the last configuration with today's workloads and
+// health.
+func (s *source) publishable(config bool) *mesh.Fragment {
+	if config || s.current == nil || s.public == nil {
+		return s.current
+	}
+	if mesh.SameObjects(s.public, s.current) {
+		return s.current
+	}
+	f := *s.public
+	f.Workloads, f.Health = s.current.Workloads, s.current.Health
+	if mesh.CompareFragments(&f, s.current) < mesh.ReachConfig {
+		return s.current // nothing is debounced
+	}
+	return &f
+}
+
+func (l *loop) tellConflicts(list []mesh.Conflict) {
+	now := make(map[mesh.Conflict]bool, len(list))
+	for i, c := range list {
+		now[c] = true
+		if i < loggedNames && !l.conflicts[c] {
+			l.log.Error("object is not in force, another one has its name",
+				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
+		}
+	}
+	l.conflicts = now
+}
+
+// report is the state for people.
+func (l *loop) report() *Status {
+	st := &Status{
+		Missing:   l.missing(),
+		Published: l.published,
+		Merge:     l.merge,
+	}
+	st.Complete = len(st.Missing) == 0
+	if s := l.r.Snapshot(); s != nil {
+		st.Generation, st.Conflicts = s.Generation, s.Conflicts
+	}
+	at, _ := l.pace.due()
+	st.Waiting = !at.IsZero()
+	for _, s := range l.sources {
+		list := s.held.list()
+		st.Sources = append(st.Sources, SourceStatus{
+			Name: s.name, Delivered: s.current != nil, Read: s.read, Changed: s.changed, Readings: s.readings,
+			Objects: s.objects, Held: list[:min(len(list), listedHolds)], HeldCount: len(list), HeldTotal: s.heldTotal,
+		})
+	}
+	return st
+}

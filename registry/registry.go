@@ -1,0 +1,175 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// ErrNothingHeld is returned by Release for a source of which nothing is held
+// back.
+var ErrNothingHeld = errors.New("nothing is held back")
+
+// Registry merges what its sources say. See the package's description.
+type Registry struct {
+	// Constant after New.
+	cfg      Config
+	log      *slog.Logger
+	releases chan string
+
+	snapshot atomic.Pointer[mesh.Snapshot]
+	status   atomic.Pointer[Status]
+	running  atomic.Bool
+
+	mu    sync.Mutex // guards the following field
+	bells map[chan struct{}]bool
+}
+
+// New checks the configuration. It starts nothing.
+func New(c Config) (*Registry, error) {
+	cfg, err := c.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	r := &Registry{
+		cfg:      cfg,
+		log:      cfg.Logger.With("component", "registry"),
+		releases: make(chan string, len(cfg.Sources)),
+		bells:    map[chan struct{}]bool{},
+	}
+	r.status.Store(newLoop(r, time.Time{}).report())
+	return r, nil
+}
+
+// Snapshot is the latest state of the mesh, or nil before there is a first.
+func (r *Registry) Snapshot() *mesh.Snapshot { return r.snapshot.Load() }
+
+// Status is the latest state of the registry.
+func (r *Registry) Status() Status { return *r.status.Load() }
+
+// Complete reports whether every source has delivered and what they delivered
+// has been published. Until then nothing may be removed from a proxy.
+func (r *Registry) Complete() bool {
+	s := r.Snapshot()
+	return s != nil && !s.Incomplete
+}
+
+// Subscribe returns a doorbell that rings when there is a newer snapshot, and a
+// func that ends the subscription. It rings at once where there is one already.
+func (r *Registry) Subscribe() (bell <-chan struct{}, cancel func()) {
+	c := make(chan struct{}, 1)
+	r.mu.Lock()
+	r.bells[c] = true
+	r.mu.Unlock()
+	if r.Snapshot() != nil {
+		ring(c)
+	}
+	return c, func() {
+		r.mu.Lock()
+		delete(r.bells, c)
+		r.mu.Unlock()
+	}
+}
+
+func ring(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Release lets go of all removals of a source that are held back now. It
+// returns before that has taken effect, which is at once while Run runs.
+func (r *Registry) Release(source string) error {
+	i := slices.IndexFunc(r.cfg.Sources, func(s Source) bool { return s.Name() == source })
+	if i < 0 {
+		return fmt.Errorf("releasing %q: no such source", source)
+	}
+	released := false
+	if s, ok := r.cfg.Sources[i].(Releaser); ok {
+		released = s.Release()
+	}
+	if r.Status().Sources[i].HeldCount > 0 {
+		released = true
+		select {
+		case r.releases <- source:
+		default: // as many requests wait as there are sources
+		}
+	}
+	if !released {
+		return fmt.Errorf("releasing %q: %w", source, ErrNothingHeld)
+	}
+	return nil
+}
+
+// Run runs the sources and publishes what they say until ctx is done, or until
+// a source ends. It may be called once.
+func (r *Registry) Run(ctx context.Context) error {
+	if r.running.Swap(true) {
+		return errors.New("running the registry: it ran already")
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	reads := make(chan *mesh.Fragment)
+	for _, s := range r.cfg.Sources {
+		g.Go(func() error {
+			err := s.Run(ctx, reads)
+			switch {
+			case ctx.Err() != nil:
+				return nil // whoever ended ctx knows why
+			case err == nil:
+				return fmt.Errorf("running source %q: it ended", s.Name())
+			default:
+				return fmt.Errorf("running source %q: %w", s.Name(), err)
+			}
+		})
+	}
+	g.Go(func() error { return r.loop(ctx, reads) })
+	return g.Wait()
+}
+
+// loop waits for a reading, a release, and the time to publish.
+func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error {
+	l := newLoop(r, time.Now())
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case f := <-reads:
+			if err := l.read(f, time.Now()); err != nil {
+				return err
+			}
+		case source := <-r.releases:
+			l.release(source, time.Now())
+		case <-wake.C:
+		}
+		now := time.Now()
+		l.publishDue(now)
+		if at := l.next(now); at.IsZero() {
+			wake.Stop()
+		} else {
+			wake.Reset(at.Sub(now))
+		}
+		r.status.Store(l.report())
+	}
+}
+
+// publish makes a snapshot visible and rings.
+func (r *Registry) publish(s *mesh.Snapshot) {
+	r.snapshot.Store(s)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for c := range r.bells {
+		ring(c)
+	}
+}

@@ -1,0 +1,61 @@
+package registry
+
+import (
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// listedHolds bounds what Status lists of a source.
+const listedHolds = 100
+
+// Status is the state of a Registry for people and metrics. It is a value;
+// slices are read-only.
+type Status struct {
+	// Complete says that every source has delivered.
+	Complete bool
+	// Missing are the names of the sources that have not, in their order.
+	Missing []string
+	// Sources are in the order in which they count.
+	Sources []SourceStatus
+	// Generation is that of the latest snapshot; 0 means there is none yet.
+	Generation uint64
+	// Published is when it was published, and Merge how long it took to make.
+	Published time.Time
+	Merge     time.Duration
+	// Waiting says that changes are being debounced.
+	Waiting bool
+	// Conflicts are the objects that are not in force because another one has
+	// the same name.
+	Conflicts []mesh.Conflict
+}
+
+// SourceStatus is the state of one source.
+type SourceStatus struct {
+	Name      string
+	Delivered bool
+	// Read is when the source last gave a whole reading, Changed when one
+	// differed from the one before, Readings how many there were.
+	Read, Changed time.Time
+	Readings      uint64
+	// Objects is the number of objects in force.
+	Objects int
+	// Held are the removals that are held back, sorted by Key, the first
+	// hundred of HeldCount. A service among them keeps its endpoints.
+	Held      []Held
+	HeldCount int
+	// HeldTotal counts the removals held since the start.
+	HeldTotal uint64
+}
+
+// Held is an object whose removal is held back.
+type Held struct {
+	Key    mesh.Key
+	Origin *mesh.Origin
+	Reason Reason
+	// Since is when the source first lacked it.
+	Since time.Time
+}
+
+// NeedsPerson reports whether only a person, or the settings, release it.
+func (h Held) NeedsPerson() bool { return h.Reason.byPerson() }
