@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"slices"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
@@ -95,12 +94,3 @@ func (s *fakeSource) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 }
 
 var errBroken = errors.New("broken")
-
-func names(list []*mesh.Workload) []string {
-	var out []string
-	for _, w := range list {
-		out = append(out, w.Name)
-	}
-	slices.Sort(out)
-	return out
-}
