@@ -99,17 +99,17 @@ func (c caller) self(td spiffeid.TrustDomain) (profile.Subject, error) {
 	return got, nil
 }
 
-// authenticate takes the certificate first, because a token is spent by use.
-func (s *Service) authenticate(ctx context.Context, c call, key crypto.PublicKey, now time.Time) (caller, error) {
-	bearer, hasBearer := bearerOf(ctx)
+// authenticate takes the certificate first, because a token is spent by use. An
+// empty bearer is none.
+func (s *Service) authenticate(c call, bearer string, key crypto.PublicKey, now time.Time) (caller, error) {
 	if len(c.chain) > 0 {
 		got, _, err := s.byCertificate(c, now)
-		if err == nil || !hasBearer {
+		if err == nil || bearer == "" {
 			return got, err
 		}
 	}
-	if !hasBearer {
-		return caller{}, errors.New("neither a certificate nor a join token")
+	if bearer == "" {
+		return caller{}, errors.New("neither a certificate nor a join token that could allow it")
 	}
 	secret, err := svid.ParseBearer(bearer)
 	if err != nil {
@@ -221,16 +221,17 @@ func (s *Service) allow(c call, now time.Time) bool {
 	return s.strangers.allow(host, now)
 }
 
-func bearerOf(ctx context.Context) (string, bool) {
+// bearerOf is the bearer token of a call, or empty.
+func bearerOf(ctx context.Context) string {
 	md, ok := metadata.FromIncomingContext(ctx)
 	if !ok {
-		return "", false
+		return ""
 	}
 	for _, v := range md.Get("authorization") {
 		scheme, rest, ok := strings.Cut(v, " ")
 		if ok && strings.EqualFold(scheme, "bearer") && len(rest) <= maxAuthorization {
-			return strings.TrimSpace(rest), true
+			return strings.TrimSpace(rest)
 		}
 	}
-	return "", false
+	return ""
 }

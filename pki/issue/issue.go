@@ -130,7 +130,11 @@ func (s *Service) CreateCertificate(
 		s.metrics.csrParsing.Inc()
 		return nil, s.refuse(call, now, err, errRequest())
 	}
-	caller, err := s.authenticate(ctx, call, key, now)
+	bearer := bearerOf(ctx)
+	if impersonated(req) != "" {
+		bearer = "" // a token is not for that, and must not be spent on trying
+	}
+	caller, err := s.authenticate(call, bearer, key, now)
 	call.host = caller.host.Name
 	if err != nil {
 		s.metrics.authentication.Inc()
@@ -161,7 +165,7 @@ func (s *Service) CreateCertificate(
 // that the request may say.
 func (s *Service) subject(c caller, req *securityapi.IstioCertificateRequest) (profile.Subject, error) {
 	td := s.authority.TrustDomain()
-	wanted := req.GetMetadata().GetFields()[svid.ImpersonatedIdentity].GetStringValue()
+	wanted := impersonated(req)
 	if wanted == "" {
 		return c.self(td)
 	}
@@ -181,6 +185,12 @@ func (s *Service) subject(c caller, req *securityapi.IstioCertificateRequest) (p
 	}
 	got.Binding = c.host.Binding
 	return got, nil
+}
+
+// impersonated is the identity that the request asks for by name; empty is the
+// caller's own.
+func impersonated(req *securityapi.IstioCertificateRequest) string {
+	return req.GetMetadata().GetFields()[svid.ImpersonatedIdentity].GetStringValue()
 }
 
 // sign makes the certificate and remembers the key of a host or a direct client,

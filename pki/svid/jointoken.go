@@ -69,7 +69,7 @@ func ParseBearer(s string) (Secret, error) {
 		return t.Secret, err
 	}
 	text, ok := strings.CutPrefix(s, bearerPrefix)
-	if !ok || len(text) > 2*len(Secret{}) {
+	if !ok || len(text) != base64.RawURLEncoding.EncodedLen(len(Secret{})) {
 		return Secret{}, errors.New("not a join token")
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
@@ -157,7 +157,8 @@ func (t JoinToken) LogValue() slog.Value {
 	)
 }
 
-// ParseJoinToken reads what Encode printed.
+// ParseJoinToken reads what Encode printed; line breaks that a terminal or a
+// mail put into it do not matter.
 func ParseJoinToken(s string) (JoinToken, error) {
 	s = strings.TrimSpace(s)
 	if len(s) > maxToken {
