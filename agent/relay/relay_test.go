@@ -331,9 +331,7 @@ func TestCorruptStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.relay()
-	if _, err := os.Stat(h.cfg.StoreFile + ".unusable"); err != nil {
-		t.Error(err)
-	}
+	envoytest.Eventually(t, deadline, func() error { _, err := os.Stat(h.cfg.StoreFile + ".unusable"); return err })
 	server.set(generation(t, 1, shop.messages("one")))
 	h.envoy("")
 	envoytest.Eventually(t, deadline, func() error { return shop.says("one") })
@@ -386,12 +384,12 @@ func TestStoreOfAnotherWorkload(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, _ := h.relay()
-	if len(r.Status().Types) > 0 {
-		t.Errorf("status %+v", r.Status())
-	}
-	if _, err := os.Stat(h.cfg.StoreFile + ".unusable"); err != nil {
-		t.Error(err)
-	}
+	defer func() {
+		if len(r.Status().Types) > 0 {
+			t.Errorf("status %+v", r.Status())
+		}
+	}()
+	envoytest.Eventually(t, deadline, func() error { _, err := os.Stat(h.cfg.StoreFile + ".unusable"); return err })
 }
 
 // TestSecondServer has a dead server first in the list.

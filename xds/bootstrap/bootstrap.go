@@ -160,7 +160,14 @@ func dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 			SetNodeOnFirstMessageOnly: true,
 			GrpcServices: []*corev3.GrpcService{{
 				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: XDSCluster},
+					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
+						ClusterName: XDSCluster,
+						// The agent is on this host: when it returns, Envoy should
+						// not first wait out a back-off of up to 30 s.
+						RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
+							BaseInterval: durationpb.New(100 * time.Millisecond), MaxInterval: durationpb.New(time.Second),
+						}},
+					},
 				},
 			}},
 		},

@@ -1,0 +1,121 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Envoy says whether it takes traffic.
+type Envoy interface {
+	Ready(ctx context.Context) error
+}
+
+// Reporter is told every change, and nothing else.
+type Reporter interface {
+	ReportHealth(healthy bool, message string)
+}
+
+// Config is what a Checker needs.
+type Config struct {
+	// Logger, Envoy and Reporter must be non-nil.
+	Logger   *slog.Logger
+	Envoy    Envoy
+	Reporter Reporter
+	Probe    Probe
+}
+
+// Checker probes one application.
+type Checker struct {
+	c   Config
+	log *slog.Logger
+}
+
+// New checks the configuration; it starts nothing.
+func New(c Config) (*Checker, error) {
+	if c.Logger == nil || c.Envoy == nil || c.Reporter == nil {
+		return nil, errors.New("configuring the health checker: Logger, Envoy and Reporter are needed")
+	}
+	if err := c.Probe.complete(); err != nil {
+		return nil, err
+	}
+	return &Checker{c: c, log: c.Logger.With("component", "agent/health")}, nil
+}
+
+// Run probes until ctx ends.
+func (h *Checker) Run(ctx context.Context) error {
+	delay := time.NewTimer(h.c.Probe.InitialDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+	case <-ctx.Done():
+		return nil
+	}
+	tick := time.NewTicker(h.c.Probe.Period)
+	defer tick.Stop()
+	j := judge{success: h.c.Probe.SuccessThreshold, failure: h.c.Probe.FailureThreshold}
+	for {
+		err := h.ask(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if j.see(err == nil) {
+			h.tell(err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (h *Checker) tell(err error) {
+	if err == nil {
+		h.log.Info("the application is healthy")
+		h.c.Reporter.ReportHealth(true, "")
+		return
+	}
+	h.log.Warn("the application is unhealthy, peers are told to avoid it", "err", err)
+	h.c.Reporter.ReportHealth(false, err.Error())
+}
+
+func (h *Checker) ask(ctx context.Context) error {
+	within, cancel := context.WithTimeout(ctx, h.c.Probe.Timeout)
+	err := h.c.Envoy.Ready(within)
+	cancel()
+	if err != nil {
+		return fmt.Errorf("envoy is not ready: %w", err)
+	}
+	return h.c.Probe.ask(ctx)
+}
+
+// judge turns answers into changes.
+type judge struct {
+	success, failure int // thresholds
+
+	known, healthy bool
+	last           bool
+	row            int // equal answers
+}
+
+// see takes an answer and reports whether it makes a change; the first verdict is
+// one.
+func (j *judge) see(well bool) bool {
+	if well != j.last {
+		j.row = 0
+	}
+	j.last = well
+	j.row++
+	threshold := j.failure
+	if well {
+		threshold = j.success
+	}
+	if j.row < threshold || j.known && j.healthy == well {
+		return false
+	}
+	j.known, j.healthy = true, well
+	return true
+}
