@@ -251,7 +251,15 @@ func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 	set := schemas()
 	problems := set.Validate(o.root, set.Lookup(gvk))
 	unusable := map[string]bool{}
+	for _, f := range r.faults {
+		if f.Code == CodeValue || f.Code == CodeLimit {
+			unusable[f.Field] = true
+		}
+	}
 	for _, p := range problems {
+		if unusable[p.Path] {
+			continue // it is not readable in the first place
+		}
 		r.add(schemaCode(p.Code), p.Pos, p.Path, p.Message)
 		if p.Unusable {
 			unusable[p.Path] = true

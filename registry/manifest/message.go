@@ -56,7 +56,7 @@ func (f *filler) message(m protoreflect.Message, n *tree.Node, path string) {
 			continue
 		}
 		if of := fd.ContainingOneof(); of != nil && !of.IsSynthetic() {
-			if other := m.WhichOneof(of); other != nil && other != fd {
+			if other := m.WhichOneof(of); f.skip == nil && other != nil && other != fd {
 				f.report(CodeOneOf, entry.KeyPos, at, fmt.Sprintf("%s and %s exclude one another; keep one of them", other.JSONName(), fd.JSONName()))
 				continue
 			}

@@ -22,6 +22,8 @@ func typeMessage(n *tree.Node, s *Schema) string {
 	}
 	message := fmt.Sprintf("must be %s, not %s", want, article(n))
 	switch {
+	case len(s.Enum) > 0:
+		return message + "; " + choose("", enumNames(s))
 	case s.Type == "string" && n.Kind == tree.Bool && !isTrueFalse(n.Text):
 		return message + fmt.Sprintf("; unquoted %s is a boolean in YAML, write %q", n.Text, n.Text)
 	case s.Type == "string" && n.Text != "" && n.Kind != tree.Null:
@@ -35,6 +37,16 @@ func typeMessage(n *tree.Node, s *Schema) string {
 		return message + `; put "- " before it`
 	}
 	return message
+}
+
+func enumNames(s *Schema) []string {
+	var names []string
+	for _, v := range s.Enum {
+		if name, ok := v.(string); ok {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func article(n *tree.Node) string {

@@ -141,19 +141,14 @@ func kindOf(typ string) tree.Kind {
 }
 
 func (w *walk) enum(n *tree.Node, s *Schema, path string) {
-	var names []string
-	for _, v := range s.Enum {
-		name, isString := v.(string)
-		if isString && n.Kind == tree.String && n.Text == name {
-			return
-		}
-		names = append(names, name)
-	}
-	if n.Kind != tree.String {
+	names := enumNames(s)
+	switch {
+	case n.Kind == tree.String && slices.Contains(names, n.Text):
+	case n.Kind == tree.String:
+		w.add(NotAllowed, n, path, "%q is not one of its values; %s", n.Text, choose(n.Text, names))
+	default:
 		w.add(NotAllowed, n, path, "must be one of %s", strings.Join(names, ", "))
-		return
 	}
-	w.add(NotAllowed, n, path, "%q is not one of its values; %s", n.Text, choose(n.Text, names))
 }
 
 func (w *walk) text(n *tree.Node, s *Schema, path string) {
