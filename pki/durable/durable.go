@@ -135,7 +135,15 @@ func Lock(path string) (io.Closer, error) {
 		}
 		return nil, fmt.Errorf("locking %q: %w", path, errors.Join(err, f.Close()))
 	}
-	return f, nil
+	return &lock{f}, nil
+}
+
+type lock struct{ f *os.File }
+
+// Close unlocks before it closes: a process that is just being forked has the
+// file open too, for as long as it takes to exec, and would keep the lock.
+func (l *lock) Close() error {
+	return errors.Join(unix.Flock(int(l.f.Fd()), unix.LOCK_UN), l.f.Close())
 }
 
 // ReadFile reads a file that may not be longer than limit bytes.
