@@ -25,13 +25,27 @@ func (c cursor) at(field string) cursor {
 
 // item returns the cursor of the i-th element of a list field.
 func (c cursor) item(field string, i int) cursor {
-	return c.at(field + "[" + strconv.Itoa(i) + "]")
+	return c.at(field).elem(i)
 }
 
-// entry returns the cursor of a key of a map field. The key is quoted, because it
-// may hold dots and brackets itself.
+// elem returns the cursor of the i-th element of the list c is at.
+func (c cursor) elem(i int) cursor {
+	return cursor{faults: c.faults, path: c.path + "[" + strconv.Itoa(i) + "]"}
+}
+
+// entry returns the cursor of a key of a map field.
 func (c cursor) entry(field, key string) cursor {
-	return c.at(field + "[" + strconv.Quote(key) + "]")
+	return c.at(field).key(key)
+}
+
+// key returns the cursor of a key of the map c is at. A key that could be taken for
+// more than one step of a path is quoted.
+func (c cursor) key(key string) cursor {
+	step := "[" + strconv.Quote(key) + "]"
+	if madeOf(key, "-_") {
+		step = "." + key
+	}
+	return cursor{faults: c.faults, path: c.path + step}
 }
 
 func (c cursor) wrong(format string, args ...any) {

@@ -82,7 +82,7 @@ func (r patchReader) field(c cursor, fd protoreflect.FieldDescriptor, v *structp
 			return
 		}
 		for i, e := range list.ListValue.GetValues() {
-			r.value(cursor{faults: c.faults, path: c.path + "[" + strconv.Itoa(i) + "]"}, fd, e)
+			r.value(c.elem(i), fd, e)
 		}
 	case fd.IsMap():
 		m, ok := v.GetKind().(*structpb.Value_StructValue)
@@ -91,7 +91,7 @@ func (r patchReader) field(c cursor, fd protoreflect.FieldDescriptor, v *structp
 			return
 		}
 		for _, key := range sorted(m.StructValue.GetFields()) {
-			at := cursor{faults: c.faults, path: c.path + "[" + strconv.Quote(key) + "]"}
+			at := c.key(key)
 			r.scalar(at, fd.MapKey(), structpb.NewStringValue(key))
 			r.value(at, fd.MapValue(), m.StructValue.Fields[key])
 		}

@@ -15,7 +15,8 @@ import (
 // Fault is one rule that an object breaks.
 type Fault struct {
 	// Path is the field at fault in the names a person writes, such as
-	// "spec.http[0].match[1].uri". The key of a map is quoted as a Go string:
+	// "spec.http[0].match[1].uri". The key of a map is a step like a field's name,
+	// or quoted if it holds other things than letters, digits, "-" and "_":
 	// spec.labels["app.kubernetes.io/name"]. "" means the whole object. It may end
 	// at a field that is absent, when its absence is the fault.
 	Path string
