@@ -73,6 +73,12 @@ func newFakeSource(name string) *fakeSource {
 	return &fakeSource{name: name, says: make(chan *mesh.Fragment), fail: make(chan error)}
 }
 
+// say hands over a reading.
+func (s *fakeSource) say(f *mesh.Fragment) {
+	f.Source = s.name
+	s.says <- f
+}
+
 func (s *fakeSource) Name() string { return s.name }
 
 func (s *fakeSource) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
@@ -83,7 +89,6 @@ func (s *fakeSource) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		case err := <-s.fail:
 			return err
 		case f := <-s.says:
-			f.Source = s.name
 			select {
 			case out <- f:
 			case <-ctx.Done():

@@ -69,12 +69,12 @@ func TestStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b := newFakeSource("a"), newFakeSource("b")
 		x := run(t, Config{Sources: []Source{a, b}})
-		a.says <- &mesh.Fragment{Workloads: workloads("a", 0, 1, "x")}
+		a.say(&mesh.Fragment{Workloads: workloads("a", 0, 1, "x")})
 		x.want(59*time.Second, 0, "one source of two")
 		if st := x.Status(); st.Complete || fmt.Sprint(st.Missing) != "[b]" || x.Complete() {
 			t.Errorf("status: %+v", st)
 		}
-		b.says <- &mesh.Fragment{Workloads: workloads("b", 0, 1, "x")}
+		b.say(&mesh.Fragment{Workloads: workloads("b", 0, 1, "x")})
 		x.want(0, 1, "both sources: at once")
 		if s := x.Snapshot(); s.Incomplete || len(s.Workloads) != 2 || !x.Complete() {
 			t.Errorf("snapshot: %+v", s)
@@ -99,19 +99,19 @@ func TestMissingSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, c := newFakeSource("a"), newFakeSource("b"), newFakeSource("c")
 		x := run(t, Config{Sources: []Source{a, b, c}})
-		c.says <- &mesh.Fragment{}
+		c.say(&mesh.Fragment{})
 		x.want(2*time.Minute, 0, "nothing to serve after the wait")
-		a.says <- &mesh.Fragment{Workloads: workloads("a", 0, 1, "x")}
+		a.say(&mesh.Fragment{Workloads: workloads("a", 0, 1, "x")})
 		x.want(0, 1, "something after the wait: at once")
 		if s := x.Snapshot(); !s.Incomplete || fmt.Sprint(s.Missing) != "[b]" || x.Complete() {
 			t.Errorf("incomplete: %v, missing: %v", s.Incomplete, s.Missing)
 		}
-		a.says <- &mesh.Fragment{Workloads: workloads("a", 0, 2, "x")}
+		a.say(&mesh.Fragment{Workloads: workloads("a", 0, 2, "x")})
 		x.want(time.Second, 1, "a change while incomplete")
 		if !x.Snapshot().Incomplete {
 			t.Error("complete without the third")
 		}
-		b.says <- &mesh.Fragment{}
+		b.say(&mesh.Fragment{})
 		x.want(0, 1, "the missing one, though empty: at once")
 		if x.Snapshot().Incomplete || !x.Status().Complete || !x.Complete() {
 			t.Error("still incomplete")
@@ -126,14 +126,14 @@ func TestHealthOvertakesConfig(t *testing.T) {
 		x := run(t, Config{Sources: []Source{files, agents}})
 		list := workloads("a", 0, 3, "x")
 		v1, v2 := virtualService("v", "1"), virtualService("v", "2")
-		files.says <- &mesh.Fragment{Workloads: list, VirtualServices: []*mesh.VirtualService{v1}}
-		agents.says <- &mesh.Fragment{}
+		files.say(&mesh.Fragment{Workloads: list, VirtualServices: []*mesh.VirtualService{v1}})
+		agents.say(&mesh.Fragment{})
 		x.want(time.Second, 1, "start")
-		files.says <- &mesh.Fragment{Workloads: list[:2], VirtualServices: []*mesh.VirtualService{v2}}
+		files.say(&mesh.Fragment{Workloads: list[:2], VirtualServices: []*mesh.VirtualService{v2}})
 		x.want(50*time.Millisecond, 0, "debounced")
-		agents.says <- &mesh.Fragment{Health: []mesh.HealthReport{{
+		agents.say(&mesh.Fragment{Health: []mesh.HealthReport{{
 			ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "default"}, Address: list[0].Address, Health: mesh.Unhealthy, Own: true,
-		}}}
+		}}})
 		x.want(10*time.Millisecond, 1, "health")
 		s := x.Snapshot()
 		if s.Workloads[0].Health != mesh.Unhealthy || s.VirtualServices[0] != v1 || len(s.Workloads) != 2 {
@@ -153,7 +153,7 @@ func TestBurstOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		files := newFakeSource("files")
 		x := run(t, Config{Sources: []Source{files}})
-		files.says <- &mesh.Fragment{}
+		files.say(&mesh.Fragment{})
 		x.want(time.Second, 1, "start")
 		pushes := 0
 		f := &mesh.Fragment{}
@@ -165,7 +165,7 @@ func TestBurstOfFiles(t *testing.T) {
 				next.VirtualServices = append(slices.Clone(f.VirtualServices), virtualService(fmt.Sprintf("v%03d", i), ""))
 			}
 			f = &next
-			files.says <- f
+			files.say(f)
 			pushes += x.after(20 * time.Millisecond)
 		}
 		if pushes += x.after(time.Second); pushes != 2 {
@@ -183,23 +183,23 @@ func TestHeldRemoval(t *testing.T) {
 		files := newFakeSource("files")
 		x := run(t, Config{Sources: []Source{files}})
 		all := workloads("a", 0, 20, "x")
-		files.says <- &mesh.Fragment{Workloads: all}
+		files.say(&mesh.Fragment{Workloads: all})
 		x.want(time.Second, 1, "start")
 		some := &mesh.Fragment{Workloads: all[:5]}
-		files.says <- some
+		files.say(some)
 		x.want(time.Second, 0, "held")
 		st := x.Status().Sources[0]
 		if st.HeldCount != 15 || st.Held[0].Reason != SourceShrank || st.Held[0].NeedsPerson() || st.HeldTotal != 15 || st.Objects != 20 {
 			t.Errorf("status: %+v", st)
 		}
-		files.says <- some // 5 s later, as package files does
+		files.say(some) // 5 s later, as package files does
 		x.want(9*time.Second, 0, "too early")
-		files.says <- some
+		files.say(some)
 		x.want(time.Second, 1, "confirmed by the same fragment")
 		if got := len(x.Snapshot().Workloads); got != 5 || x.Status().Sources[0].HeldCount != 0 {
 			t.Errorf("%d workloads", got)
 		}
-		files.says <- &mesh.Fragment{}
+		files.say(&mesh.Fragment{})
 		x.want(time.Hour, 0, "empty")
 		if err := x.Release("files"); err != nil {
 			t.Error(err)
@@ -223,12 +223,12 @@ func TestSameReadingPublishesNothing(t *testing.T) {
 		files := newFakeSource("files")
 		x := run(t, Config{Sources: []Source{files}})
 		f := &mesh.Fragment{Workloads: workloads("a", 0, 20, "x")}
-		files.says <- f
+		files.say(f)
 		x.want(time.Second, 1, "start")
-		files.says <- f
+		files.say(f)
 		other := *f
 		other.Workloads = slices.Clone(f.Workloads)
-		files.says <- &other
+		files.say(&other)
 		x.want(time.Minute, 0, "the same again")
 		if st := x.Status().Sources[0]; st.Readings != 3 {
 			t.Errorf("%d readings", st.Readings)
@@ -238,7 +238,7 @@ func TestSameReadingPublishesNothing(t *testing.T) {
 		other.Workloads = slices.Clone(f.Workloads)
 		other.Workloads[3] = &moved
 		third := other
-		files.says <- &third
+		files.say(&third)
 		x.want(time.Second, 1, "moved within its file")
 		if s := x.Snapshot(); len(s.Changed) != 0 || s.Workloads[3].Origin.Line != 9 {
 			t.Errorf("changed: %v", s.Changed)
