@@ -53,6 +53,10 @@ func (h *Checker) Run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
+	// An Envoy that starts is not unhealthy: the relay reports it as starting.
+	if !h.awaitEnvoy(ctx) {
+		return nil
+	}
 	tick := time.NewTicker(h.c.Probe.Period)
 	defer tick.Stop()
 	j := judge{success: h.c.Probe.SuccessThreshold, failure: h.c.Probe.FailureThreshold}
@@ -64,12 +68,46 @@ func (h *Checker) Run(ctx context.Context) error {
 		if j.see(err == nil) {
 			h.tell(err)
 		}
+		if errors.Is(err, errEnvoy) {
+			// It will be back long before the next probe is due.
+			if !h.awaitEnvoy(ctx) {
+				return nil
+			}
+			tick.Reset(h.c.Probe.Period)
+			continue
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil
 		}
 	}
+}
+
+// errEnvoy says that it is Envoy which is not ready.
+var errEnvoy = errors.New("envoy is not ready")
+
+// envoyPeriod is how often an Envoy is asked that is not ready.
+const envoyPeriod = 100 * time.Millisecond
+
+// awaitEnvoy returns true once Envoy is ready, false if ctx ends before.
+func (h *Checker) awaitEnvoy(ctx context.Context) bool {
+	tick := time.NewTicker(envoyPeriod)
+	defer tick.Stop()
+	for h.envoy(ctx) != nil {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+func (h *Checker) envoy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, h.c.Probe.Timeout)
+	defer cancel()
+	return h.c.Envoy.Ready(ctx)
 }
 
 func (h *Checker) tell(err error) {
@@ -83,11 +121,8 @@ func (h *Checker) tell(err error) {
 }
 
 func (h *Checker) ask(ctx context.Context) error {
-	within, cancel := context.WithTimeout(ctx, h.c.Probe.Timeout)
-	err := h.c.Envoy.Ready(within)
-	cancel()
-	if err != nil {
-		return fmt.Errorf("envoy is not ready: %w", err)
+	if err := h.envoy(ctx); err != nil {
+		return fmt.Errorf("%w: %w", errEnvoy, err)
 	}
 	return h.c.Probe.ask(ctx)
 }

@@ -24,9 +24,30 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type fakeEnvoy struct{ err error }
+// fakeEnvoy gives one answer after the other, and the last for ever.
+type fakeEnvoy struct {
+	mu      sync.Mutex // guards answers
+	answers []error
+}
 
-func (e *fakeEnvoy) Ready(context.Context) error { return e.err }
+func (e *fakeEnvoy) set(answers ...error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.answers = answers
+}
+
+func (e *fakeEnvoy) Ready(context.Context) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.answers) == 0 {
+		return nil
+	}
+	err := e.answers[0]
+	if len(e.answers) > 1 {
+		e.answers = e.answers[1:]
+	}
+	return err
+}
 
 type recorder struct {
 	mu  sync.Mutex // guards got
@@ -75,14 +96,15 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestEnvoyFirst runs in synthetic time: an Envoy that is not ready hides an
-// application that is well.
+// TestEnvoyFirst runs in synthetic time: nothing is said before Envoy was ready
+// once, and an Envoy that is not ready any more hides an application that is well.
 func TestEnvoyFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		rec := &recorder{}
+		rec, envoy := &recorder{}, &fakeEnvoy{}
+		envoy.set(errors.New("starting"))
 		h, err := New(Config{
-			Logger: slog.New(slog.DiscardHandler), Envoy: &fakeEnvoy{errors.New("draining")}, Reporter: rec,
+			Logger: slog.New(slog.DiscardHandler), Envoy: envoy, Reporter: rec,
 			Probe: Probe{InitialDelay: 30 * time.Second, TCP: &TCPSocket{Port: 1}},
 		})
 		if err != nil {
@@ -91,11 +113,13 @@ func TestEnvoyFirst(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
-		<-time.After(29 * time.Second)
+		<-time.After(60 * time.Second)
 		synctest.Wait()
 		if got := rec.list(); len(got) > 0 {
-			t.Errorf("probed in the initial delay: %q", got)
+			t.Errorf("reported of an Envoy that starts: %q", got)
 		}
+		// Ready for one question, then draining.
+		envoy.set(nil, errors.New("draining"))
 		<-time.After(100 * time.Second)
 		synctest.Wait()
 		if diff := cmp.Diff([]string{"false envoy is not ready: draining"}, rec.list()); diff != "" {

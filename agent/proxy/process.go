@@ -72,6 +72,10 @@ type Process struct {
 	status Status
 }
 
+// ErrLeave is the cause to end Run's context with where Envoy must go on serving:
+// the agent ends because of a fault of its own.
+var ErrLeave = errors.New("envoy is left running")
+
 // Back-off between a death and the next start. The first start after a quiet
 // time is immediate.
 const (
@@ -231,7 +235,7 @@ func (p *Process) died(h *handle) {
 
 // finish ends Run: Envoy is left alone or stopped.
 func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
-	if p.c.LeaveRunning {
+	if p.c.LeaveRunning || errors.Is(context.Cause(ctx), ErrLeave) {
 		p.log.Info("leaving envoy running", "pid", h.pid)
 		// Ends the goroutine that waits.
 		h.close()

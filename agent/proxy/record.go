@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/fairlead/fairlead/pki/durable"
 )
 
 // record is what is on disk about a running Envoy. A process id alone proves
@@ -28,7 +30,7 @@ func (r record) save(path string) error {
 	if err != nil {
 		return fmt.Errorf("noting the Envoy process: %w", err)
 	}
-	if err := writeFile(path, append(b, '\n')); err != nil {
+	if err := durable.WriteFile(durable.OS{}, path, append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("noting the Envoy process: %w", err)
 	}
 	return nil
@@ -153,32 +155,4 @@ func procStat(pid int) (start uint64, state string, err error) {
 		return 0, "", fmt.Errorf("looking at process %d: %w", pid, err)
 	}
 	return start, fields[stateField], nil
-}
-
-// writeFile replaces a file: whoever reads it sees the old content or the new.
-func writeFile(path string, b []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(b); err != nil {
-		return errors.Join(fmt.Errorf("writing %q: %w", path, err), f.Close())
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	d, err := os.Open(dir) //nolint:gosec // the directory of our own file
-	if err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -285,6 +285,8 @@ func (c *core) save(now time.Time) time.Duration {
 func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 	p := c.newest()
 	switch {
+	case c.r.withdrawn.Load():
+		return bootstrap.EnvoyAbsent
 	case p == nil && now.Before(c.graceUntil):
 		return ""
 	case p == nil:

@@ -54,8 +54,10 @@ type Relay struct {
 	log    *slog.Logger
 	in     chan event
 	health atomic.Pointer[Health]
-	bell   chan struct{} // health has changed
+	bell   chan struct{} // health or withdrawn has changed
 	status atomic.Pointer[Status]
+	// withdrawn means that Envoy is about to be stopped.
+	withdrawn atomic.Bool
 }
 
 // Health is what is reported of the workload behind Envoy.
@@ -90,6 +92,17 @@ func New(c Config) (*Relay, error) {
 // whenever a server is reached.
 func (r *Relay) SetHealth(h Health) {
 	r.health.Store(&h)
+	r.ring()
+}
+
+// Withdraw reports the Envoy as absent from now on, while it still serves: it is
+// about to be drained, and peers should know first.
+func (r *Relay) Withdraw() {
+	r.withdrawn.Store(true)
+	r.ring()
+}
+
+func (r *Relay) ring() {
 	select {
 	case r.bell <- struct{}{}:
 	default:

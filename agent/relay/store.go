@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -170,36 +170,15 @@ func setAside(path string) (string, error) {
 
 // writeStore replaces the store: after a crash at any moment it is the old one
 // or the new one.
-func writeStore(path string, s *state) (err error) {
+func writeStore(path string, s *state) error {
 	b, err := s.encode()
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".*")
-	if err != nil {
+	if err := durable.WriteFile(durable.OS{}, path, b, 0o600); err != nil {
 		return fmt.Errorf("writing the accepted state: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name()) // it has become the store, or is of no use
-			err = fmt.Errorf("writing the accepted state: %w", err)
-		}
-	}()
-	if _, err := f.Write(b); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(dir) //nolint:gosec // the directory of our own file
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 // writer writes states to disk, one at a time, so that nobody waits for a disk.

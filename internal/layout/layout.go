@@ -46,9 +46,9 @@ func Rooms() map[string]Room {
 		"pki/attest/jointoken": {"join tokens and their store", []string{"pki/profile", "pki/svid"}},
 		"pki/svid":             {"the workload side: key, CSR, renewal", []string{"pki/profile"}},
 
-		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/svid", "xds/bootstrap"}},
-		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", nil},
-		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "xds/stream", "xds/bootstrap"}},
+		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap"}},
+		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
+		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/bootstrap"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
 		"agent/health":   {"probes of the application", nil},
