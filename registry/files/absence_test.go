@@ -58,6 +58,37 @@ func TestRootIsMissingAtStart(t *testing.T) {
 	r.await("a=1")
 }
 
+// TestFirstFragmentIsWhole: a file that is being written when the server starts
+// is waited for, but not for ever.
+func TestFirstFragmentIsWhole(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"old.yaml": "old 1", "a.yaml": ""})
+	long := time.Now().Add(-time.Hour)
+	check(t, os.Chtimes(filepath.Join(dir, "old.yaml"), long, long))
+	r := start(t, atDir(dir))
+	write(t, dir, map[string]string{"a.yaml": "a 1"})
+	r.await("old=1", "a=1")
+	if n := len(r.allSent()); n != 1 {
+		t.Errorf("%d fragments, want 1", n)
+	}
+
+	dir = treeOf(t, map[string]string{"old.yaml": "old 1", "a.yaml": "a"})
+	r = start(t, atDir(dir))
+	tick := time.NewTicker(stillFor / 10)
+	defer tick.Stop()
+	deadline := time.Now().Add(patience)
+	for i := 0; !r.hasFault("a.yaml: warning [FL0204]: has been changing for"); i++ {
+		write(t, dir, map[string]string{"a.yaml": strings.Repeat("x", i%90)})
+		<-tick.C
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody is told: %v", r.Status().Faults)
+		}
+	}
+	if got := objects(r.last()); !slices.Equal(got, []string{"old=1"}) {
+		t.Errorf("got %v", got)
+	}
+}
+
 func TestEmptyRootIsDelivered(t *testing.T) {
 	t.Parallel()
 	r := start(t, atDir(t.TempDir()))
@@ -87,7 +118,7 @@ func asOthers(t *testing.T) (done bool) {
 	if err != nil || os.Getenv("FAIRLEAD_TEST_INNER") != "" {
 		t.Skipf("this process may read everything, and setpriv cannot change that: %v", err)
 	}
-	cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set=-dac_override,-dac_read_search", //nolint:gosec // this test
+	cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set=-dac_override,-dac_read_search",
 		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_INNER=1")
 	out, err := cmd.CombinedOutput()

@@ -88,8 +88,8 @@ func keptFault(f *file, k keptGood) manifest.Fault {
 			at = o.Origin
 		}
 	}
-	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf(
-		"the last good version, last found at %s, stands until this file is mended or the object is taken out of it", k.Origin))
+	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version, last found at %s, "+
+		"stands until this file is mended or the object is taken out of it", k.Origin))
 	flt.Severity = manifest.Warning
 	return flt
 }
@@ -122,8 +122,8 @@ func twice(list []*file, winners map[mesh.Key]*file) []manifest.Fault {
 			} else if w != p.f {
 				which = "the first by path is broken, that in " + w.path + " is in force"
 			}
-			faults = append(faults, faultAt(o.Origin, o.Key, CodeTwice, fmt.Sprintf(
-				"defined twice, at %s and at %s: %s; remove one of them", p.o.Origin, o.Origin, which)))
+			message := fmt.Sprintf("defined twice, at %s and at %s: %s; remove one of them", p.o.Origin, o.Origin, which)
+			faults = append(faults, faultAt(o.Origin, o.Key, CodeTwice, message))
 		}
 	}
 	return faults

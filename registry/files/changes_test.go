@@ -70,7 +70,7 @@ func TestTornWrites(t *testing.T) {
 	pause(stillForLoss / 2)
 	_, err = f.WriteString("a 2\n")
 	check(t, err)
-	pause(stillForLoss * 3 / 4) // longer than an in-place write needs, but b is missing
+	pause(stillForLoss / 2) // longer than an in-place write needs, but b is missing
 	_, err = f.WriteString("b 2\n")
 	check(t, err)
 	check(t, f.Close())
@@ -97,7 +97,10 @@ func TestSlowWriterOfSmallPieces(t *testing.T) {
 	f, err := os.Create(filepath.Join(dir, "a.yaml"))
 	check(t, err)
 	text := "a 12345678901234567890"
+	var stall time.Duration // of this process, on a busy machine
+	wrote := time.Now()
 	for i := range text {
+		stall, wrote = max(stall, time.Since(wrote)), time.Now()
 		_, err := f.WriteString(text[i : i+1])
 		check(t, err)
 		pause(stillFor / 4)
@@ -116,20 +119,14 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 	r.await("a=1", "b=1")
 	outside := filepath.Join(t.TempDir(), "new")
 	check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
-	began := time.Now()
 	check(t, os.Rename(outside, filepath.Join(dir, "a.yaml"))) // loses b, and means it
 	r.await("a=2")
-	if took := time.Since(began); took >= stillFor {
-		t.Errorf("took %v", took)
-	}
-	began = time.Now()
+	r.readAtOnce(filepath.Join(dir, "a.yaml"))
 	check(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "z.yaml")))
 	r.awaitStatus("renamed", func(s *Status) bool {
 		return s.Files == 1 && r.last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
 	})
-	if took := time.Since(began); took >= stillFor {
-		t.Errorf("renaming within took %v", took)
-	}
+	r.readAtOnce(filepath.Join(dir, "z.yaml"))
 	for i, f := range r.allSent() {
 		if len(f.VirtualServices) == 0 {
 			t.Errorf("fragment %d lacks a", i)
@@ -215,13 +212,11 @@ func TestConfigMap(t *testing.T) {
 	r.await("a=1", "b=1")
 	write(t, dir, map[string]string{"..v2/a.yaml": "a 2", "..v2/b.yaml": "b 2"})
 	check(t, os.Symlink("..v2", filepath.Join(dir, "..data_tmp")))
-	began := time.Now()
 	check(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	check(t, os.RemoveAll(filepath.Join(dir, "..v1")))
 	r.await("a=2", "b=2")
-	if took := time.Since(began); took >= stillFor {
-		t.Errorf("took %v", took)
-	}
+	r.readAtOnce(filepath.Join(dir, "a.yaml"))
+	r.readAtOnce(filepath.Join(dir, "b.yaml"))
 	if list := r.allSent(); len(list) != 2 {
 		t.Errorf("%d fragments, want 2: the swap was seen in parts", len(list))
 	}
@@ -238,12 +233,9 @@ func TestRootIsSymlink(t *testing.T) {
 	r := start(t, atDir(link))
 	r.await("a=1", "b=1")
 	check(t, os.Symlink("v2", link+".tmp"))
-	began := time.Now()
 	check(t, os.Rename(link+".tmp", link))
 	r.await("a=2", "b=2")
-	if took := time.Since(began); took >= stillFor {
-		t.Errorf("took %v", took)
-	}
+	r.readAtOnce(filepath.Join(link, "sub", "b.yaml"))
 	// ln -sfn removes and makes the link anew: the root is away for a moment.
 	check(t, os.Remove(link))
 	r.awaitStatus("unavailable", func(s *Status) bool { return s.State == Unavailable })
@@ -289,19 +281,16 @@ func TestSubtree(t *testing.T) {
 	r.await("a=1", "b=1", "c=1")
 
 	check(t, os.Rename(sub, filepath.Join(away, "sub")))
-	pause(stillFor)
+	pause(stillFor / 2)
 	check(t, os.Rename(filepath.Join(away, "sub"), sub)) // back before it counts
 	r.stays(stillForLoss + stillFor)
 
 	check(t, os.Rename(sub, filepath.Join(away, "sub")))
 	r.await("a=1")
 	write(t, away, map[string]string{"sub/x/b.yaml": "b 2"})
-	began := time.Now()
 	check(t, os.Rename(filepath.Join(away, "sub"), sub))
 	r.await("a=1", "b=2", "c=1")
-	if took := time.Since(began); took >= stillFor {
-		t.Errorf("moving back took %v", took)
-	}
+	r.readAtOnce(filepath.Join(sub, "x", "b.yaml"))
 	replace(t, filepath.Join(sub, "x", "c.yaml"), "c 2") // watched again
 	r.await("a=1", "b=2", "c=2")
 

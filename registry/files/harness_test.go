@@ -272,6 +272,21 @@ func (r *running) always(want ...string) {
 	}
 }
 
+// readAtOnce checks that the file, when it was last read, was not waited for.
+// The log tells it, and not the clock: this machine may be busy.
+func (r *running) readAtOnce(path string) {
+	r.t.Helper()
+	last := ""
+	for line := range strings.SplitSeq(r.logs.String(), "\n") {
+		if strings.Contains(line, `msg="file was read"`) && strings.Contains(line, " path="+path+" ") {
+			last = line
+		}
+	}
+	if !strings.HasSuffix(last, "at_once=true") {
+		r.t.Errorf("%s was waited for: %s", path, last)
+	}
+}
+
 func (r *running) hasFault(text string) bool {
 	return slices.ContainsFunc(r.Status().Faults, func(f manifest.Fault) bool { return strings.Contains(f.String(), text) })
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"sync"
 	"time"
@@ -38,9 +39,7 @@ func (k *keeper) offer(list map[int][]entry) {
 		return
 	}
 	k.mu.Lock()
-	for shard, entries := range list {
-		k.waiting[shard] = entries
-	}
+	maps.Copy(k.waiting, list)
 	k.mu.Unlock()
 	select {
 	case k.doorbell <- struct{}{}:

@@ -73,7 +73,7 @@ func readFile(path string, want sig, limit int64) (*blob, error) {
 	if err != nil {
 		return nil, fmt.Errorf("opening: %w", err)
 	}
-	defer f.Close() //nolint:errcheck // opened for reading
+	defer f.Close()
 	if err := looksLike(f, want); err != nil {
 		return nil, err
 	}

@@ -187,7 +187,7 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 	}
 	t.add(&file{path: path, root: c.root, sig: c.sig, suspect: racy(c.sig, now), v: c.next})
 	t.logFaults(c.next)
-	t.log.Debug("file was read", "path", path, "objects", len(c.next.live))
+	t.log.Debug("file was read", "path", path, "objects", len(c.next.live), "at_once", c.placed || c.old)
 }
 
 // add takes a file into the tree.

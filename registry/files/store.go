@@ -75,11 +75,11 @@ func (s store) load() ([]entry, error) {
 }
 
 func readShard(path string) ([]entry, error) {
-	f, err := os.Open(path) //nolint:gosec // a path of our own
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close() //nolint:errcheck // opened for reading
+	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxShard+1))
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func ignoreAbsent(err error) error {
 }
 
 func syncDir(dir string) error {
-	d, err := os.Open(dir) //nolint:gosec // a path of our own
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -179,10 +180,8 @@ func (w *walker) link(path, realPath string, chain []devIno) error {
 		return nil
 	case isDir(&st):
 		id := idOf(&st)
-		for _, above := range chain {
-			if above == id {
-				return nil // a loop: all of it is being looked at already
-			}
+		if slices.Contains(chain, id) {
+			return nil // a loop: all of it is being looked at already
 		}
 		return w.dir(path, target, append(chain, id))
 	case isManifest(filepath.Base(path)) && path != w.skip:

@@ -56,14 +56,14 @@ func (n *inotify) add(dir string) error {
 		return fmt.Errorf("watching %q: %w", dir, err)
 	}
 	was, known := n.dirs[dir]
-	if known && was == int32(wd) { //nolint:gosec // a watch descriptor is an int of C
+	if known && was == int32(wd) {
 		return nil
 	}
 	if known {
 		n.forget(dir)
 	}
-	n.dirs[dir] = int32(wd)                          //nolint:gosec // as above
-	n.wds[int32(wd)] = append(n.wds[int32(wd)], dir) //nolint:gosec // as above
+	n.dirs[dir] = int32(wd)
+	n.wds[int32(wd)] = append(n.wds[int32(wd)], dir)
 	return nil
 }
 
@@ -87,7 +87,7 @@ func (n *inotify) forget(dir string) {
 	}
 	delete(n.wds, wd)
 	// It fails for a directory that is gone, whose watch went with it.
-	_, _ = unix.InotifyRmWatch(n.fd, uint32(wd)) //nolint:gosec // never negative
+	_, _ = unix.InotifyRmWatch(n.fd, uint32(wd))
 }
 
 // run reads events until ctx is done.
@@ -123,7 +123,7 @@ func (n *inotify) parse(buf []byte) (names map[hop]bool, lost bool) {
 	defer n.mu.Unlock()
 	names = map[hop]bool{}
 	for len(buf) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(buf)) //nolint:gosec // an int of C
+		wd := int32(binary.NativeEndian.Uint32(buf))
 		mask := binary.NativeEndian.Uint32(buf[4:])
 		size := int(binary.NativeEndian.Uint32(buf[12:]))
 		buf = buf[unix.SizeofInotifyEvent:]
