@@ -1,0 +1,286 @@
+package agents
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// sourceName is the name of the source.
+const sourceName = "agents"
+
+const (
+	// maxStreams bounds the streams of one workload: more than one is a
+	// reconnect that overtook the end of its predecessor.
+	maxStreams = 8
+	// maxReason bounds what is kept of a reason, in bytes.
+	maxReason = 256
+	// listedWorkloads bounds what Status lists.
+	listedWorkloads = 100
+)
+
+// Config is what a Source needs.
+type Config struct {
+	// Logger is required.
+	Logger *slog.Logger
+	// Grace is how long after its stream was lost a workload stays in; 0 means
+	// 10 s.
+	Grace time.Duration
+	// Share is the part of all connected workloads, and Floor the number, beyond
+	// which lost streams are held to be our own fault; 0 means 0.3 and 5.
+	Share float64
+	Floor int
+	// MaxWorkloads bounds what is remembered; 0 means 100,000. Beyond it those
+	// that are gone for longest are forgotten, and then new ones not taken.
+	MaxWorkloads int
+}
+
+// Source turns what agents report into a Fragment of package mesh.
+type Source struct {
+	// Constant after New.
+	log    *slog.Logger
+	limits limits
+	max    int
+	bell   chan struct{}
+
+	running atomic.Bool
+
+	mu      sync.Mutex // guards all following fields
+	leases  map[id]*lease
+	sorted  []*lease // by id
+	streams map[uint64]*lease
+	changed bool // since the last fragment
+	refused uint64
+	ignored uint64
+}
+
+// New checks the configuration. It starts nothing.
+func New(c Config) (*Source, error) {
+	if c.Logger == nil {
+		return nil, errors.New("agents: Config.Logger is missing")
+	}
+	if c.Grace < 0 || c.Share < 0 || c.Floor < 0 || c.MaxWorkloads < 0 {
+		return nil, errors.New("agents: a limit is negative")
+	}
+	return &Source{
+		log: c.Logger.With("component", "registry.agents"),
+		limits: limits{
+			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
+		},
+		max:     cmp.Or(c.MaxWorkloads, 100_000),
+		bell:    make(chan struct{}, 1),
+		leases:  map[id]*lease{},
+		streams: map[uint64]*lease{},
+	}, nil
+}
+
+// Name is the name of the source.
+func (s *Source) Name() string { return sourceName }
+
+func (s *Source) ring() {
+	select {
+	case s.bell <- struct{}{}:
+	default:
+	}
+}
+
+// StreamOpened says that the agent of a workload is connected. The number of a
+// stream is unique in the process.
+func (s *Source) StreamOpened(stream uint64, account mesh.ServiceAccount, address string) {
+	defer s.ring()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if stream == 0 || s.streams[stream] != nil {
+		return
+	}
+	l := s.leaseOf(id{account, address})
+	if l == nil {
+		s.refused++
+		return
+	}
+	before, _ := l.health()
+	if forgotten := l.opened(stream, s.limits, time.Now()); forgotten != 0 {
+		delete(s.streams, forgotten)
+	}
+	s.streams[stream] = l
+	after, _ := l.health()
+	s.changed = s.changed || before != after
+}
+
+// leaseOf returns the lease of a workload, or nil where there is no room.
+func (s *Source) leaseOf(key id) *lease {
+	if l := s.leases[key]; l != nil {
+		return l
+	}
+	if len(s.leases) >= s.max && !s.forgetOldest() {
+		return nil
+	}
+	l := &lease{id: key}
+	at, _ := slices.BinarySearchFunc(s.sorted, key, func(l *lease, k id) int { return compareIDs(l.id, k) })
+	s.sorted = slices.Insert(s.sorted, at, l)
+	s.leases[key] = l
+	return l
+}
+
+// forgetOldest makes room by forgetting who is gone for longest.
+func (s *Source) forgetOldest() bool {
+	oldest := -1
+	for i, l := range s.sorted {
+		if l.gone && (oldest < 0 || l.lost.Before(s.sorted[oldest].lost)) {
+			oldest = i
+		}
+	}
+	if oldest < 0 {
+		return false
+	}
+	delete(s.leases, s.sorted[oldest].id)
+	s.sorted = slices.Delete(s.sorted, oldest, oldest+1)
+	s.changed = true
+	return true
+}
+
+// Report takes one observation of a workload by its own agent. Whom it is about
+// is known from the stream; what the report says of that does not count. It is
+// ignored when the stream is not open, or when a newer stream has spoken.
+func (s *Source) Report(stream uint64, report mesh.HealthReport) {
+	defer s.ring()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.streams[stream]
+	if l == nil {
+		s.ignored++
+		return
+	}
+	reason := ""
+	if report.Health == mesh.Unhealthy {
+		reason = bounded(report.Reason)
+	}
+	if l.report(stream, report.Health, reason) {
+		s.changed = true
+	}
+}
+
+// bounded keeps a reason, which comes from outside, short and valid.
+func bounded(reason string) string {
+	if len(reason) > maxReason {
+		reason = reason[:maxReason]
+	}
+	return strings.ToValidUTF8(reason, "")
+}
+
+// StreamClosed says that a stream is no longer open.
+func (s *Source) StreamClosed(stream uint64) {
+	defer s.ring()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.streams[stream]
+	if l == nil {
+		return
+	}
+	delete(s.streams, stream)
+	if l.closed(stream, time.Now()) {
+		s.changed = true
+	}
+}
+
+// Release takes out the workloads that are held in because too many were lost
+// together. It reports whether there were any.
+func (s *Source) Release() bool {
+	defer s.ring()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var sw sweep
+	for _, l := range s.sorted {
+		if l.held {
+			sw.expire(l)
+		}
+	}
+	s.changed = s.changed || sw.changed
+	return len(sw.gone) > 0
+}
+
+// Run sends what is known, first that it is nothing, until ctx is done.
+func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
+	if s.running.Swap(true) {
+		return errors.New("agents: the source ran already")
+	}
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+	s.mu.Lock()
+	s.changed = true
+	s.mu.Unlock()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.bell:
+		case <-wake.C:
+		}
+		now := time.Now()
+		fragment, next := s.look(now)
+		if next.IsZero() {
+			wake.Stop()
+		} else {
+			wake.Reset(next.Sub(now))
+		}
+		if fragment == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case out <- fragment:
+		}
+	}
+}
+
+// look lets time pass and returns a fragment if there is something new, and
+// when to look again.
+func (s *Source) look(now time.Time) (*mesh.Fragment, time.Time) {
+	var sw sweep
+	fragment := s.sweep(&sw, now)
+	s.tell(&sw)
+	return fragment, sw.next
+}
+
+func (s *Source) sweep(sw *sweep, now time.Time) *mesh.Fragment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sw.run(s.sorted, s.limits, now)
+	if !s.changed && !sw.changed {
+		return nil
+	}
+	s.changed = false
+	f := &mesh.Fragment{Source: sourceName, Health: make([]mesh.HealthReport, 0, len(s.sorted))}
+	for _, l := range s.sorted {
+		if health, reason := l.health(); health != mesh.HealthUnknown {
+			f.Health = append(f.Health, mesh.HealthReport{
+				ServiceAccount: l.id.account, Address: l.id.address, Health: health, Reason: reason, Own: true,
+			})
+		}
+	}
+	return f
+}
+
+func (s *Source) tell(sw *sweep) {
+	if len(sw.held) > 0 {
+		s.log.Error("too many agents lost at once, their workloads stay in until they return or a person releases them",
+			"workloads", len(sw.held), "first", sw.held[0].String(), "command", "fairlead release "+sourceName)
+	}
+	if len(sw.freed) > 0 {
+		s.log.Info("most agents returned, the others have a new grace", "workloads", len(sw.freed), "first", sw.freed[0].String())
+	}
+	if len(sw.gone) > 0 {
+		s.log.Warn("agents gone, their workloads are out", "workloads", len(sw.gone), "first", sw.gone[0].String())
+	}
+}
+
+func (i id) String() string { return i.account.String() + " at " + i.address }

@@ -1,0 +1,18 @@
+// Package agents is the source of what agents say of their workloads: whether
+// the application and its Envoy can take traffic. It contributes nothing but
+// health; which workloads there are is the business of the other sources.
+//
+// What an agent says is leased to its stream. A report of unhealthy counts at
+// once. When the stream is lost nothing is known any more, and after a grace
+// the workload is out; a workload that was out stays out. When very many
+// streams are lost together it is more likely that this server, or its network,
+// is the cause: then the workloads stay in, loudly, until they return or a
+// person says that they are really gone. Nothing is kept on disk: after a
+// restart nothing is known of anybody, which counts as healthy, until the
+// agents report again; so a restart takes nobody out.
+//
+// The package authenticates nobody. Its caller, the server of ADS streams,
+// vouches for the account and the address of a stream, and may call from any
+// goroutine: every call is short and never blocks. [Source.Run] is one goroutine,
+// owned by package registry.
+package agents
