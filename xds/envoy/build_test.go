@@ -190,11 +190,16 @@ func oneListenerAnAddress(t *testing.T, resources []envoy.Resource) {
 		if !ok {
 			t.Fatalf("%T is no listener", m)
 		}
-		key := l.GetAddress().String()
-		if other, ok := at[key]; ok {
-			t.Errorf("listeners %q and %q have one address", other, l.GetName())
+		keys := []string{l.GetAddress().String()}
+		for _, a := range l.GetAdditionalAddresses() {
+			keys = append(keys, a.GetAddress().String())
 		}
-		at[key] = l.GetName()
+		for _, key := range keys {
+			if other, ok := at[key]; ok {
+				t.Errorf("listeners %q and %q have one address", other, l.GetName())
+			}
+			at[key] = l.GetName()
+		}
 	}
 }
 

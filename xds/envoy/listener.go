@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"net/netip"
+	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -150,10 +151,8 @@ func chainMatch(m *view.ChainMatch) *listenerv3.FilterChainMatch {
 	if m.DestinationPort != 0 {
 		out.DestinationPort = wrapperspb.UInt32(m.DestinationPort)
 	}
-	for _, n := range m.ServerNames {
-		if n != "*" { // that is any name, which is no condition
-			out.ServerNames = append(out.ServerNames, n)
-		}
+	if !slices.Contains(m.ServerNames, "*") { // that is any name, which is no condition
+		out.ServerNames = m.ServerNames
 	}
 	for _, c := range m.CIDRs {
 		if r := cidr(c); r != nil {

@@ -111,7 +111,7 @@ func (sc *scope) appendCluster(parts []Part, in clusterInput) []Part {
 		Policy:    policy,
 		Defaults:  sc.defaults,
 	}
-	if in.port.TargetPort != 0 && in.port.TargetPort != in.port.Number {
+	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
 	}
 	c.TLS = sc.peerTLS(in, policy)

@@ -74,6 +74,7 @@ func (sc *scope) outboundListeners(taken []listenerKey, warnings *[]Warning) ([]
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.bind, b.bind), cmp.Compare(a.port, b.port)) })
+	o.dropSharedAddresses(keys)
 	parts := make([]Part, 0, len(keys)+1)
 	var names []string
 	for _, k := range keys {
@@ -90,6 +91,24 @@ func (sc *scope) outboundListeners(taken []listenerKey, warnings *[]Warning) ([]
 	}
 	slices.Sort(names)
 	return parts, slices.Compact(names)
+}
+
+// dropSharedAddresses leaves each address to one listener: the one that has it
+// first among its own, else the first that has it at all.
+func (o *outbound) dropSharedAddresses(keys []listenerKey) {
+	used := map[listenerKey]bool{}
+	for _, k := range keys {
+		used[k] = true
+	}
+	for _, k := range keys {
+		en := o.entries[k]
+		en.extra = slices.DeleteFunc(slices.Clone(en.extra), func(a string) bool {
+			at := listenerKey{bind: a, port: k.port}
+			taken := used[at]
+			used[at] = true
+			return taken
+		})
+	}
 }
 
 func (o *outbound) addEgress(e *egress) {
@@ -178,10 +197,16 @@ func (o *outbound) place(t target) {
 	}
 	chains, protocol := o.chains(t)
 	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
-		o.entries[key] = &entry{
-			key: key, extra: t.extra, bindToPort: t.bindToPort, protocol: protocol, chains: chains,
+		en := &entry{
+			key: key, extra: t.extra, bindToPort: t.bindToPort, protocol: protocol,
 			origins: []*mesh.Origin{t.svc.Origin},
 		}
+		for _, c := range chains {
+			if !en.take(c) {
+				o.conflict(key, t)
+			}
+		}
+		o.entries[key] = en
 		return
 	}
 	if cur.protocol == mesh.Undeclared && t.port.Protocol == mesh.Undeclared {
@@ -191,13 +216,30 @@ func (o *outbound) place(t target) {
 		cur.protocol = mesh.Undeclared
 	}
 	for _, c := range chains {
-		if slices.ContainsFunc(cur.chains, func(have *Chain) bool { return sameMatch(&have.Match, &c.Match) }) {
+		if !cur.take(c) {
 			o.conflict(key, t)
-			continue
 		}
-		cur.chains = append(cur.chains, c)
 	}
 	cur.origins = append(cur.origins, t.svc.Origin)
+}
+
+// take adds a chain for the connections that no other chain of the entry takes;
+// Envoy refuses two for one. It reports whether there were any.
+func (en *entry) take(c *Chain) bool {
+	for _, have := range en.chains {
+		if !sameMatch(&have.Match, &c.Match) {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(names(&c.Match)), func(n string) bool { return slices.Contains(have.Match.ServerNames, n) })
+		if len(left) == 0 {
+			return false
+		}
+		trimmed := *c
+		trimmed.Match.ServerNames = left
+		c = &trimmed
+	}
+	en.chains = append(en.chains, c)
+	return true
 }
 
 // ownProtocol is a protocol that cannot share a port with another, as its
@@ -292,16 +334,27 @@ func listenerName(bind string, port uint32) string {
 	return bind + "_" + strconv.FormatUint(uint64(port), 10)
 }
 
+// sameMatch reports whether two matches share one of the pairs of address and
+// server name that they stand for.
 func sameMatch(a, b *ChainMatch) bool {
 	return a.DestinationPort == b.DestinationPort && a.Transport == b.Transport && slices.Equal(a.ALPN, b.ALPN) &&
-		sameSet(a.ServerNames, b.ServerNames) && sameSet(masked(a.CIDRs), masked(b.CIDRs))
+		shared(names(a), names(b)) && shared(masked(a.CIDRs), masked(b.CIDRs))
 }
 
-func sameSet(a, b []string) bool {
-	a, b = slices.Clone(a), slices.Clone(b)
-	slices.Sort(a)
-	slices.Sort(b)
-	return slices.Equal(slices.Compact(a), slices.Compact(b))
+// shared reports whether two lists have something in common; an empty one is
+// "any", which is one value among others.
+func shared(a, b []string) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return len(a) == len(b)
+	}
+	return slices.ContainsFunc(a, func(x string) bool { return slices.Contains(b, x) })
+}
+
+func names(m *ChainMatch) []string {
+	if slices.Contains(m.ServerNames, "*") {
+		return nil
+	}
+	return m.ServerNames
 }
 
 func masked(cidrs []string) []string {

@@ -53,13 +53,7 @@ type ChainMatch struct {
 
 // matchesAll reports whether the chain takes every connection.
 func (m *ChainMatch) matchesAll() bool {
-	for _, n := range m.ServerNames {
-		if n == "*" {
-			return m.DestinationPort == 0 && len(m.CIDRs) == 0 && m.Transport == "" && len(m.ALPN) == 0
-		}
-	}
-	return m.DestinationPort == 0 && len(m.CIDRs) == 0 && m.Transport == "" && len(m.ALPN) == 0 &&
-		len(m.ServerNames) == 0
+	return m.DestinationPort == 0 && len(m.CIDRs) == 0 && m.Transport == "" && len(m.ALPN) == 0 && len(names(m)) == 0
 }
 
 // ServerTLS is mTLS with identities of the mesh, from the server's side.

@@ -52,7 +52,7 @@ func (sc *scope) routeTable(name string) *RouteTable {
 	t := &RouteTable{Name: name, Hosts: b.hosts()}
 	if sniffed != "" {
 		t.Hosts = onlyHost(t.Hosts, sniffed)
-	} else {
+	} else if !b.domains["*"] { // Envoy takes one of that name
 		t.CatchAll = sc.catchAll()
 	}
 	slices.SortStableFunc(t.Hosts, func(a, b *VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
@@ -359,7 +359,7 @@ func (b *tableBuilder) appendHost(out []*VirtualHost, r routed, d hostDomains, s
 func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	name := string(svc.Hostname)
 	d := hostDomains{name: name, domains: []string{bracketed(name)}}
-	if !isIP(name) {
+	if !isIP(name) && name != "*" {
 		d.short = append(d.short, name+".")
 	}
 	d.short = append(d.short, shortNames(name, b.sc.dnsDomain())...)
