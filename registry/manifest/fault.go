@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -129,5 +130,22 @@ func (r *reporter) finish() []Fault {
 		r.faults[i].Key = r.key
 	}
 	sortFaults(r.faults)
+	if len(r.faults) > maxFaults {
+		r.shorten()
+	}
 	return r.faults
+}
+
+// maxFaults bounds what one object can make a status or a log grow by.
+const maxFaults = 200
+
+// shorten replaces the faults behind the first ones by their number.
+func (r *reporter) shorten() {
+	rest := r.faults[maxFaults:]
+	last := rest[0]
+	last.Field, last.Message = "", fmt.Sprintf("and %d more faults from here on", len(rest))
+	if HasErrors(rest) {
+		last.Severity = Error
+	}
+	r.faults = append(r.faults[:maxFaults:maxFaults], last)
 }

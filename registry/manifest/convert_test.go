@@ -1,0 +1,160 @@
+package manifest_test
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"google.golang.org/protobuf/testing/protocmp"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func TestFragmentServices(t *testing.T) {
+	t.Parallel()
+	file := decodeFile(t, "testdata/good/shop.yaml")
+	ignore := cmpopts.IgnoreTypes(mesh.Meta{})
+
+	orders := file.Objects[0].Fragment().Services
+	want := []*mesh.Service{{
+		Hostname:   "orders.shop.example",
+		Ports:      []mesh.Port{{Name: "http", Number: 80, Protocol: mesh.HTTP, TargetPort: 8080}},
+		Resolution: mesh.ResolutionStatic,
+		External:   false,
+		ExportTo:   mesh.Exports{"shop"},
+		Selector:   map[string]string{"app": "orders"},
+		Inline:     []*mesh.Workload{},
+	}}
+	if diff := cmp.Diff(want, orders, ignore); diff != "" {
+		t.Errorf("orders (-want +got):\n%s", diff)
+	}
+
+	external := file.Objects[6].Fragment().Services
+	tls := []mesh.Port{{Name: "tls", Number: 443, Protocol: mesh.TLS}}
+	want = []*mesh.Service{
+		{Hostname: "a.example.com", Ports: tls, Resolution: mesh.ResolutionDNS, External: true, Inline: []*mesh.Workload{{Address: "a.example.com"}}},
+		{Hostname: "b.example.com", Ports: tls, Resolution: mesh.ResolutionDNS, External: true, Inline: []*mesh.Workload{{Address: "b.example.com"}}},
+	}
+	if diff := cmp.Diff(want, external, ignore); diff != "" {
+		t.Errorf("external (-want +got):\n%s", diff)
+	}
+
+	inline := file.Objects[7].Fragment().Services[0]
+	if diff := cmp.Diff([]string{"10.1.0.5", "10.2.0.0/16"}, inline.Addresses); diff != "" {
+		t.Errorf("addresses (-want +got):\n%s", diff)
+	}
+	endpoint := &mesh.Workload{
+		Address: "10.0.0.9", Ports: map[string]uint32{"tcp": 15432},
+		Locality: mesh.Locality{Region: "eu", Zone: "z1", SubZone: "r1"},
+	}
+	if diff := cmp.Diff([]*mesh.Workload{endpoint}, inline.Inline, ignore); diff != "" {
+		t.Errorf("inline endpoints (-want +got):\n%s", diff)
+	}
+	if got := inline.Inline[0].Origin.String(); got != "testdata/good/shop.yaml:92:5" {
+		t.Errorf("the inline endpoint is at %s", got)
+	}
+}
+
+func TestFragmentWorkload(t *testing.T) {
+	t.Parallel()
+	got := decodeFile(t, "testdata/good/shop.yaml").Objects[1].Fragment().Workloads[0]
+	want := &mesh.Workload{
+		Address: "10.0.0.1", ServiceAccount: "orders", Weight: 5, Locality: mesh.Locality{Region: "eu", Zone: "zone1"},
+	}
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreTypes(mesh.Meta{})); diff != "" {
+		t.Errorf("workload (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[string]string{"app": "orders", "version": "v1"}, got.Labels); diff != "" {
+		t.Errorf("labels of the metadata must win (-want +got):\n%s", diff)
+	}
+}
+
+func TestFragmentRouting(t *testing.T) {
+	t.Parallel()
+	file := decodeFile(t, "testdata/good/shop.yaml")
+	vs := file.Objects[2].Fragment().VirtualServices[0].Spec
+	if diff := cmp.Diff([]string{"orders.shop.svc.cluster.local", "orders.shop.example"}, vs.GetHosts()); diff != "" {
+		t.Errorf("hosts (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"mesh"}, vs.GetGateways()); diff != "" {
+		t.Errorf("gateways (-want +got):\n%s", diff)
+	}
+	want := &networking.Destination{Host: "orders.shop.svc.cluster.local", Subset: "v2"}
+	if diff := cmp.Diff(want, vs.GetHttp()[0].GetRoute()[0].GetDestination(), protocmp.Transform()); diff != "" {
+		t.Errorf("destination (-want +got):\n%s", diff)
+	}
+	if got := vs.GetHttp()[0].GetTimeout().AsDuration().String(); got != "1m0s" {
+		t.Errorf("timeout is %s", got)
+	}
+	as, ok := file.Objects[2].Spec.(*networking.VirtualService)
+	if !ok || as.GetHosts()[0] != "orders" {
+		t.Error("resolving hosts has changed the object as written")
+	}
+	if got := file.Objects[3].Fragment().DestinationRules[0].Spec.GetHost(); got != "orders.shop.svc.cluster.local" {
+		t.Errorf("the rule's host is %s", got)
+	}
+	for i, count := range map[int]func(*mesh.Fragment) int{
+		4: func(f *mesh.Fragment) int { return len(f.PeerAuthentications) },
+		5: func(f *mesh.Fragment) int { return len(f.Sidecars) },
+		8: func(f *mesh.Fragment) int { return len(f.WorkloadGroups) },
+	} {
+		if f := file.Objects[i].Fragment(); f == nil || count(f) != 1 {
+			t.Errorf("%s is not in its fragment: %v", file.Objects[i].Meta.Key, file.Objects[i].NotInForce)
+		}
+	}
+}
+
+// TestUnenforced holds that a security policy that is not built is passed on,
+// so that what it protects can be closed.
+func TestUnenforced(t *testing.T) {
+	t.Parallel()
+	file := decodeFile(t, "testdata/good/policy.yaml")
+	for i, want := range []map[string]string{{"app": "orders"}, nil} {
+		f := file.Objects[i].Fragment()
+		if f == nil || len(f.Unenforced) != 1 {
+			t.Errorf("%s gives %+v; want it unenforced", file.Objects[i].Meta.Key, f)
+			continue
+		}
+		if diff := cmp.Diff(want, f.Unenforced[0].Selector); diff != "" {
+			t.Errorf("selector (-want +got):\n%s", diff)
+		}
+	}
+	if f := file.Objects[2].Fragment(); f != nil {
+		t.Errorf("a policy attached to a gateway selects workloads: %+v", f)
+	}
+}
+
+func TestNotInForce(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nmetadata: {name: a, namespace: shop}\n"
+	for text, want := range map[string][]string{
+		"kind: ServiceEntry\nspec: {hosts: ['*.a.example'], resolution: DYNAMIC_DNS, ports: [{number: 443, name: tls, protocol: TLS}]}\n": {"spec.resolution"},
+		"kind: ServiceEntry\nspec: {hosts: [a.example], resolution: DNS, ports: [{number: 443, name: tls, protocol: TLS}]}\n":             nil,
+		"kind: Sidecar\nspec: {ingress: [{port: {number: 443, name: tls, protocol: HTTPS}, tls: {mode: SIMPLE, serverCertificate: /a, privateKey: /b}}]}": {
+			"spec.ingress[0].tls",
+		},
+		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {tunnel: {targetHost: c.d, targetPort: 80}, loadBalancer: {simple: RANDOM}}}\n": {
+			"spec.trafficPolicy.tunnel",
+		},
+		"kind: VirtualService\nspec: {hosts: [a.b], http: [{match: [{gateways: [mesh, x/y]}], route: [{destination: {host: a.b}}]}]}\n": {
+			"spec.http[0].match[0].gateways[1]",
+		},
+	} {
+		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
+		if manifest.HasErrors(faults) {
+			t.Fatalf("%s: %v", text, faults)
+		}
+		var got []string
+		for _, f := range file.Objects[0].NotInForce {
+			got = append(got, f.Field)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", text, diff)
+		}
+		if o := file.Objects[0]; o.InForce() != (want == nil) || (o.Fragment() == nil) != (want != nil) {
+			t.Errorf("%s: in force %v, fragment %v", text, o.InForce(), o.Fragment())
+		}
+	}
+}
