@@ -60,6 +60,7 @@ type Health interface {
 // What a Config's zero values mean.
 const (
 	DefaultMaxStreams  = 20_000
+	DefaultMaxPerHost  = 64
 	DefaultNodeTimeout = 10 * time.Second
 )
 
@@ -75,6 +76,8 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// MaxStreams bounds the streams; 0 means DefaultMaxStreams.
 	MaxStreams int
+	// MaxPerHost bounds the streams of one host; 0 means DefaultMaxPerHost.
+	MaxPerHost int
 	// NodeTimeout bounds the time until the first request; 0 means
 	// DefaultNodeTimeout.
 	NodeTimeout time.Duration
@@ -92,6 +95,7 @@ func (c Config) check() (Config, error) {
 		}
 	}
 	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
+	c.MaxPerHost = cmp.Or(c.MaxPerHost, DefaultMaxPerHost)
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	return c, errors.Join(errs...)
 }

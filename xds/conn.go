@@ -302,7 +302,7 @@ func (c *conn) settle() {
 		return
 	}
 	types := c.core.Status()
-	if len(types) == 0 {
+	if !asksForAll(types) {
 		return
 	}
 	var rejected []ProxyRejection

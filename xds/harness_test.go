@@ -63,6 +63,7 @@ func (f *fakeMesh) publish(s *mesh.Snapshot) {
 type objects struct {
 	services  []*mesh.Service
 	workloads []*mesh.Workload
+	plain     bool // no mTLS
 }
 
 func meta(kind mesh.Kind, name string, content ...any) mesh.Meta {
@@ -96,7 +97,7 @@ func (o *objects) service(name string, port uint32) *objects {
 
 func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 	spec := &meshconfig.MeshConfig{
-		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(true),
+		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(!o.plain),
 		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
 	}
 	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
@@ -127,6 +128,7 @@ type rig struct {
 	admission *fakeAdmission
 	health    *fakeHealth
 	registry  *prometheus.Registry
+	grpc      *grpc.Server
 	dial      *grpc.ClientConn
 	log       *syncLog
 }
@@ -188,6 +190,7 @@ func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	g := grpc.NewServer()
+	r.grpc = g
 	r.server.Register(g)
 	l := bufconn.Listen(1 << 20)
 	var wg sync.WaitGroup

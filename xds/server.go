@@ -262,6 +262,16 @@ func (s *Server) enter(c *conn) error {
 		s.mu.Unlock()
 		return errStopping
 	}
+	same := 0
+	for _, o := range s.conns {
+		if o.peer.Host == c.peer.Host {
+			same++
+		}
+	}
+	if same >= s.cfg.MaxPerHost {
+		s.mu.Unlock()
+		return status.Errorf(codes.ResourceExhausted, "this host has %d streams already", same)
+	}
 	s.next++
 	c.id = s.next
 	s.conns[c.id] = c

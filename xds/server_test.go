@@ -293,6 +293,15 @@ func TestStreamEnds(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+	t.Run("full-for-a-host", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 1 })
+		r.connect(t, node("web", "127.0.0.11"), nil)
+		r.synced(t, "web.shop")
+		if err := <-r.connect(t, node("orders", "127.0.0.12"), nil).err; status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%v", err)
+		}
+	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, shop(), func(c *Config) { c.NodeTimeout = 50 * time.Millisecond })

@@ -45,7 +45,8 @@ type ProxyStatus struct {
 	// Partial means that what the proxy runs is not known in full, after a
 	// refusal.
 	Partial bool
-	// Synced means that the proxy has answered everything, and refused nothing.
+	// Synced means that the proxy has asked for everything, answered everything,
+	// and refused nothing.
 	Synced bool
 	// Stale says why the proxy does not get what the mesh says now; or empty.
 	Stale string
@@ -90,9 +91,16 @@ func (c *conn) publish() *ProxyStatus {
 			}
 		}
 	}
-	st.Synced = st.Synced && len(st.Types) > 0 && st.Stale == ""
+	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == ""
 	c.status.Store(st)
 	return st
+}
+
+// asksForAll reports whether the proxy has got as far as asking for listeners.
+// An Envoy whose clusters are not ready, for want of a certificate for one, has
+// not: it is no use to anybody.
+func asksForAll(types []stream.TypeStatus) bool {
+	return slices.ContainsFunc(types, func(t stream.TypeStatus) bool { return t.Type == stream.ListenerType })
 }
 
 // Proxies lists the connected proxies and those that left recently; sorted by

@@ -157,6 +157,25 @@ func besideABadOne(t *testing.T, version string) {
 		p.set(g)
 		p.settled(t, g.Number)
 	}
+	// Reverted while the refusal is still under way: a is as wanted by what was
+	// ACKed, and is not.
+	for range 10 {
+		w.cluster("a", slower)
+		w.cluster("b", refused)
+		before := p.sentSoFar()
+		p.set(w.generation())
+		envoytest.Eventually(t, 10*time.Second, func() error {
+			if p.sentSoFar() == before {
+				return errors.New("not sent")
+			}
+			return nil
+		})
+		w.cluster("a", nil)
+		w.cluster("b", nil)
+		g := w.generation()
+		p.set(g)
+		p.settled(t, g.Number)
+	}
 	p.stop()
 	p.start(t)
 	p.settled(t, w.number)
