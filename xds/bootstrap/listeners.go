@@ -102,8 +102,14 @@ func exact(s string) *matcherv3.StringMatcher {
 func runtimeLayers() *bootstrapv3.LayeredRuntime {
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
 		{
-			Name:           "static",
-			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{}},
+			Name: "static",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{
+				Fields: map[string]*structpb.Value{
+					// Istio takes regular expressions of up to 1,024 characters; Envoy
+					// by itself refuses what compiles to more than 100 instructions.
+					"re2.max_program_size.error_level": structpb.NewNumberValue(32768),
+				},
+			}},
 		},
 		{
 			Name:           "admin",
@@ -112,6 +118,18 @@ func runtimeLayers() *bootstrapv3.LayeredRuntime {
 	}}
 }
 
+// statsConfig keeps names out of the names of metrics. The control plane ends
+// the names of clusters and connection managers in ";", as Istio does, because
+// they have dots in them, at which Envoy's own rules would cut them.
 func statsConfig() *metricsv3.StatsConfig {
-	return &metricsv3.StatsConfig{UseAllDefaultTags: wrapperspb.Bool(true)}
+	tag := func(name, regex string) *metricsv3.TagSpecifier {
+		return &metricsv3.TagSpecifier{TagName: name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: regex}}
+	}
+	return &metricsv3.StatsConfig{
+		UseAllDefaultTags: wrapperspb.Bool(true),
+		StatsTags: []*metricsv3.TagSpecifier{
+			tag("cluster_name", `^cluster\.((.+?);\.)`),
+			tag("http_conn_manager_prefix", `^http\.((.+?);\.)`),
+		},
+	}
 }
