@@ -20,18 +20,28 @@ const (
 	maxAnnotations = 256 << 10
 )
 
+// form is what a name must look like.
+type form struct {
+	pattern *regexp.Regexp
+	longest int
+	words   string
+}
+
 //nolint:gochecknoglobals // compiled constants
 var (
-	dnsLabel      = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`)
-	dnsSubdomain  = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
-	qualifiedName = regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`)
-	labelValue    = regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`)
-)
-
-const (
-	labelForm     = "lower case letters, digits and '-', beginning and ending with a letter or digit"
-	subdomainForm = "lower case letters, digits, '-' and '.', each part beginning and ending with a letter or digit"
-	qualifiedForm = "letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+	dnsLabel = form{
+		regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`), maxLabel,
+		"lower case letters, digits and '-', beginning and ending with a letter or digit",
+	}
+	dnsSubdomain = form{
+		regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`), maxSubdomain,
+		"lower case letters, digits, '-' and '.', each part beginning and ending with a letter or digit",
+	}
+	qualifiedName = form{
+		regexp.MustCompile(`^([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$`), maxLabel,
+		"letters, digits, '-', '_' and '.', beginning and ending with a letter or digit",
+	}
+	labelValue = form{regexp.MustCompile(`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`), maxLabel, qualifiedName.words}
 )
 
 // metadata reads the metadata of an object and judges it as Kubernetes would.
@@ -50,7 +60,7 @@ func metadata(root *tree.Node, opts *Options, r *reporter) mesh.Meta {
 	meta.Name = m.name()
 	if ns := m.str("namespace"); ns != "" {
 		meta.Namespace = ns
-		m.checkForm("metadata.namespace", n.Nearest("namespace"), ns, dnsLabel, maxLabel, labelForm)
+		m.checkForm("metadata.namespace", n.Nearest("namespace"), ns, dnsLabel)
 	}
 	r.key = meta.Key
 	meta.Labels = m.labels()
@@ -92,20 +102,20 @@ func (m *metaReader) name() string {
 	case name == "":
 		m.r.add(CodeMetadata, m.n.Nearest("name"), "metadata.name", "metadata.name is required")
 	default:
-		m.checkForm("metadata.name", m.n.Nearest("name"), name, dnsSubdomain, maxSubdomain, subdomainForm)
+		m.checkForm("metadata.name", m.n.Nearest("name"), name, dnsSubdomain)
 	}
 	if prefix := m.str("generateName"); name != "" && prefix != "" {
-		m.checkForm("metadata.generateName", m.n.Nearest("generateName"), strings.TrimSuffix(prefix, "-"), dnsSubdomain, maxSubdomain, subdomainForm)
+		m.checkForm("metadata.generateName", m.n.Nearest("generateName"), strings.TrimSuffix(prefix, "-"), dnsSubdomain)
 	}
 	return name
 }
 
-func (m *metaReader) checkForm(field string, pos tree.Position, value string, form *regexp.Regexp, longest int, words string) {
+func (m *metaReader) checkForm(field string, pos tree.Position, value string, want form) {
 	switch {
-	case len(value) > longest:
-		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("has %d characters; at most %d are allowed", len(value), longest))
-	case !form.MatchString(value):
-		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("%q is not allowed; use only %s", value, words))
+	case len(value) > want.longest:
+		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("has %d characters; at most %d are allowed", len(value), want.longest))
+	case !want.pattern.MatchString(value):
+		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("%q is not allowed; use only %s", value, want.words))
 	}
 }
 
@@ -149,7 +159,7 @@ func (m *metaReader) labels() map[string]string {
 	return m.texts("labels", func(f tree.Field, at string) {
 		m.qualified(f.Key, at, f.KeyPos)
 		if f.Value.Kind == tree.String {
-			m.checkForm(at, f.Value.Pos, f.Value.Text, labelValue, maxLabel, qualifiedForm)
+			m.checkForm(at, f.Value.Pos, f.Value.Text, labelValue)
 		}
 	})
 }
@@ -176,9 +186,9 @@ func (m *metaReader) qualified(key, at string, pos tree.Position) {
 		m.r.add(CodeMetadata, pos, at, fmt.Sprintf("the key %q must be a name, or a DNS name, one '/' and a name", key))
 		return
 	} else {
-		m.checkForm(at, pos, prefix, dnsSubdomain, maxSubdomain, subdomainForm)
+		m.checkForm(at, pos, prefix, dnsSubdomain)
 	}
-	m.checkForm(at, pos, name, qualifiedName, maxLabel, qualifiedForm)
+	m.checkForm(at, pos, name, qualifiedName)
 }
 
 func (m *metaReader) created() time.Time {

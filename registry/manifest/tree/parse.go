@@ -295,11 +295,11 @@ func (b *builder) finite(n *yaml.Node, out *Node, path string) {
 }
 
 func (b *builder) fields(n *yaml.Node, out *Node, path string) {
-	seen := make(map[string]Position, len(n.Content)/2)
+	into := fieldSet{out: out, path: path, seen: make(map[string]Position, len(n.Content)/2)}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.ScalarNode && key.Tag == "!!merge" {
-			b.merge(value, out, path, seen)
+			b.merge(value, &into)
 			continue
 		}
 		k := b.key(key, path)
@@ -308,7 +308,7 @@ func (b *builder) fields(n *yaml.Node, out *Node, path string) {
 			b.problem(Value, key, path, "a key must be text, not %s", k.Kind)
 			continue
 		}
-		b.add(out, Field{Key: name, KeyPos: b.pos(key)}, path, seen, func(at string) *Node { return b.build(value, at) })
+		b.add(&into, Field{Key: name, KeyPos: b.pos(key), Value: b.build(value, Join(path, name))})
 	}
 }
 
@@ -321,37 +321,42 @@ func (b *builder) key(n *yaml.Node, path string) *Node {
 	return k
 }
 
+// fieldSet is a map that is being filled.
+type fieldSet struct {
+	out  *Node
+	path string
+	seen map[string]Position
+}
+
 // add puts a field into a map unless its key is there already.
-func (b *builder) add(out *Node, f Field, path string, seen map[string]Position, value func(path string) *Node) {
-	at := Join(path, f.Key)
-	f.Value = value(at)
-	if first, dup := seen[f.Key]; dup {
+func (b *builder) add(into *fieldSet, f Field) {
+	if first, dup := into.seen[f.Key]; dup {
 		b.problems = append(b.problems, Problem{
-			Code: DuplicateKey, Pos: f.KeyPos, Path: at,
+			Code: DuplicateKey, Pos: f.KeyPos, Path: Join(into.path, f.Key),
 			Message: fmt.Sprintf("the key %q is already set on line %d; remove one of them", f.Key, first.Line),
 		})
 		return
 	}
-	seen[f.Key] = f.KeyPos
-	out.Fields = append(out.Fields, f)
+	into.seen[f.Key] = f.KeyPos
+	into.out.Fields = append(into.out.Fields, f)
 }
 
 // merge adds what the key << stands for. As in Istio's strict reader, a merged
 // key that is also written out is a duplicate.
-func (b *builder) merge(value *yaml.Node, out *Node, path string, seen map[string]Position) {
-	from := b.build(value, path)
+func (b *builder) merge(value *yaml.Node, into *fieldSet) {
+	from := b.build(value, into.path)
 	maps := []*Node{from}
 	if from.Kind == List {
 		maps = from.Items
 	}
 	for _, m := range maps {
 		if m.Kind != Map {
-			b.problem(Value, value, path, "<< needs an object or a list of objects, not %s", m.Kind)
+			b.problem(Value, value, into.path, "<< needs an object or a list of objects, not %s", m.Kind)
 			continue
 		}
 		for _, f := range m.Fields {
 			f.KeyPos = b.pos(value)
-			b.add(out, f, path, seen, func(string) *Node { return f.Value })
+			b.add(into, f)
 		}
 	}
 }
