@@ -2,74 +2,127 @@ package registry
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestGuard plays readings of one source, one a line, and says after each how
+// guardCase plays readings of one source, one a line, and says after each how
 // many workloads are in force and how many are held.
+type guardCase struct {
+	name   string
+	limits limits
+	steps  []guardStep
+}
+
+type guardStep struct {
+	after       time.Duration
+	next        *mesh.Fragment
+	force, held int
+	why         Reason
+}
+
+// all is a source with n workloads of the namespace a.
+func all(n int) *mesh.Fragment { return &mesh.Fragment{Workloads: workloads("a", 0, n, "x")} }
+
+// withB adds five workloads of the namespace b.
+func withB(n int) *mesh.Fragment {
+	return &mesh.Fragment{Workloads: append(workloads("a", 0, n, "x"), workloads("b", 0, 5, "x")...)}
+}
+
 func TestGuard(t *testing.T) {
 	t.Parallel()
-	all := func(n int) *mesh.Fragment { return &mesh.Fragment{Workloads: workloads("a", 0, n, "x")} }
-	without := func(from, to, n int) *mesh.Fragment {
-		return &mesh.Fragment{Workloads: append(workloads("a", 0, from, "x"), workloads("a", to, n, "x")...)}
+	for _, c := range slices.Concat(shrinkingCases(), emptyingCases()) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.play(t)
+		})
 	}
-	type step struct {
-		after       time.Duration
-		next        *mesh.Fragment
-		force, held int
-		why         Reason
+}
+
+func (c guardCase) play(t *testing.T) {
+	t.Helper()
+	l := c.limits
+	l.floor, l.confirmAfter = 5, 10*time.Second
+	if l.share == 0 {
+		l.share = 0.3
 	}
-	for _, c := range []struct {
-		name   string
-		limits limits
-		steps  []step
-	}{
-		{"a_few_go_at_once", limits{}, []step{{0, all(100), 100, 0, ""}, {0, all(71), 71, 0, ""}}},
-		{"exactly_the_share_goes_at_once", limits{}, []step{{0, all(100), 100, 0, ""}, {0, all(70), 70, 0, ""}}},
-		{"below_the_floor_goes_at_once", limits{}, []step{{0, all(6), 6, 0, ""}, {0, all(2), 2, 0, ""}}},
-		{"small_sources_may_empty", limits{}, []step{{0, all(4), 4, 0, ""}, {0, all(0), 0, 0, ""}}},
-		{"many_wait_for_a_second_reading", limits{}, []step{
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	var prev *mesh.Fragment
+	var held holds
+	for i, s := range c.steps {
+		now = now.Add(s.after)
+		r := reading{limits: l, prev: prev, next: s.next, held: held, now: now}
+		prev, held = r.decide()
+		if got := prev.Count(""); got != s.force || len(held) != s.held {
+			t.Fatalf("reading %d: %d in force and %d held, want %d and %d", i, got, len(held), s.force, s.held)
+		}
+		for key, h := range held {
+			if h.reason != s.why || h.origin == nil {
+				t.Fatalf("reading %d: %s is held for %q, want %q", i, key, h.reason, s.why)
+			}
+		}
+		if held == nil && prev != s.next {
+			t.Errorf("reading %d: nothing is held, but the fragment is another one", i)
+		}
+	}
+}
+
+func shrinkingCases() []guardCase {
+	return []guardCase{
+		{"a_few_go_at_once", limits{}, []guardStep{{0, all(100), 100, 0, ""}, {0, all(71), 71, 0, ""}}},
+		{"exactly_the_share_goes_at_once", limits{}, []guardStep{{0, all(100), 100, 0, ""}, {0, all(70), 70, 0, ""}}},
+		{"below_the_floor_goes_at_once", limits{}, []guardStep{{0, all(6), 6, 0, ""}, {0, all(2), 2, 0, ""}}},
+		{"small_sources_may_empty", limits{}, []guardStep{{0, all(4), 4, 0, ""}, {0, all(0), 0, 0, ""}}},
+		{"many_wait_for_a_second_reading", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
 			{0, all(69), 100, 31, SourceShrank},
 			{9 * time.Second, all(69), 100, 31, SourceShrank},
 			{time.Second, all(69), 69, 0, ""},
 		}},
-		{"additions_pass_a_held_removal", limits{}, []step{
+		{"additions_pass_a_held_removal", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
-			{0, without(0, 50, 120), 120, 50, SourceShrank},
+			{0, &mesh.Fragment{Workloads: workloads("a", 50, 120, "x")}, 120, 50, SourceShrank},
 		}},
-		{"what_comes_back_is_held_no_more", limits{}, []step{
+		{"what_comes_back_is_held_no_more", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""}, {0, all(50), 100, 50, SourceShrank}, {time.Minute, all(100), 100, 0, ""},
 		}},
-		{"a_source_on_the_move_starts_again", limits{}, []step{
+		{"a_source_on_the_move_starts_again", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
 			{0, all(20), 100, 80, SourceShrank},
 			{15 * time.Second, all(60), 100, 40, SourceShrank},
 			{9 * time.Second, all(60), 100, 40, SourceShrank},
 			{time.Second, all(60), 60, 0, ""},
 		}},
-		{"one_more_does_not_start_again", limits{}, []step{
+		{"one_more_does_not_start_again", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
 			{0, all(60), 100, 40, SourceShrank},
 			{5 * time.Second, all(59), 100, 41, SourceShrank},
 			{5 * time.Second, all(59), 59, 0, ""},
 		}},
-		{"many_more_wait_by_themselves", limits{}, []step{
+		{"many_more_wait_by_themselves", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
 			{0, all(60), 100, 40, SourceShrank},
 			{10 * time.Second, all(20), 60, 40, SourceShrank},
 			{10 * time.Second, all(20), 20, 0, ""},
 		}},
-		{"empty_waits_for_a_person", limits{}, []step{
+		{"a_share_of_one_switches_it_off", limits{share: 1}, []guardStep{
+			{0, all(100), 100, 0, ""}, {0, all(1), 1, 0, ""},
+		}},
+	}
+}
+
+func emptyingCases() []guardCase {
+	return []guardCase{
+		{"empty_waits_for_a_person", limits{}, []guardStep{
 			{0, all(5), 5, 0, ""}, {0, all(0), 5, 5, SourceEmpty}, {24 * time.Hour, all(0), 5, 5, SourceEmpty},
 		}},
-		{"empty_ends_by_itself_if_told_so", limits{emptyAfter: time.Hour}, []step{
+		{"empty_ends_by_itself_if_told_so", limits{emptyAfter: time.Hour}, []guardStep{
 			{0, all(5), 5, 0, ""}, {0, all(0), 5, 5, SourceEmpty}, {59 * time.Minute, all(0), 5, 5, SourceEmpty}, {time.Minute, all(0), 0, 0, ""},
 		}},
-		{"held_and_then_empty_waits_for_a_person", limits{}, []step{
+		{"held_and_then_empty_waits_for_a_person", limits{}, []guardStep{
 			{0, all(100), 100, 0, ""},
 			{0, all(50), 100, 50, SourceShrank},
 			{20 * time.Second, all(0), 100, 100, SourceEmpty},
@@ -77,46 +130,22 @@ func TestGuard(t *testing.T) {
 			{0, all(40), 100, 60, SourceShrank},
 			{10 * time.Second, all(40), 40, 0, ""},
 		}},
-		{"a_share_of_one_switches_it_off", limits{share: 1}, []step{
-			{0, all(100), 100, 0, ""}, {0, all(1), 1, 0, ""},
-		}},
-		{"a_bound_namespace_becomes_empty", limits{bound: []string{"b"}}, []step{
-			{0, &mesh.Fragment{Workloads: append(workloads("a", 0, 100, "x"), workloads("b", 0, 5, "x")...)}, 105, 0, ""},
+		{"a_bound_namespace_becomes_empty", limits{bound: []string{"b"}}, []guardStep{
+			{0, withB(100), 105, 0, ""},
 			{0, all(99), 104, 5, NamespaceEmpty},
 			{time.Hour, all(99), 104, 5, NamespaceEmpty},
 		}},
-		{"another_namespace_may", limits{}, []step{
-			{0, &mesh.Fragment{Workloads: append(workloads("a", 0, 100, "x"), workloads("b", 0, 5, "x")...)}, 105, 0, ""},
+		{"another_namespace_may", limits{}, []guardStep{
+			{0, withB(100), 105, 0, ""},
 			{0, all(100), 100, 0, ""},
 		}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			l := c.limits
-			l.floor, l.confirmAfter = 5, 10*time.Second
-			if l.share == 0 {
-				l.share = 0.3
-			}
-			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			var prev *mesh.Fragment
-			var held holds
-			for i, s := range c.steps {
-				now = now.Add(s.after)
-				r := reading{limits: l, prev: prev, next: s.next, held: held, now: now}
-				prev, held = r.decide()
-				if got := prev.Count(""); got != s.force || len(held) != s.held {
-					t.Fatalf("reading %d: %d in force and %d held, want %d and %d", i, got, len(held), s.force, s.held)
-				}
-				for key, h := range held {
-					if h.reason != s.why || h.origin == nil {
-						t.Fatalf("reading %d: %s is held for %q, want %q", i, key, h.reason, s.why)
-					}
-				}
-				if held == nil && prev != s.next {
-					t.Errorf("reading %d: nothing is held, but the fragment is another one", i)
-				}
-			}
-		})
+		{"emptiness_counts_from_when_it_began", limits{emptyAfter: time.Hour}, []guardStep{
+			{0, all(100), 100, 0, ""},
+			{0, all(50), 100, 50, SourceShrank},
+			{5 * time.Second, all(0), 100, 100, SourceEmpty},
+			{time.Hour - time.Second, all(0), 100, 100, SourceEmpty},
+			{time.Second, all(0), 0, 0, ""},
+		}},
 	}
 }
 

@@ -90,10 +90,10 @@ func (w *world) fragments() []*Fragment {
 // snapshot built from the one before with one built from nothing.
 func TestMergeIsTheSameByEveryWay(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]HealthReport{}}
 		var s *Snapshot
-		for i := range 150 {
+		for i := range 120 {
 			for range 1 + w.rng.IntN(3) {
 				w.step()
 			}
@@ -116,7 +116,9 @@ func TestMergeIsTheSameByEveryWay(t *testing.T) {
 			if prev != nil && fingerprint(t, prev) != before {
 				t.Fatalf("seed %d, step %d: building a snapshot wrote to the one before", seed, i)
 			}
-			checkLookups(t, s)
+			if i%5 == 0 {
+				checkLookups(t, s)
+			}
 		}
 	}
 }

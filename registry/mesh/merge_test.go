@@ -3,12 +3,12 @@ package mesh
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
-	meshconfig "istio.io/api/mesh/v1alpha1"
-
 	"github.com/google/go-cmp/cmp"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
 func TestHostname(t *testing.T) {
@@ -294,5 +294,80 @@ func TestCompareFragments(t *testing.T) {
 		if same := SameObjects(base, &f); same != (c.name == "nothing") {
 			t.Errorf("%s: same objects: %v", c.name, same)
 		}
+	}
+}
+
+// TestReadersAndTheNextMerge reads a snapshot from many goroutines while the
+// next ones are built from it; the race detector judges.
+func TestReadersAndTheNextMerge(t *testing.T) {
+	t.Parallel()
+	f := testFragment(2, 5, 4)
+	f.Services[0].Selector, f.Services[0].Inline = nil, []*Workload{testWorkload("ns000", "", "10.9.9.9", "x")}
+	s := testSnapshot(nil, f)
+	before := fingerprint(t, s)
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for range 20 {
+				if h, err := s.Fingerprint(); err != nil || h != before {
+					t.Error("a reader sees another snapshot")
+				}
+				s.ServicesVisibleTo("ns000")
+			}
+		})
+	}
+	latest := s
+	for i := range 40 {
+		next := *f
+		next.Workloads = slices.Delete(slices.Clone(f.Workloads), i, i+1)
+		report := HealthReport{ServiceAccount: ServiceAccount{"ns000", "sa-x"}, Address: "10.9.9.9", Health: Health(i % 3)}
+		latest = testSnapshot(latest, &next, &Fragment{Source: "agents", Health: []HealthReport{report}})
+	}
+	readers.Wait()
+	if fingerprint(t, s) != before {
+		t.Error("the snapshot was written to")
+	}
+}
+
+func TestFragmentsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	f := testFragment(2, 3, 2)
+	shuffled := *f
+	shuffled.Services, shuffled.Workloads = slices.Clone(f.Services), slices.Clone(f.Workloads)
+	slices.Reverse(shuffled.Services)
+	slices.Reverse(shuffled.Workloads)
+	if f.Sorted() != f {
+		t.Error("a sorted fragment is copied")
+	}
+	if !SameObjects(shuffled.Sorted(), f) {
+		t.Error("sorting does not give the sorted one")
+	}
+	if fingerprint(t, testSnapshot(nil, &shuffled)) != fingerprint(t, testSnapshot(nil, f)) {
+		t.Error("the order of a fragment shows in the snapshot")
+	}
+}
+
+func TestKeepAndRemoved(t *testing.T) {
+	t.Parallel()
+	prev := testFragment(1, 4, 2)
+	next := &Fragment{Source: "files", Services: prev.Services[1:], Workloads: prev.Workloads[:5]}
+	var removed []Key
+	keys := map[Key]bool{}
+	for _, r := range RemovedKeys(prev, next) {
+		removed = append(removed, r.Key)
+		keys[r.Key] = true
+	}
+	want := []Key{prev.Services[0].Key, prev.Workloads[5].Key, prev.Workloads[6].Key, prev.Workloads[7].Key}
+	if diff := cmp.Diff(want, removed); diff != "" {
+		t.Errorf("removed (-want +got):\n%s", diff)
+	}
+	if !SameObjects(Keep(prev, next, keys), prev) {
+		t.Error("keeping all that is gone does not give what was")
+	}
+	if Keep(prev, next, nil) != next {
+		t.Error("keeping nothing copies")
+	}
+	if got := prev.Count("ns000"); got != 12 || prev.Count("other") != 0 || prev.Count("") != 12 {
+		t.Errorf("counted %d", got)
 	}
 }
