@@ -162,6 +162,9 @@ func (s *Server) settle(t *typeState) {
 	t.adds, t.removes, t.suspects, t.inflight = nil, nil, nil, nil
 	t.base = s.target
 	t.sub.rest(s.cfg.Interner)
+	if len(s.behind[t.url]) == 0 {
+		delete(s.behind, t.url) // an emptied map keeps its room
+	}
 	if t.url == ClusterType { // no cluster waits for anything any more
 		for url, names := range s.behind {
 			for name := range names {

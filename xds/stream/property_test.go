@@ -69,7 +69,7 @@ func history(t *testing.T, r *rand.Rand) {
 			want[name] = res.Version
 		}
 		if !maps.Equal(want, m.runs[u]) {
-			t.Errorf("%s: runs %v, want %v\n%s", u.Short(), m.runs[u], want, strings.Join(m.log[max(0,len(m.log)-12):], "\n"))
+			t.Errorf("%s: runs %v, want %v\n%s", u.Short(), m.runs[u], want, strings.Join(m.log[max(0, len(m.log)-12):], "\n"))
 		}
 	}
 	if len(m.warming) > 0 || m.heldACK != "" {

@@ -78,12 +78,9 @@ func NewServer(cfg ServerConfig) *Server {
 		cfg.Interner = new(Interner)
 	}
 	return &Server{
-		cfg:   cfg,
-		types: map[TypeURL]*typeState{},
-		behind: map[TypeURL]map[string]Resource{
-			EndpointType: {},
-			RouteType:    {},
-		},
+		cfg:    cfg,
+		types:  map[TypeURL]*typeState{},
+		behind: map[TypeURL]map[string]Resource{},
 	}
 }
 
@@ -274,10 +271,7 @@ func (s *Server) follow(t *typeState, r *response) {
 	switch t.url {
 	case ClusterType:
 		for name := range r.sent {
-			if e, ok := s.target.Types[EndpointType][name]; ok {
-				s.behind[EndpointType][name] = e
-				s.evaluateIn(EndpointType, name)
-			}
+			s.followName(EndpointType, name)
 		}
 	case ListenerType:
 		// Within a stream Envoy shares its routes between the old and the new
@@ -291,7 +285,7 @@ func (s *Server) follow(t *typeState, r *response) {
 				continue
 			}
 			for _, name := range res.Refs {
-				s.followRoute(name)
+				s.followName(RouteType, name)
 			}
 		}
 	default:
@@ -300,15 +294,20 @@ func (s *Server) follow(t *typeState, r *response) {
 
 func (s *Server) followAllRoutes() {
 	for name := range s.target.Types[RouteType] {
-		s.followRoute(name)
+		s.followName(RouteType, name)
 	}
 }
 
-func (s *Server) followRoute(name string) {
-	if r, ok := s.target.Types[RouteType][name]; ok {
-		s.behind[RouteType][name] = r
-		s.evaluateIn(RouteType, name)
+func (s *Server) followName(url TypeURL, name string) {
+	r, ok := s.target.Types[url][name]
+	if !ok {
+		return
 	}
+	if s.behind[url] == nil {
+		s.behind[url] = map[string]Resource{}
+	}
+	s.behind[url][name] = r
+	s.evaluateIn(url, name)
 }
 
 // forget gives up waiting for an answer that a peer owes since long.
