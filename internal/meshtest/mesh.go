@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,7 +34,7 @@ func build(tb testing.TB) binaries {
 	tb.Helper()
 	buildOnce.Do(func() {
 		root := envoytest.ModuleRoot(tb)
-		dir := filepath.Join(root, ".tools", "test-bin", fmt.Sprint(os.Getpid()))
+		dir := filepath.Join(root, ".tools", "test-bin", strconv.Itoa(os.Getpid()))
 		built = binaries{filepath.Join(dir, "fairlead"), filepath.Join(dir, "app")}
 		for out, pkg := range map[string]string{built.fairlead: "./cmd/fairlead", built.app: "./examples/quickstart/app"} {
 			cmd := exec.Command("go", "build", "-o", out, pkg)
@@ -126,7 +127,7 @@ func (m *Mesh) copyManifests(dir string) {
 }
 
 // Address is the mesh's own address N.
-func (m *Mesh) Address(n int) string { return m.prefix + fmt.Sprint(n) }
+func (m *Mesh) Address(n int) string { return m.prefix + strconv.Itoa(n) }
 
 // Port is the port of an application.
 func (m *Mesh) Port(application string) int { return m.ports[application] }

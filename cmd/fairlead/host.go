@@ -1,0 +1,125 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+)
+
+func newHostList() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the hosts that have joined",
+		Example: "  fairlead host list\n  fairlead host list -o json",
+		Args:    cobra.NoArgs,
+	}
+	ask := adminFlag(cmd, "server")
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var hosts []server.Host
+		if err := ask().Do(cmd.Context(), http.MethodGet, "/v1/hosts", nil, &hosts); err != nil {
+			return err
+		}
+		if output == "json" {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(hosts)
+		}
+		return table(cmd.OutOrStdout(), "HOST\tTYPE\tWORKLOADS\tJOINED\tCERTIFICATE\tFAULT", func(w io.Writer) {
+			for _, h := range hosts {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Type, strings.Join(h.Workloads, ","),
+					ago(h.Joined), until(h.NotAfter), dash(h.Fault))
+			}
+		})
+	}
+	return cmd
+}
+
+func newHostRemove() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Take a host's identity back: its streams end at once and nothing is renewed",
+		Long: `Takes a host's identity back: its streams end at once, and neither its own certificate nor
+its workloads' are renewed. Certificates that were given out stay valid between workloads until
+they end; the host's Envoy goes on with what it has.`,
+		Example: "  fairlead host remove orders-1",
+		Args:    cobra.ExactArgs(1),
+	}
+	ask := adminFlag(cmd, "server")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := ask().Do(cmd.Context(), http.MethodDelete, "/v1/hosts/"+url.PathEscape(args[0]), nil, nil); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "host %s removed\n", args[0])
+		return err
+	}
+	return cmd
+}
+
+func newRelease() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "release SOURCE",
+		Short: "Let go of removals that are held back",
+		Long: `A source that loses many objects at once is more often broken than right, so the server holds
+such removals back. This lets them go. "fairlead proxy-status" and /readyz name the source.`,
+		Example: "  fairlead release files",
+		Args:    cobra.ExactArgs(1),
+	}
+	ask := adminFlag(cmd, "server")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := ask().Do(cmd.Context(), http.MethodPost, "/v1/release/"+url.PathEscape(args[0]), struct{}{}, nil); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "removals of %s released\n", args[0])
+		return err
+	}
+	return cmd
+}
+
+// ago is how long something is past, as people say it; "-" for never.
+func ago(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return short(time.Since(t)) + " ago"
+}
+
+// until is when something ends, as people say it; "-" for never.
+func until(t time.Time) string {
+	switch d := time.Until(t); {
+	case t.IsZero():
+		return "-"
+	case d < 0:
+		return "ended " + short(-d) + " ago"
+	default:
+		return "ends in " + short(d)
+	}
+}
+
+// short is a duration in its largest unit or two.
+func short(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	default:
+		return fmt.Sprintf("%dd", int(d.Hours())/24)
+	}
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/pki/attest/jointoken"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/files"
+)
+
+// TokenRequest asks for a join token.
+type TokenRequest struct {
+	Host      string        `json:"host"`
+	Workloads []string      `json:"workloads"` // NAMESPACE/SERVICEACCOUNT
+	TTL       time.Duration `json:"ttl"`
+	Direct    bool          `json:"direct"`
+	Replace   bool          `json:"replace"`
+	Type      string        `json:"type"`
+}
+
+// Token is a join token, to be shown once.
+type Token struct {
+	Token   string    `json:"token"`
+	Host    string    `json:"host"`
+	Expires time.Time `json:"expires"`
+}
+
+// Host is a host that may have identities.
+type Host struct {
+	Name      string    `json:"name"`
+	Direct    bool      `json:"direct,omitempty"`
+	Workloads []string  `json:"workloads"`
+	Type      string    `json:"type"`
+	Joined    time.Time `json:"joined,omitzero"`
+	Seen      time.Time `json:"seen,omitzero"`
+	NotAfter  time.Time `json:"not_after,omitzero"`
+	Fault     string    `json:"fault,omitempty"`
+	// Waiting is a token that nobody has redeemed yet.
+	Waiting bool `json:"waiting,omitempty"`
+}
+
+// Sources is how the sources of the mesh stand.
+type Sources struct {
+	Ready    bool            `json:"ready"`
+	NotReady []string        `json:"not_ready,omitempty"`
+	Registry registry.Status `json:"registry"`
+	Files    *files.Status   `json:"files"`
+}
+
+// Released says that held removals were let go.
+type Released struct {
+	Source string `json:"source"`
+}
+
+func (s *Server) routes() map[string]http.Handler {
+	return map[string]http.Handler{
+		"POST /v1/tokens":           admin.JSON(s.createToken),
+		"GET /v1/hosts":             admin.JSON(s.listHosts),
+		"DELETE /v1/hosts/{name}":   admin.JSON(s.removeHost),
+		"GET /v1/proxies":           admin.JSON(s.proxies),
+		"GET /v1/config/{proxy}":    admin.JSON(s.proxyConfig),
+		"GET /v1/sources":           admin.JSON(s.sources),
+		"POST /v1/release/{source}": admin.JSON(s.release),
+		"GET /v1/rollout/{path...}": admin.JSON(s.rolloutOf),
+	}
+}
+
+func (s *Server) createToken(_ context.Context, _ *http.Request, in TokenRequest) (Token, error) {
+	grant := jointoken.Grant{Host: in.Host, Type: in.Type, Direct: in.Direct, Replace: in.Replace}
+	if grant.Type == "" {
+		grant.Type = "sidecar"
+	}
+	for _, w := range in.Workloads {
+		pair, err := profile.ParsePair(w)
+		if err != nil {
+			return Token{}, fmt.Errorf("--workload %q: %w", w, err)
+		}
+		grant.Pairs = append(grant.Pairs, pair)
+	}
+	if in.TTL == 0 {
+		in.TTL = jointoken.DefaultTTL
+	}
+	pin, err := s.authority.Pin()
+	if err != nil {
+		return Token{}, err
+	}
+	secret, record, err := s.entitled.CreateToken(grant, in.TTL, time.Now())
+	if err != nil {
+		return Token{}, err
+	}
+	text, err := svid.JoinToken{
+		Secret: secret, Host: record.Grant.Host, Pairs: record.Grant.Pairs, Direct: record.Grant.Direct, Type: record.Grant.Type,
+		TrustDomain: s.authority.TrustDomain(), Servers: s.advertise, Pin: pin,
+	}.Encode()
+	if err != nil {
+		return Token{}, err
+	}
+	s.cfg.Logger.Info("join token made", "host", record.Grant.Host, "workloads", in.Workloads, "not_after", record.Expires)
+	return Token{Token: text, Host: record.Grant.Host, Expires: record.Expires}, nil
+}
+
+func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, error) {
+	out := []Host{}
+	for _, h := range s.entitled.List() {
+		out = append(out, Host{
+			Name: h.Name, Direct: h.Direct, Workloads: pairNames(h.Pairs), Type: h.Type,
+			Joined: h.Joined, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
+		})
+	}
+	return out, nil
+}
+
+func pairNames(pairs []profile.Pair) []string {
+	names := make([]string, 0, len(pairs))
+	for _, p := range pairs {
+		names = append(names, p.String())
+	}
+	return names
+}
+
+func (s *Server) removeHost(_ context.Context, r *http.Request, _ struct{}) (Host, error) {
+	name := r.PathValue("name")
+	if err := s.entitled.Remove(name); err != nil {
+		return Host{}, err
+	}
+	s.cfg.Logger.Info("host removed", "host", name)
+	return Host{Name: name}, nil
+}
+
+func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
+	why := s.NotReady()
+	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.files.Status()}, nil
+}
+
+func (s *Server) release(_ context.Context, r *http.Request, _ struct{}) (Released, error) {
+	name := r.PathValue("source")
+	if err := s.registry.Release(name); err != nil {
+		var names []string
+		for _, src := range s.registry.Status().Sources {
+			names = append(names, src.Name)
+		}
+		return Released{}, fmt.Errorf("%w: the sources are %s", err, strings.Join(names, ", "))
+	}
+	s.cfg.Logger.Info("held removals released by a person", "source", name)
+	return Released{name}, nil
+}
+
+// Rollout is what became of the newest change of a file.
+type Rollout struct {
+	Generation uint64      `json:"generation"`
+	Touched    int         `json:"touched"`
+	Accepted   int         `json:"accepted"`
+	Waiting    int         `json:"waiting"`
+	Done       bool        `json:"done"`
+	Seconds    float64     `json:"seconds"`
+	Rejected   []Rejection `json:"rejected,omitempty"`
+}
+
+// rolloutOf finds the newest generation that a file changed.
+func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Rollout, error) {
+	path := "/" + strings.TrimPrefix(r.PathValue("path"), "/")
+	for g := s.registry.Status().Generation; g > 0; g-- {
+		ro, ok := s.xds.Convergence(g)
+		if !ok {
+			break
+		}
+		for _, c := range ro.Changes {
+			if c.Origin == nil || c.Origin.Path != path {
+				continue
+			}
+			out := Rollout{
+				Generation: g, Touched: ro.Touched, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
+				Seconds: ro.Took(time.Now()).Seconds(),
+			}
+			for _, x := range ro.Rejected {
+				out.Rejected = append(out.Rejected, Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason})
+			}
+			return out, nil
+		}
+	}
+	return Rollout{}, fmt.Errorf("no recent change came from %q: %w", path, fs.ErrNotExist)
+}
+
+// Rejection is a resource that a proxy refused.
+type Rejection struct {
+	Proxy  string `json:"proxy,omitempty"`
+	Type   string `json:"type,omitempty"`
+	Name   string `json:"name"`
+	Reason string `json:"reason"`
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

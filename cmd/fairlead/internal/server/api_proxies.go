@@ -1,0 +1,195 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// Proxies is every proxy that is connected or was lately, and who was refused.
+type Proxies struct {
+	Generation uint64    `json:"generation"`
+	Proxies    []Proxy   `json:"proxies"`
+	Refused    []Refused `json:"refused"`
+}
+
+// Proxy is how one proxy stands.
+type Proxy struct {
+	Name           string `json:"name"`
+	Host           string `json:"host"`
+	ID             string `json:"id"`
+	ServiceAccount string `json:"service_account"`
+	Workload       string `json:"workload"`
+	Connected      bool   `json:"connected"`
+	// Since is when it connected, or when it left.
+	Since           time.Time `json:"since"`
+	EnvoyVersion    string    `json:"envoy_version"`
+	Envoy           string    `json:"envoy"` // absent, starting, live, rejecting
+	Health          string    `json:"health"`
+	HealthReason    string    `json:"health_reason,omitempty"`
+	Encryption      string    `json:"encryption"`
+	CertificateEnds time.Time `json:"certificate_ends"`
+	Synced          bool      `json:"synced"`
+	Partial         bool      `json:"partial"`
+	Stale           string    `json:"stale,omitempty"`
+	Types           []Type    `json:"types"`
+}
+
+// Type is how a proxy stands with one type of resource.
+type Type struct {
+	Type      string      `json:"type"`
+	Sent      uint64      `json:"sent"`
+	Acked     uint64      `json:"acked"`
+	Nacked    uint64      `json:"nacked,omitempty"`
+	Resources int         `json:"resources"`
+	Pending   bool        `json:"pending,omitempty"`
+	LastError string      `json:"last_error,omitempty"`
+	Rejected  []Rejection `json:"rejected,omitempty"`
+}
+
+// Refused is a peer that was not let in, to a stream or to a certificate.
+type Refused struct {
+	Host   string    `json:"host"`
+	Node   string    `json:"node,omitempty"`
+	Peer   string    `json:"peer,omitempty"`
+	What   string    `json:"what"` // stream or certificate
+	Reason string    `json:"reason"`
+	Last   time.Time `json:"last"`
+	Count  int       `json:"count"`
+}
+
+func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, error) {
+	out := Proxies{Generation: s.registry.Status().Generation, Proxies: []Proxy{}, Refused: []Refused{}}
+	for _, p := range s.xds.Proxies() {
+		out.Proxies = append(out.Proxies, proxyOf(p))
+	}
+	for _, r := range s.xds.Refused() {
+		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
+	}
+	for _, r := range s.issuer.Refusals() {
+		out.Refused = append(out.Refused, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Time, Count: 1})
+	}
+	return out, nil
+}
+
+func proxyOf(p xds.ProxyStatus) Proxy {
+	out := Proxy{
+		Name: p.Name, Host: p.Host, ID: p.ID, ServiceAccount: p.ServiceAccount.String(),
+		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
+		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: healthName(p.Health), HealthReason: p.HealthReason,
+		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Partial: p.Partial, Stale: p.Stale,
+		Types: []Type{},
+	}
+	if !p.Connected {
+		out.Since = p.Left
+	}
+	for _, t := range p.Types {
+		st := Type{
+			Type: shortType(t.Type), Sent: t.SentGeneration, Acked: t.AckedGeneration, Nacked: t.NackedGeneration,
+			Resources: t.Resources, Pending: t.Pending, LastError: t.LastError,
+		}
+		for _, r := range t.Rejected {
+			st.Rejected = append(st.Rejected, Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason})
+		}
+		out.Types = append(out.Types, st)
+	}
+	return out
+}
+
+func healthName(h mesh.Health) string {
+	switch h {
+	case mesh.Healthy:
+		return "healthy"
+	case mesh.Unhealthy:
+		return "unhealthy"
+	default:
+		return "unknown"
+	}
+}
+
+// typeNames are the types as people call them on the command line.
+func typeNames() map[string]stream.TypeURL {
+	return map[string]stream.TypeURL{
+		"cluster": stream.ClusterType, "endpoint": stream.EndpointType, "listener": stream.ListenerType, "route": stream.RouteType,
+	}
+}
+
+// TypeNames are the names that proxy-config takes.
+func TypeNames() []string { return sortedKeys(typeNames()) }
+
+func shortType(t stream.TypeURL) string {
+	for name, url := range typeNames() {
+		if url == t {
+			return name
+		}
+	}
+	return string(t)
+}
+
+// ConfigEntry is one resource as it was sent to a proxy.
+type ConfigEntry struct {
+	Type     string   `json:"type"`
+	Name     string   `json:"name"`
+	Version  string   `json:"version"`
+	Accepted bool     `json:"accepted"`
+	Rejected string   `json:"rejected,omitempty"`
+	Origins  []string `json:"origins,omitempty"`
+	// Resource is the resource's JSON; null where the server has no copy.
+	Resource rawJSON `json:"resource"`
+}
+
+// rawJSON is JSON that is already encoded.
+type rawJSON []byte
+
+// MarshalJSON implements json.Marshaler.
+func (r rawJSON) MarshalJSON() ([]byte, error) {
+	if len(r) == 0 {
+		return []byte("null"), nil
+	}
+	return r, nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (r *rawJSON) UnmarshalJSON(b []byte) error {
+	*r = append((*r)[:0], b...)
+	return nil
+}
+
+func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) ([]ConfigEntry, error) {
+	want := r.URL.Query().Get("type")
+	sent, err := s.xds.Sent(ctx, r.PathValue("proxy"))
+	if err != nil {
+		return nil, err
+	}
+	out := []ConfigEntry{}
+	for _, x := range sent {
+		e := ConfigEntry{
+			Type: shortType(x.Type), Name: x.Name, Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
+		}
+		if want != "" && want != "all" && e.Type != want {
+			continue
+		}
+		if e.Version == "" {
+			e.Version = x.Version
+		}
+		if len(x.Body) > 0 {
+			m, err := envoy.Decode(envoy.Resource{TypeURL: string(x.Type), Name: x.Name, Body: x.Body})
+			if err != nil {
+				return nil, err
+			}
+			if e.Resource, err = (protojson.MarshalOptions{UseProtoNames: true}).Marshal(m); err != nil {
+				return nil, fmt.Errorf("encoding %q: %w", x.Name, err)
+			}
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}

@@ -1,0 +1,64 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// statusCollector turns the status of the sources into metrics when somebody
+// asks, so that nobody has to keep two copies in step.
+type statusCollector struct {
+	s *Server
+
+	available, objects, faults, kept, held, generation, agents *prometheus.Desc
+}
+
+func newStatusCollector(s *Server) *statusCollector {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("fairlead_"+name, help, labels, nil)
+	}
+	return &statusCollector{
+		s:          s,
+		available:  d("source_available", "1 where a source can be read whole.", "source"),
+		objects:    d("source_objects", "Objects in force, by source.", "source"),
+		faults:     d("source_faults", "Faults in manifests, by severity.", "source", "severity"),
+		kept:       d("source_kept_objects", "Broken objects whose last good version stands.", "source"),
+		held:       d("source_held_removals", "Removals that are held back.", "source"),
+		generation: d("snapshot_generation", "Snapshots published since the start."),
+		agents:     d("refused_peers", "Peers on record that were not let in."),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.agents} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	st := c.s.registry.Status()
+	gauge(c.generation, float64(st.Generation))
+	gauge(c.agents, float64(len(c.s.xds.Refused())))
+	for _, src := range st.Sources {
+		gauge(c.objects, float64(src.Objects), src.Name)
+		gauge(c.held, float64(src.HeldCount), src.Name)
+	}
+	f := c.s.files.Status()
+	ok := 0.0
+	if f.Reason == "" {
+		ok = 1
+	}
+	gauge(c.available, ok, filesSource)
+	gauge(c.kept, float64(len(f.Kept)), filesSource)
+	count := map[string]int{"error": 0, "warning": 0}
+	for _, x := range f.Faults {
+		count[string(x.Severity)]++
+	}
+	for severity, n := range count {
+		gauge(c.faults, float64(n), filesSource, severity)
+	}
+}

@@ -1,0 +1,297 @@
+package server
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/pki"
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/agents"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds"
+)
+
+// filesSource is the name of the one source of manifests.
+const filesSource = "files"
+
+// Server is a control plane.
+type Server struct {
+	cfg       Config
+	metrics   *prometheus.Registry
+	settings  *mesh.MeshConfig
+	authority *pki.Authority
+	entitled  *attest.Entitlements
+	issuer    *issue.Service
+	files     *files.Source
+	agents    *agents.Source
+	registry  *registry.Registry
+	xds       *xds.Server
+	grpc      *grpc.Server
+	listener  net.Listener
+	advertise []string
+	admin     *admin.Server
+	started   time.Time
+}
+
+// New makes all parts, binds the listeners and serves nobody yet.
+func New(ctx context.Context, cfg Config) (*Server, error) {
+	cfg, err := cfg.check()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now()}
+	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	for _, step := range []func(context.Context) error{s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newAdmin} {
+		if err := step(ctx); err != nil {
+			return nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, nil
+}
+
+// Close gives back what New has taken, where Run is never called.
+func (s *Server) Close() error {
+	var errs []error
+	if s.listener != nil {
+		errs = append(errs, s.listener.Close())
+	}
+	if s.admin != nil {
+		errs = append(errs, s.admin.Close())
+	}
+	if s.authority != nil {
+		errs = append(errs, s.authority.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) pkiDir() string { return filepath.Join(s.cfg.StateDir, "pki") }
+
+func (s *Server) newAuthority(context.Context) error {
+	td, err := s.trustDomain()
+	if err != nil {
+		return err
+	}
+	s.authority, err = pki.New(pki.Config{Dir: s.pkiDir(), TrustDomain: td, Logger: s.cfg.Logger, DefaultTTL: s.cfg.CertificateTTL}, s.started)
+	if err != nil {
+		return err
+	}
+	s.entitled, err = attest.New(attest.Config{Dir: s.pkiDir(), Logger: s.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	s.issuer, err = issue.New(issue.Config{Authority: s.authority, Entitlements: s.entitled, Logger: s.cfg.Logger, Registerer: s.metrics})
+	return err
+}
+
+// trustDomain is that of the mesh's settings. Where their file is broken it is
+// the authority's, so that a typing error cannot keep a control plane down.
+func (s *Server) trustDomain() (spiffeid.TrustDomain, error) {
+	s.settings = manifest.DefaultMeshConfig()
+	if path := s.cfg.MeshConfigFile; path != "" {
+		content, err := os.ReadFile(path)
+		var faults []manifest.Fault
+		var settings *mesh.MeshConfig
+		if err == nil {
+			settings, faults = manifest.DecodeMeshConfig(path, content)
+		}
+		if settings == nil {
+			for _, f := range faults {
+				err = errors.Join(err, errors.New(f.String()))
+			}
+			td, ok := s.authorityDomain()
+			if !ok {
+				return td, fmt.Errorf("reading the mesh configuration (--mesh-config): %w", err)
+			}
+			return td, nil // the source of files tells the faults, and serves the last good settings
+		}
+		s.settings = settings
+	}
+	td, err := spiffeid.TrustDomainFromString(s.settings.Spec.GetTrustDomain())
+	if err != nil {
+		return td, fmt.Errorf("trustDomain %q of the mesh configuration: %w", s.settings.Spec.GetTrustDomain(), err)
+	}
+	return td, nil
+}
+
+// authorityDomain is the trust domain of an authority that was made before.
+func (s *Server) authorityDomain() (spiffeid.TrustDomain, bool) {
+	content, err := os.ReadFile(filepath.Join(s.pkiDir(), "bundle.pem"))
+	if err != nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	td, err := profile.CheckRoot(root)
+	return td, err == nil
+}
+
+func (s *Server) newRegistry(context.Context) error {
+	var err error
+	s.files, err = files.New(files.Config{
+		Name: filesSource, Roots: s.cfg.Roots, MeshConfigFile: s.cfg.MeshConfigFile,
+		Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+	})
+	if err != nil {
+		return err
+	}
+	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger})
+	if err != nil {
+		return err
+	}
+	var bound []string
+	for _, r := range s.cfg.Roots {
+		bound = append(bound, r.Namespaces...)
+	}
+	s.registry, err = registry.New(registry.Config{
+		Logger: s.cfg.Logger, Sources: []registry.Source{s.files, s.agents}, Fallback: s.settings,
+		Bound: map[string][]string{filesSource: bound}, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
+		SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare,
+	})
+	return err
+}
+
+func (s *Server) newXDS(context.Context) error {
+	var err error
+	s.xds, err = xds.New(xds.Config{
+		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer}, Health: s.agents,
+		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
+	})
+	return err
+}
+
+// Limits of the gRPC server. The pings are Istio's (pkg/keepalive/options.go).
+const (
+	maxMessage      = 4 << 20
+	pingEvery       = 30 * time.Second
+	pingTimeout     = 10 * time.Second
+	minPingInterval = 5 * time.Second
+	handshakeTime   = 10 * time.Second
+)
+
+func (s *Server) newListener(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", s.cfg.XDSAddress)
+	if err != nil {
+		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
+	}
+	s.listener = l
+	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil {
+		return err
+	}
+	names := make([]string, 0, len(s.advertise))
+	for _, a := range s.advertise {
+		host, _, err := net.SplitHostPort(a)
+		if err != nil {
+			return fmt.Errorf("reading %q: %w", a, err)
+		}
+		names = append(names, host)
+	}
+	own, err := pki.NewServerTLS(pki.ServerTLSConfig{Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL}, s.started)
+	if err != nil {
+		return err
+	}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(own.Config())),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
+	)
+	s.issuer.Register(s.grpc)
+	s.xds.Register(s.grpc)
+	return nil
+}
+
+func (s *Server) newAdmin(ctx context.Context) error {
+	s.metrics.MustRegister(newStatusCollector(s))
+	var err error
+	s.admin, err = admin.New(ctx, admin.Config{
+		Logger: s.cfg.Logger, Address: s.cfg.HTTPAddress, Socket: filepath.Join(s.cfg.RunDir, "admin.sock"),
+		Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Routes: s.routes(),
+	})
+	return err
+}
+
+// NotReady says why the control plane cannot serve the mesh yet; nothing means
+// that it can.
+func (s *Server) NotReady() []string {
+	var why []string
+	status := s.registry.Status()
+	if status.Generation == 0 {
+		why = append(why, "nothing has been published yet")
+	}
+	for _, m := range status.Missing {
+		why = append(why, "source "+m+" has not delivered: "+s.whyMissing(m))
+	}
+	if _, err := s.authority.Pin(); err != nil {
+		why = append(why, "the authority cannot sign: "+err.Error())
+	}
+	return why
+}
+
+func (s *Server) whyMissing(source string) string {
+	if st := s.files.Status(); source == filesSource && st.Reason != "" {
+		return st.Reason
+	}
+	return "no reason given"
+}
+
+// Run serves until ctx ends.
+func (s *Server) Run(ctx context.Context) error {
+	s.cfg.Logger.Info("control plane starts", "address", s.listener.Addr().String(), "advertise", s.advertise,
+		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.registry.Run(ctx) })
+	g.Go(func() error { return s.xds.Run(ctx) })
+	g.Go(func() error { return s.admin.Run(ctx) })
+	g.Go(func() error { return s.serveGRPC(ctx) })
+	err := g.Wait()
+	return errors.Join(err, s.authority.Close())
+}
+
+// serveGRPC lets nobody in before there is a whole mesh to serve: a restarting
+// control plane never serves half of one, and hosts live on what they have.
+func (s *Server) serveGRPC(ctx context.Context) error {
+	bell, cancel := s.registry.Subscribe()
+	defer cancel()
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-bell:
+	}
+	stop := context.AfterFunc(ctx, s.grpc.Stop)
+	defer stop()
+	if err := s.grpc.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, fs.ErrClosed) {
+		return fmt.Errorf("serving hosts: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+)
+
+func newProxyStatus() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "proxy-status",
+		Short: "How every proxy stands: connected, accepted, encrypted, refused",
+		Long: `Lists every proxy that is connected or was lately. CDS, LDS, EDS and RDS say SYNCED where the
+proxy has accepted what it was sent, STALE where it has not answered, REJECTED where it refused.
+ENCRYPTED says what a proxy demands of traffic for its application. Below are, in Envoy's words,
+what was rejected, and the peers that were not let in.
+
+Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
+		Example: "  fairlead proxy-status\n  fairlead proxy-status -o json",
+		Args:    cobra.NoArgs,
+	}
+	ask := adminFlag(cmd, "server")
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		client := ask()
+		var p server.Proxies
+		if err := client.Do(cmd.Context(), http.MethodGet, "/v1/proxies", nil, &p); err != nil {
+			return err
+		}
+		if output == "json" {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(p)
+		}
+		bad, err := writeProxies(cmd.OutOrStdout(), p)
+		if err != nil {
+			return err
+		}
+		faults, err := writeSources(cmd, client)
+		if err != nil {
+			return err
+		}
+		if bad || faults {
+			return errInvalid
+		}
+		return nil
+	}
+	return cmd
+}
+
+func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
+	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH", func(w io.Writer) {
+		for _, x := range p.Proxies {
+			state := x.Envoy
+			if !x.Connected {
+				state = "left " + ago(x.Since)
+			} else if state == "" {
+				state = "no agent"
+			}
+			bad = bad || x.Connected && (!x.Synced || x.Health == "unhealthy")
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
+				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), typeState(x, "route"),
+				dash(x.Encryption), until(x.CertificateEnds), x.Health)
+		}
+	})
+	if err != nil {
+		return bad, err
+	}
+	for _, x := range p.Proxies {
+		if x.Stale != "" {
+			_, _ = fmt.Fprintf(w, "\n%s is stale: %s\n", x.Name, x.Stale)
+		}
+		if x.Health == "unhealthy" {
+			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
+		}
+		for _, t := range x.Types {
+			for _, r := range t.Rejected {
+				_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", x.Name, t.Type, r.Name, r.Reason)
+			}
+		}
+	}
+	if len(p.Refused) == 0 {
+		return bad, nil
+	}
+	_, _ = fmt.Fprintln(w)
+	return true, table(w, "REFUSED\tOF\tLAST\tTIMES\tREASON", func(w io.Writer) {
+		for _, r := range p.Refused {
+			who := r.Host
+			if who == "" {
+				who = "unknown peer " + r.Peer
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
+		}
+	})
+}
+
+func typeState(p server.Proxy, name string) string {
+	for _, t := range p.Types {
+		switch {
+		case t.Type != name:
+		case len(t.Rejected) > 0:
+			return "REJECTED"
+		case t.Pending && p.Partial:
+			return "PARTIAL"
+		case t.Pending:
+			return "STALE"
+		default:
+			return "SYNCED"
+		}
+	}
+	return "-"
+}
+
+// writeSources tells what is wrong with the sources, and nothing where nothing
+// is.
+func writeSources(cmd *cobra.Command, client *admin.Client) (bad bool, err error) {
+	var s server.Sources
+	if err := client.Do(cmd.Context(), http.MethodGet, "/v1/sources", nil, &s); err != nil {
+		return false, err
+	}
+	w := cmd.OutOrStdout()
+	for _, why := range s.NotReady {
+		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", why)
+	}
+	if s.Files.Reason != "" {
+		_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", s.Files.Source, s.Files.State, ago(s.Files.Since), s.Files.Reason)
+	}
+	errs := 0
+	for _, f := range s.Files.Faults {
+		if f.Severity == "error" {
+			errs++
+		}
+	}
+	if errs > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n", plural(errs, "error"))
+	}
+	for _, f := range s.Files.Faults {
+		if f.Severity == "error" {
+			_, _ = fmt.Fprintf(w, "  %s\n", f)
+		}
+	}
+	held := 0
+	for _, src := range s.Registry.Sources {
+		held += src.HeldCount
+		for _, h := range src.Held {
+			_, _ = fmt.Fprintf(w, "\nthe removal of %s is held back since %s (%s): `fairlead release %s` lets it go\n", h.Key, ago(h.Since), h.Reason, src.Name)
+		}
+	}
+	return len(s.NotReady) > 0 || s.Files.Reason != "" || errs > 0 || held > 0, nil
+}
+
+func newProxyConfig() *cobra.Command {
+	var output, hostRun string
+	cmd := &cobra.Command{
+		Use:   "proxy-config TYPE PROXY",
+		Short: "What a proxy was sent and has accepted, or what it runs",
+		Long: `Shows what the server has sent to a proxy: TYPE is ` + strings.Join(server.TypeNames(), ", ") + ` or all, PROXY is
+a host, NAME.NAMESPACE or a node id. FROM is the line of YAML that a resource was made from.
+
+With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked; PROXY is not needed then.`,
+		Example: "  fairlead proxy-config route orders-1\n  fairlead proxy-config all orders-1 -o json\n" +
+			"  fairlead proxy-config all --agent-run-dir /run/fairlead/agent",
+		Args: cobra.RangeArgs(1, 2),
+	}
+	ask := adminFlag(cmd, "server")
+	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "ask the agent whose runtime directory this is for Envoy's config_dump")
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if hostRun != "" {
+			var raw []byte
+			err := admin.NewClient(hostRun+"/admin.sock").Do(cmd.Context(), http.MethodGet, "/v1/config_dump?type="+url.QueryEscape(args[0]), nil, &raw)
+			if err != nil {
+				return err
+			}
+			_, err = cmd.OutOrStdout().Write(raw)
+			return err
+		}
+		if len(args) < 2 {
+			return errors.New("which proxy? `fairlead proxy-status` lists them")
+		}
+		var entries []server.ConfigEntry
+		path := "/v1/config/" + url.PathEscape(args[1]) + "?type=" + url.QueryEscape(args[0])
+		if err := ask().Do(cmd.Context(), http.MethodGet, path, nil, &entries); err != nil {
+			return err
+		}
+		if output == "json" {
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetIndent("", "  ")
+			return enc.Encode(entries)
+		}
+		return table(cmd.OutOrStdout(), "TYPE\tNAME\tVERSION\tACCEPTED\tFROM", func(w io.Writer) {
+			for _, e := range entries {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(e.Origins, " ")))
+			}
+		})
+	}
+	return cmd
+}
+
+func accepted(e server.ConfigEntry) string {
+	switch {
+	case e.Rejected != "":
+		return "rejected: " + e.Rejected
+	case e.Accepted:
+		return "yes"
+	default:
+		return "not yet"
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/registry/files"
+)
+
+func newServer() *cobra.Command {
+	var (
+		cfg  server.Config
+		dirs []string
+	)
+	cmd := &cobra.Command{
+		Use:   "server --config-dir DIR",
+		Short: "The control plane: serve a mesh to its hosts",
+		Long: `Reads directories of Istio-API YAML and serves what every Envoy of the mesh has to do,
+and the identities of hosts and workloads, over TLS. Everything that must survive is in
+the state directory. It is administered by admin.sock in the runtime directory.`,
+		Example: "  fairlead server --config-dir /etc/fairlead/mesh\n" +
+			"  fairlead server --config-dir mesh --config-dir teams/shop=shop --mesh-config mesh.yaml",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, d := range dirs {
+				root, err := files.ParseRoot(d)
+				if err != nil {
+					return fmt.Errorf("--config-dir: %w", err)
+				}
+				if root.Path, err = filepath.Abs(root.Path); err != nil {
+					return fmt.Errorf("--config-dir %q: %w", d, err)
+				}
+				cfg.Roots = append(cfg.Roots, root)
+			}
+			log, err := newLogger(cmd)
+			if err != nil {
+				return err
+			}
+			cfg.Logger = log
+			s, err := server.New(cmd.Context(), cfg)
+			if err != nil {
+				return err
+			}
+			return runNotified(cmd.Context(), s.Run, s.NotReady)
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&dirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… to refuse objects of other namespaces; may be repeated")
+	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "a file of Istio's MeshConfig fields; empty means Istio's defaults")
+	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "what must survive: the authority, entitlements, last good manifests")
+	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "admin.sock is in here")
+	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "where hosts connect, over TLS")
+	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:15014", "health and metrics, in plaintext; empty means nowhere")
+	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT that join tokens tell agents to connect to; empty means --xds-address or this machine's names")
+	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "life of certificates; they are renewed at half of it")
+	f.BoolVar(&cfg.AcceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge; the default denies them")
+	f.DurationVar(&cfg.DebounceAfter, "debounce-after", 100*time.Millisecond, "how long changes must have been quiet before they are pushed")
+	f.DurationVar(&cfg.DebounceMax, "debounce-max", 10*time.Second, "the longest that a change waits for quiet")
+	f.DurationVar(&cfg.SourceWait, "source-wait", time.Minute, "how long a starting server waits for all sources")
+	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "when a source that became empty is believed; 0 means when a person says so")
+	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
+	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are looked at even if no event told of a change")
+	return cmd
+}
+
+// runNotified runs a process and tells systemd when it is ready, and that it is
+// alive.
+func runNotified(ctx context.Context, run func(context.Context) error, notReady func() []string) error {
+	g, ctx := errgroup.WithContext(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	g.Go(func() error {
+		defer cancel()
+		return run(ctx)
+	})
+	g.Go(func() error { return notify(ctx, notReady) })
+	return g.Wait()
+}
+
+// adminFlag adds --run-dir to a command that asks a running process.
+func adminFlag(cmd *cobra.Command, process string) func() *admin.Client {
+	var dir string
+	cmd.Flags().StringVar(&dir, "run-dir", defaultRunDir(process), "the runtime directory of the "+process)
+	return func() *admin.Client { return admin.NewClient(filepath.Join(dir, "admin.sock")) }
+}
