@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -15,7 +14,7 @@ import (
 
 func meta(kind mesh.Kind, namespace, name, content string) mesh.Meta {
 	m := mesh.Meta{Key: mesh.Key{Kind: kind, Namespace: namespace, Name: name}, Origin: &mesh.Origin{Source: "files", Path: name + ".yaml"}}
-	m.Hash = sha256.Sum256([]byte(m.Key.String() + content))
+	m.Hash = sha256.Sum256([]byte(m.String() + content))
 	return m
 }
 
@@ -60,7 +59,7 @@ func fallback() *mesh.MeshConfig {
 	}
 }
 
-func silent() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
+func silent() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // fakeSource says what a test says.
 type fakeSource struct {

@@ -261,17 +261,6 @@ func (h holds) list() []Held {
 	return out
 }
 
-// since is when the oldest hold began.
-func (h holds) since() time.Time {
-	var at time.Time
-	for _, x := range h {
-		if at.IsZero() || x.since.Before(at) {
-			at = x.since
-		}
-	}
-	return at
-}
-
 // reasons are those of all holds, sorted.
 func (h holds) reasons() []Reason {
 	seen := map[Reason]bool{}

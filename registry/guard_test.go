@@ -3,6 +3,7 @@ package registry
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -180,7 +181,7 @@ func TestGuardOfInlineEndpoints(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	l := limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}
 	fragment := func(n int) *mesh.Fragment {
-		return &mesh.Fragment{Services: []*mesh.Service{inlineService("a", "s", 0, n)}, VirtualServices: []*mesh.VirtualService{virtualService("v", fmt.Sprint(n))}}
+		return &mesh.Fragment{Services: []*mesh.Service{inlineService("a", "s", 0, n)}, VirtualServices: []*mesh.VirtualService{virtualService("v", strconv.Itoa(n))}}
 	}
 	first := fragment(10)
 	for _, c := range []struct {

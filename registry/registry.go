@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ import (
 // ErrNothingHeld is returned by Release for a source of which nothing is held
 // back.
 var ErrNothingHeld = errors.New("nothing is held back")
+
+var errEnded = errors.New("it ended")
 
 // Registry merges what its sources say. See the package's description.
 type Registry struct {
@@ -121,12 +124,10 @@ func (r *Registry) Run(ctx context.Context) error {
 	reads := make(chan *mesh.Fragment)
 	for _, s := range r.cfg.Sources {
 		g.Go(func() error {
-			err := s.Run(ctx, reads)
-			switch {
-			case ctx.Err() != nil:
+			err := cmp.Or(s.Run(ctx, reads), errEnded)
+			select {
+			case <-ctx.Done():
 				return nil // whoever ended ctx knows why
-			case err == nil:
-				return fmt.Errorf("running source %q: it ended", s.Name())
 			default:
 				return fmt.Errorf("running source %q: %w", s.Name(), err)
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 )
 
@@ -42,7 +43,7 @@ func (w *world) step() {
 		x.Selector = map[string]string{} // everything
 		source[x.Key] = x
 	case 5:
-		x := testVirtualService(ns, name, fmt.Sprint(w.rev))
+		x := testVirtualService(ns, name, strconv.Itoa(w.rev))
 		source[x.Key] = x
 	case 6:
 		r := HealthReport{

@@ -7,6 +7,7 @@ import (
 	"hash"
 	"maps"
 	"slices"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -23,19 +24,19 @@ func (s *Snapshot) Fingerprint() (Hash, error) {
 	for _, svc := range s.Services {
 		p.service(svc)
 		for _, w := range s.EndpointsOf(svc) {
-			p.text(w.Key.String(), w.Address)
+			p.text(w.String(), w.Address)
 		}
 		p.text(fmt.Sprint(s.ServiceAccountsOf(svc), len(s.ServicesOn(svc.Hostname))))
 	}
 	for _, w := range s.Workloads {
 		p.workload(w)
 		for _, svc := range s.ServicesOf(w) {
-			p.text(svc.Key.String(), string(svc.Hostname))
+			p.text(svc.String(), string(svc.Hostname))
 		}
 		for _, list := range [][]*Workload{s.WorkloadsIn(w.Namespace), s.WorkloadsAt(w.Address)} {
 			for _, other := range list {
 				if list[0] == w { // each list once
-					p.text(other.Key.String())
+					p.text(other.String())
 				}
 			}
 		}
@@ -59,7 +60,7 @@ type printer struct {
 }
 
 func printAll[T object](p *printer, list []T, spec func(T)) {
-	p.text(fmt.Sprint(len(list)))
+	p.text(strconv.Itoa(len(list)))
 	for _, x := range list {
 		p.meta(x.meta())
 		spec(x)
@@ -92,7 +93,7 @@ func (p *printer) message(m proto.Message) {
 }
 
 func (p *printer) meta(m *Meta) {
-	p.text(m.Key.String(), m.Created.UTC().String(), m.Hash.String())
+	p.text(m.String(), m.Created.UTC().String(), m.Hash.String())
 	if m.Origin != nil {
 		p.text(m.Origin.Source, m.Origin.String())
 	}
@@ -116,6 +117,6 @@ func (p *printer) workload(w *Workload) {
 	p.meta(&w.Meta)
 	p.text(w.Address, w.ServiceAccount, w.Network, w.HealthReason, fmt.Sprint(w.Locality, w.Weight, w.Health))
 	for _, k := range slices.Sorted(maps.Keys(w.Ports)) {
-		p.text(k, fmt.Sprint(w.Ports[k]))
+		p.text(k, strconv.FormatUint(uint64(w.Ports[k]), 10))
 	}
 }

@@ -17,7 +17,7 @@ func testMeshConfig() *MeshConfig {
 
 func testMeta(kind Kind, namespace, name, content string) Meta {
 	m := Meta{Key: Key{Kind: kind, Namespace: namespace, Name: name}, Origin: &Origin{Source: "files", Path: name + ".yaml", Line: 1, Column: 1}}
-	m.Hash = sha256.Sum256([]byte(m.Key.String() + content))
+	m.Hash = sha256.Sum256([]byte(m.String() + content))
 	return m
 }
 

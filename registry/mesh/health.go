@@ -10,7 +10,8 @@ func compareReports(a, b HealthReport) int {
 	return cmp.Or(
 		cmp.Compare(a.ServiceAccount.Namespace, b.ServiceAccount.Namespace),
 		cmp.Compare(a.ServiceAccount.Name, b.ServiceAccount.Name),
-		cmp.Compare(a.Address, b.Address))
+		cmp.Compare(a.Address, b.Address),
+	)
 }
 
 // mergeReports makes one report a workload of what all sources say, and the set

@@ -76,7 +76,8 @@ func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) {
 
 	s.Conflicts = slices.Concat(
 		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
-		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts)
+		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
+	)
 	slices.SortStableFunc(s.Conflicts, func(a, b Conflict) int { return a.Key.Compare(b.Key) })
 }
 
