@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
-
 	networking "istio.io/api/networking/v1alpha3"
 )
 

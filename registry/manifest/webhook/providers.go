@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-
 	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"github.com/google/cel-go/cel"
-
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 )
 

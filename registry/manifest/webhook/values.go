@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
-
 	networking "istio.io/api/networking/v1alpha3"
 )
 

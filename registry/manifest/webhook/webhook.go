@@ -4,7 +4,6 @@ import (
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
-
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	"istio.io/api/networking/v1beta1"

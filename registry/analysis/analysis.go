@@ -1,0 +1,184 @@
+package analysis
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Code names a sort of finding. Codes are stable and never used again for
+// something else.
+type Code string
+
+// The codes of this package.
+const (
+	// CodeUnknownHost: a route leads to a host that nothing defines.
+	CodeUnknownHost Code = "FL0201"
+	// CodeUnknownSubset: a route leads to a subset that no DestinationRule defines.
+	CodeUnknownSubset Code = "FL0202"
+	// CodeUnknownPort: a route leads to a port that the service does not have.
+	CodeUnknownPort Code = "FL0203"
+	// CodeRouteWithoutService: the host of a VirtualService is no service.
+	CodeRouteWithoutService Code = "FL0204"
+	// CodeRuleWithoutService: the host of a DestinationRule is no service.
+	CodeRuleWithoutService Code = "FL0205"
+	// CodeEmptySubset: a subset has no endpoints.
+	CodeEmptySubset Code = "FL0206"
+	// CodeSelectsNothing: a selector selects no workload.
+	CodeSelectsNothing Code = "FL0207"
+	// CodeNoEndpoints: a service has no endpoints.
+	CodeNoEndpoints Code = "FL0208"
+	// CodeWorkloadUnused: no service selects a workload.
+	CodeWorkloadUnused Code = "FL0209"
+	// CodeHostTwice: two VirtualServices route the same host.
+	CodeHostTwice Code = "FL0210"
+	// CodeRuleTwice: two DestinationRules are for the same host.
+	CodeRuleTwice Code = "FL0211"
+	// CodeEgressNothing: a host in a Sidecar's egress is no service.
+	CodeEgressNothing Code = "FL0212"
+	// CodeAnyIdentity: a service says not whose certificate its endpoints have.
+	CodeAnyIdentity Code = "FL0213"
+	// CodePortName: a port's name promises another protocol than it has.
+	CodePortName Code = "FL0214"
+	// CodePortNotServed: a PeerAuthentication names a port that no workload serves.
+	CodePortNotServed Code = "FL0215"
+	// CodeDefaultTwice: a namespace has two objects of a kind it can have one of.
+	CodeDefaultTwice Code = "FL0216"
+	// CodeWeights: weights do not sum to 100.
+	CodeWeights Code = "FL0217"
+	// CodeKeyTwice: two objects have the same kind, namespace and name.
+	CodeKeyTwice Code = "FL0218"
+	// CodeUnknownGateway: a VirtualService is bound to a Gateway that does not exist.
+	CodeUnknownGateway Code = "FL0219"
+	// CodeUnknownDelegate: a route includes a VirtualService that cannot be included.
+	CodeUnknownDelegate Code = "FL0220"
+)
+
+// Severity says how sure it is that something is wrong.
+type Severity string
+
+// The severities.
+const (
+	// Error: it cannot work as written.
+	Error Severity = "error"
+	// Warning: it is probably not meant.
+	Warning Severity = "warning"
+)
+
+// Diagnostic is one finding.
+type Diagnostic struct {
+	Code     Code
+	Severity Severity
+	// Message says what is wrong and what to write instead.
+	Message string
+	// Origin is where Field is written; never nil.
+	Origin *mesh.Origin
+	// Key names the object.
+	Key mesh.Key
+	// Field is the path of what is to be changed, or of the nearest thing to it.
+	Field string
+}
+
+// String is "path:line:column: severity [code] Kind namespace/name field: message".
+func (d Diagnostic) String() string {
+	return fmt.Sprintf("%s: %s [%s] %s %s: %s", d.Origin, d.Severity, d.Code, d.Key, d.Field, d.Message)
+}
+
+// Input is a mesh as it was read.
+type Input struct {
+	// Objects are all objects of all files, in the order of their paths. Those that
+	// are not valid count only for their keys.
+	Objects []*manifest.Object
+	// MeshConfig is the mesh's settings; nil means the defaults.
+	MeshConfig *mesh.MeshConfig
+	// Domain is the suffix of short host names; empty means "cluster.local".
+	Domain string
+	// OtherSources says that services may come from elsewhere too, a catalog for
+	// instance: then it is no error that a host is unknown here.
+	OtherSources bool
+}
+
+// analyzer is one check.
+type analyzer struct {
+	code Code
+	run  func(w *world, r *report)
+}
+
+// analyzers are all checks, in the order of their codes. One that reports under
+// several codes stands at its first.
+func analyzers() []analyzer {
+	return []analyzer{
+		{CodeUnknownHost, destinations},
+		{CodeRouteWithoutService, routeHosts},
+		{CodeRuleWithoutService, ruleHosts},
+		{CodeEmptySubset, emptySubsets},
+		{CodeSelectsNothing, selectors},
+		{CodeNoEndpoints, noEndpoints},
+		{CodeWorkloadUnused, unusedWorkloads},
+		{CodeHostTwice, hostsTwice},
+		{CodeRuleTwice, rulesTwice},
+		{CodeEgressNothing, egressHosts},
+		{CodeAnyIdentity, anyIdentity},
+		{CodePortName, portNames},
+		{CodePortNotServed, portsNotServed},
+		{CodeDefaultTwice, defaultsTwice},
+		{CodeWeights, weights},
+		{CodeKeyTwice, keysTwice},
+		{CodeUnknownGateway, unknownGateways},
+		{CodeUnknownDelegate, unknownDelegates},
+	}
+}
+
+// Analyze judges the mesh and returns all findings by file and position.
+func Analyze(in Input) []Diagnostic {
+	w := newWorld(in)
+	r := &report{}
+	for _, a := range analyzers() {
+		r.code = a.code
+		a.run(w, r)
+	}
+	slices.SortStableFunc(r.found, func(a, b Diagnostic) int {
+		return cmp.Or(
+			cmp.Compare(a.Origin.Path, b.Origin.Path), cmp.Compare(a.Origin.Line, b.Origin.Line),
+			cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+	})
+	return r.found
+}
+
+// report collects findings.
+type report struct {
+	code  Code
+	found []Diagnostic
+}
+
+// place is a field of an object.
+type place struct {
+	object *manifest.Object
+	field  string
+}
+
+func (r *report) warn(at place, format string, args ...any) {
+	r.add(at, Warning, fmt.Sprintf(format, args...))
+}
+
+func (r *report) wrong(at place, format string, args ...any) {
+	r.add(at, Error, fmt.Sprintf(format, args...))
+}
+
+func (r *report) add(at place, severity Severity, message string) {
+	r.found = append(r.found, Diagnostic{
+		Code: r.code, Severity: severity, Message: message,
+		Origin: at.object.Origin(at.field), Key: at.object.Meta.Key, Field: at.field,
+	})
+}
+
+// under returns r for another code, for analyzers that have several.
+func (r *report) under(code Code, run func(r *report)) {
+	before := r.code
+	r.code = code
+	run(r)
+	r.code = before
+}

@@ -1,0 +1,134 @@
+package analysis
+
+import (
+	extensions "istio.io/api/extensions/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	"istio.io/api/networking/v1beta1"
+	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// selector is what an object selects workloads by, and the field it stands in.
+func selector(o *manifest.Object) (labels map[string]string, field string) {
+	const networkingField, policyField = "spec.workloadSelector.labels", "spec.selector.matchLabels"
+	var policy *typev1beta1.WorkloadSelector
+	switch spec := o.Spec.(type) {
+	case *networking.Sidecar:
+		return spec.GetWorkloadSelector().GetLabels(), networkingField
+	case *networking.EnvoyFilter:
+		return spec.GetWorkloadSelector().GetLabels(), networkingField
+	case *networking.DestinationRule:
+		return spec.GetWorkloadSelector().GetMatchLabels(), "spec.workloadSelector.matchLabels"
+	case *security.PeerAuthentication:
+		policy = spec.Selector
+	case *security.AuthorizationPolicy:
+		policy = spec.Selector
+	case *security.RequestAuthentication:
+		policy = spec.Selector
+	case *telemetry.Telemetry:
+		policy = spec.Selector
+	case *extensions.WasmPlugin:
+		policy = spec.Selector
+	case *extensions.TrafficExtension:
+		policy = spec.Selector
+	case *v1beta1.ProxyConfig:
+		policy = spec.Selector
+	}
+	return policy.GetMatchLabels(), policyField
+}
+
+// chosen returns the workloads that an object's selector chooses. In the root
+// namespace it chooses from all of them.
+func (w *world) chosen(o *manifest.Object, labels map[string]string) (list []*workload, sure bool) {
+	if o.Meta.Namespace != w.root {
+		return w.selected(o.Meta.Namespace, labels), !w.registers(o.Meta.Namespace, labels)
+	}
+	sure = true
+	for ns := range w.groups {
+		sure = sure && !w.registers(ns, labels)
+	}
+	for ns := range w.workloads {
+		list = append(list, w.selected(ns, labels)...)
+	}
+	return list, sure
+}
+
+// selectors warns of a selector without a single workload: a typing error in a
+// label turns a policy off without a word.
+func selectors(w *world, r *report) {
+	for _, o := range w.in.Objects {
+		if !o.Valid || o.Spec == nil {
+			continue
+		}
+		labels, field := selector(o)
+		if len(labels) == 0 {
+			continue
+		}
+		if list, sure := w.chosen(o, labels); sure && len(list) == 0 && !w.in.OtherSources {
+			r.warn(place{o, field}, "no workload of %s has the labels %s%s, so the object has no effect",
+				w.scope(o), labelText(labels), w.nearLabels(o.Meta.Namespace, labels))
+		}
+	}
+}
+
+func (w *world) scope(o *manifest.Object) string {
+	if o.Meta.Namespace == w.root {
+		return "the mesh"
+	}
+	return "namespace \"" + o.Meta.Namespace + "\""
+}
+
+// nearLabels suggests the value that some workload has for one of the labels when
+// it differs by a slip.
+func (w *world) nearLabels(namespace string, labels map[string]string) string {
+	for _, x := range w.workloads[namespace] {
+		for k, v := range labels {
+			if have := x.labels[k]; slip(v, have) {
+				return " (did you mean \"" + k + "=" + have + "\"?)"
+			}
+		}
+	}
+	return ""
+}
+
+// defaultsTwice warns of several objects that are each meant for all workloads of
+// a namespace: one wins, and which one depends on age and name.
+func defaultsTwice(w *world, r *report) {
+	type key struct {
+		kind      mesh.Kind
+		namespace string
+	}
+	first := map[key]*manifest.Object{}
+	var all []*manifest.Object
+	for _, o := range w.in.Objects {
+		if !o.Valid || !onePerNamespace(o) {
+			continue
+		}
+		all = append(all, o)
+		k := key{o.Meta.Kind, o.Meta.Namespace}
+		if first[k] == nil || before(o, first[k]) < 0 {
+			first[k] = o
+		}
+	}
+	for _, o := range all {
+		if f := first[key{o.Meta.Kind, o.Meta.Namespace}]; f != o {
+			r.warn(place{o, "metadata.name"}, "%s is for all workloads of the namespace too and comes first, so this one has no effect; merge the two, or write a selector",
+				f.Meta.Key)
+		}
+	}
+}
+
+// onePerNamespace tells whether o is of a kind of which a namespace has one, and
+// is meant for the whole namespace.
+func onePerNamespace(o *manifest.Object) bool {
+	switch o.Spec.(type) {
+	case *networking.Sidecar, *security.PeerAuthentication:
+		labels, _ := selector(o)
+		return len(labels) == 0
+	}
+	return false
+}

@@ -1,0 +1,101 @@
+package analysis
+
+import (
+	"fmt"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+// noEndpoints warns of a service behind which there is nothing.
+func noEndpoints(w *world, r *report) {
+	for o, spec := range specs[*networking.ServiceEntry](w) {
+		s := &service{object: o, spec: spec}
+		list, known := w.endpoints(s)
+		switch {
+		case !known || len(list) > 0:
+		case spec.WorkloadSelector != nil:
+			if !w.in.OtherSources {
+				r.warn(place{o, "spec.workloadSelector.labels"}, "no workload of namespace %q has the labels %s%s, so the service has no endpoints",
+					o.Meta.Namespace, labelText(spec.WorkloadSelector.Labels), w.nearLabels(o.Meta.Namespace, spec.WorkloadSelector.Labels))
+			}
+		default:
+			r.warn(place{o, "spec"}, "resolution STATIC needs endpoints and there are none; write endpoints or workloadSelector, or use resolution DNS")
+		}
+	}
+}
+
+// unusedWorkloads warns of a workload that no service selects.
+func unusedWorkloads(w *world, r *report) {
+	if w.in.OtherSources {
+		return
+	}
+	used := map[*manifest.Object]bool{}
+	for o, spec := range specs[*networking.ServiceEntry](w) {
+		if spec.WorkloadSelector == nil {
+			continue
+		}
+		for _, x := range w.selected(o.Meta.Namespace, spec.WorkloadSelector.Labels) {
+			used[x.object] = true
+		}
+	}
+	for o := range specs[*networking.WorkloadEntry](w) {
+		if !used[o] {
+			r.warn(place{o, "metadata.labels"}, "no ServiceEntry of namespace %q selects this workload; give it the labels of a workloadSelector", o.Meta.Namespace)
+		}
+	}
+}
+
+// anyIdentity warns of a service of the mesh whose clients cannot tell its
+// endpoints from anybody else with a certificate of the mesh.
+func anyIdentity(w *world, r *report) {
+	for o, spec := range specs[*networking.ServiceEntry](w) {
+		if spec.Location != networking.ServiceEntry_MESH_INTERNAL || len(spec.SubjectAltNames) > 0 {
+			continue
+		}
+		list, known := w.endpoints(&service{object: o, spec: spec})
+		named := 0
+		for _, e := range list {
+			if e.spec.GetServiceAccount() != "" {
+				named++
+			}
+		}
+		switch {
+		case !known || len(list) == 0 || named == len(list):
+		case named == 0:
+			r.warn(place{o, "spec"}, "no endpoint names its serviceAccount, so clients take the certificate of any workload of the mesh; "+
+				"write serviceAccount in the workloads, or subjectAltNames here")
+		default:
+			r.warn(place{o, "spec"}, "%d of %d endpoints name no serviceAccount, so clients refuse them unless they share one of the others; write it in each workload",
+				len(list)-named, len(list))
+		}
+	}
+}
+
+// portNames warns of a port whose name says another protocol than it has.
+func portNames(w *world, r *report) {
+	for o, spec := range specs[*networking.ServiceEntry](w) {
+		for i, p := range spec.Ports {
+			promised := promisedBy(p.GetName())
+			if promised == "" || p.GetProtocol() == "" || strings.EqualFold(promised, p.Protocol) {
+				continue
+			}
+			r.warn(place{o, fmt.Sprintf("spec.ports[%d].protocol", i)}, "the name %q of the port says %s, its protocol is %s, which counts; rename the port, or write protocol: %s",
+				p.Name, promised, p.Protocol, promised)
+		}
+	}
+}
+
+// promisedBy is the protocol that the first part of a port's name means to people
+// who come from Kubernetes, or "".
+func promisedBy(name string) string {
+	lower := strings.ToLower(name)
+	for _, p := range []string{"grpc-web", "grpc", "http2", "https", "http", "mongo", "mysql", "redis", "tcp", "tls", "udp"} {
+		if lower == p || strings.HasPrefix(lower, p+"-") {
+			return strings.ToUpper(p)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,51 @@
+package analysis
+
+import (
+	"fmt"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// egressHosts warns of a host that a Sidecar names and no service has: the proxy
+// would not know the service that was meant.
+func egressHosts(w *world, r *report) {
+	if w.in.OtherSources {
+		return
+	}
+	for o, spec := range specs[*networking.Sidecar](w) {
+		for i, l := range spec.Egress {
+			for j, h := range l.GetHosts() {
+				ns, name, _ := strings.Cut(h, "/")
+				if strings.HasPrefix(ns, "~") || name == "*" && (ns == "*" || ns == ".") {
+					continue
+				}
+				if ns == "." {
+					ns = o.Meta.Namespace
+				}
+				if w.imported(ns, mesh.Hostname(strings.ToLower(name)), o.Meta.Namespace) {
+					continue
+				}
+				at := place{o, fmt.Sprintf("spec.egress[%d].hosts[%d]", i, j)}
+				if found, _ := w.lookup(mesh.Hostname(name), o.Meta.Namespace); len(found) > 0 {
+					r.warn(at, "the host is in namespace %q, not in %q; write %q", found[0].object.Meta.Namespace, ns, found[0].object.Meta.Namespace+"/"+name)
+					continue
+				}
+				r.warn(at, "no service that is exported to namespace %q matches %q%s", o.Meta.Namespace, h, w.nearHost(mesh.Hostname(name)))
+			}
+		}
+	}
+}
+
+// imported tells whether some service of namespace from, visible in namespace to,
+// has a host that name covers.
+func (w *world) imported(from string, name mesh.Hostname, to string) bool {
+	for _, s := range w.services {
+		if (from == "*" || s.object.Meta.Namespace == from) && s.exportedTo(to) && name.Overlaps(s.host) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,219 @@
+package analysis
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// world is the input in the forms that checks ask for.
+type world struct {
+	in     Input
+	domain string
+	root   string // the namespace whose policies are the mesh's
+	// services are one a host.
+	services  []*service
+	byHost    map[mesh.Hostname][]*service
+	names     []mesh.Hostname // the keys of byHost, sorted
+	wildcards []*service
+	rules     ruleIndex
+	workloads map[string][]*workload // by namespace
+	labelled  map[label][]*workload
+	groups    map[string][]*workload // what WorkloadGroups would register
+}
+
+// label is one label of the workloads of a namespace.
+type label struct{ namespace, key, value string }
+
+// service is one host of a ServiceEntry.
+type service struct {
+	object *manifest.Object
+	spec   *networking.ServiceEntry
+	host   mesh.Hostname
+	index  int // in spec.hosts
+}
+
+// workload is a WorkloadEntry, an endpoint of a ServiceEntry or the template of a
+// WorkloadGroup.
+type workload struct {
+	object *manifest.Object
+	spec   *networking.WorkloadEntry
+	labels map[string]string
+}
+
+func newWorld(in Input) *world {
+	w := &world{
+		in: in, domain: in.Domain, root: "istio-system", byHost: map[mesh.Hostname][]*service{},
+		workloads: map[string][]*workload{}, labelled: map[label][]*workload{}, groups: map[string][]*workload{},
+	}
+	if w.domain == "" {
+		w.domain = "cluster.local"
+	}
+	if ns := in.MeshConfig; ns != nil && ns.Spec.GetRootNamespace() != "" {
+		w.root = ns.Spec.GetRootNamespace()
+	}
+	for o, spec := range specs[*networking.ServiceEntry](w) {
+		for i, h := range spec.Hosts {
+			s := &service{object: o, spec: spec, host: mesh.Hostname(strings.ToLower(h)), index: i}
+			w.services = append(w.services, s)
+			w.byHost[s.host] = append(w.byHost[s.host], s)
+			if s.host.IsWildcard() {
+				w.wildcards = append(w.wildcards, s)
+			}
+		}
+	}
+	w.names = slices.Sorted(maps.Keys(w.byHost))
+	w.rules = newRuleIndex(w)
+	for o, spec := range specs[*networking.WorkloadEntry](w) {
+		x, ns := newWorkload(o, spec, o.Meta.Labels), o.Meta.Namespace
+		w.workloads[ns] = append(w.workloads[ns], x)
+		for k, v := range x.labels {
+			w.labelled[label{ns, k, v}] = append(w.labelled[label{ns, k, v}], x)
+		}
+	}
+	for o, spec := range specs[*networking.WorkloadGroup](w) {
+		w.groups[o.Meta.Namespace] = append(w.groups[o.Meta.Namespace], newWorkload(o, spec.Template, spec.GetMetadata().GetLabels()))
+	}
+	return w
+}
+
+// newWorkload merges the labels of the metadata over those of the spec.
+func newWorkload(o *manifest.Object, spec *networking.WorkloadEntry, labels map[string]string) *workload {
+	all := map[string]string{}
+	maps.Copy(all, spec.GetLabels())
+	maps.Copy(all, labels)
+	return &workload{object: o, spec: spec, labels: all}
+}
+
+// specs yields the valid objects with a specification of type T, in order.
+func specs[T proto.Message](w *world) func(yield func(*manifest.Object, T) bool) {
+	return func(yield func(*manifest.Object, T) bool) {
+		for _, o := range w.in.Objects {
+			if spec, ok := o.Spec.(T); ok && o.Valid && !yield(o, spec) {
+				return
+			}
+		}
+	}
+}
+
+// fqdn is the host that a short name stands for in a namespace.
+func (w *world) fqdn(host, namespace string) mesh.Hostname {
+	host = strings.ToLower(host)
+	if _, err := netip.ParseAddr(host); err == nil || host == "" || host == "*" || strings.Contains(host, ".") {
+		return mesh.Hostname(host)
+	}
+	return mesh.Hostname(host + "." + namespace + ".svc." + w.domain)
+}
+
+// lookup returns the services that a name leads to for a namespace, and those that
+// have the name but are not exported there.
+func (w *world) lookup(host mesh.Hostname, namespace string) (visible, hidden []*service) {
+	all := w.byHost[host]
+	if len(all) == 0 {
+		for _, s := range w.wildcards {
+			if s.host.Covers(host) {
+				all = append(all, s)
+			}
+		}
+	}
+	for _, s := range all {
+		if s.exportedTo(namespace) {
+			visible = append(visible, s)
+		} else {
+			hidden = append(hidden, s)
+		}
+	}
+	return visible, hidden
+}
+
+func (s *service) exportedTo(namespace string) bool {
+	return exported(s.spec.ExportTo, s.object.Meta.Namespace, namespace)
+}
+
+// exported tells whether an object of namespace own reaches another. None written
+// means everywhere.
+func exported(list []string, own, namespace string) bool {
+	return len(list) == 0 || slices.Contains(list, "*") || slices.Contains(list, namespace) ||
+		own == namespace && (slices.Contains(list, ".") || slices.Contains(list, "~"))
+}
+
+// endpoints returns what stands behind the service. known is false when that is
+// found out only at run time, by DNS or by registration.
+func (w *world) endpoints(s *service) (list []*workload, known bool) {
+	if s.spec.WorkloadSelector != nil {
+		selector := s.spec.WorkloadSelector.Labels
+		for _, g := range w.groups[s.object.Meta.Namespace] {
+			if mesh.Selects(selector, g.labels) {
+				return nil, false
+			}
+		}
+		return w.selected(s.object.Meta.Namespace, selector), true
+	}
+	for _, e := range s.spec.Endpoints {
+		list = append(list, newWorkload(s.object, e, nil))
+	}
+	return list, len(list) > 0 || s.spec.Resolution == networking.ServiceEntry_STATIC
+}
+
+// selected returns the WorkloadEntries of a namespace that a selector selects.
+func (w *world) selected(namespace string, selector map[string]string) []*workload {
+	candidates := w.workloads[namespace]
+	for k, v := range selector {
+		if l := w.labelled[label{namespace, k, v}]; len(l) < len(candidates) {
+			candidates = l
+		}
+	}
+	var list []*workload
+	for _, x := range candidates {
+		if mesh.Selects(selector, x.labels) {
+			list = append(list, x)
+		}
+	}
+	return list
+}
+
+// registers tells whether a WorkloadGroup of the namespace could bring a workload
+// that the selector selects.
+func (w *world) registers(namespace string, selector map[string]string) bool {
+	return slices.ContainsFunc(w.groups[namespace], func(g *workload) bool { return mesh.Selects(selector, g.labels) })
+}
+
+// nearHost returns " (did you mean X?)" for the service whose name differs from
+// host by a slip of one or two characters, or "".
+func (w *world) nearHost(host mesh.Hostname) string {
+	return near(string(host), w.names)
+}
+
+func near[S ~string](name string, candidates []S) string {
+	for _, c := range candidates {
+		if slip(name, string(c)) {
+			return " (did you mean \"" + string(c) + "\"?)"
+		}
+	}
+	return ""
+}
+
+// slip tells whether a becomes b by changing at most two characters that stand together.
+func slip(a, b string) bool {
+	const most = 2
+	short := min(len(a), len(b))
+	if a == b || short < most+1 {
+		return false
+	}
+	head := 0
+	for head < short && a[head] == b[head] {
+		head++
+	}
+	tail := 0
+	for tail < short-head && a[len(a)-1-tail] == b[len(b)-1-tail] {
+		tail++
+	}
+	return max(len(a), len(b))-head-tail <= most
+}
