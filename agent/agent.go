@@ -1,0 +1,240 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/pki/svid"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+)
+
+// Config is what an Agent needs.
+type Config struct {
+	// Logger must be non-nil.
+	Logger *slog.Logger
+	// StateDir keeps what must survive a reboot: identities and the accepted
+	// configuration. RunDir has sockets and notes about processes; its path must
+	// be short. Both are made if they do not exist.
+	StateDir, RunDir string
+
+	// Token is the join token. It is used once: a host that has an identity does
+	// not need it, and may be given it again.
+	Token string
+	// Workload is the identity of the application, one of those that the token
+	// entitles to; the zero value means the only one, or the one used last.
+	Workload svid.Pair
+	// Name names the workload's instance; empty means the host's name.
+	Name string
+	// Address is the host's address in the mesh; the zero value means the one
+	// that the route to the control plane begins at.
+	Address netip.Addr
+	// Servers are host:port of the control plane; empty means the token's.
+	Servers []string
+	// DNSDomain is the domain of the mesh; empty means cluster.local.
+	DNSDomain string
+	// MeshID, ClusterID, Network, Labels and Locality are said to the control
+	// plane in the node; all may be empty.
+	MeshID, ClusterID, Network string
+	Labels                     map[string]string
+	Locality                   bootstrap.Locality
+	// Version is Fairlead's own, for the node; may be empty.
+	Version string
+
+	// Envoy is the binary; empty means the first usable one that is found.
+	Envoy string
+	// EnvoyArgs are further arguments of Envoy; nil means a log level of warning.
+	EnvoyArgs []string
+	// EnvoyLog is where Envoy's output goes; empty means envoy.log in RunDir.
+	EnvoyLog string
+	// AdminAddress is where Envoy's admin interface listens; the zero value means
+	// a unix socket in RunDir.
+	AdminAddress netip.AddrPort
+	// StatsPort and HealthPort are ports of Address; 0 means 15090 and 15021, or
+	// free ones where these are taken, -1 none.
+	StatsPort, HealthPort int
+	// DrainTime is how long a stop waits for connections to end; zero means 5 s.
+	DrainTime time.Duration
+	// LeaveRunning makes the end of Run leave Envoy alone.
+	LeaveRunning bool
+	// Probe asks the application how it is; nil means that nobody does.
+	Probe *health.Probe
+	// TTL is the life to ask for of certificates; zero leaves it to the server.
+	TTL time.Duration
+}
+
+// Agent runs one workload's half of the host.
+type Agent struct {
+	c   Config
+	log *slog.Logger
+
+	host     atomic.Pointer[svid.Identity] // nil until it has joined
+	workload atomic.Pointer[svid.Identity] // nil until there is one
+
+	mu     sync.Mutex // guards all following fields
+	status Status     // but for what is asked of the children
+	relay  *relay.Relay
+	proxy  *proxy.Process
+	admin  *proxy.Admin
+}
+
+// New checks the configuration; it starts nothing and writes nothing.
+func New(c Config) (*Agent, error) {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Logger == nil {
+		bad("configuring the agent: Logger is needed")
+	}
+	for _, d := range []struct {
+		flag string
+		path *string
+	}{{"--state-dir", &c.StateDir}, {"--run-dir", &c.RunDir}} {
+		abs, err := filepath.Abs(*d.path)
+		if err != nil || *d.path == "" {
+			bad("%s is missing: name a directory", d.flag)
+			continue
+		}
+		*d.path = abs
+	}
+	if n := len(filepath.Join(c.RunDir, longestSocket)); n > bootstrap.MaxSocketPath {
+		bad("the run directory %q is too long: its sockets would have %d bytes, and a unix socket's path at most %d: choose a shorter one with --run-dir",
+			c.RunDir, n, bootstrap.MaxSocketPath)
+	}
+	if c.Token != "" {
+		token, err := svid.ParseJoinToken(c.Token)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case token.Direct:
+			bad("the token is for a client without an agent: make one without --direct")
+		}
+	}
+	if c.Workload != (svid.Pair{}) {
+		errs = append(errs, c.Workload.Check())
+	}
+	if c.DNSDomain == "" {
+		c.DNSDomain = "cluster.local"
+	}
+	if c.EnvoyLog == "" {
+		c.EnvoyLog = filepath.Join(c.RunDir, "envoy.log")
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return &Agent{c: c, log: c.Logger.With("component", "agent")}, nil
+}
+
+// Names in RunDir.
+const (
+	xdsSocket     = "xds.sock"
+	sdsSocket     = "sds.sock"
+	adminSocket   = "envoy-admin.sock"
+	longestSocket = adminSocket
+)
+
+func (a *Agent) inRun(name string) string   { return filepath.Join(a.c.RunDir, name) }
+func (a *Agent) inState(name string) string { return filepath.Join(a.c.StateDir, name) }
+
+// Run joins if it has to, and serves until ctx ends: then Envoy is drained and
+// stopped, unless it is to be left running.
+func (a *Agent) Run(ctx context.Context) error {
+	if err := errors.Join(durable.MakeDir(a.c.StateDir), os.MkdirAll(a.c.RunDir, 0o750)); err != nil { //nolint:gosec // people of the group may look
+		return fmt.Errorf("making the agent's directories: %w", err)
+	}
+	lock, err := durable.Lock(a.inState("agent.lock"))
+	if errors.Is(err, durable.ErrLocked) {
+		return fmt.Errorf("another agent uses the state directory %q: stop it, or give this one its own with --state-dir: %w", a.c.StateDir, err)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = lock.Close() }()
+	binary, err := proxy.FindBinary(ctx, a.c.Envoy)
+	if err != nil {
+		return err
+	}
+	who, err := a.enroll(ctx)
+	if err != nil {
+		return err
+	}
+	parts, err := a.assemble(ctx, who, binary)
+	if err != nil {
+		return err
+	}
+	return a.supervise(ctx, parts)
+}
+
+// parts are the children of an agent.
+type parts struct {
+	ids     *identities
+	secrets *workload.Server
+	relay   *relay.Relay
+	proxy   *proxy.Process
+	checker *health.Checker // or nil
+}
+
+// supervise runs all parts. Envoy is stopped before the others end, which it
+// needs while it drains.
+func (a *Agent) supervise(ctx context.Context, p *parts) error {
+	services, endServices := context.WithCancel(context.WithoutCancel(ctx))
+	defer endServices()
+	group, services := errgroup.WithContext(services)
+	// Where a part fails Envoy goes on serving, for the agent that comes next.
+	envoyParent, leave := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer leave(nil)
+	defer context.AfterFunc(services, func() { leave(proxy.ErrLeave) })()
+	group.Go(func() error { return p.ids.run(services) })
+	group.Go(func() error { return p.secrets.Run(services) })
+	group.Go(func() error { return p.relay.Run(services) })
+	if p.checker != nil {
+		group.Go(func() error { return p.checker.Run(services) })
+	}
+	envoy, endEnvoy := context.WithCancelCause(envoyParent)
+	defer endEnvoy(nil)
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			if !a.c.LeaveRunning {
+				a.withdraw(services, p.relay)
+			}
+			endEnvoy(nil)
+		case <-services.Done():
+		}
+		return nil
+	})
+	group.Go(func() error {
+		defer endServices()
+		return p.proxy.Run(envoy)
+	})
+	return group.Wait()
+}
+
+// withdrawTime is how long peers have to hear that Envoy is about to go.
+const withdrawTime = 300 * time.Millisecond
+
+func (a *Agent) withdraw(ctx context.Context, r *relay.Relay) {
+	if r.Status().Upstream.Server == "" {
+		return
+	}
+	r.Withdraw()
+	timer := time.NewTimer(withdrawTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

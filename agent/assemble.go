@@ -1,0 +1,222 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+)
+
+// Istio's ports.
+const (
+	defaultStatsPort  = 15090
+	defaultHealthPort = 15021
+)
+
+// assemble makes all parts; nothing runs yet.
+func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) (*parts, error) {
+	uid := uint32(os.Geteuid()) //nolint:gosec // never negative
+	secrets, err := workload.New(workload.Config{Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid})
+	if err != nil {
+		return nil, err
+	}
+	ids, err := newIdentities(a, e, secrets)
+	if err != nil {
+		return nil, err
+	}
+	node := a.node(e)
+	envoy, running, err := a.envoy(ctx, node, binary)
+	if err != nil {
+		return nil, err
+	}
+	proto, err := node.Proto()
+	if err != nil {
+		return nil, err
+	}
+	proto.UserAgentName = "envoy"
+	v := binary.Version
+	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)}, //nolint:gosec // small
+	}}
+	r, err := relay.New(relay.Config{
+		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
+		Socket: a.inRun(xdsSocket), UID: uid, StoreFile: a.inState("accepted.xds"), EnvoyRunning: running,
+	})
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy}
+	if a.c.Probe != nil {
+		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: a.admin, Reporter: reporter{r}, Probe: *a.c.Probe})
+		if err != nil {
+			return nil, err
+		}
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.relay, a.proxy = r, envoy
+	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
+	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
+	return p, nil
+}
+
+// reporter hands health to the relay.
+type reporter struct{ r *relay.Relay }
+
+// ReportHealth implements health.Reporter.
+func (r reporter) ReportHealth(healthy bool, message string) {
+	r.r.SetHealth(relay.Health{Healthy: healthy, Message: message})
+}
+
+func (a *Agent) node(e *enrolled) bootstrap.Node {
+	name := a.c.Name
+	if name == "" {
+		name = e.Host
+	}
+	return bootstrap.Node{
+		Type: e.Type, Address: e.address, Name: name, Namespace: e.pair.Namespace, Domain: a.c.DNSDomain,
+		ServiceAccount: e.pair.ServiceAccount, Labels: a.c.Labels, WorkloadName: name,
+		// Until packets are captured, every listener binds.
+		Interception: "NONE", MeshID: a.c.MeshID, ClusterID: a.c.ClusterID, Network: a.c.Network,
+		Locality: a.c.Locality, AgentVersion: a.c.Version,
+	}
+}
+
+// envoy writes the bootstrap and makes the process. It reports whether an Envoy
+// is running already.
+func (a *Agent) envoy(ctx context.Context, node bootstrap.Node, binary proxy.Binary) (*proxy.Process, bool, error) {
+	path, state := a.inRun("envoy.json"), a.inRun("envoy.process.json")
+	running := proxy.Running(state, binary.Path, path)
+	ports, err := a.ports(ctx, node.Address, running)
+	if err != nil {
+		return nil, false, err
+	}
+	b, err := bootstrap.Marshal(bootstrap.Config{
+		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), AdminSocket: a.inRun(adminSocket),
+		AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
+	})
+	if err != nil {
+		return nil, false, err
+	}
+	if err := durable.WriteFile(durable.OS{}, path, b, 0o600); err != nil {
+		return nil, false, err
+	}
+	args := a.c.EnvoyArgs
+	if args == nil {
+		args = []string{"--log-level", "warning"}
+	}
+	// LDS removals drain as Istio's do; a stop has its own time.
+	args = append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, args...)
+	a.mu.Lock()
+	a.admin = proxy.NewAdmin("unix", a.inRun(adminSocket))
+	listens := []netip.AddrPort{}
+	if a.c.AdminAddress.IsValid() {
+		a.admin = proxy.NewAdmin("tcp", a.c.AdminAddress.String())
+		listens = append(listens, a.c.AdminAddress)
+	}
+	admin := a.admin
+	a.status.Ports = ports
+	a.mu.Unlock()
+	for _, at := range []netip.AddrPort{ports.Stats, ports.Health} {
+		if at.IsValid() {
+			listens = append(listens, at)
+		}
+	}
+	sum := sha256.Sum256(fmt.Appendf(b, "%q %q", binary.Path, args))
+	p, err := proxy.New(proxy.Config{
+		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
+		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
+	})
+	return p, running, err
+}
+
+// Ports are the addresses of Envoy's static listeners; the zero value of one
+// means none.
+type Ports struct {
+	Stats  netip.AddrPort `json:"stats"`
+	Health netip.AddrPort `json:"health"`
+}
+
+// ports chooses the ports of the static listeners: what a running Envoy has,
+// what was asked for, or the defaults, or free ones where those are taken.
+func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports, error) {
+	note := a.inRun("ports.json")
+	if running {
+		var p Ports
+		if b, err := os.ReadFile(note); err == nil && json.Unmarshal(b, &p) == nil && a.suits(p, addr) { //nolint:gosec // our own file
+			return p, nil
+		}
+	}
+	var p Ports
+	var err error
+	if p.Stats, err = a.port(ctx, "--stats-port", netip.AddrPortFrom(addr, defaultStatsPort), a.c.StatsPort); err != nil {
+		return p, err
+	}
+	if p.Health, err = a.port(ctx, "--health-port", netip.AddrPortFrom(addr, defaultHealthPort), a.c.HealthPort); err != nil {
+		return p, err
+	}
+	b, err := json.Marshal(p)
+	if err != nil {
+		return p, fmt.Errorf("noting the ports: %w", err)
+	}
+	return p, durable.WriteFile(durable.OS{}, note, b, 0o600)
+}
+
+// suits reports whether a running Envoy's ports are what is asked for.
+func (a *Agent) suits(p Ports, addr netip.Addr) bool {
+	fits := func(at netip.AddrPort, want int) bool {
+		switch {
+		case want < 0:
+			return !at.IsValid()
+		case want > 0:
+			return at == netip.AddrPortFrom(addr, uint16(want)) //nolint:gosec // checked by port
+		default:
+			return at.IsValid() && at.Addr() == addr
+		}
+	}
+	return fits(p.Stats, a.c.StatsPort) && fits(p.Health, a.c.HealthPort)
+}
+
+func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, want int) (netip.AddrPort, error) {
+	const highest = 65535
+	switch {
+	case want < 0:
+		return netip.AddrPort{}, nil
+	case want > highest:
+		return netip.AddrPort{}, fmt.Errorf("%s: %d is not a port", flag, want)
+	case want > 0:
+		// Envoy's start refuses it if it is taken.
+		return netip.AddrPortFrom(usual.Addr(), uint16(want)), nil
+	}
+	if proxy.CheckFree(ctx, []netip.AddrPort{usual}) == nil {
+		return usual, nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", netip.AddrPortFrom(usual.Addr(), 0).String())
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("choosing a free port on %s: %w: --address must be an address of this host", usual.Addr(), err)
+	}
+	at, err := netip.ParseAddrPort(l.Addr().String())
+	if err := l.Close(); err != nil {
+		return netip.AddrPort{}, fmt.Errorf("choosing a free port: %w", err)
+	}
+	if err != nil {
+		return netip.AddrPort{}, fmt.Errorf("choosing a free port: %w", err)
+	}
+	a.log.Warn("the usual port is taken, using a free one", "usual", usual, "port", at.Port(), "flag", flag)
+	return at, nil
+}

@@ -1,0 +1,227 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// memory is what an agent has to know again after a restart without its token.
+type memory struct {
+	Host     string   `json:"host"`
+	Type     string   `json:"type"`
+	Pairs    []string `json:"workloads"`
+	Workload string   `json:"workload"`
+	Servers  []string `json:"servers"`
+	Address  string   `json:"address"`
+}
+
+const (
+	memoryFile = "agent.json"
+	maxMemory  = 1 << 20
+)
+
+// enrolled is a host that has joined.
+type enrolled struct {
+	memory
+	pair    svid.Pair
+	address netip.Addr
+	client  *svid.Client
+	hosts   *svid.HostStore
+	token   *svid.JoinToken // or nil
+}
+
+// enroll makes this machine a host of the mesh, unless it is one.
+func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
+	e := &enrolled{}
+	if a.c.Token != "" {
+		token, err := svid.ParseJoinToken(a.c.Token)
+		if err != nil {
+			return nil, err
+		}
+		e.token = &token
+	}
+	known, err := a.remember()
+	if err != nil {
+		return nil, err
+	}
+	if e.memory, err = combine(known, e.token, a.c); err != nil {
+		return nil, err
+	}
+	if e.pair, err = choose(e.memory, a.c.Workload); err != nil {
+		return nil, err
+	}
+	e.Workload = e.pair.String()
+	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.Servers, TTL: a.c.TTL}); err != nil {
+		return nil, err
+	}
+	if e.hosts, err = svid.NewHostStore(a.c.StateDir, nil); err != nil {
+		return nil, err
+	}
+	if err := a.identify(ctx, e); err != nil {
+		return nil, err
+	}
+	if e.address, err = a.address(ctx, e.memory); err != nil {
+		return nil, err
+	}
+	e.Address = e.address.String()
+	return e, a.keep(known, e.memory)
+}
+
+// remember reads what an agent noted before; nil if there was none.
+func (a *Agent) remember() (*memory, error) {
+	b, err := durable.ReadFile(a.inState(memoryFile), maxMemory)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var m memory
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&m); err != nil {
+		return nil, fmt.Errorf("reading %q: %w: remove it and start once with --token", a.inState(memoryFile), err)
+	}
+	return &m, nil
+}
+
+func (a *Agent) keep(known *memory, m memory) error {
+	was, err := json.Marshal(known)
+	if err != nil {
+		return fmt.Errorf("noting what the agent knows: %w", err)
+	}
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("noting what the agent knows: %w", err)
+	}
+	var now bytes.Buffer
+	if err := json.Compact(&now, b); err == nil && bytes.Equal(was, now.Bytes()) {
+		return nil
+	}
+	return durable.WriteFile(durable.OS{}, a.inState(memoryFile), append(b, '\n'), 0o600)
+}
+
+// combine is what is known of this host from its notes, the token and the flags.
+func combine(known *memory, token *svid.JoinToken, c Config) (memory, error) {
+	var m memory
+	switch {
+	case known == nil && token == nil:
+		return m, errors.New("this host has not joined a mesh: start once with --token TOKEN, which `fairlead token create` on the control plane prints")
+	case known != nil && token != nil && known.Host != token.Host:
+		return m, fmt.Errorf("the state directory %q belongs to host %q and the token is for %q: give the other host its own --state-dir, or remove this one",
+			c.StateDir, known.Host, token.Host)
+	case known != nil:
+		m = *known
+	}
+	if token != nil {
+		m.Host, m.Type, m.Servers, m.Pairs = token.Host, token.Type, token.Servers, nil
+		for _, p := range token.Pairs {
+			m.Pairs = append(m.Pairs, p.String())
+		}
+	}
+	if len(c.Servers) > 0 {
+		m.Servers = c.Servers
+	}
+	return m, nil
+}
+
+// choose picks the workload among those that the host is entitled to.
+func choose(m memory, want svid.Pair) (svid.Pair, error) {
+	name := m.Workload
+	if want != (svid.Pair{}) {
+		name = want.String()
+	}
+	if name == "" && len(m.Pairs) == 1 {
+		name = m.Pairs[0]
+	}
+	if name == "" {
+		return svid.Pair{}, fmt.Errorf("host %q may be several workloads: choose one with --workload: %s", m.Host, strings.Join(m.Pairs, ", "))
+	}
+	if !slices.Contains(m.Pairs, name) {
+		return svid.Pair{}, fmt.Errorf("host %q may not be workload %q, only %s: make a token that says so", m.Host, name, strings.Join(m.Pairs, ", "))
+	}
+	return svid.ParsePair(name)
+}
+
+// identify loads the host's identity, or joins with the token until that is
+// answered.
+func (a *Agent) identify(ctx context.Context, e *enrolled) error {
+	id, err := e.hosts.Load()
+	if err == nil {
+		a.host.Store(id)
+		a.log.Info("this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
+		return nil
+	}
+	if !errors.Is(err, svid.ErrNoIdentity) {
+		return err
+	}
+	if e.token == nil {
+		return fmt.Errorf("this host has lost its identity: start once with --token and a token made with --replace: %w", err)
+	}
+	key, err := e.hosts.Key()
+	if err != nil {
+		return err
+	}
+	b := backOff{first: 200 * time.Millisecond, most: 5 * time.Second}
+	for {
+		id, err := e.client.Join(ctx, *e.token, key)
+		if err == nil {
+			a.host.Store(id)
+			a.log.Info("joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
+			return e.hosts.Save(id)
+		}
+		if errors.Is(err, svid.ErrRefused) {
+			return fmt.Errorf("the token was not accepted; it may have ended, or been used by another host: make a new one with `fairlead token create --host %s`: %w", e.Host, err)
+		}
+		if errors.Is(err, svid.ErrNotControlPlane) {
+			return fmt.Errorf("the token was not sent, because nobody it is for was reached: %w", err)
+		}
+		if b.tries == 0 {
+			a.log.Warn("no server of the control plane can be reached, trying again", "servers", e.Servers, "err", err)
+		}
+		a.fault(err)
+		if !b.wait(ctx) {
+			return ctx.Err()
+		}
+	}
+}
+
+// address is what other hosts reach this one by.
+func (a *Agent) address(ctx context.Context, m memory) (netip.Addr, error) {
+	if a.c.Address.IsValid() {
+		return a.c.Address.Unmap(), nil
+	}
+	var last error
+	for _, server := range m.Servers {
+		var d net.Dialer
+		// No packet is sent: the kernel only chooses a route.
+		conn, err := d.DialContext(ctx, "udp", server)
+		if err != nil {
+			last = err
+			continue
+		}
+		at, err := netip.ParseAddrPort(conn.LocalAddr().String())
+		_ = conn.Close()
+		if err == nil {
+			a.log.Info("taking the address that the route to the control plane begins at; --address names another", "address", at.Addr().Unmap())
+			return at.Addr().Unmap().WithZone(""), nil
+		}
+	}
+	if addr, err := netip.ParseAddr(m.Address); err == nil {
+		a.log.Warn("there is no route to the control plane: taking the address used last", "address", addr, "err", last)
+		return addr, nil
+	}
+	return netip.Addr{}, fmt.Errorf("this host's address cannot be found: name it with --address: %w", last)
+}

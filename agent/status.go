@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// Status is what an agent does at one moment, for people. It has no secrets.
+type Status struct {
+	// Host is the host's name; empty until it has joined.
+	Host string `json:"host"`
+	// Workload is NAMESPACE/SERVICE-ACCOUNT, and Node the node id.
+	Workload string `json:"workload"`
+	Node     string `json:"node"`
+	// Identities are the host's and the workload's, as far as there are any.
+	Identities []IdentityStatus `json:"identities"`
+	// LastError is why an identity is missing or not renewed, or empty.
+	LastError string `json:"last_error,omitempty"`
+
+	EnvoyBinary  string        `json:"envoy_binary"`
+	EnvoyVersion string        `json:"envoy_version"`
+	Ports        Ports         `json:"ports"`
+	Envoy        proxy.Status  `json:"envoy"`
+	Relay        *relay.Status `json:"relay,omitempty"`
+}
+
+// IdentityStatus is one identity.
+type IdentityStatus struct {
+	ID        string    `json:"spiffe_id"`
+	Serial    string    `json:"serial"`
+	NotBefore time.Time `json:"not_before"`
+	NotAfter  time.Time `json:"not_after"`
+}
+
+// Status is what the agent does now.
+func (a *Agent) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.status
+	for _, id := range []*svid.Identity{a.host.Load(), a.workload.Load()} {
+		if id == nil {
+			continue
+		}
+		leaf := id.Leaf()
+		s.Identities = append(s.Identities, IdentityStatus{
+			ID: id.ID.String(), Serial: leaf.SerialNumber.Text(16), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter,
+		})
+	}
+	if a.relay != nil {
+		r := a.relay.Status()
+		s.Relay = &r
+	}
+	if a.proxy != nil {
+		s.Envoy = a.proxy.Status()
+	}
+	return s
+}
+
+// NotReady says what the agent still waits for; empty means that Envoy serves.
+func (a *Agent) NotReady(ctx context.Context) []string {
+	s := a.Status()
+	var why []string
+	if len(s.Identities) < 2 {
+		why = append(why, "there is no identity yet: "+s.LastError)
+	}
+	a.mu.Lock()
+	admin := a.admin
+	a.mu.Unlock()
+	if admin == nil || s.Envoy.PID == 0 {
+		return append(why, "envoy does not run")
+	}
+	if err := admin.Ready(ctx); err != nil {
+		why = append(why, "envoy has no configuration yet")
+	}
+	return why
+}
+
+// fault keeps the last error for people; nil means that all is well again.
+func (a *Agent) fault(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.status.LastError = ""
+	if err != nil {
+		a.status.LastError = err.Error()
+	}
+}
+
+// masked stands where a secret was.
+const masked = "[masked]"
+
+// ConfigDump is Envoy's config_dump with secrets masked.
+func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
+	a.mu.Lock()
+	admin := a.admin
+	a.mu.Unlock()
+	if admin == nil {
+		return nil, errors.New("reading the configuration of Envoy: it does not run yet")
+	}
+	b, err := admin.Get(ctx, "/config_dump?include_eds")
+	if err != nil {
+		return nil, err
+	}
+	return mask(b)
+}
+
+func mask(b []byte) ([]byte, error) {
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, fmt.Errorf("reading the configuration of Envoy: %w", err)
+	}
+	out, err := json.Marshal(maskIn(v))
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration of Envoy: %w", err)
+	}
+	return out, nil
+}
+
+// maskIn hides what is secret by its name, wherever it is.
+func maskIn(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			switch k {
+			case "private_key", "private_key_provider", "password", "session_ticket_keys", "generic_secret", "hmac_secret", "token_secret":
+				v[k] = masked
+			default:
+				v[k] = maskIn(e)
+			}
+		}
+	case []any:
+		for i, e := range v {
+			v[i] = maskIn(e)
+		}
+	}
+	return v
+}
