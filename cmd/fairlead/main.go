@@ -75,7 +75,7 @@ each host with "fairlead token create", and start "fairlead agent --token TOKEN"
 	root.PersistentFlags().String("log-format", "text", "text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
 	root.AddCommand(
-		newServer(), newToken(), newHost(), newRelease(), newProxyStatus(), newProxyConfig(),
+		newServer(), newAgent(), newToken(), newHost(), newRelease(), newProxyStatus(), newProxyConfig(),
 		newValidate(), newRender(), newVersion(),
 	)
 	return root

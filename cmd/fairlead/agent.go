@@ -1,0 +1,249 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+type agentFlags struct {
+	cfg           agent.Config
+	tokenFile     string
+	workload      string
+	address       string
+	adminAddress  string
+	httpAddress   string
+	envoyLogLevel string
+	probe         probeFlags
+}
+
+func newAgent() *cobra.Command {
+	var f agentFlags
+	cmd := &cobra.Command{
+		Use:   "agent --token-file FILE",
+		Short: "The host's side: identity, configuration and Envoy beside an application",
+		Long: `Brings this host into the mesh with a join token, keeps its identities fresh, and runs Envoy beside
+the application. The token is used once; everything that later starts need is in the state
+directory, and they work with the control plane away.
+
+It finds Envoy by itself, and takes free ports where the usual ones are taken, and says so.`,
+		Example: "  fairlead agent --token-file /etc/fairlead/token --probe-http 8080/healthz\n" +
+			"  fairlead agent                     # has joined before",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd, f) },
+	}
+	f.bind(cmd)
+	return cmd
+}
+
+func (f *agentFlags) bind(cmd *cobra.Command) {
+	fl, c := cmd.Flags(), &f.cfg
+	fl.StringVar(&c.Token, "token", "", "the join token; every user of the machine can read a command line, so --token-file is better")
+	fl.StringVar(&f.tokenFile, "token-file", "", "a file with the join token, or - for standard input")
+	fl.StringVar(&c.StateDir, "state-dir", defaultStateDir("agent"), "what must survive: identities and the accepted configuration")
+	fl.StringVar(&c.RunDir, "run-dir", defaultRunDir("agent"), "sockets are in here; the path must be short")
+	fl.StringVar(&f.workload, "workload", "", "the application's identity, NAMESPACE/SERVICEACCOUNT, where the token entitles to several")
+	fl.StringVar(&c.Name, "name", "", "the name of the workload's instance; empty means the host's")
+	fl.StringVar(&f.address, "address", "", "this host's address in the mesh; empty means the one it reaches the control plane from")
+	fl.StringSliceVar(&c.Servers, "server", nil, "HOST:PORT of the control plane; empty means the token's")
+	fl.StringVar(&c.Network, "network", "", "the network this host is in")
+	fl.StringVar(&c.Envoy, "envoy", "", "the Envoy to run; empty means the first usable one that is found")
+	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
+	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
+	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface; empty means a unix socket in --run-dir")
+	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
+	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
+	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty means nowhere")
+	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stop waits for connections to end")
+	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "leave Envoy running when the agent ends, for the agent that comes next")
+	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "the life to ask for of certificates; 0 leaves it to the server")
+	f.probe.bind(cmd)
+}
+
+func runAgent(cmd *cobra.Command, f agentFlags) error {
+	log, err := newLogger(cmd)
+	if err != nil {
+		return err
+	}
+	f.cfg.Logger, f.cfg.Version = log, version
+	f.cfg.EnvoyArgs = []string{"--log-level", f.envoyLogLevel}
+	if err := f.parse(cmd); err != nil {
+		return err
+	}
+	a, err := agent.New(f.cfg)
+	if err != nil {
+		return err
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newAgentCollector(a))
+	notReady := func() []string {
+		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+		defer cancel()
+		return a.NotReady(ctx)
+	}
+	srv, err := admin.New(cmd.Context(), admin.Config{
+		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
+		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: notReady,
+		Routes: map[string]http.Handler{
+			"GET /v1/status": admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
+			"GET /v1/config_dump": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				dump, err := a.ConfigDump(r.Context())
+				if err != nil {
+					http.Error(w, err.Error(), http.StatusServiceUnavailable)
+					return
+				}
+				_, _ = w.Write(dump)
+			}),
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return runNotified(cmd.Context(), func(ctx context.Context) error {
+		g, gctx := errgroup.WithContext(ctx)
+		served, stop := context.WithCancel(gctx)
+		g.Go(func() error {
+			defer stop() // the agent drains with its admin interface still there
+			return a.Run(gctx)
+		})
+		g.Go(func() error { return srv.Run(served) })
+		return g.Wait()
+	}, notReady)
+}
+
+// parse turns the flags that are text into what they mean.
+func (f *agentFlags) parse(cmd *cobra.Command) error {
+	var errs []error
+	if err := f.readToken(cmd); err != nil {
+		errs = append(errs, err)
+	}
+	if f.workload != "" {
+		pair, err := svid.ParsePair(f.workload)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--workload %q: %w", f.workload, err))
+		}
+		f.cfg.Workload = pair
+	}
+	if f.address != "" {
+		addr, err := netip.ParseAddr(f.address)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--address %q: write this host's IP address", f.address))
+		}
+		f.cfg.Address = addr
+	}
+	if f.adminAddress != "" {
+		ap, err := netip.ParseAddrPort(f.adminAddress)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--admin-address %q: write IP:PORT, such as 127.0.0.1:15000", f.adminAddress))
+		}
+		f.cfg.AdminAddress = ap
+	}
+	probe, err := f.probe.probe()
+	f.cfg.Probe = probe
+	return errors.Join(append(errs, err)...)
+}
+
+func (f *agentFlags) readToken(cmd *cobra.Command) error {
+	if f.tokenFile == "" {
+		return nil
+	}
+	if f.cfg.Token != "" {
+		return errors.New("--token and --token-file are both there: give one")
+	}
+	if f.tokenFile == "-" {
+		var line string
+		if _, err := fmt.Fscanln(cmd.InOrStdin(), &line); err != nil {
+			return fmt.Errorf("reading the join token from standard input: %w", err)
+		}
+		f.cfg.Token = strings.TrimSpace(line)
+		return nil
+	}
+	content, err := os.ReadFile(f.tokenFile)
+	switch {
+	case err == nil:
+		f.cfg.Token = strings.TrimSpace(string(content))
+	case errors.Is(err, os.ErrNotExist):
+		// A token is used once, and people remove it after that. An agent that has
+		// not joined says what it lacks.
+		f.cfg.Logger.Debug("there is no file with a join token", "path", f.tokenFile)
+	default:
+		return fmt.Errorf("reading the join token (--token-file): %w", err)
+	}
+	return nil
+}
+
+// probeFlags describe how the application is asked how it is.
+type probeFlags struct {
+	http, tcp                          string
+	delay, timeout, period             time.Duration
+	successThreshold, failureThreshold int
+}
+
+func (p *probeFlags) bind(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&p.http, "probe-http", "", "PORT/PATH or HOST:PORT/PATH of the application to ask by HTTP; any status from 200 to 399 is well")
+	fl.StringVar(&p.tcp, "probe-tcp", "", "PORT or HOST:PORT of the application to connect to")
+	fl.DurationVar(&p.delay, "probe-initial-delay", 0, "how long the application is left alone at first")
+	fl.DurationVar(&p.timeout, "probe-timeout", time.Second, "how long one answer may take")
+	fl.DurationVar(&p.period, "probe-period", 10*time.Second, "time from one question to the next")
+	fl.IntVar(&p.successThreshold, "probe-success-threshold", 1, "how many good answers in a row make it healthy")
+	fl.IntVar(&p.failureThreshold, "probe-failure-threshold", 1, "how many bad answers in a row make it unhealthy")
+}
+
+// probe is what the flags say, or nil.
+func (p *probeFlags) probe() (*health.Probe, error) {
+	out := &health.Probe{
+		InitialDelay: p.delay, Timeout: p.timeout, Period: p.period,
+		SuccessThreshold: p.successThreshold, FailureThreshold: p.failureThreshold,
+	}
+	switch {
+	case p.http != "" && p.tcp != "":
+		return nil, errors.New("--probe-http and --probe-tcp are both there: give one")
+	case p.http != "":
+		at, path, _ := strings.Cut(p.http, "/")
+		host, port, err := hostPort(at)
+		if err != nil {
+			return nil, fmt.Errorf("--probe-http %q: write PORT/PATH, such as 8080/healthz: %w", p.http, err)
+		}
+		out.HTTP = &health.HTTPGet{Host: host, Port: port, Path: "/" + path}
+	case p.tcp != "":
+		host, port, err := hostPort(p.tcp)
+		if err != nil {
+			return nil, fmt.Errorf("--probe-tcp %q: write PORT, such as 8080: %w", p.tcp, err)
+		}
+		out.TCP = &health.TCPSocket{Host: host, Port: port}
+	default:
+		return nil, nil //nolint:nilnil // nobody asks the application
+	}
+	return out, nil
+}
+
+// hostPort reads PORT or HOST:PORT.
+func hostPort(s string) (host string, port int, err error) {
+	if i := strings.LastIndex(s, ":"); i >= 0 {
+		host, s = s[:i], s[i+1:]
+	}
+	port, err = strconv.Atoi(s)
+	if err != nil || port < 1 || port > 65535 {
+		return "", 0, fmt.Errorf("%q is no port", s)
+	}
+	return host, port, nil
+}
