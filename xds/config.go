@@ -100,7 +100,8 @@ func (c Config) check() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// reportTypes are the types by which an agent reports; they are never answered.
+// isReport reports whether a request is one by which an agent reports, of a type
+// that is never answered.
 func isReport(typeURL string) bool {
 	return typeURL == bootstrap.HealthType || typeURL == bootstrap.EnvoyStateType
 }

@@ -47,7 +47,7 @@ type conn struct {
 	health     mesh.Health
 	healthWhy  string
 	rejecting  map[stream.TypeURL]bool
-	warnings   int
+	notes      []Diagnostic
 	encryption Encryption
 
 	bell    chan struct{}
@@ -228,7 +228,7 @@ func (c *conn) refresh(ctx context.Context) {
 		return
 	}
 	c.fault = ""
-	c.warnings = len(warnings) + len(cl.diagnostics)
+	c.notes = notesOf(warnings, cl)
 	changed := c.class != cl
 	c.class, c.encryption = cl, cl.encryption
 	if changed {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -95,7 +96,7 @@ func realEnvoy(t *testing.T, version string) {
 func (o *objects) snapshotWith(prev *mesh.Snapshot, vs ...*mesh.VirtualService) *mesh.Snapshot {
 	s := o.snapshot(prev)
 	return mesh.NewSnapshot(prev, s.MeshConfig, []*mesh.Fragment{{
-		Source: "files", Services: o.services, Workloads: o.workloads, VirtualServices: vs,
+		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads), VirtualServices: vs,
 	}})
 }
 

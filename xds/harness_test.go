@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,7 +102,7 @@ func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
 	}
 	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
-		Source: "files", Services: o.services, Workloads: o.workloads,
+		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
 	}})
 }
 

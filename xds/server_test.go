@@ -374,6 +374,58 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 	}
 }
 
+func TestDiagnostics(t *testing.T) {
+	t.Parallel()
+	warnings := []view.Warning{{Key: mesh.Key{Kind: mesh.KindSidecar, Namespace: "shop", Name: "x"}, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}
+	r := newRig(t, shop(), nil)
+	r.connect(t, node("web", "127.0.0.11"), nil)
+	r.connect(t, node("orders", "127.0.0.12"), nil)
+	r.synced(t, "web.shop")
+	r.synced(t, "orders.shop")
+	for _, c := range r.server.connections() {
+		st := *c.status.Load()
+		st.Warnings = notesOf(warnings, &class{})
+		c.status.Store(&st)
+	}
+	got := r.server.Diagnostics()
+	if len(got) != 1 || got[0].Proxies != 2 || got[0].Origin != "x.yaml:3:7" {
+		t.Errorf("diagnostics %+v", got)
+	}
+}
+
+// What a proxy may or may not have when its stream breaks is not believed when
+// it returns.
+func TestDistrustOutlivesTheStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
+	eventually(t, "clusters are on their way", func() bool {
+		p := r.server.Proxies()
+		return len(p) == 1 && len(p[0].Types) > 0 && p[0].Types[0].SentGeneration == 1
+	})
+	a.cancel()
+	<-a.err
+	eventually(t, "it has gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
+	// It claims to have all of it, in the very versions; one of them came in an
+	// unanswered response.
+	cl, _, err := r.server.classes.get(t.Context(), r.mesh.Snapshot(), view.Proxy{
+		ID: "x", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
+		Addresses: []string{"127.0.0.11"}, Labels: map[string]string{"app": "web"}, Interception: view.InterceptNone,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	versions := map[string]string{}
+	for name, res := range cl.generation.Types[stream.ClusterType] {
+		versions[name] = res.Version
+	}
+	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
+		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
+		Accepted: map[stream.TypeURL]map[string]string{stream.ClusterType: versions},
+	}))
+	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
+}
+
 func TestReports(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)

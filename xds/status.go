@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // ProxyStatus is how one proxy stands.
@@ -50,9 +51,58 @@ type ProxyStatus struct {
 	Synced bool
 	// Stale says why the proxy does not get what the mesh says now; or empty.
 	Stale string
-	// Warnings is how many things a person should know of this proxy's view.
-	Warnings int
+	// Warnings are what a person should know of this proxy's view.
+	Warnings []Diagnostic
 	Types    []stream.TypeStatus
+}
+
+// Diagnostic is something a person should know of an object, found while
+// configuration was made from it.
+type Diagnostic struct {
+	Key     mesh.Key
+	Origin  string // path:line:column
+	Message string
+}
+
+// notesOf are the diagnostics of a view and of what was built from it.
+func notesOf(warnings []view.Warning, cl *class) []Diagnostic {
+	var out []Diagnostic
+	for _, w := range warnings {
+		out = append(out, Diagnostic{Key: w.Key, Origin: w.Origin.String(), Message: w.Message})
+	}
+	for _, d := range cl.diagnostics {
+		out = append(out, Diagnostic{Key: d.Key, Origin: d.Origin.String(), Message: d.Message})
+	}
+	return out
+}
+
+// Diagnostics lists what was found about objects, over all connected proxies,
+// with the number of proxies that it concerns; sorted by key.
+func (s *Server) Diagnostics() []DiagnosticCount {
+	count := map[Diagnostic]int{}
+	for _, c := range s.connections() {
+		seen := map[Diagnostic]bool{}
+		for _, d := range c.status.Load().Warnings {
+			if !seen[d] {
+				seen[d] = true
+				count[d]++
+			}
+		}
+	}
+	out := make([]DiagnosticCount, 0, len(count))
+	for d, n := range count {
+		out = append(out, DiagnosticCount{Diagnostic: d, Proxies: n})
+	}
+	slices.SortFunc(out, func(a, b DiagnosticCount) int {
+		return cmp.Or(a.Key.Compare(b.Key), strings.Compare(a.Message, b.Message), strings.Compare(a.Origin, b.Origin))
+	})
+	return out
+}
+
+// DiagnosticCount is a Diagnostic, and how many proxies it concerns.
+type DiagnosticCount struct {
+	Diagnostic
+	Proxies int
 }
 
 // publish makes the status that others see.
@@ -62,7 +112,7 @@ func (c *conn) publish() *ProxyStatus {
 		ServiceAccount: c.claim.account, Workload: c.workload.Key,
 		Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
-		CertificateEnds: c.peer.Until, Encryption: c.encryption, Warnings: c.warnings,
+		CertificateEnds: c.peer.Until, Encryption: c.encryption, Warnings: c.notes,
 		Types: c.core.Status(), Synced: true,
 	}
 	if g := c.core.Target(); g != nil {
