@@ -143,7 +143,8 @@ func Analyze(in Input) []Diagnostic {
 	slices.SortStableFunc(r.found, func(a, b Diagnostic) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin.Path, b.Origin.Path), cmp.Compare(a.Origin.Line, b.Origin.Line),
-			cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+			cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message),
+		)
 	})
 	return r.found
 }

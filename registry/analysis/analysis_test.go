@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest"
 )
 
-var update = flag.Bool("update", false, "write the golden parts anew") //nolint:gochecknoglobals // a test flag
+var update = flag.Bool("update", false, "write the golden parts anew")
 
 // TestCases analyzes the manifests of each archive and compares the findings with
 // the part named "want". A case whose name begins with "others" has other sources.

@@ -3,6 +3,7 @@ package analysis
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -47,7 +48,7 @@ func (w *world) port(r *report, d destinationAt, services []*service) {
 			if p.GetNumber() == d.Port.GetNumber() {
 				return
 			}
-			have = append(have, fmt.Sprint(p.GetNumber()))
+			have = append(have, strconv.FormatUint(uint64(p.GetNumber()), 10))
 		}
 	}
 	r.wrong(place{d.object, d.field + ".port.number"}, "the service %q has no port %d; it has %s", services[0].host, d.Port.GetNumber(), orNone(have))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -30,7 +31,7 @@ func portsNotServed(w *world, r *report) {
 			}
 			text := make([]string, 0, len(served))
 			for _, p := range served {
-				text = append(text, fmt.Sprint(p))
+				text = append(text, strconv.FormatUint(uint64(p), 10))
 			}
 			r.warn(place{o, fmt.Sprintf("spec.portLevelMtls.%d", port)}, "no workload that this selects serves port %d; they serve %s (ports of the workload count here, not of the service)",
 				port, strings.Join(text, ", "))

@@ -5,9 +5,6 @@ import (
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
-
 	// The extensions that patches are written for most. Their configuration is
 	// judged to the last field; of all others only the name is known.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
@@ -40,12 +37,14 @@ import (
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
 // envoyTypes are the messages of Envoy's extensions, of Istio's and of xDS itself.
 //
 //go:embed envoytypes.txt
-var envoyTypes string //nolint:gochecknoglobals // a read-only table
+var envoyTypes string
 
 // anyType finds the message that a type URL names. Its descriptor is nil when
 // nothing but the name is known here.

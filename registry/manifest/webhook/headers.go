@@ -6,8 +6,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// tokenExtra are the bytes that RFC 7230 allows in a header name besides letters and digits.
-const tokenExtra = "!#$%&'*+-.^_`|~"
+// headerMarks are the bytes that RFC 7230 allows in a header name besides letters and digits.
+const headerMarks = "!#$%&'*+-.^_`|~"
 
 func madeOf(s, extra string) bool {
 	for i := range len(s) {
@@ -46,7 +46,7 @@ func (c cursor) matchHeader(name string) {
 		return
 	}
 	if !isClaimHeader(name) {
-		c.headerToken(name, tokenExtra)
+		c.headerToken(name, headerMarks)
 	}
 }
 

@@ -318,10 +318,10 @@ func (c cursor) cors(p *networking.CorsPolicy) {
 		}
 	}
 	for i, h := range p.AllowHeaders {
-		c.item("allowHeaders", i).headerToken(h, tokenExtra)
+		c.item("allowHeaders", i).headerToken(h, headerMarks)
 	}
 	for i, h := range p.ExposeHeaders {
-		c.item("exposeHeaders", i).headerToken(h, tokenExtra)
+		c.item("exposeHeaders", i).headerToken(h, headerMarks)
 	}
 	c.duration("maxAge", p.MaxAge)
 	if p.MaxAge.GetNanos() > 0 {

@@ -22,7 +22,7 @@ import (
 	telemetryv1alpha1 "istio.io/api/telemetry/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew") //nolint:gochecknoglobals // a test flag
+var update = flag.Bool("update", false, "write the golden files anew")
 
 // caseGroup is a set of specs that differ from a base in one place.
 type caseGroup struct {
