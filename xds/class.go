@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"weak"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -40,6 +41,10 @@ type classKey struct {
 // classes makes views and shares what is equal in them.
 type classes struct {
 	slots chan struct{} // as many builds at a time as there are processors
+
+	// last is the index that was made last, or nil: the next one takes over what
+	// has not changed.
+	last atomic.Pointer[view.Index]
 
 	mu      sync.Mutex // guards all following fields
 	of      *mesh.Snapshot
@@ -87,7 +92,11 @@ func (c *classes) indexOf(s *mesh.Snapshot) func() *view.Index {
 	if c.of == s {
 		return c.index
 	}
-	index := sync.OnceValue(func() *view.Index { return view.NewIndex(s) })
+	index := sync.OnceValue(func() *view.Index {
+		x := c.last.Load().Next(s)
+		c.last.Store(x)
+		return x
+	})
 	if c.of == nil || s.Generation > c.of.Generation {
 		c.of, c.index = s, index
 		c.sweep()

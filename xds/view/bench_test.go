@@ -32,6 +32,41 @@ func BenchmarkFirst(b *testing.B) {
 	}
 }
 
+// BenchmarkFlap derives the view of a proxy after one endpoint has changed.
+func BenchmarkFlap(b *testing.B) {
+	w := bigWorld(b, 1000)
+	for i, svc := range w.f.Services { // a selected workload besides the written ones
+		if i == 0 {
+			svc.Selector = map[string]string{"app": "flaps"}
+		}
+	}
+	base := mesh.Workload{Meta: w.meta(mesh.KindWorkloadEntry, "ns0", "flaps"), Address: "10.99.0.1"}
+	base.Labels = map[string]string{"app": "flaps"}
+	mc := &mesh.MeshConfig{Spec: w.mc}
+	at := func(prev *mesh.Snapshot, n int) *mesh.Snapshot {
+		next := base
+		next.Weight = uint32(n%2) + 1
+		next.Hash[0] = byte(n)
+		f := w.f
+		f.Workloads = []*mesh.Workload{&next}
+		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{&f})
+	}
+	s := at(nil, 0)
+	x := NewIndex(s)
+	p := proxyIn("ns0", map[string]string{"app": "web"})
+	x.Build(p)
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		n++
+		b.StopTimer()
+		s = at(s, n)
+		b.StartTimer()
+		x = x.Next(s)
+		x.Build(p)
+	}
+}
+
 // BenchmarkIndex prepares a snapshot: what a push costs once.
 func BenchmarkIndex(b *testing.B) {
 	s := bigWorld(b, 1000).snapshot()

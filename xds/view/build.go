@@ -2,6 +2,7 @@ package view
 
 import (
 	"crypto/sha256"
+	"slices"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -13,23 +14,15 @@ func Build(s *mesh.Snapshot, p Proxy) *View { return NewIndex(s).Build(p) }
 // Build derives what the proxy sees of the mesh.
 func (x *Index) Build(p Proxy) *View {
 	st := x.site(p)
-	var in *inbound
-	var serves []listenerKey
-	if p.Type != Router {
-		in = newInbound(st)
-		serves = in.serves
+	v := &View{}
+	if p.Type == Router {
+		v.Parts = slices.Clone(st.outboundOf(nil).clusters)
+	} else {
+		in := newInbound(st)
+		out := st.outboundOf(in.serves)
+		v.Warnings = out.warnings
+		v.Parts = slices.Concat(out.clusters, in.clusters(), out.listeners, in.listeners(), out.tables)
 	}
-	out := st.outboundOf(serves)
-	v := &View{Warnings: out.warnings}
-	v.Parts = append(v.Parts, out.clusters...)
-	if in != nil {
-		v.Parts = append(v.Parts, in.clusters()...)
-	}
-	v.Parts = append(v.Parts, out.listeners...)
-	if in != nil {
-		v.Parts = append(v.Parts, in.listeners()...)
-	}
-	v.Parts = append(v.Parts, out.tables...)
 	h := sha256.New()
 	for _, part := range v.Parts {
 		sum := part.Hash()

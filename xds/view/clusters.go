@@ -35,24 +35,42 @@ func (sc *scope) clusters() []Part {
 	return parts
 }
 
-// portKey is everything that the parts of a service's port depend on, within
-// one Index.
+// portKey is everything that the parts of a service's port depend on, as long
+// as the rules for clients and peers stay what they are. Workloads are known by
+// the list that they are in, which is another one when one of them changes.
 type portKey struct {
 	svc   *mesh.Service
 	port  mesh.Port
 	rule  *rule
 	place mesh.Locality
+	first **mesh.Workload
+	count int
+	// only is the snapshot where several services have the name: then the
+	// workloads are in several lists.
+	only *mesh.Snapshot
 }
 
-// portParts are the parts for one port. Proxies that see the same share them.
-func (sc *scope) portParts(svc *service, port mesh.Port, r *rule) []Part {
+func (sc *scope) portKey(svc *service, port mesh.Port, r *rule) portKey {
 	key := portKey{svc: svc.Service, port: port, rule: r}
 	if r != nil {
 		key.place = sc.proxy.Locality
 	}
-	if have, ok := sc.memo.ports.Load(key); ok {
-		parts, _ := have.([]Part)
-		return parts
+	for _, other := range sc.s.ServicesOn(svc.Hostname) {
+		if other.Namespace == svc.Namespace && other != svc.Service {
+			key.only = sc.s
+		}
+	}
+	if list := sc.s.EndpointsOf(svc.Service); len(list) > 0 {
+		key.first, key.count = &list[0], len(list)
+	}
+	return key
+}
+
+// portParts are the parts for one port. Proxies that see the same share them.
+func (sc *scope) portParts(svc *service, port mesh.Port, r *rule) []Part {
+	key := sc.portKey(svc, port, r)
+	if have, ok := sc.memo.ports.get(key, nil).([]Part); ok {
+		return have
 	}
 	members := sc.membersOf(svc, port)
 	parts := sc.appendCluster(nil, clusterInput{svc: svc, port: port, rule: r, members: members})
@@ -61,7 +79,7 @@ func (sc *scope) portParts(svc *service, port mesh.Port, r *rule) []Part {
 			parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, subset: subset, members: members})
 		}
 	}
-	sc.memo.ports.Store(key, parts)
+	sc.memo.ports.now.Store(key, parts)
 	return parts
 }
 

@@ -39,7 +39,14 @@ type virtualService struct {
 }
 
 // NewIndex prepares a snapshot.
-func NewIndex(s *mesh.Snapshot) *Index {
+func NewIndex(s *mesh.Snapshot) *Index { return newIndex(nil, s) }
+
+// Next prepares another snapshot, as a rule the one after x's. What depends on
+// nothing that differs between them is taken over, with the parts that were made
+// from it. A nil Index has nothing to give.
+func (x *Index) Next(s *mesh.Snapshot) *Index { return newIndex(x, s) }
+
+func newIndex(prev *Index, s *mesh.Snapshot) *Index {
 	mc := s.MeshConfig.Spec
 	x := &Index{
 		s: s,
@@ -52,7 +59,6 @@ func NewIndex(s *mesh.Snapshot) *Index {
 		trustDomains: slices.Compact(append([]string{s.TrustDomain()}, mc.GetTrustDomainAliases()...)),
 		services:     slices.Clone(s.Services),
 		inline:       map[string][]*mesh.Service{},
-		authn:        newAuthn(s),
 	}
 	slices.SortStableFunc(x.services, func(a, b *mesh.Service) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname),
@@ -63,10 +69,47 @@ func NewIndex(s *mesh.Snapshot) *Index {
 			x.inline[w.Address] = append(x.inline[w.Address], svc)
 		}
 	}
-	x.virtualServices = mergeDelegates(s.VirtualServices, mc.GetDefaultVirtualServiceExportTo())
-	x.rules = newRuleIndex(s, mc.GetDefaultDestinationRuleExportTo())
-	x.labelKeys = labelKeys(s, x.virtualServices)
+	x.takeOver(prev)
 	return x
+}
+
+// takeOver fills in what only some kinds of objects decide, from the index
+// before where these are the same.
+func (x *Index) takeOver(prev *Index) {
+	s, mc := x.s, x.s.MeshConfig.Spec
+	same := prev != nil && prev.s.MeshConfig == s.MeshConfig
+	routes := same && sameList(prev.s.VirtualServices, s.VirtualServices)
+	rules := same && sameList(prev.s.DestinationRules, s.DestinationRules)
+	peers := same && sameList(prev.s.PeerAuthentications, s.PeerAuthentications)
+	x.memo = memo{routing: newCache(nil), ports: newCache(nil)}
+	if routes {
+		x.virtualServices = prev.virtualServices
+	} else {
+		x.virtualServices = mergeDelegates(s.VirtualServices, mc.GetDefaultVirtualServiceExportTo())
+	}
+	if rules {
+		x.rules = prev.rules
+	} else {
+		x.rules = newRuleIndex(s, mc.GetDefaultDestinationRuleExportTo())
+	}
+	if peers {
+		x.authn = prev.authn
+	} else {
+		x.authn = newAuthn(s)
+	}
+	if rules && peers {
+		x.memo.ports.before = prev.memo.ports.now
+	}
+	if routes && rules && sameList(prev.s.Services, s.Services) && sameList(prev.s.Sidecars, s.Sidecars) {
+		x.memo.routing.before = prev.memo.routing.now
+	}
+	x.labelKeys = labelKeys(s, x.virtualServices)
+}
+
+// sameList reports whether two slices are one: objects are immutable, and a
+// snapshot shares what did not change with the one before.
+func sameList[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // exported reports whether an object of namespace own is seen from ns. An

@@ -13,57 +13,104 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// memo keeps what proxies of one snapshot have in common. It holds results of
-// pure functions under everything that these depend on, so that it makes no
-// difference but time; it ends with its Index.
+// memo keeps what proxies have in common. It holds results of pure functions
+// under everything that these depend on, so that it makes no difference but
+// time.
 type memo struct {
-	outbound sync.Map // outboundKey to func() *outboundView
-	ports    sync.Map // portKey to []Part
+	outbound sync.Map // outboundKey to func() *outboundView; of this Index alone
+	routing  cache    // routingKey to func() *routingView
+	ports    cache    // portKey to []Part
 }
 
-// outboundKey is everything that a proxy's own requests depend on.
-type outboundKey struct {
+// cache finds what this Index, or the one before, has worked out. What neither
+// of two in a row needs is forgotten.
+type cache struct{ now, before *sync.Map }
+
+func newCache(before *sync.Map) cache { return cache{now: &sync.Map{}, before: before} }
+
+// get finds a value, or keeps the other one if that is not nil.
+func (c *cache) get(key, otherwise any) any {
+	if have, ok := c.now.Load(key); ok {
+		return have
+	}
+	if c.before != nil {
+		if have, ok := c.before.Load(key); ok {
+			otherwise = have
+		}
+	}
+	if otherwise == nil {
+		return nil
+	}
+	have, _ := c.now.LoadOrStore(key, otherwise)
+	return have
+}
+
+// routingKey is everything that the routing of a proxy depends on, as long as
+// nothing but workloads and policies for peers changes in the mesh.
+type routingKey struct {
 	namespace    string
 	sidecar      *mesh.Sidecar
-	router       bool
 	interception Interception
-	place        mesh.Locality
 	domain       string
 	labels       string
 	taken        string
 }
 
+// outboundKey is everything that a proxy's own requests depend on in one
+// snapshot.
+type outboundKey struct {
+	routingKey
+	router bool
+	place  mesh.Locality
+}
+
 // outboundView is the half of a view that is about the proxy's own requests.
 type outboundView struct {
-	clusters, listeners, tables []Part
-	warnings                    []Warning
+	clusters []Part
+	*routingView
 }
 
 // outboundOf finds or makes the outbound half. Equal proxies wait for the one
 // that makes it.
 func (st *site) outboundOf(taken []listenerKey) *outboundView {
-	key := outboundKey{
-		namespace: st.namespace(), sidecar: st.sidecar, router: st.proxy.Type == Router,
-		interception: st.proxy.Interception, place: st.proxy.Locality, domain: st.dnsDomain(), labels: st.labels(),
-	}
 	taken = st.relevant(taken)
 	var b strings.Builder
 	for _, k := range taken {
 		b.WriteString(k.bind + " " + strconv.FormatUint(uint64(k.port), 10) + ",")
 	}
-	key.taken = b.String()
+	key := outboundKey{
+		routingKey: routingKey{
+			namespace: st.namespace(), sidecar: st.sidecar, interception: st.proxy.Interception,
+			domain: st.dnsDomain(), labels: st.labels(), taken: b.String(),
+		},
+		router: st.proxy.Type == Router, place: st.proxy.Locality,
+	}
 	once, _ := st.memo.outbound.LoadOrStore(key, sync.OnceValue(func() *outboundView {
-		return newScope(st).outboundView(taken)
+		sc := newScope(st)
+		out := &outboundView{clusters: append(sc.clusters(), sc.fixedClusters()...), routingView: &routingView{}}
+		if !key.router { // gateways listen where Gateways say, which are not built yet
+			out.routingView = sc.routingOf(key.routingKey, taken)
+		}
+		return out
 	}))
 	get, _ := once.(func() *outboundView)
 	return get()
 }
 
-func (sc *scope) outboundView(taken []listenerKey) *outboundView {
-	out := &outboundView{clusters: append(sc.clusters(), sc.fixedClusters()...)}
-	if sc.proxy.Type == Router { // gateways listen where Gateways say, which are not built yet
-		return out
-	}
+// routingView is the part of a view by which the proxy's own requests find their
+// clusters. Endpoints have no part in it.
+type routingView struct {
+	listeners, tables []Part
+	warnings          []Warning
+}
+
+func (sc *scope) routingOf(key routingKey, taken []listenerKey) *routingView {
+	get, _ := sc.memo.routing.get(key, sync.OnceValue(func() *routingView { return sc.routing(taken) })).(func() *routingView)
+	return get()
+}
+
+func (sc *scope) routing(taken []listenerKey) *routingView {
+	out := &routingView{}
 	var names []string
 	out.listeners, names = sc.outboundListeners(taken, &out.warnings)
 	for _, name := range names {

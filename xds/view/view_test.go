@@ -376,6 +376,10 @@ func TestMemoIsInvisible(t *testing.T) {
 	w.f.Services[1].Inline = append(w.f.Services[1].Inline, &mesh.Workload{Address: "10.9.9.9", Locality: mesh.ParseLocality("us/a"), Meta: w.f.Services[1].Meta})
 	w.routes("shop", "r", `{"hosts":["a.mesh"],"http":[{"match":[{"sourceLabels":{"app":"odd"}}],"route":[{"destination":{"host":"b.shop.svc.cluster.local"}}]},{"route":[{"destination":{"host":"a.mesh"}}]}]}`)
 	w.sidecar("shop", "narrow", `{"workloadSelector":{"labels":{"sidecar":"narrow"}},"egress":[{"hosts":["./*"],"bind":"127.0.0.5"}]}`)
+	w.service("shop", "d.mesh", 80).Selector = map[string]string{"app": "d"}
+	d := &mesh.Workload{Meta: w.meta(mesh.KindWorkloadEntry, "shop", "d"), Address: "10.0.0.77"}
+	d.Labels = map[string]string{"app": "d"}
+	w.f.Workloads = []*mesh.Workload{d}
 	s := w.snapshot()
 	var proxies []Proxy
 	for _, ns := range []string{"shop", "other", "istio-system"} {
@@ -394,6 +398,14 @@ func TestMemoIsInvisible(t *testing.T) {
 		}
 	}
 	x := NewIndex(s)
+	for _, p := range proxies[:len(proxies)/2] { // so that much is taken over
+		x.Build(p)
+	}
+	flapped := *w.f.Workloads[0]
+	flapped.Weight, flapped.Hash[0] = 7, flapped.Hash[0]+1
+	w.f.Workloads = []*mesh.Workload{&flapped}
+	s = mesh.NewSnapshot(s, s.MeshConfig, []*mesh.Fragment{&w.f})
+	x = x.Next(s)
 	classes := map[mesh.Hash]bool{}
 	for _, p := range proxies {
 		shared, own := x.Build(p), Build(s, p)
