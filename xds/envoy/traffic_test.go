@@ -23,7 +23,6 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/mesh"
-	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -432,35 +431,36 @@ func TestWrongServerIsRefused(t *testing.T) {
 	}
 }
 
-// TestClusterNames pins the form of names.
-func TestClusterNames(t *testing.T) {
+// TestUnhealthyGetsNothing adds endpoints that are known to be unhealthy: they
+// get no request, not even when most are, where an Envoy by itself would panic.
+func TestUnhealthyGetsNothing(t *testing.T) {
 	t.Parallel()
-	for _, n := range []envoy.ClusterName{
-		{Direction: envoy.Outbound, Port: 80, Subset: "v1", Host: "a.b"},
-		{Direction: envoy.Outbound, Port: 65535, Host: "*.b"},
-		{Direction: envoy.Inbound, Port: 8080},
-	} {
-		got, err := envoy.ParseClusterName(n.String())
-		if err != nil || got != n {
-			t.Errorf("%s: %+v, %v", n, got, err)
+	const noRetries = `---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: orders, namespace: shop}
+spec:
+  hosts: [orders.shop.mesh]
+  http: [{retries: {attempts: 0}, route: [{destination: {host: orders.shop.mesh}}]}]
+`
+	const unhealthy = `---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: gone, namespace: shop}
+spec: {address: 127.0.0.13, labels: {app: orders, test/health: unhealthy}, serviceAccount: orders}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: gone-too, namespace: shop}
+spec: {address: 127.0.0.14, labels: {app: orders, test/health: unhealthy}, serviceAccount: orders}
+`
+	f := newFixture(t, noRetries+unhealthy)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	for range 50 {
+		status, body, err := get(ctx, at(clientIP, f.http), nil)
+		if err != nil || status != http.StatusOK {
+			t.Fatalf("status %d, body %q, error %v", status, body, err)
 		}
 	}
-	for _, bad := range []string{"", "outbound|80||", "a|b|c|d|e", "sideways|80||h", "outbound|080||h", "outbound|99999||h", "outbound|80|h"} {
-		n, err := envoy.ParseClusterName(bad)
-		if err == nil && bad != "outbound|80||" {
-			t.Errorf("%q was read as %+v", bad, n)
-		}
-	}
-}
-
-// FuzzClusterName looks for a text that does not come back as itself.
-func FuzzClusterName(f *testing.F) {
-	f.Add("outbound|80|v1|a.b")
-	f.Add("inbound|8080||")
-	f.Fuzz(func(t *testing.T, s string) {
-		n, err := envoy.ParseClusterName(s)
-		if err == nil && n.String() != s {
-			t.Errorf("%q came back as %q", s, n)
-		}
-	})
 }
