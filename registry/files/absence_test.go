@@ -77,7 +77,7 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 	tick := time.NewTicker(stillFor / 10)
 	defer tick.Stop()
 	deadline := time.Now().Add(patience)
-	for i := 0; !r.hasFault("a.yaml: warning [FL0204]: has been changing for"); i++ {
+	for i := 0; !r.hasFault("a.yaml: warning [FL0304]: has been changing for"); i++ {
 		write(t, dir, map[string]string{"a.yaml": strings.Repeat("x", i%90)})
 		<-tick.C
 		if time.Now().After(deadline) {
@@ -142,7 +142,7 @@ func TestUnreadable(t *testing.T) {
 	r.awaitStatus("partial", func(s *Status) bool { return s.State == Partial })
 	check(t, os.Chmod(filepath.Join(dir, "b.yaml"), 0))
 	r.stays(stillForLoss + 2*stillFor)
-	if !r.hasFault("sub: error [FL0202]") || !r.hasFault("b.yaml: error [FL0202]") {
+	if !r.hasFault("sub: error [FL0302]") || !r.hasFault("b.yaml: error [FL0302]") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	write(t, dir, map[string]string{"a.yaml": "a 2"}) // a bad file never stops a good one
@@ -186,7 +186,7 @@ func TestStrangeFiles(t *testing.T) {
 	r := start(t, Config{Roots: []Root{{Path: dir}}, MaxFileSize: 100})
 	r.await("a=1", "c=1")
 	r.awaitStatus("partial", func(*Status) bool {
-		return r.hasFault("pipe.yaml: error [FL0202] cannot be read") || r.hasFault("not a regular file") && r.hasFault("too large")
+		return r.hasFault("pipe.yaml: error [FL0302] cannot be read") || r.hasFault("not a regular file") && r.hasFault("too large")
 	})
 	replace(t, filepath.Join(dir, "big.yaml"), "b 1")
 	r.await("a=1", "b=1", "c=1")

@@ -82,15 +82,15 @@ func misnamed(o *manifest.Object) bool {
 // Codes of the faults that this package finds itself; FL02xx is its range.
 const (
 	// CodeTwice: an object is defined twice.
-	CodeTwice manifest.Code = "FL0201"
+	CodeTwice manifest.Code = "FL0301"
 	// CodeUnread: a file or directory cannot be read; what it gave stands.
-	CodeUnread manifest.Code = "FL0202"
+	CodeUnread manifest.Code = "FL0302"
 	// CodeKept: an object is broken, and an earlier version stands.
-	CodeKept manifest.Code = "FL0203"
+	CodeKept manifest.Code = "FL0303"
 	// CodeRestless: a file is being written and does not come to rest.
-	CodeRestless manifest.Code = "FL0204"
+	CodeRestless manifest.Code = "FL0304"
 	// CodeState: the state directory is damaged.
-	CodeState manifest.Code = "FL0205"
+	CodeState manifest.Code = "FL0305"
 )
 
 func faultAt(o *mesh.Origin, key mesh.Key, code manifest.Code, message string) manifest.Fault {

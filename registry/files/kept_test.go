@@ -66,7 +66,7 @@ func TestBrokenObject(t *testing.T) {
 	if !first.Kept[0].Since.Equal(second.Kept[0].Since) {
 		t.Error("b is kept since another time")
 	}
-	if !r.hasFault("a.yaml:2:1: warning [FL0203] VirtualService default/b: the last good version") {
+	if !r.hasFault("a.yaml:2:1: warning [FL0303] VirtualService default/b: the last good version") {
 		t.Errorf("faults: %v", second.Faults)
 	}
 	replace(t, filepath.Join(dir, "a.yaml"), "a 4\nd 3") // taken out, not broken
@@ -79,8 +79,8 @@ func TestDefinedTwice(t *testing.T) {
 	r := start(t, atDir(dir))
 	r.await("x=2", "y=2")
 	a, b, c := filepath.Join(dir, "a.yaml"), filepath.Join(dir, "b.yaml"), filepath.Join(dir, "c.yaml")
-	if !r.hasFault(c+":1:1: error [FL0201] VirtualService default/x: defined twice, at "+b+":1:1 and at "+c+":1:1: the first by path, "+b+":1:1, is in force") ||
-		!r.hasFault(b+":3:1: error [FL0201] VirtualService default/y: defined twice, at "+b+":2:1 and at "+b+":3:1") {
+	if !r.hasFault(c+":1:1: error [FL0301] VirtualService default/x: defined twice, at "+b+":1:1 and at "+c+":1:1: the first by path, "+b+":1:1, is in force") ||
+		!r.hasFault(b+":3:1: error [FL0301] VirtualService default/y: defined twice, at "+b+":2:1 and at "+b+":3:1") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	replace(t, a, "x 1")
@@ -247,7 +247,7 @@ func TestDamagedState(t *testing.T) {
 	replace(t, filepath.Join(dir, "b.yaml"), "!!")
 	r = start(t, cfg)
 	r.await("b=1")
-	if !r.hasFault("error [FL0205]: last good versions are lost") || !strings.Contains(r.logs.String(), "state directory is damaged") {
+	if !r.hasFault("error [FL0305]: last good versions are lost") || !strings.Contains(r.logs.String(), "state directory is damaged") {
 		t.Errorf("not told: %v", r.Status().Faults)
 	}
 	if _, err := os.Stat(filepath.Join(s.dir, ".tmp-1")); err == nil {
