@@ -41,7 +41,7 @@ type conn struct {
 	touched    uint64                        // the generation that last changed something here
 	settling   bool                          // it has not been answered in full
 	reported   map[stream.Rejection]struct{} // refusals that were told already
-	pushed     time.Time                     // when that was announced; zero once something was sent
+	unsent     time.Time                     // when that was announced; zero once something was sent
 	touchedAt  time.Time
 	envoy      bootstrap.EnvoyState
 	health     mesh.Health
@@ -95,12 +95,14 @@ func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryReque
 	defer ends.Stop()
 	gate := time.NewTimer(time.Hour)
 	defer gate.Stop()
+	out := newSender(g)
+	defer close(out.responses)
 	for {
-		if err := c.flush(g); err != nil {
-			return err
+		if !out.busy {
+			c.push(out)
 		}
 		c.publish()
-		c.setGate(gate)
+		c.setGate(gate, out.busy)
 		select {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
@@ -114,6 +116,11 @@ func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryReque
 		case <-c.bell:
 			c.refresh(ctx)
 		case <-gate.C:
+		case err := <-out.results:
+			if err != nil {
+				return err
+			}
+			c.pushed(out)
 		case q := <-c.queries:
 			q.answer <- c.sent(q.typeURL)
 		case r, ok := <-requests:
@@ -137,8 +144,10 @@ func (c *conn) endTimer(now time.Time) *time.Timer {
 	return time.NewTimer(time.Duration(float64(left) * (0.75 + 0.2*rand.Float64()))) //nolint:gosec // jitter needs no secrecy
 }
 
-func (c *conn) setGate(t *time.Timer) {
-	if d := c.core.NextDeadline(); d.IsZero() {
+// setGate arms the timer for when there is something to send although nothing
+// came in; not while the last response is still being sent.
+func (c *conn) setGate(t *time.Timer, busy bool) {
+	if d := c.core.NextDeadline(); d.IsZero() || busy {
 		t.Reset(time.Hour)
 	} else {
 		t.Reset(time.Until(d))
@@ -234,7 +243,7 @@ func (c *conn) refresh(ctx context.Context) {
 	if changed {
 		c.core.SetGeneration(cl.generation)
 		c.touched, c.touchedAt = snap.Generation, c.announcedAt(snap)
-		c.pushed, c.settling = c.touchedAt, true
+		c.unsent, c.settling = c.touchedAt, true
 	}
 	s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation, touched: changed})
 }
@@ -247,28 +256,50 @@ func (c *conn) announcedAt(snap *mesh.Snapshot) time.Time {
 	return time.Now()
 }
 
-// flush sends all there is to send, and tells what has happened.
-func (c *conn) flush(g deltaStream) error {
-	m := c.server.metrics
-	for {
-		now := time.Now()
-		r := c.core.Next(now)
-		c.events()
-		if r == nil {
-			break
+// sender sends one response at a time, so that the owner of a stream is never
+// stuck with a peer that does not read: it can still be cut off. Its goroutine
+// ends with the handler, whose return ends the stream.
+type sender struct {
+	responses chan *discovery.DeltaDiscoveryResponse
+	results   chan error // has room for one, and there is never more than one
+	// busy means that a result is outstanding; started is since when.
+	busy    bool
+	started time.Time
+}
+
+func newSender(g deltaStream) *sender {
+	s := &sender{responses: make(chan *discovery.DeltaDiscoveryResponse), results: make(chan error, 1)}
+	go func() {
+		for r := range s.responses {
+			s.results <- g.Send(r)
 		}
-		m.size.WithLabelValues(label(stream.TypeURL(r.GetTypeUrl()))).Observe(float64(proto.Size(r)))
-		if err := g.Send(r); err != nil {
-			return err
-		}
-		m.sendTime.Observe(seconds(time.Since(now)))
-		if !c.pushed.IsZero() {
-			m.pushTime.Observe(seconds(time.Since(c.pushed)))
-			c.pushed = time.Time{}
-		}
+	}()
+	return s
+}
+
+// push begins to send the next response, if there is one.
+func (c *conn) push(out *sender) {
+	now := time.Now()
+	r := c.core.Next(now)
+	c.events()
+	if r == nil {
+		c.settle()
+		return
 	}
-	c.settle()
-	return nil
+	c.server.metrics.size.WithLabelValues(label(stream.TypeURL(r.GetTypeUrl()))).Observe(float64(proto.Size(r)))
+	out.busy, out.started = true, now
+	out.responses <- r // the sender is idle: it takes it at once
+}
+
+// pushed notes that a response was sent.
+func (c *conn) pushed(out *sender) {
+	out.busy = false
+	m := c.server.metrics
+	m.sendTime.Observe(seconds(time.Since(out.started)))
+	if !c.unsent.IsZero() {
+		m.pushTime.Observe(seconds(time.Since(c.unsent)))
+		c.unsent = time.Time{}
+	}
 }
 
 // events logs and counts what has happened on the stream.

@@ -236,6 +236,7 @@ type agent struct {
 	count  int               // resources received
 	refuse func(name string) bool
 	slow   chan struct{} // or nil; it reads on when this gives something
+	deaf   bool          // it never reads
 	mu     sync.Mutex    // guards got, count
 	err    chan error
 }
@@ -285,6 +286,10 @@ func (a *agent) loop() error {
 			if err := a.stream.Send(r); err != nil {
 				break
 			}
+		}
+		if a.deaf {
+			<-a.stream.Context().Done()
+			return a.stream.Context().Err()
 		}
 		resp, err := a.stream.Recv()
 		if err != nil {

@@ -272,6 +272,22 @@ func TestStreamEnds(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+	t.Run("revoked-while-not-reading", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, big(3000), nil)
+		revoked := make(chan struct{})
+		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "s0000"}}, Revoked: revoked})
+		n := node("s0000", "10.0.0.1")
+		n.Interception = "REDIRECT"
+		r.connectWith(t, n, stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
+			stream.ClusterType: {All: true}, stream.EndpointType: {Names: []string{"outbound|8080||s0001.mesh"}},
+		}}), &agent{deaf: true})
+		eventually(t, "more is sent than fits between here and there", func() bool {
+			return strings.Contains(r.log.String(), "type_url=ClusterLoadAssignment")
+		})
+		close(revoked)
+		eventually(t, "it is cut off", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
+	})
 	t.Run("too-much", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, shop(), nil)
