@@ -22,7 +22,7 @@ func newHostList() *cobra.Command {
 		Example: "  fairlead host list\n  fairlead host list -o json",
 		Args:    cobra.NoArgs,
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var hosts []server.Host
@@ -52,7 +52,7 @@ they end; the host's Envoy goes on with what it has.`,
 		Example: "  fairlead host remove orders-1",
 		Args:    cobra.ExactArgs(1),
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask().Do(cmd.Context(), http.MethodDelete, "/v1/hosts/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
@@ -72,7 +72,7 @@ such removals back. This lets them go. "fairlead proxy-status" and /readyz name 
 		Example: "  fairlead release files",
 		Args:    cobra.ExactArgs(1),
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask().Do(cmd.Context(), http.MethodPost, "/v1/release/"+url.PathEscape(args[0]), struct{}{}, nil); err != nil {
 			return err

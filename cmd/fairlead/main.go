@@ -42,7 +42,7 @@ func main() {
 
 // run is main with everything it touches as an argument.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cmd := newRoot()
+	cmd := newRoot() //nolint:contextcheck // commands get their context from ExecuteContext
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)

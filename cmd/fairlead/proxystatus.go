@@ -29,7 +29,7 @@ Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could n
 		Example: "  fairlead proxy-status\n  fairlead proxy-status -o json",
 		Args:    cobra.NoArgs,
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client := ask()
@@ -170,7 +170,7 @@ With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets
 			"  fairlead proxy-config all --agent-run-dir /run/fairlead/agent",
 		Args: cobra.RangeArgs(1, 2),
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "ask the agent whose runtime directory this is for Envoy's config_dump")
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -83,9 +83,9 @@ func runNotified(ctx context.Context, run func(context.Context) error, notReady 
 	return g.Wait()
 }
 
-// adminFlag adds --run-dir to a command that asks a running process.
-func adminFlag(cmd *cobra.Command, process string) func() *admin.Client {
+// adminFlag adds --run-dir to a command that asks a running server.
+func adminFlag(cmd *cobra.Command) func() *admin.Client {
 	var dir string
-	cmd.Flags().StringVar(&dir, "run-dir", defaultRunDir(process), "the runtime directory of the "+process)
+	cmd.Flags().StringVar(&dir, "run-dir", defaultRunDir("server"), "the runtime directory of the server")
 	return func() *admin.Client { return admin.NewClient(filepath.Join(dir, "admin.sock")) }
 }

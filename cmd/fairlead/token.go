@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -33,7 +34,7 @@ of it: it cannot be shown again.`,
 			"  fairlead token create --host orders-1 --workload shop/orders --replace   # the host was set up anew",
 		Args: cobra.NoArgs,
 	}
-	ask := adminFlag(cmd, "server")
+	ask := adminFlag(cmd)
 	f := cmd.Flags()
 	f.StringVar(&in.Host, "host", "", "the host's name in the mesh")
 	f.StringSliceVar(&in.Workloads, "workload", nil, "an identity the host may have, NAMESPACE/SERVICEACCOUNT; may be repeated")
@@ -45,9 +46,9 @@ of it: it cannot be shown again.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case in.Host == "" && !in.Direct:
-			return fmt.Errorf("which host? Name it with --host NAME")
+			return errors.New("which host? Name it with --host NAME")
 		case len(in.Workloads) == 0:
-			return fmt.Errorf("what may the host be? Name its workloads with --workload NAMESPACE/SERVICEACCOUNT")
+			return errors.New("what may the host be? Name its workloads with --workload NAMESPACE/SERVICEACCOUNT")
 		}
 		var out server.Token
 		if err := ask().Do(cmd.Context(), http.MethodPost, "/v1/tokens", in, &out); err != nil {

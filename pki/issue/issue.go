@@ -151,11 +151,11 @@ func (s *Service) CreateCertificate(
 	}
 	if err != nil {
 		s.metrics.signing.WithLabelValues("CSR_ERROR").Inc()
-		s.logger.Error("signing went wrong", "spiffe_id", subject.ID.String(), "host", call.host, "peer", call.addr, "err", err)
+		s.logger.ErrorContext(ctx, "signing went wrong", "spiffe_id", subject.ID.String(), "host", call.host, "peer", call.addr, "err", err)
 		return nil, errSigning()
 	}
 	s.metrics.success.Inc()
-	s.logger.Info("certificate issued",
+	s.logger.InfoContext(ctx, "certificate issued",
 		"serial", chain[0].SerialNumber.Text(16), "spiffe_id", subject.ID.String(), "kind", subject.Kind.String(),
 		"not_after", chain[0].NotAfter, "host", call.host, "peer", call.addr, "by", caller.by)
 	return s.response(chain), nil

@@ -194,7 +194,7 @@ func (c *Client) askServer(
 		}
 	default:
 	}
-	switch status.Code(err) { //nolint:exhaustive // the others are faults on the way
+	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
 		return nil, fmt.Errorf("%w: its log has the reason: %w", ErrRefused, err)
 	default:

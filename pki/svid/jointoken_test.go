@@ -69,7 +69,7 @@ func TestJoinTokenHidesItsSecret(t *testing.T) {
 	out := b.String()
 	for _, form := range []string{
 		text, tok.Secret.Bearer(), strings.TrimPrefix(tok.Secret.Bearer(), "flsecret1_"),
-		fmt.Sprintf("%x", tok.Secret[:]), strings.Trim(fmt.Sprint(tok.Secret[:]), "[]"), string(tok.Secret[:]),
+		hex.EncodeToString(tok.Secret[:]), strings.Trim(fmt.Sprint(string(tok.Secret[:])), "[]"), string(tok.Secret[:]),
 	} {
 		if strings.Contains(out, form) {
 			t.Errorf("the secret shows as %q in\n%s", form, out)

@@ -53,7 +53,7 @@ func (o *Object) Fragment() *mesh.Fragment {
 // targetRefs selects no workload.
 func (o *Object) unenforced() *mesh.Fragment {
 	u := &mesh.Unenforced{Meta: o.Meta, Field: o.NotInForce[0].Field}
-	attached := false
+	var attached bool
 	switch spec := o.Spec.(type) {
 	case *security.AuthorizationPolicy:
 		u.Selector = spec.GetSelector().GetMatchLabels()

@@ -104,7 +104,8 @@ func sortFaults(faults []Fault) {
 	slices.SortStableFunc(faults, func(a, b Fault) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin.Line, b.Origin.Line), cmp.Compare(a.Origin.Column, b.Origin.Column),
-			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message))
+			cmp.Compare(a.Field, b.Field), cmp.Compare(a.Code, b.Code), cmp.Compare(a.Message, b.Message),
+		)
 	})
 }
 

@@ -203,7 +203,7 @@ func notInForce(o *Object) []Fault {
 		r.add(CodeNotInForce, o.root.Nearest("kind"), "kind", fmt.Sprintf("not in force: this version of Fairlead does not implement %s", o.Meta.Kind))
 		return r.finish()
 	}
-	report := func(path string, value string) {
+	report := func(path, value string) {
 		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value))
 	}
 	c := forceCheck{rules: rules, report: report}

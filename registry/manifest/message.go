@@ -185,16 +185,16 @@ func (f *filler) scalar(fd protoreflect.FieldDescriptor, n *tree.Node, path stri
 		return f.float(fd, n, path)
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
 		v, ok := f.integer(n, path, math.MinInt32, math.MaxInt32)
-		return protoreflect.ValueOfInt32(int32(v)), ok //nolint:gosec // bounded by integer
+		return protoreflect.ValueOfInt32(int32(v)), ok
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
 		v, ok := f.integer(n, path, 0, math.MaxUint32)
-		return protoreflect.ValueOfUint32(uint32(v)), ok //nolint:gosec // bounded by integer
+		return protoreflect.ValueOfUint32(uint32(v)), ok
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
 		v, ok := f.integer(n, path, math.MinInt64, math.MaxInt64)
 		return protoreflect.ValueOfInt64(v), ok
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 		v, ok := f.integer(n, path, 0, math.MaxInt64)
-		return protoreflect.ValueOfUint64(uint64(v)), ok //nolint:gosec // bounded by integer
+		return protoreflect.ValueOfUint64(uint64(v)), ok
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 	}
 	f.wrongType(n, path, "something else")

@@ -180,12 +180,13 @@ func (m *metaReader) annotations() map[string]string {
 // slash and a name.
 func (m *metaReader) qualified(key, at string, pos tree.Position) {
 	prefix, name, found := strings.Cut(key, "/")
-	if !found {
+	switch {
+	case !found:
 		name = key
-	} else if strings.Contains(name, "/") || prefix == "" {
+	case strings.Contains(name, "/") || prefix == "":
 		m.r.add(CodeMetadata, pos, at, fmt.Sprintf("the key %q must be a name, or a DNS name, one '/' and a name", key))
 		return
-	} else {
+	default:
 		m.checkForm(at, pos, prefix, dnsSubdomain)
 	}
 	m.checkForm(at, pos, name, qualifiedName)

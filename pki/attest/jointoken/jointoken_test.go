@@ -162,7 +162,7 @@ func TestNothingOnDiskRedeems(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range []string{bearer, string(secret[:]), fmt.Sprintf("%x", secret[:])} {
+	for _, form := range []string{bearer, string(secret[:]), hex.EncodeToString(secret[:])} {
 		if strings.Contains(string(data), form) {
 			t.Errorf("the record holds the secret: %s", data)
 		}

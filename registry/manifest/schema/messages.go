@@ -176,7 +176,7 @@ func oneOfMessage(n *tree.Node, branches []*Schema, fitting int) string {
 	if len(set) < 2 {
 		return "must have only one of " + alternatives(branches, "and")
 	}
-	return fmt.Sprintf("%s exclude one another; keep one of them", strings.Join(set, " and "))
+	return strings.Join(set, " and ") + " exclude one another; keep one of them"
 }
 
 // ruleMessage adds to the message of a CEL rule what it leaves out.

@@ -99,7 +99,7 @@ func (w *walk) value(n *tree.Node, s *Schema, path string, root bool) {
 
 // typed reports whether the value has the schema's type.
 func (w *walk) typed(n *tree.Node, s *Schema, path string) bool {
-	ok := false
+	var ok bool
 	switch {
 	case s.IntOrString:
 		ok = n.Kind == tree.String || integral(n)

@@ -105,7 +105,7 @@ func split(content []byte) []chunk {
 			end = at + i + 1
 		}
 		text := bytes.TrimRight(content[at:end], "\r\n")
-		if isSeparator(text) && at > start && !(onlyDirectives && sawDirective) {
+		if isSeparator(text) && at > start && (!onlyDirectives || !sawDirective) {
 			chunks = append(chunks, chunk{content[start:at], startLine})
 			start, startLine = at, line
 			onlyDirectives, sawDirective = true, false
@@ -163,7 +163,6 @@ func decodeNode(d *yaml.Decoder, into *yaml.Node) (err error) {
 	return d.Decode(into)
 }
 
-//nolint:gochecknoglobals // a compiled constant
 var errorLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 func syntaxProblem(c chunk, err error) Problem {

@@ -111,9 +111,11 @@ func TestProblems(t *testing.T) {
 	} {
 		docs := tree.Parse([]byte(text))
 		got := ""
+		var gotSb114 strings.Builder
 		for _, p := range docs[0].Problems {
-			got += fmt.Sprintf("%d:%d %s", p.Pos.Line, p.Pos.Column, p.Path)
+			gotSb114.WriteString(fmt.Sprintf("%d:%d %s", p.Pos.Line, p.Pos.Column, p.Path))
 		}
+		got += gotSb114.String()
 		if got != want {
 			t.Errorf("%q: problems at %q; want %q: %+v", text, got, want, docs[0].Problems)
 		}

@@ -4,13 +4,14 @@ import (
 	"encoding/base64"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
 
 // floatSyntax is what YAML 1.1 readers of the Go world take for a number.
 //
-//nolint:gochecknoglobals // a compiled constant
+
 var floatSyntax = regexp.MustCompile(`^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`)
 
 // resolvePlain sets the kind and value of a scalar that was written without
@@ -95,12 +96,7 @@ func (n *Node) resolveTagged(tag string) bool {
 		return true
 	}
 	n.resolvePlain()
-	for _, k := range want {
-		if n.Kind == k {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(want, n.Kind)
 }
 
 // key is the text that a scalar becomes as the key of a JSON object.

@@ -74,7 +74,7 @@ func (s *Server) routes() map[string]http.Handler {
 	}
 }
 
-func (s *Server) createToken(_ context.Context, _ *http.Request, in TokenRequest) (Token, error) {
+func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenRequest) (Token, error) {
 	grant := jointoken.Grant{Host: in.Host, Type: in.Type, Direct: in.Direct, Replace: in.Replace}
 	if grant.Type == "" {
 		grant.Type = "sidecar"
@@ -104,7 +104,7 @@ func (s *Server) createToken(_ context.Context, _ *http.Request, in TokenRequest
 	if err != nil {
 		return Token{}, err
 	}
-	s.cfg.Logger.Info("join token made", "host", record.Grant.Host, "workloads", in.Workloads, "not_after", record.Expires)
+	s.cfg.Logger.InfoContext(ctx, "join token made", "host", record.Grant.Host, "workloads", in.Workloads, "not_after", record.Expires)
 	return Token{Token: text, Host: record.Grant.Host, Expires: record.Expires}, nil
 }
 
@@ -127,12 +127,12 @@ func pairNames(pairs []profile.Pair) []string {
 	return names
 }
 
-func (s *Server) removeHost(_ context.Context, r *http.Request, _ struct{}) (Host, error) {
+func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (Host, error) {
 	name := r.PathValue("name")
 	if err := s.entitled.Remove(name); err != nil {
 		return Host{}, err
 	}
-	s.cfg.Logger.Info("host removed", "host", name)
+	s.cfg.Logger.InfoContext(ctx, "host removed", "host", name)
 	return Host{Name: name}, nil
 }
 
@@ -141,7 +141,7 @@ func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, err
 	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.files.Status()}, nil
 }
 
-func (s *Server) release(_ context.Context, r *http.Request, _ struct{}) (Released, error) {
+func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Released, error) {
 	name := r.PathValue("source")
 	if err := s.registry.Release(name); err != nil {
 		var names []string
@@ -150,7 +150,7 @@ func (s *Server) release(_ context.Context, r *http.Request, _ struct{}) (Releas
 		}
 		return Released{}, fmt.Errorf("%w: the sources are %s", err, strings.Join(names, ", "))
 	}
-	s.cfg.Logger.Info("held removals released by a person", "source", name)
+	s.cfg.Logger.InfoContext(ctx, "held removals released by a person", "source", name)
 	return Released{name}, nil
 }
 

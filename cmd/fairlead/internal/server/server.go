@@ -267,7 +267,7 @@ func (s *Server) whyMissing(source string) string {
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	s.cfg.Logger.Info("control plane starts", "address", s.listener.Addr().String(), "advertise", s.advertise,
+	s.cfg.Logger.InfoContext(ctx, "control plane starts", "address", s.listener.Addr().String(), "advertise", s.advertise,
 		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.registry.Run(ctx) })
