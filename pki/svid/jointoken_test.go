@@ -1,6 +1,7 @@
 package svid_test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -69,7 +70,7 @@ func TestJoinTokenHidesItsSecret(t *testing.T) {
 	out := b.String()
 	for _, form := range []string{
 		text, tok.Secret.Bearer(), strings.TrimPrefix(tok.Secret.Bearer(), "flsecret1_"),
-		hex.EncodeToString(tok.Secret[:]), strings.Trim(fmt.Sprint(string(tok.Secret[:])), "[]"), string(tok.Secret[:]),
+		hex.EncodeToString(tok.Secret[:]), strings.Trim(string(tok.Secret[:]), "[]"), string(tok.Secret[:]),
 	} {
 		if strings.Contains(out, form) {
 			t.Errorf("the secret shows as %q in\n%s", form, out)

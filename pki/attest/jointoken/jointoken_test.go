@@ -1,8 +1,8 @@
 package jointoken_test
 
 import (
+	"encoding/hex"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"

@@ -113,7 +113,7 @@ func TestProblems(t *testing.T) {
 		got := ""
 		var gotSb114 strings.Builder
 		for _, p := range docs[0].Problems {
-			gotSb114.WriteString(fmt.Sprintf("%d:%d %s", p.Pos.Line, p.Pos.Column, p.Path))
+			fmt.Fprintf(&gotSb114, "%d:%d %s", p.Pos.Line, p.Pos.Column, p.Path)
 		}
 		got += gotSb114.String()
 		if got != want {
