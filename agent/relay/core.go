@@ -64,7 +64,7 @@ type core struct {
 
 	dirty      bool      // accepted differs from what the writer was given
 	writing    bool      // the writer is at work
-	lastWrite  time.Time // when it was given something
+	nextWrite  time.Time // when it may be given something again
 	graceUntil time.Time // until then no Envoy is no news; zero: it is
 }
 
@@ -149,10 +149,10 @@ func (c *core) run(ctx context.Context) {
 			if c.upstream != nil {
 				c.upstream.healthDue = true
 			}
-		case written := <-c.w.done:
-			c.writing = false
-			if !written {
-				c.dirty, c.lastWrite = true, time.Now().Add(retryInterval)
+		case w := <-c.w.done:
+			c.writing, c.nextWrite = false, time.Now().Add(max(saveInterval, saveShare*w.took))
+			if !w.ok {
+				c.dirty, c.nextWrite = true, time.Now().Add(retryInterval)
 			}
 		case <-timer.C:
 		case <-ctx.Done():
@@ -256,12 +256,15 @@ func (c *core) snapshot(now time.Time) *state {
 	return s
 }
 
-// saveInterval is the shortest time between two writes: a flapping endpoint must
-// not keep a disk busy.
-const saveInterval = 200 * time.Millisecond
-
-// retryInterval is how much longer it is after a write that did not succeed.
-const retryInterval = 10 * time.Second
+// Between two writes is saveInterval, and saveShare times as long as the last one
+// took: a flapping endpoint must not keep a disk busy, and what was accepted last
+// must not be lost to a kill for longer than need be. After a write that did not
+// succeed it is retryInterval.
+const (
+	saveInterval  = 10 * time.Millisecond
+	saveShare     = 20
+	retryInterval = 10 * time.Second
+)
 
 // save hands the accepted state to the writer when it is time, and says how long
 // it is until then.
@@ -269,12 +272,12 @@ func (c *core) save(now time.Time) time.Duration {
 	if !c.dirty || c.writing {
 		return time.Hour
 	}
-	if wait := saveInterval - now.Sub(c.lastWrite); wait > 0 {
+	if wait := c.nextWrite.Sub(now); wait > 0 {
 		return wait
 	}
 	select {
 	case c.w.in <- c.snapshot(now):
-		c.dirty, c.writing, c.lastWrite = false, true, now
+		c.dirty, c.writing = false, true
 	default:
 	}
 	return time.Hour

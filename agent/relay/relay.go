@@ -121,7 +121,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	stored := r.load()
 	group, ctx := errgroup.WithContext(ctx)
-	w := &writer{path: r.c.StoreFile, log: r.log, in: make(chan *state, 1), done: make(chan bool, 1)}
+	w := &writer{path: r.c.StoreFile, log: r.log, in: make(chan *state, 1), done: make(chan written, 1)}
 	core := newCore(r, w, stored)
 	group.Go(func() error { return r.serve(ctx, l) })
 	group.Go(func() error {

@@ -181,24 +181,31 @@ func writeStore(path string, s *state) error {
 	return nil
 }
 
+// written says whether a write succeeded and how long it took.
+type written struct {
+	ok   bool
+	took time.Duration
+}
+
 // writer writes states to disk, one at a time, so that nobody waits for a disk.
 type writer struct {
 	path string
 	log  *slog.Logger
-	in   chan *state // holds one
-	done chan bool   // holds one: the state taken last is written, or is not
+	in   chan *state  // holds one
+	done chan written // holds one: what became of the state taken last
 }
 
 // run writes until in is closed and empty.
 func (w *writer) run() {
 	for s := range w.in {
+		began := time.Now()
 		err := writeStore(w.path, s)
 		if err != nil {
 			w.log.Error("the accepted configuration is not on disk: a restart without a server would serve an older one",
 				"path", w.path, "err", err)
 		}
 		select {
-		case w.done <- err == nil:
+		case w.done <- written{err == nil, time.Since(began)}:
 		default:
 		}
 	}

@@ -1,0 +1,465 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pki"
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/attest/jointoken"
+	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+const (
+	deadline = 20 * time.Second
+	// childConfig makes the test binary an agent that is there to be killed.
+	childConfig = "FAIRLEAD_TEST_AGENT"
+)
+
+// settings are what a child is told.
+type settings struct {
+	StateDir, RunDir, Token, Envoy string
+	StatsPort, HealthPort          int
+}
+
+func (s settings) config(log io.Writer) Config {
+	return Config{
+		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		StateDir: s.StateDir, RunDir: s.RunDir, Token: s.Token, Envoy: s.Envoy, Address: netip.MustParseAddr("127.0.0.1"),
+		StatsPort: s.StatsPort, HealthPort: s.HealthPort, DrainTime: time.Second,
+		EnvoyArgs: []string{"--concurrency", "1", "--log-level", "warning"},
+	}
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(childConfig); text != "" {
+		os.Exit(child(text))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func child(text string) int {
+	var s settings
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	err := json.Unmarshal([]byte(text), &s)
+	if err == nil {
+		var a *Agent
+		if a, err = New(s.config(os.Stderr)); err == nil {
+			err = a.Run(ctx)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "agent:", err)
+		return 1
+	}
+	return 0
+}
+
+// plane is a control plane: the real authority, and the server half of xDS.
+type plane struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	tb        testing.TB
+	dir, addr string
+	ttl       time.Duration
+	authority *pki.Authority
+	hosts     *attest.Entitlements
+	service   *issue.Service
+	grpc      *grpc.Server
+	done      chan struct{}
+
+	mu      sync.Mutex // guards all following fields
+	gen     *stream.Generation
+	sent    int
+	reports []string
+	streams int
+}
+
+func newPlane(tb testing.TB, ttl time.Duration) *plane {
+	tb.Helper()
+	p := &plane{tb: tb, dir: tb.TempDir(), addr: "127.0.0.1:0", ttl: ttl}
+	p.start()
+	tb.Cleanup(p.kill)
+	return p
+}
+
+func must[T any](tb testing.TB) func(T, error) T {
+	return func(v T, err error) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return v
+	}
+}
+
+func (p *plane) start() {
+	p.tb.Helper()
+	log := slog.New(slog.DiscardHandler)
+	p.authority = must[*pki.Authority](p.tb)(pki.New(pki.Config{
+		Dir: p.dir, TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: log, DefaultTTL: p.ttl,
+	}, time.Now()))
+	p.hosts = must[*attest.Entitlements](p.tb)(attest.New(attest.Config{Dir: p.dir, Logger: log}))
+	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: p.authority, Entitlements: p.hosts, Logger: log}))
+	front := must[*pki.ServerTLS](p.tb)(pki.NewServerTLS(pki.ServerTLSConfig{Authority: p.authority, Logger: log}, time.Now()))
+	var l net.Listener
+	envoytest.Eventually(p.tb, deadline, func() (err error) {
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
+		return err
+	})
+	p.addr = l.Addr().String()
+	p.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(front.Config())), grpc.WaitForHandlers(true))
+	p.service.Register(p.grpc)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(p.grpc, p)
+	p.done = make(chan struct{})
+	g, done := p.grpc, p.done
+	go func() {
+		defer close(done)
+		_ = g.Serve(l)
+	}()
+}
+
+func (p *plane) kill() {
+	p.grpc.Stop()
+	<-p.done
+	_ = p.authority.Close()
+}
+
+func (p *plane) token(host string, pairs ...string) string {
+	p.tb.Helper()
+	g := jointoken.Grant{Host: host}
+	for _, s := range pairs {
+		g.Pairs = append(g.Pairs, must[profile.Pair](p.tb)(profile.ParsePair(s)))
+	}
+	secret, r, err := p.hosts.CreateToken(g, time.Hour, time.Now())
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	return must[string](p.tb)(svid.JoinToken{
+		Secret: secret, Host: r.Grant.Host, Pairs: r.Grant.Pairs, Type: r.Grant.Type, TrustDomain: p.authority.TrustDomain(),
+		Servers: []string{p.addr}, Pin: must[profile.KeyHash](p.tb)(p.authority.Pin()),
+	}.Encode())
+}
+
+// DeltaAggregatedResources serves whom the authority knows.
+func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	if _, err := p.service.Authenticate(s.Context()); err != nil {
+		return status.Error(codes.PermissionDenied, "no")
+	}
+	half := stream.NewServer(stream.ServerConfig{})
+	p.mu.Lock()
+	p.streams++
+	half.SetGeneration(p.gen)
+	p.mu.Unlock()
+	for {
+		req, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		switch req.GetTypeUrl() {
+		case bootstrap.EnvoyStateType:
+			p.report(req.GetResourceNamesSubscribe()...)
+			continue
+		case bootstrap.HealthType:
+			p.report("health:" + req.GetErrorDetail().GetMessage())
+			continue
+		}
+		if err := half.Request(time.Now(), req); err != nil {
+			return err
+		}
+		for r := half.Next(time.Now()); r != nil; r = half.Next(time.Now()) {
+			p.mu.Lock()
+			p.sent += len(r.GetResources()) + len(r.GetRemovedResources())
+			p.mu.Unlock()
+			if err := s.Send(r); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (p *plane) report(what ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reports = append(p.reports, what...)
+}
+
+// last is the last thing that was reported, and how many streams there were.
+func (p *plane) last() (report string, streams, sent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.reports) > 0 {
+		report = p.reports[len(p.reports)-1]
+	}
+	return report, p.streams, p.sent
+}
+
+// set serves a listener with the mesh's certificates on a port.
+func (p *plane) set(port int) {
+	p.tb.Helper()
+	const sds = `{"resource_api_version":"V3","initial_fetch_timeout":"0s","api_config_source":{"api_type":"GRPC","transport_api_version":"V3",
+	 "set_node_on_first_message_only":true,"grpc_services":[{"envoy_grpc":{"cluster_name":"sds-grpc"}}]}}`
+	l := &listenerv3.Listener{}
+	err := protojson.Unmarshal(fmt.Appendf(nil, `{"name":"in","address":{"socket_address":{"address":"127.0.0.1","port_value":%d}},"filter_chains":[{
+	 "transport_socket":{"name":"envoy.transport_sockets.tls","typed_config":{
+	  "@type":"type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext","require_client_certificate":true,
+	  "common_tls_context":{"tls_certificate_sds_secret_configs":[{"name":"default","sds_config":%[2]s}],
+	   "validation_context_sds_secret_config":{"name":"ROOTCA","sds_config":%[2]s}}}},
+	 "filters":[{"name":"hcm","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+	  "stat_prefix":"in","route_config":{"virtual_hosts":[{"name":"all","domains":["*"],"routes":[{"match":{"prefix":"/"},"direct_response":{"status":200}}]}]},
+	  "http_filters":[{"name":"router","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}`, port, sds), l)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	b := must[[]byte](p.tb)(proto.MarshalOptions{Deterministic: true}.Marshal(l))
+	sum := sha256.Sum256(b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gen = &stream.Generation{Number: 1, Types: map[stream.TypeURL]map[string]stream.Resource{
+		stream.ListenerType: {"in": {Version: hex.EncodeToString(sum[:8]), Body: b}},
+	}}
+}
+
+// caller is another workload of the mesh, with a certificate that lasts.
+func (p *plane) caller(port int) *caller {
+	p.tb.Helper()
+	key := must2(svid.NewKey())
+	pair := must[profile.Pair](p.tb)(profile.ParsePair("shop/web"))
+	id := must[spiffeid.ID](p.tb)(profile.WorkloadID(p.authority.TrustDomain(), pair))
+	subject := profile.Subject{Kind: profile.Impersonated, ID: id, Pair: pair, Binding: profile.Binding{1}}
+	chain, err := p.authority.Sign(profile.Leaf{Subject: subject, PublicKey: key.Public(), TTL: time.Hour}, time.Now())
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	who := &svid.Identity{ID: id, Key: key, Chain: chain, Bundle: p.authority.Bundle()}
+	roots := x509.NewCertPool()
+	for _, c := range p.authority.Bundle() {
+		roots.AddCert(c)
+	}
+	return &caller{tb: p.tb, port: port, tls: &tls.Config{
+		Certificates: []tls.Certificate{who.TLSCertificate()}, InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			leaf := s.PeerCertificates[0]
+			if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "spiffe://mesh.test/ns/shop/sa/orders" {
+				return fmt.Errorf("the server is %v", leaf.URIs)
+			}
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: roots})
+			return err
+		},
+	}}
+}
+
+func must2[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type caller struct {
+	tb   testing.TB
+	port int
+	tls  *tls.Config
+}
+
+// call is nil if a request on a new connection succeeds, to the right identity.
+func (c *caller) call() error {
+	_, err := c.serial()
+	return err
+}
+
+func (c *caller) serial() (string, error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://127.0.0.1:"+strconv.Itoa(c.port)+"/", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	res, err := (&http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", errors.New(res.Status)
+	}
+	return res.TLS.PeerCertificates[0].SerialNumber.Text(16), nil
+}
+
+// load calls until it is stopped, and gives the failures.
+func (c *caller) load() (stop func() (calls int, failed []error)) {
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	var calls int
+	var failed []error
+	wg.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			calls++
+			if err := c.call(); err != nil {
+				failed = append(failed, err)
+			}
+		}
+	})
+	return func() (int, []error) {
+		close(end)
+		wg.Wait()
+		return calls, failed
+	}
+}
+
+// machine is where one agent lives.
+type machine struct {
+	tb   testing.TB
+	set  settings
+	proc *exec.Cmd
+}
+
+func newMachine(tb testing.TB, token string) *machine {
+	tb.Helper()
+	run, err := os.MkdirTemp("", "fl")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := &machine{tb: tb, set: settings{
+		StateDir: tb.TempDir(), RunDir: run, Token: token, Envoy: envoytest.Binary(tb), StatsPort: -1, HealthPort: -1,
+	}}
+	tb.Cleanup(func() {
+		m.kill()
+		if pid := m.envoyPID(); pid > 1 {
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && exe == m.set.Envoy {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+		if tb.Failed() {
+			for _, name := range []string{"agent.log", "envoy.log"} {
+				b, _ := os.ReadFile(filepath.Join(run, name))
+				tb.Logf("%s:\n%s", name, b)
+			}
+		}
+		_ = os.RemoveAll(run)
+	})
+	return m
+}
+
+// start runs the agent as a process of its own.
+func (m *machine) start() {
+	m.tb.Helper()
+	b := must[[]byte](m.tb)(json.Marshal(m.set))
+	m.proc = exec.Command(must[string](m.tb)(os.Executable()))
+	m.proc.Env = append(os.Environ(), childConfig+"="+string(b))
+	f, err := os.OpenFile(filepath.Join(m.set.RunDir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	defer f.Close()
+	m.proc.Stdout, m.proc.Stderr = f, f
+	if err := m.proc.Start(); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+func (m *machine) kill() {
+	if m.proc != nil {
+		_ = m.proc.Process.Kill()
+		_ = m.proc.Wait()
+		m.proc = nil
+	}
+}
+
+// stop ends the agent as Ctrl-C or systemd do.
+func (m *machine) stop() {
+	m.tb.Helper()
+	if err := m.proc.Process.Signal(syscall.SIGTERM); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := m.proc.Wait(); err != nil {
+		m.tb.Error(err)
+	}
+	m.proc = nil
+}
+
+// envoyPID is what the agent has noted.
+func (m *machine) envoyPID() int {
+	var r struct {
+		PID int `json:"pid"`
+	}
+	b, err := os.ReadFile(filepath.Join(m.set.RunDir, "envoy.process.json"))
+	if err != nil || json.Unmarshal(b, &r) != nil {
+		return 0
+	}
+	return r.PID
+}
+
+func running(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !slices.Contains(strings.Fields(string(b)), "Z")
+}
+
+// syncBuffer is a log that is read while it is written. mu guards all following
+// fields.
+type syncBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *syncBuffer) bytes() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.buf.Bytes())
+}
