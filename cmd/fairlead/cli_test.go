@@ -121,3 +121,90 @@ func TestRender(t *testing.T) {
 		t.Errorf("a broken object: %d %s", code, errs)
 	}
 }
+
+const unknownHost = `apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: extra, namespace: shop}
+spec:
+  hosts: [orders.shop.internal]
+  http:
+  - route:
+    - destination: {host: order.shop.internal}
+`
+
+// shop is a copy of the quickstart's mesh.
+func shop(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(filepath.Join(envoytest.ModuleRoot(t), "examples/quickstart/mesh"))); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func TestAnalyze(t *testing.T) {
+	t.Parallel()
+	dir := shop(t)
+	if code, out, errs := cli(t, "analyze", dir); code != 0 || !strings.Contains(out, "0 errors, 0 warnings") {
+		t.Errorf("the quickstart: %d %s\n%s", code, errs, out)
+	}
+	code, out, _ := cli(t, "analyze", dir, write(t, unknownHost))
+	if code != exitInvalid || !strings.Contains(out, ":8:27: error [FL0201]") || !strings.Contains(out, "orders.shop.internal") {
+		t.Errorf("an unknown host: %d\n%s", code, out)
+	}
+	code, out, _ = cli(t, "analyze", write(t, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: b}\nspec: {}\n"))
+	if code != exitInvalid || !strings.Contains(out, "not in force") {
+		t.Errorf("a policy that is not in force: %d\n%s", code, out)
+	}
+}
+
+func TestApply(t *testing.T) {
+	t.Parallel()
+	dir := shop(t)
+	before, err := os.ReadFile(filepath.Join(dir, "orders.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name, content string) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	apply := func(args ...string) (int, string, string) {
+		return cli(t, append([]string{"apply", "--config-dir", dir, "--run-dir", t.TempDir()}, args...)...)
+	}
+	for name, content := range map[string]string{"orders.yaml": misspelt, "new.yaml": unknownHost} {
+		code, out, _ := apply(put(name, content))
+		if code != exitInvalid || !strings.Contains(out, "refused: nothing was written") {
+			t.Errorf("%s: %d\n%s", name, code, out)
+		}
+	}
+	if now, err := os.ReadFile(filepath.Join(dir, "orders.yaml")); err != nil || string(now) != string(before) {
+		t.Errorf("a refused file was written: %v", err)
+	}
+	edited := strings.NewReplacer("weight: 90", "weight: 50", "weight: 10", "weight: 50").Replace(string(before))
+	if code, out, errs := apply("--dry-run", put("orders.yaml", edited)); code != 0 || !strings.Contains(out, "would be applied") {
+		t.Errorf("dry run: %d %s %s", code, out, errs)
+	}
+	if code, out, errs := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, "written to") {
+		t.Errorf("a good file: %d %s %s", code, out, errs)
+	}
+	if now, err := os.ReadFile(filepath.Join(dir, "orders.yaml")); err != nil || string(now) != edited {
+		t.Errorf("the file was not written: %v", err)
+	}
+	if code, out, _ := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, "is as it was") {
+		t.Errorf("the same file again: %d %s", code, out)
+	}
+	// What was wrong before does not refuse what is right.
+	if err := os.WriteFile(filepath.Join(dir, "broken.yaml"), []byte(strings.Replace(misspelt, "name: orders", "name: broken", 1)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, _ := apply(put("orders.yaml", string(before))); code != 0 || strings.Contains(out, "wieght") {
+		t.Errorf("beside a broken file: %d %s", code, out)
+	}
+	if code, _, errs := apply(put("orders.json", "{}")); code != exitFailed || !strings.Contains(errs, "rename the file") {
+		t.Errorf("a file the server would not read: %d %s", code, errs)
+	}
+}

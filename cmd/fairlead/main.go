@@ -76,7 +76,7 @@ each host with "fairlead token create", and start "fairlead agent --token TOKEN"
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
 	root.AddCommand(
 		newServer(), newAgent(), newToken(), newHost(), newRelease(), newProxyStatus(), newProxyConfig(),
-		newValidate(), newRender(), newVersion(),
+		newValidate(), newAnalyze(), newApply(), newRender(), newVersion(),
 	)
 	return root
 }

@@ -66,7 +66,6 @@ var inForce = map[mesh.Kind][]string{
 	},
 	mesh.KindMeshConfig: {
 		"connectTimeout",
-		"defaultConfig",
 		"defaultDestinationRuleExportTo",
 		"defaultHttpRetryPolicy",
 		"defaultServiceExportTo",

@@ -29,9 +29,6 @@ trustDomain: mesh.example
 enableAutoMtls: false
 connectTimeout: 1500ms
 outboundTrafficPolicy: {mode: REGISTRY_ONLY}
-defaultConfig:
-  drainDuration: 1m
-  proxyMetadata: {A: b}
 `
 	got, faults := manifest.DecodeMeshConfig("mesh.yaml", []byte(text))
 	if manifest.HasErrors(faults) {
@@ -41,10 +38,6 @@ defaultConfig:
 	if spec.GetTrustDomain() != "mesh.example" || spec.GetEnableAutoMtls().GetValue() || spec.GetConnectTimeout().AsDuration() != 1500*time.Millisecond ||
 		spec.GetOutboundTrafficPolicy().GetMode() != meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY {
 		t.Errorf("what was written is not there: %v", spec)
-	}
-	proxy := spec.GetDefaultConfig()
-	if proxy.GetDrainDuration().AsDuration() != time.Minute || proxy.GetStatusPort() != 15020 || proxy.GetProxyMetadata()["A"] != "b" {
-		t.Errorf("defaultConfig is not merged: %v", proxy)
 	}
 	if spec.GetRootNamespace() != "istio-system" || spec.GetProxyListenPort() != 15001 {
 		t.Errorf("defaults are missing: %v", spec)
@@ -68,6 +61,7 @@ func TestMeshConfigFaults(t *testing.T) {
 		"enableAutoMtls: \"true\"\n":                 "must be true or false",
 		"trustDomain: a\n---\nrootNamespace: b\n":    "must be one document",
 		"defaultConfig: {statusPort: abc}\n":         "must be an integer",
+		"defaultConfig: {drainDuration: 1m}\n":       "not in force",
 		"ingressClass: nginx\n":                      "not in force",
 		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer",
 		"extensionProviders: [{name: a, zipkn: {}}]": `did you mean "zipkin"?`,

@@ -39,7 +39,7 @@ func TestValidate(t *testing.T) {
 		{entry, "spec: {network: ''}", nil},
 		{entry, "spec: {}", []string{"RuleBroken spec"}},
 		{entry, "spec: {address: 'unix:///a', ports: {a: 1}}", []string{"RuleBroken spec"}},
-		{entry, "spec: {address: a, addres: b}", []string{"UnknownField spec.addres"}},
+		{entry, "spec: {address: a, weigth: b}", []string{"UnknownField spec.weigth"}},
 		{entry, "{spec: {address: a}, spce: {}, apiVersion: a, kind: b, metadata: {}}", []string{"UnknownField spce"}},
 		{entry, "{spec: {address: a}, status: {anything: 1, conditions: [{lastProbeTime: yesterday}]}}", []string{"BadFormat status.conditions[0].lastProbeTime"}},
 		{rule, "spec: {host: a, trafficPolicy: {loadBalancer: {simple: RONDOM}}}", []string{"NotAllowed spec.trafficPolicy.loadBalancer.simple"}},

@@ -156,13 +156,15 @@ func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Rele
 
 // Rollout is what became of the newest change of a file.
 type Rollout struct {
-	Generation uint64      `json:"generation"`
-	Touched    int         `json:"touched"`
-	Accepted   int         `json:"accepted"`
-	Waiting    int         `json:"waiting"`
-	Done       bool        `json:"done"`
-	Seconds    float64     `json:"seconds"`
-	Rejected   []Rejection `json:"rejected,omitempty"`
+	Generation uint64  `json:"generation"`
+	Touched    int     `json:"touched"`
+	Accepted   int     `json:"accepted"`
+	Waiting    int     `json:"waiting"`
+	Done       bool    `json:"done"`
+	Seconds    float64 `json:"seconds"`
+	// Age is how many seconds ago it was published.
+	Age      float64     `json:"age"`
+	Rejected []Rejection `json:"rejected,omitempty"`
 }
 
 // rolloutOf finds the newest generation that a file changed.
@@ -179,7 +181,7 @@ func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Roll
 			}
 			out := Rollout{
 				Generation: g, Touched: ro.Touched, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
-				Seconds: ro.Took(time.Now()).Seconds(),
+				Seconds: ro.Took(time.Now()).Seconds(), Age: time.Since(ro.Started).Seconds(),
 			}
 			for _, x := range ro.Rejected {
 				out.Rejected = append(out.Rejected, Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason})

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/registry/analysis"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func newAnalyze() *cobra.Command {
+	var output, meshConfig string
+	cmd := &cobra.Command{
+		Use:   "analyze PATH…",
+		Short: "Judge each object, and then the mesh as a whole",
+		Long: `Does what "fairlead validate" does, tells what is not in force in this release, and then looks at the
+mesh as a whole: hosts, subsets and ports that are not there, selectors that choose nothing,
+objects that contradict one another.
+
+Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
+		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			settings, faults, err := meshSettings(meshConfig)
+			if err != nil {
+				return err
+			}
+			t, err := readTree(cmd.InOrStdin(), args)
+			if err != nil {
+				return err
+			}
+			findings := analyzeTree(t, settings)
+			for _, f := range faults {
+				findings = append(findings, findingOf(f))
+			}
+			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
+				return err
+			}
+			if hasErrors(findings) {
+				return errInvalid
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	outputFlag(cmd, &output)
+	return cmd
+}
+
+// analyzeTree is everything that is wrong with the manifests, by position.
+func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
+	findings := make([]finding, 0, len(t.Faults))
+	for _, f := range t.Faults {
+		findings = append(findings, findingOf(f))
+	}
+	for _, o := range t.objects() {
+		for _, f := range o.NotInForce {
+			findings = append(findings, findingOf(f))
+		}
+	}
+	for _, d := range analysis.Analyze(analysis.Input{Objects: t.objects(), MeshConfig: settings}) {
+		findings = append(findings, findingOf(manifest.Fault{
+			Origin: d.Origin, Key: d.Key, Field: d.Field, Code: manifest.Code(d.Code), Severity: manifest.Severity(d.Severity), Message: d.Message,
+		}))
+	}
+	slices.SortStableFunc(findings, func(a, b finding) int {
+		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Code, b.Code))
+	})
+	return findings
+}
+
+func hasErrors(findings []finding) bool {
+	return slices.ContainsFunc(findings, func(f finding) bool { return f.Severity == string(manifest.Error) })
+}

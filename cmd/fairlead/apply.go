@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+type applyFlags struct {
+	configDir, meshConfig, runDir string
+	dryRun                        bool
+	wait                          time.Duration
+}
+
+func newApply() *cobra.Command {
+	var f applyFlags
+	cmd := &cobra.Command{
+		Use:   "apply FILE… --config-dir DIR",
+		Short: "Put manifests into a mesh, if the mesh would still be right",
+		Long: `Does the admission's job: judges the files and the whole mesh as it would be with them, refuses with
+the position of what is wrong, and else writes each file into DIR under its own name, by atomic
+rename. Warnings are told and do not refuse.
+
+Where a server runs (--run-dir), it then says what became of the change: how many proxies have
+applied it, and in Envoy's words what one rejects.
+
+Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
+		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
+		Args:    cobra.MinimumNArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, f, args) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.configDir, "config-dir", "", "the directory of the mesh, or DIR=NAMESPACE,…")
+	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, to ask what became of the change")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "judge and write nothing")
+	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
+	return cmd
+}
+
+func apply(cmd *cobra.Command, f applyFlags, args []string) error {
+	if f.configDir == "" {
+		return errors.New("where to? Name the mesh's directory with --config-dir")
+	}
+	root, err := files.ParseRoot(f.configDir)
+	if err != nil {
+		return fmt.Errorf("--config-dir: %w", err)
+	}
+	contents, targets, err := readNew(root, args)
+	if err != nil {
+		return err
+	}
+	ok, err := judge(cmd, f, root, contents)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), "refused: nothing was written")
+		return errors.Join(errInvalid, err)
+	}
+	if f.dryRun {
+		_, err := fmt.Fprintln(cmd.OutOrStdout(), "it would be applied: nothing was written")
+		return err
+	}
+	var changed []string
+	for _, target := range targets {
+		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, contents[target]) {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was\n", target); err != nil {
+				return err
+			}
+			continue
+		}
+		changed = append(changed, target)
+		if err := durable.WriteFile(durable.OS{}, target, contents[target], 0o644); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "written to %s\n", target); err != nil {
+			return err
+		}
+	}
+	return outcome(cmd, f, changed)
+}
+
+// readNew reads the files, by the path that each will have.
+func readNew(root files.Root, args []string) (contents map[string][]byte, targets []string, err error) {
+	contents = map[string][]byte{}
+	for _, name := range args {
+		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" {
+			return nil, nil, fmt.Errorf("%q: the server reads *.yaml and *.yml only: rename the file", name)
+		}
+		content, err := os.ReadFile(name)
+		if err != nil {
+			return nil, nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+		}
+		target := filepath.Join(root.Path, filepath.Base(name))
+		if contents[target] != nil {
+			return nil, nil, fmt.Errorf("%q: two of the files have this name: one would overwrite the other", filepath.Base(name))
+		}
+		contents[target] = content
+		targets = append(targets, target)
+	}
+	return contents, targets, nil
+}
+
+// judge looks at the mesh as it would be. What was wrong before, elsewhere, does
+// not refuse the new files.
+func judge(cmd *cobra.Command, f applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
+	settings, _, err := meshSettings(f.meshConfig)
+	if err != nil {
+		return false, err
+	}
+	names, err := manifestFiles(root.Path)
+	if err != nil {
+		return false, err
+	}
+	before, after := &tree{}, &tree{}
+	opts := manifest.Options{Source: source, Namespaces: root.Namespaces}
+	if len(root.Namespaces) == 1 {
+		opts.Namespace = root.Namespaces[0]
+	}
+	for target := range contents {
+		if !slices.Contains(names, target) {
+			names = append(names, target)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		old, err := os.ReadFile(name)
+		if err == nil {
+			before.add(opts, name, old)
+		} else if contents[name] == nil {
+			return false, fmt.Errorf("reading %q: %w", name, err)
+		}
+		if content, replaced := contents[name]; replaced {
+			after.add(opts, name, content)
+		} else {
+			after.add(opts, name, old)
+		}
+	}
+	known := map[string]bool{}
+	for _, x := range analyzeTree(before, settings) {
+		known[x.identity()] = true
+	}
+	ok := true
+	for _, x := range analyzeTree(after, settings) {
+		_, mine := contents[x.File]
+		if !mine && known[x.identity()] {
+			continue
+		}
+		if x.Severity == string(manifest.Error) {
+			ok = false
+		}
+		if _, err := fmt.Fprintln(cmd.OutOrStdout(), x); err != nil {
+			return false, err
+		}
+	}
+	return ok, nil
+}
+
+// identity is what stays the same of a finding when lines move.
+func (f finding) identity() string {
+	return strings.Join([]string{f.File, f.Code, f.Kind, f.Namespace, f.Name, f.Field, f.Message}, "\x00")
+}
+
+// outcome tells what became of the change at the proxies, where a server runs.
+func outcome(cmd *cobra.Command, f applyFlags, targets []string) error {
+	socket := filepath.Join(f.runDir, "admin.sock")
+	if _, err := os.Stat(socket); err != nil || f.wait == 0 {
+		return nil // no server here: there is nobody to ask
+	}
+	client := admin.NewClient(socket)
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.wait)
+	defer cancel()
+	bad := false
+	for _, target := range targets {
+		abs, err := filepath.Abs(target)
+		if err != nil {
+			return err
+		}
+		r, err := awaitRollout(ctx, client, abs)
+		if err != nil {
+			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: the server has not told what became of it within %s\n", filepath.Base(target), f.wait)
+			continue
+		}
+		bad = tellRollout(cmd.OutOrStdout(), filepath.Base(target), r) || bad
+	}
+	if bad {
+		return errInvalid
+	}
+	return nil
+}
+
+func awaitRollout(ctx context.Context, client *admin.Client, path string) (server.Rollout, error) {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	begin := time.Now()
+	for {
+		var r server.Rollout
+		err := client.Do(ctx, http.MethodGet, "/v1/rollout"+path, nil, &r)
+		// A rollout of this file that is older than the writing is not ours.
+		if err == nil && r.Done && time.Since(begin).Seconds() < r.Age {
+			err = errors.New("an earlier change")
+		}
+		if err == nil && r.Done {
+			return r, nil
+		}
+		select {
+		case <-ctx.Done():
+			return r, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
+	if r.Touched == 0 {
+		_, _ = fmt.Fprintf(w, "%s changes nothing at any proxy\n", name)
+		return false
+	}
+	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.1f s\n", name, r.Accepted, r.Touched, r.Seconds)
+	for _, x := range r.Rejected {
+		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, x.Name, x.Reason)
+	}
+	return len(r.Rejected) > 0
+}
