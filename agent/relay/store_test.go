@@ -1,0 +1,107 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+func sampleState() *state {
+	return &state{
+		Who: "sidecar~127.0.0.1~a.b~b.svc.cluster.local b/a", EnvoyVersion: "1.40.0", Generation: "7",
+		Wants: map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.EndpointType: {Names: []string{"x", "y"}}},
+		resources: resources{
+			stream.ClusterType:  {"x": {Version: "1", Body: []byte("one")}, "y": {Version: "2", Body: []byte("two")}},
+			stream.ListenerType: {},
+		},
+	}
+}
+
+func TestStoreRoundTrip(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "store")
+	if _, err := readStore(path); !errors.Is(err, errNoStore) {
+		t.Errorf("readStore of nothing = %v", err)
+	}
+	want := sampleState()
+	if err := writeStore(path, want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := readStore(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(state{}), cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(stream.Generation{})); diff != "" {
+		t.Errorf("after a round trip (-want +got):\n%s", diff)
+	}
+	// A type of which nothing was accepted is known to have nothing.
+	if _, ok := got.resources[stream.ListenerType]; !ok {
+		t.Error("an empty type was forgotten")
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("the store is %v, %v", fi, err)
+	}
+}
+
+// TestStoreDamaged cuts a store at every byte and spoils every byte of it, as a
+// disk might: none of the results is believed.
+func TestStoreDamaged(t *testing.T) {
+	t.Parallel()
+	b, err := sampleState().encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := decodeStore(b); err != nil {
+		t.Fatalf("the store that is damaged is not good: %v", err)
+	}
+	for i := range b {
+		if _, err := decodeStore(b[:i]); err == nil {
+			t.Errorf("believed when cut at byte %d of %d", i, len(b))
+		}
+		spoiled := bytes.Clone(b)
+		spoiled[i] ^= 0x40
+		if _, err := decodeStore(spoiled); err == nil {
+			t.Errorf("believed with byte %d spoiled", i)
+		}
+	}
+}
+
+// TestStoreOldSurvivesACrash leaves what a killed writer leaves.
+func TestStoreOldSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "store")
+	if err := writeStore(path, sampleState()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".tmp-store-1"), []byte(storeMagic), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := readStore(path); err != nil || s.Generation != "7" {
+		t.Errorf("readStore = %+v, %v", s, err)
+	}
+}
+
+func FuzzStore(f *testing.F) {
+	b, err := sampleState().encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := decodeStore(b)
+		if err != nil {
+			return
+		}
+		if _, err := s.encode(); err != nil {
+			t.Errorf("what was read cannot be written: %v", err)
+		}
+	})
+}
