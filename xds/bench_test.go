@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -26,7 +27,7 @@ func big(services int) *objects {
 // a push costs before anything is sent.
 func BenchmarkViewAfterEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			o := big(n)
 			s := o.snapshot(nil)
 			c := newClasses()

@@ -216,7 +216,7 @@ func (c *conn) refresh(ctx context.Context) {
 	if err != nil {
 		// Absence is not emptiness: what it has stands, and is shown as stale.
 		if !c.gone {
-			s.log.Warn("the workload of a proxy left the mesh; its last configuration stands", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+			s.log.WarnContext(ctx, "the workload of a proxy left the mesh; its last configuration stands", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 		}
 		c.gone, c.seen = true, snap
 		s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation})
@@ -231,7 +231,7 @@ func (c *conn) refresh(ctx context.Context) {
 	c.gone, c.seen, c.workload = false, snap, w
 	if err != nil {
 		s.metrics.faults.Inc()
-		s.log.Error("view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
+		s.log.ErrorContext(ctx, "view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
 		c.fault = clip(err.Error(), 256)
 		s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation})
 		return

@@ -167,6 +167,7 @@ func (f *fakeHealth) note(format string, args ...any) {
 func (f *fakeHealth) StreamOpened(_ uint64, a mesh.ServiceAccount, address string) {
 	f.note("opened %s %s", a, address)
 }
+
 func (f *fakeHealth) Report(_ uint64, r mesh.HealthReport) {
 	f.note("%s %d %s own=%v", r.ServiceAccount, r.Health, r.Reason, r.Own)
 }

@@ -31,7 +31,7 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden sections") //nolint:gochecknoglobals // a flag of the test binary
+var update = flag.Bool("update", false, "rewrite the golden sections")
 
 // proxyFile is who the golden file is built for.
 type proxyFile struct {
@@ -116,9 +116,11 @@ func golden(t *testing.T, path string) {
 		var got string
 		switch typeURL := sections()[f.Name]; {
 		case f.Name == "warnings.txt":
+			var gotSb119 strings.Builder
 			for _, w := range v.Warnings {
-				got += w.Key.String() + ": " + w.Message + "\n"
+				gotSb119.WriteString(w.Key.String() + ": " + w.Message + "\n")
 			}
+			got += gotSb119.String()
 		case typeURL == "":
 			continue
 		default:

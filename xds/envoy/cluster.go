@@ -234,7 +234,7 @@ func (b *clusterBuilder) keepalive(k *networking.ConnectionPoolSettings_TCPSetti
 }
 
 func seconds(d *durationpb.Duration) *wrapperspb.UInt32Value {
-	return wrapperspb.UInt32(uint32(max(d.GetSeconds(), 0))) //nolint:gosec // not negative, and validated to be short
+	return wrapperspb.UInt32(uint32(max(d.GetSeconds(), 0)))
 }
 
 func (b *clusterBuilder) poolOptions(pool *networking.ConnectionPoolSettings) {

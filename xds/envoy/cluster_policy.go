@@ -115,7 +115,7 @@ func (b *clusterBuilder) loadBalancer() {
 func slowStart(lb *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartConfig {
 	w := lb.GetWarmup()
 	if w == nil {
-		if d := lb.GetWarmupDurationSecs(); d != nil { //nolint:staticcheck // deprecated, and in use
+		if d := lb.GetWarmupDurationSecs(); d != nil {
 			return &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: d}
 		}
 		return nil

@@ -106,7 +106,7 @@ func uninspected(p *view.Listener) []uint32 {
 func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, 0, len(ports))
 	for _, port := range ports {
-		n := int32(port) //nolint:gosec // a port
+		n := int32(port)
 		rules = append(rules, &listenerv3.ListenerFilterChainMatchPredicate{
 			Rule: &listenerv3.ListenerFilterChainMatchPredicate_DestinationPortRange{
 				DestinationPortRange: &typev3.Int32Range{Start: n, End: n + 1},
@@ -176,7 +176,7 @@ func cidr(text string) *corev3.CidrRange {
 	}
 	return &corev3.CidrRange{
 		AddressPrefix: p.Addr().String(),
-		PrefixLen:     wrapperspb.UInt32(uint32(p.Bits())), //nolint:gosec // at most 128
+		PrefixLen:     wrapperspb.UInt32(uint32(p.Bits())),
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 const (
 	BlackHoleCluster          = "BlackHoleCluster"
 	PassthroughCluster        = "PassthroughCluster"
-	InboundPassthroughCluster = "InboundPassthroughCluster"
+	InboundPassthroughCluster = "InboundPassthroughCluster" //nolint:gosec // G101: no credential
 )
 
 // Direction is the first field of a cluster's name.

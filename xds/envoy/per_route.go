@@ -44,7 +44,7 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 		out.Delay = &commonfaultv3.FaultDelay{
 			FaultDelaySecifier: &commonfaultv3.FaultDelay_FixedDelay{FixedDelay: d.GetFixedDelay()},
 			Percentage: &typev3.FractionalPercent{
-				Numerator: uint32(max(d.GetPercent(), 0)), //nolint:staticcheck,gosec // deprecated, and in use; not negative
+				Numerator: uint32(max(d.GetPercent(), 0)), //nolint:staticcheck // deprecated, and in use
 			},
 		}
 		if d.GetPercentage() != nil {
@@ -58,7 +58,7 @@ func fault(in *networking.HTTPFaultInjection) *faultv3.HTTPFault {
 		}
 		switch e := a.GetErrorType().(type) {
 		case *networking.HTTPFaultInjection_Abort_HttpStatus:
-			abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(max(e.HttpStatus, 0))} //nolint:gosec // validated
+			abort.ErrorType = &faultv3.FaultAbort_HttpStatus{HttpStatus: uint32(max(e.HttpStatus, 0))}
 			out.Abort = abort
 		case *networking.HTTPFaultInjection_Abort_GrpcStatus:
 			abort.ErrorType = &faultv3.FaultAbort_GrpcStatus{GrpcStatus: grpcCode(e.GrpcStatus)}

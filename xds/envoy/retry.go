@@ -83,7 +83,7 @@ func splitRetryOn(text string) (string, []uint32) {
 		switch {
 		case part == "":
 		case err == nil && http.StatusText(n) != "":
-			codes = append(codes, uint32(n)) //nolint:gosec // a known status
+			codes = append(codes, uint32(n))
 		default:
 			words = append(words, part)
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -201,9 +202,7 @@ func get(ctx context.Context, addr string, header http.Header) (int, string, err
 		return 0, "", err
 	}
 	req.Host = "orders.shop.mesh"
-	for k, v := range header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, header)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -313,7 +312,7 @@ func (f *fixture) withoutMesh(ctx context.Context, t *testing.T, mode string) {
 	} {
 		err := handshake(ctx, at(serverIP, f.tcp), &tls.Config{
 			Certificates: c.cert, NextProtos: c.alpn,
-			InsecureSkipVerify: true, //nolint:gosec // the server is what is tested
+			InsecureSkipVerify: true,
 		})
 		if (err == nil) != c.want {
 			t.Errorf("%s: handshake: %v, want success %t", c.name, err, c.want)
@@ -331,7 +330,7 @@ func (f *fixture) applicationTLS(ctx context.Context, t *testing.T, mode string)
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	hello := &helloRecorder{}
-	_ = tls.Client(hello, &tls.Config{ServerName: "app"}).HandshakeContext(ctx) //nolint:gosec // only its first message matters
+	_ = tls.Client(hello, &tls.Config{ServerName: "app"}).HandshakeContext(ctx)
 	_, err = c.Write(hello.sent)
 	fatalIf(t, err, "writing")
 	line, err := bufio.NewReader(c).ReadString('\n')

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -62,7 +63,7 @@ func BenchmarkPushOneEndpoint(b *testing.B) {
 	for b.Loop() {
 		next := &Generation{Number: g.Number + 1, Types: maps.Clone(g.Types)}
 		next.Types[EndpointType] = maps.Clone(g.Types[EndpointType])
-		next.Types[EndpointType]["outbound|8080||service-7.namespace.svc.cluster.local"] = Resource{Version: fmt.Sprint(next.Number), Body: make([]byte, 200)}
+		next.Types[EndpointType]["outbound|8080||service-7.namespace.svc.cluster.local"] = Resource{Version: strconv.FormatUint(next.Number, 10), Body: make([]byte, 200)}
 		for _, s := range servers {
 			s.SetGeneration(next)
 			if n := drain(b, s); n != 1 {

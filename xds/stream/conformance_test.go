@@ -76,7 +76,7 @@ func first(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
 	p.set(g)
 	e := p.envoy(t, version)
 	p.settled(t, g.Number)
-	envoytest.Eventually(t, 10*time.Second, func() error { return get(t, http.DefaultClient, w.port) })
+	envoytest.Eventually(t, 10*time.Second, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, w.port) })
 	return w, p, e
 }
 
@@ -305,7 +305,7 @@ func reconnect(t *testing.T, version string) {
 	if have := clusters(t, e); len(have) != 1 {
 		t.Errorf("has %v", have)
 	}
-	if err := get(t, http.DefaultClient, w.port); err != nil {
+	if err := get(t, &http.Client{Timeout: 5 * time.Second}, w.port); err != nil {
 		t.Error(err)
 	}
 	e.NoRejections(t)
@@ -349,7 +349,7 @@ func badListener(t *testing.T, version string) {
 		}
 	}
 	for _, port := range []int{w.port, other} {
-		envoytest.Eventually(t, 10*time.Second, func() error { return get(t, http.DefaultClient, port) })
+		envoytest.Eventually(t, 10*time.Second, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, port) })
 	}
 }
 

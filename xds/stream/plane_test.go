@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -200,9 +201,7 @@ func (w *world) generation() *stream.Generation {
 	g := &stream.Generation{Number: w.number, Types: map[stream.TypeURL]map[string]stream.Resource{}}
 	for t, rs := range w.types {
 		g.Types[t] = map[string]stream.Resource{}
-		for n, r := range rs {
-			g.Types[t][n] = r
-		}
+		maps.Copy(g.Types[t], rs)
 	}
 	return g
 }

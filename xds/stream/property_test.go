@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -18,9 +19,9 @@ import (
 func TestEveryHistoryEndsWell(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(300) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			history(t, rand.New(rand.NewPCG(seed, 1))) //nolint:gosec // repeatable on purpose
+			history(t, rand.New(rand.NewPCG(seed, 1)))
 		})
 	}
 }
@@ -89,7 +90,7 @@ func randomGeneration(r *rand.Rand, number uint64) *Generation {
 			if r.IntN(5) == 0 {
 				continue
 			}
-			version := fmt.Sprint(r.IntN(4))
+			version := strconv.Itoa(r.IntN(4))
 			switch r.IntN(12) {
 			case 0:
 				version = "bad" + version

@@ -318,7 +318,7 @@ func (sc *scope) failover(list []Locality) {
 	used = slices.Compact(used)
 	for i := range list {
 		at := slices.Index(used, distance(list[i].Place))
-		list[i].Priority = uint32(at) //nolint:gosec // at most 3
+		list[i].Priority = uint32(at)
 	}
 }
 

@@ -78,11 +78,11 @@ func (e *encoder) value(v reflect.Value) {
 		}
 		e.number('b', n)
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		e.number('i', uint64(v.Int())) //nolint:gosec // the bits matter, not the value
+		e.number('i', uint64(v.Int()))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		e.number('u', v.Uint())
 	case reflect.Slice, reflect.Array:
-		e.number('l', uint64(v.Len())) //nolint:gosec // a length is not negative
+		e.number('l', uint64(v.Len()))
 		for i := range v.Len() {
 			e.value(v.Index(i))
 		}
@@ -130,7 +130,7 @@ func (e *encoder) fields(v reflect.Value) {
 	t := v.Type()
 	for i := range t.NumField() {
 		if t.Field(i).IsExported() {
-			e.number('f', uint64(i)) //nolint:gosec // an index is not negative
+			e.number('f', uint64(i))
 			e.value(v.Field(i))
 		}
 	}

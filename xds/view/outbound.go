@@ -455,9 +455,9 @@ func (sc *scope) virtualOutbound() *Listener {
 }
 
 func (st *site) outPort() uint32 {
-	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyListenPort(), 15001)) //nolint:gosec // a port
+	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyListenPort(), 15001))
 }
 
 func (st *site) inPort() uint32 {
-	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006)) //nolint:gosec // a port
+	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006))
 }

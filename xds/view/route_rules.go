@@ -66,7 +66,7 @@ func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *
 		}
 		r.Destinations = append(r.Destinations, RouteDestination{
 			Cluster: b.cluster(dest),
-			Weight:  uint32(max(d.GetWeight(), 0)), //nolint:gosec // not negative
+			Weight:  uint32(max(d.GetWeight(), 0)),
 			Headers: d.GetHeaders(),
 			Hash:    hash,
 		})
