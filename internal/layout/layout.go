@@ -60,8 +60,9 @@ func Rooms() map[string]Room {
 		"examples/quickstart/app": {"the small service of the examples and tests", nil},
 		"systemd":                 {"units, sysusers, tmpfiles", nil},
 
-		"internal/envoytest": {"real Envoys in tests", nil},
-		"internal/meshtest":  {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
-		"internal/layout":    {"this plan", nil},
+		"internal/envoytest":  {"real Envoys in tests", nil},
+		"internal/meshtest":   {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
+		"internal/layout":     {"this plan", nil},
+		"internal/e2e/faults": {"tests: a mesh holds, whatever dies and however files change", nil},
 	}
 }

@@ -1,0 +1,118 @@
+package faults
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// TestAgentKilled shows that an Envoy goes on without its agent, that the agent
+// which returns takes it over, and that changes reach it again.
+func TestAgentKilled(t *testing.T) {
+	s := newShop(t)
+	s.start()
+	pid := s.EnvoyPID("orders-v1")
+	load := s.client.StartLoad(t, s.url, 100)
+	load.Wait(t, 50)
+	s.agents["orders-v1"].Kill()
+	load.Wait(t, 200)
+	s.restartAgent("orders-v1")
+	s.awaitLive()
+	load.Wait(t, 100)
+	if now := s.EnvoyPID("orders-v1"); now != pid {
+		t.Errorf("the Envoy was replaced: %d, then %d", pid, now)
+	}
+	before := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]
+	s.Edit("inventory.yaml", "kind: ServiceEntry", "kind: DestinationRule\n"+`metadata: {name: inventory, namespace: shop}
+spec:
+  host: inventory.shop.internal
+  trafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry`)
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		if n := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]; n <= before {
+			return fmt.Errorf("the Envoy has had %d updates of clusters, as before", n)
+		}
+		return nil
+	})
+	unharmed(t, load)
+	s.noRejections()
+}
+
+// TestEnvoyKilled shows that a killed Envoy is back at once and that peers do not
+// send to it meanwhile.
+func TestEnvoyKilled(t *testing.T) {
+	s := newShop(t)
+	s.evenly()
+	s.start()
+	load := s.client.StartLoad(t, s.url, 200)
+	load.Wait(t, 200)
+	pid := s.EnvoyPID("orders-v1")
+	began := time.Now()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	envoytest.Eventually(t, 5*time.Second, func() error {
+		p := s.EnvoyPID("orders-v1")
+		if p == 0 || p == pid {
+			return fmt.Errorf("process %d, was %d", p, pid)
+		}
+		_, err := unix(t.Context(), s.RunDir("orders-v1")+"/envoy-admin.sock", "/ready")
+		return err
+	})
+	took := time.Since(began)
+	s.awaitLive()
+	load.Wait(t, 600)
+	r := load.Stop()
+	t.Logf("ready after %s; %d of %d requests failed %v", took, r.Failed, r.Good+r.Failed, r.Errors)
+	if r.Failed > 0 {
+		t.Logf("the last failure was %s after the kill", r.LastFailure.Sub(began))
+	}
+	// What was under way in it is lost; more would be a peer that does not know.
+	if r.Failed > 20 {
+		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Good+r.Failed, r.Errors)
+	}
+	s.noRejections()
+}
+
+// TestApplicationKilled shows that an application that is gone is avoided.
+func TestApplicationKilled(t *testing.T) {
+	s := newShop(t)
+	s.evenly()
+	s.start()
+	load := s.client.StartLoad(t, s.url, 200)
+	load.Wait(t, 200)
+	began := time.Now()
+	s.apps["orders-v1"].Kill()
+	s.Server.Eventually(10*time.Second, func() error {
+		by, err := s.proxies()
+		if err == nil && by["orders-v1"].Health != "unhealthy" {
+			err = fmt.Errorf("orders-v1 is %s", by["orders-v1"].Health)
+		}
+		return err
+	})
+	took := time.Since(began)
+	load.Wait(t, 600)
+	r := load.Stop()
+	t.Logf("known after %s; %d of %d requests failed %v", took, r.Failed, r.Good+r.Failed, r.Errors)
+	if r.Failed > 0 {
+		t.Logf("the last failure was %s after the kill", r.LastFailure.Sub(began))
+	}
+	// Consul: 75 of 2,400 at the same rate.
+	if r.Failed > 75 {
+		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Good+r.Failed, r.Errors)
+	}
+	// It comes back, and takes its share again.
+	s.apps["orders-v1"] = s.StartApp(s.host("orders-v1"))
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		a, err := s.client.Get(t.Context(), s.url)
+		if err == nil && a.Next.Name != "orders-v1" {
+			err = fmt.Errorf("%s answered", a.Next.Name)
+		}
+		return err
+	})
+}
