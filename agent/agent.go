@@ -152,7 +152,7 @@ func (a *Agent) inState(name string) string { return filepath.Join(a.c.StateDir,
 // Run joins if it has to, and serves until ctx ends: then Envoy is drained and
 // stopped, unless it is to be left running.
 func (a *Agent) Run(ctx context.Context) error {
-	if err := errors.Join(durable.MakeDir(a.c.StateDir), os.MkdirAll(a.c.RunDir, 0o750)); err != nil { //nolint:gosec // people of the group may look
+	if err := errors.Join(durable.MakeDir(a.c.StateDir), os.MkdirAll(a.c.RunDir, 0o750)); err != nil {
 		return fmt.Errorf("making the agent's directories: %w", err)
 	}
 	lock, err := durable.Lock(a.inState("agent.lock"))

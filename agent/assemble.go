@@ -29,7 +29,7 @@ const (
 
 // assemble makes all parts; nothing runs yet.
 func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) (*parts, error) {
-	uid := uint32(os.Geteuid()) //nolint:gosec // never negative
+	uid := uint32(os.Geteuid())
 	secrets, err := workload.New(workload.Config{Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid})
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	proto.UserAgentName = "envoy"
 	v := binary.Version
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
-		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)}, //nolint:gosec // small
+		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
@@ -157,7 +157,7 @@ func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports
 	note := a.inRun("ports.json")
 	if running {
 		var p Ports
-		if b, err := os.ReadFile(note); err == nil && json.Unmarshal(b, &p) == nil && a.suits(p, addr) { //nolint:gosec // our own file
+		if b, err := os.ReadFile(note); err == nil && json.Unmarshal(b, &p) == nil && a.suits(p, addr) {
 			return p, nil
 		}
 	}
@@ -183,7 +183,7 @@ func (a *Agent) suits(p Ports, addr netip.Addr) bool {
 		case want < 0:
 			return !at.IsValid()
 		case want > 0:
-			return at == netip.AddrPortFrom(addr, uint16(want)) //nolint:gosec // checked by port
+			return at == netip.AddrPortFrom(addr, uint16(want))
 		default:
 			return at.IsValid() && at.Addr() == addr
 		}
@@ -217,6 +217,6 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("choosing a free port: %w", err)
 	}
-	a.log.Warn("the usual port is taken, using a free one", "usual", usual, "port", at.Port(), "flag", flag)
+	a.log.WarnContext(ctx, "the usual port is taken, using a free one", "usual", usual, "port", at.Port(), "flag", flag)
 	return at, nil
 }

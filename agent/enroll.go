@@ -161,7 +161,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	id, err := e.hosts.Load()
 	if err == nil {
 		a.host.Store(id)
-		a.log.Info("this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
+		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
 		return nil
 	}
 	if !errors.Is(err, svid.ErrNoIdentity) {
@@ -179,7 +179,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 		id, err := e.client.Join(ctx, *e.token, key)
 		if err == nil {
 			a.host.Store(id)
-			a.log.Info("joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
+			a.log.InfoContext(ctx, "joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
 			return e.hosts.Save(id)
 		}
 		if errors.Is(err, svid.ErrRefused) {
@@ -189,7 +189,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 			return fmt.Errorf("the token was not sent, because nobody it is for was reached: %w", err)
 		}
 		if b.tries == 0 {
-			a.log.Warn("no server of the control plane can be reached, trying again", "servers", e.Servers, "err", err)
+			a.log.WarnContext(ctx, "no server of the control plane can be reached, trying again", "servers", e.Servers, "err", err)
 		}
 		a.fault(err)
 		if !b.wait(ctx) {
@@ -215,12 +215,12 @@ func (a *Agent) address(ctx context.Context, m memory) (netip.Addr, error) {
 		at, err := netip.ParseAddrPort(conn.LocalAddr().String())
 		_ = conn.Close()
 		if err == nil {
-			a.log.Info("taking the address that the route to the control plane begins at; --address names another", "address", at.Addr().Unmap())
+			a.log.InfoContext(ctx, "taking the address that the route to the control plane begins at; --address names another", "address", at.Addr().Unmap())
 			return at.Addr().Unmap().WithZone(""), nil
 		}
 	}
 	if addr, err := netip.ParseAddr(m.Address); err == nil {
-		a.log.Warn("there is no route to the control plane: taking the address used last", "address", addr, "err", last)
+		a.log.WarnContext(ctx, "there is no route to the control plane: taking the address used last", "address", addr, "err", last)
 		return addr, nil
 	}
 	return netip.Addr{}, fmt.Errorf("this host's address cannot be found: name it with --address: %w", last)

@@ -126,6 +126,7 @@ func newPlane(tb testing.TB, ttl time.Duration) *plane {
 }
 
 func must[T any](tb testing.TB) func(T, error) T {
+	tb.Helper()
 	return func(v T, err error) T {
 		tb.Helper()
 		if err != nil {
@@ -366,7 +367,7 @@ type machine struct {
 
 func newMachine(tb testing.TB, token string) *machine {
 	tb.Helper()
-	run, err := os.MkdirTemp("", "fl")
+	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
 	if err != nil {
 		tb.Fatal(err)
 	}

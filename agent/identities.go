@@ -73,13 +73,13 @@ func (i *identities) run(ctx context.Context) error {
 			return nil
 		}
 		err := i.renew(ctx, time.Now())
-		if ctx.Err() != nil {
-			return nil
-		}
 		if err == nil {
 			b.reset()
 			i.a.fault(nil)
 			continue
+		}
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the renewal was interrupted
 		}
 		i.complain(ctx, b.tries == 0, err)
 		i.a.fault(err)
@@ -140,7 +140,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.log.Info("workload identity renewed", "identity", id)
 	if saved != nil {
-		i.log.Error("the workload's identity is not on disk: a restart without a server would have none", "err", saved)
+		i.log.ErrorContext(ctx, "the workload's identity is not on disk: a restart without a server would have none", "err", saved)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 
 func config(tb testing.TB) Config {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl")
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
 	if err != nil {
 		tb.Fatal(err)
 	}

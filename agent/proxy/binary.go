@@ -87,7 +87,7 @@ func inspect(ctx context.Context, path string) (Binary, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput() //nolint:gosec // the operator's choice
+	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
 	if err != nil {
 		return Binary{}, fmt.Errorf("%w: running %q --version: %w: %.200q", ErrNoBinary, path, err, out)
 	}
@@ -103,7 +103,7 @@ func inspect(ctx context.Context, path string) (Binary, error) {
 }
 
 // versionPattern is the middle of "HASH/1.40.0/Clean/RELEASE/BoringSSL".
-var versionPattern = regexp.MustCompile(`version: [^/\s]*/(\d+)\.(\d+)\.(\d+)`) //nolint:gochecknoglobals // read-only
+var versionPattern = regexp.MustCompile(`version: [^/\s]*/(\d+)\.(\d+)\.(\d+)`)
 
 func parseVersion(out string) (Version, bool) {
 	m := versionPattern.FindStringSubmatch(out)

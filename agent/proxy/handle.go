@@ -36,7 +36,7 @@ func (h *handle) wait() error {
 		return fmt.Errorf("waiting for process %d: %w", h.pid, err)
 	}
 	err = c.Read(func(fd uintptr) bool {
-		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}} //nolint:gosec // a descriptor fits
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(p, 0)
 		return err == nil && n > 0
 	})

@@ -179,7 +179,7 @@ func (p *Process) restart(ctx context.Context, delay *time.Duration) *handle {
 			p.mu.Unlock()
 			return h
 		}
-		p.log.Error("envoy could not be started again", "err", err, "next_try_in", *delay)
+		p.log.ErrorContext(ctx, "envoy could not be started again", "err", err, "next_try_in", *delay)
 		p.mu.Lock()
 		p.status.LastError = err.Error()
 		p.mu.Unlock()
@@ -195,16 +195,16 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	if err != nil {
 		pid, ok := search(p.c.Binary, p.c.BootstrapPath)
 		if !ok {
-			return nil, nil //nolint:nilerr // no note, or one of a process that has ended
+			return nil, nil
 		}
 		// What it was started with is unknown, so it will be replaced.
 		if r, err = newRecord(pid, p.c.Binary, ""); err != nil {
-			return nil, nil //nolint:nilerr // it has just ended
+			return nil, nil
 		}
 	}
 	h, err := openHandle(r.PID)
 	if err != nil {
-		return nil, nil //nolint:nilerr // it has just ended
+		return nil, nil
 	}
 	// The id may have changed hands before the handle was open.
 	if r.verify() != nil {
@@ -239,14 +239,14 @@ func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) err
 		p.log.Info("leaving envoy running", "pid", h.pid)
 		// Ends the goroutine that waits.
 		h.close()
-		<-ended
+		_ = <-ended // that it was closed
 		return nil
 	}
 	err := p.stop(context.WithoutCancel(ctx), h, ended)
 	p.mu.Lock()
 	p.status.PID, p.status.LastExit = 0, "stopped"
 	p.mu.Unlock()
-	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile)))
+	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile))) //nolint:gosec // a path of our own configuration
 }
 
 func (p *Process) set(s Status) {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,7 +53,7 @@ func configIn(dir, binary string) Config {
 func testConfig(tb testing.TB) Config {
 	tb.Helper()
 	// A short path: unix sockets allow 107 bytes.
-	dir, err := os.MkdirTemp("", "fl")
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -125,7 +126,7 @@ func TestStartAndStop(t *testing.T) {
 	}
 	// Field 6 is the session: its own.
 	after := strings.Fields(string(sid[strings.LastIndexByte(string(sid), ')')+1:]))
-	if after[3] != fmt.Sprint(s.PID) {
+	if after[3] != strconv.Itoa(s.PID) {
 		t.Errorf("envoy's session is %s, not its own", after[3])
 	}
 	out, err := os.Readlink(procPath(s.PID, "fd/1"))
@@ -334,7 +335,7 @@ func TestFindBinary(t *testing.T) {
 	}
 	fake := func(script string) string {
 		path := filepath.Join(t.TempDir(), "envoy")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil { //nolint:gosec // it is run
+		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
 			t.Fatal(err)
 		}
 		return path

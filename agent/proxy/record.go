@@ -112,7 +112,7 @@ func search(binary, bootstrapPath string) (int, bool) {
 		if err != nil || strings.TrimSuffix(exe, " (deleted)") != binary {
 			continue
 		}
-		b, err := os.ReadFile(filepath.Join(dir, "cmdline")) //nolint:gosec // procfs
+		b, err := os.ReadFile(filepath.Join(dir, "cmdline"))
 		if err != nil || !slices.Contains(strings.Split(string(b), "\x00"), bootstrapPath) {
 			continue
 		}

@@ -82,8 +82,8 @@ func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
 }
 
 func openLog(path string) (*os.File, error) {
-	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLog {
-		if err := os.Rename(path, path+".old"); err != nil {
+	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLog { //nolint:gosec // a path of our own configuration
+		if err := os.Rename(path, path+".old"); err != nil { //nolint:gosec // a path of our own configuration
 			return nil, fmt.Errorf("making room for Envoy's log: %w", err)
 		}
 	}

@@ -35,7 +35,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error
 	}
 	for _, w := range ways {
 		if err := w.ask(); err != nil {
-			p.log.Debug("envoy was not reached", "way", w.name, "err", err)
+			p.log.DebugContext(ctx, "envoy was not reached", "way", w.name, "err", err)
 			continue
 		}
 		timer := time.NewTimer(w.wait)

@@ -274,7 +274,7 @@ type host struct {
 
 func newHost(tb testing.TB, servers ...string) *host {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl")
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -12,15 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
-
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -116,7 +115,7 @@ func (h *host) envoy(version string) *envoytest.Envoy {
 	return envoytest.Start(h.tb, envoytest.Config{Bootstrap: j, Version: version})
 }
 
-var fourTypes = []stream.TypeURL{stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType} //nolint:gochecknoglobals // read-only
+var fourTypes = []stream.TypeURL{stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType}
 
 func TestUpdatesAndRestarts(t *testing.T) {
 	t.Parallel()

@@ -145,7 +145,7 @@ func decodeStore(b []byte) (*state, error) {
 }
 
 func readStore(path string) (*state, error) {
-	f, err := os.Open(path) //nolint:gosec // our own file
+	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, errNoStore
 	}

@@ -81,7 +81,7 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 	case answered:
 		r.log.Warn("the control plane is away: envoy keeps what it has, trying again", "server", server, "err", explain(err), "lasted", lasted)
 	default:
-		r.log.Debug("a server could not be reached", "server", server, "err", err)
+		r.log.DebugContext(ctx, "a server could not be reached", "server", server, "err", err)
 	}
 	r.tell(ctx, func(c *core, now time.Time) {
 		if c.up.Server != "" || c.up.Since.IsZero() {
@@ -98,7 +98,7 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 
 // explain turns the opaque answer of a server into what a person can act on.
 func explain(err error) string {
-	switch status.Code(err) { //nolint:exhaustive // the others speak for themselves
+	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
 		return fmt.Sprintf("refused by the control plane, whose log has the reason: %v", err)
 	default:
@@ -149,7 +149,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 		if err != nil {
 			err = cause(ctx, err)
 			cancel(err)
-			<-sent
+			_ = <-sent // ends for the same reason
 			return err
 		}
 		if !*answered {

@@ -99,7 +99,7 @@ func (a *authority) identity(tb testing.TB, name string, more ...*authority) *sv
 
 func start(tb testing.TB, uid uint32) *Server {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl")
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
 	if err != nil {
 		tb.Fatal(err)
 	}
