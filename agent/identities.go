@@ -123,7 +123,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 		}
 		i.a.host.Store(id)
 		i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
-		i.log.Info("host identity renewed", "identity", id)
+		i.log.InfoContext(ctx, "host identity renewed", "identity", id)
 	}
 	if now.Before(i.workloadDue) {
 		return nil
@@ -138,7 +138,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 		return err
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
-	i.log.Info("workload identity renewed", "identity", id)
+	i.log.InfoContext(ctx, "workload identity renewed", "identity", id)
 	if saved != nil {
 		i.log.ErrorContext(ctx, "the workload's identity is not on disk: a restart without a server would have none", "err", saved)
 	}

@@ -37,7 +37,8 @@ func Listen(ctx context.Context, c Config) (net.Listener, error) {
 	switch {
 	case err == nil:
 		return nil, errors.Join(
-			fmt.Errorf("listening on %q: another process serves there: end it, or choose another run directory", c.Path), conn.Close())
+			fmt.Errorf("listening on %q: another process serves there: end it, or choose another run directory", c.Path), conn.Close(),
+		)
 	case errors.Is(err, os.ErrNotExist):
 	default:
 		if err := os.Remove(c.Path); err != nil {

@@ -66,7 +66,8 @@ func FindBinary(ctx context.Context, named string) (Binary, error) {
 	}
 	return Binary{}, errors.Join(fmt.Errorf(
 		"%w: none in $PATH nor at %s: install Envoy %d.%d or later, or name one with --envoy PATH",
-		ErrNoBinary, strings.Join(usualPlaces, ", "), MinMajor, MinMinor), errors.Join(tried...))
+		ErrNoBinary, strings.Join(usualPlaces, ", "), MinMajor, MinMinor,
+	), errors.Join(tried...))
 }
 
 func candidates() []string {

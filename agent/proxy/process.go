@@ -212,13 +212,13 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 		return nil, nil
 	}
 	if r.Fingerprint != p.c.Fingerprint {
-		p.log.Warn("replacing the envoy that was left running: it was started with another configuration", "pid", h.pid)
+		p.log.WarnContext(ctx, "replacing the envoy that was left running: it was started with another configuration", "pid", h.pid)
 		defer h.close()
 		ended := make(chan error, 1)
 		go func() { ended <- h.wait() }()
 		return nil, p.stop(context.WithoutCancel(ctx), h, ended)
 	}
-	p.log.Info("taking over the envoy that was left running", "pid", h.pid)
+	p.log.InfoContext(ctx, "taking over the envoy that was left running", "pid", h.pid)
 	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})
 	return h, nil
 }
@@ -236,10 +236,10 @@ func (p *Process) died(h *handle) {
 // finish ends Run: Envoy is left alone or stopped.
 func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
 	if p.c.LeaveRunning || errors.Is(context.Cause(ctx), ErrLeave) {
-		p.log.Info("leaving envoy running", "pid", h.pid)
+		p.log.InfoContext(ctx, "leaving envoy running", "pid", h.pid)
 		// Ends the goroutine that waits.
 		h.close()
-		_ = <-ended // that it was closed
+		<-ended // that it was closed
 		return nil
 	}
 	err := p.stop(context.WithoutCancel(ctx), h, ended)

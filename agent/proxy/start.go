@@ -44,7 +44,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	h.child = cmd
-	p.log.Info("envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
+	p.log.InfoContext(ctx, "envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
 	p.set(Status{PID: h.pid, Since: time.Now()})
 	return h, nil
 }

@@ -77,9 +77,9 @@ func (r *Relay) dial(ctx context.Context) {
 func (r *Relay) lost(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
 	switch {
 	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
-		r.log.Info("connecting again", "server", server, "reason", err)
+		r.log.InfoContext(ctx, "connecting again", "server", server, "reason", err)
 	case answered:
-		r.log.Warn("the control plane is away: envoy keeps what it has, trying again", "server", server, "err", explain(err), "lasted", lasted)
+		r.log.WarnContext(ctx, "the control plane is away: envoy keeps what it has, trying again", "server", server, "err", explain(err), "lasted", lasted)
 	default:
 		r.log.DebugContext(ctx, "a server could not be reached", "server", server, "err", err)
 	}
@@ -88,7 +88,7 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 			c.up.Since = now
 		}
 		if c.up.LastError == "" && !answered {
-			r.log.Warn("no server of the control plane can be reached: envoy is served from what is stored, trying again",
+			r.log.WarnContext(ctx, "no server of the control plane can be reached: envoy is served from what is stored, trying again",
 				"server", server, "err", explain(err))
 		}
 		c.upstream = nil
@@ -149,13 +149,13 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 		if err != nil {
 			err = cause(ctx, err)
 			cancel(err)
-			_ = <-sent // ends for the same reason
+			<-sent // ends for the same reason
 			return err
 		}
 		if !*answered {
 			*answered = true
 			slow.Stop()
-			r.log.Info("connected to the control plane", "server", server)
+			r.log.InfoContext(ctx, "connected to the control plane", "server", server)
 			r.tell(ctx, func(c *core, now time.Time) { c.up = UpstreamStatus{Server: server, Since: now} })
 		}
 		r.tell(ctx, func(c *core, _ time.Time) { c.response(u, resp) })
