@@ -3,6 +3,7 @@
 GO ?= go
 PYTHON ?= python3
 ENVOY = .tools/envoy-1.40.0/envoy
+CASES ?= ../shared/cases
 LINT = $(GO) tool -modfile=tools/go.mod golangci-lint
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
@@ -25,6 +26,11 @@ demo: build ## a mesh of four hosts on this machine, until Ctrl-C
 .PHONY: test
 test: tools ## every test, those with real Envoys included
 	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
+
+.PHONY: compat
+compat: build tools ## compare with the answers of real Istio; CASES is a folder of them
+	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }
+	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY)
 
 .PHONY: lint
 lint: ## style, vet, tidiness

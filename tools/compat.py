@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Compares Fairlead with answers recorded from real Istio and a real Envoy.
+
+    tools/compat.py --cases DIR --fairlead bin/fairlead --envoy ENVOY
+
+DIR has validation/ (is this document accepted?) and routes/ (where does this request go?), each with a
+runner of its own under tools/, which this script feeds. Exit code 1 where an answer differs.
+"""
+import argparse
+import glob
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+
+def run(argv):
+    print('$ ' + ' '.join(argv), flush=True)
+    return subprocess.run(argv).returncode == 0
+
+
+def render(fairlead, case, out):
+    d = json.load(open(os.path.join(case, 'case.json')))
+    p = d['proxy']
+    labels = ','.join('%s=%s' % kv for kv in p['labels'].items())
+    argv = [fairlead, 'render', '-o', 'json', '--namespace', p['namespace'], '--labels', labels, '--ip', p['ip'],
+            '--config-dir', os.path.join(case, 'mesh.yaml')]
+    with tempfile.NamedTemporaryFile('w', suffix='.yaml') as f:
+        if d.get('meshConfig'):
+            json.dump(d['meshConfig'], f)
+            f.flush()
+            argv += ['--mesh-config', f.name]
+        r = subprocess.run(argv, capture_output=True, text=True)
+    if r.returncode != 0:
+        print('%s: %s' % (os.path.basename(case), r.stderr.strip()))
+    with open(out, 'w') as f:
+        f.write(r.stdout)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for x in ('--cases', '--fairlead', '--envoy'):
+        p.add_argument(x, required=True)
+    a = p.parse_args()
+    ok = run([sys.executable, os.path.join(a.cases, 'validation/tools/score.py'), '--cases', os.path.join(a.cases, 'validation/cases.jsonl'),
+              '--cmd', os.path.abspath(a.fairlead) + ' validate {file}'])
+    with tempfile.TemporaryDirectory() as tmp:
+        for case in sorted(glob.glob(os.path.join(a.cases, 'routes/cases/*'))):
+            render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'))
+        ok = run([sys.executable, os.path.join(a.cases, 'routes/tools/run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+    sys.exit(0 if ok else 1)
+
+
+main()
