@@ -239,7 +239,9 @@ func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) err
 		p.log.InfoContext(ctx, "leaving envoy running", "pid", h.pid)
 		// Ends the goroutine that waits.
 		h.close()
-		<-ended // that it was closed
+		if err := <-ended; err != nil {
+			p.log.DebugContext(ctx, "envoy is not watched any more", "err", err)
+		}
 		return nil
 	}
 	err := p.stop(context.WithoutCancel(ctx), h, ended)

@@ -149,7 +149,9 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 		if err != nil {
 			err = cause(ctx, err)
 			cancel(err)
-			<-sent // ends for the same reason
+			if sendErr := <-sent; sendErr != nil {
+				r.log.DebugContext(ctx, "sending ended", "err", sendErr)
+			}
 			return err
 		}
 		if !*answered {
