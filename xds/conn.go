@@ -44,8 +44,10 @@ type conn struct {
 	unsent     time.Time                     // when that was announced; zero once something was sent
 	touchedAt  time.Time
 	envoy      bootstrap.EnvoyState
-	health     mesh.Health
+	health     mesh.Health // as reported on
 	healthWhy  string
+	probed     mesh.Health // as the agent's probe says
+	probedWhy  string
 	rejecting  map[stream.TypeURL]bool
 	notes      []Diagnostic
 	encryption Encryption
@@ -171,26 +173,40 @@ func (c *conn) take(r *discovery.DeltaDiscoveryRequest) error {
 func (c *conn) takeReport(r *discovery.DeltaDiscoveryRequest) {
 	if r.GetTypeUrl() == bootstrap.EnvoyStateType {
 		if names := r.GetResourceNamesSubscribe(); len(names) == 1 {
-			state := bootstrap.EnvoyState(clip(names[0], 32))
-			if state != c.envoy {
-				c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
-			}
-			c.envoy = state
+			c.takeEnvoyState(bootstrap.EnvoyState(clip(names[0], 32)))
 		}
 		return
 	}
-	report := mesh.HealthReport{
-		ServiceAccount: c.claim.account,
-		Address:        c.claim.node.Address.String(),
-		Health:         mesh.Healthy,
-		Own:            true,
-	}
+	c.probed, c.probedWhy = mesh.Healthy, ""
 	if e := r.GetErrorDetail(); e != nil {
-		report.Health, report.Reason = mesh.Unhealthy, clip(e.GetMessage(), 256)
+		c.probed, c.probedWhy = mesh.Unhealthy, clip(e.GetMessage(), 256)
 	}
-	c.health, c.healthWhy = report.Health, report.Reason
+	c.reportHealth()
+}
+
+func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
+	if state == c.envoy {
+		return
+	}
+	c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
+	was := c.envoy
+	c.envoy = state
+	if state == bootstrap.EnvoyAbsent || was == bootstrap.EnvoyAbsent {
+		c.reportHealth()
+	}
+}
+
+// reportHealth tells how the workload is: nobody reaches one whose Envoy is
+// gone, whatever its application says and whether anyone asks it.
+func (c *conn) reportHealth() {
+	c.health, c.healthWhy = c.probed, c.probedWhy
+	if c.envoy == bootstrap.EnvoyAbsent {
+		c.health, c.healthWhy = mesh.Unhealthy, "its envoy does not run"
+	}
 	if c.server.cfg.Health != nil {
-		c.server.cfg.Health.Report(c.id, report)
+		c.server.cfg.Health.Report(c.id, mesh.HealthReport{
+			ServiceAccount: c.claim.account, Address: c.claim.node.Address.String(), Health: c.health, Reason: c.healthWhy, Own: true,
+		})
 	}
 }
 

@@ -452,6 +452,7 @@ func TestReports(t *testing.T) {
 	for _, req := range []*discovery.DeltaDiscoveryRequest{
 		{TypeUrl: bootstrap.HealthType},
 		{TypeUrl: bootstrap.HealthType, ErrorDetail: &rpcstatus.Status{Message: "http probe: 503"}},
+		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyAbsent)}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting)}},
 	} {
 		if err := a.stream.Send(req); err != nil {
@@ -463,7 +464,8 @@ func TestReports(t *testing.T) {
 		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Health == mesh.Unhealthy && p.HealthReason == "http probe: 503"
 	})
 	a.cancel()
-	want := "opened shop/web 127.0.0.11\nshop/web 1  own=true\nshop/web 2 http probe: 503 own=true\nclosed"
+	want := "opened shop/web 127.0.0.11\nshop/web 1  own=true\nshop/web 2 http probe: 503 own=true\n" +
+		"shop/web 2 its envoy does not run own=true\nshop/web 2 http probe: 503 own=true\nclosed"
 	eventually(t, "the health source heard all of it", func() bool {
 		r.health.mu.Lock()
 		defer r.health.mu.Unlock()

@@ -35,6 +35,8 @@ type core struct {
 	up       UpstreamStatus
 
 	peers []*peer // oldest first: the last is the newest
+	// distrust is what the Envoy that left last may or may not have.
+	distrust map[stream.TypeURL][]string
 
 	// offered is what Envoys shall have: what was accepted and, ahead of it, what
 	// a server sent since. accepted is what the newest Envoy has taken. The inner

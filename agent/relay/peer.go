@@ -87,7 +87,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 		return status.Error(codes.PermissionDenied, errOther.Error())
 	}
 	p := &peer{
-		half: stream.NewServer(stream.ServerConfig{}), out: make(chan *discoveryv3.DeltaDiscoveryResponse, 1), cancel: cancel,
+		out: make(chan *discoveryv3.DeltaDiscoveryResponse, 1), cancel: cancel,
 		version: nodeVersion(first.GetNode()), names: map[key]bool{},
 	}
 	node := first.GetNode()
@@ -135,6 +135,9 @@ func ended(ctx context.Context) error {
 // join takes in an Envoy that has connected.
 func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 	p.since = now
+	// What the last Envoy lists after a refusal in mid-flight is not believed.
+	p.half = stream.NewServer(stream.ServerConfig{Distrust: c.distrust})
+	c.distrust = nil
 	c.peers = append(c.peers, p)
 	c.graceUntil = time.Time{}
 	if c.generation != nil {
@@ -158,6 +161,7 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 // part takes leave of an Envoy.
 func (c *core) part(p *peer) {
 	c.peers = slices.DeleteFunc(c.peers, func(q *peer) bool { return q == p })
+	c.distrust = p.half.Unknown()
 	if left := c.newest(); left != nil {
 		left.asked = true // what only p asked for can go
 	}

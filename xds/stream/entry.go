@@ -25,6 +25,9 @@ type entry struct {
 	// refused is the version that the peer finally refused, or empty, and reason
 	// its words.
 	refused, reason string
+	// minded means that the peer is a relay that refused it and says so until it
+	// hears of the name again, even if it is to have what it has.
+	minded bool
 }
 
 // at gives the entry of a name, made from what the peer has if there is none.
@@ -68,20 +71,20 @@ func (s *Server) desired(t *typeState, name string, e *entry) (Resource, op) {
 		return Resource{}, opNone
 	}
 	follows, behind := s.behind[t.url][name]
-	forced := e.forced || behind
+	want, ok := s.target.Types[t.url][name]
+	forced := e.forced || behind || e.minded && e.refused != want.Version
 	unknown := e.unknown && e.last == nil
 	has := e.acked
 	if e.last != nil {
 		has = e.last.sent[name]
 	}
-	want, ok := s.target.Types[t.url][name]
 	switch {
 	case !ok && behind:
 		return follows, opAdd
 	case !ok && s.target.HoldRemovals:
 		return Resource{}, opNone
 	case !ok:
-		if e.forced || unknown || has.Version != "" {
+		if forced || unknown || has.Version != "" {
 			return Resource{}, opRemove
 		}
 	case e.refused == want.Version:

@@ -114,6 +114,7 @@ func (s *Server) refusedExactly(t *typeState, r *response, exact map[string]stri
 		}
 		e.last, e.unknown, e.forced, e.suspect = nil, false, false, false
 		s.noteRefusal(t, r, name, reason)
+		e.minded = true
 		s.evaluate(t, name)
 	}
 	for _, name := range accepted {

@@ -250,7 +250,7 @@ func (s *Server) send(now time.Time, t *typeState, r *response) *discovery.Delta
 			delete(s.behind[t.url], name)
 		}
 		e := t.at(name)
-		e.last, e.forced = r, false
+		e.last, e.forced, e.minded = r, false, false
 	}
 	if !r.removal {
 		t.owed = false

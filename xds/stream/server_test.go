@@ -145,6 +145,44 @@ func TestDetailsOfARelay(t *testing.T) {
 	if st.Unknown != 0 || st.Resources != 2 || len(st.Rejected) != 1 || st.Rejected[0].Reason != "no such filter" {
 		t.Errorf("status %+v", st)
 	}
+	// It says that it refuses b until it hears of b again, even if only that there
+	// is none.
+	s.SetGeneration(gen(2, "c/a=1", "c/c=1"))
+	r = s.Next(start)
+	if got := r.GetRemovedResources(); len(got) != 1 || got[0] != "b" {
+		t.Fatalf("removed %q", got)
+	}
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce()}))
+	if r := s.Next(start); r != nil {
+		t.Errorf("sent again: %v", r)
+	}
+}
+
+// TestRelayHearsThatARefusedVersionIsGone sends once more what a relay has, for
+// it refused something else of that name.
+func TestRelayHearsThatARefusedVersionIsGone(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, "c/a=2"))
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), InitialResourceVersions: map[string]string{"a": "1"}}))
+	r := s.Next(start)
+	d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(ClusterType), ResourceName: "a"})
+	must(t, err)
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{
+		TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce(), ErrorDetail: &rpcstatus.Status{Details: []*anypb.Any{d}},
+	}))
+	if r := s.Next(start); r != nil {
+		t.Errorf("sent although nothing has changed: %v", r)
+	}
+	s.SetGeneration(gen(2, "c/a=1"))
+	r = s.Next(start)
+	if len(r.GetResources()) != 1 || r.GetResources()[0].GetVersion() != "1" {
+		t.Fatalf("sent %v", r)
+	}
+	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce()}))
+	if r := s.Next(start); r != nil || len(s.Status()[0].Rejected) > 0 {
+		t.Errorf("sent again %v, status %+v", r, s.Status())
+	}
 }
 
 func TestReconnect(t *testing.T) {
