@@ -72,7 +72,8 @@ func (c *core) offer(u *stream.Update) {
 	for _, n := range u.Changed {
 		delete(c.missing[u.Type], n.Name)
 		k := key{u.Type, n.Name}
-		if r, ok := c.rejected[k]; ok && r.Version == n.Version {
+		if r, ok := c.refusedBefore(k); ok && r.Version == n.Version {
+			c.rejected[k] = r
 			p.refused = append(p.refused, stream.Refusal{Name: n.Name, Reason: r.Reason})
 			continue
 		}
@@ -91,6 +92,16 @@ func (c *core) offer(u *stream.Update) {
 	for _, peer := range c.peers {
 		peer.release(c)
 	}
+}
+
+// refusedBefore is what Envoy refused of a name, on this stream or on those
+// before.
+func (c *core) refusedBefore(k key) (Rejection, bool) {
+	r, ok := c.rejected[k]
+	if !ok && c.upstream != nil {
+		r, ok = c.upstream.refused[k]
+	}
+	return r, ok
 }
 
 // finish answers the server for every update that Envoy has answered, and offers

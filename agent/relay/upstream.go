@@ -41,6 +41,10 @@ type upstream struct {
 	named     bool                 // the node has been sent
 	reported  bootstrap.EnvoyState // as it was reported on this stream
 	healthDue bool
+	// refused is what Envoy refused of what servers sent before this stream. It is
+	// not reported until this server wants the same: the one before may have been
+	// told otherwise since.
+	refused map[key]Rejection
 }
 
 // dial keeps one stream to the first server that can be reached, until ctx ends.
@@ -138,6 +142,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	u := &upstream{out: make(chan *discoveryv3.DeltaDiscoveryRequest, 1), cancel: cancel, healthDue: true}
 	if !r.tell(ctx, func(c *core, _ time.Time) {
 		c.client.Open()
+		u.refused, c.rejected = c.rejected, map[key]Rejection{}
 		c.upstream = u
 	}) {
 		return cause(ctx, ctx.Err())
