@@ -26,13 +26,7 @@ func TestAgentKilled(t *testing.T) {
 		t.Errorf("the Envoy was replaced: %d, then %d", pid, now)
 	}
 	before := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]
-	s.Edit("inventory.yaml", "kind: ServiceEntry", "kind: DestinationRule\n"+`metadata: {name: inventory, namespace: shop}
-spec:
-  host: inventory.shop.internal
-  trafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}}
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry`)
+	s.Edit("inventory.yaml", "kind: ServiceEntry", slowInventory)
 	envoytest.Eventually(t, 10*time.Second, func() error {
 		if n := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]; n <= before {
 			return fmt.Errorf("the Envoy has had %d updates of clusters, as before", n)
