@@ -271,9 +271,9 @@ func (w *deafWatcher) take() batch {
 	return b
 }
 
-func deaf(w deafWatcher) func() (watcher, error) {
-	return func() (watcher, error) {
-		system, err := newSystemWatcher()
+func deaf(w deafWatcher) func(string) (watcher, error) {
+	return func(scratch string) (watcher, error) {
+		system, err := newSystemWatcher(scratch)
 		w.watcher = system
 		return &w, err
 	}
@@ -281,9 +281,9 @@ func deaf(w deafWatcher) func() (watcher, error) {
 
 func TestWithoutEvents(t *testing.T) {
 	t.Parallel()
-	for name, newWatcher := range map[string]func() (watcher, error){
+	for name, newWatcher := range map[string]func(string) (watcher, error){
 		"no_watches":  deaf(deafWatcher{full: true}),
-		"no_inotify":  func() (watcher, error) { return nil, errors.New("too many open files") },
+		"no_inotify":  func(string) (watcher, error) { return nil, errors.New("too many open files") },
 		"events_lost": deaf(deafWatcher{loses: true}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -332,5 +332,21 @@ func TestSecondReading(t *testing.T) {
 	}
 	if !slices.Equal(objects(r.last()), []string{"a=1"}) {
 		t.Error("lost")
+	}
+}
+
+// TestWithoutMark: where nothing can be written, a renamed file waits like a
+// written one.
+func TestWithoutMark(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
+	cfg := onlyEvents(dir)
+	cfg.newWatcher = func(string) (watcher, error) { return newSystemWatcher(filepath.Join(dir, "missing")) }
+	r := start(t, cfg)
+	r.await("a=1")
+	replace(t, filepath.Join(dir, "a.yaml"), "a 2")
+	r.await("a=2")
+	if r.lastReadAtOnce(filepath.Join(dir, "a.yaml")) {
+		t.Error("it was believed without knowing that it is whole")
 	}
 }

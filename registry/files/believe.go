@@ -1,6 +1,11 @@
 package files
 
-import "time"
+import (
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // How long a file has to hold still before it is believed.
 const (
@@ -27,7 +32,7 @@ type change struct {
 	since time.Time
 	// first is when it was first seen to differ from what is believed.
 	first time.Time
-	// placed says that a rename put it there whole.
+	// placed says that it was put there whole, by rename or link.
 	placed bool
 	// old says that the process found it at its start and that it was at rest.
 	old bool
@@ -75,6 +80,31 @@ func observe(prev *change, look change) *change {
 	}
 	prev.placed = prev.placed || look.placed
 	return prev
+}
+
+// filled says that there is a file with content.
+func (c *change) filled() bool { return c != nil && !c.gone && c.sig.size > 0 }
+
+// wholeUntil judges a directory or symbolic link that appeared: what is behind
+// it and was last touched at that time or before came with it. Zero means that
+// this cannot be told. A link is made at one stroke; the change time of a
+// directory is past its modification time if it was renamed after the last name
+// was put into it. A file is judged otherwise: see notify.
+func wholeUntil(h hop) (until int64, isFile bool) {
+	var st unix.Stat_t
+	path := filepath.Join(h.dir, h.name)
+	if err := ignoreEINTR(func() error { return unix.Lstat(path, &st) }); err != nil {
+		return 0, false
+	}
+	s := sigOf(&st)
+	switch {
+	case isRegular(&st):
+		return 0, true
+	case isDir(&st) && s.ctime <= s.mtime:
+		return 0, false
+	default:
+		return s.ctime, false
+	}
 }
 
 // racy says whether a file read at the time now could change without looking

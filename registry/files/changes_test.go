@@ -134,6 +134,81 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 	}
 }
 
+// TestWhatIsWhole tells a file that came whole from one that is being written.
+func TestWhatIsWhole(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		come  func(t *testing.T, path, outside string)
+		whole bool
+	}{
+		"renamed_from_elsewhere": {func(t *testing.T, path, outside string) {
+			t.Helper()
+			check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
+			check(t, os.Rename(outside, path))
+		}, true},
+		"renamed_and_mode_changed": {func(t *testing.T, path, outside string) {
+			t.Helper()
+			check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
+			check(t, os.Rename(outside, path))
+			check(t, os.Chmod(path, 0o640))
+		}, true},
+		"hard_link": {func(t *testing.T, path, outside string) {
+			t.Helper()
+			check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
+			check(t, os.Remove(path))
+			check(t, os.Link(outside, path))
+		}, true},
+		"created": {func(t *testing.T, path, _ string) {
+			t.Helper()
+			check(t, os.Remove(path))
+			check(t, os.WriteFile(path, []byte("a 2"), 0o600))
+		}, false},
+		"created_mode_changed_and_written_late": {func(t *testing.T, path, _ string) {
+			t.Helper()
+			check(t, os.Remove(path))
+			f, err := os.Create(path)
+			check(t, err)
+			check(t, f.Chmod(0o640)) // its change time is past its modification time
+			pause(stillFor / 4)
+			_, err = f.WriteString("a ")
+			check(t, err)
+			pause(stillFor / 4)
+			_, err = f.WriteString("2")
+			check(t, err)
+			check(t, f.Close())
+		}, false},
+		"copied_with_its_times": {func(t *testing.T, path, _ string) {
+			t.Helper()
+			check(t, os.Remove(path))
+			check(t, os.WriteFile(path, []byte("a 2"), 0o600))
+			check(t, os.Chtimes(path, time.Unix(1, 0), time.Unix(1, 0)))
+		}, false},
+		"empty": {func(t *testing.T, path, outside string) {
+			t.Helper()
+			check(t, os.WriteFile(outside, nil, 0o600))
+			check(t, os.Rename(outside, path))
+			pause(stillFor / 2)
+			check(t, os.WriteFile(path, []byte("a 2"), 0o600))
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
+			path := filepath.Join(dir, "a.yaml")
+			r := start(t, onlyEvents(dir))
+			r.await("a=1")
+			c.come(t, path, filepath.Join(t.TempDir(), "new"))
+			r.await("a=2")
+			if list := r.allSent(); len(list) != 2 {
+				t.Errorf("%d fragments, want 2", len(list))
+			}
+			if got := r.lastReadAtOnce(path); got != c.whole {
+				t.Errorf("read at once: %v, want %v", got, c.whole)
+			}
+		})
+	}
+}
+
 func TestEditors(t *testing.T) {
 	t.Parallel()
 	edits := map[string]func(t *testing.T, path, content string){
@@ -208,7 +283,7 @@ func TestConfigMap(t *testing.T) {
 	for _, name := range []string{"a.yaml", "b.yaml"} {
 		check(t, os.Symlink("..data/"+name, filepath.Join(dir, name)))
 	}
-	r := start(t, atDir(dir))
+	r := start(t, onlyEvents(dir))
 	r.await("a=1", "b=1")
 	write(t, dir, map[string]string{"..v2/a.yaml": "a 2", "..v2/b.yaml": "b 2"})
 	check(t, os.Symlink("..v2", filepath.Join(dir, "..data_tmp")))
@@ -230,7 +305,7 @@ func TestRootIsSymlink(t *testing.T) {
 	top := treeOf(t, map[string]string{"v1/a.yaml": "a 1", "v1/sub/b.yaml": "b 1", "v2/a.yaml": "a 2", "v2/sub/b.yaml": "b 2"})
 	link := filepath.Join(top, "current")
 	check(t, os.Symlink("v1", link))
-	r := start(t, atDir(link))
+	r := start(t, onlyEvents(link))
 	r.await("a=1", "b=1")
 	check(t, os.Symlink("v2", link+".tmp"))
 	check(t, os.Rename(link+".tmp", link))
@@ -259,7 +334,7 @@ func TestLinkedDirectory(t *testing.T) {
 	check(t, os.MkdirAll(filepath.Join(dir, "x", "y"), 0o755))
 	check(t, os.Symlink(dir, filepath.Join(dir, "x", "y", "back")))
 	check(t, os.Symlink("self", filepath.Join(dir, "self")))
-	r := start(t, atDir(filepath.Join(dir, ".")))
+	r := start(t, onlyEvents(filepath.Join(dir, ".")))
 	r.await("own=1", "a=1", "f=1")
 	replace(t, filepath.Join(outside, "f.yaml"), "f 2")
 	r.await("own=1", "a=1", "f=2")
@@ -273,7 +348,7 @@ func TestSubtree(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 	away := t.TempDir()
-	r := start(t, atDir(dir))
+	r := start(t, onlyEvents(dir))
 	r.await("a=1")
 	sub := filepath.Join(dir, "sub")
 

@@ -54,6 +54,9 @@ type Config struct {
 	// MeshConfigFile is the file of mesh settings; empty means that this source
 	// has none. At least one of Roots and MeshConfigFile is required.
 	MeshConfigFile string
+	// Ignore is a file that the directories leave alone, because it is the mesh
+	// settings of another source; or empty.
+	Ignore string
 	// Logger is required.
 	Logger *slog.Logger
 
@@ -76,8 +79,9 @@ type Config struct {
 	// Decoder reads the files; nil means package manifest's.
 	Decoder Decoder
 
-	// newWatcher makes the receiver of events; nil means the system's.
-	newWatcher func() (watcher, error)
+	// newWatcher makes the receiver of events, which may make files in the
+	// directory scratch; nil means the system's.
+	newWatcher func(scratch string) (watcher, error)
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -125,9 +129,8 @@ func newRoots(c Config) ([]*root, error) {
 			if !meshConfig && (within(o.abs, abs) || within(abs, o.abs)) {
 				errs = append(errs, fmt.Errorf("reading %q: the directory overlaps with %q; name each tree once", r.Path, o.Path))
 			}
-			if meshConfig && within(o.abs, abs) {
-				// The directory leaves the file of mesh settings alone.
-				o.skip = o.Path + strings.TrimPrefix(abs, o.abs)
+			if meshConfig {
+				o.ignore(abs)
 			}
 		}
 		roots = append(roots, newRoot(r, len(roots), abs, meshConfig))
@@ -138,5 +141,20 @@ func newRoots(c Config) ([]*root, error) {
 	if c.MeshConfigFile != "" {
 		add(Root{Path: c.MeshConfigFile}, true)
 	}
+	if c.Ignore != "" {
+		abs, err := filepath.Abs(c.Ignore)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("reading %q: %w", c.Ignore, err))
+		}
+		for _, r := range roots {
+			r.ignore(abs)
+		}
+	}
 	return roots, errors.Join(errs...)
+}
+
+// CheckRoots says which of the directories of several sources overlap.
+func CheckRoots(roots []Root) error {
+	_, err := newRoots(Config{Roots: roots})
+	return err
 }

@@ -162,17 +162,30 @@ func TestResolve(t *testing.T) {
 func TestInbox(t *testing.T) {
 	t.Parallel()
 	b := newInbox()
-	b.put(map[hop]bool{{"/a", "x"}: true, {"/a", "y"}: true}, false)
-	b.put(map[hop]bool{{"/a", "x"}: false}, false)
-	if got := b.take(); got.lost || got.names[hop{"/a", "x"}] || !got.names[hop{"/a", "y"}] {
+	x, y, z := hop{"/a", "x"}, hop{"/a", "y"}, hop{"/a", "z"}
+	b.put(x, appeared, false)
+	b.put(y, appeared, false)
+	b.put(y, touched, true) // a change of its mode
+	b.put(z, touched, true)
+	if b.has(y) || !b.has(z) {
+		t.Error("a change of mode counts as a write, or the other way round")
+	}
+	b.put(x, touched, false)
+	b.unhook()
+	got := b.take()
+	if got.lost || !got.unhooked || got.names[x] != touched || got.names[y] != appeared || len(got.names) != 3 {
 		t.Errorf("got %+v", got)
 	}
-	many := map[hop]bool{}
-	for i := range maxBatch + 1 {
-		many[hop{"/a", strings.Repeat("x", i%10) + string(rune(i))}] = true
+	if b.has(z) {
+		t.Error("what was taken is still there")
 	}
-	b.put(many, false)
-	b.put(map[hop]bool{{"/a", "x"}: false}, false)
+	for i := range maxBatch + 1 {
+		b.put(hop{"/a", strings.Repeat("x", i%10) + string(rune(i))}, appeared, false)
+	}
+	b.put(x, touched, false)
+	if !b.has(y) {
+		t.Error("events were lost, and it is sure that none was of y")
+	}
 	if got := b.take(); !got.lost || len(got.names) > maxBatch {
 		t.Errorf("a flood gave %d names, lost %v", len(got.names), got.lost)
 	}

@@ -37,6 +37,13 @@ func newRoot(r Root, order int, abs string, meshConfig bool) *root {
 	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newLook()}
 }
 
+// ignore leaves the file of mesh settings alone, where it lies in the directory.
+func (r *root) ignore(abs string) {
+	if !r.meshConfig && within(r.abs, abs) {
+		r.skip = r.Path + strings.TrimPrefix(abs, r.abs)
+	}
+}
+
 // meshConfigKey is the key under which the settings are kept.
 func meshConfigKey() mesh.Key { return mesh.Key{Kind: mesh.KindMeshConfig} }
 
@@ -86,7 +93,7 @@ func (r *root) replace(path string, w *look) {
 func (r *root) otherMounts(w *look, known func(yield func(path string) bool)) error {
 	for dir, now := range w.dirs {
 		was, ok := r.seen.dirs[dir]
-		if !ok || was.real != now.real || was.dev == now.dev {
+		if !ok || was.real != now.real || was.id.dev == now.id.dev {
 			continue
 		}
 		missing := 0

@@ -70,13 +70,15 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
+	scratch := ""
 	if s.keeper != nil {
+		scratch = s.keeper.store.dir
 		if err := s.keeper.store.open(); err != nil {
 			return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	w, err := s.cfg.newWatcher()
+	w, err := s.cfg.newWatcher(scratch)
 	if err != nil {
 		// Too few inotify instances, perhaps: scanning does without.
 		s.watchDown.Store(&err)

@@ -147,15 +147,15 @@ func (t *tree) confirm(path string, c *change, now time.Time) bool {
 	switch {
 	case c.gone && isAbsent(err):
 		rootStat, err := statFile(c.root.abs)
-		if d, ok := c.root.seen.dirs[c.root.Path]; err == nil && ok && sigOf(&rootStat).dev == d.dev {
+		if d, ok := c.root.seen.dirs[c.root.Path]; err == nil && ok && sigOf(&rootStat).dev == d.id.dev {
 			return true
 		}
-		t.scanRoot(c.root, now, false)
+		t.scanRoot(c.root, now, 0)
 		return false
 	case !c.gone && err == nil && sigOf(&st) == c.sig:
 		return true
 	default:
-		t.visit(target{c.root, path}, now, false)
+		t.visit(target{c.root, path}, now, 0)
 		if t.changes[path] == c { // it looks the same to the walk: begin anew
 			c.since, c.placed, c.old, c.next = now, false, false, nil
 		}

@@ -59,7 +59,7 @@ func (t *tree) scan(now time.Time) {
 	t.counts.Scans++
 	t.watchErr = nil
 	for _, r := range t.roots {
-		t.scanRoot(r, now, false)
+		t.scanRoot(r, now, 0)
 	}
 	if t.watch == nil {
 		return
@@ -86,8 +86,9 @@ func (t *tree) walker(r *root) *walker {
 }
 
 // scanRoot looks at a whole root. What cannot be read as a whole changes
-// nothing: its files stand as they are.
-func (t *tree) scanRoot(r *root, now time.Time, placed bool) {
+// nothing: its files stand as they are. Files last touched at or before whole
+// (see wholeUntil) came with a directory or link, and are complete.
+func (t *tree) scanRoot(r *root, now time.Time, whole int64) {
 	w := t.walker(r)
 	err := w.root(r)
 	if err == nil {
@@ -103,7 +104,7 @@ func (t *tree) scanRoot(r *root, now time.Time, placed bool) {
 		}
 		r.ok, r.read, r.err, r.since = true, true, nil, now
 	}
-	t.apply(target{r, r.Path}, &w.look, now, placed)
+	t.apply(target{r, r.Path}, &w.look, now, whole)
 }
 
 // fail notes that a root cannot be read.
@@ -140,10 +141,10 @@ func (t *tree) count(r *root) int {
 }
 
 // visit looks at one path, and all below it if it is a directory.
-func (t *tree) visit(at target, now time.Time, placed bool) {
+func (t *tree) visit(at target, now time.Time, whole int64) {
 	parent, ok := at.root.seen.dirs[filepath.Dir(at.path)]
 	if at.path == at.root.Path || !at.root.ok || !ok {
-		t.scanRoot(at.root, now, placed)
+		t.scanRoot(at.root, now, whole)
 		return
 	}
 	w := t.walker(at.root)
@@ -156,14 +157,14 @@ func (t *tree) visit(at target, now time.Time, placed bool) {
 		w.look = newLook()
 	case err != nil:
 		// Something above it has changed too, or the disk fails.
-		t.scanRoot(at.root, now, placed)
+		t.scanRoot(at.root, now, whole)
 		return
 	}
 	if err := at.root.otherMounts(&w.look, t.known(at.root)); err != nil {
-		t.scanRoot(at.root, now, placed)
+		t.scanRoot(at.root, now, whole)
 		return
 	}
-	t.apply(at, &w.look, now, placed)
+	t.apply(at, &w.look, now, whole)
 }
 
 // chain are the directories from the root down to dir, so that a link back to
@@ -185,7 +186,7 @@ func (r *root) chain(dir string) ([]devIno, error) {
 }
 
 // apply compares what a walk of a path found with what is believed.
-func (t *tree) apply(at target, w *look, now time.Time, placed bool) {
+func (t *tree) apply(at target, w *look, now time.Time, whole int64) {
 	_, wasDir := at.root.seen.dirs[at.path]
 	_, wasUnreadable := at.root.seen.unreadable[at.path]
 	wide := wasDir || wasUnreadable || len(w.dirs) > 0
@@ -194,7 +195,7 @@ func (t *tree) apply(at target, w *look, now time.Time, placed bool) {
 		t.index()
 	}
 	for path, s := range w.files {
-		t.saw(target{at.root, path}, s, now, placed)
+		t.saw(target{at.root, path}, s, now, max(s.mtime, s.ctime) <= whole)
 	}
 	gone := func(path string, r *root) {
 		if _, there := w.files[path]; r != at.root || there || !within(at.path, path) {
@@ -221,9 +222,16 @@ func (t *tree) apply(at target, w *look, now time.Time, placed bool) {
 // index makes byReal and byHop anew.
 func (t *tree) index() {
 	t.byReal, t.byHop = map[string][]target{}, map[hop][]target{}
+	// A directory mounted in two places is watched once, under either path.
+	twins := map[devIno][]target{}
 	for _, r := range t.roots {
 		for path, d := range r.seen.dirs {
-			t.byReal[d.real] = append(t.byReal[d.real], target{r, path})
+			twins[d.id] = append(twins[d.id], target{r, path})
+		}
+	}
+	for _, r := range t.roots {
+		for _, d := range r.seen.dirs {
+			t.byReal[d.real] = twins[d.id]
 		}
 		for path, hops := range r.seen.hops {
 			for _, h := range hops {
@@ -265,30 +273,64 @@ func (t *tree) handle(b batch, now time.Time) {
 		t.scan(now)
 		return
 	}
-	targets := map[target]bool{}
-	add := func(at target, placed bool) { targets[at] = targets[at] || placed }
-	for h, placed := range b.names {
-		for _, at := range t.byHop[h] {
-			add(at, placed)
-		}
-		for _, dir := range t.byReal[h.dir] {
-			switch {
-			case h.name == "":
-				add(dir, false)
-			case h.name[0] != '.':
-				add(target{dir.root, filepath.Join(dir.path, h.name)}, placed)
+	targets := map[target]int64{}
+	came := map[hop][]target{} // files that appeared
+	for h, how := range b.names {
+		list := t.targets(h)
+		var whole int64
+		if how == appeared && len(list) > 0 {
+			var isFile bool
+			if whole, isFile = wholeUntil(h); isFile {
+				came[h] = list
 			}
+		}
+		for _, at := range list {
+			targets[at] = max(targets[at], whole)
 		}
 	}
 	list := slices.SortedFunc(maps.Keys(targets), func(a, b target) int {
 		return cmp.Or(cmp.Compare(a.root.order, b.root.order), cmp.Compare(a.path, b.path))
 	})
 	for _, at := range list {
-		if at.path == at.root.skip {
-			continue
-		}
 		t.force(at.path)
 		t.visit(at, now, targets[at])
+	}
+	t.believePlaced(came)
+	if b.unhooked {
+		t.scan(now)
+	}
+}
+
+// targets are the paths that a name on disk stands for.
+func (t *tree) targets(h hop) []target {
+	list := slices.Clone(t.byHop[h])
+	for _, dir := range t.byReal[h.dir] {
+		switch {
+		case h.name == "":
+			list = append(list, dir)
+		case h.name[0] != '.':
+			list = append(list, target{dir.root, filepath.Join(dir.path, h.name)})
+		}
+	}
+	return slices.DeleteFunc(list, func(at target) bool { return at.path == at.root.skip })
+}
+
+// believePlaced marks the files that appeared with content and were not written
+// since: they were renamed or linked into place.
+func (t *tree) believePlaced(came map[hop][]target) {
+	maps.DeleteFunc(came, func(_ hop, list []target) bool {
+		return !slices.ContainsFunc(list, func(at target) bool { return t.changes[at.path].filled() })
+	})
+	if len(came) == 0 {
+		return
+	}
+	names := slices.Collect(maps.Keys(came))
+	for i, untouched := range t.watch.untouched(names) {
+		for _, at := range came[names[i]] {
+			if c := t.changes[at.path]; untouched && c.filled() {
+				c.placed = true
+			}
+		}
 	}
 }
 

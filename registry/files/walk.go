@@ -30,7 +30,7 @@ type look struct {
 // dirSeen is a directory behind its logical path.
 type dirSeen struct {
 	real string
-	dev  uint64
+	id   devIno
 }
 
 // walker looks at a path and all below it.
@@ -103,7 +103,7 @@ func (w *walker) dir(path, realPath string, chain []devIno) error {
 	if len(w.dirs) >= w.limit {
 		return fmt.Errorf("more than %d directories", w.limit)
 	}
-	w.dirs[path] = dirSeen{real: realPath, dev: chain[len(chain)-1].dev}
+	w.dirs[path] = dirSeen{real: realPath, id: chain[len(chain)-1]}
 	w.watch(realPath)
 	entries, err := os.ReadDir(realPath)
 	switch {

@@ -3,7 +3,6 @@ package files
 import (
 	"context"
 	"errors"
-	"maps"
 	"sync"
 )
 
@@ -19,15 +18,31 @@ type watcher interface {
 	bell() <-chan struct{}
 	// take returns what came since the last time.
 	take() batch
+	// untouched waits until everything that happened before the call has been
+	// told, and reports of each name whether no write to it is among what take
+	// has still to return. It is false of all where that cannot be told.
+	untouched(names []hop) []bool
 	// run receives until ctx is done, and releases everything.
 	run(ctx context.Context) error
 }
 
+// arrival says how the thing behind a name came there.
+type arrival uint8
+
+const (
+	// touched: it was written, removed, or something else happened to it.
+	touched arrival = iota
+	// appeared: it came under this name, by rename, link or creation, and
+	// nothing was written to it since.
+	appeared
+)
+
 // batch is a bounded set of events.
 type batch struct {
-	// names are what changed; true says that a rename put the name there and
-	// nothing touched it since. A hop without a name is the directory itself.
-	names map[hop]bool
+	// names are what changed. A hop without a name is the directory itself.
+	names map[hop]arrival
+	// unhooked says that a watched directory was moved, and its watch with it.
+	unhooked bool
 	// lost says that there were more events than are kept.
 	lost bool
 }
@@ -58,25 +73,45 @@ func (b *inbox) take() batch {
 	return taken
 }
 
-// put adds events, the later ones deciding.
-func (b *inbox) put(names map[hop]bool, lost bool) {
-	if len(names) == 0 && !lost {
-		return
-	}
+// put adds an event, the later one deciding. A change of mode or times leaves
+// open how the file came.
+func (b *inbox) put(h hop, how arrival, mode bool) {
+	b.change(func(next *batch) {
+		if next.lost {
+			return
+		}
+		if next.names == nil {
+			next.names = map[hop]arrival{}
+		}
+		if _, known := next.names[h]; !known || !mode {
+			next.names[h] = how
+		}
+		if len(next.names) > maxBatch {
+			*next = batch{lost: true}
+		}
+	})
+}
+
+// lose says that events are missing.
+func (b *inbox) lose() { b.change(func(next *batch) { *next = batch{lost: true} }) }
+
+// unhook says that a watched directory was moved.
+func (b *inbox) unhook() { b.change(func(next *batch) { next.unhooked = true }) }
+
+func (b *inbox) change(f func(next *batch)) {
 	b.mu.Lock()
-	if b.next.names == nil {
-		b.next.names = map[hop]bool{}
-	}
-	b.next.lost = b.next.lost || lost
-	if !b.next.lost {
-		maps.Copy(b.next.names, names)
-	}
-	if len(b.next.names) > maxBatch {
-		b.next = batch{lost: true}
-	}
+	f(&b.next)
 	b.mu.Unlock()
 	select {
 	case b.doorbell <- struct{}{}:
 	default:
 	}
+}
+
+// has reports whether an event of the name waits that is not its appearance.
+func (b *inbox) has(h hop) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	how, there := b.next.names[h]
+	return b.next.lost || there && how == touched
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -25,6 +26,14 @@ func newMeshConfig(origin *mesh.Origin, spec *meshconfig.MeshConfig) *mesh.MeshC
 	m := &mesh.MeshConfig{Meta: mesh.Meta{Key: mesh.Key{Kind: mesh.KindMeshConfig}, Origin: origin}, Spec: spec}
 	m.Hash = hashOf(&m.Meta, spec)
 	return m
+}
+
+// WithTrustDomain is the settings with another trust domain, at the same
+// origin.
+func WithTrustDomain(c *mesh.MeshConfig, domain string) *mesh.MeshConfig {
+	spec := proto.CloneOf(c.Spec)
+	spec.TrustDomain = domain
+	return newMeshConfig(c.Origin, spec)
 }
 
 func defaultMeshSpec() *meshconfig.MeshConfig {
