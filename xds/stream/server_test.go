@@ -221,6 +221,25 @@ func TestReconnectDistrusts(t *testing.T) {
 	m.wantLog("c+a=1", "e+a=1")
 }
 
+// A stream may end before the peer has asked for all types again: what was
+// doubtful of the others still is on the stream after that.
+func TestDistrustOutlivesAShortStream(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1"))
+	m.got()
+	m.runs[ListenerType]["x"] = "untold" // as after a refusal without an answer
+
+	short := NewServer(ServerConfig{Distrust: map[TypeURL][]string{ListenerType: {"x"}}})
+	err := short.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.connect(NewServer(ServerConfig{Distrust: short.Unknown()}))
+	m.set(gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1"))
+	m.wantLog("l+x=1", "r+x=1")
+}
+
 func TestGateOpensInTime(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})

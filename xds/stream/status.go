@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"time"
 )
 
@@ -196,6 +197,16 @@ func (s *Server) Unknown() map[TypeURL][]string {
 			}
 			out[t.url] = append(out[t.url], name)
 		}
+	}
+	// A type that was not asked for on this stream is as doubtful as before.
+	for url, names := range s.cfg.Distrust {
+		if s.types[url] != nil {
+			continue
+		}
+		if out == nil {
+			out = map[TypeURL][]string{}
+		}
+		out[url] = slices.Clone(names)
 	}
 	return out
 }
