@@ -29,6 +29,7 @@ type part struct {
 	once        sync.Once
 	resources   []envoy.Resource
 	diagnostics []envoy.Diagnostic
+	built       bool // false where the builder met a fault
 }
 
 type classKey struct {
@@ -149,7 +150,13 @@ func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View) {
 	}
 	for _, vp := range v.Parts {
 		p := c.partOf(vp.Hash())
-		p.once.Do(func() { p.resources, p.diagnostics = envoy.Build(vp) })
+		p.once.Do(func() {
+			p.resources, p.diagnostics = envoy.Build(vp)
+			p.built = true
+		})
+		if !p.built { // without the part, what is made from it would be removed
+			panic("a part of it met a fault when another proxy's view was built")
+		}
 		cl.parts = append(cl.parts, p)
 		cl.diagnostics = append(cl.diagnostics, p.diagnostics...)
 		refs := routesOf(vp)
