@@ -154,6 +154,9 @@ def main():
     p.add_argument('--state', default='.demo')
     args = p.parse_args()
     args.fairlead, args.app, args.envoy = (os.path.abspath(x) for x in (args.fairlead, args.app, args.envoy))
+    for path in (args.fairlead, args.app, args.envoy):
+        if not os.access(path, os.X_OK):
+            sys.exit('%s is not there: `make demo` builds and installs all that this needs' % path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     demo, begin = Demo(args), time.monotonic()
     try:

@@ -57,12 +57,14 @@ func Rooms() map[string]Room {
 		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
 		"agent/health":   {"probes of the application", nil},
 
+		"examples/quickstart":     {"the tests of the example", nil},
 		"examples/quickstart/app": {"the small service of the examples and tests", nil},
 		"systemd":                 {"units, sysusers, tmpfiles", nil},
 
-		"internal/envoytest":  {"real Envoys in tests", nil},
-		"internal/meshtest":   {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
-		"internal/layout":     {"this plan", nil},
-		"internal/e2e/faults": {"tests: a mesh holds, whatever dies and however files change", nil},
+		"internal/envoytest":   {"real Envoys in tests", nil},
+		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
+		"internal/layout":      {"this plan", nil},
+		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},
+		"internal/e2e/faults":  {"tests: a mesh holds, whatever dies and however files change", nil},
 	}
 }

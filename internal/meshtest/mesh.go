@@ -126,6 +126,9 @@ func (m *Mesh) copyManifests(dir string) {
 	}
 }
 
+// Binaries are the paths of the product and of the small service.
+func (m *Mesh) Binaries() (fairlead, app string) { return m.bin.fairlead, m.bin.app }
+
 // Address is the mesh's own address N.
 func (m *Mesh) Address(n int) string { return m.prefix + strconv.Itoa(n) }
 
