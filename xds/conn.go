@@ -28,6 +28,7 @@ type conn struct {
 	peer    Peer
 	claim   *claim
 	nodeID  string
+	key     string // what the proxy is known by from one stream to the next
 	version string // Envoy's
 	since   time.Time
 
@@ -44,6 +45,7 @@ type conn struct {
 	unsent     time.Time                     // when that was announced; zero once something was sent
 	touchedAt  time.Time
 	envoy      bootstrap.EnvoyState
+	down       bool        // Envoy was absent, and has not been live since
 	health     mesh.Health // as reported on
 	healthWhy  string
 	probed     mesh.Health // as the agent's probe says
@@ -54,6 +56,7 @@ type conn struct {
 
 	bell    chan struct{}
 	queries chan query
+	done    chan struct{} // closed when the stream has ended
 	status  atomic.Pointer[ProxyStatus]
 }
 
@@ -65,16 +68,13 @@ type query struct {
 
 func (s *Server) newConn(p Peer, c *claim, w *mesh.Workload) *conn {
 	n := &conn{
-		server: s, peer: p, claim: c, nodeID: c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
+		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
 		workload: w, rejecting: map[stream.TypeURL]bool{}, encryption: EncryptionNA,
-		bell: make(chan struct{}, 1), queries: make(chan query),
+		bell: make(chan struct{}, 1), queries: make(chan query), done: make(chan struct{}),
 	}
 	n.status.Store(&ProxyStatus{ID: n.nodeID, Host: p.Host, ServiceAccount: c.account, Connected: true, Since: n.since})
 	return n
 }
-
-// key is what a proxy is known by from one stream to the next.
-func (c *conn) key() string { return c.peer.Host + "\x00" + c.nodeID }
 
 // name is NAME.NAMESPACE, as people type it.
 func (c *conn) name() string { return c.claim.node.Name + "." + c.claim.node.Namespace }
@@ -189,9 +189,18 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 		return
 	}
 	c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
-	was := c.envoy
 	c.envoy = state
-	if state == bootstrap.EnvoyAbsent || was == bootstrap.EnvoyAbsent {
+	was := c.down
+	switch state {
+	case bootstrap.EnvoyAbsent:
+		c.down = true
+	case bootstrap.EnvoyLive, bootstrap.EnvoyRejecting:
+		c.down = false
+	case bootstrap.EnvoyStarting:
+		// One that was gone has no listeners yet; one that an agent has just taken
+		// over serves as before.
+	}
+	if c.down != was {
 		c.reportHealth()
 	}
 }
@@ -200,7 +209,7 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 // gone, whatever its application says and whether anyone asks it.
 func (c *conn) reportHealth() {
 	c.health, c.healthWhy = c.probed, c.probedWhy
-	if c.envoy == bootstrap.EnvoyAbsent {
+	if c.down {
 		c.health, c.healthWhy = mesh.Unhealthy, "its envoy does not run"
 	}
 	if c.server.cfg.Health != nil {

@@ -42,9 +42,17 @@ type Server struct {
 	mu       sync.Mutex // guards all following fields
 	next     uint64
 	conns    map[uint64]*conn
-	left     []ProxyStatus                          // of proxies that have gone, newest last
-	distrust map[string]map[stream.TypeURL][]string // by key of the proxy
+	byKey    map[string][]*conn // the same, by key of the proxy
+	hosts    map[string]int     // the streams of each host, those without a node yet too
+	left     []ProxyStatus      // of proxies that have gone, newest last
+	distrust []doubt            // of proxies that have gone, newest last
 	closed   bool
+}
+
+// doubt is what a proxy that has gone may or may not have.
+type doubt struct {
+	key   string // of the proxy
+	names map[stream.TypeURL][]string
 }
 
 // announcement is when a snapshot became known here.
@@ -79,7 +87,8 @@ func New(cfg Config) (*Server, error) {
 		rollouts: newRollouts(),
 		refused:  newRefusals(),
 		conns:    map[uint64]*conn{},
-		distrust: map[string]map[stream.TypeURL][]string{},
+		byKey:    map[string][]*conn{},
+		hosts:    map[string]int{},
 	}, nil
 }
 
@@ -165,6 +174,11 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return s.refuse(peer, "", err)
 	}
+	release, err := s.reserve(peer.Host)
+	if err != nil {
+		return err
+	}
+	defer release()
 	requests := receive(g)
 	first, err := s.firstRequest(ctx, requests)
 	if err != nil {
@@ -195,6 +209,24 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	}
 	defer s.leave(c)
 	return c.run(g, requests, first)
+}
+
+// reserve counts a stream for its host, before anything is awaited from it: one
+// host must not take the room of all.
+func (s *Server) reserve(host string) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := s.hosts[host]; n >= s.cfg.MaxPerHost {
+		return nil, status.Errorf(codes.ResourceExhausted, "this host has %d streams already", n)
+	}
+	s.hosts[host]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.hosts[host]--; s.hosts[host] == 0 {
+			delete(s.hosts, host)
+		}
+	}, nil
 }
 
 // firstRequest waits for the request that has the node.
@@ -262,21 +294,11 @@ func (s *Server) enter(c *conn) error {
 		s.mu.Unlock()
 		return errStopping
 	}
-	same := 0
-	for _, o := range s.conns {
-		if o.peer.Host == c.peer.Host {
-			same++
-		}
-	}
-	if same >= s.cfg.MaxPerHost {
-		s.mu.Unlock()
-		return status.Errorf(codes.ResourceExhausted, "this host has %d streams already", same)
-	}
 	s.next++
 	c.id = s.next
+	distrust := s.doubtsOf(c.key)
 	s.conns[c.id] = c
-	distrust := s.distrust[c.key()]
-	delete(s.distrust, c.key())
+	s.byKey[c.key] = append(s.byKey[c.key], c)
 	s.left = slices.DeleteFunc(s.left, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
 	s.mu.Unlock()
 
@@ -292,6 +314,27 @@ func (s *Server) enter(c *conn) error {
 	return nil
 }
 
+// doubtsOf is what a proxy that comes back may or may not have: of its last
+// stream, and of streams that nobody has noticed the end of. Called with mu held.
+func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
+	found := map[stream.TypeURL][]string{}
+	add := func(names map[stream.TypeURL][]string) {
+		for t, list := range names {
+			found[t] = append(found[t], list...)
+		}
+	}
+	s.distrust = slices.DeleteFunc(s.distrust, func(d doubt) bool {
+		if d.key == key {
+			add(d.names)
+		}
+		return d.key == key
+	})
+	for _, o := range s.byKey[key] {
+		add(o.status.Load().doubts)
+	}
+	return found
+}
+
 func (s *Server) leave(c *conn) {
 	if s.cfg.Health != nil {
 		s.cfg.Health.StreamClosed(c.id)
@@ -303,14 +346,22 @@ func (s *Server) leave(c *conn) {
 	st := *c.publish()
 	st.Connected, st.Left = false, time.Now()
 	unknown := c.core.Unknown()
+	close(c.done)
 	s.mu.Lock()
 	delete(s.conns, c.id)
-	s.left = append(s.left, st)
-	if n := len(s.left); n > maxLeft {
-		s.left = slices.Delete(s.left, 0, n-maxLeft)
-	}
-	if unknown != nil && len(s.distrust) < maxDistrust {
-		s.distrust[c.key()] = unknown
+	s.byKey[c.key] = slices.DeleteFunc(s.byKey[c.key], func(o *conn) bool { return o == c })
+	if len(s.byKey[c.key]) == 0 { // else it is back already, and the stream that it has knows better
+		delete(s.byKey, c.key)
+		s.left = append(s.left, st)
+		if n := len(s.left); n > maxLeft {
+			s.left = slices.Delete(s.left, 0, n-maxLeft)
+		}
+		if unknown != nil {
+			s.distrust = append(s.distrust, doubt{c.key, unknown})
+		}
+		if n := len(s.distrust); n > maxDistrust {
+			s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
+		}
 	}
 	s.mu.Unlock()
 	s.rollouts.leave(c.id)

@@ -330,6 +330,30 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	})
+	t.Run("silent-and-full-for-a-host", func(t *testing.T) {
+		t.Parallel()
+		r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 1; c.NodeTimeout = time.Minute })
+		silent, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is counted", func() bool {
+			r.server.mu.Lock()
+			defer r.server.mu.Unlock()
+			return r.server.hosts["vm1"] == 1
+		})
+		if err := <-r.connect(t, node("web", "127.0.0.11"), nil).err; status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("%v", err)
+		}
+		if err := silent.CloseSend(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it is no longer counted", func() bool {
+			r.server.mu.Lock()
+			defer r.server.mu.Unlock()
+			return len(r.server.hosts) == 0
+		})
+	})
 	t.Run("state-of-the-world", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, shop(), nil)
@@ -412,37 +436,6 @@ func TestDiagnostics(t *testing.T) {
 
 // What a proxy may or may not have when its stream breaks is not believed when
 // it returns.
-func TestDistrustOutlivesTheStream(t *testing.T) {
-	t.Parallel()
-	r := newRig(t, shop(), nil)
-	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
-	eventually(t, "clusters are on their way", func() bool {
-		p := r.server.Proxies()
-		return len(p) == 1 && len(p[0].Types) > 0 && p[0].Types[0].SentGeneration == 1
-	})
-	a.cancel()
-	<-a.err
-	eventually(t, "it has gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
-	// It claims to have all of it, in the very versions; one of them came in an
-	// unanswered response.
-	cl, _, err := r.server.classes.get(t.Context(), r.mesh.Snapshot(), view.Proxy{
-		ID: "x", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
-		Addresses: []string{"127.0.0.11"}, Labels: map[string]string{"app": "web"}, Interception: view.InterceptNone,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	versions := map[string]string{}
-	for name, res := range cl.generation.Types[stream.ClusterType] {
-		versions[name] = res.Version
-	}
-	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
-		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
-		Accepted: map[stream.TypeURL]map[string]string{stream.ClusterType: versions},
-	}))
-	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
-}
-
 func TestReports(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)

@@ -3,6 +3,7 @@ package xds
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -54,6 +55,9 @@ type ProxyStatus struct {
 	// Warnings are what a person should know of this proxy's view.
 	Warnings []Diagnostic
 	Types    []stream.TypeStatus
+
+	// doubts are the names that the proxy may or may not have; or nil.
+	doubts map[stream.TypeURL][]string
 }
 
 // Diagnostic is something a person should know of an object, found while
@@ -113,7 +117,7 @@ func (c *conn) publish() *ProxyStatus {
 		Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
 		CertificateEnds: c.peer.Until, Encryption: c.encryption, Warnings: c.notes,
-		Types: c.core.Status(), Synced: true,
+		Types: c.core.Status(), Synced: true, doubts: c.core.Unknown(),
 	}
 	if g := c.core.Target(); g != nil {
 		st.Generation = g.Number
@@ -197,6 +201,8 @@ func (s *Server) Sent(ctx context.Context, proxy string) ([]ResourceStatus, erro
 		q := query{typeURL: t.Type, answer: make(chan []ResourceStatus, 1)}
 		select {
 		case c.queries <- q:
+		case <-c.done:
+			return nil, fmt.Errorf("looking at proxy %q, which has just left: %w", proxy, ErrUnknownProxy)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-s.stopped:

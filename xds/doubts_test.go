@@ -1,0 +1,75 @@
+package xds
+
+import (
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+func TestDistrustOutlivesTheStream(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
+	eventually(t, "clusters are on their way", func() bool {
+		p := r.server.Proxies()
+		return len(p) == 1 && len(p[0].Types) > 0 && p[0].Types[0].SentGeneration == 1
+	})
+	a.cancel()
+	<-a.err
+	eventually(t, "it has gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
+	// It claims to have all of it, in the very versions; one of them came in an
+	// unanswered response.
+	versions := map[string]string{}
+	for name, res := range r.classOfWeb(t).generation.Types[stream.ClusterType] {
+		versions[name] = res.Version
+	}
+	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
+		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
+		Accepted: map[stream.TypeURL]map[string]string{stream.ClusterType: versions},
+	}))
+	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
+}
+
+// The end of a stream may be noticed long after the proxy has come back.
+func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	versions := map[stream.TypeURL]map[string]string{}
+	for url, of := range r.classOfWeb(t).generation.Types {
+		versions[url] = map[string]string{}
+		for name, res := range of {
+			versions[url][name] = res.Version
+		}
+	}
+	old := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
+	eventually(t, "clusters are on their way", func() bool {
+		p := r.server.Proxies()
+		return len(p) == 1 && len(p[0].Types) > 0 && p[0].Types[0].SentGeneration == 1
+	})
+	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
+		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
+		Accepted: versions,
+	}))
+	eventually(t, "what was not answered is sent again", func() bool { return b.has(ordersCluster) })
+	old.cancel()
+	<-old.err
+	eventually(t, "it is listed once, as connected", func() bool { p := r.server.Proxies(); return len(p) == 1 && p[0].Connected })
+	b.cancel()
+	<-b.err
+	eventually(t, "it is listed once, as gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
+}
+
+// classOfWeb is what the proxy of web shall have.
+func (r *rig) classOfWeb(t *testing.T) *class {
+	t.Helper()
+	cl, _, err := r.server.classes.get(t.Context(), r.mesh.Snapshot(), view.Proxy{
+		ID: "x", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
+		Addresses: []string{"127.0.0.11"}, Labels: map[string]string{"app": "web"}, Interception: view.InterceptNone,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cl
+}
