@@ -233,7 +233,7 @@ func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
 		_, _ = fmt.Fprintf(w, "%s changes nothing at any proxy\n", name)
 		return false
 	}
-	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.1f s\n", name, r.Accepted, r.Touched, r.Seconds)
+	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
 	for _, x := range r.Rejected {
 		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, x.Name, x.Reason)
 	}
