@@ -60,7 +60,10 @@ func (h *Checker) Run(ctx context.Context) error {
 	tick := time.NewTicker(h.c.Probe.Period)
 	defer tick.Stop()
 	j := judge{success: h.c.Probe.SuccessThreshold, failure: h.c.Probe.FailureThreshold}
+	socket := newListener(h.c.Probe.target())
+	defer socket.close()
 	for {
+		listens := socket.there()
 		err := h.ask(ctx)
 		if ctx.Err() != nil {
 			return nil
@@ -76,10 +79,27 @@ func (h *Checker) Run(ctx context.Context) error {
 			tick.Reset(h.c.Probe.Period)
 			continue
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !wait(ctx, tick.C, func() bool { return socket.there() != listens }) {
 			return nil
+		}
+	}
+}
+
+// wait returns true when the next probe is due, or something has changed; false
+// if ctx ends before.
+func wait(ctx context.Context, due <-chan time.Time, changed func() bool) bool {
+	look := time.NewTicker(listenerPeriod)
+	defer look.Stop()
+	for {
+		select {
+		case <-due:
+			return true
+		case <-look.C:
+			if changed() {
+				return true
+			}
+		case <-ctx.Done():
+			return false
 		}
 	}
 }

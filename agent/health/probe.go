@@ -128,6 +128,14 @@ func (p *Probe) complete() error {
 	return nil
 }
 
+// target is where the probe connects.
+func (p *Probe) target() (host string, port int) {
+	if p.TCP != nil {
+		return p.TCP.Host, p.TCP.Port
+	}
+	return p.HTTP.Host, p.HTTP.Port
+}
+
 // ask is nil if the application is well.
 func (p *Probe) ask(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
