@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -187,5 +188,34 @@ func (s *shop) awaitSource(state string) {
 			err = fmt.Errorf("the source is not %s: %s", state, out)
 		}
 		return err
+	})
+}
+
+// awaitObjects waits until so many objects of the files are in force, and the
+// removal of so many is held back.
+func (s *shop) awaitObjects(objects, held int) {
+	s.t.Helper()
+	s.Server.Eventually(15*time.Second, func() error {
+		out, err := unix(s.t.Context(), filepath.Join(s.RunDir("server"), "admin.sock"), "/v1/sources")
+		if err != nil {
+			return err
+		}
+		var status struct {
+			Registry struct {
+				Sources []struct {
+					Name               string
+					Objects, HeldCount int
+				}
+			} `json:"registry"`
+		}
+		if err := json.Unmarshal([]byte(out), &status); err != nil {
+			return err
+		}
+		for _, src := range status.Registry.Sources {
+			if src.Name == "files" && src.Objects == objects && src.HeldCount == held {
+				return nil
+			}
+		}
+		return fmt.Errorf("not %d objects and %d held: %+v", objects, held, status.Registry.Sources)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -73,6 +74,14 @@ func (s *shop) start(serverArgs ...string) {
 	}
 	s.awaitLive()
 	s.awaitTraffic()
+	s.t.Cleanup(func() {
+		// Each drains for a second; all at once, before each is waited for.
+		for _, p := range s.agents {
+			if !p.Ended() {
+				_ = syscall.Kill(p.PID(), syscall.SIGTERM)
+			}
+		}
+	})
 }
 
 // evenly makes both versions of orders endpoints of one service without

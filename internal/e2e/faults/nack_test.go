@@ -206,4 +206,3 @@ func nameOf(x any) string {
 	}
 	return ""
 }
-
