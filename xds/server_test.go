@@ -445,6 +445,8 @@ func TestReports(t *testing.T) {
 		{TypeUrl: bootstrap.HealthType},
 		{TypeUrl: bootstrap.HealthType, ErrorDetail: &rpcstatus.Status{Message: "http probe: 503"}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyAbsent)}},
+		// Without listeners yet it is as good as absent.
+		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyStarting)}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting)}},
 	} {
 		if err := a.stream.Send(req); err != nil {
