@@ -3,10 +3,12 @@ package xds
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -96,6 +98,19 @@ func label(t stream.TypeURL) string {
 		return "sds"
 	default:
 		return "other"
+	}
+}
+
+// versionLabel is the release of an Envoy without its patch. A proxy may claim
+// any number: what is no release of Envoy for years to come is "other".
+func versionLabel(v bootstrap.Version) string {
+	switch {
+	case v == (bootstrap.Version{}):
+		return v.String()
+	case v.Major != 1 || v.Minor > 99:
+		return "other"
+	default:
+		return "1." + strconv.FormatUint(uint64(v.Minor), 10)
 	}
 }
 

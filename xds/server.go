@@ -306,7 +306,7 @@ func (s *Server) enter(c *conn) error {
 		Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust,
 	})
 	s.refused.forget(c.peer.Host, c.nodeID)
-	s.metrics.streams.WithLabelValues(c.version).Inc()
+	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
 	if s.cfg.Health != nil {
 		s.cfg.Health.StreamOpened(c.id, c.claim.account, c.claim.node.Address.String())
 	}
@@ -339,7 +339,7 @@ func (s *Server) leave(c *conn) {
 	if s.cfg.Health != nil {
 		s.cfg.Health.StreamClosed(c.id)
 	}
-	s.metrics.streams.WithLabelValues(c.version).Dec()
+	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()
 	for t := range c.rejecting {
 		s.metrics.rejecting[t].Dec()
 	}
