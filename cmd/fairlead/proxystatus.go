@@ -130,22 +130,21 @@ func writeSources(cmd *cobra.Command, client *admin.Client) (bad bool, err error
 	for _, why := range s.NotReady {
 		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", why)
 	}
-	if s.Files.Reason != "" {
-		_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", s.Files.Source, s.Files.State, ago(s.Files.Since), s.Files.Reason)
-	}
-	errs := 0
-	for _, f := range s.Files.Faults {
-		if f.Severity == "error" {
-			errs++
+	bad = len(s.NotReady) > 0
+	var errs []string
+	for _, src := range s.Files {
+		if src.Reason != "" {
+			bad = true
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", src.Source, src.State, ago(src.Since), src.Reason)
+		}
+		for _, f := range src.Faults {
+			if f.Severity == "error" {
+				errs = append(errs, f.String())
+			}
 		}
 	}
-	if errs > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n", plural(errs, "error"))
-	}
-	for _, f := range s.Files.Faults {
-		if f.Severity == "error" {
-			_, _ = fmt.Fprintf(w, "  %s\n", f)
-		}
+	if len(errs) > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n  %s\n", plural(len(errs), "error"), strings.Join(errs, "\n  "))
 	}
 	held := 0
 	for _, src := range s.Registry.Sources {
@@ -154,7 +153,7 @@ func writeSources(cmd *cobra.Command, client *admin.Client) (bad bool, err error
 			_, _ = fmt.Fprintf(w, "\nthe removal of %s is held back since %s (%s): `fairlead release %s` lets it go\n", h.Key, ago(h.Since), h.Reason, src.Name)
 		}
 	}
-	return len(s.NotReady) > 0 || s.Files.Reason != "" || errs > 0 || held > 0, nil
+	return bad || len(errs) > 0 || held > 0, nil
 }
 
 func newProxyConfig() *cobra.Command {

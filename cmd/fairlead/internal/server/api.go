@@ -53,7 +53,8 @@ type Sources struct {
 	Ready    bool            `json:"ready"`
 	NotReady []string        `json:"not_ready,omitempty"`
 	Registry registry.Status `json:"registry"`
-	Files    *files.Status   `json:"files"`
+	// Files are the directories and the mesh configuration.
+	Files []files.Status `json:"files"`
 }
 
 // Released says that held removals were let go.
@@ -138,7 +139,7 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 
 func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
 	why := s.NotReady()
-	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.files.Status()}, nil
+	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus()}, nil
 }
 
 func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Released, error) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/files"
@@ -54,6 +55,51 @@ func (c Config) check() (Config, error) {
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))
 	}
+	errs = append(errs, c.checkFiles()...)
+	for _, f := range []struct{ flag, value string }{
+		{"--state-dir", c.StateDir}, {"--run-dir", c.RunDir}, {"--xds-address", c.XDSAddress},
+	} {
+		if f.value == "" {
+			errs = append(errs, fmt.Errorf("%s is empty", f.flag))
+		}
+	}
+	addresses := append([]string{c.XDSAddress, c.HTTPAddress}, c.Advertise...)
+	for i, a := range addresses {
+		if a == "" {
+			continue
+		}
+		if err := checkAddress(a); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q: write HOST:PORT: %w", []string{"--xds-address", "--http-address", "--advertise"}[min(i, 2)], a, err))
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"--certificate-ttl", c.CertificateTTL},
+		{"--debounce-after", c.DebounceAfter},
+		{"--debounce-max", c.DebounceMax},
+		{"--source-wait", c.SourceWait},
+		{"--release-empty-after", c.ReleaseEmptyAfter},
+		{"--scan-interval", c.ScanInterval},
+	} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s %s: it cannot be negative", d.flag, d.value))
+		}
+	}
+	if c.DebounceMax > 0 && c.DebounceAfter > c.DebounceMax {
+		errs = append(errs, fmt.Errorf("--debounce-after %s is longer than --debounce-max %s", c.DebounceAfter, c.DebounceMax))
+	}
+	if c.RemovalShare < 0 || c.RemovalShare > 1 {
+		errs = append(errs, fmt.Errorf("--removal-share %g: it is a share, from 0 to 1", c.RemovalShare))
+	}
+	return c, errors.Join(errs...)
+}
+
+// checkFiles checks what is read. A directory that is not there is no mistake:
+// its disk may be away.
+func (c *Config) checkFiles() []error {
+	var errs []error
 	if len(c.Roots) == 0 {
 		errs = append(errs, errors.New("no directory of manifests: name one with --config-dir"))
 	}
@@ -62,22 +108,29 @@ func (c Config) check() (Config, error) {
 			errs = append(errs, fmt.Errorf("--config-dir %q is not a directory: name the directory that the file is in", r.Path))
 		}
 	}
-	for flag, dir := range map[string]string{"--state-dir": c.StateDir, "--run-dir": c.RunDir, "--xds-address": c.XDSAddress} {
-		if dir == "" {
-			errs = append(errs, fmt.Errorf("%s is empty", flag))
-		}
+	if err := files.CheckRoots(c.Roots); err != nil {
+		errs = append(errs, fmt.Errorf("--config-dir: %w", err))
 	}
-	return c, errors.Join(errs...)
+	if fi, err := os.Stat(c.MeshConfigFile); err == nil && fi.IsDir() {
+		errs = append(errs, fmt.Errorf("--mesh-config %q is a directory: name the file", c.MeshConfigFile))
+	}
+	return errs
+}
+
+func checkAddress(address string) error {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("port %q is no number up to 65535", port)
+	}
+	return nil
 }
 
 // advertise is where agents find the server, with the port that was bound.
 func (c *Config) advertise(ctx context.Context, bound net.Addr) ([]string, error) {
 	if len(c.Advertise) > 0 {
-		for _, a := range c.Advertise {
-			if _, _, err := net.SplitHostPort(a); err != nil {
-				return nil, fmt.Errorf("--advertise %q: write HOST:PORT: %w", a, err)
-			}
-		}
 		return c.Advertise, nil
 	}
 	host, port, err := net.SplitHostPort(bound.String())

@@ -47,18 +47,19 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		gauge(c.objects, float64(src.Objects), src.Name)
 		gauge(c.held, float64(src.HeldCount), src.Name)
 	}
-	f := c.s.files.Status()
-	ok := 0.0
-	if f.Reason == "" {
-		ok = 1
-	}
-	gauge(c.available, ok, filesSource)
-	gauge(c.kept, float64(len(f.Kept)), filesSource)
-	count := map[string]int{"error": 0, "warning": 0}
-	for _, x := range f.Faults {
-		count[string(x.Severity)]++
-	}
-	for severity, n := range count {
-		gauge(c.faults, float64(n), filesSource, severity)
+	for _, f := range c.s.fileStatus() {
+		ok := 0.0
+		if f.Reason == "" {
+			ok = 1
+		}
+		gauge(c.available, ok, f.Source)
+		gauge(c.kept, float64(len(f.Kept)), f.Source)
+		count := map[string]int{"error": 0, "warning": 0}
+		for _, x := range f.Faults {
+			count[string(x.Severity)]++
+		}
+		for severity, n := range count {
+			gauge(c.faults, float64(n), f.Source, severity)
+		}
 	}
 }

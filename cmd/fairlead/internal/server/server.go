@@ -2,20 +2,16 @@ package server
 
 import (
 	"context"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -25,27 +21,23 @@ import (
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue"
-	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
-	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 )
-
-// filesSource is the name of the one source of manifests.
-const filesSource = "files"
 
 // Server is a control plane.
 type Server struct {
 	cfg       Config
 	metrics   *prometheus.Registry
-	settings  *mesh.MeshConfig
+	settings  *mesh.MeshConfig // those that count until a source gives some
 	authority *pki.Authority
 	entitled  *attest.Entitlements
 	issuer    *issue.Service
-	files     *files.Source
+	files     []*files.Source // the directories, and before them the mesh configuration
+	pinned    *pinned         // or nil
 	agents    *agents.Source
 	registry  *registry.Registry
 	xds       *xds.Server
@@ -64,7 +56,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, step := range []func(context.Context) error{s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newAdmin} {
+	for _, step := range []func(context.Context) error{s.newFiles, s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newAdmin} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -106,74 +98,16 @@ func (s *Server) newAuthority(context.Context) error {
 	return err
 }
 
-// trustDomain is that of the mesh's settings. Where their file is broken it is
-// the authority's, so that a typing error cannot keep a control plane down.
-func (s *Server) trustDomain() (spiffeid.TrustDomain, error) {
-	s.settings = manifest.DefaultMeshConfig()
-	if path := s.cfg.MeshConfigFile; path != "" {
-		content, err := os.ReadFile(path)
-		var faults []manifest.Fault
-		var settings *mesh.MeshConfig
-		if err == nil {
-			settings, faults = manifest.DecodeMeshConfig(path, content)
-		}
-		if settings == nil {
-			for _, f := range faults {
-				err = errors.Join(err, errors.New(f.String()))
-			}
-			td, ok := s.authorityDomain()
-			if !ok {
-				return td, fmt.Errorf("reading the mesh configuration (--mesh-config): %w", err)
-			}
-			return td, nil // the source of files tells the faults, and serves the last good settings
-		}
-		s.settings = settings
-	}
-	td, err := spiffeid.TrustDomainFromString(s.settings.Spec.GetTrustDomain())
-	if err != nil {
-		return td, fmt.Errorf("trustDomain %q of the mesh configuration: %w", s.settings.Spec.GetTrustDomain(), err)
-	}
-	return td, nil
-}
-
-// authorityDomain is the trust domain of an authority that was made before.
-func (s *Server) authorityDomain() (spiffeid.TrustDomain, bool) {
-	content, err := os.ReadFile(filepath.Join(s.pkiDir(), "bundle.pem"))
-	if err != nil {
-		return spiffeid.TrustDomain{}, false
-	}
-	block, _ := pem.Decode(content)
-	if block == nil {
-		return spiffeid.TrustDomain{}, false
-	}
-	root, err := x509.ParseCertificate(block.Bytes)
-	if err != nil {
-		return spiffeid.TrustDomain{}, false
-	}
-	td, err := profile.CheckRoot(root)
-	return td, err == nil
-}
-
 func (s *Server) newRegistry(context.Context) error {
 	var err error
-	s.files, err = files.New(files.Config{
-		Name: filesSource, Roots: s.cfg.Roots, MeshConfigFile: s.cfg.MeshConfigFile,
-		Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
-	})
-	if err != nil {
-		return err
-	}
 	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger})
 	if err != nil {
 		return err
 	}
-	var bound []string
-	for _, r := range s.cfg.Roots {
-		bound = append(bound, r.Namespaces...)
-	}
+	sources, bound := s.sourceList()
 	s.registry, err = registry.New(registry.Config{
-		Logger: s.cfg.Logger, Sources: []registry.Source{s.files, s.agents}, Fallback: s.settings,
-		Bound: map[string][]string{filesSource: bound}, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
+		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
+		Bound: bound, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare,
 	})
 	return err
@@ -256,13 +190,6 @@ func (s *Server) NotReady() []string {
 		why = append(why, "the authority cannot sign: "+err.Error())
 	}
 	return why
-}
-
-func (s *Server) whyMissing(source string) string {
-	if st := s.files.Status(); source == filesSource && st.Reason != "" {
-		return st.Reason
-	}
-	return "no reason given"
 }
 
 // Run serves until ctx ends.

@@ -1,0 +1,186 @@
+package server
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Names of the sources. Each directory is a source of its own, so that one that
+// is away, or that lost much, stands for itself.
+const (
+	filesSource      = "files"
+	meshConfigSource = "mesh-config"
+	// maxPathName bounds a path in the name of a source: names are metric
+	// labels and names of directories.
+	maxPathName = 60
+)
+
+// rootName is the name of the source of a directory: "files" for the first one.
+func rootName(i int, path string) string {
+	if i == 0 {
+		return filesSource
+	}
+	if len(path) > maxPathName || !utf8.ValidString(path) {
+		sum := sha256.Sum256([]byte(path))
+		tail := path[max(0, len(path)-maxPathName/2):]
+		path = hex.EncodeToString(sum[:6]) + "…" + strings.ToValidUTF8(tail, "")
+	}
+	return filesSource + ":" + path
+}
+
+// newFiles makes the sources that read files, and finds the settings that count
+// until they have been read.
+func (s *Server) newFiles(context.Context) error {
+	for i, r := range s.cfg.Roots {
+		src, err := files.New(files.Config{
+			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.MeshConfigFile,
+			Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+		})
+		if err != nil {
+			return err
+		}
+		s.files = append(s.files, src)
+	}
+	s.settings = manifest.DefaultMeshConfig()
+	if s.cfg.MeshConfigFile == "" {
+		return nil
+	}
+	src, err := files.New(files.Config{
+		Name: meshConfigSource, MeshConfigFile: s.cfg.MeshConfigFile,
+		Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+	})
+	if err != nil {
+		return err
+	}
+	present, lastGood, err := src.ReadMeshConfig()
+	switch {
+	case present != nil:
+		s.settings = present
+	case lastGood != nil:
+		s.cfg.Logger.Error("mesh configuration is broken, its last good version counts", "path", s.cfg.MeshConfigFile, "err", err)
+		s.settings = lastGood
+	default:
+		return fmt.Errorf("reading the mesh configuration (--mesh-config), of which no good version is known: %w", err)
+	}
+	s.files = slices.Insert(s.files, 0, src)
+	s.pinned = &pinned{files: src}
+	return nil
+}
+
+// trustDomain is the authority's where there is one, for its root carries it;
+// else it is that of the settings.
+func (s *Server) trustDomain() (spiffeid.TrustDomain, error) {
+	name := s.settings.Spec.GetTrustDomain()
+	td, err := spiffeid.TrustDomainFromString(name)
+	if err != nil {
+		return td, fmt.Errorf("trustDomain %q of the mesh configuration: %w", name, err)
+	}
+	old, exists := s.authorityDomain()
+	switch {
+	case s.pinned == nil && exists && old != td:
+		return td, fmt.Errorf("the authority in %q is of trust domain %q, and without --mesh-config that of the mesh is %q: "+
+			"name the mesh configuration, or begin a new mesh with another --state-dir", s.pkiDir(), old.Name(), td.Name())
+	case exists:
+		td = old
+	}
+	if s.pinned != nil {
+		s.pinned.domain = td.Name()
+		s.settings = s.pinned.pin(s.settings)
+	}
+	return td, nil
+}
+
+// authorityDomain is the trust domain of an authority that was made before.
+func (s *Server) authorityDomain() (spiffeid.TrustDomain, bool) {
+	content, err := os.ReadFile(filepath.Join(s.pkiDir(), "bundle.pem"))
+	if err != nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	block, _ := pem.Decode(content)
+	if block == nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	root, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return spiffeid.TrustDomain{}, false
+	}
+	td, err := profile.CheckRoot(root)
+	return td, err == nil
+}
+
+// sourceList is what the registry reads, and the namespaces that directories are
+// bound to.
+func (s *Server) sourceList() (list []registry.Source, bound map[string][]string) {
+	bound = map[string][]string{}
+	for _, src := range s.files {
+		if src.Name() == meshConfigSource {
+			list = append(list, s.pinned)
+		} else {
+			list = append(list, src)
+		}
+	}
+	for i, r := range s.cfg.Roots {
+		if len(r.Namespaces) > 0 {
+			bound[rootName(i, r.Path)] = r.Namespaces
+		}
+	}
+	return list, bound
+}
+
+// fileStatus is how the sources of files stand, with what is wrong between them.
+func (s *Server) fileStatus() []files.Status {
+	list := make([]files.Status, 0, len(s.files))
+	for _, src := range s.files {
+		st := *src.Status()
+		st.Faults = slices.Clone(st.Faults)
+		if src.Name() == meshConfigSource {
+			st.Faults = append(st.Faults, s.pinned.faults()...)
+		}
+		list = append(list, st)
+	}
+	for _, c := range s.registry.Status().Conflicts {
+		if c.Dropped == nil {
+			continue
+		}
+		i := slices.IndexFunc(list, func(st files.Status) bool { return st.Source == c.Dropped.Source })
+		if i >= 0 {
+			list[i].Faults = append(list[i].Faults, conflictFault(c))
+		}
+	}
+	return list
+}
+
+// conflictFault tells that two directories have the same object.
+func conflictFault(c mesh.Conflict) manifest.Fault {
+	return manifest.Fault{
+		Origin: c.Dropped, Key: c.Key, Code: files.CodeTwice, Severity: manifest.Error,
+		Message: fmt.Sprintf("defined twice, at %s and at %s: the first, whose --config-dir is named first, is in force; remove one of them", c.Kept, c.Dropped),
+	}
+}
+
+// whyMissing says why a source has not delivered.
+func (s *Server) whyMissing(source string) string {
+	for _, src := range s.files {
+		if st := src.Status(); st.Source == source && st.Reason != "" {
+			return st.Reason
+		}
+	}
+	return "no reason given"
+}
