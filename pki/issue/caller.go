@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -215,11 +214,7 @@ func (s *Service) allow(c call, now time.Time) bool {
 	if len(c.chain) > 0 {
 		return s.known.allow(c.id, now)
 	}
-	host, _, err := net.SplitHostPort(c.addr)
-	if err != nil {
-		host = c.addr
-	}
-	return s.strangers.allow(host, now)
+	return s.strangers.allow(hostOf(c.addr), now)
 }
 
 // bearerOf is the bearer token of a call, or empty.

@@ -236,10 +236,15 @@ func ttl(seconds int64) time.Duration {
 	return time.Duration(min(seconds, int64(profile.MaxTTL/time.Second))) * time.Second
 }
 
-// refuse tells the log why and gives back what the caller is told.
+// refuse tells the log why, once in a while where it repeats itself, and gives
+// back what the caller is told.
 func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
-	s.logger.Warn("certificate refused", "host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
-	s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
+	log := s.logger.With("host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
+	if s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()}) {
+		log.Warn("certificate refused")
+	} else {
+		log.Debug("certificate refused again")
+	}
 	return answer
 }
 

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -390,6 +391,30 @@ func TestRateAndMetrics(t *testing.T) {
 	}
 	if got["citadel_server_root_cert_expiry_timestamp"] != float64(s.authority.Bundle()[0].NotAfter.Unix()) {
 		t.Errorf("metrics %v", got)
+	}
+}
+
+// Whoever goes on asking, faster than is allowed too, fills neither the log nor
+// the list that people look at.
+func TestRepeatedRefusalsAreOne(t *testing.T) {
+	t.Parallel()
+	s := start(t, settings{burst: 3})
+	token, key := s.token(t, host(t, "web-1", "shop/web")), newKey(t)
+	token.Secret[0]++
+	for range 8 {
+		if _, err := s.client(t).Join(t.Context(), token, key); err == nil {
+			t.Fatal("a token that was never made was taken")
+		}
+	}
+	var counts []int
+	for _, r := range s.service.Refusals() {
+		counts = append(counts, r.Count)
+	}
+	if !slices.Equal(counts, []int{3, 5}) {
+		t.Errorf("refusals %v, want 3 for the token and 5 for the rate: %+v", counts, s.service.Refusals())
+	}
+	if n := strings.Count(s.log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings, want 2:\n%s", n, s.log)
 	}
 }
 
