@@ -37,6 +37,25 @@ func TestRestartsWithoutControlPlane(t *testing.T) {
 	s.restartAgent("web")
 	s.awaitTraffic()
 
+	// An agent alone takes its Envoy over, which needs nobody for that either.
+	load := s.client.StartLoad(t, s.url, 50)
+	pid := s.EnvoyPID("inventory")
+	s.agents["inventory"].Kill()
+	load.Wait(t, 20)
+	s.restartAgent("inventory")
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		out, err := unix(t.Context(), filepath.Join(s.RunDir("inventory"), "admin.sock"), "/v1/status")
+		if err == nil && !strings.Contains(out, `"adopted":true`) {
+			err = fmt.Errorf("status %s", out)
+		}
+		return err
+	})
+	load.Wait(t, 20)
+	unharmed(t, load)
+	if now := s.EnvoyPID("inventory"); now != pid {
+		t.Errorf("the Envoy of inventory was replaced: %d, then %d", pid, now)
+	}
+
 	for _, h := range s.names() {
 		s.killHost(h)
 		// What is under /run does not outlive a reboot.
@@ -50,7 +69,7 @@ func TestRestartsWithoutControlPlane(t *testing.T) {
 	began := time.Now()
 	s.awaitTraffic()
 	t.Logf("traffic %s after the agents were started", time.Since(began))
-	load := s.client.StartLoad(t, s.url, 50)
+	load = s.client.StartLoad(t, s.url, 50)
 	load.Wait(t, 50)
 
 	// The control plane comes back to hosts that are up to date.

@@ -110,3 +110,25 @@ func TestApplicationKilled(t *testing.T) {
 		return err
 	})
 }
+
+// TestHostsRestartInTurn shows that a planned restart of one host after the other
+// costs no request: peers hear of it before the Envoy drains, and of its return
+// once it can serve.
+func TestHostsRestartInTurn(t *testing.T) {
+	s := newShop(t)
+	s.evenly()
+	s.start()
+	load := s.client.StartLoad(t, s.url, 200)
+	load.Wait(t, 100)
+	for _, h := range []string{"orders-v1", "orders-v2"} {
+		s.agents[h].Stop()
+		s.awaitNoEnvoy(h)
+		load.Wait(t, 50)
+		s.restartAgent(h)
+		s.awaitLive()
+		s.awaitAnswerOf(h)
+	}
+	load.Wait(t, 100)
+	unharmed(t, load)
+	s.noRejections()
+}
