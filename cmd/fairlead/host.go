@@ -68,7 +68,7 @@ func newRelease() *cobra.Command {
 		Use:   "release SOURCE",
 		Short: "Let go of removals that are held back",
 		Long: `A source that loses many objects at once is more often broken than right, so the server holds
-such removals back. This lets them go. "fairlead proxy-status" and /readyz name the source.`,
+such removals back. This lets them go. "fairlead proxy-status" names the source.`,
 		Example: "  fairlead release files",
 		Args:    cobra.ExactArgs(1),
 	}

@@ -22,9 +22,9 @@ func istioVariables() map[string]struct{ flag, reason string } {
 		"PILOT_XDS_CACHE_SIZE":                  {reason: "what a view uses is kept, and nothing else: delete it"},
 		"PILOT_SEND_UNHEALTHY_ENDPOINTS":        {reason: "unhealthy endpoints are sent as unhealthy: delete it"},
 		"PILOT_ENABLE_XDS_IDENTITY_CHECK":       {reason: "the identity check cannot be turned off: delete it"},
-		"XDS_AUTH":                              {reason: "authentication cannot be turned off: delete it, or see --xds-plaintext-address"},
+		"XDS_AUTH":                              {reason: "authentication cannot be turned off: delete it"},
 		"PILOT_ENABLE_ALPHA_GATEWAY_API":        {reason: "there is no Gateway API here"},
-		"PILOT_ENABLE_VIRTUAL_SERVICE_DELEGATE": {reason: "delegates are not in force in this release"},
+		"PILOT_ENABLE_VIRTUAL_SERVICE_DELEGATE": {reason: "delegates are always in force here: delete it"},
 	}
 }
 

@@ -22,7 +22,7 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 	flags := cmd.Flags()
 	fromEnv := map[string]bool{}
 	var errs []error
-	for _, kv := range environ {
+	for _, kv := range oursFirst(environ) {
 		key, value, _ := strings.Cut(kv, "=")
 		name, ours := strings.CutPrefix(key, envPrefix)
 		if !ours {
@@ -51,6 +51,19 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 		errs = append(errs, applySettingsFile(cmd, path, fromEnv))
 	}
 	return errors.Join(errs...)
+}
+
+// oursFirst puts FAIRLEAD_FLAG_… before istiod's variables, over which they win.
+func oursFirst(environ []string) []string {
+	var ours, others []string
+	for _, kv := range environ {
+		if strings.HasPrefix(kv, envPrefix) {
+			ours = append(ours, kv)
+		} else {
+			others = append(others, kv)
+		}
+	}
+	return slices.Concat(ours, others)
 }
 
 func applySettingsFile(cmd *cobra.Command, path string, fromEnv map[string]bool) error {

@@ -84,3 +84,21 @@ func TestSettings(t *testing.T) {
 		})
 	}
 }
+
+// TestSettingsOfBoth gives a setting by our variable and by istiod's: ours
+// counts, in whatever order they come.
+func TestSettingsOfBoth(t *testing.T) {
+	t.Parallel()
+	for _, env := range [][]string{
+		{"PILOT_DEBOUNCE_AFTER=1s", "FAIRLEAD_FLAG_DEBOUNCE_AFTER=2s"},
+		{"FAIRLEAD_FLAG_DEBOUNCE_AFTER=2s", "PILOT_DEBOUNCE_AFTER=1s"},
+	} {
+		cmd := command(t, "server")
+		if err := applySettings(cmd, env); err != nil {
+			t.Fatal(err)
+		}
+		if got := cmd.Flag("debounce-after").Value.String(); got != "2s" {
+			t.Errorf("%v: got %s", env, got)
+		}
+	}
+}
