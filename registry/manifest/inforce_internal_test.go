@@ -1,0 +1,145 @@
+package manifest
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const (
+	inForcePage  = "../../docs/configuration.md"
+	inForceBegin = "<!-- made by: go test ./registry/manifest -run InForcePage -update -->\n"
+	inForceEnd   = "<!-- end -->\n"
+)
+
+// TestInForcePage holds the user's page against the table that decides.
+func TestInForcePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(inForcePage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, rest, ok := strings.Cut(string(page), inForceBegin)
+	_, tail, ended := strings.Cut(rest, inForceEnd)
+	if !ok || !ended {
+		t.Fatalf("%s has no part between %q and %q", inForcePage, inForceBegin, inForceEnd)
+	}
+	want := []byte(head + inForceBegin + inForceTable(t) + inForceEnd + tail)
+	if bytes.Equal(page, want) {
+		return
+	}
+	if f := flag.Lookup("update"); f == nil || f.Value.String() != "true" {
+		t.Fatalf("%s does not say what is in force: go test ./registry/manifest -run InForcePage -update", inForcePage)
+	}
+	if err := os.WriteFile(inForcePage, want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func inForceTable(t *testing.T) string {
+	t.Helper()
+	specs := map[mesh.Kind]proto.Message{
+		mesh.KindDestinationRule:    &networking.DestinationRule{},
+		mesh.KindMeshConfig:         &meshconfig.MeshConfig{},
+		mesh.KindPeerAuthentication: &security.PeerAuthentication{},
+		mesh.KindServiceEntry:       &networking.ServiceEntry{},
+		mesh.KindSidecar:            &networking.Sidecar{},
+		mesh.KindVirtualService:     &networking.VirtualService{},
+		mesh.KindWorkloadEntry:      &networking.WorkloadEntry{},
+		mesh.KindWorkloadGroup:      &networking.WorkloadGroup{},
+	}
+	var b strings.Builder
+	for _, kind := range slices.Sorted(maps.Keys(inForce)) {
+		m, ok := specs[kind]
+		if !ok {
+			t.Fatalf("%s is in force and this test does not know its message", kind)
+		}
+		rules, same := foldSubsets(inForce[kind])
+		var in, out []string
+		for _, rule := range rules {
+			path, values, limited := strings.Cut(strings.TrimPrefix(rule, "!"), "=")
+			values = strings.ReplaceAll(values, ",", "`, `")
+			switch {
+			case strings.HasPrefix(rule, "!") && limited:
+				out = append(out, fmt.Sprintf("`%s`: `%s`", path, values))
+			case strings.HasPrefix(rule, "!"):
+			case limited:
+				in = append(in, fmt.Sprintf("`%s` (only `%s`)", path, values))
+			default:
+				in = append(in, "`"+path+"`")
+			}
+		}
+		if same {
+			in = append(in, "`subsets.trafficPolicy` as `trafficPolicy`")
+		}
+		c := &forceCheck{rules: rules}
+		out = append(out, c.missing(m.ProtoReflect().Descriptor(), "", same)...)
+		slices.Sort(in)
+		slices.Sort(out)
+		if len(out) == 0 {
+			out = []string{"–"}
+		}
+		fmt.Fprintf(&b, "**%s**\n\n- in force: %s\n- not in force: %s\n\n", kind, strings.Join(in, ", "), strings.Join(out, ", "))
+	}
+	return b.String()
+}
+
+// foldSubsets leaves out what is said of a subset's traffic policy where it is
+// the same as of the rule's own.
+func foldSubsets(rules []string) (folded []string, same bool) {
+	const prefix = "subsets."
+	var own, subset []string
+	for _, rule := range rules {
+		bang := rule[:len(rule)-len(strings.TrimPrefix(rule, "!"))]
+		path := strings.TrimPrefix(rule, "!")
+		switch {
+		case strings.HasPrefix(path, prefix+"trafficPolicy."):
+			subset = append(subset, bang+strings.TrimPrefix(path, prefix))
+			continue
+		case strings.HasPrefix(path, "trafficPolicy."):
+			own = append(own, rule)
+		}
+		folded = append(folded, rule)
+	}
+	slices.Sort(own)
+	slices.Sort(subset)
+	if len(subset) == 0 || !slices.Equal(own, subset) {
+		return rules, false
+	}
+	return folded, true
+}
+
+// missing are the fields of a message that are not in force.
+func (c *forceCheck) missing(d protoreflect.MessageDescriptor, pattern string, foldedSubsets bool) []string {
+	var out []string
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		path := join(pattern, fd.JSONName())
+		if foldedSubsets && path == "subsets.trafficPolicy" {
+			continue
+		}
+		switch c.lookUp(path) {
+		case ruleNone:
+			out = append(out, "`"+path+"`")
+		case ruleSome:
+			if fd.Message() != nil {
+				out = append(out, c.missing(fd.Message(), path, foldedSubsets)...)
+			}
+		case ruleAll:
+		}
+	}
+	return out
+}
