@@ -33,6 +33,11 @@ func NewClient(tb testing.TB, host string) *Client {
 	return &Client{http: &http.Client{Transport: tr, Timeout: 10 * time.Second}, Host: host}
 }
 
+// Fresh is the same client with a new connection for each request, as curl has.
+func (c *Client) Fresh() *Client {
+	return &Client{http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: c.http.Timeout}, Host: c.Host}
+}
+
 // Get asks once. Any status but 200 is an error.
 func (c *Client) Get(ctx context.Context, url string) (*Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)

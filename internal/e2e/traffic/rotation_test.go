@@ -1,0 +1,145 @@
+package traffic
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/fairlead/fairlead/internal/meshtest"
+)
+
+// rotationTime is how long certificates of 20 s are watched: each is renewed at
+// about half of its life, so that there are at least three generations.
+const rotationTime = 46 * time.Second
+
+// TestRotation renews certificates of 20 s under load: HTTP over connections
+// that stay and over one for each request, gRPC over one connection, and one TCP
+// connection that outlives every certificate. Nothing may fail.
+func TestRotation(t *testing.T) {
+	t.Parallel()
+	p := newPair(t)
+	p.StartServer("--certificate-ttl", "20s")
+	client, echo := p.startHosts()
+	p.Write("policy.yaml", policy("shop", "default", "{mtls: {mode: STRICT}}"))
+	p.Server.Eventually(15*time.Second, func() error {
+		if _, err := askTCP(t.Context(), p.at(12, 9000), nil); err == nil {
+			return errors.New("STRICT is not in force yet")
+		}
+		return nil
+	})
+	keep := meshtest.NewClient(t, echoHost)
+	loads := map[string]*meshtest.Load{
+		"kept connections": keep.StartLoad(t, "http://"+p.at(11, 9080)+"/", 40),
+		"new connections":  keep.Fresh().StartLoad(t, "http://"+p.at(11, 9081)+"/", 40),
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), rotationTime)
+	defer cancel()
+	done := make(chan error, 2)
+	go func() { done <- steadyGRPC(ctx, p.at(11, 9090)) }()
+	go func() { done <- steadyTCP(ctx, p.at(11, 9000)) }()
+
+	serials := map[string]int{}
+	tick := time.NewTicker(500 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-tick.C:
+			cert := presented(t, p.at(12, 9080))
+			serials[cert.SerialNumber.Text(16)]++
+			if left := time.Until(cert.NotAfter); left <= 0 || left > 20*time.Second {
+				t.Errorf("the certificate ends in %s", left)
+			}
+		case <-ctx.Done():
+		}
+	}
+	if len(serials) < 4 {
+		t.Errorf("echo has shown only %d certificates in %s: %v", len(serials), rotationTime, serials)
+	}
+	for name, l := range loads {
+		r := l.Stop()
+		t.Logf("%s: %d answered, %d certificates", name, r.Good, len(serials))
+		if r.Failed != 0 || r.Good < 1000 {
+			t.Errorf("%s: %+v", name, r)
+		}
+	}
+	for range 2 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	const renewed = "workload identity renewed"
+	for _, agent := range []*meshtest.Process{client, echo} {
+		if n := strings.Count(agent.Log(), renewed); n < 4 {
+			t.Errorf("the agent of %s has renewed only %d times", agent.Name, n)
+		}
+	}
+}
+
+// presented is the certificate that an Envoy shows; the handshake goes no
+// further.
+func presented(t *testing.T, address string) *x509.Certificate {
+	t.Helper()
+	var cert *x509.Certificate
+	errSeen := errors.New("seen")
+	conf := tlsAs(nil)
+	check := conf.VerifyConnection
+	conf.VerifyConnection = func(s tls.ConnectionState) error {
+		cert = s.PeerCertificates[0]
+		return errors.Join(check(s), errSeen)
+	}
+	if _, err := dial(t.Context(), address, conf); cert == nil || !errors.Is(err, errSeen) {
+		t.Fatalf("seeing the certificate of %s: %v", address, err)
+	}
+	return cert
+}
+
+// steadyGRPC asks 20 times a second over one connection, until ctx ends.
+func steadyGRPC(ctx context.Context, address string) error {
+	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority(echoHost))
+	if err != nil {
+		return err
+	}
+	err = steadily(ctx, 50*time.Millisecond, func(int) error {
+		caller, err := invoke(context.WithoutCancel(ctx), conn)
+		if err == nil && caller != clientID {
+			err = errors.New("grpc: the caller is " + strconv.Quote(caller))
+		}
+		return err
+	})
+	return errors.Join(err, conn.Close())
+}
+
+// steadyTCP says a line 10 times a second on one connection, until ctx ends.
+func steadyTCP(ctx context.Context, address string) error {
+	c, err := dial(ctx, address, nil)
+	if err != nil {
+		return err
+	}
+	r := bufio.NewReader(c)
+	err = steadily(ctx, 100*time.Millisecond, func(i int) error { return say(c, r, strconv.Itoa(i)) })
+	return errors.Join(err, c.Close())
+}
+
+func steadily(ctx context.Context, period time.Duration, do func(int) error) error {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	for i := 0; ; i++ {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if err := do(i); err != nil {
+			return err
+		}
+	}
+}
