@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -79,6 +80,7 @@ func apply(cmd *cobra.Command, f applyFlags, args []string) error {
 		return err
 	}
 	var changed []string
+	begin := time.Now()
 	for _, target := range targets {
 		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, contents[target]) {
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was\n", target); err != nil {
@@ -94,7 +96,7 @@ func apply(cmd *cobra.Command, f applyFlags, args []string) error {
 			return err
 		}
 	}
-	return outcome(cmd, f, changed)
+	return outcome(cmd, f, changed, begin)
 }
 
 // readNew reads the files, by the path that each will have.
@@ -178,8 +180,9 @@ func (f finding) identity() string {
 	return strings.Join([]string{f.File, f.Code, f.Kind, f.Namespace, f.Name, f.Field, f.Message}, "\x00")
 }
 
-// outcome tells what became of the change at the proxies, where a server runs.
-func outcome(cmd *cobra.Command, f applyFlags, targets []string) error {
+// outcome tells what became of the change at the proxies, where a server runs;
+// begin is from before the writing.
+func outcome(cmd *cobra.Command, f applyFlags, targets []string, begin time.Time) error {
 	socket := filepath.Join(f.runDir, "admin.sock")
 	if _, err := os.Stat(socket); err != nil || f.wait == 0 {
 		return nil // no server here: there is nobody to ask
@@ -193,7 +196,7 @@ func outcome(cmd *cobra.Command, f applyFlags, targets []string) error {
 		if err != nil {
 			return err
 		}
-		r, err := awaitRollout(ctx, client, abs)
+		r, err := awaitRollout(ctx, client, abs, begin)
 		if err != nil {
 			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: the server has not told what became of it within %s\n", filepath.Base(target), f.wait)
 			continue
@@ -206,13 +209,14 @@ func outcome(cmd *cobra.Command, f applyFlags, targets []string) error {
 	return nil
 }
 
-func awaitRollout(ctx context.Context, client *admin.Client, path string) (server.Rollout, error) {
+// awaitRollout waits for what became of a file that was written after begin.
+func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
+	at := (&url.URL{Path: "/v1/rollout" + path}).EscapedPath()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	begin := time.Now()
 	for {
 		var r server.Rollout
-		err := client.Do(ctx, http.MethodGet, "/v1/rollout"+path, nil, &r)
+		err := client.Do(ctx, http.MethodGet, at, nil, &r)
 		// A rollout of this file that is older than the writing is not ours.
 		if err == nil && r.Done && time.Since(begin).Seconds() < r.Age {
 			err = errors.New("an earlier change")
