@@ -1,0 +1,151 @@
+package docs
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = ".."
+
+// TestCodes holds the table of codes against the codes in the sources.
+func TestCodes(t *testing.T) {
+	t.Parallel()
+	declared := regexp.MustCompile(`"(FL[0-9]{4})"`)
+	inSources := map[string]bool{}
+	for _, path := range files(t, ".go") {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, m := range declared.FindAllStringSubmatch(read(t, path), -1) {
+			inSources[m[1]] = true
+		}
+	}
+	if len(inSources) < 30 {
+		t.Fatalf("found %d codes in the sources: this test looks for them in the wrong place", len(inSources))
+	}
+	row := regexp.MustCompile("(?m)^\\| `(FL[0-9]{4})` \\| .+ \\| .+ \\|$")
+	onPage := map[string]bool{}
+	for _, m := range row.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", "troubleshooting.md")), -1) {
+		if onPage[m[1]] {
+			t.Errorf("docs/troubleshooting.md explains %s twice", m[1])
+		}
+		onPage[m[1]] = true
+	}
+	for _, code := range slices.Sorted(maps.Keys(inSources)) {
+		if !onPage[code] {
+			t.Errorf("docs/troubleshooting.md has no row for %s", code)
+		}
+	}
+	for _, code := range slices.Sorted(maps.Keys(onPage)) {
+		if !inSources[code] {
+			t.Errorf("docs/troubleshooting.md explains %s, which nothing reports", code)
+		}
+	}
+}
+
+// TestMetrics holds the names of metrics on the page against the sources.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	var sources strings.Builder
+	for _, path := range files(t, ".go") {
+		if !strings.HasSuffix(path, "_test.go") {
+			sources.WriteString(read(t, path))
+		}
+	}
+	// A name is written whole, or behind a prefix that many share.
+	written := func(name string) bool {
+		if strings.Contains(sources.String(), `"`+name+`"`) {
+			return true
+		}
+		for _, prefix := range []string{"fairlead_", "citadel_server_"} {
+			if rest, ok := strings.CutPrefix(name, prefix); ok && strings.Contains(sources.String(), `("`+rest+`"`) {
+				return true
+			}
+		}
+		return false
+	}
+	row := regexp.MustCompile("(?m)^\\| `((?:pilot|citadel|fairlead|istio)_[a-z_]+)`")
+	names := row.FindAllStringSubmatch(read(t, filepath.Join(root, "docs", "operations.md")), -1)
+	if len(names) == 0 {
+		t.Fatal("docs/operations.md has no table of metrics")
+	}
+	for _, m := range names {
+		if !written(m[1]) {
+			t.Errorf("docs/operations.md tells of the metric %s, which is nowhere", m[1])
+		}
+	}
+}
+
+// TestLinks follows every link to a file of the project.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, path := range files(t, ".md") {
+		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
+			target, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", path, m[1])
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchors(read(t, file)), anchor) {
+				t.Errorf("%s: %s has no heading for #%s", path, file, anchor)
+			}
+		}
+	}
+}
+
+// anchors are the names that a page's headings are linked by.
+func anchors(page string) []string {
+	var out []string
+	drop := regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+	for line := range strings.Lines(page) {
+		if title, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
+			name := drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			out = append(out, strings.ReplaceAll(name, " ", "-"))
+		}
+	}
+	return out
+}
+
+// files are the project's files with a suffix, without what is installed or made.
+func files(t *testing.T, suffix string) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "bin" || d.Name() == "testdata"):
+			return fs.SkipDir
+		case !d.IsDir() && strings.HasSuffix(path, suffix):
+			out = append(out, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
