@@ -1,6 +1,9 @@
 package analysis
 
 import (
+	"maps"
+	"slices"
+
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	"istio.io/api/networking/v1beta1"
@@ -85,9 +88,10 @@ func (w *world) scope(o *manifest.Object) string {
 // nearLabels suggests the value that some workload has for one of the labels when
 // it differs by a slip.
 func (w *world) nearLabels(namespace string, labels map[string]string) string {
+	keys := slices.Sorted(maps.Keys(labels)) // the same words each time
 	for _, x := range w.workloads[namespace] {
-		for k, v := range labels {
-			if have := x.labels[k]; slip(v, have) {
+		for _, k := range keys {
+			if have := x.labels[k]; slip(labels[k], have) {
 				return " (did you mean \"" + k + "=" + have + "\"?)"
 			}
 		}
