@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -165,6 +166,9 @@ func (r *rawJSON) UnmarshalJSON(b []byte) error {
 
 func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) ([]ConfigEntry, error) {
 	want := r.URL.Query().Get("type")
+	if _, ok := typeNames()[want]; !ok && want != "" && want != "all" {
+		return nil, fmt.Errorf("there is no type %q: choose %s or all", want, strings.Join(TypeNames(), ", "))
+	}
 	sent, err := s.xds.Sent(ctx, r.PathValue("proxy"))
 	if err != nil {
 		return nil, err
