@@ -113,8 +113,11 @@ func askHTTP(ctx context.Context, address string, conf *tls.Config) (string, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(res.Body)
-	if err != nil || res.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("status %d: %q, %w", res.StatusCode, body, err)
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("status %d: %q", res.StatusCode, body)
 	}
 	_, after, ok := strings.Cut(string(body), `"name":"http","caller":"`)
 	caller, _, end := strings.Cut(after, `"`)
