@@ -94,9 +94,9 @@ func (l *loop) accept(s *source, next *mesh.Fragment, held holds, now time.Time)
 	if mesh.SameObjects(s.current, next) {
 		return
 	}
-	reach := mesh.CompareFragments(s.current, next)
+	c := change{reach: mesh.CompareFragments(s.current, next), file: mesh.ChangedFile(s.current, next)}
 	s.current, s.changed, s.objects = next, now, next.Count("")
-	l.pace.note(reach, now)
+	l.pace.note(c, now)
 }
 
 // release lets go of what is held of a source.

@@ -13,7 +13,19 @@ const (
 	// endpointsMax is the longest that a burst of endpoint changes waits to be
 	// over.
 	endpointsMax = 2 * time.Second
+	// apart is the time from the first change that a publication of configuration
+	// had until the next one may go out. So what is written within a second, with
+	// whatever pauses, makes two at most. A person who edits one file again and
+	// again does not wait.
+	apart = time.Second
 )
+
+// change is what a reading changes.
+type change struct {
+	reach mesh.Reach
+	// file is what all of it comes from; empty where that is not one file.
+	file string
+}
 
 // pace decides when to publish. It is a value without a clock.
 type pace struct {
@@ -24,14 +36,19 @@ type pace struct {
 	// config and endpoints are when the oldest unpublished change of that reach
 	// came; zero means there is none.
 	config, endpoints time.Time
+	// before is when the oldest change came of the configuration published last.
+	before time.Time
+	// file is what all unpublished configuration comes from, beforeFile what the
+	// one published last did; empty where that is not one file.
+	file, beforeFile string
 	// prompt is when health, or a single change of endpoints, is due.
 	prompt time.Time
 }
 
 // note takes a change into account.
-func (p *pace) note(reach mesh.Reach, now time.Time) {
+func (p *pace) note(c change, now time.Time) {
 	burst := !p.busy.IsZero() && now.Sub(p.busy) < p.quiet
-	switch reach {
+	switch c.reach {
 	case mesh.ReachHealth:
 		p.hurry(now)
 	case mesh.ReachEndpoints:
@@ -45,8 +62,11 @@ func (p *pace) note(reach mesh.Reach, now time.Time) {
 	case mesh.ReachNone, mesh.ReachConfig:
 		// What reaches no proxy still has new origins, for people.
 		p.busy = now
-		if p.config.IsZero() {
-			p.config = now
+		switch {
+		case p.config.IsZero():
+			p.config, p.file = now, c.file
+		case p.file != c.file:
+			p.file = ""
 		}
 	}
 }
@@ -61,7 +81,11 @@ func (p *pace) hurry(now time.Time) {
 // zero means that nothing waits.
 func (p *pace) due() (at time.Time, config bool) {
 	if !p.config.IsZero() {
-		at, config = sooner(p.busy.Add(p.quiet), p.config.Add(p.longest)), true
+		at = p.busy.Add(p.quiet)
+		if p.file == "" || p.file != p.beforeFile {
+			at = later(at, p.before.Add(apart))
+		}
+		at, config = sooner(at, p.config.Add(p.longest)), true
 	}
 	if !p.endpoints.IsZero() {
 		end := p.endpoints.Add(min(endpointsMax, p.longest))
@@ -82,8 +106,15 @@ func (p *pace) due() (at time.Time, config bool) {
 func (p *pace) published(config bool) {
 	p.prompt, p.endpoints = time.Time{}, time.Time{}
 	if config {
-		p.config = time.Time{}
+		p.before, p.beforeFile, p.config = p.config, p.file, time.Time{}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func sooner(a, b time.Time) time.Time {

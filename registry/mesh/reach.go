@@ -111,6 +111,49 @@ func reachOfMeshConfig(prev, next *MeshConfig) Reach {
 	}
 }
 
+// ChangedFile returns the path that everything comes from in which two fragments
+// of a source differ; or nothing where that is not one. Both must be sorted.
+func ChangedFile(prev, next *Fragment) string {
+	if prev == nil || next == nil || prev.MeshConfig != next.MeshConfig {
+		return ""
+	}
+	path := ""
+	one := sameFile(&path, prev.Services, next.Services, compareServiceKeys) &&
+		sameFile(&path, prev.Workloads, next.Workloads, compareKeys) &&
+		sameFile(&path, prev.WorkloadGroups, next.WorkloadGroups, compareKeys) &&
+		sameFile(&path, prev.VirtualServices, next.VirtualServices, compareKeys) &&
+		sameFile(&path, prev.DestinationRules, next.DestinationRules, compareKeys) &&
+		sameFile(&path, prev.Sidecars, next.Sidecars, compareKeys) &&
+		sameFile(&path, prev.PeerAuthentications, next.PeerAuthentications, compareKeys) &&
+		sameFile(&path, prev.Unenforced, next.Unenforced, compareKeys)
+	if !one {
+		return ""
+	}
+	return path
+}
+
+// sameFile reports whether all that differs comes from the file at path; an
+// empty path is set by the first.
+func sameFile[T object](path *string, prev, next []T, order func(a, b T) int) bool {
+	var zero T
+	for _, d := range diff(prev, next, order) {
+		for _, x := range []T{d.old, d.new} {
+			if x == zero {
+				continue
+			}
+			switch o := x.meta().Origin; {
+			case o == nil:
+				return false
+			case *path == "":
+				*path = o.Path
+			case *path != o.Path:
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // sameHash reports whether two objects are known to have equal content.
 func sameHash(a, b *Meta) bool { return !a.Hash.IsZero() && a.Hash == b.Hash }
 
