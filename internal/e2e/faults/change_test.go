@@ -147,36 +147,61 @@ func TestManyFilesAreOnePush(t *testing.T) {
 	s := newShop(t)
 	s.Edit("web.yaml", `["./orders.shop.internal"]`, `["./*"]`)
 	s.start()
-	before := s.metrics()
-	const files = 50
-	tick := time.NewTicker(time.Second / files)
+	for round := range 5 {
+		before := s.metrics()
+		began := time.Now()
+		names := s.writeMany(round)
+		took := time.Since(began)
+		for _, name := range names {
+			s.awaitCluster("web", "outbound|9080||"+name, true)
+		}
+		if took > time.Second {
+			t.Logf("this machine is busy: fifty files took %s", took)
+			continue
+		}
+		after := s.metrics()
+		for _, typ := range []string{"cds", "rds"} {
+			name := `pilot_xds_pushes{type="` + typ + `"}`
+			n := after[name] - before[name]
+			t.Logf("%d pushes of %s", n, typ)
+			if n < 1 || n > 2 {
+				t.Errorf("fifty files made %d pushes of %s to the one proxy that sees them", n, typ)
+			}
+		}
+		s.noRejections()
+		return
+	}
+	t.Error("this machine is too busy to write fifty files within a second")
+}
+
+// writeMany writes fifty services, a file each, within a second and with pauses.
+// It gives their names.
+func (s *shop) writeMany(round int) []string {
+	s.t.Helper()
+	const bursts, files = 5, 50
+	tick := time.NewTicker(800 * time.Millisecond / bursts)
 	defer tick.Stop()
+	var names []string
 	for n := range files {
-		s.Write(fmt.Sprintf("many-%d.yaml", n), fmt.Sprintf(`apiVersion: networking.istio.io/v1
+		if n > 0 && n%(files/bursts) == 0 {
+			<-tick.C
+		}
+		name := fmt.Sprintf("many-%d-%d", round, n)
+		s.Write(name+".yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
-metadata: {name: many-%d, namespace: shop}
+metadata: {name: %s, namespace: shop}
 spec:
-  hosts: [many-%d.shop.internal]
+  hosts: [%s.shop.internal]
   location: MESH_INTERNAL
   resolution: STATIC
   ports:
   - {number: 9080, name: http, protocol: HTTP}
   endpoints:
   - address: 127.0.0.12
-`, n, n))
-		<-tick.C
+`, name, name))
+		names = append(names, name+".shop.internal")
 	}
-	for n := range files {
-		s.awaitCluster("web", fmt.Sprintf("outbound|9080||many-%d.shop.internal", n), true)
-	}
-	after := s.metrics()
-	for _, typ := range []string{"cds", "rds"} {
-		name := `pilot_xds_pushes{type="` + typ + `"}`
-		if n := after[name] - before[name]; n < 1 || n > 2 {
-			t.Errorf("fifty files made %d pushes of %s to the one proxy that sees them", n, typ)
-		}
-	}
-	s.noRejections()
+	return names
 }
 
 // TestMassLoss empties the directory: nothing is believed until a person says
@@ -189,10 +214,9 @@ func TestMassLoss(t *testing.T) {
 	elsewhere := filepath.Join(s.Dir, "elsewhere")
 	check(t, os.Mkdir(elsewhere, 0o750))
 	move := func(from, to string) {
-		entries, err := os.ReadDir(from)
-		check(t, err)
-		for _, e := range entries {
-			check(t, os.Rename(filepath.Join(from, e.Name()), filepath.Join(to, e.Name())))
+		// The largest first: a look between two of them shall not see a small loss.
+		for _, name := range []string{"orders.yaml", "inventory.yaml", "web.yaml"} {
+			check(t, os.Rename(filepath.Join(from, name), filepath.Join(to, name)))
 		}
 	}
 	before := s.metrics()
