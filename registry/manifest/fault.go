@@ -51,7 +51,7 @@ const (
 	// CodeWebhook: a rule of Istio's webhook is broken.
 	CodeWebhook Code = "FL0120"
 	// CodeNotInForce: the object is valid, but this build does not implement a
-	// part of it, so it is kept out whole.
+	// part of it, or must not hand it to an Envoy, so it is kept out whole.
 	CodeNotInForce Code = "FL0130"
 )
 

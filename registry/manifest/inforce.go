@@ -194,7 +194,8 @@ func InForce() map[mesh.Kind][]string {
 	return out
 }
 
-// notInForce finds what a valid object uses and this build does not implement.
+// notInForce finds what a valid object uses and this build does not implement,
+// or must not hand to an Envoy.
 func notInForce(o *Object) []Fault {
 	r := reporter{source: o.source, path: o.Meta.Origin.Path, key: o.Meta.Key}
 	rules, ok := inForce[o.Meta.Kind]
@@ -207,6 +208,7 @@ func notInForce(o *Object) []Fault {
 	}
 	c := forceCheck{rules: rules, report: report}
 	c.message(o.Spec.ProtoReflect(), "", "spec")
+	unfit(o, &r)
 	return r.finish()
 }
 

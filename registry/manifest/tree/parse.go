@@ -360,13 +360,14 @@ func (b *builder) merge(value *yaml.Node, into *fieldSet) {
 	}
 }
 
-// Join appends a field's name to a path.
+// Join appends a field's name to a path. What could be taken for another part
+// of the path, or for another line of a report, is quoted.
 func Join(path, name string) string {
 	switch {
+	case strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }), path != "" && strings.ContainsAny(name, ".[]"):
+		return fmt.Sprintf("%s[%q]", path, name)
 	case path == "":
 		return name
-	case strings.ContainsAny(name, ".[]"):
-		return fmt.Sprintf("%s[%q]", path, name)
 	default:
 		return path + "." + name
 	}

@@ -1,0 +1,189 @@
+package manifest
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+)
+
+// Values that Istio's webhook lets pass and that must not reach an Envoy: those
+// that every Envoy refuses, because its refusal would hold up all else in the
+// same resource, and unix sockets by which whoever can write a manifest would
+// get at a host's keys or files.
+
+const (
+	unixScheme = "unix://"
+	// maxSNI and maxRing are bounds in Envoy's API.
+	maxSNI  = 255
+	maxRing = 8 << 20
+)
+
+// ownSockets are the names of the sockets of agents, servers and their Envoys.
+// What connects to them through an Envoy is taken for that Envoy: it would be
+// given the workload's key.
+//
+//nolint:gochecknoglobals // a read-only table
+var ownSockets = []string{"sds.sock", "xds.sock", "admin.sock", "envoy-admin.sock"}
+
+// ownDirs are the directories that are ours by default.
+//
+//nolint:gochecknoglobals // a read-only table
+var ownDirs = []string{"/run/fairlead/", "/var/run/fairlead/", "/var/lib/fairlead/"}
+
+// unfit reports the values of a valid object that must not reach an Envoy.
+func unfit(o *Object, r *reporter) {
+	u := unfitCheck{report: func(path, why string) {
+		r.add(CodeNotInForce, o.root.Nearest(path), path, "not in force: "+why+"; the object is kept out whole")
+	}}
+	switch spec := o.Spec.(type) {
+	case *networking.VirtualService:
+		u.strings(spec.ProtoReflect(), "spec")
+		u.virtualService(spec)
+	case *networking.DestinationRule:
+		u.strings(spec.ProtoReflect(), "spec")
+		u.destinationRule(spec)
+	case *networking.Sidecar:
+		for i, l := range spec.GetIngress() {
+			u.endpoint(l.GetDefaultEndpoint(), fmt.Sprintf("spec.ingress[%d].defaultEndpoint", i))
+		}
+		for i, l := range spec.GetEgress() {
+			u.bind(l.GetBind(), fmt.Sprintf("spec.egress[%d].bind", i))
+		}
+	case *networking.ServiceEntry:
+		for i, e := range spec.GetEndpoints() {
+			u.endpoint(e.GetAddress(), fmt.Sprintf("spec.endpoints[%d].address", i))
+		}
+	case *networking.WorkloadEntry:
+		u.endpoint(spec.GetAddress(), "spec.address")
+	}
+}
+
+type unfitCheck struct{ report func(path, why string) }
+
+// endpoint judges an address that an Envoy would connect to.
+func (u unfitCheck) endpoint(address, field string) {
+	if sock, unix := strings.CutPrefix(address, unixScheme); unix && isOwnSocket(sock) {
+		u.report(field, fmt.Sprintf("%q is or may be a socket of Fairlead's own, which gives out keys and takes orders", sock))
+	}
+}
+
+// bind judges an address that an Envoy would listen on. Envoy removes whatever
+// has the path of a unix socket that it is to make, a file with content, too.
+func (u unfitCheck) bind(address, field string) {
+	sock, unix := strings.CutPrefix(address, unixScheme)
+	switch {
+	case !unix || strings.HasPrefix(sock, "@"):
+	case isOwnSocket(sock):
+		u.endpoint(address, field)
+	case !strings.HasSuffix(sock, ".sock"):
+		u.report(field, fmt.Sprintf("Envoy would delete the file %q to listen there; use a name that ends in .sock", sock))
+	}
+}
+
+func isOwnSocket(sock string) bool {
+	clean := path.Clean(sock)
+	return slices.Contains(ownSockets, path.Base(clean)) ||
+		slices.ContainsFunc(ownDirs, func(dir string) bool { return strings.HasPrefix(clean, dir) })
+}
+
+func (u unfitCheck) virtualService(spec *networking.VirtualService) {
+	for i, h := range spec.GetHttp() {
+		at := fmt.Sprintf("spec.http[%d]", i)
+		sum := uint64(0)
+		for _, d := range h.GetRoute() {
+			sum += uint64(max(0, d.GetWeight()))
+		}
+		if sum > math.MaxUint32 {
+			u.report(at+".route", fmt.Sprintf("the weights sum to %d, and Envoy takes %d at most", sum, uint32(math.MaxUint32)))
+		}
+		for j, m := range h.GetMatch() {
+			if _, empty := m.GetQueryParams()[""]; empty {
+				u.report(fmt.Sprintf("%s.match[%d].queryParams", at, j), "a parameter's name is empty, which Envoy refuses")
+			}
+		}
+	}
+}
+
+func (u unfitCheck) destinationRule(spec *networking.DestinationRule) {
+	u.policy(spec.GetTrafficPolicy(), "spec.trafficPolicy")
+	for i, s := range spec.GetSubsets() {
+		u.policy(s.GetTrafficPolicy(), fmt.Sprintf("spec.subsets[%d].trafficPolicy", i))
+	}
+}
+
+func (u unfitCheck) policy(p *networking.TrafficPolicy, at string) {
+	u.balancing(p.GetLoadBalancer(), at+".loadBalancer")
+	u.tls(p.GetTls(), at+".tls")
+	for i, port := range p.GetPortLevelSettings() {
+		at := fmt.Sprintf("%s.portLevelSettings[%d]", at, i)
+		u.balancing(port.GetLoadBalancer(), at+".loadBalancer")
+		u.tls(port.GetTls(), at+".tls")
+	}
+}
+
+func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
+	hash := lb.GetConsistentHash()
+	for field, size := range map[string]uint64{
+		".minimumRingSize":          hash.GetMinimumRingSize(), //nolint:staticcheck // SA1019: people still write it
+		".ringHash.minimumRingSize": hash.GetRingHash().GetMinimumRingSize(),
+	} {
+		if size > maxRing {
+			u.report(at+".consistentHash"+field, fmt.Sprintf("a ring of %d, and Envoy takes %d at most", size, maxRing))
+		}
+	}
+}
+
+func (u unfitCheck) tls(t *networking.ClientTLSSettings, at string) {
+	if n := len(t.GetSni()); n > maxSNI {
+		u.report(at+".sni", fmt.Sprintf("a name of %d bytes, and Envoy takes %d at most", n, maxSNI))
+	}
+}
+
+// strings looks for line breaks and zeros, which Envoy refuses in names and
+// values of headers, paths and authorities, and which belong into no other text
+// of a route but a body.
+func (u unfitCheck) strings(m protoreflect.Message, at string) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		at := at + "." + fd.JSONName()
+		switch {
+		case fd.FullName() == "istio.networking.v1alpha3.HTTPBody.string":
+		case fd.IsList():
+			for i := range v.List().Len() {
+				u.value(fd, v.List().Get(i), at+"["+strconv.Itoa(i)+"]")
+			}
+		case fd.IsMap():
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				at := tree.Join(at, k.String())
+				u.text(k.String(), at)
+				u.value(fd.MapValue(), v, at)
+				return true
+			})
+		default:
+			u.value(fd, v, at)
+		}
+		return true
+	})
+}
+
+func (u unfitCheck) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, at string) {
+	switch {
+	case fd.Message() != nil:
+		u.strings(v.Message(), at)
+	case fd.Kind() == protoreflect.StringKind:
+		u.text(v.String(), at)
+	}
+}
+
+func (u unfitCheck) text(s, at string) {
+	if strings.ContainsAny(s, "\r\n\x00") {
+		u.report(at, "it holds a line break or a zero, which Envoy refuses")
+	}
+}
