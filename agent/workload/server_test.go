@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -340,7 +341,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			stop := make(chan struct{})
 			var load sync.WaitGroup
 			var failed []error
-			calls := 0
+			var calls atomic.Int64
 			load.Go(func() {
 				for {
 					select {
@@ -348,7 +349,7 @@ func TestRotationUnderLoad(t *testing.T) {
 						return
 					default:
 					}
-					calls++
+					calls.Add(1)
 					if err := asOne(); err != nil {
 						failed = append(failed, err)
 					}
@@ -362,10 +363,16 @@ func TestRotationUnderLoad(t *testing.T) {
 					envoytest.Eventually(t, deadline, asTwo)
 				}
 			}
+			envoytest.Eventually(t, deadline, func() error {
+				if n := calls.Load(); n < 10 {
+					return fmt.Errorf("only %d requests so far", n)
+				}
+				return nil
+			})
 			close(stop)
 			load.Wait()
-			if len(failed) > 0 || calls < 10 {
-				t.Errorf("%d of %d requests failed, the first: %v", len(failed), calls, failed)
+			if len(failed) > 0 {
+				t.Errorf("%d of %d requests failed, the first: %v", len(failed), calls.Load(), failed)
 			}
 			set(t, s, server[4])
 			envoytest.Eventually(t, deadline, func() error {
