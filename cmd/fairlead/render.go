@@ -54,7 +54,7 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.StringVar(&f.serviceAccount, "service-account", "default", "the proxy's service account, without --workload")
 	flags.StringVar(&f.ip, "ip", "", "the proxy's address; needed without --workload")
 	flags.StringVar(&f.proxyType, "type", "sidecar", "sidecar or router")
-	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE")
+	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE, as it is with the agent of this release")
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
 	outputFlag(cmd, &f.output)
 	return cmd
