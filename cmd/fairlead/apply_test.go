@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"os"
@@ -20,11 +20,6 @@ import (
 func TestApplyTellsOfEveryFile(t *testing.T) {
 	t.Parallel()
 	dir, from := t.TempDir(), t.TempDir()
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(run) })
 	var args []string
 	for name, content := range map[string]string{
 		"a.yaml":         "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: a, namespace: shop}\nspec: {egress: [{hosts: ['./*']}]}\n",
@@ -50,9 +45,22 @@ func TestApplyTellsOfEveryFile(t *testing.T) {
 		age := time.Since(at) // proxies take their time to answer
 		return server.Rollout{Done: age > 100*time.Millisecond, Touched: 1, Accepted: 1, Age: age.Seconds()}, nil
 	}
+	run := adminOf(t, map[string]http.Handler{"GET /v1/rollout/{path...}": admin.JSON(rollout)})
+	code, out, errs := cli(t, append([]string{"apply", "--config-dir", dir, "--run-dir", run, "--wait", "5s"}, args...)...)
+	if code != 0 || strings.Count(out, "applied to 1/1 proxies") != 2 {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+}
+
+// adminOf is the runtime directory of a server that answers with the handlers.
+func adminOf(t *testing.T, routes map[string]http.Handler) string {
+	t.Helper()
+	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := admin.New(t.Context(), admin.Config{
-		Logger: slog.New(slog.DiscardHandler), Socket: filepath.Join(run, "admin.sock"),
-		Routes: map[string]http.Handler{"GET /v1/rollout/{path...}": admin.JSON(rollout)},
+		Logger: slog.New(slog.DiscardHandler), Socket: filepath.Join(run, "admin.sock"), Routes: routes,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,12 +68,46 @@ func TestApplyTellsOfEveryFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	code, out, errs := cli(t, append([]string{"apply", "--config-dir", dir, "--run-dir", run, "--wait", "5s"}, args...)...)
-	if code != 0 || strings.Count(out, "applied to 1/1 proxies") != 2 {
-		t.Errorf("%d\n%s%s", code, out, errs)
-	}
-	cancel()
-	if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-		t.Error(err)
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = os.RemoveAll(run)
+	})
+	return run
+}
+
+// Scripts read JSON and exit codes.
+func TestProxyStatusSaysTheSameInJSON(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		proxies server.Proxies
+		sources server.Sources
+		code    int
+	}{
+		"well":        {},
+		"not_synced":  {proxies: server.Proxies{Proxies: []server.Proxy{{Name: "web.shop", Connected: true}}}, code: exitInvalid},
+		"refused":     {proxies: server.Proxies{Refused: []server.Refused{{Host: "vm1"}}}, code: exitInvalid},
+		"not_ready":   {sources: server.Sources{NotReady: []string{"source files has not delivered"}}, code: exitInvalid},
+		"synced_well": {proxies: server.Proxies{Proxies: []server.Proxy{{Name: "web.shop", Connected: true, Synced: true}}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run := adminOf(t, map[string]http.Handler{
+				"GET /v1/proxies": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Proxies, error) { return c.proxies, nil }),
+				"GET /v1/sources": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Sources, error) { return c.sources, nil }),
+			})
+			for _, output := range []string{"text", "json"} {
+				if code, out, errs := cli(t, "proxy-status", "--run-dir", run, "-o", output); code != c.code {
+					t.Errorf("%s: exit code %d, want %d\n%s%s", output, code, c.code, out, errs)
+				}
+			}
+			_, out, _ := cli(t, "proxy-status", "--run-dir", run, "-o", "json")
+			var got server.Proxies
+			if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Proxies) != len(c.proxies.Proxies) {
+				t.Errorf("%v: %s", err, out)
+			}
+		})
 	}
 }

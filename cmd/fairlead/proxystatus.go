@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,14 +38,18 @@ Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could n
 		if err := client.Do(cmd.Context(), http.MethodGet, "/v1/proxies", nil, &p); err != nil {
 			return err
 		}
+		w := cmd.OutOrStdout()
 		if output == "json" {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(p)
+			if err := json.NewEncoder(w).Encode(p); err != nil {
+				return err
+			}
+			w = io.Discard // the exit code is the same
 		}
-		bad, err := writeProxies(cmd.OutOrStdout(), p)
+		bad, err := writeProxies(w, p)
 		if err != nil {
 			return err
 		}
-		faults, err := writeSources(cmd, client)
+		faults, err := writeSources(cmd.Context(), w, client)
 		if err != nil {
 			return err
 		}
@@ -121,12 +126,11 @@ func typeState(p server.Proxy, name string) string {
 
 // writeSources tells what is wrong with the sources, and nothing where nothing
 // is.
-func writeSources(cmd *cobra.Command, client *admin.Client) (bad bool, err error) {
+func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad bool, err error) {
 	var s server.Sources
-	if err := client.Do(cmd.Context(), http.MethodGet, "/v1/sources", nil, &s); err != nil {
+	if err := client.Do(ctx, http.MethodGet, "/v1/sources", nil, &s); err != nil {
 		return false, err
 	}
-	w := cmd.OutOrStdout()
 	for _, why := range s.NotReady {
 		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", why)
 	}
