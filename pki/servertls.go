@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	crand "crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -33,6 +34,9 @@ type ServerTLSConfig struct {
 	// TTL is the life of the server's certificate; zero means the authority's
 	// default.
 	TTL time.Duration
+	// Refused is told of each client whose certificate is refused at the
+	// handshake; nil means that only the log is.
+	Refused func(peer string, chain []*x509.Certificate, err error)
 }
 
 // ServerTLS is the control plane's own identity, and the settings for port 15012
@@ -90,7 +94,11 @@ func (s *ServerTLS) forClient(remote net.Addr) *tls.Config {
 		},
 		VerifyConnection: func(state tls.ConnectionState) error {
 			err := s.checkClient(state, time.Now())
-			if err != nil {
+			switch {
+			case err == nil:
+			case s.cfg.Refused != nil:
+				s.cfg.Refused(remote.String(), state.PeerCertificates, err)
+			default:
 				s.cfg.Logger.Warn("client certificate refused", "peer", remote.String(), "err", err)
 			}
 			return err

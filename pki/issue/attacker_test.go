@@ -84,6 +84,9 @@ func TestOtherAuthorityIsRefusedByBothEnds(t *testing.T) {
 	if !strings.Contains(theirs.log.String(), "client certificate refused") {
 		t.Errorf("the log does not say so:\n%s", theirs.log)
 	}
+	if r := theirs.service.Refusals(); len(r) != 1 || r[0].Reason != "its certificate is not one of this mesh" || r[0].ID != "" {
+		t.Errorf("the list has %+v", r)
+	}
 	// A token goes to nobody but the authority it names.
 	token := ours.token(t, host(t, "web-2", "shop/web"))
 	token.Servers = []string{theirs.addr}

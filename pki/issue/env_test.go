@@ -92,7 +92,7 @@ func start(t *testing.T, set settings) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	front, err := pki.NewServerTLS(pki.ServerTLSConfig{Authority: s.authority, Logger: logger}, time.Now())
+	front, err := pki.NewServerTLS(pki.ServerTLSConfig{Authority: s.authority, Logger: logger, Refused: s.service.HandshakeRefused}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -248,6 +248,22 @@ func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
 	return answer
 }
 
+// HandshakeRefused notes a client that did not come past the handshake. What its
+// certificate says is worth nothing, so that only the log has it: a client that
+// makes up names must not push others off the list.
+func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reason error) {
+	id := ""
+	if len(chain) > 0 && len(chain[0].URIs) == 1 {
+		id = clip(chain[0].URIs[0].String())
+	}
+	log := s.logger.With("peer", peer, "spiffe_id", id, "err", reason)
+	if s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"}) {
+		log.Warn("client certificate refused")
+	} else {
+		log.Debug("client certificate refused again")
+	}
+}
+
 func clip(s string) string {
 	const limit = 200
 	if len(s) > limit {

@@ -149,7 +149,9 @@ func (s *Server) newListener(ctx context.Context) error {
 		}
 		names = append(names, host)
 	}
-	own, err := pki.NewServerTLS(pki.ServerTLSConfig{Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL}, s.started)
+	own, err := pki.NewServerTLS(pki.ServerTLSConfig{
+		Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL, Refused: s.issuer.HandshakeRefused,
+	}, s.started)
 	if err != nil {
 		return err
 	}
