@@ -27,6 +27,10 @@ demo: build ## a mesh of four hosts on this machine, until Ctrl-C
 test: tools ## every test, those with real Envoys included
 	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
 
+.PHONY: bench
+bench: tools ## measure the figures of bench/RESULTS.md anew, about three minutes
+	FAIRLEAD_E2E=1 BENCH_RESULTS=$(CURDIR)/bench/RESULTS.md $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 10m ./bench
+
 .PHONY: compat
 compat: build tools ## compare with the answers of real Istio; CASES is a folder of them
 	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }

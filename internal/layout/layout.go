@@ -57,6 +57,7 @@ func Rooms() map[string]Room {
 		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
 		"agent/health":   {"probes of the application", nil},
 
+		"bench":                   {"the figures people meet, each beside its budget", nil},
 		"docs":                    {"the tests of the documentation", nil},
 		"examples/quickstart":     {"the tests of the example", nil},
 		"examples/quickstart/app": {"the small service of the examples and tests", nil},

@@ -1,0 +1,11 @@
+// Package bench measures the product as people meet it: the real binary, real
+// Envoys, the mesh of the quickstart. `make bench` writes RESULTS.md anew: the
+// medians of six and more runs, with their spread, each beside its budget.
+//
+// Nothing here fails because something is slow: that is for whoever reads the
+// table. The tests of each package assert only what separates right from broken;
+// its micro-benchmarks lie beside its code.
+//
+// There is nothing in this package to import, and it starts no goroutines of its
+// own.
+package bench
