@@ -109,9 +109,8 @@ const notes = `
 - **Changed DestinationRule**: of the written file, until the Envoy has accepted it and the control plane knows; and of that the part
   after the snapshot is published. The rest is reading the file and the debounce of 100 ms.
 - **Application, Envoy killed**: one of two instances of a service, by kill -9, under load. Avoided is the time until the last failed
-  request, 0 where none failed. An Envoy is back when it answers requests again (the peers'
-  were started by hand); each had
-  lived for 12 s, for the agent takes its time with one that dies sooner.
+  request, 0 where none failed. An Envoy is back when it answers requests again (the peers' were started by hand); each had lived for
+  12 s, for the agent takes its time with one that dies sooner.
 - **Control plane killed**: by kill -9 under load, started again, until every proxy is in step.
 - **Idle**: resident memory (MB of 2^20 bytes) and share of one core, of each process of its kind over windows of four seconds. The
   Envoys here run a worker for each core, those of the peers ran one.
