@@ -14,16 +14,19 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// badRing passes Istio's validation, and Envoy refuses it.
-const badRing = `  - name: v1
+// refused is valid, and no Envoy takes v2, for its authority is not on the host.
+const refused = `  - name: v1
     labels: {version: v1}
     trafficPolicy: {connectionPool: {tcp: {connectTimeout: 3s}}}
   - name: v2
     labels: {version: v2}
-    trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: user, ringHash: {minimumRingSize: 20000000}}}}
+    trafficPolicy: {tls: {mode: SIMPLE, caCertificates: /nonexistent/ca.pem}}
 `
 
-const goodRing = `  - name: v1
+// envoysWords are in what Envoy says of it.
+const envoysWords = "/nonexistent/ca.pem"
+
+const accepted = `  - name: v1
     labels: {version: v1}
   - name: v2
     labels: {version: v2}
@@ -40,7 +43,7 @@ func TestRefusedCluster(t *testing.T) {
 	original := s.clusters("web")
 	const v1, v2 = "outbound|9080|v1|orders.shop.internal", "outbound|9080|v2|orders.shop.internal"
 
-	s.Edit("orders.yaml", goodRing, badRing)
+	s.Edit("orders.yaml", accepted, refused)
 	s.awaitRejected("web", v2)
 	now := s.clusters("web")
 	if !strings.Contains(now[v1], `"connect_timeout":"3s"`) {
@@ -49,11 +52,11 @@ func TestRefusedCluster(t *testing.T) {
 	if now[v2] != original[v2] {
 		t.Errorf("the bad cluster was changed:\n%s", cmp.Diff(original[v2], now[v2]))
 	}
-	if log := s.Server.Log(); !strings.Contains(log, "orders.yaml") || !strings.Contains(log, "inimum_ring_size") {
+	if log := s.Server.Log(); !strings.Contains(log, "orders.yaml") || !strings.Contains(log, envoysWords) {
 		t.Error("the control plane's log does not say what became of the change")
 	}
 	out, err := s.CLI("proxy-status", "--run-dir", s.RunDir("server"))
-	if err == nil || !strings.Contains(out, "inimum_ring_size") || !strings.Contains(out, v2) {
+	if err == nil || !strings.Contains(out, envoysWords) || !strings.Contains(out, v2) {
 		t.Errorf("proxy-status does not have Envoy's words: %v\n%s", err, out)
 	}
 
@@ -70,7 +73,7 @@ func TestRefusedCluster(t *testing.T) {
 		t.Errorf("the bad cluster was changed after a restart: %s", got)
 	}
 
-	s.Edit("orders.yaml", badRing, goodRing)
+	s.Edit("orders.yaml", refused, accepted)
 	s.awaitLive()
 	s.Server.Kill()
 	s.StartServer()
