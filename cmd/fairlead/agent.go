@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
@@ -47,7 +48,7 @@ directory, and they work with the control plane away.
 It finds Envoy by itself, and takes free ports where the usual ones are taken, and says so.`,
 		Example: "  fairlead agent --token-file /etc/fairlead/token --probe-http 8080/healthz\n" +
 			"  fairlead agent                     # has joined before",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runAgent(cmd, f) },
 	}
 	f.bind(cmd)
@@ -156,6 +157,15 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 		}
 		f.cfg.AdminAddress = ap
 	}
+	for _, s := range f.cfg.Servers {
+		if _, _, err := net.SplitHostPort(s); err != nil {
+			errs = append(errs, fmt.Errorf("--server %q: write HOST:PORT, such as 10.0.0.1:15012", s))
+		}
+	}
+	if f.cfg.StatsPort > 0 && f.cfg.StatsPort == f.cfg.HealthPort {
+		errs = append(errs, fmt.Errorf("--stats-port and --health-port are both %d: one port serves one of them", f.cfg.StatsPort))
+	}
+	errs = append(errs, checkNotNegative(cmd, "drain-time", "certificate-ttl"))
 	probe, err := f.probe.probe()
 	f.cfg.Probe = probe
 	return errors.Join(append(errs, err)...)
@@ -180,10 +190,13 @@ func (f *agentFlags) readToken(cmd *cobra.Command) error {
 	switch {
 	case err == nil:
 		f.cfg.Token = strings.TrimSpace(string(content))
+		if f.cfg.Token == "" {
+			f.cfg.Logger.Warn("the file with the join token is empty", "path", f.tokenFile)
+		}
 	case errors.Is(err, os.ErrNotExist):
 		// A token is used once, and people remove it after that. An agent that has
 		// not joined says what it lacks.
-		f.cfg.Logger.Debug("there is no file with a join token", "path", f.tokenFile)
+		f.cfg.Logger.Info("there is no file with a join token: a host that has joined needs none", "path", f.tokenFile)
 	default:
 		return fmt.Errorf("reading the join token (--token-file): %w", err)
 	}

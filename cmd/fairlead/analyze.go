@@ -22,7 +22,7 @@ objects that contradict one another.
 
 Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
 		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    wantArgs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, faults, err := meshSettings(meshConfig)
 			if err != nil {

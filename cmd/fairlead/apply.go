@@ -43,7 +43,7 @@ applied it, and in Envoy's words what one rejects.
 
 Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    wantArgs(0),
 		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, f, args) },
 	}
 	fl := cmd.Flags()

@@ -208,3 +208,33 @@ func TestApply(t *testing.T) {
 		t.Errorf("a file the server would not read: %d %s", code, errs)
 	}
 }
+
+// TestOddArguments wants each refusal to name what is wrong and what to write.
+func TestOddArguments(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args string
+		want []string
+	}{
+		{"validate", []string{"missing", "fairlead validate PATH"}},
+		{"host remove", []string{"missing", "fairlead host remove"}},
+		{"release a b", []string{`"b" is too much`, "fairlead release SOURCE"}},
+		{"proxy-status web", []string{`"web"`, "flags only"}},
+		{"server extra", []string{`"extra"`, "flags only"}},
+		{"server --config-dir " + dir + " --scan-interval -1s", []string{"--scan-interval -1s", "below zero"}},
+		{"server --config-dir " + dir + " --debounce-after -1s", []string{"--debounce-after -1s"}},
+		{"server --config-dir " + dir + " --removal-share 7", []string{"--removal-share 7", "from 0 to 1"}},
+		{"server --config-dir " + dir + "=Shop", []string{`"Shop" is no namespace`}},
+		{"agent --server here", []string{`--server "here"`, "HOST:PORT"}},
+		{"agent --stats-port 9000 --health-port 9000", []string{"both 9000"}},
+		{"agent --drain-time -1s", []string{"--drain-time -1s"}},
+	} {
+		code, _, stderr := cli(t, strings.Fields(c.args)...)
+		for _, want := range c.want {
+			if code != exitFailed || !strings.Contains(stderr, want) {
+				t.Errorf("%s: exit code %d, %q; want %d and %q", c.args, code, stderr, exitFailed, want)
+			}
+		}
+	}
+}

@@ -20,7 +20,7 @@ func newHostList() *cobra.Command {
 		Use:     "list",
 		Short:   "List the hosts that have joined",
 		Example: "  fairlead host list\n  fairlead host list -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	ask := adminFlag(cmd)
 	outputFlag(cmd, &output)
@@ -50,7 +50,7 @@ func newHostRemove() *cobra.Command {
 its workloads' are renewed. Certificates that were given out stay valid between workloads until
 they end; the host's Envoy goes on with what it has.`,
 		Example: "  fairlead host remove orders-1",
-		Args:    cobra.ExactArgs(1),
+		Args:    wantArgs(1),
 	}
 	ask := adminFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -70,7 +70,7 @@ func newRelease() *cobra.Command {
 		Long: `A source that loses many objects at once is more often broken than right, so the server holds
 such removals back. This lets them go. "fairlead proxy-status" names the source.`,
 		Example: "  fairlead release files",
-		Args:    cobra.ExactArgs(1),
+		Args:    wantArgs(1),
 	}
 	ask := adminFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -52,6 +52,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, errInvalid):
 		return exitInvalid
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		_, _ = fmt.Fprintln(stderr, "fairlead: stopped before it was done")
+		return exitFailed
 	default:
 		_, _ = fmt.Fprintln(stderr, "fairlead: "+err.Error())
 		return exitFailed
@@ -66,7 +69,7 @@ func newRoot() *cobra.Command {
 of the mesh has to do, and gives each host its configuration and its identity.
 
 Start with "fairlead server --config-dir DIR" on one machine, make a join token for
-each host with "fairlead token create", and start "fairlead agent --token TOKEN" there.`,
+each host with "fairlead token create", and start "fairlead agent --token-file FILE" there.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -28,7 +28,7 @@ what was rejected, and the peers that were not let in.
 
 Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
 		Example: "  fairlead proxy-status\n  fairlead proxy-status -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 	}
 	ask := adminFlag(cmd)
 	outputFlag(cmd, &output)
@@ -171,7 +171,7 @@ a host, NAME.NAMESPACE or a node id. FROM is the line of YAML that a resource wa
 With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked; PROXY is not needed then.`,
 		Example: "  fairlead proxy-config route orders-1\n  fairlead proxy-config all orders-1 -o json\n" +
 			"  fairlead proxy-config all --agent-run-dir /run/fairlead/agent",
-		Args: cobra.RangeArgs(1, 2),
+		Args: wantArgs(2),
 	}
 	ask := adminFlag(cmd)
 	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "ask the agent whose runtime directory this is for Envoy's config_dump")

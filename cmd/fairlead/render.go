@@ -42,7 +42,7 @@ left out, as the server does, and told on standard error.
 Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 		Example: "  fairlead render --config-dir mesh --workload shop/orders-v1\n" +
 			"  fairlead render --config-dir mesh --namespace shop --labels app=web --ip 10.0.0.7 --interception REDIRECT",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, f) },
 	}
 	flags := cmd.Flags()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"time"
@@ -27,7 +28,7 @@ and the identities of hosts and workloads, over TLS. Everything that must surviv
 the state directory. It is administered by admin.sock in the runtime directory.`,
 		Example: "  fairlead server --config-dir /etc/fairlead/mesh\n" +
 			"  fairlead server --config-dir mesh --config-dir teams/shop=shop --mesh-config mesh.yaml",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, d := range dirs {
 				root, err := files.ParseRoot(d)
@@ -38,6 +39,9 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 					return fmt.Errorf("--config-dir %q: %w", d, err)
 				}
 				cfg.Roots = append(cfg.Roots, root)
+			}
+			if err := checkServerFlags(cmd, cfg); err != nil {
+				return err
 			}
 			log, err := newLogger(cmd)
 			if err != nil {
@@ -68,6 +72,16 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are looked at even if no event told of a change")
 	return cmd
+}
+
+// checkServerFlags refuses, by the names that people know, what no part of the
+// server could work with.
+func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
+	err := checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval")
+	if cfg.RemovalShare < 0 || cfg.RemovalShare > 1 {
+		err = errors.Join(err, fmt.Errorf("--removal-share %v: a share is from 0 to 1, such as 0.3", cfg.RemovalShare))
+	}
+	return err
 }
 
 // runNotified runs a process and tells systemd when it is ready, and that it is

@@ -32,7 +32,7 @@ know it, so that "fairlead agent --token" needs nothing else. The server keeps o
 of it: it cannot be shown again.`,
 		Example: "  fairlead token create --host orders-1 --workload shop/orders\n" +
 			"  fairlead token create --host orders-1 --workload shop/orders --replace   # the host was set up anew",
-		Args: cobra.NoArgs,
+		Args: noArgs,
 	}
 	ask := adminFlag(cmd)
 	f := cmd.Flags()

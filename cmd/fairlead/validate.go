@@ -44,7 +44,7 @@ standard input. Every fault is told with its line, column and field.
 
 Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.`,
 		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml",
-		Args:    cobra.MinimumNArgs(1),
+		Args:    wantArgs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			t, err := readTree(cmd.InOrStdin(), args)
 			if err != nil {

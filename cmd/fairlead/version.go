@@ -31,7 +31,7 @@ func newVersion() *cobra.Command {
 		Use:     "version",
 		Short:   "What this binary is and which Envoys it was tested with",
 		Example: "  fairlead version\n  fairlead version -o json",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := buildInfo()
 			if output == "json" {

@@ -33,9 +33,18 @@ func ParseRoot(s string) (Root, error) {
 		if ns = strings.TrimSpace(ns); ns == "" {
 			return Root{}, fmt.Errorf("reading %q: a namespace is empty; write DIR or DIR=NAMESPACE,…", s)
 		}
+		if !isNamespace(ns) {
+			return Root{}, fmt.Errorf("reading %q: %q is no namespace: lower-case letters, digits and inner hyphens, at most 63", s, ns)
+		}
 		r.Namespaces = append(r.Namespaces, ns)
 	}
 	return r, nil
+}
+
+// isNamespace reports whether an object could be in a namespace of that name.
+func isNamespace(ns string) bool {
+	return len(ns) <= 63 && strings.Trim(ns, "-") == ns && ns != "" &&
+		strings.Trim(ns, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
 }
 
 // namespace is where an object of this directory is that names none.

@@ -199,6 +199,7 @@ func TestParseRoot(t *testing.T) {
 	for in, want := range map[string]Root{
 		"dir": {Path: "dir"}, "/a/b=ns": {Path: "/a/b", Namespaces: []string{"ns"}}, "a=x, y": {Path: "a", Namespaces: []string{"x", "y"}},
 		"": {}, "=x": {}, "a=": {}, "a=x,,y": {},
+		"a=Shop": {}, "a=x y": {}, "a=-x": {}, "a=x.y": {},
 	} {
 		got, err := ParseRoot(in)
 		if diff := cmp.Diff(want, got); diff != "" || (err != nil) != (want.Path == "") {

@@ -127,3 +127,13 @@ func TestErrorsNameTheFlag(t *testing.T) {
 		t.Errorf("nobody there: %v", err)
 	}
 }
+
+// TestOtherProcess: people mix up the runtime directories of server and agent.
+func TestOtherProcess(t *testing.T) {
+	t.Parallel()
+	_, client := start(t, Config{})
+	err := client.Do(t.Context(), http.MethodGet, "/v1/proxies", nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "another kind of process") || !strings.Contains(err.Error(), "--run-dir") {
+		t.Errorf("asking a process that does not know the request: %v", err)
+	}
+}

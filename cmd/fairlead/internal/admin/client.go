@@ -16,6 +16,9 @@ import (
 // maxAnswer bounds what a client reads from a process.
 const maxAnswer = 1 << 30
 
+// notServed is what [http.ServeMux] says of a path that nobody serves.
+const notServed = "404 page not found"
+
 // Client asks a process by its admin.sock.
 type Client struct {
 	socket string
@@ -59,6 +62,9 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any) error
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return fmt.Errorf("reading the answer of %q: %w", c.socket, err)
+	}
+	if res.StatusCode == http.StatusNotFound && strings.TrimSpace(string(b)) == notServed {
+		return fmt.Errorf("the process behind %q does not know this request: it is another kind of process, or another version; is --run-dir right?", c.socket)
 	}
 	if res.StatusCode != http.StatusOK {
 		return errors.New(strings.TrimSpace(string(b)))
