@@ -3,8 +3,10 @@ package traffic
 import (
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -94,6 +96,32 @@ func (p *pair) askAll(ctx context.Context, pr protocol, who peers, want expect) 
 	is("a certificate of another authority", tlsAs(who.foreign), false)
 	is("no certificate", tlsAs(nil), false)
 	return errors.Join(errs...)
+}
+
+// TestForgedCaller shows that nobody names himself: what a client writes into the
+// header that tells the caller is not believed, nor passed on in plaintext.
+func TestForgedCaller(t *testing.T) {
+	t.Parallel()
+	p := startPair(t)
+	for address, want := range map[string]string{p.at(11, 9080): clientID, p.at(12, 9080): ""} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = echoHost
+		req.Header.Set("X-Forwarded-Client-Cert", "By="+echoID+";Hash=00;URI=spiffe://cluster.local/ns/shop/sa/admin")
+		res, err := (&http.Client{Timeout: patience}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var answer meshtest.Answer
+		if err := errors.Join(json.NewDecoder(res.Body).Decode(&answer), res.Body.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if answer.Caller != want {
+			t.Errorf("the caller is %q, want %q", answer.Caller, want)
+		}
+	}
 }
 
 // TestLevels shows which PeerAuthentication counts: mesh, namespace, workload,

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"net/http"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,6 +37,8 @@ func TestRotation(t *testing.T) {
 		}
 		return nil
 	})
+	p.AwaitLive("client", "echo")
+	sent := p.sent(t)
 	keep := meshtest.NewClient(t, echoHost)
 	loads := map[string]*meshtest.Load{
 		"kept connections": keep.StartLoad(t, "http://"+p.at(11, 9080)+"/", 40),
@@ -76,12 +79,43 @@ func TestRotation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	const renewed = "workload identity renewed"
+	// A stream ends before the certificate it was opened with, and the next one
+	// brings nothing, because nothing has changed.
 	for _, agent := range []*meshtest.Process{client, echo} {
-		if n := strings.Count(agent.Log(), renewed); n < 4 {
-			t.Errorf("the agent of %s has renewed only %d times", agent.Name, n)
+		for _, line := range []string{"workload identity renewed", "connected to the control plane"} {
+			if n := strings.Count(agent.Log(), line); n < 4 {
+				t.Errorf("the agent of %s says %q only %d times", agent.Name, line, n)
+			}
 		}
 	}
+	if now := p.sent(t); now != sent || sent == 0 {
+		t.Errorf("%v resources had been sent, now %v", sent, now)
+	}
+}
+
+// sent is how many resources the control plane has sent since its start.
+func (p *pair) sent(t *testing.T) float64 {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.at(1, 15014)+"/metrics", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := (&http.Client{Timeout: patience}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	total := 0.0
+	for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+		if value, ok := strings.CutPrefix(lines.Text(), "fairlead_xds_resources_sent_total"); ok {
+			n, err := strconv.ParseFloat(value[strings.LastIndex(value, " ")+1:], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			total += n
+		}
+	}
+	return total
 }
 
 // presented is the certificate that an Envoy shows; the handshake goes no
