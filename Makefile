@@ -24,8 +24,9 @@ demo: build ## a mesh of four hosts on this machine, until Ctrl-C
 	@$(PYTHON) examples/quickstart/demo.py --envoy $(ENVOY)
 
 .PHONY: test
-test: tools ## every test, those with real Envoys included
+test: tools ## every test, those with real Envoys included, and all the others again with the race detector
 	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
+	$(GO) test -short -race -timeout 15m ./...
 
 .PHONY: bench
 bench: tools ## measure the figures of bench/RESULTS.md anew, about three minutes

@@ -52,7 +52,7 @@ func (r *Relay) serve(ctx context.Context, l net.Listener) error {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, &ads{r: r, ctx: ctx})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := g.Serve(l); err != nil {
+		if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serving xDS on %q: %w", r.c.Socket, err)
 		}
 		return nil

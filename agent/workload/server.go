@@ -93,7 +93,7 @@ func (s *Server) Run(ctx context.Context) error {
 	secretv3.RegisterSecretDiscoveryServiceServer(g, s)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if err := g.Serve(l); err != nil {
+		if err := g.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serving SDS on %q: %w", s.c.Socket, err)
 		}
 		return nil

@@ -57,7 +57,7 @@ func newLogger(cmd *cobra.Command) (*slog.Logger, error) {
 // defaultStateDir is where a process keeps what must survive it.
 func defaultStateDir(process string) string {
 	if os.Geteuid() == 0 {
-		return filepath.Join("/var/lib/fairlead", process)
+		return "/var/lib/fairlead-" + process
 	}
 	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
 		return filepath.Join(dir, "fairlead", process)
@@ -72,7 +72,7 @@ func defaultStateDir(process string) string {
 // defaultRunDir is where a process has its sockets.
 func defaultRunDir(process string) string {
 	if os.Geteuid() == 0 {
-		return filepath.Join("/run/fairlead", process)
+		return "/run/fairlead-" + process
 	}
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
 		return filepath.Join(dir, "fairlead", process)

@@ -170,7 +170,7 @@ a host, NAME.NAMESPACE or a node id. FROM is the line of YAML that a resource wa
 
 With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked; PROXY is not needed then.`,
 		Example: "  fairlead proxy-config route orders-1\n  fairlead proxy-config all orders-1 -o json\n" +
-			"  fairlead proxy-config all --agent-run-dir /run/fairlead/agent",
+			"  fairlead proxy-config all --agent-run-dir /run/fairlead-agent",
 		Args: wantArgs(2),
 	}
 	ask := adminFlag(cmd)

@@ -16,6 +16,7 @@ func Versions() []string { return []string{Default, "1.39.3", "1.36.2"} }
 // Binary is the path of the default Envoy.
 func Binary(tb testing.TB) string {
 	tb.Helper()
+	skipShort(tb)
 	if p := os.Getenv("FAIRLEAD_ENVOY"); p != "" {
 		return p
 	}
@@ -25,12 +26,22 @@ func Binary(tb testing.TB) string {
 // BinaryVersion is the path of one of [Versions].
 func BinaryVersion(tb testing.TB, version string) string {
 	tb.Helper()
+	skipShort(tb)
 	p := filepath.Join(ModuleRoot(tb), ".tools", "envoy-"+version, "envoy")
 	if _, err := os.Stat(p); err == nil {
 		return p
 	}
 	Missing(tb, "Envoy %s is not at %q: run `make tools`", version, p)
 	return ""
+}
+
+// skipShort keeps real Envoys out of the fast tier (go test -short), which
+// `make test` runs besides the whole, with the race detector.
+func skipShort(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() {
+		tb.Skip("runs a real Envoy: not in -short")
+	}
 }
 
 // Missing skips the test because a part it needs is absent, or fails it where

@@ -80,6 +80,7 @@ type Mesh struct {
 // application's port, given by name, is replaced by a free one.
 func New(tb testing.TB, manifests string, applications map[string]int) *Mesh {
 	tb.Helper()
+	envoytest.Binary(tb) // a skip comes before the work
 	m := &Mesh{tb: tb, bin: build(tb), Dir: tb.TempDir(), ports: map[string]int{}}
 	n := uint32(os.Getpid())<<6 + block.Add(1)
 	m.prefix = fmt.Sprintf("127.%d.%d.", 16+n>>8%200, n%256)

@@ -36,7 +36,7 @@ var ownSockets = []string{"sds.sock", "xds.sock", "admin.sock", "envoy-admin.soc
 // ownDirs are the directories that are ours by default.
 //
 //nolint:gochecknoglobals // a read-only table
-var ownDirs = []string{"/run/fairlead/", "/var/run/fairlead/", "/var/lib/fairlead/"}
+var ownDirs = []string{"/run/fairlead-", "/var/run/fairlead-", "/var/lib/fairlead-"}
 
 // unfit reports the values of a valid object that must not reach an Envoy.
 func unfit(o *Object, r *reporter) {
