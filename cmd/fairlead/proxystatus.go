@@ -92,6 +92,9 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			}
 		}
 	}
+	for _, x := range p.Warnings {
+		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", x.Origin, x.Object, plural(x.Proxies, "proxy"), x.Message)
+	}
 	if len(p.Refused) == 0 {
 		return bad, nil
 	}

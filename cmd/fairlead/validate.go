@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -103,6 +104,9 @@ func (f finding) String() string {
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
+	}
+	if base, y := strings.CutSuffix(noun, "y"); y {
+		noun = base + "ie"
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -20,6 +20,16 @@ type Proxies struct {
 	Generation uint64    `json:"generation"`
 	Proxies    []Proxy   `json:"proxies"`
 	Refused    []Refused `json:"refused"`
+	// Warnings are what views had to leave out, and at how many proxies.
+	Warnings []Warning `json:"warnings,omitempty"`
+}
+
+// Warning is something a person should know about an object.
+type Warning struct {
+	Origin  string `json:"origin"`
+	Object  string `json:"object"`
+	Message string `json:"message"`
+	Proxies int    `json:"proxies"`
 }
 
 // Proxy is how one proxy stands.
@@ -71,6 +81,9 @@ func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, err
 	out := Proxies{Generation: s.registry.Status().Generation, Proxies: []Proxy{}, Refused: []Refused{}}
 	for _, p := range s.xds.Proxies() {
 		out.Proxies = append(out.Proxies, proxyOf(p))
+	}
+	for _, d := range s.xds.Diagnostics() {
+		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})
 	}
 	for _, r := range s.xds.Refused() {
 		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})

@@ -5,6 +5,8 @@
 // types that fit one to the other are in glue.go, what admin.sock answers is in
 // api.go. The package decides nothing by itself.
 //
-// [Server.Run] ends when its context does or when any part fails; the first
+// [Server.Run] has a goroutine for each part that runs: the registry, xDS, the
+// gRPC server that xDS and the signing API share, and the administration. It
+// ends when its context does or when any part fails; the first
 // error is the process's.
 package server

@@ -100,7 +100,7 @@ func (s *Server) newAuthority(context.Context) error {
 
 func (s *Server) newRegistry(context.Context) error {
 	var err error
-	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger})
+	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger, Store: outages{filepath.Join(s.cfg.StateDir, "outages.json")}})
 	if err != nil {
 		return err
 	}
