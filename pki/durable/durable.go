@@ -59,7 +59,8 @@ func (OS) SyncDir(dir string) error {
 }
 
 // WriteFile puts data at path in one step: after it returned nil the bytes are
-// on the disk under that name; if it did not, the old file is what it was.
+// on the disk under that name. If it did not, the file is the old one or, where
+// only the directory could not be synced, perhaps the new one; never a mixture.
 func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := fsys.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
