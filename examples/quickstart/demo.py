@@ -158,6 +158,7 @@ def main():
         if not os.access(path, os.X_OK):
             sys.exit('%s is not there: `make demo` builds and installs all that this needs' % path)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell script ignores it for what it starts with &
     demo, begin = Demo(args), time.monotonic()
     try:
         demo.up()
