@@ -190,6 +190,54 @@ func TestRestart(t *testing.T) {
 	r.await("x=1")
 }
 
+// TestLossWhileAway: what was lost while the server was away is handed out as a
+// loss, after what there was before, so that the guard against removals sees it.
+func TestLossWhileAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose func(path string) error
+		left []string
+	}{
+		"emptied": {func(path string) error { return os.Truncate(path, 0) }, []string{"d=1"}},
+		"cut":     {func(path string) error { return os.WriteFile(path, []byte("a 1"), 0o600) }, []string{"a=1", "d=1"}},
+		"removed": {os.Remove, []string{"d=1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := []string{"a=1", "b=1", "c=1", "d=1"}
+			dir := treeOf(t, map[string]string{"all.yaml": "a 1\nb 1\nc 1", "same.yaml": "d 1"})
+			cfg := Config{Roots: []Root{{Path: dir}}, StateDir: t.TempDir()}
+			r := start(t, cfg)
+			r.await(all...)
+			r.stop()
+			check(t, c.lose(filepath.Join(dir, "all.yaml")))
+			awaitRest(t, filepath.Join(dir, "all.yaml"))
+			r = start(t, cfg)
+			r.await(c.left...)
+			if first := objects(r.allSent()[0]); !slices.Equal(first, all) {
+				t.Errorf("the first fragment has %v, want %v", first, all)
+			}
+		})
+	}
+}
+
+// awaitRest waits until a file, if it is there, is old enough to be believed at
+// once by a server that starts.
+func awaitRest(t *testing.T, path string) {
+	t.Helper()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); ; <-tick.C {
+		st, err := statFile(path)
+		if isAbsent(err) || err == nil && atRest(sigOf(&st), time.Now()) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s does not come to rest: %v", path, err)
+		}
+	}
+}
+
 // TestRestartUnchanged: nothing changed, so nothing is decoded twice and
 // nothing is written.
 func TestRestartUnchanged(t *testing.T) {

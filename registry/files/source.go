@@ -34,6 +34,7 @@ type Source struct {
 	made          assembly       // the present state
 	last          *mesh.Fragment // the last one made for sending, or nil
 	out           *mesh.Fragment // what waits to be sent, or nil
+	restored      *mesh.Fragment // what the state directory had, until the first is made; or nil
 	sent          time.Time      // when last was made
 	began         time.Time
 }
@@ -169,6 +170,9 @@ func (s *Source) start(now time.Time) {
 			})
 		}
 		t.restore(list, now)
+		if len(t.files) > 0 {
+			s.restored = assemble(s.cfg.Name, t.sorted()).fragment
+		}
 	}
 	t.changed = now
 	t.starting = true
@@ -201,7 +205,19 @@ func (s *Source) compose(now time.Time) time.Time {
 	if at := sendAt(s.sent, t.changed, t.urgent || s.last == nil, t.writing()); at.After(now) {
 		return at
 	}
+	if s.out != nil && s.out == s.restored {
+		return time.Time{} // it goes first
+	}
 	s.made = assemble(s.cfg.Name, t.sorted())
+	if s.last == nil && s.loses(s.made.fragment) {
+		// What was lost while nobody looked is judged like any other loss, by
+		// who knows what was there before.
+		s.last, s.out, s.sent = s.restored, s.restored, now
+		return now.Add(spacing)
+	}
+	if s.last != nil {
+		s.restored = nil
+	}
 	t.changed, t.urgent = time.Time{}, false
 	if equalFragments(s.made.fragment, s.last) {
 		return time.Time{}
@@ -209,6 +225,12 @@ func (s *Source) compose(now time.Time) time.Time {
 	s.last, s.out, s.sent = s.made.fragment, s.made.fragment, now
 	t.counts.Fragments++
 	return time.Time{}
+}
+
+// loses reports whether something that was in force before the restart is not in
+// the fragment.
+func (s *Source) loses(f *mesh.Fragment) bool {
+	return s.restored != nil && (len(mesh.RemovedKeys(s.restored, f)) > 0 || len(mesh.LostInline(s.restored, f)) > 0)
 }
 
 // save hands what changed to the keeper.
