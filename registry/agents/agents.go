@@ -41,6 +41,8 @@ type Config struct {
 	// MaxWorkloads bounds what is remembered; 0 means 100,000. Beyond it those
 	// that are gone for longest are forgotten, and then new ones not taken.
 	MaxWorkloads int
+	// Store keeps who is out across restarts; nil means that a restart forgets.
+	Store Store
 }
 
 // Source turns what agents report into a Fragment of package mesh.
@@ -49,6 +51,7 @@ type Source struct {
 	log    *slog.Logger
 	limits limits
 	max    int
+	store  Store // or nil
 	bell   chan struct{}
 
 	running atomic.Bool
@@ -62,7 +65,7 @@ type Source struct {
 	ignored uint64
 }
 
-// New checks the configuration. It starts nothing.
+// New checks the configuration and reads who was out. It starts nothing.
 func New(c Config) (*Source, error) {
 	if c.Logger == nil {
 		return nil, errors.New("agents: Config.Logger is missing")
@@ -70,16 +73,19 @@ func New(c Config) (*Source, error) {
 	if c.Grace < 0 || c.Share < 0 || c.Floor < 0 || c.MaxWorkloads < 0 {
 		return nil, errors.New("agents: a limit is negative")
 	}
-	return &Source{
+	s := &Source{
 		log: c.Logger.With("component", "registry.agents"),
 		limits: limits{
 			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
 		},
 		max:     cmp.Or(c.MaxWorkloads, 100_000),
+		store:   c.Store,
 		bell:    make(chan struct{}, 1),
 		leases:  map[id]*lease{},
 		streams: map[uint64]*lease{},
-	}, nil
+	}
+	s.restore(time.Now())
+	return s, nil
 }
 
 // Name is the name of the source.
@@ -207,13 +213,21 @@ func (s *Source) Release() bool {
 	return len(sw.gone) > 0
 }
 
-// Run sends what is known, first that it is nothing, until ctx is done.
+// Run sends what is known, first what the store has, until ctx is done.
 func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return errors.New("agents: the source ran already")
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
+	var saver sync.WaitGroup
+	defer saver.Wait()
+	saves := make(chan []mesh.HealthReport, 1)
+	defer close(saves)
+	if s.store != nil {
+		saver.Go(func() { s.keep(ctx, saves) })
+	}
+	var saved []mesh.HealthReport
 	s.mu.Lock()
 	s.changed = true
 	s.mu.Unlock()
@@ -238,6 +252,14 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		case <-ctx.Done():
 			return nil
 		case out <- fragment:
+		}
+		if list := outOf(fragment); s.store != nil && !slices.Equal(list, saved) {
+			saved = list
+			select {
+			case <-saves: // it has not been begun, and is old
+			default:
+			}
+			saves <- list
 		}
 	}
 }

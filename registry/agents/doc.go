@@ -7,12 +7,13 @@
 // the workload is out; a workload that was out stays out. When very many
 // streams are lost together it is more likely that this server, or its network,
 // is the cause: then the workloads stay in, loudly, until they return or a
-// person says that they are really gone. Nothing is kept on disk: after a
-// restart nothing is known of anybody, which counts as healthy, until the
-// agents report again; so a restart takes nobody out.
+// person says that they are really gone. After a restart nothing is known of
+// anybody, which counts as healthy, until the agents report again; so a restart
+// takes nobody out. It lets nobody in either: who was out is kept in a [Store],
+// and stays out until the agent is back and says otherwise.
 //
 // The package authenticates nobody. Its caller, the server of ADS streams,
 // vouches for the account and the address of a stream, and may call from any
 // goroutine: every call is short and never blocks. [Source.Run] is one goroutine,
-// owned by package registry.
+// owned by package registry, and one more that saves.
 package agents
