@@ -54,3 +54,28 @@ func TestControlPlaneKilled(t *testing.T) {
 		t.Errorf("there are %d streams, or the metrics have other names: %v", sum(m, "pilot_xds"), m)
 	}
 }
+
+// TestControlPlaneRemembersWhoIsOut shows that a restart sends nobody to a
+// workload that was out before, although its agent has not said so yet.
+func TestControlPlaneRemembersWhoIsOut(t *testing.T) {
+	s := newShop(t)
+	s.evenly()
+	s.start()
+	s.apps["orders-v2"].Kill()
+	s.awaitHealth("orders-v2", "unhealthy")
+	s.awaitOnly("orders-v1")
+	load := s.client.StartLoad(t, s.url, 100)
+	load.Wait(t, 50)
+	// Away for so long that agents try again at different times.
+	s.Server.Kill()
+	load.Wait(t, 300)
+	s.StartServer()
+	s.awaitHealth("orders-v2", "unhealthy")
+	load.Wait(t, 100)
+	unharmed(t, load)
+	if n := sum(s.metrics(), "fairlead_xds_resources_sent_total"); n != 0 {
+		t.Errorf("the restarted control plane sent %d resources", n)
+	}
+	s.apps["orders-v2"] = s.StartApp(s.host("orders-v2"))
+	s.awaitAnswerOf("orders-v2")
+}

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -73,22 +74,20 @@ func TestEnvoyKilled(t *testing.T) {
 	s.noRejections()
 }
 
-// TestApplicationKilled shows that an application that is gone is avoided.
+// TestApplicationKilled shows that an application that is gone is avoided at once,
+// however long it is until the next probe.
 func TestApplicationKilled(t *testing.T) {
 	s := newShop(t)
 	s.evenly()
+	for _, h := range s.hosts {
+		h.Agent[slices.Index(h.Agent, "1s")] = "10s" // the period
+	}
 	s.start()
 	load := s.client.StartLoad(t, s.url, 200)
 	load.Wait(t, 200)
 	began := time.Now()
 	s.apps["orders-v1"].Kill()
-	s.Server.Eventually(10*time.Second, func() error {
-		by, err := s.proxies()
-		if err == nil && by["orders-v1"].Health != "unhealthy" {
-			err = fmt.Errorf("orders-v1 is %s", by["orders-v1"].Health)
-		}
-		return err
-	})
+	s.awaitHealth("orders-v1", "unhealthy")
 	took := time.Since(began)
 	load.Wait(t, 600)
 	r := load.Stop()
@@ -131,4 +130,16 @@ func TestHostsRestartInTurn(t *testing.T) {
 	load.Wait(t, 100)
 	unharmed(t, load)
 	s.noRejections()
+}
+
+// awaitHealth waits until the control plane knows how a host's workload is.
+func (s *shop) awaitHealth(host, health string) {
+	s.t.Helper()
+	s.Server.Eventually(15*time.Second, func() error {
+		by, err := s.proxies()
+		if err == nil && by[host].Health != health {
+			err = fmt.Errorf("%s is %q, and not %s", host, by[host].Health, health)
+		}
+		return err
+	})
 }
