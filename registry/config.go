@@ -29,6 +29,14 @@ type Releaser interface {
 	Release() bool
 }
 
+// Settler is a Source that keeps on disk what it has said. It is told after
+// every reading how much of that reading's removals is held back, so that it
+// does not forget, before a restart, what is still in force here. Settled must
+// not block.
+type Settler interface {
+	Settled(reading *mesh.Fragment, held int)
+}
+
 // Config is what a Registry needs.
 type Config struct {
 	// Logger is required.

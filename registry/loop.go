@@ -30,7 +30,8 @@ type loop struct {
 // source is what the loop knows of one.
 type source struct {
 	limits
-	name string
+	name    string
+	settler Settler // or nil
 	// last is the latest reading; current is what is in force of it, with what
 	// is held; public is what of that has been published. All nil at first.
 	last, current, public *mesh.Fragment
@@ -49,7 +50,8 @@ func newLoop(r *Registry, now time.Time) *loop {
 		conflicts: map[mesh.Conflict]bool{},
 	}
 	for _, s := range r.cfg.Sources {
-		l.sources = append(l.sources, &source{name: s.Name(), limits: limits{
+		settler, _ := s.(Settler)
+		l.sources = append(l.sources, &source{name: s.Name(), settler: settler, limits: limits{
 			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
 			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: r.cfg.Bound[s.Name()],
 		}})
@@ -91,6 +93,9 @@ func errStranger(f *mesh.Fragment) error {
 // accept puts a fragment in force, to be published in its time.
 func (l *loop) accept(s *source, next *mesh.Fragment, held holds, now time.Time) {
 	s.held = held
+	if s.settler != nil {
+		s.settler.Settled(s.last, len(held))
+	}
 	if mesh.SameObjects(s.current, next) {
 		return
 	}

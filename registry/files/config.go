@@ -76,6 +76,9 @@ type Config struct {
 	// StateDir keeps the last good version of every file in
 	// StateDir/files/NAME; empty means that nothing survives a restart.
 	StateDir string
+	// AwaitSettled makes the state directory wait for [Source.Settled]: for a
+	// receiver that may hold removals back.
+	AwaitSettled bool
 	// ScanInterval is the time between two scans of everything; 0 means 5 s.
 	ScanInterval time.Duration
 	// MaxFiles bounds the files of the source, and its directories; more make

@@ -221,6 +221,42 @@ func TestLossWhileAway(t *testing.T) {
 	}
 }
 
+// TestHeldLossIsNotForgotten: while the receiver holds a removal back, a restart
+// shows again what there was before; once it is let go, it does not.
+func TestHeldLossIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"all.yaml": "a 1\nb 1", "same.yaml": "d 1"})
+	cfg := Config{Roots: []Root{{Path: dir}}, StateDir: t.TempDir(), AwaitSettled: true}
+	settle := func(r *running, held int) {
+		sent := r.allSent()
+		r.Settled(sent[len(sent)-1], held)
+	}
+	all := []string{"a=1", "b=1", "d=1"}
+	r := start(t, cfg)
+	r.await(all...)
+	settle(r, 0)
+	r.stop()
+	check(t, os.Remove(filepath.Join(dir, "all.yaml")))
+	for range 2 {
+		r = start(t, cfg)
+		r.await("d=1")
+		if first := objects(r.allSent()[0]); !slices.Equal(first, all) {
+			t.Errorf("the first fragment has %v, want %v", first, all)
+		}
+		settle(r, 2)
+		r.stop()
+	}
+	r = start(t, cfg)
+	r.await("d=1")
+	settle(r, 0)
+	r.stop()
+	r = start(t, cfg)
+	r.await("d=1")
+	if first := objects(r.allSent()[0]); !slices.Equal(first, []string{"d=1"}) {
+		t.Errorf("after it was let go the first fragment has %v", first)
+	}
+}
+
 // awaitRest waits until a file, if it is there, is old enough to be believed at
 // once by a server that starts.
 func awaitRest(t *testing.T, path string) {

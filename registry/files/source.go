@@ -26,6 +26,8 @@ type Source struct {
 	status    atomic.Pointer[Status]
 	watchDown atomic.Pointer[error]
 	running   atomic.Bool
+	settled   atomic.Pointer[settlement] // what the receiver said last, or nil
+	told      chan struct{}              // rings when it said something
 
 	// The loop owns all following fields.
 	tree          *tree
@@ -47,7 +49,7 @@ func New(c Config) (*Source, error) {
 		return nil, err
 	}
 	cfg.Logger = cfg.Logger.With("source", cfg.Name)
-	s := &Source{cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots)}
+	s := &Source{cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots), told: make(chan struct{}, 1)}
 	if cfg.StateDir != "" {
 		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "files", url.PathEscape(cfg.Name))}, cfg.Logger)
 	}
@@ -57,6 +59,23 @@ func New(c Config) (*Source, error) {
 	}
 	s.status.Store(st)
 	return s, nil
+}
+
+// settlement is what became of a fragment.
+type settlement struct {
+	fragment *mesh.Fragment
+	held     int
+}
+
+// Settled says that the receiver has judged a fragment, and how many of its
+// removals it holds back. With Config.AwaitSettled the state directory keeps
+// what was there before, until none is held: a restart shows it again.
+func (s *Source) Settled(reading *mesh.Fragment, held int) {
+	s.settled.Store(&settlement{reading, held})
+	select {
+	case s.told <- struct{}{}:
+	default:
+	}
 }
 
 // Name is the name of the source.
@@ -144,10 +163,12 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		}
 		select {
 		case <-ctx.Done():
+			s.save()
 			return
 		case <-ring:
 			settled = time.Now().Add(settleFor)
 		case <-wake.C:
+		case <-s.told:
 		case <-scan.C:
 			s.rescan(time.Now())
 		case send <- s.out:
@@ -238,6 +259,11 @@ func (s *Source) save() {
 	t := s.tree
 	if len(t.unsaved) == 0 {
 		return
+	}
+	if s.cfg.AwaitSettled {
+		if st := s.settled.Load(); st == nil || st.fragment != s.last || st.held > 0 {
+			return
+		}
 	}
 	if s.keeper != nil {
 		s.keeper.offer(t.entries(t.unsaved))
