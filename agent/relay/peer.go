@@ -161,7 +161,12 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 // part takes leave of an Envoy.
 func (c *core) part(p *peer) {
 	c.peers = slices.DeleteFunc(c.peers, func(q *peer) bool { return q == p })
-	c.distrust = p.half.Unknown()
+	for url, names := range p.half.Unknown() {
+		if c.distrust == nil {
+			c.distrust = map[stream.TypeURL][]string{}
+		}
+		c.distrust[url] = append(c.distrust[url], names...)
+	}
 	if left := c.newest(); left != nil {
 		left.asked = true // what only p asked for can go
 	}
