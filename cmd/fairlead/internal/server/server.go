@@ -129,6 +129,10 @@ const (
 	pingTimeout     = 10 * time.Second
 	minPingInterval = 5 * time.Second
 	handshakeTime   = 10 * time.Second
+	// A connection without a call is closed after maxIdle: agents keep a stream
+	// open, and whoever keeps none has no reason to stay.
+	maxIdle    = 2 * time.Minute
+	maxStreams = 256 // of one connection
 )
 
 func (s *Server) newListener(ctx context.Context) error {
@@ -159,7 +163,8 @@ func (s *Server) newListener(ctx context.Context) error {
 		grpc.Creds(credentials.NewTLS(own.Config())),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.ConnectionTimeout(handshakeTime),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingEvery, Timeout: pingTimeout}),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 	)
 	s.issuer.Register(s.grpc)
