@@ -52,7 +52,9 @@ type Source struct {
 	limits limits
 	max    int
 	store  Store // or nil
-	bell   chan struct{}
+	// restored is who was out before a restart.
+	restored []mesh.HealthReport
+	bell     chan struct{}
 
 	running atomic.Bool
 
@@ -220,14 +222,8 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	var saver sync.WaitGroup
-	defer saver.Wait()
-	saves := make(chan []mesh.HealthReport, 1)
-	defer close(saves)
-	if s.store != nil {
-		saver.Go(func() { s.keep(ctx, saves) })
-	}
-	var saved []mesh.HealthReport
+	keeper := keeper{store: s.store, log: s.log, saved: s.restored}
+	down := s.restored // who is out
 	s.mu.Lock()
 	s.changed = true
 	s.mu.Unlock()
@@ -240,26 +236,22 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		}
 		now := time.Now()
 		fragment, next := s.look(now)
+		if fragment != nil {
+			down = outOf(fragment)
+			keeper.before(down, now)
+			select {
+			case <-ctx.Done():
+				return nil
+			case out <- fragment:
+			}
+		}
+		if at := keeper.after(down, now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
 		if next.IsZero() {
 			wake.Stop()
 		} else {
 			wake.Reset(next.Sub(now))
-		}
-		if fragment == nil {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case out <- fragment:
-		}
-		if list := outOf(fragment); s.store != nil && !slices.Equal(list, saved) {
-			saved = list
-			select {
-			case <-saves: // it has not been begun, and is old
-			default:
-			}
-			saves <- list
 		}
 	}
 }

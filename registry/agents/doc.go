@@ -15,5 +15,5 @@
 // The package authenticates nobody. Its caller, the server of ADS streams,
 // vouches for the account and the address of a stream, and may call from any
 // goroutine: every call is short and never blocks. [Source.Run] is one goroutine,
-// owned by package registry, and one more that saves.
+// owned by package registry.
 package agents

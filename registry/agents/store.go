@@ -1,7 +1,8 @@
 package agents
 
 import (
-	"context"
+	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -15,8 +16,12 @@ type Store interface {
 	Save(out []mesh.HealthReport) error
 }
 
-// saveApart is the least time between two saves.
-const saveApart = 200 * time.Millisecond
+const (
+	// saveApart is the least time between two saves of who is newly out.
+	saveApart = 200 * time.Millisecond
+	// saveAgain is the time after a save that did not succeed.
+	saveAgain = 5 * time.Second
+)
 
 // restore takes out who was out before the restart, until an agent says
 // otherwise: agents come back one after the other, and what is dead must not be
@@ -43,6 +48,7 @@ func (s *Source) restore(now time.Time) {
 			l.said, l.reason = mesh.Unhealthy, bounded(r.Reason)
 		}
 	}
+	s.restored = out
 }
 
 // outOf lists who is out, as it is saved.
@@ -56,21 +62,59 @@ func outOf(f *mesh.Fragment) []mesh.HealthReport {
 	return out
 }
 
-// keep saves what comes until the channel is closed. After the end of ctx it does
-// not wait between two saves.
-func (s *Source) keep(ctx context.Context, in <-chan []mesh.HealthReport) {
-	failing := false
-	for out := range in {
-		err := s.store.Save(out)
-		if err != nil && !failing {
-			s.log.ErrorContext(ctx, "who is out is not saved: a restart would send requests there for a moment", "err", err)
-		}
-		failing = err != nil
-		wait := time.NewTimer(saveApart)
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
-		}
+// keeper decides when who is out is saved. Whoever is in again is saved to be so
+// before anybody hears of it: a restart must not take out who is in use. Who is
+// out may be saved a little later, and is not saved for each one of many.
+type keeper struct {
+	store   Store // or nil
+	log     *slog.Logger
+	saved   []mesh.HealthReport // sorted
+	last    time.Time           // of a save
+	failing bool
+}
+
+// before is called before others hear of it.
+func (k *keeper) before(out []mesh.HealthReport, now time.Time) {
+	if len(k.saved) == 0 {
+		return
+	}
+	still := make(map[id]bool, len(out))
+	for _, r := range out {
+		still[id{r.ServiceAccount, r.Address}] = true
+	}
+	back := func(r mesh.HealthReport) bool { return !still[id{r.ServiceAccount, r.Address}] }
+	if slices.ContainsFunc(k.saved, back) {
+		k.save(out, now)
+	}
+}
+
+// after is called when others have heard of it, and says when to call it again;
+// zero means not before there is something new.
+func (k *keeper) after(out []mesh.HealthReport, now time.Time) time.Time {
+	if k.store == nil || slices.Equal(out, k.saved) {
+		return time.Time{}
+	}
+	due := k.last.Add(saveApart)
+	if k.failing {
+		due = k.last.Add(saveAgain)
+	}
+	if now.Before(due) {
+		return due
+	}
+	k.save(out, now)
+	if k.failing {
+		return now.Add(saveAgain)
+	}
+	return time.Time{}
+}
+
+func (k *keeper) save(out []mesh.HealthReport, now time.Time) {
+	err := k.store.Save(out)
+	if err != nil && !k.failing {
+		k.log.Error("who is out is not saved: after a restart requests may go there, or not to where they should", "err", err)
+	}
+	k.failing, k.last = err != nil, now
+	if err == nil {
+		k.saved = out
 	}
 }

@@ -78,10 +78,36 @@ func TestRestartLetsNobodyIn(t *testing.T) {
 	})
 }
 
+// TestWhoIsInAgainIsSavedFirst shows that a restart takes out nobody who is in
+// use: that somebody is back is saved before anybody hears of it, that somebody is
+// out when there is time.
+func TestWhoIsInAgainIsSavedFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{}
+		h := run(t, Config{Store: store})
+		h.open(1, 1)
+		h.open(2, 2)
+		h.say(1, mesh.Unhealthy)
+		h.after(0)
+		if len(store.out) != 1 {
+			t.Errorf("the first that is out is saved at once: %v", store.out)
+		}
+		h.say(2, mesh.Unhealthy)
+		h.after(0)
+		h.say(1, mesh.Healthy)
+		h.after(0)
+		h.want("heard", "1+ 2-")
+		if len(store.out) != 1 || store.out[0].Address != "10.0.0.002" {
+			t.Errorf("heard, and saved is %v", store.out)
+		}
+	})
+}
+
 func TestStoreIsSpared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &memory{fault: errors.New("disk full")}
+		store := &memory{}
 		h := run(t, Config{Store: store})
 		h.open(1, 1)
 		for range 100 {
@@ -92,7 +118,29 @@ func TestStoreIsSpared(t *testing.T) {
 		}
 		h.after(time.Second)
 		if store.saves < 1 || store.saves > 4 || len(store.out) != 0 {
-			t.Errorf("%d saves in a second, the last of %v", store.saves, store.out)
+			t.Errorf("%d saves in a fifth of a second, the last of %v", store.saves, store.out)
 		}
+	})
+}
+
+func TestFaultyStoreIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &memory{fault: errors.New("disk full")}
+		h := run(t, Config{Store: store})
+		h.open(1, 1)
+		h.say(1, mesh.Unhealthy)
+		h.after(12 * time.Second)
+		if store.saves != 3 {
+			t.Errorf("%d saves in twelve seconds", store.saves)
+		}
+		store.mu.Lock()
+		store.fault = nil
+		store.mu.Unlock()
+		h.after(time.Minute)
+		if store.saves != 4 {
+			t.Errorf("%d saves in the end", store.saves)
+		}
+		h.want("nobody is kept waiting by that", "1-")
 	})
 }
