@@ -89,6 +89,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err := f.parse(cmd); err != nil {
 		return err
 	}
+	defer untilSignal(cmd)() // after what waits for standard input
 	a, err := agent.New(f.cfg)
 	if err != nil {
 		return err

@@ -34,10 +34,16 @@ const (
 var errInvalid = errors.New("invalid")
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// untilSignal gives a command that runs for long a context that Ctrl-C and
+// SIGTERM end. The others leave signals alone, which end them at once: one that
+// waits for its standard input could not be stopped otherwise.
+func untilSignal(cmd *cobra.Command) (stop context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	cmd.SetContext(ctx)
+	return stop
 }
 
 // run is main with everything it touches as an argument.
@@ -52,7 +58,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 0
 	case errors.Is(err, errInvalid):
 		return exitInvalid
-	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+	case errors.Is(err, context.Canceled):
 		_, _ = fmt.Fprintln(stderr, "fairlead: stopped before it was done")
 		return exitFailed
 	default:

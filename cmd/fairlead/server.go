@@ -48,6 +48,7 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 				return err
 			}
 			cfg.Logger = log
+			defer untilSignal(cmd)()
 			s, err := server.New(cmd.Context(), cfg)
 			if err != nil {
 				return err

@@ -92,7 +92,9 @@ func applySettingsFile(cmd *cobra.Command, path string, fromEnv map[string]bool)
 		switch {
 		case seen[k.Value]:
 			errs = append(errs, fmt.Errorf("%s: %q is set twice", at, k.Value))
-		case k.Value == "settings" || f == nil && !knownElsewhere(cmd.Root(), k.Value):
+		case k.Value == "settings":
+			errs = append(errs, fmt.Errorf("%s: a settings file cannot name another one: remove it", at))
+		case f == nil && !knownElsewhere(cmd.Root(), k.Value):
 			errs = append(errs, fmt.Errorf("%s: there is no setting %q%s", at, k.Value, didYouMean(k.Value, flagNames(flags))))
 		case f == nil || f.Changed && !fromEnv[k.Value] || fromEnv[k.Value]:
 			// Another subcommand's, or something stronger has set it.

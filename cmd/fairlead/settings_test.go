@@ -46,6 +46,7 @@ func TestSettings(t *testing.T) {
 		"nested":                         {file: "state-dir: {a: b}\n", err: "a plain value or a list"},
 		"of_another_command":             {file: "token-file: x\n", want: "default []"},
 		"not_a_mapping":                  {file: "- a\n", err: "settings are keys and values"},
+		"names_another":                  {file: "settings: x\n", err: "cannot name another one"},
 		"istio_variable":                 {env: []string{"PILOT_DEBOUNCE_AFTER=1s"}, want: "default []"},
 		"istio_variable_without_meaning": {env: []string{"PILOT_PUSH_THROTTLE=10"}, err: "PILOT_PUSH_THROTTLE: a push does not wait"},
 		"istio_variable_unknown":         {env: []string{"PILOT_XYZ=10"}, err: "PILOT_XYZ: it has no meaning here"},
