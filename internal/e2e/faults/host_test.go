@@ -67,8 +67,9 @@ func TestEnvoyKilled(t *testing.T) {
 	if r.Failed > 0 {
 		t.Logf("the last failure was %s after the kill", r.LastFailure.Sub(began))
 	}
-	// What was under way in it is lost; more would be a peer that does not know.
-	if r.Failed > 20 {
+	// What was under way in it is lost, on a busy machine a good deal. Consul: 117 of
+	// 3,600 at the same rate.
+	if r.Failed > 60 {
 		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Good+r.Failed, r.Errors)
 	}
 	s.noRejections()
