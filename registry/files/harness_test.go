@@ -314,6 +314,22 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
+// beat measures the longest that a writer of a test held still: on a busy
+// machine, longer than it was told to, and then it may be believed.
+type beat struct {
+	last  time.Time
+	stall time.Duration
+}
+
+// now is called at each write.
+func (b *beat) now() {
+	now := time.Now()
+	if !b.last.IsZero() {
+		b.stall = max(b.stall, now.Sub(b.last))
+	}
+	b.last = now
+}
+
 // pause waits where the passing of time is what is tested.
 func pause(d time.Duration) { <-time.After(d) }
 
