@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -292,6 +294,15 @@ func TestAnotherHostsToken(t *testing.T) {
 	m, err := combine(known, nil, c)
 	if err != nil || m.Servers[0] != "x:1" {
 		t.Errorf("combine = %+v, %v", m, err)
+	}
+}
+
+// TestTrusts tells a token of another authority from one of the identity's own.
+func TestTrusts(t *testing.T) {
+	t.Parallel()
+	id := &svid.Identity{Bundle: []*x509.Certificate{{RawSubjectPublicKeyInfo: []byte("own")}}}
+	if !trusts(id, sha256.Sum256([]byte("own"))) || trusts(id, sha256.Sum256([]byte("other"))) {
+		t.Error("the authority of a token is not recognised")
 	}
 }
 

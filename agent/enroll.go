@@ -3,6 +3,8 @@ package agent
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -162,6 +164,10 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	if err == nil {
 		a.host.Store(id)
 		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
+		if e.token != nil && !trusts(id, e.token.Pin) {
+			a.log.ErrorContext(ctx, "the join token is of another authority than this host's identity, and is not used",
+				"remedy", "to leave the old mesh for the token's, stop the agent, remove its state directory and start it again", "path", a.c.StateDir)
+		}
 		return nil
 	}
 	if !errors.Is(err, svid.ErrNoIdentity) {
@@ -196,6 +202,13 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// trusts reports whether the authority with that key is one the identity knows.
+func trusts(id *svid.Identity, pin [sha256.Size]byte) bool {
+	return slices.ContainsFunc(id.Bundle, func(root *x509.Certificate) bool {
+		return sha256.Sum256(root.RawSubjectPublicKeyInfo) == pin
+	})
 }
 
 // address is what other hosts reach this one by.
