@@ -70,6 +70,17 @@ func (p *pair) startHosts() (client, echo *meshtest.Process) {
 	_, client = p.StartHost(p.clientH)
 	_, echo = p.StartHost(p.echoH)
 	p.AwaitLive("client", "echo")
+	// An Envoy has accepted listeners a moment before they listen.
+	settle(p.t, func() error {
+		for _, pr := range protocols() {
+			for _, host := range []int{11, 12} {
+				if _, err := pr.ask(p.t.Context(), p.at(host, pr.port), nil); err != nil {
+					return fmt.Errorf("%s at host %d: %w", pr.name, host, err)
+				}
+			}
+		}
+		return nil
+	})
 	return client, echo
 }
 

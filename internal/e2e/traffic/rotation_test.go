@@ -30,12 +30,17 @@ func TestRotation(t *testing.T) {
 	p := newPair(t)
 	p.StartServer("--certificate-ttl", "20s")
 	client, echo := p.startHosts()
+	plain := func() error {
+		_, err := askTCP(t.Context(), p.at(12, 9000), nil)
+		return err
+	}
 	p.Write("policy.yaml", policy("shop", "default", "{mtls: {mode: STRICT}}"))
-	p.Server.Eventually(15*time.Second, func() error {
-		if _, err := askTCP(t.Context(), p.at(12, 9000), nil); err == nil {
+	settle(t, func() error {
+		if plain() == nil {
 			return errors.New("STRICT is not in force yet")
 		}
-		return nil
+		_, err := askTCP(t.Context(), p.at(11, 9000), nil)
+		return err
 	})
 	p.AwaitLive("client", "echo")
 	sent := p.sent(t)
