@@ -169,6 +169,8 @@ func (s *Server) logRollouts(now time.Time) {
 			s.log.Error("change rejected by a proxy", append(attrs, "rejections", len(n.Rejected), "proxy", first.Proxy, "name", first.Name, "err", first.Reason)...)
 		case n.Done.IsZero():
 			s.log.Warn("change not answered by all proxies yet", append(attrs, "waiting", n.Waiting)...)
+		case n.Touched > 0 && onlyHealth(n.Changes):
+			s.log.Debug("change of health applied", attrs...)
 		case n.Touched > 0:
 			s.log.Info("change applied", attrs...)
 		default:
@@ -198,6 +200,12 @@ func (n *rollout) copy() Rollout {
 	c.Waiting = len(n.waiting)
 	c.Rejected = slices.Clone(n.Rejected)
 	return c
+}
+
+// onlyHealth reports whether nobody has written anything: a file would be named
+// that did not change.
+func onlyHealth(changes []mesh.Change) bool {
+	return len(changes) > 0 && !slices.ContainsFunc(changes, func(c mesh.Change) bool { return c.Reach != mesh.ReachHealth })
 }
 
 // changedObjects names where a few of the changed objects are written.
