@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func config(tb testing.TB) Config {
@@ -74,7 +76,7 @@ func TestOwnUserIsServed(t *testing.T) {
 func TestOtherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a socket away and still call")
+		envoytest.Missing(t, "only root can give a socket away and still call")
 	}
 	c := config(t)
 	c.UID = 12345

@@ -252,7 +252,7 @@ func TestStateOfTheWorld(t *testing.T) {
 func TestKeyIsForItsUserOnly(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can give a socket away and still call")
+		envoytest.Missing(t, "only root can give a socket away and still call")
 	}
 	s := start(t, 12345)
 	set(t, s, newAuthority(t).identity(t, "a"))

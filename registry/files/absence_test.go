@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func unavailable(s *Status) bool { return s.State == Unavailable }
@@ -118,7 +120,7 @@ func asOthers(t *testing.T) (done bool) {
 	}
 	setpriv, err := exec.LookPath("setpriv")
 	if err != nil || os.Getenv("FAIRLEAD_TEST_INNER") != "" {
-		t.Skipf("this process may read everything, and setpriv cannot change that: %v", err)
+		envoytest.Missing(t, "this process may read everything, and setpriv cannot change that: %v", err)
 	}
 	cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set=-dac_override,-dac_read_search",
 		os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
@@ -215,7 +217,7 @@ func TestOtherMount(t *testing.T) {
 		check(t, os.MkdirAll(at, 0o755))
 		err := unix.Mount("fairlead-test", at, "tmpfs", 0, "size=1m")
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
-			t.Skip("this user may not mount a file system")
+			envoytest.Missing(t, "this user may not mount a file system")
 		}
 		check(t, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func TestFirstReading(t *testing.T) {
@@ -389,7 +391,7 @@ func TestSubtree(t *testing.T) {
 func TestGitCheckout(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("git"); err != nil {
-		t.Skip("git is not installed")
+		envoytest.Missing(t, "git is not installed")
 	}
 	files, first := numbered(1000, "1")
 	dir := treeOf(t, files)

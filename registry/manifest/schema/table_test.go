@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 var update = flag.Bool("update", false, "write table.jsonl from the pinned istio.io/api")
@@ -47,7 +49,7 @@ func apiModule(t *testing.T) (module, dir string) {
 	}
 	module, dir, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
 	if dir == "" {
-		t.Skip("istio.io/api is not in the module cache")
+		envoytest.Missing(t, "istio.io/api is not in the module cache")
 	}
 	return module, dir
 }
