@@ -145,15 +145,7 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	slices.SortFunc(order, func(a, b int) int { return keys[a].Compare(keys[b]) })
 	whole := &mesh.Fragment{Source: source}
 	for _, i := range order {
-		p := pieces[i]
-		whole.Services = append(whole.Services, p.Services...)
-		whole.Workloads = append(whole.Workloads, p.Workloads...)
-		whole.WorkloadGroups = append(whole.WorkloadGroups, p.WorkloadGroups...)
-		whole.VirtualServices = append(whole.VirtualServices, p.VirtualServices...)
-		whole.DestinationRules = append(whole.DestinationRules, p.DestinationRules...)
-		whole.Sidecars = append(whole.Sidecars, p.Sidecars...)
-		whole.PeerAuthentications = append(whole.PeerAuthentications, p.PeerAuthentications...)
-		whole.Unenforced = append(whole.Unenforced, p.Unenforced...)
+		whole.Append(pieces[i])
 	}
 	return mesh.NewSnapshot(nil, settings, []*mesh.Fragment{whole})
 }

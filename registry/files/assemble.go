@@ -76,7 +76,7 @@ func assemble(source string, list []*file) assembly {
 	a.objects = len(chosen)
 	slices.SortFunc(chosen, func(a, b *good) int { return a.Key.Compare(b.Key) })
 	for _, g := range chosen {
-		appendPiece(a.fragment, g.Piece)
+		a.fragment.Append(g.Piece)
 	}
 	return a
 }
@@ -127,22 +127,6 @@ func twice(list []*file, winners map[mesh.Key]*file) []manifest.Fault {
 		}
 	}
 	return faults
-}
-
-// appendPiece adds what one object gives. The caller goes by ascending keys,
-// so every slice comes out sorted.
-func appendPiece(f, piece *mesh.Fragment) {
-	f.Services = append(f.Services, piece.Services...)
-	f.Workloads = append(f.Workloads, piece.Workloads...)
-	f.WorkloadGroups = append(f.WorkloadGroups, piece.WorkloadGroups...)
-	f.VirtualServices = append(f.VirtualServices, piece.VirtualServices...)
-	f.DestinationRules = append(f.DestinationRules, piece.DestinationRules...)
-	f.Sidecars = append(f.Sidecars, piece.Sidecars...)
-	f.PeerAuthentications = append(f.PeerAuthentications, piece.PeerAuthentications...)
-	f.Unenforced = append(f.Unenforced, piece.Unenforced...)
-	if piece.MeshConfig != nil {
-		f.MeshConfig = piece.MeshConfig
-	}
 }
 
 // equalFragments reports whether two fragments hold the same pointers.

@@ -52,3 +52,19 @@ type HealthReport struct {
 	// Own says that the workload's own agent speaks.
 	Own bool
 }
+
+// Append adds what one object gives. Who goes by ascending keys has every slice
+// sorted in the end.
+func (f *Fragment) Append(piece *Fragment) {
+	f.Services = append(f.Services, piece.Services...)
+	f.Workloads = append(f.Workloads, piece.Workloads...)
+	f.WorkloadGroups = append(f.WorkloadGroups, piece.WorkloadGroups...)
+	f.VirtualServices = append(f.VirtualServices, piece.VirtualServices...)
+	f.DestinationRules = append(f.DestinationRules, piece.DestinationRules...)
+	f.Sidecars = append(f.Sidecars, piece.Sidecars...)
+	f.PeerAuthentications = append(f.PeerAuthentications, piece.PeerAuthentications...)
+	f.Unenforced = append(f.Unenforced, piece.Unenforced...)
+	if piece.MeshConfig != nil {
+		f.MeshConfig = piece.MeshConfig
+	}
+}
