@@ -148,7 +148,7 @@ func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View) {
 		HoldRemovals: s.Incomplete,
 		Types:        map[stream.TypeURL]map[string]stream.Resource{},
 	}
-	for _, vp := range v.Parts {
+	for vp := range v.Parts() {
 		p := c.partOf(vp.Hash())
 		p.once.Do(func() {
 			p.resources, p.diagnostics = envoy.Build(vp)
@@ -209,7 +209,7 @@ const (
 
 func encryptionOf(v *view.View) Encryption {
 	tls, plain := false, false
-	for _, p := range v.Parts {
+	for p := range v.Parts() {
 		l, ok := p.(*view.Listener)
 		if !ok || !l.Inbound {
 			continue

@@ -55,7 +55,7 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 func TestFaultInASharedPart(t *testing.T) {
 	t.Parallel()
 	s, c := shop().snapshot(nil), newClasses()
-	v := &view.View{Parts: []view.Part{&view.Listener{Name: "without an address"}}}
+	v := &view.View{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
 	kept := make([]*class, 2) // as streams would
 	for i := range kept {
 		kept[i] = &class{}

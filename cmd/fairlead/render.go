@@ -111,7 +111,7 @@ func render(cmd *cobra.Command, f renderFlags) error {
 func resourcesOf(cmd *cobra.Command, s *mesh.Snapshot, p view.Proxy) ([]envoy.Resource, error) {
 	var all []envoy.Resource
 	v := view.Build(s, p)
-	for _, part := range v.Parts {
+	for part := range v.Parts() {
 		resources, diagnostics := envoy.Build(part)
 		all = append(all, resources...)
 		for _, d := range diagnostics {

@@ -35,7 +35,7 @@ spec:
 	v := view.Build(snapshotOf(b, manifests.String(), ""), proxyFile{Namespace: "shop", IP: "10.9.9.9"}.proxy())
 	b.ReportAllocs()
 	for b.Loop() {
-		for _, p := range v.Parts {
+		for p := range v.Parts() {
 			envoy.Build(p)
 		}
 	}

@@ -75,7 +75,7 @@ func file(a *txtar.Archive, name string) string {
 // buildAll makes every resource of a view.
 func buildAll(v *view.View) []envoy.Resource {
 	var out []envoy.Resource
-	for _, p := range v.Parts {
+	for p := range v.Parts() {
 		rs, _ := envoy.Build(p)
 		out = append(out, rs...)
 	}

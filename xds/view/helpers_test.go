@@ -103,7 +103,7 @@ func proxyIn(ns string, labels map[string]string) Proxy {
 
 func part[T Part](tb testing.TB, v *View, want func(T) bool) T {
 	tb.Helper()
-	for _, p := range v.Parts {
+	for p := range v.Parts() {
 		if x, ok := p.(T); ok && want(x) {
 			return x
 		}
@@ -113,7 +113,7 @@ func part[T Part](tb testing.TB, v *View, want func(T) bool) T {
 }
 
 func hasCluster(v *View, ref ClusterRef) bool {
-	for _, p := range v.Parts {
+	for p := range v.Parts() {
 		if c, ok := p.(*Cluster); ok && c.Ref == ref {
 			return true
 		}

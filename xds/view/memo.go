@@ -66,7 +66,7 @@ type outboundKey struct {
 
 // outboundView is the half of a view that is about the proxy's own requests.
 type outboundView struct {
-	clusters []Part
+	clusters, endpoints, fixed *Layer
 	*routingView
 }
 
@@ -87,7 +87,8 @@ func (st *site) outboundOf(taken []listenerKey) *outboundView {
 	}
 	once, _ := st.memo.outbound.LoadOrStore(key, sync.OnceValue(func() *outboundView {
 		sc := newScope(st)
-		out := &outboundView{clusters: append(sc.clusters(), sc.fixedClusters()...), routingView: &routingView{}}
+		out := &outboundView{fixed: newLayer(FixedLayer, sc.fixedClusters()), routingView: &routingView{}}
+		out.clusters, out.endpoints = split(sc.clusters())
 		if !key.router { // gateways listen where Gateways say, which are not built yet
 			out.routingView = sc.routingOf(key.routingKey, taken)
 		}
@@ -100,8 +101,22 @@ func (st *site) outboundOf(taken []listenerKey) *outboundView {
 // routingView is the part of a view by which the proxy's own requests find their
 // clusters. Endpoints have no part in it.
 type routingView struct {
-	listeners, tables []Part
-	warnings          []Warning
+	listeners *Layer
+	tables    []*Layer
+	warnings  []Warning
+}
+
+// split sorts the parts of services into clusters and endpoints.
+func split(parts []Part) (clusters, endpoints *Layer) {
+	var c, e []Part
+	for _, p := range parts {
+		if _, ok := p.(*Endpoints); ok {
+			e = append(e, p)
+		} else {
+			c = append(c, p)
+		}
+	}
+	return newLayer(ClustersLayer, c), newLayer(EndpointsLayer, e)
 }
 
 func (sc *scope) routingOf(key routingKey, taken []listenerKey) *routingView {
@@ -111,11 +126,11 @@ func (sc *scope) routingOf(key routingKey, taken []listenerKey) *routingView {
 
 func (sc *scope) routing(taken []listenerKey) *routingView {
 	out := &routingView{}
-	var names []string
-	out.listeners, names = sc.outboundListeners(taken, &out.warnings)
+	listeners, names := sc.outboundListeners(taken, &out.warnings)
+	out.listeners = newLayer(ListenersLayer, listeners)
 	for _, name := range names {
 		if t := sc.routeTable(name); t != nil {
-			out.tables = append(out.tables, t)
+			out.tables = append(out.tables, newLayer(RoutesLayer+name, []Part{t}))
 		}
 	}
 	return out

@@ -1,18 +1,76 @@
 package view
 
-import "github.com/fairlead/fairlead/registry/mesh"
+import (
+	"crypto/sha256"
+	"iter"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
 
 // View is what one proxy may see and must do.
 type View struct {
-	// Parts are in a fixed order; two views of equal parts are equal.
-	Parts []Part
-	// Class is the hash of the hashes of Parts: proxies of one class are sent
+	// Layers are in a fixed order: where two of them make a resource of one
+	// name, the first counts. Two views of equal layers are equal, and what is
+	// equal in two views of one [Index], or of one and the next, is one pointer.
+	Layers []*Layer
+	// Class is the hash of the hashes of Layers: proxies of one class are sent
 	// the same bytes.
 	Class mesh.Hash
 	// Warnings are what a person should know of this view: what was left out,
 	// and why. They are no part of Class.
 	Warnings []Warning
 }
+
+// Parts are the parts of all layers, in order.
+func (v *View) Parts() iter.Seq[Part] {
+	return func(yield func(Part) bool) {
+		for _, l := range v.Layers {
+			for _, p := range l.Parts {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Layer is a list of parts that proxies share as a whole. Layers are immutable.
+type Layer struct {
+	// Name tells the layers of a view apart, for people: it is no part of the
+	// hash.
+	Name string
+	// Parts are in a fixed order. A part that did not change from one snapshot
+	// to the next is the same pointer in the next layer.
+	Parts []Part
+
+	hash mesh.Hash
+}
+
+// The names of layers; a route table has one of its own, RoutesLayer and the
+// table's name.
+const (
+	ClustersLayer  = "clusters"
+	EndpointsLayer = "endpoints"
+	FixedLayer     = "fixed"
+	ListenersLayer = "listeners"
+	InboundLayer   = "inbound"
+	RoutesLayer    = "routes/"
+)
+
+// newLayer makes a layer of parts, which nobody writes to any more.
+func newLayer(name string, parts []Part) *Layer {
+	l := &Layer{Name: name, Parts: parts}
+	h := sha256.New()
+	for _, p := range parts {
+		sum := p.Hash()
+		h.Write(sum[:])
+	}
+	h.Sum(l.hash[:0])
+	return l
+}
+
+// Hash covers the hashes of all parts, in order.
+func (l *Layer) Hash() mesh.Hash { return l.hash }
 
 // Warning is about one object.
 type Warning struct {
