@@ -117,6 +117,9 @@ func TestMergeIsTheSameByEveryWay(t *testing.T) {
 			if prev != nil && fingerprint(t, prev) != before {
 				t.Fatalf("seed %d, step %d: building a snapshot wrote to the one before", seed, i)
 			}
+			if prev != nil {
+				checkDiff(t, prev, s)
+			}
 			if i%5 == 0 {
 				checkLookups(t, s)
 			}
@@ -157,6 +160,60 @@ func checkLookups(t *testing.T, s *Snapshot) {
 			if !slices.Contains(s.EndpointsOf(svc), w) {
 				t.Fatalf("%s has %s, but not the other way round", w.Key, svc.Key)
 			}
+		}
+	}
+}
+
+// checkDiff holds what a snapshot says of the one before to both.
+func checkDiff(t *testing.T, prev, s *Snapshot) {
+	t.Helper()
+	d := s.Diff()
+	applied(t, prev.Services, s.Services, d.Services)
+	applied(t, prev.Workloads, s.Workloads, d.Workloads)
+	applied(t, prev.VirtualServices, s.VirtualServices, d.VirtualServices)
+	changed := map[*Service]bool{}
+	for _, x := range d.Services {
+		changed[x.New] = true
+	}
+	for _, svc := range s.Services {
+		if changed[svc] || slices.Contains(d.Backings, svc) {
+			continue
+		}
+		if !slices.Equal(prev.EndpointsOf(svc), s.EndpointsOf(svc)) || !slices.Equal(prev.ServiceAccountsOf(svc), s.ServiceAccountsOf(svc)) {
+			t.Fatalf("what stands behind %s changed, and nobody says so", svc.Key)
+		}
+	}
+	for _, svc := range d.Backings {
+		if !slices.Contains(s.Services, svc) {
+			t.Fatalf("%s is said to be changed and is not there", svc.Key)
+		}
+	}
+}
+
+// applied fails unless the deltas, applied to one list, give the other, and name
+// nothing that is in both.
+func applied[T object](t *testing.T, prev, next []T, deltas []Delta[T]) {
+	t.Helper()
+	var zero T
+	set := map[T]bool{}
+	for _, x := range prev {
+		set[x] = true
+	}
+	for _, d := range deltas {
+		if d.Old == d.New || d.Old != zero && !set[d.Old] || d.New != zero && set[d.New] {
+			t.Fatalf("a delta that is none: %v, %v", d.Old, d.New)
+		}
+		delete(set, d.Old)
+		if d.New != zero {
+			set[d.New] = true
+		}
+	}
+	if len(set) != len(next) {
+		t.Fatalf("%d objects by the deltas, %d in the list", len(set), len(next))
+	}
+	for _, x := range next {
+		if !set[x] {
+			t.Fatalf("%s is not among the deltas", x.meta().Key)
 		}
 	}
 }

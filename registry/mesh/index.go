@@ -83,22 +83,22 @@ func compareServices(a, b *Service) int {
 	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), compareAge(a, b))
 }
 
-func buildIndex(prev *index, s *Snapshot, d *diffs) *index {
-	if prev == nil || len(d.services)+len(d.workloads) > patchLimit {
+func buildIndex(prev *index, s *Snapshot, d *Diff) *index {
+	if prev == nil || len(d.Services)+len(d.Workloads) > patchLimit {
 		return newIndex(prev, s)
 	}
-	if len(d.services)+len(d.workloads) == 0 {
+	if len(d.Services)+len(d.Workloads) == 0 {
 		return prev
 	}
 	x := &index{hosts: prev.hosts, addresses: prev.addresses, namespaces: maps.Clone(prev.namespaces)}
-	if len(d.services) > 0 {
-		x.hosts = patchGroups(prev.hosts, d.services, hostOf, compareServices)
+	if len(d.Services) > 0 {
+		x.hosts = patchGroups(prev.hosts, d.Services, hostOf, compareServices)
 	}
-	if len(d.workloads) > 0 {
-		x.addresses = patchGroups(prev.addresses, d.workloads, addressOf, compareKeys)
+	if len(d.Workloads) > 0 {
+		x.addresses = patchGroups(prev.addresses, d.Workloads, addressOf, compareKeys)
 	}
-	services := groupDeltas(d.services)
-	workloads := groupDeltas(d.workloads)
+	services := groupDeltas(d.Services)
+	workloads := groupDeltas(d.Workloads)
 	touched := map[string]bool{}
 	for ns := range services {
 		touched[ns] = true
@@ -168,19 +168,19 @@ func group[K comparable, T object](prev map[K][]T, list []T, by func(T) K) map[K
 }
 
 // patchGroups applies deltas to a copy of what group made.
-func patchGroups[K comparable, T object](prev map[K][]T, deltas []delta[T], by func(T) K, order func(a, b T) int) map[K][]T {
+func patchGroups[K comparable, T object](prev map[K][]T, deltas []Delta[T], by func(T) K, order func(a, b T) int) map[K][]T {
 	var zero T
 	out := maps.Clone(prev)
 	for _, d := range deltas {
-		if d.old != zero {
-			k := by(d.old)
-			if out[k] = without(out[k], d.old); len(out[k]) == 0 {
+		if d.Old != zero {
+			k := by(d.Old)
+			if out[k] = without(out[k], d.Old); len(out[k]) == 0 {
 				delete(out, k)
 			}
 		}
-		if d.new != zero {
-			k := by(d.new)
-			out[k] = with(out[k], d.new, order)
+		if d.New != zero {
+			k := by(d.New)
+			out[k] = with(out[k], d.New, order)
 		}
 	}
 	return out
@@ -204,13 +204,13 @@ func with[T comparable](list []T, x T, order func(a, b T) int) []T {
 	return slices.Concat(list[:i], []T{x}, list[i:])
 }
 
-func groupDeltas[T object](deltas []delta[T]) map[string][]delta[T] {
+func groupDeltas[T object](deltas []Delta[T]) map[string][]Delta[T] {
 	var zero T
-	out := map[string][]delta[T]{}
+	out := map[string][]Delta[T]{}
 	for _, d := range deltas {
-		x := d.new
+		x := d.New
 		if x == zero {
-			x = d.old
+			x = d.Old
 		}
 		ns := x.meta().Namespace
 		out[ns] = append(out[ns], d)

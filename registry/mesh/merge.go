@@ -51,10 +51,12 @@ func Merge(in Input) *Snapshot {
 		}
 	}
 	s.mergeTables(prev, fragments)
-	diffs := s.order(prev, s.judge(prev, fragments))
-	s.index = buildIndex(prev.index, s, diffs)
+	diff := s.order(prev, s.judge(prev, fragments))
+	s.index = buildIndex(prev.index, s, diff)
 	if !first {
-		s.noteChanges(prev, diffs)
+		diff.Backings = s.touched(prev, diff.Workloads)
+		s.diff = diff
+		s.noteChanges(prev, diff)
 	}
 	return s
 }
@@ -109,39 +111,27 @@ func (s *Snapshot) judge(prev *Snapshot, fragments []*Fragment) []*Workload {
 	})
 }
 
-// diffs is what changed between two snapshots, by pointer.
-type diffs struct {
-	services            []delta[*Service]
-	workloads           []delta[*Workload]
-	workloadGroups      []delta[*WorkloadGroup]
-	virtualServices     []delta[*VirtualService]
-	destinationRules    []delta[*DestinationRule]
-	sidecars            []delta[*Sidecar]
-	peerAuthentications []delta[*PeerAuthentication]
-	unenforced          []delta[*Unenforced]
-}
-
 // order fills the lists of the snapshot, each in the order that it promises.
-func (s *Snapshot) order(prev *Snapshot, workloads []*Workload) *diffs {
+func (s *Snapshot) order(prev *Snapshot, workloads []*Workload) *Diff {
 	p, t := &prev.tables, &s.tables
-	d := &diffs{
-		services:            diff(p.judged, t.judged, compareServiceKeys),
-		workloads:           diff(prev.Workloads, workloads, compareKeys),
-		workloadGroups:      diff(p.workloadGroups.merged, t.workloadGroups.merged, compareKeys),
-		virtualServices:     diff(p.virtualServices.merged, t.virtualServices.merged, compareKeys),
-		destinationRules:    diff(p.destinationRules.merged, t.destinationRules.merged, compareKeys),
-		sidecars:            diff(p.sidecars.merged, t.sidecars.merged, compareKeys),
-		peerAuthentications: diff(p.peerAuthentications.merged, t.peerAuthentications.merged, compareKeys),
-		unenforced:          diff(p.unenforced.merged, t.unenforced.merged, compareKeys),
+	d := &Diff{
+		Services:            diff(p.judged, t.judged, compareServiceKeys),
+		Workloads:           diff(prev.Workloads, workloads, compareKeys),
+		WorkloadGroups:      diff(p.workloadGroups.merged, t.workloadGroups.merged, compareKeys),
+		VirtualServices:     diff(p.virtualServices.merged, t.virtualServices.merged, compareKeys),
+		DestinationRules:    diff(p.destinationRules.merged, t.destinationRules.merged, compareKeys),
+		Sidecars:            diff(p.sidecars.merged, t.sidecars.merged, compareKeys),
+		PeerAuthentications: diff(p.peerAuthentications.merged, t.peerAuthentications.merged, compareKeys),
+		Unenforced:          diff(p.unenforced.merged, t.unenforced.merged, compareKeys),
 	}
 	s.Workloads = workloads
 	s.WorkloadGroups = t.workloadGroups.merged
 	s.Unenforced = t.unenforced.merged
-	s.Services = reorder(prev.Services, t.judged, d.services, compareServices)
-	s.VirtualServices = reorder(prev.VirtualServices, t.virtualServices.merged, d.virtualServices, compareAge)
-	s.DestinationRules = reorder(prev.DestinationRules, t.destinationRules.merged, d.destinationRules, compareAge)
-	s.Sidecars = reorder(prev.Sidecars, t.sidecars.merged, d.sidecars, compareAge)
-	s.PeerAuthentications = reorder(prev.PeerAuthentications, t.peerAuthentications.merged, d.peerAuthentications, compareAge)
+	s.Services = reorder(prev.Services, t.judged, d.Services, compareServices)
+	s.VirtualServices = reorder(prev.VirtualServices, t.virtualServices.merged, d.VirtualServices, compareAge)
+	s.DestinationRules = reorder(prev.DestinationRules, t.destinationRules.merged, d.DestinationRules, compareAge)
+	s.Sidecars = reorder(prev.Sidecars, t.sidecars.merged, d.Sidecars, compareAge)
+	s.PeerAuthentications = reorder(prev.PeerAuthentications, t.peerAuthentications.merged, d.PeerAuthentications, compareAge)
 	return d
 }
 
@@ -158,19 +148,19 @@ func compareAge[T object](a, b T) int {
 }
 
 // noteChanges lists what has another content than before.
-func (s *Snapshot) noteChanges(prev *Snapshot, d *diffs) {
+func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 	var out []Change
 	if reach := reachOfMeshConfig(prev.MeshConfig, s.MeshConfig); reach != ReachNone {
 		out = append(out, Change{Key: s.MeshConfig.Key, Op: Updated, Reach: reach, Origin: s.MeshConfig.Origin})
 	}
-	out = appendChanges(out, d.services)
-	out = appendChanges(out, d.workloads)
-	out = appendChanges(out, d.workloadGroups)
-	out = appendChanges(out, d.virtualServices)
-	out = appendChanges(out, d.destinationRules)
-	out = appendChanges(out, d.sidecars)
-	out = appendChanges(out, d.peerAuthentications)
-	out = appendChanges(out, d.unenforced)
+	out = appendChanges(out, d.Services)
+	out = appendChanges(out, d.Workloads)
+	out = appendChanges(out, d.WorkloadGroups)
+	out = appendChanges(out, d.VirtualServices)
+	out = appendChanges(out, d.DestinationRules)
+	out = appendChanges(out, d.Sidecars)
+	out = appendChanges(out, d.PeerAuthentications)
+	out = appendChanges(out, d.Unenforced)
 	slices.SortStableFunc(out, func(a, b Change) int { return a.Key.Compare(b.Key) })
 	s.Changes = foldChanges(out)
 	for _, c := range s.Changes {
@@ -178,18 +168,18 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *diffs) {
 	}
 }
 
-func appendChanges[T object](out []Change, deltas []delta[T]) []Change {
+func appendChanges[T object](out []Change, deltas []Delta[T]) []Change {
 	var zero T
 	for _, d := range deltas {
-		reach := d.reach()
+		reach := reachOfDelta(d)
 		switch {
 		case reach == ReachNone:
-		case d.old == zero:
-			out = append(out, Change{Key: d.new.meta().Key, Op: Added, Reach: reach, Origin: d.new.meta().Origin})
-		case d.new == zero:
-			out = append(out, Change{Key: d.old.meta().Key, Op: Removed, Reach: reach, Origin: d.old.meta().Origin})
+		case d.Old == zero:
+			out = append(out, Change{Key: d.New.meta().Key, Op: Added, Reach: reach, Origin: d.New.meta().Origin})
+		case d.New == zero:
+			out = append(out, Change{Key: d.Old.meta().Key, Op: Removed, Reach: reach, Origin: d.Old.meta().Origin})
 		default:
-			out = append(out, Change{Key: d.new.meta().Key, Op: Updated, Reach: reach, Origin: d.new.meta().Origin})
+			out = append(out, Change{Key: d.New.meta().Key, Op: Updated, Reach: reach, Origin: d.New.meta().Origin})
 		}
 	}
 	return out

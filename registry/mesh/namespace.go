@@ -129,22 +129,22 @@ func newBacking(prev backing, endpoints []*Workload) backing {
 
 // patched returns a copy with the deltas applied; what they do not touch is
 // shared.
-func (x *namespaceIndex) patched(services []delta[*Service], workloads []delta[*Workload]) *namespaceIndex {
+func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*Workload]) *namespaceIndex {
 	next := *x
 	next.backings = cloned(x.backings)
 	if len(workloads) > 0 {
 		next.services = cloned(x.services)
 		for _, d := range workloads {
-			next.replaceWorkload(d.old, d.new)
+			next.replaceWorkload(d.Old, d.New)
 		}
 	}
 	if len(services) > 0 {
 		next.selecting = cloned(x.selecting)
 		next.services = cloned(next.services)
 		for _, d := range services {
-			next.dropService(d.old)
-			next.addService(d.new, next.backings[d.old])
-			delete(next.backings, d.old)
+			next.dropService(d.Old)
+			next.addService(d.New, next.backings[d.Old])
+			delete(next.backings, d.Old)
 		}
 	}
 	return &next

@@ -92,7 +92,7 @@ func SameObjects(a, b *Fragment) bool {
 func reachOf[T object](prev, next []T, order func(a, b T) int) Reach {
 	reach := ReachNone
 	for _, d := range diff(prev, next, order) {
-		reach = max(reach, d.reach())
+		reach = max(reach, reachOfDelta(d))
 		if reach == ReachConfig {
 			break
 		}
@@ -137,7 +137,7 @@ func ChangedFile(prev, next *Fragment) string {
 func sameFile[T object](path *string, prev, next []T, order func(a, b T) int) bool {
 	var zero T
 	for _, d := range diff(prev, next, order) {
-		for _, x := range []T{d.old, d.new} {
+		for _, x := range []T{d.Old, d.New} {
 			if x == zero {
 				continue
 			}
@@ -157,21 +157,21 @@ func sameFile[T object](path *string, prev, next []T, order func(a, b T) int) bo
 // sameHash reports whether two objects are known to have equal content.
 func sameHash(a, b *Meta) bool { return !a.Hash.IsZero() && a.Hash == b.Hash }
 
-// reach tells how far the change of one object goes.
-func (d delta[T]) reach() Reach {
+// reachOfDelta tells how far the change of one object goes.
+func reachOfDelta[T object](d Delta[T]) Reach {
 	var zero T
-	if d.old != zero && d.new != zero && sameHash(d.old.meta(), d.new.meta()) {
+	if d.Old != zero && d.New != zero && sameHash(d.Old.meta(), d.New.meta()) {
 		return ReachNone
 	}
-	switch next := any(d.new).(type) {
+	switch next := any(d.New).(type) {
 	case *Workload:
-		prev, ok := any(d.old).(*Workload)
+		prev, ok := any(d.Old).(*Workload)
 		if !ok || prev == nil || next == nil {
 			return ReachEndpoints
 		}
 		return reachOfWorkload(prev, next)
 	case *Service:
-		prev, ok := any(d.old).(*Service)
+		prev, ok := any(d.Old).(*Service)
 		if !ok || prev == nil || next == nil {
 			return ReachConfig
 		}

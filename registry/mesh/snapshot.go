@@ -39,6 +39,7 @@ type Snapshot struct {
 	Incomplete bool
 	Missing    []string
 
+	diff   *Diff // from the snapshot before, or nil
 	tables tables
 	index  *index
 }

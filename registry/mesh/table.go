@@ -133,16 +133,12 @@ func (t *table[T]) join(list []T) []T {
 	return append(out, t.merged[i:]...)
 }
 
-// delta is a difference between two lists: old is nil where new was added, new
-// is nil where old was removed.
-type delta[T object] struct{ old, new T }
-
 // diff compares two lists in the same order by pointer.
-func diff[T object](prev, next []T, order func(a, b T) int) []delta[T] {
+func diff[T object](prev, next []T, order func(a, b T) int) []Delta[T] {
 	if len(prev) == len(next) && (len(prev) == 0 || &prev[0] == &next[0]) {
 		return nil
 	}
-	var out []delta[T]
+	var out []Delta[T]
 	i, j := 0, 0
 	for i < len(prev) && j < len(next) {
 		if prev[i] == next[j] {
@@ -152,29 +148,29 @@ func diff[T object](prev, next []T, order func(a, b T) int) []delta[T] {
 		}
 		switch c := order(prev[i], next[j]); {
 		case c < 0:
-			out = append(out, delta[T]{old: prev[i]})
+			out = append(out, Delta[T]{Old: prev[i]})
 			i++
 		case c > 0:
-			out = append(out, delta[T]{new: next[j]})
+			out = append(out, Delta[T]{New: next[j]})
 			j++
 		default:
-			out = append(out, delta[T]{old: prev[i], new: next[j]})
+			out = append(out, Delta[T]{Old: prev[i], New: next[j]})
 			i++
 			j++
 		}
 	}
 	for ; i < len(prev); i++ {
-		out = append(out, delta[T]{old: prev[i]})
+		out = append(out, Delta[T]{Old: prev[i]})
 	}
 	for ; j < len(next); j++ {
-		out = append(out, delta[T]{new: next[j]})
+		out = append(out, Delta[T]{New: next[j]})
 	}
 	return out
 }
 
 // reorder puts the objects of all into an order of their own. list is the
 // result for the snapshot before; where little changed it is patched.
-func reorder[T object](list, all []T, deltas []delta[T], order func(a, b T) int) []T {
+func reorder[T object](list, all []T, deltas []Delta[T], order func(a, b T) int) []T {
 	if len(deltas) == 0 && len(list) == len(all) {
 		return list
 	}
@@ -188,24 +184,24 @@ func reorder[T object](list, all []T, deltas []delta[T], order func(a, b T) int)
 
 // patch applies deltas to a copy of a list in some total order. It reports
 // false where the list does not have what the deltas take out.
-func patch[T object](list []T, deltas []delta[T], order func(a, b T) int) ([]T, bool) {
+func patch[T object](list []T, deltas []Delta[T], order func(a, b T) int) ([]T, bool) {
 	var zero T
 	out := slices.Clone(list)
 	for _, d := range deltas {
-		if d.old != zero {
-			i, ok := slices.BinarySearchFunc(out, d.old, order)
-			if !ok || out[i] != d.old {
+		if d.Old != zero {
+			i, ok := slices.BinarySearchFunc(out, d.Old, order)
+			if !ok || out[i] != d.Old {
 				return nil, false
 			}
-			if d.new != zero && order(d.old, d.new) == 0 {
-				out[i] = d.new
+			if d.New != zero && order(d.Old, d.New) == 0 {
+				out[i] = d.New
 				continue
 			}
 			out = slices.Delete(out, i, i+1)
 		}
-		if d.new != zero {
-			i := sort.Search(len(out), func(i int) bool { return order(out[i], d.new) > 0 })
-			out = slices.Insert(out, i, d.new)
+		if d.New != zero {
+			i := sort.Search(len(out), func(i int) bool { return order(out[i], d.New) > 0 })
+			out = slices.Insert(out, i, d.New)
 		}
 	}
 	return out, true
