@@ -36,6 +36,11 @@ type Peer struct {
 	// Host is the name of the host, or of what else was authenticated.
 	Host string
 	ID   spiffeid.ID
+	// Anonymous means that it has proven nothing, because it came in by a port
+	// that asks for no proof: it may look at the configuration of any workload,
+	// and is believed nothing else. Its health reports are not taken, and all
+	// such peers together are not bounded as one host is.
+	Anonymous bool
 	// Pairs are the identities that its proxies may have.
 	Pairs []mesh.ServiceAccount
 	// Types are the types of proxy that it may run; empty means sidecars.

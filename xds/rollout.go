@@ -228,6 +228,17 @@ func changedObjects(changes []mesh.Change) []string {
 	return out
 }
 
+// Rollouts are the snapshots whose fate is remembered, oldest first.
+func (s *Server) Rollouts() []Rollout {
+	s.rollouts.mu.Lock()
+	defer s.rollouts.mu.Unlock()
+	out := make([]Rollout, 0, len(s.rollouts.list))
+	for _, n := range s.rollouts.list {
+		out = append(out, n.copy())
+	}
+	return out
+}
+
 // Convergence tells what became of the snapshot of a generation; false if it is
 // not known, or no longer.
 func (s *Server) Convergence(generation uint64) (Rollout, bool) {

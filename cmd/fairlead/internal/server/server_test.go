@@ -35,6 +35,8 @@ func TestWrongFlags(t *testing.T) {
 		"share":        {func(c *Config) { c.RemovalShare = 30 }, "--removal-share 30: it is a share, from 0 to 1"},
 		"mesh_dir":     {func(c *Config) { c.MeshConfigFile = dir }, "is a directory: name the file"},
 		"mesh_missing": {func(c *Config) { c.MeshConfigFile = dir + "/mesh.yaml" }, "(--mesh-config), of which no good version is known"},
+		"plain_open":   {func(c *Config) { c.PlaintextAddress = "0.0.0.0:0" }, `--xds-plaintext-address "0.0.0.0:0": only a loopback address`},
+		"plain_name":   {func(c *Config) { c.PlaintextAddress = "localhost:0" }, `--xds-plaintext-address "localhost:0": only a loopback address`},
 		"not_here":     {func(c *Config) { c.HTTPAddress = "203.0.113.1:15014" }, "203.0.113.1:15014"},
 	} {
 		t.Run(name, func(t *testing.T) {
