@@ -11,7 +11,7 @@ import (
 // listenerPeriod is how often the kernel is asked whether anybody still listens
 // where the probe connects. A question takes microseconds, and the application
 // does not notice it.
-const listenerPeriod = 100 * time.Millisecond
+const listenerPeriod = 250 * time.Millisecond
 
 // listener asks the kernel for the socket that listens where a probe connects. A
 // process that ends closes it, so that a killed application is known long
