@@ -149,7 +149,7 @@ func (sc *scope) appendCluster(parts []Part, in clusterInput) []Part {
 		c.Localities = localities
 		origins = append(origins, from...)
 	case DiscoverEDS:
-		e := &Endpoints{Ref: c.Ref, Localities: localities}
+		e := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
 		e.hash, e.origins = contentHash("endpoints", *e), originsOf(append(from, in.svc.Origin)...)
 		parts = append(parts, e)
 	case DiscoverOriginalDst:

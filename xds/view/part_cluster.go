@@ -94,6 +94,9 @@ type Endpoints struct {
 	base
 	Ref        ClusterRef
 	Localities []Locality
+	// Auto is that of the cluster's TLS: here endpoints say that they do not
+	// take mTLS.
+	Auto bool
 }
 
 // Locality is the endpoints of one place.
