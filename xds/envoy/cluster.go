@@ -90,7 +90,7 @@ func (b *clusterBuilder) discovery() {
 	switch b.p.Discovery {
 	case view.DiscoverEDS:
 		set(clusterv3.Cluster_EDS)
-		b.c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads(), ServiceName: b.c.GetName()}
+		b.c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: ads()}
 	case view.DiscoverStatic:
 		set(clusterv3.Cluster_STATIC)
 	case view.DiscoverStrictDNS, view.DiscoverLogicalDNS:
@@ -111,7 +111,7 @@ func (b *clusterBuilder) discovery() {
 		}
 	}
 	if len(b.p.Localities) > 0 {
-		b.c.LoadAssignment = loadAssignment(b.c.GetName(), b.p.Localities)
+		b.c.LoadAssignment = loadAssignment(b.c.GetName(), b.p.Localities, b.p.TLS != nil && b.p.TLS.Auto)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
-	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -23,14 +22,11 @@ func socket(name string, config *anypb.Any) *corev3.TransportSocket {
 // as a DestinationRule wants it; or nothing.
 func (b *clusterBuilder) transportSocket() {
 	if t := b.p.TLS; t != nil {
-		s := b.meshSocket(t)
-		if !t.Auto || b.p.Discovery == view.DiscoverOriginalDst {
-			b.c.TransportSocket = s
-			return
-		}
-		b.c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
-			{Name: "tlsMode-istio", Match: takesMTLS(), TransportSocket: s},
-			{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{}))},
+		b.c.TransportSocket = b.meshSocket(t)
+		if t.Auto && b.p.Discovery != view.DiscoverOriginalDst {
+			b.c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{
+				Name: "tlsMode-disabled", Match: plaintextOnly(), TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{})),
+			}}
 		}
 		return
 	}

@@ -16,49 +16,60 @@ import (
 const socketMatchKey = "envoy.transport_socket_match"
 
 func buildEndpoints(p *view.Endpoints) *endpointv3.ClusterLoadAssignment {
-	return loadAssignment(nameOf(p.Ref), p.Localities)
+	return loadAssignment(nameOf(p.Ref), p.Localities, p.Auto)
 }
 
-func loadAssignment(name string, list []view.Locality) *endpointv3.ClusterLoadAssignment {
-	out := &endpointv3.ClusterLoadAssignment{ClusterName: name}
+// loadAssignment says of places and endpoints only what Envoy would not assume,
+// because there are more of them than of anything else. A place has no weight:
+// no cluster balances by it. With auto, endpoints without mTLS are marked.
+func loadAssignment(name string, list []view.Locality, auto bool) *endpointv3.ClusterLoadAssignment {
+	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(list))}
 	for i := range list {
 		l := &list[i]
-		weight := uint32(0)
-		group := &endpointv3.LocalityLbEndpoints{Locality: locality(l.Place), Priority: l.Priority}
-		for j := range l.Endpoints {
-			e := &l.Endpoints[j]
-			weight += e.Weight
-			group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(e))
+		group := &endpointv3.LocalityLbEndpoints{
+			Locality:    locality(l.Place),
+			Priority:    l.Priority,
+			LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(l.Endpoints)),
 		}
-		group.LoadBalancingWeight = wrapperspb.UInt32(weight)
+		for j := range l.Endpoints {
+			group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(&l.Endpoints[j], auto))
+		}
 		out.Endpoints = append(out.Endpoints, group)
 	}
 	return out
 }
 
-func lbEndpoint(e *view.Endpoint) *endpointv3.LbEndpoint {
+// lbEndpoint is an endpoint. Envoy takes one of which it hears nothing for
+// healthy, and of weight 1.
+func lbEndpoint(e *view.Endpoint, auto bool) *endpointv3.LbEndpoint {
 	out := &endpointv3.LbEndpoint{
 		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
 			Endpoint: &endpointv3.Endpoint{Address: address(e.Address, e.Port)},
 		},
-		HealthStatus:        corev3.HealthStatus_HEALTHY,
-		LoadBalancingWeight: wrapperspb.UInt32(e.Weight),
 	}
 	if e.Unhealthy {
 		out.HealthStatus = corev3.HealthStatus_UNHEALTHY
 	}
-	if e.MTLS {
-		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{socketMatchKey: takesMTLS()}}
+	if e.Weight > 1 {
+		out.LoadBalancingWeight = wrapperspb.UInt32(e.Weight)
+	}
+	if auto && !e.MTLS {
+		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{socketMatchKey: plaintextOnly()}}
 	}
 	return out
 }
 
-// takesMTLS is the mark of endpoints that take mTLS of the mesh.
-func takesMTLS() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("istio")}}
+// plaintextOnly is the mark of endpoints that do not take mTLS of the mesh. The
+// mark is on them and not on the many that do; and on each, not on their place:
+// of a place that is marked anew Envoy keeps the old sockets.
+func plaintextOnly() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("disabled")}}
 }
 
 func locality(l mesh.Locality) *corev3.Locality {
+	if l == (mesh.Locality{}) {
+		return nil
+	}
 	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
 }
 

@@ -8,6 +8,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	previousprioritiesv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/priority/previous_priorities/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 )
@@ -62,6 +63,35 @@ func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 		out.RetryBackOff = &routev3.RetryPolicy_RetryBackOff{BaseInterval: b}
 	}
 	return out
+}
+
+// liftRetries says once for a virtual host what several of its routes, and all
+// that forward, would each say of retries. A route without retries could not
+// say so any more: with one the routes keep their own.
+func liftRetries(host *routev3.VirtualHost) {
+	var policy *routev3.RetryPolicy
+	routes := 0
+	for _, r := range host.GetRoutes() {
+		action := r.GetRoute()
+		if action == nil {
+			continue
+		}
+		if routes++; routes == 1 {
+			policy = action.GetRetryPolicy()
+		}
+		if policy == nil || !proto.Equal(policy, action.GetRetryPolicy()) {
+			return
+		}
+	}
+	if routes < 2 {
+		return
+	}
+	host.RetryPolicy = policy
+	for _, r := range host.GetRoutes() {
+		if action := r.GetRoute(); action != nil {
+			action.RetryPolicy = nil
+		}
+	}
 }
 
 func otherHosts() []*routev3.RetryPolicy_RetryHostPredicate {

@@ -37,6 +37,7 @@ func buildVirtualHost(p *view.VirtualHost) *routev3.VirtualHost {
 	for _, r := range p.Routes {
 		out.Routes = append(out.Routes, buildRoute(r))
 	}
+	liftRetries(out)
 	return out
 }
 

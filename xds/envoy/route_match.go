@@ -42,7 +42,9 @@ func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	case *networking.StringMatch_Regex:
 		out.PathSpecifier = &routev3.RouteMatch_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: m.Regex}}
 	}
-	out.CaseSensitive = wrapperspb.Bool(!in.GetIgnoreUriCase())
+	if in.GetIgnoreUriCase() {
+		out.CaseSensitive = wrapperspb.Bool(false)
+	}
 	pseudo := func(name string, m *networking.StringMatch) {
 		if m != nil {
 			out.Headers = append(out.Headers, headerMatch(name, m))
