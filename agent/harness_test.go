@@ -212,9 +212,9 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 		}
 		for r := half.Next(time.Now()); r != nil; r = half.Next(time.Now()) {
 			p.mu.Lock()
-			p.sent += len(r.GetResources()) + len(r.GetRemovedResources())
+			p.sent += len(r.Resources) + len(r.Removed)
 			p.mu.Unlock()
-			if err := s.Send(r); err != nil {
+			if err := s.Send(r.Message()); err != nil {
 				return err
 			}
 		}
@@ -258,8 +258,9 @@ func (p *plane) set(port int) {
 	sum := sha256.Sum256(b)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.gen = &stream.Generation{Number: 1, Types: map[stream.TypeURL]map[string]stream.Resource{
-		stream.ListenerType: {"in": {Version: hex.EncodeToString(sum[:8]), Body: b}},
+	in := stream.NewResource(stream.ListenerType, stream.Resource{Name: "in", Version: hex.EncodeToString(sum[:8]), Body: b})
+	p.gen = &stream.Generation{Number: 1, Layers: []*stream.Layer{
+		{Types: map[stream.TypeURL]*stream.Set{stream.ListenerType: stream.NewSet([]*stream.Resource{in})}},
 	}}
 }
 

@@ -146,8 +146,9 @@ func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View) {
 	g := &stream.Generation{
 		Number:       s.Generation,
 		HoldRemovals: s.Incomplete,
-		Types:        map[stream.TypeURL]map[string]stream.Resource{},
 	}
+	seen := map[stream.TypeURL]map[string]bool{}
+	lists := map[stream.TypeURL][]*stream.Resource{}
 	for vp := range v.Parts() {
 		p := c.partOf(vp.Hash())
 		p.once.Do(func() {
@@ -162,16 +163,22 @@ func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View) {
 		refs := routesOf(vp)
 		for _, r := range p.resources {
 			t := stream.TypeURL(r.TypeURL)
-			if g.Types[t] == nil {
-				g.Types[t] = map[string]stream.Resource{}
+			if seen[t] == nil {
+				seen[t] = map[string]bool{}
 			}
-			if _, taken := g.Types[t][r.Name]; taken {
+			if seen[t][r.Name] {
 				cl.diagnostics = append(cl.diagnostics, envoy.Diagnostic{Message: fmt.Sprintf("two parts make the %s %q; the first one counts", t.Short(), r.Name)})
 				continue
 			}
-			g.Types[t][r.Name] = stream.Resource{Version: r.Version, Body: r.Body, Refs: refs}
+			seen[t][r.Name] = true
+			lists[t] = append(lists[t], stream.NewResource(t, stream.Resource{Name: r.Name, Version: r.Version, Body: r.Body, Refs: refs}))
 		}
 	}
+	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	for t, list := range lists {
+		layer.Types[t] = stream.NewSet(list)
+	}
+	g.Layers = []*stream.Layer{layer}
 	cl.encryption = encryptionOf(v)
 	cl.generation = g
 }

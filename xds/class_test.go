@@ -62,7 +62,7 @@ func TestFaultInASharedPart(t *testing.T) {
 		func() {
 			defer func() {
 				if recover() == nil {
-					t.Errorf("class %d has %v and no fault", i, kept[i].generation.Types)
+					t.Errorf("class %d has %v and no fault", i, kept[i].generation)
 				}
 			}()
 			c.fill(kept[i], s, v)

@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -314,9 +313,9 @@ func (c *conn) push(out *sender) {
 		c.settle()
 		return
 	}
-	c.server.metrics.size.WithLabelValues(label(stream.TypeURL(r.GetTypeUrl()))).Observe(float64(proto.Size(r)))
+	c.server.metrics.size.WithLabelValues(label(r.TypeURL)).Observe(float64(r.Size()))
 	out.busy, out.started = true, now
-	out.responses <- r // the sender is idle: it takes it at once
+	out.responses <- r.Message() // the sender is idle: it takes it at once
 }
 
 // pushed notes that a response was sent.

@@ -22,8 +22,8 @@ func TestDistrustOutlivesTheStream(t *testing.T) {
 	// It claims to have all of it, in the very versions; one of them came in an
 	// unanswered response.
 	versions := map[string]string{}
-	for name, res := range r.classOfWeb(t).generation.Types[stream.ClusterType] {
-		versions[name] = res.Version
+	for res := range r.classOfWeb(t).generation.All(stream.ClusterType) {
+		versions[res.Name] = res.Version
 	}
 	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
 		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
@@ -37,10 +37,11 @@ func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	versions := map[stream.TypeURL]map[string]string{}
-	for url, of := range r.classOfWeb(t).generation.Types {
+	g := r.classOfWeb(t).generation
+	for url := range g.Diff(nil) {
 		versions[url] = map[string]string{}
-		for name, res := range of {
-			versions[url][name] = res.Version
+		for res := range g.All(url) {
+			versions[url][res.Name] = res.Version
 		}
 	}
 	old := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing

@@ -214,7 +214,7 @@ func (c *core) refresh() {
 		return
 	}
 	c.number++
-	c.generation = &stream.Generation{Number: c.number, Types: maps.Clone(c.offered), HoldRemovals: hold}
+	c.generation = &stream.Generation{Number: c.number, Layers: []*stream.Layer{c.offered.layer()}, HoldRemovals: hold}
 	c.stale = false
 	for _, p := range c.peers {
 		p.half.SetGeneration(c.generation)

@@ -153,8 +153,8 @@ func (s *fakeServer) DeltaAggregatedResources(st discoveryv3.AggregatedDiscovery
 		}
 		s.mu.Unlock()
 		for r := half.Next(time.Now()); r != nil; r = half.Next(time.Now()) {
-			s.note(r)
-			if err := st.Send(r); err != nil {
+			s.note(r.Message())
+			if err := st.Send(r.Message()); err != nil {
 				return err
 			}
 		}
@@ -328,7 +328,7 @@ func (h *host) relay() (r *Relay, stop func()) {
 // generation makes a generation of messages by their names.
 func generation(tb testing.TB, number uint64, messages map[string]proto.Message) *stream.Generation {
 	tb.Helper()
-	g := &stream.Generation{Number: number, Types: map[stream.TypeURL]map[string]stream.Resource{}}
+	of := resources{}
 	for name, m := range messages {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
@@ -336,13 +336,13 @@ func generation(tb testing.TB, number uint64, messages map[string]proto.Message)
 		}
 		sum := sha256.Sum256(b)
 		url := stream.TypeURL("type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()))
-		if g.Types[url] == nil {
-			g.Types[url] = map[string]stream.Resource{}
+		if of[url] == nil {
+			of[url] = map[string]*stream.Resource{}
 		}
 		_, name = cutType(name)
-		g.Types[url][name] = stream.Resource{Version: hex.EncodeToString(sum[:8]), Body: b}
+		of[url][name] = stream.NewResource(url, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: b})
 	}
-	return g
+	return &stream.Generation{Number: number, Layers: []*stream.Layer{of.layer()}}
 }
 
 // cutType splits "cds/web": one map may have a cluster and its endpoints.

@@ -247,7 +247,7 @@ func (c *core) want(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscovery
 func (p *peer) push(now time.Time) {
 	if len(p.out) == 0 {
 		if resp := p.half.Next(now); resp != nil {
-			p.out <- resp
+			p.out <- resp.Message()
 		}
 	}
 }

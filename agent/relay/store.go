@@ -32,7 +32,7 @@ const maxStore = 1 << 30
 var errNoStore = errors.New("nothing is stored")
 
 // resources are resources by type and name.
-type resources map[stream.TypeURL]map[string]stream.Resource
+type resources map[stream.TypeURL]map[string]*stream.Resource
 
 // state is what Envoy has accepted, with all that a relay needs to start from
 // it. Immutable once it is handed on.
@@ -50,6 +50,15 @@ type state struct {
 	Types []stream.TypeURL `json:"types"`
 
 	resources resources
+}
+
+// layer is the resources as a generation has them.
+func (r resources) layer() *stream.Layer {
+	l := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	for url, of := range r {
+		l.Types[url] = stream.NewSet(slices.Collect(maps.Values(of)))
+	}
+	return l
 }
 
 func (s *state) count() int {
@@ -135,9 +144,9 @@ func decodeStore(b []byte) (*state, error) {
 		if err := proto.Unmarshal(block, &m); err != nil {
 			return nil, err
 		}
-		of := make(map[string]stream.Resource, len(m.GetResources()))
+		of := make(map[string]*stream.Resource, len(m.GetResources()))
 		for _, r := range m.GetResources() {
-			of[r.GetName()] = stream.Resource{Version: r.GetVersion(), Body: r.GetResource().GetValue()}
+			of[r.GetName()] = stream.NewResource(t, stream.Resource{Name: r.GetName(), Version: r.GetVersion(), Body: r.GetResource().GetValue()})
 		}
 		s.resources[t] = of
 	}

@@ -67,7 +67,7 @@ func (c *core) offer(u *stream.Update) {
 	p := &pending{update: u, generation: c.number + 1}
 	of := maps.Clone(c.offered[u.Type])
 	if of == nil {
-		of = map[string]stream.Resource{}
+		of = map[string]*stream.Resource{}
 	}
 	for _, n := range u.Changed {
 		delete(c.missing[u.Type], n.Name)
@@ -78,7 +78,7 @@ func (c *core) offer(u *stream.Update) {
 			continue
 		}
 		delete(c.rejected, k)
-		of[n.Name] = n.Resource
+		of[n.Name] = n
 	}
 	for _, name := range u.Removed {
 		delete(c.missing[u.Type], name)
@@ -160,7 +160,7 @@ func (c *core) settle(now time.Time, p *pending, v verdict) {
 	u := p.update
 	refusals := p.refused
 	if c.accepted[u.Type] == nil {
-		c.accepted[u.Type] = map[string]stream.Resource{}
+		c.accepted[u.Type] = map[string]*stream.Resource{}
 	}
 	accepted := c.accepted[u.Type]
 	skip := map[string]bool{}
@@ -179,7 +179,7 @@ func (c *core) settle(now time.Time, p *pending, v verdict) {
 			c.log.Warn("envoy refuses a resource, the last good one stays",
 				"type_url", u.Type, "name", n.Name, "version", n.Version, "err", reason)
 		default:
-			accepted[n.Name] = n.Resource
+			accepted[n.Name] = n
 		}
 	}
 	for _, name := range u.Removed {

@@ -2,7 +2,6 @@ package stream
 
 import (
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strconv"
@@ -15,13 +14,18 @@ import (
 // them into step.
 func fleet(tb testing.TB, n, clusters int) ([]*Server, *Generation) {
 	tb.Helper()
-	g := &Generation{Number: 1, Types: map[TypeURL]map[string]Resource{ClusterType: {}, EndpointType: {}}}
+	var of [2][]*Resource
+	var names []string
 	for i := range clusters {
 		name := fmt.Sprintf("outbound|8080||service-%d.namespace.svc.cluster.local", i)
-		g.Types[ClusterType][name] = Resource{Version: "1", Body: make([]byte, 500)}
-		g.Types[EndpointType][name] = Resource{Version: "1", Body: make([]byte, 200)}
+		of[0] = append(of[0], NewResource(ClusterType, Resource{Name: name, Version: "1", Body: make([]byte, 500)}))
+		of[1] = append(of[1], NewResource(EndpointType, Resource{Name: name, Version: "1", Body: make([]byte, 200)}))
+		names = append(names, name)
 	}
-	names := slices.Sorted(maps.Keys(g.Types[EndpointType]))
+	slices.Sort(names)
+	g := &Generation{Number: 1, Layers: []*Layer{
+		{Types: map[TypeURL]*Set{ClusterType: NewSet(of[0])}}, {Types: map[TypeURL]*Set{EndpointType: NewSet(of[1])}},
+	}}
 	in := new(Interner)
 	servers := make([]*Server, n)
 	for i := range servers {
@@ -45,8 +49,8 @@ func drain(tb testing.TB, s *Server) int {
 	tb.Helper()
 	n := 0
 	for r := s.Next(start); r != nil; r = s.Next(start) {
-		n += len(r.GetResources())
-		if err := s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}); err != nil {
+		n += len(r.Resources)
+		if err := s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(r.TypeURL), ResponseNonce: r.Nonce}); err != nil {
 			tb.Fatal(err)
 		}
 	}
@@ -61,9 +65,13 @@ func BenchmarkPushOneEndpoint(b *testing.B) {
 	servers, g := fleet(b, streams, clusters)
 	b.ReportAllocs()
 	for b.Loop() {
-		next := &Generation{Number: g.Number + 1, Types: maps.Clone(g.Types)}
-		next.Types[EndpointType] = maps.Clone(g.Types[EndpointType])
-		next.Types[EndpointType]["outbound|8080||service-7.namespace.svc.cluster.local"] = Resource{Version: strconv.FormatUint(next.Number, 10), Body: make([]byte, 200)}
+		number := g.Number + 1
+		changed := NewResource(EndpointType, Resource{
+			Name: "outbound|8080||service-7.namespace.svc.cluster.local", Version: strconv.FormatUint(number, 10), Body: make([]byte, 200),
+		})
+		next := &Generation{Number: number, Layers: []*Layer{
+			g.Layers[0], {Types: map[TypeURL]*Set{EndpointType: g.Layers[1].Types[EndpointType].With([]*Resource{changed}, nil)}},
+		}}
 		for _, s := range servers {
 			s.SetGeneration(next)
 			if n := drain(b, s); n != 1 {

@@ -62,17 +62,11 @@ type clientType struct {
 	updates    []*Update
 }
 
-// Named is a resource with its name.
-type Named struct {
-	Name string
-	Resource
-}
-
 // Update is one response. It counts as accepted, or refused, when Done is
 // called, and until then the server waits.
 type Update struct {
 	Type    TypeURL
-	Changed []Named
+	Changed []*Resource
 	Removed []string
 	// Label is the server's own name for the state it sent, for people.
 	Label string
@@ -277,7 +271,7 @@ func (c *Client) Response(resp *discovery.DeltaDiscoveryResponse) (*Update, erro
 			return nil, fmt.Errorf("taking a response for %q: resource %q has no name, version or body of that type", url, r.GetName())
 		}
 		if t.wants(r.GetName()) {
-			u.Changed = append(u.Changed, Named{r.GetName(), Resource{Version: r.GetVersion(), Body: r.GetResource().GetValue()}})
+			u.Changed = append(u.Changed, NewResource(url, Resource{Name: r.GetName(), Version: r.GetVersion(), Body: r.GetResource().GetValue()}))
 		}
 	}
 	for _, name := range resp.GetRemovedResources() {

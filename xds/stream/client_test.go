@@ -19,7 +19,7 @@ func link(t *testing.T, c *Client, s *Server) []*Update {
 			must(t, s.Request(start, req))
 			continue
 		}
-		resp := s.Next(start)
+		resp := s.Next(start).Message()
 		if resp == nil {
 			return got
 		}
@@ -100,7 +100,7 @@ func TestClientRefusesExactly(t *testing.T) {
 	got = link(t, c, s)
 	for len(got) > 0 {
 		var err error
-		if slices.ContainsFunc(got[0].Changed, func(n Named) bool { return n.Name == "c" && n.Version == "2" }) {
+		if slices.ContainsFunc(got[0].Changed, func(n *Resource) bool { return n.Name == "c" && n.Version == "2" }) {
 			err = errors.New("no idea why")
 		}
 		got[0].Done(err)

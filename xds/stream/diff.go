@@ -1,18 +1,24 @@
 package stream
 
 import (
-	"maps"
-	"slices"
+	"iter"
 	"weak"
 )
 
-// maxDiffs bounds the differences that a Generation remembers: streams of a
-// class are at most a few generations behind.
+// maxDiffs bounds the differences that a Generation, or a Set, remembers:
+// streams of a class are at most a few generations behind.
 const maxDiffs = 8
 
-// Diff is what changed from prev to g, by type; types without a change are
-// absent. It is computed once for a pair and shared, so that a push costs the
-// streams of a class one comparison together. Read-only.
+// Get gives a resource, or nil.
+func (g *Generation) Get(url TypeURL, name string) *Resource { return g.union(url).get(name) }
+
+// All yields the resources of a type; sorted by name within each layer.
+func (g *Generation) All(url TypeURL) iter.Seq[*Resource] { return g.union(url).all() }
+
+// Diff is what changed from prev, or from nothing if that is nil, by type; types
+// without a change are absent. It is computed once for a pair and shared, and
+// what it is made of between generations that have sets in common: a push costs
+// all streams one comparison together. Read-only.
 func (g *Generation) Diff(prev *Generation) map[TypeURL]Delta {
 	if g == prev {
 		return nil
@@ -24,7 +30,7 @@ func (g *Generation) Diff(prev *Generation) map[TypeURL]Delta {
 	if d, ok := g.diffs[key]; ok {
 		return d
 	}
-	d := compare(prev, g)
+	d := g.compare(prev)
 	if g.diffs == nil || len(g.diffs) >= maxDiffs {
 		g.diffs = map[weak.Pointer[Generation]]map[TypeURL]Delta{}
 	}
@@ -32,34 +38,25 @@ func (g *Generation) Diff(prev *Generation) map[TypeURL]Delta {
 	return d
 }
 
-func compare(prev, next *Generation) map[TypeURL]Delta {
+func (g *Generation) compare(prev *Generation) map[TypeURL]Delta {
 	out := map[TypeURL]Delta{}
-	for t, now := range next.Types {
-		if d := compareType(prev.Types[t], now); len(d.Changed)+len(d.Removed) > 0 {
+	add := func(t TypeURL) {
+		if _, ok := out[t]; ok {
+			return
+		}
+		if d := g.union(t).diff(prev.union(t)); len(d.Changed)+len(d.Removed) > 0 {
 			out[t] = d
 		}
 	}
-	for t, was := range prev.Types {
-		if _, ok := next.Types[t]; !ok && len(was) > 0 {
-			out[t] = Delta{Removed: slices.Sorted(maps.Keys(was))}
+	for _, of := range []*Generation{g, prev} {
+		if of == nil {
+			continue
+		}
+		for _, l := range of.Layers {
+			for t := range l.Types {
+				add(t)
+			}
 		}
 	}
 	return out
-}
-
-func compareType(was, now map[string]Resource) Delta {
-	var d Delta
-	for name, r := range now {
-		if old, ok := was[name]; !ok || old.Version != r.Version {
-			d.Changed = append(d.Changed, name)
-		}
-	}
-	for name := range was {
-		if _, ok := now[name]; !ok {
-			d.Removed = append(d.Removed, name)
-		}
-	}
-	slices.Sort(d.Changed)
-	slices.Sort(d.Removed)
-	return d
 }

@@ -8,9 +8,9 @@ import (
 // entry is what is known of one name, where that is not simply what the
 // generation says.
 type entry struct {
-	// acked is what the peer was last known to have: its Version is empty where it
-	// has nothing, its Body where it only said so.
-	acked Resource
+	// acked is what the peer was last known to have, or nil; without a Body where
+	// it only said so.
+	acked *Resource
 	// listed means that the peer has named some version of it, or accepted one.
 	listed bool
 	// last is the newest unanswered response that has the name, or nil.
@@ -50,7 +50,7 @@ func (t *typeState) peek(name string) *entry {
 	}
 	e := &entry{}
 	if t.base != nil && t.sub.has(name) {
-		if r, ok := t.base.Types[t.url][name]; ok {
+		if r := t.base.Get(t.url, name); r != nil {
 			e.acked, e.listed = r, true
 		}
 	}
@@ -66,57 +66,57 @@ const (
 )
 
 // desired says what should be sent of a name now, and with what bytes.
-func (s *Server) desired(t *typeState, name string, e *entry) (Resource, op) {
+func (s *Server) desired(t *typeState, name string, e *entry) (*Resource, op) {
 	if s.target == nil || !t.sub.has(name) || e.suspect {
-		return Resource{}, opNone
+		return nil, opNone
 	}
 	follows, behind := s.behind[t.url][name]
-	want, ok := s.target.Types[t.url][name]
-	forced := e.forced || behind || e.minded && e.refused != want.Version
+	want := s.target.Get(t.url, name)
+	forced := e.forced || behind || e.minded && e.refused != want.version()
 	unknown := e.unknown && e.last == nil
 	has := e.acked
 	if e.last != nil {
 		has = e.last.sent[name]
 	}
 	switch {
-	case !ok && behind:
+	case want == nil && behind:
 		return follows, opAdd
-	case !ok && s.target.HoldRemovals:
-		return Resource{}, opNone
-	case !ok:
-		if forced || unknown || has.Version != "" {
-			return Resource{}, opRemove
+	case want == nil && s.target.HoldRemovals:
+		return nil, opNone
+	case want == nil:
+		if forced || unknown || has != nil {
+			return nil, opRemove
 		}
 	case e.refused == want.Version:
 		return s.desiredRefused(e, unknown || forced)
-	case forced || unknown || has.Version != want.Version:
+	case forced || unknown || has.version() != want.Version:
 		return want, opAdd
 	}
-	return Resource{}, opNone
+	return nil, opNone
 }
 
 // desiredRefused is desired for a name whose wanted version the peer refuses: it
 // shall have what it last accepted. Where we do not know that, it is left alone
 // if it ever had something, and removed if it never did.
-func (*Server) desiredRefused(e *entry, needed bool) (Resource, op) {
+func (*Server) desiredRefused(e *entry, needed bool) (*Resource, op) {
 	switch {
 	case !needed:
-		return Resource{}, opNone
-	case e.acked.Body != nil:
+		return nil, opNone
+	case e.acked.body() != nil:
 		return e.acked, opAdd
 	case e.listed:
-		return Resource{}, opNone
+		return nil, opNone
 	default:
-		return Resource{}, opRemove
+		return nil, opRemove
 	}
 }
 
 // evaluate puts a name among what is to be sent or removed, or takes it out.
 func (s *Server) evaluate(t *typeState, name string) {
 	e := t.peek(name)
-	if e.acked.Body == nil && e.acked.Version != "" && s.target != nil {
+	if e.acked != nil && e.acked.Body == nil && s.target != nil {
 		// Same version, same bytes: now we know what to go back to.
-		if r := s.target.Types[t.url][name]; r.Version == e.acked.Version {
+		if r := s.target.Get(t.url, name); r.version() == e.acked.Version {
 			e.acked = r
 		}
 	}
@@ -152,10 +152,9 @@ func (s *Server) settle(t *typeState) {
 	if s.target == nil || !t.quiet() {
 		return
 	}
-	want := s.target.Types[t.url]
 	for name, e := range t.diff {
 		clean := e.last == nil && !e.unknown && !e.forced && !e.suspect
-		if !t.sub.has(name) || clean && e.acked.Version == want[name].Version {
+		if !t.sub.has(name) || clean && e.acked.version() == s.target.Get(t.url, name).version() {
 			delete(t.diff, name)
 		}
 	}

@@ -20,17 +20,18 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // letters: c, e, l, r, s. A version that begins with "bad" is refused by the
 // model, one that begins with "worse" without saying which it was.
 func gen(number uint64, words ...string) *Generation {
-	g := &Generation{Number: number, Types: map[TypeURL]map[string]Resource{}}
+	types := map[TypeURL][]*Resource{}
 	for _, w := range words {
 		t, rest, _ := strings.Cut(w, "/")
 		name, version, _ := strings.Cut(rest, "=")
 		url := letter(t)
-		if g.Types[url] == nil {
-			g.Types[url] = map[string]Resource{}
-		}
-		g.Types[url][name] = Resource{Version: version, Body: []byte(version)}
+		types[url] = append(types[url], NewResource(url, Resource{Name: name, Version: version, Body: []byte(version)}))
 	}
-	return g
+	l := &Layer{Types: map[TypeURL]*Set{}}
+	for url, list := range types {
+		l.Types[url] = NewSet(list)
+	}
+	return &Generation{Number: number, Layers: []*Layer{l}}
 }
 
 func letter(t string) TypeURL {
@@ -102,7 +103,7 @@ func (m *model) do(r *discovery.DeltaDiscoveryRequest) {
 func (m *model) run() {
 	m.t.Helper()
 	for i := 0; ; i++ {
-		r := m.server.Next(m.now)
+		r := m.server.Next(m.now).Message()
 		if r == nil {
 			return
 		}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
@@ -128,16 +127,16 @@ func (s *Server) refusedExactly(t *typeState, r *response, exact map[string]stri
 // refuse notes that a name alone is why a response was refused.
 func (s *Server) refuse(t *typeState, r *response, name, reason string) {
 	e := t.at(name)
-	if e.acked.Version == r.sent[name].Version {
+	if e.acked.version() == r.sent[name].version() {
 		// Not even what it once took: there is nothing to go back to.
-		e.acked.Body, e.listed = nil, true
+		e.acked, e.listed = &Resource{Name: name, Version: e.acked.version()}, true
 	}
 	s.noteRefusal(t, r, name, reason)
 }
 
 func (s *Server) noteRefusal(t *typeState, r *response, name, reason string) {
 	e := t.at(name)
-	e.refused, e.reason = r.sent[name].Version, reason
+	e.refused, e.reason = r.sent[name].version(), reason
 	s.event(Event{
 		Kind: EventRejected, Type: t.url, Generation: r.generation, Names: 1,
 		Name: name, Version: e.refused, Reason: reason,
@@ -158,7 +157,7 @@ func (*Server) isolate(t *typeState, groups ...[]string) {
 }
 
 // nextSuspects sends the next group of suspects, once the one before is answered.
-func (s *Server) nextSuspects(now time.Time, t *typeState) *discovery.DeltaDiscoveryResponse {
+func (s *Server) nextSuspects(now time.Time, t *typeState) *Response {
 	if len(t.inflight) > 0 && s.held(now, t, &t.addWait) {
 		return nil
 	}
@@ -166,7 +165,7 @@ func (s *Server) nextSuspects(now time.Time, t *typeState) *discovery.DeltaDisco
 	for len(t.suspects) > 0 {
 		group := t.suspects[0]
 		t.suspects = slices.Delete(t.suspects, 0, 1)
-		r := &response{sent: map[string]Resource{}, retry: true}
+		r := &response{sent: map[string]*Resource{}, retry: true}
 		for _, name := range group {
 			e := t.diff[name]
 			if e == nil || !e.suspect {

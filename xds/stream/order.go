@@ -1,10 +1,6 @@
 package stream
 
-import (
-	"time"
-
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-)
+import "time"
 
 // removalOrder is the order in which what is gone is removed: what refers before
 // what is referred to. Types without an order come after these.
@@ -47,7 +43,7 @@ func (s *Server) NextDeadline() time.Time {
 }
 
 // nextAdd gives the next response that adds or updates, or nil.
-func (s *Server) nextAdd(now time.Time, t *typeState) *discovery.DeltaDiscoveryResponse {
+func (s *Server) nextAdd(now time.Time, t *typeState) *Response {
 	if len(t.suspects) > 0 {
 		return s.nextSuspects(now, t)
 	}
@@ -69,7 +65,7 @@ func (s *Server) nextAdd(now time.Time, t *typeState) *discovery.DeltaDiscoveryR
 		return nil
 	}
 	t.addWait.clear()
-	r := &response{sent: map[string]Resource{}, retry: true}
+	r := &response{sent: map[string]*Resource{}, retry: true}
 	size := 0
 	for _, name := range names {
 		e := t.at(name)
@@ -169,16 +165,16 @@ func (s *Server) leaving(url TypeURL) bool {
 }
 
 // nextRemove gives the next response that removes, or nil.
-func (s *Server) nextRemove(now time.Time, t *typeState) *discovery.DeltaDiscoveryResponse {
+func (s *Server) nextRemove(now time.Time, t *typeState) *Response {
 	if len(t.removes) == 0 {
 		t.removeWait.clear()
 		return nil
 	}
-	r := &response{sent: map[string]Resource{}, removal: true}
+	r := &response{sent: map[string]*Resource{}, removal: true}
 	for name := range t.removes {
 		// Whoever asks for what does not exist may be waiting to hear so.
-		if e := t.at(name); e.acked.Version == "" && e.last == nil && !e.unknown {
-			r.sent[name] = Resource{}
+		if e := t.at(name); e.acked == nil && e.last == nil && !e.unknown {
+			r.sent[name] = nil
 		}
 	}
 	if len(r.sent) > 0 {
@@ -190,7 +186,7 @@ func (s *Server) nextRemove(now time.Time, t *typeState) *discovery.DeltaDiscove
 	}
 	t.removeWait.clear()
 	for name := range t.removes {
-		r.sent[name] = Resource{}
+		r.sent[name] = nil
 	}
 	return s.send(now, t, r)
 }

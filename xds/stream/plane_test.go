@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -121,8 +122,8 @@ func (p *plane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.De
 		}
 		sent := 0
 		for r := core.Next(time.Now()); r != nil; r = core.Next(time.Now()) {
-			sent += len(r.GetResources())
-			if err := g.Send(r); err != nil {
+			sent += len(r.Resources)
+			if err := g.Send(r.Message()); err != nil {
 				return err
 			}
 		}
@@ -182,7 +183,7 @@ type world struct {
 	number  uint64
 	backend int // port
 	port    int // of the listener
-	types   map[stream.TypeURL]map[string]stream.Resource
+	types   map[stream.TypeURL]map[string]*stream.Resource
 }
 
 func newWorld(t *testing.T) *world {
@@ -191,19 +192,18 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(srv.Close)
 	return &world{
 		t: t, backend: srv.Listener.Addr().(*net.TCPAddr).Port, port: envoytest.FreePorts(t, 1)[0],
-		types: map[stream.TypeURL]map[string]stream.Resource{},
+		types: map[stream.TypeURL]map[string]*stream.Resource{},
 	}
 }
 
 // generation is the world as it is now.
 func (w *world) generation() *stream.Generation {
 	w.number++
-	g := &stream.Generation{Number: w.number, Types: map[stream.TypeURL]map[string]stream.Resource{}}
+	l := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
 	for t, rs := range w.types {
-		g.Types[t] = map[string]stream.Resource{}
-		maps.Copy(g.Types[t], rs)
+		l.Types[t] = stream.NewSet(slices.Collect(maps.Values(rs)))
 	}
-	return g
+	return &stream.Generation{Number: w.number, Layers: []*stream.Layer{l}}
 }
 
 func (w *world) put(t stream.TypeURL, name string, m proto.Message) {
@@ -213,10 +213,10 @@ func (w *world) put(t stream.TypeURL, name string, m proto.Message) {
 		w.t.Fatal(err)
 	}
 	if w.types[t] == nil {
-		w.types[t] = map[string]stream.Resource{}
+		w.types[t] = map[string]*stream.Resource{}
 	}
 	sum := sha256.Sum256(body)
-	w.types[t][name] = stream.Resource{Version: hex.EncodeToString(sum[:8]), Body: body}
+	w.types[t][name] = stream.NewResource(t, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: body})
 }
 
 func ads() *corev3.ConfigSource {

@@ -42,7 +42,7 @@ func history(t *testing.T, r *rand.Rand) {
 		g = randomGeneration(r, uint64(step+1))
 		m.server.SetGeneration(g)
 		for range r.IntN(12) { // perhaps not all of it, before the next one
-			if resp := m.server.Next(m.now); resp != nil {
+			if resp := m.server.Next(m.now).Message(); resp != nil {
 				m.take(resp)
 			}
 		}
@@ -58,7 +58,8 @@ func history(t *testing.T, r *rand.Rand) {
 	m.set(g)
 	for _, u := range []TypeURL{ClusterType, ListenerType} {
 		want := map[string]string{}
-		for name, res := range g.Types[u] {
+		for res := range g.All(u) {
+			name := res.Name
 			if strings.HasPrefix(res.Version, "b") || strings.HasPrefix(res.Version, "worse") {
 				if slices.Contains(m.server.Unknown()[u], name) {
 					want[name] = m.runs[u][name] // left alone, and shown as unknown

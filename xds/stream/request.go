@@ -73,7 +73,7 @@ func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest) {
 		}
 		e := t.at(name)
 		e.listed = true
-		e.acked.Version = version
+		e.acked = &Resource{Name: name, Version: version}
 		t.reconnected = true
 	}
 	for _, name := range s.cfg.Distrust[t.url] {
@@ -83,8 +83,8 @@ func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest) {
 		return
 	}
 	if t.sub.wildcard {
-		for name := range s.target.Types[t.url] {
-			s.evaluate(t, name)
+		for r := range s.target.All(t.url) {
+			s.evaluate(t, r.Name)
 		}
 		for name := range t.diff {
 			s.evaluate(t, name)
@@ -209,7 +209,7 @@ func (s *Server) accept(t *typeState, r *response, names []string) {
 		if e.last == r {
 			e.last, e.unknown, e.suspect = nil, false, false
 		}
-		if e.refused != "" && !r.removal && s.target.Types[t.url][name].Version == e.acked.Version {
+		if e.refused != "" && !r.removal && s.target.Get(t.url, name).version() == e.acked.version() {
 			e.refused, e.reason = "", ""
 		}
 		s.evaluate(t, name)

@@ -7,9 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // What a ServerConfig's zero values mean.
@@ -64,7 +61,7 @@ type Server struct {
 	// it has been sent, for its subscription may arrive later; with the bytes of
 	// that moment, for the target may have dropped it by then, and the cluster would
 	// wait for ever.
-	behind map[TypeURL]map[string]Resource
+	behind map[TypeURL]map[string]*Resource
 }
 
 // NewServer makes the server half of a new stream.
@@ -80,7 +77,7 @@ func NewServer(cfg ServerConfig) *Server {
 	return &Server{
 		cfg:    cfg,
 		types:  map[TypeURL]*typeState{},
-		behind: map[TypeURL]map[string]Resource{},
+		behind: map[TypeURL]map[string]*Resource{},
 	}
 }
 
@@ -102,7 +99,7 @@ func (s *Server) SetGeneration(g *Generation) {
 
 // pruneBehind forgets that a name follows, if it is gone.
 func (s *Server) pruneBehind(url TypeURL, name string) {
-	if _, ok := s.target.Types[url][name]; !ok {
+	if s.target.Get(url, name) == nil {
 		delete(s.behind[url], name)
 	}
 }
@@ -114,8 +111,8 @@ func (s *Server) retarget(t *typeState) {
 	}
 	if t.base != nil {
 		d := s.target.Diff(t.base)[t.url]
-		for _, name := range d.Changed {
-			s.evaluate(t, name)
+		for _, r := range d.Changed {
+			s.evaluate(t, r.Name)
 		}
 		for _, name := range d.Removed {
 			s.evaluate(t, name)
@@ -123,8 +120,8 @@ func (s *Server) retarget(t *typeState) {
 		return
 	}
 	if t.sub.wildcard {
-		for name := range s.target.Types[t.url] {
-			s.evaluate(t, name)
+		for r := range s.target.All(t.url) {
+			s.evaluate(t, r.Name)
 		}
 	}
 	for name := range t.sub.all() {
@@ -161,7 +158,7 @@ type typeState struct {
 type response struct {
 	nonce      string
 	generation uint64
-	sent       map[string]Resource // the zero Resource for a removal
+	sent       map[string]*Resource // nil for a removal
 	removal    bool
 	retry      bool // what follows a refusal: nobody waits for it
 	at         time.Time
@@ -199,7 +196,7 @@ func (s *Server) addType(url TypeURL) (*typeState, error) {
 }
 
 // Next gives the next response to send, or nil if there is none now.
-func (s *Server) Next(now time.Time) *discovery.DeltaDiscoveryResponse {
+func (s *Server) Next(now time.Time) *Response {
 	if s.target == nil {
 		return nil
 	}
@@ -226,26 +223,18 @@ func (s *Server) Next(now time.Time) *discovery.DeltaDiscoveryResponse {
 }
 
 // send builds a response and notes what is in it.
-func (s *Server) send(now time.Time, t *typeState, r *response) *discovery.DeltaDiscoveryResponse {
+func (s *Server) send(now time.Time, t *typeState, r *response) *Response {
 	s.nonce++
 	r.nonce = strconv.FormatUint(s.nonce, 10)
 	r.at = now
 	r.generation = s.target.Number
-	out := &discovery.DeltaDiscoveryResponse{
-		TypeUrl:           string(t.url),
-		Nonce:             r.nonce,
-		SystemVersionInfo: strconv.FormatUint(r.generation, 10),
-	}
+	out := &Response{TypeURL: t.url, Nonce: r.nonce, SystemVersion: strconv.FormatUint(r.generation, 10)}
 	for _, name := range sortedKeys(r.sent) {
-		res := r.sent[name]
 		if r.removal {
-			out.RemovedResources = append(out.RemovedResources, name)
+			out.Removed = append(out.Removed, name)
 			delete(t.removes, name)
 		} else {
-			out.Resources = append(out.Resources, &discovery.Resource{
-				Name: name, Version: res.Version,
-				Resource: &anypb.Any{TypeUrl: string(t.url), Value: res.Body},
-			})
+			out.Resources = append(out.Resources, r.sent[name])
 			delete(t.adds, name)
 			delete(s.behind[t.url], name)
 		}
@@ -293,18 +282,18 @@ func (s *Server) follow(t *typeState, r *response) {
 }
 
 func (s *Server) followAllRoutes() {
-	for name := range s.target.Types[RouteType] {
-		s.followName(RouteType, name)
+	for r := range s.target.All(RouteType) {
+		s.followName(RouteType, r.Name)
 	}
 }
 
 func (s *Server) followName(url TypeURL, name string) {
-	r, ok := s.target.Types[url][name]
-	if !ok {
+	r := s.target.Get(url, name)
+	if r == nil {
 		return
 	}
 	if s.behind[url] == nil {
-		s.behind[url] = map[string]Resource{}
+		s.behind[url] = map[string]*Resource{}
 	}
 	s.behind[url][name] = r
 	s.evaluateIn(url, name)

@@ -131,14 +131,14 @@ func TestDetailsOfARelay(t *testing.T) {
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)}))
-	r := s.Next(start)
+	r := s.Next(start).Message()
 	d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(ClusterType), ResourceName: "b", Description: "no such filter"})
 	must(t, err)
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{
 		TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce(),
 		ErrorDetail: &rpcstatus.Status{Message: "a and c are fine", Details: []*anypb.Any{d}},
 	}))
-	if r := s.Next(start); r != nil {
+	if r := s.Next(start).Message(); r != nil {
 		t.Errorf("sent although all is known: %v", r)
 	}
 	st := s.Status()[0]
@@ -148,12 +148,12 @@ func TestDetailsOfARelay(t *testing.T) {
 	// It says that it refuses b until it hears of b again, even if only that there
 	// is none.
 	s.SetGeneration(gen(2, "c/a=1", "c/c=1"))
-	r = s.Next(start)
+	r = s.Next(start).Message()
 	if got := r.GetRemovedResources(); len(got) != 1 || got[0] != "b" {
 		t.Fatalf("removed %q", got)
 	}
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce()}))
-	if r := s.Next(start); r != nil {
+	if r := s.Next(start).Message(); r != nil {
 		t.Errorf("sent again: %v", r)
 	}
 }
@@ -165,22 +165,22 @@ func TestRelayHearsThatARefusedVersionIsGone(t *testing.T) {
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=2"))
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), InitialResourceVersions: map[string]string{"a": "1"}}))
-	r := s.Next(start)
+	r := s.Next(start).Message()
 	d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(ClusterType), ResourceName: "a"})
 	must(t, err)
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{
 		TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce(), ErrorDetail: &rpcstatus.Status{Details: []*anypb.Any{d}},
 	}))
-	if r := s.Next(start); r != nil {
+	if r := s.Next(start).Message(); r != nil {
 		t.Errorf("sent although nothing has changed: %v", r)
 	}
 	s.SetGeneration(gen(2, "c/a=1"))
-	r = s.Next(start)
+	r = s.Next(start).Message()
 	if len(r.GetResources()) != 1 || r.GetResources()[0].GetVersion() != "1" {
 		t.Fatalf("sent %v", r)
 	}
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: r.GetNonce()}))
-	if r := s.Next(start); r != nil || len(s.Status()[0].Rejected) > 0 {
+	if r := s.Next(start).Message(); r != nil || len(s.Status()[0].Rejected) > 0 {
 		t.Errorf("sent again %v, status %+v", r, s.Status())
 	}
 }
@@ -314,10 +314,10 @@ func TestEmptyAnswer(t *testing.T) {
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1))
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ListenerType)}))
-	if r := s.Next(start); r == nil || len(r.GetResources()) != 0 {
+	if r := s.Next(start).Message(); r == nil || len(r.GetResources()) != 0 {
 		t.Errorf("who asks for everything hears nothing: %v", r)
 	}
-	if r := s.Next(start); r != nil {
+	if r := s.Next(start).Message(); r != nil {
 		t.Errorf("and again: %v", r)
 	}
 }

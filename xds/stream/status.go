@@ -101,12 +101,12 @@ func (s *Server) Status() []TypeStatus {
 func (t *typeState) count() int {
 	n := 0
 	if t.base != nil {
-		have := t.base.Types[t.url]
+		have := t.base.union(t.url)
 		if t.sub.wildcard {
-			n = len(have)
+			n = have.len()
 		} else {
 			for name := range t.sub.all() {
-				if _, ok := have[name]; ok {
+				if have.get(name) != nil {
 					n++
 				}
 			}
@@ -114,11 +114,11 @@ func (t *typeState) count() int {
 	}
 	for name, e := range t.diff {
 		if t.base != nil && t.sub.has(name) {
-			if _, ok := t.base.Types[t.url][name]; ok {
+			if t.base.Get(t.url, name) != nil {
 				n--
 			}
 		}
-		if e.acked.Version != "" {
+		if e.acked != nil {
 			n++
 		}
 	}
@@ -145,19 +145,12 @@ func (s *Server) Sent(url TypeURL) []Sent {
 	if t == nil {
 		return nil
 	}
-	var want, base map[string]Resource
-	if s.target != nil {
-		want = s.target.Types[url]
-	}
-	if t.base != nil {
-		base = t.base.Types[url]
-	}
 	names := map[string]struct{}{}
-	for name := range want {
-		names[name] = struct{}{}
+	for r := range s.target.All(url) {
+		names[r.Name] = struct{}{}
 	}
-	for name := range base {
-		names[name] = struct{}{}
+	for r := range t.base.All(url) {
+		names[r.Name] = struct{}{}
 	}
 	for name := range t.diff {
 		names[name] = struct{}{}
@@ -168,12 +161,12 @@ func (s *Server) Sent(url TypeURL) []Sent {
 			continue
 		}
 		e := t.peek(name)
-		r := want[name]
-		row := Sent{Name: name, Version: e.acked.Version, Wanted: r.Version, Body: r.Body, Unknown: e.unknown}
+		r := s.target.Get(url, name)
+		row := Sent{Name: name, Version: e.acked.version(), Wanted: r.version(), Body: r.body(), Unknown: e.unknown}
 		if row.Body == nil {
-			row.Body = e.acked.Body
+			row.Body = e.acked.body()
 		}
-		if e.refused != "" && e.refused == r.Version {
+		if e.refused != "" && e.refused == r.version() {
 			row.Rejected = e.reason
 		}
 		out = append(out, row)

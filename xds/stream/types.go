@@ -28,34 +28,37 @@ func (t TypeURL) Short() string {
 	return string(t)
 }
 
-// Resource is one resource of a [Generation].
-type Resource struct {
-	// Version identifies the content; never empty.
-	Version string
-	Body    []byte // the message's encoding, without the Any
-	// Refs are the names of the route configurations that a listener refers to;
-	// nil means that they are not known. Other types have none: the endpoints of
-	// a cluster have its name.
-	Refs []string
+// Layer is a part of a generation that others may have too: all proxies of a
+// namespace share the layer of the clusters that they see. Immutable.
+type Layer struct {
+	// Name says which layers of two generations are compared with each other; it
+	// does not enter the protocol.
+	Name  string
+	Types map[TypeURL]*Set
 }
 
-// Generation is everything a peer may have at one moment, by type and name.
-// Immutable, but for a cache of differences that has its own lock; must not be
-// copied.
+// Generation is everything a peer may have at one moment. Immutable, but for
+// what it remembers of comparisons, which has its own lock; must not be copied.
 type Generation struct {
 	// Number orders generations for status; it does not enter the protocol.
 	Number uint64
-	Types  map[TypeURL]map[string]Resource
+	// Layers are what it is made of; of two resources of one type and name that of
+	// the earlier layer counts.
+	Layers []*Layer
 	// HoldRemovals means that what is missing here may only not be known yet:
 	// nothing that a peer has is removed.
 	HoldRemovals bool
 
+	unions struct {
+		once sync.Once
+		of   map[TypeURL]*union
+	}
 	mu    sync.Mutex // guards diffs
 	diffs map[weak.Pointer[Generation]]map[TypeURL]Delta
 }
 
 // Delta is what changed in one type from one generation to another.
 type Delta struct {
-	Changed []string // new ones too; sorted
-	Removed []string // sorted
+	Changed []*Resource // as they are now, new ones too; sorted by name
+	Removed []string    // sorted
 }

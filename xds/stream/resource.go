@@ -1,0 +1,93 @@
+package stream
+
+import (
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Resource is one resource, made by [NewResource]. Immutable, and shared by
+// pointer between sets, generations and streams.
+type Resource struct {
+	Name string
+	// Version identifies the content; never empty.
+	Version string
+	// Body is the message's encoding, without the Any.
+	Body []byte
+	// Refs are the names of the route configurations that a listener refers to;
+	// nil means that they are not known. Other types have none: the endpoints of
+	// a cluster have its name.
+	Refs []string
+	// Hosts means that the virtual hosts of a route configuration travel by
+	// themselves, named RC/host (VHDS).
+	Hosts bool
+
+	// wire is the resource as field 2 of a DeltaDiscoveryResponse, tag and length
+	// included; Body is a part of it.
+	wire []byte
+}
+
+// Numbers of fields in the messages of the protocol.
+const (
+	responseVersion   = 1
+	responseResources = 2
+	responseTypeURL   = 4
+	responseNonce     = 5
+	responseRemoved   = 6
+
+	resourceVersion = 1
+	resourceBody    = 2
+	resourceName    = 3
+
+	anyTypeURL = 1
+	anyValue   = 2
+)
+
+// NewResource encodes a resource, once for all who will be sent it. The Body is
+// copied.
+func NewResource(url TypeURL, r Resource) *Resource {
+	anySize := fieldSize(anyTypeURL, len(url)) + fieldSize(anyValue, len(r.Body))
+	size := fieldSize(resourceVersion, len(r.Version)) + fieldSize(resourceBody, anySize) + fieldSize(resourceName, len(r.Name))
+
+	b := make([]byte, 0, fieldSize(responseResources, size))
+	b = appendHead(b, responseResources, size)
+	b = appendText(b, resourceVersion, r.Version)
+	b = appendText(b, resourceName, r.Name)
+	b = appendHead(b, resourceBody, anySize)
+	b = appendText(b, anyTypeURL, string(url))
+	b = appendHead(b, anyValue, len(r.Body))
+	at := len(b)
+	b = append(b, r.Body...)
+	r.Body = slices.Clip(b[at:])
+	r.wire = b
+	return &r
+}
+
+func fieldSize(n protowire.Number, length int) int {
+	return protowire.SizeTag(n) + protowire.SizeBytes(length)
+}
+
+// appendHead begins a field of a length.
+func appendHead(b []byte, n protowire.Number, length int) []byte {
+	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(length))
+}
+
+func appendText(b []byte, n protowire.Number, s string) []byte {
+	return append(appendHead(b, n, len(s)), s...)
+}
+
+// version is that of a resource, empty where there is none.
+func (r *Resource) version() string {
+	if r == nil {
+		return ""
+	}
+	return r.Version
+}
+
+// body is that of a resource, nil where there is none.
+func (r *Resource) body() []byte {
+	if r == nil {
+		return nil
+	}
+	return r.Body
+}

@@ -1,0 +1,239 @@
+package stream
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// union is all resources of one type in a generation: those of all its layers.
+// Immutable; nil is empty.
+type union struct {
+	sets  []*Set   // none of them empty
+	names []string // of the layers
+	// shared are the names that more than one set has: that of the first counts.
+	// Nearly always nil.
+	shared map[string]struct{}
+}
+
+// union gives the resources of a type.
+func (g *Generation) union(url TypeURL) *union {
+	if g == nil {
+		return nil
+	}
+	g.unions.once.Do(func() {
+		g.unions.of = map[TypeURL]*union{}
+		for _, l := range g.Layers {
+			for t, s := range l.Types {
+				if s.Len() == 0 {
+					continue
+				}
+				u := g.unions.of[t]
+				if u == nil {
+					u = &union{}
+					g.unions.of[t] = u
+				}
+				u.sets = append(u.sets, s)
+				u.names = append(u.names, l.Name)
+			}
+		}
+		for _, u := range g.unions.of {
+			u.findShared()
+		}
+	})
+	return g.unions.of[url]
+}
+
+// findShared finds the names that several sets have. Sets that lie apart, as the
+// clusters of the two directions and the hosts of different tables do, are not
+// looked into.
+func (u *union) findShared() {
+	if len(u.sets) < 2 {
+		return
+	}
+	order := slices.SortedFunc(slices.Values(u.sets), func(a, b *Set) int { return strings.Compare(a.list[0].Name, b.list[0].Name) })
+	var cluster []*Set
+	end := ""
+	for _, s := range order {
+		if len(cluster) > 0 && s.list[0].Name > end {
+			u.findSharedIn(cluster)
+			cluster = cluster[:0]
+		}
+		cluster = append(cluster, s)
+		end = max(end, s.list[len(s.list)-1].Name)
+	}
+	u.findSharedIn(cluster)
+}
+
+// findSharedIn is findShared for sets that overlap: all but the biggest are
+// small.
+func (u *union) findSharedIn(sets []*Set) {
+	if len(sets) < 2 {
+		return
+	}
+	biggest := slices.MaxFunc(sets, func(a, b *Set) int { return cmp.Compare(a.Len(), b.Len()) })
+	seen := map[string]struct{}{}
+	for _, s := range sets {
+		if s == biggest {
+			continue
+		}
+		for r := range s.All() {
+			_, twice := seen[r.Name]
+			if twice || biggest.Get(r.Name) != nil {
+				if u.shared == nil {
+					u.shared = map[string]struct{}{}
+				}
+				u.shared[r.Name] = struct{}{}
+			}
+			seen[r.Name] = struct{}{}
+		}
+	}
+}
+
+// get gives a resource by name, or nil.
+func (u *union) get(name string) *Resource {
+	if u == nil {
+		return nil
+	}
+	for _, s := range u.sets {
+		if r := s.Get(name); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+// len is how many resources there are.
+func (u *union) len() int {
+	if u == nil {
+		return 0
+	}
+	n := 0
+	for _, s := range u.sets {
+		n += s.Len()
+	}
+	if len(u.shared) > 0 {
+		for _, s := range u.sets {
+			for name := range u.shared {
+				if s.Get(name) != nil {
+					n--
+				}
+			}
+		}
+		n += len(u.shared)
+	}
+	return n
+}
+
+// all yields the resources, sorted by name within each layer.
+func (u *union) all() iter.Seq[*Resource] {
+	return func(yield func(*Resource) bool) {
+		if u == nil {
+			return
+		}
+		for _, s := range u.sets {
+			for r := range s.All() {
+				if _, ok := u.shared[r.Name]; ok && u.get(r.Name) != r {
+					continue
+				}
+				if !yield(r) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// same reports whether two unions are made of the same sets.
+func (u *union) same(o *union) bool {
+	return u == o || u != nil && o != nil && slices.Equal(u.sets, o.sets)
+}
+
+// diff is what changed from prev to u. The comparison of two sets is shared by
+// all unions that have them.
+func (u *union) diff(prev *union) Delta {
+	if u.same(prev) {
+		return Delta{}
+	}
+	if d, ok := u.diffOfOne(prev); ok {
+		return d
+	}
+	names := map[string]struct{}{}
+	add := func(d Delta) {
+		for _, r := range d.Changed {
+			names[r.Name] = struct{}{}
+		}
+		for _, name := range d.Removed {
+			names[name] = struct{}{}
+		}
+	}
+	was, now := prev.without(u), u.without(prev)
+	for i, s := range now.sets {
+		if j := slices.Index(was.names, now.names[i]); j >= 0 {
+			add(s.diff(was.sets[j]))
+			was.sets, was.names = slices.Delete(was.sets, j, j+1), slices.Delete(was.names, j, j+1)
+		} else {
+			add(s.diff(nil))
+		}
+	}
+	for _, s := range was.sets {
+		add((*Set)(nil).diff(s))
+	}
+	for _, o := range []*union{u, prev} { // for these the order of the sets counts
+		if o != nil {
+			maps.Copy(names, o.shared)
+		}
+	}
+	var d Delta
+	for _, name := range sortedKeys(names) {
+		old, r := prev.get(name), u.get(name)
+		switch {
+		case r == nil && old != nil:
+			d.Removed = append(d.Removed, name)
+		case r != nil && old.version() != r.Version:
+			d.Changed = append(d.Changed, r)
+		}
+	}
+	return d
+}
+
+// diffOfOne is diff where just one set differs, and no name is in two.
+func (u *union) diffOfOne(prev *union) (Delta, bool) {
+	if u == nil || prev == nil || len(u.sets) != len(prev.sets) || len(u.shared)+len(prev.shared) > 0 {
+		return Delta{}, false
+	}
+	at := -1
+	for i := range u.sets {
+		if u.sets[i] == prev.sets[i] {
+			continue
+		}
+		if at >= 0 {
+			return Delta{}, false
+		}
+		at = i
+	}
+	return u.sets[at].diff(prev.sets[at]), true
+}
+
+// without is a union without the sets that another one has too.
+func (u *union) without(o *union) union {
+	if u == nil {
+		return union{}
+	}
+	if o == nil {
+		return union{sets: slices.Clone(u.sets), names: slices.Clone(u.names)}
+	}
+	has := map[*Set]struct{}{}
+	for _, s := range o.sets {
+		has[s] = struct{}{}
+	}
+	var out union
+	for i, s := range u.sets {
+		if _, ok := has[s]; !ok {
+			out.sets, out.names = append(out.sets, s), append(out.names, u.names[i])
+		}
+	}
+	return out
+}
