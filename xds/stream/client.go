@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -178,6 +179,32 @@ func (c *Client) Unsubscribe(url TypeURL, names ...string) {
 		if !t.all {
 			delete(t.accepted, n)
 		}
+		if url == RouteType {
+			c.ForgetHosts(n)
+		}
+	}
+}
+
+// ForgetHosts forgets that the virtual hosts of a route configuration were
+// accepted: it has come whole, so that its next ones begin anew.
+// [Client.Unsubscribe] does so by itself. Those that are not Done do not count
+// any more either.
+func (c *Client) ForgetHosts(table string) {
+	t := c.types[VirtualHostType]
+	if t == nil {
+		return
+	}
+	for name := range t.accepted {
+		if of, _, ok := cutHost(name); ok && of == table {
+			delete(t.accepted, name)
+		}
+	}
+	for _, u := range t.updates {
+		for name := range u.names() {
+			if of, _, ok := cutHost(name); ok && of == table {
+				u.supersede(name)
+			}
+		}
 	}
 }
 
@@ -337,10 +364,7 @@ func (u *Update) accept(t *clientType, reject *RejectError, older []*Update) {
 			t.accepted[name] = version
 		}
 		for _, o := range older {
-			if o.superseded == nil {
-				o.superseded = map[string]struct{}{}
-			}
-			o.superseded[name] = struct{}{}
+			o.supersede(name)
 		}
 	}
 	for _, r := range u.Changed {
@@ -348,6 +372,30 @@ func (u *Update) accept(t *clientType, reject *RejectError, older []*Update) {
 	}
 	for _, name := range u.Removed {
 		settle(name, "")
+	}
+}
+
+// supersede notes that what the update says of a name does not count any more.
+func (u *Update) supersede(name string) {
+	if u.superseded == nil {
+		u.superseded = map[string]struct{}{}
+	}
+	u.superseded[name] = struct{}{}
+}
+
+// names yields those that the update is about.
+func (u *Update) names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for _, r := range u.Changed {
+			if !yield(r.Name) {
+				return
+			}
+		}
+		for _, name := range u.Removed {
+			if !yield(name) {
+				return
+			}
+		}
 	}
 }
 

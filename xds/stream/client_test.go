@@ -176,3 +176,31 @@ func TestClientSubscriptions(t *testing.T) {
 		}
 	}
 }
+
+// A route configuration that comes back begins without virtual hosts, even if
+// an update from before is answered late.
+func TestClientForgetsHosts(t *testing.T) {
+	t.Parallel()
+	c := NewClient(ClientConfig{
+		Wants: map[TypeURL]Want{RouteType: {Names: []string{"80", "8080"}}, VirtualHostType: {All: true}},
+		Accepted: map[TypeURL]map[string]string{
+			RouteType: {"80": "1", "8080": "1"}, VirtualHostType: {"80/a": "1", "8080/a": "1"},
+		},
+	})
+	c.Open()
+	for c.Next() != nil { //nolint:revive // its requests are of no interest
+	}
+	late, err := c.Response((&Response{TypeURL: VirtualHostType, Nonce: "1", Resources: []*Resource{
+		NewResource(VirtualHostType, Resource{Name: "80/b", Version: "2"}),
+	}}).Message())
+	must(t, err)
+	c.Unsubscribe(RouteType, "80")
+	late.Done(nil)
+	if v := c.Accepted(VirtualHostType); !maps.Equal(v, map[string]string{"8080/a": "1"}) {
+		t.Errorf("accepted %v", v)
+	}
+	c.ForgetHosts("8080")
+	if v := c.Accepted(VirtualHostType); len(v) != 0 {
+		t.Errorf("accepted %v", v)
+	}
+}

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"strings"
 	"sync"
 	"weak"
 )
@@ -27,6 +28,9 @@ func (t TypeURL) Short() string {
 	}
 	return string(t)
 }
+
+// cutHost splits the name of a virtual host, RC/HOST.
+func cutHost(name string) (table, host string, ok bool) { return strings.Cut(name, "/") }
 
 // Layer is a part of a generation that others may have too: all proxies of a
 // namespace share the layer of the clusters that they see. Immutable.
