@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+)
+
+// TestMain lets the test be the process of a fleet, as the program is.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 2 && os.Args[1] == lab.FleetCommand {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// TestCell runs a whole cell, so small that it costs nothing: the program must
+// work on the day somebody wants to know something.
+func TestCell(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	binary := filepath.Join(t.TempDir(), "fairlead")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/fairlead").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for name, envoy := range map[string]string{"new": "40", "old": "36"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			var out bytes.Buffer
+			err := run(t.Context(), []string{
+				"cell", "-fairlead", binary, "-dir", dir, "-services", "10", "-endpoints", "3", "-proxies", "8",
+				"-routes", "2", "-replacements", "2", "-idle", "1ms", "-envoy", envoy,
+			}, &out)
+			if err != nil {
+				log, _ := os.ReadFile(filepath.Join(dir, "server.log"))
+				t.Fatalf("%v\n%s", err, log)
+			}
+			var r lab.Result
+			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			if r.Totals.Ready != 8 || r.Totals.Faults != 0 || r.Cold.CPU <= 0 || r.Idle.RSS <= 0 || r.Cold.Kinds["CDS"].Messages < 8 {
+				t.Errorf("%+v", r)
+			}
+			if len(r.Routes) != 2 || len(r.Endpoints) != 2 {
+				t.Fatalf("%d routes, %d endpoints", len(r.Routes), len(r.Endpoints))
+			}
+			for _, c := range append(r.Routes, r.Endpoints...) {
+				if c.Messages != 8 || c.Last <= 0 || c.Decision <= 0 || c.Repeated != 0 {
+					t.Errorf("%+v", c)
+				}
+			}
+		})
+	}
+}

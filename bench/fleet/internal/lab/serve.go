@@ -1,0 +1,147 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/envoys"
+	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+)
+
+// FleetConfig is what a fleet's process is started with.
+type FleetConfig struct {
+	Address string     `json:"address"`
+	World   world.Spec `json:"world"`
+	// First and Size say which of the world's proxies are in this fleet.
+	First int `json:"first"`
+	Size  int `json:"size"`
+	// Minor is the release of Envoy, 1.Minor; 0 means 40.
+	Minor     uint32 `json:"minor"`
+	PerConn   int    `json:"per_conn"`
+	Reconnect bool   `json:"reconnect"`
+}
+
+// firstVHDS is the first release of Envoy that takes virtual hosts on the
+// aggregated stream, and knows its node after the first request.
+const firstVHDS = 38
+
+func (c FleetConfig) minor() uint32 {
+	if c.Minor == 0 {
+		return 40
+	}
+	return c.Minor
+}
+
+// node is what an Envoy says of itself, without the list of its extensions.
+func (c FleetConfig) node(i int) []byte {
+	p := c.World.Proxy(c.First + i)
+	labels := map[string]any{}
+	for k, v := range p.Labels {
+		labels[k] = v
+	}
+	metadata, err := structpb.NewStruct(map[string]any{
+		"NAMESPACE": p.Namespace, "SERVICE_ACCOUNT": p.Account, "WORKLOAD_NAME": p.Name, "INSTANCE_IPS": p.Address,
+		"LABELS": labels, "CLUSTER_ID": "Kubernetes", "MESH_ID": "cluster.local",
+	})
+	if err != nil {
+		return nil
+	}
+	b, err := proto.Marshal(&corev3.Node{
+		Id: p.ID(), Cluster: p.Name + "." + p.Namespace, Metadata: metadata, UserAgentName: "envoy",
+		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+			Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: c.minor()},
+		}},
+	})
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func (c FleetConfig) fleet() *envoys.Fleet {
+	var d net.Dialer
+	return envoys.New(envoys.Config{
+		Size: c.Size, Node: c.node, Authority: c.Address, VHDS: c.minor() >= firstVHDS, PerConn: c.PerConn, Reconnect: c.Reconnect,
+		Dial: func(ctx context.Context, _ int) (net.Conn, error) { return d.DialContext(ctx, "tcp", c.Address) },
+	})
+}
+
+// order is what a fleet's process is told.
+type order struct {
+	Do     string        `json:"do"`
+	Fleet  FleetConfig   `json:"fleet,omitzero"`
+	Marker string        `json:"marker,omitempty"`
+	Want   int           `json:"want,omitempty"`
+	Quiet  time.Duration `json:"quiet,omitempty"`
+	Within time.Duration `json:"within,omitempty"`
+}
+
+// answer is what it answers.
+type answer struct {
+	Error  string        `json:"error,omitempty"`
+	Times  envoys.Times  `json:"times,omitzero"`
+	Totals envoys.Totals `json:"totals,omitzero"`
+}
+
+// ServeFleet is the process of a fleet: it does what it is told until its input
+// ends.
+func ServeFleet(ctx context.Context, in io.Reader, out io.Writer) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var f *envoys.Fleet
+	lines := bufio.NewScanner(in)
+	encoder := json.NewEncoder(out)
+	for lines.Scan() {
+		var o order
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			return fmt.Errorf("reading an order: %w", err)
+		}
+		if o.Do == "make" {
+			f = o.Fleet.fleet()
+		}
+		if f == nil {
+			return fmt.Errorf("reading an order: %q before there is a fleet", o.Do)
+		}
+		if err := encoder.Encode(obey(ctx, f, o)); err != nil {
+			return fmt.Errorf("answering: %w", err)
+		}
+	}
+	return lines.Err()
+}
+
+func obey(ctx context.Context, f *envoys.Fleet, o order) (a answer) {
+	within, cancel := context.WithTimeout(ctx, o.Within)
+	defer cancel()
+	var err error
+	switch o.Do {
+	case "make":
+	case "start":
+		f.Start(ctx)
+	case "close":
+		f.Close()
+	case "ready":
+		a.Times, err = f.AwaitReady(within, o.Want, o.Quiet)
+	case "arm":
+		f.Arm(o.Marker)
+	case "probe":
+		a.Times, err = f.AwaitProbe(within, o.Want)
+	case "totals":
+		a.Totals = f.Totals()
+	default:
+		err = fmt.Errorf("no order %q", o.Do)
+	}
+	if err != nil {
+		a.Error = err.Error()
+	}
+	return a
+}

@@ -1,0 +1,115 @@
+package world
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Change is one that was made.
+type Change struct {
+	// At is the moment of the rename.
+	At time.Time
+	// Marker are bytes that no resource had before the change, and that the last
+	// changed one has after it.
+	Marker string
+}
+
+// EditedRoute is the service whose VirtualService is edited.
+func (s Spec) EditedRoute() int {
+	for i := s.Services - 1; i >= 0; i-- {
+		if s.HasRoute(i) {
+			return i
+		}
+	}
+	return 0
+}
+
+// EditedHosts is the service of which an endpoint is replaced: the last one, of
+// which no proxy of the fleet is, if there is such a one.
+func (s Spec) EditedHosts() int { return s.Services - 1 }
+
+// Spare reports whether the mesh has endpoints that are no proxies: to replace
+// the address of a proxy ends its stream.
+func (s Spec) Spare() bool {
+	i := s.EditedHosts()
+	return !s.isProxy(i, s.endpointsOf(i)-1)
+}
+
+// EditRoute writes the VirtualService of a service anew.
+func (s Spec) EditRoute(dir string, service, revision int) (Change, error) {
+	marker := s.RouteMarker(revision)
+	at, err := replace(filepath.Join(dir, s.routeFile(service)), s.route(service, marker))
+	return Change{at, marker}, err
+}
+
+// maxRevision is how many endpoints can be told apart by their address.
+const maxRevision = 100 * 100 * 50
+
+// ReplaceEndpoint gives the last endpoint of a service another address.
+func (s Spec) ReplaceEndpoint(dir string, service, revision int) (Change, error) {
+	if revision < 0 || revision >= maxRevision {
+		return Change{}, fmt.Errorf("revision %d: there are %d", revision, maxRevision)
+	}
+	marker := s.EndpointMarker(revision)
+	at, err := replace(filepath.Join(dir, s.hostsFile(service)), s.hosts(service, s.endpointsOf(service)-1, marker))
+	return Change{at, marker}, err
+}
+
+// EndpointMarker is the address that a revision gives. Each of its numbers has
+// three digits: no address begins another.
+func (Spec) EndpointMarker(revision int) string {
+	return fmt.Sprintf("10.%d.%d.%d", 200+revision/10_000, 100+revision/100%100, 100+revision%100)
+}
+
+// RouteMarker is the word that a revision gives.
+func (Spec) RouteMarker(revision int) string { return fmt.Sprintf("r%06d", revision) }
+
+// EditMany edits the routes of every service of a share that has some, as the
+// checkout of another branch does, the last one in the name of all.
+func (s Spec) EditMany(dir string, share float64, revision int) (Change, int, error) {
+	n := 0
+	var last int
+	every := max(1, int(1/share))
+	for i := 0; i < s.Services; i += every {
+		if s.HasRoute(i) {
+			last = i
+		}
+	}
+	var out Change
+	for i := 0; i < s.Services; i += every {
+		n++
+		if !s.HasRoute(i) {
+			// A service without routes changes its hosts.
+			if s.isProxy(i, s.endpointsOf(i)-1) {
+				continue
+			}
+			if _, err := s.ReplaceEndpoint(dir, i, revision*s.Services+i); err != nil {
+				return Change{}, n, err
+			}
+			continue
+		}
+		c, err := s.EditRoute(dir, i, revision)
+		if err != nil {
+			return Change{}, n, err
+		}
+		if i == last {
+			out = c
+		}
+	}
+	return out, n, nil
+}
+
+// replace writes beside the file and renames over it.
+func replace(path, content string) (time.Time, error) {
+	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(tmp, []byte(content), 0o600); err != nil {
+		return time.Time{}, fmt.Errorf("changing a mesh: %w", err)
+	}
+	at := time.Now()
+	if err := os.Rename(tmp, path); err != nil {
+		return time.Time{}, fmt.Errorf("changing a mesh: %w", err)
+	}
+	return at, nil
+}

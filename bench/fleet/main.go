@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fleet:", err)
+		os.Exit(1)
+	}
+}
+
+const usage = "fleet cell|mesh|streams [flags]; fleet cell -h"
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	switch args[0] {
+	case "cell":
+		return cell(ctx, args[1:], out)
+	case "mesh":
+		return mesh(args[1:])
+	case lab.FleetCommand:
+		return lab.ServeFleet(ctx, os.Stdin, out)
+	default:
+		return errors.New(usage)
+	}
+}
+
+// worldFlags are those that say how large a mesh is.
+func worldFlags(f *flag.FlagSet) *world.Spec {
+	s := &world.Spec{}
+	f.IntVar(&s.Services, "services", 1000, "services of the mesh")
+	f.IntVar(&s.Endpoints, "endpoints", 10, "endpoints of a service")
+	f.IntVar(&s.Proxies, "proxies", 1000, "proxies of the fleet")
+	f.BoolVar(&s.OwnSidecars, "own-sidecars", false, "give every proxy a Sidecar of its own")
+	return s
+}
+
+func mesh(args []string) error {
+	f := flag.NewFlagSet("mesh", flag.ContinueOnError)
+	spec := worldFlags(f)
+	dir := f.String("dir", "", "where it is written")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	if *dir == "" {
+		return errors.New("mesh: -dir is missing")
+	}
+	return spec.Write(*dir)
+}
+
+func cell(ctx context.Context, args []string, out io.Writer) error {
+	f := flag.NewFlagSet("cell", flag.ContinueOnError)
+	spec := worldFlags(f)
+	cfg := lab.CellConfig{}
+	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane")
+	f.StringVar(&cfg.Dir, "dir", "", "for the mesh, logs and profiles; empty means a temporary one, which is removed")
+	minor := f.Uint("envoy", 40, "the release of Envoy that the fleet is of, 1.N; before 38 without VHDS")
+	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection")
+	f.IntVar(&cfg.Routes, "routes", 6, "how many VirtualServices are edited, one after the other")
+	f.IntVar(&cfg.Endpoints, "replacements", 6, "how many endpoints are replaced, one after the other")
+	f.DurationVar(&cfg.Idle, "idle", 15*time.Second, "how long nothing happens before memory is read")
+	f.BoolVar(&cfg.Profile, "profile", false, "make CPU and heap profiles of the server, in -dir")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	cfg.World, cfg.Minor, cfg.Args = *spec, uint32(*minor), f.Args()
+	if cfg.Dir == "" {
+		dir, err := os.MkdirTemp("", "fleet")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.RemoveAll(dir) }()
+		cfg.Dir = dir
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
+		return err
+	}
+	res, err := lab.RunCell(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(res)
+}
