@@ -35,9 +35,10 @@ func Rooms() map[string]Room {
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
-		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/stream", "xds/bootstrap"}},
+		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap"}},
 		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
-		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/view", "registry/mesh"}},
+		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/fold", "xds/view", "registry/mesh"}},
+		"xds/fold":      {"a whole route table from one whose virtual hosts travel by themselves", nil},
 		"xds/bootstrap": {"Envoy's bootstrap; node metadata in both directions", nil},
 		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", nil},
 
@@ -52,7 +53,7 @@ func Rooms() map[string]Room {
 
 		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap"}},
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
-		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/bootstrap"}},
+		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/fold", "xds/bootstrap"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
 		"agent/health":   {"probes of the application", nil},
