@@ -24,6 +24,8 @@ func Decode(r Resource) (proto.Message, error) {
 		m = &listenerv3.Listener{}
 	case RouteType:
 		m = &routev3.RouteConfiguration{}
+	case VirtualHostType:
+		m = &routev3.VirtualHost{}
 	default:
 		return nil, fmt.Errorf("decoding %q: type %q is not built here", r.Name, r.TypeURL)
 	}

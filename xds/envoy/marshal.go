@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -19,6 +20,9 @@ const (
 	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// VirtualHostType is of virtual hosts that travel by themselves, which
+	// BuildHost makes.
+	VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
 
 // Build makes the resources of one part. It is pure: the same part gives the
@@ -26,28 +30,30 @@ const (
 func Build(p view.Part) ([]Resource, []Diagnostic) {
 	switch p := p.(type) {
 	case *view.Cluster:
-		return []Resource{resource(ClusterType, nameOf(p.Ref), buildCluster(p), p)}, nil
+		return []Resource{resource(ClusterType, nameOf(p.Ref), marshal(buildCluster(p)), p.Origins())}, nil
 	case *view.Endpoints:
-		return []Resource{resource(EndpointType, nameOf(p.Ref), buildEndpoints(p), p)}, nil
+		return []Resource{resource(EndpointType, nameOf(p.Ref), marshal(buildEndpoints(p)), p.Origins())}, nil
 	case *view.Listener:
-		return []Resource{resource(ListenerType, p.Name, buildListener(p), p)}, nil
+		return []Resource{resource(ListenerType, p.Name, marshal(buildListener(p)), p.Origins())}, nil
 	case *view.RouteTable:
-		return []Resource{resource(RouteType, p.Name, buildRouteTable(p), p)}, nil
+		t, diagnostics := BuildTable(p)
+		whole := t.Whole()
+		whole.Origins = p.Origins()
+		return []Resource{whole}, diagnostics
 	default:
 		return nil, nil
 	}
 }
 
-// resource marshals and hashes, once.
-func resource(typeURL, name string, m proto.Message, p view.Part) Resource {
-	body := marshal(m)
+// resource names a body, and hashes it.
+func resource(typeURL, name string, body []byte, origins []*mesh.Origin) Resource {
 	sum := sha256.Sum256(body)
 	return Resource{
 		TypeURL: typeURL,
 		Name:    name,
 		Version: hex.EncodeToString(sum[:8]),
 		Body:    body,
-		Origins: p.Origins(),
+		Origins: origins,
 	}
 }
 

@@ -7,60 +7,10 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
-
-// maxDirectResponse is the largest body that validation lets through.
-const maxDirectResponse = 1 << 20
-
-func buildRouteTable(p *view.RouteTable) *routev3.RouteConfiguration {
-	out := &routev3.RouteConfiguration{
-		Name:                           p.Name,
-		ValidateClusters:               wrapperspb.Bool(false),
-		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
-		IgnorePortInHostMatching:       true,
-	}
-	for _, h := range p.Hosts {
-		out.VirtualHosts = append(out.VirtualHosts, buildVirtualHost(h))
-	}
-	if p.CatchAll != nil {
-		out.VirtualHosts = append(out.VirtualHosts, catchAll(p.CatchAll))
-	}
-	return out
-}
-
-func buildVirtualHost(p *view.VirtualHost) *routev3.VirtualHost {
-	out := &routev3.VirtualHost{Name: p.Name, Domains: p.Domains, IncludeRequestAttemptCount: true}
-	for _, r := range p.Routes {
-		out.Routes = append(out.Routes, buildRoute(r))
-	}
-	liftRetries(out)
-	return out
-}
-
-// catchAll takes the hosts that nobody names, as Istio does: on to where the
-// client wanted, or 502.
-func catchAll(p *view.CatchAll) *routev3.VirtualHost {
-	name := "allow_any"
-	r := &routev3.Route{Match: anyPath()}
-	if p.Refuse {
-		name = "block_all"
-		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
-	} else {
-		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(p.Cluster)},
-			Timeout:          durationpb.New(0),
-			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // its successor cannot express it
-		}}
-	}
-	r.Name = name
-	return &routev3.VirtualHost{
-		Name: name, Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: true,
-	}
-}
 
 func anyPath() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
