@@ -35,10 +35,11 @@ func Rooms() map[string]Room {
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
-		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap"}},
+		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire"}},
 		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/fold", "xds/view", "registry/mesh"}},
 		"xds/fold":      {"a whole route table from one whose virtual hosts travel by themselves", nil},
+		"xds/wire":      {"bytes that are made already, by gRPC: codec and transport options", nil},
 		"xds/bootstrap": {"Envoy's bootstrap; node metadata in both directions", nil},
 		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", nil},
 

@@ -27,6 +27,7 @@ import (
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 // Server is a control plane.
@@ -172,13 +173,13 @@ func (s *Server) newListener(ctx context.Context) error {
 
 // transport is how gRPC is spoken, with TLS and without.
 func transport() []grpc.ServerOption {
-	return []grpc.ServerOption{
+	return append(wire.ServerOptions(),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
-	}
+	)
 }
 
 // plaintext is xDS without TLS, for whoever is on this machine.

@@ -1,0 +1,148 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+func TestPiecesAreNotCopied(t *testing.T) {
+	t.Parallel()
+	a, b := []byte("one"), []byte("two")
+	data, err := Codec().Marshal(message{a, nil, b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(data) != 2 || &data[0].ReadOnlyData()[0] != &a[0] || &data[1].ReadOnlyData()[0] != &b[0] {
+		t.Errorf("%d buffers, or copies", len(data))
+	}
+	data.Ref()
+	data.Free()
+	data.Free()
+	if got := data.Materialize(); !bytes.Equal(got, []byte("onetwo")) {
+		t.Errorf("%q", got)
+	}
+}
+
+// Pieces that lie one behind the other leave as one, and only those.
+func TestNeighboursAreJoined(t *testing.T) {
+	t.Parallel()
+	whole := []byte("abcdefgh")
+	other := []byte("ij")
+	for name, c := range map[string]struct {
+		in   message
+		want []string
+	}{
+		"neighbours":  {message{whole[:2], whole[2:5], whole[5:]}, []string{"abcdefgh"}},
+		"a-gap":       {message{whole[:2], whole[3:5]}, []string{"ab", "de"}},
+		"backwards":   {message{whole[2:5], whole[:2]}, []string{"cde", "ab"}},
+		"other-bytes": {message{whole[:2], other, whole[2:4]}, []string{"ab", "ij", "cd"}},
+		"no-room":     {message{whole[:2:2], whole[2:4]}, []string{"ab", "cd"}},
+		"the-same":    {message{whole[:2], whole[:2]}, []string{"ab", "ab"}},
+		"empty":       {message{nil, whole[:0]}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got []string
+			for _, p := range join(c.in.AppendBuffers(nil)) {
+				got = append(got, string(p))
+			}
+			if d := cmp.Diff(c.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestEverythingElseIsEncoded(t *testing.T) {
+	t.Parallel()
+	want := &discovery.DeltaDiscoveryResponse{TypeUrl: "t", Nonce: "1"}
+	data, err := Codec().Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := proto.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(data.Materialize(), body) {
+		t.Error("other bytes than the usual ones")
+	}
+	got := &discovery.DeltaDiscoveryResponse{}
+	if err := Codec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(body)}, got); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+		t.Error(d)
+	}
+	if _, err := Codec().Marshal("text"); err == nil {
+		t.Error("what is no message is taken")
+	}
+	if Codec().Name() != "proto" {
+		t.Errorf("it calls itself %q", Codec().Name())
+	}
+}
+
+// followed is a message that says when it was written.
+type followed struct {
+	message
+	written chan struct{}
+}
+
+func (f followed) Written() { f.written <- struct{}{} }
+
+// A message is written when the connection has it, not when Send returns.
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	l := bufconn.Listen(1 << 10)
+	m := followed{pieces(1<<20, 800, true), make(chan struct{}, 2)}
+	sent := make(chan struct{})
+	g := grpc.NewServer(ServerOptions()...)
+	g.RegisterService(&grpc.ServiceDesc{ServiceName: "t.T", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
+		StreamName: "S", ServerStreams: true, ClientStreams: true,
+		Handler: func(_ any, s grpc.ServerStream) error {
+			err := s.SendMsg(m)
+			close(sent)
+			<-s.Context().Done()
+			return err
+		},
+	}}}, nil)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = g.Serve(l) })
+	defer wg.Wait()
+	defer g.Stop()
+	cc, err := grpc.NewClient("passthrough:///t", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(64<<10),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cc.Close() }()
+	s, err := cc.NewStream(t.Context(), desc(), "/t.T/S", grpc.ForceCodecV2(raw{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-sent
+	if len(m.written) > 0 {
+		t.Fatal("written, though the peer has room for a part of it only")
+	}
+	size := 0
+	if err := s.RecvMsg(&size); err != nil || size != 1<<20 {
+		t.Fatalf("%d bytes, %v", size, err)
+	}
+	<-m.written
+	if err := s.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+}
