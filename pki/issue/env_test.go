@@ -56,7 +56,7 @@ type settings struct {
 	burst int
 }
 
-func start(t *testing.T, set settings) *server {
+func start(t testing.TB, set settings) *server {
 	t.Helper()
 	if set.dir == "" {
 		set.dir = t.TempDir()
@@ -107,7 +107,7 @@ func startPoser(t *testing.T, cfg *tls.Config, s *server) string {
 	return s.addr
 }
 
-func (s *server) listen(t *testing.T, cfg *tls.Config) {
+func (s *server) listen(t testing.TB, cfg *tls.Config) {
 	t.Helper()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -165,7 +165,7 @@ func dial(t *testing.T, addr string, cfg *tls.Config) *grpc.ClientConn {
 }
 
 // token is what fairlead token create prints, read back.
-func (s *server) token(t *testing.T, g jointoken.Grant) svid.JoinToken {
+func (s *server) token(t testing.TB, g jointoken.Grant) svid.JoinToken {
 	t.Helper()
 	secret, r, err := s.hosts.CreateToken(g, 0, time.Now())
 	if err != nil {
@@ -189,7 +189,7 @@ func (s *server) token(t *testing.T, g jointoken.Grant) svid.JoinToken {
 	return out
 }
 
-func (s *server) client(t *testing.T) *svid.Client {
+func (s *server) client(t testing.TB) *svid.Client {
 	t.Helper()
 	c, err := svid.NewClient(svid.ClientConfig{Servers: []string{s.addr}})
 	if err != nil {
@@ -199,7 +199,7 @@ func (s *server) client(t *testing.T) *svid.Client {
 }
 
 // join is a host's whole way in.
-func (s *server) join(t *testing.T, g jointoken.Grant) *svid.Identity {
+func (s *server) join(t testing.TB, g jointoken.Grant) *svid.Identity {
 	t.Helper()
 	id, err := s.client(t).Join(t.Context(), s.token(t, g), newKey(t))
 	if err != nil {
@@ -219,7 +219,7 @@ func (s *server) forge(t *testing.T, subject profile.Subject, at time.Time) *svi
 	return &svid.Identity{ID: subject.ID, Key: key, Chain: chain, Bundle: s.authority.Bundle()}
 }
 
-func pair(t *testing.T, text string) profile.Pair {
+func pair(t testing.TB, text string) profile.Pair {
 	t.Helper()
 	p, err := profile.ParsePair(text)
 	if err != nil {
@@ -228,7 +228,7 @@ func pair(t *testing.T, text string) profile.Pair {
 	return p
 }
 
-func host(t *testing.T, name string, pairs ...string) jointoken.Grant {
+func host(t testing.TB, name string, pairs ...string) jointoken.Grant {
 	t.Helper()
 	g := jointoken.Grant{Host: name}
 	for _, p := range pairs {

@@ -26,7 +26,7 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-func newKey(t *testing.T) crypto.Signer {
+func newKey(t testing.TB) crypto.Signer {
 	t.Helper()
 	key, err := svid.NewKey()
 	if err != nil {
@@ -224,7 +224,7 @@ func TestHostThatWasAwayComesBack(t *testing.T) {
 	}
 }
 
-func request(t *testing.T, key crypto.Signer, impersonate string) *securityapi.IstioCertificateRequest {
+func request(t testing.TB, key crypto.Signer, impersonate string) *securityapi.IstioCertificateRequest {
 	t.Helper()
 	csr, err := svid.CSR(key)
 	if err != nil {
