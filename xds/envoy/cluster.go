@@ -172,10 +172,10 @@ func (b *clusterBuilder) protocol() {
 func (b *clusterBuilder) connectionPool() {
 	pool := b.p.Policy.GetConnectionPool()
 	limits := &clusterv3.CircuitBreakers_Thresholds{
-		MaxRetries:         wrapperspb.UInt32(math.MaxUint32),
-		MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
-		MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
-		MaxPendingRequests: wrapperspb.UInt32(math.MaxUint32),
+		MaxRetries:         unlimited(),
+		MaxRequests:        unlimited(),
+		MaxConnections:     unlimited(),
+		MaxPendingRequests: unlimited(),
 		TrackRemaining:     true,
 	}
 	if budget := b.p.Policy.GetRetryBudget(); budget != nil {

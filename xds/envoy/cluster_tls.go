@@ -1,9 +1,7 @@
 package envoy
 
 import (
-	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	networking "istio.io/api/networking/v1alpha3"
@@ -24,9 +22,7 @@ func (b *clusterBuilder) transportSocket() {
 	if t := b.p.TLS; t != nil {
 		b.c.TransportSocket = b.meshSocket(t)
 		if t.Auto && b.p.Discovery != view.DiscoverOriginalDst {
-			b.c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{{
-				Name: "tlsMode-disabled", Match: plaintextOnly(), TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{})),
-			}}
+			b.c.TransportSocketMatches = plaintextSocket()
 		}
 		return
 	}

@@ -59,13 +59,6 @@ func lbEndpoint(e *view.Endpoint, auto bool) *endpointv3.LbEndpoint {
 	return out
 }
 
-// plaintextOnly is the mark of endpoints that do not take mTLS of the mesh. The
-// mark is on them and not on the many that do; and on each, not on their place:
-// of a place that is marked anew Envoy keeps the old sockets.
-func plaintextOnly() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("disabled")}}
-}
-
 func locality(l mesh.Locality) *corev3.Locality {
 	if l == (mesh.Locality{}) {
 		return nil

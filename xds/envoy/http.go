@@ -12,7 +12,6 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -29,7 +28,7 @@ func httpConnectionManager(c *view.Chain, inbound bool) *hcmv3.HttpConnectionMan
 		NormalizePath:                wrapperspb.Bool(h.NormalizePath),
 		MergeSlashes:                 h.MergeSlashes,
 		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
-		StreamIdleTimeout:            durationpb.New(0),
+		StreamIdleTimeout:            never(),
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		HttpFilters:                  httpFilters(c, inbound),
 	}
@@ -75,9 +74,9 @@ func httpFilters(c *view.Chain, inbound bool) []*hcmv3.HttpFilter {
 func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(in.Cluster)},
-		Timeout:          durationpb.New(0),
+		Timeout:          never(),
 		MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
-			MaxStreamDuration: durationpb.New(0), GrpcTimeoutHeaderMax: durationpb.New(0),
+			MaxStreamDuration: never(), GrpcTimeoutHeaderMax: never(),
 		},
 	}
 	if in.Retry {
@@ -91,7 +90,7 @@ func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
 			Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name:      "default",
-				Match:     anyPath(),
+				Match:     everyPath(),
 				Decorator: &routev3.Decorator{Operation: in.Operation},
 				Action:    &routev3.Route_Route{Route: action},
 			}},

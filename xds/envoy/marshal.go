@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -70,16 +69,6 @@ func pack(m proto.Message) *anypb.Any {
 	return &anypb.Any{
 		TypeUrl: "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()),
 		Value:   marshal(m),
-	}
-}
-
-// ads is the stream on which everything but secrets comes. Envoy waits for it
-// without end: half a configuration serves nobody.
-func ads() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		InitialFetchTimeout:   durationpb.New(0),
-		ResourceApiVersion:    corev3.ApiVersion_V3,
 	}
 }
 

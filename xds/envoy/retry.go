@@ -26,6 +26,13 @@ const (
 // retryPolicy is Istio's default, changed by what a rule says. With a
 // consistent hash a retry goes to the same host again.
 func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
+	if in == nil && !hashed {
+		return defaultRetry()
+	}
+	return makeRetryPolicy(in, hashed)
+}
+
+func makeRetryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	out := &routev3.RetryPolicy{
 		NumRetries:                    wrapperspb.UInt32(defaultRetries),
 		RetryOn:                       defaultRetryOn,
@@ -94,7 +101,7 @@ func liftRetries(host *routev3.VirtualHost) {
 	}
 }
 
-func otherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
+func makeOtherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
 	return []*routev3.RetryPolicy_RetryHostPredicate{{
 		Name: "envoy.retry_host_predicates.previous_hosts",
 		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{

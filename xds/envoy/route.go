@@ -5,7 +5,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -53,12 +52,12 @@ func defaultRoute(p *view.Route) *routev3.Route {
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(to.Cluster)},
 		RetryPolicy:      retryPolicy(p.Retry, false),
 		HashPolicy:       hashPolicy(to.Hash),
-		Timeout:          durationpb.New(0),
-		MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // its successor cannot express it
+		Timeout:          never(),
+		MaxGrpcTimeout:   never(), //nolint:staticcheck // its successor cannot express it
 	}
 	return &routev3.Route{
 		Name:      "default",
-		Match:     anyPath(),
+		Match:     everyPath(),
 		Decorator: &routev3.Decorator{Operation: hostPort(to.Cluster) + "/*"},
 		Action:    &routev3.Route_Route{Route: action},
 	}

@@ -7,7 +7,6 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -17,8 +16,8 @@ import (
 // forward sends requests to clusters, changed as the rule says.
 func forward(out *routev3.Route, p *view.Route, authority string) {
 	action := &routev3.RouteAction{
-		Timeout:        durationpb.New(0),
-		MaxGrpcTimeout: durationpb.New(0), //nolint:staticcheck // its successor cannot express it
+		Timeout:        never(),
+		MaxGrpcTimeout: never(), //nolint:staticcheck // its successor cannot express it
 	}
 	if t := p.Rule.GetTimeout(); t.AsDuration() != 0 {
 		action.Timeout = t

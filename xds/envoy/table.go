@@ -4,7 +4,6 @@ import (
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/xds/fold"
@@ -93,15 +92,15 @@ func BuildHost(table string, h *view.VirtualHost) (Resource, []Diagnostic) {
 // does: on to where the client wanted, or 502. The table has to have one.
 func BuildCatchAll(t *view.RouteTable) Resource {
 	name := "allow_any"
-	r := &routev3.Route{Match: anyPath()}
+	r := &routev3.Route{Match: everyPath()}
 	if t.CatchAll.Refuse {
 		name = "block_all"
 		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
 	} else {
 		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(t.CatchAll.Cluster)},
-			Timeout:          durationpb.New(0),
-			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // its successor cannot express it
+			Timeout:          never(),
+			MaxGrpcTimeout:   never(), //nolint:staticcheck // its successor cannot express it
 		}}
 	}
 	r.Name = name

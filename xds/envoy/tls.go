@@ -61,11 +61,11 @@ func meshContext(names []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 		},
-		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{secret(ownSecret)},
+		TlsCertificateSdsSecretConfigs: ownIdentity(),
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         &tlsv3.CertificateValidationContext{MatchTypedSubjectAltNames: names},
-				ValidationContextSdsSecretConfig: secret(rootSecret),
+				ValidationContextSdsSecretConfig: meshRoots(),
 			},
 		},
 	}

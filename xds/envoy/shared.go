@@ -1,0 +1,56 @@
+package envoy
+
+import (
+	"math"
+	"sync"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	rawv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// The messages that are the same in thousands of resources. Builders put them
+// in and change nothing in them, ever: others read them meanwhile.
+//
+//nolint:gochecknoglobals // read-only, and made when first asked for
+var (
+	never           = sync.OnceValue(func() *durationpb.Duration { return durationpb.New(0) })
+	unlimited       = sync.OnceValue(func() *wrapperspb.UInt32Value { return wrapperspb.UInt32(math.MaxUint32) })
+	ads             = sync.OnceValue(makeADS)
+	ownIdentity     = sync.OnceValue(func() []*tlsv3.SdsSecretConfig { return []*tlsv3.SdsSecretConfig{secret(ownSecret)} })
+	meshRoots       = sync.OnceValue(func() *tlsv3.SdsSecretConfig { return secret(rootSecret) })
+	plaintextOnly   = sync.OnceValue(makePlaintextOnly)
+	plaintextSocket = sync.OnceValue(makePlaintextSocket)
+	otherHosts      = sync.OnceValue(makeOtherHosts)
+	everyPath       = sync.OnceValue(anyPath)
+	defaultRetry    = sync.OnceValue(func() *routev3.RetryPolicy { return makeRetryPolicy(nil, false) })
+)
+
+// makeADS is the stream on which everything but secrets comes. Envoy waits for
+// it without end: half a configuration serves nobody.
+func makeADS() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(0),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}
+}
+
+// makePlaintextOnly is the mark of endpoints that do not take mTLS of the mesh.
+// The mark is on them and not on the many that do; and on each, not on their
+// place: of a place that is marked anew Envoy keeps the old sockets.
+func makePlaintextOnly() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("disabled")}}
+}
+
+// makePlaintextSocket is for endpoints with that mark.
+func makePlaintextSocket() []*clusterv3.Cluster_TransportSocketMatch {
+	return []*clusterv3.Cluster_TransportSocketMatch{{
+		Name: "tlsMode-disabled", Match: plaintextOnly(), TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{})),
+	}}
+}
