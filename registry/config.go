@@ -53,9 +53,8 @@ type Config struct {
 	Bound map[string][]string
 
 	// DebounceAfter is how long configuration must have been quiet before it is
-	// published; 0 means 100 ms. After a publication the next one waits until a
-	// second has passed since the first change in that, unless both are of one and
-	// the same file.
+	// published; 0 means 100 ms. Two publications are a fifth of a second apart or
+	// more and, while many files change, a second from the first change in the one.
 	DebounceAfter time.Duration
 	// DebounceMax is the longest that a change waits for quiet; 0 means 10 s.
 	DebounceMax time.Duration

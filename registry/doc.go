@@ -19,7 +19,17 @@
 // Configuration is debounced. Health is not: it is published within
 // milliseconds, over the configuration published last, so that half of a change
 // to many files never goes out with it. A single change of endpoints is
-// published at once too; of a burst, the first at once and the rest together.
+// published at once too; of a burst, the first at once and the rest together,
+// and where they change all the time, a few times a second. Files that many
+// others of which changed within the same second wait for the end of it. The
+// dearer a publication is to who receives it ([Registry.Pushed]), the longer the
+// next one waits.
+//
+// # Cost
+//
+// A reading is compared with the one before by pointers, and only what differs
+// is looked at, merged and filed: the price of a change in a mesh of 100,000
+// endpoints is a few passes over arrays of pointers.
 //
 // # Goroutines
 //

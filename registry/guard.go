@@ -62,7 +62,9 @@ func (l limits) tooMany(n, total int) bool {
 type reading struct {
 	limits
 	prev, next *mesh.Fragment
-	held       holds
+	// diff is what differs between them; nil where it has not been looked for.
+	diff *mesh.Difference
+	held holds
 	// snapshot is the state of the mesh, to know whose endpoints they are; or
 	// nil.
 	snapshot *mesh.Snapshot
@@ -84,7 +86,10 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	if r.prev == nil {
 		return r.next, nil
 	}
-	removed := mesh.RemovedKeys(r.prev, r.next)
+	if r.diff == nil {
+		r.diff = mesh.Compare(r.prev, r.next)
+	}
+	removed := r.diff.Removed()
 	losses := r.inlineLosses()
 	if len(removed) == 0 && len(losses) == 0 {
 		return r.next, nil
@@ -144,13 +149,16 @@ func (r *reading) open(x mesh.Removal, found holds) bool {
 // holdEmpty holds what a source, or a namespace bound to it, lost by becoming
 // empty.
 func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
-	if r.next.Count("") == 0 && r.prev.Count("") >= r.floor {
+	if r.next.Empty() && r.prev.Count("") >= r.floor {
 		for _, x := range removed {
 			found[x.Key] = hold{reason: SourceEmpty, origin: x.Origin}
 		}
 		return
 	}
 	for _, ns := range r.bound {
+		if !slices.ContainsFunc(removed, func(x mesh.Removal) bool { return x.Key.Namespace == ns }) {
+			continue
+		}
 		if r.next.Count(ns) > 0 || r.prev.Count(ns) < r.floor {
 			continue
 		}
@@ -170,7 +178,7 @@ func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
 			fresh++
 		}
 	}
-	if !r.tooMany(fresh, r.prev.Count("")) {
+	if fresh < r.floor || !r.tooMany(fresh, r.prev.Count("")) {
 		return
 	}
 	for _, x := range removed {
@@ -214,7 +222,7 @@ func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
 // them.
 func (r *reading) inlineLosses() holds {
 	out := holds{}
-	for _, l := range mesh.LostInline(r.prev, r.next) {
+	for _, l := range r.diff.LostInline() {
 		if !r.tooMany(len(l.Addresses), len(l.Service.Inline)) {
 			continue
 		}

@@ -25,6 +25,8 @@ type loop struct {
 	conflicts   map[mesh.Conflict]bool
 	published   time.Time
 	merge       time.Duration
+	// compared and merged count objects since the start.
+	compared, merged uint64
 }
 
 // source is what the loop knows of one.
@@ -73,10 +75,18 @@ func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 		return nil
 	}
 	s.last = f
-	reading := reading{limits: s.limits, prev: s.current, next: f.Sorted(), held: s.held, snapshot: l.r.Snapshot(), now: now}
+	diff := mesh.Compare(s.current, f)
+	if diff.Unsorted() {
+		f = f.Sorted()
+		diff = mesh.Compare(s.current, f)
+	}
+	reading := reading{limits: s.limits, prev: s.current, next: f, diff: diff, held: s.held, snapshot: l.r.Snapshot(), now: now}
 	next, held := reading.decide()
+	if next != f {
+		diff = mesh.Compare(s.current, next)
+	}
 	l.tellHolds(s, held)
-	l.accept(s, next, held, now)
+	l.accept(s, diff, held, now)
 	if first {
 		l.log.Info("source delivered", "source", s.name, "objects", s.objects)
 	}
@@ -90,18 +100,24 @@ func errStranger(f *mesh.Fragment) error {
 	return fmt.Errorf("%q is no source of this registry", f.Source)
 }
 
-// accept puts a fragment in force, to be published in its time.
-func (l *loop) accept(s *source, next *mesh.Fragment, held holds, now time.Time) {
+// accept puts the second fragment of a difference in force, to be published in
+// its time.
+func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) {
 	s.held = held
 	if s.settler != nil {
 		s.settler.Settled(s.last, len(held))
 	}
-	if mesh.SameObjects(s.current, next) {
+	first := s.current == nil
+	if first {
+		s.current = d.Next()
+	}
+	if d.Same() {
 		return
 	}
-	c := change{reach: mesh.CompareFragments(s.current, next), file: mesh.ChangedFile(s.current, next)}
-	s.current, s.changed, s.objects = next, now, next.Count("")
-	l.pace.note(c, now)
+	s.current, s.changed = d.Next(), now
+	s.objects += d.Growth()
+	l.compared += uint64(d.Objects()) //nolint:gosec // a length
+	l.pace.note(reached(d), now)
 }
 
 // release lets go of what is held of a source.
@@ -111,7 +127,7 @@ func (l *loop) release(name string, now time.Time) {
 			continue
 		}
 		l.log.Info("held removals released by a person", "source", s.name, "objects", len(s.held))
-		l.accept(s, s.last.Sorted(), nil, now)
+		l.accept(s, mesh.Compare(s.current, s.last.Sorted()), nil, now)
 	}
 }
 
@@ -170,6 +186,9 @@ func (l *loop) next(now time.Time) time.Time {
 	return at
 }
 
+// paid takes over what the latest publication cost.
+func (l *loop) paid() { l.pace.cost = l.merge + time.Duration(l.r.pushed.Load()) }
+
 func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 
 // publishDue publishes if it is time to.
@@ -211,19 +230,19 @@ func (l *loop) tellMissing(missing []string) {
 func (l *loop) publish(config bool, missing []string, now time.Time) {
 	fragments := make([]*mesh.Fragment, len(l.sources))
 	for i, s := range l.sources {
-		if s.public = s.publishable(config); s.public != nil {
-			fragments[i] = s.public
-		}
+		s.public = s.publishable(config)
+		fragments[i] = s.public
 	}
 	prev := l.r.Snapshot()
 	next := mesh.Merge(mesh.Input{Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing})
-	l.pace.published(config)
+	l.pace.published(config, now)
 	l.tellConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
 		l.log.Info("mesh complete", "services", len(next.Services), "workloads", len(next.Workloads))
 	}
 	l.published = time.Now()
 	l.merge = l.published.Sub(now)
+	l.merged += uint64(next.Merged()) //nolint:gosec // a count
 	l.r.publish(next)
 }
 
@@ -231,21 +250,20 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 // configuration is debounced, the last configuration with today's workloads and
 // health.
 func (s *source) publishable(config bool) *mesh.Fragment {
-	if config || s.current == nil || s.public == nil {
+	if config || s.current == nil || s.public == nil || s.public == s.current {
 		return s.current
 	}
-	if mesh.SameObjects(s.public, s.current) {
-		return s.current
-	}
-	f := *s.public
-	f.Workloads, f.Health = s.current.Workloads, s.current.Health
-	if mesh.CompareFragments(&f, s.current) < mesh.ReachConfig {
+	d := mesh.Compare(s.public, s.current)
+	if d.ConfigReach() < mesh.ReachConfig {
 		return s.current // nothing is debounced
 	}
-	return &f
+	return d.EndpointsOnly()
 }
 
 func (l *loop) tellConflicts(list []mesh.Conflict) {
+	if len(list)+len(l.conflicts) == 0 {
+		return
+	}
 	now := make(map[mesh.Conflict]bool, len(list))
 	for i, c := range list {
 		now[c] = true
@@ -263,6 +281,8 @@ func (l *loop) report() *Status {
 		Missing:   l.missing(),
 		Published: l.published,
 		Merge:     l.merge,
+		Compared:  l.compared,
+		Merged:    l.merged,
 	}
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {

@@ -10,89 +10,104 @@ const (
 	// gather is how long health, or a single change of endpoints, waits for
 	// others that belong to the same event.
 	gather = 5 * time.Millisecond
-	// endpointsMax is the longest that a burst of endpoint changes waits to be
-	// over.
-	endpointsMax = 2 * time.Second
-	// apart is the time from the first change that a publication of configuration
-	// had until the next one may go out. So what is written within a second, with
-	// whatever pauses, makes two at most. A person who edits one file again and
-	// again does not wait.
-	apart = time.Second
+	// apart is the least time between two publications of configuration, and of
+	// endpoints that change all the time. While what a publication costs those
+	// who receive it is more than a quarter of that, it is four times the cost, so
+	// that they have time for other things; but see apartMost.
+	apart     = 200 * time.Millisecond
+	apartMost = 2 * time.Second
+	// crowd is the number of files that change within burst from which on they
+	// belong together: they go out by themselves no sooner than burst after the
+	// first of those that went out before them. So what is written within a second,
+	// with whatever pauses, makes two publications at most, and a person who edits
+	// one file and another one does not wait.
+	crowd = 10
+	burst = time.Second
+	// spare is how many publications of health may follow one another at once.
+	spare = 4
 )
 
 // change is what a reading changes.
 type change struct {
-	reach mesh.Reach
-	// file is what all of it comes from; empty where that is not one file.
-	file string
+	// config says that configuration, or an origin, is among it; endpoints and
+	// health, that these are.
+	config, endpoints, health bool
+	// files is in how many files configuration changed, up to crowd.
+	files int
 }
 
 // pace decides when to publish. It is a value without a clock.
 type pace struct {
 	quiet, longest time.Duration // DebounceAfter, DebounceMax
+	// cost is how long the latest publication kept those busy who receive it.
+	cost time.Duration
 
-	// busy is when configuration or endpoints changed last.
-	busy time.Time
-	// config and endpoints are when the oldest unpublished change of that reach
+	// busy is when configuration changed last, stir when that or endpoints did,
+	// and stirred since when they do so without a rest.
+	busy, stir, stirred time.Time
+	// config and endpoints are when the oldest unpublished change of that kind
 	// came; zero means there is none.
 	config, endpoints time.Time
-	// before is when the oldest change came of the configuration published last.
-	before time.Time
-	// file is what all unpublished configuration comes from, beforeFile what the
-	// one published last did; empty where that is not one file.
-	file, beforeFile string
-	// prompt is when health, or a single change of endpoints, is due.
-	prompt time.Time
+	// files are the latest changes of configuration, within burst.
+	files []filesAt
+	// out is when configuration was published last, before when the oldest change
+	// in that had come; last is when anything was published.
+	out, before, last time.Time
+	// prompt is when health, or a single change of endpoints, is due; credit is
+	// until when the publications of such are paid for.
+	prompt, credit time.Time
+}
+
+type filesAt struct {
+	at    time.Time
+	files int
 }
 
 // note takes a change into account.
 func (p *pace) note(c change, now time.Time) {
-	burst := !p.busy.IsZero() && now.Sub(p.busy) < p.quiet
-	switch c.reach {
-	case mesh.ReachHealth:
+	rested := p.stir.IsZero() || now.Sub(p.stir) >= p.quiet
+	if c.config || c.endpoints {
+		if rested {
+			p.stirred = now
+		}
+		p.stir = now
+	}
+	if c.health || c.endpoints && !c.config && rested {
 		p.hurry(now)
-	case mesh.ReachEndpoints:
+	}
+	if c.endpoints && p.endpoints.IsZero() {
+		p.endpoints = now
+	}
+	if c.config {
 		p.busy = now
-		if !burst {
-			p.hurry(now)
+		if p.config.IsZero() {
+			p.config = now
 		}
-		if p.endpoints.IsZero() {
-			p.endpoints = now
+		for len(p.files) > 0 && now.Sub(p.files[0].at) > burst {
+			p.files = p.files[1:]
 		}
-	case mesh.ReachNone, mesh.ReachConfig:
-		// What reaches no proxy still has new origins, for people.
-		p.busy = now
-		switch {
-		case p.config.IsZero():
-			p.config, p.file = now, c.file
-		case p.file != c.file:
-			p.file = ""
-		}
+		p.files = append(p.files, filesAt{now, c.files})
 	}
 }
 
 func (p *pace) hurry(now time.Time) {
 	if p.prompt.IsZero() {
-		p.prompt = now.Add(gather)
+		p.prompt = later(now.Add(gather), p.credit.Add(-spare*p.gap()))
 	}
 }
+
+// gap is the least time between two publications while there is always something
+// to publish.
+func (p *pace) gap() time.Duration { return min(max(apart, 4*p.cost), apartMost) }
 
 // due returns when to publish, and whether configuration is to go out then;
 // zero means that nothing waits.
 func (p *pace) due() (at time.Time, config bool) {
 	if !p.config.IsZero() {
-		at = p.busy.Add(p.quiet)
-		if p.file == "" || p.file != p.beforeFile {
-			at = later(at, p.before.Add(apart))
-		}
-		at, config = sooner(at, p.config.Add(p.longest)), true
+		at, config = p.configDue(), true
 	}
 	if !p.endpoints.IsZero() {
-		end := p.endpoints.Add(min(endpointsMax, p.longest))
-		if p.config.IsZero() {
-			end = sooner(end, p.busy.Add(p.quiet))
-		}
-		if at.IsZero() || end.Before(at) {
+		if end := p.endpointsDue(); at.IsZero() || end.Before(at) {
 			at, config = end, false
 		}
 	}
@@ -102,12 +117,62 @@ func (p *pace) due() (at time.Time, config bool) {
 	return at, config
 }
 
-// published forgets what went out.
-func (p *pace) published(config bool) {
-	p.prompt, p.endpoints = time.Time{}, time.Time{}
-	if config {
-		p.before, p.beforeFile, p.config = p.config, p.file, time.Time{}
+func (p *pace) configDue() time.Time {
+	at := later(p.busy.Add(p.quiet), p.out.Add(p.gap()))
+	files := 0
+	for _, f := range p.files {
+		files += f.files
 	}
+	if files > crowd {
+		at = later(at, p.before.Add(burst))
+	}
+	return sooner(at, p.config.Add(p.longest))
+}
+
+// endpointsDue is when endpoints go out that are not the first after a rest:
+// when the burst is over or, if it does not end, every now and then.
+func (p *pace) endpointsDue() time.Time {
+	long := p.stirred.Add(burst + p.quiet)
+	if p.stir.Before(long) {
+		return sooner(p.stir.Add(p.quiet), long)
+	}
+	return later(p.endpoints.Add(gather), p.last.Add(p.gap()))
+}
+
+// published forgets what went out.
+func (p *pace) published(config bool, now time.Time) {
+	if !p.prompt.IsZero() {
+		p.credit = later(p.credit, now).Add(p.gap())
+	}
+	p.last, p.prompt, p.endpoints = now, time.Time{}, time.Time{}
+	if config {
+		p.out, p.before, p.config = now, p.config, time.Time{}
+	}
+}
+
+// reached tells what of a difference there is.
+func reached(d *mesh.Difference) change {
+	c := change{config: d.Reach() == mesh.ReachNone}
+	switch d.ConfigReach() {
+	case mesh.ReachConfig:
+		c.config = true
+	case mesh.ReachEndpoints:
+		c.endpoints = true
+	case mesh.ReachHealth:
+		c.health = true
+	case mesh.ReachNone:
+	}
+	switch d.EndpointsReach() {
+	case mesh.ReachEndpoints, mesh.ReachConfig:
+		c.endpoints = true
+	case mesh.ReachHealth:
+		c.health = true
+	case mesh.ReachNone:
+	}
+	if c.config {
+		c.files = d.Files(crowd + 1)
+	}
+	return c
 }
 
 func later(a, b time.Time) time.Time {

@@ -131,7 +131,7 @@ func TestHealthOvertakesConfig(t *testing.T) {
 		x.want(time.Second, 1, "start")
 		files.say(&mesh.Fragment{Workloads: list[:2], VirtualServices: []*mesh.VirtualService{v2}})
 		x.want(50*time.Millisecond, 0, "debounced")
-		agents.say(&mesh.Fragment{Health: []mesh.HealthReport{{
+		agents.say(&mesh.Fragment{Health: []*mesh.HealthReport{{
 			ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "default"}, Address: list[0].Address, Health: mesh.Unhealthy, Own: true,
 		}}})
 		x.want(10*time.Millisecond, 1, "health")

@@ -23,6 +23,11 @@ type Status struct {
 	// Published is when it was published, and Merge how long it took to make.
 	Published time.Time
 	Merge     time.Duration
+	// Compared counts the objects that differed between two readings of a source,
+	// Merged those that differed between two snapshots by themselves or by what is
+	// reported of their health, both since the start. What did not change is in
+	// neither.
+	Compared, Merged uint64
 	// Waiting says that changes are being debounced.
 	Waiting bool
 	// Conflicts are the objects that are not in force because another one has

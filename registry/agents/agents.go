@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -53,7 +54,7 @@ type Source struct {
 	max    int
 	store  Store // or nil
 	// restored is who was out before a restart.
-	restored []mesh.HealthReport
+	restored []*mesh.HealthReport
 	bell     chan struct{}
 
 	running atomic.Bool
@@ -62,9 +63,17 @@ type Source struct {
 	leases  map[id]*lease
 	sorted  []*lease // by id
 	streams map[uint64]*lease
-	changed bool // since the last fragment
-	refused uint64
-	ignored uint64
+	// counts are the leases by what has become of the agent; restless are those
+	// that the passing of time changes; news those whose health changed since the
+	// last fragment.
+	counts   map[State]int
+	restless map[*lease]bool
+	news     map[*lease]bool
+	// healths is the latest fragment's list, down those of it that are out.
+	healths, down []*mesh.HealthReport
+	changed       bool // a fragment is wanted, though nothing changed
+	refused       uint64
+	ignored       uint64
 }
 
 // New checks the configuration and reads who was out. It starts nothing.
@@ -80,11 +89,14 @@ func New(c Config) (*Source, error) {
 		limits: limits{
 			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
 		},
-		max:     cmp.Or(c.MaxWorkloads, 100_000),
-		store:   c.Store,
-		bell:    make(chan struct{}, 1),
-		leases:  map[id]*lease{},
-		streams: map[uint64]*lease{},
+		max:      cmp.Or(c.MaxWorkloads, 100_000),
+		store:    c.Store,
+		bell:     make(chan struct{}, 1),
+		leases:   map[id]*lease{},
+		streams:  map[uint64]*lease{},
+		counts:   map[State]int{},
+		restless: map[*lease]bool{},
+		news:     map[*lease]bool{},
 	}
 	s.restore(time.Now())
 	return s, nil
@@ -114,13 +126,28 @@ func (s *Source) StreamOpened(stream uint64, account mesh.ServiceAccount, addres
 		s.refused++
 		return
 	}
-	before, _ := l.health()
 	if forgotten := l.opened(stream, s.limits, time.Now()); forgotten != 0 {
 		delete(s.streams, forgotten)
 	}
 	s.streams[stream] = l
-	after, _ := l.health()
-	s.changed = s.changed || before != after
+	s.settle(l)
+}
+
+// settle takes note of what has become of a lease.
+func (s *Source) settle(l *lease) {
+	if state := l.state(); state != l.counted {
+		s.counts[l.counted]--
+		s.counts[state]++
+		l.counted = state
+	}
+	if l.restless() {
+		s.restless[l] = true
+	} else {
+		delete(s.restless, l)
+	}
+	if health, reason := l.health(); !l.told(health, reason) {
+		s.news[l] = true
+	}
 }
 
 // leaseOf returns the lease of a workload, or nil where there is no room.
@@ -131,7 +158,8 @@ func (s *Source) leaseOf(key id) *lease {
 	if len(s.leases) >= s.max && !s.forgetOldest() {
 		return nil
 	}
-	l := &lease{id: key}
+	l := &lease{id: key, counted: Lost}
+	s.counts[Lost]++
 	at, _ := slices.BinarySearchFunc(s.sorted, key, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	s.sorted = slices.Insert(s.sorted, at, l)
 	s.leases[key] = l
@@ -149,9 +177,13 @@ func (s *Source) forgetOldest() bool {
 	if oldest < 0 {
 		return false
 	}
-	delete(s.leases, s.sorted[oldest].id)
+	l := s.sorted[oldest]
+	delete(s.leases, l.id)
 	s.sorted = slices.Delete(s.sorted, oldest, oldest+1)
-	s.changed = true
+	s.counts[l.counted]--
+	delete(s.restless, l)
+	l.forgotten = true
+	s.news[l] = true
 	return true
 }
 
@@ -171,9 +203,8 @@ func (s *Source) Report(stream uint64, report mesh.HealthReport) {
 	if report.Health == mesh.Unhealthy {
 		reason = bounded(report.Reason)
 	}
-	if l.report(stream, report.Health, reason) {
-		s.changed = true
-	}
+	l.report(stream, report.Health, reason)
+	s.settle(l)
 }
 
 // bounded keeps a reason, which comes from outside, short and valid.
@@ -194,9 +225,8 @@ func (s *Source) StreamClosed(stream uint64) {
 		return
 	}
 	delete(s.streams, stream)
-	if l.closed(stream, time.Now()) {
-		s.changed = true
-	}
+	l.closed(stream, time.Now())
+	s.settle(l)
 }
 
 // Release takes out the workloads that are held in because too many were lost
@@ -205,14 +235,15 @@ func (s *Source) Release() bool {
 	defer s.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var sw sweep
-	for _, l := range s.sorted {
+	released := false
+	for l := range s.restless {
 		if l.held {
-			sw.expire(l)
+			l.expire()
+			s.settle(l)
+			released = true
 		}
 	}
-	s.changed = s.changed || sw.changed
-	return len(sw.gone) > 0
+	return released
 }
 
 // Run sends what is known, first what the store has, until ctx is done.
@@ -237,7 +268,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		now := time.Now()
 		fragment, next := s.look(now)
 		if fragment != nil {
-			down = outOf(fragment)
+			down = s.down // only this goroutine changes it
 			keeper.before(down, now)
 			select {
 			case <-ctx.Done():
@@ -268,20 +299,41 @@ func (s *Source) look(now time.Time) (*mesh.Fragment, time.Time) {
 func (s *Source) sweep(sw *sweep, now time.Time) *mesh.Fragment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	sw.run(s.sorted, s.limits, now)
-	if !s.changed && !sw.changed {
+	leases := slices.SortedFunc(maps.Keys(s.restless), func(a, b *lease) int { return compareIDs(a.id, b.id) })
+	many := s.limits.tooMany(s.counts[Lost]+s.counts[Held], s.counts[Connected])
+	sw.run(leases, s.limits.grace, many, now)
+	for _, l := range leases {
+		s.settle(l)
+	}
+	if !s.changed && len(s.news) == 0 {
 		return nil
 	}
 	s.changed = false
-	f := &mesh.Fragment{Source: sourceName, Health: make([]mesh.HealthReport, 0, len(s.sorted))}
-	for _, l := range s.sorted {
-		if health, reason := l.health(); health != mesh.HealthUnknown {
-			f.Health = append(f.Health, mesh.HealthReport{
-				ServiceAccount: l.id.account, Address: l.id.address, Health: health, Reason: reason, Own: true,
-			})
+	s.rewrite()
+	return &mesh.Fragment{Source: sourceName, Health: s.healths}
+}
+
+// rewrite brings the lists up to date.
+func (s *Source) rewrite() {
+	var healths, down []mesh.Delta[*mesh.HealthReport]
+	out := func(r *mesh.HealthReport) *mesh.HealthReport {
+		if r != nil && r.Health == mesh.Unhealthy {
+			return r
+		}
+		return nil
+	}
+	for l := range s.news {
+		before := l.last
+		if l.last = l.news(); before == l.last {
+			continue
+		}
+		healths = append(healths, mesh.Delta[*mesh.HealthReport]{Old: before, New: l.last})
+		if d := (mesh.Delta[*mesh.HealthReport]{Old: out(before), New: out(l.last)}); d.Old != d.New {
+			down = append(down, d)
 		}
 	}
-	return f
+	clear(s.news)
+	s.healths, s.down = mesh.PatchReports(s.healths, healths), mesh.PatchReports(s.down, down)
 }
 
 func (s *Source) tell(sw *sweep) {

@@ -40,6 +40,44 @@ type lease struct {
 	lost time.Time
 	// held says that too many were lost with it; gone that the grace is over.
 	held, gone bool
+
+	// last is what was told others of its health; nil where that is unknown.
+	last *mesh.HealthReport
+	// counted is the State that the source counts it under; forgotten, that it
+	// is none of the source's any more.
+	counted   State
+	forgotten bool
+}
+
+// told reports whether others know of a state of health.
+func (l *lease) told(health mesh.Health, reason string) bool {
+	if l.last == nil {
+		return health == mesh.HealthUnknown
+	}
+	return l.last.Health == health && l.last.Reason == reason
+}
+
+// news is what others are to be told: what they were told last, where that is
+// still right.
+func (l *lease) news() *mesh.HealthReport {
+	health, reason := l.health()
+	switch {
+	case l.forgotten || health == mesh.HealthUnknown:
+		return nil
+	case l.told(health, reason):
+		return l.last
+	}
+	return &mesh.HealthReport{
+		ServiceAccount: l.id.account, Address: l.id.address, Health: health, Reason: reason, Own: true,
+	}
+}
+
+// restless reports whether the passing of time changes something.
+func (l *lease) restless() bool {
+	if len(l.streams) > 0 {
+		return !l.confirmBy.IsZero()
+	}
+	return !l.gone
 }
 
 // opened takes a new stream. Of too many, the oldest is forgotten.
@@ -56,34 +94,33 @@ func (l *lease) opened(stream uint64, limits limits, now time.Time) (forgotten u
 	return forgotten
 }
 
-// report takes what a stream says, unless a newer stream has spoken. It tells
-// whether that is news.
-func (l *lease) report(stream uint64, health mesh.Health, reason string) bool {
+// report takes what a stream says, unless a newer stream has spoken.
+func (l *lease) report(stream uint64, health mesh.Health, reason string) {
 	at := slices.Index(l.streams, stream)
 	if at < 0 || at < slices.Index(l.streams, l.reporter) {
-		return false
+		return
 	}
-	news := l.said != health || l.reason != reason
 	l.reporter, l.said, l.reason, l.confirmBy = stream, health, reason, time.Time{}
-	return news
 }
 
-// closed takes the end of a stream. It tells whether that was the last one.
-func (l *lease) closed(stream uint64, now time.Time) bool {
+// closed takes the end of a stream.
+func (l *lease) closed(stream uint64, now time.Time) {
 	at := slices.Index(l.streams, stream)
 	if at < 0 {
-		return false
+		return
 	}
 	l.streams = slices.Delete(l.streams, at, at+1)
 	if len(l.streams) > 0 {
-		return false
+		return
 	}
 	l.lost, l.reporter, l.confirmBy = now, 0, time.Time{}
 	if l.said != mesh.Unhealthy {
 		l.said, l.reason = mesh.HealthUnknown, ""
 	}
-	return true
 }
+
+// expire takes the workload out.
+func (l *lease) expire() { l.gone, l.held = true, false }
 
 // health is what counts, and why.
 func (l *lease) health() (mesh.Health, string) {
@@ -112,8 +149,6 @@ func (l limits) tooMany(lost, connected int) bool {
 
 // sweep is what the passing of time does to leases.
 type sweep struct {
-	// changed says that the health of some workload did.
-	changed bool
 	// gone and held are those that became so now, freed those that are held no
 	// longer.
 	gone, held, freed []id
@@ -121,20 +156,10 @@ type sweep struct {
 	next time.Time
 }
 
-// run looks at all leases. While too many are lost, those whose grace is over
-// are held; once it is not too many any more, because most came back, the rest
-// get a new grace.
-func (s *sweep) run(leases []*lease, limits limits, now time.Time) {
-	lost, connected := 0, 0
-	for _, l := range leases {
-		switch {
-		case len(l.streams) > 0:
-			connected++
-		case !l.gone:
-			lost++
-		}
-	}
-	many := limits.tooMany(lost, connected)
+// run looks at the leases that are restless. While too many are lost, those
+// whose grace is over are held; once it is not too many any more, because most
+// came back, the rest get a new grace.
+func (s *sweep) run(leases []*lease, grace time.Duration, many bool, now time.Time) {
 	for _, l := range leases {
 		switch {
 		case len(l.streams) > 0:
@@ -146,7 +171,7 @@ func (s *sweep) run(leases []*lease, limits limits, now time.Time) {
 			l.held, l.lost = false, now
 			s.freed = append(s.freed, l.id)
 		}
-		over := l.lost.Add(limits.grace)
+		over := l.lost.Add(grace)
 		switch {
 		case l.held:
 		case over.After(now):
@@ -155,17 +180,10 @@ func (s *sweep) run(leases []*lease, limits limits, now time.Time) {
 			l.held = true
 			s.held = append(s.held, l.id)
 		default:
-			s.expire(l)
+			l.expire()
+			s.gone = append(s.gone, l.id)
 		}
 	}
-}
-
-func (s *sweep) expire(l *lease) {
-	before, _ := l.health()
-	l.gone, l.held = true, false
-	after, _ := l.health()
-	s.changed = s.changed || before != after
-	s.gone = append(s.gone, l.id)
 }
 
 // confirm forgets an unhealthy report from before a reconnect that the agent
@@ -177,7 +195,6 @@ func (s *sweep) confirm(l *lease, now time.Time) {
 		s.wake(l.confirmBy)
 	default:
 		l.confirmBy, l.said, l.reason = time.Time{}, mesh.HealthUnknown, ""
-		s.changed = true
 	}
 }
 

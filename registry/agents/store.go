@@ -47,19 +47,9 @@ func (s *Source) restore(now time.Time) {
 		if r.Reason != goneReason {
 			l.said, l.reason = mesh.Unhealthy, bounded(r.Reason)
 		}
+		s.settle(l)
+		s.restored = append(s.restored, &r)
 	}
-	s.restored = out
-}
-
-// outOf lists who is out, as it is saved.
-func outOf(f *mesh.Fragment) []mesh.HealthReport {
-	var out []mesh.HealthReport
-	for _, r := range f.Health {
-		if r.Health == mesh.Unhealthy {
-			out = append(out, r)
-		}
-	}
-	return out
 }
 
 // keeper decides when who is out is saved. Whoever is in again is saved to be so
@@ -68,13 +58,13 @@ func outOf(f *mesh.Fragment) []mesh.HealthReport {
 type keeper struct {
 	store   Store // or nil
 	log     *slog.Logger
-	saved   []mesh.HealthReport // sorted
-	last    time.Time           // of a save
+	saved   []*mesh.HealthReport // sorted
+	last    time.Time            // of a save
 	failing bool
 }
 
 // before is called before others hear of it.
-func (k *keeper) before(out []mesh.HealthReport, now time.Time) {
+func (k *keeper) before(out []*mesh.HealthReport, now time.Time) {
 	if len(k.saved) == 0 {
 		return
 	}
@@ -82,7 +72,7 @@ func (k *keeper) before(out []mesh.HealthReport, now time.Time) {
 	for _, r := range out {
 		still[id{r.ServiceAccount, r.Address}] = true
 	}
-	back := func(r mesh.HealthReport) bool { return !still[id{r.ServiceAccount, r.Address}] }
+	back := func(r *mesh.HealthReport) bool { return !still[id{r.ServiceAccount, r.Address}] }
 	if slices.ContainsFunc(k.saved, back) {
 		k.save(out, now)
 	}
@@ -90,8 +80,8 @@ func (k *keeper) before(out []mesh.HealthReport, now time.Time) {
 
 // after is called when others have heard of it, and says when to call it again;
 // zero means not before there is something new.
-func (k *keeper) after(out []mesh.HealthReport, now time.Time) time.Time {
-	if k.store == nil || slices.Equal(out, k.saved) {
+func (k *keeper) after(out []*mesh.HealthReport, now time.Time) time.Time {
+	if k.store == nil || slices.EqualFunc(out, k.saved, func(a, b *mesh.HealthReport) bool { return *a == *b }) {
 		return time.Time{}
 	}
 	due := k.last.Add(saveApart)
@@ -108,8 +98,12 @@ func (k *keeper) after(out []mesh.HealthReport, now time.Time) time.Time {
 	return time.Time{}
 }
 
-func (k *keeper) save(out []mesh.HealthReport, now time.Time) {
-	err := k.store.Save(out)
+func (k *keeper) save(out []*mesh.HealthReport, now time.Time) {
+	values := make([]mesh.HealthReport, 0, len(out))
+	for _, r := range out {
+		values = append(values, *r)
+	}
+	err := k.store.Save(values)
 	if err != nil && !k.failing {
 		k.log.Error("who is out is not saved: after a restart requests may go there, or not to where they should", "err", err)
 	}

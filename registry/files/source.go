@@ -251,7 +251,11 @@ func (s *Source) compose(now time.Time) time.Time {
 // loses reports whether something that was in force before the restart is not in
 // the fragment.
 func (s *Source) loses(f *mesh.Fragment) bool {
-	return s.restored != nil && (len(mesh.RemovedKeys(s.restored, f)) > 0 || len(mesh.LostInline(s.restored, f)) > 0)
+	if s.restored == nil {
+		return false
+	}
+	d := mesh.Compare(s.restored, f)
+	return len(d.Removed()) > 0 || len(d.LostInline()) > 0
 }
 
 // save hands what changed to the keeper.

@@ -14,12 +14,12 @@ func BenchmarkOneChange(b *testing.B) {
 			f := testFragment(shape.namespaces, shape.services, 5)
 			agents := &Fragment{Source: "agents"}
 			for _, w := range f.Workloads {
-				agents.Health = append(agents.Health, HealthReport{
+				agents.Health = append(agents.Health, &HealthReport{
 					ServiceAccount: ServiceAccount{w.Namespace, w.ServiceAccount}, Address: w.Address, Health: Healthy, Own: true,
 				})
 			}
 			slices.SortFunc(agents.Health, compareReports)
-			agents.Health = slices.CompactFunc(agents.Health, func(a, b HealthReport) bool { return compareReports(a, b) == 0 })
+			agents.Health = slices.CompactFunc(agents.Health, func(a, b *HealthReport) bool { return compareReports(a, b) == 0 })
 			b.Run("anew", func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
@@ -46,7 +46,9 @@ func BenchmarkOneChange(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
 					next := &Fragment{Source: "agents", Health: slices.Clone(agents.Health)}
-					next.Health[i%len(next.Health)].Health = Unhealthy
+					report := *next.Health[i%len(next.Health)]
+					report.Health = Unhealthy
+					next.Health[i%len(next.Health)] = &report
 					s = testSnapshot(s, f, next)
 					if len(s.Changed) == 0 {
 						b.Fatal("nothing changed")

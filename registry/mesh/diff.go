@@ -6,6 +6,15 @@ import "slices"
 // added, New is nil where Old was removed.
 type Delta[T comparable] struct{ Old, New T }
 
+// newest is the object as it is, or as it was.
+func newest[T comparable](d Delta[T]) T {
+	var zero T
+	if d.New != zero {
+		return d.New
+	}
+	return d.Old
+}
+
 // Diff is what differs between a snapshot and the one before, by pointer: what
 // is in none of the lists is the same object in both. An object of which only
 // the origin changed is among them, with an equal Hash; Snapshot.Changes lacks
@@ -31,6 +40,15 @@ type Diff struct {
 // that was built from nothing, where everything is new. The MeshConfig is
 // compared by its pointer.
 func (s *Snapshot) Diff() *Diff { return s.diff }
+
+// Merged is the number of objects that were decided anew for this snapshot: those
+// in the lists of Diff; in a snapshot that was built from nothing, all.
+func (s *Snapshot) Merged() int { return s.merged }
+
+func (d *Diff) objects() int {
+	return len(d.Services) + len(d.Workloads) + len(d.WorkloadGroups) + len(d.VirtualServices) +
+		len(d.DestinationRules) + len(d.Sidecars) + len(d.PeerAuthentications) + len(d.Unenforced)
+}
 
 // touched finds the services of s behind which the workloads stand that changed.
 func (s *Snapshot) touched(prev *Snapshot, workloads []Delta[*Workload]) []*Service {

@@ -14,7 +14,7 @@ type world struct {
 	a   map[Key]any // what the first source has
 	b   map[Key]any
 	// health is what a third source reports, by address.
-	health map[string]HealthReport
+	health map[string]*HealthReport
 	rev    int
 }
 
@@ -46,7 +46,7 @@ func (w *world) step() {
 		x := testVirtualService(ns, name, strconv.Itoa(w.rev))
 		source[x.Key] = x
 	case 6:
-		r := HealthReport{
+		r := &HealthReport{
 			ServiceAccount: ServiceAccount{Namespace: ns, Name: "sa-" + app},
 			Address:        fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)),
 			Health:         Health(w.rng.IntN(3)), Own: w.rng.IntN(2) == 0,
@@ -92,7 +92,7 @@ func (w *world) fragments() []*Fragment {
 func TestMergeIsTheSameByEveryWay(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
-		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]HealthReport{}}
+		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]*HealthReport{}}
 		var s *Snapshot
 		for i := range 120 {
 			for range 1 + w.rng.IntN(3) {

@@ -27,8 +27,10 @@ type Fragment struct {
 	// MeshConfig has the defaults filled in; nil means that this source has none.
 	MeshConfig *MeshConfig
 
-	// Health is what is known of workloads that other sources describe.
-	Health []HealthReport
+	// Health is what is known of workloads that other sources describe, sorted
+	// by namespace and name of the account, then by address. Reports are never written
+	// to: what is said anew is another report.
+	Health []*HealthReport
 }
 
 // MeshConfig is the settings of the mesh, Istio's MeshConfig with its defaults

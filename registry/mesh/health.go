@@ -3,10 +3,11 @@ package mesh
 import (
 	"cmp"
 	"crypto/sha256"
+	"maps"
 	"slices"
 )
 
-func compareReports(a, b HealthReport) int {
+func compareReports(a, b *HealthReport) int {
 	return cmp.Or(
 		cmp.Compare(a.ServiceAccount.Namespace, b.ServiceAccount.Namespace),
 		cmp.Compare(a.ServiceAccount.Name, b.ServiceAccount.Name),
@@ -14,61 +15,99 @@ func compareReports(a, b HealthReport) int {
 	)
 }
 
-// mergeReports makes one report a workload of what all sources say, and the set
-// of addresses of which something else is said than before.
-func mergeReports(prev *tables, inputs [][]HealthReport) (verdicts []HealthReport, changed map[string]bool) {
-	if slices.EqualFunc(prev.reports, inputs, slices.Equal[[]HealthReport]) {
-		return prev.verdicts, nil
-	}
-	if only, ok := onlyList(inputs); ok {
-		return only, changedAddresses(prev.verdicts, only)
-	}
-	total := 0
-	for _, list := range inputs {
-		total += len(list)
-	}
-	all := make([]HealthReport, 0, total)
-	for _, list := range inputs {
-		all = append(all, list...)
-	}
-	if !slices.IsSortedFunc(all, compareReports) {
-		slices.SortStableFunc(all, compareReports)
-	}
-	for i := 0; i < len(all); {
-		verdict := all[i]
-		for i++; i < len(all) && compareReports(verdict, all[i]) == 0; i++ {
-			verdict = stronger(verdict, all[i])
-		}
-		verdicts = append(verdicts, verdict)
-	}
-	return verdicts, changedAddresses(prev.verdicts, verdicts)
+// PatchReports returns a sorted list of reports after changes of it; the list
+// stays as it is. What a change takes out must be in it, by pointer.
+func PatchReports(list []*HealthReport, changes []Delta[*HealthReport]) []*HealthReport {
+	return patched(list, changes, compareReports)
 }
 
-// onlyList returns the list of reports that needs no merging: no other source
-// reports anything, and it is sorted and without duplicates. That is the usual
-// case, and the list is long.
-func onlyList(inputs [][]HealthReport) ([]HealthReport, bool) {
-	var only []HealthReport
-	for _, list := range inputs {
+// verdicts is what all sources together say of health.
+type verdicts struct {
+	inputs [][]*HealthReport
+	tidy   bool // as of a table
+	// list has one report a workload, sorted.
+	list []*HealthReport
+}
+
+// heard makes the verdicts of other reports, and tells the addresses of which
+// something else may be said than before.
+func (v *verdicts) heard(inputs [][]*HealthReport) (next verdicts, changed map[string]bool) {
+	next, deltas, ok := v.patched(inputs)
+	if !ok {
+		next = verdicts{inputs: inputs, tidy: true}
+		total := 0
+		for _, list := range inputs {
+			_, is := diff(nil, list, compareReports)
+			next.tidy = next.tidy && is == strict
+			total += len(list)
+		}
+		all := make([]*HealthReport, 0, total)
+		for _, list := range inputs {
+			all = append(all, list...)
+		}
+		all = sorted(all, compareReports)
+		for i := 0; i < len(all); {
+			verdict := all[i]
+			for i++; i < len(all) && compareReports(verdict, all[i]) == 0; i++ {
+				verdict = stronger(verdict, all[i])
+			}
+			next.list = append(next.list, verdict)
+		}
+		deltas, _ = diff(v.list, next.list, compareReports)
+	}
+	changed = make(map[string]bool, len(deltas))
+	for _, d := range deltas {
 		switch {
-		case len(list) == 0:
-		case len(only) == 0:
-			only = list
-		default:
-			return nil, false
+		case d.Old == nil:
+			changed[d.New.Address] = true
+		case d.New == nil || *d.Old != *d.New:
+			changed[d.Old.Address] = true
 		}
 	}
-	for i := 1; i < len(only); i++ {
-		if compareReports(only[i-1], only[i]) >= 0 {
-			return nil, false
+	return next, changed
+}
+
+// patched looks at what changed alone; false where that cannot be done.
+func (v *verdicts) patched(inputs [][]*HealthReport) (next verdicts, deltas []Delta[*HealthReport], ok bool) {
+	if !v.tidy || len(v.inputs) != len(inputs) {
+		return next, nil, false
+	}
+	var said []*HealthReport // one of each workload of which something changed
+	for i, list := range inputs {
+		changes, is := diff(v.inputs[i], list, compareReports)
+		if is != strict {
+			return next, nil, false
+		}
+		for _, d := range changes {
+			said = append(said, cmp.Or(d.New, d.Old))
 		}
 	}
-	return only, true
+	slices.SortFunc(said, compareReports)
+	said = slices.CompactFunc(said, func(a, b *HealthReport) bool { return compareReports(a, b) == 0 })
+	for _, x := range said {
+		var d Delta[*HealthReport]
+		if i, found := slices.BinarySearchFunc(v.list, x, compareReports); found {
+			d.Old = v.list[i]
+		}
+		for _, list := range inputs {
+			if i, found := slices.BinarySearchFunc(list, x, compareReports); found && d.New == nil {
+				d.New = list[i]
+			} else if found {
+				d.New = stronger(d.New, list[i])
+			}
+		}
+		if d.Old != d.New {
+			deltas = append(deltas, d)
+		}
+	}
+	next = verdicts{inputs: inputs, tidy: true}
+	next.list, ok = patch(v.list, deltas, compareReports)
+	return next, deltas, ok
 }
 
 // stronger returns the report that counts; a comes first.
-func stronger(a, b HealthReport) HealthReport {
-	weight := func(r HealthReport) int {
+func stronger(a, b *HealthReport) *HealthReport {
+	weight := func(r *HealthReport) int {
 		w := int(r.Health) // unknown < healthy < unhealthy
 		if r.Own && r.Health != HealthUnknown {
 			w += 10
@@ -81,50 +120,22 @@ func stronger(a, b HealthReport) HealthReport {
 	return a
 }
 
-func changedAddresses(prev, next []HealthReport) map[string]bool {
-	changed := map[string]bool{}
-	i, j := 0, 0
-	for i < len(prev) || j < len(next) {
-		var c int
-		switch {
-		case i == len(prev):
-			c = 1
-		case j == len(next):
-			c = -1
-		default:
-			c = compareReports(prev[i], next[j])
-		}
-		if c < 0 || c == 0 && prev[i] != next[j] {
-			changed[prev[i].Address] = true
-		}
-		if c > 0 {
-			changed[next[j].Address] = true
-		}
-		if c <= 0 {
-			i++
-		}
-		if c >= 0 {
-			j++
-		}
-	}
-	return changed
-}
-
 // judge returns the workload as the reports have it: itself where they say
 // nothing else than its source did, prev where that is already right, else a
 // copy.
-func judge(w, prev *Workload, verdicts []HealthReport) *Workload {
-	said := HealthReport{
+func judge(w, prev *Workload, verdicts []*HealthReport) *Workload {
+	said := &HealthReport{
 		ServiceAccount: ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
 		Address:        w.Address, Health: w.Health, Reason: w.HealthReason,
 	}
 	if i, ok := slices.BinarySearchFunc(verdicts, said, compareReports); ok {
 		said = stronger(said, verdicts[i])
 	}
+	reason := said.Reason
 	if said.Health != Unhealthy {
-		said.Reason = ""
+		reason = ""
 	}
-	if said.Health == w.Health && said.Reason == w.HealthReason {
+	if said.Health == w.Health && reason == w.HealthReason {
 		return w
 	}
 	hash := w.Hash
@@ -132,11 +143,11 @@ func judge(w, prev *Workload, verdicts []HealthReport) *Workload {
 		hash = hashWith(w.Hash, said.Health)
 	}
 	if prev != nil && prev.Origin == w.Origin && !hash.IsZero() && prev.Hash == hash &&
-		prev.Health == said.Health && prev.HealthReason == said.Reason {
+		prev.Health == said.Health && prev.HealthReason == reason {
 		return prev
 	}
 	judged := *w
-	judged.Hash, judged.Health, judged.HealthReason = hash, said.Health, said.Reason
+	judged.Hash, judged.Health, judged.HealthReason = hash, said.Health, reason
 	return &judged
 }
 
@@ -155,7 +166,7 @@ func hashWith(h Hash, health ...Health) Hash {
 
 // judgeInline does for the endpoints written in a service what judge does for a
 // workload.
-func judgeInline(svc, prev *Service, verdicts []HealthReport) *Service {
+func judgeInline(svc, prev *Service, verdicts []*HealthReport) *Service {
 	if len(verdicts) == 0 {
 		return svc
 	}
@@ -187,40 +198,69 @@ func judgeInline(svc, prev *Service, verdicts []HealthReport) *Service {
 	return &judged
 }
 
-// judgeAll judges every object of a list sorted by order. Where neither the
-// object nor what is reported of it changed, the result is that of before, by
-// pointer; where none changed, the list is.
-func judgeAll[T object](a judgement[T]) []T {
-	if len(a.prevBase) == len(a.base) && slices.Equal(a.prevBase, a.base) && !slices.ContainsFunc(a.base, a.stale) {
-		return a.prev
-	}
-	out := make([]T, 0, len(a.base))
-	j := 0
-	for _, x := range a.base {
-		for j < len(a.prevBase) && a.prevBase[j] != x && a.order(a.prevBase[j], x) < 0 {
-			j++
-		}
-		var before T
-		if j < len(a.prevBase) && a.order(a.prevBase[j], x) == 0 {
-			before = a.prev[j]
-			if a.prevBase[j] == x && !a.stale(x) {
-				out = append(out, before)
-				continue
-			}
-		}
-		out = append(out, a.judge(x, before))
-	}
-	if slices.Equal(out, a.prev) {
-		return a.prev
-	}
-	return out
+// judgement lays health over the objects of one kind.
+type judgement[T object] struct {
+	// base is the objects as their sources have them, and deltas what differs
+	// in them from those before; prev is what became of those before.
+	base   []T
+	deltas []Delta[T]
+	prev   []T
+	// stale are those of prev of which something new is said.
+	stale map[T]bool
+	order func(a, b T) int
+	// judge makes of an object what it is by its health: itself, or prev where
+	// that is already right. prev may be nil.
+	judge func(x, prev T) T
 }
 
-type judgement[T object] struct {
-	base           []T
-	prevBase, prev []T // parallel
-	order          func(a, b T) int
-	// stale reports whether something new is said of the object.
-	stale func(x T) bool
-	judge func(x, prev T) T
+// all judges what changed, or of which something new is said. Where nothing is
+// said of any object, the result is base.
+func (a judgement[T]) all() ([]T, []Delta[T]) {
+	var zero T
+	if len(a.deltas) == 0 && len(a.stale) == 0 {
+		return a.prev, nil
+	}
+	deltas := make([]Delta[T], 0, len(a.deltas)+len(a.stale))
+	judged := func(old, base T) {
+		d := Delta[T]{Old: old}
+		if base != zero {
+			d.New = a.judge(base, old)
+		}
+		if d.Old != d.New {
+			deltas = append(deltas, d)
+		}
+	}
+	stale := maps.Clone(a.stale)
+	for _, d := range a.deltas {
+		var old T
+		if d.Old != zero {
+			old = a.find(a.prev, d.Old)
+			delete(stale, old)
+		}
+		judged(old, d.New)
+	}
+	for old := range stale {
+		judged(old, a.find(a.base, old))
+	}
+	slices.SortFunc(deltas, func(x, y Delta[T]) int { return a.order(newest(x), newest(y)) })
+	out, ok := patch(a.prev, deltas, a.order)
+	if !ok || len(out) != len(a.base) { // not unless a list is out of order
+		out = make([]T, 0, len(a.base))
+		for _, x := range a.base {
+			out = append(out, a.judge(x, zero))
+		}
+	}
+	if slices.Equal(out, a.base) {
+		out = a.base
+	}
+	return out, deltas
+}
+
+// find returns the object of the list that has the place of x.
+func (a judgement[T]) find(list []T, x T) T {
+	var none T
+	if i, ok := slices.BinarySearchFunc(list, x, a.order); ok {
+		return list[i]
+	}
+	return none
 }

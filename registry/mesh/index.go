@@ -2,16 +2,18 @@ package mesh
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 )
 
-// index holds what a Snapshot answers by look-up. Built once, then read-only;
-// maps and slices in which nothing changed are those of the snapshot before.
+// index holds what a Snapshot answers by look-up. Read-only; a change of the
+// mesh makes another one, which shares with it all that the change does not
+// touch.
 type index struct {
-	hosts      map[Hostname][]*Service
-	addresses  map[string][]*Workload
-	namespaces map[string]*namespaceIndex
+	hosts     shelves[Hostname, []*Service]
+	addresses shelves[string, []*Workload]
+	// inline are the services with an endpoint of an address written in them.
+	inline     shelves[string, []*Service]
+	namespaces shelves[string, *namespaceIndex]
 }
 
 // RootNamespace is the namespace whose policies hold for the whole mesh.
@@ -26,7 +28,7 @@ func (s *Snapshot) ServicesOn(host Hostname) []*Service {
 	if s.index == nil {
 		return nil
 	}
-	return s.index.hosts[host]
+	return s.index.hosts.get(host)
 }
 
 // EndpointsOf returns the workloads behind a service: those its selector
@@ -34,17 +36,23 @@ func (s *Snapshot) ServicesOn(host Hostname) []*Service {
 // among them. Sorted by Key; those written inside stay in the order of the
 // manifest.
 func (s *Snapshot) EndpointsOf(svc *Service) []*Workload {
-	return s.in(svc.Namespace).backings[svc].endpoints
+	return s.in(svc.Namespace).backings.get(svc).endpoints
 }
 
 // ServiceAccountsOf returns the identities of the workloads behind a service,
 // healthy or not, sorted and without those that have none.
 func (s *Snapshot) ServiceAccountsOf(svc *Service) []ServiceAccount {
-	return s.in(svc.Namespace).backings[svc].accounts
+	return s.in(svc.Namespace).backings.get(svc).accounts
 }
 
 // ServicesOf returns the services that select a workload, sorted as Services.
-func (s *Snapshot) ServicesOf(w *Workload) []*Service { return s.in(w.Namespace).services[w] }
+// Endpoints written in a service are selected by none.
+func (s *Snapshot) ServicesOf(w *Workload) []*Service {
+	if w.Name == "" {
+		return nil
+	}
+	return s.in(w.Namespace).selectedBy(w)
+}
 
 // WorkloadsIn returns the workloads of a namespace, sorted by name.
 func (s *Snapshot) WorkloadsIn(namespace string) []*Workload { return s.in(namespace).workloads }
@@ -54,13 +62,21 @@ func (s *Snapshot) WorkloadsAt(address string) []*Workload {
 	if s.index == nil {
 		return nil
 	}
-	return s.index.addresses[address]
+	return s.index.addresses.get(address)
+}
+
+// inlineAt returns the services with an endpoint of that address written in them.
+func (s *Snapshot) inlineAt(address string) []*Service {
+	if s.index == nil {
+		return nil
+	}
+	return s.index.inline.get(address)
 }
 
 // in returns the look-ups of a namespace; never nil.
 func (s *Snapshot) in(namespace string) *namespaceIndex {
 	if s.index != nil {
-		if x := s.index.namespaces[namespace]; x != nil {
+		if x := s.index.namespaces.get(namespace); x != nil {
 			return x
 		}
 	}
@@ -83,22 +99,21 @@ func compareServices(a, b *Service) int {
 	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), compareAge(a, b))
 }
 
-func buildIndex(prev *index, s *Snapshot, d *Diff) *index {
-	if prev == nil || len(d.Services)+len(d.Workloads) > patchLimit {
-		return newIndex(prev, s)
+// buildIndex makes the look-ups of a snapshot from those of the one before.
+func buildIndex(prev *index, d *Diff) *index {
+	if prev == nil {
+		prev = &index{}
 	}
 	if len(d.Services)+len(d.Workloads) == 0 {
 		return prev
 	}
-	x := &index{hosts: prev.hosts, addresses: prev.addresses, namespaces: maps.Clone(prev.namespaces)}
-	if len(d.Services) > 0 {
-		x.hosts = patchGroups(prev.hosts, d.Services, hostOf, compareServices)
+	x := &index{
+		hosts:      filed(&prev.hosts, d.Services, compareServices, func(s *Service) []Hostname { return []Hostname{s.Hostname} }),
+		addresses:  filed(&prev.addresses, d.Workloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
+		inline:     filed(&prev.inline, d.Services, compareServices, inlineAddresses),
+		namespaces: prev.namespaces,
 	}
-	if len(d.Workloads) > 0 {
-		x.addresses = patchGroups(prev.addresses, d.Workloads, addressOf, compareKeys)
-	}
-	services := groupDeltas(d.Services)
-	workloads := groupDeltas(d.Workloads)
+	services, workloads := groupDeltas(d.Services), groupDeltas(d.Workloads)
 	touched := map[string]bool{}
 	for ns := range services {
 		touched[ns] = true
@@ -106,113 +121,90 @@ func buildIndex(prev *index, s *Snapshot, d *Diff) *index {
 	for ns := range workloads {
 		touched[ns] = true
 	}
+	namespaces := prev.namespaces.change()
 	for ns := range touched {
-		before := x.namespaces[ns]
+		before := prev.namespaces.get(ns)
 		if before == nil {
 			before = &namespaceIndex{}
 		}
-		if x.namespaces[ns] = before.patched(services[ns], workloads[ns]); x.namespaces[ns].empty() {
-			delete(x.namespaces, ns)
+		if after := before.patched(services[ns], workloads[ns]); after.empty() {
+			namespaces.drop(ns)
+		} else {
+			namespaces.put(ns, after)
 		}
 	}
+	x.namespaces = namespaces.shelves
 	return x
 }
 
-func newIndex(prev *index, s *Snapshot) *index {
-	if prev == nil {
-		prev = &index{}
+func inlineAddresses(s *Service) []string {
+	if len(s.Inline) == 0 {
+		return nil
 	}
-	x := &index{
-		hosts:      group(prev.hosts, s.Services, hostOf),
-		addresses:  group(prev.addresses, s.Workloads, addressOf),
-		namespaces: map[string]*namespaceIndex{},
+	out := make([]string, 0, len(s.Inline))
+	for _, w := range s.Inline {
+		out = append(out, w.Address)
 	}
-	services := group(nil, s.Services, namespaceOf[*Service])
-	workloads := group(nil, s.Workloads, namespaceOf[*Workload])
-	for ns := range services {
-		x.namespaces[ns] = nil
-	}
-	for ns := range workloads {
-		x.namespaces[ns] = nil
-	}
-	for ns := range x.namespaces {
-		x.namespaces[ns] = newNamespaceIndex(prev.namespaces[ns], services[ns], workloads[ns])
-	}
-	return x
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
-func hostOf(s *Service) Hostname       { return s.Hostname }
-func addressOf(w *Workload) string     { return w.Address }
-func namespaceOf[T object](x T) string { return x.meta().Namespace }
-func sameList[T comparable](a, b []T) []T {
-	if slices.Equal(a, b) {
-		return a
-	}
-	return b
-}
-
-// group files objects under a key each, keeping their order. The lists of prev
-// that are right already are used again.
-func group[K comparable, T object](prev map[K][]T, list []T, by func(T) K) map[K][]T {
-	out := make(map[K][]T, len(prev))
-	for _, x := range list {
-		k := by(x)
-		out[k] = append(out[k], x)
-	}
-	for k, list := range out {
-		if before, ok := prev[k]; ok {
-			out[k] = sameList(before, list)
-		}
-	}
-	return out
-}
-
-// patchGroups applies deltas to a copy of what group made.
-func patchGroups[K comparable, T object](prev map[K][]T, deltas []Delta[T], by func(T) K, order func(a, b T) int) map[K][]T {
+// filed files objects under keys, each list in order.
+func filed[K comparable, T comparable](prev *shelves[K, []T], deltas []Delta[T], order func(a, b T) int, under func(T) []K) shelves[K, []T] {
 	var zero T
-	out := maps.Clone(prev)
+	changes := map[K][]Delta[T]{}
 	for _, d := range deltas {
 		if d.Old != zero {
-			k := by(d.Old)
-			if out[k] = without(out[k], d.Old); len(out[k]) == 0 {
-				delete(out, k)
+			for _, k := range under(d.Old) {
+				changes[k] = append(changes[k], Delta[T]{Old: d.Old})
 			}
 		}
 		if d.New != zero {
-			k := by(d.New)
-			out[k] = with(out[k], d.New, order)
+			for _, k := range under(d.New) {
+				changes[k] = append(changes[k], Delta[T]{New: d.New})
+			}
 		}
 	}
+	if len(changes) == 0 {
+		return *prev
+	}
+	next := prev.change()
+	if prev.size == 0 {
+		next.room(len(changes))
+	}
+	for k, deltas := range changes {
+		if list := patched(prev.get(k), deltas, order); len(list) > 0 {
+			next.put(k, list)
+		} else {
+			next.drop(k)
+		}
+	}
+	return next.shelves
+}
+
+// patched applies deltas to a short list of which the order need not be strict.
+func patched[T comparable](list []T, deltas []Delta[T], order func(a, b T) int) []T {
+	var zero T
+	if out, ok := patch(list, deltas, order); ok {
+		return out
+	}
+	out := slices.Clone(list)
+	for _, d := range deltas {
+		if i := slices.Index(out, d.Old); i >= 0 {
+			out = slices.Delete(out, i, i+1)
+		}
+		if d.New != zero {
+			out = append(out, d.New)
+		}
+	}
+	slices.SortStableFunc(out, order)
 	return out
 }
 
-// without returns a copy of the list that lacks x.
-func without[T comparable](list []T, x T) []T {
-	i := slices.Index(list, x)
-	if i < 0 {
-		return list
-	}
-	return slices.Concat(list[:i], list[i+1:])
-}
-
-// with returns a copy of the sorted list that has x.
-func with[T comparable](list []T, x T, order func(a, b T) int) []T {
-	i, found := slices.BinarySearchFunc(list, x, order)
-	if found && list[i] == x {
-		return list
-	}
-	return slices.Concat(list[:i], []T{x}, list[i:])
-}
-
 func groupDeltas[T object](deltas []Delta[T]) map[string][]Delta[T] {
-	var zero T
 	out := map[string][]Delta[T]{}
 	for _, d := range deltas {
-		x := d.New
-		if x == zero {
-			x = d.Old
-		}
-		ns := x.meta().Namespace
+		ns := newest(d).meta().Namespace
 		out[ns] = append(out[ns], d)
 	}
 	return out

@@ -43,16 +43,15 @@ func Merge(in Input) *Snapshot {
 		prev = &Snapshot{}
 	}
 	s.Generation = prev.Generation + 1
-	fragments := slices.DeleteFunc(slices.Clone(in.Fragments), func(f *Fragment) bool { return f == nil })
-	for _, f := range fragments {
-		if f.MeshConfig != nil {
+	for _, f := range in.Fragments {
+		if f != nil && f.MeshConfig != nil {
 			s.MeshConfig = f.MeshConfig
 			break
 		}
 	}
-	s.mergeTables(prev, fragments)
-	diff := s.order(prev, s.judge(prev, fragments))
-	s.index = buildIndex(prev.index, s, diff)
+	diff := s.order(prev, s.mergeTables(prev, in.Fragments), in.Fragments)
+	s.merged = diff.objects()
+	s.index = buildIndex(prev.index, diff)
 	if !first {
 		diff.Backings = s.touched(prev, diff.Workloads)
 		s.diff = diff
@@ -61,70 +60,78 @@ func Merge(in Input) *Snapshot {
 	return s
 }
 
-func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) {
-	p, t := &prev.tables, &s.tables
-	t.services = mergeTable(&p.services, lists(fragments, func(f *Fragment) []*Service { return f.Services }), compareServiceKeys)
-	t.workloads = mergeTable(&p.workloads, lists(fragments, func(f *Fragment) []*Workload { return f.Workloads }), compareKeys)
-	t.workloadGroups = mergeTable(&p.workloadGroups,
+// mergeTables decides who has each Key. What it returns does not know of health
+// yet.
+func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
+	p, t, d := &prev.tables, &s.tables, &Diff{}
+	t.services, d.Services = mergeTable(&p.services,
+		lists(fragments, func(f *Fragment) []*Service { return f.Services }), compareServiceKeys)
+	t.workloads, d.Workloads = mergeTable(&p.workloads,
+		lists(fragments, func(f *Fragment) []*Workload { return f.Workloads }), compareKeys)
+	t.workloadGroups, d.WorkloadGroups = mergeTable(&p.workloadGroups,
 		lists(fragments, func(f *Fragment) []*WorkloadGroup { return f.WorkloadGroups }), compareKeys)
-	t.virtualServices = mergeTable(&p.virtualServices,
+	t.virtualServices, d.VirtualServices = mergeTable(&p.virtualServices,
 		lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }), compareKeys)
-	t.destinationRules = mergeTable(&p.destinationRules,
+	t.destinationRules, d.DestinationRules = mergeTable(&p.destinationRules,
 		lists(fragments, func(f *Fragment) []*DestinationRule { return f.DestinationRules }), compareKeys)
-	t.sidecars = mergeTable(&p.sidecars, lists(fragments, func(f *Fragment) []*Sidecar { return f.Sidecars }), compareKeys)
-	t.peerAuthentications = mergeTable(&p.peerAuthentications,
+	t.sidecars, d.Sidecars = mergeTable(&p.sidecars,
+		lists(fragments, func(f *Fragment) []*Sidecar { return f.Sidecars }), compareKeys)
+	t.peerAuthentications, d.PeerAuthentications = mergeTable(&p.peerAuthentications,
 		lists(fragments, func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }), compareKeys)
-	t.unenforced = mergeTable(&p.unenforced, lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
-
+	t.unenforced, d.Unenforced = mergeTable(&p.unenforced,
+		lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
 	s.Conflicts = slices.Concat(
 		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
 		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
 	)
-	slices.SortStableFunc(s.Conflicts, func(a, b Conflict) int { return a.Key.Compare(b.Key) })
+	slices.SortStableFunc(s.Conflicts, compareConflicts)
+	return d
 }
 
+// lists are those of all sources; a source that has delivered nothing has an
+// empty one, so that each keeps its place.
 func lists[T any](fragments []*Fragment, of func(*Fragment) []T) [][]T {
 	out := make([][]T, len(fragments))
 	for i, f := range fragments {
-		out[i] = of(f)
+		if f != nil {
+			out[i] = of(f)
+		}
 	}
 	return out
 }
 
-// judge lays what is reported of health over workloads and inline endpoints. It
-// returns the workloads.
-func (s *Snapshot) judge(prev *Snapshot, fragments []*Fragment) []*Workload {
+// judge lays what is reported of health over workloads and inline endpoints,
+// which d says the changes of; after that, d knows of health. It returns the
+// workloads.
+func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Workload {
 	p, t := &prev.tables, &s.tables
-	t.reports = lists(fragments, func(f *Fragment) []HealthReport { return f.Health })
 	var changed map[string]bool
-	t.verdicts, changed = mergeReports(p, t.reports)
-	stale := func(w *Workload) bool { return len(changed) > 0 && changed[w.Address] }
-	t.judged = judgeAll(judgement[*Service]{
-		base: t.services.merged, prevBase: p.services.merged, prev: p.judged, order: compareServiceKeys,
-		stale: func(svc *Service) bool { return slices.ContainsFunc(svc.Inline, stale) },
-		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.verdicts) },
-	})
-	return judgeAll(judgement[*Workload]{
-		base: t.workloads.merged, prevBase: p.workloads.merged, prev: prev.Workloads, order: compareKeys[*Workload],
-		stale: stale,
-		judge: func(w, before *Workload) *Workload { return judge(w, before, t.verdicts) },
-	})
+	t.health, changed = p.health.heard(lists(fragments, func(f *Fragment) []*HealthReport { return f.Health }))
+	workloads, services := map[*Workload]bool{}, map[*Service]bool{}
+	for address := range changed {
+		for _, w := range prev.WorkloadsAt(address) {
+			workloads[w] = true
+		}
+		for _, svc := range prev.inlineAt(address) {
+			services[svc] = true
+		}
+	}
+	t.judged, d.Services = judgement[*Service]{
+		base: t.services.merged, deltas: d.Services, prev: p.judged, stale: services, order: compareServiceKeys,
+		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.health.list) },
+	}.all()
+	var all []*Workload
+	all, d.Workloads = judgement[*Workload]{
+		base: t.workloads.merged, deltas: d.Workloads, prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
+		judge: func(w, before *Workload) *Workload { return judge(w, before, t.health.list) },
+	}.all()
+	return all
 }
 
 // order fills the lists of the snapshot, each in the order that it promises.
-func (s *Snapshot) order(prev *Snapshot, workloads []*Workload) *Diff {
-	p, t := &prev.tables, &s.tables
-	d := &Diff{
-		Services:            diff(p.judged, t.judged, compareServiceKeys),
-		Workloads:           diff(prev.Workloads, workloads, compareKeys),
-		WorkloadGroups:      diff(p.workloadGroups.merged, t.workloadGroups.merged, compareKeys),
-		VirtualServices:     diff(p.virtualServices.merged, t.virtualServices.merged, compareKeys),
-		DestinationRules:    diff(p.destinationRules.merged, t.destinationRules.merged, compareKeys),
-		Sidecars:            diff(p.sidecars.merged, t.sidecars.merged, compareKeys),
-		PeerAuthentications: diff(p.peerAuthentications.merged, t.peerAuthentications.merged, compareKeys),
-		Unenforced:          diff(p.unenforced.merged, t.unenforced.merged, compareKeys),
-	}
-	s.Workloads = workloads
+func (s *Snapshot) order(prev *Snapshot, d *Diff, fragments []*Fragment) *Diff {
+	t := &s.tables
+	s.Workloads = s.judge(prev, d, fragments)
 	s.WorkloadGroups = t.workloadGroups.merged
 	s.Unenforced = t.unenforced.merged
 	s.Services = reorder(prev.Services, t.judged, d.Services, compareServices)

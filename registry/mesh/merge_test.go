@@ -128,22 +128,22 @@ func TestFirstMeshConfigWins(t *testing.T) {
 
 func TestHealth(t *testing.T) {
 	t.Parallel()
-	report := func(h Health, own bool) HealthReport {
-		return HealthReport{ServiceAccount: ServiceAccount{"a", "sa-x"}, Address: "10.0.0.1", Health: h, Reason: "r", Own: own}
+	report := func(h Health, own bool) *HealthReport {
+		return &HealthReport{ServiceAccount: ServiceAccount{"a", "sa-x"}, Address: "10.0.0.1", Health: h, Reason: "r", Own: own}
 	}
 	for _, c := range []struct {
 		name    string
 		written Health
-		reports []HealthReport
+		reports []*HealthReport
 		want    Health
 	}{
 		{"nobody_says_anything", HealthUnknown, nil, HealthUnknown},
-		{"catalog_says_unhealthy", HealthUnknown, []HealthReport{report(Unhealthy, false)}, Unhealthy},
-		{"unhealthy_beats_healthy", HealthUnknown, []HealthReport{report(Healthy, false), report(Unhealthy, false)}, Unhealthy},
-		{"own_word_beats_catalog", Unhealthy, []HealthReport{report(Healthy, true), report(Unhealthy, false)}, Healthy},
-		{"own_unhealthy_beats_catalog", Healthy, []HealthReport{report(Healthy, false), report(Unhealthy, true)}, Unhealthy},
-		{"own_unknown_says_nothing", Unhealthy, []HealthReport{report(HealthUnknown, true)}, Unhealthy},
-		{"written_unhealthy_stands", Unhealthy, []HealthReport{report(Healthy, false)}, Unhealthy},
+		{"catalog_says_unhealthy", HealthUnknown, []*HealthReport{report(Unhealthy, false)}, Unhealthy},
+		{"unhealthy_beats_healthy", HealthUnknown, []*HealthReport{report(Healthy, false), report(Unhealthy, false)}, Unhealthy},
+		{"own_word_beats_catalog", Unhealthy, []*HealthReport{report(Healthy, true), report(Unhealthy, false)}, Healthy},
+		{"own_unhealthy_beats_catalog", Healthy, []*HealthReport{report(Healthy, false), report(Unhealthy, true)}, Unhealthy},
+		{"own_unknown_says_nothing", Unhealthy, []*HealthReport{report(HealthUnknown, true)}, Unhealthy},
+		{"written_unhealthy_stands", Unhealthy, []*HealthReport{report(Healthy, false)}, Unhealthy},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -156,7 +156,7 @@ func TestHealth(t *testing.T) {
 			var fragments []*Fragment
 			fragments = append(fragments, f)
 			for _, r := range c.reports {
-				fragments = append(fragments, &Fragment{Health: []HealthReport{r}})
+				fragments = append(fragments, &Fragment{Health: []*HealthReport{r}})
 			}
 			for _, s := range []*Snapshot{testSnapshot(nil, fragments...), testSnapshot(testSnapshot(nil, f), fragments...)} {
 				if got := s.Workloads[0].Health; got != c.want {
@@ -196,7 +196,7 @@ func TestChanges(t *testing.T) {
 	w := f.Workloads[0]
 	next := *f
 	next.VirtualServices = []*VirtualService{&moved, added}
-	agents := &Fragment{Source: "agents", Health: []HealthReport{{
+	agents := &Fragment{Source: "agents", Health: []*HealthReport{{
 		ServiceAccount: ServiceAccount{w.Namespace, w.ServiceAccount}, Address: w.Address, Health: Unhealthy, Own: true,
 	}}}
 	next.Services = slices.Clone(f.Services)
@@ -238,7 +238,7 @@ func TestUnchangedPartsAreShared(t *testing.T) {
 	if &s1.Services[0] != &s2.Services[0] {
 		t.Error("services are another list")
 	}
-	if s1.index.namespaces["ns001"] != s2.index.namespaces["ns001"] {
+	if s1.index.namespaces.get("ns001") != s2.index.namespaces.get("ns001") {
 		t.Error("another namespace was built anew")
 	}
 	for i, svc := range s2.Services {
@@ -263,7 +263,7 @@ func TestOrderIsByAge(t *testing.T) {
 	}
 }
 
-func TestCompareFragments(t *testing.T) {
+func TestCompare(t *testing.T) {
 	t.Parallel()
 	base := testFragment(1, 2, 2)
 	base.Services[0].Inline = []*Workload{testWorkload("ns000", "", "10.9.9.9", "x")}
@@ -275,7 +275,7 @@ func TestCompareFragments(t *testing.T) {
 	}{
 		{"nothing", func(*Fragment) {}, ReachNone},
 		{"moved_in_its_file", func(f *Fragment) { w := *f.Workloads[0]; w.Origin = &Origin{}; f.Workloads[0] = &w }, ReachNone},
-		{"reported_health", func(f *Fragment) { f.Health = []HealthReport{{Address: "a"}} }, ReachHealth},
+		{"reported_health", func(f *Fragment) { f.Health = []*HealthReport{{Address: "a"}} }, ReachHealth},
 		{"health", func(f *Fragment) { w := *f.Workloads[0]; w.Health, w.Hash = Unhealthy, Hash{1}; f.Workloads[0] = &w }, ReachHealth},
 		{"weight", func(f *Fragment) { w := *f.Workloads[0]; w.Weight, w.Hash = 3, Hash{1}; f.Workloads[0] = &w }, ReachEndpoints},
 		{"workload_removed", func(f *Fragment) { f.Workloads = f.Workloads[1:] }, ReachEndpoints},
@@ -288,10 +288,10 @@ func TestCompareFragments(t *testing.T) {
 		f := *base
 		f.Workloads, f.Services = slices.Clone(base.Workloads), slices.Clone(base.Services)
 		c.edit(&f)
-		if got := CompareFragments(base, &f); got != c.want {
+		if got := Compare(base, &f).Reach(); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
-		if same := SameObjects(base, &f); same != (c.name == "nothing") {
+		if same := Compare(base, &f).Same(); same != (c.name == "nothing") {
 			t.Errorf("%s: same objects: %v", c.name, same)
 		}
 	}
@@ -320,8 +320,8 @@ func TestReadersAndTheNextMerge(t *testing.T) {
 	for i := range 40 {
 		next := *f
 		next.Workloads = slices.Delete(slices.Clone(f.Workloads), i, i+1)
-		report := HealthReport{ServiceAccount: ServiceAccount{"ns000", "sa-x"}, Address: "10.9.9.9", Health: Health(i % 3)}
-		latest = testSnapshot(latest, &next, &Fragment{Source: "agents", Health: []HealthReport{report}})
+		report := &HealthReport{ServiceAccount: ServiceAccount{"ns000", "sa-x"}, Address: "10.9.9.9", Health: Health(i % 3)}
+		latest = testSnapshot(latest, &next, &Fragment{Source: "agents", Health: []*HealthReport{report}})
 	}
 	readers.Wait()
 	if fingerprint(t, s) != before {
@@ -339,7 +339,7 @@ func TestFragmentsOutOfOrder(t *testing.T) {
 	if f.Sorted() != f {
 		t.Error("a sorted fragment is copied")
 	}
-	if !SameObjects(shuffled.Sorted(), f) {
+	if !Compare(f, shuffled.Sorted()).Same() {
 		t.Error("sorting does not give the sorted one")
 	}
 	if fingerprint(t, testSnapshot(nil, &shuffled)) != fingerprint(t, testSnapshot(nil, f)) {
@@ -353,7 +353,7 @@ func TestKeepAndRemoved(t *testing.T) {
 	next := &Fragment{Source: "files", Services: prev.Services[1:], Workloads: prev.Workloads[:5]}
 	var removed []Key
 	keys := map[Key]bool{}
-	for _, r := range RemovedKeys(prev, next) {
+	for _, r := range Compare(prev, next).Removed() {
 		removed = append(removed, r.Key)
 		keys[r.Key] = true
 	}
@@ -361,7 +361,7 @@ func TestKeepAndRemoved(t *testing.T) {
 	if diff := cmp.Diff(want, removed); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
-	if !SameObjects(Keep(prev, next, keys), prev) {
+	if !Compare(prev, Keep(prev, next, keys)).Same() {
 		t.Error("keeping all that is gone does not give what was")
 	}
 	if Keep(prev, next, nil) != next {

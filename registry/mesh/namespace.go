@@ -10,15 +10,13 @@ import (
 type namespaceIndex struct {
 	// workloads are sorted by Key.
 	workloads []*Workload
-	// all are the services of the namespace, sorted as Snapshot.Services.
-	all []*Service
+	// services is how many there are.
+	services int
 	// selecting are the services with a selector, each under one label of its
-	// selector: the one that the fewest others ask for, so that a workload is
+	// selector: one that few others asked for when it came, so that a workload is
 	// compared with few of them. Empty selectors are under the zero label.
-	selecting map[label][]*Service
-	backings  map[*Service]backing
-	// services are those that select a workload, sorted as Snapshot.Services.
-	services map[*Workload][]*Service
+	selecting shelves[label, []*Service]
+	backings  shelves[*Service, backing]
 }
 
 type label struct{ key, value string }
@@ -29,60 +27,28 @@ type backing struct {
 	accounts  []ServiceAccount
 }
 
-func (x *namespaceIndex) empty() bool { return len(x.workloads) == 0 && len(x.all) == 0 }
+func (x *namespaceIndex) empty() bool { return len(x.workloads) == 0 && x.services == 0 }
 
-func newNamespaceIndex(prev *namespaceIndex, services []*Service, workloads []*Workload) *namespaceIndex {
-	if prev == nil {
-		prev = &namespaceIndex{}
-	} else if slices.Equal(prev.all, services) && slices.Equal(prev.workloads, workloads) {
-		return prev
-	}
-	x := &namespaceIndex{
-		workloads: sameList(prev.workloads, workloads),
-		all:       sameList(prev.all, services),
-		backings:  make(map[*Service]backing, len(services)),
-		services:  make(map[*Workload][]*Service, len(workloads)),
-	}
-	x.file()
-	endpoints := make(map[*Service][]*Workload, len(services))
-	for _, w := range x.workloads {
-		selecting := x.selectedBy(w)
-		if len(selecting) == 0 {
-			continue
-		}
-		x.services[w] = sameList(prev.services[w], selecting)
-		for _, svc := range selecting {
-			endpoints[svc] = append(endpoints[svc], w)
-		}
-	}
-	for _, svc := range x.all {
-		list := svc.Inline
-		if svc.Selector != nil {
-			list = endpoints[svc]
-		}
-		x.backings[svc] = newBacking(prev.backings[svc], list)
-	}
-	return x
+// selectedBy returns the services that select the workload, sorted.
+func (x *namespaceIndex) selectedBy(w *Workload) []*Service {
+	return selectedBy(func(l label) []*Service { return x.selecting.get(l) }, w)
 }
 
-// file fills selecting.
-func (x *namespaceIndex) file() {
-	asked := map[label]int{}
-	for _, svc := range x.all {
-		for k, v := range svc.Selector {
-			asked[label{k, v}]++
+func selectedBy(selecting func(label) []*Service, w *Workload) []*Service {
+	out := slices.Clone(selecting(label{}))
+	for k, v := range w.Labels {
+		for _, svc := range selecting(label{k, v}) {
+			if Selects(svc.Selector, w.Labels) {
+				out = append(out, svc)
+			}
 		}
 	}
-	x.selecting = map[label][]*Service{}
-	for _, svc := range x.all {
-		if svc.Selector != nil {
-			l := rarest(svc.Selector, func(l label) int { return asked[l] })
-			x.selecting[l] = append(x.selecting[l], svc)
-		}
-	}
+	slices.SortFunc(out, compareServices)
+	return out
 }
 
-// rarest returns the label of a selector that has the lowest count.
+// rarest returns the label of a selector that has the lowest count; none of an
+// empty one.
 func rarest(selector map[string]string, count func(label) int) label {
 	var best label
 	fewest := -1
@@ -96,137 +62,163 @@ func rarest(selector map[string]string, count func(label) int) label {
 	return best
 }
 
-// selectedBy returns the services that select the workload, sorted.
-func (x *namespaceIndex) selectedBy(w *Workload) []*Service {
-	out := slices.Clone(x.selecting[label{}])
-	for k, v := range w.Labels {
-		for _, svc := range x.selecting[label{k, v}] {
-			if Selects(svc.Selector, w.Labels) {
-				out = append(out, svc)
-			}
-		}
-	}
-	slices.SortFunc(out, compareServices)
-	return out
-}
-
 func newBacking(prev backing, endpoints []*Workload) backing {
-	endpoints = sameList(prev.endpoints, endpoints)
-	seen := map[ServiceAccount]bool{}
+	if slices.Equal(prev.endpoints, endpoints) {
+		return prev
+	}
 	var accounts []ServiceAccount
+	var last ServiceAccount
+	var seen map[ServiceAccount]bool // or nil: there is one at most
 	for _, w := range endpoints {
 		a := ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
-		if a.Name != "" && !seen[a] {
-			seen[a] = true
-			accounts = append(accounts, a)
+		if a.Name == "" || a == last || seen[a] {
+			continue
 		}
+		if seen == nil && len(accounts) > 0 {
+			seen = map[ServiceAccount]bool{last: true}
+		}
+		if seen != nil {
+			seen[a] = true
+		}
+		last = a
+		accounts = append(accounts, a)
 	}
 	slices.SortFunc(accounts, func(a, b ServiceAccount) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	return backing{endpoints: endpoints, accounts: sameList(prev.accounts, accounts)}
+	if slices.Equal(prev.accounts, accounts) {
+		accounts = prev.accounts
+	}
+	return backing{endpoints: endpoints, accounts: accounts}
 }
 
-// patched returns a copy with the deltas applied; what they do not touch is
-// shared.
+// patched returns the look-ups after a change; what it does not touch is shared.
 func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*Workload]) *namespaceIndex {
 	next := *x
-	next.backings = cloned(x.backings)
-	if len(workloads) > 0 {
-		next.services = cloned(x.services)
-		for _, d := range workloads {
-			next.replaceWorkload(d.Old, d.New)
+	next.workloads = patched(x.workloads, workloads, compareKeys)
+	backings := x.backings.change()
+	if backings.size == 0 {
+		backings.room(len(services))
+	}
+	fresh := next.replaceServices(x, services, backings)
+	next.fill(fresh, backings)
+	moves := map[*Service][]Delta[*Workload]{}
+	for _, d := range workloads {
+		for svc, move := range next.moves(d) {
+			if !fresh[svc] {
+				moves[svc] = append(moves[svc], move)
+			}
 		}
 	}
-	if len(services) > 0 {
-		next.selecting = cloned(x.selecting)
-		next.services = cloned(next.services)
-		for _, d := range services {
-			next.dropService(d.Old)
-			next.addService(d.New, next.backings[d.Old])
-			delete(next.backings, d.Old)
-		}
+	for svc, deltas := range moves {
+		before := backings.get(svc)
+		backings.put(svc, newBacking(before, patched(before.endpoints, deltas, compareKeys)))
 	}
+	next.backings = backings.shelves
 	return &next
 }
 
-// cloned is maps.Clone that never returns nil.
-func cloned[K comparable, V any](m map[K]V) map[K]V {
-	if m == nil {
-		return map[K]V{}
+// moves tells what the change of a workload is to the services that select it
+// before or after.
+func (x *namespaceIndex) moves(d Delta[*Workload]) map[*Service]Delta[*Workload] {
+	out := map[*Service]Delta[*Workload]{}
+	if d.Old != nil {
+		for _, svc := range x.selectedBy(d.Old) {
+			out[svc] = Delta[*Workload]{Old: d.Old}
+		}
 	}
-	return maps.Clone(m)
+	if d.New != nil {
+		for _, svc := range x.selectedBy(d.New) {
+			out[svc] = Delta[*Workload]{Old: out[svc].Old, New: d.New}
+		}
+	}
+	return out
 }
 
-// replaceWorkload takes old out and puts next in; each may be nil.
-func (x *namespaceIndex) replaceWorkload(old, next *Workload) {
-	touched := map[*Service][]*Workload{}
-	if old != nil {
-		x.workloads = without(x.workloads, old)
-		for _, svc := range x.services[old] {
-			touched[svc] = without(x.backings[svc].endpoints, old)
-		}
-		delete(x.services, old)
-	}
-	if next != nil {
-		x.workloads = with(x.workloads, next, compareKeys)
-		if selecting := x.selectedBy(next); len(selecting) > 0 {
-			x.services[next] = selecting
-			for _, svc := range selecting {
-				list, ok := touched[svc]
-				if !ok {
-					list = x.backings[svc].endpoints
-				}
-				touched[svc] = with(list, next, compareKeys)
+// replaceServices puts services in the place of those before. What stood behind
+// one stands behind its successor, if that selects the same; the others with a
+// selector are returned.
+func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*Service], backings *shelving[*Service, backing]) map[*Service]bool {
+	fresh := map[*Service]bool{}
+	changes := map[label][]Delta[*Service]{}
+	for _, d := range deltas {
+		var before backing
+		if d.Old != nil {
+			before = prev.backings.get(d.Old)
+			backings.drop(d.Old)
+			x.services--
+			if l, ok := prev.labelOf(d.Old); ok {
+				changes[l] = append(changes[l], Delta[*Service]{Old: d.Old})
 			}
 		}
+		if d.New == nil {
+			continue
+		}
+		x.services++
+		switch {
+		case d.New.Selector == nil:
+			backings.put(d.New, newBacking(before, d.New.Inline))
+			continue
+		case d.Old != nil && d.Old.Selector != nil && maps.Equal(d.Old.Selector, d.New.Selector):
+			backings.put(d.New, before)
+		default:
+			fresh[d.New] = true
+		}
+		l := rarest(d.New.Selector, func(l label) int { return len(prev.selecting.get(l)) + len(changes[l]) })
+		changes[l] = append(changes[l], Delta[*Service]{New: d.New})
 	}
-	for svc, list := range touched {
-		x.backings[svc] = newBacking(x.backings[svc], list)
+	if len(changes) == 0 {
+		return nil
 	}
-}
-
-func (x *namespaceIndex) dropService(svc *Service) {
-	if svc == nil {
-		return
-	}
-	x.all = without(x.all, svc)
-	if svc.Selector == nil {
-		return
-	}
-	for _, w := range x.backings[svc].endpoints {
-		if x.services[w] = without(x.services[w], svc); len(x.services[w]) == 0 {
-			delete(x.services, w)
+	selecting := prev.selecting.change()
+	for l, deltas := range changes {
+		if list := patched(prev.selecting.get(l), deltas, compareServices); len(list) > 0 {
+			selecting.put(l, list)
+		} else {
+			selecting.drop(l)
 		}
 	}
-	for l, list := range x.selecting {
-		if slices.Contains(list, svc) {
-			if x.selecting[l] = without(list, svc); len(x.selecting[l]) == 0 {
-				delete(x.selecting, l)
-			}
-			return
-		}
-	}
+	x.selecting = selecting.shelves
+	return fresh
 }
 
-// addService puts a service in; before is what stood behind its predecessor.
-func (x *namespaceIndex) addService(svc *Service, before backing) {
-	if svc == nil {
-		return
-	}
-	x.all = with(x.all, svc, compareServices)
+// labelOf returns the label that a service is filed under.
+func (x *namespaceIndex) labelOf(svc *Service) (label, bool) {
 	if svc.Selector == nil {
-		x.backings[svc] = newBacking(before, svc.Inline)
+		return label{}, false
+	}
+	for k, v := range svc.Selector {
+		if l := (label{k, v}); slices.Contains(x.selecting.get(l), svc) {
+			return l, true
+		}
+	}
+	return label{}, len(svc.Selector) == 0
+}
+
+// fill looks through all workloads for those behind services of which nothing is
+// known yet.
+func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *shelving[*Service, backing]) {
+	if len(fresh) == 0 {
 		return
 	}
-	l := rarest(svc.Selector, func(l label) int { return len(x.selecting[l]) })
-	x.selecting[l] = with(x.selecting[l], svc, compareServices)
-	var endpoints []*Workload
+	endpoints := make(map[*Service][]*Workload, len(fresh))
+	asked := map[label]int{}
+	for svc := range fresh {
+		for k, v := range svc.Selector {
+			asked[label{k, v}]++
+		}
+	}
+	selecting := map[label][]*Service{}
+	for svc := range fresh {
+		l := rarest(svc.Selector, func(l label) int { return asked[l] })
+		selecting[l] = append(selecting[l], svc)
+	}
 	for _, w := range x.workloads {
-		if Selects(svc.Selector, w.Labels) {
-			endpoints = append(endpoints, w)
-			x.services[w] = with(x.services[w], svc, compareServices)
+		for _, svc := range selectedBy(func(l label) []*Service { return selecting[l] }, w) {
+			endpoints[svc] = append(endpoints[svc], w)
 		}
 	}
-	x.backings[svc] = newBacking(before, endpoints)
+	for svc := range fresh {
+		backings.put(svc, newBacking(backing{}, endpoints[svc]))
+	}
 }

@@ -37,69 +37,6 @@ func (r Reach) String() string {
 	}
 }
 
-// CompareFragments tells how far the change goes from one fragment of a source
-// to the next. Both must be sorted. A nil fragment is an empty one.
-func CompareFragments(prev, next *Fragment) Reach {
-	if prev == next {
-		return ReachNone
-	}
-	none := &Fragment{}
-	if prev == nil {
-		prev = none
-	}
-	if next == nil {
-		next = none
-	}
-	reach := max(
-		reachOf(prev.Services, next.Services, compareServiceKeys),
-		reachOf(prev.WorkloadGroups, next.WorkloadGroups, compareKeys),
-		reachOf(prev.VirtualServices, next.VirtualServices, compareKeys),
-		reachOf(prev.DestinationRules, next.DestinationRules, compareKeys),
-		reachOf(prev.Sidecars, next.Sidecars, compareKeys),
-		reachOf(prev.PeerAuthentications, next.PeerAuthentications, compareKeys),
-		reachOf(prev.Unenforced, next.Unenforced, compareKeys),
-		reachOfMeshConfig(prev.MeshConfig, next.MeshConfig),
-	)
-	if reach == ReachConfig {
-		return reach
-	}
-	reach = max(reach, reachOf(prev.Workloads, next.Workloads, compareKeys))
-	if reach == ReachNone && !slices.Equal(prev.Health, next.Health) {
-		reach = ReachHealth
-	}
-	return reach
-}
-
-// SameObjects reports whether two fragments are made of the same objects, by
-// pointer, and of equal health reports. It is stricter than [ReachNone]: an
-// object that only moved within its file is another one, with another origin.
-func SameObjects(a, b *Fragment) bool {
-	if a == nil || b == nil || a == b {
-		return a == b
-	}
-	return slices.Equal(a.Services, b.Services) &&
-		slices.Equal(a.Workloads, b.Workloads) &&
-		slices.Equal(a.WorkloadGroups, b.WorkloadGroups) &&
-		slices.Equal(a.VirtualServices, b.VirtualServices) &&
-		slices.Equal(a.DestinationRules, b.DestinationRules) &&
-		slices.Equal(a.Sidecars, b.Sidecars) &&
-		slices.Equal(a.PeerAuthentications, b.PeerAuthentications) &&
-		slices.Equal(a.Unenforced, b.Unenforced) &&
-		a.MeshConfig == b.MeshConfig &&
-		slices.Equal(a.Health, b.Health)
-}
-
-func reachOf[T object](prev, next []T, order func(a, b T) int) Reach {
-	reach := ReachNone
-	for _, d := range diff(prev, next, order) {
-		reach = max(reach, reachOfDelta(d))
-		if reach == ReachConfig {
-			break
-		}
-	}
-	return reach
-}
-
 func reachOfMeshConfig(prev, next *MeshConfig) Reach {
 	switch {
 	case prev == next:
@@ -109,49 +46,6 @@ func reachOfMeshConfig(prev, next *MeshConfig) Reach {
 	default:
 		return ReachNone
 	}
-}
-
-// ChangedFile returns the path that everything comes from in which two fragments
-// of a source differ; or nothing where that is not one. Both must be sorted.
-func ChangedFile(prev, next *Fragment) string {
-	if prev == nil || next == nil || prev.MeshConfig != next.MeshConfig {
-		return ""
-	}
-	path := ""
-	one := sameFile(&path, prev.Services, next.Services, compareServiceKeys) &&
-		sameFile(&path, prev.Workloads, next.Workloads, compareKeys) &&
-		sameFile(&path, prev.WorkloadGroups, next.WorkloadGroups, compareKeys) &&
-		sameFile(&path, prev.VirtualServices, next.VirtualServices, compareKeys) &&
-		sameFile(&path, prev.DestinationRules, next.DestinationRules, compareKeys) &&
-		sameFile(&path, prev.Sidecars, next.Sidecars, compareKeys) &&
-		sameFile(&path, prev.PeerAuthentications, next.PeerAuthentications, compareKeys) &&
-		sameFile(&path, prev.Unenforced, next.Unenforced, compareKeys)
-	if !one {
-		return ""
-	}
-	return path
-}
-
-// sameFile reports whether all that differs comes from the file at path; an
-// empty path is set by the first.
-func sameFile[T object](path *string, prev, next []T, order func(a, b T) int) bool {
-	var zero T
-	for _, d := range diff(prev, next, order) {
-		for _, x := range []T{d.Old, d.New} {
-			if x == zero {
-				continue
-			}
-			switch o := x.meta().Origin; {
-			case o == nil:
-				return false
-			case *path == "":
-				*path = o.Path
-			case *path != o.Path:
-				return false
-			}
-		}
-	}
-	return true
 }
 
 // sameHash reports whether two objects are known to have equal content.

@@ -33,6 +33,12 @@ func (f *Fragment) Count(namespace string) int {
 		count(f.PeerAuthentications, namespace) + count(f.Unenforced, namespace)
 }
 
+// Empty reports whether there is nothing that Count counts.
+func (f *Fragment) Empty() bool {
+	return len(f.Services)+len(f.Workloads)+len(f.WorkloadGroups)+len(f.VirtualServices)+len(f.DestinationRules)+
+		len(f.Sidecars)+len(f.PeerAuthentications)+len(f.Unenforced) == 0
+}
+
 func count[T object](list []T, namespace string) int {
 	n := 0
 	for i, x := range list {
@@ -46,21 +52,46 @@ func count[T object](list []T, namespace string) int {
 	return n
 }
 
-// RemovedKeys returns what the fragment before has and the next one lacks, with
-// the origins, sorted by Key within a kind. Both must be sorted.
-func RemovedKeys(prev, next *Fragment) []Removal {
-	if prev == next {
-		return nil
-	}
+// Removed returns the objects that the first fragment has and the second lacks,
+// with the origins, sorted by Key within a kind.
+func (d *Difference) Removed() []Removal {
 	var out []Removal
-	out = appendRemoved(out, prev.Services, next.Services)
-	out = appendRemoved(out, prev.Workloads, next.Workloads)
-	out = appendRemoved(out, prev.WorkloadGroups, next.WorkloadGroups)
-	out = appendRemoved(out, prev.VirtualServices, next.VirtualServices)
-	out = appendRemoved(out, prev.DestinationRules, next.DestinationRules)
-	out = appendRemoved(out, prev.Sidecars, next.Sidecars)
-	out = appendRemoved(out, prev.PeerAuthentications, next.PeerAuthentications)
-	return appendRemoved(out, prev.Unenforced, next.Unenforced)
+	o, n := &d.objects, d.next
+	out = appendRemoved(out, o.Services, n.Services)
+	out = appendRemoved(out, o.Workloads, n.Workloads)
+	out = appendRemoved(out, o.WorkloadGroups, n.WorkloadGroups)
+	out = appendRemoved(out, o.VirtualServices, n.VirtualServices)
+	out = appendRemoved(out, o.DestinationRules, n.DestinationRules)
+	out = appendRemoved(out, o.Sidecars, n.Sidecars)
+	out = appendRemoved(out, o.PeerAuthentications, n.PeerAuthentications)
+	return appendRemoved(out, o.Unenforced, n.Unenforced)
+}
+
+// Growth is by how many objects the second fragment is larger, counted as by
+// [Fragment.Count].
+func (d *Difference) Growth() int {
+	o := &d.objects
+	return growth(o.Services, d.prev.Services, d.next.Services) + growth(o.Workloads, d.prev.Workloads, d.next.Workloads) +
+		growth(o.WorkloadGroups, d.prev.WorkloadGroups, d.next.WorkloadGroups) +
+		growth(o.VirtualServices, d.prev.VirtualServices, d.next.VirtualServices) +
+		growth(o.DestinationRules, d.prev.DestinationRules, d.next.DestinationRules) +
+		growth(o.Sidecars, d.prev.Sidecars, d.next.Sidecars) +
+		growth(o.PeerAuthentications, d.prev.PeerAuthentications, d.next.PeerAuthentications) +
+		growth(o.Unenforced, d.prev.Unenforced, d.next.Unenforced)
+}
+
+func growth[T object](deltas []Delta[T], prev, next []T) int {
+	n := 0
+	var last Key
+	for i, d := range deltas {
+		key := newest(d).meta().Key
+		if i > 0 && key == last {
+			continue // another host of the same object
+		}
+		last = key
+		n += min(1, len(span(next, key))) - min(1, len(span(prev, key)))
+	}
+	return n
 }
 
 // Removal is an object that is no longer there, and where it was.
@@ -69,37 +100,31 @@ type Removal struct {
 	Origin *Origin
 }
 
-func appendRemoved[T object](out []Removal, prev, next []T) []Removal {
-	j := 0
-	for i, x := range prev {
-		m := x.meta()
-		if i > 0 && prev[i-1].meta().Key == m.Key {
+func appendRemoved[T object](out []Removal, deltas []Delta[T], next []T) []Removal {
+	var zero T
+	for _, d := range deltas {
+		if d.Old == zero || d.New != zero {
 			continue
 		}
-		for j < len(next) && next[j] != x && next[j].meta().Compare(m.Key) < 0 {
-			j++
+		m := d.Old.meta()
+		if n := len(out); n > 0 && out[n-1].Key == m.Key || len(span(next, m.Key)) > 0 {
+			continue // another host of the same object
 		}
-		if j == len(next) || next[j] != x && next[j].meta().Key != m.Key {
-			out = append(out, Removal{Key: m.Key, Origin: m.Origin})
-		}
+		out = append(out, Removal{Key: m.Key, Origin: m.Origin})
 	}
 	return out
 }
 
 // LostInline tells for each service of both fragments which of the addresses
-// written in it are gone; nil where there are none. Both must be sorted.
-func LostInline(prev, next *Fragment) []InlineLoss {
+// written in it are gone; nil where there are none.
+func (d *Difference) LostInline() []InlineLoss {
 	var out []InlineLoss
-	j := 0
-	for _, a := range prev.Services {
-		for j < len(next.Services) && compareServiceKeys(next.Services[j], a) < 0 {
-			j++
-		}
-		if j == len(next.Services) || next.Services[j] == a || compareServiceKeys(next.Services[j], a) != 0 {
+	for _, x := range d.objects.Services {
+		if x.Old == nil || x.New == nil {
 			continue
 		}
-		if lost := lostAddresses(a.Inline, next.Services[j].Inline); len(lost) > 0 {
-			out = append(out, InlineLoss{Service: a, Addresses: lost})
+		if lost := lostAddresses(x.Old.Inline, x.New.Inline); len(lost) > 0 {
+			out = append(out, InlineLoss{Service: x.Old, Addresses: lost})
 		}
 	}
 	return out

@@ -40,6 +40,7 @@ type Snapshot struct {
 	Missing    []string
 
 	diff   *Diff // from the snapshot before, or nil
+	merged int
 	tables tables
 	index  *index
 }

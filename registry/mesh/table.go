@@ -6,10 +6,6 @@ import (
 	"sort"
 )
 
-// patchLimit is the number of changed objects up to which a list or an index is
-// patched; beyond it, building anew is cheaper.
-const patchLimit = 64
-
 // object is what Fragment and Snapshot hold: pointers to structs that embed
 // Meta.
 type object interface {
@@ -24,9 +20,12 @@ func (m *Meta) meta() *Meta { return m }
 type table[T object] struct {
 	// inputs are the sources' lists, as they were given.
 	inputs [][]T
+	// tidy says that each of them is sorted and has nothing twice, so that the
+	// next table can be made from this one.
+	tidy bool
 	// merged is sorted by Key and has no conflicts.
 	merged    []T
-	conflicts []Conflict
+	conflicts []Conflict // sorted by Key
 }
 
 // tables is what a snapshot remembers for the sake of the next one.
@@ -43,10 +42,7 @@ type tables struct {
 	// judged are services.merged with the health of inline endpoints; those of
 	// workloads are Snapshot.Workloads.
 	judged []*Service
-	// reports is the sources' lists; verdicts is what became of them, one a
-	// workload, sorted.
-	reports  [][]HealthReport
-	verdicts []HealthReport
+	health verdicts
 }
 
 func compareKeys[T object](a, b T) int { return a.meta().Compare(b.meta().Key) }
@@ -56,26 +52,125 @@ func compareServiceKeys(a, b *Service) int {
 }
 
 // mergeTable merges the lists of all sources; the first source that has a Key
-// wins it. Lists that are not sorted cost a copy.
-func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) table[T] {
-	if slices.EqualFunc(prev.inputs, inputs, slices.Equal[[]T]) {
-		return *prev
+// wins it. It returns what differs from the table before, too.
+func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) (table[T], []Delta[T]) {
+	if t, deltas, ok := prev.patched(inputs, order); ok {
+		return t, deltas
 	}
-	t := table[T]{inputs: inputs}
+	t := table[T]{inputs: inputs, tidy: true}
 	for _, list := range inputs {
-		list = t.withoutDuplicates(sorted(list, order), order)
+		clean := t.withoutDuplicates(sorted(list, order), order)
+		t.tidy = t.tidy && sameSlice(clean, list)
 		switch {
-		case len(list) == 0:
+		case len(clean) == 0:
 		case len(t.merged) == 0:
-			t.merged = list
+			t.merged = clean
 		default:
-			t.merged = t.join(list)
+			t.merged = t.join(clean)
 		}
 	}
-	if slices.Equal(prev.merged, t.merged) {
+	slices.SortStableFunc(t.conflicts, compareConflicts)
+	deltas, _ := diff(prev.merged, t.merged, order)
+	if len(deltas) == 0 {
 		t.merged = prev.merged
 	}
-	return t
+	return t, deltas
+}
+
+// patched makes the table of other inputs by looking at what changed alone. It
+// reports false where that cannot be done.
+func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (table[T], []Delta[T], bool) {
+	if !t.tidy || len(t.inputs) != len(inputs) {
+		return table[T]{}, nil, false
+	}
+	var keys []Key
+	var only []Delta[T] // the changes of one source that has all objects
+	full, changed := 0, 0
+	for i, list := range inputs {
+		deltas, order := diff(t.inputs[i], list, order)
+		if order != strict {
+			return table[T]{}, nil, false
+		}
+		if len(list)+len(t.inputs[i]) > 0 {
+			full++
+		}
+		if len(deltas) > 0 {
+			changed++
+			only = deltas
+		}
+	}
+	switch {
+	case changed == 0:
+		return *t, nil, true
+	case full == 1:
+		next := table[T]{inputs: inputs, tidy: true}
+		for _, list := range inputs {
+			if len(list) > 0 {
+				next.merged = list
+			}
+		}
+		return next, only, true
+	}
+	for i, list := range inputs {
+		deltas, _ := diff(t.inputs[i], list, order)
+		for _, d := range deltas {
+			keys = append(keys, newest(d).meta().Key)
+		}
+	}
+	slices.SortFunc(keys, Key.Compare)
+	return t.decided(inputs, slices.Compact(keys), order)
+}
+
+// decided decides anew who has the keys given, which are sorted.
+func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (table[T], []Delta[T], bool) {
+	next := table[T]{inputs: inputs, tidy: true}
+	fresh := &table[T]{} // the conflicts about the keys
+	var deltas []Delta[T]
+	for _, key := range keys {
+		var winner []T
+		for _, list := range inputs {
+			switch have := span(list, key); {
+			case len(have) == 0:
+			case winner == nil:
+				winner = have
+			default:
+				for _, x := range have {
+					fresh.conflict(winner[0], x)
+				}
+			}
+		}
+		change, _ := diff(span(t.merged, key), winner, order)
+		deltas = append(deltas, change...)
+	}
+	next.conflicts = t.conflicts
+	among := func(c Conflict) bool {
+		_, found := slices.BinarySearchFunc(keys, c.Key, Key.Compare)
+		return found
+	}
+	if len(fresh.conflicts) > 0 || slices.ContainsFunc(t.conflicts, among) {
+		next.conflicts = slices.Concat(slices.DeleteFunc(slices.Clone(t.conflicts), among), fresh.conflicts)
+		slices.SortStableFunc(next.conflicts, compareConflicts)
+	}
+	var ok bool
+	next.merged, ok = patch(t.merged, deltas, order)
+	return next, deltas, ok
+}
+
+func compareConflicts(a, b Conflict) int { return a.Key.Compare(b.Key) }
+
+// span is the part of a sorted list that has the key.
+func span[T object](list []T, key Key) []T {
+	from, _ := slices.BinarySearchFunc(list, key, func(x T, k Key) int { return x.meta().Compare(k) })
+	to := from
+	for to < len(list) && list[to].meta().Key == key {
+		to++
+	}
+	return list[from:to]
+}
+
+// sameSlice reports whether two slices are one.
+func sameSlice[T any](a, b []T) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // sorted returns the list itself where it is sorted already.
@@ -133,76 +228,133 @@ func (t *table[T]) join(list []T) []T {
 	return append(out, t.merged[i:]...)
 }
 
-// diff compares two lists in the same order by pointer.
-func diff[T object](prev, next []T, order func(a, b T) int) []Delta[T] {
-	if len(prev) == len(next) && (len(prev) == 0 || &prev[0] == &next[0]) {
-		return nil
+// orderliness is how much of an order a list is in.
+type orderliness uint8
+
+const (
+	unsorted orderliness = iota
+	ascending
+	// strict: ascending, and nothing in it twice.
+	strict
+)
+
+// diff compares two lists by pointer; prev must be sorted. It asks for the order
+// only where they differ, so that the cost of a change in a long list is a look
+// at its pointers. Of next it tells the order, taking that of prev for strict;
+// of an unsorted one the deltas are worthless.
+func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], orderliness) {
+	if sameSlice(prev, next) {
+		return nil, strict
 	}
 	var out []Delta[T]
+	is := strict
 	i, j := 0, 0
-	for i < len(prev) && j < len(next) {
-		if prev[i] == next[j] {
+	known := true // that the element before next[j] belongs before it
+	look := func(d Delta[T]) {
+		out = append(out, d)
+		known = false
+	}
+	for j < len(next) {
+		if i < len(prev) && prev[i] == next[j] {
+			if !known {
+				is = min(is, follows(next, j, order))
+			}
+			known = true
 			i++
 			j++
 			continue
 		}
-		switch c := order(prev[i], next[j]); {
-		case c < 0:
-			out = append(out, Delta[T]{Old: prev[i]})
-			i++
-		case c > 0:
-			out = append(out, Delta[T]{New: next[j]})
-			j++
-		default:
-			out = append(out, Delta[T]{Old: prev[i], New: next[j]})
-			i++
-			j++
+		c := 1
+		if i < len(prev) {
+			c = order(prev[i], next[j])
 		}
+		if c < 0 {
+			look(Delta[T]{Old: prev[i]})
+			i++
+			continue
+		}
+		is = min(is, follows(next, j, order))
+		if c > 0 {
+			look(Delta[T]{New: next[j]})
+			j++
+			continue
+		}
+		look(Delta[T]{Old: prev[i], New: next[j]})
+		i++
+		j++
 	}
 	for ; i < len(prev); i++ {
 		out = append(out, Delta[T]{Old: prev[i]})
 	}
-	for ; j < len(next); j++ {
-		out = append(out, Delta[T]{New: next[j]})
+	return out, is
+}
+
+// follows says how the element at j follows the one before.
+func follows[T any](list []T, j int, order func(a, b T) int) orderliness {
+	if j == 0 {
+		return strict
 	}
-	return out
+	switch c := order(list[j-1], list[j]); {
+	case c < 0:
+		return strict
+	case c == 0:
+		return ascending
+	default:
+		return unsorted
+	}
 }
 
 // reorder puts the objects of all into an order of their own. list is the
-// result for the snapshot before; where little changed it is patched.
-func reorder[T object](list, all []T, deltas []Delta[T], order func(a, b T) int) []T {
+// result for the snapshot before.
+func reorder[T comparable](list, all []T, deltas []Delta[T], order func(a, b T) int) []T {
 	if len(deltas) == 0 && len(list) == len(all) {
 		return list
 	}
-	if len(deltas) <= patchLimit && len(list) > 0 {
-		if out, ok := patch(list, deltas, order); ok {
-			return out
-		}
+	if out, ok := patch(list, deltas, order); ok && len(out) == len(all) {
+		return out
 	}
 	return sorted(all, order)
 }
 
-// patch applies deltas to a copy of a list in some total order. It reports
-// false where the list does not have what the deltas take out.
-func patch[T object](list []T, deltas []Delta[T], order func(a, b T) int) ([]T, bool) {
+// patch applies deltas to a list in some strict order, which stays as it is. It
+// reports false where the list does not have what the deltas take out.
+func patch[T comparable](list []T, deltas []Delta[T], order func(a, b T) int) ([]T, bool) {
+	if len(deltas) == 0 {
+		return list, true
+	}
 	var zero T
-	out := slices.Clone(list)
+	drop, add := make([]int, 0, len(deltas)), make([]T, 0, len(deltas))
 	for _, d := range deltas {
 		if d.Old != zero {
-			i, ok := slices.BinarySearchFunc(out, d.Old, order)
-			if !ok || out[i] != d.Old {
+			i, ok := slices.BinarySearchFunc(list, d.Old, order)
+			if !ok || list[i] != d.Old {
 				return nil, false
 			}
-			if d.New != zero && order(d.Old, d.New) == 0 {
-				out[i] = d.New
-				continue
-			}
-			out = slices.Delete(out, i, i+1)
+			drop = append(drop, i)
 		}
 		if d.New != zero {
-			i := sort.Search(len(out), func(i int) bool { return order(out[i], d.New) > 0 })
-			out = slices.Insert(out, i, d.New)
+			add = append(add, d.New)
 		}
 	}
+	slices.Sort(drop)
+	slices.SortFunc(add, order)
+	out := make([]T, 0, max(0, len(list)-len(drop)+len(add)))
+	at := 0 // of list is in out, or dropped
+	upTo := func(end int) {
+		for len(drop) > 0 && drop[0] < end {
+			out = append(out, list[at:drop[0]]...)
+			at = drop[0] + 1
+			drop = drop[1:]
+		}
+		if end > at {
+			out = append(out, list[at:end]...)
+			at = end
+		}
+	}
+	for _, x := range add {
+		upTo(sort.Search(len(list), func(i int) bool { return order(list[i], x) > 0 }))
+		out = append(out, x)
+	}
+	upTo(len(list))
 	return out, true
 }

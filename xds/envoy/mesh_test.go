@@ -42,7 +42,7 @@ func snapshotOf(tb testing.TB, manifests, settings string) *mesh.Snapshot {
 		for _, w := range part.Workloads {
 			f.Workloads = append(f.Workloads, w)
 			if w.Labels["test/health"] != "" {
-				f.Health = append(f.Health, mesh.HealthReport{
+				f.Health = append(f.Health, &mesh.HealthReport{
 					ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
 					Address:        w.Address, Health: mesh.Unhealthy, Reason: "the test says so",
 				})

@@ -1,0 +1,145 @@
+package mesh
+
+import (
+	"cmp"
+	"slices"
+)
+
+// Difference is what differs between two fragments of one source, by pointer.
+type Difference struct {
+	prev, next *Fragment // non-nil
+	objects    Diff
+	health     []Delta[*HealthReport]
+	reports    bool // the lists of reports are not the same
+	unsorted   bool
+}
+
+// Compare looks for what differs between two fragments of one source; a nil one
+// is empty. The first must be sorted. Its price is a look at the pointers of
+// those lists that are not the same slices, and then that of what differs.
+func Compare(prev, next *Fragment) *Difference {
+	d := &Difference{prev: cmp.Or(prev, &Fragment{}), next: cmp.Or(next, &Fragment{})}
+	p, n := d.prev, d.next
+	is := strict
+	d.objects.Services = compareLists(&is, p.Services, n.Services, compareServiceKeys)
+	d.objects.Workloads = compareLists(&is, p.Workloads, n.Workloads, compareKeys)
+	d.objects.WorkloadGroups = compareLists(&is, p.WorkloadGroups, n.WorkloadGroups, compareKeys)
+	d.objects.VirtualServices = compareLists(&is, p.VirtualServices, n.VirtualServices, compareKeys)
+	d.objects.DestinationRules = compareLists(&is, p.DestinationRules, n.DestinationRules, compareKeys)
+	d.objects.Sidecars = compareLists(&is, p.Sidecars, n.Sidecars, compareKeys)
+	d.objects.PeerAuthentications = compareLists(&is, p.PeerAuthentications, n.PeerAuthentications, compareKeys)
+	d.objects.Unenforced = compareLists(&is, p.Unenforced, n.Unenforced, compareKeys)
+	d.unsorted = is == unsorted
+	d.health, _ = diff(p.Health, n.Health, compareReports)
+	d.reports = len(d.health) > 0
+	d.health = slices.DeleteFunc(d.health, func(x Delta[*HealthReport]) bool {
+		return x.Old != nil && x.New != nil && *x.Old == *x.New
+	})
+	return d
+}
+
+func compareLists[T object](is *orderliness, prev, next []T, order func(a, b T) int) []Delta[T] {
+	out, now := diff(prev, next, order)
+	*is = min(*is, now)
+	return out
+}
+
+// Unsorted says that some list of the second fragment is not in its order. Then
+// nothing else of the Difference counts: compare with [Fragment.Sorted].
+func (d *Difference) Unsorted() bool { return d.unsorted }
+
+// Same reports that the fragments are made of the same objects, by pointer, and
+// of the same reports. It is stricter than [ReachNone]: an object that only
+// moved within its file is another one, with another origin.
+func (d *Difference) Same() bool {
+	return d.Objects() == 0 && !d.reports && d.prev.MeshConfig == d.next.MeshConfig
+}
+
+// Objects is the number of objects that differ, but for MeshConfig.
+func (d *Difference) Objects() int { return d.objects.objects() }
+
+// Next is the second fragment.
+func (d *Difference) Next() *Fragment { return d.next }
+
+// Reach tells how far the change goes.
+func (d *Difference) Reach() Reach { return max(d.ConfigReach(), d.EndpointsReach()) }
+
+// EndpointsReach tells how far that of the change goes which is of workloads and
+// of reports.
+func (d *Difference) EndpointsReach() Reach {
+	reach := reachOfAll(d.objects.Workloads)
+	if reach == ReachNone && len(d.health) > 0 {
+		reach = ReachHealth
+	}
+	return reach
+}
+
+// ConfigReach tells how far that of the change goes which is not of workloads
+// and of reports.
+func (d *Difference) ConfigReach() Reach {
+	o := &d.objects
+	return max(
+		reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig),
+		reachOfAll(o.Services), reachOfAll(o.WorkloadGroups), reachOfAll(o.VirtualServices), reachOfAll(o.DestinationRules),
+		reachOfAll(o.Sidecars), reachOfAll(o.PeerAuthentications), reachOfAll(o.Unenforced),
+	)
+}
+
+func reachOfAll[T object](deltas []Delta[T]) Reach {
+	reach := ReachNone
+	for _, d := range deltas {
+		if reach = max(reach, reachOfDelta(d)); reach == ReachConfig {
+			break
+		}
+	}
+	return reach
+}
+
+// EndpointsOnly returns the first fragment with what of the change is of
+// endpoints, and not of configuration.
+func (d *Difference) EndpointsOnly() *Fragment {
+	out := *d.prev
+	out.Workloads, out.Health = d.next.Workloads, d.next.Health
+	var services []Delta[*Service]
+	for _, x := range d.objects.Services {
+		if reachOfDelta(x) < ReachConfig {
+			services = append(services, x)
+		}
+	}
+	out.Services = patched(out.Services, services, compareServiceKeys)
+	return &out
+}
+
+// Files counts the files in which something besides workloads changed, up to a
+// limit.
+func (d *Difference) Files(limit int) int {
+	f := files{paths: map[string]bool{}, limit: limit}
+	if d.prev.MeshConfig != d.next.MeshConfig {
+		f.paths[""] = true
+	}
+	o := &d.objects
+	countFiles(&f, o.Services)
+	countFiles(&f, o.WorkloadGroups)
+	countFiles(&f, o.VirtualServices)
+	countFiles(&f, o.DestinationRules)
+	countFiles(&f, o.Sidecars)
+	countFiles(&f, o.PeerAuthentications)
+	countFiles(&f, o.Unenforced)
+	return len(f.paths)
+}
+
+type files struct {
+	paths map[string]bool
+	limit int
+}
+
+func countFiles[T object](f *files, deltas []Delta[T]) {
+	for _, d := range deltas {
+		if len(f.paths) >= f.limit {
+			return
+		}
+		if o := newest(d).meta().Origin; o != nil {
+			f.paths[o.Path] = true
+		}
+	}
+}
