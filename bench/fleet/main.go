@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet cell|mesh|streams [flags]; fleet cell -h"
+const usage = "fleet cell|feed|mesh|limit|streams [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -35,8 +35,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch args[0] {
 	case "cell":
 		return cell(ctx, args[1:], out)
+	case "feed":
+		return feed(ctx, args[1:])
 	case "mesh":
 		return mesh(args[1:])
+	case lab.LimitCommand:
+		return fanOut(ctx, args[1:], os.Stdin, out)
 	case lab.FleetCommand:
 		return lab.ServeFleet(ctx, os.Stdin, out)
 	default:
@@ -67,11 +71,28 @@ func mesh(args []string) error {
 	return spec.Write(*dir)
 }
 
+func feed(ctx context.Context, args []string) error {
+	f := flag.NewFlagSet("feed", flag.ContinueOnError)
+	spec := worldFlags(f)
+	binary := f.String("fairlead", "bin/fairlead", "the program of the control plane")
+	dir := f.String("dir", "", "for the mesh and logs")
+	out := f.String("out", "", "the file of resources that is written")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	return lab.WriteFeed(ctx, lab.CellConfig{Binary: *binary, Dir: *dir, World: *spec}, *out)
+}
+
 func cell(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("cell", flag.ContinueOnError)
 	spec := worldFlags(f)
 	cfg := lab.CellConfig{}
-	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane")
+	f.StringVar((*string)(&cfg.Subject), "subject", "", "instead of our control plane: linear, snapshot or limit")
+	f.StringVar(&cfg.Feed, "feed", "", "a file of resources, by fleet feed, that linear and snapshot serve")
+	f.IntVar(&cfg.Sizes.Cold, "limit-cold", 2_500_000, "bytes that the limit sends at first")
+	f.IntVar(&cfg.Sizes.Route, "limit-route", 560_000, "bytes that it sends for a route")
+	f.IntVar(&cfg.Sizes.Endpoint, "limit-endpoint", 1_200, "bytes that it sends for an endpoint")
+	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane, or of linear and snapshot")
 	f.StringVar(&cfg.Dir, "dir", "", "for the mesh, logs and profiles; empty means a temporary one, which is removed")
 	minor := f.Uint("envoy", 40, "the release of Envoy that the fleet is of, 1.N; before 38 without VHDS")
 	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection")

@@ -60,7 +60,9 @@ func Rooms() map[string]Room {
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                       {"the figures people meet, each beside its budget", nil},
-		"bench/fleet":                 {"the cost of a change: a mesh, a server, thousands of streams", []string{"bench/fleet/internal/lab", "bench/fleet/internal/world"}},
+		"bench/fleet":                 {"the cost of a change: a mesh, a server, thousands of streams", []string{"bench/fleet/internal/lab", "bench/fleet/internal/limit", "bench/fleet/internal/world"}},
+		"bench/fleet/internal/limit":  {"the least that a gRPC server can do for a fleet", nil},
+		"bench/peers":                 {"go-control-plane's caches as a server, a module of its own", nil},
 		"bench/fleet/internal/wire":   {"a gRPC client light enough for thousands of streams", nil},
 		"bench/fleet/internal/envoys": {"what an Envoy does on its delta ADS stream, many times", []string{"bench/fleet/internal/wire"}},
 		"bench/fleet/internal/world":  {"the meshes that are measured with, and their changes", nil},

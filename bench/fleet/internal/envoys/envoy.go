@@ -78,6 +78,9 @@ var responses = sync.Pool{New: func() any { return &response{} }} //nolint:goche
 // Message implements [wire.Handler].
 func (e *envoy) Message(msg []byte) {
 	now := time.Now().UnixNano()
+	if e.fleet.cfg.Tap != nil {
+		e.fleet.cfg.Tap(msg)
+	}
 	r, _ := responses.Get().(*response)
 	defer responses.Put(r)
 	e.mu.Lock()

@@ -29,6 +29,9 @@ type Config struct {
 	VHDS bool
 	// PerConn is how many streams share a connection; 0 means 1.
 	PerConn int
+	// Tap is called with every message, from the goroutines of connections; nil
+	// means nobody.
+	Tap func(msg []byte)
 	// Reconnect makes proxies come back when their connection has ended.
 	Reconnect bool
 }

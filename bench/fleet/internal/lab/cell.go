@@ -14,9 +14,16 @@ import (
 
 // CellConfig is one mesh, one fleet, and what is done with them.
 type CellConfig struct {
-	// Binary is the program of the control plane, Dir a directory for everything.
+	// Subject is what is measured; empty means our control plane.
+	Subject Subject
+	// Binary is the program of the control plane or of the peers, Dir a directory
+	// for everything.
 	Binary, Dir string
 	World       world.Spec
+	// Feed is a file of resources that the peers serve, of [WriteFeed].
+	Feed string
+	// Sizes are those of the limit's messages.
+	Sizes Sizes
 	// Minor is the release of Envoy that the fleet is of; 0 means 1.40.
 	Minor uint32
 	// PerConn is how many streams share a connection; 0 means 1.
@@ -31,6 +38,20 @@ type CellConfig struct {
 	// and endpoints.pprof in Dir, and heap.pprof.
 	Profile bool
 }
+
+// Subject is what is measured.
+type Subject string
+
+// The subjects.
+const (
+	Ours     Subject = ""
+	Linear   Subject = "linear"   // go-control-plane, a LinearCache for each type
+	Snapshot Subject = "snapshot" // the same, its SnapshotCache
+	Limit    Subject = "limit"    // one message, encoded beforehand, to everybody
+)
+
+// Sizes are those of messages, in bytes.
+type Sizes struct{ Cold, Route, Endpoint int }
 
 // Cost is what one event cost, from its beginning until nothing came any more.
 // Times are in seconds.
@@ -72,9 +93,10 @@ const quiet = 300 * time.Millisecond
 // cell is a running one.
 type cell struct {
 	cfg      CellConfig
-	mesh     string
-	server   *Server
+	address  string
+	subject  subject
 	fleet    *Fleet
+	start    time.Duration // until the server was ready
 	revision int
 }
 
@@ -85,27 +107,27 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 	if err := c.begin(ctx); err != nil {
 		return res, err
 	}
-	res.Start = c.server.Start.Seconds()
-	if res.Empty, err = c.server.usage(); err != nil {
+	res.Start = c.start.Seconds()
+	if res.Empty, err = c.subject.proc().usage(); err != nil {
 		return res, err
 	}
 	if res.Cold, err = c.cold(ctx); err != nil {
 		return res, err
 	}
-	if res.Routes, err = c.repeat(ctx, "routes", cfg.Routes, c.route); err != nil {
+	if res.Routes, err = c.repeat(ctx, Route, cfg.Routes); err != nil {
 		return res, err
 	}
-	if res.Endpoints, err = c.repeat(ctx, "endpoints", cfg.Endpoints, c.endpoint); err != nil {
+	if res.Endpoints, err = c.repeat(ctx, Endpoint, cfg.Endpoints); err != nil {
 		return res, err
 	}
 	if err := pause(ctx, cfg.Idle); err != nil {
 		return res, err
 	}
-	if res.Idle, err = c.server.usage(); err != nil {
+	if res.Idle, err = c.subject.proc().usage(); err != nil {
 		return res, err
 	}
 	if cfg.Profile {
-		if err := c.server.Save(ctx, "/debug/pprof/heap", filepath.Join(cfg.Dir, "heap.pprof")); err != nil {
+		if err := c.subject.save(ctx, 0, filepath.Join(cfg.Dir, "heap.pprof")); err != nil {
 			return res, err
 		}
 	}
@@ -113,34 +135,59 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 	return res, err
 }
 
-// begin writes the mesh and starts both processes.
+// begin starts the server and the fleet.
 func (c *cell) begin(ctx context.Context) error {
-	c.mesh = filepath.Join(c.cfg.Dir, "mesh")
-	if err := os.RemoveAll(c.mesh); err != nil {
-		return fmt.Errorf("clearing: %w", err)
-	}
-	if err := c.cfg.World.Write(c.mesh); err != nil {
+	var err error
+	if c.address, err = freePort(ctx); err != nil {
 		return err
 	}
-	plain, err := freePort(ctx)
+	began := time.Now()
+	switch c.cfg.Subject {
+	case Ours:
+		err = c.beginOurs(ctx)
+	case Linear, Snapshot:
+		c.subject, err = startPeer(ctx, c.cfg, c.address)
+	case Limit:
+		c.subject, err = startLimit(ctx, c.cfg, c.address)
+	default:
+		err = fmt.Errorf("no subject %q", c.cfg.Subject)
+	}
 	if err != nil {
 		return err
 	}
-	c.server, err = StartServer(ctx, ServerConfig{
-		Binary: c.cfg.Binary, Dir: c.cfg.Dir, Mesh: c.mesh, Plaintext: plain, TLS: "127.0.0.1:0",
-		// Debounce is a setting; what is measured is what comes before and after.
-		Args: append([]string{"--debounce-after", "1ms"}, c.cfg.Args...),
-	})
-	if err != nil {
-		return err
-	}
-	c.fleet, err = StartFleet(ctx, c.cfg.Dir, FleetConfig{
-		Address: plain, World: c.cfg.World, Size: c.cfg.World.Proxies, Minor: c.cfg.Minor, PerConn: c.cfg.PerConn,
-	})
-	if err != nil {
+	c.start = time.Since(began)
+	if c.fleet, err = StartFleet(ctx, c.cfg.Dir, FleetConfig{
+		Address: c.address, World: c.cfg.World, Size: c.cfg.World.Proxies, Minor: c.cfg.Minor, PerConn: c.cfg.PerConn,
+	}); err != nil {
 		return err
 	}
 	return pause(ctx, time.Second)
+}
+
+// beginOurs writes the mesh and starts the control plane.
+func (c *cell) beginOurs(ctx context.Context) error {
+	mesh := filepath.Join(c.cfg.Dir, "mesh")
+	if err := os.RemoveAll(mesh); err != nil {
+		return fmt.Errorf("clearing: %w", err)
+	}
+	if err := c.cfg.World.Write(mesh); err != nil {
+		return err
+	}
+	o := &ours{world: c.cfg.World, mesh: mesh}
+	// Every revision is 0: the peers' changes are of the same length.
+	if _, err := o.change(ctx, Endpoint, 0); err != nil {
+		return err
+	}
+	var err error
+	o.server, err = StartServer(ctx, ServerConfig{
+		Binary: c.cfg.Binary, Dir: c.cfg.Dir, Mesh: mesh, Plaintext: c.address, TLS: "127.0.0.1:0",
+		// Debounce is a setting; what is measured is what comes before and after.
+		Args: append([]string{"--debounce-after", "1ms"}, c.cfg.Args...),
+	})
+	if err == nil {
+		c.subject = o
+	}
+	return err
 }
 
 func (c *cell) close(ctx context.Context) error {
@@ -148,8 +195,8 @@ func (c *cell) close(ctx context.Context) error {
 	if c.fleet != nil {
 		errs = append(errs, c.fleet.Stop(ctx))
 	}
-	if c.server != nil {
-		errs = append(errs, c.server.Stop(ctx))
+	if c.subject != nil {
+		errs = append(errs, c.subject.close(ctx))
 	}
 	return errors.Join(errs...)
 }
@@ -174,14 +221,14 @@ func (c *cell) cold(ctx context.Context) (Cost, error) {
 }
 
 // repeat makes a change so many times.
-func (c *cell) repeat(ctx context.Context, name string, n int, change func(ctx context.Context) (Cost, error)) ([]Cost, error) {
+func (c *cell) repeat(ctx context.Context, kind Kind, n int) ([]Cost, error) {
 	if n == 0 {
 		return nil, nil
 	}
-	done := c.profile(ctx, name, max(n, 5))
+	done := c.profile(ctx, string(kind), max(n, 5))
 	var out []Cost
 	for range n {
-		cost, err := change(ctx)
+		cost, err := c.change(ctx, kind)
 		if err != nil {
 			return out, errors.Join(err, c.explain())
 		}
@@ -190,31 +237,17 @@ func (c *cell) repeat(ctx context.Context, name string, n int, change func(ctx c
 	return out, done()
 }
 
-func (c *cell) route(ctx context.Context) (Cost, error) {
-	return c.change(ctx, func() (world.Change, error) {
-		w := c.cfg.World
-		return w.EditRoute(c.mesh, w.EditedRoute(), c.revision)
-	}, c.cfg.World.RouteMarker(c.revision+1))
-}
-
-func (c *cell) endpoint(ctx context.Context) (Cost, error) {
-	w := c.cfg.World
-	return c.change(ctx, func() (world.Change, error) {
-		return w.ReplaceEndpoint(c.mesh, w.EditedHosts(), c.revision)
-	}, w.EndpointMarker(c.revision+1))
-}
-
 // change makes one change and waits until every stream has it.
-func (c *cell) change(ctx context.Context, edit func() (world.Change, error), marker string) (Cost, error) {
+func (c *cell) change(ctx context.Context, kind Kind) (Cost, error) {
 	c.revision++
 	m, err := c.measure()
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := c.fleet.Arm(marker); err != nil {
+	if err := c.fleet.Arm(marker(c.cfg.World, kind, c.revision)); err != nil {
 		return Cost{}, err
 	}
-	made, err := edit()
+	at, err := c.subject.change(ctx, kind, c.revision)
 	if err != nil {
 		return Cost{}, err
 	}
@@ -225,12 +258,12 @@ func (c *cell) change(ctx context.Context, edit func() (world.Change, error), ma
 	if _, err := c.fleet.Ready(c.cfg.World.Proxies, quiet); err != nil {
 		return Cost{}, err
 	}
-	decided, err := c.server.decided(ctx, made.At)
+	decided, err := c.subject.decided(ctx, at)
 	if err != nil {
 		return Cost{}, err
 	}
 	cost, err := m.cost(decided, times)
-	cost.Decision = decided.Sub(made.At).Seconds()
+	cost.Decision = decided.Sub(at).Seconds()
 	return cost, err
 }
 
@@ -246,10 +279,10 @@ func (c *cell) measure() (m measurement, err error) {
 	if m.totals, err = c.fleet.Totals(); err != nil {
 		return m, err
 	}
-	if err := c.server.resetPeak(); err != nil {
+	if err := c.subject.proc().resetPeak(); err != nil {
 		return m, err
 	}
-	if m.server, err = c.server.usage(); err != nil {
+	if m.server, err = c.subject.proc().usage(); err != nil {
 		return m, err
 	}
 	m.fleet, err = c.fleet.usage()
@@ -258,7 +291,7 @@ func (c *cell) measure() (m measurement, err error) {
 
 // cost is what has been used since.
 func (m *measurement) cost(begin time.Time, t envoys.Times) (Cost, error) {
-	server, err := m.c.server.usage()
+	server, err := m.c.subject.proc().usage()
 	if err != nil {
 		return Cost{}, err
 	}
@@ -308,7 +341,7 @@ func (c *cell) profile(ctx context.Context, name string, seconds int) (done func
 	}
 	ended := make(chan error, 1)
 	go func() {
-		ended <- c.server.Save(ctx, fmt.Sprintf("/debug/pprof/profile?seconds=%d", seconds), filepath.Join(c.cfg.Dir, name+".pprof"))
+		ended <- c.subject.save(ctx, seconds, filepath.Join(c.cfg.Dir, name+".pprof"))
 	}()
 	return func() error { return <-ended }
 }

@@ -35,21 +35,15 @@ func StartFleet(ctx context.Context, dir string, cfg FleetConfig) (*Fleet, error
 	cmd := exec.CommandContext(ctx, self, FleetCommand)
 	// One garbage collection more or less is not what is measured.
 	cmd.Env = append(os.Environ(), "GOGC=400")
-	in, err := cmd.StdinPipe()
+	in, out, err := pipes(cmd)
 	if err != nil {
-		return nil, fmt.Errorf("starting a fleet: %w", err)
+		return nil, err
 	}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("starting a fleet: %w", err)
-	}
-	cmd.Stdout = w
 	p, err := start(cmd, filepath.Join(dir, "fleet.log"))
-	_ = w.Close()
 	if err != nil {
-		return nil, errors.Join(err, r.Close())
+		return nil, err
 	}
-	f := &Fleet{process: p, in: in, out: bufio.NewReader(r)}
+	f := &Fleet{process: p, in: in, out: out}
 	_, err = f.order(order{Do: "make", Fleet: cfg})
 	return f, err
 }

@@ -68,10 +68,10 @@ func (c FleetConfig) node(i int) []byte {
 	return b
 }
 
-func (c FleetConfig) fleet() *envoys.Fleet {
+func (c FleetConfig) fleet(tap func(msg []byte)) *envoys.Fleet {
 	var d net.Dialer
 	return envoys.New(envoys.Config{
-		Size: c.Size, Node: c.node, Authority: c.Address, VHDS: c.minor() >= firstVHDS, PerConn: c.PerConn, Reconnect: c.Reconnect,
+		Size: c.Size, Node: c.node, Authority: c.Address, VHDS: c.minor() >= firstVHDS, PerConn: c.PerConn, Reconnect: c.Reconnect, Tap: tap,
 		Dial: func(ctx context.Context, _ int) (net.Conn, error) { return d.DialContext(ctx, "tcp", c.Address) },
 	})
 }
@@ -107,7 +107,7 @@ func ServeFleet(ctx context.Context, in io.Reader, out io.Writer) error {
 			return fmt.Errorf("reading an order: %w", err)
 		}
 		if o.Do == "make" {
-			f = o.Fleet.fleet()
+			f = o.Fleet.fleet(nil)
 		}
 		if f == nil {
 			return fmt.Errorf("reading an order: %q before there is a fleet", o.Do)

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/limit"
+)
+
+// fanOut is the process of the limit, until its input ends.
+func fanOut(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
+	f := flag.NewFlagSet(lab.LimitCommand, flag.ContinueOnError)
+	address := f.String("address", "", "where it serves")
+	cold := f.Int("cold", 0, "bytes that every stream is sent at first")
+	if err := f.Parse(args); err != nil {
+		return err
+	}
+	s, err := limit.New(*cold)
+	if err != nil {
+		return err
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", *address)
+	if err != nil {
+		return fmt.Errorf("listening: %w", err)
+	}
+	server := s.GRPC()
+	var g errgroup.Group
+	g.Go(func() error { return server.Serve(l) })
+	g.Go(func() error {
+		defer server.Stop()
+		return obey(s, in, json.NewEncoder(out))
+	})
+	return g.Wait()
+}
+
+func obey(s *limit.Server, in io.Reader, out *json.Encoder) error {
+	type answer struct {
+		At int64 `json:"at"`
+	}
+	if err := out.Encode(answer{time.Now().UnixNano()}); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(in)
+	for lines.Scan() {
+		var o lab.LimitOrder
+		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
+			return fmt.Errorf("reading an order: %w", err)
+		}
+		at, err := s.Push(o.Marker, o.Size)
+		if err != nil {
+			return err
+		}
+		if err := out.Encode(answer{at.UnixNano()}); err != nil {
+			return err
+		}
+	}
+	return lines.Err()
+}
