@@ -1,6 +1,8 @@
 package view
 
 import (
+	"slices"
+
 	security "istio.io/api/security/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -8,10 +10,18 @@ import (
 
 // authn answers what PeerAuthentications demand.
 type authn struct {
-	mesh        mesh.MTLSMode
-	meshOrigin  *mesh.Origin
-	namespace   map[string]*mesh.PeerAuthentication
-	withTargets map[string][]*mesh.PeerAuthentication // with a selector, by namespace, oldest first
+	meshWide   *mesh.PeerAuthentication
+	namespaces map[string]*peersOf
+	rest       *peersOf // of namespaces that have none of their own
+}
+
+// peersOf is what they demand in one namespace. It is another pointer wherever
+// that is something else.
+type peersOf struct {
+	mesh       mesh.MTLSMode
+	meshOrigin *mesh.Origin
+	own        *mesh.PeerAuthentication   // for the whole namespace; or nil
+	selecting  []*mesh.PeerAuthentication // with a selector, oldest first
 }
 
 // peerPolicy is what holds for one workload.
@@ -28,31 +38,55 @@ func (p *peerPolicy) forPort(port uint32) mesh.MTLSMode {
 	return p.mode
 }
 
-func newAuthn(s *mesh.Snapshot) *authn {
-	a := &authn{
-		namespace:   map[string]*mesh.PeerAuthentication{},
-		withTargets: map[string][]*mesh.PeerAuthentication{},
+func newAuthn(prev *authn, s *mesh.Snapshot) *authn {
+	a := &authn{namespaces: map[string]*peersOf{}}
+	of := func(ns string) *peersOf {
+		if a.namespaces[ns] == nil {
+			a.namespaces[ns] = &peersOf{}
+		}
+		return a.namespaces[ns]
 	}
-	var meshWide *mesh.PeerAuthentication
 	for _, pa := range s.PeerAuthentications { // oldest first, and the oldest wins
 		switch {
 		case len(pa.Spec.GetSelector().GetMatchLabels()) > 0:
 			if pa.Namespace != s.RootNamespace() {
-				a.withTargets[pa.Namespace] = append(a.withTargets[pa.Namespace], pa)
+				o := of(pa.Namespace)
+				o.selecting = append(o.selecting, pa)
 			}
 		case pa.Namespace == s.RootNamespace():
-			if meshWide == nil {
-				meshWide = pa
+			if a.meshWide == nil {
+				a.meshWide = pa
 			}
-		case a.namespace[pa.Namespace] == nil:
-			a.namespace[pa.Namespace] = pa
+		default:
+			if o := of(pa.Namespace); o.own == nil {
+				o.own = pa
+			}
 		}
 	}
-	if meshWide != nil {
-		a.mesh = modeOf(meshWide.Spec.GetMtls(), mesh.Permissive)
-		a.meshOrigin = meshWide.Origin
+	a.rest = &peersOf{}
+	same := prev != nil && prev.rest != nil && prev.meshWide == a.meshWide
+	if same {
+		a.rest = prev.rest
+	} else if a.meshWide != nil {
+		a.rest.mesh, a.rest.meshOrigin = modeOf(a.meshWide.Spec.GetMtls(), mesh.Permissive), a.meshWide.Origin
+	}
+	for ns, o := range a.namespaces {
+		o.mesh, o.meshOrigin = a.rest.mesh, a.rest.meshOrigin
+		if same {
+			if was := prev.namespaces[ns]; was != nil && was.own == o.own && slices.Equal(was.selecting, o.selecting) {
+				a.namespaces[ns] = was
+			}
+		}
 	}
 	return a
+}
+
+// in is what is demanded in a namespace.
+func (a *authn) in(ns string) *peersOf {
+	if o := a.namespaces[ns]; o != nil {
+		return o
+	}
+	return a.rest
 }
 
 func modeOf(m *security.PeerAuthentication_MutualTLS, unset mesh.MTLSMode) mesh.MTLSMode {
@@ -70,23 +104,23 @@ func modeOf(m *security.PeerAuthentication_MutualTLS, unset mesh.MTLSMode) mesh.
 	}
 }
 
-// forNamespace is the mode of a namespace's workloads that no policy selects.
-func (a *authn) forNamespace(ns string) mesh.MTLSMode {
-	if pa := a.namespace[ns]; pa != nil {
-		return modeOf(pa.Spec.GetMtls(), a.mesh)
+// mode is that of the workloads that no policy selects.
+func (o *peersOf) mode() mesh.MTLSMode {
+	if o.own != nil {
+		return modeOf(o.own.Spec.GetMtls(), o.mesh)
 	}
-	return a.mesh
+	return o.mesh
 }
 
 // forWorkload is the policy of a workload: its own, then its namespace's, then
 // the mesh's.
-func (a *authn) forWorkload(ns string, labels map[string]string) peerPolicy {
-	p := peerPolicy{mode: a.forNamespace(ns)}
-	p.origins = append(p.origins, a.meshOrigin)
-	if pa := a.namespace[ns]; pa != nil {
-		p.origins = append(p.origins, pa.Origin)
+func (o *peersOf) forWorkload(labels map[string]string) peerPolicy {
+	p := peerPolicy{mode: o.mode()}
+	p.origins = append(p.origins, o.meshOrigin)
+	if o.own != nil {
+		p.origins = append(p.origins, o.own.Origin)
 	}
-	for _, pa := range a.withTargets[ns] {
+	for _, pa := range o.selecting {
 		if !mesh.Selects(pa.Spec.GetSelector().GetMatchLabels(), labels) {
 			continue
 		}

@@ -1,7 +1,7 @@
 package view
 
 import (
-	"crypto/sha256"
+	"maps"
 	"slices"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -12,38 +12,74 @@ import (
 func Build(s *mesh.Snapshot, p Proxy) *View { return NewIndex(s).Build(p) }
 
 // Build derives what the proxy sees of the mesh.
-func (x *Index) Build(p Proxy) *View {
-	st := x.site(p)
-	v := &View{}
-	if p.Type == Router {
-		out := st.outboundOf(nil)
-		v.Layers = []*Layer{out.clusters, out.endpoints, out.fixed}
-	} else {
-		in := newInbound(st)
-		out := st.outboundOf(in.serves)
-		v.Warnings = out.warnings
-		inbound := newLayer(InboundLayer, append(in.clusters(), in.listeners()...))
-		v.Layers = slices.Concat([]*Layer{out.clusters, out.endpoints, out.fixed, out.listeners, inbound}, out.tables)
-	}
-	h := sha256.New()
-	for _, l := range v.Layers {
-		h.Write(l.hash[:])
-	}
-	h.Sum(v.Class[:0])
-	return v
-}
+func (x *Index) Build(p Proxy) *View { return x.Rebuild(nil, p) }
 
 // Rebuild derives what a proxy sees that had prev before, which may be nil. It
-// returns prev itself where nothing in it differs.
+// returns prev itself where nothing in it differs; where nothing that it depends
+// on does, that costs next to nothing.
 func (x *Index) Rebuild(prev *View, p Proxy) *View {
-	v := x.Build(p)
-	if prev == nil || prev.Class != v.Class || !slices.EqualFunc(prev.Warnings, v.Warnings, sameWarning) {
-		return v
+	if prev == nil || prev.epoch == nil || prev.epoch.lineage != x.lineage {
+		at := x.place(p)
+		return x.assemble(&at, at.out.at(x), p)
 	}
+	prev.mu.Lock()
+	defer prev.mu.Unlock()
+	at := prev.at
+	if prev.epoch != x.epoch || !sameProxy(&prev.proxy, &p) || x.concerns(prev.seq, &p) {
+		at = x.place(p)
+	}
+	out := at.out.at(x)
+	if at.inbound != prev.at.inbound || !out.sameLayers(prev.out) {
+		return x.assemble(&at, out, p)
+	}
+	prev.epoch, prev.seq, prev.proxy, prev.at, prev.out = x.epoch, x.seq, p, at, out
+	x.count.viewsKept.Add(1)
 	return prev
+}
+
+// place is where in an Index a proxy is: what is its own, and what it shares.
+type place struct {
+	inbound *Layer // nil for routers
+	out     *half
+}
+
+func (x *Index) place(p Proxy) place {
+	st := x.site(p)
+	if p.Type == Router {
+		return place{out: st.outboundOf(nil)}
+	}
+	in := newInbound(st)
+	return place{inbound: in.layer(), out: st.outboundOf(in.serves)}
+}
+
+func (x *Index) assemble(at *place, out *outboundView, p Proxy) *View {
+	layers := []*Layer{out.clusters, out.endpoints, out.fixed}
+	if at.inbound != nil {
+		layers = slices.Concat(layers, []*Layer{out.listeners, at.inbound}, out.tables)
+	}
+	s := x.stackOf(layers)
+	x.count.viewsBuilt.Add(1)
+	return &View{
+		Layers: s.layers, Class: s.class, Warnings: out.warnings,
+		epoch: x.epoch, seq: x.seq, proxy: p, at: *at, out: out, stack: s,
+	}
+}
+
+// sameLayers reports whether two outbound halves are the same to a proxy.
+func (v *outboundView) sameLayers(o *outboundView) bool {
+	return v == o || v.clusters == o.clusters && v.endpoints == o.endpoints && v.fixed == o.fixed &&
+		v.listeners == o.listeners && slices.Equal(v.tables, o.tables) &&
+		slices.EqualFunc(v.warnings, o.warnings, sameWarning)
 }
 
 // sameWarning compares origins by where they are: they move.
 func sameWarning(a, b Warning) bool {
 	return a.Key == b.Key && a.Message == b.Message && a.Origin.String() == b.Origin.String()
+}
+
+// sameProxy reports whether two proxies are one to a view.
+func sameProxy(a, b *Proxy) bool {
+	return a.ID == b.ID && a.Type == b.Type && a.ServiceAccount == b.ServiceAccount && a.Locality == b.Locality &&
+		a.Interception == b.Interception && a.AcceptUnenforced == b.AcceptUnenforced &&
+		slices.Equal(a.Addresses, b.Addresses) && maps.Equal(a.Labels, b.Labels)
 }

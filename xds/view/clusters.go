@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -16,32 +17,22 @@ import (
 // else.
 const tlsModeLabel = "security.istio.io/tlsMode"
 
-// clusters are the parts for every service in the scope: a cluster for each
-// port and each subset of it, and its endpoints where they come by EDS.
-func (sc *scope) clusters() []Part {
-	var parts []Part
-	for _, svc := range sc.services {
-		if svc.Resolution == mesh.ResolutionDynamicDNS {
-			continue
-		}
-		r := sc.rule(svc.Hostname)
-		for _, port := range svc.Ports {
-			if port.Protocol == mesh.UDP {
-				continue
-			}
-			parts = append(parts, sc.portParts(svc, port, r)...)
-		}
-	}
-	return parts
+// serviceParts are the parts for one service: a cluster for each port and each
+// subset of it, and its endpoints where they come by EDS.
+type serviceParts struct {
+	clusters, endpoints []Part
+	// local means that they are for proxies of one place.
+	local bool
 }
 
-// portKey is everything that the parts of a service's port depend on, as long
-// as the rules for clients and peers stay what they are. Workloads are known by
-// the list that they are in, which is another one when one of them changes.
-type portKey struct {
+// serviceKey is everything that the parts of a service depend on. Workloads are
+// known by the list that they are in, which is another one when one of them
+// changes.
+type serviceKey struct {
 	svc   *mesh.Service
-	port  mesh.Port
+	ports string // empty if all
 	rule  *rule
+	peers *peersOf
 	place mesh.Locality
 	first **mesh.Workload
 	count int
@@ -50,9 +41,9 @@ type portKey struct {
 	only *mesh.Snapshot
 }
 
-func (sc *scope) portKey(svc *service, port mesh.Port, r *rule) portKey {
-	key := portKey{svc: svc.Service, port: port, rule: r}
-	if r != nil {
+func (sc *scope) serviceKey(svc *service) serviceKey {
+	key := serviceKey{svc: svc.Service, ports: portList(svc), rule: svc.rule, peers: sc.authn.in(svc.Namespace)}
+	if svc.rule.failsOver() {
 		key.place = sc.proxy.Locality
 	}
 	for _, other := range sc.s.ServicesOn(svc.Hostname) {
@@ -66,21 +57,56 @@ func (sc *scope) portKey(svc *service, port mesh.Port, r *rule) portKey {
 	return key
 }
 
-// portParts are the parts for one port. Proxies that see the same share them.
-func (sc *scope) portParts(svc *service, port mesh.Port, r *rule) []Part {
-	key := sc.portKey(svc, port, r)
-	if have, ok := sc.memo.ports.get(key, nil).([]Part); ok {
+// portList tells which of its ports a service is seen with; it is empty if they
+// are all seen.
+func portList(svc *service) string {
+	if sameList(svc.Ports, svc.Service.Ports) || slices.Equal(svc.Ports, svc.Service.Ports) {
+		return ""
+	}
+	var b strings.Builder
+	for _, p := range svc.Ports {
+		b.WriteString(strconv.FormatUint(uint64(p.Number), 10) + ",")
+	}
+	return b.String()
+}
+
+// partsOf are the parts for one service. Proxies that see the same share them.
+func (sc *scope) partsOf(svc *service) *serviceParts {
+	key := sc.serviceKey(svc)
+	if have := sc.epoch.services.get(key); have != nil {
 		return have
 	}
-	members := sc.membersOf(svc, port)
-	parts := sc.appendCluster(nil, clusterInput{svc: svc, port: port, rule: r, members: members})
-	if r != nil {
-		for _, subset := range r.spec.GetSubsets() {
-			parts = sc.appendCluster(parts, clusterInput{svc: svc, port: port, rule: r, subset: subset, members: members})
+	out := &serviceParts{local: svc.rule.failsOver()}
+	for _, port := range svc.Ports {
+		if port.Protocol == mesh.UDP || svc.Resolution == mesh.ResolutionDynamicDNS {
+			continue
+		}
+		in := clusterInput{svc: svc, port: port, rule: svc.rule, peers: key.peers, members: sc.membersOf(svc, port)}
+		sc.appendCluster(out, in)
+		if svc.rule != nil {
+			for _, subset := range svc.rule.spec.GetSubsets() {
+				in.subset = subset
+				sc.appendCluster(out, in)
+			}
 		}
 	}
-	sc.memo.ports.now.Store(key, parts)
-	return parts
+	out, _ = sc.epoch.services.keep(key, out)
+	return out
+}
+
+// failsOver reports whether the place of a proxy decides on priorities.
+func (r *rule) failsOver() bool {
+	if r == nil {
+		return false
+	}
+	detects := func(p *networking.TrafficPolicy) bool {
+		return p.GetOutlierDetection() != nil ||
+			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool {
+				return s.GetOutlierDetection() != nil
+			})
+	}
+	return detects(r.spec.GetTrafficPolicy()) ||
+		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return detects(s.GetTrafficPolicy()) })
 }
 
 // member is a workload with the port at which it serves.
@@ -116,11 +142,12 @@ type clusterInput struct {
 	svc     *service
 	port    mesh.Port
 	rule    *rule
+	peers   *peersOf
 	subset  *networking.Subset // or nil
 	members []member
 }
 
-func (sc *scope) appendCluster(parts []Part, in clusterInput) []Part {
+func (sc *scope) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	c := &Cluster{
 		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
@@ -144,18 +171,18 @@ func (sc *scope) appendCluster(parts []Part, in clusterInput) []Part {
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
 		if len(localities) == 0 {
-			return parts
+			return
 		}
 		c.Localities = localities
 		origins = append(origins, from...)
 	case DiscoverEDS:
 		e := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
-		e.hash, e.origins = contentHash("endpoints", *e), originsOf(append(from, in.svc.Origin)...)
-		parts = append(parts, e)
+		e.origins = originsOf(append(from, in.svc.Origin)...)
+		to.endpoints = append(to.endpoints, sc.loadAssignment(e))
 	case DiscoverOriginalDst:
 	}
-	c.hash, c.origins = contentHash("cluster", *c), originsOf(origins...)
-	return append(parts, c)
+	c.origins = originsOf(origins...)
+	to.clusters = append(to.clusters, sc.cluster(c))
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
@@ -194,7 +221,7 @@ func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Pee
 		}
 		return t
 	}
-	if in.svc.External || !sc.autoMTLS() || sc.authn.forNamespace(in.svc.Namespace) == mesh.Disable {
+	if in.svc.External || !sc.autoMTLS() || in.peers.mode() == mesh.Disable {
 		return nil
 	}
 	if discoveryOf(in.svc.Resolution, policy) == DiscoverOriginalDst {
@@ -287,7 +314,7 @@ func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.Traf
 	if in.svc.External || !takesMTLS(m) {
 		return false
 	}
-	p := sc.authn.forWorkload(m.namespace(), m.Labels)
+	p := in.peers.forWorkload(m.Labels)
 	return p.forPort(m.port) != mesh.Disable
 }
 
@@ -323,24 +350,23 @@ func (sc *scope) failover(list []Locality) {
 }
 
 // fixedClusters are those that every sidecar has.
-func (sc *scope) fixedClusters() []Part {
+func (st *site) fixedClusters() *Layer {
 	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
-	if sc.proxy.Type == Router {
+	if st.proxy.Type == Router {
 		kinds = kinds[:1]
-	} else if sc.proxy.Interception != InterceptNone {
+	} else if st.proxy.Interception != InterceptNone {
 		kinds = append(kinds, InboundPassthroughCluster)
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: sc.defaults}
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: st.defaults}
 		if k == BlackHoleCluster {
 			c.Discovery = DiscoverStatic
 		}
 		c.BindLoopback = k == InboundPassthroughCluster
-		c.hash = contentHash("cluster", *c)
-		parts = append(parts, c)
+		parts = append(parts, st.cluster(c))
 	}
-	return parts
+	return st.layer(FixedLayer, parts)
 }
 
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }

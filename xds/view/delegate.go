@@ -11,28 +11,98 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
+// virtualService is one whose delegates have been merged into it, with what is
+// asked of it often.
+type virtualService struct {
+	*mesh.VirtualService
+	http []*networking.HTTPRoute
+	// delegates is set if another object has a part in it.
+	delegates bool
+	// forMesh is set if it is for sidecars.
+	forMesh bool
+	hosts   []mesh.Hostname
+	// to are the hosts that it leads to, sorted; for one namespace or another
+	// where fromNamespaces is set.
+	to             []routeTo
+	fromNamespaces bool
+	// labels are those by which its rules choose their clients.
+	labels []labelPair
+}
+
+// routeTo is a host that routes lead to, with the ports they name; 0 is for one
+// without a port.
+type routeTo struct {
+	host  mesh.Hostname
+	ports []uint32
+}
+
+func newVirtualService(vs *mesh.VirtualService, http []*networking.HTTPRoute) *virtualService {
+	gateways := vs.Spec.GetGateways()
+	out := &virtualService{
+		VirtualService: vs, http: http,
+		forMesh: len(gateways) == 0 || slices.Contains(gateways, "mesh"),
+	}
+	for _, h := range vs.Spec.GetHosts() {
+		out.hosts = append(out.hosts, lower(h))
+	}
+	for _, r := range http {
+		for _, m := range r.GetMatch() {
+			out.fromNamespaces = out.fromNamespaces || m.GetSourceNamespace() != ""
+		}
+	}
+	if !out.fromNamespaces {
+		out.to = destinationsOf(out, "")
+	}
+	out.labels = sourceLabels(out)
+	return out
+}
+
+// destinations are the hosts that it leads to for proxies of a namespace.
+func (vs *virtualService) destinations(ns string) []routeTo {
+	if vs.fromNamespaces {
+		return destinationsOf(vs, ns)
+	}
+	return vs.to
+}
+
+// layer4 reports whether it routes connections, not only requests.
+func (vs *virtualService) layer4() bool {
+	return len(vs.Spec.GetTcp()) > 0 || len(vs.Spec.GetTls()) > 0
+}
+
 // mergeDelegates replaces each rule that delegates by the rules of its
 // delegate. A rule whose delegate is missing, or not exported to the root's
-// namespace, is left out alone.
-func mergeDelegates(list []*mesh.VirtualService, defaults []string) []*virtualService {
+// namespace, is left out alone. What has no delegates and was in prev already is
+// the same pointer.
+func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, defaults []string) []*virtualService {
 	delegates := map[mesh.Key]*mesh.VirtualService{}
 	for _, vs := range list {
 		if len(vs.Spec.GetHosts()) == 0 {
 			delegates[mesh.Key{Namespace: vs.Namespace, Name: vs.Name}] = vs
 		}
 	}
-	var out []*virtualService
+	out := make([]*virtualService, 0, len(list))
 	for _, vs := range list {
 		if len(vs.Spec.GetHosts()) == 0 {
 			continue
 		}
-		merged := &virtualService{VirtualService: vs, http: vs.Spec.GetHttp()}
-		if slices.ContainsFunc(merged.http, func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil }) {
-			merged.http = nil
+		for len(prev) > 0 && prev[0].VirtualService != vs && before(&prev[0].Meta, &vs.Meta) < 0 {
+			prev = prev[1:]
+		}
+		if len(prev) > 0 && prev[0].VirtualService == vs && !prev[0].delegates {
+			out = append(out, prev[0])
+			continue
+		}
+		http := vs.Spec.GetHttp()
+		delegating := slices.ContainsFunc(http, func(r *networking.HTTPRoute) bool { return r.GetDelegate() != nil })
+		if delegating {
+			http = nil
 			for _, rule := range vs.Spec.GetHttp() {
-				merged.http = append(merged.http, resolveDelegate(vs, rule, delegates, defaults)...)
+				http = append(http, resolveDelegate(vs, rule, delegates, defaults)...)
 			}
 		}
+		merged := newVirtualService(vs, http)
+		merged.delegates = delegating
 		out = append(out, merged)
 	}
 	return out

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"reflect"
 	"slices"
 
@@ -31,30 +30,96 @@ type hashed interface{ Hash() mesh.Hash }
 
 // contentHash hashes everything that is exported in v, whatever there is: a
 // field that is added to a part is in its hash without anybody's thought.
-// Messages are encoded deterministically; parts inside parts by their hash.
+// Messages are encoded deterministically; parts inside parts by their hash. v is
+// a struct, or a pointer to one.
 func contentHash(kind string, v any) mesh.Hash {
-	e := encoder{h: sha256.New()}
+	e := encoder{b: make([]byte, 0, 1024)}
 	e.text(kind)
-	e.value(reflect.ValueOf(v))
-	var out mesh.Hash
-	e.h.Sum(out[:0])
-	return out
+	rv := reflect.ValueOf(v)
+	if rv.Kind() == reflect.Pointer {
+		rv = rv.Elem()
+	}
+	e.value(rv)
+	return sha256.Sum256(e.b)
 }
 
-type encoder struct {
-	h   hash.Hash
-	buf [9]byte
+// content is the hash of all content of a virtual host; like contentHash, but
+// there are very many of them.
+func (h *VirtualHost) content() mesh.Hash {
+	e := encoder{b: make([]byte, 0, 512)}
+	e.text("virtualhost")
+	e.text(h.Name)
+	e.number('l', uint64(len(h.Domains)))
+	for _, d := range h.Domains {
+		e.text(d)
+	}
+	for _, r := range h.Routes {
+		e.b = append(e.b, r.hash[:]...)
+	}
+	return sha256.Sum256(e.b)
 }
+
+// content is the hash of all content of a table.
+func (t *RouteTable) content() mesh.Hash {
+	e := encoder{b: make([]byte, 0, 256+sha256.Size*len(t.Hosts))}
+	e.text("routes")
+	e.text(t.Name)
+	e.flag(t.CatchAll != nil)
+	if t.CatchAll != nil {
+		e.value(reflect.ValueOf(*t.CatchAll))
+	}
+	for _, h := range t.Hosts {
+		e.b = append(e.b, h.hash[:]...)
+	}
+	return sha256.Sum256(e.b)
+}
+
+// hashParts covers the hashes of all parts, in order.
+func hashParts(parts []Part) mesh.Hash {
+	b := make([]byte, 0, len(parts)*sha256.Size)
+	for _, p := range parts {
+		h := p.Hash()
+		b = append(b, h[:]...)
+	}
+	return sha256.Sum256(b)
+}
+
+func hashLayers(layers []*Layer) mesh.Hash {
+	b := make([]byte, 0, len(layers)*sha256.Size)
+	for _, l := range layers {
+		b = append(b, l.hash[:]...)
+	}
+	return sha256.Sum256(b)
+}
+
+type encoder struct{ b []byte }
 
 func (e *encoder) number(tag byte, n uint64) {
-	e.buf[0] = tag
-	binary.BigEndian.PutUint64(e.buf[1:], n)
-	e.h.Write(e.buf[:])
+	e.b = binary.BigEndian.AppendUint64(append(e.b, tag), n)
 }
 
 func (e *encoder) text(s string) {
 	e.number('s', uint64(len(s)))
-	e.h.Write([]byte(s))
+	e.b = append(e.b, s...)
+}
+
+func (e *encoder) flag(b bool) {
+	n := uint64(0)
+	if b {
+		n = 1
+	}
+	e.number('b', n)
+}
+
+func (e *encoder) message(m proto.Message) {
+	e.number('m', 0)
+	at := len(e.b)
+	var err error
+	e.b, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(e.b, m)
+	if err != nil { // only a string that is not UTF-8 can do this, and decoding has refused it
+		panic("view: marshaling a message: " + err.Error())
+	}
+	binary.BigEndian.PutUint64(e.b[at-8:], uint64(len(e.b)-at))
 }
 
 func (e *encoder) value(v reflect.Value) {
@@ -72,11 +137,7 @@ func (e *encoder) value(v reflect.Value) {
 	case reflect.String:
 		e.text(v.String())
 	case reflect.Bool:
-		n := uint64(0)
-		if v.Bool() {
-			n = 1
-		}
-		e.number('b', n)
+		e.flag(v.Bool())
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
 		e.number('i', uint64(v.Int()))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
@@ -101,15 +162,10 @@ func (e *encoder) known(v reflect.Value) bool {
 	case hashed:
 		h := x.Hash()
 		e.number('h', 0)
-		e.h.Write(h[:])
+		e.b = append(e.b, h[:]...)
 		return true
 	case proto.Message:
-		body, err := proto.MarshalOptions{Deterministic: true}.Marshal(x)
-		if err != nil { // only a string that is not UTF-8 can do this, and decoding has refused it
-			panic("view: marshaling a message: " + err.Error())
-		}
-		e.number('m', uint64(len(body)))
-		e.h.Write(body)
+		e.message(x)
 		return true
 	default:
 		return false

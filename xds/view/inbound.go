@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -48,7 +49,7 @@ type inbound struct {
 }
 
 func newInbound(st *site) *inbound {
-	in := &inbound{st: st, policy: st.authn.forWorkload(st.namespace(), st.proxy.Labels)}
+	in := &inbound{st: st, policy: st.authn.in(st.namespace()).forWorkload(st.proxy.Labels)}
 	in.origins = in.policy.origins
 	for _, u := range st.s.Unenforced {
 		if (u.Namespace == st.namespace() || u.Namespace == st.s.RootNamespace()) &&
@@ -105,7 +106,7 @@ func (in *inbound) targets() []inboundPort {
 				}
 			}
 		}
-		for _, svc := range st.inline[a] {
+		for _, svc := range st.inline.at(a) {
 			if svc.Namespace != st.namespace() {
 				continue
 			}
@@ -225,6 +226,44 @@ func (st *site) inboundRule(svc *mesh.Service) *rule {
 	return st.rules.lookup(st.namespace(), nil, svc.Hostname, svc.Namespace)
 }
 
+// layer is all of it. Proxies for which it is the same share it.
+func (in *inbound) layer() *Layer {
+	key := in.key()
+	if have := in.st.epoch.inbound.get(key); have != nil {
+		return have
+	}
+	l := in.st.lineage.layer(InboundLayer, append(in.clusters(), in.listeners()...))
+	l, _ = in.st.epoch.inbound.keep(key, l)
+	return l
+}
+
+// key is everything that the layer depends on, as long as MeshConfig stays what
+// it is.
+func (in *inbound) key() string {
+	e := encoder{b: make([]byte, 0, 64+96*len(in.ports))}
+	e.text(string(in.st.proxy.Interception))
+	e.flag(in.deny)
+	e.number('m', uint64(in.policy.mode))
+	for _, port := range slices.Sorted(maps.Keys(in.policy.ports)) {
+		e.number('p', uint64(port))
+		e.number('m', uint64(in.policy.ports[port]))
+	}
+	for _, p := range in.ports {
+		e.number('n', uint64(p.number))
+		e.text(string(p.protocol))
+		e.text(p.bind)
+		e.flag(p.bound)
+		e.text(p.endpoint)
+		e.number('e', uint64(p.endpointPort))
+		e.text(p.operation)
+		e.flag(p.pool != nil)
+		if p.pool != nil {
+			e.message(p.pool)
+		}
+	}
+	return string(e.b)
+}
+
 // clusters are the application's own ports.
 func (in *inbound) clusters() []Part {
 	parts := make([]Part, 0, len(in.ports))
@@ -243,8 +282,8 @@ func (in *inbound) clusters() []Part {
 			c.Discovery = DiscoverStatic
 			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.endpoint, Port: p.endpointPort, Weight: 1}}}}
 		}
-		c.hash, c.origins = contentHash("cluster", *c), originsOf(p.origins...)
-		parts = append(parts, c)
+		c.origins = originsOf(p.origins...)
+		parts = append(parts, in.st.cluster(c))
 	}
 	return parts
 }
@@ -269,8 +308,8 @@ func (in *inbound) listeners() []Part {
 			Inbound: true, BindToPort: true, Chains: chains,
 		}
 		in.inspect(l)
-		l.hash, l.origins = contentHash("listener", *l), originsOf(append(slices.Clone(in.origins), p.origins...)...)
-		parts = append(parts, l)
+		l.origins = originsOf(append(slices.Clone(in.origins), p.origins...)...)
+		parts = append(parts, in.st.listener(l))
 	}
 	if in.st.proxy.Interception != InterceptNone {
 		parts = append(parts, in.virtualInbound(captured, origins))
@@ -325,8 +364,8 @@ func (in *inbound) virtualInbound(captured []*Chain, origins []*mesh.Origin) *Li
 	}
 	l.Chains = append(l.Chains, captured...)
 	in.inspect(l)
-	l.hash, l.origins = contentHash("listener", *l), originsOf(append(slices.Clone(in.origins), origins...)...)
-	return l
+	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
+	return in.st.listener(l)
 }
 
 func (in *inbound) chains(p inboundPort) []*Chain {

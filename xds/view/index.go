@@ -1,41 +1,39 @@
 package view
 
 import (
-	"cmp"
 	"slices"
 	"strings"
-
-	networking "istio.io/api/networking/v1alpha3"
+	"sync"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Index is a snapshot prepared for building views: what is the same for all
 // proxies is worked out once, and so is what turns out to be. It may be used
-// from any goroutine: all but memo is constant after construction.
+// from any goroutine: what is not constant has a lock of its own.
 type Index struct {
+	*epoch
 	s            *mesh.Snapshot
+	seq          uint64
 	defaults     MeshDefaults
 	trustDomains []string
 	// services are in the order in which they win conflicts.
 	services []*mesh.Service
 	// inline are the services by the address of an inline endpoint.
-	inline map[string][]*mesh.Service
+	inline *addressIndex
 	// virtualServices have their delegates merged in; those without hosts are
 	// not among them.
 	virtualServices []*virtualService
 	rules           *ruleIndex
 	authn           *authn
-	// labelKeys are the labels of proxies that any selection looks at; sorted.
-	labelKeys []string
+	sidecars        *sidecarIndex
+	labels          *labelPairs
 
-	memo memo
-}
+	// touched is what the newest snapshots touched, the newest last.
+	touched []*touch
 
-// virtualService is one whose delegates have been merged into it.
-type virtualService struct {
-	*mesh.VirtualService
-	http []*networking.HTTPRoute
+	mu     sync.Mutex        // guards deltas
+	deltas map[uint64]*delta // by the seq of the Index that they begin at
 }
 
 // NewIndex prepares a snapshot.
@@ -57,53 +55,61 @@ func newIndex(prev *Index, s *mesh.Snapshot) *Index {
 			Keepalive:      mc.GetTcpKeepalive(),
 		},
 		trustDomains: slices.Compact(append([]string{s.TrustDomain()}, mc.GetTrustDomainAliases()...)),
-		services:     slices.Clone(s.Services),
-		inline:       map[string][]*mesh.Service{},
+		deltas:       map[uint64]*delta{},
 	}
-	slices.SortStableFunc(x.services, func(a, b *mesh.Service) int {
-		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname),
-			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
-	})
-	for _, svc := range x.services {
-		for _, w := range svc.Inline {
-			x.inline[w.Address] = append(x.inline[w.Address], svc)
-		}
+	switch {
+	case prev == nil:
+		x.epoch = &epoch{lineage: &lineage{}}
+	case prev.s.MeshConfig != s.MeshConfig:
+		x.epoch = &epoch{lineage: prev.lineage}
+	default:
+		x.epoch = prev.epoch
 	}
-	x.takeOver(prev)
+	x.seq = x.lineage.seq.Add(1)
+	if prev == nil || prev.epoch != x.epoch {
+		prev = x.empty()
+		x.fill(prev)
+		return x
+	}
+	x.fill(prev)
+	d := between(prev, x)
+	x.deltas[prev.seq] = d
+	x.touched = appendTouch(prev.touched, x.touch(prev, d))
 	return x
 }
 
-// takeOver fills in what only some kinds of objects decide, from the index
-// before where these are the same.
-func (x *Index) takeOver(prev *Index) {
-	s, mc := x.s, x.s.MeshConfig.Spec
-	same := prev != nil && prev.s.MeshConfig == s.MeshConfig
-	routes := same && sameList(prev.s.VirtualServices, s.VirtualServices)
-	rules := same && sameList(prev.s.DestinationRules, s.DestinationRules)
-	peers := same && sameList(prev.s.PeerAuthentications, s.PeerAuthentications)
-	x.memo = memo{routing: newCache(nil), ports: newCache(nil)}
-	if routes {
-		x.virtualServices = prev.virtualServices
-	} else {
-		x.virtualServices = mergeDelegates(s.VirtualServices, mc.GetDefaultVirtualServiceExportTo())
+// empty is an Index of nothing with x's settings.
+func (x *Index) empty() *Index {
+	return &Index{
+		s: &mesh.Snapshot{MeshConfig: x.s.MeshConfig}, epoch: x.epoch,
+		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, labels: &labelPairs{},
 	}
-	if rules {
-		x.rules = prev.rules
-	} else {
-		x.rules = newRuleIndex(s, mc.GetDefaultDestinationRuleExportTo())
+}
+
+// fill works out what only some kinds of objects decide, from the index before.
+func (x *Index) fill(prev *Index) {
+	s, p := x.s, prev.s
+	services := diff(p.Services, s.Services, byHostname)
+	x.services = patched(prev.services, services, byPrecedence)
+	x.inline = prev.inline.next(services)
+	x.virtualServices = prev.virtualServices
+	if !sameList(p.VirtualServices, s.VirtualServices) {
+		x.virtualServices = mergeDelegates(prev.virtualServices, s.VirtualServices, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo())
 	}
-	if peers {
-		x.authn = prev.authn
-	} else {
-		x.authn = newAuthn(s)
+	rules := diff(p.DestinationRules, s.DestinationRules, byAgeOfRule)
+	x.rules = prev.rules.next(rules, s.DestinationRules)
+	x.authn = prev.authn
+	if !sameList(p.PeerAuthentications, s.PeerAuthentications) || prev.authn.rest == nil {
+		x.authn = newAuthn(prev.authn, s)
 	}
-	if rules && peers {
-		x.memo.ports.before = prev.memo.ports.now
+	x.sidecars = prev.sidecars
+	if !sameList(p.Sidecars, s.Sidecars) || prev.sidecars == nil {
+		x.sidecars = newSidecarIndex(s)
 	}
-	if routes && rules && sameList(prev.s.Services, s.Services) && sameList(prev.s.Sidecars, s.Sidecars) {
-		x.memo.routing.before = prev.memo.routing.now
+	x.labels = prev.labels
+	if len(rules) > 0 || !sameList(prev.virtualServices, x.virtualServices) {
+		x.labels = newLabelPairs(s, x.virtualServices)
 	}
-	x.labelKeys = labelKeys(s, x.virtualServices)
 }
 
 // sameList reports whether two slices are one: objects are immutable, and a
@@ -144,19 +150,44 @@ func visibility(e mesh.Exports, defaults []string, own, ns string) int {
 	}
 }
 
+// byVisibility puts what a namespace sees in order, in each class as it was.
+func byVisibility[T any](list []T, class func(T) int) []T {
+	var classes [3][]T
+	for i, x := range list {
+		if c := class(x); c < 2 || classes[2] != nil {
+			if classes[2] == nil { // the usual case costs no copy
+				classes[2] = append(make([]T, 0, len(list)), list[:i]...)
+			}
+			classes[c] = append(classes[c], x)
+		}
+	}
+	if classes[2] == nil {
+		return list
+	}
+	return slices.Concat(classes[0], classes[1], classes[2])
+}
+
+// seesService reports whether a service is exported to the namespace.
+func (x *Index) seesService(svc *mesh.Service, ns string) bool {
+	return exported(svc.ExportTo, x.s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, ns)
+}
+
 // visibleServices are those that the namespace sees, in order of precedence.
 func (x *Index) visibleServices(ns string) []*mesh.Service {
 	defaults := x.s.MeshConfig.Spec.GetDefaultServiceExportTo()
-	var out []*mesh.Service
+	out := make([]*mesh.Service, 0, len(x.services))
 	for _, svc := range x.services {
 		if exported(svc.ExportTo, defaults, svc.Namespace, ns) {
 			out = append(out, svc)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *mesh.Service) int {
-		return cmp.Compare(visibility(a.ExportTo, defaults, a.Namespace, ns), visibility(b.ExportTo, defaults, b.Namespace, ns))
-	})
-	return out
+	return byVisibility(out, func(svc *mesh.Service) int { return visibility(svc.ExportTo, defaults, svc.Namespace, ns) })
+}
+
+// seesRoutes reports whether a VirtualService is for the sidecars of a
+// namespace.
+func (x *Index) seesRoutes(vs *virtualService, ns string) bool {
+	return vs.forMesh && exported(vs.ExportTo, x.s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace, ns)
 }
 
 // visibleVirtualServices are those for sidecars that the namespace sees, in
@@ -165,18 +196,11 @@ func (x *Index) visibleVirtualServices(ns string) []*virtualService {
 	defaults := x.s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo()
 	var out []*virtualService
 	for _, vs := range x.virtualServices {
-		gateways := vs.Spec.GetGateways()
-		if len(gateways) > 0 && !slices.Contains(gateways, "mesh") {
-			continue
-		}
-		if exported(vs.ExportTo, defaults, vs.Namespace, ns) {
+		if x.seesRoutes(vs, ns) {
 			out = append(out, vs)
 		}
 	}
-	slices.SortStableFunc(out, func(a, b *virtualService) int {
-		return cmp.Compare(visibility(a.ExportTo, defaults, a.Namespace, ns), visibility(b.ExportTo, defaults, b.Namespace, ns))
-	})
-	return out
+	return byVisibility(out, func(vs *virtualService) int { return visibility(vs.ExportTo, defaults, vs.Namespace, ns) })
 }
 
 // mostSpecific finds the longest host of the list that covers name; an equal
@@ -196,4 +220,72 @@ func mostSpecific(name mesh.Hostname, hosts []mesh.Hostname) (mesh.Hostname, boo
 		}
 	}
 	return best, found
+}
+
+// addressIndex finds the services by the address of an inline endpoint. Read
+// only: what changes lies in a small map over a large one that indexes share.
+type addressIndex struct{ base, over map[string][]*mesh.Service }
+
+// maxOver is how much may lie over the large map before there is a new one.
+const maxOver = 256
+
+func (a *addressIndex) at(address string) []*mesh.Service {
+	if list, ok := a.over[address]; ok {
+		return list
+	}
+	return a.base[address]
+}
+
+func (a *addressIndex) next(changes []change[mesh.Service]) *addressIndex {
+	touched := map[string][]*mesh.Service{}
+	edit := func(svc *mesh.Service, do func([]*mesh.Service) []*mesh.Service) {
+		if svc == nil {
+			return
+		}
+		for _, w := range svc.Inline {
+			list, ok := touched[w.Address]
+			if !ok {
+				list = slices.Clone(a.at(w.Address))
+			}
+			touched[w.Address] = do(list)
+		}
+	}
+	for _, c := range changes {
+		edit(c.old, func(l []*mesh.Service) []*mesh.Service {
+			return slices.DeleteFunc(l, func(s *mesh.Service) bool { return s == c.old })
+		})
+		edit(c.new, func(l []*mesh.Service) []*mesh.Service {
+			if slices.Contains(l, c.new) {
+				return l
+			}
+			return append(l, c.new)
+		})
+	}
+	if len(touched) == 0 {
+		return a
+	}
+	for _, list := range touched {
+		slices.SortFunc(list, byPrecedence)
+	}
+	out := &addressIndex{base: a.base, over: make(map[string][]*mesh.Service, len(a.over)+len(touched))}
+	for k, list := range a.over {
+		out.over[k] = list
+	}
+	for k, list := range touched {
+		out.over[k] = list
+	}
+	if len(out.over) <= maxOver {
+		return out
+	}
+	base := make(map[string][]*mesh.Service, len(a.base)+len(out.over))
+	for _, m := range []map[string][]*mesh.Service{a.base, out.over} {
+		for k, list := range m {
+			if len(list) == 0 {
+				delete(base, k)
+			} else {
+				base[k] = list
+			}
+		}
+	}
+	return &addressIndex{base: base}
 }

@@ -398,8 +398,8 @@ func (o *outbound) finish(en *entry) *Listener {
 	if l.InspectHTTP {
 		l.InspectTimeout = o.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
 	}
-	l.hash, l.origins = contentHash("listener", *l), originsOf(en.origins...)
-	return l
+	l.origins = originsOf(en.origins...)
+	return o.sc.Index.listener(l)
 }
 
 // fallthroughChain takes what is for no service.
@@ -450,8 +450,7 @@ func (sc *scope) virtualOutbound() *Listener {
 			sc.fallthroughChain("virtualOutbound-catchall-tcp"),
 		},
 	}
-	l.hash = contentHash("listener", *l)
-	return l
+	return sc.listener(l)
 }
 
 func (st *site) outPort() uint32 {

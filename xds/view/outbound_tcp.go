@@ -125,7 +125,7 @@ func (o *outbound) tcpRoutes(t target, vs *virtualService, routes []*networking.
 	var list []WeightedCluster
 	for _, r := range routes {
 		d := r.GetDestination()
-		c := destinationCluster(d, o.sc.byHost[lower(d.GetHost())], t.port.Number)
+		c := destinationCluster(d, o.sc.find(lower(d.GetHost())), t.port.Number)
 		if len(routes) == 1 {
 			return o.tcpTo(lower(d.GetHost()), d.GetSubset(), []WeightedCluster{{Cluster: c}})
 		}

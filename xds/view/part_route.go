@@ -1,6 +1,10 @@
 package view
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -15,6 +19,17 @@ type RouteTable struct {
 	Hosts []*VirtualHost
 	// CatchAll takes unknown hosts; nil means that there are none.
 	CatchAll *CatchAll
+}
+
+// Origins are those of all hosts; sorted.
+func (t *RouteTable) Origins() []*mesh.Origin {
+	seen := map[*mesh.Origin]bool{}
+	for _, h := range t.Hosts {
+		for _, o := range h.origins {
+			seen[o] = true
+		}
+	}
+	return originsOf(slices.Collect(maps.Keys(seen))...)
 }
 
 // CatchAll is what becomes of requests to unknown hosts.
@@ -69,3 +84,5 @@ type Mirror struct {
 	// Millionths is the share that is copied.
 	Millionths uint32
 }
+
+func compareNames(h *VirtualHost, name string) int { return cmp.Compare(h.Name, name) }

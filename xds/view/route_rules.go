@@ -12,22 +12,41 @@ import (
 // routesOf are the rules of a VirtualService that hold for this proxy on this
 // port, in order, up to the first that takes everything.
 func (b *tableBuilder) routesOf(vs *virtualService) []*Route {
+	prev := b.prev.routesOf(vs.Key)
 	var out []*Route
 	for _, rule := range vs.http {
 		if len(rule.GetMatch()) == 0 {
-			return append(out, b.route(vs, rule, nil))
+			return append(out, b.route(vs, rule, nil, prev))
 		}
 		for _, m := range rule.GetMatch() {
 			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.isSource(m) {
 				continue
 			}
-			out = append(out, b.route(vs, rule, m))
+			out = append(out, b.route(vs, rule, m, prev))
 			if takesAll(m) {
 				return out
 			}
 		}
 	}
 	return out
+}
+
+// finish gives a route its hash, or returns the one that there was before if it
+// is the same.
+func (r *Route) finish(prev []*Route, origins []*mesh.Origin) *Route {
+	for _, p := range prev {
+		if p.Rule == r.Rule && p.Match == r.Match && p.Retry == r.Retry && p.Config == r.Config && p.Port == r.Port &&
+			slices.Equal(p.Destinations, r.Destinations) && slices.Equal(p.Mirrors, r.Mirrors) {
+			return p
+		}
+	}
+	r.hash, r.origins = contentHash("route", r), originsOf(origins...)
+	for _, p := range prev {
+		if p.hash == r.hash {
+			return p
+		}
+	}
+	return r
 }
 
 // isSource reports whether the proxy is one that the match is for.
@@ -50,7 +69,7 @@ func takesAll(m *networking.HTTPMatchRequest) bool {
 		m.GetMethod() == nil && m.GetAuthority() == nil && m.GetScheme() == nil
 }
 
-func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
+func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest, prev []*Route) *Route {
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port,
 		Retry: cmp.Or(rule.GetRetries(), b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy()),
@@ -85,8 +104,7 @@ func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *
 			r.Mirrors = append(r.Mirrors, Mirror{Cluster: b.cluster(m.GetDestination()), Millionths: n})
 		}
 	}
-	r.hash, r.origins = contentHash("route", *r), originsOf(origins...)
-	return r
+	return r.finish(prev, origins)
 }
 
 const million = 1_000_000
@@ -107,7 +125,7 @@ func mirrorShare(rule *networking.HTTPRoute) uint32 {
 // cluster is where a destination leads: its port if it names one, else the only
 // port of the service, else the port that the request came to.
 func (b *tableBuilder) cluster(d *networking.Destination) ClusterRef {
-	return destinationCluster(d, b.byHost[lower(d.GetHost())], b.port)
+	return destinationCluster(d, b.service(lower(d.GetHost())), b.port)
 }
 
 func destinationCluster(d *networking.Destination, svc *service, port uint32) ClusterRef {

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -12,18 +13,29 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// tableBuilder makes one RouteTable.
+// tableBuilder makes the virtual hosts of one port.
 type tableBuilder struct {
 	sc *scope
 	e  *egress
 	// port is the port whose services are in the table; 0 for all, as in a
 	// table for an HTTP proxy or a unix socket.
-	port    uint32
+	port uint32
+	// prev is the list of before, or nil: what is in it stays the same pointer.
+	prev *hostList
+
 	byHost  map[mesh.Hostname]*service
+	sorted  []mesh.Hostname
+	owner   func(mesh.Hostname) *virtualService
 	names   map[string]bool
 	domains map[string]bool
 	known   map[string]bool
-	origins []*mesh.Origin
+	hosts   []hostBy
+}
+
+// hostBy is a virtual host and whose it is; zero if it is the service's own.
+type hostBy struct {
+	*VirtualHost
+	by mesh.Key
 }
 
 // routed is a list of routes with who gets them on one port.
@@ -33,31 +45,70 @@ type routed struct {
 	hosts    []string
 	routes   []*Route
 	origins  []*mesh.Origin
+	by       mesh.Key
 }
 
-// routeTable makes the table that listeners ask for by name.
-func (sc *scope) routeTable(name string) *RouteTable {
-	sniffed, port := splitRouteName(name)
-	e := sc.egressFor(port, name)
-	if e == nil {
-		return nil
+func newTableBuilder(sc *scope, id listID) *tableBuilder {
+	return &tableBuilder{sc: sc, e: sc.egress[id.egress], port: id.port}
+}
+
+// list makes all virtual hosts.
+func (b *tableBuilder) list(prev *hostList) *hostList {
+	b.prev = prev
+	n := len(b.e.services)
+	b.byHost = make(map[mesh.Hostname]*service, n)
+	b.names, b.domains, b.known = make(map[string]bool, n), make(map[string]bool, 4*n), make(map[string]bool, n)
+	b.build()
+	slices.SortStableFunc(b.hosts, func(x, y hostBy) int { return cmp.Compare(x.Name, y.Name) })
+	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]int32{}, any: b.domains["*"]}
+	for i, h := range b.hosts {
+		out.hosts[i] = h.VirtualHost
+		if h.by != (mesh.Key{}) {
+			out.made[h.by] = append(out.made[h.by], int32(i))
+		}
 	}
-	b := &tableBuilder{
-		sc: sc, e: e, port: port,
-		byHost: map[mesh.Hostname]*service{}, names: map[string]bool{}, domains: map[string]bool{}, known: map[string]bool{},
+	if prev != nil && slices.Equal(prev.hosts, out.hosts) {
+		out.hosts = prev.hosts
 	}
-	if e.hasPort() && parseProtocol(e.listener.GetPort().GetProtocol()) == mesh.HTTPProxy {
-		b.port = 0
+	return out
+}
+
+// edited is a list with a VirtualService's routes as they are now; the list
+// itself if that makes no difference.
+func (b *tableBuilder) edited(list *hostList, c change[virtualService]) *hostList {
+	made := list.made[c.new.Key]
+	b.prev = list
+	before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
+	if len(made) == 0 {
+		if len(b.routesOf(c.old)) == 0 && len(after) > 0 { // it may have hosts now
+			return newTableBuilder(b.sc, b.id()).list(list)
+		}
+		return list
 	}
-	t := &RouteTable{Name: name, Hosts: b.hosts()}
-	if sniffed != "" {
-		t.Hosts = onlyHost(t.Hosts, sniffed)
-	} else if !b.domains["*"] { // Envoy takes one of that name
-		t.CatchAll = sc.catchAll()
+	if len(after) == 0 { // the services have their own routes again
+		return newTableBuilder(b.sc, b.id()).list(list)
 	}
-	slices.SortStableFunc(t.Hosts, func(a, b *VirtualHost) int { return cmp.Compare(a.Name, b.Name) })
-	t.hash, t.origins = contentHash("routes", *t), originsOf(b.origins...)
-	return t
+	if slices.Equal(before, after) {
+		return list
+	}
+	out := *list
+	out.hosts = slices.Clone(list.hosts)
+	for _, i := range made {
+		vh := &VirtualHost{Name: list.hosts[i].Name, Domains: list.hosts[i].Domains, Routes: after}
+		vh.origins = slices.Clone(list.hosts[i].origins)
+		for j, o := range vh.origins {
+			if o == c.old.Origin {
+				vh.origins[j] = c.new.Origin
+			}
+		}
+		vh.origins = originsOf(vh.origins...)
+		out.hosts[i] = b.sc.virtualHost(vh)
+	}
+	return &out
+}
+
+func (b *tableBuilder) id() listID {
+	return listID{slices.Index(b.sc.egress, b.e), b.port}
 }
 
 // splitRouteName reads "PORT", "HOST:PORT" (of a listener for one service) or a
@@ -84,30 +135,12 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return "", s, false
 }
 
-func onlyHost(list []*VirtualHost, host string) []*VirtualHost {
-	for _, vh := range list {
-		if slices.Contains(vh.Domains, host) {
-			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes}
-			only.origins = vh.origins
-			only.hash = contentHash("virtualhost", *only)
-			return []*VirtualHost{only}
-		}
-	}
-	return nil
-}
-
-// egressFor is the egress listener that a route table belongs to: the first one
-// for the port, else the one for all.
-func (sc *scope) egressFor(port uint32, name string) *egress {
-	for _, e := range sc.egress {
-		if !e.hasPort() {
-			return e
-		}
-		if e.listener.GetPort().GetNumber() == port && (port != 0 || e.listener.GetBind() == name) {
-			return e
-		}
-	}
-	return nil
+// egressFor is the place of the egress listener that a route table belongs to: the first one
+// for the port, else the one for all; or -1.
+func (sc *scope) egressFor(port uint32, name string) int {
+	return slices.IndexFunc(sc.egress, func(e *egress) bool {
+		return !e.hasPort() || e.listener.GetPort().GetNumber() == port && (port != 0 || e.listener.GetBind() == name)
+	})
 }
 
 func (sc *scope) catchAll() *CatchAll {
@@ -122,7 +155,7 @@ func (sc *scope) catchAll() *CatchAll {
 	}
 }
 
-func (b *tableBuilder) hosts() []*VirtualHost {
+func (b *tableBuilder) build() {
 	for _, svc := range b.e.services {
 		if b.port == 0 {
 			b.byHost[svc.Hostname] = svc
@@ -156,20 +189,36 @@ func (b *tableBuilder) hosts() []*VirtualHost {
 			b.known[string(svc.Hostname)] = true
 		}
 	}
-	var out []*VirtualHost
+	b.hosts = make([]hostBy, 0, len(all))
 	for _, r := range all {
-		out = append(out, b.virtualHosts(r)...)
+		b.virtualHosts(r)
 	}
-	return out
 }
 
 func (b *tableBuilder) sortedHosts() []mesh.Hostname {
-	out := make([]mesh.Hostname, 0, len(b.byHost))
-	for h := range b.byHost {
-		out = append(out, h)
+	if b.sorted == nil {
+		b.sorted = slices.Sorted(maps.Keys(b.byHost))
 	}
-	slices.Sort(out)
-	return out
+	return b.sorted
+}
+
+// service is the one of a name that the table is for; or nil.
+func (b *tableBuilder) service(h mesh.Hostname) *service {
+	if b.byHost != nil {
+		return b.byHost[h]
+	}
+	for _, svc := range slices.Backward(b.e.services) { // the last one counts
+		if svc.Hostname != h {
+			continue
+		}
+		if b.port == 0 {
+			return svc
+		}
+		if p, ok := svc.port(b.port); ok {
+			return &service{Service: svc.Service, Ports: []mesh.Port{p}}
+		}
+	}
+	return nil
 }
 
 // virtualServices are those that matter for the port. On port 80 those count
@@ -186,7 +235,7 @@ func (b *tableBuilder) virtualServices() []*virtualService {
 	}
 	var out []*virtualService
 	for _, vs := range b.e.virtualServices {
-		if slices.ContainsFunc(vs.Spec.GetHosts(), func(h string) bool { return b.matchesService(lower(h), wildcards) }) {
+		if slices.ContainsFunc(vs.hosts, func(h mesh.Hostname) bool { return b.matchesService(h, wildcards) }) {
 			out = append(out, vs)
 		}
 	}
@@ -234,7 +283,7 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 	slices.Sort(ports)
 	out := make([]routed, 0, len(ports))
 	for _, p := range ports {
-		out = append(out, routed{port: p, services: byPort[p], hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}})
+		out = append(out, routed{port: p, services: byPort[p], hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}, by: vs.Key})
 	}
 	return out
 }
@@ -242,8 +291,7 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 // split sorts the hosts of a VirtualService into services and plain names.
 func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*service) {
 	var wildcards []mesh.Hostname
-	for _, name := range vs.Spec.GetHosts() {
-		h := lower(name)
+	for _, h := range vs.hosts {
 		switch svc := b.byHost[h]; {
 		case h.IsWildcard():
 			wildcards = append(wildcards, h)
@@ -260,7 +308,10 @@ func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*se
 				continue
 			}
 			found = true
-			if b.e.owner[host] == vs {
+			if b.owner == nil {
+				b.owner = b.e.owners()
+			}
+			if b.owner(host) == vs {
 				services = append(services, b.byHost[host])
 			}
 		}
@@ -285,7 +336,7 @@ func (b *tableBuilder) defaultRouted(svc *service, p mesh.Port) routed {
 	if dr != nil && route.Destinations[0].Hash != nil {
 		origins = append(origins, dr.origins...)
 	}
-	route.hash, route.origins = contentHash("route", *route), originsOf(origins...)
+	route = route.finish(b.prev.routesAt(vhostName(string(svc.Hostname), p.Number)), origins)
 	return routed{port: p.Number, services: []*service{svc}, routes: []*Route{route}, origins: origins}
 }
 
@@ -300,16 +351,21 @@ func (r *rule) serviceHash(port uint32) *networking.LoadBalancerSettings_Consist
 	return r.spec.GetTrafficPolicy().GetLoadBalancer().GetConsistentHash()
 }
 
-func (b *tableBuilder) virtualHosts(r routed) []*VirtualHost {
-	var out []*VirtualHost
+func (b *tableBuilder) virtualHosts(r routed) {
 	for _, h := range r.hosts {
-		domains := []string{bracketed(h)}
-		out = b.appendHost(out, r, hostDomains{name: h, domains: domains}, nil)
+		b.addHost(r, hostDomains{name: h, domains: []string{bracketed(h)}}, nil)
 	}
 	for _, svc := range r.services {
-		out = b.appendHost(out, r, b.domainsOf(svc, r.port), svc)
+		b.addHost(r, b.domainsOf(svc, r.port), svc)
 	}
-	return out
+}
+
+// vhostName is Istio's: host and port.
+func vhostName(host string, port uint32) string {
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host + ":" + strconv.FormatUint(uint64(port), 10)
 }
 
 // hostDomains is a name with all the ways to write it. Those in short are kept
@@ -320,18 +376,16 @@ type hostDomains struct {
 	short   []string
 }
 
-func (b *tableBuilder) appendHost(out []*VirtualHost, r routed, d hostDomains, svc *service) []*VirtualHost {
-	vh := &VirtualHost{Name: d.name + ":" + strconv.FormatUint(uint64(r.port), 10), Routes: r.routes}
-	if strings.Contains(d.name, ":") {
-		vh.Name = "[" + d.name + "]:" + strconv.FormatUint(uint64(r.port), 10)
-	}
+func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
+	vh := &VirtualHost{Name: vhostName(d.name, r.port), Routes: r.routes}
 	if b.names[vh.Name] {
-		return out
+		return
 	}
 	b.names[vh.Name] = true
+	vh.Domains = make([]string, 0, len(d.domains))
 	for _, domain := range d.domains {
 		key := strings.ToLower(domain)
-		if b.domains[key] || (slices.Contains(d.short, domain) && b.known[domain]) {
+		if b.domains[key] || (b.known[domain] && slices.Contains(d.short, domain)) {
 			continue
 		}
 		// On a table for all ports only port 80 is reached without a port.
@@ -342,15 +396,18 @@ func (b *tableBuilder) appendHost(out []*VirtualHost, r routed, d hostDomains, s
 		vh.Domains = append(vh.Domains, domain)
 	}
 	if len(vh.Domains) == 0 {
-		return out
+		return
+	}
+	if have := b.prev.find(vh.Name); have != nil && slices.Equal(have.Domains, vh.Domains) && slices.Equal(have.Routes, vh.Routes) {
+		b.hosts = append(b.hosts, hostBy{have, r.by})
+		return
 	}
 	origins := r.origins
 	if svc != nil {
 		origins = append(slices.Clone(origins), svc.Origin)
 	}
-	vh.hash, vh.origins = contentHash("virtualhost", *vh), originsOf(origins...)
-	b.origins = append(b.origins, vh.origins...)
-	return append(out, vh)
+	vh.origins = originsOf(origins...)
+	b.hosts = append(b.hosts, hostBy{b.sc.virtualHost(vh), r.by})
 }
 
 // domainsOf are the names by which a client may ask for a service: its host
@@ -362,7 +419,7 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	if !isIP(name) && name != "*" {
 		d.short = append(d.short, name+".")
 	}
-	d.short = append(d.short, shortNames(name, b.sc.dnsDomain())...)
+	d.short = append(d.short, shortNames(name, b.sc.domain)...)
 	d.domains = append(d.domains, d.short...)
 	for _, a := range svc.Addresses {
 		if isIP(a) && a != "0.0.0.0" {
@@ -380,11 +437,11 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 }
 
 // dnsDomain is the domain in which the proxy's short names are.
-func (st *site) dnsDomain() string {
-	if parts := strings.Split(st.proxy.ID, "~"); len(parts) == 4 && strings.Contains(parts[3], ".svc.") {
-		return parts[3]
+func dnsDomain(p *Proxy) string {
+	if i := strings.LastIndexByte(p.ID, '~'); i >= 0 && strings.Count(p.ID, "~") == 3 && strings.Contains(p.ID[i+1:], ".svc.") {
+		return p.ID[i+1:]
 	}
-	return st.namespace() + ".svc.cluster.local"
+	return p.ServiceAccount.Namespace + ".svc.cluster.local"
 }
 
 // shortNames are the forms of NAME.NS.svc.DOMAIN that a client in the domain

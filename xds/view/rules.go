@@ -1,6 +1,7 @@
 package view
 
 import (
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -13,6 +14,7 @@ import (
 // one host are merged: their subsets together, the oldest traffic policy.
 type ruleIndex struct {
 	root     string
+	defaults []string
 	local    map[string]*ruleSet // by namespace: what its own proxies see
 	exported map[string]*ruleSet // by namespace: what others may see
 	rootOnly *ruleSet            // private ones of the root namespace
@@ -33,57 +35,124 @@ type rule struct {
 	origins   []*mesh.Origin
 }
 
-func newRuleIndex(s *mesh.Snapshot, defaults []string) *ruleIndex {
-	x := &ruleIndex{
+// newRuleIndex has no rules.
+func newRuleIndex(s *mesh.Snapshot) *ruleIndex {
+	return &ruleIndex{
 		root:     s.RootNamespace(),
+		defaults: s.MeshConfig.Spec.GetDefaultDestinationRuleExportTo(),
 		local:    map[string]*ruleSet{},
 		exported: map[string]*ruleSet{},
-		rootOnly: newRuleSet(),
+		rootOnly: &ruleSet{},
 	}
-	list := slices.Clone(s.DestinationRules)
-	slices.SortStableFunc(list, func(a, b *mesh.DestinationRule) int { // those with a selector first
-		switch as, bs := a.Spec.GetWorkloadSelector() != nil, b.Spec.GetWorkloadSelector() != nil; {
-		case as == bs:
-			return 0
-		case as:
-			return -1
-		default:
-			return 1
-		}
-	})
-	for _, dr := range list {
-		x.add(dr, defaults)
-	}
-	return x
 }
 
-func (x *ruleIndex) add(dr *mesh.DestinationRule, defaults []string) {
+// next is the index of a list that differs from x's by the changes. Only rules
+// for the hosts of a namespace that these name are others.
+func (x *ruleIndex) next(changes []change[mesh.DestinationRule], list []*mesh.DestinationRule) *ruleIndex {
+	if len(changes) == 0 {
+		return x
+	}
+	type place struct {
+		ns   string
+		host mesh.Hostname
+	}
+	at := func(dr *mesh.DestinationRule) place { return place{dr.Namespace, mesh.Hostname(dr.Spec.GetHost())} }
+	touched := map[place][]*mesh.DestinationRule{}
+	for _, c := range changes {
+		for _, dr := range []*mesh.DestinationRule{c.old, c.new} {
+			if dr != nil {
+				touched[at(dr)] = nil
+			}
+		}
+	}
+	for _, dr := range list {
+		if l, ok := touched[at(dr)]; ok {
+			touched[at(dr)] = append(l, dr)
+		}
+	}
+	out := &ruleIndex{
+		root: x.root, defaults: x.defaults, local: maps.Clone(x.local), exported: maps.Clone(x.exported), rootOnly: x.rootOnly,
+	}
+	namespaces := map[string]bool{}
+	for p := range touched {
+		namespaces[p.ns] = true
+	}
+	for ns := range namespaces {
+		out.local[ns], out.exported[ns] = x.local[ns].copy(), x.exported[ns].copy()
+		if ns == x.root {
+			out.rootOnly = x.rootOnly.copy()
+		}
+	}
+	for p, rules := range touched {
+		for _, set := range out.sets(p.ns) {
+			delete(set.byHost, p.host)
+		}
+		slices.SortStableFunc(rules, func(a, b *mesh.DestinationRule) int { // those with a selector first
+			switch as, bs := a.Spec.GetWorkloadSelector() != nil, b.Spec.GetWorkloadSelector() != nil; {
+			case as == bs:
+				return 0
+			case as:
+				return -1
+			default:
+				return 1
+			}
+		})
+		for _, dr := range rules {
+			out.add(dr)
+		}
+	}
+	for ns := range namespaces {
+		for _, set := range out.sets(ns) {
+			set.findWildcards()
+		}
+	}
+	return out
+}
+
+// sets are those that rules of a namespace may be in.
+func (x *ruleIndex) sets(ns string) []*ruleSet {
+	out := []*ruleSet{x.local[ns], x.exported[ns]}
+	if ns == x.root {
+		out = append(out, x.rootOnly)
+	}
+	return out
+}
+
+func (x *ruleIndex) add(dr *mesh.DestinationRule) {
 	exports := dr.ExportTo
 	if dr.Spec.GetWorkloadSelector() != nil { // never leaves its namespace
 		exports = mesh.Exports{dr.Namespace}
 	}
 	if exports.To(dr.Namespace) {
-		setOf(x.local, dr.Namespace).merge(dr, exports)
+		x.local[dr.Namespace].merge(dr, exports)
 	}
 	private := len(exports) == 1 && exports[0] == dr.Namespace
-	if len(exports) == 0 && slices.Contains(defaults, ".") {
+	if len(exports) == 0 && slices.Contains(x.defaults, ".") {
 		private = true
 	}
 	switch {
 	case !private:
-		setOf(x.exported, dr.Namespace).merge(dr, exports)
+		x.exported[dr.Namespace].merge(dr, exports)
 	case dr.Namespace == x.root:
 		x.rootOnly.merge(dr, exports)
 	}
 }
 
-func newRuleSet() *ruleSet { return &ruleSet{byHost: map[mesh.Hostname][]*rule{}} }
-
-func setOf(m map[string]*ruleSet, ns string) *ruleSet {
-	if m[ns] == nil {
-		m[ns] = newRuleSet()
+// copy is a set that may be changed.
+func (s *ruleSet) copy() *ruleSet {
+	if s == nil || s.byHost == nil {
+		return &ruleSet{byHost: map[mesh.Hostname][]*rule{}}
 	}
-	return m[ns]
+	return &ruleSet{byHost: maps.Clone(s.byHost)}
+}
+
+func (s *ruleSet) findWildcards() {
+	for h := range s.byHost {
+		if h.IsWildcard() {
+			s.wildcards = append(s.wildcards, h)
+		}
+	}
+	slices.Sort(s.wildcards)
 }
 
 // merge adds a rule to the set: into every rule for the same host and the same
@@ -113,9 +182,6 @@ func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
 	}
 	if !alone {
 		return
-	}
-	if host.IsWildcard() && len(s.byHost[host]) == 0 {
-		s.wildcards = append(s.wildcards, host)
 	}
 	s.byHost[host] = append(s.byHost[host], &rule{
 		spec: dr.Spec, namespace: dr.Namespace, exportTo: exports, name: dr.Name,
@@ -166,20 +232,29 @@ func (s *ruleSet) find(host mesh.Hostname) []*rule {
 // lookup finds the rule of a service for a client: of the client's namespace,
 // else of the service's, else of the root's. nil means that there is none.
 func (x *ruleIndex) lookup(client string, labels map[string]string, host mesh.Hostname, svcNS string) *rule {
-	var list []*rule
+	own := x.rootOnly
 	if client != x.root {
-		list = x.local[client].find(host)
-	} else {
-		list = x.rootOnly.find(host)
+		own = x.local[client]
 	}
-	if len(list) == 0 {
-		list = visible(x.exported[svcNS].find(host), client)
+	if list := own.find(host); len(list) > 0 {
+		return choose(list, client, labels, func(*rule) bool { return true })
 	}
-	if len(list) == 0 {
-		list = visible(x.exported[x.root].find(host), client)
+	visible := func(r *rule) bool { return r.exportTo.To(client) }
+	list := x.exported[svcNS].find(host)
+	if !slices.ContainsFunc(list, visible) {
+		list = x.exported[x.root].find(host)
 	}
+	return choose(list, client, labels, visible)
+}
+
+// choose takes the first rule that selects the client, else the last one for
+// all.
+func choose(list []*rule, client string, labels map[string]string, visible func(*rule) bool) *rule {
 	var all *rule
 	for _, r := range list {
+		if !visible(r) {
+			continue
+		}
 		selector := r.spec.GetWorkloadSelector()
 		if selector == nil {
 			all = r
@@ -192,12 +267,58 @@ func (x *ruleIndex) lookup(client string, labels map[string]string, host mesh.Ho
 	return all
 }
 
-func visible(list []*rule, client string) []*rule {
-	var out []*rule
-	for _, r := range list {
-		if r.exportTo.To(client) {
-			out = append(out, r)
+// routesAlike reports whether two rules, which may be nil, make no difference to
+// routes and to chains of bytes.
+func routesAlike(a, b *rule) bool {
+	if a == b {
+		return true
+	}
+	if !a.routes() && !b.routes() {
+		return true
+	}
+	return a != nil && b != nil && proto.Equal(a.routing(), b.routing())
+}
+
+// routes reports whether a rule has a say in routing at all.
+func (r *rule) routes() bool {
+	if r == nil {
+		return false
+	}
+	if tcp := r.spec.GetTrafficPolicy().GetConnectionPool().GetTcp(); tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil {
+		return true
+	}
+	return hashes(r.spec.GetTrafficPolicy()) ||
+		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return hashes(s.GetTrafficPolicy()) })
+}
+
+func hashes(p *networking.TrafficPolicy) bool {
+	return p.GetLoadBalancer().GetConsistentHash() != nil ||
+		slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool {
+			return s.GetLoadBalancer().GetConsistentHash() != nil
+		})
+}
+
+// routing is what of a rule has a say in routing.
+func (r *rule) routing() *networking.DestinationRule {
+	part := func(p *networking.TrafficPolicy) *networking.TrafficPolicy {
+		if p == nil {
+			return nil
 		}
+		tcp := p.GetConnectionPool().GetTcp()
+		out := &networking.TrafficPolicy{
+			LoadBalancer: p.LoadBalancer,
+			ConnectionPool: &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{
+				IdleTimeout: tcp.GetIdleTimeout(), MaxConnectionDuration: tcp.GetMaxConnectionDuration(),
+			}},
+		}
+		for _, s := range p.GetPortLevelSettings() {
+			out.PortLevelSettings = append(out.PortLevelSettings, &networking.TrafficPolicy_PortTrafficPolicy{Port: s.Port, LoadBalancer: s.LoadBalancer})
+		}
+		return out
+	}
+	out := &networking.DestinationRule{TrafficPolicy: part(r.spec.GetTrafficPolicy())}
+	for _, s := range r.spec.GetSubsets() {
+		out.Subsets = append(out.Subsets, &networking.Subset{Name: s.GetName(), TrafficPolicy: part(s.GetTrafficPolicy())})
 	}
 	return out
 }

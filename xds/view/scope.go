@@ -15,12 +15,11 @@ type site struct {
 	*Index
 	proxy   Proxy
 	sidecar *mesh.Sidecar // or nil
+	domain  string        // in which the proxy's short names are
 }
 
 func (x *Index) site(p Proxy) *site {
-	st := &site{Index: x, proxy: p}
-	st.sidecar = st.selectSidecar()
-	return st
+	return &site{Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p)}
 }
 
 func (st *site) namespace() string { return st.proxy.ServiceAccount.Namespace }
@@ -31,20 +30,19 @@ type scope struct {
 	*site
 	egress []*egress
 	// services are those of all egress listeners and of the routes in them, one
-	// for a host name, sorted by host name.
+	// for a host name, sorted by host name. These alone have their rule.
 	services []*service
-	byHost   map[mesh.Hostname]*service
 	// refuse means that unknown destinations are refused (REGISTRY_ONLY).
 	refuse bool
 	// egressProxy takes traffic to unknown destinations; or nil.
 	egressProxy *networking.Destination
-	rules       map[mesh.Hostname]*rule
 }
 
 // service is a service as a proxy sees it: perhaps with fewer ports.
 type service struct {
 	*mesh.Service
 	Ports []mesh.Port
+	rule  *rule // or nil
 }
 
 func (s *service) port(number uint32) (mesh.Port, bool) {
@@ -61,15 +59,13 @@ type egress struct {
 	listener        *networking.IstioEgressListener
 	services        []*service
 	virtualServices []*virtualService
-	// owner is the VirtualService with the most specific host for a service.
-	owner map[mesh.Hostname]*virtualService
 }
 
 // hasPort reports whether the listener is for one port, or one socket.
 func (e *egress) hasPort() bool { return e.listener.GetPort() != nil }
 
 func newScope(st *site) *scope {
-	sc := &scope{site: st, byHost: map[mesh.Hostname]*service{}, rules: map[mesh.Hostname]*rule{}}
+	sc := &scope{site: st}
 	var spec *networking.Sidecar
 	if sc.sidecar != nil {
 		spec = sc.sidecar.Spec
@@ -83,7 +79,7 @@ func newScope(st *site) *scope {
 	for _, l := range listeners {
 		sc.egress = append(sc.egress, sc.newEgress(l, services, virtualServices))
 	}
-	sc.collectServices(services)
+	sc.collectServices()
 	sc.refuse = sc.s.MeshConfig.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
 	if otp := spec.GetOutboundTrafficPolicy(); otp != nil {
 		sc.refuse = otp.GetMode() == networking.OutboundTrafficPolicy_REGISTRY_ONLY
@@ -94,27 +90,25 @@ func newScope(st *site) *scope {
 	return sc
 }
 
-// selectSidecar finds the Sidecar of the proxy: of its namespace one that
-// selects it, else one for all, else the root namespace's.
-func (st *site) selectSidecar() *mesh.Sidecar {
-	if st.proxy.Type == Router {
-		return nil
+// find is the service of a name, if the proxy has clusters for it; or nil.
+func (sc *scope) find(host mesh.Hostname) *service {
+	if i, ok := slices.BinarySearchFunc(sc.services, host, compareHosts); ok {
+		return sc.services[i]
 	}
-	var forNamespace, forMesh *mesh.Sidecar
-	for _, s := range st.s.Sidecars {
-		selector := s.Spec.GetWorkloadSelector()
-		switch {
-		case s.Namespace == st.namespace() && selector != nil:
-			if mesh.Selects(selector.GetLabels(), st.proxy.Labels) {
-				return s
-			}
-		case s.Namespace == st.namespace():
-			forNamespace = cmp.Or(forNamespace, s)
-		case s.Namespace == st.s.RootNamespace() && selector == nil:
-			forMesh = cmp.Or(forMesh, s)
-		}
+	return nil
+}
+
+// rule is the DestinationRule for a host, as this proxy sees it; or nil. Only
+// hosts in the scope have one.
+func (sc *scope) rule(host mesh.Hostname) *rule {
+	if svc := sc.find(host); svc != nil {
+		return svc.rule
 	}
-	return cmp.Or(forNamespace, forMesh)
+	return nil
+}
+
+func (sc *scope) lookupRule(svc *service) *rule {
+	return sc.rules.lookup(sc.namespace(), sc.proxy.Labels, svc.Hostname, svc.Namespace)
 }
 
 // hostFilter is the hosts of an egress listener for one namespace.
@@ -164,13 +158,12 @@ func (sc *scope) hostFilters(l *networking.IstioEgressListener) map[string]*host
 }
 
 func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.Service, routes []*virtualService) *egress {
-	e := &egress{listener: l, owner: map[mesh.Hostname]*virtualService{}}
+	e := &egress{listener: l}
 	filters := sc.hostFilters(l)
 	all := filters["*"]
 	for _, vs := range routes {
 		own := filters[vs.Namespace]
-		for _, h := range vs.Spec.GetHosts() {
-			host := lower(h)
+		for _, host := range vs.hosts {
 			if own.excludes(host) || all.excludes(host) || (!own.importsRoutes(host) && !all.importsRoutes(host)) {
 				continue
 			}
@@ -203,112 +196,124 @@ func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.S
 		}
 	}
 	e.services = slices.DeleteFunc(e.services, func(s *service) bool { return chosen[s.Hostname] != s.Namespace })
-	e.indexOwners()
 	return e
 }
 
-func (e *egress) indexOwners() {
+// owners are the VirtualServices with the most specific host for a service, as
+// one asks for them.
+func (e *egress) owners() func(mesh.Hostname) *virtualService {
 	byHost := map[mesh.Hostname]*virtualService{}
-	var hosts []mesh.Hostname
+	var wildcards []mesh.Hostname
 	for _, vs := range e.virtualServices {
-		for _, h := range vs.Spec.GetHosts() {
-			if host := lower(h); byHost[host] == nil {
+		for _, host := range vs.hosts {
+			if byHost[host] == nil {
 				byHost[host] = vs
-				hosts = append(hosts, host)
+				if host.IsWildcard() {
+					wildcards = append(wildcards, host)
+				}
 			}
 		}
 	}
-	for _, svc := range e.services {
-		if h, ok := mostSpecific(svc.Hostname, hosts); ok {
-			e.owner[svc.Hostname] = byHost[h]
+	return func(h mesh.Hostname) *virtualService {
+		if vs := byHost[h]; vs != nil {
+			return vs
 		}
+		if w, ok := mostSpecific(h, wildcards); ok {
+			return byHost[w]
+		}
+		return nil
 	}
 }
 
 // collectServices gathers what the proxy needs clusters for: what its listeners
 // import, and what the routes in them lead to.
-func (sc *scope) collectServices(visibleServices []*mesh.Service) {
+func (sc *scope) collectServices() {
+	byHost := make(collection, len(sc.egress[0].services))
 	for _, e := range sc.egress {
 		for _, svc := range e.services {
-			sc.addService(svc)
+			byHost.add(svc)
 		}
 		for _, vs := range e.virtualServices {
-			dests := destinationsOf(vs, sc.namespace())
-			hosts := make([]mesh.Hostname, 0, len(dests))
-			for h := range dests {
-				hosts = append(hosts, h)
-			}
-			slices.Sort(hosts)
-			for _, h := range hosts {
-				sc.addDestination(h, dests[h], visibleServices)
+			for _, to := range vs.destinations(sc.namespace()) {
+				if svc := sc.destination(to); svc != nil {
+					byHost.add(svc)
+				}
 			}
 		}
 	}
-	for _, svc := range sc.byHost {
+	sc.services = make([]*service, 0, len(byHost))
+	for _, svc := range byHost {
+		svc.rule = sc.lookupRule(svc)
 		sc.services = append(sc.services, svc)
 	}
 	slices.SortFunc(sc.services, func(a, b *service) int { return cmp.Compare(a.Hostname, b.Hostname) })
 }
 
-func (sc *scope) addDestination(h mesh.Hostname, ports []uint32, visibleServices []*mesh.Service) {
+// destination is the service that a route leads to, with the ports that it
+// names.
+func (sc *scope) destination(to routeTo) *service {
 	var best *mesh.Service
-	for _, svc := range sc.s.ServicesOn(h) {
+	for _, svc := range sc.s.ServicesOn(to.host) {
 		if svc.Namespace == sc.namespace() {
 			best = svc
 			break
 		}
-		if best == nil && slices.Contains(visibleServices, svc) {
+		if best == nil && sc.seesService(svc, sc.namespace()) {
 			best = svc
 		}
 	}
 	if best == nil {
-		return
+		return nil
 	}
 	seen := &service{Service: best, Ports: best.Ports}
-	if !slices.Contains(ports, 0) {
-		seen.Ports = nil
-		for _, p := range best.Ports {
-			if slices.Contains(ports, p.Number) {
-				seen.Ports = append(seen.Ports, p)
-			}
-		}
-		if len(seen.Ports) == 0 {
-			return
+	if slices.Contains(to.ports, 0) {
+		return seen
+	}
+	seen.Ports = nil
+	for _, p := range best.Ports {
+		if slices.Contains(to.ports, p.Number) {
+			seen.Ports = append(seen.Ports, p)
 		}
 	}
-	sc.addService(seen)
+	if len(seen.Ports) == 0 {
+		return nil
+	}
+	return seen
 }
 
-// addService adds a service, or its ports to the one of that name that is there
+// collection is services by host name.
+type collection map[mesh.Hostname]*service
+
+// add adds a service, or its ports to the one of that name that is there
 // already if both are of one namespace and kind.
-func (sc *scope) addService(s *service) {
-	have := sc.byHost[s.Hostname]
+func (c collection) add(s *service) {
+	have := c[s.Hostname]
 	if have == nil {
-		sc.byHost[s.Hostname] = s
+		c[s.Hostname] = s
 		return
 	}
 	if have.Namespace != s.Namespace || have.Resolution != s.Resolution || !slices.Equal(have.ExportTo, s.ExportTo) {
 		return
 	}
-	merged := &service{Service: have.Service, Ports: slices.Clone(have.Ports)}
+	merged := &service{Service: have.Service, Ports: slices.Clip(have.Ports)}
 	for _, p := range s.Ports {
 		if _, ok := merged.port(p.Number); !ok {
 			merged.Ports = append(merged.Ports, p)
 		}
 	}
 	if len(merged.Ports) > len(have.Ports) {
-		sc.byHost[s.Hostname] = merged
+		c[s.Hostname] = merged
 	}
 }
 
 // destinationsOf are the hosts that a VirtualService leads to, with the ports
-// it names; 0 is for one without a port.
-func destinationsOf(vs *virtualService, ns string) map[mesh.Hostname][]uint32 {
-	out := map[mesh.Hostname][]uint32{}
+// it names; sorted by host.
+func destinationsOf(vs *virtualService, ns string) []routeTo {
+	byHost := map[mesh.Hostname][]uint32{}
 	add := func(d *networking.Destination) {
 		if d != nil {
 			h := lower(d.GetHost())
-			out[h] = append(out[h], d.GetPort().GetNumber())
+			byHost[h] = append(byHost[h], d.GetPort().GetNumber())
 		}
 	}
 	for _, r := range vs.http {
@@ -333,6 +338,12 @@ func destinationsOf(vs *virtualService, ns string) map[mesh.Hostname][]uint32 {
 			add(d.GetDestination())
 		}
 	}
+	out := make([]routeTo, 0, len(byHost))
+	for h, ports := range byHost {
+		slices.Sort(ports)
+		out = append(out, routeTo{h, slices.Compact(ports)})
+	}
+	slices.SortFunc(out, func(a, b routeTo) int { return cmp.Compare(a.host, b.host) })
 	return out
 }
 
@@ -348,20 +359,6 @@ func fromNamespace(match []*networking.HTTPMatchRequest, ns string) bool {
 		}
 	}
 	return ok
-}
-
-// rule is the DestinationRule for a host, as this proxy sees it; or nil. Only
-// hosts in the scope have one.
-func (sc *scope) rule(host mesh.Hostname) *rule {
-	if r, ok := sc.rules[host]; ok {
-		return r
-	}
-	var r *rule
-	if svc := sc.byHost[host]; svc != nil {
-		r = sc.Index.rules.lookup(sc.namespace(), sc.proxy.Labels, host, svc.Namespace)
-	}
-	sc.rules[host] = r
-	return r
 }
 
 func lower(h string) mesh.Hostname { return mesh.Hostname(strings.ToLower(h)) }

@@ -1,8 +1,8 @@
 package view
 
 import (
-	"crypto/sha256"
 	"iter"
+	"sync"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -19,6 +19,16 @@ type View struct {
 	// Warnings are what a person should know of this view: what was left out,
 	// and why. They are no part of Class.
 	Warnings []Warning
+
+	mu sync.Mutex // guards all following fields
+	// epoch, seq and proxy are what it was last seen to be right for, at and out
+	// where that is. epoch is nil in a view that no Index has made.
+	epoch *epoch
+	seq   uint64
+	proxy Proxy
+	at    place
+	out   *outboundView
+	stack *stack // keeps Layers to be found by others
 }
 
 // Parts are the parts of all layers, in order.
@@ -56,18 +66,6 @@ const (
 	InboundLayer   = "inbound"
 	RoutesLayer    = "routes/"
 )
-
-// newLayer makes a layer of parts, which nobody writes to any more.
-func newLayer(name string, parts []Part) *Layer {
-	l := &Layer{Name: name, Parts: parts}
-	h := sha256.New()
-	for _, p := range parts {
-		sum := p.Hash()
-		h.Write(sum[:])
-	}
-	h.Sum(l.hash[:0])
-	return l
-}
 
 // Hash covers the hashes of all parts, in order.
 func (l *Layer) Hash() mesh.Hash { return l.hash }

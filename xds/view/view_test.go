@@ -148,7 +148,7 @@ func TestPeerAuthentication(t *testing.T) {
 	w.peer("unset", "ns", `{"mtls":{"mode":"UNSET"}}`)
 	w.peer("open", "a", `{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"80":{"mode":"STRICT"},"81":{}}}`)
 	w.peer("open", "a-late", `{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"STRICT"}}`)
-	a := newAuthn(w.snapshot())
+	a := newAuthn(nil, w.snapshot())
 	for _, c := range []struct {
 		ns, app string
 		port    uint32
@@ -161,7 +161,7 @@ func TestPeerAuthentication(t *testing.T) {
 		{"open", "a", 81, mesh.Disable},
 		{"open", "a", 82, mesh.Disable},
 	} {
-		p := a.forWorkload(c.ns, map[string]string{"app": c.app})
+		p := a.in(c.ns).forWorkload(map[string]string{"app": c.app})
 		if got := p.forPort(c.port); got != c.want {
 			t.Errorf("%+v: mode %d", c, got)
 		}

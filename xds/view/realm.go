@@ -1,0 +1,405 @@
+package view
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// realmKey is everything in a proxy that decides what it sees of the mesh.
+type realmKey struct {
+	namespace string
+	sidecar   *mesh.Sidecar
+	labels    string
+	router    bool
+}
+
+// realm is what proxies see that see the same. It goes with the newest index and
+// does again only what differs.
+type realm struct {
+	key    realmKey
+	labels map[string]string // those of the key
+
+	mu sync.Mutex // guards all following fields, and routings and scopes below
+	x  *Index     // that the rest is of; nil if there is none, or it is half done
+	sc *scope
+	// parts are those of sc.services, for proxies of no place.
+	parts []*serviceParts
+	local bool // the place of a proxy makes a difference
+	// layers are made of parts, by the place of the proxies.
+	layers map[mesh.Locality]*serviceLayers
+
+	routings weakMap[routingKey, routing]
+	outs     weakMap[halfKey, half]
+}
+
+type serviceLayers struct{ clusters, endpoints *Layer }
+
+// halfKey is everything that a proxy's own requests depend on in a realm.
+type halfKey struct {
+	routingKey
+	place mesh.Locality
+}
+
+// half is the half of a view that is about the proxy's own requests, as
+// several proxies have it, from one index to the next.
+type half struct {
+	realm   *realm
+	key     halfKey
+	routing *routing // nil for routers
+	fixed   *Layer
+	now     atomic.Pointer[halfAt]
+}
+
+type halfAt struct {
+	seq  uint64
+	view *outboundView
+}
+
+// outboundView is that half in one snapshot, or in several where it is the same.
+type outboundView struct {
+	clusters, endpoints, fixed *Layer
+	*routingView
+}
+
+// outboundOf finds the outbound half of a proxy.
+func (st *site) outboundOf(taken []listenerKey) *half {
+	labels, text := st.labels.chosen(st.namespace(), st.proxy.Labels)
+	rk := realmKey{namespace: st.namespace(), sidecar: st.sidecar, labels: text, router: st.proxy.Type == Router}
+	r := st.realms.get(rk)
+	if r == nil {
+		r, _ = st.realms.keep(rk, &realm{key: rk, labels: labels})
+	}
+	taken = st.relevant(taken)
+	key := halfKey{
+		routingKey: routingKey{interception: st.proxy.Interception, domain: st.domain, taken: textOf(taken)},
+		place:      st.proxy.Locality,
+	}
+	if rk.router { // gateways listen where Gateways say, which are not built yet
+		key.routingKey = routingKey{}
+	}
+	if o := r.outs.get(key); o != nil {
+		return o
+	}
+	o := &half{realm: r, key: key, fixed: st.fixedClusters()}
+	if !rk.router {
+		if o.routing = r.routings.get(key.routingKey); o.routing == nil {
+			o.routing, _ = r.routings.keep(key.routingKey, &routing{key: key.routingKey, taken: taken})
+		}
+	}
+	o, _ = r.outs.keep(key, o)
+	return o
+}
+
+func textOf(taken []listenerKey) string {
+	var b strings.Builder
+	for _, k := range taken {
+		b.WriteString(k.bind + " " + strconv.FormatUint(uint64(k.port), 10) + ",")
+	}
+	return b.String()
+}
+
+// relevant are those addresses that an outbound listener could want. Where none
+// binds there are none.
+func (st *site) relevant(taken []listenerKey) []listenerKey {
+	binds := map[string]bool{}
+	add := func(bind string) { binds[cmp.Or(bind, localhost)] = true }
+	var listeners []*networking.IstioEgressListener
+	if st.sidecar != nil {
+		listeners = st.sidecar.Spec.GetEgress()
+	}
+	for _, l := range listeners {
+		if st.proxy.Interception == InterceptNone || l.GetCaptureMode() == networking.CaptureMode_NONE {
+			add(l.GetBind())
+		}
+	}
+	if len(listeners) == 0 && st.proxy.Interception == InterceptNone {
+		add("")
+	}
+	if len(binds) == 0 {
+		return nil
+	}
+	var out []listenerKey
+	for _, k := range taken {
+		if binds[k.bind] || binds[wildcard] || k.bind == wildcard {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// at is what it is in a snapshot. Equal proxies wait for the one that works it
+// out.
+func (o *half) at(x *Index) *outboundView {
+	if now := o.now.Load(); now != nil && now.seq == x.seq {
+		return now.view
+	}
+	r := o.realm
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.x != nil && r.x.seq > x.seq { // somebody is late
+		aside := &realm{key: r.key, labels: r.labels}
+		aside.advance(x)
+		late := &half{realm: aside, key: o.key, fixed: o.fixed}
+		if o.routing != nil {
+			late.routing = &routing{key: o.routing.key, taken: o.routing.taken}
+		}
+		return aside.view(late)
+	}
+	r.advance(x)
+	v := r.view(o)
+	if now := o.now.Load(); now != nil && now.view.same(v) {
+		v = now.view
+	}
+	o.now.Store(&halfAt{x.seq, v})
+	return v
+}
+
+func (v *outboundView) same(o *outboundView) bool {
+	return v.clusters == o.clusters && v.endpoints == o.endpoints && v.fixed == o.fixed && v.routingView == o.routingView
+}
+
+// view puts together what is there. Called with mu held.
+func (r *realm) view(o *half) *outboundView {
+	l := r.layersFor(o.key.place)
+	v := &outboundView{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed, routingView: &routingView{}}
+	if o.routing != nil {
+		if o.routing.view == nil {
+			o.routing.build(r.sc)
+		}
+		v.routingView = o.routing.view
+	}
+	return v
+}
+
+// layersFor are the layers of the services for proxies of a place. Called with
+// mu held.
+func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
+	if !r.local {
+		place = mesh.Locality{}
+	}
+	if l := r.layers[place]; l != nil {
+		return l
+	}
+	var clusters, endpoints []Part
+	sc := r.sc.in(place)
+	for i, p := range r.parts {
+		if p.local && place != (mesh.Locality{}) {
+			p = sc.partsOf(r.sc.services[i])
+		}
+		clusters, endpoints = append(clusters, p.clusters...), append(endpoints, p.endpoints...)
+	}
+	l := &serviceLayers{r.x.layer(ClustersLayer, clusters), r.x.layer(EndpointsLayer, endpoints)}
+	if r.layers == nil {
+		r.layers = map[mesh.Locality]*serviceLayers{}
+	}
+	r.layers[place] = l
+	return l
+}
+
+// in is the scope for proxies of a place.
+func (sc *scope) in(place mesh.Locality) *scope {
+	st, out := *sc.site, *sc
+	st.proxy.Locality = place
+	out.site = &st
+	return &out
+}
+
+// advance goes on to an index. Called with mu held.
+func (r *realm) advance(x *Index) {
+	if r.x == x {
+		return
+	}
+	prev := r.x
+	r.x = nil // in case that something panics
+	st := &site{Index: x, sidecar: r.key.sidecar, proxy: Proxy{
+		Type: Sidecar, Labels: r.labels, ServiceAccount: mesh.ServiceAccount{Namespace: r.key.namespace},
+	}}
+	if r.key.router {
+		st.proxy.Type = Router
+	}
+	if prev == nil || !r.follow(prev, st) {
+		r.rebuild(st)
+	}
+	r.x = x
+}
+
+// rebuild works everything out; what there is already is found again.
+func (r *realm) rebuild(st *site) {
+	r.sc = newScope(st)
+	r.parts = make([]*serviceParts, len(r.sc.services))
+	for i, svc := range r.sc.services {
+		r.parts[i] = r.sc.partsOf(svc)
+	}
+	r.partsChanged()
+	for _, rt := range r.routings.all() {
+		if rt.view != nil {
+			rt.build(r.sc)
+		}
+	}
+}
+
+func (r *realm) partsChanged() {
+	r.layers = nil
+	r.local = slices.ContainsFunc(r.parts, func(p *serviceParts) bool { return p.local })
+}
+
+// follow makes the changes since prev where nothing but endpoints, rules and
+// what routes do with requests has changed. It reports false where there is more
+// to it.
+func (r *realm) follow(prev *Index, st *site) bool {
+	d := st.since(prev)
+	sc := r.sc
+	ns := r.key.namespace
+	swapped := false
+	for _, c := range d.services {
+		concerns := func(svc *mesh.Service) bool {
+			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns))
+		}
+		switch {
+		case !concerns(c.old) && !concerns(c.new):
+		case c.old == nil || c.new == nil || !routedAlike(c.old, c.new):
+			return false
+		default:
+			swapped = true
+		}
+	}
+	var edits []change[virtualService]
+	for _, c := range d.routes {
+		sees := func(vs *virtualService) bool { return vs != nil && st.seesRoutes(vs, ns) }
+		switch {
+		case !sees(c.old) && !sees(c.new):
+		case !routeInPlace(c.old, c.new) || !sc.leadsAlike(c.old, c.new):
+			return false
+		case sc.routesBy(c.old):
+			edits = append(edits, c)
+		}
+	}
+	sc.site = st
+	if swapped {
+		sc.swap(d.services)
+	}
+	reroute := r.refresh(d)
+	for _, c := range edits {
+		sc.edit(c)
+		reroute = reroute || c.old.layer4() || c.new.layer4()
+	}
+	for _, rt := range r.routings.all() {
+		switch {
+		case rt.view == nil:
+		case reroute || swapped && len(rt.view.warnings) > 0: // origins move
+			rt.build(sc)
+		case len(edits) > 0:
+			rt.edit(sc, edits)
+		}
+	}
+	return true
+}
+
+// refresh looks again at the services that a delta names. It reports whether
+// that makes a difference to routes.
+func (r *realm) refresh(d *delta) bool {
+	sc := r.sc
+	reroute, changed := false, false
+	look := func(i int) {
+		svc := sc.services[i]
+		rule := sc.lookupRule(svc)
+		reroute = reroute || !routesAlike(svc.rule, rule)
+		svc.rule = rule
+		if p := sc.partsOf(svc); p != r.parts[i] {
+			r.parts[i], changed = p, true
+		}
+	}
+	if d.allRules || len(d.peers) > 0 {
+		for i, svc := range sc.services {
+			if d.allRules || d.peers[svc.Namespace] {
+				look(i)
+			}
+		}
+	}
+	for _, h := range d.hosts {
+		if i, ok := slices.BinarySearchFunc(sc.services, h, compareHosts); ok {
+			look(i)
+		}
+	}
+	if changed {
+		r.partsChanged()
+	}
+	return reroute
+}
+
+// swap puts the new state of services in the place of the old one.
+func (sc *scope) swap(changes []change[mesh.Service]) {
+	with := map[*mesh.Service]*mesh.Service{}
+	for _, c := range changes {
+		with[c.old] = c.new
+	}
+	each := func(list []*service) {
+		for _, s := range list {
+			if instead := with[s.Service]; instead != nil {
+				if sameList(s.Ports, s.Service.Ports) {
+					s.Ports = instead.Ports
+				}
+				s.Service = instead
+			}
+		}
+	}
+	each(sc.services)
+	for _, e := range sc.egress {
+		each(e.services)
+	}
+}
+
+// routesBy reports whether a VirtualService is imported.
+func (sc *scope) routesBy(vs *virtualService) bool {
+	return slices.ContainsFunc(sc.egress, func(e *egress) bool { return slices.Contains(e.virtualServices, vs) })
+}
+
+// edit puts the new state of a VirtualService in the place of the old one.
+func (sc *scope) edit(c change[virtualService]) {
+	for _, e := range sc.egress {
+		if i := slices.Index(e.virtualServices, c.old); i >= 0 {
+			e.virtualServices[i] = c.new
+		}
+	}
+}
+
+// leadsAlike reports whether the scope needs the same services for two states
+// of a VirtualService.
+func (sc *scope) leadsAlike(a, b *virtualService) bool {
+	if !sc.routesBy(a) {
+		return true // then b is not imported either
+	}
+	from, to := a.destinations(sc.namespace()), b.destinations(sc.namespace())
+	differs := func(x, in []routeTo) bool {
+		return slices.ContainsFunc(x, func(r routeTo) bool {
+			if slices.ContainsFunc(in, func(o routeTo) bool { return o.host == r.host && slices.Equal(o.ports, r.ports) }) {
+				return false
+			}
+			return !sc.imports(r.host)
+		})
+	}
+	return !differs(from, to) && !differs(to, from)
+}
+
+// imports reports whether a host is there, or not there, whatever routes lead to
+// it.
+func (sc *scope) imports(h mesh.Hostname) bool {
+	switch services := sc.s.ServicesOn(h); len(services) {
+	case 0:
+		return true
+	case 1:
+		svc := sc.find(h)
+		return svc != nil && portList(svc) == "" &&
+			slices.ContainsFunc(sc.egress, func(e *egress) bool { return slices.Contains(e.services, svc) })
+	default:
+		return false
+	}
+}

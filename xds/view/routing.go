@@ -1,0 +1,188 @@
+package view
+
+import (
+	"slices"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// routingKey is everything that the routing of a proxy depends on in a realm.
+type routingKey struct {
+	interception Interception
+	domain       string
+	taken        string
+}
+
+// routing is the part of a realm by which the proxies' own requests find their
+// clusters. Endpoints have no part in it. Guarded by the realm's mu.
+type routing struct {
+	key   routingKey
+	taken []listenerKey
+	names []string // of the tables, sorted
+	lists map[listID]*hostList
+	view  *routingView
+}
+
+// routingView is what came of it. Immutable.
+type routingView struct {
+	listeners *Layer
+	tables    []*Layer
+	warnings  []Warning
+}
+
+// listID tells the lists of hosts apart that tables are made of.
+type listID struct {
+	egress int
+	port   uint32 // 0 for all
+}
+
+// hostList is the virtual hosts of a port, sorted by name.
+type hostList struct {
+	hosts []*VirtualHost
+	// made says which of them a VirtualService made.
+	made map[mesh.Key][]int32
+	// any is set if one of them takes unknown hosts.
+	any bool
+}
+
+// find is the host of a name; or nil.
+func (l *hostList) find(name string) *VirtualHost {
+	if l == nil {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(l.hosts, name, compareNames)
+	if !ok {
+		return nil
+	}
+	return l.hosts[i]
+}
+
+// routesOf are those that a VirtualService made.
+func (l *hostList) routesOf(key mesh.Key) []*Route {
+	if l == nil || len(l.made[key]) == 0 {
+		return nil
+	}
+	return l.hosts[l.made[key][0]].Routes
+}
+
+// routesAt are those of the host of a name.
+func (l *hostList) routesAt(name string) []*Route {
+	if h := l.find(name); h != nil {
+		return h.Routes
+	}
+	return nil
+}
+
+// scopeOf is the scope as the proxies of this routing have it.
+func (r *routing) scopeOf(sc *scope) *scope {
+	st, out := *sc.site, *sc
+	st.proxy.Interception, st.domain = r.key.interception, r.key.domain
+	out.site = &st
+	return &out
+}
+
+// build works all of it out.
+func (r *routing) build(sc *scope) {
+	sc = r.scopeOf(sc)
+	v := &routingView{}
+	listeners, names := sc.outboundListeners(r.taken, &v.warnings)
+	v.listeners = sc.layer(ListenersLayer, listeners)
+	lists := map[listID]*hostList{}
+	r.names = names[:0]
+	byDomain := map[listID]map[string]*VirtualHost{}
+	for _, name := range names {
+		id, sniffed, ok := sc.listOf(name)
+		if !ok {
+			continue
+		}
+		if lists[id] == nil {
+			lists[id] = newTableBuilder(sc, id).list(r.lists[id])
+		}
+		if sniffed != "" && byDomain[id] == nil {
+			byDomain[id] = lists[id].byDomain()
+		}
+		r.names = append(r.names, name)
+		v.tables = append(v.tables, sc.tableLayer(name, lists[id], byDomain[id]))
+	}
+	r.lists, r.view = lists, r.view.or(v)
+}
+
+// or is the old view if the new one is the same.
+func (v *routingView) or(o *routingView) *routingView {
+	if v != nil && v.listeners == o.listeners && slices.Equal(v.tables, o.tables) && slices.EqualFunc(v.warnings, o.warnings, sameWarning) {
+		return v
+	}
+	return o
+}
+
+// edit makes the changes of VirtualServices that change nothing but what becomes
+// of requests.
+func (r *routing) edit(sc *scope, edits []change[virtualService]) {
+	sc = r.scopeOf(sc)
+	touched := map[listID]bool{}
+	for id, list := range r.lists {
+		next := list
+		for _, c := range edits {
+			next = newTableBuilder(sc, id).edited(next, c)
+		}
+		if next != list {
+			r.lists[id], touched[id] = next, true
+		}
+	}
+	if len(touched) == 0 {
+		return
+	}
+	v := &routingView{listeners: r.view.listeners, tables: slices.Clone(r.view.tables), warnings: r.view.warnings}
+	byDomain := map[listID]map[string]*VirtualHost{}
+	for i, name := range r.names {
+		id, sniffed, _ := sc.listOf(name)
+		if !touched[id] {
+			continue
+		}
+		if sniffed != "" && byDomain[id] == nil {
+			byDomain[id] = r.lists[id].byDomain()
+		}
+		v.tables[i] = sc.tableLayer(name, r.lists[id], byDomain[id])
+	}
+	r.view = r.view.or(v)
+}
+
+// listOf is the list of hosts that a table is made of, and the one host that it
+// is for; empty if it is for all.
+func (sc *scope) listOf(table string) (id listID, sniffed string, ok bool) {
+	sniffed, port := splitRouteName(table)
+	i := sc.egressFor(port, table)
+	if i < 0 {
+		return listID{}, "", false
+	}
+	if e := sc.egress[i]; e.hasPort() && parseProtocol(e.listener.GetPort().GetProtocol()) == mesh.HTTPProxy {
+		port = 0
+	}
+	return listID{i, port}, sniffed, true
+}
+
+func (l *hostList) byDomain() map[string]*VirtualHost {
+	out := map[string]*VirtualHost{}
+	for _, vh := range l.hosts {
+		for _, d := range vh.Domains {
+			out[d] = vh
+		}
+	}
+	return out
+}
+
+// tableLayer makes the table of a name from its hosts.
+func (sc *scope) tableLayer(name string, list *hostList, byDomain map[string]*VirtualHost) *Layer {
+	t := &RouteTable{Name: name, Hosts: list.hosts}
+	if sniffed, _ := splitRouteName(name); sniffed != "" {
+		t.Hosts = nil
+		if vh := byDomain[sniffed]; vh != nil {
+			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes}
+			only.origins = vh.origins
+			t.Hosts = []*VirtualHost{sc.virtualHost(only)}
+		}
+	} else if !list.any { // Envoy takes one of that name
+		t.CatchAll = sc.catchAll()
+	}
+	return sc.layer(RoutesLayer+name, []Part{sc.table(t)})
+}

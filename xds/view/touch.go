@@ -1,0 +1,265 @@
+package view
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// delta is what differs between two indexes of one epoch, as far as it matters to
+// the requests that proxies make.
+type delta struct {
+	services  []change[mesh.Service]
+	workloads []change[mesh.Workload]
+	routes    []change[virtualService]
+	// hosts are the services whose endpoints or rules may be others; sorted.
+	// allRules means that any service may have another rule.
+	hosts    []mesh.Hostname
+	allRules bool
+	// peers are the namespaces in which other things are demanded of peers.
+	peers map[string]bool
+}
+
+// since is what differs from another index of the epoch.
+func (x *Index) since(prev *Index) *delta {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	d := x.deltas[prev.seq]
+	if d == nil {
+		d = between(prev, x)
+		x.deltas[prev.seq] = d
+	}
+	return d
+}
+
+func between(prev, x *Index) *delta {
+	d := &delta{
+		services:  diff(prev.s.Services, x.s.Services, byHostname),
+		workloads: diff(prev.s.Workloads, x.s.Workloads, byKey),
+		routes:    diff(prev.virtualServices, x.virtualServices, byAgeOfRoutes),
+		peers:     map[string]bool{},
+	}
+	hosts := map[mesh.Hostname]bool{}
+	for _, c := range d.services {
+		for _, svc := range []*mesh.Service{c.old, c.new} {
+			if svc != nil {
+				hosts[svc.Hostname] = true
+			}
+		}
+	}
+	for _, c := range d.workloads {
+		if c.old != nil {
+			addHosts(hosts, prev.s.ServicesOf(c.old))
+		}
+		if c.new != nil {
+			addHosts(hosts, x.s.ServicesOf(c.new))
+		}
+	}
+	for h := range ruleHosts(prev, x) {
+		d.allRules = d.allRules || h.IsWildcard()
+		hosts[h] = true
+	}
+	d.hosts = slices.Sorted(maps.Keys(hosts))
+	for _, ns := range peersChanged(prev.authn, x.authn, x.s) {
+		d.peers[ns] = true
+	}
+	return d
+}
+
+func addHosts(hosts map[mesh.Hostname]bool, services []*mesh.Service) {
+	for _, svc := range services {
+		hosts[svc.Hostname] = true
+	}
+}
+
+// ruleHosts are the hosts of DestinationRules that differ.
+func ruleHosts(prev, x *Index) map[mesh.Hostname]bool {
+	out := map[mesh.Hostname]bool{}
+	for _, c := range diff(prev.s.DestinationRules, x.s.DestinationRules, byAgeOfRule) {
+		for _, dr := range []*mesh.DestinationRule{c.old, c.new} {
+			if dr != nil {
+				out[mesh.Hostname(dr.Spec.GetHost())] = true
+			}
+		}
+	}
+	return out
+}
+
+// peersChanged are the namespaces with services in which other things are
+// demanded of peers.
+func peersChanged(prev, next *authn, s *mesh.Snapshot) []string {
+	if prev == next {
+		return nil
+	}
+	seen := map[string]bool{}
+	var out []string
+	for _, svc := range s.Services {
+		if ns := svc.Namespace; !seen[ns] {
+			seen[ns] = true
+			if prev.in(ns) != next.in(ns) {
+				out = append(out, ns)
+			}
+		}
+	}
+	return out
+}
+
+// touch is what a snapshot touched, as seen by a proxy: without it a proxy's own
+// part, and which shared part it has, are as they were.
+type touch struct {
+	seq, from  uint64
+	all        bool
+	namespaces map[string]bool
+	addresses  map[string]bool
+}
+
+// maxTouched is how many snapshots a proxy may sleep through.
+const maxTouched = 32
+
+func appendTouch(list []*touch, t *touch) []*touch {
+	if len(list) >= maxTouched {
+		list = list[len(list)-maxTouched+1:]
+	}
+	return append(slices.Clip(list), t)
+}
+
+// concerns reports whether anything between the snapshot at which a proxy was
+// looked at and this one may be the proxy's own.
+func (x *Index) concerns(seq uint64, p *Proxy) bool {
+	at := x.seq
+	for i := len(x.touched) - 1; at != seq; i-- {
+		if i < 0 || x.touched[i].seq != at || x.touched[i].is(p) {
+			return true
+		}
+		at = x.touched[i].from
+	}
+	return false
+}
+
+func (t *touch) is(p *Proxy) bool {
+	if t.all || t.namespaces[p.ServiceAccount.Namespace] {
+		return true
+	}
+	if len(t.addresses) == 0 {
+		return false
+	}
+	return slices.ContainsFunc(p.Addresses, func(a string) bool { return t.addresses[a] })
+}
+
+func (x *Index) touch(prev *Index, d *delta) *touch {
+	t := &touch{
+		seq: x.seq, from: prev.seq, all: d.allRules || !prev.labels.equal(x.labels),
+		namespaces: map[string]bool{}, addresses: map[string]bool{},
+	}
+	for _, c := range d.workloads {
+		t.workload(c)
+	}
+	for _, c := range d.services {
+		t.service(prev, x, c)
+	}
+	for h := range ruleHosts(prev, x) {
+		for _, svc := range prev.s.ServicesOn(h) {
+			t.members(prev.s, svc)
+		}
+		for _, svc := range x.s.ServicesOn(h) {
+			t.members(x.s, svc)
+		}
+	}
+	t.policies(prev, x)
+	return t
+}
+
+func (t *touch) workload(c change[mesh.Workload]) {
+	for _, w := range []*mesh.Workload{c.old, c.new} {
+		if w != nil {
+			t.addresses[w.Address] = true
+		}
+	}
+}
+
+// service touches those who serve it: all of them, or those of its endpoints
+// that differ if it is the same to its clients otherwise.
+func (t *touch) service(prev, x *Index, c change[mesh.Service]) {
+	if c.old != nil && c.new != nil && routedAlike(c.old, c.new) && sameSelector(c.old, c.new) {
+		left := map[*mesh.Workload]bool{}
+		for _, w := range c.old.Inline {
+			left[w] = true
+		}
+		for _, w := range c.new.Inline {
+			if !left[w] {
+				t.addresses[w.Address] = true
+			}
+			delete(left, w)
+		}
+		for w := range left {
+			t.addresses[w.Address] = true
+		}
+		return
+	}
+	if c.old != nil {
+		t.members(prev.s, c.old)
+	}
+	if c.new != nil {
+		t.members(x.s, c.new)
+	}
+}
+
+func (t *touch) members(s *mesh.Snapshot, svc *mesh.Service) {
+	for _, w := range s.EndpointsOf(svc) {
+		t.addresses[w.Address] = true
+	}
+	for _, w := range svc.Inline {
+		t.addresses[w.Address] = true
+	}
+}
+
+// policies touch the namespace that they are of; those of the root namespace
+// touch all.
+func (t *touch) policies(prev, x *Index) {
+	add := func(ns string) {
+		t.namespaces[ns] = true
+		t.all = t.all || ns == x.s.RootNamespace()
+	}
+	for _, c := range diff(prev.s.PeerAuthentications, x.s.PeerAuthentications, byAgeOfPeers) {
+		each(c, func(p *mesh.PeerAuthentication) { add(p.Namespace) })
+	}
+	for _, c := range diff(prev.s.Unenforced, x.s.Unenforced, byKeyOfPolicy) {
+		each(c, func(u *mesh.Unenforced) { add(u.Namespace) })
+	}
+	for _, c := range diff(prev.s.Sidecars, x.s.Sidecars, byAgeOfSidecar) {
+		each(c, func(sc *mesh.Sidecar) { add(sc.Namespace) })
+	}
+}
+
+func each[T any](c change[T], do func(*T)) {
+	if c.old != nil {
+		do(c.old)
+	}
+	if c.new != nil {
+		do(c.new)
+	}
+}
+
+// routedAlike reports whether nothing but the endpoints of a service differs: it
+// is named, seen and reached in the same ways.
+func routedAlike(a, b *mesh.Service) bool {
+	return a.Key == b.Key && a.Hostname == b.Hostname && a.Created.Equal(b.Created) && a.Resolution == b.Resolution &&
+		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo)
+}
+
+func sameSelector(a, b *mesh.Service) bool {
+	return (a.Selector == nil) == (b.Selector == nil) && maps.Equal(a.Selector, b.Selector)
+}
+
+// routeInPlace reports whether two states of a VirtualService differ in nothing
+// but what they do with requests: all else stays where it is.
+func routeInPlace(a, b *virtualService) bool {
+	return a != nil && b != nil && a.Key == b.Key && a.Created.Equal(b.Created) && a.forMesh == b.forMesh &&
+		slices.Equal(a.hosts, b.hosts) && slices.Equal(a.ExportTo, b.ExportTo)
+}
+
+func compareHosts(a *service, h mesh.Hostname) int {
+	return strings.Compare(string(a.Hostname), string(h))
+}

@@ -1,0 +1,58 @@
+package view
+
+import (
+	"sync"
+	"weak"
+)
+
+// weakMap finds what somebody else holds, and forgets it when nobody does.
+type weakMap[K comparable, V any] struct {
+	mu    sync.Mutex // guards all following fields
+	m     map[K]weak.Pointer[V]
+	limit int // entries at which those of the dead are swept out
+}
+
+// sweepAt is the smallest number of entries that is worth a sweep.
+const sweepAt = 256
+
+func (w *weakMap[K, V]) get(k K) *V {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.m[k].Value()
+}
+
+// keep puts a value in and returns it, or the one that is there already. It
+// reports whether it is the new one.
+func (w *weakMap[K, V]) keep(k K, v *V) (*V, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if have := w.m[k].Value(); have != nil {
+		return have, false
+	}
+	if w.m == nil {
+		w.m, w.limit = map[K]weak.Pointer[V]{}, sweepAt
+	}
+	w.m[k] = weak.Make(v)
+	if len(w.m) > w.limit {
+		for k, p := range w.m {
+			if p.Value() == nil {
+				delete(w.m, k)
+			}
+		}
+		w.limit = max(sweepAt, 2*len(w.m))
+	}
+	return v, true
+}
+
+// all are the values that are alive.
+func (w *weakMap[K, V]) all() []*V {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []*V
+	for _, p := range w.m {
+		if v := p.Value(); v != nil {
+			out = append(out, v)
+		}
+	}
+	return out
+}
