@@ -1,6 +1,7 @@
 package durable
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,9 @@ import (
 
 // tempPrefix begins the names of files that are not yet what they will be.
 const tempPrefix = ".tmp-"
+
+// writeSize is how much is written at once, in bytes.
+const writeSize = 64 << 10
 
 // ErrLocked says that another process holds a lock.
 var ErrLocked = errors.New("locked by another process")
@@ -62,6 +66,11 @@ func (OS) SyncDir(dir string) error {
 // on the disk under that name. If it did not, the file is the old one or, where
 // only the directory could not be synced, perhaps the new one; never a mixture.
 func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
+	return WriteBuffers(fsys, path, [][]byte{data}, mode)
+}
+
+// WriteBuffers is WriteFile for content in pieces, which are not joined first.
+func WriteBuffers(fsys FS, path string, data [][]byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := fsys.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
@@ -79,8 +88,12 @@ func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-func fill(f File, data []byte, mode fs.FileMode) error {
-	_, err := f.Write(data)
+func fill(f File, data [][]byte, mode fs.FileMode) error {
+	w := bufio.NewWriterSize(f, writeSize)
+	for _, b := range data {
+		_, _ = w.Write(b) // Flush says what went wrong
+	}
+	err := w.Flush()
 	if err == nil && mode != 0o600 {
 		err = f.Chmod(mode)
 	}
