@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -39,9 +41,14 @@ type core struct {
 	distrust map[stream.TypeURL][]string
 
 	// offered is what Envoys shall have: what was accepted and, ahead of it, what
-	// a server sent since. accepted is what the newest Envoy has taken. The inner
-	// maps of offered are shared with generations and never written to.
+	// a server sent since. accepted is what the newest Envoy has taken. Route tables
+	// whose virtual hosts come by themselves are not in it.
 	offered, accepted resources
+	// tables are those, by name.
+	tables map[string]*table
+	// forget are route tables whose virtual hosts are not accepted any more, which
+	// the client is told when it has been told all else.
+	forget map[string]struct{}
 	// wants are the names that the server is asked for, all the types that it is
 	// asked for whole.
 	wants map[stream.TypeURL]map[string]struct{}
@@ -51,14 +58,14 @@ type core struct {
 	known map[stream.TypeURL]bool
 	// missing are names that are asked for and not yet answered for.
 	missing map[stream.TypeURL]map[string]struct{}
-	// generation is offered as the Envoys' halves have it, or nil; stale means
-	// that offered has changed since.
-	generation *stream.Generation
-	stale      bool
-	number     uint64
+	// number is that of the generation that the Envoys' halves have, zero if they
+	// have none, and hold whether it holds removals; stale means that what Envoys
+	// shall have has changed since.
+	number      uint64
+	hold, stale bool
 
-	pending  []*pending        // offered, not yet answered by Envoy; in order
-	queue    []*stream.Update  // not yet offered: they touch what is pending
+	pending  []*part           // offered, not yet answered by Envoy; in order
+	queue    []*part           // not yet offered: they touch what is pending
 	rejected map[key]Rejection // what Envoy refuses, in the version it refused
 
 	label      string // the server's name for what was accepted last
@@ -75,10 +82,23 @@ type key struct {
 	name string
 }
 
+// table is the route table that a name is about, if it is about one.
+func (k key) table() (name string, ok bool) {
+	switch k.url {
+	case stream.RouteType:
+		return k.name, true
+	case stream.VirtualHostType:
+		name, _, _ = strings.Cut(k.name, fold.Separator)
+		return name, true
+	default:
+		return "", false
+	}
+}
+
 func newCore(r *Relay, w *writer, stored *state) *core {
 	c := &core{
 		r: r, log: r.log, w: w, node: r.c.Node,
-		offered: resources{}, accepted: resources{},
+		offered: resources{}, accepted: resources{}, tables: map[string]*table{}, forget: map[string]struct{}{},
 		wants: map[stream.TypeURL]map[string]struct{}{}, all: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
 	}
@@ -89,25 +109,77 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 			w.All = w.All || wants[url].All
 			wants[url] = w
 		}
-		for url, of := range stored.resources {
-			c.offered[url], c.accepted[url] = maps.Clone(of), maps.Clone(of)
-			// What was accepted, be it nothing, is known; what was only asked for is not.
-			c.known[url] = true
+		c.restore(stored)
+		for url, of := range c.everything() {
 			versions[url] = map[string]string{}
-			for name, res := range of {
-				versions[url][name] = res.Version
+			for r := range of.All() {
+				versions[url][r.Name] = r.Version
 			}
 		}
 		c.label, c.acceptedAt, c.stale = stored.Generation, stored.SavedAt, true
 	}
-	c.client = stream.NewClient(stream.ClientConfig{Wants: wants, Accepted: versions})
 	for url, w := range wants {
 		c.all[url] = w.All
 		for _, name := range w.Names {
 			c.wantName(url, name)
 		}
 	}
+	if len(c.tables) > 0 {
+		wants[stream.VirtualHostType] = stream.Want{All: true}
+	}
+	c.client = stream.NewClient(stream.ClientConfig{Wants: wants, Accepted: versions})
 	return c
+}
+
+// restore takes over what is stored.
+func (c *core) restore(s *state) {
+	for url, of := range s.resources {
+		// What was accepted, be it nothing, is known; what was only asked for is not.
+		c.known[url] = true
+		if url != stream.VirtualHostType && url != stream.RouteType {
+			c.offered[url], c.accepted[url] = of, of
+		}
+	}
+	var whole []*stream.Resource
+	for r := range s.resources[stream.RouteType].All() {
+		if !fold.Expects(r.Body) {
+			whole = append(whole, r)
+			continue
+		}
+		c.tables[r.Name] = &table{name: r.Name, known: true, accepted: contents{shell: r}}
+	}
+	c.offered[stream.RouteType] = stream.NewSet(whole)
+	c.accepted[stream.RouteType] = c.offered[stream.RouteType]
+	hosts := map[string][]*stream.Resource{}
+	for h := range s.resources[stream.VirtualHostType].All() {
+		name, _ := key{stream.VirtualHostType, h.Name}.table()
+		hosts[name] = append(hosts[name], h)
+	}
+	for name, t := range c.tables {
+		t.accepted.hosts = stream.NewSet(hosts[name])
+		t.offered = t.accepted
+	}
+}
+
+// everything is all that was accepted, that of the tables too.
+func (c *core) everything() resources {
+	out := maps.Clone(c.accepted)
+	var shells, hosts []*stream.Resource
+	for _, name := range slices.Sorted(maps.Keys(c.tables)) {
+		t := c.tables[name]
+		if t.accepted.shell == nil {
+			continue
+		}
+		shells = append(shells, t.accepted.shell)
+		if !t.accepted.whole() {
+			hosts = slices.AppendSeq(hosts, t.accepted.hosts.All())
+		}
+	}
+	if len(c.tables) > 0 {
+		out[stream.RouteType] = out[stream.RouteType].With(shells, nil)
+		out[stream.VirtualHostType] = stream.NewSet(hosts)
+	}
+	return out
 }
 
 // wantName notes that a name is asked for; false means that it was before.
@@ -125,7 +197,7 @@ func (c *core) wantName(url stream.TypeURL, name string) bool {
 
 // miss notes that a name is asked for, unless there is an answer.
 func (c *core) miss(url stream.TypeURL, name string) {
-	if _, ok := c.offered[url][name]; ok {
+	if c.offered[url].Get(name) != nil || url == stream.RouteType && c.tables[name] != nil {
 		return
 	}
 	if c.missing[url] == nil {
@@ -207,18 +279,47 @@ func (c *core) pump(now time.Time) time.Duration {
 // refresh gives the Envoys' halves a new generation if there is something new.
 func (c *core) refresh() {
 	hold := c.holding()
-	if c.generation != nil && c.generation.HoldRemovals != hold {
+	if c.number > 0 && c.hold != hold {
 		c.stale = true
 	}
 	if !c.stale {
 		return
 	}
 	c.number++
-	c.generation = &stream.Generation{Number: c.number, Layers: []*stream.Layer{c.offered.layer()}, HoldRemovals: hold}
-	c.stale = false
+	c.hold, c.stale = hold, false
 	for _, p := range c.peers {
-		p.half.SetGeneration(c.generation)
+		p.half.SetGeneration(c.generation(p))
 	}
+}
+
+// generation is what an Envoy shall have.
+func (c *core) generation(p *peer) *stream.Generation {
+	g := &stream.Generation{Number: c.number, HoldRemovals: c.hold}
+	base := &stream.Layer{Name: "base", Types: maps.Clone(c.offered)}
+	g.Layers = []*stream.Layer{base}
+	var routes []*stream.Resource
+	for _, name := range slices.Sorted(maps.Keys(c.tables)) {
+		t := c.tables[name]
+		shown := t.shown()
+		if p.splits(t, shown) {
+			routes = append(routes, t.travelling(shown))
+			g.Layers = append(g.Layers, &stream.Layer{
+				Name: "hosts of " + name, Types: map[stream.TypeURL]*stream.Set{stream.VirtualHostType: shown.hosts},
+			})
+			continue
+		}
+		r, err := t.fold(shown)
+		if err != nil { // which is a refusal; see refuses
+			r, err = t.fold(t.accepted)
+		}
+		if err == nil && r != nil {
+			routes = append(routes, r)
+		}
+	}
+	if len(routes) > 0 {
+		base.Types[stream.RouteType] = base.Types[stream.RouteType].With(routes, nil)
+	}
+	return g
 }
 
 // holding reports whether what is absent may only be unknown yet. Then nothing
@@ -226,6 +327,11 @@ func (c *core) refresh() {
 func (c *core) holding() bool {
 	for _, names := range c.missing {
 		if len(names) > 0 {
+			return true
+		}
+	}
+	for _, t := range c.tables {
+		if t.waits() {
 			return true
 		}
 	}
@@ -244,10 +350,7 @@ func (c *core) newest() *peer {
 func (c *core) snapshot(now time.Time) *state {
 	s := &state{
 		Who: who(c.node), EnvoyVersion: nodeVersion(c.node).String(), Generation: c.label, SavedAt: now.UTC(),
-		Wants: map[stream.TypeURL]stream.Want{}, resources: resources{},
-	}
-	for url, of := range c.accepted {
-		s.resources[url] = maps.Clone(of)
+		Wants: map[stream.TypeURL]stream.Want{}, resources: c.everything(),
 	}
 	for url, all := range c.all {
 		s.Wants[url] = stream.Want{All: all}
@@ -283,48 +386,6 @@ func (c *core) save(now time.Time) time.Duration {
 	default:
 	}
 	return time.Hour
-}
-
-// envoyState is what is reported upstream of the Envoy below; empty means that
-// it is too early to say.
-func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
-	p := c.newest()
-	switch {
-	case c.r.withdrawn.Load():
-		return bootstrap.EnvoyAbsent
-	case p == nil && now.Before(c.graceUntil):
-		return ""
-	case p == nil:
-		return bootstrap.EnvoyAbsent
-	case !p.live:
-		return bootstrap.EnvoyStarting
-	case len(c.rejected) > 0:
-		return bootstrap.EnvoyRejecting
-	default:
-		return bootstrap.EnvoyLive
-	}
-}
-
-func (c *core) publish(now time.Time) {
-	s := &Status{
-		Envoy: c.envoyState(now), Upstream: c.up, Generation: c.label, AcceptedAt: c.acceptedAt,
-		Held: len(c.pending) + len(c.queue),
-	}
-	if s.Envoy == "" {
-		s.Envoy = bootstrap.EnvoyStarting
-	}
-	for _, p := range c.peers {
-		s.Envoys = append(s.Envoys, EnvoyStatus{Version: p.version.String(), Since: p.since, Live: p.live, Newest: p == c.newest()})
-	}
-	for _, url := range slices.Sorted(maps.Keys(c.offered)) {
-		s.Types = append(s.Types, TypeStatus{Type: url, Accepted: len(c.accepted[url]), Offered: len(c.offered[url])})
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(c.rejected), func(a, b key) int {
-		return slices.Compare([]string{string(a.url), a.name}, []string{string(b.url), b.name})
-	}) {
-		s.Rejected = append(s.Rejected, c.rejected[k])
-	}
-	c.r.status.Store(s)
 }
 
 // nodeVersion is the release of Envoy in a node.

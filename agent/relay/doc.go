@@ -12,7 +12,13 @@
 // The newest Envoy is the one whose verdict counts; every other one, of which
 // hot restart makes two, is served the same state as a peer of its own.
 //
-// It decodes no resource and knows nothing of a mesh. Secrets never pass it.
+// Between server and relay the virtual hosts of a route table travel by
+// themselves, whatever the Envoy: an edit costs one of them. The relay joins them
+// for an Envoy that takes a table only whole, shows no Envoy a table before its
+// virtual hosts have come, and finds out for which of them Envoy refuses a table.
+//
+// It decodes no resource but for that, and knows nothing of a mesh. Secrets never
+// pass it.
 //
 // New starts nothing. Run owns all goroutines: one (core) that owns all state,
 // one that holds the stream to a server and one that reads it, one that writes

@@ -19,6 +19,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +31,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -72,6 +74,36 @@ type fakeServer struct {
 	settled  map[stream.TypeURL]uint64
 	streams  int
 	versions []bootstrap.Version
+
+	down, up atomic.Int64 // bytes on the wire, with TLS
+}
+
+// counted counts what a server writes and reads.
+type counted struct {
+	net.Listener
+	s *fakeServer
+}
+
+func (l counted) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return countedConn{c, l.s}, err
+}
+
+type countedConn struct {
+	net.Conn
+	s *fakeServer
+}
+
+func (c countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.s.down.Add(int64(n))
+	return n, err
+}
+
+func (c countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.s.up.Add(int64(n))
+	return n, err
 }
 
 func newServer(tb testing.TB) *fakeServer {
@@ -98,7 +130,7 @@ func (s *fakeServer) start() {
 	g, done := s.grpc, s.done
 	go func() {
 		defer close(done)
-		_ = g.Serve(l)
+		_ = g.Serve(counted{l, s})
 	}()
 }
 
@@ -328,7 +360,7 @@ func (h *host) relay() (r *Relay, stop func()) {
 // generation makes a generation of messages by their names.
 func generation(tb testing.TB, number uint64, messages map[string]proto.Message) *stream.Generation {
 	tb.Helper()
-	of := resources{}
+	of := map[stream.TypeURL][]*stream.Resource{}
 	for name, m := range messages {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 		if err != nil {
@@ -336,13 +368,16 @@ func generation(tb testing.TB, number uint64, messages map[string]proto.Message)
 		}
 		sum := sha256.Sum256(b)
 		url := stream.TypeURL("type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()))
-		if of[url] == nil {
-			of[url] = map[string]*stream.Resource{}
-		}
 		_, name = cutType(name)
-		of[url][name] = stream.NewResource(url, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: b})
+		of[url] = append(of[url], stream.NewResource(url, stream.Resource{
+			Name: name, Version: hex.EncodeToString(sum[:8]), Body: b, Hosts: url == stream.RouteType && fold.Expects(b),
+		}))
 	}
-	return &stream.Generation{Number: number, Layers: []*stream.Layer{of.layer()}}
+	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	for url, list := range of {
+		layer.Types[url] = stream.NewSet(list)
+	}
+	return &stream.Generation{Number: number, Layers: []*stream.Layer{layer}}
 }
 
 // cutType splits "cds/web": one map may have a cluster and its endpoints.

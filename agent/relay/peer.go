@@ -40,6 +40,9 @@ type peer struct {
 	// since names were last pruned.
 	names map[key]bool
 	asked bool
+	// split says of each route table that it has been given whether its virtual
+	// hosts travel by themselves; whole are those that it refused so.
+	split, whole map[string]bool
 	// waiting are requests for everything of a type that is not known yet: an
 	// answer now would say that there is nothing.
 	waiting []*discoveryv3.DeltaDiscoveryRequest
@@ -88,7 +91,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 	}
 	p := &peer{
 		out: make(chan *discoveryv3.DeltaDiscoveryResponse, 1), cancel: cancel,
-		version: nodeVersion(first.GetNode()), names: map[key]bool{},
+		version: nodeVersion(first.GetNode()), names: map[key]bool{}, split: map[string]bool{}, whole: map[string]bool{},
 	}
 	node := first.GetNode()
 	if !a.r.tell(ctx, func(c *core, now time.Time) { c.join(now, p, node) }) {
@@ -140,8 +143,8 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 	c.distrust = nil
 	c.peers = append(c.peers, p)
 	c.graceUntil = time.Time{}
-	if c.generation != nil {
-		p.half.SetGeneration(c.generation)
+	if c.number > 0 {
+		p.half.SetGeneration(c.generation(p))
 	}
 	c.log.Info("envoy connected", "envoy_version", p.version)
 	if p.version == nodeVersion(c.node) || p.version == (bootstrap.Version{}) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -83,6 +84,9 @@ func New(c Config) (*Relay, error) {
 		return nil, err
 	}
 	c.Node = proto.CloneOf(c.Node)
+	if !slices.Contains(c.Node.GetClientFeatures(), bootstrap.FeatureVirtualHosts) {
+		c.Node.ClientFeatures = append(c.Node.ClientFeatures, bootstrap.FeatureVirtualHosts)
+	}
 	r := &Relay{c: c, log: c.Logger.With("component", "agent/relay"), in: make(chan event), bell: make(chan struct{}, 1)}
 	r.status.Store(&Status{Envoy: bootstrap.EnvoyAbsent})
 	return r, nil

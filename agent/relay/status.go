@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -31,6 +33,8 @@ type EnvoyStatus struct {
 	Since   time.Time `json:"since"`
 	Live    bool      `json:"live"`
 	Newest  bool      `json:"newest"`
+	// Split are the route tables whose virtual hosts it gets by themselves.
+	Split []string `json:"split,omitempty"`
 }
 
 // UpstreamStatus is the connection to a server.
@@ -56,4 +60,81 @@ type Rejection struct {
 	Name    string         `json:"name"`
 	Version string         `json:"version"`
 	Reason  string         `json:"reason"`
+}
+
+// envoyState is what is reported upstream of the Envoy below; empty means that
+// it is too early to say.
+func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
+	p := c.newest()
+	switch {
+	case c.r.withdrawn.Load():
+		return bootstrap.EnvoyAbsent
+	case p == nil && now.Before(c.graceUntil):
+		return ""
+	case p == nil:
+		return bootstrap.EnvoyAbsent
+	case !p.live:
+		return bootstrap.EnvoyStarting
+	case len(c.rejected) > 0:
+		return bootstrap.EnvoyRejecting
+	default:
+		return bootstrap.EnvoyLive
+	}
+}
+
+func (c *core) publish(now time.Time) {
+	s := &Status{
+		Envoy: c.envoyState(now), Upstream: c.up, Generation: c.label, AcceptedAt: c.acceptedAt,
+		Held: len(c.pending) + len(c.queue),
+	}
+	if s.Envoy == "" {
+		s.Envoy = bootstrap.EnvoyStarting
+	}
+	for _, p := range c.peers {
+		e := EnvoyStatus{Version: p.version.String(), Since: p.since, Live: p.live, Newest: p == c.newest()}
+		for table, is := range p.split {
+			if is {
+				e.Split = append(e.Split, table)
+			}
+		}
+		slices.Sort(e.Split)
+		s.Envoys = append(s.Envoys, e)
+	}
+	s.Types = c.counts()
+	for _, k := range slices.SortedFunc(maps.Keys(c.rejected), func(a, b key) int {
+		return slices.Compare([]string{string(a.url), a.name}, []string{string(b.url), b.name})
+	}) {
+		s.Rejected = append(s.Rejected, c.rejected[k])
+	}
+	c.r.status.Store(s)
+}
+
+// counts are the numbers of resources, by type; sorted.
+func (c *core) counts() []TypeStatus {
+	by := map[stream.TypeURL]*TypeStatus{}
+	add := func(url stream.TypeURL, accepted, offered int) {
+		if by[url] == nil {
+			by[url] = &TypeStatus{Type: url}
+		}
+		by[url].Accepted += accepted
+		by[url].Offered += offered
+	}
+	for url, of := range c.offered {
+		add(url, c.accepted[url].Len(), of.Len())
+	}
+	one := func(r *stream.Resource) int {
+		if r == nil {
+			return 0
+		}
+		return 1
+	}
+	for _, t := range c.tables {
+		add(stream.RouteType, one(t.accepted.shell), one(t.offered.shell))
+		add(stream.VirtualHostType, t.accepted.hosts.Len(), t.offered.hosts.Len())
+	}
+	var out []TypeStatus
+	for _, url := range slices.Sorted(maps.Keys(by)) {
+		out = append(out, *by[url])
+	}
+	return out
 }

@@ -16,14 +16,18 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// storeMagic begins a store: format and its version.
-const storeMagic = "fairlead relay 1\n"
+// storeMagic begins a store: format and its version. In stores of version 1, which
+// are read, route tables are whole; who wrote those cannot read later ones, which
+// have virtual hosts by themselves.
+const (
+	storeMagic  = "fairlead relay 2\n"
+	storeMagic1 = "fairlead relay 1\n"
+)
 
 // maxStore bounds what is read of a store.
 const maxStore = 1 << 30
@@ -31,8 +35,8 @@ const maxStore = 1 << 30
 // errNoStore says that nothing was stored yet.
 var errNoStore = errors.New("nothing is stored")
 
-// resources are resources by type and name.
-type resources map[stream.TypeURL]map[string]*stream.Resource
+// resources are resources by type. The sets are shared with generations.
+type resources map[stream.TypeURL]*stream.Set
 
 // state is what Envoy has accepted, with all that a relay needs to start from
 // it. Immutable once it is handed on.
@@ -52,54 +56,41 @@ type state struct {
 	resources resources
 }
 
-// layer is the resources as a generation has them.
-func (r resources) layer() *stream.Layer {
-	l := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
-	for url, of := range r {
-		l.Types[url] = stream.NewSet(slices.Collect(maps.Values(of)))
-	}
-	return l
-}
-
 func (s *state) count() int {
 	n := 0
-	for _, m := range s.resources {
-		n += len(m)
+	for _, set := range s.resources {
+		n += set.Len()
 	}
 	return n
 }
 
 // encode is the store's content: magic, SHA-256 of all that follows, then the
 // state as JSON and the resources of each type as a response, each behind its
-// length.
-func (s *state) encode() ([]byte, error) {
+// length. It is in pieces, most of which are the resources' own bytes: the state
+// of a big mesh is not held twice to be written.
+func (s *state) encode() ([][]byte, error) {
 	s.Types = slices.Sorted(maps.Keys(s.resources))
 	head, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the accepted state: %w", err)
 	}
-	body := appendBlock(nil, head)
+	out := [][]byte{[]byte(storeMagic), nil}
+	out = appendBlock(out, [][]byte{head}, len(head))
 	for _, t := range s.Types {
-		m := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: string(t)}
-		for _, name := range slices.Sorted(maps.Keys(s.resources[t])) {
-			r := s.resources[t][name]
-			m.Resources = append(m.Resources, &discoveryv3.Resource{
-				Name: name, Version: r.Version, Resource: &anypb.Any{TypeUrl: string(t), Value: r.Body},
-			})
-		}
-		b, err := proto.Marshal(m)
-		if err != nil {
-			return nil, fmt.Errorf("encoding the accepted state: %w", err)
-		}
-		body = appendBlock(body, b)
+		r := &stream.Response{TypeURL: t, Resources: slices.Collect(s.resources[t].All())}
+		out = appendBlock(out, r.AppendBuffers(nil), r.Size())
 	}
-	sum := sha256.Sum256(body)
-	return slices.Concat([]byte(storeMagic), sum[:], body), nil
+	sum := sha256.New()
+	for _, b := range out[2:] {
+		sum.Write(b)
+	}
+	out[1] = sum.Sum(nil)
+	return out, nil
 }
 
-func appendBlock(to, b []byte) []byte {
-	to = binary.BigEndian.AppendUint64(to, uint64(len(b)))
-	return append(to, b...)
+func appendBlock(to, pieces [][]byte, size int) [][]byte {
+	to = append(to, binary.BigEndian.AppendUint64(nil, uint64(size)))
+	return append(to, pieces...)
 }
 
 func cutBlock(b []byte) (block, rest []byte, err error) {
@@ -117,7 +108,9 @@ func cutBlock(b []byte) (block, rest []byte, err error) {
 func decodeStore(b []byte) (*state, error) {
 	rest, ok := bytes.CutPrefix(b, []byte(storeMagic))
 	if !ok {
-		return nil, errors.New("not a store of this version")
+		if rest, ok = bytes.CutPrefix(b, []byte(storeMagic1)); !ok {
+			return nil, errors.New("not a store of this version")
+		}
 	}
 	if len(rest) < sha256.Size {
 		return nil, io.ErrUnexpectedEOF
@@ -144,11 +137,11 @@ func decodeStore(b []byte) (*state, error) {
 		if err := proto.Unmarshal(block, &m); err != nil {
 			return nil, err
 		}
-		of := make(map[string]*stream.Resource, len(m.GetResources()))
+		of := make([]*stream.Resource, 0, len(m.GetResources()))
 		for _, r := range m.GetResources() {
-			of[r.GetName()] = stream.NewResource(t, stream.Resource{Name: r.GetName(), Version: r.GetVersion(), Body: r.GetResource().GetValue()})
+			of = append(of, stream.NewResource(t, stream.Resource{Name: r.GetName(), Version: r.GetVersion(), Body: r.GetResource().GetValue()}))
 		}
-		s.resources[t] = of
+		s.resources[t] = stream.NewSet(of)
 	}
 	return &s, nil
 }
@@ -184,7 +177,7 @@ func writeStore(path string, s *state) error {
 	if err != nil {
 		return err
 	}
-	if err := durable.WriteFile(durable.OS{}, path, b, 0o600); err != nil {
+	if err := durable.WriteBuffers(durable.OS{}, path, b, 0o600); err != nil {
 		return fmt.Errorf("writing the accepted state: %w", err)
 	}
 	return nil

@@ -12,6 +12,11 @@ const (
 	// has become of its Envoy: resource_names_subscribe has one element, an
 	// [EnvoyState]. Such a request is never answered.
 	EnvoyStateType = "type.googleapis.com/fairlead.v1.EnvoyState"
+
+	// FeatureVirtualHosts is among the client_features of the node of a relay: it
+	// takes the virtual hosts of route configurations by themselves (VHDS), whatever
+	// its Envoy can, and folds them.
+	FeatureVirtualHosts = "fairlead.virtual-hosts"
 )
 
 // EnvoyState is what a relay says of its Envoy.
