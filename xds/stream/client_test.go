@@ -188,7 +188,7 @@ func TestClientForgetsHosts(t *testing.T) {
 		},
 	})
 	c.Open()
-	for c.Next() != nil { //nolint:revive // its requests are of no interest
+	for c.Next() != nil {
 	}
 	late, err := c.Response((&Response{TypeURL: VirtualHostType, Nonce: "1", Resources: []*Resource{
 		NewResource(VirtualHostType, Resource{Name: "80/b", Version: "2"}),

@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// entry is what is known of one name, where that is not simply what the
-// generation says.
+// entry is what is known of one name, where that is not simply what its track
+// says.
 type entry struct {
 	// acked is what the peer was last known to have, or nil; without a Body where
 	// it only said so.
@@ -20,41 +20,17 @@ type entry struct {
 	unknown bool
 	// forced means that it is sent even if the peer has it.
 	forced bool
-	// suspect means that it waits in a group to be tried alone.
-	suspect bool
+	// suspect means that it waits in a group to be tried alone, and again that this
+	// is the second time.
+	suspect, again bool
 	// refused is the version that the peer finally refused, or empty, and reason
 	// its words.
 	refused, reason string
 	// minded means that the peer is a relay that refused it and says so until it
 	// hears of the name again, even if it is to have what it has.
 	minded bool
-}
-
-// at gives the entry of a name, made from what the peer has if there is none.
-func (t *typeState) at(name string) *entry {
-	if e := t.diff[name]; e != nil {
-		return e
-	}
-	e := t.peek(name)
-	if t.diff == nil {
-		t.diff = map[string]*entry{}
-	}
-	t.diff[name] = e
-	return e
-}
-
-// peek is at without keeping the entry.
-func (t *typeState) peek(name string) *entry {
-	if e := t.diff[name]; e != nil {
-		return e
-	}
-	e := &entry{}
-	if t.base != nil && t.sub.has(name) {
-		if r := t.base.Get(t.url, name); r != nil {
-			e.acked, e.listed = r, true
-		}
-	}
-	return e
+	// todo is what is left to do.
+	todo op
 }
 
 type op int
@@ -66,28 +42,30 @@ const (
 )
 
 // desired says what should be sent of a name now, and with what bytes.
-func (s *Server) desired(t *typeState, name string, e *entry) (*Resource, op) {
-	if s.target == nil || !t.sub.has(name) || e.suspect {
+func (s *Server) desired(t *track, name string, e *entry) (*Resource, op) {
+	if !t.looked || !t.sub.has(name) || e.suspect || t.asleep {
 		return nil, opNone
 	}
-	follows, behind := s.behind[t.url][name]
-	want := s.target.Get(t.url, name)
-	forced := e.forced || behind || e.minded && e.refused != want.version()
+	want := t.seen.get(name)
+	forced := e.forced || e.minded && e.refused != want.version()
 	unknown := e.unknown && e.last == nil
 	has := e.acked
 	if e.last != nil {
-		has = e.last.sent[name]
+		has, _ = e.last.find(name)
 	}
-	switch {
-	case want == nil && behind:
-		return follows, opAdd
-	case want == nil && s.target.HoldRemovals:
-		return nil, opNone
-	case want == nil:
-		if forced || unknown || has != nil {
+	if want == nil {
+		if e.forced && t.typ.url == EndpointType {
+			if late := s.late(name); late != nil {
+				return late, opAdd
+			}
+		}
+		if !t.hold && (forced || unknown || has != nil) {
 			return nil, opRemove
 		}
-	case e.refused == want.Version:
+		return nil, opNone
+	}
+	switch {
+	case e.refused == want.version():
 		return s.desiredRefused(e, unknown || forced)
 	case forced || unknown || has.version() != want.Version:
 		return want, opAdd
@@ -111,81 +89,151 @@ func (*Server) desiredRefused(e *entry, needed bool) (*Resource, op) {
 	}
 }
 
-// evaluate puts a name among what is to be sent or removed, or takes it out.
-func (s *Server) evaluate(t *typeState, name string) {
-	e := t.peek(name)
-	if e.acked != nil && e.acked.Body == nil && s.target != nil {
+// late gives the endpoints of a cluster that was sent, and that may still wait
+// for them, as they were then: nobody has them any more, and without them it
+// would wait for ever.
+func (s *Server) late(name string) *Resource {
+	c := s.typeOf(ClusterType)
+	if c == nil || c.w == nil {
+		return nil
+	}
+	for _, r := range slices.Backward(c.w.sent) {
+		if res, ok := r.find(name); ok && res != nil {
+			return r.endpoints.get(name)
+		}
+	}
+	return nil
+}
+
+// evaluate finds what is left to do of a name that has an entry.
+func (s *Server) evaluate(t *track, name string, e *entry) {
+	if e.acked != nil && e.acked.Body == nil {
 		// Same version, same bytes: now we know what to go back to.
-		if r := s.target.Get(t.url, name); r.version() == e.acked.Version {
+		if r := t.seen.get(name); r.version() == e.acked.Version {
 			e.acked = r
 		}
 	}
-	_, do := s.desired(t, name, e)
-	delete(t.adds, name)
-	delete(t.removes, name)
-	switch do {
-	case opAdd:
-		if t.adds == nil {
-			t.adds = map[string]struct{}{}
-		}
-		t.adds[name] = struct{}{}
-	case opRemove:
-		if t.removes == nil {
-			t.removes = map[string]struct{}{}
-		}
-		t.removes[name] = struct{}{}
-	case opNone:
-		return
-	}
-	t.at(name)
+	_, e.todo = s.desired(t, name, e)
 }
 
-func (s *Server) evaluateIn(url TypeURL, name string) {
-	if t := s.types[url]; t != nil {
-		s.evaluate(t, name)
-	}
-}
-
-// settle moves the base of a type forward once nothing is left to send or to
-// wait for, and drops what then follows from it.
-func (s *Server) settle(t *typeState) {
-	if s.target == nil || !t.quiet() {
+// settle notes that nothing is left to send or to wait for, and drops what then
+// follows from that.
+func (s *Server) settle(t *track) {
+	if !t.looked || !t.quiet() {
 		return
 	}
-	for name, e := range t.diff {
-		clean := e.last == nil && !e.unknown && !e.forced && !e.suspect
-		if !t.sub.has(name) || clean && e.acked.version() == s.target.Get(t.url, name).version() {
-			delete(t.diff, name)
+	if t.w != nil {
+		s.fold(t)
+	}
+	t.scope = t.sub
+	if t.table != "" {
+		t = &t.typ.track
+		if !t.typ.calm() {
+			return
 		}
 	}
-	if len(t.diff) == 0 {
-		t.diff = nil
+	t.typ.settled(s)
+}
+
+// settled notes that all of a type is as it shall be.
+func (t *typeState) settled(s *Server) {
+	if t.status.nacked != 0 && !t.troubled() {
+		t.status.nacked, t.status.lastError = 0, ""
 	}
-	t.adds, t.removes, t.suspects, t.inflight = nil, nil, nil, nil
-	t.base = s.target
-	t.sub.rest(s.cfg.Interner)
-	if len(s.behind[t.url]) == 0 {
-		delete(s.behind, t.url) // an emptied map keeps its room
-	}
-	if t.url == ClusterType { // no cluster waits for anything any more
-		for url, names := range s.behind {
-			for name := range names {
-				s.pruneBehind(url, name)
-			}
-		}
-	}
-	if t.status.NackedGeneration != 0 && !t.troubled() {
-		t.status.NackedGeneration, t.status.LastError = 0, ""
-	}
-	if t.status.SettledGeneration != s.target.Number {
-		t.status.SettledGeneration = s.target.Number
+	if t.status.settled != s.target.Number {
+		t.status.settled = s.target.Number
 		s.event(Event{Kind: EventSettled, Type: t.url, Generation: s.target.Number})
 	}
 }
 
-// quiet reports whether nothing is left to send or to wait for.
-func (t *typeState) quiet() bool {
-	return len(t.adds) == 0 && len(t.removes) == 0 && len(t.suspects) == 0 && len(t.inflight) == 0 && !t.owed
+// fold makes have say again what the peer has.
+func (s *Server) fold(t *track) {
+	w := t.w
+	for name, e := range w.diff {
+		clean := e.last == nil && !e.unknown && !e.forced && !e.suspect && !e.minded
+		if !t.sub.has(name) || clean && e.acked.version() == t.seen.get(name).version() {
+			delete(w.diff, name)
+		}
+	}
+	have := t.seen
+	if t.asleep {
+		have = (*union)(nil).keeping(t.everything())
+	} else if t.held {
+		var extra []*Resource
+		for _, r := range t.everything() {
+			if t.seen.get(r.Name) == nil && w.diff[r.Name] == nil {
+				extra = append(extra, r)
+			}
+		}
+		have = t.seen.keeping(extra)
+	}
+	recount := w.recount || len(w.diff) > 0
+	t.have, t.scope = have, t.sub
+	w.sent, w.recount, w.due = nil, false, nil
+	if len(w.diff) == 0 {
+		t.w = nil
+	}
+	if recount {
+		t.count = t.exact()
+	}
+	if t.typ.url == ClusterType { // no cluster waits for anything any more
+		if e := s.typeOf(EndpointType); e != nil && e.w != nil {
+			for name, x := range e.w.diff {
+				s.evaluate(&e.track, name, x)
+			}
+		}
+	}
+}
+
+// everything lists what the peer has; sorted by name.
+func (t *track) everything() []*Resource {
+	names := map[string]struct{}{}
+	for r := range t.have.all() {
+		names[r.Name] = struct{}{}
+	}
+	if t.w != nil {
+		for _, r := range t.w.sent {
+			for _, res := range r.list {
+				names[res.Name] = struct{}{}
+			}
+		}
+		for name := range t.w.diff {
+			names[name] = struct{}{}
+		}
+	}
+	var out []*Resource
+	for _, name := range sortedKeys(names) {
+		if r := t.peek(name).acked; r != nil && t.sub.has(name) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// exact is how many names the peer has.
+func (t *track) exact() int {
+	if t.w == nil && t.have == nil {
+		return 0
+	}
+	if t.w == nil && t.scope.wildcard {
+		return t.have.len()
+	}
+	return len(t.everything())
+}
+
+// troubled reports whether something of the type is refused or unknown.
+func (t *typeState) troubled() bool {
+	for k := range t.tracks() {
+		if k.w == nil {
+			continue
+		}
+		for _, e := range k.w.diff {
+			if e.refused != "" || e.unknown {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

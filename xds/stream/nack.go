@@ -14,62 +14,86 @@ import (
 const maxReason = 4096
 
 // nack takes the refusal of a response.
-func (s *Server) nack(now time.Time, t *typeState, r *response, st *rpcstatus.Status) {
+func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status) {
 	message := clip(st.GetMessage())
-	t.status.NackedGeneration = r.generation
-	t.status.NackedAt = now
-	t.status.LastError = message
+	marks := &t.typ.status
+	marks.nacked, marks.nackedAt, marks.lastError = r.generation, now.UnixNano(), message
 	s.event(Event{
-		Kind: EventNacked, Type: t.url, Generation: r.generation, Names: len(r.sent),
-		Removal: r.removal, Reason: message, Took: now.Sub(r.at),
+		Kind: EventNacked, Type: t.typ.url, Generation: r.generation, Names: r.len(),
+		Removal: len(r.gone) > 0, Reason: message, Took: now.Sub(r.at),
 	})
-	if r.removal {
+	if len(r.list) == 0 {
 		// Envoy removes before it refuses; there is nothing else it could mean.
-		s.accept(t, r, sortedKeys(r.sent))
+		s.accept(t, r, nil)
 		return
 	}
-	names := s.current(t, r)
-	if exact := detailsOf(t.url, st, r); exact != nil {
+	if exact := detailsOf(t.typ.url, st, r); exact != nil {
 		s.refusedExactly(t, r, exact)
 		return
 	}
+	names := t.current(r)
+	t.w.drop(r)
 	if len(names) == 0 {
 		return
 	}
 	for _, name := range names {
-		t.at(name).unknown = true
+		e := t.at(name)
+		e.last, e.suspect, e.unknown = nil, false, true
 	}
+	s.blame(t, r, names, message)
+	for _, name := range names {
+		s.evaluate(t, name, t.at(name))
+	}
+}
+
+// blame finds which of the names of a response are at fault, or has them tried
+// apart.
+func (s *Server) blame(t *track, r *response, names []string, message string) {
 	culprits, certain := culpritsIn(message, names)
 	switch {
+	case len(names) == 1 && t.table != "" && len(t.w.suspects) > 0 && !t.at(names[0]).again:
+		// Its domain may be that of another one, until that has been changed too.
+		t.at(names[0]).again = true
+		t.w.isolate(t, len(t.w.suspects), names)
 	case len(names) == 1:
 		s.refuse(t, r, names[0], message)
 	case certain:
 		for _, name := range culprits {
 			s.refuse(t, r, name, message)
 		}
+	case len(r.gone) > 0 && len(without(names, r.gone)) < len(names):
+		// What goes may be in the way of what comes.
+		s.blameRest(t, without(names, without(names, r.gone)), without(names, r.gone), culprits)
 	case len(culprits) > 0 && len(culprits) < len(names):
 		// Named, but perhaps only in passing: the others first, then these alone.
-		s.isolate(t, without(names, culprits), culprits)
+		t.w.isolate(t, 0, without(names, culprits), culprits)
 	default:
 		half := len(names) / 2
-		s.isolate(t, names[:half], names[half:])
+		t.w.isolate(t, 0, names[:half], names[half:])
 	}
-	for _, name := range names {
-		s.evaluate(t, name)
+}
+
+func (*Server) blameRest(t *track, gone, names, culprits []string) {
+	culprits = without(culprits, gone)
+	switch {
+	case len(names) == 1:
+		t.w.isolate(t, 0, gone, names)
+	case len(culprits) > 0 && len(culprits) < len(names):
+		t.w.isolate(t, 0, gone, without(names, culprits), culprits)
+	default:
+		half := len(names) / 2
+		t.w.isolate(t, 0, gone, names[:half], names[half:])
 	}
 }
 
 // current gives the names of a response that no later response has, and that the
 // peer still asks for; sorted.
-func (*Server) current(t *typeState, r *response) []string {
+func (t *track) current(r *response) []string {
 	var names []string
-	for _, name := range sortedKeys(r.sent) {
-		e := t.diff[name]
-		if e == nil || e.last != r || !t.sub.has(name) {
-			continue
+	for _, name := range r.names() {
+		if t.sub.has(name) && t.peek(name).last == r {
+			names = append(names, name)
 		}
-		e.last, e.suspect = nil, false
-		names = append(names, name)
 	}
 	return names
 }
@@ -79,14 +103,14 @@ func (*Server) current(t *typeState, r *response) []string {
 func detailsOf(url TypeURL, st *rpcstatus.Status, r *response) map[string]string {
 	var out map[string]string
 	for i, d := range st.GetDetails() {
-		if i >= len(r.sent) {
+		if i >= len(r.list) {
 			break
 		}
 		var info errdetails.ResourceInfo
 		if d.UnmarshalTo(&info) != nil || info.GetResourceType() != string(url) {
 			continue
 		}
-		if _, ok := r.sent[info.GetResourceName()]; !ok {
+		if _, ok := find(r.list, info.GetResourceName()); !ok {
 			continue
 		}
 		if out == nil {
@@ -99,86 +123,78 @@ func detailsOf(url TypeURL, st *rpcstatus.Status, r *response) map[string]string
 
 // refusedExactly takes a refusal that says what was refused: all else in the
 // response was accepted, and what was refused is as it was before.
-func (s *Server) refusedExactly(t *typeState, r *response, exact map[string]string) {
-	var accepted []string
-	for _, name := range sortedKeys(r.sent) {
-		reason, refused := exact[name]
-		if !refused {
-			accepted = append(accepted, name)
-			continue
+func (s *Server) refusedExactly(t *track, r *response, exact map[string]string) {
+	for _, name := range sortedKeys(exact) {
+		e := t.at(name)
+		if e.last == r {
+			e.last, e.unknown, e.forced, e.suspect = nil, false, false, false
 		}
-		e := t.diff[name]
-		if e == nil {
-			continue
-		}
-		e.last, e.unknown, e.forced, e.suspect = nil, false, false, false
-		s.noteRefusal(t, r, name, reason)
+		s.noteRefusal(t, r, name, exact[name])
 		e.minded = true
-		s.evaluate(t, name)
+		s.evaluate(t, name, e)
 	}
-	for _, name := range accepted {
-		if e := t.diff[name]; e != nil && e.last == nil {
-			e.last = r // current has taken it off
-		}
-	}
-	s.accept(t, r, accepted)
+	s.accept(t, r, exact)
 }
 
 // refuse notes that a name alone is why a response was refused.
-func (s *Server) refuse(t *typeState, r *response, name, reason string) {
+func (s *Server) refuse(t *track, r *response, name, reason string) {
 	e := t.at(name)
-	if e.acked.version() == r.sent[name].version() {
+	if res, _ := r.find(name); e.acked != nil && e.acked.Version == res.version() {
 		// Not even what it once took: there is nothing to go back to.
-		e.acked, e.listed = &Resource{Name: name, Version: e.acked.version()}, true
+		e.acked, e.listed = &Resource{Name: name, Version: e.acked.Version}, true
 	}
 	s.noteRefusal(t, r, name, reason)
 }
 
-func (s *Server) noteRefusal(t *typeState, r *response, name, reason string) {
+func (s *Server) noteRefusal(t *track, r *response, name, reason string) {
 	e := t.at(name)
-	e.refused, e.reason = r.sent[name].version(), reason
+	res, _ := r.find(name)
+	e.refused, e.reason = res.version(), reason
 	s.event(Event{
-		Kind: EventRejected, Type: t.url, Generation: r.generation, Names: 1,
+		Kind: EventRejected, Type: t.typ.url, Generation: r.generation, Names: 1,
 		Name: name, Version: e.refused, Reason: reason,
 	})
 }
 
 // isolate has groups of names tried one after the other, each in a response of
-// its own, before anything else of the type is sent.
-func (*Server) isolate(t *typeState, groups ...[]string) {
+// its own, before anything else of the track is sent.
+func (w *work) isolate(t *track, at int, groups ...[]string) {
 	for _, g := range groups {
 		for _, name := range g {
-			e := t.at(name)
-			e.suspect = true
-			delete(t.adds, name)
+			t.at(name).suspect = true
 		}
 	}
-	t.suspects = append(groups, t.suspects...)
+	w.suspects = slices.Insert(w.suspects, at, groups...)
 }
 
 // nextSuspects sends the next group of suspects, once the one before is answered.
-func (s *Server) nextSuspects(now time.Time, t *typeState) *Response {
-	if len(t.inflight) > 0 && s.held(now, t, &t.addWait) {
+func (s *Server) nextSuspects(now time.Time, t *track) *Response {
+	w := t.w
+	if w.waiting() && s.held(now, t, &w.addWait) {
 		return nil
 	}
-	t.addWait.clear()
-	for len(t.suspects) > 0 {
-		group := t.suspects[0]
-		t.suspects = slices.Delete(t.suspects, 0, 1)
-		r := &response{sent: map[string]*Resource{}, retry: true}
+	w.addWait.clear()
+	for len(w.suspects) > 0 {
+		group := w.suspects[0]
+		w.suspects = slices.Delete(w.suspects, 0, 1)
+		r := &response{retry: true}
 		for _, name := range group {
-			e := t.diff[name]
+			e := w.diff[name]
 			if e == nil || !e.suspect {
 				continue // no longer asked for
 			}
 			e.suspect = false
-			if want, do := s.desired(t, name, e); do == opAdd {
-				r.sent[name] = want
-			} else {
-				s.evaluate(t, name)
+			want, do := s.desired(t, name, e)
+			switch {
+			case do == opAdd:
+				r.list = append(r.list, want)
+			case do == opRemove && t.table != "":
+				r.gone = append(r.gone, name)
+			default:
+				s.evaluate(t, name, e)
 			}
 		}
-		if len(r.sent) > 0 {
+		if r.len() > 0 {
 			return s.send(now, t, r)
 		}
 	}

@@ -1,9 +1,7 @@
 package stream
 
 import (
-	"crypto/sha256"
-	"io"
-	"iter"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"sync"
@@ -17,8 +15,9 @@ const wildcardName = "*"
 // streams of one class hold one set. The zero value is ready for use, from any
 // number of goroutines.
 type Interner struct {
-	mu   sync.Mutex // guards sets
-	sets map[[sha256.Size]byte]weak.Pointer[nameSet]
+	mu   sync.Mutex // guards all following fields
+	seed maphash.Seed
+	sets map[uint64]weak.Pointer[nameSet]
 }
 
 // nameSet is an immutable, sorted set.
@@ -32,103 +31,115 @@ func (n *nameSet) has(name string) bool {
 	return ok
 }
 
-func (i *Interner) intern(names []string) *nameSet {
-	h := sha256.New()
-	for _, n := range names {
-		_, _ = io.WriteString(h, n) // a hash never fails
-		_, _ = h.Write([]byte{0})
+func (n *nameSet) all() []string {
+	if n == nil {
+		return nil
 	}
-	key := [sha256.Size]byte(h.Sum(nil))
+	return n.names
+}
+
+// intern gives the set of some names, which are sorted and without doubles, and
+// belong to the set from now on; nil if there are none.
+func (i *Interner) intern(names []string) *nameSet {
+	if len(names) == 0 {
+		return nil
+	}
+	i.mu.Lock()
+	if i.sets == nil {
+		i.seed, i.sets = maphash.MakeSeed(), map[uint64]weak.Pointer[nameSet]{}
+	}
+	seed := i.seed
+	i.mu.Unlock()
+	var h maphash.Hash
+	h.SetSeed(seed)
+	for _, n := range names {
+		_, _ = h.WriteString(n) // a hash never fails
+		_ = h.WriteByte(0)
+	}
+	key := h.Sum64()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if p, ok := i.sets[key]; ok {
-		if set := p.Value(); set != nil {
+		if set := p.Value(); set != nil && slices.Equal(set.names, names) {
 			return set
 		}
 	}
-	if i.sets == nil {
-		i.sets = map[[sha256.Size]byte]weak.Pointer[nameSet]{}
-	}
 	// Sets that no stream holds any more go when the map has doubled since.
 	if n := len(i.sets); n >= 64 && n&(n-1) == 0 {
-		maps.DeleteFunc(i.sets, func(_ [sha256.Size]byte, p weak.Pointer[nameSet]) bool { return p.Value() == nil })
+		maps.DeleteFunc(i.sets, func(_ uint64, p weak.Pointer[nameSet]) bool { return p.Value() == nil })
 	}
 	set := &nameSet{names: names}
 	i.sets[key] = weak.Make(set)
 	return set
 }
 
-// subscription is what a peer asks for of one type.
+// with is a set with more names, which are sorted and without doubles.
+func (i *Interner) with(n *nameSet, names []string) *nameSet {
+	if n == nil {
+		return i.intern(names)
+	}
+	out := make([]string, 0, len(n.names)+len(names))
+	old := n.names
+	for _, name := range names {
+		for len(old) > 0 && old[0] < name {
+			out, old = append(out, old[0]), old[1:]
+		}
+		if len(old) > 0 && old[0] == name {
+			old = old[1:]
+		}
+		out = append(out, name)
+	}
+	if out = append(out, old...); len(out) == len(n.names) {
+		return n
+	}
+	return i.intern(out)
+}
+
+// without is a set without some names, which are sorted.
+func (i *Interner) without(n *nameSet, names []string) *nameSet {
+	if n == nil {
+		return nil
+	}
+	out := make([]string, 0, len(n.names))
+	for _, name := range n.names {
+		if _, ok := slices.BinarySearch(names, name); !ok {
+			out = append(out, name)
+		}
+	}
+	if len(out) == len(n.names) {
+		return n
+	}
+	return i.intern(out)
+}
+
+// sortedNames are the names of a request, sorted, once each, and without the
+// wildcard; all says whether that was among them.
+func sortedNames(list []string) (names []string, all bool) {
+	names = list
+	if !slices.IsSorted(names) {
+		names = slices.Sorted(slices.Values(names))
+	}
+	names = slices.Compact(slices.Clip(names))
+	if at, ok := slices.BinarySearch(names, wildcardName); ok {
+		return slices.Concat(names[:at], names[at+1:]), true
+	}
+	return names, false
+}
+
+// subscription is what a peer asks for of one type, or what is known of that.
 type subscription struct {
 	wildcard bool
-	set      *nameSet            // the names while they stand still, or nil
-	edit     map[string]struct{} // the names while they change, or nil
+	set      *nameSet // names asked for by themselves
 }
 
-func (s *subscription) has(name string) bool { return s.wildcard || s.named(name) }
+func (s subscription) has(name string) bool { return s.wildcard || s.set.has(name) }
 
-func (s *subscription) named(name string) bool {
-	if s.edit != nil {
-		_, ok := s.edit[name]
-		return ok
-	}
-	return s.set.has(name)
-}
+func (s subscription) len() int { return len(s.set.all()) }
 
-func (s *subscription) len() int {
-	if s.edit != nil {
-		return len(s.edit)
+// key is the subscription as far as it says what is asked for.
+func (s subscription) key() subscription {
+	if s.wildcard {
+		return subscription{wildcard: true}
 	}
-	if s.set != nil {
-		return len(s.set.names)
-	}
-	return 0
-}
-
-// all yields the names, in any order; the wildcard is not one of them.
-func (s *subscription) all() iter.Seq[string] {
-	if s.edit != nil {
-		return maps.Keys(s.edit)
-	}
-	if s.set != nil {
-		return slices.Values(s.set.names)
-	}
-	return func(func(string) bool) {}
-}
-
-func (s *subscription) add(name string) {
-	s.open()
-	s.edit[name] = struct{}{}
-}
-
-func (s *subscription) remove(name string) {
-	if s.named(name) {
-		s.open()
-		delete(s.edit, name)
-	}
-}
-
-func (s *subscription) open() {
-	if s.edit != nil {
-		return
-	}
-	s.edit = map[string]struct{}{}
-	if s.set != nil {
-		for _, n := range s.set.names {
-			s.edit[n] = struct{}{}
-		}
-		s.set = nil
-	}
-}
-
-// rest turns the names into a shared set.
-func (s *subscription) rest(i *Interner) {
-	if s.edit == nil {
-		return
-	}
-	s.set = nil
-	if len(s.edit) > 0 {
-		s.set = i.intern(slices.Sorted(maps.Keys(s.edit)))
-	}
-	s.edit = nil
+	return s
 }

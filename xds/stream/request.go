@@ -2,6 +2,7 @@ package stream
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -15,22 +16,34 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 	if err := s.check(req); err != nil {
 		return fmt.Errorf("taking a request for %q: %w", url, err)
 	}
-	t, first := s.types[url], false
+	s.lookAll()
+	t := s.typeOf(url)
 	if t == nil {
 		var err error
 		if t, err = s.addType(url); err != nil {
 			return err
 		}
-		first = true
 	}
 	if req.GetResponseNonce() != "" {
 		s.answer(now, t, req)
 	}
-	if first {
-		s.open(t, req)
+	names, all := sortedNames(req.GetResourceNamesSubscribe())
+	if len(req.GetResourceNamesUnsubscribe()) > 0 {
+		s.unsubscribe(t, req.GetResourceNamesUnsubscribe())
 	}
-	s.subscribe(t, req, first)
-	s.settle(t)
+	if !t.opened {
+		s.open(t, req, names, all || len(req.GetResourceNamesSubscribe()) == 0 && defaultsToAll(url))
+	} else if all || len(names) > 0 {
+		s.subscribe(t, names, all)
+	}
+	s.lookAll()
+	for _, o := range s.order {
+		for k := range o.tracks() {
+			if k.w != nil {
+				s.settle(k)
+			}
+		}
+	}
 	return nil
 }
 
@@ -62,34 +75,25 @@ func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
 }
 
 // open takes the first request of a type.
-func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest) {
-	names := req.GetResourceNamesSubscribe()
-	t.sub.wildcard = slices.Contains(names, wildcardName) || len(names) == 0 && defaultsToAll(t.url)
+func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest, names []string, all bool) {
+	t.opened = true
+	s.looked = nil
+	if len(req.GetInitialResourceVersions()) > 0 {
+		t.listed, t.reconnected = req.GetInitialResourceVersions(), true
+	}
+	t.sub.wildcard = all
+	if t.url == VirtualHostType {
+		return // names do not matter: all come that belong to a route configuration
+	}
 	// Who waits for everything may be waiting to hear that there is nothing.
-	t.owed = t.sub.wildcard
-	for name, version := range req.GetInitialResourceVersions() {
-		if version == "" {
-			continue
-		}
-		e := t.at(name)
-		e.listed = true
-		e.acked = &Resource{Name: name, Version: version}
-		t.reconnected = true
-	}
-	for _, name := range s.cfg.Distrust[t.url] {
-		t.at(name).unknown = true // listed or not: it may have been applied all the same
-	}
-	if s.target == nil {
-		return
-	}
-	if t.sub.wildcard {
-		for r := range s.target.All(t.url) {
-			s.evaluate(t, r.Name)
-		}
-		for name := range t.diff {
-			s.evaluate(t, name)
-		}
-	}
+	t.owed = all
+	s.setNames(t, s.cfg.Interner.intern(names))
+}
+
+// setNames replaces the names that are asked for.
+func (s *Server) setNames(t *typeState, set *nameSet) {
+	s.names += len(set.all()) - t.sub.len()
+	t.sub.set = set
 }
 
 // defaultsToAll reports whether an empty first subscription asks for everything.
@@ -97,131 +101,127 @@ func defaultsToAll(t TypeURL) bool {
 	return t == ClusterType || t == ListenerType || t == VirtualHostType
 }
 
-// subscribe takes the names that a request asks for, and those it gives up.
-func (s *Server) subscribe(t *typeState, req *discovery.DeltaDiscoveryRequest, first bool) {
-	for _, name := range req.GetResourceNamesUnsubscribe() {
-		s.unsubscribe(t, name)
+// subscribe takes names that are asked for later than in the first request: they
+// are sent, whatever the peer has.
+func (s *Server) subscribe(t *typeState, names []string, all bool) {
+	if t.url == VirtualHostType {
+		return
 	}
-	for _, name := range req.GetResourceNamesSubscribe() {
-		if name == wildcardName {
-			s.subscribeAll(t, first)
+	old := t.sub
+	if all {
+		t.sub.wildcard, t.owed = true, true
+	}
+	s.setNames(t, s.cfg.Interner.with(old.set, names))
+	if !t.looked {
+		return
+	}
+	if all && !old.wildcard {
+		w := t.open()
+		w.recount = true
+		for r := range t.seen.all() {
+			if !old.has(r.Name) && w.diff[r.Name] == nil && t.will(r.Name) == nil {
+				w.add, w.added = mergeLists(w.add, []*Resource{r}), w.added+1
+			}
+		}
+	}
+	get := t.seen.get
+	if len(names) > 32 {
+		get = t.seen.lookUp()
+	}
+	var list []*Resource
+	for _, name := range names {
+		r, e := get(name), t.entry(name)
+		switch {
+		case !old.has(name) && (e != nil || t.mentioned(name)):
+			// What is known of it is from when it was asked for before.
+			e = &entry{}
+			t.put(name, e)
+		case e == nil && r == nil:
+			e = t.at(name)
+		case e == nil:
+			list = append(list, r)
 			continue
 		}
-		var e *entry
-		if t.sub.has(name) {
-			e = t.at(name)
-		} else {
-			// What base says of it is not this peer's: it did not ask then.
-			if e = t.diff[name]; e == nil || !first {
-				e = &entry{}
-			}
-			if t.diff == nil {
-				t.diff = map[string]*entry{}
-			}
-			t.diff[name] = e
-		}
-		if !t.sub.named(name) {
-			s.names++
-			t.sub.add(name)
-		}
-		// A name asked for is sent, unless the peer has just said what it has.
-		if _, has := req.GetInitialResourceVersions()[name]; !first || !has {
-			e.forced = true
-		}
-		s.evaluate(t, name)
+		e.forced = true
+		s.evaluate(&t.track, name, e)
 	}
-	t.status.Names = t.sub.len()
-	t.status.Wildcard = t.sub.wildcard
+	s.force(&t.track, list)
 }
 
-func (s *Server) subscribeAll(t *typeState, first bool) {
-	if first {
+// unsubscribe takes names that are given up.
+func (s *Server) unsubscribe(t *typeState, list []string) {
+	names, all := sortedNames(list)
+	if t.url == VirtualHostType {
 		return
 	}
-	if !t.sub.wildcard {
-		// What base has beyond the names was not this peer's.
-		for name := range t.sub.all() {
-			t.at(name)
+	same := t.scope == t.sub
+	for _, name := range names {
+		if t.sub.set.has(name) && !t.sub.wildcard && t.peek(name).acked != nil {
+			t.count--
 		}
-		t.base = nil
-		t.sub.wildcard = true
 	}
-	t.owed = true
-	if s.target != nil {
-		s.retarget(t)
-	}
-}
-
-func (s *Server) unsubscribe(t *typeState, name string) {
-	if name == wildcardName {
+	if all {
 		t.sub.wildcard = false
-		for name := range t.diff {
-			s.drop(t, name)
+	}
+	s.setNames(t, s.cfg.Interner.without(t.sub.set, names))
+	if same {
+		t.scope = t.sub
+	} else {
+		if all && t.scope.wildcard {
+			t.scope = subscription{set: t.sub.set}
 		}
-		return
+		t.scope.set = s.cfg.Interner.without(t.scope.set, names)
 	}
-	if t.sub.named(name) {
-		s.names--
-		t.sub.remove(name)
+	if t.url == RouteType {
+		for _, name := range names {
+			if !t.sub.has(name) {
+				s.dropGroup(name)
+			}
+		}
 	}
-	s.drop(t, name)
-}
-
-// drop forgets a name that the peer no longer asks for.
-func (s *Server) drop(t *typeState, name string) {
-	if t.sub.has(name) {
-		return
+	if w := t.w; w != nil {
+		gone := func(r *Resource) bool { return !t.sub.has(r.Name) }
+		w.add = slices.DeleteFunc(slices.Clone(w.add), gone)
+		w.due = slices.DeleteFunc(slices.Clone(w.due), gone)
+		w.remove = slices.DeleteFunc(slices.Clone(w.remove), func(name string) bool { return !t.sub.has(name) })
+		maps.DeleteFunc(w.diff, func(name string, _ *entry) bool { return !t.sub.has(name) })
+		w.recount = true
+	} else if all {
+		t.count = t.exact()
 	}
-	delete(t.diff, name)
-	delete(t.adds, name)
-	delete(t.removes, name)
 }
 
 // answer takes an ACK or a NACK.
 func (s *Server) answer(now time.Time, t *typeState, req *discovery.DeltaDiscoveryRequest) {
-	i := slices.IndexFunc(t.inflight, func(r *response) bool { return r.nonce == req.GetResponseNonce() })
-	if i < 0 {
+	k, r := t.find(req.GetResponseNonce())
+	if r == nil {
 		s.event(Event{Kind: EventStale, Type: t.url})
 		return
 	}
-	r := t.inflight[i]
-	t.inflight = slices.Delete(t.inflight, i, i+1)
 	t.answered = true
 	if req.GetErrorDetail() != nil {
-		s.nack(now, t, r, req.GetErrorDetail())
+		s.nack(now, k, r, req.GetErrorDetail())
 		return
 	}
-	s.accept(t, r, sortedKeys(r.sent))
-	t.status.AckedGeneration = r.generation
-	t.status.AckedAt = now
-	s.event(Event{Kind: EventAccepted, Type: t.url, Generation: r.generation, Names: len(r.sent), Removal: r.removal, Took: now.Sub(r.at)})
+	s.accept(k, r, nil)
+	t.status.acked, t.status.ackedAt = r.generation, now.UnixNano()
+	s.event(Event{
+		Kind: EventAccepted, Type: t.url, Generation: r.generation, Names: r.len(),
+		Removal: len(r.gone) > 0, Took: now.Sub(r.at),
+	})
 }
 
-// accept notes that the peer has what a response said of these names.
-func (s *Server) accept(t *typeState, r *response, names []string) {
-	for _, name := range names {
-		e := t.diff[name]
-		if e == nil || !t.sub.has(name) {
+// find gives the unanswered response with a nonce, and its track.
+func (t *typeState) find(nonce string) (*track, *response) {
+	for k := range t.tracks() {
+		if k.w == nil {
 			continue
 		}
-		e.acked = r.sent[name]
-		e.listed = e.listed || !r.removal
-		if e.last == r {
-			e.last, e.unknown, e.suspect = nil, false, false
-		}
-		if e.refused != "" && !r.removal && s.target.Get(t.url, name).version() == e.acked.version() {
-			e.refused, e.reason = "", ""
-		}
-		s.evaluate(t, name)
-	}
-}
-
-// troubled reports whether something of the type is refused or unknown.
-func (t *typeState) troubled() bool {
-	for _, e := range t.diff {
-		if e.refused != "" || e.unknown {
-			return true
+		for _, r := range k.w.sent {
+			if !r.accepted && r.nonce == nonce {
+				return k, r
+			}
 		}
 	}
-	return false
+	return nil, nil
 }

@@ -42,12 +42,12 @@ func TestInStepKeepsNothing(t *testing.T) {
 	for range 2 {
 		s := NewServer(ServerConfig{Interner: in})
 		newModel(t, s).set(g)
-		for _, st := range s.types {
-			if st.base != g || st.diff != nil || st.adds != nil || st.sub.edit != nil {
+		for _, st := range s.order {
+			if st.have != g.union(st.url) || st.w != nil || st.listed != nil {
 				t.Errorf("%s keeps more than a pointer: %+v", st.url, st)
 			}
 		}
-		sets = append(sets, s.types[EndpointType].sub.set)
+		sets = append(sets, s.typeOf(EndpointType).sub.set)
 	}
 	if sets[0] == nil || sets[0] != sets[1] {
 		t.Error("two streams of a class do not share their set of names")
@@ -270,7 +270,7 @@ func TestGateOpensInTime(t *testing.T) {
 		m.now = m.now.Add(21 * time.Second)
 		m.set(gen(uint64(i+2), "c/a="+strconv.Itoa(i+2), "e/a=1", "l/x=1"))
 	}
-	if n := len(s.types[ClusterType].inflight); n > maxInflight {
+	if n := len(s.typeOf(ClusterType).w.sent); n > maxInflight+maxAccepted {
 		t.Errorf("%d responses unanswered", n)
 	}
 }

@@ -14,8 +14,15 @@ import (
 type Set struct {
 	list []*Resource
 
-	mu    sync.Mutex // guards diffs
+	mu    sync.Mutex // guards diffs and alone
 	diffs map[weak.Pointer[Set]]Delta
+	alone *union // of this set and no other, or nil
+
+	once struct{ index, split sync.Once }
+	// index is where many names are looked up; made when first needed.
+	index map[string]*Resource
+	// split are the virtual hosts by route configuration, if there are several.
+	split map[string]*Set
 }
 
 // NewSet makes a set; of several resources of one name the first one counts.
@@ -72,6 +79,49 @@ func (s *Set) Get(name string) *Resource {
 		return s.list[i]
 	}
 	return nil
+}
+
+// lookUp is Get for many names.
+func (s *Set) lookUp() map[string]*Resource {
+	if s == nil {
+		return nil
+	}
+	s.once.index.Do(func() {
+		s.index = make(map[string]*Resource, len(s.list))
+		for _, r := range s.list {
+			s.index[r.Name] = r
+		}
+	})
+	return s.index
+}
+
+// tables yields virtual hosts by the route configuration that they belong to.
+func (s *Set) tables() iter.Seq2[string, *Set] {
+	return func(yield func(string, *Set) bool) {
+		first, _, ok := cutHost(s.list[0].Name)
+		last, _, _ := cutHost(s.list[len(s.list)-1].Name)
+		if ok && first == last { // what has a prefix in common stands together
+			yield(first, s)
+			return
+		}
+		s.once.split.Do(func() {
+			lists := map[string][]*Resource{}
+			for _, r := range s.list {
+				if table, _, ok := cutHost(r.Name); ok {
+					lists[table] = append(lists[table], r)
+				}
+			}
+			s.split = map[string]*Set{}
+			for table, list := range lists {
+				s.split[table] = &Set{list: list}
+			}
+		})
+		for table, set := range s.split {
+			if !yield(table, set) {
+				return
+			}
+		}
+	}
 }
 
 // Len is how many resources there are.

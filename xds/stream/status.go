@@ -2,6 +2,7 @@ package stream
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -75,54 +76,56 @@ type TypeStatus struct {
 // Rejection is one resource that a peer refused.
 type Rejection struct{ Name, Version, Reason string }
 
+// marks are what a status needs beside the tracks.
+type marks struct {
+	sent, acked, nacked, settled uint64 // generations
+	sentAt, ackedAt, nackedAt    int64  // Unix nanoseconds, 0 is never
+	lastError                    string
+}
+
 // Status is how the peer stands, by type in the order in which types are
-// served. It is a copy.
+// served. It is a copy. It costs as much as there are responses unanswered and
+// resources refused, not as there are resources.
 func (s *Server) Status() []TypeStatus {
+	s.lookAll()
 	out := make([]TypeStatus, 0, len(s.order))
 	for _, t := range s.order {
-		st := t.status
-		st.Pending = s.target == nil || !t.quiet()
-		for _, name := range sortedKeys(t.diff) {
-			e := t.diff[name]
-			if e.unknown {
-				st.Unknown++
+		if !t.opened {
+			continue
+		}
+		m := &t.status
+		st := TypeStatus{
+			Type: t.url, Wildcard: t.sub.wildcard, Names: t.sub.len(),
+			SentGeneration: m.sent, AckedGeneration: m.acked, NackedGeneration: m.nacked, SettledGeneration: m.settled,
+			SentAt: moment(m.sentAt), AckedAt: moment(m.ackedAt), NackedAt: moment(m.nackedAt), LastError: m.lastError,
+			Pending: s.target == nil,
+		}
+		for k := range t.tracks() {
+			st.Pending = st.Pending || !k.quiet()
+			st.Resources += k.count
+			if k.w == nil {
+				continue
 			}
-			if e.refused != "" {
-				st.Rejected = append(st.Rejected, Rejection{Name: name, Version: e.refused, Reason: e.reason})
+			for name, e := range k.w.diff {
+				if e.unknown {
+					st.Unknown++
+				}
+				if e.refused != "" {
+					st.Rejected = append(st.Rejected, Rejection{Name: name, Version: e.refused, Reason: e.reason})
+				}
 			}
 		}
-		st.Resources = t.count()
+		slices.SortFunc(st.Rejected, func(a, b Rejection) int { return strings.Compare(a.Name, b.Name) })
 		out = append(out, st)
 	}
 	return out
 }
 
-// count is how many names the peer has.
-func (t *typeState) count() int {
-	n := 0
-	if t.base != nil {
-		have := t.base.union(t.url)
-		if t.sub.wildcard {
-			n = have.len()
-		} else {
-			for name := range t.sub.all() {
-				if have.get(name) != nil {
-					n++
-				}
-			}
-		}
+func moment(nanos int64) time.Time {
+	if nanos == 0 {
+		return time.Time{}
 	}
-	for name, e := range t.diff {
-		if t.base != nil && t.sub.has(name) {
-			if t.base.Get(t.url, name) != nil {
-				n--
-			}
-		}
-		if e.acked != nil {
-			n++
-		}
-	}
-	return n
+	return time.Unix(0, nanos)
 }
 
 // Sent is one resource as a peer has it, or shall have it.
@@ -141,65 +144,124 @@ type Sent struct {
 
 // Sent lists what the peer has and shall have of a type; sorted by name.
 func (s *Server) Sent(url TypeURL) []Sent {
-	t := s.types[url]
+	s.lookAll()
+	t := s.typeOf(url)
 	if t == nil {
 		return nil
 	}
-	names := map[string]struct{}{}
-	for r := range s.target.All(url) {
-		names[r.Name] = struct{}{}
-	}
-	for r := range t.base.All(url) {
-		names[r.Name] = struct{}{}
-	}
-	for name := range t.diff {
-		names[name] = struct{}{}
-	}
 	var out []Sent
-	for _, name := range sortedKeys(names) {
-		if !t.sub.has(name) {
+	for k := range t.tracks() {
+		if k.table != "" && k.asleep {
 			continue
 		}
-		e := t.peek(name)
-		r := s.target.Get(url, name)
-		row := Sent{Name: name, Version: e.acked.version(), Wanted: r.version(), Body: r.body(), Unknown: e.unknown}
-		if row.Body == nil {
-			row.Body = e.acked.body()
+		names := map[string]struct{}{}
+		for r := range k.seen.all() {
+			names[r.Name] = struct{}{}
 		}
-		if e.refused != "" && e.refused == r.version() {
-			row.Rejected = e.reason
+		for _, r := range k.everything() {
+			names[r.Name] = struct{}{}
 		}
-		out = append(out, row)
+		if k.w != nil {
+			for name := range k.w.diff {
+				names[name] = struct{}{}
+			}
+		}
+		for name := range names {
+			if k.sub.has(name) {
+				out = append(out, k.row(name))
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Sent) int { return strings.Compare(a.Name, b.Name) })
+	return out
+}
+
+func (t *track) row(name string) Sent {
+	e, want := t.peek(name), t.seen.get(name)
+	row := Sent{Name: name, Version: e.acked.version(), Wanted: want.version(), Body: want.body(), Unknown: e.unknown}
+	if row.Body == nil {
+		row.Body = e.acked.body()
+	}
+	if e.refused != "" && e.refused == want.version() {
+		row.Rejected = e.reason
+	}
+	return row
+}
+
+// Doubts are what a peer may or may not have, at one moment. Immutable; the zero
+// value is none.
+type Doubts struct {
+	names map[TypeURL][]string
+	lists []doubtfulList
+}
+
+type doubtfulList struct {
+	url  TypeURL
+	list []*Resource // what a response has that is not answered
+}
+
+// None reports whether there are none.
+func (d Doubts) None() bool { return len(d.names)+len(d.lists) == 0 }
+
+// Names lists them by type, sorted, for [ServerConfig.Distrust]; nil if there
+// are none.
+func (d Doubts) Names() map[TypeURL][]string {
+	if d.None() {
+		return nil
+	}
+	out := map[TypeURL][]string{}
+	for url, names := range d.names {
+		out[url] = slices.Clone(names)
+	}
+	for _, l := range d.lists {
+		for _, r := range l.list {
+			out[l.url] = append(out[l.url], r.Name)
+		}
+	}
+	for url, names := range out {
+		slices.Sort(names)
+		out[url] = slices.Compact(names)
 	}
 	return out
 }
 
-// Unknown lists the names that the peer may or may not have in the version that
-// it will list when it reconnects, because of a refusal, or because an answer
-// is outstanding that may be one: give it to the next Server as Distrust. Nil if
-// there are none.
-func (s *Server) Unknown() map[TypeURL][]string {
-	var out map[TypeURL][]string
+// Doubts are the names that the peer may or may not have in the version that it
+// will list when it reconnects, because of a refusal, or because an answer is
+// outstanding that may be one: give them to the next Server as Distrust. It costs
+// as much as there are responses unanswered and resources refused.
+func (s *Server) Doubts() Doubts {
+	var d Doubts
+	add := func(url TypeURL, names ...string) {
+		if d.names == nil {
+			d.names = map[TypeURL][]string{}
+		}
+		d.names[url] = append(d.names[url], names...)
+	}
 	for _, t := range s.order {
-		for _, name := range sortedKeys(t.diff) {
-			if e := t.diff[name]; !e.unknown && (e.last == nil || e.last.removal) {
+		for k := range t.tracks() {
+			if k.w == nil {
 				continue
 			}
-			if out == nil {
-				out = map[TypeURL][]string{}
+			for name, e := range k.w.diff {
+				if e.unknown {
+					add(t.url, name)
+				}
 			}
-			out[t.url] = append(out[t.url], name)
+			for _, r := range k.w.sent {
+				if !r.accepted && len(r.list) > 0 {
+					d.lists = append(d.lists, doubtfulList{t.url, r.list})
+				}
+			}
 		}
 	}
 	// A type that was not asked for on this stream is as doubtful as before.
 	for url, names := range s.cfg.Distrust {
-		if s.types[url] != nil {
-			continue
+		if t := s.typeOf(url); len(names) > 0 && (t == nil || !t.opened) {
+			add(url, names...)
 		}
-		if out == nil {
-			out = map[TypeURL][]string{}
-		}
-		out[url] = slices.Clone(names)
 	}
-	return out
+	return d
 }
+
+// Unknown lists the doubts by type; see [Server.Doubts].
+func (s *Server) Unknown() map[TypeURL][]string { return s.Doubts().Names() }

@@ -56,6 +56,8 @@ type Generation struct {
 	unions struct {
 		once sync.Once
 		of   map[TypeURL]*union
+		// hosts are the virtual hosts by route configuration.
+		hosts map[string]*union
 	}
 	mu    sync.Mutex // guards diffs
 	diffs map[weak.Pointer[Generation]]map[TypeURL]Delta

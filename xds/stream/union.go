@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // union is all resources of one type in a generation: those of all its layers.
@@ -16,6 +17,12 @@ type union struct {
 	// shared are the names that more than one set has: that of the first counts.
 	// Nearly always nil.
 	shared map[string]struct{}
+	// own means that it belongs to one stream: comparisons with it are not worth
+	// being remembered.
+	own bool
+
+	mu    sync.Mutex // guards plans
+	plans map[planKey]*plan
 }
 
 // union gives the resources of a type.
@@ -23,27 +30,66 @@ func (g *Generation) union(url TypeURL) *union {
 	if g == nil {
 		return nil
 	}
-	g.unions.once.Do(func() {
-		g.unions.of = map[TypeURL]*union{}
-		for _, l := range g.Layers {
-			for t, s := range l.Types {
-				if s.Len() == 0 {
-					continue
+	g.unions.once.Do(g.unite)
+	return g.unions.of[url]
+}
+
+// hosts gives the virtual hosts of a route configuration.
+func (g *Generation) hosts(table string) *union {
+	if g == nil {
+		return nil
+	}
+	g.unions.once.Do(g.unite)
+	return g.unions.hosts[table]
+}
+
+func (g *Generation) unite() {
+	of, hosts := map[TypeURL]*union{}, map[string]*union{}
+	for _, l := range g.Layers {
+		for t, s := range l.Types {
+			if s.Len() == 0 {
+				continue
+			}
+			of[t] = of[t].append(s, l.Name)
+			if t == VirtualHostType {
+				for table, set := range s.tables() {
+					hosts[table] = hosts[table].append(set, l.Name)
 				}
-				u := g.unions.of[t]
-				if u == nil {
-					u = &union{}
-					g.unions.of[t] = u
-				}
-				u.sets = append(u.sets, s)
-				u.names = append(u.names, l.Name)
 			}
 		}
-		for _, u := range g.unions.of {
-			u.findShared()
-		}
-	})
-	return g.unions.of[url]
+	}
+	for t, u := range of {
+		of[t] = u.finish()
+	}
+	for t, u := range hosts {
+		hosts[t] = u.finish()
+	}
+	g.unions.of, g.unions.hosts = of, hosts
+}
+
+// append adds a set to a union that is being made.
+func (u *union) append(s *Set, layer string) *union {
+	if u == nil {
+		u = &union{}
+	}
+	u.sets, u.names = append(u.sets, s), append(u.names, layer)
+	return u
+}
+
+// finish ends the making of a union. That of a single set is the same for all
+// who have the set, so that they share what it remembers.
+func (u *union) finish() *union {
+	if len(u.sets) > 1 {
+		u.findShared()
+		return u
+	}
+	s := u.sets[0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.alone == nil || s.alone.names[0] != u.names[0] {
+		s.alone = u
+	}
+	return s.alone
 }
 
 // findShared finds the names that several sets have. Sets that lie apart, as the
@@ -218,18 +264,18 @@ func (u *union) diffOfOne(prev *union) (Delta, bool) {
 }
 
 // without is a union without the sets that another one has too.
-func (u *union) without(o *union) union {
+func (u *union) without(o *union) *union {
 	if u == nil {
-		return union{}
+		return &union{}
 	}
 	if o == nil {
-		return union{sets: slices.Clone(u.sets), names: slices.Clone(u.names)}
+		return &union{sets: slices.Clone(u.sets), names: slices.Clone(u.names)}
 	}
 	has := map[*Set]struct{}{}
 	for _, s := range o.sets {
 		has[s] = struct{}{}
 	}
-	var out union
+	out := &union{}
 	for i, s := range u.sets {
 		if _, ok := has[s]; !ok {
 			out.sets, out.names = append(out.sets, s), append(out.names, u.names[i])

@@ -1,0 +1,211 @@
+package stream
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Virtual hosts that travel by themselves (VHDS) have one subscription a stream,
+// which names no route configuration. So what a peer has of one is known here by
+// the route configurations that it was sent: one that it did not have before, or
+// had whole, has no virtual hosts, whatever was sent for it earlier, and waits
+// for some.
+
+// tablesIn notes, before they are sent, which route configurations a response
+// brings that begin without virtual hosts, and which come whole.
+func (s *Server) tablesIn(t *track, r *response) (anew map[string]bool) {
+	if t.typ.url != RouteType {
+		return nil
+	}
+	for _, res := range r.list {
+		if !res.Hosts && !s.hasGroup(res.Name) {
+			continue
+		}
+		begins := false
+		if res.Hosts {
+			was := t.will(res.Name)
+			_, due := find(t.w.due, res.Name)
+			e := t.entry(res.Name)
+			// The form of one that the peer only listed is not known.
+			begins = was == nil || !was.Hosts || due || e != nil && e.forced
+		}
+		if !res.Hosts || begins {
+			if anew == nil {
+				anew = map[string]bool{}
+			}
+			anew[res.Name] = begins
+		}
+	}
+	return anew
+}
+
+// tablesSent lets the virtual hosts follow that are needed, and forgets those
+// that are not.
+func (s *Server) tablesSent(anew map[string]bool) {
+	for _, table := range sortedKeys(anew) {
+		g := s.group(table)
+		if !anew[table] {
+			g.asleep = true
+			if g.w != nil {
+				g.w.add, g.w.due, g.w.remove, g.w.suspects = nil, nil, nil, nil
+				for _, e := range g.w.diff {
+					e.todo, e.suspect = opNone, false
+				}
+			}
+			g.owed = false
+			continue
+		}
+		g.asleep, g.again, g.owed = false, true, true
+		w := g.open() // what was refused is tried again, beside what else it begins with
+		w.diff, w.suspects = nil, nil
+		s.looked = nil
+	}
+}
+
+func (s *Server) hasGroup(table string) bool {
+	t := s.typeOf(VirtualHostType)
+	return t != nil && t.groups[table] != nil
+}
+
+// group gives the virtual hosts of a route configuration. They are kept before
+// the peer asks for virtual hosts at all, which it does when it has the first
+// route configuration that needs them.
+func (s *Server) group(table string) *track {
+	t := s.typeOf(VirtualHostType)
+	if t == nil {
+		var err error
+		if t, err = s.addType(VirtualHostType); err != nil {
+			return &track{typ: &typeState{url: VirtualHostType}, table: table} // it cannot ask for them either
+		}
+	}
+	g := t.groups[table]
+	if g == nil {
+		g = &track{typ: t, table: table, sub: subscription{wildcard: true}}
+		if t.groups == nil {
+			t.groups = map[string]*track{}
+		}
+		t.groups[table] = g
+		s.looked = nil
+	}
+	return g
+}
+
+// dropGroup forgets the virtual hosts of a route configuration that the peer
+// gave up: when it asks for it again, it has none.
+func (s *Server) dropGroup(table string) {
+	if t := s.typeOf(VirtualHostType); t != nil {
+		delete(t.groups, table)
+	}
+}
+
+// awake reports whether virtual hosts of a route configuration are to be sent:
+// the peer asked for some, and has it without them.
+func (s *Server) awake(t *track) bool {
+	if !t.typ.opened || t.asleep {
+		return false
+	}
+	res := s.target.Get(RouteType, t.table)
+	return res != nil && res.Hosts
+}
+
+// adopt makes the groups of what the peer has from before this stream.
+func (s *Server) adopt(t *typeState) {
+	routes := s.typeOf(RouteType)
+	if t.adopted || !t.opened || routes == nil || !routes.looked {
+		return
+	}
+	t.adopted = true
+	listed := map[string]bool{}
+	for name := range t.listed {
+		table, _, _ := cutHost(name)
+		listed[table] = true
+	}
+	for _, table := range routes.sub.set.all() {
+		has := routes.will(table)
+		if !listed[table] && (has == nil || !has.Hosts) {
+			continue
+		}
+		g := s.group(table)
+		if !listed[table] { // it may be waiting for the first one
+			g.owed = true
+			g.open()
+		}
+	}
+	// Of others it has nothing that counts.
+	maps.DeleteFunc(t.listed, func(name, _ string) bool {
+		table, _, _ := cutHost(name)
+		return t.groups[table] == nil
+	})
+}
+
+// take gives the versions that the peer listed of a table, or of the whole type.
+func (t *typeState) take(table string) map[string]string {
+	if table == "" {
+		listed := t.listed
+		t.listed = nil
+		return listed
+	}
+	if len(t.groups) == 1 && len(t.listed) > 0 { // the common case needs no second map
+		one := true
+		for name := range t.listed {
+			if of, _, _ := cutHost(name); of != table {
+				one = false
+				break
+			}
+		}
+		if one {
+			listed := t.listed
+			t.listed = nil
+			return listed
+		}
+	}
+	out := map[string]string{}
+	for name, version := range t.listed {
+		if of, _, _ := cutHost(name); of == table {
+			out[name] = version
+			delete(t.listed, name)
+		}
+	}
+	if len(t.listed) == 0 {
+		t.listed = nil
+	}
+	return out
+}
+
+// inOrder are the groups by name.
+func (t *typeState) inOrder() []*track {
+	switch len(t.groups) {
+	case 0:
+		return nil
+	case 1:
+		for _, g := range t.groups {
+			return []*track{g}
+		}
+	}
+	out := make([]*track, 0, len(t.groups))
+	for _, table := range sortedKeys(t.groups) {
+		out = append(out, t.groups[table])
+	}
+	return out
+}
+
+// nextHosts gives the next response with virtual hosts, of one route
+// configuration: were there two, and one refused, it would be a matter of luck
+// what becomes of the other.
+func (s *Server) nextHosts(now time.Time, t *typeState) *Response {
+	if !t.opened || !slices.ContainsFunc(t.inOrder(), (*track).busyOrAdding) {
+		return nil
+	}
+	for _, g := range t.inOrder() {
+		if !s.awake(g) {
+			continue
+		}
+		if r := s.nextAdd(now, g); r != nil {
+			return r
+		}
+	}
+	return nil
+}
+
+func (t *track) busyOrAdding() bool { return t.w != nil || t.owed }

@@ -1,0 +1,263 @@
+package stream
+
+// lookAll brings all tracks up to the target. Nothing is done for a target
+// before the peer can be sent something again: who does not read is merged
+// forward when it returns.
+func (s *Server) lookAll() {
+	if s.target == nil || s.looked == s.target {
+		return
+	}
+	s.looked = s.target // what is found may make another look necessary
+	for _, t := range s.order {
+		if t.url == VirtualHostType {
+			s.adopt(t)
+			for _, g := range t.inOrder() {
+				s.look(g)
+				s.settle(g)
+			}
+			if t.opened && t.calm() {
+				t.settled(s)
+			}
+			continue
+		}
+		s.look(&t.track)
+		s.settle(&t.track)
+	}
+}
+
+// look brings a track up to the target.
+func (s *Server) look(t *track) {
+	if !t.typ.opened {
+		return
+	}
+	want, hold := s.target.union(t.typ.url), s.target.HoldRemovals
+	if t.table != "" {
+		if !s.awake(t) {
+			return
+		}
+		want = s.target.hosts(t.table)
+	}
+	switch {
+	case !t.looked:
+		s.lookFirst(t, want)
+		s.lookAt(t, want, hold)
+	case t.again || t.hold != hold || !t.seen.same(want):
+		s.lookAt(t, want, hold)
+	case t.w == nil && t.have == t.seen:
+		t.seen, t.have = want, want // the same sets, and what others remember of them
+	default:
+		t.seen = want
+	}
+}
+
+// lookAt finds what is to be done.
+func (s *Server) lookAt(t *track, want *union, hold bool) {
+	if t.w != nil || t.again {
+		s.lookAgain(t, want, hold)
+		return
+	}
+	p := want.plan(t.have, t.sub)
+	t.seen, t.hold, t.held = want, hold, hold && len(p.remove) > 0
+	switch {
+	case len(p.add) == 0 && len(p.remove) == 0:
+		t.have = want
+	case len(p.add) == 0 && hold:
+		t.have = want.keeping(t.have.pick(p.remove))
+	default:
+		w := t.open()
+		w.add, w.added = p.add, p.added
+		if !hold {
+			w.remove = p.remove
+		}
+	}
+}
+
+// pick lists some resources by name.
+func (u *union) pick(names []string) []*Resource {
+	var out []*Resource
+	for _, name := range names {
+		if r := u.get(name); r != nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// lookAgain is lookAt for a track that is not as it shall be.
+func (s *Server) lookAgain(t *track, want *union, hold bool) {
+	w := t.open()
+	names := t.doubtful(want, hold)
+	due := w.due
+	again := t.again
+	t.seen, t.hold, t.again = want, hold, false
+	w.add, w.due, w.remove, w.added, t.held = nil, nil, nil, 0, t.held && hold
+	for name, e := range w.diff {
+		if again && want.get(name) != nil {
+			e.forced = true
+		}
+		s.evaluate(t, name, e)
+	}
+	for _, name := range sortedKeys(names) {
+		if w.diff[name] != nil {
+			continue
+		}
+		_, forced := find(due, name)
+		s.place(t, name, forced || again)
+	}
+}
+
+// doubtful are the names of which there may be something to do.
+func (t *track) doubtful(want *union, hold bool) map[string]struct{} {
+	names := map[string]struct{}{}
+	add := func(list []*Resource) {
+		for _, r := range list {
+			if t.sub.has(r.Name) {
+				names[r.Name] = struct{}{}
+			}
+		}
+	}
+	p := want.plan(t.seen, t.sub)
+	if t.again || t.hold && !hold {
+		p = want.plan(nil, t.sub)
+		add(t.everything())
+	}
+	add(p.add)
+	for _, name := range p.remove {
+		names[name] = struct{}{}
+	}
+	add(t.w.add)
+	add(t.w.due)
+	for _, name := range t.w.remove {
+		names[name] = struct{}{}
+	}
+	return names
+}
+
+// place puts a name without an entry among what is to be sent or removed; names
+// come in order.
+func (s *Server) place(t *track, name string, forced bool) {
+	w := t.w
+	res, will := t.seen.get(name), t.will(name)
+	switch {
+	case res == nil && forced && (t.typ.url != VirtualHostType):
+		e := t.at(name)
+		e.forced = true
+		s.evaluate(t, name, e)
+	case res == nil && will != nil && t.hold:
+		t.held = true
+	case res == nil && will != nil:
+		w.remove = append(w.remove, name)
+	case res != nil && (forced || will.version() != res.Version):
+		w.add = append(w.add, res)
+		if forced {
+			w.due = append(w.due, res)
+		}
+		if will == nil {
+			w.added++
+		}
+	}
+}
+
+// lookFirst takes what the peer listed, when there is something to compare it
+// with.
+func (s *Server) lookFirst(t *track, want *union) {
+	t.looked, t.scope = true, t.sub
+	listed := t.typ.take(t.table)
+	have, all := compareListed(want, t.sub, listed)
+	switch {
+	case all && len(have) == len(want.plan(nil, t.sub).add):
+		t.have = want
+	case len(have) > 0:
+		t.have = (*union)(nil).keeping(have)
+	}
+	t.count = len(have)
+	complete := len(listed) == 0 && len(want.plan(nil, t.sub).add) == t.sub.len()
+	if t.table == "" && !complete {
+		// Whoever asks for what does not exist may be waiting to hear so.
+		for _, name := range t.sub.set.all() {
+			if _, has := listed[name]; !has && want.get(name) == nil {
+				e := t.at(name)
+				e.forced = true
+			}
+		}
+	}
+	t.seen = want
+	s.followLate(t)
+	for _, name := range s.cfg.Distrust[t.typ.url] {
+		if t.table != "" {
+			if table, _, ok := cutHost(name); !ok || table != t.table {
+				continue
+			}
+		}
+		e := t.at(name) // listed or not: it may have been applied all the same
+		e.unknown = true
+	}
+	if t.w != nil {
+		t.seen = t.have // what lookAt compares with
+	}
+}
+
+// compareListed gives what a peer has according to what it lists; all means
+// that it is just what it shall have.
+func compareListed(want *union, sub subscription, listed map[string]string) (have []*Resource, all bool) {
+	all = true
+	if len(listed) == 0 {
+		return nil, true
+	}
+	have = make([]*Resource, 0, len(listed))
+	index := want.lookUp()
+	for name, version := range listed {
+		if version == "" || !sub.has(name) {
+			continue
+		}
+		r := index(name)
+		if r.version() != version {
+			all = false
+			r = &Resource{Name: name, Version: version}
+		}
+		have = append(have, r)
+	}
+	return have, all
+}
+
+// lookUp gives a function that is get for many names.
+func (u *union) lookUp() func(name string) *Resource {
+	if u == nil {
+		return func(string) *Resource { return nil }
+	}
+	return func(name string) *Resource {
+		for _, s := range u.sets {
+			if r := s.lookUp()[name]; r != nil {
+				return r
+			}
+		}
+		return nil
+	}
+}
+
+// force has resources sent, sorted by name, even if the peer has them.
+func (s *Server) force(t *track, list []*Resource) {
+	if len(list) == 0 {
+		return
+	}
+	w := t.open()
+	if len(w.diff) > 0 {
+		var plain []*Resource
+		for _, r := range list {
+			if e := w.diff[r.Name]; e != nil {
+				e.forced = true
+				s.evaluate(t, r.Name, e)
+			} else {
+				plain = append(plain, r)
+			}
+		}
+		list = plain
+	}
+	for _, r := range list {
+		if _, there := find(w.add, r.Name); !there && t.will(r.Name) == nil {
+			w.added++
+		}
+	}
+	w.due = mergeLists(list, w.due)
+	w.add = mergeLists(list, w.add)
+}
