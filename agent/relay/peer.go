@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 // Bounds on what an Envoy can make grow.
@@ -30,7 +31,7 @@ const (
 type peer struct {
 	half *stream.Server
 	// out is what the stream's goroutine sends; it holds one.
-	out     chan *discoveryv3.DeltaDiscoveryResponse
+	out     chan *stream.Response
 	cancel  context.CancelCauseFunc
 	since   time.Time
 	version bootstrap.Version
@@ -50,8 +51,8 @@ type peer struct {
 
 // serve runs the server that Envoys connect to.
 func (r *Relay) serve(ctx context.Context, l net.Listener) error {
-	g := grpc.NewServer(grpc.MaxConcurrentStreams(maxEnvoys), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
-		grpc.WaitForHandlers(true))
+	g := grpc.NewServer(append(wire.ServerOptions(), grpc.MaxConcurrentStreams(maxEnvoys), grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true))...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, &ads{r: r, ctx: ctx})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -90,7 +91,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 		return status.Error(codes.PermissionDenied, errOther.Error())
 	}
 	p := &peer{
-		out: make(chan *discoveryv3.DeltaDiscoveryResponse, 1), cancel: cancel,
+		out: make(chan *stream.Response, 1), cancel: cancel,
 		version: nodeVersion(first.GetNode()), names: map[key]bool{}, split: map[string]bool{}, whole: map[string]bool{},
 	}
 	node := first.GetNode()
@@ -114,7 +115,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 	for {
 		select {
 		case resp := <-p.out:
-			if err := s.Send(resp); err != nil {
+			if err := s.SendMsg(resp); err != nil { // the codec takes it as it is
 				return err
 			}
 			// There is room for the next one.
@@ -250,7 +251,7 @@ func (c *core) want(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscovery
 func (p *peer) push(now time.Time) {
 	if len(p.out) == 0 {
 		if resp := p.half.Next(now); resp != nil {
-			p.out <- resp.Message()
+			p.out <- resp
 		}
 	}
 }

@@ -28,6 +28,10 @@ const (
 	answerTime  = 90 * time.Second
 )
 
+// window is what a server may send ahead of what was read, in bytes. gRPC would
+// find out for itself, by pings with every push.
+const window = 1 << 20
+
 var (
 	errNewNode = errors.New("another Envoy is there, the server has to know")
 	errRenew   = errors.New("the certificate of this connection ends soon")
@@ -121,6 +125,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 		grpc.WithTransportCredentials(credentials.NewTLS(r.c.Credentials.TLS())),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
 	if err != nil {
 		return fmt.Errorf("dialling %q: %w", server, err)
