@@ -30,25 +30,22 @@ func BenchmarkViewAfterEndpointChange(b *testing.B) {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			o := big(n)
 			s := o.snapshot(nil)
-			c := newClasses()
+			c := &classes{}
 			p := view.Proxy{
 				ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "s0001"},
 				Addresses: []string{"10.0.1.1"}, Interception: view.InterceptRedirect,
 			}
-			old, _, err := c.get(b.Context(), s, p)
-			if err != nil {
-				b.Fatal(err)
-			}
+			old := c.mustGet(b, s, p, forms{all: byHost}, sight{})
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o.workload("z", fmt.Sprintf("10.99.%d.%d", i/250%250, i%250), map[string]string{"app": "s0007"})
 				s = o.snapshot(s)
 				o.workloads = o.workloads[:len(o.workloads)-1]
-				cl, _, err := c.get(b.Context(), s, p)
-				if err != nil || cl == old {
-					b.Fatalf("%v, same class %v", err, cl == old)
+				now := c.mustGet(b, s, p, forms{all: byHost}, old)
+				if now.class == old.class {
+					b.Fatal("the same class")
 				}
-				old = cl
+				old = now
 			}
 		})
 	}

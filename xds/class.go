@@ -1,12 +1,11 @@
 package xds
 
 import (
-	"context"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
-	"weak"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -14,193 +13,213 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// class is what all proxies with equal views share. It holds its parts, and so
-// keeps their bytes while a stream uses it.
+// class is what all proxies with equal views share: a list of layers, which it
+// holds.
 type class struct {
 	once        sync.Once
-	generation  *stream.Generation
-	parts       []*part
+	generation  *stream.Generation // nil where a builder met a fault
+	layers      []*layer
 	diagnostics []envoy.Diagnostic
 	encryption  Encryption
 }
 
-// part is the resources of one part of a view, built once.
-type part struct {
-	once        sync.Once
-	resources   []envoy.Resource
-	diagnostics []envoy.Diagnostic
-	built       bool // false where the builder met a fault
-}
-
+// classKey is everything that a class depends on.
 type classKey struct {
 	hash mesh.Hash
 	// hold makes a class of its own: when removals are allowed again, streams
 	// have to be told.
-	hold bool
+	hold  bool
+	forms forms
 }
 
-// classes makes views and shares what is equal in them.
+// forms is how the route tables of a proxy travel.
+type forms struct {
+	all form
+	// whole are the layers of tables that are whole all the same, after a refusal:
+	// their names, each with a line break behind it.
+	whole string
+}
+
+func (f forms) isWhole(layer string) bool { return strings.Contains("\n"+f.whole, "\n"+layer+"\n") }
+
+func (f forms) of(l *view.Layer) form {
+	if f.whole != "" && f.isWhole(l.Name) {
+		return inOne
+	}
+	return f.all
+}
+
+// epoch is a snapshot, and the index of it, which is made once.
+type epoch struct {
+	snapshot *mesh.Snapshot
+	index    func() *view.Index
+}
+
+// classes makes views and shares what is equal in them: parts, layers of parts,
+// and classes of layers, each by its content and for as long as somebody uses it.
 type classes struct {
-	slots chan struct{} // as many builds at a time as there are processors
+	work    work
+	parts   shared[partKey, part]
+	layers  shared[layerKey, layer]
+	classes shared[classKey, class]
 
-	// last is the index that was made last, or nil: the next one takes over what
-	// has not changed.
-	last atomic.Pointer[view.Index]
-
-	mu      sync.Mutex // guards all following fields
-	of      *mesh.Snapshot
-	index   func() *view.Index // of the snapshot of
-	classes map[classKey]weak.Pointer[class]
-	parts   map[mesh.Hash]weak.Pointer[part]
+	mu   sync.Mutex // guards all following fields
+	now  *epoch
+	last *view.Index // or nil: the next one takes over what has not changed
 }
 
-func newClasses() *classes {
-	return &classes{
-		slots:   make(chan struct{}, runtime.GOMAXPROCS(0)),
-		classes: map[classKey]weak.Pointer[class]{},
-		parts:   map[mesh.Hash]weak.Pointer[part]{},
+// at gives the epoch of a snapshot.
+func (c *classes) at(s *mesh.Snapshot) *epoch {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now != nil && c.now.snapshot == s {
+		return c.now
 	}
+	e := &epoch{snapshot: s, index: sync.OnceValue(func() *view.Index { return c.indexOf(s) })}
+	if c.now == nil || s.Generation > c.now.snapshot.Generation {
+		c.now = e
+	}
+	return e
 }
 
-// get gives the class of a proxy, and its view's warnings. A fault in a
-// builder is an error of this proxy alone: its last configuration stands.
-func (c *classes) get(ctx context.Context, s *mesh.Snapshot, p view.Proxy) (cl *class, warnings []view.Warning, err error) {
-	select {
-	case c.slots <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+func (c *classes) indexOf(s *mesh.Snapshot) *view.Index {
+	c.mu.Lock()
+	last := c.last
+	c.mu.Unlock()
+	x := last.Next(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.now == nil || s.Generation >= c.now.snapshot.Generation {
+		c.last = x
 	}
-	defer func() { <-c.slots }()
+	return x
+}
+
+// sight is what a proxy had before: what did not change is taken from it. Zero
+// at first.
+type sight struct {
+	view  *view.View
+	class *class
+	key   classKey
+}
+
+// get gives what a proxy shall have. Where nothing differs that is what it had.
+// A fault in a builder is an error of this proxy alone: its last configuration
+// stands.
+func (c *classes) get(e *epoch, p view.Proxy, f forms, had sight) (now sight, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			buf := make([]byte, 8<<10)
-			err = fmt.Errorf("building the view of %q: panic: %v\n%s", p.ID, r, buf[:runtime.Stack(buf, false)])
+			now, err = sight{}, fmt.Errorf("building the view of %q: panic: %v\n%s", p.ID, r, buf[:runtime.Stack(buf, false)])
 		}
 	}()
-	v := c.indexOf(s)().Build(p)
-	cl = c.classOf(classKey{v.Class, s.Incomplete})
-	cl.once.Do(func() { c.fill(cl, s, v) })
+	v := e.index().Rebuild(had.view, p)
+	key := classKey{v.Class, e.snapshot.Incomplete, f}
+	if v == had.view {
+		c.work.kept.Add(1)
+	} else {
+		c.work.views.Add(1)
+	}
+	if had.class != nil && key == had.key {
+		return sight{v, had.class, key}, nil
+	}
+	cl := c.classes.get(key)
+	cl.once.Do(func() { c.fill(cl, e.snapshot, v, had.class, f) })
 	if cl.generation == nil {
-		return nil, nil, fmt.Errorf("building the view of %q: another proxy of its class met a fault", p.ID)
+		return sight{}, fmt.Errorf("building the view of %q: another proxy of its class met a fault", p.ID)
 	}
-	return cl, v.Warnings, nil
+	return sight{v, cl, key}, nil
 }
 
-// indexOf gives the index of a snapshot, which is made once.
-func (c *classes) indexOf(s *mesh.Snapshot) func() *view.Index {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == s {
-		return c.index
-	}
-	index := sync.OnceValue(func() *view.Index {
-		x := c.last.Load().Next(s)
-		c.last.Store(x)
-		return x
-	})
-	if c.of == nil || s.Generation > c.of.Generation {
-		c.of, c.index = s, index
-		c.sweep()
-	}
-	return index
-}
-
-// sweep forgets what nobody holds any more. Called with mu held.
-func (c *classes) sweep() {
-	for k, p := range c.classes {
-		if p.Value() == nil {
-			delete(c.classes, k)
+// fill makes the generation of a class from the layers of a view. Layers that
+// are new are made from those of another class, where it has such: that of the
+// same proxy before.
+func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View, before *class, f forms) {
+	was := map[string]*layer{}
+	if before != nil {
+		for _, l := range before.layers {
+			was[l.source.Name] = l
 		}
 	}
-	for k, p := range c.parts {
-		if p.Value() == nil {
-			delete(c.parts, k)
+	g := &stream.Generation{Number: s.Generation, HoldRemovals: s.Incomplete, Layers: make([]*stream.Layer, 0, len(v.Layers))}
+	cl.encryption = EncryptionNA
+	for _, vl := range v.Layers {
+		l := c.layerOf(vl, f.of(vl), was[vl.Name])
+		cl.layers = append(cl.layers, l)
+		g.Layers = append(g.Layers, l.stream)
+		cl.diagnostics = append(cl.diagnostics, l.diagnostics...)
+		if l.encryption != EncryptionNA {
+			cl.encryption = l.encryption
 		}
 	}
+	cl.diagnostics = slices.Clip(append(cl.diagnostics, doubles(g.Layers)...))
+	cl.generation = g
+	c.work.classes.Add(1)
 }
 
-func (c *classes) classOf(k classKey) *class {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if cl := c.classes[k].Value(); cl != nil {
-		return cl
-	}
-	cl := &class{}
-	c.classes[k] = weak.Make(cl)
-	return cl
-}
-
-func (c *classes) partOf(h mesh.Hash) *part {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := c.parts[h].Value(); p != nil {
-		return p
-	}
-	p := &part{}
-	c.parts[h] = weak.Make(p)
-	return p
-}
-
-// fill makes the generation of a class from the parts of a view.
-func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View) {
-	g := &stream.Generation{
-		Number:       s.Generation,
-		HoldRemovals: s.Incomplete,
-	}
-	seen := map[stream.TypeURL]map[string]bool{}
-	lists := map[stream.TypeURL][]*stream.Resource{}
-	for vp := range v.Parts() {
-		p := c.partOf(vp.Hash())
-		p.once.Do(func() {
-			p.resources, p.diagnostics = envoy.Build(vp)
-			p.built = true
-		})
-		if !p.built { // without the part, what is made from it would be removed
-			panic("a part of it met a fault when another proxy's view was built")
-		}
-		cl.parts = append(cl.parts, p)
-		cl.diagnostics = append(cl.diagnostics, p.diagnostics...)
-		refs := routesOf(vp)
-		for _, r := range p.resources {
-			t := stream.TypeURL(r.TypeURL)
-			if seen[t] == nil {
-				seen[t] = map[string]bool{}
+// doubles are the names that two layers have. Sets are compared by the smaller
+// one: what is large is shared by many, and what is a proxy's own is small.
+func doubles(layers []*stream.Layer) []envoy.Diagnostic {
+	var out []envoy.Diagnostic
+	for i, l := range layers {
+		for _, o := range layers[:i] {
+			for url, a := range l.Types {
+				b := o.Types[url]
+				if a.Len() > b.Len() {
+					a, b = b, a
+				}
+				for r := range a.All() {
+					if b.Get(r.Name) != nil {
+						out = append(out, doubleName(url, r.Name))
+					}
+				}
 			}
-			if seen[t][r.Name] {
-				cl.diagnostics = append(cl.diagnostics, envoy.Diagnostic{Message: fmt.Sprintf("two parts make the %s %q; the first one counts", t.Short(), r.Name)})
+		}
+	}
+	return out
+}
+
+// virtualHosts are the tables whose virtual hosts travel by themselves.
+func (cl *class) virtualHosts() []string {
+	var out []string
+	for _, l := range cl.generation.Layers {
+		for r := range l.Types[stream.RouteType].All() {
+			if r.Hosts {
+				out = append(out, r.Name)
+			}
+		}
+	}
+	return out
+}
+
+// origins are where the resources of a type come from, by name.
+func (cl *class) origins(url stream.TypeURL) map[string][]string {
+	out := map[string][]string{}
+	add := func(p *part, origins []*mesh.Origin) {
+		for _, r := range p.resources {
+			if r.url != url || out[r.Name] != nil {
 				continue
 			}
-			seen[t][r.Name] = true
-			lists[t] = append(lists[t], stream.NewResource(t, stream.Resource{Name: r.Name, Version: r.Version, Body: r.Body, Refs: refs}))
+			for _, o := range origins {
+				out[r.Name] = append(out[r.Name], o.String())
+			}
 		}
 	}
-	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
-	for t, list := range lists {
-		layer.Types[t] = stream.NewSet(list)
+	for _, l := range cl.layers {
+		for i, vp := range l.source.Parts {
+			add(l.parts[i], vp.Origins())
+			t, ok := vp.(*view.RouteTable)
+			if !ok {
+				continue
+			}
+			for j, h := range t.Hosts {
+				if j < len(l.pieces[i]) {
+					add(l.pieces[i][j], h.Origins())
+				}
+			}
+		}
 	}
-	g.Layers = []*stream.Layer{layer}
-	cl.encryption = encryptionOf(v)
-	cl.generation = g
-}
-
-// routesOf are the route configurations that a listener asks for.
-func routesOf(p view.Part) []string {
-	l, ok := p.(*view.Listener)
-	if !ok {
-		return nil
-	}
-	refs := []string{}
-	for _, c := range l.Chains {
-		refs = addRoute(refs, c)
-	}
-	return addRoute(refs, l.Default)
-}
-
-func addRoute(refs []string, c *view.Chain) []string {
-	if c == nil || c.HTTP == nil || c.HTTP.RouteName == "" {
-		return refs
-	}
-	return append(refs, c.HTTP.RouteName)
+	return out
 }
 
 // Encryption says whether a proxy takes traffic for its application encrypted.
@@ -214,9 +233,9 @@ const (
 	EncryptionNA    Encryption = "-"     // it takes no traffic
 )
 
-func encryptionOf(v *view.View) Encryption {
+func encryptionOf(source *view.Layer) Encryption {
 	tls, plain := false, false
-	for p := range v.Parts() {
+	for _, p := range source.Parts {
 		l, ok := p.(*view.Listener)
 		if !ok || !l.Inbound {
 			continue

@@ -1,52 +1,60 @@
 package xds
 
 import (
-	"context"
+	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
+
+// somebody is a proxy of shop without endpoints.
+func somebody(id, address string) view.Proxy {
+	return view.Proxy{
+		ID: id, Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "x"},
+		Addresses: []string{address}, Interception: view.InterceptRedirect,
+	}
+}
+
+func (c *classes) mustGet(tb testing.TB, s *mesh.Snapshot, p view.Proxy, f forms, had sight) sight {
+	tb.Helper()
+	now, err := c.get(c.at(s), p, f, had)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return now
+}
 
 func TestEqualViewsShareOneGeneration(t *testing.T) {
 	t.Parallel()
 	s := shop().snapshot(nil)
-	c := newClasses()
-	p := view.Proxy{ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "x"}, Addresses: []string{"127.0.0.50"}, Interception: view.InterceptRedirect}
-	first, _, err := c.get(t.Context(), s, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.ID, p.Addresses = "b", []string{"127.0.0.51"}
-	second, _, err := c.get(t.Context(), s, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if first != second {
+	c := &classes{}
+	first := c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{}, sight{})
+	second := c.mustGet(t, s, somebody("b", "127.0.0.51"), forms{}, sight{})
+	if first.class != second.class {
 		t.Error("two proxies that must do the same have two generations")
 	}
-	next, _, err := c.get(t.Context(), shop().service("stock", 9090).snapshot(s), p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	next := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), forms{}, second)
 	shared := 0
-	for _, a := range first.parts {
-		for _, b := range next.parts {
-			if a == b {
-				shared++
+	for _, a := range first.class.layers {
+		for _, b := range next.class.layers {
+			for _, p := range a.parts {
+				for _, q := range b.parts {
+					if p == q {
+						shared++
+					}
+				}
 			}
 		}
 	}
-	if shared == 0 || next == first {
-		t.Errorf("%d of %d parts shared", shared, len(first.parts))
+	if shared == 0 || next.class == first.class {
+		t.Errorf("%d parts shared", shared)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range cap(c.slots) {
-		c.slots <- struct{}{}
-	}
-	if _, _, err := c.get(ctx, s, p); err == nil {
-		t.Error("a builder that is busy does not heed the context")
+	again := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), forms{}, next)
+	if again.class != next.class {
+		t.Error("an equal snapshot makes another class")
 	}
 }
 
@@ -54,18 +62,109 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 // it, for what is made from the part would be removed.
 func TestFaultInASharedPart(t *testing.T) {
 	t.Parallel()
-	s, c := shop().snapshot(nil), newClasses()
+	s, c := shop().snapshot(nil), &classes{}
 	v := &view.View{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
 	kept := make([]*class, 2) // as streams would
 	for i := range kept {
 		kept[i] = &class{}
 		func() {
 			defer func() {
-				if recover() == nil {
-					t.Errorf("class %d has %v and no fault", i, kept[i].generation)
+				if recover() == nil || kept[i].generation != nil {
+					t.Errorf("class %d has no fault", i)
 				}
 			}()
-			c.fill(kept[i], s, v)
+			c.fill(kept[i], s, v, nil, forms{})
 		}()
+	}
+}
+
+// What nobody holds is forgotten: parts, layers, classes.
+func TestNothingIsKeptThatNobodyUses(t *testing.T) {
+	t.Parallel()
+	c := &classes{}
+	s := shop().snapshot(nil)
+	had := c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: allByHost}, sight{})
+	parts := c.parts.len()
+	for i := range 20 {
+		s = shop().service(fmt.Sprintf("s%d", i), 9000).snapshot(s)
+		had = c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: allByHost}, had)
+	}
+	eventually(t, "what only the past needs is forgotten", func() bool {
+		runtime.GC()
+		return c.parts.len() < 2*parts && c.layers.len() <= 2*len(had.class.layers) && c.classes.len() <= 2
+	})
+	runtime.KeepAlive(had)
+}
+
+// contentOf is every resource of a generation, by type and name, with its bytes.
+func contentOf(g *stream.Generation) map[string]string {
+	out := map[string]string{}
+	for _, url := range countedTypes {
+		for r := range g.All(url) {
+			out[url.Short()+" "+r.Name] = r.Version + fmt.Sprint(r.Hosts, r.Refs) + string(r.Body)
+		}
+	}
+	return out
+}
+
+// A layer that is made from the one before is the one that would be made anew,
+// whatever changes, and in every form.
+func TestLayersFromTheOneBefore(t *testing.T) {
+	t.Parallel()
+	for _, all := range []form{inOne, byHost, allByHost} {
+		t.Run(fmt.Sprint("form-", all), func(t *testing.T) {
+			t.Parallel()
+			rnd := newRandom(t, uint64(all))
+			o := big(40)
+			c := &classes{}
+			var (
+				s   *mesh.Snapshot
+				had sight
+			)
+			for step := range 60 {
+				scramble(rnd, o, step)
+				s = o.snapshot(s)
+				had = c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: all}, had)
+				fresh := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: all}, sight{})
+				if got, want := contentOf(had.class.generation), contentOf(fresh.class.generation); !equalContent(t, got, want) {
+					t.Fatalf("step %d differs", step)
+				}
+			}
+		})
+	}
+}
+
+func equalContent(t *testing.T, got, want map[string]string) bool {
+	t.Helper()
+	same := len(got) == len(want)
+	for k, v := range want {
+		if got[k] != v {
+			t.Errorf("%q differs, or is missing", k)
+			same = false
+		}
+	}
+	for k := range got {
+		if _, ok := want[k]; !ok {
+			t.Errorf("%q is there", k)
+		}
+	}
+	return same
+}
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	s := big(fewHosts - 5).snapshot(nil) // a catch-all is one more
+	few := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost}, sight{})
+	folded := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: allByHost}, sight{})
+	s = big(fewHosts + 5).snapshot(nil)
+	many := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost}, sight{})
+	refused := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost, whole: view.RoutesLayer + "8080\n"}, sight{})
+	for name, c := range map[string]struct {
+		had   sight
+		split bool
+	}{"few": {few, false}, "few-but-folded": {folded, true}, "many": {many, true}, "refused": {refused, false}} {
+		if got := len(c.had.class.virtualHosts()) > 0; got != c.split {
+			t.Errorf("%s: by host %v", name, got)
+		}
 	}
 }

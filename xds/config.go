@@ -66,7 +66,9 @@ type Health interface {
 const (
 	DefaultMaxStreams  = 20_000
 	DefaultMaxPerHost  = 64
+	DefaultMaxNew      = 64
 	DefaultNodeTimeout = 10 * time.Second
+	DefaultSlowTimeout = 3 * time.Minute
 )
 
 // Config is what a Server needs.
@@ -83,6 +85,15 @@ type Config struct {
 	MaxStreams int
 	// MaxPerHost bounds the streams of one host; 0 means DefaultMaxPerHost.
 	MaxPerHost int
+	// MaxNew bounds the streams that are new at a time: that have not been sent all
+	// they lack. Others wait, so that those that are served are not starved when a
+	// fleet comes at once. 0 means DefaultMaxNew.
+	MaxNew int
+	// SlowTimeout is how long a peer may leave unread what it is sent before its
+	// stream is ended; 0 means DefaultSlowTimeout.
+	SlowTimeout time.Duration
+	// WholeTables has all route tables travel whole, whatever a proxy can take.
+	WholeTables bool
 	// NodeTimeout bounds the time until the first request; 0 means
 	// DefaultNodeTimeout.
 	NodeTimeout time.Duration
@@ -101,6 +112,8 @@ func (c Config) check() (Config, error) {
 	}
 	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
 	c.MaxPerHost = cmp.Or(c.MaxPerHost, DefaultMaxPerHost)
+	c.MaxNew = cmp.Or(c.MaxNew, DefaultMaxNew)
+	c.SlowTimeout = cmp.Or(c.SlowTimeout, DefaultSlowTimeout)
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	return c, errors.Join(errs...)
 }

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"log/slog"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -31,48 +32,81 @@ type conn struct {
 	version string // Envoy's
 	since   time.Time
 
+	lookout
+
 	// Owned by the goroutine of the stream.
 	core       *stream.Server
+	seen       *outlook // the one that core was told of
 	class      *class
-	seen       *mesh.Snapshot // the snapshot looked at last
-	workload   *mesh.Workload
-	gone       bool                          // the mesh no longer has the workload
-	fault      string                        // why the view could not be built, or empty
-	touched    uint64                        // the generation that last changed something here
 	settling   bool                          // it has not been answered in full
 	reported   map[stream.Rejection]struct{} // refusals that were told already
 	unsent     time.Time                     // when that was announced; zero once something was sent
-	touchedAt  time.Time
+	fresh      bool                          // it has the turn of a new stream, until freshUntil at most
+	freshUntil time.Time
+	ends       time.Time // when the stream ends, because its certificate does; or zero
+	timer      *time.Timer
+	armed      time.Time // when timer fires; zero if it does not
 	envoy      bootstrap.EnvoyState
 	down       bool        // Envoy was absent, and has not been live since
 	health     mesh.Health // as reported on
 	healthWhy  string
 	probed     mesh.Health // as the agent's probe says
 	probedWhy  string
-	rejecting  map[stream.TypeURL]bool
-	notes      []Diagnostic
-	encryption Encryption
+	rejecting  map[stream.TypeURL]bool // or nil
 
-	bell    chan struct{}
-	queries chan query
-	done    chan struct{} // closed when the stream has ended
-	status  atomic.Pointer[ProxyStatus]
+	// Atomic. What is sent and not yet handed to the connection: its bytes, when
+	// that last went on, in nanoseconds of Unix, and whether the owner waits for it.
+	unwritten, progress atomic.Int64
+	blocked             atomic.Bool
+
+	bell      chan struct{}
+	questions chan question
+	done      chan struct{} // closed when the stream has ended
 }
 
-// query asks the owner of a stream what a proxy has of a type.
-type query struct {
-	typeURL stream.TypeURL
-	answer  chan []ResourceStatus // has room for one
+// question has the owner of a stream do something.
+type question struct {
+	do       func()
+	answered chan struct{}
 }
 
-func (s *Server) newConn(p Peer, c *claim, w *mesh.Workload) *conn {
+func (q question) answer() {
+	q.do()
+	close(q.answered)
+}
+
+func (s *Server) newConn(p Peer, c *claim, f forms) *conn {
 	n := &conn{
 		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
-		workload: w, rejecting: map[stream.TypeURL]bool{}, encryption: EncryptionNA,
-		bell: make(chan struct{}, 1), queries: make(chan query), done: make(chan struct{}),
+		lookout: lookout{forms: f},
+		bell:    make(chan struct{}, 1), questions: make(chan question), done: make(chan struct{}),
 	}
-	n.status.Store(&ProxyStatus{ID: n.nodeID, Host: p.Host, ServiceAccount: c.account, Connected: true, Since: n.since})
+	n.ends = n.endTime(n.since)
 	return n
+}
+
+// ask has the owner of the stream do something, and waits for it; false if the
+// stream has ended or giveUp is closed. The asker may be the owner of another stream,
+// whose questions are answered meanwhile; own is nil for others.
+func (c *conn) ask(giveUp <-chan struct{}, do func(), own *conn) bool {
+	q := question{do, make(chan struct{})}
+	var others <-chan question
+	if own != nil {
+		others = own.questions
+	}
+	for {
+		select {
+		case c.questions <- q:
+			<-q.answered
+			return true
+		case o := <-others:
+			o.answer()
+		case <-c.done:
+			return false
+		case <-giveUp:
+			return false
+		}
+	}
 }
 
 // name is NAME.NAMESPACE, as people type it.
@@ -91,22 +125,18 @@ func (c *conn) ring() {
 // run serves the stream until it ends.
 func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryRequest, first *discovery.DeltaDiscoveryRequest) error {
 	ctx := g.Context()
-	c.refresh(ctx)
 	if err := c.take(first); err != nil {
 		return err
 	}
-	ends := c.endTimer(time.Now())
-	defer ends.Stop()
-	gate := time.NewTimer(time.Hour)
-	defer gate.Stop()
-	out := newSender(g)
-	defer close(out.responses)
+	c.timer = time.NewTimer(freshFor)
+	defer c.timer.Stop()
+	c.armed = c.since.Add(freshFor)
 	for {
-		if !out.busy {
-			c.push(out)
+		c.refresh()
+		if err := c.push(ctx, g); err != nil {
+			return err
 		}
-		c.publish()
-		c.setGate(gate, out.busy)
+		c.arm()
 		select {
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
@@ -115,18 +145,14 @@ func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryReque
 		case <-c.peer.Revoked:
 			c.server.log.Warn("proxy cut off: its identity was revoked", "proxy", c.nodeID, "host", c.peer.Host)
 			return status.Error(codes.PermissionDenied, "this identity was revoked")
-		case <-ends.C:
-			return status.Error(codes.Unavailable, "the certificate of this stream ends soon: connect again with the new one")
 		case <-c.bell:
-			c.refresh(ctx)
-		case <-gate.C:
-		case err := <-out.results:
-			if err != nil {
+		case now := <-c.timer.C:
+			c.armed = time.Time{}
+			if err := c.due(now); err != nil {
 				return err
 			}
-			c.pushed(out)
-		case q := <-c.queries:
-			q.answer <- c.sent(q.typeURL)
+		case q := <-c.questions:
+			q.answer()
 		case r, ok := <-requests:
 			if !ok {
 				return status.Error(codes.Canceled, "the proxy has gone")
@@ -138,24 +164,54 @@ func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryReque
 	}
 }
 
-// endTimer fires before the peer's certificate ends, with jitter, so that a
-// fleet that was certified together does not return together.
-func (c *conn) endTimer(now time.Time) *time.Timer {
+// endTime is before the peer's certificate ends, with jitter, so that a fleet that
+// was certified together does not return together.
+func (c *conn) endTime(now time.Time) time.Time {
 	if c.peer.Until.IsZero() {
-		return time.NewTimer(1<<62 - 1)
+		return time.Time{}
 	}
 	left := c.peer.Until.Sub(now)
-	return time.NewTimer(time.Duration(float64(left) * (0.75 + 0.2*rand.Float64()))) //nolint:gosec // jitter needs no secrecy
+	return now.Add(time.Duration(float64(left) * (0.75 + 0.2*rand.Float64()))) //nolint:gosec // jitter needs no secrecy
 }
 
-// setGate arms the timer for when there is something to send although nothing
-// came in; not while the last response is still being sent.
-func (c *conn) setGate(t *time.Timer, busy bool) {
-	if d := c.core.NextDeadline(); d.IsZero() || busy {
-		t.Reset(time.Hour)
-	} else {
-		t.Reset(time.Until(d))
+// arm sets the timer for the first of what may be due although nothing came in.
+// It is only ever set earlier, lest every turn of the stream set it: what it fires
+// for may have been put off meanwhile.
+func (c *conn) arm() {
+	next := c.ends
+	first := func(t time.Time) {
+		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
 	}
+	first(c.freshUntil)
+	first(c.slowAt())
+	if c.unwritten.Load() < maxUnwritten { // else nothing more can be sent
+		first(c.core.NextDeadline())
+	}
+	if next.IsZero() || !c.armed.IsZero() && !next.Before(c.armed) {
+		return
+	}
+	c.timer.Reset(time.Until(next))
+	c.armed = next
+}
+
+// due does what is due; an error ends the stream.
+func (c *conn) due(now time.Time) error {
+	reached := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
+	if reached(c.ends) {
+		return status.Error(codes.Unavailable, "the certificate of this stream ends soon: connect again with the new one")
+	}
+	if reached(c.slowAt()) {
+		c.server.metrics.slow.Inc()
+		c.server.log.Warn("proxy cut off: it does not read what it is sent", "proxy", c.nodeID, "host", c.peer.Host,
+			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
+		return status.Errorf(codes.Unavailable, "nothing was read for %s: connect again", c.server.cfg.SlowTimeout)
+	}
+	if reached(c.freshUntil) {
+		c.old()
+	}
+	return nil
 }
 
 // take handles one request.
@@ -221,137 +277,87 @@ func (c *conn) reportHealth() {
 	}
 }
 
-// refresh looks at the newest snapshot.
-func (c *conn) refresh(ctx context.Context) {
-	s := c.server
-	snap := s.cfg.Snapshots.Snapshot()
-	if snap == nil {
+// refresh tells the core what the proxy shall have, if that changed.
+func (c *conn) refresh() {
+	o := c.current.Load()
+	if o == c.seen || o == nil {
 		return
 	}
-	if snap == c.seen { // looked at before it was announced
-		s.rollouts.seen(c, rolloutStep{from: snap.Generation - 1, to: snap.Generation, touched: c.touched == snap.Generation})
-		if !c.settling {
-			s.rollouts.settled(c, snap.Generation, nil)
-		}
+	c.seen = o
+	if o.class == nil {
 		return
 	}
-	from := uint64(0)
-	if c.seen != nil {
-		from = c.seen.Generation
-	}
-	w, err := c.claim.workload(snap)
-	if err != nil {
-		// Absence is not emptiness: what it has stands, and is shown as stale.
-		if !c.gone {
-			s.log.WarnContext(ctx, "the workload of a proxy left the mesh; its last configuration stands", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
-		}
-		c.gone, c.seen = true, snap
-		s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation})
+	c.settling = true // even if it is what it was: somebody may wait to hear so
+	if o.class == c.class {
 		return
 	}
-	proxy := c.claim.proxy(snap, w)
-	proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
-	cl, warnings, err := s.classes.get(ctx, snap, proxy)
-	if ctx.Err() != nil {
-		return
-	}
-	c.gone, c.seen, c.workload = false, snap, w
-	if err != nil {
-		s.metrics.faults.Inc()
-		s.log.ErrorContext(ctx, "view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
-		c.fault = clip(err.Error(), 256)
-		s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation})
-		return
-	}
-	c.fault = ""
-	c.notes = notesOf(warnings, cl)
-	changed := c.class != cl
-	c.class, c.encryption = cl, cl.encryption
-	if changed {
-		c.core.SetGeneration(cl.generation)
-		c.touched, c.touchedAt = snap.Generation, c.announcedAt(snap)
-		c.unsent, c.settling = c.touchedAt, true
-	}
-	s.rollouts.seen(c, rolloutStep{from: from, to: snap.Generation, touched: changed})
-}
-
-// announcedAt is when a snapshot became known, or now.
-func (c *conn) announcedAt(snap *mesh.Snapshot) time.Time {
-	if a := c.server.announced.Load(); a != nil && a.generation == snap.Generation && a.at.After(c.since) {
-		return a.at
-	}
-	return time.Now()
-}
-
-// sender sends one response at a time, so that the owner of a stream is never
-// stuck with a peer that does not read: it can still be cut off. Its goroutine
-// ends with the handler, whose return ends the stream.
-type sender struct {
-	responses chan *discovery.DeltaDiscoveryResponse
-	results   chan error // has room for one, and there is never more than one
-	// busy means that a result is outstanding; started is since when.
-	busy    bool
-	started time.Time
-}
-
-func newSender(g deltaStream) *sender {
-	s := &sender{responses: make(chan *discovery.DeltaDiscoveryResponse), results: make(chan error, 1)}
-	go func() {
-		for r := range s.responses {
-			s.results <- g.Send(r)
-		}
-	}()
-	return s
-}
-
-// push begins to send the next response, if there is one.
-func (c *conn) push(out *sender) {
-	now := time.Now()
-	r := c.core.Next(now)
-	c.events()
-	if r == nil {
-		c.settle()
-		return
-	}
-	c.server.metrics.size.WithLabelValues(label(r.TypeURL)).Observe(float64(r.Size()))
-	out.busy, out.started = true, now
-	out.responses <- r.Message() // the sender is idle: it takes it at once
-}
-
-// pushed notes that a response was sent.
-func (c *conn) pushed(out *sender) {
-	out.busy = false
-	m := c.server.metrics
-	m.sendTime.Observe(seconds(time.Since(out.started)))
-	if !c.unsent.IsZero() {
-		m.pushTime.Observe(seconds(time.Since(c.unsent)))
-		c.unsent = time.Time{}
+	c.class = o.class
+	c.core.SetGeneration(c.class.generation)
+	c.unsent = o.at
+	if o.at.Before(c.since) {
+		c.unsent = c.since
 	}
 }
 
 // events logs and counts what has happened on the stream.
-func (c *conn) events() {
+func (c *conn) events(ctx context.Context) {
 	log := c.server.log
+	debug := log.Enabled(ctx, slog.LevelDebug)
+	troubled := false
 	for _, e := range c.core.Events() {
 		c.server.metrics.event(e)
 		t := e.Type.Short()
 		switch e.Kind {
 		case stream.EventSent:
-			log.Debug("push", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "removal", e.Removal)
+			if debug {
+				log.DebugContext(ctx, "push", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "removal", e.Removal)
+			}
 		case stream.EventAccepted:
-			log.Debug("ack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "took", e.Took)
+			troubled = troubled || c.rejecting != nil
+			if debug {
+				log.DebugContext(ctx, "ack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "took", e.Took)
+			}
 		case stream.EventNacked:
-			log.Warn("nack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "err", e.Reason)
+			troubled = true
+			log.WarnContext(ctx, "nack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "err", e.Reason)
 		case stream.EventRejected:
-			log.Warn("resource rejected by a proxy; it keeps the last one that it took", "proxy", c.nodeID, "type_url", t,
+			troubled = true
+			log.WarnContext(ctx, "resource rejected by a proxy; it keeps the last one that it took", "proxy", c.nodeID, "type_url", t,
 				"name", e.Name, "version", e.Version, "generation", e.Generation, "origins", c.origins(e.Type)[e.Name], "err", e.Reason)
+			c.fallBack(e)
 		case stream.EventGateTimeout:
-			log.Warn("proxy did not answer in time; going on without", "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
+			log.WarnContext(ctx, "proxy did not answer in time; going on without", "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
 		case stream.EventStale:
-			log.Debug("answer to a response that nobody waits for", "proxy", c.nodeID, "type_url", t)
+			log.DebugContext(ctx, "answer to a response that nobody waits for", "proxy", c.nodeID, "type_url", t)
 		case stream.EventSettled:
+			troubled = troubled || c.rejecting != nil
 		}
 	}
+	if troubled {
+		c.countRejecting()
+	}
+}
+
+// countRejecting keeps the metrics of types that the proxy refuses something of.
+func (c *conn) countRejecting() {
+	rejecting := map[stream.TypeURL]bool{}
+	for _, t := range c.core.Status() {
+		if t.Unknown > 0 || len(t.Rejected) > 0 {
+			rejecting[t.Type] = true
+		}
+	}
+	for t, g := range c.server.metrics.rejecting {
+		switch {
+		case rejecting[t] && !c.rejecting[t]:
+			g.Inc()
+		case !rejecting[t] && c.rejecting[t]:
+			g.Dec()
+		}
+	}
+	if len(rejecting) == 0 {
+		rejecting = nil
+	}
+	c.rejecting = rejecting
 }
 
 // settle notes that the proxy has answered all of its generation.
@@ -376,9 +382,17 @@ func (c *conn) settle() {
 			}
 		}
 	}
-	c.server.metrics.convergence.Observe(seconds(time.Since(c.touchedAt)))
-	c.server.rollouts.settled(c, c.touched, rejected)
+	if c.current.Load() == c.seen { // else something else is on its way
+		c.server.metrics.convergence.Observe(seconds(time.Since(c.seen.at)))
+	}
+	for _, r := range c.paid(c.seen.generation) {
+		r.answered(rejected)
+	}
 	c.settling, c.reported = false, standing
+	if len(standing) == 0 {
+		c.reported = nil
+	}
+	c.old()
 }
 
 // origins are where the resources of a type come from, by name.
@@ -386,18 +400,7 @@ func (c *conn) origins(t stream.TypeURL) map[string][]string {
 	if c.class == nil {
 		return nil
 	}
-	out := map[string][]string{}
-	for _, p := range c.class.parts {
-		for _, r := range p.resources {
-			if r.TypeURL != string(t) {
-				continue
-			}
-			for _, o := range r.Origins {
-				out[r.Name] = append(out[r.Name], o.String())
-			}
-		}
-	}
-	return out
+	return c.class.origins(t)
 }
 
 // sent lists what the proxy has of a type, with where it comes from.

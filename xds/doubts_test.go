@@ -65,12 +65,8 @@ func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
 // classOfWeb is what the proxy of web shall have.
 func (r *rig) classOfWeb(t *testing.T) *class {
 	t.Helper()
-	cl, _, err := r.server.classes.get(t.Context(), r.mesh.Snapshot(), view.Proxy{
+	return r.server.classes.mustGet(t, r.mesh.Snapshot(), view.Proxy{
 		ID: "x", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
 		Addresses: []string{"127.0.0.11"}, Labels: map[string]string{"app": "web"}, Interception: view.InterceptNone,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cl
+	}, forms{}, sight{}).class
 }

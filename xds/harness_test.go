@@ -28,6 +28,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -66,6 +67,8 @@ type objects struct {
 	services  []*mesh.Service
 	workloads []*mesh.Workload
 	plain     bool // no mTLS
+
+	virtualServices []*mesh.VirtualService
 }
 
 func meta(kind mesh.Kind, name string, content ...any) mesh.Meta {
@@ -103,7 +106,7 @@ func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
 	}
 	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
+		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads), VirtualServices: slices.Clone(o.virtualServices),
 	}})
 }
 
@@ -192,7 +195,7 @@ func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	g := grpc.NewServer()
+	g := grpc.NewServer(wire.ServerOptions()...)
 	r.grpc = g
 	r.server.Register(g)
 	l := bufconn.Listen(1 << 20)

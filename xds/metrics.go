@@ -27,7 +27,10 @@ type metrics struct {
 	resources    *prometheus.CounterVec
 	gates        *prometheus.CounterVec
 	refused      prometheus.Counter
+	limited      prometheus.Counter
+	slow         prometheus.Counter
 	faults       prometheus.Counter
+	sizes        [len(countedTypes)]prometheus.Observer // of size, by type
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
@@ -53,6 +56,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		resources: counter("fairlead_xds_resources_sent_total", "Resources sent, by type.", "type"),
 		gates:     counter("fairlead_xds_gate_timeouts_total", "Times that something was sent although what it waited for was not answered in time.", "type"),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "Streams that were not admitted."}),
+		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "Streams that were refused for a limit."}),
+		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "Streams that were ended because the peer did not read."}),
 		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_xds_internal_errors", Help: "Views that could not be built."}),
 	}
 	for t, name := range map[stream.TypeURL]string{
@@ -62,11 +67,14 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that refuse something of what they were sent by " + name + ".",
 		})
 	}
+	for i, t := range countedTypes {
+		m.sizes[i] = m.size.WithLabelValues(label(t))
+	}
 	if r == nil {
 		return m, nil
 	}
 	all := []prometheus.Collector{
-		m.streams, m.pushes, m.pushTime, m.sendTime, m.convergence, m.rejects, m.expiredNonce, m.size, m.resources, m.gates, m.refused, m.faults,
+		m.streams, m.pushes, m.pushTime, m.sendTime, m.convergence, m.rejects, m.expiredNonce, m.size, m.resources, m.gates, m.refused, m.limited, m.slow, m.faults,
 	}
 	for _, g := range m.rejecting {
 		all = append(all, g)
@@ -113,6 +121,8 @@ func versionLabel(v bootstrap.Version) string {
 		return "1." + strconv.FormatUint(uint64(v.Minor), 10)
 	}
 }
+
+func (m *metrics) sized(t stream.TypeURL) prometheus.Observer { return m.sizes[typeIndex(t)] }
 
 func (m *metrics) event(e stream.Event) {
 	switch e.Kind {

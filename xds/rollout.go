@@ -26,6 +26,8 @@ type Rollout struct {
 	Rejected []ProxyRejection
 	// Done is when the last proxy had answered; zero until then.
 	Done time.Time
+	// Work is what was made for it.
+	Work Work
 }
 
 // Took is the time from the start until all had answered, or until now.
@@ -47,26 +49,30 @@ type rollouts struct {
 	list []*rollout // by generation
 }
 
+// rollout is followed by the proxies that it touches: each holds it until it has
+// answered, so that nobody looks through all of them.
 type rollout struct {
-	Rollout
-	waiting map[uint64]bool // connections; true once it is known to be touched
-	logged  bool            // its end was told
-	slow    bool            // that it takes long was told
+	generation uint64
+	bell       chan struct{} // of rollouts
+
+	mu     sync.Mutex // guards all following fields
+	what   Rollout
+	unseen int  // proxies that nobody has looked at for this snapshot yet
+	owed   int  // answers that are awaited
+	logged bool // its end was told
+	slow   bool // that it takes long was told
 }
 
 func newRollouts() *rollouts { return &rollouts{bell: make(chan struct{}, 1)} }
 
 // begin follows a new snapshot to the proxies that are connected now.
-func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns []*conn) {
+func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	n := &rollout{
-		Rollout: Rollout{Generation: s.Generation, Started: now, Changes: s.Changes},
-		waiting: map[uint64]bool{},
+		generation: s.Generation, bell: r.bell, unseen: conns,
+		what: Rollout{Generation: s.Generation, Started: now, Changes: s.Changes},
 	}
-	for _, c := range conns {
-		n.waiting[c.id] = false
-	}
-	if len(conns) == 0 {
-		n.Done, n.logged = now, true
+	if conns == 0 {
+		n.what.Done, n.logged = now, true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,83 +80,100 @@ func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns []*conn) {
 	if len(r.list) > maxRollouts {
 		r.list = slices.Delete(r.list, 0, 1)
 	}
+	return n
 }
 
-// rolloutStep says that a proxy went on from one snapshot to another.
-type rolloutStep struct {
-	from, to uint64
-	touched  bool // and that its configuration differs
+// touch notes that the snapshot changes something for a proxy, which will answer.
+func (n *rollout) touch() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.what.Touched++
+	n.owed++
 }
 
-// seen notes that a proxy has looked at the snapshots up to a generation.
-func (r *rollouts) seen(c *conn, step rolloutStep) {
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range r.list {
-		if _, waits := n.waiting[c.id]; !waits || n.Generation > step.to {
-			continue
-		}
-		switch {
-		case n.Generation <= step.from:
-			// Looked at before; it waits for the answer.
-		case step.touched:
-			if !n.waiting[c.id] {
-				n.Touched++
-			}
-			n.waiting[c.id] = true
-		default:
-			r.finish(n, c.id, now)
-		}
+// seen notes that all proxies have been looked at, and what was made for them.
+func (n *rollout) seen(w Work) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unseen, n.what.Work = 0, w
+	n.finish(time.Now())
+}
+
+// answered notes that a proxy has answered everything.
+func (n *rollout) answered(rejected []ProxyRejection) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(rejected) == 0 {
+		n.what.Accepted++
 	}
+	n.what.Rejected = append(n.what.Rejected, rejected...)
+	n.owed--
+	n.finish(time.Now())
 }
 
-// settled notes that a proxy has answered everything up to a generation.
-func (r *rollouts) settled(c *conn, generation uint64, rejected []ProxyRejection) {
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range r.list {
-		touched, waits := n.waiting[c.id]
-		if !waits || n.Generation > generation {
-			continue
-		}
-		if touched && len(rejected) == 0 {
-			n.Accepted++
-		}
-		if touched {
-			n.Rejected = append(n.Rejected, rejected...)
-		}
-		r.finish(n, c.id, now)
-	}
+// leave notes that a proxy has gone before it answered: nobody waits for it.
+func (n *rollout) leave() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.what.Touched--
+	n.owed--
+	n.finish(time.Now())
 }
 
-// leave notes that a proxy has gone: nobody waits for it.
-func (r *rollouts) leave(id uint64) {
-	now := time.Now()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, n := range r.list {
-		if touched, waits := n.waiting[id]; waits {
-			if touched {
-				n.Touched--
-			}
-			r.finish(n, id, now)
-		}
-	}
-}
-
-// finish takes a connection off a rollout. Called with mu held.
-func (r *rollouts) finish(n *rollout, id uint64, now time.Time) {
-	delete(n.waiting, id)
-	if len(n.waiting) > 0 || !n.Done.IsZero() {
+// finish ends the rollout if nothing is awaited. Called with mu held.
+func (n *rollout) finish(now time.Time) {
+	if n.unseen > 0 || n.owed > 0 || !n.what.Done.IsZero() {
 		return
 	}
-	n.Done = now
+	n.what.Done = now
 	select {
-	case r.bell <- struct{}{}:
+	case n.bell <- struct{}{}:
 	default:
 	}
+}
+
+// copy is a Rollout that nobody changes any more.
+func (n *rollout) copy() Rollout {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.copyLocked()
+}
+
+func (n *rollout) copyLocked() Rollout {
+	c := n.what
+	c.Waiting = max(n.unseen, n.owed)
+	c.Rejected = slices.Clone(n.what.Rejected)
+	return c
+}
+
+func (r *rollouts) all() []*rollout {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.list)
+}
+
+func (r *rollouts) unlogged(now time.Time) []Rollout {
+	var out []Rollout
+	for _, n := range r.all() {
+		if c, ok := n.news(now); ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// news gives the rollout if there is something to tell of it: its end, or that it
+// takes long.
+func (n *rollout) news(now time.Time) (Rollout, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	running := n.what.Done.IsZero()
+	late := running && !n.slow && now.Sub(n.what.Started) >= slowRollout
+	if n.logged || running && !late {
+		return Rollout{}, false
+	}
+	n.slow, n.logged = late || n.slow, !late
+	return n.copyLocked(), true
 }
 
 // slowRollout is how long a rollout may take before a person is told.
@@ -177,29 +200,6 @@ func (s *Server) logRollouts(now time.Time) {
 			s.log.Debug("change touches no proxy", attrs...)
 		}
 	}
-}
-
-func (r *rollouts) unlogged(now time.Time) []Rollout {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var out []Rollout
-	for _, n := range r.list {
-		late := n.Done.IsZero() && !n.slow && now.Sub(n.Started) >= slowRollout
-		if n.logged || n.Done.IsZero() && !late {
-			continue
-		}
-		n.slow, n.logged = late || n.slow, !late
-		out = append(out, n.copy())
-	}
-	return out
-}
-
-// copy is a Rollout that nobody changes any more. Called with mu held.
-func (n *rollout) copy() Rollout {
-	c := n.Rollout
-	c.Waiting = len(n.waiting)
-	c.Rejected = slices.Clone(n.Rejected)
-	return c
 }
 
 // onlyHealth reports whether nobody has written anything: a file would be named
@@ -230,10 +230,9 @@ func changedObjects(changes []mesh.Change) []string {
 
 // Rollouts are the snapshots whose fate is remembered, oldest first.
 func (s *Server) Rollouts() []Rollout {
-	s.rollouts.mu.Lock()
-	defer s.rollouts.mu.Unlock()
-	out := make([]Rollout, 0, len(s.rollouts.list))
-	for _, n := range s.rollouts.list {
+	list := s.rollouts.all()
+	out := make([]Rollout, 0, len(list))
+	for _, n := range list {
 		out = append(out, n.copy())
 	}
 	return out
@@ -242,10 +241,8 @@ func (s *Server) Rollouts() []Rollout {
 // Convergence tells what became of the snapshot of a generation; false if it is
 // not known, or no longer.
 func (s *Server) Convergence(generation uint64) (Rollout, bool) {
-	s.rollouts.mu.Lock()
-	defer s.rollouts.mu.Unlock()
-	for _, n := range s.rollouts.list {
-		if n.Generation == generation {
+	for _, n := range s.rollouts.all() {
+		if n.generation == generation {
 			return n.copy(), true
 		}
 	}

@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,14 +33,19 @@ type Server struct {
 	stopped  chan struct{} // closed when Run ends
 	rollouts *rollouts
 	refused  *refusals
+	limits   seldom
+
+	fresh chan struct{} // has room for the streams that are new at a time
+	quiet pause         // holds new streams while a snapshot is announced
 
 	// Atomic.
 	streams   atomic.Int64
 	announced atomic.Pointer[announcement]
+	looked    atomic.Uint64 // the generation that all proxies have seen
 
 	mu       sync.Mutex // guards all following fields
 	next     uint64
-	conns    map[uint64]*conn
+	conns    map[*conn]struct{}
 	byKey    map[string][]*conn // the same, by key of the proxy
 	hosts    map[string]int     // the streams of each host, those without a node yet too
 	left     []ProxyStatus      // of proxies that have gone, newest last
@@ -49,23 +53,11 @@ type Server struct {
 	closed   bool
 }
 
-// doubt is what a proxy that has gone may or may not have.
-type doubt struct {
-	key   string // of the proxy
-	names map[stream.TypeURL][]string
-}
-
 // announcement is when a snapshot became known here.
 type announcement struct {
 	generation uint64
 	at         time.Time
 }
-
-// Bounds on what is remembered of proxies that are not connected.
-const (
-	maxLeft     = 256
-	maxDistrust = 4096
-)
 
 // New makes a server. Register it, and Run it.
 func New(cfg Config) (*Server, error) {
@@ -81,12 +73,13 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		log:      cfg.Logger.With("component", "xds"),
 		metrics:  m,
-		classes:  newClasses(),
+		classes:  &classes{},
+		fresh:    make(chan struct{}, cfg.MaxNew),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
 		rollouts: newRollouts(),
 		refused:  newRefusals(),
-		conns:    map[uint64]*conn{},
+		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
 		hosts:    map[string]int{},
 	}, nil
@@ -105,35 +98,18 @@ func (s *Server) Run(ctx context.Context) error {
 	defer cancel()
 	report := time.NewTicker(time.Second)
 	defer report.Stop()
-	s.announce(time.Now())
+	s.announce(ctx, time.Now())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-bell:
-			s.announce(time.Now())
+			s.announce(ctx, time.Now())
 		case <-s.rollouts.bell:
 			s.logRollouts(time.Now())
 		case now := <-report.C:
 			s.logRollouts(now)
 		}
-	}
-}
-
-// announce rings the doorbell of every stream.
-func (s *Server) announce(now time.Time) {
-	snap := s.cfg.Snapshots.Snapshot()
-	if snap == nil {
-		return
-	}
-	if a := s.announced.Load(); a != nil && a.generation == snap.Generation {
-		return
-	}
-	s.announced.Store(&announcement{snap.Generation, now})
-	conns := s.connections()
-	s.rollouts.begin(snap, now, conns)
-	for _, c := range conns {
-		c.ring()
 	}
 }
 
@@ -146,12 +122,11 @@ func (s *Server) stop() {
 	}
 }
 
+// connections are those that are served, in any order.
 func (s *Server) connections() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := slices.Collect(maps.Values(s.conns))
-	slices.SortFunc(list, func(a, b *conn) int { return cmp.Compare(a.id, b.id) })
-	return list
+	return slices.Collect(maps.Keys(s.conns))
 }
 
 // errRefused is all that a peer hears that is not let in.
@@ -166,7 +141,7 @@ func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.Disc
 func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if s.streams.Add(1) > int64(s.cfg.MaxStreams) {
 		s.streams.Add(-1)
-		return status.Errorf(codes.ResourceExhausted, "this server serves %d streams already", s.cfg.MaxStreams)
+		return s.exhausted("this server serves %d streams already, all that --max-streams lets it", s.cfg.MaxStreams)
 	}
 	defer s.streams.Add(-1)
 	ctx := g.Context()
@@ -184,53 +159,43 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return err
 	}
-	node, err := bootstrap.ParseNode(first.GetNode())
+	c, err := s.judge(peer, first)
 	if err != nil {
-		return s.refuse(peer, first.GetNode().GetId(), err)
+		return err
 	}
-	claimed, err := checkClaim(peer, node)
-	if err != nil {
-		return s.refuse(peer, node.ID(), err)
+	if err := s.awaitTurn(ctx, c); err != nil {
+		return err
 	}
-	snap := s.cfg.Snapshots.Snapshot()
-	if snap == nil {
-		return status.Error(codes.Unavailable, "the control plane has not read its configuration yet")
-	}
-	w, err := claimed.workload(snap)
-	switch {
-	case err != nil && snap.Incomplete:
-		return status.Error(codes.Unavailable, "the control plane has not read all of its configuration yet")
-	case err != nil:
-		return s.refuse(peer, node.ID(), err)
-	}
-	c := s.newConn(peer, claimed, w)
-	if err := s.enter(c); err != nil {
+	defer c.old()
+	if err := s.enter(ctx, c); err != nil {
 		return err
 	}
 	defer s.leave(c)
 	return c.run(g, requests, first)
 }
 
-// reserve counts a stream for its host, before anything is awaited from it: one
-// host must not take the room of all.
-func (s *Server) reserve(p Peer) (release func(), err error) {
-	if p.Anonymous {
-		return func() {}, nil
+// judge makes the connection of a peer, if that may have it.
+func (s *Server) judge(peer Peer, first *discovery.DeltaDiscoveryRequest) (*conn, error) {
+	node, err := bootstrap.ParseNode(first.GetNode())
+	if err != nil {
+		return nil, s.refuse(peer, first.GetNode().GetId(), err)
 	}
-	host := p.Host
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.hosts[host]; n >= s.cfg.MaxPerHost {
-		return nil, status.Errorf(codes.ResourceExhausted, "this host has %d streams already", n)
+	claimed, err := checkClaim(peer, node)
+	if err != nil {
+		return nil, s.refuse(peer, node.ID(), err)
 	}
-	s.hosts[host]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.hosts[host]--; s.hosts[host] == 0 {
-			delete(s.hosts, host)
-		}
-	}, nil
+	snap := s.cfg.Snapshots.Snapshot()
+	if snap == nil {
+		return nil, status.Error(codes.Unavailable, "the control plane has not read its configuration yet")
+	}
+	_, err = claimed.workload(snap)
+	switch {
+	case err != nil && snap.Incomplete:
+		return nil, status.Error(codes.Unavailable, "the control plane has not read all of its configuration yet")
+	case err != nil:
+		return nil, s.refuse(peer, node.ID(), err)
+	}
+	return s.newConn(peer, claimed, s.formsOf(node, first.GetNode().GetClientFeatures())), nil
 }
 
 // firstRequest waits for the request that has the node.
@@ -291,87 +256,6 @@ func clip(s string, n int) string {
 	return s[:n] + "…"
 }
 
-// enter adds a connection to those that are served.
-func (s *Server) enter(c *conn) error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return errStopping
-	}
-	s.next++
-	c.id = s.next
-	distrust := s.doubtsOf(c.key)
-	s.conns[c.id] = c
-	s.byKey[c.key] = append(s.byKey[c.key], c)
-	s.left = slices.DeleteFunc(s.left, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
-	s.mu.Unlock()
-
-	c.core = stream.NewServer(stream.ServerConfig{
-		Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust,
-	})
-	s.refused.forget(c.peer.Host, c.nodeID)
-	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
-	if c.reports() {
-		s.cfg.Health.StreamOpened(c.id, c.claim.account, c.claim.node.Address.String())
-	}
-	s.log.Info("proxy connected", "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
-	return nil
-}
-
-// doubtsOf is what a proxy that comes back may or may not have: of its last
-// stream, and of streams that nobody has noticed the end of. Called with mu held.
-func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
-	found := map[stream.TypeURL][]string{}
-	add := func(names map[stream.TypeURL][]string) {
-		for t, list := range names {
-			found[t] = append(found[t], list...)
-		}
-	}
-	s.distrust = slices.DeleteFunc(s.distrust, func(d doubt) bool {
-		if d.key == key {
-			add(d.names)
-		}
-		return d.key == key
-	})
-	for _, o := range s.byKey[key] {
-		add(o.status.Load().doubts)
-	}
-	return found
-}
-
-func (s *Server) leave(c *conn) {
-	if c.reports() {
-		s.cfg.Health.StreamClosed(c.id)
-	}
-	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()
-	for t := range c.rejecting {
-		s.metrics.rejecting[t].Dec()
-	}
-	st := *c.publish()
-	st.Connected, st.Left = false, time.Now()
-	unknown := c.core.Unknown()
-	close(c.done)
-	s.mu.Lock()
-	delete(s.conns, c.id)
-	s.byKey[c.key] = slices.DeleteFunc(s.byKey[c.key], func(o *conn) bool { return o == c })
-	if len(s.byKey[c.key]) == 0 { // else it is back already, and the stream that it has knows better
-		delete(s.byKey, c.key)
-		s.left = append(s.left, st)
-		if n := len(s.left); n > maxLeft {
-			s.left = slices.Delete(s.left, 0, n-maxLeft)
-		}
-		if unknown != nil {
-			s.distrust = append(s.distrust, doubt{c.key, unknown})
-		}
-		if n := len(s.distrust); n > maxDistrust {
-			s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
-		}
-	}
-	s.mu.Unlock()
-	s.rollouts.leave(c.id)
-	s.log.Info("proxy disconnected", "proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
-}
-
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
 
 // ErrUnknownProxy is what a look-up of a proxy that is not connected gives.
@@ -382,13 +266,13 @@ var ErrUnknownProxy = errors.New("no such proxy is connected")
 func (s *Server) find(proxy string) (*conn, error) {
 	var found *conn
 	for _, c := range s.connections() {
-		if c.nodeID != proxy && c.name() != proxy && c.peer.Host != proxy {
-			continue
-		}
-		if found != nil && found.nodeID != c.nodeID {
+		switch {
+		case c.nodeID != proxy && c.name() != proxy && c.peer.Host != proxy:
+		case found == nil || found.nodeID == c.nodeID && found.id < c.id:
+			found = c
+		case found.nodeID != c.nodeID:
 			return nil, fmt.Errorf("looking for proxy %q: it may be %q or %q: %w", proxy, found.nodeID, c.nodeID, ErrUnknownProxy)
 		}
-		found = c
 	}
 	if found == nil {
 		return nil, fmt.Errorf("looking for proxy %q: %w", proxy, ErrUnknownProxy)

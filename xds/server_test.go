@@ -280,8 +280,13 @@ func TestStreamEnds(t *testing.T) {
 			stream.ClusterType: {All: true}, stream.EndpointType: {Names: []string{"outbound|8080||s0001.mesh"}},
 		}}), &agent{deaf: true})
 		eventually(t, "more is sent than fits between here and there", func() bool {
-			return strings.Contains(r.log.String(), "type_url=ClusterLoadAssignment")
+			return strings.Contains(r.log.String(), "type_url=Cluster")
 		})
+		for _, c := range r.server.connections() {
+			if c.unwritten.Load() == 0 {
+				t.Error("all of it was written")
+			}
+		}
 		close(revoked)
 		eventually(t, "it is cut off", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
 	})
@@ -424,9 +429,9 @@ func TestDiagnostics(t *testing.T) {
 	r.synced(t, "web.shop")
 	r.synced(t, "orders.shop")
 	for _, c := range r.server.connections() {
-		st := *c.status.Load()
-		st.Warnings = notesOf(warnings, &class{})
-		c.status.Store(&st)
+		o := *c.current.Load()
+		o.view = &view.View{Warnings: warnings}
+		c.current.Store(&o)
 	}
 	got := r.server.Diagnostics()
 	if len(got) != 1 || got[0].Proxies != 2 || got[0].Origin != "x.yaml:3:7" {

@@ -14,7 +14,6 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
-	"github.com/fairlead/fairlead/xds/view"
 )
 
 // ProxyStatus is how one proxy stands.
@@ -52,12 +51,11 @@ type ProxyStatus struct {
 	Synced bool
 	// Stale says why the proxy does not get what the mesh says now; or empty.
 	Stale string
+	// VirtualHosts are the route tables whose virtual hosts travel by themselves.
+	VirtualHosts []string
 	// Warnings are what a person should know of this proxy's view.
 	Warnings []Diagnostic
 	Types    []stream.TypeStatus
-
-	// doubts are the names that the proxy may or may not have; or nil.
-	doubts map[stream.TypeURL][]string
 }
 
 // Diagnostic is something a person should know of an object, found while
@@ -68,14 +66,18 @@ type Diagnostic struct {
 	Message string
 }
 
-// notesOf are the diagnostics of a view and of what was built from it.
-func notesOf(warnings []view.Warning, cl *class) []Diagnostic {
+// notes are the diagnostics of a view and of what was built from it.
+func (o *outlook) notes() []Diagnostic {
 	var out []Diagnostic
-	for _, w := range warnings {
-		out = append(out, Diagnostic{Key: w.Key, Origin: w.Origin.String(), Message: w.Message})
+	if o.view != nil {
+		for _, w := range o.view.Warnings {
+			out = append(out, Diagnostic{Key: w.Key, Origin: w.Origin.String(), Message: w.Message})
+		}
 	}
-	for _, d := range cl.diagnostics {
-		out = append(out, Diagnostic{Key: d.Key, Origin: d.Origin.String(), Message: d.Message})
+	if o.class != nil {
+		for _, d := range o.class.diagnostics {
+			out = append(out, Diagnostic{Key: d.Key, Origin: d.Origin.String(), Message: d.Message})
+		}
 	}
 	return out
 }
@@ -85,8 +87,12 @@ func notesOf(warnings []view.Warning, cl *class) []Diagnostic {
 func (s *Server) Diagnostics() []DiagnosticCount {
 	count := map[Diagnostic]int{}
 	for _, c := range s.connections() {
+		o := c.current.Load()
+		if o == nil {
+			continue
+		}
 		seen := map[Diagnostic]bool{}
-		for _, d := range c.status.Load().Warnings {
+		for _, d := range o.notes() {
 			if !seen[d] {
 				seen[d] = true
 				count[d]++
@@ -109,45 +115,46 @@ type DiagnosticCount struct {
 	Proxies int
 }
 
-// publish makes the status that others see.
-func (c *conn) publish() *ProxyStatus {
-	st := &ProxyStatus{
-		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID,
-		ServiceAccount: c.claim.account, Workload: c.workload.Key,
+// publish makes the status that others see. Called by the owner of the stream.
+func (c *conn) publish() ProxyStatus {
+	st := ProxyStatus{
+		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.claim.account,
 		Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
-		CertificateEnds: c.peer.Until, Encryption: c.encryption, Warnings: c.notes,
-		Types: c.core.Status(), Synced: true, doubts: c.core.Unknown(),
+		CertificateEnds: c.peer.Until, Encryption: EncryptionNA,
+		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.looked.Load(), c.looked.Load()),
 	}
 	if g := c.core.Target(); g != nil {
 		st.Generation = g.Number
 	}
-	if c.seen != nil {
-		st.Snapshot = c.seen.Generation
-	}
-	switch {
-	case c.gone:
-		st.Stale = "its workload is no longer in the mesh"
-	case c.fault != "":
-		st.Stale = c.fault
+	o := c.current.Load()
+	if o != nil {
+		st.describe(o)
 	}
 	for _, t := range st.Types {
 		st.Partial = st.Partial || t.Unknown > 0
-		bad := len(t.Rejected) > 0 || t.Unknown > 0
-		st.Synced = st.Synced && !bad && !t.Pending
-		if g := c.server.metrics.rejecting[t.Type]; g != nil && bad != c.rejecting[t.Type] {
-			if bad {
-				c.rejecting[t.Type] = true
-				g.Inc()
-			} else {
-				delete(c.rejecting, t.Type)
-				g.Dec()
-			}
-		}
+		st.Synced = st.Synced && len(t.Rejected) == 0 && t.Unknown == 0 && !t.Pending
 	}
-	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == ""
-	c.status.Store(st)
+	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == "" && o == c.seen
 	return st
+}
+
+// describe adds what the conductor knows.
+func (st *ProxyStatus) describe(o *outlook) {
+	switch {
+	case o.gone:
+		st.Stale = "its workload is no longer in the mesh"
+	case o.fault != "":
+		st.Stale = o.fault
+	}
+	if o.workload != nil {
+		st.Workload = o.workload.Key
+	}
+	if o.class != nil {
+		st.Encryption = o.class.encryption
+		st.Warnings = o.notes()
+		st.VirtualHosts = o.class.virtualHosts()
+	}
 }
 
 // asksForAll reports whether the proxy has got as far as asking for listeners.
@@ -162,7 +169,7 @@ func asksForAll(types []stream.TypeStatus) bool {
 func (s *Server) Proxies() []ProxyStatus {
 	var out []ProxyStatus
 	for _, c := range s.connections() {
-		out = append(out, *c.status.Load())
+		c.ask(nil, func() { out = append(out, c.publish()) }, nil)
 	}
 	s.mu.Lock()
 	out = append(out, s.left...)
@@ -197,18 +204,12 @@ func (s *Server) Sent(ctx context.Context, proxy string) ([]ResourceStatus, erro
 		return nil, err
 	}
 	var out []ResourceStatus
-	for _, t := range c.status.Load().Types {
-		q := query{typeURL: t.Type, answer: make(chan []ResourceStatus, 1)}
-		select {
-		case c.queries <- q:
-		case <-c.done:
-			return nil, fmt.Errorf("looking at proxy %q, which has just left: %w", proxy, ErrUnknownProxy)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-s.stopped:
-			return nil, errStopping
+	if !c.ask(ctx.Done(), func() {
+		for _, t := range c.core.Status() {
+			out = append(out, c.sent(t.Type)...)
 		}
-		out = append(out, <-q.answer...)
+	}, nil) {
+		return nil, fmt.Errorf("looking at proxy %q, which has just left: %w", proxy, cmp.Or(ctx.Err(), ErrUnknownProxy))
 	}
 	return out, nil
 }

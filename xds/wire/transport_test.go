@@ -90,7 +90,7 @@ func client(how string) error {
 				return
 			}
 			size := 0
-			for s.SendMsg([]byte{8, 1}) == nil && s.RecvMsg(&size) == nil { //nolint:revive // all is in the condition
+			for s.SendMsg([]byte{8, 1}) == nil && s.RecvMsg(&size) == nil {
 			}
 		})
 	}

@@ -1,0 +1,198 @@
+package xds
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// freshFor is how long a stream counts as new at most: one that takes longer to
+// answer keeps nobody else from being served.
+const freshFor = 5 * time.Second
+
+// exhausted refuses a stream for a limit, says which one, and when to come again.
+func (s *Server) exhausted(format string, args ...any) error {
+	s.metrics.limited.Inc()
+	why := fmt.Sprintf(format, args...)
+	s.limits.Do(time.Now(), func(skipped int) {
+		s.log.Warn("stream refused for a limit", "err", why, "refused_since", skipped)
+	})
+	st := status.New(codes.ResourceExhausted, why)
+	after := 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter needs no secrecy
+	if with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
+		st = with
+	}
+	return st.Err()
+}
+
+// seldom lets something happen at most once a while.
+type seldom struct {
+	mu      sync.Mutex // guards all following fields
+	last    time.Time
+	skipped int
+}
+
+// Do calls f with the number of times that it was not called.
+func (s *seldom) Do(now time.Time, f func(skipped int)) {
+	s.mu.Lock()
+	if now.Sub(s.last) < 10*time.Second {
+		s.skipped++
+		s.mu.Unlock()
+		return
+	}
+	n := s.skipped
+	s.last, s.skipped = now, 0
+	s.mu.Unlock()
+	f(n)
+}
+
+// reserve counts a stream for its host, before anything is awaited from it: one
+// host must not take the room of all.
+func (s *Server) reserve(p Peer) (release func(), err error) {
+	if p.Anonymous {
+		return func() {}, nil
+	}
+	if n, ok := s.count(p.Host); !ok {
+		return nil, s.exhausted("host %q has %d streams already, all that --max-streams-per-host lets it", p.Host, n)
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.hosts[p.Host]--; s.hosts[p.Host] == 0 {
+			delete(s.hosts, p.Host)
+		}
+	}, nil
+}
+
+func (s *Server) count(host string) (before int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := s.hosts[host]
+	if n >= s.cfg.MaxPerHost {
+		return n, false
+	}
+	s.hosts[host]++
+	return n, true
+}
+
+// awaitTurn waits until a new stream may be served: while a snapshot is announced
+// those have precedence that are served already, and only so many are new at a
+// time. The turn is over when [conn.old] is called.
+func (s *Server) awaitTurn(ctx context.Context, c *conn) error {
+	if err := s.await(ctx, s.quiet.over()); err != nil {
+		return err
+	}
+	select {
+	case s.fresh <- struct{}{}:
+		c.fresh = true
+		c.freshUntil = time.Now().Add(freshFor)
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-s.stopped:
+		return errStopping
+	}
+}
+
+func (s *Server) await(ctx context.Context, over <-chan struct{}) error {
+	select {
+	case <-over:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-s.stopped:
+		return errStopping
+	}
+}
+
+// old makes room for another new stream.
+func (c *conn) old() {
+	if c.fresh {
+		c.fresh, c.freshUntil = false, time.Time{}
+		<-c.server.fresh
+	}
+}
+
+// pause is something that others wait out.
+type pause struct {
+	mu sync.Mutex    // guards on
+	on chan struct{} // closed when it is over; nil where there is none
+}
+
+func (p *pause) hold() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.on = make(chan struct{})
+}
+
+func (p *pause) release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.on)
+	p.on = nil
+}
+
+// over is closed once there is no pause.
+func (p *pause) over() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.on != nil {
+		return p.on
+	}
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+// Foldable is the client feature of who takes virtual hosts by themselves
+// whatever the table, and puts them together for its Envoy.
+const Foldable = "fairlead.virtual-hosts"
+
+// vhdsSince is the release of Envoy from which on virtual hosts travel by
+// themselves. Before 1.37 Envoy refuses them on this stream; 1.37 sends its node
+// with every answer.
+//
+//nolint:gochecknoglobals // read-only
+var vhdsSince = bootstrap.Version{Major: 1, Minor: 38}
+
+// formsOf is how the route tables of a new proxy travel.
+func (s *Server) formsOf(n *bootstrap.Node, features []string) forms {
+	v := n.EnvoyVersion
+	switch {
+	case s.cfg.WholeTables:
+		return forms{all: inOne}
+	case slices.Contains(features, Foldable):
+		return forms{all: allByHost}
+	case v.Major > vhdsSince.Major || v.Major == vhdsSince.Major && v.Minor >= vhdsSince.Minor:
+		return forms{all: byHost}
+	default:
+		return forms{all: inOne}
+	}
+}
+
+// fallBack has a table travel whole that the proxy refuses to take in pieces. Of
+// virtual hosts that it refuses nothing is gained by it: they would spoil the
+// whole table.
+func (c *conn) fallBack(e stream.Event) {
+	if e.Type != stream.RouteType || c.class == nil {
+		return
+	}
+	if r := c.class.generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
+		return
+	}
+	c.server.log.Warn("proxy refuses virtual hosts by themselves; it is sent this route table whole", "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
+	c.whole(view.RoutesLayer + e.Name)
+	c.ring()
+}

@@ -1,0 +1,109 @@
+package xds
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// doubt is what a proxy that has gone may or may not have.
+type doubt struct {
+	key   string // of the proxy
+	names map[stream.TypeURL][]string
+}
+
+// Bounds on what is remembered of proxies that are not connected.
+const (
+	maxLeft     = 256
+	maxDistrust = 4096
+)
+
+// enter adds a connection to those that are served, and has it see the mesh.
+func (s *Server) enter(ctx context.Context, c *conn) error {
+	c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout})
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return errStopping
+	}
+	s.next++
+	c.id = s.next
+	distrust := s.doubtsOf(c.key)
+	others := slices.Clone(s.byKey[c.key])
+	s.conns[c] = struct{}{}
+	s.byKey[c.key] = append(s.byKey[c.key], c)
+	s.left = slices.DeleteFunc(s.left, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
+	s.mu.Unlock()
+
+	// The end of the proxy's last stream may not have been noticed yet.
+	for _, o := range others {
+		o.ask(ctx.Done(), func() { addNames(distrust, o.core.Unknown()) }, c)
+	}
+	if len(distrust) > 0 {
+		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust})
+	}
+	c.look(s.classes.at(s.cfg.Snapshots.Snapshot()), c.since, nil)
+	s.refused.forget(c.peer.Host, c.nodeID)
+	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
+	if c.reports() {
+		s.cfg.Health.StreamOpened(c.id, c.claim.account, c.claim.node.Address.String())
+	}
+	s.log.InfoContext(ctx, "proxy connected", "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
+	return nil
+}
+
+func addNames(to, from map[stream.TypeURL][]string) {
+	for t, list := range from {
+		to[t] = append(to[t], list...)
+	}
+}
+
+// doubtsOf is what a proxy that comes back may or may not have, of streams that
+// have ended. Called with mu held.
+func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
+	found := map[stream.TypeURL][]string{}
+	s.distrust = slices.DeleteFunc(s.distrust, func(d doubt) bool {
+		if d.key == key {
+			addNames(found, d.names)
+		}
+		return d.key == key
+	})
+	return found
+}
+
+func (s *Server) leave(c *conn) {
+	if c.reports() {
+		s.cfg.Health.StreamClosed(c.id)
+	}
+	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()
+	for t := range c.rejecting {
+		if g := s.metrics.rejecting[t]; g != nil {
+			g.Dec()
+		}
+	}
+	st := c.publish()
+	st.Connected, st.Left = false, time.Now()
+	unknown := c.core.Unknown()
+	close(c.done)
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.byKey[c.key] = slices.DeleteFunc(s.byKey[c.key], func(o *conn) bool { return o == c })
+	if len(s.byKey[c.key]) == 0 { // else it is back already, and the stream that it has knows better
+		delete(s.byKey, c.key)
+		s.left = append(s.left, st)
+		if n := len(s.left); n > maxLeft {
+			s.left = slices.Delete(s.left, 0, n-maxLeft)
+		}
+		if unknown != nil {
+			s.distrust = append(s.distrust, doubt{c.key, unknown})
+		}
+		if n := len(s.distrust); n > maxDistrust {
+			s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
+		}
+	}
+	s.mu.Unlock()
+	c.owesNothing()
+	s.log.Info("proxy disconnected", "proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
+}

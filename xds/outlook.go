@@ -1,0 +1,193 @@
+package xds
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// outlook is what a proxy shall have. Immutable: the next one takes its place
+// when something differs.
+type outlook struct {
+	sight
+	workload *mesh.Workload
+	gone     bool   // the mesh no longer has the workload
+	fault    string // why the view could not be built, or empty
+	// generation is that of the snapshot that last changed something, and at when
+	// it became known.
+	generation uint64
+	at         time.Time
+}
+
+// lookout works out what a proxy shall have, snapshot after snapshot. The
+// conductor looks for all proxies; the stream of one only hears when there is
+// something for it.
+type lookout struct {
+	current atomic.Pointer[outlook] // nil before the first look
+	looked  atomic.Uint64           // the generation looked at last
+
+	mu    sync.Mutex // guards all following fields
+	proxy view.Proxy // as of the workload of current
+	forms forms
+
+	owing sync.Mutex // guards all following fields
+	owes  []*rollout // whose changes the proxy has not answered
+	left  bool       // it will answer nothing any more
+}
+
+// look has the proxy see a snapshot, once, and reports whether that changes
+// anything for it. The rollout may be nil.
+func (c *conn) look(e *epoch, at time.Time, r *rollout) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.snapshot.Generation <= c.looked.Load() {
+		return false
+	}
+	defer c.looked.Store(e.snapshot.Generation)
+	return c.see(e, at, r)
+}
+
+// see is look without asking whether it is due. Called with mu held.
+func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
+	s := c.server
+	had := c.current.Load()
+	next := &outlook{}
+	if had != nil {
+		*next = *had
+	}
+	w, err := c.claim.workload(e.snapshot)
+	if err != nil {
+		// Absence is not emptiness: what it has stands, and is shown as stale.
+		if had != nil && !had.gone {
+			s.log.Warn("the workload of a proxy left the mesh; its last configuration stands", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+			next.gone = true
+			c.current.Store(next)
+		}
+		return false
+	}
+	if had == nil || w != had.workload || len(c.claim.node.Addresses) > 1 {
+		c.proxy = c.claim.proxy(e.snapshot, w)
+		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
+	}
+	now, err := s.classes.get(e, c.proxy, c.forms, next.sight)
+	if err != nil {
+		s.metrics.faults.Inc()
+		s.log.Error("view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
+		next.workload, next.gone, next.fault = w, false, clip(err.Error(), 256)
+		c.current.Store(next)
+		return false
+	}
+	changed := now.class != next.class
+	if !changed && had != nil && now.view == had.view && w == had.workload && !had.gone && had.fault == "" {
+		return false
+	}
+	next.sight, next.workload, next.gone, next.fault = now, w, false, ""
+	if changed {
+		next.generation, next.at = e.snapshot.Generation, at
+	}
+	if changed && r != nil {
+		c.owe(r)
+	}
+	c.current.Store(next)
+	return changed
+}
+
+// whole has a route table travel whole from now on.
+func (c *conn) whole(layer string) {
+	e := c.server.classes.at(c.server.cfg.Snapshots.Snapshot())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.forms.isWhole(layer) {
+		return
+	}
+	c.forms.whole += layer + "\n"
+	if e.snapshot.Generation >= c.looked.Load() {
+		defer c.looked.Store(e.snapshot.Generation)
+		c.see(e, time.Now(), nil)
+	}
+}
+
+// owe notes that a rollout waits for the proxy.
+func (c *conn) owe(r *rollout) {
+	c.owing.Lock()
+	defer c.owing.Unlock()
+	if !c.left {
+		r.touch()
+		c.owes = append(c.owes, r)
+	}
+}
+
+// owesNothing has all rollouts wait no longer: the proxy has left.
+func (c *conn) owesNothing() {
+	c.owing.Lock()
+	defer c.owing.Unlock()
+	for _, r := range c.owes {
+		r.leave()
+	}
+	c.owes, c.left = nil, true
+}
+
+// paid gives the rollouts up to a generation that waited for the proxy, which
+// has answered.
+func (c *conn) paid(generation uint64) []*rollout {
+	c.owing.Lock()
+	defer c.owing.Unlock()
+	n := 0
+	for n < len(c.owes) && c.owes[n].generation <= generation {
+		n++
+	}
+	paid := c.owes[:n:n]
+	if c.owes = c.owes[n:]; len(c.owes) == 0 {
+		c.owes = nil
+	}
+	return paid
+}
+
+// announce has all proxies see the newest snapshot, as many at a time as there
+// are processors, and rings where it changes something.
+func (s *Server) announce(ctx context.Context, now time.Time) {
+	snap := s.cfg.Snapshots.Snapshot()
+	if snap == nil {
+		return
+	}
+	if a := s.announced.Load(); a != nil && a.generation == snap.Generation {
+		return
+	}
+	e := s.classes.at(snap)
+	s.announced.Store(&announcement{snap.Generation, now})
+	s.quiet.hold()
+	defer s.quiet.release()
+	conns := s.connections()
+	r := s.rollouts.begin(snap, now, len(conns))
+	before := s.Work()
+	e.index()
+	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minBatch))
+	var (
+		next atomic.Int64
+		wg   sync.WaitGroup
+	)
+	for range workers {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(conns) {
+					return
+				}
+				if conns[i].look(e, now, r) {
+					conns[i].ring()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	s.looked.Store(snap.Generation)
+	r.seen(s.Work().since(before))
+}
+
+// minBatch is how many proxies are worth a goroutine.
+const minBatch = 32

@@ -1,0 +1,82 @@
+package xds
+
+import (
+	"context"
+	"time"
+
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
+)
+
+// maxUnwritten is how many bytes of responses may wait for the connection before
+// the next one has to: below gRPC's own bound of 64 KiB, beyond which sending
+// would block. So the goroutine that owns a stream never does, and can always be
+// told to end it. One response may be larger.
+const maxUnwritten = 48 << 10
+
+// outgoing is a response on its way. It refers to bytes that others have too.
+type outgoing struct {
+	*stream.Response
+	conn    *conn
+	size    int64
+	started time.Time
+}
+
+var _ wire.Followed = (*outgoing)(nil)
+
+// Written implements [wire.Followed]: the connection has taken all of it.
+func (o *outgoing) Written() {
+	c, now := o.conn, time.Now()
+	c.server.metrics.sendTime.Observe(seconds(now.Sub(o.started)))
+	c.progress.Store(now.UnixNano())
+	if c.unwritten.Add(-o.size) < maxUnwritten && c.blocked.CompareAndSwap(true, false) {
+		c.ring()
+	}
+}
+
+// push sends what is to be sent, as far as the connection takes it.
+func (c *conn) push(ctx context.Context, g deltaStream) error {
+	for {
+		if c.unwritten.Load() >= maxUnwritten {
+			c.blocked.Store(true)
+			if c.unwritten.Load() >= maxUnwritten {
+				return nil // Written rings
+			}
+			c.blocked.Store(false)
+		}
+		now := time.Now()
+		r := c.core.Next(now)
+		c.events(ctx)
+		if r == nil {
+			c.settle()
+			return nil
+		}
+		if err := c.send(g, r, now); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
+	size := r.Size()
+	m := c.server.metrics
+	m.sized(r.TypeURL).Observe(float64(size))
+	c.server.classes.work.sent[typeIndex(r.TypeURL)].add(len(r.Resources), size)
+	if c.unwritten.Add(int64(size)) == int64(size) {
+		c.progress.Store(now.UnixNano())
+	}
+	if !c.unsent.IsZero() {
+		m.pushTime.Observe(seconds(now.Sub(c.unsent)))
+		c.unsent = time.Time{}
+	}
+	return g.SendMsg(&outgoing{Response: r, conn: c, size: int64(size), started: now}) //nolint:wrapcheck // gRPC's own status
+}
+
+// slowAt is when the peer will have left unread for too long what it was sent;
+// zero where nothing waits.
+func (c *conn) slowAt() time.Time {
+	if c.unwritten.Load() == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, c.progress.Load()).Add(c.server.cfg.SlowTimeout)
+}
