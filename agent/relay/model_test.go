@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,6 +140,7 @@ func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 			return err
 		}
 		e.hosts = hosts
+	default:
 	}
 	return nil
 }
@@ -297,5 +299,105 @@ func TestAnySequence(t *testing.T) {
 			}
 			w.settle()
 		})
+	}
+}
+
+// TestOldStore starts from what an agent has stored that knew only whole tables.
+func TestOldStore(t *testing.T) {
+	t.Parallel()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	marks := marksOf(30, "one")
+	old := &state{
+		Who: who(h.cfg.Node), Generation: "7", resources: resources{},
+		Wants: map[stream.TypeURL]stream.Want{
+			stream.ClusterType: {All: true}, stream.ListenerType: {All: true}, stream.RouteType: {Names: []string{"routes"}},
+		},
+	}
+	maps.Copy(old.resources, generation(t, 1, shop.wholeOf(marks)).Layers[0].Types)
+	pieces, err := old.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pieces[0] = []byte(storeMagic1)
+	if err := os.WriteFile(h.cfg.StoreFile, slices.Concat(pieces...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	server.kill()
+	h.relay()
+	e := h.fakeEnvoy(36)
+	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
+	server.start()
+	marks["h03"] = "two"
+	server.set(generation(t, 2, shop.tableOf(marks)))
+	server.inStep(t, 2, stream.RouteType, stream.VirtualHostType)
+	if err := e.has(marks); err != nil {
+		t.Error(err)
+	}
+	envoytest.Eventually(t, deadline, func() error {
+		s, err := readStore(h.cfg.StoreFile)
+		if err != nil || s.resources[stream.VirtualHostType].Len() != len(marks) {
+			return fmt.Errorf("stored are %v, %w", s, err)
+		}
+		return nil
+	})
+}
+
+// TestWholeTableRefused has a table come whole that Envoy refuses: what came by
+// itself stays, and the next one is taken.
+func TestWholeTableRefused(t *testing.T) {
+	t.Parallel()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	r, _ := h.relay()
+	marks := marksOf(5, "one")
+	server.set(generation(t, 1, shop.tableOf(marks)))
+	e := h.fakeEnvoy(36)
+	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
+	server.inStep(t, 1, stream.RouteType, stream.VirtualHostType)
+
+	bad := maps.Clone(marks)
+	bad["h01"] = refusedMark
+	server.set(generation(t, 2, shop.wholeOf(bad)))
+	server.inStep(t, 2, stream.RouteType)
+	if s := r.Status(); len(s.Rejected) != 1 || s.Rejected[0].Name != "routes" || s.Rejected[0].Type != stream.RouteType {
+		t.Errorf("status %+v", s)
+	}
+	if err := e.has(marks); err != nil {
+		t.Error(err)
+	}
+	marks["h01"] = "two"
+	server.set(generation(t, 3, shop.wholeOf(marks)))
+	server.inStep(t, 3, stream.RouteType)
+	if err := e.has(marks); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestTableGoesAndComes has the server drop a table that Envoy goes on asking
+// for.
+func TestTableGoesAndComes(t *testing.T) {
+	t.Parallel()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	h.relay()
+	marks := marksOf(5, "one")
+	server.set(generation(t, 1, shop.tableOf(marks)))
+	e := h.fakeEnvoy(36)
+	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
+	for number := uint64(2); number < 6; number += 2 {
+		without := shop.tableOf(nil)
+		delete(without, "rds/routes")
+		server.set(generation(t, number, without))
+		envoytest.Eventually(t, deadline, func() error {
+			if e.marks() != nil {
+				return errNotYet
+			}
+			return nil
+		})
+		server.inStep(t, number, stream.RouteType, stream.VirtualHostType)
+		server.set(generation(t, number+1, shop.tableOf(marks)))
+		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
+		server.inStep(t, number+1, stream.RouteType, stream.VirtualHostType)
 	}
 }
