@@ -33,7 +33,7 @@ type metrics struct {
 	sizes        [len(countedTypes)]prometheus.Observer // of size, by type
 }
 
-func newMetrics(r prometheus.Registerer) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 	short := []float64{.001, .003, .01, .03, .1, .3, 1, 3, 5, 10, 20, 30}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -79,6 +79,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	for _, g := range m.rejecting {
 		all = append(all, g)
 	}
+	all = append(all, w.collectors()...)
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, r.Register(c))

@@ -65,7 +65,8 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := newMetrics(cfg.Registerer)
+	classes := &classes{}
+	m, err := newMetrics(cfg.Registerer, &classes.work)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:      cfg,
 		log:      cfg.Logger.With("component", "xds"),
 		metrics:  m,
-		classes:  &classes{},
+		classes:  classes,
 		fresh:    make(chan struct{}, cfg.MaxNew),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),

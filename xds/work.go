@@ -3,6 +3,8 @@ package xds
 import (
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -89,3 +91,22 @@ func (w *work) read() Work {
 
 // Work is what was done since the start.
 func (s *Server) Work() Work { return s.classes.work.read() }
+
+// collectors give the counters to Prometheus.
+func (w *work) collectors() []prometheus.Collector {
+	var out []prometheus.Collector
+	add := func(name, help, label, value string, of *atomic.Uint64) {
+		out = append(out, prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: name, Help: help, ConstLabels: prometheus.Labels{label: value},
+		}, func() float64 { return float64(of.Load()) }))
+	}
+	const views = "Views of proxies after a change: built anew, or kept because nothing in them differs."
+	add("fairlead_xds_views_total", views, "result", "built", &w.views)
+	add("fairlead_xds_views_total", views, "result", "kept", &w.kept)
+	for i, t := range countedTypes {
+		add("fairlead_xds_resources_built_total", "Resources that were made, by type.", "type", label(t), &w.built[i].resources)
+		add("fairlead_xds_bytes_encoded_total", "Bytes of the resources that were made, by type.", "type", label(t), &w.built[i].bytes)
+		add("fairlead_xds_bytes_sent_total", "Bytes of responses, by type.", "type", label(t), &w.sent[i].bytes)
+	}
+	return out
+}

@@ -23,7 +23,8 @@ func newProxyStatus() *cobra.Command {
 		Short: "How every proxy stands: connected, accepted, encrypted, refused",
 		Long: `Lists every proxy that is connected or was lately. CDS, LDS, EDS and RDS say SYNCED where the
 proxy has accepted what it was sent, STALE where it has not answered, REJECTED where it refused.
-ENCRYPTED says what a proxy demands of traffic for its application. Below are, in Envoy's words,
+ENCRYPTED says what a proxy demands of traffic for its application, ROUTES whether its
+route tables travel whole or by virtual host (VHDS; RDS is of both). Below are, in Envoy's words,
 what was rejected, and the peers that were not let in.
 
 Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
@@ -62,7 +63,7 @@ Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could n
 }
 
 func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
-	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH", func(w io.Writer) {
+	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES", func(w io.Writer) {
 		for _, x := range p.Proxies {
 			state := x.Envoy
 			if !x.Connected {
@@ -71,9 +72,9 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 				state = "no agent"
 			}
 			bad = bad || x.Connected && (!x.Synced || x.Health == "unhealthy")
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
-				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), typeState(x, "route"),
-				dash(x.Encryption), until(x.CertificateEnds), x.Health)
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
+				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
+				dash(x.Encryption), until(x.CertificateEnds), x.Health, routesTravel(x))
 		}
 	})
 	if err != nil {
@@ -108,6 +109,27 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
 		}
 	})
+}
+
+// worse is the worse one of the states of routes and of virtual hosts, which are
+// one thing to a person.
+func worse(routes, hosts string) string {
+	if routes == "SYNCED" && hosts != "-" {
+		return hosts
+	}
+	return routes
+}
+
+// routesTravel says how the route tables of a proxy travel.
+func routesTravel(p server.Proxy) string {
+	switch {
+	case typeState(p, "route") == "-":
+		return "-"
+	case len(p.VirtualHosts) > 0:
+		return "by host"
+	default:
+		return "whole"
+	}
 }
 
 func typeState(p server.Proxy, name string) string {

@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/xds"
 )
 
 func newServer() *cobra.Command {
@@ -73,13 +74,19 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "when a source that became empty is believed; 0 means when a person says so")
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are looked at even if no event told of a change")
+	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "the most connections of hosts; one more is closed")
+	f.IntVar(&cfg.MaxStreams, "max-streams", xds.DefaultMaxStreams, "the most proxies that are served; one more is refused and told when to come again")
+	f.IntVar(&cfg.MaxStreamsPerHost, "max-streams-per-host", xds.DefaultMaxPerHost, "the same for one host")
+	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies are sent their first configuration at a time, so that a fleet that comes at once does not starve those that are served")
+	f.DurationVar(&cfg.SlowProxyTimeout, "slow-proxy-timeout", xds.DefaultSlowTimeout, "how long a proxy may leave unread what it is sent before its stream is ended")
+	f.StringVar(&cfg.VirtualHosts, "virtual-hosts", server.VirtualHostsAuto, "auto: route tables travel by virtual host where the proxy can take that; off: they travel whole")
 	return cmd
 }
 
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	err := checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval")
+	err := checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "slow-proxy-timeout")
 	if cfg.RemovalShare < 0 || cfg.RemovalShare > 1 {
 		err = errors.Join(err, fmt.Errorf("--removal-share %v: a share is from 0 to 1, such as 0.3", cfg.RemovalShare))
 	}

@@ -51,7 +51,9 @@ type Proxy struct {
 	Synced          bool      `json:"synced"`
 	Partial         bool      `json:"partial"`
 	Stale           string    `json:"stale,omitempty"`
-	Types           []Type    `json:"types"`
+	// VirtualHosts are the route tables whose virtual hosts travel by themselves.
+	VirtualHosts []string `json:"virtual_hosts,omitempty"`
+	Types        []Type   `json:"types"`
 }
 
 // Type is how a proxy stands with one type of resource.
@@ -100,7 +102,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
 		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: healthName(p.Health), HealthReason: p.HealthReason,
 		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Partial: p.Partial, Stale: p.Stale,
-		Types: []Type{},
+		VirtualHosts: p.VirtualHosts, Types: []Type{},
 	}
 	if !p.Connected {
 		out.Since = p.Left
@@ -132,7 +134,7 @@ func healthName(h mesh.Health) string {
 // typeNames are the types as people call them on the command line.
 func typeNames() map[string]stream.TypeURL {
 	return map[string]stream.TypeURL{
-		"cluster": stream.ClusterType, "endpoint": stream.EndpointType, "listener": stream.ListenerType, "route": stream.RouteType,
+		"cluster": stream.ClusterType, "endpoint": stream.EndpointType, "listener": stream.ListenerType, "route": stream.RouteType, "virtual-host": stream.VirtualHostType,
 	}
 }
 

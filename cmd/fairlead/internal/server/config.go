@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,15 @@ type Config struct {
 	// in force would judge.
 	AcceptUnenforced bool
 
+	// MaxConnections bounds the connections of hosts; 0 means
+	// DefaultMaxConnections.
+	MaxConnections int
+	// These are of package xds; zero means its defaults.
+	MaxStreams, MaxStreamsPerHost, MaxNewStreams int
+	SlowProxyTimeout                             time.Duration
+	// VirtualHosts is VirtualHostsAuto or VirtualHostsOff; empty means the former.
+	VirtualHosts string
+
 	// These are of package registry; zero means its defaults.
 	DebounceAfter, DebounceMax, SourceWait, ReleaseEmptyAfter time.Duration
 	RemovalShare                                              float64
@@ -53,8 +63,19 @@ type Config struct {
 	ScanInterval time.Duration
 }
 
+// DefaultMaxConnections leaves room for connections that hold no stream, but ask
+// for certificates.
+const DefaultMaxConnections = 30_000
+
+// How route tables travel.
+const (
+	VirtualHostsAuto = "auto" // by virtual host, where the proxy can take that
+	VirtualHostsOff  = "off"  // whole
+)
+
 func (c Config) check() (Config, error) {
-	var errs []error
+	errs := []error{c.checkLimits()}
+	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))
 	}
@@ -86,6 +107,7 @@ func (c Config) check() (Config, error) {
 		{"--source-wait", c.SourceWait},
 		{"--release-empty-after", c.ReleaseEmptyAfter},
 		{"--scan-interval", c.ScanInterval},
+		{"--slow-proxy-timeout", c.SlowProxyTimeout},
 	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %s: it cannot be negative", d.flag, d.value))
@@ -119,6 +141,30 @@ func (c *Config) checkFiles() []error {
 		errs = append(errs, fmt.Errorf("--mesh-config %q is a directory: name the file", c.MeshConfigFile))
 	}
 	return errs
+}
+
+// checkLimits judges what bounds what hosts may take.
+func (c *Config) checkLimits() error {
+	var errs []error
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"--max-connections", c.MaxConnections},
+		{"--max-streams", c.MaxStreams},
+		{"--max-streams-per-host", c.MaxStreamsPerHost},
+		{"--max-new-streams", c.MaxNewStreams},
+	} {
+		if n.value < 0 {
+			errs = append(errs, fmt.Errorf("%s %d: it cannot be negative", n.flag, n.value))
+		}
+	}
+	switch c.VirtualHosts {
+	case "", VirtualHostsAuto, VirtualHostsOff:
+	default:
+		errs = append(errs, fmt.Errorf("--virtual-hosts %q: write %s or %s", c.VirtualHosts, VirtualHostsAuto, VirtualHostsOff))
+	}
+	return errors.Join(errs...)
 }
 
 // checkPlaintext lets nothing but loopback through: whoever reaches the port

@@ -124,6 +124,8 @@ func (s *Server) newXDS(context.Context) error {
 	s.xds, err = xds.New(xds.Config{
 		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer}, Health: s.agents,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
+		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
+		SlowTimeout: s.cfg.SlowProxyTimeout, WholeTables: s.cfg.VirtualHosts == VirtualHostsOff,
 	})
 	return err
 }
@@ -147,7 +149,9 @@ func (s *Server) newListener(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
 	}
-	s.listener = l
+	if s.listener, err = s.limit(l); err != nil {
+		return errors.Join(err, l.Close())
+	}
 	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil {
 		return err
 	}

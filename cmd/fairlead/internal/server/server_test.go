@@ -33,6 +33,8 @@ func TestWrongFlags(t *testing.T) {
 		"negative":     {func(c *Config) { c.SourceWait = -time.Second }, "--source-wait -1s: it cannot be negative"},
 		"debounce":     {func(c *Config) { c.DebounceAfter, c.DebounceMax = time.Minute, time.Second }, "--debounce-after 1m0s is longer than --debounce-max 1s"},
 		"share":        {func(c *Config) { c.RemovalShare = 30 }, "--removal-share 30: it is a share, from 0 to 1"},
+		"streams":      {func(c *Config) { c.MaxStreams = -1 }, "--max-streams -1: it cannot be negative"},
+		"vhosts":       {func(c *Config) { c.VirtualHosts = "on" }, `--virtual-hosts "on": write auto or off`},
 		"mesh_dir":     {func(c *Config) { c.MeshConfigFile = dir }, "is a directory: name the file"},
 		"mesh_missing": {func(c *Config) { c.MeshConfigFile = dir + "/mesh.yaml" }, "(--mesh-config), of which no good version is known"},
 		"plain_open":   {func(c *Config) { c.PlaintextAddress = "0.0.0.0:0" }, `--xds-plaintext-address "0.0.0.0:0": only a loopback address`},
