@@ -25,6 +25,9 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
+// minors are releases of fake Envoys: one gets tables whole, one in pieces.
+var minors = []uint32{36, 40}
+
 // refusedMark is what no fake Envoy takes in a virtual host.
 const refusedMark = "refused"
 
@@ -209,15 +212,15 @@ type world struct {
 	want   map[string]string // what the server has
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t *testing.T, minor uint32, seed uint64) *world {
 	t.Helper()
 	server := newServer(t)
 	w := &world{
 		t: t, rand: rand.New(rand.NewPCG(seed, 0)), server: server, shop: newShop(t), host: newHost(t, server.addr),
-		want: marksOf(5, "0"),
+		want: marksOf(22, "0"),
 	}
 	_, w.stop = w.host.relay()
-	w.envoy = w.host.fakeEnvoy(36)
+	w.envoy = w.host.fakeEnvoy(minor)
 	w.set()
 	w.settle()
 	return w
@@ -244,7 +247,7 @@ func (w *world) settle() {
 // edit changes a few virtual hosts; some Envoy refuses.
 func (w *world) edit() {
 	for range 1 + w.rand.IntN(4) {
-		name := fmt.Sprintf("h%02d", 1+w.rand.IntN(12)) // there is always one
+		name := fmt.Sprintf("h%02d", 1+w.rand.IntN(26)) // there is always one
 		mark := strconv.FormatUint(w.number, 10)
 		switch w.rand.IntN(5) {
 		case 0:
@@ -290,21 +293,33 @@ func (w *world) happen() {
 // did not.
 func TestAnySequence(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(6) {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, seed)
-			for range 30 {
-				w.happen()
-			}
-			w.settle()
-		})
+	for _, minor := range minors {
+		for seed := range uint64(5) {
+			t.Run(fmt.Sprintf("1.%d-%d", minor, seed), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, minor, seed)
+				for range 30 {
+					w.happen()
+				}
+				w.settle()
+			})
+		}
 	}
 }
 
 // TestOldStore starts from what an agent has stored that knew only whole tables.
 func TestOldStore(t *testing.T) {
 	t.Parallel()
+	for _, minor := range minors {
+		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
+			t.Parallel()
+			oldStore(t, minor)
+		})
+	}
+}
+
+func oldStore(t *testing.T, minor uint32) {
+	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	marks := marksOf(30, "one")
@@ -325,7 +340,7 @@ func TestOldStore(t *testing.T) {
 	}
 	server.kill()
 	h.relay()
-	e := h.fakeEnvoy(36)
+	e := h.fakeEnvoy(minor)
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	server.start()
 	marks["h03"] = "two"
@@ -347,12 +362,22 @@ func TestOldStore(t *testing.T) {
 // itself stays, and the next one is taken.
 func TestWholeTableRefused(t *testing.T) {
 	t.Parallel()
+	for _, minor := range minors {
+		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
+			t.Parallel()
+			wholeTableRefused(t, minor)
+		})
+	}
+}
+
+func wholeTableRefused(t *testing.T, minor uint32) {
+	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	r, _ := h.relay()
-	marks := marksOf(5, "one")
+	marks := marksOf(25, "one")
 	server.set(generation(t, 1, shop.tableOf(marks)))
-	e := h.fakeEnvoy(36)
+	e := h.fakeEnvoy(minor)
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	server.inStep(t, 1, stream.RouteType, stream.VirtualHostType)
 
@@ -378,12 +403,22 @@ func TestWholeTableRefused(t *testing.T) {
 // for.
 func TestTableGoesAndComes(t *testing.T) {
 	t.Parallel()
+	for _, minor := range minors {
+		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
+			t.Parallel()
+			tableGoesAndComes(t, minor)
+		})
+	}
+}
+
+func tableGoesAndComes(t *testing.T, minor uint32) {
+	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	h.relay()
-	marks := marksOf(5, "one")
+	marks := marksOf(25, "one")
 	server.set(generation(t, 1, shop.tableOf(marks)))
-	e := h.fakeEnvoy(36)
+	e := h.fakeEnvoy(minor)
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	for number := uint64(2); number < 6; number += 2 {
 		without := shop.tableOf(nil)
@@ -399,5 +434,40 @@ func TestTableGoesAndComes(t *testing.T) {
 		server.set(generation(t, number+1, shop.tableOf(marks)))
 		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 		server.inStep(t, number+1, stream.RouteType, stream.VirtualHostType)
+	}
+}
+
+// TestEachEnvoyItsForm has two Envoys at once, as a restart that hands over makes
+// them, of different releases: each gets the table as it can take it, and the
+// newest one's verdict counts.
+func TestEachEnvoyItsForm(t *testing.T) {
+	t.Parallel()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	r, _ := h.relay()
+	marks := marksOf(30, "one")
+	server.set(generation(t, 1, shop.tableOf(marks)))
+	older := h.fakeEnvoy(36)
+	envoytest.Eventually(t, deadline, func() error { return older.has(marks) })
+	newer := h.fakeEnvoy(40)
+	envoytest.Eventually(t, deadline, func() error { return newer.has(marks) })
+	if s := r.Status(); len(s.Envoys) != 2 || len(s.Envoys[0].Split) != 0 || !slices.Equal(s.Envoys[1].Split, []string{"routes"}) {
+		t.Errorf("status %+v", s)
+	}
+	marks["h05"], marks["h06"] = "two", refusedMark
+	server.set(generation(t, 2, shop.tableOf(marks)))
+	server.inStep(t, 2, stream.RouteType, stream.VirtualHostType)
+	for _, e := range []*fakeEnvoy{older, newer} {
+		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
+	}
+	if s := r.Status(); len(s.Rejected) != 1 || s.Rejected[0].Name != "routes/h06" || len(s.Envoys[1].Split) != 0 {
+		t.Errorf("status %+v", s)
+	}
+	newer.stop()
+	marks["h06"] = "three"
+	server.set(generation(t, 3, shop.tableOf(marks)))
+	server.inStep(t, 3, stream.RouteType, stream.VirtualHostType)
+	if err := older.has(marks); err != nil {
+		t.Error(err)
 	}
 }

@@ -212,9 +212,9 @@ const (
 	manyMoreHosts = 40
 )
 
-// firstSplit is the first release of Envoy that takes virtual hosts on its one
-// stream as it should. None is for now: whole tables are right for all of them.
-const firstSplit = 1 << 20
+// firstSplit is the minor release of Envoy from which on virtual hosts travel on
+// its one stream as they should.
+const firstSplit = 38
 
 func canSplit(v bootstrap.Version) bool { return v.Major > 1 || v.Major == 1 && v.Minor >= firstSplit }
 

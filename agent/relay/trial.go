@@ -216,6 +216,9 @@ func (c *core) fallBack() {
 				if t.shows(k, r.Version) {
 					p.whole[table], p.split[table] = true, false
 					c.stale = true
+					if t.trial != nil { // what Envoy says of the pieces does not count
+						t.trial.generation = c.number + 1
+					}
 					c.log.Warn("envoy refuses a route table in pieces: it gets it whole", "name", table, "type_url", k.url, "err", r.Reason)
 					break
 				}
