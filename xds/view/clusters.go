@@ -168,6 +168,9 @@ func (sc *scope) appendCluster(to *serviceParts, in clusterInput) {
 		origins = append(origins, in.rule.origins...)
 	}
 	localities, from := sc.localities(in, c.Discovery, policy)
+	if c.TLS != nil && c.TLS.Auto {
+		c.TLS.Auto = sc.anyPlaintext(in, policy, localities)
+	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
 		if len(localities) == 0 {
@@ -305,6 +308,17 @@ func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.Tra
 		sc.failover(out)
 	}
 	return out, origins
+}
+
+// anyPlaintext reports whether something behind a cluster does not take mTLS. It
+// asks all members, not only the endpoints that they are at present: what is
+// unhealthy for a while should not change a cluster.
+func (sc *scope) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []Locality) bool {
+	return slices.ContainsFunc(in.members, func(m member) bool {
+		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !sc.endpointMTLS(in, m, policy)
+	}) || slices.ContainsFunc(localities, func(l Locality) bool {
+		return slices.ContainsFunc(l.Endpoints, func(e Endpoint) bool { return !e.MTLS })
+	})
 }
 
 func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {

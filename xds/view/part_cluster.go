@@ -57,7 +57,8 @@ type MeshDefaults struct {
 
 // PeerTLS is mTLS with identities of the mesh, from the client's side.
 type PeerTLS struct {
-	// Auto means that each endpoint says whether it takes mTLS.
+	// Auto means that not every endpoint takes mTLS, and those say so that do
+	// not.
 	Auto bool
 	SNI  string
 	// Names are the identities that are accepted; empty means any of
