@@ -2,7 +2,7 @@ package envoy
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
+	"encoding/base64"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -50,7 +50,7 @@ func resource(typeURL, name string, body []byte, origins []*mesh.Origin) Resourc
 	return Resource{
 		TypeURL: typeURL,
 		Name:    name,
-		Version: hex.EncodeToString(sum[:8]),
+		Version: base64.RawURLEncoding.EncodeToString(sum[:8]),
 		Body:    body,
 		Origins: origins,
 	}

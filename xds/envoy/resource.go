@@ -6,8 +6,8 @@ import "github.com/fairlead/fairlead/registry/mesh"
 type Resource struct {
 	TypeURL string
 	Name    string
-	// Version is the hash of Body, in hexadecimal and short enough to list
-	// thousands of them: 16 characters.
+	// Version is the hash of Body, short enough to list thousands of them: 64
+	// bits in 11 characters.
 	Version string
 	// Body is the deterministic encoding of the message, without the Any.
 	Body []byte

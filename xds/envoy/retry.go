@@ -101,9 +101,12 @@ func liftRetries(host *routev3.VirtualHost) {
 	}
 }
 
+// makeOtherHosts sends no retry to a host that has failed. As with a transport
+// socket Envoy goes by the type of the configuration, and the name is for people:
+// in thousands of routes a short one.
 func makeOtherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
 	return []*routev3.RetryPolicy_RetryHostPredicate{{
-		Name: "envoy.retry_host_predicates.previous_hosts",
+		Name: "previous_hosts",
 		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
 			TypedConfig: pack(&previoushostsv3.PreviousHostsPredicate{}),
 		},

@@ -1,8 +1,6 @@
 package envoy
 
 import (
-	"strconv"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/structpb"
@@ -16,7 +14,7 @@ func anyPath() *routev3.RouteMatch {
 }
 
 // buildRoute is one rule, or the default route of a service where there is
-// none.
+// none. It has no decorator: that would name spans, and nothing traces.
 func buildRoute(p *view.Route) *routev3.Route {
 	if p.Rule == nil {
 		return defaultRoute(p)
@@ -41,7 +39,6 @@ func buildRoute(p *view.Route) *routev3.Route {
 	default:
 		forward(out, p, ops.authority)
 	}
-	out.Decorator = &routev3.Decorator{Operation: operation(out, p)}
 	perRoute(out, p.Rule)
 	return out
 }
@@ -56,33 +53,10 @@ func defaultRoute(p *view.Route) *routev3.Route {
 		MaxGrpcTimeout:   never(), //nolint:staticcheck // its successor cannot express it
 	}
 	return &routev3.Route{
-		Name:      "default",
-		Match:     everyPath(),
-		Decorator: &routev3.Decorator{Operation: hostPort(to.Cluster) + "/*"},
-		Action:    &routev3.Route_Route{Route: action},
+		Name:   "default",
+		Match:  everyPath(),
+		Action: &routev3.Route_Route{Route: action},
 	}
-}
-
-func hostPort(c view.ClusterRef) string {
-	return string(c.Host) + ":" + strconv.FormatUint(uint64(c.Port), 10)
-}
-
-// operation names the route for tracing: the destination where there is one,
-// else the VirtualService.
-func operation(out *routev3.Route, p *view.Route) string {
-	path := "/*"
-	switch m := out.GetMatch().GetPathSpecifier().(type) {
-	case *routev3.RouteMatch_Prefix:
-		path = m.Prefix + "*"
-	case *routev3.RouteMatch_Path:
-		path = m.Path
-	case *routev3.RouteMatch_SafeRegex:
-		path = m.SafeRegex.GetRegex()
-	}
-	if out.GetRoute().GetCluster() != "" && len(p.Destinations) == 1 {
-		return hostPort(p.Destinations[0].Cluster) + path
-	}
-	return p.Config.Name + ":" + strconv.FormatUint(uint64(p.Port), 10) + path
 }
 
 // configMetadata says which object a route was made from, where Istio's tools

@@ -19,62 +19,71 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// manyServices is a mesh as companies have it: HTTP on 8080, now and then TCP
-// besides, ten endpoints a service, a VirtualService on every fifth service and
-// a DestinationRule on every tenth.
+// manyServices is a mesh as companies have it: HTTP on 8080 with an address,
+// now and then TCP besides, ten endpoints a service in three zones, and routes
+// and rules for seven services of twenty.
 func manyServices(n int) string {
 	var out strings.Builder
 	for i := range n {
-		ns, name := fmt.Sprintf("ns%02d", i%10), fmt.Sprintf("svc-%04d", i)
+		ns, name := fmt.Sprintf("team-%02d", i%10), fmt.Sprintf("svc-%05d", i)
 		_, _ = fmt.Fprintf(&out, `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: %[1]s, namespace: %[2]s}
 spec:
-  hosts: [%[1]s.%[2]s.mesh]
+  hosts: [%[1]s.%[2]s.mesh.internal]
+  addresses: [240.1.%[3]d.%[4]d]
   location: MESH_INTERNAL
   resolution: STATIC
   ports:
   - {number: 8080, name: http, protocol: HTTP}
-`, name, ns)
-		if i%10 == 7 {
-			_, _ = fmt.Fprintf(&out, "  - {number: 9090, name: tcp, protocol: TCP}\n  addresses: [240.0.%d.%d]\n", i/250, i%250+1)
-		}
-		_, _ = fmt.Fprintf(&out, "  endpoints:\n")
-		for j := range 10 {
-			_, _ = fmt.Fprintf(&out, "  - {address: 10.%d.%d.%d, serviceAccount: %s, labels: {app: %s, version: v%d}}\n", i/250, i%250, j+1, name, name, j%2)
-		}
-		if i%5 == 0 {
-			_, _ = fmt.Fprintf(&out, `---
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {name: %[1]s, namespace: %[2]s}
-spec:
-  hosts: [%[1]s.%[2]s.mesh]
-  http:
-  - match: [{uri: {prefix: /api}}]
-    timeout: 5s
-    route: [{destination: {host: %[1]s.%[2]s.mesh}}]
-  - route: [{destination: {host: %[1]s.%[2]s.mesh}}]
-`, name, ns)
-		}
+`, name, ns, i/250, i%250+1)
 		if i%10 == 0 {
-			_, _ = fmt.Fprintf(&out, `---
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: %[1]s, namespace: %[2]s}
-spec:
-  host: %[1]s.%[2]s.mesh
-  trafficPolicy: {connectionPool: {tcp: {maxConnections: 100}}}
-  subsets: [{name: v0, labels: {version: v0}}, {name: v1, labels: {version: v1}}]
-`, name, ns)
+			out.WriteString("  - {number: 9000, name: tcp, protocol: TCP}\n")
+		}
+		out.WriteString("  endpoints:\n")
+		for j := range 10 {
+			_, _ = fmt.Fprintf(&out, "  - {address: 10.%d.%d.%d, serviceAccount: %s, locality: eu-1/eu-1%c, labels: {version: v%d}}\n",
+				i/250, i%250, j+100, name, 'a'+j%3, 1+j%2)
+		}
+		if i%20 < 7 {
+			out.WriteString(routesAndRules(name, ns))
 		}
 	}
 	return out.String()
 }
 
+func routesAndRules(name, ns string) string {
+	return fmt.Sprintf(`---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  hosts: [%[1]s.%[2]s.mesh.internal]
+  http:
+  - match: [{headers: {x-canary: {exact: "true"}}}]
+    route: [{destination: {host: %[1]s.%[2]s.mesh.internal, subset: v2}}]
+  - route:
+    - {destination: {host: %[1]s.%[2]s.mesh.internal, subset: v1}, weight: 90}
+    - {destination: {host: %[1]s.%[2]s.mesh.internal, subset: v2}, weight: 10}
+    timeout: 15s
+    retries: {attempts: 3, perTryTimeout: 4s, retryOn: "5xx,connect-failure"}
+    headers: {request: {set: {x-revision: r000000}}}
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: %[1]s, namespace: %[2]s}
+spec:
+  host: %[1]s.%[2]s.mesh.internal
+  trafficPolicy:
+    connectionPool: {tcp: {maxConnections: 200, connectTimeout: 3s}, http: {http1MaxPendingRequests: 100}}
+    outlierDetection: {consecutive5xxErrors: 5, interval: 10s, baseEjectionTime: 30s}
+  subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
+`, name, ns)
+}
+
 func ordinaryProxy() view.Proxy {
-	return proxyFile{Namespace: "ns00", ServiceAccount: "svc-0000", IP: "10.0.0.1", Labels: map[string]string{"app": "svc-0000"}}.proxy()
+	return proxyFile{Namespace: "team-00", ServiceAccount: "svc-00000", IP: "10.0.0.100", Labels: map[string]string{"app": "svc-00000"}}.proxy()
 }
 
 // wireSize is what a resource takes in a response.
@@ -86,11 +95,21 @@ func wireSize(r *envoy.Resource) int {
 }
 
 // TestSize keeps a proxy of a mesh of 1,000 services and 10,000 endpoints within
-// its budget. Every proxy of the fleet gets as much when it starts.
+// its budget, route tables in pieces. Every proxy of the fleet gets as much when
+// it starts.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	const budget = 2_000_000
-	resources := buildAll(view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()))
+	const budget = 2_700_000
+	var resources []envoy.Resource
+	for p := range view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()).Parts() {
+		if table, ok := p.(*view.RouteTable); ok {
+			pieces, _ := envoy.BuildTable(table)
+			resources = append(append(resources, pieces.Shell), pieces.Hosts...)
+			continue
+		}
+		list, _ := envoy.Build(p)
+		resources = append(resources, list...)
+	}
 	size, count := map[string]int{}, map[string]int{}
 	total := 0
 	for i := range resources {

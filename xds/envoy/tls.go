@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	tlsSocket = "envoy.transport_sockets.tls"
-	rawSocket = "envoy.transport_sockets.raw_buffer"
+	// tlsSocket and rawSocket are names for people: Envoy goes by the type of
+	// the configuration.
+	tlsSocket = "tls"
+	rawSocket = "raw_buffer"
 	// sdsCluster is in every bootstrap: the agent's secret service.
 	sdsCluster = "sds-grpc"
 	// ownSecret and rootSecret are the names of the proxy's own identity and of
