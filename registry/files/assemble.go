@@ -19,6 +19,8 @@ type file struct {
 	// same: it was read too soon after its last change.
 	suspect bool
 	v       *version
+	// shard is that of the state directory.
+	shard int
 }
 
 func (f *file) compare(o *file) int {
@@ -34,7 +36,8 @@ type Kept struct {
 	Since time.Time `json:"since"`
 }
 
-// assembly is what a set of files comes to.
+// assembly is what a set of files comes to. Once made, it is only changed where
+// the files did; see [assembly.update].
 type assembly struct {
 	fragment *mesh.Fragment
 	faults   []manifest.Fault
@@ -42,43 +45,49 @@ type assembly struct {
 	objects  int
 }
 
-// assemble merges the files, which are in their order. It is pure: equal
-// files give equal fragments.
-func assemble(source string, list []*file) assembly {
-	var (
-		a       = assembly{fragment: &mesh.Fragment{Source: source}}
-		winners = map[mesh.Key]*file{}
-		chosen  []*good
-	)
-	for _, f := range list {
-		a.faults = append(a.faults, f.v.faults...)
-		for _, o := range f.v.seen {
-			if _, taken := winners[o.Key]; taken || f.v.live[o.Key] == nil {
-				continue
-			}
-			winners[o.Key] = f
-			chosen = append(chosen, f.v.live[o.Key])
+// update brings an assembly up to date. Equal files give equal assemblies,
+// whatever came before.
+func (a *assembly) update(t *tree) {
+	var out, in []*mesh.Fragment
+	for key, before := range t.touched {
+		_, g, _ := t.claims.winner(key)
+		var now *mesh.Fragment
+		if g != nil {
+			now = g.Piece
+		}
+		if before == now {
+			continue
+		}
+		if before != nil {
+			out = append(out, before)
+			a.objects--
+		}
+		if now != nil {
+			in = append(in, now)
+			a.objects++
 		}
 	}
-	for _, f := range list {
+	clear(t.touched)
+	a.fragment = a.fragment.Replace(out, in)
+	if !t.faulty {
+		return
+	}
+	t.faulty = false
+	a.faults, a.kept = nil, nil
+	for _, f := range t.order {
+		a.faults = append(a.faults, f.v.faults...)
 		for _, k := range f.v.keptList() {
-			if winners[k.Key] != nil {
+			if by, _, kept := t.claims.winner(k.Key); by != f || !kept {
 				continue
 			}
-			winners[k.Key] = f
-			chosen = append(chosen, k.good)
 			a.kept = append(a.kept, Kept{Key: k.Key, Origin: k.Origin, Since: k.since})
 			a.faults = append(a.faults, keptFault(f, k))
 		}
 	}
-	a.faults = append(a.faults, twice(list, winners)...)
-	slices.SortStableFunc(a.faults, compareFaults)
-	a.objects = len(chosen)
-	slices.SortFunc(chosen, func(a, b *good) int { return a.Key.Compare(b.Key) })
-	for _, g := range chosen {
-		a.fragment.Append(g.Piece)
+	for key, list := range t.claims.more {
+		a.faults = append(a.faults, t.claims.twice(key, list)...)
 	}
-	return a
+	slices.SortStableFunc(a.faults, compareFaults)
 }
 
 func keptFault(f *file, k keptGood) manifest.Fault {
@@ -94,43 +103,11 @@ func keptFault(f *file, k keptGood) manifest.Fault {
 	return flt
 }
 
-// twice finds the objects that are written more than once. The first by path
-// is in force, unless it is broken and another is not.
-func twice(list []*file, winners map[mesh.Key]*file) []manifest.Fault {
-	type place struct {
-		f *file
-		o Object
-	}
-	first := map[mesh.Key]place{}
-	var faults []manifest.Fault
-	for _, f := range list {
-		for _, o := range f.v.seen {
-			if o.Key.Name == "" {
-				continue
-			}
-			p, again := first[o.Key]
-			if !again {
-				first[o.Key] = place{f, o}
-				continue
-			}
-			if p.f != f && p.f.sig == f.sig && p.f.v.blob.hash == f.v.blob.hash {
-				continue // one file, reached by two paths
-			}
-			which := "the first by path, " + p.o.Origin.String() + ", is in force"
-			if w := winners[o.Key]; w == nil {
-				which = "neither is in force"
-			} else if w != p.f {
-				which = "the first by path is broken, that in " + w.path + " is in force"
-			}
-			message := fmt.Sprintf("defined twice, at %s and at %s: %s; remove one of them", p.o.Origin, o.Origin, which)
-			faults = append(faults, faultAt(o.Origin, o.Key, CodeTwice, message))
-		}
-	}
-	return faults
-}
-
 // equalFragments reports whether two fragments hold the same pointers.
 func equalFragments(a, b *mesh.Fragment) bool {
+	if a == b {
+		return true
+	}
 	return a != nil && b != nil && a.MeshConfig == b.MeshConfig &&
 		slices.Equal(a.Services, b.Services) && slices.Equal(a.Workloads, b.Workloads) &&
 		slices.Equal(a.WorkloadGroups, b.WorkloadGroups) && slices.Equal(a.VirtualServices, b.VirtualServices) &&

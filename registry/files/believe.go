@@ -121,7 +121,7 @@ func atRest(s sig, now time.Time) bool {
 // How fragments are paced.
 const (
 	// settleFor gathers the events of one action, such as a rename.
-	settleFor = 5 * time.Millisecond
+	settleFor = 2 * time.Millisecond
 	// spacing is the least time between two fragments; below the quiet time
 	// that the registry waits for, or it would take a burst for several.
 	spacing = 50 * time.Millisecond

@@ -118,14 +118,12 @@ func (t *tree) entries(paths map[string]bool) map[int][]entry {
 			}
 		}
 	}
-	for _, f := range t.sorted() {
-		rel, err := filepath.Rel(f.root.Path, f.path)
-		if err != nil || len(f.v.live)+len(f.v.kept) == 0 {
+	for _, f := range t.order {
+		if _, wanted := list[f.shard]; !wanted || len(f.v.live)+len(f.v.kept) == 0 {
 			continue
 		}
-		shard := shardOf(f.root.abs, rel)
-		if _, wanted := list[shard]; wanted {
-			list[shard] = append(list[shard], f.entry(rel))
+		if rel, err := filepath.Rel(f.root.Path, f.path); err == nil {
+			list[f.shard] = append(list[f.shard], f.entry(rel))
 		}
 	}
 	return list

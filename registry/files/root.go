@@ -26,6 +26,7 @@ type root struct {
 	err    error // why it is not ok
 	since  time.Time
 
+	files int // that are believed
 	// seen is where things are, by logical path; its files are not used.
 	seen look
 }

@@ -49,7 +49,10 @@ func New(c Config) (*Source, error) {
 		return nil, err
 	}
 	cfg.Logger = cfg.Logger.With("source", cfg.Name)
-	s := &Source{cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots), told: make(chan struct{}, 1)}
+	s := &Source{
+		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots), told: make(chan struct{}, 1),
+		made: assembly{fragment: &mesh.Fragment{Source: cfg.Name}},
+	}
 	if cfg.StateDir != "" {
 		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "files", url.PathEscape(cfg.Name))}, cfg.Logger)
 	}
@@ -147,7 +150,9 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 			s.tree.handle(s.tree.watch.take(), now)
 		}
 		next := soonest(settled, s.tree.step(now), s.compose(now))
-		s.save()
+		if s.out == nil { // what is new goes out first
+			s.save()
+		}
 		s.publish(now)
 		if next.IsZero() {
 			wake.Stop()
@@ -192,7 +197,8 @@ func (s *Source) start(now time.Time) {
 		}
 		t.restore(list, now)
 		if len(t.files) > 0 {
-			s.restored = assemble(s.cfg.Name, t.sorted()).fragment
+			s.made.update(t)
+			s.restored = s.made.fragment
 		}
 	}
 	t.changed = now
@@ -229,7 +235,7 @@ func (s *Source) compose(now time.Time) time.Time {
 	if s.out != nil && s.out == s.restored {
 		return time.Time{} // it goes first
 	}
-	s.made = assemble(s.cfg.Name, t.sorted())
+	s.made.update(t)
 	if s.last == nil && s.loses(s.made.fragment) {
 		// What was lost while nobody looked is judged like any other loss, by
 		// who knows what was there before.

@@ -60,7 +60,14 @@ type RootStatus struct {
 
 // Counters only grow.
 type Counters struct {
-	Events, Overflows, Scans, Reads, Decodes, Fragments, StateErrors uint64
+	// Events of the file system, and scans of everything.
+	Events, Overflows, Scans uint64
+	// Reads are files that were read, Decodes those of them whose content was
+	// another, and Objects what these held.
+	Reads, Decodes, Objects uint64
+	// Fragments are those that differed from the one before.
+	Fragments   uint64
+	StateErrors uint64
 }
 
 // Status is the present state of the source. It may be called from any
@@ -74,13 +81,9 @@ func (s *Source) publish(now time.Time) {
 		Source: s.cfg.Name, State: OK, Since: was.Since, Delivered: s.last != nil, Files: len(t.files),
 		Objects: s.made.objects, Kept: s.made.kept, Counters: t.counts,
 	}
-	counts := map[*root]int{}
-	for _, f := range t.files {
-		counts[f.root]++
-	}
 	partial := ""
 	for _, r := range t.roots {
-		rs := RootStatus{Path: r.Path, Available: r.ok, Since: r.since, Files: counts[r]}
+		rs := RootStatus{Path: r.Path, Available: r.ok, Since: r.since, Files: r.files}
 		if r.err != nil {
 			rs.Reason = r.err.Error()
 			st.State, st.Reason = Unavailable, r.Path+": "+rs.Reason
@@ -102,8 +105,11 @@ func (s *Source) publish(now time.Time) {
 	if st.State != was.State {
 		st.Since = now
 	}
-	st.Faults = slices.Concat(s.made.faults, t.faults(now), s.storeFaults)
-	slices.SortStableFunc(st.Faults, compareFaults)
+	st.Faults = s.made.faults
+	if more := slices.Concat(t.faults(now), s.storeFaults); len(more) > 0 {
+		st.Faults = slices.Concat(st.Faults, more)
+		slices.SortStableFunc(st.Faults, compareFaults)
+	}
 	st.Unwatched = s.unwatched()
 	if s.keeper != nil {
 		st.Counters.StateErrors, st.Unsaved = s.keeper.trouble()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -75,11 +76,7 @@ func (t *tree) lossy(path string, c *change) bool {
 		return false
 	}
 	for _, key := range f.v.keys() {
-		elsewhere := t.live[key]
-		if f.v.live[key] != nil {
-			elsewhere--
-		}
-		if elsewhere == 0 && !c.next.gives(key) {
+		if !c.next.gives(key) && !t.claims.gives(key, f) {
 			return true
 		}
 	}
@@ -124,8 +121,10 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 	if f != nil {
 		old = f.v
 	}
+	text := c.root.decode(&t.cfg, path, b)
 	t.counts.Decodes++
-	c.blob, c.next = b, judge(old, b, c.root.decode(&t.cfg, path, b), now)
+	t.counts.Objects += uint64(len(text.Objects))
+	c.blob, c.next = b, judge(old, b, text, now)
 	return true
 }
 
@@ -166,21 +165,13 @@ func (t *tree) confirm(path string, c *change, now time.Time) bool {
 // believe puts a change into force.
 func (t *tree) believe(path string, c *change, now time.Time) {
 	f := t.files[path]
-	if f != nil {
-		for key := range f.v.live {
-			t.live[key]--
-			if t.live[key] == 0 {
-				delete(t.live, key)
-			}
-		}
-	}
 	t.unsaved[path] = true
 	t.urgent = t.urgent || c.placed
 	if t.changed.IsZero() {
 		t.changed = now
 	}
 	if c.gone {
-		delete(t.files, path)
+		t.remove(f)
 		delete(t.unread, path)
 		t.log.Info("file is gone", "path", path, "objects", len(f.v.live)+len(f.v.kept))
 		return
@@ -190,12 +181,57 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 	t.log.Debug("file was read", "path", path, "objects", len(c.next.live), "at_once", c.placed || c.old)
 }
 
-// add takes a file into the tree.
+// add takes a file into the tree, in the place of the one of that path.
 func (t *tree) add(f *file) {
-	t.files[f.path] = f
-	for key := range f.v.live {
-		t.live[key]++
+	if old := t.files[f.path]; old != nil {
+		t.remove(old)
 	}
+	if rel, err := filepath.Rel(f.root.Path, f.path); err == nil {
+		f.shard = shardOf(f.root.abs, rel)
+	}
+	t.files[f.path] = f
+	f.root.files++
+	at, _ := slices.BinarySearchFunc(t.order, f, (*file).compare)
+	t.order = slices.Insert(t.order, at, f)
+	for key, twice := range f.claimed() {
+		t.touch(key)
+		t.claims.add(f, key, twice)
+		t.faulty = t.faulty || t.claims.more[key] != nil
+		if t.claims.more[key] != nil && t.claims.gives(key, nil) {
+			t.yielding[key] = true
+		}
+	}
+	t.faulty = t.faulty || f.troubled()
+}
+
+// remove takes a file out of the tree.
+func (t *tree) remove(f *file) {
+	t.faulty = t.faulty || f.troubled()
+	for key := range f.claimed() {
+		t.touch(key)
+		t.claims.drop(f, key)
+	}
+	delete(t.files, f.path)
+	f.root.files--
+	if at, ok := slices.BinarySearchFunc(t.order, f, (*file).compare); ok {
+		t.order = slices.Delete(t.order, at, at+1)
+	}
+}
+
+// troubled reports whether something is to be said of a file.
+func (f *file) troubled() bool { return len(f.v.faults)+len(f.v.kept) > 0 }
+
+// touch remembers what is in force of an object that may be about to change.
+func (t *tree) touch(key mesh.Key) {
+	t.faulty = t.faulty || t.claims.more[key] != nil || t.claims.one[key] != nil && t.claims.one[key].v.kept[key].good != nil
+	if _, known := t.touched[key]; known {
+		return
+	}
+	var piece *mesh.Fragment
+	if _, g, _ := t.claims.winner(key); g != nil {
+		piece = g.Piece
+	}
+	t.touched[key] = piece
 }
 
 // maxLogged bounds what one file can write into the log at a time.
@@ -218,19 +254,24 @@ func (t *tree) logFaults(v *version) {
 // yieldKept takes kept objects out of force that another file gives now. They
 // do not come back when that file loses them.
 func (t *tree) yieldKept() {
-	for path, f := range t.files {
-		for key := range f.v.kept {
-			if t.live[key] > 0 {
-				delete(f.v.kept, key)
-				t.unsaved[path] = true
+	for key := range t.yielding {
+		if !t.claims.gives(key, nil) {
+			continue
+		}
+		for _, f := range slices.Clone(t.claims.of(key)) {
+			if _, kept := f.v.kept[key]; !kept {
+				continue
+			}
+			t.touch(key)
+			t.faulty = true
+			delete(f.v.kept, key)
+			t.unsaved[f.path] = true
+			if _, named := f.claimed()[key]; !named {
+				t.claims.drop(f, key)
 			}
 		}
 	}
-}
-
-// sorted are the files in their order.
-func (t *tree) sorted() []*file {
-	return slices.SortedFunc(maps.Values(t.files), (*file).compare)
+	clear(t.yielding)
 }
 
 // delivered reports whether every root has been read, or is known from the
@@ -240,7 +281,7 @@ func (t *tree) delivered(waited bool) bool {
 		if !r.read && !r.stored {
 			return false
 		}
-		if r.meshConfig && t.live[meshConfigKey()] == 0 && len(t.keptOf(r)) == 0 {
+		if r.meshConfig && !t.claims.gives(meshConfigKey(), nil) && len(t.keptOf(r)) == 0 {
 			return false // never the defaults in place of what is broken
 		}
 	}

@@ -24,8 +24,9 @@ type tree struct {
 	changes map[string]*change
 	// unread are files that were seen and could not be read.
 	unread map[string]error
-	// live counts the files whose text gives an object.
-	live map[mesh.Key]int
+	// order is the files in their order; claims, which of them speak of an object.
+	order  []*file
+	claims claims
 	// byReal and byHop lead from a name on disk to the paths it stands for.
 	byReal map[string][]target
 	byHop  map[hop][]target
@@ -38,6 +39,12 @@ type tree struct {
 	changed time.Time       // when the first file was believed, or zero
 	urgent  bool            // one of them was renamed into place
 	unsaved map[string]bool // paths to write to the state directory
+	// touched are the objects that may be others than those of the assembly, with
+	// what that has; faulty says that its faults may be others.
+	touched map[mesh.Key]*mesh.Fragment
+	faulty  bool
+	// yielding are objects that files may keep though another gives them.
+	yielding map[mesh.Key]bool
 }
 
 // target is a path below a root.
@@ -50,7 +57,7 @@ func newTree(cfg Config, roots []*root) *tree {
 	return &tree{
 		cfg: cfg, log: cfg.Logger, roots: roots,
 		files: map[string]*file{}, changes: map[string]*change{}, unread: map[string]error{},
-		live: map[mesh.Key]int{}, unsaved: map[string]bool{},
+		claims: newClaims(), unsaved: map[string]bool{}, touched: map[mesh.Key]*mesh.Fragment{}, yielding: map[mesh.Key]bool{},
 	}
 }
 
@@ -113,7 +120,7 @@ func (t *tree) fail(r *root, w *look, err error, now time.Time) {
 		r.since = now
 	}
 	if r.err == nil || r.err.Error() != err.Error() {
-		t.log.Error("source is unavailable", "path", r.Path, "err", err, "last_good_files", t.count(r))
+		t.log.Error("source is unavailable", "path", r.Path, "err", err, "last_good_files", r.files)
 	}
 	r.ok, r.err = false, err
 	r.seen.hops[r.Path] = w.hops[r.Path] // how to learn of its return
@@ -130,14 +137,6 @@ func (t *tree) known(r *root) func(yield func(string) bool) {
 			}
 		}
 	}
-}
-
-func (t *tree) count(r *root) int {
-	n := 0
-	for range t.known(r) {
-		n++
-	}
-	return n
 }
 
 // visit looks at one path, and all below it if it is a directory.

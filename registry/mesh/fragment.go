@@ -70,3 +70,48 @@ func (f *Fragment) Append(piece *Fragment) {
 		f.MeshConfig = piece.MeshConfig
 	}
 }
+
+// Replace returns the fragment without the objects of some pieces and with those
+// of others; it stays as it is, and so does each of its lists in which nothing
+// changed. What is taken out must be in it, by pointer.
+func (f *Fragment) Replace(out, in []*Fragment) *Fragment {
+	if len(out)+len(in) == 0 {
+		return f
+	}
+	next := *f
+	for _, piece := range out {
+		if piece.MeshConfig != nil && piece.MeshConfig == next.MeshConfig {
+			next.MeshConfig = nil
+		}
+	}
+	for _, piece := range in {
+		if piece.MeshConfig != nil {
+			next.MeshConfig = piece.MeshConfig
+		}
+	}
+	next.Services = replaced(f.Services, out, in, func(f *Fragment) []*Service { return f.Services }, compareServiceKeys)
+	next.Workloads = replaced(f.Workloads, out, in, func(f *Fragment) []*Workload { return f.Workloads }, compareKeys)
+	next.WorkloadGroups = replaced(f.WorkloadGroups, out, in, func(f *Fragment) []*WorkloadGroup { return f.WorkloadGroups }, compareKeys)
+	next.VirtualServices = replaced(f.VirtualServices, out, in, func(f *Fragment) []*VirtualService { return f.VirtualServices }, compareKeys)
+	next.DestinationRules = replaced(f.DestinationRules, out, in, func(f *Fragment) []*DestinationRule { return f.DestinationRules }, compareKeys)
+	next.Sidecars = replaced(f.Sidecars, out, in, func(f *Fragment) []*Sidecar { return f.Sidecars }, compareKeys)
+	next.PeerAuthentications = replaced(f.PeerAuthentications, out, in,
+		func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }, compareKeys)
+	next.Unenforced = replaced(f.Unenforced, out, in, func(f *Fragment) []*Unenforced { return f.Unenforced }, compareKeys)
+	return &next
+}
+
+func replaced[T object](list []T, out, in []*Fragment, of func(*Fragment) []T, order func(a, b T) int) []T {
+	var deltas []Delta[T]
+	for _, piece := range out {
+		for _, x := range of(piece) {
+			deltas = append(deltas, Delta[T]{Old: x})
+		}
+	}
+	for _, piece := range in {
+		for _, x := range of(piece) {
+			deltas = append(deltas, Delta[T]{New: x})
+		}
+	}
+	return patched(list, deltas, order)
+}

@@ -1,0 +1,143 @@
+package files
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// claims is which files speak of an object: name it, or keep an earlier version
+// of it. Nearly always that is one, which is what it is made for.
+type claims struct {
+	// one is a file that speaks of the object, more are all, in their order, where
+	// several do or one names it more than once.
+	one  map[mesh.Key]*file
+	more map[mesh.Key][]*file
+}
+
+func newClaims() claims {
+	return claims{one: map[mesh.Key]*file{}, more: map[mesh.Key][]*file{}}
+}
+
+// claimed are the objects that a file speaks of, each with whether it names it
+// more than once.
+func (f *file) claimed() map[mesh.Key]bool {
+	keys := make(map[mesh.Key]bool, len(f.v.seen))
+	for _, o := range f.v.seen {
+		if o.Key.Name != "" || o.Key == meshConfigKey() {
+			_, again := keys[o.Key]
+			keys[o.Key] = again
+		}
+	}
+	for key := range f.v.kept {
+		keys[key] = keys[key] || false
+	}
+	return keys
+}
+
+// of are the files that speak of an object, in their order.
+func (c *claims) of(key mesh.Key) []*file {
+	if list := c.more[key]; list != nil {
+		return list
+	}
+	if f := c.one[key]; f != nil {
+		return []*file{f}
+	}
+	return nil
+}
+
+func (c *claims) add(f *file, key mesh.Key, twice bool) {
+	list, was := c.more[key], c.one[key]
+	switch {
+	case list != nil:
+	case was != nil:
+		list = []*file{was}
+	case twice:
+		c.one[key], c.more[key] = f, []*file{f}
+		return
+	default:
+		c.one[key] = f
+		return
+	}
+	list = append(slices.Clone(list), f)
+	slices.SortFunc(list, (*file).compare)
+	c.one[key], c.more[key] = list[0], list
+}
+
+func (c *claims) drop(f *file, key mesh.Key) {
+	list := slices.DeleteFunc(slices.Clone(c.of(key)), func(o *file) bool { return o == f })
+	switch {
+	case len(list) == 0:
+		delete(c.one, key)
+		delete(c.more, key)
+		return
+	case len(list) == 1 && !list[0].claimed()[key]:
+		delete(c.more, key)
+	default:
+		c.more[key] = list
+	}
+	c.one[key] = list[0]
+}
+
+// winner is the file whose version of an object is in force, and the version: the
+// first one that gives it or, where none does, the first one that keeps it.
+func (c *claims) winner(key mesh.Key) (f *file, g *good, kept bool) {
+	list := c.of(key)
+	for _, f := range list {
+		if g := f.v.live[key]; g != nil {
+			return f, g, false
+		}
+	}
+	for _, f := range list {
+		if k, ok := f.v.kept[key]; ok {
+			return f, k.good, true
+		}
+	}
+	return nil, nil, false
+}
+
+// gives reports whether the text of a file other than this one, or nil, gives
+// the object.
+func (c *claims) gives(key mesh.Key, but *file) bool {
+	if f := c.one[key]; c.more[key] == nil {
+		return f != nil && f != but && f.v.live[key] != nil
+	}
+	return slices.ContainsFunc(c.more[key], func(f *file) bool { return f != but && f.v.live[key] != nil })
+}
+
+// twice tells of an object that is written more than once. The first by path is
+// in force, unless it is broken and another is not.
+func (c *claims) twice(key mesh.Key, list []*file) []manifest.Fault {
+	if key.Name == "" {
+		return nil
+	}
+	var faults []manifest.Fault
+	var first *file
+	var at *mesh.Origin
+	winner, _, _ := c.winner(key)
+	for _, f := range list {
+		for _, o := range f.v.seen {
+			if o.Key != key {
+				continue
+			}
+			if first == nil {
+				first, at = f, o.Origin
+				continue
+			}
+			if first != f && first.sig == f.sig && first.v.blob.hash == f.v.blob.hash {
+				continue // one file, reached by two paths
+			}
+			which := "the first by path, " + at.String() + ", is in force"
+			if winner == nil {
+				which = "neither is in force"
+			} else if winner != first {
+				which = "the first by path is broken, that in " + winner.path + " is in force"
+			}
+			message := fmt.Sprintf("defined twice, at %s and at %s: %s; remove one of them", at, o.Origin, which)
+			faults = append(faults, faultAt(o.Origin, key, CodeTwice, message))
+		}
+	}
+	return faults
+}
