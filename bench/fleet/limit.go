@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
 	"github.com/fairlead/fairlead/bench/fleet/internal/limit"
@@ -21,6 +24,7 @@ func fanOut(ctx context.Context, args []string, in io.Reader, out io.Writer) err
 	f := flag.NewFlagSet(lab.LimitCommand, flag.ContinueOnError)
 	address := f.String("address", "", "where it serves")
 	cold := f.Int("cold", 0, "bytes that every stream is sent at first")
+	secure := f.Bool("tls", false, "serve TLS 1.3, and want a certificate of clients")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -33,7 +37,17 @@ func fanOut(ctx context.Context, args []string, in io.Reader, out io.Writer) err
 	if err != nil {
 		return fmt.Errorf("listening: %w", err)
 	}
-	server := s.GRPC()
+	var opts []grpc.ServerOption
+	if *secure {
+		cert, err := lab.SelfSigned()
+		if err != nil {
+			return err
+		}
+		opts = append(opts, grpc.Creds(credentials.NewTLS(&tls.Config{
+			Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13, ClientAuth: tls.RequireAnyClientCert,
+		})))
+	}
+	server := s.GRPC(opts...)
 	var g errgroup.Group
 	g.Go(func() error { return server.Serve(l) })
 	g.Go(func() error {

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet cell|feed|mesh|limit|streams [flags]; fleet cell -h"
+const usage = "fleet cell|restart|stall|churn|mesh|feed [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -35,6 +35,12 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch args[0] {
 	case "cell":
 		return cell(ctx, args[1:], out)
+	case "restart":
+		return restart(ctx, args[1:], out)
+	case "stall":
+		return stall(ctx, args[1:], out)
+	case "churn":
+		return churn(ctx, args[1:], out)
 	case "feed":
 		return feed(ctx, args[1:])
 	case "mesh":
@@ -83,43 +89,108 @@ func feed(ctx context.Context, args []string) error {
 	return lab.WriteFeed(ctx, lab.CellConfig{Binary: *binary, Dir: *dir, World: *spec}, *out)
 }
 
-func cell(ctx context.Context, args []string, out io.Writer) error {
-	f := flag.NewFlagSet("cell", flag.ContinueOnError)
+// cellFlags are those of everything that runs one cell.
+func cellFlags(name string) (f *flag.FlagSet, parse func(args []string) (lab.CellConfig, func(), error)) {
+	f = flag.NewFlagSet(name, flag.ContinueOnError)
 	spec := worldFlags(f)
 	cfg := lab.CellConfig{}
-	f.StringVar((*string)(&cfg.Subject), "subject", "", "instead of our control plane: linear, snapshot or limit")
-	f.StringVar(&cfg.Feed, "feed", "", "a file of resources, by fleet feed, that linear and snapshot serve")
-	f.IntVar(&cfg.Sizes.Cold, "limit-cold", 2_500_000, "bytes that the limit sends at first")
-	f.IntVar(&cfg.Sizes.Route, "limit-route", 560_000, "bytes that it sends for a route")
-	f.IntVar(&cfg.Sizes.Endpoint, "limit-endpoint", 1_200, "bytes that it sends for an endpoint")
 	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane, or of linear and snapshot")
 	f.StringVar(&cfg.Dir, "dir", "", "for the mesh, logs and profiles; empty means a temporary one, which is removed")
 	minor := f.Uint("envoy", 40, "the release of Envoy that the fleet is of, 1.N; before 38 without VHDS")
 	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection")
-	f.IntVar(&cfg.Routes, "routes", 6, "how many VirtualServices are edited, one after the other")
-	f.IntVar(&cfg.Endpoints, "replacements", 6, "how many endpoints are replaced, one after the other")
-	f.DurationVar(&cfg.Idle, "idle", 15*time.Second, "how long nothing happens before memory is read")
-	f.BoolVar(&cfg.Profile, "profile", false, "make CPU and heap profiles of the server, in -dir")
-	if err := f.Parse(args); err != nil {
-		return err
-	}
-	cfg.World, cfg.Minor, cfg.Args = *spec, uint32(*minor), f.Args()
-	if cfg.Dir == "" {
-		dir, err := os.MkdirTemp("", "fleet")
-		if err != nil {
-			return err
+	f.BoolVar(&cfg.TLS, "tls", false, "TLS 1.3 with certificates of the control plane")
+	return f, func(args []string) (lab.CellConfig, func(), error) {
+		if err := f.Parse(args); err != nil {
+			return cfg, nil, err
 		}
-		defer func() { _ = os.RemoveAll(dir) }()
-		cfg.Dir = dir
+		cfg.World, cfg.Minor, cfg.Args = *spec, uint32(*minor), f.Args()
+		clean := func() {}
+		if cfg.Dir == "" {
+			dir, err := os.MkdirTemp("", "fleet")
+			if err != nil {
+				return cfg, nil, err
+			}
+			cfg.Dir, clean = dir, func() { _ = os.RemoveAll(dir) }
+		}
+		return cfg, clean, os.MkdirAll(cfg.Dir, 0o750)
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
+}
+
+func write(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func cell(ctx context.Context, args []string, out io.Writer) error {
+	f, parse := cellFlags("cell")
+	var more lab.CellConfig
+	f.StringVar((*string)(&more.Subject), "subject", "", "instead of our control plane: linear, snapshot or limit")
+	f.StringVar(&more.Feed, "feed", "", "a file of resources, by fleet feed, that linear and snapshot serve")
+	f.IntVar(&more.Sizes.Cold, "limit-cold", 2_500_000, "bytes that the limit sends at first")
+	f.IntVar(&more.Sizes.Route, "limit-route", 560_000, "bytes that it sends for a route")
+	f.IntVar(&more.Sizes.Table, "limit-many", 560_000, "bytes that it sends for many changes")
+	f.IntVar(&more.Sizes.Endpoint, "limit-endpoint", 1_200, "bytes that it sends for an endpoint")
+	f.IntVar(&more.Routes, "routes", 6, "how many VirtualServices are edited, one after the other")
+	f.IntVar(&more.Endpoints, "replacements", 6, "how many endpoints are replaced, one after the other")
+	f.IntVar(&more.Many, "checkouts", 0, "how often a fifth of all services is edited at once")
+	f.DurationVar(&more.Idle, "idle", 15*time.Second, "how long nothing happens before memory is read")
+	f.BoolVar(&more.Profile, "profile", false, "make CPU and heap profiles of the server, in -dir")
+	cfg, clean, err := parse(args)
+	if err != nil {
 		return err
 	}
+	defer clean()
+	cfg.Subject, cfg.Feed, cfg.Sizes, cfg.Idle, cfg.Profile = more.Subject, more.Feed, more.Sizes, more.Idle, more.Profile
+	cfg.Routes, cfg.Endpoints, cfg.Many = more.Routes, more.Endpoints, more.Many
 	res, err := lab.RunCell(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	e := json.NewEncoder(out)
-	e.SetIndent("", "  ")
-	return e.Encode(res)
+	return write(out, res)
+}
+
+func restart(ctx context.Context, args []string, out io.Writer) error {
+	f, parse := cellFlags("restart")
+	times := f.Int("times", 3, "how often the server is killed and started again")
+	cfg, clean, err := parse(args)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	res, err := lab.RunRestart(ctx, cfg, *times)
+	if err != nil {
+		return err
+	}
+	return write(out, res)
+}
+
+func stall(ctx context.Context, args []string, out io.Writer) error {
+	f, parse := cellFlags("stall")
+	edits := f.Int("edits", 20, "how many VirtualServices are edited before, and again while a tenth reads nothing")
+	cfg, clean, err := parse(args)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	res, err := lab.RunStall(ctx, cfg, *edits)
+	if err != nil {
+		return err
+	}
+	return write(out, res)
+}
+
+func churn(ctx context.Context, args []string, out io.Writer) error {
+	f, parse := cellFlags("churn")
+	d := f.Duration("for", 5*time.Minute, "how long")
+	cfg, clean, err := parse(args)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	res, err := lab.RunChurn(ctx, cfg, *d)
+	if err != nil {
+		return err
+	}
+	return write(out, res)
 }

@@ -18,7 +18,7 @@ type envoy struct {
 	// Times are in nanoseconds since 1970, 0 is never.
 	first, last atomic.Int64 // message of this stream
 	ready       atomic.Bool  // has all it has asked for
-	up          atomic.Bool
+	up          atomic.Int64 // when it was opened, 0 while there is none
 	seenProbe   atomic.Uint32
 	seenAt      atomic.Int64
 
@@ -262,6 +262,6 @@ func (e *envoy) next() {
 
 // Closed implements [wire.Handler].
 func (e *envoy) Closed(err error) {
-	e.up.Store(false)
+	e.up.Store(0)
 	e.fleet.ended(err)
 }

@@ -160,7 +160,7 @@ func (f *Fleet) session(ctx context.Context, group []*envoy) error {
 			return errors.Join(err, c.Close())
 		}
 		e.open(s)
-		e.up.Store(true)
+		e.up.Store(time.Now().UnixNano())
 	}
 	return c.Run()
 }

@@ -11,6 +11,8 @@ import (
 type Totals struct {
 	Connected int               `json:"connected"`
 	Ready     int               `json:"ready"`
+	// LastUp is when the last stream was opened, in nanoseconds since 1970.
+	LastUp int64 `json:"last_up"`
 	Kinds     map[string]Counts `json:"kinds"`
 	Sent      int64             `json:"sent"`
 	// Faults are refused or unreadable responses and failed connections; Endings
@@ -39,7 +41,8 @@ func (f *Fleet) Totals() Totals {
 		t.Holdings[k.String()], t.Held[k.String()] = f.holdings(k)
 	}
 	for _, e := range f.envoys {
-		if e.up.Load() {
+		if at := e.up.Load(); at != 0 {
+			t.LastUp = max(t.LastUp, at)
 			t.Connected++
 		}
 		if e.ready.Load() {
@@ -112,7 +115,7 @@ func (f *Fleet) AwaitReady(ctx context.Context, want int, quiet time.Duration) (
 		var newest int64
 		for _, e := range f.envoys {
 			newest = max(newest, e.last.Load())
-			if e.up.Load() && e.ready.Load() {
+			if e.up.Load() != 0 && e.ready.Load() {
 				at = append(at, e.last.Load())
 			}
 		}

@@ -36,11 +36,14 @@ func feed(ctx context.Context, cfg FleetConfig, file string) (err error) {
 	defer func() { err = errors.Join(err, w.Flush(), out.Close()) }()
 	cfg.Size, cfg.Minor, cfg.PerConn = 1, firstVHDS-1, 1
 	var mu sync.Mutex // guards w
-	f := cfg.fleet(func(msg []byte) {
+	f, err := cfg.fleet(ctx, func(msg []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		_, _ = w.Write(protowire.AppendBytes(nil, msg)) // the error comes again from Flush
 	})
+	if err != nil {
+		return err
+	}
 	f.Start(ctx)
 	defer f.Close()
 	within, cancel := context.WithTimeout(ctx, patience)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -29,6 +28,10 @@ type FleetConfig struct {
 	Minor     uint32 `json:"minor"`
 	PerConn   int    `json:"per_conn"`
 	Reconnect bool   `json:"reconnect"`
+	// TLS makes the streams be of hosts, each with the identity that one of the
+	// tokens gives; without tokens they are of nobody in particular.
+	TLS    bool     `json:"tls"`
+	Tokens []string `json:"tokens,omitempty"`
 }
 
 // firstVHDS is the first release of Envoy that takes virtual hosts on the
@@ -68,12 +71,15 @@ func (c FleetConfig) node(i int) []byte {
 	return b
 }
 
-func (c FleetConfig) fleet(tap func(msg []byte)) *envoys.Fleet {
-	var d net.Dialer
+func (c FleetConfig) fleet(ctx context.Context, tap func(msg []byte)) (*envoys.Fleet, error) {
+	dial, err := c.dialer(ctx)
+	if err != nil {
+		return nil, err
+	}
 	return envoys.New(envoys.Config{
 		Size: c.Size, Node: c.node, Authority: c.Address, VHDS: c.minor() >= firstVHDS, PerConn: c.PerConn, Reconnect: c.Reconnect, Tap: tap,
-		Dial: func(ctx context.Context, _ int) (net.Conn, error) { return d.DialContext(ctx, "tcp", c.Address) },
-	})
+		Dial: dial,
+	}), nil
 }
 
 // order is what a fleet's process is told.
@@ -107,7 +113,10 @@ func ServeFleet(ctx context.Context, in io.Reader, out io.Writer) error {
 			return fmt.Errorf("reading an order: %w", err)
 		}
 		if o.Do == "make" {
-			f = o.Fleet.fleet(nil)
+			var err error
+			if f, err = o.Fleet.fleet(ctx, nil); err != nil {
+				return err
+			}
 		}
 		if f == nil {
 			return fmt.Errorf("reading an order: %q before there is a fleet", o.Do)

@@ -50,6 +50,7 @@ func marker(s world.Spec, kind Kind, revision int) string {
 
 // ours is a control plane and the files that it reads.
 type ours struct {
+	cfg    ServerConfig
 	server *Server
 	world  world.Spec
 	mesh   string
@@ -181,13 +182,10 @@ func startLimit(ctx context.Context, cfg CellConfig, address string) (*told, err
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
-	args := []string{LimitCommand, "-address", address, "-cold", strconv.Itoa(cfg.Sizes.Cold)}
+	args := []string{LimitCommand, "-address", address, "-cold", strconv.Itoa(cfg.Sizes.Cold), "-tls=" + strconv.FormatBool(cfg.TLS)}
 	return startTold(ctx, cfg.Dir, self, args, func(kind Kind, revision int) any {
-		size := cfg.Sizes.Route
-		if kind == Endpoint {
-			size = cfg.Sizes.Endpoint
-		}
-		return LimitOrder{Marker: marker(cfg.World, kind, revision), Size: size}
+		sizes := map[Kind]int{Route: cfg.Sizes.Route, Endpoint: cfg.Sizes.Endpoint, Many: cfg.Sizes.Table}
+		return LimitOrder{Marker: marker(cfg.World, kind, revision), Size: sizes[kind]}
 	})
 }
 
