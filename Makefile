@@ -28,9 +28,23 @@ test: tools ## every test, those with real Envoys included, and all the others a
 	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
 	$(GO) test -short -race -timeout 15m ./...
 
+.PHONY: fleet
+fleet: build ## the programs that measure, bin/fleet and bin/peers
+	$(GO) build -o bin/fleet ./bench/fleet
+	$(GO) build -C bench/peers -o $(CURDIR)/bin/peers .
+
 .PHONY: bench
-bench: tools ## measure the figures of bench/RESULTS.md anew, about three minutes
-	FAIRLEAD_E2E=1 BENCH_RESULTS=$(CURDIR)/bench/RESULTS.md $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 10m ./bench
+bench: fleet bench-quickstart ## measure bench/SCALE.md and bench/RESULTS.md anew and compare with the baseline, a quarter of an hour
+	bin/fleet table -quickstart bin/figures.json $(BENCH)
+
+.PHONY: bench-quickstart
+bench-quickstart: tools ## measure only bench/RESULTS.md anew, three minutes
+	FAIRLEAD_E2E=1 BENCH_RESULTS=$(CURDIR)/bench/RESULTS.md BENCH_FIGURES=$(CURDIR)/bin/figures.json \
+		$(GO) test -run '^$$' -bench . -benchtime 1x -timeout 10m ./bench
+
+.PHONY: bench-worst
+bench-worst: fleet ## measure the long worst cases of bench/WORST.md anew, a quarter of an hour
+	bin/fleet table -long $(BENCH)
 
 .PHONY: compat
 compat: build tools ## compare with the answers of real Istio; CASES is a folder of them

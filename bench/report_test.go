@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"runtime"
@@ -78,6 +79,19 @@ type report struct{ figures []*figure }
 func (r *report) figure(f figure) *figure {
 	r.figures = append(r.figures, &f)
 	return &f
+}
+
+// write keeps all values, by the name of their figure.
+func (r *report) write(path string) error {
+	all := map[string][]float64{}
+	for _, f := range r.figures {
+		all[f.name] = f.values
+	}
+	content, err := json.Marshal(all)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o600)
 }
 
 // markdown is RESULTS.md.

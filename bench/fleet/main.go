@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet cell|restart|stall|churn|mesh|feed [flags]; fleet cell -h"
+const usage = "fleet table|cell|restart|stall|churn|mesh|feed [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -35,6 +35,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	switch args[0] {
 	case "cell":
 		return cell(ctx, args[1:], out)
+	case "table":
+		return measure(ctx, args[1:], out)
 	case "restart":
 		return restart(ctx, args[1:], out)
 	case "stall":

@@ -9,12 +9,12 @@ import (
 
 // Totals is what the fleet has been sent, and how it stands.
 type Totals struct {
-	Connected int               `json:"connected"`
-	Ready     int               `json:"ready"`
+	Connected int `json:"connected"`
+	Ready     int `json:"ready"`
 	// LastUp is when the last stream was opened, in nanoseconds since 1970.
-	LastUp int64 `json:"last_up"`
-	Kinds     map[string]Counts `json:"kinds"`
-	Sent      int64             `json:"sent"`
+	LastUp int64             `json:"last_up"`
+	Kinds  map[string]Counts `json:"kinds"`
+	Sent   int64             `json:"sent"`
 	// Faults are refused or unreadable responses and failed connections; Endings
 	// are streams that ended unasked. Examples are some of the reasons.
 	Faults   int      `json:"faults"`
@@ -106,13 +106,14 @@ func timesOf(at []int64) Times {
 }
 
 // AwaitReady waits until at least want proxies have all they have asked for and
-// nothing has come for a while, and gives the moments of the last message of
+// nothing has come for a while since it was called, and gives the moments of the last message of
 // each that is ready.
 func (f *Fleet) AwaitReady(ctx context.Context, want int, quiet time.Duration) (Times, error) {
 	var at []int64
+	begin := time.Now().UnixNano()
 	err := poll(ctx, func(now time.Time) error {
 		at = at[:0]
-		var newest int64
+		newest := begin
 		for _, e := range f.envoys {
 			newest = max(newest, e.last.Load())
 			if e.up.Load() != 0 && e.ready.Load() {

@@ -176,8 +176,10 @@ func (c *cell) beginOurs(ctx context.Context) error {
 	}
 	o := &ours{world: c.cfg.World, mesh: mesh}
 	// Every revision is 0: the peers' changes are of the same length.
-	if _, err := o.change(ctx, Endpoint, 0); err != nil {
-		return err
+	if o.world.Spare() {
+		if _, err := o.change(ctx, Endpoint, 0); err != nil {
+			return err
+		}
 	}
 	var err error
 	o.cfg = ServerConfig{

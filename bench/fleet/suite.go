@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/report"
+	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+)
+
+// suite runs cells and keeps their figures.
+type suite struct {
+	dir, fairlead, peers string
+	samples              report.Samples
+	log                  io.Writer
+	began                time.Time
+	// sizes of our messages, for the limit.
+	sizes, oldSizes, wideSizes lab.Sizes
+}
+
+// step is one cell, or several alike.
+type step struct {
+	name string
+	runs int
+	run  func(ctx context.Context, s *suite, dir string) error
+}
+
+func table() world.Spec { return world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000} }
+func wide() world.Spec  { return world.Spec{Services: 100, Endpoints: 10, Proxies: 5000} }
+
+// all runs the steps; one that fails stops nothing but itself.
+func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
+	s.began = time.Now()
+	for _, st := range steps {
+		begin := time.Now()
+		for i := range st.runs {
+			if ctx.Err() != nil {
+				return append(failed, ctx.Err().Error())
+			}
+			dir := filepath.Join(s.dir, fmt.Sprintf("%s-%d", st.name, i))
+			err := os.MkdirAll(dir, 0o750)
+			if err == nil {
+				err = st.run(ctx, s, dir)
+			}
+			if err != nil {
+				failed = append(failed, fmt.Sprintf("%s: %.2000v", st.name, err))
+				fmt.Fprintf(s.log, "%s failed: %.2000v\n", st.name, err)
+				break
+			}
+			_ = os.RemoveAll(dir) // what failed stays, to be looked at
+		}
+		fmt.Fprintf(s.log, "%6.0f s  %s: %.0f s\n", time.Since(s.began).Seconds(), st.name, time.Since(begin).Seconds())
+	}
+	return failed
+}
+
+// keep keeps the figures of a cell, their ids behind a prefix.
+func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.Result) {
+	add := func(id string, v float64) { s.samples.Add(subject, prefix+id, v) }
+	n := float64(w.Proxies)
+	add("cold.last", r.Cold.Last)
+	add("cold.cpu", r.Cold.CPU)
+	add("cold.peak", r.Cold.Peak)
+	add("cold.bytes", float64(r.Cold.Bytes)/n/1000)
+	add("start", r.Start)
+	again, rejects := r.Cold.Repeated, r.Cold.Rejects
+	for kind, costs := range map[string][]lab.Cost{"route": r.Routes, "endpoint": r.Endpoints, "many": r.Many} {
+		for _, c := range costs {
+			add(kind+".last", c.Last)
+			add(kind+".median", c.Median)
+			add(kind+".cpu", c.CPU)
+			add(kind+".peak", c.Peak)
+			add(kind+".bytes", float64(c.Bytes)/1e6)
+			if kind != "many" {
+				add("decision", c.Decision)
+			}
+			again += c.Repeated
+			rejects += c.Rejects
+		}
+	}
+	add("again", float64(again))
+	add("rejects", float64(rejects))
+	if r.Idle.RSS > 0 {
+		add("idle.rss", r.Idle.RSS)
+		add("idle.stream", (r.Idle.RSS-r.Empty.RSS)*1000/n)
+	}
+}
+
+// cell makes a step of one cell of our control plane.
+func ours(prefix string, w world.Spec, more func(cfg *lab.CellConfig), sizes func(s *suite) *lab.Sizes) func(context.Context, *suite, string) error {
+	return func(ctx context.Context, s *suite, dir string) error {
+		cfg := lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w}
+		more(&cfg)
+		r, err := lab.RunCell(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		s.keep(report.Ours, prefix, w, r)
+		if sizes != nil {
+			*sizes(s) = sizesOf(w, r)
+		}
+		return nil
+	}
+}
+
+// sizesOf are the sizes of the messages of one stream.
+func sizesOf(w world.Spec, r lab.Result) lab.Sizes {
+	each := func(costs []lab.Cost) int {
+		if len(costs) == 0 {
+			return 0
+		}
+		return int(costs[0].Bytes) / w.Proxies
+	}
+	return lab.Sizes{Cold: int(r.Cold.Bytes) / w.Proxies, Route: each(r.Routes), Endpoint: each(r.Endpoints), Table: each(r.Many)}
+}
+
+// peer makes a step of a server of go-control-plane's caches.
+func peer(subject lab.Subject, column report.Subject, prefixes []string, w world.Spec, more func(cfg *lab.CellConfig)) func(context.Context, *suite, string) error {
+	return func(ctx context.Context, s *suite, dir string) error {
+		// The cell of the control plane is in a directory of its own.
+		feed := filepath.Join(dir, "feed")
+		if err := lab.WriteFeed(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w}, feed); err != nil {
+			return err
+		}
+		cfg := lab.CellConfig{Subject: subject, Binary: s.peers, Feed: feed, Dir: dir, World: w, Minor: old}
+		more(&cfg)
+		r, err := lab.RunCell(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		for _, p := range prefixes {
+			s.keep(column, p, w, r)
+		}
+		return nil
+	}
+}
+
+// bare makes a step of the limit, with messages of the sizes of ours.
+func bare(prefix string, w world.Spec, sizes func(s *suite) *lab.Sizes, more func(cfg *lab.CellConfig)) func(context.Context, *suite, string) error {
+	return func(ctx context.Context, s *suite, dir string) error {
+		cfg := lab.CellConfig{Subject: lab.Limit, Dir: dir, World: w, Sizes: *sizes(s)}
+		more(&cfg)
+		r, err := lab.RunCell(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		// Whether what it sends is the same is not its business.
+		s.keep(report.Limit, prefix, w, r)
+		return nil
+	}
+}
