@@ -120,10 +120,10 @@ func (p publication) publish(out io.Writer) error {
 	}
 	worse := base.Regressions(&p.suite.samples, p.rows())
 	for _, w := range worse {
-		fmt.Fprintf(out, "worse: %s\n", w)
+		_, _ = fmt.Fprintf(out, "worse: %s\n", w)
 	}
 	if len(worse) == 0 {
-		fmt.Fprintln(out, "nothing is worse than the baseline")
+		_, _ = fmt.Fprintln(out, "nothing is worse than the baseline")
 	}
 	if !p.keep && base != nil {
 		return nil

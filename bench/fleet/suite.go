@@ -49,12 +49,12 @@ func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
 			}
 			if err != nil {
 				failed = append(failed, fmt.Sprintf("%s: %.2000v", st.name, err))
-				fmt.Fprintf(s.log, "%s failed: %.2000v\n", st.name, err)
+				_, _ = fmt.Fprintf(s.log, "%s failed: %.2000v\n", st.name, err)
 				break
 			}
 			_ = os.RemoveAll(dir) // what failed stays, to be looked at
 		}
-		fmt.Fprintf(s.log, "%6.0f s  %s: %.0f s\n", time.Since(s.began).Seconds(), st.name, time.Since(begin).Seconds())
+		_, _ = fmt.Fprintf(s.log, "%6.0f s  %s: %.0f s\n", time.Since(s.began).Seconds(), st.name, time.Since(begin).Seconds())
 	}
 	return failed
 }

@@ -155,8 +155,12 @@ func other(k Kind) Kind {
 // end.
 func (c *cell) memory(ctx context.Context, d time.Duration) (out [3]float64, err error) {
 	for i, wait := range []time.Duration{d / 10, d * 4 / 10, d * 45 / 100} {
-		if pause(ctx, wait) != nil {
-			return out, nil // the time is over
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done(): // the time is over
+			timer.Stop()
+			return out, nil
+		case <-timer.C:
 		}
 		u, err := c.subject.proc().usage()
 		if err != nil {
