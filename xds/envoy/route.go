@@ -3,6 +3,7 @@ package envoy
 import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -56,6 +57,24 @@ func defaultRoute(p *view.Route) *routev3.Route {
 		Name:   "default",
 		Match:  everyPath(),
 		Action: &routev3.Route_Route{Route: action},
+	}
+}
+
+// liftOrigin says once for a virtual host what all its routes were made from, if
+// that is one object.
+func liftOrigin(host *routev3.VirtualHost) {
+	routes := host.GetRoutes()
+	if len(routes) < 2 || routes[0].GetMetadata() == nil {
+		return
+	}
+	for _, r := range routes[1:] {
+		if !proto.Equal(r.GetMetadata(), routes[0].GetMetadata()) {
+			return
+		}
+	}
+	host.Metadata = routes[0].GetMetadata()
+	for _, r := range routes {
+		r.Metadata = nil
 	}
 }
 

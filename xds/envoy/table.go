@@ -85,6 +85,7 @@ func BuildHost(table string, h *view.VirtualHost) (Resource, []Diagnostic) {
 		out.Routes = append(out.Routes, buildRoute(r))
 	}
 	liftRetries(out)
+	liftOrigin(out)
 	return resource(VirtualHostType, out.GetName(), marshal(out), h.Origins()), nil
 }
 
