@@ -67,7 +67,7 @@ func (a *assembly) update(t *tree) {
 			a.objects++
 		}
 	}
-	clear(t.touched)
+	t.touched = map[mesh.Key]*mesh.Fragment{} // it was large once
 	a.fragment = a.fragment.Replace(out, in)
 	if !t.faulty {
 		return

@@ -125,6 +125,9 @@ const (
 	// spacing is the least time between two fragments; below the quiet time
 	// that the registry waits for, or it would take a burst for several.
 	spacing = 50 * time.Millisecond
+	// moreFor bounds how long a fragment waits for files of which events are there
+	// but which are not read yet.
+	moreFor = 200 * time.Millisecond
 	// holdFor bounds how long files that are still wait for those that are not,
 	// so that a tree being copied arrives as one.
 	holdFor = time.Second

@@ -149,7 +149,11 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 			settled = time.Time{}
 			s.tree.handle(s.tree.watch.take(), now)
 		}
-		next := soonest(settled, s.tree.step(now), s.compose(now))
+		next := s.tree.step(now)
+		if settled.IsZero() && rung(bell) {
+			settled = time.Now().Add(settleFor)
+		}
+		next = soonest(settled, next, s.compose(now, !settled.IsZero()))
 		if s.out == nil { // what is new goes out first
 			s.save()
 		}
@@ -179,6 +183,16 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		case send <- s.out:
 			s.out = nil
 		}
+	}
+}
+
+// rung reports whether there are events, without waiting for them.
+func rung(bell <-chan struct{}) bool {
+	select {
+	case <-bell:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -217,8 +231,9 @@ func (s *Source) rescan(now time.Time) {
 }
 
 // compose makes a fragment if it is time for one, and returns when it will be;
-// zero means not before something happens.
-func (s *Source) compose(now time.Time) time.Time {
+// zero means not before something happens. While more events are there already,
+// what they tell of is to be in it.
+func (s *Source) compose(now time.Time, more bool) time.Time {
 	t := s.tree
 	if t.changed.IsZero() {
 		return time.Time{}
@@ -229,7 +244,11 @@ func (s *Source) compose(now time.Time) time.Time {
 		}
 		return time.Time{}
 	}
-	if at := sendAt(s.sent, t.changed, t.urgent || s.last == nil, t.writing()); at.After(now) {
+	at := sendAt(s.sent, t.changed, t.urgent || s.last == nil, t.writing())
+	if more {
+		at = later(at, t.changed.Add(moreFor))
+	}
+	if at.After(now) {
 		return at
 	}
 	if s.out != nil && s.out == s.restored {

@@ -80,12 +80,12 @@ func readFile(path string, want sig, limit int64) (*blob, error) {
 	if want.size > limit {
 		return nil, fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, want.size, limit)
 	}
-	content, err := io.ReadAll(io.LimitReader(f, limit+1))
-	if err != nil {
-		return nil, fmt.Errorf("reading: %w", err)
-	}
-	if int64(len(content)) != want.size {
+	content := make([]byte, want.size) // what was appended meanwhile shows below
+	switch _, err := io.ReadFull(f, content); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, errMoving
+	case err != nil:
+		return nil, fmt.Errorf("reading: %w", err)
 	}
 	if err := looksLike(f, want); err != nil {
 		return nil, err

@@ -84,7 +84,11 @@ func (o *Object) hostEndpoint(host mesh.Hostname) *mesh.Workload {
 // spec, as in Istio.
 func (o *Object) workloadEntry(spec *networking.WorkloadEntry) *mesh.Workload {
 	meta := o.Meta
-	if len(spec.GetLabels()) > 0 {
+	switch {
+	case len(spec.GetLabels()) == 0:
+	case len(o.Meta.Labels) == 0:
+		meta.Labels = spec.GetLabels() // which nobody else has
+	default:
 		meta.Labels = maps.Clone(spec.GetLabels())
 		maps.Copy(meta.Labels, o.Meta.Labels)
 	}

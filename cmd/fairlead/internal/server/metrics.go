@@ -10,6 +10,16 @@ type statusCollector struct {
 	s *Server
 
 	available, objects, faults, kept, held, generation, agents *prometheus.Desc
+	// work is what changes have cost so far.
+	work workDescs
+}
+
+type workDescs struct {
+	events, reads, decodes, decoded, fragments, compared, merged *prometheus.Desc
+}
+
+func (w *workDescs) all() []*prometheus.Desc {
+	return []*prometheus.Desc{w.events, w.reads, w.decodes, w.decoded, w.fragments, w.compared, w.merged}
 }
 
 func newStatusCollector(s *Server) *statusCollector {
@@ -25,12 +35,24 @@ func newStatusCollector(s *Server) *statusCollector {
 		held:       d("source_held_removals", "Removals that are held back.", "source"),
 		generation: d("snapshot_generation", "Snapshots published since the start."),
 		agents:     d("refused_peers", "Peers on record that were not let in."),
+		work: workDescs{
+			events:    d("source_file_events_total", "Names that the file system said changed.", "source"),
+			reads:     d("source_files_read_total", "Files that were read.", "source"),
+			decodes:   d("source_files_decoded_total", "Files whose content was another and that were decoded.", "source"),
+			decoded:   d("source_objects_decoded_total", "Objects in the files that were decoded.", "source"),
+			fragments: d("source_fragments_total", "Readings that differed from the one before.", "source"),
+			compared:  d("registry_objects_compared_total", "Objects that differed between two readings of a source."),
+			merged:    d("registry_objects_merged_total", "Objects that differed between two states of the mesh."),
+		},
 	}
 }
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.agents} {
+		ch <- d
+	}
+	for _, d := range c.work.all() {
 		ch <- d
 	}
 }
@@ -40,7 +62,12 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
+	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
 	st := c.s.registry.Status()
+	counter(c.work.compared, st.Compared)
+	counter(c.work.merged, st.Merged)
 	gauge(c.generation, float64(st.Generation))
 	gauge(c.agents, float64(len(c.s.xds.Refused())))
 	for _, src := range st.Sources {
@@ -54,6 +81,11 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(c.available, ok, f.Source)
 		gauge(c.kept, float64(len(f.Kept)), f.Source)
+		counter(c.work.events, f.Counters.Events, f.Source)
+		counter(c.work.reads, f.Counters.Reads, f.Source)
+		counter(c.work.decodes, f.Counters.Decodes, f.Source)
+		counter(c.work.decoded, f.Counters.Objects, f.Source)
+		counter(c.work.fragments, f.Counters.Fragments, f.Source)
 		count := map[string]int{"error": 0, "warning": 0}
 		for _, x := range f.Faults {
 			count[string(x.Severity)]++
