@@ -2,99 +2,211 @@ package view
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// BenchmarkBuild derives the view of one proxy more of a mesh: what a push costs
-// a proxy before any byte is made.
-func BenchmarkBuild(b *testing.B) {
-	for _, n := range []int{100, 1000} {
-		b.Run(fmt.Sprintf("services_%d", n), func(b *testing.B) {
-			x := NewIndex(bigWorld(b, n).snapshot())
-			p := proxyIn("ns0", map[string]string{"app": "web"})
+// fleet is a mesh of services over ten namespaces, each with ten workloads, most
+// of them HTTP and some TCP, half of them with a VirtualService and a
+// DestinationRule; and a proxy on some of the workloads.
+type fleet struct {
+	w       *world
+	s       *mesh.Snapshot
+	mc      *mesh.MeshConfig
+	proxies []Proxy
+	views   []*View
+}
+
+const fleetEndpoints = 10
+
+func newFleet(tb testing.TB, services, proxies int) *fleet {
+	tb.Helper()
+	f := &fleet{w: newWorld(tb)}
+	f.mc = &mesh.MeshConfig{Spec: f.w.mc}
+	for i := range services {
+		f.addService(i)
+	}
+	slices.SortFunc(f.w.f.Workloads, byKey)
+	for i := range proxies {
+		w := f.w.f.Workloads[i*len(f.w.f.Workloads)/proxies]
+		f.proxies = append(f.proxies, Proxy{
+			ID:   "sidecar~" + w.Address + "~" + w.Name + "." + w.Namespace + "~" + w.Namespace + ".svc.cluster.local",
+			Type: Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
+			Addresses: []string{w.Address}, Labels: w.Labels, Locality: w.Locality, Interception: InterceptRedirect,
+		})
+	}
+	f.views = make([]*View, proxies)
+	f.s = f.next()
+	return f
+}
+
+func (f *fleet) addService(i int) {
+	ns, name := fmt.Sprintf("ns%d", i%10), fmt.Sprintf("s%04d", i)
+	s := f.w.service(ns, name+"."+ns+".svc.cluster.local", 8080)
+	s.Inline, s.Selector = nil, map[string]string{"app": name}
+	if i%10 == 9 {
+		s.Ports = []mesh.Port{{Name: "tcp", Number: 9000, Protocol: mesh.TCP}}
+		s.Addresses = []string{fmt.Sprintf("172.16.%d.%d", i/250, i%250)}
+	}
+	for j := range fleetEndpoints {
+		f.addWorkload(ns, name, fmt.Sprintf("10.%d.%d.%d", i/250, i%250, j+1))
+	}
+	if i%2 == 0 {
+		h := string(s.Hostname)
+		f.w.rule(ns, name, `{"host":"`+h+`","trafficPolicy":{"connectionPool":{"http":{"maxRequestsPerConnection":100}}},"subsets":[{"name":"v0","labels":{"version":"v0"}},{"name":"v1","labels":{"version":"v1"}}]}`)
+		f.w.routes(ns, name, `{"hosts":["`+h+`"],"http":[{"match":[{"uri":{"prefix":"/v1"}}],"timeout":"2s","route":[{"destination":{"host":"`+h+`","subset":"v1"}}]},{"timeout":"3s","retries":{"attempts":2},"route":[{"destination":{"host":"`+h+`","subset":"v0"},"weight":90},{"destination":{"host":"`+h+`","subset":"v1"},"weight":10}]}]}`)
+	}
+}
+
+func (f *fleet) addWorkload(ns, app, address string) {
+	n := len(f.w.f.Workloads)
+	w := &mesh.Workload{Meta: f.w.meta(mesh.KindWorkloadEntry, ns, fmt.Sprintf("%s-%d", app, n)), Address: address, ServiceAccount: app}
+	w.Labels = map[string]string{"app": app, "version": fmt.Sprintf("v%d", n%2), "id": fmt.Sprint(n)}
+	w.Locality = mesh.ParseLocality([]string{"eu/a", "eu/b", "us/a"}[n%3])
+	f.w.f.Workloads = append(f.w.f.Workloads, w)
+}
+
+// next is the next snapshot.
+func (f *fleet) next() *mesh.Snapshot {
+	frag := f.w.f
+	frag.Services, frag.Workloads = slices.Clone(frag.Services), slices.Clone(frag.Workloads)
+	frag.VirtualServices, frag.DestinationRules = slices.Clone(frag.VirtualServices), slices.Clone(frag.DestinationRules)
+	frag.Sidecars, frag.PeerAuthentications = slices.Clone(frag.Sidecars), slices.Clone(frag.PeerAuthentications)
+	f.s = mesh.NewSnapshot(f.s, f.mc, []*mesh.Fragment{&frag})
+	return f.s
+}
+
+// look has every proxy look at a snapshot.
+func (f *fleet) look(x *Index) {
+	for i, p := range f.proxies {
+		f.views[i] = x.Rebuild(f.views[i], p)
+	}
+}
+
+// editRoutes edits the VirtualService of a service in place.
+func (f *fleet) editRoutes(i, n int) {
+	vs := *f.w.f.VirtualServices[i]
+	spec := &networking.VirtualService{}
+	f.w.decode(fmt.Sprintf(`{"hosts":["%s"],"http":[{"timeout":"%ds","route":[{"destination":{"host":"%s"}}]}]}`,
+		vs.Spec.GetHosts()[0], 1+n, vs.Spec.GetHosts()[0]), spec)
+	vs.Spec = spec
+	vs.Hash[0]++
+	f.w.f.VirtualServices[i] = &vs
+}
+
+// editWorkload replaces an endpoint.
+func (f *fleet) editWorkload(i, n int) {
+	w := *f.w.f.Workloads[i]
+	w.Weight = uint32(n%7 + 1)
+	w.Hash[0]++
+	f.w.f.Workloads[i] = &w
+}
+
+func (f *fleet) editRule(i, n int) {
+	dr := *f.w.f.DestinationRules[i]
+	spec := &networking.DestinationRule{}
+	f.w.decode(fmt.Sprintf(`{"host":"%s","trafficPolicy":{"connectionPool":{"http":{"maxRequestsPerConnection":%d}}},"subsets":[{"name":"v0","labels":{"version":"v0"}},{"name":"v1","labels":{"version":"v1"}}]}`,
+		dr.Spec.GetHost(), n+1), spec)
+	dr.Spec = spec
+	dr.Hash[0]++
+	f.w.f.DestinationRules[i] = &dr
+}
+
+// BenchmarkCold derives the views of a fleet from nothing.
+func BenchmarkCold(b *testing.B) {
+	for _, c := range []struct{ services, proxies int }{{100, 10}, {1000, 10}, {1000, 1000}} {
+		b.Run(fmt.Sprintf("services_%d/proxies_%d", c.services, c.proxies), func(b *testing.B) {
+			f := newFleet(b, c.services, c.proxies)
 			b.ReportAllocs()
 			for b.Loop() {
-				x.Build(p)
+				clear(f.views)
+				f.look(NewIndex(f.s))
 			}
 		})
 	}
 }
 
-// BenchmarkFirst derives the view of the first proxy of a snapshot.
-func BenchmarkFirst(b *testing.B) {
-	s := bigWorld(b, 1000).snapshot()
-	p := proxyIn("ns0", map[string]string{"app": "web"})
-	b.ReportAllocs()
-	for b.Loop() {
-		Build(s, p)
+// BenchmarkChange changes one thing in a mesh of a thousand services, and has a
+// proxy of each of the ten namespaces look: what a push costs before any byte is
+// made, but for the proxies themselves.
+func BenchmarkChange(b *testing.B) {
+	const services = 1000
+	for _, c := range []struct {
+		name string
+		do   func(f *fleet, n int)
+	}{
+		{"routes", func(f *fleet, n int) { f.editRoutes(7, n) }},
+		{"endpoint", func(f *fleet, n int) { f.editWorkload(7, n) }},
+		{"rule", func(f *fleet, n int) { f.editRule(7, n) }},
+		{"service_added", func(f *fleet, n int) { f.addService(services + n) }},
+		{"fifth_of_routes", func(f *fleet, n int) {
+			for i := range services / 10 {
+				f.editRoutes(i*5, n)
+			}
+		}},
+		{"nothing", func(*fleet, int) {}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			f := newFleet(b, services, 10)
+			x := NewIndex(f.s)
+			f.look(x)
+			n := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				n++
+				b.StopTimer()
+				c.do(f, n)
+				s := f.next()
+				b.StartTimer()
+				x = x.Next(s)
+				f.look(x)
+			}
+		})
 	}
 }
 
-// BenchmarkFlap derives the view of a proxy after one endpoint has changed.
-func BenchmarkFlap(b *testing.B) {
-	w := bigWorld(b, 1000)
-	for i, svc := range w.f.Services { // a selected workload besides the written ones
-		if i == 0 {
-			svc.Selector = map[string]string{"app": "flaps"}
-		}
-	}
-	base := mesh.Workload{Meta: w.meta(mesh.KindWorkloadEntry, "ns0", "flaps"), Address: "10.99.0.1"}
-	base.Labels = map[string]string{"app": "flaps"}
-	mc := &mesh.MeshConfig{Spec: w.mc}
-	at := func(prev *mesh.Snapshot, n int) *mesh.Snapshot {
-		next := base
-		next.Weight = uint32(n%2) + 1
-		next.Hash[0] = byte(n)
-		f := w.f
-		f.Workloads = []*mesh.Workload{&next}
-		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{&f})
-	}
-	s := at(nil, 0)
-	x := NewIndex(s)
-	p := proxyIn("ns0", map[string]string{"app": "web"})
-	x.Build(p)
-	n := 0
+// BenchmarkKept looks again, for each proxy of many, at a snapshot in which
+// nothing concerns it.
+func BenchmarkKept(b *testing.B) {
+	f := newFleet(b, 1000, 1000)
+	x := NewIndex(f.s)
+	f.look(x)
+	n, i := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {
-		n++
-		b.StopTimer()
-		s = at(s, n)
-		b.StartTimer()
-		x = x.Next(s)
-		x.Build(p)
+		if i = (i + 1) % len(f.proxies); i == 0 {
+			b.StopTimer()
+			n++
+			f.w.service("elsewhere", fmt.Sprintf("hidden%d", n), 80).ExportTo = mesh.Exports{"elsewhere"}
+			x = x.Next(f.next())
+			b.StartTimer()
+		}
+		if f.views[i] != x.Rebuild(f.views[i], f.proxies[i]) {
+			b.Fatal("another view")
+		}
 	}
 }
 
-// BenchmarkIndex prepares a snapshot: what a push costs once.
-func BenchmarkIndex(b *testing.B) {
-	s := bigWorld(b, 1000).snapshot()
+// BenchmarkTouched looks again, for each proxy of many, at a snapshot that
+// changed something that all of them share.
+func BenchmarkTouched(b *testing.B) {
+	f := newFleet(b, 1000, 1000)
+	x := NewIndex(f.s)
+	f.look(x)
+	n, i := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {
-		NewIndex(s)
-	}
-}
-
-// bigWorld has n services with ten endpoints each, every second one with a
-// DestinationRule of two subsets and a VirtualService.
-func bigWorld(tb testing.TB, n int) *world {
-	tb.Helper()
-	w := newWorld(tb)
-	for i := range n {
-		ns := fmt.Sprintf("ns%d", i%10)
-		host := fmt.Sprintf("s%d.mesh", i)
-		s := w.service(ns, host, 80)
-		for j := range 10 {
-			s.Inline = append(s.Inline, &mesh.Workload{
-				Meta:    mesh.Meta{Key: mesh.Key{Namespace: ns}, Origin: s.Origin, Labels: map[string]string{"version": fmt.Sprintf("v%d", j%2)}},
-				Address: fmt.Sprintf("10.%d.%d.%d", i/250, i%250, j+1), ServiceAccount: "sa",
-			})
+		if i = (i + 1) % len(f.proxies); i == 0 {
+			n++
+			b.StopTimer()
+			f.editRoutes(7, n)
+			x = x.Next(f.next())
+			b.StartTimer()
 		}
-		if i%2 == 0 {
-			w.rule(ns, host, `{"host":"`+host+`","subsets":[{"name":"v0","labels":{"version":"v0"}},{"name":"v1","labels":{"version":"v1"}}]}`)
-			w.routes(ns, host, `{"hosts":["`+host+`"],"http":[{"route":[{"destination":{"host":"`+host+`","subset":"v0"},"weight":90},{"destination":{"host":"`+host+`","subset":"v1"},"weight":10}]}]}`)
-		}
+		f.views[i] = x.Rebuild(f.views[i], f.proxies[i])
 	}
-	return w
 }

@@ -366,10 +366,14 @@ func (sc *scope) failover(list []Locality) {
 // fixedClusters are those that every sidecar has.
 func (st *site) fixedClusters() *Layer {
 	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
+	mode := st.proxy.Interception
 	if st.proxy.Type == Router {
-		kinds = kinds[:1]
-	} else if st.proxy.Interception != InterceptNone {
+		kinds, mode = kinds[:1], ""
+	} else if mode != InterceptNone {
 		kinds = append(kinds, InboundPassthroughCluster)
+	}
+	if have := st.epoch.fixed.get(mode); have != nil {
+		return have
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
@@ -380,7 +384,8 @@ func (st *site) fixedClusters() *Layer {
 		c.BindLoopback = k == InboundPassthroughCluster
 		parts = append(parts, st.cluster(c))
 	}
-	return st.layer(FixedLayer, parts)
+	l, _ := st.epoch.fixed.keep(mode, st.layer(FixedLayer, parts))
+	return l
 }
 
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }

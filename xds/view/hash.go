@@ -76,12 +76,20 @@ func (t *RouteTable) content() mesh.Hash {
 
 // hashParts covers the hashes of all parts, in order.
 func hashParts(parts []Part) mesh.Hash {
-	b := make([]byte, 0, len(parts)*sha256.Size)
+	d := sha256.New()
+	var block [32 * sha256.Size]byte
+	b := block[:0]
 	for _, p := range parts {
 		h := p.Hash()
-		b = append(b, h[:]...)
+		if b = append(b, h[:]...); len(b) == len(block) {
+			d.Write(b)
+			b = block[:0]
+		}
 	}
-	return sha256.Sum256(b)
+	d.Write(b)
+	var out mesh.Hash
+	d.Sum(out[:0])
+	return out
 }
 
 func hashLayers(layers []*Layer) mesh.Hash {

@@ -526,4 +526,3 @@ func (g *game) moved() {
 		f.VirtualServices[i] = &next
 	}
 }
-

@@ -1,7 +1,10 @@
 package view
 
 import (
+	"slices"
+	"sync"
 	"sync/atomic"
+	"weak"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -65,6 +68,39 @@ type epoch struct {
 	realms   weakMap[realmKey, realm]
 	services weakMap[serviceKey, serviceParts]
 	inbound  weakMap[string, Layer]
+	fixed    weakMap[Interception, Layer] // none for routers
+	recent   recentLayers
+}
+
+// recentLayers are the last few layers of each name.
+type recentLayers struct {
+	mu   sync.Mutex // guards list
+	list map[string][]weak.Pointer[Layer]
+}
+
+const maxRecent = 4
+
+func (r *recentLayers) add(l *Layer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.list == nil {
+		r.list = map[string][]weak.Pointer[Layer]{}
+	}
+	list := append(r.list[l.Name], weak.Make(l))
+	r.list[l.Name] = list[max(0, len(list)-maxRecent):]
+}
+
+// of are those of a name, the newest first.
+func (r *recentLayers) of(name string) []*Layer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []*Layer
+	for _, p := range slices.Backward(r.list[name]) {
+		if l := p.Value(); l != nil {
+			out = append(out, l)
+		}
+	}
+	return out
 }
 
 // Stats tells what was done up to now.

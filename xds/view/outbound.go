@@ -45,9 +45,11 @@ type entry struct {
 // outbound collects the outbound listeners of one proxy.
 type outbound struct {
 	sc       *scope
-	taken    []listenerKey // what outbound listeners must leave free
+	taken    []listenerKey        // what outbound listeners must leave free
+	prev     map[string]*Listener // what was there before, by name
 	entries  map[listenerKey]*entry
-	warnings *[]Warning
+	layer4   map[*egress][]*virtualService // those that route connections
+	warnings []Warning
 }
 
 // target is a service's port on its way into a listener.
@@ -62,10 +64,11 @@ type target struct {
 	cidrs      []string
 }
 
-// outboundListeners are the listeners of the proxy for its own requests, and
+// listeners are those of the proxy for its own requests, and
 // the names of the route tables that they ask for.
-func (sc *scope) outboundListeners(taken []listenerKey, warnings *[]Warning) ([]Part, []string) {
-	o := &outbound{sc: sc, taken: taken, entries: map[listenerKey]*entry{}, warnings: warnings}
+func (o *outbound) listeners() ([]Part, []string) {
+	sc := o.sc
+	o.entries, o.layer4 = map[listenerKey]*entry{}, map[*egress][]*virtualService{}
 	for _, e := range sc.egress {
 		o.addEgress(e)
 	}
@@ -87,7 +90,7 @@ func (sc *scope) outboundListeners(taken []listenerKey, warnings *[]Warning) ([]
 		parts = append(parts, l)
 	}
 	if sc.proxy.Interception != InterceptNone {
-		parts = append(parts, sc.virtualOutbound())
+		parts = append(parts, o.virtualOutbound())
 	}
 	slices.Sort(names)
 	return parts, slices.Compact(names)
@@ -252,7 +255,7 @@ func (o *outbound) conflict(key listenerKey, t target) {
 }
 
 func (o *outbound) warn(t target, text string) {
-	*o.warnings = append(*o.warnings, Warning{Key: t.svc.Key, Origin: t.svc.Origin, Message: text})
+	o.warnings = append(o.warnings, Warning{Key: t.svc.Key, Origin: t.svc.Origin, Message: text})
 }
 
 // free reports whether an outbound listener may be there: not where the
@@ -398,6 +401,9 @@ func (o *outbound) finish(en *entry) *Listener {
 	if l.InspectHTTP {
 		l.InspectTimeout = o.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
 	}
+	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
+		return have
+	}
 	l.origins = originsOf(en.origins...)
 	return o.sc.Index.listener(l)
 }
@@ -432,7 +438,8 @@ func statPrefix(c ClusterRef) string {
 
 // virtualOutbound receives what capture redirects, and hands it to the listener
 // of the original destination.
-func (sc *scope) virtualOutbound() *Listener {
+func (o *outbound) virtualOutbound() *Listener {
+	sc := o.sc
 	black := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
 		Name:        "virtualOutbound",
@@ -449,6 +456,9 @@ func (sc *scope) virtualOutbound() *Listener {
 			},
 			sc.fallthroughChain("virtualOutbound-catchall-tcp"),
 		},
+	}
+	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
+		return have
 	}
 	return sc.listener(l)
 }

@@ -10,11 +10,21 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// routesFor are the VirtualServices of the listener that name the service.
-func (t *target) routesFor() []*virtualService {
+// routesFor are the VirtualServices of the listener that name the service, of
+// those that route connections.
+func (o *outbound) routesFor(t target) []*virtualService {
+	layer4, ok := o.layer4[t.e]
+	if !ok {
+		for _, vs := range t.e.virtualServices {
+			if vs.layer4() {
+				layer4 = append(layer4, vs)
+			}
+		}
+		o.layer4[t.e] = layer4
+	}
 	var out []*virtualService
-	for _, vs := range t.e.virtualServices {
-		if slices.ContainsFunc(vs.Spec.GetHosts(), func(h string) bool { return lower(h).Overlaps(t.svc.Hostname) }) {
+	for _, vs := range layer4 {
+		if slices.ContainsFunc(vs.hosts, t.svc.Hostname.Overlaps) {
 			out = append(out, vs)
 		}
 	}
@@ -41,7 +51,7 @@ func (sc *scope) matchesL4(m l4Match, port uint32) bool {
 func (o *outbound) tlsChains(t target) []*Chain {
 	var out []*Chain
 	seen := map[string]bool{}
-	for _, vs := range t.routesFor() {
+	for _, vs := range o.routesFor(t) {
 		for _, r := range vs.Spec.GetTls() {
 			for _, m := range r.GetMatch() {
 				if len(r.GetRoute()) == 0 || !o.sc.matchesL4(m, t.port.Number) {
@@ -78,7 +88,7 @@ func (o *outbound) tlsChains(t target) []*Chain {
 // they leave to the service.
 func (o *outbound) tcpChains(t target) []*Chain {
 	var out []*Chain
-	for _, vs := range t.routesFor() {
+	for _, vs := range o.routesFor(t) {
 		for _, r := range vs.Spec.GetTcp() {
 			if len(r.GetRoute()) == 0 {
 				continue

@@ -1,6 +1,9 @@
 package view
 
-import "time"
+import (
+	"reflect"
+	"time"
+)
 
 // Listener is the input of one Listener resource.
 type Listener struct {
@@ -27,6 +30,14 @@ type Listener struct {
 	Chains         []*Chain
 	// Default takes what no chain matches; or nil.
 	Default *Chain
+}
+
+// sameAs reports whether a listener that has no hash yet has the content of
+// another.
+func (l *Listener) sameAs(o *Listener) bool {
+	x := *l
+	x.base = o.base
+	return reflect.DeepEqual(&x, o)
 }
 
 // Chain is a filter chain. It has HTTP or TCP.

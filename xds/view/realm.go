@@ -188,20 +188,57 @@ func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
 	if l := r.layers[place]; l != nil {
 		return l
 	}
-	var clusters, endpoints []Part
-	sc := r.sc.in(place)
-	for i, p := range r.parts {
-		if p.local && place != (mesh.Locality{}) {
-			p = sc.partsOf(r.sc.services[i])
+	parts := r.parts
+	if place != (mesh.Locality{}) {
+		parts = slices.Clone(r.parts)
+		sc := r.sc.in(place)
+		for i, p := range parts {
+			if p.local {
+				parts[i] = sc.partsOf(r.sc.services[i])
+			}
 		}
-		clusters, endpoints = append(clusters, p.clusters...), append(endpoints, p.endpoints...)
 	}
-	l := &serviceLayers{r.x.layer(ClustersLayer, clusters), r.x.layer(EndpointsLayer, endpoints)}
+	l := &serviceLayers{
+		clusters:  r.sc.gather(ClustersLayer, parts, func(p *serviceParts) []Part { return p.clusters }),
+		endpoints: r.sc.gather(EndpointsLayer, parts, func(p *serviceParts) []Part { return p.endpoints }),
+	}
 	if r.layers == nil {
 		r.layers = map[mesh.Locality]*serviceLayers{}
 	}
 	r.layers[place] = l
 	return l
+}
+
+// gather makes a layer of the parts of all services. As a rule another realm has
+// the same: to see that costs less than to hash them.
+func (x *Index) gather(name string, services []*serviceParts, of func(*serviceParts) []Part) *Layer {
+	n := 0
+	for _, p := range services {
+		n += len(of(p))
+	}
+	for _, l := range x.recent.of(name) {
+		if len(l.Parts) == n && madeOf(l.Parts, services, of) {
+			return l
+		}
+	}
+	parts := make([]Part, 0, n)
+	for _, p := range services {
+		parts = append(parts, of(p)...)
+	}
+	l := x.layer(name, parts)
+	x.recent.add(l)
+	return l
+}
+
+func madeOf(parts []Part, services []*serviceParts, of func(*serviceParts) []Part) bool {
+	for _, p := range services {
+		list := of(p)
+		if len(list) > 0 && (len(list) > len(parts) || !slices.Equal(parts[:len(list)], list)) {
+			return false
+		}
+		parts = parts[len(list):]
+	}
+	return len(parts) == 0
 }
 
 // in is the scope for proxies of a place.

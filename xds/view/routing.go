@@ -18,7 +18,7 @@ type routingKey struct {
 type routing struct {
 	key   routingKey
 	taken []listenerKey
-	names []string // of the tables, sorted
+	names []string // of the tables, sorted; in step with view.tables
 	lists map[listID]*hostList
 	view  *routingView
 }
@@ -85,10 +85,12 @@ func (r *routing) scopeOf(sc *scope) *scope {
 func (r *routing) build(sc *scope) {
 	sc = r.scopeOf(sc)
 	v := &routingView{}
-	listeners, names := sc.outboundListeners(r.taken, &v.warnings)
+	o := &outbound{sc: sc, taken: r.taken, prev: r.view.byName()}
+	listeners, names := o.listeners()
+	v.warnings = o.warnings
 	v.listeners = sc.layer(ListenersLayer, listeners)
 	lists := map[listID]*hostList{}
-	r.names = names[:0]
+	var tables []string
 	byDomain := map[listID]map[string]*VirtualHost{}
 	for _, name := range names {
 		id, sniffed, ok := sc.listOf(name)
@@ -98,13 +100,40 @@ func (r *routing) build(sc *scope) {
 		if lists[id] == nil {
 			lists[id] = newTableBuilder(sc, id).list(r.lists[id])
 		}
+		if have := r.table(name); have != nil && r.lists[id] != nil && sameList(lists[id].hosts, r.lists[id].hosts) {
+			tables = append(tables, name)
+			v.tables = append(v.tables, have)
+			continue
+		}
 		if sniffed != "" && byDomain[id] == nil {
 			byDomain[id] = lists[id].byDomain()
 		}
-		r.names = append(r.names, name)
+		tables = append(tables, name)
 		v.tables = append(v.tables, sc.tableLayer(name, lists[id], byDomain[id]))
 	}
-	r.lists, r.view = lists, r.view.or(v)
+	r.lists, r.names, r.view = lists, tables, r.view.or(v)
+}
+
+// table is the one of a name that there is; or nil.
+func (r *routing) table(name string) *Layer {
+	if i, ok := slices.BinarySearch(r.names, name); ok {
+		return r.view.tables[i]
+	}
+	return nil
+}
+
+// byName are the listeners of a view, which may be nil.
+func (v *routingView) byName() map[string]*Listener {
+	out := map[string]*Listener{}
+	if v == nil {
+		return out
+	}
+	for _, p := range v.listeners.Parts {
+		if l, ok := p.(*Listener); ok {
+			out[l.Name] = l
+		}
+	}
+	return out
 }
 
 // or is the old view if the new one is the same.

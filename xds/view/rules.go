@@ -100,6 +100,7 @@ func (x *ruleIndex) next(changes []change[mesh.DestinationRule], list []*mesh.De
 		for _, dr := range rules {
 			out.add(dr)
 		}
+		unify(out.local[p.ns].byHost[p.host], out.exported[p.ns].byHost[p.host])
 	}
 	for ns := range namespaces {
 		for _, set := range out.sets(ns) {
@@ -107,6 +108,19 @@ func (x *ruleIndex) next(changes []change[mesh.DestinationRule], list []*mesh.De
 		}
 	}
 	return out
+}
+
+// unify makes the rules of other namespaces those of the own one where they say
+// the same, so that what is made of them is the same too.
+func unify(own, others []*rule) {
+	for i, r := range others {
+		for _, o := range own {
+			if slices.Equal(o.exportTo, r.exportTo) && (o.spec == r.spec || proto.Equal(o.spec, r.spec)) {
+				others[i] = o
+				break
+			}
+		}
+	}
 }
 
 // sets are those that rules of a namespace may be in.

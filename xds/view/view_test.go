@@ -203,7 +203,7 @@ func TestClass(t *testing.T) {
 // hash.
 func TestHashCoversEveryField(t *testing.T) {
 	t.Parallel()
-	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, RouteTable{}, VirtualHost{}, Route{}, Chain{}, HTTPChain{}, TCPChain{}, Locality{}, Endpoint{}, PeerTLS{}} {
+	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, Route{}, Chain{}, HTTPChain{}, TCPChain{}, Locality{}, Endpoint{}, PeerTLS{}} {
 		typ := reflect.TypeOf(p)
 		empty := contentHash("x", p)
 		for i := range typ.NumField() {
@@ -215,6 +215,24 @@ func TestHashCoversEveryField(t *testing.T) {
 			fill(v.Field(i), 0)
 			if contentHash("x", v.Interface()) == empty {
 				t.Errorf("%s.%s is not in the hash", typ.Name(), f.Name)
+			}
+		}
+	}
+	for i := range reflect.TypeFor[VirtualHost]().NumField() {
+		var h VirtualHost
+		if v := reflect.ValueOf(&h).Elem().Field(i); v.CanSet() {
+			fill(v, 0)
+			if h.content() == new(VirtualHost).content() {
+				t.Errorf("VirtualHost.%s is not in its hash", reflect.TypeFor[VirtualHost]().Field(i).Name)
+			}
+		}
+	}
+	for i := range reflect.TypeFor[RouteTable]().NumField() {
+		var h RouteTable
+		if v := reflect.ValueOf(&h).Elem().Field(i); v.CanSet() {
+			fill(v, 0)
+			if h.content() == new(RouteTable).content() {
+				t.Errorf("RouteTable.%s is not in its hash", reflect.TypeFor[RouteTable]().Field(i).Name)
 			}
 		}
 	}

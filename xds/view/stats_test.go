@@ -1,0 +1,140 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// town is a mesh of three namespaces with four services each, and a proxy on
+// each of them. Services are a, b, c by HTTP and d by TCP at an address of its
+// own; a has routes and a rule with a subset.
+func town(tb testing.TB) *fleet {
+	tb.Helper()
+	f := &fleet{w: newWorld(tb)}
+	f.mc = &mesh.MeshConfig{Spec: f.w.mc}
+	for i, ns := range []string{"ns0", "ns1", "ns2"} {
+		for j, name := range []string{"a", "b", "c", "d"} {
+			host := name + "." + ns + ".svc.cluster.local"
+			s := f.w.service(ns, host, 8080)
+			s.Inline, s.Selector = nil, map[string]string{"app": name}
+			if name == "d" {
+				s.Ports = []mesh.Port{{Name: "tcp", Number: 9000, Protocol: mesh.TCP}}
+				s.Addresses = []string{fmt.Sprintf("172.16.0.%d", i+1)}
+			}
+			if name == "a" {
+				f.w.rule(ns, name, `{"host":"`+host+`","subsets":[{"name":"v1","labels":{"version":"v1"}}]}`)
+				f.w.routes(ns, name, `{"hosts":["`+host+`"],"http":[{"timeout":"1s","route":[{"destination":{"host":"`+host+`"}}]}]}`)
+			}
+			f.addWorkload(ns, name, fmt.Sprintf("10.%d.%d.1", i, j))
+			f.addWorkload(ns, name, fmt.Sprintf("10.%d.%d.2", i, j))
+			f.proxies = append(f.proxies, Proxy{
+				ID: fmt.Sprintf("sidecar~10.%d.%d.1~%s.%s~%s.svc.cluster.local", i, j, name, ns, ns), Type: Sidecar,
+				ServiceAccount: mesh.ServiceAccount{Namespace: ns, Name: name}, Addresses: []string{fmt.Sprintf("10.%d.%d.1", i, j)},
+				Labels: map[string]string{"app": name, "id": fmt.Sprint(i)}, Interception: InterceptRedirect,
+			})
+		}
+	}
+	slices.SortFunc(f.w.f.Workloads, byKey)
+	f.views = make([]*View, len(f.proxies))
+	return f
+}
+
+// TestWork counts what each kind of change costs, to the single part.
+func TestWork(t *testing.T) {
+	t.Parallel()
+	edit := func(do func(*mesh.Service)) func(*fleet) {
+		return func(f *fleet) {
+			next := *f.w.f.Services[1] // b of ns0
+			do(&next)
+			next.Hash[0]++
+			f.w.f.Services[1] = &next
+		}
+	}
+	for _, c := range []struct {
+		name string
+		do   func(f *fleet)
+		want Stats
+	}{
+		// Nobody does anything.
+		{"nothing", func(*fleet) {}, Stats{ViewsKept: 12}},
+		{"moved", func(f *fleet) {
+			f.editRoutes(0, 0)
+			f.w.f.VirtualServices[0].Spec.Http[0].Timeout = nil
+			f.editRoutes(0, 0)
+			f.w.f.VirtualServices[0].Origin = &mesh.Origin{Path: "elsewhere.yaml"}
+		}, Stats{ViewsKept: 12}},
+		// One virtual host, and with it the table, in each of three namespaces.
+		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, Tables: 3}},
+		// One list of endpoints and one subset's, for all; the cluster has to be
+		// looked at, for it has the identities, and is the same.
+		{"endpoint", func(f *fleet) { f.editWorkload(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 2, Endpoints: 2}},
+		{"health", func(f *fleet) {
+			w := *f.w.f.Workloads[2]
+			w.Health = mesh.Unhealthy
+			f.w.f.Workloads[2] = &w
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		{"endpoint_added", func(f *fleet) {
+			f.addWorkload("ns0", "b", "10.9.9.9")
+			slices.SortFunc(f.w.f.Workloads, byKey)
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		// A cluster and two subsets', for all; and for who serves it, how its
+		// application is reached.
+		{"rule", func(f *fleet) { f.editRule(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 3 + 1, Endpoints: 3, Listeners: 1}},
+		// A cluster, its endpoints, and in each namespace a virtual host. No
+		// listener: there is one for the port.
+		{"service_added", func(f *fleet) {
+			s := f.w.service("ns0", "e.ns0.svc.cluster.local", 8080)
+			s.Inline[0].Address = "10.9.9.8"
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, Tables: 3}},
+		// Tables without it, and who served it does no longer.
+		{"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
+			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, Tables: 3}},
+		// It goes for the others.
+		{"service_hidden", edit(func(s *mesh.Service) { s.ExportTo = mesh.Exports{"ns0"} }),
+			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, Tables: 2}},
+		{"names_accepted", edit(func(s *mesh.Service) { s.SubjectAltNames = []string{"spiffe://x"} }), Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		// Clients in the mesh do mTLS anyway: what the namespace's services have is
+		// looked at, and the same. Its four workloads differ.
+		{"peers", func(f *fleet) { f.w.peer("ns0", "strict", `{"mtls":{"mode":"STRICT"}}`) },
+			Stats{ViewsBuilt: 4, ViewsKept: 8, LayersBuilt: 4, Clusters: 5 + 4, Endpoints: 5, Listeners: 4}},
+		// Nobody may use mTLS with it.
+		{"peers_selected", func(f *fleet) {
+			f.w.peer("ns0", "b", `{"selector":{"matchLabels":{"app":"b"}},"mtls":{"mode":"DISABLE"}}`)
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 1 + 1, Clusters: 5 + 1, Endpoints: 5, Listeners: 1}},
+		// One proxy sees less, of what there is.
+		{"sidecar", func(f *fleet) {
+			f.w.sidecar("ns0", "b", `{"workloadSelector":{"labels":{"app":"b"}},"egress":[{"hosts":["./*"]}]}`)
+		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, Tables: 1}},
+		{"mesh_config", func(f *fleet) {
+			f.mc = &mesh.MeshConfig{Spec: f.w.mc}
+		}, Stats{ViewsKept: 12, Clusters: 15 + 12 + 3, Endpoints: 15, Listeners: 15 + 12, VirtualHosts: 27, Tables: 3}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			f := town(t)
+			if c.name == "moved" || c.name == "rule" { // so that the specs are as the edits write them
+				f.editRoutes(0, 0)
+				f.editRule(0, 0)
+			}
+			x := NewIndex(f.next())
+			f.look(x)
+			before := x.Stats()
+			c.do(f)
+			x = x.Next(f.next())
+			f.look(x)
+			if d := cmp.Diff(c.want, x.Stats().Minus(before)); d != "" {
+				t.Errorf("work (-want +got):\n%s", d)
+			}
+			for i, p := range f.proxies {
+				if d := differenceOf(NewIndex(f.s).Build(p), f.views[i]); d != "" {
+					t.Errorf("%s: %s", p.ID, d)
+				}
+			}
+		})
+	}
+}
