@@ -19,23 +19,30 @@ func (x *Index) Build(p Proxy) *View { return x.Rebuild(nil, p) }
 // on does, that costs next to nothing.
 func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	if prev == nil || prev.epoch == nil || prev.epoch.lineage != x.lineage {
-		at := x.place(p)
-		return x.assemble(&at, at.out.at(x), p)
+		who := clone(p)
+		at := x.place(who)
+		return x.assemble(&at, at.out.at(x), who)
 	}
 	prev.mu.Lock()
 	defer prev.mu.Unlock()
-	at := prev.at
-	if prev.epoch != x.epoch || !sameProxy(&prev.proxy, &p) || x.concerns(prev.seq, &p) {
-		at = x.place(p)
+	at, who := prev.at, prev.proxy
+	if !sameProxy(who, &p) {
+		who = clone(p)
+		at = x.place(who)
+	} else if prev.epoch != x.epoch || x.concerns(prev.seq, who) {
+		at = x.place(who)
 	}
 	out := at.out.at(x)
 	if at.inbound != prev.at.inbound || !out.sameLayers(prev.out) {
-		return x.assemble(&at, out, p)
+		return x.assemble(&at, out, who)
 	}
-	prev.epoch, prev.seq, prev.proxy, prev.at, prev.out = x.epoch, x.seq, p, at, out
+	prev.epoch, prev.seq, prev.proxy, prev.at, prev.out = x.epoch, x.seq, who, at, out
 	x.count.viewsKept.Add(1)
 	return prev
 }
+
+// clone keeps the argument of Rebuild from being allocated where it is not kept.
+func clone(p Proxy) *Proxy { return &p }
 
 // place is where in an Index a proxy is: what is its own, and what it shares.
 type place struct {
@@ -43,8 +50,8 @@ type place struct {
 	out     *half
 }
 
-func (x *Index) place(p Proxy) place {
-	st := x.site(p)
+func (x *Index) place(p *Proxy) place {
+	st := x.site(*p)
 	if p.Type == Router {
 		return place{out: st.outboundOf(nil)}
 	}
@@ -52,17 +59,28 @@ func (x *Index) place(p Proxy) place {
 	return place{inbound: in.layer(), out: st.outboundOf(in.serves)}
 }
 
-func (x *Index) assemble(at *place, out *outboundView, p Proxy) *View {
-	layers := []*Layer{out.clusters, out.endpoints, out.fixed}
-	if at.inbound != nil {
-		layers = slices.Concat(layers, []*Layer{out.listeners, at.inbound}, out.tables)
-	}
-	s := x.stackOf(layers)
+func (x *Index) assemble(at *place, out *outboundView, p *Proxy) *View {
+	s := out.stackWith(x.lineage, at.inbound)
 	x.count.viewsBuilt.Add(1)
 	return &View{
 		Layers: s.layers, Class: s.class, Warnings: out.warnings,
 		epoch: x.epoch, seq: x.seq, proxy: p, at: *at, out: out, stack: s,
 	}
+}
+
+// stackWith is all layers of a proxy that has this outbound half.
+func (v *outboundView) stackWith(l *lineage, inbound *Layer) *stack {
+	if have, ok := v.stacks.Load(inbound); ok {
+		s, _ := have.(*stack)
+		return s
+	}
+	layers := []*Layer{v.clusters, v.endpoints, v.fixed}
+	if inbound != nil {
+		layers = slices.Concat(layers, []*Layer{v.listeners, inbound}, v.tables)
+	}
+	s := l.stackOf(layers)
+	v.stacks.Store(inbound, s)
+	return s
 }
 
 // sameLayers reports whether two outbound halves are the same to a proxy.

@@ -67,6 +67,8 @@ type halfAt struct {
 type outboundView struct {
 	clusters, endpoints, fixed *Layer
 	*routingView
+
+	stacks sync.Map // *Layer, a proxy's inbound one, to *stack
 }
 
 // outboundOf finds the outbound half of a proxy.

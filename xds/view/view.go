@@ -25,7 +25,7 @@ type View struct {
 	// where that is. epoch is nil in a view that no Index has made.
 	epoch *epoch
 	seq   uint64
-	proxy Proxy
+	proxy *Proxy
 	at    place
 	out   *outboundView
 	stack *stack // keeps Layers to be found by others
