@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"weak"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -39,6 +41,7 @@ type lineage struct {
 	clusters  weakMap[mesh.Hash, Cluster]
 	endpoints weakMap[mesh.Hash, Endpoints]
 	listeners weakMap[mesh.Hash, Listener]
+	routes    weakMap[mesh.Hash, Route]
 	hosts     weakMap[mesh.Hash, VirtualHost]
 	tables    weakMap[mesh.Hash, RouteTable]
 	layers    weakMap[layerKey, Layer]
@@ -69,7 +72,27 @@ type epoch struct {
 	services weakMap[serviceKey, serviceParts]
 	inbound  weakMap[string, Layer]
 	fixed    weakMap[Interception, Layer] // none for routers
+	rules    weakMap[ruleID, Route]
+	defaults weakMap[defaultID, Route]
 	recent   recentLayers
+	scratch  sync.Pool // of *tableScratch
+}
+
+// ruleID is what a route is made from, but for where its destinations are.
+type ruleID struct {
+	rule  *networking.HTTPRoute
+	match *networking.HTTPMatchRequest
+	retry *networking.HTTPRetry
+	by    mesh.Key
+	port  uint32
+}
+
+// defaultID is all that the default route of a service is made from.
+type defaultID struct {
+	host  mesh.Hostname
+	port  uint32
+	hash  *networking.LoadBalancerSettings_ConsistentHashLB
+	retry *networking.HTTPRetry
 }
 
 // recentLayers are the last few layers of each name.
@@ -135,6 +158,12 @@ func (l *lineage) listener(p *Listener) *Listener {
 	p.hash = contentHash("listener", p)
 	p, _ = l.listeners.keep(p.hash, p)
 	return p
+}
+
+func (l *lineage) route(r *Route) *Route {
+	r.hash = contentHash("route", r)
+	r, _ = l.routes.keep(r.hash, r)
+	return r
 }
 
 func (l *lineage) virtualHost(h *VirtualHost) *VirtualHost {

@@ -272,7 +272,7 @@ func (r *realm) advance(x *Index) {
 
 // rebuild works everything out; what there is already is found again.
 func (r *realm) rebuild(st *site) {
-	r.sc = newScope(st)
+	r.sc = newScope(st, r.sc)
 	r.parts = make([]*serviceParts, len(r.sc.services))
 	for i, svc := range r.sc.services {
 		r.parts[i] = r.sc.partsOf(svc)
@@ -300,7 +300,7 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	swapped := false
 	for _, c := range d.services {
 		concerns := func(svc *mesh.Service) bool {
-			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns))
+			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns)) && sc.wants(svc)
 		}
 		switch {
 		case !concerns(c.old) && !concerns(c.new):
@@ -312,12 +312,15 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	}
 	var edits []change[virtualService]
 	for _, c := range d.routes {
-		sees := func(vs *virtualService) bool { return vs != nil && st.seesRoutes(vs, ns) }
+		sees := func(vs *virtualService) bool {
+			return vs != nil && st.seesRoutes(vs, ns) &&
+				slices.ContainsFunc(sc.egress, func(e *egress) bool { return e.importsRoutes(vs) })
+		}
 		switch {
 		case !sees(c.old) && !sees(c.new):
-		case !routeInPlace(c.old, c.new) || !sc.leadsAlike(c.old, c.new):
+		case !routeInPlace(c.old, c.new) || !sc.leadsAlike(c, st.s):
 			return false
-		case sc.routesBy(c.old):
+		default:
 			edits = append(edits, c)
 		}
 	}
@@ -396,11 +399,6 @@ func (sc *scope) swap(changes []change[mesh.Service]) {
 	}
 }
 
-// routesBy reports whether a VirtualService is imported.
-func (sc *scope) routesBy(vs *virtualService) bool {
-	return slices.ContainsFunc(sc.egress, func(e *egress) bool { return slices.Contains(e.virtualServices, vs) })
-}
-
 // edit puts the new state of a VirtualService in the place of the old one.
 func (sc *scope) edit(c change[virtualService]) {
 	for _, e := range sc.egress {
@@ -411,18 +409,15 @@ func (sc *scope) edit(c change[virtualService]) {
 }
 
 // leadsAlike reports whether the scope needs the same services for two states
-// of a VirtualService.
-func (sc *scope) leadsAlike(a, b *virtualService) bool {
-	if !sc.routesBy(a) {
-		return true // then b is not imported either
-	}
-	from, to := a.destinations(sc.namespace()), b.destinations(sc.namespace())
+// of a VirtualService, the new one in the next snapshot.
+func (sc *scope) leadsAlike(c change[virtualService], next *mesh.Snapshot) bool {
+	from, to := c.old.destinations(sc.namespace()), c.new.destinations(sc.namespace())
 	differs := func(x, in []routeTo) bool {
 		return slices.ContainsFunc(x, func(r routeTo) bool {
 			if slices.ContainsFunc(in, func(o routeTo) bool { return o.host == r.host && slices.Equal(o.ports, r.ports) }) {
 				return false
 			}
-			return !sc.imports(r.host)
+			return !sc.imports(r.host) || !slices.Equal(sc.s.ServicesOn(r.host), next.ServicesOn(r.host))
 		})
 	}
 	return !differs(from, to) && !differs(to, from)

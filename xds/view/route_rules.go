@@ -12,41 +12,22 @@ import (
 // routesOf are the rules of a VirtualService that hold for this proxy on this
 // port, in order, up to the first that takes everything.
 func (b *tableBuilder) routesOf(vs *virtualService) []*Route {
-	prev := b.prev.routesOf(vs.Key)
 	var out []*Route
 	for _, rule := range vs.http {
 		if len(rule.GetMatch()) == 0 {
-			return append(out, b.route(vs, rule, nil, prev))
+			return append(out, b.route(vs, rule, nil))
 		}
 		for _, m := range rule.GetMatch() {
 			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.isSource(m) {
 				continue
 			}
-			out = append(out, b.route(vs, rule, m, prev))
+			out = append(out, b.route(vs, rule, m))
 			if takesAll(m) {
 				return out
 			}
 		}
 	}
 	return out
-}
-
-// finish gives a route its hash, or returns the one that there was before if it
-// is the same.
-func (r *Route) finish(prev []*Route, origins []*mesh.Origin) *Route {
-	for _, p := range prev {
-		if p.Rule == r.Rule && p.Match == r.Match && p.Retry == r.Retry && p.Config == r.Config && p.Port == r.Port &&
-			slices.Equal(p.Destinations, r.Destinations) && slices.Equal(p.Mirrors, r.Mirrors) {
-			return p
-		}
-	}
-	r.hash, r.origins = contentHash("route", r), originsOf(origins...)
-	for _, p := range prev {
-		if p.hash == r.hash {
-			return p
-		}
-	}
-	return r
 }
 
 // isSource reports whether the proxy is one that the match is for.
@@ -69,7 +50,7 @@ func takesAll(m *networking.HTTPMatchRequest) bool {
 		m.GetMethod() == nil && m.GetAuthority() == nil && m.GetScheme() == nil
 }
 
-func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest, prev []*Route) *Route {
+func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port,
 		Retry: cmp.Or(rule.GetRetries(), b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy()),
@@ -104,7 +85,42 @@ func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *
 			r.Mirrors = append(r.Mirrors, Mirror{Cluster: b.cluster(m.GetDestination()), Millionths: n})
 		}
 	}
-	return r.finish(prev, origins)
+	return b.shared(r, origins)
+}
+
+// shared is the route that there is already, if it is the same: other proxies
+// have the same rule with the same destinations, as a rule.
+func (b *tableBuilder) shared(r *Route, origins []*mesh.Origin) *Route {
+	id := ruleID{rule: r.Rule, match: r.Match, retry: r.Retry, by: r.Config, port: r.Port}
+	have := b.sc.epoch.rules.get(id)
+	if have != nil && slices.Equal(have.Destinations, r.Destinations) && slices.Equal(have.Mirrors, r.Mirrors) {
+		return have
+	}
+	r.origins = originsOf(origins...)
+	r = b.sc.Index.route(r)
+	b.sc.epoch.rules.keep(id, r)
+	return r
+}
+
+// defaultRoute is that of a service which no VirtualService takes.
+func (b *tableBuilder) defaultRoute(svc *service, port uint32) *Route {
+	dr := b.sc.rule(svc.Hostname)
+	id := defaultID{host: svc.Hostname, port: port, hash: dr.serviceHash(port), retry: b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy()}
+	if have := b.sc.epoch.defaults.get(id); have != nil {
+		return have
+	}
+	origins := []*mesh.Origin{svc.Origin}
+	if id.hash != nil {
+		origins = append(origins, dr.origins...)
+	}
+	r := &Route{
+		Port:         port,
+		Destinations: []RouteDestination{{Cluster: Outbound(svc.Hostname, port, ""), Hash: id.hash}},
+		Retry:        id.retry,
+	}
+	r.origins = originsOf(origins...)
+	r, _ = b.sc.epoch.defaults.keep(id, b.sc.Index.route(r))
+	return r
 }
 
 const million = 1_000_000

@@ -23,13 +23,34 @@ type tableBuilder struct {
 	// prev is the list of before, or nil: what is in it stays the same pointer.
 	prev *hostList
 
+	*tableScratch
+	sorted []mesh.Hostname
+	owner  func(mesh.Hostname) *virtualService
+	hosts  []hostBy
+}
+
+// tableScratch is what a tableBuilder needs only while it works.
+type tableScratch struct {
 	byHost  map[mesh.Hostname]*service
-	sorted  []mesh.Hostname
-	owner   func(mesh.Hostname) *virtualService
+	taken   map[mesh.Hostname]bool
 	names   map[string]bool
 	domains map[string]bool
 	known   map[string]bool
-	hosts   []hostBy
+}
+
+func newTableScratch() *tableScratch {
+	return &tableScratch{
+		byHost: map[mesh.Hostname]*service{}, taken: map[mesh.Hostname]bool{},
+		names: map[string]bool{}, domains: map[string]bool{}, known: map[string]bool{},
+	}
+}
+
+func (t *tableScratch) clear() {
+	clear(t.byHost)
+	clear(t.taken)
+	clear(t.names)
+	clear(t.domains)
+	clear(t.known)
 }
 
 // hostBy is a virtual host and whose it is; zero if it is the service's own.
@@ -55,9 +76,16 @@ func newTableBuilder(sc *scope, id listID) *tableBuilder {
 // list makes all virtual hosts.
 func (b *tableBuilder) list(prev *hostList) *hostList {
 	b.prev = prev
-	n := len(b.e.services)
-	b.byHost = make(map[mesh.Hostname]*service, n)
-	b.names, b.domains, b.known = make(map[string]bool, n), make(map[string]bool, 4*n), make(map[string]bool, n)
+	scratch, _ := b.sc.epoch.scratch.Get().(*tableScratch)
+	if scratch == nil {
+		scratch = newTableScratch()
+	}
+	b.tableScratch = scratch
+	defer func() {
+		scratch.clear()
+		b.sc.epoch.scratch.Put(scratch)
+		b.tableScratch = nil
+	}()
 	b.build()
 	slices.SortStableFunc(b.hosts, func(x, y hostBy) int { return cmp.Compare(x.Name, y.Name) })
 	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]int32{}, any: b.domains["*"]}
@@ -77,7 +105,6 @@ func (b *tableBuilder) list(prev *hostList) *hostList {
 // itself if that makes no difference.
 func (b *tableBuilder) edited(list *hostList, c change[virtualService]) *hostList {
 	made := list.made[c.new.Key]
-	b.prev = list
 	before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
 	if len(made) == 0 {
 		if len(b.routesOf(c.old)) == 0 && len(after) > 0 { // it may have hosts now
@@ -159,12 +186,12 @@ func (b *tableBuilder) build() {
 	for _, svc := range b.e.services {
 		if b.port == 0 {
 			b.byHost[svc.Hostname] = svc
-		} else if p, ok := svc.port(b.port); ok {
-			b.byHost[svc.Hostname] = &service{Service: svc.Service, Ports: []mesh.Port{p}}
+		} else if at := svc.at(b.port); at != nil {
+			b.byHost[svc.Hostname] = at
 		}
 	}
-	var all []routed
-	taken := map[mesh.Hostname]bool{}
+	all := make([]routed, 0, len(b.byHost))
+	taken := b.taken
 	for _, vs := range b.virtualServices() {
 		for _, r := range b.routedBy(vs) {
 			all = append(all, r)
@@ -179,7 +206,7 @@ func (b *tableBuilder) build() {
 		}
 		svc := b.byHost[host]
 		for _, p := range svc.Ports {
-			if p.Protocol.IsHTTP() || p.Protocol == mesh.Undeclared {
+			if routable(p) {
 				all = append(all, b.defaultRouted(svc, p))
 			}
 		}
@@ -204,7 +231,7 @@ func (b *tableBuilder) sortedHosts() []mesh.Hostname {
 
 // service is the one of a name that the table is for; or nil.
 func (b *tableBuilder) service(h mesh.Hostname) *service {
-	if b.byHost != nil {
+	if b.tableScratch != nil {
 		return b.byHost[h]
 	}
 	for _, svc := range slices.Backward(b.e.services) { // the last one counts
@@ -214,8 +241,8 @@ func (b *tableBuilder) service(h mesh.Hostname) *service {
 		if b.port == 0 {
 			return svc
 		}
-		if p, ok := svc.port(b.port); ok {
-			return &service{Service: svc.Service, Ports: []mesh.Port{p}}
+		if at := svc.at(b.port); at != nil {
+			return at
 		}
 	}
 	return nil
@@ -265,15 +292,11 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 		return nil
 	}
 	hosts, services := b.split(vs)
-	byPort := map[uint32][]*service{}
 	var ports []uint32
 	for _, svc := range services {
 		for _, p := range svc.Ports {
-			if p.Protocol.IsHTTP() || p.Protocol == mesh.Undeclared {
-				if byPort[p.Number] == nil {
-					ports = append(ports, p.Number)
-				}
-				byPort[p.Number] = append(byPort[p.Number], svc)
+			if routable(p) && !slices.Contains(ports, p.Number) {
+				ports = append(ports, p.Number)
 			}
 		}
 	}
@@ -283,10 +306,19 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 	slices.Sort(ports)
 	out := make([]routed, 0, len(ports))
 	for _, p := range ports {
-		out = append(out, routed{port: p, services: byPort[p], hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}, by: vs.Key})
+		var at []*service
+		for _, svc := range services {
+			if q, ok := svc.port(p); ok && routable(q) {
+				at = append(at, svc)
+			}
+		}
+		out = append(out, routed{port: p, services: at, hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}, by: vs.Key})
 	}
 	return out
 }
+
+// routable reports whether requests on the port can be seen.
+func routable(p mesh.Port) bool { return p.Protocol.IsHTTP() || p.Protocol == mesh.Undeclared }
 
 // split sorts the hosts of a VirtualService into services and plain names.
 func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*service) {
@@ -323,21 +355,7 @@ func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*se
 }
 
 func (b *tableBuilder) defaultRouted(svc *service, p mesh.Port) routed {
-	dr := b.sc.rule(svc.Hostname)
-	route := &Route{
-		Port: p.Number,
-		Destinations: []RouteDestination{{
-			Cluster: Outbound(svc.Hostname, p.Number, ""),
-			Hash:    dr.serviceHash(p.Number),
-		}},
-		Retry: b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy(),
-	}
-	origins := []*mesh.Origin{svc.Origin}
-	if dr != nil && route.Destinations[0].Hash != nil {
-		origins = append(origins, dr.origins...)
-	}
-	route = route.finish(b.prev.routesAt(vhostName(string(svc.Hostname), p.Number)), origins)
-	return routed{port: p.Number, services: []*service{svc}, routes: []*Route{route}, origins: origins}
+	return routed{port: p.Number, services: []*service{svc}, routes: []*Route{b.defaultRoute(svc, p.Number)}}
 }
 
 // serviceHash is the consistent hash for a service without a VirtualService.
@@ -402,18 +420,34 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 		b.hosts = append(b.hosts, hostBy{have, r.by})
 		return
 	}
-	origins := r.origins
+	origins := slices.Clone(r.origins)
 	if svc != nil {
-		origins = append(slices.Clone(origins), svc.Origin)
+		origins = append(origins, svc.Origin)
+	}
+	if r.by == (mesh.Key{}) {
+		origins = append(origins, r.routes[0].origins...)
 	}
 	vh.origins = originsOf(origins...)
 	b.hosts = append(b.hosts, hostBy{b.sc.virtualHost(vh), r.by})
+}
+
+// domainsIn are the domains of a service for the proxies of a domain.
+type domainsIn struct {
+	of string
+	hostDomains
 }
 
 // domainsOf are the names by which a client may ask for a service: its host
 // name, that with a final dot, shorter forms within the cluster's domain, and
 // its addresses. A table for one port ignores ports; one for all needs them.
 func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
+	whole := svc
+	if svc.whole != nil {
+		whole = svc.whole
+	}
+	if b.port != 0 && whole.domains != nil && whole.domains.of == b.sc.domain {
+		return whole.domains.hostDomains
+	}
 	name := string(svc.Hostname)
 	d := hostDomains{name: name, domains: []string{bracketed(name)}}
 	if !isIP(name) && name != "*" {
@@ -432,6 +466,8 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 			with = append(with, x, x+":"+strconv.FormatUint(uint64(port), 10))
 		}
 		d.domains = with
+	} else {
+		whole.domains = &domainsIn{b.sc.domain, d}
 	}
 	return d
 }

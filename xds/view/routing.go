@@ -65,14 +65,6 @@ func (l *hostList) routesOf(key mesh.Key) []*Route {
 	return l.hosts[l.made[key][0]].Routes
 }
 
-// routesAt are those of the host of a name.
-func (l *hostList) routesAt(name string) []*Route {
-	if h := l.find(name); h != nil {
-		return h.Routes
-	}
-	return nil
-}
-
 // scopeOf is the scope as the proxies of this routing have it.
 func (r *routing) scopeOf(sc *scope) *scope {
 	st, out := *sc.site, *sc

@@ -43,6 +43,24 @@ type service struct {
 	*mesh.Service
 	Ports []mesh.Port
 	rule  *rule // or nil
+
+	// whole is the service of which this is one port; or nil.
+	whole *service
+	// domains are kept for the next list of hosts; or nil.
+	domains *domainsIn
+}
+
+// at is the service with one port of it alone; or nil.
+func (s *service) at(port uint32) *service {
+	p, ok := s.port(port)
+	switch {
+	case !ok:
+		return nil
+	case len(s.Ports) == 1:
+		return s
+	default:
+		return &service{Service: s.Service, Ports: []mesh.Port{p}, whole: s}
+	}
 }
 
 func (s *service) port(number uint32) (mesh.Port, bool) {
@@ -57,6 +75,7 @@ func (s *service) port(number uint32) (mesh.Port, bool) {
 // egress is one egress listener of a Sidecar with what it imports.
 type egress struct {
 	listener        *networking.IstioEgressListener
+	filters         map[string]*hostFilter // by namespace
 	services        []*service
 	virtualServices []*virtualService
 }
@@ -64,7 +83,9 @@ type egress struct {
 // hasPort reports whether the listener is for one port, or one socket.
 func (e *egress) hasPort() bool { return e.listener.GetPort() != nil }
 
-func newScope(st *site) *scope {
+// newScope works out a scope. prev is the one of before, or nil; it is of no use
+// any more.
+func newScope(st *site, prev *scope) *scope {
 	sc := &scope{site: st}
 	var spec *networking.Sidecar
 	if sc.sidecar != nil {
@@ -76,8 +97,12 @@ func newScope(st *site) *scope {
 	}
 	services := sc.visibleServices(sc.namespace())
 	virtualServices := sc.visibleVirtualServices(sc.namespace())
-	for _, l := range listeners {
-		sc.egress = append(sc.egress, sc.newEgress(l, services, virtualServices))
+	for i, l := range listeners {
+		e := sc.newEgress(l, services, virtualServices)
+		if prev != nil && len(prev.egress) == len(listeners) {
+			e.takeOver(prev.egress[i])
+		}
+		sc.egress = append(sc.egress, e)
 	}
 	sc.collectServices()
 	sc.refuse = sc.s.MeshConfig.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
@@ -157,18 +182,48 @@ func (sc *scope) hostFilters(l *networking.IstioEgressListener) map[string]*host
 	return out
 }
 
-func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.Service, routes []*virtualService) *egress {
-	e := &egress{listener: l}
-	filters := sc.hostFilters(l)
-	all := filters["*"]
-	for _, vs := range routes {
-		own := filters[vs.Namespace]
-		for _, host := range vs.hosts {
-			if own.excludes(host) || all.excludes(host) || (!own.importsRoutes(host) && !all.importsRoutes(host)) {
-				continue
+// importsRoutes reports whether the listener takes a VirtualService that the
+// namespace sees.
+func (e *egress) importsRoutes(vs *virtualService) bool {
+	own, all := e.filters[vs.Namespace], e.filters["*"]
+	return slices.ContainsFunc(vs.hosts, func(host mesh.Hostname) bool {
+		return !own.excludes(host) && !all.excludes(host) && (own.importsRoutes(host) || all.importsRoutes(host))
+	})
+}
+
+// importsService reports whether the listener takes a service that the namespace
+// sees.
+func (e *egress) importsService(svc *mesh.Service) bool {
+	own, all := e.filters[svc.Namespace], e.filters["*"]
+	return !own.excludes(svc.Hostname) && !all.excludes(svc.Hostname) &&
+		(own.importsService(svc.Hostname) || all.importsService(svc.Hostname))
+}
+
+// wants reports whether a service has a place in the scope, if the namespace
+// sees it.
+func (sc *scope) wants(svc *mesh.Service) bool {
+	for _, e := range sc.egress {
+		if e.importsService(svc) {
+			return true
+		}
+	}
+	for _, e := range sc.egress {
+		for _, vs := range e.virtualServices {
+			if _, ok := slices.BinarySearchFunc(vs.destinations(sc.namespace()), svc.Hostname, compareTo); ok {
+				return true
 			}
+		}
+	}
+	return false
+}
+
+func compareTo(r routeTo, h mesh.Hostname) int { return cmp.Compare(r.host, h) }
+
+func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.Service, routes []*virtualService) *egress {
+	e := &egress{listener: l, filters: sc.hostFilters(l)}
+	for _, vs := range routes {
+		if e.importsRoutes(vs) {
 			e.virtualServices = append(e.virtualServices, vs)
-			break
 		}
 	}
 	onlyPort := uint32(0)
@@ -177,9 +232,7 @@ func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.S
 	}
 	chosen := map[mesh.Hostname]string{} // the namespace that a host name is taken from
 	for _, svc := range services {
-		own := filters[svc.Namespace]
-		if own.excludes(svc.Hostname) || all.excludes(svc.Hostname) ||
-			(!own.importsService(svc.Hostname) && !all.importsService(svc.Hostname)) {
+		if !e.importsService(svc) {
 			continue
 		}
 		seen := &service{Service: svc, Ports: svc.Ports}
@@ -197,6 +250,17 @@ func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.S
 	}
 	e.services = slices.DeleteFunc(e.services, func(s *service) bool { return chosen[s.Hostname] != s.Namespace })
 	return e
+}
+
+// takeOver keeps what is known of services that are the same.
+func (e *egress) takeOver(prev *egress) {
+	old := prev.services
+	for _, s := range e.services {
+		i := slices.IndexFunc(old, func(o *service) bool { return o.Service == s.Service })
+		if i >= 0 {
+			s.domains, old = old[i].domains, old[i+1:]
+		}
+	}
 }
 
 // owners are the VirtualServices with the most specific host for a service, as
