@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -65,7 +66,7 @@ func (f *fleet) addService(i int) {
 func (f *fleet) addWorkload(ns, app, address string) {
 	n := len(f.w.f.Workloads)
 	w := &mesh.Workload{Meta: f.w.meta(mesh.KindWorkloadEntry, ns, fmt.Sprintf("%s-%d", app, n)), Address: address, ServiceAccount: app}
-	w.Labels = map[string]string{"app": app, "version": fmt.Sprintf("v%d", n%2), "id": fmt.Sprint(n)}
+	w.Labels = map[string]string{"app": app, "version": fmt.Sprintf("v%d", n%2), "id": strconv.Itoa(n)}
 	w.Locality = mesh.ParseLocality([]string{"eu/a", "eu/b", "us/a"}[n%3])
 	f.w.f.Workloads = append(f.w.f.Workloads, w)
 }

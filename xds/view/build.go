@@ -19,7 +19,7 @@ func (x *Index) Build(p Proxy) *View { return x.Rebuild(nil, p) }
 // on does, that costs next to nothing.
 func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	if prev == nil || prev.epoch == nil || prev.epoch.lineage != x.lineage {
-		who := clone(p)
+		who := new(p)
 		at := x.place(who)
 		return x.assemble(&at, at.out.at(x), who)
 	}
@@ -27,7 +27,7 @@ func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	defer prev.mu.Unlock()
 	at, who := prev.at, prev.proxy
 	if !sameProxy(who, &p) {
-		who = clone(p)
+		who = new(p)
 		at = x.place(who)
 	} else if prev.epoch != x.epoch || x.concerns(prev.seq, who) {
 		at = x.place(who)
@@ -40,9 +40,6 @@ func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	x.count.viewsKept.Add(1)
 	return prev
 }
-
-// clone keeps the argument of Rebuild from being allocated where it is not kept.
-func clone(p Proxy) *Proxy { return &p }
 
 // place is where in an Index a proxy is: what is its own, and what it shares.
 type place struct {

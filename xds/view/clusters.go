@@ -328,6 +328,9 @@ func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.Traf
 	if in.svc.External || !takesMTLS(m) {
 		return false
 	}
+	if len(in.peers.selecting) == 0 {
+		return in.peers.mode() != mesh.Disable
+	}
 	p := in.peers.forWorkload(m.Labels)
 	return p.forPort(m.port) != mesh.Disable
 }
@@ -372,7 +375,7 @@ func (st *site) fixedClusters() *Layer {
 	} else if mode != InterceptNone {
 		kinds = append(kinds, InboundPassthroughCluster)
 	}
-	if have := st.epoch.fixed.get(mode); have != nil {
+	if have := st.fixed.get(mode); have != nil {
 		return have
 	}
 	parts := make([]Part, 0, len(kinds))
@@ -384,7 +387,7 @@ func (st *site) fixedClusters() *Layer {
 		c.BindLoopback = k == InboundPassthroughCluster
 		parts = append(parts, st.cluster(c))
 	}
-	l, _ := st.epoch.fixed.keep(mode, st.layer(FixedLayer, parts))
+	l, _ := st.fixed.keep(mode, st.layer(FixedLayer, parts))
 	return l
 }
 

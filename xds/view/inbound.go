@@ -229,11 +229,11 @@ func (st *site) inboundRule(svc *mesh.Service) *rule {
 // layer is all of it. Proxies for which it is the same share it.
 func (in *inbound) layer() *Layer {
 	key := in.key()
-	if have := in.st.epoch.inbound.get(key); have != nil {
+	if have := in.st.inbound.get(key); have != nil {
 		return have
 	}
-	l := in.st.lineage.layer(InboundLayer, append(in.clusters(), in.listeners()...))
-	l, _ = in.st.epoch.inbound.keep(key, l)
+	l := in.st.layer(InboundLayer, append(in.clusters(), in.listeners()...))
+	l, _ = in.st.inbound.keep(key, l)
 	return l
 }
 

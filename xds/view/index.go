@@ -1,6 +1,7 @@
 package view
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -268,12 +269,8 @@ func (a *addressIndex) next(changes []change[mesh.Service]) *addressIndex {
 		slices.SortFunc(list, byPrecedence)
 	}
 	out := &addressIndex{base: a.base, over: make(map[string][]*mesh.Service, len(a.over)+len(touched))}
-	for k, list := range a.over {
-		out.over[k] = list
-	}
-	for k, list := range touched {
-		out.over[k] = list
-	}
+	maps.Copy(out.over, a.over)
+	maps.Copy(out.over, touched)
 	if len(out.over) <= maxOver {
 		return out
 	}

@@ -39,7 +39,7 @@ func newLabelPairs(s *mesh.Snapshot, routes []*virtualService) *labelPairs {
 
 func (p *labelPairs) equal(o *labelPairs) bool {
 	return p == o || maps.Equal(p.all, o.all) &&
-		maps.EqualFunc(p.of, o.of, func(a, b map[labelPair]bool) bool { return maps.Equal(a, b) })
+		maps.EqualFunc(p.of, o.of, maps.Equal)
 }
 
 // chosen are those of a proxy's labels that make a difference, and a text that

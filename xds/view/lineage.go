@@ -109,8 +109,9 @@ func (r *recentLayers) add(l *Layer) {
 	if r.list == nil {
 		r.list = map[string][]weak.Pointer[Layer]{}
 	}
-	list := append(r.list[l.Name], weak.Make(l))
-	r.list[l.Name] = list[max(0, len(list)-maxRecent):]
+	list := r.list[l.Name]
+	list = append(list[max(0, len(list)+1-maxRecent):], weak.Make(l))
+	r.list[l.Name] = list
 }
 
 // of are those of a name, the newest first.

@@ -405,7 +405,7 @@ func (o *outbound) finish(en *entry) *Listener {
 		return have
 	}
 	l.origins = originsOf(en.origins...)
-	return o.sc.Index.listener(l)
+	return o.sc.listener(l)
 }
 
 // fallthroughChain takes what is for no service.

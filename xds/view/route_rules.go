@@ -97,7 +97,7 @@ func (b *tableBuilder) shared(r *Route, origins []*mesh.Origin) *Route {
 		return have
 	}
 	r.origins = originsOf(origins...)
-	r = b.sc.Index.route(r)
+	r = b.sc.route(r)
 	b.sc.epoch.rules.keep(id, r)
 	return r
 }
@@ -119,7 +119,7 @@ func (b *tableBuilder) defaultRoute(svc *service, port uint32) *Route {
 		Retry:        id.retry,
 	}
 	r.origins = originsOf(origins...)
-	r, _ = b.sc.epoch.defaults.keep(id, b.sc.Index.route(r))
+	r, _ = b.sc.epoch.defaults.keep(id, b.sc.route(r))
 	return r
 }
 

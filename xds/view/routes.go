@@ -1,7 +1,6 @@
 package view
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -12,131 +11,6 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
-
-// tableBuilder makes the virtual hosts of one port.
-type tableBuilder struct {
-	sc *scope
-	e  *egress
-	// port is the port whose services are in the table; 0 for all, as in a
-	// table for an HTTP proxy or a unix socket.
-	port uint32
-	// prev is the list of before, or nil: what is in it stays the same pointer.
-	prev *hostList
-
-	*tableScratch
-	sorted []mesh.Hostname
-	owner  func(mesh.Hostname) *virtualService
-	hosts  []hostBy
-}
-
-// tableScratch is what a tableBuilder needs only while it works.
-type tableScratch struct {
-	byHost  map[mesh.Hostname]*service
-	taken   map[mesh.Hostname]bool
-	names   map[string]bool
-	domains map[string]bool
-	known   map[string]bool
-}
-
-func newTableScratch() *tableScratch {
-	return &tableScratch{
-		byHost: map[mesh.Hostname]*service{}, taken: map[mesh.Hostname]bool{},
-		names: map[string]bool{}, domains: map[string]bool{}, known: map[string]bool{},
-	}
-}
-
-func (t *tableScratch) clear() {
-	clear(t.byHost)
-	clear(t.taken)
-	clear(t.names)
-	clear(t.domains)
-	clear(t.known)
-}
-
-// hostBy is a virtual host and whose it is; zero if it is the service's own.
-type hostBy struct {
-	*VirtualHost
-	by mesh.Key
-}
-
-// routed is a list of routes with who gets them on one port.
-type routed struct {
-	port     uint32
-	services []*service
-	hosts    []string
-	routes   []*Route
-	origins  []*mesh.Origin
-	by       mesh.Key
-}
-
-func newTableBuilder(sc *scope, id listID) *tableBuilder {
-	return &tableBuilder{sc: sc, e: sc.egress[id.egress], port: id.port}
-}
-
-// list makes all virtual hosts.
-func (b *tableBuilder) list(prev *hostList) *hostList {
-	b.prev = prev
-	scratch, _ := b.sc.epoch.scratch.Get().(*tableScratch)
-	if scratch == nil {
-		scratch = newTableScratch()
-	}
-	b.tableScratch = scratch
-	defer func() {
-		scratch.clear()
-		b.sc.epoch.scratch.Put(scratch)
-		b.tableScratch = nil
-	}()
-	b.build()
-	slices.SortStableFunc(b.hosts, func(x, y hostBy) int { return cmp.Compare(x.Name, y.Name) })
-	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]int32{}, any: b.domains["*"]}
-	for i, h := range b.hosts {
-		out.hosts[i] = h.VirtualHost
-		if h.by != (mesh.Key{}) {
-			out.made[h.by] = append(out.made[h.by], int32(i))
-		}
-	}
-	if prev != nil && slices.Equal(prev.hosts, out.hosts) {
-		out.hosts = prev.hosts
-	}
-	return out
-}
-
-// edited is a list with a VirtualService's routes as they are now; the list
-// itself if that makes no difference.
-func (b *tableBuilder) edited(list *hostList, c change[virtualService]) *hostList {
-	made := list.made[c.new.Key]
-	before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
-	if len(made) == 0 {
-		if len(b.routesOf(c.old)) == 0 && len(after) > 0 { // it may have hosts now
-			return newTableBuilder(b.sc, b.id()).list(list)
-		}
-		return list
-	}
-	if len(after) == 0 { // the services have their own routes again
-		return newTableBuilder(b.sc, b.id()).list(list)
-	}
-	if slices.Equal(before, after) {
-		return list
-	}
-	out := *list
-	out.hosts = slices.Clone(list.hosts)
-	for _, i := range made {
-		vh := &VirtualHost{Name: list.hosts[i].Name, Domains: list.hosts[i].Domains, Routes: after}
-		vh.origins = slices.Clone(list.hosts[i].origins)
-		for j, o := range vh.origins {
-			if o == c.old.Origin {
-				vh.origins[j] = c.new.Origin
-			}
-		}
-		vh.origins = originsOf(vh.origins...)
-		out.hosts[i] = b.sc.virtualHost(vh)
-	}
-	return &out
-}
-
-func (b *tableBuilder) id() listID {
-	return listID{slices.Index(b.sc.egress, b.e), b.port}
-}
 
 // splitRouteName reads "PORT", "HOST:PORT" (of a listener for one service) or a
 // socket's path.

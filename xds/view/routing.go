@@ -30,41 +30,6 @@ type routingView struct {
 	warnings  []Warning
 }
 
-// listID tells the lists of hosts apart that tables are made of.
-type listID struct {
-	egress int
-	port   uint32 // 0 for all
-}
-
-// hostList is the virtual hosts of a port, sorted by name.
-type hostList struct {
-	hosts []*VirtualHost
-	// made says which of them a VirtualService made.
-	made map[mesh.Key][]int32
-	// any is set if one of them takes unknown hosts.
-	any bool
-}
-
-// find is the host of a name; or nil.
-func (l *hostList) find(name string) *VirtualHost {
-	if l == nil {
-		return nil
-	}
-	i, ok := slices.BinarySearchFunc(l.hosts, name, compareNames)
-	if !ok {
-		return nil
-	}
-	return l.hosts[i]
-}
-
-// routesOf are those that a VirtualService made.
-func (l *hostList) routesOf(key mesh.Key) []*Route {
-	if l == nil || len(l.made[key]) == 0 {
-		return nil
-	}
-	return l.hosts[l.made[key][0]].Routes
-}
-
 // scopeOf is the scope as the proxies of this routing have it.
 func (r *routing) scopeOf(sc *scope) *scope {
 	st, out := *sc.site, *sc
@@ -180,16 +145,6 @@ func (sc *scope) listOf(table string) (id listID, sniffed string, ok bool) {
 		port = 0
 	}
 	return listID{i, port}, sniffed, true
-}
-
-func (l *hostList) byDomain() map[string]*VirtualHost {
-	out := map[string]*VirtualHost{}
-	for _, vh := range l.hosts {
-		for _, d := range vh.Domains {
-			out[d] = vh
-		}
-	}
-	return out
 }
 
 // tableLayer makes the table of a name from its hosts.

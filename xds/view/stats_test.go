@@ -3,6 +3,7 @@ package view
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -35,7 +36,7 @@ func town(tb testing.TB) *fleet {
 			f.proxies = append(f.proxies, Proxy{
 				ID: fmt.Sprintf("sidecar~10.%d.%d.1~%s.%s~%s.svc.cluster.local", i, j, name, ns, ns), Type: Sidecar,
 				ServiceAccount: mesh.ServiceAccount{Namespace: ns, Name: name}, Addresses: []string{fmt.Sprintf("10.%d.%d.1", i, j)},
-				Labels: map[string]string{"app": name, "id": fmt.Sprint(i)}, Interception: InterceptRedirect,
+				Labels: map[string]string{"app": name, "id": strconv.Itoa(i)}, Interception: InterceptRedirect,
 			})
 		}
 	}
@@ -92,20 +93,26 @@ func TestWork(t *testing.T) {
 			s.Inline[0].Address = "10.9.9.8"
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, Tables: 3}},
 		// Tables without it, and who served it does no longer.
-		{"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
-			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, Tables: 3}},
+		{
+			"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
+			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, Tables: 3},
+		},
 		// It goes for the others.
-		{"service_hidden", edit(func(s *mesh.Service) { s.ExportTo = mesh.Exports{"ns0"} }),
-			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, Tables: 2}},
+		{
+			"service_hidden", edit(func(s *mesh.Service) { s.ExportTo = mesh.Exports{"ns0"} }),
+			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, Tables: 2},
+		},
 		{"names_accepted", edit(func(s *mesh.Service) { s.SubjectAltNames = []string{"spiffe://x"} }), Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
 		// Clients in the mesh do mTLS anyway: what the namespace's services have is
 		// looked at, and the same. Its four workloads differ.
-		{"peers", func(f *fleet) { f.w.peer("ns0", "strict", `{"mtls":{"mode":"STRICT"}}`) },
-			Stats{ViewsBuilt: 4, ViewsKept: 8, LayersBuilt: 4, Clusters: 5 + 4, Endpoints: 5, Listeners: 4}},
-		// Nobody may use mTLS with it.
+		{
+			"peers", func(f *fleet) { f.w.peer("ns0", "strict", `{"mtls":{"mode":"STRICT"}}`) },
+			Stats{ViewsBuilt: 4, ViewsKept: 8, LayersBuilt: 4, Clusters: 5 + 4, Endpoints: 5, Listeners: 4},
+		},
+		// Nobody may use mTLS with it: its cluster and its endpoints say so.
 		{"peers_selected", func(f *fleet) {
 			f.w.peer("ns0", "b", `{"selector":{"matchLabels":{"app":"b"}},"mtls":{"mode":"DISABLE"}}`)
-		}, Stats{ViewsBuilt: 12, LayersBuilt: 1 + 1, Clusters: 5 + 1, Endpoints: 5, Listeners: 1}},
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 1, Clusters: 5 + 1, Endpoints: 5, Listeners: 1}},
 		// One proxy sees less, of what there is.
 		{"sidecar", func(f *fleet) {
 			f.w.sidecar("ns0", "b", `{"workloadSelector":{"labels":{"app":"b"}},"egress":[{"hosts":["./*"]}]}`)
