@@ -156,10 +156,6 @@ func (p *pause) over() <-chan struct{} {
 	return done
 }
 
-// Foldable is the client feature of who takes virtual hosts by themselves
-// whatever the table, and puts them together for its Envoy.
-const Foldable = "fairlead.virtual-hosts"
-
 // vhdsSince is the release of Envoy from which on virtual hosts travel by
 // themselves. Before 1.37 Envoy refuses them on this stream; 1.37 sends its node
 // with every answer.
@@ -173,7 +169,7 @@ func (s *Server) formsOf(n *bootstrap.Node, features []string) forms {
 	switch {
 	case s.cfg.WholeTables:
 		return forms{all: inOne}
-	case slices.Contains(features, Foldable):
+	case slices.Contains(features, bootstrap.FeatureVirtualHosts):
 		return forms{all: allByHost}
 	case v.Major > vhdsSince.Major || v.Major == vhdsSince.Major && v.Minor >= vhdsSince.Minor:
 		return forms{all: byHost}

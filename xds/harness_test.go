@@ -136,6 +136,7 @@ type rig struct {
 	grpc      *grpc.Server
 	dial      *grpc.ClientConn
 	log       *syncLog
+	fresh     *freshServer
 }
 
 type syncLog struct {
@@ -178,7 +179,7 @@ func (f *fakeHealth) StreamClosed(uint64) { f.note("closed") }
 
 func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 	t.Helper()
-	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}}
+	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}, fresh: &freshServer{}}
 	r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}, {Namespace: "shop", Name: "orders"}}})
 	if o != nil {
 		r.mesh.publish(o.snapshot(nil))
@@ -207,6 +208,7 @@ func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 		}
 	})
 	r.dial, err = grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(8<<20), // who does not read is soon noticed
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
 	if err != nil {
 		t.Fatal(err)

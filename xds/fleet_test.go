@@ -1,0 +1,361 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/fold"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// proxyKind is what a test's proxy can do.
+type proxyKind int
+
+const (
+	oldEnvoy proxyKind = iota // 1.36
+	newEnvoy                  // 1.40
+	relay                     // folds virtual hosts, whatever its Envoy
+)
+
+func (k proxyKind) String() string { return [...]string{"old-envoy", "new-envoy", "relay"}[k] }
+
+// proxy is a peer that asks for what an Envoy asks for, and remembers what it has,
+// over any number of streams.
+type proxy struct {
+	t       *testing.T
+	kind    proxyKind
+	node    *bootstrap.Node
+	refuse  func(stream.TypeURL, string) error // or nil
+	pause   chan struct{}                      // or nil; it goes on when this is closed
+	client  *stream.Client
+	cancel  context.CancelFunc
+	ended   chan error
+	counted func(u *stream.Update) // or nil
+
+	mu    sync.Mutex // guards all following fields
+	holds map[stream.TypeURL]map[string]string
+	got   int            // resources, in all
+	refs  map[string]int // route tables, by how many listeners want them
+	wants map[string][]string
+}
+
+func newProxy(t *testing.T, kind proxyKind, n *bootstrap.Node) *proxy {
+	t.Helper()
+	return &proxy{
+		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{},
+		client: stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
+			stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
+		}}),
+	}
+}
+
+// open begins a stream; the one before has to have ended.
+func (p *proxy) open(r *rig) {
+	p.t.Helper()
+	ctx, cancel := context.WithCancel(p.t.Context())
+	s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	n, err := p.node.Proto()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	minor := uint32(40)
+	if p.kind == oldEnvoy {
+		minor = 36
+	}
+	n.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
+		Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: minor},
+	}}
+	if p.kind == relay {
+		n.ClientFeatures = append(n.ClientFeatures, bootstrap.FeatureVirtualHosts)
+	}
+	p.client.Open()
+	p.cancel, p.ended = cancel, make(chan error, 1)
+	ended := p.ended
+	go func() { ended <- p.loop(s, n) }()
+	p.t.Cleanup(cancel)
+}
+
+// close ends the stream, and waits for that.
+func (p *proxy) close() error {
+	p.cancel()
+	return <-p.ended
+}
+
+func (p *proxy) loop(s grpcStream, n *corev3.Node) error {
+	for {
+		for r := p.client.Next(); r != nil; r = p.client.Next() {
+			r.Node, n = n, nil
+			if err := s.Send(r); err != nil {
+				break
+			}
+		}
+		if wait := p.waits(); wait != nil {
+			select {
+			case <-wait:
+			case <-s.Context().Done():
+				return s.Context().Err()
+			}
+		}
+		resp, err := s.Recv()
+		if err != nil {
+			return err
+		}
+		u, err := p.client.Response(resp)
+		if err != nil {
+			return err
+		}
+		if p.counted != nil {
+			p.counted(u)
+		}
+		u.Done(p.take(u))
+	}
+}
+
+type grpcStream interface {
+	Send(*discovery.DeltaDiscoveryRequest) error
+	Recv() (*discovery.DeltaDiscoveryResponse, error)
+	Context() context.Context
+}
+
+func (p *proxy) waits() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pause
+}
+
+// stop has it read nothing until the channel is closed.
+func (p *proxy) stop(until chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pause = until
+}
+
+func (p *proxy) take(u *stream.Update) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.holds[u.Type] == nil {
+		p.holds[u.Type] = map[string]string{}
+	}
+	has := p.holds[u.Type]
+	var bad []stream.Refusal
+	for _, r := range u.Changed {
+		p.got++
+		if p.refuse != nil {
+			if err := p.refuse(u.Type, r.Name); err != nil {
+				bad = append(bad, stream.Refusal{Name: r.Name, Reason: err.Error()})
+				continue
+			}
+		}
+		if u.Type == stream.VirtualHostType {
+			table, _, _ := strings.Cut(r.Name, fold.Separator)
+			if _, ok := p.holds[stream.RouteType][table]; !ok {
+				p.t.Errorf("virtual host %q before its table", r.Name)
+			}
+		}
+		has[r.Name] = r.Version
+		p.follow(u.Type, r)
+	}
+	for _, name := range u.Removed {
+		delete(has, name)
+		switch u.Type {
+		case stream.ClusterType:
+			p.client.Unsubscribe(stream.EndpointType, name)
+			delete(p.holds[stream.EndpointType], name)
+		case stream.ListenerType:
+			p.want(name, nil)
+		}
+	}
+	if bad != nil {
+		return &stream.RejectError{Refused: bad}
+	}
+	return nil
+}
+
+// follow asks for what a resource refers to.
+func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
+	switch url {
+	case stream.ClusterType:
+		p.client.Subscribe(stream.EndpointType, r.Name)
+	case stream.ListenerType:
+		p.want(r.Name, tablesOf(p.t, r.Body))
+	case stream.RouteType:
+		if !fold.Expects(r.Body) {
+			p.forgetHosts(r.Name)
+			p.client.ForgetHosts(r.Name)
+			return
+		}
+		if p.kind == oldEnvoy {
+			p.t.Errorf("an old Envoy was sent table %q without its hosts", r.Name)
+		}
+		p.client.SubscribeAll(stream.VirtualHostType)
+	}
+}
+
+// want notes which tables a listener wants.
+func (p *proxy) want(listener string, tables []string) {
+	for _, name := range tables {
+		if p.refs[name]++; p.refs[name] == 1 {
+			p.client.Subscribe(stream.RouteType, name)
+		}
+	}
+	for _, name := range p.wants[listener] {
+		if p.refs[name]--; p.refs[name] == 0 {
+			p.client.Unsubscribe(stream.RouteType, name)
+			delete(p.holds[stream.RouteType], name)
+			p.forgetHosts(name)
+		}
+	}
+	p.wants[listener] = tables
+}
+
+func (p *proxy) forgetHosts(table string) {
+	maps.DeleteFunc(p.holds[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, table+fold.Separator) })
+}
+
+// content is what the proxy has: versions by type and name.
+func (p *proxy) content() map[string]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := map[string]string{}
+	for url, of := range p.holds {
+		for name, version := range of {
+			out[url.Short()+" "+name] = version
+		}
+	}
+	return out
+}
+
+func (p *proxy) received() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.got
+}
+
+// tablesOf are the route tables that a listener wants.
+func tablesOf(t *testing.T, body []byte) []string {
+	t.Helper()
+	l := &listenerv3.Listener{}
+	if err := proto.Unmarshal(body, l); err != nil {
+		t.Error(err)
+	}
+	var out []string
+	for _, c := range append(l.GetFilterChains(), l.GetDefaultFilterChain()) {
+		for _, f := range c.GetFilters() {
+			m := &hcmv3.HttpConnectionManager{}
+			if f.GetTypedConfig().MessageIs(m) && f.GetTypedConfig().UnmarshalTo(m) == nil && m.GetRds() != nil {
+				out = append(out, m.GetRds().GetRouteConfigName())
+			}
+		}
+	}
+	return out
+}
+
+// freshServer is what a server would make that has seen no other snapshot.
+type freshServer struct {
+	mu      sync.Mutex // guards all following fields
+	snap    *mesh.Snapshot
+	classes *classes
+}
+
+func (f *freshServer) of(s *mesh.Snapshot) *classes {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.snap != s {
+		f.snap, f.classes = s, &classes{}
+	}
+	return f.classes
+}
+
+// shall is what a fresh stream of the proxy would be given, worked out by a
+// server that has seen nothing before.
+func (p *proxy) shall(r *rig, snap *mesh.Snapshot) map[string]string {
+	p.t.Helper()
+	c := &claim{node: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
+	w, err := c.workload(snap)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	n := *p.node
+	var features []string
+	n.EnvoyVersion.Major, n.EnvoyVersion.Minor = 1, 40
+	switch p.kind {
+	case oldEnvoy:
+		n.EnvoyVersion.Minor = 36
+	case relay:
+		features = []string{bootstrap.FeatureVirtualHosts}
+	case newEnvoy:
+	}
+	fresh := r.fresh.of(snap).mustGet(p.t, snap, c.proxy(snap, w), r.server.formsOf(&n, features), sight{})
+	out := map[string]string{}
+	for _, url := range countedTypes {
+		for r := range fresh.class.generation.All(url) {
+			out[url.Short()+" "+r.Name] = r.Version
+		}
+	}
+	return out
+}
+
+// inStep waits until the proxy has exactly what a fresh stream would be given.
+func (p *proxy) inStep(r *rig) {
+	p.t.Helper()
+	want := p.shall(r, r.mesh.Snapshot())
+	var got map[string]string
+	defer func() {
+		if p.t.Failed() {
+			p.t.Logf("%s %s", p.kind, p.node.ID())
+			equalContent(p.t, got, want)
+		}
+	}()
+	eventually(p.t, "a proxy has what a fresh stream gives", func() bool {
+		got = p.content()
+		return maps.Equal(got, want)
+	})
+}
+
+// fleet is proxies of the workloads of a mesh, of all kinds by turns.
+func fleet(t *testing.T, o *objects, n int) []*proxy {
+	t.Helper()
+	out := make([]*proxy, 0, n)
+	for i := range n {
+		w := o.workloads[i%len(o.workloads)]
+		node := &bootstrap.Node{
+			Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(w.Address), Name: fmt.Sprintf("%s-%d", w.Name, i), Namespace: w.Namespace,
+			Domain: "svc.local", ServiceAccount: w.ServiceAccount, Interception: "REDIRECT", WorkloadName: w.Name,
+		}
+		out = append(out, newProxy(t, proxyKind(i%3), node))
+	}
+	return out
+}
+
+// everybody lets all accounts of a mesh in, as often as they like.
+func everybody(o *objects) func(*Config) {
+	return func(c *Config) {
+		p := &Peer{Host: "all"}
+		for _, w := range o.workloads {
+			p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
+		}
+		a := &fakeAdmission{}
+		a.peer.Store(p)
+		c.Admission, c.MaxPerHost = a, 1<<20
+	}
+}
+
+var errRefusedByTest = errors.New("does not compute")

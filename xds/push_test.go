@@ -1,0 +1,332 @@
+package xds
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// After any changes, reconnects and slow times a stream has exactly what a fresh
+// one would be given.
+func TestEveryStreamEndsLikeAFreshOne(t *testing.T) {
+	t.Parallel()
+	const streams, steps = 200, 40
+	rnd := rand.New(rand.NewPCG(4, 2))
+	o := big(30)
+	r := newRig(t, o, everybody(o))
+	all := fleet(t, o, streams)
+	for _, p := range all {
+		p.open(r)
+	}
+	stopped := map[*proxy]chan struct{}{}
+	for step := range steps {
+		p := all[rnd.IntN(streams)]
+		switch rnd.IntN(4) {
+		case 0:
+			if until, ok := stopped[p]; ok {
+				close(until)
+				delete(stopped, p)
+				p.stop(nil)
+			}
+			_ = p.close() // it was cancelled
+			p.open(r)
+		case 1:
+			if stopped[p] == nil {
+				stopped[p] = make(chan struct{})
+				p.stop(stopped[p])
+			}
+		default:
+		}
+		own := len(o.workloads)
+		scrambleKeeping(rnd, o, step, own)
+		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		if step%10 == 9 { // let some of it arrive
+			all[step].inStepUnless(r, stopped)
+		}
+	}
+	for p, until := range stopped {
+		p.stop(nil)
+		close(until)
+	}
+	for _, p := range all {
+		p.inStep(r)
+	}
+	eventually(t, "no change is waited for", func() bool {
+		return !slices.ContainsFunc(r.server.Rollouts(), func(x Rollout) bool { return x.Done.IsZero() })
+	})
+}
+
+func (p *proxy) inStepUnless(r *rig, stopped map[*proxy]chan struct{}) {
+	p.t.Helper()
+	if stopped[p] == nil {
+		p.inStep(r)
+	}
+}
+
+// scrambleKeeping is scramble, but for the workloads that proxies have.
+func scrambleKeeping(rnd *rand.Rand, o *objects, step, own int) {
+	kept := slices.Clone(o.workloads[:min(own, len(o.workloads))])
+	scramble(rnd, o, step)
+	for _, w := range kept {
+		if !slices.Contains(o.workloads, w) {
+			o.workloads = append(o.workloads, w)
+		}
+	}
+}
+
+// A server that was restarted has nothing to say to a fleet that has everything.
+func TestRestartSendsNothing(t *testing.T) {
+	t.Parallel()
+	const streams = 1000
+	o := big(25)
+	first := newRig(t, o, everybody(o))
+	all := fleet(t, o, streams)
+	for _, p := range all {
+		p.open(first)
+	}
+	for _, p := range all {
+		p.inStep(first)
+	}
+	eventually(t, "all is answered", func() bool { return first.server.settled() == streams })
+	before := 0
+	for _, p := range all {
+		_ = p.close() // it was cancelled
+		before += p.received()
+	}
+	second := newRig(t, big(25), everybody(o))
+	for _, p := range all {
+		p.open(second)
+	}
+	eventually(t, "all are back", func() bool { return second.server.settled() == streams })
+	after := 0
+	for _, p := range all {
+		after += p.received()
+	}
+	if after != before {
+		t.Errorf("%d resources sent again", after-before)
+	}
+	for url, a := range second.server.Work().Sent {
+		if a.Resources != 0 {
+			t.Errorf("%d of %s", a.Resources, url.Short())
+		}
+	}
+	for _, p := range all[:10] {
+		p.inStep(second)
+	}
+}
+
+// settled is how many proxies have asked for and answered everything.
+func (s *Server) settled() int {
+	n := 0
+	for _, p := range s.Proxies() {
+		if p.Connected && p.Synced {
+			n++
+		}
+	}
+	return n
+}
+
+// A tenth of the fleet stops reading: nobody else waits, each of them holds one
+// response, and hears of the rest at once when it reads again.
+func TestATenthStopsReading(t *testing.T) {
+	t.Parallel()
+	const streams, deaf, edits = 200, 20, 10
+	o := big(120) // clusters of 100 KB: more than fits between here and there
+	r := newRig(t, o, everybody(o))
+	all := fleet(t, o, streams)
+	until := make(chan struct{})
+	for _, p := range all[:deaf] {
+		p.stop(until)
+	}
+	for _, p := range all {
+		p.open(r)
+	}
+	for _, p := range all[deaf:] {
+		p.inStep(r)
+	}
+	for i := range edits {
+		o.route("s0007.mesh", fmt.Sprint("/v", i))
+		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		for _, p := range all[deaf:] {
+			p.inStep(r)
+		}
+	}
+	held := 0
+	for _, c := range r.server.connections() {
+		if n := int(c.unwritten.Load()); n > 0 {
+			held++
+			if n > 200<<10 {
+				t.Errorf("%d bytes held for one stream", n)
+			}
+		}
+	}
+	if held != deaf {
+		t.Errorf("%d streams have something unread", held)
+	}
+	sent := r.server.Work().Sent[stream.VirtualHostType]
+	for _, p := range all[:deaf] {
+		p.stop(nil)
+	}
+	close(until)
+	for _, p := range all[:deaf] {
+		p.inStep(r)
+	}
+	// Those of them that take virtual hosts by themselves were sent each table once.
+	most := uint64(deaf * (len(o.services) + 1))
+	if now := r.server.Work().Sent[stream.VirtualHostType]; now.Resources-sent.Resources > most {
+		t.Errorf("%d virtual hosts: not merged", now.Resources-sent.Resources)
+	}
+}
+
+func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+	t.Parallel()
+	o := big(120)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.SlowTimeout = 200 * time.Millisecond
+	})
+	all := fleet(t, o, 2)
+	all[0].stop(make(chan struct{}))
+	all[0].open(r)
+	all[1].open(r)
+	eventually(t, "it is cut off", func() bool {
+		return strings.Contains(r.log.String(), "it does not read what it is sent")
+	})
+	all[1].inStep(r)
+	m, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range m {
+		if f.GetName() == "fairlead_xds_slow_streams_total" && f.GetMetric()[0].GetCounter().GetValue() != 1 {
+			t.Errorf("metric %v", f)
+		}
+	}
+}
+
+// Only so many streams are new at a time; those that are served are served on.
+func TestNewStreamsTakeTurns(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.MaxNew = 1
+	})
+	all := fleet(t, o, 3)
+	all[0].open(r)
+	all[0].inStep(r)
+	r.server.awaitOld(t)
+	until := make(chan struct{})
+	all[1].stop(until)
+	all[1].open(r)
+	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
+	all[2].open(r)
+	o.route("s0007.mesh", "/new")
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	all[0].inStep(r)
+	if all[2].received() > 0 || len(r.server.connections()) != 2 {
+		t.Error("the third did not wait")
+	}
+	all[1].stop(nil)
+	close(until)
+	all[1].inStep(r)
+	all[2].inStep(r)
+}
+
+// awaitOld waits until no stream is new.
+func (s *Server) awaitOld(t *testing.T) {
+	t.Helper()
+	eventually(t, "no stream is new", func() bool { return len(s.fresh) == 0 })
+}
+
+func TestLimitsSayWhenToComeAgain(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.MaxStreams = 1
+	})
+	all := fleet(t, o, 2)
+	all[0].open(r)
+	all[0].inStep(r)
+	all[1].open(r)
+	st, _ := status.FromError(<-all[1].ended)
+	if st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "--max-streams") {
+		t.Fatalf("%v", st)
+	}
+	delay := time.Duration(0)
+	for _, d := range st.Details() {
+		if retry, ok := d.(*errdetails.RetryInfo); ok {
+			delay = retry.GetRetryDelay().AsDuration()
+		}
+	}
+	if delay < 5*time.Second || delay > time.Minute {
+		t.Errorf("retry after %s", delay)
+	}
+}
+
+// A proxy that refuses a table in pieces is sent it whole, at once, and the
+// status says how it travels.
+func TestFallsBackToWholeTables(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, everybody(o))
+	all := fleet(t, o, 3)
+	p := all[newEnvoy]
+	refused := 0
+	p.refuse = func(url stream.TypeURL, name string) error {
+		if url == stream.RouteType && name == "8080" && refused == 0 {
+			refused++
+			return errRefusedByTest
+		}
+		return nil
+	}
+	p.open(r)
+	all[relay].open(r)
+	eventually(t, "the table is whole", func() bool {
+		got := p.content()
+		return got["RouteConfiguration 8080"] != "" && got["VirtualHost 8080/s0003.mesh:8080"] == ""
+	})
+	all[relay].inStep(r)
+	for _, st := range r.server.Proxies() {
+		whole := len(st.VirtualHosts) == 0
+		if whole != (st.ID == p.node.ID()) {
+			t.Errorf("%s: by virtual host: %q", st.ID, st.VirtualHosts)
+		}
+	}
+	if !strings.Contains(r.log.String(), "it is sent this route table whole") {
+		t.Error("not logged")
+	}
+	o.route("s0003.mesh", "/new")
+	next := o.snapshot(r.mesh.Snapshot())
+	r.mesh.publish(next)
+	eventually(t, "it follows", func() bool {
+		c, ok := r.server.Convergence(next.Generation)
+		return ok && !c.Done.IsZero() && c.Accepted == 2
+	})
+}
+
+func TestOperatorsSwitch(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.WholeTables = true
+	})
+	for _, p := range fleet(t, o, 3) {
+		p.open(r)
+		p.inStep(r)
+		if len(p.content()) == 0 || len(p.holds[stream.VirtualHostType]) > 0 {
+			t.Errorf("%s has virtual hosts by themselves", p.kind)
+		}
+	}
+}
