@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -181,6 +182,7 @@ func (p *proxy) take(u *stream.Update) error {
 			delete(p.holds[stream.EndpointType], name)
 		case stream.ListenerType:
 			p.want(name, nil)
+		default:
 		}
 	}
 	if bad != nil {
@@ -193,7 +195,9 @@ func (p *proxy) take(u *stream.Update) error {
 func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
 	switch url {
 	case stream.ClusterType:
-		p.client.Subscribe(stream.EndpointType, r.Name)
+		if !slices.Contains(p.client.Want(stream.EndpointType).Names, r.Name) { // Envoy does not ask again
+			p.client.Subscribe(stream.EndpointType, r.Name)
+		}
 	case stream.ListenerType:
 		p.want(r.Name, tablesOf(p.t, r.Body))
 	case stream.RouteType:
@@ -206,6 +210,7 @@ func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
 			p.t.Errorf("an old Envoy was sent table %q without its hosts", r.Name)
 		}
 		p.client.SubscribeAll(stream.VirtualHostType)
+	default:
 	}
 }
 

@@ -42,7 +42,7 @@ func scramble(rnd *rand.Rand, o *objects, step int) {
 }
 
 // route sets, or replaces, the VirtualService of a host.
-func (o *objects) route(host, prefix string) *objects {
+func (o *objects) route(host, prefix string) {
 	o.virtualServices = slices.DeleteFunc(slices.Clone(o.virtualServices), func(v *mesh.VirtualService) bool { return v.Name == host })
 	o.virtualServices = append(o.virtualServices, &mesh.VirtualService{
 		Meta: meta(mesh.KindVirtualService, host, prefix),
@@ -52,5 +52,4 @@ func (o *objects) route(host, prefix string) *objects {
 		}}},
 	})
 	slices.SortFunc(o.virtualServices, func(a, b *mesh.VirtualService) int { return a.Compare(b.Key) })
-	return o
 }

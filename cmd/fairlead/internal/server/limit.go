@@ -24,7 +24,7 @@ type limited struct {
 	told atomic.Int64 // when that was logged last, in seconds of Unix
 }
 
-func (s *Server) limit(l net.Listener) (net.Listener, error) {
+func (s *Server) limit(l net.Listener) (*limited, error) {
 	out := &limited{
 		Listener: l, most: int64(s.cfg.MaxConnections), log: s.cfg.Logger,
 		refused: prometheus.NewCounter(prometheus.CounterOpts{

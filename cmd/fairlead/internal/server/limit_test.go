@@ -58,7 +58,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	_ = first.Close() // twice counts once
 	dial()
 	third := <-accepted
-	if got := l.(*limited).open.Load(); got != 1 { //nolint:errcheck,forcetypeassert // it is one
+	if got := l.open.Load(); got != 1 {
 		t.Errorf("%d connections counted", got)
 	}
 	_ = third.Close()

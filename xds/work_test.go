@@ -1,0 +1,268 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// town is a mesh of three namespaces, with two services of two workloads in each.
+type town struct {
+	rules  []*mesh.DestinationRule
+	routes []*mesh.VirtualService
+	health []*mesh.HealthReport
+	objects
+}
+
+func in(ns string, m mesh.Meta) mesh.Meta {
+	m.Namespace = ns
+	m.Hash = sha256.Sum256(append(m.Hash[:], ns...))
+	return m
+}
+
+func newTown() *town {
+	t := &town{}
+	for i, ns := range []string{"a", "b", "c"} {
+		for j := range 2 {
+			name := fmt.Sprintf("%s%d", ns, j)
+			t.services = append(t.services, townService(ns, name))
+			for k := range 2 {
+				t.workloads = append(t.workloads, townWorkload(ns, name, k, fmt.Sprintf("10.%d.%d.%d", i, j, k+1)))
+			}
+		}
+	}
+	return t
+}
+
+func townService(ns, name string) *mesh.Service {
+	return &mesh.Service{
+		Meta: in(ns, meta(mesh.KindServiceEntry, name, "service")), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{"app": name},
+	}
+}
+
+func townWorkload(ns, app string, k int, address string) *mesh.Workload {
+	w := &mesh.Workload{
+		Meta: in(ns, meta(mesh.KindWorkloadEntry, fmt.Sprintf("%s-%d", app, k), address)), Address: address, ServiceAccount: app,
+	}
+	w.Labels = map[string]string{"app": app}
+	return w
+}
+
+func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
+	base := o.snapshot(nil)
+	return mesh.NewSnapshot(prev, meshConfigOf(base, prev), []*mesh.Fragment{{
+		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
+		VirtualServices: slices.Clone(o.routes), DestinationRules: slices.Clone(o.rules),
+	}, {Source: "agents", Health: o.health}})
+}
+
+// meshConfigOf is one MeshConfig for all snapshots, as a source that did not
+// change gives it.
+func meshConfigOf(base, prev *mesh.Snapshot) *mesh.MeshConfig {
+	if prev != nil {
+		return prev.MeshConfig
+	}
+	return base.MeshConfig
+}
+
+func (o *town) route(host, prefix string) {
+	ns := host[:1]
+	o.routes = slices.DeleteFunc(slices.Clone(o.routes), func(v *mesh.VirtualService) bool { return v.Name == host })
+	o.routes = append(o.routes, &mesh.VirtualService{
+		Meta: in(ns, meta(mesh.KindVirtualService, host, prefix)),
+		Spec: &networking.VirtualService{Hosts: []string{host}, Http: []*networking.HTTPRoute{{
+			Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: prefix}}}},
+			Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}},
+		}}},
+	})
+}
+
+// rule sets, or replaces, a DestinationRule.
+func (o *town) rule(timeout time.Duration, exportTo ...string) {
+	const host, ns = "a0.mesh", "a"
+	o.rules = slices.DeleteFunc(slices.Clone(o.rules), func(v *mesh.DestinationRule) bool { return v.Name == host })
+	r := &mesh.DestinationRule{
+		Meta: in(ns, meta(mesh.KindDestinationRule, host, timeout, exportTo)),
+		Spec: &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{ConnectionPool: &networking.ConnectionPoolSettings{
+			Tcp: &networking.ConnectionPoolSettings_TCPSettings{ConnectTimeout: durationpb.New(timeout)},
+		}}},
+	}
+	r.ExportTo = mesh.Exports(exportTo)
+	o.rules = append(o.rules, r)
+}
+
+// expectation is what a change makes: numbers of views built and kept, and of resources
+// built and sent, by type.
+type expectation struct {
+	built, kept uint64
+	resources   map[stream.TypeURL]uint64
+	sent        map[stream.TypeURL]uint64
+}
+
+// TestWorkOfAChange pins what each kind of change costs in a mesh of twelve
+// proxies: what it touches is made once, and sent to those that see it.
+func TestWorkOfAChange(t *testing.T) {
+	t.Parallel()
+	type amounts = map[stream.TypeURL]uint64
+	for name, c := range map[string]struct {
+		before, change func(*town)
+		want           expectation
+	}{
+		"virtual-service-edited": {
+			before: func(o *town) { o.route("a0.mesh", "/v1") },
+			change: func(o *town) { o.route("a0.mesh", "/v2") },
+			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
+		},
+		"destination-rule-edited": {
+			before: func(o *town) { o.rule(time.Second) },
+			change: func(o *town) { o.rule(2 * time.Second) },
+			// The two proxies of the service follow the rule inbound, too. Endpoints
+			// follow their cluster, as Envoy waits for them.
+			want: expectation{12, 0, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
+		},
+		"destination-rule-of-one-namespace-edited": {
+			before: func(o *town) { o.rule(time.Second, "a") },
+			change: func(o *town) { o.rule(2*time.Second, "a") },
+			want:   expectation{4, 8, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 6, stream.EndpointType: 4}},
+		},
+		"endpoint-replaced": {
+			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.workloads[len(o.workloads)-1] = townWorkload("a", "a0", 7, "10.9.9.2") },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"health-changed": {
+			change: func(o *town) {
+				o.health = []*mesh.HealthReport{{
+					ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "a0"}, Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true,
+				}}
+			},
+			want: expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"service-added": {
+			change: func(o *town) { o.services = append(o.services, townService("b", "b7")) },
+			want: expectation{
+				12, 0,
+				amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},
+				amounts{stream.ClusterType: 12, stream.EndpointType: 12, stream.VirtualHostType: 12},
+			},
+		},
+		"comment-only": {
+			before: func(o *town) { o.route("a0.mesh", "/v1") },
+			change: func(o *town) {
+				v := *o.routes[0]
+				v.Origin = &mesh.Origin{Source: "files", Path: "a0.yaml", Line: 7, Column: 1}
+				o.routes[0] = &v
+			},
+			want: expectation{built: 0, kept: 12},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTown()
+			if c.before != nil {
+				c.before(o)
+			}
+			r := newRig(t, nil, everybody(&o.objects))
+			r.mesh.publish(o.build(nil))
+			all := o.fleet(t, r)
+			was, sizes := r.server.Work(), r.sizes()
+			c.change(o)
+			next := o.build(r.mesh.Snapshot())
+			r.mesh.publish(next)
+			eventually(t, "all have answered", func() bool {
+				x, ok := r.server.Convergence(next.Generation)
+				return ok && !x.Done.IsZero()
+			})
+			for _, p := range all {
+				p.inStep(r)
+			}
+			did := r.server.Work().since(was)
+			c.want.check(t, did)
+			encodedOnce(t, sizes, r.sizes(), did)
+		})
+	}
+}
+
+// fleet connects relays, one a workload, and waits until all have everything.
+func (o *town) fleet(t *testing.T, r *rig) []*proxy {
+	t.Helper()
+	var all []*proxy
+	for _, w := range newTown().workloads {
+		p := newProxy(t, relay, &bootstrap.Node{
+			Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(w.Address), Name: w.Name, Namespace: w.Namespace, Domain: "svc.local",
+			ServiceAccount: w.ServiceAccount, Interception: "REDIRECT", WorkloadName: w.Name,
+		})
+		p.open(r)
+		all = append(all, p)
+	}
+	for _, p := range all {
+		p.inStep(r)
+	}
+	eventually(t, "all is answered", func() bool { return r.server.settled() == len(all) })
+	return all
+}
+
+func (e *expectation) check(t *testing.T, got Work) {
+	t.Helper()
+	if got.ViewsBuilt != e.built || got.ViewsKept != e.kept {
+		t.Errorf("%d views built and %d kept, want %d and %d", got.ViewsBuilt, got.ViewsKept, e.built, e.kept)
+	}
+	built, sent := map[stream.TypeURL]uint64{}, map[stream.TypeURL]uint64{}
+	for url, a := range got.Built {
+		built[url] = a.Resources
+	}
+	for url, a := range got.Sent {
+		sent[url] = a.Resources
+	}
+	if !maps.Equal(built, e.resources) {
+		t.Errorf("built %v, want %v", built, e.resources)
+	}
+	if !maps.Equal(sent, e.sent) {
+		t.Errorf("sent %v, want %v", sent, e.sent)
+	}
+}
+
+// sizes are the resources that are in force, with their bytes.
+func (r *rig) sizes() map[stream.TypeURL]map[string]int {
+	out := map[stream.TypeURL]map[string]int{}
+	for _, c := range r.server.connections() {
+		for _, url := range countedTypes {
+			for res := range c.current.Load().class.generation.All(url) {
+				if out[url] == nil {
+					out[url] = map[string]int{}
+				}
+				out[url][res.Name+" "+res.Version] = len(res.Body)
+			}
+		}
+	}
+	return out
+}
+
+// encodedOnce holds the bytes that were encoded to the resources that are new:
+// each counts once.
+func encodedOnce(t *testing.T, was, now map[stream.TypeURL]map[string]int, got Work) {
+	t.Helper()
+	for url, of := range now {
+		fresh := 0
+		for name, size := range of {
+			if _, old := was[url][name]; !old {
+				fresh += size
+			}
+		}
+		if n := int(got.Built[url].Bytes); n != fresh {
+			t.Errorf("%d bytes of %s were encoded, and %d are new", n, url.Short(), fresh)
+		}
+	}
+}
