@@ -12,8 +12,8 @@ const (
 	gather = 5 * time.Millisecond
 	// apart is the least time between two publications of configuration, and of
 	// endpoints that change all the time. While what a publication costs those
-	// who receive it is more than a quarter of that, it is four times the cost, so
-	// that they have time for other things; but see apartMost.
+	// who receive it is more than half of that, it is twice the cost, so that they
+	// have time for other things; but see apartMost.
 	apart     = 200 * time.Millisecond
 	apartMost = 2 * time.Second
 	// crowd is the number of files that change within burst from which on they
@@ -98,7 +98,7 @@ func (p *pace) hurry(now time.Time) {
 
 // gap is the least time between two publications while there is always something
 // to publish.
-func (p *pace) gap() time.Duration { return min(max(apart, 4*p.cost), apartMost) }
+func (p *pace) gap() time.Duration { return min(max(apart, 2*p.cost), apartMost) }
 
 // due returns when to publish, and whether configuration is to go out then;
 // zero means that nothing waits.

@@ -117,7 +117,7 @@ func TestPaceOfABusyMesh(t *testing.T) {
 		most       int // milliseconds
 		publishing int // times in a minute
 	}{
-		"cheap": {0, 250, 400}, "dear": {100 * time.Millisecond, 450, 250},
+		"cheap": {0, 250, 400}, "dear": {200 * time.Millisecond, 450, 250},
 	} {
 		p := newPace()
 		p.cost = c.cost

@@ -78,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 		fresh:    make(chan struct{}, cfg.MaxNew),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
-		rollouts: newRollouts(),
+		rollouts: newRollouts(cfg.Snapshots),
 		refused:  newRefusals(),
 		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
