@@ -21,7 +21,7 @@ func BenchmarkDecision(b *testing.B) {
 			runtime.GC()
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			m := startMesh(b, services)
+			m := startMesh(b, services, time.Nanosecond)
 			defer m.end()
 			bell, cancel := m.r.Subscribe()
 			defer cancel()

@@ -41,7 +41,7 @@ func (m *realMesh) await(what string, holds func() bool) {
 func TestCostOfAChange(t *testing.T) {
 	t.Parallel()
 	const services = 20
-	m := startMesh(t, services)
+	m := startMesh(t, services, time.Nanosecond)
 	defer m.end()
 	m.await("start", func() bool { return m.counters().snapshots == 1 && m.src.Status().Files == 2*services })
 	m.await("start", func() bool { return m.counters().compared == 13*services })
@@ -84,5 +84,26 @@ func TestCostOfAChange(t *testing.T) {
 		if got := m.counters().since(before); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", c.want))
 		}
+	}
+}
+
+// TestCheckout changes the files of a fifth of all services at once, as the
+// checkout of another branch does: proxies get them together.
+func TestCheckout(t *testing.T) {
+	t.Parallel()
+	const services = 300
+	m := startMesh(t, services, 0)
+	defer m.end()
+	m.await("start", func() bool { return m.counters().compared == 13*services && m.counters().snapshots > 0 })
+	quiet(500 * time.Millisecond) // files are written in place at first, and may take several snapshots
+	before := m.counters()
+	for i := 0; i < services; i += 5 {
+		m.rename(m.path(i, "hosts"), hosts(i, 1))
+		m.rename(m.path(i, "routes"), routes(i, 1))
+	}
+	m.await("all", func() bool { return m.counters().since(before).merged >= 2*services/5 })
+	quiet(300 * time.Millisecond)
+	if got := m.counters().since(before); got.merged != 2*services/5 || got.snapshots > 2 {
+		t.Errorf("%+v, want %d objects in at most two snapshots", got, 2*services/5)
 	}
 }

@@ -46,8 +46,9 @@ type pace struct {
 	// and stirred since when they do so without a rest.
 	busy, stir, stirred time.Time
 	// config and endpoints are when the oldest unpublished change of that kind
-	// came; zero means there is none.
-	config, endpoints time.Time
+	// came, both that of endpoints that came with configuration; zero means there
+	// is none.
+	config, endpoints, both time.Time
 	// files are the latest changes of configuration, within burst.
 	files []filesAt
 	// out is when configuration was published last, before when the oldest change
@@ -75,7 +76,11 @@ func (p *pace) note(c change, now time.Time) {
 	if c.health || c.endpoints && !c.config && rested {
 		p.hurry(now)
 	}
-	if c.endpoints && p.endpoints.IsZero() {
+	switch {
+	case !c.endpoints:
+	case c.config && p.both.IsZero():
+		p.both = now
+	case !c.config && p.endpoints.IsZero():
 		p.endpoints = now
 	}
 	if c.config {
@@ -108,6 +113,12 @@ func (p *pace) due() (at time.Time, config bool) {
 	}
 	if !p.endpoints.IsZero() {
 		if end := p.endpointsDue(); at.IsZero() || end.Before(at) {
+			at, config = end, false
+		}
+	}
+	if !p.both.IsZero() {
+		// They go with the configuration, unless that takes too long.
+		if end := p.both.Add(burst + p.quiet); at.IsZero() || end.Before(at) {
 			at, config = end, false
 		}
 	}
@@ -144,7 +155,7 @@ func (p *pace) published(config bool, now time.Time) {
 	if !p.prompt.IsZero() {
 		p.credit = later(p.credit, now).Add(p.gap())
 	}
-	p.last, p.prompt, p.endpoints = now, time.Time{}, time.Time{}
+	p.last, p.prompt, p.endpoints, p.both = now, time.Time{}, time.Time{}, time.Time{}
 	if config {
 		p.out, p.before, p.config = now, p.config, time.Time{}
 	}

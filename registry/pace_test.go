@@ -20,7 +20,7 @@ func every(kind string, step, until int) string {
 func kinds() map[byte]change {
 	return map[byte]change{
 		'c': {config: true, files: 1}, 'C': {config: true, files: 10}, 'e': {endpoints: true}, 'h': {health: true},
-		'm': {config: true, endpoints: true, files: 1},
+		'm': {config: true, endpoints: true, files: 1}, 'M': {config: true, endpoints: true, files: 10},
 	}
 }
 
@@ -98,6 +98,8 @@ func TestPace(t *testing.T) {
 		{"endpoints_that_change_all_the_time_go_in_step", every("e", 20, 2000), "f5 f1100 f1300 f1500 f1700 f1900 f2100"},
 		{"fifty_mixed_files_are_two", "e0 " + every("c", 20, 1000) + "e990 ", "f5 C1080"},
 		{"endpoints_with_config_go_with_it", "m0", "C100"},
+		{"endpoints_with_many_files_go_with_them", "M0 M150", "C100 C1000"},
+		{"endpoints_with_config_do_not_wait_for_long", "m0 " + every("c", 50, 9_000), "f1100 C9050"},
 		{"endpoints_do_not_wait_for_config_for_long", "c0 e10 " + every("c", 50, 12_000), "f1100 C10000 C12050"},
 	} {
 		got, _ := paced(t, newPace(), c.changes)

@@ -84,11 +84,14 @@ type realMesh struct {
 	r   *registry.Registry
 	src *files.Source
 	end func()
+	// debounce is that of configuration.
+	debounce time.Duration
 }
 
-func startMesh(tb testing.TB, services int) *realMesh {
+// startMesh writes a mesh and runs a registry on it.
+func startMesh(tb testing.TB, services int, debounce time.Duration) *realMesh {
 	tb.Helper()
-	m := &realMesh{tb: tb, dir: tb.TempDir()}
+	m := &realMesh{tb: tb, dir: tb.TempDir(), debounce: debounce}
 	for i := range services {
 		m.write(m.path(i, "hosts"), hosts(i, 0))
 		m.write(m.path(i, "routes"), routes(i, 0))
@@ -108,7 +111,7 @@ func (m *realMesh) start() {
 		m.tb.Fatal(err)
 	}
 	m.r, err = registry.New(registry.Config{
-		Logger: log, Sources: []registry.Source{m.src}, DebounceAfter: time.Nanosecond,
+		Logger: log, Sources: []registry.Source{m.src}, DebounceAfter: m.debounce,
 		Fallback: &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{RootNamespace: "istio-system"}},
 	})
 	if err != nil {
