@@ -61,8 +61,9 @@ func Splittable(t *view.RouteTable) bool {
 	return t.Name != "" && !strings.Contains(t.Name, fold.Separator)
 }
 
-// BuildShell makes the RouteConfiguration of a table without its hosts. Envoy
-// waits for the first of them without end, as for everything that comes from
+// BuildShell makes the RouteConfiguration of a table without its hosts, and so
+// without an origin: to gather those of all hosts costs more than the rest.
+// Envoy waits for the first host without end, as for everything that comes from
 // us: by its own default it would open after 15 seconds and answer 404.
 func BuildShell(t *view.RouteTable) Resource {
 	return resource(RouteType, t.Name, marshal(&routev3.RouteConfiguration{
@@ -71,7 +72,7 @@ func BuildShell(t *view.RouteTable) Resource {
 		Vhds:                           &routev3.Vhds{ConfigSource: ads()},
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
 		IgnorePortInHostMatching:       true,
-	}), t.Origins())
+	}), nil)
 }
 
 // BuildHost makes one virtual host of a table, under the name by which it
