@@ -14,7 +14,7 @@ import (
 // each proxy's view, as it was taken from one snapshot to the next, against one
 // made from nothing. What is equal in two views in a row has to be one pointer.
 func FuzzIncremental(f *testing.F) {
-	for seed := range uint64(25) {
+	for seed := range uint64(15) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, seed uint64) {
