@@ -95,6 +95,10 @@ func (s *Server) lookAgain(t *track, want *union, hold bool) {
 		if again && want.get(name) != nil {
 			e.forced = true
 		}
+		if e.again && e.refused != "" {
+			// Perhaps it was another one's fault.
+			e.refused, e.reason, e.again = "", "", false
+		}
 		s.evaluate(t, name, e)
 	}
 	for _, name := range sortedKeys(names) {

@@ -208,6 +208,12 @@ func (w *world) generation() *stream.Generation {
 
 func (w *world) put(t stream.TypeURL, name string, m proto.Message) {
 	w.t.Helper()
+	w.putResource(t, stream.Resource{Name: name}, m)
+}
+
+// putResource puts a resource of which all is said but version and body.
+func (w *world) putResource(t stream.TypeURL, r stream.Resource, m proto.Message) {
+	w.t.Helper()
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		w.t.Fatal(err)
@@ -216,7 +222,8 @@ func (w *world) put(t stream.TypeURL, name string, m proto.Message) {
 		w.types[t] = map[string]*stream.Resource{}
 	}
 	sum := sha256.Sum256(body)
-	w.types[t][name] = stream.NewResource(t, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: body})
+	r.Version, r.Body = hex.EncodeToString(sum[:8]), body
+	w.types[t][r.Name] = stream.NewResource(t, r)
 }
 
 func ads() *corev3.ConfigSource {
@@ -255,10 +262,16 @@ func (w *world) drop(name string) {
 
 func (w *world) listener(name string, port int, statPrefix string) {
 	w.t.Helper()
+	w.listenerOf("routes", name, port, statPrefix)
+}
+
+// listenerOf puts a listener that asks for a route configuration.
+func (w *world) listenerOf(table, name string, port int, statPrefix string) {
+	w.t.Helper()
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-			ConfigSource: ads(), RouteConfigName: "routes",
+			ConfigSource: ads(), RouteConfigName: table,
 		}},
 		HttpFilters: []*hcmv3.HttpFilter{{Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: w.any(&routerv3.Router{})}}},
 	}

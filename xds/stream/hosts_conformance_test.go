@@ -1,0 +1,505 @@
+package stream_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// What real Envoys do with virtual hosts that travel by themselves, release by
+// release. Each of these failed with some server that was less careful.
+func TestConformanceHosts(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Versions() {
+		if version == "1.36.2" {
+			t.Run(version+"/is-told-whole", func(t *testing.T) {
+				t.Parallel()
+				hostsRefused(t, version)
+			})
+			continue
+		}
+		for name, test := range map[string]func(*testing.T, string){
+			"one-edit-one-host":     oneHost,
+			"table-added-late":      lateTable,
+			"table-removed-readded": readdedTable,
+			"table-without-hosts":   emptyTable,
+			"bad-host":              badHost,
+			"bad-table":             badTable,
+			"domains-move":          movedDomains,
+			"reconnect":             hostsReconnect,
+			"edits-under-load":      hostsUnderLoad,
+			"whole-and-back":        wholeAndBack,
+		} {
+			t.Run(version+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				test(t, version)
+			})
+		}
+	}
+}
+
+// host is a virtual host that answers with a text by itself.
+func host(name, text string, domains ...string) *routev3.VirtualHost {
+	return &routev3.VirtualHost{
+		Name: name, Domains: domains,
+		Routes: []*routev3.Route{{
+			Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{
+				Status: 200, Body: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: text}},
+			}},
+		}},
+	}
+}
+
+// shell puts a route configuration whose virtual hosts travel by themselves, but
+// for some.
+func (w *world) shell(table string, inline ...*routev3.VirtualHost) {
+	w.t.Helper()
+	w.putResource(stream.RouteType, stream.Resource{Name: table, Hosts: true}, &routev3.RouteConfiguration{
+		Name: table, VirtualHosts: inline, Vhds: &routev3.Vhds{ConfigSource: ads()},
+	})
+}
+
+// whole puts a route configuration with its virtual hosts, and takes those that
+// travelled by themselves away.
+func (w *world) whole(table string, hosts ...*routev3.VirtualHost) {
+	w.t.Helper()
+	w.put(stream.RouteType, table, &routev3.RouteConfiguration{Name: table, VirtualHosts: hosts})
+	for name := range w.types[stream.VirtualHostType] {
+		if strings.HasPrefix(name, table+"/") {
+			delete(w.types[stream.VirtualHostType], name)
+		}
+	}
+}
+
+// host puts a virtual host of a table; its domain is its name if none is said.
+func (w *world) host(table, name, text string, domains ...string) {
+	w.t.Helper()
+	if len(domains) == 0 {
+		domains = []string{name}
+	}
+	w.put(stream.VirtualHostType, table+"/"+name, host(table+"/"+name, text, domains...))
+}
+
+func (w *world) dropHost(table, name string) { delete(w.types[stream.VirtualHostType], table+"/"+name) }
+
+// push gives the Envoy the world as it is, waits for its answers, and says how
+// many resources that took.
+func (w *world) push(p *plane) (sent int, status []stream.TypeStatus) {
+	w.t.Helper()
+	before := p.sentSoFar()
+	g := w.generation()
+	p.set(g)
+	status = p.settled(w.t, g.Number)
+	return p.sentSoFar() - before, status
+}
+
+// ask gives what a host answers; "404" for one that is not there.
+func ask(t *testing.T, client *http.Client, port int, host string) (string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	req.Host = host
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusOK {
+		return resp.Status[:3], err
+	}
+	return string(body), err
+}
+
+// answers asks hosts, "NAME=TEXT", until they answer so; for less than Envoy
+// waits for virtual hosts that do not come.
+func answers(t *testing.T, port int, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		name, text, _ := strings.Cut(w, "=")
+		envoytest.Eventually(t, 10*time.Second, func() error {
+			got, err := ask(t, &http.Client{Timeout: 5 * time.Second}, port, name)
+			if err == nil && got != text {
+				err = fmt.Errorf("%s answers %q, want %q", name, got, text)
+			}
+			return err
+		})
+	}
+}
+
+// hosts brings a plane and an Envoy up with one listener and three hosts.
+func hosts(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
+	t.Helper()
+	w, p := newWorld(t), newPlane(t)
+	w.listenerOf("80", "l", w.port, "one")
+	w.shell("80")
+	for _, name := range []string{"a", "b", "c"} {
+		w.host("80", name, name+"1")
+	}
+	g := w.generation()
+	p.set(g)
+	e := p.envoy(t, version)
+	p.settled(t, g.Number)
+	answers(t, w.port, "a=a1", "b=b1", "c=c1", "d=404")
+	return w, p, e
+}
+
+func oneHost(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	w.host("80", "b", "b2")
+	if n, _ := w.push(p); n != 1 {
+		t.Errorf("an edit took %d resources", n)
+	}
+	answers(t, w.port, "a=a1", "b=b2")
+	w.dropHost("80", "c")
+	w.host("80", "all", "rest", "*")
+	if n, _ := w.push(p); n != 1 {
+		t.Errorf("one less and one more took %d resources", n)
+	}
+	answers(t, w.port, "a=a1", "c=rest")
+	if n, _ := w.push(p); n != 0 {
+		t.Errorf("%d resources sent although nothing had changed", n)
+	}
+	// An update of the table keeps its hosts.
+	w.shell("80", host("inline", "inline", "i"))
+	if n, _ := w.push(p); n != 1 {
+		t.Errorf("an update of the table took %d resources", n)
+	}
+	answers(t, w.port, "a=a1", "b=b2", "c=rest", "i=inline")
+	e.NoRejections(t)
+}
+
+// A route configuration that comes later does not ask for its hosts.
+func lateTable(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	port := envoytest.FreePorts(t, 1)[0]
+	w.listenerOf("90", "late", port, "two")
+	w.shell("90")
+	w.host("90", "a", "late")
+	if n, _ := w.push(p); n != 3 {
+		t.Errorf("took %d resources", n)
+	}
+	answers(t, port, "a=late")
+	answers(t, w.port, "a=a1")
+	// Two listeners with one table.
+	other := envoytest.FreePorts(t, 1)[0]
+	w.listenerOf("90", "twin", other, "three")
+	w.push(p)
+	answers(t, other, "a=late")
+	w.host("90", "a", "later")
+	w.push(p)
+	answers(t, other, "a=later")
+	answers(t, port, "a=later")
+	e.NoRejections(t)
+}
+
+// A route configuration that is given up and asked for again has no hosts.
+func readdedTable(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	table := w.types[stream.RouteType]["80"]
+	for range 2 {
+		delete(w.types[stream.ListenerType], "l")
+		w.push(p)
+		envoytest.Eventually(t, 20*time.Second, func() error {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			for _, st := range p.status {
+				if st.Type == stream.RouteType && st.Names > 0 {
+					return errors.New("still asked for")
+				}
+			}
+			return nil
+		})
+		w.port = envoytest.FreePorts(t, 1)[0]
+		w.listenerOf("80", "l", w.port, "one")
+		w.types[stream.RouteType]["80"] = table
+		w.push(p)
+		answers(t, w.port, "a=a1", "b=b1")
+	}
+	e.NoRejections(t)
+}
+
+// A listener opens even if its route configuration has no hosts.
+func emptyTable(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	port := envoytest.FreePorts(t, 1)[0]
+	w.listenerOf("90", "empty", port, "two")
+	w.shell("90")
+	w.push(p)
+	answers(t, port, "a=404")
+	w.host("90", "a", "a1")
+	w.push(p)
+	answers(t, port, "a=a1")
+	w.dropHost("90", "a")
+	w.push(p)
+	answers(t, port, "a=404")
+	e.NoRejections(t)
+}
+
+// Of several hosts one is bad: the others are in force, and it is as it was.
+func badHost(t *testing.T, version string) {
+	t.Helper()
+	w, p, _ := hosts(t, version)
+	w.host("80", "a", "a2")
+	w.host("80", "b", "b2", "b", "b") // twice the same domain
+	w.host("80", "d", "d2")
+	w.put(stream.VirtualHostType, "80/new", host("80/new", "new")) // no domain at all
+	w.dropHost("80", "c")
+	_, status := w.push(p)
+	st := status[len(status)-1]
+	var names []string
+	for _, r := range st.Rejected {
+		names = append(names, r.Name)
+	}
+	if strings.Join(names, " ") != "80/b 80/new" || st.Unknown != 0 {
+		t.Errorf("rejected %v, %d unknown: %s", names, st.Unknown, st.LastError)
+	}
+	answers(t, w.port, "a=a2", "b=b1", "c=404", "d=d2")
+	// A good one is taken beside it, and in the end it too.
+	w.host("80", "a", "a3")
+	w.push(p)
+	answers(t, w.port, "a=a3", "b=b1")
+	w.host("80", "b", "b3")
+	w.dropHost("80", "new")
+	_, status = w.push(p)
+	if st := status[len(status)-1]; len(st.Rejected) != 0 {
+		t.Errorf("still rejected: %+v", st.Rejected)
+	}
+	answers(t, w.port, "a=a3", "b=b3", "d=d2")
+}
+
+// A refused route configuration must not come to life with the next virtual
+// host. Before 1.40 it does, or stands in its way, even if the last good one is
+// sent again at once: that one has not changed, so Envoy does not look at it. Only
+// another good one helps; here it is the whole one.
+func badTable(t *testing.T, version string) {
+	t.Helper()
+	w, p, _ := hosts(t, version)
+	w.shell("80", host("bad", "bad", "bad", "bad"), host("worse", "bad", "worse"))
+	_, status := w.push(p)
+	for _, st := range status {
+		if st.Type == stream.RouteType && (len(st.Rejected) != 1 || st.Unknown != 0) {
+			t.Errorf("rejected %+v", st)
+		}
+	}
+	w.host("80", "a", "a2")
+	if _, status = w.push(p); version != "1.39.3" {
+		answers(t, w.port, "a=a2", "b=b1", "bad=404", "worse=404")
+	} else if st := status[len(status)-1]; len(st.Rejected) != 1 {
+		t.Errorf("no longer so: %+v", st)
+	}
+	hosts := []string{"a", "b", "c"}
+	w.whole("80", host("a", "a3", "a"), host("b", "b3", "b"))
+	w.push(p)
+	answers(t, w.port, "a=a3", "b=b3", "c=404", "bad=404", "worse=404")
+	w.shell("80")
+	for _, name := range hosts {
+		w.host("80", name, name+"4")
+	}
+	_, status = w.push(p)
+	if st := status[len(status)-1]; len(st.Rejected) != 0 {
+		t.Errorf("still rejected %+v", st.Rejected)
+	}
+	answers(t, w.port, "a=a4", "b=b4", "c=c4", "bad=404", "worse=404")
+}
+
+// A domain moves from one virtual host to another, and between two of them.
+func movedDomains(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	w.host("80", "a", "a2", "b")
+	w.host("80", "b", "b2", "a")
+	w.push(p)
+	answers(t, w.port, "a=b2", "b=a2")
+	// And from one that goes to one that comes.
+	w.dropHost("80", "a")
+	w.host("80", "0", "new", "b")
+	w.host("80", "z", "last", "z")
+	w.push(p)
+	answers(t, w.port, "b=new", "a=b2", "z=last")
+	e.NoRejections(t)
+	// With a bad one beside them it may not be found who is to blame; once that has
+	// gone they are tried again.
+	w.host("80", "0", "newer", "a")
+	w.host("80", "b", "b3", "b")
+	w.host("80", "bad", "bad", "x", "x")
+	_, status := w.push(p)
+	if st := status[len(status)-1]; len(st.Rejected) == 0 || st.Rejected[len(st.Rejected)-1].Name != "80/bad" {
+		t.Errorf("rejected %+v", st.Rejected)
+	}
+	answers(t, w.port, "z=last", "x=404")
+	w.dropHost("80", "bad")
+	_, status = w.push(p)
+	if st := status[len(status)-1]; len(st.Rejected) != 0 {
+		t.Errorf("still rejected %+v", st.Rejected)
+	}
+	answers(t, w.port, "a=newer", "b=b3", "z=last")
+}
+
+// A server that is restarted sends what has changed, of all tables.
+func hostsReconnect(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	port := envoytest.FreePorts(t, 1)[0]
+	w.listenerOf("90", "late", port, "two")
+	w.shell("90")
+	w.host("90", "a", "late")
+	w.push(p)
+	answers(t, port, "a=late")
+	p.stop()
+	p.start(t)
+	p.settled(t, w.number)
+	if n := p.sentSoFar(); n != 0 {
+		t.Errorf("%d resources sent to an Envoy that has all of them", n)
+	}
+	p.stop()
+	w.host("80", "b", "b2")
+	w.dropHost("80", "c")
+	w.host("90", "new", "new")
+	g := w.generation()
+	p.set(g)
+	p.start(t)
+	p.settled(t, g.Number)
+	if n := p.sentSoFar(); n != 2 {
+		t.Errorf("%d resources sent", n)
+	}
+	answers(t, w.port, "a=a1", "b=b2", "c=404")
+	answers(t, port, "a=late", "new=new")
+	e.NoRejections(t)
+}
+
+// load asks a host until stop is called, which says how many requests there were
+// and how many were not answered as they should be.
+func load(t *testing.T, port int, name, prefix string) (stop func() (asked, failed int64)) {
+	t.Helper()
+	var failed, asked atomic.Int64
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			client := &http.Client{Transport: &http.Transport{}}
+			defer client.CloseIdleConnections()
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				asked.Add(1)
+				got, err := ask(t, client, port, name)
+				if (err != nil || !strings.HasPrefix(got, prefix)) && failed.Add(1) < 4 {
+					t.Errorf("request: %q, %v", got, err)
+				}
+			}
+		})
+	}
+	return func() (int64, int64) {
+		close(end)
+		wg.Wait()
+		return asked.Load(), failed.Load()
+	}
+}
+
+// Fifty edits of one host beside two hundred, with hosts coming and going.
+func hostsUnderLoad(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	for i := range 200 {
+		w.host("80", fmt.Sprintf("h%d", i), "h")
+	}
+	w.push(p)
+	stop := load(t, w.port, "a", "a")
+	for i := range 50 {
+		w.host("80", "a", fmt.Sprintf("a%d", i))
+		want := 1
+		if i%5 == 0 {
+			w.host("80", fmt.Sprintf("n%d", i), "n")
+			w.dropHost("80", fmt.Sprintf("h%d", i))
+			want = 2
+		}
+		if n, _ := w.push(p); n != want {
+			t.Errorf("edit %d took %d resources", i, n)
+		}
+	}
+	if asked, failed := stop(); failed > 0 || asked < 100 {
+		t.Errorf("%d of %d requests failed", failed, asked)
+	}
+	answers(t, w.port, "a=a49", "h0=404", "n45=n", "h199=h")
+	e.NoRejections(t)
+}
+
+// A route configuration changes its form while requests are under way.
+func wholeAndBack(t *testing.T, version string) {
+	t.Helper()
+	w, p, e := hosts(t, version)
+	stop := load(t, w.port, "a", "a")
+	for i := range 5 {
+		text := fmt.Sprintf("a-whole%d", i)
+		w.whole("80", host("a", text, "a"), host("x", "x", "x"))
+		if n, _ := w.push(p); n != 1 {
+			t.Errorf("took %d resources to be whole", n)
+		}
+		answers(t, w.port, "a="+text, "x=x", "b=404")
+		// Back, with b as it never was, and c, which Envoy may remember, gone.
+		w.shell("80")
+		w.host("80", "a", fmt.Sprintf("a%d", i))
+		if i%2 == 0 {
+			w.host("80", "b", fmt.Sprintf("b%d", i))
+		} else {
+			w.host("80", "c", fmt.Sprintf("c%d", i))
+		}
+		w.push(p)
+		if i%2 == 0 {
+			answers(t, w.port, fmt.Sprintf("a=a%d", i), fmt.Sprintf("b=b%d", i), "c=404", "x=404")
+		} else {
+			answers(t, w.port, fmt.Sprintf("a=a%d", i), fmt.Sprintf("c=c%d", i), "b=404", "x=404")
+		}
+	}
+	if asked, failed := stop(); failed > 0 || asked < 100 {
+		t.Errorf("%d of %d requests failed", failed, asked)
+	}
+	e.NoRejections(t)
+}
+
+// Envoys before 1.37 take no virtual hosts over ADS, and say so; then it is
+// whole that they get a table.
+func hostsRefused(t *testing.T, version string) {
+	t.Helper()
+	w, p := newWorld(t), newPlane(t)
+	w.listenerOf("80", "l", w.port, "one")
+	w.shell("80")
+	w.host("80", "a", "a1")
+	g := w.generation()
+	p.set(g)
+	p.envoy(t, version)
+	status := p.settled(t, g.Number)
+	st := status[len(status)-1]
+	if st.Type != stream.RouteType || len(st.Rejected) != 1 || !strings.Contains(st.Rejected[0].Reason, "DELTA_GRPC") {
+		t.Fatalf("status %+v", st)
+	}
+	w.whole("80", host("a", "a2", "a"))
+	_, status = w.push(p)
+	if st := status[len(status)-1]; st.Type != stream.RouteType || len(st.Rejected) != 0 {
+		t.Errorf("status %+v", st)
+	}
+	answers(t, w.port, "a=a2")
+}
