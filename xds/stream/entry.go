@@ -97,9 +97,11 @@ func (s *Server) late(name string) *Resource {
 	if c == nil || c.w == nil {
 		return nil
 	}
-	for _, r := range slices.Backward(c.w.sent) {
-		if res, ok := r.find(name); ok && res != nil {
-			return r.endpoints.get(name)
+	for _, list := range [][]*response{c.w.sent, c.w.refused} {
+		for _, r := range slices.Backward(list) {
+			if res, ok := r.find(name); ok && res != nil {
+				return r.endpoints.get(name)
+			}
 		}
 	}
 	return nil
@@ -120,6 +122,10 @@ func (s *Server) evaluate(t *track, name string, e *entry) {
 // follows from that.
 func (s *Server) settle(t *track) {
 	if !t.looked || !t.quiet() {
+		return
+	}
+	if t.begins && !t.asleep { // all that it was sent was refused
+		t.owed = true
 		return
 	}
 	if t.w != nil {
@@ -169,7 +175,7 @@ func (s *Server) fold(t *track) {
 	}
 	recount := w.recount || len(w.diff) > 0
 	t.have, t.scope = have, t.sub
-	w.sent, w.recount, w.due = nil, false, nil
+	w.sent, w.refused, w.recount, w.due = nil, nil, false, nil
 	if len(w.diff) == 0 {
 		t.w = nil
 	}

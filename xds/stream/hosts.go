@@ -46,19 +46,16 @@ func (s *Server) tablesSent(anew map[string]bool) {
 	for _, table := range sortedKeys(anew) {
 		g := s.group(table)
 		if !anew[table] {
-			g.asleep = true
-			if g.w != nil {
-				g.w.add, g.w.due, g.w.remove, g.w.suspects = nil, nil, nil, nil
-				for _, e := range g.w.diff {
-					e.todo, e.suspect = opNone, false
-				}
-			}
-			g.owed = false
+			g.sleep()
+			g.whole = true
 			continue
 		}
-		g.asleep, g.again, g.owed = false, true, true
+		g.whole, g.again, g.owed, g.begins = false, true, true, true
 		w := g.open() // what was refused is tried again, beside what else it begins with
-		w.diff, w.suspects = nil, nil
+		w.suspects = nil
+		for _, e := range w.diff {
+			*e = entry{acked: e.acked, listed: e.listed, last: e.last}
+		}
 		s.looked = nil
 	}
 }
@@ -99,10 +96,30 @@ func (s *Server) dropGroup(table string) {
 	}
 }
 
+// sleep leaves everything as it is, until the track is awake.
+func (t *track) sleep() {
+	t.asleep = true
+	w := t.w
+	if t.owed || t.begins || w != nil && len(w.due) > 0 {
+		t.again, t.owed = true, false
+	}
+	if w == nil {
+		return
+	}
+	if len(w.add)+len(w.remove)+len(w.suspects)+len(w.diff) > 0 {
+		t.full = true
+	}
+	w.add, w.due, w.remove, w.suspects = nil, nil, nil, nil
+	for _, e := range w.diff {
+		t.again = t.again || e.forced
+		e.todo, e.suspect = opNone, false
+	}
+}
+
 // awake reports whether virtual hosts of a route configuration are to be sent:
 // the peer asked for some, and has it without them.
 func (s *Server) awake(t *track) bool {
-	if !t.typ.opened || t.asleep {
+	if !t.typ.opened || t.whole {
 		return false
 	}
 	res := s.target.Get(RouteType, t.table)
@@ -122,15 +139,28 @@ func (s *Server) adopt(t *typeState) {
 		listed[table] = true
 	}
 	for _, table := range routes.sub.set.all() {
+		if t.groups[table] != nil {
+			continue
+		}
 		has := routes.will(table)
+		if has != nil && has.Body == nil { // its form is not known, unless it is this one
+			if want := routes.seen.get(table); want.version() == has.Version {
+				has = want
+			} else {
+				t.adopted = false
+			}
+		}
 		if !listed[table] && (has == nil || !has.Hosts) {
 			continue
 		}
 		g := s.group(table)
 		if !listed[table] { // it may be waiting for the first one
-			g.owed = true
+			g.owed, g.begins = true, true
 			g.open()
 		}
+	}
+	if !t.adopted {
+		return
 	}
 	// Of others it has nothing that counts.
 	maps.DeleteFunc(t.listed, func(name, _ string) bool {

@@ -33,15 +33,18 @@ func (s *Server) look(t *track) {
 	want, hold := s.target.union(t.typ.url), s.target.HoldRemovals
 	if t.table != "" {
 		if !s.awake(t) {
+			t.sleep()
 			return
 		}
+		t.asleep = false
 		want = s.target.hosts(t.table)
 	}
 	switch {
 	case !t.looked:
 		s.lookFirst(t, want)
 		s.lookAt(t, want, hold)
-	case t.again || t.hold != hold || !t.seen.same(want):
+		t.dueAtFirst()
+	case t.again || t.full || t.hold != hold || !t.seen.same(want):
 		s.lookAt(t, want, hold)
 	case t.w == nil && t.have == t.seen:
 		t.seen, t.have = want, want // the same sets, and what others remember of them
@@ -52,7 +55,7 @@ func (s *Server) look(t *track) {
 
 // lookAt finds what is to be done.
 func (s *Server) lookAt(t *track, want *union, hold bool) {
-	if t.w != nil || t.again {
+	if t.w != nil || t.again || t.full {
 		s.lookAgain(t, want, hold)
 		return
 	}
@@ -89,7 +92,8 @@ func (s *Server) lookAgain(t *track, want *union, hold bool) {
 	names := t.doubtful(want, hold)
 	due := w.due
 	again := t.again
-	t.seen, t.hold, t.again = want, hold, false
+	t.seen, t.hold, t.again, t.full = want, hold, false, false
+	t.owed, t.begins = t.owed || again, t.begins || again
 	w.add, w.due, w.remove, w.added, t.held = nil, nil, nil, 0, t.held && hold
 	for name, e := range w.diff {
 		if again && want.get(name) != nil {
@@ -121,7 +125,7 @@ func (t *track) doubtful(want *union, hold bool) map[string]struct{} {
 		}
 	}
 	p := want.plan(t.seen, t.sub)
-	if t.again || t.hold && !hold {
+	if t.again || t.full || t.hold && !hold {
 		p = want.plan(nil, t.sub)
 		add(t.everything())
 	}
@@ -198,6 +202,25 @@ func (s *Server) lookFirst(t *track, want *union) {
 	}
 	if t.w != nil {
 		t.seen = t.have // what lookAt compares with
+	}
+}
+
+// dueAtFirst notes which endpoints must not wait for clusters: those that the
+// peer has none of.
+func (t *track) dueAtFirst() {
+	w := t.w
+	switch {
+	case w == nil || t.typ.url != EndpointType:
+	case t.have == nil:
+		w.due = w.add
+	default:
+		var fresh []*Resource
+		for _, r := range w.add {
+			if t.have.get(r.Name) == nil {
+				fresh = append(fresh, r)
+			}
+		}
+		w.due = mergeLists(w.due, fresh)
 	}
 }
 

@@ -17,25 +17,63 @@ import (
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // gen makes a generation from "type/name=version" words, types by their first
-// letters: c, e, l, r, s. A version that begins with "bad" is refused by the
-// model, one that begins with "worse" without saying which it was.
+// letters: c, e, l, r, s; R is a route configuration whose hosts travel by
+// themselves, and v is such a host. A version that begins with "bad" is refused
+// by the model, one that begins with "worse" without saying which it was.
 func gen(number uint64, words ...string) *Generation {
-	types := map[TypeURL][]*Resource{}
+	return sharing{}.gen(number, words...)
+}
+
+// sharing makes generations that share what is equal in them, by content.
+type sharing map[string]*Set
+
+func (s sharing) gen(number uint64, words ...string) *Generation {
+	layers := map[string]map[TypeURL][]string{}
 	for _, w := range words {
 		t, rest, _ := strings.Cut(w, "/")
-		name, version, _ := strings.Cut(rest, "=")
-		url := letter(t)
-		types[url] = append(types[url], NewResource(url, Resource{Name: name, Version: version, Body: []byte(version)}))
+		name := "all but tables"
+		if t == "r" || t == "R" || t == "v" {
+			name, _, _ = strings.Cut(rest, "=")
+			name, _, _ = strings.Cut(name, "/")
+		}
+		if layers[name] == nil {
+			layers[name] = map[TypeURL][]string{}
+		}
+		layers[name][letter(t)] = append(layers[name][letter(t)], w)
 	}
-	l := &Layer{Types: map[TypeURL]*Set{}}
-	for url, list := range types {
-		l.Types[url] = NewSet(list)
+	g := &Generation{Number: number}
+	for _, name := range sortedKeys(layers) {
+		l := &Layer{Name: name, Types: map[TypeURL]*Set{}}
+		for url, words := range layers[name] {
+			l.Types[url] = s.set(url, words)
+		}
+		g.Layers = append(g.Layers, l)
 	}
-	return &Generation{Number: number, Layers: []*Layer{l}}
+	return g
+}
+
+func (s sharing) set(url TypeURL, words []string) *Set {
+	key := strings.Join(words, " ")
+	if s[key] == nil {
+		var list []*Resource
+		for _, w := range words {
+			_, rest, _ := strings.Cut(w, "/")
+			name, version, _ := strings.Cut(rest, "=")
+			r := Resource{Name: name, Version: version, Body: []byte(version), Hosts: w[0] == 'R'}
+			if r.Hosts {
+				r.Version = "shell" + r.Version
+			}
+			list = append(list, NewResource(url, r))
+		}
+		s[key] = NewSet(list)
+	}
+	return s[key]
 }
 
 func letter(t string) TypeURL {
-	return map[string]TypeURL{"c": ClusterType, "e": EndpointType, "l": ListenerType, "r": RouteType, "s": SecretType}[t]
+	return map[string]TypeURL{
+		"c": ClusterType, "e": EndpointType, "l": ListenerType, "r": RouteType, "R": RouteType, "v": VirtualHostType, "s": SecretType,
+	}[t]
 }
 
 // model is a peer that behaves as Envoy was seen to: it applies a refused
@@ -54,14 +92,22 @@ type model struct {
 	warming map[string]bool
 	heldACK string
 	mute    map[TypeURL]bool // types of which nothing is answered
+	slow    bool             // answers are late
+	late    []*discovery.DeltaDiscoveryRequest
 	nacks   int
 	sent    int
+
+	// Of virtual hosts: whether they were asked for on this stream, which route
+	// configurations wait for the first response with some, and those that had the
+	// hosts that they run by an earlier subscription.
+	hostsAsked bool
+	waits      map[string]bool
 }
 
 func newModel(t *testing.T, s *Server) *model {
 	t.Helper()
 	m := &model{t: t, now: start, runs: map[TypeURL]map[string]string{}, listed: map[TypeURL]map[string]string{}, mute: map[TypeURL]bool{}}
-	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, SecretType} {
+	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType} {
 		m.runs[u], m.listed[u] = map[string]string{}, map[string]string{}
 	}
 	m.connect(s)
@@ -71,8 +117,13 @@ func newModel(t *testing.T, s *Server) *model {
 // connect opens a stream, with what is listed.
 func (m *model) connect(s *Server) {
 	m.server = s
+	m.log = append(m.log, "connected")
 	m.heldACK = ""
+	m.late, m.slow, m.hostsAsked = nil, false, false
 	m.warming = map[string]bool{}
+	if m.waits == nil {
+		m.waits = map[string]bool{}
+	}
 	m.asked = map[TypeURL]map[string]bool{EndpointType: {}, RouteType: {}}
 	m.request(ClusterType, nil, m.listed[ClusterType])
 	if names := slices.Sorted(maps.Keys(m.runs[ClusterType])); len(names) > 0 {
@@ -82,6 +133,43 @@ func (m *model) connect(s *Server) {
 	if names := slices.Sorted(maps.Keys(m.runs[ListenerType])); len(names) > 0 {
 		m.request(RouteType, names, m.listed[RouteType])
 	}
+	for _, version := range m.runs[RouteType] {
+		if isShell(version) {
+			m.askHosts()
+			break
+		}
+	}
+}
+
+// isShell says the form of a route configuration by what the model runs.
+func isShell(version string) bool { return strings.HasPrefix(version, "shell") }
+
+// askHosts asks for virtual hosts, once a stream.
+func (m *model) askHosts() {
+	m.t.Helper()
+	if !m.hostsAsked {
+		m.hostsAsked = true
+		m.request(VirtualHostType, nil, maps.Clone(m.listed[VirtualHostType]))
+	}
+}
+
+// reply answers, perhaps later.
+func (m *model) reply(r *discovery.DeltaDiscoveryRequest) {
+	m.t.Helper()
+	if m.slow {
+		m.late = append(m.late, r)
+		return
+	}
+	m.do(r)
+}
+
+func (m *model) catchUp() {
+	m.t.Helper()
+	m.slow = false
+	for _, r := range m.late {
+		m.do(r)
+	}
+	m.late = nil
 }
 
 func (m *model) request(u TypeURL, names []string, versions map[string]string) {
@@ -121,8 +209,12 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	if u == EndpointType {
 		short = "e"
 	}
-	if len(r.GetResources()) > 0 && len(r.GetRemovedResources()) > 0 {
+	if u != VirtualHostType && len(r.GetResources()) > 0 && len(r.GetRemovedResources()) > 0 {
 		m.t.Errorf("a response both adds and removes: %v", r)
+	}
+	if u == VirtualHostType {
+		m.takeHosts(r)
+		return
 	}
 	bad := []string{}
 	worse := slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return strings.HasPrefix(x.GetVersion(), "worse") })
@@ -130,12 +222,21 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	for _, x := range r.GetResources() {
 		m.sent++
 		words = append(words, fmt.Sprintf("%s+%s=%s", short, x.GetName(), x.GetResource().GetValue()))
+		if isShell(x.GetVersion()) {
+			words[len(words)-1] += "(shell)"
+		}
 		switch {
 		case worse:
 		case strings.HasPrefix(x.GetVersion(), "bad"):
 			bad = append(bad, x.GetName()+": does not compute")
 		default:
+			if u == RouteType {
+				m.takeTable(x)
+			}
 			m.runs[u][x.GetName()] = string(x.GetResource().GetValue())
+			if u == RouteType && isShell(x.GetVersion()) {
+				m.runs[u][x.GetName()] = x.GetVersion()
+			}
 			if u == ClusterType {
 				m.warming[x.GetName()] = true
 			}
@@ -166,7 +267,7 @@ func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []str
 	}
 	if ack.ErrorDetail != nil {
 		m.nacks++
-		m.do(ack)
+		m.reply(ack)
 		return
 	}
 	for _, x := range r.GetResources() {
@@ -176,7 +277,89 @@ func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []str
 		m.heldACK = r.GetNonce()
 		return
 	}
-	m.do(ack)
+	m.reply(ack)
+}
+
+// takeTable is what a route configuration does to its virtual hosts.
+func (m *model) takeTable(x *discovery.Resource) {
+	m.t.Helper()
+	was, has := m.runs[RouteType][x.GetName()]
+	if isShell(x.GetVersion()) && (!has || !isShell(was)) {
+		// It begins; those that it had once come back until they are sent again.
+		m.waits[x.GetName()] = true
+	}
+	if !isShell(x.GetVersion()) {
+		delete(m.waits, x.GetName())
+	}
+}
+
+// takeHosts takes virtual hosts: those of route configurations that are not
+// there are lost.
+func (m *model) takeHosts(r *discovery.DeltaDiscoveryResponse) {
+	m.t.Helper()
+	var words []string
+	tables := map[string]bool{}
+	var bad *discovery.Resource
+	for _, x := range r.GetResources() {
+		m.sent++
+		words = append(words, "v+"+x.GetName()+"="+x.GetVersion())
+		table, _, _ := strings.Cut(x.GetName(), "/")
+		tables[table] = true
+		if strings.HasPrefix(x.GetVersion(), "bad") || strings.HasPrefix(x.GetVersion(), "worse") {
+			bad = x
+		}
+	}
+	for _, n := range r.GetRemovedResources() {
+		words = append(words, "v-"+n)
+		table, _, _ := strings.Cut(n, "/")
+		tables[table] = true
+	}
+	m.log = append(m.log, strings.Join(words, " "))
+	if len(tables) != 1 {
+		m.t.Errorf("a response with virtual hosts of %d tables: %v", len(tables), r)
+	}
+	ack := &discovery.DeltaDiscoveryRequest{TypeUrl: string(VirtualHostType), ResponseNonce: r.GetNonce()}
+	if bad != nil {
+		m.nacks++
+		ack.ErrorDetail = &rpcstatus.Status{Code: 13, Message: "Proto constraint validation failed"}
+		if strings.HasPrefix(bad.GetVersion(), "bad") {
+			ack.ErrorDetail.Message = "something is wrong with " + bad.GetName()
+		}
+		m.reply(ack)
+		return
+	}
+	for table := range tables {
+		there := isShell(m.runs[RouteType][table])
+		if there {
+			delete(m.waits, table)
+		}
+		for _, x := range r.GetResources() {
+			if there {
+				m.runs[VirtualHostType][x.GetName()] = x.GetVersion()
+			}
+			m.listed[VirtualHostType][x.GetName()] = x.GetVersion()
+		}
+		if !there {
+			m.log = append(m.log, "LOST "+table+" is "+m.runs[RouteType][table])
+		}
+		for _, n := range r.GetRemovedResources() {
+			if there {
+				delete(m.runs[VirtualHostType], n)
+			}
+			delete(m.listed[VirtualHostType], n)
+		}
+	}
+	if !m.mute[VirtualHostType] {
+		m.reply(ack)
+	}
+}
+
+// loseTable forgets all of a route configuration.
+func (m *model) loseTable(table string) {
+	delete(m.waits, table)
+	for _, of := range []map[string]string{m.runs[VirtualHostType], m.listed[VirtualHostType]} {
+		maps.DeleteFunc(of, func(name, _ string) bool { return strings.HasPrefix(name, table+"/") })
+	}
 }
 
 // after asks for what follows from what was received.
@@ -198,6 +381,9 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 				delete(m.runs[next], n)
 				delete(m.listed[next], n)
 				delete(m.warming, n)
+				if next == RouteType {
+					m.loseTable(n)
+				}
 			}
 		}
 		if len(add)+len(drop) > 0 {
@@ -212,16 +398,19 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 			delete(m.warming, n)
 		}
 	}
+	if u == RouteType && slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isShell(x.GetVersion()) }) {
+		m.askHosts()
+	}
 	if len(m.warming) == 0 && m.heldACK != "" && !m.mute[ClusterType] {
 		nonce := m.heldACK
 		m.heldACK = ""
-		m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: nonce})
+		m.reply(&discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: nonce})
 	}
 }
 
 // got gives the log since the last call, a response a line, without empty ones.
 func (m *model) got() string {
-	log := slices.DeleteFunc(m.log, func(s string) bool { return s == "" })
+	log := slices.DeleteFunc(m.log, func(s string) bool { return s == "" || s == "connected" })
 	m.log = nil
 	return strings.Join(log, "\n")
 }

@@ -33,6 +33,9 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 	}
 	names := t.current(r)
 	t.w.drop(r)
+	if t.typ.url == ClusterType && len(t.w.refused) < maxUnfollowed {
+		t.w.refused = append(t.w.refused, r)
+	}
 	if len(names) == 0 {
 		return
 	}

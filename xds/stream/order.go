@@ -228,7 +228,7 @@ func (s *Server) addsBefore(t *track) bool {
 // What follows a refusal does not count: a NACK opens the gate.
 func (s *Server) arriving(url TypeURL) bool {
 	t := s.typeOf(url)
-	if t == nil {
+	if t == nil || !t.opened {
 		return false
 	}
 	for k := range t.tracks() {

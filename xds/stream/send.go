@@ -81,7 +81,7 @@ func (s *Server) follow(t *track, r *response) {
 	}
 	if f := s.typeOf(next); f != nil && f.looked {
 		s.force(&f.track, following(&f.track, r))
-	} else if t.typ.reconnected && len(t.typ.unfollowed) < maxUnfollowed {
+	} else if len(t.typ.unfollowed) < maxUnfollowed {
 		// It may say that it has what follows, and would not be sent it.
 		t.typ.unfollowed = append(t.typ.unfollowed, r)
 	}
@@ -166,7 +166,7 @@ func (s *Server) forget(t *track, r *response) {
 // accept notes that the peer has what a response said, but for some names.
 func (s *Server) accept(t *track, r *response, but map[string]string) {
 	w := t.w
-	r.accepted = true
+	r.accepted, t.begins = true, false
 	t.count += r.added
 	for name, e := range w.diff {
 		res, in := r.find(name)

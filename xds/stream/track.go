@@ -29,10 +29,15 @@ type track struct {
 
 	owed bool // the peer waits for a first answer, be it empty
 	// again means that everything is to be sent, whatever the peer has, and asleep
-	// that nothing is, for the route configuration of these virtual hosts travels
-	// whole.
-	again, asleep bool
-	count         int // how many the peer has
+	// that nothing is for now; whole is why, for these virtual hosts: their route
+	// configuration was sent with them in it.
+	again, asleep, whole bool
+	// begins means that the peer has accepted none of these virtual hosts yet, and
+	// may be waiting for that.
+	begins bool
+	// full means that everything is to be compared at the next look.
+	full  bool
+	count int // how many the peer has
 
 	w *work // nil while there is none
 }
@@ -47,6 +52,9 @@ type work struct {
 	// sent are the responses of which the answer is awaited, and those that say
 	// better than have what the peer has, oldest first.
 	sent []*response
+	// refused are responses of clusters that may have been applied in part, so that
+	// some may wait for endpoints.
+	refused []*response
 
 	// diff are the names that are different: what is said here of others does not
 	// hold for them.
