@@ -116,7 +116,7 @@ func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) 
 	}
 	s.current, s.changed = d.Next(), now
 	s.objects += d.Growth()
-	l.compared += uint64(d.Objects()) //nolint:gosec // a length
+	l.compared += uint64(d.Objects())
 	l.pace.note(reached(d), now)
 }
 
@@ -242,7 +242,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	}
 	l.published = time.Now()
 	l.merge = l.published.Sub(now)
-	l.merged += uint64(next.Merged()) //nolint:gosec // a count
+	l.merged += uint64(next.Merged())
 	l.r.publish(next)
 }
 

@@ -150,7 +150,7 @@ func inlineAddresses(s *Service) []string {
 }
 
 // filed files objects under keys, each list in order.
-func filed[K comparable, T comparable](prev *shelves[K, []T], deltas []Delta[T], order func(a, b T) int, under func(T) []K) shelves[K, []T] {
+func filed[K, T comparable](prev *shelves[K, []T], deltas []Delta[T], order func(a, b T) int, under func(T) []K) shelves[K, []T] {
 	var zero T
 	changes := map[K][]Delta[T]{}
 	for _, d := range deltas {

@@ -27,7 +27,7 @@ func (m *shelves[K, V]) get(k K) V {
 }
 
 func (m *shelves[K, V]) at(k K) int {
-	return int(maphash.Comparable(m.seed, k) & uint64(len(m.shelves)-1)) //nolint:gosec // less than the number of shelves
+	return int(maphash.Comparable(m.seed, k) & uint64(len(m.shelves)-1))
 }
 
 // all yields every entry, in no order.
