@@ -161,7 +161,7 @@ func TestManyFilesAreOnePush(t *testing.T) {
 			continue
 		}
 		after := s.metrics()
-		for _, typ := range []string{"cds", "rds"} {
+		for _, typ := range []string{"cds", "vhds"} {
 			name := `pilot_xds_pushes{type="` + typ + `"}`
 			n := after[name] - before[name]
 			t.Logf("%d pushes of %s", n, typ)
