@@ -25,7 +25,7 @@ import (
 func BenchmarkCreateCertificate(b *testing.B) {
 	s := start(b, settings{burst: 1 << 30})
 	id := s.join(b, host(b, "web-1", "shop/web"))
-	ctx := peer.NewContext(context.Background(), &peer.Peer{ //nolint:usetesting // without cancellation, as a call's
+	ctx := peer.NewContext(context.Background(), &peer.Peer{
 		Addr:     &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)},
 		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: id.Chain, VerifiedChains: [][]*x509.Certificate{id.Chain}}},
 	})
