@@ -66,8 +66,13 @@ func (Spec) EndpointMarker(revision int) string {
 // RouteMarker is the word that a revision gives.
 func (Spec) RouteMarker(revision int) string { return fmt.Sprintf("r%06d", revision) }
 
-// EditMany edits the routes of every service of a share that has some, as the
-// checkout of another branch does, the last one in the name of all.
+// others is what the revisions of those begin with of which nothing is looked
+// for when many are edited.
+const others = 500_000
+
+// EditMany edits the routes of every service of a share, or its hosts where it
+// has no routes, as the checkout of another branch does. The marker is of the
+// last routes.
 func (s Spec) EditMany(dir string, share float64, revision int) (Change, int, error) {
 	n := 0
 	var last int
@@ -90,7 +95,11 @@ func (s Spec) EditMany(dir string, share float64, revision int) (Change, int, er
 			}
 			continue
 		}
-		c, err := s.EditRoute(dir, i, revision)
+		word := revision + others
+		if i == last {
+			word = revision
+		}
+		c, err := s.EditRoute(dir, i, word)
 		if err != nil {
 			return Change{}, n, err
 		}

@@ -130,7 +130,7 @@ func TestEditMany(t *testing.T) {
 			marked++
 		}
 	}
-	if n != 10 || changed != n || marked == 0 {
+	if n != 10 || changed != n || marked != 1 {
 		t.Errorf("%d services, %d files, %d with the marker", n, changed, marked)
 	}
 }
