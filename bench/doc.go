@@ -1,6 +1,9 @@
 // Package bench measures the product as people meet it: the real binary, real
-// Envoys, the mesh of the quickstart. `make bench` writes RESULTS.md anew: the
+// Envoys, the mesh of the quickstart. `make bench-quickstart` writes RESULTS.md anew: the
 // medians of six and more runs, with their spread, each beside its budget.
+//
+// What a change costs a fleet of thousands is measured by bench/fleet; README.md
+// has both.
 //
 // Nothing here fails because something is slow: that is for whoever reads the
 // table. The tests of each package assert only what separates right from broken;

@@ -18,17 +18,25 @@ import (
 const runs = 6
 
 // BenchmarkFigures measures everything, and writes the table to the file that
-// BENCH_RESULTS names, and all values to that of BENCH_FIGURES.
+// BENCH_RESULTS names, and all values to that of BENCH_FIGURES. BENCH_ONLY=idle
+// measures nothing but processes while nothing happens.
 func BenchmarkFigures(b *testing.B) {
 	envoytest.Binary(b)
 	r := &report{}
-	b.Run("first", func(b *testing.B) { first(b, r) })
+	idle := os.Getenv("BENCH_ONLY") == "idle"
+	if !idle {
+		b.Run("first", func(b *testing.B) { first(b, r) })
+	}
 	b.Run("mesh", func(b *testing.B) {
 		s := newShop(b)
 		s.start()
 		s.inStep()
 		s.until(s.whole)
-		for _, measure := range []func(*report){s.idle, s.rule, s.weights, s.restart, s.application, s.envoy} {
+		measures := []func(*report){s.idle, s.rule, s.weights, s.restart, s.application, s.envoy}
+		if idle {
+			measures = measures[:1]
+		}
+		for _, measure := range measures {
 			measure(r)
 		}
 	})

@@ -97,7 +97,7 @@ func (r *report) write(path string) error {
 // markdown is RESULTS.md.
 func (r *report) markdown(now time.Time) string {
 	var b strings.Builder
-	b.WriteString("# Results\n\nWritten by `make bench`; see the package's description for what is measured and how.\n\n")
+	b.WriteString("# Results\n\nWritten by `make bench-quickstart`; see the package's description for what is measured and how.\n\n")
 	fmt.Fprintf(&b, "%s, %s, %d CPUs (%s), %s. Spread is the smallest and the largest value.\n\n",
 		now.Format(time.DateOnly), runtime.GOOS+"/"+runtime.GOARCH, runtime.NumCPU(), cpu(), runtime.Version())
 	b.WriteString("The peers were measured in November 2026 on two cores, mostly one run a cell: Consul Connect 1.20.1 with Envoy 1.36.2,\n" +

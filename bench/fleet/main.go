@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet table|cell|restart|stall|churn|mesh|feed [flags]; fleet cell -h"
+const usage = "fleet table|cell|restart|crowd|stall|churn|mesh|feed [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -39,6 +39,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return measure(ctx, args[1:], out)
 	case "restart":
 		return restart(ctx, args[1:], out)
+	case "crowd":
+		return crowd(ctx, args[1:], out)
 	case "stall":
 		return stall(ctx, args[1:], out)
 	case "churn":
@@ -161,6 +163,20 @@ func restart(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer clean()
 	res, err := lab.RunRestart(ctx, cfg, *times)
+	if err != nil {
+		return err
+	}
+	return write(out, res)
+}
+
+func crowd(ctx context.Context, args []string, out io.Writer) error {
+	_, parse := cellFlags("crowd")
+	cfg, clean, err := parse(args)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	res, err := lab.RunCrowd(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -22,11 +22,15 @@ func mainTable() report.Table {
 			{ID: "route.last", Name: "VirtualService edited", Unit: report.Seconds, Budget: 0.15, Istiod: "4.6 s", Peer: "0.32 s"},
 			{ID: "route.cpu", Name: "VirtualService edited, CPU", Unit: report.CPU, Budget: 0.2, Istiod: "9.3 CPU s", Peer: "0.27 CPU s"},
 			{ID: "route.bytes", Name: "VirtualService edited, bytes of all", Unit: report.MB, Budget: 8, Istiod: "604 MB", Peer: "558 MB"},
+			{ID: "route.first", Name: "VirtualService edited, first stream", Unit: report.Seconds, Budget: report.None},
 			{ID: "route.median", Name: "VirtualService edited, median stream", Unit: report.Seconds, Budget: report.None},
+			{ID: "route.p99", Name: "VirtualService edited, 99th percentile", Unit: report.Seconds, Budget: report.None},
 			{ID: "endpoint.last", Name: "Endpoint replaced", Unit: report.Seconds, Budget: 0.06, Istiod: "0.18 s", Peer: "1.0 s"},
 			{ID: "endpoint.cpu", Name: "Endpoint replaced, CPU", Unit: report.CPU, Budget: 0.1, Istiod: "1.5 CPU s", Peer: "2.3 CPU s"},
 			{ID: "endpoint.bytes", Name: "Endpoint replaced, bytes of all", Unit: report.MB, Budget: report.None},
+			{ID: "endpoint.first", Name: "Endpoint replaced, first stream", Unit: report.Seconds, Budget: report.None},
 			{ID: "endpoint.median", Name: "Endpoint replaced, median stream", Unit: report.Seconds, Budget: report.None},
+			{ID: "endpoint.p99", Name: "Endpoint replaced, 99th percentile", Unit: report.Seconds, Budget: report.None},
 			{ID: "decision", Name: "File renamed to decision to push, no debounce", Unit: report.Seconds, Budget: 0.02, Istiod: "0.9 s"},
 			{ID: "idle.rss", Name: "Resident, idle", Unit: report.MB, Budget: 200, Istiod: "1.2 GB", Peer: "0.9 GB"},
 			{ID: "idle.stream", Name: "Resident a stream, with everything", Unit: report.KB, Budget: 60, Istiod: "–"},
@@ -73,7 +77,7 @@ func wideTable() report.Table {
 func smallTable() report.Table {
 	return report.Table{
 		Title: "A small mesh: 10 services, 4 hosts",
-		Text:  "The agent's figure is of the quickstart's mesh in RESULTS.md, measured by the same `make bench`, with a real Envoy beside it.",
+		Text:  "The agent's figure is of the quickstart's mesh, as in RESULTS.md, with a real Envoy beside it.",
 		Rows: []report.Row{
 			{ID: "small.server", Name: "Server, resident", Unit: report.MB, Budget: 60},
 			{ID: "small.agent", Name: "Agent, resident", Unit: report.MB, Budget: 30},
@@ -106,8 +110,9 @@ func tlsTable() report.Table {
 
 func faultsTable() report.Table {
 	return report.Table{
-		Title: "Restarts, and proxies that stop reading",
-		Text:  "1,000 services and 1,000 proxies. The server is killed (SIGKILL) and started again while all have everything;\na tenth of the fleet is stopped (SIGSTOP) while 20 VirtualServices are edited.",
+		Title: "Restarts, crowds, and proxies that stop reading",
+		Text: "1,000 services and 1,000 proxies. The server is killed (SIGKILL) and started again while all have everything;\n" +
+			"VirtualServices are edited while a half of the fleet connects cold; a tenth of it is stopped (SIGSTOP) while 20 are edited.",
 		Rows: []report.Row{
 			{ID: "restart.again", Name: "Restart: resources sent again, of all types", Budget: 0},
 			{ID: "restart.serving", Name: "Restart: until the server serves", Unit: report.Seconds, Budget: report.None},
@@ -115,6 +120,10 @@ func faultsTable() report.Table {
 			{ID: "restart.cpu", Name: "Restart: CPU", Unit: report.CPU, Budget: report.None},
 			{ID: "restart.peak", Name: "Restart: peak memory", Unit: report.MB, Budget: report.None},
 			{ID: "restart.bytes", Name: "Restart: bytes a proxy", Unit: report.KB, Budget: report.None},
+			{ID: "crowd.before", Name: "500 served: 99th percentile of an edit, before", Unit: report.Seconds, Budget: report.None},
+			{ID: "crowd.during", Name: "500 served: the same while 500 others connect cold", Unit: report.Seconds, Budget: report.None},
+			{ID: "crowd.worst", Name: "500 served: the worst of these edits", Unit: report.Seconds, Budget: report.None},
+			{ID: "crowd.joined", Name: "500 served: until the others have everything", Unit: report.Seconds, Budget: report.None},
 			{ID: "stall.stream", Name: "Stopped: memory a stream", Unit: report.KB, Budget: report.None},
 			{ID: "stall.before", Name: "Stopped: 99th percentile of the others, before", Unit: report.Seconds, Budget: report.None},
 			{ID: "stall.during", Name: "Stopped: 99th percentile of the others, meanwhile", Unit: report.Seconds, Budget: report.None},
@@ -144,8 +153,30 @@ func worstTable() report.Table {
 	}
 }
 
+// kindsTable is what comes of each type.
+func kindsTable() report.Table {
+	t := report.Table{
+		Title: "What a proxy of the first table is sent, by type",
+		Peers: []report.Subject{report.Linear, report.Snapshot},
+	}
+	for _, e := range []struct{ id, name string }{{"cold", "Cold"}, {"route", "VirtualService edited"}, {"endpoint", "Endpoint replaced"}} {
+		for _, k := range []string{"CDS", "EDS", "LDS", "RDS", "VHDS"} {
+			if e.id == "route" && k != "RDS" && k != "VHDS" || e.id == "endpoint" && k != "EDS" {
+				continue
+			}
+			id, name := e.id+"."+k+".", e.name+", "+k
+			t.Rows = append(t.Rows,
+				report.Row{ID: id + "bytes", Name: name, Unit: report.KB, Budget: report.None},
+				report.Row{ID: id + "resources", Name: name + ", resources", Budget: report.None},
+				report.Row{ID: id + "messages", Name: name + ", messages", Budget: report.None},
+			)
+		}
+	}
+	return t
+}
+
 func tables() []report.Table {
-	return []report.Table{mainTable(), oldTable(), wideTable(), smallTable(), tlsTable(), faultsTable(), worstTable()}
+	return []report.Table{mainTable(), kindsTable(), oldTable(), wideTable(), smallTable(), tlsTable(), faultsTable(), worstTable()}
 }
 
 // longTables are those of the long run.

@@ -68,9 +68,13 @@ func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.
 	add("cold.peak", r.Cold.Peak)
 	add("cold.bytes", float64(r.Cold.Bytes)/n/1000)
 	add("start", r.Start)
+	s.kinds(subject, prefix+"cold", n, r.Cold)
 	again, rejects := r.Cold.Repeated, r.Cold.Rejects
 	for kind, costs := range map[string][]lab.Cost{"route": r.Routes, "endpoint": r.Endpoints, "many": r.Many} {
 		for _, c := range costs {
+			s.kinds(subject, prefix+kind, n, c)
+			add(kind+".first", c.First)
+			add(kind+".p99", c.P99)
 			add(kind+".last", c.Last)
 			add(kind+".median", c.Median)
 			add(kind+".cpu", c.CPU)
@@ -91,7 +95,16 @@ func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.
 	}
 }
 
-// cell makes a step of one cell of our control plane.
+// kinds keeps what each of n proxies was sent, by type.
+func (s *suite) kinds(subject report.Subject, id string, n float64, c lab.Cost) {
+	for k, counts := range c.Kinds {
+		s.samples.Add(subject, id+"."+k+".bytes", float64(counts.Bytes)/n/1000)
+		s.samples.Add(subject, id+"."+k+".resources", float64(counts.Resources)/n)
+		s.samples.Add(subject, id+"."+k+".messages", float64(counts.Messages)/n)
+	}
+}
+
+// ours makes a step of one cell of our control plane.
 func ours(prefix string, w world.Spec, more func(cfg *lab.CellConfig), sizes func(s *suite) *lab.Sizes) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
 		cfg := lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w}

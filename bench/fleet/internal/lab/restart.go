@@ -3,6 +3,9 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -10,8 +13,8 @@ import (
 // Restarted is what a restart of the server costs while the fleet has
 // everything.
 type Restarted struct {
-	// Serving is until the server is ready, Back from then until every stream has
-	// been answered, or until nothing came any more; in seconds.
+	// Serving is until the server is ready, Back from then until it serves as many
+	// streams as before; in seconds.
 	Serving float64 `json:"serving"`
 	Back    float64 `json:"back"`
 	// Again is how many resources were sent, of any type; nothing had changed.
@@ -61,9 +64,12 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 		return Restarted{}, err
 	}
 	ready := time.Now()
+	if err := o.server.awaitStreams(ctx, c.cfg.World.Proxies); err != nil {
+		return Restarted{}, err
+	}
+	back := time.Since(ready)
 	// An answer may have nothing in it, and there may be none.
-	times, err := c.fleet.Ready(c.cfg.World.Proxies, 3*time.Second)
-	if err != nil {
+	if _, err := c.fleet.Ready(c.cfg.World.Proxies, 3*time.Second); err != nil {
 		return Restarted{}, err
 	}
 	after, err := c.fleet.Totals()
@@ -74,13 +80,40 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 	if err != nil {
 		return Restarted{}, err
 	}
-	r := Restarted{Serving: o.server.Start.Seconds(), CPU: u.CPU, Peak: u.Peak, RSS: u.RSS}
-	r.Back = max(0, time.Unix(0, max(times.Last, after.LastUp)).Sub(ready).Seconds())
+	r := Restarted{Serving: o.server.Start.Seconds(), Back: back.Seconds(), CPU: u.CPU, Peak: u.Peak, RSS: u.RSS}
 	for k, n := range after.Kinds {
 		d := n.Minus(before.Kinds[k])
 		r.Again += d.Resources + d.Removed
 		r.Messages += d.Messages
 		r.Bytes += d.Bytes
 	}
-	return r, nil
+	// All must be in step: a change reaches every stream.
+	_, err = c.change(ctx, Route)
+	return r, err
+}
+
+// awaitStreams waits until the server counts so many.
+func (s *Server) awaitStreams(ctx context.Context, want int) error {
+	for begin := time.Now(); ; {
+		body, err := s.Ask(ctx, "/metrics")
+		if err != nil {
+			return err
+		}
+		n := 0
+		for line := range strings.Lines(string(body)) {
+			if strings.HasPrefix(line, "pilot_xds{") {
+				v, _ := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:]), 64)
+				n += int(v)
+			}
+		}
+		if n >= want {
+			return nil
+		}
+		if time.Since(begin) > patience {
+			return fmt.Errorf("the server counts %d streams, not %d", n, want)
+		}
+		if err := pause(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
 }

@@ -52,9 +52,12 @@ func (t Table) Markdown(s *Samples, base *Baseline) string {
 	for _, r := range t.Rows {
 		cells := []string{r.Name}
 		f, ok := s.Of(Ours, r.ID)
-		if !ok {
+		switch {
+		case !ok && r.Budget < 0:
+			cells = append(cells, "–", "", "", r.budget(), "")
+		case !ok:
 			cells = append(cells, "not measured", "", "", r.budget(), "")
-		} else {
+		default:
 			cells = append(cells, r.Text(f.Median), spread(r, f), strconv.Itoa(f.Runs), r.budget(), r.Verdict(f))
 		}
 		for _, p := range t.Peers {
