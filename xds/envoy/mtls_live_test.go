@@ -119,7 +119,6 @@ func (f *fileFed) bootstrap(t *testing.T, port int) []byte {
 	t.Helper()
 	ca := newAuthority(t)
 	cert, key := ca.identity(t, webID)
-	quoted := func(s string) string { return strconv.Quote(s) }
 	return fmt.Appendf(nil, `{"node": {"id": "test", "cluster": "test"}, "admin": %s,
 "dynamic_resources": {"cds_config": {"resource_api_version": "V3", "path_config_source": {"path": %s}}},
 "static_resources": {
@@ -128,7 +127,7 @@ func (f *fileFed) bootstrap(t *testing.T, port int) []byte {
  "listeners": [{"name": "tcp", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
   "filter_chains": [{"filters": [{"name": "tcp", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
    "stat_prefix": "tcp", "cluster": "outbound|9000||lines.shop.mesh"}}]}]}]}}`,
-		envoytest.AdminJSON, quoted(filepath.Join(f.dir, "cds.json")), quoted(cert), quoted(key), quoted(ca.rootPEM()), port)
+		envoytest.AdminJSON, strconv.Quote(filepath.Join(f.dir, "cds.json")), strconv.Quote(cert), strconv.Quote(key), strconv.Quote(ca.rootPEM()), port)
 }
 
 // firstByteServer tells handshakes from lines, and counts both.
