@@ -149,9 +149,11 @@ func (s *Server) newListener(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
 	}
-	if s.listener, err = s.limit(l); err != nil {
+	limited, err := s.limit(l)
+	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	s.listener = limited
 	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil {
 		return err
 	}
