@@ -140,7 +140,7 @@ func (s *Server) settled() int {
 func TestATenthStopsReading(t *testing.T) {
 	t.Parallel()
 	const streams, deaf, edits = 200, 20, 10
-	o := big(120) // clusters of 100 KB: more than fits between here and there
+	o := big(240) // their clusters are more than fits between here and there
 	r := newRig(t, o, everybody(o))
 	all := fleet(t, o, streams)
 	until := make(chan struct{})
@@ -189,7 +189,7 @@ func TestATenthStopsReading(t *testing.T) {
 
 func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	t.Parallel()
-	o := big(120)
+	o := big(240)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.SlowTimeout = 200 * time.Millisecond
