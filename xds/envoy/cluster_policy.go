@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"strconv"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/config/common/matcher/v3"
@@ -10,6 +11,7 @@ import (
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -27,12 +29,15 @@ func (b *clusterBuilder) outlierDetection() {
 	}
 	out := &clusterv3.OutlierDetection{
 		EnforcingSuccessRate: wrapperspb.UInt32(0),
-		Interval:             in.GetInterval(),
-		BaseEjectionTime:     in.GetBaseEjectionTime(),
+		Interval:             unless(in.GetInterval(), ejectionInterval),
+		BaseEjectionTime:     unless(in.GetBaseEjectionTime(), ejectionTime),
 	}
-	if e := in.GetConsecutive_5XxErrors(); e != nil {
-		out.Consecutive_5Xx = wrapperspb.UInt32(e.GetValue())
-		out.EnforcingConsecutive_5Xx = enforced(e.GetValue())
+	switch e := in.GetConsecutive_5XxErrors(); {
+	case e == nil, e.GetValue() == ejectionErrors:
+	case e.GetValue() == 0:
+		out.Consecutive_5Xx, out.EnforcingConsecutive_5Xx = e, wrapperspb.UInt32(0)
+	default: // enforced, if Envoy is not told otherwise
+		out.Consecutive_5Xx = e
 	}
 	if e := in.GetConsecutiveGatewayErrors(); e != nil {
 		out.ConsecutiveGatewayFailure = wrapperspb.UInt32(e.GetValue())
@@ -52,6 +57,21 @@ func (b *clusterBuilder) outlierDetection() {
 	b.c.OutlierDetection = out
 	b.c.CommonLbConfig.HealthyPanicThreshold.Value = float64(max(in.GetMinHealthPercent(), 0))
 	b.errorCodes(in.GetOutlierDetectionHttpErrorCodes())
+}
+
+// What Envoy assumes of outlier detection (its OutlierDetection message).
+const (
+	ejectionInterval = 10 * time.Second
+	ejectionTime     = 30 * time.Second
+	ejectionErrors   = 5
+)
+
+// unless is a duration that has to be said, because Envoy assumes another one.
+func unless(d *durationpb.Duration, assumed time.Duration) *durationpb.Duration {
+	if d.AsDuration() == assumed {
+		return nil
+	}
+	return d
 }
 
 func enforced(n uint32) *wrapperspb.UInt32Value {
