@@ -1,11 +1,12 @@
 // Package view derives from the state of the mesh what one proxy may see and
 // must do.
 //
-// A [View] is a list of layers, a [Layer] a list of parts. A part is the whole input of one builder of
-// package envoy, and its hash is the hash of all its content, so the key of a
-// cache cannot omit an input. Labels, names, addresses and ids of proxies never
-// enter a part, only the result of selecting by them: proxies that must do the
-// same have equal parts and share the bytes made from them.
+// A [View] is a list of layers, a [Layer] a list of parts. A part is the whole
+// input of one builder of package envoy, and its hash is the hash of all its
+// content, so the key of a cache cannot omit an input. Labels, names, addresses
+// and ids of proxies never enter a part, only the result of selecting by them:
+// proxies that must do the same have equal parts and share the bytes made from
+// them.
 //
 // What is decided here: which services, routes and rules a namespace sees, what
 // a Sidecar narrows or adds, which DestinationRule holds, which listeners there

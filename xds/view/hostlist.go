@@ -16,10 +16,12 @@ type listID struct {
 // hostList is the virtual hosts of a port, sorted by name.
 type hostList struct {
 	hosts []*VirtualHost
-	// made says which of them a VirtualService made.
-	made map[mesh.Key][]int32
+	// made are the names of those that a VirtualService made.
+	made map[mesh.Key][]string
 	// any is set if one of them takes unknown hosts.
 	any bool
+	// crowded is set if one of them lacks a name that another one has.
+	crowded bool
 }
 
 // find is the host of a name; or nil.
@@ -39,7 +41,7 @@ func (l *hostList) routesOf(key mesh.Key) []*Route {
 	if l == nil || len(l.made[key]) == 0 {
 		return nil
 	}
-	return l.hosts[l.made[key][0]].Routes
+	return l.find(l.made[key][0]).Routes
 }
 
 func (l *hostList) byDomain() map[string]*VirtualHost {
@@ -66,6 +68,8 @@ type tableBuilder struct {
 	sorted []mesh.Hostname
 	owner  func(mesh.Hostname) *virtualService
 	hosts  []hostBy
+	// crowded is that of the list.
+	crowded bool
 }
 
 // tableScratch is what a tableBuilder needs only while it works.
@@ -127,11 +131,11 @@ func (b *tableBuilder) list(prev *hostList) *hostList {
 	}()
 	b.build()
 	slices.SortStableFunc(b.hosts, func(x, y hostBy) int { return cmp.Compare(x.Name, y.Name) })
-	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]int32{}, any: b.domains["*"]}
+	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]string{}, any: b.domains["*"], crowded: b.crowded}
 	for i, h := range b.hosts {
 		out.hosts[i] = h.VirtualHost
 		if h.by != (mesh.Key{}) {
-			out.made[h.by] = append(out.made[h.by], int32(i))
+			out.made[h.by] = append(out.made[h.by], h.Name)
 		}
 	}
 	if prev != nil && slices.Equal(prev.hosts, out.hosts) {
@@ -159,7 +163,8 @@ func (b *tableBuilder) edited(list *hostList, c change[virtualService]) *hostLis
 	}
 	out := *list
 	out.hosts = slices.Clone(list.hosts)
-	for _, i := range made {
+	for _, name := range made {
+		i, _ := slices.BinarySearchFunc(list.hosts, name, compareNames)
 		vh := &VirtualHost{Name: list.hosts[i].Name, Domains: list.hosts[i].Domains, Routes: after}
 		vh.origins = slices.Clone(list.hosts[i].origins)
 		for j, o := range vh.origins {

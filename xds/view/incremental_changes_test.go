@@ -97,12 +97,17 @@ func (g *game) host() string {
 	return pick(g, "a.shop.svc.cluster.local", "b.other.svc.cluster.local", "a.other.svc.cluster.local", "c.mesh", "d.mesh", "x.w.mesh", "*.w.mesh", "e.mesh")
 }
 
+// loner is a host that no route names, though it may be short for another.
+func (g *game) loner() string {
+	return pick(g, "a", "b.other", "l.shop.svc.cluster.local", "l.other.svc.cluster.local", "l", "l.shop.svc", "m.example", "n.example", "o.example")
+}
+
 func (g *game) exports() mesh.Exports {
 	return pick(g, nil, nil, nil, mesh.Exports{"*"}, mesh.Exports{"shop"}, mesh.Exports{"other"}, mesh.Exports{"~"})
 }
 
 func (g *game) service() {
-	s := g.w.service(pick(g, "shop", "other"), g.host())
+	s := g.w.service(pick(g, "shop", "other"), pick(g, g.host(), g.loner()))
 	s.Name = g.name()
 	s.ExportTo = g.exports()
 	g.fillService(s)

@@ -297,17 +297,19 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	d := st.since(prev)
 	sc := r.sc
 	ns := r.key.namespace
-	swapped := false
+	var swaps, moves []change[mesh.Service]
 	for _, c := range d.services {
 		concerns := func(svc *mesh.Service) bool {
 			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns)) && sc.wants(svc)
 		}
 		switch {
 		case !concerns(c.old) && !concerns(c.new):
-		case c.old == nil || c.new == nil || !routedAlike(c.old, c.new):
-			return false
+		case c.old != nil && c.new != nil && routedAlike(c.old, c.new):
+			swaps = append(swaps, c)
+		case len(moves) < maxMoves && sc.movable(c, st):
+			moves = append(moves, c)
 		default:
-			swapped = true
+			return false
 		}
 	}
 	var edits []change[virtualService]
@@ -325,9 +327,10 @@ func (r *realm) follow(prev *Index, st *site) bool {
 		}
 	}
 	sc.site = st
-	if swapped {
-		sc.swap(d.services)
+	if len(swaps) > 0 {
+		sc.swap(swaps)
 	}
+	r.move(moves)
 	reroute := r.refresh(d)
 	for _, c := range edits {
 		sc.edit(c)
@@ -336,10 +339,15 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	for _, rt := range r.routings.all() {
 		switch {
 		case rt.view == nil:
-		case reroute || swapped && len(rt.view.warnings) > 0: // origins move
+		case reroute || len(swaps) > 0 && len(rt.view.warnings) > 0: // origins move
 			rt.build(sc)
-		case len(edits) > 0:
-			rt.edit(sc, edits)
+		default:
+			if len(moves) > 0 {
+				rt.move(sc, moves)
+			}
+			if len(edits) > 0 {
+				rt.edit(sc, edits)
+			}
 		}
 	}
 	return true

@@ -271,6 +271,7 @@ type hostDomains struct {
 func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 	vh := &VirtualHost{Name: vhostName(d.name, r.port), Routes: r.routes}
 	if b.names[vh.Name] {
+		b.crowded = true
 		return
 	}
 	b.names[vh.Name] = true
@@ -278,6 +279,7 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 	for _, domain := range d.domains {
 		key := strings.ToLower(domain)
 		if b.domains[key] || (b.known[domain] && slices.Contains(d.short, domain)) {
+			b.crowded = true
 			continue
 		}
 		// On a table for all ports only port 80 is reached without a port.

@@ -115,10 +115,15 @@ func (r *routing) edit(sc *scope, edits []change[virtualService]) {
 			r.lists[id], touched[id] = next, true
 		}
 	}
-	if len(touched) == 0 {
-		return
+	if len(touched) > 0 {
+		r.relist(sc, touched, &routingView{listeners: r.view.listeners, warnings: r.view.warnings})
 	}
-	v := &routingView{listeners: r.view.listeners, tables: slices.Clone(r.view.tables), warnings: r.view.warnings}
+}
+
+// relist makes the tables anew whose lists were touched, for a view that has all
+// else.
+func (r *routing) relist(sc *scope, touched map[listID]bool, v *routingView) {
+	v.tables = slices.Clone(r.view.tables)
 	byDomain := map[listID]map[string]*VirtualHost{}
 	for i, name := range r.names {
 		id, sniffed, _ := sc.listOf(name)
