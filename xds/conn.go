@@ -123,7 +123,7 @@ func (c *conn) ring() {
 }
 
 // run serves the stream until it ends.
-func (c *conn) run(g deltaStream, requests <-chan *discovery.DeltaDiscoveryRequest, first *discovery.DeltaDiscoveryRequest) error {
+func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
 	ctx := g.Context()
 	if err := c.take(first); err != nil {
 		return err
@@ -215,12 +215,16 @@ func (c *conn) due(now time.Time) error {
 }
 
 // take handles one request.
-func (c *conn) take(r *discovery.DeltaDiscoveryRequest) error {
-	if isReport(r.GetTypeUrl()) {
+func (c *conn) take(frame []byte) error {
+	r, err := stream.DecodeRequest(frame)
+	if err == nil && isReport(r.GetTypeUrl()) {
 		c.takeReport(r)
 		return nil
 	}
-	if err := c.core.Request(time.Now(), r); err != nil {
+	if err == nil {
+		err = c.core.Request(time.Now(), r)
+	}
+	if err != nil {
 		c.server.log.Warn("proxy cut off", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

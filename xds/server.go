@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 // Server serves configuration to proxies. See the package's comment.
@@ -155,7 +156,8 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer release()
-	requests := receive(g)
+	turn := make(chan struct{})
+	requests := receive(g, turn)
 	first, err := s.firstRequest(ctx, requests)
 	if err != nil {
 		return err
@@ -168,6 +170,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer c.old()
+	close(turn)
 	if err := s.enter(ctx, c); err != nil {
 		return err
 	}
@@ -176,10 +179,14 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 }
 
 // judge makes the connection of a peer, if that may have it.
-func (s *Server) judge(peer Peer, first *discovery.DeltaDiscoveryRequest) (*conn, error) {
-	node, err := bootstrap.ParseNode(first.GetNode())
+func (s *Server) judge(peer Peer, first []byte) (*conn, error) {
+	says, err := stream.DecodeNode(first)
 	if err != nil {
-		return nil, s.refuse(peer, first.GetNode().GetId(), err)
+		return nil, s.refuse(peer, "", err)
+	}
+	node, err := bootstrap.ParseNode(says)
+	if err != nil {
+		return nil, s.refuse(peer, says.GetId(), err)
 	}
 	claimed, err := checkClaim(peer, node)
 	if err != nil {
@@ -196,11 +203,11 @@ func (s *Server) judge(peer Peer, first *discovery.DeltaDiscoveryRequest) (*conn
 	case err != nil:
 		return nil, s.refuse(peer, node.ID(), err)
 	}
-	return s.newConn(peer, claimed, s.formsOf(node, first.GetNode().GetClientFeatures())), nil
+	return s.newConn(peer, claimed, s.formsOf(node, says.GetClientFeatures())), nil
 }
 
 // firstRequest waits for the request that has the node.
-func (s *Server) firstRequest(ctx context.Context, requests <-chan *discovery.DeltaDiscoveryRequest) (*discovery.DeltaDiscoveryRequest, error) {
+func (s *Server) firstRequest(ctx context.Context, requests <-chan []byte) ([]byte, error) {
 	timer := time.NewTimer(s.cfg.NodeTimeout)
 	defer timer.Stop()
 	select {
@@ -218,19 +225,34 @@ func (s *Server) firstRequest(ctx context.Context, requests <-chan *discovery.De
 	}
 }
 
-// receive hands requests over until the stream ends; then it closes the
-// channel. Its goroutine ends with the handler, whose return ends the stream.
-func receive(g deltaStream) <-chan *discovery.DeltaDiscoveryRequest {
-	out := make(chan *discovery.DeltaDiscoveryRequest)
+// frame is a request as it came.
+type frame struct{ bytes []byte }
+
+var _ wire.Kept = (*frame)(nil)
+
+// Keep implements [wire.Kept].
+func (f *frame) Keep(b []byte) { f.bytes = b }
+
+// receive hands requests over, as they came, until the stream ends; then it closes
+// the channel. The second is not read before it is the stream's turn: a proxy that
+// comes back lists thousands of versions, and a fleet comes back at once. Its
+// goroutine ends with the handler, whose return ends the stream.
+func receive(g deltaStream, turn <-chan struct{}) <-chan []byte {
+	out := make(chan []byte)
 	go func() {
 		defer close(out)
 		for {
-			r, err := g.Recv()
-			if err != nil {
+			var f frame
+			if err := g.RecvMsg(&f); err != nil {
 				return
 			}
 			select {
-			case out <- r:
+			case out <- f.bytes:
+			case <-g.Context().Done():
+				return
+			}
+			select {
+			case <-turn:
 			case <-g.Context().Done():
 				return
 			}

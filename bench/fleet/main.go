@@ -157,10 +157,12 @@ func cell(ctx context.Context, args []string, out io.Writer) error {
 func restart(ctx context.Context, args []string, out io.Writer) error {
 	f, parse := cellFlags("restart")
 	times := f.Int("times", 3, "how often the server is killed and started again")
+	profile := f.Bool("profile", false, "make restart.pprof, a CPU profile of the server, in -dir")
 	cfg, clean, err := parse(args)
 	if err != nil {
 		return err
 	}
+	cfg.Profile = *profile
 	defer clean()
 	res, err := lab.RunRestart(ctx, cfg, *times)
 	if err != nil {

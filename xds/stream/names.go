@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"weak"
 )
@@ -68,9 +69,19 @@ func (i *Interner) intern(names []string) *nameSet {
 	if n := len(i.sets); n >= 64 && n&(n-1) == 0 {
 		maps.DeleteFunc(i.sets, func(_ uint64, p weak.Pointer[nameSet]) bool { return p.Value() == nil })
 	}
-	set := &nameSet{names: names}
+	set := &nameSet{names: ownText(names)}
 	i.sets[key] = weak.Make(set)
 	return set
+}
+
+// ownText gives names a text of their own: they came in requests, whose text has
+// much else.
+func ownText(names []string) []string {
+	text := strings.Join(names, "")
+	for i, n := range names {
+		names[i], text = text[:len(n)], text[len(n):]
+	}
+	return names
 }
 
 // with is a set with more names, which are sorted and without doubles.

@@ -22,6 +22,13 @@ type Followed interface {
 	Written()
 }
 
+// Kept is a message that is decoded later: where many come at once the encoding
+// is the smaller of the two.
+type Kept interface {
+	// Keep gives it its encoding, which is its own from now on.
+	Keep(frame []byte)
+}
+
 // end is a buffer of no bytes that tells a message when it is freed, as the last
 // of its buffers.
 type end struct{ message Followed }
@@ -35,8 +42,8 @@ func (e end) Put(*[]byte) { e.message.Written() }
 // pooled is the room from which on gRPC counts who refers to a buffer.
 const pooled = 2 << 10
 
-// Codec gives the transport the pieces of a [Pieces] without a copy, and encodes
-// and decodes everything else as the codec does that gRPC has for protocol
+// Codec gives the transport the pieces of a [Pieces] without a copy, leaves a
+// [Kept] encoded, and encodes and decodes everything else as the codec does that gRPC has for protocol
 // buffers. It bears that one's name: peers cannot tell them apart.
 func Codec() encoding.CodecV2 {
 	nothing := make([]byte, 0, pooled)
@@ -64,6 +71,15 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		out = append(out, mem.NewBuffer(c.nothing, end{f}))
 	}
 	return out, nil
+}
+
+// Unmarshal implements [encoding.CodecV2].
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if k, ok := v.(Kept); ok {
+		k.Keep(data.Materialize())
+		return nil
+	}
+	return c.CodecV2.Unmarshal(data, v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it
 }
 
 // join makes one piece of those that lie one behind the other in memory, as the

@@ -6,8 +6,8 @@ import "google.golang.org/grpc"
 // nothing that a peer does makes it more, and gRPC need not measure the way by
 // pings: those are a third of what a small push costs.
 const (
-	streamWindow     = 256 << 10
-	connectionWindow = 512 << 10
+	streamWindow     = 64 << 10
+	connectionWindow = 256 << 10
 )
 
 // ServerOptions are the codec and the transport's options for a server with

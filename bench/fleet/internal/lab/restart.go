@@ -64,6 +64,7 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 		return Restarted{}, err
 	}
 	ready := time.Now()
+	done := c.profile(ctx, "restart", 5)
 	if err := o.server.awaitStreams(ctx, c.cfg.World.Proxies); err != nil {
 		return Restarted{}, err
 	}
@@ -74,6 +75,9 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 	}
 	after, err := c.fleet.Totals()
 	if err != nil {
+		return Restarted{}, err
+	}
+	if err := done(); err != nil {
 		return Restarted{}, err
 	}
 	u, err := o.server.usage()

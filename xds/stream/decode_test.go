@@ -1,0 +1,88 @@
+package stream
+
+import (
+	"fmt"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+)
+
+// returning is the first request of a proxy that has so many resources.
+func returning(tb testing.TB, n int) []byte {
+	tb.Helper()
+	req := &discovery.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~a.b~c", ClientFeatures: []string{"f"}}, TypeUrl: string(EndpointType), ResponseNonce: "7",
+		ResourceNamesUnsubscribe: []string{"gone"}, InitialResourceVersions: map[string]string{}, ErrorDetail: &status.Status{Message: "no"},
+	}
+	for i := range n {
+		name := fmt.Sprintf("outbound|8080||svc-%05d.team-%02d.mesh.internal", i, i%10)
+		req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, name)
+		req.InitialResourceVersions[name] = fmt.Sprintf("version%04d", i)
+	}
+	b, err := proto.Marshal(req)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// Whatever the bytes are: they are decoded as protocol buffers are, or refused.
+func FuzzDecodeRequest(f *testing.F) {
+	f.Add(returning(f, 3))
+	f.Add([]byte{})
+	for _, b := range [][]byte{
+		{0x1a, 0x02, 0xff, 0xfe},                   // no text
+		{0x2a, 0x03, 0x0a, 0x01, 0xff},             // nor in the map
+		{0x2a, 0x00, 0x2a, 0x02, 0x12, 0x00},       // entries without a key
+		{0x2a, 0x04, 0x08, 0x01, 0x18, 0x01},       // entries of other types
+		{0x18, 0x01, 0x28, 0x02, 0x4a, 0x01, 0x00}, // fields of other types, and unknown ones
+		{0x0a, 0x02, 0x0a, 0x00, 0x0a, 0x04, 0x12, 0x02, 'a', 'b'},
+		{0x1a, 0x05, 'a'},
+	} {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		want := &discovery.DeltaDiscoveryRequest{}
+		wrong := proto.Unmarshal(b, want)
+		got, err := DecodeRequest(b)
+		if (err == nil) != (wrong == nil) {
+			t.Fatalf("error %v, want %v", err, wrong)
+		}
+		node, err := DecodeNode(b)
+		if wrong != nil {
+			return
+		}
+		if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+			t.Error(d)
+		}
+		if d := cmp.Diff(want.GetNode(), node, protocmp.Transform()); err != nil || d != "" {
+			t.Errorf("node: %v %s", err, d)
+		}
+	})
+}
+
+// A proxy that comes back with everything: what its versions cost.
+func BenchmarkDecodeRequest(b *testing.B) {
+	frame := returning(b, 2000)
+	b.Run("ours", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if _, err := DecodeRequest(frame); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("proto", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if err := proto.Unmarshal(frame, new(discovery.DeltaDiscoveryRequest)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}
