@@ -62,6 +62,7 @@ func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 	}
 	for t, name := range map[stream.TypeURL]string{
 		stream.ClusterType: "cds", stream.EndpointType: "eds", stream.ListenerType: "lds", stream.RouteType: "rds",
+		stream.VirtualHostType: "vhds",
 	} {
 		m.rejecting[t] = prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that refuse something of what they were sent by " + name + ".",

@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
 )
 
 func TestVersionLabelIsBounded(t *testing.T) {
@@ -17,4 +19,31 @@ func TestVersionLabelIsBounded(t *testing.T) {
 	if len(labels) > 102 || !labels["1.40"] || !labels["other"] || !labels["unknown"] {
 		t.Errorf("%d labels: %v", len(labels), labels)
 	}
+}
+
+// A virtual host that a proxy refuses is in the metric that people are alerted by.
+func TestRefusedVirtualHostIsCounted(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, everybody(o))
+	p := fleet(t, o, 3)[relay]
+	p.refuse = func(url stream.TypeURL, name string) error {
+		if url == stream.VirtualHostType && strings.Contains(name, "s0003.mesh") {
+			return errRefusedByTest
+		}
+		return nil
+	}
+	p.open(r)
+	eventually(t, "the refusal is counted", func() bool {
+		m, err := r.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range m {
+			if f.GetName() == "pilot_xds_vhds_reject" {
+				return f.GetMetric()[0].GetGauge().GetValue() == 1
+			}
+		}
+		return false
+	})
 }
