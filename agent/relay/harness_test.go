@@ -360,6 +360,11 @@ func (h *host) relay() (r *Relay, stop func()) {
 // generation makes a generation of messages by their names.
 func generation(tb testing.TB, number uint64, messages map[string]proto.Message) *stream.Generation {
 	tb.Helper()
+	return &stream.Generation{Number: number, Layers: []*stream.Layer{{Types: resourcesOf(tb, messages)}}}
+}
+
+func resourcesOf(tb testing.TB, messages map[string]proto.Message) resources {
+	tb.Helper()
 	of := map[stream.TypeURL][]*stream.Resource{}
 	for name, m := range messages {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
@@ -373,11 +378,11 @@ func generation(tb testing.TB, number uint64, messages map[string]proto.Message)
 			Name: name, Version: hex.EncodeToString(sum[:8]), Body: b, Hosts: url == stream.RouteType && fold.Expects(b),
 		}))
 	}
-	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	out := resources{}
 	for url, list := range of {
-		layer.Types[url] = stream.NewSet(list)
+		out[url] = stream.NewSet(list)
 	}
-	return &stream.Generation{Number: number, Layers: []*stream.Layer{layer}}
+	return out
 }
 
 // cutType splits "cds/web": one map may have a cluster and its endpoints.

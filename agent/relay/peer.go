@@ -184,6 +184,11 @@ func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRe
 		c.log.Warn("envoy asks for secrets where there are none: they come from the SDS socket")
 		return
 	}
+	if url == stream.VirtualHostType {
+		// Which there are goes with the route tables that it asks for.
+		p.take(c, now, req)
+		return
+	}
 	c.want(p, url, req)
 	if c.all[url] && !c.known[url] {
 		p.waiting = append(p.waiting, req)

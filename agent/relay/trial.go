@@ -40,18 +40,8 @@ func (c *core) try(t *table) {
 	if a, b := t.accepted.shell, t.offered.shell; a != b {
 		tr.changes = append(tr.changes, change{stream.RouteType, t.name, b})
 	}
-	var set []change
-	for r := range t.accepted.hosts.All() {
-		if t.offered.hosts.Get(r.Name) == nil {
-			tr.changes = append(tr.changes, change{url: stream.VirtualHostType, name: r.Name})
-		}
-	}
-	for r := range t.offered.hosts.All() {
-		if was := t.accepted.hosts.Get(r.Name); was == nil || was.Version != r.Version {
-			set = append(set, change{stream.VirtualHostType, r.Name, r})
-		}
-	}
-	tr.changes = append(tr.changes, set...)
+	gone, set := differ(t.accepted.hosts, t.offered.hosts)
+	tr.changes = append(append(tr.changes, gone...), set...)
 	if len(tr.changes) == 0 {
 		t.offered = t.accepted // the same again
 		return
@@ -59,6 +49,28 @@ func (c *core) try(t *table) {
 	tr.tried, tr.now = len(tr.changes), t.offered
 	t.trial = tr
 	c.stale = true
+}
+
+// differ finds which virtual hosts go, and which come or are others.
+func differ(was, now *stream.Set) (gone, set []change) {
+	old := slices.Collect(was.All())
+	for r := range now.All() {
+		for len(old) > 0 && old[0].Name < r.Name {
+			gone = append(gone, change{url: stream.VirtualHostType, name: old[0].Name})
+			old = old[1:]
+		}
+		if len(old) > 0 && old[0].Name == r.Name {
+			same := old[0] == r || old[0].Version == r.Version
+			if old = old[1:]; same {
+				continue
+			}
+		}
+		set = append(set, change{stream.VirtualHostType, r.Name, r})
+	}
+	for _, r := range old {
+		gone = append(gone, change{url: stream.VirtualHostType, name: r.Name})
+	}
+	return gone, set
 }
 
 // contents are those of a table with the changes that are being tried.
