@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"time"
 )
 
@@ -31,6 +32,8 @@ type Config struct {
 type Checker struct {
 	c   Config
 	log *slog.Logger
+	// client is kept from probe to probe: making one costs more than asking.
+	client *http.Client
 }
 
 // New checks the configuration; it starts nothing.
@@ -41,7 +44,7 @@ func New(c Config) (*Checker, error) {
 	if err := c.Probe.complete(); err != nil {
 		return nil, err
 	}
-	return &Checker{c: c, log: c.Logger.With("component", "agent/health")}, nil
+	return &Checker{c: c, log: c.Logger.With("component", "agent/health"), client: newClient()}, nil
 }
 
 // Run probes until ctx ends.
@@ -144,7 +147,7 @@ func (h *Checker) ask(ctx context.Context) error {
 	if err := h.envoy(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errEnvoy, err)
 	}
-	return h.c.Probe.ask(ctx)
+	return h.c.Probe.ask(ctx, h.client)
 }
 
 // judge turns answers into changes.

@@ -178,7 +178,7 @@ func TestHTTP(t *testing.T) {
 			}
 			for status, well := range map[int]bool{200: true, 204: true, 302: true, 399: true, 400: false, 404: false, 500: false, 503: false} {
 				code.Store(int64(status))
-				if err := p.ask(t.Context()); (err == nil) != well {
+				if err := p.ask(t.Context(), newClient()); (err == nil) != well {
 					t.Errorf("status %d: %v", status, err)
 				}
 			}
@@ -196,7 +196,7 @@ func TestTCPAndTimeout(t *testing.T) {
 	if err := p.complete(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.ask(t.Context()); err != nil {
+	if err := p.ask(t.Context(), newClient()); err != nil {
 		t.Error(err)
 	}
 	// It accepts and never answers.
@@ -204,13 +204,13 @@ func TestTCPAndTimeout(t *testing.T) {
 	if err := hang.complete(); err != nil {
 		t.Fatal(err)
 	}
-	if err := hang.ask(t.Context()); !errors.Is(err, context.DeadlineExceeded) {
+	if err := hang.ask(t.Context(), newClient()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("ask = %v", err)
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.ask(t.Context()); err == nil {
+	if err := p.ask(t.Context(), newClient()); err == nil {
 		t.Error("a closed port is well")
 	}
 }

@@ -51,6 +51,18 @@ type HTTPGet struct {
 	Headers []Header
 }
 
+// newClient asks over a new connection each time: an application that accepts
+// none is not well.
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as kubelet and Istio do: it is this host
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
 // Header is a header of a request.
 type Header struct{ Name, Value string }
 
@@ -137,7 +149,7 @@ func (p *Probe) target() (host string, port int) {
 }
 
 // ask is nil if the application is well.
-func (p *Probe) ask(ctx context.Context) error {
+func (p *Probe) ask(ctx context.Context, client *http.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()
 	if p.TCP != nil {
@@ -149,10 +161,10 @@ func (p *Probe) ask(ctx context.Context) error {
 		_ = conn.Close()
 		return nil
 	}
-	return p.HTTP.ask(ctx)
+	return p.HTTP.ask(ctx, client)
 }
 
-func (g *HTTPGet) ask(ctx context.Context) error {
+func (g *HTTPGet) ask(ctx context.Context, client *http.Client) error {
 	path := g.Path
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
@@ -171,14 +183,6 @@ func (g *HTTPGet) ask(ctx context.Context) error {
 			continue
 		}
 		req.Header.Add(h.Name, h.Value)
-	}
-	// A new connection each time: an application that accepts none is not well.
-	client := &http.Client{
-		Transport: &http.Transport{
-			DisableKeepAlives: true,
-			TLSClientConfig:   &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // as kubelet and Istio do: it is this host
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	res, err := client.Do(req)
 	if err != nil {
