@@ -38,7 +38,7 @@ func build(tb testing.TB) binaries {
 		built = binaries{filepath.Join(dir, "fairlead"), filepath.Join(dir, "app")}
 		for out, pkg := range map[string]string{built.fairlead: "./cmd/fairlead", built.app: "./examples/quickstart/app"} {
 			cmd := exec.Command("go", "build", "-o", out, pkg)
-			cmd.Dir = root
+			cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
 			if b, err := cmd.CombinedOutput(); err != nil {
 				errBuild = errors.Join(errBuild, fmt.Errorf("building %s: %w\n%s", pkg, err, b))
 			}
