@@ -90,6 +90,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		return err
 	}
 	defer untilSignal(cmd)() // after what waits for standard input
+	stayShort()
 	a, err := agent.New(f.cfg)
 	if err != nil {
 		return err
@@ -127,6 +128,10 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 			return a.Run(gctx)
 		})
 		g.Go(func() error { return srv.Run(served) })
+		g.Go(func() error {
+			settled(served, notReady, shrink)
+			return nil
+		})
 		return g.Wait()
 	}, notReady)
 }

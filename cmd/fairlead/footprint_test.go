@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestConstant(t *testing.T) {
@@ -47,4 +50,25 @@ func residentFile(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return kb
+}
+
+// TestSettled shows that a process is left alone until it is ready, and that it is
+// done once.
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		began, done := time.Now(), 0
+		settled(t.Context(), func() []string {
+			if time.Since(began) < 15*time.Second {
+				return []string{"envoy"}
+			}
+			return nil
+		}, func() { done++ })
+		if took := time.Since(began); done != 1 || took != 2*settleTime {
+			t.Errorf("done %d times, after %s", done, took)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		settled(ctx, func() []string { return nil }, func() { t.Error("done for a process that ends") })
+	})
 }
