@@ -33,14 +33,20 @@ type realm struct {
 	// parts are those of sc.services, for proxies of no place.
 	parts []*serviceParts
 	local bool // the place of a proxy makes a difference
-	// layers are made of parts, by the place of the proxies.
+	// layers are made of parts, by the place of the proxies. before are the parts
+	// of those before the last change: nobody else holds the ones that are for a
+	// place, and most of them stay.
 	layers map[mesh.Locality]*serviceLayers
+	before map[mesh.Locality][]*serviceParts
 
 	routings weakMap[routingKey, routing]
 	outs     weakMap[halfKey, half]
 }
 
-type serviceLayers struct{ clusters, endpoints *Layer }
+type serviceLayers struct {
+	clusters, endpoints *Layer
+	parts               []*serviceParts // that they are made of
+}
 
 // halfKey is everything that a proxy's own requests depend on in a realm.
 type halfKey struct {
@@ -203,6 +209,7 @@ func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
 	l := &serviceLayers{
 		clusters:  r.sc.gather(ClustersLayer, parts, func(p *serviceParts) []Part { return p.clusters }),
 		endpoints: r.sc.gather(EndpointsLayer, parts, func(p *serviceParts) []Part { return p.endpoints }),
+		parts:     parts,
 	}
 	if r.layers == nil {
 		r.layers = map[mesh.Locality]*serviceLayers{}
@@ -286,6 +293,12 @@ func (r *realm) rebuild(st *site) {
 }
 
 func (r *realm) partsChanged() {
+	if r.layers != nil {
+		r.before = map[mesh.Locality][]*serviceParts{}
+		for place, l := range r.layers {
+			r.before[place] = l.parts
+		}
+	}
 	r.layers = nil
 	r.local = slices.ContainsFunc(r.parts, func(p *serviceParts) bool { return p.local })
 }

@@ -2,6 +2,7 @@ package view
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -143,5 +144,31 @@ func TestWork(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The parts of services whose endpoints depend on where a proxy stands are not
+// made anew for the change of another service, whatever was collected meanwhile.
+func TestPartsOfAPlaceStay(t *testing.T) {
+	t.Parallel()
+	f := town(t)
+	for i, name := range []string{"b", "c"} {
+		for _, ns := range []string{"ns0", "ns1", "ns2"} {
+			f.w.rule(ns, name, `{"host":"`+name+"."+ns+`.svc.cluster.local","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
+			f.proxies[i].Locality = mesh.ParseLocality("eu/a")
+		}
+	}
+	x := NewIndex(f.next())
+	f.look(x)
+	for n := range 3 {
+		runtime.GC()
+		runtime.GC()
+		before := x.Stats()
+		f.editWorkload(0, n+5) // of a in ns0, which has no place
+		x = x.Next(f.next())
+		f.look(x)
+		if got, want := x.Stats().Minus(before), (Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 2, Endpoints: 2}); got != want {
+			t.Errorf("after change %d: %+v, want %+v", n, got, want)
+		}
 	}
 }
