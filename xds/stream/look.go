@@ -59,6 +59,11 @@ func (s *Server) lookAt(t *track, want *union, hold bool) {
 		s.lookAgain(t, want, hold)
 		return
 	}
+	s.lookClear(t, want, hold)
+}
+
+// lookClear is lookAt for a track of which nothing is under way.
+func (*Server) lookClear(t *track, want *union, hold bool) {
 	p := want.plan(t.have, t.sub)
 	t.seen, t.hold, t.held = want, hold, hold && len(p.remove) > 0
 	switch {
@@ -89,11 +94,18 @@ func (u *union) pick(names []string) []*Resource {
 // lookAgain is lookAt for a track that is not as it shall be.
 func (s *Server) lookAgain(t *track, want *union, hold bool) {
 	w := t.open()
+	again := t.again
+	t.owed, t.begins = t.owed || again, t.begins || again
+	if t.have == nil && w.idle() { // the usual beginning of virtual hosts
+		t.again, t.full = false, false
+		if s.lookClear(t, want, hold); again {
+			w.due = w.add
+		}
+		return
+	}
 	names := t.doubtful(want, hold)
 	due := w.due
-	again := t.again
 	t.seen, t.hold, t.again, t.full = want, hold, false, false
-	t.owed, t.begins = t.owed || again, t.begins || again
 	w.add, w.due, w.remove, w.added, t.held = nil, nil, nil, 0, t.held && hold
 	for name, e := range w.diff {
 		if again && want.get(name) != nil {
@@ -112,6 +124,11 @@ func (s *Server) lookAgain(t *track, want *union, hold bool) {
 		_, forced := find(due, name)
 		s.place(t, name, forced || again)
 	}
+}
+
+// idle reports whether nothing is under way, and nothing different.
+func (w *work) idle() bool {
+	return len(w.add)+len(w.due)+len(w.remove)+len(w.sent)+len(w.diff)+len(w.suspects) == 0
 }
 
 // doubtful are the names of which there may be something to do.
