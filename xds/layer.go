@@ -1,7 +1,11 @@
 package xds
 
 import (
+	"bytes"
+	"cmp"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -27,6 +31,31 @@ const (
 // fewHosts is how many virtual hosts a table may have that is sent whole to an
 // Envoy: there is little to save, and fewer rules to keep.
 const fewHosts = 20
+
+// fewParts are so few that it does not matter where they lie.
+const fewParts = 32
+
+// compareNames orders parts as their resources are ordered by name, as far as
+// that is worth anything: it decides where they lie in memory.
+func compareNames(a, b view.Part) int {
+	x, y := refOf(a), refOf(b)
+	if x.Port != y.Port {
+		var s, t [20]byte
+		return bytes.Compare(strconv.AppendUint(s[:0], uint64(x.Port), 10), strconv.AppendUint(t[:0], uint64(y.Port), 10))
+	}
+	return cmp.Or(cmp.Compare(x.Subset, y.Subset), cmp.Compare(x.Host, y.Host))
+}
+
+func refOf(p view.Part) view.ClusterRef {
+	switch p := p.(type) {
+	case *view.Cluster:
+		return p.Ref
+	case *view.Endpoints:
+		return p.Ref
+	default:
+		return view.ClusterRef{}
+	}
+}
 
 // layer is the resources of one layer of a view, in one form. It holds the parts
 // that they are made of, and so keeps their bytes while a class uses it.
@@ -72,26 +101,34 @@ func (c *classes) fillLayer(l, prev *layer) {
 	l.parts = make([]*part, len(l.source.Parts))
 	l.pieces = make([][]*part, len(l.source.Parts))
 	was := newWalk(prev.source.Parts)
-	var fresh []made // of parts that are not in prev
+	var fresh []int // parts that are not in prev
 	for i, vp := range l.source.Parts {
-		j := was.find(vp)
-		if j >= 0 {
+		if j := was.find(vp); j >= 0 {
 			l.parts[i], l.pieces[i] = prev.parts[j], prev.pieces[j]
-			l.note(l.parts[i], l.pieces[i])
-			continue
+		} else {
+			fresh = append(fresh, i)
 		}
-		t, isTable := vp.(*view.RouteTable)
-		if !isTable {
-			l.parts[i] = c.plain(vp)
-			fresh = append(fresh, l.parts[i].resources...)
-			l.note(l.parts[i], nil)
-			continue
+	}
+	b := &builder{classes: c}
+	if len(fresh) >= fewParts {
+		// In the order in which they are sent, so that they lie in it.
+		b.arena = new(stream.Arena)
+		slices.SortStableFunc(fresh, func(i, j int) int { return compareNames(l.source.Parts[i], l.source.Parts[j]) })
+	}
+	var resources []made
+	for _, i := range fresh {
+		if t, ok := l.source.Parts[i].(*view.RouteTable); ok {
+			resources = append(resources, b.fillTable(l, i, t, prev)...)
+		} else {
+			l.parts[i] = b.plain(l.source.Parts[i])
+			resources = append(resources, l.parts[i].resources...)
 		}
-		fresh = append(fresh, c.fillTable(l, i, t, prev)...)
-		l.note(l.parts[i], l.pieces[i])
+	}
+	for i, p := range l.parts {
+		l.note(p, l.pieces[i])
 	}
 	l.encryption = encryptionOf(l.source)
-	l.stream = l.assemble(prev, was, fresh)
+	l.stream = l.assemble(prev, was, resources)
 }
 
 // note takes over what a part says for people.
@@ -115,9 +152,9 @@ func (f form) split(t *view.RouteTable) bool {
 }
 
 // fillTable makes the parts of a table, and gives the resources that prev lacks.
-func (c *classes) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []made {
+func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []made {
 	if !envoy.Splittable(t) {
-		l.parts[i] = c.plain(t)
+		l.parts[i] = b.plain(t)
 		return l.parts[i].resources
 	}
 	// The table before, if it stood in the same place.
@@ -134,25 +171,28 @@ func (c *classes) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []
 	}
 	was := newWalk(hosts)
 	var fresh []made
+	if b.arena == nil && len(t.Hosts)-len(hosts) >= fewParts {
+		b.arena = new(stream.Arena)
+	}
 	pieces := make([]*part, 0, len(t.Hosts)+1)
 	for _, h := range t.Hosts {
 		if j := was.find(h); j >= 0 {
 			pieces = append(pieces, oldPieces[j])
 			continue
 		}
-		p := c.host(t.Name, h)
+		p := b.host(t.Name, h)
 		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
 	}
 	if t.CatchAll != nil {
-		p := c.catchAll(t)
+		p := b.catchAll(t)
 		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
 	}
 	l.pieces[i] = pieces
 	if l.form.split(t) {
-		l.parts[i] = c.shell(t)
+		l.parts[i] = b.shell(t)
 		return append(fresh, l.parts[i].resources...)
 	}
-	l.parts[i] = c.whole(t, pieces)
+	l.parts[i] = b.whole(t, pieces)
 	return l.parts[i].resources
 }
 

@@ -42,9 +42,15 @@ type partKey struct {
 	catch view.CatchAll // of tableCatchAll
 }
 
+// builder builds the parts of one layer.
+type builder struct {
+	classes *classes
+	arena   *stream.Arena // nil where few are new
+}
+
 // partOf finds or builds a part.
-func (c *classes) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diagnostic), describe func(*stream.Resource)) *part {
-	p := c.parts.get(k)
+func (b *builder) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diagnostic), describe func(*stream.Resource)) *part {
+	p := b.classes.parts.get(k)
 	p.once.Do(func() {
 		var list []envoy.Resource
 		list, p.diagnostics = build()
@@ -55,8 +61,8 @@ func (c *classes) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diag
 				describe(&res)
 			}
 			url := stream.TypeURL(r.TypeURL)
-			p.resources = append(p.resources, made{url, stream.NewResource(url, res)})
-			c.work.built[typeIndex(url)].add(1, len(r.Body))
+			p.resources = append(p.resources, made{url, b.arena.NewResource(url, res)})
+			b.classes.work.built[typeIndex(url)].add(1, len(r.Body))
 		}
 		p.built = true
 	})
@@ -67,38 +73,38 @@ func (c *classes) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diag
 }
 
 // plain builds what is no route table.
-func (c *classes) plain(vp view.Part) *part {
-	return c.partOf(partKey{kind: wholePart, hash: vp.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) { return envoy.Build(vp) },
+func (b *builder) plain(vp view.Part) *part {
+	return b.partOf(partKey{kind: wholePart, hash: vp.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) { return envoy.Build(vp) },
 		func(r *stream.Resource) { r.Refs = routesOf(vp) })
 }
 
 // shell builds the route configuration of a table whose hosts travel by
 // themselves.
-func (c *classes) shell(t *view.RouteTable) *part {
-	return c.partOf(partKey{kind: tableShell, table: t.Name}, func() ([]envoy.Resource, []envoy.Diagnostic) {
+func (b *builder) shell(t *view.RouteTable) *part {
+	return b.partOf(partKey{kind: tableShell, table: t.Name}, func() ([]envoy.Resource, []envoy.Diagnostic) {
 		return []envoy.Resource{envoy.BuildShell(t)}, nil
 	}, func(r *stream.Resource) { r.Hosts = true })
 }
 
 // host builds one virtual host, as it travels by itself.
-func (c *classes) host(table string, h *view.VirtualHost) *part {
-	return c.partOf(partKey{kind: tableHost, table: table, hash: h.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
+func (b *builder) host(table string, h *view.VirtualHost) *part {
+	return b.partOf(partKey{kind: tableHost, table: table, hash: h.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
 		r, d := envoy.BuildHost(table, h)
 		return []envoy.Resource{r}, d
 	}, nil)
 }
 
 // catchAll builds the virtual host for everything else.
-func (c *classes) catchAll(t *view.RouteTable) *part {
-	return c.partOf(partKey{kind: tableCatchAll, table: t.Name, catch: *t.CatchAll}, func() ([]envoy.Resource, []envoy.Diagnostic) {
+func (b *builder) catchAll(t *view.RouteTable) *part {
+	return b.partOf(partKey{kind: tableCatchAll, table: t.Name, catch: *t.CatchAll}, func() ([]envoy.Resource, []envoy.Diagnostic) {
 		return []envoy.Resource{envoy.BuildCatchAll(t)}, nil
 	}, nil)
 }
 
 // whole builds a table in one piece from its pieces.
-func (c *classes) whole(t *view.RouteTable, pieces []*part) *part {
-	return c.partOf(partKey{kind: wholePart, hash: t.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
-		shell := c.shell(t).resources[0]
+func (b *builder) whole(t *view.RouteTable, pieces []*part) *part {
+	return b.partOf(partKey{kind: wholePart, hash: t.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
+		shell := b.shell(t).resources[0]
 		out := envoy.Table{Shell: envoy.Resource{Name: shell.Name, Body: shell.Body}}
 		for _, p := range pieces {
 			for _, r := range p.resources {

@@ -45,11 +45,36 @@ const (
 
 // NewResource encodes a resource, once for all who will be sent it. The Body is
 // copied.
-func NewResource(url TypeURL, r Resource) *Resource {
+func NewResource(url TypeURL, r Resource) *Resource { return (*Arena)(nil).NewResource(url, r) }
+
+// Arena has resources that are made together, and are as a rule sent together,
+// lie one behind the other in memory: a response then has few pieces. The zero
+// value is ready for use, by one goroutine; a nil one keeps nothing together.
+// One resource keeps up to arenaChunk bytes of its neighbours.
+type Arena struct{ chunk []byte }
+
+// arenaChunk is the size of the largest frame: more in one piece saves nothing.
+const arenaChunk = 16 << 10
+
+// room gives room for n bytes.
+func (a *Arena) room(n int) []byte {
+	if a == nil || n > arenaChunk/2 {
+		return make([]byte, 0, n)
+	}
+	if cap(a.chunk)-len(a.chunk) < n {
+		a.chunk = make([]byte, 0, arenaChunk)
+	}
+	at := len(a.chunk)
+	a.chunk = a.chunk[:at+n]
+	return a.chunk[at:at] // its capacity shows what lies behind it
+}
+
+// NewResource is the function of that name, in the arena.
+func (a *Arena) NewResource(url TypeURL, r Resource) *Resource {
 	anySize := fieldSize(anyTypeURL, len(url)) + fieldSize(anyValue, len(r.Body))
 	size := fieldSize(resourceVersion, len(r.Version)) + fieldSize(resourceBody, anySize) + fieldSize(resourceName, len(r.Name))
 
-	b := make([]byte, 0, fieldSize(responseResources, size))
+	b := a.room(fieldSize(responseResources, size))
 	b = appendHead(b, responseResources, size)
 	b = appendText(b, resourceVersion, r.Version)
 	b = appendText(b, resourceName, r.Name)

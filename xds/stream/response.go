@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"slices"
+
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -50,7 +52,9 @@ func (r *Response) ownSize() int {
 }
 
 // AppendBuffers appends the encoding, in pieces, which must not be written to:
-// the bytes of the resources are those of the resources themselves.
+// the bytes of the resources are those of the resources themselves. Resources
+// that lie one behind the other in memory, as those of an [Arena] do, are one
+// piece: a frame is then filled from one instead of a dozen.
 func (r *Response) AppendBuffers(dst [][]byte) [][]byte {
 	own := make([]byte, 0, r.ownSize())
 	if r.SystemVersion != "" {
@@ -64,8 +68,20 @@ func (r *Response) AppendBuffers(dst [][]byte) [][]byte {
 		own = appendText(own, responseRemoved, name)
 	}
 	dst = append(dst, own)
+	var piece []byte
 	for _, x := range r.Resources {
-		dst = append(dst, x.wire)
+		switch n := len(piece); {
+		case n == 0:
+			piece = x.wire
+		case cap(piece)-n >= len(x.wire) && &piece[:n+1][n] == &x.wire[0]:
+			piece = piece[:n+len(x.wire)]
+		default:
+			dst = append(dst, slices.Clip(piece))
+			piece = x.wire
+		}
+	}
+	if len(piece) > 0 {
+		dst = append(dst, slices.Clip(piece))
 	}
 	return dst
 }

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
@@ -61,7 +63,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return c.CodecV2.Marshal(v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it
 	}
-	list := join(p.AppendBuffers(nil))
+	list := slices.DeleteFunc(p.AppendBuffers(nil), func(p []byte) bool { return len(p) == 0 })
 	out := make(mem.BufferSlice, len(list), len(list)+1)
 	for i := range list {
 		// By pointer into the list, which saves an allocation a piece.
@@ -80,25 +82,4 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return nil
 	}
 	return c.CodecV2.Unmarshal(data, v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it
-}
-
-// join makes one piece of those that lie one behind the other in memory, as the
-// resources of one layer do that were encoded together: a frame is then filled
-// from one piece instead of a dozen. It changes the list in place.
-func join(list [][]byte) [][]byte {
-	out := list[:0]
-	for _, p := range list {
-		if len(p) == 0 {
-			continue
-		}
-		if n := len(out); n > 0 {
-			last := out[n-1]
-			if l := len(last); cap(last)-l >= len(p) && &last[:l+1][l] == &p[0] {
-				out[n-1] = last[:l+len(p)]
-				continue
-			}
-		}
-		out = append(out, p)
-	}
-	return out
 }

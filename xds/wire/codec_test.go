@@ -35,36 +35,6 @@ func TestPiecesAreNotCopied(t *testing.T) {
 	}
 }
 
-// Pieces that lie one behind the other leave as one, and only those.
-func TestNeighboursAreJoined(t *testing.T) {
-	t.Parallel()
-	whole := []byte("abcdefgh")
-	other := []byte("ij")
-	for name, c := range map[string]struct {
-		in   message
-		want []string
-	}{
-		"neighbours":  {message{whole[:2], whole[2:5], whole[5:]}, []string{"abcdefgh"}},
-		"a-gap":       {message{whole[:2], whole[3:5]}, []string{"ab", "de"}},
-		"backwards":   {message{whole[2:5], whole[:2]}, []string{"cde", "ab"}},
-		"other-bytes": {message{whole[:2], other, whole[2:4]}, []string{"ab", "ij", "cd"}},
-		"no-room":     {message{whole[:2:2], whole[2:4]}, []string{"ab", "cd"}},
-		"the-same":    {message{whole[:2], whole[:2]}, []string{"ab", "ab"}},
-		"empty":       {message{nil, whole[:0]}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var got []string
-			for _, p := range join(c.in.AppendBuffers(nil)) {
-				got = append(got, string(p))
-			}
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Error(d)
-			}
-		})
-	}
-}
-
 func TestEverythingElseIsEncoded(t *testing.T) {
 	t.Parallel()
 	want := &discovery.DeltaDiscoveryResponse{TypeUrl: "t", Nonce: "1"}
@@ -106,7 +76,7 @@ func (f followed) Written() { f.written <- struct{}{} }
 func TestWritten(t *testing.T) {
 	t.Parallel()
 	l := bufconn.Listen(1 << 10)
-	m := followed{pieces(1<<20, 800, true), make(chan struct{}, 2)}
+	m := followed{pieces(1<<20, 800), make(chan struct{}, 2)}
 	sent := make(chan struct{})
 	g := grpc.NewServer(ServerOptions()...)
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "t.T", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
