@@ -118,13 +118,13 @@ func (s *shop) restartAgent(name string) {
 	s.agents[name] = s.StartAgent(s.host(name), "")
 }
 
-// awaitTraffic waits until a request gets through to the end.
+// awaitTraffic waits until both versions of orders have answered: one may be up
+// long before the other.
 func (s *shop) awaitTraffic() {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
-		_, err := s.client.Get(s.t.Context(), s.url)
-		return err
-	})
+	for _, version := range []string{"v1", "v2"} {
+		s.awaitAnswerOf("orders-" + version)
+	}
 }
 
 // unix asks over HTTP by a unix socket.
