@@ -101,7 +101,7 @@ type recentLayers struct {
 	list map[string][]weak.Pointer[Layer]
 }
 
-const maxRecent = 4
+const maxRecent = 8
 
 func (r *recentLayers) add(l *Layer) {
 	r.mu.Lock()

@@ -33,20 +33,23 @@ type realm struct {
 	// parts are those of sc.services, for proxies of no place.
 	parts []*serviceParts
 	local bool // the place of a proxy makes a difference
-	// layers are made of parts, by the place of the proxies. before are the parts
-	// of those before the last change: nobody else holds the ones that are for a
-	// place, and most of them stay.
-	layers map[mesh.Locality]*serviceLayers
-	before map[mesh.Locality][]*serviceParts
+	// places are what proxies of each place have; if it makes no difference, all
+	// have the zero place's.
+	places map[mesh.Locality]*placed
 
 	routings weakMap[routingKey, routing]
 	outs     weakMap[halfKey, half]
 }
 
-type serviceLayers struct {
-	clusters, endpoints *Layer
-	parts               []*serviceParts // that they are made of
+// placed is what the proxies of a place have of the services.
+type placed struct {
+	*serviceLayers // nil if they are to be made anew
+	// of are the realm's parts, and parts what there is here instead: else nobody
+	// would hold them. Both are nil for the zero place.
+	of, parts []*serviceParts
 }
+
+type serviceLayers struct{ clusters, endpoints *Layer }
 
 // halfKey is everything that a proxy's own requests depend on in a realm.
 type halfKey struct {
@@ -193,29 +196,58 @@ func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
 	if !r.local {
 		place = mesh.Locality{}
 	}
-	if l := r.layers[place]; l != nil {
-		return l
+	at := r.places[place]
+	if at == nil {
+		at = &placed{}
+		if r.places == nil {
+			r.places = map[mesh.Locality]*placed{}
+		}
+		r.places[place] = at
+	}
+	if at.serviceLayers != nil {
+		return at.serviceLayers
 	}
 	parts := r.parts
 	if place != (mesh.Locality{}) {
-		parts = slices.Clone(r.parts)
-		sc := r.sc.in(place)
-		for i, p := range parts {
-			if p.local {
-				parts[i] = sc.partsOf(r.sc.services[i])
-			}
-		}
+		parts = r.partsIn(place, at)
+		at.of, at.parts = slices.Clone(r.parts), parts
 	}
-	l := &serviceLayers{
+	at.serviceLayers = &serviceLayers{
 		clusters:  r.sc.gather(ClustersLayer, parts, func(p *serviceParts) []Part { return p.clusters }),
 		endpoints: r.sc.gather(EndpointsLayer, parts, func(p *serviceParts) []Part { return p.endpoints }),
-		parts:     parts,
 	}
-	if r.layers == nil {
-		r.layers = map[mesh.Locality]*serviceLayers{}
+	return at.serviceLayers
+}
+
+// partsIn are the parts for proxies of a place. What it was made from and is the
+// same, is the same there too.
+func (r *realm) partsIn(place mesh.Locality, was *placed) []*serviceParts {
+	sc := r.sc.in(place)
+	have := func(i int) *serviceParts {
+		if was.of[i] == r.parts[i] {
+			return was.parts[i]
+		}
+		return nil
 	}
-	r.layers[place] = l
-	return l
+	if len(was.of) != len(r.parts) {
+		known := map[*serviceParts]*serviceParts{}
+		for i, p := range was.of {
+			if p.local {
+				known[p] = was.parts[i]
+			}
+		}
+		have = func(i int) *serviceParts { return known[r.parts[i]] }
+	}
+	parts := slices.Clone(r.parts)
+	for i, p := range r.parts {
+		if !p.local {
+			continue
+		}
+		if parts[i] = have(i); parts[i] == nil {
+			parts[i] = sc.partsOf(r.sc.services[i])
+		}
+	}
+	return parts
 }
 
 // gather makes a layer of the parts of all services. As a rule another realm has
@@ -280,10 +312,11 @@ func (r *realm) advance(x *Index) {
 // rebuild works everything out; what there is already is found again.
 func (r *realm) rebuild(st *site) {
 	r.sc = newScope(st, r.sc)
-	r.parts = make([]*serviceParts, len(r.sc.services))
+	parts := make([]*serviceParts, len(r.sc.services))
 	for i, svc := range r.sc.services {
-		r.parts[i] = r.sc.partsOf(svc)
+		parts[i] = r.sc.partsOf(svc)
 	}
+	r.parts = parts // and until here it held those of before
 	r.partsChanged()
 	for _, rt := range r.routings.all() {
 		if rt.view != nil {
@@ -292,14 +325,15 @@ func (r *realm) rebuild(st *site) {
 	}
 }
 
+// partsChanged lets layers be made anew, and forgets the places of which nobody
+// has asked for since the last time.
 func (r *realm) partsChanged() {
-	if r.layers != nil {
-		r.before = map[mesh.Locality][]*serviceParts{}
-		for place, l := range r.layers {
-			r.before[place] = l.parts
+	for place, at := range r.places {
+		if at.serviceLayers == nil {
+			delete(r.places, place)
 		}
+		at.serviceLayers = nil
 	}
-	r.layers = nil
 	r.local = slices.ContainsFunc(r.parts, func(p *serviceParts) bool { return p.local })
 }
 

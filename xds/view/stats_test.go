@@ -172,3 +172,37 @@ func TestPartsOfAPlaceStay(t *testing.T) {
 		}
 	}
 }
+
+// TestWorkInPlaces has proxies in three places, to which half of the services
+// fail over: what an endpoint costs depends on nothing that the collector takes.
+func TestWorkInPlaces(t *testing.T) {
+	t.Parallel()
+	f := town(t)
+	for i := range f.proxies {
+		f.proxies[i].Locality = mesh.ParseLocality([]string{"eu/a", "eu/b", "us/a"}[i%3])
+	}
+	for _, s := range f.w.f.Services {
+		f.w.rule(s.Namespace, "failover-"+s.Name, `{"host":"`+string(s.Hostname)+`","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
+	}
+	x := NewIndex(f.next())
+	f.look(x)
+	for i := range 3 {
+		runtime.GC()
+		before := x.Stats()
+		w := *f.w.f.Workloads[2] // of b
+		w.Weight = uint32(i + 2)
+		f.w.f.Workloads[2] = &w
+		x = x.Next(f.next())
+		f.look(x)
+		// For nobody in particular, and for each place.
+		want := Stats{ViewsBuilt: 12, LayersBuilt: 3, Clusters: 4, Endpoints: 4}
+		if d := cmp.Diff(want, x.Stats().Minus(before)); d != "" {
+			t.Errorf("work (-want +got):\n%s", d)
+		}
+		for i, p := range f.proxies {
+			if d := differenceOf(NewIndex(f.s).Build(p), f.views[i]); d != "" {
+				t.Errorf("%s: %s", p.ID, d)
+			}
+		}
+	}
+}
