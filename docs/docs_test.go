@@ -80,6 +80,38 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("docs/operations.md tells of the metric %s, which is nowhere", m[1])
 		}
 	}
+	page := read(t, filepath.Join(root, "docs", "operations.md"))
+	made := regexp.MustCompile(`"((?:pilot|citadel|istio_agent|fairlead_[a-z]+)_[a-z_]+[a-z])"`)
+	for _, m := range made.FindAllStringSubmatch(sources.String(), -1) {
+		if !strings.Contains(page, "`"+m[1]+"`") {
+			t.Errorf("docs/operations.md has no row for the metric %s", m[1])
+		}
+	}
+}
+
+// TestFlags holds the flags that the pages tell of against the sources.
+func TestFlags(t *testing.T) {
+	t.Parallel()
+	var sources strings.Builder
+	for _, path := range files(t, ".go") {
+		if strings.HasPrefix(path, filepath.Join(root, "cmd")) && !strings.HasSuffix(path, "_test.go") {
+			sources.WriteString(read(t, path))
+		}
+	}
+	flag := regexp.MustCompile("`--([a-z]+(?:-[a-z]+)*)[` =]")
+	sources.WriteString(`"help"`) // cobra's own
+	found := 0
+	for _, path := range files(t, ".md") {
+		for _, m := range flag.FindAllStringSubmatch(read(t, path), -1) {
+			found++
+			if !strings.Contains(sources.String(), `"`+m[1]+`"`) {
+				t.Errorf("%s tells of the flag --%s, which is nowhere", path, m[1])
+			}
+		}
+	}
+	if found < 50 {
+		t.Errorf("found %d flags on the pages: this test looks for them in the wrong way", found)
+	}
 }
 
 // TestLinks follows every link to a file of the project.
