@@ -155,13 +155,8 @@ func (t *typeState) settled(s *Server) {
 // fold makes have say again what the peer has.
 func (s *Server) fold(t *track) {
 	w := t.w
-	for name, e := range w.diff {
-		clean := e.last == nil && !e.unknown && !e.forced && !e.suspect && !e.minded
-		if !t.sub.has(name) || clean && e.acked.version() == t.seen.get(name).version() {
-			delete(w.diff, name)
-		}
-	}
 	have := t.seen
+	// While the entries are there: without one a name is as have has said so far.
 	if t.asleep {
 		have = (*union)(nil).keeping(t.everything())
 	} else if t.held {
@@ -172,6 +167,12 @@ func (s *Server) fold(t *track) {
 			}
 		}
 		have = t.seen.keeping(extra)
+	}
+	for name, e := range w.diff {
+		clean := e.last == nil && !e.unknown && !e.forced && !e.suspect && !e.minded
+		if !t.sub.has(name) || clean && e.acked.version() == t.seen.get(name).version() {
+			delete(w.diff, name)
+		}
 	}
 	recount := w.recount || len(w.diff) > 0
 	t.have, t.scope = have, t.sub

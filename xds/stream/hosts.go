@@ -117,13 +117,20 @@ func (t *track) sleep() {
 }
 
 // awake reports whether virtual hosts of a route configuration are to be sent:
-// the peer asked for some, and has it without them.
+// the peer asked for some, and has it without them. Those that come before it are
+// lost, the removed ones for ever: Envoy has them again when it comes.
 func (s *Server) awake(t *track) bool {
-	if !t.typ.opened || t.whole {
+	routes := s.typeOf(RouteType)
+	if !t.typ.opened || t.whole || routes == nil {
 		return false
 	}
-	res := s.target.Get(RouteType, t.table)
-	return res != nil && res.Hosts
+	want := s.target.Get(RouteType, t.table)
+	if want == nil || !want.Hosts {
+		return false
+	}
+	// The form of one that the peer only listed is not known, unless it is this one.
+	has := routes.will(t.table)
+	return has != nil && (has.Hosts || has.Version == want.Version)
 }
 
 // adopt makes the groups of what the peer has from before this stream.

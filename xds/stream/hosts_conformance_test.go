@@ -6,8 +6,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +39,10 @@ func TestConformanceHosts(t *testing.T) {
 			"reconnect":             hostsReconnect,
 			"edits-under-load":      hostsUnderLoad,
 			"whole-and-back":        wholeAndBack,
+			"bad-host-of-two":       badHostOfTwo,
+			"back-before-drained":   backBeforeDrained,
+			"cut-before-hosts":      cutBeforeHosts,
+			"switched-by-restart":   switchedByRestart,
 		} {
 			t.Run(version+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -72,10 +74,11 @@ func (w *world) shell(table string, inline ...*routev3.VirtualHost) {
 	})
 }
 
-// whole puts a route configuration with its virtual hosts, and takes those that
+// whole puts route configuration 80 with its virtual hosts, and takes those that
 // travelled by themselves away.
-func (w *world) whole(table string, hosts ...*routev3.VirtualHost) {
+func (w *world) whole(hosts ...*routev3.VirtualHost) {
 	w.t.Helper()
+	const table = "80"
 	w.put(stream.RouteType, table, &routev3.RouteConfiguration{Name: table, VirtualHosts: hosts})
 	for name := range w.types[stream.VirtualHostType] {
 		if strings.HasPrefix(name, table+"/") {
@@ -308,7 +311,7 @@ func badTable(t *testing.T, version string) {
 		t.Errorf("no longer so: %+v", st)
 	}
 	hosts := []string{"a", "b", "c"}
-	w.whole("80", host("a", "a3", "a"), host("b", "b3", "b"))
+	w.whole(host("a", "a3", "a"), host("b", "b3", "b"))
 	w.push(p)
 	answers(t, w.port, "a=a3", "b=b3", "c=404", "bad=404", "worse=404")
 	w.shell("80")
@@ -320,6 +323,33 @@ func badTable(t *testing.T, version string) {
 		t.Errorf("still rejected %+v", st.Rejected)
 	}
 	answers(t, w.port, "a=a4", "b=b4", "c=c4", "bad=404", "worse=404")
+}
+
+// Of two tables one has a bad host: that of the other is in force, always.
+func badHostOfTwo(t *testing.T, version string) {
+	t.Helper()
+	w, p, _ := hosts(t, version)
+	port := envoytest.FreePorts(t, 1)[0]
+	w.listenerOf("90", "late", port, "two")
+	w.shell("90")
+	w.host("90", "a", "x0")
+	w.push(p)
+	for i := range 10 {
+		bad, good, goodPort := "80", "90", port
+		if i%2 == 1 {
+			bad, good, goodPort = good, bad, w.port
+		}
+		w.host(bad, "bad", "bad", "x", "x")
+		text := fmt.Sprint("x", i+1)
+		w.host(good, "a", text)
+		_, status := w.push(p)
+		if st := status[len(status)-1]; len(st.Rejected) != 1 || st.Rejected[0].Name != bad+"/bad" || st.Unknown != 0 {
+			t.Errorf("rejected %+v", st)
+		}
+		answers(t, goodPort, "a="+text)
+		w.dropHost(bad, "bad")
+		w.push(p)
+	}
 }
 
 // A domain moves from one virtual host to another, and between two of them.
@@ -387,38 +417,6 @@ func hostsReconnect(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// load asks a host until stop is called, which says how many requests there were
-// and how many were not answered as they should be.
-func load(t *testing.T, port int, name, prefix string) (stop func() (asked, failed int64)) {
-	t.Helper()
-	var failed, asked atomic.Int64
-	end := make(chan struct{})
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			client := &http.Client{Transport: &http.Transport{}}
-			defer client.CloseIdleConnections()
-			for {
-				select {
-				case <-end:
-					return
-				default:
-				}
-				asked.Add(1)
-				got, err := ask(t, client, port, name)
-				if (err != nil || !strings.HasPrefix(got, prefix)) && failed.Add(1) < 4 {
-					t.Errorf("request: %q, %v", got, err)
-				}
-			}
-		})
-	}
-	return func() (int64, int64) {
-		close(end)
-		wg.Wait()
-		return asked.Load(), failed.Load()
-	}
-}
-
 // Fifty edits of one host beside two hundred, with hosts coming and going.
 func hostsUnderLoad(t *testing.T, version string) {
 	t.Helper()
@@ -445,61 +443,4 @@ func hostsUnderLoad(t *testing.T, version string) {
 	}
 	answers(t, w.port, "a=a49", "h0=404", "n45=n", "h199=h")
 	e.NoRejections(t)
-}
-
-// A route configuration changes its form while requests are under way.
-func wholeAndBack(t *testing.T, version string) {
-	t.Helper()
-	w, p, e := hosts(t, version)
-	stop := load(t, w.port, "a", "a")
-	for i := range 5 {
-		text := fmt.Sprintf("a-whole%d", i)
-		w.whole("80", host("a", text, "a"), host("x", "x", "x"))
-		if n, _ := w.push(p); n != 1 {
-			t.Errorf("took %d resources to be whole", n)
-		}
-		answers(t, w.port, "a="+text, "x=x", "b=404")
-		// Back, with b as it never was, and c, which Envoy may remember, gone.
-		w.shell("80")
-		w.host("80", "a", fmt.Sprintf("a%d", i))
-		if i%2 == 0 {
-			w.host("80", "b", fmt.Sprintf("b%d", i))
-		} else {
-			w.host("80", "c", fmt.Sprintf("c%d", i))
-		}
-		w.push(p)
-		if i%2 == 0 {
-			answers(t, w.port, fmt.Sprintf("a=a%d", i), fmt.Sprintf("b=b%d", i), "c=404", "x=404")
-		} else {
-			answers(t, w.port, fmt.Sprintf("a=a%d", i), fmt.Sprintf("c=c%d", i), "b=404", "x=404")
-		}
-	}
-	if asked, failed := stop(); failed > 0 || asked < 100 {
-		t.Errorf("%d of %d requests failed", failed, asked)
-	}
-	e.NoRejections(t)
-}
-
-// Envoys before 1.37 take no virtual hosts over ADS, and say so; then it is
-// whole that they get a table.
-func hostsRefused(t *testing.T, version string) {
-	t.Helper()
-	w, p := newWorld(t), newPlane(t)
-	w.listenerOf("80", "l", w.port, "one")
-	w.shell("80")
-	w.host("80", "a", "a1")
-	g := w.generation()
-	p.set(g)
-	p.envoy(t, version)
-	status := p.settled(t, g.Number)
-	st := status[len(status)-1]
-	if st.Type != stream.RouteType || len(st.Rejected) != 1 || !strings.Contains(st.Rejected[0].Reason, "DELTA_GRPC") {
-		t.Fatalf("status %+v", st)
-	}
-	w.whole("80", host("a", "a2", "a"))
-	_, status = w.push(p)
-	if st := status[len(status)-1]; st.Type != stream.RouteType || len(st.Rejected) != 0 {
-		t.Errorf("status %+v", st)
-	}
-	answers(t, w.port, "a=a2")
 }

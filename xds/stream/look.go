@@ -145,6 +145,9 @@ func (t *track) doubtful(want *union, hold bool) map[string]struct{} {
 	if t.again || t.full || t.hold && !hold {
 		p = want.plan(nil, t.sub)
 		add(t.everything())
+		for _, r := range t.w.sent { // what is on its way will be there, too
+			add(r.list)
+		}
 	}
 	add(p.add)
 	for _, name := range p.remove {

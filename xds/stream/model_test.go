@@ -19,7 +19,8 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 // gen makes a generation from "type/name=version" words, types by their first
 // letters: c, e, l, r, s; R is a route configuration whose hosts travel by
 // themselves, and v is such a host. A version that begins with "bad" is refused
-// by the model, one that begins with "worse" without saying which it was.
+// by the model, one that begins with "worse" without saying which it was. A word
+// that ends in "@layer" puts the resource there.
 func gen(number uint64, words ...string) *Generation {
 	return sharing{}.gen(number, words...)
 }
@@ -30,8 +31,9 @@ type sharing map[string]*Set
 func (s sharing) gen(number uint64, words ...string) *Generation {
 	layers := map[string]map[TypeURL][]string{}
 	for _, w := range words {
+		w, in, _ := strings.Cut(w, "@")
 		t, rest, _ := strings.Cut(w, "/")
-		name := "all but tables"
+		name := "all but tables" + in
 		if t == "r" || t == "R" || t == "v" {
 			name, _, _ = strings.Cut(rest, "=")
 			name, _, _ = strings.Cut(name, "/")
@@ -88,25 +90,35 @@ type model struct {
 	listed map[TypeURL]map[string]string // what it would say
 	asked  map[TypeURL]map[string]bool
 	log    []string // what it got: "c+a=1", "l-x"
-	// warming are clusters without endpoints, and heldACK the answer that waits.
-	warming map[string]bool
-	heldACK string
-	mute    map[TypeURL]bool // types of which nothing is answered
-	slow    bool             // answers are late
-	late    []*discovery.DeltaDiscoveryRequest
-	nacks   int
-	sent    int
+	// warming are clusters without endpoints, and heldACKs the answers that wait.
+	warming  map[string]bool
+	heldACKs []string
+	// Where it is not nil: what the server has reason to believe of the peer.
+	told    *told
+	secrets []string // asked for by name
+	// lingers has it keep the tables of listeners that have gone until they drain;
+	// draining are those.
+	lingers  bool
+	draining map[string]bool
+	mute     map[TypeURL]bool // types of which nothing is answered
+	slow     bool             // answers are late
+	late     []*discovery.DeltaDiscoveryRequest
+	nacks    int
+	sent     int
 
 	// Of virtual hosts: whether they were asked for on this stream, which route
 	// configurations wait for the first response with some, and those that had the
 	// hosts that they run by an earlier subscription.
 	hostsAsked bool
 	waits      map[string]bool
+	// kept are route configurations that were removed: Envoy keeps those that it
+	// asks for, and their virtual hosts, but tells nobody.
+	kept map[string]string
 }
 
 func newModel(t *testing.T, s *Server) *model {
 	t.Helper()
-	m := &model{t: t, now: start, runs: map[TypeURL]map[string]string{}, listed: map[TypeURL]map[string]string{}, mute: map[TypeURL]bool{}}
+	m := &model{t: t, now: start, runs: map[TypeURL]map[string]string{}, listed: map[TypeURL]map[string]string{}, mute: map[TypeURL]bool{}, kept: map[string]string{}}
 	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType} {
 		m.runs[u], m.listed[u] = map[string]string{}, map[string]string{}
 	}
@@ -118,7 +130,7 @@ func newModel(t *testing.T, s *Server) *model {
 func (m *model) connect(s *Server) {
 	m.server = s
 	m.log = append(m.log, "connected")
-	m.heldACK = ""
+	m.heldACKs = nil
 	m.late, m.slow, m.hostsAsked = nil, false, false
 	m.warming = map[string]bool{}
 	if m.waits == nil {
@@ -129,20 +141,41 @@ func (m *model) connect(s *Server) {
 	if names := slices.Sorted(maps.Keys(m.runs[ClusterType])); len(names) > 0 {
 		m.request(EndpointType, names, m.listed[EndpointType])
 	}
+	if len(m.secrets) > 0 {
+		m.asked[SecretType] = map[string]bool{}
+		m.request(SecretType, m.secrets, m.listed[SecretType])
+	}
 	m.request(ListenerType, nil, m.listed[ListenerType])
-	if names := slices.Sorted(maps.Keys(m.runs[ListenerType])); len(names) > 0 {
+	tables := maps.Clone(m.draining)
+	if tables == nil {
+		tables = map[string]bool{}
+	}
+	for name := range m.runs[ListenerType] {
+		tables[name] = true
+	}
+	if names := slices.Sorted(maps.Keys(tables)); len(names) > 0 {
 		m.request(RouteType, names, m.listed[RouteType])
 	}
-	for _, version := range m.runs[RouteType] {
-		if isShell(version) {
-			m.askHosts()
-			break
+	for _, tables := range []map[string]string{m.runs[RouteType], m.kept} {
+		for _, version := range tables {
+			if isShell(version) {
+				m.askHosts()
+			}
 		}
 	}
 }
 
 // isShell says the form of a route configuration by what the model runs.
 func isShell(version string) bool { return strings.HasPrefix(version, "shell") }
+
+// isBad and isWorse say whether the model refuses a version.
+func isBad(version string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(version, "shell"), "bad")
+}
+
+func isWorse(version string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(version, "shell"), "worse")
+}
 
 // askHosts asks for virtual hosts, once a stream.
 func (m *model) askHosts() {
@@ -182,6 +215,7 @@ func (m *model) request(u TypeURL, names []string, versions map[string]string) {
 
 func (m *model) do(r *discovery.DeltaDiscoveryRequest) {
 	m.t.Helper()
+	m.told.request(m, r)
 	if err := m.server.Request(m.now, r); err != nil {
 		m.t.Fatal(err)
 	}
@@ -205,6 +239,7 @@ func (m *model) run() {
 func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	m.t.Helper()
 	u := TypeURL(r.GetTypeUrl())
+	m.told.response(m, r)
 	short := strings.ToLower(u.Short()[:1])
 	if u == EndpointType {
 		short = "e"
@@ -217,7 +252,7 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 		return
 	}
 	bad := []string{}
-	worse := slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return strings.HasPrefix(x.GetVersion(), "worse") })
+	worse := slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isWorse(x.GetVersion()) })
 	words := []string{}
 	for _, x := range r.GetResources() {
 		m.sent++
@@ -227,7 +262,7 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 		}
 		switch {
 		case worse:
-		case strings.HasPrefix(x.GetVersion(), "bad"):
+		case isBad(x.GetVersion()):
 			bad = append(bad, x.GetName()+": does not compute")
 		default:
 			if u == RouteType {
@@ -244,6 +279,9 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	}
 	for _, n := range r.GetRemovedResources() {
 		words = append(words, short+"-"+n)
+		if version := m.table(n); u == RouteType && version != "" && m.asked[u][n] {
+			m.kept[n] = version
+		}
 		delete(m.runs[u], n)
 		delete(m.listed[u], n)
 	}
@@ -274,92 +312,10 @@ func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []str
 		m.listed[u][x.GetName()] = x.GetVersion()
 	}
 	if u == ClusterType && len(r.GetResources()) > 0 {
-		m.heldACK = r.GetNonce()
+		m.heldACKs = append(m.heldACKs, r.GetNonce())
 		return
 	}
 	m.reply(ack)
-}
-
-// takeTable is what a route configuration does to its virtual hosts.
-func (m *model) takeTable(x *discovery.Resource) {
-	m.t.Helper()
-	was, has := m.runs[RouteType][x.GetName()]
-	if isShell(x.GetVersion()) && (!has || !isShell(was)) {
-		// It begins; those that it had once come back until they are sent again.
-		m.waits[x.GetName()] = true
-	}
-	if !isShell(x.GetVersion()) {
-		delete(m.waits, x.GetName())
-	}
-}
-
-// takeHosts takes virtual hosts: those of route configurations that are not
-// there are lost.
-func (m *model) takeHosts(r *discovery.DeltaDiscoveryResponse) {
-	m.t.Helper()
-	var words []string
-	tables := map[string]bool{}
-	var bad *discovery.Resource
-	for _, x := range r.GetResources() {
-		m.sent++
-		words = append(words, "v+"+x.GetName()+"="+x.GetVersion())
-		table, _, _ := strings.Cut(x.GetName(), "/")
-		tables[table] = true
-		if strings.HasPrefix(x.GetVersion(), "bad") || strings.HasPrefix(x.GetVersion(), "worse") {
-			bad = x
-		}
-	}
-	for _, n := range r.GetRemovedResources() {
-		words = append(words, "v-"+n)
-		table, _, _ := strings.Cut(n, "/")
-		tables[table] = true
-	}
-	m.log = append(m.log, strings.Join(words, " "))
-	if len(tables) != 1 {
-		m.t.Errorf("a response with virtual hosts of %d tables: %v", len(tables), r)
-	}
-	ack := &discovery.DeltaDiscoveryRequest{TypeUrl: string(VirtualHostType), ResponseNonce: r.GetNonce()}
-	if bad != nil {
-		m.nacks++
-		ack.ErrorDetail = &rpcstatus.Status{Code: 13, Message: "Proto constraint validation failed"}
-		if strings.HasPrefix(bad.GetVersion(), "bad") {
-			ack.ErrorDetail.Message = "something is wrong with " + bad.GetName()
-		}
-		m.reply(ack)
-		return
-	}
-	for table := range tables {
-		there := isShell(m.runs[RouteType][table])
-		if there {
-			delete(m.waits, table)
-		}
-		for _, x := range r.GetResources() {
-			if there {
-				m.runs[VirtualHostType][x.GetName()] = x.GetVersion()
-			}
-			m.listed[VirtualHostType][x.GetName()] = x.GetVersion()
-		}
-		if !there {
-			m.log = append(m.log, "LOST "+table+" is "+m.runs[RouteType][table])
-		}
-		for _, n := range r.GetRemovedResources() {
-			if there {
-				delete(m.runs[VirtualHostType], n)
-			}
-			delete(m.listed[VirtualHostType], n)
-		}
-	}
-	if !m.mute[VirtualHostType] {
-		m.reply(ack)
-	}
-}
-
-// loseTable forgets all of a route configuration.
-func (m *model) loseTable(table string) {
-	delete(m.waits, table)
-	for _, of := range []map[string]string{m.runs[VirtualHostType], m.listed[VirtualHostType]} {
-		maps.DeleteFunc(of, func(name, _ string) bool { return strings.HasPrefix(name, table+"/") })
-	}
 }
 
 // after asks for what follows from what was received.
@@ -369,22 +325,26 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 	if next, ok := follow[u]; ok {
 		var add, drop []string
 		for _, x := range r.GetResources() {
-			if _, runs := m.runs[u][x.GetName()]; runs && !m.asked[next][x.GetName()] {
-				add = append(add, x.GetName())
-				m.asked[next][x.GetName()] = true
+			if _, runs := m.runs[u][x.GetName()]; runs {
+				if u == ListenerType {
+					delete(m.draining, x.GetName())
+				}
+				if !m.asked[next][x.GetName()] {
+					add = append(add, x.GetName())
+					m.asked[next][x.GetName()] = true
+				}
 			}
 		}
 		for _, n := range r.GetRemovedResources() {
-			if m.asked[next][n] {
-				drop = append(drop, n)
-				delete(m.asked[next], n)
-				delete(m.runs[next], n)
-				delete(m.listed[next], n)
-				delete(m.warming, n)
-				if next == RouteType {
-					m.loseTable(n)
-				}
+			if !m.asked[next][n] {
+				continue
 			}
+			if next == RouteType && m.lingers {
+				m.draining[n] = true
+				continue
+			}
+			drop = append(drop, n)
+			m.giveUp(next, n)
 		}
 		if len(add)+len(drop) > 0 {
 			m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(next), ResourceNamesSubscribe: add, ResourceNamesUnsubscribe: drop})
@@ -401,10 +361,12 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 	if u == RouteType && slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isShell(x.GetVersion()) }) {
 		m.askHosts()
 	}
-	if len(m.warming) == 0 && m.heldACK != "" && !m.mute[ClusterType] {
-		nonce := m.heldACK
-		m.heldACK = ""
-		m.reply(&discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: nonce})
+	if len(m.warming) == 0 && !m.mute[ClusterType] {
+		held := m.heldACKs
+		m.heldACKs = nil
+		for _, nonce := range held {
+			m.reply(&discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType), ResponseNonce: nonce})
+		}
 	}
 }
 

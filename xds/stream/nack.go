@@ -33,6 +33,7 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 	}
 	names := t.current(r)
 	t.w.drop(r)
+	t.w.recount = true // later ones were counted as if this one had been taken
 	if t.typ.url == ClusterType && len(t.w.refused) < maxUnfollowed {
 		t.w.refused = append(t.w.refused, r)
 	}

@@ -3,6 +3,7 @@ package stream_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -44,7 +45,9 @@ type plane struct {
 	status  []stream.TypeStatus
 	events  []stream.Event
 	streams int
-	sent    int // resources
+	sent    int            // resources
+	cutAt   stream.TypeURL // the stream ends instead of the next response of this type
+	cutOnes int
 }
 
 func newPlane(t *testing.T) *plane {
@@ -122,6 +125,9 @@ func (p *plane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.De
 		}
 		sent := 0
 		for r := core.Next(time.Now()); r != nil; r = core.Next(time.Now()) {
+			if p.isCut(r.TypeURL) {
+				return errCut
+			}
 			sent += len(r.Resources)
 			if err := g.Send(r.Message()); err != nil {
 				return err
@@ -148,6 +154,33 @@ func (p *plane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.De
 			}
 		}
 	}
+}
+
+var errCut = errors.New("the stream is cut")
+
+// cut ends the stream instead of sending the next response of a type.
+func (p *plane) cut(url stream.TypeURL) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cutAt = url
+}
+
+func (p *plane) isCut(url stream.TypeURL) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cutAt != url {
+		return false
+	}
+	p.cutAt = ""
+	p.cutOnes++
+	p.status = nil
+	return true
+}
+
+func (p *plane) cuts() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.cutOnes
 }
 
 // settled waits until the Envoy has answered everything of a generation.

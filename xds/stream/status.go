@@ -254,13 +254,29 @@ func (s *Server) Doubts() Doubts {
 			}
 		}
 	}
-	// A type that was not asked for on this stream is as doubtful as before.
+	// What was not looked at on this stream is as doubtful as before.
 	for url, names := range s.cfg.Distrust {
-		if t := s.typeOf(url); len(names) > 0 && (t == nil || !t.opened) {
-			add(url, names...)
+		for _, name := range names {
+			if !s.judged(url, name) {
+				add(url, name)
+			}
 		}
 	}
 	return d
+}
+
+// judged reports whether what the peer listed of a name was looked at.
+func (s *Server) judged(url TypeURL, name string) bool {
+	t := s.typeOf(url)
+	if t == nil {
+		return false
+	}
+	if url != VirtualHostType {
+		return t.looked
+	}
+	table, _, _ := cutHost(name)
+	g := t.groups[table]
+	return g != nil && g.looked
 }
 
 // Unknown lists the doubts by type; see [Server.Doubts].

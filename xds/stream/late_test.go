@@ -1,0 +1,99 @@
+package stream
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+)
+
+func hold(g *Generation) *Generation {
+	g.HoldRemovals = true
+	return g
+}
+
+// What is on its way when removals are allowed again is removed like the rest.
+func TestRemovedWhileOnItsWay(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(hold(gen(1, "l/x=1", "l/y=1")))
+	m.slow = true
+	m.set(hold(gen(2, "l/x=1", "l/y=1", "l/z=1")))
+	m.server.SetGeneration(gen(3, "l/x=1"))
+	m.catchUp()
+	m.run()
+	m.wantRuns("l/x=1")
+}
+
+// A refused resource that left while nothing may be removed has not been taken:
+// when it comes again, it is sent.
+func TestRefusedLeavesAndReturnsWhileHeld(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "c/a=1", "e/a=1", "c/b=bad1", "e/b=1", "c/z=1", "e/z=1"))
+	m.set(hold(gen(2, "c/a=2", "e/a=1")))
+	m.got()
+	m.set(gen(3, "c/a=2", "e/a=1"))
+	m.wantLog("c-z")
+	if st := m.status(ClusterType); st.Resources != 1 {
+		t.Errorf("counted %d clusters", st.Resources)
+	}
+	m.set(gen(4, "c/a=2", "e/a=1", "c/b=bad1", "e/b=1"))
+	if got := m.got(); got == "" {
+		t.Error("it was not tried again")
+	}
+}
+
+// Virtual hosts wait for their table: before it they are lost.
+func TestHostsWaitForTheirTable(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "l/y=1", "r/y=1", "R/x=1", "v/x/a=1", "v/x/b=1"))
+	m.set(gen(2, "l/x=1", "l/y=1", "r/y=1", "r/x=1"))
+	m.connect(NewServer(ServerConfig{}))
+	m.askHosts() // Envoy does, on every stream after the first such table
+	m.set(gen(2, "l/x=1", "l/y=1", "r/y=1", "r/x=1"))
+	m.slow = true // the answer to this one is late
+	m.set(gen(3, "l/x=1", "l/y=1", "r/y=2", "r/x=1"))
+	m.got()
+	m.set(gen(4, "l/x=1", "l/y=1", "r/y=2", "R/x=1", "v/x/b=1"))
+	m.wantLog("")
+	m.catchUp()
+	m.run()
+	m.wantLog("r+x=1(shell)", "v+x/b=1 v-x/a")
+}
+
+// Doubts are not lost by a stream that ends before it is sent anything.
+func TestDoubtsOutliveAStreamThatSeesNothing(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{Distrust: map[TypeURL][]string{ClusterType: {"a"}, VirtualHostType: {"x/a"}}})
+	for _, u := range []TypeURL{ClusterType, RouteType, VirtualHostType} {
+		if err := s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(u)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := s.Unknown()
+	if !slices.Equal(got[ClusterType], []string{"a"}) || !slices.Equal(got[VirtualHostType], []string{"x/a"}) {
+		t.Errorf("remembered %v", got)
+	}
+}
+
+// A refusal that comes late, when something newer has been sent, is not counted
+// as taken.
+func TestCountAfterALateRefusal(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1"))
+	m.slow = true
+	m.set(gen(2, "l/x=1", "l/y=bad1"))
+	m.now = m.now.Add(DefaultGateTimeout + time.Second)
+	m.set(gen(3, "l/x=1"))
+	m.now = m.now.Add(DefaultGateTimeout + time.Second)
+	m.run()
+	m.catchUp()
+	m.run()
+	if st := m.status(ListenerType); st.Resources != 1 {
+		t.Errorf("counted %d listeners", st.Resources)
+	}
+}
