@@ -247,6 +247,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.xds.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(ctx) })
 	g.Go(func() error { return s.serveGRPC(ctx) })
+	g.Go(func() error { return s.followWaves(ctx) })
 	err := g.Wait()
 	return errors.Join(err, s.authority.Close())
 }
