@@ -74,6 +74,7 @@ type epoch struct {
 	fixed    weakMap[Interception, Layer] // none for routers
 	rules    weakMap[ruleID, Route]
 	defaults weakMap[defaultID, Route]
+	domains  weakMap[domainsKey, domainsIn]
 	recent   recentLayers
 	scratch  sync.Pool // of *tableScratch
 }

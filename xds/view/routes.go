@@ -289,8 +289,11 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 		b.domains[key] = true
 		vh.Domains = append(vh.Domains, domain)
 	}
-	if len(vh.Domains) == 0 {
+	switch len(vh.Domains) {
+	case 0:
 		return
+	case len(d.domains): // the same
+		vh.Domains = d.domains
 	}
 	if have := b.prev.find(vh.Name); have != nil && slices.Equal(have.Domains, vh.Domains) && slices.Equal(have.Routes, vh.Routes) {
 		b.hosts = append(b.hosts, hostBy{have, r.by})
@@ -307,10 +310,25 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 	b.hosts = append(b.hosts, hostBy{b.sc.virtualHost(vh), r.by})
 }
 
-// domainsIn are the domains of a service for the proxies of a domain.
+// domainsIn are the domains of a service for the proxies of a domain, which all
+// of them share.
 type domainsIn struct {
-	of string
+	of string // the domain; empty if it makes no difference
 	hostDomains
+}
+
+type domainsKey struct {
+	svc *mesh.Service
+	of  string
+}
+
+// clusterDomain is the part of a domain that short names depend on; empty if a
+// host has none.
+func clusterDomain(host, domain string) string {
+	if !strings.Contains(host, ".svc.") {
+		return ""
+	}
+	return domain
 }
 
 // domainsOf are the names by which a client may ask for a service: its host
@@ -321,10 +339,16 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	if svc.whole != nil {
 		whole = svc.whole
 	}
-	if b.port != 0 && whole.domains != nil && whole.domains.of == b.sc.domain {
-		return whole.domains.hostDomains
-	}
 	name := string(svc.Hostname)
+	key := domainsKey{whole.Service, clusterDomain(name, b.sc.domain)}
+	if b.port != 0 {
+		if whole.domains == nil || whole.domains.of != key.of {
+			whole.domains = b.sc.domains.get(key)
+		}
+		if whole.domains != nil {
+			return whole.domains.hostDomains
+		}
+	}
 	d := hostDomains{name: name, domains: []string{bracketed(name)}}
 	if !isIP(name) && name != "*" {
 		d.short = append(d.short, name+".")
@@ -343,7 +367,7 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 		}
 		d.domains = with
 	} else {
-		whole.domains = &domainsIn{b.sc.domain, d}
+		whole.domains, _ = b.sc.domains.keep(key, &domainsIn{key.of, d})
 	}
 	return d
 }
