@@ -68,7 +68,7 @@ type layer struct {
 	// parts are those of source, in order; of a table whose virtual hosts travel
 	// by themselves, or that is put together from them, they are pieces.
 	parts       []*part
-	pieces      [][]*part // of each of parts that is a table, its hosts in order
+	pieces      map[int][]*part // of each of parts that is a table, its hosts in order
 	diagnostics []envoy.Diagnostic
 	encryption  Encryption
 	// doubled means that two parts make a resource of one name.
@@ -99,12 +99,12 @@ func (c *classes) fillLayer(l, prev *layer) {
 		prev = &layer{source: &view.Layer{}}
 	}
 	l.parts = make([]*part, len(l.source.Parts))
-	l.pieces = make([][]*part, len(l.source.Parts))
 	was := newWalk(prev.source.Parts)
 	var fresh []int // parts that are not in prev
 	for i, vp := range l.source.Parts {
 		if j := was.find(vp); j >= 0 {
-			l.parts[i], l.pieces[i] = prev.parts[j], prev.pieces[j]
+			l.parts[i] = prev.parts[j]
+			l.setPieces(i, prev.pieces[j])
 		} else {
 			fresh = append(fresh, i)
 		}
@@ -129,6 +129,16 @@ func (c *classes) fillLayer(l, prev *layer) {
 	}
 	l.encryption = encryptionOf(l.source)
 	l.stream = l.assemble(prev, was, resources)
+}
+
+func (l *layer) setPieces(i int, pieces []*part) {
+	if pieces == nil {
+		return
+	}
+	if l.pieces == nil {
+		l.pieces = map[int][]*part{}
+	}
+	l.pieces[i] = pieces
 }
 
 // note takes over what a part says for people.
@@ -187,7 +197,7 @@ func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []
 		p := b.catchAll(t)
 		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
 	}
-	l.pieces[i] = pieces
+	l.setPieces(i, pieces)
 	if l.form.split(t) {
 		l.parts[i] = b.shell(t)
 		return append(fresh, l.parts[i].resources...)
@@ -295,10 +305,8 @@ func (l *layer) patch(prev *layer, was *walk[view.Part], fresh []made, out *stre
 // pieces that it has kept are not among them.
 func (l *layer) gone(j int, next *layer) map[stream.TypeURL][]string {
 	kept := map[*part]bool{}
-	if j < len(next.pieces) {
-		for _, p := range next.pieces[j] {
-			kept[p] = true
-		}
+	for _, p := range next.pieces[j] {
+		kept[p] = true
 	}
 	out := map[stream.TypeURL][]string{}
 	add := func(p *part) {
