@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"maps"
@@ -9,8 +10,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -22,6 +26,9 @@ type town struct {
 	rules  []*mesh.DestinationRule
 	routes []*mesh.VirtualService
 	health []*mesh.HealthReport
+	authns []*mesh.PeerAuthentication
+	scopes []*mesh.Sidecar
+	config *mesh.MeshConfig // or nil: as it was
 	objects
 }
 
@@ -62,9 +69,10 @@ func townWorkload(ns, app string, k int, address string) *mesh.Workload {
 
 func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
 	base := o.snapshot(nil)
-	return mesh.NewSnapshot(prev, meshConfigOf(base, prev), []*mesh.Fragment{{
+	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{{
 		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
 		VirtualServices: slices.Clone(o.routes), DestinationRules: slices.Clone(o.rules),
+		PeerAuthentications: slices.Clone(o.authns), Sidecars: slices.Clone(o.scopes),
 	}, {Source: "agents", Health: o.health}})
 }
 
@@ -101,6 +109,40 @@ func (o *town) rule(timeout time.Duration, exportTo ...string) {
 	}
 	r.ExportTo = mesh.Exports(exportTo)
 	o.rules = append(o.rules, r)
+}
+
+// unhealthy has a workload of a0 report that it is ill.
+func (o *town) unhealthy() {
+	o.health = []*mesh.HealthReport{{
+		ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "a0"}, Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true,
+	}}
+}
+
+// strict has the proxies of namespace b take nothing but mTLS.
+func (o *town) strict() {
+	o.authns = []*mesh.PeerAuthentication{{
+		Meta: in("b", meta(mesh.KindPeerAuthentication, "default")),
+		Spec: &security.PeerAuthentication{Mtls: &security.PeerAuthentication_MutualTLS{Mode: security.PeerAuthentication_MutualTLS_STRICT}},
+	}}
+}
+
+// scope has the proxies of namespace b see nothing but some namespaces.
+func (o *town) scope(hosts ...string) {
+	o.scopes = []*mesh.Sidecar{{
+		Meta: in("b", meta(mesh.KindSidecar, "default", hosts)),
+		Spec: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}},
+	}}
+}
+
+// patience changes how long all clusters wait for a connection.
+func (o *town) patience(d time.Duration) {
+	base := o.snapshot(nil).MeshConfig
+	spec, ok := proto.Clone(base.Spec).(*meshconfig.MeshConfig)
+	if !ok {
+		panic("a clone of another type")
+	}
+	spec.ConnectTimeout = durationpb.New(d)
+	o.config = &mesh.MeshConfig{Spec: spec}
 }
 
 // expectation is what a change makes: numbers of views built and kept, and of resources
@@ -143,12 +185,38 @@ func TestWorkOfAChange(t *testing.T) {
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"health-changed": {
-			change: func(o *town) {
-				o.health = []*mesh.HealthReport{{
-					ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "a0"}, Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true,
-				}}
-			},
-			want: expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+			change: (*town).unhealthy,
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"health-changed-back": {
+			before: (*town).unhealthy,
+			change: func(o *town) { o.health = nil },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"service-removed": {
+			before: func(o *town) { o.services = append(o.services, townService("b", "b7")) },
+			change: func(o *town) { o.services = o.services[:len(o.services)-1] },
+			want:   expectation{built: 12}, // names alone are sent
+		},
+		"peer-authentication-added": {
+			change: (*town).strict,
+			// One listener a service takes what is sent to its workloads.
+			want: expectation{4, 8, amounts{stream.ListenerType: 2}, amounts{stream.ListenerType: 4}},
+		},
+		"sidecar-added": {
+			change: func(o *town) { o.scope("./*", "a/*") },
+			want:   expectation{built: 4, kept: 8}, // names alone are sent
+		},
+		"sidecar-edited": {
+			before: func(o *town) { o.scope("./*", "a/*") },
+			change: func(o *town) { o.scope("./*", "a/*", "c/c0.mesh") },
+			// Others see that service already: nothing is made.
+			want: expectation{4, 8, nil, amounts{stream.ClusterType: 4, stream.EndpointType: 4, stream.VirtualHostType: 4}},
+		},
+		"mesh-config-edited": {
+			change: func(o *town) { o.patience(3 * time.Second) },
+			// Six services, and four clusters for what is none, and for the application.
+			want: expectation{12, 0, amounts{stream.ClusterType: 10}, amounts{stream.ClusterType: 120, stream.EndpointType: 72}},
 		},
 		"service-added": {
 			change: func(o *town) { o.services = append(o.services, townService("b", "b7")) },
@@ -224,7 +292,9 @@ func (e *expectation) check(t *testing.T, got Work) {
 		built[url] = a.Resources
 	}
 	for url, a := range got.Sent {
-		sent[url] = a.Resources
+		if a.Resources > 0 { // else it was names, of what is gone
+			sent[url] = a.Resources
+		}
 	}
 	if !maps.Equal(built, e.resources) {
 		t.Errorf("built %v, want %v", built, e.resources)
