@@ -93,6 +93,7 @@ func (s *Server) group(table string) *track {
 func (s *Server) dropGroup(table string) {
 	if t := s.typeOf(VirtualHostType); t != nil {
 		delete(t.groups, table)
+		t.take(table)
 	}
 }
 

@@ -64,6 +64,23 @@ func TestHostsWaitForTheirTable(t *testing.T) {
 	m.wantLog("r+x=1(shell)", "v+x/b=1 v-x/a")
 }
 
+// What a peer listed of a table that it has given up since does not count.
+func TestListedIsGivenUpWithItsTable(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=1"))
+	m.set(gen(2, "l/x=1", "r/x=1"))
+	m.connect(NewServer(ServerConfig{}))
+	m.askHosts()
+	m.set(gen(2, "l/x=1", "r/x=1"))
+	m.set(gen(3))
+	m.got()
+	m.set(hold(gen(4, "l/x=1", "R/x=1", "v/x/b=1")))
+	m.wantLog("l+x=1", "r+x=1(shell)", "v+x/b=1")
+	m.set(gen(5, "l/x=1", "R/x=1", "v/x/a=1", "v/x/b=1"))
+	m.wantLog("v+x/a=1")
+}
+
 // Doubts are not lost by a stream that ends before it is sent anything.
 func TestDoubtsOutliveAStreamThatSeesNothing(t *testing.T) {
 	t.Parallel()
