@@ -103,8 +103,7 @@ func (o *objects) snapshotWith(prev *mesh.Snapshot, vs ...*mesh.VirtualService) 
 // listen serves the rig on a port of loopback besides.
 func (r *rig) listen(t *testing.T, port int) string {
 	t.Helper()
-	var lc net.ListenConfig
-	l, err := lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	l, err := listenOn(t, port)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,6 +111,12 @@ func (r *rig) listen(t *testing.T, port int) string {
 	wg.Go(func() { _ = r.grpc.Serve(l) })
 	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
 	return l.Addr().String()
+}
+
+func listenOn(t *testing.T, port int) (net.Listener, error) {
+	t.Helper()
+	var lc net.ListenConfig
+	return lc.Listen(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 }
 
 func backend(t *testing.T, answer string) int {

@@ -1,0 +1,187 @@
+package xds
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// street is a mesh with more services on one port than travel in one table, all
+// of them answered by one backend, and an Envoy that sees them.
+type street struct {
+	t            *testing.T
+	objects      *objects
+	port, server int
+	backend      int
+	envoy        *envoytest.Envoy
+	rig          *rig
+}
+
+func newStreet(t *testing.T, version string, features ...string) *street {
+	t.Helper()
+	ports := envoytest.FreePorts(t, 2)
+	s := &street{t: t, port: ports[0], server: ports[1], backend: backend(t, "here"), objects: new(objects).workload("web", "127.0.0.11", nil)}
+	s.objects.plain = true
+	for i := range fewHosts + 4 {
+		s.add(fmt.Sprintf("s%02d", i))
+	}
+	s.serve(nil)
+	p, err := node("web", "127.0.0.11").Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.ClientFeatures = features
+	body, err := protojson.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.envoy = envoytest.Start(t, envoytest.Config{Version: version, Bootstrap: bootstrapFor(body, fmt.Sprintf("127.0.0.1:%d", s.server))})
+	return s
+}
+
+func (s *street) add(name string) {
+	s.objects.services = append(s.objects.services, &mesh.Service{
+		Meta: meta(mesh.KindServiceEntry, name), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+		Ports: []mesh.Port{{Name: "http", Number: uint32(s.port), Protocol: mesh.HTTP}},
+		Inline: []*mesh.Workload{{
+			Meta: meta(mesh.KindServiceEntry, name), Address: "127.0.0.1", Ports: map[string]uint32{"http": uint32(s.backend)},
+		}},
+	})
+}
+
+// serve has a new server take the place of the one before.
+func (s *street) serve(change func(*Config)) {
+	s.t.Helper()
+	if s.rig != nil {
+		s.rig.grpc.Stop()
+	}
+	s.rig = newRig(s.t, s.objects, change)
+	envoytest.Eventually(s.t, 10*time.Second, func() error { return s.rig.listens(s.t, s.server) })
+}
+
+// listens is listen for a port that may be taken yet.
+func (r *rig) listens(t *testing.T, port int) error {
+	t.Helper()
+	l, err := listenOn(t, port)
+	if err != nil {
+		return err
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = r.grpc.Serve(l) })
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return nil
+}
+
+// awaitForm waits until the Envoy has the table in a form, and answers.
+func (s *street) awaitForm(whole bool) {
+	s.t.Helper()
+	st := s.rig.synced(s.t, "web.shop")
+	eventually(s.t, "the table travels as it shall", func() bool {
+		st = s.rig.synced(s.t, "web.shop")
+		return whole == (len(st.VirtualHosts) == 0)
+	})
+	envoytest.Eventually(s.t, 10*time.Second, func() error {
+		for _, name := range []string{"s00.mesh", "s23.mesh"} {
+			if got := request(s.t, s.port, name); got != "here" {
+				return fmt.Errorf("%s answers %q", name, got)
+			}
+		}
+		return nil
+	})
+}
+
+// load asks a service until stop is called, which fails the test if a request did.
+func (s *street) load(name string) (stop func()) {
+	var asked, failed atomic.Int64
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				asked.Add(1)
+				if got := request(s.t, s.port, name); got != "here" && failed.Add(1) < 4 {
+					s.t.Errorf("%s answers %q", name, got)
+				}
+			}
+		})
+	}
+	return func() {
+		eventually(s.t, "there were requests", func() bool { return asked.Load() > 50 })
+		close(end)
+		wg.Wait()
+		if failed.Load() > 0 {
+			s.t.Errorf("%d of %d requests failed", failed.Load(), asked.Load())
+		}
+	}
+}
+
+// An Envoy that says that it takes virtual hosts by themselves, and refuses them,
+// is served all the same: whole, at once, and from then on.
+func TestRealEnvoyRefusesVirtualHosts(t *testing.T) {
+	t.Parallel()
+	s := newStreet(t, "1.36.2", bootstrap.FeatureVirtualHosts)
+	s.awaitForm(true)
+	if log := s.rig.log.String(); !strings.Contains(log, "DELTA_GRPC") || !strings.Contains(log, "it is sent this route table whole") {
+		t.Error("it did not refuse them")
+	}
+	stop := s.load("s07.mesh")
+	s.add("late")
+	s.rig.mesh.publish(s.objects.snapshot(s.rig.mesh.Snapshot()))
+	envoytest.Eventually(t, 10*time.Second, func() error {
+		if got := request(t, s.port, "late.mesh"); got != "here" {
+			return fmt.Errorf("answers %q", got)
+		}
+		return nil
+	})
+	stop()
+}
+
+// The form changes under requests: by a refusal, and by the operator's switch.
+func TestRealEnvoyChangesForm(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Versions() {
+		if version == "1.36.2" {
+			continue
+		}
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			s := newStreet(t, version)
+			s.awaitForm(false)
+			stop := s.load("s07.mesh")
+			table := strconv.Itoa(s.port)
+			for _, c := range s.rig.server.connections() {
+				c.ask(nil, func() {
+					r := c.class.generation.Get(stream.RouteType, table)
+					c.fallBack(stream.Event{Kind: stream.EventRejected, Type: stream.RouteType, Name: r.Name, Version: r.Version, Reason: "a test"})
+				}, nil)
+				if !c.forms.isWhole(view.RoutesLayer + table) {
+					t.Error("the refusal was not heeded")
+				}
+			}
+			s.awaitForm(true)
+			s.serve(func(c *Config) { c.WholeTables = true })
+			s.awaitForm(true)
+			s.serve(nil)
+			s.awaitForm(false)
+			stop()
+			s.envoy.NoRejections(t)
+		})
+	}
+}
