@@ -64,6 +64,7 @@ func worldFlags(f *flag.FlagSet) *world.Spec {
 	f.IntVar(&s.Services, "services", 1000, "services of the mesh")
 	f.IntVar(&s.Endpoints, "endpoints", 10, "endpoints of a service")
 	f.IntVar(&s.Proxies, "proxies", 1000, "proxies of the fleet")
+	f.IntVar(&s.Rules, "rules", world.DefaultRules, "how many of a hundred services have a VirtualService and a DestinationRule")
 	f.BoolVar(&s.OwnSidecars, "own-sidecars", false, "give every proxy a Sidecar of its own")
 	return s
 }

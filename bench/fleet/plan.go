@@ -53,6 +53,7 @@ func shortPlan() []step {
 		{"small", 3, small},
 		{"tls", 3, ours("tls.", table(), and(secure, changes(2, 2, 0, idle)), nil)},
 		{"limit-tls", 1, bare("tls.", table(), newSizes, and(secure, changes(3, 3, 0, time.Second)))},
+		{"heavy", 1, ours("heavy.", heavy(), changes(3, 3, 0, 5*time.Second), nil)},
 		{"restart", 1, restarted(3)},
 		{"crowd", 1, crowded},
 		{"stall", 1, stalled(20)},

@@ -31,6 +31,7 @@ type step struct {
 }
 
 func table() world.Spec { return world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000} }
+func heavy() world.Spec { return world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000, Rules: 30} }
 func wide() world.Spec  { return world.Spec{Services: 100, Endpoints: 10, Proxies: 5000} }
 
 // all runs the steps; one that fails stops nothing but itself.

@@ -16,18 +16,21 @@ type Spec struct {
 	Proxies int
 	// Namespaces and Clients; 0 means 10 and 100.
 	Namespaces, Clients int
+	// Rules is how many of a hundred services have a VirtualService and a
+	// DestinationRule of two subsets; 0 means [DefaultRules].
+	Rules int
 	// OwnSidecars gives every proxy a Sidecar of its own, no two with the same
 	// egress.
 	OwnSidecars bool
 }
 
-// What of a hundred services has a TCP port, a VirtualService and a
-// DestinationRule.
-const (
-	tcpPercent   = 10
-	routePercent = 30
-	rulePercent  = 30
-)
+// DefaultRules makes a mesh of 1,000 services of which istiod gives a proxy 4.2 MB,
+// 0.54 of them its route table (README.md has the measurement): that of the
+// figures that are quoted beside ours.
+const DefaultRules = 14
+
+// tcpPercent is how many of a hundred services have a TCP port besides.
+const tcpPercent = 10
 
 func (s Spec) namespaces() int { return orElse(s.Namespaces, 10) }
 func (s Spec) clients() int    { return min(orElse(s.Clients, 100), s.Services) }
@@ -51,14 +54,13 @@ func (s Spec) Host(service int) string {
 }
 
 // has spreads a share of the services evenly, and differently for each kind.
-func has(service, percent, salt int) bool { return (service*37+salt*11)%100 < percent }
+func has(service, percent, salt int) bool { return (service*37+salt)%100 < percent }
 
-func (s Spec) hasTCP(service int) bool { return has(service, tcpPercent, 1) }
+func (s Spec) hasTCP(service int) bool { return has(service, tcpPercent, 9) }
 
-// HasRoute reports whether a service has a VirtualService.
-func (s Spec) HasRoute(service int) bool { return has(service, routePercent, 2) }
-
-func (s Spec) hasRule(service int) bool { return has(service, rulePercent, 2) || has(service, 5, 7) }
+// HasRoute reports whether a service has a VirtualService, and so the
+// DestinationRule whose subsets that names.
+func (s Spec) HasRoute(service int) bool { return has(service, orElse(s.Rules, DefaultRules), 22) }
 
 // endpointsOf is how many endpoints a service has.
 func (s Spec) endpointsOf(service int) int {

@@ -56,7 +56,7 @@ func (s Spec) service(i int) string {
 		b.WriteString("  - {number: 9000, name: tcp, protocol: TCP}\n")
 	}
 	fmt.Fprintf(&b, "  workloadSelector:\n    labels: {app: %s}\n", s.Name(i))
-	if s.hasRule(i) {
+	if s.HasRoute(i) {
 		b.WriteString("---\n")
 		head(&b, "DestinationRule", s.Name(i), s.Namespace(i))
 		fmt.Fprintf(&b, `  host: %s
