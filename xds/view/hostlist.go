@@ -116,19 +116,24 @@ func newTableBuilder(sc *scope, id listID) *tableBuilder {
 	return &tableBuilder{sc: sc, e: sc.egress[id.egress], port: id.port}
 }
 
-// list makes all virtual hosts.
-func (b *tableBuilder) list(prev *hostList) *hostList {
-	b.prev = prev
+// begin gives the builder its scratch, until end is called.
+func (b *tableBuilder) begin() (end func()) {
 	scratch, _ := b.sc.scratch.Get().(*tableScratch)
 	if scratch == nil {
 		scratch = newTableScratch()
 	}
 	b.tableScratch = scratch
-	defer func() {
+	return func() {
 		scratch.clear()
 		b.sc.scratch.Put(scratch)
 		b.tableScratch = nil
-	}()
+	}
+}
+
+// list makes all virtual hosts.
+func (b *tableBuilder) list(prev *hostList) *hostList {
+	b.prev = prev
+	defer b.begin()()
 	b.build()
 	slices.SortStableFunc(b.hosts, func(x, y hostBy) int { return cmp.Compare(x.Name, y.Name) })
 	out := &hostList{hosts: make([]*VirtualHost, len(b.hosts)), made: map[mesh.Key][]string{}, any: b.domains["*"], crowded: b.crowded}
@@ -144,38 +149,53 @@ func (b *tableBuilder) list(prev *hostList) *hostList {
 	return out
 }
 
-// edited is a list with a VirtualService's routes as they are now; the list
+// manyEdits is from how many on it pays to index the services.
+const manyEdits = 8
+
+// edited is a list with the routes of VirtualServices as they are now; the list
 // itself if that makes no difference.
-func (b *tableBuilder) edited(list *hostList, c change[virtualService]) *hostList {
-	made := list.made[c.new.Key]
-	before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
-	if len(made) == 0 {
-		if len(b.routesOf(c.old)) == 0 && len(after) > 0 { // it may have hosts now
+func (b *tableBuilder) edited(list *hostList, edits []change[virtualService]) *hostList {
+	if len(edits) >= manyEdits {
+		defer b.begin()()
+		b.index()
+	}
+	out := &hostList{made: list.made, any: list.any, crowded: list.crowded} // hosts follow when some differ
+	for _, c := range edits {
+		made := list.made[c.new.Key]
+		before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
+		switch {
+		case len(made) == 0 && (len(after) == 0 || len(b.routesOf(c.old)) > 0):
+			continue
+		case len(made) == 0, len(after) == 0: // it may have hosts now, or has none any more
 			return newTableBuilder(b.sc, b.id()).list(list)
+		case slices.Equal(before, after):
+			continue
 		}
+		if out.hosts == nil {
+			out.hosts = slices.Clone(list.hosts)
+		}
+		for _, name := range made {
+			i, _ := slices.BinarySearchFunc(list.hosts, name, compareNames)
+			out.hosts[i] = b.rerouted(list.hosts[i], after, c)
+		}
+	}
+	if out.hosts == nil {
 		return list
 	}
-	if len(after) == 0 { // the services have their own routes again
-		return newTableBuilder(b.sc, b.id()).list(list)
-	}
-	if slices.Equal(before, after) {
-		return list
-	}
-	out := *list
-	out.hosts = slices.Clone(list.hosts)
-	for _, name := range made {
-		i, _ := slices.BinarySearchFunc(list.hosts, name, compareNames)
-		vh := &VirtualHost{Name: list.hosts[i].Name, Domains: list.hosts[i].Domains, Routes: after}
-		vh.origins = slices.Clone(list.hosts[i].origins)
-		for j, o := range vh.origins {
-			if o == c.old.Origin {
-				vh.origins[j] = c.new.Origin
-			}
+	return out
+}
+
+// rerouted is a virtual host with what its VirtualService makes of it now.
+func (b *tableBuilder) rerouted(h *VirtualHost, routes []*Route, c change[virtualService]) *VirtualHost {
+	vh := &VirtualHost{Name: h.Name, Domains: h.Domains, Routes: routes}
+	vh.origins = slices.Clone(h.origins)
+	for j, o := range vh.origins {
+		if o == c.old.Origin {
+			vh.origins[j] = c.new.Origin
 		}
-		vh.origins = originsOf(vh.origins...)
-		out.hosts[i] = b.sc.virtualHost(vh)
 	}
-	return &out
+	vh.origins = originsOf(vh.origins...)
+	return b.sc.virtualHost(vh)
 }
 
 func (b *tableBuilder) id() listID {

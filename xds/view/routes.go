@@ -56,7 +56,8 @@ func (sc *scope) catchAll() *CatchAll {
 	}
 }
 
-func (b *tableBuilder) build() {
+// index makes the services be found by name; of several the last one counts.
+func (b *tableBuilder) index() {
 	for _, svc := range b.e.services {
 		if b.port == 0 {
 			b.byHost[svc.Hostname] = svc
@@ -64,6 +65,10 @@ func (b *tableBuilder) build() {
 			b.byHost[svc.Hostname] = at
 		}
 	}
+}
+
+func (b *tableBuilder) build() {
+	b.index()
 	all := make([]routed, 0, len(b.byHost))
 	taken := b.taken
 	for _, vs := range b.virtualServices() {

@@ -107,11 +107,7 @@ func (r *routing) edit(sc *scope, edits []change[virtualService]) {
 	sc = r.scopeOf(sc)
 	touched := map[listID]bool{}
 	for id, list := range r.lists {
-		next := list
-		for _, c := range edits {
-			next = newTableBuilder(sc, id).edited(next, c)
-		}
-		if next != list {
+		if next := newTableBuilder(sc, id).edited(list, edits); next != list {
 			r.lists[id], touched[id] = next, true
 		}
 	}

@@ -206,3 +206,33 @@ func TestWorkInPlaces(t *testing.T) {
 		}
 	}
 }
+
+// TestManyEdits edits the routes of all services at once: as many virtual hosts
+// are made as there are, for each namespace.
+func TestManyEdits(t *testing.T) {
+	t.Parallel()
+	const services, proxies = 60, 10
+	f := newFleet(t, services, proxies)
+	x := NewIndex(f.s)
+	f.look(x)
+	for n := range 3 {
+		before := x.Stats()
+		for i := range f.w.f.VirtualServices {
+			f.editRoutes(i, n)
+		}
+		if n == 2 { // one of them takes no requests any more
+			f.w.f.VirtualServices[5].Spec.Http = nil
+		}
+		x = x.Next(f.next())
+		f.look(x)
+		made := x.Stats().Minus(before)
+		if want := uint64(proxies * services / 2); n < 2 && (made.VirtualHosts != want || made.Tables != proxies) {
+			t.Errorf("%d virtual hosts and %d tables made, want %d and %d", made.VirtualHosts, made.Tables, want, proxies)
+		}
+		for i, p := range f.proxies {
+			if d := differenceOf(NewIndex(f.s).Build(p), f.views[i]); d != "" {
+				t.Fatalf("edit %d, %s: %s", n, p.ID, d)
+			}
+		}
+	}
+}
