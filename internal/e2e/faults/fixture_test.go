@@ -216,6 +216,8 @@ type proxy struct {
 	HealthReason string `json:"health_reason"`
 	Synced       bool   `json:"synced"`
 	Partial      bool   `json:"partial"`
+	// VirtualHosts are the route tables that travel in pieces.
+	VirtualHosts []string `json:"virtual_hosts"`
 	Types        []struct {
 		Type     string `json:"type"`
 		Acked    uint64 `json:"acked"`
@@ -283,6 +285,7 @@ func unharmed(t *testing.T, l *meshtest.Load) {
 	r := l.Stop()
 	t.Logf("%d requests, %d failed", r.Good+r.Failed, r.Failed)
 	if r.Failed > 0 {
-		t.Errorf("%d of %d requests failed: %v", r.Failed, r.Good+r.Failed, r.Errors)
+		t.Errorf("%d of %d requests failed, from %s to %s: %v", r.Failed, r.Good+r.Failed,
+			r.FirstFailure.Format(time.TimeOnly+".000"), r.LastFailure.Format(time.TimeOnly+".000"), r.Errors)
 	}
 }
