@@ -1,0 +1,232 @@
+package stream
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// follower is the client half as a relay uses it: it takes what it is sent when
+// its Envoys have, late and in the order of each type, and says exactly what they
+// refused.
+type follower struct {
+	t      *testing.T
+	r      *rand.Rand
+	client *Client
+	server *Server
+	cfg    ServerConfig
+	queue  map[TypeURL][]*Update
+	sent   int
+	log    []string
+}
+
+func newFollower(t *testing.T, r *rand.Rand, in *Interner) *follower {
+	t.Helper()
+	f := &follower{t: t, r: r, cfg: ServerConfig{Interner: in, MaxResponse: []int{0, 0, 3}[r.IntN(3)]}}
+	f.client = NewClient(ClientConfig{Wants: map[TypeURL]Want{ClusterType: {All: true}, ListenerType: {All: true}, SecretType: {Names: []string{"0", "1", "none"}}}})
+	f.open()
+	return f
+}
+
+func (f *follower) open() {
+	f.t.Helper()
+	var g *Generation
+	if f.server != nil {
+		f.cfg.Distrust = f.server.Unknown()
+		g = f.server.Target()
+	}
+	f.server = NewServer(f.cfg)
+	f.queue = map[TypeURL][]*Update{}
+	f.client.Open()
+	f.log = append(f.log, "connected")
+	f.requests()
+	if g != nil {
+		f.server.SetGeneration(g)
+	}
+}
+
+// requests sends what the client has to say.
+func (f *follower) requests() {
+	f.t.Helper()
+	for r := f.client.Next(); r != nil; r = f.client.Next() {
+		if err := f.server.Request(start, r); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// receive takes one response, and reports whether there was one.
+func (f *follower) receive() bool {
+	f.t.Helper()
+	r := f.server.Next(start)
+	if r == nil {
+		return false
+	}
+	u, err := f.client.Response(r.Message())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.sent += len(u.Changed)
+	f.queue[u.Type] = append(f.queue[u.Type], u)
+	return true
+}
+
+// finish has the oldest update of a type done.
+func (f *follower) finish(url TypeURL) {
+	f.t.Helper()
+	if len(f.queue[url]) == 0 {
+		return
+	}
+	u := f.queue[url][0]
+	f.queue[url] = f.queue[url][1:]
+	var refused []Refusal
+	var words []string
+	for _, x := range u.Changed {
+		words = append(words, x.Name+"="+x.Version)
+		if isBad(x.Version) || isWorse(x.Version) {
+			refused = append(refused, Refusal{x.Name, "does not compute"})
+			continue
+		}
+		switch url {
+		case ClusterType:
+			if !slices.Contains(f.client.Want(EndpointType).Names, x.Name) {
+				f.client.Subscribe(EndpointType, x.Name)
+			}
+		case ListenerType:
+			if !slices.Contains(f.client.Want(RouteType).Names, x.Name) {
+				f.client.Subscribe(RouteType, x.Name)
+			}
+		case RouteType:
+			if isShell(x.Version) {
+				f.client.SubscribeAll(VirtualHostType)
+			} else {
+				f.client.ForgetHosts(x.Name)
+			}
+		default:
+		}
+	}
+	for _, name := range u.Removed {
+		words = append(words, "-"+name)
+	}
+	f.log = append(f.log, url.Short()+" "+strings.Join(words, " "))
+	if refused != nil {
+		u.Done(&RejectError{Refused: refused})
+	} else {
+		u.Done(nil)
+	}
+	for _, name := range u.Removed {
+		switch url {
+		case ClusterType:
+			f.client.Unsubscribe(EndpointType, name)
+		case ListenerType:
+			f.client.Unsubscribe(RouteType, name)
+		default:
+		}
+	}
+	f.requests()
+}
+
+// run goes on until nobody has anything to say.
+func (f *follower) run() {
+	f.t.Helper()
+	for range 5000 {
+		more := f.receive()
+		for _, url := range []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType} {
+			more = more || len(f.queue[url]) > 0
+			f.finish(url)
+		}
+		if !more {
+			return
+		}
+	}
+	f.t.Fatal("it never ends")
+}
+
+func (f *follower) step(g *Generation) {
+	f.t.Helper()
+	if f.r.IntN(6) == 0 {
+		f.open()
+	}
+	if f.r.IntN(5) > 0 {
+		f.server.SetGeneration(g)
+	}
+	types := []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType}
+	for range f.r.IntN(20) {
+		if f.r.IntN(2) == 0 {
+			f.receive()
+		} else {
+			f.finish(types[f.r.IntN(len(types))])
+		}
+	}
+}
+
+// holds is what has been accepted, but for virtual hosts of tables that are whole,
+// or gone.
+func (f *follower) holds() map[string]string {
+	out := map[string]string{}
+	tables := f.client.Accepted(RouteType)
+	for _, u := range []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType} {
+		for name, version := range f.client.Accepted(u) {
+			if table, _, _ := cutHost(name); u == VirtualHostType && !isShell(tables[table]) {
+				continue
+			}
+			out[u.Short()+" "+name] = version
+		}
+	}
+	return out
+}
+
+// Both halves, whatever happens: in the end the client has what a fresh one is
+// given, and is sent nothing again.
+func TestEveryFollowerEndsWell(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(150) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			followers(t, rand.New(rand.NewPCG(seed, 3)))
+		})
+	}
+}
+
+func followers(t *testing.T, r *rand.Rand) {
+	t.Helper()
+	a, in := newAuthor(r), new(Interner)
+	all := []*follower{newFollower(t, r, in), newFollower(t, r, in)}
+	for step := range uint64(40) {
+		g := a.next()
+		g.Number = step + 1
+		g.HoldRemovals = r.IntN(5) == 0
+		for _, f := range all {
+			f.log = append(f.log, fmt.Sprintf("-- %d: %s", g.Number, a.did))
+			f.step(g)
+		}
+	}
+	a.peace = true
+	g := a.next()
+	g.Number = 1000
+	fresh := newFollower(t, r, in)
+	fresh.server.SetGeneration(g)
+	fresh.run()
+	for _, f := range all {
+		f.server.SetGeneration(g)
+		f.run()
+		story := func() string { return strings.Join(f.log[max(0, len(f.log)-200):], "\n") }
+		if want, got := fresh.holds(), f.holds(); !maps.Equal(want, got) {
+			t.Errorf("not what a fresh one has: %s\n%s", cmp.Diff(want, got), story())
+		}
+		before := f.sent
+		f.server.SetGeneration(a.again(1001))
+		f.run()
+		f.open()
+		f.run()
+		if f.sent > before {
+			t.Errorf("%d resources sent although nothing had changed\n%s", f.sent-before, story())
+		}
+	}
+}
