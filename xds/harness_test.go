@@ -357,12 +357,13 @@ func (a *agent) received() int {
 	return a.count
 }
 
-// eventually waits until a claim holds.
+// eventually waits until a claim holds, for as long as a machine may need that
+// does much else beside it.
 func eventually(t *testing.T, claim string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.NewTimer(30 * time.Second)
+	deadline := time.NewTimer(2 * time.Minute)
 	defer deadline.Stop()
 	for !holds() {
 		select {

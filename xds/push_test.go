@@ -86,7 +86,10 @@ func scrambleKeeping(rnd *rand.Rand, o *objects, step, own int) {
 // A server that was restarted has nothing to say to a fleet that has everything.
 func TestRestartSendsNothing(t *testing.T) {
 	t.Parallel()
-	const streams = 1000
+	streams := 1000
+	if testing.Short() {
+		streams = 200
+	}
 	o := big(25)
 	first := newRig(t, o, everybody(o))
 	all := fleet(t, o, streams)
@@ -192,7 +195,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	o := big(240)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
-		c.SlowTimeout = 200 * time.Millisecond
+		c.SlowTimeout = 3 * time.Second // the other one may have to wait for its turn to read
 	})
 	all := fleet(t, o, 2)
 	all[0].stop(make(chan struct{}))
