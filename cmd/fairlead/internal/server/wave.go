@@ -14,7 +14,7 @@ const (
 	lookEvery    = 2 * time.Second
 	quietLooks   = 3         // in a row, until a wave is over
 	quietBytes   = 256 << 10 // the most that is sent between two quiet looks
-	worthBytes   = 64 << 20  // the least that was allocated, lest it be done for nothing
+	worthBytes   = 64 << 20  // the least that was allocated, or half of what is in use if that is more
 	releaseEvery = 30 * time.Second
 )
 
@@ -26,19 +26,22 @@ type wave struct {
 	quiet     int // looks
 }
 
-// over reports whether memory is to be given back now, given what was sent and
-// allocated since the start.
-func (w *wave) over(now time.Time, sent, allocated uint64) bool {
+// heap is what was allocated since the start, and what of it is in use.
+type heap struct{ allocated, live uint64 }
+
+// over reports whether memory is to be given back now, given the bytes that were
+// sent since the start.
+func (w *wave) over(now time.Time, sent uint64, h heap) bool {
 	if sent-w.sent <= quietBytes {
 		w.quiet++
 	} else {
 		w.quiet = 0
 	}
 	w.sent = sent
-	if w.quiet < quietLooks || allocated-w.allocated < worthBytes || now.Sub(w.released) < releaseEvery {
+	if w.quiet < quietLooks || h.allocated-w.allocated < max(worthBytes, h.live/2) || now.Sub(w.released) < releaseEvery {
 		return false
 	}
-	w.allocated, w.released = allocated, now
+	w.allocated, w.released = h.allocated, now
 	return true
 }
 
@@ -52,7 +55,7 @@ func (s *Server) followWaves(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			if w.over(now, s.sentBytes(), allocatedBytes()) {
+			if w.over(now, s.sentBytes(), readHeap()) {
 				runtime.GC() // pools are emptied in two
 				debug.FreeOSMemory()
 			}
@@ -68,8 +71,8 @@ func (s *Server) sentBytes() uint64 {
 	return n
 }
 
-func allocatedBytes() uint64 {
-	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+func readHeap() heap {
+	sample := []metrics.Sample{{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/live:bytes"}}
 	metrics.Read(sample)
-	return sample[0].Value.Uint64()
+	return heap{sample[0].Value.Uint64(), sample[1].Value.Uint64()}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"runtime"
 	"testing"
 	"time"
 )
@@ -12,15 +13,16 @@ func TestWaveIsOver(t *testing.T) {
 	const mb = 1 << 20
 	start := time.Unix(1000, 0)
 	var (
-		w               = wave{released: start}
-		now             = start
-		sent, allocated uint64
+		w    = wave{released: start}
+		now  = start
+		sent uint64
+		h    heap
 	)
 	look := func(send, allocate uint64) bool {
 		now = now.Add(lookEvery)
 		sent += send
-		allocated += allocate
-		return w.over(now, sent, allocated)
+		h.allocated += allocate
+		return w.over(now, sent, h)
 	}
 	for range 20 {
 		if look(50*mb, 100*mb) {
@@ -53,12 +55,25 @@ func TestWaveIsOver(t *testing.T) {
 	if d := now.Sub(from); d < releaseEvery {
 		t.Fatalf("again after %s", d)
 	}
+	h.live = 1000 * mb
+	for range 20 {
+		if look(0, 20*mb) {
+			t.Fatal("for little of what is in use")
+		}
+	}
+	if !look(0, 100*mb) {
+		t.Fatal("not for half of it")
+	}
 }
 
-func TestAllocatedBytes(t *testing.T) {
+func TestReadHeap(t *testing.T) {
 	t.Parallel()
-	before := allocatedBytes()
-	if kept := make([]byte, 8<<20); allocatedBytes()-before < uint64(len(kept)) {
-		t.Error("8 MB were allocated and not counted")
+	before := readHeap()
+	kept := make([]byte, 8<<20)
+	runtime.GC()
+	after := readHeap()
+	if after.allocated-before.allocated < uint64(len(kept)) || after.live < uint64(len(kept)) {
+		t.Errorf("8 MB were allocated: %+v before, %+v after", before, after)
 	}
+	runtime.KeepAlive(kept)
 }
