@@ -187,7 +187,9 @@ func (s *shop) ask(path string, out any) error {
 // usage is what a process has used until now.
 type usage struct {
 	cpu time.Duration
-	rss float64 // in MB of 2^20 bytes
+	// rss is what is resident, and own is that without the pages of files, in MB of
+	// 2^20 bytes.
+	rss, own float64
 }
 
 // tick is the unit of /proc/PID/stat, 1/100 s on every Linux that Go runs on.
@@ -208,8 +210,17 @@ func usageOf(b *testing.B, pid int) usage {
 		}
 		return n
 	}
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var size, resident, file int
+	if _, err := fmt.Sscan(string(statm), &size, &resident, &file); err != nil {
+		b.Fatal(err)
+	}
+	mb := float64(os.Getpagesize()) / (1 << 20)
 	return usage{
 		cpu: time.Duration(number(14)+number(15)) * tick,
-		rss: float64(number(24)) * float64(os.Getpagesize()) / (1 << 20),
+		rss: float64(resident) * mb, own: float64(resident-file) * mb,
 	}
 }

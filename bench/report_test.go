@@ -127,7 +127,9 @@ const notes = `
   12 s, for the agent takes its time with one that dies sooner.
 - **Control plane killed**: by kill -9 under load, started again, until every proxy is in step.
 - **Idle**: resident memory (MB of 2^20 bytes) and share of one core, of each process of its kind over windows of four seconds. The
-  Envoys here run a worker for each core, those of the peers ran one.
+  Envoys here run a worker for each core, those of the peers ran one. Its own is what is not a page of a file: the others are of the
+  binary, shared by all processes that run it, and the kernel takes them back where it needs them. An agent has just given back what
+  its start took, and some of that comes again: see what it holds after all of this.
 `
 
 // cpu is the model of this machine's processor.
