@@ -87,6 +87,20 @@ func (s *Server) count(host string) (before int, ok bool) {
 	return n, true
 }
 
+// hear waits until the first request of a stream may be read: of a fleet that
+// comes back at once most wait with what they have to say. passOn lets another one
+// be heard.
+func (s *Server) hear(ctx context.Context) (passOn func(), err error) {
+	select {
+	case s.heard <- struct{}{}:
+		return sync.OnceFunc(func() { <-s.heard }), nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case <-s.stopped:
+		return nil, errStopping
+	}
+}
+
 // awaitTurn waits until a new stream may be served: while a snapshot is announced
 // those have precedence that are served already, and only so many are new at a
 // time. The turn is over when [conn.old] is called.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -249,6 +250,25 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 func (s *Server) awaitOld(t *testing.T) {
 	t.Helper()
 	eventually(t, "no stream is new", func() bool { return len(s.fresh) == 0 })
+}
+
+// Who says nothing keeps nobody from being heard.
+func TestSilentStreamsHoldNobodyUp(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.MaxNew, c.NodeTimeout = 1, time.Hour
+	})
+	for range 3 * cap(r.server.heard) {
+		if _, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "they wait", func() bool { return len(r.server.heard) == cap(r.server.heard) })
+	p := fleet(t, o, 1)[0]
+	p.open(r)
+	p.inStep(r)
 }
 
 func TestLimitsSayWhenToComeAgain(t *testing.T) {

@@ -37,6 +37,7 @@ type Server struct {
 	limits   seldom
 
 	fresh chan struct{} // has room for the streams that are new at a time
+	heard chan struct{} // has room for those whose first request is read before it is their turn
 	quiet pause         // holds new streams while a snapshot is announced
 
 	// Atomic.
@@ -77,6 +78,7 @@ func New(cfg Config) (*Server, error) {
 		metrics:  m,
 		classes:  classes,
 		fresh:    make(chan struct{}, cfg.MaxNew),
+		heard:    make(chan struct{}, 4*cfg.MaxNew),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
 		rollouts: newRollouts(cfg.Snapshots),
@@ -156,9 +158,14 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer release()
+	passOn, err := s.hear(ctx)
+	if err != nil {
+		return err
+	}
+	defer passOn()
 	turn := make(chan struct{})
 	requests := receive(g, turn)
-	first, err := s.firstRequest(ctx, requests)
+	first, err := s.firstRequest(ctx, requests, passOn)
 	if err != nil {
 		return err
 	}
@@ -170,6 +177,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer c.old()
+	passOn()
 	close(turn)
 	if err := s.enter(ctx, c); err != nil {
 		return err
@@ -206,8 +214,11 @@ func (s *Server) judge(peer Peer, first []byte) (*conn, error) {
 	return s.newConn(peer, claimed, s.formsOf(node, says.GetClientFeatures())), nil
 }
 
-// firstRequest waits for the request that has the node.
-func (s *Server) firstRequest(ctx context.Context, requests <-chan []byte) ([]byte, error) {
+// firstRequest waits for the request that has the node. A peer that is slow to
+// send it keeps nobody else from being heard.
+func (s *Server) firstRequest(ctx context.Context, requests <-chan []byte, passOn func()) ([]byte, error) {
+	slow := time.AfterFunc(time.Second, passOn)
+	defer slow.Stop()
 	timer := time.NewTimer(s.cfg.NodeTimeout)
 	defer timer.Stop()
 	select {
