@@ -109,7 +109,7 @@ func (s *Server) late(name string) *Resource {
 
 // evaluate finds what is left to do of a name that has an entry.
 func (s *Server) evaluate(t *track, name string, e *entry) {
-	if e.acked != nil && e.acked.Body == nil {
+	if e.acked != nil && e.acked.Body == nil && e.acked.Version != e.refused {
 		// Same version, same bytes: now we know what to go back to.
 		if r := t.seen.get(name); r.version() == e.acked.Version {
 			e.acked = r
