@@ -139,7 +139,11 @@ func ended(ctx context.Context) error {
 // join takes in an Envoy that has connected.
 func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 	p.since = now
-	// What the last Envoy lists after a refusal in mid-flight is not believed.
+	// What the last Envoy lists after a refusal in mid-flight is not believed. Its end
+	// may be noticed only after it is back.
+	for _, q := range c.peers {
+		c.doubt(q)
+	}
 	p.half = stream.NewServer(stream.ServerConfig{Distrust: c.distrust})
 	c.distrust = nil
 	c.peers = append(c.peers, p)
@@ -165,16 +169,21 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 // part takes leave of an Envoy.
 func (c *core) part(p *peer) {
 	c.peers = slices.DeleteFunc(c.peers, func(q *peer) bool { return q == p })
+	c.doubt(p)
+	if left := c.newest(); left != nil {
+		left.asked = true // what only p asked for can go
+	}
+	c.log.Info("envoy disconnected", "envoy_version", p.version, "connected", len(c.peers))
+}
+
+// doubt notes what an Envoy may or may not have.
+func (c *core) doubt(p *peer) {
 	for url, names := range p.half.Unknown() {
 		if c.distrust == nil {
 			c.distrust = map[stream.TypeURL][]string{}
 		}
 		c.distrust[url] = append(c.distrust[url], names...)
 	}
-	if left := c.newest(); left != nil {
-		left.asked = true // what only p asked for can go
-	}
-	c.log.Info("envoy disconnected", "envoy_version", p.version, "connected", len(c.peers))
 }
 
 // request takes what an Envoy says.

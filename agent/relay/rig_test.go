@@ -24,11 +24,15 @@ type rig struct {
 
 	number uint64
 	events []stream.Event // of the servers
-	// silent means that Envoy answers nothing, and nice that it takes everything.
-	silent, nice bool
-	has          map[key]*stream.Resource // that Envoy took
-	refusals     int                      // responses that Envoy has refused
-	renewed      bool                     // the stream to the server was to be opened anew
+	// silent means that Envoy answers nothing, nice that it takes everything, and
+	// sulky that it falls silent once it has refused something.
+	silent, nice, sulky bool
+	// late means that it is noticed late that an Envoy has gone.
+	late     bool
+	lists    map[stream.TypeURL]map[string]string // versions that the next Envoy begins with
+	has      map[key]*stream.Resource             // that Envoy took
+	refusals int                                  // responses that Envoy has refused
+	renewed  bool                                 // the stream to the server was to be opened anew
 }
 
 func newRig(tb testing.TB, minor uint32) *rig {
@@ -60,10 +64,13 @@ func (g *rig) join(minor uint32) {
 	g.envoy = stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 		stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
 		stream.RouteType: {Names: []string{"routes"}}, stream.VirtualHostType: {All: true},
-	}})
+	}, Accepted: g.lists})
 	g.has = map[key]*stream.Resource{}
+	if old != nil && !g.late {
+		g.core.part(old)
+	}
 	g.core.join(time.Now(), g.peer, g.core.node)
-	if old != nil {
+	if old != nil && g.late {
 		g.core.part(old)
 	}
 	g.envoy.Open()
@@ -144,6 +151,7 @@ func (g *rig) take(resp *stream.Response) {
 	for _, r := range u.Changed {
 		if bytes.Contains(r.Body, []byte(refusedMark)) && !g.nice {
 			g.refusals++
+			g.silent = g.sulky
 			u.Done(errors.New("something is wrong with it"))
 			return
 		}

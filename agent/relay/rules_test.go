@@ -343,3 +343,29 @@ func TestLeaveWritesTheLast(t *testing.T) {
 		t.Errorf("stored is version %s, Envoy has %s", got, want)
 	}
 }
+
+// TestListAfterRefusalIsNotBelieved has an Envoy list, when it comes back, a
+// version that it refused in mid-flight, as real ones do.
+func TestListAfterRefusalIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for _, late := range []bool{false, true} {
+		g, shop := newRig(t, 40), newShop(t)
+		g.late = late
+		one, bad := resourcesOf(t, shop.clusters("one")), resourcesOf(t, shop.clusters(refusedMark))
+		g.serve(one)
+		g.sulky = true
+		g.serve(bad)
+		g.lists = map[stream.TypeURL]map[string]string{stream.ClusterType: {
+			"app": one[stream.ClusterType].Get("app").Version, "other": bad[stream.ClusterType].Get("other").Version,
+		}}
+		g.sulky, g.silent = false, false
+		g.join(40)
+		g.run()
+		if got, want := g.core.accepted[stream.ClusterType].Get("other").Version, one[stream.ClusterType].Get("other").Version; got != want {
+			t.Errorf("late %t: accepted is %s, which Envoy has refused", late, got)
+		}
+		if got := g.rejected(); !slices.Equal(got, []string{"other"}) {
+			t.Errorf("late %t: the server is told that %q are refused", late, got)
+		}
+	}
+}
