@@ -67,7 +67,7 @@ func (o *ours) change(_ context.Context, kind Kind, revision int) (time.Time, er
 	case Endpoint:
 		c, err = o.world.ReplaceEndpoint(o.mesh, o.world.EditedHosts(), revision)
 	case Many:
-		c, _, err = o.world.EditMany(o.mesh, 0.2, revision)
+		c, _, err = o.world.EditMany(o.mesh, world.Share, revision)
 	}
 	return c.At, err
 }

@@ -70,18 +70,27 @@ func (Spec) RouteMarker(revision int) string { return fmt.Sprintf("r%06d", revis
 // for when many are edited.
 const others = 500_000
 
+// Share is what of all services a checkout edits.
+const Share = 0.2
+
+func stride(share float64) int { return max(1, int(1/share)) }
+
+// lastOfMany is the last service whose routes are edited with a share of all.
+func (s Spec) lastOfMany(share float64) (last int) {
+	for i := 0; i < s.Services; i += stride(share) {
+		if s.HasRoute(i) {
+			last = i
+		}
+	}
+	return last
+}
+
 // EditMany edits the routes of every service of a share, or its hosts where it
 // has no routes, as the checkout of another branch does. The marker is of the
 // last routes.
 func (s Spec) EditMany(dir string, share float64, revision int) (Change, int, error) {
 	n := 0
-	var last int
-	every := max(1, int(1/share))
-	for i := 0; i < s.Services; i += every {
-		if s.HasRoute(i) {
-			last = i
-		}
-	}
+	every, last := stride(share), s.lastOfMany(share)
 	var out Change
 	for i := 0; i < s.Services; i += every {
 		n++

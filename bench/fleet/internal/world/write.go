@@ -129,7 +129,7 @@ func (s Spec) sidecar(i, endpoint int) string {
 		// Neighbours share most: they are 100 of a window that moves by one.
 		seen[(first+k)%s.Services] = true
 	}
-	for _, e := range []int{s.EditedRoute(), s.EditedHosts()} {
+	for _, e := range []int{s.EditedRoute(), s.EditedHosts(), s.lastOfMany(Share)} {
 		seen[e] = true
 	}
 	for k := range s.Services {
