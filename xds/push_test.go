@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -244,6 +245,27 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 	close(until)
 	all[1].inStep(r)
 	all[2].inStep(r)
+}
+
+// While a snapshot is announced no stream begins: those that are served already
+// come first.
+func TestTheServedComeFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	r.server.quiet.hold()
+	for range 20 { // by chance it would be let in, now and then
+		if err := r.server.awaitTurn(gone, &conn{server: r.server}); err == nil {
+			t.Fatal("a stream began")
+		}
+	}
+	r.server.quiet.release()
+	c := &conn{server: r.server}
+	if err := r.server.awaitTurn(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+	c.old()
 }
 
 // awaitOld waits until no stream is new.

@@ -114,3 +114,14 @@ func TestCountAfterALateRefusal(t *testing.T) {
 		t.Errorf("counted %d listeners", st.Resources)
 	}
 }
+
+// The virtual hosts of a table are not spread over responses, however many they
+// are: a domain may move from the first to the last of them.
+func TestHostsOfATableTravelTogether(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{MaxResponse: 3}))
+	m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=12345", "v/x/b=12345", "v/x/c=12345"))
+	m.wantLog("l+x=1", "r+x=1(shell)", "v+x/a=12345 v+x/b=12345 v+x/c=12345")
+	m.set(gen(2, "l/x=1", "R/x=1", "v/x/a=22345", "v/x/c=22345", "v/x/d=22345"))
+	m.wantLog("v+x/a=22345 v+x/c=22345 v+x/d=22345 v-x/b")
+}

@@ -22,14 +22,16 @@ type told struct {
 	// means that routes may come behind listeners.
 	follows map[string]bool
 	afresh  bool
-	fault   string
+	// tables were sent on this stream: the form of others is not known.
+	tables map[string]bool
+	fault  string
 }
 
 // newTold is for a new stream of who lists some versions.
 func newTold(listed map[TypeURL]map[string]string, distrust map[TypeURL][]string) *told {
 	t := &told{
 		versions: map[TypeURL]map[string]string{}, names: map[string][]string{}, open: map[TypeURL]int{},
-		follows: map[string]bool{}, afresh: len(listed[RouteType]) > 0,
+		follows: map[string]bool{}, tables: map[string]bool{}, afresh: len(listed[RouteType]) > 0,
 	}
 	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType} {
 		t.versions[u] = map[string]string{}
@@ -96,11 +98,11 @@ func (t *told) response(m *model, r *discovery.DeltaDiscoveryResponse) {
 			again, sure = false, false
 		}
 		if again {
-			t.fault = fmt.Sprintf("%s %s=%s was sent again", u.Short(), name, x.GetVersion())
-			m.log = append(m.log, "AGAIN: "+t.fault)
+			t.fault = fmt.Sprintf("%s %s=%s was sent again; before:\n%s", u.Short(), name, x.GetVersion(), strings.Join(m.log[max(0, len(m.log)-60):], "\n"))
 		}
-		if u == RouteType && (!sure || !isShell(before) || !isShell(x.GetVersion())) {
+		if u == RouteType && (!sure || !t.tables[name] || !isShell(before) || !isShell(x.GetVersion())) {
 			t.doubtHosts(name) // it begins anew
+			t.tables[name] = true
 		}
 		switch u {
 		case ClusterType:
