@@ -81,6 +81,10 @@ type cell struct {
 
 // RunCell runs one cell.
 func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
+	if w := cfg.World; cfg.Endpoints > 0 && !w.Spare() {
+		return res, fmt.Errorf("replacing endpoints: the last of %d services has only endpoints that are proxies, which would leave the mesh; "+
+			"ask for no replacements, or for more endpoints", w.Services)
+	}
 	c := &cell{cfg: cfg}
 	defer func() { err = errors.Join(err, c.close(ctx)) }()
 	if err := c.begin(ctx); err != nil {
