@@ -68,18 +68,16 @@ type classes struct {
 	last *view.Index // or nil: the next one takes over what has not changed
 }
 
-// at gives the epoch of a snapshot.
+// at gives the epoch of a snapshot; of the newest one, if there is a newer one
+// already: what is made for it is kept, and nobody goes back.
 func (c *classes) at(s *mesh.Snapshot) *epoch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now != nil && c.now.snapshot == s {
+	if c.now != nil && (c.now.snapshot == s || c.now.snapshot.Generation > s.Generation) {
 		return c.now
 	}
-	e := &epoch{snapshot: s, index: sync.OnceValue(func() *view.Index { return c.indexOf(s) })}
-	if c.now == nil || s.Generation > c.now.snapshot.Generation {
-		c.now = e
-	}
-	return e
+	c.now = &epoch{snapshot: s, index: sync.OnceValue(func() *view.Index { return c.indexOf(s) })}
+	return c.now
 }
 
 func (c *classes) indexOf(s *mesh.Snapshot) *view.Index {

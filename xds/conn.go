@@ -125,6 +125,9 @@ func (c *conn) ring() {
 // run serves the stream until it ends.
 func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
 	ctx := g.Context()
+	if err := c.revoked(); err != nil { // while it waited for its turn
+		return err
+	}
 	if err := c.take(first); err != nil {
 		return err
 	}
@@ -143,8 +146,7 @@ func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
 		case <-c.server.stopped:
 			return errStopping
 		case <-c.peer.Revoked:
-			c.server.log.Warn("proxy cut off: its identity was revoked", "proxy", c.nodeID, "host", c.peer.Host)
-			return status.Error(codes.PermissionDenied, "this identity was revoked")
+			return c.revoked()
 		case <-c.bell:
 		case now := <-c.timer.C:
 			c.armed = time.Time{}
@@ -161,6 +163,17 @@ func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
 				return err
 			}
 		}
+	}
+}
+
+// revoked ends a stream whose peer has lost its identity.
+func (c *conn) revoked() error {
+	select {
+	case <-c.peer.Revoked:
+		c.server.log.Warn("proxy cut off: its identity was revoked", "proxy", c.nodeID, "host", c.peer.Host)
+		return status.Error(codes.PermissionDenied, "this identity was revoked")
+	default:
+		return nil
 	}
 }
 

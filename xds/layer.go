@@ -76,6 +76,7 @@ type layer struct {
 }
 
 type layerKey struct {
+	name string // by which it is compared with the one before; empty layers have one hash
 	hash mesh.Hash
 	form form
 }
@@ -83,7 +84,7 @@ type layerKey struct {
 // layerOf finds or makes a layer; from the one before, if there is one, it takes
 // what is the same in both.
 func (c *classes) layerOf(source *view.Layer, f form, prev *layer) *layer {
-	l := c.layers.get(layerKey{source.Hash(), f})
+	l := c.layers.get(layerKey{source.Name, source.Hash(), f})
 	l.once.Do(func() {
 		l.source, l.form = source, f
 		c.fillLayer(l, prev)

@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -99,27 +100,31 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 
 // whole has a route table travel whole from now on.
 func (c *conn) whole(layer string) {
-	e := c.server.classes.at(c.server.cfg.Snapshots.Snapshot())
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.forms.isWhole(layer) {
 		return
 	}
 	c.forms.whole += layer + "\n"
-	if e.snapshot.Generation >= c.looked.Load() {
-		defer c.looked.Store(e.snapshot.Generation)
-		c.see(e, time.Now(), nil)
-	}
+	// Not before the lock: what was looked at meanwhile would be newer, and this lost.
+	e := c.server.classes.at(c.server.cfg.Snapshots.Snapshot())
+	c.see(e, time.Now(), nil)
+	c.looked.Store(max(c.looked.Load(), e.snapshot.Generation))
 }
 
 // owe notes that a rollout waits for the proxy.
 func (c *conn) owe(r *rollout) {
 	c.owing.Lock()
 	defer c.owing.Unlock()
-	if !c.left {
-		r.touch()
-		c.owes = append(c.owes, r)
+	if c.left {
+		return
 	}
+	r.touch()
+	if len(c.owes) == maxRollouts { // nobody remembers the oldest any more
+		c.owes[0].leave()
+		c.owes = slices.Delete(c.owes, 0, 1)
+	}
+	c.owes = append(c.owes, r)
 }
 
 // owesNothing has all rollouts wait no longer: the proxy has left.

@@ -111,6 +111,7 @@ func (t *track) sleep() {
 		t.full = true
 	}
 	w.add, w.due, w.remove, w.suspects = nil, nil, nil, nil
+	w.addWait.clear()
 	for _, e := range w.diff {
 		t.again = t.again || e.forced
 		e.todo, e.suspect = opNone, false
