@@ -99,8 +99,10 @@ func TestLateSnapshot(t *testing.T) {
 	e2 := c.at(s2)
 	e2.index()
 	get := func(e *epoch, i int) sight {
-		v, err := c.get(e, view.Proxy{ID: fmt.Sprint(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
-			Addresses: []string{"127.0.0.11"}, Interception: view.InterceptNone}, forms{}, sight{})
+		v, err := c.get(e, view.Proxy{
+			ID: fmt.Sprint(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
+			Addresses: []string{"127.0.0.11"}, Interception: view.InterceptNone,
+		}, forms{}, sight{})
 		if err != nil {
 			t.Fatal(err)
 		}
