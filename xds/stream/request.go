@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -47,10 +48,13 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 	return nil
 }
 
-// check judges a request by its size alone.
+// errNoType is no limit: it cannot be told what such a request is about.
+var errNoType = errors.New("it has no type URL")
+
+// check judges a request by what it says of its type, and by its size.
 func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
 	if req.GetTypeUrl() == "" {
-		return fmt.Errorf("no type URL: %w", ErrLimit)
+		return errNoType
 	}
 	if len(req.GetTypeUrl()) > s.cfg.MaxNameBytes {
 		return fmt.Errorf("a type URL of %d bytes: %w", len(req.GetTypeUrl()), ErrLimit)

@@ -337,7 +337,6 @@ func TestLimits(t *testing.T) {
 		many[i] = strconv.Itoa(i)
 	}
 	for name, reqs := range map[string][]*discovery.DeltaDiscoveryRequest{
-		"no-type":   {{}},
 		"long-type": {{TypeUrl: strings.Repeat("t", 9)}},
 		"names":     {{TypeUrl: "t", ResourceNamesSubscribe: many}},
 		"names-sum": {{TypeUrl: "t", ResourceNamesSubscribe: many[:6]}, {TypeUrl: "u", ResourceNamesSubscribe: many[:6]}},
@@ -353,6 +352,16 @@ func TestLimits(t *testing.T) {
 		if !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// A request that says of nothing what it is about asks for too little, not too
+// much.
+func TestNoType(t *testing.T) {
+	t.Parallel()
+	err := NewServer(ServerConfig{}).Request(start, &discovery.DeltaDiscoveryRequest{})
+	if err == nil || errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "no type URL") {
+		t.Error(err)
 	}
 }
 
