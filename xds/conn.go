@@ -229,7 +229,7 @@ func (c *conn) due(now time.Time) error {
 
 // take handles one request.
 func (c *conn) take(frame []byte) error {
-	r, err := stream.DecodeRequest(frame)
+	r, err := stream.DecodeRequest(frame, stream.DefaultMaxNames)
 	if err == nil && isReport(r.GetTypeUrl()) {
 		c.takeReport(r)
 		return nil

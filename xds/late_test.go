@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -100,7 +101,7 @@ func TestLateSnapshot(t *testing.T) {
 	e2.index()
 	get := func(e *epoch, i int) sight {
 		v, err := c.get(e, view.Proxy{
-			ID: fmt.Sprint(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
+			ID: strconv.Itoa(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
 			Addresses: []string{"127.0.0.11"}, Interception: view.InterceptNone,
 		}, forms{}, sight{})
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -36,9 +37,10 @@ type Server struct {
 	refused  *refusals
 	limits   seldom
 
-	fresh chan struct{} // has room for the streams that are new at a time
-	heard chan struct{} // has room for those whose first request is read before it is their turn
-	quiet pause         // holds new streams while a snapshot is announced
+	fresh   chan struct{} // has room for the streams that are new at a time
+	judging chan struct{} // has room for those whose node is decoded
+	heard   chan struct{} // has room for those whose first request is read before it is their turn
+	quiet   pause         // holds new streams while a snapshot is announced
 
 	// Atomic.
 	streams   atomic.Int64
@@ -79,6 +81,7 @@ func New(cfg Config) (*Server, error) {
 		classes:  classes,
 		fresh:    make(chan struct{}, cfg.MaxNew),
 		heard:    make(chan struct{}, 4*cfg.MaxNew),
+		judging:  make(chan struct{}, runtime.GOMAXPROCS(0)),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
 		rollouts: newRollouts(cfg.Snapshots),
@@ -188,6 +191,8 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 
 // judge makes the connection of a peer, if that may have it.
 func (s *Server) judge(peer Peer, first []byte) (*conn, error) {
+	s.judging <- struct{}{} // a node may be fifty times as large as its encoding
+	defer func() { <-s.judging }()
 	says, err := stream.DecodeNode(first)
 	if err != nil {
 		return nil, s.refuse(peer, "", err)

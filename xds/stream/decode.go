@@ -23,14 +23,21 @@ const (
 
 var errNotText = errors.New("a name that is not UTF-8")
 
+// maxNode bounds the encoding of a node, in bytes. Envoy's is a tenth of it, most
+// of that a list of its extensions.
+const maxNode = 256 << 10
+
 // DecodeRequest decodes a request as protocol buffers are decoded, only that its
-// names and versions share the memory of one text. A peer that comes back lists
-// thousands of them, and thousands of peers come back at once.
-func DecodeRequest(frame []byte) (*discovery.DeltaDiscoveryRequest, error) {
-	l := lists{frame: frame, text: string(frame)}
-	if err := l.count(); err != nil {
+// names and versions share the memory of one text: a peer that comes back lists
+// thousands of them, and thousands of peers come back at once. The node is left
+// out; [DecodeNode] has it. More than maxNames of a kind are an error, before they
+// take any memory.
+func DecodeRequest(frame []byte, maxNames int) (*discovery.DeltaDiscoveryRequest, error) {
+	l := lists{frame: frame}
+	if err := l.count(maxNames); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
+	l.text = string(frame)
 	if err := l.read(); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
@@ -52,6 +59,9 @@ func DecodeNode(frame []byte) (*corev3.Node, error) {
 			return nil, fmt.Errorf("decoding a request: %w", protowire.ParseError(n))
 		}
 		if num == requestNode && typ == protowire.BytesType {
+			if n > maxNode {
+				return nil, fmt.Errorf("a node of %d bytes, at most %d: %w", n, maxNode, ErrLimit)
+			}
 			if out == nil {
 				out = &corev3.Node{}
 			}
@@ -82,7 +92,7 @@ type lists struct {
 }
 
 // count makes room.
-func (l *lists) count() error {
+func (l *lists) count(most int) error {
 	var counts [requestVersions + 1]int
 	for at := 0; at < len(l.frame); {
 		num, typ, n := protowire.ConsumeField(l.frame[at:])
@@ -93,6 +103,9 @@ func (l *lists) count() error {
 			counts[num]++
 		}
 		at += n
+	}
+	if n := max(counts[requestSubscribe], counts[requestUnsubscribe], counts[requestVersions]); n > most {
+		return fmt.Errorf("%d names, at most %d: %w", n, most, ErrLimit)
 	}
 	if n := counts[requestSubscribe]; n > 0 {
 		l.subscribe = make([]string, 0, n)
@@ -111,6 +124,9 @@ func (l *lists) read() error {
 		num, typ, n := protowire.ConsumeField(l.frame[at:])
 		field := l.frame[at : at+n]
 		at += n
+		if num == requestNode && typ == protowire.BytesType {
+			continue
+		}
 		if typ != protowire.BytesType || num < requestSubscribe || num > requestVersions {
 			l.rest = append(l.rest, field...)
 			continue

@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -8,6 +10,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
 )
@@ -49,21 +52,38 @@ func FuzzDecodeRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		want := &discovery.DeltaDiscoveryRequest{}
 		wrong := proto.Unmarshal(b, want)
-		got, err := DecodeRequest(b)
-		if (err == nil) != (wrong == nil) {
-			t.Fatalf("error %v, want %v", err, wrong)
+		got, err := DecodeRequest(b, len(b))
+		node, wrongNode := DecodeNode(b)
+		if (err == nil && wrongNode == nil) != (wrong == nil) {
+			t.Fatalf("errors %v and %v, want %v", err, wrongNode, wrong)
 		}
-		node, err := DecodeNode(b)
 		if wrong != nil {
 			return
 		}
+		if d := cmp.Diff(want.GetNode(), node, protocmp.Transform()); d != "" {
+			t.Error(d)
+		}
+		want.Node = nil
 		if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
 			t.Error(d)
 		}
-		if d := cmp.Diff(want.GetNode(), node, protocmp.Transform()); err != nil || d != "" {
-			t.Errorf("node: %v %s", err, d)
-		}
 	})
+}
+
+// What is too much is refused before it takes memory.
+func TestDecodeLimits(t *testing.T) {
+	t.Parallel()
+	for name, b := range map[string][]byte{
+		"subscribe": bytes.Repeat([]byte{0x1a, 0}, 4), "unsubscribe": bytes.Repeat([]byte{0x22, 0}, 4), "versions": bytes.Repeat([]byte{0x2a, 0}, 4),
+	} {
+		if _, err := DecodeRequest(b, 3); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: 4 names, at most 3: %v", name, err)
+		}
+	}
+	node := protowire.AppendBytes(protowire.AppendTag(nil, requestNode, protowire.BytesType), make([]byte, maxNode))
+	if _, err := DecodeNode(node); !errors.Is(err, ErrLimit) {
+		t.Errorf("a node of %d bytes: %v", len(node), err)
+	}
 }
 
 // A proxy that comes back with everything: what its versions cost.
@@ -72,7 +92,7 @@ func BenchmarkDecodeRequest(b *testing.B) {
 	b.Run("ours", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := DecodeRequest(frame); err != nil {
+			if _, err := DecodeRequest(frame, 2000); err != nil {
 				b.Fatal(err)
 			}
 		}

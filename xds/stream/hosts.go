@@ -88,13 +88,20 @@ func (s *Server) group(table string) *track {
 	return g
 }
 
-// dropGroup forgets the virtual hosts of a route configuration that the peer
-// gave up: when it asks for it again, it has none.
-func (s *Server) dropGroup(table string) {
-	if t := s.typeOf(VirtualHostType); t != nil {
-		delete(t.groups, table)
-		t.take(table)
+// dropGroups forgets the virtual hosts of route configurations that the peer gave
+// up: when it asks for one again, it has none.
+func (s *Server) dropGroups(tables map[string]bool) {
+	t := s.typeOf(VirtualHostType)
+	if t == nil || len(tables) == 0 {
+		return
 	}
+	for table := range tables {
+		delete(t.groups, table)
+	}
+	maps.DeleteFunc(t.listed, func(name, _ string) bool {
+		table, _, _ := cutHost(name)
+		return tables[table]
+	})
 }
 
 // sleep leaves everything as it is, until the track is awake.

@@ -258,9 +258,13 @@ func endsSentence(text string) bool {
 }
 
 func without(all, some []string) []string {
+	gone := make(map[string]bool, len(some))
+	for _, n := range some {
+		gone[n] = true
+	}
 	var out []string
 	for _, n := range all {
-		if !slices.Contains(some, n) {
+		if !gone[n] {
 			out = append(out, n)
 		}
 	}

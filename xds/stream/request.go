@@ -59,15 +59,20 @@ func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
 	if len(req.GetTypeUrl()) > s.cfg.MaxNameBytes {
 		return fmt.Errorf("a type URL of %d bytes: %w", len(req.GetTypeUrl()), ErrLimit)
 	}
-	if n := len(req.GetInitialResourceVersions()); n > s.cfg.MaxNames {
+	if n := s.versions + len(req.GetInitialResourceVersions()); n > s.cfg.MaxNames {
 		return fmt.Errorf("%d versions, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
 	}
 	if n := s.names + len(req.GetResourceNamesSubscribe()); n > s.cfg.MaxNames {
 		return fmt.Errorf("%d names, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
 	}
-	for _, name := range req.GetResourceNamesSubscribe() {
-		if len(name) > s.cfg.MaxNameBytes {
-			return fmt.Errorf("a name of %d bytes: %w", len(name), ErrLimit)
+	if n := len(req.GetResourceNamesUnsubscribe()); n > s.cfg.MaxNames {
+		return fmt.Errorf("%d names given up, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
+	}
+	for _, list := range [][]string{req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe()} {
+		for _, name := range list {
+			if len(name) > s.cfg.MaxNameBytes {
+				return fmt.Errorf("a name of %d bytes: %w", len(name), ErrLimit)
+			}
 		}
 	}
 	for name, version := range req.GetInitialResourceVersions() {
@@ -82,7 +87,8 @@ func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
 func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest, names []string, all bool) {
 	t.opened = true
 	s.looked = nil
-	if len(req.GetInitialResourceVersions()) > 0 {
+	if n := len(req.GetInitialResourceVersions()); n > 0 {
+		s.versions += n
 		t.listed, t.reconnected = req.GetInitialResourceVersions(), true
 	}
 	t.sub.wildcard = all
@@ -177,11 +183,13 @@ func (s *Server) unsubscribe(t *typeState, list []string) {
 		t.scope.set = s.cfg.Interner.without(t.scope.set, names)
 	}
 	if t.url == RouteType {
+		given := make(map[string]bool, len(names))
 		for _, name := range names {
 			if !t.sub.has(name) {
-				s.dropGroup(name)
+				given[name] = true
 			}
 		}
+		s.dropGroups(given)
 	}
 	if w := t.w; w != nil {
 		gone := func(r *Resource) bool { return !t.sub.has(r.Name) }

@@ -55,7 +55,9 @@ type Server struct {
 	order  []*typeState // in the order in which they are served
 	nonce  uint64
 	names  int // subscribed, in all types
-	events []Event
+	// versions is how many the peer listed, in all types.
+	versions int
+	events   []Event
 }
 
 // NewServer makes the server half of a new stream.

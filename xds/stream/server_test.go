@@ -342,7 +342,13 @@ func TestLimits(t *testing.T) {
 		"names-sum": {{TypeUrl: "t", ResourceNamesSubscribe: many[:6]}, {TypeUrl: "u", ResourceNamesSubscribe: many[:6]}},
 		"long-name": {{TypeUrl: "t", ResourceNamesSubscribe: []string{"123456789"}}},
 		"versions":  {{TypeUrl: "t", InitialResourceVersions: map[string]string{"a": "123456789"}}},
-		"types":     {{TypeUrl: "t"}, {TypeUrl: "u"}, {TypeUrl: "v"}},
+		"version-sum": {
+			{TypeUrl: "t", InitialResourceVersions: map[string]string{"1": "1", "2": "1", "3": "1", "4": "1", "5": "1", "6": "1"}},
+			{TypeUrl: "u", InitialResourceVersions: map[string]string{"1": "1", "2": "1", "3": "1", "4": "1", "5": "1"}},
+		},
+		"given-up":      {{TypeUrl: "t", ResourceNamesUnsubscribe: many}},
+		"long-given-up": {{TypeUrl: "t", ResourceNamesUnsubscribe: []string{"123456789"}}},
+		"types":         {{TypeUrl: "t"}, {TypeUrl: "u"}, {TypeUrl: "v"}},
 	} {
 		s := NewServer(ServerConfig{MaxNames: 10, MaxNameBytes: 8, MaxTypes: 2})
 		var err error

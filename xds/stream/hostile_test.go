@@ -1,0 +1,83 @@
+package stream
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+)
+
+// inTime fails if something that takes a second takes minutes.
+func inTime(t *testing.T, do func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		do()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("it takes as long as its square")
+	}
+}
+
+// A peer lists virtual hosts of as many tables as it may, and gives up as many.
+func TestManyTablesGivenUp(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	versions, names := map[string]string{}, make([]string, n)
+	for i := range n {
+		names[i] = strconv.Itoa(i)
+		versions["t"+names[i]+"/x"] = "1"
+	}
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, "c/a=1"))
+	inTime(t, func() {
+		for _, r := range []*discovery.DeltaDiscoveryRequest{
+			{TypeUrl: string(VirtualHostType), InitialResourceVersions: versions},
+			{TypeUrl: string(RouteType), ResourceNamesSubscribe: []string{"x"}, ResourceNamesUnsubscribe: names},
+		} {
+			if err := s.Request(start, r); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// A peer lists as many virtual hosts of a table as it may, and refuses that they go.
+func TestManyHostsRefusedToGo(t *testing.T) {
+	t.Parallel()
+	const n = 100_000
+	versions := map[string]string{}
+	for i := range n {
+		versions["x/"+strconv.Itoa(i)] = "1"
+	}
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, "R/x=1", "v/x/a=1", "v/x/b=1"))
+	inTime(t, func() {
+		for _, r := range []*discovery.DeltaDiscoveryRequest{
+			{TypeUrl: string(VirtualHostType), InitialResourceVersions: versions},
+			{TypeUrl: string(RouteType), ResourceNamesSubscribe: []string{"x"}},
+		} {
+			if err := s.Request(start, r); err != nil {
+				t.Error(err)
+			}
+		}
+		for range 5 {
+			r := s.Next(start)
+			if r == nil {
+				return
+			}
+			req := &discovery.DeltaDiscoveryRequest{TypeUrl: string(r.TypeURL), ResponseNonce: r.Nonce}
+			if r.TypeURL == VirtualHostType {
+				req.ErrorDetail = &rpcstatus.Status{Message: "no"}
+			}
+			if err := s.Request(start, req); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
