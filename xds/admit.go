@@ -18,9 +18,15 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// freshFor is how long a stream counts as new at most: one that takes longer to
-// answer keeps nobody else from being served.
-const freshFor = 5 * time.Second
+// How long a stream counts as new at most. A turn bounds what is decoded, built and
+// on the wire at a time; a peer that only thinks, or whose Envoy does, costs none of
+// that: once it has said and taken nothing for turnIdle the next one has the turn.
+// A fleet of such peers is let in 64 every quarter of a second, at 5 to 6 ms of CPU
+// each.
+const (
+	freshFor        = 5 * time.Second
+	defaultTurnIdle = 250 * time.Millisecond
+)
 
 // exhausted refuses a stream for a limit, says which one, and when to come again.
 func (s *Server) exhausted(format string, args ...any) error {
@@ -110,8 +116,8 @@ func (s *Server) awaitTurn(ctx context.Context, c *conn) error {
 	}
 	select {
 	case s.fresh <- struct{}{}:
-		c.fresh = true
-		c.freshUntil = time.Now().Add(freshFor)
+		c.fresh, c.asked = true, time.Now()
+		c.freshUntil = c.asked.Add(freshFor)
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
@@ -129,6 +135,22 @@ func (s *Server) await(ctx context.Context, over <-chan struct{}) error {
 	case <-s.stopped:
 		return errStopping
 	}
+}
+
+// turnEnds is when the stream will have been new for long enough, unless something
+// happens before; zero if it is not new.
+func (c *conn) turnEnds() time.Time {
+	if !c.fresh {
+		return time.Time{}
+	}
+	last := c.progressed()
+	if c.asked.After(last) {
+		last = c.asked
+	}
+	if idle := last.Add(c.server.cfg.turnIdle); idle.Before(c.freshUntil) {
+		return idle
+	}
+	return c.freshUntil
 }
 
 // old makes room for another new stream.

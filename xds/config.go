@@ -94,11 +94,11 @@ type Config struct {
 	// MaxPerHost bounds the streams of one host; 0 means DefaultMaxPerHost.
 	MaxPerHost int
 	// MaxNew bounds the streams that are new at a time: that have not been sent all
-	// they lack. Others wait, so that those that are served are not starved when a
+	// they lack, and get on with it. Others wait, so that those that are served are not starved when a
 	// fleet comes at once. 0 means DefaultMaxNew.
 	MaxNew int
-	// SlowTimeout is how long a peer may leave unread what it is sent before its
-	// stream is ended; 0 means DefaultSlowTimeout.
+	// SlowTimeout is how long a peer may go without reading 64 KiB, or all that there
+	// is, of what it is sent before its stream is ended; 0 means DefaultSlowTimeout.
 	SlowTimeout time.Duration
 	// WholeTables has all route tables travel whole, whatever a proxy can take.
 	WholeTables bool
@@ -109,6 +109,8 @@ type Config struct {
 	GateTimeout time.Duration
 	// AcceptUnenforced is that of view.Proxy, for every proxy.
 	AcceptUnenforced bool
+
+	turnIdle time.Duration // 0 means defaultTurnIdle
 }
 
 func (c Config) check() (Config, error) {
@@ -123,6 +125,7 @@ func (c Config) check() (Config, error) {
 	c.MaxNew = cmp.Or(c.MaxNew, DefaultMaxNew)
 	c.SlowTimeout = cmp.Or(c.SlowTimeout, DefaultSlowTimeout)
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
+	c.turnIdle = cmp.Or(c.turnIdle, defaultTurnIdle)
 	return c, errors.Join(errs...)
 }
 

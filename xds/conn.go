@@ -43,6 +43,7 @@ type conn struct {
 	unsent     time.Time                     // when that was announced; zero once something was sent
 	fresh      bool                          // it has the turn of a new stream, until freshUntil at most
 	freshUntil time.Time
+	asked      time.Time // when the peer said something last, or was given its turn
 	ends       time.Time // when the stream ends, because its certificate does; or zero
 	timer      *time.Timer
 	armed      time.Time // when timer fires; zero if it does not
@@ -55,7 +56,7 @@ type conn struct {
 	rejecting  map[stream.TypeURL]bool // or nil
 
 	// Atomic. What is sent and not yet handed to the connection: its bytes, when
-	// that last went on, in nanoseconds of Unix, and whether the owner waits for it.
+	// that last went on, in nanoseconds after since, and whether the owner waits for it.
 	unwritten, progress atomic.Int64
 	blocked             atomic.Bool
 
@@ -133,7 +134,7 @@ func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
 	}
 	c.timer = time.NewTimer(freshFor)
 	defer c.timer.Stop()
-	c.armed = c.since.Add(freshFor)
+	c.armed = time.Now().Add(freshFor)
 	for {
 		c.refresh()
 		if err := c.push(ctx, g); err != nil {
@@ -197,7 +198,7 @@ func (c *conn) arm() {
 			next = t
 		}
 	}
-	first(c.freshUntil)
+	first(c.turnEnds())
 	first(c.slowAt())
 	if c.unwritten.Load() < maxUnwritten { // else nothing more can be sent
 		first(c.core.NextDeadline())
@@ -219,9 +220,9 @@ func (c *conn) due(now time.Time) error {
 		c.server.metrics.slow.Inc()
 		c.server.log.Warn("proxy cut off: it does not read what it is sent", "proxy", c.nodeID, "host", c.peer.Host,
 			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
-		return status.Errorf(codes.Unavailable, "nothing was read for %s: connect again", c.server.cfg.SlowTimeout)
+		return status.Errorf(codes.Unavailable, "too little was read for %s: connect again", c.server.cfg.SlowTimeout)
 	}
-	if reached(c.freshUntil) {
+	if reached(c.turnEnds()) {
 		c.old()
 	}
 	return nil
@@ -229,13 +230,14 @@ func (c *conn) due(now time.Time) error {
 
 // take handles one request.
 func (c *conn) take(frame []byte) error {
+	c.asked = time.Now()
 	r, err := stream.DecodeRequest(frame, stream.DefaultMaxNames)
 	if err == nil && isReport(r.GetTypeUrl()) {
 		c.takeReport(r)
 		return nil
 	}
 	if err == nil {
-		err = c.core.Request(time.Now(), r)
+		err = c.core.Request(c.asked, r)
 	}
 	if err != nil {
 		c.server.log.Warn("proxy cut off", "proxy", c.nodeID, "host", c.peer.Host, "err", err)

@@ -15,7 +15,7 @@ import (
 // Who loses its identity while it waits for its turn is sent nothing.
 func TestRevokedWhileWaiting(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), func(c *Config) { c.MaxNew = 1 })
+	r := newRig(t, shop(), func(c *Config) { c.MaxNew, c.turnIdle = 1, time.Hour })
 	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{deaf: true}) // has the only turn, for 5 s
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })
 	revoked := make(chan struct{})

@@ -224,7 +224,7 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
-		c.MaxNew = 1
+		c.MaxNew, c.turnIdle = 1, time.Hour
 	})
 	all := fleet(t, o, 3)
 	all[0].open(r)

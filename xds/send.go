@@ -28,11 +28,14 @@ var _ wire.Followed = (*outgoing)(nil)
 func (o *outgoing) Written() {
 	c, now := o.conn, time.Now()
 	c.server.metrics.sendTime.Observe(seconds(now.Sub(o.started)))
-	c.progress.Store(now.UnixNano())
+	c.progressAt(now)
 	if c.unwritten.Add(-o.size) < maxUnwritten && c.blocked.CompareAndSwap(true, false) {
 		c.ring()
 	}
 }
+
+// Progress implements [wire.Followed]: the connection has taken some more of it.
+func (o *outgoing) Progress() { o.conn.progressAt(time.Now()) }
 
 // push sends what is to be sent, as far as the connection takes it.
 func (c *conn) push(ctx context.Context, g deltaStream) error {
@@ -63,7 +66,7 @@ func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	m.sized(r.TypeURL).Observe(float64(size))
 	c.server.classes.work.sent[typeIndex(r.TypeURL)].add(len(r.Resources), size)
 	if c.unwritten.Add(int64(size)) == int64(size) {
-		c.progress.Store(now.UnixNano())
+		c.progressAt(now)
 	}
 	if !c.unsent.IsZero() {
 		m.pushTime.Observe(seconds(now.Sub(c.unsent)))
@@ -72,11 +75,17 @@ func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	return g.SendMsg(&outgoing{Response: r, conn: c, size: int64(size), started: now}) //nolint:wrapcheck // gRPC's own status
 }
 
+// progressAt notes that the connection takes what is sent. By the monotonic clock:
+// the machine's may be set.
+func (c *conn) progressAt(now time.Time) { c.progress.Store(int64(now.Sub(c.since))) }
+
+func (c *conn) progressed() time.Time { return c.since.Add(time.Duration(c.progress.Load())) }
+
 // slowAt is when the peer will have left unread for too long what it was sent;
 // zero where nothing waits.
 func (c *conn) slowAt() time.Time {
 	if c.unwritten.Load() == 0 {
 		return time.Time{}
 	}
-	return time.Unix(0, c.progress.Load()).Add(c.server.cfg.SlowTimeout)
+	return c.progressed().Add(c.server.cfg.SlowTimeout)
 }

@@ -23,9 +23,10 @@ const (
 	firstBackOff = 100 * time.Millisecond
 	lastBackOff  = 5 * time.Second
 	// connectTime bounds the way to a stream, and answerTime from there to the
-	// first response: a server that has just started may wait for its sources.
+	// first response: a server to which its fleet comes back takes so many at a time,
+	// and who leaves has lost its place. One that is dead is noticed by its pings.
 	connectTime = 10 * time.Second
-	answerTime  = 90 * time.Second
+	answerTime  = 10 * time.Minute
 )
 
 // window is what a server may send ahead of what was read, in bytes. gRPC would

@@ -22,6 +22,9 @@ type Followed interface {
 	// Written is called when the last byte has been handed to the connection, or the
 	// stream has ended; not where the connection broke. It must not block: the transport's own goroutine calls it.
 	Written()
+	// Progress is called for every 64 KiB before that, under the same terms: a large
+	// message may be long on its way.
+	Progress()
 }
 
 // Kept is a message that is decoded later: where many come at once the encoding
@@ -40,6 +43,15 @@ func (end) Get(length int) *[]byte { return mem.DefaultBufferPool().Get(length) 
 
 // Put implements [mem.BufferPool].
 func (e end) Put(*[]byte) { e.message.Written() }
+
+// mark is end for the middle of a message.
+type mark struct{ end }
+
+// Put implements [mem.BufferPool].
+func (m mark) Put(*[]byte) { m.message.Progress() }
+
+// step is how much of a message lies between two marks, in bytes.
+const step = 64 << 10
 
 // pooled is the room from which on gRPC counts who refers to a buffer.
 const pooled = 2 << 10
@@ -64,15 +76,39 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		return c.CodecV2.Marshal(v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it
 	}
 	list := slices.DeleteFunc(p.AppendBuffers(nil), func(p []byte) bool { return len(p) == 0 })
-	out := make(mem.BufferSlice, len(list), len(list)+1)
+	if f, ok := v.(Followed); ok {
+		return c.follow(list, f), nil
+	}
+	out := make(mem.BufferSlice, len(list))
 	for i := range list {
 		// By pointer into the list, which saves an allocation a piece.
 		out[i] = (*mem.SliceBuffer)(&list[i])
 	}
-	if f, ok := v.(Followed); ok {
-		out = append(out, mem.NewBuffer(c.nothing, end{f}))
-	}
 	return out, nil
+}
+
+// follow puts marks between the pieces, which it cuts where they are larger than
+// a step, and the end behind them.
+func (c codec) follow(list [][]byte, f Followed) mem.BufferSlice {
+	size := 0
+	for _, p := range list {
+		size += len(p)
+	}
+	out := make(mem.BufferSlice, 0, len(list)+2*(size/step)+1)
+	var between mem.BufferPool = mark{end{f}}
+	room := step // before the next mark
+	for i := range list {
+		for len(list[i]) > room {
+			if room > 0 {
+				out = append(out, mem.SliceBuffer(list[i][:room]))
+			}
+			out = append(out, mem.NewBuffer(c.nothing, between))
+			list[i], room = list[i][room:], step
+		}
+		room -= len(list[i])
+		out = append(out, (*mem.SliceBuffer)(&list[i]))
+	}
+	return append(out, mem.NewBuffer(c.nothing, end{f}))
 }
 
 // Unmarshal implements [encoding.CodecV2].

@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -68,15 +69,41 @@ func TestEverythingElseIsEncoded(t *testing.T) {
 type followed struct {
 	message
 	written chan struct{}
+	steps   *atomic.Int32
 }
 
 func (f followed) Written() { f.written <- struct{}{} }
+
+func (f followed) Progress() { f.steps.Add(1) }
+
+// Marks neither change a message nor copy it, however it is cut.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	for _, m := range []message{pieces(1<<20, 800), pieces(1<<20, 1<<20), pieces(1<<20, step), pieces(1<<20+1, step/2), pieces(step, step), {}} {
+		f := followed{m, make(chan struct{}, 1), new(atomic.Int32)}
+		data, err := Codec().Marshal(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := bytes.Join(m, nil)
+		if got := data.Materialize(); !bytes.Equal(got, want) {
+			t.Errorf("%d bytes became %d", len(want), len(got))
+		}
+		if len(f.written) != 0 || f.steps.Load() != 0 {
+			t.Error("written before it was freed")
+		}
+		data.Free()
+		if n := max(0, len(want)-1) / step; len(f.written) != 1 || int(f.steps.Load()) != n {
+			t.Errorf("%d bytes: %d marks, written %d times", len(want), f.steps.Load(), len(f.written))
+		}
+	}
+}
 
 // A message is written when the connection has it, not when Send returns.
 func TestWritten(t *testing.T) {
 	t.Parallel()
 	l := bufconn.Listen(1 << 10)
-	m := followed{pieces(1<<20, 800), make(chan struct{}, 2)}
+	m := followed{pieces(1<<20, 800), make(chan struct{}, 2), new(atomic.Int32)}
 	sent := make(chan struct{})
 	g := grpc.NewServer(ServerOptions()...)
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "t.T", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
@@ -104,7 +131,7 @@ func TestWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-sent
-	if len(m.written) > 0 {
+	if len(m.written) > 0 || m.steps.Load() > 1 {
 		t.Fatal("written, though the peer has room for a part of it only")
 	}
 	size := 0
@@ -112,6 +139,9 @@ func TestWritten(t *testing.T) {
 		t.Fatalf("%d bytes, %v", size, err)
 	}
 	<-m.written
+	if n := m.steps.Load(); n != 1<<20/step-1 {
+		t.Errorf("progress %d times", n)
+	}
 	if err := s.CloseSend(); err != nil {
 		t.Fatal(err)
 	}

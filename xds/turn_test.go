@@ -1,0 +1,78 @@
+package xds
+
+import (
+	"testing"
+	"time"
+)
+
+// A fleet whose Envoys are slow, or away, is let in all the same: who only waits
+// keeps nobody waiting. At 5 s each it would be a minute and a half.
+func TestWhoOnlyWaitsKeepsNobodyWaiting(t *testing.T) {
+	t.Parallel()
+	const slow = 18
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.MaxNew = 1
+	})
+	all := fleet(t, o, slow+1)
+	for i, p := range all[:slow] {
+		p.stop(make(chan struct{})) // it says what it has and wants, and reads nothing
+		p.open(r)
+		eventually(t, "it has come", func() bool { return r.server.streams.Load() == int64(i+1) })
+	}
+	began := time.Now()
+	all[slow].open(r)
+	all[slow].inStep(r)
+	if took := time.Since(began); took > slow*freshFor/2 {
+		t.Errorf("the last one was served after %s", took)
+	}
+}
+
+// A turn lasts as long as something happens, and no longer than freshFor.
+func TestTurnEnds(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	c := &conn{server: &Server{cfg: Config{turnIdle: time.Second}}, since: began.Add(-time.Hour)} // it has waited
+	if at := c.turnEnds(); !at.IsZero() {
+		t.Errorf("one that is not new is so until %s", at)
+	}
+	c.fresh, c.asked, c.freshUntil = true, began, began.Add(freshFor)
+	at := func(what string, want time.Duration) {
+		t.Helper()
+		if got := c.turnEnds().Sub(began); got != want {
+			t.Errorf("%s: the turn ends after %s, not %s", what, got, want)
+		}
+	}
+	at("given", time.Second)
+	c.progressAt(began.Add(2 * time.Second))
+	at("some was written", 3*time.Second)
+	c.asked = began.Add(2500 * time.Millisecond)
+	at("a request", 3500*time.Millisecond)
+	c.progressAt(began.Add(4900 * time.Millisecond))
+	at("in the end", freshFor)
+}
+
+// What is read steadily is not too slow, however long all of it takes, and
+// whatever is done to the machine's clock.
+func TestSlowAt(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	c := &conn{server: &Server{cfg: Config{SlowTimeout: time.Minute}}, since: began}
+	if at := c.slowAt(); !at.IsZero() {
+		t.Errorf("nothing is on its way, and too slow at %s", at)
+	}
+	c.unwritten.Store(10 << 20)
+	c.progressAt(began.Add(time.Hour))
+	at := c.slowAt()
+	if want := began.Add(time.Hour + time.Minute); !at.Equal(want) {
+		t.Errorf("too slow at %s, not %s", at, want)
+	}
+	if at == at.Round(0) { //nolint:staticcheck // with the monotonic clock, or without
+		t.Errorf("%s is of the machine's clock", at)
+	}
+	(&outgoing{conn: c, size: 10 << 20}).Progress()
+	if !c.slowAt().Before(at) { // it is not an hour later
+		t.Errorf("progress was not noted: %s", c.slowAt())
+	}
+}
