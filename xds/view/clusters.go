@@ -36,9 +36,10 @@ type serviceKey struct {
 	place mesh.Locality
 	first **mesh.Workload
 	count int
-	// only is the snapshot where several services have the name: then the
-	// workloads are in several lists.
-	only *mesh.Snapshot
+	// only is the seq of the Index where several services have the name, for
+	// then the workloads are in several lists; else 0. Not the snapshot itself:
+	// keys stay a while when nobody has their parts, and would keep it.
+	only uint64
 }
 
 func (sc *scope) serviceKey(svc *service) serviceKey {
@@ -48,7 +49,7 @@ func (sc *scope) serviceKey(svc *service) serviceKey {
 	}
 	for _, other := range sc.s.ServicesOn(svc.Hostname) {
 		if other.Namespace == svc.Namespace && other != svc.Service {
-			key.only = sc.s
+			key.only = sc.seq
 		}
 	}
 	if list := sc.s.EndpointsOf(svc.Service); len(list) > 0 {

@@ -33,16 +33,19 @@ type realm struct {
 	// parts are those of sc.services, for proxies of no place.
 	parts []*serviceParts
 	local bool // the place of a proxy makes a difference
-	// places are what proxies of each place have; if it makes no difference, all
-	// have the zero place's.
-	places map[mesh.Locality]*placed
 
 	routings weakMap[routingKey, routing]
 	outs     weakMap[halfKey, half]
+	// places are what proxies of each place have; if it makes no difference, all
+	// have the zero place's. Halves keep them: a place goes with its proxies, for
+	// they may name any number of places.
+	places weakMap[mesh.Locality, placed]
 }
 
-// placed is what the proxies of a place have of the services.
+// placed is what the proxies of a place have of the services. Guarded by the
+// realm's mu.
 type placed struct {
+	place          mesh.Locality
 	*serviceLayers // nil if they are to be made anew
 	// of are the realm's parts, and parts what there is here instead: else nobody
 	// would hold them. Both are nil for the zero place.
@@ -64,6 +67,7 @@ type half struct {
 	key     halfKey
 	routing *routing // nil for routers
 	fixed   *Layer
+	placed  *placed // guarded by the realm's mu; nil until there is a view
 	now     atomic.Pointer[halfAt]
 }
 
@@ -179,7 +183,8 @@ func (v *outboundView) same(o *outboundView) bool {
 
 // view puts together what is there. Called with mu held.
 func (r *realm) view(o *half) *outboundView {
-	l := r.layersFor(o.key.place)
+	o.placed = r.placedAt(o.key.place)
+	l := r.layersFor(o.placed)
 	v := &outboundView{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed, routingView: &routingView{}}
 	if o.routing != nil {
 		if o.routing.view == nil {
@@ -190,26 +195,27 @@ func (r *realm) view(o *half) *outboundView {
 	return v
 }
 
-// layersFor are the layers of the services for proxies of a place. Called with
-// mu held.
-func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
+// placedAt is what proxies of a place have. Called with mu held.
+func (r *realm) placedAt(place mesh.Locality) *placed {
 	if !r.local {
 		place = mesh.Locality{}
 	}
-	at := r.places[place]
+	at := r.places.get(place)
 	if at == nil {
-		at = &placed{}
-		if r.places == nil {
-			r.places = map[mesh.Locality]*placed{}
-		}
-		r.places[place] = at
+		at, _ = r.places.keep(place, &placed{place: place})
 	}
+	return at
+}
+
+// layersFor are the layers of the services for proxies of a place. Called with
+// mu held.
+func (r *realm) layersFor(at *placed) *serviceLayers {
 	if at.serviceLayers != nil {
 		return at.serviceLayers
 	}
 	parts := r.parts
-	if place != (mesh.Locality{}) {
-		parts = r.partsIn(place, at)
+	if at.place != (mesh.Locality{}) {
+		parts = r.partsIn(at)
 		at.of, at.parts = slices.Clone(r.parts), parts
 	}
 	at.serviceLayers = &serviceLayers{
@@ -221,8 +227,8 @@ func (r *realm) layersFor(place mesh.Locality) *serviceLayers {
 
 // partsIn are the parts for proxies of a place. What it was made from and is the
 // same, is the same there too.
-func (r *realm) partsIn(place mesh.Locality, was *placed) []*serviceParts {
-	sc := r.sc.in(place)
+func (r *realm) partsIn(was *placed) []*serviceParts {
+	sc := r.sc.in(was.place)
 	have := func(i int) *serviceParts {
 		if was.of[i] == r.parts[i] {
 			return was.parts[i]
@@ -325,13 +331,9 @@ func (r *realm) rebuild(st *site) {
 	}
 }
 
-// partsChanged lets layers be made anew, and forgets the places of which nobody
-// has asked for since the last time.
+// partsChanged lets layers be made anew.
 func (r *realm) partsChanged() {
-	for place, at := range r.places {
-		if at.serviceLayers == nil {
-			delete(r.places, place)
-		}
+	for _, at := range r.places.all() {
 		at.serviceLayers = nil
 	}
 	r.local = slices.ContainsFunc(r.parts, func(p *serviceParts) bool { return p.local })

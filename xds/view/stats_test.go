@@ -171,6 +171,18 @@ func TestPartsOfAPlaceStay(t *testing.T) {
 			t.Errorf("after change %d: %+v, want %+v", n, got, want)
 		}
 	}
+	// Nor when the proxies there have been busy for a while.
+	for n := range 3 {
+		f.editWorkload(0, n+1)
+		x = x.Next(f.next())
+		f.views[2] = x.Rebuild(f.views[2], f.proxies[2])
+		runtime.GC()
+	}
+	before := x.Stats()
+	f.views[0] = x.Rebuild(f.views[0], f.proxies[0])
+	if got, want := x.Stats().Minus(before), (Stats{ViewsBuilt: 1, LayersBuilt: 1}); got != want {
+		t.Errorf("after three changes: %+v, want %+v", got, want)
+	}
 }
 
 // TestWorkInPlaces has proxies in three places, to which half of the services
