@@ -15,7 +15,7 @@ const old = 37
 
 // idle is how long nothing happens before memory is read: the collector gives
 // memory back at its leisure.
-const idle = 10 * time.Second
+const idle = 20 * time.Second
 
 func newSizes(s *suite) *lab.Sizes  { return &s.sizes }
 func oldSizes(s *suite) *lab.Sizes  { return &s.oldSizes }

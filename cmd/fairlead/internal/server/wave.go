@@ -15,7 +15,7 @@ const (
 	quietLooks   = 3         // in a row, until a wave is over
 	quietBytes   = 256 << 10 // the most that is sent between two quiet looks
 	worthBytes   = 64 << 20  // the least that was allocated, or half of what is in use if that is more
-	releaseEvery = 30 * time.Second
+	releaseEvery = 15 * time.Second
 )
 
 // wave finds the end of a wave: many proxies that came, or a large change.
