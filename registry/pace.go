@@ -141,11 +141,12 @@ func (p *pace) configDue() time.Time {
 }
 
 // endpointsDue is when endpoints go out that are not the first after a rest:
-// when the burst is over or, if it does not end, every now and then.
+// when the burst is over or, if it does not end, every now and then. However short
+// quiet is, a publication has its time.
 func (p *pace) endpointsDue() time.Time {
 	long := p.stirred.Add(burst + p.quiet)
 	if p.stir.Before(long) {
-		return sooner(p.stir.Add(p.quiet), long)
+		return sooner(later(p.stir.Add(p.quiet), p.last.Add(p.gap())), long)
 	}
 	return later(p.endpoints.Add(gather), p.last.Add(p.gap()))
 }

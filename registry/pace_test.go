@@ -114,15 +114,17 @@ func TestPace(t *testing.T) {
 // of it here is for those who receive it.
 func TestPaceOfABusyMesh(t *testing.T) {
 	t.Parallel()
+	const debounce = 100 * time.Millisecond
 	for name, c := range map[string]struct {
-		cost       time.Duration
-		most       int // milliseconds
-		publishing int // times in a minute
+		quiet, cost time.Duration
+		most        int // milliseconds
+		publishing  int // times in a minute
 	}{
-		"cheap": {0, 250, 400}, "dear": {200 * time.Millisecond, 450, 250},
+		"cheap": {debounce, 0, 250, 400}, "dear": {debounce, 200 * time.Millisecond, 450, 250},
+		"cheap-without-debounce": {time.Millisecond, 0, 250, 400}, "dear-without-debounce": {time.Millisecond, 200 * time.Millisecond, 450, 300},
 	} {
 		p := newPace()
-		p.cost = c.cost
+		p.quiet, p.cost = c.quiet, c.cost
 		got, waited := paced(t, p, every("c", 200, 60_000)+every("e", 10, 60_000))
 		for kind, list := range waited {
 			slices.Sort(list)
