@@ -57,7 +57,7 @@ func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 		gates:     counter("fairlead_xds_gate_timeouts_total", "Times that something was sent although what it waited for was not answered in time.", "type"),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "Streams that were not admitted."}),
 		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "Streams that were refused for a limit."}),
-		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "Streams that were ended because the peer did not read."}),
+		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "Streams that were ended because the peer read too little, for too long."}),
 		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_xds_internal_errors", Help: "Views that could not be built."}),
 	}
 	for t, name := range map[stream.TypeURL]string{
