@@ -95,6 +95,7 @@ func TestOneProxyThatRefusesAffectsNoOther(t *testing.T) {
 	web := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{refuse: bad})
 	orders := r.connect(t, node("orders", "127.0.0.12"), nil)
 	r.synced(t, "web.shop")
+	r.synced(t, "orders.shop")
 	o.service("stock", 9090).service("more", 9091)
 	next := o.snapshot(r.mesh.Snapshot())
 	r.mesh.publish(next)
