@@ -55,6 +55,8 @@ type conn struct {
 	probedWhy  string
 	rejecting  map[stream.TypeURL]bool // or nil
 
+	nacks, rejections few // what is logged of them
+
 	// Atomic. What is sent and not yet handed to the connection: its bytes, when
 	// that last went on, in nanoseconds after since, and whether the owner waits for it.
 	unwritten, progress atomic.Int64
@@ -326,6 +328,7 @@ func (c *conn) events(ctx context.Context) {
 	for _, e := range c.core.Events() {
 		c.server.metrics.event(e)
 		t := e.Type.Short()
+		e.Reason = clip(e.Reason, maxSaid)
 		switch e.Kind {
 		case stream.EventSent:
 			if debug {
@@ -338,11 +341,10 @@ func (c *conn) events(ctx context.Context) {
 			}
 		case stream.EventNacked:
 			troubled = true
-			log.WarnContext(ctx, "nack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "err", e.Reason)
+			c.logRefusal(ctx, e)
 		case stream.EventRejected:
 			troubled = true
-			log.WarnContext(ctx, "resource rejected by a proxy; it keeps the last one that it took", "proxy", c.nodeID, "type_url", t,
-				"name", e.Name, "version", e.Version, "generation", e.Generation, "origins", c.origins(e.Type)[e.Name], "err", e.Reason)
+			c.logRefusal(ctx, e)
 			c.fallBack(e)
 		case stream.EventGateTimeout:
 			log.WarnContext(ctx, "proxy did not answer in time; going on without", "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
@@ -397,7 +399,7 @@ func (c *conn) settle() {
 		for _, r := range t.Rejected {
 			standing[r] = struct{}{}
 			if _, told := c.reported[r]; !told { // an old one is not the fault of this change
-				rejected = append(rejected, ProxyRejection{Proxy: c.nodeID, Type: t.Type.Short(), Name: r.Name, Reason: r.Reason})
+				rejected = append(rejected, ProxyRejection{Proxy: c.nodeID, Type: t.Type.Short(), Name: r.Name, Reason: clip(r.Reason, 1024)})
 			}
 		}
 	}

@@ -105,5 +105,9 @@ func (s *Server) leave(c *conn) {
 	}
 	s.mu.Unlock()
 	c.owesNothing()
-	s.log.Info("proxy disconnected", "proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
+	attrs := []any{"proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond)}
+	if n := c.nacks.skipped + c.rejections.skipped; n > 0 {
+		attrs = append(attrs, "left_out", n)
+	}
+	s.log.Info("proxy disconnected", attrs...)
 }

@@ -12,6 +12,9 @@ import (
 // maxRollouts bounds the generations whose fate is remembered.
 const maxRollouts = 64
 
+// maxRejections bounds the rejections of one generation that are remembered.
+const maxRejections = 200
+
 // Rollout is what became of one snapshot at the proxies that were connected when
 // it came.
 type Rollout struct {
@@ -22,8 +25,10 @@ type Rollout struct {
 	// Waiting are proxies that have not answered, Touched those that it changed
 	// something for, Accepted those of them that took all of it. Counts.
 	Waiting, Touched, Accepted int
-	// Rejected is what proxies refused of it, in their words.
-	Rejected []ProxyRejection
+	// Rejected is what proxies refused of it, in their words: the first of them.
+	// RejectedMore is how many others there are.
+	Rejected     []ProxyRejection
+	RejectedMore int
 	// Done is when the last proxy had answered; zero until then.
 	Done time.Time
 	// Work is what was made for it.
@@ -115,7 +120,9 @@ func (n *rollout) answered(rejected []ProxyRejection) {
 	if len(rejected) == 0 {
 		n.what.Accepted++
 	}
-	n.what.Rejected = append(n.what.Rejected, rejected...)
+	kept := rejected[:min(len(rejected), maxRejections-len(n.what.Rejected))]
+	n.what.Rejected = append(n.what.Rejected, kept...)
+	n.what.RejectedMore += len(rejected) - len(kept)
 	n.owed--
 	n.finish(time.Now())
 }
@@ -211,7 +218,7 @@ func (s *Server) logRollouts(now time.Time) {
 		switch {
 		case len(n.Rejected) > 0:
 			first := n.Rejected[0]
-			s.log.Error("change rejected by a proxy", append(attrs, "rejections", len(n.Rejected), "proxy", first.Proxy, "name", first.Name, "err", first.Reason)...)
+			s.log.Error("change rejected by a proxy", append(attrs, "rejections", len(n.Rejected)+n.RejectedMore, "proxy", first.Proxy, "name", clip(first.Name, maxSaid), "err", clip(first.Reason, maxSaid))...)
 		case n.Done.IsZero():
 			s.log.Warn("change not answered by all proxies yet", append(attrs, "waiting", n.Waiting)...)
 		case n.Touched > 0 && onlyHealth(n.Changes):

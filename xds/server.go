@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/wire"
@@ -280,20 +281,17 @@ func receive(g deltaStream, turn <-chan struct{}) <-chan []byte {
 // refuse notes why a peer is not let in, and gives what it hears.
 func (s *Server) refuse(p Peer, node string, reason error) error {
 	s.metrics.refused.Inc()
-	if s.refused.add(Refusal{Host: p.Host, Node: clip(node, 256), Reason: clip(reason.Error(), 1024), Last: time.Now()}) {
-		s.log.Warn("proxy refused", "host", p.Host, "node", clip(node, 256), "err", reason)
+	node, why := clip(node, 256), clip(reason.Error(), 1024)
+	if s.refused.add(Refusal{Host: p.Host, Node: node, Reason: why, Last: time.Now()}) {
+		s.log.Warn("proxy refused", "host", p.Host, "node", node, "err", why)
 	} else {
-		s.log.Debug("proxy refused again", "host", p.Host, "node", clip(node, 256), "err", reason)
+		s.log.Debug("proxy refused again", "host", p.Host, "node", node, "err", why)
 	}
 	return errRefused
 }
 
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return s[:n] + "…"
-}
+// clip makes a peer's words fit to be shown.
+func clip(s string, n int) string { return plain.Words(s, n) }
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
 

@@ -256,6 +256,7 @@ func (r *refusals) add(n Refusal) bool {
 
 // forget drops what was noted of a peer that is now let in.
 func (r *refusals) forget(host, node string) {
+	node = clip(node, 256) // as it was noted
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = slices.DeleteFunc(r.list, func(o Refusal) bool { return o.Host == host && (o.Node == node || o.Node == "") })

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -238,8 +239,11 @@ func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
 		return false
 	}
 	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
-	for _, x := range r.Rejected {
-		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, x.Name, x.Reason)
+	for _, x := range r.Rejected[:min(len(r.Rejected), manyShown)] {
+		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
+	}
+	if more := len(r.Rejected) + r.RejectedMore - manyShown; more > 0 {
+		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` tells of each proxy\n", more)
 	}
 	return len(r.Rejected) > 0
 }

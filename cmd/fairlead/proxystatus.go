@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/plain"
 )
 
 func newProxyStatus() *cobra.Command {
@@ -87,11 +88,7 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 		if x.Health == "unhealthy" {
 			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
 		}
-		for _, t := range x.Types {
-			for _, r := range t.Rejected {
-				_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", x.Name, t.Type, r.Name, r.Reason)
-			}
-		}
+		writeRejected(w, x)
 	}
 	for _, x := range p.Warnings {
 		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", x.Origin, x.Object, plural(x.Proxies, "proxy"), x.Message)
@@ -109,6 +106,28 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
 		}
 	})
+}
+
+// manyShown is how many of a kind are told one by one; the others are counted.
+const manyShown = 10
+
+// writeRejected tells what a proxy rejected, in its words.
+func writeRejected(w io.Writer, p server.Proxy) {
+	shown, more := 0, 0
+	for _, t := range p.Types {
+		more += t.RejectedMore
+		for _, r := range t.Rejected {
+			if shown == manyShown {
+				more++
+				continue
+			}
+			shown++
+			_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", p.Name, t.Type, plain.Words(r.Name, 1024), plain.Words(r.Reason, 1024))
+		}
+	}
+	if more > 0 {
+		_, _ = fmt.Fprintf(w, "\n… and %d more that %s rejected: `fairlead proxy-config all %s` lists them\n", more, p.Name, p.Name)
+	}
 }
 
 // worse is the worse one of the states of routes and of virtual hosts, which are
@@ -149,6 +168,9 @@ func typeState(p server.Proxy, name string) string {
 	return "-"
 }
 
+// manyHeld is the same for removals of one source.
+const manyHeld = 5
+
 // writeSources tells what is wrong with the sources, and nothing where nothing
 // is.
 func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad bool, err error) {
@@ -178,8 +200,11 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	held := 0
 	for _, src := range s.Registry.Sources {
 		held += src.HeldCount
-		for _, h := range src.Held {
+		for _, h := range src.Held[:min(len(src.Held), manyHeld)] {
 			_, _ = fmt.Fprintf(w, "\nthe removal of %s is held back since %s (%s): `fairlead release %s` lets it go\n", h.Key, ago(h.Since), h.Reason, src.Name)
+		}
+		if more := src.HeldCount - manyHeld; more > 0 {
+			_, _ = fmt.Fprintf(w, "\n… and %d more removals of %s: `fairlead release %s` lets all of them go\n", more, src.Name, src.Name)
 		}
 	}
 	return bad || len(errs) > 0 || held > 0, nil
@@ -236,7 +261,7 @@ With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets
 func accepted(e server.ConfigEntry) string {
 	switch {
 	case e.Rejected != "":
-		return "rejected: " + e.Rejected
+		return "rejected: " + plain.Words(e.Rejected, 256)
 	case e.Accepted:
 		return "yes"
 	default:

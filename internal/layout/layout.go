@@ -22,7 +22,7 @@ type Room struct {
 func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "cmd/fairlead/internal/admin"}},
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
@@ -35,20 +35,20 @@ func Rooms() map[string]Room {
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
-		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire"}},
+		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
 		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/fold", "xds/view", "registry/mesh"}},
 		"xds/fold":      {"a whole route table from one whose virtual hosts travel by themselves", nil},
 		"xds/wire":      {"bytes that are made already, by gRPC: codec and transport options", nil},
 		"xds/bootstrap": {"Envoy's bootstrap; node metadata in both directions", nil},
-		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", nil},
+		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", []string{"internal/plain"}},
 
 		"pki":                     {"the authority: slots, signing, bundle, store", []string{"pki/profile", "pki/durable"}},
 		"pki/attest":              {"what hosts are entitled to", []string{"pki/attest/jointoken", "pki/durable", "pki/profile", "pki/svid"}},
 		"pki/attest/jointoken":    {"join tokens and their store", []string{"pki/durable", "pki/profile", "pki/svid"}},
 		"pki/durable":             {"files that survive kill -9: atomic, fsynced, locked", nil},
 		"pki/durable/durabletest": {"a file system that dies at a chosen step, for tests", []string{"pki/durable"}},
-		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/profile", "pki/svid"}},
+		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/profile", "pki/svid", "internal/plain"}},
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile"}},
 
@@ -76,6 +76,7 @@ func Rooms() map[string]Room {
 		"internal/envoytest":   {"real Envoys in tests", nil},
 		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
 		"internal/layout":      {"this plan", nil},
+		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},
 		"internal/e2e/faults":  {"tests: a mesh holds, whatever dies and however files change", nil},
 	}

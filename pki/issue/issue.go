@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 	securityapi "istio.io/api/security/v1alpha1"
 
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -264,10 +265,5 @@ func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reaso
 	}
 }
 
-func clip(s string) string {
-	const limit = 200
-	if len(s) > limit {
-		return s[:limit] + "..."
-	}
-	return s
-}
+// clip makes outside text fit to be shown.
+func clip(s string) string { return plain.Words(s, 200) }

@@ -35,7 +35,7 @@ type refusals struct {
 
 // add notes a refusal, and reports whether it is news.
 func (r *refusals) add(x Refusal) bool {
-	x.ID, x.Reason = clip(x.ID), clip(x.Reason)
+	x.Host, x.ID, x.Reason = clip(x.Host), clip(x.ID), clip(x.Reason)
 	x.First, x.Count = x.Time, 1
 	news := true
 	r.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -147,7 +148,7 @@ func (n *Node) Proto() (*corev3.Node, error) {
 }
 
 // ParseNode reads what a proxy says of itself. Every string it returns is
-// bounded and free of control characters; unknown metadata is left aside.
+// bounded and has only what can be seen, no control characters; unknown metadata is left aside.
 func ParseNode(node *corev3.Node) (*Node, error) {
 	if node == nil {
 		return nil, fmt.Errorf("%w: the first request of a stream has none", ErrNode)
@@ -217,7 +218,7 @@ func (n *Node) check() error {
 		n.Network, n.Locality.Region, n.Locality.Zone, n.Locality.SubZone, n.AgentVersion,
 	} {
 		if !clean(s) {
-			bad("%.40q is longer than %d bytes or has control characters", s, maxStringLength)
+			bad("%.40q is longer than %d bytes or has characters that cannot be seen", s, maxStringLength)
 		}
 	}
 	if len(n.Labels) > maxLabels {
@@ -225,7 +226,7 @@ func (n *Node) check() error {
 	}
 	for _, k := range slices.Sorted(maps.Keys(n.Labels)) {
 		if k == "" || !clean(k) || !clean(n.Labels[k]) {
-			bad("label %.40q is longer than %d bytes or has control characters", k, maxStringLength)
+			bad("label %.40q is longer than %d bytes or has characters that cannot be seen", k, maxStringLength)
 			break
 		}
 	}
@@ -236,7 +237,7 @@ func (n *Node) check() error {
 }
 
 func clean(s string) bool {
-	return len(s) <= maxStringLength && !strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f || r == utf8.RuneError })
+	return len(s) <= maxStringLength && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError })
 }
 
 // parseID splits a node id. As in Istio it has four parts, or it is refused.

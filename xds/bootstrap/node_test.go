@@ -96,6 +96,7 @@ func TestParseNodeRefuses(t *testing.T) {
 		"long":           {Id: "sidecar~10.0.0.7~" + strings.Repeat("a", maxIDLength) + ".b~b.svc.cluster.local"},
 		"number":         with("NAMESPACE", 1),
 		"control":        with("SERVICE_ACCOUNT", "a\nb"),
+		"direction":      with("SERVICE_ACCOUNT", "a\u202eb"),
 		"dotted":         with("NAMESPACE", "a.b"),
 		"interception":   with("INTERCEPTION_MODE", "MAGIC"),
 		"labels_text":    with("LABELS", "a=b"),

@@ -1,13 +1,14 @@
 package stream
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/fairlead/fairlead/internal/plain"
 )
 
 // maxReason bounds, in bytes, what is kept of a peer's words.
@@ -15,7 +16,8 @@ const maxReason = 4096
 
 // nack takes the refusal of a response.
 func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status) {
-	message := clip(st.GetMessage())
+	said := st.GetMessage() // with its lines: names are looked for in it
+	message := clip(said)
 	marks := &t.typ.status
 	marks.nacked, marks.nackedAt, marks.lastError = r.generation, now.UnixNano(), message
 	s.event(Event{
@@ -44,7 +46,7 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 		e := t.at(name)
 		e.last, e.suspect, e.unknown = nil, false, true
 	}
-	s.blame(t, r, names, message)
+	s.blame(t, r, names, said[:min(len(said), maxReason)])
 	for _, name := range names {
 		s.evaluate(t, name, t.at(name))
 	}
@@ -147,7 +149,7 @@ func (s *Server) refuse(t *track, r *response, name, reason string) {
 		// Not even what it once took: there is nothing to go back to.
 		e.acked, e.listed = &Resource{Name: name, Version: e.acked.Version}, true
 	}
-	s.noteRefusal(t, r, name, reason)
+	s.noteRefusal(t, r, name, clip(reason))
 }
 
 func (s *Server) noteRefusal(t *track, r *response, name, reason string) {
@@ -271,9 +273,5 @@ func without(all, some []string) []string {
 	return out
 }
 
-func clip(s string) string {
-	if len(s) <= maxReason {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxReason], "") + fmt.Sprintf("… (%d bytes more)", len(s)-maxReason)
-}
+// clip makes a peer's words fit to be shown, wherever that will be.
+func clip(s string) string { return plain.Words(s, maxReason) }

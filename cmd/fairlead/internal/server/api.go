@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -167,6 +168,8 @@ type Rollout struct {
 	// Age is how many seconds ago it was published.
 	Age      float64     `json:"age"`
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// RejectedMore is how many rejections there are beside these.
+	RejectedMore int `json:"rejected_more,omitempty"`
 }
 
 // rolloutOf finds the newest generation that a file changed.
@@ -184,9 +187,10 @@ func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Roll
 			out := Rollout{
 				Generation: g, Touched: ro.Touched, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
 				Seconds: ro.Took(time.Now()).Seconds(), Age: time.Since(ro.Started).Seconds(),
+				RejectedMore: ro.RejectedMore,
 			}
 			for _, x := range ro.Rejected {
-				out.Rejected = append(out.Rejected, Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason})
+				out.Rejected = append(out.Rejected, rejection(Rejection{Proxy: x.Proxy, Name: x.Name, Reason: x.Reason}))
 			}
 			return out, nil
 		}
@@ -200,6 +204,16 @@ type Rejection struct {
 	Type   string `json:"type,omitempty"`
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
+}
+
+// maxShown bounds the rejections of one type that are told of one proxy.
+const maxShown = 100
+
+// rejection makes one fit to be shown. A proxy may ask for, and so refuse,
+// whatever it calls by a name.
+func rejection(r Rejection) Rejection {
+	r.Name, r.Reason = plain.Words(r.Name, 1024), plain.Words(r.Reason, 1024)
+	return r
 }
 
 func sortedKeys[V any](m map[string]V) []string {

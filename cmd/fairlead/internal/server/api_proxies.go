@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -66,6 +67,8 @@ type Type struct {
 	Pending   bool        `json:"pending,omitempty"`
 	LastError string      `json:"last_error,omitempty"`
 	Rejected  []Rejection `json:"rejected,omitempty"`
+	// RejectedMore is how many there are beside these.
+	RejectedMore int `json:"rejected_more,omitempty"`
 }
 
 // Refused is a peer that was not let in, to a stream or to a certificate.
@@ -112,9 +115,11 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 			Type: shortType(t.Type), Sent: t.SentGeneration, Acked: t.AckedGeneration, Nacked: t.NackedGeneration,
 			Resources: t.Resources, Pending: t.Pending, LastError: t.LastError,
 		}
-		for _, r := range t.Rejected {
-			st.Rejected = append(st.Rejected, Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason})
+		shown := t.Rejected[:min(len(t.Rejected), maxShown)]
+		for _, r := range shown {
+			st.Rejected = append(st.Rejected, rejection(Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason}))
 		}
+		st.RejectedMore = len(t.Rejected) - len(shown)
 		out.Types = append(out.Types, st)
 	}
 	return out
@@ -191,7 +196,7 @@ func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) (
 	out := []ConfigEntry{}
 	for _, x := range sent {
 		e := ConfigEntry{
-			Type: shortType(x.Type), Name: x.Name, Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
+			Type: shortType(x.Type), Name: plain.Words(x.Name, 4096), Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
 		}
 		if want != "" && want != "all" && e.Type != want {
 			continue

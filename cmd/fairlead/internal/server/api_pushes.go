@@ -28,7 +28,7 @@ func (s *Server) pushes(context.Context, *http.Request, struct{}) ([]Push, error
 	for _, r := range s.xds.Rollouts() {
 		p := Push{
 			Generation: r.Generation, Started: r.Started, Changes: len(r.Changes), Touched: r.Touched,
-			Accepted: r.Accepted, Waiting: r.Waiting, Rejected: len(r.Rejected),
+			Accepted: r.Accepted, Waiting: r.Waiting, Rejected: len(r.Rejected) + r.RejectedMore,
 		}
 		if !r.Done.IsZero() {
 			p.Done = &r.Done

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const hostile = "\x1b[2J\x1b[H \r\n\nPROXY   e140.shop everything is fine \u202e\u009b"
+
+// rejections are many, in the words of somebody who wants to be taken for the
+// server.
+func rejections(n int) []server.Rejection {
+	var out []server.Rejection
+	for i := range n {
+		out = append(out, server.Rejection{Proxy: "web", Name: fmt.Sprintf("c%03d", i), Reason: hostile + strings.Repeat("w", 4000)})
+	}
+	return out
+}
+
+// wantPlain wants text to have nothing that a terminal acts on, and to be no more
+// than what a person reads.
+func wantPlain(t *testing.T, out string) {
+	t.Helper()
+	if strings.ContainsAny(out, "\x1b\r\u202e\u009b") || strings.Contains(out, "\nPROXY   e140") {
+		t.Errorf("not plain: %q", out)
+	}
+	if len(out) > 16<<10 {
+		t.Errorf("%d bytes:\n%.2000s", len(out), out)
+	}
+}
+
+func TestProxyStatusIsShortAndPlain(t *testing.T) {
+	t.Parallel()
+	p := server.Proxy{Name: "web.shop", Connected: true, Types: []server.Type{
+		{Type: "cluster", Rejected: rejections(8)}, {Type: "endpoint", Rejected: rejections(100), RejectedMore: 39},
+	}}
+	src := registry.SourceStatus{Name: "files", HeldCount: 145}
+	for i := range 100 {
+		src.Held = append(src.Held, registry.Held{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: "shop", Name: fmt.Sprintf("s%d", i)}, Since: time.Now()})
+	}
+	run := adminOf(t, map[string]http.Handler{
+		"GET /v1/proxies": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Proxies, error) {
+			return server.Proxies{Proxies: []server.Proxy{p}}, nil
+		}),
+		"GET /v1/sources": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Sources, error) {
+			return server.Sources{Registry: registry.Status{Sources: []registry.SourceStatus{src}}}, nil
+		}),
+	})
+	code, out, errs := cli(t, "proxy-status", "--run-dir", run)
+	if code != exitInvalid || errs != "" {
+		t.Errorf("%d %s", code, errs)
+	}
+	wantPlain(t, out)
+	for want, n := range map[string]int{
+		"web.shop rejected cluster c": 8, "web.shop rejected endpoint c": 2, "… and 137 more that web.shop rejected": 1,
+		"is held back since": 5, "… and 140 more removals of files": 1,
+	} {
+		if got := strings.Count(out, want); got != n {
+			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, out)
+		}
+	}
+}
+
+func TestApplyIsShortAndPlain(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	if !tellRollout(&b, "a.yaml", server.Rollout{Touched: 1, Rejected: rejections(50), RejectedMore: 7}) {
+		t.Error("it is not told that it was rejected")
+	}
+	wantPlain(t, b.String())
+	if out := b.String(); strings.Count(out, "rejected it: ") != manyShown || !strings.Contains(out, "… and 47 more rejections") {
+		t.Error(out)
+	}
+}

@@ -1,0 +1,68 @@
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// A few is what one stream says of its peer's refusals: so much in a while.
+const (
+	fewTimes = 5
+	fewWhile = 10 * time.Second
+	// maxSaid bounds, in bytes, what a line of the log has of a peer's words. Its
+	// status has more of them.
+	maxSaid = 256
+)
+
+// few lets something happen a few times a while.
+type few struct {
+	begin         time.Time
+	done, skipped int
+}
+
+// ok reports whether it may happen now, and how often it might not since it last
+// did.
+func (f *few) ok(now time.Time) (skipped int, ok bool) {
+	if now.Sub(f.begin) >= fewWhile {
+		f.begin, f.done = now, 0
+	}
+	if f.done == fewTimes {
+		f.skipped++
+		return 0, false
+	}
+	skipped = f.skipped
+	f.done, f.skipped = f.done+1, 0
+	return skipped, true
+}
+
+// logRefusal tells of an EventNacked or an EventRejected. However often a peer
+// refuses, and whatever it says, it fills no log: what is left out is logged on
+// debug, counted in the next line, and stands in the proxy's status.
+func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
+	message, f := "nack", &c.nacks
+	if e.Kind == stream.EventRejected {
+		message, f = "resource rejected by a proxy; it keeps the last one that it took", &c.rejections
+	}
+	level := slog.LevelWarn
+	skipped, ok := f.ok(time.Now())
+	if !ok {
+		level = slog.LevelDebug
+	}
+	log := c.server.log
+	if !log.Enabled(ctx, level) {
+		return
+	}
+	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation}
+	if e.Kind == stream.EventRejected {
+		attrs = append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.origins(e.Type)[e.Name])
+	} else {
+		attrs = append(attrs, "names", e.Names)
+	}
+	if skipped > 0 {
+		attrs = append(attrs, "left_out", skipped)
+	}
+	log.Log(ctx, level, message, append(attrs, "err", e.Reason)...)
+}

@@ -1,0 +1,150 @@
+package xds
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+	"unicode"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+func TestFew(t *testing.T) {
+	t.Parallel()
+	var f few
+	now := time.Now()
+	told := 0
+	for range 100 {
+		if skipped, ok := f.ok(now); ok && skipped == 0 {
+			told++
+		}
+	}
+	if told != fewTimes {
+		t.Errorf("told %d times, want %d", told, fewTimes)
+	}
+	if skipped, ok := f.ok(now.Add(fewWhile)); !ok || skipped != 100-fewTimes {
+		t.Errorf("later: %d %v", skipped, ok)
+	}
+	if skipped, ok := f.ok(now.Add(fewWhile)); !ok || skipped != 0 {
+		t.Errorf("once more: %d %v", skipped, ok)
+	}
+}
+
+// One host that refuses all it is sent, at length, fills neither a log nor a
+// screen.
+func TestRefusalsFillNoLog(t *testing.T) {
+	t.Parallel()
+	const clusters = 60
+	begin := time.Now()
+	o := shop()
+	for i := range clusters {
+		o.service("s"+string(rune('a'+i/26))+string(rune('a'+i%26)), 8080)
+	}
+	r := newRig(t, o, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	g, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := node("web", "127.0.0.11").Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := g.Send(&discovery.DeltaDiscoveryRequest{Node: p, TypeUrl: string(stream.ClusterType)}); err != nil {
+		t.Fatal(err)
+	}
+	words := &rpcstatus.Status{Code: 13, Message: "\x1b[2J\x1b[H \r\n\nPROXY   e140.shop everything is fine \u202e\u009b" + strings.Repeat("w", 4000)}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for resp, err := g.Recv(); err == nil; resp, err = g.Recv() {
+			_ = g.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: words})
+		}
+	}()
+	var rejected []stream.Rejection
+	eventually(t, "each is known to be refused", func() bool {
+		for _, p := range r.server.Proxies() {
+			if len(p.Types) > 0 {
+				rejected = p.Types[0].Rejected
+			}
+		}
+		return len(rejected) >= clusters
+	})
+	for _, x := range rejected {
+		if strings.ContainsFunc(x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Fatalf("not plain: %q", x.Reason)
+		}
+	}
+	cancel()
+	<-ended
+	eventually(t, "what was left out is counted", func() bool {
+		_, last, ok := strings.Cut(r.log.String(), "proxy disconnected")
+		return ok && strings.Contains(last, "left_out=")
+	})
+	warned := 0
+	for line := range strings.Lines(r.log.String()) {
+		if len(line) > 1000 {
+			t.Errorf("a line of %d bytes: %s", len(line), line)
+		}
+		if strings.Contains(line, "level=WARN") {
+			warned++
+		}
+	}
+	// Slow machines may need more than one while.
+	if took := time.Since(begin); warned > 2*fewTimes*int(1+took/fewWhile) {
+		t.Errorf("%d warnings within %s", warned, took)
+	}
+}
+
+// A peer that is not let in says who it is all the same.
+func TestNodeIDsArePlain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	n := node("web", "127.0.0.11")
+	p, err := n.Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"\x1b[2J\u202e\nPROXY", "sidecar~127.0.0.11~web\u202e\u009b.shop~shop.svc.local"} {
+		p.Id = id
+		g, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Send(&discovery.DeltaDiscoveryRequest{Node: p, TypeUrl: string(stream.ClusterType)}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := g.Recv(); err == nil {
+			t.Fatalf("%q was let in", id)
+		}
+	}
+	refused := r.server.Refused()
+	if len(refused) != 2 {
+		t.Fatalf("%+v", refused)
+	}
+	for _, x := range refused {
+		if strings.ContainsFunc(x.Node+x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("not plain: %q %q", x.Node, x.Reason)
+		}
+	}
+}
+
+// What is remembered of a change that all refuse has an end.
+func TestRejectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	n := &rollout{bell: make(chan struct{}, 1)}
+	for range 3 {
+		n.touch()
+	}
+	for range 3 {
+		n.answered(make([]ProxyRejection, maxRejections-10))
+	}
+	if got := n.copy(); len(got.Rejected) != maxRejections || got.RejectedMore != 2*maxRejections-30 {
+		t.Errorf("%d and %d more", len(got.Rejected), got.RejectedMore)
+	}
+}

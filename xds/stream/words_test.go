@@ -1,0 +1,53 @@
+package stream
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+)
+
+// What a peer says is shown on terminals, and yet what it blames is found in it,
+// line by line.
+func TestWordsOfAPeer(t *testing.T) {
+	t.Parallel()
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
+	if err := s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)}); err != nil {
+		t.Fatal(err)
+	}
+	sent := s.Next(start).Message()
+	if err := s.Request(start, &discovery.DeltaDiscoveryRequest{
+		TypeUrl: string(ClusterType), ResponseNonce: sent.GetNonce(), ErrorDetail: &rpcstatus.Status{
+			Code: 13, Message: "Error adding/updating cluster(s) a: \x1b[2J\r\nc: \u009b0m\u202e " + strings.Repeat("\n", maxReason),
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var names, said []string
+	for _, e := range s.Events() {
+		said = append(said, e.Reason)
+		if e.Kind == EventRejected {
+			names = append(names, e.Name)
+		}
+	}
+	for _, st := range s.Status() {
+		said = append(said, st.LastError)
+		for _, r := range st.Rejected {
+			said = append(said, r.Reason)
+		}
+	}
+	for _, r := range s.Sent(ClusterType) {
+		said = append(said, r.Rejected)
+	}
+	if got := strings.Join(names, " "); got != "a c" {
+		t.Errorf("blamed %q", got)
+	}
+	for _, w := range said {
+		if len(w) > maxReason || strings.ContainsFunc(w, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			t.Errorf("not plain: %q", w)
+		}
+	}
+}
