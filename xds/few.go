@@ -42,9 +42,9 @@ func (f *few) ok(now time.Time) (skipped int, ok bool) {
 // refuses, and whatever it says, it fills no log: what is left out is logged on
 // debug, counted in the next line, and stands in the proxy's status.
 func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
-	message, f := "nack", &c.nacks
+	f := &c.nacks
 	if e.Kind == stream.EventRejected {
-		message, f = "resource rejected by a proxy; it keeps the last one that it took", &c.rejections
+		f = &c.rejections
 	}
 	level := slog.LevelWarn
 	skipped, ok := f.ok(time.Now())
@@ -55,14 +55,14 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 	if !log.Enabled(ctx, level) {
 		return
 	}
-	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation}
-	if e.Kind == stream.EventRejected {
-		attrs = append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.origins(e.Type)[e.Name])
-	} else {
-		attrs = append(attrs, "names", e.Names)
-	}
+	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation, "err", e.Reason}
 	if skipped > 0 {
 		attrs = append(attrs, "left_out", skipped)
 	}
-	log.Log(ctx, level, message, append(attrs, "err", e.Reason)...)
+	if e.Kind == stream.EventNacked {
+		log.Log(ctx, level, "nack", append(attrs, "names", e.Names)...)
+		return
+	}
+	log.Log(ctx, level, "resource rejected by a proxy; it keeps the last one that it took",
+		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.origins(e.Type)[e.Name])...)
 }

@@ -84,13 +84,33 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 }
 
 // checkServerFlags refuses, by the names that people know, what no part of the
-// server could work with.
+// server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	err := checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "slow-proxy-timeout")
-	if cfg.RemovalShare < 0 || cfg.RemovalShare > 1 {
-		err = errors.Join(err, fmt.Errorf("--removal-share %v: a share is from 0 to 1, such as 0.3", cfg.RemovalShare))
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval")}
+	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
+		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}
-	return err
+	for _, n := range []struct {
+		flag         string
+		value, usual int
+	}{
+		{"max-connections", cfg.MaxConnections, server.DefaultMaxConnections},
+		{"max-streams", cfg.MaxStreams, xds.DefaultMaxStreams},
+		{"max-streams-per-host", cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost},
+		{"max-new-streams", cfg.MaxNewStreams, xds.DefaultMaxNew},
+	} {
+		if n.value < 1 {
+			errs = append(errs, fmt.Errorf("--%s %d: nobody could be served: write 1 or more, or leave it out for %d", n.flag, n.value, n.usual))
+		}
+	}
+	if cfg.SlowProxyTimeout < server.MinSlowProxyTimeout {
+		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more, or leave it out for %s",
+			cfg.SlowProxyTimeout, server.MinSlowProxyTimeout, xds.DefaultSlowTimeout))
+	}
+	if cfg.VirtualHosts == "" {
+		errs = append(errs, fmt.Errorf("--virtual-hosts %q: write %s or %s", "", server.VirtualHostsAuto, server.VirtualHostsOff))
+	}
+	return errors.Join(errs...)
 }
 
 // runNotified runs a process and tells systemd when it is ready, and that it is

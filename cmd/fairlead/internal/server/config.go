@@ -67,6 +67,10 @@ type Config struct {
 // for certificates.
 const DefaultMaxConnections = 30_000
 
+// MinSlowProxyTimeout is as long as a healthy proxy may be busy with something
+// else.
+const MinSlowProxyTimeout = time.Second
+
 // How route tables travel.
 const (
 	VirtualHostsAuto = "auto" // by virtual host, where the proxy can take that
@@ -116,7 +120,7 @@ func (c Config) check() (Config, error) {
 	if c.DebounceMax > 0 && c.DebounceAfter > c.DebounceMax {
 		errs = append(errs, fmt.Errorf("--debounce-after %s is longer than --debounce-max %s", c.DebounceAfter, c.DebounceMax))
 	}
-	if c.RemovalShare < 0 || c.RemovalShare > 1 {
+	if !(c.RemovalShare >= 0 && c.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %g: it is a share, from 0 to 1", c.RemovalShare))
 	}
 	return c, errors.Join(errs...)
@@ -158,6 +162,9 @@ func (c *Config) checkLimits() error {
 		if n.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %d: it cannot be negative", n.flag, n.value))
 		}
+	}
+	if c.SlowProxyTimeout > 0 && c.SlowProxyTimeout < MinSlowProxyTimeout {
+		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more", c.SlowProxyTimeout, MinSlowProxyTimeout))
 	}
 	switch c.VirtualHosts {
 	case "", VirtualHostsAuto, VirtualHostsOff:

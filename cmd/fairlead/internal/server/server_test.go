@@ -3,6 +3,7 @@ package server
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
@@ -33,6 +34,8 @@ func TestWrongFlags(t *testing.T) {
 		"negative":     {func(c *Config) { c.SourceWait = -time.Second }, "--source-wait -1s: it cannot be negative"},
 		"debounce":     {func(c *Config) { c.DebounceAfter, c.DebounceMax = time.Minute, time.Second }, "--debounce-after 1m0s is longer than --debounce-max 1s"},
 		"share":        {func(c *Config) { c.RemovalShare = 30 }, "--removal-share 30: it is a share, from 0 to 1"},
+		"share_nan":    {func(c *Config) { c.RemovalShare = math.NaN() }, "--removal-share NaN: it is a share, from 0 to 1"},
+		"slow":         {func(c *Config) { c.SlowProxyTimeout = 1 }, "--slow-proxy-timeout 1ns: proxies that do read would be cut off: write 1s or more"},
 		"streams":      {func(c *Config) { c.MaxStreams = -1 }, "--max-streams -1: it cannot be negative"},
 		"vhosts":       {func(c *Config) { c.VirtualHosts = "on" }, `--virtual-hosts "on": write auto or off`},
 		"mesh_dir":     {func(c *Config) { c.MeshConfigFile = dir }, "is a directory: name the file"},
