@@ -3,6 +3,7 @@ package xds
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -134,21 +135,31 @@ func TestLayersFromTheOneBefore(t *testing.T) {
 	}
 }
 
+// equalContent names no more than ten differences: of a fleet there may be
+// thousands.
 func equalContent(t *testing.T, got, want map[string]string) bool {
 	t.Helper()
-	same := len(got) == len(want)
+	var differ []string
 	for k, v := range want {
-		if got[k] != v {
-			t.Errorf("%q differs, or is missing", k)
-			same = false
+		if has, ok := got[k]; !ok {
+			differ = append(differ, k+" is missing")
+		} else if has != v {
+			differ = append(differ, k+" differs")
 		}
 	}
 	for k := range got {
 		if _, ok := want[k]; !ok {
-			t.Errorf("%q is there", k)
+			differ = append(differ, k+" is there")
 		}
 	}
-	return same
+	slices.Sort(differ)
+	for _, d := range differ[:min(len(differ), 10)] {
+		t.Error(d)
+	}
+	if n := len(differ) - 10; n > 0 {
+		t.Errorf("and %d more", n)
+	}
+	return len(differ) == 0
 }
 
 func TestForms(t *testing.T) {
