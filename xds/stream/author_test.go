@@ -18,12 +18,13 @@ type author struct {
 	words  map[string]string   // versions by "type/name", of gen
 	older  []map[string]string // what was written before
 	peace  bool                // nothing is written that is refused
+	tables bool                // route configurations may be refused, too
 	layers int                 // how the names are spread over layers
 	did    string              // for people
 }
 
-func newAuthor(r *rand.Rand) *author {
-	a := &author{r: r, shared: sharing{}, layers: r.IntN(3)}
+func newAuthor(r *rand.Rand, tables bool) *author {
+	a := &author{r: r, tables: tables, shared: sharing{}, layers: r.IntN(3)}
 	a.anew()
 	return a
 }
@@ -112,7 +113,7 @@ func (a *author) generation() *Generation {
 func (a *author) calm() {
 	for name, v := range a.words {
 		refused := isBad(v) || isWorse(v)
-		refusable := name[0] == 'c' || name[0] == 'l' || name[0] == 'v'
+		refusable := name[0] == 'c' || name[0] == 'l' || name[0] == 'v' || a.tables && (name[0] == 'r' || name[0] == 'R')
 		if refused && (a.peace || !refusable) {
 			a.words[name] = "1" + v[len(v)-1:]
 		}

@@ -27,8 +27,9 @@ func (s *Server) tablesIn(t *track, r *response) (anew map[string]bool) {
 			was := t.will(res.Name)
 			_, due := find(t.w.due, res.Name)
 			e := t.entry(res.Name)
-			// The form of one that the peer only listed is not known.
-			begins = was == nil || !was.Hosts || due || e != nil && e.forced
+			// The form of one that the peer only listed is not known, and what one that was
+			// refused whole has left behind is not sure.
+			begins = was == nil || !was.Hosts || due || e != nil && e.forced || s.group(res.Name).whole
 		}
 		if !res.Hosts || begins {
 			if anew == nil {
@@ -53,10 +54,50 @@ func (s *Server) tablesSent(anew map[string]bool) {
 		g.whole, g.again, g.owed, g.begins = false, true, true, true
 		w := g.open() // what was refused is tried again, beside what else it begins with
 		w.suspects = nil
-		for _, e := range w.diff {
+		for name, e := range w.diff {
+			if e.unknown {
+				g.goes(name)
+			}
 			*e = entry{acked: e.acked, listed: e.listed, last: e.last}
 		}
+		for _, name := range g.gone { // whatever is said of it on the way does not count
+			e := g.at(name)
+			e.last, e.unknown, e.forced = nil, true, true
+		}
 		s.looked = nil
+	}
+}
+
+// goneBehind notes what is removed behind a table that is not answered yet.
+func (s *Server) goneBehind(t *track, r *response) {
+	if routes := s.typeOf(RouteType); t.table == "" || len(r.gone) == 0 || routes == nil || routes.last(t.table) == nil {
+		return
+	}
+	for _, name := range r.gone {
+		if name != t.none() {
+			t.goes(name)
+		}
+	}
+}
+
+// goes notes a name that the peer may have once the table comes.
+func (t *track) goes(name string) {
+	if at, there := slices.BinarySearch(t.gone, name); !there {
+		t.gone = slices.Insert(t.gone, at, name)
+	}
+}
+
+// tablesTaken notes of which tables all that was removed behind them is gone.
+func (s *Server) tablesTaken(t *track, r *response, but map[string]string) {
+	hosts := s.typeOf(VirtualHostType)
+	if t.typ.url != RouteType || hosts == nil {
+		return
+	}
+	for _, res := range r.list {
+		_, refused := but[res.Name]
+		if g := hosts.groups[res.Name]; g != nil && res.Hosts && !refused && t.last(res.Name) == nil {
+			g.gone = nil
+		}
 	}
 }
 
@@ -108,7 +149,8 @@ func (s *Server) dropGroups(tables map[string]bool) {
 func (t *track) sleep() {
 	t.asleep = true
 	w := t.w
-	if t.owed || t.begins || w != nil && len(w.due) > 0 {
+	// What it begins with is sent once more, unless that is on its way.
+	if t.owed || w != nil && len(w.due) > 0 || t.begins && (w == nil || !w.waiting()) {
 		t.again, t.owed = true, false
 	}
 	if w == nil {
@@ -142,6 +184,24 @@ func (s *Server) awake(t *track) bool {
 	return has != nil && (has.Hosts || has.Version == want.Version)
 }
 
+// awaited reports whether the peer may be waiting for a first virtual host, in
+// vain: it refused the table that it is to have, and goes on with the one before.
+func (s *Server) awaited(t *track) bool {
+	routes := s.typeOf(RouteType)
+	if !t.begins || routes == nil || !s.refuses(routes, t.table) {
+		return false
+	}
+	has := routes.will(t.table)
+	return has != nil && (has.Hosts || has.Body == nil)
+}
+
+// refuses reports whether the peer refused what it is to have of a name, and has
+// what it keeps instead, or will have it by what is on its way.
+func (s *Server) refuses(t *typeState, name string) bool {
+	e := t.entry(name)
+	return e != nil && e.refused != "" && e.todo == opNone && !e.suspect && e.refused == s.target.Get(t.url, name).version()
+}
+
 // adopt makes the groups of what the peer has from before this stream.
 func (s *Server) adopt(t *typeState) {
 	routes := s.typeOf(RouteType)
@@ -159,14 +219,15 @@ func (s *Server) adopt(t *typeState) {
 			continue
 		}
 		has := routes.will(table)
+		waits := has != nil && has.Hosts
 		if has != nil && has.Body == nil { // its form is not known, unless it is this one
 			if want := routes.seen.get(table); want.version() == has.Version {
-				has = want
-			} else {
+				waits = want.Hosts
+			} else if waits = s.refuses(routes, table); !waits {
 				t.adopted = false
 			}
 		}
-		if !listed[table] && (has == nil || !has.Hosts) {
+		if !listed[table] && !waits {
 			continue
 		}
 		g := s.group(table)
@@ -244,6 +305,9 @@ func (s *Server) nextHosts(now time.Time, t *typeState) *Response {
 		return nil
 	}
 	for _, g := range t.inOrder() {
+		if g.asleep && g.owed {
+			return s.send(now, g, &response{gone: []string{g.none()}})
+		}
 		if !s.awake(g) {
 			continue
 		}
@@ -253,5 +317,9 @@ func (s *Server) nextHosts(now time.Time, t *typeState) *Response {
 	}
 	return nil
 }
+
+// none is the name of a virtual host that is not there: that it is gone is the
+// answer to who waits for one, for an empty answer does not count.
+func (t *track) none() string { return t.table + "/none" }
 
 func (t *track) busyOrAdding() bool { return t.w != nil || t.owed }

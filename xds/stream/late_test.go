@@ -125,3 +125,99 @@ func TestHostsOfATableTravelTogether(t *testing.T) {
 	m.set(gen(2, "l/x=1", "R/x=1", "v/x/a=22345", "v/x/c=22345", "v/x/d=22345"))
 	m.wantLog("v+x/a=22345 v+x/c=22345 v+x/d=22345 v-x/b")
 }
+
+// Virtual hosts on their way are not sent once more because their table was to
+// come whole for a moment.
+func TestHostsOnTheirWayAreSentOnce(t *testing.T) {
+	t.Parallel()
+	pieces := []string{"l/x=1", "R/x=1", "v/x/a=1", "v/x/b=1"}
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1"))
+	m.slow = true
+	m.set(gen(2, pieces...))
+	m.wantLog("l+x=1", "r-x", "r+x=1(shell)", "v+x/a=1 v+x/b=1")
+	m.server.SetGeneration(gen(3, "l/x=1", "r/x=2"))
+	m.server.Status() // it has seen this one
+	m.set(gen(4, pieces...))
+	m.catchUp()
+	m.run()
+	m.wantLog("")
+}
+
+// A table is refused whole: the peer goes on with the virtual hosts that it has,
+// and they are kept up to date again when they are wanted.
+func TestWholeTableIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"bad1", "worse1"} {
+		t.Run(bad, func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, NewServer(ServerConfig{}))
+			m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=1", "v/x/b=1"))
+			m.set(gen(2, "l/x=1", "r/x="+bad))
+			m.got()
+			m.set(gen(3, "l/x=1", "R/x=1", "v/x/a=1", "v/x/b=2"))
+			m.wantLog("v+x/a=1 v+x/b=2")
+			m.set(gen(4, "l/x=1", "R/x=2", "v/x/a=2"))
+			m.wantLog("r+x=2(shell)", "v+x/a=2 v-x/b")
+		})
+	}
+}
+
+// A table that waits for its first virtual host is refused whole: it waits no
+// longer.
+func TestWholeTableIsRefusedWhileHostsAreAwaited(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []string{"bad1", "worse1"} {
+		t.Run(bad, func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, NewServer(ServerConfig{}))
+			m.set(gen(1, "l/x=1"))
+			m.server.SetGeneration(gen(2, "l/x=1", "R/x=1", "v/x/a=1"))
+			m.take(m.server.Next(m.now).Message()) // the table
+			if !m.waits["x"] {
+				t.Fatal("no table waits")
+			}
+			m.set(gen(3, "l/x=1", "r/x="+bad))
+			if m.waits["x"] {
+				t.Errorf("it waits for ever\n%s", m.got())
+			}
+			m.got()
+			m.set(gen(4, "l/x=1", "R/x=1", "v/x/a=1"))
+			m.wantLog("v+x/a=1")
+		})
+	}
+}
+
+// Virtual hosts that were removed behind a table which was refused are still
+// there when the next one comes, on this stream or another.
+func TestRemovedBehindARefusedTable(t *testing.T) {
+	t.Parallel()
+	for _, again := range []string{"same-stream", "next-stream"} {
+		t.Run(again, func(t *testing.T) {
+			t.Parallel()
+			m := newModel(t, NewServer(ServerConfig{}))
+			m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=1", "v/x/b=1"))
+			m.set(gen(2, "l/x=1", "r/x=1"))
+			m.slow = true // the refusal comes when the hosts are on their way
+			m.set(gen(3, "l/x=1", "R/x=bad2", "v/x/a=2"))
+			m.catchUp()
+			m.run()
+			m.set(gen(4, "l/x=1", "r/x=2"))
+			m.got()
+			if again == "next-stream" {
+				m.connect(NewServer(ServerConfig{Distrust: m.server.Unknown()}))
+				m.askHosts()
+				m.set(gen(4, "l/x=1", "r/x=2"))
+				m.got()
+			}
+			m.set(gen(5, "l/x=1", "R/x=2", "v/x/a=2"))
+			m.wantLog("r+x=2(shell)", "v+x/a=2 v-x/b")
+			if _, there := m.runs[VirtualHostType]["x/b"]; there {
+				t.Error("a virtual host came back")
+			}
+			m.set(gen(6, "l/x=1", "r/x=2"))
+			m.set(gen(7, "l/x=1", "R/x=3", "v/x/a=2"))
+			m.wantLog("r+x=2", "r+x=3(shell)", "v+x/a=2")
+		})
+	}
+}

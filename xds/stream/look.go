@@ -34,6 +34,7 @@ func (s *Server) look(t *track) {
 	if t.table != "" {
 		if !s.awake(t) {
 			t.sleep()
+			t.owed = s.awaited(t)
 			return
 		}
 		t.asleep = false

@@ -156,6 +156,9 @@ func (s *Server) noteRefusal(t *track, r *response, name, reason string) {
 	e := t.at(name)
 	res, _ := r.find(name)
 	e.refused, e.reason = res.version(), reason
+	if t.typ.url == RouteType {
+		s.looked = nil // its virtual hosts may have to be sent after all
+	}
 	s.event(Event{
 		Kind: EventRejected, Type: t.typ.url, Generation: r.generation, Names: 1,
 		Name: name, Version: e.refused, Reason: reason,

@@ -85,8 +85,8 @@ func (s *Server) nextAdd(now time.Time, t *track) *Response {
 	}
 	if t.table != "" {
 		r.gone, w.remove = s.goners(t), nil
-		if r.len() == 0 && t.owed { // an empty answer does not count
-			r.gone = []string{t.table + "/none"}
+		if r.len() == 0 && t.owed {
+			r.gone = []string{t.none()}
 		}
 	}
 	if r.len() == 0 {

@@ -196,7 +196,7 @@ func TestEveryFollowerEndsWell(t *testing.T) {
 
 func followers(t *testing.T, r *rand.Rand) {
 	t.Helper()
-	a, in := newAuthor(r), new(Interner)
+	a, in := newAuthor(r, false), new(Interner)
 	all := []*follower{newFollower(t, r, in), newFollower(t, r, in)}
 	for step := range uint64(40) {
 		g := a.next()

@@ -31,6 +31,7 @@ func (s *Server) send(now time.Time, t *track, r *response) *Response {
 	t.typ.status.sent, t.typ.status.sentAt = r.generation, now.UnixNano()
 	s.event(Event{Kind: EventSent, Type: t.typ.url, Generation: r.generation, Names: r.len(), Removal: len(r.gone) > 0})
 	s.follow(t, r)
+	s.goneBehind(t, r)
 	s.tablesSent(anew)
 	return &Response{
 		TypeURL: t.typ.url, Nonce: r.nonce, SystemVersion: strconv.FormatUint(r.generation, 10),
@@ -167,6 +168,7 @@ func (s *Server) forget(t *track, r *response) {
 func (s *Server) accept(t *track, r *response, but map[string]string) {
 	w := t.w
 	r.accepted, t.begins = true, false
+	s.tablesTaken(t, r, but)
 	t.count += r.added
 	for name, e := range w.diff {
 		res, in := r.find(name)

@@ -239,6 +239,9 @@ func (s *Server) Doubts() Doubts {
 	}
 	for _, t := range s.order {
 		for k := range t.tracks() {
+			if len(k.gone) > 0 {
+				add(t.url, k.gone...)
+			}
 			if k.w == nil {
 				continue
 			}

@@ -18,10 +18,13 @@ type told struct {
 	// these there are of a type.
 	names map[string][]string
 	open  map[TypeURL]int
-	// follows are clusters whose endpoints are to come behind them, and afresh
-	// means that routes may come behind listeners.
+	// follows are clusters whose endpoints are to come behind them. Who is back may
+	// have no routes for the listeners that it is sent, until it has answered one:
+	// afresh counts these, and came says after which of them a table came.
 	follows map[string]bool
-	afresh  bool
+	back    bool
+	afresh  int
+	came    map[string]int
 	// tables were sent on this stream: the form of others is not known.
 	tables map[string]bool
 	fault  string
@@ -31,7 +34,7 @@ type told struct {
 func newTold(listed map[TypeURL]map[string]string, distrust map[TypeURL][]string) *told {
 	t := &told{
 		versions: map[TypeURL]map[string]string{}, names: map[string][]string{}, open: map[TypeURL]int{},
-		follows: map[string]bool{}, tables: map[string]bool{}, afresh: len(listed[RouteType]) > 0,
+		follows: map[string]bool{}, tables: map[string]bool{}, came: map[string]int{}, back: len(listed[ListenerType]) > 0,
 	}
 	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType} {
 		t.versions[u] = map[string]string{}
@@ -57,6 +60,7 @@ func (t *told) request(m *model, r *discovery.DeltaDiscoveryRequest) {
 		}
 		delete(t.names, nonce)
 		t.open[u]--
+		t.back = t.back && u != ListenerType
 	}
 	t.doubt(u, r.GetResourceNamesUnsubscribe())
 	if u == RouteType {
@@ -85,6 +89,9 @@ func (t *told) response(m *model, r *discovery.DeltaDiscoveryResponse) {
 		return
 	}
 	u := TypeURL(r.GetTypeUrl())
+	if u == ListenerType && t.back && len(r.GetResources()) > 0 {
+		t.afresh++
+	}
 	var names []string
 	for _, x := range r.GetResources() {
 		name := x.GetName()
@@ -94,8 +101,8 @@ func (t *told) response(m *model, r *discovery.DeltaDiscoveryResponse) {
 		switch {
 		case u == EndpointType && t.follows[name]:
 			again = false
-		case u == RouteType && t.afresh && again:
-			again, sure = false, false
+		case u == RouteType && t.came[name] < t.afresh:
+			again, sure, t.came[name] = false, false, t.afresh
 		}
 		if again {
 			t.fault = fmt.Sprintf("%s %s=%s was sent again; before:\n%s", u.Short(), name, x.GetVersion(), strings.Join(m.log[max(0, len(m.log)-60):], "\n"))

@@ -35,6 +35,9 @@ type track struct {
 	// begins means that the peer has accepted none of these virtual hosts yet, and
 	// may be waiting for that.
 	begins bool
+	// gone are the virtual hosts that were removed behind a table which the peer has
+	// not taken yet: if it does not, it keeps them for the next one.
+	gone []string
 	// full means that everything is to be compared at the next look.
 	full  bool
 	count int // how many the peer has
