@@ -3,6 +3,7 @@ package stream_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -183,4 +184,48 @@ func hostsRefused(t *testing.T, version string) {
 		t.Errorf("status %+v", st)
 	}
 	answers(t, w.port, "a=a2")
+}
+
+// A table is refused whole: Envoy goes on with the hosts that it has, and those
+// are kept up to date again when they are wanted.
+func wholeRefused(t *testing.T, version string) {
+	t.Helper()
+	w, p, _ := hosts(t, version)
+	w.whole(host("bad", "bad", "a", "a"))
+	if _, status := w.push(p); !rejects(status) {
+		t.Errorf("not rejected: %+v", status)
+	}
+	answers(t, w.port, "a=a1", "b=b1", "c=c1")
+	w.shell("80")
+	w.host("80", "a", "a2")
+	w.host("80", "b", "b1")
+	if _, status := w.push(p); rejects(status) {
+		t.Errorf("still rejected: %+v", status)
+	}
+	answers(t, w.port, "a=a2", "b=b1", "c=404")
+}
+
+// A table is refused without its hosts, over one that has them: what was removed
+// behind it is gone when Envoy takes one.
+func shellRefused(t *testing.T, version string) {
+	t.Helper()
+	w, p, _ := hosts(t, version)
+	w.whole(host("a", "a2", "a"))
+	w.push(p)
+	answers(t, w.port, "a=a2", "b=404")
+	w.shell("80", host("bad", "bad", "x", "x"))
+	w.host("80", "a", "a3")
+	if _, status := w.push(p); !rejects(status) {
+		t.Errorf("not rejected: %+v", status)
+	}
+	answers(t, w.port, "a=a2", "b=404")
+	w.shell("80")
+	if _, status := w.push(p); rejects(status) {
+		t.Errorf("still rejected: %+v", status)
+	}
+	answers(t, w.port, "a=a3", "b=404", "c=404", "x=404")
+}
+
+func rejects(status []stream.TypeStatus) bool {
+	return slices.ContainsFunc(status, func(st stream.TypeStatus) bool { return len(st.Rejected) > 0 })
 }

@@ -43,6 +43,8 @@ func TestConformanceHosts(t *testing.T) {
 			"back-before-drained":   backBeforeDrained,
 			"cut-before-hosts":      cutBeforeHosts,
 			"switched-by-restart":   switchedByRestart,
+			"whole-table-refused":   wholeRefused,
+			"shell-refused":         shellRefused,
 		} {
 			t.Run(version+"/"+name, func(t *testing.T) {
 				t.Parallel()

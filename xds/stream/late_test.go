@@ -221,3 +221,21 @@ func TestRemovedBehindARefusedTable(t *testing.T) {
 		})
 	}
 }
+
+// Virtual hosts that are refused after their table was are not waited for.
+func TestHostsAreRefusedAfterTheirTable(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=1", "v/x/b=1"))
+	m.set(gen(2, "l/x=1", "r/x=1"))
+	m.slow = true
+	m.set(gen(3, "l/x=1", "R/x=bad2", "v/x/a=worse2", "v/x/b=2"))
+	m.slow = false
+	for _, answer := range m.late {
+		m.do(answer)
+		m.run()
+	}
+	if st := m.status(VirtualHostType); st.Pending {
+		t.Errorf("pending: %+v", st)
+	}
+}

@@ -50,6 +50,9 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 	for _, name := range names {
 		s.evaluate(t, name, t.at(name))
 	}
+	if t.asleep {
+		s.looked = nil // nothing is tried for now
+	}
 }
 
 // blame finds which of the names of a response are at fault, or has them tried
