@@ -67,26 +67,32 @@ func (s *seldom) Do(now time.Time, f func(skipped int)) {
 // reserve counts a stream for its host, before anything is awaited from it: one
 // host must not take the room of all.
 func (s *Server) reserve(p Peer) (release func(), err error) {
-	if p.Anonymous {
-		return func() {}, nil
+	host, most := p.Host, s.cfg.MaxPerHost
+	if p.Anonymous { // whoever is on this machine must leave room for the hosts
+		host, most = "", max(1, s.cfg.MaxStreams/2)
 	}
-	if n, ok := s.count(p.Host); !ok {
-		return nil, s.exhausted("host %q has %d streams already, all that --max-streams-per-host lets it", p.Host, n)
+	n, ok := s.count(host, most)
+	switch {
+	case ok:
+	case p.Anonymous:
+		return nil, s.exhausted("there are %d streams without TLS already, half of what --max-streams lets all have", n)
+	default:
+		return nil, s.exhausted("host %q has %d streams already, all that --max-streams-per-host lets it", host, n)
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.hosts[p.Host]--; s.hosts[p.Host] == 0 {
-			delete(s.hosts, p.Host)
+		if s.hosts[host]--; s.hosts[host] == 0 {
+			delete(s.hosts, host)
 		}
 	}, nil
 }
 
-func (s *Server) count(host string) (before int, ok bool) {
+func (s *Server) count(host string, most int) (before int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := s.hosts[host]
-	if n >= s.cfg.MaxPerHost {
+	if n >= most {
 		return n, false
 	}
 	s.hosts[host]++

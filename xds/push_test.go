@@ -321,6 +321,43 @@ func TestLimitsSayWhenToComeAgain(t *testing.T) {
 
 // A proxy that refuses a table in pieces is sent it whole, at once, and the
 // status says how it travels.
+// Whoever is on the machine of the control plane leaves room for the hosts.
+func TestStreamsWithoutTLSAreHalf(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	admission := &fakeAdmission{}
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		host, err := c.Admission.Admit(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		admission.peer.Store(&host)
+		c.Admission, c.MaxStreams = admission, 4
+	})
+	host := *admission.peer.Load()
+	anonymous := host
+	anonymous.Anonymous = true
+	all := fleet(t, o, 4)
+	admission.peer.Store(&anonymous)
+	for _, p := range all[:2] {
+		p.open(r)
+		p.inStep(r)
+	}
+	all[2].open(r)
+	var err error
+	select {
+	case err = <-all[2].ended:
+	case <-time.After(30 * time.Second):
+	}
+	if st, _ := status.FromError(err); st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "without TLS") {
+		t.Fatalf("%v", st)
+	}
+	admission.peer.Store(&host)
+	all[3].open(r)
+	all[3].inStep(r)
+}
+
 func TestFallsBackToWholeTables(t *testing.T) {
 	t.Parallel()
 	o := big(25)
