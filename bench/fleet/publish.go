@@ -112,6 +112,9 @@ func (p publication) publish(out io.Writer) error {
 		return err
 	}
 	if !p.long {
+		if err := p.summarize(base); err != nil {
+			return err
+		}
 		for name, c := range charts(&p.suite.samples) {
 			if err := p.write(filepath.Join("charts", name+".svg"), c.SVG()); err != nil {
 				return err
@@ -130,6 +133,41 @@ func (p publication) publish(out io.Writer) error {
 	}
 	now := &report.Baseline{Machine: machine(), Date: time.Now().Format(time.DateOnly)}
 	return now.Write(path, &p.suite.samples, p.rows())
+}
+
+// The summary stands between these in README.md.
+const (
+	summaryBegins = "<!-- what has a budget, by make bench -->\n"
+	summaryEnds   = "<!-- end -->\n"
+)
+
+// summarize writes what has a budget into README.md.
+func (p publication) summarize(base *report.Baseline) error {
+	content, err := os.ReadFile(filepath.Join(p.dir, "README.md"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // another folder, which has none
+	}
+	if err != nil {
+		return fmt.Errorf("reading the summary: %w", err)
+	}
+	head, rest, begins := strings.Cut(string(content), summaryBegins)
+	_, tail, ends := strings.Cut(rest, summaryEnds)
+	if !begins || !ends {
+		return fmt.Errorf("README.md has no lines %q and %q", strings.TrimSpace(summaryBegins), strings.TrimSpace(summaryEnds))
+	}
+	return p.write("README.md", head+summaryBegins+p.summary(base)+summaryEnds+tail)
+}
+
+func (p publication) summary(base *report.Baseline) string {
+	var b strings.Builder
+	for _, t := range p.tables {
+		t.Rows = slices.DeleteFunc(t.Rows, func(r report.Row) bool { return r.Budget == report.None })
+		t.Text, t.Notes = "", ""
+		if len(t.Rows) > 0 {
+			b.WriteString("\n#" + t.Markdown(&p.suite.samples, base))
+		}
+	}
+	return b.String() + "\n"
 }
 
 func (p publication) write(name, text string) error {
