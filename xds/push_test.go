@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -395,6 +396,40 @@ func TestFallsBackToWholeTables(t *testing.T) {
 		c, ok := r.server.Convergence(next.Generation)
 		return ok && !c.Done.IsZero() && c.Accepted == 2
 	})
+}
+
+// A proxy may remember virtual hosts of before when it refuses a table in pieces
+// in place of a whole one: those that are removed behind it stay. They are of no
+// effect, for it is sent the table whole, and from then on.
+func TestFallsBackWithHostsRemembered(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, everybody(o))
+	p := fleet(t, o, 2)[newEnvoy]
+	var refusing atomic.Bool
+	p.refuse = func(url stream.TypeURL, name string) error {
+		if url == stream.RouteType && name == "8080" && refusing.CompareAndSwap(true, false) {
+			return errRefusedByTest
+		}
+		return nil
+	}
+	p.open(r)
+	p.inStep(r)
+	all := o.services
+	o.services = all[:10]
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	p.inStep(r)
+	refusing.Store(true)
+	o.services = append(slices.Clone(all[:3]), all[4:]...)
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	eventually(t, "it refuses the table", func() bool { return !refusing.Load() })
+	p.mu.Lock()
+	p.kind = oldEnvoy // so it is served from now on
+	p.mu.Unlock()
+	p.inStep(r)
+	o.route("s0005.mesh", "/new")
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	p.inStep(r)
 }
 
 func TestOperatorsSwitch(t *testing.T) {
