@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -193,18 +194,23 @@ func Eventually(tb testing.TB, deadline time.Duration, ask func() error) {
 	}
 }
 
-// FreePorts are TCP ports of 127.0.0.1 that nobody listened on a moment ago.
+// FreePorts are TCP ports of 127.0.0.1 that nobody listened on a moment ago. The
+// kernel gives none of them to a connection meanwhile: they are below those that
+// it takes for that (ip_local_port_range).
 func FreePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
-	for range n {
+	for tries := 0; len(ports) < n; tries++ {
+		port := 20_000 + rand.N(12_000) //nolint:gosec // any will do
 		var lc net.ListenConfig
-		l, err := lc.Listen(tb.Context(), "tcp", "127.0.0.1:0")
-		if err != nil {
+		l, err := lc.Listen(tb.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+		switch {
+		case err == nil:
+			defer l.Close()
+			ports = append(ports, port)
+		case tries > 100*n:
 			tb.Fatal(err)
 		}
-		defer l.Close()
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports
 }

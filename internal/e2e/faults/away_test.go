@@ -67,7 +67,7 @@ func TestRestartsWithoutControlPlane(t *testing.T) {
 		s.restartAgent(h)
 	}
 	began := time.Now()
-	s.awaitTraffic()
+	s.awaitBoth()
 	t.Logf("traffic %s after the agents were started", time.Since(began))
 	load = s.client.StartLoad(t, s.url, 50)
 	load.Wait(t, 50)

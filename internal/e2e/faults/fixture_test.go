@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -74,6 +75,7 @@ func (s *shop) start(serverArgs ...string) {
 	}
 	s.awaitLive()
 	s.awaitTraffic()
+	s.awaitHealthy()
 	s.t.Cleanup(func() {
 		// Each drains for a second; all at once, before each is waited for.
 		for _, p := range s.agents {
@@ -118,13 +120,44 @@ func (s *shop) restartAgent(name string) {
 	s.agents[name] = s.StartAgent(s.host(name), "")
 }
 
-// awaitTraffic waits until both versions of orders have answered: one may be up
-// long before the other.
+// awaitTraffic waits until a request gets through to the end.
 func (s *shop) awaitTraffic() {
+	s.t.Helper()
+	envoytest.Eventually(s.t, 20*time.Second, func() error {
+		_, err := s.client.Get(s.t.Context(), s.url)
+		return err
+	})
+}
+
+// awaitBoth waits until both versions of orders answer: one may be up long before
+// the other.
+func (s *shop) awaitBoth() {
 	s.t.Helper()
 	for _, version := range []string{"v1", "v2"} {
 		s.awaitAnswerOf("orders-" + version)
 	}
+}
+
+// awaitHealthy waits until the Envoy of web may send requests to every instance of
+// orders, whatever the routes are.
+func (s *shop) awaitHealthy() {
+	s.t.Helper()
+	envoytest.Eventually(s.t, 20*time.Second, func() error {
+		healthy := 0
+		for line := range strings.Lines(s.envoy("web", "/clusters")) {
+			if !strings.Contains(line, "orders.shop.internal::") || !strings.Contains(line, "::health_flags::") {
+				continue
+			}
+			if !strings.HasSuffix(strings.TrimSpace(line), "::healthy") {
+				return errors.New(strings.TrimSpace(line))
+			}
+			healthy++
+		}
+		if healthy < 2 {
+			return fmt.Errorf("%d instances of orders", healthy)
+		}
+		return nil
+	})
 }
 
 // unix asks over HTTP by a unix socket.
