@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
@@ -43,6 +44,7 @@ func secure(cfg *lab.CellConfig) { cfg.TLS = true }
 func shortPlan() []step {
 	return []step{
 		{"ours", 3, ours("", table(), changes(4, 4, 1, idle), newSizes)},
+		{"more", 2, more},
 		{"limit", 3, bare("", table(), newSizes, changes(3, 3, 1, time.Second))},
 		{"ours-old", 3, ours("old.", table(), and(older, changes(2, 0, 0, 0)), oldSizes)},
 		{"limit-old", 3, bare("old.", table(), oldSizes, changes(2, 0, 0, 0))},
@@ -75,6 +77,23 @@ func longPlan() []step {
 		{"checkout", 1, checkout(6)},
 		{"long", 1, churned("long", 5*time.Minute)},
 	}
+}
+
+// more is what a stream takes beside those of the table: of a fleet of twice the
+// size.
+func more(ctx context.Context, s *suite, dir string) error {
+	w := table()
+	w.Proxies *= 2
+	r, err := lab.RunCell(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w, Idle: idle})
+	if err != nil {
+		return err
+	}
+	fleet, ok := s.samples.Of(report.Ours, "idle.rss")
+	if !ok {
+		return errors.New("the memory of the table's fleet is not known: run the step ours, too")
+	}
+	s.samples.Add(report.Ours, "idle.more", (r.Idle.RSS-fleet.Median)*1000/float64(table().Proxies))
+	return nil
 }
 
 // small is a mesh of four hosts.
