@@ -201,7 +201,7 @@ func FreePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
 	for tries := 0; len(ports) < n; tries++ {
-		port := 20_000 + rand.N(12_000) //nolint:gosec // any will do
+		port := 20_000 + rand.N(12_000)
 		var lc net.ListenConfig
 		l, err := lc.Listen(tb.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 		switch {
