@@ -221,7 +221,7 @@ func longTables() []report.Table {
 		{Title: "Every proxy its own class", Rows: cold("own1000", "1,000 services, 1,000 proxies, a Sidecar each")},
 		{Title: "10,000 services, 100,000 endpoints", Rows: cold("services", "100 proxies")},
 		{Title: "1,000 services of 100 endpoints", Rows: cold("endpoints", "500 proxies")},
-		{Title: "10,000 streams", Rows: cold("streams", "100 services, four streams a connection")},
+		{Title: "10,000 streams", Rows: cold("streams", "200 services, four streams a connection")},
 		{Title: "A fifth of all services changed at once", Rows: []report.Row{
 			{ID: "checkout.last", Name: "1,000 services, 1,000 proxies: last stream", Unit: report.Seconds, Budget: report.None},
 			{ID: "checkout.cpu", Name: "The same, CPU", Unit: report.CPU, Budget: report.None},
