@@ -22,6 +22,9 @@ import (
 // about half of its life, so that there are at least three generations.
 const rotationTime = 46 * time.Second
 
+// atRest is how long nothing was sent when nothing more is expected.
+const atRest = 2 * time.Second
+
 // TestRotation renews certificates of 20 s under load: HTTP over connections
 // that stay and over one for each request, gRPC over one connection, and one TCP
 // connection that outlives every certificate. Nothing may fail.
@@ -43,7 +46,7 @@ func TestRotation(t *testing.T) {
 		return err
 	})
 	p.AwaitLive("client", "echo")
-	sent := p.sent(t)
+	sent := p.sentAtRest(t)
 	keep := meshtest.NewClient(t, echoHost)
 	loads := map[string]*meshtest.Load{
 		"kept connections": keep.StartLoad(t, "http://"+p.at(11, 9080)+"/", 40),
@@ -69,7 +72,7 @@ func TestRotation(t *testing.T) {
 		case <-ctx.Done():
 		}
 	}
-	if len(serials) < 4 {
+	if len(serials) < 3 {
 		t.Errorf("echo has shown only %d certificates in %s: %v", len(serials), rotationTime, serials)
 	}
 	for name, l := range loads {
@@ -84,11 +87,11 @@ func TestRotation(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// A stream ends before the certificate it was opened with, and the next one
-	// brings nothing, because nothing has changed.
+	// A stream ends before the certificate it was opened with, 8 to 19 s old, and
+	// the next one brings nothing, because nothing has changed.
 	for _, agent := range []*meshtest.Process{client, echo} {
 		for _, line := range []string{"workload identity renewed", "connected to the control plane"} {
-			if n := strings.Count(agent.Log(), line); n < 4 {
+			if n := strings.Count(agent.Log(), line); n < 3 {
 				t.Errorf("the agent of %s says %q only %d times", agent.Name, line, n)
 			}
 		}
@@ -96,6 +99,20 @@ func TestRotation(t *testing.T) {
 	if now := p.sent(t); now != sent || sent == 0 {
 		t.Errorf("%v resources had been sent, now %v", sent, now)
 	}
+}
+
+// sentAtRest is the same as sent, once nothing more is on its way: the policy may
+// reach one host, which is when it is seen to be in force, before the other.
+func (p *pair) sentAtRest(t *testing.T) float64 {
+	t.Helper()
+	total, since := p.sent(t), time.Now()
+	for time.Since(since) < atRest {
+		<-time.After(atRest / 10)
+		if now := p.sent(t); now != total {
+			total, since = now, time.Now()
+		}
+	}
+	return total
 }
 
 // sent is how many resources the control plane has sent since its start.
