@@ -134,6 +134,10 @@ type Service struct {
 	// Inline are the endpoints written in the service itself. Their names are
 	// empty.
 	Inline []*Workload
+	// Catalog says that nobody wrote the service down: a source derived it from
+	// the registrations of a catalog. It gives way to a service of the same host
+	// name that somebody did write.
+	Catalog bool
 }
 
 // Port finds a port by its number.
