@@ -1,0 +1,94 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+)
+
+var (
+	// ErrThrottled says that the server answers less than it is asked: 429, or
+	// 503 of its rate limits.
+	ErrThrottled = errors.New("Consul limits the rate of requests") //nolint:staticcheck // a name
+	// ErrUnavailable says that no server answers, or that the one that does
+	// cannot: no leader, no route to it, an error of its own.
+	ErrUnavailable = errors.New("Consul is not available") //nolint:staticcheck // a name
+)
+
+// Denied is an answer that the token may not have.
+type Denied struct {
+	// Rule is what the token lacks, such as `service:read on "web"`; empty where
+	// Consul does not say, or does not know the token at all.
+	Rule string
+	// Reason is for people.
+	Reason string
+}
+
+// Error implements error.
+func (d *Denied) Error() string {
+	if d.Rule != "" {
+		return "Consul denies access: the token lacks " + d.Rule
+	}
+	return "Consul denies access: " + d.Reason
+}
+
+// maxReason bounds what is repeated of an answer, in bytes.
+const maxReason = 300
+
+// lacks finds the rule in what Consul says of a denial.
+var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`) //nolint:gochecknoglobals // compiled once
+
+// classify says what an error of package api means.
+func classify(err error) error {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return err
+	}
+	status, ok := errors.AsType[api.StatusError](err)
+	if !ok {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	reason := plain(status.Body)
+	switch {
+	case status.Code == http.StatusForbidden, status.Code == http.StatusUnauthorized:
+		return denied(reason)
+	case status.Code == http.StatusTooManyRequests,
+		strings.Contains(reason, "rate limit exceeded"):
+		return fmt.Errorf("%w: status %d: %s", ErrThrottled, status.Code, reason)
+	case strings.Contains(reason, "Permission denied") || strings.Contains(reason, "ACL not found"):
+		return denied(reason) // as a 500, when it was forwarded
+	case status.Code >= http.StatusInternalServerError:
+		return fmt.Errorf("%w: status %d: %s", ErrUnavailable, status.Code, reason)
+	default:
+		return fmt.Errorf("asking Consul: status %d: %s", status.Code, reason)
+	}
+}
+
+func denied(reason string) *Denied {
+	d := &Denied{Reason: reason}
+	if m := lacks.FindStringSubmatch(reason); m != nil {
+		d.Rule = m[1]
+		if m[2] != "" {
+			d.Rule += fmt.Sprintf(" on %q", m[2])
+		}
+	}
+	return d
+}
+
+// plain makes one bounded line of what a server said.
+func plain(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
+	if len(s) > maxReason {
+		s = strings.ToValidUTF8(s[:maxReason], "") + "..."
+	}
+	return s
+}

@@ -1,0 +1,56 @@
+package consul
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+)
+
+// Config is what a Source needs.
+type Config struct {
+	// Name is the name of the source; empty means "consul".
+	Name string
+	// Logger is required.
+	Logger *slog.Logger
+	// Client says how Consul is reached; its Datacenter is the one that is read.
+	// Its Logger may be nil.
+	Client client.Config
+	// Mapper makes objects of the mesh of the catalog. Required.
+	Mapper *mapping.Mapper
+	// Local says that the datacenter is that of the mesh's own servers.
+	Local bool
+	// Filter chooses health entries, in Consul's filter language; empty means
+	// all.
+	Filter string
+	// StateDir is where the last picture is kept; empty means nowhere.
+	StateDir string
+	// SweepEvery is how often all services are looked at where there is no watch
+	// for each; 0 means a minute.
+	SweepEvery time.Duration
+	// AwaitSettled keeps on disk what the receiver still holds; see
+	// [Source.Settled].
+	AwaitSettled bool
+}
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	if c.Logger == nil {
+		errs = append(errs, errors.New("consul: Config.Logger is missing"))
+	}
+	if c.Mapper == nil {
+		errs = append(errs, errors.New("consul: Config.Mapper is missing"))
+	}
+	if c.SweepEvery < 0 {
+		errs = append(errs, errors.New("consul: the time between sweeps is negative"))
+	}
+	c.Name = cmp.Or(c.Name, "consul")
+	c.SweepEvery = cmp.Or(c.SweepEvery, time.Minute)
+	if c.Client.Logger == nil {
+		c.Client.Logger = c.Logger
+	}
+	return c, errors.Join(errs...)
+}
