@@ -77,6 +77,7 @@ func Rooms() map[string]Room {
 		"systemd":                     {"units, sysusers, tmpfiles", nil},
 
 		"internal/envoytest":   {"real Envoys in tests", nil},
+		"internal/consultest":  {"real Consuls in tests: servers, clusters, what befalls them", []string{"internal/envoytest"}},
 		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
 		"internal/layout":      {"this plan", nil},
 		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},

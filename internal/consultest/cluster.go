@@ -1,0 +1,259 @@
+package consultest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// Cluster is the servers of one datacenter: three, or one that [Start] made.
+type Cluster struct {
+	Servers []*Agent
+	// CAFile is the certificate of the authority behind TLS; CertFile and KeyFile
+	// are what a client shows of itself. Empty without TLS.
+	CAFile, CertFile, KeyFile string
+	// Management is a token that may do all; empty without ACLs.
+	Management string
+
+	tb                    testing.TB
+	options               ClusterOptions
+	prefix                string
+	front                 *Proxy
+	agentToken            string
+	serverCert, serverKey string
+}
+
+// Start runs one server until the test ends, and returns when it can be read.
+func Start(tb testing.TB, o Options) *Agent {
+	tb.Helper()
+	c := newCluster(tb, 1, ClusterOptions{
+		Datacenter: o.Datacenter, ACL: o.ACL, TLS: o.TLS, VerifyIncoming: o.VerifyIncoming, JoinWAN: o.JoinWAN, Config: o.Config,
+	})
+	a := c.Servers[0]
+	if !o.Persistent {
+		delete(a.config, "bootstrap_expect") // -dev has its own, and refuses both
+		a.args = []string{"-dev"}
+	}
+	c.start()
+	return a
+}
+
+// StartCluster runs three servers until the test ends, and returns when each of
+// them can be read.
+func StartCluster(tb testing.TB, o ClusterOptions) *Cluster {
+	tb.Helper()
+	c := newCluster(tb, 3, o)
+	c.start()
+	return c
+}
+
+func newCluster(tb testing.TB, n int, o ClusterOptions) *Cluster {
+	tb.Helper()
+	bin := Binary(tb)
+	if o.Datacenter == "" {
+		o.Datacenter = "dc1"
+	}
+	c := &Cluster{tb: tb, options: o, prefix: prefix()}
+	if o.ACL {
+		c.Management, c.agentToken = nodeID(), nodeID()
+	}
+	var addresses []string
+	for i := range n {
+		addresses = append(addresses, c.prefix+strconv.Itoa(i+1))
+	}
+	if o.TLS {
+		c.issue(tb.TempDir(), addresses)
+	}
+	p := freePorts(tb, addresses, 4)
+	for i, address := range addresses {
+		c.Servers = append(c.Servers, &Agent{
+			Name: fmt.Sprintf("%s-server-%d", o.Datacenter, i+1), tb: tb, of: c, bin: bin, address: address,
+			ports: ports{p[0], p[1], p[2], p[3]}, dir: tb.TempDir(), log: &tail{},
+		})
+	}
+	for _, a := range c.Servers {
+		a.config = c.configuration(a)
+	}
+	tb.Cleanup(func() {
+		for _, a := range c.Servers {
+			a.Kill()
+			if tb.Failed() {
+				tb.Logf("end of the log of %s:\n%s", a.Name, a.Log())
+			}
+		}
+	})
+	return c
+}
+
+// start starts all servers at once and waits until they can be read.
+func (c *Cluster) start() {
+	c.tb.Helper()
+	for _, a := range c.Servers {
+		if !a.Running() {
+			a.launch()
+		}
+	}
+	c.Await()
+	c.agentTokens()
+}
+
+// Await waits until every server that runs gives a consistent reading.
+func (c *Cluster) Await() {
+	c.tb.Helper()
+	for _, a := range c.Servers {
+		if a.Running() {
+			a.Await()
+		}
+	}
+}
+
+// Address is where the cluster's API is, as a URL: [Cluster.Front]'s.
+func (c *Cluster) Address() string { return c.scheme() + "://" + c.Front().HostPort() }
+
+// Front is a connection to the cluster that can be cut: whoever connects to it
+// gets a server that runs. It is made at first use.
+func (c *Cluster) Front() *Proxy {
+	c.tb.Helper()
+	if c.front == nil {
+		var targets []string
+		for _, a := range c.Servers {
+			targets = append(targets, a.HostPort())
+		}
+		c.front = NewProxy(c.tb, net.JoinHostPort(c.prefix+frontAddress, "0"), targets...)
+	}
+	return c.front
+}
+
+// frontAddress is the last number of the address of [Cluster.Front].
+const frontAddress = "100"
+
+// Client asks a server that runs, with the management token where there are ACLs.
+func (c *Cluster) Client() *api.Client {
+	c.tb.Helper()
+	for _, a := range c.Servers {
+		if a.Running() {
+			return a.Client()
+		}
+	}
+	c.tb.Fatal("no server runs")
+	return nil
+}
+
+// Leader is the server that leads now.
+func (c *Cluster) Leader() *Agent {
+	c.tb.Helper()
+	var leader *Agent
+	envoytest.Eventually(c.tb, patience, func() error {
+		at, err := c.Client().Status().Leader()
+		if err != nil {
+			return err
+		}
+		for _, a := range c.Servers {
+			if a.Running() && at == net.JoinHostPort(a.address, strconv.Itoa(a.ports.server)) {
+				leader = a
+				return nil
+			}
+		}
+		return fmt.Errorf("%q leads, which does not run", at)
+	})
+	return leader
+}
+
+// KillLeader kills the server that leads and waits until the others have another
+// leader. It returns the one that was killed.
+func (c *Cluster) KillLeader() *Agent {
+	c.tb.Helper()
+	a := c.Leader()
+	a.Kill()
+	c.Await()
+	c.Leader()
+	return a
+}
+
+// Kill kills every server.
+func (c *Cluster) Kill() {
+	for _, a := range c.Servers {
+		a.Kill()
+	}
+}
+
+// Start starts every server that does not run and waits until all can be read.
+func (c *Cluster) Start() {
+	c.tb.Helper()
+	c.start()
+}
+
+// RestartAll kills every server, then starts all again with the data they have.
+func (c *Cluster) RestartAll() {
+	c.tb.Helper()
+	c.Kill()
+	c.Start()
+}
+
+// Wipe removes the data of all servers, none of which may run.
+func (c *Cluster) Wipe() {
+	c.tb.Helper()
+	for _, a := range c.Servers {
+		a.Wipe()
+	}
+}
+
+// Snapshot is what `consul snapshot save` writes.
+func (c *Cluster) Snapshot() []byte {
+	c.tb.Helper()
+	r, _, err := c.Client().Snapshot().Save(nil)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	defer r.Close()
+	b, err := io.ReadAll(r)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return b
+}
+
+// Restore gives the cluster what a snapshot has, as `consul snapshot restore` does.
+func (c *Cluster) Restore(snapshot []byte) {
+	c.tb.Helper()
+	if err := c.Client().Snapshot().Restore(nil, bytes.NewReader(snapshot)); err != nil {
+		c.tb.Fatal(err)
+	}
+	c.Await()
+}
+
+func (c *Cluster) scheme() string {
+	if c.options.TLS {
+		return "https"
+	}
+	return "http"
+}
+
+func (c *Cluster) client(hostPort, token string) *api.Client {
+	c.tb.Helper()
+	conf := api.DefaultConfig()
+	*conf = api.Config{Address: hostPort, Scheme: c.scheme(), Token: token, Transport: conf.Transport}
+	// Connections end with each answer: a server that is killed has none left, and
+	// a test that looks for goroutines finds none of these.
+	conf.Transport.DisableKeepAlives = true
+	conf.Transport.ResponseHeaderTimeout = 10 * time.Minute
+	if c.options.TLS {
+		conf.TLSConfig = api.TLSConfig{CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile}
+	}
+	client, err := api.NewClient(conf)
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return client
+}
+
+var errNoACL = errors.New("the cluster has no ACLs")

@@ -1,0 +1,78 @@
+package consultest
+
+import (
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// ReadRules are the least that a reader of the catalog needs: every service and
+// every node, to read.
+const ReadRules = `service_prefix "" { policy = "read" }
+node_prefix "" { policy = "read" }`
+
+// Token is a token of a cluster with ACLs.
+type Token struct {
+	// Accessor names it.
+	Accessor string
+	// Secret is what a client shows.
+	Secret string
+}
+
+// CreateToken makes a token that some rules, in Consul's language, hold for.
+func (c *Cluster) CreateToken(rules string) Token {
+	c.tb.Helper()
+	t, err := c.createToken(rules, "")
+	if err != nil {
+		c.tb.Fatal(err)
+	}
+	return t
+}
+
+// ReadToken makes a token for [ReadRules].
+func (c *Cluster) ReadToken() Token {
+	c.tb.Helper()
+	return c.CreateToken(ReadRules)
+}
+
+// RevokeToken deletes a token.
+func (c *Cluster) RevokeToken(t Token) {
+	c.tb.Helper()
+	if _, err := c.Client().ACL().TokenDelete(t.Accessor, nil); err != nil {
+		c.tb.Fatal(err)
+	}
+}
+
+func (c *Cluster) createToken(rules, secret string) (Token, error) {
+	if !c.options.ACL {
+		return Token{}, errNoACL
+	}
+	acl := c.Client().ACL()
+	policy, _, err := acl.PolicyCreate(&api.ACLPolicy{Name: "p-" + nodeID(), Rules: rules}, nil)
+	if err != nil {
+		return Token{}, err
+	}
+	t, _, err := acl.TokenCreate(&api.ACLToken{SecretID: secret, Policies: []*api.ACLLink{{ID: policy.ID}}}, nil)
+	if err != nil {
+		return Token{}, err
+	}
+	return Token{t.AccessorID, t.SecretID}, nil
+}
+
+// agentTokens makes the token that the servers register themselves with, unless
+// the cluster has it from before.
+func (c *Cluster) agentTokens() {
+	c.tb.Helper()
+	if !c.options.ACL {
+		return
+	}
+	envoytest.Eventually(c.tb, patience, func() error {
+		_, err := c.createToken("node_prefix \"\" { policy = \"write\" }\n"+ReadRules, c.agentToken)
+		if err != nil && strings.Contains(err.Error(), "already in use") {
+			return nil
+		}
+		return err
+	})
+}
