@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
 // How long a file has to hold still before it is believed.
@@ -39,8 +41,8 @@ type change struct {
 
 	// next is the candidate: read and decoded, but not yet believed because it
 	// would lose objects; or nil.
-	next *version
-	blob *blob
+	next *lastgood.Version
+	blob *lastgood.Blob
 }
 
 // readAt is when the file may be read.

@@ -1,9 +1,7 @@
 package files
 
 import (
-	"cmp"
-	"strings"
-
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -12,51 +10,18 @@ import (
 // arguments.
 type Decoder interface {
 	// Decode reads a file of manifests.
-	Decode(opts manifest.Options, path string, content []byte) Decoded
+	Decode(opts manifest.Options, path string, content []byte) lastgood.Decoded
 	// DecodeMeshConfig reads the file of mesh settings; with any fault of
 	// severity error the settings are nil.
 	DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault)
-}
-
-// Decoded is what a file says.
-type Decoded struct {
-	// Unparsable says that the text is not YAML, so that nobody can tell which
-	// objects it holds; Objects do not count then. Faults says why.
-	Unparsable bool
-	// Objects are in the order of the file.
-	Objects []Object
-	// Faults are all that is wrong with the file and its objects.
-	Faults []manifest.Fault
-}
-
-// Object is one object of a file.
-type Object struct {
-	// Key names it; without a name, the text does not tell which object it is.
-	Key    mesh.Key
-	Origin *mesh.Origin
-	// Hash is that of the content, without Origin.
-	Hash mesh.Hash
-	// Piece is what the object gives to the mesh, in a Fragment that holds
-	// nothing else; nil for an object that is broken or not in force.
-	Piece *mesh.Fragment
 }
 
 // manifests is the Decoder of package manifest.
 type manifests struct{}
 
 // Decode implements Decoder.
-func (manifests) Decode(opts manifest.Options, path string, content []byte) Decoded {
-	file, faults := manifest.Decode(opts, path, content)
-	d := Decoded{Unparsable: file.Unparsable, Faults: faults}
-	for _, o := range file.Objects {
-		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Piece: o.Fragment()}
-		if misnamed(o) {
-			obj.Key = mesh.Key{}
-		}
-		d.Objects = append(d.Objects, obj)
-	}
-	return d
+func (manifests) Decode(opts manifest.Options, path string, content []byte) lastgood.Decoded {
+	return lastgood.Manifests(opts, path, content)
 }
 
 // DecodeMeshConfig implements Decoder.
@@ -64,40 +29,44 @@ func (manifests) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig
 	return manifest.DecodeMeshConfig(path, content)
 }
 
-// misnamed reports whether the fault is in what names the object: a slip in the
-// kind or the name does not take back the object that was meant.
-func misnamed(o *manifest.Object) bool {
-	if o.Meta.Kind == "" || o.Meta.Name == "" {
-		return true
-	}
-	for _, f := range o.Faults {
-		names := strings.HasPrefix(f.Field, "metadata.name") // the namespace too
-		if f.Severity == manifest.Error && (f.Code == manifest.CodeKind || names && f.Code != manifest.CodeNamespace) {
-			return true
-		}
-	}
-	return false
-}
-
-// Codes of the faults that this package finds itself; FL02xx is its range.
+// Codes of the faults that this package finds itself; see package lastgood.
 const (
 	// CodeTwice: an object is defined twice.
-	CodeTwice manifest.Code = "FL0301"
+	CodeTwice = lastgood.CodeTwice
 	// CodeUnread: a file or directory cannot be read; what it gave stands.
 	CodeUnread manifest.Code = "FL0302"
-	// CodeKept: an object is broken, and an earlier version stands.
-	CodeKept manifest.Code = "FL0303"
 	// CodeRestless: a file is being written and does not come to rest.
 	CodeRestless manifest.Code = "FL0304"
-	// CodeState: the state directory is damaged.
-	CodeState manifest.Code = "FL0305"
 )
 
-func faultAt(o *mesh.Origin, key mesh.Key, code manifest.Code, message string) manifest.Fault {
-	return manifest.Fault{Origin: o, Key: key, Code: code, Severity: manifest.Error, Message: message}
+// decode reads a text with the decoder, within the bounds of its root.
+func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
+	if r.meshConfig {
+		return decodeMeshConfig(c.Decoder, path, b)
+	}
+	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain}
+	return c.Decoder.Decode(opts, path, b.Content)
 }
 
-func compareFaults(a, b manifest.Fault) int {
-	return cmp.Or(cmp.Compare(a.Origin.Path, b.Origin.Path), cmp.Compare(a.Origin.Line, b.Origin.Line),
-		cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message))
+// decodeMeshConfig treats the settings as a file of one object. An empty text
+// would mean all defaults in Istio; here it is a broken one, for it is what a
+// failed write leaves behind.
+func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded {
+	origin := &mesh.Origin{Path: path, Line: 1, Column: 1}
+	if b.Blank() {
+		return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{{
+			Origin: origin, Key: meshConfigKey(), Code: CodeUnread, Severity: manifest.Error,
+			Message: `the file is empty; write "{}" for all defaults`,
+		}}}
+	}
+	config, faults := d.DecodeMeshConfig(path, b.Content)
+	if config == nil {
+		return lastgood.Decoded{Unparsable: true, Faults: faults}
+	}
+	if config.Origin != nil {
+		origin = config.Origin
+	}
+	return lastgood.Decoded{Faults: faults, Objects: []lastgood.Object{{
+		Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Piece: &mesh.Fragment{MeshConfig: config},
+	}}}
 }

@@ -22,6 +22,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -44,36 +45,36 @@ func TestMain(m *testing.M) {
 //	# anything     ignored
 type fakeDecoder struct{ decodes atomic.Int64 }
 
-func (d *fakeDecoder) Decode(opts manifest.Options, path string, content []byte) Decoded {
+func (d *fakeDecoder) Decode(opts manifest.Options, path string, content []byte) lastgood.Decoded {
 	d.decodes.Add(1)
-	var out Decoded
+	var out lastgood.Decoded
 	for i, line := range strings.Split(string(content), "\n") {
 		words := strings.Fields(line)
 		at := &mesh.Origin{Source: "files", Path: path, Line: i + 1, Column: 1}
 		switch {
 		case len(words) == 0 || words[0] == "#":
 		case words[0] == "!!":
-			return Decoded{Unparsable: true, Faults: []manifest.Fault{faultAt(at, mesh.Key{}, "", "not YAML")}}
+			return lastgood.Decoded{Unparsable: true, Faults: []manifest.Fault{faultAt(at, mesh.Key{}, "not YAML")}}
 		case words[0] == "!":
-			out.Objects = append(out.Objects, Object{Origin: at})
-			out.Faults = append(out.Faults, faultAt(at, mesh.Key{}, "", "no name"))
+			out.Objects = append(out.Objects, lastgood.Object{Origin: at})
+			out.Faults = append(out.Faults, faultAt(at, mesh.Key{}, "no name"))
 		default:
-			out.add(at, opts.Namespace, words)
+			addTo(&out, at, opts.Namespace, words)
 		}
 	}
 	return out
 }
 
-func (d *Decoded) add(at *mesh.Origin, namespace string, words []string) {
+func addTo(d *lastgood.Decoded, at *mesh.Origin, namespace string, words []string) {
 	ns, name, ok := strings.Cut(words[0], "/")
 	if !ok {
 		ns, name = namespace, words[0]
 	}
 	key := mesh.Key{Kind: mesh.KindVirtualService, Namespace: ns, Name: name}
 	value := strings.Join(words[1:], " ")
-	o := Object{Key: key, Origin: at, Hash: mesh.Hash(sha256.Sum256([]byte(value)))}
+	o := lastgood.Object{Key: key, Origin: at, Hash: mesh.Hash(sha256.Sum256([]byte(value)))}
 	if value == "!" {
-		d.Faults = append(d.Faults, faultAt(at, key, "", "broken"))
+		d.Faults = append(d.Faults, faultAt(at, key, "broken"))
 	} else {
 		vs := &mesh.VirtualService{
 			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
@@ -88,12 +89,16 @@ func (d *fakeDecoder) DecodeMeshConfig(path string, content []byte) (*mesh.MeshC
 	at := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	text := strings.TrimSpace(string(content))
 	if text == "!!" {
-		return nil, []manifest.Fault{faultAt(at, meshConfigKey(), "", "not YAML")}
+		return nil, []manifest.Fault{faultAt(at, meshConfigKey(), "not YAML")}
 	}
 	return &mesh.MeshConfig{
 		Meta: mesh.Meta{Key: meshConfigKey(), Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
 		Spec: &meshapi.MeshConfig{TrustDomain: text},
 	}, nil
+}
+
+func faultAt(o *mesh.Origin, key mesh.Key, message string) manifest.Fault {
+	return manifest.Fault{Origin: o, Key: key, Severity: manifest.Error, Message: message}
 }
 
 // objects is what a fragment holds, as "ns/name=value" lines; the namespace

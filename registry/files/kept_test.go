@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -318,16 +319,16 @@ func TestDamagedState(t *testing.T) {
 	r := start(t, cfg)
 	r.await("a=1", "b=1")
 	r.stop()
-	s := store{filepath.Join(cfg.StateDir, "files", "files")}
-	path := s.path(shardOf(dir, "a.yaml"))
-	if path == s.path(shardOf(dir, "b.yaml")) {
+	s := lastgood.NewStore(filepath.Join(cfg.StateDir, "files", "files"))
+	path := s.Path(dir, "a.yaml")
+	if path == s.Path(dir, "b.yaml") {
 		t.Skip("both files are in one shard, by chance of the directory's name")
 	}
 	data, err := os.ReadFile(path)
 	check(t, err)
 	data[len(data)/2] ^= 1
 	check(t, os.WriteFile(path, data, 0o600))
-	check(t, os.WriteFile(filepath.Join(s.dir, ".tmp-1"), nil, 0o600)) // of a crash
+	check(t, os.WriteFile(filepath.Join(s.Dir(), ".tmp-1"), nil, 0o600)) // of a crash
 	replace(t, filepath.Join(dir, "a.yaml"), "!!")
 	replace(t, filepath.Join(dir, "b.yaml"), "!!")
 	r = start(t, cfg)
@@ -335,7 +336,7 @@ func TestDamagedState(t *testing.T) {
 	if !r.hasFault("error [FL0305]: last good versions are lost") || !strings.Contains(r.logs.String(), "state directory is damaged") {
 		t.Errorf("not told: %v", r.Status().Faults)
 	}
-	if _, err := os.Stat(filepath.Join(s.dir, ".tmp-1")); err == nil {
+	if _, err := os.Stat(filepath.Join(s.Dir(), ".tmp-1")); err == nil {
 		t.Error("left over file is still there")
 	}
 }
@@ -352,20 +353,15 @@ func TestStateCannotBeWritten(t *testing.T) {
 	r.await("a=2")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for r.keeper.troubled() == "" {
+	for reason := ""; reason == ""; _, reason = r.keeper.Trouble() {
 		<-tick.C
 	}
 	check(t, os.Rename(stateDir+".away", stateDir))
 	r.stop() // writes what waits
-	list, err := store{stateDir}.load()
+	list, err := lastgood.NewStore(stateDir).Load()
 	if err != nil || len(list) != 1 || string(list[0].Contents[0]) != "a 2" {
 		t.Errorf("saved %v, %v", list, err)
 	}
-}
-
-func (k *keeper) troubled() string {
-	_, reason := k.trouble()
-	return reason
 }
 
 func TestStateDirIsRefused(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -23,17 +24,14 @@ func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error
 		return nil, nil, errors.New("files: Config.MeshConfigFile is missing")
 	}
 	present, err = s.presentMeshConfig(r)
-	if s.keeper == nil {
-		return present, nil, err
-	}
-	list, loadErr := s.keeper.store.load()
+	list, loadErr := s.keeper.Load()
 	if loadErr != nil && present == nil {
 		err = errors.Join(err, loadErr) // and Run tells it
 	}
 	t := newTree(s.cfg, roots)
 	t.restore(list, time.Time{})
-	if f := t.files[r.Path]; f != nil {
-		lastGood = meshConfigOf(f.v)
+	if piece := t.settingsOf(r); piece != nil {
+		lastGood = piece.MeshConfig
 	}
 	return present, lastGood, err
 }
@@ -51,26 +49,14 @@ func (s *Source) presentMeshConfig(r *root) (*mesh.MeshConfig, error) {
 	case int64(len(content)) > s.cfg.MaxFileSize:
 		return nil, fmt.Errorf("reading %q: %w", r.Path, errTooBig)
 	}
-	b := newBlob(content)
+	b := lastgood.NewBlob(content)
 	text := r.decode(&s.cfg, r.Path, b)
-	if c := meshConfigOf(judge(nil, b, text, time.Time{})); c != nil {
-		return c, nil
+	if piece := lastgood.Judge(nil, b, text, time.Time{}).Piece(meshConfigKey()); piece != nil {
+		return piece.MeshConfig, nil
 	}
 	var errs []error
 	for _, f := range text.Faults {
 		errs = append(errs, errors.New(f.String()))
 	}
 	return nil, errors.Join(errs...)
-}
-
-// meshConfigOf is what a file of settings gives, or gave last.
-func meshConfigOf(v *version) *mesh.MeshConfig {
-	key := meshConfigKey()
-	if g := v.live[key]; g != nil {
-		return g.Piece.MeshConfig
-	}
-	if k, ok := v.kept[key]; ok {
-		return k.Piece.MeshConfig
-	}
-	return nil
 }

@@ -1,20 +1,14 @@
 package files
 
 import (
-	"fmt"
 	"log/slog"
-	"maps"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -102,120 +96,6 @@ func TestSendAt(t *testing.T) {
 		if got := sendAt(at(0), at(10), c.urgent, c.writing); !got.Equal(c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
-	}
-}
-
-// world is a tree of files that change at random.
-type world struct {
-	t    *testing.T
-	rng  *rand.Rand
-	tree *tree
-	made assembly
-}
-
-func newWorld(t *testing.T, seed uint64) *world {
-	t.Helper()
-	cfg := Config{Decoder: &fakeDecoder{}, Logger: discard()}
-	roots := []*root{newRoot(Root{Path: "/r"}, 0, "/r", false), newRoot(Root{Path: "/a"}, 1, "/a", false)}
-	return &world{
-		t: t, rng: rand.New(rand.NewPCG(seed, 7)), tree: newTree(cfg, roots),
-		made: assembly{fragment: &mesh.Fragment{Source: "s"}},
-	}
-}
-
-// put believes another text of a file; an empty one takes the file away.
-func (w *world) put(r int, name, text string) {
-	root := w.tree.roots[r]
-	path := root.Path + "/" + name
-	c := &change{root: root, gone: text == "", sig: sig{ino: w.rng.Uint64()}}
-	var old *version
-	if f := w.tree.files[path]; f != nil {
-		old = f.v
-	} else if c.gone {
-		return
-	}
-	if !c.gone {
-		b := newBlob([]byte(text))
-		c.next = judge(old, b, root.decode(&w.tree.cfg, path, b), time.Time{})
-	}
-	w.tree.believe(path, c, time.Time{})
-}
-
-// step changes some files.
-func (w *world) step() {
-	for range 1 + w.rng.IntN(3) {
-		var text strings.Builder
-		for range w.rng.IntN(4) {
-			value := []string{"1", "2", "3", "!"}[w.rng.IntN(4)]
-			fmt.Fprintf(&text, "%s %s\n", []string{"x", "y", "z", "b/y", "v"}[w.rng.IntN(5)], value)
-		}
-		switch w.rng.IntN(12) {
-		case 0:
-			text.WriteString("!\n")
-		case 1:
-			text.WriteString("!!\n")
-		}
-		w.put(w.rng.IntN(2), fmt.Sprintf("f%d.yaml", w.rng.IntN(5)), text.String())
-	}
-	w.tree.yieldKept()
-}
-
-// check holds what was made of changes against what all files come to.
-func (w *world) check(step int) {
-	w.t.Helper()
-	w.made.update(w.tree)
-	list := slices.SortedFunc(maps.Values(w.tree.files), (*file).compare)
-	if !slices.Equal(list, w.tree.order) {
-		w.t.Fatalf("step %d: the order of the files is not right", step)
-	}
-	want := assembleWhole("s", list)
-	if !equalFragments(w.made.fragment, want.fragment) || w.made.objects != want.objects {
-		w.t.Fatalf("step %d: %v, want %v", step, objects(w.made.fragment), objects(want.fragment))
-	}
-	if diff := cmp.Diff(want.faults, w.made.faults); diff != "" {
-		w.t.Fatalf("step %d: faults (-want +got):\n%s", step, diff)
-	}
-	if diff := cmp.Diff(want.kept, w.made.kept); diff != "" {
-		w.t.Fatalf("step %d: kept (-want +got):\n%s", step, diff)
-	}
-	for _, f := range list {
-		for key := range f.v.kept {
-			if w.tree.claims.gives(key, nil) {
-				w.t.Fatalf("step %d: %s is kept in %s though another file gives it", step, key, f.path)
-			}
-		}
-	}
-}
-
-// TestAssembleIsTheSameByEveryWay changes files at random and compares what the
-// changes come to with what all the files come to.
-func TestAssembleIsTheSameByEveryWay(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(20) {
-		w := newWorld(t, seed)
-		for i := range 150 {
-			w.step()
-			if w.rng.IntN(3) > 0 {
-				w.check(i)
-			}
-		}
-	}
-}
-
-func TestAssemble(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, 0)
-	w.put(0, "a.yaml", "z 1\nb/y 1\nx !")
-	w.put(0, "b.yaml", "a/y 1\nz 2\nz 3\nx 5")
-	w.check(0)
-	if diff := cmp.Diff([]string{"a/y=1", "b/y=1", "x=5", "z=1"}, objects(w.made.fragment)); diff != "" {
-		t.Error(diff)
-	}
-	if !slices.IsSortedFunc(w.made.fragment.VirtualServices, func(a, b *mesh.VirtualService) int { return a.Compare(b.Key) }) {
-		t.Error("not sorted")
-	}
-	if len(w.made.faults) != 4 {
-		t.Errorf("faults: %v", w.made.faults)
 	}
 }
 
@@ -317,26 +197,4 @@ func TestNewRefuses(t *testing.T) {
 	if _, err := New(Config{Roots: []Root{{Path: "a"}, {Path: "ab"}}}); err == nil || strings.Contains(err.Error(), "overlaps") {
 		t.Errorf("error: %v", err)
 	}
-}
-
-func FuzzParseShard(f *testing.F) {
-	s := store{f.TempDir()}
-	e := entry{Root: "/r", Rel: "a.yaml", Contents: [][]byte{[]byte("a 1")}, Kept: []entryKept{{Content: 0}}}
-	if err := s.save(0, []entry{e}); err != nil {
-		f.Fatal(err)
-	}
-	data, err := os.ReadFile(s.path(0))
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(data)
-	f.Add([]byte("sha256:\n[]"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		list, err := parseShard(data)
-		if err != nil && list != nil {
-			t.Error("both a list and an error")
-		}
-		tr := newTree(Config{Decoder: &fakeDecoder{}, Logger: discard()}, []*root{newRoot(Root{Path: "/r"}, 0, "/r", false)})
-		tr.restore(list, time.Time{})
-	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -21,23 +22,21 @@ type Source struct {
 	// Constant after New.
 	cfg    Config
 	log    *slog.Logger
-	keeper *keeper // or nil
+	keeper *lastgood.Keeper
 
 	status    atomic.Pointer[Status]
 	watchDown atomic.Pointer[error]
 	running   atomic.Bool
-	settled   atomic.Pointer[settlement] // what the receiver said last, or nil
-	told      chan struct{}              // rings when it said something
 
 	// The loop owns all following fields.
 	tree          *tree
 	storeFaults   []manifest.Fault
 	toldUnwatched string
-	made          assembly       // the present state
-	last          *mesh.Fragment // the last one made for sending, or nil
-	out           *mesh.Fragment // what waits to be sent, or nil
-	restored      *mesh.Fragment // what the state directory had, until the first is made; or nil
-	sent          time.Time      // when last was made
+	made          lastgood.Assembly // the present state
+	last          *mesh.Fragment    // the last one made for sending, or nil
+	out           *mesh.Fragment    // what waits to be sent, or nil
+	restored      *mesh.Fragment    // what the state directory had, until the first is made; or nil
+	sent          time.Time         // when last was made
 	began         time.Time
 }
 
@@ -50,12 +49,14 @@ func New(c Config) (*Source, error) {
 	}
 	cfg.Logger = cfg.Logger.With("source", cfg.Name)
 	s := &Source{
-		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots), told: make(chan struct{}, 1),
-		made: assembly{fragment: &mesh.Fragment{Source: cfg.Name}},
+		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots),
 	}
+	dir := ""
 	if cfg.StateDir != "" {
-		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "files", url.PathEscape(cfg.Name))}, cfg.Logger)
+		dir = filepath.Join(cfg.StateDir, "files", url.PathEscape(cfg.Name))
 	}
+	s.keeper = lastgood.NewKeeper(lastgood.KeeperConfig{Dir: dir, AwaitSettled: cfg.AwaitSettled, Logger: cfg.Logger})
+	s.made = s.tree.set.Assemble()
 	st := &Status{Source: cfg.Name, State: Starting, Reason: "not everything has been read yet"}
 	for _, r := range roots {
 		st.Roots = append(st.Roots, RootStatus{Path: r.Path, Reason: "not read yet"})
@@ -64,21 +65,11 @@ func New(c Config) (*Source, error) {
 	return s, nil
 }
 
-// settlement is what became of a fragment.
-type settlement struct {
-	fragment *mesh.Fragment
-	held     int
-}
-
 // Settled says that the receiver has judged a fragment, and how many of its
 // removals it holds back. With Config.AwaitSettled the state directory keeps
 // what was there before, until none is held: a restart shows it again.
 func (s *Source) Settled(reading *mesh.Fragment, held int) {
-	s.settled.Store(&settlement{reading, held})
-	select {
-	case s.told <- struct{}{}:
-	default:
-	}
+	s.keeper.Settled(reading, held)
 }
 
 // Name is the name of the source.
@@ -93,15 +84,11 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
-	scratch := ""
-	if s.keeper != nil {
-		scratch = s.keeper.store.dir
-		if err := s.keeper.store.open(); err != nil {
-			return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
-		}
+	if err := s.keeper.Open(); err != nil {
+		return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	w, err := s.cfg.newWatcher(scratch)
+	w, err := s.cfg.newWatcher(s.keeper.Dir())
 	if err != nil {
 		// Too few inotify instances, perhaps: scanning does without.
 		s.watchDown.Store(&err)
@@ -116,12 +103,10 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	}
 	// The keeper ends after the loop, so that the last change is written too.
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
-	if s.keeper != nil {
-		g.Go(func() error {
-			s.keeper.run(saving)
-			return nil
-		})
-	}
+	g.Go(func() error {
+		s.keeper.Run(saving)
+		return nil
+	})
 	g.Go(func() error {
 		defer saved()
 		s.loop(ctx, out)
@@ -155,7 +140,7 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		}
 		next = soonest(settled, next, s.compose(now, !settled.IsZero()))
 		if s.out == nil { // what is new goes out first
-			s.save()
+			s.keeper.Save(s.tree.set, s.last)
 		}
 		s.publish(now)
 		if next.IsZero() {
@@ -172,12 +157,12 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		}
 		select {
 		case <-ctx.Done():
-			s.save()
+			s.keeper.Save(s.tree.set, s.last)
 			return
 		case <-ring:
 			settled = time.Now().Add(settleFor)
 		case <-wake.C:
-		case <-s.told:
+		case <-s.keeper.Told():
 		case <-scan.C:
 			s.rescan(time.Now())
 		case send <- s.out:
@@ -200,20 +185,14 @@ func rung(bell <-chan struct{}) bool {
 func (s *Source) start(now time.Time) {
 	s.began = now
 	t := s.tree
-	if s.keeper != nil {
-		list, err := s.keeper.store.load()
-		if err != nil {
-			s.log.Error("state directory is damaged, last good versions are lost", "err", err)
-			s.storeFaults = append(s.storeFaults, manifest.Fault{
-				Origin: &mesh.Origin{Source: s.cfg.Name, Path: s.keeper.store.dir}, Code: CodeState, Severity: manifest.Error,
-				Message: fmt.Sprintf("last good versions are lost: %v", err),
-			})
-		}
-		t.restore(list, now)
-		if len(t.files) > 0 {
-			s.made.update(t)
-			s.restored = s.made.fragment
-		}
+	list, err := s.keeper.Load()
+	if err != nil {
+		s.storeFaults = append(s.storeFaults, s.keeper.LostFault(s.cfg.Name, err))
+	}
+	t.restore(list, now)
+	if len(t.files) > 0 {
+		s.made = t.set.Assemble()
+		s.restored = s.made.Fragment
 	}
 	t.changed = now
 	t.starting = true
@@ -254,8 +233,8 @@ func (s *Source) compose(now time.Time, more bool) time.Time {
 	if s.out != nil && s.out == s.restored {
 		return time.Time{} // it goes first
 	}
-	s.made.update(t)
-	if s.last == nil && s.loses(s.made.fragment) {
+	s.made = t.set.Assemble()
+	if s.last == nil && lastgood.Lost(s.restored, s.made.Fragment) {
 		// What was lost while nobody looked is judged like any other loss, by
 		// who knows what was there before.
 		s.last, s.out, s.sent = s.restored, s.restored, now
@@ -265,39 +244,12 @@ func (s *Source) compose(now time.Time, more bool) time.Time {
 		s.restored = nil
 	}
 	t.changed, t.urgent = time.Time{}, false
-	if equalFragments(s.made.fragment, s.last) {
+	if lastgood.Same(s.made.Fragment, s.last) {
 		return time.Time{}
 	}
-	s.last, s.out, s.sent = s.made.fragment, s.made.fragment, now
+	s.last, s.out, s.sent = s.made.Fragment, s.made.Fragment, now
 	t.counts.Fragments++
 	return time.Time{}
-}
-
-// loses reports whether something that was in force before the restart is not in
-// the fragment.
-func (s *Source) loses(f *mesh.Fragment) bool {
-	if s.restored == nil {
-		return false
-	}
-	d := mesh.Compare(s.restored, f)
-	return len(d.Removed()) > 0 || len(d.LostInline()) > 0
-}
-
-// save hands what changed to the keeper.
-func (s *Source) save() {
-	t := s.tree
-	if len(t.unsaved) == 0 {
-		return
-	}
-	if s.cfg.AwaitSettled {
-		if st := s.settled.Load(); st == nil || st.fragment != s.last || st.held > 0 {
-			return
-		}
-	}
-	if s.keeper != nil {
-		s.keeper.offer(t.entries(t.unsaved))
-	}
-	clear(t.unsaved)
 }
 
 // soonest is the earliest of the times that are not zero.

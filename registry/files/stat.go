@@ -1,8 +1,6 @@
 package files
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
 // sig is what stat tells of a file: while it is equal, the file is taken to be
@@ -48,17 +48,6 @@ func isRegular(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFRE
 
 func isDir(st *unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// blob is the content of a file; immutable.
-type blob struct {
-	hash    [sha256.Size]byte
-	content []byte
-}
-
-func newBlob(content []byte) *blob { return &blob{hash: sha256.Sum256(content), content: content} }
-
-// blank says that there is nothing in it but white space.
-func (b *blob) blank() bool { return len(bytes.TrimSpace(b.content)) == 0 }
-
 var (
 	errMoving  = errors.New("the file changes while it is read")
 	errTooBig  = errors.New("the file is too large")
@@ -67,7 +56,7 @@ var (
 
 // readFile reads a file that is expected to look like want. A file that looks
 // otherwise, before or after reading, is not still: errMoving.
-func readFile(path string, want sig, limit int64) (*blob, error) {
+func readFile(path string, want sig, limit int64) (*lastgood.Blob, error) {
 	// Without O_NONBLOCK a named pipe put in place of the file would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -90,7 +79,7 @@ func readFile(path string, want sig, limit int64) (*blob, error) {
 	if err := looksLike(f, want); err != nil {
 		return nil, err
 	}
-	return newBlob(content), nil
+	return lastgood.NewBlob(content), nil
 }
 
 func looksLike(f *os.File, want sig) error {

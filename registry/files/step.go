@@ -4,10 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -25,7 +25,7 @@ func (t *tree) step(now time.Time) time.Time {
 			}
 		}
 	}
-	t.yieldKept()
+	t.set.Yield()
 	var next time.Time
 	for path, c := range t.changes {
 		at := c.readAt()
@@ -68,19 +68,10 @@ func (t *tree) try(path string, c *change, now time.Time) bool {
 // lossy reports whether believing the change would take objects out of the
 // mesh, or looks like it: an empty file.
 func (t *tree) lossy(path string, c *change) bool {
-	if c.next != nil && c.blob.blank() {
+	if c.next != nil && c.blob.Blank() {
 		return true
 	}
-	f := t.files[path]
-	if f == nil {
-		return false
-	}
-	for _, key := range f.v.keys() {
-		if !c.next.gives(key) && !t.claims.gives(key, f) {
-			return true
-		}
-	}
-	return false
+	return t.set.Loses(path, c.next)
 }
 
 // read makes the candidate of a change. False means that there is none.
@@ -90,7 +81,7 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 	if err == nil && sigOf(&st) != c.sig {
 		err = errMoving
 	}
-	var b *blob
+	var b *lastgood.Blob
 	if err == nil {
 		b, err = readFile(path, c.sig, t.cfg.MaxFileSize)
 	}
@@ -112,19 +103,20 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 	}
 	delete(t.unread, path)
 	f := t.files[path]
-	if f != nil && f.v.blob.hash == b.hash {
-		f.sig, f.suspect = c.sig, racy(c.sig, now)
+	if f != nil && f.V.Blob().Hash == b.Hash {
+		f.look(c.sig)
+		f.suspect = racy(c.sig, now)
 		delete(t.changes, path)
 		return false
 	}
-	var old *version
+	var old *lastgood.Version
 	if f != nil {
-		old = f.v
+		old = f.V
 	}
 	text := c.root.decode(&t.cfg, path, b)
 	t.counts.Decodes++
 	t.counts.Objects += uint64(len(text.Objects))
-	c.blob, c.next = b, judge(old, b, text, now)
+	c.blob, c.next = b, lastgood.Judge(old, b, text, now)
 	return true
 }
 
@@ -165,7 +157,6 @@ func (t *tree) confirm(path string, c *change, now time.Time) bool {
 // believe puts a change into force.
 func (t *tree) believe(path string, c *change, now time.Time) {
 	f := t.files[path]
-	t.unsaved[path] = true
 	t.urgent = t.urgent || c.placed
 	if t.changed.IsZero() {
 		t.changed = now
@@ -173,105 +164,15 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 	if c.gone {
 		t.remove(f)
 		delete(t.unread, path)
-		t.log.Info("file is gone", "path", path, "objects", len(f.v.live)+len(f.v.kept))
+		t.log.Info("file is gone", "path", path, "objects", f.V.Live()+f.V.Kept())
 		return
 	}
-	t.add(&file{path: path, root: c.root, sig: c.sig, suspect: racy(c.sig, now), v: c.next})
-	t.logFaults(c.next)
-	t.log.Debug("file was read", "path", path, "objects", len(c.next.live), "at_once", c.placed || c.old)
-}
-
-// add takes a file into the tree, in the place of the one of that path.
-func (t *tree) add(f *file) {
-	if old := t.files[f.path]; old != nil {
-		t.remove(old)
-	}
-	if rel, err := filepath.Rel(f.root.Path, f.path); err == nil {
-		f.shard = shardOf(f.root.abs, rel)
-	}
-	t.files[f.path] = f
-	f.root.files++
-	at, _ := slices.BinarySearchFunc(t.order, f, (*file).compare)
-	t.order = slices.Insert(t.order, at, f)
-	for key, twice := range f.claimed() {
-		t.touch(key)
-		t.claims.add(f, key, twice)
-		t.faulty = t.faulty || t.claims.more[key] != nil
-		if t.claims.more[key] != nil && t.claims.gives(key, nil) {
-			t.yielding[key] = true
-		}
-	}
-	t.faulty = t.faulty || f.troubled()
-}
-
-// remove takes a file out of the tree.
-func (t *tree) remove(f *file) {
-	t.faulty = t.faulty || f.troubled()
-	for key := range f.claimed() {
-		t.touch(key)
-		t.claims.drop(f, key)
-	}
-	delete(t.files, f.path)
-	f.root.files--
-	if at, ok := slices.BinarySearchFunc(t.order, f, (*file).compare); ok {
-		t.order = slices.Delete(t.order, at, at+1)
-	}
-}
-
-// troubled reports whether something is to be said of a file.
-func (f *file) troubled() bool { return len(f.v.faults)+len(f.v.kept) > 0 }
-
-// touch remembers what is in force of an object that may be about to change.
-func (t *tree) touch(key mesh.Key) {
-	t.faulty = t.faulty || t.claims.more[key] != nil || t.claims.one[key] != nil && t.claims.one[key].v.kept[key].good != nil
-	if _, known := t.touched[key]; known {
-		return
-	}
-	var piece *mesh.Fragment
-	if _, g, _ := t.claims.winner(key); g != nil {
-		piece = g.Piece
-	}
-	t.touched[key] = piece
-}
-
-// maxLogged bounds what one file can write into the log at a time.
-const maxLogged = 20
-
-func (t *tree) logFaults(v *version) {
-	for i, f := range v.faults {
-		if i == maxLogged {
-			t.log.Warn("file has more faults", "path", f.Origin.Path, "more", len(v.faults)-i)
-			return
-		}
-		if f.Severity == manifest.Warning {
-			t.log.Warn("manifest fault", "fault", f.String())
-		} else {
-			t.log.Error("manifest fault", "fault", f.String())
-		}
-	}
-}
-
-// yieldKept takes kept objects out of force that another file gives now. They
-// do not come back when that file loses them.
-func (t *tree) yieldKept() {
-	for key := range t.yielding {
-		if !t.claims.gives(key, nil) {
-			continue
-		}
-		for _, f := range slices.Clone(t.claims.of(key)) {
-			if _, kept := f.v.kept[key]; !kept {
-				continue
-			}
-			t.touch(key)
-			t.faulty = true
-			delete(f.v.kept, key)
-			t.unsaved[f.path] = true
-			if _, named := f.claimed()[key]; !named {
-				t.claims.drop(f, key)
-			}
-		}
-	}
-	clear(t.yielding)
+	next := newFile(c.root, path, c.next)
+	next.look(c.sig)
+	next.suspect = racy(c.sig, now)
+	t.add(next, false)
+	lastgood.LogFaults(t.log, c.next)
+	t.log.Debug("file was read", "path", path, "objects", c.next.Live(), "at_once", c.placed || c.old)
 }
 
 // delivered reports whether every root has been read, or is known from the
@@ -281,7 +182,7 @@ func (t *tree) delivered(waited bool) bool {
 		if !r.read && !r.stored {
 			return false
 		}
-		if r.meshConfig && !t.claims.gives(meshConfigKey(), nil) && len(t.keptOf(r)) == 0 {
+		if r.meshConfig && t.settingsOf(r) == nil {
 			return false // never the defaults in place of what is broken
 		}
 	}
@@ -291,13 +192,6 @@ func (t *tree) delivered(waited bool) bool {
 		}
 	}
 	return true
-}
-
-func (t *tree) keptOf(r *root) map[mesh.Key]keptGood {
-	if f := t.files[r.Path]; f != nil {
-		return f.v.kept
-	}
-	return nil
 }
 
 // whole reports whether the last look could read everything.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
 // tree is what is known of all roots: the files as they are believed, and how
@@ -24,9 +24,8 @@ type tree struct {
 	changes map[string]*change
 	// unread are files that were seen and could not be read.
 	unread map[string]error
-	// order is the files in their order; claims, which of them speak of an object.
-	order  []*file
-	claims claims
+	// set is what they give.
+	set *lastgood.Set
 	// byReal and byHop lead from a name on disk to the paths it stands for.
 	byReal map[string][]target
 	byHop  map[hop][]target
@@ -36,15 +35,8 @@ type tree struct {
 	counts   Counters
 
 	// What happened since the loop last asked.
-	changed time.Time       // when the first file was believed, or zero
-	urgent  bool            // one of them was renamed into place
-	unsaved map[string]bool // paths to write to the state directory
-	// touched are the objects that may be others than those of the assembly, with
-	// what that has; faulty says that its faults may be others.
-	touched map[mesh.Key]*mesh.Fragment
-	faulty  bool
-	// yielding are objects that files may keep though another gives them.
-	yielding map[mesh.Key]bool
+	changed time.Time // when the first file was believed, or zero
+	urgent  bool      // one of them was renamed into place
 }
 
 // target is a path below a root.
@@ -57,7 +49,7 @@ func newTree(cfg Config, roots []*root) *tree {
 	return &tree{
 		cfg: cfg, log: cfg.Logger, roots: roots,
 		files: map[string]*file{}, changes: map[string]*change{}, unread: map[string]error{},
-		claims: newClaims(), unsaved: map[string]bool{}, touched: map[mesh.Key]*mesh.Fragment{}, yielding: map[mesh.Key]bool{},
+		set: lastgood.NewSet(cfg.Name, lastgood.Words{Text: "file", Name: "path"}),
 	}
 }
 

@@ -1,4 +1,4 @@
-package files
+package lastgood
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 // good is a valid version of an object and the content it was read from.
 type good struct {
 	Object
-	src *blob
+	src *Blob
 }
 
 // keptGood is a good that stands for an object whose text is broken.
@@ -21,26 +21,49 @@ type keptGood struct {
 	since time.Time
 }
 
-// version is what a file gives to the mesh. Immutable but for kept, from which
-// the tree takes what has turned up in another file.
-type version struct {
-	blob *blob
-	// broken says that the text does not tell which objects the file holds:
-	// what is missing in it may still be there.
+// Version is what a text gives to the mesh. Immutable but for kept, from which
+// the Set takes what has turned up in another text.
+type Version struct {
+	blob *Blob
+	// broken says that the text does not tell which objects it holds: what is
+	// missing in it may still be there.
 	broken bool
 	// live is what the text gives.
 	live map[mesh.Key]*good
 	// kept is what earlier texts gave and this one does not, though it does not
 	// take it back either.
 	kept map[mesh.Key]keptGood
-	// seen is every object that the text names, valid or not, in the order of
-	// the file.
+	// seen is every object that the text names, valid or not, in its order.
 	seen   []Object
 	faults []manifest.Fault
 }
 
-// gives reports whether the file gives the object.
-func (v *version) gives(key mesh.Key) bool {
+// Blob is the content that it was read from.
+func (v *Version) Blob() *Blob { return v.blob }
+
+// Faults are all that is wrong with the text.
+func (v *Version) Faults() []manifest.Fault { return v.faults }
+
+// Live is how many objects the text gives, and Kept how many it keeps.
+func (v *Version) Live() int { return len(v.live) }
+
+// Kept is how many objects stand though the text is broken.
+func (v *Version) Kept() int { return len(v.kept) }
+
+// Piece is what the text gives of an object or, where it is broken, gave last;
+// or nil.
+func (v *Version) Piece(key mesh.Key) *mesh.Fragment {
+	if g := v.live[key]; g != nil {
+		return g.Piece
+	}
+	if k, ok := v.kept[key]; ok {
+		return k.Piece
+	}
+	return nil
+}
+
+// gives reports whether the text gives the object.
+func (v *Version) gives(key mesh.Key) bool {
 	if v == nil {
 		return false
 	}
@@ -49,8 +72,8 @@ func (v *version) gives(key mesh.Key) bool {
 	return live || kept
 }
 
-// keys are all objects the file gives, sorted.
-func (v *version) keys() []mesh.Key {
+// keys are all objects the text gives, sorted.
+func (v *Version) keys() []mesh.Key {
 	if v == nil {
 		return nil
 	}
@@ -65,13 +88,13 @@ func (v *version) keys() []mesh.Key {
 	return list
 }
 
-// judge makes of a new text of a file what the file gives from now on. old is
+// Judge makes of a new content of a text what the text gives from now on. old is
 // what it gave before, or nil.
-func judge(old *version, b *blob, text Decoded, now time.Time) *version {
+func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	if text.Unparsable {
 		text.Objects = nil
 	}
-	v := &version{
+	v := &Version{
 		blob: b, broken: text.Unparsable, seen: text.Objects, faults: slices.Clone(text.Faults),
 		live: map[mesh.Key]*good{}, kept: map[mesh.Key]keptGood{},
 	}
@@ -106,7 +129,7 @@ func judge(old *version, b *blob, text Decoded, now time.Time) *version {
 // same returns what v already has of an object that did not change, so that it
 // stays the same pointer, and else g. An object that stands elsewhere now is
 // another, for its origin is; its hash says that the content is not.
-func (v *version) same(g *good) *good {
+func (v *Version) same(g *good) *good {
 	if v == nil {
 		return g
 	}
@@ -120,39 +143,8 @@ func (v *version) same(g *good) *good {
 	return &good{Object: was.Object, src: g.src}
 }
 
-// decode reads a text with the decoder, within the bounds of its root.
-func (r *root) decode(c *Config, path string, b *blob) Decoded {
-	if r.meshConfig {
-		return decodeMeshConfig(c.Decoder, path, b)
-	}
-	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain}
-	return c.Decoder.Decode(opts, path, b.content)
-}
-
-// decodeMeshConfig treats the settings as a file of one object. An empty text
-// would mean all defaults in Istio; here it is a broken one, for it is what a
-// failed write leaves behind.
-func decodeMeshConfig(d Decoder, path string, b *blob) Decoded {
-	origin := &mesh.Origin{Path: path, Line: 1, Column: 1}
-	if b.blank() {
-		return Decoded{Unparsable: true, Faults: []manifest.Fault{
-			faultAt(origin, meshConfigKey(), CodeUnread, `the file is empty; write "{}" for all defaults`),
-		}}
-	}
-	config, faults := d.DecodeMeshConfig(path, b.content)
-	if config == nil {
-		return Decoded{Unparsable: true, Faults: faults}
-	}
-	if config.Origin != nil {
-		origin = config.Origin
-	}
-	return Decoded{Faults: faults, Objects: []Object{{
-		Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Piece: &mesh.Fragment{MeshConfig: config},
-	}}}
-}
-
-// keptList is what the file keeps, sorted by key.
-func (v *version) keptList() []keptGood {
+// keptList is what the text keeps, sorted by key.
+func (v *Version) keptList() []keptGood {
 	list := make([]keptGood, 0, len(v.kept))
 	for _, k := range v.kept {
 		list = append(list, k)

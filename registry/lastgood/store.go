@@ -1,4 +1,4 @@
-package files
+package lastgood
 
 import (
 	"bytes"
@@ -25,21 +25,31 @@ const shards = 32
 // maxShard bounds one file of the state, in bytes.
 const maxShard = 256 << 20
 
-// store is the state directory: the last good version of every file.
-type store struct{ dir string }
+// Store is the state directory: the last good version of every text.
+type Store struct{ dir string }
 
-// entry is the state of one file.
-type entry struct {
-	// Root is the absolute path of the root, Rel the path below it.
+// NewStore is the store of a directory.
+func NewStore(dir string) Store { return Store{dir} }
+
+// Dir is the directory.
+func (s Store) Dir() string { return s.dir }
+
+// Path is the file that a text is in.
+func (s Store) Path(root, rel string) string { return s.path(shardOf(root, rel)) }
+
+// Entry is the state of one text.
+type Entry struct {
+	// Root is the place that the source reads, Rel the text in it.
 	Root string `json:"root"`
 	Rel  string `json:"rel"`
 	// Contents are the texts; the first is the one that is believed, the others
 	// are those that kept objects were read from.
 	Contents [][]byte    `json:"contents"`
-	Kept     []entryKept `json:"kept,omitempty"`
+	Kept     []EntryKept `json:"kept,omitempty"`
 }
 
-type entryKept struct {
+// EntryKept is an object that an earlier content gave.
+type EntryKept struct {
 	Key mesh.Key `json:"key"`
 	// Content is an index in Contents.
 	Content int       `json:"content"`
@@ -52,15 +62,15 @@ func shardOf(rootPath, rel string) int {
 	return int(h.Sum32() % shards)
 }
 
-func (s store) path(shard int) string {
+func (s Store) path(shard int) string {
 	return filepath.Join(s.dir, fmt.Sprintf("lastgood-%02d.json", shard))
 }
 
-// load reads everything. A damaged file is an error and nothing of it is used;
+// Load reads everything. A damaged file is an error and nothing of it is used;
 // the others are.
-func (s store) load() ([]entry, error) {
+func (s Store) Load() ([]Entry, error) {
 	var (
-		all  []entry
+		all  []Entry
 		errs []error
 	)
 	for shard := range shards {
@@ -74,7 +84,7 @@ func (s store) load() ([]entry, error) {
 	return all, errors.Join(errs...)
 }
 
-func readShard(path string) ([]entry, error) {
+func readShard(path string) ([]Entry, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -89,7 +99,7 @@ func readShard(path string) ([]entry, error) {
 
 // parseShard reads the hash in the first line, holds the rest to it, and
 // checks what the code below relies on.
-func parseShard(data []byte) ([]entry, error) {
+func parseShard(data []byte) ([]Entry, error) {
 	if len(data) > maxShard {
 		return nil, fmt.Errorf("larger than %d bytes", maxShard)
 	}
@@ -98,7 +108,7 @@ func parseShard(data []byte) ([]entry, error) {
 	if string(line) != "sha256:"+hex.EncodeToString(sum[:]) {
 		return nil, errors.New("damaged: the hash is not that of the content")
 	}
-	var list []entry
+	var list []Entry
 	if err := json.Unmarshal(body, &list); err != nil {
 		return nil, err
 	}
@@ -117,7 +127,7 @@ func parseShard(data []byte) ([]entry, error) {
 
 // save replaces one file of the state, so that a crash leaves the old or the
 // new one.
-func (s store) save(shard int, list []entry) error {
+func (s Store) save(shard int, list []Entry) error {
 	body, err := json.Marshal(list)
 	if err != nil {
 		return err
@@ -170,7 +180,7 @@ func syncDir(dir string) error {
 }
 
 // open makes the directory, and clears away what a crash left in it.
-func (s store) open() error {
+func (s Store) open() error {
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return fmt.Errorf("making the state directory: %w", err)
 	}

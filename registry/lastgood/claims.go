@@ -1,0 +1,127 @@
+package lastgood
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// claims is which texts speak of an object: name it, or keep an earlier version
+// of it. Nearly always that is one, which is what it is made for.
+type claims struct {
+	// one is a text that speaks of the object, more are all, in their order, where
+	// several do or one names it more than once.
+	one  map[mesh.Key]*Text
+	more map[mesh.Key][]*Text
+}
+
+func newClaims() claims {
+	return claims{one: map[mesh.Key]*Text{}, more: map[mesh.Key][]*Text{}}
+}
+
+// of are the texts that speak of an object, in their order.
+func (c *claims) of(key mesh.Key) []*Text {
+	if list := c.more[key]; list != nil {
+		return list
+	}
+	if f := c.one[key]; f != nil {
+		return []*Text{f}
+	}
+	return nil
+}
+
+func (c *claims) add(f *Text, key mesh.Key, twice bool) {
+	list, was := c.more[key], c.one[key]
+	switch {
+	case list != nil:
+	case was != nil:
+		list = []*Text{was}
+	case twice:
+		c.one[key], c.more[key] = f, []*Text{f}
+		return
+	default:
+		c.one[key] = f
+		return
+	}
+	list = append(slices.Clone(list), f)
+	slices.SortFunc(list, (*Text).Compare)
+	c.one[key], c.more[key] = list[0], list
+}
+
+func (c *claims) drop(f *Text, key mesh.Key) {
+	list := slices.DeleteFunc(slices.Clone(c.of(key)), func(o *Text) bool { return o == f })
+	switch {
+	case len(list) == 0:
+		delete(c.one, key)
+		delete(c.more, key)
+		return
+	case len(list) == 1 && !list[0].claimed()[key]:
+		delete(c.more, key)
+	default:
+		c.more[key] = list
+	}
+	c.one[key] = list[0]
+}
+
+// winner is the text whose version of an object is in force, and the version: the
+// first one that gives it or, where none does, the first one that keeps it.
+func (c *claims) winner(key mesh.Key) (f *Text, g *good, kept bool) {
+	list := c.of(key)
+	for _, f := range list {
+		if g := f.V.live[key]; g != nil {
+			return f, g, false
+		}
+	}
+	for _, f := range list {
+		if k, ok := f.V.kept[key]; ok {
+			return f, k.good, true
+		}
+	}
+	return nil, nil, false
+}
+
+// gives reports whether a text other than this one, or nil, gives
+// the object.
+func (c *claims) gives(key mesh.Key, but *Text) bool {
+	if f := c.one[key]; c.more[key] == nil {
+		return f != nil && f != but && f.V.live[key] != nil
+	}
+	return slices.ContainsFunc(c.more[key], func(f *Text) bool { return f != but && f.V.live[key] != nil })
+}
+
+// twice tells of an object that is written more than once. The first is in
+// force, unless it is broken and another is not.
+func (c *claims) twice(key mesh.Key, list []*Text, by string) []manifest.Fault {
+	if key.Name == "" {
+		return nil
+	}
+	var faults []manifest.Fault
+	var first *Text
+	var at *mesh.Origin
+	winner, _, _ := c.winner(key)
+	for _, f := range list {
+		for _, o := range f.V.seen {
+			if o.Key != key {
+				continue
+			}
+			if first == nil {
+				first, at = f, o.Origin
+				continue
+			}
+			if first.twin(f) {
+				continue
+			}
+			which := "the first by " + by + ", " + at.String() + ", is in force"
+			if winner == nil {
+				which = "neither is in force"
+			} else if winner != first {
+				which = "the first by " + by + " is broken, that in " + winner.Path + " is in force"
+			}
+			message := fmt.Sprintf("defined twice, at %s and at %s: %s; remove one of them", at, o.Origin, which)
+			faults = append(faults, faultAt(o.Origin, key, CodeTwice, message))
+		}
+	}
+	return faults
+}

@@ -1,0 +1,102 @@
+package lastgood
+
+import (
+	"cmp"
+	"log/slog"
+	"strings"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Decoded is what a text says.
+type Decoded struct {
+	// Unparsable says that the text is not YAML, so that nobody can tell which
+	// objects it holds; Objects do not count then. Faults says why.
+	Unparsable bool
+	// Objects are in the order of the text.
+	Objects []Object
+	// Faults are all that is wrong with the text and its objects.
+	Faults []manifest.Fault
+}
+
+// Object is one object of a text.
+type Object struct {
+	// Key names it; without a name, the text does not tell which object it is.
+	Key    mesh.Key
+	Origin *mesh.Origin
+	// Hash is that of the content, without Origin.
+	Hash mesh.Hash
+	// Piece is what the object gives to the mesh, in a Fragment that holds
+	// nothing else; nil for an object that is broken or not in force.
+	Piece *mesh.Fragment
+}
+
+// Manifests reads a text of manifests.
+func Manifests(opts manifest.Options, path string, content []byte) Decoded {
+	file, faults := manifest.Decode(opts, path, content)
+	d := Decoded{Unparsable: file.Unparsable, Faults: faults}
+	for _, o := range file.Objects {
+		d.Faults = append(d.Faults, o.NotInForce...)
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Piece: o.Fragment()}
+		if misnamed(o) {
+			obj.Key = mesh.Key{}
+		}
+		d.Objects = append(d.Objects, obj)
+	}
+	return d
+}
+
+// misnamed reports whether the fault is in what names the object: a slip in the
+// kind or the name does not take back the object that was meant.
+func misnamed(o *manifest.Object) bool {
+	if o.Meta.Kind == "" || o.Meta.Name == "" {
+		return true
+	}
+	for _, f := range o.Faults {
+		names := strings.HasPrefix(f.Field, "metadata.name") // the namespace too
+		if f.Severity == manifest.Error && (f.Code == manifest.CodeKind || names && f.Code != manifest.CodeNamespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// Codes of the faults that are found here; FL02xx is package manifest's range,
+// and those of FL03xx that are not here are those of single sources.
+const (
+	// CodeTwice: an object is defined twice.
+	CodeTwice manifest.Code = "FL0301"
+	// CodeKept: an object is broken, and an earlier version stands.
+	CodeKept manifest.Code = "FL0303"
+	// CodeState: the state directory is damaged.
+	CodeState manifest.Code = "FL0305"
+)
+
+func faultAt(o *mesh.Origin, key mesh.Key, code manifest.Code, message string) manifest.Fault {
+	return manifest.Fault{Origin: o, Key: key, Code: code, Severity: manifest.Error, Message: message}
+}
+
+// CompareFaults orders faults by position.
+func CompareFaults(a, b manifest.Fault) int {
+	return cmp.Or(cmp.Compare(a.Origin.Path, b.Origin.Path), cmp.Compare(a.Origin.Line, b.Origin.Line),
+		cmp.Compare(a.Origin.Column, b.Origin.Column), cmp.Compare(a.Field, b.Field), cmp.Compare(a.Message, b.Message))
+}
+
+// maxLogged bounds what one text can write into the log at a time.
+const maxLogged = 20
+
+// LogFaults tells what is wrong with a text that was read.
+func LogFaults(log *slog.Logger, v *Version) {
+	for i, f := range v.faults {
+		if i == maxLogged {
+			log.Warn("file has more faults", "path", f.Origin.Path, "more", len(v.faults)-i)
+			return
+		}
+		if f.Severity == manifest.Warning {
+			log.Warn("manifest fault", "fault", f.String())
+		} else {
+			log.Error("manifest fault", "fault", f.String())
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package lastgood
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeDecode reads a line an object:
+//
+//	NAME VALUE     a VirtualService, NAME may be NS/NAME
+//	NAME !         one that is broken
+//	!              one whose name cannot be told
+//	!!             the text is not YAML
+func fakeDecode(path string, b *Blob) Decoded {
+	var out Decoded
+	for i, line := range strings.Split(string(b.Content), "\n") {
+		words := strings.Fields(line)
+		at := &mesh.Origin{Source: "s", Path: path, Line: i + 1, Column: 1}
+		switch {
+		case len(words) == 0:
+		case words[0] == "!!":
+			return Decoded{Unparsable: true, Faults: []manifest.Fault{faultAt(at, mesh.Key{}, "", "not YAML")}}
+		case words[0] == "!":
+			out.Objects = append(out.Objects, Object{Origin: at})
+			out.Faults = append(out.Faults, faultAt(at, mesh.Key{}, "", "no name"))
+		default:
+			out.add(at, words)
+		}
+	}
+	return out
+}
+
+func (d *Decoded) add(at *mesh.Origin, words []string) {
+	ns, name, ok := strings.Cut(words[0], "/")
+	if !ok {
+		ns, name = "", words[0]
+	}
+	key := mesh.Key{Kind: mesh.KindVirtualService, Namespace: ns, Name: name}
+	value := strings.Join(words[1:], " ")
+	o := Object{Key: key, Origin: at, Hash: mesh.Hash(sha256.Sum256([]byte(value)))}
+	if value == "!" {
+		d.Faults = append(d.Faults, faultAt(at, key, "", "broken"))
+	} else {
+		vs := &mesh.VirtualService{
+			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
+			Spec: &networking.VirtualService{Hosts: []string{value}},
+		}
+		o.Piece = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
+	}
+	d.Objects = append(d.Objects, o)
+}
+
+// objects is what a fragment holds, as "ns/name=value" lines.
+func objects(f *mesh.Fragment) []string {
+	list := []string{}
+	for _, vs := range f.VirtualServices {
+		list = append(list, strings.TrimPrefix(vs.Namespace+"/"+vs.Name, "/")+"="+vs.Spec.GetHosts()[0])
+	}
+	slices.Sort(list)
+	return list
+}
+
+// world is a set of texts that change at random.
+type world struct {
+	t   *testing.T
+	rng *rand.Rand
+	set *Set
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	return &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), set: NewSet("s", Words{Text: "file", Name: "path"})}
+}
+
+// put believes another content of a text; an empty one takes the text away.
+func (w *world) put(order int, name, content string) {
+	root := []string{"/r", "/a"}[order]
+	path := root + "/" + name
+	t := w.set.Text(path)
+	switch {
+	case content != "":
+		var old *Version
+		if t != nil {
+			old = t.V
+		}
+		b := NewBlob([]byte(content))
+		w.set.Put(&Text{
+			Path: path, Order: order, Root: root, Rel: name, Twin: w.rng.Uint64(),
+			V: Judge(old, b, fakeDecode(path, b), time.Time{}),
+		})
+	case t != nil:
+		w.set.Drop(t)
+	}
+}
+
+// step changes some texts.
+func (w *world) step() {
+	for range 1 + w.rng.IntN(3) {
+		var text strings.Builder
+		for range w.rng.IntN(4) {
+			value := []string{"1", "2", "3", "!"}[w.rng.IntN(4)]
+			fmt.Fprintf(&text, "%s %s\n", []string{"x", "y", "z", "b/y", "v"}[w.rng.IntN(5)], value)
+		}
+		switch w.rng.IntN(12) {
+		case 0:
+			text.WriteString("!\n")
+		case 1:
+			text.WriteString("!!\n")
+		}
+		w.put(w.rng.IntN(2), fmt.Sprintf("f%d.yaml", w.rng.IntN(5)), text.String())
+	}
+	w.set.Yield()
+}
+
+// check holds what was made of changes against what all texts come to.
+func (w *world) check(step int) {
+	w.t.Helper()
+	made := w.set.Assemble()
+	list := slices.SortedFunc(maps.Values(w.set.texts), (*Text).Compare)
+	if !slices.Equal(list, w.set.order) {
+		w.t.Fatalf("step %d: the order of the texts is not right", step)
+	}
+	want := assembleWhole("s", list)
+	if !Same(made.Fragment, want.Fragment) || made.Objects != want.Objects {
+		w.t.Fatalf("step %d: %v, want %v", step, objects(made.Fragment), objects(want.Fragment))
+	}
+	if diff := cmp.Diff(want.Faults, made.Faults); diff != "" {
+		w.t.Fatalf("step %d: faults (-want +got):\n%s", step, diff)
+	}
+	if diff := cmp.Diff(want.Kept, made.Kept); diff != "" {
+		w.t.Fatalf("step %d: kept (-want +got):\n%s", step, diff)
+	}
+	for _, t := range list {
+		for key := range t.V.kept {
+			if w.set.Gives(key) {
+				w.t.Fatalf("step %d: %s is kept in %s though another text gives it", step, key, t.Path)
+			}
+		}
+	}
+}
+
+// TestAssembleIsTheSameByEveryWay changes texts at random and compares what the
+// changes come to with what all the files come to.
+func TestAssembleIsTheSameByEveryWay(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		w := newWorld(t, seed)
+		for i := range 150 {
+			w.step()
+			if w.rng.IntN(3) > 0 {
+				w.check(i)
+			}
+		}
+	}
+}
+
+func TestAssemble(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	w.put(0, "a.yaml", "z 1\nb/y 1\nx !")
+	w.put(0, "b.yaml", "a/y 1\nz 2\nz 3\nx 5")
+	w.check(0)
+	made := w.set.Assemble()
+	if diff := cmp.Diff([]string{"a/y=1", "b/y=1", "x=5", "z=1"}, objects(made.Fragment)); diff != "" {
+		t.Error(diff)
+	}
+	if !slices.IsSortedFunc(made.Fragment.VirtualServices, func(a, b *mesh.VirtualService) int { return a.Compare(b.Key) }) {
+		t.Error("not sorted")
+	}
+	if len(made.Faults) != 4 {
+		t.Errorf("faults: %v", made.Faults)
+	}
+}
+
+func FuzzParseShard(f *testing.F) {
+	s := Store{f.TempDir()}
+	e := Entry{Root: "/r", Rel: "a.yaml", Contents: [][]byte{[]byte("a 1")}, Kept: []EntryKept{{Content: 0}}}
+	if err := s.save(0, []Entry{e}); err != nil {
+		f.Fatal(err)
+	}
+	data, err := os.ReadFile(s.path(0))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(data)
+	f.Add([]byte("sha256:\n[]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		list, err := parseShard(data)
+		if err != nil && list != nil {
+			t.Error("both a list and an error")
+		}
+		for _, e := range list {
+			e.Revive(func(b *Blob) Decoded { return fakeDecode(e.Rel, b) }, time.Time{})
+		}
+	})
+}
