@@ -7,12 +7,16 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
-// Status is what a source tells people, State how much of it can be read.
+// What a source tells people is the same for all sources of texts.
 type (
-	Status     = lastgood.Status
-	State      = lastgood.State
+	// Status is what a source tells people; immutable.
+	Status = lastgood.Status
+	// State says how much of a source can be read.
+	State = lastgood.State
+	// RootStatus is the state of one directory, or of the file of mesh settings.
 	RootStatus = lastgood.RootStatus
-	Counters   = lastgood.Counters
+	// Counters only grow.
+	Counters = lastgood.Counters
 )
 
 // The states of a source.

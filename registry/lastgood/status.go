@@ -15,8 +15,8 @@ const (
 	Starting State = "starting"
 	// OK: everything was read at the last look.
 	OK State = "ok"
-	// Partial: a directory or file below a root cannot be read; what it gave
-	// stands.
+	// Partial: a directory, file or value below a root cannot be read; what it
+	// gave stands.
 	Partial State = "partial"
 	// Unavailable: a root cannot be read; all it gave stands.
 	Unavailable State = "unavailable"
@@ -30,6 +30,11 @@ type Status struct {
 	Reason string `json:"reason,omitempty"`
 	// Since is when State became what it is.
 	Since time.Time `json:"since"`
+	// Read is when the source was last known to be as it is told here, where it is
+	// reached over a network; what is in force may be as old as that. Else zero.
+	Read time.Time `json:"read,omitzero"`
+	// FromDisk says that what is in force is what the state directory had.
+	FromDisk bool `json:"from_disk,omitempty"`
 	// Delivered says that a whole fragment has been made, of files or of the
 	// state directory.
 	Delivered bool `json:"delivered"`
@@ -40,7 +45,9 @@ type Status struct {
 	Unsaved string       `json:"unsaved,omitempty"`
 	Roots   []RootStatus `json:"roots"`
 	// Files is how many texts are believed, of directories or of keys.
-	Files   int `json:"files"`
+	Files int `json:"files"`
+	// Ignored is how many keys are below the prefix and no manifests.
+	Ignored int `json:"ignored,omitempty"`
 	Objects int `json:"objects"`
 	// Faults are sorted by position.
 	Faults []manifest.Fault `json:"faults,omitempty"`
@@ -60,9 +67,10 @@ type RootStatus struct {
 
 // Counters only grow.
 type Counters struct {
-	// Events of the file system, and scans of everything.
+	// Events are what told of a change, Overflows how often such were lost, and
+	// Scans readings of everything.
 	Events, Overflows, Scans uint64
-	// Reads are files that were read, Decodes those of them whose content was
+	// Reads are texts that were read, Decodes those of them whose content was
 	// another, and Objects what these held.
 	Reads, Decodes, Objects uint64
 	// Fragments are those that differed from the one before.
