@@ -74,6 +74,7 @@ func (s *Server) routes() map[string]http.Handler {
 		"POST /v1/release/{source}": admin.JSON(s.release),
 		"GET /v1/rollout/{path...}": admin.JSON(s.rolloutOf),
 		"GET /debug/pushes":         admin.JSON(s.pushes),
+		"GET /debug/objects":        admin.JSON(s.objects),
 	}
 }
 
