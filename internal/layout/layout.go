@@ -36,7 +36,7 @@ func Rooms() map[string]Room {
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/consul":           {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/mesh", "pki/durable"}},
 		"registry/consul/client":    {"how Consul is reached: connections, tokens, the rules of blocking queries", nil},
-		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/mesh"}},
+		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/mesh", "internal/plain"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
 		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},

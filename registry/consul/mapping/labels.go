@@ -1,0 +1,141 @@
+package mapping
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unique"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const (
+	maxLabels = 64 // of one instance, besides the source's own
+	// labelTLS is what auto mTLS decides by.
+	labelTLS = "security.istio.io/tlsMode"
+	// labelLocality is how manifests say where a workload is.
+	labelLocality = "istio-locality"
+	// consulMeta begins the metadata that Consul itself gives nodes.
+	consulMeta = "consul-"
+)
+
+// reservedDomains are those under which labels mean something to the mesh; a
+// registration cannot set them.
+//
+//nolint:gochecknoglobals // read-only
+var reservedDomains = []string{"fairlead.io", "istio.io"}
+
+type pair struct {
+	key, value string
+	from       int8 // which of the sources of labels; the highest wins
+}
+
+const (
+	fromNode int8 = iota
+	fromTag
+	fromMeta
+	fromSource
+)
+
+// labeler is scratch space.
+type labeler struct {
+	pairs   []pair
+	refused int
+	example string
+}
+
+// labels are what DestinationRule subsets select by: metadata of the node, tags,
+// metadata of the service and, over all of them, what the source says. Sorted by
+// key; valid until the next call.
+func (w *work) labels(x *entry) []pair {
+	l := &w.labeler
+	l.pairs, l.refused, l.example = l.pairs[:0], 0, ""
+	for k, v := range x.node.Meta {
+		if !strings.HasPrefix(k, consulMeta) {
+			l.add(k, v, fromNode)
+		}
+	}
+	for _, tag := range x.service.Tags {
+		k, v, found := strings.Cut(tag, "=")
+		if !found {
+			v = "true"
+		}
+		if k != tagTLS {
+			l.add(k, v, fromTag)
+		}
+	}
+	for k, v := range x.service.Meta {
+		l.add(k, v, fromMeta)
+	}
+	l.pairs = compacted(l.pairs)
+	if n := len(l.pairs); n > maxLabels {
+		slices.SortFunc(l.pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(b.from, a.from), cmp.Compare(a.key, b.key)) })
+		l.pairs = l.pairs[:maxLabels]
+		w.warn(CodeLabels, x.instance, "it has %d labels; %d count, metadata of the service first", n, maxLabels)
+	}
+	if l.refused > 0 {
+		w.info(CodeLabels, x.instance, "%d tags or metadata cannot be labels, such as %s", l.refused, said(l.example))
+	}
+	mode := tlsDisabled
+	if w.takesMTLS(x) {
+		mode = tlsIstio
+	}
+	l.pairs = append(
+		l.pairs,
+		pair{mesh.LabelConsulService, w.id, fromSource},
+		pair{mesh.LabelConsulDatacenter, w.in.Datacenter, fromSource},
+		pair{mesh.LabelConsulNode, x.node.Node, fromSource},
+		pair{labelTLS, mode, fromSource},
+	)
+	slices.SortFunc(l.pairs, func(a, b pair) int { return cmp.Compare(a.key, b.key) })
+	return l.pairs
+}
+
+func (l *labeler) add(key, value string, from int8) {
+	switch {
+	case key == metaNamespace || key == metaAccount || key == metaTLS:
+		// They say who the instance is, not what it is like.
+	case isReservedLabel(key) || !isLabelKey(key) || !isLabelValue(value):
+		if l.refused++; l.example == "" || key < l.example {
+			l.example = key
+		}
+	default:
+		l.pairs = append(l.pairs, pair{key, value, from})
+	}
+}
+
+// compacted leaves one pair of each key: that of the strongest source; among the
+// tags, that with the lowest value.
+func compacted(pairs []pair) []pair {
+	slices.SortFunc(pairs, func(a, b pair) int {
+		return cmp.Or(cmp.Compare(a.key, b.key), cmp.Compare(b.from, a.from), cmp.Compare(a.value, b.value))
+	})
+	return slices.CompactFunc(pairs, func(a, b pair) bool { return a.key == b.key })
+}
+
+func isReservedLabel(key string) bool {
+	if key == labelLocality {
+		return true
+	}
+	prefix, _, found := strings.Cut(strings.ToLower(key), "/")
+	if !found {
+		return false
+	}
+	return slices.ContainsFunc(reservedDomains, func(domain string) bool {
+		rest, ok := strings.CutSuffix(prefix, domain)
+		return ok && (rest == "" || strings.HasSuffix(rest, "."))
+	})
+}
+
+func asMap(pairs []pair) map[string]string {
+	out := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		out[intern(p.key)] = intern(p.value)
+	}
+	return out
+}
+
+// intern returns the same string for equal ones: a fleet has very many instances
+// with few words between them, and what a registration says should not keep the
+// whole answer of Consul in memory.
+func intern(s string) string { return unique.Make(s).Value() }

@@ -1,0 +1,256 @@
+package mapping
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Input is what the catalog says of one service.
+type Input struct {
+	// Source is the name of the registry source.
+	Source string
+	// Service is the name as Consul's list of services has it; Namespace and
+	// Partition are empty where Consul has none.
+	Service, Namespace, Partition string
+	// Datacenter is where Consul was asked.
+	Datacenter string
+	// Local says that the datacenter is that of the mesh's own servers: in others,
+	// instances are reached at their WAN addresses.
+	Local bool
+	// Entries is Consul's answer of health/service, in any order.
+	Entries []*api.ServiceEntry
+	// Protocol is Connect's default for the service, or empty.
+	Protocol string
+}
+
+// Result is what becomes of a service.
+type Result struct {
+	// Piece is sorted; never nil. It is empty for what is no service of the mesh.
+	Piece *mesh.Fragment
+	// Notes are sorted, and bounded in number and length.
+	Notes []Note
+}
+
+// Map maps one service.
+func (m *Mapper) Map(in *Input) Result {
+	w := &work{m: m, in: in, notes: notes{about: said1(in.Service)}}
+	piece := &mesh.Fragment{Source: in.Source}
+	if w.identify() {
+		w.typical()
+		if len(w.entries) > 0 {
+			w.ports()
+			piece.Workloads = w.workloads()
+			piece.Services = w.services(piece.Workloads)
+		}
+	}
+	return Result{Piece: piece, Notes: w.notes.done()}
+}
+
+// work is the mapping of one service.
+type work struct {
+	m  *Mapper
+	in *Input
+	notes
+	rule *Rule
+
+	values         // as templates see it
+	id      string // as the label has it
+	account string // with values.namespace, the identity
+	hosts   []mesh.Hostname
+	entries []entry // those of the service itself, in order
+	port    mesh.Port
+	virtual []string
+	labeler labeler
+	hash    hasher
+	portsOf map[uint32]map[string]uint32
+}
+
+// entry is one registration.
+type entry struct {
+	node     *api.Node
+	service  *api.AgentService
+	checks   api.HealthChecks
+	instance string // for notes
+	port     uint32 // its main port, or 0
+}
+
+// home reports whether the service is in Consul's namespace and partition that
+// need not be named.
+func (w *work) home() bool { return w.homeNamespace() && w.homePartition() }
+
+func (w *work) homeNamespace() bool { return w.consulNamespace == w.m.homeNamespace }
+
+func (w *work) homePartition() bool { return w.partition == w.m.homePartition }
+
+// typical picks the registrations of the service itself. Proxies and gateways
+// give nothing of their own: the instances that they stand before are registered
+// themselves.
+func (w *work) typical() {
+	w.entries = make([]entry, 0, len(w.in.Entries))
+	for _, e := range w.in.Entries {
+		if e == nil || e.Node == nil || e.Service == nil || e.Service.Kind != api.ServiceKindTypical {
+			continue
+		}
+		x := entry{node: e.Node, service: e.Service, checks: e.Checks}
+		x.instance = said1(x.node.Node) + "/" + said1(x.service.ID)
+		switch {
+		case x.service.Service != w.in.Service:
+			// Consul looks names up without regard to case.
+			w.warn(CodeForeign, x.instance, "it is registered as %s, which is another service; register it as %s", said(x.service.Service), said(w.in.Service))
+			continue
+		case x.service.PeerName != "" || x.node.PeerName != "":
+			w.warn(CodeForeign, x.instance, "it is imported from the peer %s; only a datacenter's own instances are mapped",
+				said(cmp.Or(x.service.PeerName, x.node.PeerName)))
+			continue
+		case x.node.Node == "" || x.service.ID == "":
+			w.warn(CodeForeign, x.instance, "it has no node or no ID")
+			continue
+		}
+		x.port = portOf(x.service)
+		w.entries = append(w.entries, x)
+	}
+	slices.SortStableFunc(w.entries, func(a, b entry) int {
+		return cmp.Or(cmp.Compare(a.node.Node, b.node.Node), cmp.Compare(a.service.ID, b.service.ID))
+	})
+}
+
+// workloads are the instances, sorted.
+func (w *work) workloads() []*mesh.Workload {
+	out := make([]*mesh.Workload, 0, len(w.entries))
+	for i := range w.entries {
+		if x := w.workload(&w.entries[i]); x != nil {
+			out = append(out, x)
+		}
+	}
+	slices.SortFunc(out, func(a, b *mesh.Workload) int {
+		return cmp.Or(a.Compare(b.Key), slices.Compare(a.Hash[:], b.Hash[:]))
+	})
+	return w.once(out)
+}
+
+// workload is one instance, or nil where it is left out.
+func (w *work) workload(x *entry) *mesh.Workload {
+	if !w.agrees(x) {
+		return nil
+	}
+	port, address, ok := w.reach(x)
+	if !ok {
+		return nil
+	}
+	out := &mesh.Workload{
+		Meta: mesh.Meta{
+			Key:    mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: w.namespace, Name: w.workloadName(x)},
+			Origin: &mesh.Origin{Source: w.in.Source, Path: w.path() + "/" + escaped(x.node.Node) + "/" + escaped(x.service.ID)},
+		},
+		Address:        address,
+		Ports:          w.portsAt(port),
+		ServiceAccount: w.accountOf(x),
+		Locality:       w.locality(x),
+	}
+	w.judge(x, out)
+	pairs := w.labels(x)
+	out.Labels = asMap(pairs)
+	out.Hash = w.hash.workload(out, pairs)
+	return out
+}
+
+// once leaves out what is there twice: an address and port that another instance
+// has, of which the healthier one stays.
+func (w *work) once(list []*mesh.Workload) []*mesh.Workload {
+	type place struct {
+		address string
+		port    uint32
+	}
+	seen := make(map[place]int, len(list))
+	out := list[:0]
+	for i, x := range list {
+		if i > 0 && len(out) > 0 && out[len(out)-1].Key == x.Key {
+			continue // Consul has one instance of an ID on a node
+		}
+		at := place{x.Address, x.Ports[w.port.Name]}
+		have, twice := seen[at]
+		if !twice {
+			seen[at] = len(out)
+			out = append(out, x)
+			continue
+		}
+		kept, dropped := out[have], x
+		if kept.Health == mesh.Unhealthy && x.Health != mesh.Unhealthy {
+			kept, dropped = x, kept
+		}
+		out[have] = kept
+		w.warn(CodeTwice, instanceOf(dropped), "%s port %d is registered by %s too", at.address, at.port, instanceOf(kept))
+	}
+	clear(list[len(out):])
+	slices.SortFunc(out, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
+	return out
+}
+
+// instanceOf is NODE/ID of a workload, for a note.
+func instanceOf(x *mesh.Workload) string {
+	path := x.Origin.Path
+	for range 2 {
+		if i := strings.LastIndexByte(path, '/'); i >= 0 {
+			path = path[:i]
+		}
+	}
+	return said1(strings.TrimPrefix(x.Origin.Path[len(path):], "/"))
+}
+
+// services are the hosts of the service, sorted. They share everything but the
+// name.
+func (w *work) services(workloads []*mesh.Workload) []*mesh.Service {
+	if w.port.Number == 0 || len(w.hosts) == 0 {
+		return nil
+	}
+	s := mesh.Service{
+		Meta: mesh.Meta{
+			Key:    mesh.Key{Kind: mesh.KindServiceEntry, Namespace: w.namespace, Name: w.serviceName()},
+			Origin: &mesh.Origin{Source: w.in.Source, Path: w.path()},
+		},
+		Addresses:  w.virtual,
+		Ports:      []mesh.Port{w.port},
+		Resolution: mesh.ResolutionStatic,
+		External:   w.external(),
+		Selector:   map[string]string{mesh.LabelConsulService: w.id},
+		Catalog:    true,
+	}
+	if slices.ContainsFunc(workloads, func(x *mesh.Workload) bool { return !isIP(x.Address) }) {
+		s.Resolution = mesh.ResolutionDNS
+	}
+	s.Hash = w.hash.service(&s, w.hosts)
+	out := make([]*mesh.Service, 0, len(w.hosts))
+	for _, h := range w.hosts {
+		one := s
+		one.Hostname = h
+		out = append(out, &one)
+	}
+	return out
+}
+
+// external reports whether all instances are of nodes that have no agent. It is
+// not enough that one says so: at an external service no identity is expected.
+func (w *work) external() bool {
+	n, marked := 0, false
+	for i := range w.entries {
+		x := &w.entries[i]
+		if x.node.Meta["external-node"] == "true" {
+			n++
+		}
+		marked = marked || w.takesMTLS(x)
+	}
+	switch {
+	case n == 0:
+		return false
+	case n < len(w.entries) || marked:
+		w.info(CodeExternal, "", "%d of %d instances are of external nodes; the service counts as one of the mesh, since not all are without mTLS", n, len(w.entries))
+		return false
+	default:
+		return true
+	}
+}

@@ -1,0 +1,202 @@
+package mapping
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// consulService is the service that Consul's own servers register.
+const consulService = "consul"
+
+// said1 is a name as a note may show it.
+func said1(s string) string { return plain.Words(s, maxWords) }
+
+// identify finds the rule of the service, its names, its hosts and its identity;
+// false where it is none of the mesh.
+func (w *work) identify() bool {
+	w.consulNamespace, w.partition = orDefault(w.in.Namespace), orDefault(w.in.Partition)
+	if strings.Contains(w.in.Service, "/") {
+		w.warn(CodeName, "", "the name has a slash, which no name of the mesh may have; register the service under another name")
+		return false
+	}
+	rule, exact := w.m.rules.of(w.names())
+	w.rule = rule
+	if rule.Skip || w.in.Service == consulService && !exact {
+		return false
+	}
+	return w.nameIt() && w.identity() && w.hostsIt()
+}
+
+// names are those that rules may know the service by, the longest first.
+func (w *work) names() []string {
+	within := w.consulNamespace + "/" + w.in.Service
+	names := []string{w.partition + "/" + within}
+	if w.homePartition() {
+		names = append(names, within)
+	}
+	if w.home() {
+		names = append(names, w.in.Service)
+	}
+	return names
+}
+
+// nameIt decides what the service is called in the mesh.
+func (w *work) nameIt() bool {
+	name := w.in.Service
+	folded := strings.ToLower(name)
+	switch {
+	case w.rule.Name != "":
+		name = w.rule.Name
+	case folded == name:
+	case !w.rule.FoldCase:
+		w.warn(CodeName, "", `the name has capital letters, and %s would have the same host; if no other service may be called that, write a rule for it: %s`,
+			said(folded), said(w.in.Service+":"+ruleFoldCase+"=true"))
+		return false
+	case w.spelledOtherwise():
+		w.warn(CodeName, "", "other services have this name with other capital letters; rename all of them but one")
+		return false
+	default:
+		name = folded
+	}
+	if !isDNSLabel(name) {
+		w.warn(CodeName, "", `the name is no DNS label (lower case letters, digits and '-', at most %d); register the service under another name, or write a rule: %s`,
+			maxLabel, said(w.in.Service+":"+ruleName+"=NAME"))
+		return false
+	}
+	if w.rule.Name == "" {
+		if owner, taken := w.m.rules.ownerOf(w.names(), name); taken {
+			w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", said(name), said(owner))
+			return false
+		}
+	}
+	w.service = name
+	w.id = name
+	if !w.home() {
+		w.id = ServiceID(name, w.consulNamespace, w.partition)
+	}
+	return true
+}
+
+// ownerOf tells which other service a rule gives a name to.
+func (s *ruleSet) ownerOf(names []string, name string) (owner string, taken bool) {
+	for _, n := range names {
+		place := n[:strings.LastIndex(n, "/")+1]
+		if owner, taken = s.given[place+name]; taken && !slices.Contains(names, owner) {
+			return owner, true
+		}
+	}
+	return "", false
+}
+
+// spelledOtherwise reports whether there is a service with the same letters.
+func (w *work) spelledOtherwise() bool {
+	for _, e := range w.in.Entries {
+		if e != nil && e.Service != nil && e.Service.Service != w.in.Service && e.Service.Kind == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// ServiceID is the value of mesh.LabelConsulService for a service: its name in
+// the mesh, and outside the home namespace and partition those two; empty ones
+// are left out.
+func ServiceID(name, namespace, partition string) string {
+	id := name
+	if namespace != "" {
+		id += "." + namespace
+	}
+	if partition != "" {
+		id += "." + partition
+	}
+	return id
+}
+
+// hostsIt fills the templates of hosts.
+func (w *work) hostsIt() bool {
+	if len(w.m.hosts) == 0 {
+		host := w.service + ".service"
+		if !w.home() {
+			host += "." + w.consulNamespace + ".ns." + w.partition + ".ap"
+		}
+		w.host(host + ".consul")
+	}
+	for i := range w.m.hosts {
+		t := &w.m.hosts[i]
+		apart := t.uses(varNamespace) && w.m.namespace.uses(varConsulNamespace) && w.rule.Namespace == ""
+		switch {
+		case !w.homeNamespace() && !t.uses(varConsulNamespace) && !apart,
+			!w.homePartition() && !t.uses(varPartition):
+			w.warn(CodeHost, "", "the host template %s does not tell %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in it",
+				said(t.fill(&values{"{{.Service}}", "{{.Namespace}}", "{{.ConsulNamespace}}", "{{.Partition}}"})), said1(w.partition), said1(w.consulNamespace))
+		default:
+			w.host(t.fill(&w.values))
+		}
+	}
+	slices.Sort(w.hosts)
+	w.hosts = slices.Compact(w.hosts)
+	return true
+}
+
+func (w *work) host(name string) {
+	if !isSubdomain(name) {
+		w.warn(CodeHost, "", "%s is no host name, so the service does not have it", said(name))
+		return
+	}
+	w.hosts = append(w.hosts, mesh.Hostname(name))
+}
+
+// serviceName is the name of the services' Key. A manifest's has no slash.
+func (w *work) serviceName() string {
+	if w.home() {
+		return "consul/" + w.service
+	}
+	return "consul/" + w.partition + "/" + w.consulNamespace + "/" + w.service
+}
+
+// workloadName is the name of an instance's Key.
+func (w *work) workloadName(x *entry) string {
+	var b strings.Builder
+	b.WriteString("consul/")
+	b.WriteString(escaped(w.in.Datacenter))
+	b.WriteByte('/')
+	if !w.home() {
+		b.WriteString(escaped(w.partition))
+		b.WriteByte('/')
+	}
+	b.WriteString(escaped(x.node.Node))
+	b.WriteByte('/')
+	if !w.home() {
+		b.WriteString(escaped(w.consulNamespace))
+		b.WriteByte('/')
+	}
+	b.WriteString(escaped(x.service.ID))
+	return b.String()
+}
+
+// path is where people find the service.
+func (w *work) path() string {
+	return "consul://" + escaped(w.in.Datacenter) + "/service/" + escaped(w.in.Service)
+}
+
+// escaped makes one part of a path of a name.
+func escaped(s string) string {
+	if !strings.ContainsAny(s, "/%") && said1(s) == s {
+		return s
+	}
+	var b strings.Builder
+	const hex = "0123456789ABCDEF"
+	for i := range len(s) {
+		if c := s[i]; c <= ' ' || c == '/' || c == '%' || c >= 0x7f {
+			b.WriteByte('%')
+			b.WriteByte(hex[c>>4])
+			b.WriteByte(hex[c&15])
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}

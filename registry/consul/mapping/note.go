@@ -1,0 +1,106 @@
+package mapping
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/fairlead/fairlead/internal/plain"
+)
+
+// Code names a sort of note. Codes are stable and never used again for something
+// else.
+type Code string
+
+// The codes of this package.
+const (
+	// CodeName: a service's name is no name in the mesh.
+	CodeName Code = "FL0601"
+	// CodeHost: a template gives a service no host.
+	CodeHost Code = "FL0602"
+	// CodeIdentity: a service can be given no identity.
+	CodeIdentity Code = "FL0603"
+	// CodeDisagrees: an instance says that it is somebody else.
+	CodeDisagrees Code = "FL0604"
+	// CodeAddress: an instance has an address that no Envoy may be led to.
+	CodeAddress Code = "FL0605"
+	// CodePort: an instance has no port.
+	CodePort Code = "FL0606"
+	// CodePorts: instances have several ports.
+	CodePorts Code = "FL0607"
+	// CodeProtocol: a protocol is unknown, or instances disagree on it.
+	CodeProtocol Code = "FL0608"
+	// CodeLabels: metadata or tags that make no labels.
+	CodeLabels Code = "FL0609"
+	// CodeTwice: two registrations are of one address and port.
+	CodeTwice Code = "FL0610"
+	// CodeVirtual: a virtual address that a registration chose.
+	CodeVirtual Code = "FL0611"
+	// CodeForeign: a registration that is not of this service.
+	CodeForeign Code = "FL0612"
+	// CodeValue: a weight, locality or mark that is not usable.
+	CodeValue Code = "FL0613"
+	// CodeExternal: only some of the instances are external.
+	CodeExternal Code = "FL0614"
+)
+
+// Severity says what a note means for traffic.
+type Severity string
+
+// The severities.
+const (
+	// Warning: something is left out.
+	Warning Severity = "warning"
+	// Info: a choice was made, or a detail is left out.
+	Info Severity = "info"
+)
+
+// Note says what was left out or chosen, and why. Its texts are bounded and fit
+// for a log.
+type Note struct {
+	Code     Code     `json:"code"`
+	Severity Severity `json:"severity"`
+	// Service is the service as Consul names it.
+	Service string `json:"service"`
+	// Instance is NODE/ID, or empty where the note is on the whole service.
+	Instance string `json:"instance,omitempty"`
+	Message  string `json:"message"`
+}
+
+const (
+	maxNotes = 20  // of one service
+	maxWords = 128 // of a registration, in bytes
+)
+
+// said is a registration's words as a note may show them.
+func said(s string) string { return fmt.Sprintf("%q", plain.Words(s, maxWords)) }
+
+// notes collects what is to be said of one service.
+type notes struct {
+	about string // the service, as notes show it
+	list  []Note
+}
+
+func (n *notes) warn(code Code, instance, format string, args ...any) {
+	n.list = append(n.list, Note{code, Warning, n.about, instance, fmt.Sprintf(format, args...)})
+}
+
+func (n *notes) info(code Code, instance, format string, args ...any) {
+	n.list = append(n.list, Note{code, Info, n.about, instance, fmt.Sprintf(format, args...)})
+}
+
+// done returns the notes in an order that does not depend on that of the
+// entries; of very many, some and the number of the others.
+func (n *notes) done() []Note {
+	slices.SortFunc(n.list, func(a, b Note) int {
+		return cmp.Or(-cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Code, b.Code),
+			cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Message, b.Message))
+	})
+	if more := len(n.list) - maxNotes; more > 0 {
+		last := n.list[maxNotes]
+		n.list = slices.Clip(append(n.list[:maxNotes:maxNotes], Note{
+			last.Code, last.Severity, n.about, "", fmt.Sprintf("%d notes more, on %s and others", more, last.Instance),
+		}))
+	}
+	return n.list
+}
