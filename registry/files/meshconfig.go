@@ -24,7 +24,7 @@ func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error
 		return nil, nil, errors.New("files: Config.MeshConfigFile is missing")
 	}
 	present, err = s.presentMeshConfig(r)
-	list, loadErr := s.keeper.Load()
+	list, _, loadErr := s.keeper.Load()
 	if loadErr != nil && present == nil {
 		err = errors.Join(err, loadErr) // and Run tells it
 	}

@@ -185,7 +185,7 @@ func rung(bell <-chan struct{}) bool {
 func (s *Source) start(now time.Time) {
 	s.began = now
 	t := s.tree
-	list, err := s.keeper.Load()
+	list, _, err := s.keeper.Load()
 	if err != nil {
 		s.storeFaults = append(s.storeFaults, s.keeper.LostFault(s.cfg.Name, err))
 	}

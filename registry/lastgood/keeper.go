@@ -32,6 +32,7 @@ type Keeper struct {
 
 	mu      sync.Mutex // guards all following fields
 	waiting map[int][]Entry
+	mark    time.Time // to write, or zero
 	errors  uint64
 	err     string // of the last attempt, or empty
 }
@@ -72,13 +73,33 @@ func (k *Keeper) Open() error {
 	return k.store.open()
 }
 
-// Load is all that the directory has. What is damaged of it is told by the error
-// and not in the list.
-func (k *Keeper) Load() ([]Entry, error) {
+// Load is all that the directory has, and what [Keeper.Mark] said last, or zero.
+// What is damaged of it is told by the error and not in the list.
+func (k *Keeper) Load() (list []Entry, read time.Time, err error) {
 	if k.store.dir == "" {
-		return nil, nil
+		return nil, time.Time{}, nil
 	}
-	return k.store.Load()
+	list, err = k.store.Load()
+	read, markErr := k.store.loadMark()
+	return list, read, errors.Join(err, markErr)
+}
+
+// Mark keeps when everything was last read, also where that is nothing.
+func (k *Keeper) Mark(read time.Time) {
+	if k.store.dir == "" {
+		return
+	}
+	k.mu.Lock()
+	k.mark = read
+	k.mu.Unlock()
+	k.ring()
+}
+
+func (k *Keeper) ring() {
+	select {
+	case k.doorbell <- struct{}{}:
+	default:
+	}
 }
 
 // LostFault tells people what Load did.
@@ -113,14 +134,16 @@ func (k *Keeper) Held(f *mesh.Fragment) int {
 	return 0
 }
 
-// Save hands over what has changed in a set since the last time, if the receiver
-// of last, the fragment that was sent, has settled it.
+// Save hands over what has changed in a set since the last time. Where it is to
+// wait for a receiver, that is what was last assembled and nothing newer, once the
+// receiver of last, the fragment that was sent, has settled it.
 func (k *Keeper) Save(s *Set, last *mesh.Fragment) {
 	if len(s.unsaved) == 0 {
 		return
 	}
 	if k.await {
-		if st := k.settled.Load(); st == nil || st.fragment != last || st.held > 0 {
+		unjudged := len(s.touched) > 0 || s.made.Fragment != last
+		if st := k.settled.Load(); unjudged || st == nil || st.fragment != last || st.held > 0 {
 			return
 		}
 	}
@@ -138,10 +161,7 @@ func (k *Keeper) offer(list map[int][]Entry) {
 	k.mu.Lock()
 	maps.Copy(k.waiting, list)
 	k.mu.Unlock()
-	select {
-	case k.doorbell <- struct{}{}:
-	default:
-	}
+	k.ring()
 }
 
 // Run writes until ctx is done, and then what is waiting still: it is to end
@@ -168,10 +188,10 @@ func (k *Keeper) Run(ctx context.Context) {
 // flush writes all that waits; what fails waits on.
 func (k *Keeper) flush() {
 	k.mu.Lock()
-	list := k.waiting
-	k.waiting = map[int][]Entry{}
+	list, mark := k.waiting, k.mark
+	k.waiting, k.mark = map[int][]Entry{}, time.Time{}
 	k.mu.Unlock()
-	if len(list) == 0 {
+	if len(list) == 0 && mark.IsZero() {
 		return
 	}
 	var errs []error
@@ -182,12 +202,22 @@ func (k *Keeper) flush() {
 		}
 		delete(list, shard)
 	}
+	if len(errs) == 0 && !mark.IsZero() { // it speaks of all that is written
+		if err := k.store.saveMark(mark); err != nil {
+			errs = append(errs, err)
+		} else {
+			mark = time.Time{}
+		}
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for shard, entries := range list {
 		if _, newer := k.waiting[shard]; !newer {
 			k.waiting[shard] = entries
 		}
+	}
+	if k.mark.IsZero() {
+		k.mark = mark
 	}
 	was := k.err
 	k.err = ""

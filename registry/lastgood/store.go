@@ -97,16 +97,11 @@ func readShard(path string) ([]Entry, error) {
 	return parseShard(data)
 }
 
-// parseShard reads the hash in the first line, holds the rest to it, and
-// checks what the code below relies on.
+// parseShard reads a file, and checks what the code below relies on.
 func parseShard(data []byte) ([]Entry, error) {
-	if len(data) > maxShard {
-		return nil, fmt.Errorf("larger than %d bytes", maxShard)
-	}
-	line, body, _ := bytes.Cut(data, []byte("\n"))
-	sum := sha256.Sum256(body)
-	if string(line) != "sha256:"+hex.EncodeToString(sum[:]) {
-		return nil, errors.New("damaged: the hash is not that of the content")
+	body, err := unseal(data)
+	if err != nil {
+		return nil, err
 	}
 	var list []Entry
 	if err := json.Unmarshal(body, &list); err != nil {
@@ -128,16 +123,61 @@ func parseShard(data []byte) ([]Entry, error) {
 // save replaces one file of the state, so that a crash leaves the old or the
 // new one.
 func (s Store) save(shard int, list []Entry) error {
-	body, err := json.Marshal(list)
+	return writeSealed(s.path(shard), list)
+}
+
+// mark is when everything was last read.
+type mark struct {
+	Read time.Time `json:"read"`
+}
+
+func (s Store) markPath() string { return filepath.Join(s.dir, "read.json") }
+
+func (s Store) saveMark(read time.Time) error { return writeSealed(s.markPath(), mark{read}) }
+
+func (s Store) loadMark() (time.Time, error) {
+	data, err := os.ReadFile(s.markPath())
+	if errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, nil
+	}
+	var m mark
+	if err == nil {
+		data, err = unseal(data)
+	}
+	if err == nil {
+		err = json.Unmarshal(data, &m)
+	}
+	if err != nil {
+		return time.Time{}, fmt.Errorf("reading %q: %w", s.markPath(), err)
+	}
+	return m.Read, nil
+}
+
+// unseal takes the hash in the first line off and holds the rest to it.
+func unseal(data []byte) ([]byte, error) {
+	if len(data) > maxShard {
+		return nil, fmt.Errorf("larger than %d bytes", maxShard)
+	}
+	line, body, _ := bytes.Cut(data, []byte("\n"))
+	sum := sha256.Sum256(body)
+	if string(line) != "sha256:"+hex.EncodeToString(sum[:]) {
+		return nil, errors.New("damaged: the hash is not that of the content")
+	}
+	return body, nil
+}
+
+// writeSealed writes something as JSON, below its hash.
+func writeSealed(path string, v any) error {
+	body, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
 	if len(body) > maxShard-128 {
-		return fmt.Errorf("writing %q: larger than %d bytes", s.path(shard), maxShard)
+		return fmt.Errorf("writing %q: larger than %d bytes", path, maxShard)
 	}
 	sum := sha256.Sum256(body)
 	data := append([]byte("sha256:"+hex.EncodeToString(sum[:])+"\n"), body...)
-	return writeAtomic(s.path(shard), data)
+	return writeAtomic(path, data)
 }
 
 func writeAtomic(path string, data []byte) (err error) {

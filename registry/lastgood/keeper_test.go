@@ -1,0 +1,75 @@
+package lastgood
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestSaveWaitsForTheJudgement changes texts after a fragment was sent: what the
+// receiver has not seen yet must not replace what a restart would show.
+func TestSaveWaitsForTheJudgement(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	k := NewKeeper(KeeperConfig{Dir: t.TempDir(), AwaitSettled: true, Logger: slog.New(slog.DiscardHandler)})
+	expect := func(what string, waiting bool) {
+		t.Helper()
+		if got := len(k.waiting) > 0; got != waiting {
+			t.Errorf("%s: something is to be written: %v", what, got)
+		}
+		clear(k.waiting)
+	}
+	w.put(0, "a.yaml", "x 1")
+	sent := w.set.Assemble().Fragment
+	k.Save(w.set, sent)
+	expect("nobody has judged it", false)
+	k.Settled(sent, 0)
+	k.Save(w.set, sent)
+	expect("it is settled", true)
+
+	w.put(0, "a.yaml", "")
+	k.Save(w.set, sent)
+	expect("what changed since was not assembled", false)
+	next := w.set.Assemble().Fragment
+	k.Save(w.set, sent)
+	expect("what changed since was not sent", false)
+	k.Settled(next, 1)
+	k.Save(w.set, next)
+	expect("a removal is held", false)
+	if k.Held(next) != 1 || k.Held(sent) != 0 {
+		t.Error("the held removals are not those of the fragment")
+	}
+	k.Settled(next, 0)
+	k.Save(w.set, next)
+	expect("nothing is held any more", true)
+}
+
+func TestKeeperWritesWhatWaitsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 0)
+	k := NewKeeper(KeeperConfig{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	if err := k.Open(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { k.Run(ctx) })
+	w.put(0, "a.yaml", "x 1\ny 1")
+	k.Save(w.set, nil)
+	w.put(0, "a.yaml", "x 2\ny !")
+	k.Save(w.set, nil)
+	read := time.Unix(1000, 0)
+	k.Mark(read)
+	cancel()
+	wg.Wait()
+	list, at, err := k.Load()
+	if err != nil || len(list) != 1 || !at.Equal(read) {
+		t.Fatalf("%v, at %v: %v", list, at, err)
+	}
+	v := list[0].Revive(func(b *Blob) Decoded { return fakeDecode("/r/a.yaml", b) }, time.Time{})
+	if v.Live() != 1 || v.Kept() != 1 {
+		t.Errorf("it came back with %d objects and %d kept", v.Live(), v.Kept())
+	}
+}
