@@ -29,17 +29,23 @@ HOSTS = [
 
 
 class Demo:
+    mortal = ('server',)  # what may be killed: that is one of the things to try
+
     def __init__(self, args):
         self.args = args
         self.state = os.path.abspath(args.state)
         self.run = tempfile.mkdtemp(prefix='fairlead-')  # short: a unix socket's path has 107 characters
         self.processes = []
 
-    def start(self, name, argv):
+    def start(self, name, argv, text=None):
         log = open(os.path.join(self.state, name + '.log'), 'ab')
         # A session of its own: Ctrl-C comes to this script alone, which ends the rest in order.
-        p = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+        p = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL if text is None else subprocess.PIPE,
+                             text=True, start_new_session=True)
         log.close()
+        if text is not None:
+            with p.stdin as f:
+                f.write(text)
         self.processes.append((name, p))
         return p
 
@@ -124,8 +130,8 @@ Ctrl-C ends everything.
     def stay(self):
         while True:
             time.sleep(0.5)
-            for name, p in self.processes[1:]:  # the control plane may be killed: that is one of the things to try
-                if p.poll() is not None:
+            for name, p in list(self.processes):
+                if p.poll() is not None and name not in self.mortal:
                     print('%s ended with %s; its log is %s.log' % (name, p.returncode, os.path.join(self.state, name)), flush=True)
                     self.processes.remove((name, p))
                     break
@@ -154,12 +160,17 @@ def main():
     p.add_argument('--state', default='.demo')
     args = p.parse_args()
     args.fairlead, args.app, args.envoy = (os.path.abspath(x) for x in (args.fairlead, args.app, args.envoy))
-    for path in (args.fairlead, args.app, args.envoy):
+    run(lambda: Demo(args), (args.fairlead, args.app, args.envoy), 'make demo')
+
+
+def run(make, programs, command):
+    """Runs a demo until Ctrl-C."""
+    for path in programs:
         if not os.access(path, os.X_OK):
-            sys.exit('%s is not there: `make demo` builds and installs all that this needs' % path)
+            sys.exit('%s is not there: `%s` builds and installs all that this needs' % (path, command))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell script ignores it for what it starts with &
-    demo, begin = Demo(args), time.monotonic()
+    demo, begin = make(), time.monotonic()
     try:
         demo.up()
         demo.tell(time.monotonic() - begin)
