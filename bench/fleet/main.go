@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet table|cell|restart|crowd|stall|churn|mesh|feed [flags]; fleet cell -h"
+const usage = "fleet table|cell|restart|crowd|stall|churn|consul|mesh|feed [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -45,6 +45,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return stall(ctx, args[1:], out)
 	case "churn":
 		return churn(ctx, args[1:], out)
+	case "consul":
+		return consul(ctx, args[1:], out)
 	case "feed":
 		return feed(ctx, args[1:])
 	case "mesh":

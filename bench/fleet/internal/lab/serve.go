@@ -47,6 +47,15 @@ func (c FleetConfig) minor() uint32 {
 
 // node is what an Envoy says of itself, without the list of its extensions.
 func (c FleetConfig) node(i int) []byte {
+	b, err := proto.Marshal(c.decoded(i))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// decoded is the same, as those take it who marshal it themselves.
+func (c FleetConfig) decoded(i int) *corev3.Node {
 	p := c.World.Proxy(c.First + i)
 	labels := map[string]any{}
 	for k, v := range p.Labels {
@@ -59,16 +68,12 @@ func (c FleetConfig) node(i int) []byte {
 	if err != nil {
 		return nil
 	}
-	b, err := proto.Marshal(&corev3.Node{
+	return &corev3.Node{
 		Id: p.ID(), Cluster: p.Name + "." + p.Namespace, Metadata: metadata, UserAgentName: "envoy",
 		UserAgentVersionType: &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 			Version: &typev3.SemanticVersion{MajorNumber: 1, MinorNumber: c.minor()},
 		}},
-	})
-	if err != nil {
-		return nil
 	}
-	return b
 }
 
 func (c FleetConfig) fleet(ctx context.Context, tap func(msg []byte)) (*envoys.Fleet, error) {
