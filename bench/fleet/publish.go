@@ -23,8 +23,10 @@ func measure(ctx context.Context, args []string, out io.Writer) error {
 	fairlead := f.String("fairlead", "bin/fairlead", "the program of the control plane")
 	peers := f.String("peers", "bin/peers", "the program of go-control-plane's caches")
 	dir := f.String("dir", "", "for meshes and logs; empty means a temporary one")
-	to := f.String("out", "bench", "where SCALE.md or WORST.md, charts and baseline.json are written")
+	to := f.String("out", "bench", "where SCALE.md, WORST.md or CONSUL.md, charts and baseline.json are written")
 	long := f.Bool("long", false, "the long worst cases instead of the table")
+	catalog := f.Bool("catalog", false, "a Consul catalog instead of the table")
+	binary := f.String("consul", consulBinary, "the program of Consul")
 	only := f.String("only", "", "names of steps with commas, instead of all; nothing is written")
 	quickstart := f.String("quickstart", "", "figures of the quickstart's mesh, by BENCH_FIGURES")
 	keep := f.Bool("update-baseline", false, "make the figures of this run the baseline")
@@ -40,9 +42,12 @@ func measure(ctx context.Context, args []string, out io.Writer) error {
 		defer func() { _ = os.RemoveAll(tmp) }()
 		s.dir = tmp
 	}
-	plan, parts, page := shortPlan(), tables(), "SCALE.md"
-	if *long {
-		plan, parts, page = longPlan(), longTables(), "WORST.md"
+	what, plan := shortReport(), shortPlan()
+	switch {
+	case *long:
+		what, plan = longReport(), longPlan()
+	case *catalog:
+		what, plan = consulReport(), consulPlan(*binary)
 	}
 	if *only != "" {
 		plan = slices.DeleteFunc(plan, func(st step) bool { return !slices.Contains(strings.Split(*only, ","), st.name) })
@@ -51,7 +56,7 @@ func measure(ctx context.Context, args []string, out io.Writer) error {
 	if err := s.quickstart(*quickstart); err != nil {
 		failed = append(failed, err.Error())
 	}
-	p := publication{suite: s, tables: parts, page: page, dir: *to, only: *only != "", long: *long, keep: *keep}
+	p := publication{pages: what, suite: s, dir: *to, only: *only != "", keep: *keep}
 	return errors.Join(p.publish(out), failures(failed))
 }
 
@@ -81,12 +86,37 @@ func (s *suite) quickstart(path string) error {
 	return nil
 }
 
+// pages are what a kind of run writes.
+type pages struct {
+	page, title, target string
+	tables              []report.Table
+	// summary are the lines of README.md between which what has a budget stands.
+	begins, ends string
+	charts       bool
+}
+
+func shortReport() pages {
+	return pages{page: "SCALE.md", title: "The cost of a change", target: "make bench", tables: tables(), begins: summaryBegins, ends: summaryEnds, charts: true}
+}
+
+func longReport() pages {
+	return pages{page: "WORST.md", title: "Worst cases", target: "make bench-worst", tables: longTables()}
+}
+
+func consulReport() pages {
+	return pages{
+		page: "CONSUL.md", title: "The cost of a Consul catalog", target: "make bench-consul", tables: consulTables(),
+		begins: "<!-- of a Consul catalog, by make bench-consul -->\n", ends: "<!-- end of make bench-consul -->\n",
+	}
+}
+
 // publication is what is made of the figures.
 type publication struct {
-	suite            *suite
-	tables           []report.Table
-	page, dir        string
-	only, long, keep bool
+	pages
+
+	suite      *suite
+	dir        string
+	only, keep bool
 }
 
 func (p publication) rows() []report.Row {
@@ -111,10 +141,10 @@ func (p publication) publish(out io.Writer) error {
 	if err := p.write(p.page, text); err != nil {
 		return err
 	}
-	if !p.long {
-		if err := p.summarize(base); err != nil {
-			return err
-		}
+	if err := p.summarize(base); err != nil {
+		return err
+	}
+	if p.charts {
 		for name, c := range charts(&p.suite.samples) {
 			if err := p.write(filepath.Join("charts", name+".svg"), c.SVG()); err != nil {
 				return err
@@ -141,8 +171,12 @@ const (
 	summaryEnds   = "<!-- end -->\n"
 )
 
-// summarize writes what has a budget into README.md.
+// summarize writes what has a budget into README.md, where that has a place for
+// it.
 func (p publication) summarize(base *report.Baseline) error {
+	if p.begins == "" {
+		return nil
+	}
 	content, err := os.ReadFile(filepath.Join(p.dir, "README.md"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil // another folder, which has none
@@ -150,12 +184,12 @@ func (p publication) summarize(base *report.Baseline) error {
 	if err != nil {
 		return fmt.Errorf("reading the summary: %w", err)
 	}
-	head, rest, begins := strings.Cut(string(content), summaryBegins)
-	_, tail, ends := strings.Cut(rest, summaryEnds)
+	head, rest, begins := strings.Cut(string(content), p.begins)
+	_, tail, ends := strings.Cut(rest, p.ends)
 	if !begins || !ends {
-		return fmt.Errorf("README.md has no lines %q and %q", strings.TrimSpace(summaryBegins), strings.TrimSpace(summaryEnds))
+		return fmt.Errorf("README.md has no lines %q and %q", strings.TrimSpace(p.begins), strings.TrimSpace(p.ends))
 	}
-	return p.write("README.md", head+summaryBegins+p.summary(base)+summaryEnds+tail)
+	return p.write("README.md", head+p.begins+p.summary(base)+p.ends+tail)
 }
 
 func (p publication) summary(base *report.Baseline) string {
@@ -183,11 +217,7 @@ func (p publication) write(name, text string) error {
 
 func (p publication) markdown(base *report.Baseline) string {
 	var b strings.Builder
-	title, target := "The cost of a change", "make bench"
-	if p.long {
-		title, target = "Worst cases", "make bench-worst"
-	}
-	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`, in %s; README.md says what is measured and how.\n\n", title, target,
+	fmt.Fprintf(&b, "# %s\n\nWritten by `%s`, in %s; README.md says what is measured and how.\n\n", p.title, p.target,
 		time.Since(p.suite.began).Round(time.Second))
 	fmt.Fprintf(&b, "%s, %s, shared by the server and the fleet. A figure is the median of its runs, the spread the smallest and the\nlargest value.",
 		time.Now().Format(time.DateOnly), machine())
@@ -195,7 +225,7 @@ func (p publication) markdown(base *report.Baseline) string {
 		fmt.Fprintf(&b, " The baseline is of %s, %s; better or worse is what is beyond chance.", base.Date, base.Machine)
 	}
 	b.WriteString("\n\n")
-	if !p.long {
+	if p.charts {
 		for _, name := range chartNames() {
 			fmt.Fprintf(&b, "![%s](charts/%s.svg)\n", name, name)
 		}

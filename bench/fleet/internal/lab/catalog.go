@@ -26,6 +26,8 @@ type CatalogConfig struct {
 	Proxies int
 	// Secure are the ways Consul is asked: false over plain HTTP, true over HTTPS.
 	Secure []bool
+	// Starts is how often the control plane is started with nothing on disk.
+	Starts int
 	// Flips is how often a check is made to fail, and to pass again; Added is how
 	// often an instance is registered, and deregistered.
 	Flips, Added int
@@ -50,15 +52,10 @@ type CatalogResult struct {
 
 // CatalogWay is what was measured over HTTP, or over HTTPS.
 type CatalogWay struct {
-	Secure bool `json:"secure"`
-	// Start is how many seconds passed until the control plane was ready with the
-	// first full picture, and what that cost.
-	Start       float64 `json:"start"`
-	StartCPU    float64 `json:"start_cpu"`
-	StartPeak   float64 `json:"start_peak"`
-	StartConsul float64 `json:"start_consul"` // CPU seconds of Consul
-	StartCounts catalog.Counts
-	StartPeaks  catalog.Peaks
+	Secure bool
+	// Starts are without a picture on disk, Restart is with that of the last.
+	Starts  []CatalogStart
+	Restart CatalogStart
 	// Fleet is until all proxies had everything, from their connecting on.
 	Fleet float64 `json:"fleet"`
 	// Cores are those that are used while nothing happens.
@@ -74,6 +71,16 @@ type CatalogWay struct {
 	FlapCPU    float64
 	FlapCounts catalog.Counts
 	Throttled  int
+}
+
+// CatalogStart is one start of the control plane, until it is ready with the
+// first full picture.
+type CatalogStart struct {
+	Seconds float64
+	// CPU and Peak are the control plane's, Consul the CPU seconds of Consul.
+	CPU, Peak, Consul float64
+	Counts            catalog.Counts
+	Peaks             catalog.Peaks
 }
 
 // picture is a control plane that has read a catalog.
@@ -124,17 +131,22 @@ func (p *picture) close() error {
 	for _, f := range slices.Backward(p.end) {
 		errs = append(errs, f())
 	}
+	p.end = nil
 	return errors.Join(errs...)
 }
 
 func (p *picture) measure(ctx context.Context, secure bool) (way CatalogWay, err error) {
 	way.Secure = secure
-	for _, step := range []func(context.Context, *CatalogWay) error{p.begin, p.connect, p.idle, p.flips, p.flap, p.added} {
+	for range p.cfg.Starts - 1 {
+		if err := errors.Join(p.begin(ctx, &way), p.close()); err != nil {
+			return way, err
+		}
+	}
+	for _, step := range []func(context.Context, *CatalogWay) error{p.begin, p.connect, p.idle, p.flips, p.flap, p.added, p.again} {
 		if err := step(ctx, &way); err != nil {
 			return way, err
 		}
 	}
-	way.Throttled = p.counter.Counts().Throttled
 	return way, nil
 }
 
@@ -186,49 +198,64 @@ func (p *picture) world() world.Spec {
 
 // begin starts the control plane and waits until it has the first full picture.
 func (p *picture) begin(ctx context.Context, way *CatalogWay) error {
-	to, err := p.count(ctx, way.Secure)
-	if err != nil {
-		return err
-	}
-	mesh := filepath.Join(p.cfg.Dir, "mesh")
-	for _, dir := range []string{mesh, filepath.Join(p.cfg.Dir, "state")} {
+	for _, dir := range []string{p.mesh(), filepath.Join(p.cfg.Dir, "state")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("clearing: %w", err)
 		}
 	}
-	if err := p.world().Write(mesh); err != nil {
+	if err := p.world().Write(p.mesh()); err != nil {
 		return err
 	}
-	if p.xds, err = freePort(ctx); err != nil {
+	start, err := p.start(ctx, way.Secure)
+	way.Starts = append(way.Starts, start)
+	return err
+}
+
+// again starts the control plane with what it has on disk.
+func (p *picture) again(ctx context.Context, way *CatalogWay) error {
+	way.Throttled = p.counter.Counts().Throttled
+	if err := p.close(); err != nil {
 		return err
+	}
+	var err error
+	way.Restart, err = p.start(ctx, way.Secure)
+	return err
+}
+
+func (p *picture) mesh() string { return filepath.Join(p.cfg.Dir, "mesh") }
+
+func (p *picture) start(ctx context.Context, secure bool) (out CatalogStart, err error) {
+	to, err := p.count(ctx, secure)
+	if err != nil {
+		return out, err
+	}
+	if p.xds, err = freePort(ctx); err != nil {
+		return out, err
 	}
 	before, err := p.consul.usage()
 	if err != nil {
-		return err
+		return out, err
 	}
 	args := []string{"--consul-address", to}
-	if way.Secure {
+	if secure {
 		args = append(args, "--consul-ca-file", p.certs.cert)
 	}
 	p.server, err = StartServer(ctx, ServerConfig{
-		Binary: p.cfg.Binary, Dir: p.cfg.Dir, Mesh: mesh, Plaintext: p.xds, TLS: "127.0.0.1:0", Args: append(args, p.cfg.Args...),
+		Binary: p.cfg.Binary, Dir: p.cfg.Dir, Mesh: p.mesh(), Plaintext: p.xds, TLS: "127.0.0.1:0", Args: append(args, p.cfg.Args...),
 	})
 	if err != nil {
-		return err
+		return out, err
 	}
 	p.end = append(p.end, func() error { return p.server.Stop(ctx) })
-	way.Start = p.server.Start.Seconds()
 	usage, err := p.server.usage()
 	if err != nil {
-		return err
+		return out, err
 	}
 	after, err := p.consul.usage()
 	if err != nil {
-		return err
+		return out, err
 	}
-	way.StartCPU, way.StartPeak, way.StartConsul = usage.CPU, usage.Peak, after.CPU-before.CPU
-	way.StartCounts, way.StartPeaks = p.counter.Counts(), p.counter.Peaks()
-	return nil
+	return CatalogStart{p.server.Start.Seconds(), usage.CPU, usage.Peak, after.CPU - before.CPU, p.counter.Counts(), p.counter.Peaks()}, nil
 }
 
 // connect connects the fleet, and the stream that watches endpoints.

@@ -62,6 +62,8 @@ func (r Row) slack() (factor, floor float64) {
 		return 1.5, 0.02
 	case CPU:
 		return 1.25, 0.02
+	case Percent:
+		return 1.5, 0.2
 	case MB:
 		return 1.15, 2
 	case KB:

@@ -25,6 +25,7 @@ const (
 	CPU     Unit = "CPU s"
 	MB      Unit = "MB"
 	KB      Unit = "KB"
+	Percent Unit = "%"
 	Count   Unit = ""
 )
 
@@ -94,6 +95,8 @@ func (r Row) Verdict(f Figure) string {
 // Text writes a value of a row.
 func (r Row) Text(v float64) string {
 	switch r.Unit {
+	case Percent:
+		return fmt.Sprintf("%.2f %%", v)
 	case Seconds, CPU:
 		if v < 0.0995 {
 			return fmt.Sprintf("%.3f %s", v, r.Unit)

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/report"
+)
+
+// consulPlan is what `make bench-consul` runs.
+func consulPlan(binary string) []step {
+	return []step{{"consul", 1, func(ctx context.Context, s *suite, dir string) error {
+		r, err := lab.RunCatalog(ctx, lab.CatalogConfig{
+			Binary: s.fairlead, Consul: binary, Dir: dir, Spec: full(), Proxies: 10, Secure: []bool{false, true},
+			Starts: 3, Flips: 100, Added: 3, Flap: flapFor, Idle: 2 * idle,
+		})
+		if err != nil {
+			return err
+		}
+		s.add("consul.", map[string]float64{"fill": r.Fill, "fill.cpu": r.Consul.CPU, "fill.rss": r.Consul.RSS})
+		for _, w := range r.Ways {
+			s.keepWay(w)
+		}
+		return nil
+	}}}
+}
+
+const flapFor = idle
+
+// prefix is that of a way's figures.
+func prefix(secure bool) string {
+	if secure {
+		return "consul.https."
+	}
+	return "consul.http."
+}
+
+// keepWay keeps what was measured over HTTP, or over HTTPS.
+func (s *suite) keepWay(w lab.CatalogWay) {
+	p := prefix(w.Secure)
+	for _, st := range w.Starts {
+		s.add(p, map[string]float64{
+			"start": st.Seconds, "start.cpu": st.CPU, "start.peak": st.Peak, "start.consul": st.Consul, "start.reads": float64(st.Peaks.Reads),
+			"connections": float64(st.Peaks.Connections), "start.bytes": float64(st.Counts.Bytes) / 1e6,
+		})
+		w.Throttled += st.Counts.Throttled
+	}
+	flips := float64(max(1, w.Flapped))
+	s.add(p, map[string]float64{
+		"restart": w.Restart.Seconds, "restart.cpu": w.Restart.CPU, "fleet": w.Fleet, "throttled": float64(w.Throttled),
+		"idle.cpu": 100 * w.Cores, "idle.consul": 100 * w.CoresConsul, "idle.rss": w.Idle.RSS,
+		"idle.reads": float64(w.IdleCounts.Reads), "idle.wakes": float64(w.IdleCounts.Wakes),
+		"connections": float64(w.IdlePeaks.Connections), "waiting": float64(w.IdlePeaks.Waiting),
+		"out.p99": p99(w.Out), "in.p99": p99(w.In),
+		"flap.cpu": 1000 * w.FlapCPU / flips, "flap.reads": float64(w.FlapCounts.Reads+w.FlapCounts.Wakes) / flips,
+		"flap.bytes": float64(w.FlapCounts.Bytes) / flips / 1000,
+	})
+	for id, values := range map[string][]float64{"out": w.Out, "in": w.In, "added": w.AddedIn, "removed": w.AddedOut} {
+		for _, v := range values {
+			s.samples.Add(report.Ours, p+id, v)
+		}
+	}
+}
+
+// p99 is the 99th percentile.
+func p99(values []float64) float64 {
+	n := len(values)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[(99*n+99)/100-1]
+}
+
+func consulTables() []report.Table {
+	ways := []struct {
+		secure      bool
+		title, text string
+	}{
+		{false, "Over plain HTTP: doorbells and sweeps", "Stock Consul gives a client 200 connections: blocking queries on the tables say that something has changed."},
+		{true, "Over HTTPS: a watch for each service", "250 watches share a connection by HTTP/2."},
+	}
+	tables := []report.Table{{
+		Title: "The catalog: 5,000 services, 20 instances each, 2,000 nodes",
+		Text:  "One Consul 1.20.1 in memory at its default limits, filled by transactions of 128 operations, four at once.",
+		Rows: []report.Row{
+			{ID: "consul.fill", Name: "Registering everything", Unit: report.Seconds, Budget: report.None},
+			{ID: "consul.fill.cpu", Name: "Consul, CPU until then", Unit: report.CPU, Budget: report.None},
+			{ID: "consul.fill.rss", Name: "Consul, resident then", Unit: report.MB, Budget: report.None},
+		},
+	}}
+	for _, w := range ways {
+		tables = append(tables, report.Table{Title: w.title, Text: w.text, Rows: wayRows(prefix(w.secure))})
+	}
+	return tables
+}
+
+func wayRows(p string) []report.Row {
+	rows := []report.Row{
+		{ID: "start", Name: "Start, nothing on disk, to ready with the first full picture", Unit: report.Seconds, Budget: 10},
+		{ID: "start.cpu", Name: "The same, CPU", Unit: report.CPU, Budget: report.None},
+		{ID: "start.consul", Name: "The same, CPU of Consul", Unit: report.CPU, Budget: report.None},
+		{ID: "start.peak", Name: "The same, peak memory", Unit: report.MB, Budget: report.None},
+		{ID: "start.bytes", Name: "The same, bytes read", Unit: report.MB, Budget: report.None},
+		{ID: "start.reads", Name: "The same, most reads in flight at once", Budget: 16},
+		{ID: "restart", Name: "Start with the last picture on disk, to ready", Unit: report.Seconds, Budget: report.None},
+		{ID: "restart.cpu", Name: "The same, CPU", Unit: report.CPU, Budget: report.None},
+		{ID: "fleet", Name: "10 proxies connect, last stream complete", Unit: report.Seconds, Budget: report.None},
+		{ID: "connections", Name: "Connections to Consul, most at once", Budget: 64},
+		{ID: "waiting", Name: "Blocking queries, most at once", Budget: report.None},
+		{ID: "throttled", Name: "Answers 429, from the first start to the end", Budget: 0},
+		{ID: "idle.cpu", Name: "Nothing happens: CPU, of a core", Unit: report.Percent, Budget: 2},
+		{ID: "idle.consul", Name: "The same, Consul", Unit: report.Percent, Budget: report.None},
+		{ID: "idle.reads", Name: "The same, reads in 40 s", Budget: report.None},
+		{ID: "idle.wakes", Name: "The same, blocking queries that ended", Budget: report.None},
+		{ID: "idle.rss", Name: "The same, resident", Unit: report.MB, Budget: report.None},
+		{ID: "out", Name: "A check fails: written to the endpoint gone on a stream, median", Unit: report.Seconds, Budget: report.None},
+		{ID: "out.p99", Name: "The same, 99th percentile", Unit: report.Seconds, Budget: 0.5},
+		{ID: "in", Name: "A check passes again: to the endpoint back, median", Unit: report.Seconds, Budget: report.None},
+		{ID: "in.p99", Name: "The same, 99th percentile", Unit: report.Seconds, Budget: 0.5},
+		{ID: "flap.reads", Name: "A check changes every second: reads a change", Budget: 4},
+		{ID: "flap.bytes", Name: "The same, bytes a change", Unit: report.KB, Budget: report.None},
+		{ID: "flap.cpu", Name: "The same, CPU a change, milliseconds", Unit: report.Count, Budget: report.None},
+		{ID: "added", Name: "An instance is registered: to the endpoint on a stream, median", Unit: report.Seconds, Budget: report.None},
+		{ID: "removed", Name: "It is deregistered: to the endpoint gone, median", Unit: report.Seconds, Budget: report.None},
+	}
+	for i := range rows {
+		rows[i].ID = p + rows[i].ID
+	}
+	return rows
+}
