@@ -3,6 +3,7 @@
 GO ?= go
 PYTHON ?= python3
 ENVOY = .tools/envoy-1.40.0/envoy
+CONSUL = .tools/consul-1.20.1/consul
 CASES ?= ../shared/cases
 LINT = $(GO) tool -modfile=tools/go.mod golangci-lint
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
@@ -23,6 +24,13 @@ demo: build ## a mesh of four hosts on this machine, until Ctrl-C
 	$(PYTHON) tools/envoy/install.py 1.40.0
 	CGO_ENABLED=0 $(GO) build -o bin/quickstart-app ./examples/quickstart/app
 	@$(PYTHON) examples/quickstart/demo.py --envoy $(ENVOY)
+
+.PHONY: demo-consul
+demo-consul: build ## a Consul fleet of five hosts on this machine and its mesh, until Ctrl-C
+	$(PYTHON) tools/envoy/install.py 1.40.0
+	GO=$(GO) $(PYTHON) tools/consul/install.py
+	CGO_ENABLED=0 $(GO) build -o bin/quickstart-app ./examples/quickstart/app
+	@$(PYTHON) examples/consul-fleet/demo.py --envoy $(ENVOY) --consul $(CONSUL)
 
 .PHONY: test
 test: tools ## every test, those with real Envoys included, and all the others again with the race detector
@@ -46,6 +54,10 @@ bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys, thre
 .PHONY: bench-worst
 bench-worst: fleet ## measure the long worst cases of bench/WORST.md anew, a quarter of an hour
 	bin/fleet table -long $(BENCH)
+
+.PHONY: bench-consul
+bench-consul: fleet tools ## measure bench/CONSUL.md anew: a real Consul with 100,000 instances, seven minutes
+	bin/fleet table -catalog -consul $(CONSUL) $(BENCH)
 
 .PHONY: compat
 compat: build tools ## compare with the answers of real Istio; CASES is a folder of them

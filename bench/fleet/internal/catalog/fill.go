@@ -75,12 +75,13 @@ type (
 	}
 )
 
-// setNode registers a node with the check that Consul's gossip keeps.
+// setNode registers a node with a check of its own. It is not that of Consul's
+// gossip, serfHealth: a node that has it and is no member is soon removed.
 func (s Spec) setNode(n int) []operation {
 	name := fmt.Sprintf("node-%05d", n)
 	return []operation{
 		{Node: &nodeOp{"set", node{name, fmt.Sprintf("10.255.%d.%d", n>>8&255, n&255)}}},
-		{Check: &checkOp{"set", check{Node: name, CheckID: "serfHealth", Name: "Serf Health Status", Status: "passing", Output: "Agent alive and reachable"}}},
+		{Check: &checkOp{"set", check{Node: name, CheckID: "host", Name: "Host", Status: "passing", Output: "Load 0.42, 61 % of memory free"}}},
 	}
 }
 
@@ -213,5 +214,5 @@ func (w *Writer) Add(ctx context.Context, service int) (address string, err erro
 // Remove deregisters what Add has registered.
 func (w *Writer) Remove(ctx context.Context, service int) error {
 	s := w.Spec
-	return w.commit(ctx, []operation{{Service: &serviceOp{"delete", s.node(service, w.Spec.Instances), instance{ID: id(service, w.Spec.Instances)}}}})
+	return w.commit(ctx, []operation{{Service: &serviceOp{"delete", s.node(service, w.Spec.Instances), instance{ID: id(service, w.Spec.Instances), Service: Name(service)}}}})
 }
