@@ -75,9 +75,8 @@ func TestFill(t *testing.T) {
 	if err := have(passing); err != nil {
 		t.Error(err)
 	}
-	w.Spec.Services = 71
-	if err := w.Remove(t.Context(), 70); err == nil {
-		t.Error("nothing was removed, and nobody hears")
+	if err := w.SetHealth(t.Context(), 70, 0, true); err == nil {
+		t.Error("a check of no service was taken, and nobody hears")
 	}
 }
 
