@@ -201,7 +201,7 @@ func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
 			continue
 		}
 		at, ok := slices.BinarySearchFunc(r.snapshot.Workloads, x.Key, func(w *mesh.Workload, k mesh.Key) int { return w.Compare(k) })
-		if !ok {
+		if !ok || otherSource(x.Origin, r.snapshot.Workloads[at].Origin) {
 			continue
 		}
 		services[i] = r.snapshot.ServicesOf(r.snapshot.Workloads[at])
@@ -216,6 +216,12 @@ func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
 			}
 		}
 	}
+}
+
+// otherSource reports whether the object in force is of another source than the
+// one that is gone: then it stays.
+func otherSource(gone, inForce *mesh.Origin) bool {
+	return gone != nil && inForce != nil && gone.Source != inForce.Source
 }
 
 // inlineLosses are the services that lost too many of the endpoints written in

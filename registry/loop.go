@@ -269,7 +269,7 @@ func (l *loop) tellConflicts(list []mesh.Conflict) {
 		now[c] = true
 		if i < loggedNames && !l.conflicts[c] {
 			l.log.Error("object is not in force, another one has its name",
-				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
+				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		}
 	}
 	l.conflicts = now

@@ -1,5 +1,12 @@
 package mesh
 
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
 // Labels of workloads that come from a catalog. The catalog source alone gives
 // them: no registration can set a label with their prefix. A manifest may: a
 // WorkloadEntry with LabelConsulService is one more instance of that service.
@@ -17,3 +24,345 @@ const (
 	// LabelConsulNode is the name of the catalog's node that has the instance.
 	LabelConsulNode = LabelConsulPrefix + "node"
 )
+
+// ServiceSelects reports whether a service with that selector, in the workload's
+// namespace, has a workload with those labels behind it. It differs from
+// [Selects] for instances of a catalog only.
+func ServiceSelects(selector, labels map[string]string) bool {
+	if _, instance := labels[LabelConsulService]; instance {
+		if _, asked := selector[LabelConsulService]; !asked {
+			return false
+		}
+	}
+	return Selects(selector, labels)
+}
+
+// catalogs is what a snapshot knows of the services of catalogs, and of those
+// that are written down for the same hosts.
+type catalogs struct {
+	// derived are the services of catalogs, by host. written are the others, of
+	// any host; while there is no catalog nobody needs them, and it is empty.
+	derived, written shelves[Hostname, []*Service]
+	// hidden are the derived services that are not in force, as every namespace
+	// that would see them sees one that is written.
+	hidden    shelves[*Service, bool]
+	conflicts []Conflict // sorted by Key, then by host
+	// standing are the services that are in force, sorted by Key.
+	standing []*Service
+}
+
+// withCatalogs decides which services of catalogs are in force: merged are all
+// services, of which deltas are the changes. It returns what changed in
+// catalogs.standing.
+func (s *Snapshot) withCatalogs(prev *Snapshot, deltas []Delta[*Service]) []Delta[*Service] {
+	p, merged := &prev.tables.catalogs, s.tables.services.merged
+	c := &s.tables.catalogs
+	*c = *p
+	exports := prev.MeshConfig == nil || !slices.Equal(prev.MeshConfig.Spec.GetDefaultServiceExportTo(), s.MeshConfig.Spec.GetDefaultServiceExportTo())
+	derived, written := apart(deltas)
+	if len(derived) == 0 && p.derived.size == 0 {
+		c.standing = merged
+		return deltas
+	}
+	if len(deltas) == 0 && !exports {
+		return nil
+	}
+	c.derived = filed(&p.derived, derived, CompareServices, hostOf)
+	switch {
+	case c.derived.size == 0:
+		c.written = shelves[Hostname, []*Service]{}
+	case p.derived.size == 0:
+		_, all := apart(added(merged))
+		c.written = filed(&c.written, all, CompareServices, hostOf)
+	default:
+		c.written = filed(&p.written, written, CompareServices, hostOf)
+	}
+	hosts := c.concerned(p, deltas, exports)
+	moves := c.hide(p, hosts, s.MeshConfig.Spec.GetDefaultServiceExportTo())
+	return c.stand(p, merged, append(inForce(p, c, deltas), moves...))
+}
+
+func hostOf(s *Service) []Hostname { return []Hostname{s.Hostname} }
+
+// apart tells changes of services of catalogs from those of others.
+func apart(deltas []Delta[*Service]) (derived, written []Delta[*Service]) {
+	add := func(d Delta[*Service], svc *Service) {
+		if svc.Catalog {
+			derived = append(derived, d)
+		} else {
+			written = append(written, d)
+		}
+	}
+	for _, d := range deltas {
+		if d.Old != nil {
+			add(Delta[*Service]{Old: d.Old}, d.Old)
+		}
+		if d.New != nil {
+			add(Delta[*Service]{New: d.New}, d.New)
+		}
+	}
+	return derived, written
+}
+
+func added(list []*Service) []Delta[*Service] {
+	out := make([]Delta[*Service], len(list))
+	for i, svc := range list {
+		out[i].New = svc
+	}
+	return out
+}
+
+// concerned are the hosts of catalogs of which something else may be in force.
+func (c *catalogs) concerned(prev *catalogs, deltas []Delta[*Service], all bool) map[Hostname]bool {
+	hosts := map[Hostname]bool{}
+	note := func(h Hostname) {
+		if len(c.derived.get(h))+len(prev.derived.get(h)) > 0 {
+			hosts[h] = true
+		}
+	}
+	for _, d := range deltas {
+		for _, svc := range []*Service{d.Old, d.New} {
+			if svc != nil {
+				note(svc.Hostname)
+			}
+		}
+	}
+	if all {
+		for h := range c.derived.all {
+			note(h)
+		}
+	}
+	return hosts
+}
+
+// hide decides anew for some hosts. It returns what that does to services that
+// are themselves as before.
+func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []string) []Delta[*Service] {
+	if len(hosts) == 0 {
+		return nil
+	}
+	hidden := prev.hidden.change()
+	var fresh []Conflict
+	var moves []Delta[*Service]
+	for host := range hosts {
+		before := prev.derived.get(host)
+		now := c.derived.get(host)
+		for _, svc := range before {
+			if prev.hidden.get(svc) && !slices.Contains(now, svc) {
+				hidden.drop(svc)
+			}
+		}
+		for _, svc := range now {
+			is, conflicts := shadowed(svc, c.written.get(host), defaults)
+			fresh = append(fresh, conflicts...)
+			switch was := prev.hidden.get(svc); {
+			case is == was:
+			case is:
+				hidden.put(svc, true)
+			default:
+				hidden.drop(svc)
+			}
+			if was := prev.hidden.get(svc); is != was && slices.Contains(before, svc) {
+				if is {
+					moves = append(moves, Delta[*Service]{Old: svc})
+				} else {
+					moves = append(moves, Delta[*Service]{New: svc})
+				}
+			}
+		}
+	}
+	c.hidden = hidden.shelves
+	among := func(x Conflict) bool { return hosts[x.Host] }
+	if len(fresh) > 0 || slices.ContainsFunc(prev.conflicts, among) {
+		c.conflicts = append(slices.DeleteFunc(slices.Clone(prev.conflicts), among), fresh...)
+		slices.SortStableFunc(c.conflicts, func(a, b Conflict) int {
+			return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host))
+		})
+	}
+	return moves
+}
+
+// inForce are changes of services as far as they are, or were, in force.
+func inForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Service] {
+	out := make([]Delta[*Service], 0, len(deltas))
+	for _, d := range deltas {
+		if d.Old != nil && prev.hidden.get(d.Old) {
+			d.Old = nil
+		}
+		if d.New != nil && next.hidden.get(d.New) {
+			d.New = nil
+		}
+		if d.Old != d.New {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// stand lists the services that are in force.
+func (c *catalogs) stand(prev *catalogs, merged []*Service, deltas []Delta[*Service]) []Delta[*Service] {
+	slices.SortFunc(deltas, func(a, b Delta[*Service]) int { return compareServiceKeys(newest(a), newest(b)) })
+	if c.hidden.size == 0 {
+		c.standing = merged
+		return deltas
+	}
+	list, ok := patch(prev.standing, deltas, compareServiceKeys)
+	if !ok || len(list) != len(merged)-c.hidden.size { // not unless a list is out of order
+		list = slices.DeleteFunc(slices.Clone(merged), c.hidden.get)
+	}
+	c.standing = list
+	return deltas
+}
+
+// shadowed tells what the services that are written down for the host of one of
+// a catalog do to it: whether nobody is left who sees it, and what is to be said
+// of it.
+func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conflict) {
+	var conflicts []Conflict
+	theirs := audience(svc, defaults)
+	left := theirs
+	for _, w := range written {
+		to := audience(w, defaults)
+		if !to.meets(theirs) {
+			continue
+		}
+		left = left.without(to)
+		reason := fmt.Sprintf("host %q is that of %s: what is written down is in force, and the catalog's service is not; "+
+			"its instances stand, for a ServiceEntry that selects the label %s", svc.Hostname, w.Key, LabelConsulService)
+		if !to.all {
+			reason = fmt.Sprintf("host %q is that of %s for the namespaces %s: in them it is in force, elsewhere the catalog's service",
+				svc.Hostname, w.Key, strings.Join(to.namespaces, ", "))
+		}
+		conflicts = append(conflicts, Conflict{Key: svc.Key, Host: svc.Hostname, Kept: w.Origin, Dropped: svc.Origin, Reason: reason})
+	}
+	return len(conflicts) > 0 && left.nobody(), conflicts
+}
+
+// audience is the namespaces that see a service.
+type group struct {
+	all        bool
+	namespaces []string // sorted; of no meaning where all see it
+}
+
+func audience(svc *Service, defaults []string) group {
+	list := []string(svc.ExportTo)
+	if len(list) == 0 {
+		if len(defaults) == 0 {
+			return group{all: true}
+		}
+		list = slices.Clone(defaults)
+		for i, ns := range list {
+			if ns == "." {
+				list[i] = svc.Namespace
+			}
+		}
+		slices.Sort(list)
+		list = slices.Compact(list)
+	}
+	switch {
+	case slices.Contains(list, "*"):
+		return group{all: true}
+	case slices.Contains(list, "~"):
+		return group{}
+	default:
+		return group{namespaces: list}
+	}
+}
+
+func (g group) nobody() bool { return !g.all && len(g.namespaces) == 0 }
+
+func (g group) meets(o group) bool {
+	switch {
+	case g.nobody() || o.nobody():
+		return false
+	case g.all || o.all:
+		return true
+	default:
+		return slices.ContainsFunc(g.namespaces, func(ns string) bool { return slices.Contains(o.namespaces, ns) })
+	}
+}
+
+// without are those who are not of another group; of all, only all can be taken.
+func (g group) without(o group) group {
+	switch {
+	case o.all:
+		return group{}
+	case g.all:
+		return g
+	default:
+		return group{namespaces: slices.DeleteFunc(slices.Clone(g.namespaces), func(ns string) bool { return slices.Contains(o.namespaces, ns) })}
+	}
+}
+
+// Shadowed reports whether a service of a catalog is hidden from a namespace
+// because that sees one which is written down for the host.
+func (s *Snapshot) Shadowed(svc *Service, namespace string) bool {
+	if !svc.Catalog {
+		return false
+	}
+	for _, w := range s.ServicesOn(svc.Hostname) {
+		if w.Catalog {
+			return false // those that are written down come first
+		}
+		if exportedTo(w.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), w.Namespace, namespace) {
+			return true
+		}
+	}
+	return false
+}
+
+// disagreement tells what is different in two objects of one Key from two
+// sources. It is empty where nothing is, which is usual for the service of two
+// datacenters: then both are one.
+func disagreement[T object](kept, dropped []T) (string, bool) {
+	a, ok := any(kept).([]*Service)
+	if !ok || !a[0].Catalog {
+		return "", true
+	}
+	b, ok := any(dropped).([]*Service)
+	if !ok || !b[0].Catalog {
+		return "", true
+	}
+	if slices.EqualFunc(a, b, func(x, y *Service) bool { return sameHash(&x.Meta, &y.Meta) }) {
+		return "", false
+	}
+	return fmt.Sprintf("two catalogs do not agree on this service: %s; the first one's word counts, and the instances of both stand", differences(a, b)), true
+}
+
+// differences says in words what is different in two services.
+func differences(a, b []*Service) string {
+	if len(a) != len(b) {
+		return fmt.Sprintf("%d hosts in one, %d in the other", len(a), len(b))
+	}
+	var out []string
+	for i, x := range a {
+		y := b[i]
+		for _, d := range []struct {
+			what        string
+			here, there any
+		}{
+			{"host", x.Hostname, y.Hostname},
+			{"ports", portWords(x.Ports), portWords(y.Ports)},
+			{"resolution", x.Resolution.String(), y.Resolution.String()},
+			{"external", x.External, y.External},
+			{"addresses", strings.Join(x.Addresses, " "), strings.Join(y.Addresses, " ")},
+			{"exported to", strings.Join(x.ExportTo, " "), strings.Join(y.ExportTo, " ")},
+		} {
+			if line := fmt.Sprintf("%s %v and %v", d.what, d.here, d.there); d.here != d.there && !slices.Contains(out, line) {
+				out = append(out, line)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return "labels, annotations or something else that is not told here"
+	}
+	return strings.Join(out, ", ")
+}
+
+func portWords(ports []Port) string {
+	words := make([]string, len(ports))
+	for i, p := range ports {
+		words[i] = fmt.Sprintf("%s/%d/%s", p.Name, p.Number, cmp.Or(p.Protocol, "-"))
+	}
+	return strings.Join(words, "+")
+}

@@ -74,7 +74,7 @@ func (s *Snapshot) touched(prev *Snapshot, workloads []Delta[*Workload]) []*Serv
 			out = append(out, svc)
 		}
 	}
-	slices.SortFunc(out, compareServices)
+	slices.SortFunc(out, CompareServices)
 	return out
 }
 

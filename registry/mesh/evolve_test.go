@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // world is two sources that change at random.
@@ -27,7 +29,7 @@ func (w *world) step() {
 	app := fmt.Sprintf("app%d", w.rng.IntN(4))
 	name := fmt.Sprintf("n%d", w.rng.IntN(8))
 	w.rev++
-	switch w.rng.IntN(8) {
+	switch w.rng.IntN(12) {
 	case 0, 1:
 		x := testWorkload(ns, name, fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)), app)
 		source[x.Key] = x
@@ -45,6 +47,15 @@ func (w *world) step() {
 	case 5:
 		x := testVirtualService(ns, name, strconv.Itoa(w.rev))
 		source[x.Key] = x
+	case 7, 8:
+		x := w.catalogService(ns, app)
+		source[x.Key] = x
+	case 9:
+		x := testInstance(ns, fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)), app)
+		source[x.Key] = x
+	case 10:
+		x := w.rival(ns, name, app)
+		source[x.Key] = x
 	case 6:
 		r := &HealthReport{
 			ServiceAccount: ServiceAccount{Namespace: ns, Name: "sa-" + app},
@@ -58,6 +69,29 @@ func (w *world) step() {
 			break
 		}
 	}
+}
+
+// catalogService is a service that both sources may derive from a catalog, each
+// with one of two ports.
+func (w *world) catalogService(ns, app string) *Service {
+	return testDerived(ns, app, uint32(80+w.rng.IntN(2)), w.exports()...)
+}
+
+// rival is a service that is written down for the host of a catalog's.
+func (w *world) rival(ns, name, app string) *Service {
+	x := testService(ns, name, "")
+	x.Hostname = Hostname(app + ".service.consul")
+	if w.rng.IntN(2) == 0 {
+		x.Selector = map[string]string{LabelConsulService: app}
+	}
+	x.ExportTo = w.exports()
+	x.Hash = Hash{byte(w.rev), byte(w.rev >> 8), 7}
+	return x
+}
+
+func (w *world) exports() Exports {
+	list := []Exports{nil, nil, nil, {"*"}, {"ns0"}, {"ns1"}, {"ns0", "ns1"}, {"~"}}
+	return list[w.rng.IntN(len(list))]
 }
 
 func fragmentOf(source string, objects map[Key]any) *Fragment {
@@ -94,6 +128,7 @@ func TestMergeIsTheSameByEveryWay(t *testing.T) {
 	for seed := range uint64(4) {
 		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]*HealthReport{}}
 		var s *Snapshot
+		config := testMeshConfig()
 		for i := range 120 {
 			for range 1 + w.rng.IntN(3) {
 				w.step()
@@ -109,8 +144,13 @@ func TestMergeIsTheSameByEveryWay(t *testing.T) {
 			if prev != nil {
 				before = fingerprint(t, prev)
 			}
-			s = testSnapshot(prev, fragments...)
-			anew := testSnapshot(nil, fragments...)
+			if i%17 == 16 {
+				config = &MeshConfig{Meta: config.Meta, Spec: proto.CloneOf(config.Spec)}
+				config.Spec.DefaultServiceExportTo = []string{[]string{"*", ".", "ns2", "~"}[w.rng.IntN(4)]}
+				config.Hash = Hash{byte(i)}
+			}
+			s = NewSnapshot(prev, config, fragments)
+			anew := NewSnapshot(nil, config, fragments)
 			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
 				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew", seed, i)
 			}
@@ -122,6 +162,7 @@ func TestMergeIsTheSameByEveryWay(t *testing.T) {
 			}
 			if i%5 == 0 {
 				checkLookups(t, s)
+				checkCatalogs(t, s, fragments)
 			}
 		}
 	}
@@ -135,7 +176,7 @@ func checkLookups(t *testing.T, s *Snapshot) {
 		if svc.Selector != nil {
 			want = nil
 			for _, w := range s.Workloads {
-				if w.Namespace == svc.Namespace && Selects(svc.Selector, w.Labels) {
+				if w.Namespace == svc.Namespace && selectsByDefinition(svc.Selector, w.Labels) {
 					want = append(want, w)
 				}
 			}
@@ -159,6 +200,56 @@ func checkLookups(t *testing.T, s *Snapshot) {
 		for _, svc := range s.ServicesOf(w) {
 			if !slices.Contains(s.EndpointsOf(svc), w) {
 				t.Fatalf("%s has %s, but not the other way round", w.Key, svc.Key)
+			}
+		}
+	}
+}
+
+func selectsByDefinition(selector, labels map[string]string) bool {
+	if labels[LabelConsulService] != "" && selector[LabelConsulService] == "" {
+		return false
+	}
+	return Selects(selector, labels)
+}
+
+// checkCatalogs holds what is in force of catalogs to the definition: in each
+// namespace a host is that of the services that are written down, where one is
+// seen, and else the catalog's. One that nobody sees for that reason alone is in
+// no list, and each one that some do not see is among the conflicts.
+func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
+	t.Helper()
+	namespaces := []string{"ns0", "ns1", "ns2", "elsewhere"}
+	defaults := s.MeshConfig.Spec.GetDefaultServiceExportTo()
+	seen := map[Key]bool{}
+	for _, f := range fragments {
+		for _, c := range f.Services {
+			if seen[c.Key] || !c.Catalog {
+				continue
+			}
+			seen[c.Key] = true
+			sees, lost := 0, 0
+			for _, ns := range namespaces {
+				if !exportedTo(c.ExportTo, defaults, c.Namespace, ns) {
+					continue
+				}
+				sees++
+				taken := slices.ContainsFunc(s.Services, func(w *Service) bool {
+					return !w.Catalog && w.Hostname == c.Hostname && exportedTo(w.ExportTo, defaults, w.Namespace, ns)
+				})
+				if taken {
+					lost++
+				}
+				if there := slices.Contains(s.ServicesVisibleTo(ns), c); there == taken {
+					t.Fatalf("namespace %s: another has the host of %s: %v; it is visible: %v", ns, c.Key, taken, there)
+				}
+			}
+			inForce := slices.Contains(s.Services, c)
+			if inForce == (sees > 0 && lost == sees) {
+				t.Fatalf("%s is in force: %v, though %d of %d do not see it", c.Key, inForce, lost, sees)
+			}
+			told := slices.ContainsFunc(s.Conflicts, func(x Conflict) bool { return x.Key == c.Key && x.Host == c.Hostname })
+			if told != (lost > 0) {
+				t.Fatalf("%s: %d do not see it, and that is told: %v", c.Key, lost, told)
 			}
 		}
 	}

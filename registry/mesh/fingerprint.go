@@ -48,7 +48,7 @@ func (s *Snapshot) Fingerprint() (Hash, error) {
 	printAll(p, s.PeerAuthentications, func(x *PeerAuthentication) { p.message(x.Spec) })
 	printAll(p, s.Unenforced, func(x *Unenforced) { p.labels(x.Selector); p.text(x.Field) })
 	for _, c := range s.Conflicts {
-		p.text(c.Key.String(), c.Kept.String(), c.Dropped.String())
+		p.text(c.Key.String(), string(c.Host), c.Kept.String(), c.Dropped.String(), c.Reason)
 	}
 	p.text(s.Missing...)
 	return Hash(p.h.Sum(nil)), p.err

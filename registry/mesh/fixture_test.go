@@ -73,3 +73,21 @@ func fingerprint(tb testing.TB, s *Snapshot) Hash {
 	}
 	return h
 }
+
+// testDerived is a service as a catalog's source derives it.
+func testDerived(namespace, name string, port uint32, exports ...string) *Service {
+	s := testService(namespace, "consul/"+name, "")
+	s.Hostname = Hostname(name + ".service.consul")
+	s.Ports[0].Number = port
+	s.Selector = map[string]string{LabelConsulService: name}
+	s.ExportTo, s.Catalog = exports, true
+	s.Hash = sha256.Sum256(fmt.Append(nil, s.Key, port, exports))
+	return s
+}
+
+// testInstance is an instance of a catalog's service.
+func testInstance(namespace, address, service string) *Workload {
+	w := testWorkload(namespace, "consul/dc1/node/"+service, address, service)
+	w.Labels[LabelConsulService] = service
+	return w
+}

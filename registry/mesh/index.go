@@ -94,9 +94,19 @@ func Selects(selector, labels map[string]string) bool {
 	return true
 }
 
-// compareServices is the order of Snapshot.Services.
-func compareServices(a, b *Service) int {
-	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), compareAge(a, b))
+// CompareServices is the order of Snapshot.Services.
+func CompareServices(a, b *Service) int {
+	c := cmp.Compare(a.Hostname, b.Hostname)
+	switch {
+	case c != 0:
+		return c
+	case a.Catalog == b.Catalog:
+		return compareAge(a, b)
+	case b.Catalog:
+		return -1
+	default:
+		return 1
+	}
 }
 
 // buildIndex makes the look-ups of a snapshot from those of the one before.
@@ -108,9 +118,9 @@ func buildIndex(prev *index, d *Diff) *index {
 		return prev
 	}
 	x := &index{
-		hosts:      filed(&prev.hosts, d.Services, compareServices, func(s *Service) []Hostname { return []Hostname{s.Hostname} }),
+		hosts:      filed(&prev.hosts, d.Services, CompareServices, hostOf),
 		addresses:  filed(&prev.addresses, d.Workloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
-		inline:     filed(&prev.inline, d.Services, compareServices, inlineAddresses),
+		inline:     filed(&prev.inline, d.Services, CompareServices, inlineAddresses),
 		namespaces: prev.namespaces,
 	}
 	services, workloads := groupDeltas(d.Services), groupDeltas(d.Workloads)

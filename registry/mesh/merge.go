@@ -60,8 +60,8 @@ func Merge(in Input) *Snapshot {
 	return s
 }
 
-// mergeTables decides who has each Key. What it returns does not know of health
-// yet.
+// mergeTables decides who has each Key, and which services of catalogs are in
+// force. What it returns does not know of health yet.
 func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 	p, t, d := &prev.tables, &s.tables, &Diff{}
 	t.services, d.Services = mergeTable(&p.services,
@@ -80,9 +80,11 @@ func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 		lists(fragments, func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }), compareKeys)
 	t.unenforced, d.Unenforced = mergeTable(&p.unenforced,
 		lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
+	d.Services = s.withCatalogs(prev, d.Services)
 	s.Conflicts = slices.Concat(
 		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
 		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
+		t.catalogs.conflicts,
 	)
 	slices.SortStableFunc(s.Conflicts, compareConflicts)
 	return d
@@ -117,7 +119,7 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 		}
 	}
 	t.judged, d.Services = judgement[*Service]{
-		base: t.services.merged, deltas: d.Services, prev: p.judged, stale: services, order: compareServiceKeys,
+		base: t.catalogs.standing, deltas: d.Services, prev: p.judged, stale: services, order: compareServiceKeys,
 		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.health.list) },
 	}.all()
 	var all []*Workload
@@ -134,7 +136,7 @@ func (s *Snapshot) order(prev *Snapshot, d *Diff, fragments []*Fragment) *Diff {
 	s.Workloads = s.judge(prev, d, fragments)
 	s.WorkloadGroups = t.workloadGroups.merged
 	s.Unenforced = t.unenforced.merged
-	s.Services = reorder(prev.Services, t.judged, d.Services, compareServices)
+	s.Services = reorder(prev.Services, t.judged, d.Services, CompareServices)
 	s.VirtualServices = reorder(prev.VirtualServices, t.virtualServices.merged, d.VirtualServices, compareAge)
 	s.DestinationRules = reorder(prev.DestinationRules, t.destinationRules.merged, d.DestinationRules, compareAge)
 	s.Sidecars = reorder(prev.Sidecars, t.sidecars.merged, d.Sidecars, compareAge)

@@ -35,15 +35,18 @@ func (x *namespaceIndex) selectedBy(w *Workload) []*Service {
 }
 
 func selectedBy(selecting func(label) []*Service, w *Workload) []*Service {
-	out := slices.Clone(selecting(label{}))
+	var out []*Service
+	if _, instance := w.Labels[LabelConsulService]; !instance {
+		out = slices.Clone(selecting(label{}))
+	}
 	for k, v := range w.Labels {
 		for _, svc := range selecting(label{k, v}) {
-			if Selects(svc.Selector, w.Labels) {
+			if ServiceSelects(svc.Selector, w.Labels) {
 				out = append(out, svc)
 			}
 		}
 	}
-	slices.SortFunc(out, compareServices)
+	slices.SortFunc(out, CompareServices)
 	return out
 }
 
@@ -172,7 +175,7 @@ func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*S
 	}
 	selecting := prev.selecting.change()
 	for l, deltas := range changes {
-		if list := patched(prev.selecting.get(l), deltas, compareServices); len(list) > 0 {
+		if list := patched(prev.selecting.get(l), deltas, CompareServices); len(list) > 0 {
 			selecting.put(l, list)
 		} else {
 			selecting.drop(l)

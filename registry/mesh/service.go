@@ -93,6 +93,24 @@ const (
 	ResolutionDynamicDNS
 )
 
+// String is the word of a ServiceEntry.
+func (r Resolution) String() string {
+	switch r {
+	case ResolutionNone:
+		return "NONE"
+	case ResolutionStatic:
+		return "STATIC"
+	case ResolutionDNS:
+		return "DNS"
+	case ResolutionDNSRoundRobin:
+		return "DNS_ROUND_ROBIN"
+	case ResolutionDynamicDNS:
+		return "DYNAMIC_DNS"
+	default:
+		return "unknown"
+	}
+}
+
 // Exports says which namespaces see an object. "*" means all, "~" none but by
 // explicit import, any other string is a namespace; "." has been replaced by
 // the object's own namespace. Sorted; empty means all.

@@ -10,7 +10,8 @@ type Snapshot struct {
 	// MeshConfig is never nil; defaults are filled in.
 	MeshConfig *MeshConfig
 
-	// Services are sorted by host name, then by [Meta.Before].
+	// Services are sorted by host name, then come those that are written down
+	// before those of catalogs, then by [Meta.Before].
 	Services []*Service
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
@@ -78,10 +79,16 @@ func (o Op) String() string {
 	}
 }
 
-// Conflict is an object that is not in force because another object of the same
-// Key came first: that of the source that counts first or, within one source,
-// the first in its Fragment.
+// Conflict is an object that is not in force because of another one. Mostly that
+// has the same Key and came first: it is of the source that counts first or,
+// within one source, the first in its Fragment. A service of a catalog is in
+// conflict with what is written down for its host, too.
 type Conflict struct {
-	Key           Key
+	Key Key
+	// Host is set where one host of the object is concerned, and not all of it.
+	Host          Hostname
 	Kept, Dropped *Origin
+	// Reason is for people; empty where another object has the same Key, and
+	// there is no more to be said.
+	Reason string
 }

@@ -39,7 +39,8 @@ type tables struct {
 	peerAuthentications table[*PeerAuthentication]
 	unenforced          table[*Unenforced]
 
-	// judged are services.merged with the health of inline endpoints; those of
+	catalogs catalogs
+	// judged are catalogs.standing with the health of inline endpoints; those of
 	// workloads are Snapshot.Workloads.
 	judged []*Service
 	health verdicts
@@ -134,9 +135,7 @@ func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (ta
 			case winner == nil:
 				winner = have
 			default:
-				for _, x := range have {
-					fresh.conflict(winner[0], x)
-				}
+				fresh.contest(winner, have)
 			}
 		}
 		change, _ := diff(span(t.merged, key), winner, order)
@@ -183,8 +182,20 @@ func sorted[T any](list []T, order func(a, b T) int) []T {
 	return list
 }
 
-func (t *table[T]) conflict(kept, dropped T) {
-	c := Conflict{Key: kept.meta().Key, Kept: kept.meta().Origin, Dropped: dropped.meta().Origin}
+// contest notes that the objects of a Key are those of one source, and that
+// another one's are dropped.
+func (t *table[T]) contest(kept, dropped []T) {
+	reason, differ := disagreement(kept, dropped)
+	if !differ {
+		return
+	}
+	for _, x := range dropped {
+		t.conflict(kept[0], x, reason)
+	}
+}
+
+func (t *table[T]) conflict(kept, dropped T, reason string) {
+	c := Conflict{Key: kept.meta().Key, Kept: kept.meta().Origin, Dropped: dropped.meta().Origin, Reason: reason}
 	if n := len(t.conflicts); n > 0 && t.conflicts[n-1] == c {
 		return // several hosts of one ServiceEntry
 	}
@@ -204,7 +215,7 @@ func (t *table[T]) withoutDuplicates(list []T, order func(a, b T) int) []T {
 		if len(clean) == len(list) {
 			clean = append(make([]T, 0, len(list)), list[:i]...)
 		}
-		t.conflict(clean[len(clean)-1], list[i])
+		t.conflict(clean[len(clean)-1], list[i], "")
 	}
 	return clean
 }
@@ -214,16 +225,20 @@ func (t *table[T]) withoutDuplicates(list []T, order func(a, b T) int) []T {
 func (t *table[T]) join(list []T) []T {
 	out := make([]T, 0, len(t.merged)+len(list))
 	i := 0
-	for _, x := range list {
+	for j := 0; j < len(list); {
+		x := list[j]
 		for i < len(t.merged) && compareKeys(t.merged[i], x) < 0 {
 			out = append(out, t.merged[i])
 			i++
 		}
 		if i < len(t.merged) && t.merged[i].meta().Key == x.meta().Key {
-			t.conflict(t.merged[i], x)
+			have := span(list[j:], x.meta().Key)
+			t.contest(span(t.merged[i:], x.meta().Key), have)
+			j += len(have)
 			continue
 		}
 		out = append(out, x)
+		j++
 	}
 	return append(out, t.merged[i:]...)
 }

@@ -19,9 +19,10 @@ func (s *Snapshot) ServicesVisibleTo(namespace string) []*Service {
 	return s.Services // the usual case costs no copy
 }
 
-// ServiceVisibleTo reports whether a service is exported to a namespace.
+// ServiceVisibleTo reports whether a service is exported to a namespace, and not
+// [Snapshot.Shadowed].
 func (s *Snapshot) ServiceVisibleTo(svc *Service, namespace string) bool {
-	return exportedTo(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, namespace)
+	return !s.Shadowed(svc, namespace) && exportedTo(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, namespace)
 }
 
 // VirtualServiceVisibleTo reports whether a VirtualService is exported to a

@@ -118,11 +118,12 @@ type member struct {
 }
 
 // membersOf are the workloads behind a port, from every service of that name in
-// the namespace.
+// the namespace. Those of a catalog are not mixed with others: that takes a
+// service that selects them.
 func (sc *scope) membersOf(svc *service, port mesh.Port) []member {
 	var out []member
 	for _, s := range sc.s.ServicesOn(svc.Hostname) {
-		if s.Namespace != svc.Namespace {
+		if s.Namespace != svc.Namespace || s.Catalog != svc.Catalog {
 			continue
 		}
 		p, ok := s.Port(port.Number)

@@ -84,9 +84,7 @@ func patched[T any](list []*T, changes []change[T], order func(a, b *T) int) []*
 
 // The orders of lists in a snapshot.
 
-func byHostname(a, b *mesh.Service) int {
-	return cmp.Or(cmp.Compare(a.Hostname, b.Hostname), before(&a.Meta, &b.Meta))
-}
+func byHostname(a, b *mesh.Service) int { return mesh.CompareServices(a, b) }
 
 // byPrecedence is the order in which services win conflicts.
 func byPrecedence(a, b *mesh.Service) int {

@@ -110,6 +110,7 @@ func (g *game) service() {
 	s := g.w.service(pick(g, "shop", "other"), pick(g, g.host(), g.loner()))
 	s.Name = g.name()
 	s.ExportTo = g.exports()
+	s.Catalog = g.more.IntN(3) == 0
 	g.fillService(s)
 	g.say("service %s in %s", s.Hostname, s.Namespace)
 }
@@ -168,6 +169,9 @@ func (g *game) editService() {
 		next.SubjectAltNames = pick(g, nil, []string{"spiffe://x"})
 	default:
 		g.inline(&next)
+	}
+	if g.more.IntN(10) == 0 {
+		next.Catalog = !next.Catalog
 	}
 	g.say("service %s edited", next.Hostname)
 	f.Services[i] = &next

@@ -17,6 +17,7 @@ func FuzzIncremental(f *testing.F) {
 	for seed := range uint64(15) {
 		f.Add(seed)
 	}
+	f.Add(uint64(416)) // a service goes that hid a catalog's, and is not imported itself
 	f.Add(uint64(204)) // services come and go beside others whose endpoints change
 	f.Fuzz(func(t *testing.T, seed uint64) {
 		g := newGame(t, seed)
@@ -29,6 +30,7 @@ func FuzzIncremental(f *testing.F) {
 // game is a mesh that changes.
 type game struct {
 	rnd     *rand.Rand
+	more    *rand.Rand // for what came later, so that the seeds above mean what they did
 	w       *world
 	s       *mesh.Snapshot
 	x       *Index
@@ -40,7 +42,7 @@ type game struct {
 
 func newGame(tb testing.TB, seed uint64) *game {
 	tb.Helper()
-	g := &game{rnd: rand.New(rand.NewPCG(seed, 7)), w: newWorld(tb)}
+	g := &game{rnd: rand.New(rand.NewPCG(seed, 7)), more: rand.New(rand.NewPCG(seed, 8)), w: newWorld(tb)}
 	for range 8 {
 		g.service()
 		g.routes()

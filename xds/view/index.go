@@ -168,9 +168,10 @@ func byVisibility[T any](list []T, class func(T) int) []T {
 	return slices.Concat(classes[0], classes[1], classes[2])
 }
 
-// seesService reports whether a service is exported to the namespace.
+// seesService reports whether a service is exported to the namespace, and is not
+// a catalog's of which the host is another's there.
 func (x *Index) seesService(svc *mesh.Service, ns string) bool {
-	return exported(svc.ExportTo, x.s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, ns)
+	return exported(svc.ExportTo, x.s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, ns) && !x.s.Shadowed(svc, ns)
 }
 
 // visibleServices are those that the namespace sees, in order of precedence.
@@ -178,7 +179,7 @@ func (x *Index) visibleServices(ns string) []*mesh.Service {
 	defaults := x.s.MeshConfig.Spec.GetDefaultServiceExportTo()
 	out := make([]*mesh.Service, 0, len(x.services))
 	for _, svc := range x.services {
-		if exported(svc.ExportTo, defaults, svc.Namespace, ns) {
+		if x.seesService(svc, ns) {
 			out = append(out, svc)
 		}
 	}

@@ -35,6 +35,20 @@ func (sc *scope) movable(c change[mesh.Service], next *site) bool {
 	})
 }
 
+// unveils reports whether a change of a service may show, or hide, a catalog's
+// of the same host, which the scope may want though it does not want the other.
+func (sc *scope) unveils(c change[mesh.Service], next *site) bool {
+	host := hostOf(c)
+	for _, s := range []*mesh.Snapshot{sc.s, next.s} {
+		for _, svc := range s.ServicesOn(host) {
+			if svc != c.old && svc != c.new && svc.Catalog && sc.wants(svc) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func hostOf(c change[mesh.Service]) mesh.Hostname {
 	if c.old != nil {
 		return c.old.Hostname

@@ -352,6 +352,8 @@ func (r *realm) follow(prev *Index, st *site) bool {
 			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns)) && sc.wants(svc)
 		}
 		switch {
+		case sc.unveils(c, st):
+			return false
 		case !concerns(c.old) && !concerns(c.new):
 		case c.old != nil && c.new != nil && routedAlike(c.old, c.new):
 			swaps = append(swaps, c)

@@ -318,7 +318,7 @@ func (sc *scope) collectServices() {
 func (sc *scope) destination(to routeTo) *service {
 	var best *mesh.Service
 	for _, svc := range sc.s.ServicesOn(to.host) {
-		if svc.Namespace == sc.namespace() {
+		if svc.Namespace == sc.namespace() && !sc.s.Shadowed(svc, sc.namespace()) {
 			best = svc
 			break
 		}
