@@ -26,6 +26,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
+		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},
 		"registry/mesh":             {"the vocabulary: Snapshot, Service, Workload, identities, Origin", nil},
 		"registry/manifest":         {"YAML documents: positions, per-object validation and defaults", []string{"registry/mesh", "registry/manifest/schema", "registry/manifest/tree", "registry/manifest/webhook"}},
 		"registry/manifest/schema":  {"what the CRDs of Istio say of a document's shape", []string{"registry/manifest/tree"}},
