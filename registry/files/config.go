@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
-	"strings"
 	"time"
+
+	"github.com/fairlead/fairlead/registry/manifest"
 )
 
 // Root is one directory that is read.
@@ -21,30 +22,8 @@ type Root struct {
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
 func ParseRoot(s string) (Root, error) {
-	path, list, bound := strings.Cut(s, "=")
-	if path == "" {
-		return Root{}, fmt.Errorf("reading %q: the directory is missing; write DIR or DIR=NAMESPACE,…", s)
-	}
-	r := Root{Path: path}
-	if !bound {
-		return r, nil
-	}
-	for ns := range strings.SplitSeq(list, ",") {
-		if ns = strings.TrimSpace(ns); ns == "" {
-			return Root{}, fmt.Errorf("reading %q: a namespace is empty; write DIR or DIR=NAMESPACE,…", s)
-		}
-		if !isNamespace(ns) {
-			return Root{}, fmt.Errorf("reading %q: %q is no namespace: lower-case letters, digits and inner hyphens, at most 63", s, ns)
-		}
-		r.Namespaces = append(r.Namespaces, ns)
-	}
-	return r, nil
-}
-
-// isNamespace reports whether an object could be in a namespace of that name.
-func isNamespace(ns string) bool {
-	return len(ns) <= 63 && strings.Trim(ns, "-") == ns && ns != "" &&
-		strings.Trim(ns, "abcdefghijklmnopqrstuvwxyz0123456789-") == ""
+	path, namespaces, err := manifest.ParseBound(s, "DIR")
+	return Root{Path: path, Namespaces: namespaces}, err
 }
 
 // namespace is where an object of this directory is that names none.

@@ -34,7 +34,7 @@ const (
 	// CodeTwice: an object is defined twice.
 	CodeTwice = lastgood.CodeTwice
 	// CodeUnread: a file or directory cannot be read; what it gave stands.
-	CodeUnread manifest.Code = "FL0302"
+	CodeUnread = lastgood.CodeUnread
 	// CodeRestless: a file is being written and does not come to rest.
 	CodeRestless manifest.Code = "FL0304"
 )

@@ -67,6 +67,9 @@ func misnamed(o *manifest.Object) bool {
 const (
 	// CodeTwice: an object is defined twice.
 	CodeTwice manifest.Code = "FL0301"
+	// CodeUnread: a text, or a part of the place where texts are, cannot be read;
+	// what it gave stands.
+	CodeUnread manifest.Code = "FL0302"
 	// CodeKept: an object is broken, and an earlier version stands.
 	CodeKept manifest.Code = "FL0303"
 	// CodeState: the state directory is damaged.

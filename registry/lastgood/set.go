@@ -73,6 +73,9 @@ func (s *Set) Text(path string) *Text { return s.texts[path] }
 // Texts are all of them, in their order; only to be read.
 func (s *Set) Texts() []*Text { return s.order }
 
+// Saved reports whether all of it has been handed to a [Keeper].
+func (s *Set) Saved() bool { return len(s.unsaved) == 0 }
+
 // Gives reports whether some text gives the object; one that keeps it does not.
 func (s *Set) Gives(key mesh.Key) bool { return s.claims.gives(key, nil) }
 

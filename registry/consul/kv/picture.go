@@ -1,0 +1,144 @@
+package kv
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// picture is the keys as they are believed. The loop owns it.
+type picture struct {
+	cfg  Config
+	log  *slog.Logger
+	root string
+	set  *lastgood.Set
+
+	// unread are keys whose value cannot be read, by the path of the text.
+	unread  map[string]error
+	ignored int // keys that are no manifests
+	counts  lastgood.Counters
+	changed bool // since the loop last asked
+}
+
+func newPicture(cfg Config, log *slog.Logger) *picture {
+	return &picture{
+		cfg: cfg, log: log, root: cfg.root(), unread: map[string]error{},
+		set: lastgood.NewSet(cfg.Name, lastgood.Words{Text: "key", Name: "key"}),
+	}
+}
+
+// restore takes what the state directory had of this prefix, and reports whether
+// there was anything.
+func (p *picture) restore(list []lastgood.Entry, now time.Time) bool {
+	known := false
+	for _, e := range list {
+		if e.Root != p.root {
+			continue
+		}
+		known = true
+		path := PathOf(p.cfg.Prefix + "/" + e.Rel)
+		v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return p.decode(path, b) }, now)
+		if v.Live()+v.Kept() > 0 {
+			p.set.Restore(&lastgood.Text{Path: path, Root: p.root, Rel: e.Rel, V: v})
+		}
+	}
+	p.set.Yield()
+	return known
+}
+
+func (p *picture) decode(path string, b *lastgood.Blob) lastgood.Decoded {
+	return p.cfg.Decode(p.cfg.options(), path, b.Content)
+}
+
+// apply believes a listing, all of it at once. Values are compared, and not what
+// Consul says of their age: it counts anew when its data is lost.
+func (p *picture) apply(pairs api.KVPairs, now time.Time) error {
+	p.counts.Scans++
+	there := make(map[string]*api.KVPair, len(pairs))
+	ignored := 0
+	for _, kv := range pairs {
+		rel, below := strings.CutPrefix(kv.Key, p.cfg.Prefix+"/")
+		if !below || rel == "" || !isManifest(rel) {
+			ignored++
+			continue
+		}
+		there[rel] = kv
+	}
+	if len(there) > p.cfg.MaxKeys {
+		return fmt.Errorf("listing %q: there are %d manifests; at most %d are read", p.cfg.Prefix+"/", len(there), p.cfg.MaxKeys)
+	}
+	p.ignored = ignored
+	for _, t := range slices.Clone(p.set.Texts()) {
+		if there[t.Rel] == nil {
+			p.set.Drop(t)
+			p.changed = true
+			p.log.Info("key is gone", "path", t.Path, "objects", t.V.Live()+t.V.Kept())
+		}
+	}
+	maps.DeleteFunc(p.unread, func(path string, _ error) bool {
+		return there[strings.TrimPrefix(path, PathOf(p.cfg.Prefix+"/"))] == nil
+	})
+	for _, rel := range slices.Sorted(maps.Keys(there)) {
+		p.believe(rel, there[rel].Value, now)
+	}
+	p.set.Yield()
+	return nil
+}
+
+var errTooBig = errors.New("the value is too large")
+
+// believe takes a value into the picture, if it is another.
+func (p *picture) believe(rel string, value []byte, now time.Time) {
+	path := PathOf(p.cfg.Prefix + "/" + rel)
+	if len(value) > MaxValueSize {
+		if p.unread[path] == nil {
+			p.log.Error("value cannot be read, what it gave stands", "path", path, "err", errTooBig, "bytes", len(value))
+		}
+		p.unread[path] = fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, len(value), MaxValueSize)
+		return
+	}
+	delete(p.unread, path)
+	var old *lastgood.Version
+	if t := p.set.Text(path); t != nil {
+		if bytes.Equal(t.V.Blob().Content, value) {
+			return
+		}
+		old = t.V
+	}
+	p.counts.Reads++
+	b := lastgood.NewBlob(value)
+	text := p.decode(path, b)
+	p.counts.Decodes++
+	p.counts.Objects += uint64(len(text.Objects))
+	v := lastgood.Judge(old, b, text, now)
+	p.set.Put(&lastgood.Text{Path: path, Root: p.root, Rel: rel, V: v})
+	p.changed = true
+	lastgood.LogFaults(p.log, v)
+	p.log.Debug("key was read", "path", path, "objects", v.Live())
+}
+
+// faults are those that no text is to blame for.
+func (p *picture) faults() []manifest.Fault {
+	list := make([]manifest.Fault, 0, len(p.unread))
+	for path, err := range p.unread {
+		list = append(list, p.fault(path, lastgood.CodeUnread, manifest.Error, "cannot be read, what it gave stands: "+err.Error()))
+	}
+	return list
+}
+
+func (p *picture) fault(path string, code manifest.Code, severity manifest.Severity, message string) manifest.Fault {
+	return manifest.Fault{
+		Origin: &mesh.Origin{Source: p.cfg.Name, Path: path}, Code: code, Severity: severity, Message: message,
+	}
+}

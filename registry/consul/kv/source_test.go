@@ -1,0 +1,370 @@
+package kv
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/registry/lastgood"
+)
+
+// TestSource is what a source does while Consul is there.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	for name, test := range map[string]func(store, Config){
+		"follows":       testFollows,
+		"broken":        testBroken,
+		"twice":         testTwice,
+		"transaction":   testTransaction,
+		"bound":         testBound,
+		"values":        testValues,
+		"restart":       testRestart,
+		"lost_meantime": testLostMeantime,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(storeOf(t, a, "fairlead/"+name), at(a, "/fairlead/"+name+"/"))
+		})
+	}
+}
+
+func testFollows(s store, cfg Config) {
+	t := s.t
+	r := start(t, cfg)
+	r.await()
+	st := r.awaitStatus("ok", ok)
+	if !st.Delivered || !r.hasFault("warning [FL0306]: there is no manifest below \"fairlead/follows/\"") {
+		t.Errorf("an empty prefix is told as %+v", st)
+	}
+	s.put("a.yaml", entry("a", "one"))
+	first := r.await("a=one")
+	if at := first.Services[0].Origin; at.String() != "consul-kv:fairlead/follows/a.yaml:1:1" || at.Source != "consul-kv" {
+		t.Errorf("it is said to be at %s of %s", at, at.Source)
+	}
+	s.put("sub/dir/b.yml", entry("b", "one"))
+	two := r.await("a=one", "b=one")
+	if two.Services[0] != first.Services[0] {
+		t.Error("what did not change is another pointer")
+	}
+	s.put("a.yaml", entry("a", "two"))
+	r.await("a=two", "b=one")
+	// What is none of ours: a neighbour, a note, a hidden key, the folder's own.
+	neighbour := s
+	neighbour.prefix += "-not"
+	neighbour.put("x.yaml", entry("x", "one"))
+	s.put("README.md", "x")
+	s.put(".hidden.yaml", entry("x", "one"))
+	s.put("sub/.git/x.yaml", entry("x", "one"))
+	s.put("", "")
+	r.awaitStatus("ignoring", func(st *lastgood.Status) bool { return st.Ignored == 4 && st.Files == 2 })
+	s.remove("a.yaml")
+	r.await("b=one")
+	r.awaitReadings(2) // of looks that found the same
+	if st := r.Status(); st.State != lastgood.OK || st.Read.IsZero() || st.FromDisk || len(st.Faults) > 0 {
+		t.Errorf("status %+v", st)
+	}
+	if st := r.Status(); st.Counters.Decodes != 3 {
+		t.Errorf("%d decodings for three values", st.Counters.Decodes)
+	}
+}
+
+func testBroken(s store, cfg Config) {
+	t := s.t
+	s.put("a.yaml", entry("a", "one")+entry("b", "one"))
+	s.put("z.yaml", entry("z", "one"))
+	r := start(t, cfg)
+	r.await("a=one", "b=one", "z=one")
+	s.put("a.yaml", entry("a", "two")+broken("b"))
+	r.await("a=two", "b=one", "z=one")
+	key := "consul-kv:fairlead/broken/a.yaml"
+	if !r.hasFault(key+":9:8: error") || !r.hasFault("stands until this key is mended or the object is taken out of it") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+	s.put("a.yaml", "]")
+	r.awaitStatus("keeping", func(st *lastgood.Status) bool { return len(st.Kept) == 2 })
+	s.put("a.yaml", entry("b", "three"))
+	r.await("b=three", "z=one")
+	r.awaitStatus("mended", func(st *lastgood.Status) bool { return len(st.Kept)+len(st.Faults) == 0 })
+	r.always("z=one")
+}
+
+func testTwice(s store, cfg Config) {
+	t := s.t
+	s.put("b.yaml", entry("x", "two"))
+	s.put("c.yaml", entry("x", "three"))
+	r := start(t, cfg)
+	r.await("x=two")
+	b, c := "consul-kv:fairlead/twice/b.yaml", "consul-kv:fairlead/twice/c.yaml"
+	if !r.hasFault(c + ":1:1: error [FL0301] ServiceEntry default/x: defined twice, at " + b + ":1:1 and at " + c +
+		":1:1: the first by key, " + b + ":1:1, is in force; remove one of them") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+	s.remove("b.yaml")
+	r.await("x=three")
+}
+
+// testTransaction moves objects between keys in one transaction; nobody sees
+// half of it.
+func testTransaction(s store, cfg Config) {
+	t := s.t
+	names := func(host string) (value string, want []string) {
+		var all strings.Builder
+		for i := range 20 {
+			name := fmt.Sprintf("o%02d", i)
+			all.WriteString(entry(name, host))
+			want = append(want, name+"="+host)
+		}
+		return all.String(), want
+	}
+	value, want := names("h0")
+	s.put("k0.yaml", value)
+	r := start(t, cfg)
+	r.await(want...)
+	for i := range 10 {
+		value, want = names(fmt.Sprintf("h%d", i+1))
+		key := func(n int) string { return fmt.Sprintf("%s/k%d.yaml", s.prefix, n) }
+		done, answer, _, err := s.txn.Txn(api.TxnOps{
+			{KV: &api.KVTxnOp{Verb: api.KVDelete, Key: key(i)}},
+			{KV: &api.KVTxnOp{Verb: api.KVSet, Key: key(i + 1), Value: []byte(value)}},
+		}, nil)
+		if err != nil || !done {
+			t.Fatal(answer, err)
+		}
+	}
+	r.await(want...)
+	list, _ := r.history()
+	for i, f := range list {
+		hosts := map[string]bool{}
+		for _, svc := range f.Services {
+			hosts[string(svc.Hostname)] = true
+		}
+		if len(f.Services) != 20 || len(hosts) != 1 {
+			t.Fatalf("fragment %d has %v", i, objects(f))
+		}
+	}
+}
+
+func testBound(s store, cfg Config) {
+	t := s.t
+	other := strings.Replace(entry("x", "one"), "{name: x}", "{name: x, namespace: other}", 1)
+	s.put("a.yaml", entry("a", "one")+other)
+	cfg.Namespaces = []string{"shop"}
+	r := start(t, cfg)
+	r.await("shop/a=one")
+	if !r.hasFault("the namespace \"other\" is not one that") {
+		t.Errorf("faults: %v", r.Status().Faults)
+	}
+}
+
+func testValues(s store, cfg Config) {
+	t := s.t
+	big := entry("a", "two") + "#" + strings.Repeat("x", 300_000)
+	s.put("a.yaml", entry("a", "one"))
+	s.put("b.yaml", big)
+	r := start(t, cfg)
+	r.await("a=one")
+	s.put("b.yaml", "")
+	r.awaitStatus("quiet", func(st *lastgood.Status) bool { return len(st.Faults) == 0 })
+	if _, err := s.kv.Put(&api.KVPair{Key: s.prefix + "/a.yaml", Value: make([]byte, MaxValueSize+1)}, nil); err == nil {
+		t.Error("Consul took a value that is larger than we say it takes")
+	}
+	cfg.MaxKeys = 1
+	r = start(t, cfg)
+	r.awaitStatus("unavailable", func(st *lastgood.Status) bool {
+		return unavailable(st) && strings.Contains(st.Reason, "there are 2 manifests; at most 1 are read")
+	})
+	if list, _ := r.history(); len(list) > 0 {
+		t.Errorf("it sent %v", objects(list[0]))
+	}
+}
+
+func testRestart(s store, cfg Config) {
+	t := s.t
+	cfg.StateDir = t.TempDir()
+	s.put("a.yaml", entry("a", "one")+entry("b", "one"))
+	s.put("c.yaml", entry("c", "one"))
+	r := start(t, cfg)
+	r.await("a=one", "b=one", "c=one")
+	s.put("a.yaml", entry("a", "two")+broken("b"))
+	r.await("a=two", "b=one", "c=one")
+	since := r.Status().Kept[0].Since
+	r.stop()
+	s.put("c.yaml", "]") // while nobody looks
+	r = start(t, cfg)
+	r.await("a=two", "b=one", "c=one")
+	st := r.awaitStatus("keeping", func(st *lastgood.Status) bool { return len(st.Kept) == 2 })
+	if !st.Kept[0].Since.Equal(since) {
+		t.Errorf("b is kept since %v, was %v", st.Kept[0].Since, since)
+	}
+	r.always("a=two", "b=one", "c=one")
+	r.stop()
+
+	// Another prefix under the same state has nothing of this one.
+	cfg.Prefix += "nothing"
+	r = start(t, cfg)
+	r.await()
+	if list, _ := r.history(); len(list) != 1 {
+		t.Errorf("at first it had %v", objects(list[0]))
+	}
+}
+
+// testLostMeantime: what was lost while the server was away is handed out as a
+// loss, after what there was before, and kept on disk until it is let go.
+func testLostMeantime(s store, cfg Config) {
+	t := s.t
+	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	all := []string{"a=one", "b=one", "c=one"}
+	s.put("ab.yaml", entry("a", "one")+entry("b", "one"))
+	s.put("c.yaml", entry("c", "one"))
+	r := start(t, cfg)
+	r.Settled(r.await(all...), 0)
+	r.stop()
+	s.remove("ab.yaml")
+	for range 2 {
+		r = start(t, cfg)
+		left := r.await("c=one")
+		list, _ := r.history()
+		if !slices.Equal(objects(list[0]), all) {
+			t.Errorf("the first fragment has %v, want %v", objects(list[0]), all)
+		}
+		r.Settled(list[0], 0)
+		r.Settled(left, 2)
+		r.awaitReadings(3) // looks come sooner while something is held
+		r.stop()
+	}
+	r = start(t, cfg)
+	r.Settled(r.await("c=one"), 0)
+	r.stop()
+	r = start(t, cfg)
+	r.await("c=one")
+	if list, _ := r.history(); len(list) != 1 {
+		t.Errorf("after it was let go the first fragment has %v", objects(list[0]))
+	}
+}
+
+// TestAway: without Consul the last picture stands, also across a restart of the
+// source, and one that was lost is a loss.
+func TestAway(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{Persistent: true})
+	s := storeOf(t, a, "m")
+	cfg := at(a, "m")
+	cfg.StateDir = t.TempDir()
+	s.put("a.yaml", entry("a", "one")+broken("x"))
+	s.put("b.yaml", entry("b", "one"))
+	r := start(t, cfg)
+	r.await("a=one", "b=one")
+	a.Kill()
+	st := r.awaitStatus("unavailable", unavailable)
+	if st.Read.IsZero() || st.FromDisk || !st.Delivered {
+		t.Errorf("status %+v", st)
+	}
+	r.stop()
+	r = start(t, cfg)
+	r.await("a=one", "b=one")
+	again := r.awaitStatus("unavailable", unavailable)
+	if !again.FromDisk || !again.Delivered || again.Read.Before(st.Read) || len(again.Faults) < 2 {
+		t.Errorf("after a restart status %+v", again)
+	}
+	a.Start()
+	r.awaitStatus("ok", ok)
+	s = storeOf(t, a, "m")
+	s.put("a.yaml", entry("a", "two"))
+	r.await("a=two", "b=one")
+	r.always("b=one")
+	if again = r.awaitStatus("ok", ok); again.FromDisk {
+		t.Error("it is told to be from disk still")
+	}
+
+	// All data is gone: that is a reading, and whether it is believed is up to the
+	// registry. The index has gone backwards.
+	a.Kill()
+	a.Wipe()
+	a.Start()
+	r.await()
+	s = storeOf(t, a, "m")
+	s.put("b.yaml", entry("b", "two"))
+	r.await("b=two")
+}
+
+// TestNeverRead: who has read nothing yet says nothing, and who knows that there
+// was nothing says that.
+func TestNeverRead(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	cfg := at(a, "m")
+	cfg.StateDir = t.TempDir()
+	a.Kill()
+	r := start(t, cfg)
+	r.awaitStatus("unavailable", unavailable)
+	if list, _ := r.history(); len(list) > 0 || r.Status().Delivered {
+		t.Error("it sent something")
+	}
+	a.Start()
+	r.await()
+	r.awaitStatus("ok", ok)
+	r.stop()
+	a.Kill()
+	r = start(t, cfg)
+	r.await()
+	r.stop()
+
+	// A damaged state is not all that there was.
+	damage(t, cfg.StateDir)
+	r = start(t, cfg)
+	r.awaitStatus("unavailable", unavailable)
+	if list, _ := r.history(); len(list) > 0 || !r.hasFault("[FL0305]: last good versions are lost") {
+		t.Errorf("of a damaged state it made %d fragments; faults %v", len(list), r.Status().Faults)
+	}
+}
+
+func damage(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, "consul-kv", "consul-kv", "lastgood-07.json")
+	check(t, os.WriteFile(path, []byte("sha256:0\n[]"), 0o600))
+}
+
+// TestCut: a network that is cut, without a word, is noticed by the looks; when it
+// heals the source goes on.
+func TestCut(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	s := storeOf(t, a, "m")
+	s.put("a.yaml", entry("a", "one"))
+	p := consultest.NewProxy(t, net.JoinHostPort("127.0.0.1", "0"), a.HostPort())
+	cfg := at(a, "m")
+	cfg.Client.Address = "http://" + p.HostPort()
+	r := start(t, cfg)
+	r.await("a=one")
+	p.Cut()
+	s.put("a.yaml", entry("a", "two"))
+	r.awaitStatus("unavailable", unavailable)
+	p.Heal()
+	r.await("a=two")
+	r.awaitStatus("ok", ok)
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]Config{
+		"prefix": {Prefix: "//"}, "dots": {Prefix: "a/../b"}, "slashes": {Prefix: "a//b"}, "limit": {Prefix: "a", MaxKeys: -1},
+	} {
+		cfg.Client.Address = "127.0.0.1:1"
+		cfg.Logger = slog.New(slog.DiscardHandler)
+		if _, err := New(cfg); err == nil {
+			t.Errorf("%s was taken", name)
+		}
+	}
+	if _, err := New(Config{Prefix: "a"}); err == nil {
+		t.Error("no logger and no address was taken")
+	}
+}

@@ -1,0 +1,71 @@
+package kv
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+const notRead = "not everything has been read yet"
+
+// CodeNoKeys tells that there is no manifest below the prefix.
+const CodeNoKeys manifest.Code = "FL0306"
+
+// Status is the present state of the source, in the words of all sources of
+// texts. It may be called from any goroutine.
+func (s *Source) Status() *lastgood.Status { return s.status.Load() }
+
+// publish makes the status anew.
+func (s *Source) publish(now time.Time) {
+	p, was := s.picture, s.Status()
+	st := &lastgood.Status{
+		Source: s.cfg.Name, State: lastgood.OK, Since: was.Since, Read: s.read, FromDisk: s.last != nil && !s.live,
+		Delivered: s.last != nil, Files: p.set.Len(), Objects: s.made.Objects, Ignored: p.ignored, Kept: s.made.Kept,
+		Counters: p.counts,
+	}
+	path := PathOf(s.cfg.Prefix)
+	root := lastgood.RootStatus{Path: path, Available: s.live && s.err == nil, Since: was.Roots[0].Since, Files: p.set.Len()}
+	switch {
+	case s.err != nil:
+		st.State, root.Reason = lastgood.Unavailable, s.err.Error()
+		st.Reason = path + ": " + root.Reason
+	case len(p.unread) > 0:
+		first := slices.Min(slices.Collect(maps.Keys(p.unread)))
+		st.State, st.Reason = lastgood.Partial, first+": "+p.unread[first].Error()
+	case !s.live || !st.Delivered:
+		st.State, st.Reason, root.Reason = lastgood.Starting, notRead, notRead
+	}
+	if st.State != was.State || st.Since.IsZero() {
+		st.Since = now
+	}
+	if root.Available != was.Roots[0].Available || root.Since.IsZero() {
+		root.Since = now
+	}
+	st.Roots = []lastgood.RootStatus{root}
+	st.Faults = s.faults(st)
+	st.Counters.StateErrors, st.Unsaved = s.keeper.Trouble()
+	s.status.Store(st)
+}
+
+// faults are all that is wrong, by position.
+func (s *Source) faults(st *lastgood.Status) []manifest.Fault {
+	more := slices.Concat(s.picture.faults(), s.storeFaults)
+	path := PathOf(s.cfg.Prefix)
+	switch {
+	case s.err != nil:
+		more = append(more, s.picture.fault(path, lastgood.CodeUnread, manifest.Error, "cannot be read, its last state stands: "+s.err.Error()))
+	case s.live && st.Files == 0:
+		more = append(more, s.picture.fault(path, CodeNoKeys, manifest.Warning, fmt.Sprintf("there is no manifest below %q: "+
+			"put some there with `fairlead config push`, or see whether the prefix is the right one", s.cfg.Prefix+"/")))
+	}
+	if len(more) == 0 {
+		return s.made.Faults
+	}
+	more = slices.Concat(s.made.Faults, more)
+	slices.SortStableFunc(more, lastgood.CompareFaults)
+	return more
+}
