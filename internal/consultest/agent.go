@@ -1,7 +1,6 @@
 package consultest
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,6 +31,7 @@ type Agent struct {
 	tb      testing.TB
 	of      *Cluster
 	bin     string
+	client  bool   // no server
 	address string // without a port
 	ports   ports
 	dir     string // holds the configuration and the data
@@ -207,7 +207,7 @@ type tail struct {
 	buf []byte
 }
 
-const tailBytes = 64 << 10
+const tailBytes = 16 << 10
 
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
@@ -222,5 +222,5 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return string(bytes.Clone(t.buf))
+	return string(t.buf[max(0, len(t.buf)-tailBytes):])
 }

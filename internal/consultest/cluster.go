@@ -26,7 +26,10 @@ type Cluster struct {
 
 	tb                    testing.TB
 	options               ClusterOptions
+	bin                   string
 	prefix                string
+	ports                 ports
+	addresses             []string // that nobody has yet
 	front                 *Proxy
 	agentToken            string
 	serverCert, serverKey string
@@ -67,31 +70,52 @@ func newCluster(tb testing.TB, n int, o ClusterOptions) *Cluster {
 		c.Management, c.agentToken = nodeID(), nodeID()
 	}
 	var addresses []string
-	for i := range n {
+	for i := range n + maxAgents {
 		addresses = append(addresses, c.prefix+strconv.Itoa(i+1))
 	}
 	if o.TLS {
 		c.issue(tb.TempDir(), addresses)
 	}
 	p := freePorts(tb, addresses, 4)
-	for i, address := range addresses {
-		c.Servers = append(c.Servers, &Agent{
-			Name: fmt.Sprintf("%s-server-%d", o.Datacenter, i+1), tb: tb, of: c, bin: bin, address: address,
-			ports: ports{p[0], p[1], p[2], p[3]}, dir: tb.TempDir(), log: &tail{},
-		})
+	c.ports, c.bin, c.addresses = ports{p[0], p[1], p[2], p[3]}, bin, addresses
+	for i := range n {
+		c.Servers = append(c.Servers, c.agent(fmt.Sprintf("%s-server-%d", o.Datacenter, i+1)))
 	}
 	for _, a := range c.Servers {
 		a.config = c.configuration(a)
 	}
-	tb.Cleanup(func() {
-		for _, a := range c.Servers {
-			a.Kill()
-			if tb.Failed() {
-				tb.Logf("end of the log of %s:\n%s", a.Name, a.Log())
-			}
+	return c
+}
+
+// maxAgents is how many agents that are no servers a cluster may have.
+const maxAgents = 8
+
+// agent is another agent of the cluster, which does not run.
+func (c *Cluster) agent(name string) *Agent {
+	c.tb.Helper()
+	if len(c.addresses) == 0 {
+		c.tb.Fatalf("the cluster has no address for %s", name)
+	}
+	a := &Agent{Name: name, tb: c.tb, of: c, bin: c.bin, address: c.addresses[0], ports: c.ports, dir: c.tb.TempDir(), log: &tail{}}
+	c.addresses = c.addresses[1:]
+	c.tb.Cleanup(func() {
+		a.Kill()
+		if c.tb.Failed() {
+			c.tb.Logf("end of the log of %s:\n%s", a.Name, a.Log())
 		}
 	})
-	return c
+	return a
+}
+
+// StartAgent runs an agent that is no server, as each host of a fleet has one,
+// until the test ends, and returns when the cluster can be read through it.
+func (c *Cluster) StartAgent(name string) *Agent {
+	c.tb.Helper()
+	a := c.agent(name)
+	a.client = true
+	a.config = c.configuration(a)
+	a.Start()
+	return a
 }
 
 // start starts all servers at once and waits until they can be read.

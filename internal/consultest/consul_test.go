@@ -161,6 +161,36 @@ func asked(t *testing.T, c *Cluster) {
 	}
 }
 
+// TestAgents: each host has one, whose registrations the servers have, and its loss
+// is noticed.
+func TestAgents(t *testing.T) {
+	t.Parallel()
+	c := StartCluster(t, ClusterOptions{ACL: true, TLS: true})
+	a := c.StartAgent("host-1")
+	write := c.CreateToken(`service_prefix "" { policy = "write" }`)
+	err := a.ClientWith(write.Secret).Agent().ServiceRegister(&api.AgentServiceRegistration{Name: "web", Port: 80})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitServices(t, c.Client(), "web")
+	awaitServices(t, a.Client(), "web")
+	status := func(want string) {
+		t.Helper()
+		envoytest.Eventually(t, patience, func() error {
+			got, _, err := c.Client().Health().Service("web", "", false, nil)
+			if err == nil && (len(got) != 1 || got[0].Checks.AggregatedStatus() != want) {
+				err = fmt.Errorf("%+v", got)
+			}
+			return err
+		})
+	}
+	status(api.HealthPassing)
+	a.Kill()
+	status(api.HealthCritical)
+	a.Start()
+	status(api.HealthPassing)
+}
+
 func TestVerifyIncoming(t *testing.T) {
 	t.Parallel()
 	a := Start(t, Options{TLS: true, VerifyIncoming: true})

@@ -52,7 +52,7 @@ type ClusterOptions struct {
 // configuration is what an agent's file says.
 func (c *Cluster) configuration(a *Agent) map[string]any {
 	conf := map[string]any{
-		"server": true, "bootstrap_expect": len(c.Servers), "datacenter": c.options.Datacenter,
+		"server": !a.client, "datacenter": c.options.Datacenter,
 		"node_name": a.Name, "node_id": nodeID(), "data_dir": a.data(),
 		"bind_addr": a.address, "client_addr": a.address,
 		"retry_interval": "1s", "retry_interval_wan": "1s", "rejoin_after_leave": true,
@@ -78,7 +78,10 @@ func (c *Cluster) configuration(a *Agent) map[string]any {
 	for _, s := range c.options.JoinWAN {
 		joinWAN = append(joinWAN, net.JoinHostPort(s.address, strconv.Itoa(s.ports.serfWAN)))
 	}
-	conf["retry_join"], conf["retry_join_wan"] = join, joinWAN
+	conf["retry_join"] = join
+	if !a.client {
+		conf["bootstrap_expect"], conf["retry_join_wan"] = len(c.Servers), joinWAN
+	}
 	if c.options.ACL {
 		conf["acl"] = map[string]any{
 			"enabled": true, "default_policy": "deny", "enable_token_persistence": true,
