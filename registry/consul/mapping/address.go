@@ -192,8 +192,11 @@ func (w *work) virtualAddresses() (port uint32) {
 			}
 			addr, believed := w.believed(x, tag, a)
 			if !believed {
-				w.info(CodeVirtual, x.instance, "its %s address %s is not taken: the registration chose it itself; a rule with %s=true trusts it",
-					tag, said(a.Address), ruleTrust)
+				why := "the registration chose it itself; a rule with " + ruleTrust + "=true trusts it"
+				if w.rule.TrustMetadata {
+					why = "Envoys cannot listen there"
+				}
+				w.info(CodeVirtual, x.instance, "its %s address %s is not taken: %s", tag, said(a.Address), why)
 				continue
 			}
 			if !w.in.Local {

@@ -82,6 +82,11 @@ func New(c Config) (*Mapper, error) {
 			errs = append(errs, fmt.Errorf("reading the host template %q: %w", text, err))
 			continue
 		}
+		for i := range m.hosts {
+			if overlap(&m.hosts[i], &t) {
+				errs = append(errs, fmt.Errorf("the host templates %q and %q can give two services the same host; leave one of them out", c.Hosts[i], text))
+			}
+		}
 		m.hosts = append(m.hosts, t)
 	}
 	var err error
@@ -91,7 +96,7 @@ func New(c Config) (*Mapper, error) {
 	if m.account, err = parseIdentity(c.ServiceAccount, "{{.Service}}", isSubdomain); err != nil {
 		errs = append(errs, fmt.Errorf("reading the service account template %q: %w", c.ServiceAccount, err))
 	}
-	if m.rules, err = newRuleSet(c.Rules); err != nil {
+	if m.rules, err = newRuleSet(c.Rules, m.homePartition, m.homeNamespace); err != nil {
 		errs = append(errs, err)
 	}
 	if len(errs) > 0 {

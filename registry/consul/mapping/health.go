@@ -24,7 +24,7 @@ func (w *work) judge(x *entry, out *mesh.Workload) {
 	if status == api.HealthWarning {
 		weight = warning
 	}
-	out.Health, out.Weight = mesh.Healthy, uint32(min(max(weight, 1), maxWeight)) //nolint:gosec // it is in range
+	out.Health, out.Weight = mesh.Healthy, uint32(min(max(weight, 1), maxWeight))
 	switch {
 	case status == api.HealthCritical:
 		out.Health, out.HealthReason = mesh.Unhealthy, reason

@@ -26,9 +26,10 @@ func (w *work) identity() bool {
 	if w.rule.TrustMetadata {
 		w.trustNamespace()
 	}
-	byRule := w.rule.Namespace != "" || w.rule.ServiceAccount != ""
+	// A rule for one namespace of Consul's says what it is for.
+	byRule := (w.rule.Namespace != "" || w.rule.ServiceAccount != "") && !strings.Contains(placeOf(w.rule.Pattern), "*")
 	apart := func(home bool, v variable) bool {
-		return home || byRule && strings.Contains(w.rule.Pattern, "/") || w.m.namespace.uses(v) || w.m.account.uses(v)
+		return home || byRule || w.rule.Namespace == "" && w.m.namespace.uses(v) || w.rule.ServiceAccount == "" && w.m.account.uses(v)
 	}
 	switch {
 	case !isDNSLabel(w.namespace):
@@ -75,8 +76,12 @@ func (w *work) trustNamespace() {
 func (w *work) agrees(x *entry) bool {
 	namespace := claim(x.service.Meta, x.service.Tags, metaNamespace)
 	if namespace != "" && namespace != w.namespace {
-		w.warn(CodeDisagrees, x.instance, "it says %s=%s, but the service is in namespace %s; correct one of them, or trust it by a rule with %s=true",
-			metaNamespace, said(namespace), w.namespace, ruleTrust)
+		hint := "or trust it by a rule with " + ruleTrust + "=true"
+		if w.rule.TrustMetadata {
+			hint = "all its instances must name the same"
+		}
+		w.warn(CodeDisagrees, x.instance, "it says %s=%s, but the service is in namespace %s; correct one of them, %s",
+			metaNamespace, said(namespace), w.namespace, hint)
 		return false
 	}
 	account := claim(x.service.Meta, x.service.Tags, metaAccount)

@@ -40,7 +40,10 @@ const (
 // labeler is scratch space.
 type labeler struct {
 	pairs   []pair
-	refused int
+	refused bool
+	// unfit is on how many instances something was refused, and example the
+	// least of it.
+	unfit   int
 	example string
 }
 
@@ -49,7 +52,7 @@ type labeler struct {
 // key; valid until the next call.
 func (w *work) labels(x *entry) []pair {
 	l := &w.labeler
-	l.pairs, l.refused, l.example = l.pairs[:0], 0, ""
+	l.pairs, l.refused = l.pairs[:0], false
 	for k, v := range x.node.Meta {
 		if !strings.HasPrefix(k, consulMeta) {
 			l.add(k, v, fromNode)
@@ -73,8 +76,8 @@ func (w *work) labels(x *entry) []pair {
 		l.pairs = l.pairs[:maxLabels]
 		w.warn(CodeLabels, x.instance, "it has %d labels; %d count, metadata of the service first", n, maxLabels)
 	}
-	if l.refused > 0 {
-		w.info(CodeLabels, x.instance, "%d tags or metadata cannot be labels, such as %s", l.refused, said(l.example))
+	if l.refused {
+		l.unfit++
 	}
 	mode := tlsDisabled
 	if w.takesMTLS(x) {
@@ -91,14 +94,25 @@ func (w *work) labels(x *entry) []pair {
 	return l.pairs
 }
 
+// noteLabels tells of all instances at once: what serves other programs, such as
+// the rules of a load balancer, is in the tags of all of them.
+func (w *work) noteLabels() {
+	if n := w.labeler.unfit; n > 0 {
+		w.info(CodeLabels, "", "%d of its instances have tags or metadata that cannot be labels, such as %s", n, said(w.labeler.example))
+	}
+}
+
 func (l *labeler) add(key, value string, from int8) {
 	switch {
+	case key == "":
+		// Nobody means anything by it.
 	case key == metaNamespace || key == metaAccount || key == metaTLS:
 		// They say who the instance is, not what it is like.
 	case isReservedLabel(key) || !isLabelKey(key) || !isLabelValue(value):
-		if l.refused++; l.example == "" || key < l.example {
+		if !l.refused && l.unfit == 0 || key < l.example {
 			l.example = key
 		}
+		l.refused = true
 	default:
 		l.pairs = append(l.pairs, pair{key, value, from})
 	}

@@ -37,19 +37,29 @@ type Result struct {
 }
 
 // Map maps one service.
-func (m *Mapper) Map(in *Input) Result {
-	w := &work{m: m, in: in, notes: notes{about: said1(in.Service)}}
+func (m *Mapper) Map(input *Input) Result {
+	in := *input
+	for _, e := range in.Entries {
+		if in.Datacenter == "" && e != nil && e.Node != nil {
+			in.Datacenter = e.Node.Datacenter
+		}
+	}
+	w := &work{m: m, in: &in, notes: notes{about: said1(in.Service)}}
 	piece := &mesh.Fragment{Source: in.Source}
 	if w.identify() {
 		w.typical()
 		if len(w.entries) > 0 {
 			w.ports()
 			piece.Workloads = w.workloads()
+			w.noteLabels()
 			piece.Services = w.services(piece.Workloads)
 		}
 	}
-	return Result{Piece: piece, Notes: w.notes.done()}
+	return Result{Piece: piece, Notes: w.done()}
 }
+
+// maxID is how long the name of a node and the ID of an instance may be, in bytes.
+const maxID = 512
 
 // work is the mapping of one service.
 type work struct {
@@ -107,8 +117,8 @@ func (w *work) typical() {
 			w.warn(CodeForeign, x.instance, "it is imported from the peer %s; only a datacenter's own instances are mapped",
 				said(cmp.Or(x.service.PeerName, x.node.PeerName)))
 			continue
-		case x.node.Node == "" || x.service.ID == "":
-			w.warn(CodeForeign, x.instance, "it has no node or no ID")
+		case x.node.Node == "" || x.service.ID == "" || len(x.node.Node) > maxID || len(x.service.ID) > maxID:
+			w.warn(CodeForeign, x.instance, "it has no node or no ID, or one of more than %d bytes", maxID)
 			continue
 		}
 		x.port = portOf(x.service)
@@ -128,7 +138,7 @@ func (w *work) workloads() []*mesh.Workload {
 		}
 	}
 	slices.SortFunc(out, func(a, b *mesh.Workload) int {
-		return cmp.Or(a.Compare(b.Key), slices.Compare(a.Hash[:], b.Hash[:]))
+		return cmp.Or(a.Compare(b.Key), slices.Compare(a.Hash[:], b.Hash[:]), cmp.Compare(a.HealthReason, b.HealthReason))
 	})
 	return w.once(out)
 }

@@ -22,25 +22,16 @@ func (w *work) identify() bool {
 		w.warn(CodeName, "", "the name has a slash, which no name of the mesh may have; register the service under another name")
 		return false
 	}
-	rule, exact := w.m.rules.of(w.names())
+	if !w.home() && (!isDNSLabel(w.consulNamespace) || !isDNSLabel(w.partition)) {
+		w.warn(CodeName, "", "the namespace or partition of Consul, %s/%s, is no DNS label", said1(w.partition), said1(w.consulNamespace))
+		return false
+	}
+	rule, exact := w.m.rules.of(w.whole())
 	w.rule = rule
 	if rule.Skip || w.in.Service == consulService && !exact {
 		return false
 	}
 	return w.nameIt() && w.identity() && w.hostsIt()
-}
-
-// names are those that rules may know the service by, the longest first.
-func (w *work) names() []string {
-	within := w.consulNamespace + "/" + w.in.Service
-	names := []string{w.partition + "/" + within}
-	if w.homePartition() {
-		names = append(names, within)
-	}
-	if w.home() {
-		names = append(names, w.in.Service)
-	}
-	return names
 }
 
 // nameIt decides what the service is called in the mesh.
@@ -67,7 +58,7 @@ func (w *work) nameIt() bool {
 		return false
 	}
 	if w.rule.Name == "" {
-		if owner, taken := w.m.rules.ownerOf(w.names(), name); taken {
+		if owner, taken := w.m.rules.ownerOf(w.whole(), name); taken {
 			w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", said(name), said(owner))
 			return false
 		}
@@ -80,16 +71,8 @@ func (w *work) nameIt() bool {
 	return true
 }
 
-// ownerOf tells which other service a rule gives a name to.
-func (s *ruleSet) ownerOf(names []string, name string) (owner string, taken bool) {
-	for _, n := range names {
-		place := n[:strings.LastIndex(n, "/")+1]
-		if owner, taken = s.given[place+name]; taken && !slices.Contains(names, owner) {
-			return owner, true
-		}
-	}
-	return "", false
-}
+// whole is the name that rules know the service by.
+func (w *work) whole() string { return w.partition + "/" + w.consulNamespace + "/" + w.in.Service }
 
 // spelledOtherwise reports whether there is a service with the same letters.
 func (w *work) spelledOtherwise() bool {

@@ -139,10 +139,10 @@ func (r *Rule) check() error {
 	var errs []error
 	add := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	exact := !strings.Contains(r.Pattern, "*")
-	switch parts := strings.Count(r.Pattern, "/") + 1; {
-	case r.Pattern == "":
-		add(`the pattern is empty; write a service's name, or "*" for all`)
-	case parts > 3 && !exact:
+	switch parts := strings.Split(r.Pattern, "/"); {
+	case slices.Contains(parts, ""):
+		add(`the pattern %q has an empty part; write a service's name, or "*" for all`, r.Pattern)
+	case len(parts) > 3:
 		add("the pattern %q has too many slashes; write NAME, NAMESPACE/NAME or PARTITION/NAMESPACE/NAME", r.Pattern)
 	}
 	if r.Namespace != "" && !isDNSLabel(r.Namespace) {
@@ -172,84 +172,105 @@ func (r *Rule) check() error {
 	return errors.Join(errs...)
 }
 
-// ruleSet finds the rule of a service.
+// ruleSet finds the rule of a service. Its names are whole ones,
+// PARTITION/NAMESPACE/NAME, and so are the patterns.
 type ruleSet struct {
 	exact map[string]*Rule
-	globs []*Rule
+	globs []glob
 	// given are the names that rules give, and the pattern of the service that
 	// has each.
 	given map[string]string
 }
 
-func newRuleSet(list []Rule) (ruleSet, error) {
+type glob struct {
+	pattern string
+	rule    *Rule
+}
+
+// newRuleSet checks rules. home is the partition and namespace of patterns that
+// name none, each with a slash behind it.
+func newRuleSet(list []Rule, homePartition, homeNamespace string) (ruleSet, error) {
 	set := ruleSet{exact: map[string]*Rule{}, given: map[string]string{}}
 	var errs []error
 	for i := range list {
-		r := &list[i]
+		r := list[i]
 		if err := r.check(); err != nil {
 			errs = append(errs, fmt.Errorf("rule for %q: %w", r.Pattern, err))
 			continue
 		}
-		own := *r // the caller's slice is the caller's
-		if strings.Contains(r.Pattern, "*") {
-			set.globs = append(set.globs, &own)
+		whole := r.Pattern
+		switch strings.Count(whole, "/") {
+		case 0:
+			whole = homePartition + "/" + homeNamespace + "/" + whole
+		case 1:
+			whole = homePartition + "/" + whole
+		}
+		if strings.Contains(whole, "*") {
+			set.globs = append(set.globs, glob{whole, &r})
 			continue
 		}
-		if set.exact[r.Pattern] != nil {
+		if set.exact[whole] != nil {
 			errs = append(errs, fmt.Errorf("two rules are for %q; write one with all its settings", r.Pattern))
 			continue
 		}
-		set.exact[r.Pattern] = &own
+		set.exact[whole] = &r
 		if r.Name == "" {
 			continue
 		}
-		place := r.place() + r.Name
-		if other, taken := set.given[place]; taken {
-			errs = append(errs, fmt.Errorf("the rules for %q and %q give the same name %q", other, r.Pattern, r.Name))
+		name := placeOf(whole) + r.Name
+		if other, taken := set.given[name]; taken {
+			errs = append(errs, fmt.Errorf("the rules for %q and %q give the same name %q; choose another for one of them", other, whole, r.Name))
 		}
-		set.given[place] = r.Pattern
+		set.given[name] = whole
 	}
 	return set, errors.Join(errs...)
 }
 
-// place is the pattern's namespace and partition with their slashes.
-func (r *Rule) place() string { return r.Pattern[:strings.LastIndex(r.Pattern, "/")+1] }
+// placeOf is the partition and namespace of a whole name, with their slashes.
+func placeOf(whole string) string { return whole[:strings.LastIndex(whole, "/")+1] }
 
-// of finds the rule for a service by its names: with partition and namespace, with
-// the namespace, alone; those that do not count are empty. exact says that the rule
+// of finds the rule for a service by its whole name. exact says that the rule
 // names the service. The Rule is never nil.
-func (s *ruleSet) of(names []string) (rule *Rule, exact bool) {
-	for _, n := range names {
-		if r := s.exact[n]; r != nil {
-			return r, true
-		}
+func (s *ruleSet) of(whole string) (rule *Rule, exact bool) {
+	if r := s.exact[whole]; r != nil {
+		return r, true
 	}
-	for _, r := range s.globs {
-		if slices.ContainsFunc(names, func(n string) bool { return matches(r.Pattern, n) }) {
-			return r, false
+	for _, g := range s.globs {
+		if matches(g.pattern, whole) {
+			return g.rule, false
 		}
 	}
 	return &Rule{}, false
 }
 
+// ownerOf tells which other service in the place of this one a rule gives a name
+// to.
+func (s *ruleSet) ownerOf(whole, name string) (owner string, taken bool) {
+	owner, taken = s.given[placeOf(whole)+name]
+	return owner, taken && owner != whole
+}
+
 // matches compares a pattern, in which a star stands for any text without a slash.
+// Its time is at most the product of both lengths: names are other people's.
 func matches(pattern, name string) bool {
-	head, rest, star := strings.Cut(pattern, "*")
-	if !strings.HasPrefix(name, head) {
-		return false
-	}
-	name = name[len(head):]
-	if !star {
-		return name == ""
-	}
-	for i := 0; ; i++ {
-		if matches(rest, name[i:]) {
-			return true
-		}
-		if i == len(name) || name[i] == '/' {
+	star, from := -1, 0 // the last star, and where in name it ends for now
+	p, n := 0, 0
+	for n < len(name) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, from = p, n
+			p++
+		case p < len(pattern) && pattern[p] == name[n]:
+			p++
+			n++
+		case star >= 0 && name[from] != '/':
+			from++
+			p, n = star+1, from
+		default:
 			return false
 		}
 	}
+	return strings.Trim(pattern[p:], "*") == ""
 }
 
 // isReserved reports whether an identity is the control plane's own.

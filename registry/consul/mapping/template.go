@@ -121,6 +121,62 @@ func parseIdentity(text, fallback string, fits func(string) bool) (template, err
 	return t, nil
 }
 
+// overlap reports whether two templates can give the same text, each filled with
+// values of its own.
+func overlap(a, b *template) bool {
+	as, bs := a.parts(), b.parts()
+	if len(as) != len(bs) {
+		return false
+	}
+	for i := range as {
+		if !as[i].meets(&bs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// part is what stands between two dots: text, or text around a variable.
+type part struct {
+	head, tail string
+	open       bool // there is a variable between them
+}
+
+func (t *template) parts() []part {
+	parts := []part{{}}
+	for _, p := range t.pieces {
+		if p.variable != "" {
+			parts[len(parts)-1].open = true
+			continue
+		}
+		for i, text := range strings.Split(p.text, ".") {
+			if i > 0 {
+				parts = append(parts, part{})
+			}
+			if last := &parts[len(parts)-1]; last.open {
+				last.tail += text
+			} else {
+				last.head += text
+			}
+		}
+	}
+	return parts
+}
+
+func (a *part) meets(b *part) bool {
+	switch {
+	case !a.open && !b.open:
+		return a.head == b.head
+	case !b.open:
+		return b.meets(a)
+	case !a.open:
+		return len(a.head) > len(b.head)+len(b.tail) && strings.HasPrefix(a.head, b.head) && strings.HasSuffix(a.head, b.tail)
+	default:
+		return (strings.HasPrefix(a.head, b.head) || strings.HasPrefix(b.head, a.head)) &&
+			(strings.HasSuffix(a.tail, b.tail) || strings.HasSuffix(b.tail, a.tail))
+	}
+}
+
 func (t *template) uses(v variable) bool {
 	return slices.ContainsFunc(t.pieces, func(p piece) bool { return p.variable == v })
 }
