@@ -267,9 +267,13 @@ func (l *loop) tellConflicts(list []mesh.Conflict) {
 	now := make(map[mesh.Conflict]bool, len(list))
 	for i, c := range list {
 		now[c] = true
-		if i < loggedNames && !l.conflicts[c] {
+		switch {
+		case i >= loggedNames || l.conflicts[c]:
+		case c.Reason != "":
+			l.log.Warn("object is not in force everywhere", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
+		default:
 			l.log.Error("object is not in force, another one has its name",
-				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
+				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
 		}
 	}
 	l.conflicts = now

@@ -220,13 +220,16 @@ func (c *catalogs) stand(prev *catalogs, merged []*Service, deltas []Delta[*Serv
 func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conflict) {
 	var conflicts []Conflict
 	theirs := audience(svc, defaults)
-	left := theirs
+	left, met := theirs, false
 	for _, w := range written {
 		to := audience(w, defaults)
 		if !to.meets(theirs) {
 			continue
 		}
-		left = left.without(to)
+		left, met = left.without(to), true
+		if merges(w, svc) {
+			continue
+		}
 		reason := fmt.Sprintf("host %q is that of %s: what is written down is in force, and the catalog's service is not; "+
 			"its instances stand, for a ServiceEntry that selects the label %s", svc.Hostname, w.Key, LabelConsulService)
 		if !to.all {
@@ -235,7 +238,14 @@ func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conf
 		}
 		conflicts = append(conflicts, Conflict{Key: svc.Key, Host: svc.Hostname, Kept: w.Origin, Dropped: svc.Origin, Reason: reason})
 	}
-	return len(conflicts) > 0 && left.nobody(), conflicts
+	return met && left.nobody(), conflicts
+}
+
+// merges reports whether a service that is written down has the instances of one
+// of a catalog behind it: then it stands for it, as somebody meant it to.
+func merges(written, svc *Service) bool {
+	return written.Namespace == svc.Namespace && written.Selector[LabelConsulService] != "" &&
+		written.Selector[LabelConsulService] == svc.Selector[LabelConsulService]
 }
 
 // audience is the namespaces that see a service.

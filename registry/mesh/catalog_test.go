@@ -106,6 +106,22 @@ func TestWrittenHostIsNeverTakenOver(t *testing.T) {
 	}
 }
 
+// TestMergingIsNoConflict: a service that selects the instances of a catalog's
+// stands for it.
+func TestMergingIsNoConflict(t *testing.T) {
+	t.Parallel()
+	merged := written("default", "mine", "web.service.consul")
+	merged.Selector = map[string]string{LabelConsulService: "web"}
+	vm := testWorkload("default", "vm", "10.0.0.1", "web")
+	vm.Labels = map[string]string{LabelConsulService: "web"}
+	instance := testInstance("default", "10.0.0.2", "web")
+	s := testSnapshot(nil, &Fragment{Services: []*Service{merged}, Workloads: []*Workload{vm}},
+		&Fragment{Services: []*Service{testDerived("default", "web", 80)}, Workloads: []*Workload{instance}})
+	if len(s.Conflicts) > 0 || len(s.Services) != 1 || !slices.Equal(s.EndpointsOf(merged), []*Workload{instance, vm}) {
+		t.Errorf("%d services, %d endpoints, conflicts %v", len(s.Services), len(s.EndpointsOf(merged)), s.Conflicts)
+	}
+}
+
 // TestExportsByDefault: where the mesh's settings decide who sees a service, a
 // change of them decides anew who has the host.
 func TestExportsByDefault(t *testing.T) {
