@@ -182,6 +182,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", why)
 	}
 	bad = len(s.NotReady) > 0
+	bad = writeConsul(w, &s) || bad
 	var errs []string
 	for _, src := range s.Files {
 		if src.Reason != "" {

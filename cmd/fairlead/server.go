@@ -18,17 +18,25 @@ import (
 
 func newServer() *cobra.Command {
 	var (
-		cfg  server.Config
-		dirs []string
+		cfg     server.Config
+		dirs    []string
+		catalog catalogFlags
+		sweep   time.Duration
 	)
 	cmd := &cobra.Command{
-		Use:   "server --config-dir DIR",
+		Use:   "server {--config-dir DIR | --consul-address ADDRESS}…",
 		Short: "The control plane: serve a mesh to its hosts",
-		Long: `Reads directories of Istio-API YAML and serves what every Envoy of the mesh has to do,
-and the identities of hosts and workloads, over TLS. Everything that must survive is in
-the state directory. It is administered by admin.sock in the runtime directory.`,
+		Long: `Reads directories of Istio-API YAML and the catalog of Consul, makes one mesh of both, and
+serves what every Envoy of it has to do, and the identities of hosts and workloads, over TLS.
+Everything that must survive is in the state directory. It is administered by admin.sock in
+the runtime directory.
+
+Consul is read with --consul-address: nothing is written to it, and no registration has to be
+changed. Its token is in a file (--consul-token-file). Where both have a host, the directories
+count.`,
 		Example: "  fairlead server --config-dir /etc/fairlead/mesh\n" +
-			"  fairlead server --config-dir mesh --config-dir teams/shop=shop --mesh-config mesh.yaml",
+			"  fairlead server --config-dir mesh --config-dir teams/shop=shop --mesh-config mesh.yaml\n" +
+			"  fairlead server --config-dir mesh --consul-address https://127.0.0.1:8501 --consul-ca-file ca.pem --consul-token-file token",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for _, d := range dirs {
@@ -49,6 +57,10 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 				return err
 			}
 			cfg.Logger = log
+			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
+				return err
+			}
+			cfg.Consul.SweepInterval = sweep
 			defer untilSignal(cmd)()
 			s, err := server.New(cmd.Context(), cfg)
 			if err != nil {
@@ -59,6 +71,8 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&dirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… to refuse objects of other namespaces; may be repeated")
+	catalog.add(f)
+	f.DurationVar(&sweep, "consul-sweep-interval", 0, "how often all services of the catalog are looked at where Consul has no watch for each, for what no event tells; 0 means the default")
 	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "a file of Istio's MeshConfig fields; empty means Istio's defaults")
 	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "what must survive: the authority, entitlements, last good manifests")
 	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "admin.sock is in here")
@@ -86,7 +100,7 @@ the state directory. It is administered by admin.sock in the runtime directory.`
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval")}
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "consul-stale", "consul-sweep-interval")}
 	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}

@@ -50,6 +50,7 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 	if path := flags.Lookup("settings").Value.String(); path != "" {
 		errs = append(errs, applySettingsFile(cmd, path, fromEnv))
 	}
+	errs = append(errs, applyConsulVariables(cmd, environ))
 	return errors.Join(errs...)
 }
 

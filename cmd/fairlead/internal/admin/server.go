@@ -35,6 +35,9 @@ type Config struct {
 	// NotReady gives the reasons why /readyz says no; nil or no reasons means
 	// ready.
 	NotReady func() []string
+	// Remarks are told below "ready" by /readyz: what somebody should know who
+	// asks whether all is well. Nil means none.
+	Remarks func() []string
 	// Routes are served on admin.sock only. Keys are patterns of
 	// [http.ServeMux].
 	Routes map[string]http.Handler
@@ -178,7 +181,11 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
-	_, _ = w.Write([]byte("ready\n"))
+	lines := []string{"ready"}
+	if s.cfg.Remarks != nil {
+		lines = append(lines, s.cfg.Remarks()...)
+	}
+	_, _ = w.Write([]byte(strings.Join(lines, "\n") + "\n"))
 }
 
 // maxRequest bounds the body of a request on admin.sock.

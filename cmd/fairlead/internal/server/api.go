@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/files"
 )
 
@@ -54,8 +55,13 @@ type Sources struct {
 	Ready    bool            `json:"ready"`
 	NotReady []string        `json:"not_ready,omitempty"`
 	Registry registry.Status `json:"registry"`
-	// Files are the directories and the mesh configuration.
+	// Files are the directories, the mesh configuration, and manifests in Consul's
+	// key-value store.
 	Files []files.Status `json:"files"`
+	// Consul are the datacenters of which the catalog is read.
+	Consul []consul.Status `json:"consul,omitempty"`
+	// Old tells of sources that are served as they were some time ago.
+	Old []string `json:"old,omitempty"`
 }
 
 // Released says that held removals were let go.
@@ -142,7 +148,8 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 
 func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
 	why := s.NotReady()
-	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus()}, nil
+	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
+		Consul: s.catalogs.status(), Old: s.old()}, nil
 }
 
 func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Released, error) {

@@ -19,8 +19,11 @@ import (
 type Config struct {
 	Logger *slog.Logger // must be non-nil
 
-	// Roots are the directories of manifests. At least one.
+	// Roots are the directories of manifests. At least one, unless Consul is read.
 	Roots []files.Root
+	// Consul is what is read of Consul, and comes after the directories: where
+	// both have something, theirs counts.
+	Consul Consul
 	// MeshConfigFile is a file of MeshConfig fields; empty means Istio's defaults.
 	MeshConfigFile string
 	// StateDir holds what must survive: the authority, entitlements, tokens and
@@ -78,7 +81,7 @@ const (
 )
 
 func (c Config) check() (Config, error) {
-	errs := []error{c.checkLimits()}
+	errs := []error{c.checkLimits(), c.Consul.check()}
 	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))
@@ -130,15 +133,15 @@ func (c Config) check() (Config, error) {
 // its disk may be away.
 func (c *Config) checkFiles() []error {
 	var errs []error
-	if len(c.Roots) == 0 {
-		errs = append(errs, errors.New("no directory of manifests: name one with --config-dir"))
+	if len(c.Roots) == 0 && !c.Consul.Used() {
+		errs = append(errs, errors.New("nothing to make a mesh of: name a directory of manifests with --config-dir, or a Consul with --consul-address"))
 	}
 	for _, r := range c.Roots {
 		if fi, err := os.Stat(r.Path); err == nil && !fi.IsDir() {
 			errs = append(errs, fmt.Errorf("--config-dir %q is not a directory: name the directory that the file is in", r.Path))
 		}
 	}
-	if err := files.CheckRoots(c.Roots); err != nil {
+	if err := files.CheckRoots(c.Roots); err != nil && len(c.Roots) > 0 {
 		errs = append(errs, fmt.Errorf("--config-dir: %w", err))
 	}
 	if fi, err := os.Stat(c.MeshConfigFile); err == nil && fi.IsDir() {

@@ -63,6 +63,7 @@ type running struct {
 	*Server
 	t      *testing.T
 	client *admin.Client
+	out    *logs
 	stop   func()
 }
 
@@ -82,7 +83,7 @@ func start(t *testing.T, cfg Config) *running {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	r := &running{Server: s, t: t, client: admin.NewClient(filepath.Join(cfg.RunDir, "admin.sock"))}
+	r := &running{Server: s, t: t, out: out, client: admin.NewClient(filepath.Join(cfg.RunDir, "admin.sock"))}
 	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
 	t.Cleanup(func() {
 		r.stop()

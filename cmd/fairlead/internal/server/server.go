@@ -40,6 +40,7 @@ type Server struct {
 	issuer    *issue.Service
 	files     []*files.Source // the directories, and before them the mesh configuration
 	pinned    *pinned         // or nil
+	catalogs  catalogs        // what is read of Consul
 	agents    *agents.Source
 	registry  *registry.Registry
 	xds       *xds.Server
@@ -108,6 +109,9 @@ func (s *Server) newRegistry(context.Context) error {
 	var err error
 	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger, Store: outages{filepath.Join(s.cfg.StateDir, "outages.json")}})
 	if err != nil {
+		return err
+	}
+	if err = s.newCatalogs(); err != nil {
 		return err
 	}
 	sources, bound := s.sourceList()
@@ -213,10 +217,13 @@ func (s *Server) newPlaintext(ctx context.Context) error {
 
 func (s *Server) newAdmin(ctx context.Context) error {
 	s.metrics.MustRegister(newStatusCollector(s))
+	if s.cfg.Consul.Used() {
+		s.metrics.MustRegister(newConsulCollector(&s.catalogs))
+	}
 	var err error
 	s.admin, err = admin.New(ctx, admin.Config{
 		Logger: s.cfg.Logger, Address: s.cfg.HTTPAddress, Socket: filepath.Join(s.cfg.RunDir, "admin.sock"),
-		Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Routes: s.routes(),
+		Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.old, Routes: s.routes(),
 	})
 	return err
 }
@@ -237,6 +244,10 @@ func (s *Server) NotReady() []string {
 	}
 	return why
 }
+
+// old tells of sources that are served as they were some time ago: that is no
+// reason to serve nobody.
+func (s *Server) old() []string { return s.catalogs.old(time.Now()) }
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {

@@ -23,7 +23,7 @@ func TestWrongFlags(t *testing.T) {
 		change func(c *Config)
 		want   string
 	}{
-		"no_dir":       {func(c *Config) { c.Roots = nil }, "name one with --config-dir"},
+		"no_dir":       {func(c *Config) { c.Roots = nil }, "name a directory of manifests with --config-dir"},
 		"file_for_dir": {func(c *Config) { c.Roots[0].Path += "/a.yaml" }, "is not a directory: name the directory that the file is in"},
 		"overlap":      {func(c *Config) { c.Roots = append(c.Roots, files.Root{Path: dir + "/sub"}) }, "overlaps with"},
 		"twice":        {func(c *Config) { c.Roots = append(c.Roots, files.Root{Path: dir + "/"}) }, "overlaps with"},

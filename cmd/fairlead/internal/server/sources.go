@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/x509"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -141,10 +143,14 @@ func (s *Server) sourceList() (list []registry.Source, bound map[string][]string
 			bound[rootName(i, r.Path)] = r.Namespaces
 		}
 	}
+	list = append(list, s.catalogs.sources()...)
+	if _, namespaces, err := kv.ParsePrefix(s.cfg.Consul.KVPrefix); err == nil && s.catalogs.kv != nil && len(namespaces) > 0 {
+		bound[kvSource] = namespaces
+	}
 	return list, bound
 }
 
-// fileStatus is how the sources of files stand, with what is wrong between them.
+// fileStatus is how the sources of manifests stand, with what is wrong between them.
 func (s *Server) fileStatus() []files.Status {
 	list := make([]files.Status, 0, len(s.files))
 	for _, src := range s.files {
@@ -155,6 +161,7 @@ func (s *Server) fileStatus() []files.Status {
 		}
 		list = append(list, st)
 	}
+	list = append(list, s.catalogs.texts()...)
 	for _, c := range s.registry.Status().Conflicts {
 		if c.Dropped == nil {
 			continue
@@ -182,5 +189,5 @@ func (s *Server) whyMissing(source string) string {
 			return st.Reason
 		}
 	}
-	return "no reason given"
+	return cmp.Or(s.catalogs.whyMissing(source), "no reason given")
 }

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+)
+
+// catalogFlags are the flags of the commands that read the catalog of Consul.
+type catalogFlags struct {
+	consulFlags
+	server.Consul
+	rules       []string
+	addressKind string
+}
+
+func (f *catalogFlags) add(fl *pflag.FlagSet) {
+	f.consulFlags.add(fl)
+	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "a datacenter whose catalog is read; may be repeated, that of the hosts first; none means that of the agent at --consul-address")
+	fl.StringVar(&f.Filter, "consul-filter", "", "the instances that are read, in Consul's filter language, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
+	fl.DurationVar(&f.consulFlags.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
+	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "a template of the host names of a service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
+	fl.StringVar(&f.Mapping.Namespace, "consul-mesh-namespace", "", "a template of the namespace of a service in the mesh; empty means {{.ConsulNamespace}}, which is \"default\" without Enterprise")
+	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "a template of the service account of a service; empty means {{.Service}}")
+	fl.StringArrayVar(&f.rules, "consul-service", nil, "a rule for services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
+	fl.StringVar(&f.addressKind, "consul-address-kind", "", "which address of an instance counts: lan, wan, lan_ipv6, …; empty means lan, and wan in another datacenter than the first")
+	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "read manifests below this prefix of the key-value store, too; PREFIX=NAMESPACE,… refuses objects of other namespaces")
+}
+
+// read is what the flags ask for; its zero value where --consul-address is not
+// set.
+func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul, error) {
+	if f.Address == "" {
+		var errs []error
+		cmd.Flags().Visit(func(fl *pflag.Flag) {
+			if name := fl.Name; strings.HasPrefix(name, "consul-") && name != "consul-address" {
+				errs = append(errs, fmt.Errorf("--%s: of which Consul? Name it with --consul-address", name))
+			}
+		})
+		return server.Consul{}, errors.Join(errs...)
+	}
+	out := f.Consul
+	var errs []error
+	var err error
+	if out.Client, err = f.config(log); err != nil {
+		errs = append(errs, err)
+	}
+	out.Mapping.Address = mapping.AddressKind(f.addressKind)
+	for _, text := range f.rules {
+		rule, err := mapping.ParseRule(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--consul-service: %w", err))
+			continue
+		}
+		out.Mapping.Rules = append(out.Mapping.Rules, rule)
+	}
+	return out, errors.Join(errs...)
+}

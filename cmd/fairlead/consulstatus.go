@@ -1,0 +1,73 @@
+package main
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/consul"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+)
+
+// writeConsul tells what is wrong with the catalogs and with what is between
+// them and the manifests, and nothing where nothing is. What Consul's users
+// register is told and makes nothing bad: they are not those who run the mesh.
+func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
+	for _, line := range s.Old {
+		bad = true
+		_, _ = fmt.Fprintf(w, "\n%s\n", plain.Words(line, 1024))
+	}
+	for i := range s.Consul {
+		st := &s.Consul[i]
+		if st.State == consul.Starting {
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", st.Source, st.State, ago(st.Since), plain.Words(st.Reason, 1024))
+		}
+		for _, why := range []string{st.Unsaved, st.StateFault} {
+			if why != "" {
+				bad = true
+				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", st.Source, plain.Words(why, 1024))
+			}
+		}
+		bad = len(st.Denied) > 0 || bad
+		writeSome(w, st.Source+": the token lacks", len(st.Denied), len(st.Denied), func(i int) string { return st.Denied[i] })
+		var warnings []mapping.Note
+		for _, n := range st.Notes {
+			if n.Severity == mapping.Warning {
+				warnings = append(warnings, n)
+			}
+		}
+		writeSome(w, st.Source+": left out of the mesh", len(warnings), len(warnings), func(i int) string { return noteLine(warnings[i]) })
+	}
+	conflicts := s.Registry.Conflicts
+	var told []string
+	for _, c := range conflicts {
+		if c.Reason != "" {
+			told = append(told, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
+		}
+	}
+	writeSome(w, "not in force everywhere", len(told), len(told), func(i int) string { return told[i] })
+	return bad
+}
+
+func noteLine(n mapping.Note) string {
+	what := n.Service
+	if n.Instance != "" {
+		what += " " + n.Instance
+	}
+	return fmt.Sprintf("[%s] %s: %s", n.Code, what, n.Message)
+}
+
+// writeSome tells the first few of a list, and how many there are.
+func writeSome(w io.Writer, head string, n, total int, line func(i int) string) {
+	if total == 0 {
+		return
+	}
+	_, _ = fmt.Fprintf(w, "\n%s:\n", head)
+	for i := range min(n, manyShown) {
+		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
+	}
+	if total > manyShown {
+		_, _ = fmt.Fprintf(w, "  … and %d more: `fairlead proxy-status -o json` and /v1/sources of admin.sock have them\n", total-manyShown)
+	}
+}

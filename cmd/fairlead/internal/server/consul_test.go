@@ -1,0 +1,195 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+)
+
+// TestConsulFlags refuses what could not work, by the names that people know.
+func TestConsulFlags(t *testing.T) {
+	t.Parallel()
+	reach := client.Config{Address: "127.0.0.1:1"}
+	for name, c := range map[string]struct {
+		consul Consul
+		want   string // part of the error; empty for none
+	}{
+		"no_directory_is_needed":  {Consul{Client: reach}, ""},
+		"nothing_at_all":          {Consul{}, "--config-dir, or a Consul with --consul-address"},
+		"no_address":              {Consul{Client: client.Config{Address: "ftp://x"}}, "(--consul-address)"},
+		"a_datacenter_twice":      {Consul{Client: reach, Datacenters: []string{"a", "a"}}, `--consul-datacenter "a" is named twice`},
+		"a_datacenter_that_is_no": {Consul{Client: reach, Datacenters: []string{"a/b"}}, `--consul-datacenter "a/b": write its name`},
+		"a_template":              {Consul{Client: reach, Mapping: mapping.Config{Hosts: []string{"{{.Nobody}}.mesh"}}}, "--consul-host"},
+		"a_prefix":                {Consul{Client: reach, KVPrefix: "mesh=NO NAMESPACE"}, "--consul-kv-prefix"},
+		"time":                    {Consul{Client: reach, SweepInterval: -1}, "--consul-sweep-interval"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := config(t)
+			cfg.Consul = c.consul
+			s, err := New(t.Context(), cfg)
+			switch {
+			case err == nil:
+				err = s.Close()
+				if c.want != "" || err != nil {
+					t.Errorf("no error, want %q; closing: %v", c.want, err)
+				}
+			case c.want == "" || !strings.Contains(err.Error(), c.want):
+				t.Errorf("error %v, want %q", err, c.want)
+			}
+		})
+	}
+}
+
+// TestConsulAway: a server starts without its Consul, and says what is missing
+// and why. Nothing that it says has the token.
+func TestConsulAway(t *testing.T) {
+	t.Parallel()
+	const secret = "b1gs07cr-0000-0000-0000-000000000000"
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": cart}))
+	token := filepath.Join(t.TempDir(), "token")
+	put(t, token, secret+"\n")
+	cfg.Consul = Consul{Client: client.Config{Address: "127.0.0.1:1", TokenFile: token}, KVPrefix: "mesh"}
+	cfg.HTTPAddress = "127.0.0.1:0"
+	r := start(t, cfg)
+	r.eventually(func() error {
+		text := readyz(t, r)
+		for _, want := range []string{"source consul has not delivered: ", "source consul-kv has not delivered: ", "127.0.0.1:1"} {
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("/readyz lacks %q: %s", want, text)
+			}
+		}
+		return nil
+	})
+	r.eventually(func() error { // it serves what it has
+		if s := r.sources(); s.Registry.Generation == 0 {
+			return fmt.Errorf("nothing is published: %+v", s.Registry)
+		}
+		return nil
+	})
+	if text := readyz(t, r) + r.out.String() + get(t, r, "/metrics"); strings.Contains(text, secret) {
+		t.Errorf("the token is told:\n%s", text)
+	}
+}
+
+func readyz(t *testing.T, r *running) string {
+	t.Helper()
+	return get(t, r, "/readyz")
+}
+
+func get(t *testing.T, r *running, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.admin.Address()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req) //nolint:forbidigo // a test
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(resp.Body)
+	if err := errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	http.DefaultClient.CloseIdleConnections() //nolint:forbidigo // a test
+	return string(b)
+}
+
+const ownWeb = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.service.consul]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.9.9.9}]
+`
+
+// TestOneMeshOfBoth reads a directory, the catalog and the key-value store of a
+// real Consul.
+func TestOneMeshOfBoth(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t, consultest.Options{})
+	register := func(id, name, address string) {
+		t.Helper()
+		err := agent.Client().Agent().ServiceRegister(&api.AgentServiceRegistration{
+			ID: id, Name: name, Address: address, Port: 8080, Meta: map[string]string{"protocol": "http", "app": "cart"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	register("web-1", "web", "10.0.0.1")
+	register("api-1", "api", "10.0.0.2")
+	if _, err := agent.Client().KV().Put(&api.KVPair{Key: "mesh/b.yaml", Value: []byte(rule("shop", "b"))}, nil); err != nil {
+		t.Fatal(err)
+	}
+	dir := treeOf(t, map[string]string{"a.yaml": cart})
+	cfg := config(t, dir)
+	cfg.SourceWait, cfg.HTTPAddress = time.Minute, "127.0.0.1:0"
+	cfg.Consul = Consul{Client: client.Config{Address: agent.Address()}, KVPrefix: "mesh"}
+	r := start(t, cfg)
+	hosts := func(want ...string) {
+		t.Helper()
+		r.eventually(func() error {
+			s := r.registry.Snapshot()
+			if s == nil || s.Incomplete {
+				return fmt.Errorf("not complete: %s", readyz(t, r))
+			}
+			var got []string
+			for _, svc := range s.Services {
+				if strings.HasPrefix(svc.Name, "consul/consul") {
+					continue // Consul's own
+				}
+				got = append(got, fmt.Sprintf("%s:%s:%d", svc.Hostname, svc.Origin.Source, len(s.EndpointsOf(svc))))
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				return fmt.Errorf("services %v, want %v; conflicts %v", got, want, s.Conflicts)
+			}
+			return nil
+		})
+	}
+	// The instances call themselves cart, and are not behind it.
+	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
+	if s := r.registry.Snapshot(); len(s.DestinationRules) != 1 || s.DestinationRules[0].Origin.Source != kvSource {
+		t.Errorf("of the key-value store: %+v", s.DestinationRules)
+	}
+	if got := readyz(t, r); got != "ready\n" {
+		t.Errorf("/readyz: %s", got)
+	}
+	metrics := get(t, r, "/metrics")
+	for _, want := range []string{`fairlead_consul_available{source="consul"} 1`, `fairlead_source_age_seconds{source="consul"}`, `fairlead_source_available{source="consul-kv"} 1`} {
+		if !strings.Contains(metrics, want) {
+			t.Errorf("/metrics lacks %s", want)
+		}
+	}
+
+	put(t, filepath.Join(dir, "web.yaml"), ownWeb)
+	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:files:1")
+	s := r.sources()
+	if len(s.Consul) != 1 || s.Consul[0].Services < 2 || len(s.Registry.Conflicts) != 1 || !strings.Contains(s.Registry.Conflicts[0].Reason, "ServiceEntry shop/web") {
+		t.Errorf("conflicts: %+v, catalogs: %+v", s.Registry.Conflicts, s.Consul)
+	}
+	if err := os.Remove(filepath.Join(dir, "web.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
+	register("web-2", "web", "10.0.0.3")
+	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:2")
+	if n := len(r.sources().Registry.Conflicts); n != 0 {
+		t.Errorf("%d conflicts", n)
+	}
+}
