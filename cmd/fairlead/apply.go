@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 type applyFlags struct {
@@ -156,20 +157,35 @@ func judge(cmd *cobra.Command, f applyFlags, root files.Root, contents map[strin
 			after.add(opts, name, old)
 		}
 	}
+	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings: settings, mine: func(file string) bool {
+		_, mine := contents[file]
+		return mine
+	}})
+}
+
+// judgement is how a change to a set of manifests is judged.
+type judgement struct {
+	settings *mesh.MeshConfig
+	// mine reports whether a file is part of the change.
+	mine func(file string) bool
+}
+
+// judgeChange tells what is wrong with a change, and what is wrong elsewhere
+// because of it, and reports whether it may be made.
+func judgeChange(w io.Writer, before, after *tree, j judgement) (bool, error) {
 	known := map[string]bool{}
-	for _, x := range analyzeTree(before, settings) {
+	for _, x := range analyzeTree(before, j.settings) {
 		known[x.identity()] = true
 	}
 	ok := true
-	for _, x := range analyzeTree(after, settings) {
-		_, mine := contents[x.File]
-		if !mine && known[x.identity()] {
+	for _, x := range analyzeTree(after, j.settings) {
+		if !j.mine(x.File) && known[x.identity()] {
 			continue
 		}
 		if x.Severity == string(manifest.Error) {
 			ok = false
 		}
-		if _, err := fmt.Fprintln(cmd.OutOrStdout(), x); err != nil {
+		if _, err := fmt.Fprintln(w, x); err != nil {
 			return false, err
 		}
 	}

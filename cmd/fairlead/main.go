@@ -85,7 +85,7 @@ each host with "fairlead token create", and start "fairlead agent --token-file F
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
 	root.AddCommand(
 		newServer(), newAgent(), newToken(), newHost(), newRelease(), newProxyStatus(), newProxyConfig(),
-		newValidate(), newAnalyze(), newApply(), newRender(), newVersion(),
+		newValidate(), newAnalyze(), newApply(), newConfig(), newRender(), newVersion(),
 	)
 	return root
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -16,8 +17,13 @@ const (
 	maxName = 255
 )
 
-// PathOf is how people are told of a key.
-func PathOf(key string) string { return "consul-kv:" + key }
+// PathOf is how people are told of a key, which may have anything in it.
+func PathOf(key string) string {
+	if strings.ContainsFunc(key, func(r rune) bool { return unicode.IsControl(r) || r == '\\' }) {
+		key = strings.Trim(strconv.QuoteToGraphic(key), `"`)
+	}
+	return "consul-kv:" + key
+}
 
 // isManifest reports whether the part of a key below the prefix is that of a
 // manifest: as in a directory, *.yaml and *.yml of which no name begins with a

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+// configFlags are the flags of all subcommands of config.
+type configFlags struct {
+	consul consulFlags
+	prefix string
+}
+
+func newConfig() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "config",
+		Short: "Manifests in Consul's key-value store: push, pull, diff",
+		Long: `Keeps the manifests of a directory and those below a prefix of Consul's key-value store alike. The
+part of a key below the prefix is the path of a file below the directory; *.yaml and *.yml count,
+and no name that begins with a dot. A server reads them with --consul-kv-prefix.`,
+	}
+	cmd.AddCommand(newConfigPush(), newConfigPull(), newConfigDiff())
+	return cmd
+}
+
+func (f *configFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	f.consul.add(fl)
+	fl.StringVar(&f.consul.Datacenter, "consul-datacenter", "", "the datacenter of Consul; empty means the agent's own")
+	fl.StringVar(&f.prefix, "consul-kv-prefix", "", "what the keys begin with, such as fairlead/mesh, or PREFIX=NAMESPACE,…")
+}
+
+// target is the place in Consul that a command speaks of.
+type target struct {
+	store *kv.Store
+	opts  manifest.Options
+}
+
+func (f *configFlags) open() (*target, error) {
+	if f.prefix == "" {
+		return nil, errors.New("where in Consul? Name the keys with --consul-kv-prefix, such as fairlead/mesh")
+	}
+	prefix, namespaces, err := kv.ParsePrefix(f.prefix)
+	if err != nil {
+		return nil, fmt.Errorf("--consul-kv-prefix: %w", err)
+	}
+	conf, err := f.consul.config(slog.New(slog.DiscardHandler)) // what goes wrong is the command's error
+	if err != nil {
+		return nil, err
+	}
+	store, err := kv.Open(conf, prefix)
+	if err != nil {
+		return nil, err
+	}
+	t := &target{store: store, opts: manifest.Options{Source: source, Namespaces: namespaces}}
+	if len(namespaces) == 1 {
+		t.opts.Namespace = namespaces[0]
+	}
+	return t, nil
+}
+
+// path is how people are told of a key.
+func (t *target) path(rel string) string { return kv.PathOf(t.store.Prefix() + "/" + rel) }
+
+// readDir reads the manifests of a directory, by their path below it.
+func readDir(dir string) (map[string][]byte, error) {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", dir, rootCause(err))
+	}
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%q is no directory: name the one that has the manifests", dir)
+	}
+	names, err := manifestFiles(dir)
+	if err != nil {
+		return nil, err
+	}
+	contents := map[string][]byte{}
+	for _, name := range names {
+		rel, err := filepath.Rel(dir, name)
+		if err != nil {
+			return nil, err
+		}
+		rel = filepath.ToSlash(rel)
+		if err := kv.CheckRel(rel); err != nil {
+			return nil, fmt.Errorf("%q cannot be a key: %w; rename the file", name, err)
+		}
+		content, err := os.ReadFile(name)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+		case len(content) > kv.MaxValueSize:
+			return nil, fmt.Errorf("%q has %d bytes; Consul takes at most %d a key: split the file", name, len(content), kv.MaxValueSize)
+		}
+		contents[rel] = content
+	}
+	return contents, nil
+}
+
+// count writes "1 key" or "3 keys".
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

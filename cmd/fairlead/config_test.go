@@ -1,0 +1,374 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/consultest"
+)
+
+// place is a directory and a prefix of a Consul.
+type place struct {
+	t           *testing.T
+	a           *consultest.Agent
+	dir, prefix string
+	token       string
+}
+
+func newPlace(t *testing.T, a *consultest.Agent, prefix string) *place {
+	t.Helper()
+	return &place{t: t, a: a, dir: t.TempDir(), prefix: prefix}
+}
+
+// other is another directory of the same prefix.
+func (p *place) other() *place {
+	o := *p
+	o.dir = p.t.TempDir()
+	return &o
+}
+
+func (p *place) file(rel, content string) {
+	p.t.Helper()
+	path := filepath.Join(p.dir, rel)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) remove(rel string) {
+	p.t.Helper()
+	if err := os.Remove(filepath.Join(p.dir, rel)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *place) put(rel, content string) {
+	p.t.Helper()
+	op := &api.KVTxnOp{Verb: api.KVSet, Key: p.prefix + "/" + rel, Value: []byte(content)}
+	if done, _, _, err := p.a.Client().Txn().Txn(api.TxnOps{{KV: op}}, nil); err != nil || !done {
+		p.t.Fatal(done, err)
+	}
+}
+
+// keys are the keys below the prefix and their values.
+func (p *place) keys() map[string]string {
+	p.t.Helper()
+	list, _, err := p.a.Client().KV().List(p.prefix+"/", nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	out := map[string]string{}
+	for _, kv := range list {
+		out[strings.TrimPrefix(kv.Key, p.prefix+"/")] = string(kv.Value)
+	}
+	return out
+}
+
+// files are the files below the directory, but hidden ones.
+func (p *place) files() map[string]string {
+	p.t.Helper()
+	out := map[string]string{}
+	err := filepath.WalkDir(p.dir, func(path string, d os.DirEntry, err error) error {
+		if err != nil || d.IsDir() || strings.HasPrefix(d.Name(), ".") {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(p.dir, path)
+		out[rel] = string(content)
+		return err
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return out
+}
+
+// run runs a subcommand and wants its exit code, and words in what it says.
+func (p *place) run(code int, args []string, words ...string) string {
+	p.t.Helper()
+	args = append([]string{"config", args[0], p.dir, "--consul-address", p.a.Address(), "--consul-kv-prefix", p.prefix}, args[1:]...)
+	if p.a.Cluster().CAFile != "" {
+		args = append(args, "--consul-ca-file", p.a.Cluster().CAFile)
+	}
+	if p.token != "" {
+		path := filepath.Join(p.t.TempDir(), "token")
+		if err := os.WriteFile(path, []byte(p.token), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
+		args = append(args, "--consul-token-file", path)
+	}
+	got, out, errs := cli(p.t, args...)
+	if got != code {
+		p.t.Errorf("%v: exit code %d, want %d", args, got, code)
+	}
+	for _, w := range words {
+		if !strings.Contains(out+errs, w) {
+			p.t.Errorf("%v does not say %q", args, w)
+		}
+	}
+	if p.t.Failed() {
+		p.t.Logf("%v: %d\n%s%s", args, got, out, errs)
+		p.t.FailNow()
+	}
+	return out
+}
+
+func serviceEntry(name, host string) string {
+	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: %s}\n"+
+		"spec:\n  hosts: [%s.example]\n  location: MESH_INTERNAL\n  resolution: STATIC\n  ports: [{number: 80, name: http, protocol: HTTP}]\n"+
+		"  endpoints: [{address: 127.0.0.1}]\n", name, host)
+}
+
+func routeTo(name, host string) string {
+	return fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: %s}\n"+
+		"spec:\n  hosts: [%s.example]\n  http: [{route: [{destination: {host: %s.example}}]}]\n", name, host, host)
+}
+
+func TestConfig(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	for name, test := range map[string]func(*place){
+		"push": testPush, "refused": testPushRefused, "prune": testPrune, "many": testPushMany, "large": testPushLarge,
+		"two_people": testTwoPeople, "pull": testPull, "pull_odd": testPullOdd, "diff": testDiff,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newPlace(t, a, "fairlead/"+name))
+		})
+	}
+}
+
+func testPush(p *place) {
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.file("sub/route.yml", routeTo("a", "a"))
+	p.file("notes.txt", "none of ours")
+	p.file(".hidden/x.yaml", "]")
+	p.run(0, []string{"push", "--dry-run"}, "consul-kv:fairlead/push/a.yaml: would create, in transaction 1 of 1", "it would be pushed: 2 keys in 1 transaction; nothing was written")
+	if len(p.keys()) > 0 {
+		p.t.Errorf("a dry run has written %v", p.keys())
+	}
+	out := p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: created", "pushed 2 keys in 1 transaction; 0 were so already")
+	if strings.Index(out, "a.yaml") > strings.Index(out, "route.yml") {
+		p.t.Errorf("the route was written before its service:\n%s", out)
+	}
+	if got := p.keys(); len(got) != 2 || got["sub/route.yml"] != routeTo("a", "a") {
+		p.t.Errorf("keys %v", got)
+	}
+	p.run(0, []string{"push"}, "the keys below fairlead/push/ are as the files: 2 keys")
+	p.file("a.yaml", serviceEntry("a", "a")+"# a comment\n")
+	p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: updated (+1 -0 lines)", "pushed 1 key in 1 transaction; 1 were so already")
+	if _, err := os.Stat(filepath.Join(p.dir, ".fairlead-config.json")); err == nil {
+		p.t.Error("a push has left something in the directory")
+	}
+}
+
+func testPushRefused(p *place) {
+	p.file("a.yaml", serviceEntry("a", "a")+"  hots: []\n")
+	p.run(1, []string{"push"}, filepath.Join(p.dir, "a.yaml")+":10:3: error", "refused: nothing was written")
+	// The whole is judged with what is there: a route of the keys loses its service.
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.put("route.yaml", routeTo("a", "a"))
+	p.run(0, []string{"push"})
+	p.file("a.yaml", serviceEntry("a", "b"))
+	p.run(1, []string{"push"}, "consul-kv:fairlead/refused/route.yaml:5:", "refused: nothing was written")
+	// Another directory of the mesh may have it.
+	also := p.other()
+	also.file("more.yaml", serviceEntry("more", "a"))
+	p.run(0, []string{"push", "--config-dir", also.dir}, "updated")
+	p.run(2, []string{"push", "--consul-kv-prefix", "/"}, "--consul-kv-prefix: the prefix")
+	p.run(1, []string{"push", "--consul-kv-prefix", p.prefix + "=shop,other"}, "is not one that")
+	empty := p.other()
+	empty.run(2, []string{"push"}, "there is nothing to push")
+	gone := p.other()
+	gone.dir += "/nothing"
+	gone.run(2, []string{"push"}, "no such file or directory")
+	p.file("back\\slash.yaml", serviceEntry("x", "x"))
+	p.run(2, []string{"push"}, "cannot be a key: it has a backslash in it; rename the file")
+}
+
+func testPrune(p *place) {
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.put("old.yaml", serviceEntry("old", "old"))
+	p.put("README.md", "x")
+	p.run(0, []string{"push"}, "consul-kv:fairlead/prune/old.yaml is not in", "--prune would delete it")
+	p.run(0, []string{"push", "--prune", "--dry-run"}, "old.yaml: would delete")
+	p.run(0, []string{"push", "--prune"}, "consul-kv:fairlead/prune/old.yaml: deleted")
+	if got := p.keys(); len(got) != 2 || got["README.md"] != "x" {
+		p.t.Errorf("keys %v", got)
+	}
+	p.remove("a.yaml")
+	p.run(1, []string{"push", "--prune"}, "would delete all that there is, 1 key", "--allow-empty")
+	p.run(0, []string{"push", "--prune", "--allow-empty"}, "a.yaml: deleted")
+	if got := p.keys(); len(got) != 1 {
+		p.t.Errorf("keys %v", got)
+	}
+}
+
+// testPushMany pushes more than one transaction takes.
+func testPushMany(p *place) {
+	for i := range 70 {
+		name := fmt.Sprintf("s%02d", i)
+		p.file(name+".yaml", serviceEntry(name, name))
+	}
+	p.file("a-route.yaml", routeTo("r", "s69"))
+	p.run(0, []string{"push", "--dry-run"}, "a-route.yaml: would create, in transaction 2 of 2", "71 keys in 2 transactions")
+	p.run(0, []string{"push"}, "pushed 71 keys in 2 transactions")
+	if got := p.keys(); len(got) != 71 {
+		p.t.Errorf("%d keys", len(got))
+	}
+	p.put("a-route.yaml", serviceEntry("other", "other"))
+	index := p.modified("s00.yaml")
+	if p.modified("s63.yaml") != index || p.modified("s64.yaml") == index {
+		p.t.Error("the first 64 keys were not one transaction")
+	}
+}
+
+func (p *place) modified(rel string) uint64 {
+	p.t.Helper()
+	kv, _, err := p.a.Client().KV().Get(p.prefix+"/"+rel, nil)
+	if err != nil || kv == nil {
+		p.t.Fatal(kv, err)
+	}
+	return kv.ModifyIndex
+}
+
+// testPushLarge pushes values of which one fits into no transaction, and which do
+// not fit into one together.
+func testPushLarge(p *place) {
+	pad := func(n int) string { return "#" + strings.Repeat("x", n) + "\n" }
+	p.file("a.yaml", serviceEntry("a", "a")+pad(200_000))
+	p.file("b.yaml", serviceEntry("b", "b")+pad(200_000))
+	p.file("c.yaml", serviceEntry("c", "c")+pad(500_000))
+	p.file("d.yaml", serviceEntry("d", "d"))
+	p.run(0, []string{"push"}, "pushed 4 keys in 4 transactions")
+	p.file("c.yaml", serviceEntry("c", "c")+pad(510_000))
+	p.run(0, []string{"push"}, "pushed 1 key in 1 transaction")
+	if got := p.keys(); len(got["c.yaml"]) < 510_000 {
+		p.t.Errorf("c has %d bytes", len(got["c.yaml"]))
+	}
+	p.file("c.yaml", serviceEntry("c", "c")+pad(520_000)+pad(5000))
+	p.run(2, []string{"push"}, "Consul takes at most 524288 a key: split the file")
+}
+
+// testTwoPeople pulls into two directories: nobody undoes what the other did
+// without being told.
+func testTwoPeople(p *place) {
+	one, two := p, p.other()
+	one.file("a.yaml", serviceEntry("a", "a"))
+	one.run(0, []string{"push"})
+	one.run(0, []string{"pull"}, "1 file as in Consul already")
+	two.run(0, []string{"pull"}, "a.yaml: created")
+	one.file("a.yaml", serviceEntry("a", "one"))
+	one.run(0, []string{"push"}, "updated")
+	two.file("a.yaml", serviceEntry("a", "two"))
+	two.run(1, []string{"push"}, "somebody else has changed it since", "overwrite it with --force")
+	two.run(1, []string{"pull"}, "it was edited here, and in Consul it is another", "1 file could not be made what the keys are")
+	if two.files()["a.yaml"] != serviceEntry("a", "two") {
+		two.t.Error("the pull has overwritten an edit")
+	}
+	two.run(0, []string{"push", "--force"}, "updated")
+	one.run(0, []string{"pull"}, "a.yaml: updated") // it was not edited since its push
+	if one.files()["a.yaml"] != serviceEntry("a", "two") {
+		two.t.Error("the pull has not brought what was pushed")
+	}
+	one.file("b.yaml", serviceEntry("b", "b"))
+	one.run(0, []string{"push"}, "b.yaml: created")
+	two.run(1, []string{"push", "--prune"}, "b.yaml: somebody else has changed it since")
+	two.run(0, []string{"pull"}, "b.yaml: created")
+	two.remove("b.yaml")
+	two.run(0, []string{"push", "--prune"}, "b.yaml: deleted")
+	one.run(0, []string{"pull"}, "b.yaml: its key is gone from Consul; it stays")
+	one.run(0, []string{"pull", "--prune", "--dry-run"}, "b.yaml: would delete")
+	one.run(0, []string{"pull", "--prune"}, "b.yaml: deleted")
+	if got := one.files(); len(got) != 1 {
+		one.t.Errorf("files %v", got)
+	}
+}
+
+func testPull(p *place) {
+	p.put("sub/a.yaml", serviceEntry("a", "a"))
+	p.put("README.md", "none of ours")
+	p.run(0, []string{"pull", "--dry-run"}, "sub/a.yaml: would create")
+	if len(p.files()) > 0 {
+		p.t.Errorf("a dry run has written %v", p.files())
+	}
+	p.dir = filepath.Join(p.dir, "new")
+	p.run(0, []string{"pull"}, "sub/a.yaml: created", "0 files as in Consul already")
+	info, err := os.Stat(filepath.Join(p.dir, "sub/a.yaml"))
+	if err != nil || info.Mode() != 0o644 {
+		p.t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if got := p.files(); len(got) != 1 || got["sub/a.yaml"] != serviceEntry("a", "a") {
+		p.t.Errorf("files %v", got)
+	}
+	p.run(0, []string{"pull"}, "1 file as in Consul already")
+	p.file("sub/a.yaml", "edited")
+	p.put("sub/a.yaml", serviceEntry("a", "b"))
+	p.run(1, []string{"pull"}, "left as it is")
+	p.run(0, []string{"pull", "--force"}, "updated")
+}
+
+// testPullOdd: what cannot be a file below the directory is told, and nothing is
+// written elsewhere.
+func testPullOdd(p *place) {
+	top := p.dir
+	p.dir = filepath.Join(top, "in")
+	outside := filepath.Join(top, "outside")
+	for _, dir := range []string{p.dir, outside} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	for link, to := range map[string]string{"linked": outside, "file.yaml": filepath.Join(outside, "target")} {
+		if err := os.Symlink(to, filepath.Join(p.dir, link)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	good := serviceEntry("a", "a")
+	for _, rel := range []string{"good.yaml", "../up.yaml", "a/../../up.yaml", "/abs.yaml", "a//b.yaml", "linked/x.yaml", "file.yaml", "a\nb.yaml", "good.yaml/b.yaml"} {
+		p.put(rel, good)
+	}
+	p.run(1, []string{"pull"}, "good.yaml: created", "6 files could not be made what the keys are",
+		"consul-kv:fairlead/pull_odd/a//b.yaml: left as it is: the key cannot be a file: it has an empty name in it",
+		`a\nb.yaml: left as it is: the key cannot be a file: it has a control character in it`,
+		"file.yaml: left as it is: it is a symbolic link", "good.yaml/b.yaml: left as it is: not a directory",
+		"linked/x.yaml: left as it is: path escapes from parent")
+	var all []string
+	err := filepath.WalkDir(top, func(path string, d os.DirEntry, err error) error {
+		if !d.IsDir() {
+			rel, _ := filepath.Rel(top, path)
+			all = append(all, rel)
+		}
+		return err
+	})
+	if want := []string{"in/.fairlead-config.json", "in/file.yaml", "in/good.yaml", "in/linked"}; err != nil || !slices.Equal(all, want) {
+		p.t.Errorf("%v, %v", all, err)
+	}
+}
+
+func testDiff(p *place) {
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.run(1, []string{"diff"}, "a.yaml: ServiceEntry default/a added", "--- /dev/null", "+++ "+filepath.Join(p.dir, "a.yaml"), "+kind: ServiceEntry")
+	p.run(0, []string{"push"})
+	if out := p.run(0, []string{"diff"}); out != "" {
+		p.t.Errorf("of the same it says %q", out)
+	}
+	p.file("a.yaml", "# a comment\n"+serviceEntry("a", "a"))
+	p.run(1, []string{"diff"}, "a.yaml: no object differs", "--- consul-kv:fairlead/diff/a.yaml", "@@ -1,3 +1,4 @@\n+# a comment\n apiVersion")
+	p.put("b.yaml", "]")
+	p.file("a.yaml", serviceEntry("a", "b"))
+	p.run(1, []string{"diff"}, "ServiceEntry default/a changed", "b.yaml: what Consul has is not valid", "+++ /dev/null")
+	p.dir += "/nothing"
+	p.run(2, []string{"diff"})
+	p.dir = p.t.TempDir()
+	p.run(2, []string{"diff", "--consul-address", "127.0.0.1:1"}, "Consul is not available")
+}

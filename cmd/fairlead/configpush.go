@@ -1,0 +1,288 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+type pushFlags struct {
+	configFlags
+	meshConfig string
+	configDirs []string
+
+	dryRun, prune, allowEmpty, force bool
+}
+
+func newConfigPush() *cobra.Command {
+	var f pushFlags
+	cmd := &cobra.Command{
+		Use:   "push DIR --consul-address ADDRESS --consul-kv-prefix PREFIX",
+		Short: "Make the keys what the files of a directory are, if the mesh would still be right",
+		Long: `Judges the files of DIR and the whole mesh as it would be with them, refuses with the position of
+what is wrong, and else writes what differs, each key only if it is still as it was read. Up to 64
+keys, of half a megabyte together, are one transaction: all or none. More are several, and what is in
+force in between is a mesh too: services and workloads come first, then what is said of them, then
+routes, then what is deleted.
+
+A key that DIR does not have stays, unless --prune is given. A directory that was pulled remembers
+what it was pulled from: what somebody else has changed since is not overwritten without --force.
+
+The token needs key_prefix "PREFIX/" { policy = "write" }.
+
+Exit code 0: the keys are as the files; 1: refused, or somebody else changed a key meanwhile;
+2: could not run.`,
+		Example: "  fairlead config push mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh --dry-run",
+		Args:    wantArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, f, args[0]) },
+	}
+	f.add(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory that the mesh has besides, or DIR=NAMESPACE,…; it is only read, to judge the whole; may be repeated")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "judge, tell what would be done, and write nothing")
+	fl.BoolVar(&f.prune, "prune", false, "delete the keys that DIR does not have")
+	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "let --prune delete every key there is")
+	fl.BoolVar(&f.force, "force", false, "overwrite what somebody else has changed since DIR was pulled")
+	return cmd
+}
+
+func push(cmd *cobra.Command, f pushFlags, dir string) error {
+	t, err := f.open()
+	if err != nil {
+		return err
+	}
+	local, err := readDir(dir)
+	if err != nil {
+		return err
+	}
+	if len(local) == 0 && !f.prune {
+		return fmt.Errorf("%q has no *.yaml or *.yml in it: there is nothing to push", dir)
+	}
+	record, err := kv.LoadRecord(dir, t.store.Prefix())
+	if err != nil {
+		return err
+	}
+	st, err := t.store.Read(cmd.Context())
+	if err != nil {
+		return err
+	}
+	if len(local) == 0 && len(st.Values) > 0 && !f.allowEmpty {
+		return refuse(cmd, "%q has no *.yaml or *.yml in it, and --prune would delete all that there is, %s: if that is meant, add --allow-empty",
+			dir, count(len(st.Values), "key"))
+	}
+	ok, err := judgePush(cmd, t, f, pushed{dir: dir, local: local, st: st})
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return refuse(cmd, "refused: nothing was written")
+	}
+	plan := t.store.Plan(st, kv.Goal{Values: local, Prune: f.prune, Rank: rank(t.opts)})
+	if lost := plan.Overwritten(record); len(lost) > 0 && !f.force {
+		for _, c := range lost {
+			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: somebody else has changed it since %q was pulled\n", t.path(c.Rel), dir)
+		}
+		return refuse(cmd, "refused: nothing was written. See `fairlead config diff`; pull what is there, or overwrite it with --force")
+	}
+	return writePlan(cmd, t, f, pushed{dir: dir, local: local, st: st, plan: plan, record: record})
+}
+
+// refuse tells why nothing was done, and ends with the exit code for that.
+func refuse(cmd *cobra.Command, format string, args ...any) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...)
+	return errors.Join(errInvalid, err)
+}
+
+// pushed is what a push works on.
+type pushed struct {
+	dir    string
+	local  map[string][]byte
+	st     *kv.State
+	plan   *kv.Plan
+	record *kv.Record // or nil
+}
+
+// judgePush looks at the mesh as it would be. What is wrong with keys that stay
+// as they are does not refuse the files.
+func judgePush(cmd *cobra.Command, t *target, f pushFlags, p pushed) (bool, error) {
+	settings, _, err := meshSettings(f.meshConfig)
+	if err != nil {
+		return false, err
+	}
+	before, err := readTree(cmd.InOrStdin(), f.configDirs)
+	if err != nil {
+		return false, fmt.Errorf("--config-dir: %w", err)
+	}
+	after := &tree{Files: slices.Clone(before.Files), Faults: slices.Clone(before.Faults)}
+	mine := map[string]bool{}
+	for _, rel := range kv.Rels(p.local, p.st.Values) {
+		old, there := p.st.Values[rel]
+		if there {
+			before.add(t.opts, t.path(rel), old.Content)
+		}
+		content, is := p.local[rel]
+		switch {
+		case is:
+			name := filepath.Join(p.dir, filepath.FromSlash(rel))
+			mine[name] = true
+			after.add(t.opts, name, content)
+		case there && !f.prune:
+			after.add(t.opts, t.path(rel), old.Content)
+		}
+	}
+	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings, func(file string) bool { return mine[file] }})
+}
+
+// rank orders what a push writes, so that what is spoken of is there before what
+// speaks of it.
+func rank(opts manifest.Options) func(rel string, content []byte) int {
+	return func(rel string, content []byte) int {
+		file, _ := manifest.Decode(opts, rel, content)
+		top := 0
+		for _, o := range file.Objects {
+			switch o.Meta.Kind {
+			case mesh.KindServiceEntry, mesh.KindWorkloadEntry, mesh.KindWorkloadGroup:
+			case mesh.KindVirtualService, mesh.KindGateway:
+				top = 2
+			default:
+				top = max(top, 1)
+			}
+		}
+		return top
+	}
+}
+
+// writePlan makes the changes of a plan, or tells of them.
+func writePlan(cmd *cobra.Command, t *target, f pushFlags, p pushed) error {
+	w := cmd.OutOrStdout()
+	all := p.plan.Transactions()
+	defer tellLeft(w, t, p)
+	if len(all) == 0 {
+		if p.record != nil && !f.dryRun {
+			noteAll(p)
+			if err := p.record.Save(p.dir); err != nil {
+				return err
+			}
+		}
+		_, err := fmt.Fprintf(w, "the keys below %s are as the files: %s\n", t.store.Prefix()+"/", count(p.plan.Same, "key"))
+		return err
+	}
+	if f.dryRun {
+		for i, changes := range all {
+			tellChanges(w, t, changes, fmt.Sprintf("would %%s, in transaction %d of %d", i+1, len(all)))
+		}
+		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", count(len(p.plan.Changes), "key"), count(len(all), "transaction"))
+		return err
+	}
+	done := 0
+	for i, changes := range all {
+		if err := t.store.Apply(cmd.Context(), changes); err != nil {
+			return pushFailed(w, f, progress{i, len(all), done, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
+		}
+		done += len(changes)
+		tellChanges(w, t, changes, map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"})
+		for _, c := range changes {
+			note(p.record, c.Rel, c.New)
+		}
+	}
+	noteAll(p)
+	if err := saveRecord(p); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(done, "key"), count(len(all), "transaction"), p.plan.Same)
+	return err
+}
+
+// progress is how far a push has come.
+type progress struct{ written, transactions, keysWritten, keys int }
+
+// pushFailed tells what stopped a push, and what is written nevertheless.
+func pushFailed(w io.Writer, f pushFlags, p progress, err error) error {
+	state := "nothing was written"
+	if p.written > 0 {
+		state = fmt.Sprintf("%d of %d transactions (%d of %d keys) were written before and are in force; the others were not",
+			p.written, p.transactions, p.keysWritten, p.keys)
+	}
+	conflict, isConflict := errors.AsType[*kv.ConflictError](err)
+	if !isConflict {
+		if _, uncertain := errors.AsType[*kv.UncertainError](err); uncertain {
+			return fmt.Errorf("%w; %s. See with `fairlead config diff`, and push again: what is there already is left alone", err, state)
+		}
+		return fmt.Errorf("%w; %s", err, state)
+	}
+	for _, k := range conflict.Keys {
+		_, _ = fmt.Fprintf(w, "%s %s\n", kv.PathOf(k.Key), k.How)
+	}
+	next := "see `fairlead config diff`, and push again"
+	if f.prune {
+		next = "see `fairlead config diff` before you push and prune again"
+	}
+	_, werr := fmt.Fprintf(w, "refused: %s; %s\n", state, next)
+	return errors.Join(errInvalid, werr)
+}
+
+// tellChanges writes a line for each change.
+func tellChanges[T string | map[kv.Op]string](w io.Writer, t *target, changes []kv.Change, words T) {
+	for _, c := range changes {
+		var word string
+		switch words := any(words).(type) {
+		case string:
+			word = fmt.Sprintf(words, c.Op)
+		case map[kv.Op]string:
+			word = words[c.Op]
+		}
+		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word, lineCount(c))
+	}
+}
+
+// lineCount says how much of an updated text differs.
+func lineCount(c kv.Change) string {
+	if c.Op != kv.Update {
+		return ""
+	}
+	plus, minus := 0, 0
+	for _, e := range compareLines(splitLines(c.Old), splitLines(c.New)) {
+		switch e.kind {
+		case '+':
+			plus++
+		case '-':
+			minus++
+		}
+	}
+	return fmt.Sprintf(" (+%d -%d lines)", plus, minus)
+}
+
+func tellLeft(w io.Writer, t *target, p pushed) {
+	for _, rel := range p.plan.Left {
+		_, _ = fmt.Fprintf(w, "%s is not in %q and stays: --prune would delete it\n", t.path(rel), p.dir)
+	}
+}
+
+func note(r *kv.Record, rel string, content []byte) {
+	if r != nil {
+		r.Note(rel, content)
+	}
+}
+
+// noteAll remembers what is alike.
+func noteAll(p pushed) {
+	for rel, content := range p.local {
+		note(p.record, rel, content)
+	}
+}
+
+func saveRecord(p pushed) error {
+	if p.record == nil {
+		return nil
+	}
+	return p.record.Save(p.dir)
+}

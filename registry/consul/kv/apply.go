@@ -1,0 +1,151 @@
+package kv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+)
+
+// ConflictError says that keys are not as they were read, so that a transaction was
+// not made.
+type ConflictError struct {
+	// Keys are the keys and what became of them.
+	Keys []ChangedKey
+}
+
+// ChangedKey is a key that somebody else has changed.
+type ChangedKey struct {
+	Key string
+	// How is what became of it, for people.
+	How string
+}
+
+// Error implements error.
+func (c *ConflictError) Error() string {
+	lines := make([]string, len(c.Keys))
+	for i, k := range c.Keys {
+		lines[i] = k.Key + " " + k.How
+	}
+	return strings.Join(lines, "; ")
+}
+
+// UncertainError says that nobody knows whether a transaction was made.
+type UncertainError struct{ Err error }
+
+// Error implements error.
+func (u *UncertainError) Error() string {
+	return fmt.Sprintf("Consul did not answer, and may have written nevertheless: %v", u.Err)
+}
+
+// Unwrap returns what went wrong.
+func (u *UncertainError) Unwrap() error { return u.Err }
+
+// Apply makes the changes of one transaction: all, or none with an error, which
+// is a [ConflictError] where a key is not as it was read.
+func (s *Store) Apply(ctx context.Context, changes []Change) error {
+	if len(changes) == 1 && changes[0].size() > maxBody {
+		return s.put(ctx, &changes[0])
+	}
+	ops := make(api.TxnOps, len(changes))
+	for i := range changes {
+		ops[i] = changes[i].op()
+	}
+	done, answer, _, err := s.client.API().Txn().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return s.refused(err)
+	case done:
+		return nil
+	}
+	var (
+		stale []Change
+		errs  []error
+	)
+	for _, e := range answer.Errors {
+		switch {
+		case strings.Contains(e.What, "Permission denied"):
+			errs = append(errs, s.denied(e.What))
+		case strings.Contains(e.What, "is stale") && e.OpIndex < len(changes):
+			stale = append(stale, changes[e.OpIndex])
+		default:
+			errs = append(errs, fmt.Errorf("writing: %s", e.What))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	return s.conflict(ctx, stale)
+}
+
+// put makes a change that is too large for a transaction.
+func (s *Store) put(ctx context.Context, c *Change) error {
+	done, _, err := s.client.API().KV().CAS(
+		&api.KVPair{Key: c.Key, Value: c.New, ModifyIndex: c.index, Flags: c.flags}, (&api.WriteOptions{}).WithContext(ctx))
+	switch {
+	case err != nil:
+		return s.refused(err)
+	case !done:
+		return s.conflict(ctx, []Change{*c})
+	default:
+		return nil
+	}
+}
+
+// refused says what an error of a request to write means.
+func (s *Store) refused(err error) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "Permission denied"), strings.Contains(text, "ACL not found"):
+		return s.denied(text)
+	case strings.Contains(text, "too large"), strings.Contains(text, "too many operations"):
+		return fmt.Errorf("writing: Consul takes less at a time than it does by default (limits.txn_max_req_len, limits.kv_max_value_size): %w", err)
+	case errors.Is(err, context.Canceled):
+		return err
+	}
+	return &UncertainError{err}
+}
+
+func (s *Store) denied(text string) error {
+	return fmt.Errorf("%w; give it %s", &client.Denied{Reason: text}, s.rule("write"))
+}
+
+// conflict finds out what became of keys.
+func (s *Store) conflict(ctx context.Context, changes []Change) error {
+	out := &ConflictError{}
+	for _, c := range changes {
+		now, err := s.get(ctx, c.Key)
+		if err != nil {
+			return fmt.Errorf("reading %q, which is not as it was: %w", c.Key, err)
+		}
+		out.Keys = append(out.Keys, ChangedKey{c.Key, c.became(now)})
+	}
+	return out
+}
+
+// became says what somebody else did with a key; now is nil where it is gone.
+func (c *Change) became(now *api.KVPair) string {
+	by := ""
+	if now != nil && now.Session != "" {
+		by = " (session " + now.Session + " holds its lock)"
+	}
+	switch {
+	case now == nil && c.index == 0:
+		return "was made and deleted meanwhile by somebody else"
+	case now == nil:
+		return fmt.Sprintf("was deleted meanwhile by somebody else; it was at index %d", c.index)
+	case c.index == 0:
+		return fmt.Sprintf("was made meanwhile by somebody else, at index %d%s", now.ModifyIndex, by)
+	case bytes.Equal(now.Value, c.Old):
+		return fmt.Sprintf("was written meanwhile by somebody else, with the content it had: it was at index %d and is at %d%s", c.index, now.ModifyIndex, by)
+	case bytes.Equal(now.Value, c.New):
+		return fmt.Sprintf("was written meanwhile by somebody else, just as it is here: it was at index %d and is at %d%s", c.index, now.ModifyIndex, by)
+	default:
+		return fmt.Sprintf("was changed meanwhile by somebody else: it was at index %d and is at %d%s", c.index, now.ModifyIndex, by)
+	}
+}
