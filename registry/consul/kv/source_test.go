@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
-// TestSource is what a source does while Consul is there.
-func TestSource(t *testing.T) {
+// TestReading is what a source does while Consul is there.
+func TestReading(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	for name, test := range map[string]func(store, Config){
