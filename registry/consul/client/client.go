@@ -2,23 +2,73 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
 )
 
-// readSlots is how many questions that are answered at once are asked at the
-// same time.
-const readSlots = 16
+const (
+	// readSlots is how many questions that are answered at once are asked at the
+	// same time.
+	readSlots = 16
+	// maxAnswer bounds one answer, in bytes.
+	maxAnswer = 64 << 20
+	// readFor bounds a question that is answered at once. A server without a
+	// leader holds on to it for 7 s.
+	readFor = 15 * time.Second
+)
 
 // Client reaches one Consul agent or server. It may be used from any goroutine.
 type Client struct {
+	// Constant after New.
 	cfg   Config
+	log   *slog.Logger
 	at    target
 	api   *api.Client
+	pool  *pool
+	token tokenFile
+	tls   *tlsFiles
 	slots chan struct{}
+
+	counts counts
+	// protocol is the HTTP version of the latest answer, or 0.
+	protocol atomic.Int32
+	// heard is when the latest answer came, in ns.
+	heard atomic.Int64
+	// pause is until when nothing new is asked because the server said 429, in ns.
+	pause atomic.Int64
+	// down says that the pulse gets no answer.
+	down atomic.Bool
+
+	mu        sync.Mutex // guards all following fields
+	turn      *turn
+	heal      chan struct{} // closed when something that failed works again
+	healed    time.Time
+	followers int
+	stopPulse context.CancelFunc // or nil
+	pulseDone chan struct{}
+	probe     chan struct{} // asks the pulse to look now
+}
+
+type counts struct{ reads, throttled, failed, denied, resets, turns atomic.Uint64 }
+
+// Stats are counters, which only grow, and what there is now.
+type Stats struct {
+	// Reads are answers, Throttled, Failed and Denied questions that got none,
+	// Resets indexes that went backwards, and Turns the times when all questions
+	// were asked anew.
+	Reads, Throttled, Failed, Denied, Resets, Turns uint64
+	// Connections and Followers are those there are now.
+	Connections, Followers int
+	// Down says that nothing answers.
+	Down bool
 }
 
 // New checks the configuration. It starts nothing and reads no file.
@@ -27,23 +77,112 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	cl := &Client{cfg: cfg, at: at, slots: make(chan struct{}, readSlots)}
-	conf := &api.Config{
-		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: http.DefaultTransport},
-		Datacenter: cfg.Datacenter, Namespace: cfg.Namespace, Partition: cfg.Partition,
-		Token: "-",
+	files := &tlsFiles{ca: cfg.CAFile, cert: cfg.CertFile, key: cfg.KeyFile, server: cfg.ServerName}
+	if files.server == "" {
+		files.server = at.host
 	}
-	if cl.api, err = api.NewClient(conf); err != nil {
+	cl := &Client{
+		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile}, tls: files,
+		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots),
+		turn: newTurn(), heal: make(chan struct{}), probe: make(chan struct{}, 1),
+	}
+	cl.api, err = api.NewClient(&api.Config{
+		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: carrier{cl}},
+		Datacenter: cfg.Datacenter, Namespace: cfg.Namespace, Partition: cfg.Partition,
+		// Keeps the package from looking for one in the environment.
+		Token: "-",
+	})
+	if err != nil {
 		return nil, fmt.Errorf("making a client of Consul: %w", err)
 	}
 	return cl, nil
 }
 
-// API is the client of Consul's own package, with our connections and token.
+// API is the client of Consul's own package, with our connections and token. The
+// environment counts for nothing.
 func (c *Client) API() *api.Client { return c.api }
 
-// HTTP2 reports whether many questions share a connection.
-func (c *Client) HTTP2() bool { return c.at.scheme == "https" }
+// HTTP2 reports whether many questions share a connection: as the server has it,
+// and before anything was answered, whether it may be so.
+func (c *Client) HTTP2() bool {
+	if v := c.protocol.Load(); v != 0 {
+		return v == 2
+	}
+	return c.at.scheme == "https"
+}
+
+// Stats are the counters now.
+func (c *Client) Stats() Stats {
+	c.mu.Lock()
+	followers := c.followers
+	c.mu.Unlock()
+	return Stats{
+		Reads: c.counts.reads.Load(), Throttled: c.counts.throttled.Load(), Failed: c.counts.failed.Load(), Denied: c.counts.denied.Load(),
+		Resets: c.counts.resets.Load(), Turns: c.counts.turns.Load(), Connections: c.pool.size(), Followers: followers, Down: c.down.Load(),
+	}
+}
+
+// Close gives up idle connections. A client may be used after it.
+func (c *Client) Close() { c.pool.reset() }
+
+// carrier is the client as an http.RoundTripper: the token of now, nothing of
+// the environment, and answers of bounded length.
+type carrier struct{ c *Client }
+
+// RoundTrip implements http.RoundTripper.
+func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
+	token, err := r.c.token.current()
+	if err != nil {
+		return nil, err
+	}
+	req = req.Clone(req.Context())
+	req.Header.Del("X-Consul-Token")
+	if token != "" {
+		req.Header.Set("X-Consul-Token", token)
+	}
+	if r.c.cfg.Namespace == "" || r.c.cfg.Partition == "" { // of the environment, if any
+		q := req.URL.Query()
+		changed := r.c.cfg.Namespace == "" && q.Has("ns") || r.c.cfg.Partition == "" && q.Has("partition")
+		if r.c.cfg.Namespace == "" {
+			q.Del("ns")
+		}
+		if r.c.cfg.Partition == "" {
+			q.Del("partition")
+		}
+		if changed {
+			req.URL.RawQuery = q.Encode()
+		}
+	}
+	resp, err := r.c.pool.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3))) //nolint:gosec // it is small
+	r.c.heard.Store(time.Now().UnixNano())
+	resp.Body = &bounded{ReadCloser: resp.Body, left: maxAnswer}
+	return resp, nil
+}
+
+var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
+
+// bounded is a body that ends with an error where it is too long.
+type bounded struct {
+	io.ReadCloser
+	left int64
+}
+
+// Read implements io.Reader.
+func (b *bounded) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, errTooLong
+	}
+	if int64(len(p)) > b.left {
+		p = p[:b.left]
+	}
+	n, err := b.ReadCloser.Read(p)
+	b.left -= int64(n)
+	return n, err
+}
 
 // Meta is what Consul says of an answer.
 type Meta struct {
@@ -60,54 +199,75 @@ type Meta struct {
 	Fresh bool
 }
 
-// Query is a question of which the answer changes.
-type Query[T any] struct {
-	// Name is for logs.
-	Name string
-	// Read asks. It must pass the options on as they are.
-	Read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)
-	// Told, if not nil, is called with what goes wrong, and with nil when it is
-	// over; from the goroutine that calls Follow.
-	Told func(error)
+func metaOf(m *api.QueryMeta) Meta {
+	return Meta{Index: m.LastIndex, Filtered: m.ResultsFilteredByACLs, LastContact: m.LastContact}
 }
 
-// Follow asks until ctx is done, by blocking queries, and calls got with each new
-// answer, in order, from the goroutine that calls Follow.
-func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)) {
-	index := uint64(0)
-	for ctx.Err() == nil {
-		v, m, err := q.Read(c.api, (&api.QueryOptions{WaitIndex: index}).WithContext(ctx))
-		if q.Told != nil && ctx.Err() == nil {
-			q.Told(classify(err))
-		}
-		if err != nil {
-			index = 0
-			select {
-			case <-ctx.Done():
-			case <-time.After(time.Second):
-			}
-			continue
-		}
-		if m.LastIndex != index {
-			got(v, Meta{Index: m.LastIndex, Filtered: m.ResultsFilteredByACLs, LastContact: m.LastContact, Fresh: index == 0})
-		}
-		index = m.LastIndex
-	}
-}
-
-// Get asks once. At most sixteen of a client's questions are asked at the same
-// time; others wait.
+// Get asks once. At most sixteen of a client's questions that are answered at
+// once are asked at the same time; others wait.
 func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+	var none T
+	if err := c.slot(ctx); err != nil {
+		return none, Meta{}, err
+	}
+	defer c.free()
+	v, m, err := ask(ctx, c, &api.QueryOptions{}, read)
+	if err != nil {
+		return none, Meta{}, err
+	}
+	m.Fresh = true
+	return v, m, nil
+}
+
+// slot waits for the right to ask a question that is answered at once.
+func (c *Client) slot(ctx context.Context) error {
 	select {
 	case c.slots <- struct{}{}:
-		defer func() { <-c.slots }()
 	case <-ctx.Done():
-		var none T
-		return none, Meta{}, ctx.Err()
+		return ctx.Err()
 	}
-	v, m, err := read(c.api, (&api.QueryOptions{}).WithContext(ctx))
-	if err != nil {
-		return v, Meta{}, classify(err)
+	if wait := time.Until(time.Unix(0, c.pause.Load())); wait > 0 {
+		if err := sleep(ctx, wait, nil); err != nil {
+			c.free()
+			return err
+		}
 	}
-	return v, Meta{Index: m.LastIndex, Filtered: m.ResultsFilteredByACLs, LastContact: m.LastContact, Fresh: true}, nil
+	return nil
+}
+
+func (c *Client) free() { <-c.slots }
+
+// ask asks, and tells what an error means. An answer that is older than it may
+// be is asked for again, of the leader.
+func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+	var none T
+	limit := readFor
+	if o.WaitTime > 0 {
+		limit = o.WaitTime + o.WaitTime/8 + readFor
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	o.AllowStale = c.cfg.Stale > 0
+	v, m, err := read(c.api, o.WithContext(ctx))
+	if err == nil && o.AllowStale && (m.LastContact > c.cfg.Stale || !m.KnownLeader) {
+		o.AllowStale, o.WaitIndex, o.WaitTime = false, 0, 0
+		v, m, err = read(c.api, o.WithContext(ctx))
+	}
+	if err == nil {
+		c.counts.reads.Add(1)
+		return v, metaOf(m), nil
+	}
+	err = classify(err)
+	switch {
+	case errors.Is(err, ErrThrottled):
+		c.counts.throttled.Add(1)
+		c.pause.Store(time.Now().Add(jitter(throttlePause)).UnixNano())
+	case errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrUnavailable):
+		c.counts.failed.Add(1)
+		c.look()
+	default:
+		c.counts.denied.Add(1)
+	}
+	return none, Meta{}, err
 }

@@ -42,6 +42,7 @@ const defaultConnections = 64
 // target is where the server is.
 type target struct {
 	scheme  string // http or https
+	host    string
 	address string // host:port
 	socket  string // path of a unix socket, or empty
 	prefix  string // path before that of every request, or empty
@@ -82,7 +83,7 @@ func parseAddress(s string) (target, error) {
 		if !strings.HasPrefix(path, "/") {
 			return bad("the path of the socket is not absolute")
 		}
-		return target{scheme: "http", address: "localhost:80", socket: path}, nil
+		return target{scheme: "http", host: "localhost", address: "localhost:80", socket: path}, nil
 	}
 	if !strings.Contains(s, "://") {
 		s = "http://" + s
@@ -102,5 +103,5 @@ func parseAddress(s string) (target, error) {
 	if port == "" {
 		port = map[string]string{"http": "8500", "https": "8501"}[u.Scheme]
 	}
-	return target{scheme: u.Scheme, address: net.JoinHostPort(u.Hostname(), port), prefix: strings.TrimSuffix(u.Path, "/")}, nil
+	return target{scheme: u.Scheme, host: u.Hostname(), address: net.JoinHostPort(u.Hostname(), port), prefix: strings.TrimSuffix(u.Path, "/")}, nil
 }

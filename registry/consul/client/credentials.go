@@ -1,0 +1,182 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxSecret bounds a token or certificate file, in bytes.
+const maxSecret = 1 << 20
+
+// stamp tells whether a file is the one that was read.
+type stamp struct {
+	modified time.Time
+	size     int64
+	info     os.FileInfo
+}
+
+func stampOf(path string) (stamp, error) {
+	if path == "" {
+		return stamp{}, nil
+	}
+	fi, err := os.Stat(path)
+	if err != nil {
+		return stamp{}, err
+	}
+	return stamp{fi.ModTime(), fi.Size(), fi}, nil
+}
+
+func (s stamp) same(o stamp) bool {
+	if s.info == nil || o.info == nil {
+		return s.info == nil && o.info == nil
+	}
+	return s.modified.Equal(o.modified) && s.size == o.size && os.SameFile(s.info, o.info)
+}
+
+// tokenFile is the ACL token, as its file has it now.
+type tokenFile struct {
+	path string
+
+	mu    sync.Mutex // guards all following fields
+	read  stamp
+	known bool
+	token string
+}
+
+// current is the token now. One that was read stays in use while its file is
+// away: it is being replaced, perhaps.
+func (t *tokenFile) current() (string, error) {
+	if t.path == "" {
+		return "", nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, err := stampOf(t.path)
+	if err == nil && t.known && now.same(t.read) {
+		return t.token, nil
+	}
+	var data []byte
+	if err == nil {
+		data, err = readSecret(t.path)
+	}
+	token := strings.TrimSpace(string(data))
+	switch {
+	case err == nil && token != "" && !strings.ContainsAny(token, "\r\n\x00"):
+		t.token, t.read, t.known = token, now, true
+	case t.known: // empty or half-written, too
+	case err != nil:
+		return "", fmt.Errorf("reading the token: %w", err)
+	default:
+		return "", fmt.Errorf("reading the token: %q has none", t.path)
+	}
+	return t.token, nil
+}
+
+func readSecret(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	if len(data) > maxSecret {
+		return nil, fmt.Errorf("reading %q: longer than %d bytes", path, maxSecret)
+	}
+	return data, nil
+}
+
+// tlsFiles is what a handshake needs, as the files have it now.
+type tlsFiles struct {
+	ca, cert, key, server string
+
+	mu     sync.Mutex // guards all following fields
+	read   [3]stamp
+	config *tls.Config // or nil
+	err    error       // why the present files are not in use, or nil
+}
+
+// current is the configuration by the present files, and whether it is another
+// one than before. Files that cannot be read while a configuration is in use
+// change nothing: they are being replaced, perhaps.
+func (t *tlsFiles) current() (config *tls.Config, changed bool, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var now [3]stamp
+	for i, path := range []string{t.ca, t.cert, t.key} {
+		s, statErr := stampOf(path)
+		err = errors.Join(err, statErr)
+		now[i] = s
+	}
+	if err == nil && t.config != nil && now[0].same(t.read[0]) && now[1].same(t.read[1]) && now[2].same(t.read[2]) {
+		return t.config, false, nil
+	}
+	var made *tls.Config
+	if err == nil {
+		made, err = t.load()
+	}
+	if t.err = err; err != nil {
+		if t.config != nil {
+			return t.config, false, nil
+		}
+		return nil, false, fmt.Errorf("reading the files of TLS: %w", err)
+	}
+	changed = t.config != nil
+	t.config, t.read = made, now
+	return made, changed, nil
+}
+
+func (t *tlsFiles) load() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.server, NextProtos: []string{"h2", "http/1.1"}}
+	if t.ca != "" {
+		pem, err := readSecret(t.ca)
+		if err != nil {
+			return nil, err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%q has no certificate", t.ca)
+		}
+	}
+	if t.cert != "" {
+		certPEM, err := readSecret(t.cert)
+		if err != nil {
+			return nil, err
+		}
+		keyPEM, err := readSecret(t.key)
+		if err != nil {
+			return nil, err
+		}
+		pair, err := tls.X509KeyPair(certPEM, keyPEM)
+		if err != nil {
+			return nil, fmt.Errorf("%q and %q: %w", t.cert, t.key, err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// handshake makes a TLS connection of one.
+func (t *tlsFiles) handshake(ctx context.Context, nc net.Conn) (net.Conn, error) {
+	c, _, err := t.current()
+	if err != nil {
+		return nil, errors.Join(err, nc.Close())
+	}
+	tc := tls.Client(nc, c)
+	ctx, cancel := context.WithTimeout(ctx, shakeFor)
+	defer cancel()
+	if err := tc.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("shaking hands by TLS: %w", err), nc.Close())
+	}
+	return tc, nil
+}

@@ -1,0 +1,181 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+const (
+	// waitFor is how long a question waits at Consul for a change; a fifth of it
+	// is taken off at random, so that questions that began together do not end
+	// together. Consul adds up to a sixteenth.
+	waitFor = 8 * time.Minute
+	// firstRetry and lastRetry bound the pause after a failure; it doubles. Who
+	// waits is woken as soon as somebody else gets an answer again.
+	firstRetry = 100 * time.Millisecond
+	lastRetry  = 5 * time.Second
+	// retryShare is by how much longer lastRetry is for each question that is
+	// followed.
+	retryShare = 5 * time.Millisecond
+	// throttlePause is for how long nothing new is asked after 429.
+	throttlePause = time.Second
+	// everyFor is the least time between two answers of a question, burst how many
+	// may come faster.
+	everyFor = 100 * time.Millisecond
+	burst    = 4
+)
+
+// Query is a question of which the answer changes.
+type Query[T any] struct {
+	// Name is for logs.
+	Name string
+	// Read asks. It must pass the options on; it may set those that choose.
+	Read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)
+	// Told, if not nil, is called with what goes wrong, and with nil when it is
+	// over; from the goroutine that calls Follow.
+	Told func(error)
+	// Every is the least time between two answers where they come all the time; 0
+	// means 100 ms. The first few of a burst are not held up.
+	Every time.Duration
+}
+
+// Follow asks until ctx is done, by blocking queries, and calls got with each new
+// answer, in order, from the goroutine that calls Follow.
+//
+// It keeps the rules of Consul's documentation: the index is forgotten when it
+// goes backwards, after a failure, with another token, and when there is another
+// leader; and it never asks with an index of 0 as if it had one.
+func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)) {
+	c.join(ctx)
+	defer c.leave()
+	f := &following{c: c, every: q.Every, tokens: burst, last: time.Now()}
+	if f.every <= 0 {
+		f.every = everyFor
+	}
+	for ctx.Err() == nil {
+		turn := c.present()
+		if turn != f.turn {
+			f.index, f.turn = 0, turn
+		}
+		v, m, err := step(ctx, f, q)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && turn.over():
+			continue // it was given up so as to ask anew
+		case err != nil:
+			f.failed(ctx, err, q.Told)
+			continue
+		}
+		f.worked(q.Told)
+		if m.Index < f.index {
+			c.counts.resets.Add(1)
+			f.index = 0
+			f.spend(ctx)
+			continue
+		}
+		if m.Index != f.index || m.Fresh {
+			got(v, m)
+		}
+		// An endpoint that has no index would be asked without a pause.
+		f.index = max(m.Index, 1)
+		f.spend(ctx)
+	}
+}
+
+// step asks one time: for an answer at once where there is no index.
+func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(f.turn.ctx, cancel)()
+	o := &api.QueryOptions{}
+	if f.index > 0 {
+		o.WaitIndex, o.WaitTime = f.index, waitFor-rand.N(waitFor/5) //nolint:gosec // no secret
+		return ask(ctx, f.c, o, q.Read)
+	}
+	if err := f.c.slot(ctx); err != nil {
+		var none T
+		return none, Meta{}, err
+	}
+	defer f.c.free()
+	v, m, err := ask(ctx, f.c, o, q.Read)
+	m.Fresh = true
+	return v, m, err
+}
+
+// following is the state of one Follow.
+type following struct {
+	c     *Client
+	turn  *turn // in which index was learned
+	index uint64
+	retry time.Duration // the last pause, or 0
+	told  string        // the error that was told, or empty
+
+	every  time.Duration
+	tokens float64
+	last   time.Time
+}
+
+// spend holds up answers that come all the time.
+func (f *following) spend(ctx context.Context) {
+	now := time.Now()
+	f.tokens = min(burst, f.tokens+float64(now.Sub(f.last))/float64(f.every)) - 1
+	f.last = now
+	if f.tokens < 0 {
+		_ = sleep(ctx, time.Duration(-f.tokens*float64(f.every)), f.turn.ctx.Done()) // the caller looks at ctx
+	}
+}
+
+// failed tells, and waits: until somebody gets an answer again, or for a time
+// that grows.
+func (f *following) failed(ctx context.Context, err error, tell func(error)) {
+	healed := f.c.healing()
+	if s := err.Error(); tell != nil && s != f.told {
+		tell(err)
+		f.told = s
+	}
+	if f.told == "" {
+		f.told = err.Error()
+	}
+	f.index = 0
+	f.retry = min(max(firstRetry, 2*f.retry), lastRetry+time.Duration(f.c.Stats().Followers)*retryShare)
+	if errors.Is(err, ErrThrottled) {
+		f.retry = max(f.retry, throttlePause)
+		healed = nil
+	}
+	_ = sleep(ctx, jitter(f.retry), healed) // the caller looks at ctx
+}
+
+// worked notes an answer.
+func (f *following) worked(tell func(error)) {
+	if f.told == "" {
+		return
+	}
+	f.told, f.retry = "", 0
+	if tell != nil {
+		tell(nil)
+	}
+	f.c.works()
+}
+
+// jitter is between three quarters and five quarters of d.
+func jitter(d time.Duration) time.Duration {
+	return d*3/4 + rand.N(max(1, d/2)) //nolint:gosec // no secret
+}
+
+// sleep waits for the time, for ctx, or for the bell, which may be nil.
+func sleep(ctx context.Context, d time.Duration, bell <-chan struct{}) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-bell:
+	case <-t.C:
+	}
+	return nil
+}

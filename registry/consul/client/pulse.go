@@ -1,0 +1,204 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+)
+
+const (
+	// beat is how often the pulse looks, and downBeat how often while nothing
+	// answers.
+	beat     = time.Second
+	downBeat = 200 * time.Millisecond
+	// beatFor is how long it waits for an answer, and silence how long nothing at
+	// all may have answered before the connections are given up.
+	beatFor = 2 * time.Second
+	silence = 5 * time.Second
+	// healEvery bounds how often all who wait are woken.
+	healEvery = 250 * time.Millisecond
+)
+
+// turn is a time in which answers continue one another: one token, one leader, no
+// outage. When it ends, everything is asked anew.
+type turn struct {
+	ctx context.Context //nolint:containedctx // it is a bell that context.AfterFunc takes
+	end context.CancelFunc
+}
+
+func newTurn() *turn {
+	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // a bell; nothing runs under it
+	return &turn{ctx, end}
+}
+
+func (t *turn) over() bool { return t.ctx.Err() != nil }
+
+// present is the turn of now.
+func (c *Client) present() *turn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.turn
+}
+
+// Renew has everything that is followed asked anew, and answered at once.
+func (c *Client) Renew() {
+	c.counts.turns.Add(1)
+	c.mu.Lock()
+	old := c.turn
+	c.turn = newTurn()
+	heal := c.heal
+	c.heal = make(chan struct{})
+	c.mu.Unlock()
+	close(heal)
+	old.end()
+}
+
+// healing is closed when something that failed works again.
+func (c *Client) healing() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.heal
+}
+
+// works wakes all who wait after a failure.
+func (c *Client) works() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := time.Now(); now.Sub(c.healed) > healEvery {
+		c.healed = now
+		close(c.heal)
+		c.heal = make(chan struct{})
+	}
+}
+
+// look asks the pulse to look now.
+func (c *Client) look() {
+	select {
+	case c.probe <- struct{}{}:
+	default:
+	}
+}
+
+// join counts a follower; the first one starts the pulse.
+func (c *Client) join(ctx context.Context) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.followers++; c.followers > 1 {
+		return
+	}
+	ctx, c.stopPulse = context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	c.pulseDone = done
+	go func() {
+		defer close(done)
+		c.pulse(ctx)
+	}()
+}
+
+// leave counts a follower less; the last one ends the pulse and the connections.
+func (c *Client) leave() {
+	c.mu.Lock()
+	c.followers--
+	last := c.followers == 0
+	done := c.pulseDone
+	if last {
+		c.stopPulse()
+	}
+	c.mu.Unlock()
+	if last {
+		<-done
+		c.pool.reset()
+	}
+}
+
+// pulse looks every second whether Consul answers, who leads, and whether the
+// token or the certificate is another one. It is what tells all questions that
+// wait on a connection that is dead, or at a server that lost its leader, to be
+// asked anew.
+func (c *Client) pulse(ctx context.Context) {
+	p := &pulse{c: c}
+	p.token, _ = c.token.current() // if there is none, asking says so
+	for {
+		if wait := p.beat(ctx, time.Now()); sleep(ctx, wait, c.probe) != nil {
+			return
+		}
+	}
+}
+
+// pulse is the state of the goroutine of that name.
+type pulse struct {
+	c      *Client
+	token  string
+	leader string
+	tidied time.Time
+	began  time.Time // of the present silence, or zero
+}
+
+// beat looks once, and returns when to look again.
+func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
+	c := p.c
+	if now.Sub(p.tidied) > idleFor/4 {
+		p.tidied = now
+		c.pool.tidy(now)
+	}
+	renew := ""
+	if token, err := c.token.current(); err == nil && token != p.token {
+		p.token, renew = token, "another token"
+	}
+	if c.at.scheme == "https" {
+		if _, changed, err := c.tls.current(); err == nil && changed {
+			renew = "another certificate"
+			c.pool.retire()
+		}
+	}
+	leader, err := p.ask(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return beat
+	case err != nil || leader == "":
+		p.silent(err, now)
+		if renew != "" {
+			c.Renew()
+		}
+		return jitter(downBeat)
+	case c.down.Load():
+		renew = "it answers again"
+	case p.leader != "" && leader != p.leader:
+		renew = "another leader"
+	}
+	c.down.Store(false)
+	p.leader, p.began = leader, time.Time{}
+	if renew != "" {
+		c.log.Info("everything is asked anew", "reason", renew)
+		c.Renew()
+	}
+	return jitter(beat)
+}
+
+func (p *pulse) ask(ctx context.Context) (leader string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, beatFor)
+	defer cancel()
+	return p.c.api.Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
+}
+
+// silent judges that the pulse got no answer. A server that is only slow still
+// answers something; one that refuses, or has no leader, does not.
+func (p *pulse) silent(err error, now time.Time) {
+	c := p.c
+	if p.began.IsZero() {
+		p.began = now
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		heard := time.Unix(0, c.heard.Load())
+		if now.Sub(heard) < silence || now.Sub(p.began) < silence {
+			return
+		}
+		c.pool.reset() // packets are lost: what waits would wait for ever
+		p.began = now
+	}
+	if !c.down.Swap(true) {
+		c.log.Warn("Consul does not answer", "err", err) //nolint:sloglint // a name
+	}
+}
