@@ -2,17 +2,15 @@ package consul
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
+	"net/url"
+	"path/filepath"
 	"sync/atomic"
-	"time"
 
-	"github.com/hashicorp/consul/api"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
-	"github.com/fairlead/fairlead/registry/consul/mapping"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -23,9 +21,21 @@ type Source struct {
 	cfg    Config
 	log    *slog.Logger
 	client *client.Client
+	keeper *keeper // or nil
 
-	status  atomic.Pointer[Status]
-	running atomic.Bool
+	status    atomic.Pointer[Status]
+	protocols atomic.Pointer[protocols]
+	running   atomic.Bool
+	settled   atomic.Pointer[settlement] // what the receiver said last, or nil
+	told      chan struct{}              // rings when it said something
+
+	reads, sweeps, fragments atomic.Uint64
+}
+
+// settlement is what became of a fragment.
+type settlement struct {
+	fragment *mesh.Fragment
+	held     int
 }
 
 // New checks the configuration. It starts nothing and asks nobody.
@@ -38,8 +48,13 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl}
-	s.status.Store(&Status{Source: cfg.Name, Datacenter: cfg.Client.Datacenter, Address: cfg.Client.Address, State: Starting, Reason: "not everything has been read yet"})
+	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, told: make(chan struct{}, 1)}
+	if cfg.StateDir != "" {
+		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
+	}
+	s.status.Store(&Status{
+		Source: cfg.Name, Datacenter: cfg.Client.Datacenter, Address: cfg.Client.Address, State: Starting, Reason: reasonStarting,
+	})
 	return s, nil
 }
 
@@ -53,68 +68,40 @@ func (s *Source) Status() *Status { return s.status.Load() }
 // Settled says that the receiver has judged a fragment, and how many of its
 // removals it holds back. With Config.AwaitSettled the state directory keeps
 // what was there before, until none is held: a restart shows it again.
-func (s *Source) Settled(*mesh.Fragment, int) {}
+func (s *Source) Settled(reading *mesh.Fragment, held int) {
+	s.settled.Store(&settlement{reading, held})
+	select {
+	case s.told <- struct{}{}:
+	default:
+	}
+}
 
-// Run reads until ctx is done. It may be called once.
+// Run reads until ctx is done. It sends the stored picture, if there is one, then
+// the catalog when everything in it has been read, and after that each change.
+// What has been looked at again without a change is sent again, so that the
+// receiver knows of a second reading. Run may be called once.
 func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
-	for {
-		f, st, err := s.read(ctx)
-		if err == nil {
-			s.status.Store(st)
-			select {
-			case out <- f:
-			case <-ctx.Done():
-				return nil
-			}
+	if s.keeper != nil {
+		if err := s.keeper.store.open(); err != nil {
+			return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 		}
-		select {
-		case <-time.After(5 * time.Second):
-		case <-ctx.Done():
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	// The keeper ends after the loop, so that the last change is written too.
+	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
+	if s.keeper != nil {
+		g.Go(func() error {
+			s.keeper.run(saving)
 			return nil
-		}
-	}
-}
-
-// Read reads a datacenter once, and whole.
-func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
-	s, err := New(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	return s.read(ctx)
-}
-
-func (s *Source) read(ctx context.Context) (*mesh.Fragment, *Status, error) {
-	st := *s.Status()
-	names, _, err := client.Get(ctx, s.client, func(c *api.Client, q *api.QueryOptions) (map[string][]string, *api.QueryMeta, error) {
-		return c.Catalog().Services(q)
-	})
-	if err != nil {
-		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
-	}
-	out := &mesh.Fragment{Source: s.cfg.Name}
-	for name := range names {
-		entries, _, err := client.Get(ctx, s.client, func(c *api.Client, q *api.QueryOptions) ([]*api.ServiceEntry, *api.QueryMeta, error) {
-			q.Filter = s.cfg.Filter
-			return c.Health().Service(name, "", false, q)
 		})
-		if d, ok := errors.AsType[*client.Denied](err); ok {
-			st.Denied = append(st.Denied, d.Rule)
-			continue
-		}
-		if err != nil {
-			return nil, nil, fmt.Errorf("reading service %q of Consul: %w", name, err)
-		}
-		r := s.cfg.Mapper.Map(&mapping.Input{Source: s.cfg.Name, Service: name, Datacenter: s.cfg.Client.Datacenter, Local: s.cfg.Local, Entries: entries})
-		out.Append(r.Piece)
-		st.Notes = append(st.Notes, r.Notes...)
-		st.Services++
-		st.Instances += len(entries)
 	}
-	slices.Sort(st.Denied)
-	st.State, st.Reason, st.Read, st.Since = Live, "", time.Now(), time.Now()
-	return out.Sorted(), &st, nil
+	g.Go(func() error {
+		defer saved()
+		newLoop(s, g).run(ctx, out)
+		return nil
+	})
+	return g.Wait()
 }

@@ -1,8 +1,16 @@
 package consul
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 )
 
@@ -11,25 +19,44 @@ type State string
 
 // The states of a source.
 const (
-	// Starting: not everything has been read yet.
+	// Starting: nothing has been delivered yet.
 	Starting State = "starting"
 	// Live: the picture is Consul's, but for what Denied names.
 	Live State = "live"
-	// Stale: Consul cannot be read; the last picture stands.
+	// Stale: not everything can be read; what was seen last stands.
 	Stale State = "stale"
 )
+
+// How changes are found.
+const (
+	ModeWatches   = "a watch for each service (HTTP/2)"
+	ModeDoorbells = "doorbells and sweeps"
+	ModeBoth      = "a watch for each service (HTTP/2); doorbells and sweeps for those beyond what the server carries"
+)
+
+const reasonStarting = "not everything has been read yet"
+
+// The questions that are followed.
+const (
+	questionNames    = "catalog/services"
+	questionDefaults = "config/service-defaults"
+	questionProxy    = "config/proxy-defaults"
+)
+
+// listedMost bounds the lists of a Status.
+const listedMost = 100
 
 // Status is what a source tells people; immutable.
 type Status struct {
 	Source     string `json:"source"`
-	Datacenter string `json:"datacenter"`
+	Datacenter string `json:"datacenter,omitempty"`
 	Address    string `json:"address"`
 	State      State  `json:"state"`
 	// Reason says what is wrong; empty while State is Live.
 	Reason string `json:"reason,omitempty"`
 	// Since is when State became what it is.
 	Since time.Time `json:"since"`
-	// Read is when the picture was last known to be Consul's. Its age is that of
+	// Read is when the picture was last known to be Consul's: its age is that of
 	// the picture.
 	Read time.Time `json:"read,omitzero"`
 	// FromDisk says that the picture is the stored one still.
@@ -46,9 +73,14 @@ type Status struct {
 	// Notes are what the mapping left out, the first hundred of NoteCount.
 	Notes     []mapping.Note `json:"notes,omitempty"`
 	NoteCount int            `json:"note_count"`
-	// Denied are the rules that the token lacks, sorted, the first hundred of
-	// them.
+	// Denied are the rules that the token lacks, or seems to lack, sorted, the
+	// first hundred of them. What was seen before stands.
 	Denied []string `json:"denied,omitempty"`
+	// Hidden says that Consul leaves out of its list what the token may not see.
+	Hidden bool `json:"hidden,omitempty"`
+	// Unreadable are services whose answers cannot be used, and why; the first
+	// hundred.
+	Unreadable []string `json:"unreadable,omitempty"`
 	// Mode says how changes are found.
 	Mode string `json:"mode"`
 	// Watches are the questions that wait at Consul, Connections what carries
@@ -61,10 +93,112 @@ type Status struct {
 
 // Counters only grow.
 type Counters struct {
-	// Reads are whole answers, Sweeps looks at all services, Fragments those
-	// that differed from the one before.
-	Reads, Sweeps, Fragments uint64
+	// Reads are whole answers about services, Sweeps looks at the indexes of all,
+	// Fragments those that differed from the one before.
+	Reads     uint64 `json:"reads"`
+	Sweeps    uint64 `json:"sweeps"`
+	Fragments uint64 `json:"fragments"`
 	// Throttled and Failed count questions that got no answer, Resets indexes
-	// that went backwards.
-	Throttled, Failed, Resets uint64
+	// that went backwards, Renewed the times when everything was asked anew.
+	Throttled uint64 `json:"throttled"`
+	Failed    uint64 `json:"failed"`
+	Resets    uint64 `json:"resets"`
+	Renewed   uint64 `json:"renewed"`
+}
+
+func namesOf(l listing) iter.Seq[string] { return maps.Keys(l) }
+
+// stamp makes the status anew.
+func (l *loop) stamp(now time.Time) {
+	l.stamped = now
+	was, stats := l.s.Status(), l.s.client.Stats()
+	st := &Status{
+		Source: was.Source, Datacenter: was.Datacenter, Address: was.Address, State: Live, Since: was.Since,
+		Delivered: l.delivered, StateFault: l.stateFault, Hidden: l.hidden, Instances: l.instances,
+		Watches: stats.Followers, Connections: stats.Connections,
+		Counters: Counters{
+			Reads: l.s.reads.Load(), Sweeps: l.s.sweeps.Load(), Fragments: l.s.fragments.Load(),
+			Throttled: stats.Throttled, Failed: stats.Failed, Resets: stats.Resets, Renewed: stats.Turns,
+		},
+	}
+	switch {
+	case l.watches > 0 && l.ringing:
+		st.Mode = ModeBoth
+	case l.watches > 0 || !l.ringing && l.s.client.HTTP2():
+		st.Mode = ModeWatches
+	default:
+		st.Mode = ModeDoorbells
+	}
+	if l.live {
+		l.fromDisk = false
+		if !stats.Down {
+			l.seenAt = now
+		}
+	}
+	st.Read, st.FromDisk = l.seenAt, l.fromDisk
+	l.judgeState(st, stats.Down)
+	if st.State != was.State {
+		st.Since = now
+	}
+	l.survey(st)
+	if l.s.keeper != nil {
+		st.Unsaved = l.s.keeper.trouble()
+	}
+	l.s.status.Store(st)
+}
+
+// judgeState finds the state and its reason.
+func (l *loop) judgeState(st *Status, down bool) {
+	err := l.fault()
+	switch {
+	case l.live && !down:
+		return
+	case !l.delivered:
+		st.State, st.Reason = Starting, reasonStarting
+	case l.liveEver && err == nil && !down:
+		st.State, st.Reason = Stale, fmt.Sprintf("%d services are being read again", len(l.behind)+len(l.doubted))
+	default:
+		st.State, st.Reason = Stale, reasonStarting
+	}
+	switch {
+	case err != nil:
+		st.Reason = err.Error()
+	case down:
+		st.Reason = client.ErrUnavailable.Error()
+	}
+}
+
+// survey collects what there is to tell of the services.
+func (l *loop) survey(st *Status) {
+	denied := map[string]bool{}
+	for _, err := range l.faults {
+		if d, ok := errors.AsType[*client.Denied](err); ok {
+			denied[cmp.Or(d.Rule, d.Reason)] = true
+		}
+	}
+	for name, svc := range l.services {
+		if svc.raw != nil {
+			st.Services++
+		}
+		st.Notes = append(st.Notes, svc.notes...)
+		switch {
+		case svc.denied:
+			denied[fmt.Sprintf("service:read on %q, or node:read on its nodes", name)] = true
+		case svc.filtered:
+			denied[fmt.Sprintf("node:read on some nodes of service %q", name)] = true
+		}
+		if svc.fault != "" {
+			st.Unreadable = append(st.Unreadable, fmt.Sprintf("%q: %s", name, svc.fault))
+		}
+	}
+	slices.SortFunc(st.Notes, func(a, b mapping.Note) int {
+		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Instance, b.Instance),
+			strings.Compare(string(a.Code), string(b.Code)), strings.Compare(a.Message, b.Message))
+	})
+	st.NoteCount = len(st.Notes)
+	st.Notes = slices.Clone(st.Notes[:min(len(st.Notes), listedMost)])
+	st.Denied = slices.Sorted(maps.Keys(denied))
+	st.Denied = st.Denied[:min(len(st.Denied), listedMost)]
+	slices.Sort(st.Unreadable)
+	st.Unreadable = st.Unreadable[:min(len(st.Unreadable), listedMost)]
 }

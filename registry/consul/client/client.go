@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -84,10 +85,10 @@ func New(c Config) (*Client, error) {
 	cl := &Client{
 		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile}, tls: files,
 		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots),
-		turn: newTurn(), heal: make(chan struct{}), probe: make(chan struct{}, 1),
+		turn: newTurn(1), heal: make(chan struct{}), probe: make(chan struct{}, 1),
 	}
 	cl.api, err = api.NewClient(&api.Config{
-		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: carrier{cl}},
+		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: carrier{cl}, CheckRedirect: noRedirect},
 		Datacenter: cfg.Datacenter, Namespace: cfg.Namespace, Partition: cfg.Partition,
 		// Keeps the package from looking for one in the environment.
 		Token: "-",
@@ -97,6 +98,9 @@ func New(c Config) (*Client, error) {
 	}
 	return cl, nil
 }
+
+// noRedirect keeps a name from leading to another question than the one meant.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // API is the client of Consul's own package, with our connections and token. The
 // environment counts for nothing.
@@ -140,6 +144,11 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	if token != "" {
 		req.Header.Set("X-Consul-Token", token)
 	}
+	if escaped, _ := req.Context().Value(escapedKey{}).(bool); escaped {
+		if path, err := url.PathUnescape(req.URL.Path); err == nil {
+			req.URL.Path, req.URL.RawPath = path, req.URL.Path
+		}
+	}
 	if r.c.cfg.Namespace == "" || r.c.cfg.Partition == "" { // of the environment, if any
 		q := req.URL.Query()
 		changed := r.c.cfg.Namespace == "" && q.Has("ns") || r.c.cfg.Partition == "" && q.Has("partition")
@@ -162,6 +171,13 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp.Body = &bounded{ReadCloser: resp.Body, left: maxAnswer}
 	return resp, nil
 }
+
+type escapedKey struct{}
+
+// Escaped says that the path of a question to Consul is escaped already, by
+// url.PathEscape of its parts: package api escapes no slash within a name. To be
+// used as q.WithContext(client.Escaped(q.Context())).
+func Escaped(ctx context.Context) context.Context { return context.WithValue(ctx, escapedKey{}, true) }
 
 var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 
@@ -193,6 +209,9 @@ type Meta struct {
 	// LastContact is how long ago the server heard from the leader; 0 where it is
 	// the leader.
 	LastContact time.Duration
+	// Turn numbers the times between an outage, another token or another leader;
+	// answers of one turn continue one another.
+	Turn uint64
 	// Fresh says that the answer is no continuation of the one before: it is the
 	// first, or the first after the index went backwards, after a failure, with
 	// another token or of another leader.
@@ -247,6 +266,7 @@ func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	turn := c.present()
 	o.AllowStale = c.cfg.Stale > 0
 	v, m, err := read(c.api, o.WithContext(ctx))
 	if err == nil && o.AllowStale && (m.LastContact > c.cfg.Stale || !m.KnownLeader) {
@@ -255,7 +275,9 @@ func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*
 	}
 	if err == nil {
 		c.counts.reads.Add(1)
-		return v, metaOf(m), nil
+		meta := metaOf(m)
+		meta.Turn = turn.number
+		return v, meta, nil
 	}
 	err = classify(err)
 	switch {
@@ -271,3 +293,6 @@ func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*
 	}
 	return none, Meta{}, err
 }
+
+// MaxConnections is how many connections there may be.
+func (c *Client) MaxConnections() int { return c.cfg.MaxConnections }

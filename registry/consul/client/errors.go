@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -17,6 +18,7 @@ var (
 	ErrThrottled = errors.New("Consul limits the rate of requests") //nolint:staticcheck // a name
 	// ErrUnavailable says that no server answers, or that the one that does
 	// cannot: no leader, no route to it, an error of its own.
+	// It is the server's state, or that of the way to it: asking again helps.
 	ErrUnavailable = errors.New("Consul is not available") //nolint:staticcheck // a name
 )
 
@@ -47,6 +49,10 @@ var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"
 func classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
+	}
+	_, syntax := errors.AsType[*json.SyntaxError](err)
+	if _, shape := errors.AsType[*json.UnmarshalTypeError](err); syntax || shape || errors.Is(err, errTooLong) {
+		return fmt.Errorf("reading Consul's answer: %w", err)
 	}
 	status, ok := errors.AsType[api.StatusError](err)
 	if !ok {

@@ -17,7 +17,7 @@ const (
 	// firstRetry and lastRetry bound the pause after a failure; it doubles. Who
 	// waits is woken as soon as somebody else gets an answer again.
 	firstRetry = 100 * time.Millisecond
-	lastRetry  = 5 * time.Second
+	lastRetry  = time.Second
 	// retryShare is by how much longer lastRetry is for each question that is
 	// followed.
 	retryShare = 5 * time.Millisecond
@@ -41,6 +41,9 @@ type Query[T any] struct {
 	// Every is the least time between two answers where they come all the time; 0
 	// means 100 ms. The first few of a burst are not held up.
 	Every time.Duration
+	// Urgent says that others depend on it: it is never asked less often than
+	// every second while it fails.
+	Urgent bool
 }
 
 // Follow asks until ctx is done, by blocking queries, and calls got with each new
@@ -52,7 +55,7 @@ type Query[T any] struct {
 func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)) {
 	c.join(ctx)
 	defer c.leave()
-	f := &following{c: c, every: q.Every, tokens: burst, last: time.Now()}
+	f := &following{c: c, urgent: q.Urgent, every: q.Every, tokens: burst, last: time.Now()}
 	if f.every <= 0 {
 		f.every = everyFor
 	}
@@ -115,6 +118,7 @@ type following struct {
 	retry time.Duration // the last pause, or 0
 	told  string        // the error that was told, or empty
 
+	urgent bool
 	every  time.Duration
 	tokens float64
 	last   time.Time
@@ -142,7 +146,11 @@ func (f *following) failed(ctx context.Context, err error, tell func(error)) {
 		f.told = err.Error()
 	}
 	f.index = 0
-	f.retry = min(max(firstRetry, 2*f.retry), lastRetry+time.Duration(f.c.Stats().Followers)*retryShare)
+	last := lastRetry
+	if !f.urgent {
+		last += time.Duration(f.c.Stats().Followers) * retryShare
+	}
+	f.retry = min(max(firstRetry, 2*f.retry), last)
 	if errors.Is(err, ErrThrottled) {
 		f.retry = max(f.retry, throttlePause)
 		healed = nil

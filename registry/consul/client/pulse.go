@@ -24,13 +24,14 @@ const (
 // turn is a time in which answers continue one another: one token, one leader, no
 // outage. When it ends, everything is asked anew.
 type turn struct {
-	ctx context.Context //nolint:containedctx // it is a bell that context.AfterFunc takes
-	end context.CancelFunc
+	number uint64
+	ctx    context.Context //nolint:containedctx // it is a bell that context.AfterFunc takes
+	end    context.CancelFunc
 }
 
-func newTurn() *turn {
+func newTurn(number uint64) *turn {
 	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // a bell; nothing runs under it
-	return &turn{ctx, end}
+	return &turn{number, ctx, end}
 }
 
 func (t *turn) over() bool { return t.ctx.Err() != nil }
@@ -47,7 +48,7 @@ func (c *Client) Renew() {
 	c.counts.turns.Add(1)
 	c.mu.Lock()
 	old := c.turn
-	c.turn = newTurn()
+	c.turn = newTurn(old.number + 1)
 	heal := c.heal
 	c.heal = make(chan struct{})
 	c.mu.Unlock()

@@ -1,0 +1,187 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"net/url"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+)
+
+const (
+	// maxServices bounds the services of a datacenter.
+	maxServices = 200_000
+	// maxName is how long a service's name may be, in bytes.
+	maxName = 512
+	// noTag is a tag that nothing has: a question with it tells an index and
+	// nothing else, at a tenth of the price.
+	noTag = "fairlead.io/none"
+)
+
+var errName = errors.New("its name cannot be asked for")
+
+// listing is Consul's list of services, with their tags.
+type listing map[string][]string
+
+// checks are those in one state, by service and, for those of a whole node, by
+// node.
+type checks []check
+
+type check struct{ Node, CheckID, ServiceName string }
+
+// hosts are the nodes by name, as a hash of what counts of them.
+type hosts map[string]uint64
+
+// protocols are Connect's defaults.
+type protocols struct {
+	global string
+	of     map[string]string
+}
+
+func (p *protocols) protocol(service string) string {
+	if p == nil {
+		return ""
+	}
+	if x, ok := p.of[service]; ok && x != "" {
+		return x
+	}
+	return p.global
+}
+
+func askNames(c *api.Client, q *api.QueryOptions) (listing, *api.QueryMeta, error) {
+	list, m, err := c.Catalog().Services(q)
+	if err == nil && len(list) > maxServices {
+		return nil, nil, fmt.Errorf("%d services are more than the %d that this program carries", len(list), maxServices)
+	}
+	return list, m, err
+}
+
+// askService returns a question for the entries of one service.
+func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
+	return func(c *api.Client, q *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
+		if name == "" || name == "." || name == ".." || len(name) > maxName {
+			return nil, nil, errName
+		}
+		q.Filter = filter
+		var list []*entry
+		m, err := c.Raw().Query("/v1/health/service/"+url.PathEscape(name), &list, q.WithContext(client.Escaped(q.Context())))
+		return list, m, err
+	}
+}
+
+// askIndex returns a question for the index of one service.
+func askIndex(name string) func(*api.Client, *api.QueryOptions) (struct{}, *api.QueryMeta, error) {
+	return func(c *api.Client, q *api.QueryOptions) (struct{}, *api.QueryMeta, error) {
+		_, m, err := c.Health().Service(url.PathEscape(name), noTag, false, q.WithContext(client.Escaped(q.Context())))
+		return struct{}{}, m, err
+	}
+}
+
+func askState(state string) func(*api.Client, *api.QueryOptions) (checks, *api.QueryMeta, error) {
+	return func(c *api.Client, q *api.QueryOptions) (checks, *api.QueryMeta, error) {
+		var list checks
+		m, err := c.Raw().Query("/v1/health/state/"+state, &list, q)
+		return list, m, err
+	}
+}
+
+func askHosts(c *api.Client, q *api.QueryOptions) (hosts, *api.QueryMeta, error) {
+	var list []*entryNode
+	m, err := c.Raw().Query("/v1/catalog/nodes", &list, q)
+	out := make(hosts, len(list))
+	for _, n := range list {
+		raw, packErr := pack([]*entry{{Node: n}})
+		err = errors.Join(err, packErr)
+		h := fnv.New64a()
+		_, _ = h.Write(raw) // never fails
+		out[n.Node] = h.Sum64()
+	}
+	return out, m, err
+}
+
+func askServiceDefaults(c *api.Client, q *api.QueryOptions) (map[string]string, *api.QueryMeta, error) {
+	var list []struct{ Name, Protocol string }
+	m, err := c.Raw().Query("/v1/config/"+api.ServiceDefaults, &list, q)
+	out := map[string]string{}
+	for _, x := range list {
+		if x.Protocol != "" {
+			out[x.Name] = x.Protocol
+		}
+	}
+	return out, m, err
+}
+
+func askProxyDefaults(c *api.Client, q *api.QueryOptions) (string, *api.QueryMeta, error) {
+	var list []struct {
+		Name   string
+		Config map[string]any
+	}
+	m, err := c.Raw().Query("/v1/config/"+api.ProxyDefaults, &list, q)
+	for _, x := range list {
+		if protocol, ok := x.Config["protocol"].(string); ok && x.Name == api.ProxyConfigGlobal {
+			return protocol, m, err
+		}
+	}
+	return "", m, err
+}
+
+// reading is what one question about a service gave: an answer, or why not.
+type reading struct {
+	name string
+	err  error
+	client.Meta
+	// same says that the index is the one that was known; then nothing else is
+	// set.
+	same bool
+
+	entries  []*entry // in order
+	raw      []byte
+	protocol string
+	result   mapping.Result
+}
+
+// take makes a reading of an answer.
+func (s *Source) take(name string, list []*entry, m client.Meta) *reading {
+	r := &reading{name: name, Meta: m, protocol: s.protocols.Load().protocol(name)}
+	if r.entries, r.err = tidy(list); r.err == nil {
+		r.raw, r.err = pack(r.entries)
+	}
+	if r.err == nil {
+		s.chart(r)
+	}
+	return r
+}
+
+// chart makes the mesh's objects of a reading.
+func (s *Source) chart(r *reading) {
+	in := &mapping.Input{
+		Source: s.cfg.Name, Service: r.name, Namespace: s.cfg.Client.Namespace, Partition: s.cfg.Client.Partition,
+		Datacenter: s.cfg.Client.Datacenter, Local: s.cfg.Local, Entries: unfold(r.entries), Protocol: r.protocol,
+	}
+	if in.Datacenter == "" && len(r.entries) > 0 {
+		in.Datacenter = r.entries[0].Node.Datacenter
+	}
+	r.result = s.cfg.Mapper.Map(in)
+}
+
+// readService asks once. With an index that is known, it asks first whether that
+// is still so.
+func (s *Source) readService(ctx context.Context, name string, known uint64) *reading {
+	if known > 0 {
+		_, m, err := client.Get(ctx, s.client, askIndex(name))
+		if err != nil || m.Index == known {
+			return &reading{name: name, err: err, Meta: m, same: err == nil}
+		}
+	}
+	list, m, err := client.Get(ctx, s.client, askService(name, s.cfg.Filter))
+	if err != nil {
+		return &reading{name: name, err: err, Meta: m}
+	}
+	s.reads.Add(1)
+	return s.take(name, list, m)
+}

@@ -1,0 +1,471 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+const (
+	// readers is how many questions about services are asked at the same time.
+	readers = 16
+	// drainMost bounds what is taken in before the next fragment is made.
+	drainMost = 512
+	// streams is what a server carries over one connection of HTTP/2, and spare
+	// the connections that are left for other questions than watches.
+	streams = 250
+	spare   = 4
+	// recheckEvery is how often all is looked at again while the receiver holds a
+	// removal back, or the token may not see what it could see before.
+	recheckEvery = 5 * time.Second
+	// stampEvery is how often the status is made anew by itself.
+	stampEvery = 2 * time.Second
+)
+
+// want is how a service is to be read.
+type want uint8
+
+const (
+	no   want = iota
+	peek      // whether its index is another one
+	full
+)
+
+// loop owns the picture: it takes answers, decides what to ask, and hands out
+// fragments.
+type loop struct {
+	s   *Source
+	log *slog.Logger
+	*picture
+	group *errgroup.Group
+
+	inbox chan func(now time.Time)
+	tasks chan task
+
+	// urgent and queue are services to read, in order; a name may be there twice.
+	urgent, queue []string
+	reads         int       // on their way
+	pausedTill    time.Time // nothing is read until then
+	began         time.Time
+
+	doorbells
+	sweep
+
+	defaults                  protocols // as far as they are known
+	defaultsKnown, proxyKnown bool
+	faults                    map[string]error // of the questions that are followed, by name
+
+	delivered bool           // out or last is the whole of something
+	live      bool           // everything was read in this turn
+	liveEver  bool           // at least once
+	out       *mesh.Fragment // what waits to be sent, or nil
+	last      *mesh.Fragment // the one made last for sending, or nil
+	recheck   time.Time      // when to look again, or zero
+	// looking says that everything is looked at again; relist that the list is to
+	// be read for it, and relisting that it is being read.
+	looking, relist, relisting bool
+	stamped                    time.Time
+	saver
+}
+
+// task is a service to be read; with an index, only if it is another one.
+type task struct {
+	name  string
+	known uint64
+}
+
+func newLoop(s *Source, g *errgroup.Group) *loop {
+	return &loop{
+		s: s, log: s.log, picture: newPicture(s), group: g, inbox: make(chan func(time.Time)), tasks: make(chan task),
+		faults: map[string]error{}, doorbells: newDoorbells(), began: time.Now(),
+	}
+}
+
+// post hands something to the loop; it is dropped when ctx is done.
+func (l *loop) post(ctx context.Context, f func(now time.Time)) {
+	select {
+	case l.inbox <- f:
+	case <-ctx.Done():
+	}
+}
+
+// run asks, and hands out, until ctx is done.
+func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
+	l.restore()
+	for range readers {
+		l.group.Go(func() error {
+			l.reader(ctx)
+			return nil
+		})
+	}
+	follow(ctx, l, question[listing]{name: questionNames, ask: askNames, got: l.gotNames, every: 200 * time.Millisecond})
+	follow(ctx, l, question[map[string]string]{name: questionDefaults, ask: askServiceDefaults, got: l.gotServiceDefaults})
+	follow(ctx, l, question[string]{name: questionProxy, ask: askProxyDefaults, got: l.gotProxyDefaults})
+	wake := time.NewTimer(0)
+	defer wake.Stop()
+	for {
+		now := time.Now()
+		next := l.act(ctx, now)
+		if next.IsZero() {
+			wake.Stop()
+		} else {
+			wake.Reset(time.Until(next))
+		}
+		t, tasks := l.nextTask(now)
+		send := out
+		if l.out == nil {
+			send = nil
+		}
+		select {
+		case <-ctx.Done():
+			l.save(time.Now(), true)
+			return
+		case f := <-l.inbox:
+			l.drain(f)
+		case tasks <- t:
+			l.started(t)
+		case <-wake.C:
+		case <-l.s.told:
+		case send <- l.out:
+			l.out = nil
+		}
+	}
+}
+
+// drain takes what is there already.
+func (l *loop) drain(f func(now time.Time)) {
+	now := time.Now()
+	for range drainMost {
+		f(now)
+		select {
+		case f = <-l.inbox:
+		default:
+			return
+		}
+	}
+}
+
+// act does what is due, and returns when to act again; zero means not before
+// something happens.
+func (l *loop) act(ctx context.Context, now time.Time) time.Time {
+	l.equip(ctx)
+	at := soonest(l.swept(now), l.settle(now, l.sweeping() || !l.ready()), l.pausedTill)
+	if l.pausedTill.Before(now) {
+		l.pausedTill = time.Time{}
+	}
+	l.judge(now)
+	l.hand(now)
+	l.looked()
+	at = soonest(at, l.again(now), l.save(now, false))
+	if now.Sub(l.stamped) > stampEvery {
+		l.stamp(now)
+	}
+	return soonest(at, l.stamped.Add(stampEvery))
+}
+
+// ready reports whether enough is known to read services.
+func (l *loop) ready() bool {
+	return l.listed != nil && l.defaultsKnown && l.proxyKnown && (!l.ringing || l.answered(l.turn))
+}
+
+// judge finds out whether everything has been read.
+func (l *loop) judge(now time.Time) {
+	live := l.ready() && len(l.behind)+len(l.doubted)+len(l.deferred) == 0 && l.fault() == nil
+	if live == l.live {
+		return
+	}
+	l.live = live
+	if live {
+		l.log.Info("the catalog is read", "services", len(l.listed), "instances", l.instances, "took", time.Since(l.began).String())
+		if !l.liveEver {
+			l.liveEver = true
+			l.recheck = now.Add(l.s.cfg.SweepEvery)
+		}
+		l.delivered = true
+	} else {
+		l.began = now
+	}
+	l.stamp(now)
+}
+
+// fault is what keeps the datacenter from being read, or nil.
+func (l *loop) fault() error { return l.faults[questionNames] }
+
+// hand makes a fragment of what changed, if there is a whole one already.
+func (l *loop) hand(now time.Time) {
+	if !l.delivered {
+		return
+	}
+	if f := l.compose(); f != l.last {
+		l.last, l.out = f, f
+		l.s.fragments.Add(1)
+		if now.Sub(l.stamped) > stampEvery/10 {
+			l.stamp(now)
+		}
+	}
+}
+
+// again sends the present fragment once more when everything was looked at again:
+// what the receiver holds back waits for that.
+func (l *loop) again(now time.Time) time.Time {
+	if !l.live {
+		return time.Time{}
+	}
+	every := l.s.cfg.SweepEvery
+	if l.holding() {
+		every = min(every, recheckEvery)
+	}
+	if l.recheck.IsZero() || l.recheck.After(now.Add(every)) {
+		l.recheck = now.Add(every)
+	}
+	if l.recheck.After(now) {
+		return l.recheck
+	}
+	l.recheck = now.Add(every*4/5 + rand.N(every*2/5)) //nolint:gosec // no secret
+	l.look()
+	return l.recheck
+}
+
+// holding says that the receiver holds something back, or that something stands
+// that the token cannot see any more.
+func (l *loop) holding() bool {
+	if st := l.s.settled.Load(); st != nil && st.fragment == l.last && st.held > 0 {
+		return true
+	}
+	for _, svc := range l.services {
+		if len(svc.held) > 0 || svc.denied && svc.raw != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// look reads the list again, and, where there is no watch, the services.
+func (l *loop) look() {
+	for name, svc := range l.services {
+		if len(svc.held) > 0 || svc.denied {
+			l.read(name, full)
+		}
+	}
+	l.sweepDue = l.ringing
+	l.relist, l.looking = true, true
+}
+
+// looked sends the present fragment again when looking is over.
+func (l *loop) looked() {
+	if l.looking && l.live && !l.relist && !l.relisting && !l.sweepDue && !l.sweeping() && l.out == nil {
+		l.looking = false
+		l.out = l.last
+	}
+}
+
+// nextTask is the next service to read, and where to send it; a nil channel where
+// there is none.
+func (l *loop) nextTask(now time.Time) (task, chan<- task) {
+	if !l.ready() || l.pausedTill.After(now) {
+		return task{}, nil
+	}
+	if l.relist && !l.relisting {
+		return task{}, l.tasks
+	}
+	for _, q := range []*[]string{&l.urgent, &l.queue} {
+		for len(*q) > 0 {
+			name := (*q)[0]
+			svc := l.services[name]
+			if svc == nil || svc.wanted == no || svc.reading {
+				*q = (*q)[1:] // done with another turn of it, or asked for when it is read
+				continue
+			}
+			t := task{name: name}
+			if svc.wanted == peek {
+				t.known = svc.index
+			}
+			return t, l.tasks
+		}
+		*q = nil
+	}
+	return task{}, nil
+}
+
+// started notes that a reader has taken a task.
+func (l *loop) started(t task) {
+	if t.name == "" {
+		l.relist, l.relisting = false, true
+		return
+	}
+	l.reads++
+	svc := l.services[t.name]
+	svc.reading, svc.wanted = true, no
+}
+
+// read has a service read: soon, or, for a peek, in its turn.
+func (l *loop) read(name string, how want) {
+	svc := l.services[name]
+	if svc == nil || svc.wanted >= how {
+		return
+	}
+	svc.wanted = how
+	if svc.reading {
+		return
+	}
+	if how == full {
+		l.urgent = append(l.urgent, name)
+	} else {
+		l.queue = append(l.queue, name)
+	}
+}
+
+// reader reads services one after the other.
+func (l *loop) reader(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case t := <-l.tasks:
+			if t.name == "" {
+				names, m, err := client.Get(ctx, l.s.client, askNames)
+				l.post(ctx, func(now time.Time) { l.wasListed(names, m, err, now) })
+				continue
+			}
+			r := l.s.readService(ctx, t.name, t.known)
+			l.post(ctx, func(now time.Time) { l.wasRead(t, r, now) })
+		}
+	}
+}
+
+// wasListed takes the list of services that was read by the way.
+func (l *loop) wasListed(names listing, m client.Meta, err error, now time.Time) {
+	l.relisting = false
+	if err != nil || m.Turn < l.turn {
+		l.looking = false // until the next time
+		return
+	}
+	l.gotNames(names, m, now)
+}
+
+// wasRead takes what a reader found.
+func (l *loop) wasRead(t task, r *reading, now time.Time) {
+	l.reads--
+	l.peeked(t.name, r.err == nil)
+	svc := l.services[t.name]
+	if svc == nil {
+		return
+	}
+	svc.reading = false
+	l.accept(r, now)
+	if r.err != nil && temporary(r.err) {
+		l.pausedTill = now.Add(200*time.Millisecond + rand.N(200*time.Millisecond)) //nolint:gosec // no secret
+	}
+	again := svc.wanted
+	if l.behind[t.name] || l.doubted[t.name] {
+		again = full
+	}
+	svc.wanted = no
+	l.read(t.name, again)
+	l.disagree(svc)
+}
+
+// question is one that is followed.
+type question[T any] struct {
+	name  string
+	ask   func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)
+	got   func(T, client.Meta, time.Time)
+	every time.Duration
+}
+
+// follow follows a question in a goroutine of its own.
+func follow[T any](ctx context.Context, l *loop, q question[T]) {
+	l.group.Go(func() error {
+		client.Follow(ctx, l.s.client, client.Query[T]{
+			Name: q.name, Read: q.ask, Every: q.every, Urgent: true,
+			Told: func(err error) { l.post(ctx, func(now time.Time) { l.tell(q.name, err, now) }) },
+		}, func(v T, m client.Meta) { l.post(ctx, func(now time.Time) { q.got(v, m, now) }) })
+		return nil
+	})
+}
+
+// tell takes what goes wrong with a question, or nil.
+func (l *loop) tell(name string, err error, now time.Time) {
+	if err == nil {
+		delete(l.faults, name)
+	} else {
+		l.faults[name] = err
+	}
+	// Connect's defaults are worth having, and nothing waits for them.
+	if err != nil && !errors.Is(err, client.ErrUnavailable) && !errors.Is(err, client.ErrThrottled) {
+		l.defaultsKnown = l.defaultsKnown || name == questionDefaults
+		l.proxyKnown = l.proxyKnown || name == questionProxy
+		l.unequipped = true
+	}
+	if name == questionNames {
+		if err != nil {
+			l.log.Warn("the catalog cannot be read, the last picture stands", "err", err)
+		} else {
+			l.log.Info("the catalog can be read again")
+		}
+	}
+	l.stamp(now)
+}
+
+func (l *loop) gotServiceDefaults(of map[string]string, _ client.Meta, _ time.Time) {
+	l.defaultsKnown, l.defaults.of = true, of
+	l.gotDefaults()
+}
+
+func (l *loop) gotProxyDefaults(global string, _ client.Meta, _ time.Time) {
+	l.proxyKnown, l.defaults.global = true, global
+	l.gotDefaults()
+}
+
+// gotDefaults brings Connect's defaults into force, once all are known: what a
+// stored picture was made with stands until then.
+func (l *loop) gotDefaults() {
+	l.unequipped = true
+	if l.defaultsKnown && l.proxyKnown {
+		next := l.defaults
+		l.redefine(&next)
+	}
+}
+
+func (l *loop) gotNames(names listing, m client.Meta, _ time.Time) {
+	delete(l.faults, questionNames)
+	l.unequipped = true
+	news, gone := l.list(names, m)
+	for _, name := range gone {
+		l.read(name, full)
+	}
+	for _, name := range news {
+		if svc := l.services[name]; svc.empty || l.ringing && !svc.watched {
+			l.read(name, full)
+		}
+	}
+	l.sweepDue = l.sweepDue || l.ringing
+}
+
+// rereadAll has everything read that has not been in this turn. Watches do by
+// themselves.
+func (l *loop) rereadAll() {
+	for name := range l.behind {
+		if svc := l.services[name]; !svc.watched {
+			l.read(name, full)
+		}
+	}
+}
+
+// soonest is the earliest of the times that are not zero.
+func soonest(times ...time.Time) time.Time {
+	times = slices.DeleteFunc(times, time.Time.IsZero)
+	if len(times) == 0 {
+		return time.Time{}
+	}
+	return slices.MinFunc(times, time.Time.Compare)
+}

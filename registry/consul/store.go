@@ -1,0 +1,134 @@
+package consul
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"time"
+
+	"github.com/fairlead/fairlead/pki/durable"
+)
+
+const (
+	// shards is the number of files that a picture is spread over, so that a
+	// change writes a small part of it.
+	shards = 128
+	// maxShard bounds one of them, in bytes.
+	maxShard = 256 << 20
+	// schema is the version of what is written. Another one is not read.
+	schema = 1
+)
+
+// store is the state directory: the last picture, as Consul's entries, so that it
+// is mapped by the settings of the day.
+type store struct{ dir string }
+
+// shard is the content of one file.
+type shard struct {
+	Schema   int      `json:"schema"`
+	Services []stored `json:"services"`
+}
+
+// stored is one service of the picture.
+type stored struct {
+	Name string `json:"name"`
+	// Filtered says that the token could not see all of it, Protocol is Connect's
+	// default for it.
+	Filtered bool            `json:"filtered,omitempty"`
+	Protocol string          `json:"protocol,omitempty"`
+	Entries  json.RawMessage `json:"entries"`
+}
+
+// mark is what is stored of the picture as a whole.
+type mark struct {
+	Schema     int       `json:"schema"`
+	Datacenter string    `json:"datacenter"`
+	Read       time.Time `json:"read"`
+}
+
+func shardOf(name string) int {
+	h := fnv.New32a()
+	_, _ = io.WriteString(h, name) // never fails
+	return int(h.Sum32() % shards)
+}
+
+func (s store) path(i int) string { return filepath.Join(s.dir, fmt.Sprintf("services-%03d.json", i)) }
+
+func (s store) markPath() string { return filepath.Join(s.dir, "picture.json") }
+
+// open makes the directory.
+func (s store) open() error { return durable.MakeDir(s.dir) }
+
+// save replaces one file. A shard without services goes.
+func (s store) save(i int, list []stored) error {
+	if len(list) == 0 {
+		return durable.Remove(durable.OS{}, s.path(i))
+	}
+	return seal(s.path(i), shard{schema, list})
+}
+
+func (s store) saveMark(m mark) error { return seal(s.markPath(), m) }
+
+// load reads everything. A damaged file is an error, and nothing of it is used;
+// the others are.
+func (s store) load() (list []stored, m mark, err error) {
+	var errs []error
+	for i := range shards {
+		var x shard
+		err := unseal(s.path(i), &x, &x.Schema)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			list = append(list, x.Services...)
+		}
+	}
+	if err := unseal(s.markPath(), &m, &m.Schema); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		errs = append(errs, err)
+	}
+	return list, m, errors.Join(errs...)
+}
+
+// seal writes a value behind a line with the hash of it.
+func seal(path string, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("writing %q: %w", path, err)
+	}
+	if len(body) > maxShard-128 {
+		return fmt.Errorf("writing %q: longer than %d bytes", path, maxShard)
+	}
+	return durable.WriteBuffers(durable.OS{}, path, [][]byte{[]byte(seal1(body)), body}, 0o600)
+}
+
+func seal1(body []byte) string {
+	sum := sha256.Sum256(body)
+	return "sha256:" + hex.EncodeToString(sum[:]) + "\n"
+}
+
+// unseal reads what seal wrote.
+func unseal(path string, v any, version *int) error {
+	data, err := durable.ReadFile(path, maxShard)
+	if err != nil {
+		return err
+	}
+	line, body, _ := bytes.Cut(data, []byte("\n"))
+	if string(line)+"\n" != seal1(body) {
+		return fmt.Errorf("reading %q: damaged: the hash is not that of the content", path)
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("reading %q: %w", path, err)
+	}
+	if *version != schema {
+		return fmt.Errorf("reading %q: version %d is not known here", path, *version)
+	}
+	return nil
+}
