@@ -1,0 +1,250 @@
+package consul_test
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/registry/consul"
+	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// patience separates what works from what does not, on a machine that does much
+// else.
+const patience = 20 * time.Second
+
+// rig is a source that runs, and its receiver.
+type rig struct {
+	tb     testing.TB
+	cfg    consul.Config
+	source *consul.Source
+	log    *records
+
+	stop context.CancelFunc
+	done chan error
+
+	mu   sync.Mutex // guards all following fields
+	last *mesh.Fragment
+	all  []*mesh.Fragment
+	bell chan struct{}
+}
+
+func config(tb testing.TB, a *consultest.Cluster, address string) consul.Config {
+	tb.Helper()
+	m, err := mapping.New(mapping.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return consul.Config{Mapper: m, Client: client.Config{Address: address, CAFile: a.CAFile}}
+}
+
+// start runs a source; it ends with the test, or by end.
+func start(tb testing.TB, cfg consul.Config) *rig {
+	tb.Helper()
+	r := &rig{tb: tb, log: &records{}, bell: make(chan struct{}, 1), done: make(chan error, 1)}
+	cfg.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	r.cfg = cfg
+	var err error
+	if r.source, err = consul.New(cfg); err != nil {
+		tb.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(tb.Context())
+	r.stop = stop
+	out := make(chan *mesh.Fragment)
+	ran := make(chan error, 1)
+	go func() { ran <- r.source.Run(ctx, out) }()
+	go func() {
+		for {
+			select {
+			case f := <-out:
+				r.mu.Lock()
+				r.last, r.all = f, append(r.all, f)
+				r.mu.Unlock()
+				if !cfg.AwaitSettled {
+					r.source.Settled(f, 0)
+				}
+				select {
+				case r.bell <- struct{}{}:
+				default:
+				}
+			case err := <-ran:
+				r.done <- err
+				return
+			}
+		}
+	}()
+	tb.Cleanup(func() {
+		r.end()
+		if tb.Failed() {
+			tb.Logf("log of the source:\n%s\nstatus: %+v", r.log, *r.source.Status())
+		}
+	})
+	return r
+}
+
+// end ends the source.
+func (r *rig) end() {
+	if r.stop == nil {
+		return
+	}
+	r.stop()
+	r.stop = nil
+	if err := <-r.done; err != nil {
+		r.tb.Errorf("running the source: %v", err)
+	}
+}
+
+func (r *rig) fragment() *mesh.Fragment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
+}
+
+func (r *rig) fragments() []*mesh.Fragment {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.all)
+}
+
+// await waits until the latest fragment, or nil, is as wanted, and returns how
+// long that took.
+func (r *rig) await(what string, want func(*mesh.Fragment) bool) time.Duration {
+	r.tb.Helper()
+	began := time.Now()
+	late := time.After(patience)
+	for {
+		if f := r.fragment(); f != nil && want(f) {
+			return time.Since(began)
+		}
+		select {
+		case <-r.bell:
+		case <-late:
+			r.tb.Fatalf("%s: not after %v; the picture is\n%s", what, patience, text(r.fragment()))
+		}
+	}
+}
+
+// awaitStatus waits until the status is as wanted.
+func (r *rig) awaitStatus(what string, want func(*consul.Status) bool) {
+	r.tb.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
+		if want(r.source.Status()) {
+			return
+		}
+	}
+	r.tb.Fatalf("%s: not after %v; the status is %+v", what, patience, *r.source.Status())
+}
+
+// awaitFresh waits until the picture is what a fresh reading gives.
+func (r *rig) awaitFresh(what string) time.Duration {
+	r.tb.Helper()
+	cfg := r.cfg
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	began := time.Now()
+	var fresh string
+	for late := began.Add(patience); time.Now().Before(late); <-tick.C {
+		f, _, err := consul.Read(r.tb.Context(), cfg)
+		if err != nil {
+			began = time.Now() // it is not readable yet
+			continue
+		}
+		if fresh = text(f); fresh == text(r.fragment()) {
+			return time.Since(began)
+		}
+	}
+	r.tb.Fatalf("%s: the picture is\n%s\na fresh reading gives\n%s", what, text(r.fragment()), fresh)
+	return 0
+}
+
+// text is what a fragment says, for comparing.
+func text(f *mesh.Fragment) string {
+	if f == nil {
+		return "(none)"
+	}
+	var b strings.Builder
+	for _, s := range f.Services {
+		fmt.Fprintf(&b, "%s %s %v %s\n", s.Key, s.Hostname, s.Ports, s.Hash)
+	}
+	for _, w := range f.Workloads {
+		fmt.Fprintf(&b, "%s %s %v health=%d %q %s\n", w.Key, w.Address, w.Ports, w.Health, w.HealthReason, w.Hash)
+	}
+	return b.String()
+}
+
+// workload finds a workload by the end of its name.
+func workload(f *mesh.Fragment, suffix string) *mesh.Workload {
+	i := slices.IndexFunc(f.Workloads, func(w *mesh.Workload) bool { return strings.HasSuffix(w.Name, suffix) })
+	if i < 0 {
+		return nil
+	}
+	return f.Workloads[i]
+}
+
+// instance is a registration, made over the API as an agent makes it.
+type instance struct {
+	node, nodeAddress, id, service string
+	tags                           []string
+	meta                           map[string]string
+	port                           int
+	status                         string // of its check; empty means passing
+}
+
+func (i instance) register(tb testing.TB, c *api.Client) {
+	tb.Helper()
+	_, err := c.Catalog().Register(&api.CatalogRegistration{
+		Node: i.node, Address: cmp.Or(i.nodeAddress, "10.0.0.1"),
+		Service: &api.AgentService{ID: i.id, Service: i.service, Tags: i.tags, Meta: i.meta, Port: cmp.Or(i.port, 8080)},
+		Check: &api.AgentCheck{
+			Node: i.node, CheckID: "service:" + i.id, Name: "alive", ServiceID: i.id, ServiceName: i.service,
+			Status: cmp.Or(i.status, api.HealthPassing),
+		},
+	}, nil)
+	if err != nil {
+		tb.Fatalf("registering %q: %v", i.id, err)
+	}
+}
+
+func (i instance) with(change func(*instance)) instance {
+	change(&i)
+	return i
+}
+
+func deregister(tb testing.TB, c *api.Client, node, id string) {
+	tb.Helper()
+	if _, err := c.Catalog().Deregister(&api.CatalogDeregistration{Node: node, ServiceID: id}, nil); err != nil {
+		tb.Fatalf("deregistering %q: %v", id, err)
+	}
+}
+
+// records is a log in memory.
+type records struct {
+	mu sync.Mutex // guards the following field
+	b  strings.Builder
+}
+
+func (r *records) Write(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.Write(p)
+}
+
+func (r *records) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.b.String()
+}
