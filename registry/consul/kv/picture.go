@@ -103,7 +103,7 @@ func (p *picture) believe(rel string, value []byte, now time.Time) {
 	path := PathOf(p.cfg.Prefix + "/" + rel)
 	if len(value) > MaxValueSize {
 		if p.unread[path] == nil {
-			p.log.Error("value cannot be read, what it gave stands", "path", path, "err", errTooBig, "bytes", len(value))
+			p.log.Error("value cannot be read, what it gave stands", "path", path, "err", errTooBig)
 		}
 		p.unread[path] = fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, len(value), MaxValueSize)
 		return
