@@ -280,7 +280,7 @@ func (s *Source) take(a *answer, now time.Time) {
 		return
 	}
 	if s.err != nil {
-		s.log.Info("keys can be read again", "prefix", s.cfg.Prefix)
+		s.log.Info("keys can be read again", "path", PathOf(s.cfg.Prefix))
 	}
 	s.err, s.read, s.live = nil, now, true
 	if !s.picture.changed && s.out == nil {
@@ -291,7 +291,7 @@ func (s *Source) take(a *answer, now time.Time) {
 // fail notes that not everything can be read. What there is stands.
 func (s *Source) fail(err error) {
 	if s.err == nil || s.err.Error() != err.Error() {
-		s.log.Error("source is unavailable", "prefix", s.cfg.Prefix, "err", err, "last_good_keys", s.picture.set.Len())
+		s.log.Error("source is unavailable", "path", PathOf(s.cfg.Prefix), "err", err, "last_good_keys", s.picture.set.Len())
 	}
 	s.err = err
 	s.mark()
