@@ -13,16 +13,27 @@ import (
 
 func newAnalyze() *cobra.Command {
 	var output, meshConfig string
+	var catalog catalogFlags
 	cmd := &cobra.Command{
-		Use:   "analyze PATH…",
+		Use:   "analyze PATH… [--consul-address ADDRESS]",
 		Short: "Judge each object, and then the mesh as a whole",
 		Long: `Does what "fairlead validate" does, tells what is not in force in this release, and then looks at the
 mesh as a whole: hosts, subsets and ports that are not there, selectors that choose nothing,
 objects that contradict one another.
 
+With --consul-address it reads the catalog of Consul once, with the flags that the server has, and
+judges the mesh of both: hosts that both have, routes and subsets over registered services, instances
+that are left out, rules that the token lacks. PATH may be left out then.
+
 Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
-		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/",
-		Args:    wantArgs(0),
+		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/\n" +
+			"  fairlead analyze --consul-address http://127.0.0.1:8500 mesh/",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flag("consul-address").Value.String() != "" {
+				return nil
+			}
+			return wantArgs(0)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, faults, err := meshSettings(meshConfig)
 			if err != nil {
@@ -30,6 +41,9 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			}
 			t, err := readTree(cmd.InOrStdin(), args)
 			if err != nil {
+				return err
+			}
+			if err := t.addConsul(cmd, &catalog); err != nil {
 				return err
 			}
 			findings := analyzeTree(t, settings)
@@ -46,11 +60,13 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 		},
 	}
 	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	catalog.add(cmd.Flags())
 	outputFlag(cmd, &output)
 	return cmd
 }
 
-// analyzeTree is everything that is wrong with the manifests, by position.
+// analyzeTree is everything that is wrong with the manifests, and with what
+// stands beside them, by position.
 func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 	findings := make([]finding, 0, len(t.Faults))
 	for _, f := range t.Faults {
@@ -61,7 +77,12 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 			findings = append(findings, findingOf(f))
 		}
 	}
-	for _, d := range analysis.Analyze(analysis.Input{Objects: t.objects(), MeshConfig: settings}) {
+	in := analysis.Input{Objects: t.objects(), MeshConfig: settings}
+	if t.Catalog != nil {
+		findings = append(findings, t.Catalog.findings...)
+		in.Catalogs, in.OtherSources = t.Catalog.fragments, t.Catalog.partial
+	}
+	for _, d := range analysis.Analyze(in) {
 		findings = append(findings, findingOf(manifest.Fault{
 			Origin: d.Origin, Key: d.Key, Field: d.Field, Code: manifest.Code(d.Code), Severity: manifest.Severity(d.Severity), Message: d.Message,
 		}))

@@ -29,6 +29,7 @@ type applyFlags struct {
 	configDir, meshConfig, runDir string
 	dryRun                        bool
 	wait                          time.Duration
+	catalog                       catalogFlags
 }
 
 func newApply() *cobra.Command {
@@ -38,7 +39,8 @@ func newApply() *cobra.Command {
 		Short: "Put manifests into a mesh, if the mesh would still be right",
 		Long: `Does the admission's job: judges the files and the whole mesh as it would be with them, refuses with
 the position of what is wrong, and else writes each file into DIR under its own name, by atomic
-rename. Warnings are told and do not refuse.
+rename. Warnings are told and do not refuse. With --consul-address and the other flags of the server
+for it, the catalog of Consul is part of the mesh.
 
 Where a server runs (--run-dir), it then says what became of the change: how many proxies have
 applied it, and in Envoy's words what one rejects.
@@ -46,18 +48,19 @@ applied it, and in Envoy's words what one rejects.
 Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
 		Args:    wantArgs(0),
-		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, f, args) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, &f, args) },
 	}
 	fl := cmd.Flags()
 	fl.StringVar(&f.configDir, "config-dir", "", "the directory of the mesh, or DIR=NAMESPACE,…")
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, to ask what became of the change")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "judge and write nothing")
+	f.catalog.add(fl)
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
 	return cmd
 }
 
-func apply(cmd *cobra.Command, f applyFlags, args []string) error {
+func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if f.configDir == "" {
 		return errors.New("where to? Name the mesh's directory with --config-dir")
 	}
@@ -124,7 +127,7 @@ func readNew(root files.Root, args []string) (contents map[string][]byte, target
 
 // judge looks at the mesh as it would be. What was wrong before, elsewhere, does
 // not refuse the new files.
-func judge(cmd *cobra.Command, f applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
+func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
 		return false, err
@@ -133,7 +136,11 @@ func judge(cmd *cobra.Command, f applyFlags, root files.Root, contents map[strin
 	if err != nil {
 		return false, err
 	}
-	before, after := &tree{}, &tree{}
+	consul := &tree{}
+	if err := consul.addConsul(cmd, &f.catalog); err != nil {
+		return false, err
+	}
+	before, after := consul.clone(), consul.clone()
 	opts := manifest.Options{Source: source, Namespaces: root.Namespaces}
 	if len(root.Namespaces) == 1 {
 		opts.Namespace = root.Namespaces[0]
@@ -199,7 +206,7 @@ func (f finding) identity() string {
 
 // outcome tells what became of the change at the proxies, where a server runs;
 // begin is from before the writing.
-func outcome(cmd *cobra.Command, f applyFlags, targets []string, begin time.Time) error {
+func outcome(cmd *cobra.Command, f *applyFlags, targets []string, begin time.Time) error {
 	socket := filepath.Join(f.runDir, "admin.sock")
 	if _, err := os.Stat(socket); err != nil || f.wait == 0 {
 		return nil // no server here: there is nobody to ask

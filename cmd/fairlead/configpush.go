@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -122,7 +121,7 @@ func judgePush(cmd *cobra.Command, t *target, f pushFlags, p pushed) (bool, erro
 	if err != nil {
 		return false, fmt.Errorf("--config-dir: %w", err)
 	}
-	after := &tree{Files: slices.Clone(before.Files), Faults: slices.Clone(before.Faults)}
+	after := before.clone()
 	mine := map[string]bool{}
 	for _, rel := range kv.Rels(p.local, p.st.Values) {
 		old, there := p.st.Values[rel]

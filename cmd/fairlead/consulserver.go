@@ -23,6 +23,12 @@ type catalogFlags struct {
 
 func (f *catalogFlags) add(fl *pflag.FlagSet) {
 	f.consulFlags.add(fl)
+	f.addCatalog(fl)
+	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "read manifests below this prefix of the key-value store, too; PREFIX=NAMESPACE,… refuses objects of other namespaces")
+}
+
+// addCatalog adds the flags that say how the catalog looks in the mesh.
+func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
 	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "a datacenter whose catalog is read; may be repeated, that of the hosts first; none means that of the agent at --consul-address")
 	fl.StringVar(&f.Filter, "consul-filter", "", "the instances that are read, in Consul's filter language, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
 	fl.DurationVar(&f.consulFlags.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
@@ -31,7 +37,6 @@ func (f *catalogFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "a template of the service account of a service; empty means {{.Service}}")
 	fl.StringArrayVar(&f.rules, "consul-service", nil, "a rule for services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
 	fl.StringVar(&f.addressKind, "consul-address-kind", "", "which address of an instance counts: lan, wan, lan_ipv6, …; empty means lan, and wan in another datacenter than the first")
-	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "read manifests below this prefix of the key-value store, too; PREFIX=NAMESPACE,… refuses objects of other namespaces")
 }
 
 // read is what the flags ask for; its zero value where --consul-address is not

@@ -18,10 +18,18 @@ import (
 // source is the name that origins carry where no server reads the files.
 const source = "files"
 
-// tree is a set of manifests read once, as the offline commands do.
+// tree is a set of manifests read once, as the offline commands do, and what
+// stands beside them in the mesh.
 type tree struct {
 	Files  []*manifest.File
 	Faults []manifest.Fault
+	// Catalog is what was read of Consul; nil means that it is not read.
+	Catalog *catalogReading
+}
+
+// clone is a tree to which other files can be added.
+func (t *tree) clone() *tree {
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog}
 }
 
 // objects are all objects of the tree, in order.
@@ -125,7 +133,8 @@ func rootCause(err error) error {
 	}
 }
 
-// snapshot is the mesh that the tree describes, without its invalid objects.
+// snapshot is the mesh that the tree describes, without its invalid objects, and
+// with what was read of Consul.
 func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	seen := map[mesh.Key]bool{}
 	var pieces []*mesh.Fragment
@@ -147,7 +156,11 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	for _, i := range order {
 		whole.Append(pieces[i])
 	}
-	return mesh.NewSnapshot(nil, settings, []*mesh.Fragment{whole})
+	fragments := []*mesh.Fragment{whole}
+	if t.Catalog != nil {
+		fragments = append(fragments, t.Catalog.fragments...)
+	}
+	return mesh.NewSnapshot(nil, settings, fragments)
 }
 
 // meshSettings reads a file of MeshConfig; without a path, the defaults. Faults

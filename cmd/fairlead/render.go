@@ -27,28 +27,30 @@ type renderFlags struct {
 	interception     string
 	acceptUnenforced bool
 	output           string
+	catalog          catalogFlags
 }
 
 func newRender() *cobra.Command {
 	var f renderFlags
 	cmd := &cobra.Command{
-		Use:   "render --config-dir DIR",
+		Use:   "render {--config-dir DIR | --consul-address ADDRESS}…",
 		Short: "Show everything one proxy would get, without a server",
 		Long: `Shows everything one proxy would get, as the JSON of Envoy's /config_dump. The proxy is
-a workload of the manifests (--workload NAMESPACE/NAME), or described by --namespace,
+a workload of the mesh (--workload NAMESPACE/NAME), or described by --namespace,
 --labels, --service-account and --ip. Objects that are invalid or not in force are
-left out, as the server does, and told on standard error.
+left out, as the server does, and told on standard error. With --consul-address the catalog of
+Consul is read once, and part of the mesh.
 
 Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 		Example: "  fairlead render --config-dir mesh --workload shop/orders-v1\n" +
 			"  fairlead render --config-dir mesh --namespace shop --labels app=web --ip 10.0.0.7 --interception REDIRECT",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, &f) },
 	}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… ; may be repeated")
 	flags.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
-	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry that the proxy runs beside, NAMESPACE/NAME")
+	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry or instance that the proxy runs beside, NAMESPACE/NAME")
 	flags.StringVar(&f.namespace, "namespace", "default", "the proxy's namespace, without --workload")
 	flags.StringSliceVar(&f.labels, "labels", nil, "the proxy's labels, k=v,…, without --workload")
 	flags.StringVar(&f.serviceAccount, "service-account", "default", "the proxy's service account, without --workload")
@@ -56,13 +58,14 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.StringVar(&f.proxyType, "type", "sidecar", "sidecar or router")
 	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE, as it is with the agent of this release")
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
+	f.catalog.add(flags)
 	outputFlag(cmd, &f.output)
 	return cmd
 }
 
-func render(cmd *cobra.Command, f renderFlags) error {
-	if len(f.configDirs) == 0 {
-		return errors.New("nothing to render: name a directory with --config-dir")
+func render(cmd *cobra.Command, f *renderFlags) error {
+	if len(f.configDirs) == 0 && f.catalog.Address == "" {
+		return errors.New("nothing to render: name a directory with --config-dir, or a Consul with --consul-address")
 	}
 	settings, faults, err := meshSettings(f.meshConfig)
 	if err != nil {
@@ -70,6 +73,9 @@ func render(cmd *cobra.Command, f renderFlags) error {
 	}
 	t, err := readTree(cmd.InOrStdin(), f.configDirs)
 	if err != nil {
+		return err
+	}
+	if err := t.addConsul(cmd, &f.catalog); err != nil {
 		return err
 	}
 	faults = append(faults, t.Faults...)
@@ -124,7 +130,7 @@ func resourcesOf(cmd *cobra.Command, s *mesh.Snapshot, p view.Proxy) ([]envoy.Re
 }
 
 // proxy is the one that the flags describe.
-func (f renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
+func (f *renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
 	p := view.Proxy{
 		Type: view.ProxyType(f.proxyType), Interception: view.Interception(strings.ToUpper(f.interception)),
 		AcceptUnenforced: f.acceptUnenforced,
@@ -158,7 +164,7 @@ func (f renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
 	return p, nil
 }
 
-func (f renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy, error) {
+func (f *renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy, error) {
 	ns, name, ok := strings.Cut(f.workload, "/")
 	if !ok {
 		return p, fmt.Errorf("--workload %q: write NAMESPACE/NAME", f.workload)
@@ -175,5 +181,5 @@ func (f renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy, 
 		p.ID = fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", p.Type, w.Address, name, ns, ns)
 		return p, nil
 	}
-	return p, fmt.Errorf("--workload %q: the manifests have no such WorkloadEntry in namespace %q%s", f.workload, ns, didYouMean(name, names))
+	return p, fmt.Errorf("--workload %q: the mesh has no such workload in namespace %q%s", f.workload, ns, didYouMean(name, names))
 }

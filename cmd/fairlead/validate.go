@@ -87,12 +87,21 @@ func report(w io.Writer, output string, findings []finding, objects int) error {
 }
 
 // String is path:line:column: severity [code] Kind namespace/name field: message.
+// What is not known is left out.
 func (f finding) String() string {
-	s := fmt.Sprintf("%s:%d:%d: %s [%s]", f.File, f.Line, f.Column, f.Severity, f.Code)
+	at := f.File
+	if f.Line > 0 {
+		at = fmt.Sprintf("%s:%d:%d", f.File, f.Line, f.Column)
+	}
+	s := fmt.Sprintf("%s: %s [%s]", at, f.Severity, f.Code)
 	if f.Kind != "" {
 		s += " " + f.Kind
 	}
-	if f.Name != "" {
+	switch {
+	case f.Name == "":
+	case f.Namespace == "":
+		s += " " + f.Name
+	default:
 		s += " " + f.Namespace + "/" + f.Name
 	}
 	if f.Field != "" {

@@ -55,6 +55,10 @@ const (
 	CodeUnknownGateway Code = "FL0219"
 	// CodeUnknownDelegate: a route includes a VirtualService that cannot be included.
 	CodeUnknownDelegate Code = "FL0220"
+	// CodeCatalogHost: a ServiceEntry has the host of a catalog's service.
+	CodeCatalogHost Code = "FL0221"
+	// CodeCatalogsDiffer: two catalogs do not agree on a service.
+	CodeCatalogsDiffer Code = "FL0222"
 )
 
 // Severity says how sure it is that something is wrong.
@@ -74,7 +78,8 @@ type Diagnostic struct {
 	Severity Severity
 	// Message says what is wrong and what to write instead.
 	Message string
-	// Origin is where Field is written; never nil.
+	// Origin is where Field is written, or where the object is in a catalog; never
+	// nil.
 	Origin *mesh.Origin
 	// Key names the object.
 	Key mesh.Key
@@ -84,7 +89,11 @@ type Diagnostic struct {
 
 // String is "path:line:column: severity [code] Kind namespace/name field: message".
 func (d Diagnostic) String() string {
-	return fmt.Sprintf("%s: %s [%s] %s %s: %s", d.Origin, d.Severity, d.Code, d.Key, d.Field, d.Message)
+	at := d.Key.String()
+	if d.Field != "" {
+		at += " " + d.Field
+	}
+	return fmt.Sprintf("%s: %s [%s] %s: %s", d.Origin, d.Severity, d.Code, at, d.Message)
 }
 
 // Input is a mesh as it was read.
@@ -96,6 +105,9 @@ type Input struct {
 	MeshConfig *mesh.MeshConfig
 	// Domain is the suffix of short host names; empty means "cluster.local".
 	Domain string
+	// Catalogs are what catalogs have, in the order in which they count; nothing of
+	// it is judged but what stands between it and the objects.
+	Catalogs []*mesh.Fragment
 	// OtherSources says that services may come from elsewhere too, a catalog for
 	// instance: then it is no error that a host is unknown here.
 	OtherSources bool
@@ -129,6 +141,7 @@ func analyzers() []analyzer {
 		{CodeKeyTwice, keysTwice},
 		{CodeUnknownGateway, unknownGateways},
 		{CodeUnknownDelegate, unknownDelegates},
+		{CodeCatalogHost, catalogHosts},
 	}
 }
 

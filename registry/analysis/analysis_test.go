@@ -1,9 +1,11 @@
 package analysis_test
 
 import (
+	"crypto/sha256"
 	"flag"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/analysis"
 	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 var update = flag.Bool("update", false, "write the golden parts anew")
@@ -35,8 +38,12 @@ func TestCases(t *testing.T) {
 			in := analysis.Input{OtherSources: strings.HasPrefix(name, "others")}
 			want := -1
 			for i, f := range archive.Files {
-				if f.Name == "want" {
+				switch {
+				case f.Name == "want":
 					want = i
+					continue
+				case strings.HasPrefix(f.Name, "catalog"):
+					in.Catalogs = append(in.Catalogs, catalog(f.Name, string(f.Data)))
 					continue
 				}
 				decoded, faults := manifest.Decode(manifest.Options{}, f.Name, f.Data)
@@ -67,6 +74,37 @@ func TestCases(t *testing.T) {
 			}
 		})
 	}
+}
+
+// catalog is what a catalog has by lines: "NAME PORT" is a service, and "NAME
+// ADDRESS KEY=VALUE" an instance of one.
+func catalog(source, text string) *mesh.Fragment {
+	f := &mesh.Fragment{Source: source}
+	meta := func(kind mesh.Kind, name, content string) mesh.Meta {
+		return mesh.Meta{
+			Key:  mesh.Key{Kind: kind, Namespace: "default", Name: "consul/" + name},
+			Hash: sha256.Sum256([]byte(content)), Origin: &mesh.Origin{Source: source, Path: "consul://" + source + "/service/" + name},
+		}
+	}
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if port, err := strconv.ParseUint(words[1], 10, 16); err == nil {
+			f.Services = append(f.Services, &mesh.Service{
+				Meta: meta(mesh.KindServiceEntry, words[0], words[1]), Catalog: true, Hostname: mesh.Hostname(words[0] + ".service.consul"),
+				Ports: []mesh.Port{{Name: "http", Number: uint32(port), Protocol: mesh.HTTP}}, Resolution: mesh.ResolutionStatic,
+				Selector: map[string]string{mesh.LabelConsulService: words[0]},
+			})
+			continue
+		}
+		w := &mesh.Workload{Meta: meta(mesh.KindWorkloadEntry, source+"/"+words[1], words[1]), Address: words[1], ServiceAccount: words[0]}
+		w.Labels = map[string]string{mesh.LabelConsulService: words[0]}
+		for _, kv := range words[2:] {
+			k, v, _ := strings.Cut(kv, "=")
+			w.Labels[k] = v
+		}
+		f.Workloads = append(f.Workloads, w)
+	}
+	return f.Sorted()
 }
 
 func findings(in analysis.Input) string {

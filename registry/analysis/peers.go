@@ -45,7 +45,7 @@ func (w *world) servedPorts(list []*workload) []uint32 {
 	for _, x := range list {
 		for _, s := range w.services {
 			if s.object.Meta.Namespace != x.object.Meta.Namespace || s.spec.WorkloadSelector == nil ||
-				!mesh.Selects(s.spec.WorkloadSelector.Labels, x.labels) {
+				!mesh.ServiceSelects(s.spec.WorkloadSelector.Labels, x.labels) {
 				continue
 			}
 			for _, p := range s.spec.Ports {

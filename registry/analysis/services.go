@@ -7,6 +7,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // noEndpoints warns of a service behind which there is nothing.
@@ -19,12 +20,23 @@ func noEndpoints(w *world, r *report) {
 		case spec.WorkloadSelector != nil:
 			if !w.in.OtherSources {
 				r.warn(place{o, "spec.workloadSelector.labels"}, "no workload of namespace %q has the labels %s%s, so the service has no endpoints",
-					o.Meta.Namespace, labelText(spec.WorkloadSelector.Labels), w.nearLabels(o.Meta.Namespace, spec.WorkloadSelector.Labels))
+					o.Meta.Namespace, labelText(spec.WorkloadSelector.Labels), w.unasked(o.Meta.Namespace, spec.WorkloadSelector.Labels))
 			}
 		default:
 			r.warn(place{o, "spec"}, "resolution STATIC needs endpoints and there are none; write endpoints or workloadSelector, or use resolution DNS")
 		}
 	}
+}
+
+// unasked tells of instances of a catalog that have the labels, and stand behind
+// no service that does not ask for them; else of labels that are near.
+func (w *world) unasked(namespace string, selector map[string]string) string {
+	for _, x := range w.selected(namespace, selector) {
+		if name := x.labels[mesh.LabelConsulService]; name != "" {
+			return fmt.Sprintf(" but instances of the catalog, which are not selected by them alone: add %s: %s to have those", mesh.LabelConsulService, name)
+		}
+	}
+	return w.nearLabels(namespace, selector)
 }
 
 // unusedWorkloads warns of a workload that no service selects.
@@ -37,7 +49,12 @@ func unusedWorkloads(w *world, r *report) {
 		if spec.WorkloadSelector == nil {
 			continue
 		}
-		for _, x := range w.selected(o.Meta.Namespace, spec.WorkloadSelector.Labels) {
+		for _, x := range w.behind(o.Meta.Namespace, spec.WorkloadSelector.Labels) {
+			used[x.object] = true
+		}
+	}
+	for namespace, selector := range w.catalogSelectors {
+		for _, x := range w.behind(namespace, selector) {
 			used[x.object] = true
 		}
 	}

@@ -27,6 +27,10 @@ type world struct {
 	workloads map[string][]*workload // by namespace
 	labelled  map[label][]*workload
 	groups    map[string][]*workload // what WorkloadGroups would register
+	// written are the ServiceEntries by their origin, and conflicts what stands
+	// between them and catalogs; nil without catalogs.
+	written   map[*mesh.Origin]*manifest.Object
+	conflicts []mesh.Conflict
 }
 
 // label is one label of the workloads of a namespace.
@@ -38,6 +42,8 @@ type service struct {
 	spec   *networking.ServiceEntry
 	host   mesh.Hostname
 	index  int // in spec.hosts
+	// catalog says that it is a catalog's, and object in no file.
+	catalog bool
 }
 
 // workload is a WorkloadEntry, an endpoint of a ServiceEntry or the template of a
@@ -62,26 +68,35 @@ func newWorld(in Input) *world {
 	for o, spec := range specs[*networking.ServiceEntry](w) {
 		for i, h := range spec.Hosts {
 			s := &service{object: o, spec: spec, host: mesh.Hostname(strings.ToLower(h)), index: i}
-			w.services = append(w.services, s)
-			w.byHost[s.host] = append(w.byHost[s.host], s)
-			if s.host.IsWildcard() {
-				w.wildcards = append(w.wildcards, s)
-			}
+			w.addService(s)
 		}
 	}
+	w.addCatalogs()
 	w.names = slices.Sorted(maps.Keys(w.byHost))
 	w.rules = newRuleIndex(w)
 	for o, spec := range specs[*networking.WorkloadEntry](w) {
-		x, ns := newWorkload(o, spec, o.Meta.Labels), o.Meta.Namespace
-		w.workloads[ns] = append(w.workloads[ns], x)
-		for k, v := range x.labels {
-			w.labelled[label{ns, k, v}] = append(w.labelled[label{ns, k, v}], x)
-		}
+		w.addWorkload(newWorkload(o, spec, o.Meta.Labels))
 	}
 	for o, spec := range specs[*networking.WorkloadGroup](w) {
 		w.groups[o.Meta.Namespace] = append(w.groups[o.Meta.Namespace], newWorkload(o, spec.Template, spec.GetMetadata().GetLabels()))
 	}
 	return w
+}
+
+func (w *world) addService(s *service) {
+	w.services = append(w.services, s)
+	w.byHost[s.host] = append(w.byHost[s.host], s)
+	if s.host.IsWildcard() {
+		w.wildcards = append(w.wildcards, s)
+	}
+}
+
+func (w *world) addWorkload(x *workload) {
+	ns := x.object.Meta.Namespace
+	w.workloads[ns] = append(w.workloads[ns], x)
+	for k, v := range x.labels {
+		w.labelled[label{ns, k, v}] = append(w.labelled[label{ns, k, v}], x)
+	}
 }
 
 // newWorkload merges the labels of the metadata over those of the spec.
@@ -130,6 +145,12 @@ func (w *world) lookup(host mesh.Hostname, namespace string) (visible, hidden []
 			hidden = append(hidden, s)
 		}
 	}
+	// Where a namespace sees one that is written down, the catalog's is not there.
+	if catalogs := func(s *service) bool { return s.catalog }; !slices.ContainsFunc(visible, catalogs) {
+		return visible, hidden
+	} else if written := slices.DeleteFunc(slices.Clone(visible), catalogs); len(written) > 0 {
+		visible = written
+	}
 	return visible, hidden
 }
 
@@ -154,7 +175,7 @@ func (w *world) endpoints(s *service) (list []*workload, known bool) {
 				return nil, false
 			}
 		}
-		return w.selected(s.object.Meta.Namespace, selector), true
+		return w.behind(s.object.Meta.Namespace, selector), true
 	}
 	for _, e := range s.spec.Endpoints {
 		list = append(list, newWorkload(s.object, e, nil))
@@ -162,7 +183,15 @@ func (w *world) endpoints(s *service) (list []*workload, known bool) {
 	return list, len(list) > 0 || s.spec.Resolution == networking.ServiceEntry_STATIC
 }
 
-// selected returns the WorkloadEntries of a namespace that a selector selects.
+// behind returns the workloads of a namespace that a service with that selector
+// has.
+func (w *world) behind(namespace string, selector map[string]string) []*workload {
+	return slices.DeleteFunc(slices.Clone(w.selected(namespace, selector)), func(x *workload) bool {
+		return !mesh.ServiceSelects(selector, x.labels)
+	})
+}
+
+// selected returns the workloads of a namespace that a policy's selector selects.
 func (w *world) selected(namespace string, selector map[string]string) []*workload {
 	candidates := w.workloads[namespace]
 	for k, v := range selector {

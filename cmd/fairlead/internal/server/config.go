@@ -81,7 +81,7 @@ const (
 )
 
 func (c Config) check() (Config, error) {
-	errs := []error{c.checkLimits(), c.Consul.check()}
+	errs := []error{c.checkLimits(), c.Consul.Check()}
 	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))

@@ -45,8 +45,8 @@ type Consul struct {
 // Used reports whether anything of Consul is read.
 func (c *Consul) Used() bool { return c.Client.Address != "" }
 
-// check judges what can be judged without asking Consul.
-func (c *Consul) check() error {
+// Check judges what can be judged without asking Consul.
+func (c *Consul) Check() error {
 	if !c.Used() {
 		return nil
 	}

@@ -1,0 +1,125 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/consul"
+	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// catalogReading is what was read of Consul, once.
+type catalogReading struct {
+	fragments []*mesh.Fragment
+	findings  []finding
+	// partial says that the token may not read all of it.
+	partial bool
+}
+
+// maxConsulRead bounds how long it may take to read all that is named, once.
+const maxConsulRead = 2 * time.Minute
+
+// addConsul adds what flags name of Consul: manifests of the key-value store,
+// which come after the files, and the catalogs. A Consul that cannot be read is an
+// error: a mesh without it is another one.
+func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags) error {
+	log := slog.New(slog.DiscardHandler) // what it would say is in the error, or in the findings
+	c, err := flags.read(cmd, log)
+	if err != nil || !c.Used() {
+		return err
+	}
+	if err := c.Check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), maxConsulRead)
+	defer cancel()
+	if c.KVPrefix != "" {
+		if err := t.addKeys(ctx, &c); err != nil {
+			return fmt.Errorf("reading the key-value store at %s: %w", c.Client.Address, err)
+		}
+	}
+	configs, err := c.Catalogs()
+	if err != nil {
+		return err
+	}
+	t.Catalog = &catalogReading{}
+	for _, cfg := range configs {
+		f, st, err := consul.Read(ctx, cfg)
+		if err != nil {
+			return fmt.Errorf("reading the catalog at %s: %w", c.Client.Address, err)
+		}
+		t.Catalog.add(f, st)
+	}
+	return nil
+}
+
+// addKeys adds the manifests of the key-value store.
+func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
+	cfg, err := c.KV()
+	if err != nil {
+		return err
+	}
+	store, err := kv.Open(cfg.Client, cfg.Prefix)
+	if err != nil {
+		return err
+	}
+	st, err := store.Read(ctx)
+	if err != nil {
+		return err
+	}
+	opts := manifest.Options{Source: cfg.Name, Namespaces: cfg.Namespaces}
+	if len(cfg.Namespaces) == 1 {
+		opts.Namespace = cfg.Namespaces[0]
+	}
+	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
+		t.add(opts, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
+	}
+	return nil
+}
+
+// codeDenied tells of a rule that the token lacks.
+const codeDenied = "FL0223"
+
+func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
+	r.fragments = append(r.fragments, f)
+	dc := st.Datacenter
+	if dc == "" {
+		dc = st.Source
+	}
+	for _, n := range st.Notes {
+		path := "consul://" + dc + "/service/" + plain.Words(n.Service, 256)
+		message := n.Message
+		if n.Instance != "" {
+			message = "instance " + n.Instance + ": " + message
+		}
+		r.findings = append(r.findings, finding{
+			File: path, Code: string(n.Code), Severity: severityOf(n), Kind: string(mesh.KindServiceEntry),
+			Name: plain.Words(n.Service, 256), Message: plain.Words(message, 1024),
+		})
+	}
+	for _, rule := range st.Denied {
+		r.partial = true
+		r.findings = append(r.findings, finding{
+			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),
+			Message: fmt.Sprintf("the token lacks %s: what it would show is not in the mesh, and hosts of it seem to be unknown", plain.Words(rule, 256)),
+		})
+	}
+}
+
+func severityOf(n mapping.Note) string {
+	if n.Severity == mapping.Warning {
+		return string(manifest.Warning)
+	}
+	return string(n.Severity)
+}
