@@ -50,15 +50,12 @@ func (w *work) choose(x *entry) (address string, port uint32) {
 		if a := x.service.TaggedAddresses[string(kind)]; a.Address != "" {
 			return a.Address, cmp.Or(validPort(a.Port), x.port)
 		}
-		if kind == AddressLAN && x.service.Address != "" {
-			return x.service.Address, x.port
-		}
 	}
 	if x.service.Address != "" {
 		return x.service.Address, x.port
 	}
 	for _, kind := range w.kinds() {
-		if a := x.node.TaggedAddresses[string(kind)]; a != "" && kind != AddressLAN {
+		if a := x.node.TaggedAddresses[string(kind)]; a != "" {
 			return a, x.port
 		}
 	}

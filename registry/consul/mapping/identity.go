@@ -100,12 +100,11 @@ func (w *work) agrees(x *entry) bool {
 	}
 }
 
-// accountOf is the account of an instance that agrees.
+// accountOf is the account of an instance that agrees: what it claims is either
+// the service's or trusted.
 func (w *work) accountOf(x *entry) string {
-	if w.rule.TrustMetadata {
-		if account := claim(x.service.Meta, x.service.Tags, metaAccount); account != "" && account != w.account {
-			return intern(account)
-		}
+	if account := claim(x.service.Meta, x.service.Tags, metaAccount); account != "" {
+		return intern(account)
 	}
 	return w.account
 }

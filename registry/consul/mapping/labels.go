@@ -131,7 +131,7 @@ func isReservedLabel(key string) bool {
 	if key == labelLocality {
 		return true
 	}
-	prefix, _, found := strings.Cut(strings.ToLower(key), "/")
+	prefix, _, found := strings.Cut(key, "/")
 	if !found {
 		return false
 	}

@@ -44,7 +44,7 @@ func (w *work) nameIt() bool {
 	case folded == name:
 	case !w.rule.FoldCase:
 		w.warn(CodeName, "", `the name has capital letters, and %s would have the same host; if no other service may be called that, write a rule for it: %s`,
-			said(folded), said(w.in.Service+":"+ruleFoldCase+"=true"))
+			said(folded), w.suggest(ruleFoldCase, "true"))
 		return false
 	case w.spelledOtherwise():
 		w.warn(CodeName, "", "other services have this name with other capital letters; rename all of them but one")
@@ -54,7 +54,7 @@ func (w *work) nameIt() bool {
 	}
 	if !isDNSLabel(name) {
 		w.warn(CodeName, "", `the name is no DNS label (lower case letters, digits and '-', at most %d); register the service under another name, or write a rule: %s`,
-			maxLabel, said(w.in.Service+":"+ruleName+"=NAME"))
+			maxLabel, w.suggest(ruleName, "NAME"))
 		return false
 	}
 	if w.rule.Name == "" {
@@ -96,6 +96,16 @@ func ServiceID(name, namespace, partition string) string {
 		id += "." + partition
 	}
 	return id
+}
+
+// suggest is a rule to write for the service. It may be copied into a shell, so it
+// has no name that means something there.
+func (w *work) suggest(key, value string) string {
+	name := w.in.Service
+	if !isLabelName(name) {
+		name = "PATTERN"
+	}
+	return `"` + name + ":" + key + "=" + value + `"`
 }
 
 // hostsIt fills the templates of hosts.

@@ -60,7 +60,7 @@ func (w *work) ports() {
 		w.port.Number = distinct[0]
 		if len(distinct) > 1 {
 			w.info(CodePorts, "", `its instances have %d ports; clients see the lowest, %d, which moves when instances do; choose one by a rule: %s`,
-				len(distinct), distinct[0], said(w.in.Service+":"+rulePort+"="+strconv.Itoa(int(distinct[0]))))
+				len(distinct), distinct[0], w.suggest(rulePort, strconv.Itoa(int(distinct[0]))))
 		}
 	}
 }

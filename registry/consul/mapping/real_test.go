@@ -8,11 +8,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
 
 	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // TestRealConsul registers services as people do, and as they should not, in a
@@ -37,28 +39,27 @@ func TestRealConsul(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		entries, _, err := c.Health().Service(name, "", false, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		result := dump(m.Map(&Input{Source: "consul", Service: name, Datacenter: "dc1", Local: true, Entries: entries}))
-		fmt.Fprintf(&got, "== %s\n%s", name, strings.NewReplacer(node.Node.Address, "ADDRESS", a.Name, "NODE").Replace(result))
-	}
 	golden := filepath.Join("testdata", "real.txt")
-	if *update {
-		if err := os.WriteFile(golden, []byte(got.String()), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
 	want, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	// An agent tells its server of some changes a moment later.
+	envoytest.Eventually(t, 20*time.Second, func() error {
+		var got strings.Builder
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			entries, _, err := c.Health().Service(name, "", false, nil)
+			if err != nil {
+				return fmt.Errorf("reading %q: %w", name, err)
+			}
+			result := dump(m.Map(&Input{Source: "consul", Service: name, Datacenter: "dc1", Local: true, Entries: entries}))
+			fmt.Fprintf(&got, "== %s\n%s", name, strings.NewReplacer(node.Node.Address, "ADDRESS", a.Name, "NODE").Replace(result))
+		}
+		if diff := cmp.Diff(string(want), got.String()); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
 }
 
 // registerByAgent does what service files do.

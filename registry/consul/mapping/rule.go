@@ -243,11 +243,10 @@ func (s *ruleSet) of(whole string) (rule *Rule, exact bool) {
 	return &Rule{}, false
 }
 
-// ownerOf tells which other service in the place of this one a rule gives a name
-// to.
+// ownerOf tells which service in the place of this one a rule gives a name to.
 func (s *ruleSet) ownerOf(whole, name string) (owner string, taken bool) {
 	owner, taken = s.given[placeOf(whole)+name]
-	return owner, taken && owner != whole
+	return owner, taken
 }
 
 // matches compares a pattern, in which a star stands for any text without a slash.
