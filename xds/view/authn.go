@@ -2,6 +2,7 @@ package view
 
 import (
 	"slices"
+	"strings"
 
 	security "istio.io/api/security/v1beta1"
 
@@ -113,8 +114,51 @@ func (o *peersOf) mode() mesh.MTLSMode {
 }
 
 // forWorkload is the policy of a workload: its own, then its namespace's, then
-// the mesh's.
+// the mesh's. Most labels of a catalog's instance are what its registration says
+// of itself, and that may not lower what is demanded without them.
 func (o *peersOf) forWorkload(labels map[string]string) peerPolicy {
+	p := o.selected(labels)
+	if _, instance := labels[mesh.LabelConsulService]; !instance || len(o.selecting) == 0 {
+		return p
+	}
+	trusted := map[string]string{}
+	for k, v := range labels {
+		if strings.HasPrefix(k, mesh.LabelConsulPrefix) {
+			trusted[k] = v
+		}
+	}
+	return p.atLeast(o.selected(trusted))
+}
+
+// atLeast is the stricter of two policies, at each port.
+func (p peerPolicy) atLeast(o peerPolicy) peerPolicy {
+	out := peerPolicy{mode: stricter(p.mode, o.mode), origins: p.origins}
+	for _, origin := range o.origins {
+		if !slices.Contains(out.origins, origin) {
+			out.origins = append(out.origins, origin)
+		}
+	}
+	for _, ports := range []map[uint32]mesh.MTLSMode{p.ports, o.ports} {
+		for port := range ports {
+			if out.ports == nil {
+				out.ports = map[uint32]mesh.MTLSMode{}
+			}
+			out.ports[port] = stricter(p.forPort(port), o.forPort(port))
+		}
+	}
+	return out
+}
+
+func stricter(a, b mesh.MTLSMode) mesh.MTLSMode {
+	for _, mode := range []mesh.MTLSMode{mesh.Strict, mesh.Permissive} {
+		if a == mode || b == mode {
+			return mode
+		}
+	}
+	return mesh.Disable
+}
+
+func (o *peersOf) selected(labels map[string]string) peerPolicy {
 	p := peerPolicy{mode: o.mode()}
 	p.origins = append(p.origins, o.meshOrigin)
 	if o.own != nil {

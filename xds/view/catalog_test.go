@@ -3,6 +3,8 @@ package view
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -47,5 +49,76 @@ func TestCatalogGivesWay(t *testing.T) {
 				t.Errorf("written in %s: %s gets %v, want %s", home, ns, got, want)
 			}
 		}
+	}
+}
+
+// TestCatalogDemands: what a registration says of itself may raise what is
+// demanded of peers, never lower it; what the catalog's source says may do both.
+func TestCatalogDemands(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.peer("shop", "legacy", `{"selector":{"matchLabels":{"app":"legacy"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"82":{"mode":"STRICT"}}}`)
+	w.peer("shop", "safe", `{"selector":{"matchLabels":{"app":"safe"}},"mtls":{"mode":"STRICT"}}`)
+	w.peer("shop", "plain", `{"selector":{"matchLabels":{"consul.fairlead.io/service":"plain"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"81":{"mode":"STRICT"}}}`)
+	a := newAuthn(nil, w.snapshot())
+	for _, c := range []struct {
+		app, service string
+		port         uint32
+		want         mesh.MTLSMode
+	}{
+		{"legacy", "", 80, mesh.Disable}, // written in a file
+		{"legacy", "web", 80, mesh.Permissive},
+		{"legacy", "web", 82, mesh.Strict},
+		{"safe", "web", 80, mesh.Strict},
+		{"other", "web", 80, mesh.Permissive},
+		{"other", "plain", 80, mesh.Disable},
+		{"other", "plain", 81, mesh.Strict},
+		{"legacy", "plain", 80, mesh.Disable},
+		{"legacy", "plain", 81, mesh.Strict},
+		{"safe", "plain", 80, mesh.Strict},
+	} {
+		labels := map[string]string{"app": c.app}
+		if c.service != "" {
+			labels[mesh.LabelConsulService] = c.service
+		}
+		p := a.in("shop").forWorkload(labels)
+		if got := p.forPort(c.port); got != c.want {
+			t.Errorf("%+v: mode %d", c, got)
+		}
+	}
+}
+
+// TestCatalogAddress: whoever registers a service at another host's address has no
+// say in what that host serves.
+func TestCatalogAddress(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	add := func(name, account, address string, port uint32, protocol mesh.Protocol) {
+		w.f.Services = append(w.f.Services, &mesh.Service{
+			Meta: w.meta(mesh.KindServiceEntry, "shop", "consul/"+name), Hostname: mesh.Hostname(name + ".service.consul"), Catalog: true,
+			Ports: []mesh.Port{{Name: "p", Number: port, Protocol: protocol}}, Resolution: mesh.ResolutionStatic,
+			Selector: map[string]string{mesh.LabelConsulService: name},
+		})
+		meta := w.meta(mesh.KindWorkloadEntry, "shop", "consul/dc1/n1/"+name)
+		meta.Labels = map[string]string{mesh.LabelConsulService: name}
+		w.f.Workloads = append(w.f.Workloads, &mesh.Workload{
+			Meta: meta, Address: address, Ports: map[string]uint32{"p": port}, ServiceAccount: account,
+		})
+	}
+	add("evil", "evil", "10.0.0.1", 8080, mesh.TCP)
+	add("evil-admin", "evil", "10.0.0.1", 9999, mesh.HTTP)
+	add("web", "web", "10.0.0.1", 8080, mesh.HTTP)
+	add("web-too", "web", "10.0.0.1", 8081, mesh.HTTP)
+	f := *w.f.Sorted()
+	w.f = f
+	v := NewIndex(w.snapshot()).Build(proxyIn("shop", nil))
+	got := map[uint32]mesh.Protocol{}
+	for p := range v.Parts() {
+		if c, ok := p.(*Cluster); ok && c.Ref.Kind == InboundCluster {
+			got[c.Ref.Port] = c.Protocol
+		}
+	}
+	if diff := cmp.Diff(map[uint32]mesh.Protocol{8080: mesh.HTTP, 8081: mesh.HTTP}, got); diff != "" {
+		t.Errorf("inbound ports (-want +got):\n%s", diff)
 	}
 }

@@ -90,6 +90,14 @@ func (in *inbound) reserve(targets []inboundPort) {
 	}
 }
 
+// isOwn reports whether a workload at the proxy's address may be the proxy's. A
+// catalog's instance is only by its identity: whoever may register some service
+// can give it any host's address, and would have a say in what that host serves.
+func (in *inbound) isOwn(w *mesh.Workload) bool {
+	_, instance := w.Labels[mesh.LabelConsulService]
+	return !instance || w.ServiceAccount == in.st.proxy.ServiceAccount.Name
+}
+
 // targets are the ports at which services expect this workload.
 func (in *inbound) targets() []inboundPort {
 	st := in.st
@@ -100,7 +108,7 @@ func (in *inbound) targets() []inboundPort {
 	var list []found
 	for _, a := range st.proxy.Addresses {
 		for _, w := range st.s.WorkloadsAt(a) {
-			if w.Namespace == st.namespace() {
+			if w.Namespace == st.namespace() && in.isOwn(w) {
 				for _, svc := range st.s.ServicesOf(w) {
 					list = append(list, found{svc, w})
 				}
