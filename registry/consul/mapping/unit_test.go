@@ -27,12 +27,11 @@ func TestLoopbackNodes(t *testing.T) {
 		"127.0.0.9": "127.0.0.9", "::1": "::1", "localhost": "localhost", "a.localhost": "a.localhost", "::ffff:127.0.0.1": "127.0.0.1",
 		"64:ff9b::7f00:1": "", "::7f00:1": "", "0.0.0.0": "", "169.254.1.1": "", "127.0.0.1:80": "", "": "127.0.0.1",
 	} {
-		got := ""
 		for _, node := range []string{"127.0.0.1", "::ffff:127.0.0.1"} {
 			r := one(t, Config{}, 1, func(in *Input) {
 				in.Entries[0].Node.Address, in.Entries[0].Node.TaggedAddresses, in.Entries[0].Service.Address = node, nil, address
 			})
-			got = ""
+			got := ""
 			if len(r.Piece.Workloads) > 0 {
 				got = r.Piece.Workloads[0].Address
 			}
