@@ -372,3 +372,35 @@ func testDiff(p *place) {
 	p.dir = p.t.TempDir()
 	p.run(2, []string{"diff", "--consul-address", "127.0.0.1:1"}, "Consul is not available")
 }
+
+// TestConfigDenied: a token that lacks a rule is told which, and nothing is
+// written; all of it over TLS.
+func TestConfigDenied(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{ACL: true, TLS: true})
+	p := newPlace(t, a, "fairlead/mesh")
+	may := a.Cluster().CreateToken(`key_prefix "fairlead/mesh/" { policy = "read" }`)
+	none := a.Cluster().CreateToken(`node_prefix "" { policy = "read" }`)
+	write := a.Cluster().CreateToken(`key_prefix "fairlead/mesh/" { policy = "write" }`)
+	part := a.Cluster().CreateToken(`key_prefix "fairlead/mesh/" { policy = "write" } key "fairlead/mesh/b.yaml" { policy = "read" }`)
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.file("b.yaml", serviceEntry("b", "b")+"#"+strings.Repeat("x", 480_000)+"\n")
+	for name, token := range map[string]string{"none": none.Secret, "nobody": ""} {
+		p.token = token
+		for _, command := range []string{"push", "pull", "diff"} {
+			p.run(2, []string{command}, `the token lacks key:read on "fairlead/mesh/"; give it key_prefix "fairlead/mesh/" { policy = "read" }`)
+		}
+		if len(p.keys()) > 0 {
+			t.Errorf("%s has written", name)
+		}
+	}
+	p.token = may.Secret
+	p.run(1, []string{"diff"}, "ServiceEntry default/a added")
+	p.run(2, []string{"push"}, `key:write' on "fairlead/mesh/a.yaml"; give it key_prefix "fairlead/mesh/" { policy = "write" }; nothing was written`)
+	p.token = part.Secret
+	p.run(2, []string{"push"}, `key:write' on "fairlead/mesh/b.yaml"`, "1 of 2 transactions (1 of 2 keys) were written before and are in force; the others were not")
+	p.token = "10000000-0000-0000-0000-000000000000"
+	p.run(2, []string{"push"}, "ACL not found")
+	p.token = write.Secret
+	p.run(0, []string{"push"}, "pushed 1 key in 1 transaction; 1 were so already")
+}

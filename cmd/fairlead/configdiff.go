@@ -41,6 +41,7 @@ func diff(cmd *cobra.Command, f configFlags, dir string) error {
 	if err != nil {
 		return err
 	}
+	defer t.store.Close()
 	local, err := readDir(dir)
 	if err != nil {
 		return err

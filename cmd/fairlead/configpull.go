@@ -48,6 +48,7 @@ func pull(cmd *cobra.Command, f pullFlags, dir string) error {
 	if err != nil {
 		return err
 	}
+	defer t.store.Close()
 	st, err := t.store.Read(cmd.Context())
 	if err != nil {
 		return err

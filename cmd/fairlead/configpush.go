@@ -59,6 +59,7 @@ func push(cmd *cobra.Command, f pushFlags, dir string) error {
 	if err != nil {
 		return err
 	}
+	defer t.store.Close()
 	local, err := readDir(dir)
 	if err != nil {
 		return err

@@ -138,6 +138,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		s.loop(ctx, out)
 		return nil
 	})
+	defer s.reader.client.Close()
 	return g.Wait()
 }
 

@@ -27,6 +27,9 @@ func Open(c client.Config, prefix string) (*Store, error) {
 	return &Store{reader{cl, prefix}}, nil
 }
 
+// Close gives up the connections.
+func (s *Store) Close() { s.client.Close() }
+
 // Prefix is what the keys begin with, without the slash.
 func (s *Store) Prefix() string { return s.prefix }
 

@@ -23,6 +23,7 @@ func open(t *testing.T, a *consultest.Agent, prefix string) *Store {
 	t.Helper()
 	s, err := Open(client.Config{Address: a.Address(), Logger: slog.New(slog.DiscardHandler)}, prefix)
 	check(t, err)
+	t.Cleanup(s.Close)
 	return s
 }
 
