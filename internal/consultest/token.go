@@ -21,12 +21,23 @@ type Token struct {
 	Secret string
 }
 
-// CreateToken makes a token that some rules, in Consul's language, hold for.
+// CreateToken makes a token that some rules, in Consul's language, hold for, and
+// waits until every server that runs knows it.
 func (c *Cluster) CreateToken(rules string) Token {
 	c.tb.Helper()
 	t, err := c.createToken(rules, "")
 	if err != nil {
 		c.tb.Fatal(err)
+	}
+	// An agent that asks a server which has not heard of it yet remembers that for
+	// half a minute.
+	for _, a := range c.Servers {
+		if a.Running() {
+			envoytest.Eventually(c.tb, patience, func() error {
+				_, _, err := a.ClientWith(t.Secret).ACL().TokenReadSelf(&api.QueryOptions{AllowStale: true})
+				return err
+			})
+		}
 	}
 	return t
 }

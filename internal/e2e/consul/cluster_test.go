@@ -1,0 +1,125 @@
+package consul
+
+import (
+	"testing"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/consul"
+)
+
+// TestLeaderKilled shows that an election is not noticed, nor that the server
+// which the control plane asked is gone for good.
+func TestLeaderKilled(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, true)
+	load := f.load()
+	for range 2 {
+		killed := f.consul.KillLeader()
+		f.takeOut(others()[0])
+		f.none(f.equal())
+		killed.Start()
+		f.put(others()[0], api.HealthPassing)
+		f.none(f.equal())
+		load.Wait(t, 50)
+	}
+	f.unharmed(load)
+}
+
+// TestConsulRestarted shows that Consul may be away as a whole: the last picture
+// stands, and what changed is seen as soon as there is somebody to ask.
+func TestConsulRestarted(t *testing.T) {
+	ways(t, func(f *fleet) {
+		t := f.t
+		load := f.load()
+		f.put(apis()[1], api.HealthCritical)
+		f.awaitNoneOf("api-2")
+		f.consul.Kill()
+		f.awaitState(consul.Stale)
+		load.Wait(t, 200)
+		f.consul.Start()
+		f.none(f.equal())
+		f.awaitState(consul.Live)
+		f.put(apis()[1], api.HealthPassing)
+		f.takeOut(others()[3])
+		f.none(f.equal())
+		f.awaitAll()
+		// So short that it may not have been seen at all.
+		f.consul.RestartAll()
+		f.takeOut(others()[4])
+		f.none(f.equal())
+		load.Wait(t, 50)
+		f.unharmed(load)
+	})
+}
+
+// TestDataLostAndRestored shows that a catalog which comes back without its data
+// takes nothing away, and that the picture is the snapshot's once that is
+// restored, though all indexes go backwards.
+func TestDataLostAndRestored(t *testing.T) {
+	ways(t, func(f *fleet) {
+		t := f.t
+		load := f.load()
+		snapshot := f.consul.Snapshot()
+		f.takeOut(others()[5]) // the snapshot has it
+		f.none(f.equal())
+		for i := range 20 { // and the index of what is lost is far ahead
+			f.put(others()[6], []string{api.HealthWarning, api.HealthPassing}[i%2])
+		}
+		f.consul.Kill()
+		f.consul.Wipe()
+		f.consul.Start()
+		if f.secured {
+			// Its token is gone with the rest: it is told nothing.
+			f.awaitState(consul.Stale)
+		} else {
+			f.awaitHeld(len(apis()))
+		}
+		load.Wait(t, 200)
+		f.awaitAll()
+		f.consul.Restore(snapshot)
+		f.none(f.equal())
+		load.Wait(t, 50)
+		f.awaitAll()
+		f.put(apis()[0], api.HealthCritical)
+		f.awaitNoneOf("api-1")
+		f.unharmed(load)
+	})
+}
+
+// TestTokenReplaced shows that without a valid token the last picture stands, that
+// people are told why, and that the next token is used without a restart.
+func TestTokenReplaced(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, true)
+	load := f.load()
+	f.consul.RevokeToken(f.token)
+	// Consul looks at a token again when it has something to say.
+	f.takeOut(others()[7])
+	f.put(apis()[1], api.HealthCritical)
+	st := f.awaitState(consul.Stale)
+	t.Logf("reason %q, denied %q", st.Reason, st.Denied)
+	load.Wait(t, 200)
+	f.newToken()
+	f.none(f.equal())
+	f.awaitState(consul.Live)
+	f.awaitNoneOf("api-2")
+
+	// The rotation of a careful person: the old one is revoked last.
+	old := f.token
+	f.newToken()
+	load.Wait(t, 50)
+	f.consul.RevokeToken(old)
+	f.put(apis()[1], api.HealthPassing)
+	f.none(f.equal())
+	f.awaitAll()
+	f.unharmed(load)
+}
+
+// none fails the test if anything is held back.
+func (f *fleet) none(held int) {
+	f.t.Helper()
+	if held != 0 {
+		f.t.Errorf("%d removals are held", held)
+	}
+}
