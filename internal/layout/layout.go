@@ -35,11 +35,10 @@ func Rooms() map[string]Room {
 		"registry/lastgood":         {"texts with objects in them: what is in force of each, last good versions, also on disk", []string{"registry/manifest", "registry/mesh"}},
 		"registry/files":            {"source: YAML directories", []string{"registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
-		"registry/consul":           {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/consul/picture", "registry/mesh", "pki/durable"}},
+		"registry/consul":           {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/mesh", "pki/durable"}},
 		"registry/consul/client":    {"how Consul is reached: connections, tokens, the rules of blocking queries", nil},
 		"registry/consul/kv":        {"source: manifests in Consul's key-value store; reading and writing them for people", []string{"registry/consul/client", "registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/mesh", "internal/plain"}},
-		"registry/consul/picture":   {"what a catalog said last, on disk", []string{"pki/durable"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
 		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
