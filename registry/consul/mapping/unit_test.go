@@ -56,6 +56,21 @@ func TestVirtualAddresses(t *testing.T) {
 	}
 }
 
+// TestVirtualHash: another virtual address is another service.
+func TestVirtualHash(t *testing.T) {
+	t.Parallel()
+	seen := map[mesh.Hash]bool{}
+	for i := range 2 {
+		r := one(t, Config{Rules: []Rule{{Pattern: "web", TrustMetadata: true}}}, 1, func(in *Input) {
+			in.Entries[0].Service.TaggedAddresses = map[string]api.ServiceAddress{"virtual": {Address: fmt.Sprintf("10.96.0.%d", i), Port: 80}}
+		})
+		seen[r.Piece.Services[0].Hash] = true
+	}
+	if len(seen) != 2 {
+		t.Error("they have one hash")
+	}
+}
+
 // TestTrustedReserved: not even who is trusted can be the control plane.
 func TestTrustedReserved(t *testing.T) {
 	t.Parallel()
