@@ -21,6 +21,11 @@ const (
 	// noTag is a tag that nothing has: a question with it tells an index and
 	// nothing else, at a tenth of the price.
 	noTag = "fairlead.io/none"
+	// noNode is a node that is not there, to ask for what is near to it. Nothing is
+	// sorted for that, but the agent passes the question on, and does not answer
+	// from a view of its own (streaming), which after the loss of a leader lags
+	// behind for seconds, and longer the longer that took.
+	noNode = "fairlead.io-none"
 )
 
 var errName = errors.New("its name cannot be asked for")
@@ -67,7 +72,7 @@ func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*en
 		if name == "" || name == "." || name == ".." || len(name) > maxName {
 			return nil, nil, errName
 		}
-		q.Filter = filter
+		q.Filter, q.Near = filter, noNode
 		var list []*entry
 		m, err := c.Raw().Query("/v1/health/service/"+url.PathEscape(name), &list, q.WithContext(client.Escaped(q.Context())))
 		return list, m, err

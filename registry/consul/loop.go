@@ -67,6 +67,7 @@ type loop struct {
 	delivered bool           // out or last is the whole of something
 	live      bool           // everything was read in this turn
 	liveEver  bool           // at least once
+	told      uint64         // the turn of which it was logged
 	out       *mesh.Fragment // what waits to be sent, or nil
 	last      *mesh.Fragment // the one made last for sending, or nil
 	recheck   time.Time      // when to look again, or zero
@@ -185,7 +186,10 @@ func (l *loop) judge(now time.Time) {
 	}
 	l.live = live
 	if live {
-		l.log.Info("the catalog is read", "services", len(l.listed), "instances", l.instances, "took", time.Since(l.began).String())
+		if l.told != l.turn {
+			l.told = l.turn
+			l.log.Info("the catalog is read", "services", len(l.listed), "instances", l.instances, "took", now.Sub(l.began).String())
+		}
 		if !l.liveEver {
 			l.liveEver = true
 			l.recheck = now.Add(l.s.cfg.SweepEvery)
@@ -395,6 +399,7 @@ func follow[T any](ctx context.Context, l *loop, q question[T]) {
 
 // tell takes what goes wrong with a question, or nil.
 func (l *loop) tell(name string, err error, now time.Time) {
+	was := l.faults[name]
 	if err == nil {
 		delete(l.faults, name)
 	} else {
@@ -406,12 +411,12 @@ func (l *loop) tell(name string, err error, now time.Time) {
 		l.proxyKnown = l.proxyKnown || name == questionProxy
 		l.unequipped = true
 	}
-	if name == questionNames {
-		if err != nil {
-			l.log.Warn("the catalog cannot be read, the last picture stands", "err", err)
-		} else {
-			l.log.Info("the catalog can be read again")
-		}
+	switch {
+	case name != questionNames:
+	case err != nil && was == nil:
+		l.log.Warn("the catalog cannot be read, the last picture stands", "err", err)
+	case err == nil && was != nil:
+		l.log.Info("the catalog can be read again")
 	}
 	l.stamp(now)
 }

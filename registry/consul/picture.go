@@ -111,7 +111,9 @@ func (p *picture) list(names listing, m client.Meta) (news, gone []string) {
 	for name, svc := range p.services {
 		if _, ok := names[name]; !ok {
 			gone = append(gone, name)
-			p.doubted[name] = true
+			if !svc.denied { // then it is read again, but nothing waits for it
+				p.doubted[name] = true
+			}
 		}
 		if svc.turn < p.turn {
 			p.behind[name] = true

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -45,6 +46,10 @@ type Client struct {
 	heard atomic.Int64
 	// pause is until when nothing new is asked because the server said 429, in ns.
 	pause atomic.Int64
+	// troubled is until when a server may not know its leader yet, in ns, and
+	// strikes how many questions took too long since.
+	troubled atomic.Int64
+	strikes  atomic.Int32
 	// down says that the pulse gets no answer.
 	down atomic.Bool
 
@@ -168,8 +173,25 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3))) //nolint:gosec // it is small
 	r.c.heard.Store(time.Now().UnixNano())
+	if index := resp.Header.Get("X-Consul-Index"); index != "" && index == req.URL.Query().Get("index") {
+		if err := unchanged(resp); err != nil {
+			return nil, err
+		}
+		return resp, nil
+	}
 	resp.Body = &bounded{ReadCloser: resp.Body, left: maxAnswer}
 	return resp, nil
+}
+
+// unchanged replaces the body of an answer that is the one before, which nobody
+// will look at: reading it is what costs.
+func unchanged(resp *http.Response) error {
+	_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		return err
+	}
+	resp.Body = io.NopCloser(strings.NewReader("null"))
+	return nil
 }
 
 type escapedKey struct{}
@@ -230,7 +252,14 @@ func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.Quer
 		return none, Meta{}, err
 	}
 	defer c.free()
-	v, m, err := ask(ctx, c, &api.QueryOptions{}, read)
+	turn := c.present()
+	asking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(turn.ctx, cancel)()
+	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0)}, read)
+	if err != nil && ctx.Err() == nil && turn.over() {
+		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
+	}
 	if err != nil {
 		return none, Meta{}, err
 	}
@@ -256,15 +285,40 @@ func (c *Client) slot(ctx context.Context) error {
 
 func (c *Client) free() { <-c.slots }
 
+// limit is how long a question that is answered at once may take. A server
+// without a leader holds on to it for seconds, where another one may know the
+// new leader already: so for a while after an outage it may take less; not so
+// where that turns out to be too little, or after a retry with that pause.
+func (c *Client) limit(retry time.Duration) time.Duration {
+	if time.Now().UnixNano() > c.troubled.Load() {
+		return readFor
+	}
+	return min(readFor, max(firstLimit<<min(c.strikes.Load(), 8), 8*retry))
+}
+
+// trouble notes that something failed, or that everything is asked anew.
+func (c *Client) trouble(late bool) {
+	now := time.Now()
+	if c.troubled.Swap(now.Add(hurryFor).UnixNano()) < now.UnixNano() {
+		c.strikes.Store(0)
+	}
+	if late {
+		c.strikes.Add(1)
+	}
+}
+
+// question is one that is put to the server, and how long that may take.
+type question struct {
+	options *api.QueryOptions
+	limit   time.Duration
+}
+
 // ask asks, and tells what an error means. An answer that is older than it may
 // be is asked for again, of the leader.
-func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
 	var none T
-	limit := readFor
-	if o.WaitTime > 0 {
-		limit = o.WaitTime + o.WaitTime/8 + readFor
-	}
-	ctx, cancel := context.WithTimeout(ctx, limit)
+	o := q.options
+	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
 	turn := c.present()
 	o.AllowStale = c.cfg.Stale > 0
@@ -287,6 +341,7 @@ func ask[T any](ctx context.Context, c *Client, o *api.QueryOptions, read func(*
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, ErrUnavailable):
 		c.counts.failed.Add(1)
+		c.trouble(errors.Is(err, context.DeadlineExceeded))
 		c.look()
 	default:
 		c.counts.denied.Add(1)

@@ -12,8 +12,9 @@ import (
 const (
 	// waitFor is how long a question waits at Consul for a change; a fifth of it
 	// is taken off at random, so that questions that began together do not end
-	// together. Consul adds up to a sixteenth.
-	waitFor = 8 * time.Minute
+	// together. Consul adds up to a sixteenth. A question that we gave up goes on
+	// there for the rest of that time.
+	waitFor = 5 * time.Minute
 	// firstRetry and lastRetry bound the pause after a failure; it doubles. Who
 	// waits is woken as soon as somebody else gets an answer again.
 	firstRetry = 100 * time.Millisecond
@@ -21,6 +22,8 @@ const (
 	// retryShare is by how much longer lastRetry is for each question that is
 	// followed.
 	retryShare = 5 * time.Millisecond
+	// firstLimit is how long a question may take soon after an outage.
+	firstLimit = time.Second
 	// throttlePause is for how long nothing new is asked after 429.
 	throttlePause = time.Second
 	// everyFor is the least time between two answers of a question, burst how many
@@ -98,14 +101,14 @@ func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error)
 	o := &api.QueryOptions{}
 	if f.index > 0 {
 		o.WaitIndex, o.WaitTime = f.index, waitFor-rand.N(waitFor/5) //nolint:gosec // no secret
-		return ask(ctx, f.c, o, q.Read)
+		return ask(ctx, f.c, question{o, o.WaitTime + o.WaitTime/8 + readFor}, q.Read)
 	}
 	if err := f.c.slot(ctx); err != nil {
 		var none T
 		return none, Meta{}, err
 	}
 	defer f.c.free()
-	v, m, err := ask(ctx, f.c, o, q.Read)
+	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry)}, q.Read)
 	m.Fresh = true
 	return v, m, err
 }

@@ -17,9 +17,14 @@ const (
 	// all may have answered before the connections are given up.
 	beatFor = 2 * time.Second
 	silence = 5 * time.Second
+	// hurryFor is for how long the pulse looks more often after a failure that it
+	// did not see itself.
+	hurryFor = 10 * time.Second
 	// healEvery bounds how often all who wait are woken.
 	healEvery = 250 * time.Millisecond
 )
+
+var errLeaderless = errors.New("it has no leader")
 
 // turn is a time in which answers continue one another: one token, one leader, no
 // outage. When it ends, everything is asked anew.
@@ -46,6 +51,7 @@ func (c *Client) present() *turn {
 // Renew has everything that is followed asked anew, and answered at once.
 func (c *Client) Renew() {
 	c.counts.turns.Add(1)
+	c.trouble(false)
 	c.mu.Lock()
 	old := c.turn
 	c.turn = newTurn(old.number + 1)
@@ -122,8 +128,17 @@ func (c *Client) pulse(ctx context.Context) {
 	p := &pulse{c: c}
 	p.token, _ = c.token.current() // if there is none, asking says so
 	for {
-		if wait := p.beat(ctx, time.Now()); sleep(ctx, wait, c.probe) != nil {
+		now := time.Now()
+		wait := p.beat(ctx, now)
+		if now.Before(p.hurry) {
+			wait = min(wait, jitter(downBeat))
+		}
+		select {
+		case <-ctx.Done():
 			return
+		case <-c.probe:
+			p.hurry = time.Now().Add(hurryFor)
+		case <-time.After(wait):
 		}
 	}
 }
@@ -134,6 +149,7 @@ type pulse struct {
 	token  string
 	leader string
 	tidied time.Time
+	hurry  time.Time // until when it looks more often
 	began  time.Time // of the present silence, or zero
 }
 
@@ -200,6 +216,9 @@ func (p *pulse) silent(err error, now time.Time) {
 		p.began = now
 	}
 	if !c.down.Swap(true) {
-		c.log.Warn("Consul does not answer", "err", err) //nolint:sloglint // a name
+		if err == nil {
+			err = errLeaderless
+		}
+		c.log.Warn("nothing can be asked of Consul", "err", err)
 	}
 }
