@@ -108,7 +108,11 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 			Name: plain.Words(n.Service, 256), Message: plain.Words(message, 1024),
 		})
 	}
-	for _, rule := range st.Denied {
+	denied := st.Denied
+	if st.Hidden {
+		denied = append([]string{`service:read on every service (service_prefix "" { policy = "read" })`}, denied...)
+	}
+	for _, rule := range denied {
 		r.partial = true
 		r.findings = append(r.findings, finding{
 			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),

@@ -15,8 +15,8 @@ import (
 
 // configFlags are the flags of all subcommands of config.
 type configFlags struct {
-	consul consulFlags
-	prefix string
+	catalog catalogFlags
+	prefix  string
 }
 
 func newConfig() *cobra.Command {
@@ -31,10 +31,16 @@ and no name that begins with a dot. A server reads them with --consul-kv-prefix.
 	return cmd
 }
 
-func (f *configFlags) add(cmd *cobra.Command) {
+// add adds the flags; those that say how the catalog looks in the mesh are for
+// who judges the mesh.
+func (f *configFlags) add(cmd *cobra.Command, judges bool) {
 	fl := cmd.Flags()
-	f.consul.add(fl)
-	fl.StringVar(&f.consul.Datacenter, "consul-datacenter", "", "the datacenter of Consul; empty means the agent's own")
+	f.catalog.consulFlags.add(fl)
+	if judges {
+		f.catalog.addCatalog(fl)
+	} else {
+		fl.StringArrayVar(&f.catalog.Datacenters, "consul-datacenter", nil, "the datacenter of Consul, the first one if repeated; none means that of the agent at --consul-address")
+	}
 	fl.StringVar(&f.prefix, "consul-kv-prefix", "", "what the keys begin with, such as fairlead/mesh, or PREFIX=NAMESPACE,…")
 }
 
@@ -52,9 +58,12 @@ func (f *configFlags) open() (*target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--consul-kv-prefix: %w", err)
 	}
-	conf, err := f.consul.config(slog.New(slog.DiscardHandler)) // what goes wrong is the command's error
+	conf, err := f.catalog.config(slog.New(slog.DiscardHandler)) // what goes wrong is the command's error
 	if err != nil {
 		return nil, err
+	}
+	if dcs := f.catalog.Datacenters; len(dcs) > 0 {
+		conf.Datacenter = dcs[0] // as the server does
 	}
 	store, err := kv.Open(conf, prefix)
 	if err != nil {

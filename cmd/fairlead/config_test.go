@@ -373,6 +373,29 @@ func testDiff(p *place) {
 	p.run(2, []string{"diff", "--consul-address", "127.0.0.1:1"}, "Consul is not available")
 }
 
+// TestConfigCatalog: the catalog is part of the mesh that a push is judged with.
+func TestConfigCatalog(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{ACL: true})
+	p := newPlace(t, a, "m")
+	p.token = a.Cluster().Management
+	route := strings.ReplaceAll(routeTo("r", "x"), "x.example", "web.service.consul")
+	p.file("route.yaml", route)
+	p.run(1, []string{"push"}, `error [FL0201] VirtualService default/r`, `"web.service.consul"`, "refused")
+	p.run(0, []string{"push", "--no-catalog", "--dry-run"}, "warning [FL0201]", "it would be pushed")
+	reg := &api.CatalogRegistration{
+		Node: "n", Address: "10.0.0.1", Service: &api.AgentService{ID: "web1", Service: "web", Port: 80, Meta: map[string]string{"protocol": "http"}},
+	}
+	if _, err := a.Client().Catalog().Register(reg, nil); err != nil {
+		t.Fatal(err)
+	}
+	// Who may not read the catalog is told so, and not refused for what he cannot see.
+	p.token = a.Cluster().CreateToken(`key_prefix "m/" { policy = "write" }`).Secret
+	p.run(0, []string{"push", "--dry-run"}, "warning [FL0201]", "[FL0223]")
+	p.token = a.Cluster().Management
+	p.run(0, []string{"push"}, "pushed 1 key")
+}
+
 // TestConfigDenied: a token that lacks a rule is told which, and nothing is
 // written; all of it over TLS.
 func TestConfigDenied(t *testing.T) {

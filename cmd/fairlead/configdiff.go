@@ -32,7 +32,7 @@ Exit code 0: no difference; 1: there are differences; 2: could not run.`,
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return diff(cmd, f, args[0]) },
 	}
-	f.add(cmd)
+	f.add(cmd, false)
 	return cmd
 }
 

@@ -35,7 +35,7 @@ Exit code 0: the files are as the keys; 1: some could not be; 2: could not run.`
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return pull(cmd, f, args[0]) },
 	}
-	f.add(cmd)
+	f.add(cmd, false)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.pull.DryRun, "dry-run", false, "tell what would be done, and write nothing")
 	fl.BoolVar(&f.pull.Prune, "prune", false, "delete the files whose key is gone")

@@ -18,7 +18,7 @@ type pushFlags struct {
 	meshConfig string
 	configDirs []string
 
-	dryRun, prune, allowEmpty, force bool
+	dryRun, prune, allowEmpty, force, noCatalog bool
 }
 
 func newConfigPush() *cobra.Command {
@@ -26,8 +26,8 @@ func newConfigPush() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "push DIR --consul-address ADDRESS --consul-kv-prefix PREFIX",
 		Short: "Make the keys what the files of a directory are, if the mesh would still be right",
-		Long: `Judges the files of DIR and the whole mesh as it would be with them, refuses with the position of
-what is wrong, and else writes what differs, each key only if it is still as it was read. Up to 64
+		Long: `Judges the files of DIR and the whole mesh as it would be with them, the catalog of Consul included,
+refuses with the position of what is wrong, and else writes what differs, each key only if it is still as it was read. Up to 64
 keys, of half a megabyte together, are one transaction: all or none. More are several, and what is in
 force in between is a mesh too: services and workloads come first, then what is said of them, then
 routes, then what is deleted.
@@ -35,18 +35,20 @@ routes, then what is deleted.
 A key that DIR does not have stays, unless --prune is given. A directory that was pulled remembers
 what it was pulled from: what somebody else has changed since is not overwritten without --force.
 
-The token needs key_prefix "PREFIX/" { policy = "write" }.
+The token needs key_prefix "PREFIX/" { policy = "write" }, and for the catalog service_prefix "" and
+node_prefix "" { policy = "read" }.
 
 Exit code 0: the keys are as the files; 1: refused, or somebody else changed a key meanwhile;
 2: could not run.`,
 		Example: "  fairlead config push mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh --dry-run",
 		Args:    wantArgs(1),
-		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, f, args[0]) },
+		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, &f, args[0]) },
 	}
-	f.add(cmd)
+	f.add(cmd, true)
 	fl := cmd.Flags()
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
 	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory that the mesh has besides, or DIR=NAMESPACE,…; it is only read, to judge the whole; may be repeated")
+	fl.BoolVar(&f.noCatalog, "no-catalog", false, "judge the mesh without the catalog of Consul; that nobody defines a host is a warning then")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "judge, tell what would be done, and write nothing")
 	fl.BoolVar(&f.prune, "prune", false, "delete the keys that DIR does not have")
 	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "let --prune delete every key there is")
@@ -54,7 +56,7 @@ Exit code 0: the keys are as the files; 1: refused, or somebody else changed a k
 	return cmd
 }
 
-func push(cmd *cobra.Command, f pushFlags, dir string) error {
+func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 	t, err := f.open()
 	if err != nil {
 		return err
@@ -113,7 +115,7 @@ type pushed struct {
 
 // judgePush looks at the mesh as it would be. What is wrong with keys that stay
 // as they are does not refuse the files.
-func judgePush(cmd *cobra.Command, t *target, f pushFlags, p pushed) (bool, error) {
+func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
 		return false, err
@@ -121,6 +123,16 @@ func judgePush(cmd *cobra.Command, t *target, f pushFlags, p pushed) (bool, erro
 	before, err := readTree(cmd.InOrStdin(), f.configDirs)
 	if err != nil {
 		return false, fmt.Errorf("--config-dir: %w", err)
+	}
+	if f.noCatalog {
+		before.Catalog = &catalogReading{partial: true}
+	} else if err := before.addConsul(cmd, &f.catalog); err != nil {
+		return false, fmt.Errorf("%w; --no-catalog judges the mesh without it", err)
+	}
+	for _, x := range before.Catalog.findings {
+		if x.Code == codeDenied { // it says why the judgement is a mild one
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(), x)
+		}
 	}
 	after := before.clone()
 	mine := map[string]bool{}
@@ -162,7 +174,7 @@ func rank(opts manifest.Options) func(rel string, content []byte) int {
 }
 
 // writePlan makes the changes of a plan, or tells of them.
-func writePlan(cmd *cobra.Command, t *target, f pushFlags, p pushed) error {
+func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	w := cmd.OutOrStdout()
 	all := p.plan.Transactions()
 	defer tellLeft(w, t, p)
@@ -206,7 +218,7 @@ func writePlan(cmd *cobra.Command, t *target, f pushFlags, p pushed) error {
 type progress struct{ written, transactions, keysWritten, keys int }
 
 // pushFailed tells what stopped a push, and what is written nevertheless.
-func pushFailed(w io.Writer, f pushFlags, p progress, err error) error {
+func pushFailed(w io.Writer, f *pushFlags, p progress, err error) error {
 	state := "nothing was written"
 	if p.written > 0 {
 		state = fmt.Sprintf("%d of %d transactions (%d of %d keys) were written before and are in force; the others were not",
