@@ -6,24 +6,27 @@ Ctrl-C ends all of it. No root, nothing beyond loopback.
     make demo-consul                   (builds and installs what this needs, then runs it)
 """
 import argparse
+import glob
 import json
 import os
+import re
+import shlex
 import shutil
-import subprocess
 import sys
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'quickstart'))
+sys.dont_write_bytecode = True
 import demo as quickstart  # noqa: E402  what any demo of several hosts needs
 
-# The Consul node, the service, the last number of the address, the port of the application, its protocol, what it calls
+# The Consul node, the service, the last number of the address, the protocol of the application, what it calls
 HOSTS = [
-    ('stock', 'stock', 25, 18095, 'grpc', None),
-    ('api-1', 'api', 22, 18092, 'http', ('grpc', 9090, 'stock')),
-    ('api-2', 'api', 23, 18093, 'http', ('grpc', 9090, 'stock')),
-    ('api-3', 'api', 24, 18094, 'http', ('grpc', 9090, 'stock')),
-    ('web', 'web', 21, 18091, 'http', ('http', 9080, 'api')),
+    ('stock', 'stock', 25, 'grpc', None),
+    ('api-1', 'api', 22, 'http', ('grpc', 9090, 'stock')),
+    ('api-2', 'api', 23, 'http', ('grpc', 9090, 'stock')),
+    ('api-3', 'api', 24, 'http', ('grpc', 9090, 'stock')),
+    ('web', 'web', 21, 'http', ('http', 9080, 'api')),
 ]
 CONTROL = 20
 
@@ -41,6 +44,12 @@ class Fleet(quickstart.Demo):
                 '-dns-port', '-1', '-grpc-port', '-1', '-grpc-tls-port', '-1', '-disable-host-node-id', '-log-level', 'warn']
         return argv if number == CONTROL else argv + ['-retry-join', self.at(CONTROL, 8301), '-retry-interval', '1s']
 
+    def application(self, node):
+        """The address of an application: where its check asks."""
+        path, = glob.glob(os.path.join(self.args.consul_dir, node, '*.hcl'))
+        with open(path) as f:
+            return re.search(r'127\.0\.0\.1:\d+', f.read()).group()
+
     def server_argv(self):
         return [self.args.fairlead, 'server', '--config-dir', self.args.mesh,
                 '--consul-address', self.at(CONTROL, 8500), '--consul-service', '*:tls=istio',
@@ -51,9 +60,9 @@ class Fleet(quickstart.Demo):
         shutil.rmtree(self.state, ignore_errors=True)
         os.makedirs(self.state)
         self.start('consul-server', self.consul_argv('server', CONTROL))
-        for node, service, number, port, protocol, calls in HOSTS:
+        for node, service, number, protocol, calls in HOSTS:
             self.start('consul-' + node, self.consul_argv(node, number))
-            app = [self.args.app, '--name', node, '--listen', '%s.1:%d' % (self.args.network, port), '--protocol', protocol]
+            app = [self.args.app, '--name', node, '--listen', self.application(node), '--protocol', protocol]
             if calls:
                 app += ['--next', '%s://%s' % (calls[0], self.at(number, calls[1])), '--next-host', calls[2] + '.service.consul']
             self.start(node + '-app', app)
@@ -94,32 +103,36 @@ class Fleet(quickstart.Demo):
     def pid(self, name):
         return next(p.pid for n, p in self.processes if n == name)
 
-    def again(self, argv):
-        return ' '.join([os.path.relpath(argv[0])] + ["'%s'" % a if '*' in a else a for a in argv[1:]])
+    def script(self, name, argv):
+        path = os.path.join(self.state, 'start-%s.sh' % name)
+        with open(path, 'w') as f:
+            f.write('exec %s\n' % shlex.join(argv))
+        return 'sh ' + os.path.relpath(path)
 
     def tell(self, took):
-        rel, consul = os.path.relpath, os.path.relpath(self.args.consul)
+        rel = os.path.relpath
+        lines = [
+            ("for i in $(seq 100); do curl -s http://%s/ | grep -o 'api-[123]'; done | sort | uniq -c" % self.at(21, 8080), ''),
+            ('edit ' + rel(os.path.join(self.args.mesh, 'api.yaml')), 'the weights: the split follows within a second'),
+            ('%s maint -enable -service api-1 -http-addr %s' % (rel(self.args.consul), self.at(22, 8500)), 'out of rotation; -disable brings it back'),
+            ('kill %d' % self.pid('api-2-app'), "the application of api-2: out when its check fails"),
+            ('bin/fairlead proxy-status --run-dir ' + self.server_run(), ''),
+            ('kill -9 %d' % self.pid('consul-server'), 'the Consul server: traffic goes on, edits arrive'),
+            (self.script('consul-server', self.consul_argv('server', CONTROL)), 'starts it again'),
+            ('kill -9 %d' % self.pid('server'), 'the control plane: nothing happens'),
+            (self.script('server', self.server_argv()), 'starts it again'),
+        ]
         print('''
-A Consul fleet of five hosts and its mesh are up after %(took).1f s (a host is a loopback address here; no root).
+A Consul fleet of five hosts and its mesh are up after %.1f s (a host is a loopback address here; no root).
 
-  web  %(web)s  ->  api    %(n)s.22 and .23 (v1), .24 (v2, the canary), :9080, HTTP, 90/10
-                              stock  %(n)s.25:9090, gRPC, called by api
-  Consul %(http)s (with its UI), control plane %(xds)s, logs in %(state)s
+  web  %s  ->  api    %s.22, .23 (v1), .24 (v2, the canary), :9080, HTTP, 90/10
+                              stock  %s.25:9090, gRPC, called by api
+  Consul http://%s (with its UI), control plane %s, logs in %s
 
-Try, in another terminal:
-  for i in $(seq 100); do curl -s http://%(web)s/ | grep -o 'api-[123]'; done | sort | uniq -c
-  edit %(edit)s                     the weights: the split follows within a second
-  %(consul)s maint -enable -service api-1 -http-addr %(api)s
-                                                             out of rotation at once; -disable brings it back
-  kill %(app)d                                                its neighbour's application: out when the check fails
-  bin/fairlead proxy-status --run-dir %(run)s
-  kill -9 %(pid)d                                             the Consul server: traffic goes on (start it again:
-      %(again)s)
-Ctrl-C ends everything.
-''' % {'took': took, 'n': self.args.network, 'web': self.at(21, 8080), 'http': 'http://%s' % self.at(CONTROL, 8500), 'xds': self.at(CONTROL, 15012),
-            'state': rel(self.state), 'edit': rel(os.path.join(self.args.mesh, 'api.yaml')), 'consul': consul, 'api': self.at(22, 8500),
-            'app': self.pid('api-2-app'), 'run': self.server_run(), 'pid': self.pid('consul-server'),
-            'again': self.again(self.consul_argv('server', CONTROL))}, flush=True)
+Try, in another terminal:''' % (took, self.at(21, 8080), self.args.network, self.args.network, self.at(CONTROL, 8500), self.at(CONTROL, 15012), rel(self.state)))
+        for command, what in lines:
+            print(('  %-80s %s' % (command, what)).rstrip())
+        print('Ctrl-C ends everything.', flush=True)
 
 
 def main():
