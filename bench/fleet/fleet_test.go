@@ -6,9 +6,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/internal/consultest"
 )
 
 // TestMain lets the test be the process of a fleet, as the program is.
@@ -60,5 +63,57 @@ func TestCell(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestConsul runs the cell of a Consul catalog, so small that it costs little.
+func TestConsul(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds the program")
+	}
+	consul := consultest.Binary(t)
+	binary := filepath.Join(t.TempDir(), "fairlead")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/fairlead").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	var out bytes.Buffer
+	err := run(t.Context(), []string{
+		"consul", "-fairlead", binary, "-consul", consul, "-dir", dir, "-services", "40", "-instances", "3", "-nodes", "5", "-proxies", "2",
+		"-flips", "2", "-added", "1", "-flap", "2s", "-idle", "1ms", "-starts", "2",
+	}, &out)
+	if err != nil {
+		log, _ := os.ReadFile(filepath.Join(dir, "server.log"))
+		t.Fatalf("%v\n%s", err, log)
+	}
+	var r lab.CatalogResult
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Ways) != 2 || r.Ways[0].Secure || !r.Ways[1].Secure || r.Fill <= 0 {
+		t.Fatalf("%+v", r)
+	}
+	for _, w := range r.Ways {
+		if len(w.Starts) != 2 || len(w.Out) != 2 || len(w.In) != 2 || len(w.AddedIn) != 1 || len(w.AddedOut) != 1 || w.Throttled != 0 {
+			t.Errorf("%+v", w)
+		}
+		for _, s := range w.Starts {
+			if s.Seconds <= 0 || s.CPU <= 0 || s.Counts.Reads < 40 || s.Peaks.Reads > 16 || s.Peaks.Connections > 64 {
+				t.Errorf("secure: %t: a start: %+v", w.Secure, s)
+			}
+		}
+		if w.Flapped != 2 || w.FlapCounts.Reads+w.FlapCounts.Wakes == 0 || w.Idle.RSS <= 0 {
+			t.Errorf("secure: %t: %+v", w.Secure, w)
+		}
+	}
+	s := &suite{began: time.Now()}
+	for _, w := range r.Ways {
+		s.keepWay(w)
+	}
+	for _, tab := range consulTables()[1:] {
+		if text := tab.Markdown(&s.samples, nil); strings.Contains(text, "not measured") || strings.Contains(text, "–\n") {
+			t.Errorf("not all of it is measured:\n%s", text)
+		}
 	}
 }
