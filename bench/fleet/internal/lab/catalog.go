@@ -299,7 +299,7 @@ func (p *picture) connect(ctx context.Context, way *CatalogWay) error {
 
 // idle lets nothing happen.
 func (p *picture) idle(ctx context.Context, way *CatalogWay) error {
-	if err := pause(ctx, settle); err != nil {
+	if err := pause(ctx, min(settle, p.cfg.Idle)); err != nil {
 		return err
 	}
 	p.counter.Peaks()
