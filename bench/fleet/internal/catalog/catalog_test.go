@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,15 +37,15 @@ func TestFill(t *testing.T) {
 		t.Errorf("the writes were %+v", c)
 	}
 	have := func(want string) error {
-		got := ""
+		var b strings.Builder
 		entries, _, err := agent.Client().Health().Service(Name(69), "", false, nil)
 		if err != nil {
 			return err
 		}
 		for _, e := range entries {
-			got += fmt.Sprintf("%s %s %s %d %s;", e.Service.Address, e.Service.Tags[0], e.Node.Node, len(e.Checks), e.Checks.AggregatedStatus())
+			fmt.Fprintf(&b, "%s %s %s %d %s;", e.Service.Address, e.Service.Tags[0], e.Node.Node, len(e.Checks), e.Checks.AggregatedStatus())
 		}
-		if got != want {
+		if got := b.String(); got != want {
 			return fmt.Errorf("there is %s\nwant %s", got, want)
 		}
 		return nil
