@@ -246,13 +246,22 @@ func (f *fleet) stepPlaintext(t *testing.T) {
 	if err == nil {
 		t.Errorf("plaintext is answered by %+v", a)
 	}
-	status, err := f.CLI("proxy-status", "--run-dir", f.told(t, `proxy-status --run-dir (\S+)`))
-	if err != nil {
-		t.Errorf("all should be well: %v\n%s", err, status)
-	}
-	if n := len(regexp.MustCompile(`(?m)^(api-[123]|stock)\.default .* mtls `).FindAllString(status, -1)); n != 4 {
-		t.Errorf("proxy-status should say mtls of four proxies, says it of %d:\n%s", n, status)
-	}
+	envoytest.Eventually(t, 20*time.Second, func() error {
+		status, err := f.status(t)
+		if err != nil {
+			return fmt.Errorf("all should be well: %w", err)
+		}
+		if n := len(regexp.MustCompile(`(?m)^(api-[123]|stock)\.default .* mtls `).FindAllString(status, -1)); n != 4 {
+			return fmt.Errorf("proxy-status should say mtls of four proxies, says it of %d:\n%s", n, status)
+		}
+		return nil
+	})
+}
+
+// status asks as the demo says.
+func (f *fleet) status(t *testing.T) (string, error) {
+	t.Helper()
+	return f.CLI("proxy-status", "--run-dir", f.told(t, `proxy-status --run-dir (\S+)`))
 }
 
 // stepWeights gives the canary a half.
@@ -303,7 +312,7 @@ func (f *fleet) stepConsulKilled(t *testing.T) {
 	load.Wait(t, 100)
 	again := f.Start("control plane again", "sh", f.told(t, `sh (\S+start-server.sh)`))
 	again.Eventually(30*time.Second, func() error {
-		status, _ := f.CLI("proxy-status", "--run-dir", f.told(t, `proxy-status --run-dir (\S+)`)) // an error: Consul is away
+		status, _ := f.status(t) // an error: Consul is away
 		if n := len(regexp.MustCompile(`(?m)^\S+\.default .* live `).FindAllString(status, -1)); n != 5 {
 			return fmt.Errorf("%d of five proxies are back:\n%s", n, status)
 		}
