@@ -77,6 +77,7 @@ func Rooms() map[string]Room {
 		"bench/fleet/internal/lab":     {"processes, cells, and what the kernel says of them", []string{"bench/fleet/internal/catalog", "bench/fleet/internal/envoys", "bench/fleet/internal/world", "pki/svid"}},
 		"docs":                         {"the tests of the documentation", nil},
 		"examples/quickstart":          {"the tests of the example", nil},
+		"examples/consul-fleet":        {"the tests of the example", nil},
 		"examples/quickstart/app":      {"the small service of the examples and tests", nil},
 		"systemd":                      {"units, sysusers, tmpfiles", nil},
 
