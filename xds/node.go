@@ -85,7 +85,7 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 			continue
 		}
 		// One host may run several workloads of an identity: the node says which.
-		if found == nil || w.Name == c.node.WorkloadName || (w.Name == c.node.Name && found.Name != c.node.WorkloadName) {
+		if found == nil || named(w, c.node.WorkloadName) || (named(w, c.node.Name) && !named(found, c.node.WorkloadName)) {
 			found = w
 		}
 	}
@@ -95,9 +95,16 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 	case others > 0:
 		return nil, fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, c.account)
 	default:
-		return nil, fmt.Errorf("%w: no WorkloadEntry has address %s; add one with serviceAccount %q in namespace %q",
+		return nil, fmt.Errorf("%w: no WorkloadEntry, and no instance of a catalog, has address %s; add one with serviceAccount %q in namespace %q",
 			errUnknownWorkload, address, c.account.Name, c.account.Namespace)
 	}
+}
+
+// named reports whether a workload has that name, or is a catalog's instance of
+// which that is the ID.
+func named(w *mesh.Workload, name string) bool {
+	_, instance := w.Labels[mesh.LabelConsulService]
+	return w.Name == name || instance && name != "" && strings.HasSuffix(w.Name, "/"+name)
 }
 
 // proxy is the client of xDS: identity as proven, labels as the mesh has them.

@@ -167,7 +167,7 @@ func TestRefusals(t *testing.T) {
 		"no-certificate":  {nil, node("web", "127.0.0.11"), "no certificate"},
 		"other-account":   {&Peer{Host: "vm1", Pairs: pair}, node("orders", "127.0.0.12"), "entitled to shop/web"},
 		"other-address":   {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.12"), "not with service account"},
-		"unknown-address": {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.99"), "no WorkloadEntry has address 127.0.0.99"},
+		"unknown-address": {&Peer{Host: "vm1", Pairs: pair}, node("web", "127.0.0.99"), "no WorkloadEntry, and no instance of a catalog, has address 127.0.0.99"},
 		"router":          {&Peer{Host: "vm1", Pairs: pair}, router, "--type router"},
 		"no-pair":         {&Peer{Host: "vm1"}, none, "names no service account"},
 	} {

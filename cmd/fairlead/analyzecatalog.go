@@ -88,6 +88,12 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
 	return nil
 }
 
+// codeMore tells that there is more than is listed.
+const codeMore = "FL0224"
+
+// codeUnreadable tells of a service of which the answer cannot be used.
+const codeUnreadable = "FL0225"
+
 // codeDenied tells of a rule that the token lacks.
 const codeDenied = "FL0223"
 
@@ -108,11 +114,27 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 			Name: plain.Words(n.Service, 256), Message: plain.Words(message, 1024),
 		})
 	}
-	denied := st.Denied
-	if st.Hidden {
-		denied = append([]string{`service:read on every service (service_prefix "" { policy = "read" })`}, denied...)
+	if more := st.NoteCount - len(st.Notes); more > 0 {
+		r.findings = append(r.findings, finding{
+			File: "consul://" + dc, Code: codeMore, Severity: string(manifest.Warning),
+			Message: fmt.Sprintf("%d more things are left out or are not as they were meant; these are the first", more),
+		})
 	}
-	for _, rule := range denied {
+	for _, why := range st.Unreadable {
+		r.partial = true
+		r.findings = append(r.findings, finding{
+			File: "consul://" + dc, Code: codeUnreadable, Severity: string(manifest.Warning),
+			Message: "not in the mesh, as the answer of Consul cannot be used: " + plain.Words(why, 512),
+		})
+	}
+	if st.Hidden {
+		r.partial = true
+		r.findings = append(r.findings, finding{
+			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),
+			Message: "Consul leaves out what the token may not see, and does not say what that is: hosts of it seem to be unknown",
+		})
+	}
+	for _, rule := range st.Denied {
 		r.partial = true
 		r.findings = append(r.findings, finding{
 			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),

@@ -29,15 +29,16 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", st.Source, plain.Words(why, 1024))
 			}
 		}
-		bad = len(st.Denied) > 0 || bad
-		writeSome(w, st.Source+": the token lacks", len(st.Denied), len(st.Denied), func(i int) string { return st.Denied[i] })
+		bad = len(st.Denied)+len(st.Unreadable) > 0 || bad
+		writeSome(w, st.Source+": as it was, since answers of Consul cannot be used", len(st.Unreadable), func(i int) string { return st.Unreadable[i] })
+		writeSome(w, st.Source+": the token lacks", len(st.Denied), func(i int) string { return st.Denied[i] })
 		var warnings []mapping.Note
 		for _, n := range st.Notes {
 			if n.Severity == mapping.Warning {
 				warnings = append(warnings, n)
 			}
 		}
-		writeSome(w, st.Source+": left out of the mesh", len(warnings), len(warnings), func(i int) string { return noteLine(warnings[i]) })
+		writeSome(w, st.Source+": left out of the mesh", len(warnings), func(i int) string { return noteLine(warnings[i]) })
 	}
 	conflicts := s.Registry.Conflicts
 	var told []string
@@ -46,7 +47,7 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 			told = append(told, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
 		}
 	}
-	writeSome(w, "not in force everywhere", len(told), len(told), func(i int) string { return told[i] })
+	writeSome(w, "not in force everywhere", len(told), func(i int) string { return told[i] })
 	return bad
 }
 
@@ -59,15 +60,15 @@ func noteLine(n mapping.Note) string {
 }
 
 // writeSome tells the first few of a list, and how many there are.
-func writeSome(w io.Writer, head string, n, total int, line func(i int) string) {
-	if total == 0 {
+func writeSome(w io.Writer, head string, n int, line func(i int) string) {
+	if n == 0 {
 		return
 	}
 	_, _ = fmt.Fprintf(w, "\n%s:\n", head)
 	for i := range min(n, manyShown) {
 		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
 	}
-	if total > manyShown {
-		_, _ = fmt.Fprintf(w, "  … and %d more: `fairlead proxy-status -o json` and /v1/sources of admin.sock have them\n", total-manyShown)
+	if n > manyShown {
+		_, _ = fmt.Fprintf(w, "  … and %d more: `fairlead proxy-status -o json` and /v1/sources of admin.sock have them\n", n-manyShown)
 	}
 }

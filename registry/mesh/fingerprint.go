@@ -115,7 +115,7 @@ func (p *printer) service(s *Service) {
 
 func (p *printer) workload(w *Workload) {
 	p.meta(&w.Meta)
-	p.text(w.Address, w.ServiceAccount, w.Network, w.HealthReason, fmt.Sprint(w.Locality, w.Weight, w.Health))
+	p.text(w.Address, w.ServiceAccount, w.Network, w.HealthReason, fmt.Sprint(w.Locality, w.Weight, w.Health, w.Withdrawn))
 	for _, k := range slices.Sorted(maps.Keys(w.Ports)) {
 		p.text(k, strconv.FormatUint(uint64(w.Ports[k]), 10))
 	}

@@ -42,7 +42,8 @@ type MeshConfig struct {
 
 // HealthReport is one observation of a workload, by its own agent or by a
 // catalog. The workload's own agent is believed before anybody else; among the
-// others Unhealthy beats Healthy, and both beat HealthUnknown.
+// others Unhealthy beats Healthy, and both beat HealthUnknown. Nothing brings back
+// a workload that is Withdrawn.
 type HealthReport struct {
 	// ServiceAccount and Address identify the workload, or all workloads where
 	// one host runs several under one identity.

@@ -121,9 +121,12 @@ func stronger(a, b *HealthReport) *HealthReport {
 }
 
 // judge returns the workload as the reports have it: itself where they say
-// nothing else than its source did, prev where that is already right, else a
+// nothing else than its source did, or may not, prev where that is already right, else a
 // copy.
 func judge(w, prev *Workload, verdicts []*HealthReport) *Workload {
+	if w.Withdrawn {
+		return w
+	}
 	said := &HealthReport{
 		ServiceAccount: ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
 		Address:        w.Address, Health: w.Health, Reason: w.HealthReason,

@@ -182,6 +182,55 @@ func TestHealth(t *testing.T) {
 	}
 }
 
+// TestHealthOfACatalogsInstance: the workload's own agent probes where the
+// application is, and is believed before the catalog's checks; but not where a
+// person took the instance out of service.
+func TestHealthOfACatalogsInstance(t *testing.T) {
+	t.Parallel()
+	say := func(h Health, address string) *Fragment {
+		return &Fragment{Source: "agents", Health: []*HealthReport{
+			{ServiceAccount: ServiceAccount{"default", "sa-web"}, Address: address, Health: h, Reason: "probe", Own: true},
+		}}
+	}
+	const here = "10.0.0.1"
+	for _, c := range []struct {
+		name      string
+		written   Health
+		withdrawn bool
+		agents    *Fragment
+		want      Health
+	}{
+		{"its_agent_says_nothing", Unhealthy, false, say(HealthUnknown, here), Unhealthy},
+		{"its_agent_is_another_ones", Unhealthy, false, say(Healthy, "10.0.0.2"), Unhealthy},
+		{"its_agent_knows_better", Unhealthy, false, say(Healthy, here), Healthy},
+		{"its_agent_finds_it_ill", Healthy, false, say(Unhealthy, here), Unhealthy},
+		{"in_maintenance", Unhealthy, true, say(Healthy, here), Unhealthy},
+	} {
+		w := testInstance("default", here, "web")
+		w.Health, w.Withdrawn = c.written, c.withdrawn
+		if c.written == Unhealthy {
+			w.HealthReason = "check http: critical"
+		}
+		consul := &Fragment{Source: "consul", Services: []*Service{testDerived("default", "web", 80)}, Workloads: []*Workload{w}}
+		for _, s := range []*Snapshot{testSnapshot(nil, consul, c.agents), testSnapshot(testSnapshot(nil, consul), consul, c.agents)} {
+			got := s.EndpointsOf(s.Services[0])
+			if len(got) != 1 || got[0].Health != c.want || (got[0].HealthReason == "") == (c.want == Unhealthy) {
+				t.Errorf("%s: %+v", c.name, got)
+			}
+			if back := testSnapshot(s, consul, &Fragment{Source: "agents"}); back.Workloads[0] != w {
+				t.Errorf("%s: without reports it is not as its source has it", c.name)
+			}
+		}
+	}
+	ill := testInstance("default", here, "web")
+	ill.Health = Unhealthy
+	out := *ill
+	out.Withdrawn, out.Hash = true, Hash{1}
+	if reach := Compare(&Fragment{Workloads: []*Workload{ill}}, &Fragment{Workloads: []*Workload{&out}}).Reach(); reach != ReachHealth {
+		t.Errorf("to be taken out of service reaches as far as %s", reach)
+	}
+}
+
 func TestChanges(t *testing.T) {
 	t.Parallel()
 	f := testFragment(1, 2, 2)

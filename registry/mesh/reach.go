@@ -84,7 +84,7 @@ func reachOfWorkload(a, b *Workload) Reach {
 		!maps.Equal(a.Ports, b.Ports) || !sameMeta(&a.Meta, &b.Meta) {
 		return ReachEndpoints
 	}
-	if a.Health != b.Health {
+	if a.Health != b.Health || a.Withdrawn != b.Withdrawn {
 		return ReachHealth
 	}
 	return ReachNone

@@ -209,6 +209,9 @@ type Workload struct {
 	// HealthReason is for people, such as "http probe: 503"; empty unless
 	// Unhealthy. It is no part of the Hash.
 	HealthReason string
+	// Withdrawn says that a person took it out of service: it is Unhealthy, and
+	// stays so whatever is reported of its health.
+	Withdrawn bool
 }
 
 // PortFor is the port at which the workload serves p.

@@ -116,7 +116,7 @@ func TestStreams(t *testing.T) {
 		{"impersonated", svidOf, p.node("client", 11), "unknown peer", "is of kind impersonated"},
 		{"another_account", mallory, p.node("echo", 12), "mallory", `claims service account "shop/echo"`},
 		{"another_address", mallory, p.node("client", 12), "mallory", "is in the mesh, but not with service account"},
-		{"no_such_address", mallory, p.node("client", 77), "mallory", "no WorkloadEntry has address"},
+		{"no_such_address", mallory, p.node("client", 77), "mallory", "no WorkloadEntry, and no instance of a catalog, has address"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, err := stream(t, p, as(c.id), c.node)

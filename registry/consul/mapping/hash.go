@@ -53,6 +53,9 @@ func (h *hasher) workload(x *mesh.Workload, labels []pair) mesh.Hash {
 	h.text(x.Locality.SubZone)
 	h.number(uint64(x.Weight))
 	h.number(uint64(x.Health))
+	if x.Withdrawn {
+		h.text("withdrawn")
+	}
 	return sha256.Sum256(h.buf)
 }
 

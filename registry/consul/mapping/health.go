@@ -19,7 +19,8 @@ func (w *work) judge(x *entry, out *mesh.Workload) {
 	if passing == 0 && warning == 0 {
 		passing, warning = 1, 1 // as Consul has it where nothing is said
 	}
-	status, reason := worst(x)
+	status, reason, withdrawn := worst(x)
+	out.Withdrawn = withdrawn
 	weight := passing
 	if status == api.HealthWarning {
 		weight = warning
@@ -38,9 +39,10 @@ func (w *work) judge(x *entry, out *mesh.Workload) {
 }
 
 // worst is the status of all checks together, passing, warning or critical, and
-// for people the first check that has it. Maintenance is critical. The output of
+// for people the first check that has it. Maintenance is critical, and the
+// instance withdrawn. The output of
 // a check is not for others: it may hold anything.
-func worst(x *entry) (status, reason string) {
+func worst(x *entry) (status, reason string, withdrawn bool) {
 	rank, name, more := 0, "", 0
 	for _, c := range x.checks {
 		if c == nil || c.ServiceID != "" && c.ServiceID != x.service.ID {
@@ -61,22 +63,26 @@ func worst(x *entry) (status, reason string) {
 	}
 	switch rank {
 	case 0:
-		return api.HealthPassing, ""
+		return api.HealthPassing, "", false
 	case 1:
-		return api.HealthWarning, name
+		return api.HealthWarning, name, false
 	default:
-		return api.HealthCritical, name
+		return api.HealthCritical, name, rank == maintenance
 	}
 }
+
+// maintenance is the rank of a check that a person made, to take an instance out
+// of service.
+const maintenance = 3
 
 // rankOf is how bad a check is: 0 passing, 1 warning, 2 critical or a status that
 // is none, 3 maintenance.
 func rankOf(c *api.HealthCheck) (rank int, reason string) {
 	switch {
 	case c.CheckID == api.NodeMaint:
-		return 3, "the node is in maintenance mode"
+		return maintenance, "the node is in maintenance mode"
 	case strings.HasPrefix(c.CheckID, api.ServiceMaintPrefix):
-		return 3, "in maintenance mode"
+		return maintenance, "in maintenance mode"
 	case c.Status == api.HealthPassing:
 		return 0, ""
 	}
