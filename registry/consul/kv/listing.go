@@ -19,9 +19,15 @@ type listing struct {
 // errHidden says that there may be more than was listed.
 var errHidden = errors.New("keys are left out of the answer, because the token may not read them")
 
-// list asks for everything below a prefix.
+// list asks for everything below a prefix. Without an index it asks for what is
+// consistent: a leader that has just been elected answers other questions while it
+// still reads its log, and so without the keys that were written last. With one,
+// the answer is never of an earlier time than the one before.
 func list(prefix string) func(*api.Client, *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
 	return func(c *api.Client, q *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
+		if q.WaitIndex == 0 {
+			q.RequireConsistent, q.AllowStale = true, false
+		}
 		return c.KV().List(prefix+"/", q)
 	}
 }

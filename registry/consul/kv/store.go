@@ -73,7 +73,7 @@ func valueOf(kv *api.KVPair) Value {
 // get reads one key; nil means that there is none.
 func (s *Store) get(ctx context.Context, key string) (*api.KVPair, error) {
 	kv, _, err := client.Get(ctx, s.client, func(c *api.Client, q *api.QueryOptions) (*api.KVPair, *api.QueryMeta, error) {
-		q.RequireConsistent = true
+		q.RequireConsistent, q.AllowStale = true, false
 		return c.KV().Get(key, q)
 	})
 	return kv, err
