@@ -1,0 +1,121 @@
+package client_test
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+)
+
+// Thousands of questions that wait share as few connections as can carry them,
+// even if all begin at the same moment.
+func TestManyQuestionsShareFewConnections(t *testing.T) {
+	t.Parallel()
+	const questions = 2000
+	var waiting atomic.Int64
+	all := make(chan struct{})
+	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") == "" {
+			reply(w, 5, `{}`)
+			return
+		}
+		if waiting.Add(1) == questions {
+			close(all)
+		}
+		hold(r, nil)
+	})
+	c := newClient(t, f, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range questions {
+		wg.Go(func() {
+			client.Follow(ctx, c, client.Query[map[string][]string]{Read: services}, func(map[string][]string, client.Meta) {})
+		})
+	}
+	select {
+	case <-all:
+	case <-time.After(3 * patience):
+		t.Errorf("%d questions wait, want %d", waiting.Load(), questions)
+	}
+	if !c.HTTP2() {
+		t.Error("HTTP/2 is not spoken")
+	}
+	f.set(func() {
+		if f.most < questions/250 || f.most > questions/250+2 {
+			t.Errorf("%d connections for %d questions", f.most, questions)
+		}
+	})
+	cancel()
+	wg.Wait()
+	if n := c.Stats().Connections; n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}
+
+// Over plain HTTP each question has its own connection: no more are asked at the
+// same time than there are slots.
+func TestFewQuestionsAreAskedAtOnce(t *testing.T) {
+	t.Parallel()
+	var now, most atomic.Int64
+	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
+		for n := now.Add(1); ; {
+			m := most.Load()
+			if n <= m || most.CompareAndSwap(m, n) {
+				break
+			}
+		}
+		defer now.Add(-1)
+		reply(w, 5, `{}`)
+	})
+	for name, limit := range map[string]int{"slots": 64, "connections": 3} {
+		c := newClient(t, f, func(c *client.Config) { c.MaxConnections = limit })
+		f.set(func() { f.most = 0 })
+		most.Store(0)
+		var wg sync.WaitGroup
+		for range 1000 {
+			wg.Go(func() {
+				if _, _, err := client.Get(t.Context(), c, services); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if n := most.Load(); n > int64(min(16, limit)) {
+			t.Errorf("%s: %d questions at once", name, n)
+		}
+		c.Close()
+	}
+}
+
+// A server that restarts leaves connections behind that nobody can use.
+func TestAConnectionThatWasClosedIsNotAFailure(t *testing.T) {
+	t.Parallel()
+	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `{}`) })
+	c := newClient(t, f, nil)
+	for range 20 {
+		if _, _, err := client.Get(t.Context(), c, services); err != nil {
+			t.Fatal(err)
+		}
+		f.CloseClientConnections()
+	}
+}
+
+func TestEscapedNames(t *testing.T) {
+	t.Parallel()
+	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `[]`) })
+	_, _, err := client.Get(t.Context(), newClient(t, f, nil), func(c *api.Client, q *api.QueryOptions) ([]string, *api.QueryMeta, error) {
+		var v []string
+		m, err := c.Raw().Query("/v1/health/service/a%2F..%2Fb%25", &v, q.WithContext(client.Escaped(q.Context())))
+		return v, m, err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	wantAsked(t, f, "/v1/health/service/a%2F..%2Fb%25 ")
+}
