@@ -20,7 +20,7 @@ const maxVirtual = 8 // of a service
 // reach decides where an instance is reached; false where it cannot be.
 func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
 	if x.service.SocketPath != "" {
-		w.warn(CodeAddress, x.instance, "it listens on a unix socket, which only its own host can reach; register an address and a port")
+		w.warn(CodeAddress, x.name(), "it listens on a unix socket, which only its own host can reach; register an address and a port")
 		return 0, "", false
 	}
 	text, port := w.choose(x)
@@ -29,15 +29,15 @@ func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
 	}
 	if port == 0 {
 		if x.service.Port == 0 {
-			w.warn(CodePort, x.instance, "it has no port; register one, or write a rule with port=")
+			w.warn(CodePort, x.name(), "it has no port; register one, or write a rule with port=")
 		} else {
-			w.warn(CodePort, x.instance, "port %d is none; register one from 1 to 65535", x.service.Port)
+			w.warn(CodePort, x.name(), "port %d is none; register one from 1 to 65535", x.service.Port)
 		}
 		return 0, "", false
 	}
 	address, wrong := usable(text, onLoopback(x.node.Address))
 	if wrong != "" {
-		w.warn(CodeAddress, x.instance, "the address %s %s", said(text), wrong)
+		w.warn(CodeAddress, x.name(), "the address %s %s", said(text), wrong)
 		return 0, "", false
 	}
 	return port, address, true
@@ -193,7 +193,7 @@ func (w *work) virtualAddresses() (port uint32) {
 				if w.rule.TrustMetadata {
 					why = "Envoys cannot listen there"
 				}
-				w.info(CodeVirtual, x.instance, "its %s address %s is not taken: %s", tag, said(a.Address), why)
+				w.info(CodeVirtual, x.name(), "its %s address %s is not taken: %s", tag, said(a.Address), why)
 				continue
 			}
 			if !w.in.Local {

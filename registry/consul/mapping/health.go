@@ -34,7 +34,7 @@ func (w *work) judge(x *entry, out *mesh.Workload) {
 	case weight <= 0:
 		out.Health, out.HealthReason = mesh.Unhealthy, "its weight is 0"
 	case weight > maxWeight:
-		w.info(CodeValue, x.instance, "weight %d counts as %d", weight, maxWeight)
+		w.info(CodeValue, x.name(), "weight %d counts as %d", weight, maxWeight)
 	}
 }
 
@@ -108,10 +108,10 @@ func (w *work) locality(x *entry) mesh.Locality {
 	}
 	for _, part := range []*string{&l.Region, &l.Zone, &l.SubZone} {
 		if !isLabelValue(*part) {
-			w.info(CodeValue, x.instance, "the locality %s is not taken; use letters, digits, '-', '_' and '.', at most %d", said(*part), maxLabel)
+			w.info(CodeValue, x.name(), "the locality %s is not taken; use letters, digits, '-', '_' and '.', at most %d", said(*part), maxLabel)
 			*part = ""
 		}
-		*part = intern(*part)
+		*part = w.intern(*part)
 	}
 	l.Region = cmp.Or(l.Region, w.in.Datacenter)
 	return l

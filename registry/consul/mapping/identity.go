@@ -80,7 +80,7 @@ func (w *work) agrees(x *entry) bool {
 		if w.rule.TrustMetadata {
 			hint = "all its instances must name the same"
 		}
-		w.warn(CodeDisagrees, x.instance, "it says %s=%s, but the service is in namespace %s; correct one of them, %s",
+		w.warn(CodeDisagrees, x.name(), "it says %s=%s, but the service is in namespace %s; correct one of them, %s",
 			metaNamespace, said(namespace), w.namespace, hint)
 		return false
 	}
@@ -89,11 +89,11 @@ func (w *work) agrees(x *entry) bool {
 	case account == "" || account == w.account:
 		return true
 	case !w.rule.TrustMetadata:
-		w.warn(CodeDisagrees, x.instance, "it says %s=%s, but the service has %s; correct one of them, or trust it by a rule with %s=true",
+		w.warn(CodeDisagrees, x.name(), "it says %s=%s, but the service has %s; correct one of them, or trust it by a rule with %s=true",
 			metaAccount, said(account), w.account, ruleTrust)
 		return false
 	case !isSubdomain(account) || isReserved(w.namespace, account):
-		w.warn(CodeDisagrees, x.instance, "it says %s=%s, which nobody can be", metaAccount, said(account))
+		w.warn(CodeDisagrees, x.name(), "it says %s=%s, which nobody can be", metaAccount, said(account))
 		return false
 	default:
 		return true
@@ -104,7 +104,7 @@ func (w *work) agrees(x *entry) bool {
 // the service's or trusted.
 func (w *work) accountOf(x *entry) string {
 	if account := claim(x.service.Meta, x.service.Tags, metaAccount); account != "" {
-		return intern(account)
+		return w.intern(account)
 	}
 	return w.account
 }

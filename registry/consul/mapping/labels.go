@@ -11,6 +11,8 @@ import (
 
 const (
 	maxLabels = 64 // of one instance, besides the source's own
+	ownLabels = 4
+	bareTag   = "true"
 	// labelTLS is what auto mTLS decides by.
 	labelTLS = "security.istio.io/tlsMode"
 	// labelLocality is how manifests say where a workload is.
@@ -61,7 +63,7 @@ func (w *work) labels(x *entry) []pair {
 	for _, tag := range x.service.Tags {
 		k, v, found := strings.Cut(tag, "=")
 		if !found {
-			v = "true"
+			v = bareTag
 		}
 		if k != tagTLS {
 			l.add(k, v, fromTag)
@@ -69,12 +71,6 @@ func (w *work) labels(x *entry) []pair {
 	}
 	for k, v := range x.service.Meta {
 		l.add(k, v, fromMeta)
-	}
-	l.pairs = compacted(l.pairs)
-	if n := len(l.pairs); n > maxLabels {
-		slices.SortFunc(l.pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(b.from, a.from), cmp.Compare(a.key, b.key)) })
-		l.pairs = l.pairs[:maxLabels]
-		w.warn(CodeLabels, x.instance, "it has %d labels; %d count, metadata of the service first", n, maxLabels)
 	}
 	if l.refused {
 		l.unfit++
@@ -87,10 +83,15 @@ func (w *work) labels(x *entry) []pair {
 		l.pairs,
 		pair{mesh.LabelConsulService, w.id, fromSource},
 		pair{mesh.LabelConsulDatacenter, w.in.Datacenter, fromSource},
-		pair{mesh.LabelConsulNode, x.node.Node, fromSource},
+		pair{mesh.LabelConsulNode, w.intern(x.node.Node), fromSource},
 		pair{labelTLS, mode, fromSource},
 	)
-	slices.SortFunc(l.pairs, func(a, b pair) int { return cmp.Compare(a.key, b.key) })
+	l.pairs = compacted(l.pairs)
+	if n := len(l.pairs) - ownLabels; n > maxLabels {
+		slices.SortFunc(l.pairs, func(a, b pair) int { return cmp.Or(cmp.Compare(b.from, a.from), cmp.Compare(a.key, b.key)) })
+		l.pairs = compacted(l.pairs[:ownLabels+maxLabels])
+		w.warn(CodeLabels, x.name(), "it has %d labels; %d count, metadata of the service first", n, maxLabels)
+	}
 	return l.pairs
 }
 
@@ -141,15 +142,33 @@ func isReservedLabel(key string) bool {
 	})
 }
 
-func asMap(pairs []pair) map[string]string {
+func (w *work) asMap(pairs []pair) map[string]string {
 	out := make(map[string]string, len(pairs))
 	for _, p := range pairs {
-		out[intern(p.key)] = intern(p.value)
+		if p.from == fromSource {
+			out[p.key] = p.value
+		} else {
+			out[w.intern(p.key)] = w.intern(p.value)
+		}
 	}
 	return out
 }
 
 // intern returns the same string for equal ones: a fleet has very many instances
 // with few words between them, and what a registration says should not keep the
-// whole answer of Consul in memory.
-func intern(s string) string { return unique.Make(s).Value() }
+// whole answer of Consul in memory. Instances of one service say much the same,
+// and are looked up among themselves first.
+func (w *work) intern(s string) string {
+	if s == "" {
+		return ""
+	}
+	have, ok := w.words[s]
+	if !ok {
+		if w.words == nil {
+			w.words = make(map[string]string, 2*ownLabels)
+		}
+		have = unique.Make(s).Value()
+		w.words[have] = have
+	}
+	return have
+}

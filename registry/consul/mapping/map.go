@@ -77,17 +77,20 @@ type work struct {
 	virtual []string
 	labeler labeler
 	hash    hasher
+	words   map[string]string
 	portsOf map[uint32]map[string]uint32
 }
 
 // entry is one registration.
 type entry struct {
-	node     *api.Node
-	service  *api.AgentService
-	checks   api.HealthChecks
-	instance string // for notes
-	port     uint32 // its main port, or 0
+	node    *api.Node
+	service *api.AgentService
+	checks  api.HealthChecks
+	port    uint32 // its main port, or 0
 }
+
+// name is NODE/ID, as notes show it.
+func (x *entry) name() string { return said1(x.node.Node) + "/" + said1(x.service.ID) }
 
 // home reports whether the service is in Consul's namespace and partition that
 // need not be named.
@@ -107,18 +110,17 @@ func (w *work) typical() {
 			continue
 		}
 		x := entry{node: e.Node, service: e.Service, checks: e.Checks}
-		x.instance = said1(x.node.Node) + "/" + said1(x.service.ID)
 		switch {
 		case x.service.Service != w.in.Service:
 			// Consul looks names up without regard to case.
-			w.warn(CodeForeign, x.instance, "it is registered as %s, which is another service; register it as %s", said(x.service.Service), said(w.in.Service))
+			w.warn(CodeForeign, x.name(), "it is registered as %s, which is another service; register it as %s", said(x.service.Service), said(w.in.Service))
 			continue
 		case x.service.PeerName != "" || x.node.PeerName != "":
-			w.warn(CodeForeign, x.instance, "it is imported from the peer %s; only a datacenter's own instances are mapped",
+			w.warn(CodeForeign, x.name(), "it is imported from the peer %s; only a datacenter's own instances are mapped",
 				said(cmp.Or(x.service.PeerName, x.node.PeerName)))
 			continue
 		case x.node.Node == "" || x.service.ID == "" || len(x.node.Node) > maxID || len(x.service.ID) > maxID:
-			w.warn(CodeForeign, x.instance, "it has no node or no ID, or one of more than %d bytes", maxID)
+			w.warn(CodeForeign, x.name(), "it has no node or no ID, or one of more than %d bytes", maxID)
 			continue
 		}
 		x.port = portOf(x.service)
@@ -164,7 +166,7 @@ func (w *work) workload(x *entry) *mesh.Workload {
 	}
 	w.judge(x, out)
 	pairs := w.labels(x)
-	out.Labels = asMap(pairs)
+	out.Labels = w.asMap(pairs)
 	out.Hash = w.hash.workload(out, pairs)
 	return out
 }

@@ -81,7 +81,7 @@ func (w *work) protocol() mesh.Protocol {
 		}
 		p, known := parseProtocol(text)
 		if !known {
-			w.warn(CodeProtocol, x.instance, "the protocol %s is unknown and counts as tcp; write one of %s", said(text), protocolNames())
+			w.warn(CodeProtocol, x.name(), "the protocol %s is unknown and counts as tcp; write one of %s", said(text), protocolNames())
 			p = mesh.TCP
 		}
 		count[p]++
