@@ -1,6 +1,8 @@
 package view
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -120,5 +122,80 @@ func TestCatalogAddress(t *testing.T) {
 	}
 	if diff := cmp.Diff(map[uint32]mesh.Protocol{8080: mesh.HTTP, 8081: mesh.HTTP}, got); diff != "" {
 		t.Errorf("inbound ports (-want +got):\n%s", diff)
+	}
+}
+
+// TestCatalogPorts: whoever registers a service takes no connection that does not
+// name it: not all to its port, neither with capture nor without.
+func TestCatalogPorts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	add := func(name string, catalog bool, port uint32, protocol mesh.Protocol, addresses ...string) {
+		s := w.service("shop", name+".service.consul", port)
+		s.Catalog, s.Ports[0].Protocol, s.Addresses = catalog, protocol, addresses
+	}
+	add("a-bare", true, 5432, mesh.Undeclared)
+	add("a-mysql", true, 3306, mesh.MySQL)
+	add("a-tcp", true, 5432, mesh.TCP)
+	add("a-tls", true, 443, mesh.TLS)
+	add("a-vip", true, 5432, mesh.TCP, "240.0.0.5")
+	add("a-sni", true, 6443, mesh.Undeclared)
+	add("db", false, 5432, mesh.TCP)
+	add("mail", false, 3306, mesh.TCP)
+	add("web", true, 80, mesh.HTTP)
+	s := w.snapshot()
+	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
+		p := proxyIn("shop", nil)
+		p.Interception = mode
+		v := NewIndex(s).Build(p)
+		got := map[string][]string{}
+		for part := range v.Parts() {
+			l, ok := part.(*Listener)
+			if !ok || l.HandsOver || strings.HasPrefix(l.Name, "virtual") {
+				continue
+			}
+			for _, c := range append(slices.Clone(l.Chains), l.Default) {
+				switch {
+				case c == nil:
+				case c.HTTP != nil:
+					got[l.Name] = append(got[l.Name], "http")
+				default:
+					got[l.Name] = append(got[l.Name], strings.Join(append(c.Match.ServerNames, string(c.TCP.Destinations[0].Cluster.Host)), " "))
+				}
+			}
+		}
+		want := map[string][]string{
+			"0.0.0.0_80":     {"http", ""},
+			"0.0.0.0_443":    {"a-tls.service.consul a-tls.service.consul", ""},
+			"0.0.0.0_3306":   {"mail.service.consul"},
+			"0.0.0.0_5432":   {"http", "db.service.consul"},
+			"0.0.0.0_6443":   {"http", ""},
+			"240.0.0.5_5432": {"a-vip.service.consul"},
+		}
+		if mode == InterceptNone {
+			want = map[string][]string{
+				"127.0.0.1_80":   {"http"},
+				"127.0.0.1_3306": {"mail.service.consul"},
+				"127.0.0.1_5432": {"http", "db.service.consul"},
+				"127.0.0.1_6443": {"http", ""},
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: chains of listeners (-want +got):\n%s", mode, diff)
+		}
+	}
+}
+
+// TestCatalogSidecarPort: a listener that a person wrote down is for what they
+// wrote.
+func TestCatalogSidecarPort(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.service("shop", "db.service.consul", 5432)
+	s.Catalog, s.Ports[0].Protocol = true, mesh.TCP
+	w.sidecar("shop", "default", `{"egress":[{"port":{"number":5432,"name":"tcp","protocol":"TCP"},"bind":"127.0.0.1","hosts":["./db.service.consul"]}]}`)
+	l := part(t, NewIndex(w.snapshot()).Build(proxyIn("shop", nil)), func(l *Listener) bool { return l.Port == 5432 })
+	if len(l.Chains) != 1 || l.Chains[0].TCP == nil || l.Chains[0].TCP.Destinations[0].Cluster.Host != "db.service.consul" {
+		t.Errorf("chains %+v", l.Chains)
 	}
 }

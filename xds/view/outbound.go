@@ -199,6 +199,9 @@ func (o *outbound) place(t target) {
 		return
 	}
 	chains, protocol := o.chains(t)
+	if chains = t.named(chains); len(chains) == 0 {
+		return
+	}
 	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
 		en := &entry{
 			key: key, extra: t.extra, bindToPort: t.bindToPort, protocol: protocol,
@@ -224,6 +227,19 @@ func (o *outbound) place(t target) {
 		}
 	}
 	cur.origins = append(cur.origins, t.svc.Origin)
+}
+
+// named leaves the chains that tell the service from others on its port. What comes
+// from a catalog may take the connections to its own virtual address, those that
+// name it, and those of a listener that a Sidecar has for it; never all to a port,
+// for that would be anybody's who may register a service with that port.
+func (t *target) named(chains []*Chain) []*Chain {
+	if !t.svc.Catalog || t.e.hasPort() || slices.Contains(t.svc.Addresses, t.bind) {
+		return chains
+	}
+	return slices.DeleteFunc(chains, func(c *Chain) bool {
+		return c.TCP != nil && len(c.Match.CIDRs) == 0 && len(c.Match.ServerNames) == 0
+	})
 }
 
 // take adds a chain for the connections that no other chain of the entry takes;
