@@ -42,6 +42,8 @@ const (
 	CodeValue Code = "FL0613"
 	// CodeExternal: only some of the instances are external.
 	CodeExternal Code = "FL0614"
+	// CodeOpaque: connections to a service have nothing to tell it by.
+	CodeOpaque Code = "FL0615"
 )
 
 // Severity says what a note means for traffic.

@@ -51,6 +51,10 @@ func (w *work) ports() {
 	slices.Sort(distinct)
 	distinct = slices.Compact(distinct)
 	virtual := w.virtualAddresses()
+	if !protocol.IsHTTP() && !protocol.IsTLS() && protocol != mesh.Undeclared && len(w.virtual) == 0 && w.in.Local {
+		w.info(CodeOpaque, "", "connections of %s name no host, and it has no virtual address: clients' Envoys pass them on to where they go anyway; "+
+			"for mTLS and routes, give it a listener in a Sidecar or write a ServiceEntry with addresses", w.port.Name)
+	}
 	switch {
 	case w.rule.Port != 0:
 		w.port.Number = w.rule.Port
