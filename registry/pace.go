@@ -97,9 +97,13 @@ func (p *pace) note(c change, now time.Time) {
 
 func (p *pace) hurry(now time.Time) {
 	if p.prompt.IsZero() {
-		p.prompt = later(now.Add(gather), p.credit.Add(-spare*p.gap()))
+		p.prompt = later(now.Add(gather), p.owed().Add(-spare*p.gap()))
 	}
 }
+
+// owed is until when the publications of health are paid for. What was dear then,
+// as the first one of all is, does not delay what is cheap now.
+func (p *pace) owed() time.Time { return sooner(p.credit, p.last.Add((spare+1)*p.gap())) }
 
 // gap is the least time between two publications while there is always something
 // to publish.
@@ -154,7 +158,7 @@ func (p *pace) endpointsDue() time.Time {
 // published forgets what went out.
 func (p *pace) published(config bool, now time.Time) {
 	if !p.prompt.IsZero() {
-		p.credit = later(p.credit, now).Add(p.gap())
+		p.credit = later(p.owed(), now).Add(p.gap())
 	}
 	p.last, p.prompt, p.endpoints, p.both = now, time.Time{}, time.Time{}, time.Time{}
 	if config {

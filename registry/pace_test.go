@@ -137,3 +137,24 @@ func TestPaceOfABusyMesh(t *testing.T) {
 		}
 	}
 }
+
+// TestPaceAfterADearPublication has changes of health behind a publication that
+// took long, as the first of a large mesh does: once they are cheap, they do not
+// wait for what that one cost.
+func TestPaceAfterADearPublication(t *testing.T) {
+	t.Parallel()
+	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	p := newPace()
+	p.published(true, start)
+	p.cost = time.Second
+	for i, ms := range []int{10_000, 10_200, 10_500} {
+		now := start.Add(time.Duration(ms) * time.Millisecond)
+		p.note(change{health: true}, now)
+		due, _ := p.due()
+		if wait := due.Sub(now); wait > apart {
+			t.Errorf("change %d waits for %s", i, wait)
+		}
+		p.published(false, due)
+		p.cost = time.Millisecond // what this one took
+	}
+}
