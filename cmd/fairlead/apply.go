@@ -207,6 +207,31 @@ func (f finding) identity() string {
 // outcome tells what became of the change at the proxies, where a server runs;
 // begin is from before the writing.
 func outcome(cmd *cobra.Command, f *applyFlags, targets []string, begin time.Time) error {
+	changed := make([]changedPlace, len(targets))
+	for i, target := range targets {
+		abs, err := filepath.Abs(target)
+		if err != nil {
+			return err
+		}
+		changed[i] = changedPlace{filepath.Base(target), abs}
+	}
+	return tellOutcome(cmd, outcomeFlags{f.runDir, f.wait}, changed, begin)
+}
+
+// outcomeFlags say whom to ask what became of a change, and for how long.
+type outcomeFlags struct {
+	runDir string
+	wait   time.Duration
+}
+
+// changedPlace is a file or key that was changed.
+type changedPlace struct {
+	name string // for people
+	path string // as origins have it
+}
+
+// tellOutcome asks the server of this machine, if there is one.
+func tellOutcome(cmd *cobra.Command, f outcomeFlags, changed []changedPlace, begin time.Time) error {
 	socket := filepath.Join(f.runDir, "admin.sock")
 	if _, err := os.Stat(socket); err != nil || f.wait == 0 {
 		return nil // no server here: there is nobody to ask
@@ -215,17 +240,13 @@ func outcome(cmd *cobra.Command, f *applyFlags, targets []string, begin time.Tim
 	ctx, cancel := context.WithTimeout(cmd.Context(), f.wait)
 	defer cancel()
 	bad := false
-	for _, target := range targets {
-		abs, err := filepath.Abs(target)
+	for _, c := range changed {
+		r, err := awaitRollout(ctx, client, c.path, begin)
 		if err != nil {
-			return err
-		}
-		r, err := awaitRollout(ctx, client, abs, begin)
-		if err != nil {
-			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: the server has not told what became of it within %s\n", filepath.Base(target), f.wait)
+			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: the server has not told what became of it within %s\n", c.name, f.wait)
 			continue
 		}
-		bad = tellRollout(cmd.OutOrStdout(), filepath.Base(target), r) || bad
+		bad = tellRollout(cmd.OutOrStdout(), c.name, r) || bad
 	}
 	if bad {
 		return errInvalid
@@ -233,9 +254,9 @@ func outcome(cmd *cobra.Command, f *applyFlags, targets []string, begin time.Tim
 	return nil
 }
 
-// awaitRollout waits for what became of a file that was written after begin.
+// awaitRollout waits for what became of a place that was written after begin.
 func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
-	at := (&url.URL{Path: "/v1/rollout" + path}).EscapedPath()
+	at := (&url.URL{Path: "/v1/rollout/" + strings.TrimPrefix(path, "/")}).EscapedPath()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/consultest"
 )
 
@@ -394,6 +398,36 @@ func TestConfigCatalog(t *testing.T) {
 	p.run(0, []string{"push", "--dry-run"}, "warning [FL0201]", "[FL0223]")
 	p.token = a.Cluster().Management
 	p.run(0, []string{"push"}, "pushed 1 key")
+}
+
+// TestConfigTellsTheOutcome: where a server on this machine reads the keys, a push
+// says what became of those that changed something; of others nobody is asked.
+func TestConfigTellsTheOutcome(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	p := newPlace(t, a, "m")
+	sources := func(root string) func(context.Context, *http.Request, struct{}) (any, error) {
+		return func(context.Context, *http.Request, struct{}) (any, error) {
+			return map[string]any{"files": []any{map[string]any{"roots": []any{map[string]any{"path": root}}}}}, nil
+		}
+	}
+	rollout := func(_ context.Context, r *http.Request, _ struct{}) (server.Rollout, error) {
+		if path := r.PathValue("path"); path != "consul-kv:m/a.yaml" {
+			t.Errorf("asked for %q", path)
+		}
+		return server.Rollout{Done: true, Touched: 3, Accepted: 2, Rejected: []server.Rejection{{Proxy: "p", Name: "n", Reason: "why"}}}, nil
+	}
+	run := adminOf(t, map[string]http.Handler{
+		"GET /v1/sources": admin.JSON(sources("consul-kv:m")), "GET /v1/rollout/{path...}": admin.JSON(rollout),
+	})
+	p.file("a.yaml", serviceEntry("a", "a"))
+	p.file("b.yaml", "# nothing yet\n")
+	p.run(1, []string{"push", "--run-dir", run}, "consul-kv:m/a.yaml applied to 2/3 proxies", "p rejected it: n: why")
+	p.file("b.yaml", "# nothing still\n")
+	p.run(0, []string{"push", "--run-dir", run}, "pushed 1 key")
+	other := adminOf(t, map[string]http.Handler{"GET /v1/sources": admin.JSON(sources("consul-kv:another"))})
+	p.file("a.yaml", serviceEntry("a", "b"))
+	p.run(0, []string{"push", "--run-dir", other}, "pushed 1 key")
 }
 
 // TestConfigDenied: a token that lacks a rule is told which, and nothing is

@@ -93,6 +93,8 @@ func (c compared) show(w io.Writer, opts manifest.Options) error {
 	return unified(w, compareLines(splitLines(c.old), splitLines(c.now)))
 }
 
+const noneDiffers = "no object differs"
+
 // objectsThatDiffer names the objects of two texts that are not the same.
 func objectsThatDiffer(opts manifest.Options, c compared) string {
 	hashes := func(content []byte) (map[mesh.Key]mesh.Hash, bool) {
@@ -127,7 +129,7 @@ func objectsThatDiffer(opts manifest.Options, c compared) string {
 		words = append(words, "the file is not valid")
 	}
 	if len(words) == 0 {
-		return "no object differs"
+		return noneDiffers
 	}
 	return plain.Words(strings.Join(words, ", "), 4096)
 }

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -17,6 +20,7 @@ type pushFlags struct {
 	configFlags
 	meshConfig string
 	configDirs []string
+	outcomeFlags
 
 	dryRun, prune, allowEmpty, force, noCatalog bool
 }
@@ -35,11 +39,14 @@ routes, then what is deleted.
 A key that DIR does not have stays, unless --prune is given. A directory that was pulled remembers
 what it was pulled from: what somebody else has changed since is not overwritten without --force.
 
+Where a server on this machine reads these keys (--run-dir), it then says what became of the change:
+how many proxies have applied it, and in Envoy's words what one rejects.
+
 The token needs key_prefix "PREFIX/" { policy = "write" }, and for the catalog service_prefix "" and
 node_prefix "" { policy = "read" }.
 
-Exit code 0: the keys are as the files; 1: refused, or somebody else changed a key meanwhile;
-2: could not run.`,
+Exit code 0: the keys are as the files; 1: refused, somebody else changed a key meanwhile, or a proxy
+rejects it; 2: could not run.`,
 		Example: "  fairlead config push mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh --dry-run",
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, &f, args[0]) },
@@ -49,6 +56,8 @@ Exit code 0: the keys are as the files; 1: refused, or somebody else changed a k
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
 	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory that the mesh has besides, or DIR=NAMESPACE,…; it is only read, to judge the whole; may be repeated")
 	fl.BoolVar(&f.noCatalog, "no-catalog", false, "judge the mesh without the catalog of Consul; that nobody defines a host is a warning then")
+	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of a server on this machine, to ask what became of the change")
+	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "judge, tell what would be done, and write nothing")
 	fl.BoolVar(&f.prune, "prune", false, "delete the keys that DIR does not have")
 	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "let --prune delete every key there is")
@@ -195,7 +204,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", count(len(p.plan.Changes), "key"), count(len(all), "transaction"))
 		return err
 	}
-	done := 0
+	done, begin := 0, time.Now()
 	for i, changes := range all {
 		if err := t.store.Apply(cmd.Context(), changes); err != nil {
 			return pushFailed(w, f, progress{i, len(all), done, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
@@ -210,8 +219,39 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	if err := saveRecord(p); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(done, "key"), count(len(all), "transaction"), p.plan.Same)
-	return err
+	if _, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(done, "key"), count(len(all), "transaction"), p.plan.Same); err != nil {
+		return err
+	}
+	return tellPushed(cmd, t, f, p, begin)
+}
+
+// tellPushed tells what became of a push at the proxies, if a server on this
+// machine reads these keys.
+func tellPushed(cmd *cobra.Command, t *target, f *pushFlags, p pushed, begin time.Time) error {
+	var sources struct {
+		Files []struct{ Roots []struct{ Path string } }
+	}
+	client := admin.NewClient(filepath.Join(f.runDir, "admin.sock"))
+	if err := client.Do(cmd.Context(), http.MethodGet, "/v1/sources", nil, &sources); err != nil {
+		return nil //nolint:nilerr // no server here: there is nobody to ask
+	}
+	reads := false
+	for _, src := range sources.Files {
+		for _, root := range src.Roots {
+			reads = reads || root.Path == kv.PathOf(t.store.Prefix())
+		}
+	}
+	if !reads {
+		return nil
+	}
+	var changed []changedPlace
+	for _, c := range p.plan.Changes {
+		same := compared{rel: c.Rel, old: c.Old, now: c.New, here: c.New != nil, there: c.Old != nil}
+		if objectsThatDiffer(t.opts, same) != noneDiffers {
+			changed = append(changed, changedPlace{t.path(c.Rel), t.path(c.Rel)})
+		}
+	}
+	return tellOutcome(cmd, f.outcomeFlags, changed, begin)
 }
 
 // progress is how far a push has come.

@@ -267,6 +267,7 @@ func (s *Source) take(a *answer, now time.Time) {
 		}
 	default:
 		s.followed++
+		s.picture.counts.Events++
 	}
 	switch {
 	case a.err != nil:

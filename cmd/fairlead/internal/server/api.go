@@ -180,16 +180,17 @@ type Rollout struct {
 	RejectedMore int `json:"rejected_more,omitempty"`
 }
 
-// rolloutOf finds the newest generation that a file changed.
+// rolloutOf finds the newest generation that a file, or a key of Consul, changed.
 func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Rollout, error) {
-	path := "/" + strings.TrimPrefix(r.PathValue("path"), "/")
+	named := strings.TrimPrefix(r.PathValue("path"), "/")
+	path := "/" + named
 	for g := s.registry.Status().Generation; g > 0; g-- {
 		ro, ok := s.xds.Convergence(g)
 		if !ok {
 			break
 		}
 		for _, c := range ro.Changes {
-			if c.Origin == nil || c.Origin.Path != path {
+			if c.Origin == nil || c.Origin.Path != path && c.Origin.Path != named {
 				continue
 			}
 			out := Rollout{
