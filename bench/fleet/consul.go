@@ -30,7 +30,7 @@ func consul(ctx context.Context, args []string, out io.Writer) error {
 	f.IntVar(&cfg.Spec.Instances, "instances", cfg.Spec.Instances, "instances of a service")
 	f.IntVar(&cfg.Spec.Nodes, "nodes", cfg.Spec.Nodes, "nodes that they are on")
 	f.IntVar(&cfg.Proxies, "proxies", 10, "proxies of the fleet")
-	f.IntVar(&cfg.Starts, "starts", 1, "how often the control plane is started with nothing on disk")
+	f.IntVar(&cfg.Starts, "starts", 2, "how often the control plane is started with nothing on disk, the last time through the proxy that counts")
 	f.IntVar(&cfg.Flips, "flips", 100, "how often a check is made to fail, and to pass again")
 	f.IntVar(&cfg.Added, "added", 3, "how often an instance is registered, and deregistered")
 	f.DurationVar(&cfg.Flap, "flap", 20*time.Second, "for how long one check changes every second")

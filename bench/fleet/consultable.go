@@ -13,7 +13,7 @@ func consulPlan(binary string) []step {
 	return []step{{"consul", 1, func(ctx context.Context, s *suite, dir string) error {
 		r, err := lab.RunCatalog(ctx, lab.CatalogConfig{
 			Binary: s.fairlead, Consul: binary, Dir: dir, Spec: full(), Proxies: 10, Secure: []bool{false, true},
-			Starts: 3, Flips: 100, Added: 3, Flap: flapFor, Idle: 2 * idle,
+			Starts: 4, Flips: 100, Added: 3, Flap: flapFor, Idle: 2 * idle,
 		})
 		if err != nil {
 			return err
@@ -40,11 +40,13 @@ func prefix(secure bool) string {
 func (s *suite) keepWay(w lab.CatalogWay) {
 	p := prefix(w.Secure)
 	for _, st := range w.Starts {
-		s.add(p, map[string]float64{
-			"start": st.Seconds, "start.cpu": st.CPU, "start.peak": st.Peak, "start.consul": st.Consul, "start.reads": float64(st.Peaks.Reads),
-			"connections": float64(st.Peaks.Connections), "start.bytes": float64(st.Counts.Bytes) / 1e6,
-		})
-		w.Throttled += st.Counts.Throttled
+		if st.Counted {
+			s.add(p, map[string]float64{
+				"start.reads": float64(st.Peaks.Reads), "connections": float64(st.Peaks.Connections), "start.bytes": float64(st.Counts.Bytes) / 1e6,
+			})
+			continue
+		}
+		s.add(p, map[string]float64{"start": st.Seconds, "start.cpu": st.CPU, "start.peak": st.Peak, "start.consul": st.Consul})
 	}
 	flips := float64(max(1, w.Flapped))
 	s.add(p, map[string]float64{

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"context"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -49,10 +51,34 @@ func NewCounter(to *url.URL, transport http.RoundTripper) *Counter {
 		Transport: transport,
 		ModifyResponse: func(res *http.Response) error {
 			c.answered(res.StatusCode)
+			// It is answered before the asker can know that it is, and ask again.
+			if done, ok := res.Request.Context().Value(doneKey{}).(func()); ok {
+				res.Body = &body{res.Body, done}
+			}
 			return nil
 		},
+		// Whoever asked has gone.
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	return c
+}
+
+// doneKey is that of the func in a request's context that counts its end.
+type doneKey struct{}
+
+// body is an answer that says when it has been read.
+type body struct {
+	io.ReadCloser
+
+	done func()
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.done()
+	}
+	return n, err
 }
 
 // Server is the HTTP server of a counter.
@@ -65,8 +91,9 @@ func (c *Counter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	index := r.URL.Query().Get("index")
 	waits := index != "" && index != "0"
 	c.count(waits, 1)
-	defer c.count(waits, -1)
-	c.proxy.ServeHTTP(&meter{w, c}, r)
+	done := sync.OnceFunc(func() { c.count(waits, -1) })
+	defer done()
+	c.proxy.ServeHTTP(&meter{w, c}, r.WithContext(context.WithValue(r.Context(), doneKey{}, done)))
 }
 
 // Counts is what has been asked until now.

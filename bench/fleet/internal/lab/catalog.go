@@ -53,7 +53,8 @@ type CatalogResult struct {
 // CatalogWay is what was measured over HTTP, or over HTTPS.
 type CatalogWay struct {
 	Secure bool
-	// Starts are without a picture on disk, Restart is with that of the last.
+	// Starts are without a picture on disk, the last of them through the counter
+	// and all others without it; Restart is with the picture of the last.
 	Starts  []CatalogStart
 	Restart CatalogStart
 	// Fleet is until all proxies had everything, from their connecting on.
@@ -76,6 +77,9 @@ type CatalogWay struct {
 // CatalogStart is one start of the control plane, until it is ready with the
 // first full picture.
 type CatalogStart struct {
+	// Counted says that Consul was asked through the counter, which takes its
+	// time too; Counts and Peaks are zero otherwise.
+	Counted bool
 	Seconds float64
 	// CPU and Peak are the control plane's, Consul the CPU seconds of Consul.
 	CPU, Peak, Consul float64
@@ -138,11 +142,14 @@ func (p *picture) close() error {
 func (p *picture) measure(ctx context.Context, secure bool) (way CatalogWay, err error) {
 	way.Secure = secure
 	for range p.cfg.Starts - 1 {
-		if err := errors.Join(p.begin(ctx, &way), p.close()); err != nil {
+		if err := errors.Join(p.begin(ctx, &way, false), p.close()); err != nil {
 			return way, err
 		}
 	}
-	for _, step := range []func(context.Context, *CatalogWay) error{p.begin, p.connect, p.idle, p.flips, p.flap, p.added, p.again} {
+	if err := p.begin(ctx, &way, true); err != nil {
+		return way, err
+	}
+	for _, step := range []func(context.Context, *CatalogWay) error{p.connect, p.idle, p.flips, p.flap, p.added, p.again} {
 		if err := step(ctx, &way); err != nil {
 			return way, err
 		}
@@ -196,8 +203,9 @@ func (p *picture) world() world.Spec {
 	return world.Spec{Services: 1, Endpoints: p.cfg.Proxies, Proxies: p.cfg.Proxies, Namespaces: 1, Clients: 1}
 }
 
-// begin starts the control plane and waits until it has the first full picture.
-func (p *picture) begin(ctx context.Context, way *CatalogWay) error {
+// begin starts the control plane, with nothing on disk, and waits until it has the
+// first full picture.
+func (p *picture) begin(ctx context.Context, way *CatalogWay, counted bool) error {
 	for _, dir := range []string{p.mesh(), filepath.Join(p.cfg.Dir, "state")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("clearing: %w", err)
@@ -206,7 +214,7 @@ func (p *picture) begin(ctx context.Context, way *CatalogWay) error {
 	if err := p.world().Write(p.mesh()); err != nil {
 		return err
 	}
-	start, err := p.start(ctx, way.Secure)
+	start, err := p.start(ctx, way.Secure, counted)
 	way.Starts = append(way.Starts, start)
 	return err
 }
@@ -218,16 +226,21 @@ func (p *picture) again(ctx context.Context, way *CatalogWay) error {
 		return err
 	}
 	var err error
-	way.Restart, err = p.start(ctx, way.Secure)
+	way.Restart, err = p.start(ctx, way.Secure, false)
 	return err
 }
 
 func (p *picture) mesh() string { return filepath.Join(p.cfg.Dir, "mesh") }
 
-func (p *picture) start(ctx context.Context, secure bool) (out CatalogStart, err error) {
-	to, err := p.count(ctx, secure)
-	if err != nil {
-		return out, err
+func (p *picture) start(ctx context.Context, secure, counted bool) (out CatalogStart, err error) {
+	to := p.consul.http
+	if secure {
+		to = p.consul.https
+	}
+	if counted {
+		if to, err = p.count(ctx, secure); err != nil {
+			return out, err
+		}
 	}
 	if p.xds, err = freePort(ctx); err != nil {
 		return out, err
@@ -255,7 +268,11 @@ func (p *picture) start(ctx context.Context, secure bool) (out CatalogStart, err
 	if err != nil {
 		return out, err
 	}
-	return CatalogStart{p.server.Start.Seconds(), usage.CPU, usage.Peak, after.CPU - before.CPU, p.counter.Counts(), p.counter.Peaks()}, nil
+	out = CatalogStart{Counted: counted, Seconds: p.server.Start.Seconds(), CPU: usage.CPU, Peak: usage.Peak, Consul: after.CPU - before.CPU}
+	if counted {
+		out.Counts, out.Peaks = p.counter.Counts(), p.counter.Peaks()
+	}
+	return out, nil
 }
 
 // connect connects the fleet, and the stream that watches endpoints.
