@@ -22,7 +22,8 @@ type loop struct {
 	pace    pace
 
 	toldMissing bool
-	conflicts   map[mesh.Conflict]bool
+	conflicts   map[mesh.Conflict]bool // of told, which was logged last
+	told        []mesh.Conflict
 	published   time.Time
 	merge       time.Duration
 	// compared and merged count objects since the start.
@@ -261,20 +262,28 @@ func (s *source) publishable(config bool) *mesh.Fragment {
 }
 
 func (l *loop) tellConflicts(list []mesh.Conflict) {
-	if len(list)+len(l.conflicts) == 0 {
+	if len(list) == 0 && len(l.conflicts) == 0 || len(list) > 0 && len(list) == len(l.told) && &list[0] == &l.told[0] {
 		return
 	}
+	l.told = list
 	now := make(map[mesh.Conflict]bool, len(list))
-	for i, c := range list {
+	fresh := 0
+	for _, c := range list {
 		now[c] = true
-		switch {
-		case i >= loggedNames || l.conflicts[c]:
+		if l.conflicts[c] {
+			continue
+		}
+		switch fresh++; {
+		case fresh > loggedNames:
 		case c.Reason != "":
 			l.log.Warn("object is not in force everywhere", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		default:
 			l.log.Error("object is not in force, another one has its name",
 				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
 		}
+	}
+	if more := fresh - loggedNames; more > 0 {
+		l.log.Warn("more objects are not in force, which the status lists", "objects", more)
 	}
 	l.conflicts = now
 }

@@ -81,13 +81,22 @@ func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 	t.unenforced, d.Unenforced = mergeTable(&p.unenforced,
 		lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
 	d.Services = s.withCatalogs(prev, d.Services)
-	s.Conflicts = slices.Concat(
+	if was, now := p.conflicts(), t.conflicts(); slices.EqualFunc(was, now, sameSlice) {
+		s.Conflicts = prev.Conflicts
+	} else {
+		s.Conflicts = slices.Concat(now...)
+		slices.SortStableFunc(s.Conflicts, compareConflicts)
+	}
+	return d
+}
+
+// conflicts are those of all kinds.
+func (t *tables) conflicts() [][]Conflict {
+	return [][]Conflict{
 		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
 		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
 		t.catalogs.conflicts,
-	)
-	slices.SortStableFunc(s.Conflicts, compareConflicts)
-	return d
+	}
 }
 
 // lists are those of all sources; a source that has delivered nothing has an

@@ -10,6 +10,9 @@ import (
 type namespaceIndex struct {
 	// workloads are sorted by Key.
 	workloads []*Workload
+	// instances are those of a catalog, by the service that they are one of: a
+	// namespace may have all of a catalog, and a new service asks for few of it.
+	instances shelves[string, []*Workload]
 	// services is how many there are.
 	services int
 	// selecting are the services with a selector, each under one label of its
@@ -99,6 +102,7 @@ func newBacking(prev backing, endpoints []*Workload) backing {
 func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*Workload]) *namespaceIndex {
 	next := *x
 	next.workloads = patched(x.workloads, workloads, compareKeys)
+	next.instances = filed(&x.instances, workloads, compareKeys, instanceOf)
 	backings := x.backings.change()
 	if backings.size == 0 {
 		backings.room(len(services))
@@ -198,6 +202,14 @@ func (x *namespaceIndex) labelOf(svc *Service) (label, bool) {
 	return label{}, len(svc.Selector) == 0
 }
 
+// instanceOf is the service that a workload is an instance of, if it is one.
+func instanceOf(w *Workload) []string {
+	if name, ok := w.Labels[LabelConsulService]; ok {
+		return []string{name}
+	}
+	return nil
+}
+
 // fill looks through all workloads for those behind services of which nothing is
 // known yet.
 func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *shelving[*Service, backing]) {
@@ -206,17 +218,34 @@ func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *shelving[*Servi
 	}
 	endpoints := make(map[*Service][]*Workload, len(fresh))
 	asked := map[label]int{}
+	others := make(map[*Service]bool, len(fresh))
 	for svc := range fresh {
+		if name, instances := svc.Selector[LabelConsulService]; instances {
+			for _, w := range x.instances.get(name) {
+				if Selects(svc.Selector, w.Labels) {
+					endpoints[svc] = append(endpoints[svc], w)
+				}
+			}
+			continue
+		}
+		others[svc] = true
 		for k, v := range svc.Selector {
 			asked[label{k, v}]++
 		}
 	}
 	selecting := map[label][]*Service{}
-	for svc := range fresh {
+	for svc := range others {
 		l := rarest(svc.Selector, func(l label) int { return asked[l] })
 		selecting[l] = append(selecting[l], svc)
 	}
-	for _, w := range x.workloads {
+	all := x.workloads
+	if len(others) == 0 {
+		all = nil
+	}
+	for _, w := range all {
+		if _, instance := w.Labels[LabelConsulService]; instance {
+			continue // nobody asks for it
+		}
 		for _, svc := range selectedBy(func(l label) []*Service { return selecting[l] }, w) {
 			endpoints[svc] = append(endpoints[svc], w)
 		}
