@@ -193,3 +193,93 @@ func TestOneMeshOfBoth(t *testing.T) {
 		t.Errorf("%d conflicts", n)
 	}
 }
+
+// TestConsulAwayAtARestart: a server that comes back without its Consul serves
+// what Consul said last, is ready, and says how old that is.
+func TestConsulAwayAtARestart(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t, consultest.Options{})
+	err := agent.Client().Agent().ServiceRegister(&api.AgentServiceRegistration{ID: "web-1", Name: "web", Address: "10.0.0.1", Port: 8080})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t)
+	cfg.SourceWait, cfg.HTTPAddress = time.Minute, "127.0.0.1:0"
+	cfg.Consul = Consul{Client: client.Config{Address: agent.Address()}}
+	r := start(t, cfg)
+	r.eventually(func() error {
+		if got := readyz(t, r); got != "ready\n" {
+			return fmt.Errorf("/readyz: %s", got)
+		}
+		return nil
+	})
+	agent.Kill()
+	old := func(r *running, words string) {
+		t.Helper()
+		r.eventually(func() error {
+			got := readyz(t, r)
+			if !strings.HasPrefix(got, "ready\nsource consul is served "+words) || !strings.Contains(got, " ago: ") {
+				return fmt.Errorf("/readyz: %s", got)
+			}
+			return nil
+		})
+		if s := r.registry.Snapshot(); s == nil || len(s.ServicesOn("web.service.consul")) != 1 || len(s.WorkloadsAt("10.0.0.1")) != 1 {
+			t.Fatalf("the mesh: %+v", s)
+		}
+	}
+	old(r, "as it was last read")
+	r.stop()
+	r = start(t, cfg)
+	old(r, "as the state directory has it from before the restart")
+	if metrics := get(t, r, "/metrics"); !strings.Contains(metrics, `fairlead_source_from_disk{source="consul"} 1`) || !strings.Contains(metrics, `fairlead_consul_available{source="consul"} 0`) {
+		t.Error("the metrics do not tell")
+	}
+	agent.Start()
+	r.eventually(func() error {
+		if got := readyz(t, r); got != "ready\n" {
+			return fmt.Errorf("/readyz: %s", got)
+		}
+		return nil
+	})
+}
+
+// TestTwoDatacenters reads two, each as a source of its own.
+func TestTwoDatacenters(t *testing.T) {
+	t.Parallel()
+	one := consultest.Start(t, consultest.Options{})
+	two := consultest.Start(t, consultest.Options{Datacenter: "dc2", JoinWAN: []*consultest.Agent{one}})
+	for i, a := range []*consultest.Agent{one, two} {
+		err := a.Client().Agent().ServiceRegister(&api.AgentServiceRegistration{
+			ID: "web-1", Name: "web", Address: fmt.Sprintf("10.0.0.%d", i+1), Port: 8080 + i, Meta: map[string]string{"protocol": "http"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := config(t)
+	cfg.SourceWait = time.Minute
+	cfg.Consul = Consul{Client: client.Config{Address: one.Address()}, Datacenters: []string{"dc1", "dc2"}}
+	r := start(t, cfg)
+	r.eventually(func() error {
+		s := r.registry.Snapshot()
+		if s == nil || s.Incomplete {
+			return fmt.Errorf("not complete: %v", r.NotReady())
+		}
+		services := s.ServicesOn("web.service.consul")
+		if len(services) != 1 || services[0].Origin.Source != "consul" || len(s.EndpointsOf(services[0])) != 2 {
+			return fmt.Errorf("services: %+v", services)
+		}
+		for i, w := range s.EndpointsOf(services[0]) { // each at its own port, and in its own place
+			if w.PortFor(services[0].Ports[0]) != uint32(8080+i) || w.Locality.Region != fmt.Sprintf("dc%d", i+1) {
+				return fmt.Errorf("endpoint %d: %+v", i, w)
+			}
+		}
+		if len(s.Conflicts) != 1 || !strings.Contains(s.Conflicts[0].Reason, "ports http/8080/HTTP and http/8081/HTTP") {
+			return fmt.Errorf("conflicts: %+v", s.Conflicts)
+		}
+		return nil
+	})
+	if s := r.sources(); len(s.Consul) != 2 || s.Consul[1].Source != "consul:dc2" || s.Consul[1].Datacenter != "dc2" {
+		t.Errorf("status: %+v", s.Consul)
+	}
+}
