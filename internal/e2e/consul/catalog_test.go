@@ -32,6 +32,9 @@ func apis() []instance {
 	}
 }
 
+// solo is a service with one instance: the application of api-1.
+func solo() instance { return instance{id: "solo-1", service: "solo", host: 12, port: apiPort} }
+
 // others are two instances of each of ten services that nobody asks, on the same
 // hosts.
 func others() []instance {

@@ -321,10 +321,14 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
 	turn := c.present()
-	o.AllowStale = c.cfg.Stale > 0
+	// A leader that has just started answers before it has read its own log, and
+	// what was written last seems to be gone; asked for a consistent reading it
+	// waits. With an index it cannot happen: what it says then is a later state.
+	o.RequireConsistent = o.WaitIndex == 0
+	o.AllowStale = c.cfg.Stale > 0 && !o.RequireConsistent
 	v, m, err := read(c.api, o.WithContext(ctx))
 	if err == nil && o.AllowStale && (m.LastContact > c.cfg.Stale || !m.KnownLeader) {
-		o.AllowStale, o.WaitIndex, o.WaitTime = false, 0, 0
+		o.AllowStale, o.RequireConsistent, o.WaitIndex, o.WaitTime = false, true, 0, 0
 		v, m, err = read(c.api, o.WithContext(ctx))
 	}
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,7 +33,9 @@ func follow(tb testing.TB, c *client.Client) *follower {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, Every: time.Millisecond, Told: func(err error) { f.told <- err }},
-			func(v map[string][]string, m client.Meta) { f.got <- fmt.Sprintf("%d names at %d, fresh %t", len(v), m.Index, m.Fresh) })
+			func(v map[string][]string, m client.Meta) {
+				f.got <- fmt.Sprintf("%d names at %d, fresh %t", len(v), m.Index, m.Fresh)
+			})
 	})
 	tb.Cleanup(func() {
 		cancel()
@@ -167,7 +170,9 @@ func TestFailuresAreToldAndOver(t *testing.T) {
 // One that works again wakes all others that wait.
 func TestARecoveryWakesAllOthers(t *testing.T) {
 	t.Parallel()
-	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "No cluster leader", http.StatusInternalServerError) })
+	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "No cluster leader", http.StatusInternalServerError)
+	})
 	c := newClient(t, f, nil)
 	var all []*follower
 	for range 20 {
@@ -224,25 +229,31 @@ func TestAnotherTokenCountsForWhatIsBeingAsked(t *testing.T) {
 	wantAsked(t, f, "", "", "", "", "index= stale=false token=two")
 }
 
+// Only what waits may be stale, and only as stale as is allowed.
 func TestAStaleAnswerIsAskedForAgain(t *testing.T) {
 	t.Parallel()
-	f := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Has("stale") {
-			w.Header().Set("X-Consul-Lastcontact", "6000")
-		}
-		reply(w, 5, `{}`)
-	})
 	for limit, want := range map[time.Duration][]string{
-		5 * time.Second: {"stale=true", "stale=false"},
-		7 * time.Second: {"stale=true", "stale=true"},
+		5 * time.Second: {"index= stale=false", "index=5 stale=true", "index= stale=false", "index=7 stale=true"},
+		7 * time.Second: {"index= stale=false", "index=5 stale=true", "index=6 stale=true"},
 	} {
-		f.set(func() { f.asked = nil })
-		c := newClient(t, f, func(c *client.Config) { c.Stale = limit })
-		for range 2 {
-			if _, _, err := client.Get(t.Context(), c, services); err != nil {
-				t.Fatal(err)
+		var waited atomic.Bool
+		f := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
+			q := r.URL.Query()
+			switch {
+			case !q.Has("stale") && !q.Has("consistent"):
+				http.Error(w, "a leader that reads its log still may answer that", http.StatusBadRequest)
+			case !q.Has("stale") && !waited.Load():
+				reply(w, 5, `{}`)
+			case !q.Has("stale"):
+				reply(w, 7, `{}`)
+			case !waited.Swap(true):
+				w.Header().Set("X-Consul-Lastcontact", "6000")
+				reply(w, 6, `{}`)
+			default:
+				<-r.Context().Done()
 			}
-		}
+		})
+		follow(t, newClient(t, f, func(c *client.Config) { c.Stale = limit }))
 		wantAsked(t, f, want...)
 	}
 }
