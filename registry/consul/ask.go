@@ -74,7 +74,7 @@ func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*en
 		}
 		q.Filter, q.Near = filter, noNode
 		var list []*entry
-		m, err := c.Raw().Query("/v1/health/service/"+url.PathEscape(name), &list, q.WithContext(client.Escaped(q.Context())))
+		m, err := c.Raw().Query("/v1/health/service/"+url.PathEscape(name), &list, client.Escaped(q))
 		return list, m, err
 	}
 }
@@ -82,7 +82,7 @@ func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*en
 // askIndex returns a question for the index of one service.
 func askIndex(name string) func(*api.Client, *api.QueryOptions) (struct{}, *api.QueryMeta, error) {
 	return func(c *api.Client, q *api.QueryOptions) (struct{}, *api.QueryMeta, error) {
-		_, m, err := c.Health().Service(url.PathEscape(name), noTag, false, q.WithContext(client.Escaped(q.Context())))
+		_, m, err := c.Health().Service(url.PathEscape(name), noTag, false, client.Escaped(q))
 		return struct{}{}, m, err
 	}
 }
@@ -178,12 +178,12 @@ func (s *Source) chart(r *reading) {
 // is still so.
 func (s *Source) readService(ctx context.Context, name string, known uint64) *reading {
 	if known > 0 {
-		_, m, err := client.Get(ctx, s.client, askIndex(name))
+		_, m, err := client.Get(ctx, s.client, askIndex(name)) //nolint:contextcheck // it is in the options
 		if err != nil || m.Index == known {
 			return &reading{name: name, err: err, Meta: m, same: err == nil}
 		}
 	}
-	list, m, err := client.Get(ctx, s.client, askService(name, s.cfg.Filter))
+	list, m, err := client.Get(ctx, s.client, askService(name, s.cfg.Filter)) //nolint:contextcheck // it is in the options
 	if err != nil {
 		return &reading{name: name, err: err, Meta: m}
 	}

@@ -32,48 +32,51 @@ func (r *rig) awaitSaved(began time.Time) {
 // settings of the day; and what was lost meanwhile is lost in one step, after it.
 func TestTheLastPictureSurvivesARestart(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		o.Persistent = true
-		a := consultest.Start(t, o)
-		fill(t, a.Client(), 10)
-		cfg := config(t, a.Cluster(), a.Address())
-		cfg.StateDir = t.TempDir()
-		began := time.Now()
-		r := start(t, cfg)
-		r.awaitFresh("at the start")
-		r.awaitSaved(began)
-		before := text(r.fragment())
-		r.end()
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Persistent = true
+			a := consultest.Start(t, o)
+			fill(t, a.Client(), 10)
+			cfg := config(t, a.Cluster(), a.Address())
+			cfg.StateDir = t.TempDir()
+			began := time.Now()
+			r := start(t, cfg)
+			r.awaitFresh("at the start")
+			r.awaitSaved(began)
+			before := text(r.fragment())
+			r.end()
 
-		a.Kill()
-		r = start(t, cfg)
-		r.await("restarted without Consul", func(f *mesh.Fragment) bool { return text(f) == before })
-		r.awaitStatus("restarted without Consul", func(st *consul.Status) bool {
-			return st.State == consul.Stale && st.FromDisk && st.Delivered && st.Reason != "" && st.Read.After(began)
-		})
-		r.end()
+			a.Kill()
+			r = start(t, cfg)
+			r.await("restarted without Consul", func(f *mesh.Fragment) bool { return text(f) == before })
+			r.awaitStatus("restarted without Consul", func(st *consul.Status) bool {
+				return st.State == consul.Stale && st.FromDisk && st.Delivered && st.Reason != "" && st.Read.After(began)
+			})
+			r.end()
 
-		a.Start()
-		for i := range 10 {
-			deregister(t, a.Client(), "n1", fmt.Sprintf("s%d-1", i))
-		}
-		var err error
-		if cfg.Mapper, err = mapping.New(mapping.Config{Hosts: []string{"{{.Service}}.other"}}); err != nil {
-			t.Fatal(err)
-		}
-		r = start(t, cfg)
-		r.awaitFresh("restarted with other settings")
-		r.awaitStatus("restarted with other settings", func(st *consul.Status) bool { return live(st) && !st.FromDisk })
-		all := r.fragments()
-		if n := len(all[0].Workloads); n != 30 || all[0].Services[0].Hostname != "s0.other" {
-			t.Errorf("the first fragment has %d workloads of %s, want 30 of s0.other", n, all[0].Services[0].Hostname)
-		}
-		for _, f := range all[1:] {
-			if n := len(f.Workloads); n != 20 && n != 30 {
-				t.Errorf("a fragment has %d workloads: the loss came in parts", n)
+			a.Start()
+			for i := range 10 {
+				deregister(t, a.Client(), "n1", fmt.Sprintf("s%d-1", i))
 			}
-		}
-	})
+			var err error
+			if cfg.Mapper, err = mapping.New(mapping.Config{Hosts: []string{"{{.Service}}.other"}}); err != nil {
+				t.Fatal(err)
+			}
+			r = start(t, cfg)
+			r.awaitFresh("restarted with other settings")
+			r.awaitStatus("restarted with other settings", func(st *consul.Status) bool { return live(st) && !st.FromDisk })
+			all := r.fragments()
+			if n := len(all[0].Workloads); n != 30 || all[0].Services[0].Hostname != "s0.other" {
+				t.Errorf("the first fragment has %d workloads of %s, want 30 of s0.other", n, all[0].Services[0].Hostname)
+			}
+			for _, f := range all[1:] {
+				if n := len(f.Workloads); n != 20 && n != 30 {
+					t.Errorf("a fragment has %d workloads: the loss came in parts", n)
+				}
+			}
+		})
+	}
 }
 
 // What the receiver holds back is not forgotten on disk.

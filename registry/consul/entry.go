@@ -3,7 +3,7 @@ package consul
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
+	"errors"
 	"slices"
 
 	"github.com/hashicorp/consul/api"
@@ -69,7 +69,7 @@ func (e *entry) place() string {
 func tidy(list []*entry) ([]*entry, error) {
 	for _, e := range list {
 		if e == nil || e.Node == nil || e.Service == nil {
-			return nil, fmt.Errorf("reading Consul's answer: an entry has no node or no service")
+			return nil, errors.New("reading Consul's answer: an entry has no node or no service")
 		}
 		slices.SortFunc(e.Checks, func(a, b entryCheck) int { return cmp.Compare(a.CheckID, b.CheckID) })
 	}

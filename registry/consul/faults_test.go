@@ -99,119 +99,128 @@ func TestThePictureStandsAndFollowsWhateverBefallsACluster(t *testing.T) {
 // that the registry can judge it; and has it again when it is restored.
 func TestLostDataIsOneRemoval(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		o.Persistent = true
-		a := consultest.Start(t, o)
-		fill(t, a.Client(), 20)
-		r := start(t, config(t, a.Cluster(), a.Address()))
-		r.awaitFresh("at the start")
-		snapshot := a.Cluster().Snapshot()
-		a.Kill()
-		a.Wipe()
-		seen := len(r.fragments())
-		a.Start()
-		r.await("empty", func(f *mesh.Fragment) bool { return len(f.Workloads) == 0 })
-		for _, f := range r.fragments()[seen:] {
-			if n := len(f.Workloads); n != 0 && n != 60 {
-				t.Errorf("a fragment has %d workloads: the loss came in parts", n)
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.Persistent = true
+			a := consultest.Start(t, o)
+			fill(t, a.Client(), 20)
+			r := start(t, config(t, a.Cluster(), a.Address()))
+			r.awaitFresh("at the start")
+			snapshot := a.Cluster().Snapshot()
+			a.Kill()
+			a.Wipe()
+			seen := len(r.fragments())
+			a.Start()
+			r.await("empty", func(f *mesh.Fragment) bool { return len(f.Workloads) == 0 })
+			for _, f := range r.fragments()[seen:] {
+				if n := len(f.Workloads); n != 0 && n != 60 {
+					t.Errorf("a fragment has %d workloads: the loss came in parts", n)
+				}
 			}
-		}
-		a.Cluster().Restore(snapshot)
-		t.Logf("equal after %v", r.awaitFresh("restored"))
-		if n := len(r.fragment().Workloads); n != 60 {
-			t.Errorf("restored: %d workloads, want 60", n)
-		}
-	})
+			a.Cluster().Restore(snapshot)
+			t.Logf("equal after %v", r.awaitFresh("restored"))
+			if n := len(r.fragment().Workloads); n != 60 {
+				t.Errorf("restored: %d workloads, want 60", n)
+			}
+		})
+	}
 }
 
 // A network that loses everything is found out, and what waits on its connections
 // is asked anew when it is back.
 func TestAStalledNetworkIsFoundOut(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		a := consultest.Start(t, o)
-		fill(t, a.Client(), 4)
-		r := start(t, config(t, a.Cluster(), a.Cluster().Address()))
-		r.awaitFresh("at the start")
-		a.Cluster().Front().Stall()
-		instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9999}.register(t, a.Client())
-		r.awaitStatus("stalled", func(st *consul.Status) bool { return st.State == consul.Stale })
-		a.Cluster().Front().Heal()
-		took := r.await("healed", func(f *mesh.Fragment) bool { return workload(f, "/s1-1").Ports["tcp"] == 9999 })
-		t.Logf("followed after %v", took.Round(time.Millisecond))
-		r.awaitStatus("healed", live)
-	})
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := consultest.Start(t, o)
+			fill(t, a.Client(), 4)
+			r := start(t, config(t, a.Cluster(), a.Cluster().Address()))
+			r.awaitFresh("at the start")
+			a.Cluster().Front().Stall()
+			instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9999}.register(t, a.Client())
+			r.awaitStatus("stalled", func(st *consul.Status) bool { return st.State == consul.Stale })
+			a.Cluster().Front().Heal()
+			took := r.await("healed", func(f *mesh.Fragment) bool { return workload(f, "/s1-1").Ports["tcp"] == 9999 })
+			t.Logf("followed after %v", took.Round(time.Millisecond))
+			r.awaitStatus("healed", live)
+		})
+	}
 }
 
 // A token that is revoked, or may see less, takes nothing away; another one in
 // its file counts soon.
 func TestTokensThatSeeLessTakeNothingAway(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		o.ACL = true
-		a := consultest.Start(t, o)
-		c := a.Client()
-		fill(t, c, 4)
-		cfg := config(t, a.Cluster(), a.Address())
-		first := a.Cluster().ReadToken()
-		cfg.Client.TokenFile = tokenFile(t, first.Secret)
-		r := start(t, cfg)
-		r.awaitFresh("at the start")
-		whole := text(r.fragment())
-		stands := func(what string) {
-			t.Helper()
-			if text(r.fragment()) != whole {
-				t.Errorf("%s: the picture is\n%s", what, text(r.fragment()))
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o.ACL = true
+			a := consultest.Start(t, o)
+			c := a.Client()
+			fill(t, c, 4)
+			cfg := config(t, a.Cluster(), a.Address())
+			first := a.Cluster().ReadToken()
+			cfg.Client.TokenFile = tokenFile(t, first.Secret)
+			r := start(t, cfg)
+			r.awaitFresh("at the start")
+			whole := text(r.fragment())
+			stands := func(what string) {
+				t.Helper()
+				if text(r.fragment()) != whole {
+					t.Errorf("%s: the picture is\n%s", what, text(r.fragment()))
+				}
 			}
-		}
 
-		replace(t, cfg.Client.TokenFile, a.Cluster().CreateToken(`node_prefix "" { policy = "read" } service "s1" { policy = "read" }`).Secret)
-		r.awaitStatus("less to see", func(st *consul.Status) bool { return st.Hidden && len(st.Denied) == 4 && live(st) })
-		stands("a token for one service")
-		if d := r.source.Status().Denied; !slices.ContainsFunc(d, func(s string) bool { return strings.HasPrefix(s, `service:read on "s0"`) }) {
-			t.Errorf("denied is %q", d)
-		}
+			replace(t, cfg.Client.TokenFile, a.Cluster().CreateToken(`node_prefix "" { policy = "read" } service "s1" { policy = "read" }`).Secret)
+			r.awaitStatus("less to see", func(st *consul.Status) bool { return st.Hidden && len(st.Denied) == 4 && live(st) })
+			stands("a token for one service")
+			if d := r.source.Status().Denied; !slices.ContainsFunc(d, func(s string) bool { return strings.HasPrefix(s, `service:read on "s0"`) }) {
+				t.Errorf("denied is %q", d)
+			}
 
-		replace(t, cfg.Client.TokenFile, a.Cluster().CreateToken(`node "n1" { policy = "read" } service_prefix "" { policy = "read" }`).Secret)
-		r.awaitStatus("one node", func(st *consul.Status) bool {
-			return slices.ContainsFunc(st.Denied, func(s string) bool { return strings.HasPrefix(s, "node:read") })
+			replace(t, cfg.Client.TokenFile, a.Cluster().CreateToken(`node "n1" { policy = "read" } service_prefix "" { policy = "read" }`).Secret)
+			r.awaitStatus("one node", func(st *consul.Status) bool {
+				return slices.ContainsFunc(st.Denied, func(s string) bool { return strings.HasPrefix(s, "node:read") })
+			})
+			stands("a token for one node")
+
+			replace(t, cfg.Client.TokenFile, "6a1253d2-1785-24fd-91c2-f8e78c745511")
+			r.awaitStatus("unknown token", func(st *consul.Status) bool { return st.State == consul.Stale && len(st.Denied) > 0 })
+			stands("an unknown token")
+
+			instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9999}.register(t, c)
+			replace(t, cfg.Client.TokenFile, a.Cluster().ReadToken().Secret)
+			t.Logf("equal after %v", r.awaitFresh("a good token"))
+			r.awaitStatus("a good token", func(st *consul.Status) bool { return live(st) && len(st.Denied) == 0 && !st.Hidden })
+
+			// What a rule allows again is found without another token.
+			self, _, err := a.ClientWith(strings.TrimSpace(read(t, cfg.Client.TokenFile))).ACL().TokenReadSelf(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			policy, _, err := c.ACL().PolicyRead(self.Policies[0].ID, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rules := policy.Rules
+			policy.Rules = `node_prefix "" { policy = "read" }`
+			if policy, _, err = c.ACL().PolicyUpdate(policy, nil); err != nil {
+				t.Fatal(err)
+			}
+			instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9998}.register(t, c)
+			r.awaitStatus("rules taken away", func(st *consul.Status) bool { return len(st.Denied) > 0 })
+			if n := len(r.fragment().Workloads); n != 12 {
+				t.Errorf("rules taken away: %d workloads, want 12", n)
+			}
+			policy.Rules = rules
+			if _, _, err = c.ACL().PolicyUpdate(policy, nil); err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("rules given again: equal after %v", r.awaitFresh("rules given again"))
 		})
-		stands("a token for one node")
-
-		replace(t, cfg.Client.TokenFile, "6a1253d2-1785-24fd-91c2-f8e78c745511")
-		r.awaitStatus("unknown token", func(st *consul.Status) bool { return st.State == consul.Stale && len(st.Denied) > 0 })
-		stands("an unknown token")
-
-		instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9999}.register(t, c)
-		replace(t, cfg.Client.TokenFile, a.Cluster().ReadToken().Secret)
-		t.Logf("equal after %v", r.awaitFresh("a good token"))
-		r.awaitStatus("a good token", func(st *consul.Status) bool { return live(st) && len(st.Denied) == 0 && !st.Hidden })
-
-		// What a rule allows again is found without another token.
-		self, _, err := a.ClientWith(strings.TrimSpace(read(t, cfg.Client.TokenFile))).ACL().TokenReadSelf(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		policy, _, err := c.ACL().PolicyRead(self.Policies[0].ID, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rules := policy.Rules
-		policy.Rules = `node_prefix "" { policy = "read" }`
-		if policy, _, err = c.ACL().PolicyUpdate(policy, nil); err != nil {
-			t.Fatal(err)
-		}
-		instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9998}.register(t, c)
-		r.awaitStatus("rules taken away", func(st *consul.Status) bool { return len(st.Denied) > 0 })
-		if n := len(r.fragment().Workloads); n != 12 {
-			t.Errorf("rules taken away: %d workloads, want 12", n)
-		}
-		policy.Rules = rules
-		if _, _, err = c.ACL().PolicyUpdate(policy, nil); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("rules given again: equal after %v", r.awaitFresh("rules given again"))
-	})
+	}
 }
 
 func read(tb testing.TB, path string) string {

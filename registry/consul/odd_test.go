@@ -15,40 +15,46 @@ import (
 // Names that look like paths are asked for as what they are.
 func TestOddNamesAreAskedFor(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		a := consultest.Start(t, o)
-		for i, name := range []string{"plain", "with/slash", "../kv/x", "per%2Fcent", "qu?ery#x", "spa ce"} {
-			instance{node: "n1", id: fmt.Sprint("i", i), service: name, port: 8000 + i}.register(t, a.Client())
-		}
-		r := start(t, config(t, a.Cluster(), a.Address()))
-		r.awaitStatus("read", func(st *consul.Status) bool { return live(st) && st.Services == 7 && st.Instances == 7 })
-		if st := r.source.Status(); len(st.Unreadable) > 0 || st.Failed > 0 {
-			t.Errorf("status is %+v", st)
-		}
-	})
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := consultest.Start(t, o)
+			for i, name := range []string{"plain", "with/slash", "../kv/x", "per%2Fcent", "qu?ery#x", "spa ce"} {
+				instance{node: "n1", id: fmt.Sprint("i", i), service: name, port: 8000 + i}.register(t, a.Client())
+			}
+			r := start(t, config(t, a.Cluster(), a.Address()))
+			r.awaitStatus("read", func(st *consul.Status) bool { return live(st) && st.Services == 7 && st.Instances == 7 })
+			if st := r.source.Status(); len(st.Unreadable) > 0 || st.Failed > 0 {
+				t.Errorf("status is %+v", st)
+			}
+		})
+	}
 }
 
 func TestAFilterChoosesInstances(t *testing.T) {
 	t.Parallel()
-	modes(t, func(t *testing.T, o consultest.Options) {
-		a := consultest.Start(t, o)
-		c := a.Client()
-		in := instance{node: "n1", id: "web-1", service: "web", meta: map[string]string{"mesh": "yes"}}
-		in.register(t, c)
-		instance{node: "n2", id: "web-2", service: "web"}.register(t, c)
-		instance{node: "n2", id: "api-1", service: "api", status: "critical"}.register(t, c)
-		cfg := config(t, a.Cluster(), a.Address())
-		cfg.Filter, cfg.SweepEvery = `Service.Meta.mesh == "yes"`, time.Hour
-		r := start(t, cfg)
-		r.awaitFresh("at the start")
-		if f := r.fragment(); len(f.Workloads) != 1 || len(f.Services) != 1 {
-			t.Errorf("the picture is\n%s", text(f))
-		}
-		in.with(func(i *instance) { i.meta = nil }).register(t, c)
-		r.await("left out now", func(f *mesh.Fragment) bool { return len(f.Workloads) == 0 && len(f.Services) == 0 })
-		in.register(t, c)
-		r.await("chosen again", func(f *mesh.Fragment) bool { return len(f.Workloads) == 1 })
-	})
+	for name, o := range modes() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := consultest.Start(t, o)
+			c := a.Client()
+			in := instance{node: "n1", id: "web-1", service: "web", meta: map[string]string{"mesh": "yes"}}
+			in.register(t, c)
+			instance{node: "n2", id: "web-2", service: "web"}.register(t, c)
+			instance{node: "n2", id: "api-1", service: "api", status: "critical"}.register(t, c)
+			cfg := config(t, a.Cluster(), a.Address())
+			cfg.Filter, cfg.SweepEvery = `Service.Meta.mesh == "yes"`, time.Hour
+			r := start(t, cfg)
+			r.awaitFresh("at the start")
+			if f := r.fragment(); len(f.Workloads) != 1 || len(f.Services) != 1 {
+				t.Errorf("the picture is\n%s", text(f))
+			}
+			in.with(func(i *instance) { i.meta = nil }).register(t, c)
+			r.await("left out now", func(f *mesh.Fragment) bool { return len(f.Workloads) == 0 && len(f.Services) == 0 })
+			in.register(t, c)
+			r.await("chosen again", func(f *mesh.Fragment) bool { return len(f.Workloads) == 1 })
+		})
+	}
 }
 
 // A server that cannot carry a watch for each service is asked by doorbells for

@@ -171,7 +171,7 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3))) //nolint:gosec // it is small
+	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3)))
 	r.c.heard.Store(time.Now().UnixNano())
 	if index := resp.Header.Get("X-Consul-Index"); index != "" && index == req.URL.Query().Get("index") {
 		if err := unchanged(resp); err != nil {
@@ -196,10 +196,12 @@ func unchanged(resp *http.Response) error {
 
 type escapedKey struct{}
 
-// Escaped says that the path of a question to Consul is escaped already, by
-// url.PathEscape of its parts: package api escapes no slash within a name. To be
-// used as q.WithContext(client.Escaped(q.Context())).
-func Escaped(ctx context.Context) context.Context { return context.WithValue(ctx, escapedKey{}, true) }
+// Escaped are options that say that the path of a question to Consul is escaped
+// already, by url.PathEscape of its parts: package api escapes no slash within a
+// name.
+func Escaped(q *api.QueryOptions) *api.QueryOptions {
+	return q.WithContext(context.WithValue(q.Context(), escapedKey{}, true))
+}
 
 var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
 
@@ -253,9 +255,8 @@ func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.Quer
 	}
 	defer c.free()
 	turn := c.present()
-	asking, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(turn.ctx, cancel)()
+	asking, leave := turn.with(ctx)
+	defer leave()
 	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0)}, read)
 	if err != nil && ctx.Err() == nil && turn.over() {
 		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)

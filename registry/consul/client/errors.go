@@ -23,7 +23,7 @@ var (
 )
 
 // Denied is an answer that the token may not have.
-type Denied struct {
+type Denied struct { //nolint:errname // it is a state, too
 	// Rule is what the token lacks, such as `service:read on "web"`; empty where
 	// Consul does not say, or does not know the token at all.
 	Rule string
@@ -43,7 +43,7 @@ func (d *Denied) Error() string {
 const maxReason = 300
 
 // lacks finds the rule in what Consul says of a denial.
-var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`) //nolint:gochecknoglobals // compiled once
+var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`)
 
 // classify says what an error of package api means.
 func classify(err error) error {

@@ -76,7 +76,7 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Unlock()
 	if r.URL.Path == "/v1/status/leader" {
-		fmt.Fprintf(w, "%q", leader)
+		_, _ = fmt.Fprintf(w, "%q", leader)
 		return
 	}
 	answer(w, r)
@@ -99,17 +99,11 @@ func reply(w http.ResponseWriter, index int, names string) {
 	if index > 0 {
 		w.Header().Set("X-Consul-Index", strconv.Itoa(index))
 	}
-	fmt.Fprint(w, names)
+	_, _ = fmt.Fprint(w, names)
 }
 
-// hold waits as a blocking query does, until the client gives up or the bell
-// rings.
-func hold(r *http.Request, bell <-chan struct{}) {
-	select {
-	case <-r.Context().Done():
-	case <-bell:
-	}
-}
+// hold waits as a blocking query does, until the client gives up.
+func hold(r *http.Request) { <-r.Context().Done() }
 
 func newClient(tb testing.TB, f *fake, change func(*client.Config)) *client.Client {
 	tb.Helper()

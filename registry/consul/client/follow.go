@@ -95,9 +95,8 @@ func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)
 
 // step asks one time: for an answer at once where there is no index.
 func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(f.turn.ctx, cancel)()
+	ctx, leave := f.turn.with(ctx)
+	defer leave()
 	o := &api.QueryOptions{}
 	if f.index > 0 {
 		o.WaitIndex, o.WaitTime = f.index, waitFor-rand.N(waitFor/5) //nolint:gosec // no secret
@@ -133,7 +132,7 @@ func (f *following) spend(ctx context.Context) {
 	f.tokens = min(burst, f.tokens+float64(now.Sub(f.last))/float64(f.every)) - 1
 	f.last = now
 	if f.tokens < 0 {
-		_ = sleep(ctx, time.Duration(-f.tokens*float64(f.every)), f.turn.ctx.Done()) // the caller looks at ctx
+		_ = sleep(ctx, time.Duration(-f.tokens*float64(f.every)), f.turn.ended) // the caller looks at ctx
 	}
 }
 

@@ -83,7 +83,7 @@ func script(steps ...func(w http.ResponseWriter)) func(w http.ResponseWriter, r 
 		case s := <-next:
 			s(w)
 		default:
-			hold(r, nil)
+			hold(r)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func TestARecoveryWakesAllOthers(t *testing.T) {
 	f.set(func() {
 		f.answer = func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("index") != "" {
-				hold(r, nil)
+				hold(r)
 				return
 			}
 			reply(w, 7, `{}`)
@@ -210,7 +210,7 @@ func TestAnotherTokenCountsForWhatIsBeingAsked(t *testing.T) {
 	write("one")
 	f := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("index") != "" {
-			hold(r, nil)
+			hold(r)
 			return
 		}
 		reply(w, 5, `{}`)

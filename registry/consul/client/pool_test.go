@@ -28,7 +28,7 @@ func TestManyQuestionsShareFewConnections(t *testing.T) {
 		if waiting.Add(1) == questions {
 			close(all)
 		}
-		hold(r, nil)
+		hold(r)
 	})
 	c := newClient(t, f, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -111,7 +111,7 @@ func TestEscapedNames(t *testing.T) {
 	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `[]`) })
 	_, _, err := client.Get(t.Context(), newClient(t, f, nil), func(c *api.Client, q *api.QueryOptions) ([]string, *api.QueryMeta, error) {
 		var v []string
-		m, err := c.Raw().Query("/v1/health/service/a%2F..%2Fb%25", &v, q.WithContext(client.Escaped(q.Context())))
+		m, err := c.Raw().Query("/v1/health/service/a%2F..%2Fb%25", &v, client.Escaped(q))
 		return v, m, err
 	})
 	if err != nil {

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -30,16 +31,55 @@ var errLeaderless = errors.New("it has no leader")
 // outage. When it ends, everything is asked anew.
 type turn struct {
 	number uint64
-	ctx    context.Context //nolint:containedctx // it is a bell that context.AfterFunc takes
-	end    context.CancelFunc
+	ended  chan struct{} // closed at its end
+
+	mu      sync.Mutex                     // guards the following field
+	cancels map[*context.CancelFunc]func() // of what is asked in it; nil after its end
 }
 
 func newTurn(number uint64) *turn {
-	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // a bell; nothing runs under it
-	return &turn{number, ctx, end}
+	return &turn{number: number, ended: make(chan struct{}), cancels: map[*context.CancelFunc]func(){}}
 }
 
-func (t *turn) over() bool { return t.ctx.Err() != nil }
+func (t *turn) over() bool {
+	select {
+	case <-t.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// with returns a context that ends with the turn, too. It needs no goroutine:
+// there may be very many. The func gives it up.
+func (t *turn) with(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancels == nil {
+		cancel()
+		return ctx, cancel
+	}
+	t.cancels[&cancel] = cancel
+	return ctx, func() {
+		t.mu.Lock()
+		delete(t.cancels, &cancel)
+		t.mu.Unlock()
+		cancel()
+	}
+}
+
+// end ends it, and whatever is asked in it.
+func (t *turn) end() {
+	t.mu.Lock()
+	cancels := t.cancels
+	t.cancels = nil
+	close(t.ended) // before anything fails for it
+	t.mu.Unlock()
+	for _, cancel := range cancels {
+		cancel()
+	}
+}
 
 // present is the turn of now.
 func (c *Client) present() *turn {
@@ -188,7 +228,7 @@ func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
 	c.down.Store(false)
 	p.leader, p.began = leader, time.Time{}
 	if renew != "" {
-		c.log.Info("everything is asked anew", "reason", renew)
+		c.log.InfoContext(ctx, "everything is asked anew", "reason", renew)
 		c.Renew()
 	}
 	return jitter(beat)
