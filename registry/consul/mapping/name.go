@@ -31,11 +31,12 @@ func (w *work) identify() bool {
 	if rule.Skip || w.in.Service == consulService && !exact {
 		return false
 	}
-	return w.nameIt() && w.identity() && w.hostsIt()
+	return w.nameIt(exact) && w.identity() && w.hostsIt()
 }
 
-// nameIt decides what the service is called in the mesh.
-func (w *work) nameIt() bool {
+// nameIt decides what the service is called in the mesh. exact says that its rule
+// names it, and so which of several spellings is meant.
+func (w *work) nameIt(exact bool) bool {
 	name := w.in.Service
 	folded := strings.ToLower(name)
 	switch {
@@ -46,8 +47,8 @@ func (w *work) nameIt() bool {
 		w.warn(CodeName, "", `the name has capital letters, and %s would have the same host; if no other service may be called that, write a rule for it: %s`,
 			said(folded), w.suggest(ruleFoldCase, "true"))
 		return false
-	case w.spelledOtherwise():
-		w.warn(CodeName, "", "other services have this name with other capital letters; rename all of them but one")
+	case !exact && w.spelledOtherwise():
+		w.warn(CodeName, "", "other services have this name with other capital letters; write a rule for the one that is meant: %s", w.suggest(ruleFoldCase, "true"))
 		return false
 	default:
 		name = folded
@@ -57,11 +58,9 @@ func (w *work) nameIt() bool {
 			maxLabel, w.suggest(ruleName, "NAME"))
 		return false
 	}
-	if w.rule.Name == "" {
-		if owner, taken := w.m.rules.ownerOf(w.whole(), name); taken {
-			w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", said(name), said(owner))
-			return false
-		}
+	if owner, taken := w.m.rules.ownerOf(w.whole(), name); taken {
+		w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", said(name), said(owner))
+		return false
 	}
 	w.service = name
 	w.id = name

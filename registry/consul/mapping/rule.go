@@ -214,17 +214,24 @@ func newRuleSet(list []Rule, homePartition, homeNamespace string) (ruleSet, erro
 			continue
 		}
 		set.exact[whole] = &r
-		if r.Name == "" {
+		name := strings.ToLower(r.last())
+		switch {
+		case r.Name != "":
+			name = r.Name
+		case !r.FoldCase || name == r.last():
 			continue
 		}
-		name := placeOf(whole) + r.Name
+		name = placeOf(whole) + name
 		if other, taken := set.given[name]; taken {
-			errs = append(errs, fmt.Errorf("the rules for %q and %q give the same name %q; choose another for one of them", other, whole, r.Name))
+			errs = append(errs, fmt.Errorf("the rules for %q and %q give the same name %q; choose another for one of them", other, whole, name[len(placeOf(name)):]))
 		}
 		set.given[name] = whole
 	}
 	return set, errors.Join(errs...)
 }
+
+// last is the service's part of the pattern.
+func (r *Rule) last() string { return r.Pattern[strings.LastIndex(r.Pattern, "/")+1:] }
 
 // placeOf is the partition and namespace of a whole name, with their slashes.
 func placeOf(whole string) string { return whole[:strings.LastIndex(whole, "/")+1] }
@@ -243,10 +250,11 @@ func (s *ruleSet) of(whole string) (rule *Rule, exact bool) {
 	return &Rule{}, false
 }
 
-// ownerOf tells which service in the place of this one a rule gives a name to.
+// ownerOf tells which other service in the place of this one a rule gives a name
+// to.
 func (s *ruleSet) ownerOf(whole, name string) (owner string, taken bool) {
 	owner, taken = s.given[placeOf(whole)+name]
-	return owner, taken
+	return owner, taken && owner != whole
 }
 
 // matches compares a pattern, in which a star stands for any text without a slash.

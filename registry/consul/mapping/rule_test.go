@@ -149,6 +149,7 @@ func TestNewErrors(t *testing.T) {
 		"rule_port":        {Config{Rules: []Rule{{Pattern: "a", Port: 65536}}}, "write a number from 1 to 65535"},
 		"rule_none":        {Config{Rules: []Rule{{Skip: true}}}, "has an empty part"},
 		"rules_twice":      {Config{Rules: []Rule{{Pattern: "a"}, {Pattern: "default/a"}}}, `two rules are for "default/a"`},
+		"rules_fold":       {Config{Rules: []Rule{{Pattern: "Web", FoldCase: true}, {Pattern: "WEB", FoldCase: true}}}, `give the same name "web"`},
 		"rules_name":       {Config{Rules: []Rule{{Pattern: "a", Name: "x"}, {Pattern: "default/b", Name: "x"}}}, `give the same name "x"`},
 	} {
 		if _, err := New(c.config); err == nil {

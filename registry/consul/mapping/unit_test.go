@@ -194,3 +194,16 @@ func TestReuseOrigin(t *testing.T) {
 		t.Error("the service of another datacenter is taken for this one's")
 	}
 }
+
+// TestNameGiven: a name that a rule gives away is that service's alone, also where
+// another has a rule of its own.
+func TestNameGiven(t *testing.T) {
+	t.Parallel()
+	m := newMapper(t, Config{Rules: []Rule{{Pattern: "Shop", Name: "web"}, {Pattern: "web", FoldCase: true}}})
+	for service, want := range map[string]int{"web": 0, "Shop": 1} {
+		r := m.Map(&Input{Service: service, Entries: fleet(t, service, 1)})
+		if len(r.Piece.Services) != want {
+			t.Errorf("%s has %d hosts", service, len(r.Piece.Services))
+		}
+	}
+}
