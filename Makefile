@@ -48,7 +48,7 @@ bench: fleet tools ## measure bench/SCALE.md anew and compare with the baseline,
 	bin/fleet table -quickstart bin/figures.json $(BENCH)
 
 .PHONY: bench-quickstart
-bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys, three minutes
+bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys and a real Consul, six minutes
 	FAIRLEAD_E2E=1 BENCH_RESULTS=$(CURDIR)/bench/RESULTS.md $(GO) test -run '^$$' -bench . -benchtime 1x -timeout 10m ./bench
 
 .PHONY: bench-worst

@@ -27,6 +27,9 @@ func BenchmarkFigures(b *testing.B) {
 	if !idle {
 		b.Run("first", func(b *testing.B) { first(b, r) })
 	}
+	if !idle {
+		b.Run("consul", func(b *testing.B) { checks(b, r) })
+	}
 	b.Run("mesh", func(b *testing.B) {
 		s := newShop(b)
 		s.start()
@@ -40,7 +43,7 @@ func BenchmarkFigures(b *testing.B) {
 			measure(r)
 		}
 	})
-	if b.Failed() {
+	if b.Failed() || len(r.figures) == 0 {
 		return
 	}
 	text := r.markdown(time.Now())

@@ -126,6 +126,9 @@ const notes = `
   request, 0 where none failed. An Envoy is back when it answers requests again (the peers' were started by hand); each had lived for
   12 s, for the agent takes its time with one that dies sooner.
 - **Control plane killed**: by kill -9 under load, started again, until every proxy is in step.
+- **Check turns**: from just before a real Consul is told, at its leader, until the Envoy of a client has it, of which the agent, the
+  control plane and Consul's own replication are a part; one of three instances, at distances of 0.2 to 0.4 s that follow no period. The
+  budget is for 99 of 100. By plain HTTP two tables are watched as doorbells; by HTTPS every service has a watch.
 - **Idle**: resident memory (MB of 2^20 bytes) and share of one core, of each process of its kind over windows of four seconds. The
   Envoys here run a worker for each core, those of the peers ran one. Its own is what is not a page of a file: the others are of the
   binary, shared by all processes that run it, and the kernel takes them back where it needs them. An agent has just given back what
