@@ -27,6 +27,8 @@ const (
 	// recheckEvery is how often all is looked at again while the receiver holds a
 	// removal back, or the token may not see what it could see before.
 	recheckEvery = 5 * time.Second
+	// heldEvery is how often that is found out: it takes a walk over all services.
+	heldEvery = time.Second
 	// stampEvery is how often the status is made anew by itself.
 	stampEvery = 2 * time.Second
 )
@@ -71,6 +73,8 @@ type loop struct {
 	out       *mesh.Fragment // what waits to be sent, or nil
 	last      *mesh.Fragment // the one made last for sending, or nil
 	recheck   time.Time      // when to look again, or zero
+	held      bool           // what holding said at heldAt
+	heldAt    time.Time
 	// looking says that everything is looked at again; relist that the list is to
 	// be read for it, and relisting that it is being read.
 	looking, relist, relisting bool
@@ -225,7 +229,10 @@ func (l *loop) again(now time.Time) time.Time {
 		return time.Time{}
 	}
 	every := l.s.cfg.SweepEvery
-	if l.holding() {
+	if now.Sub(l.heldAt) >= heldEvery {
+		l.heldAt, l.held = now, l.holding()
+	}
+	if l.held {
 		every = min(every, recheckEvery)
 	}
 	if l.recheck.IsZero() || l.recheck.After(now.Add(every)) {
