@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -11,9 +12,7 @@ import (
 // instance adds what a catalog has: a service, and an instance of it.
 func (o *objects) instance(service, id, address string, port uint32, labels map[string]string) *objects {
 	all := map[string]string{mesh.LabelConsulService: service}
-	for k, v := range labels {
-		all[k] = v
-	}
+	maps.Copy(all, labels)
 	w := o.workload("consul/dc1/n1/"+id, address, all).workloads
 	made := w[len(w)-1]
 	made.ServiceAccount, made.Ports = service, map[string]uint32{"http": port}

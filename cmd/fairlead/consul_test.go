@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,7 +26,7 @@ func TestCatalogFlags(t *testing.T) {
 			{"--consul-address=h:1 --consul-address-kind=moon", `address kind "moon" is unknown`},
 			{"--consul-address=h:1 --consul-datacenter=a --consul-datacenter=a", `--consul-datacenter "a" is named twice`},
 		} {
-			code, _, errs := cli(t, append(command[:len(command):len(command)], strings.Fields(c.args)...)...)
+			code, _, errs := cli(t, append(slices.Clip(command), strings.Fields(c.args)...)...)
 			if code != exitFailed || !strings.Contains(errs, c.want) {
 				t.Errorf("%s %s: %d %s", command[0], c.args, code, errs)
 			}
@@ -83,7 +84,7 @@ func TestConsulVariables(t *testing.T) {
 				}
 				return
 			}
-			if got := f.TokenFile + " " + f.CAFile + " " + f.Client.Namespace + f.consulFlags.Namespace; err != nil || got != c.want {
+			if got := f.TokenFile + " " + f.CAFile + " " + f.Namespace; err != nil || got != c.want {
 				t.Errorf("got %q, %v, want %q", got, err, c.want)
 			}
 		})

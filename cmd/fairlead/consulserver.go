@@ -31,7 +31,7 @@ func (f *catalogFlags) add(fl *pflag.FlagSet) {
 func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
 	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "a datacenter whose catalog is read; may be repeated, that of the hosts first; none means that of the agent at --consul-address")
 	fl.StringVar(&f.Filter, "consul-filter", "", "the instances that are read, in Consul's filter language, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
-	fl.DurationVar(&f.consulFlags.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
+	fl.DurationVar(&f.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
 	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "a template of the host names of a service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
 	fl.StringVar(&f.Mapping.Namespace, "consul-mesh-namespace", "", "a template of the namespace of a service in the mesh; empty means {{.ConsulNamespace}}, which is \"default\" without Enterprise")
 	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "a template of the service account of a service; empty means {{.Service}}")

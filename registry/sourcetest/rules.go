@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"testing"
 	"time"
 
@@ -70,6 +71,7 @@ func three() map[string]string {
 }
 
 func firstIsWhole(tb testing.TB, p *Place) error {
+	tb.Helper()
 	want := three()
 	p.Put(tb, want)
 	r := start(tb, p)
@@ -88,6 +90,7 @@ func firstIsWhole(tb testing.TB, p *Place) error {
 }
 
 func changesAreWhole(tb testing.TB, p *Place) error {
+	tb.Helper()
 	r := start(tb, p)
 	objects := three()
 	n := names(5)
@@ -116,6 +119,7 @@ func changesAreWhole(tb testing.TB, p *Place) error {
 }
 
 func sameForAll(tb testing.TB, p *Place) error {
+	tb.Helper()
 	var hashes []mesh.Hash
 	want := three()
 	p.Put(tb, want)
@@ -138,6 +142,7 @@ func sameForAll(tb testing.TB, p *Place) error {
 }
 
 func sentAgain(tb testing.TB, p *Place) error {
+	tb.Helper()
 	want := three()
 	p.Put(tb, want)
 	r := start(tb, p)
@@ -165,6 +170,7 @@ func sentAgain(tb testing.TB, p *Place) error {
 }
 
 func awayIsNotEmpty(tb testing.TB, p *Place) error {
+	tb.Helper()
 	want := three()
 	p.Put(tb, want)
 	r := start(tb, p)
@@ -207,6 +213,7 @@ func awayIsNotEmpty(tb testing.TB, p *Place) error {
 }
 
 func awayAtTheStart(tb testing.TB, p *Place) error {
+	tb.Helper()
 	want := three()
 	p.Put(tb, want)
 	p.Away(tb)
@@ -233,6 +240,7 @@ func awayAtTheStart(tb testing.TB, p *Place) error {
 // slowReceiver changes a place often while nobody takes fragments: a source
 // keeps no queue of them.
 func slowReceiver(tb testing.TB, p *Place) error {
+	tb.Helper()
 	objects := three()
 	p.Put(tb, objects)
 	r := start(tb, p)
@@ -241,7 +249,7 @@ func slowReceiver(tb testing.TB, p *Place) error {
 			return err
 		}
 		for i := range 20 {
-			objects = with(objects, map[string]string{names(1)[0]: fmt.Sprint(i + 2)})
+			objects = with(objects, map[string]string{names(1)[0]: strconv.Itoa(i + 2)})
 			p.Put(tb, objects)
 		}
 		before := len(r.sent)
@@ -258,6 +266,7 @@ func slowReceiver(tb testing.TB, p *Place) error {
 
 // endsUnheard ends a source that waits to be heard.
 func endsUnheard(tb testing.TB, p *Place) error {
+	tb.Helper()
 	p.Put(tb, three())
 	r := start(tb, p)
 	f, err := r.next(p.within())

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"runtime/pprof"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -46,7 +47,7 @@ func start(tb testing.TB, p *Place) *running {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(tb.Context())
 	r := &running{
-		tb: tb, place: p, src: p.New(tb), label: fmt.Sprintf("%d", numbers.Add(1)),
+		tb: tb, place: p, src: p.New(tb), label: strconv.FormatUint(numbers.Add(1), 10),
 		out: make(chan *mesh.Fragment), stop: cancel, ended: make(chan error, 1),
 	}
 	go pprof.Do(ctx, pprof.Labels(label, r.label), func(ctx context.Context) { r.ended <- r.src.Run(ctx, r.out) })
@@ -72,11 +73,11 @@ func (r *running) take(f *mesh.Fragment) error {
 	if f == nil {
 		return errors.New("a nil fragment was sent")
 	}
-	print, err := fingerprint(f)
+	mark, err := fingerprint(f)
 	if err != nil {
 		return err
 	}
-	r.sent, r.prints = append(r.sent, f), append(r.prints, print)
+	r.sent, r.prints = append(r.sent, f), append(r.prints, mark)
 	return r.formed(f)
 }
 
@@ -93,7 +94,7 @@ func (r *running) formed(f *mesh.Fragment) error {
 	}
 	seen := map[string]bool{}
 	for _, x := range objectsOf(f) {
-		id := x.meta.Key.String() + " " + x.host
+		id := x.meta.String() + " " + x.host
 		switch {
 		case seen[id]:
 			return fmt.Errorf("%s is in the fragment twice", id)
@@ -135,8 +136,8 @@ func (r *running) await(want map[string]string) (*mesh.Fragment, error) {
 func (r *running) end() error {
 	r.stop()
 	select {
-	case <-r.ended:
-		r.ended <- nil
+	case err := <-r.ended:
+		r.ended <- err
 	case <-time.After(r.place.within()):
 		return fmt.Errorf("Run did not return within %s of the end of ctx", r.place.within())
 	}
@@ -144,11 +145,11 @@ func (r *running) end() error {
 		return err
 	}
 	for i, f := range r.sent {
-		print, err := fingerprint(f)
+		mark, err := fingerprint(f)
 		if err != nil {
 			return err
 		}
-		if print != r.prints[i] {
+		if mark != r.prints[i] {
 			return fmt.Errorf("fragment %d was written to after it had been sent", i)
 		}
 	}
@@ -276,7 +277,7 @@ func names(n int) []string {
 	return out
 }
 
-func with(objects map[string]string, change map[string]string) map[string]string {
+func with(objects, change map[string]string) map[string]string {
 	out := maps.Clone(objects)
 	maps.Copy(out, change)
 	return out

@@ -3,9 +3,9 @@ package sourcetest
 import (
 	"context"
 	"crypto/sha256"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -213,7 +213,7 @@ func (s *fakeSource) fragment(objects map[string]string) *mesh.Fragment {
 		w.Origin = &mesh.Origin{Source: "fake", Path: name}
 		w.Hash = sha256.Sum256([]byte(w.Address))
 		if broken == moody {
-			w.Labels = map[string]string{"mood": fmt.Sprint(s.number)}
+			w.Labels = map[string]string{"mood": strconv.Itoa(s.number)}
 		}
 		if have := s.made[name]; have != nil && have.Hash == w.Hash && broken != fresh {
 			w = have

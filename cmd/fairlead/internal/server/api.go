@@ -148,8 +148,10 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 
 func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
 	why := s.NotReady()
-	return Sources{Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
-		Consul: s.catalogs.status(), Old: s.old()}, nil
+	return Sources{
+		Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
+		Consul: s.catalogs.status(), Old: s.old(),
+	}, nil
 }
 
 func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Released, error) {
