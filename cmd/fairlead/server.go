@@ -66,7 +66,7 @@ count.`,
 			if err != nil {
 				return err
 			}
-			return runNotified(cmd.Context(), s.Run, s.NotReady)
+			return runNotified(cmd.Context(), s.Run, s.Starting)
 		},
 	}
 	f := cmd.Flags()

@@ -79,6 +79,9 @@ func TestConsulAway(t *testing.T) {
 		}
 		return nil
 	})
+	if started, ready := r.Starting(), r.NotReady(); len(started) > 0 || len(ready) == 0 {
+		t.Errorf("the start waits for %v, and not ready are %v", started, ready)
+	}
 	if text := readyz(t, r) + r.out.String() + get(t, r, "/metrics"); strings.Contains(text, secret) {
 		t.Errorf("the token is told:\n%s", text)
 	}

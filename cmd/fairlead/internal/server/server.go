@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,6 +244,16 @@ func (s *Server) NotReady() []string {
 		why = append(why, "the authority cannot sign: "+err.Error())
 	}
 	return why
+}
+
+// Starting says what the start still waits for. It ends, for who supervises the
+// process, at the latest when the sources have been waited for: a server that is
+// restarted because a catalog is away serves nobody for longer.
+func (s *Server) Starting() []string {
+	if time.Since(s.started) > cmp.Or(s.cfg.SourceWait, time.Minute) {
+		return nil
+	}
+	return s.NotReady()
 }
 
 // old tells of sources that are served as they were some time ago: that is no
