@@ -22,11 +22,13 @@ func TestDenied(t *testing.T) {
 	may := a.Cluster().CreateToken(Rule("m", "read"))
 	part := a.Cluster().CreateToken(`key "m/a.yaml" { policy = "read" }`)
 	none := a.Cluster().CreateToken(`node_prefix "" { policy = "read" }`)
+	but := a.Cluster().CreateToken(Rule("m", "read") + ` key "m/secret.yaml" { policy = "deny" }`)
 	for name, c := range map[string]struct{ secret, reason string }{
-		"nobody":  {"", "the token lacks key:read on \"m/\"; " + needs},
-		"unknown": {"10000000-0000-0000-0000-000000000000", "ACL not found"},
-		"none":    {none.Secret, "the token lacks key:read on \"m/\"; " + needs},
-		"part":    {part.Secret, "the token lacks key:read on \"m/\"; " + needs},
+		"all_but_one": {but.Secret, "keys are left out of the answer, because the token may not read them; " + needs},
+		"nobody":      {"", "the token lacks key:read on \"m/\"; " + needs},
+		"unknown":     {"10000000-0000-0000-0000-000000000000", "ACL not found"},
+		"none":        {none.Secret, "the token lacks key:read on \"m/\"; " + needs},
+		"part":        {part.Secret, "the token lacks key:read on \"m/\"; " + needs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -91,6 +91,11 @@ func testBroken(s store, cfg Config) {
 	}
 	s.put("a.yaml", "]")
 	r.awaitStatus("keeping", func(st *lastgood.Status) bool { return len(st.Kept) == 2 })
+	// a turns up under another key, and that one counts, also once it is gone.
+	s.put("c.yaml", entry("a", "four"))
+	r.await("a=four", "b=one", "z=one")
+	s.remove("c.yaml")
+	r.await("b=one", "z=one")
 	s.put("a.yaml", entry("b", "three"))
 	r.await("b=three", "z=one")
 	r.awaitStatus("mended", func(st *lastgood.Status) bool { return len(st.Kept)+len(st.Faults) == 0 })
@@ -248,6 +253,47 @@ func testLostMeantime(s store, cfg Config) {
 	r.await("c=one")
 	if list, _ := r.history(); len(list) != 1 {
 		t.Errorf("after it was let go the first fragment has %v", objects(list[0]))
+	}
+}
+
+// TestLargeValue: a value that is too large leaves what was there in force. Consul
+// takes it where its limit was raised.
+func TestLargeValue(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{Config: map[string]any{"limits": map[string]any{"kv_max_value_size": 4 * MaxValueSize}}})
+	s := storeOf(t, a, "m")
+	s.put("a.yaml", entry("a", "one"))
+	r := start(t, at(a, "m"))
+	r.await("a=one")
+	s.put("a.yaml", entry("a", "two")+"#"+strings.Repeat("x", MaxValueSize))
+	s.put("b.yaml", entry("b", "one"))
+	r.await("a=one", "b=one")
+	st := r.awaitStatus("partial", func(st *lastgood.Status) bool { return st.State == lastgood.Partial })
+	if !r.hasFault("consul-kv:m/a.yaml: error [FL0302]: cannot be read, what it gave stands: the value is too large") {
+		t.Errorf("%q, faults %v", st.Reason, st.Faults)
+	}
+	s.put("a.yaml", entry("a", "three"))
+	r.await("a=three", "b=one")
+	r.awaitStatus("ok", ok)
+}
+
+// TestUnsettledIsNotNothing: what was read and never settled is not on disk, and
+// must not be taken for a prefix that had nothing in it.
+func TestUnsettledIsNotNothing(t *testing.T) {
+	t.Parallel()
+	a := consultest.Start(t, consultest.Options{})
+	storeOf(t, a, "m").put("a.yaml", entry("a", "one"))
+	cfg := at(a, "m")
+	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	r := start(t, cfg)
+	r.await("a=one")
+	r.awaitReadings(2)
+	r.stop()
+	a.Kill()
+	r = start(t, cfg)
+	r.awaitStatus("unavailable", unavailable)
+	if list, _ := r.history(); len(list) > 0 || r.Status().Delivered {
+		t.Errorf("it sent %v", objects(list[0]))
 	}
 }
 
