@@ -69,6 +69,6 @@ func writeSome(w io.Writer, head string, n int, line func(i int) string) {
 		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
 	}
 	if n > manyShown {
-		_, _ = fmt.Fprintf(w, "  … and %d more: `fairlead proxy-status -o json` and /v1/sources of admin.sock have them\n", n-manyShown)
+		_, _ = fmt.Fprintf(w, "  … and %d more, which /v1/sources of admin.sock lists\n", n-manyShown)
 	}
 }
