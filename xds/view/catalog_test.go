@@ -142,6 +142,10 @@ func TestCatalogPorts(t *testing.T) {
 	add("a-sni", true, 6443, mesh.Undeclared)
 	add("db", false, 5432, mesh.TCP)
 	add("mail", false, 3306, mesh.TCP)
+	add("old", false, 8080, mesh.TCP) // though it may speak HTTP
+	add("a-http", true, 8080, mesh.HTTP)
+	add("any", false, 9090, mesh.Undeclared)
+	add("a-more", true, 9090, mesh.HTTP)
 	add("web", true, 80, mesh.HTTP)
 	s := w.snapshot()
 	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
@@ -168,16 +172,20 @@ func TestCatalogPorts(t *testing.T) {
 			"0.0.0.0_80":     {"http", ""},
 			"0.0.0.0_443":    {"a-tls.service.consul a-tls.service.consul", ""},
 			"0.0.0.0_3306":   {"mail.service.consul"},
-			"0.0.0.0_5432":   {"http", "db.service.consul"},
+			"0.0.0.0_5432":   {"db.service.consul"},
 			"0.0.0.0_6443":   {"http", ""},
+			"0.0.0.0_8080":   {"old.service.consul"},
+			"0.0.0.0_9090":   {"http", "any.service.consul"},
 			"240.0.0.5_5432": {"a-vip.service.consul"},
 		}
 		if mode == InterceptNone {
 			want = map[string][]string{
 				"127.0.0.1_80":   {"http"},
 				"127.0.0.1_3306": {"mail.service.consul"},
-				"127.0.0.1_5432": {"http", "db.service.consul"},
+				"127.0.0.1_5432": {"db.service.consul"},
 				"127.0.0.1_6443": {"http", ""},
+				"127.0.0.1_8080": {"old.service.consul"},
+				"127.0.0.1_9090": {"http", "any.service.consul"},
 			}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -186,16 +194,37 @@ func TestCatalogPorts(t *testing.T) {
 	}
 }
 
-// TestCatalogSidecarPort: a listener that a person wrote down is for what they
-// wrote.
+// TestCatalogSidecarPort: a listener that a person wrote down is for the host that
+// they wrote. By a wildcard they did not mean a service that registers its port.
 func TestCatalogSidecarPort(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
-	s := w.service("shop", "db.service.consul", 5432)
-	s.Catalog, s.Ports[0].Protocol = true, mesh.TCP
-	w.sidecar("shop", "default", `{"egress":[{"port":{"number":5432,"name":"tcp","protocol":"TCP"},"bind":"127.0.0.1","hosts":["./db.service.consul"]}]}`)
-	l := part(t, NewIndex(w.snapshot()).Build(proxyIn("shop", nil)), func(l *Listener) bool { return l.Port == 5432 })
-	if len(l.Chains) != 1 || l.Chains[0].TCP == nil || l.Chains[0].TCP.Destinations[0].Cluster.Host != "db.service.consul" {
-		t.Errorf("chains %+v", l.Chains)
+	for hosts, want := range map[string]mesh.Hostname{
+		`"./db.service.consul"`: "db.service.consul", `"*/db.service.consul"`: "db.service.consul", `"*/*"`: "mine.service.consul",
+		`"./a.service.consul","./db.service.consul"`: "a.service.consul",
+	} {
+		w := newWorld(t)
+		for _, name := range []string{"a", "db", "mine"} {
+			s := w.service("shop", name+".service.consul", 5432)
+			s.Catalog, s.Ports[0].Protocol = name != "mine", mesh.TCP
+		}
+		if hosts == `"*/*"` { // its port is nobody's
+			s := w.service("shop", "b.service.consul", 5433)
+			s.Catalog, s.Ports[0].Protocol = true, mesh.TCP
+			w.sidecar("shop", "other", `{"workloadSelector":{"labels":{"app":"other"}},"egress":[{"port":{"number":5433,"name":"tcp","protocol":"TCP"},"bind":"127.0.0.1","hosts":["*/*"]}]}`)
+			v := NewIndex(w.snapshot()).Build(proxyIn("shop", map[string]string{"app": "other"}))
+			for p := range v.Parts() {
+				if l, ok := p.(*Listener); ok && l.Port == 5433 {
+					t.Errorf("a listener with chains %+v", l.Chains)
+				}
+			}
+			if len(v.Warnings) != 1 || v.Warnings[0].Key.Name != "b.service.consul" {
+				t.Errorf("warnings %+v", v.Warnings)
+			}
+		}
+		w.sidecar("shop", "default", `{"egress":[{"port":{"number":5432,"name":"tcp","protocol":"TCP"},"bind":"127.0.0.1","hosts":[`+hosts+`]}]}`)
+		l := part(t, NewIndex(w.snapshot()).Build(proxyIn("shop", nil)), func(l *Listener) bool { return l.Port == 5432 })
+		if len(l.Chains) != 1 || l.Chains[0].TCP == nil || l.Chains[0].TCP.Destinations[0].Cluster.Host != want {
+			t.Errorf("%s: chains %+v", hosts, l.Chains)
+		}
 	}
 }

@@ -129,19 +129,25 @@ func (o *outbound) addEgress(e *egress) {
 	if e.hasPort() {
 		p := e.listener.GetPort()
 		t.port = mesh.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: parseProtocol(p.GetProtocol())}
-		for _, svc := range e.services {
-			t.svc = svc
-			o.add(t)
+	} else {
+		for _, en := range o.entries { // ports that have a listener of their own stay as they are
+			en.locked = true
 		}
-		return
 	}
-	for _, en := range o.entries { // ports that have a listener of their own stay as they are
-		en.locked = true
-	}
-	for _, svc := range e.services {
-		for _, p := range svc.Ports {
-			t.svc, t.port = svc, p
-			o.add(t)
+	for _, catalog := range []bool{false, true} { // what is written down comes first
+		for _, svc := range e.services {
+			if svc.Catalog != catalog {
+				continue
+			}
+			t.svc = svc
+			if e.hasPort() {
+				o.add(t)
+				continue
+			}
+			for _, p := range svc.Ports {
+				t.port = p
+				o.add(t)
+			}
 		}
 	}
 }
@@ -198,8 +204,16 @@ func (o *outbound) place(t target) {
 		o.conflict(key, t)
 		return
 	}
+	if cur != nil && t.svc.Catalog && cur.takesAll() {
+		o.conflict(key, t)
+		return
+	}
 	chains, protocol := o.chains(t)
 	if chains = t.named(chains); len(chains) == 0 {
+		if t.e.hasPort() {
+			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: it is of a catalog, and takes a whole port only where a Sidecar names it without a wildcard",
+				t.svc.Hostname, key.bind, key.port))
+		}
 		return
 	}
 	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
@@ -227,19 +241,6 @@ func (o *outbound) place(t target) {
 		}
 	}
 	cur.origins = append(cur.origins, t.svc.Origin)
-}
-
-// named leaves the chains that tell the service from others on its port. What comes
-// from a catalog may take the connections to its own virtual address, those that
-// name it, and those of a listener that a Sidecar has for it; never all to a port,
-// for that would be anybody's who may register a service with that port.
-func (t *target) named(chains []*Chain) []*Chain {
-	if !t.svc.Catalog || t.e.hasPort() || slices.Contains(t.svc.Addresses, t.bind) {
-		return chains
-	}
-	return slices.DeleteFunc(chains, func(c *Chain) bool {
-		return c.TCP != nil && len(c.Match.CIDRs) == 0 && len(c.Match.ServerNames) == 0
-	})
 }
 
 // take adds a chain for the connections that no other chain of the entry takes;
