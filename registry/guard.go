@@ -95,6 +95,9 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 		return r.next, nil
 	}
 	r.ripen(removed, losses)
+	if moved := r.diff.Moved(); len(moved) > 0 {
+		removed = slices.DeleteFunc(removed, func(x mesh.Removal) bool { return moved[x.Key] })
+	}
 	found := losses
 	r.holdEmpty(removed, found)
 	r.holdShrunken(removed, found)

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -117,5 +118,49 @@ func TestUnhealthyIsNoRemoval(t *testing.T) {
 	}
 	if d := mesh.Compare(prev, next); d.Reach() != mesh.ReachHealth {
 		t.Errorf("the change reaches as far as %s: it would be debounced", d.Reach())
+	}
+}
+
+// TestGuardOfWhatMoved: instances that are registered anew under other names are
+// not lost, and not held beside those that they are now.
+func TestGuardOfWhatMoved(t *testing.T) {
+	t.Parallel()
+	prev := catalogOf("consul", 0, 20)
+	renamed := func(n, from int) *mesh.Fragment {
+		f := &mesh.Fragment{Source: "consul"}
+		for i, w := range prev.Workloads[from:n] {
+			next := *w
+			next.Name = fmt.Sprintf("consul/dc1/node/other-%02d", i)
+			f.Workloads = append(f.Workloads, &next)
+		}
+		return f
+	}
+	files := &mesh.Fragment{Source: "files", Services: []*mesh.Service{service("a", "web", "web")}}
+	s := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, prev})
+	decide := func(next *mesh.Fragment) (*mesh.Fragment, holds) {
+		r := reading{
+			limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev, next: next, snapshot: s, now: time.Unix(1, 0),
+		}
+		return r.decide()
+	}
+	if force, held := decide(renamed(20, 0)); len(held) > 0 || len(force.Workloads) != 20 {
+		t.Errorf("all have other names: %d held, %d in force", len(held), len(force.Workloads))
+	}
+	if force, held := decide(renamed(20, 10)); len(held) != 10 || len(force.Workloads) != 20 {
+		t.Errorf("half have other names, and half are gone: %d held, %d in force", len(held), len(force.Workloads))
+	}
+	elsewhere := renamed(20, 0)
+	for _, w := range elsewhere.Workloads {
+		w.Ports = map[string]uint32{"http": 9999}
+	}
+	if _, held := decide(elsewhere); len(held) != 20 {
+		t.Errorf("at other ports: %d held", len(held))
+	}
+	elsewhere = renamed(20, 0)
+	for _, w := range elsewhere.Workloads {
+		w.ServiceAccount = "another"
+	}
+	if _, held := decide(elsewhere); len(held) != 20 {
+		t.Errorf("of another identity: %d held", len(held))
 	}
 }

@@ -1,6 +1,9 @@
 package mesh
 
-import "slices"
+import (
+	"maps"
+	"slices"
+)
 
 // Sorted returns the fragment with every list in the order that it should be
 // in: itself where that is so already.
@@ -65,6 +68,40 @@ func (d *Difference) Removed() []Removal {
 	out = appendRemoved(out, o.Sidecars, n.Sidecars)
 	out = appendRemoved(out, o.PeerAuthentications, n.PeerAuthentications)
 	return appendRemoved(out, o.Unenforced, n.Unenforced)
+}
+
+// Moved are the keys of workloads that the second fragment lacks, but has under
+// another key with the same identity, address and ports: a catalog's instance that
+// was registered anew under another ID.
+func (d *Difference) Moved() map[Key]bool {
+	type place struct{ namespace, account, address string }
+	fresh := map[place][]*Workload{}
+	for _, x := range d.objects.Workloads {
+		if x.Old == nil {
+			at := place{x.New.Namespace, x.New.ServiceAccount, x.New.Address}
+			fresh[at] = append(fresh[at], x.New)
+		}
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	out := map[Key]bool{}
+	for _, x := range d.objects.Workloads {
+		if x.New != nil {
+			continue
+		}
+		same := func(w *Workload) bool { return maps.Equal(w.Ports, x.Old.Ports) && sameService(w, x.Old) }
+		if slices.ContainsFunc(fresh[place{x.Old.Namespace, x.Old.ServiceAccount, x.Old.Address}], same) {
+			out[x.Old.Key] = true
+		}
+	}
+	return out
+}
+
+// sameService reports whether two workloads are instances of one service of a
+// catalog, or of none.
+func sameService(a, b *Workload) bool {
+	return a.Labels[LabelConsulService] == b.Labels[LabelConsulService]
 }
 
 // Growth is by how many objects the second fragment is larger, counted as by

@@ -9,7 +9,7 @@ import (
 type statusCollector struct {
 	s *Server
 
-	available, objects, faults, kept, held, generation, agents *prometheus.Desc
+	available, objects, faults, kept, held, generation, conflicts, agents *prometheus.Desc
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -34,6 +34,7 @@ func newStatusCollector(s *Server) *statusCollector {
 		kept:       d("source_kept_objects", "Broken objects whose last good version stands.", "source"),
 		held:       d("source_held_removals", "Removals that are held back.", "source"),
 		generation: d("snapshot_generation", "Snapshots published since the start."),
+		conflicts:  d("snapshot_conflicts", "Objects that are not in force, or not everywhere, because of another one."),
 		agents:     d("refused_peers", "Peers on record that were not let in."),
 		work: workDescs{
 			events:    d("source_file_events_total", "Names that the file system said changed.", "source"),
@@ -49,7 +50,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.agents} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -69,6 +70,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.work.compared, st.Compared)
 	counter(c.work.merged, st.Merged)
 	gauge(c.generation, float64(st.Generation))
+	gauge(c.conflicts, float64(len(st.Conflicts)))
 	gauge(c.agents, float64(len(c.s.xds.Refused())))
 	for _, src := range st.Sources {
 		gauge(c.objects, float64(src.Objects), src.Name)
