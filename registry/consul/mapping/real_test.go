@@ -45,7 +45,7 @@ func TestRealConsul(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An agent tells its server of some changes a moment later.
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, 30*time.Second, func() error {
 		var got strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			entries, _, err := c.Health().Service(name, "", false, nil)
@@ -94,10 +94,31 @@ func registerByAgent(t *testing.T, c *api.Client) {
 		if err := c.Agent().ServiceRegister(s); err != nil {
 			t.Fatalf("registering %s: %v", s.ID, err)
 		}
+		// Virtual addresses are given out in the order in which the server hears of
+		// services.
+		awaitService(t, c, s.Name, s.ID)
+		if s.Connect != nil && s.Connect.SidecarService != nil {
+			awaitService(t, c, s.Name+"-sidecar-proxy", s.ID+"-sidecar-proxy")
+		}
 	}
 	if err := c.Agent().EnableServiceMaintenance("web-3", "because"); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// awaitService waits until an agent has told its server of an instance.
+func awaitService(t *testing.T, c *api.Client, name, id string) {
+	t.Helper()
+	envoytest.Eventually(t, 30*time.Second, func() error {
+		list, _, err := c.Catalog().Service(name, "", nil)
+		if err != nil {
+			return fmt.Errorf("reading %q: %w", name, err)
+		}
+		if !slices.ContainsFunc(list, func(s *api.CatalogService) bool { return s.ServiceID == id }) {
+			return fmt.Errorf("%q has %d instances, none of them %s", name, len(list), id)
+		}
+		return nil
+	})
 }
 
 // registerByCatalog does what consul-esm and scripts do.
