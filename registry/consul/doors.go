@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// sweepShare is the part of the time that sweeps may take, sweepRest and
-	// sweepMost the bounds of the rest after one.
+	// sweepShare is the part of the time that sweeps may take: one in so many. From
+	// the beginning of one to that of the next it is sweepMost at most, but for a
+	// rest of sweepRest, and as long as the sweep took.
 	sweepShare = 20
 	sweepRest  = 200 * time.Millisecond
 	sweepMost  = 10 * time.Second
@@ -259,7 +260,9 @@ func (l *loop) swept(now time.Time) time.Time {
 	if l.sweeping() && (len(l.waiting) == 0 || l.reads == 0 && len(l.urgent)+len(l.queue) == 0) {
 		l.waiting = nil
 		l.s.sweeps.Add(1)
-		l.nextSweep = now.Add(min(max(sweepRest, now.Sub(l.sweepBegan)*sweepShare), sweepMost))
+		took := now.Sub(l.sweepBegan)
+		rest := min(max(sweepRest, took*sweepShare), sweepMost) - took
+		l.nextSweep = now.Add(max(sweepRest, took, rest))
 	}
 	if !l.sweepDue || l.sweeping() || !l.ready() || len(l.behind) > 0 {
 		return time.Time{}
@@ -269,9 +272,9 @@ func (l *loop) swept(now time.Time) time.Time {
 	}
 	l.sweepDue, l.sweepBegan, l.waiting = false, now, map[string]bool{}
 	for name := range l.listed {
-		if svc := l.services[name]; !svc.watched && svc.index > 0 {
+		if svc := l.services[name]; !svc.watched {
 			l.waiting[name] = true
-			l.read(name, peek)
+			l.read(name, peek) // in full where no index is known
 		}
 	}
 	return time.Time{}

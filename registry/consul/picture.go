@@ -70,6 +70,8 @@ type picture struct {
 	// behind are the services that have not been read in this turn, doubted those
 	// that are to be read because they are not listed any more.
 	behind, doubted map[string]bool
+	// unlisted are the services that are not in the list.
+	unlisted map[string]bool
 	// deferred are readings that take something away.
 	deferred           map[string]*reading
 	deferredAt, lastAt time.Time
@@ -86,7 +88,7 @@ type picture struct {
 
 func newPicture(s *Source) *picture {
 	return &picture{
-		s: s, services: map[string]*service{}, behind: map[string]bool{}, doubted: map[string]bool{}, deferred: map[string]*reading{},
+		s: s, services: map[string]*service{}, behind: map[string]bool{}, doubted: map[string]bool{}, unlisted: map[string]bool{}, deferred: map[string]*reading{},
 		protocols: &protocols{}, fragment: &mesh.Fragment{Source: s.cfg.Name}, changed: map[string]*mesh.Fragment{}, unsaved: map[int]bool{},
 	}
 }
@@ -95,6 +97,7 @@ func newPicture(s *Source) *picture {
 // tags than before, and those that are gone from it, both sorted.
 func (p *picture) list(names listing, m client.Meta) (news, gone []string) {
 	prev := p.listed
+	clear(p.unlisted)
 	p.listed, p.hidden, p.turn = names, m.Filtered, m.Turn
 	for name, tags := range names {
 		svc := p.services[name]
@@ -111,6 +114,7 @@ func (p *picture) list(names listing, m client.Meta) (news, gone []string) {
 	for name, svc := range p.services {
 		if _, ok := names[name]; !ok {
 			gone = append(gone, name)
+			p.unlisted[name] = true
 			if !svc.denied { // then it is read again, but nothing waits for it
 				p.doubted[name] = true
 			}
@@ -296,10 +300,12 @@ func (p *picture) settle(now time.Time, busy bool) time.Time {
 
 // forget drops the services that are neither listed nor have anything.
 func (p *picture) forget() {
-	if p.listed == nil || len(p.services) == len(p.listed) {
-		return
-	}
-	for name, svc := range p.services {
+	for name := range p.unlisted {
+		svc := p.services[name]
+		if svc == nil {
+			delete(p.unlisted, name)
+			continue
+		}
 		if _, listed := p.listed[name]; listed || p.doubted[name] || p.deferred[name] != nil || svc.raw != nil || svc.turn < p.turn {
 			continue
 		}
@@ -310,6 +316,7 @@ func (p *picture) forget() {
 		svc.piece = nil
 		delete(p.services, name)
 		delete(p.behind, name)
+		delete(p.unlisted, name)
 	}
 }
 

@@ -117,7 +117,7 @@ func (p *pool) take(ctx context.Context) (c *conn, used bool, err error) {
 	for {
 		p.sweep()
 		for _, c := range p.conns {
-			if !c.retired && c.Reserve() == nil {
+			if !c.retired && c.Available() > 0 && c.Reserve() == nil {
 				return c, c.used, nil
 			}
 		}
