@@ -24,6 +24,10 @@ const (
 	startFor = 3 * time.Second
 	// markEvery is how often the state directory is told that all was read.
 	markEvery = time.Minute
+	// followEvery is the least time between two answers where they come all the
+	// time. Each is the whole listing, and while there is nothing below the prefix
+	// every write to the store is a reason for one.
+	followEvery = 500 * time.Millisecond
 )
 
 // Source reads the keys below a prefix. It is a source of package registry.
@@ -154,7 +158,7 @@ func (s *Source) tell(ctx context.Context, a *answer) {
 func (s *Source) follow(ctx context.Context) {
 	client.Follow(ctx, s.reader.client, client.Query[api.KVPairs]{
 		Name: "kv " + s.cfg.Prefix,
-		Read: list(s.cfg.Prefix),
+		Read: list(s.cfg.Prefix), Every: followEvery,
 		Told: func(err error) { s.tell(ctx, &answer{err: err, over: err == nil, looked: -1}) },
 	}, func(pairs api.KVPairs, m client.Meta) {
 		a := &answer{fresh: m.Fresh, looked: -1}
