@@ -67,6 +67,8 @@ type CatalogWay struct {
 	// Out and In are seconds from a write of a check to the endpoint's change on a
 	// stream, AddedIn and AddedOut from a registration and a deregistration.
 	Out, In, AddedIn, AddedOut []float64
+	// AddedCPU is what all registrations and deregistrations cost.
+	AddedCPU float64
 	// Flapped is how often one check has changed, and what that cost.
 	Flapped    int
 	FlapCPU    float64
@@ -122,10 +124,10 @@ func RunCatalog(ctx context.Context, cfg CatalogConfig) (res CatalogResult, err 
 	for _, secure := range cfg.Secure {
 		p := &picture{cfg: cfg, consul: c, certs: certs}
 		way, err := p.measure(ctx, secure)
+		res.Ways = append(res.Ways, way)
 		if err = errors.Join(err, p.close()); err != nil {
 			return res, err
 		}
-		res.Ways = append(res.Ways, way)
 	}
 	return res, nil
 }

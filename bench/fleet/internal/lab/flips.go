@@ -13,7 +13,7 @@ const (
 	// between is how long nothing happens after a change.
 	between = 150 * time.Millisecond
 	// lost separates a slow change from one that never comes.
-	lost = 30 * time.Second
+	lost = 2 * time.Minute
 )
 
 // flipped are the services whose checks change: 20, evenly spread.
@@ -99,6 +99,10 @@ func (p *picture) flap(ctx context.Context, way *CatalogWay) error {
 // added registers instances and takes them away again, which no doorbell tells
 // of by name.
 func (p *picture) added(ctx context.Context, way *CatalogWay) error {
+	before, err := p.server.usage()
+	if err != nil {
+		return err
+	}
 	for i := range p.cfg.Added {
 		service := p.flipped()[i%len(p.flipped())]
 		var address string
@@ -117,7 +121,9 @@ func (p *picture) added(ctx context.Context, way *CatalogWay) error {
 		}
 		way.AddedOut = append(way.AddedOut, took)
 	}
-	return nil
+	after, err := p.server.usage()
+	way.AddedCPU = after.CPU - before.CPU
+	return err
 }
 
 // profile takes a CPU profile of the control plane meanwhile.
