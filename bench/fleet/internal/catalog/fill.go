@@ -91,7 +91,10 @@ func (s Spec) setInstance(service, i int) []operation {
 	return []operation{
 		{Service: &serviceOp{"set", s.node(service, i), instance{
 			ID: id(service, i), Service: Name(service), Address: s.Address(service, i), Port: 8080,
-			Tags: []string{"version=" + version}, Meta: map[string]string{"protocol": "http", "team": fmt.Sprintf("team-%02d", service%10)},
+			// The second is one of Fabio's, which is no label: real catalogs have what
+			// the mesh has to leave out and to note.
+			Tags: []string{"version=" + version, "urlprefix-/" + Name(service)},
+			Meta: map[string]string{"protocol": "http", "team": fmt.Sprintf("team-%02d", service%10)},
 		}}},
 		s.setCheck(service, i, true),
 	}
