@@ -37,6 +37,10 @@ type Settler interface {
 	Settled(reading *mesh.Fragment, held int)
 }
 
+// DefaultSourceWait is how long the first snapshot waits for sources, where
+// nothing else is said.
+const DefaultSourceWait = time.Minute
+
 // Config is what a Registry needs.
 type Config struct {
 	// Logger is required.
@@ -59,7 +63,7 @@ type Config struct {
 	// DebounceMax is the longest that a change waits for quiet; 0 means 10 s.
 	DebounceMax time.Duration
 	// SourceWait is how long after the start the first snapshot waits for
-	// sources that have not delivered; 0 means 60 s.
+	// sources that have not delivered; 0 means DefaultSourceWait.
 	SourceWait time.Duration
 
 	// RemovalShare is the part of a source's objects, or of a service's
@@ -106,7 +110,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
 	c.DebounceMax = cmp.Or(c.DebounceMax, 10*time.Second)
-	c.SourceWait = cmp.Or(c.SourceWait, time.Minute)
+	c.SourceWait = cmp.Or(c.SourceWait, DefaultSourceWait)
 	c.RemovalShare = cmp.Or(c.RemovalShare, 0.3)
 	c.RemovalFloor = cmp.Or(c.RemovalFloor, 5)
 	c.ConfirmAfter = cmp.Or(c.ConfirmAfter, 10*time.Second)

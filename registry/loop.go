@@ -275,6 +275,8 @@ func (l *loop) tellConflicts(list []mesh.Conflict) {
 		}
 		switch fresh++; {
 		case fresh > loggedNames:
+		case c.Reason != "" && c.Host == "": // two catalogs, and the instances of both stand
+			l.log.Info("catalogs do not agree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		case c.Reason != "":
 			l.log.Warn("object is not in force everywhere", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		default:

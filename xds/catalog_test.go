@@ -27,6 +27,7 @@ func TestInstancesOfACatalog(t *testing.T) {
 		instance("web", "web-1", "127.0.0.11", 8080, map[string]string{"version": "v1"}).
 		instance("web", "web-2", "127.0.0.11", 8081, map[string]string{"version": "v2"}).
 		instance("api", "api-1", "127.0.0.11", 9090, nil).
+		instance("web", "team%2Fweb 5", "127.0.0.11", 8082, map[string]string{"version": "v5"}).
 		instance("web", "web-3", "127.0.0.12", 8080, nil)
 	s := o.snapshot(nil)
 	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
@@ -37,7 +38,7 @@ func TestInstancesOfACatalog(t *testing.T) {
 		}
 		return c.workload(s)
 	}
-	for name, version := range map[string]string{"n1": "v1", "web-1": "v1", "web-2": "v2", "api-1": "v1"} {
+	for name, version := range map[string]string{"n1": "v5", "web-1": "v1", "web-2": "v2", "api-1": "v5", "team/web 5": "v5", "5": "v5", "n1/web-1": "v5"} {
 		n := node("web", "127.0.0.11")
 		n.WorkloadName, n.Name = name, name
 		w, err := claimed(n)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -103,8 +104,11 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 // named reports whether a workload has that name, or is a catalog's instance of
 // which that is the ID.
 func named(w *mesh.Workload, name string) bool {
-	_, instance := w.Labels[mesh.LabelConsulService]
-	return w.Name == name || instance && name != "" && strings.HasSuffix(w.Name, "/"+name)
+	if _, instance := w.Labels[mesh.LabelConsulService]; !instance || w.Name == name {
+		return w.Name == name
+	}
+	id, err := url.PathUnescape(w.Name[strings.LastIndexByte(w.Name, '/')+1:])
+	return err == nil && id == name
 }
 
 // proxy is the client of xDS: identity as proven, labels as the mesh has them.

@@ -199,7 +199,9 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	}
 	if f.dryRun {
 		for i, changes := range all {
-			tellChanges(w, t, changes, fmt.Sprintf("would %%s, in transaction %d of %d", i+1, len(all)))
+			tellChanges(w, t, changes, func(op kv.Op) string {
+				return fmt.Sprintf("would %s, in transaction %d of %d", op, i+1, len(all))
+			})
 		}
 		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", count(len(p.plan.Changes), "key"), count(len(all), "transaction"))
 		return err
@@ -210,7 +212,9 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 			return pushFailed(w, f, progress{i, len(all), done, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
 		}
 		done += len(changes)
-		tellChanges(w, t, changes, map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"})
+		tellChanges(w, t, changes, func(op kv.Op) string {
+			return map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"}[op]
+		})
 		for _, c := range changes {
 			note(p.record, c.Rel, c.New)
 		}
@@ -282,17 +286,10 @@ func pushFailed(w io.Writer, f *pushFlags, p progress, err error) error {
 	return errors.Join(errInvalid, werr)
 }
 
-// tellChanges writes a line for each change.
-func tellChanges[T string | map[kv.Op]string](w io.Writer, t *target, changes []kv.Change, words T) {
+// tellChanges writes a line for each change, with a word for what is done.
+func tellChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) string) {
 	for _, c := range changes {
-		var word string
-		switch words := any(words).(type) {
-		case string:
-			word = fmt.Sprintf(words, c.Op)
-		case map[kv.Op]string:
-			word = words[c.Op]
-		}
-		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word, lineCount(c))
+		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word(c.Op), lineCount(c))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
@@ -21,7 +22,6 @@ func newServer() *cobra.Command {
 		cfg     server.Config
 		dirs    []string
 		catalog catalogFlags
-		sweep   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "server {--config-dir DIR | --consul-address ADDRESS}…",
@@ -60,7 +60,6 @@ count.`,
 			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
 				return err
 			}
-			cfg.Consul.SweepInterval = sweep
 			defer untilSignal(cmd)()
 			s, err := server.New(cmd.Context(), cfg)
 			if err != nil {
@@ -72,7 +71,13 @@ count.`,
 	f := cmd.Flags()
 	f.StringArrayVar(&dirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… to refuse objects of other namespaces; may be repeated")
 	catalog.add(f)
-	f.DurationVar(&sweep, "consul-sweep-interval", 0, "how often all services of the catalog are looked at where Consul has no watch for each, for what no event tells; 0 means the default")
+	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often all services of the catalog are looked at where Consul has no watch for each, for what no event tells; 0 means the default")
+	addServerFlags(f, &cfg)
+	return cmd
+}
+
+// addServerFlags adds those that are not about where the mesh is read from.
+func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "a file of Istio's MeshConfig fields; empty means Istio's defaults")
 	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "what must survive: the authority, entitlements, last good manifests")
 	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "admin.sock is in here")
@@ -94,7 +99,6 @@ count.`,
 	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies are sent their first configuration at a time, so that a fleet that comes at once does not starve those that are served")
 	f.DurationVar(&cfg.SlowProxyTimeout, "slow-proxy-timeout", xds.DefaultSlowTimeout, "how long a proxy may take to read 64 KiB, or the rest, of what it is sent before its stream is ended")
 	f.StringVar(&cfg.VirtualHosts, "virtual-hosts", server.VirtualHostsAuto, "auto: route tables travel by virtual host where the proxy can take that; off: they travel whole")
-	return cmd
 }
 
 // checkServerFlags refuses, by the names that people know, what no part of the

@@ -248,12 +248,13 @@ func merges(written, svc *Service) bool {
 		written.Selector[LabelConsulService] == svc.Selector[LabelConsulService]
 }
 
-// audience is the namespaces that see a service.
+// group is some namespaces.
 type group struct {
 	all        bool
 	namespaces []string // sorted; of no meaning where all see it
 }
 
+// audience is the namespaces that see a service.
 func audience(svc *Service, defaults []string) group {
 	list := []string(svc.ExportTo)
 	if len(list) == 0 {

@@ -90,6 +90,22 @@ func (c *Consul) Mapper() (*mapping.Mapper, error) {
 	return mapping.New(m)
 }
 
+// Connections to one Consul: all sources together stay below what Consul grants to
+// a client (200), and each has enough to follow all services by HTTP/2.
+const (
+	allConnections   = 64
+	leastConnections = 24
+)
+
+// connections is how many each source may have.
+func (c *Consul) connections() int {
+	n := max(1, len(c.Datacenters))
+	if c.KVPrefix != "" {
+		n++
+	}
+	return max(leastConnections, allConnections/n)
+}
+
 // Catalogs are the configurations of the sources of the catalog, one a
 // datacenter, in the order in which they count.
 func (c *Consul) Catalogs() ([]consul.Config, error) {
@@ -108,7 +124,7 @@ func (c *Consul) Catalogs() ([]consul.Config, error) {
 			name += ":" + dc
 		}
 		cl := c.Client
-		cl.Datacenter = dc
+		cl.Datacenter, cl.MaxConnections = dc, c.connections()
 		out = append(out, consul.Config{
 			Name: name, Logger: cl.Logger, Client: cl, Mapper: mapper, Local: i == 0, Filter: c.Filter, SweepEvery: c.SweepInterval,
 		})
@@ -123,7 +139,7 @@ func (c *Consul) KV() (kv.Config, error) {
 		return kv.Config{}, fmt.Errorf("--consul-kv-prefix: %w", err)
 	}
 	cl := c.Client
-	cl.Datacenter = ""
+	cl.Datacenter, cl.MaxConnections = "", c.connections()
 	if len(c.Datacenters) > 0 {
 		cl.Datacenter = c.Datacenters[0]
 	}

@@ -53,6 +53,30 @@ func TestConsulFlags(t *testing.T) {
 	}
 }
 
+// TestConnectionsAreShared: the sources that ask one Consul share what it grants.
+func TestConnectionsAreShared(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		consul Consul
+		want   int
+	}{
+		{Consul{}, 64},
+		{Consul{KVPrefix: "mesh"}, 32},
+		{Consul{Datacenters: []string{"a", "b"}}, 32},
+		{Consul{Datacenters: []string{"a", "b", "c", "d"}, KVPrefix: "mesh"}, 24},
+	} {
+		configs, err := c.consul.Catalogs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cfg := range configs {
+			if cfg.Client.MaxConnections != c.want {
+				t.Errorf("%+v: %d connections for %s, want %d", c.consul, cfg.Client.MaxConnections, cfg.Name, c.want)
+			}
+		}
+	}
+}
+
 // TestConsulAway: a server starts without its Consul, and says what is missing
 // and why. Nothing that it says has the token.
 func TestConsulAway(t *testing.T) {

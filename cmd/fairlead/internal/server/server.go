@@ -250,7 +250,7 @@ func (s *Server) NotReady() []string {
 // process, at the latest when the sources have been waited for: a server that is
 // restarted because a catalog is away serves nobody for longer.
 func (s *Server) Starting() []string {
-	if time.Since(s.started) > cmp.Or(s.cfg.SourceWait, time.Minute) {
+	if time.Since(s.started) > cmp.Or(s.cfg.SourceWait, registry.DefaultSourceWait) {
 		return nil
 	}
 	return s.NotReady()
