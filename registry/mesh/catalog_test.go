@@ -25,17 +25,20 @@ func visible(s *Snapshot, namespace string) string {
 	return strings.Join(names, " ")
 }
 
-func TestWrittenHostIsNeverTakenOver(t *testing.T) {
-	t.Parallel()
-	catalog := &Fragment{Source: "consul", Services: []*Service{testDerived("default", "db", 80), testDerived("default", "web", 80)}}
-	const host = "web.service.consul"
-	for _, c := range []struct {
-		name    string
-		written []*Service
-		want    map[string]string // what a namespace sees on the host
-		told    []string          // of each conflict
-		inForce bool
-	}{
+// hostCase is what is written down for a host of the catalog, and what comes of it.
+type hostCase struct {
+	name    string
+	written []*Service
+	want    map[string]string // what a namespace sees on the host
+	told    []string          // of each conflict
+	inForce bool
+}
+
+const takenHost = "web.service.consul"
+
+func hostCases() []hostCase {
+	const host = takenHost
+	return []hostCase{
 		{
 			name: "nobody_defines_it", want: map[string]string{"default": "default/consul/web", "b": "default/consul/web"}, inForce: true,
 		},
@@ -67,7 +70,14 @@ func TestWrittenHostIsNeverTakenOver(t *testing.T) {
 			name: "a_wildcard_is_another_host", written: []*Service{written("b", "mine", "*.service.consul")}, inForce: true,
 			want: map[string]string{"default": "default/consul/web"},
 		},
-	} {
+	}
+}
+
+func TestWrittenHostIsNeverTakenOver(t *testing.T) {
+	t.Parallel()
+	const host = takenHost
+	catalog := &Fragment{Source: "consul", Services: []*Service{testDerived("default", "db", 80), testDerived("default", "web", 80)}}
+	for _, c := range hostCases() {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			before := testSnapshot(nil, &Fragment{Source: "files"}, catalog)

@@ -145,6 +145,29 @@ spec:
   endpoints: [{address: 10.9.9.9}]
 `
 
+// hosts waits until the mesh has those services, each with its source and number of
+// endpoints, beside Consul's own.
+func (r *running) hosts(want ...string) {
+	r.t.Helper()
+	r.eventually(func() error {
+		s := r.registry.Snapshot()
+		if s == nil || s.Incomplete {
+			return fmt.Errorf("not complete: %v", r.NotReady())
+		}
+		var got []string
+		for _, svc := range s.Services {
+			if strings.HasPrefix(svc.Name, "consul/consul") {
+				continue
+			}
+			got = append(got, fmt.Sprintf("%s:%s:%d", svc.Hostname, svc.Origin.Source, len(s.EndpointsOf(svc))))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			return fmt.Errorf("services %v, want %v; conflicts %v", got, want, s.Conflicts)
+		}
+		return nil
+	})
+}
+
 // TestOneMeshOfBoth reads a directory, the catalog and the key-value store of a
 // real Consul.
 func TestOneMeshOfBoth(t *testing.T) {
@@ -169,28 +192,8 @@ func TestOneMeshOfBoth(t *testing.T) {
 	cfg.SourceWait, cfg.HTTPAddress = time.Minute, "127.0.0.1:0"
 	cfg.Consul = Consul{Client: client.Config{Address: agent.Address()}, KVPrefix: "mesh"}
 	r := start(t, cfg)
-	hosts := func(want ...string) {
-		t.Helper()
-		r.eventually(func() error {
-			s := r.registry.Snapshot()
-			if s == nil || s.Incomplete {
-				return fmt.Errorf("not complete: %s", readyz(t, r))
-			}
-			var got []string
-			for _, svc := range s.Services {
-				if strings.HasPrefix(svc.Name, "consul/consul") {
-					continue // Consul's own
-				}
-				got = append(got, fmt.Sprintf("%s:%s:%d", svc.Hostname, svc.Origin.Source, len(s.EndpointsOf(svc))))
-			}
-			if fmt.Sprint(got) != fmt.Sprint(want) {
-				return fmt.Errorf("services %v, want %v; conflicts %v", got, want, s.Conflicts)
-			}
-			return nil
-		})
-	}
 	// The instances call themselves cart, and are not behind it.
-	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
+	r.hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
 	if s := r.registry.Snapshot(); len(s.DestinationRules) != 1 || s.DestinationRules[0].Origin.Source != kvSource {
 		t.Errorf("of the key-value store: %+v", s.DestinationRules)
 	}
@@ -205,7 +208,7 @@ func TestOneMeshOfBoth(t *testing.T) {
 	}
 
 	put(t, filepath.Join(dir, "web.yaml"), ownWeb)
-	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:files:1")
+	r.hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:files:1")
 	s := r.sources()
 	if len(s.Consul) != 1 || s.Consul[0].Services < 2 || len(s.Registry.Conflicts) != 1 || !strings.Contains(s.Registry.Conflicts[0].Reason, "ServiceEntry shop/web") {
 		t.Errorf("conflicts: %+v, catalogs: %+v", s.Registry.Conflicts, s.Consul)
@@ -213,9 +216,9 @@ func TestOneMeshOfBoth(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
+	r.hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:1")
 	register("web-2", "web", "10.0.0.3")
-	hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:2")
+	r.hosts("api.service.consul:consul:1", "cart.shop.internal:files:1", "web.service.consul:consul:2")
 	if n := len(r.sources().Registry.Conflicts); n != 0 {
 		t.Errorf("%d conflicts", n)
 	}
