@@ -19,6 +19,9 @@ const (
 	sweepShare = 20
 	sweepRest  = 200 * time.Millisecond
 	sweepMost  = 10 * time.Second
+	// sweepEach is what counts of a sweep for a service at most: one that took long
+	// because Consul was away for a while is no reason to rest.
+	sweepEach = 200 * time.Microsecond
 	// rangMost is how often a service is read because a doorbell says something
 	// else of it than its own entries do: a filter may be the reason.
 	rangMost = 2
@@ -260,7 +263,7 @@ func (l *loop) swept(now time.Time) time.Time {
 	if l.sweeping() && (len(l.waiting) == 0 || l.reads == 0 && len(l.urgent)+len(l.queue) == 0) {
 		l.waiting = nil
 		l.s.sweeps.Add(1)
-		took := now.Sub(l.sweepBegan)
+		took := min(now.Sub(l.sweepBegan), time.Duration(len(l.listed))*sweepEach)
 		rest := min(max(sweepRest, took*sweepShare), sweepMost) - took
 		l.nextSweep = now.Add(max(sweepRest, took, rest))
 	}

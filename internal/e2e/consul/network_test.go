@@ -25,6 +25,8 @@ func TestNetworkCut(t *testing.T) {
 		f.awaitState(consul.Live)
 		f.awaitNoneOf("api-1")
 
+		// In the midst of finding out what changed.
+		f.takeOut(others()[2])
 		f.consul.Front().Stall()
 		f.put(apis()[0], api.HealthPassing)
 		f.put(apis()[1], api.HealthCritical)
