@@ -19,7 +19,7 @@ import (
 const (
 	// readSlots is how many questions that are answered at once are asked at the
 	// same time.
-	readSlots = 16
+	readSlots = 16 - 1 // the pulse is the sixteenth
 	// maxAnswer bounds one answer, in bytes.
 	maxAnswer = 64 << 20
 	// readFor bounds a question that is answered at once. A server without a
@@ -246,7 +246,7 @@ func metaOf(m *api.QueryMeta) Meta {
 	return Meta{Index: m.LastIndex, Filtered: m.ResultsFilteredByACLs, LastContact: m.LastContact}
 }
 
-// Get asks once. At most sixteen of a client's questions that are answered at
+// Get asks once. At most fifteen of a client's questions that are answered at
 // once are asked at the same time; others wait.
 func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
 	var none T

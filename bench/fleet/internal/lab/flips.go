@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// settle is how long after a start nothing is measured.
-	settle = 5 * time.Second
+	// settle is how long after a start nothing is measured: it gives memory back.
+	settle = 12 * time.Second
 	// between is how long nothing happens after a change.
 	between = 150 * time.Millisecond
 	// lost separates a slow change from one that never comes.
