@@ -14,7 +14,7 @@ import (
 type consulCollector struct {
 	sources *catalogs
 
-	available, age, fromDisk, services, instances, notes, denied, watches, connections *prometheus.Desc
+	available, age, fromDisk, services, instances, notes, denied, unreadable, watches, connections *prometheus.Desc
 
 	reads, sweeps, fragments, throttled, failed, resets *prometheus.Desc
 }
@@ -32,6 +32,7 @@ func newConsulCollector(sources *catalogs) *consulCollector {
 		instances:   d("consul_instances", "Instances of the catalog."),
 		notes:       d("consul_notes", "What of the catalog was left out or is not as it was meant."),
 		denied:      d("consul_denied_rules", "Rules that the token lacks."),
+		unreadable:  d("consul_unreadable_services", "Services of which the answer cannot be used."),
 		watches:     d("consul_watches", "Questions that wait at Consul for a change."),
 		connections: d("consul_connections", "Connections to Consul."),
 		reads:       d("consul_reads_total", "Whole answers of Consul."),
@@ -46,7 +47,7 @@ func newConsulCollector(sources *catalogs) *consulCollector {
 // Describe implements [prometheus.Collector].
 func (c *consulCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.available, c.age, c.fromDisk, c.services, c.instances, c.notes, c.denied, c.watches, c.connections,
+		c.available, c.age, c.fromDisk, c.services, c.instances, c.notes, c.denied, c.unreadable, c.watches, c.connections,
 		c.reads, c.sweeps, c.fragments, c.throttled, c.failed, c.resets,
 	} {
 		ch <- d
@@ -69,7 +70,7 @@ func (c *consulCollector) Collect(ch chan<- prometheus.Metric) {
 		picture(st.Source, st.Read, st.FromDisk)
 		for d, v := range map[*prometheus.Desc]float64{
 			c.available: one(st.State == consul.Live), c.services: float64(st.Services), c.instances: float64(st.Instances),
-			c.notes: float64(st.NoteCount), c.denied: float64(len(st.Denied)), c.watches: float64(st.Watches), c.connections: float64(st.Connections),
+			c.notes: float64(st.NoteCount), c.denied: float64(len(st.Denied)), c.unreadable: float64(len(st.Unreadable)), c.watches: float64(st.Watches), c.connections: float64(st.Connections),
 		} {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, st.Source)
 		}
