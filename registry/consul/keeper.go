@@ -1,8 +1,10 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -33,6 +35,7 @@ type keeper struct {
 	waiting map[int][]stored
 	mark    *mark  // or nil
 	err     string // of the last attempt, or empty
+	held    string // why nothing was offered, or empty
 }
 
 func newKeeper(s store, log *slog.Logger) *keeper {
@@ -121,12 +124,20 @@ func (k *keeper) flush() {
 func (k *keeper) trouble() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.err
+	return cmp.Or(k.err, k.held)
+}
+
+// withhold says why nothing is offered.
+func (k *keeper) withhold(reason string) {
+	k.mu.Lock()
+	k.held = reason
+	k.mu.Unlock()
 }
 
 // saver is what the loop knows of the disk.
 type saver struct {
 	savedAt, markedAt time.Time
+	diskAt            time.Time // of what is on disk
 	fromDisk          bool      // the picture is the stored one
 	seenAt            time.Time // when the picture was last known to be Consul's
 	stateFault        string
@@ -143,7 +154,17 @@ func (l *loop) restore() {
 		l.stateFault = "the last picture is damaged: " + err.Error()
 		l.log.Error("the last picture is damaged, what can be read of it is used", "err", err)
 	}
-	if dc := l.s.cfg.Client.Datacenter; dc != "" && m.Datacenter != "" && m.Datacenter != dc || len(list) == 0 {
+	foreign := m.Datacenter != l.s.cfg.Client.Datacenter
+	if foreign || err != nil {
+		// What is written next speaks for all of the directory: nothing of another
+		// datacenter, and nothing damaged, stays in it.
+		defer func() {
+			for i := range shards {
+				l.unsaved[i] = true
+			}
+		}()
+	}
+	if foreign || len(list) == 0 {
 		return
 	}
 	of := map[string]string{}
@@ -158,14 +179,14 @@ func (l *loop) restore() {
 			l.stateFault = "the last picture is damaged: " + err.Error()
 			continue
 		}
-		svc := &service{name: x.Name, filtered: x.Filtered}
+		svc := &service{name: x.Name, filtered: x.Filtered, held: setOf(x.Held)}
 		l.services[x.Name] = svc
 		r := &reading{name: x.Name, Meta: client.Meta{Filtered: x.Filtered}, entries: entries}
 		l.remake(r)
 		l.apply(svc, r)
 	}
 	clear(l.unsaved)
-	l.fromDisk, l.seenAt, l.delivered = true, m.Read, true
+	l.fromDisk, l.seenAt, l.delivered, l.diskAt = true, m.Read, true, m.Read
 	l.log.Info("the last picture stands until the catalog is read", "services", len(l.services), "read", m.Read.Format(time.RFC3339))
 }
 
@@ -185,11 +206,16 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 		return at
 	}
 	if l.s.cfg.AwaitSettled {
-		if st := l.s.settled.Load(); st == nil || st.fragment != l.last || st.held > 0 || len(l.changed) > 0 {
+		st := l.s.settled.Load()
+		if st != nil && st.held > 0 {
+			k.withhold(fmt.Sprintf("removals are held back: until they are released the picture on disk is that of %s", l.diskAt.UTC().Format(time.RFC3339)))
+		}
+		if st == nil || st.fragment != l.last || st.held > 0 || len(l.changed) > 0 {
 			return time.Time{} // the receiver says when
 		}
 	}
-	l.savedAt = now
+	l.savedAt, l.diskAt = now, now
+	k.withhold("")
 	list := map[int][]stored{}
 	for i := range l.unsaved {
 		list[i] = nil
@@ -198,7 +224,7 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 		for name, svc := range l.services {
 			i := shardOf(name)
 			if _, ok := list[i]; ok && svc.raw != nil {
-				list[i] = append(list[i], stored{name, svc.filtered, svc.protocol, svc.raw})
+				list[i] = append(list[i], stored{name, svc.filtered, svc.protocol, svc.raw, slices.Sorted(maps.Keys(svc.held))})
 			}
 		}
 		for _, services := range list {

@@ -203,6 +203,9 @@ func temporary(err error) bool {
 // whether the reading counts, and may add to it.
 func (p *picture) believe(svc *service, r *reading) bool {
 	newly := r.Filtered && !svc.filtered
+	if r.Filtered != svc.filtered || len(svc.held) > 0 {
+		p.unsaved[shardOf(svc.name)] = true // what stands for that reason may be other entries
+	}
 	if !r.Filtered {
 		svc.filtered, svc.denied, svc.held = false, false, nil
 		return true

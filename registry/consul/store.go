@@ -44,6 +44,8 @@ type stored struct {
 	Filtered bool            `json:"filtered,omitempty"`
 	Protocol string          `json:"protocol,omitempty"`
 	Entries  json.RawMessage `json:"entries"`
+	// Held are the places of the entries that stand for that reason, sorted.
+	Held []string `json:"held,omitempty"`
 }
 
 // mark is what is stored of the picture as a whole.

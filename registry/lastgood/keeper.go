@@ -35,6 +35,7 @@ type Keeper struct {
 	mark    time.Time // to write, or zero
 	errors  uint64
 	err     string // of the last attempt, or empty
+	held    bool   // nothing is offered, because removals are held back
 }
 
 // settlement is what became of a fragment.
@@ -143,7 +144,9 @@ func (k *Keeper) Save(s *Set, last *mesh.Fragment) {
 	}
 	if k.await {
 		unjudged := len(s.touched) > 0 || s.made.Fragment != last
-		if st := k.settled.Load(); unjudged || st == nil || st.fragment != last || st.held > 0 {
+		st := k.settled.Load()
+		k.withhold(st != nil && st.held > 0)
+		if unjudged || st == nil || st.fragment != last || st.held > 0 {
 			return
 		}
 	}
@@ -151,6 +154,13 @@ func (k *Keeper) Save(s *Set, last *mesh.Fragment) {
 		k.offer(s.entries(s.unsaved))
 	}
 	clear(s.unsaved)
+}
+
+// withhold notes that what changed since is not kept while removals are held.
+func (k *Keeper) withhold(held bool) {
+	k.mu.Lock()
+	k.held = held
+	k.mu.Unlock()
 }
 
 // offer hands over whole shards; a later one replaces one not yet written.
@@ -233,10 +243,14 @@ func (k *Keeper) flush() {
 	}
 }
 
-// Trouble is the number of failed attempts and the present one's error.
+// Trouble is the number of failed attempts, and why the directory does not have
+// what is in force.
 func (k *Keeper) Trouble() (failed uint64, reason string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.err == "" && k.held {
+		return k.errors, "removals are held back: what changed since is not on disk until they are released"
+	}
 	return k.errors, k.err
 }
 
