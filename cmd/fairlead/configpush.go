@@ -206,12 +206,12 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", count(len(p.plan.Changes), "key"), count(len(all), "transaction"))
 		return err
 	}
-	done, begin := 0, time.Now()
+	written, begin := 0, time.Now()
 	for i, changes := range all {
 		if err := t.store.Apply(cmd.Context(), changes); err != nil {
-			return pushFailed(w, f, progress{i, len(all), done, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
+			return pushFailed(w, f, progress{i, len(all), written, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
 		}
-		done += len(changes)
+		written += len(changes)
 		tellChanges(w, t, changes, func(op kv.Op) string {
 			return map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"}[op]
 		})
@@ -223,7 +223,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	if err := saveRecord(p); err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(done, "key"), count(len(all), "transaction"), p.plan.Same); err != nil {
+	if _, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(written, "key"), count(len(all), "transaction"), p.plan.Same); err != nil {
 		return err
 	}
 	return tellPushed(cmd, t, f, p, begin)
@@ -286,10 +286,26 @@ func pushFailed(w io.Writer, f *pushFlags, p progress, err error) error {
 	return errors.Join(errInvalid, werr)
 }
 
-// tellChanges writes a line for each change, with a word for what is done.
+// tellChanges writes a line for each change, with the word for what is done.
 func tellChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) string) {
 	for _, c := range changes {
 		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word(c.Op), lineCount(c))
+	}
+}
+
+// done is the word for what was done.
+func done(op kv.Op) string {
+	switch op {
+	case kv.Create:
+		return "created"
+	case kv.Update:
+		return "updated"
+	case kv.Delete:
+		return "deleted"
+	case kv.Keep:
+		return "kept"
+	default:
+		return string(op)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -208,7 +207,7 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 	if l.s.cfg.AwaitSettled {
 		st := l.s.settled.Load()
 		if st != nil && st.held > 0 {
-			k.withhold(fmt.Sprintf("removals are held back: until they are released the picture on disk is that of %s", l.diskAt.UTC().Format(time.RFC3339)))
+			k.withhold("removals are held back: until they are released the picture on disk is that of " + l.diskAt.UTC().Format(time.RFC3339))
 		}
 		if st == nil || st.fragment != l.last || st.held > 0 || len(l.changed) > 0 {
 			return time.Time{} // the receiver says when

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -46,9 +47,15 @@ func (u *UncertainError) Error() string {
 // Unwrap returns what went wrong.
 func (u *UncertainError) Unwrap() error { return u.Err }
 
+// writeFor is how long Consul may take to answer a write.
+const writeFor = 30 * time.Second
+
 // Apply makes the changes of one transaction: all, or none with an error, which
-// is a [ConflictError] where a key is not as it was read.
+// is a [ConflictError] where a key is not as it was read, and an [UncertainError]
+// where no answer came.
 func (s *Store) Apply(ctx context.Context, changes []Change) error {
+	ctx, cancel := context.WithTimeout(ctx, writeFor)
+	defer cancel()
 	if len(changes) == 1 && changes[0].size() > maxBody {
 		return s.put(ctx, &changes[0])
 	}
