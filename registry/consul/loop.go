@@ -163,7 +163,7 @@ func (l *loop) drain(f func(now time.Time)) {
 // something happens.
 func (l *loop) act(ctx context.Context, now time.Time) time.Time {
 	l.equip(ctx)
-	at := soonest(l.swept(now), l.settle(now, l.sweeping() || !l.ready()), l.pausedTill)
+	at := soonest(l.swept(now), l.settle(now, l.ready(), l.sweeping()), l.pausedTill)
 	if l.pausedTill.Before(now) {
 		l.pausedTill = time.Time{}
 	}

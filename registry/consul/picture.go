@@ -18,6 +18,9 @@ const (
 	// at once is one change, which the registry can judge; gatherMost bounds it.
 	gatherFor  = 50 * time.Millisecond
 	gatherMost = time.Second
+	// sweepingMost is how long it waits for the end of a sweep, which may find more
+	// that is gone.
+	sweepingMost = 3 * time.Second
 )
 
 // service is one service of the picture.
@@ -279,10 +282,13 @@ func lacks[T any](prev, next []T, order func(a, b T) int) bool {
 // settle brings into force what takes something away, once all that may go with
 // it is known. It returns when to look again; zero means not before something
 // happens.
-func (p *picture) settle(now time.Time, busy bool) time.Time {
+func (p *picture) settle(now time.Time, ready, sweeping bool) time.Time {
 	p.forget()
-	if len(p.deferred) == 0 || busy || len(p.behind) > 0 || len(p.doubted) > 0 {
+	if len(p.deferred) == 0 || !ready || len(p.behind) > 0 || len(p.doubted) > 0 {
 		return time.Time{}
+	}
+	if most := p.deferredAt.Add(sweepingMost); sweeping && most.After(now) {
+		return most
 	}
 	at := p.lastAt.Add(gatherFor)
 	if most := p.deferredAt.Add(gatherMost); most.Before(at) {
