@@ -32,7 +32,7 @@ func Rooms() map[string]Room {
 		"registry/manifest/schema":  {"what the CRDs of Istio say of a document's shape", []string{"registry/manifest/tree"}},
 		"registry/manifest/tree":    {"YAML as Istio reads it, with positions", nil},
 		"registry/manifest/webhook": {"the rules of Istio's validating webhook", nil},
-		"registry/lastgood":         {"texts with objects in them: what is in force of each, last good versions, also on disk", []string{"registry/manifest", "registry/mesh"}},
+		"registry/lastgood":         {"texts with objects in them: what is in force of each, last good versions, also on disk", []string{"pki/durable", "registry/manifest", "registry/mesh"}},
 		"registry/files":            {"source: YAML directories", []string{"registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/consul":           {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/mesh", "pki/durable"}},

@@ -1,9 +1,6 @@
 package consul
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,10 +70,10 @@ func (s store) save(i int, list []stored) error {
 	if len(list) == 0 {
 		return durable.Remove(durable.OS{}, s.path(i))
 	}
-	return seal(s.path(i), shard{schema, list})
+	return durable.Seal(s.path(i), shard{schema, list}, maxShard)
 }
 
-func (s store) saveMark(m mark) error { return seal(s.markPath(), m) }
+func (s store) saveMark(m mark) error { return durable.Seal(s.markPath(), m, maxShard) }
 
 // load reads everything. A damaged file is an error, and nothing of it is used;
 // the others are.
@@ -99,35 +96,10 @@ func (s store) load() (list []stored, m mark, err error) {
 	return list, m, errors.Join(errs...)
 }
 
-// seal writes a value behind a line with the hash of it.
-func seal(path string, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	if len(body) > maxShard-128 {
-		return fmt.Errorf("writing %q: longer than %d bytes", path, maxShard)
-	}
-	return durable.WriteBuffers(durable.OS{}, path, [][]byte{[]byte(seal1(body)), body}, 0o600)
-}
-
-func seal1(body []byte) string {
-	sum := sha256.Sum256(body)
-	return "sha256:" + hex.EncodeToString(sum[:]) + "\n"
-}
-
-// unseal reads what seal wrote.
+// unseal reads a file of a version that is known.
 func unseal(path string, v any, version *int) error {
-	data, err := durable.ReadFile(path, maxShard)
-	if err != nil {
+	if err := durable.Unseal(path, v, maxShard); err != nil {
 		return err
-	}
-	line, body, _ := bytes.Cut(data, []byte("\n"))
-	if string(line)+"\n" != seal1(body) {
-		return fmt.Errorf("reading %q: damaged: the hash is not that of the content", path)
-	}
-	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("reading %q: %w", path, err)
 	}
 	if *version != schema {
 		return fmt.Errorf("reading %q: version %d is not known here", path, *version)

@@ -1,20 +1,15 @@
 package lastgood
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -85,12 +80,7 @@ func (s Store) Load() ([]Entry, error) {
 }
 
 func readShard(path string) ([]Entry, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxShard+1))
+	data, err := durable.ReadFile(path, maxShard)
 	if err != nil {
 		return nil, err
 	}
@@ -99,12 +89,8 @@ func readShard(path string) ([]Entry, error) {
 
 // parseShard reads a file, and checks what the code below relies on.
 func parseShard(data []byte) ([]Entry, error) {
-	body, err := unseal(data)
-	if err != nil {
-		return nil, err
-	}
 	var list []Entry
-	if err := json.Unmarshal(body, &list); err != nil {
+	if err := durable.OpenSeal(data, &list); err != nil {
 		return nil, err
 	}
 	for _, e := range list {
@@ -123,7 +109,7 @@ func parseShard(data []byte) ([]Entry, error) {
 // save replaces one file of the state, so that a crash leaves the old or the
 // new one.
 func (s Store) save(shard int, list []Entry) error {
-	return writeSealed(s.path(shard), list)
+	return durable.Seal(s.path(shard), list, maxShard)
 }
 
 // mark is when everything was last read.
@@ -133,107 +119,23 @@ type mark struct {
 
 func (s Store) markPath() string { return filepath.Join(s.dir, "read.json") }
 
-func (s Store) saveMark(read time.Time) error { return writeSealed(s.markPath(), mark{read}) }
+func (s Store) saveMark(read time.Time) error {
+	return durable.Seal(s.markPath(), mark{read}, maxShard)
+}
 
 func (s Store) loadMark() (time.Time, error) {
-	data, err := os.ReadFile(s.markPath())
-	if errors.Is(err, fs.ErrNotExist) {
-		return time.Time{}, nil
-	}
 	var m mark
-	if err == nil {
-		data, err = unseal(data)
-	}
-	if err == nil {
-		err = json.Unmarshal(data, &m)
-	}
-	if err != nil {
-		return time.Time{}, fmt.Errorf("reading %q: %w", s.markPath(), err)
+	err := durable.Unseal(s.markPath(), &m, maxShard)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return time.Time{}, err
 	}
 	return m.Read, nil
 }
 
-// unseal takes the hash in the first line off and holds the rest to it.
-func unseal(data []byte) ([]byte, error) {
-	if len(data) > maxShard {
-		return nil, fmt.Errorf("larger than %d bytes", maxShard)
-	}
-	line, body, _ := bytes.Cut(data, []byte("\n"))
-	sum := sha256.Sum256(body)
-	if string(line) != "sha256:"+hex.EncodeToString(sum[:]) {
-		return nil, errors.New("damaged: the hash is not that of the content")
-	}
-	return body, nil
-}
-
-// writeSealed writes something as JSON, below its hash.
-func writeSealed(path string, v any) error {
-	body, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if len(body) > maxShard-128 {
-		return fmt.Errorf("writing %q: larger than %d bytes", path, maxShard)
-	}
-	sum := sha256.Sum256(body)
-	data := append([]byte("sha256:"+hex.EncodeToString(sum[:])+"\n"), body...)
-	return writeAtomic(path, data)
-}
-
-func writeAtomic(path string, data []byte) (err error) {
-	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, ".tmp-*") // 0600
-	if err != nil {
-		return fmt.Errorf("writing %q: %w", path, err)
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(fmt.Errorf("writing %q: %w", path, err), ignoreAbsent(os.Remove(f.Name())))
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	return syncDir(dir)
-}
-
-func ignoreAbsent(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // open makes the directory, and clears away what a crash left in it.
 func (s Store) open() error {
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
+	if err := durable.MakeDir(s.dir); err != nil {
 		return fmt.Errorf("making the state directory: %w", err)
-	}
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return fmt.Errorf("reading the state directory: %w", err)
-	}
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".tmp-") {
-			if err := ignoreAbsent(os.Remove(filepath.Join(s.dir, e.Name()))); err != nil {
-				return fmt.Errorf("clearing the state directory: %w", err)
-			}
-		}
 	}
 	return nil
 }
