@@ -108,7 +108,7 @@ func (l *loop) watch(ctx context.Context, svc *service) {
 	l.group.Go(func() error {
 		defer cancel()
 		client.Follow(ctx, l.s.client, client.Query[[]*entry]{
-			Name: "health/service", Read: askService(name, l.s.cfg.Filter), //nolint:contextcheck // it is in the options
+			Name: "health/service", Patient: true, Read: askService(name, l.s.cfg.Filter), //nolint:contextcheck // it is in the options
 			Told: func(err error) {
 				if err != nil {
 					l.post(ctx, func(now time.Time) { l.accept(&reading{name: name, err: err}, now) })

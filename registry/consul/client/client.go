@@ -58,6 +58,8 @@ type Client struct {
 	heal      chan struct{} // closed when something that failed works again
 	healed    time.Time
 	followers int
+	queued    int                // those who have a slot or wait for one
+	unqueued  chan struct{}      // closed when there are none any more; nil while there are none
 	stopPulse context.CancelFunc // or nil
 	pulseDone chan struct{}
 	probe     chan struct{} // asks the pulse to look now
@@ -270,9 +272,11 @@ func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.Quer
 
 // slot waits for the right to ask a question that is answered at once.
 func (c *Client) slot(ctx context.Context) error {
+	c.queue(1)
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
+		c.queue(-1)
 		return ctx.Err()
 	}
 	if wait := time.Until(time.Unix(0, c.pause.Load())); wait > 0 {
@@ -284,7 +288,31 @@ func (c *Client) slot(ctx context.Context) error {
 	return nil
 }
 
-func (c *Client) free() { <-c.slots }
+func (c *Client) free() {
+	<-c.slots
+	c.queue(-1)
+}
+
+// queue counts those who have a slot or wait for one.
+func (c *Client) queue(by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queued == 0 {
+		c.unqueued = make(chan struct{})
+	}
+	if c.queued += by; c.queued == 0 {
+		close(c.unqueued)
+		c.unqueued = nil
+	}
+}
+
+// asked is closed when nobody has a slot or waits for one any more, and nil where
+// nobody does; with it comes how many questions are followed.
+func (c *Client) asked() (<-chan struct{}, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unqueued, c.followers
+}
 
 // limit is how long a question that is answered at once may take. A server
 // without a leader holds on to it for seconds, where another one may know the

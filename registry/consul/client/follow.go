@@ -26,6 +26,11 @@ const (
 	firstLimit = time.Second
 	// throttlePause is for how long nothing new is asked after 429.
 	throttlePause = time.Second
+	// restFor is how long a patient question lets others be asked first at most, and
+	// openShare by how much later the last of them begins to wait for each that is
+	// followed.
+	restFor   = 10 * time.Second
+	openShare = 400 * time.Microsecond
 	// everyFor is the least time between two answers of a question, burst how many
 	// may come faster.
 	everyFor = 100 * time.Millisecond
@@ -47,6 +52,9 @@ type Query[T any] struct {
 	// Urgent says that others depend on it: it is never asked less often than
 	// every second while it fails.
 	Urgent bool
+	// Patient says that there are very many of its kind: after its first answer it
+	// waits for a change only when all others have theirs, too.
+	Patient bool
 }
 
 // Follow asks until ctx is done, by blocking queries, and calls got with each new
@@ -87,6 +95,9 @@ func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)
 		if m.Index != f.index || m.Fresh {
 			got(v, m)
 		}
+		if m.Fresh && q.Patient {
+			f.rest(ctx)
+		}
 		// An endpoint that has no index would be asked without a pause.
 		f.index = max(m.Index, 1)
 		f.spend(ctx)
@@ -124,6 +135,24 @@ type following struct {
 	every  time.Duration
 	tokens float64
 	last   time.Time
+}
+
+// rest lets those be asked first that have no answer yet: to begin to wait costs
+// a server as much as an answer. What changes meanwhile is answered at once then.
+func (f *following) rest(ctx context.Context) {
+	asked, followers := f.c.asked()
+	if asked == nil {
+		return
+	}
+	within, cancel := context.WithTimeout(ctx, restFor)
+	defer cancel()
+	select {
+	case <-asked:
+	case <-f.turn.ended:
+		return
+	case <-within.Done():
+	}
+	_ = sleep(ctx, rand.N(time.Duration(followers+1)*openShare), f.turn.ended) //nolint:gosec // no secret
 }
 
 // spend holds up answers that come all the time.

@@ -312,3 +312,52 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 		t.Error("no error")
 	}
 }
+
+// TestPatientQuestionsWaitForAChangeOnceAllAreAnswered has more questions than may
+// be asked at once: none of them begins to wait before each has an answer.
+func TestPatientQuestionsWaitForAChangeOnceAllAreAnswered(t *testing.T) {
+	t.Parallel()
+	const questions = 60
+	var first, early atomic.Int64
+	waiting := make(chan struct{}, questions)
+	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") != "" {
+			if first.Load() < questions {
+				early.Add(1)
+			}
+			waiting <- struct{}{}
+			hold(r)
+			return
+		}
+		// So slow that one that does not wait its turn would come in between.
+		tick := time.NewTimer(20 * time.Millisecond)
+		defer tick.Stop()
+		<-tick.C
+		first.Add(1)
+		reply(w, 7, `{}`)
+	})
+	c := newClient(t, f, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range questions {
+		wg.Go(func() {
+			client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, Patient: true},
+				func(map[string][]string, client.Meta) {})
+		})
+	}
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	for range questions {
+		select {
+		case <-waiting:
+		case <-time.After(patience):
+			t.Fatal("not all of them wait for a change")
+		}
+	}
+	// A goroutine that begins late is none of them.
+	if n := early.Load(); n > questions/4 {
+		t.Errorf("%d of %d waited for a change before all had an answer", n, questions)
+	}
+}
