@@ -293,22 +293,6 @@ func tellChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) s
 	}
 }
 
-// done is the word for what was done.
-func done(op kv.Op) string {
-	switch op {
-	case kv.Create:
-		return "created"
-	case kv.Update:
-		return "updated"
-	case kv.Delete:
-		return "deleted"
-	case kv.Keep:
-		return "kept"
-	default:
-		return string(op)
-	}
-}
-
 // lineCount says how much of an updated text differs.
 func lineCount(c kv.Change) string {
 	if c.Op != kv.Update {
