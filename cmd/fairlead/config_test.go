@@ -343,7 +343,7 @@ func testPullOdd(p *place) {
 	}
 	p.run(1, []string{"pull"}, "good.yaml: created", "6 files could not be made what the keys are",
 		"consul-kv:fairlead/pull_odd/a//b.yaml: left as it is: the key cannot be a file: it has an empty name in it",
-		`a\nb.yaml: left as it is: the key cannot be a file: it has a control character in it`,
+		`a\nb.yaml: left as it is: the key cannot be a file: it has a character in it that is not to be seen`,
 		"file.yaml: left as it is: it is a symbolic link", "good.yaml/b.yaml: left as it is: not a directory",
 		"linked/x.yaml: left as it is: path escapes from parent")
 	var all []string

@@ -13,9 +13,12 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/plain"
 )
 
 // Set by the linker (see the Makefile).
@@ -62,7 +65,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "fairlead: stopped before it was done")
 		return exitFailed
 	default:
-		_, _ = fmt.Fprintln(stderr, "fairlead: "+err.Error())
+		lines := strings.Split(err.Error(), "\n")
+		for i := range lines { // an answer of somebody else may be in it
+			lines[i] = plain.Words(lines[i], 8192)
+		}
+		_, _ = fmt.Fprintln(stderr, "fairlead: "+strings.Join(lines, "\n"))
 		return exitFailed
 	}
 }

@@ -91,7 +91,7 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 		writeRejected(w, x)
 	}
 	for _, x := range p.Warnings {
-		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", x.Origin, x.Object, plural(x.Proxies, "proxy"), x.Message)
+		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", plain.Words(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), plain.Words(x.Message, 1024))
 	}
 	if len(p.Refused) == 0 {
 		return bad, nil
@@ -179,7 +179,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 		return false, err
 	}
 	for _, why := range s.NotReady {
-		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", why)
+		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", plain.Words(why, 1024))
 	}
 	bad = len(s.NotReady) > 0
 	bad = writeConsul(w, &s) || bad
@@ -187,7 +187,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	for _, src := range s.Files {
 		if src.Reason != "" {
 			bad = true
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", src.Source, src.State, ago(src.Since), src.Reason)
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", src.Source, src.State, ago(src.Since), plain.Words(src.Reason, 1024))
 		}
 		for _, f := range src.Faults {
 			if f.Severity == "error" {

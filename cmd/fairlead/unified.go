@@ -179,7 +179,7 @@ func span(line, n int) string {
 
 // visible keeps what a text says from being an order to the terminal.
 func visible(r rune) rune {
-	if unicode.IsControl(r) && r != '\t' {
+	if !unicode.IsPrint(r) && r != '\t' {
 		return unicode.ReplacementChar
 	}
 	return r

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/registry/manifest"
 )
 
@@ -87,7 +88,7 @@ func report(w io.Writer, output string, findings []finding, objects int) error {
 }
 
 // String is path:line:column: severity [code] Kind namespace/name field: message.
-// What is not known is left out.
+// What is not known is left out. It is fit for a terminal.
 func (f finding) String() string {
 	at := f.File
 	if f.Line > 0 {
@@ -107,7 +108,7 @@ func (f finding) String() string {
 	if f.Field != "" {
 		s += " " + f.Field
 	}
-	return s + ": " + f.Message
+	return plain.Words(s+": "+f.Message, 8192)
 }
 
 func plural(n int, noun string) string {

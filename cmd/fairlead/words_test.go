@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,9 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -80,4 +85,38 @@ func TestApplyIsShortAndPlain(t *testing.T) {
 	if out := b.String(); strings.Count(out, "rejected it: ") != manyShown || !strings.Contains(out, "… and 47 more rejections") {
 		t.Error(out)
 	}
+}
+
+// TestManifestsWordsArePlain: what is wrong with a text is told in words of who
+// wrote it, of any key and file.
+func TestManifestsWordsArePlain(t *testing.T) {
+	t.Parallel()
+	text := "apiVersion: networking.istio.io/v1\nkind: \"\\e[31mEvil\"\nmetadata: {name: \"x\\e]52;c;x\\a\", namespace: \"\\u202e\"}\nspec: {}\n"
+	path := filepath.Join(t.TempDir(), "a\x1b[2J\u202e.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{{"validate", path}, {"analyze", path}, {"validate", path + "\x1b[2J"}} {
+		code, out, errs := cli(t, args...)
+		if code == 0 {
+			t.Errorf("%q is not refused: %s", args, out)
+		}
+		wantPlain(t, out)
+		wantPlain(t, errs)
+	}
+	_, faults := manifest.Decode(manifest.Options{Source: "files"}, path, []byte(text))
+	st := lastgood.Status{Source: "files", State: lastgood.Partial, Reason: hostile, Faults: faults}
+	run := adminOf(t, map[string]http.Handler{
+		"GET /v1/proxies": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Proxies, error) {
+			return server.Proxies{Warnings: []server.Warning{{Origin: hostile, Message: hostile}}}, nil
+		}),
+		"GET /v1/sources": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Sources, error) {
+			return server.Sources{Files: []files.Status{st}, NotReady: []string{hostile}}, nil
+		}),
+	})
+	_, out, _ := cli(t, "proxy-status", "--run-dir", run)
+	if !strings.Contains(out, "Evil") {
+		t.Error(out)
+	}
+	wantPlain(t, out)
 }

@@ -28,7 +28,7 @@ func Rooms() map[string]Room {
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
 		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},
 		"registry/mesh":             {"the vocabulary: Snapshot, Service, Workload, identities, Origin", nil},
-		"registry/manifest":         {"YAML documents: positions, per-object validation and defaults", []string{"registry/mesh", "registry/manifest/schema", "registry/manifest/tree", "registry/manifest/webhook"}},
+		"registry/manifest":         {"YAML documents: positions, per-object validation and defaults", []string{"registry/mesh", "registry/manifest/schema", "registry/manifest/tree", "registry/manifest/webhook", "internal/plain"}},
 		"registry/manifest/schema":  {"what the CRDs of Istio say of a document's shape", []string{"registry/manifest/tree"}},
 		"registry/manifest/tree":    {"YAML as Istio reads it, with positions", nil},
 		"registry/manifest/webhook": {"the rules of Istio's validating webhook", nil},

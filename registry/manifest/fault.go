@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -79,7 +80,11 @@ type Fault struct {
 	Message string
 }
 
-// String is "path:line:column: severity [code] Kind namespace/name field: message".
+// maxLine bounds the line of one fault.
+const maxLine = 8192
+
+// String is "path:line:column: severity [code] Kind namespace/name field: message",
+// fit for a terminal: nearly all of it are words of who wrote the text.
 func (f Fault) String() string {
 	var s strings.Builder
 	s.WriteString(f.Origin.String() + ": " + string(f.Severity) + " [" + string(f.Code) + "]")
@@ -92,7 +97,7 @@ func (f Fault) String() string {
 	if f.Field != "" {
 		s.WriteString(" " + f.Field)
 	}
-	return s.String() + ": " + f.Message
+	return plain.Words(s.String()+": "+f.Message, maxLine)
 }
 
 // HasErrors reports whether any of the faults keeps an object out.

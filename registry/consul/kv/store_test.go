@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
@@ -215,10 +216,13 @@ func FuzzPull(f *testing.F) {
 func TestPathOfIsPlain(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
-	for _, key := range []string{"m/a.yaml", "m/a\nb.yaml", `m/a\nb.yaml`, "m/\x1b[2J.yaml", "m/ü.yaml"} {
+	for _, key := range []string{"m/a.yaml", "m/a\nb.yaml", `m/a\nb.yaml`, "m/\x1b[2J.yaml", "m/ü.yaml", "m/\u202ea.yaml", "m/a\u200b.yaml", "m/\x9b2J.yaml", "m/\u009b2J.yaml", "m/\"\n\"", "m/\"\n"} {
 		path := PathOf(key)
-		if strings.ContainsAny(path, "\n\x1b") || seen[path] != "" {
+		if strings.ContainsAny(path, "\n\x1b\u202e\u200b\u009b") || !utf8.ValidString(path) || seen[path] != "" {
 			t.Errorf("%q is called %q, as %q is", key, path, seen[path])
+		}
+		if rel := strings.TrimPrefix(key, "m/"); path != "consul-kv:"+key && CheckRel(rel) == nil {
+			t.Errorf("%q would become a file", rel)
 		}
 		seen[path] = key
 	}
