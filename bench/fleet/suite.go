@@ -19,6 +19,9 @@ type suite struct {
 	samples              report.Samples
 	log                  io.Writer
 	began                time.Time
+	// load is what the machine did besides, before anything was measured: its load
+	// average of a minute.
+	load string
 	// sizes of our messages, for the limit.
 	sizes, oldSizes, wideSizes lab.Sizes
 }
@@ -36,7 +39,7 @@ func wide() world.Spec  { return world.Spec{Services: 100, Endpoints: 10, Proxie
 
 // all runs the steps; one that fails stops nothing but itself.
 func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
-	s.began = time.Now()
+	s.began, s.load = time.Now(), loadAverage()
 	for _, st := range steps {
 		begin := time.Now()
 		for i := range st.runs {
