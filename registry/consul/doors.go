@@ -111,16 +111,24 @@ func (l *loop) watch(ctx context.Context, svc *service) {
 			Name: "health/service", Patient: true, Read: askService(name, l.s.cfg.Filter), //nolint:contextcheck // it is in the options
 			Told: func(err error) {
 				if err != nil {
-					l.post(ctx, func(now time.Time) { l.accept(&reading{name: name, err: err}, now) })
+					l.post(ctx, func(now time.Time) { l.wasWatched(&reading{name: name, err: err}, now) })
 				}
 			},
 		}, func(list []*entry, m client.Meta) {
 			l.s.reads.Add(1)
 			r := l.s.take(name, list, m)
-			l.post(ctx, func(now time.Time) { l.accept(r, now) })
+			l.post(ctx, func(now time.Time) { l.wasWatched(r, now) })
 		})
 		return nil
 	})
+}
+
+// wasWatched takes what a watch found. Where a reader overtook it, it is not known
+// which of both is the last word.
+func (l *loop) wasWatched(r *reading, now time.Time) {
+	if !l.accept(r, now) {
+		l.read(r.name, full)
+	}
 }
 
 // ring follows the doorbells.

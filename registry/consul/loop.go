@@ -356,7 +356,7 @@ func (l *loop) reader(ctx context.Context) {
 // wasListed takes the list of services that was read by the way.
 func (l *loop) wasListed(names listing, m client.Meta, err error, now time.Time) {
 	l.relisting = false
-	if err != nil || m.Turn < l.turn {
+	if err != nil {
 		l.looking = false // until the next time
 		return
 	}
@@ -372,12 +372,12 @@ func (l *loop) wasRead(t task, r *reading, now time.Time) {
 		return
 	}
 	svc.reading = false
-	l.accept(r, now)
+	counts := l.accept(r, now)
 	if r.err != nil && temporary(r.err) {
 		l.pausedTill = now.Add(200*time.Millisecond + rand.N(200*time.Millisecond)) //nolint:gosec // no secret
 	}
 	again := svc.wanted
-	if l.behind[t.name] || l.doubted[t.name] {
+	if !counts || l.behind[t.name] || l.doubted[t.name] {
 		again = full
 	}
 	svc.wanted = no
@@ -448,10 +448,14 @@ func (l *loop) gotDefaults() {
 	}
 }
 
-func (l *loop) gotNames(names listing, m client.Meta, _ time.Time) {
+func (l *loop) gotNames(names listing, m client.Meta, now time.Time) {
 	delete(l.faults, questionNames)
+	if l.listed != nil && older(m, l.turn, l.listedIndex, l.listedAt) {
+		l.relist = true // another answer overtook it
+		return
+	}
 	l.unequipped = true
-	news, gone := l.list(names, m)
+	news, gone := l.list(names, m, now)
 	for _, name := range gone {
 		l.read(name, full)
 	}

@@ -28,7 +28,7 @@ func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
 	}
-	l.list(names, m)
+	l.list(names, m, time.Now())
 	if err := l.readDefaults(ctx); err != nil {
 		return nil, nil, err
 	}

@@ -39,6 +39,7 @@ type service struct {
 	// turn is that of the latest answer, and index its index; 0 means that the
 	// service was not read yet.
 	turn, index uint64
+	taken       time.Time // when the latest answer came
 	// filtered says that the token may not see all of it. held are the places of
 	// entries that it could see before and that stand for that reason.
 	filtered bool
@@ -68,6 +69,9 @@ type picture struct {
 	// listed is the latest list of services, or nil; turn is its turn.
 	listed listing
 	turn   uint64
+	// listedIndex is the index of that list, and listedAt when it came.
+	listedIndex uint64
+	listedAt    time.Time
 	// hidden says that the token may not see all of the list.
 	hidden bool
 	// behind are the services that have not been read in this turn, doubted those
@@ -96,12 +100,24 @@ func newPicture(s *Source) *picture {
 	}
 }
 
-// list takes a list of services. It returns the names that are new or have other
-// tags than before, and those that are gone from it, both sorted.
-func (p *picture) list(names listing, m client.Meta) (news, gone []string) {
+// older reports whether an answer is older than the one that came at a time, with
+// that turn and index. Several ask for the same thing, so answers may overtake
+// each other. An index that is lower is no sign of it in an answer that was asked
+// for later: Consul may have been restored from a snapshot.
+func older(m client.Meta, turn, index uint64, came time.Time) bool {
+	if m.Turn != turn {
+		return m.Turn < turn
+	}
+	return m.Index < index && (!m.Fresh || m.Asked.Before(came))
+}
+
+// list takes a list of services that is not older than the one before. It returns
+// the names that are new or have other tags than before, and those that are gone
+// from it, both sorted.
+func (p *picture) list(names listing, m client.Meta, now time.Time) (news, gone []string) {
 	prev := p.listed
 	clear(p.unlisted)
-	p.listed, p.hidden, p.turn = names, m.Filtered, m.Turn
+	p.listed, p.hidden, p.turn, p.listedIndex, p.listedAt = names, m.Filtered, m.Turn, m.Index, now
 	for name, tags := range names {
 		svc := p.services[name]
 		if svc == nil {
@@ -142,31 +158,35 @@ func sameTags(a, b []string) bool {
 }
 
 // accept takes a reading: it comes into force at once, or, where it takes
-// something away, with others.
-func (p *picture) accept(r *reading, now time.Time) {
+// something away, with others. It reports false of one that is older than another,
+// and then counts for nothing.
+func (p *picture) accept(r *reading, now time.Time) bool {
 	svc := p.services[r.name]
 	if svc == nil {
-		return // it is gone meanwhile
+		return true // it is gone meanwhile
 	}
 	if r.err != nil {
 		p.refuse(svc, r)
-		return
+		return true
 	}
-	_, listed := p.listed[r.name]
+	if older(r.Meta, svc.turn, svc.index, svc.taken) {
+		return false
+	}
 	svc.fault = ""
-	if r.Turn >= svc.turn {
-		svc.turn, svc.index = r.Turn, r.Index
-	}
+	svc.turn, svc.index, svc.taken = r.Turn, r.Index, now
 	if svc.turn >= p.turn {
 		delete(p.behind, r.name)
 	}
 	delete(p.doubted, r.name)
-	if r.same {
-		return
+	if !r.same && p.believe(svc, r) {
+		p.enforce(svc, r, now)
 	}
-	if !p.believe(svc, r) {
-		return
-	}
+	return true
+}
+
+// enforce brings a reading into force, or has it wait for others.
+func (p *picture) enforce(svc *service, r *reading, now time.Time) {
+	_, listed := p.listed[r.name]
 	svc.empty = len(r.entries) == 0 && listed && p.s.cfg.Filter == "" && svc.raw != nil
 	switch {
 	case svc.empty:

@@ -242,6 +242,9 @@ type Meta struct {
 	// first, or the first after the index went backwards, after a failure, with
 	// another token or of another leader.
 	Fresh bool
+	// Asked is when it was asked for. What is asked for after another answer came,
+	// and is Fresh, is no older than that one, whatever the indexes say.
+	Asked time.Time
 }
 
 func metaOf(m *api.QueryMeta) Meta {
@@ -349,7 +352,7 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 	o := q.options
 	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
-	turn := c.present()
+	turn, asked := c.present(), time.Now()
 	// A leader that has just started answers before it has read its own log, and
 	// what was written last seems to be gone; asked for a consistent reading it
 	// waits. With an index it cannot happen: what it says then is a later state.
@@ -363,7 +366,7 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 	if err == nil {
 		c.counts.reads.Add(1)
 		meta := metaOf(m)
-		meta.Turn = turn.number
+		meta.Turn, meta.Asked = turn.number, asked
 		return v, meta, nil
 	}
 	err = classify(err)
