@@ -54,7 +54,7 @@ func newCatalog(b *testing.B, c *consultest.Cluster, args ...string) *catalog {
 	for i := range instances {
 		m.turn(i, api.HealthPassing)
 	}
-	m.StartServer(append([]string{"--consul-address", c.Address(), "--consul-mesh-namespace", "shop"}, args...)...)
+	m.StartServer(append([]string{"--consul-address", c.Address(), "--consul-mesh-namespace", "shop", "--consul-loopback"}, args...)...)
 	m.StartHost(meshtest.Host{Name: "client", Workload: "shop/client", Address: 11, Agent: []string{"--drain-time", "1s"}})
 	m.AwaitLive("client")
 	m.await(instances)

@@ -52,7 +52,7 @@ class Fleet(quickstart.Demo):
 
     def server_argv(self):
         return [self.args.fairlead, 'server', '--config-dir', self.args.mesh,
-                '--consul-address', self.at(CONTROL, 8500), '--consul-service', '*:tls=istio',
+                '--consul-address', self.at(CONTROL, 8500), '--consul-service', '*:tls=istio', '--consul-loopback',
                 '--state-dir', os.path.join(self.state, 'server'), '--run-dir', self.server_run(),
                 '--xds-address', self.at(CONTROL, 15012), '--http-address', self.at(CONTROL, 15014)]
 

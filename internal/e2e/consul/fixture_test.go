@@ -107,7 +107,7 @@ func (f *fleet) serverArgs() []string {
 	if f.local != nil {
 		at = f.local.Address()
 	}
-	args := []string{"--consul-address", at, "--consul-mesh-namespace", "shop"}
+	args := []string{"--consul-address", at, "--consul-mesh-namespace", "shop", "--consul-loopback"}
 	if f.secured {
 		args = append(args, "--consul-ca-file", f.consul.CAFile, "--consul-token-file", f.tokenFile)
 	}

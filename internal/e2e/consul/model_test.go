@@ -46,7 +46,7 @@ func (f *fleet) inForce() ([]object, error) {
 // fresh is what a reading of the catalog says that is made now, at a server and
 // not by the way that the control plane takes.
 func (f *fleet) fresh(ctx context.Context) ([]object, error) {
-	m, err := mapping.New(mapping.Config{Namespace: "shop"})
+	m, err := mapping.New(mapping.Config{Namespace: "shop", Loopback: true})
 	if err != nil {
 		return nil, err
 	}

@@ -35,7 +35,7 @@ func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
 		}
 		return 0, "", false
 	}
-	address, wrong := usable(text, onLoopback(x.node.Address))
+	address, wrong := usable(text, w.m.loopback)
 	if wrong != "" {
 		w.warn(CodeAddress, x.name(), "the address %s %s", said(text), wrong)
 		return 0, "", false
@@ -96,15 +96,25 @@ func kindsOf(kind AddressKind) []AddressKind {
 //
 //nolint:gochecknoglobals // read-only
 var (
-	metadataServers = []netip.Addr{
-		netip.MustParseAddr("fd00:ec2::254"), netip.MustParseAddr("168.63.129.16"), netip.MustParseAddr("100.100.100.200"),
+	metadataServers = []netip.Prefix{
+		netip.MustParsePrefix("fd00:ec2::/32"), netip.MustParsePrefix("fd20:ce::/64"), netip.MustParsePrefix("168.63.129.16/32"),
+		netip.MustParsePrefix("100.100.100.200/32"), netip.MustParsePrefix("192.0.0.192/32"),
+	}
+	metadataNames = []string{
+		"metadata", "metadata.google.internal", "metadata.goog", "instance-data", "instance-data.ec2.internal", "metadata.tencentyun.com",
 	}
 	thisNetwork  = netip.MustParsePrefix("0.0.0.0/8")
 	reservedIPv4 = netip.MustParsePrefix("240.0.0.0/4") // broadcast is in it
 	compatible   = netip.MustParsePrefix("::/96")
 	translated   = netip.MustParsePrefix("64:ff9b::/96")
+	translatedBy = netip.MustParsePrefix("64:ff9b:1::/48") // networks of one's own
+	sixToFour    = netip.MustParsePrefix("2002::/16")
 	siteLocal    = netip.MustParsePrefix("fec0::/10")
 )
+
+const metadataServer = "is link-local or a cloud's metadata server; register the one that others reach"
+
+const everyHosts = "is every host's own; register the one that others reach, or set --consul-loopback where all hosts are one machine"
 
 // usable returns the address in the form of the mesh, or what is wrong with it.
 // Every client's Envoy connects to it, from its own host: nothing may be there
@@ -115,26 +125,40 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return usableName(text, loopback)
 	}
 	addr = addr.Unmap()
-	judged := addr
-	if translated.Contains(addr) {
-		b := addr.As16()
-		judged = netip.AddrFrom4([4]byte(b[12:]))
-	}
+	judged := embedded(addr)
 	switch {
 	case addr.Zone() != "":
 		return "", "has a zone, which means something on one host only"
 	case judged.IsUnspecified() || thisNetwork.Contains(judged):
 		return "", "is no address to connect to; register the one that others reach"
 	case judged.IsLoopback() && (!loopback || judged != addr):
-		return "", "is every host's own, and the node's is another; register the one that others reach"
+		return "", everyHosts
 	case judged.IsMulticast() || reservedIPv4.Contains(judged):
 		return "", "is not that of one host; register the one that others reach"
-	case judged.IsLinkLocalUnicast() || slices.Contains(metadataServers, judged):
-		return "", "is link-local or a cloud's metadata server; register the one that others reach"
+	case judged.IsLinkLocalUnicast() || slices.ContainsFunc(metadataServers, func(p netip.Prefix) bool { return p.Contains(judged) }):
+		return "", metadataServer
 	case siteLocal.Contains(judged), compatible.Contains(judged) && !judged.IsLoopback():
 		return "", "is of a range that is no longer used; register another one"
 	default:
 		return addr.String(), ""
+	}
+}
+
+// embedded is the address of IPv4 that one of IPv6 leads to, or the address itself.
+func embedded(addr netip.Addr) netip.Addr {
+	b := addr.As16()
+	switch {
+	case addr.Is4():
+		return addr
+	case sixToFour.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[2:6]))
+	case translatedBy.Contains(addr) && [4]byte(b[8:12]) != [4]byte{}:
+		// Of a longer suffix than 32 bits (RFC 6052): which one, only its network knows.
+		return netip.IPv6Unspecified()
+	case translated.Contains(addr), translatedBy.Contains(addr):
+		return netip.AddrFrom4([4]byte(b[12:]))
+	default:
+		return addr
 	}
 }
 
@@ -149,18 +173,25 @@ func usableName(text string, loopback bool) (address, wrong string) {
 		return "", "is neither an IP address nor a DNS name"
 	case isNumeric(last):
 		return "", "is no whole IP address"
-	case last == "localhost" && !loopback:
-		return "", "is every host's own, and the node's is another; register the one that others reach"
+	case slices.Contains(metadataNames, name):
+		return "", metadataServer
+	case isOwnName(name) && !loopback:
+		return "", everyHosts
 	default:
 		return name, ""
 	}
 }
 
-// onLoopback reports whether a node is on loopback altogether, as those of
-// "consul agent -dev" are.
-func onLoopback(address string) bool {
-	addr, err := netip.ParseAddr(address)
-	return err == nil && addr.Unmap().IsLoopback()
+// isOwnName reports whether hosts call themselves so: in the file of hosts that
+// distributions come with, or by RFC 6761.
+func isOwnName(name string) bool {
+	first, _, _ := strings.Cut(name, ".")
+	switch first {
+	case "localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback":
+		return true
+	default:
+		return strings.HasSuffix(name, ".localhost")
+	}
 }
 
 func isIP(s string) bool {

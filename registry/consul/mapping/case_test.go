@@ -151,6 +151,8 @@ func readSettings(t *testing.T, text string) (Config, *Input) {
 			c.Namespace = value
 		case "service-account":
 			c.ServiceAccount = value
+		case "loopback":
+			c.Loopback = value == "true"
 		case "address":
 			c.Address = AddressKind(value)
 		case "rule":

@@ -28,6 +28,10 @@ type Config struct {
 	Rules []Rule
 	// Address says which address of an instance counts. Empty means AddressLAN.
 	Address AddressKind
+	// Loopback takes loopback addresses, as of "consul agent -dev" and where a
+	// whole mesh is on one machine. Elsewhere they are every host's own, and what
+	// is sent there comes to the host that sends it.
+	Loopback bool
 }
 
 // AddressKind is one of the addresses that a node and a service are tagged with.
@@ -60,6 +64,7 @@ type Mapper struct {
 	homeNamespace, homePartition string
 	rules                        ruleSet
 	address                      AddressKind
+	loopback                     bool
 }
 
 // New checks the configuration. Its error names everything that is wrong.
@@ -68,6 +73,7 @@ func New(c Config) (*Mapper, error) {
 		homeNamespace: orDefault(c.HomeNamespace),
 		homePartition: orDefault(c.HomePartition),
 		address:       c.Address,
+		loopback:      c.Loopback,
 	}
 	var errs []error
 	if m.address == "" {

@@ -259,7 +259,7 @@ func checkWorkloads(t *testing.T, list []*mesh.Workload, mtls bool) {
 			t.Errorf("%s and %s are not in order", list[i-1].Key, w.Key)
 		}
 		checkIdentity(t, w.Namespace, w.ServiceAccount)
-		if address, wrong := usable(w.Address, true); wrong != "" || address != w.Address {
+		if address, wrong := usable(w.Address, false); wrong != "" || address != w.Address {
 			t.Errorf("address %q: %s", w.Address, wrong)
 		}
 		if w.Hash.IsZero() || w.Weight < 1 || w.Weight > maxWeight || len(w.Ports) != 1 || w.Origin == nil ||

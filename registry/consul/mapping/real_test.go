@@ -34,7 +34,7 @@ func TestRealConsul(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newMapper(t, Config{Rules: []Rule{{Pattern: "secure", TLS: "istio"}}})
+	m := newMapper(t, Config{Rules: []Rule{{Pattern: "secure", TLS: "istio"}}, Loopback: true})
 	node, _, err := c.Catalog().Node(a.Name, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -19,24 +19,24 @@ func one(t *testing.T, c Config, count int, change func(in *Input)) Result {
 	return newMapper(t, c).Map(in)
 }
 
-// TestLoopbackNodes: loopback is a node's own address where it is at all; what
-// merely leads there is not.
-func TestLoopbackNodes(t *testing.T) {
+// TestLoopback: who runs the mesh says whether loopback is an address, and no
+// node's registration does; what merely leads there is none.
+func TestLoopback(t *testing.T) {
 	t.Parallel()
 	for address, want := range map[string]string{
 		"127.0.0.9": "127.0.0.9", "::1": "::1", "localhost": "localhost", "a.localhost": "a.localhost", "::ffff:127.0.0.1": "127.0.0.1",
 		"64:ff9b::7f00:1": "", "::7f00:1": "", "0.0.0.0": "", "169.254.1.1": "", "127.0.0.1:80": "", "": "127.0.0.1",
 	} {
-		for _, node := range []string{"127.0.0.1", "::ffff:127.0.0.1"} {
-			r := one(t, Config{}, 1, func(in *Input) {
-				in.Entries[0].Node.Address, in.Entries[0].Node.TaggedAddresses, in.Entries[0].Service.Address = node, nil, address
+		for _, loopback := range []bool{true, false} {
+			r := one(t, Config{Loopback: loopback}, 1, func(in *Input) {
+				in.Entries[0].Node.Address, in.Entries[0].Node.TaggedAddresses, in.Entries[0].Service.Address = "127.0.0.1", nil, address
 			})
 			got := ""
 			if len(r.Piece.Workloads) > 0 {
 				got = r.Piece.Workloads[0].Address
 			}
-			if got != want {
-				t.Errorf("%q on a node at %s: %q, want %q", address, node, got, want)
+			if loopback && got != want || !loopback && got != "" {
+				t.Errorf("%q, loopback %t: %q, want %q", address, loopback, got, want)
 			}
 		}
 	}
