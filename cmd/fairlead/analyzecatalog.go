@@ -127,13 +127,6 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 			Message: "not in the mesh, as the answer of Consul cannot be used: " + plain.Words(why, 512),
 		})
 	}
-	if st.Hidden {
-		r.partial = true
-		r.findings = append(r.findings, finding{
-			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),
-			Message: "Consul leaves out what the token may not see, and does not say what that is: hosts of it seem to be unknown",
-		})
-	}
 	for _, rule := range st.Denied {
 		r.partial = true
 		r.findings = append(r.findings, finding{

@@ -2,9 +2,8 @@ package consul
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"hash/fnv"
+	"io"
 	"net/url"
 
 	"github.com/hashicorp/consul/api"
@@ -28,16 +27,11 @@ const (
 	noNode = "fairlead.io-none"
 )
 
-var errName = errors.New("its name cannot be asked for")
+const errName = client.Unusable("its name cannot be asked for")
 
-// listing is Consul's list of services, with their tags.
-type listing map[string][]string
-
-// checks are those in one state, by service and, for those of a whole node, by
-// node.
-type checks []check
-
-type check struct{ Node, CheckID, ServiceName string }
+// checks are hashes of those in one state, by service and, for those of a whole
+// node, by node.
+type checks struct{ services, nodes map[string]uint64 }
 
 // hosts are the nodes by name, as a hash of what counts of them.
 type hosts map[string]uint64
@@ -58,11 +52,18 @@ func (p *protocols) protocol(service string) string {
 	return p.global
 }
 
+// query asks, and has the answer read as it comes.
+func query(c *api.Client, path string, q *api.QueryOptions, read func(io.Reader) error) (*api.QueryMeta, error) {
+	var none any
+	return c.Raw().Query(path, &none, client.Streamed(q, read))
+}
+
 func askNames(c *api.Client, q *api.QueryOptions) (listing, *api.QueryMeta, error) {
-	list, m, err := c.Catalog().Services(q)
-	if err == nil && len(list) > maxServices {
-		return nil, nil, fmt.Errorf("%d services are more than the %d that this program carries", len(list), maxServices)
-	}
+	var list listing
+	m, err := query(c, "/v1/catalog/services", q, func(r io.Reader) (err error) {
+		list, err = readListing(r)
+		return err
+	})
 	return list, m, err
 }
 
@@ -89,23 +90,35 @@ func askIndex(name string) func(*api.Client, *api.QueryOptions) (struct{}, *api.
 
 func askState(state string) func(*api.Client, *api.QueryOptions) (checks, *api.QueryMeta, error) {
 	return func(c *api.Client, q *api.QueryOptions) (checks, *api.QueryMeta, error) {
-		var list checks
-		m, err := c.Raw().Query("/v1/health/state/"+state, &list, q)
+		list := checks{map[string]uint64{}, map[string]uint64{}}
+		m, err := query(c, "/v1/health/state/"+state, q, func(r io.Reader) error {
+			return readList(r, func(x struct{ Node, CheckID, ServiceName string }) error {
+				if x.ServiceName != "" {
+					list.services[x.ServiceName] += sum(x.Node, x.CheckID)
+				} else {
+					list.nodes[x.Node] += sum(x.Node, x.CheckID)
+				}
+				return nil
+			})
+		})
 		return list, m, err
 	}
 }
 
 func askHosts(c *api.Client, q *api.QueryOptions) (hosts, *api.QueryMeta, error) {
-	var list []*entryNode
-	m, err := c.Raw().Query("/v1/catalog/nodes", &list, q)
-	out := make(hosts, len(list))
-	for _, n := range list {
-		raw, packErr := pack([]*entry{{Node: n}})
-		err = errors.Join(err, packErr)
-		h := fnv.New64a()
-		_, _ = h.Write(raw) // never fails
-		out[n.Node] = h.Sum64()
-	}
+	out := hosts{}
+	m, err := query(c, "/v1/catalog/nodes", q, func(r io.Reader) error {
+		return readList(r, func(n *entryNode) error {
+			if n == nil {
+				return nil
+			}
+			raw, err := pack([]*entry{{Node: n}})
+			h := fnv.New64a()
+			_, _ = h.Write(raw) // never fails
+			out[n.Node] = h.Sum64()
+			return err
+		})
+	})
 	return out, m, err
 }
 
@@ -183,7 +196,7 @@ func (s *Source) readService(ctx context.Context, name string, known uint64) *re
 			return &reading{name: name, err: err, Meta: m, same: err == nil}
 		}
 	}
-	list, m, err := client.Get(ctx, s.client, askService(name, s.cfg.Filter)) //nolint:contextcheck // it is in the options
+	list, m, err := client.Get(ctx, s.client, whole(s, askService(name, s.cfg.Filter))) //nolint:contextcheck // it is in the options
 	if err != nil {
 		return &reading{name: name, err: err, Meta: m}
 	}

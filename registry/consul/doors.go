@@ -36,7 +36,10 @@ type doorbells struct {
 	watches    int
 	states     map[string]*door
 	hosts      hosts // or nil
-	hostsTurn  uint64
+	// broken are doorbells with answers that cannot be used: others, and the sweeps,
+	// do without.
+	broken    map[string]bool
+	hostsTurn uint64
 }
 
 // door is what is known of the checks in one state.
@@ -53,17 +56,17 @@ type rung struct {
 }
 
 func newDoorbells() doorbells {
-	return doorbells{states: map[string]*door{api.HealthCritical: {}, api.HealthWarning: {}}}
+	return doorbells{broken: map[string]bool{}, states: map[string]*door{api.HealthCritical: {}, api.HealthWarning: {}}}
 }
 
 // answered reports whether each doorbell has been answered in that turn.
 func (d *doorbells) answered(turn uint64) bool {
-	for _, x := range d.states {
-		if x.turn < turn {
+	for state, x := range d.states {
+		if x.turn < turn && !d.broken[questionState+state] {
 			return false
 		}
 	}
-	return d.hostsTurn >= turn
+	return d.hostsTurn >= turn || d.broken[questionNodes]
 }
 
 // capacity is how many watches the server carries.
@@ -108,7 +111,7 @@ func (l *loop) watch(ctx context.Context, svc *service) {
 	l.group.Go(func() error {
 		defer cancel()
 		client.Follow(ctx, l.s.client, client.Query[[]*entry]{
-			Name: "health/service", Patient: true, Read: askService(name, l.s.cfg.Filter), //nolint:contextcheck // it is in the options
+			Name: "health/service", Patient: true, Read: whole(l.s, askService(name, l.s.cfg.Filter)), //nolint:contextcheck // it is in the options
 			Told: func(err error) {
 				if err != nil {
 					l.post(ctx, func(now time.Time) { l.wasWatched(&reading{name: name, err: err}, now) })
@@ -135,11 +138,11 @@ func (l *loop) wasWatched(r *reading, now time.Time) {
 func (l *loop) ring(ctx context.Context) {
 	for state := range l.states {
 		follow(ctx, l, question[checks]{
-			name: "health/state/" + state, ask: askState(state), every: 50 * time.Millisecond,
+			name: questionState + state, ask: askState(state), every: 50 * time.Millisecond, //nolint:contextcheck // it is in the options
 			got: func(list checks, m client.Meta, _ time.Time) { l.gotState(state, list, m) },
 		})
 	}
-	follow(ctx, l, question[hosts]{name: "catalog/nodes", ask: askHosts, got: l.gotHosts, every: 200 * time.Millisecond})
+	follow(ctx, l, question[hosts]{name: questionNodes, ask: askHosts, got: l.gotHosts, every: 200 * time.Millisecond})
 }
 
 // sum is a hash of a check, to be added to those of others.
@@ -153,15 +156,8 @@ func sum(node, id string) uint64 {
 // ones are read: so a change that went unseen is found, too.
 func (l *loop) gotState(state string, list checks, m client.Meta) {
 	d := l.states[state]
-	d.turn, d.wants = m.Turn, map[string]uint64{}
-	ofNodes := map[string]uint64{}
-	for _, c := range list {
-		if c.ServiceName != "" {
-			d.wants[c.ServiceName] += sum(c.Node, c.CheckID)
-		} else {
-			ofNodes[c.Node] += sum(c.Node, c.CheckID)
-		}
-	}
+	d.turn, d.wants = m.Turn, list.services
+	ofNodes := list.nodes
 	for name, svc := range l.services {
 		if len(ofNodes) > 0 {
 			for _, node := range svc.nodes {
@@ -180,7 +176,7 @@ func (l *loop) gotState(state string, list checks, m client.Meta) {
 // the picture does.
 func (l *loop) compare(svc *service, state string) {
 	d := l.states[state]
-	if svc.watched || d.turn < l.turn || svc.turn < l.turn {
+	if svc.watched || l.broken[questionState+state] || d.turn < l.turn || svc.turn < l.turn {
 		return
 	}
 	have := uint64(0)

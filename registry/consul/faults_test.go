@@ -174,7 +174,7 @@ func TestTokensThatSeeLessTakeNothingAway(t *testing.T) {
 			}
 
 			replace(t, cfg.Client.TokenFile, a.Cluster().CreateToken(`node_prefix "" { policy = "read" } service "s1" { policy = "read" }`).Secret)
-			r.awaitStatus("less to see", func(st *consul.Status) bool { return st.Hidden && len(st.Denied) == 4 && live(st) })
+			r.awaitStatus("less to see", func(st *consul.Status) bool { return st.Hidden && len(st.Denied) == 5 && live(st) })
 			stands("a token for one service")
 			if d := r.source.Status().Denied; !slices.ContainsFunc(d, func(s string) bool { return strings.HasPrefix(s, `service:read on "s0"`) }) {
 				t.Errorf("denied is %q", d)

@@ -29,6 +29,8 @@ const (
 	recheckEvery = 5 * time.Second
 	// heldEvery is how often that is found out: it takes a walk over all services.
 	heldEvery = time.Second
+	// filterPause is for how long nothing is read when Consul takes no filter.
+	filterPause = 5 * time.Second
 	// stampEvery is how often the status is made anew by itself.
 	stampEvery = 2 * time.Second
 )
@@ -79,6 +81,7 @@ type loop struct {
 	// be read for it, and relisting that it is being read.
 	looking, relist, relisting bool
 	stamped                    time.Time
+	missed
 	saver
 }
 
@@ -206,7 +209,12 @@ func (l *loop) judge(now time.Time) {
 }
 
 // fault is what keeps the datacenter from being read, or nil.
-func (l *loop) fault() error { return l.faults[questionNames] }
+func (l *loop) fault() error {
+	if err := l.faults[questionNames]; err != nil {
+		return err
+	}
+	return l.filterFault
+}
 
 // hand makes a fragment of what changed, if there is a whole one already.
 func (l *loop) hand(now time.Time) {
@@ -343,7 +351,7 @@ func (l *loop) reader(ctx context.Context) {
 			return
 		case t := <-l.tasks:
 			if t.name == "" {
-				names, m, err := client.Get(ctx, l.s.client, askNames)
+				names, m, err := client.GetLong(ctx, l.s.client, whole(l.s, askNames))
 				l.post(ctx, func(now time.Time) { l.wasListed(names, m, err, now) })
 				continue
 			}
@@ -373,7 +381,9 @@ func (l *loop) wasRead(t task, r *reading, now time.Time) {
 	}
 	svc.reading = false
 	counts := l.accept(r, now)
-	if r.err != nil && temporary(r.err) {
+	if errors.Is(r.err, client.ErrFilter) {
+		l.pausedTill = now.Add(filterPause)
+	} else if r.err != nil && temporary(r.err) {
 		l.pausedTill = now.Add(200*time.Millisecond + rand.N(200*time.Millisecond)) //nolint:gosec // no secret
 	}
 	again := svc.wanted
@@ -397,7 +407,7 @@ type question[T any] struct {
 func follow[T any](ctx context.Context, l *loop, q question[T]) {
 	l.group.Go(func() error {
 		client.Follow(ctx, l.s.client, client.Query[T]{
-			Name: q.name, Read: q.ask, Every: q.every, Urgent: true,
+			Name: q.name, Read: whole(l.s, q.ask), Every: q.every, Urgent: true, Long: true,
 			Told: func(err error) { l.post(ctx, func(now time.Time) { l.tell(q.name, err, now) }) },
 		}, func(v T, m client.Meta) { l.post(ctx, func(now time.Time) { q.got(v, m, now) }) })
 		return nil
@@ -407,6 +417,7 @@ func follow[T any](ctx context.Context, l *loop, q question[T]) {
 // tell takes what goes wrong with a question, or nil.
 func (l *loop) tell(name string, err error, now time.Time) {
 	was := l.faults[name]
+	_, l.broken[name] = errors.AsType[client.Unusable](err)
 	if err == nil {
 		delete(l.faults, name)
 	} else {
@@ -420,8 +431,10 @@ func (l *loop) tell(name string, err error, now time.Time) {
 	}
 	switch {
 	case name != questionNames:
-	case err != nil && was == nil:
+	case err != nil && was == nil && l.delivered:
 		l.log.Warn("the catalog cannot be read, the last picture stands", "err", err)
+	case err != nil && was == nil:
+		l.log.Warn("the catalog cannot be read, and there is no picture of it yet", "err", err)
 	case err == nil && was != nil:
 		l.log.Info("the catalog can be read again")
 	}

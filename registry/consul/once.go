@@ -24,7 +24,7 @@ func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
 	}
 	defer s.client.Close()
 	l := newLoop(s, nil)
-	names, m, err := client.Get(ctx, s.client, askNames)
+	names, m, err := client.GetLong(ctx, s.client, whole(s, askNames))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
 	}

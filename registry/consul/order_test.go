@@ -35,7 +35,7 @@ func (l *loop) answer(service string, m client.Meta, nodes ...string) *reading {
 func (l *loop) listedNow(m client.Meta, now time.Time, services ...string) {
 	names := listing{}
 	for _, name := range services {
-		names[name] = nil
+		names[name] = 0
 	}
 	l.gotNames(names, m, now)
 }
@@ -86,12 +86,16 @@ func TestNoListIsTakenAfterANewerOne(t *testing.T) {
 	}{
 		"of_a_reader": {func(l *loop) {
 			l.relisting = true
-			l.wasListed(listing{"api": nil}, older, nil, at(2))
+			l.wasListed(listing{"api": 0}, older, nil, at(2))
 		}, true, true},
-		"of_the_follower":     {func(l *loop) { l.gotNames(listing{"api": nil}, older, at(2)) }, true, true},
-		"of_another_turn":     {func(l *loop) { l.gotNames(listing{"api": nil}, client.Meta{Turn: 1, Index: 90, Asked: at(1)}, at(2)) }, true, true},
-		"of_the_next_turn":    {func(l *loop) { l.gotNames(listing{"api": nil}, client.Meta{Turn: 3, Index: 5, Fresh: true, Asked: at(2)}, at(2)) }, false, false},
-		"restored_asked_late": {func(l *loop) { l.gotNames(listing{"api": nil}, client.Meta{Turn: 2, Index: 5, Fresh: true, Asked: at(2)}, at(2)) }, false, false},
+		"of_the_follower": {func(l *loop) { l.gotNames(listing{"api": 0}, older, at(2)) }, true, true},
+		"of_another_turn": {func(l *loop) { l.gotNames(listing{"api": 0}, client.Meta{Turn: 1, Index: 90, Asked: at(1)}, at(2)) }, true, true},
+		"of_the_next_turn": {func(l *loop) {
+			l.gotNames(listing{"api": 0}, client.Meta{Turn: 3, Index: 5, Fresh: true, Asked: at(2)}, at(2))
+		}, false, false},
+		"restored_asked_late": {func(l *loop) {
+			l.gotNames(listing{"api": 0}, client.Meta{Turn: 2, Index: 5, Fresh: true, Asked: at(2)}, at(2))
+		}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

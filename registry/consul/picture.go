@@ -74,6 +74,8 @@ type picture struct {
 	listedAt    time.Time
 	// hidden says that the token may not see all of the list.
 	hidden bool
+	// filterFault says why Consul takes no question with the filter, or is nil.
+	filterFault error
 	// behind are the services that have not been read in this turn, doubted those
 	// that are to be read because they are not listed any more.
 	behind, doubted map[string]bool
@@ -125,7 +127,7 @@ func (p *picture) list(names listing, m client.Meta, now time.Time) (news, gone 
 			p.services[name] = svc
 		}
 		was, known := prev[name]
-		if !known || !sameTags(was, tags) || svc.empty {
+		if !known || was != tags || svc.empty {
 			news = append(news, name)
 		}
 		delete(p.doubted, name)
@@ -149,14 +151,6 @@ func (p *picture) list(names listing, m client.Meta, now time.Time) (news, gone 
 	return news, gone
 }
 
-func sameTags(a, b []string) bool {
-	if slices.Equal(a, b) {
-		return true
-	}
-	a, b = slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))
-	return slices.Equal(a, b)
-}
-
 // accept takes a reading: it comes into force at once, or, where it takes
 // something away, with others. It reports false of one that is older than another,
 // and then counts for nothing.
@@ -172,7 +166,7 @@ func (p *picture) accept(r *reading, now time.Time) bool {
 	if older(r.Meta, svc.turn, svc.index, svc.taken) {
 		return false
 	}
-	svc.fault = ""
+	svc.fault, p.filterFault = "", nil
 	svc.turn, svc.index, svc.taken = r.Turn, r.Index, now
 	if svc.turn >= p.turn {
 		delete(p.behind, r.name)
@@ -207,6 +201,10 @@ func (p *picture) enforce(svc *service, r *reading, now time.Time) {
 // reason, the others do not wait for it.
 func (p *picture) refuse(svc *service, r *reading) {
 	svc.fault = r.err.Error()
+	if errors.Is(r.err, client.ErrFilter) && p.filterFault == nil {
+		p.filterFault = r.err
+		p.s.log.Warn("nothing can be read", "err", r.err, "filter", p.s.cfg.Filter)
+	}
 	if temporary(r.err) {
 		return
 	}
@@ -218,7 +216,7 @@ func (p *picture) refuse(svc *service, r *reading) {
 // temporary reports whether asking again may help by itself.
 func temporary(err error) bool {
 	_, denied := errors.AsType[*client.Denied](err)
-	return denied || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrThrottled)
+	return denied || errors.Is(err, client.ErrFilter) || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrThrottled)
 }
 
 // believe judges an answer of which the token may not see everything: what it

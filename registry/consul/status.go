@@ -41,6 +41,8 @@ const (
 	questionNames    = "catalog/services"
 	questionDefaults = "config/service-defaults"
 	questionProxy    = "config/proxy-defaults"
+	questionNodes    = "catalog/nodes"
+	questionState    = "health/state/" // and the state
 )
 
 // listedMost bounds the lists of a Status.
@@ -76,6 +78,8 @@ type Status struct {
 	// Denied are the rules that the token lacks, or seems to lack, sorted, the
 	// first hundred of them. What was seen before stands.
 	Denied []string `json:"denied,omitempty"`
+	// DeniedCount is how many there are.
+	DeniedCount int `json:"denied_count,omitempty"`
 	// Hidden says that Consul leaves out of its list what the token may not see.
 	Hidden bool `json:"hidden,omitempty"`
 	// Unreadable are services whose answers cannot be used, and why; the first
@@ -171,10 +175,16 @@ func (l *loop) judgeState(st *Status, down bool) {
 // survey collects what there is to tell of the services.
 func (l *loop) survey(st *Status) {
 	denied := map[string]bool{}
-	for _, err := range l.faults {
+	for name, err := range l.faults {
+		if _, ok := errors.AsType[client.Unusable](err); ok {
+			st.Unreadable = append(st.Unreadable, name+": "+err.Error())
+		}
 		if d, ok := errors.AsType[*client.Denied](err); ok {
 			denied[cmp.Or(d.Rule, d.Reason)] = true
 		}
+	}
+	if l.hidden {
+		denied[deniedList] = true
 	}
 	for name, svc := range l.services {
 		if svc.raw != nil {
@@ -184,7 +194,7 @@ func (l *loop) survey(st *Status) {
 		switch {
 		case svc.denied:
 			denied[fmt.Sprintf("service:read on %q, or node:read on its nodes", name)] = true
-		case svc.filtered:
+		case svc.filtered && (l.s.cfg.Client.TokenFile != "" || len(svc.held) > 0):
 			denied[fmt.Sprintf("node:read on some nodes of service %q", name)] = true
 		}
 		if svc.fault != "" {
@@ -197,6 +207,10 @@ func (l *loop) survey(st *Status) {
 	})
 	st.NoteCount = len(st.Notes)
 	st.Notes = slices.Clone(st.Notes[:min(len(st.Notes), listedMost)])
+	st.DeniedCount = len(denied)
+	if l.live || l.faults[questionNames] != nil { // not what changes while it is read
+		l.missed.tell(l.log, denied)
+	}
 	st.Denied = slices.Sorted(maps.Keys(denied))
 	st.Denied = st.Denied[:min(len(st.Denied), listedMost)]
 	slices.Sort(st.Unreadable)

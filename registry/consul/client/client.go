@@ -20,11 +20,10 @@ const (
 	// readSlots is how many questions that are answered at once are asked at the
 	// same time.
 	readSlots = 16 - 1 // the pulse is the sixteenth
-	// maxAnswer bounds one answer, in bytes.
-	maxAnswer = 64 << 20
 	// readFor bounds a question that is answered at once. A server without a
-	// leader holds on to it for 7 s.
+	// leader holds on to it for 7 s. longFor is for those with very long answers.
 	readFor = 15 * time.Second
+	longFor = time.Minute
 )
 
 // Client reaches one Consul agent or server. It may be used from any goroutine.
@@ -38,6 +37,7 @@ type Client struct {
 	token tokenFile
 	tls   *tlsFiles
 	slots chan struct{}
+	sight sight
 
 	counts counts
 	// protocol is the HTTP version of the latest answer, or 0.
@@ -79,7 +79,8 @@ type Stats struct {
 	Down bool
 }
 
-// New checks the configuration. It starts nothing and reads no file.
+// New checks the configuration, and that the files it names can be used. It
+// starts nothing and asks nobody.
 func New(c Config) (*Client, error) {
 	cfg, at, err := c.withDefaults()
 	if err != nil {
@@ -89,10 +90,16 @@ func New(c Config) (*Client, error) {
 	if files.server == "" {
 		files.server = at.host
 	}
+	if _, _, err := files.current(); err != nil && at.scheme == "https" {
+		return nil, fmt.Errorf("consul: %w (--consul-ca-file, --consul-cert-file, --consul-key-file)", err)
+	}
 	cl := &Client{
 		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile}, tls: files,
 		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots),
 		turn: newTurn(1), heal: make(chan struct{}), probe: make(chan struct{}, 1),
+	}
+	if _, err := cl.token.current(); err != nil {
+		return nil, fmt.Errorf("consul: %w (--consul-token-file)", err)
 	}
 	cl.api, err = api.NewClient(&api.Config{
 		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: carrier{cl}, CheckRedirect: noRedirect},
@@ -181,7 +188,12 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 		return resp, nil
 	}
-	resp.Body = &bounded{ReadCloser: resp.Body, left: maxAnswer}
+	switch done, err := consume(req.Context(), resp); { //nolint:contextcheck // it is the one of the question
+	case err != nil:
+		return nil, err
+	case !done:
+		resp.Body = bound(resp.Body, maxAnswer)
+	}
 	return resp, nil
 }
 
@@ -203,27 +215,6 @@ type escapedKey struct{}
 // name.
 func Escaped(q *api.QueryOptions) *api.QueryOptions {
 	return q.WithContext(context.WithValue(q.Context(), escapedKey{}, true))
-}
-
-var errTooLong = fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
-
-// bounded is a body that ends with an error where it is too long.
-type bounded struct {
-	io.ReadCloser
-	left int64
-}
-
-// Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, errTooLong
-	}
-	if int64(len(p)) > b.left {
-		p = p[:b.left]
-	}
-	n, err := b.ReadCloser.Read(p)
-	b.left -= int64(n)
-	return n, err
 }
 
 // Meta is what Consul says of an answer.
@@ -254,6 +245,15 @@ func metaOf(m *api.QueryMeta) Meta {
 // Get asks once. At most fifteen of a client's questions that are answered at
 // once are asked at the same time; others wait.
 func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+	return get(ctx, c, readFor, read)
+}
+
+// GetLong is Get for a question with an answer that may be very long.
+func GetLong[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+	return get(ctx, c, longFor, read)
+}
+
+func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
 	var none T
 	if err := c.slot(ctx); err != nil {
 		return none, Meta{}, err
@@ -262,7 +262,7 @@ func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.Quer
 	turn := c.present()
 	asking, leave := turn.with(ctx)
 	defer leave()
-	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0)}, read)
+	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0, most)}, read)
 	if err != nil && ctx.Err() == nil && turn.over() {
 		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
 	}
@@ -321,11 +321,11 @@ func (c *Client) asked() (<-chan struct{}, int) {
 // without a leader holds on to it for seconds, where another one may know the
 // new leader already: so for a while after an outage it may take less; not so
 // where that turns out to be too little, or after a retry with that pause.
-func (c *Client) limit(retry time.Duration) time.Duration {
+func (c *Client) limit(retry, most time.Duration) time.Duration {
 	if time.Now().UnixNano() > c.troubled.Load() {
-		return readFor
+		return most
 	}
-	return min(readFor, max(firstLimit<<min(c.strikes.Load(), 8), 8*retry))
+	return min(most, max(firstLimit<<min(c.strikes.Load(), 8), 8*retry))
 }
 
 // trouble notes that something failed, or that everything is asked anew.

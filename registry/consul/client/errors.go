@@ -20,6 +20,8 @@ var (
 	// cannot: no leader, no route to it, an error of its own.
 	// It is the server's state, or that of the way to it: asking again helps.
 	ErrUnavailable = errors.New("Consul is not available") //nolint:staticcheck // a name
+	// ErrFilter says that Consul cannot make anything of the filter.
+	ErrFilter = errors.New("Consul does not take the filter (--consul-filter)") //nolint:staticcheck // a name
 )
 
 // Denied is an answer that the token may not have.
@@ -47,11 +49,12 @@ var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"
 
 // classify says what an error of package api means.
 func classify(err error) error {
-	if err == nil || errors.Is(err, context.Canceled) {
+	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 		return err
 	}
+	_, unusable := errors.AsType[Unusable](err)
 	_, syntax := errors.AsType[*json.SyntaxError](err)
-	if _, shape := errors.AsType[*json.UnmarshalTypeError](err); syntax || shape || errors.Is(err, errTooLong) {
+	if _, shape := errors.AsType[*json.UnmarshalTypeError](err); syntax || shape || unusable {
 		return fmt.Errorf("reading Consul's answer: %w", err)
 	}
 	status, ok := errors.AsType[api.StatusError](err)
@@ -67,6 +70,8 @@ func classify(err error) error {
 		return fmt.Errorf("%w: status %d: %s", ErrThrottled, status.Code, reason)
 	case strings.Contains(reason, "Permission denied") || strings.Contains(reason, "ACL not found"):
 		return denied(reason) // as a 500, when it was forwarded
+	case strings.Contains(reason, "boolean expression evaluator"): // as a 500, too
+		return fmt.Errorf("%w: %s", ErrFilter, reason)
 	case status.Code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: status %d: %s", ErrUnavailable, status.Code, reason)
 	default:

@@ -26,6 +26,9 @@ const (
 	firstLimit = time.Second
 	// throttlePause is for how long nothing new is asked after 429.
 	throttlePause = time.Second
+	// uselessPause is for how long nothing is asked again that Consul cannot answer,
+	// or not so that it can be used.
+	uselessPause = 10 * time.Second
 	// restFor is how long a patient question lets others be asked first at most, and
 	// openShare by how much later the last of them begins to wait for each that is
 	// followed.
@@ -55,6 +58,8 @@ type Query[T any] struct {
 	// Patient says that there are very many of its kind: after its first answer it
 	// waits for a change only when all others have theirs, too.
 	Patient bool
+	// Long says that the answer may be very long.
+	Long bool
 }
 
 // Follow asks until ctx is done, by blocking queries, and calls got with each new
@@ -108,17 +113,20 @@ func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)
 func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error) {
 	ctx, leave := f.turn.with(ctx)
 	defer leave()
-	o := &api.QueryOptions{}
+	o, most := &api.QueryOptions{}, readFor
+	if q.Long {
+		most = longFor
+	}
 	if f.index > 0 {
 		o.WaitIndex, o.WaitTime = f.index, waitFor-rand.N(waitFor/5) //nolint:gosec // no secret
-		return ask(ctx, f.c, question{o, o.WaitTime + o.WaitTime/8 + readFor}, q.Read)
+		return ask(ctx, f.c, question{o, o.WaitTime + o.WaitTime/8 + most}, q.Read)
 	}
 	if err := f.c.slot(ctx); err != nil {
 		var none T
 		return none, Meta{}, err
 	}
 	defer f.c.free()
-	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry)}, q.Read)
+	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry, most)}, q.Read)
 	m.Fresh = true
 	return v, m, err
 }
@@ -185,6 +193,9 @@ func (f *following) failed(ctx context.Context, err error, tell func(error)) {
 	if errors.Is(err, ErrThrottled) {
 		f.retry = max(f.retry, throttlePause)
 		healed = nil
+	}
+	if _, useless := errors.AsType[Unusable](err); useless || errors.Is(err, ErrFilter) {
+		f.retry, healed = uselessPause, f.turn.ended
 	}
 	_ = sleep(ctx, jitter(f.retry), healed) // the caller looks at ctx
 }
