@@ -137,6 +137,10 @@ func (s *fakeSource) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if broken == leaks {
 		s.place.left.Go(func() { <-s.place.over })
 	}
+	if broken == stays {
+		s.place.left.Add(1)
+		defer s.place.left.Done()
+	}
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -162,7 +166,7 @@ func (s *fakeSource) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 func (s *fakeSource) end(err error) error {
 	switch s.place.fault {
 	case stays:
-		<-time.After(1500 * time.Millisecond)
+		<-s.place.over
 	case writes:
 		s.sent[0].Workloads[0].Address = "elsewhere"
 	default:
