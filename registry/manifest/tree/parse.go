@@ -21,6 +21,9 @@ const (
 	MaxDepth = 128
 	// MaxNodes is how many values a file may have, aliases expanded.
 	MaxNodes = 1_000_000
+	// Aliases may stand for this many values, and for so many times what is
+	// written: reading a text costs no more than its length lets one expect.
+	maxExpanded, maxTimes = 10_000, 10
 )
 
 // Code says what sort of problem a Problem is.
@@ -60,7 +63,7 @@ func Parse(content []byte) []Document {
 	if pos, ok := invalidUTF8(content); !ok {
 		return []Document{{Problems: []Problem{{Code: Syntax, Pos: pos, Message: "this byte is not valid UTF-8; save the file as UTF-8"}}}}
 	}
-	budget := MaxNodes
+	budget := budget{values: MaxNodes, expanded: maxExpanded}
 	var docs []Document
 	for _, c := range split(content) {
 		docs = append(docs, parseChunk(c, &budget)...)
@@ -126,7 +129,19 @@ func isSeparator(line []byte) bool {
 	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t')
 }
 
-func parseChunk(c chunk, budget *int) []Document {
+// budget is what a file may still have of values, and of those by aliases.
+type budget struct{ values, expanded int }
+
+// written counts the values that are written, aliases not expanded.
+func written(n *yaml.Node) int {
+	sum := 1
+	for _, x := range n.Content {
+		sum += written(x)
+	}
+	return sum
+}
+
+func parseChunk(c chunk, budget *budget) []Document {
 	// JSON may be indented with tabs, which YAML does not take. Inside of
 	// JSON's strings there are none.
 	if bytes.HasPrefix(bytes.TrimSpace(c.text), []byte("{")) && bytes.IndexByte(c.text, '\t') >= 0 && json.Valid(c.text) {
@@ -143,6 +158,7 @@ func parseChunk(c chunk, budget *int) []Document {
 		if err != nil {
 			return append(docs, Document{Problems: []Problem{syntaxProblem(c, err)}})
 		}
+		budget.expanded += maxTimes * written(&root)
 		b := builder{line: c.line, budget: budget, open: map[*yaml.Node]bool{}}
 		node := b.build(&root, "")
 		if node == nil || node.Kind == Null && len(b.problems) == 0 {
@@ -193,8 +209,9 @@ func syntaxProblem(c chunk, err error) Problem {
 // builder turns the parser's nodes into ours.
 type builder struct {
 	line     int
-	budget   *int
+	budget   *budget
 	depth    int
+	aliases  int                 // that are being expanded
 	open     map[*yaml.Node]bool // anchors being expanded
 	problems []Problem
 }
@@ -218,7 +235,11 @@ func (b *builder) build(n *yaml.Node, path string) *Node {
 		return nil
 	}
 	out := &Node{Pos: b.pos(n)}
-	if *b.budget--; *b.budget < 0 || b.depth >= MaxDepth {
+	b.budget.values--
+	if b.aliases > 0 {
+		b.budget.expanded--
+	}
+	if b.budget.values < 0 || b.aliases > 0 && b.budget.expanded < 0 || b.depth >= MaxDepth {
 		b.limit(n, path)
 		return out
 	}
@@ -258,6 +279,10 @@ func (b *builder) limit(n *yaml.Node, path string) {
 		b.problem(Limit, n, path, "nested deeper than %d levels", MaxDepth)
 		return
 	}
+	if b.budget.values >= 0 {
+		b.problem(Limit, n, path, "the aliases of the file stand for more than %d values and %d times what is written", maxExpanded, maxTimes)
+		return
+	}
 	b.problem(Limit, n, path, "the file has more than %d values once its aliases are expanded", MaxNodes)
 }
 
@@ -266,7 +291,9 @@ func (b *builder) alias(n *yaml.Node, path string) *Node {
 		b.problem(Value, n, path, "the alias *%s is part of what it stands for", n.Value)
 		return &Node{Pos: b.pos(n)}
 	}
+	b.aliases++
 	out := b.build(n.Alias, path)
+	b.aliases--
 	out.Pos = b.pos(n)
 	return out
 }
