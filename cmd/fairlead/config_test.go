@@ -324,6 +324,11 @@ func testPull(p *place) {
 // testPullOdd: what cannot be a file below the directory is told, and nothing is
 // written elsewhere.
 func testPullOdd(p *place) {
+	none := &place{t: p.t, a: p.a, dir: filepath.Join(p.dir, "new"), prefix: "fairlead/pull_typo"}
+	none.run(1, []string{"pull"}, "see whether the prefix is the right one")
+	if _, err := os.Stat(none.dir); err == nil {
+		p.t.Error("a directory was made of nothing")
+	}
 	top := p.dir
 	p.dir = filepath.Join(top, "in")
 	outside := filepath.Join(top, "outside")

@@ -55,6 +55,13 @@ func pull(cmd *cobra.Command, f pullFlags, dir string) error {
 	}
 	w := cmd.OutOrStdout()
 	if len(st.Values) == 0 {
+		record, err := kv.LoadRecord(dir, t.store.Prefix())
+		if err != nil {
+			return err
+		}
+		if record == nil { // nothing was ever pulled from there
+			return refuse(cmd, "there is no *.yaml or *.yml below %s in Consul: see whether the prefix is the right one", t.store.Prefix()+"/")
+		}
 		_, _ = fmt.Fprintf(w, "there is no *.yaml or *.yml below %s in Consul\n", t.store.Prefix()+"/")
 	}
 	f.pull.Dir = dir

@@ -203,7 +203,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 				return fmt.Sprintf("would %s, in transaction %d of %d", op, i+1, len(all))
 			})
 		}
-		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", count(len(p.plan.Changes), "key"), count(len(all), "transaction"))
+		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", changedKeys(p.plan.Changes), count(len(all), "transaction"))
 		return err
 	}
 	written, begin := 0, time.Now()
@@ -291,6 +291,20 @@ func tellChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) s
 	for _, c := range changes {
 		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word(c.Op), lineCount(c))
 	}
+}
+
+// changedKeys counts changes, and tells how many of them are deletions.
+func changedKeys(changes []kv.Change) string {
+	deleted := 0
+	for _, c := range changes {
+		if c.Op == kv.Delete {
+			deleted++
+		}
+	}
+	if deleted == 0 {
+		return count(len(changes), "key")
+	}
+	return fmt.Sprintf("%s, %d of them deleted,", count(len(changes), "key"), deleted)
 }
 
 // lineCount says how much of an updated text differs.

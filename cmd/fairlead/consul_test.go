@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // TestCatalogFlags: what belongs to Consul is refused without one, and what is
@@ -165,6 +166,16 @@ func TestAnalyzeTheMeshOfBoth(t *testing.T) {
 		}
 	}
 
+	for workload, want := range map[string]string{
+		"default/api": "10.0.0.3", "default/api-1": "10.0.0.3", "default/web-1": "10.0.0.1",
+		"default/web": "10.0.0.1", "default/dc1-server-1/web-1": "10.0.0.1", "default/nobody-at-all": "which has consul/dc1/", "none/web": "no such workload",
+	} {
+		code, out, errs = cli(t, "render", "--consul-address", agent.Address(), "--workload", workload)
+		if (code == 0) != strings.HasPrefix(want, "10.") || !strings.Contains(out+errs, want) {
+			t.Errorf("render --workload %s: %d, lacks %s: %s", workload, code, want, errs)
+		}
+	}
+
 	dir := t.TempDir()
 	into := []string{"apply", path, "--config-dir", dir, "--run-dir", dir}
 	if code, out, _ = cli(t, into...); code != exitInvalid || !strings.Contains(out, "refused") {
@@ -178,5 +189,26 @@ func TestAnalyzeTheMeshOfBoth(t *testing.T) {
 	code, out, errs = cli(t, "analyze", "--consul-address", agent.Address(), path)
 	if code != exitFailed || !strings.Contains(errs, "reading the catalog at "+agent.Address()) || out != "" {
 		t.Errorf("with Consul away: %d\n%s%s", code, out, errs)
+	}
+}
+
+// TestWorkloadsAreTold: where a name fits several workloads, none is guessed.
+func TestWorkloadsAreTold(t *testing.T) {
+	t.Parallel()
+	var all []*mesh.Workload
+	for _, name := range []string{"consul/dc1/a/web-1", "consul/dc1/b/web-1", "consul/dc1/b/web-2", "consul/dc1/c/web-3"} {
+		all = append(all, &mesh.Workload{Meta: mesh.Meta{Key: mesh.Key{Name: name}}, ServiceAccount: "web"})
+	}
+	for name, want := range map[string]string{
+		"web":   "name one of them: consul/dc1/a/web-1, consul/dc1/b/web-1, consul/dc1/b/web-2 and 1 more",
+		"web-1": "name one of them: consul/dc1/a/web-1, consul/dc1/b/web-1",
+		"x":     "which has consul/dc1/a/web-1",
+	} {
+		if w, err := findWorkload(all, name); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, %v", name, w, err)
+		}
+	}
+	if w, err := findWorkload(all, "web-2"); err != nil || w != all[2] {
+		t.Errorf("%v, %v", w, err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/consul/kv"
 )
 
 func newProxyStatus() *cobra.Command {
@@ -192,6 +193,10 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 		for _, f := range src.Faults {
 			if f.Severity == "error" {
 				errs = append(errs, f.String())
+			}
+			if f.Code == kv.CodeNoKeys { // a warning, and most likely a mistake
+				bad = true
+				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", src.Source, f)
 			}
 		}
 	}

@@ -50,7 +50,7 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… ; may be repeated")
 	flags.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
-	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry or instance that the proxy runs beside, NAMESPACE/NAME")
+	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry or instance that the proxy runs beside, NAMESPACE/NAME; of an instance of Consul also NAMESPACE/SERVICE-ID, or NAMESPACE/SERVICE-ACCOUNT where only one has it")
 	flags.StringVar(&f.namespace, "namespace", "default", "the proxy's namespace, without --workload")
 	flags.StringSliceVar(&f.labels, "labels", nil, "the proxy's labels, k=v,…, without --workload")
 	flags.StringVar(&f.serviceAccount, "service-account", "default", "the proxy's service account, without --workload")
@@ -169,17 +169,58 @@ func (f *renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy,
 	if !ok {
 		return p, fmt.Errorf("--workload %q: write NAMESPACE/NAME", f.workload)
 	}
-	var names []string
-	for _, w := range s.WorkloadsIn(ns) {
-		if w.Name != name {
-			names = append(names, w.Name)
-			continue
-		}
-		p.Addresses = []string{w.Address}
-		p.ServiceAccount = mesh.ServiceAccount{Namespace: ns, Name: w.ServiceAccount}
-		p.Labels, p.Locality, p.Network = w.Labels, w.Locality, w.Network
-		p.ID = fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", p.Type, w.Address, name, ns, ns)
-		return p, nil
+	w, err := findWorkload(s.WorkloadsIn(ns), name)
+	if err != nil {
+		return p, fmt.Errorf("--workload %q: %w", f.workload, err)
 	}
-	return p, fmt.Errorf("--workload %q: the mesh has no such workload in namespace %q%s", f.workload, ns, didYouMean(name, names))
+	p.Addresses = []string{w.Address}
+	p.ServiceAccount = mesh.ServiceAccount{Namespace: ns, Name: w.ServiceAccount}
+	p.Labels, p.Locality, p.Network = w.Labels, w.Locality, w.Network
+	p.ID = fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", p.Type, w.Address, w.Name, ns, ns)
+	return p, nil
+}
+
+// findWorkload finds a workload by its name, or where only one has them by the
+// last parts of it, as of an instance of a catalog, or by its service account.
+func findWorkload(all []*mesh.Workload, name string) (*mesh.Workload, error) {
+	var names []string
+	var ends, runAs []*mesh.Workload
+	for _, w := range all {
+		if w.Name == name {
+			return w, nil
+		}
+		names = append(names, w.Name)
+		if strings.HasSuffix(w.Name, "/"+name) {
+			ends = append(ends, w)
+		}
+		if w.ServiceAccount == name {
+			runAs = append(runAs, w)
+		}
+	}
+	if len(ends) == 0 {
+		ends = runAs
+	}
+	switch len(ends) {
+	case 0:
+		if hint := didYouMean(name, names); hint != "" || len(names) == 0 {
+			return nil, fmt.Errorf("the mesh has no such workload in that namespace%s", hint)
+		}
+		return nil, fmt.Errorf("the mesh has no such workload in that namespace, which has %s", someOf(names))
+	case 1:
+		return ends[0], nil
+	}
+	names = names[:0]
+	for _, w := range ends {
+		names = append(names, w.Name)
+	}
+	return nil, fmt.Errorf("that are several, name one of them: %s", someOf(names))
+}
+
+// someOf are the first few of some names.
+func someOf(names []string) string {
+	const most = 3
+	if more := len(names) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
 }

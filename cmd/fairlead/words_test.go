@@ -13,6 +13,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -84,6 +85,21 @@ func TestApplyIsShortAndPlain(t *testing.T) {
 	wantPlain(t, b.String())
 	if out := b.String(); strings.Count(out, "rejected it: ") != manyShown || !strings.Contains(out, "… and 47 more rejections") {
 		t.Error(out)
+	}
+}
+
+// TestEmptyPrefixIsTold: a prefix with a typing error in it has no manifest.
+func TestEmptyPrefixIsTold(t *testing.T) {
+	t.Parallel()
+	none := manifest.Fault{Origin: &mesh.Origin{Path: "consul-kv:typo"}, Severity: manifest.Warning, Code: kv.CodeNoKeys, Message: "there is no manifest"}
+	run := adminOf(t, map[string]http.Handler{
+		"GET /v1/proxies": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Proxies, error) { return server.Proxies{}, nil }),
+		"GET /v1/sources": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Sources, error) {
+			return server.Sources{Files: []files.Status{{Source: "consul-kv", Faults: []manifest.Fault{none}}}}, nil
+		}),
+	})
+	if code, out, _ := cli(t, "proxy-status", "--run-dir", run); code != exitInvalid || !strings.Contains(out, "FL0306") {
+		t.Errorf("%d %s", code, out)
 	}
 }
 

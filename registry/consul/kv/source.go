@@ -56,6 +56,7 @@ type Source struct {
 	index       uint64    // of the last listing
 	read        time.Time // when all was last read, perhaps before the start, or zero
 	live        bool      // since the start
+	some        bool      // manifests there were, when last read
 	err         error     // why it cannot be read, or nil
 	marked      time.Time
 	asked       bool // a look is on its way
@@ -288,6 +289,11 @@ func (s *Source) take(a *answer, now time.Time) {
 	if s.err != nil {
 		s.log.Info("keys can be read again", "path", PathOf(s.cfg.Prefix))
 	}
+	some := s.picture.set.Len() > 0
+	if !some && (!s.live || s.some) {
+		s.log.Warn("there is no manifest below the prefix: was nothing pushed yet, or is it another one?", "path", PathOf(s.cfg.Prefix), "code", CodeNoKeys)
+	}
+	s.some = some
 	s.err, s.read, s.live = nil, now, true
 	if !s.picture.changed && s.out == nil {
 		s.out = s.last // a second reading

@@ -45,6 +45,9 @@ func testFollows(s store, cfg Config) {
 	if !st.Delivered || !r.hasFault("warning [FL0306]: there is no manifest below \"fairlead/follows/\"") {
 		t.Errorf("an empty prefix is told as %+v", st)
 	}
+	if !strings.Contains(r.logs.String(), "FL0306") {
+		t.Error("an empty prefix is not logged")
+	}
 	s.put("a.yaml", entry("a", "one"))
 	first := r.await("a=one")
 	if at := first.Services[0].Origin; at.String() != "consul-kv:fairlead/follows/a.yaml:1:1" || at.Source != "consul-kv" {
