@@ -11,6 +11,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // odd starts a server that answers as a Consul does that has one service, web,
@@ -137,6 +138,38 @@ func TestAListThatCannotBeReadIsTold(t *testing.T) {
 				t.Errorf("status is %+v", *st)
 			}
 		})
+	}
+}
+
+// What stands while the list cannot be used any more is told as old, with the
+// reason, and the log has it once.
+func TestAPictureOutlivesAListThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	spoiled := make(chan struct{})
+	r := start(t, odd(t, map[string]http.HandlerFunc{"/v1/catalog/services": func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") == "7" {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-spoiled:
+			}
+		}
+		select {
+		case <-spoiled:
+			w.Header().Set("X-Consul-Index", "8")
+			_, _ = io.WriteString(w, `{"web": {}}`)
+		default:
+			w.Header().Set("X-Consul-Index", "7")
+			_, _ = io.WriteString(w, `{"web": ["a"]}`)
+		}
+	}}))
+	r.await("read", func(f *mesh.Fragment) bool { return len(f.Workloads) == 1 })
+	close(spoiled)
+	r.awaitStatus("told", func(st *consul.Status) bool {
+		return st.State == consul.Stale && st.Delivered && st.Instances == 1 && strings.Contains(st.Reason, "answer")
+	})
+	if log := r.log.String(); strings.Count(log, "cannot be read, the last picture stands") != 1 {
+		t.Errorf("the log is\n%s", log)
 	}
 }
 

@@ -39,6 +39,9 @@ func (c *Client) Sees(ctx context.Context) (bool, error) {
 	}
 	began := time.Now()
 	whole, open, err := c.authorize(ctx)
+	if err != nil && ctx.Err() == nil { // perhaps its connection was closed meanwhile; a question with a body is not carried twice
+		whole, open, err = c.authorize(ctx)
+	}
 	if err != nil {
 		return false, fmt.Errorf("asking what may be seen without a token: %w", err)
 	}
