@@ -168,7 +168,9 @@ func (s *fakeSource) end(err error) error {
 	case stays:
 		<-s.place.over
 	case writes:
-		s.sent[0].Workloads[0].Address = "elsewhere"
+		if len(s.sent) > 0 { // else it was ended before anybody listened
+			s.sent[0].Workloads[0].Address = "elsewhere"
+		}
 	default:
 	}
 	return err
