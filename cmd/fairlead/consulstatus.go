@@ -30,8 +30,8 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 			}
 		}
 		bad = len(st.Denied)+len(st.Unreadable) > 0 || bad
-		writeSome(w, st.Source+": as it was, since answers of Consul cannot be used", len(st.Unreadable), func(i int) string { return st.Unreadable[i] })
-		writeSome(w, st.Source+": the token lacks", len(st.Denied), func(i int) string { return st.Denied[i] })
+		writeSome(w, st.Source+": as it was, since answers of Consul cannot be used", max(len(st.Unreadable), st.UnreadableCount), func(i int) string { return st.Unreadable[i] })
+		writeSome(w, st.Source+": the token lacks", max(len(st.Denied), st.DeniedCount), func(i int) string { return st.Denied[i] })
 		var warnings []mapping.Note
 		for _, n := range st.Notes {
 			if n.Severity == mapping.Warning {
@@ -69,6 +69,6 @@ func writeSome(w io.Writer, head string, n int, line func(i int) string) {
 		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
 	}
 	if n > manyShown {
-		_, _ = fmt.Fprintf(w, "  … and %d more, which /v1/sources of admin.sock lists\n", n-manyShown)
+		_, _ = fmt.Fprintf(w, "  … and %d more, of which /v1/sources of admin.sock lists the first hundred\n", n-manyShown)
 	}
 }

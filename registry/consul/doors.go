@@ -247,6 +247,7 @@ func (l *loop) gotHosts(list hosts, m client.Meta, _ time.Time) {
 // sweep is a look at the indexes of all services without a watch.
 type sweep struct {
 	sweepDue   bool
+	sweepAll   bool            // also of those with a watch
 	waiting    map[string]bool // services that it still looks at; nil while there is none
 	sweepBegan time.Time
 	nextSweep  time.Time // not before then
@@ -277,9 +278,10 @@ func (l *loop) swept(now time.Time) time.Time {
 	if l.nextSweep.After(now) {
 		return l.nextSweep
 	}
-	l.sweepDue, l.sweepBegan, l.waiting = false, now, map[string]bool{}
+	all := l.sweepAll
+	l.sweepAll, l.sweepDue, l.sweepBegan, l.waiting = false, false, now, map[string]bool{}
 	for name := range l.listed {
-		if svc := l.services[name]; !svc.watched {
+		if svc := l.services[name]; !svc.watched || all {
 			l.waiting[name] = true
 			l.read(name, peek) // in full where no index is known
 		}

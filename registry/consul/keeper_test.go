@@ -14,7 +14,7 @@ import (
 )
 
 // newTestLoop is the loop of a source that asks nobody, of a state directory.
-func newTestLoop(t *testing.T, dir, datacenter string) *loop {
+func newTestLoop(t testing.TB, dir, datacenter string) *loop {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	m, err := mapping.New(mapping.Config{})

@@ -24,15 +24,12 @@ const (
 	// the connections that are left for other questions than watches.
 	streams = 250
 	spare   = 4
-	// recheckEvery is how often all is looked at again while the receiver holds a
-	// removal back, or the token may not see what it could see before.
-	recheckEvery = 5 * time.Second
-	// heldEvery is how often that is found out: it takes a walk over all services.
-	heldEvery = time.Second
 	// filterPause is for how long nothing is read when Consul takes no filter.
 	filterPause = 5 * time.Second
 	// stampEvery is how often the status is made anew by itself.
 	stampEvery = 2 * time.Second
+	// pauseFor is for how long no service is read after one could not be, at least.
+	pauseFor = 200 * time.Millisecond
 )
 
 // want is how a service is to be read.
@@ -59,6 +56,8 @@ type loop struct {
 	urgent, queue []string
 	reads         int       // on their way
 	pausedTill    time.Time // nothing is read until then
+	counted       time.Time // when overdue was looked for last, or zero
+	retryAt       time.Time // when what could not be read is asked for again
 	began         time.Time
 
 	doorbells
@@ -74,15 +73,10 @@ type loop struct {
 	told      uint64         // the turn of which it was logged
 	out       *mesh.Fragment // what waits to be sent, or nil
 	last      *mesh.Fragment // the one made last for sending, or nil
-	recheck   time.Time      // when to look again, or zero
-	held      bool           // what holding said at heldAt
-	heldAt    time.Time
-	// looking says that everything is looked at again; relist that the list is to
-	// be read for it, and relisting that it is being read.
-	looking, relist, relisting bool
-	stamped                    time.Time
-	missed
+	stamped   time.Time
 	saver
+	teller
+	looker
 }
 
 // task is a service to be read; with an index, only if it is another one.
@@ -166,7 +160,7 @@ func (l *loop) drain(f func(now time.Time)) {
 // something happens.
 func (l *loop) act(ctx context.Context, now time.Time) time.Time {
 	l.equip(ctx)
-	at := soonest(l.swept(now), l.settle(now, l.ready(), l.sweeping()), l.pausedTill)
+	at := soonest(l.swept(now), l.settle(now, l.ready(), l.sweeping()), l.pausedTill, l.retry(now), l.overdue(now))
 	if l.pausedTill.Before(now) {
 		l.pausedTill = time.Time{}
 	}
@@ -187,7 +181,7 @@ func (l *loop) ready() bool {
 
 // judge finds out whether everything has been read.
 func (l *loop) judge(now time.Time) {
-	live := l.ready() && len(l.behind)+len(l.doubted)+len(l.deferred) == 0 && l.fault() == nil
+	live := l.ready() && len(l.behind)+len(l.doubted)+len(l.deferred) == 0 && l.fault() == nil && !l.tooFew()
 	if live == l.live {
 		return
 	}
@@ -227,63 +221,6 @@ func (l *loop) hand(now time.Time) {
 		if now.Sub(l.stamped) > stampEvery/10 {
 			l.stamp(now)
 		}
-	}
-}
-
-// again sends the present fragment once more when everything was looked at again:
-// what the receiver holds back waits for that.
-func (l *loop) again(now time.Time) time.Time {
-	if !l.live {
-		return time.Time{}
-	}
-	every := l.s.cfg.SweepEvery
-	if now.Sub(l.heldAt) >= heldEvery {
-		l.heldAt, l.held = now, l.holding()
-	}
-	if l.held {
-		every = min(every, recheckEvery)
-	}
-	if l.recheck.IsZero() || l.recheck.After(now.Add(every)) {
-		l.recheck = now.Add(every)
-	}
-	if l.recheck.After(now) {
-		return l.recheck
-	}
-	l.recheck = now.Add(every*4/5 + rand.N(every*2/5)) //nolint:gosec // no secret
-	l.look()
-	return l.recheck
-}
-
-// holding says that the receiver holds something back, or that something stands
-// that the token cannot see any more.
-func (l *loop) holding() bool {
-	if st := l.s.settled.Load(); st != nil && st.fragment == l.last && st.held > 0 {
-		return true
-	}
-	for _, svc := range l.services {
-		if len(svc.held) > 0 || svc.denied && svc.raw != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// look reads the list again, and, where there is no watch, the services.
-func (l *loop) look() {
-	for name, svc := range l.services {
-		if len(svc.held) > 0 || svc.denied {
-			l.read(name, full)
-		}
-	}
-	l.sweepDue = l.ringing
-	l.relist, l.looking = true, true
-}
-
-// looked sends the present fragment again when looking is over.
-func (l *loop) looked() {
-	if l.looking && l.live && !l.relist && !l.relisting && !l.sweepDue && !l.sweeping() && l.out == nil {
-		l.looking = false
-		l.out = l.last
 	}
 }
 
@@ -374,20 +311,22 @@ func (l *loop) wasListed(names listing, m client.Meta, err error, now time.Time)
 // wasRead takes what a reader found.
 func (l *loop) wasRead(t task, r *reading, now time.Time) {
 	l.reads--
-	l.peeked(t.name, r.err == nil)
+	l.peeked(t.name, r.err == nil || l.unread[t.name])
 	svc := l.services[t.name]
 	if svc == nil {
 		return
 	}
 	svc.reading = false
 	counts := l.accept(r, now)
-	if errors.Is(r.err, client.ErrFilter) {
+	failed := r.err != nil && general(r.err) && !l.unread[t.name]
+	switch {
+	case errors.Is(r.err, client.ErrFilter):
 		l.pausedTill = now.Add(filterPause)
-	} else if r.err != nil && temporary(r.err) {
-		l.pausedTill = now.Add(200*time.Millisecond + rand.N(200*time.Millisecond)) //nolint:gosec // no secret
+	case failed:
+		l.pausedTill = now.Add(pauseFor + rand.N(pauseFor)) //nolint:gosec // no secret
 	}
 	again := svc.wanted
-	if !counts || l.behind[t.name] || l.doubted[t.name] {
+	if !counts || failed || l.behind[t.name] || l.doubted[t.name] {
 		again = full
 	}
 	svc.wanted = no

@@ -35,6 +35,9 @@ func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
 	if err := l.readAll(ctx); err != nil {
 		return nil, nil, err
 	}
+	if err := l.unreadable(); err != nil {
+		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
+	}
 	l.live, l.delivered = true, true
 	f := l.compose()
 	l.stamp(time.Now())
@@ -68,7 +71,7 @@ func (l *loop) readAll(ctx context.Context) error {
 	for _, name := range slices.Sorted(namesOf(l.listed)) {
 		g.Go(func() error {
 			r := l.s.readService(ctx, name, 0)
-			if r.err != nil && temporary(r.err) {
+			if r.err != nil && general(r.err) {
 				return fmt.Errorf("reading service %q of Consul: %w", name, r.err)
 			}
 			mu.Lock()

@@ -3,7 +3,6 @@ package consul
 import (
 	"bytes"
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"time"
@@ -48,8 +47,10 @@ type service struct {
 	held   map[string]bool
 	// empty says that the answer had nothing, while the service is listed.
 	empty bool
-	// fault says why the latest answer cannot be used, or is empty.
-	fault string
+	// fault says why the latest answer cannot be used, or is empty, and failedFor for
+	// how long that is so while others are answered.
+	fault     string
+	failedFor time.Duration
 
 	watched bool
 	cancel  func() // ends the watch, or nil
@@ -79,6 +80,12 @@ type picture struct {
 	// behind are the services that have not been read in this turn, doubted those
 	// that are to be read because they are not listed any more.
 	behind, doubted map[string]bool
+	// unread are the services that cannot be read and that nothing waits for any
+	// more; true is said of those that are asked for again.
+	unread map[string]bool
+	// faulty are those whose latest answer is an error that may pass.
+	faulty     map[string]bool
+	answeredAt time.Time // when any service was
 	// unlisted are the services that are not in the list.
 	unlisted map[string]bool
 	// deferred are readings that take something away.
@@ -90,6 +97,8 @@ type picture struct {
 	// piece is another one since, with the one that is in fragment, or nil.
 	fragment *mesh.Fragment
 	changed  map[string]*mesh.Fragment
+	// cut are the services that lost something that the receiver has not agreed to.
+	cut map[string]bool
 	// unsaved are the shards of the state directory that are out of date.
 	unsaved   map[int]bool
 	instances int
@@ -97,7 +106,7 @@ type picture struct {
 
 func newPicture(s *Source) *picture {
 	return &picture{
-		s: s, services: map[string]*service{}, behind: map[string]bool{}, doubted: map[string]bool{}, unlisted: map[string]bool{}, deferred: map[string]*reading{},
+		s: s, services: map[string]*service{}, behind: map[string]bool{}, doubted: map[string]bool{}, unlisted: map[string]bool{}, cut: map[string]bool{}, unread: map[string]bool{}, faulty: map[string]bool{}, deferred: map[string]*reading{},
 		protocols: &protocols{}, fragment: &mesh.Fragment{Source: s.cfg.Name}, changed: map[string]*mesh.Fragment{}, unsaved: map[int]bool{},
 	}
 }
@@ -166,7 +175,9 @@ func (p *picture) accept(r *reading, now time.Time) bool {
 	if older(r.Meta, svc.turn, svc.index, svc.taken) {
 		return false
 	}
-	svc.fault, p.filterFault = "", nil
+	svc.fault, svc.failedFor, p.filterFault, p.answeredAt = "", 0, nil, now
+	delete(p.unread, r.name)
+	delete(p.faulty, r.name)
 	svc.turn, svc.index, svc.taken = r.Turn, r.Index, now
 	if svc.turn >= p.turn {
 		delete(p.behind, r.name)
@@ -195,28 +206,6 @@ func (p *picture) enforce(svc *service, r *reading, now time.Time) {
 		delete(p.deferred, r.name)
 		p.apply(svc, r)
 	}
-}
-
-// refuse notes that a service cannot be read. Where the service itself is the
-// reason, the others do not wait for it.
-func (p *picture) refuse(svc *service, r *reading) {
-	svc.fault = r.err.Error()
-	if errors.Is(r.err, client.ErrFilter) && p.filterFault == nil {
-		p.filterFault = r.err
-		p.s.log.Warn("nothing can be read", "err", r.err, "filter", p.s.cfg.Filter)
-	}
-	if temporary(r.err) {
-		return
-	}
-	svc.turn, svc.index = max(svc.turn, p.turn), 0
-	delete(p.behind, svc.name)
-	delete(p.doubted, svc.name)
-}
-
-// temporary reports whether asking again may help by itself.
-func temporary(err error) bool {
-	_, denied := errors.AsType[*client.Denied](err)
-	return denied || errors.Is(err, client.ErrFilter) || errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrThrottled)
 }
 
 // believe judges an answer of which the token may not see everything: what it
@@ -317,6 +306,7 @@ func (p *picture) settle(now time.Time, ready, sweeping bool) time.Time {
 	}
 	for name, r := range p.deferred {
 		if svc := p.services[name]; svc != nil {
+			p.cut[name] = true
 			p.apply(svc, r)
 		}
 	}
@@ -343,6 +333,9 @@ func (p *picture) forget() {
 		svc.piece = nil
 		delete(p.services, name)
 		delete(p.behind, name)
+		delete(p.unread, name)
+		delete(p.cut, name)
+		delete(p.faulty, name)
 		delete(p.unlisted, name)
 	}
 }

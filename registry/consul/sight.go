@@ -2,10 +2,6 @@ package consul
 
 import (
 	"fmt"
-	"log/slog"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/hashicorp/consul/api"
 
@@ -14,9 +10,6 @@ import (
 
 // deniedList is what the token needs to see the whole list of services.
 const deniedList = `service_prefix "" { policy = "read" } and node_prefix "" { policy = "read" }: Consul leaves services out of its list`
-
-// deniedTold is how many of the rules that the token lacks the log has.
-const deniedTold = 5
 
 // whole asks as ask does, and judges what came: whether it is Consul's, and
 // whether it is all there is. Consul tells who comes without a token nothing of
@@ -38,22 +31,4 @@ func whole[T any](s *Source, ask func(*api.Client, *api.QueryOptions) (T, *api.Q
 		}
 		return v, m, nil
 	}
-}
-
-// missed keeps the log from telling the same of a token twice.
-type missed struct{ denied []string }
-
-// tell logs which rules the token lacks, when they are others than before.
-func (d *missed) tell(log *slog.Logger, denied map[string]bool) {
-	now := slices.Sorted(maps.Keys(denied))
-	if slices.Equal(now, d.denied) {
-		return
-	}
-	d.denied = now
-	if len(now) == 0 {
-		log.Info("the token lacks nothing any more")
-		return
-	}
-	log.Warn("the token lacks rules: what was seen before stands, and what it never saw is not in the mesh",
-		"rules", len(now), "first", strings.Join(now[:min(len(now), deniedTold)], "; "))
 }

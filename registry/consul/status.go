@@ -2,12 +2,9 @@ package consul
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"iter"
 	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
@@ -76,15 +73,15 @@ type Status struct {
 	Notes     []mapping.Note `json:"notes,omitempty"`
 	NoteCount int            `json:"note_count"`
 	// Denied are the rules that the token lacks, or seems to lack, sorted, the
-	// first hundred of them. What was seen before stands.
-	Denied []string `json:"denied,omitempty"`
-	// DeniedCount is how many there are.
-	DeniedCount int `json:"denied_count,omitempty"`
+	// first hundred of DeniedCount. What was seen before stands.
+	Denied      []string `json:"denied,omitempty"`
+	DeniedCount int      `json:"denied_count,omitempty"`
 	// Hidden says that Consul leaves out of its list what the token may not see.
 	Hidden bool `json:"hidden,omitempty"`
 	// Unreadable are services whose answers cannot be used, and why; the first
-	// hundred.
-	Unreadable []string `json:"unreadable,omitempty"`
+	// hundred of UnreadableCount.
+	Unreadable      []string `json:"unreadable,omitempty"`
+	UnreadableCount int      `json:"unreadable_count,omitempty"`
 	// Mode says how changes are found.
 	Mode string `json:"mode"`
 	// Watches are the questions that wait at Consul, Connections what carries
@@ -153,7 +150,7 @@ func (l *loop) stamp(now time.Time) {
 
 // judgeState finds the state and its reason.
 func (l *loop) judgeState(st *Status, down bool) {
-	err := l.fault()
+	err := cmp.Or(l.fault(), l.unreadable())
 	switch {
 	case l.live && !down:
 		return
@@ -170,49 +167,4 @@ func (l *loop) judgeState(st *Status, down bool) {
 	case down:
 		st.Reason = client.ErrUnavailable.Error()
 	}
-}
-
-// survey collects what there is to tell of the services.
-func (l *loop) survey(st *Status) {
-	denied := map[string]bool{}
-	for name, err := range l.faults {
-		if _, ok := errors.AsType[client.Unusable](err); ok {
-			st.Unreadable = append(st.Unreadable, name+": "+err.Error())
-		}
-		if d, ok := errors.AsType[*client.Denied](err); ok {
-			denied[cmp.Or(d.Rule, d.Reason)] = true
-		}
-	}
-	if l.hidden {
-		denied[deniedList] = true
-	}
-	for name, svc := range l.services {
-		if svc.raw != nil {
-			st.Services++
-		}
-		st.Notes = append(st.Notes, svc.notes...)
-		switch {
-		case svc.denied:
-			denied[fmt.Sprintf("service:read on %q, or node:read on its nodes", name)] = true
-		case svc.filtered && (l.s.cfg.Client.TokenFile != "" || len(svc.held) > 0):
-			denied[fmt.Sprintf("node:read on some nodes of service %q", name)] = true
-		}
-		if svc.fault != "" {
-			st.Unreadable = append(st.Unreadable, fmt.Sprintf("%q: %s", name, svc.fault))
-		}
-	}
-	slices.SortFunc(st.Notes, func(a, b mapping.Note) int {
-		return cmp.Or(strings.Compare(a.Service, b.Service), strings.Compare(a.Instance, b.Instance),
-			strings.Compare(string(a.Code), string(b.Code)), strings.Compare(a.Message, b.Message))
-	})
-	st.NoteCount = len(st.Notes)
-	st.Notes = slices.Clone(st.Notes[:min(len(st.Notes), listedMost)])
-	st.DeniedCount = len(denied)
-	if l.live || l.faults[questionNames] != nil { // not what changes while it is read
-		l.missed.tell(l.log, denied)
-	}
-	st.Denied = slices.Sorted(maps.Keys(denied))
-	st.Denied = st.Denied[:min(len(st.Denied), listedMost)]
-	slices.Sort(st.Unreadable)
-	st.Unreadable = st.Unreadable[:min(len(st.Unreadable), listedMost)]
 }

@@ -152,6 +152,9 @@ func TestFailuresAreToldAndOver(t *testing.T) {
 		{"throttled", failed(http.StatusTooManyRequests, "Your IP is issuing too many concurrent connections"), func(err error) bool { return errors.Is(err, client.ErrThrottled) }},
 		{"rate-limited", failed(http.StatusServiceUnavailable, "rate limit exceeded for operation that can only be performed by the leader"), func(err error) bool { return errors.Is(err, client.ErrThrottled) }},
 		{"no-leader", failed(http.StatusInternalServerError, "No cluster leader"), func(err error) bool { return errors.Is(err, client.ErrUnavailable) }},
+		{"filter", failed(http.StatusInternalServerError, "Failed to create boolean expression evaluator: 1:6 (5): no match found"), func(err error) bool {
+			return errors.Is(err, client.ErrFilter) && !errors.Is(err, client.ErrUnavailable)
+		}},
 		{"not-json", answered(9, "<html>"), func(err error) bool { return err != nil && !errors.Is(err, client.ErrUnavailable) }},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -70,7 +70,7 @@ func (c *consulCollector) Collect(ch chan<- prometheus.Metric) {
 		picture(st.Source, st.Read, st.FromDisk)
 		for d, v := range map[*prometheus.Desc]float64{
 			c.available: one(st.State == consul.Live), c.services: float64(st.Services), c.instances: float64(st.Instances),
-			c.notes: float64(st.NoteCount), c.denied: float64(st.DeniedCount), c.unreadable: float64(len(st.Unreadable)), c.watches: float64(st.Watches), c.connections: float64(st.Connections),
+			c.notes: float64(st.NoteCount), c.denied: float64(st.DeniedCount), c.unreadable: float64(st.UnreadableCount), c.watches: float64(st.Watches), c.connections: float64(st.Connections),
 		} {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, st.Source)
 		}

@@ -1,0 +1,106 @@
+package consul
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
+)
+
+// lookLoop has two services, of which one has just lost an instance that the
+// receiver holds back.
+func lookLoop(t *testing.T) *loop {
+	t.Helper()
+	l := readyLoop(t)
+	l.listedNow(client.Meta{Turn: 1, Index: 10}, at(0), "api", "web")
+	l.unequipped = false
+	for _, name := range []string{"api", "web"} {
+		l.services[name].watched = true
+		l.wasWatched(l.answer(name, client.Meta{Turn: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
+	}
+	l.act(t.Context(), at(1))
+	l.out = nil
+	l.wasWatched(l.answer("web", client.Meta{Turn: 1, Index: 101, Asked: at(1)}, "n1"), at(2))
+	l.act(t.Context(), at(4))
+	l.expectInstances(t, "web", 1)
+	l.out = nil
+	l.s.Settled(l.last, 1)
+	return l
+}
+
+// serve answers all that is asked until nothing is, and returns what was.
+func (l *loop) serve(t *testing.T, now time.Time) []string {
+	t.Helper()
+	var asked []string
+	for range 100 {
+		l.act(t.Context(), now)
+		k, tasks := l.nextTask(now)
+		switch {
+		case tasks == nil:
+			return asked
+		case k.name == "":
+			l.started(k)
+			l.wasListed(listing{"api": 0, "web": 0}, client.Meta{Turn: 1, Index: 10, Fresh: true, Asked: now}, nil, now)
+		case k.known > 0:
+			l.started(k)
+			asked = append(asked, "peek "+k.name)
+			l.wasRead(k, &reading{name: k.name, same: true, Meta: client.Meta{Turn: 1, Index: k.known, Fresh: true, Asked: now}}, now)
+		default:
+			l.started(k)
+			asked = append(asked, "read "+k.name)
+			l.wasRead(k, l.answer(k.name, client.Meta{Turn: 1, Index: 101, Fresh: true, Asked: now}, "n1"), now)
+		}
+	}
+	t.Fatal("it asks without an end")
+	return nil
+}
+
+// TestWhatIsHeldIsReadAgain: before a fragment of which something is held is sent
+// again, what it lost is read, and all is looked at, also where there are watches.
+func TestWhatIsHeldIsReadAgain(t *testing.T) {
+	t.Parallel()
+	l := lookLoop(t)
+	if asked := l.serve(t, at(5)); len(asked) > 0 || l.out != nil {
+		t.Fatalf("at once it asks %q, and sends %t", asked, l.out != nil)
+	}
+	asked := l.serve(t, at(15))
+	slices.Sort(asked)
+	if want := []string{"peek api", "read web"}; !slices.Equal(asked, want) {
+		t.Errorf("it asks %q, want %q", asked, want)
+	}
+	if l.out == nil {
+		t.Error("it is not sent again")
+	}
+}
+
+// TestWhatAPersonMustJudgeIsNotLookedAtForEver: a few looks tell the receiver what
+// it can be told.
+func TestWhatAPersonMustJudgeIsNotLookedAtForEver(t *testing.T) {
+	t.Parallel()
+	l := lookLoop(t)
+	looks, late := 0, 0
+	for s := range 200 {
+		asked := l.serve(t, at(5+float64(s)))
+		if len(asked) == 0 {
+			continue
+		}
+		if slices.Contains(asked, "read web") {
+			looks++
+		}
+		if s > 60 {
+			late++
+		}
+	}
+	if looks < 2 || looks > recheckMost || late > 0 {
+		t.Errorf("it looked %d times, %d questions were late", looks, late)
+	}
+	// More that is held is another matter.
+	l.s.Settled(l.last, 2)
+	if l.serve(t, at(206)); l.rechecks != 0 {
+		t.Error("it is not looked at again")
+	}
+	if len(l.serve(t, at(212))) == 0 {
+		t.Error("it is not looked at soon")
+	}
+}
