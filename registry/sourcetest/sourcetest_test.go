@@ -168,7 +168,7 @@ func (s *fakeSource) end(err error) error {
 	case stays:
 		<-s.place.over
 	case writes:
-		if len(s.sent) > 0 { // else it was ended before anybody listened
+		if len(s.sent) > 0 && len(s.sent[0].Workloads) > 0 { // else it was ended too early
 			s.sent[0].Workloads[0].Address = "elsewhere"
 		}
 	default:
