@@ -76,6 +76,9 @@ func long(w io.Writer, megabytes int) {
 // What one registrant writes in tags keeps nothing of the others from being read.
 func TestAListThatIsVeryLongIsRead(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("tens of MB take too long beside the race detector")
+	}
 	cfg := odd(t, map[string]http.HandlerFunc{
 		"/v1/catalog/services": func(w http.ResponseWriter, r *http.Request) {
 			if await(w, r) {
@@ -97,6 +100,9 @@ func TestAListThatIsVeryLongIsRead(t *testing.T) {
 // with names that cannot be asked for.
 func TestAServiceThatIsTooLongCostsItself(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("tens of MB take too long beside the race detector")
+	}
 	cfg := odd(t, map[string]http.HandlerFunc{
 		"/v1/catalog/services": func(w http.ResponseWriter, r *http.Request) {
 			if await(w, r) {

@@ -22,7 +22,7 @@ import (
 
 // patience separates what works from what does not, on a machine that does much
 // else.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // rig is a source that runs, and its receiver.
 type rig struct {
