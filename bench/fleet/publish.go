@@ -224,9 +224,7 @@ func (p publication) markdown(base *report.Baseline) string {
 	if base != nil {
 		fmt.Fprintf(&b, " The baseline is of %s, %s; better or worse is what is beyond chance.", base.Date, base.Machine)
 	}
-	if p.suite.load != "" {
-		fmt.Fprintf(&b, " The load of the machine was %s before it began; it should be none.", p.suite.load)
-	}
+	fmt.Fprintf(&b, "\nOther programs had %.2f of the cores meanwhile; it should be none, and times are so much too long.", p.suite.others)
 	b.WriteString("\n\n")
 	if p.charts {
 		for _, name := range chartNames() {
@@ -261,14 +259,4 @@ func machine() string {
 		}
 	}
 	return fmt.Sprintf("%s/%s, %d CPUs (%s), %s", runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), model, runtime.Version())
-}
-
-// loadAverage is that of the last minute, empty where nobody says.
-func loadAverage() string {
-	content, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return ""
-	}
-	one, _, _ := strings.Cut(string(content), " ")
-	return one
 }

@@ -19,9 +19,8 @@ type suite struct {
 	samples              report.Samples
 	log                  io.Writer
 	began                time.Time
-	// load is what the machine did besides, before anything was measured: its load
-	// average of a minute.
-	load string
+	// others is how many cores other programs had meanwhile.
+	others float64
 	// sizes of our messages, for the limit.
 	sizes, oldSizes, wideSizes lab.Sizes
 }
@@ -39,7 +38,9 @@ func wide() world.Spec  { return world.Spec{Services: 100, Endpoints: 10, Proxie
 
 // all runs the steps; one that fails stops nothing but itself.
 func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
-	s.began, s.load = time.Now(), loadAverage()
+	s.began = time.Now()
+	busy := othersBusy()
+	defer func() { s.others = (othersBusy() - busy).Seconds() / time.Since(s.began).Seconds() }()
 	for _, st := range steps {
 		begin := time.Now()
 		for i := range st.runs {
