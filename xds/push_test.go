@@ -252,7 +252,7 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 // come first.
 func TestTheServedComeFirst(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, nil, nil) // without a snapshot nothing else holds or releases
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	r.server.quiet.hold()
