@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // fake answers as Consul does, one question at a time as a test says.
 type fake struct {
