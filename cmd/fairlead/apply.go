@@ -2,12 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,9 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
-	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -26,10 +20,10 @@ import (
 )
 
 type applyFlags struct {
-	configDir, meshConfig, runDir string
-	dryRun                        bool
-	wait                          time.Duration
-	catalog                       catalogFlags
+	configDir, meshConfig string
+	dryRun                bool
+	catalog               catalogFlags
+	outcomeFlags
 }
 
 func newApply() *cobra.Command {
@@ -42,8 +36,8 @@ the position of what is wrong, and else writes each file into DIR under its own 
 rename. Warnings are told and do not refuse. With --consul-address and the other flags of the server
 for it, the catalog of Consul is part of the mesh.
 
-Where a server runs (--run-dir), it then says what became of the change: how many proxies have
-applied it, and in Envoy's words what one rejects.
+Where a server on this machine reads DIR (--run-dir), it then says what became of the change: how
+many proxies have applied it, and in Envoy's words what one rejects.
 
 Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
@@ -84,8 +78,11 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "it would be applied: nothing was written")
 		return err
 	}
-	var changed []string
-	begin := time.Now()
+	dir, err := filepath.Abs(root.Path)
+	if err != nil {
+		return err
+	}
+	made := change{root: dir, is: func(path string) bool { return samePlace(path, dir) }, begin: time.Now()}
 	for _, target := range targets {
 		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, contents[target]) {
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was\n", target); err != nil {
@@ -93,7 +90,8 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 			}
 			continue
 		}
-		changed = append(changed, target)
+		name := filepath.Base(target)
+		made.places = append(made.places, changedPlace{name, filepath.Join(dir, name)})
 		if err := durable.WriteFile(durable.OS{}, target, contents[target], 0o644); err != nil {
 			return err
 		}
@@ -101,7 +99,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 			return err
 		}
 	}
-	return outcome(cmd, f, changed, begin)
+	return tellOutcome(cmd, f.outcomeFlags, made)
 }
 
 // readNew reads the files, by the path that each will have.
@@ -202,92 +200,4 @@ func judgeChange(w io.Writer, before, after *tree, j judgement) (bool, error) {
 // identity is what stays the same of a finding when lines move.
 func (f finding) identity() string {
 	return strings.Join([]string{f.File, f.Code, f.Kind, f.Namespace, f.Name, f.Field, f.Message}, "\x00")
-}
-
-// outcome tells what became of the change at the proxies, where a server runs;
-// begin is from before the writing.
-func outcome(cmd *cobra.Command, f *applyFlags, targets []string, begin time.Time) error {
-	changed := make([]changedPlace, len(targets))
-	for i, target := range targets {
-		abs, err := filepath.Abs(target)
-		if err != nil {
-			return err
-		}
-		changed[i] = changedPlace{filepath.Base(target), abs}
-	}
-	return tellOutcome(cmd, outcomeFlags{f.runDir, f.wait}, changed, begin)
-}
-
-// outcomeFlags say whom to ask what became of a change, and for how long.
-type outcomeFlags struct {
-	runDir string
-	wait   time.Duration
-}
-
-// changedPlace is a file or key that was changed.
-type changedPlace struct {
-	name string // for people
-	path string // as origins have it
-}
-
-// tellOutcome asks the server of this machine, if there is one.
-func tellOutcome(cmd *cobra.Command, f outcomeFlags, changed []changedPlace, begin time.Time) error {
-	socket := filepath.Join(f.runDir, "admin.sock")
-	if _, err := os.Stat(socket); err != nil || f.wait == 0 {
-		return nil // no server here: there is nobody to ask
-	}
-	client := admin.NewClient(socket)
-	ctx, cancel := context.WithTimeout(cmd.Context(), f.wait)
-	defer cancel()
-	bad := false
-	for _, c := range changed {
-		r, err := awaitRollout(ctx, client, c.path, begin)
-		if err != nil {
-			_, _ = fmt.Fprintf(cmd.OutOrStdout(), "%s: the server has not told what became of it within %s\n", c.name, f.wait)
-			continue
-		}
-		bad = tellRollout(cmd.OutOrStdout(), c.name, r) || bad
-	}
-	if bad {
-		return errInvalid
-	}
-	return nil
-}
-
-// awaitRollout waits for what became of a place that was written after begin.
-func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
-	at := (&url.URL{Path: "/v1/rollout/" + strings.TrimPrefix(path, "/")}).EscapedPath()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		var r server.Rollout
-		err := client.Do(ctx, http.MethodGet, at, nil, &r)
-		// A rollout of this file that is older than the writing is not ours.
-		if err == nil && r.Done && time.Since(begin).Seconds() < r.Age {
-			err = errors.New("an earlier change")
-		}
-		if err == nil && r.Done {
-			return r, nil
-		}
-		select {
-		case <-ctx.Done():
-			return r, ctx.Err()
-		case <-tick.C:
-		}
-	}
-}
-
-func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
-	if r.Touched == 0 {
-		_, _ = fmt.Fprintf(w, "%s changes nothing at any proxy\n", name)
-		return false
-	}
-	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
-	for _, x := range r.Rejected[:min(len(r.Rejected), manyShown)] {
-		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
-	}
-	if more := len(r.Rejected) + r.RejectedMore - manyShown; more > 0 {
-		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` tells of each proxy\n", more)
-	}
-	return len(r.Rejected) > 0
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
@@ -45,9 +46,74 @@ func TestApplyTellsOfEveryFile(t *testing.T) {
 		age := time.Since(at) // proxies take their time to answer
 		return server.Rollout{Done: age > 100*time.Millisecond, Touched: 1, Accepted: 1, Age: age.Seconds()}, nil
 	}
-	run := adminOf(t, map[string]http.Handler{"GET /v1/rollout/{path...}": admin.JSON(rollout)})
+	run := adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(dir), "GET /v1/rollout/{path...}": admin.JSON(rollout)})
 	code, out, errs := cli(t, append([]string{"apply", "--config-dir", dir, "--run-dir", run, "--wait", "5s"}, args...)...)
 	if code != 0 || strings.Count(out, "applied to 1/1 proxies") != 2 {
+		t.Errorf("%d\n%s%s", code, out, errs)
+	}
+}
+
+// reads is what a server says that reads manifests there.
+func reads(root string) http.Handler {
+	return admin.JSON(func(context.Context, *http.Request, struct{}) (any, error) {
+		return map[string]any{"files": []any{map[string]any{"roots": []any{map[string]any{"path": root}}}}}, nil
+	})
+}
+
+// outcomes are servers of which none tells what became of a change, with what
+// people are told instead. root is what was changed.
+func outcomes(t *testing.T, root string) map[string]struct{ run, want string } {
+	t.Helper()
+	refuses := admin.JSON(func(context.Context, *http.Request, struct{}) (any, error) { return nil, errors.New("not today") })
+	gone := t.TempDir()
+	if err := os.WriteFile(filepath.Join(gone, "admin.sock"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return map[string]struct{ run, want string }{
+		"none":         {t.TempDir(), ""},
+		"refuses":      {adminOf(t, map[string]http.Handler{"GET /v1/sources": refuses}), "what became of it at the proxies is not known: not today\n"},
+		"other-kind":   {adminOf(t, nil), "what became of it at the proxies is not known: the process behind "},
+		"gone":         {gone, "connection refused: is it running, and is --run-dir the same?"},
+		"reads-others": {adminOf(t, map[string]http.Handler{"GET /v1/sources": reads("/nowhere")}), "the server on this machine does not read \"" + root + "\""},
+		"keeps-silent": {
+			adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(root), "GET /v1/rollout/{path...}": refuses}),
+			"a.yaml: the server has not told what became of it within 200ms: not today\n",
+		},
+	}
+}
+
+// TestApplyTellsWhenNobodyKnows: who is told nothing takes it for the best.
+func TestApplyTellsWhenNobodyKnows(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, c := range outcomes(t, dir) {
+		from := filepath.Join(t.TempDir(), "a.yaml")
+		if err := os.WriteFile(from, []byte(serviceEntry("a", name)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := cli(t, "apply", from, "--config-dir", dir, "--run-dir", c.run, "--wait", "200ms")
+		if code != 0 || c.want == "" && !strings.HasSuffix(out, "written to "+filepath.Join(dir, "a.yaml")+"\n") || !strings.Contains(out, c.want) {
+			t.Errorf("%s: it does not say %q: %d\n%s%s", name, c.want, code, out, errs)
+		}
+	}
+}
+
+// TestApplyFindsADirectoryOfTwoNames: a server may know it by another one.
+func TestApplyFindsADirectoryOfTwoNames(t *testing.T) {
+	t.Parallel()
+	dir, from := t.TempDir(), filepath.Join(t.TempDir(), "a.yaml")
+	link := filepath.Join(t.TempDir(), "mesh")
+	if err := errors.Join(os.Symlink(dir, link), os.WriteFile(from, []byte(serviceEntry("a", "a")), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	rollout := admin.JSON(func(_ context.Context, r *http.Request, _ struct{}) (server.Rollout, error) {
+		if path := "/" + r.PathValue("path"); path != dir+"/a.yaml" {
+			t.Errorf("asked for %q", path)
+		}
+		return server.Rollout{Done: true, Touched: 1, Accepted: 1}, nil
+	})
+	run := adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(dir), "GET /v1/rollout/{path...}": rollout})
+	if code, out, errs := cli(t, "apply", from, "--config-dir", link, "--run-dir", run); code != 0 || !strings.Contains(out, "a.yaml applied to 1/1 proxies") {
 		t.Errorf("%d\n%s%s", code, out, errs)
 	}
 }

@@ -406,16 +406,12 @@ func TestConfigCatalog(t *testing.T) {
 }
 
 // TestConfigTellsTheOutcome: where a server on this machine reads the keys, a push
-// says what became of those that changed something; of others nobody is asked.
+// says what became of those that changed something; of others nobody is asked. That
+// nobody knows is told, too.
 func TestConfigTellsTheOutcome(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	p := newPlace(t, a, "m")
-	sources := func(root string) func(context.Context, *http.Request, struct{}) (any, error) {
-		return func(context.Context, *http.Request, struct{}) (any, error) {
-			return map[string]any{"files": []any{map[string]any{"roots": []any{map[string]any{"path": root}}}}}, nil
-		}
-	}
 	rollout := func(_ context.Context, r *http.Request, _ struct{}) (server.Rollout, error) {
 		if path := r.PathValue("path"); path != "consul-kv:m/a.yaml" {
 			t.Errorf("asked for %q", path)
@@ -423,16 +419,19 @@ func TestConfigTellsTheOutcome(t *testing.T) {
 		return server.Rollout{Done: true, Touched: 3, Accepted: 2, Rejected: []server.Rejection{{Proxy: "p", Name: "n", Reason: "why"}}}, nil
 	}
 	run := adminOf(t, map[string]http.Handler{
-		"GET /v1/sources": admin.JSON(sources("consul-kv:m")), "GET /v1/rollout/{path...}": admin.JSON(rollout),
+		"GET /v1/sources": reads("consul-kv:m"), "GET /v1/rollout/{path...}": admin.JSON(rollout),
 	})
 	p.file("a.yaml", serviceEntry("a", "a"))
 	p.file("b.yaml", "# nothing yet\n")
 	p.run(1, []string{"push", "--run-dir", run}, "consul-kv:m/a.yaml applied to 2/3 proxies", "p rejected it: n: why")
 	p.file("b.yaml", "# nothing still\n")
 	p.run(0, []string{"push", "--run-dir", run}, "pushed 1 key")
-	other := adminOf(t, map[string]http.Handler{"GET /v1/sources": admin.JSON(sources("consul-kv:another"))})
-	p.file("a.yaml", serviceEntry("a", "b"))
-	p.run(0, []string{"push", "--run-dir", other}, "pushed 1 key")
+	for name, c := range outcomes(t, "consul-kv:m") {
+		p.file("a.yaml", serviceEntry("a", name))
+		if out := p.run(0, []string{"push", "--run-dir", c.run, "--wait", "200ms"}, "pushed 1 key", c.want); c.want == "" && !strings.HasSuffix(out, "; 1 were so already\n") {
+			t.Errorf("%s: nobody is there, and it says\n%s", name, out)
+		}
+	}
 }
 
 // TestConfigDenied: a token that lacks a rule is told which, and nothing is

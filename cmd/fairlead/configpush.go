@@ -4,13 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -226,36 +224,20 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	if _, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(written, "key"), count(len(all), "transaction"), p.plan.Same); err != nil {
 		return err
 	}
-	return tellPushed(cmd, t, f, p, begin)
+	return tellOutcome(cmd, f.outcomeFlags, pushedChange(t, p, begin))
 }
 
-// tellPushed tells what became of a push at the proxies, if a server on this
-// machine reads these keys.
-func tellPushed(cmd *cobra.Command, t *target, f *pushFlags, p pushed, begin time.Time) error {
-	var sources struct {
-		Files []struct{ Roots []struct{ Path string } }
-	}
-	client := admin.NewClient(filepath.Join(f.runDir, "admin.sock"))
-	if err := client.Do(cmd.Context(), http.MethodGet, "/v1/sources", nil, &sources); err != nil {
-		return nil //nolint:nilerr // no server here: there is nobody to ask
-	}
-	reads := false
-	for _, src := range sources.Files {
-		for _, root := range src.Roots {
-			reads = reads || root.Path == kv.PathOf(t.store.Prefix())
-		}
-	}
-	if !reads {
-		return nil
-	}
-	var changed []changedPlace
+// pushedChange is what a push did, for who asks what became of it.
+func pushedChange(t *target, p pushed, begin time.Time) change {
+	root := kv.PathOf(t.store.Prefix())
+	made := change{root: root, is: func(path string) bool { return path == root }, begin: begin}
 	for _, c := range p.plan.Changes {
 		same := compared{rel: c.Rel, old: c.Old, now: c.New, here: c.New != nil, there: c.Old != nil}
 		if objectsThatDiffer(t.opts, same) != noneDiffers {
-			changed = append(changed, changedPlace{t.path(c.Rel), t.path(c.Rel)})
+			made.places = append(made.places, changedPlace{t.path(c.Rel), t.path(c.Rel)})
 		}
 	}
-	return tellOutcome(cmd, f.outcomeFlags, changed, begin)
+	return made
 }
 
 // progress is how far a push has come.

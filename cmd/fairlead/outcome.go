@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/plain"
+)
+
+// outcomeFlags say whom to ask what became of a change, and for how long.
+type outcomeFlags struct {
+	runDir string
+	wait   time.Duration
+}
+
+// change is one that has been made to manifests.
+type change struct {
+	// root is the directory or prefix; is reports whether one that a server reads
+	// is the same.
+	root   string
+	is     func(root string) bool
+	places []changedPlace
+	begin  time.Time // before anything was written
+}
+
+// changedPlace is a file or key that was changed.
+type changedPlace struct {
+	name string // for people
+	path string // as origins have it, where a server calls the root that, too
+}
+
+// samePlace reports whether two paths are of one directory.
+func samePlace(a, b string) bool {
+	x, errX := os.Stat(a)
+	y, errY := os.Stat(b)
+	return errX == nil && errY == nil && os.SameFile(x, y)
+}
+
+// tellOutcome tells what became of a change at the proxies, if there is a server
+// on this machine. The change is made: that nobody knows what became of it is
+// told, and is no failure.
+func tellOutcome(cmd *cobra.Command, f outcomeFlags, c change) error {
+	socket := filepath.Join(f.runDir, "admin.sock")
+	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) || f.wait == 0 || len(c.places) == 0 {
+		return nil // no server here: there is nobody to ask
+	}
+	client, w := admin.NewClient(socket), cmd.OutOrStdout()
+	ctx, cancel := context.WithTimeout(cmd.Context(), f.wait)
+	defer cancel()
+	root, err := c.rootAt(ctx, client)
+	if err != nil {
+		_, err := fmt.Fprintf(w, "what became of it at the proxies is not known: %v\n", err)
+		return err
+	}
+	bad := false
+	for _, p := range c.places {
+		r, err := awaitRollout(ctx, client, root+strings.TrimPrefix(p.path, c.root), c.begin)
+		if err != nil {
+			_, _ = fmt.Fprintf(w, "%s: the server has not told what became of it within %s: %v\n", p.name, f.wait, err)
+			continue
+		}
+		bad = tellRollout(w, p.name, r) || bad
+	}
+	if bad {
+		return errInvalid
+	}
+	return nil
+}
+
+// rootAt asks a server what it calls the place that was changed.
+func (c *change) rootAt(ctx context.Context, client *admin.Client) (string, error) {
+	var sources struct {
+		Files []struct{ Roots []struct{ Path string } }
+	}
+	if err := client.Do(ctx, http.MethodGet, "/v1/sources", nil, &sources); err != nil {
+		return "", err
+	}
+	for _, src := range sources.Files {
+		for _, root := range src.Roots {
+			if c.is(root.Path) {
+				return root.Path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("the server on this machine does not read %q", c.root)
+}
+
+// awaitRollout waits for what became of a place that was written after begin.
+func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
+	at := (&url.URL{Path: "/v1/rollout/" + strings.TrimPrefix(path, "/")}).EscapedPath()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	why := context.DeadlineExceeded
+	for {
+		var r server.Rollout
+		err := client.Do(ctx, http.MethodGet, at, nil, &r)
+		switch {
+		case err != nil:
+		case time.Since(begin).Seconds() < r.Age:
+			err = errors.New("it knows of an earlier change only")
+		case r.Done:
+			return r, nil
+		default:
+			err = fmt.Errorf("%d of %d proxies have not answered", r.Waiting, r.Touched)
+		}
+		if ctx.Err() == nil {
+			why = err
+		}
+		select {
+		case <-ctx.Done():
+			return r, why
+		case <-tick.C:
+		}
+	}
+}
+
+func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
+	if r.Touched == 0 {
+		_, _ = fmt.Fprintf(w, "%s changes nothing at any proxy\n", name)
+		return false
+	}
+	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
+	for _, x := range r.Rejected[:min(len(r.Rejected), manyShown)] {
+		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
+	}
+	if more := len(r.Rejected) + r.RejectedMore - manyShown; more > 0 {
+		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` tells of each proxy\n", more)
+	}
+	return len(r.Rejected) > 0
+}
