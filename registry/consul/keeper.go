@@ -1,17 +1,14 @@
 package consul
 
 import (
-	"cmp"
-	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/keep"
 )
 
 const (
@@ -19,118 +16,16 @@ const (
 	saveEvery = 3 * time.Second
 	// markEvery is how often it is written that the picture is still Consul's.
 	markEvery = 30 * time.Second
-	// retryAfter is when the keeper tries again after the disk refused.
-	retryAfter = 5 * time.Second
 )
 
-// keeper writes the picture in a goroutine of its own, so that a slow disk delays
-// no fragment.
+// keeper writes the picture.
 type keeper struct {
-	store    store
-	log      *slog.Logger
-	doorbell chan struct{}
-
-	mu      sync.Mutex // guards all following fields
-	waiting map[int][]stored
-	mark    *mark  // or nil
-	err     string // of the last attempt, or empty
-	held    string // why nothing was offered, or empty
+	store store
+	*keep.Writer[[]stored, mark]
 }
 
 func newKeeper(s store, log *slog.Logger) *keeper {
-	return &keeper{store: s, log: log, doorbell: make(chan struct{}, 1), waiting: map[int][]stored{}}
-}
-
-// offer hands over whole shards, and what holds for the picture with them; later
-// ones replace what is not yet written.
-func (k *keeper) offer(list map[int][]stored, m *mark) {
-	k.mu.Lock()
-	maps.Copy(k.waiting, list)
-	if m != nil {
-		k.mark = m
-	}
-	k.mu.Unlock()
-	select {
-	case k.doorbell <- struct{}{}:
-	default:
-	}
-}
-
-// run writes until ctx is done, and then what is waiting still.
-func (k *keeper) run(ctx context.Context) {
-	retry := time.NewTicker(retryAfter)
-	defer retry.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			k.flush()
-			return
-		case <-k.doorbell:
-		case <-retry.C:
-		}
-		k.flush()
-	}
-}
-
-// flush writes all that waits; what fails waits on.
-func (k *keeper) flush() {
-	k.mu.Lock()
-	list, m := k.waiting, k.mark
-	k.waiting, k.mark = map[int][]stored{}, nil
-	k.mu.Unlock()
-	if len(list) == 0 && m == nil {
-		return
-	}
-	var errs []error
-	for i, services := range list {
-		if err := k.store.save(i, services); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		delete(list, i)
-	}
-	if m != nil && len(errs) == 0 { // it speaks of all that is written
-		if err := k.store.saveMark(*m); err != nil {
-			errs = append(errs, err)
-		} else {
-			m = nil
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for i, services := range list {
-		if _, newer := k.waiting[i]; !newer {
-			k.waiting[i] = services
-		}
-	}
-	if k.mark == nil {
-		k.mark = m
-	}
-	was := k.err
-	k.err = ""
-	if err := errors.Join(errs...); err != nil {
-		k.err = err.Error()
-	}
-	switch {
-	case k.err != "" && was == "":
-		k.log.Error("the last picture cannot be saved", "err", k.err)
-	case k.err == "" && was != "":
-		k.log.Info("the last picture is saved again")
-	}
-}
-
-// trouble says why the picture is not on disk, or is empty.
-func (k *keeper) trouble() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return cmp.Or(k.err, k.held)
-}
-
-// withhold says why nothing is offered.
-func (k *keeper) withhold(reason string) {
-	k.mu.Lock()
-	k.held = reason
-	k.mu.Unlock()
+	return &keeper{s, keep.New(keep.Config[[]stored, mark]{What: "the last picture", Save: s.save, SaveMark: s.saveMark, Logger: log})}
 }
 
 // saver is what the loop knows of the disk.
@@ -205,16 +100,16 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 		return at
 	}
 	if l.s.cfg.AwaitSettled {
-		st := l.s.settled.Load()
-		if st != nil && st.held > 0 {
-			k.withhold("removals are held back: until they are released the picture on disk is that of " + l.diskAt.UTC().Format(time.RFC3339))
+		judged, held := l.s.verdict.Last()
+		if held > 0 {
+			k.Withhold("removals are held back: until they are released the picture on disk is that of " + l.diskAt.UTC().Format(time.RFC3339))
 		}
-		if st == nil || st.fragment != l.last || st.held > 0 || len(l.changed) > 0 {
+		if judged == nil || judged != l.last || held > 0 || len(l.changed) > 0 {
 			return time.Time{} // the receiver says when
 		}
 	}
 	l.savedAt, l.diskAt = now, now
-	k.withhold("")
+	k.Withhold("")
 	list := map[int][]stored{}
 	for i := range l.unsaved {
 		list[i] = nil
@@ -236,6 +131,6 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 		l.markedAt = now
 		m = &mark{schema, l.s.cfg.Client.Datacenter, now}
 	}
-	k.offer(list, m)
+	k.Offer(list, m)
 	return time.Time{}
 }

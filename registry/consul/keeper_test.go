@@ -52,7 +52,7 @@ func (l *loop) givenAnswer(service string, filtered bool, nodes ...string) {
 func (l *loop) writeAll() {
 	l.liveEver, l.live = true, true
 	l.save(time.Now(), true)
-	l.s.keeper.flush()
+	l.s.keeper.Flush()
 }
 
 func (l *loop) expectInstances(t *testing.T, service string, instances int) {

@@ -100,11 +100,11 @@ func (l *loop) readHidden() {
 // holding finds out what the receiver holds back, and what stands that the token
 // cannot see any more.
 func (l *loop) holding() {
-	if st := l.s.settled.Load(); st != nil && st.fragment == l.last {
-		if st.held != l.kept {
-			l.kept, l.rechecks = st.held, 0
+	if judged, held := l.s.verdict.Last(); judged != nil && judged == l.last {
+		if held != l.kept {
+			l.kept, l.rechecks = held, 0
 		}
-		if st.held == 0 && len(l.changed) == 0 {
+		if held == 0 && len(l.changed) == 0 {
 			clear(l.cut)
 		}
 	}

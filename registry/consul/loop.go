@@ -136,7 +136,7 @@ func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
 		case tasks <- t:
 			l.started(t)
 		case <-wake.C:
-		case <-l.s.told:
+		case <-l.s.verdict.Told():
 		case send <- l.out:
 			l.out = nil
 		}

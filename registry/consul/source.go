@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
+	"github.com/fairlead/fairlead/registry/keep"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -26,16 +27,9 @@ type Source struct {
 	status    atomic.Pointer[Status]
 	protocols atomic.Pointer[protocols]
 	running   atomic.Bool
-	settled   atomic.Pointer[settlement] // what the receiver said last, or nil
-	told      chan struct{}              // rings when it said something
+	verdict   *keep.Verdict
 
 	reads, sweeps, fragments atomic.Uint64
-}
-
-// settlement is what became of a fragment.
-type settlement struct {
-	fragment *mesh.Fragment
-	held     int
 }
 
 // New checks the configuration. It starts nothing and asks nobody.
@@ -48,7 +42,7 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, told: make(chan struct{}, 1)}
+	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, verdict: keep.NewVerdict()}
 	if cfg.StateDir != "" {
 		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
 	}
@@ -68,13 +62,7 @@ func (s *Source) Status() *Status { return s.status.Load() }
 // Settled says that the receiver has judged a fragment, and how many of its
 // removals it holds back. With Config.AwaitSettled the state directory keeps
 // what was there before, until none is held: a restart shows it again.
-func (s *Source) Settled(reading *mesh.Fragment, held int) {
-	s.settled.Store(&settlement{reading, held})
-	select {
-	case s.told <- struct{}{}:
-	default:
-	}
-}
+func (s *Source) Settled(reading *mesh.Fragment, held int) { s.verdict.Settled(reading, held) }
 
 // Run reads until ctx is done. It sends the stored picture, if there is one, then
 // the catalog when everything in it has been read, and after that each change.
@@ -94,7 +82,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
 	if s.keeper != nil {
 		g.Go(func() error {
-			s.keeper.run(saving)
+			s.keeper.Run(saving)
 			return nil
 		})
 	}

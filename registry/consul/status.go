@@ -143,7 +143,7 @@ func (l *loop) stamp(now time.Time) {
 	}
 	l.survey(st)
 	if l.s.keeper != nil {
-		st.Unsaved = l.s.keeper.trouble()
+		_, st.Unsaved = l.s.keeper.Trouble()
 	}
 	l.s.status.Store(st)
 }

@@ -5,43 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/keep"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// retryAfter is when the keeper tries again after the disk refused.
-const retryAfter = 5 * time.Second
-
-// Keeper has the texts of a Set on disk. It writes in a goroutine of its own, so
-// that a slow disk delays no fragment. A crash before it has written costs the
+// Keeper has the texts of a Set on disk. A crash before it has written costs the
 // last good version of what has changed since, never an older one.
 type Keeper struct {
 	// Constant after NewKeeper.
-	store Store
-	await bool
-	log   *slog.Logger
-
-	doorbell chan struct{}
-	settled  atomic.Pointer[settlement] // what the receiver said last, or nil
-	told     chan struct{}              // rings when it said something
-
-	mu      sync.Mutex // guards all following fields
-	waiting map[int][]Entry
-	mark    time.Time // to write, or zero
-	errors  uint64
-	err     string // of the last attempt, or empty
-	held    bool   // nothing is offered, because removals are held back
-}
-
-// settlement is what became of a fragment.
-type settlement struct {
-	fragment *mesh.Fragment
-	held     int
+	store   Store
+	await   bool
+	log     *slog.Logger
+	writer  *keep.Writer[[]Entry, time.Time]
+	verdict *keep.Verdict
 }
 
 // KeeperConfig says what a Keeper does.
@@ -57,9 +36,12 @@ type KeeperConfig struct {
 
 // NewKeeper makes a Keeper. It touches no file.
 func NewKeeper(c KeeperConfig) *Keeper {
+	store := Store{c.Dir}
 	return &Keeper{
-		store: Store{c.Dir}, await: c.AwaitSettled, log: c.Logger,
-		doorbell: make(chan struct{}, 1), told: make(chan struct{}, 1), waiting: map[int][]Entry{},
+		store: store, await: c.AwaitSettled, log: c.Logger, verdict: keep.NewVerdict(),
+		writer: keep.New(keep.Config[[]Entry, time.Time]{
+			What: "last good versions", Save: store.save, SaveMark: store.saveMark, Logger: c.Logger,
+		}),
 	}
 }
 
@@ -87,19 +69,8 @@ func (k *Keeper) Load() (list []Entry, read time.Time, err error) {
 
 // Mark keeps when everything was last read, also where that is nothing.
 func (k *Keeper) Mark(read time.Time) {
-	if k.store.dir == "" {
-		return
-	}
-	k.mu.Lock()
-	k.mark = read
-	k.mu.Unlock()
-	k.ring()
-}
-
-func (k *Keeper) ring() {
-	select {
-	case k.doorbell <- struct{}{}:
-	default:
+	if k.store.dir != "" {
+		k.writer.Offer(nil, &read)
 	}
 }
 
@@ -115,22 +86,16 @@ func (k *Keeper) LostFault(source string, err error) manifest.Fault {
 // Settled says that the receiver has judged a fragment, and how many of its
 // removals it holds back. Until none is held the directory keeps what was there
 // before: a restart shows it again.
-func (k *Keeper) Settled(reading *mesh.Fragment, held int) {
-	k.settled.Store(&settlement{reading, held})
-	select {
-	case k.told <- struct{}{}:
-	default:
-	}
-}
+func (k *Keeper) Settled(reading *mesh.Fragment, held int) { k.verdict.Settled(reading, held) }
 
 // Told rings when the receiver has said something.
-func (k *Keeper) Told() <-chan struct{} { return k.told }
+func (k *Keeper) Told() <-chan struct{} { return k.verdict.Told() }
 
 // Held is how many removals of the fragment the receiver holds back; zero where
 // it has not judged it yet.
 func (k *Keeper) Held(f *mesh.Fragment) int {
-	if st := k.settled.Load(); st != nil && st.fragment == f {
-		return st.held
+	if judged, held := k.verdict.Last(); judged == f {
+		return held
 	}
 	return 0
 }
@@ -144,34 +109,25 @@ func (k *Keeper) Save(s *Set, last *mesh.Fragment) {
 	}
 	if k.await {
 		unjudged := len(s.touched) > 0 || s.made.Fragment != last
-		st := k.settled.Load()
-		k.withhold(st != nil && st.held > 0)
-		if unjudged || st == nil || st.fragment != last || st.held > 0 {
+		judged, held := k.verdict.Last()
+		k.withhold(held > 0)
+		if unjudged || judged == nil || judged != last || held > 0 {
 			return
 		}
 	}
 	if k.store.dir != "" {
-		k.offer(s.entries(s.unsaved))
+		k.writer.Offer(s.entries(s.unsaved), nil)
 	}
 	clear(s.unsaved)
 }
 
-// withhold notes that what changed since is not kept while removals are held.
+// withhold notes whether what changed since is not kept because removals are held.
 func (k *Keeper) withhold(held bool) {
-	k.mu.Lock()
-	k.held = held
-	k.mu.Unlock()
-}
-
-// offer hands over whole shards; a later one replaces one not yet written.
-func (k *Keeper) offer(list map[int][]Entry) {
-	if len(list) == 0 {
-		return
+	reason := ""
+	if held {
+		reason = "removals are held back: what changed since is not on disk until they are released"
 	}
-	k.mu.Lock()
-	maps.Copy(k.waiting, list)
-	k.mu.Unlock()
-	k.ring()
+	k.writer.Withhold(reason)
 }
 
 // Run writes until ctx is done, and then what is waiting still: it is to end
@@ -181,78 +137,12 @@ func (k *Keeper) Run(ctx context.Context) {
 		<-ctx.Done()
 		return
 	}
-	retry := time.NewTicker(retryAfter)
-	defer retry.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			k.flush()
-			return
-		case <-k.doorbell:
-		case <-retry.C:
-		}
-		k.flush()
-	}
-}
-
-// flush writes all that waits; what fails waits on.
-func (k *Keeper) flush() {
-	k.mu.Lock()
-	list, mark := k.waiting, k.mark
-	k.waiting, k.mark = map[int][]Entry{}, time.Time{}
-	k.mu.Unlock()
-	if len(list) == 0 && mark.IsZero() {
-		return
-	}
-	var errs []error
-	for shard, entries := range list {
-		if err := k.store.save(shard, entries); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		delete(list, shard)
-	}
-	if len(errs) == 0 && !mark.IsZero() { // it speaks of all that is written
-		if err := k.store.saveMark(mark); err != nil {
-			errs = append(errs, err)
-		} else {
-			mark = time.Time{}
-		}
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for shard, entries := range list {
-		if _, newer := k.waiting[shard]; !newer {
-			k.waiting[shard] = entries
-		}
-	}
-	if k.mark.IsZero() {
-		k.mark = mark
-	}
-	was := k.err
-	k.err = ""
-	if err := errors.Join(errs...); err != nil {
-		k.errors++
-		k.err = err.Error()
-	}
-	switch {
-	case k.err != "" && was == "":
-		k.log.Error("last good versions cannot be saved", "err", k.err)
-	case k.err == "" && was != "":
-		k.log.Info("last good versions are saved again")
-	}
+	k.writer.Run(ctx)
 }
 
 // Trouble is the number of failed attempts, and why the directory does not have
 // what is in force.
-func (k *Keeper) Trouble() (failed uint64, reason string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.err == "" && k.held {
-		return k.errors, "removals are held back: what changed since is not on disk until they are released"
-	}
-	return k.errors, k.err
-}
+func (k *Keeper) Trouble() (failed uint64, reason string) { return k.writer.Trouble() }
 
 // entries are the shards given, whole.
 func (s *Set) entries(shards map[int]bool) map[int][]Entry {

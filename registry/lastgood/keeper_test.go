@@ -14,36 +14,39 @@ func TestSaveWaitsForTheJudgement(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
 	k := NewKeeper(KeeperConfig{Dir: t.TempDir(), AwaitSettled: true, Logger: slog.New(slog.DiscardHandler)})
-	expect := func(what string, waiting bool) {
+	if err := k.Open(); err != nil {
+		t.Fatal(err)
+	}
+	expect := func(what string, texts int) {
 		t.Helper()
-		if got := len(k.waiting) > 0; got != waiting {
-			t.Errorf("%s: something is to be written: %v", what, got)
+		k.writer.Flush()
+		if list, _, err := k.Load(); err != nil || len(list) != texts {
+			t.Errorf("%s: %d texts are on disk, want %d: %v", what, len(list), texts, err)
 		}
-		clear(k.waiting)
 	}
 	w.put(0, "a.yaml", "x 1")
 	sent := w.set.Assemble().Fragment
 	k.Save(w.set, sent)
-	expect("nobody has judged it", false)
+	expect("nobody has judged it", 0)
 	k.Settled(sent, 0)
 	k.Save(w.set, sent)
-	expect("it is settled", true)
+	expect("it is settled", 1)
 
 	w.put(0, "a.yaml", "")
 	k.Save(w.set, sent)
-	expect("what changed since was not assembled", false)
+	expect("what changed since was not assembled", 1)
 	next := w.set.Assemble().Fragment
 	k.Save(w.set, sent)
-	expect("what changed since was not sent", false)
+	expect("what changed since was not sent", 1)
 	k.Settled(next, 1)
 	k.Save(w.set, next)
-	expect("a removal is held", false)
+	expect("a removal is held", 1)
 	if k.Held(next) != 1 || k.Held(sent) != 0 {
 		t.Error("the held removals are not those of the fragment")
 	}
 	k.Settled(next, 0)
 	k.Save(w.set, next)
-	expect("nothing is held any more", true)
+	expect("nothing is held any more", 0)
 }
 
 func TestKeeperWritesWhatWaitsAtTheEnd(t *testing.T) {
