@@ -74,6 +74,8 @@ type fakeServer struct {
 	settled  map[stream.TypeURL]uint64
 	streams  int
 	versions []bootstrap.Version
+	refusal  error       // or nil; what every stream is told
+	asked    []time.Time // when streams were refused
 
 	down, up atomic.Int64 // bytes on the wire, with TLS
 }
@@ -155,6 +157,11 @@ func (s *fakeServer) DeltaAggregatedResources(st discoveryv3.AggregatedDiscovery
 	half := stream.NewServer(stream.ServerConfig{})
 	bell := make(chan struct{}, 1)
 	s.mu.Lock()
+	if err := s.refusal; err != nil {
+		s.asked = append(s.asked, time.Now())
+		s.mu.Unlock()
+		return err
+	}
 	s.streams++
 	s.bells[bell] = struct{}{}
 	s.mu.Unlock()

@@ -53,10 +53,14 @@ type upstream struct {
 }
 
 // dial keeps one stream to the first server that can be reached, until ctx ends.
+// A server that refused and said when to come again is left alone until then.
 func (r *Relay) dial(ctx context.Context) {
-	backOff := firstBackOff
+	backOff, asked := firstBackOff, pauses{}
 	for {
 		for _, server := range r.c.Servers {
+			if asked.left(server, time.Now()) > 0 {
+				continue
+			}
 			began, answered := time.Now(), false
 			err := r.connect(ctx, server, &answered)
 			if ctx.Err() != nil {
@@ -66,12 +70,14 @@ func (r *Relay) dial(ctx context.Context) {
 			if answered {
 				backOff = firstBackOff
 			}
+			asked.note(server, err, time.Now(), rand.Float64()) //nolint:gosec // spreads load
 			r.lost(ctx, server, err, answered, time.Since(began))
 			if planned || answered {
 				break // the same order again
 			}
 		}
-		wait := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(backOff))) //nolint:gosec // spreads load
+		pause := time.Duration((0.5 + rand.Float64()) * float64(backOff)) //nolint:gosec // spreads load
+		wait := time.NewTimer(max(pause, asked.soonest(r.c.Servers, time.Now())))
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
@@ -110,6 +116,11 @@ func explain(err error) string {
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
 		return fmt.Sprintf("refused by the control plane, whose log has the reason: %v", err)
+	case codes.ResourceExhausted:
+		if hint := hintOf(err); hint > 0 {
+			return fmt.Sprintf("refused for a limit of the control plane, which is asked again in %s or a little later: %v", hint.Round(100*time.Millisecond), err)
+		}
+		return fmt.Sprintf("refused for a limit of the control plane: %v", err)
 	default:
 		return err.Error()
 	}
