@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -252,7 +253,8 @@ func (c *conn) take(frame []byte) error {
 func (c *conn) takeReport(r *discovery.DeltaDiscoveryRequest) {
 	if r.GetTypeUrl() == bootstrap.EnvoyStateType {
 		if names := r.GetResourceNamesSubscribe(); len(names) == 1 {
-			c.takeEnvoyState(bootstrap.EnvoyState(clip(names[0], 32)))
+			// With a text of its own: that of the request is not to be kept.
+			c.takeEnvoyState(bootstrap.EnvoyState(strings.Clone(clip(names[0], 32))))
 		}
 		return
 	}

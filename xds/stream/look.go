@@ -1,5 +1,7 @@
 package stream
 
+import "strings"
+
 // lookAll brings all tracks up to the target. Nothing is done for a target
 // before the peer can be sent something again: who does not read is merged
 // forward when it returns.
@@ -261,7 +263,8 @@ func compareListed(want *union, sub subscription, listed map[string]string) (hav
 		r := index(name)
 		if r.version() != version {
 			all = false
-			r = &Resource{Name: name, Version: version}
+			// With a text of its own: that of the request is not to be kept.
+			r = &Resource{Name: strings.Clone(name), Version: strings.Clone(version)}
 		}
 		have = append(have, r)
 	}

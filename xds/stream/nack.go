@@ -46,7 +46,7 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 		e := t.at(name)
 		e.last, e.suspect, e.unknown = nil, false, true
 	}
-	s.blame(t, r, names, said[:min(len(said), maxReason)])
+	s.blame(t, r, names, strings.Clone(said[:min(len(said), maxReason)])) // the rest of it is not to be kept
 	for _, name := range names {
 		s.evaluate(t, name, t.at(name))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -45,7 +46,20 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 			}
 		}
 	}
+	if len(t.listed) > 0 && (s.target != nil || len(s.order) > 1) { // else it is compared in a moment
+		t.listed = ownMap(t.listed)
+	}
 	return nil
+}
+
+// ownMap is a map with a text of its own: that of the request it came in has much
+// else.
+func ownMap(m map[string]string) map[string]string {
+	out := make(map[string]string, len(m))
+	for name, version := range m {
+		out[strings.Clone(name)] = strings.Clone(version)
+	}
+	return out
 }
 
 // errNoType is no limit: it cannot be told what such a request is about.
@@ -141,6 +155,9 @@ func (s *Server) subscribe(t *typeState, names []string, all bool) {
 	var list []*Resource
 	for _, name := range names {
 		r, e := get(name), t.entry(name)
+		if e == nil { // the text of the request is not to be kept
+			name = ownName(name, r)
+		}
 		switch {
 		case !old.has(name) && (e != nil || t.mentioned(name)):
 			// What is known of it is from when it was asked for before.
@@ -156,6 +173,14 @@ func (s *Server) subscribe(t *typeState, names []string, all bool) {
 		s.evaluate(&t.track, name, e)
 	}
 	s.force(&t.track, list)
+}
+
+// ownName is a name with a text that does not belong to a request.
+func ownName(name string, r *Resource) string {
+	if r != nil {
+		return r.Name
+	}
+	return strings.Clone(name)
 }
 
 // unsubscribe takes names that are given up.
