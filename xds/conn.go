@@ -66,6 +66,8 @@ type conn struct {
 	bell      chan struct{}
 	questions chan question
 	done      chan struct{} // closed when the stream has ended
+
+	doubts *stream.Memory // what the proxy may or may not have; for all to read once done is closed
 }
 
 // question has the owner of a stream do something.

@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/xds/stream"
@@ -10,14 +11,20 @@ import (
 
 // doubt is what a proxy that has gone may or may not have.
 type doubt struct {
-	key   string // of the proxy
-	names map[stream.TypeURL][]string
+	key, host string // of the proxy; nobody's host is empty
+	names     *stream.Memory
 }
 
 // Bounds on what is remembered of proxies that are not connected.
 const (
 	maxLeft     = 256
 	maxDistrust = 4096
+	// maxDoubts bounds, in bytes, the names that are remembered for one host.
+	maxDoubts = 16 << 20
+	// maxToldOfLeft bounds the refusals of a type that are told of who has left, and
+	// maxWordsOfLeft, in bytes, what it said of each.
+	maxToldOfLeft  = 16
+	maxWordsOfLeft = 256
 )
 
 // enter adds a connection to those that are served, and has it see the mesh.
@@ -39,7 +46,14 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 
 	// The end of the proxy's last stream may not have been noticed yet.
 	for _, o := range others {
-		o.ask(ctx.Done(), func() { addNames(distrust, o.core.Unknown()) }, c)
+		if o.ask(ctx.Done(), func() { addNames(distrust, o.core.Unknown()) }, c) {
+			continue
+		}
+		select {
+		case <-o.done: // it has just ended, and who comes back takes over its doubts
+			addNames(distrust, o.doubts.Names())
+		default:
+		}
 	}
 	if len(distrust) > 0 {
 		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust})
@@ -66,7 +80,7 @@ func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
 	found := map[stream.TypeURL][]string{}
 	s.distrust = slices.DeleteFunc(s.distrust, func(d doubt) bool {
 		if d.key == key {
-			addNames(found, d.names)
+			addNames(found, d.names.Names())
 		}
 		return d.key == key
 	})
@@ -85,7 +99,8 @@ func (s *Server) leave(c *conn) {
 	}
 	st := c.publish()
 	st.Connected, st.Left = false, time.Now()
-	unknown := c.core.Unknown()
+	st.shorten()
+	c.doubts = s.interner.Remember(c.core.Doubts())
 	close(c.done)
 	s.mu.Lock()
 	delete(s.conns, c)
@@ -96,12 +111,11 @@ func (s *Server) leave(c *conn) {
 		if n := len(s.left); n > maxLeft {
 			s.left = slices.Delete(s.left, 0, n-maxLeft)
 		}
-		if unknown != nil {
-			s.distrust = append(s.distrust, doubt{c.key, unknown})
+		host := c.peer.Host
+		if c.peer.Anonymous {
+			host = ""
 		}
-		if n := len(s.distrust); n > maxDistrust {
-			s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
-		}
+		s.remember(doubt{c.key, host, c.doubts})
 	}
 	s.mu.Unlock()
 	c.owesNothing()
@@ -110,4 +124,39 @@ func (s *Server) leave(c *conn) {
 		attrs = append(attrs, "left_out", n)
 	}
 	s.log.Info("proxy disconnected", attrs...)
+}
+
+// remember keeps what a proxy may or may not have that has gone. Of one host there
+// is room for as many as it may have streams, and in all for so many. Called with
+// mu held.
+func (s *Server) remember(d doubt) {
+	if d.names == nil {
+		return
+	}
+	s.distrust = append(s.distrust, d)
+	most, n, bytes := s.cfg.MaxPerHost, 0, 0
+	for i := len(s.distrust) - 1; i >= 0; i-- { // the newest count most
+		if o := s.distrust[i]; o.host == d.host && d.host != "" {
+			n++
+			if bytes += o.names.Size(); n > most || bytes > maxDoubts {
+				s.distrust = slices.Delete(s.distrust, i, i+1)
+			}
+		}
+	}
+	if n := len(s.distrust); n > maxDistrust {
+		s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
+	}
+}
+
+// shorten leaves of a status what is worth being kept of a proxy that has gone.
+func (st *ProxyStatus) shorten() {
+	for i := range st.Types {
+		t := &st.Types[i]
+		t.LastError = strings.Clone(clip(t.LastError, maxWordsOfLeft))
+		t.RejectedMore = max(0, len(t.Rejected)-maxToldOfLeft)
+		t.Rejected = slices.Clone(t.Rejected[:len(t.Rejected)-t.RejectedMore])
+		for j := range t.Rejected {
+			t.Rejected[j].Reason = strings.Clone(clip(t.Rejected[j].Reason, maxWordsOfLeft))
+		}
+	}
 }

@@ -43,7 +43,8 @@ func (c *conn) push(ctx context.Context, g deltaStream) error {
 		if c.unwritten.Load() >= maxUnwritten {
 			c.blocked.Store(true)
 			if c.unwritten.Load() >= maxUnwritten {
-				return nil // Written rings
+				c.events(ctx) // who reads nothing may talk on
+				return nil    // Written rings
 			}
 			c.blocked.Store(false)
 		}

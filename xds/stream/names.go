@@ -22,7 +22,21 @@ type Interner struct {
 }
 
 // nameSet is an immutable, sorted set.
-type nameSet struct{ names []string }
+type nameSet struct {
+	names []string
+	bytes int // of the names
+}
+
+// size is about how many bytes it takes.
+func (n *nameSet) size() int {
+	if n == nil {
+		return 0
+	}
+	return n.bytes + bytesOfHeader*len(n.names)
+}
+
+// bytesOfHeader is what a string takes beside its text.
+const bytesOfHeader = 16
 
 func (n *nameSet) has(name string) bool {
 	if n == nil {
@@ -70,6 +84,9 @@ func (i *Interner) intern(names []string) *nameSet {
 		maps.DeleteFunc(i.sets, func(_ uint64, p weak.Pointer[nameSet]) bool { return p.Value() == nil })
 	}
 	set := &nameSet{names: ownText(names)}
+	for _, n := range names {
+		set.bytes += len(n)
+	}
 	i.sets[key] = weak.Make(set)
 	return set
 }

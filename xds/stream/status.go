@@ -66,6 +66,8 @@ type TypeStatus struct {
 	// LastError is the peer's words of the last refusal.
 	LastError string
 	Rejected  []Rejection // what the peer finally refused, by name
+	// RejectedMore is how many there are beside these, where somebody left some out.
+	RejectedMore int
 	// Unknown is how many names the peer may or may not have, after a refusal. A
 	// status with Unknown > 0 is partial.
 	Unknown int
@@ -280,6 +282,47 @@ func (s *Server) judged(url TypeURL, name string) bool {
 	table, _, _ := cutHost(name)
 	g := t.groups[table]
 	return g != nil && g.looked
+}
+
+// Memory is doubts as they are kept for long: their names, which equal ones share.
+// Immutable; nil is none.
+type Memory struct {
+	names map[TypeURL]*nameSet
+	size  int
+}
+
+// Remember makes a Memory of doubts; nil if there are none.
+func (i *Interner) Remember(d Doubts) *Memory {
+	if d.None() {
+		return nil
+	}
+	m := &Memory{names: map[TypeURL]*nameSet{}}
+	for url, names := range d.Names() {
+		set := i.intern(names)
+		m.names[url] = set
+		m.size += set.size()
+	}
+	return m
+}
+
+// Names lists the names by type, sorted, for [ServerConfig.Distrust].
+func (m *Memory) Names() map[TypeURL][]string {
+	out := map[TypeURL][]string{}
+	if m == nil {
+		return out
+	}
+	for url, set := range m.names {
+		out[url] = slices.Clone(set.all())
+	}
+	return out
+}
+
+// Size is about how many bytes it keeps, unless others have the same.
+func (m *Memory) Size() int {
+	if m == nil {
+		return 0
+	}
+	return m.size
 }
 
 // Unknown lists the doubts by type; see [Server.Doubts].

@@ -91,7 +91,7 @@ func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, err
 		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})
 	}
 	for _, r := range s.xds.Refused() {
-		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
+		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, Peer: r.Peer, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
 	}
 	for _, r := range s.issuer.Refusals() {
 		out.Refused = append(out.Refused, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Time, Count: r.Count})
@@ -119,7 +119,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		for _, r := range shown {
 			st.Rejected = append(st.Rejected, rejection(Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason}))
 		}
-		st.RejectedMore = len(t.Rejected) - len(shown)
+		st.RejectedMore = len(t.Rejected) - len(shown) + t.RejectedMore
 		out.Types = append(out.Types, st)
 	}
 	return out

@@ -1,0 +1,124 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// remembering is what a server remembers of clusters that were not answered for.
+func (r *rig) remembering(t *testing.T, names ...string) *stream.Memory {
+	t.Helper()
+	s := stream.NewServer(stream.ServerConfig{})
+	list := make([]*stream.Resource, len(names))
+	for i, name := range names {
+		list[i] = stream.NewResource(stream.ClusterType, stream.Resource{Name: name, Version: "1", Body: []byte("b")})
+	}
+	s.SetGeneration(&stream.Generation{Number: 1, Layers: []*stream.Layer{{Types: map[stream.TypeURL]*stream.Set{stream.ClusterType: stream.NewSet(list)}}}})
+	if err := s.Request(time.Now(), &discovery.DeltaDiscoveryRequest{TypeUrl: string(stream.ClusterType)}); err != nil {
+		t.Fatal(err)
+	}
+	if s.Next(time.Now()) == nil {
+		t.Fatal("nothing is sent")
+	}
+	return r.server.interner.Remember(s.Doubts())
+}
+
+// What is remembered of the proxies of one host is bounded, in number and in
+// bytes, and takes nothing from others.
+func TestDoubtsOfAHostAreBounded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 6 })
+	s := r.server
+	s.remember(doubt{"other", "other", r.remembering(t, "o")})
+	for i := range 10 {
+		s.remember(doubt{fmt.Sprint("few", i), "few", r.remembering(t, "f")})
+	}
+	var long []string
+	for i := range 2000 {
+		long = append(long, strings.Repeat("x", 4000)+strconv.Itoa(i))
+	}
+	huge := r.remembering(t, long...)
+	for i := range 7 {
+		s.remember(doubt{fmt.Sprint("huge", i), "huge", huge})
+	}
+	left := map[string][]string{}
+	for _, d := range s.distrust {
+		left[d.host] = append(left[d.host], d.key)
+	}
+	if len(left["other"]) != 1 {
+		t.Error("another host's was forgotten")
+	}
+	if got := strings.Join(left["few"], " "); got != "few4 few5 few6 few7 few8 few9" {
+		t.Errorf("of ten %q are left", got)
+	}
+	if got := strings.Join(left["huge"], " "); got != "huge2 huge3 huge4 huge5 huge6" {
+		t.Errorf("of %d bytes each %q are left", huge.Size(), got)
+	}
+}
+
+// Equal doubts of a fleet are kept once.
+func TestDoubtsAreShared(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	a, b := r.remembering(t, "a", "b", "c").Names(), r.remembering(t, "a", "b", "c").Names()
+	if len(a[stream.ClusterType]) != 3 || &a[stream.ClusterType][0] == &b[stream.ClusterType][0] {
+		t.Fatalf("%v: none, or not their own", a)
+	}
+	for i, name := range a[stream.ClusterType] {
+		if o := b[stream.ClusterType][i]; o != name || unsafe.StringData(o) != unsafe.StringData(name) {
+			t.Errorf("%q is kept twice", name)
+		}
+	}
+}
+
+// A proxy comes back while the end of its last stream is being noticed: what that
+// one left in doubt is not believed, whoever is first.
+func TestReturnWhileTheEndIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	versions := map[string]string{}
+	for res := range r.classOfWeb(t).generation.All(stream.ClusterType) {
+		versions[res.Name] = res.Version
+	}
+	n := node("web", "127.0.0.11")
+	old := &conn{server: r.server, key: "vm1\x00" + n.ID(), questions: make(chan question), done: make(chan struct{})}
+	old.doubts = r.remembering(t, slices.Collect(maps.Keys(versions))...)
+	close(old.done)
+	r.server.mu.Lock()
+	r.server.byKey[old.key] = []*conn{old} // it has not left yet
+	r.server.mu.Unlock()
+	b := r.connect(t, n, stream.NewClient(stream.ClientConfig{
+		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
+		Accepted: map[stream.TypeURL]map[string]string{stream.ClusterType: versions},
+	}))
+	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
+}
+
+// Who reads nothing may talk on, and what is noted of that is not kept.
+func TestEventsOfWhoDoesNotRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, shop(), nil)
+	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
+	r.synced(t, "web.shop")
+	c := r.server.connections()[0]
+	c.unwritten.Add(maxUnwritten) // as if it had left that unread
+	const stale = 1000
+	for range stale {
+		if err := a.stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(stream.ClusterType), ResponseNonce: "nobody's"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all of it is heard", func() bool {
+		return strings.Count(r.log.String(), "answer to a response that nobody waits for") == stale
+	})
+}
