@@ -43,7 +43,9 @@ type Admission interface {
 type Peer struct {
 	// Host is the name of the host, or of what else was authenticated.
 	Host string
-	ID   spiffeid.ID
+	// Address is where it comes from, for people; may be empty.
+	Address string
+	ID      spiffeid.ID
 	// Anonymous means that it has proven nothing, because it came in by a port
 	// that asks for no proof: it may look at the configuration of any workload,
 	// and is believed nothing else. Its health reports are not taken, and all

@@ -282,10 +282,10 @@ func receive(g deltaStream, turn <-chan struct{}) <-chan []byte {
 func (s *Server) refuse(p Peer, node string, reason error) error {
 	s.metrics.refused.Inc()
 	node, why := clip(node, 256), clip(reason.Error(), 1024)
-	if s.refused.add(Refusal{Host: p.Host, Node: node, Reason: why, Last: time.Now()}) {
-		s.log.Warn("proxy refused", "host", p.Host, "node", node, "err", why)
+	if s.refused.add(Refusal{Host: p.Host, Peer: p.Address, Node: node, Reason: why, Last: time.Now()}) {
+		s.log.Warn("proxy refused", "host", p.Host, "node", node, "peer", p.Address, "err", why)
 	} else {
-		s.log.Debug("proxy refused again", "host", p.Host, "node", node, "err", why)
+		s.log.Debug("proxy refused again", "host", p.Host, "node", node, "peer", p.Address, "err", why)
 	}
 	return errRefused
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -212,61 +211,4 @@ func (s *Server) Sent(ctx context.Context, proxy string) ([]ResourceStatus, erro
 		return nil, fmt.Errorf("looking at proxy %q, which has just left: %w", proxy, cmp.Or(ctx.Err(), ErrUnknownProxy))
 	}
 	return out, nil
-}
-
-// Refusal is a peer that was not let in.
-type Refusal struct {
-	Host        string // as far as authenticated; may be empty
-	Node        string // the node id that it claimed; may be empty
-	Reason      string
-	First, Last time.Time
-	Count       int
-}
-
-// maxRefusals bounds what is kept of refused peers.
-const maxRefusals = 256
-
-// refusals are the peers that were not let in lately.
-type refusals struct {
-	mu   sync.Mutex // guards list
-	list []Refusal  // the one refused last at the end
-}
-
-func newRefusals() *refusals { return &refusals{} }
-
-// add notes a refusal, and reports whether it is news.
-func (r *refusals) add(n Refusal) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n.First, n.Count = n.Last, 1
-	news := true
-	i := slices.IndexFunc(r.list, func(o Refusal) bool { return o.Host == n.Host && o.Node == n.Node })
-	if i >= 0 {
-		old := r.list[i]
-		n.First, n.Count = old.First, old.Count+1
-		news = old.Reason != n.Reason || n.Last.Sub(old.Last) > 10*time.Minute
-		r.list = slices.Delete(r.list, i, i+1)
-	}
-	r.list = append(r.list, n)
-	if len(r.list) > maxRefusals {
-		r.list = slices.Delete(r.list, 0, 1)
-	}
-	return news
-}
-
-// forget drops what was noted of a peer that is now let in.
-func (r *refusals) forget(host, node string) {
-	node = clip(node, 256) // as it was noted
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.list = slices.DeleteFunc(r.list, func(o Refusal) bool { return o.Host == host && (o.Node == node || o.Node == "") })
-}
-
-// Refused lists the peers that were not let in lately, the newest first.
-func (s *Server) Refused() []Refusal {
-	s.refused.mu.Lock()
-	defer s.refused.mu.Unlock()
-	out := slices.Clone(s.refused.list)
-	slices.Reverse(out)
-	return out
 }

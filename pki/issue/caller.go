@@ -51,7 +51,8 @@ type Peer struct {
 // Authenticate says who opened the connection of a gRPC call, for streams: a
 // host, or a direct client, with a certificate in force and an entitlement that
 // stands. The error is for the log; tell the caller nothing of it. With an error
-// the Peer has at most Host and Address, as far as they are known, for the log.
+// the Peer has at most Host and Address, as far as they are known, for the log;
+// who asked lists the refusal, which is not in [Service.Refusals].
 func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
 	now := time.Now()
 	c := callOf(ctx)
@@ -60,7 +61,6 @@ func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
 		err = fmt.Errorf("certificate of %s: %w", c.id, profile.ErrExpired)
 	}
 	if err != nil {
-		s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: got.host.Name, ID: c.id, Reason: err.Error()})
 		return Peer{Host: got.host.Name, Address: c.addr}, err
 	}
 	id, err := spiffeid.FromString(c.id)

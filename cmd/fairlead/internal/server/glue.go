@@ -22,9 +22,9 @@ func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 	}
 	p, err := a.service.Authenticate(ctx)
 	if err != nil {
-		return xds.Peer{Host: p.Host}, err
+		return xds.Peer{Host: p.Host, Address: p.Address}, err
 	}
-	out := xds.Peer{Host: p.Host, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
+	out := xds.Peer{Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
 	for _, pair := range p.Pairs {
 		out.Pairs = append(out.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})
 	}
