@@ -43,7 +43,8 @@ fleet: build ## the programs that measure, bin/fleet and bin/peers
 	$(GO) build -C bench/peers -o $(CURDIR)/bin/peers .
 
 .PHONY: bench
-bench: fleet tools ## measure bench/SCALE.md anew and compare with the baseline, under a quarter of an hour
+bench: fleet ## measure bench/SCALE.md anew and compare with the baseline, under a quarter of an hour
+	$(PYTHON) tools/envoy/install.py 1.40.0
 	FAIRLEAD_E2E=1 BENCH_ONLY=idle BENCH_FIGURES=$(CURDIR)/bin/figures.json $(GO) test -run '^$$' -bench . -benchtime 1x ./bench
 	bin/fleet table -quickstart bin/figures.json $(BENCH)
 

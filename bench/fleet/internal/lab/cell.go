@@ -32,7 +32,8 @@ type CellConfig struct {
 	TLS bool
 	// Routes, Endpoints and Many are how often each change is made.
 	Routes, Endpoints, Many int
-	// Idle is how long nothing happens before memory is read.
+	// Idle is how long nothing happens before memory is read; 0 means that it is
+	// not.
 	Idle time.Duration
 	// Args are further arguments of the control plane.
 	Args []string
@@ -65,7 +66,7 @@ type Result struct {
 	Routes    []Cost        `json:"routes"`
 	Endpoints []Cost        `json:"endpoints"`
 	Many      []Cost        `json:"many"`
-	Idle      Usage         `json:"idle"` // of the server, at the end
+	Idle      Usage         `json:"idle"` // of the server, at the end; zero where it was not waited for
 	Totals    envoys.Totals `json:"totals"`
 }
 
@@ -106,11 +107,13 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 	if res.Many, err = c.repeat(ctx, Many, cfg.Many); err != nil {
 		return res, err
 	}
-	if err := pause(ctx, cfg.Idle); err != nil {
-		return res, err
-	}
-	if res.Idle, err = c.subject.proc().usage(); err != nil {
-		return res, err
+	if cfg.Idle > 0 {
+		if err := pause(ctx, cfg.Idle); err != nil {
+			return res, err
+		}
+		if res.Idle, err = c.subject.proc().usage(); err != nil {
+			return res, err
+		}
 	}
 	if cfg.Profile {
 		if err := c.subject.save(ctx, 0, filepath.Join(cfg.Dir, "heap.pprof")); err != nil {
