@@ -1,7 +1,10 @@
 package files
 
 import (
+	"cmp"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/lastgood"
@@ -55,19 +58,43 @@ func (t *tree) remove(f *file) {
 // other roots go when their shard is written next. A restored file has no sig, so
 // the first look reads it and finds that its content is the same, or not.
 func (t *tree) restore(list []lastgood.Entry, now time.Time) {
-	for _, e := range list {
+	type text struct {
+		entry *lastgood.Entry
+		root  *root
+		path  string
+		v     *lastgood.Version
+	}
+	var texts []text
+	for i := range list {
+		e := &list[i]
 		for _, r := range t.roots {
 			if r.abs != e.Root || !filepath.IsLocal(e.Rel) && e.Rel != "." {
 				continue
 			}
 			r.stored = true
-			path := filepath.Join(r.Path, e.Rel)
-			v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return r.decode(&t.cfg, path, b) }, now)
-			if v.Live()+v.Kept() > 0 {
-				f := newFile(r, path, v)
-				f.suspect = true
-				t.add(f, true)
-			}
+			texts = append(texts, text{entry: e, root: r, path: filepath.Join(r.Path, e.Rel)})
+		}
+	}
+	slices.SortStableFunc(texts, func(a, b text) int { // as they are kept
+		return cmp.Or(cmp.Compare(a.root.order, b.root.order), cmp.Compare(a.path, b.path))
+	})
+	var workers sync.WaitGroup
+	size := func(i int) (n int64) {
+		for _, content := range texts[i].entry.Contents {
+			n += int64(len(content))
+		}
+		return n
+	}
+	spread(&workers, len(texts), size, func(i int) {
+		x := &texts[i]
+		x.v = x.entry.Revive(func(b *lastgood.Blob) lastgood.Decoded { return x.root.decode(&t.cfg, x.path, b) }, now)
+	})
+	workers.Wait()
+	for _, x := range texts {
+		if x.v.Live()+x.v.Kept() > 0 {
+			f := newFile(x.root, x.path, x.v)
+			f.suspect = true
+			t.add(f, true)
 		}
 	}
 	t.set.Yield()

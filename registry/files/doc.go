@@ -19,7 +19,8 @@
 //
 // Goroutines: [Source.Run] has a loop that owns all state, a reader of kernel
 // events that hands over a bounded set of names, and a writer of the state
-// directory. Other goroutines see immutable values only, by [Source.Status].
+// directory. Where several files are to be read at one time, as many goroutines as
+// there are cores read and decode them, and end before the loop goes on. Other goroutines see immutable values only, by [Source.Status].
 //
 // The package is called by the composition of the control plane.
 package files

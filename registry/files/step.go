@@ -15,12 +15,14 @@ import (
 // step believes what may be believed by now, and returns when it wants to be
 // called again; zero means not before something happens.
 func (t *tree) step(now time.Time) time.Time {
+	ahead := t.readAhead(now)
+	defer ahead.end()
 	// One file's objects may be lost only until another is believed that has
 	// them, so it goes round until nothing more happens.
 	for again := true; again; {
 		again = false
 		for _, path := range slices.Sorted(maps.Keys(t.changes)) {
-			if c := t.changes[path]; c != nil && !c.readAt().After(now) && t.try(path, c, now) {
+			if c := t.changes[path]; c != nil && !c.readAt().After(now) && t.try(path, c, now, ahead) {
 				again = true
 			}
 		}
@@ -50,8 +52,8 @@ func (t *tree) writing() bool {
 }
 
 // try believes a change if its time has come.
-func (t *tree) try(path string, c *change, now time.Time) bool {
-	if !c.gone && c.next == nil && !t.read(path, c, now) {
+func (t *tree) try(path string, c *change, now time.Time, ahead *ahead) bool {
+	if !c.gone && c.next == nil && !t.take(path, c, now, ahead.reading(t, path, c)) {
 		return false
 	}
 	if c.believeAt(t.lossy(path, c)).After(now) {
@@ -74,20 +76,12 @@ func (t *tree) lossy(path string, c *change) bool {
 	return t.set.Loses(path, c.next)
 }
 
-// read makes the candidate of a change. False means that there is none.
-func (t *tree) read(path string, c *change, now time.Time) bool {
+// take makes the candidate of a change. False means that there is none.
+func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	t.counts.Reads++
-	st, err := statFile(path)
-	if err == nil && sigOf(&st) != c.sig {
-		err = errMoving
-	}
-	var b *lastgood.Blob
-	if err == nil {
-		b, err = readFile(path, c.sig, t.cfg.MaxFileSize)
-	}
-	switch {
+	switch err := r.err; {
 	case errors.Is(err, errMoving):
-		t.saw(target{c.root, path}, sigOf(&st), now, false)
+		t.saw(target{c.root, path}, r.sig, now, false)
 		if t.changes[path] == c { // it moved after stat
 			c.since, c.placed, c.old = now, false, false
 		}
@@ -103,7 +97,7 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 	}
 	delete(t.unread, path)
 	f := t.files[path]
-	if f != nil && f.V.Blob().Hash == b.Hash {
+	if r.same {
 		f.look(c.sig)
 		f.suspect = racy(c.sig, now)
 		delete(t.changes, path)
@@ -113,10 +107,9 @@ func (t *tree) read(path string, c *change, now time.Time) bool {
 	if f != nil {
 		old = f.V
 	}
-	text := c.root.decode(&t.cfg, path, b)
 	t.counts.Decodes++
-	t.counts.Objects += uint64(len(text.Objects))
-	c.blob, c.next = b, lastgood.Judge(old, b, text, now)
+	t.counts.Objects += uint64(len(r.text.Objects))
+	c.blob, c.next = r.blob, lastgood.Judge(old, r.blob, r.text, now)
 	return true
 }
 

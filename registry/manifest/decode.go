@@ -270,11 +270,11 @@ func (d *decoder) spec(o *Object, gvk schema.GVK, r *reporter) {
 	}
 	o.Spec = newSpec(mesh.Kind(gvk.Kind))
 	if spec := o.root.Get("spec"); spec != nil {
-		f := filler{skip: unusable, report: func(code Code, pos tree.Position, field, message string) {
+		f := filler{skip: unusable, at: tree.Trail{Base: "spec"}, report: func(code Code, pos tree.Position, field, message string) {
 			r.add(code, pos, field, message)
 			problems = append(problems, schema.Problem{Path: field, Unusable: true})
 		}}
-		f.message(o.Spec.ProtoReflect(), spec, "spec")
+		f.message(o.Spec.ProtoReflect(), spec)
 	}
 	rules := webhook.Validate(webhook.Object{
 		Kind: gvk.Kind, Namespace: o.Meta.Namespace, Name: o.Meta.Name,

@@ -3,7 +3,6 @@ package manifest
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"hash"
 	"strconv"
 	"time"
 
@@ -14,34 +13,35 @@ import (
 
 // hashOf is the hash of an object's content: everything but where it is written.
 func hashOf(meta *mesh.Meta, spec proto.Message) mesh.Hash {
-	h := sha256.New()
-	put := func(s string) { putBytes(h, []byte(s)) }
-	put(string(meta.Kind))
-	put(meta.Namespace)
-	put(meta.Name)
-	for _, m := range []map[string]string{meta.Labels, meta.Annotations} {
-		keys := sortedKeys(m)
-		put(strconv.Itoa(len(keys)))
-		for _, k := range keys {
-			put(k)
-			put(m[k])
+	text := hashed(make([]byte, 0, 512))
+	text.put(string(meta.Kind))
+	text.put(meta.Namespace)
+	text.put(meta.Name)
+	for _, m := range [...]map[string]string{meta.Labels, meta.Annotations} {
+		text.put(strconv.Itoa(len(m)))
+		for _, k := range sortedKeys(m) {
+			text.put(k)
+			text.put(m[k])
 		}
 	}
-	put(meta.Created.Format(time.RFC3339Nano))
+	text.put(meta.Created.Format(time.RFC3339Nano))
 	// The message cannot fail to marshal: it was made from valid text.
-	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
-	if err != nil {
-		put(err.Error())
+	size := len(text)
+	text = binary.BigEndian.AppendUint64(text, 0)
+	if raw, err := (proto.MarshalOptions{Deterministic: true}).MarshalAppend(text, spec); err == nil {
+		text = raw
+	} else {
+		text = append(text, err.Error()...)
 	}
-	putBytes(h, raw)
-	return mesh.Hash(h.Sum(nil))
+	binary.BigEndian.PutUint64(text[size:], uint64(len(text)-size-8))
+	return sha256.Sum256(text)
 }
 
-// putBytes writes a value with its length, so that neighbours cannot run into
-// one another.
-func putBytes(h hash.Hash, b []byte) {
-	var size [8]byte
-	binary.BigEndian.PutUint64(size[:], uint64(len(b)))
-	_, _ = h.Write(size[:])
-	_, _ = h.Write(b)
+// hashed is a text that is to be hashed.
+type hashed []byte
+
+// put writes a value with its length, so that neighbours cannot run into one
+// another.
+func (h *hashed) put(s string) {
+	*h = append(binary.BigEndian.AppendUint64(*h, uint64(len(s))), s...)
 }

@@ -3,10 +3,11 @@ package manifest
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -206,8 +207,8 @@ func notInForce(o *Object) []Fault {
 	report := func(path, value string) {
 		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value))
 	}
-	c := forceCheck{rules: rules, report: report}
-	c.message(o.Spec.ProtoReflect(), "", "spec")
+	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
+	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
 	return r.finish()
 }
@@ -220,18 +221,51 @@ func notInForceMessage(value string) string {
 	return "not in force: this version of Fairlead does not implement this field; " + kept
 }
 
-// forceCheck walks a message beside a list of rules. Two paths go down
-// together: pattern, as the rules write it, and path, with indices.
-type forceCheck struct {
-	rules  []string
-	report func(path, value string)
+// forceFields are the fields of a message, each with what the rules of a kind say
+// of it.
+type forceFields map[protoreflect.FieldNumber]*forceField
+
+type forceField struct {
+	// pattern is the path of the field, as the rules write it.
+	pattern string
+	verdict ruleVerdict
+	below   forceFields // of a message of which some fields are implemented
 }
 
-func (c *forceCheck) message(m protoreflect.Message, pattern, path string) {
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		c.field(fd, v, join(pattern, fd.JSONName()), join(path, fd.JSONName()))
-		return true
-	})
+// forceTables are the fields of the kinds that are in force, looked up once.
+//
+//nolint:gochecknoglobals // a read-only table, made once
+var forceTables = sync.OnceValue(func() map[mesh.Kind]forceFields {
+	out := map[mesh.Kind]forceFields{mesh.KindMeshConfig: (&forceCheck{rules: inForce[mesh.KindMeshConfig]}).fields((&meshconfig.MeshConfig{}).ProtoReflect().Descriptor(), "")}
+	for kind, rules := range inForce {
+		if spec := newSpec(kind); spec != nil {
+			out[kind] = (&forceCheck{rules: rules}).fields(spec.ProtoReflect().Descriptor(), "")
+		}
+	}
+	return out
+})
+
+func forceFieldsOf(kind mesh.Kind) forceFields { return forceTables()[kind] }
+
+// fields looks up all fields of a message. It ends, for only what leads to a rule is
+// looked into.
+func (c *forceCheck) fields(d protoreflect.MessageDescriptor, pattern string) forceFields {
+	out := make(forceFields, d.Fields().Len())
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		f := &forceField{pattern: join(pattern, fd.JSONName())}
+		if f.verdict = c.lookUp(f.pattern); f.verdict == ruleSome {
+			below := fd.Message()
+			if fd.IsMap() {
+				below = fd.MapValue().Message()
+			}
+			if below != nil {
+				f.below = c.fields(below, f.pattern)
+			}
+		}
+		out[fd.Number()] = f
+	}
+	return out
 }
 
 func join(path, name string) string {
@@ -241,35 +275,54 @@ func join(path, name string) string {
 	return path + "." + name
 }
 
-func (c *forceCheck) field(fd protoreflect.FieldDescriptor, v protoreflect.Value, pattern, path string) {
-	verdict := c.lookUp(pattern)
-	if verdict == ruleNone {
-		c.report(path, "")
-		return
-	}
-	each := func(fd protoreflect.FieldDescriptor, v protoreflect.Value, path string) {
-		switch {
-		case verdict == ruleAll:
-		case fd.Message() != nil:
-			c.message(v.Message(), pattern, path)
-		default:
-			if value := scalarText(fd, v); !c.allows(pattern, value) {
-				c.report(path, value)
-			}
-		}
-	}
+// forceCheck walks a message beside a list of rules.
+type forceCheck struct {
+	rules  []string
+	report func(path, value string)
+	// at is the path of the value that is looked at.
+	at tree.Trail
+}
+
+func (c *forceCheck) message(m protoreflect.Message, fields forceFields) {
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		c.at.Field(fd.JSONName())
+		c.field(fd, v, fields[fd.Number()])
+		c.at.Up()
+		return true
+	})
+}
+
+func (c *forceCheck) field(fd protoreflect.FieldDescriptor, v protoreflect.Value, f *forceField) {
 	switch {
+	case f.verdict == ruleNone:
+		c.report(c.at.String(), "")
+	case f.verdict == ruleAll:
 	case fd.IsList():
 		for i := range v.List().Len() {
-			each(fd, v.List().Get(i), path+"["+strconv.Itoa(i)+"]")
+			c.at.Item(i)
+			c.value(fd, v.List().Get(i), f)
+			c.at.Up()
 		}
 	case fd.IsMap():
 		v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-			each(fd.MapValue(), v, tree.Join(path, k.String()))
+			c.at.Field(k.String())
+			c.value(fd.MapValue(), v, f)
+			c.at.Up()
 			return true
 		})
 	default:
-		each(fd, v, path)
+		c.value(fd, v, f)
+	}
+}
+
+// value looks at one value of a field of which some is implemented.
+func (c *forceCheck) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, f *forceField) {
+	if fd.Message() != nil {
+		c.message(v.Message(), f.below)
+		return
+	}
+	if value := scalarText(fd, v); !c.allows(f.pattern, value) {
+		c.report(c.at.String(), value)
 	}
 }
 

@@ -101,7 +101,7 @@ func DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault) {
 	}
 	written := &meshconfig.MeshConfig{}
 	f := filler{report: r.add}
-	f.message(written.ProtoReflect(), root, "")
+	f.message(written.ProtoReflect(), root)
 	if HasErrors(r.faults) {
 		return nil, r.finish()
 	}
@@ -168,7 +168,7 @@ func meshNotInForce(root *tree.Node, written, spec *meshconfig.MeshConfig, r *re
 	c := forceCheck{rules: inForce[mesh.KindMeshConfig], report: func(path, value string) {
 		r.add(CodeNotInForce, root.Nearest(path), path, notInForceMessage(value))
 	}}
-	fields := standard.Descriptor().Fields()
+	fields, table := standard.Descriptor().Fields(), forceFieldsOf(mesh.KindMeshConfig)
 	for _, entry := range root.Fields {
 		fd := fields.ByJSONName(entry.Key)
 		if fd == nil {
@@ -181,6 +181,7 @@ func meshNotInForce(root *tree.Node, written, spec *meshconfig.MeshConfig, r *re
 			c.report(entry.Key, "")
 			continue
 		}
-		c.field(fd, written.ProtoReflect().Get(fd), fd.JSONName(), entry.Key)
+		c.at = tree.Trail{Base: entry.Key}
+		c.field(fd, written.ProtoReflect().Get(fd), table[fd.Number()])
 	}
 }

@@ -28,44 +28,55 @@ type filler struct {
 	report func(code Code, pos tree.Position, field, message string)
 	// skip has the paths that a schema found at fault: they are left unset.
 	skip map[string]bool
+	// at is the path of the value that is read.
+	at tree.Trail
 }
 
-func (f *filler) message(m protoreflect.Message, n *tree.Node, path string) {
-	if f.wellKnown(m, n, path) {
+// skips reports whether what is read is to be left unset.
+func (f *filler) skips() bool { return len(f.skip) > 0 && f.skip[f.at.String()] }
+
+func (f *filler) message(m protoreflect.Message, n *tree.Node) {
+	d := m.Descriptor()
+	if d.ParentFile().Package() == "google.protobuf" && f.wellKnown(m, n) {
 		return
 	}
 	if n.Kind != tree.Map {
-		f.wrongType(n, path, "an object")
+		f.wrongType(n, "an object")
 		return
 	}
-	fields := m.Descriptor().Fields()
-	for _, entry := range n.Fields {
-		at := tree.Join(path, entry.Key)
-		if f.skip[at] {
-			continue
+	fields := d.Fields()
+	for i := range n.Fields {
+		f.at.Field(n.Fields[i].Key)
+		if !f.skips() {
+			f.entry(m, fields, &n.Fields[i])
 		}
-		fd := fields.ByJSONName(entry.Key)
-		if fd == nil {
-			fd = fields.ByTextName(entry.Key)
-		}
-		if fd == nil {
-			f.unknown(fields, entry, path)
-			continue
-		}
-		if entry.Value.Kind == tree.Null && !isValue(fd) {
-			continue
-		}
-		if of := fd.ContainingOneof(); of != nil && !of.IsSynthetic() {
-			if other := m.WhichOneof(of); f.skip == nil && other != nil && other != fd {
-				f.report(CodeOneOf, entry.KeyPos, at, fmt.Sprintf("%s and %s exclude one another; keep one of them", other.JSONName(), fd.JSONName()))
-				continue
-			}
-		}
-		f.field(m, fd, entry.Value, at)
+		f.at.Up()
 	}
 }
 
-func (f *filler) unknown(fields protoreflect.FieldDescriptors, entry tree.Field, path string) {
+// entry sets the field that an entry names.
+func (f *filler) entry(m protoreflect.Message, fields protoreflect.FieldDescriptors, entry *tree.Field) {
+	fd := fields.ByJSONName(entry.Key)
+	if fd == nil {
+		fd = fields.ByTextName(entry.Key)
+	}
+	if fd == nil {
+		f.unknown(fields, entry)
+		return
+	}
+	if entry.Value.Kind == tree.Null && !isValue(fd) {
+		return
+	}
+	if of := fd.ContainingOneof(); f.skip == nil && of != nil && !of.IsSynthetic() {
+		if other := m.WhichOneof(of); other != nil && other != fd {
+			f.report(CodeOneOf, entry.KeyPos, f.at.String(), fmt.Sprintf("%s and %s exclude one another; keep one of them", other.JSONName(), fd.JSONName()))
+			return
+		}
+	}
+	f.field(m, fd, entry.Value)
+}
+
+func (f *filler) unknown(fields protoreflect.FieldDescriptors, entry *tree.Field) {
 	if f.skip != nil {
 		return // the schema has reported it, or keeps it
 	}
@@ -78,11 +89,11 @@ func (f *filler) unknown(fields protoreflect.FieldDescriptors, entry tree.Field,
 	if near := schema.Near(entry.Key, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	f.report(CodeUnknownField, entry.KeyPos, tree.Join(path, entry.Key), fmt.Sprintf("there is no field %q here; %s", entry.Key, hint))
+	f.report(CodeUnknownField, entry.KeyPos, f.at.String(), fmt.Sprintf("there is no field %q here; %s", entry.Key, hint))
 }
 
-func (f *filler) wrongType(n *tree.Node, path, want string) {
-	f.report(CodeType, n.Pos, path, fmt.Sprintf("must be %s, not %s", want, n.Kind))
+func (f *filler) wrongType(n *tree.Node, want string) {
+	f.report(CodeType, n.Pos, f.at.String(), fmt.Sprintf("must be %s, not %s", want, n.Kind))
 }
 
 // isValue reports whether null is a value of the field.
@@ -90,118 +101,124 @@ func isValue(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && fd.Message().FullName() == "google.protobuf.Value" && !fd.IsList() && !fd.IsMap()
 }
 
-func (f *filler) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node, path string) {
+func (f *filler) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node) {
 	switch {
 	case fd.IsList():
-		f.list(m, fd, n, path)
+		f.list(m, fd, n)
 	case fd.IsMap():
-		f.mapping(m, fd, n, path)
+		f.mapping(m, fd, n)
 	case fd.Message() != nil:
-		f.message(m.Mutable(fd).Message(), n, path)
+		f.message(m.Mutable(fd).Message(), n)
 	default:
-		if v, ok := f.scalar(fd, n, path); ok {
+		if v, ok := f.scalar(fd, n); ok {
 			m.Set(fd, v)
 		}
 	}
 }
 
-func (f *filler) list(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node, path string) {
+func (f *filler) list(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node) {
 	if n.Kind != tree.List {
-		f.wrongType(n, path, "a list")
+		f.wrongType(n, "a list")
 		return
 	}
 	list := m.Mutable(fd).List()
 	for i, item := range n.Items {
-		at := fmt.Sprintf("%s[%d]", path, i)
+		f.at.Item(i)
 		v := list.NewElement()
 		switch {
-		case f.skip[at]: // an empty item keeps the indices right
+		case f.skips(): // an empty item keeps the indices right
 		case fd.Message() != nil:
-			f.message(v.Message(), item, at)
+			f.message(v.Message(), item)
 		default:
-			if scalar, ok := f.scalar(fd, item, at); ok {
+			if scalar, ok := f.scalar(fd, item); ok {
 				v = scalar
 			}
 		}
 		list.Append(v)
+		f.at.Up()
 	}
 }
 
-func (f *filler) mapping(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node, path string) {
+func (f *filler) mapping(m protoreflect.Message, fd protoreflect.FieldDescriptor, n *tree.Node) {
 	if n.Kind != tree.Map {
-		f.wrongType(n, path, "an object")
+		f.wrongType(n, "an object")
 		return
 	}
 	out := m.Mutable(fd).Map()
-	for _, entry := range n.Fields {
-		at := tree.Join(path, entry.Key)
-		if f.skip[at] {
-			continue
+	for i := range n.Fields {
+		f.at.Field(n.Fields[i].Key)
+		if !f.skips() {
+			f.pair(out, fd, &n.Fields[i])
 		}
-		key, ok := f.mapKey(fd.MapKey(), entry, at)
-		if !ok {
-			continue
-		}
-		v := out.NewValue()
-		if fd.MapValue().Message() != nil {
-			f.message(v.Message(), entry.Value, at)
-		} else if v, ok = f.scalar(fd.MapValue(), entry.Value, at); !ok {
-			continue
-		}
-		out.Set(key, v)
+		f.at.Up()
 	}
 }
 
-func (f *filler) mapKey(fd protoreflect.FieldDescriptor, entry tree.Field, path string) (protoreflect.MapKey, bool) {
+// pair sets one entry of a map.
+func (f *filler) pair(out protoreflect.Map, fd protoreflect.FieldDescriptor, entry *tree.Field) {
+	key, ok := f.mapKey(fd.MapKey(), entry)
+	if !ok {
+		return
+	}
+	v := out.NewValue()
+	if fd.MapValue().Message() != nil {
+		f.message(v.Message(), entry.Value)
+	} else if v, ok = f.scalar(fd.MapValue(), entry.Value); !ok {
+		return
+	}
+	out.Set(key, v)
+}
+
+func (f *filler) mapKey(fd protoreflect.FieldDescriptor, entry *tree.Field) (protoreflect.MapKey, bool) {
 	if fd.Kind() == protoreflect.StringKind {
 		return protoreflect.ValueOfString(entry.Key).MapKey(), true
 	}
-	v, ok := f.scalar(fd, &tree.Node{Kind: tree.String, Text: entry.Key, Pos: entry.KeyPos}, path)
+	v, ok := f.scalar(fd, &tree.Node{Kind: tree.String, Text: entry.Key, Pos: entry.KeyPos})
 	return v.MapKey(), ok
 }
 
-func (f *filler) scalar(fd protoreflect.FieldDescriptor, n *tree.Node, path string) (protoreflect.Value, bool) {
+func (f *filler) scalar(fd protoreflect.FieldDescriptor, n *tree.Node) (protoreflect.Value, bool) {
 	switch fd.Kind() {
 	case protoreflect.BoolKind:
 		if n.Kind != tree.Bool {
-			f.wrongType(n, path, "true or false")
+			f.wrongType(n, "true or false")
 		}
 		return protoreflect.ValueOfBool(n.Bool), n.Kind == tree.Bool
 	case protoreflect.StringKind:
 		if n.Kind != tree.String {
-			f.wrongType(n, path, "a string")
+			f.wrongType(n, "a string")
 		}
 		return protoreflect.ValueOfString(n.Text), n.Kind == tree.String
 	case protoreflect.BytesKind:
 		raw, err := base64.StdEncoding.DecodeString(n.Text)
 		if n.Kind != tree.String || err != nil {
-			f.wrongType(n, path, "text in base64")
+			f.wrongType(n, "text in base64")
 			return protoreflect.Value{}, false
 		}
 		return protoreflect.ValueOfBytes(raw), true
 	case protoreflect.EnumKind:
-		return f.enum(fd.Enum(), n, path)
+		return f.enum(fd.Enum(), n)
 	case protoreflect.DoubleKind, protoreflect.FloatKind:
-		return f.float(fd, n, path)
+		return f.float(fd, n)
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:
-		v, ok := f.integer(n, path, math.MinInt32, math.MaxInt32)
+		v, ok := f.integer(n, math.MinInt32, math.MaxInt32)
 		return protoreflect.ValueOfInt32(int32(v)), ok
 	case protoreflect.Uint32Kind, protoreflect.Fixed32Kind:
-		v, ok := f.integer(n, path, 0, math.MaxUint32)
+		v, ok := f.integer(n, 0, math.MaxUint32)
 		return protoreflect.ValueOfUint32(uint32(v)), ok
 	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Sfixed64Kind:
-		v, ok := f.integer(n, path, math.MinInt64, math.MaxInt64)
+		v, ok := f.integer(n, math.MinInt64, math.MaxInt64)
 		return protoreflect.ValueOfInt64(v), ok
 	case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
-		v, ok := f.integer(n, path, 0, math.MaxInt64)
+		v, ok := f.integer(n, 0, math.MaxInt64)
 		return protoreflect.ValueOfUint64(uint64(v)), ok
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 	}
-	f.wrongType(n, path, "something else")
+	f.wrongType(n, "something else")
 	return protoreflect.Value{}, false
 }
 
-func (f *filler) enum(ed protoreflect.EnumDescriptor, n *tree.Node, path string) (protoreflect.Value, bool) {
+func (f *filler) enum(ed protoreflect.EnumDescriptor, n *tree.Node) (protoreflect.Value, bool) {
 	values := ed.Values()
 	switch n.Kind {
 	case tree.String:
@@ -224,22 +241,22 @@ func (f *filler) enum(ed protoreflect.EnumDescriptor, n *tree.Node, path string)
 	if near := schema.Near(n.Text, names); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
-	f.report(CodeEnum, n.Pos, path, fmt.Sprintf("%q is not one of its values; %s", n.Text, hint))
+	f.report(CodeEnum, n.Pos, f.at.String(), fmt.Sprintf("%q is not one of its values; %s", n.Text, hint))
 	return protoreflect.Value{}, false
 }
 
-func (f *filler) float(fd protoreflect.FieldDescriptor, n *tree.Node, path string) (protoreflect.Value, bool) {
+func (f *filler) float(fd protoreflect.FieldDescriptor, n *tree.Node) (protoreflect.Value, bool) {
 	value := n.Float
 	switch n.Kind {
 	case tree.Int, tree.Float:
 	case tree.String:
 		var err error
 		if value, err = strconv.ParseFloat(n.Text, 64); err != nil {
-			f.wrongType(n, path, "a number")
+			f.wrongType(n, "a number")
 			return protoreflect.Value{}, false
 		}
 	case tree.Null, tree.Bool, tree.List, tree.Map:
-		f.wrongType(n, path, "a number")
+		f.wrongType(n, "a number")
 		return protoreflect.Value{}, false
 	}
 	if fd.Kind() == protoreflect.FloatKind {
@@ -249,7 +266,7 @@ func (f *filler) float(fd protoreflect.FieldDescriptor, n *tree.Node, path strin
 }
 
 // integer reads a whole number between two bounds, quoted or not.
-func (f *filler) integer(n *tree.Node, path string, low, high int64) (int64, bool) {
+func (f *filler) integer(n *tree.Node, low, high int64) (int64, bool) {
 	value, ok := n.Int, n.Kind == tree.Int
 	if n.Kind == tree.String {
 		v, err := strconv.ParseInt(n.Text, 10, 64)
@@ -258,23 +275,23 @@ func (f *filler) integer(n *tree.Node, path string, low, high int64) (int64, boo
 	}
 	switch {
 	case !ok:
-		f.wrongType(n, path, "an integer")
+		f.wrongType(n, "an integer")
 	case value < low || value > high:
-		f.report(CodeBounds, n.Pos, path, fmt.Sprintf("%s is not between %d and %d", n.Text, low, high))
+		f.report(CodeBounds, n.Pos, f.at.String(), fmt.Sprintf("%s is not between %d and %d", n.Text, low, high))
 		ok = false
 	}
 	return value, ok
 }
 
 // wellKnown sets the messages that JSON writes in a form of their own.
-func (f *filler) wellKnown(m protoreflect.Message, n *tree.Node, path string) bool {
+func (f *filler) wellKnown(m protoreflect.Message, n *tree.Node) bool {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Duration":
-		f.duration(m, n, path)
+		f.duration(m, n)
 	case "google.protobuf.Timestamp":
 		at, err := time.Parse(time.RFC3339Nano, n.Text)
 		if n.Kind != tree.String || err != nil {
-			f.report(CodeFormat, n.Pos, path, fmt.Sprintf("%q is not a time; write one such as 2026-01-31T12:00:00Z", n.Text))
+			f.report(CodeFormat, n.Pos, f.at.String(), fmt.Sprintf("%q is not a time; write one such as 2026-01-31T12:00:00Z", n.Text))
 			return true
 		}
 		proto.Merge(m.Interface(), timestamppb.New(at))
@@ -282,12 +299,12 @@ func (f *filler) wellKnown(m protoreflect.Message, n *tree.Node, path string) bo
 		"google.protobuf.Int32Value", "google.protobuf.UInt32Value", "google.protobuf.FloatValue",
 		"google.protobuf.Int64Value", "google.protobuf.UInt64Value", "google.protobuf.DoubleValue":
 		fd := m.Descriptor().Fields().ByNumber(1)
-		if v, ok := f.scalar(fd, n, path); ok {
+		if v, ok := f.scalar(fd, n); ok {
 			m.Set(fd, v)
 		}
 	case "google.protobuf.Struct":
 		if n.Kind != tree.Map {
-			f.wrongType(n, path, "an object")
+			f.wrongType(n, "an object")
 			return true
 		}
 		proto.Merge(m.Interface(), jsonValue(n).GetStructValue())
@@ -295,7 +312,7 @@ func (f *filler) wellKnown(m protoreflect.Message, n *tree.Node, path string) bo
 		proto.Merge(m.Interface(), jsonValue(n))
 	case "google.protobuf.ListValue":
 		if n.Kind != tree.List {
-			f.wrongType(n, path, "a list")
+			f.wrongType(n, "a list")
 			return true
 		}
 		proto.Merge(m.Interface(), jsonValue(n).GetListValue())
@@ -305,10 +322,10 @@ func (f *filler) wellKnown(m protoreflect.Message, n *tree.Node, path string) bo
 	return true
 }
 
-func (f *filler) duration(m protoreflect.Message, n *tree.Node, path string) {
+func (f *filler) duration(m protoreflect.Message, n *tree.Node) {
 	d, err := time.ParseDuration(n.Text)
 	if n.Kind != tree.String || err != nil {
-		f.report(CodeFormat, n.Pos, path, fmt.Sprintf("%q is not a duration; write one such as 500ms, 5s or 1h30m", n.Text))
+		f.report(CodeFormat, n.Pos, f.at.String(), fmt.Sprintf("%q is not a duration; write one such as 500ms, 5s or 1h30m", n.Text))
 		return
 	}
 	proto.Merge(m.Interface(), durationpb.New(d))

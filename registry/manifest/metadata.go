@@ -114,9 +114,23 @@ func (m *metaReader) checkForm(field string, pos tree.Position, value string, wa
 	switch {
 	case len(value) > want.longest:
 		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("has %d characters; at most %d are allowed", len(value), want.longest))
-	case !want.pattern.MatchString(value):
+	case !isPlain(value) && !want.pattern.MatchString(value):
 		m.r.add(CodeMetadata, pos, field, fmt.Sprintf("%q is not allowed; use only %s", value, want.words))
 	}
+}
+
+// isPlain reports whether a text is lower case letters, digits and inner hyphens.
+// That fits every form, and nearly every name is so.
+func isPlain(s string) bool {
+	if s == "" || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
 }
 
 // texts reads a map of texts.

@@ -79,7 +79,13 @@ func (k Key) String() string { return string(k.Kind) + " " + k.Namespace + "/" +
 
 // Compare orders keys by kind, namespace and name.
 func (k Key) Compare(o Key) int {
-	return cmp.Or(cmp.Compare(k.Kind, o.Kind), cmp.Compare(k.Namespace, o.Namespace), cmp.Compare(k.Name, o.Name))
+	if c := cmp.Compare(k.Kind, o.Kind); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(k.Namespace, o.Namespace); c != 0 {
+		return c
+	}
+	return cmp.Compare(k.Name, o.Name)
 }
 
 // Meta is what every object has besides its specification.

@@ -160,7 +160,7 @@ func parseChunk(c chunk, budget *budget) []Document {
 		}
 		budget.expanded += maxTimes * written(&root)
 		b := builder{line: c.line, budget: budget, open: map[*yaml.Node]bool{}}
-		node := b.build(&root, "")
+		node := b.build(&root)
 		if node == nil || node.Kind == Null && len(b.problems) == 0 {
 			continue
 		}
@@ -208,8 +208,10 @@ func syntaxProblem(c chunk, err error) Problem {
 
 // builder turns the parser's nodes into ours.
 type builder struct {
-	line     int
-	budget   *budget
+	line   int
+	budget *budget
+	// at is the path of what is being built. Only a problem makes text of it.
+	at       Trail
 	depth    int
 	aliases  int                 // that are being expanded
 	open     map[*yaml.Node]bool // anchors being expanded
@@ -220,16 +222,16 @@ func (b *builder) pos(n *yaml.Node) Position {
 	return Position{Line: n.Line + b.line, Column: n.Column}
 }
 
-func (b *builder) problem(code Code, n *yaml.Node, path, format string, args ...any) {
-	b.problems = append(b.problems, Problem{Code: code, Pos: b.pos(n), Path: path, Message: fmt.Sprintf(format, args...)})
+func (b *builder) problem(code Code, n *yaml.Node, format string, args ...any) {
+	b.problems = append(b.problems, Problem{Code: code, Pos: b.pos(n), Path: b.at.String(), Message: fmt.Sprintf(format, args...)})
 }
 
-func (b *builder) build(n *yaml.Node, path string) *Node {
+func (b *builder) build(n *yaml.Node) *Node {
 	if n.Kind == yaml.DocumentNode {
 		if len(n.Content) == 0 {
 			return nil
 		}
-		return b.build(n.Content[0], path)
+		return b.build(n.Content[0])
 	}
 	if n.Kind == 0 {
 		return nil
@@ -240,70 +242,88 @@ func (b *builder) build(n *yaml.Node, path string) *Node {
 		b.budget.expanded--
 	}
 	if b.budget.values < 0 || b.aliases > 0 && b.budget.expanded < 0 || b.depth >= MaxDepth {
-		b.limit(n, path)
+		b.limit(n)
 		return out
 	}
 	b.depth++
 	defer func() { b.depth-- }()
 	switch n.Kind {
 	case yaml.AliasNode:
-		return b.alias(n, path)
+		return b.alias(n)
 	case yaml.SequenceNode:
 		out.Kind = List
-		b.open[n] = true
-		for i, item := range n.Content {
-			out.Items = append(out.Items, b.build(item, fmt.Sprintf("%s[%d]", path, i)))
+		b.enter(n)
+		if len(n.Content) > 0 {
+			out.Items = make([]*Node, 0, len(n.Content))
 		}
-		delete(b.open, n)
+		for i, item := range n.Content {
+			b.at.Item(i)
+			out.Items = append(out.Items, b.build(item))
+			b.at.Up()
+		}
+		b.leave(n)
 	case yaml.MappingNode:
 		out.Kind = Map
-		b.open[n] = true
-		b.fields(n, out, path)
-		delete(b.open, n)
+		b.enter(n)
+		b.fields(n, out)
+		b.leave(n)
 	case yaml.ScalarNode:
-		b.scalar(n, out, path)
-		b.finite(n, out, path)
+		b.scalar(n, out)
+		b.finite(n, out)
 	case yaml.DocumentNode:
 	}
 	return out
 }
 
+// enter notes that a list or map is being built, for aliases within it.
+func (b *builder) enter(n *yaml.Node) {
+	if n.Anchor != "" {
+		b.open[n] = true
+	}
+}
+
+func (b *builder) leave(n *yaml.Node) {
+	if n.Anchor != "" {
+		delete(b.open, n)
+	}
+}
+
 // limit reports the first limit reached; those after it have the same cause.
-func (b *builder) limit(n *yaml.Node, path string) {
+func (b *builder) limit(n *yaml.Node) {
 	for _, p := range b.problems {
 		if p.Code == Limit {
 			return
 		}
 	}
 	if b.depth >= MaxDepth {
-		b.problem(Limit, n, path, "nested deeper than %d levels", MaxDepth)
+		b.problem(Limit, n, "nested deeper than %d levels", MaxDepth)
 		return
 	}
 	if b.budget.values >= 0 {
-		b.problem(Limit, n, path, "the aliases of the file stand for more than %d values and %d times what is written", maxExpanded, maxTimes)
+		b.problem(Limit, n, "the aliases of the file stand for more than %d values and %d times what is written", maxExpanded, maxTimes)
 		return
 	}
-	b.problem(Limit, n, path, "the file has more than %d values once its aliases are expanded", MaxNodes)
+	b.problem(Limit, n, "the file has more than %d values once its aliases are expanded", MaxNodes)
 }
 
-func (b *builder) alias(n *yaml.Node, path string) *Node {
+func (b *builder) alias(n *yaml.Node) *Node {
 	if n.Alias == nil || b.open[n.Alias] {
-		b.problem(Value, n, path, "the alias *%s is part of what it stands for", n.Value)
+		b.problem(Value, n, "the alias *%s is part of what it stands for", n.Value)
 		return &Node{Pos: b.pos(n)}
 	}
 	b.aliases++
-	out := b.build(n.Alias, path)
+	out := b.build(n.Alias)
 	b.aliases--
 	out.Pos = b.pos(n)
 	return out
 }
 
-func (b *builder) scalar(n *yaml.Node, out *Node, path string) {
+func (b *builder) scalar(n *yaml.Node, out *Node) {
 	out.Text = n.Value
 	switch {
 	case n.Style&yaml.TaggedStyle != 0:
 		if !out.resolveTagged(n.Tag) {
-			b.problem(Value, n, path, "%q is not what its tag %s says", n.Value, n.Tag)
+			b.problem(Value, n, "%q is not what its tag %s says", n.Value, n.Tag)
 		}
 	case n.Style&(yaml.DoubleQuotedStyle|yaml.SingleQuotedStyle|yaml.LiteralStyle|yaml.FoldedStyle) != 0:
 		out.Kind = String
@@ -314,88 +334,112 @@ func (b *builder) scalar(n *yaml.Node, out *Node, path string) {
 }
 
 // finite reports a number that JSON has no form for. As a key it is only text.
-func (b *builder) finite(n *yaml.Node, out *Node, path string) {
+func (b *builder) finite(n *yaml.Node, out *Node) {
 	if out.Kind == Float && (math.IsNaN(out.Float) || math.IsInf(out.Float, 0)) {
-		b.problem(Value, n, path, "%s cannot be written in JSON, so it is not a number here", n.Value)
+		b.problem(Value, n, "%s cannot be written in JSON, so it is not a number here", n.Value)
 	}
 }
 
-func (b *builder) fields(n *yaml.Node, out *Node, path string) {
-	into := fieldSet{out: out, path: path, seen: make(map[string]Position, len(n.Content)/2)}
+func (b *builder) fields(n *yaml.Node, out *Node) {
+	into := fieldSet{out: out}
+	if len(n.Content) > 0 {
+		out.Fields = make([]Field, 0, len(n.Content)/2)
+	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.ScalarNode && key.Tag == "!!merge" {
 			b.merge(value, &into)
 			continue
 		}
-		k := b.key(key, path)
-		name, ok := k.key()
+		name, kind, ok := b.key(key)
 		if !ok {
-			b.problem(Value, key, path, "a key must be text, not %s", k.Kind)
+			b.problem(Value, key, "a key must be text, not %s", kind)
 			continue
 		}
-		b.add(&into, Field{Key: name, KeyPos: b.pos(key), Value: b.build(value, Join(path, name))})
+		b.at.Field(name)
+		v := b.build(value)
+		b.at.Up()
+		b.add(&into, Field{Key: name, KeyPos: b.pos(key), Value: v})
 	}
 }
 
-func (b *builder) key(n *yaml.Node, path string) *Node {
+// key is the text of a key, if it has one, and what it is.
+func (b *builder) key(n *yaml.Node) (name string, kind Kind, ok bool) {
 	if n.Kind != yaml.ScalarNode {
-		return b.build(n, path)
+		k := b.build(n)
+		name, ok = k.key()
+		return name, k.Kind, ok
 	}
-	k := &Node{Pos: b.pos(n)}
-	b.scalar(n, k, path)
-	return k
+	k := Node{Pos: b.pos(n)}
+	b.scalar(n, &k)
+	name, ok = k.key()
+	return name, k.Kind, ok
 }
+
+// fewFields is how many fields of a map are compared one by one.
+const fewFields = 16
 
 // fieldSet is a map that is being filled.
 type fieldSet struct {
-	out  *Node
-	path string
-	seen map[string]Position
+	out *Node
+	// seen is where the fields are; nil while they are few.
+	seen map[string]int
+}
+
+// find gives the field of a key, or nil.
+func (s *fieldSet) find(key string) *Field {
+	if s.seen == nil {
+		return s.out.Field(key)
+	}
+	if i, ok := s.seen[key]; ok {
+		return &s.out.Fields[i]
+	}
+	return nil
+}
+
+func (s *fieldSet) add(f Field) {
+	s.out.Fields = append(s.out.Fields, f)
+	switch n := len(s.out.Fields); {
+	case s.seen != nil:
+		s.seen[f.Key] = n - 1
+	case n > fewFields:
+		s.seen = make(map[string]int, cap(s.out.Fields))
+		for i := range s.out.Fields {
+			s.seen[s.out.Fields[i].Key] = i
+		}
+	}
 }
 
 // add puts a field into a map unless its key is there already.
 func (b *builder) add(into *fieldSet, f Field) {
-	if first, dup := into.seen[f.Key]; dup {
+	if first := into.find(f.Key); first != nil {
+		b.at.Field(f.Key)
 		b.problems = append(b.problems, Problem{
-			Code: DuplicateKey, Pos: f.KeyPos, Path: Join(into.path, f.Key),
-			Message: fmt.Sprintf("the key %q is already set on line %d; remove one of them", f.Key, first.Line),
+			Code: DuplicateKey, Pos: f.KeyPos, Path: b.at.String(),
+			Message: fmt.Sprintf("the key %q is already set on line %d; remove one of them", f.Key, first.KeyPos.Line),
 		})
+		b.at.Up()
 		return
 	}
-	into.seen[f.Key] = f.KeyPos
-	into.out.Fields = append(into.out.Fields, f)
+	into.add(f)
 }
 
 // merge adds what the key << stands for. As in Istio's strict reader, a merged
 // key that is also written out is a duplicate.
 func (b *builder) merge(value *yaml.Node, into *fieldSet) {
-	from := b.build(value, into.path)
+	from := b.build(value)
 	maps := []*Node{from}
 	if from.Kind == List {
 		maps = from.Items
 	}
 	for _, m := range maps {
 		if m.Kind != Map {
-			b.problem(Value, value, into.path, "<< needs an object or a list of objects, not %s", m.Kind)
+			b.problem(Value, value, "<< needs an object or a list of objects, not %s", m.Kind)
 			continue
 		}
 		for _, f := range m.Fields {
 			f.KeyPos = b.pos(value)
 			b.add(into, f)
 		}
-	}
-}
-
-// Join appends a field's name to a path. What could be taken for another part
-// of the path, or for another line of a report, is quoted.
-func Join(path, name string) string {
-	switch {
-	case strings.ContainsFunc(name, func(r rune) bool { return !strconv.IsPrint(r) }), path != "" && strings.ContainsAny(name, ".[]"):
-		return fmt.Sprintf("%s[%q]", path, name)
-	case path == "":
-		return name
-	default:
-		return path + "." + name
 	}
 }

@@ -141,3 +141,33 @@ func TestNearest(t *testing.T) {
 		}
 	}
 }
+
+// TestDuplicatesOfMany: a key that is there twice is found in short maps and in
+// long ones, and so is where it was first.
+func TestDuplicatesOfMany(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 16, 17, 18, 200} {
+		var text strings.Builder
+		text.WriteString("top:\n")
+		for i := range n {
+			fmt.Fprintf(&text, "  k%d: {a: [1, {b.c: 1, b.c: 2}]}\n", i)
+		}
+		fmt.Fprintf(&text, "  k%d: 1\n  k0: 2\n", n-1)
+		docs := tree.Parse([]byte(text.String()))
+		if len(docs) != 1 || len(docs[0].Root.Get("top").Fields) != n {
+			t.Fatalf("%d keys: %d documents", n, len(docs))
+		}
+		problems := docs[0].Problems
+		if len(problems) != n+2 {
+			t.Fatalf("%d keys: %d problems", n, len(problems))
+		}
+		if got, want := problems[1].Path, `top.k1.a[1]["b.c"]`; got != want {
+			t.Errorf("%d keys: path %q, want %q", n, got, want)
+		}
+		for i, want := range map[int]string{n: fmt.Sprintf("on line %d;", n+1), n + 1: "on line 2;"} {
+			if p := problems[i]; p.Code != tree.DuplicateKey || !strings.Contains(p.Message, want) {
+				t.Errorf("%d keys: %+v, want %q", n, p, want)
+			}
+		}
+	}
+}
