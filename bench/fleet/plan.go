@@ -96,6 +96,7 @@ func more(ctx context.Context, s *suite, dir string) error {
 	if !ok {
 		return errors.New("the memory of the table's fleet is not known: run the step ours, too")
 	}
+	s.samples.Add(report.Ours, "idle.twice", r.Idle.RSS)
 	s.samples.Add(report.Ours, "idle.more", (r.Idle.RSS-fleet.Median)*1000/float64(table().Proxies))
 	return nil
 }
