@@ -233,6 +233,9 @@ func dump(r Result) string {
 		} else {
 			fmt.Fprintf(&b, "  healthy, weight %d\n", w.Weight)
 		}
+		if w.Withdrawn {
+			b.WriteString("  withdrawn\n")
+		}
 		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
 			fmt.Fprintf(&b, "  label %s=%s\n", k, w.Labels[k])
 		}

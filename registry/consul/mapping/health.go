@@ -19,12 +19,14 @@ func (w *work) judge(x *entry, out *mesh.Workload) {
 	if passing == 0 && warning == 0 {
 		passing, warning = 1, 1 // as Consul has it where nothing is said
 	}
-	status, reason, withdrawn := worst(x)
-	out.Withdrawn = withdrawn
+	status, reason, maintained := worst(x)
 	weight := passing
 	if status == api.HealthWarning {
 		weight = warning
 	}
+	// Who gives an instance no weight, though nothing is wrong with it, drains it:
+	// that it is well is no reason to have it back.
+	out.Withdrawn = maintained || passing <= 0 && weight <= 0
 	out.Health, out.Weight = mesh.Healthy, uint32(min(max(weight, 1), maxWeight))
 	switch {
 	case status == api.HealthCritical:
