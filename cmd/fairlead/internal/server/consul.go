@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -154,7 +155,7 @@ type catalogs struct {
 
 // newCatalogs makes the sources that read Consul. Nobody is asked yet: Consul
 // may be away when a control plane starts.
-func (s *Server) newCatalogs() error {
+func (s *Server) newCatalogs(context.Context) error {
 	c := s.cfg.Consul
 	if !c.Used() {
 		return nil

@@ -33,6 +33,9 @@ func TestConsulFlags(t *testing.T) {
 		"a_datacenter_that_is_no": {Consul{Client: reach, Datacenters: []string{"a/b"}}, `--consul-datacenter "a/b": write its name`},
 		"a_template":              {Consul{Client: reach, Mapping: mapping.Config{Hosts: []string{"{{.Nobody}}.mesh"}}}, "--consul-host"},
 		"a_prefix":                {Consul{Client: reach, KVPrefix: "mesh=NO NAMESPACE"}, "--consul-kv-prefix"},
+		"a_token_file":            {Consul{Client: client.Config{Address: "127.0.0.1:1", TokenFile: "/nowhere"}}, "--consul-token-file"},
+		"an_authority":            {Consul{Client: client.Config{Address: "https://127.0.0.1:1", CAFile: "/nowhere"}}, "--consul-ca-file"},
+		"authority_and_no_tls":    {Consul{Client: client.Config{Address: "127.0.0.1:1", CAFile: "/nowhere"}}, "is not https://"},
 		"time":                    {Consul{Client: reach, SweepInterval: -1}, "--consul-sweep-interval"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,6 +51,8 @@ func TestConsulFlags(t *testing.T) {
 				}
 			case c.want == "" || !strings.Contains(err.Error(), c.want):
 				t.Errorf("error %v, want %q", err, c.want)
+			default:
+				expectNothing(t, cfg)
 			}
 		})
 	}

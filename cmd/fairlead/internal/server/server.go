@@ -61,7 +61,10 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	for _, step := range []func(context.Context) error{s.newFiles, s.newAuthority, s.newRegistry, s.newXDS, s.newListener, s.newPlaintext, s.newAdmin} {
+	// What a flag may be wrong about comes before the authority, which is for ever.
+	for _, step := range []func(context.Context) error{
+		s.newFiles, s.newCatalogs, s.bind, s.newAdmin, s.newAuthority, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
+	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
@@ -112,9 +115,6 @@ func (s *Server) newRegistry(context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err = s.newCatalogs(); err != nil {
-		return err
-	}
 	sources, bound := s.sourceList()
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
@@ -148,7 +148,8 @@ const (
 	maxStreams = 256 // of one connection
 )
 
-func (s *Server) newListener(ctx context.Context) error {
+// bind takes the ports for hosts.
+func (s *Server) bind(ctx context.Context) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", s.cfg.XDSAddress)
 	if err != nil {
@@ -159,9 +160,18 @@ func (s *Server) newListener(ctx context.Context) error {
 		return errors.Join(err, l.Close())
 	}
 	s.listener = limited
-	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil {
+	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil || s.cfg.PlaintextAddress == "" {
 		return err
 	}
+	if l, err = lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress); err != nil {
+		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
+	}
+	s.plaintext = &plaintext{listener: l}
+	return nil
+}
+
+// newHosts makes what hosts are served by.
+func (s *Server) newHosts(context.Context) error {
 	names := make([]string, 0, len(s.advertise))
 	for _, a := range s.advertise {
 		host, _, err := net.SplitHostPort(a)
@@ -199,20 +209,16 @@ type plaintext struct {
 	listener net.Listener
 }
 
-// newPlaintext binds the port that asks for no proof, if there is to be one. It
-// serves no certificates.
+// newPlaintext makes what asks for no proof, if there is to be one. It serves no
+// certificates.
 func (s *Server) newPlaintext(ctx context.Context) error {
-	if s.cfg.PlaintextAddress == "" {
+	if s.plaintext == nil {
 		return nil
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress)
-	if err != nil {
-		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
-	}
-	s.plaintext = &plaintext{grpc: grpc.NewServer(append(transport(), grpc.Creds(insecure.NewCredentials()))...), listener: l}
+	s.plaintext.grpc = grpc.NewServer(append(transport(), grpc.Creds(insecure.NewCredentials()))...)
 	s.xds.Register(s.plaintext.grpc)
-	s.cfg.Logger.WarnContext(ctx, "xds is served in plaintext: every user of this machine can read the configuration of every workload", "address", l.Addr().String())
+	s.cfg.Logger.WarnContext(ctx, "xds is served in plaintext: every user of this machine can read the configuration of every workload",
+		"address", s.plaintext.listener.Addr().String())
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -42,6 +43,8 @@ func TestWrongFlags(t *testing.T) {
 		"mesh_missing": {func(c *Config) { c.MeshConfigFile = dir + "/mesh.yaml" }, "(--mesh-config), of which no good version is known"},
 		"plain_open":   {func(c *Config) { c.PlaintextAddress = "0.0.0.0:0" }, `--xds-plaintext-address "0.0.0.0:0": only a loopback address`},
 		"plain_name":   {func(c *Config) { c.PlaintextAddress = "localhost:0" }, `--xds-plaintext-address "localhost:0": only a loopback address`},
+		"plain_there":  {func(c *Config) { c.PlaintextAddress = taken(t) }, "listening in plaintext (--xds-plaintext-address)"},
+		"not_here_xds": {func(c *Config) { c.XDSAddress = "203.0.113.1:15012" }, "listening for hosts (--xds-address)"},
 		"not_here":     {func(c *Config) { c.HTTPAddress = "203.0.113.1:15014" }, "203.0.113.1:15014"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,7 +58,31 @@ func TestWrongFlags(t *testing.T) {
 			if !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error: %v\nwant: %s", err, c.want)
 			}
+			expectNothing(t, cfg)
 		})
+	}
+}
+
+// taken is a loopback address that somebody listens at.
+func taken(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// expectNothing: a flag is wrong, and its correction is not a mesh with an
+// authority of before.
+func expectNothing(t *testing.T, cfg Config) {
+	t.Helper()
+	for _, dir := range []string{cfg.StateDir, cfg.RunDir} {
+		list, err := os.ReadDir(dir)
+		if err != nil && dir != "" || len(list) > 0 {
+			t.Errorf("%q has %v: %v", dir, list, err)
+		}
 	}
 }
 
