@@ -5,6 +5,8 @@ import (
 	"hash/fnv"
 	"io"
 	"net/url"
+	"strings"
+	"unicode"
 
 	"github.com/hashicorp/consul/api"
 
@@ -28,6 +30,9 @@ const (
 )
 
 const errName = client.Unusable("its name cannot be asked for")
+
+// errUnseen is of names that Consul takes from who registers, and in no question.
+const errUnseen = client.Unusable("its name has characters that cannot be seen: Consul answers no question for it (status 400); register it under another name")
 
 // checks are hashes of those in one state, by service and, for those of a whole
 // node, by node.
@@ -72,6 +77,9 @@ func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*en
 	return func(c *api.Client, q *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
 		if name == "" || name == "." || name == ".." || len(name) > maxName {
 			return nil, nil, errName
+		}
+		if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+			return nil, nil, errUnseen
 		}
 		q.Filter, q.Near = filter, noNode
 		var list []*entry

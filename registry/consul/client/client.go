@@ -177,7 +177,10 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	resp, err := r.c.pool.RoundTrip(req)
-	if err != nil {
+	switch {
+	case err != nil && r.c.tls.missed.Load() && req.Context().Err() == nil:
+		return nil, fmt.Errorf("%w: it may want a certificate of ours (--consul-cert-file, --consul-key-file)", err)
+	case err != nil:
 		return nil, err
 	}
 	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3)))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -99,6 +100,8 @@ func readSecret(path string) ([]byte, error) {
 // tlsFiles is what a handshake needs, as the files have it now.
 type tlsFiles struct {
 	ca, cert, key, server string
+	// missed says that the server asked for a certificate, and there is none.
+	missed atomic.Bool
 
 	mu     sync.Mutex // guards all following fields
 	read   [3]stamp
@@ -162,6 +165,12 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 			return nil, fmt.Errorf("%q and %q: %w", t.cert, t.key, err)
 		}
 		c.Certificates = []tls.Certificate{pair}
+		return c, nil
+	}
+	// By TLS 1.3 who has none hears of it after the handshake, if at all.
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		t.missed.Store(true)
+		return &tls.Certificate{}, nil
 	}
 	return c, nil
 }

@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -59,10 +61,14 @@ func classify(err error) error {
 	}
 	status, ok := errors.AsType[api.StatusError](err)
 	if !ok {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %w%s", ErrUnavailable, err, remedy(err))
 	}
 	reason := plain(status.Body)
 	switch {
+	case status.Code < http.StatusBadRequest:
+		return fmt.Errorf("%w: status %d: it sends elsewhere, and is not followed there: name the address of Consul itself", ErrUnavailable, status.Code)
+	case strings.Contains(reason, "HTTP request to an HTTPS server"):
+		return fmt.Errorf("%w: TLS is spoken at this address: write https:// before it", ErrUnavailable)
 	case status.Code == http.StatusForbidden, status.Code == http.StatusUnauthorized:
 		return denied(reason)
 	case status.Code == http.StatusTooManyRequests,
@@ -72,11 +78,34 @@ func classify(err error) error {
 		return denied(reason) // as a 500, when it was forwarded
 	case strings.Contains(reason, "boolean expression evaluator"): // as a 500, too
 		return fmt.Errorf("%w: %s", ErrFilter, reason)
+	case strings.Contains(reason, "No path to datacenter"):
+		return fmt.Errorf("%w: %s: is it away, or --consul-datacenter wrong?", ErrUnavailable, reason)
 	case status.Code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: status %d: %s", ErrUnavailable, status.Code, reason)
+	case strings.Contains(reason, `query parameter: "ns"`), strings.Contains(reason, `query parameter: "partition"`):
+		return fmt.Errorf("asking Consul: %s: leave out --consul-namespace and --consul-partition", reason)
+	case reason == "":
+		return fmt.Errorf("asking Consul: status %d", status.Code)
 	default:
 		return fmt.Errorf("asking Consul: status %d: %s", status.Code, reason)
 	}
+}
+
+// remedy says what to do about a failure that is no answer, where that is known.
+func remedy(err error) string {
+	if _, is := errors.AsType[tls.RecordHeaderError](err); is {
+		return ": no TLS is spoken at this address: write http:// before it, or name the port that speaks TLS (ports.https of Consul, 8501 as a rule)"
+	}
+	if _, is := errors.AsType[x509.UnknownAuthorityError](err); is {
+		return ": name the authority of Consul's certificate (--consul-ca-file)"
+	}
+	if _, is := errors.AsType[x509.HostnameError](err); is {
+		return ": say what Consul's certificate is for (--consul-tls-server-name)"
+	}
+	if strings.Contains(err.Error(), "malformed HTTP") {
+		return ": no HTTP is spoken at this address: is it another port of Consul?"
+	}
+	return ""
 }
 
 func denied(reason string) *Denied {

@@ -237,7 +237,8 @@ func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
 func (p *pulse) ask(ctx context.Context) (leader string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beatFor)
 	defer cancel()
-	return p.c.api.Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
+	leader, err = p.c.api.Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
+	return leader, classify(err)
 }
 
 // silent judges that the pulse got no answer. A server that is only slow still
