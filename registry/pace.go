@@ -10,6 +10,10 @@ const (
 	// gather is how long health, or a single change of endpoints, waits for
 	// others that belong to the same event.
 	gather = 5 * time.Millisecond
+	// calm is how long nothing has to change for a burst to be over, as far as
+	// endpoints are concerned: however long configuration is debounced, they do not
+	// wait for that.
+	calm = 100 * time.Millisecond
 	// apart is the least time between two publications of configuration, and of
 	// endpoints that change all the time. While what a publication costs those
 	// who receive it is more than half of that, it is twice the cost, so that they
@@ -66,7 +70,7 @@ type filesAt struct {
 
 // note takes a change into account.
 func (p *pace) note(c change, now time.Time) {
-	rested := p.stir.IsZero() || now.Sub(p.stir) >= p.quiet
+	rested := p.stir.IsZero() || now.Sub(p.stir) >= p.rest()
 	if c.config || c.endpoints {
 		if rested {
 			p.stirred = now
@@ -122,7 +126,7 @@ func (p *pace) due() (at time.Time, config bool) {
 	}
 	if !p.both.IsZero() {
 		// They go with the configuration, unless that takes too long.
-		if end := p.both.Add(burst + p.quiet); at.IsZero() || end.Before(at) {
+		if end := p.both.Add(burst + p.rest()); at.IsZero() || end.Before(at) {
 			at, config = end, false
 		}
 	}
@@ -144,13 +148,17 @@ func (p *pace) configDue() time.Time {
 	return sooner(at, p.config.Add(p.longest))
 }
 
+// rest is after how long without a change one of endpoints is the first of its
+// burst.
+func (p *pace) rest() time.Duration { return min(p.quiet, calm) }
+
 // endpointsDue is when endpoints go out that are not the first after a rest:
 // when the burst is over or, if it does not end, every now and then. However short
-// quiet is, a publication has its time.
+// a rest is, a publication has its time.
 func (p *pace) endpointsDue() time.Time {
-	long := p.stirred.Add(burst + p.quiet)
+	long := p.stirred.Add(burst + p.rest())
 	if p.stir.Before(long) {
-		return sooner(later(p.stir.Add(p.quiet), p.last.Add(p.gap())), long)
+		return sooner(later(p.stir.Add(p.rest()), p.last.Add(p.gap())), long)
 	}
 	return later(p.endpoints.Add(gather), p.last.Add(p.gap()))
 }

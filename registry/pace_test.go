@@ -109,6 +109,28 @@ func TestPace(t *testing.T) {
 	}
 }
 
+// TestPaceOfALongDebounce has configuration debounced for long: endpoints do not
+// wait for that, neither behind an edit nor behind one another.
+func TestPaceOfALongDebounce(t *testing.T) {
+	t.Parallel()
+	p := newPace()
+	p.quiet = 5 * time.Second
+	for _, c := range []struct{ name, changes, want string }{
+		{"config_waits", "c0", "C5000"},
+		{"one_endpoint_behind_an_edit_goes_at_once", "c0 e1000", "f1005 C5000"},
+		{"endpoints_right_behind_an_edit_wait_for_a_moment", "c0 e20", "f120 C5000"},
+		{"endpoints_apart_go_at_once", "e0 e200", "f5 f205"},
+		{"endpoints_in_a_burst_are_two", "e0 e50 e90", "f5 f205"},
+		{"endpoints_do_not_wait_for_edits_without_end", "c0 e10 " + every("c", 50, 8_000), "f1100 C10000"},
+		{"endpoints_with_config_do_not_wait_for_long", "m0", "f1100 C5000"},
+	} {
+		got, _ := paced(t, p, c.changes)
+		if g := strings.Join(got, " "); g != c.want {
+			t.Errorf("%s: published %s, want %s", c.name, g, c.want)
+		}
+	}
+}
+
 // TestPaceOfABusyMesh plays five edits and a hundred changes of endpoints a
 // second. A bound of 0.5 s is promised for the way to the proxies; what is left
 // of it here is for those who receive it.
