@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
 	"net/netip"
 	"slices"
@@ -41,7 +42,8 @@ type proxy struct {
 	t       *testing.T
 	kind    proxyKind
 	node    *bootstrap.Node
-	refuse  func(stream.TypeURL, string) error // or nil
+	refuse  func(stream.TypeURL, string) error // by name, or nil
+	dislike func(*stream.Resource) bool        // what it refuses besides, or nil
 	pause   chan struct{}                      // or nil; it goes on when this is closed
 	client  *stream.Client
 	cancel  context.CancelFunc
@@ -165,13 +167,17 @@ func (p *proxy) take(u *stream.Update) error {
 				continue
 			}
 		}
+		if p.dislike != nil && u.Type != stream.RouteType && p.dislike(r) {
+			bad = append(bad, stream.Refusal{Name: r.Name, Reason: errRefusedByTest.Error()})
+			continue
+		}
 		if u.Type == stream.VirtualHostType {
 			table, _, _ := strings.Cut(r.Name, fold.Separator)
 			if _, ok := p.holds[stream.RouteType][table]; !ok {
 				p.t.Errorf("virtual host %q before its table", r.Name)
 			}
 		}
-		has[r.Name] = r.Version
+		has[r.Name] = saysOf(r)
 		p.follow(u.Type, r)
 	}
 	for _, name := range u.Removed {
@@ -235,7 +241,15 @@ func (p *proxy) forgetHosts(table string) {
 	maps.DeleteFunc(p.holds[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, table+fold.Separator) })
 }
 
-// content is what the proxy has: versions by type and name.
+// saysOf is the version of a resource, and a sum of its bytes: a version alone
+// may promise what the bytes do not keep.
+func saysOf(r *stream.Resource) string {
+	sum := fnv.New64a()
+	_, _ = sum.Write(r.Body) // a hash takes everything
+	return fmt.Sprintf("%s %x", r.Version, sum.Sum64())
+}
+
+// content is what the proxy has: versions and bytes by type and name.
 func (p *proxy) content() map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -312,7 +326,7 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot) map[string]string {
 	out := map[string]string{}
 	for _, url := range countedTypes {
 		for r := range fresh.class.generation.All(url) {
-			out[url.Short()+" "+r.Name] = r.Version
+			out[url.Short()+" "+r.Name] = saysOf(r)
 		}
 	}
 	return out
@@ -338,9 +352,15 @@ func (p *proxy) inStep(r *rig) {
 // fleet is proxies of the workloads of a mesh, of all kinds by turns.
 func fleet(t *testing.T, o *objects, n int) []*proxy {
 	t.Helper()
+	return fleetOf(t, o.workloads, n)
+}
+
+// fleetOf is proxies of some workloads, of all kinds by turns.
+func fleetOf(t *testing.T, workloads []*mesh.Workload, n int) []*proxy {
+	t.Helper()
 	out := make([]*proxy, 0, n)
 	for i := range n {
-		w := o.workloads[i%len(o.workloads)]
+		w := workloads[i%len(workloads)]
 		node := &bootstrap.Node{
 			Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(w.Address), Name: fmt.Sprintf("%s-%d", w.Name, i), Namespace: w.Namespace,
 			Domain: "svc.local", ServiceAccount: w.ServiceAccount, Interception: "REDIRECT", WorkloadName: w.Name,

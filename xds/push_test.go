@@ -3,7 +3,6 @@ package xds
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -17,74 +16,6 @@ import (
 
 	"github.com/fairlead/fairlead/xds/stream"
 )
-
-// After any changes, reconnects and slow times a stream has exactly what a fresh
-// one would be given.
-func TestEveryStreamEndsLikeAFreshOne(t *testing.T) {
-	t.Parallel()
-	const streams, steps = 200, 40
-	rnd := rand.New(rand.NewPCG(4, 2))
-	o := big(30)
-	r := newRig(t, o, everybody(o))
-	all := fleet(t, o, streams)
-	for _, p := range all {
-		p.open(r)
-	}
-	stopped := map[*proxy]chan struct{}{}
-	for step := range steps {
-		p := all[rnd.IntN(streams)]
-		switch rnd.IntN(4) {
-		case 0:
-			if until, ok := stopped[p]; ok {
-				close(until)
-				delete(stopped, p)
-				p.stop(nil)
-			}
-			_ = p.close() // it was cancelled
-			p.open(r)
-		case 1:
-			if stopped[p] == nil {
-				stopped[p] = make(chan struct{})
-				p.stop(stopped[p])
-			}
-		default:
-		}
-		own := len(o.workloads)
-		scrambleKeeping(rnd, o, step, own)
-		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
-		if step%10 == 9 { // let some of it arrive
-			all[step].inStepUnless(r, stopped)
-		}
-	}
-	for p, until := range stopped {
-		p.stop(nil)
-		close(until)
-	}
-	for _, p := range all {
-		p.inStep(r)
-	}
-	eventually(t, "no change is waited for", func() bool {
-		return !slices.ContainsFunc(r.server.Rollouts(), func(x Rollout) bool { return x.Done.IsZero() })
-	})
-}
-
-func (p *proxy) inStepUnless(r *rig, stopped map[*proxy]chan struct{}) {
-	p.t.Helper()
-	if stopped[p] == nil {
-		p.inStep(r)
-	}
-}
-
-// scrambleKeeping is scramble, but for the workloads that proxies have.
-func scrambleKeeping(rnd *rand.Rand, o *objects, step, own int) {
-	kept := slices.Clone(o.workloads[:min(own, len(o.workloads))])
-	scramble(rnd, o, step)
-	for _, w := range kept {
-		if !slices.Contains(o.workloads, w) {
-			o.workloads = append(o.workloads, w)
-		}
-	}
-}
 
 // A server that was restarted has nothing to say to a fleet that has everything.
 func TestRestartSendsNothing(t *testing.T) {
