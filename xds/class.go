@@ -42,12 +42,17 @@ type forms struct {
 
 func (f forms) isWhole(layer string) bool { return strings.Contains("\n"+f.whole, "\n"+layer+"\n") }
 
+// of is the form of a layer. Those that have no route table are the same in all
+// forms, and shared by proxies of all kinds.
 func (f forms) of(l *view.Layer) form {
-	if f.whole != "" && f.isWhole(l.Name) {
+	if !isRoutes(l.Name) || f.whole != "" && f.isWhole(l.Name) {
 		return inOne
 	}
 	return f.all
 }
+
+// isRoutes reports whether a layer is a route table.
+func isRoutes(layer string) bool { return strings.HasPrefix(layer, view.RoutesLayer) }
 
 // epoch is a snapshot, and the index of it, which is made once.
 type epoch struct {
@@ -156,11 +161,15 @@ func (c *classes) fill(cl *class, s *mesh.Snapshot, v *view.View, before *class,
 }
 
 // doubles are the names that two layers have. Sets are compared by the smaller
-// one: what is large is shared by many, and what is a proxy's own is small.
+// one: what is large is shared by many, and what is a proxy's own is small. Two
+// route tables have none: what is in them begins with their names.
 func doubles(layers []*stream.Layer) []envoy.Diagnostic {
 	var out []envoy.Diagnostic
 	for i, l := range layers {
 		for _, o := range layers[:i] {
+			if isRoutes(l.Name) && isRoutes(o.Name) {
+				continue
+			}
 			for url, a := range l.Types {
 				b := o.Types[url]
 				if a.Len() > b.Len() {

@@ -162,6 +162,21 @@ func equalContent(t *testing.T, got, want map[string]string) bool {
 	return len(differ) == 0
 }
 
+// What has no route tables is made once, whatever the proxies can take.
+func TestFormsShareWhatIsEqual(t *testing.T) {
+	t.Parallel()
+	s, c := big(fewHosts+5).snapshot(nil), &classes{}
+	was := c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: inOne}, sight{})
+	for _, all := range []form{byHost, allByHost} {
+		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), forms{all: all}, sight{})
+		for i, l := range now.class.layers {
+			if same := l == was.class.layers[i]; same == isRoutes(l.source.Name) {
+				t.Errorf("form %d: layer %q is the same: %v", all, l.source.Name, same)
+			}
+		}
+	}
+}
+
 func TestForms(t *testing.T) {
 	t.Parallel()
 	s := big(fewHosts - 5).snapshot(nil) // a catch-all is one more

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -273,7 +274,7 @@ func (c *country) catalogs() {
 		c.files.Services = with
 	default:
 		c.endpoints(&c.catalog.Workloads, func(n int) *mesh.Workload {
-			return c.instance(i, fmt.Sprint(n), fmt.Sprintf("10.4.%d.%d", n/250, n%250))
+			return c.instance(i, strconv.Itoa(n), fmt.Sprintf("10.4.%d.%d", n/250, n%250))
 		})
 	}
 }

@@ -29,6 +29,9 @@ type town struct {
 	authns []*mesh.PeerAuthentication
 	scopes []*mesh.Sidecar
 	config *mesh.MeshConfig // or nil: as it was
+	// derived and instances are what a catalog has.
+	derived   []*mesh.Service
+	instances []*mesh.Workload
 	objects
 }
 
@@ -73,7 +76,25 @@ func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
 		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
 		VirtualServices: slices.Clone(o.routes), DestinationRules: slices.Clone(o.rules),
 		PeerAuthentications: slices.Clone(o.authns), Sidecars: slices.Clone(o.scopes),
-	}, {Source: "agents", Health: o.health}})
+	}, {Source: "agents", Health: o.health}, {Source: "consul", Services: slices.Clone(o.derived), Workloads: slices.Clone(o.instances)}})
+}
+
+// registered has a catalog have a service with one instance.
+func (o *town) registered() {
+	o.derived = []*mesh.Service{{
+		Meta: in("c", meta(mesh.KindServiceEntry, "consul/web")), Hostname: "web.service.consul", Catalog: true, Resolution: mesh.ResolutionStatic,
+		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{mesh.LabelConsulService: "web"},
+	}}
+	o.instance("10.8.0.1", mesh.Healthy)
+}
+
+// instance sets, or replaces, the catalog's instance at an address.
+func (o *town) instance(address string, health mesh.Health) {
+	w := &mesh.Workload{
+		Meta: in("c", meta(mesh.KindWorkloadEntry, "consul/dc1/n1/web-"+address, health)), Address: address, ServiceAccount: "web", Health: health,
+	}
+	w.Labels = map[string]string{mesh.LabelConsulService: "web"}
+	o.instances = append(slices.DeleteFunc(slices.Clone(o.instances), func(x *mesh.Workload) bool { return x.Address == address }), w)
 }
 
 // meshConfigOf is one MeshConfig for all snapshots, as a source that did not
@@ -183,6 +204,52 @@ func TestWorkOfAChange(t *testing.T) {
 			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
 			change: func(o *town) { o.workloads[len(o.workloads)-1] = townWorkload("a", "a0", 7, "10.9.9.2") },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"endpoint-removed": {
+			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.workloads = o.workloads[:len(o.workloads)-1] },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"virtual-service-added": {
+			change: func(o *town) { o.route("b1.mesh", "/v1") },
+			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
+		},
+		"virtual-service-removed": {
+			before: func(o *town) { o.route("a0.mesh", "/v1") },
+			change: func(o *town) { o.routes = nil },
+			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
+		},
+		"destination-rule-removed": {
+			before: func(o *town) { o.rule(time.Second) },
+			change: func(o *town) { o.rules = nil },
+			// The inbound one is again that of the other services.
+			want: expectation{12, 0, amounts{stream.ClusterType: 1}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
+		},
+		"peer-authentication-removed": {
+			before: (*town).strict,
+			change: func(o *town) { o.authns = nil },
+			want:   expectation{4, 8, amounts{stream.ListenerType: 2}, amounts{stream.ListenerType: 4}},
+		},
+		"sidecar-removed": {
+			before: func(o *town) { o.scope("./*", "a/*") },
+			change: func(o *town) { o.scopes = nil },
+			// Others see those services already: nothing is made.
+			want: expectation{4, 8, nil, amounts{stream.ClusterType: 8, stream.EndpointType: 8, stream.VirtualHostType: 8}},
+		},
+		"instance-of-a-catalog-turns-critical": {
+			before: (*town).registered,
+			change: func(o *town) { o.instance("10.8.0.1", mesh.Unhealthy) },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"instance-of-a-catalog-registered": {
+			before: (*town).registered,
+			change: func(o *town) { o.instance("10.8.0.2", mesh.HealthUnknown) },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"service-of-a-catalog-deregistered": {
+			before: (*town).registered,
+			change: func(o *town) { o.derived, o.instances = nil, nil },
+			want:   expectation{built: 12}, // names alone are sent
 		},
 		"health-changed": {
 			change: (*town).unhealthy,
