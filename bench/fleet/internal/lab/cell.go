@@ -35,6 +35,9 @@ type CellConfig struct {
 	// Idle is how long nothing happens before memory is read; 0 means that it is
 	// not.
 	Idle time.Duration
+	// Debounced leaves the control plane's debounce as it is shipped; otherwise
+	// there is none worth a name.
+	Debounced bool
 	// Args are further arguments of the control plane.
 	Args []string
 	// Reconnect makes the fleet come back when a connection has ended.
@@ -188,12 +191,13 @@ func (c *cell) beginOurs(ctx context.Context) error {
 			return err
 		}
 	}
-	var err error
-	o.cfg = ServerConfig{
-		Binary: c.cfg.Binary, Dir: c.cfg.Dir, Mesh: mesh, Plaintext: c.address, TLS: "127.0.0.1:0",
+	args := c.cfg.Args
+	if !c.cfg.Debounced {
 		// Debounce is a setting; what is measured is what comes before and after.
-		Args: append([]string{"--debounce-after", "1ms"}, c.cfg.Args...),
+		args = append([]string{"--debounce-after", "1ms"}, args...)
 	}
+	o.cfg = ServerConfig{Binary: c.cfg.Binary, Dir: c.cfg.Dir, Mesh: mesh, Plaintext: c.address, TLS: "127.0.0.1:0", Args: args}
+	var err error
 	if c.cfg.TLS {
 		o.cfg.Plaintext, o.cfg.TLS = "", c.address
 	}
