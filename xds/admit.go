@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -198,13 +199,6 @@ func (p *pause) over() <-chan struct{} {
 	return done
 }
 
-// vhdsSince is the release of Envoy from which on virtual hosts travel by
-// themselves. Before 1.37 Envoy refuses them on this stream; 1.37 sends its node
-// with every answer.
-//
-//nolint:gochecknoglobals // read-only
-var vhdsSince = bootstrap.Version{Major: 1, Minor: 38}
-
 // formsOf is how the route tables of a new proxy travel.
 func (s *Server) formsOf(n *bootstrap.Node, features []string) forms {
 	v := n.EnvoyVersion
@@ -213,7 +207,7 @@ func (s *Server) formsOf(n *bootstrap.Node, features []string) forms {
 		return forms{all: inOne}
 	case slices.Contains(features, bootstrap.FeatureVirtualHosts):
 		return forms{all: allByHost}
-	case v.Major > vhdsSince.Major || v.Major == vhdsSince.Major && v.Minor >= vhdsSince.Minor:
+	case fold.Takes(v.Major, v.Minor):
 		return forms{all: byHost}
 	default:
 		return forms{all: inOne}

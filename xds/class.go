@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -36,19 +37,61 @@ type classKey struct {
 type forms struct {
 	all form
 	// whole are the layers of tables that are whole all the same, after a refusal:
-	// their names, each with a line break behind it.
-	whole string
+	// their names, each with a line break behind it. kept are those of tables that
+	// stay in the form in which the proxy has them, where another one would be given
+	// the other.
+	whole, kept string
 }
 
-func (f forms) isWhole(layer string) bool { return strings.Contains("\n"+f.whole, "\n"+layer+"\n") }
+func (f forms) isWhole(layer string) bool { return lists(f.whole, layer) }
 
-// of is the form of a layer. Those that have no route table are the same in all
+// lists reports whether a name is among some, each with a line break behind it.
+func lists(names, name string) bool {
+	return names != "" && strings.Contains("\n"+names, "\n"+name+"\n")
+}
+
+// of is how a layer travels. Those that have no route table are the same in all
 // forms, and shared by proxies of all kinds.
 func (f forms) of(l *view.Layer) form {
-	if !isRoutes(l.Name) || f.whole != "" && f.isWhole(l.Name) {
+	t := tableOf(l)
+	switch {
+	case t == nil || f.isWhole(l.Name):
+		return inOne
+	case f.all != byHost:
+		return f.all
+	case fold.Split(len(t.Hosts), fold.Unknown) != lists(f.kept, l.Name):
+		return allByHost
+	default:
 		return inOne
 	}
-	return f.all
+}
+
+// keeping is the forms with what a proxy keeps of what it had.
+func (f forms) keeping(v *view.View, had sight) forms {
+	f.kept = ""
+	if f.all != byHost || had.class == nil && had.listed == nil {
+		return f
+	}
+	for i, l := range v.Layers {
+		t := tableOf(l)
+		if t == nil {
+			continue
+		}
+		n := len(t.Hosts)
+		if fold.Split(n, had.has(i, l.Name)) != fold.Split(n, fold.Unknown) {
+			f.kept += l.Name + "\n"
+		}
+	}
+	return f
+}
+
+// tableOf is the route table that a layer consists of, or nil.
+func tableOf(l *view.Layer) *view.RouteTable {
+	if !isRoutes(l.Name) || len(l.Parts) != 1 {
+		return nil
+	}
+	t, _ := l.Parts[0].(*view.RouteTable)
+	return t
 }
 
 // isRoutes reports whether a layer is a route table.
@@ -104,6 +147,31 @@ type sight struct {
 	view  *view.View
 	class *class
 	key   classKey
+	// listed is how the proxy itself says that it has tables, by the names of their
+	// layers; or nil.
+	listed map[string]fold.Form
+}
+
+// has is how the proxy had the table of a layer, which most likely stood at i.
+func (s sight) has(i int, name string) fold.Form {
+	if is, ok := s.listed[name]; ok {
+		return is
+	}
+	if s.class == nil {
+		return fold.Unknown
+	}
+	layers := s.class.layers
+	if i >= len(layers) || layers[i].source.Name != name {
+		i = slices.IndexFunc(layers, func(l *layer) bool { return l.source.Name == name })
+	}
+	switch {
+	case i < 0:
+		return fold.Unknown
+	case layers[i].form == allByHost:
+		return fold.InPieces
+	default:
+		return fold.Whole
+	}
 }
 
 // get gives what a proxy shall have. Where nothing differs that is what it had.
@@ -117,6 +185,7 @@ func (c *classes) get(e *epoch, p view.Proxy, f forms, had sight) (now sight, er
 		}
 	}()
 	v := e.index().Rebuild(had.view, p)
+	f = f.keeping(v, had)
 	key := classKey{v.Class, e.snapshot.Incomplete, f}
 	if v == had.view {
 		c.work.kept.Add(1)
@@ -124,14 +193,14 @@ func (c *classes) get(e *epoch, p view.Proxy, f forms, had sight) (now sight, er
 		c.work.views.Add(1)
 	}
 	if had.class != nil && key == had.key {
-		return sight{v, had.class, key}, nil
+		return sight{view: v, class: had.class, key: key}, nil
 	}
 	cl := c.classes.get(key)
 	cl.once.Do(func() { c.fill(cl, e.snapshot, v, had.class, f) })
 	if cl.generation == nil {
 		return sight{}, fmt.Errorf("building the view of %q: another proxy of its class met a fault", p.ID)
 	}
-	return sight{v, cl, key}, nil
+	return sight{view: v, class: cl, key: key}, nil
 }
 
 // fill makes the generation of a class from the layers of a view. Layers that

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -165,7 +166,7 @@ func equalContent(t *testing.T, got, want map[string]string) bool {
 // What has no route tables is made once, whatever the proxies can take.
 func TestFormsShareWhatIsEqual(t *testing.T) {
 	t.Parallel()
-	s, c := big(fewHosts+5).snapshot(nil), &classes{}
+	s, c := big(fold.Few+5).snapshot(nil), &classes{}
 	was := c.mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: inOne}, sight{})
 	for _, all := range []form{byHost, allByHost} {
 		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), forms{all: all}, sight{})
@@ -179,10 +180,10 @@ func TestFormsShareWhatIsEqual(t *testing.T) {
 
 func TestForms(t *testing.T) {
 	t.Parallel()
-	s := big(fewHosts - 5).snapshot(nil) // a catch-all is one more
+	s := big(fold.Few - 5).snapshot(nil) // a catch-all is one more
 	few := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost}, sight{})
 	folded := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: allByHost}, sight{})
-	s = big(fewHosts + 5).snapshot(nil)
+	s = big(fold.Few + 5).snapshot(nil)
 	many := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost}, sight{})
 	refused := (&classes{}).mustGet(t, s, somebody("a", "127.0.0.50"), forms{all: byHost, whole: view.RoutesLayer + "8080\n"}, sight{})
 	for name, c := range map[string]struct {
@@ -191,6 +192,39 @@ func TestForms(t *testing.T) {
 	}{"few": {few, false}, "few-but-folded": {folded, true}, "many": {many, true}, "refused": {refused, false}} {
 		if got := len(c.had.class.virtualHosts()) > 0; got != c.split {
 			t.Errorf("%s: by host %v", name, got)
+		}
+	}
+}
+
+// A table stays as a proxy has it, however many hosts it has; proxies that shall
+// have the same share a class, whatever they had.
+func TestFormsStay(t *testing.T) {
+	t.Parallel()
+	p := somebody("a", "127.0.0.50")
+	hosts := []int{fold.Few - 5, fold.Few + 5, 100, fold.Few + 5, fold.Few - 5, 1, fold.Few + 5}
+	for begin, split := range []bool{false, true} { // with few, with many
+		c := &classes{}
+		var had, other sight
+		var s *mesh.Snapshot
+		for i, n := range hosts[begin:] {
+			s = big(n).snapshot(s)
+			had, other = c.mustGet(t, s, p, forms{all: byHost}, had), c.mustGet(t, s, p, forms{all: byHost}, other)
+			fresh := c.mustGet(t, s, p, forms{all: byHost}, sight{})
+			if got := len(had.class.virtualHosts()) > 0; got != split {
+				t.Errorf("step %d, %d services: in pieces: %t", i, n, got)
+			}
+			if got := len(fresh.class.virtualHosts()) > 0; got != (n > fold.Few) {
+				t.Errorf("step %d, %d services: in pieces for one that has nothing: %t", i, n, got)
+			}
+			if other.class != had.class || (fresh.class == had.class) != (split == (n > fold.Few)) {
+				t.Errorf("step %d: the classes of equal proxies differ", i)
+			}
+		}
+		for _, all := range []form{inOne, allByHost} { // for these there is no choice
+			now := c.mustGet(t, s, p, forms{all: all}, had)
+			if got := len(now.class.virtualHosts()) > 0; got != (all == allByHost) {
+				t.Errorf("form %d: in pieces %t", all, got)
+			}
 		}
 	}
 }

@@ -242,6 +242,8 @@ func (c *conn) take(frame []byte) error {
 		return nil
 	}
 	if err == nil {
+		c.heed(r)
+		c.refresh()
 		err = c.core.Request(c.asked, r)
 	}
 	if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // proxyKind is what a test's proxy can do.
@@ -55,12 +56,13 @@ type proxy struct {
 	got   int            // resources, in all
 	refs  map[string]int // route tables, by how many listeners want them
 	wants map[string][]string
+	forms map[string]fold.Form // in which it has route tables, by layer
 }
 
 func newProxy(t *testing.T, kind proxyKind, n *bootstrap.Node) *proxy {
 	t.Helper()
 	return &proxy{
-		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{},
+		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{}, forms: map[string]fold.Form{},
 		client: stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 			stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
 		}}),
@@ -207,7 +209,9 @@ func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
 	case stream.ListenerType:
 		p.want(r.Name, tablesOf(p.t, r.Body))
 	case stream.RouteType:
+		p.forms[view.RoutesLayer+r.Name] = fold.InPieces
 		if !fold.Expects(r.Body) {
+			p.forms[view.RoutesLayer+r.Name] = fold.Whole
 			p.forgetHosts(r.Name)
 			p.client.ForgetHosts(r.Name)
 			return
@@ -231,6 +235,7 @@ func (p *proxy) want(listener string, tables []string) {
 		if p.refs[name]--; p.refs[name] == 0 {
 			p.client.Unsubscribe(stream.RouteType, name)
 			delete(p.holds[stream.RouteType], name)
+			delete(p.forms, view.RoutesLayer+name)
 			p.forgetHosts(name)
 		}
 	}
@@ -260,6 +265,13 @@ func (p *proxy) content() map[string]string {
 		}
 	}
 	return out
+}
+
+// has is how the proxy has its route tables.
+func (p *proxy) has() map[string]fold.Form {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.forms)
 }
 
 func (p *proxy) received() int {
@@ -303,9 +315,9 @@ func (f *freshServer) of(s *mesh.Snapshot) *classes {
 	return f.classes
 }
 
-// shall is what a fresh stream of the proxy would be given, worked out by a
-// server that has seen nothing before.
-func (p *proxy) shall(r *rig, snap *mesh.Snapshot) map[string]string {
+// shall is what a fresh stream of the proxy would be given, which has tables in
+// some forms, worked out by a server that has seen nothing before.
+func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map[string]string {
 	p.t.Helper()
 	c := &claim{node: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
 	w, err := c.workload(snap)
@@ -322,7 +334,7 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot) map[string]string {
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
 	}
-	fresh := r.fresh.of(snap).mustGet(p.t, snap, c.proxy(snap, w), r.server.formsOf(&n, features), sight{})
+	fresh := r.fresh.of(snap).mustGet(p.t, snap, c.proxy(snap, w), r.server.formsOf(&n, features), sight{listed: has})
 	out := map[string]string{}
 	for _, url := range countedTypes {
 		for r := range fresh.class.generation.All(url) {
@@ -335,7 +347,8 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot) map[string]string {
 // inStep waits until the proxy has exactly what a fresh stream would be given.
 func (p *proxy) inStep(r *rig) {
 	p.t.Helper()
-	want := p.shall(r, r.mesh.Snapshot())
+	has := p.has()
+	want := p.shall(r, r.mesh.Snapshot(), has)
 	var got map[string]string
 	defer func() {
 		if p.t.Failed() {
@@ -344,6 +357,9 @@ func (p *proxy) inStep(r *rig) {
 		}
 	}()
 	eventually(p.t, "a proxy has what a fresh stream gives", func() bool {
+		if now := p.has(); !maps.Equal(now, has) {
+			has, want = now, p.shall(r, r.mesh.Snapshot(), now)
+		}
 		got = p.content()
 		return maps.Equal(got, want)
 	})

@@ -14,23 +14,19 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// form is how the route tables of a proxy travel.
+// form is how route tables travel. A table that cannot be split is whole in any.
 type form uint8
 
-// The forms. A table that cannot be split is whole in all of them.
 const (
 	// inOne: whole, for Envoys that cannot do otherwise.
 	inOne form = iota
-	// byHost: virtual hosts by themselves (VHDS) in tables that are large enough
-	// for it to pay.
-	byHost
-	// allByHost: virtual hosts by themselves in all tables, for who folds them.
+	// allByHost: virtual hosts by themselves (VHDS) in all tables, for who folds
+	// them.
 	allByHost
+	// byHost is a proxy's, and no layer's: the one or the other, as [fold.Split]
+	// says of each table.
+	byHost
 )
-
-// fewHosts is how many virtual hosts a table may have that is sent whole to an
-// Envoy: there is little to save, and fewer rules to keep.
-const fewHosts = 20
 
 // fewParts are so few that it does not matter where they lie.
 const fewParts = 32
@@ -152,14 +148,7 @@ func (l *layer) note(p *part, pieces []*part) {
 
 // split reports whether the virtual hosts of a table travel by themselves.
 func (f form) split(t *view.RouteTable) bool {
-	switch f {
-	case allByHost:
-		return envoy.Splittable(t)
-	case byHost:
-		return len(t.Hosts) > fewHosts && envoy.Splittable(t)
-	default:
-		return false
-	}
+	return f == allByHost && envoy.Splittable(t)
 }
 
 // fillTable makes the parts of a table, and gives the resources that prev lacks.

@@ -8,7 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/fold"
+	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -35,6 +40,8 @@ type lookout struct {
 	mu    sync.Mutex // guards all following fields
 	proxy view.Proxy // as of the workload of current
 	forms forms
+	// listed is for the sight of the next look; or nil.
+	listed map[string]fold.Form
 
 	owing sync.Mutex // guards all following fields
 	owes  []*rollout // whose changes the proxy has not answered
@@ -75,11 +82,12 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 		c.proxy = c.claim.proxy(e.snapshot, w)
 		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
 	}
+	next.listed, c.listed = c.listed, nil
 	now, err := s.classes.get(e, c.proxy, c.forms, next.sight)
 	if err != nil {
 		s.metrics.faults.Inc()
 		s.log.Error("view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
-		next.workload, next.gone, next.fault = w, false, clip(err.Error(), 256)
+		next.listed, next.workload, next.gone, next.fault = nil, w, false, clip(err.Error(), 256)
 		c.current.Store(next)
 		return false
 	}
@@ -106,7 +114,44 @@ func (c *conn) whole(layer string) {
 		return
 	}
 	c.forms.whole += layer + "\n"
-	// Not before the lock: what was looked at meanwhile would be newer, and this lost.
+	c.seeAgain()
+}
+
+// heed has a proxy that comes back keep the form in which it says that it has
+// route tables, by their versions.
+func (c *conn) heed(r *discovery.DeltaDiscoveryRequest) {
+	versions := r.GetInitialResourceVersions()
+	if r.GetTypeUrl() != string(stream.RouteType) || len(versions) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.current.Load()
+	if c.forms.all != byHost || o == nil || o.class == nil {
+		return
+	}
+	had := o.sight
+	had.listed = map[string]fold.Form{}
+	for _, l := range o.view.Layers {
+		t := tableOf(l)
+		if t == nil || versions[t.Name] == "" {
+			continue
+		}
+		had.listed[l.Name] = fold.Whole
+		if envoy.Splittable(t) && versions[t.Name] == envoy.BuildShell(t).Version {
+			had.listed[l.Name] = fold.InPieces
+		}
+	}
+	if c.forms.keeping(o.view, had) != o.key.forms {
+		c.listed = had.listed
+		c.seeAgain()
+	}
+}
+
+// seeAgain has the proxy see what there is, since what it takes has changed. Called
+// with mu held; not before: what was looked at meanwhile would be newer, and this
+// lost.
+func (c *conn) seeAgain() {
 	e := c.server.classes.at(c.server.cfg.Snapshots.Snapshot())
 	c.see(e, time.Now(), nil)
 	c.looked.Store(max(c.looked.Load(), e.snapshot.Generation))

@@ -3,9 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -329,38 +327,34 @@ func TestFallsBackToWholeTables(t *testing.T) {
 	})
 }
 
-// A proxy may remember virtual hosts of before when it refuses a table in pieces
-// in place of a whole one: those that are removed behind it stay. They are of no
-// effect, for it is sent the table whole, and from then on.
-func TestFallsBackWithHostsRemembered(t *testing.T) {
+// Once whole, a table stays whole for as long as its Envoy lives, whichever server
+// it is connected to; for one that starts anew it is decided anew.
+func TestWholeStaysWhole(t *testing.T) {
 	t.Parallel()
 	o := big(25)
-	r := newRig(t, o, everybody(o))
-	p := fleet(t, o, 2)[newEnvoy]
-	var refusing atomic.Bool
-	p.refuse = func(url stream.TypeURL, name string) error {
-		if url == stream.RouteType && name == "8080" && refusing.CompareAndSwap(true, false) {
-			return errRefusedByTest
-		}
-		return nil
-	}
+	all := fleet(t, o, 2)
+	p := all[newEnvoy]
+	r := newRig(t, o, func(c *Config) {
+		everybody(o)(c)
+		c.WholeTables = true
+	})
 	p.open(r)
 	p.inStep(r)
-	all := o.services
-	o.services = all[:10]
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	_ = p.close() // it was cancelled
+	before := p.received()
+	r = newRig(t, o, everybody(o))
+	p.open(r)
+	eventually(t, "it is back", func() bool { return r.server.settled() == 1 })
+	if n := p.received() - before; n > 0 || len(p.holds[stream.VirtualHostType]) > 0 {
+		t.Errorf("%d resources sent, %d virtual hosts", n, len(p.holds[stream.VirtualHostType]))
+	}
+	_ = p.close()
+	p = fleet(t, o, 2)[newEnvoy]
+	p.open(r)
 	p.inStep(r)
-	refusing.Store(true)
-	o.services = append(slices.Clone(all[:3]), all[4:]...)
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
-	eventually(t, "it refuses the table", func() bool { return !refusing.Load() })
-	p.mu.Lock()
-	p.kind = oldEnvoy // so it is served from now on
-	p.mu.Unlock()
-	p.inStep(r)
-	o.route("s0005.mesh", "/new")
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
-	p.inStep(r)
+	if len(p.holds[stream.VirtualHostType]) == 0 {
+		t.Error("a new one has no virtual hosts")
+	}
 }
 
 func TestOperatorsSwitch(t *testing.T) {

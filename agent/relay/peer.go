@@ -199,6 +199,9 @@ func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRe
 		return
 	}
 	c.want(p, url, req)
+	if url == stream.RouteType {
+		c.heed(p, req.GetInitialResourceVersions())
+	}
 	if c.all[url] && !c.known[url] {
 		p.waiting = append(p.waiting, req)
 		if len(p.waiting) > maxWaiting {

@@ -424,10 +424,10 @@ func TestAnotherReleaseIsReported(t *testing.T) {
 	h := newHost(t, server.addr)
 	h.relay()
 	server.set(generation(t, 1, shop.messages("one")))
-	e := h.envoy("1.36.2")
+	e := h.envoy(envoytest.Oldest)
 	envoytest.Eventually(t, deadline, func() error { return shop.says("one") })
 	e.Kill()
-	h.envoy("1.40.0")
+	h.envoy(envoytest.Default)
 	envoytest.Eventually(t, deadline, func() error {
 		server.mu.Lock()
 		defer server.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -233,13 +234,13 @@ func TestFormStays(t *testing.T) {
 	for _, c := range []struct {
 		hosts  int
 		pieces bool
-	}{{manyHosts - 5, false}, {manyHosts + 5, false}, {manyMoreHosts, false}, {manyMoreHosts + 1, true}, {manyHosts + 5, true}, {2, true}} {
+	}{{fold.Few + 5, true}, {fold.Few - 5, true}, {2, true}, {fold.Few + 5, true}} {
 		g.serve(resourcesOf(t, shop.tableOf(marksOf(c.hosts, "one"))))
 		if got := g.peer.split["routes"]; got != c.pieces {
 			t.Errorf("with %d hosts in pieces: %t", c.hosts, got)
 		}
 	}
-	marks := marksOf(manyMoreHosts+1, "one")
+	marks := marksOf(fold.Few+5, "one")
 	marks["h03"] = refusedMark
 	g.serve(resourcesOf(t, shop.tableOf(marks)))
 	for _, mark := range []string{"two", "three"} {
@@ -247,6 +248,54 @@ func TestFormStays(t *testing.T) {
 		g.serve(resourcesOf(t, shop.tableOf(marks)))
 		if g.peer.split["routes"] || !g.peer.whole["routes"] {
 			t.Error("a table travels in pieces to an Envoy that refused it so")
+		}
+	}
+}
+
+// TestWholeStaysWhole: an Envoy that had a table whole because the server sent it so
+// keeps it whole, for from whole to pieces there is a gap; the next one does not.
+func TestWholeStaysWhole(t *testing.T) {
+	t.Parallel()
+	g, shop := newRig(t, 40), newShop(t)
+	marks := marksOf(fold.Few+5, "one")
+	g.serve(resourcesOf(t, shop.wholeOf(marks)))
+	g.serve(resourcesOf(t, shop.tableOf(marks)))
+	if g.peer.split["routes"] || g.core.tables["routes"] == nil {
+		t.Error("a table goes over to pieces")
+	}
+	g.join(40)
+	g.run()
+	if !g.peer.split["routes"] || g.has[key{stream.VirtualHostType, "routes/h03"}] == nil {
+		t.Error("an Envoy that starts anew has the table whole")
+	}
+}
+
+// TestFormOutlivesTheRelay: an Envoy that is there when its agent comes back keeps
+// a table in the form in which it has it, and is sent nothing.
+func TestFormOutlivesTheRelay(t *testing.T) {
+	t.Parallel()
+	for _, pieces := range []bool{false, true} {
+		g, shop := newRig(t, 40), newShop(t)
+		first, then := fold.Few-5, fold.Few+5
+		if pieces {
+			first, then = then, first
+		}
+		g.serve(resourcesOf(t, shop.tableOf(marksOf(first, "one"))))
+		of := resourcesOf(t, shop.tableOf(marksOf(then, "one")))
+		g.serve(of)
+		g.lists = map[stream.TypeURL]map[string]string{}
+		for k, r := range g.has {
+			if g.lists[k.url] == nil {
+				g.lists[k.url] = map[string]string{}
+			}
+			g.lists[k.url][k.name] = r.Version
+		}
+		g.start(g.core.snapshot(time.Now()))
+		g.peer = nil
+		g.join(40)
+		g.run()
+		if len(g.has) > 0 || g.peer.split["routes"] != pieces {
+			t.Errorf("in pieces %t, and was %t; sent again were %d resources", g.peer.split["routes"], pieces, len(g.has))
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -120,6 +119,11 @@ func (c *core) offerTable(p *part) bool {
 		t = &table{name: p.table, accepted: contents{shell: c.accepted[stream.RouteType].Get(p.table)}}
 		t.offered = t.accepted
 		c.tables[p.table] = t
+		if t.accepted.shell != nil { // Envoys have had it whole until now
+			for _, q := range c.peers {
+				q.split[t.name] = false
+			}
+		}
 		c.offered[stream.RouteType] = c.offered[stream.RouteType].With(nil, []string{p.table})
 		c.accepted[stream.RouteType] = c.accepted[stream.RouteType].With(nil, []string{p.table})
 	}
@@ -205,36 +209,43 @@ func (c *core) dropTable(name string) {
 	c.forget[name] = struct{}{}
 }
 
-// How many virtual hosts make a table travel in pieces to an Envoy that can take
-// it so: from the start, and if the Envoy has it whole already.
-const (
-	manyHosts     = 20
-	manyMoreHosts = 40
-)
-
-// firstSplit is the minor release of Envoy from which on virtual hosts travel on
-// its one stream as they should.
-const firstSplit = 38
-
-func canSplit(v bootstrap.Version) bool { return v.Major > 1 || v.Major == 1 && v.Minor >= firstSplit }
-
-// splits says how a peer gets a table. It stays as it is, lest a table near the
-// threshold travel anew with every other change, unless Envoy refuses something:
-// then the table is whole for the rest of the stream.
+// splits says how a peer gets a table. It stays as it is, unless Envoy refuses
+// something: then the table is whole for the rest of the stream.
 func (p *peer) splits(t *table, c contents) bool {
-	is, ok := p.split[t.name]
-	if c.whole() || !canSplit(p.version) {
+	if c.whole() || !fold.Takes(p.version.Major, p.version.Minor) || p.whole[t.name] {
 		return false
 	}
-	n := c.hosts.Len()
-	switch {
-	case p.whole[t.name]:
-		return false
-	case !ok:
-		is = n > manyHosts
-	case !is:
-		is = n > manyMoreHosts
+	p.split[t.name] = fold.Split(c.hosts.Len(), p.has(t.name))
+	return p.split[t.name]
+}
+
+// has is how a peer has a table.
+func (p *peer) has(table string) fold.Form {
+	switch is, ok := p.split[table]; {
+	case ok && is:
+		return fold.InPieces
+	case ok:
+		return fold.Whole
+	default:
+		return fold.Unknown
 	}
-	p.split[t.name] = is
-	return is
+}
+
+// heed has an Envoy that comes back keep the form in which it says that it has
+// tables, by their versions.
+func (c *core) heed(p *peer, versions map[string]string) {
+	heeded := false
+	for name, version := range versions {
+		t := c.tables[name]
+		if t == nil || t.shown().shell == nil {
+			continue
+		}
+		pieces := version == t.shown().shell.Version
+		if is, ok := p.split[name]; !ok || is != pieces {
+			p.split[name], heeded = pieces, true
+		}
+	}
+	if heeded && c.number > 0 {
+		p.half.SetGeneration(c.generation(p))
+	}
 }

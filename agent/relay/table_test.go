@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -147,7 +148,7 @@ func TestVirtualHosts(t *testing.T) {
 			server.set(generation(t, 1, shop.tableOf(marks)))
 			e := h.envoy(version)
 			shop.settles(server, 1, marks)
-			if split, minor := r.Status().Envoys[0].Split, minorOf(t, version); (len(split) > 0) != (minor >= firstSplit) {
+			if split, minor := r.Status().Envoys[0].Split, uint32(envoytest.Minor(t, version)); (len(split) > 0) != fold.Takes(1, minor) {
 				t.Errorf("in pieces are %q", split)
 			}
 			server.takeSent()
@@ -201,15 +202,6 @@ func TestVirtualHosts(t *testing.T) {
 			e.NoRejections(t)
 		})
 	}
-}
-
-func minorOf(tb testing.TB, version string) int {
-	tb.Helper()
-	minor, err := strconv.Atoi(strings.Split(version, ".")[1])
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return minor
 }
 
 func liveness(r *Relay) error {

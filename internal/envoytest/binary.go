@@ -3,15 +3,42 @@ package envoytest
 import (
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 )
 
-// Default is the release that tests use unless they are about a version.
-const Default = "1.40.0"
+// Default is the release that tests use unless they are about a version, and
+// Oldest the oldest that is supported.
+const (
+	Default = "1.40.0"
+	Oldest  = "1.36.2"
+)
 
-// Versions are the releases of Envoy that Fairlead is tested with, the default
-// one first.
-func Versions() []string { return []string{Default, "1.39.3", "1.36.2"} }
+// Versions are the releases of Envoy that Fairlead is tested with, newest first:
+// one of each minor release that is supported. They are those that tools/envoy
+// installs; a test compares the two.
+//
+// Who is about what Envoy does with xDS runs over all of them: the conformance
+// suites, what is generated, the changes of form. What is long, and depends on the
+// release only in that, runs over [Ends].
+func Versions() []string { return []string{Default, "1.39.3", Oldest} }
+
+// Ends are the newest and the oldest of [Versions].
+func Ends() []string { return []string{Default, Oldest} }
+
+// Minor is the minor release of one of [Versions], by which a test says what
+// differs from release to release: 38 of "1.38.3".
+func Minor(tb testing.TB, version string) int {
+	tb.Helper()
+	_, rest, _ := strings.Cut(version, ".")
+	minor, _, _ := strings.Cut(rest, ".")
+	n, err := strconv.Atoi(minor)
+	if err != nil {
+		tb.Fatalf("the minor release of %q: %v", version, err)
+	}
+	return n
+}
 
 // Binary is the path of the default Envoy.
 func Binary(tb testing.TB) string {

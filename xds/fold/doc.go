@@ -5,5 +5,6 @@
 // thousand hosts is folded anew for each host that changes. Package xds/envoy
 // makes whole tables with it, so that both forms of a table are the same by
 // construction, and the agent's relay does, for Envoys that want tables whole.
+// Which form an Envoy is given is decided here, too, for server and relay alike.
 // It starts no goroutine, keeps nothing, and may be called from any.
 package fold

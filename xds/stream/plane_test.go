@@ -47,6 +47,7 @@ type plane struct {
 	streams int
 	sent    int            // resources
 	cutAt   stream.TypeURL // the stream ends instead of the next response of this type
+	cutMore bool           // so do the streams after that
 	cutOnes int
 }
 
@@ -165,13 +166,24 @@ func (p *plane) cut(url stream.TypeURL) {
 	p.cutAt = url
 }
 
+// keepCutting has the streams after that end so, too.
+func (p *plane) keepCutting(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cutMore = on; !on {
+		p.cutAt = ""
+	}
+}
+
 func (p *plane) isCut(url stream.TypeURL) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cutAt != url {
 		return false
 	}
-	p.cutAt = ""
+	if !p.cutMore {
+		p.cutAt = ""
+	}
 	p.cutOnes++
 	p.status = nil
 	return true

@@ -76,7 +76,7 @@ func weights(v1 int) string {
 // by it, nor by services that come and go; and that host, agent and control plane
 // can restart in between.
 func TestRouteEditsByVirtualHost(t *testing.T) {
-	for _, version := range envoytest.Versions() {
+	for _, version := range envoytest.Ends() {
 		t.Run(version, func(t *testing.T) {
 			s := newShop(t)
 			s.Edit("web.yaml", `["./orders.shop.internal"]`, `["./*"]`)
