@@ -12,7 +12,7 @@ import (
 
 // testedEnvoys are the releases the test suite runs; a test compares them with
 // the pinned ones.
-func testedEnvoys() []string { return []string{"1.40.0", "1.39.3", "1.36.2"} }
+func testedEnvoys() []string { return []string{"1.40.0", "1.39.3", "1.38.3", "1.37.0", "1.36.2"} }
 
 // minimumEnvoy is the oldest release that is served.
 const minimumEnvoy = "1.36"

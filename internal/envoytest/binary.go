@@ -22,7 +22,7 @@ const (
 // Who is about what Envoy does with xDS runs over all of them: the conformance
 // suites, what is generated, the changes of form. What is long, and depends on the
 // release only in that, runs over [Ends].
-func Versions() []string { return []string{Default, "1.39.3", Oldest} }
+func Versions() []string { return []string{Default, "1.39.3", "1.38.3", "1.37.0", Oldest} }
 
 // Ends are the newest and the oldest of [Versions].
 func Ends() []string { return []string{Default, Oldest} }
