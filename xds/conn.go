@@ -129,7 +129,7 @@ func (c *conn) ring() {
 }
 
 // run serves the stream until it ends.
-func (c *conn) run(g deltaStream, requests <-chan []byte, first []byte) error {
+func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 	ctx := g.Context()
 	if err := c.revoked(); err != nil { // while it waited for its turn
 		return err
@@ -234,17 +234,17 @@ func (c *conn) due(now time.Time) error {
 }
 
 // take handles one request.
-func (c *conn) take(frame []byte) error {
+func (c *conn) take(frame string) error {
 	c.asked = time.Now()
 	r, err := stream.DecodeRequest(frame, stream.DefaultMaxNames)
 	if err == nil && isReport(r.GetTypeUrl()) {
-		c.takeReport(r)
+		c.takeReport(r.DeltaDiscoveryRequest)
 		return nil
 	}
 	if err == nil {
 		c.heed(r)
 		c.refresh()
-		err = c.core.Request(c.asked, r)
+		err = c.core.Take(c.asked, r)
 	}
 	if err != nil {
 		c.server.log.Warn("proxy cut off", "proxy", c.nodeID, "host", c.peer.Host, "err", err)

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/fold"
@@ -119,9 +117,8 @@ func (c *conn) whole(layer string) {
 
 // heed has a proxy that comes back keep the form in which it says that it has
 // route tables, by their versions.
-func (c *conn) heed(r *discovery.DeltaDiscoveryRequest) {
-	versions := r.GetInitialResourceVersions()
-	if r.GetTypeUrl() != string(stream.RouteType) || len(versions) == 0 {
+func (c *conn) heed(r *stream.Request) {
+	if r.GetTypeUrl() != string(stream.RouteType) || len(r.Versions) == 0 {
 		return
 	}
 	c.mu.Lock()
@@ -129,6 +126,17 @@ func (c *conn) heed(r *discovery.DeltaDiscoveryRequest) {
 	o := c.current.Load()
 	if c.forms.all != byHost || o == nil || o.class == nil {
 		return
+	}
+	versions := map[string]string{} // of the tables that there are, and there are few
+	for _, l := range o.view.Layers {
+		if t := tableOf(l); t != nil {
+			versions[t.Name] = ""
+		}
+	}
+	for _, v := range r.Versions {
+		if _, ours := versions[v.Name]; ours {
+			versions[v.Name] = v.Version
+		}
 	}
 	had := o.sight
 	had.listed = map[string]fold.Form{}

@@ -191,7 +191,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 }
 
 // judge makes the connection of a peer, if that may have it.
-func (s *Server) judge(peer Peer, first []byte) (*conn, error) {
+func (s *Server) judge(peer Peer, first string) (*conn, error) {
 	s.judging <- struct{}{} // a node may be fifty times as large as its encoding
 	defer func() { <-s.judging }()
 	says, err := stream.DecodeNode(first)
@@ -222,40 +222,40 @@ func (s *Server) judge(peer Peer, first []byte) (*conn, error) {
 
 // firstRequest waits for the request that has the node. A peer that is slow to
 // send it keeps nobody else from being heard.
-func (s *Server) firstRequest(ctx context.Context, requests <-chan []byte, passOn func()) ([]byte, error) {
+func (s *Server) firstRequest(ctx context.Context, requests <-chan string, passOn func()) (string, error) {
 	slow := time.AfterFunc(time.Second, passOn)
 	defer slow.Stop()
 	timer := time.NewTimer(s.cfg.NodeTimeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return "", status.FromContextError(ctx.Err()).Err()
 	case <-s.stopped:
-		return nil, errStopping
+		return "", errStopping
 	case <-timer.C:
-		return nil, status.Error(codes.DeadlineExceeded, "no request came")
+		return "", status.Error(codes.DeadlineExceeded, "no request came")
 	case r, ok := <-requests:
 		if !ok {
-			return nil, status.Error(codes.Canceled, "no request came")
+			return "", status.Error(codes.Canceled, "no request came")
 		}
 		return r, nil
 	}
 }
 
 // frame is a request as it came.
-type frame struct{ bytes []byte }
+type frame struct{ text string }
 
 var _ wire.Kept = (*frame)(nil)
 
 // Keep implements [wire.Kept].
-func (f *frame) Keep(b []byte) { f.bytes = b }
+func (f *frame) Keep(text string) { f.text = text }
 
 // receive hands requests over, as they came, until the stream ends; then it closes
 // the channel. The second is not read before it is the stream's turn: a proxy that
 // comes back lists thousands of versions, and a fleet comes back at once. Its
 // goroutine ends with the handler, whose return ends the stream.
-func receive(g deltaStream, turn <-chan struct{}) <-chan []byte {
-	out := make(chan []byte)
+func receive(g deltaStream, turn <-chan struct{}) <-chan string {
+	out := make(chan string)
 	go func() {
 		defer close(out)
 		for {
@@ -264,7 +264,7 @@ func receive(g deltaStream, turn <-chan struct{}) <-chan []byte {
 				return
 			}
 			select {
-			case out <- f.bytes:
+			case out <- f.text:
 			case <-g.Context().Done():
 				return
 			}

@@ -28,16 +28,15 @@ var errNotText = errors.New("a name that is not UTF-8")
 const maxNode = 256 << 10
 
 // DecodeRequest decodes a request as protocol buffers are decoded, only that its
-// names and versions share the memory of one text: a peer that comes back lists
-// thousands of them, and thousands of peers come back at once. The node is left
-// out; [DecodeNode] has it. More than maxNames of a kind are an error, before they
-// take any memory.
-func DecodeRequest(frame []byte, maxNames int) (*discovery.DeltaDiscoveryRequest, error) {
-	l := lists{frame: frame}
+// names and versions are parts of the frame, and no map: a peer that comes back
+// lists thousands of them, and thousands of peers come back at once. The node is
+// left out; [DecodeNode] has it. More than maxNames of a kind are an error, before
+// they take any memory.
+func DecodeRequest(frame string, maxNames int) (*Request, error) {
+	l := lists{fields: fields{text: frame}}
 	if err := l.count(maxNames); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
-	l.text = string(frame)
 	if err := l.read(); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
@@ -45,64 +44,115 @@ func DecodeRequest(frame []byte, maxNames int) (*discovery.DeltaDiscoveryRequest
 	if err := proto.Unmarshal(l.rest, req); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
-	req.ResourceNamesSubscribe, req.ResourceNamesUnsubscribe, req.InitialResourceVersions = l.subscribe, l.unsubscribe, l.versions
-	return req, nil
+	req.ResourceNamesSubscribe, req.ResourceNamesUnsubscribe = l.subscribe, l.unsubscribe
+	return &Request{DeltaDiscoveryRequest: req, Versions: l.versions}, nil
 }
 
 // DecodeNode decodes who asks, and nothing else of a request; nil if it does not
 // say.
-func DecodeNode(frame []byte) (*corev3.Node, error) {
+func DecodeNode(frame string) (*corev3.Node, error) {
 	var out *corev3.Node
-	for at := 0; at < len(frame); {
-		num, typ, n := protowire.ConsumeField(frame[at:])
-		if n < 0 {
-			return nil, fmt.Errorf("decoding a request: %w", protowire.ParseError(n))
+	for f := (fields{text: frame}); f.at < len(f.text); {
+		num, content, isBytes, err := f.next()
+		if err != nil {
+			return nil, fmt.Errorf("decoding a request: %w", err)
 		}
-		if num == requestNode && typ == protowire.BytesType {
-			if n > maxNode {
-				return nil, fmt.Errorf("a node of %d bytes, at most %d: %w", n, maxNode, ErrLimit)
-			}
-			if out == nil {
-				out = &corev3.Node{}
-			}
-			merge := proto.UnmarshalOptions{Merge: true} // as fields are that are said twice
-			if err := merge.Unmarshal(contentOf(frame[at:at+n]), out); err != nil {
-				return nil, fmt.Errorf("decoding the node of a request: %w", err)
-			}
+		if num != requestNode || !isBytes {
+			continue
 		}
-		at += n
+		if len(content) > maxNode {
+			return nil, fmt.Errorf("a node of %d bytes, at most %d: %w", len(content), maxNode, ErrLimit)
+		}
+		if out == nil {
+			out = &corev3.Node{}
+		}
+		merge := proto.UnmarshalOptions{Merge: true} // as fields are that are said twice
+		if err := merge.Unmarshal([]byte(content), out); err != nil {
+			return nil, fmt.Errorf("decoding the node of a request: %w", err)
+		}
 	}
 	return out, nil
 }
 
-// contentOf is what a field of bytes has, without its tag and length.
-func contentOf(field []byte) []byte {
-	_, _, n := protowire.ConsumeTag(field)
-	content, _ := protowire.ConsumeBytes(field[n:])
-	return content
+// fields are those of a message, one after the other.
+type fields struct {
+	text  string
+	at    int
+	bytes []byte // the text, once something else than a field of bytes was in it
+}
+
+// next goes over one field. content is what one of bytes has.
+func (f *fields) next() (num protowire.Number, content string, isBytes bool, err error) {
+	if num, content, end := plainField(f.text, f.at); end > 0 {
+		f.at = end
+		return num, content, true, nil
+	}
+	// The protocol has no such fields: it may take its time.
+	if f.bytes == nil {
+		f.bytes = []byte(f.text)
+	}
+	num, typ, n := protowire.ConsumeField(f.bytes[f.at:])
+	if n < 0 {
+		return 0, "", false, protowire.ParseError(n) //nolint:wrapcheck // the caller wraps it
+	}
+	field := f.text[f.at : f.at+n]
+	f.at += n
+	if typ != protowire.BytesType {
+		return num, "", false, nil
+	}
+	_, _, tag := protowire.ConsumeTag(f.bytes[f.at-n:])
+	_, size := protowire.ConsumeVarint(f.bytes[f.at-n+tag:])
+	return num, field[tag+size:], true, nil
+}
+
+// plainField reads the field of bytes at a place of a message, if that is what is
+// there and nothing about it is odd; end is behind it, or 0.
+func plainField(text string, at int) (num protowire.Number, content string, end int) {
+	tag, at := shortVarint(text, at)
+	if at == 0 || tag&7 != uint64(protowire.BytesType) || tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
+		return 0, "", 0
+	}
+	size, at := shortVarint(text, at)
+	if at == 0 || size > uint64(len(text)-at) {
+		return 0, "", 0
+	}
+	end = at + int(size)
+	return protowire.Number(tag >> 3), text[at:end], end
+}
+
+// shortVarint reads a number of at most five bytes; end is behind it, or 0.
+func shortVarint(text string, at int) (value uint64, end int) {
+	for shift := 0; shift < 35 && at < len(text); shift += 7 {
+		b := text[at]
+		at++
+		value |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			return value, at
+		}
+	}
+	return 0, 0
 }
 
 // lists are the long parts of a request.
 type lists struct {
-	frame                  []byte
-	text                   string // the same bytes
+	fields
 	subscribe, unsubscribe []string
-	versions               map[string]string
+	versions               []Version
 	rest                   []byte // all other fields
 }
 
 // count makes room.
 func (l *lists) count(most int) error {
 	var counts [requestVersions + 1]int
-	for at := 0; at < len(l.frame); {
-		num, typ, n := protowire.ConsumeField(l.frame[at:])
-		if n < 0 {
-			return protowire.ParseError(n) //nolint:wrapcheck // the caller wraps it
+	for f := l.fields; f.at < len(f.text); {
+		num, _, isBytes, err := f.next()
+		if err != nil {
+			return err
 		}
-		if typ == protowire.BytesType && num <= requestVersions {
+		if isBytes && num <= requestVersions {
 			counts[num]++
 		}
-		at += n
+		l.bytes = f.bytes
 	}
 	if n := max(counts[requestSubscribe], counts[requestUnsubscribe], counts[requestVersions]); n > most {
 		return fmt.Errorf("%d names, at most %d: %w", n, most, ErrLimit)
@@ -114,60 +164,59 @@ func (l *lists) count(most int) error {
 		l.unsubscribe = make([]string, 0, n)
 	}
 	if n := counts[requestVersions]; n > 0 {
-		l.versions = make(map[string]string, n)
+		l.versions = make([]Version, 0, n)
 	}
 	return nil
 }
 
 func (l *lists) read() error {
-	for at := 0; at < len(l.frame); {
-		num, typ, n := protowire.ConsumeField(l.frame[at:])
-		field := l.frame[at : at+n]
-		at += n
-		if num == requestNode && typ == protowire.BytesType {
-			continue
-		}
-		if typ != protowire.BytesType || num < requestSubscribe || num > requestVersions {
-			l.rest = append(l.rest, field...)
-			continue
-		}
-		content := contentOf(field)
-		if num == requestVersions {
-			if err := l.version(content, at-len(content)); err != nil {
+	for l.at < len(l.text) {
+		from := l.at
+		num, content, isBytes, err := l.next()
+		switch {
+		case err != nil:
+			return err
+		case isBytes && num == requestNode:
+		case isBytes && num == requestVersions:
+			v, err := versionOf(content)
+			if err != nil {
 				return err
 			}
-			continue
-		}
-		if !utf8.Valid(content) {
-			return errNotText
-		}
-		name := l.text[at-len(content) : at]
-		if num == requestSubscribe {
-			l.subscribe = append(l.subscribe, name)
-		} else {
-			l.unsubscribe = append(l.unsubscribe, name)
+			l.versions = append(l.versions, v)
+		case isBytes && (num == requestSubscribe || num == requestUnsubscribe):
+			if !utf8.ValidString(content) {
+				return errNotText
+			}
+			if num == requestSubscribe {
+				l.subscribe = append(l.subscribe, content)
+			} else {
+				l.unsubscribe = append(l.unsubscribe, content)
+			}
+		default:
+			l.rest = append(l.rest, l.text[from:l.at]...)
 		}
 	}
 	return nil
 }
 
-// version reads one entry of the map, which lies at some place of the frame.
-func (l *lists) version(entry []byte, at int) error {
-	var pair [entryValue + 1]string
-	for len(entry) > 0 {
-		num, typ, n := protowire.ConsumeField(entry)
-		if n < 0 {
-			return protowire.ParseError(n) //nolint:wrapcheck // the caller wraps it
+// versionOf reads one entry of the map.
+func versionOf(entry string) (v Version, err error) {
+	for f := (fields{text: entry}); f.at < len(f.text); {
+		num, content, isBytes, err := f.next()
+		if err != nil {
+			return v, err
 		}
-		if typ == protowire.BytesType && (num == entryKey || num == entryValue) {
-			content := contentOf(entry[:n])
-			if !utf8.Valid(content) {
-				return errNotText
-			}
-			pair[num] = l.text[at+n-len(content) : at+n]
+		if !isBytes || num != entryKey && num != entryValue {
+			continue
 		}
-		entry, at = entry[n:], at+n
+		if !utf8.ValidString(content) {
+			return v, errNotText
+		}
+		if num == entryKey {
+			v.Name = content
+		} else {
+			v.Version = content
+		}
 	}
-	l.versions[pair[entryKey]] = pair[entryValue]
-	return nil
+	return v, nil
 }

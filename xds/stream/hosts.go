@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"maps"
 	"slices"
 	"time"
 )
@@ -139,10 +138,7 @@ func (s *Server) dropGroups(tables map[string]bool) {
 	for table := range tables {
 		delete(t.groups, table)
 	}
-	maps.DeleteFunc(t.listed, func(name, _ string) bool {
-		table, _, _ := cutHost(name)
-		return tables[table]
-	})
+	t.forgetTables(func(table string) bool { return tables[table] })
 }
 
 // sleep leaves everything as it is, until the track is awake.
@@ -210,9 +206,12 @@ func (s *Server) adopt(t *typeState) {
 	}
 	t.adopted = true
 	listed := map[string]bool{}
-	for name := range t.listed {
-		table, _, _ := cutHost(name)
-		listed[table] = true
+	last := ""
+	for _, v := range t.listed {
+		if table, _, _ := cutHost(v.Name); table != last || len(listed) == 0 {
+			listed[table] = true
+			last = table
+		}
 	}
 	for _, table := range routes.sub.set.all() {
 		if t.groups[table] != nil {
@@ -240,44 +239,7 @@ func (s *Server) adopt(t *typeState) {
 		return
 	}
 	// Of others it has nothing that counts.
-	maps.DeleteFunc(t.listed, func(name, _ string) bool {
-		table, _, _ := cutHost(name)
-		return t.groups[table] == nil
-	})
-}
-
-// take gives the versions that the peer listed of a table, or of the whole type.
-func (t *typeState) take(table string) map[string]string {
-	if table == "" {
-		listed := t.listed
-		t.listed = nil
-		return listed
-	}
-	if len(t.groups) == 1 && len(t.listed) > 0 { // the common case needs no second map
-		one := true
-		for name := range t.listed {
-			if of, _, _ := cutHost(name); of != table {
-				one = false
-				break
-			}
-		}
-		if one {
-			listed := t.listed
-			t.listed = nil
-			return listed
-		}
-	}
-	out := map[string]string{}
-	for name, version := range t.listed {
-		if of, _, _ := cutHost(name); of == table {
-			out[name] = version
-			delete(t.listed, name)
-		}
-	}
-	if len(t.listed) == 0 {
-		t.listed = nil
-	}
-	return out
+	t.forgetTables(func(table string) bool { return t.groups[table] == nil })
 }
 
 // inOrder are the groups by name.

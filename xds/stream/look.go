@@ -1,6 +1,6 @@
 package stream
 
-import "strings"
+import "iter"
 
 // lookAll brings all tracks up to the target. Nothing is done for a target
 // before the peer can be sent something again: who does not read is merged
@@ -194,23 +194,17 @@ func (s *Server) place(t *track, name string, forced bool) {
 func (s *Server) lookFirst(t *track, want *union) {
 	t.looked, t.scope = true, t.sub
 	listed := t.typ.take(t.table)
-	have, all := compareListed(want, t.sub, listed)
+	has := compareListed(want, t.sub, listed)
 	switch {
-	case all && len(have) == len(want.plan(nil, t.sub).add):
+	case has.exact:
 		t.have = want
-	case len(have) > 0:
-		t.have = (*union)(nil).keeping(have)
+	case len(has.have) > 0:
+		t.have = (*union)(nil).keeping(has.have)
 	}
-	t.count = len(have)
-	complete := len(listed) == 0 && len(want.plan(nil, t.sub).add) == t.sub.len()
-	if t.table == "" && !complete {
-		// Whoever asks for what does not exist may be waiting to hear so.
-		for _, name := range t.sub.set.all() {
-			if _, has := listed[name]; !has && want.get(name) == nil {
-				e := t.at(name)
-				e.forced = true
-			}
-		}
+	t.count = has.n
+	thereAre := t.sub.len() == 0 || !t.sub.wildcard && len(want.plan(nil, t.sub).add) == t.sub.len()
+	if t.table == "" && !thereAre {
+		s.askedInVain(t, want, listed)
 	}
 	t.seen = want
 	s.followLate(t)
@@ -225,6 +219,20 @@ func (s *Server) lookFirst(t *track, want *union) {
 	}
 	if t.w != nil {
 		t.seen = t.have // what lookAt compares with
+	}
+}
+
+// askedInVain notes the names that do not exist, and that the peer does not have
+// either: it may be waiting to hear so.
+func (*Server) askedInVain(t *track, want *union, listed []Version) {
+	has := make(map[string]bool, len(listed))
+	for _, v := range listed {
+		has[v.Name] = true
+	}
+	for _, name := range t.sub.set.all() {
+		if !has[name] && want.get(name) == nil {
+			t.at(name).forced = true
+		}
 	}
 }
 
@@ -247,42 +255,44 @@ func (t *track) dueAtFirst() {
 	}
 }
 
-// compareListed gives what a peer has according to what it lists; all means
-// that it is just what it shall have.
-func compareListed(want *union, sub subscription, listed map[string]string) (have []*Resource, all bool) {
-	all = true
-	if len(listed) == 0 {
-		return nil, true
+// lookUp gives a function that is get for many names, and that numbers the places
+// of all resources from 0 on; places is how many there are.
+func (u *union) lookUp() (at func(name string) (r *Resource, place int), places int) {
+	if u == nil {
+		return func(string) (*Resource, int) { return nil, 0 }, 0
 	}
-	have = make([]*Resource, 0, len(listed))
-	index := want.lookUp()
-	for name, version := range listed {
-		if version == "" || !sub.has(name) {
-			continue
-		}
-		r := index(name)
-		if r.version() != version {
-			all = false
-			// With a text of its own: that of the request is not to be kept.
-			r = &Resource{Name: strings.Clone(name), Version: strings.Clone(version)}
-		}
-		have = append(have, r)
+	indexes := make([]map[string]int32, len(u.sets))
+	for i, s := range u.sets {
+		indexes[i] = s.lookUp()
+		places += len(s.list)
 	}
-	return have, all
+	return func(name string) (*Resource, int) {
+		before := 0
+		for i, s := range u.sets {
+			if at, ok := indexes[i][name]; ok {
+				return s.list[at], before + int(at)
+			}
+			before += len(s.list)
+		}
+		return nil, 0
+	}, places
 }
 
-// lookUp gives a function that is get for many names.
-func (u *union) lookUp() func(name string) *Resource {
-	if u == nil {
-		return func(string) *Resource { return nil }
-	}
-	return func(name string) *Resource {
+// places yields all resources with their places.
+func (u *union) places() iter.Seq2[*Resource, int] {
+	return func(yield func(*Resource, int) bool) {
+		if u == nil {
+			return
+		}
+		place := 0
 		for _, s := range u.sets {
-			if r := s.lookUp()[name]; r != nil {
-				return r
+			for _, r := range s.list {
+				if !yield(r, place) {
+					return
+				}
+				place++
 			}
 		}
-		return nil
 	}
 }
 

@@ -11,9 +11,15 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// Request takes what the peer says. An error means that the peer broke a limit
-// or the protocol; the stream must end.
+// Request is [Server.Take] for a message that was decoded as protocol buffers are.
 func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) error {
+	return s.Take(now, requestOf(req))
+}
+
+// Take takes what the peer says; the versions that it lists belong to the Server
+// from then on. An error means that the peer broke a limit or the protocol; the
+// stream must end.
+func (s *Server) Take(now time.Time, req *Request) error {
 	url := TypeURL(req.GetTypeUrl())
 	if err := s.check(req); err != nil {
 		return fmt.Errorf("taking a request for %q: %w", url, err)
@@ -27,7 +33,7 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 		}
 	}
 	if req.GetResponseNonce() != "" {
-		s.answer(now, t, req)
+		s.answer(now, t, req.DeltaDiscoveryRequest)
 	}
 	names, all := sortedNames(req.GetResourceNamesSubscribe())
 	if len(req.GetResourceNamesUnsubscribe()) > 0 {
@@ -47,33 +53,23 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 		}
 	}
 	if len(t.listed) > 0 && (s.target != nil || len(s.order) > 1) { // else it is compared in a moment
-		t.listed = ownMap(t.listed)
+		t.listed = owned(t.listed)
 	}
 	return nil
-}
-
-// ownMap is a map with a text of its own: that of the request it came in has much
-// else.
-func ownMap(m map[string]string) map[string]string {
-	out := make(map[string]string, len(m))
-	for name, version := range m {
-		out[strings.Clone(name)] = strings.Clone(version)
-	}
-	return out
 }
 
 // errNoType is no limit: it cannot be told what such a request is about.
 var errNoType = errors.New("it has no type URL")
 
 // check judges a request by what it says of its type, and by its size.
-func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
+func (s *Server) check(req *Request) error {
 	if req.GetTypeUrl() == "" {
 		return errNoType
 	}
 	if len(req.GetTypeUrl()) > s.cfg.MaxNameBytes {
 		return fmt.Errorf("a type URL of %d bytes: %w", len(req.GetTypeUrl()), ErrLimit)
 	}
-	if n := s.versions + len(req.GetInitialResourceVersions()); n > s.cfg.MaxNames {
+	if n := s.versions + len(req.Versions); n > s.cfg.MaxNames {
 		return fmt.Errorf("%d versions, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
 	}
 	if n := s.names + len(req.GetResourceNamesSubscribe()); n > s.cfg.MaxNames {
@@ -89,21 +85,21 @@ func (s *Server) check(req *discovery.DeltaDiscoveryRequest) error {
 			}
 		}
 	}
-	for name, version := range req.GetInitialResourceVersions() {
-		if len(name) > s.cfg.MaxNameBytes || len(version) > s.cfg.MaxNameBytes {
-			return fmt.Errorf("a name of %d and a version of %d bytes: %w", len(name), len(version), ErrLimit)
+	for _, v := range req.Versions {
+		if len(v.Name) > s.cfg.MaxNameBytes || len(v.Version) > s.cfg.MaxNameBytes {
+			return fmt.Errorf("a name of %d and a version of %d bytes: %w", len(v.Name), len(v.Version), ErrLimit)
 		}
 	}
 	return nil
 }
 
 // open takes the first request of a type.
-func (s *Server) open(t *typeState, req *discovery.DeltaDiscoveryRequest, names []string, all bool) {
+func (s *Server) open(t *typeState, req *Request, names []string, all bool) {
 	t.opened = true
 	s.looked = nil
-	if n := len(req.GetInitialResourceVersions()); n > 0 {
+	if n := len(req.Versions); n > 0 {
 		s.versions += n
-		t.listed, t.reconnected = req.GetInitialResourceVersions(), true
+		t.listed, t.reconnected = req.Versions, true
 	}
 	t.sub.wildcard = all
 	if t.url == VirtualHostType {
@@ -150,7 +146,8 @@ func (s *Server) subscribe(t *typeState, names []string, all bool) {
 	}
 	get := t.seen.get
 	if len(names) > 32 {
-		get = t.seen.lookUp()
+		at, _ := t.seen.lookUp()
+		get = func(name string) *Resource { r, _ := at(name); return r }
 	}
 	var list []*Resource
 	for _, name := range names {

@@ -27,11 +27,11 @@ func say(t *testing.T, s *Server, req *discovery.DeltaDiscoveryRequest) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeRequest(b, DefaultMaxNames)
+	got, err := DecodeRequest(string(b), DefaultMaxNames)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Request(start, got); err != nil {
+	if err := s.Take(start, got); err != nil {
 		t.Fatal(err)
 	}
 }

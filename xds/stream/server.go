@@ -90,7 +90,7 @@ type typeState struct {
 	groups map[string]*track
 	// listed are the versions that the peer listed, until they are compared with
 	// something.
-	listed map[string]string
+	listed []Version
 
 	// unfollowed are responses of which it is not known yet what follows from them.
 	unfollowed []*response

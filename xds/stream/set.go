@@ -20,7 +20,7 @@ type Set struct {
 
 	once struct{ index, split sync.Once }
 	// index is where many names are looked up; made when first needed.
-	index map[string]*Resource
+	index map[string]int32
 	// split are the virtual hosts by route configuration, if there are several.
 	split map[string]*Set
 }
@@ -29,7 +29,9 @@ type Set struct {
 // The list may be used again.
 func NewSet(list []*Resource) *Set {
 	list = slices.Clone(list)
-	slices.SortStableFunc(list, byName)
+	if !slices.IsSortedFunc(list, byName) {
+		slices.SortStableFunc(list, byName)
+	}
 	return &Set{list: slices.CompactFunc(list, func(a, b *Resource) bool { return a.Name == b.Name })}
 }
 
@@ -81,15 +83,15 @@ func (s *Set) Get(name string) *Resource {
 	return nil
 }
 
-// lookUp is Get for many names.
-func (s *Set) lookUp() map[string]*Resource {
+// lookUp is where each name stands, for many names.
+func (s *Set) lookUp() map[string]int32 {
 	if s == nil {
 		return nil
 	}
 	s.once.index.Do(func() {
-		s.index = make(map[string]*Resource, len(s.list))
-		for _, r := range s.list {
-			s.index[r.Name] = r
+		s.index = make(map[string]int32, len(s.list))
+		for i, r := range s.list {
+			s.index[r.Name] = int32(i)
 		}
 	})
 	return s.index

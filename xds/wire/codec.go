@@ -2,6 +2,7 @@ package wire
 
 import (
 	"slices"
+	"strings"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -30,8 +31,8 @@ type Followed interface {
 // Kept is a message that is decoded later: where many come at once the encoding
 // is the smaller of the two.
 type Kept interface {
-	// Keep gives it its encoding, which is its own from now on.
-	Keep(frame []byte)
+	// Keep gives it its encoding.
+	Keep(frame string)
 }
 
 // end is a buffer of no bytes that tells a message when it is freed, as the last
@@ -114,7 +115,12 @@ func (c codec) follow(list [][]byte, f Followed) mem.BufferSlice {
 // Unmarshal implements [encoding.CodecV2].
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if k, ok := v.(Kept); ok {
-		k.Keep(data.Materialize())
+		var text strings.Builder // which, unlike bytes, nobody fills with nought first
+		text.Grow(data.Len())
+		for _, b := range data {
+			_, _ = text.Write(b.ReadOnlyData())
+		}
+		k.Keep(text.String())
 		return nil
 	}
 	return c.CodecV2.Unmarshal(data, v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it
