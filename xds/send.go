@@ -63,6 +63,7 @@ func (c *conn) push(ctx context.Context, g deltaStream) error {
 
 func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	size := r.Size()
+	c.account.charge(now, float64(size)/writtenAs1)
 	m := c.server.metrics
 	m.sized(r.TypeURL).Observe(float64(size))
 	c.server.classes.work.sent[typeIndex(r.TypeURL)].add(len(r.Resources), size)
