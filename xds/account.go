@@ -42,7 +42,7 @@ type limits struct {
 const (
 	burst       = 10 * time.Second // of its rate may come at once
 	costOfOpen  = 20
-	readAsOne   = 16 << 10  // bytes
+	readAsOne   = 8 << 10  // bytes
 	writtenAs1  = 256 << 10 // bytes
 	large       = 256 << 10 // bytes of a request that is taken by itself
 	longestDebt = 5 * time.Second
@@ -161,7 +161,7 @@ func (s *Server) reserve(ctx context.Context, p Peer) (a *account, release func(
 	n, ok := a.enter()
 	if !ok {
 		err = s.full(p, n)
-		s.dawdle(ctx, a, a.charge(now, 1))
+		s.dawdle(a.charge(now, 1))
 		return nil, nil, err
 	}
 	debt := a.charge(now, costOfOpen)
@@ -175,7 +175,7 @@ func (s *Server) reserve(ctx context.Context, p Peer) (a *account, release func(
 	if err == nil {
 		err = s.pay(ctx, debt)
 	} else {
-		s.dawdle(ctx, a, debt)
+		s.dawdle(debt)
 	}
 	if err != nil {
 		a.leave()
@@ -208,20 +208,23 @@ func (s *Server) pay(ctx context.Context, debt time.Duration) error {
 	}
 }
 
-// dawdle lets a host that is in debt wait for its refusal: who asks again at once
-// shall not ask as fast as it is refused. So many at a time, for those who wait
-// take room.
-func (s *Server) dawdle(ctx context.Context, a *account, debt time.Duration) {
+// dawdle lets a host that is in debt wait for its refusal, whether or not it still
+// wants to hear it: who asks again at once shall not ask as fast as it is refused.
+// The transport reads no further when so many of a connection wait.
+func (s *Server) dawdle(debt time.Duration) {
 	if debt <= 0 {
 		return
 	}
+	wait := time.NewTimer(min(debt, longestRefusal))
+	defer wait.Stop()
 	select {
-	case s.dawdling <- struct{}{}:
-		_ = s.pay(ctx, min(debt, time.Second)) // it is refused in any case
-		<-s.dawdling
-	default:
+	case <-wait.C:
+	case <-s.stopped:
 	}
 }
+
+// longestRefusal is how long somebody who is refused may have to wait for that.
+const longestRefusal = time.Second
 
 // ledger is what is kept for all hosts, in bytes. What several share counts once.
 type ledger struct {

@@ -59,6 +59,9 @@ type Peer struct {
 	Until time.Time
 	// Revoked is closed when the identity is revoked; nil means that it cannot be.
 	Revoked <-chan struct{}
+	// Hangup breaks the connection that the stream came by; nil means that it cannot
+	// be broken. It is for who does not even read that its stream has ended.
+	Hangup func()
 }
 
 // Health takes what agents report of their workloads on their streams. It is

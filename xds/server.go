@@ -41,10 +41,8 @@ type Server struct {
 	fresh   chan struct{} // has room for the streams that are new at a time
 	judging chan struct{} // has room for those whose node is decoded
 	heard   chan struct{} // has room for those whose first request is read before it is their turn
-	// dawdling has room for those that wait for their refusal.
-	dawdling chan struct{}
-	kept     ledger
-	quiet    pause // holds new streams while a snapshot is announced
+	kept    ledger
+	quiet   pause // holds new streams while a snapshot is announced
 
 	// Atomic.
 	streams   atomic.Int64
@@ -85,7 +83,6 @@ func New(cfg Config) (*Server, error) {
 		classes:  classes,
 		fresh:    make(chan struct{}, cfg.MaxNew),
 		heard:    make(chan struct{}, 4*cfg.MaxNew),
-		dawdling: make(chan struct{}, 256),
 		judging:  make(chan struct{}, runtime.GOMAXPROCS(0)),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
@@ -193,7 +190,11 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer s.leave(c)
-	return c.run(g, requests, first)
+	err = c.run(g, requests, first)
+	if ctx.Err() == nil {
+		c.hangUp()
+	}
+	return err
 }
 
 // judge makes the connection of a peer, if that may have it.

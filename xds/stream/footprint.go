@@ -22,7 +22,7 @@ const (
 	bytesOfType  = 1 << 10
 	bytesOfTrack = 512
 	bytesOfEntry = 320 // in its map
-	bytesOfOwn   = 224 // a resource of which only the version is known, in a set and its index
+	bytesOfOwn   = 160 // a resource of which only the version is known, in a set and its index
 )
 
 // Footprint counts. It costs as much as there is to be counted: do not ask after
