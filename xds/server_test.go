@@ -340,7 +340,9 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "it is counted", func() bool {
-			return r.server.streamsOf("vm1") == 1
+			r.server.mu.Lock()
+			defer r.server.mu.Unlock()
+			return r.server.hosts["vm1"] == 1
 		})
 		if err := <-r.connect(t, node("web", "127.0.0.11"), nil).err; status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("%v", err)
@@ -349,7 +351,9 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "it is no longer counted", func() bool {
-			return r.server.streamsOf("vm1") == 0
+			r.server.mu.Lock()
+			defer r.server.mu.Unlock()
+			return len(r.server.hosts) == 0
 		})
 	})
 	t.Run("state-of-the-world", func(t *testing.T) {

@@ -148,7 +148,7 @@ func faultsTable() report.Table {
 	return report.Table{
 		Title: "Restarts, crowds, and proxies that stop reading",
 		Text: "1,000 services and 1,000 proxies. The server is killed (SIGKILL) and started again while all have everything;\n" +
-			"VirtualServices are edited while a half of the fleet connects cold; a tenth of it is stopped (SIGSTOP) while 20 are edited.",
+			"VirtualServices are edited while a half of the fleet connects cold; a tenth of it is stopped (SIGSTOP) while everything is changed eight times, and then 20 are edited.",
 		Rows: []report.Row{
 			{ID: "restart.again", Name: "Restart: resources sent again, of all types", Budget: 0},
 			{ID: "restart.serving", Name: "Restart: until the server serves", Unit: report.Seconds, Budget: report.None},
@@ -163,6 +163,7 @@ func faultsTable() report.Table {
 			{ID: "stall.stream", Name: "Stopped: memory a stream", Unit: report.KB, Budget: report.None},
 			{ID: "stall.before", Name: "Stopped: 99th percentile of the others, before", Unit: report.Seconds, Budget: report.None},
 			{ID: "stall.during", Name: "Stopped: 99th percentile of the others, meanwhile", Unit: report.Seconds, Budget: report.None},
+			{ID: "stall.changed", Name: "Stopped: resources that each of the others is sent meanwhile", Unit: report.Count, Budget: report.None},
 			{ID: "stall.merged", Name: "Stopped: resources each is sent when it reads again", Unit: report.Count, Budget: report.None},
 			{ID: "stall.caught", Name: "Stopped: until all have the newest again", Unit: report.Seconds, Budget: report.None},
 		},

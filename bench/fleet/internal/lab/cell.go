@@ -159,13 +159,16 @@ func (c *cell) beginWith(ctx context.Context, size int) error {
 
 // newFleet starts a process for some of the world's proxies.
 func (c *cell) newFleet(ctx context.Context, first, size int) (*Fleet, error) {
-	cfg := FleetConfig{
-		Address: c.address, World: c.cfg.World, First: first, Size: size, Minor: c.cfg.Minor, PerConn: c.cfg.PerConn,
-		TLS: c.cfg.TLS, Reconnect: c.cfg.Reconnect,
-	}
+	return c.newFleetWith(ctx, FleetConfig{First: first, Size: size})
+}
+
+// newFleetWith is newFleet, with what else is to be said of it.
+func (c *cell) newFleetWith(ctx context.Context, cfg FleetConfig) (*Fleet, error) {
+	cfg.Address, cfg.World, cfg.Minor, cfg.PerConn = c.address, c.cfg.World, c.cfg.Minor, c.cfg.PerConn
+	cfg.TLS, cfg.Reconnect = c.cfg.TLS, c.cfg.Reconnect
 	if o, ok := c.subject.(*ours); ok && c.cfg.TLS {
 		var err error
-		if cfg.Tokens, err = o.server.tokens(ctx, c.cfg.World); err != nil {
+		if cfg.Tokens, err = o.server.tokens(ctx, cfg); err != nil {
 			return nil, err
 		}
 	}

@@ -28,6 +28,8 @@ type FleetConfig struct {
 	Minor     uint32 `json:"minor"`
 	PerConn   int    `json:"per_conn"`
 	Reconnect bool   `json:"reconnect"`
+	// ReadBuffer is the kernel's, of each connection, in bytes; 0 leaves it alone.
+	ReadBuffer int `json:"read_buffer"`
 	// TLS makes the streams be of hosts, each with the identity that one of the
 	// tokens gives; without tokens they are of nobody in particular.
 	TLS    bool     `json:"tls"`

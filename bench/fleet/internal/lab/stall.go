@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -12,11 +13,15 @@ import (
 // Stalled is what it costs that a part of the fleet stops reading.
 type Stalled struct {
 	Streams int `json:"streams"` // that stop reading
-	Edits   int `json:"edits"`   // that were made meanwhile
-	// PerStream is by how much the server grew for each of them, in KB; it has
-	// grown by Whole MB.
+	Edits   int `json:"edits"`   // of one VirtualService, that were made meanwhile
+	// PerStream is by how much what the server holds has grown for each of them, in
+	// KB, and Whole for all, in MB: heap and stacks, without garbage. What the kernel
+	// holds is not in it.
 	PerStream float64 `json:"per_stream"`
 	Whole     float64 `json:"whole"`
+	// Changed is how many resources of each were changed meanwhile: so many it would
+	// have been sent had it read.
+	Changed float64 `json:"changed"`
 	// Before and During are the 99th percentile of the other streams' time to
 	// have a change, in seconds: the median over the edits.
 	Before float64 `json:"before"`
@@ -27,8 +32,21 @@ type Stalled struct {
 	Caught float64 `json:"caught"`
 }
 
+// So often everything is changed before a part of the fleet stops, and while it
+// does not read: more than the kernel holds for it, else the server would not
+// notice.
+const (
+	changesBefore = 3
+	changesWhile  = 8
+	// enough is after how long no more of these are begun: who answers no ping for
+	// 40 s is taken for gone.
+	enough = 15 * time.Second
+	// smallBuffer is the kernel's, in bytes, of who is going to stop.
+	smallBuffer = 64 << 10
+)
+
 // RunStall stops the process of a tenth of the fleet, so that it reads nothing,
-// makes edits, and lets it go on.
+// makes changes, and lets it go on.
 func RunStall(ctx context.Context, cfg CellConfig, edits int) (out Stalled, err error) {
 	cfg.Subject = Ours
 	c := &cell{cfg: cfg}
@@ -38,7 +56,7 @@ func RunStall(ctx context.Context, cfg CellConfig, edits int) (out Stalled, err 
 	if err := c.beginWith(ctx, all-stopped); err != nil {
 		return out, err
 	}
-	slow, err := c.newFleet(ctx, all-stopped, stopped)
+	slow, err := c.newFleetWith(ctx, FleetConfig{First: all - stopped, Size: stopped, ReadBuffer: smallBuffer})
 	if err != nil {
 		return out, err
 	}
@@ -58,12 +76,21 @@ func RunStall(ctx context.Context, cfg CellConfig, edits int) (out Stalled, err 
 	if out.Before, _, err = c.edits(ctx, all-stopped, edits); err != nil {
 		return out, err
 	}
+	if err := c.changeAll(ctx, all-stopped, changesBefore); err != nil {
+		return out, err
+	}
+	if _, err := slow.Ready(stopped, time.Second); err != nil {
+		return out, err
+	}
 	return out, c.stalled(ctx, slow, &out)
 }
 
 func (c *cell) stalled(ctx context.Context, slow *Fleet, out *Stalled) error {
-	server := c.subject.proc()
-	before, err := server.usage()
+	o, ok := c.subject.(*ours)
+	if !ok {
+		return errors.New("only our control plane is looked into")
+	}
+	before, err := o.server.holds(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,15 +101,29 @@ func (c *cell) stalled(ctx context.Context, slow *Fleet, out *Stalled) error {
 	if err := slow.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		return fmt.Errorf("stopping a part of the fleet: %w", err)
 	}
+	others, err := c.fleet.Totals()
+	if err != nil {
+		return err
+	}
+	if err := c.changeAll(ctx, c.cfg.World.Proxies-out.Streams, changesWhile); err != nil {
+		return errors.Join(err, slow.cmd.Process.Signal(syscall.SIGCONT))
+	}
 	var last string
 	if out.During, last, err = c.edits(ctx, c.cfg.World.Proxies-out.Streams, out.Edits); err != nil {
 		return errors.Join(err, slow.cmd.Process.Signal(syscall.SIGCONT))
 	}
-	after, err := server.usage()
+	after, err := o.server.holds(ctx)
 	if err != nil {
 		return err
 	}
-	out.Whole = max(0, after.RSS-before.RSS)
+	told, err := c.fleet.Totals()
+	if err != nil {
+		return err
+	}
+	for k, n := range told.Kinds {
+		out.Changed += float64(n.Minus(others.Kinds[k]).Resources) / float64(c.cfg.World.Proxies-out.Streams)
+	}
+	out.Whole = max(0, after-before)
 	out.PerStream = out.Whole * 1000 / float64(out.Streams)
 	if err := slow.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		return fmt.Errorf("letting a part of the fleet go on: %w", err)
@@ -105,6 +146,53 @@ func (c *cell) stalled(ctx context.Context, slow *Fleet, out *Stalled) error {
 	}
 	for k, n := range now.Kinds {
 		out.Merged += float64(n.Minus(held.Kinds[k]).Resources) / float64(out.Streams)
+	}
+	return nil
+}
+
+// holds is what the server has in its heap and on its stacks once garbage is
+// collected, in MB.
+func (s *Server) holds(ctx context.Context) (float64, error) {
+	body, err := s.Ask(ctx, "/debug/pprof/heap?gc=1&debug=1")
+	if err != nil {
+		return 0, err
+	}
+	found, sum := 0, 0.0
+	for line := range strings.Lines(string(body)) {
+		var n float64
+		for _, format := range []string{"# HeapAlloc = %f", "# Stack = %f"} {
+			if _, err := fmt.Sscanf(line, format, &n); err == nil {
+				found, sum = found+1, sum+n
+			}
+		}
+	}
+	if found < 2 {
+		return 0, errors.New("the heap's profile does not say how large it is")
+	}
+	return sum / 1e6, nil
+}
+
+// changeAll edits the files of all services, some times if that does not take too
+// long, and waits each time until so many streams have what came of it.
+func (c *cell) changeAll(ctx context.Context, want, times int) error {
+	begin := time.Now()
+	for range times {
+		if time.Since(begin) > enough {
+			break
+		}
+		c.revision++
+		if err := c.fleet.Arm(marker(c.cfg.World, Many, c.revision)); err != nil {
+			return err
+		}
+		if _, _, err := c.cfg.World.EditMany(c.dir(), 1, c.revision); err != nil {
+			return err
+		}
+		if _, err := c.fleet.Probe(want); err != nil {
+			return errors.Join(err, c.explain())
+		}
+		if _, err := c.fleet.Ready(want, quiet); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -10,17 +10,18 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
 	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -29,19 +30,20 @@ import (
 const proxiesPerHost = svid.MaxPairs
 
 // tokens asks the control plane for a join token for each host of a fleet.
-func (s *Server) tokens(ctx context.Context, w world.Spec) ([]string, error) {
+func (s *Server) tokens(ctx context.Context, cfg FleetConfig) ([]string, error) {
 	var out []string
-	for first := 0; first < w.Proxies; first += proxiesPerHost {
+	end := cfg.First + cfg.Size
+	for first := cfg.First; first < end; first += proxiesPerHost {
 		pairs := []string{}
 		seen := map[string]bool{}
-		for i := first; i < min(first+proxiesPerHost, w.Proxies); i++ {
-			p := w.Proxy(i)
+		for i := first; i < min(first+proxiesPerHost, end); i++ {
+			p := cfg.World.Proxy(i)
 			if pair := p.Namespace + "/" + p.Account; !seen[pair] {
 				seen[pair] = true
 				pairs = append(pairs, pair)
 			}
 		}
-		token, err := s.token(ctx, "host-"+strconv.Itoa(first/proxiesPerHost), pairs)
+		token, err := s.token(ctx, "host-of-"+strconv.Itoa(first), pairs)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +83,7 @@ func (s *Server) token(ctx context.Context, host string, workloads []string) (st
 // dialer gives the function that connects the proxies of a fleet.
 func (c FleetConfig) dialer(ctx context.Context) (func(ctx context.Context, i int) (net.Conn, error), error) {
 	plain := func(ctx context.Context, _ int) (net.Conn, error) {
-		var d net.Dialer
+		d := net.Dialer{Control: c.control}
 		return d.DialContext(ctx, "tcp", c.Address)
 	}
 	if !c.TLS {
@@ -96,13 +98,25 @@ func (c FleetConfig) dialer(ctx context.Context) (func(ctx context.Context, i in
 		if err != nil {
 			return nil, err
 		}
-		conn := tls.Client(nc, configs[(c.First+i)/proxiesPerHost%len(configs)])
+		conn := tls.Client(nc, configs[i/proxiesPerHost%len(configs)])
 		if err := conn.HandshakeContext(ctx); err != nil {
 			_ = nc.Close()
 			return nil, fmt.Errorf("shaking hands: %w", err)
 		}
 		return conn, nil
 	}, nil
+}
+
+// control makes the buffer of a connection small before there is one: later the
+// kernel has promised more.
+func (c FleetConfig) control(_, _ string, raw syscall.RawConn) (err error) {
+	if c.ReadBuffer == 0 {
+		return nil
+	}
+	set := func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, c.ReadBuffer)
+	}
+	return errors.Join(raw.Control(set), err)
 }
 
 // identities are the settings of each host; without tokens a host is anybody.

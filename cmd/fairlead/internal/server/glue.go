@@ -13,26 +13,18 @@ import (
 )
 
 // admission says who is at the other end of an xDS stream.
-type admission struct {
-	service *issue.Service
-	// hangup breaks the connection from an address.
-	hangup func(address string)
-}
+type admission struct{ service *issue.Service }
 
 // Admit implements [xds.Admission].
 func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 	if p, ok := peer.FromContext(ctx); ok && p.AuthInfo != nil && p.AuthInfo.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
-		at := p.Addr.String()
-		return xds.Peer{Host: "plaintext", Anonymous: true, Address: at, Hangup: func() { a.hangup(at) }}, nil
+		return xds.Peer{Host: "plaintext", Anonymous: true}, nil
 	}
 	p, err := a.service.Authenticate(ctx)
 	if err != nil {
 		return xds.Peer{Host: p.Host, Address: p.Address}, err
 	}
-	out := xds.Peer{
-		Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
-		Hangup: func() { a.hangup(p.Address) },
-	}
+	out := xds.Peer{Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
 	for _, pair := range p.Pairs {
 		out.Pairs = append(out.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})
 	}
