@@ -1,7 +1,9 @@
 package consul
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"net/url"
@@ -73,7 +75,7 @@ func askNames(c *api.Client, q *api.QueryOptions) (listing, *api.QueryMeta, erro
 }
 
 // askService returns a question for the entries of one service.
-func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
+func (s *Source) askService(name string) func(*api.Client, *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
 	return func(c *api.Client, q *api.QueryOptions) ([]*entry, *api.QueryMeta, error) {
 		if name == "" || name == "." || name == ".." || len(name) > maxName {
 			return nil, nil, errName
@@ -81,11 +83,26 @@ func askService(name, filter string) func(*api.Client, *api.QueryOptions) ([]*en
 		if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			return nil, nil, errUnseen
 		}
-		q.Filter, q.Near = filter, noNode
+		q.Filter, q.Near = s.cfg.Filter, noNode
 		var list []*entry
 		m, err := c.Raw().Query("/v1/health/service/"+url.PathEscape(name), &list, client.Escaped(q))
-		return list, m, err
+		return list, m, cmp.Or(err, s.belong(name, list))
 	}
+}
+
+// belong tells of an answer to another question: what is on the way to Consul may
+// mistake one for the other.
+func (s *Source) belong(name string, list []*entry) error {
+	for _, e := range list {
+		switch {
+		case e == nil || e.Node == nil || e.Service == nil: // that is told by tidy
+		case !strings.EqualFold(e.Service.Service, name):
+			return client.Unusable(fmt.Sprintf("the answer is about another service, %.100q", e.Service.Service))
+		case s.cfg.Client.Datacenter != "" && e.Node.Datacenter != "" && !strings.EqualFold(e.Node.Datacenter, s.cfg.Client.Datacenter):
+			return client.Unusable(fmt.Sprintf("the answer is about another datacenter, %.100q", e.Node.Datacenter))
+		}
+	}
+	return nil
 }
 
 // askIndex returns a question for the index of one service.
@@ -204,7 +221,7 @@ func (s *Source) readService(ctx context.Context, name string, known uint64) *re
 			return &reading{name: name, err: err, Meta: m, same: err == nil}
 		}
 	}
-	list, m, err := client.Get(ctx, s.client, whole(s, askService(name, s.cfg.Filter))) //nolint:contextcheck // it is in the options
+	list, m, err := client.Get(ctx, s.client, whole(s, s.askService(name))) //nolint:contextcheck // it is in the options
 	if err != nil {
 		return &reading{name: name, err: err, Meta: m}
 	}

@@ -74,11 +74,16 @@ func (l *loop) capacity() int {
 	if !l.s.client.HTTP2() {
 		return 0
 	}
-	return max(0, l.s.client.MaxConnections()-spare) * streams
+	each := streams
+	if n := l.s.client.Streams(); n > 0 { // what is before a server may carry fewer
+		each = min(each, n)
+	}
+	most := l.s.client.MaxConnections()
+	return max(0, min((most-spare)*each, most*each-others))
 }
 
-// equip gives each service a watch; where the server cannot carry that many, the
-// doorbells are for the others.
+// equip gives each service a watch; where the server cannot carry that many, or
+// not any more, the doorbells are for the others.
 func (l *loop) equip(ctx context.Context) {
 	if !l.unequipped || l.listed == nil || !l.defaultsKnown || !l.proxyKnown {
 		return
@@ -87,6 +92,11 @@ func (l *loop) equip(ctx context.Context) {
 	room := l.capacity()
 	for name := range l.listed {
 		svc := l.services[name]
+		if svc.watched && l.watches > room {
+			svc.cancel()
+			svc.watched, svc.cancel = false, nil
+			l.read(name, peek) // the watch may have missed a change meanwhile
+		}
 		switch {
 		case svc.watched:
 		case l.watches < room:
@@ -111,7 +121,7 @@ func (l *loop) watch(ctx context.Context, svc *service) {
 	l.group.Go(func() error {
 		defer cancel()
 		client.Follow(ctx, l.s.client, client.Query[[]*entry]{
-			Name: "health/service", Patient: true, Read: whole(l.s, askService(name, l.s.cfg.Filter)), //nolint:contextcheck // it is in the options
+			Name: "health/service", Patient: true, Read: whole(l.s, l.s.askService(name)), //nolint:contextcheck // it is in the options
 			Told: func(err error) {
 				if err != nil {
 					l.post(ctx, func(now time.Time) { l.wasWatched(&reading{name: name, err: err}, now) })

@@ -20,10 +20,12 @@ const (
 	readers = 16
 	// drainMost bounds what is taken in before the next fragment is made.
 	drainMost = 512
-	// streams is what a server carries over one connection of HTTP/2, and spare
-	// the connections that are left for other questions than watches.
+	// streams is what a server carries over one connection of HTTP/2. spare are the
+	// connections that are left for other questions than watches, and others how
+	// many of these there may be at a time.
 	streams = 250
 	spare   = 4
+	others  = readers + 8
 	// filterPause is for how long nothing is read when Consul takes no filter.
 	filterPause = 5 * time.Second
 	// stampEvery is how often the status is made anew by itself.

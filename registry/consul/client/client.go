@@ -37,7 +37,9 @@ type Client struct {
 	token tokenFile
 	tls   *tlsFiles
 	slots chan struct{}
-	sight sight
+	// bodies bounds the answers that are read at the same time.
+	bodies chan struct{}
+	sight  sight
 
 	counts counts
 	// protocol is the HTTP version of the latest answer, or 0.
@@ -95,7 +97,7 @@ func New(c Config) (*Client, error) {
 	}
 	cl := &Client{
 		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile}, tls: files,
-		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots),
+		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots), bodies: make(chan struct{}, maxBodies),
 		turn: newTurn(1), heal: make(chan struct{}), probe: make(chan struct{}, 1),
 	}
 	if _, err := cl.token.current(); err != nil {
@@ -128,6 +130,10 @@ func (c *Client) HTTP2() bool {
 	}
 	return c.at.scheme == "https"
 }
+
+// Streams is how many questions share a connection, as the server has it; 0 where
+// nothing was answered yet.
+func (c *Client) Streams() int { return c.pool.streams() }
 
 // Stats are the counters now.
 func (c *Client) Stats() Stats {
@@ -176,11 +182,9 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 			req.URL.RawQuery = q.Encode()
 		}
 	}
-	resp, err := r.c.pool.RoundTrip(req)
-	switch {
-	case err != nil && r.c.tls.missed.Load() && req.Context().Err() == nil:
-		return nil, fmt.Errorf("%w: it may want a certificate of ours (--consul-cert-file, --consul-key-file)", err)
-	case err != nil:
+	req.Header.Set("Cache-Control", "no-cache")
+	resp, err := r.answer(req)
+	if err != nil {
 		return nil, err
 	}
 	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3)))
@@ -196,6 +200,27 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	case !done:
 		resp.Body = bound(resp.Body, maxAnswer)
+	}
+	return resp, nil
+}
+
+// answer gets an answer of which the body has to come within a time, and not
+// beside too many others.
+func (r carrier) answer(req *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(req.Context())
+	resp, err := r.c.pool.RoundTrip(req.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		if r.c.tls.missed.Load() && req.Context().Err() == nil {
+			err = fmt.Errorf("%w: it may want a certificate of ours (--consul-cert-file, --consul-key-file)", err)
+		}
+		return nil, err
+	}
+	if resp.Body, err = r.c.limited(ctx, cancel, resp.Body); err != nil {
+		return nil, err
+	}
+	if age := resp.Header.Get("Age"); age != "" && age != "0" {
+		return nil, errors.Join(fmt.Errorf("%w: an answer comes from a cache on the way, and is %.20q seconds old: name the address of Consul itself", ErrUnavailable, age), resp.Body.Close())
 	}
 	return resp, nil
 }
@@ -265,7 +290,7 @@ func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*a
 	turn := c.present()
 	asking, leave := turn.with(ctx)
 	defer leave()
-	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0, most)}, read)
+	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0, most), body: most}, read)
 	if err != nil && ctx.Err() == nil && turn.over() {
 		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
 	}
@@ -342,10 +367,11 @@ func (c *Client) trouble(late bool) {
 	}
 }
 
-// question is one that is put to the server, and how long that may take.
+// question is one that is put to the server, how long that may take, and how long
+// of it the answer, once it has begun.
 type question struct {
-	options *api.QueryOptions
-	limit   time.Duration
+	options     *api.QueryOptions
+	limit, body time.Duration
 }
 
 // ask asks, and tells what an error means. An answer that is older than it may
@@ -353,7 +379,7 @@ type question struct {
 func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
 	var none T
 	o := q.options
-	ctx, cancel := context.WithTimeout(ctx, q.limit)
+	ctx, cancel := context.WithTimeout(context.WithValue(ctx, bodyKey{}, q.body), q.limit)
 	defer cancel()
 	turn, asked := c.present(), time.Now()
 	// A leader that has just started answers before it has read its own log, and

@@ -38,6 +38,17 @@ type fake struct {
 // leader.
 func serve(tb testing.TB, overTLS bool, answer func(w http.ResponseWriter, r *http.Request)) *fake {
 	tb.Helper()
+	streams := 0
+	if overTLS {
+		streams = 250 // as Consul has it
+	}
+	return serveStreams(tb, streams, answer)
+}
+
+// serveStreams starts a fake that speaks HTTP/2, of so many questions a connection;
+// of none it speaks plain HTTP/1.1.
+func serveStreams(tb testing.TB, streams int, answer func(w http.ResponseWriter, r *http.Request)) *fake {
+	tb.Helper()
 	f := &fake{answer: answer, leader: "10.0.0.1:8300", conns: map[net.Conn]bool{}}
 	f.Server = httptest.NewUnstartedServer(http.HandlerFunc(f.serve))
 	f.Config.ConnState = func(c net.Conn, s http.ConnState) {
@@ -53,10 +64,10 @@ func serve(tb testing.TB, overTLS bool, answer func(w http.ResponseWriter, r *ht
 		f.most = max(f.most, len(f.conns))
 	}
 	f.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	if overTLS {
+	if streams > 0 {
 		f.EnableHTTP2 = true
 		f.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-		f.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: 250}
+		f.Config.HTTP2 = &http.HTTP2Config{MaxConcurrentStreams: streams}
 		f.StartTLS()
 	} else {
 		f.Start()

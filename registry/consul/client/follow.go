@@ -38,6 +38,8 @@ const (
 	// may come faster.
 	everyFor = 100 * time.Millisecond
 	burst    = 4
+	// earlyMost bounds the pause after an answer that says nothing and came at once.
+	earlyMost = 5 * time.Second
 )
 
 // Query is a question of which the answer changes.
@@ -103,6 +105,7 @@ func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)
 		if m.Fresh && q.Patient {
 			f.rest(ctx)
 		}
+		f.early(ctx, m)
 		// An endpoint that has no index would be asked without a pause.
 		f.index = max(m.Index, 1)
 		f.spend(ctx)
@@ -119,14 +122,14 @@ func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error)
 	}
 	if f.index > 0 {
 		o.WaitIndex, o.WaitTime = f.index, waitFor-rand.N(waitFor/5) //nolint:gosec // no secret
-		return ask(ctx, f.c, question{o, o.WaitTime + o.WaitTime/8 + most}, q.Read)
+		return ask(ctx, f.c, question{o, o.WaitTime + o.WaitTime/8 + most, most}, q.Read)
 	}
 	if err := f.c.slot(ctx); err != nil {
 		var none T
 		return none, Meta{}, err
 	}
 	defer f.c.free()
-	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry, most)}, q.Read)
+	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry, most), most}, q.Read)
 	m.Fresh = true
 	return v, m, err
 }
@@ -138,6 +141,8 @@ type following struct {
 	index uint64
 	retry time.Duration // the last pause, or 0
 	told  string        // the error that was told, or empty
+
+	useless time.Duration // the last pause after an answer without need, or 0
 
 	urgent bool
 	every  time.Duration
@@ -161,6 +166,17 @@ func (f *following) rest(ctx context.Context) {
 	case <-within.Done():
 	}
 	_ = sleep(ctx, rand.N(time.Duration(followers+1)*openShare), f.turn.ended) //nolint:gosec // no secret
+}
+
+// early holds up where the server, or what is before it, does not wait for a
+// change: nothing is heard sooner by asking it more often.
+func (f *following) early(ctx context.Context, m Meta) {
+	if m.Fresh || m.Index != f.index || time.Since(m.Asked) > waitFor/2 {
+		f.useless = 0
+		return
+	}
+	f.useless = min(max(everyFor, 2*f.useless), earlyMost)
+	_ = sleep(ctx, jitter(f.useless), f.turn.ended) // the caller looks at ctx
 }
 
 // spend holds up answers that come all the time.

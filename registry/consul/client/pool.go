@@ -1,11 +1,13 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +24,19 @@ const (
 	pingFor   = 5 * time.Second
 	// idleFor is how long a connection that nobody uses is kept.
 	idleFor = time.Minute
+	// settleFor is for how long a connection that has answered nothing takes one
+	// request only: how many it takes, the server says first of all, but it is not
+	// told to who uses the connection, and a request too many waits within it for
+	// one of those that wait for a change.
+	settleFor = 250 * time.Millisecond
+	// refusedMost is how often a request is sent again that was not looked at.
+	refusedMost = 10
+	// maxHeader bounds the headers of an answer; streamBuffer and connBuffer, in
+	// bytes, what of answers waits in memory to be read, by HTTP/2. A connection
+	// has room for all that its requests may have, so that none waits for another.
+	maxHeader    = 256 << 10
+	streamBuffer = 128 << 10
+	connBuffer   = 250 * streamBuffer
 )
 
 // errClosed is what a request gets whose connection was closed by us.
@@ -46,15 +61,20 @@ type pool struct {
 	conns   []*conn
 	dialing int
 	waiting []chan error // first in, first out
+	carries int          // what streams said last, or 0
 }
 
 // conn is a connection of the pool.
 type conn struct {
 	*http.ClientConn
+	born    time.Time
 	used    bool // it carried a request to its end
 	retired bool // it takes no more requests
 	idle    time.Time
 }
+
+// settled reports whether it is known how many requests a connection takes.
+func (c *conn) settled() bool { return c.used || time.Since(c.born) >= settleFor }
 
 // newPool makes a pool that starts nothing.
 func newPool(at target, maxConns int, tls *tlsFiles) *pool {
@@ -74,8 +94,12 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 			}
 			return tls.handshake(ctx, nc)
 		},
-		HTTP2:     &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingFor, WriteByteTimeout: pingFor},
-		Protocols: new(http.Protocols),
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout: pingAfter, PingTimeout: pingFor, WriteByteTimeout: pingFor,
+			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+		},
+		MaxResponseHeaderBytes: maxHeader,
+		Protocols:              new(http.Protocols),
 	}
 	t.Protocols.SetHTTP1(true)
 	t.Protocols.SetHTTP2(true)
@@ -87,9 +111,11 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 }
 
 // RoundTrip carries one request. One that has no body is sent once more if a
-// connection that was in use before turns out to be closed.
+// connection that was in use before turns out to be closed, and a few times if the
+// server did not look at it: over a new connection, it is known too late how many
+// the server takes.
 func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
-	for {
+	for refused := 0; ; {
 		c, used, err := p.take(req.Context())
 		if err != nil {
 			return nil, err
@@ -97,15 +123,26 @@ func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp, err := c.RoundTrip(req)
 		if err == nil {
 			p.mu.Lock()
-			c.used = true
+			if !c.used {
+				c.used = true
+				p.wake(max(1, c.Available()))
+			}
 			p.mu.Unlock()
 			return resp, nil
+		}
+		if req.Body == nil && req.Context().Err() == nil && isRefused(err) && refused < refusedMost {
+			refused++
+			continue
 		}
 		if !used || req.Body != nil || req.Context().Err() != nil || c.Err() == nil {
 			return nil, err
 		}
 	}
 }
+
+// isRefused reports whether a server says that it did not look at a request.
+// Package net/http has no name for the error.
+func isRefused(err error) bool { return strings.Contains(err.Error(), "REFUSED_STREAM") }
 
 // take finds a connection with room for a request, makes one, or waits. It tells
 // whether the connection carried a request before.
@@ -116,12 +153,17 @@ func (p *pool) take(ctx context.Context) (c *conn, used bool, err error) {
 	defer p.mu.Unlock()
 	for {
 		p.sweep()
+		unsettled := false
 		for _, c := range p.conns {
+			if c.InFlight() > 0 && c.Available() > 0 && !c.settled() {
+				unsettled = unsettled || !c.retired
+				continue
+			}
 			if !c.retired && c.Available() > 0 && c.Reserve() == nil {
 				return c, c.used, nil
 			}
 		}
-		if len(p.conns)+p.dialing < p.max && (!p.one || p.dialing == 0) {
+		if !unsettled && len(p.conns)+p.dialing < p.max && (!p.one || p.dialing == 0) {
 			if err := p.grow(ctx); err != nil {
 				return nil, false, err
 			}
@@ -166,14 +208,18 @@ func (p *pool) grow(ctx context.Context) error {
 		p.waiting = nil
 		return err
 	}
-	c := &conn{ClientConn: cc}
+	c := &conn{ClientConn: cc, born: time.Now()}
 	p.conns = append(p.conns, c)
 	cc.SetStateHook(func(cc *http.ClientConn) {
 		if p.takers.Load() > 0 {
 			go p.stirred(cc) // the hook may run within a call of ours, under the lock
 		}
 	})
-	p.wake(max(0, cc.Available()-1))
+	if cc.Available() <= 1 { // it is HTTP/1.1: whoever waits makes another one
+		p.wake(1)
+		return nil
+	}
+	time.AfterFunc(settleFor, func() { p.stirred(cc) })
 	return nil
 }
 
@@ -181,11 +227,7 @@ func (p *pool) grow(ctx context.Context) error {
 func (p *pool) stirred(cc *http.ClientConn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := cc.Available()
-	if cc.Err() != nil {
-		n = 1 // another one may be made
-	}
-	p.wake(n)
+	p.wake(max(1, cc.Available())) // another one may be made
 }
 
 // wake lets that many of those who wait look again. The lock is held.
@@ -251,6 +293,29 @@ func (p *pool) reset() {
 	for _, c := range conns {
 		_ = c.Close() // whatever is on its way fails, as it should
 	}
+}
+
+// streams is how many requests one connection carries at a time, as the server
+// had it last; 0 where no connection was used.
+func (p *pool) streams() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sweep()
+	least, full := 0, 0
+	for _, c := range p.conns {
+		room, busy := c.Available(), c.InFlight()
+		switch {
+		case !c.used || c.retired:
+		case room == 0: // it is full, or takes no more for another reason
+			full = max(full, busy)
+		case least == 0 || room+busy < least:
+			least = room + busy
+		}
+	}
+	if least > 0 {
+		p.carries = least
+	}
+	return cmp.Or(p.carries, full)
 }
 
 // size is the number of connections.

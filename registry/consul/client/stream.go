@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 )
@@ -17,7 +19,62 @@ const (
 	// said of it, in lists that are of all.
 	maxAnswer = 64 << 20
 	maxStream = 512 << 20
+	// maxBodies is how many answers are read at the same time: thousands of watches
+	// may wake at once.
+	maxBodies = 32
 )
+
+// errStalled is what becomes of an answer that begins and does not end.
+var errStalled = errors.New("an answer has begun and does not end")
+
+type bodyKey struct{}
+
+// limited is a body that may be read now, and within the time of its question. It
+// waits until few others are read.
+func (c *Client) limited(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser) (io.ReadCloser, error) {
+	b := &timed{ReadCloser: body, ctx: ctx, done: func() { cancel(nil) }}
+	within, ok := ctx.Value(bodyKey{}).(time.Duration)
+	if !ok { // it is short, and bounded by whoever asks
+		return b, nil
+	}
+	select {
+	case c.bodies <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errors.Join(ctx.Err(), b.Close())
+	}
+	timer := time.AfterFunc(within, func() { cancel(errStalled) })
+	release := sync.OnceFunc(func() { <-c.bodies })
+	stop := context.AfterFunc(ctx, release) // also where nobody closes it
+	b.done = func() {
+		timer.Stop()
+		stop()
+		release()
+		cancel(nil)
+	}
+	return b, nil
+}
+
+// timed is a body that ends with its question.
+type timed struct {
+	io.ReadCloser
+	ctx  context.Context //nolint:containedctx // the body's life is that of the question
+	done func()
+}
+
+// Read implements io.Reader.
+func (b *timed) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && errors.Is(context.Cause(b.ctx), errStalled) {
+		err = errStalled
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *timed) Close() error {
+	defer b.done()
+	return b.ReadCloser.Close()
+}
 
 // Unusable says why an answer cannot be used. The next one may be the same.
 type Unusable string //nolint:errname // it is a state, too
