@@ -49,6 +49,7 @@ func TestCostOfAChange(t *testing.T) {
 		t.Errorf("start: %+v, want %+v", got, want)
 	}
 	hostsFile, routesFile := m.path(3, "hosts"), m.path(3, "routes")
+	one := counters{1, 1, 1, 1, 1, 1, 1}
 	for _, c := range []struct {
 		name string
 		edit func()
@@ -64,6 +65,30 @@ func TestCostOfAChange(t *testing.T) {
 		{"comment_below", func() { m.rename(routesFile, routes(3, 1)+"# the end\n") }, counters{1, 1, 2, 0, 0, 0, 0}},
 		{"comment_above", func() { m.rename(routesFile, "# the start\n"+routes(3, 1)) }, counters{1, 1, 2, 1, 2, 2, 1}},
 		{"endpoint_replaced", func() { m.rename(hostsFile, hosts(3, 1)) }, counters{1, 1, 11, 1, 1, 1, 1}},
+		{"endpoint_moved", func() {
+			m.rename(hostsFile, strings.ReplaceAll(hosts(3, 1), "address: 10.100.3.9", "address: 10.100.3.99"))
+		}, counters{1, 1, 11, 1, 1, 1, 1}},
+		{"endpoint_removed", func() { m.rename(hostsFile, without(hosts(3, 1))) }, counters{1, 1, 10, 1, 1, 1, 1}},
+		{"endpoint_added", func() { m.rename(hostsFile, hosts(3, 1)) }, counters{1, 1, 11, 1, 1, 1, 1}},
+		{"port_changed", func() {
+			m.rename(hostsFile, strings.ReplaceAll(hosts(3, 1), "number: 8080", "number: 8081"))
+		}, counters{1, 1, 11, 1, 1, 1, 1}},
+		{"rule_edited", func() {
+			m.rename(routesFile, "# the start\n"+strings.ReplaceAll(routes(3, 1), "maxConnections: 100", "maxConnections: 200"))
+		}, counters{1, 1, 2, 1, 1, 1, 1}},
+		{"renamed", func() { m.move(routesFile, routesFile+".yaml") }, counters{1, 1, 2, 1, 2, 2, 1}},
+		{"renamed_back", func() { m.move(routesFile+".yaml", routesFile) }, counters{1, 1, 2, 1, 2, 2, 1}},
+		{"sidecar_added", func() { m.rename(m.path(50, "sidecar"), sidecar("./*")) }, one},
+		{"sidecar_edited", func() { m.rename(m.path(50, "sidecar"), sidecar("*/*")) }, one},
+		{"peers_added", func() { m.rename(m.path(50, "peers"), peers("STRICT")) }, one},
+		{"peers_edited", func() { m.rename(m.path(50, "peers"), peers("PERMISSIVE")) }, one},
+		{"inline_added", func() { m.rename(m.path(50, "inline"), inline(1)) }, one},
+		{"inline_endpoint_replaced", func() { m.rename(m.path(50, "inline"), inline(2)) }, one},
+		// Of two objects the one that is broken stays as it was, and the other changes.
+		{"one_of_two_broken", func() {
+			m.rename(routesFile, "# the start\n"+strings.ReplaceAll(routes(3, 7), "maxConnections: 100", "maxConnections: many"))
+		}, counters{1, 1, 2, 1, 1, 1, 1}},
+		{"mended", func() { m.rename(routesFile, "# the start\n"+routes(3, 1)) }, counters{1, 1, 2, 1, 2, 2, 1}},
 		{"service_added", func() { m.rename(m.path(99, "hosts"), hosts(99, 0)) }, counters{1, 1, 11, 1, 11, 11, 1}},
 		{"no_manifest", func() { m.rename(m.path(99, "hosts")+".txt", "nothing") }, counters{}},
 		{"broken", func() { m.rename(routesFile, strings.ReplaceAll(routes(3, 2), "attempts: 3", "attempts: many")) }, counters{1, 1, 2, 1, 1, 1, 1}},
@@ -84,6 +109,38 @@ func TestCostOfAChange(t *testing.T) {
 		if got := m.counters().since(before); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, fmt.Sprintf("%+v", got), fmt.Sprintf("%+v", c.want))
 		}
+	}
+}
+
+// without is a file without its last object.
+func without(text string) string { return text[:strings.LastIndex(text, "---\n")] }
+
+func sidecar(hosts string) string {
+	return "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: default, namespace: team-00}\nspec: {egress: [{hosts: [\"" + hosts + "\"]}]}\n"
+}
+
+func peers(mode string) string {
+	return "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: team-00}\nspec: {mtls: {mode: " + mode + "}}\n"
+}
+
+// inline is a service that names its endpoints itself.
+func inline(last int) string {
+	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: inline, namespace: team-00}
+spec:
+  hosts: [inline.example.com]
+  resolution: STATIC
+  ports: [{number: 8080, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.200.0.1}, {address: 10.200.1.%d}]
+`, last)
+}
+
+// move gives a file another name.
+func (m *realMesh) move(from, to string) {
+	m.tb.Helper()
+	if err := os.Rename(from, to); err != nil {
+		m.tb.Fatal(err)
 	}
 }
 

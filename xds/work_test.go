@@ -70,6 +70,23 @@ func townWorkload(ns, app string, k int, address string) *mesh.Workload {
 	return w
 }
 
+// relabel gives the last workload other labels.
+func (o *town) relabel(labels map[string]string) {
+	w := *o.workloads[len(o.workloads)-1]
+	w.Labels, w.Hash = labels, sha256.Sum256(fmt.Append(nil, labels))
+	o.workloads[len(o.workloads)-1] = &w
+}
+
+// inlineService is one that names its endpoints itself.
+func inlineService(addresses ...string) *mesh.Service {
+	s := townService("b", "b7")
+	s.Selector, s.Hash = nil, sha256.Sum256(fmt.Append(nil, addresses))
+	for _, a := range addresses {
+		s.Inline = append(s.Inline, &mesh.Workload{Meta: in("b", meta(mesh.KindWorkloadEntry, "", a)), Address: a})
+	}
+	return s
+}
+
 func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
 	base := o.snapshot(nil)
 	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{{
@@ -106,8 +123,10 @@ func meshConfigOf(base, prev *mesh.Snapshot) *mesh.MeshConfig {
 	return base.MeshConfig
 }
 
-func (o *town) route(host, prefix string) {
-	ns := host[:1]
+func (o *town) route(host, prefix string) { o.routeFrom(host[:1], host, prefix) }
+
+// routeFrom has requests for a host go there by a VirtualService of a namespace.
+func (o *town) routeFrom(ns, host, prefix string) {
 	o.routes = slices.DeleteFunc(slices.Clone(o.routes), func(v *mesh.VirtualService) bool { return v.Name == host })
 	o.routes = append(o.routes, &mesh.VirtualService{
 		Meta: in(ns, meta(mesh.KindVirtualService, host, prefix)),
@@ -199,6 +218,49 @@ func TestWorkOfAChange(t *testing.T) {
 			before: func(o *town) { o.rule(time.Second, "a") },
 			change: func(o *town) { o.rule(2*time.Second, "a") },
 			want:   expectation{4, 8, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 6, stream.EndpointType: 4}},
+		},
+		"destination-rule-added": {
+			change: func(o *town) { o.rule(time.Second) },
+			want:   expectation{12, 0, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
+		},
+		"endpoint-added": {
+			change: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"endpoint-relabelled": {
+			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.relabel(map[string]string{"app": "a0", "team": "x"}) },
+			want:   expectation{kept: 12}, // nothing asks for that label
+		},
+		"endpoint-of-another-service": {
+			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.relabel(map[string]string{"app": "a1"}) },
+			// Its account is another than those of the service that it serves now.
+			want: expectation{
+				12, 0,
+				amounts{stream.ClusterType: 1, stream.EndpointType: 2},
+				amounts{stream.ClusterType: 12, stream.EndpointType: 24},
+			},
+		},
+		"inline-endpoint-replaced": {
+			before: func(o *town) { o.services = append(o.services, inlineService("10.9.9.1", "10.9.9.2")) },
+			change: func(o *town) { o.services[len(o.services)-1] = inlineService("10.9.9.1", "10.9.9.3") },
+			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
+		},
+		"port-changed": {
+			before: func(o *town) { o.services = append(o.services, inlineService("10.9.9.1")) },
+			change: func(o *town) {
+				s := inlineService("10.9.9.1")
+				s.Ports[0].Number, s.Hash[0] = 8081, s.Hash[0]+1
+				o.services[len(o.services)-1] = s
+			},
+			// Nobody had that port: a listener and a table of its own for it, with the
+			// host and with what is for all others.
+			want: expectation{
+				12, 0,
+				amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.ListenerType: 1, stream.RouteType: 1, stream.VirtualHostType: 2},
+				amounts{stream.ClusterType: 12, stream.EndpointType: 12, stream.ListenerType: 12, stream.RouteType: 12, stream.VirtualHostType: 24},
+			},
 		},
 		"endpoint-replaced": {
 			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
@@ -309,25 +371,31 @@ func TestWorkOfAChange(t *testing.T) {
 			if c.before != nil {
 				c.before(o)
 			}
-			r := newRig(t, nil, everybody(&o.objects))
-			r.mesh.publish(o.build(nil))
-			all := o.fleet(t, r)
-			was, sizes := r.server.Work(), r.sizes()
-			c.change(o)
-			next := o.build(r.mesh.Snapshot())
-			r.mesh.publish(next)
-			eventually(t, "all have answered", func() bool {
-				x, ok := r.server.Convergence(next.Generation)
-				return ok && !x.Done.IsZero()
-			})
-			for _, p := range all {
-				p.inStep(r)
-			}
-			did := r.server.Work().since(was)
-			c.want.check(t, did)
-			encodedOnce(t, sizes, r.sizes(), did)
+			c.want.of(t, o, c.change)
 		})
 	}
+}
+
+// of makes a change to a town whose proxies have everything, and counts.
+func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
+	t.Helper()
+	r := newRig(t, nil, everybody(&o.objects))
+	r.mesh.publish(o.build(nil))
+	all := o.fleet(t, r)
+	was, sizes := r.server.Work(), r.sizes()
+	change(o)
+	next := o.build(r.mesh.Snapshot())
+	r.mesh.publish(next)
+	eventually(t, "all have answered", func() bool {
+		x, ok := r.server.Convergence(next.Generation)
+		return ok && !x.Done.IsZero()
+	})
+	for _, p := range all {
+		p.inStep(r)
+	}
+	did := r.server.Work().since(was)
+	e.check(t, did)
+	encodedOnce(t, sizes, r.sizes(), did)
 }
 
 // fleet connects relays, one a workload, and waits until all have everything.

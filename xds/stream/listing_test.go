@@ -49,7 +49,7 @@ func TestCompareListed(t *testing.T) {
 		for i := range r.IntN(4) { // layers, which may have a name twice
 			var list []*Resource
 			for _, name := range names(7) {
-				list = append(list, &Resource{Name: name, Version: strconv.Itoa(1+r.IntN(2)), Body: []byte(name)})
+				list = append(list, &Resource{Name: name, Version: strconv.Itoa(1 + r.IntN(2)), Body: []byte(name)})
 			}
 			g.Layers = append(g.Layers, &Layer{Name: strconv.Itoa(i), Types: map[TypeURL]*Set{ClusterType: NewSet(list)}})
 		}
@@ -167,9 +167,10 @@ func returningFleet(b *testing.B, changed int) (frames []string, g *Generation) 
 		var list []*Resource
 		for i := range map[TypeURL]int{ClusterType: 1400, EndpointType: 1400, RouteType: 1, VirtualHostType: 1000}[url] {
 			name := fmt.Sprintf("outbound|8080||svc-%05d.team-%02d.mesh.internal", i, i%10)
-			if url == RouteType {
+			switch url { //nolint:exhaustive // the others are clusters' names
+			case RouteType:
 				name = "8080"
-			} else if url == VirtualHostType {
+			case VirtualHostType:
 				name = fmt.Sprintf("8080/svc-%05d.team-%02d.mesh.internal:8080", i, i%10)
 			}
 			version := fmt.Sprintf("%016x", i*7919)

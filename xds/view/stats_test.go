@@ -84,6 +84,31 @@ func TestWork(t *testing.T) {
 			f.addWorkload("ns0", "b", "10.9.9.9")
 			slices.SortFunc(f.w.f.Workloads, byKey)
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		{"endpoint_removed", func(f *fleet) { // the second one of b
+			f.w.f.Workloads = slices.Delete(f.w.f.Workloads, 3, 4)
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
+		{"endpoint_relabelled", func(f *fleet) {
+			w := *f.w.f.Workloads[3]
+			w.Labels = map[string]string{"app": "b", "team": "x"}
+			w.Hash[0]++
+			f.w.f.Workloads[3] = &w
+		}, Stats{ViewsKept: 12, Clusters: 1, Endpoints: 1}}, // looked at, and the same
+		{"endpoint_moved", func(f *fleet) { // from b to c
+			w := *f.w.f.Workloads[3]
+			w.Labels = map[string]string{"app": "c"}
+			w.Hash[0]++
+			f.w.f.Workloads[3] = &w
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 2, Endpoints: 2}},
+		// A cluster with its endpoints, a host in the table of the new port and none in
+		// that of the old one, in each namespace; the listeners of all ports are looked at
+		// once for the three, and are the same but for the new one's. Inbound a listener
+		// and the application's cluster.
+		{"port_changed", edit(func(s *mesh.Service) { s.Ports = []mesh.Port{{Name: "http", Number: 8081, Protocol: mesh.HTTP}} }), Stats{
+			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, Tables: 3 + 3,
+		}},
+		{"inline_endpoint", edit(func(s *mesh.Service) {
+			s.Selector, s.Inline = nil, []*mesh.Workload{{Meta: mesh.Meta{Origin: &mesh.Origin{}}, Address: "10.9.9.7"}}
+		}), Stats{ViewsBuilt: 12, LayersBuilt: 2 + 1, Clusters: 1, Endpoints: 1, Listeners: 1}}, // who served it does no longer
 		// A cluster and two subsets', for all; and for who serves it, how its
 		// application is reached.
 		{"rule", func(f *fleet) { f.editRule(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 3 + 1, Endpoints: 3, Listeners: 1}},

@@ -1,0 +1,84 @@
+package xds
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// deregister takes the catalog's instance at an address out.
+func (o *town) deregister(address string) {
+	o.instances = slices.DeleteFunc(slices.Clone(o.instances), func(w *mesh.Workload) bool { return w.Address == address })
+}
+
+// tag gives the catalog's last instance the label that a tag of it becomes.
+func (o *town) tag(word string) {
+	o.instances = slices.Clone(o.instances)
+	w := *o.instances[len(o.instances)-1]
+	w.Labels = map[string]string{mesh.LabelConsulService: "web", "tag": word}
+	w.Hash[0]++
+	o.instances[len(o.instances)-1] = &w
+}
+
+// writtenDown is a ServiceEntry for the host of the catalog's service.
+func writtenDown(ns string, exports ...string) *mesh.Service {
+	s := townService(ns, "mine")
+	s.Hostname, s.ExportTo = "web.service.consul", exports
+	s.Selector = map[string]string{mesh.LabelConsulService: "web"}
+	return s
+}
+
+// TestWorkOfACatalogsChange pins what changes of a catalog cost in a mesh that has
+// files as well, and changes of files that have to do with the catalog.
+func TestWorkOfACatalogsChange(t *testing.T) {
+	t.Parallel()
+	type amounts = map[stream.TypeURL]uint64
+	endpoints := expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}}
+	routes := expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}}
+	for name, c := range map[string]struct {
+		change func(*town)
+		want   expectation
+	}{
+		"instance-deregistered": {func(o *town) { o.deregister("10.8.0.2") }, endpoints},
+		"the-same-again":        {func(o *town) { o.instance("10.8.0.2", mesh.HealthUnknown) }, expectation{kept: 12}},
+		// Nothing asks for the label that a tag becomes.
+		"tag-changed": {func(o *town) { o.tag("blue") }, expectation{kept: 12}},
+		"service-registered": {func(o *town) {
+			o.derived = append(o.derived, townService("c", "consul/zoo"))
+			o.derived[1].Hostname, o.derived[1].Catalog = "zoo.service.consul", true
+		}, expectation{
+			12, 0,
+			amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},
+			amounts{stream.ClusterType: 12, stream.EndpointType: 12, stream.VirtualHostType: 12},
+		}},
+		"file-edited":          {func(o *town) { o.route("a0.mesh", "/v1") }, routes},
+		"file-routes-its-host": {func(o *town) { o.routeFrom("c", "web.service.consul", "/v1") }, routes},
+		// Who writes a host down has it, where that is exported to; its routes are the same.
+		"host-is-written-down": {
+			func(o *town) { o.services = append(o.services, writtenDown("a")) },
+			expectation{
+				12, 0,
+				amounts{stream.ClusterType: 1, stream.EndpointType: 1},
+				amounts{stream.ClusterType: 12, stream.EndpointType: 12},
+			},
+		},
+		"host-is-written-down-for-b": {
+			func(o *town) { o.services = append(o.services, writtenDown("b", "b")) },
+			expectation{
+				4, 8,
+				amounts{stream.ClusterType: 1, stream.EndpointType: 1},
+				amounts{stream.ClusterType: 4, stream.EndpointType: 4},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := newTown()
+			o.registered()
+			o.instance("10.8.0.2", mesh.HealthUnknown)
+			c.want.of(t, o, c.change)
+		})
+	}
+}
