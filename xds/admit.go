@@ -29,15 +29,16 @@ const (
 	defaultTurnIdle = 250 * time.Millisecond
 )
 
-// exhausted refuses a stream for a limit, says which one, and when to come again.
-func (s *Server) exhausted(format string, args ...any) error {
+// exhausted refuses a stream for a limit, says which one, and when to come again:
+// not before a while is over.
+func (s *Server) exhausted(notBefore time.Duration, format string, args ...any) error {
 	s.metrics.limited.Inc()
 	why := fmt.Sprintf(format, args...)
 	s.limits.Do(time.Now(), func(skipped int) {
 		s.log.Warn("stream refused for a limit", "err", why, "refused_since", skipped)
 	})
 	st := status.New(codes.ResourceExhausted, why)
-	after := 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter needs no secrecy
+	after := notBefore + 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter needs no secrecy
 	if with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
 		st = with
 	}
@@ -65,72 +66,60 @@ func (s *seldom) Do(now time.Time, f func(skipped int)) {
 	f(n)
 }
 
-// reserve counts a stream for its host, before anything is awaited from it: one
-// host must not take the room of all.
-func (s *Server) reserve(p Peer) (release func(), err error) {
-	host, most := p.Host, s.cfg.MaxPerHost
-	if p.Anonymous { // whoever is on this machine must leave room for the hosts
-		host, most = "", max(1, s.cfg.MaxStreams/2)
-	}
-	n, ok := s.count(host, most)
-	switch {
-	case ok:
-	case p.Anonymous:
-		return nil, s.exhausted("there are %d streams without TLS already, half of what --max-streams lets all have", n)
-	default:
-		return nil, s.exhausted("host %q has %d streams already, all that --max-streams-per-host lets it", host, n)
-	}
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.hosts[host]--; s.hosts[host] == 0 {
-			delete(s.hosts, host)
-		}
-	}, nil
-}
-
-func (s *Server) count(host string, most int) (before int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := s.hosts[host]
-	if n >= most {
-		return n, false
-	}
-	s.hosts[host]++
-	return n, true
-}
-
 // hear waits until the first request of a stream may be read: of a fleet that
 // comes back at once most wait with what they have to say. passOn lets another one
 // be heard.
-func (s *Server) hear(ctx context.Context) (passOn func(), err error) {
-	select {
-	case s.heard <- struct{}{}:
-		return sync.OnceFunc(func() { <-s.heard }), nil
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
-	case <-s.stopped:
-		return nil, errStopping
+func (s *Server) hear(ctx context.Context, a *account) (passOn func(), err error) {
+	if err := s.take(ctx, a.heard); err != nil {
+		return nil, err
 	}
+	if err := s.take(ctx, s.heard); err != nil {
+		give(a.heard)
+		return nil, err
+	}
+	return sync.OnceFunc(func() { <-s.heard; give(a.heard) }), nil
 }
 
-// awaitTurn waits until a new stream may be served: while a snapshot is announced
-// those have precedence that are served already, and only so many are new at a
-// time. The turn is over when [conn.old] is called.
-func (s *Server) awaitTurn(ctx context.Context, c *conn) error {
-	if err := s.await(ctx, s.quiet.over()); err != nil {
-		return err
+// take waits for room; a nil channel has room for all.
+func (s *Server) take(ctx context.Context, room chan struct{}) error {
+	if room == nil {
+		return nil
 	}
 	select {
-	case s.fresh <- struct{}{}:
-		c.fresh, c.asked = true, time.Now()
-		c.freshUntil = c.asked.Add(freshFor)
+	case room <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return status.FromContextError(ctx.Err()).Err()
 	case <-s.stopped:
 		return errStopping
 	}
+}
+
+// give gives back what take took.
+func give(room chan struct{}) {
+	if room != nil {
+		<-room
+	}
+}
+
+// awaitTurn waits until a new stream may be served: while a snapshot is announced
+// those have precedence that are served already, and only so many are new at a
+// time, and of one host some of them. The turn is over when [conn.old] is called.
+func (s *Server) awaitTurn(ctx context.Context, c *conn) error {
+	if err := s.take(ctx, c.account.turns); err != nil {
+		return err
+	}
+	err := s.await(ctx, s.quiet.over())
+	if err == nil {
+		err = s.take(ctx, s.fresh)
+	}
+	if err != nil {
+		give(c.account.turns)
+		return err
+	}
+	c.fresh, c.asked = true, time.Now()
+	c.freshUntil = c.asked.Add(freshFor)
+	return nil
 }
 
 func (s *Server) await(ctx context.Context, over <-chan struct{}) error {
@@ -165,6 +154,7 @@ func (c *conn) old() {
 	if c.fresh {
 		c.fresh, c.freshUntil = false, time.Time{}
 		<-c.server.fresh
+		give(c.account.turns)
 	}
 }
 

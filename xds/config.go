@@ -59,6 +59,9 @@ type Peer struct {
 	Until time.Time
 	// Revoked is closed when the identity is revoked; nil means that it cannot be.
 	Revoked <-chan struct{}
+	// Hangup breaks the connection that the stream came by; nil means that it cannot
+	// be broken. It is for who does not even read that its stream has ended.
+	Hangup func()
 }
 
 // Health takes what agents report of their workloads on their streams. It is
@@ -74,11 +77,16 @@ type Health interface {
 
 // What a Config's zero values mean.
 const (
-	DefaultMaxStreams  = 20_000
-	DefaultMaxPerHost  = 64
-	DefaultMaxNew      = 64
-	DefaultNodeTimeout = 10 * time.Second
-	DefaultSlowTimeout = 3 * time.Minute
+	DefaultMaxStreams = 20_000
+	DefaultMaxPerHost = 64
+	DefaultMaxNew     = 64
+	// DefaultMaxRequests is far more than a host with a dozen proxies says while
+	// everything changes.
+	DefaultMaxRequests    = 500
+	DefaultMaxKeptPerHost = 64 << 20
+	DefaultMaxKept        = 1 << 30
+	DefaultNodeTimeout    = 10 * time.Second
+	DefaultSlowTimeout    = 3 * time.Minute
 )
 
 // Config is what a Server needs.
@@ -99,6 +107,13 @@ type Config struct {
 	// they lack, and get on with it. Others wait, so that those that are served are not starved when a
 	// fleet comes at once. 0 means DefaultMaxNew.
 	MaxNew int
+	// MaxRequests bounds what one host may ask for in a second, and ten times that at
+	// once; who asks for more is heard later. 0 means DefaultMaxRequests.
+	MaxRequests int
+	// MaxKeptPerHost bounds, in bytes, what is kept of what the proxies of one host
+	// say: names, versions, refusals. MaxKept bounds the same for all. 0 means
+	// DefaultMaxKeptPerHost and DefaultMaxKept.
+	MaxKeptPerHost, MaxKept int
 	// SlowTimeout is how long a peer may go without reading 64 KiB, or all that there
 	// is, of what it is sent before its stream is ended; 0 means DefaultSlowTimeout.
 	SlowTimeout time.Duration
@@ -125,6 +140,9 @@ func (c Config) check() (Config, error) {
 	c.MaxStreams = cmp.Or(c.MaxStreams, DefaultMaxStreams)
 	c.MaxPerHost = cmp.Or(c.MaxPerHost, DefaultMaxPerHost)
 	c.MaxNew = cmp.Or(c.MaxNew, DefaultMaxNew)
+	c.MaxRequests = cmp.Or(c.MaxRequests, DefaultMaxRequests)
+	c.MaxKeptPerHost = cmp.Or(c.MaxKeptPerHost, DefaultMaxKeptPerHost)
+	c.MaxKept = cmp.Or(c.MaxKept, DefaultMaxKept)
 	c.SlowTimeout = cmp.Or(c.SlowTimeout, DefaultSlowTimeout)
 	c.NodeTimeout = cmp.Or(c.NodeTimeout, DefaultNodeTimeout)
 	c.turnIdle = cmp.Or(c.turnIdle, defaultTurnIdle)

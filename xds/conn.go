@@ -27,6 +27,7 @@ type conn struct {
 	// Constant after enter.
 	id      uint64
 	peer    Peer
+	account *account
 	claim   *claim
 	nodeID  string
 	key     string // what the proxy is known by from one stream to the next
@@ -56,7 +57,10 @@ type conn struct {
 	probedWhy  string
 	rejecting  map[stream.TypeURL]bool // or nil
 
-	nacks, rejections few // what is logged of them
+	nacks, rejections, states few // what is logged of them
+
+	kept      stream.Footprint // as it was weighed last
+	unweighed int              // what it may keep since, in bytes
 
 	// Atomic. What is sent and not yet handed to the connection: its bytes, when
 	// that last went on, in nanoseconds after since, and whether the owner waits for it.
@@ -134,7 +138,7 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 	if err := c.revoked(); err != nil { // while it waited for its turn
 		return err
 	}
-	if err := c.take(first); err != nil {
+	if err := c.hearOut(first); err != nil {
 		return err
 	}
 	c.timer = time.NewTimer(freshFor)
@@ -165,7 +169,7 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 			if !ok {
 				return status.Error(codes.Canceled, "the proxy has gone")
 			}
-			if err := c.take(r); err != nil {
+			if err := c.hearOut(r); err != nil {
 				return err
 			}
 		}
@@ -273,7 +277,9 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	if state == c.envoy {
 		return
 	}
-	c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
+	if skipped, ok := c.states.ok(time.Now()); ok {
+		c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state), "left_out", skipped)
+	}
 	c.envoy = state
 	was := c.down
 	switch state {

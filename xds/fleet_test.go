@@ -395,7 +395,7 @@ func everybody(o *objects) func(*Config) {
 		}
 		a := &fakeAdmission{}
 		a.peer.Store(p)
-		c.Admission, c.MaxPerHost = a, 1<<20
+		c.Admission, c.MaxPerHost, c.MaxRequests, c.MaxKeptPerHost = a, 1<<20, 1<<30, 1<<30
 	}
 }
 

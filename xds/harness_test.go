@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -135,6 +137,7 @@ type rig struct {
 	registry  *prometheus.Registry
 	grpc      *grpc.Server
 	dial      *grpc.ClientConn
+	listener  *breakable
 	log       *syncLog
 	fresh     *freshServer
 }
@@ -142,11 +145,15 @@ type rig struct {
 type syncLog struct {
 	mu   sync.Mutex // guards text
 	text []byte
+	drop atomic.Bool // it keeps what was refused for a limit, and nothing else
 }
 
 func (l *syncLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.drop.Load() && !bytes.Contains(p, []byte("for a limit")) {
+		return len(p), nil
+	}
 	l.text = append(l.text, p...)
 	return len(p), nil
 }
@@ -179,6 +186,11 @@ func (f *fakeHealth) StreamClosed(uint64) { f.note("closed") }
 
 func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 	t.Helper()
+	return newRigWith(t, o, change)
+}
+
+func newRigWith(t *testing.T, o *objects, change func(*Config), options ...grpc.ServerOption) *rig {
+	t.Helper()
 	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}, fresh: &freshServer{}}
 	r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}, {Namespace: "shop", Name: "orders"}}})
 	if o != nil {
@@ -196,26 +208,22 @@ func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	g := grpc.NewServer(wire.ServerOptions()...)
+	g := grpc.NewServer(append(wire.ServerOptions(), options...)...)
 	r.grpc = g
 	r.server.Register(g)
 	l := bufconn.Listen(1 << 20)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = g.Serve(l) })
+	r.listener = &breakable{Listener: l, open: map[string]net.Conn{}}
+	wg.Go(func() { _ = g.Serve(r.listener) })
 	wg.Go(func() {
 		if err := r.server.Run(ctx); err != nil {
 			t.Errorf("running: %v", err)
 		}
 	})
-	r.dial, err = grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(8<<20), // who does not read is soon noticed
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r.listener.dial = l.DialContext
+	r.dial = r.another(t)
 	t.Cleanup(func() {
 		cancel()
-		_ = r.dial.Close()
 		g.Stop()
 		wg.Wait()
 		if t.Failed() {
@@ -223,6 +231,63 @@ func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
 		}
 	})
 	return r
+}
+
+// another is a connection of its own.
+func (r *rig) another(t *testing.T) *grpc.ClientConn {
+	t.Helper()
+	c, err := grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(8<<20), // who does not read is soon noticed
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.listener.dial(ctx) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// breakable is a listener whose connections have addresses, and can be broken.
+type breakable struct {
+	net.Listener
+	dial func(context.Context) (net.Conn, error)
+
+	mu   sync.Mutex // guards all following fields
+	n    int
+	open map[string]net.Conn
+}
+
+type addressed struct {
+	net.Conn
+	at net.Addr
+}
+
+func (a addressed) RemoteAddr() net.Addr { return a.at }
+
+// Accept implements [net.Listener].
+func (b *breakable) Accept() (net.Conn, error) {
+	c, err := b.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.n++
+	at := &net.UnixAddr{Name: fmt.Sprint("conn", b.n), Net: "unix"}
+	b.open[at.String()] = c
+	return addressed{c, at}, nil
+}
+
+// hangup breaks the connection of a context.
+func (b *breakable) hangup(ctx context.Context) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.open[p.Addr.String()]; c != nil {
+		_ = c.Close()
+	}
 }
 
 // node is a proxy's word for itself.

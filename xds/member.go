@@ -100,6 +100,7 @@ func (s *Server) leave(c *conn) {
 	st := c.publish()
 	st.Connected, st.Left = false, time.Now()
 	st.shorten()
+	c.weighNothing()
 	c.doubts = s.interner.Remember(c.core.Doubts())
 	close(c.done)
 	s.mu.Lock()

@@ -63,6 +63,7 @@ func (c *conn) push(ctx context.Context, g deltaStream) error {
 
 func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	size := r.Size()
+	c.account.charge(now, float64(size)/writtenAs1)
 	m := c.server.metrics
 	m.sized(r.TypeURL).Observe(float64(size))
 	c.server.classes.work.sent[typeIndex(r.TypeURL)].add(len(r.Resources), size)
@@ -89,4 +90,21 @@ func (c *conn) slowAt() time.Time {
 		return time.Time{}
 	}
 	return c.progressed().Add(c.server.cfg.SlowTimeout)
+}
+
+// lingering is how long a peer may take to read the end of its stream.
+const lingering = 5 * time.Second
+
+// hangUp sees to it that a stream which ended here is over: as long as its peer
+// does not read, the transport keeps all that it was sent, the end behind it, and
+// the peer may open another one.
+func (c *conn) hangUp() {
+	if c.peer.Hangup == nil || c.unwritten.Load() == 0 {
+		return
+	}
+	time.AfterFunc(lingering, func() {
+		if c.unwritten.Load() > 0 {
+			c.peer.Hangup()
+		}
+	})
 }

@@ -41,7 +41,8 @@ type Server struct {
 	fresh   chan struct{} // has room for the streams that are new at a time
 	judging chan struct{} // has room for those whose node is decoded
 	heard   chan struct{} // has room for those whose first request is read before it is their turn
-	quiet   pause         // holds new streams while a snapshot is announced
+	kept    ledger
+	quiet   pause // holds new streams while a snapshot is announced
 
 	// Atomic.
 	streams   atomic.Int64
@@ -52,9 +53,9 @@ type Server struct {
 	next     uint64
 	conns    map[*conn]struct{}
 	byKey    map[string][]*conn // the same, by key of the proxy
-	hosts    map[string]int     // the streams of each host, those without a node yet too
-	left     []ProxyStatus      // of proxies that have gone, newest last
-	distrust []doubt            // of proxies that have gone, newest last
+	hosts    map[string]*account
+	left     []ProxyStatus // of proxies that have gone, newest last
+	distrust []doubt       // of proxies that have gone, newest last
 	closed   bool
 }
 
@@ -89,7 +90,7 @@ func New(cfg Config) (*Server, error) {
 		refused:  newRefusals(),
 		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
-		hosts:    map[string]int{},
+		hosts:    map[string]*account{},
 	}, nil
 }
 
@@ -117,6 +118,7 @@ func (s *Server) Run(ctx context.Context) error {
 			s.logRollouts(time.Now())
 		case now := <-report.C:
 			s.logRollouts(now)
+			s.forgetIdle(now)
 		}
 	}
 }
@@ -149,7 +151,7 @@ func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.Disc
 func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if s.streams.Add(1) > int64(s.cfg.MaxStreams) {
 		s.streams.Add(-1)
-		return s.exhausted("this server serves %d streams already, all that --max-streams lets it", s.cfg.MaxStreams)
+		return s.exhausted(0, "this server serves %d streams already, all that --max-streams lets it", s.cfg.MaxStreams)
 	}
 	defer s.streams.Add(-1)
 	ctx := g.Context()
@@ -157,18 +159,18 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return s.refuse(peer, "", err)
 	}
-	release, err := s.reserve(peer)
+	account, release, err := s.reserve(ctx, peer)
 	if err != nil {
 		return err
 	}
 	defer release()
-	passOn, err := s.hear(ctx)
+	passOn, err := s.hear(ctx, account)
 	if err != nil {
 		return err
 	}
 	defer passOn()
 	turn := make(chan struct{})
-	requests := receive(g, turn)
+	requests := s.receive(g, account, turn)
 	first, err := s.firstRequest(ctx, requests, passOn)
 	if err != nil {
 		return err
@@ -177,6 +179,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return err
 	}
+	c.account = account
 	if err := s.awaitTurn(ctx, c); err != nil {
 		return err
 	}
@@ -187,7 +190,11 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer s.leave(c)
-	return c.run(g, requests, first)
+	err = c.run(g, requests, first)
+	if ctx.Err() == nil {
+		c.hangUp()
+	}
+	return err
 }
 
 // judge makes the connection of a peer, if that may have it.
@@ -252,17 +259,19 @@ func (f *frame) Keep(text string) { f.text = text }
 
 // receive hands requests over, as they came, until the stream ends; then it closes
 // the channel. The second is not read before it is the stream's turn: a proxy that
-// comes back lists thousands of versions, and a fleet comes back at once. Its
-// goroutine ends with the handler, whose return ends the stream.
-func receive(g deltaStream, turn <-chan struct{}) <-chan string {
+// comes back lists thousands of versions, and a fleet comes back at once; nor before
+// the host may ask for more. Its goroutine ends with the handler, whose return ends the stream.
+func (s *Server) receive(g deltaStream, a *account, turn <-chan struct{}) <-chan string {
 	out := make(chan string)
 	go func() {
 		defer close(out)
 		for {
 			var f frame
 			if err := g.RecvMsg(&f); err != nil {
+				s.tellOfSize(a, err)
 				return
 			}
+			debt := a.charge(time.Now(), 1+float64(len(f.text))/readAsOne)
 			select {
 			case out <- f.text:
 			case <-g.Context().Done():
@@ -273,9 +282,23 @@ func receive(g deltaStream, turn <-chan struct{}) <-chan string {
 			case <-g.Context().Done():
 				return
 			}
+			if s.pay(g.Context(), debt) != nil {
+				return
+			}
 		}
 	}()
 	return out
+}
+
+// tellOfSize logs that a request was too large, which the transport refuses.
+func (s *Server) tellOfSize(a *account, err error) {
+	if status.Code(err) != codes.ResourceExhausted {
+		return
+	}
+	s.metrics.limited.Inc()
+	s.limits.Do(time.Now(), func(skipped int) {
+		s.log.Warn("stream ended: a request is larger than the server takes; the host sees too much of the mesh to list it", "host", a.host, "err", err, "refused_since", skipped)
+	})
 }
 
 // refuse notes why a peer is not let in, and gives what it hears.

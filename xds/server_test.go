@@ -340,9 +340,7 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "it is counted", func() bool {
-			r.server.mu.Lock()
-			defer r.server.mu.Unlock()
-			return r.server.hosts["vm1"] == 1
+			return r.server.streamsOf("vm1") == 1
 		})
 		if err := <-r.connect(t, node("web", "127.0.0.11"), nil).err; status.Code(err) != codes.ResourceExhausted {
 			t.Errorf("%v", err)
@@ -351,9 +349,7 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "it is no longer counted", func() bool {
-			r.server.mu.Lock()
-			defer r.server.mu.Unlock()
-			return len(r.server.hosts) == 0
+			return r.server.streamsOf("vm1") == 0
 		})
 	})
 	t.Run("state-of-the-world", func(t *testing.T) {

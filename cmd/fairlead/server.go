@@ -97,6 +97,9 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.IntVar(&cfg.MaxStreams, "max-streams", xds.DefaultMaxStreams, "the most proxies that are served; one more is refused and told when to come again")
 	f.IntVar(&cfg.MaxStreamsPerHost, "max-streams-per-host", xds.DefaultMaxPerHost, "the same for one host")
 	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies are sent their first configuration at a time, so that a fleet that comes at once does not starve those that are served")
+	f.IntVar(&cfg.MaxRequestsPerHost, "max-requests-per-host", xds.DefaultMaxRequests, "how many requests a second are taken of one host, ten times as many at once; who sends more is read more slowly")
+	f.IntVar(&cfg.MaxMiBPerHost, "max-mib-per-host", xds.DefaultMaxKeptPerHost>>20, "MiB that are kept of what the proxies of one host say: names, versions, refusals; one that says more is refused")
+	f.IntVar(&cfg.MaxMiB, "max-mib", xds.DefaultMaxKept>>20, "the same for all hosts; what several share counts once")
 	f.DurationVar(&cfg.SlowProxyTimeout, "slow-proxy-timeout", xds.DefaultSlowTimeout, "how long a proxy may take to read 64 KiB, or the rest, of what it is sent before its stream is ended")
 	f.StringVar(&cfg.VirtualHosts, "virtual-hosts", server.VirtualHostsAuto, "auto: route tables travel by virtual host where the proxy can take that; off: they travel whole")
 }
@@ -116,6 +119,9 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 		{"max-streams", cfg.MaxStreams, xds.DefaultMaxStreams},
 		{"max-streams-per-host", cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost},
 		{"max-new-streams", cfg.MaxNewStreams, xds.DefaultMaxNew},
+		{"max-requests-per-host", cfg.MaxRequestsPerHost, xds.DefaultMaxRequests},
+		{"max-mib-per-host", cfg.MaxMiBPerHost, xds.DefaultMaxKeptPerHost >> 20},
+		{"max-mib", cfg.MaxMiB, xds.DefaultMaxKept >> 20},
 	} {
 		if n.value < 1 {
 			errs = append(errs, fmt.Errorf("--%s %d: nobody could be served: write 1 or more, or leave it out for %d", n.flag, n.value, n.usual))

@@ -46,7 +46,8 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 		e := t.at(name)
 		e.last, e.suspect, e.unknown = nil, false, true
 	}
-	s.blame(t, r, names, strings.Clone(said[:min(len(said), maxReason)])) // the rest of it is not to be kept
+	// The rest of it is not to be kept, and what is kept of it not once a name.
+	s.blame(t, r, names, words{strings.Clone(said[:min(len(said), maxReason)]), strings.Clone(message)})
 	for _, name := range names {
 		s.evaluate(t, name, t.at(name))
 	}
@@ -55,20 +56,23 @@ func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status
 	}
 }
 
+// words are a peer's, as it said them, and fit to be shown.
+type words struct{ said, plain string }
+
 // blame finds which of the names of a response are at fault, or has them tried
 // apart.
-func (s *Server) blame(t *track, r *response, names []string, message string) {
-	culprits, certain := culpritsIn(message, names)
+func (s *Server) blame(t *track, r *response, names []string, message words) {
+	culprits, certain := culpritsIn(message.said, names)
 	switch {
 	case len(names) == 1 && t.table != "" && len(t.w.suspects) > 0 && !t.at(names[0]).again:
 		// Its domain may be that of another one, until that has been changed too.
 		t.at(names[0]).again = true
 		t.w.isolate(t, len(t.w.suspects), names)
 	case len(names) == 1:
-		s.refuse(t, r, names[0], message)
+		s.refuse(t, r, names[0], message.plain)
 	case certain:
 		for _, name := range culprits {
-			s.refuse(t, r, name, message)
+			s.refuse(t, r, name, message.plain)
 		}
 	case len(r.gone) > 0 && len(without(names, r.gone)) < len(names):
 		// What goes may be in the way of what comes.
@@ -152,7 +156,7 @@ func (s *Server) refuse(t *track, r *response, name, reason string) {
 		// Not even what it once took: there is nothing to go back to.
 		e.acked, e.listed = &Resource{Name: name, Version: e.acked.Version}, true
 	}
-	s.noteRefusal(t, r, name, clip(reason))
+	s.noteRefusal(t, r, name, reason)
 }
 
 func (s *Server) noteRefusal(t *track, r *response, name, reason string) {

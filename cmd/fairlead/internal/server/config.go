@@ -54,8 +54,11 @@ type Config struct {
 	// DefaultMaxConnections.
 	MaxConnections int
 	// These are of package xds; zero means its defaults.
-	MaxStreams, MaxStreamsPerHost, MaxNewStreams int
-	SlowProxyTimeout                             time.Duration
+	MaxStreams, MaxStreamsPerHost, MaxNewStreams, MaxRequestsPerHost int
+	// MaxMiBPerHost and MaxMiB bound what is kept of what hosts say; zero means the
+	// defaults of package xds.
+	MaxMiBPerHost, MaxMiB int
+	SlowProxyTimeout      time.Duration
 	// VirtualHosts is VirtualHostsAuto or VirtualHostsOff; empty means the former.
 	VirtualHosts string
 
@@ -161,6 +164,9 @@ func (c *Config) checkLimits() error {
 		{"--max-streams", c.MaxStreams},
 		{"--max-streams-per-host", c.MaxStreamsPerHost},
 		{"--max-new-streams", c.MaxNewStreams},
+		{"--max-requests-per-host", c.MaxRequestsPerHost},
+		{"--max-mib-per-host", c.MaxMiBPerHost},
+		{"--max-mib", c.MaxMiB},
 	} {
 		if n.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %d: it cannot be negative", n.flag, n.value))

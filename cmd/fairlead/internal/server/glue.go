@@ -13,18 +13,26 @@ import (
 )
 
 // admission says who is at the other end of an xDS stream.
-type admission struct{ service *issue.Service }
+type admission struct {
+	service *issue.Service
+	// hangup breaks the connection from an address.
+	hangup func(address string)
+}
 
 // Admit implements [xds.Admission].
 func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 	if p, ok := peer.FromContext(ctx); ok && p.AuthInfo != nil && p.AuthInfo.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
-		return xds.Peer{Host: "plaintext", Anonymous: true}, nil
+		at := p.Addr.String()
+		return xds.Peer{Host: "plaintext", Anonymous: true, Address: at, Hangup: func() { a.hangup(at) }}, nil
 	}
 	p, err := a.service.Authenticate(ctx)
 	if err != nil {
 		return xds.Peer{Host: p.Host, Address: p.Address}, err
 	}
-	out := xds.Peer{Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked}
+	out := xds.Peer{
+		Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
+		Hangup: func() { a.hangup(p.Address) },
+	}
 	for _, pair := range p.Pairs {
 		out.Pairs = append(out.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})
 	}

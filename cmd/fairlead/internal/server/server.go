@@ -46,7 +46,7 @@ type Server struct {
 	registry  *registry.Registry
 	xds       *xds.Server
 	grpc      *grpc.Server
-	listener  net.Listener
+	listener  *limited
 	plaintext *plaintext // or nil
 	advertise []string
 	admin     *admin.Server
@@ -127,17 +127,27 @@ func (s *Server) newRegistry(context.Context) error {
 func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
-		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer}, Health: s.agents,
+		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.agents,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
+		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
 		SlowTimeout: s.cfg.SlowProxyTimeout, WholeTables: s.cfg.VirtualHosts == VirtualHostsOff,
 	})
 	return err
 }
 
+// hangup breaks the connection from an address.
+func (s *Server) hangup(address string) {
+	s.listener.hangup(address)
+	if s.plaintext != nil {
+		s.plaintext.listener.hangup(address)
+	}
+}
+
 // Limits of the gRPC server. The pings are Istio's (pkg/keepalive/options.go).
 const (
-	maxMessage      = 4 << 20
+	maxMessage      = 16 << 20
+	maxHeader       = 64 << 10 // gRPC's own is 16 MiB, kept for as long as a stream lives
 	pingEvery       = 30 * time.Second
 	pingTimeout     = 10 * time.Second
 	minPingInterval = 5 * time.Second
@@ -155,18 +165,16 @@ func (s *Server) bind(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
 	}
-	limited, err := s.limit(l)
-	if err != nil {
+	if s.listener, err = s.limit(l); err != nil {
 		return errors.Join(err, l.Close())
 	}
-	s.listener = limited
 	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil || s.cfg.PlaintextAddress == "" {
 		return err
 	}
 	if l, err = lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress); err != nil {
 		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
 	}
-	s.plaintext = &plaintext{listener: l}
+	s.plaintext = &plaintext{listener: s.listener.beside(l)}
 	return nil
 }
 
@@ -186,7 +194,8 @@ func (s *Server) newHosts(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.grpc = grpc.NewServer(append(transport(), grpc.Creds(credentials.NewTLS(own.Config())))...)
+	most := 2 * cmp.Or(s.cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost) // each stream by one of its own, and certificates
+	s.grpc = grpc.NewServer(append(transport(), grpc.Creds(proven{credentials.NewTLS(own.Config()), s.listener, most}))...)
 	s.issuer.Register(s.grpc)
 	s.xds.Register(s.grpc)
 	return nil
@@ -196,6 +205,7 @@ func (s *Server) newHosts(context.Context) error {
 func transport() []grpc.ServerOption {
 	return append(wire.ServerOptions(),
 		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxHeaderListSize(maxHeader),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery, Timeout: pingTimeout}),
@@ -206,7 +216,7 @@ func transport() []grpc.ServerOption {
 // plaintext is xDS without TLS, for whoever is on this machine.
 type plaintext struct {
 	grpc     *grpc.Server
-	listener net.Listener
+	listener *limited
 }
 
 // newPlaintext makes what asks for no proof, if there is to be one. It serves no

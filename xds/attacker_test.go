@@ -1,0 +1,281 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// twoHosts lets peers in as the host that they say they are.
+type twoHosts struct {
+	fakeAdmission
+	hangup func(context.Context)
+}
+
+func (f *twoHosts) Admit(ctx context.Context) (Peer, error) {
+	p, err := f.fakeAdmission.Admit(ctx)
+	if md, ok := metadata.FromIncomingContext(ctx); ok && len(md["who"]) > 0 {
+		p.Host = md["who"][0]
+	}
+	p.Hangup = func() { f.hangup(ctx) }
+	return p, err
+}
+
+// attacker is one host with a certificate, and no good intentions.
+type attacker struct {
+	t    *testing.T
+	r    *rig
+	node *bootstrap.Node
+	// opened counts its streams, and asked its requests.
+	opened, asked atomic.Int64
+	paused        atomic.Bool // its streams stay, and say nothing
+}
+
+// attack opens as many streams as are given ways, and each of them again at once
+// when it ends.
+func (a *attacker) attack(ctx context.Context, wg *sync.WaitGroup, streams int, way func(s deltaClient) error) {
+	for range streams {
+		dial := a.r.another(a.t)
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				a.once(ctx, dial, way)
+			}
+		})
+	}
+}
+
+type deltaClient = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+
+func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s deltaClient) error) {
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "who", "attacker"))
+	defer cancel()
+	s, err := discovery.NewAggregatedDiscoveryServiceClient(dial).DeltaAggregatedResources(ctx)
+	if err != nil {
+		return
+	}
+	a.opened.Add(1)
+	n := *a.node
+	n.Name = fmt.Sprint(n.Name, a.opened.Load()) // whoever it likes
+	node, err := n.Proto()
+	if err != nil {
+		a.t.Error(err)
+		return
+	}
+	err = s.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: string(stream.ClusterType)})
+	for err == nil {
+		if a.paused.Load() {
+			<-ctx.Done()
+			return
+		}
+		a.asked.Add(1)
+		err = way(s)
+	}
+}
+
+// names are so many of so many bytes, each its own.
+func names(prefix string, n, size int) []string {
+	out := make([]string, n)
+	for i := range out {
+		out[i] = fmt.Sprint(prefix, "-", i)
+		out[i] += strings.Repeat("x", max(0, size-len(out[i])))
+	}
+	return out
+}
+
+// ways are what it does on each of its streams, again and again.
+func (a *attacker) ways() map[string]func(s deltaClient) error {
+	var n atomic.Int64
+	ask := func(s deltaClient, url string, r *discovery.DeltaDiscoveryRequest) error {
+		r.TypeUrl = url
+		return s.Send(r)
+	}
+	return map[string]func(s deltaClient) error{
+		"long-names": func(s deltaClient) error {
+			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(fmt.Sprint(n.Add(1)), 500, 2000)})
+		},
+		"short-names": func(s deltaClient) error {
+			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(fmt.Sprint(n.Add(1)), 1000, 0)})
+		},
+		"versions": func(s deltaClient) error {
+			versions := map[string]string{}
+			for _, name := range names(fmt.Sprint(n.Add(1)), 1000, 500) {
+				versions[name] = name
+			}
+			return ask(s, fmt.Sprint("type", n.Load()), &discovery.DeltaDiscoveryRequest{
+				ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions,
+			})
+		},
+		"refusals": refuseAll,
+		"floods": func(s deltaClient) error {
+			return ask(s, string(stream.ClusterType), &discovery.DeltaDiscoveryRequest{ResponseNonce: "nobody's"})
+		},
+		"returns": func(s deltaClient) error { return errors.Join(io.EOF, s.CloseSend()) },
+	}
+}
+
+// refuseAll refuses a response, each of its resources for a long reason of its own.
+func refuseAll(s deltaClient) error {
+	resp, err := s.Recv()
+	if err != nil {
+		return err
+	}
+	detail := &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: strings.Repeat("no reason, ", 200<<10)}
+	for i, r := range resp.GetResources() {
+		d, err := anypb.New(&errdetails.ResourceInfo{
+			ResourceType: resp.GetTypeUrl(), ResourceName: r.GetName(), Description: fmt.Sprint(i, strings.Repeat(" no reason", 400)),
+		})
+		if err != nil {
+			return err
+		}
+		detail.Details = append(detail.Details, d)
+	}
+	if proto.Size(detail) > 3<<20 {
+		detail.Message = ""
+	}
+	return s.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail})
+}
+
+// One host that does its worst, by each way, is kept within its account, told what
+// is wrong, and takes nothing from a neighbour.
+func TestAttacker(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
+	const streams, account = 16, 8 << 20
+	for _, way := range []string{"long-names", "short-names", "versions", "refusals", "floods", "returns"} {
+		t.Run(way, func(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
+			o := big(200)
+			admission := &twoHosts{}
+			rate := 1000
+			if way == "floods" || way == "returns" {
+				rate = 100
+			}
+			r := newRigWith(t, o, func(c *Config) {
+				everybody(o)(c)
+				p, err := c.Admission.Admit(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Host = "neighbour"
+				admission.peer.Store(&p)
+				c.Admission, c.MaxPerHost, c.MaxKeptPerHost, c.MaxRequests = admission, streams, account, rate
+			}, grpc.MaxConcurrentStreams(32))
+			admission.hangup = r.listener.hangup
+			r.quieten()
+			all := fleet(t, o, 2)
+			neighbour := all[0]
+			neighbour.open(r)
+			neighbour.inStep(r)
+			before := inUse()
+			a := &attacker{t: t, r: r, node: all[1].node}
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			a.attack(ctx, &wg, streams, a.ways()[way])
+			defer wg.Wait()
+			defer cancel()
+			// What is on its way, both ends of it, is not in the account: some MiB a stream.
+			const most = int64(account + streams*6<<20)
+			kept := a.watch(before, most, func(edit int) {
+				o.route("s0007.mesh", fmt.Sprint("/v", edit))
+				r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+				neighbour.inStep(r)
+			})
+			t.Logf("%d streams, %d requests, %v refused for a limit; %d KiB in the account, the heap grew by %d KiB",
+				a.opened.Load(), a.asked.Load(), r.counter(t, "fairlead_xds_limited_streams_total"), r.server.kept.sum()>>10, kept>>10)
+			if kept > most {
+				t.Errorf("the heap grew by %d bytes, not %d at most", kept, most)
+			}
+			a.judge(way)
+		})
+	}
+}
+
+// watch has a neighbour served while the attack goes on, and gives by how much the
+// heap has grown then, when what has just been said is taken and who does not read
+// was hung up on.
+func (a *attacker) watch(before, most int64, edit func(i int)) int64 {
+	a.t.Helper()
+	until := time.Now().Add(3 * time.Second)
+	for i := 0; i < 5 || time.Now().Before(until); i++ {
+		edit(i)
+	}
+	a.paused.Store(true)
+	kept := most + 1
+	for until = time.Now().Add(4 * lingering); kept > most && time.Now().Before(until); {
+		edit(0)
+		kept = inUse() - before
+	}
+	return kept
+}
+
+// judge looks at what the attacker was told, and how much it was let do.
+func (a *attacker) judge(way string) {
+	t, log := a.t, a.r.log.String()
+	t.Helper()
+	want := map[string]string{"floods": "", "returns": "--max-requests-per-host"}
+	if setting, ok := want[way]; !ok {
+		want[way] = "--max-mib-per-host"
+	} else if setting == "" {
+		log = ""
+	}
+	if !strings.Contains(log, want[way]) {
+		t.Errorf("the log does not name %s", want[way])
+	}
+	if n := a.r.counter(t, "pilot_xds_expired_nonce"); way == "floods" && (n == 0 || n > 5_000) {
+		t.Errorf("%v requests were taken of a host that may ask 100 times a second", n)
+	}
+	if n := a.r.counter(t, "fairlead_xds_limited_streams_total"); way == "returns" && n > 10_000 {
+		t.Errorf("%v streams were refused, as fast as it came back", n)
+	}
+}
+
+// inUse is the heap, without what nobody refers to.
+func inUse() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// counter is the sum of a counter over its labels.
+func (r *rig) counter(t *testing.T, name string) (sum float64) {
+	t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// sum is what is kept for all hosts.
+func (l *ledger) sum() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.all
+}
+
+// quieten has the log keep nothing: it is part of the heap.
+func (r *rig) quieten() { r.log.drop.Store(true) }
