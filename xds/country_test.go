@@ -72,6 +72,9 @@ func (c *country) service(i int) *mesh.Service {
 		Meta: c.meta(mesh.KindServiceEntry, c.namespace(i), hostName(i)), Hostname: mesh.Hostname(hostName(i) + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{"app": hostName(i)},
 	}
+	if i%4 == 1 {
+		s.Ports = append(s.Ports, mesh.Port{Name: "more", Number: 8081, Protocol: mesh.HTTP})
+	}
 	if i%5 == 0 {
 		s.Ports = append(s.Ports, mesh.Port{Name: "tcp", Number: 9000, Protocol: mesh.TCP})
 		s.Addresses = []string{fmt.Sprintf("240.0.0.%d", i+1)}

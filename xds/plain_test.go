@@ -1,0 +1,101 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// What is shared, taken over, patched and laid side by side has the bytes, and the
+// versions, that the builders give for a view which is made from nothing: those of
+// the golden files.
+func TestBytesAreThoseOfTheBuilders(t *testing.T) {
+	t.Parallel()
+	for name, all := range map[string]form{"in-one": inOne, "all-by-host": allByHost} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, made := newCountry(uint64(40+all)), &classes{}
+			had := make([]sight, 6)
+			var s *mesh.Snapshot
+			for step := range 40 {
+				for range 1 + step%3 {
+					c.change()
+				}
+				s = c.snapshot(s)
+				for i := range had {
+					if (step+i)%4 == 0 {
+						continue // it sleeps through this one
+					}
+					p := c.proxy(i * 5 / 2)
+					had[i] = made.mustGet(t, s, p, forms{all: all}, had[i])
+					got, want := sentOf(t, had[i].class.generation), builtOf(view.Build(s, p), all)
+					if !maps.Equal(got, want) {
+						equalContent(t, got, want)
+						t.Fatalf("step %d, proxy %s", step, p.ID)
+					}
+				}
+			}
+		})
+	}
+}
+
+// proxy is that of one of the homes.
+func (c *country) proxy(i int) view.Proxy {
+	w := c.homes[i]
+	return view.Proxy{
+		ID: "sidecar~" + w.Address + "~" + w.Name + "." + w.Namespace + "~" + w.Namespace + ".svc.local", Type: view.Sidecar,
+		ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, Addresses: []string{w.Address},
+		Labels: w.Labels, Locality: w.Locality, Interception: view.InterceptRedirect,
+	}
+}
+
+// sentOf is what a stream would be sent, from the pieces that go to the transport.
+func sentOf(t *testing.T, g *stream.Generation) map[string]string {
+	t.Helper()
+	out := map[string]string{}
+	for _, url := range countedTypes {
+		r := &stream.Response{TypeURL: url, Resources: slices.Collect(g.All(url))}
+		m := &discovery.DeltaDiscoveryResponse{}
+		if err := proto.Unmarshal(slices.Concat(r.AppendBuffers(nil)...), m); err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range m.GetResources() {
+			out[url.Short()+" "+x.GetName()] = fmt.Sprintf("%s %x", x.GetVersion(), x.GetResource().GetValue())
+		}
+	}
+	return out
+}
+
+// builtOf is what the builders give for each part of a view by itself.
+func builtOf(v *view.View, all form) map[string]string {
+	out := map[string]string{}
+	add := func(list ...envoy.Resource) {
+		for _, r := range list {
+			name := stream.TypeURL(r.TypeURL).Short() + " " + r.Name
+			if out[name] == "" { // the first one counts
+				out[name] = fmt.Sprintf("%s %x", r.Version, r.Body)
+			}
+		}
+	}
+	for p := range v.Parts() {
+		t, ok := p.(*view.RouteTable)
+		if ok && all == allByHost && envoy.Splittable(t) {
+			pieces, _ := envoy.BuildTable(t)
+			add(pieces.Shell)
+			add(pieces.Hosts...)
+			continue
+		}
+		list, _ := envoy.Build(p)
+		add(list...)
+	}
+	return out
+}
