@@ -42,7 +42,7 @@ type limits struct {
 const (
 	burst       = 10 * time.Second // of its rate may come at once
 	costOfOpen  = 20
-	readAsOne   = 8 << 10  // bytes
+	readAsOne   = 8 << 10   // bytes
 	writtenAs1  = 256 << 10 // bytes
 	large       = 256 << 10 // bytes of a request that is taken by itself
 	longestDebt = 5 * time.Second

@@ -1,10 +1,15 @@
 package xds
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -89,5 +94,54 @@ func TestLedger(t *testing.T) {
 	}
 	if len(l.sets) != 0 {
 		t.Errorf("%d sets are kept", len(l.sets))
+	}
+}
+
+// Too much for all hosts is told to who keeps much of it, not to who comes last.
+func TestAllHostsTogether(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		new(hosts).instead(t, o, c)
+		c.MaxKept = 5 << 20
+	})
+	all := fleet(t, o, 3)
+	keeps := func(host string, p *proxy, n int) deltaClient {
+		t.Helper()
+		ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "who", host))
+		t.Cleanup(cancel)
+		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node, err := p.node.Proto()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, req := range []*discovery.DeltaDiscoveryRequest{
+			{Node: node, TypeUrl: string(stream.ClusterType)},
+			{TypeUrl: string(stream.EndpointType), ResourceNamesSubscribe: names(host, n, 1000)},
+		} {
+			if err := s.Send(req); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return s
+	}
+	keeps("much", all[0], 2000)
+	eventually(t, "much is kept", func() bool { return r.server.kept.sum() > 4<<20 })
+	keeps("little", all[1], 350)
+	eventually(t, "a little more is kept", func() bool { return r.server.kept.sum() > r.server.cfg.MaxKept })
+	s := keeps("more", all[2], 1200)
+	var err error
+	for err == nil {
+		_, err = s.Recv()
+	}
+	st, _ := status.FromError(err)
+	if st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "--max-mib lets them") || len(st.Details()) == 0 {
+		t.Errorf("who keeps more hears %v", err)
+	}
+	if r.server.streamsOf("little") != 1 || r.server.streamsOf("much") != 1 {
+		t.Error("somebody else was refused")
 	}
 }

@@ -17,6 +17,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -43,6 +44,7 @@ type proxy struct {
 	t       *testing.T
 	kind    proxyKind
 	node    *bootstrap.Node
+	host    string                             // as which it is let in by hosts, or empty
 	refuse  func(stream.TypeURL, string) error // by name, or nil
 	dislike func(*stream.Resource) bool        // what it refuses besides, or nil
 	pause   chan struct{}                      // or nil; it goes on when this is closed
@@ -72,7 +74,7 @@ func newProxy(t *testing.T, kind proxyKind, n *bootstrap.Node) *proxy {
 // open begins a stream; the one before has to have ended.
 func (p *proxy) open(r *rig) {
 	p.t.Helper()
-	ctx, cancel := context.WithCancel(p.t.Context())
+	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(p.t.Context(), "who", p.host))
 	s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(ctx)
 	if err != nil {
 		p.t.Fatal(err)

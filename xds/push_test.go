@@ -10,6 +10,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/xds/stream"
@@ -95,6 +96,16 @@ func TestATenthStopsReading(t *testing.T) {
 			p.inStep(r)
 		}
 	}
+	answered := make(chan int, 1)
+	go func() { answered <- len(r.server.Proxies()) }()
+	select {
+	case n := <-answered:
+		if n != streams {
+			t.Errorf("%d proxies are listed", n)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a stream of who does not read cannot be asked, nor ended: it waits in sending")
+	}
 	held := 0
 	for _, c := range r.server.connections() {
 		if n := int(c.unwritten.Load()); n > 0 {
@@ -153,28 +164,88 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		new(hosts).instead(t, o, c)
 		c.MaxNew, c.turnIdle = 1, time.Hour
 	})
 	all := fleet(t, o, 3)
+	for i, p := range all { // of one host fewer would be new
+		p.host = fmt.Sprint("host", i)
+	}
 	all[0].open(r)
 	all[0].inStep(r)
 	r.server.awaitOld(t)
 	until := make(chan struct{})
 	all[1].stop(until)
+	began := time.Now()
 	all[1].open(r)
 	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
 	all[2].open(r)
+	eventually(t, "the third is heard", func() bool { return r.server.streams.Load() == 3 && len(r.server.heard) == 1 })
 	o.route("s0007.mesh", "/new")
 	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
 	all[0].inStep(r)
-	if all[2].received() > 0 || len(r.server.connections()) != 2 {
+	waits := all[2].received() == 0 && len(r.server.connections()) == 2
+	if !waits && time.Since(began) < freshFor { // else it is its turn
 		t.Error("the third did not wait")
 	}
 	all[1].stop(nil)
 	close(until)
 	all[1].inStep(r)
 	all[2].inStep(r)
+}
+
+// Of one host only a part is new at a time, whatever room there is: another one
+// does not wait for it.
+func TestTurnsOfOneHost(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, func(c *Config) {
+		new(hosts).instead(t, o, c)
+		c.MaxNew, c.turnIdle = shareOfHost, time.Hour
+	})
+	all := fleet(t, o, shareOfHost+1)
+	until := make(chan struct{})
+	defer close(until)
+	began := time.Now()
+	for _, p := range all[:shareOfHost] {
+		p.host = "many"
+		p.stop(until)
+		p.open(r)
+	}
+	eventually(t, "all of them have come", func() bool { return r.server.streams.Load() == shareOfHost })
+	all[shareOfHost].host = "one"
+	all[shareOfHost].open(r)
+	all[shareOfHost].inStep(r)
+	if n := len(r.server.connections()); n != 2 && time.Since(began) < freshFor {
+		t.Errorf("%d streams are served, two of them could be", n)
+	}
+}
+
+// Who does not read the end of its stream is hung up on, and who reads it is not.
+func TestHangsUp(t *testing.T) {
+	t.Parallel()
+	o := big(240)
+	admission := &hosts{}
+	broken := make(chan string, 8)
+	admission.hangup = func(ctx context.Context) {
+		md, _ := metadata.FromIncomingContext(ctx)
+		broken <- md["who"][0]
+	}
+	r := newRig(t, o, func(c *Config) {
+		admission.instead(t, o, c)
+		c.SlowTimeout = 3 * time.Second
+	})
+	all := fleet(t, o, 2)
+	for i, p := range all {
+		p.host = fmt.Sprint("host", i)
+	}
+	all[0].stop(make(chan struct{}))
+	all[0].open(r)
+	all[1].open(r)
+	all[1].inStep(r)
+	if got := <-broken; got != "host0" || len(broken) > 0 {
+		t.Errorf("%s is hung up on, and %d more", got, len(broken))
+	}
 }
 
 // While a snapshot is announced no stream begins: those that are served already
