@@ -379,7 +379,7 @@ func TestLostStoreLosesNoTraffic(t *testing.T) {
 func TestStoreOfAnotherWorkload(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, "127.0.0.1:1")
-	if err := writeStore(h.cfg.StoreFile, &state{Who: "somebody"}); err != nil {
+	if _, err := writeStore(h.cfg.StoreFile, &state{Who: "somebody"}); err != nil {
 		t.Fatal(err)
 	}
 	r, _ := h.relay()

@@ -172,20 +172,25 @@ func setAside(path string) (string, error) {
 
 // writeStore replaces the store: after a crash at any moment it is the old one
 // or the new one.
-func writeStore(path string, s *state) error {
+func writeStore(path string, s *state) (size int, err error) {
 	b, err := s.encode()
 	if err != nil {
-		return err
+		return 0, err
+	}
+	for _, piece := range b {
+		size += len(piece)
 	}
 	if err := durable.WriteBuffers(durable.OS{}, path, b, 0o600); err != nil {
-		return fmt.Errorf("writing the accepted state: %w", err)
+		return size, fmt.Errorf("writing the accepted state: %w", err)
 	}
-	return nil
+	return size, nil
 }
 
-// written says whether a write succeeded and how long it took.
+// written says whether a write succeeded, how many bytes it had and how long it
+// took.
 type written struct {
 	ok   bool
+	size int
 	took time.Duration
 }
 
@@ -201,13 +206,13 @@ type writer struct {
 func (w *writer) run() {
 	for s := range w.in {
 		began := time.Now()
-		err := writeStore(w.path, s)
+		size, err := writeStore(w.path, s)
 		if err != nil {
 			w.log.Error("the accepted configuration is not on disk: a restart without a server would serve an older one",
 				"path", w.path, "err", err)
 		}
 		select {
-		case w.done <- written{err == nil, time.Since(began)}:
+		case w.done <- written{err == nil, size, time.Since(began)}:
 		default:
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -38,7 +39,8 @@ func TestStoreRoundTrip(t *testing.T) {
 		t.Errorf("readStore of nothing = %v", err)
 	}
 	want := sampleState()
-	if err := writeStore(path, want); err != nil {
+	size, err := writeStore(path, want)
+	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := readStore(path)
@@ -52,8 +54,29 @@ func TestStoreRoundTrip(t *testing.T) {
 	if _, ok := got.resources[stream.ListenerType]; !ok {
 		t.Error("an empty type was forgotten")
 	}
-	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 {
-		t.Errorf("the store is %v, %v", fi, err)
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o600 || fi.Size() != int64(size) {
+		t.Errorf("the store is %v, %v; written were %d bytes", fi, err, size)
+	}
+}
+
+// A mesh that never rests writes so much a second and no more, whatever it has; a
+// disk that is slow is not kept busy.
+func TestStoreIsWrittenAtARate(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, c := range map[string]struct {
+		w    written
+		want time.Duration
+	}{
+		"small":  {written{true, 1000, 0}, saveInterval},
+		"large":  {written{true, 2 << 20, 10 * time.Millisecond}, 4 * time.Second},
+		"huge":   {written{true, maxStore, time.Second}, time.Duration(maxStore/saveRate) * time.Second},
+		"slow":   {written{true, 1000, time.Second}, saveShare * time.Second},
+		"failed": {written{false, 1000, 0}, retryInterval},
+	} {
+		if got := saveAfter(now, c.w).Sub(now); got != c.want {
+			t.Errorf("%s: the next write comes after %v, want %v", name, got, c.want)
+		}
 	}
 }
 
@@ -86,7 +109,7 @@ func TestStoreOldSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")
-	if err := writeStore(path, sampleState()); err != nil {
+	if _, err := writeStore(path, sampleState()); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, ".tmp-store-1"), []byte(storeMagic), 0o600); err != nil {
