@@ -138,11 +138,14 @@ func (s *Server) subscribe(t *typeState, names []string, all bool) {
 	if all && !old.wildcard {
 		w := t.open()
 		w.recount = true
+		var more []*Resource
 		for r := range t.seen.all() {
 			if !old.has(r.Name) && w.diff[r.Name] == nil && t.will(r.Name) == nil {
-				w.add, w.added = mergeLists(w.add, []*Resource{r}), w.added+1
+				more = append(more, r)
 			}
 		}
+		slices.SortFunc(more, byName) // layer by layer until now
+		w.add, w.added = mergeLists(w.add, more), w.added+len(more)
 	}
 	get := t.seen.get
 	if len(names) > 32 {

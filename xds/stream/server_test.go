@@ -2,6 +2,7 @@ package stream
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -398,5 +399,36 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Who asks for everything after it has asked by name is sent one list of it, and
+// may do so often. It counts allocations, so it is not parallel.
+func TestLateWildcardIsCheap(t *testing.T) {
+	var words []string
+	for i := range 5000 {
+		words = append(words, fmt.Sprintf("c/c%04d=1", i))
+	}
+	s := NewServer(ServerConfig{})
+	s.SetGeneration(gen(1, words...))
+	ask := func(r *discovery.DeltaDiscoveryRequest) {
+		t.Helper()
+		r.TypeUrl = string(ClusterType)
+		if err := s.Request(start, r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(&discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"c0007"}})
+	s.Next(start)
+	allocations := testing.AllocsPerRun(3, func() {
+		ask(&discovery.DeltaDiscoveryRequest{ResourceNamesUnsubscribe: []string{"*"}})
+		ask(&discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{"*"}})
+	})
+	if allocations > 1000 {
+		t.Errorf("%.0f allocations for 5000 names", allocations)
+	}
+	ask(&discovery.DeltaDiscoveryRequest{ResponseNonce: "1"})
+	if r := s.Next(start); r == nil || len(r.Resources) != 4999 {
+		t.Errorf("sent %v", r)
 	}
 }
