@@ -205,22 +205,15 @@ func (s *Server) adopt(t *typeState) {
 		return
 	}
 	t.adopted = true
-	listed := map[string]bool{}
-	last := ""
-	for _, v := range t.listed {
-		if table, _, _ := cutHost(v.Name); table != last || len(listed) == 0 {
-			listed[table] = true
-			last = table
-		}
-	}
+	listed, sure := s.listedTables(t)
 	for _, table := range routes.sub.set.all() {
 		if t.groups[table] != nil {
 			continue
 		}
-		has := routes.will(table)
-		waits := has != nil && has.Hosts
-		if has != nil && has.Body == nil { // its form is not known, unless it is this one
-			if want := routes.seen.get(table); want.version() == has.Version {
+		acked := routes.peek(table).acked // not what it is sent: it may refuse that
+		waits := acked != nil && acked.Hosts
+		if acked != nil && acked.Body == nil { // its form is not known, unless it is this one
+			if want := routes.seen.get(table); want.version() == acked.Version {
 				waits = want.Hosts
 			} else if waits = s.refuses(routes, table); !waits {
 				t.adopted = false
@@ -230,7 +223,7 @@ func (s *Server) adopt(t *typeState) {
 			continue
 		}
 		g := s.group(table)
-		if !listed[table] { // it may be waiting for the first one
+		if !sure[table] { // it may be waiting for the first one
 			g.owed, g.begins = true, true
 			g.open()
 		}
@@ -240,6 +233,26 @@ func (s *Server) adopt(t *typeState) {
 	}
 	// Of others it has nothing that counts.
 	t.forgetTables(func(table string) bool { return t.groups[table] == nil })
+}
+
+// listedTables are the tables of which the peer lists virtual hosts, and of these
+// those of which it surely has some: what is not believed may be lost.
+func (s *Server) listedTables(t *typeState) (listed, sure map[string]bool) {
+	listed, sure = map[string]bool{}, map[string]bool{}
+	doubted := map[string]bool{}
+	for _, name := range s.cfg.Distrust[t.url] {
+		doubted[name] = true
+	}
+	last := ""
+	for _, v := range t.listed {
+		table, _, _ := cutHost(v.Name)
+		if table == last && sure[table] {
+			continue
+		}
+		last, listed[table] = table, true
+		sure[table] = sure[table] || !doubted[v.Name]
+	}
+	return listed, sure
 }
 
 // inOrder are the groups by name.

@@ -110,6 +110,9 @@ func (s *Server) lookAgain(t *track, want *union, hold bool) {
 	due := w.due
 	t.seen, t.hold, t.again, t.full = want, hold, false, false
 	w.add, w.due, w.remove, w.added, t.held = nil, nil, nil, 0, t.held && hold
+	// Of what a table begins with nothing has been taken yet, nor has been what was
+	// not wanted at the last look.
+	again = again || t.table != "" && t.begins && !w.waiting()
 	for name, e := range w.diff {
 		if again && want.get(name) != nil {
 			e.forced = true

@@ -29,11 +29,19 @@ func TestEveryHistoryEndsWell(t *testing.T) {
 }
 
 // The same with route configurations that are refused, whole ones and those whose
-// virtual hosts travel by themselves. These hundred end well; not every one does:
-// docs/roadmap.md says which do not.
+// virtual hosts travel by themselves. One in a few hundred of these finds what the
+// others do not.
 func TestHistoriesWithRefusedTablesEndWell(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(100) {
+	n := uint64(1500)
+	if testing.Short() {
+		n = 100
+	}
+	seeds := []uint64{2090, 2231, 2981, 7456, 9106} // which once did not
+	for seed := range n {
+		seeds = append(seeds, seed)
+	}
+	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			history(t, rand.New(rand.NewPCG(seed, 1)), true)
@@ -184,8 +192,13 @@ func (l *life) took() map[string]string {
 	took := map[string]string{}
 	for _, u := range refusable {
 		of := l.listed[u]
-		if u == RouteType || u == VirtualHostType {
+		switch u {
+		case RouteType:
 			of = l.runs[u]
+		case VirtualHostType: // one for a table that is whole is taken, too, without effect
+			of = maps.Clone(of)
+			maps.Copy(of, l.runs[u])
+		default:
 		}
 		for name, version := range of {
 			took[string(u)+name] = version

@@ -199,7 +199,7 @@ type Doubts struct {
 
 type doubtfulList struct {
 	url  TypeURL
-	list []*Resource // what a response has that is not answered
+	list []*Resource // of a response that is not answered, or of what is lost
 }
 
 // None reports whether there are none.
@@ -244,11 +244,12 @@ func (s *Server) Doubts() Doubts {
 			if len(k.gone) > 0 {
 				add(t.url, k.gone...)
 			}
+			d.lists = append(d.lists, k.lost()...)
 			if k.w == nil {
 				continue
 			}
 			for name, e := range k.w.diff {
-				if e.unknown {
+				if e.unknown || e.forced && k.table != "" {
 					add(t.url, name)
 				}
 			}
@@ -268,6 +269,23 @@ func (s *Server) Doubts() Doubts {
 		}
 	}
 	return d
+}
+
+// lost are the virtual hosts that a table begins with, and that were not sent yet:
+// the peer may list them, for it took them behind a table which it then refused.
+func (t *track) lost() (lists []doubtfulList) {
+	if t.table == "" {
+		return nil
+	}
+	if t.again && t.have != nil {
+		for _, s := range t.have.sets {
+			lists = append(lists, doubtfulList{t.typ.url, s.list})
+		}
+	}
+	if t.w != nil && len(t.w.due) > 0 {
+		lists = append(lists, doubtfulList{t.typ.url, t.w.due})
+	}
+	return lists
 }
 
 // judged reports whether what the peer listed of a name was looked at.
