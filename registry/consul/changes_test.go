@@ -107,10 +107,10 @@ func TestOneFlappingInstanceCostsOnlyItself(t *testing.T) {
 			}
 			r := start(t, config(t, a.Cluster(), a.Address()))
 			r.awaitFresh("at the start")
-			before := r.fragment()
+			before := r.Last()
 			instance{node: "n1", id: "s7-1", service: "s7", port: 8001, status: "critical"}.register(t, c)
 			r.await("critical", func(f *mesh.Fragment) bool { return workload(f, "/s7-1").Health == mesh.Unhealthy })
-			d := mesh.Compare(before, r.fragment())
+			d := mesh.Compare(before, r.Last())
 			if d.Objects() != 1 || d.Reach() > mesh.ReachHealth {
 				t.Errorf("%d objects differ, reach %v; want 1, %v", d.Objects(), d.Reach(), mesh.ReachHealth)
 			}

@@ -44,8 +44,8 @@ func TestTheLastPictureSurvivesARestart(t *testing.T) {
 			r := start(t, cfg)
 			r.awaitFresh("at the start")
 			r.awaitSaved(began)
-			before := text(r.fragment())
-			r.end()
+			before := text(r.Last())
+			r.Stop()
 
 			a.Kill()
 			r = start(t, cfg)
@@ -53,7 +53,7 @@ func TestTheLastPictureSurvivesARestart(t *testing.T) {
 			r.awaitStatus("restarted without Consul", func(st *consul.Status) bool {
 				return st.State == consul.Stale && st.FromDisk && st.Delivered && st.Reason != "" && st.Read.After(began)
 			})
-			r.end()
+			r.Stop()
 
 			a.Start()
 			for i := range 10 {
@@ -89,30 +89,27 @@ func TestWhatIsHeldIsKeptOnDisk(t *testing.T) {
 	r := start(t, cfg)
 	r.awaitFresh("at the start")
 	began := time.Now()
-	r.source.Settled(r.fragment(), 0)
+	r.source.Settled(r.Last(), 0)
 	r.awaitSaved(began)
 	for i := range 3 {
 		deregister(t, a.Client(), "n1", fmt.Sprintf("s%d-1", i))
 	}
 	r.awaitFresh("lost some")
-	lost := r.fragment()
+	lost := r.Last()
 	r.source.Settled(lost, 3)
 	// What is held is looked at again, and the same is said again.
-	seen := len(r.fragments())
-	r.await("said again", func(*mesh.Fragment) bool {
-		all := r.fragments()
-		return len(all) > seen && all[len(all)-1] == lost
-	})
-	r.end()
+	seen := r.Again()
+	r.await("said again", func(f *mesh.Fragment) bool { return r.Again() > seen && f == lost })
+	r.Stop()
 
 	r = start(t, cfg)
 	r.awaitFresh("restarted")
 	if n := len(r.fragments()[0].Workloads); n != 12 {
 		t.Errorf("the first fragment has %d workloads, want 12: what was held is forgotten", n)
 	}
-	r.source.Settled(r.fragment(), 0)
+	r.source.Settled(r.Last(), 0)
 	r.awaitSaved(time.Now())
-	r.end()
+	r.Stop()
 
 	r = start(t, cfg)
 	r.awaitFresh("restarted again")
@@ -132,7 +129,7 @@ func TestADamagedPictureIsTold(t *testing.T) {
 	r := start(t, cfg)
 	r.awaitFresh("at the start")
 	r.awaitSaved(began)
-	r.end()
+	r.Stop()
 	files, err := filepath.Glob(filepath.Join(cfg.StateDir, "consul", "consul", "services-*.json"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(err, files)

@@ -63,7 +63,7 @@ func TestThePictureStandsAndFollowsWhateverBefallsACluster(t *testing.T) {
 			cfg.SweepEvery = time.Hour
 			r := start(t, cfg)
 			r.awaitFresh("at the start")
-			whole := len(r.fragment().Workloads)
+			whole := len(r.Last().Workloads)
 			port := 9000
 			step := func(what string, f func()) {
 				t.Helper()
@@ -120,7 +120,7 @@ func TestLostDataIsOneRemoval(t *testing.T) {
 			}
 			a.Cluster().Restore(snapshot)
 			t.Logf("equal after %v", r.awaitFresh("restored"))
-			if n := len(r.fragment().Workloads); n != 60 {
+			if n := len(r.Last().Workloads); n != 60 {
 				t.Errorf("restored: %d workloads, want 60", n)
 			}
 		})
@@ -165,11 +165,11 @@ func TestTokensThatSeeLessTakeNothingAway(t *testing.T) {
 			cfg.Client.TokenFile = tokenFile(t, first.Secret)
 			r := start(t, cfg)
 			r.awaitFresh("at the start")
-			whole := text(r.fragment())
+			whole := text(r.Last())
 			stands := func(what string) {
 				t.Helper()
-				if text(r.fragment()) != whole {
-					t.Errorf("%s: the picture is\n%s", what, text(r.fragment()))
+				if text(r.Last()) != whole {
+					t.Errorf("%s: the picture is\n%s", what, text(r.Last()))
 				}
 			}
 
@@ -211,7 +211,7 @@ func TestTokensThatSeeLessTakeNothingAway(t *testing.T) {
 			}
 			instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9998}.register(t, c)
 			r.awaitStatus("rules taken away", func(st *consul.Status) bool { return len(st.Denied) > 0 })
-			if n := len(r.fragment().Workloads); n != 12 {
+			if n := len(r.Last().Workloads); n != 12 {
 				t.Errorf("rules taken away: %d workloads, want 12", n)
 			}
 			policy.Rules = rules

@@ -46,7 +46,7 @@ func TestAFilterChoosesInstances(t *testing.T) {
 			cfg.Filter, cfg.SweepEvery = `Service.Meta.mesh == "yes"`, time.Hour
 			r := start(t, cfg)
 			r.awaitFresh("at the start")
-			if f := r.fragment(); len(f.Workloads) != 1 || len(f.Services) != 1 {
+			if f := r.Last(); len(f.Workloads) != 1 || len(f.Services) != 1 {
 				t.Errorf("the picture is\n%s", text(f))
 			}
 			in.with(func(i *instance) { i.meta = nil }).register(t, c)

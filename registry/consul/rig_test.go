@@ -2,12 +2,10 @@ package consul_test
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/sourcetest"
 )
 
 // patience separates what works from what does not, on a machine that does much
@@ -26,18 +25,11 @@ const patience = time.Minute
 
 // rig is a source that runs, and its receiver.
 type rig struct {
+	*sourcetest.Recorder
 	tb     testing.TB
 	cfg    consul.Config
 	source *consul.Source
-	log    *records
-
-	stop context.CancelFunc
-	done chan error
-
-	mu   sync.Mutex // guards all following fields
-	last *mesh.Fragment
-	all  []*mesh.Fragment
-	bell chan struct{}
+	log    *sourcetest.Log
 }
 
 func config(tb testing.TB, a *consultest.Cluster, address string) consul.Config {
@@ -49,72 +41,32 @@ func config(tb testing.TB, a *consultest.Cluster, address string) consul.Config 
 	return consul.Config{Mapper: m, Client: client.Config{Address: address, CAFile: a.CAFile}}
 }
 
-// start runs a source; it ends with the test, or by end.
+// start runs a source; it ends with the test, or by Stop.
 func start(tb testing.TB, cfg consul.Config) *rig {
 	tb.Helper()
-	r := &rig{tb: tb, log: &records{}, bell: make(chan struct{}, 1), done: make(chan error, 1)}
+	r := &rig{tb: tb, log: &sourcetest.Log{}}
 	cfg.Logger = slog.New(slog.NewTextHandler(r.log, nil))
 	r.cfg = cfg
 	var err error
 	if r.source, err = consul.New(cfg); err != nil {
 		tb.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(tb.Context())
-	r.stop = stop
-	out := make(chan *mesh.Fragment)
-	ran := make(chan error, 1)
-	go func() { ran <- r.source.Run(ctx, out) }()
-	go func() {
-		for {
-			select {
-			case f := <-out:
-				r.mu.Lock()
-				r.last, r.all = f, append(r.all, f)
-				r.mu.Unlock()
-				if !cfg.AwaitSettled {
-					r.source.Settled(f, 0)
-				}
-				select {
-				case r.bell <- struct{}{}:
-				default:
-				}
-			case err := <-ran:
-				r.done <- err
-				return
-			}
+	r.Recorder = sourcetest.Record(tb, sourcetest.Recording{Source: r.source, Log: r.log, Patience: patience, Took: func(f *mesh.Fragment) {
+		if !cfg.AwaitSettled {
+			r.source.Settled(f, 0)
 		}
-	}()
+	}})
 	tb.Cleanup(func() {
-		r.end()
 		if tb.Failed() {
-			tb.Logf("log of the source:\n%s\nstatus: %+v", r.log, *r.source.Status())
+			tb.Logf("status: %+v", *r.source.Status())
 		}
 	})
 	return r
 }
 
-// end ends the source.
-func (r *rig) end() {
-	if r.stop == nil {
-		return
-	}
-	r.stop()
-	r.stop = nil
-	if err := <-r.done; err != nil {
-		r.tb.Errorf("running the source: %v", err)
-	}
-}
-
-func (r *rig) fragment() *mesh.Fragment {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.last
-}
-
 func (r *rig) fragments() []*mesh.Fragment {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.all)
+	list, _ := r.History()
+	return list
 }
 
 // await waits until the latest fragment, or nil, is as wanted, and returns how
@@ -124,13 +76,14 @@ func (r *rig) await(what string, want func(*mesh.Fragment) bool) time.Duration {
 	began := time.Now()
 	late := time.After(patience)
 	for {
-		if f := r.fragment(); f != nil && want(f) {
+		_, news := r.History()
+		if f := r.Last(); f != nil && want(f) {
 			return time.Since(began)
 		}
 		select {
-		case <-r.bell:
+		case <-news:
 		case <-late:
-			r.tb.Fatalf("%s: not after %v; the picture is\n%s", what, patience, text(r.fragment()))
+			r.tb.Fatalf("%s: not after %v; the picture is\n%s", what, patience, text(r.Last()))
 		}
 	}
 }
@@ -138,14 +91,7 @@ func (r *rig) await(what string, want func(*mesh.Fragment) bool) time.Duration {
 // awaitStatus waits until the status is as wanted.
 func (r *rig) awaitStatus(what string, want func(*consul.Status) bool) {
 	r.tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for late := time.Now().Add(patience); time.Now().Before(late); <-tick.C {
-		if want(r.source.Status()) {
-			return
-		}
-	}
-	r.tb.Fatalf("%s: not after %v; the status is %+v", what, patience, *r.source.Status())
+	sourcetest.AwaitStatus(r.Recorder, r.source.Status, what, want)
 }
 
 // awaitFresh waits until the picture is what a fresh reading gives.
@@ -163,11 +109,11 @@ func (r *rig) awaitFresh(what string) time.Duration {
 			began = time.Now() // it is not readable yet
 			continue
 		}
-		if fresh = text(f); fresh == text(r.fragment()) {
+		if fresh = text(f); fresh == text(r.Last()) {
 			return time.Since(began)
 		}
 	}
-	r.tb.Fatalf("%s: the picture is\n%s\na fresh reading gives\n%s", what, text(r.fragment()), fresh)
+	r.tb.Fatalf("%s: the picture is\n%s\na fresh reading gives\n%s", what, text(r.Last()), fresh)
 	return 0
 }
 
@@ -229,22 +175,4 @@ func deregister(tb testing.TB, c *api.Client, node, id string) {
 	if _, err := c.Catalog().Deregister(&api.CatalogDeregistration{Node: node, ServiceID: id}, nil); err != nil {
 		tb.Fatalf("deregistering %q: %v", id, err)
 	}
-}
-
-// records is a log in memory.
-type records struct {
-	mu sync.Mutex // guards the following field
-	b  strings.Builder
-}
-
-func (r *records) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.b.Write(p)
-}
-
-func (r *records) String() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.b.String()
 }

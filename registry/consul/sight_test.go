@@ -28,18 +28,18 @@ func TestWhoHasNoTokenIsToldWhatIsHidden(t *testing.T) {
 	if log := r.log.String(); strings.Count(log, "the token lacks rules") != 1 || !strings.Contains(log, "service_prefix") {
 		t.Errorf("the log is\n%s", log)
 	}
-	r.end()
+	r.Stop()
 
 	cfg.StateDir = t.TempDir()
 	cfg.Client.TokenFile = tokenFile(t, a.Cluster().Management)
 	r = start(t, cfg)
 	r.await("all", func(f *mesh.Fragment) bool { return len(f.Workloads) == 6 })
 	r.awaitStatus("all", func(st *consul.Status) bool { return live(st) && st.DeniedCount == 0 && !st.Hidden })
-	r.end()
+	r.Stop()
 	cfg.Client.TokenFile = ""
 	r = start(t, cfg)
 	r.awaitStatus("restarted", func(st *consul.Status) bool { return live(st) && st.Hidden })
-	if f := r.fragment(); len(f.Workloads) != 6 {
+	if f := r.Last(); len(f.Workloads) != 6 {
 		t.Errorf("without a token the picture is\n%s", text(f))
 	}
 }
@@ -85,8 +85,8 @@ func TestAFilterThatConsulDoesNotTakeIsTold(t *testing.T) {
 			if log := r.log.String(); strings.Count(log, "does not take the filter") != 1 {
 				t.Errorf("the log is\n%s", log)
 			}
-			if r.fragment() != nil {
-				t.Errorf("the picture is\n%s", text(r.fragment()))
+			if r.Last() != nil {
+				t.Errorf("the picture is\n%s", text(r.Last()))
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestRootVanishes(t *testing.T) {
 	top := treeOf(t, map[string]string{"root/a.yaml": "a 1", "root/b.yaml": "b 1"})
 	dir, away := filepath.Join(top, "root"), filepath.Join(top, "away")
 	r := start(t, atDir(dir))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 
 	check(t, os.Rename(dir, away))
 	st := r.awaitStatus("unavailable", unavailable)
@@ -38,9 +38,9 @@ func TestRootVanishes(t *testing.T) {
 	check(t, os.RemoveAll(dir)) // the files go first, one by one
 	r.awaitStatus("unavailable", unavailable)
 	r.stays(stillForLoss + stillFor)
-	r.always("a=1", "b=1")
+	r.Always("a=1", "b=1")
 	write(t, dir, map[string]string{"a.yaml": "a 2", "b.yaml": "b 2"})
-	r.await("a=2", "b=2")
+	r.Await("a=2", "b=2")
 	r.awaitStatus("ok", available)
 	if n := strings.Count(r.logs.String(), "source is unavailable"); n != 2 {
 		t.Errorf("the log tells %d times that the source is unavailable, want 2", n)
@@ -57,7 +57,7 @@ func TestRootIsMissingAtStart(t *testing.T) {
 		t.Error("a root that was never seen was delivered")
 	}
 	write(t, dir, map[string]string{"a.yaml": "a 1"})
-	r.await("a=1")
+	r.Await("a=1")
 }
 
 // TestFirstFragmentIsWhole: a file that is being written when the server starts
@@ -69,7 +69,7 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 	check(t, os.Chtimes(filepath.Join(dir, "old.yaml"), long, long))
 	r := start(t, atDir(dir))
 	write(t, dir, map[string]string{"a.yaml": "a 1"})
-	r.await("old=1", "a=1")
+	r.Await("old=1", "a=1")
 	if n := len(r.allSent()); n != 1 {
 		t.Errorf("%d fragments, want 1", n)
 	}
@@ -88,7 +88,7 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 			t.Fatalf("nobody is told: %v", r.Status().Faults)
 		}
 	}
-	if got := objects(r.last()); !slices.Equal(got, []string{"old=1"}) && writer.stall < stillFor {
+	if got := objects(r.Last()); !slices.Equal(got, []string{"old=1"}) && writer.stall < stillFor {
 		t.Errorf("got %v", got)
 	}
 }
@@ -96,7 +96,7 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 func TestEmptyRootIsDelivered(t *testing.T) {
 	t.Parallel()
 	r := start(t, atDir(t.TempDir()))
-	r.await()
+	r.Await()
 	r.awaitStatus("ok", func(s *Status) bool { return s.State == OK && s.Delivered })
 }
 
@@ -139,7 +139,7 @@ func TestUnreadable(t *testing.T) {
 	}
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1", "sub/c.yaml": "c 1", "sub/d/e.yaml": "e 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, ScanInterval: 300 * time.Millisecond})
-	r.await("a=1", "b=1", "c=1", "e=1")
+	r.Await("a=1", "b=1", "c=1", "e=1")
 	sub := filepath.Join(dir, "sub")
 
 	check(t, os.Chmod(sub, 0))
@@ -150,12 +150,12 @@ func TestUnreadable(t *testing.T) {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	write(t, dir, map[string]string{"a.yaml": "a 2"}) // a bad file never stops a good one
-	r.await("a=2", "b=1", "c=1", "e=1")
+	r.Await("a=2", "b=1", "c=1", "e=1")
 	check(t, os.Chmod(sub, 0o700))
 	check(t, os.Chmod(filepath.Join(dir, "b.yaml"), 0o600))
 	r.awaitStatus("ok", available)
 	check(t, os.Remove(filepath.Join(sub, "c.yaml")))
-	r.await("a=2", "b=1", "e=1")
+	r.Await("a=2", "b=1", "e=1")
 
 	check(t, os.Chmod(dir, 0))
 	r.awaitStatus("unavailable", unavailable)
@@ -171,14 +171,14 @@ func TestDanglingLinksRemoveNothing(t *testing.T) {
 	check(t, os.Symlink(filepath.Join(outside, "disk", "x"), filepath.Join(dir, "x")))
 	check(t, os.Symlink(filepath.Join(outside, "disk", "b.yaml"), filepath.Join(dir, "b.yaml")))
 	r := start(t, atDir(dir))
-	r.await("a=1", "b=1", "c=1")
+	r.Await("a=1", "b=1", "c=1")
 	check(t, os.Rename(filepath.Join(outside, "disk"), filepath.Join(outside, "away")))
 	r.awaitStatus("partial", func(s *Status) bool { return s.State == Partial })
 	r.stays(stillForLoss + stillFor)
 	check(t, os.Rename(filepath.Join(outside, "away"), filepath.Join(outside, "disk")))
 	r.awaitStatus("ok", available)
 	check(t, os.Remove(filepath.Join(dir, "b.yaml"))) // the link itself
-	r.await("a=1", "c=1")
+	r.Await("a=1", "c=1")
 }
 
 func TestStrangeFiles(t *testing.T) {
@@ -188,24 +188,24 @@ func TestStrangeFiles(t *testing.T) {
 	check(t, os.MkdirAll(filepath.Join(dir, "dir.yaml"), 0o700))
 	write(t, dir, map[string]string{"dir.yaml/c.yaml": "c 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, MaxFileSize: 100})
-	r.await("a=1", "c=1")
+	r.Await("a=1", "c=1")
 	r.awaitStatus("partial", func(*Status) bool {
 		return r.hasFault("pipe.yaml: error [FL0302] cannot be read") || r.hasFault("not a regular file") && r.hasFault("too large")
 	})
 	replace(t, filepath.Join(dir, "big.yaml"), "b 1")
-	r.await("a=1", "b=1", "c=1")
+	r.Await("a=1", "b=1", "c=1")
 }
 
 func TestTooManyFiles(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, MaxFiles: 2})
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	write(t, dir, map[string]string{"c.yaml": "c 1"})
 	r.awaitStatus("unavailable", func(s *Status) bool { return strings.Contains(s.Reason, "more than 2 files") })
 	r.stays(stillForLoss)
 	check(t, os.Remove(filepath.Join(dir, "a.yaml")))
-	r.await("b=1", "c=1")
+	r.Await("b=1", "c=1")
 }
 
 func TestOtherMount(t *testing.T) {
@@ -227,8 +227,8 @@ func TestOtherMount(t *testing.T) {
 	write(t, below, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
 	whole := start(t, Config{Roots: []Root{{Path: dir}}, ScanInterval: 100 * time.Millisecond})
 	root := start(t, Config{Roots: []Root{{Path: below}}, ScanInterval: 100 * time.Millisecond})
-	whole.await("own=1", "a=1", "b=1")
-	root.await("a=1", "b=1")
+	whole.Await("own=1", "a=1", "b=1")
+	root.Await("a=1", "b=1")
 
 	held, err := os.Open(filepath.Join(below, "a.yaml")) // or the next disk would get its number
 	check(t, err)
@@ -243,13 +243,13 @@ func TestOtherMount(t *testing.T) {
 	write(t, below, map[string]string{"a.yaml": "a 2"})
 	root.stays(stillForLoss)
 	write(t, below, map[string]string{"b.yaml": "b 2"})
-	root.await("a=2", "b=2")
-	whole.await("own=1", "a=2", "b=2")
+	root.Await("a=2", "b=2")
+	whole.Await("own=1", "a=2", "b=2")
 	check(t, os.Remove(filepath.Join(below, "b.yaml"))) // in good standing again
-	root.await("a=2")
-	whole.await("own=1", "a=2")
-	root.stop()
-	whole.stop()
+	root.Await("a=2")
+	whole.Await("own=1", "a=2")
+	root.Stop()
+	whole.Stop()
 	unmount(below)
 }
 
@@ -298,12 +298,12 @@ func TestWithoutEvents(t *testing.T) {
 				cfg.ScanInterval = time.Hour
 			}
 			r := start(t, cfg)
-			r.await("a=1")
+			r.Await("a=1")
 			replace(t, filepath.Join(dir, "a.yaml"), "a 2")
 			write(t, dir, map[string]string{"sub/b.yaml": "b 1"})
-			r.await("a=2", "b=1")
+			r.Await("a=2", "b=1")
 			check(t, os.RemoveAll(filepath.Join(dir, "sub")))
-			r.await("a=2")
+			r.Await("a=2")
 			st := r.Status()
 			if told := st.Unwatched != ""; told != (name != "events_lost") {
 				t.Errorf("Unwatched: %q", st.Unwatched)
@@ -320,21 +320,16 @@ func TestSecondReading(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, ScanInterval: 50 * time.Millisecond})
-	r.await("a=1")
-	again := func() int {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return r.again
-	}
-	r.awaitStatus("read twice", func(*Status) bool { return again() >= 2 })
+	r.Await("a=1")
+	r.awaitStatus("read twice", func(*Status) bool { return r.Again() >= 2 })
 	check(t, os.Rename(dir, dir+".away"))
 	r.awaitStatus("unavailable", unavailable)
-	before := again()
+	before := r.Again()
 	r.stays(500 * time.Millisecond)
-	if n := again(); n > before+1 {
+	if n := r.Again(); n > before+1 {
 		t.Errorf("an unavailable source was confirmed %d times", n-before)
 	}
-	if !slices.Equal(objects(r.last()), []string{"a=1"}) {
+	if !slices.Equal(objects(r.Last()), []string{"a=1"}) {
 		t.Error("lost")
 	}
 }
@@ -347,9 +342,9 @@ func TestWithoutMark(t *testing.T) {
 	cfg := onlyEvents(dir)
 	cfg.newWatcher = func(string) (watcher, error) { return newSystemWatcher(filepath.Join(dir, "missing")) }
 	r := start(t, cfg)
-	r.await("a=1")
+	r.Await("a=1")
 	replace(t, filepath.Join(dir, "a.yaml"), "a 2")
-	r.await("a=2")
+	r.Await("a=2")
 	if r.lastReadAtOnce(filepath.Join(dir, "a.yaml")) {
 		t.Error("it was believed without knowing that it is whole")
 	}

@@ -19,7 +19,7 @@ func TestFirstReading(t *testing.T) {
 		"a.yaml.swp": "x 1", "b.json": "x 1", "4913": "x 1", ".#a.yaml": "x 1", "a.yaml.tmp": "x 1", "#b.yaml": "x 1",
 	})
 	r := start(t, atDir(dir))
-	r.await("a=1", "prod/b=1", "c=1")
+	r.Await("a=1", "prod/b=1", "c=1")
 	st := r.awaitStatus("ok", func(s *Status) bool { return s.State == OK && s.Delivered })
 	if st.Files != 3 || st.Objects != 3 || len(st.Faults) != 0 {
 		t.Errorf("status: %+v", st)
@@ -30,10 +30,10 @@ func TestInPlaceWrite(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
 	r := start(t, atDir(dir))
-	before := r.await("a=1", "b=1")
+	before := r.Await("a=1", "b=1")
 	began := time.Now()
 	write(t, dir, map[string]string{"a.yaml": "a 2"})
-	after := r.await("a=2", "b=1")
+	after := r.Await("a=2", "b=1")
 	if took := time.Since(began); took < stillFor {
 		t.Errorf("believed after %v", took)
 	}
@@ -52,7 +52,7 @@ func TestTouchIsNoChange(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 	r := start(t, atDir(dir))
-	r.await("a=1")
+	r.Await("a=1")
 	now := time.Now()
 	check(t, os.Chtimes(filepath.Join(dir, "a.yaml"), now, now))
 	check(t, os.Chmod(filepath.Join(dir, "a.yaml"), 0o644))
@@ -66,7 +66,7 @@ func TestTornWrites(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1\nb 1\n"})
 	r := start(t, atDir(dir))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	var writer beat
 	f, err := os.Create(filepath.Join(dir, "a.yaml")) // empty now
 	check(t, err)
@@ -80,7 +80,7 @@ func TestTornWrites(t *testing.T) {
 	check(t, err)
 	writer.now()
 	check(t, f.Close())
-	r.await("a=2", "b=2")
+	r.Await("a=2", "b=2")
 	for _, f := range r.allSent() {
 		if len(f.VirtualServices) != 2 && writer.stall < stillForLoss {
 			t.Errorf("half a write was believed: %v", objects(f))
@@ -89,7 +89,7 @@ func TestTornWrites(t *testing.T) {
 	// Meant as it is, it is believed after a second.
 	began := time.Now()
 	write(t, dir, map[string]string{"a.yaml": "a 3\n"})
-	r.await("a=3")
+	r.Await("a=3")
 	if took := time.Since(began); took < stillForLoss {
 		t.Errorf("a loss was believed after %v", took)
 	}
@@ -99,7 +99,7 @@ func TestSlowWriterOfSmallPieces(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"other.yaml": "other 1"})
 	r := start(t, atDir(dir))
-	r.await("other=1")
+	r.Await("other=1")
 	f, err := os.Create(filepath.Join(dir, "a.yaml"))
 	check(t, err)
 	text := "a 12345678901234567890"
@@ -111,7 +111,7 @@ func TestSlowWriterOfSmallPieces(t *testing.T) {
 		pause(stillFor / 4)
 	}
 	check(t, f.Close())
-	r.await("other=1", "a=12345678901234567890")
+	r.Await("other=1", "a=12345678901234567890")
 	if list := r.allSent(); len(list) != 2 && writer.stall < stillFor {
 		t.Errorf("%d fragments, want 2: a part of a write was believed, and the writer never paused for more than %v", len(list), writer.stall)
 	}
@@ -124,15 +124,15 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1\nb 1"})
 	r := start(t, atDir(dir))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	outside := filepath.Join(t.TempDir(), "new")
 	check(t, os.WriteFile(outside, []byte("a 2"), 0o600))
 	check(t, os.Rename(outside, filepath.Join(dir, "a.yaml"))) // loses b, and means it
-	r.await("a=2")
+	r.Await("a=2")
 	r.readAtOnce(filepath.Join(dir, "a.yaml"))
 	check(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "z.yaml")))
 	r.awaitStatus("renamed", func(s *Status) bool {
-		return s.Files == 1 && r.last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
+		return s.Files == 1 && r.Last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
 	})
 	r.readAtOnce(filepath.Join(dir, "z.yaml"))
 	for i, f := range r.allSent() {
@@ -204,9 +204,9 @@ func TestWhatIsWhole(t *testing.T) {
 			dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 			path := filepath.Join(dir, "a.yaml")
 			r := start(t, onlyEvents(dir))
-			r.await("a=1")
+			r.Await("a=1")
 			c.come(t, path, filepath.Join(t.TempDir(), "new"))
-			r.await("a=2")
+			r.Await("a=2")
 			if list := r.allSent(); len(list) != 2 {
 				t.Errorf("%d fragments, want 2", len(list))
 			}
@@ -270,14 +270,14 @@ func TestEditors(t *testing.T) {
 			t.Parallel()
 			dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
 			r := start(t, atDir(dir))
-			r.await("a=1", "b=1")
+			r.Await("a=1", "b=1")
 			edit(t, filepath.Join(dir, "a.yaml"), "a 2")
-			r.await("a=2", "b=1")
+			r.Await("a=2", "b=1")
 			r.stays(2 * stillFor)
 			if n := len(r.allSent()); n != 2 {
 				t.Errorf("%d fragments, want 2", n)
 			}
-			r.always("b=1")
+			r.Always("b=1")
 		})
 	}
 }
@@ -292,12 +292,12 @@ func TestConfigMap(t *testing.T) {
 		check(t, os.Symlink("..data/"+name, filepath.Join(dir, name)))
 	}
 	r := start(t, onlyEvents(dir))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	write(t, dir, map[string]string{"..v2/a.yaml": "a 2", "..v2/b.yaml": "b 2"})
 	check(t, os.Symlink("..v2", filepath.Join(dir, "..data_tmp")))
 	check(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
 	check(t, os.RemoveAll(filepath.Join(dir, "..v1")))
-	r.await("a=2", "b=2")
+	r.Await("a=2", "b=2")
 	r.readAtOnce(filepath.Join(dir, "a.yaml"))
 	r.readAtOnce(filepath.Join(dir, "b.yaml"))
 	if list := r.allSent(); len(list) != 2 {
@@ -305,7 +305,7 @@ func TestConfigMap(t *testing.T) {
 	}
 	// The new target is watched as the old one was.
 	replace(t, filepath.Join(dir, "..v2", "a.yaml"), "a 3")
-	r.await("a=3", "b=2")
+	r.Await("a=3", "b=2")
 }
 
 func TestRootIsSymlink(t *testing.T) {
@@ -314,18 +314,18 @@ func TestRootIsSymlink(t *testing.T) {
 	link := filepath.Join(top, "current")
 	check(t, os.Symlink("v1", link))
 	r := start(t, onlyEvents(link))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	check(t, os.Symlink("v2", link+".tmp"))
 	check(t, os.Rename(link+".tmp", link))
-	r.await("a=2", "b=2")
+	r.Await("a=2", "b=2")
 	r.readAtOnce(filepath.Join(link, "sub", "b.yaml"))
 	// ln -sfn removes and makes the link anew: the root is away for a moment.
 	check(t, os.Remove(link))
 	r.awaitStatus("unavailable", func(s *Status) bool { return s.State == Unavailable })
 	check(t, os.Symlink("v1", link))
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 	write(t, top, map[string]string{"v1/sub/b.yaml": "b 3"})
-	r.await("a=1", "b=3")
+	r.Await("a=1", "b=3")
 	r.awaitStatus("ok", func(s *Status) bool { return s.State == OK })
 	if list := r.allSent(); len(list) > 5 {
 		t.Errorf("%d fragments", len(list))
@@ -343,13 +343,13 @@ func TestLinkedDirectory(t *testing.T) {
 	check(t, os.Symlink(dir, filepath.Join(dir, "x", "y", "back")))
 	check(t, os.Symlink("self", filepath.Join(dir, "self")))
 	r := start(t, onlyEvents(filepath.Join(dir, ".")))
-	r.await("own=1", "a=1", "f=1")
+	r.Await("own=1", "a=1", "f=1")
 	replace(t, filepath.Join(outside, "f.yaml"), "f 2")
-	r.await("own=1", "a=1", "f=2")
+	r.Await("own=1", "a=1", "f=2")
 	check(t, os.Symlink(filepath.Join(outside, "v2"), filepath.Join(dir, ".tmp")))
 	check(t, os.Rename(filepath.Join(dir, ".tmp"), filepath.Join(dir, "apps")))
-	r.await("own=1", "a=2", "n=2", "f=2")
-	r.always("own=1")
+	r.Await("own=1", "a=2", "n=2", "f=2")
+	r.Always("own=1")
 }
 
 func TestSubtree(t *testing.T) {
@@ -357,11 +357,11 @@ func TestSubtree(t *testing.T) {
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 	away := t.TempDir()
 	r := start(t, onlyEvents(dir))
-	r.await("a=1")
+	r.Await("a=1")
 	sub := filepath.Join(dir, "sub")
 
 	write(t, dir, map[string]string{"sub/x/b.yaml": "b 1", "sub/x/c.yaml": "c 1"})
-	r.await("a=1", "b=1", "c=1")
+	r.Await("a=1", "b=1", "c=1")
 
 	check(t, os.Rename(sub, filepath.Join(away, "sub")))
 	pause(stillFor / 2)
@@ -369,23 +369,23 @@ func TestSubtree(t *testing.T) {
 	r.stays(stillForLoss + stillFor)
 
 	check(t, os.Rename(sub, filepath.Join(away, "sub")))
-	r.await("a=1")
+	r.Await("a=1")
 	write(t, away, map[string]string{"sub/x/b.yaml": "b 2"})
 	check(t, os.Rename(filepath.Join(away, "sub"), sub))
-	r.await("a=1", "b=2", "c=1")
+	r.Await("a=1", "b=2", "c=1")
 	r.readAtOnce(filepath.Join(sub, "x", "b.yaml"))
 	replace(t, filepath.Join(sub, "x", "c.yaml"), "c 2") // watched again
-	r.await("a=1", "b=2", "c=2")
+	r.Await("a=1", "b=2", "c=2")
 
 	check(t, os.Rename(sub, filepath.Join(dir, "renamed"))) // within the tree
 	r.awaitStatus("renamed", func(s *Status) bool {
-		return r.last().VirtualServices[1].Origin.Path == filepath.Join(dir, "renamed", "x", "b.yaml")
+		return r.Last().VirtualServices[1].Origin.Path == filepath.Join(dir, "renamed", "x", "b.yaml")
 	})
 	replace(t, filepath.Join(dir, "renamed", "x", "c.yaml"), "c 3")
-	r.await("a=1", "b=2", "c=3")
+	r.Await("a=1", "b=2", "c=3")
 	check(t, os.RemoveAll(filepath.Join(dir, "renamed")))
-	r.await("a=1")
-	r.always("a=1")
+	r.Await("a=1")
+	r.Always("a=1")
 }
 
 func TestGitCheckout(t *testing.T) {
@@ -416,11 +416,11 @@ func TestGitCheckout(t *testing.T) {
 	git("checkout", "-q", "one")
 
 	r := start(t, atDir(dir))
-	r.await(first...)
+	r.Await(first...)
 	git("checkout", "-q", "two")
-	r.await(second...)
+	r.Await(second...)
 	git("checkout", "-q", "one")
-	r.await(first...)
+	r.Await(first...)
 	for i, f := range r.allSent() {
 		if n := len(f.VirtualServices); n < len(second) {
 			t.Errorf("fragment %d has %d objects: one was lost that was only rewritten", i, n)

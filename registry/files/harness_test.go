@@ -1,8 +1,6 @@
 package files
 
 import (
-	"bytes"
-	"context"
 	"crypto/sha256"
 	"flag"
 	"fmt"
@@ -12,12 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -25,6 +21,7 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/sourcetest"
 )
 
 func TestMain(m *testing.M) {
@@ -122,123 +119,44 @@ func objects(f *mesh.Fragment) []string {
 // running is a Source under test and what it has sent.
 type running struct {
 	*Source
+	*sourcetest.Recorder
 	t       *testing.T
 	decoder *fakeDecoder
-	logs    *syncBuffer
-	stop    func()
-
-	mu    sync.Mutex // guards all following fields
-	sent  []*mesh.Fragment
-	times []time.Time
-	again int           // fragments that were the one before
-	news  chan struct{} // closed and replaced at each fragment
+	logs    *sourcetest.Log
 }
 
-// start runs a source until the test ends or stop is called.
+const patience = 10 * time.Second
+
+// start runs a source until the test ends or Stop is called.
 func start(t *testing.T, cfg Config) *running {
 	t.Helper()
-	r := &running{t: t, decoder: &fakeDecoder{}, logs: &syncBuffer{}, news: make(chan struct{})}
+	r := &running{t: t, decoder: &fakeDecoder{}, logs: &sourcetest.Log{}}
 	if cfg.Decoder == nil {
 		cfg.Decoder = r.decoder
 	}
 	cfg.Logger = slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	r.Source = s
-	ctx, cancel := context.WithCancel(t.Context())
-	out := make(chan *mesh.Fragment)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.Run(ctx, out); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		close(out)
-	})
-	wg.Go(func() { r.collect(out) })
-	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
-	t.Cleanup(func() {
-		r.stop()
-		if t.Failed() {
-			t.Logf("log:\n%s", r.logs)
-		}
-	})
+	r.Recorder = sourcetest.Record(t, sourcetest.Recording{Source: s, Log: r.logs, Objects: objects, Patience: patience})
 	return r
 }
 
-func (r *running) collect(out <-chan *mesh.Fragment) {
-	for f := range out {
-		r.mu.Lock()
-		if n := len(r.sent); n > 0 && r.sent[n-1] == f {
-			r.again++
-		} else {
-			r.sent = append(r.sent, f)
-			r.times = append(r.times, time.Now())
-		}
-		close(r.news)
-		r.news = make(chan struct{})
-		r.mu.Unlock()
-	}
-}
-
-// history is all fragments so far, and what will be closed at the next.
-func (r *running) history() ([]*mesh.Fragment, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.sent), r.news
-}
-
 func (r *running) allSent() []*mesh.Fragment {
-	list, _ := r.history()
+	list, _ := r.History()
 	return list
-}
-
-func (r *running) last() *mesh.Fragment {
-	list, _ := r.history()
-	if len(list) == 0 {
-		return nil
-	}
-	return list[len(list)-1]
-}
-
-const patience = 10 * time.Second
-
-// await waits until the source says exactly these objects.
-func (r *running) await(want ...string) *mesh.Fragment {
-	r.t.Helper()
-	slices.Sort(want)
-	if want == nil {
-		want = []string{}
-	}
-	deadline := time.After(patience)
-	for {
-		list, news := r.history()
-		var got []string
-		if len(list) > 0 {
-			f := list[len(list)-1]
-			if got = objects(f); slices.Equal(got, want) {
-				return f
-			}
-		}
-		select {
-		case <-news:
-		case <-deadline:
-			r.t.Fatalf("after %v (-want +got):\n%s", patience, cmp.Diff(want, got))
-		}
-	}
 }
 
 // stays checks that for a while nothing new is sent.
 func (r *running) stays(d time.Duration) {
 	r.t.Helper()
-	before := r.last()
+	before := r.Last()
 	deadline := time.After(d)
 	for {
-		_, news := r.history()
+		_, news := r.History()
 		select {
 		case <-news:
-			if now := r.last(); now != before {
+			if now := r.Last(); now != before {
 				r.t.Fatalf("a fragment was sent: %v, was %v", objects(now), objects(before))
 			}
 		case <-deadline:
@@ -250,31 +168,7 @@ func (r *running) stays(d time.Duration) {
 // awaitStatus waits until the status is as the function wants it.
 func (r *running) awaitStatus(what string, ok func(*Status) bool) *Status {
 	r.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		if st := r.Status(); ok(st) {
-			return st
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("after %v the status is not %s: %+v", patience, what, r.Status())
-		}
-	}
-}
-
-// always checks all fragments so far for objects that must always be there.
-func (r *running) always(want ...string) {
-	r.t.Helper()
-	for i, f := range r.allSent() {
-		for _, o := range want {
-			if !slices.Contains(objects(f), o) {
-				r.t.Fatalf("fragment %d lacks %q: %v", i, o, objects(f))
-			}
-		}
-	}
+	return sourcetest.AwaitStatus(r.Recorder, r.Status, what, ok)
 }
 
 // readAtOnce checks that the file, when it was last read, was not waited for.
@@ -299,24 +193,6 @@ func (r *running) lastReadAtOnce(path string) bool {
 
 func (r *running) hasFault(text string) bool {
 	return slices.ContainsFunc(r.Status().Faults, func(f manifest.Fault) bool { return strings.Contains(f.String(), text) })
-}
-
-// syncBuffer is a buffer for the logs of a running source.
-type syncBuffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // beat measures the longest that a writer of a test held still: on a busy

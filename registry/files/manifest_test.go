@@ -46,7 +46,7 @@ func TestManifests(t *testing.T) {
 	}), "a.yaml")
 	cfg := Config{Roots: []Root{{Path: filepath.Dir(path), Namespaces: []string{"prod"}}}, Domain: "mesh.local", StateDir: t.TempDir()}
 	r := startReal(t, cfg)
-	f := r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	f := r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
 	if len(f.Unenforced) != 1 || f.Unenforced[0].Selector["app"] != "a" {
 		t.Errorf("unenforced: %v", f.Unenforced)
 	}
@@ -58,14 +58,14 @@ func TestManifests(t *testing.T) {
 		vs("prod", "B", "new.example") + strings.Replace(doc(authorizationPolicy, "prod", "p", ""), "action: ALLOW", "action: 7", 1)
 	replace(t, path, broken)
 	r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 3 })
-	r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
-	if f := r.last(); len(f.Unenforced) != 1 {
+	r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	if f := r.Last(); len(f.Unenforced) != 1 {
 		t.Errorf("unenforced: %v", f.Unenforced)
 	}
-	r.stop()
+	r.Stop()
 	r = startReal(t, cfg)
-	r.await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
-	if f := r.last(); len(f.Unenforced) != 1 {
+	r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
+	if f := r.Last(); len(f.Unenforced) != 1 {
 		t.Errorf("after a restart, unenforced: %v", f.Unenforced)
 	}
 	// An object that uses what is not built is kept out whole; one that was in
@@ -74,13 +74,13 @@ func TestManifests(t *testing.T) {
 		return strings.Replace(vs("prod", name, "n.example"), "spec:\n", "spec:\n  gateways: [gw]\n", 1)
 	}
 	replace(t, path, notBuilt("new")+notBuilt("b")+vs("prod", "a", "two"))
-	r.await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
+	r.Await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
 	if !r.hasFault("error [FL0130] VirtualService prod/new spec.gateways") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	replace(t, path, vs("prod", "a", "two")+"kind: [\n")
 	r.awaitStatus("unparsable", func(s *Status) bool { return len(s.Kept) == 2 })
-	r.await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
+	r.Await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")
 }
 
 // TestTwoNamespaces: with more than one, objects that name none are in default,
@@ -89,7 +89,7 @@ func TestTwoNamespaces(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": doc(virtualService, "", "a", "a.example") + doc(virtualService, "x", "b", "b.example")})
 	r := startReal(t, Config{Roots: []Root{{Path: dir, Namespaces: []string{"x", "y"}}}})
-	r.await("x/b=b.example")
+	r.Await("x/b=b.example")
 	if !r.hasFault("a.yaml:3:11: error [FL0107] VirtualService default/a") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
@@ -102,12 +102,12 @@ func TestCommentMovesOrigin(t *testing.T) {
 	text := doc(virtualService, "", "a", "a.example") + doc(virtualService, "", "b", "b.example")
 	path := filepath.Join(treeOf(t, map[string]string{"a.yaml": text}), "a.yaml")
 	r := startReal(t, atDir(filepath.Dir(path)))
-	before := r.await("a=a.example", "b=b.example").VirtualServices
+	before := r.Await("a=a.example", "b=b.example").VirtualServices
 	cut := strings.Index(text, "---\n") + len("---\n")
 	replace(t, path, text[:cut]+"# a comment\n"+text[cut:])
 	var after []*mesh.VirtualService
 	r.awaitStatus("moved", func(*Status) bool {
-		after = r.last().VirtualServices
+		after = r.Last().VirtualServices
 		return after[1] != before[1]
 	})
 	if after[0] != before[0] {
@@ -122,13 +122,13 @@ func TestRealMeshConfig(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(treeOf(t, map[string]string{"mesh.yaml": "trustDomain: one.example\n"}), "mesh.yaml")
 	r := startReal(t, Config{MeshConfigFile: path})
-	r.await("mesh=one.example")
+	r.Await("mesh=one.example")
 	replace(t, path, "trustDomian: two.example\n")
 	st := r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 1 })
 	if !r.hasFault(path + ":1:1: error [FL0110] MeshConfig trustDomian") {
 		t.Errorf("faults: %v", st.Faults)
 	}
 	replace(t, path, "trustDomain: two.example\n")
-	r.await("mesh=two.example")
-	r.always()
+	r.Await("mesh=two.example")
+	r.Always()
 }

@@ -36,8 +36,8 @@ func TestReadMeshConfig(t *testing.T) {
 
 	cfg.Decoder = manifests{}
 	r := start(t, cfg)
-	r.await("mesh=one.example")
-	r.stop()
+	r.Await("mesh=one.example")
+	r.Stop()
 	write(t, top, map[string]string{"mesh.yaml": "trustDomian: two.example\n"})
 	expect("broken", "", "one.example", true)
 	write(t, top, map[string]string{"mesh.yaml": ""})
@@ -48,8 +48,8 @@ func TestReadMeshConfig(t *testing.T) {
 	// What was broken while the source ran is no good version either.
 	write(t, top, map[string]string{"mesh.yaml": "]"})
 	r = start(t, cfg)
-	r.await("mesh=one.example")
-	r.stop()
+	r.Await("mesh=one.example")
+	r.Stop()
 	expect("still broken", "", "one.example", true)
 
 	write(t, top, map[string]string{"mesh.yaml": "trustDomain: two.example\n"})
@@ -63,9 +63,9 @@ func TestIgnore(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "sub/mesh.yaml": "m 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, Ignore: filepath.Join(dir, "sub", "mesh.yaml")})
-	r.await("a=1")
+	r.Await("a=1")
 	write(t, dir, map[string]string{"sub/mesh.yaml": "m 2", "sub/b.yaml": "b 1"})
-	r.await("a=1", "b=1")
+	r.Await("a=1", "b=1")
 }
 
 func TestCheckRoots(t *testing.T) {

@@ -21,7 +21,7 @@ func TestFiftyFiles(t *testing.T) {
 			t.Parallel()
 			dir := treeOf(t, map[string]string{"a.yaml": "a 1"})
 			r := start(t, atDir(dir))
-			r.await("a=1")
+			r.Await("a=1")
 			var want []string
 			tick := time.NewTicker(18 * time.Millisecond)
 			defer tick.Stop()
@@ -35,7 +35,7 @@ func TestFiftyFiles(t *testing.T) {
 					stalls++
 				}
 			}
-			r.await(append(want, "a=1")...)
+			r.Await(append(want, "a=1")...)
 			// Files that are written wait for one another. Those that are renamed
 			// do not, but are so paced that the registry, which waits for a quiet
 			// time of 100 ms, makes one push of them.
@@ -57,11 +57,11 @@ func TestLatency(t *testing.T) {
 	files, want := numbered(1000, "1")
 	dir := treeOf(t, files)
 	r := start(t, atDir(dir))
-	r.await(want...)
+	r.Await(want...)
 	path := filepath.Join(dir, "d07", "o0007.yaml")
 	replace(t, path, "o0007 2")
 	want[7] = "o0007=2"
-	r.await(want...)
+	r.Await(want...)
 	r.readAtOnce(path)
 	if st := r.Status(); st.Counters.Decodes != 1001 {
 		t.Errorf("%d files were decoded, want 1001", st.Counters.Decodes)

@@ -36,32 +36,32 @@ func TestCluster(t *testing.T) {
 	put("a", "one")
 	put("b", "one")
 	r := start(t, cfg)
-	r.await("a=one", "b=one")
+	r.Await("a=one", "b=one")
 
 	dead := c.KillLeader()
 	put("a", "two")
-	r.await("a=two", "b=one")
+	r.Await("a=two", "b=one")
 	dead.Start()
 
 	snapshot := c.Snapshot()
 	c.RestartAll()
 	put("b", "two")
-	r.await("a=two", "b=two")
+	r.Await("a=two", "b=two")
 
 	c.Front().Cut()
 	put("a", "three")
 	r.awaitStatus("unavailable", unavailable)
 	c.Front().Heal()
-	r.await("a=three", "b=two")
+	r.Await("a=three", "b=two")
 
 	c.Restore(snapshot) // with all of it, the index goes backwards
-	r.await("a=two", "b=one")
+	r.Await("a=two", "b=one")
 	put("a", "four")
 	fresh := start(t, cfg.elsewhere(t))
-	fresh.await("a=four", "b=one")
-	r.await("a=four", "b=one")
+	fresh.Await("a=four", "b=one")
+	r.Await("a=four", "b=one")
 	r.awaitStatus("ok", ok)
-	list, _ := r.history()
+	list, _ := r.History()
 	for i, f := range list {
 		if len(f.Services) != 2 {
 			t.Errorf("fragment %d has %v", i, objects(f))
@@ -96,6 +96,6 @@ func TestManyChanges(t *testing.T) {
 		want = append(want, fmt.Sprintf("n%d=last", i))
 	}
 	slices.Sort(want)
-	r.await(want...)
+	r.Await(want...)
 	r.awaitStatus("ok", func(st *lastgood.Status) bool { return ok(st) && len(st.Faults) == 0 })
 }

@@ -39,7 +39,7 @@ func TestDenied(t *testing.T) {
 			}
 			r := start(t, cfg)
 			st := r.awaitStatus("unavailable", unavailable)
-			if list, _ := r.history(); len(list) > 0 || !strings.Contains(st.Reason, c.reason) {
+			if list, _ := r.History(); len(list) > 0 || !strings.Contains(st.Reason, c.reason) {
 				t.Errorf("%d fragments; %q, want %q", len(list), st.Reason, c.reason)
 			}
 		})
@@ -49,7 +49,7 @@ func TestDenied(t *testing.T) {
 		cfg := at(a, "m")
 		cfg.Client.TokenFile = tokenFile(t, may.Secret)
 		r := start(t, cfg)
-		r.await(all...)
+		r.Await(all...)
 		a.Cluster().RevokeToken(may)
 		r.awaitStatus("unavailable", unavailable)
 		check(t, os.WriteFile(cfg.Client.TokenFile, []byte(none.Secret), 0o600))
@@ -58,8 +58,8 @@ func TestDenied(t *testing.T) {
 		check(t, os.WriteFile(cfg.Client.TokenFile, []byte(again.Secret), 0o600))
 		r.awaitStatus("ok", ok)
 		s.put("a.yaml", entry("a", "two"))
-		r.await("a=two", "s=one")
-		r.always("s=one")
+		r.Await("a=two", "s=one")
+		r.Always("s=one")
 	})
 }
 

@@ -1,17 +1,13 @@
 package kv
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
 	"go.uber.org/goleak"
 
@@ -20,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/sourcetest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -92,87 +89,21 @@ func check(t *testing.T, err error) {
 // running is a Source under test and what it has sent.
 type running struct {
 	*Source
+	*sourcetest.Recorder
 	t    *testing.T
-	logs *logs
-	stop func()
-
-	mu   sync.Mutex       // guards all following fields
-	sent []*mesh.Fragment // but those that were the one before
-	news chan struct{}    // closed and replaced at each fragment
+	logs *sourcetest.Log
 }
 
-// start runs a source until the test ends or stop is called.
+// start runs a source until the test ends or Stop is called.
 func start(t *testing.T, cfg Config) *running {
 	t.Helper()
-	r := &running{t: t, logs: &logs{}, news: make(chan struct{})}
+	r := &running{t: t, logs: &sourcetest.Log{}}
 	cfg.Logger = slog.New(slog.NewTextHandler(r.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	s, err := New(cfg)
 	check(t, err)
 	r.Source = s
-	ctx, cancel := context.WithCancel(t.Context())
-	out := make(chan *mesh.Fragment)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := s.Run(ctx, out); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-		close(out)
-	})
-	wg.Go(func() {
-		for f := range out {
-			r.note(f)
-		}
-	})
-	r.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
-	t.Cleanup(func() {
-		r.stop()
-		if t.Failed() {
-			t.Logf("log:\n%s", r.logs)
-		}
-	})
+	r.Recorder = sourcetest.Record(t, sourcetest.Recording{Source: s, Log: r.logs, Objects: objects, Patience: patience})
 	return r
-}
-
-func (r *running) note(f *mesh.Fragment) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if n := len(r.sent); n == 0 || r.sent[n-1] != f {
-		r.sent = append(r.sent, f)
-	}
-	close(r.news)
-	r.news = make(chan struct{})
-}
-
-// history is all fragments so far, and what will be closed at the next.
-func (r *running) history() (sent []*mesh.Fragment, news <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.sent), r.news
-}
-
-// await waits until the source says exactly these objects.
-func (r *running) await(want ...string) *mesh.Fragment {
-	r.t.Helper()
-	slices.Sort(want)
-	if want == nil {
-		want = []string{}
-	}
-	deadline := time.After(patience)
-	for {
-		list, news := r.history()
-		var got []string
-		if len(list) > 0 {
-			f := list[len(list)-1]
-			if got = objects(f); slices.Equal(got, want) {
-				return f
-			}
-		}
-		select {
-		case <-news:
-		case <-deadline:
-			r.t.Fatalf("after %v (-want +got):\n%s", patience, cmp.Diff(want, got))
-		}
-	}
 }
 
 // awaitReadings waits for n more fragments, also such as were sent before.
@@ -180,7 +111,7 @@ func (r *running) awaitReadings(n int) {
 	r.t.Helper()
 	deadline := time.After(patience)
 	for range n {
-		_, news := r.history()
+		_, news := r.History()
 		select {
 		case <-news:
 		case <-deadline:
@@ -192,32 +123,7 @@ func (r *running) awaitReadings(n int) {
 // awaitStatus waits until the status is as the function wants it.
 func (r *running) awaitStatus(what string, ok func(*lastgood.Status) bool) *lastgood.Status {
 	r.t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	deadline := time.After(patience)
-	for {
-		if st := r.Status(); ok(st) {
-			return st
-		}
-		select {
-		case <-tick.C:
-		case <-deadline:
-			r.t.Fatalf("after %v the status is not %s: %+v", patience, what, r.Status())
-		}
-	}
-}
-
-// always checks all fragments so far for objects that must always be there.
-func (r *running) always(want ...string) {
-	r.t.Helper()
-	list, _ := r.history()
-	for i, f := range list {
-		for _, o := range want {
-			if !slices.Contains(objects(f), o) {
-				r.t.Fatalf("fragment %d lacks %q: %v", i, o, objects(f))
-			}
-		}
-	}
+	return sourcetest.AwaitStatus(r.Recorder, r.Status, what, ok)
 }
 
 func (r *running) hasFault(text string) bool {
@@ -226,21 +132,3 @@ func (r *running) hasFault(text string) bool {
 
 func ok(s *lastgood.Status) bool          { return s.State == lastgood.OK }
 func unavailable(s *lastgood.Status) bool { return s.State == lastgood.Unavailable }
-
-// logs is a buffer for what a running source logs.
-type logs struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (b *logs) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *logs) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}

@@ -40,7 +40,7 @@ func TestReading(t *testing.T) {
 func testFollows(s store, cfg Config) {
 	t := s.t
 	r := start(t, cfg)
-	r.await()
+	r.Await()
 	st := r.awaitStatus("ok", ok)
 	if !st.Delivered || !r.hasFault("warning [FL0306]: there is no manifest below \"fairlead/follows/\"") {
 		t.Errorf("an empty prefix is told as %+v", st)
@@ -49,17 +49,17 @@ func testFollows(s store, cfg Config) {
 		t.Error("an empty prefix is not logged")
 	}
 	s.put("a.yaml", entry("a", "one"))
-	first := r.await("a=one")
+	first := r.Await("a=one")
 	if at := first.Services[0].Origin; at.String() != "consul-kv:fairlead/follows/a.yaml:1:1" || at.Source != "consul-kv" {
 		t.Errorf("it is said to be at %s of %s", at, at.Source)
 	}
 	s.put("sub/dir/b.yml", entry("b", "one"))
-	two := r.await("a=one", "b=one")
+	two := r.Await("a=one", "b=one")
 	if two.Services[0] != first.Services[0] {
 		t.Error("what did not change is another pointer")
 	}
 	s.put("a.yaml", entry("a", "two"))
-	r.await("a=two", "b=one")
+	r.Await("a=two", "b=one")
 	// What is none of ours: a neighbour, a note, a hidden key, the folder's own.
 	neighbour := s
 	neighbour.prefix += "-not"
@@ -70,7 +70,7 @@ func testFollows(s store, cfg Config) {
 	s.put("", "")
 	r.awaitStatus("ignoring", func(st *lastgood.Status) bool { return st.Ignored == 4 && st.Files == 2 })
 	s.remove("a.yaml")
-	r.await("b=one")
+	r.Await("b=one")
 	r.awaitReadings(2) // of looks that found the same
 	if st := r.Status(); st.State != lastgood.OK || st.Read.IsZero() || st.FromDisk || len(st.Faults) > 0 {
 		t.Errorf("status %+v", st)
@@ -85,9 +85,9 @@ func testBroken(s store, cfg Config) {
 	s.put("a.yaml", entry("a", "one")+entry("b", "one"))
 	s.put("z.yaml", entry("z", "one"))
 	r := start(t, cfg)
-	r.await("a=one", "b=one", "z=one")
+	r.Await("a=one", "b=one", "z=one")
 	s.put("a.yaml", entry("a", "two")+broken("b"))
-	r.await("a=two", "b=one", "z=one")
+	r.Await("a=two", "b=one", "z=one")
 	key := "consul-kv:fairlead/broken/a.yaml"
 	if !r.hasFault(key+":9:8: error") || !r.hasFault("stands until this key is mended or the object is taken out of it") {
 		t.Errorf("faults: %v", r.Status().Faults)
@@ -96,13 +96,13 @@ func testBroken(s store, cfg Config) {
 	r.awaitStatus("keeping", func(st *lastgood.Status) bool { return len(st.Kept) == 2 })
 	// a turns up under another key, and that one counts, also once it is gone.
 	s.put("c.yaml", entry("a", "four"))
-	r.await("a=four", "b=one", "z=one")
+	r.Await("a=four", "b=one", "z=one")
 	s.remove("c.yaml")
-	r.await("b=one", "z=one")
+	r.Await("b=one", "z=one")
 	s.put("a.yaml", entry("b", "three"))
-	r.await("b=three", "z=one")
+	r.Await("b=three", "z=one")
 	r.awaitStatus("mended", func(st *lastgood.Status) bool { return len(st.Kept)+len(st.Faults) == 0 })
-	r.always("z=one")
+	r.Always("z=one")
 }
 
 func testTwice(s store, cfg Config) {
@@ -110,14 +110,14 @@ func testTwice(s store, cfg Config) {
 	s.put("b.yaml", entry("x", "two"))
 	s.put("c.yaml", entry("x", "three"))
 	r := start(t, cfg)
-	r.await("x=two")
+	r.Await("x=two")
 	b, c := "consul-kv:fairlead/twice/b.yaml", "consul-kv:fairlead/twice/c.yaml"
 	if !r.hasFault(c + ":1:1: error [FL0301] ServiceEntry default/x: defined twice, at " + b + ":1:1 and at " + c +
 		":1:1: the first by key, " + b + ":1:1, is in force; remove one of them") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	s.remove("b.yaml")
-	r.await("x=three")
+	r.Await("x=three")
 }
 
 // testTransaction moves objects between keys in one transaction; nobody sees
@@ -136,7 +136,7 @@ func testTransaction(s store, cfg Config) {
 	value, want := names("h0")
 	s.put("k0.yaml", value)
 	r := start(t, cfg)
-	r.await(want...)
+	r.Await(want...)
 	for i := range 10 {
 		value, want = names(fmt.Sprintf("h%d", i+1))
 		key := func(n int) string { return fmt.Sprintf("%s/k%d.yaml", s.prefix, n) }
@@ -148,8 +148,8 @@ func testTransaction(s store, cfg Config) {
 			t.Fatal(answer, err)
 		}
 	}
-	r.await(want...)
-	list, _ := r.history()
+	r.Await(want...)
+	list, _ := r.History()
 	for i, f := range list {
 		hosts := map[string]bool{}
 		for _, svc := range f.Services {
@@ -167,7 +167,7 @@ func testBound(s store, cfg Config) {
 	s.put("a.yaml", entry("a", "one")+other)
 	cfg.Namespaces = []string{"shop"}
 	r := start(t, cfg)
-	r.await("shop/a=one")
+	r.Await("shop/a=one")
 	if !r.hasFault("the namespace \"other\" is not one that") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
@@ -179,7 +179,7 @@ func testValues(s store, cfg Config) {
 	s.put("a.yaml", entry("a", "one"))
 	s.put("b.yaml", big)
 	r := start(t, cfg)
-	r.await("a=one")
+	r.Await("a=one")
 	s.put("b.yaml", "")
 	r.awaitStatus("quiet", func(st *lastgood.Status) bool { return len(st.Faults) == 0 })
 	if _, err := s.kv.Put(&api.KVPair{Key: s.prefix + "/a.yaml", Value: make([]byte, MaxValueSize+1)}, nil); err == nil {
@@ -190,7 +190,7 @@ func testValues(s store, cfg Config) {
 	r.awaitStatus("unavailable", func(st *lastgood.Status) bool {
 		return unavailable(st) && strings.Contains(st.Reason, "there are 2 manifests; at most 1 are read")
 	})
-	if list, _ := r.history(); len(list) > 0 {
+	if list, _ := r.History(); len(list) > 0 {
 		t.Errorf("it sent %v", objects(list[0]))
 	}
 }
@@ -201,26 +201,26 @@ func testRestart(s store, cfg Config) {
 	s.put("a.yaml", entry("a", "one")+entry("b", "one"))
 	s.put("c.yaml", entry("c", "one"))
 	r := start(t, cfg)
-	r.await("a=one", "b=one", "c=one")
+	r.Await("a=one", "b=one", "c=one")
 	s.put("a.yaml", entry("a", "two")+broken("b"))
-	r.await("a=two", "b=one", "c=one")
+	r.Await("a=two", "b=one", "c=one")
 	since := r.Status().Kept[0].Since
-	r.stop()
+	r.Stop()
 	s.put("c.yaml", "]") // while nobody looks
 	r = start(t, cfg)
-	r.await("a=two", "b=one", "c=one")
+	r.Await("a=two", "b=one", "c=one")
 	st := r.awaitStatus("keeping", func(st *lastgood.Status) bool { return len(st.Kept) == 2 })
 	if !st.Kept[0].Since.Equal(since) {
 		t.Errorf("b is kept since %v, was %v", st.Kept[0].Since, since)
 	}
-	r.always("a=two", "b=one", "c=one")
-	r.stop()
+	r.Always("a=two", "b=one", "c=one")
+	r.Stop()
 
 	// Another prefix under the same state has nothing of this one.
 	cfg.Prefix += "nothing"
 	r = start(t, cfg)
-	r.await()
-	if list, _ := r.history(); len(list) != 1 {
+	r.Await()
+	if list, _ := r.History(); len(list) != 1 {
 		t.Errorf("at first it had %v", objects(list[0]))
 	}
 }
@@ -234,27 +234,27 @@ func testLostMeantime(s store, cfg Config) {
 	s.put("ab.yaml", entry("a", "one")+entry("b", "one"))
 	s.put("c.yaml", entry("c", "one"))
 	r := start(t, cfg)
-	r.Settled(r.await(all...), 0)
-	r.stop()
+	r.Settled(r.Await(all...), 0)
+	r.Stop()
 	s.remove("ab.yaml")
 	for range 2 {
 		r = start(t, cfg)
-		left := r.await("c=one")
-		list, _ := r.history()
+		left := r.Await("c=one")
+		list, _ := r.History()
 		if !slices.Equal(objects(list[0]), all) {
 			t.Errorf("the first fragment has %v, want %v", objects(list[0]), all)
 		}
 		r.Settled(list[0], 0)
 		r.Settled(left, 2)
 		r.awaitReadings(3) // looks come sooner while something is held
-		r.stop()
+		r.Stop()
 	}
 	r = start(t, cfg)
-	r.Settled(r.await("c=one"), 0)
-	r.stop()
+	r.Settled(r.Await("c=one"), 0)
+	r.Stop()
 	r = start(t, cfg)
-	r.await("c=one")
-	if list, _ := r.history(); len(list) != 1 {
+	r.Await("c=one")
+	if list, _ := r.History(); len(list) != 1 {
 		t.Errorf("after it was let go the first fragment has %v", objects(list[0]))
 	}
 }
@@ -267,16 +267,16 @@ func TestLargeValue(t *testing.T) {
 	s := storeOf(t, a, "m")
 	s.put("a.yaml", entry("a", "one"))
 	r := start(t, at(a, "m"))
-	r.await("a=one")
+	r.Await("a=one")
 	s.put("a.yaml", entry("a", "two")+"#"+strings.Repeat("x", MaxValueSize))
 	s.put("b.yaml", entry("b", "one"))
-	r.await("a=one", "b=one")
+	r.Await("a=one", "b=one")
 	st := r.awaitStatus("partial", func(st *lastgood.Status) bool { return st.State == lastgood.Partial })
 	if !r.hasFault("consul-kv:m/a.yaml: error [FL0302]: cannot be read, what it gave stands: the value is too large") {
 		t.Errorf("%q, faults %v", st.Reason, st.Faults)
 	}
 	s.put("a.yaml", entry("a", "three"))
-	r.await("a=three", "b=one")
+	r.Await("a=three", "b=one")
 	r.awaitStatus("ok", ok)
 }
 
@@ -289,13 +289,13 @@ func TestUnsettledIsNotNothing(t *testing.T) {
 	cfg := at(a, "m")
 	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
 	r := start(t, cfg)
-	r.await("a=one")
+	r.Await("a=one")
 	r.awaitReadings(2)
-	r.stop()
+	r.Stop()
 	a.Kill()
 	r = start(t, cfg)
 	r.awaitStatus("unavailable", unavailable)
-	if list, _ := r.history(); len(list) > 0 || r.Status().Delivered {
+	if list, _ := r.History(); len(list) > 0 || r.Status().Delivered {
 		t.Errorf("it sent %v", objects(list[0]))
 	}
 }
@@ -311,15 +311,15 @@ func TestAway(t *testing.T) {
 	s.put("a.yaml", entry("a", "one")+broken("x"))
 	s.put("b.yaml", entry("b", "one"))
 	r := start(t, cfg)
-	r.await("a=one", "b=one")
+	r.Await("a=one", "b=one")
 	a.Kill()
 	st := r.awaitStatus("unavailable", unavailable)
 	if st.Read.IsZero() || st.FromDisk || !st.Delivered {
 		t.Errorf("status %+v", st)
 	}
-	r.stop()
+	r.Stop()
 	r = start(t, cfg)
-	r.await("a=one", "b=one")
+	r.Await("a=one", "b=one")
 	again := r.awaitStatus("unavailable", unavailable)
 	if !again.FromDisk || !again.Delivered || again.Read.Before(st.Read) || len(again.Faults) < 2 {
 		t.Errorf("after a restart status %+v", again)
@@ -328,8 +328,8 @@ func TestAway(t *testing.T) {
 	r.awaitStatus("ok", ok)
 	s = storeOf(t, a, "m")
 	s.put("a.yaml", entry("a", "two"))
-	r.await("a=two", "b=one")
-	r.always("b=one")
+	r.Await("a=two", "b=one")
+	r.Always("b=one")
 	if again = r.awaitStatus("ok", ok); again.FromDisk {
 		t.Error("it is told to be from disk still")
 	}
@@ -339,10 +339,10 @@ func TestAway(t *testing.T) {
 	a.Kill()
 	a.Wipe()
 	a.Start()
-	r.await()
+	r.Await()
 	s = storeOf(t, a, "m")
 	s.put("b.yaml", entry("b", "two"))
-	r.await("b=two")
+	r.Await("b=two")
 }
 
 // TestNeverRead: who has read nothing yet says nothing, and who knows that there
@@ -355,23 +355,23 @@ func TestNeverRead(t *testing.T) {
 	a.Kill()
 	r := start(t, cfg)
 	r.awaitStatus("unavailable", unavailable)
-	if list, _ := r.history(); len(list) > 0 || r.Status().Delivered {
+	if list, _ := r.History(); len(list) > 0 || r.Status().Delivered {
 		t.Error("it sent something")
 	}
 	a.Start()
-	r.await()
+	r.Await()
 	r.awaitStatus("ok", ok)
-	r.stop()
+	r.Stop()
 	a.Kill()
 	r = start(t, cfg)
-	r.await()
-	r.stop()
+	r.Await()
+	r.Stop()
 
 	// A damaged state is not all that there was.
 	damage(t, cfg.StateDir)
 	r = start(t, cfg)
 	r.awaitStatus("unavailable", unavailable)
-	if list, _ := r.history(); len(list) > 0 || !r.hasFault("[FL0305]: last good versions are lost") {
+	if list, _ := r.History(); len(list) > 0 || !r.hasFault("[FL0305]: last good versions are lost") {
 		t.Errorf("of a damaged state it made %d fragments; faults %v", len(list), r.Status().Faults)
 	}
 }
@@ -393,12 +393,12 @@ func TestCut(t *testing.T) {
 	cfg := at(a, "m")
 	cfg.Client.Address = "http://" + p.HostPort()
 	r := start(t, cfg)
-	r.await("a=one")
+	r.Await("a=one")
 	p.Cut()
 	s.put("a.yaml", entry("a", "two"))
 	r.awaitStatus("unavailable", unavailable)
 	p.Heal()
-	r.await("a=two")
+	r.Await("a=two")
 	r.awaitStatus("ok", ok)
 }
 
