@@ -35,7 +35,7 @@ type Object struct {
 // Manifests reads a text of manifests.
 func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	file, faults := manifest.Decode(opts, path, content)
-	d := Decoded{Unparsable: file.Unparsable, Faults: faults}
+	d := Decoded{Unparsable: file.Unparsable, Faults: faults, Objects: make([]Object, 0, len(file.Objects))}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
 		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Piece: o.Fragment()}

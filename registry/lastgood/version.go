@@ -11,7 +11,7 @@ import (
 
 // good is a valid version of an object and the content it was read from.
 type good struct {
-	Object
+	*Object
 	src *Blob
 }
 
@@ -34,7 +34,7 @@ type Version struct {
 	// take it back either.
 	kept map[mesh.Key]keptGood
 	// seen is every object that the text names, valid or not, in its order.
-	seen   []Object
+	seen   []*Object
 	faults []manifest.Fault
 }
 
@@ -95,16 +95,19 @@ func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		text.Objects = nil
 	}
 	v := &Version{
-		blob: b, broken: text.Unparsable, seen: text.Objects, faults: slices.Clone(text.Faults),
-		live: map[mesh.Key]*good{}, kept: map[mesh.Key]keptGood{},
+		blob: b, broken: text.Unparsable, seen: make([]*Object, 0, len(text.Objects)), faults: slices.Clone(text.Faults),
+		live: make(map[mesh.Key]*good, len(text.Objects)),
 	}
 	for _, o := range text.Objects {
+		seen := &o
 		switch _, twice := v.live[o.Key]; {
 		case o.Key.Name == "" && o.Key.Kind != mesh.KindMeshConfig:
 			v.broken = true
 		case o.Piece != nil && !twice:
-			v.live[o.Key] = old.same(&good{Object: o, src: b})
+			g := old.same(&good{Object: seen, src: b})
+			v.live[o.Key], seen = g, g.Object
 		}
+		v.seen = append(v.seen, seen)
 	}
 	if old == nil {
 		return v
@@ -120,6 +123,9 @@ func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		k, was := old.kept[key]
 		if !was {
 			k = keptGood{good: old.live[key], since: now}
+		}
+		if v.kept == nil { // there is nothing broken, as a rule
+			v.kept = map[mesh.Key]keptGood{}
 		}
 		v.kept[key] = k
 	}

@@ -52,7 +52,7 @@ func assembleWhole(source string, list []*Text) Assembly {
 func twiceWhole(list []*Text, winners map[mesh.Key]*Text) []manifest.Fault {
 	type place struct {
 		f *Text
-		o Object
+		o *Object
 	}
 	first := map[mesh.Key]place{}
 	var faults []manifest.Fault
