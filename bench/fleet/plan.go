@@ -136,8 +136,7 @@ func crowded(ctx context.Context, s *suite, dir string) error {
 
 func stalled(edits int) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		// Over TLS, as it is run: in plaintext the kernel ends who leaves something
-		// unread for ten seconds.
+		// Over TLS, as it is run.
 		r, err := lab.RunStall(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table(), TLS: true}, edits)
 		if err != nil {
 			return err
