@@ -228,10 +228,9 @@ const longestRefusal = time.Second
 
 // ledger is what is kept for all hosts, in bytes. What several share counts once.
 type ledger struct {
-	mu   sync.Mutex // guards all following fields
-	own  int
+	mu   sync.Mutex               // guards all following fields
 	sets map[stream.SharedSet]int // how many streams have each
-	all  int                      // own, and all sets
+	all  int                      // what streams have by themselves, and all sets
 }
 
 // change puts what a stream keeps now in the place of what it kept before, and

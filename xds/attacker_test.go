@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -124,14 +125,14 @@ func (a *attacker) ways() map[string]func(s deltaClient) error {
 	}
 	return map[string]func(s deltaClient) error{
 		"long-names": func(s deltaClient) error {
-			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(fmt.Sprint(n.Add(1)), 500, 2000)})
+			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(strconv.FormatInt(n.Add(1), 10), 500, 2000)})
 		},
 		"short-names": func(s deltaClient) error {
-			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(fmt.Sprint(n.Add(1)), 1000, 0)})
+			return ask(s, string(stream.EndpointType), &discovery.DeltaDiscoveryRequest{ResourceNamesSubscribe: names(strconv.FormatInt(n.Add(1), 10), 1000, 0)})
 		},
 		"versions": func(s deltaClient) error {
 			versions := map[string]string{}
-			for _, name := range names(fmt.Sprint(n.Add(1)), 1000, 500) {
+			for _, name := range names(strconv.FormatInt(n.Add(1), 10), 1000, 500) {
 				versions[name] = name
 			}
 			return ask(s, fmt.Sprint("type", n.Load()), &discovery.DeltaDiscoveryRequest{

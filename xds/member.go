@@ -136,8 +136,8 @@ func (s *Server) remember(d doubt) {
 	}
 	s.distrust = append(s.distrust, d)
 	most, n, bytes := s.cfg.MaxPerHost, 0, 0
-	for i := len(s.distrust) - 1; i >= 0; i-- { // the newest count most
-		if o := s.distrust[i]; o.host == d.host && d.host != "" {
+	for i, o := range slices.Backward(s.distrust) { // the newest count most
+		if o.host == d.host && d.host != "" {
 			n++
 			if bytes += o.names.Size(); n > most || bytes > maxDoubts {
 				s.distrust = slices.Delete(s.distrust, i, i+1)

@@ -47,6 +47,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 	var others []*Server // that are kept, too
 	for name, hostile := range map[string]func(t *testing.T, s *Server){
 		"refusal": func(t *testing.T, s *Server) {
+			t.Helper()
 			for range 3 * times {
 				r := s.Next(start)
 				if r == nil {
@@ -60,6 +61,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 			}
 		},
 		"unknown-name": func(t *testing.T, s *Server) {
+			t.Helper()
 			for i := range times {
 				// With a wish that is heard of nowhere else in the request.
 				say(t, s, &discovery.DeltaDiscoveryRequest{
@@ -68,6 +70,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 			}
 		},
 		"version": func(t *testing.T, s *Server) {
+			t.Helper()
 			for i := range 20 {
 				say(t, s, &discovery.DeltaDiscoveryRequest{
 					TypeUrl: fmt.Sprint("t", i), InitialResourceVersions: map[string]string{"x": "1"}, ResourceNamesSubscribe: []string{"*"},
@@ -76,6 +79,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 			}
 		},
 		"virtual-host": func(t *testing.T, _ *Server) {
+			t.Helper()
 			for i := range 20 {
 				o := NewServer(ServerConfig{})
 				o.SetGeneration(gen(1, all...))

@@ -84,7 +84,7 @@ func TestIdentityHasSoManyConnections(t *testing.T) {
 	defer g.Stop()
 	dial := func() *grpc.ClientConn {
 		c, err := grpc.NewClient(inner.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // it is the server that is tested
+			Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, // it is the server that is tested
 		})))
 		if err != nil {
 			t.Fatal(err)

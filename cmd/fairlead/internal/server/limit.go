@@ -61,17 +61,18 @@ func (l *limited) Accept() (net.Conn, error) {
 		}
 		l.open.Add(-1)
 		_ = c.Close()
-		l.refuse("connection refused: there are as many as --max-connections already", "connections", l.most, "peer", c.RemoteAddr().String())
+		if l.refuse() {
+			l.log.Warn("connection refused: there are as many as --max-connections already", "connections", l.most, "peer", c.RemoteAddr().String())
+		}
 	}
 }
 
-// refuse counts a connection that was refused, and logs it now and then.
-func (l *limited) refuse(message string, attrs ...any) {
+// refuse counts a connection that was refused, and says whether it is time to tell.
+func (l *limited) refuse() (tell bool) {
 	l.refused.Inc()
 	now := time.Now().Unix()
-	if last := l.told.Load(); now-last >= 10 && l.told.CompareAndSwap(last, now) {
-		l.log.Warn(message, attrs...)
-	}
+	last := l.told.Load()
+	return now-last >= 10 && l.told.CompareAndSwap(last, now)
 }
 
 func (l *limited) add(c net.Conn) *counted {
@@ -157,7 +158,9 @@ func (p proven) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, e
 	c, counts := raw.(*counted)
 	who := identityIn(info)
 	if counts && who != "" && !p.in.prove(c, who, p.most) {
-		p.in.refuse("connection refused: one host has as many as it may, twice --max-streams-per-host", "spiffe_id", who, "connections", p.most, "peer", c.at)
+		if p.in.refuse() {
+			p.in.log.Warn("connection refused: one host has as many as it may, twice --max-streams-per-host", "spiffe_id", who, "connections", p.most, "peer", c.at)
+		}
 		return nil, nil, errors.Join(errManyConnections, conn.Close())
 	}
 	return conn, info, nil

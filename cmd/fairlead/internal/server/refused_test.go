@@ -19,7 +19,7 @@ func TestRefusedOnce(t *testing.T) {
 	t.Parallel()
 	r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": plaintextMesh})))
 	conn, err := grpc.NewClient(r.listener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
-		InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, //nolint:gosec // it is the server that is tested
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, // it is the server that is tested
 	})))
 	if err != nil {
 		t.Fatal(err)
