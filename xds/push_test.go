@@ -216,8 +216,8 @@ func TestTurnsOfOneHost(t *testing.T) {
 	all[shareOfHost].host = "one"
 	all[shareOfHost].open(r)
 	all[shareOfHost].inStep(r)
-	if n := len(r.server.connections()); n != 2 && time.Since(began) < freshFor {
-		t.Errorf("%d streams are served, two of them could be", n)
+	if n, turns := len(r.server.connections()), int(time.Since(began)/freshFor); n > 2+turns {
+		t.Errorf("%d streams are served, after %d turns of one host and beside one other", n, turns)
 	}
 }
 
