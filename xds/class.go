@@ -268,12 +268,12 @@ func (cl *class) virtualHosts() []string {
 	return out
 }
 
-// origins are where the resources of a type come from, by name.
-func (cl *class) origins(url stream.TypeURL) map[string][]string {
+// origins are where the resources of a type come from that are wanted, by name.
+func (cl *class) origins(url stream.TypeURL, wanted func(name string) bool) map[string][]string {
 	out := map[string][]string{}
 	add := func(p *part, origins []*mesh.Origin) {
 		for _, r := range p.resources {
-			if r.url != url || out[r.Name] != nil {
+			if r.url != url || out[r.Name] != nil || !wanted(r.Name) {
 				continue
 			}
 			for _, o := range origins {

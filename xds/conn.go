@@ -433,7 +433,7 @@ func (c *conn) origins(t stream.TypeURL) map[string][]string {
 	if c.class == nil {
 		return nil
 	}
-	return c.class.origins(t)
+	return c.class.origins(t, func(string) bool { return true })
 }
 
 // sent lists what the proxy has of a type, with where it comes from.

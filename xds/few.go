@@ -2,7 +2,9 @@ package xds
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/xds/stream"
@@ -64,5 +66,46 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 		return
 	}
 	log.Log(ctx, level, "resource rejected by a proxy; it keeps the last one that it took",
-		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.origins(e.Type)[e.Name])...)
+		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
+}
+
+// maxOrigins bounds what is told of where one resource comes from: a route table
+// comes from all services that are in it.
+const maxOrigins = 4
+
+// firstOrigins are where a few resources of a type come from, by name, for
+// people.
+func (c *conn) firstOrigins(t stream.TypeURL, names []string) map[string][]string {
+	if c.class == nil {
+		return nil
+	}
+	out := c.class.origins(t, func(name string) bool { return slices.Contains(names, name) })
+	for name, list := range out {
+		if len(list) > maxOrigins {
+			out[name] = append(slices.Clip(list[:maxOrigins]), fmt.Sprintf("… and %d more", len(list)-maxOrigins))
+		}
+	}
+	return out
+}
+
+// maxTraced bounds the refused resources of a type of which a status says where
+// they come from.
+const maxTraced = 10
+
+// trace says where what the proxy refuses comes from.
+func (c *conn) trace(types []stream.TypeStatus) map[stream.TypeURL]map[string][]string {
+	var out map[stream.TypeURL]map[string][]string
+	for _, t := range types {
+		var names []string
+		for _, r := range t.Rejected[:min(len(t.Rejected), maxTraced)] {
+			names = append(names, r.Name)
+		}
+		if found := c.firstOrigins(t.Type, names); len(names) > 0 && len(found) > 0 {
+			if out == nil {
+				out = map[stream.TypeURL]map[string][]string{}
+			}
+			out[t.Type] = found
+		}
+	}
+	return out
 }

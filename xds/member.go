@@ -151,6 +151,7 @@ func (s *Server) remember(d doubt) {
 
 // shorten leaves of a status what is worth being kept of a proxy that has gone.
 func (st *ProxyStatus) shorten() {
+	st.Origins = nil
 	for i := range st.Types {
 		t := &st.Types[i]
 		t.LastError = strings.Clone(clip(t.LastError, maxWordsOfLeft))

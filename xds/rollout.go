@@ -225,6 +225,8 @@ func (s *Server) logRollouts(now time.Time) {
 			s.log.Debug("change of health applied", attrs...)
 		case n.Touched > 0:
 			s.log.Info("change applied", attrs...)
+		case written(n.Changes): // and who wrote it wants to know
+			s.log.Info("change makes no difference to any proxy", "changed", changedObjects(n.Changes), "generation", n.Generation)
 		default:
 			s.log.Debug("change touches no proxy", attrs...)
 		}
@@ -235,6 +237,14 @@ func (s *Server) logRollouts(now time.Time) {
 // that did not change.
 func onlyHealth(changes []mesh.Change) bool {
 	return len(changes) > 0 && !slices.ContainsFunc(changes, func(c mesh.Change) bool { return c.Reach != mesh.ReachHealth })
+}
+
+// written reports whether a person has most likely written something: endpoints
+// come and go by themselves.
+func written(changes []mesh.Change) bool {
+	return slices.ContainsFunc(changes, func(c mesh.Change) bool {
+		return c.Origin != nil && c.Reach != mesh.ReachHealth && c.Reach != mesh.ReachEndpoints
+	})
 }
 
 // changedObjects names where a few of the changed objects are written.

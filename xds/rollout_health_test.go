@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -13,4 +14,29 @@ func TestOnlyHealth(t *testing.T) {
 	if !onlyHealth([]mesh.Change{health}) || onlyHealth([]mesh.Change{health, config}) || onlyHealth(nil) {
 		t.Error("a change of health is not told from one of configuration")
 	}
+}
+
+// TestWrittenIsTold: a comment that is edited, or a rule that no proxy sees, is
+// told of; endpoints that come and go unseen are not.
+func TestWrittenIsTold(t *testing.T) {
+	t.Parallel()
+	at := &mesh.Origin{Path: "a.yaml", Line: 1, Column: 1}
+	for reach, want := range map[mesh.Reach]bool{mesh.ReachNone: true, mesh.ReachConfig: true, mesh.ReachEndpoints: false, mesh.ReachHealth: false} {
+		if got := written([]mesh.Change{{Reach: reach, Origin: at}}); got != want {
+			t.Errorf("reach %v: %v", reach, got)
+		}
+	}
+	if written([]mesh.Change{{Reach: mesh.ReachConfig}}) {
+		t.Error("what is written nowhere was written")
+	}
+	o := shop()
+	r := newRig(t, o, nil)
+	r.connect(t, node("web", "127.0.0.11"), nil)
+	r.synced(t, "web.shop")
+	moved := o.snapshot(r.mesh.Snapshot())
+	moved.Changes = []mesh.Change{{Op: mesh.Updated, Reach: mesh.ReachNone, Origin: at}}
+	r.mesh.publish(moved)
+	eventually(t, "it is told that it makes no difference", func() bool {
+		return strings.Contains(r.log.String(), `level=INFO msg="change makes no difference to any proxy" component=xds changed=[a.yaml]`)
+	})
 }

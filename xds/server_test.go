@@ -113,6 +113,9 @@ func TestOneProxyThatRefusesAffectsNoOther(t *testing.T) {
 		if p.Name == "web.shop" && (p.Synced || len(p.Types[0].Rejected) != 1) {
 			t.Errorf("web %+v", p)
 		}
+		if from := p.Origins[stream.ClusterType]["outbound|9090||stock.mesh"]; p.Name == "web.shop" && (len(from) == 0 || from[0] != "stock.yaml:1:1") {
+			t.Errorf("what is refused comes from %q", p.Origins)
+		}
 	}
 	eventually(t, "it is logged", func() bool { return strings.Contains(r.log.String(), "change rejected by a proxy") })
 	m, err := r.registry.Gather()

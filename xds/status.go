@@ -55,6 +55,9 @@ type ProxyStatus struct {
 	// Warnings are what a person should know of this proxy's view.
 	Warnings []Diagnostic
 	Types    []stream.TypeStatus
+	// Origins are the objects that what is refused was made from, by type and name,
+	// as path:line:column: the first few, of the first few resources.
+	Origins map[stream.TypeURL]map[string][]string
 }
 
 // Diagnostic is something a person should know of an object, found while
@@ -130,6 +133,7 @@ func (c *conn) publish() ProxyStatus {
 	if o != nil {
 		st.describe(o)
 	}
+	st.Origins = c.trace(st.Types)
 	for _, t := range st.Types {
 		st.Partial = st.Partial || t.Unknown > 0
 		st.Synced = st.Synced && len(t.Rejected) == 0 && t.Unknown == 0 && !t.Pending

@@ -16,6 +16,8 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
 )
 
 func newProxyStatus() *cobra.Command {
@@ -89,8 +91,8 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 		if x.Health == "unhealthy" {
 			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
 		}
-		writeRejected(w, x)
 	}
+	writeRejected(w, p.Proxies)
 	for _, x := range p.Warnings {
 		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", plain.Words(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), plain.Words(x.Message, 1024))
 	}
@@ -107,28 +109,6 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
 		}
 	})
-}
-
-// manyShown is how many of a kind are told one by one; the others are counted.
-const manyShown = 10
-
-// writeRejected tells what a proxy rejected, in its words.
-func writeRejected(w io.Writer, p server.Proxy) {
-	shown, more := 0, 0
-	for _, t := range p.Types {
-		more += t.RejectedMore
-		for _, r := range t.Rejected {
-			if shown == manyShown {
-				more++
-				continue
-			}
-			shown++
-			_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", p.Name, t.Type, plain.Words(r.Name, 1024), plain.Words(r.Reason, 1024))
-		}
-	}
-	if more > 0 {
-		_, _ = fmt.Fprintf(w, "\n… and %d more that %s rejected: `fairlead proxy-config all %s` lists them\n", more, p.Name, p.Name)
-	}
 }
 
 // worse is the worse one of the states of routes and of virtual hosts, which are
@@ -169,8 +149,12 @@ func typeState(p server.Proxy, name string) string {
 	return "-"
 }
 
-// manyHeld is the same for removals of one source.
-const manyHeld = 5
+// manyHeld is the same for removals of one source, manyFaults for what is wrong
+// in manifests: `fairlead validate` has all of it.
+const (
+	manyHeld   = 5
+	manyFaults = 40
+)
 
 // writeSources tells what is wrong with the sources, and nothing where nothing
 // is.
@@ -184,15 +168,19 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	}
 	bad = len(s.NotReady) > 0
 	bad = writeConsul(w, &s) || bad
-	var errs []string
+	var faults []string
+	errs := 0
 	for _, src := range s.Files {
 		if src.Reason != "" {
 			bad = true
 			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", src.Source, src.State, ago(src.Since), plain.Words(src.Reason, 1024))
 		}
 		for _, f := range src.Faults {
-			if f.Severity == "error" {
-				errs = append(errs, f.String())
+			if f.Severity == manifest.Error {
+				errs++
+			}
+			if f.Severity == manifest.Error || f.Code == lastgood.CodeKept { // what stands instead is half of the news
+				faults = append(faults, f.String())
 			}
 			if f.Code == kv.CodeNoKeys { // a warning, and most likely a mistake
 				bad = true
@@ -200,8 +188,8 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 			}
 		}
 	}
-	if len(errs) > 0 {
-		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n  %s\n", plural(len(errs), "error"), strings.Join(errs, "\n  "))
+	if errs > 0 {
+		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n  %s\n", plural(errs, "error"), strings.Join(some(faults, manyFaults), "\n  "))
 	}
 	held := 0
 	for _, src := range s.Registry.Sources {
@@ -213,7 +201,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 			_, _ = fmt.Fprintf(w, "\n… and %d more removals of %s: `fairlead release %s` lets all of them go\n", more, src.Name, src.Name)
 		}
 	}
-	return bad || len(errs) > 0 || held > 0, nil
+	return bad || errs > 0 || held > 0, nil
 }
 
 func newProxyConfig() *cobra.Command {
@@ -257,7 +245,7 @@ With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets
 		}
 		return table(cmd.OutOrStdout(), "TYPE\tNAME\tVERSION\tACCEPTED\tFROM", func(w io.Writer) {
 			for _, e := range entries {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(e.Origins, " ")))
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(some(e.Origins, fewFrom), " ")))
 			}
 		})
 	}

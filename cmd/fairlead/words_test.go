@@ -76,6 +76,62 @@ func TestProxyStatusIsShortAndPlain(t *testing.T) {
 	}
 }
 
+// TestManyProxiesRejectTheSame: one bad change at a thousand proxies is one thing
+// to read, with the line that it was made from.
+func TestManyProxiesRejectTheSame(t *testing.T) {
+	t.Parallel()
+	var list []server.Proxy
+	for i := range 1000 {
+		bad := server.Rejection{Name: "8080/orders:8080", Reason: "no such thing", Origins: []string{"mesh/orders.yaml:11:1"}}
+		list = append(list, server.Proxy{Name: fmt.Sprintf("p%04d.shop", i), Types: []server.Type{{Type: "virtual-host", Rejected: []server.Rejection{bad}, RejectedMore: 1}}})
+	}
+	var b strings.Builder
+	writeRejected(&b, list)
+	want := `
+p0000.shop, p0001.shop, p0002.shop, … and 997 more rejected virtual-host 8080/orders:8080:
+  no such thing
+  made from mesh/orders.yaml:11:1
+
+… and 1000 more that p0000.shop, p0001.shop, p0002.shop, … and 997 more rejected: ` + "`fairlead proxy-config all p0000.shop`" + ` lists them
+`
+	if b.String() != want {
+		t.Errorf("%s", b.String())
+	}
+	b.Reset()
+	for i := range list { // each in words of its own
+		list[i].Types[0].Rejected[0].Reason += list[i].Name
+	}
+	writeRejected(&b, list)
+	if n := strings.Count(b.String(), "no such thing"); n != manyTold || !strings.Contains(b.String(), "… and 1970 more") {
+		t.Errorf("%d: %s", n, b.String())
+	}
+}
+
+// TestWhatStandsInsteadIsTold: whoever reads of a broken object wants to know
+// what is in force instead; and not of thousands one by one.
+func TestWhatStandsInsteadIsTold(t *testing.T) {
+	t.Parallel()
+	at := &mesh.Origin{Path: "a.yaml", Line: 2, Column: 1}
+	faults := []manifest.Fault{
+		{Origin: at, Severity: manifest.Error, Code: manifest.CodeKind, Message: "broken"},
+		{Origin: at, Severity: manifest.Warning, Code: lastgood.CodeKept, Message: "the last good version stands"},
+	}
+	for range 100 {
+		faults = append(faults, manifest.Fault{Origin: at, Severity: manifest.Error, Code: manifest.CodeKind, Message: "another"})
+	}
+	run := adminOf(t, map[string]http.Handler{
+		"GET /v1/proxies": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Proxies, error) { return server.Proxies{}, nil }),
+		"GET /v1/sources": admin.JSON(func(context.Context, *http.Request, struct{}) (server.Sources, error) {
+			return server.Sources{Files: []files.Status{{Source: "files", Faults: faults}}}, nil
+		}),
+	})
+	code, out, _ := cli(t, "proxy-status", "--run-dir", run)
+	if code != exitInvalid || !strings.Contains(out, "101 errors in manifests:\n  a.yaml:2:1: error") || !strings.Contains(out, "the last good version stands") ||
+		strings.Count(out, "another") != manyFaults-2 || !strings.Contains(out, "… and 62 more") {
+		t.Errorf("%d %s", code, out)
+	}
+}
+
 func TestApplyIsShortAndPlain(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder

@@ -70,6 +70,9 @@ func TestBrokenObject(t *testing.T) {
 	if !r.hasFault("a.yaml:2:1: warning [FL0303] VirtualService default/b: the last good version") {
 		t.Errorf("faults: %v", second.Faults)
 	}
+	if log := r.logs.String(); !strings.Contains(log, `level=WARN msg="broken objects stand as they were last good"`) {
+		t.Errorf("the log does not say what stands:\n%s", log)
+	}
 	replace(t, filepath.Join(dir, "a.yaml"), "a 4\nd 3") // taken out, not broken
 	r.Await("a=4", "d=3")
 }

@@ -59,7 +59,7 @@ func (s *Source) publish(now time.Time) {
 	case st.State == OK && !st.Delivered:
 		st.State, st.Reason = Starting, "not everything has been read yet"
 	}
-	if st.State != was.State {
+	if st.State != was.State || st.Since.IsZero() {
 		st.Since = now
 	}
 	st.Faults = s.made.Faults

@@ -164,7 +164,7 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 	next.look(c.sig)
 	next.suspect = racy(c.sig, now)
 	t.add(next, false)
-	lastgood.LogFaults(t.log, c.next)
+	lastgood.LogFaults(t.log, path, c.next)
 	t.log.Debug("file was read", "path", path, "objects", c.next.Live(), "at_once", c.placed || c.old)
 }
 

@@ -89,8 +89,12 @@ func CompareFaults(a, b manifest.Fault) int {
 // maxLogged bounds what one text can write into the log at a time.
 const maxLogged = 20
 
-// LogFaults tells what is wrong with a text that was read.
-func LogFaults(log *slog.Logger, v *Version) {
+// LogFaults tells what is wrong with a text that was read at a path, and that
+// what it gave before stands, where it does.
+func LogFaults(log *slog.Logger, path string, v *Version) {
+	if n := len(v.kept); n > 0 {
+		log.Warn("broken objects stand as they were last good", "path", path, "objects", n)
+	}
 	for i, f := range v.faults {
 		if i == maxLogged {
 			log.Warn("file has more faults", "path", f.Origin.Path, "more", len(v.faults)-i)

@@ -124,7 +124,7 @@ func (p *picture) believe(rel string, value []byte, now time.Time) {
 	v := lastgood.Judge(old, b, text, now)
 	p.set.Put(&lastgood.Text{Path: path, Root: p.root, Rel: rel, V: v})
 	p.changed = true
-	lastgood.LogFaults(p.log, v)
+	lastgood.LogFaults(p.log, path, v)
 	p.log.Debug("key was read", "path", path, "objects", v.Live())
 }
 

@@ -215,6 +215,9 @@ type Rejection struct {
 	Type   string `json:"type,omitempty"`
 	Name   string `json:"name"`
 	Reason string `json:"reason"`
+	// Origins are the objects that it was made from, as path:line:column: the first
+	// few, where they are known.
+	Origins []string `json:"origins,omitempty"`
 }
 
 // maxShown bounds the rejections of one type that are told of one proxy.

@@ -117,7 +117,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		}
 		shown := t.Rejected[:min(len(t.Rejected), maxShown)]
 		for _, r := range shown {
-			st.Rejected = append(st.Rejected, rejection(Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason}))
+			st.Rejected = append(st.Rejected, rejection(Rejection{Type: st.Type, Name: r.Name, Reason: r.Reason, Origins: p.Origins[t.Type][r.Name]}))
 		}
 		st.RejectedMore = len(t.Rejected) - len(shown) + t.RejectedMore
 		out.Types = append(out.Types, st)
