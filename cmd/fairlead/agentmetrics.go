@@ -4,19 +4,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/relay"
 )
 
 // agentCollector turns the agent's status into metrics when somebody asks.
 type agentCollector struct {
-	a               *agent.Agent
-	expiry, running *prometheus.Desc
+	status                               func() agent.Status
+	expiry, running, connected, rejected *prometheus.Desc
 }
 
-func newAgentCollector(a *agent.Agent) *agentCollector {
+func newAgentCollector(status func() agent.Status) *agentCollector {
 	return &agentCollector{
-		a:       a,
-		expiry:  prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "When a certificate ends, in seconds since 1970.", []string{"resource_name"}, nil),
-		running: prometheus.NewDesc("istio_agent_envoy_running", "1 while Envoy runs.", nil, nil),
+		status:    status,
+		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "When a certificate ends, in seconds since 1970.", []string{"resource_name"}, nil),
+		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 while Envoy runs.", nil, nil),
+		connected: prometheus.NewDesc("fairlead_agent_connected", "1 while a control plane is connected.", nil, nil),
+		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "Resources that Envoy refuses now.", nil, nil),
 	}
 }
 
@@ -24,17 +27,28 @@ func newAgentCollector(a *agent.Agent) *agentCollector {
 func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.expiry
 	ch <- c.running
+	ch <- c.connected
+	ch <- c.rejected
 }
 
 // Collect implements [prometheus.Collector].
 func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
-	s := c.a.Status()
+	s := c.status()
 	for _, id := range s.Identities {
 		ch <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, float64(id.NotAfter.Unix()), id.ID)
 	}
-	running := 0.0
-	if s.Envoy.PID != 0 {
-		running = 1
+	ch <- prometheus.MustNewConstMetric(c.running, prometheus.GaugeValue, oneIf(s.Envoy.PID != 0))
+	var r relay.Status // there is none before the host has its identity
+	if s.Relay != nil {
+		r = *s.Relay
 	}
-	ch <- prometheus.MustNewConstMetric(c.running, prometheus.GaugeValue, running)
+	ch <- prometheus.MustNewConstMetric(c.connected, prometheus.GaugeValue, oneIf(r.Upstream.Server != ""))
+	ch <- prometheus.MustNewConstMetric(c.rejected, prometheus.GaugeValue, float64(len(r.Rejected)))
+}
+
+func oneIf(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }

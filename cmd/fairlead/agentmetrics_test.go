@@ -1,0 +1,42 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/relay"
+)
+
+// TestAgentMetrics: an alert can tell a host that gets no changes, and one whose
+// Envoy refuses some.
+func TestAgentMetrics(t *testing.T) {
+	t.Parallel()
+	var s agent.Status
+	reg := prometheus.NewPedanticRegistry()
+	reg.MustRegister(newAgentCollector(func() agent.Status { return s }))
+	read := func() map[string]float64 {
+		t.Helper()
+		list, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]float64{}
+		for _, f := range list {
+			out[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+		}
+		return out
+	}
+	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0}
+	if diff := cmp.Diff(want, read()); diff != "" {
+		t.Errorf("before anything runs: %s", diff)
+	}
+	s.Envoy.PID = 7
+	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
+	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3}
+	if diff := cmp.Diff(want, read()); diff != "" {
+		t.Errorf("running: %s", diff)
+	}
+}
