@@ -177,7 +177,10 @@ func (s *Server) holds(ctx context.Context) (float64, error) {
 func (c *cell) changeAll(ctx context.Context, want, times int) error {
 	begin := time.Now()
 	for range times {
-		if ctx.Err() != nil || time.Since(begin) > enough {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if time.Since(begin) > enough {
 			break
 		}
 		c.revision++
