@@ -35,6 +35,7 @@ type core struct {
 	client   *stream.Client
 	upstream *upstream // the open stream, or nil
 	up       UpstreamStatus
+	told     told // refusals of servers
 
 	peers []*peer // oldest first: the last is the newest
 	// distrust is what the Envoy that left last may or may not have.
@@ -98,7 +99,7 @@ func (k key) table() (name string, ok bool) {
 func newCore(r *Relay, w *writer, stored *state) *core {
 	c := &core{
 		r: r, log: r.log, w: w, node: r.c.Node,
-		offered: resources{}, accepted: resources{}, tables: map[string]*table{}, forget: map[string]struct{}{},
+		told: told{}, offered: resources{}, accepted: resources{}, tables: map[string]*table{}, forget: map[string]struct{}{},
 		wants: map[stream.TypeURL]map[string]struct{}{}, all: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
 	}

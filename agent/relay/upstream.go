@@ -13,7 +13,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
@@ -88,44 +87,6 @@ func (r *Relay) dial(ctx context.Context) {
 	}
 }
 
-// lost tells people, once a connection, why there is none any more.
-func (r *Relay) lost(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
-	switch {
-	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
-		r.log.InfoContext(ctx, "connecting again", "server", server, "reason", err)
-	case answered:
-		r.log.WarnContext(ctx, "the control plane is away: envoy keeps what it has, trying again", "server", server, "err", explain(err), "lasted", lasted)
-	default:
-		r.log.DebugContext(ctx, "a server could not be reached", "server", server, "err", err)
-	}
-	r.tell(ctx, func(c *core, now time.Time) {
-		if c.up.Server != "" || c.up.Since.IsZero() {
-			c.up.Since = now
-		}
-		if c.up.LastError == "" && !answered {
-			r.log.WarnContext(ctx, "no server of the control plane can be reached: envoy is served from what is stored, trying again",
-				"server", server, "err", explain(err))
-		}
-		c.upstream = nil
-		c.up.Server, c.up.LastError = "", explain(err)
-	})
-}
-
-// explain turns the opaque answer of a server into what a person can act on.
-func explain(err error) string {
-	switch status.Code(err) {
-	case codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Sprintf("refused by the control plane, whose log has the reason: %v", err)
-	case codes.ResourceExhausted:
-		if hint := hintOf(err); hint > 0 {
-			return fmt.Sprintf("refused for a limit of the control plane, which is asked again in %s or a little later: %v", hint.Round(100*time.Millisecond), err)
-		}
-		return fmt.Sprintf("refused for a limit of the control plane: %v", err)
-	default:
-		return err.Error()
-	}
-}
-
 // connect holds one stream to a server until it ends.
 func (r *Relay) connect(ctx context.Context, server string, answered *bool) error {
 	until := r.c.Credentials.NotAfter()
@@ -180,7 +141,10 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 			*answered = true
 			slow.Stop()
 			r.log.InfoContext(ctx, "connected to the control plane", "server", server)
-			r.tell(ctx, func(c *core, now time.Time) { c.up = UpstreamStatus{Server: server, Since: now} })
+			r.tell(ctx, func(c *core, now time.Time) {
+				c.up = UpstreamStatus{Server: server, Since: now}
+				clear(c.told)
+			})
 		}
 		r.tell(ctx, func(c *core, _ time.Time) { c.response(u, resp) })
 	}
