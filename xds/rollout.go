@@ -31,8 +31,10 @@ type Rollout struct {
 	RejectedMore int
 	// Done is when the last proxy had answered; zero until then.
 	Done time.Time
-	// Work is what was made for it.
-	Work Work
+	// Work is what was made for it; Looked, that it is known, for all proxies have
+	// been looked at.
+	Work   Work
+	Looked bool
 }
 
 // Took is the time from the start until all had answered, or until now.
@@ -108,7 +110,7 @@ func (n *rollout) seen(w Work) {
 	defer n.pay()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.unseen, n.what.Work = 0, w
+	n.unseen, n.what.Work, n.what.Looked = 0, w, true
 	n.finish(time.Now())
 }
 
