@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -135,6 +136,10 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 		return s.Files == 1 && r.Last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
 	})
 	r.readAtOnce(filepath.Join(dir, "z.yaml"))
+	const gone = `msg="file is gone, other files give what it gave"`
+	if log := r.logs.String(); !strings.Contains(log, gone) || strings.Contains(log, `msg="file is gone"`) {
+		t.Error("a rename is logged like a loss")
+	}
 	for i, f := range r.allSent() {
 		if len(f.VirtualServices) == 0 {
 			t.Errorf("fragment %d lacks a", i)

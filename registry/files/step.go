@@ -155,9 +155,13 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 		t.changed = now
 	}
 	if c.gone {
+		told := "file is gone"
+		if objects := f.V.Live() + f.V.Kept(); objects > 0 && !t.set.Loses(path, nil) { // it was renamed, as a rule
+			told = "file is gone, other files give what it gave"
+		}
 		t.remove(f)
 		delete(t.unread, path)
-		t.log.Info("file is gone", "path", path, "objects", f.V.Live()+f.V.Kept())
+		t.log.Info(told, "path", path, "objects", f.V.Live()+f.V.Kept())
 		return
 	}
 	next := newFile(c.root, path, c.next)
