@@ -277,9 +277,7 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	if state == c.envoy {
 		return
 	}
-	if skipped, ok := c.states.ok(time.Now()); ok {
-		c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state), "left_out", skipped)
-	}
+	c.logEnvoyState(state)
 	c.envoy = state
 	was := c.down
 	switch state {
@@ -293,6 +291,18 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	}
 	if c.down != was {
 		c.reportHealth()
+	}
+}
+
+// logEnvoyState tells of another state. That one is well when its agent connects
+// is no news, and after a restart every proxy says so.
+func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
+	if c.envoy == "" && state == bootstrap.EnvoyLive {
+		c.server.log.Debug("envoy is live", "proxy", c.nodeID, "host", c.peer.Host)
+		return
+	}
+	if skipped, ok := c.states.ok(time.Now()); ok {
+		c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state), "left_out", skipped)
 	}
 }
 

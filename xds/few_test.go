@@ -2,6 +2,8 @@ package xds
 
 import (
 	"context"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +12,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -146,5 +149,41 @@ func TestRejectionsAreBounded(t *testing.T) {
 	}
 	if got := n.copy(); len(got.Rejected) != maxRejections || got.RejectedMore != 2*maxRejections-30 {
 		t.Errorf("%d and %d more", len(got.Rejected), got.RejectedMore)
+	}
+}
+
+// TestLiveEnvoyIsNoNews: after a restart every proxy says that its Envoy is live.
+// What changes after that is told, and so is one that is not well to begin with.
+func TestLiveEnvoyIsNoNews(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		said []bootstrap.EnvoyState
+		told []string
+	}{
+		"live":   {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive}},
+		"absent": {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent}, told: []string{`from="" to=absent`}},
+		"changes": {
+			said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyRejecting, bootstrap.EnvoyLive},
+			told: []string{"from=live to=rejecting", "from=rejecting to=live"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			log := &syncLog{}
+			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}}
+			for _, s := range c.said {
+				conn.logEnvoyState(s)
+				conn.envoy = s
+			}
+			var told []string
+			for line := range strings.Lines(log.String()) {
+				_, words, _ := strings.Cut(line, "host=vm1 ")
+				words, _, _ = strings.Cut(words, " left_out")
+				told = append(told, words)
+			}
+			if !slices.Equal(told, c.told) {
+				t.Errorf("told %q, want %q", told, c.told)
+			}
+		})
 	}
 }
