@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -46,5 +50,62 @@ func TestSignalEndsWhatWaitsForInput(t *testing.T) {
 		t.Error("it still waits for its input after SIGTERM")
 		_ = cmd.Process.Kill()
 		<-ended
+	}
+}
+
+// TestServerTellsItsEnd: the log of a server that was stopped says why it ends,
+// and that it has ended in order.
+func TestServerTellsItsEnd(t *testing.T) {
+	t.Parallel()
+	if dir := os.Getenv("FAIRLEAD_TEST_SERVES"); dir != "" {
+		os.Args = []string{
+			"fairlead", "server", "--config-dir", dir + "/mesh", "--state-dir", dir + "/state", "--run-dir", dir + "/run",
+			"--xds-address", "127.0.0.1:0", "--http-address", "",
+		}
+		main()
+		return
+	}
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Mkdir(dir+"/mesh", 0o750); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.run=^TestServerTellsItsEnd$")
+	cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_SERVES="+dir)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var log []string
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		log = append(log, lines.Text())
+		if strings.Contains(lines.Text(), `msg="control plane starts"`) {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("the server ended with %v", err)
+	}
+	has := func(words ...string) bool {
+		return slices.ContainsFunc(log, func(line string) bool {
+			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
+		})
+	}
+	if !has("level=INFO", `msg="control plane ends"`, `reason="terminated signal received"`) || !has("level=INFO", `msg="control plane has ended"`) {
+		t.Errorf("the log does not tell of the end:\n%s", strings.Join(log, "\n"))
 	}
 }

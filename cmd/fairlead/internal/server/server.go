@@ -286,8 +286,16 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.admin.Run(ctx) })
 	g.Go(func() error { return s.serveGRPC(ctx) })
 	g.Go(func() error { return s.followWaves(ctx) })
-	err := g.Wait()
-	return errors.Join(err, s.authority.Close())
+	var ending time.Time
+	g.Go(func() error {
+		<-ctx.Done()
+		ending = time.Now()
+		s.cfg.Logger.InfoContext(ctx, "control plane ends", "reason", context.Cause(ctx))
+		return nil
+	})
+	err := errors.Join(g.Wait(), s.authority.Close())
+	s.cfg.Logger.InfoContext(ctx, "control plane has ended", "took", time.Since(ending).Round(time.Millisecond).String())
+	return err
 }
 
 // serveGRPC lets nobody in before there is a whole mesh to serve: a restarting
