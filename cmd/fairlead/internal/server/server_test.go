@@ -305,3 +305,12 @@ func TestTrustDomainStays(t *testing.T) {
 		t.Errorf("error: %v", err)
 	}
 }
+
+// TestWhyMissing: a source with which nothing is wrong is on its way.
+func TestWhyMissing(t *testing.T) {
+	t.Parallel()
+	s := &Server{started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	if got, want := s.whyMissing("files"), "it is being read since 2026-01-02T03:04:05Z"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -182,12 +183,13 @@ func conflictFault(c mesh.Conflict) manifest.Fault {
 	}
 }
 
-// whyMissing says why a source has not delivered.
+// whyMissing says why a source has not delivered. One with which nothing is wrong
+// is on its way: at the start that takes a moment.
 func (s *Server) whyMissing(source string) string {
 	for _, src := range s.files {
 		if st := src.Status(); st.Source == source && st.Reason != "" {
 			return st.Reason
 		}
 	}
-	return cmp.Or(s.catalogs.whyMissing(source), "no reason given")
+	return cmp.Or(s.catalogs.whyMissing(source), "it is being read since "+s.started.UTC().Format(time.RFC3339))
 }
