@@ -133,6 +133,29 @@ func TestATenthStopsReading(t *testing.T) {
 	}
 }
 
+// No response is given to the transport behind 64 KiB that are unread: sending it
+// would block, and the stream could be neither asked nor ended meanwhile.
+func TestNothingIsSentBehindWhatIsUnread(t *testing.T) {
+	t.Parallel()
+	o := big(25)
+	r := newRig(t, o, everybody(o))
+	p := fleet(t, o, 1)[0]
+	p.open(r)
+	p.inStep(r)
+	eventually(t, "it has answered", func() bool { return r.server.settled() == 1 })
+	before := p.received()
+	c := r.server.connections()[0]
+	c.unwritten.Add(64 << 10) // as if it had left that unread
+	o.route("s0007.mesh", "/new")
+	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	eventually(t, "the stream waits, or sends", func() bool { return c.blocked.Load() || p.received() > before })
+	if !c.blocked.Load() {
+		t.Errorf("%d resources sent", p.received()-before)
+	}
+	(&outgoing{conn: c, size: 64 << 10}).Written()
+	p.inStep(r)
+}
+
 func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	t.Parallel()
 	o := big(240)
