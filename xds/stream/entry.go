@@ -133,12 +133,21 @@ func (s *Server) settle(t *track) {
 	}
 	t.scope = t.sub
 	if t.table != "" {
-		t = &t.typ.track
-		if !t.typ.calm() {
-			return
-		}
+		s.settleHosts(t.typ)
+		return
 	}
 	t.typ.settled(s)
+}
+
+// settleHosts notes that nothing is left to do for any virtual host. That is asked
+// after every request, not only where a track has settled: the last one that was
+// waited for may be a track that never does, for it sleeps and was not looked at
+// yet, or one that is gone, for the peer gave its table up.
+func (s *Server) settleHosts(t *typeState) {
+	noted := s.target == nil || t.status.settled == s.target.Number && t.status.nacked == 0
+	if !noted && t.opened && t.calm() {
+		t.settled(s)
+	}
 }
 
 // settled notes that all of a type is as it shall be.

@@ -239,3 +239,40 @@ func TestHostsAreRefusedAfterTheirTable(t *testing.T) {
 		t.Errorf("pending: %+v", st)
 	}
 }
+
+// All virtual hosts are settled once the answer is in to the removal that a peer
+// gets which may be waiting for a first one, though no table has any to look at.
+func TestSettledWithoutALook(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "r/x=1"))
+	m.connect(NewServer(ServerConfig{}))
+	m.set(gen(2, "l/x=1", "r/x=bad1")) // which form it has instead is not known
+	m.got()
+	m.askHosts()
+	m.run()
+	m.wantLog("v-x/none", "LOST x is 1")
+	if st := m.status(VirtualHostType); st.Pending || st.SettledGeneration != 2 {
+		t.Errorf("not settled: %+v", st)
+	}
+}
+
+// Nobody waits for the answer of a table's virtual hosts when the table has been
+// given up.
+func TestSettledWithoutTheTable(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "R/x=1", "v/x/a=1"))
+	m.slow = true
+	m.set(gen(2, "l/x=1", "R/x=1", "v/x/a=2"))
+	m.set(gen(3))
+	for range 2 { // the listener goes though that is not answered
+		m.now = m.now.Add(DefaultGateTimeout + time.Second)
+		m.run()
+	}
+	m.catchUp()
+	m.run()
+	if st := m.status(VirtualHostType); st.Pending || st.SettledGeneration != 3 {
+		t.Errorf("not settled: %+v", st)
+	}
+}

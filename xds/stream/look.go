@@ -17,9 +17,7 @@ func (s *Server) lookAll() {
 				s.look(g)
 				s.settle(g)
 			}
-			if t.opened && t.calm() {
-				t.settled(s)
-			}
+			s.settleHosts(t)
 			continue
 		}
 		s.look(&t.track)

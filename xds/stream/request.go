@@ -51,6 +51,9 @@ func (s *Server) Take(now time.Time, req *Request) error {
 				s.settle(k)
 			}
 		}
+		if o.url == VirtualHostType {
+			s.settleHosts(o)
+		}
 	}
 	if len(t.listed) > 0 && (s.target != nil || len(s.order) > 1) { // else it is compared in a moment
 		t.listed = owned(t.listed)
