@@ -155,13 +155,14 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 		t.changed = now
 	}
 	if c.gone {
-		told := "file is gone"
-		if objects := f.V.Live() + f.V.Kept(); objects > 0 && !t.set.Loses(path, nil) { // it was renamed, as a rule
-			told = "file is gone, other files give what it gave"
-		}
+		objects, loses := f.V.Live()+f.V.Kept(), t.set.Loses(path, nil)
 		t.remove(f)
 		delete(t.unread, path)
-		t.log.Info(told, "path", path, "objects", f.V.Live()+f.V.Kept())
+		if objects > 0 && !loses { // it was renamed, as a rule
+			t.log.Info("file is gone, other files give what it gave", "path", path, "objects", objects)
+		} else {
+			t.log.Info("file is gone", "path", path, "objects", objects)
+		}
 		return
 	}
 	next := newFile(c.root, path, c.next)
