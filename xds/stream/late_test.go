@@ -276,3 +276,20 @@ func TestSettledWithoutTheTable(t *testing.T) {
 		t.Errorf("not settled: %+v", st)
 	}
 }
+
+// A response is refused late, when something newer has replaced all of it but one
+// name: that one is not at fault for being left.
+func TestTheLastLeftIsNotAtFault(t *testing.T) {
+	t.Parallel()
+	m := newModel(t, NewServer(ServerConfig{}))
+	m.set(gen(1, "l/x=1", "l/y=1"))
+	m.slow = true
+	m.set(gen(2, "l/x=2", "l/y=worse1"))
+	m.now = m.now.Add(DefaultGateTimeout + time.Second)
+	m.set(gen(3, "l/x=2", "l/y=3"))
+	m.now = m.now.Add(DefaultGateTimeout + time.Second)
+	m.run()
+	m.catchUp()
+	m.run()
+	m.wantRuns("l/x=2", "l/y=3")
+}

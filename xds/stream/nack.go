@@ -68,12 +68,15 @@ func (s *Server) blame(t *track, r *response, names []string, message words) {
 		// Its domain may be that of another one, until that has been changed too.
 		t.at(names[0]).again = true
 		t.w.isolate(t, len(t.w.suspects), names)
-	case len(names) == 1:
+	case r.len() == 1:
 		s.refuse(t, r, names[0], message.plain)
 	case certain:
 		for _, name := range culprits {
 			s.refuse(t, r, name, message.plain)
 		}
+	case len(names) == 1:
+		// At fault may be what something newer has replaced: this is tried alone.
+		t.w.isolate(t, 0, names)
 	case len(r.gone) > 0 && len(without(names, r.gone)) < len(names):
 		// What goes may be in the way of what comes.
 		s.blameRest(t, without(names, without(names, r.gone)), without(names, r.gone), culprits)

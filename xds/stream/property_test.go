@@ -37,7 +37,7 @@ func TestHistoriesWithRefusedTablesEndWell(t *testing.T) {
 	if testing.Short() {
 		n = 100
 	}
-	seeds := []uint64{2090, 2231, 2981, 7456, 8243, 9106} // which once did not
+	seeds := []uint64{2090, 2231, 2981, 7456, 8243, 9106, 12108} // which once did not
 	for seed := range n {
 		seeds = append(seeds, seed)
 	}
