@@ -460,7 +460,7 @@ func TestEachEnvoyItsForm(t *testing.T) {
 	for _, e := range []*fakeEnvoy{older, newer} {
 		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	}
-	if s := r.Status(); len(s.Rejected) != 1 || s.Rejected[0].Name != "routes/h06" || len(s.Envoys[1].Split) != 0 {
+	if s := r.Status(); len(s.Rejected) != 1 || s.Rejected[0].Name != "routes/h06" || len(s.Envoys[1].Split) != 1 {
 		t.Errorf("status %+v", s)
 	}
 	newer.stop()

@@ -227,7 +227,8 @@ func TestTableComesByAnotherServer(t *testing.T) {
 }
 
 // TestFormStays: a table near the threshold does not travel anew with every other
-// change, and whole it stays where an Envoy has refused it in pieces.
+// change nor for a virtual host that Envoy refuses, and whole it stays where an Envoy
+// has refused it in pieces.
 func TestFormStays(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
@@ -241,9 +242,39 @@ func TestFormStays(t *testing.T) {
 		}
 	}
 	marks := marksOf(fold.Few+5, "one")
-	marks["h03"] = refusedMark
+	marks["h03"], marks["h04"], marks["new"] = refusedMark, "good", refusedMark
 	g.serve(resourcesOf(t, shop.tableOf(marks)))
+	if !g.peer.split["routes"] || !slices.Equal(g.rejected(), []string{"routes/h03", "routes/new"}) {
+		t.Errorf("in pieces %t, rejected are %q", g.peer.split["routes"], g.rejected())
+	}
+	accepted := g.core.tables["routes"].accepted.hosts
+	now := resourcesOf(t, shop.tableOf(marks))[stream.VirtualHostType]
+	for r := range now.All() {
+		k := key{stream.VirtualHostType, r.Name}
+		is, has := accepted.Get(r.Name), g.has[k]
+		switch r.Name {
+		case "routes/new":
+			if is != nil || has != nil {
+				t.Errorf("%s is accepted, or Envoy has it", r.Name)
+			}
+		default:
+			if is == nil || has == nil || has.Version != is.Version || (is.Version == r.Version) != (r.Name != "routes/h03") {
+				t.Errorf("of %s is accepted %v, and Envoy has %v", r.Name, is, has)
+			}
+		}
+	}
+	delete(marks, "new")
 	for _, mark := range []string{"two", "three"} {
+		marks["h03"] = mark
+		g.serve(resourcesOf(t, shop.tableOf(marks)))
+		if !g.peer.split["routes"] || len(g.core.rejected) > 0 {
+			t.Errorf("in pieces %t, rejected are %v", g.peer.split["routes"], g.core.rejected)
+		}
+	}
+	bad := shop.tableOf(marks)
+	bad["rds/routes"].(*routev3.RouteConfiguration).RequestHeadersToRemove = []string{refusedMark}
+	g.serve(resourcesOf(t, bad))
+	for _, mark := range []string{"four", "five"} {
 		marks["h03"] = mark
 		g.serve(resourcesOf(t, shop.tableOf(marks)))
 		if g.peer.split["routes"] || !g.peer.whole["routes"] {

@@ -263,6 +263,7 @@ func TestRefusedVirtualHost(t *testing.T) {
 			t.Parallel()
 			server, shop := newServer(t), newShop(t)
 			h := newHost(t, server.addr)
+			pieces := fold.Takes(1, uint32(envoytest.Minor(t, version)))
 			r, stopRelay := h.relay()
 			marks := marksOf(40, "one")
 			server.set(generation(t, 1, shop.tableOf(marks)))
@@ -288,7 +289,7 @@ func TestRefusedVirtualHost(t *testing.T) {
 			if len(rejected) != 1 || !strings.HasPrefix(rejected[0].Name, "routes/h") || !strings.Contains(rejected[0].Reason, "h20.test") {
 				t.Errorf("rejected upstream: %+v", rejected)
 			}
-			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || len(s.Envoys[0].Split) > 0 {
+			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || (len(s.Envoys[0].Split) > 0) != pieces {
 				t.Errorf("status %+v", s)
 			}
 
@@ -306,4 +307,90 @@ func TestRefusedVirtualHost(t *testing.T) {
 			shop.settles(server, 3, marks)
 		})
 	}
+}
+
+// TestRefusedVirtualHostStaysAlone has good edits beside a virtual host that Envoy
+// refuses, one that it had and one that is new: they arrive, these are named, the
+// table stays in pieces through restarts of the control plane and the relay, and
+// when they are mended they come.
+func TestRefusedVirtualHostStaysAlone(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Versions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			refusedStaysAlone(t, version)
+		})
+	}
+}
+
+func refusedStaysAlone(t *testing.T, version string) {
+	t.Helper()
+	server, shop := newServer(t), newShop(t)
+	h := newHost(t, server.addr)
+	r, stopRelay := h.relay()
+	marks := marksOf(40, "one")
+	server.set(generation(t, 1, shop.tableOf(marks)))
+	h.envoy(version)
+	shop.settles(server, 1, marks)
+	stop := shop.load("h00", "h01", "h10")
+	pieces := fold.Takes(1, uint32(envoytest.Minor(t, version)))
+	number := uint64(1)
+	is := func(bad ...string) {
+		t.Helper()
+		number++
+		server.set(generation(t, number, shop.spoilt(marks, bad...)))
+		shop.settles(server, number, marks)
+		envoytest.Eventually(t, deadline, func() error { return refusedAre(r.Status(), pieces, bad) })
+	}
+	marks["h00"], marks["h20"], marks["h30"] = "two", "two", "two"
+	delete(marks, "h31")
+	is("h10")
+	marks["h21"] = "three"
+	is("h10", "new")
+	envoytest.Eventually(t, deadline, func() error { return shop.hosts(map[string]string{"new": "", "h31": ""}) })
+
+	// The control plane starts again with them in it, and then the relay too.
+	server.kill()
+	server.start()
+	is("h10", "new")
+	server.kill()
+	stopRelay()
+	h.cfg.EnvoyRunning = true
+	r, _ = h.relay()
+	envoytest.Eventually(t, deadline, func() error { return liveness(r) })
+	server.start()
+	marks["h22"] = "five"
+	is("h10", "new")
+
+	marks["h10"], marks["new"] = "mended", "mended"
+	is()
+	stop()
+}
+
+// spoilt is the configuration with virtual hosts in it that no Envoy takes: they
+// have a domain twice, which no rule of the message forbids.
+func (s *shop) spoilt(marks map[string]string, bad ...string) map[string]proto.Message {
+	all := maps.Clone(marks)
+	for _, name := range bad {
+		all[name] = "bad"
+	}
+	out := s.tableOf(all)
+	for _, name := range bad {
+		h := out["vhds/routes/"+name].(*routev3.VirtualHost)
+		h.Domains = append(h.Domains, h.Domains[0])
+	}
+	return out
+}
+
+// refusedAre is nil once exactly these virtual hosts are refused, by an Envoy that
+// has their table in this form.
+func refusedAre(s Status, pieces bool, hosts []string) error {
+	var names []string
+	for _, x := range s.Rejected {
+		names = append(names, strings.TrimPrefix(x.Name, "routes/"))
+	}
+	if !slices.Equal(names, hosts) || len(s.Envoys) != 1 || (len(s.Envoys[0].Split) > 0) != pieces {
+		return fmt.Errorf("rejected are %q: %+v", names, s)
+	}
+	return nil
 }

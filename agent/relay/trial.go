@@ -123,6 +123,9 @@ func (c *core) judge(p *peer, v verdict) {
 		if t.trial == nil || !c.answered(t, p, v) {
 			continue
 		}
+		if p.split[t.name] && c.judgeHosts(t, v) {
+			continue
+		}
 		reason, refused := p.refuses(t, v)
 		if refused {
 			t.trial.reason = reason
@@ -141,6 +144,42 @@ func (c *core) judge(p *peer, v verdict) {
 		t.trial.generation = c.number + 1
 		c.stale = true
 	}
+}
+
+// judgeHosts takes what an Envoy says of a table in pieces, and reports whether it
+// refuses something of it. Which that is was found on its stream: the virtual hosts
+// beside are in force, and what is refused is as it was. So the table stays in
+// pieces.
+func (c *core) judgeHosts(t *table, v verdict) bool {
+	tr := t.trial
+	var bad []change
+	var reasons []string
+	left := slices.DeleteFunc(slices.Clone(tr.changes), func(ch change) bool {
+		if ch.url != stream.VirtualHostType || ch.to == nil {
+			return false
+		}
+		reason, refused := v.refused(ch.url, ch.name, ch.to.Version)
+		if refused {
+			bad, reasons = append(bad, ch), append(reasons, reason)
+		}
+		return refused
+	})
+	if len(bad) == 0 {
+		return false
+	}
+	for i := range bad {
+		tr.reason = reasons[i]
+		c.blame(t, &bad[i])
+	}
+	// Without them there is nothing left that Envoy does not take; it says so itself.
+	tr.changes, tr.good, tr.bad, tr.tried = left, 0, -1, len(left)
+	tr.now = tr.contents(t.accepted)
+	tr.generation = c.number + 1
+	c.stale = true
+	if len(left) == 0 {
+		c.conclude(t)
+	}
+	return true
 }
 
 // answered reports whether an Envoy has taken or refused what is being tried.
@@ -167,7 +206,7 @@ func (p *peer) refuses(t *table, v verdict) (reason string, refused bool) {
 		return "", false
 	}
 	if p.split[t.name] {
-		return "", false // a refusal makes it whole
+		return "", false // of the route configuration, it makes it whole; see judgeHosts for the others
 	}
 	r, err := t.fold(shown)
 	if err != nil {
@@ -210,8 +249,10 @@ func (c *core) conclude(t *table) {
 	}
 }
 
-// fallBack gives a table whole to every Envoy that refuses it in pieces. Then it
-// can be said what of it is refused, and Envoy's state is certain.
+// fallBack gives a table whole to every Envoy that refuses its route configuration
+// in pieces, or a virtual host that was accepted before, so that nothing is left to
+// hold it at. Then it can be said what of it is refused, and Envoy's state is
+// certain. A virtual host that has just come is no reason: see judgeHosts.
 func (c *core) fallBack() {
 	for _, p := range c.peers {
 		if !slices.Contains(slices.Collect(maps.Values(p.split)), true) {
@@ -225,7 +266,7 @@ func (c *core) fallBack() {
 				continue
 			}
 			for _, r := range rejections {
-				if t.shows(k, r.Version) {
+				if t.shows(k, r.Version) && (k.url == stream.RouteType || t.took(k.name, r.Version)) {
 					p.whole[table], p.split[table] = true, false
 					c.stale = true
 					if t.trial != nil { // what Envoy says of the pieces does not count
@@ -246,5 +287,11 @@ func (t *table) shows(k key, version string) bool {
 	if k.url == stream.VirtualHostType {
 		r = shown.hosts.Get(k.name)
 	}
+	return r != nil && r.Version == version
+}
+
+// took reports whether a version of a virtual host was accepted.
+func (t *table) took(name, version string) bool {
+	r := t.accepted.hosts.Get(name)
 	return r != nil && r.Version == version
 }
