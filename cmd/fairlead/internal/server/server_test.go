@@ -231,6 +231,9 @@ func TestBrokenMeshConfig(t *testing.T) {
 			if s == nil || s.MeshConfig.Spec.GetRootNamespace() != namespace || len(s.DestinationRules) != 1 {
 				return fmt.Errorf("in force: %+v", s)
 			}
+			if s.Incomplete { // what the server itself read at its start is kept by the source
+				return fmt.Errorf("sources have not delivered: %q", s.Missing)
+			}
 			return nil
 		})
 	}
