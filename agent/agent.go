@@ -82,6 +82,8 @@ type Agent struct {
 	c   Config
 	log *slog.Logger
 
+	saver *saver
+
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 
@@ -135,7 +137,8 @@ func New(c Config) (*Agent, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	return &Agent{c: c, log: c.Logger.With("component", "agent")}, nil
+	log := c.Logger.With("component", "agent")
+	return &Agent{c: c, log: log, saver: newSaver(log)}, nil
 }
 
 // Names in RunDir.
@@ -197,6 +200,10 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	envoyParent, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer leave(nil)
 	defer context.AfterFunc(services, func() { leave(proxy.ErrLeave) })()
+	group.Go(func() error {
+		a.saver.run(services)
+		return nil
+	})
 	group.Go(func() error { return p.ids.run(services) })
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })

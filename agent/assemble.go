@@ -54,7 +54,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}}
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
-		Socket: a.inRun(xdsSocket), UID: uid, StoreFile: a.inState("accepted.xds"), EnvoyRunning: running,
+		Socket: a.inRun(xdsSocket), UID: uid, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
 	})
 	if err != nil {
 		return nil, err

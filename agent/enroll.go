@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +32,9 @@ type memory struct {
 
 const (
 	memoryFile = "agent.json"
-	maxMemory  = 1 << 20
+	// acceptedFile is the relay's store.
+	acceptedFile = "accepted.xds"
+	maxMemory    = 1 << 20
 )
 
 // enrolled is a host that has joined.
@@ -78,7 +81,9 @@ func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 		return nil, err
 	}
 	e.Address = e.address.String()
-	return e, a.keep(known, e.memory)
+	a.keep(known, e.memory)
+	a.saver.flush(ctx)
+	return e, nil
 }
 
 // remember reads what an agent noted before; nil if there was none.
@@ -99,20 +104,19 @@ func (a *Agent) remember() (*memory, error) {
 	return &m, nil
 }
 
-func (a *Agent) keep(known *memory, m memory) error {
-	was, err := json.Marshal(known)
-	if err != nil {
-		return fmt.Errorf("noting what the agent knows: %w", err)
+// keep notes what the agent knows, unless that is noted already.
+func (a *Agent) keep(known *memory, m memory) {
+	if known != nil && reflect.DeepEqual(*known, m) {
+		return
 	}
-	b, err := json.MarshalIndent(m, "", "  ")
-	if err != nil {
-		return fmt.Errorf("noting what the agent knows: %w", err)
-	}
-	var now bytes.Buffer
-	if err := json.Compact(&now, b); err == nil && bytes.Equal(was, now.Bytes()) {
-		return nil
-	}
-	return durable.WriteFile(durable.OS{}, a.inState(memoryFile), append(b, '\n'), 0o600)
+	path := a.inState(memoryFile)
+	a.saver.save(path, func() error {
+		b, err := json.MarshalIndent(m, "", "  ")
+		if err != nil {
+			return fmt.Errorf("noting what the agent knows: %w", err)
+		}
+		return durable.WriteFile(durable.OS{}, path, append(b, '\n'), 0o600)
+	})
 }
 
 // combine is what is known of this host from its notes, the token and the flags.
@@ -186,7 +190,9 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 		if err == nil {
 			a.host.Store(id)
 			a.log.InfoContext(ctx, "joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
-			return e.hosts.Save(id)
+			a.saveHost(e.hosts, id)
+			a.saver.flush(ctx)
+			return nil
 		}
 		if errors.Is(err, svid.ErrRefused) {
 			return fmt.Errorf("the token was not accepted; it may have ended, or been used by another host: make a new one with `fairlead token create --host %s`: %w", e.Host, err)

@@ -57,6 +57,22 @@ func (i *identities) publish(now time.Time, id *svid.Identity) error {
 	return i.secrets.Set(now, id)
 }
 
+// save keeps the workload's identity.
+func (i *identities) save(id *svid.Identity) {
+	pair := i.e.pair
+	path, err := i.sealed.Path(pair)
+	if err != nil {
+		i.log.Error("the workload's identity has no place on disk", "workload", pair, "err", err)
+		return
+	}
+	i.a.saver.save(path, func() error { return i.sealed.Save(pair, id) })
+}
+
+// saveHost keeps the host's identity.
+func (a *Agent) saveHost(hosts *svid.HostStore, id *svid.Identity) {
+	a.saver.save(hosts.Path(), func() error { return hosts.Save(id) })
+}
+
 // run renews until ctx ends.
 func (i *identities) run(ctx context.Context) error {
 	b := backOff{first: 500 * time.Millisecond, most: 30 * time.Second}
@@ -118,9 +134,8 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		if err := i.e.hosts.Save(id); err != nil {
-			return err
-		}
+		// Used even if it cannot be kept: the key is the one on disk.
+		i.a.saveHost(i.e.hosts, id)
 		i.a.host.Store(id)
 		i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 		i.log.InfoContext(ctx, "host identity renewed", "identity", id)
@@ -133,15 +148,12 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 		return err
 	}
 	// Served even if it cannot be kept.
-	saved := i.sealed.Save(i.e.pair, id)
+	i.save(id)
 	if err := i.publish(time.Now(), id); err != nil {
 		return err
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.log.InfoContext(ctx, "workload identity renewed", "identity", id)
-	if saved != nil {
-		i.log.ErrorContext(ctx, "the workload's identity is not on disk: a restart without a server would have none", "err", saved)
-	}
 	return nil
 }
 

@@ -23,6 +23,9 @@ type Status struct {
 	Identities []IdentityStatus `json:"identities"`
 	// LastError is why an identity is missing or not renewed, or empty.
 	LastError string `json:"last_error,omitempty"`
+	// Unsaved are the files of the state directory that are older than what is in
+	// use: a restart before they are saved finds what was there before.
+	Unsaved []Unsaved `json:"unsaved,omitempty"`
 
 	EnvoyBinary  string        `json:"envoy_binary"`
 	EnvoyVersion string        `json:"envoy_version"`
@@ -60,11 +63,44 @@ func (a *Agent) Status() Status {
 	if a.proxy != nil {
 		s.Envoy = a.proxy.Status()
 	}
+	s.Unsaved = a.saver.unsaved(time.Now())
+	if s.Relay != nil && s.Relay.Unsaved != "" {
+		s.Unsaved = append(s.Unsaved, Unsaved{
+			File: acceptedFile, Path: a.inState(acceptedFile), Err: s.Relay.Unsaved, Since: s.Relay.UnsavedSince,
+		})
+	}
 	return s
 }
 
-// NotReady says what the agent still waits for; empty means that Envoy serves.
+// Remarks say what is not well although Envoy serves: what will be missed later
+// if nobody acts.
+func (a *Agent) Remarks() []string {
+	s, now := a.Status(), time.Now()
+	var out []string
+	for _, u := range s.Unsaved {
+		out = append(out, fmt.Sprintf("%s is not saved since %s ago: it is used all the same, and a restart would find what was there before: %s",
+			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
+	}
+	if s.LastError != "" {
+		out = append(out, "an identity is not renewed: "+s.LastError)
+	}
+	return out
+}
+
+// NotReady says why the workload cannot be reached; empty means that Envoy serves.
 func (a *Agent) NotReady(ctx context.Context) []string {
+	why := a.Starting(ctx)
+	if w := a.workload.Load(); w != nil && time.Now().After(w.NotAfter()) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		why = append(why, fmt.Sprintf("the workload's certificate has ended at %s and peers refuse it: %s", w.NotAfter().Format(time.RFC3339), a.status.LastError))
+	}
+	return why
+}
+
+// Starting says what the start still waits for. It is for who supervises the
+// process: a certificate that has ended is not mended by a restart.
+func (a *Agent) Starting(ctx context.Context) []string {
 	s := a.Status()
 	var why []string
 	if len(s.Identities) < 2 {

@@ -76,6 +76,9 @@ type core struct {
 	writing    bool      // the writer is at work
 	nextWrite  time.Time // when it may be given something again
 	graceUntil time.Time // until then no Envoy is no news; zero: it is
+
+	unsaved      string    // why the last write failed, or empty
+	unsavedSince time.Time // of the first failure of a row
 }
 
 type key struct {
@@ -225,8 +228,7 @@ func (c *core) run(ctx context.Context) {
 				c.upstream.healthDue = true
 			}
 		case w := <-c.w.done:
-			c.writing, c.nextWrite = false, saveAfter(time.Now(), w)
-			c.dirty = c.dirty || !w.ok
+			c.wrote(time.Now(), w)
 		case <-timer.C:
 		case <-ctx.Done():
 			c.leave()
@@ -375,10 +377,23 @@ const (
 
 // saveAfter is when there may be another write.
 func saveAfter(now time.Time, w written) time.Time {
-	if !w.ok {
+	if w.err != nil {
 		return now.Add(retryInterval)
 	}
 	return now.Add(max(saveInterval, saveShare*w.took, time.Duration(w.size)*time.Second/saveRate))
+}
+
+// wrote takes what became of a write.
+func (c *core) wrote(now time.Time, w written) {
+	c.writing, c.nextWrite = false, saveAfter(now, w)
+	switch {
+	case w.err == nil:
+		c.unsaved, c.unsavedSince = "", time.Time{}
+		return
+	case c.unsaved == "":
+		c.unsavedSince = now
+	}
+	c.unsaved, c.dirty = w.err.Error(), true
 }
 
 // save hands the accepted state to the writer when it is time, and says how long

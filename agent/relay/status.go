@@ -25,6 +25,10 @@ type Status struct {
 	AcceptedAt time.Time `json:"accepted_at"`
 	// Held counts updates that Envoy has not yet answered for.
 	Held int `json:"held"`
+	// Unsaved says why what Envoy accepted last is not on disk, since
+	// UnsavedSince; empty where it is, or is about to be.
+	Unsaved      string    `json:"unsaved,omitempty"`
+	UnsavedSince time.Time `json:"unsaved_since,omitzero"`
 }
 
 // EnvoyStatus is one connected Envoy.
@@ -85,7 +89,7 @@ func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 func (c *core) publish(now time.Time) {
 	s := &Status{
 		Envoy: c.envoyState(now), Upstream: c.up, Generation: c.label, AcceptedAt: c.acceptedAt,
-		Held: len(c.pending) + len(c.queue),
+		Held: len(c.pending) + len(c.queue), Unsaved: c.unsaved, UnsavedSince: c.unsavedSince,
 	}
 	if s.Envoy == "" {
 		s.Envoy = bootstrap.EnvoyStarting

@@ -189,7 +189,7 @@ func writeStore(path string, s *state) (size int, err error) {
 // written says whether a write succeeded, how many bytes it had and how long it
 // took.
 type written struct {
-	ok   bool
+	err  error
 	size int
 	took time.Duration
 }
@@ -204,15 +204,21 @@ type writer struct {
 
 // run writes until in is closed and empty.
 func (w *writer) run() {
+	failing := time.Time{}
 	for s := range w.in {
 		began := time.Now()
 		size, err := writeStore(w.path, s)
-		if err != nil {
-			w.log.Error("the accepted configuration is not on disk: a restart without a server would serve an older one",
+		switch {
+		case err != nil && failing.IsZero():
+			failing = began
+			w.log.Error("saving the accepted configuration failed: a restart without a server would serve an older one; trying again",
 				"path", w.path, "err", err)
+		case err == nil && !failing.IsZero():
+			w.log.Info("the accepted configuration is saved again", "path", w.path, "lasted", time.Since(failing).Round(time.Second).String())
+			failing = time.Time{}
 		}
 		select {
-		case w.done <- written{err == nil, size, time.Since(began)}:
+		case w.done <- written{err, size, time.Since(began)}:
 		default:
 		}
 	}

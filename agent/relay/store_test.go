@@ -68,11 +68,11 @@ func TestStoreIsWrittenAtARate(t *testing.T) {
 		w    written
 		want time.Duration
 	}{
-		"small":  {written{true, 1000, 0}, saveInterval},
-		"large":  {written{true, 2 << 20, 10 * time.Millisecond}, 4 * time.Second},
-		"huge":   {written{true, maxStore, time.Second}, time.Duration(maxStore/saveRate) * time.Second},
-		"slow":   {written{true, 1000, time.Second}, saveShare * time.Second},
-		"failed": {written{false, 1000, 0}, retryInterval},
+		"small":  {written{nil, 1000, 0}, saveInterval},
+		"large":  {written{nil, 2 << 20, 10 * time.Millisecond}, 4 * time.Second},
+		"huge":   {written{nil, maxStore, time.Second}, time.Duration(maxStore/saveRate) * time.Second},
+		"slow":   {written{nil, 1000, time.Second}, saveShare * time.Second},
+		"failed": {written{errors.New("disk full"), 1000, 0}, retryInterval},
 	} {
 		if got := saveAfter(now, c.w).Sub(now); got != c.want {
 			t.Errorf("%s: the next write comes after %v, want %v", name, got, c.want)

@@ -97,14 +97,17 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newAgentCollector(a.Status))
-	notReady := func() []string {
-		ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
-		defer cancel()
-		return a.NotReady(ctx)
+	ask := func(what func(context.Context) []string) func() []string {
+		return func() []string {
+			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+			defer cancel()
+			return what(ctx)
+		}
 	}
+	starting := ask(a.Starting)
 	srv, err := admin.New(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
-		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: notReady,
+		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: ask(a.NotReady), Remarks: a.Remarks,
 		Routes: map[string]http.Handler{
 			"GET /v1/status": admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
 			"GET /v1/config_dump": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,11 +132,11 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		})
 		g.Go(func() error { return srv.Run(served) })
 		g.Go(func() error {
-			settled(served, notReady, shrink)
+			settled(served, starting, shrink)
 			return nil
 		})
 		return g.Wait()
-	}, notReady)
+	}, starting)
 }
 
 // parse turns the flags that are text into what they mean.

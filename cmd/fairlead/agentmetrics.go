@@ -9,8 +9,8 @@ import (
 
 // agentCollector turns the agent's status into metrics when somebody asks.
 type agentCollector struct {
-	status                               func() agent.Status
-	expiry, running, connected, rejected *prometheus.Desc
+	status                                        func() agent.Status
+	expiry, running, connected, rejected, unsaved *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
@@ -20,6 +20,7 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 while Envoy runs.", nil, nil),
 		connected: prometheus.NewDesc("fairlead_agent_connected", "1 while a control plane is connected.", nil, nil),
 		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "Resources that Envoy refuses now.", nil, nil),
+		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are older than what is in use, because saving failed.", nil, nil),
 	}
 }
 
@@ -29,6 +30,7 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.running
 	ch <- c.connected
 	ch <- c.rejected
+	ch <- c.unsaved
 }
 
 // Collect implements [prometheus.Collector].
@@ -44,6 +46,7 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(c.connected, prometheus.GaugeValue, oneIf(r.Upstream.Server != ""))
 	ch <- prometheus.MustNewConstMetric(c.rejected, prometheus.GaugeValue, float64(len(r.Rejected)))
+	ch <- prometheus.MustNewConstMetric(c.unsaved, prometheus.GaugeValue, float64(len(s.Unsaved)))
 }
 
 func oneIf(b bool) float64 {

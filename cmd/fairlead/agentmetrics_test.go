@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/agent/relay"
 )
 
-// TestAgentMetrics: an alert can tell a host that gets no changes, and one whose
-// Envoy refuses some.
+// TestAgentMetrics: an alert can tell a host that gets no changes, one whose Envoy
+// refuses some, and one whose disk is full.
 func TestAgentMetrics(t *testing.T) {
 	t.Parallel()
 	var s agent.Status
@@ -29,13 +29,14 @@ func TestAgentMetrics(t *testing.T) {
 		}
 		return out
 	}
-	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0}
+	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("before anything runs: %s", diff)
 	}
 	s.Envoy.PID = 7
 	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
-	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3}
+	s.Unsaved = make([]agent.Unsaved, 2)
+	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
 	}

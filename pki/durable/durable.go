@@ -116,7 +116,8 @@ func Remove(fsys FS, path string) error {
 }
 
 // MakeDir makes a directory that only its owner can enter, and its parents, and
-// sweeps from it what a writer that was killed has left behind.
+// sweeps from it what a writer that was killed has left behind. What cannot be
+// swept, because the file system is read-only, stays and does no harm.
 func MakeDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("making directory %q: %w", dir, err)
@@ -129,9 +130,7 @@ func MakeDir(dir string) error {
 		if !strings.HasPrefix(e.Name(), tempPrefix) || !e.Type().IsRegular() {
 			continue
 		}
-		if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
-			return fmt.Errorf("sweeping directory %q: %w", dir, err)
-		}
+		_ = os.Remove(filepath.Join(dir, e.Name()))
 	}
 	return nil
 }
@@ -140,6 +139,9 @@ func MakeDir(dir string) error {
 // The kernel gives it back when the process ends, however it ends.
 func Lock(path string) (io.Closer, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, unix.EROFS) {
+		f, err = os.Open(path) // the kernel locks that as well
+	}
 	if err != nil {
 		return nil, fmt.Errorf("opening lock %q: %w", path, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"sync"
 
@@ -64,9 +65,9 @@ func NewSealedStore(dir string, secret []byte, fsys durable.FS) (*SealedStore, e
 	if fsys == nil {
 		fsys = durable.OS{}
 	}
-	if err := durable.MakeDir(dir); err != nil {
-		return nil, err
-	}
+	// A directory that cannot be made is no reason to have no identity: Save tries
+	// again, and says what is wrong.
+	_ = durable.MakeDir(dir)
 	return &SealedStore{dir: dir, secret: bytes.Clone(secret), fsys: fsys}, nil
 }
 
@@ -116,7 +117,14 @@ func (s *SealedStore) Save(pair Pair, i *Identity) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return durable.WriteFile(s.fsys, path, data, 0o600)
+	err = durable.WriteFile(s.fsys, path, data, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := os.Mkdir(s.dir, 0o700); err != nil { // not its parents: a disk may be away
+			return fmt.Errorf("saving an identity: %w", err)
+		}
+		err = durable.WriteFile(s.fsys, path, data, 0o600)
+	}
+	return err
 }
 
 // Remove forgets the workload's identity.
@@ -129,6 +137,9 @@ func (s *SealedStore) Remove(pair Pair) error {
 	defer s.mu.Unlock()
 	return durable.Remove(s.fsys, path)
 }
+
+// Path is the file of a workload.
+func (s *SealedStore) Path(pair Pair) (string, error) { return s.path(pair) }
 
 // path is injective: neither half of a pair can contain '_'.
 func (s *SealedStore) path(pair Pair) (string, error) {

@@ -38,6 +38,9 @@ func NewHostStore(dir string, fsys durable.FS) (*HostStore, error) {
 	return &HostStore{path: filepath.Join(dir, "host.json"), fsys: fsys}, nil
 }
 
+// Path is the file.
+func (s *HostStore) Path() string { return s.path }
+
 // Load gives the identity, ended or not, or ErrNoIdentity when the host has not
 // joined.
 func (s *HostStore) Load() (*Identity, error) {
