@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/profile"
 )
 
@@ -34,9 +35,19 @@ type ServerTLSConfig struct {
 	// TTL is the life of the server's certificate; zero means the authority's
 	// default.
 	TTL time.Duration
+	// Clock is what is known of this machine's clock; nil means nothing.
+	Clock Clock
 	// Refused is told of each client whose certificate is refused at the
 	// handshake; nil means that only the log is.
 	Refused func(peer string, chain []*x509.Certificate, err error)
+}
+
+// Clock is what a server knows of its wall clock.
+type Clock interface {
+	// Held says that nothing is to be signed now, because the clock is doubted.
+	Held() bool
+	// Estimate is the time of the mesh where the wall clock shows wall.
+	Estimate(wall time.Time) time.Time
 }
 
 // ServerTLS is the control plane's own identity, and the settings for port 15012
@@ -45,9 +56,23 @@ type ServerTLSConfig struct {
 type ServerTLS struct {
 	cfg ServerTLSConfig
 
-	mu      sync.Mutex // guards all following fields
-	cert    *tls.Certificate
+	mu       sync.Mutex       // guards all following fields
+	certs    []ownCertificate // the last that were made, the newest at the end
+	failedAt time.Time        // by the wall clock, like all times here
+}
+
+// keptCertificates is how many of the last certificates are kept: one that was
+// made while the clock was wrong must not push out the one before it.
+const keptCertificates = 3
+
+// ownCertificate is one of the server's own.
+type ownCertificate struct {
+	*tls.Certificate
 	renewAt time.Time
+}
+
+func (c ownCertificate) valid(now time.Time) bool {
+	return !now.Before(c.Leaf.NotBefore) && now.Before(c.Leaf.NotAfter)
 }
 
 // NewServerTLS makes the first certificate.
@@ -90,10 +115,10 @@ func (s *ServerTLS) forClient(remote net.Addr) *tls.Config {
 		// A resumed session would outlive the certificate it began with.
 		SessionTicketsDisabled: true,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return s.certificate(time.Now()), nil
+			return s.certificate(wallclock.Now()), nil
 		},
 		VerifyConnection: func(state tls.ConnectionState) error {
-			err := s.checkClient(state, time.Now())
+			err := s.checkClient(state, wallclock.Now())
 			switch {
 			case err == nil:
 			case s.cfg.Refused != nil:
@@ -111,26 +136,65 @@ func (s *ServerTLS) checkClient(state tls.ConnectionState, now time.Time) error 
 		return nil
 	}
 	a := s.cfg.Authority
-	_, err := profile.Verification{Bundle: a.bundle, TrustDomain: a.cfg.TrustDomain, Now: now}.Verify(state.PeerCertificates)
+	_, err := profile.Verification{Bundle: a.bundle, TrustDomain: a.cfg.TrustDomain, Now: now, AcceptEarly: true}.Verify(state.PeerCertificates)
 	if errors.Is(err, profile.ErrExpired) {
 		return nil
 	}
 	return err
 }
 
-// certificate gives the certificate, renewed when half of its life is over. When
-// that goes wrong the old one serves as long as it lives.
+// certificate gives the certificate to show where the wall clock shows now. One is
+// made when none is valid, or the one that is has lived half of its life. When
+// that goes wrong, or signing is on hold, the old ones serve.
 func (s *ServerTLS) certificate(now time.Time) *tls.Certificate {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now.Before(s.renewAt) {
-		return s.cert
+	current, ok := s.validLocked(now)
+	due := !ok || !now.Before(current.renewAt)
+	held := s.cfg.Clock != nil && s.cfg.Clock.Held()
+	if due && !held && now.Sub(s.failedAt).Abs() >= retryAfter {
+		if err := s.renewLocked(now); err != nil {
+			s.failedAt = now
+			s.cfg.Logger.Error("renewing the server's own certificate went wrong", "err", err, "not_after", s.lastLocked().Leaf.NotAfter)
+		}
 	}
-	if err := s.renewLocked(now); err != nil {
-		s.renewAt = now.Add(retryAfter)
-		s.cfg.Logger.Error("renewing the server's own certificate went wrong", "err", err, "not_after", s.cert.Leaf.NotAfter)
+	return s.chooseLocked(now)
+}
+
+// chooseLocked prefers what is valid by the time of the mesh, then what is valid by
+// the wall clock. Where nothing is, it is the one that ends last: hosts accept a
+// certificate that has not begun, and none that has ended.
+func (s *ServerTLS) chooseLocked(now time.Time) *tls.Certificate {
+	if s.cfg.Clock != nil {
+		if c, ok := s.validLocked(s.cfg.Clock.Estimate(now)); ok {
+			return c.Certificate
+		}
 	}
-	return s.cert
+	if c, ok := s.validLocked(now); ok {
+		return c.Certificate
+	}
+	return s.lastLocked().Certificate
+}
+
+// validLocked is the certificate that is valid then, and ends last.
+func (s *ServerTLS) validLocked(now time.Time) (best ownCertificate, ok bool) {
+	for _, c := range s.certs {
+		if c.valid(now) && (!ok || c.Leaf.NotAfter.After(best.Leaf.NotAfter)) {
+			best, ok = c, true
+		}
+	}
+	return best, ok
+}
+
+// lastLocked is the certificate that ends last.
+func (s *ServerTLS) lastLocked() ownCertificate {
+	best := s.certs[0]
+	for _, c := range s.certs[1:] {
+		if c.Leaf.NotAfter.After(best.Leaf.NotAfter) {
+			best = c
+		}
+	}
+	return best
 }
 
 func (s *ServerTLS) renew(now time.Time) error {
@@ -163,14 +227,15 @@ func (s *ServerTLS) renewLocked(now time.Time) error {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
 	life := chain[0].NotAfter.Sub(now)
-	s.cert = cert
-	s.renewAt = now.Add(life/2 - time.Duration(rand.Float64()*0.05*float64(life))) //nolint:gosec // jitter
+	renewAt := now.Add(life/2 - time.Duration(rand.Float64()*0.05*float64(life))) //nolint:gosec // jitter
+	s.certs = append(s.certs, ownCertificate{cert, renewAt.Round(0)})
+	s.certs = s.certs[max(0, len(s.certs)-keptCertificates):]
 	return nil
 }
 
-// NotAfter is when the server's own certificate ends, as it stands.
+// NotAfter is when the last of the server's own certificates ends.
 func (s *ServerTLS) NotAfter() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.cert.Leaf.NotAfter
+	return s.lastLocked().Leaf.NotAfter
 }

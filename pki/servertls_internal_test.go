@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"crypto/tls"
 	"log/slog"
 	"testing"
 	"time"
@@ -46,5 +47,69 @@ func TestServerCertificateIsRenewedAtHalfLife(t *testing.T) {
 	second := s.certificate(now.Add(11 * time.Second))
 	if second == first || !second.Leaf.NotAfter.After(first.Leaf.NotAfter) {
 		t.Error("not renewed after half of its life")
+	}
+}
+
+// doubted is a clock of which the hosts say how far it is off.
+type doubted struct {
+	held bool
+	off  time.Duration
+}
+
+func (d *doubted) Held() bool                        { return d.held }
+func (d *doubted) Estimate(wall time.Time) time.Time { return wall.Add(d.off) }
+func valid(c *tls.Certificate, at time.Time) bool {
+	return !at.Before(c.Leaf.NotBefore) && at.Before(c.Leaf.NotAfter)
+}
+func refusedByHosts(c *tls.Certificate, t time.Time) bool { return !t.Before(c.Leaf.NotAfter) }
+
+// TestServerCertificateSurvivesClockSteps sets the server's clock by all sorts of
+// steps. Once it is right again the server must show what is valid now, without a
+// restart; and while it is ahead, or doubted, nothing that has ended for hosts
+// whose clocks are right.
+func TestServerCertificateSurvivesClockSteps(t *testing.T) {
+	t.Parallel()
+	logger := slog.New(slog.DiscardHandler)
+	born := time.Now()
+	a, err := New(Config{Dir: t.TempDir(), TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: logger}, born)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	const day = 24 * time.Hour
+	for _, clock := range []*doubted{nil, {held: true}} {
+		for _, first := range []time.Duration{-6 * day, -day, -time.Hour, time.Hour, day, 6 * day} {
+			for _, second := range []time.Duration{0, -day, day} {
+				cfg := ServerTLSConfig{Authority: a, Logger: logger}
+				if clock != nil {
+					cfg.Clock = clock
+				}
+				s, err := NewServerTLS(cfg, born)
+				if err != nil {
+					t.Fatal(err)
+				}
+				right := born.Add(time.Hour)
+				for _, step := range []time.Duration{first, second} {
+					if clock != nil {
+						clock.off = -step
+					}
+					shown := s.certificate(right.Add(step))
+					if (clock != nil || step > 0) && refusedByHosts(shown, right) {
+						t.Errorf("steps %s, %s, doubted %v: hosts are shown a certificate that ended %s ago", first, second, clock != nil, right.Sub(shown.Leaf.NotAfter))
+					}
+				}
+				if clock != nil {
+					clock.off = 0
+				}
+				if shown := s.certificate(right); !valid(shown, right) {
+					t.Errorf("steps %s, %s, doubted %v: right again, the server shows a certificate of %s to %s at %s",
+						first, second, clock != nil, shown.Leaf.NotBefore, shown.Leaf.NotAfter, right.UTC())
+				}
+			}
+		}
 	}
 }

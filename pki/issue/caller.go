@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -54,7 +55,7 @@ type Peer struct {
 // the Peer has at most Host and Address, as far as they are known, for the log;
 // who asked lists the refusal, which is not in [Service.Refusals].
 func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
-	now := time.Now()
+	now := wallclock.Now()
 	c := callOf(ctx)
 	got, revoked, err := s.byCertificate(c, now)
 	if err == nil && got.expired {
@@ -127,7 +128,7 @@ func (s *Service) authenticate(c call, bearer string, key crypto.PublicKey, now 
 // of its binding.
 func (s *Service) byCertificate(c call, now time.Time) (caller, <-chan struct{}, error) {
 	subject, err := profile.Verification{
-		Bundle: s.authority.Bundle(), TrustDomain: s.authority.TrustDomain(), Now: now,
+		Bundle: s.authority.Bundle(), TrustDomain: s.authority.TrustDomain(), Now: now, AcceptEarly: true,
 	}.Verify(c.chain)
 	expired := errors.Is(err, profile.ErrExpired)
 	if err != nil && !expired {

@@ -17,6 +17,7 @@ import (
 	securityapi "istio.io/api/security/v1alpha1"
 
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -120,7 +121,9 @@ func errRate() error { return status.Error(codes.ResourceExhausted, "too many re
 func (s *Service) CreateCertificate(
 	ctx context.Context, req *securityapi.IstioCertificateRequest,
 ) (*securityapi.IstioCertificateResponse, error) {
-	now := time.Now()
+	// Requests are counted by a clock that nobody sets; certificates are judged by
+	// the one that they are written in.
+	now, wall := time.Now(), wallclock.Now()
 	s.metrics.csr.Inc()
 	call := callOf(ctx)
 	if !s.allow(call, now) {
@@ -135,7 +138,7 @@ func (s *Service) CreateCertificate(
 	if impersonated(req) != "" {
 		bearer = "" // a token is not for that, and must not be spent on trying
 	}
-	caller, err := s.authenticate(call, bearer, key, now)
+	caller, err := s.authenticate(call, bearer, key, wall)
 	call.host = caller.host.Name
 	if err != nil {
 		s.metrics.authentication.Inc()
@@ -146,7 +149,7 @@ func (s *Service) CreateCertificate(
 		s.metrics.idExtraction.Inc()
 		return nil, s.refuse(call, now, err, errPermission())
 	}
-	chain, err := s.sign(caller, profile.Leaf{Subject: subject, PublicKey: key, TTL: ttl(req.GetValidityDuration())}, now)
+	chain, err := s.sign(caller, profile.Leaf{Subject: subject, PublicKey: key, TTL: ttl(req.GetValidityDuration())}, wall)
 	if errors.Is(err, attest.ErrNotFound) {
 		return nil, s.refuse(call, now, errors.New("host was removed meanwhile"), errAuthentication())
 	}

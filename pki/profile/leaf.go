@@ -33,6 +33,9 @@ const (
 const (
 	backdateMax   = time.Minute
 	backdateShare = 10
+	// rootBackdate is how long before it is made a root begins: a young mesh, too,
+	// goes on when the server's clock is set back.
+	rootBackdate = 7 * 24 * time.Hour
 )
 
 // IstiodName is the DNS name that Istio's own clients expect of the control
@@ -181,7 +184,7 @@ func Root(td spiffeid.TrustDomain, now time.Time) (*x509.Certificate, error) {
 	return &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               pkix.Name{Organization: []string{"Fairlead"}, CommonName: "authority of " + clipTo(td.Name(), 40)},
-		NotBefore:             now.Add(-time.Hour).UTC(),
+		NotBefore:             now.Add(-rootBackdate).UTC(),
 		NotAfter:              now.Add(RootTTL).UTC(),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,

@@ -18,6 +18,11 @@ type Verification struct {
 	Bundle      []*x509.Certificate
 	TrustDomain spiffeid.TrustDomain
 	Now         time.Time
+	// AcceptEarly takes a leaf that has not begun at Now. The authority signed it,
+	// so one of two clocks is wrong, and the certificate is genuine either way:
+	// between a host and its control plane a clock that was set back must not
+	// lock out those who were certified before. The end counts as ever.
+	AcceptEarly bool
 }
 
 // Verify says whom the chain proves, leaf first. A leaf whose only fault is that
@@ -36,8 +41,11 @@ func (v Verification) Verify(chain []*x509.Certificate) (Subject, error) {
 		return Subject{}, fmt.Errorf("certificate of %s: not of trust domain %q", s.ID, v.TrustDomain.Name())
 	}
 	at, expired := v.Now, v.Now.After(leaf.NotAfter)
-	if expired {
+	switch {
+	case expired:
 		at = leaf.NotAfter
+	case v.AcceptEarly && at.Before(leaf.NotBefore):
+		at = leaf.NotBefore
 	}
 	roots, middle := x509.NewCertPool(), x509.NewCertPool()
 	for _, c := range v.Bundle {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/profile"
 )
 
@@ -21,7 +22,16 @@ var ErrNotControlPlane = errors.New("the server is not the control plane")
 // identity is shown, and the server must prove by current's bundle that it is
 // exactly the control plane of the same trust domain. current is asked at each
 // handshake, so a renewed identity is used from the next connection on.
+//
+// A certificate of the server that has not begun is accepted: it is the
+// authority's, and one of two clocks is wrong. One that has ended is not.
 func ClientTLS(current func() *Identity) *tls.Config {
+	return ClientTLSAt(current, wallclock.Now)
+}
+
+// ClientTLSAt is ClientTLS for a caller that knows the time better than this
+// machine's clock does; see Clock.
+func ClientTLSAt(current func() *Identity, now func() time.Time) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"h2"},
@@ -34,7 +44,9 @@ func ClientTLS(current func() *Identity) *tls.Config {
 		},
 		VerifyConnection: func(state tls.ConnectionState) error {
 			id := current()
-			return checkServer(state.PeerCertificates, id.Bundle, id.ID.TrustDomain())
+			return checkServer(state.PeerCertificates, profile.Verification{
+				Bundle: id.Bundle, TrustDomain: id.ID.TrustDomain(), Now: now(), AcceptEarly: true,
+			})
 		},
 	}
 }
@@ -51,7 +63,9 @@ func joinTLS(pin profile.KeyHash, td spiffeid.TrustDomain) *tls.Config {
 			if root == nil {
 				return fmt.Errorf("%w that the join token names: its certificates end in another authority", ErrNotControlPlane)
 			}
-			return checkServer(state.PeerCertificates, []*x509.Certificate{root}, td)
+			return checkServer(state.PeerCertificates, profile.Verification{
+				Bundle: []*x509.Certificate{root}, TrustDomain: td, Now: wallclock.Now(),
+			})
 		},
 	}
 }
@@ -70,12 +84,12 @@ func pinned(certs []*x509.Certificate, pin profile.KeyHash) *x509.Certificate {
 	return nil
 }
 
-func checkServer(chain, bundle []*x509.Certificate, td spiffeid.TrustDomain) error {
-	s, err := profile.Verification{Bundle: bundle, TrustDomain: td, Now: time.Now()}.Verify(chain)
+func checkServer(chain []*x509.Certificate, against profile.Verification) error {
+	s, err := against.Verify(chain)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNotControlPlane, err)
 	}
-	want, err := profile.ControlPlaneID(td)
+	want, err := profile.ControlPlaneID(against.TrustDomain)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,79 @@
+package issue_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// TestHostCertifiedWhileTheClockWasAhead is a host that was given a certificate
+// while the server's clock was a day ahead. Right again, the server lets it stream
+// and renew, or it would be out until the day has passed.
+func TestHostCertifiedWhileTheClockWasAhead(t *testing.T) {
+	t.Parallel()
+	s := start(t, settings{})
+	h := s.join(t, host(t, "web-1", "shop/web"))
+	subject, err := profile.Check(h.Leaf())
+	if err != nil {
+		t.Fatal(err)
+	}
+	chain, err := s.authority.Sign(profile.Leaf{Subject: subject, PublicKey: h.Key.Public()}, time.Now().Add(24*time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ahead := &svid.Identity{ID: h.ID, Key: h.Key, Chain: chain, Bundle: h.Bundle}
+	if _, err := s.stream(t, ahead); err != nil {
+		t.Errorf("stream: %v\n%s", err, s.log)
+	}
+	next, err := s.client(t).Renew(t.Context(), ahead)
+	if err != nil {
+		t.Fatalf("renewal: %v\n%s", err, s.log)
+	}
+	if !next.Leaf().NotBefore.Before(time.Now()) {
+		t.Errorf("renewed certificate begins at %s", next.Leaf().NotBefore)
+	}
+	if _, err := s.client(t).Workload(t.Context(), ahead, pair(t, "shop/web")); err != nil {
+		t.Errorf("workload: %v", err)
+	}
+}
+
+// TestHostAcceptsAnEarlyServerAndNoEndedOne has hosts with wrong clocks, 1970
+// included, judge a server's certificate.
+func TestHostAcceptsAnEarlyServerAndNoEndedOne(t *testing.T) {
+	t.Parallel()
+	s := start(t, settings{})
+	h := s.join(t, host(t, "web-1", "shop/web"))
+	for _, c := range []struct {
+		clock time.Time
+		ok    bool
+	}{
+		{time.Now(), true},
+		{time.Now().Add(-24 * time.Hour), true},
+		{time.Unix(0, 0), true},
+		{time.Now().Add(25 * time.Hour), false},
+	} {
+		conn := dial(t, s.addr, svid.ClientTLSAt(func() *svid.Identity { return h }, func() time.Time { return c.clock }))
+		_, err := grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+		if (err == nil) != c.ok {
+			t.Errorf("a host whose clock shows %s: %v", c.clock.UTC(), err)
+		}
+	}
+}
+
+// TestEndedStaysEnded: to accept what has not begun accepts nothing that has ended.
+func TestEndedStaysEnded(t *testing.T) {
+	t.Parallel()
+	s := start(t, settings{})
+	h := s.join(t, host(t, "web-1", "shop/web"))
+	_, err := profile.Verification{
+		Bundle: h.Bundle, TrustDomain: h.ID.TrustDomain(), Now: h.NotAfter().Add(time.Second), AcceptEarly: true,
+	}.Verify(h.Chain)
+	if !errors.Is(err, profile.ErrExpired) {
+		t.Errorf("a certificate past its end: %v", err)
+	}
+}
