@@ -13,7 +13,6 @@ import re
 import shlex
 import shutil
 import sys
-import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'quickstart'))
@@ -82,13 +81,6 @@ class Fleet(quickstart.Demo):
                           '--envoy', self.args.envoy, '--state-dir', os.path.join(self.state, node),
                           '--run-dir', os.path.join(self.run, node)], token.stdout)
 
-    def get(self, url):
-        try:
-            with urllib.request.urlopen(url, timeout=2) as r:
-                return json.load(r)
-        except (OSError, ValueError):
-            return None
-
     def registered(self):
         passing = [len(self.get('http://%s/v1/health/service/%s?passing' % (self.at(CONTROL, 8500), s)) or []) for s in ('web', 'api', 'stock')]
         return passing == [1, 3, 1]
@@ -98,7 +90,7 @@ class Fleet(quickstart.Demo):
         if out.returncode not in (0, 1):  # 1: something is not as it should be, yet
             return False
         live = [p for p in json.loads(out.stdout)['proxies'] if p.get('envoy') == 'live' and not p.get('partial')]
-        return len(live) >= len(HOSTS) and self.get('http://%s/' % self.at(21, 8080)) is not None
+        return len(live) >= len(HOSTS) and self.all_answer('http://%s/' % self.at(21, 8080), {'api-1', 'api-2', 'api-3'})
 
     def pid(self, name):
         return next(p.pid for n, p in self.processes if n == name)

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -98,15 +99,26 @@ class Demo:
         if out.returncode not in (0, 1):  # 1: something is not as it should be, yet
             return False
         proxies = [p for p in json.loads(out.stdout)['proxies'] if p.get('envoy') == 'live' and not p.get('partial')]
-        return len(proxies) >= len(HOSTS) and self.web()
+        return len(proxies) >= len(HOSTS) and self.all_answer('http://127.0.0.11:8080/', {'orders-v1', 'orders-v2'})
 
-    def web(self):
-        import urllib.request
+    def all_answer(self, url, names):
+        """Whether 50 requests in a row are answered, and each of the instances takes part. A proxy is live a moment
+        before the others have heard of it, and until then they avoid it."""
+        waiting = set(names)
+        for _ in range(50):
+            answer = self.get(url)
+            if answer is None:
+                return False
+            waiting.discard((answer.get('next') or {}).get('name'))
+        return not waiting
+
+    def get(self, url):
+        """What a URL answers, decoded; None if it does not."""
         try:
-            with urllib.request.urlopen('http://127.0.0.11:8080/', timeout=2) as r:
-                return r.status == 200
-        except OSError:
-            return False
+            with urllib.request.urlopen(url, timeout=2) as r:
+                return json.load(r)
+        except (OSError, ValueError):
+            return None
 
     def tell(self, took):
         rel = os.path.relpath

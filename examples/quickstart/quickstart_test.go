@@ -58,10 +58,7 @@ func newShop(t *testing.T) *shop {
 		entry:  fmt.Sprintf("http://%s/", net.JoinHostPort(m.Address(11), "8080")),
 		direct: fmt.Sprintf("http://%s/", net.JoinHostPort(m.Address(12), "9080")),
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
-		_, err := s.client.Get(t.Context(), s.entry)
-		return err
-	})
+	s.client.AwaitAnswers(t, s.entry, "orders-v1", "orders-v2", "inventory")
 	return s
 }
 

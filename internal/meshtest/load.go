@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // Answer is what the small service says.
@@ -64,6 +66,31 @@ func (c *Client) Get(ctx context.Context, url string) (*Answer, error) {
 		return nil, fmt.Errorf("decoding %q: %w", body, err)
 	}
 	return &a, nil
+}
+
+// AwaitAnswers waits until 50 requests in a row are answered and each of the
+// instances has had one. A proxy is live a moment before the others have heard of
+// it: until then they avoid it, and who is the only instance of a subset is missed.
+func (c *Client) AwaitAnswers(tb testing.TB, url string, instances ...string) {
+	tb.Helper()
+	envoytest.Eventually(tb, 40*time.Second, func() error {
+		seen := map[string]bool{}
+		for range 50 {
+			a, err := c.Get(tb.Context(), url)
+			if err != nil {
+				return err
+			}
+			for ; a != nil; a = a.Next {
+				seen[a.Name] = true
+			}
+		}
+		for _, name := range instances {
+			if !seen[name] {
+				return fmt.Errorf("%s has not answered", name)
+			}
+		}
+		return nil
+	})
 }
 
 // Load is a bounded stream of requests in the background.
