@@ -165,6 +165,9 @@ func choose(m memory, want svid.Pair) (svid.Pair, error) {
 // answered.
 func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	id, err := e.hosts.Load()
+	if w := e.hosts.Warning(); w != "" {
+		a.log.WarnContext(ctx, "the host's key can be read by a group", "reason", w)
+	}
 	if err == nil {
 		a.host.Store(id)
 		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())

@@ -114,7 +114,10 @@ func (a *Authority) open(now time.Time) error {
 		return err
 	}
 	path := filepath.Join(a.cfg.Dir, currentFile)
-	data, err := durable.ReadFile(path, maxSlotFile)
+	data, warning, err := durable.ReadKey(path, maxSlotFile)
+	if warning != "" {
+		a.cfg.Logger.Warn("the authority's key can be read by a group", "reason", warning)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := a.create(path, now); err != nil {
@@ -123,7 +126,7 @@ func (a *Authority) open(now time.Time) error {
 	case err != nil:
 		return err
 	default:
-		if err := a.load(path, data, now); err != nil {
+		if err := a.load(data, now); err != nil {
 			return fmt.Errorf("opening the authority in %q: %w", path, err)
 		}
 	}
@@ -159,14 +162,7 @@ func (a *Authority) create(path string, now time.Time) error {
 	return nil
 }
 
-func (a *Authority) load(path string, data []byte, now time.Time) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return fmt.Errorf("mode is %#o, so every user can use the key: chmod 600 it, and consider who may have read it", mode)
-	}
+func (a *Authority) load(data []byte, now time.Time) error {
 	s, err := decodeSlot("current", data)
 	if err != nil {
 		return err

@@ -22,6 +22,7 @@ import (
 	"github.com/fairlead/fairlead/agent"
 	"github.com/fairlead/fairlead/agent/health"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -180,6 +181,9 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 	return errors.Join(append(errs, err)...)
 }
 
+// maxTokenFile bounds the file with a join token, in bytes.
+const maxTokenFile = 64 << 10
+
 func (f *agentFlags) readToken(cmd *cobra.Command) error {
 	if f.tokenFile == "" {
 		return nil
@@ -195,7 +199,10 @@ func (f *agentFlags) readToken(cmd *cobra.Command) error {
 		f.cfg.Token = strings.TrimSpace(line)
 		return nil
 	}
-	content, err := os.ReadFile(f.tokenFile)
+	content, warning, err := durable.ReadToken(f.tokenFile, maxTokenFile)
+	if warning != "" {
+		f.cfg.Logger.Warn("the join token can be read by others", "reason", warning)
+	}
 	switch {
 	case err == nil:
 		f.cfg.Token = strings.TrimSpace(string(content))

@@ -37,7 +37,7 @@ func Rooms() map[string]Room {
 		"registry/files":            {"source: YAML directories", []string{"registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/agents":           {"source: what agents report of health", []string{"registry/mesh"}},
 		"registry/consul":           {"source: the catalog of one datacenter of Consul", []string{"registry/consul/client", "registry/consul/mapping", "registry/keep", "registry/mesh", "pki/durable"}},
-		"registry/consul/client":    {"how Consul is reached: connections, tokens, the rules of blocking queries", nil},
+		"registry/consul/client":    {"how Consul is reached: connections, tokens, the rules of blocking queries", []string{"pki/durable"}},
 		"registry/consul/kv":        {"source: manifests in Consul's key-value store; reading and writing them for people", []string{"registry/consul/client", "registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/mesh", "internal/plain"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},

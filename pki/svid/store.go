@@ -24,7 +24,9 @@ type HostStore struct {
 	path string
 	fsys durable.FS
 
-	mu sync.Mutex // guards the file
+	mu sync.Mutex // guards the file, and what follows
+	// warning says who can read the file besides its owner; empty when nobody does.
+	warning string
 }
 
 // NewHostStore uses dir, which it makes. fsys may be nil: the operating system's.
@@ -51,6 +53,14 @@ func (s *HostStore) Load() (*Identity, error) {
 		return nil, fmt.Errorf("%w: %q has a key that no certificate was given for yet", ErrNoIdentity, s.path)
 	}
 	return i, err
+}
+
+// Warning says which group can read the file as it was read last, if one can that
+// should not. It is for the log.
+func (s *HostStore) Warning() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.warning
 }
 
 // Key gives the host's key; the first call makes it and puts it on the disk
@@ -84,13 +94,14 @@ func (s *HostStore) Save(i *Identity) error {
 }
 
 func (s *HostStore) read() (*Identity, error) {
-	data, err := durable.ReadFile(s.path, maxIdentityFile)
+	data, warning, err := durable.ReadKey(s.path, maxIdentityFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: %q does not exist", ErrNoIdentity, s.path)
 	}
 	if err != nil {
 		return nil, err
 	}
+	s.warning = warning
 	i, err := decodeIdentity(data)
 	if err != nil {
 		return nil, fmt.Errorf("reading the host's identity from %q: %w; restore the file, or remove it and join with a token made with --replace", s.path, err)

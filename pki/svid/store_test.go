@@ -15,6 +15,7 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.uber.org/goleak"
 
+	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/durable/durabletest"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -133,6 +134,18 @@ func TestHostStore(t *testing.T) {
 	}
 	if k, err := s.Key(); err != nil || !equal(k, key) {
 		t.Errorf("the key after joining: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "host.json"), 0o604); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Load(); !errors.Is(err, durable.ErrExposed) {
+		t.Errorf("a key that every user can read: %v", err)
+	}
+	if _, err := s.Key(); !errors.Is(err, durable.ErrExposed) {
+		t.Errorf("a key that every user can read: %v", err)
+	}
+	if err := os.Chmod(filepath.Join(dir, "host.json"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	mixed := &svid.Identity{ID: want.ID, Key: newKey(t), Chain: want.Chain, Bundle: want.Bundle}
 	if err := s.Save(mixed); err == nil {

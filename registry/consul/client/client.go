@@ -88,7 +88,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	files := &tlsFiles{ca: cfg.CAFile, cert: cfg.CertFile, key: cfg.KeyFile, server: cfg.ServerName}
+	files := &tlsFiles{ca: cfg.CAFile, cert: cfg.CertFile, key: cfg.KeyFile, server: cfg.ServerName, log: cfg.Logger.With("component", "consul")}
 	if files.server == "" {
 		files.server = at.host
 	}
@@ -96,7 +96,7 @@ func New(c Config) (*Client, error) {
 		return nil, fmt.Errorf("consul: %w (--consul-ca-file, --consul-cert-file, --consul-key-file)", err)
 	}
 	cl := &Client{
-		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile}, tls: files,
+		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile, log: files.log}, tls: files,
 		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots), bodies: make(chan struct{}, maxBodies),
 		turn: newTurn(1), heal: make(chan struct{}), probe: make(chan struct{}, 1),
 	}

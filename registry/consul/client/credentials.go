@@ -6,13 +6,15 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fairlead/fairlead/pki/durable"
 )
 
 // maxSecret bounds a token or certificate file, in bytes.
@@ -46,6 +48,7 @@ func (s stamp) same(o stamp) bool {
 // tokenFile is the ACL token, as its file has it now.
 type tokenFile struct {
 	path string
+	log  *slog.Logger
 
 	mu    sync.Mutex // guards all following fields
 	read  stamp
@@ -67,7 +70,11 @@ func (t *tokenFile) current() (string, error) {
 	}
 	var data []byte
 	if err == nil {
-		data, err = readSecret(t.path)
+		var warning string
+		data, warning, err = durable.ReadToken(t.path, maxSecret)
+		if warning != "" {
+			t.log.Warn("consul's token can be read by others", "reason", warning)
+		}
 	}
 	token := strings.TrimSpace(string(data))
 	switch {
@@ -82,24 +89,11 @@ func (t *tokenFile) current() (string, error) {
 	return t.token, nil
 }
 
-func readSecret(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, err
-	}
-	if len(data) > maxSecret {
-		return nil, fmt.Errorf("reading %q: longer than %d bytes", path, maxSecret)
-	}
-	return data, nil
-}
-
 // tlsFiles is what a handshake needs, as the files have it now.
 type tlsFiles struct {
 	ca, cert, key, server string
+
+	log *slog.Logger
 	// missed says that the server asked for a certificate, and there is none.
 	missed atomic.Bool
 
@@ -142,7 +136,7 @@ func (t *tlsFiles) current() (config *tls.Config, changed bool, err error) {
 func (t *tlsFiles) load() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.server, NextProtos: []string{"h2", "http/1.1"}}
 	if t.ca != "" {
-		pem, err := readSecret(t.ca)
+		pem, err := durable.ReadFile(t.ca, maxSecret)
 		if err != nil {
 			return nil, err
 		}
@@ -152,13 +146,16 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 		}
 	}
 	if t.cert != "" {
-		certPEM, err := readSecret(t.cert)
+		certPEM, err := durable.ReadFile(t.cert, maxSecret)
 		if err != nil {
 			return nil, err
 		}
-		keyPEM, err := readSecret(t.key)
+		keyPEM, warning, err := durable.ReadKey(t.key, maxSecret)
 		if err != nil {
 			return nil, err
+		}
+		if warning != "" {
+			t.log.Warn("the key for consul can be read by a group", "reason", warning)
 		}
 		pair, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {
