@@ -189,7 +189,11 @@ func Root(td spiffeid.TrustDomain, now time.Time) (*x509.Certificate, error) {
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		URIs:                  []*url.URL{td.ID().URL()},
+		// It signs leaves and no further authority: whoever gets it to sign one more
+		// certificate has no second root.
+		MaxPathLen:     0,
+		MaxPathLenZero: true,
+		URIs:           []*url.URL{td.ID().URL()},
 	}, nil
 }
 
