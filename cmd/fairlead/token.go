@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -22,6 +23,7 @@ func newTokenCreate() *cobra.Command {
 	var (
 		in     server.TokenRequest
 		output string
+		file   string
 	)
 	cmd := &cobra.Command{
 		Use:   "create --host NAME --workload NAMESPACE/SERVICEACCOUNT…",
@@ -29,9 +31,11 @@ func newTokenCreate() *cobra.Command {
 		Long: `Makes a join token: a string that gives one host its identity, once, and entitles it to the
 workload identities that are named. It also carries where the server is and by what key to
 know it, so that "fairlead agent --token" needs nothing else. The server keeps only a hash
-of it: it cannot be shown again.`,
-		Example: "  fairlead token create --host orders-1 --workload shop/orders\n" +
-			"  fairlead token create --host orders-1 --workload shop/orders --replace   # the host was set up anew",
+of it: it cannot be shown again. With --out it goes into a file that only this user can
+read, and is not shown at all.`,
+		Example: "  fairlead token create --host orders-1 --workload shop/orders --out orders-1.token\n" +
+			"  fairlead token create --host orders-1 --workload shop/orders | ssh orders-1 fairlead agent --token-file -\n" +
+			"  fairlead token create --host orders-1 --workload shop/orders --replace --out orders-1.token   # the host was set up anew",
 		Args: noArgs,
 	}
 	ask := adminFlag(cmd)
@@ -42,25 +46,55 @@ of it: it cannot be shown again.`,
 	f.BoolVar(&in.Direct, "direct", false, "for a client without an agent: the token gives the one workload's certificate itself")
 	f.BoolVar(&in.Replace, "replace", false, "let the token take a name that is in use")
 	f.StringVar(&in.Type, "type", "sidecar", "what the host's proxies are: sidecar or router")
+	f.StringVar(&file, "out", "", "a file for the token, which only this user can read; empty means standard output")
 	outputFlag(cmd, &output)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {
 		case in.Host == "" && !in.Direct:
 			return errors.New("which host? Name it with --host NAME")
 		case len(in.Workloads) == 0:
 			return errors.New("what may the host be? Name its workloads with --workload NAMESPACE/SERVICEACCOUNT")
 		}
-		var out server.Token
+		var to *secretFile
+		if file != "" {
+			if to, err = newSecretFile(file); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, to.close()) }()
+		}
+		var out madeToken
 		if err := ask().Do(cmd.Context(), http.MethodPost, "/v1/tokens", in, &out); err != nil {
 			return err
 		}
-		if output == "json" {
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(out)
+		if to != nil {
+			if err := to.write(out.Token.Token + "\n"); err != nil {
+				return fmt.Errorf("the token is made and could not be kept; it ends by itself: make another: %w", err)
+			}
+			out.Token.Token, out.File = "", file
 		}
-		_, err := fmt.Fprintln(cmd.OutOrStdout(), out.Token)
-		return err
+		return out.print(cmd.OutOrStdout(), output)
 	}
 	return cmd
+}
+
+// madeToken is a token and where it is.
+type madeToken struct {
+	server.Token
+
+	File string `json:"file,omitempty"`
+}
+
+func (t madeToken) print(w io.Writer, output string) error {
+	switch {
+	case output == "json":
+		return json.NewEncoder(w).Encode(t)
+	case t.File != "":
+		_, err := fmt.Fprintf(w, "join token for host %s written to %s, to be used until %s\n", t.Host, t.File, t.Expires.Local().Format(time.DateTime))
+		return err
+	default:
+		_, err := fmt.Fprintln(w, t.Token.Token)
+		return err
+	}
 }
 
 func newHost() *cobra.Command {

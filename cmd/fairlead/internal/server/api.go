@@ -31,7 +31,7 @@ type TokenRequest struct {
 
 // Token is a join token, to be shown once.
 type Token struct {
-	Token   string    `json:"token"`
+	Token   string    `json:"token,omitempty"`
 	Host    string    `json:"host"`
 	Expires time.Time `json:"expires"`
 }
