@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry/files"
@@ -93,7 +94,10 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "when a source that became empty is believed; 0 means when a person says so")
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are looked at even if no event told of a change")
-	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "the most connections of hosts; one more is closed")
+	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "the most connections of hosts; one more is closed, or one that is not authenticated gives way to it")
+	f.IntVar(&cfg.MaxUnauthenticated, "max-unauthenticated", accept.DefaultMaxUnauthenticated, "the most connections that have made the TLS handshake without the certificate of a host of this mesh, as hosts do that join; the oldest gives way to a new one")
+	f.IntVar(&cfg.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", accept.DefaultMaxUnauthenticatedPerAddress, "the most unauthenticated connections of one address; also how many certificate requests without a certificate it may make at once, and a fifth of them each second. Raise it where hosts join from behind one address")
+	f.DurationVar(&cfg.UnauthenticatedTimeout, "unauthenticated-timeout", accept.DefaultTimeout, "how long an unauthenticated connection lives, its TLS handshake included")
 	f.IntVar(&cfg.MaxStreams, "max-streams", xds.DefaultMaxStreams, "the most proxies that are served; one more is refused and told when to come again")
 	f.IntVar(&cfg.MaxStreamsPerHost, "max-streams-per-host", xds.DefaultMaxPerHost, "the same for one host")
 	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies are sent their first configuration at a time, so that a fleet that comes at once does not starve those that are served")
@@ -116,6 +120,8 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 		value, usual int
 	}{
 		{"max-connections", cfg.MaxConnections, server.DefaultMaxConnections},
+		{"max-unauthenticated", cfg.MaxUnauthenticated, accept.DefaultMaxUnauthenticated},
+		{"max-unauthenticated-per-address", cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress},
 		{"max-streams", cfg.MaxStreams, xds.DefaultMaxStreams},
 		{"max-streams-per-host", cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost},
 		{"max-new-streams", cfg.MaxNewStreams, xds.DefaultMaxNew},
@@ -130,6 +136,10 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 	if cfg.SlowProxyTimeout < server.MinSlowProxyTimeout {
 		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more, or leave it out for %s",
 			cfg.SlowProxyTimeout, server.MinSlowProxyTimeout, xds.DefaultSlowTimeout))
+	}
+	if cfg.UnauthenticatedTimeout < server.MinUnauthenticatedTimeout {
+		errs = append(errs, fmt.Errorf("--unauthenticated-timeout %s: hosts could not join: write %s or more, or leave it out for %s",
+			cfg.UnauthenticatedTimeout, server.MinUnauthenticatedTimeout, accept.DefaultTimeout))
 	}
 	if cfg.VirtualHosts == "" {
 		errs = append(errs, fmt.Errorf("--virtual-hosts %q: write %s or %s", "", server.VirtualHostsAuto, server.VirtualHostsOff))

@@ -22,7 +22,8 @@ type Room struct {
 func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit"}},
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
@@ -87,6 +88,7 @@ func Rooms() map[string]Room {
 		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
 		"internal/layout":      {"this plan", nil},
 		"internal/wallclock":   {"the wall clock, without a monotonic reading; tests shift it by a build tag", nil},
+		"internal/loglimit":    {"how many lines a log gets of what peers cause", nil},
 		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},
 		"internal/e2e/consul":  {"tests: a mesh over a Consul catalog holds, whatever befalls Consul", nil},

@@ -53,6 +53,10 @@ type Config struct {
 	// MaxConnections bounds the connections of hosts; 0 means
 	// DefaultMaxConnections.
 	MaxConnections int
+	// These bound connections of peers that present no certificate of a host of
+	// the mesh, and are of package accept; zero means its defaults.
+	MaxUnauthenticated, MaxUnauthenticatedPerAddress int
+	UnauthenticatedTimeout                           time.Duration
 	// These are of package xds; zero means its defaults.
 	MaxStreams, MaxStreamsPerHost, MaxNewStreams, MaxRequestsPerHost int
 	// MaxMiBPerHost and MaxMiB bound what is kept of what hosts say; zero means the
@@ -76,6 +80,9 @@ const DefaultMaxConnections = 30_000
 // MinSlowProxyTimeout is as long as a healthy proxy may be busy with something
 // else.
 const MinSlowProxyTimeout = time.Second
+
+// MinUnauthenticatedTimeout is what a join takes on a slow network.
+const MinUnauthenticatedTimeout = time.Second
 
 // How route tables travel.
 const (
@@ -118,6 +125,7 @@ func (c Config) check() (Config, error) {
 		{"--release-empty-after", c.ReleaseEmptyAfter},
 		{"--scan-interval", c.ScanInterval},
 		{"--slow-proxy-timeout", c.SlowProxyTimeout},
+		{"--unauthenticated-timeout", c.UnauthenticatedTimeout},
 	} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %s: it cannot be negative", d.flag, d.value))
@@ -161,6 +169,8 @@ func (c *Config) checkLimits() error {
 		value int
 	}{
 		{"--max-connections", c.MaxConnections},
+		{"--max-unauthenticated", c.MaxUnauthenticated},
+		{"--max-unauthenticated-per-address", c.MaxUnauthenticatedPerAddress},
 		{"--max-streams", c.MaxStreams},
 		{"--max-streams-per-host", c.MaxStreamsPerHost},
 		{"--max-new-streams", c.MaxNewStreams},
@@ -174,6 +184,9 @@ func (c *Config) checkLimits() error {
 	}
 	if c.SlowProxyTimeout > 0 && c.SlowProxyTimeout < MinSlowProxyTimeout {
 		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more", c.SlowProxyTimeout, MinSlowProxyTimeout))
+	}
+	if c.UnauthenticatedTimeout > 0 && c.UnauthenticatedTimeout < MinUnauthenticatedTimeout {
+		errs = append(errs, fmt.Errorf("--unauthenticated-timeout %s: hosts could not join: write %s or more", c.UnauthenticatedTimeout, MinUnauthenticatedTimeout))
 	}
 	switch c.VirtualHosts {
 	case "", VirtualHostsAuto, VirtualHostsOff:

@@ -15,9 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/pki"
@@ -28,7 +25,6 @@ import (
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
-	"github.com/fairlead/fairlead/xds/wire"
 )
 
 // Server is a control plane.
@@ -45,8 +41,8 @@ type Server struct {
 	agents    *agents.Source
 	registry  *registry.Registry
 	xds       *xds.Server
-	grpc      *grpc.Server
-	listener  *limited
+	listener  net.Listener
+	hosts     *hosts     // who is served there
 	plaintext *plaintext // or nil
 	advertise []string
 	admin     *admin.Server
@@ -63,7 +59,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// What a flag may be wrong about comes before the authority, which is for ever.
 	for _, step := range []func(context.Context) error{
-		s.newFiles, s.newCatalogs, s.bind, s.newAdmin, s.newAuthority, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
+		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -134,102 +130,6 @@ func (s *Server) newXDS(context.Context) error {
 		SlowTimeout: s.cfg.SlowProxyTimeout, WholeTables: s.cfg.VirtualHosts == VirtualHostsOff,
 	})
 	return err
-}
-
-// hangup breaks the connection from an address.
-func (s *Server) hangup(address string) {
-	s.listener.hangup(address)
-	if s.plaintext != nil {
-		s.plaintext.listener.hangup(address)
-	}
-}
-
-// Limits of the gRPC server. The pings are Istio's (pkg/keepalive/options.go).
-const (
-	maxMessage      = 16 << 20
-	maxHeader       = 64 << 10 // gRPC's own is 16 MiB, kept for as long as a stream lives
-	pingEvery       = 30 * time.Second
-	pingTimeout     = 10 * time.Second
-	minPingInterval = 5 * time.Second
-	handshakeTime   = 10 * time.Second
-	// A connection without a call is closed after maxIdle: agents keep a stream
-	// open, and whoever keeps none has no reason to stay.
-	maxIdle    = 2 * time.Minute
-	maxStreams = 256 // of one connection
-)
-
-// bind takes the ports for hosts.
-func (s *Server) bind(ctx context.Context) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", s.cfg.XDSAddress)
-	if err != nil {
-		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
-	}
-	if s.listener, err = s.limit(l); err != nil {
-		return errors.Join(err, l.Close())
-	}
-	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil || s.cfg.PlaintextAddress == "" {
-		return err
-	}
-	if l, err = lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress); err != nil {
-		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
-	}
-	s.plaintext = &plaintext{listener: s.listener.beside(l)}
-	return nil
-}
-
-// newHosts makes what hosts are served by.
-func (s *Server) newHosts(context.Context) error {
-	names := make([]string, 0, len(s.advertise))
-	for _, a := range s.advertise {
-		host, _, err := net.SplitHostPort(a)
-		if err != nil {
-			return fmt.Errorf("reading %q: %w", a, err)
-		}
-		names = append(names, host)
-	}
-	own, err := pki.NewServerTLS(pki.ServerTLSConfig{
-		Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL, Refused: s.issuer.HandshakeRefused,
-	}, s.started)
-	if err != nil {
-		return err
-	}
-	most := 2 * cmp.Or(s.cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost) // each stream by one of its own, and certificates
-	s.grpc = grpc.NewServer(append(transport(), grpc.Creds(proven{credentials.NewTLS(own.Config()), s.listener, most}))...)
-	s.issuer.Register(s.grpc)
-	s.xds.Register(s.grpc)
-	return nil
-}
-
-// transport is how gRPC is spoken, with TLS and without.
-func transport() []grpc.ServerOption {
-	return append(wire.ServerOptions(),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxHeaderListSize(maxHeader),
-		grpc.ConnectionTimeout(handshakeTime),
-		grpc.MaxConcurrentStreams(maxStreams),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxIdle, Time: pingEvery, Timeout: pingTimeout}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
-	)
-}
-
-// plaintext is xDS without TLS, for whoever is on this machine.
-type plaintext struct {
-	grpc     *grpc.Server
-	listener *limited
-}
-
-// newPlaintext makes what asks for no proof, if there is to be one. It serves no
-// certificates.
-func (s *Server) newPlaintext(ctx context.Context) error {
-	if s.plaintext == nil {
-		return nil
-	}
-	s.plaintext.grpc = grpc.NewServer(append(transport(), grpc.Creds(insecure.NewCredentials()))...)
-	s.xds.Register(s.plaintext.grpc)
-	s.cfg.Logger.WarnContext(ctx, "xds is served in plaintext: every user of this machine can read the configuration of every workload",
-		"address", s.plaintext.listener.Addr().String())
-	return nil
 }
 
 func (s *Server) newAdmin(ctx context.Context) error {
@@ -309,7 +209,7 @@ func (s *Server) serveGRPC(ctx context.Context) error {
 	case <-bell:
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return serve(ctx, s.grpc, s.listener) })
+	s.hosts.run(ctx, g, s.listener)
 	if s.plaintext != nil {
 		g.Go(func() error { return serve(ctx, s.plaintext.grpc, s.plaintext.listener) })
 	}
@@ -319,7 +219,7 @@ func (s *Server) serveGRPC(ctx context.Context) error {
 func serve(ctx context.Context, server *grpc.Server, l net.Listener) error {
 	stop := context.AfterFunc(ctx, server.Stop)
 	defer stop()
-	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, fs.ErrClosed) {
+	if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) && !errors.Is(err, net.ErrClosed) && !errors.Is(err, fs.ErrClosed) {
 		return fmt.Errorf("serving hosts: %w", err)
 	}
 	return nil

@@ -1,0 +1,402 @@
+package accept
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/fairlead/fairlead/internal/loglimit"
+)
+
+// Defaults, see [Config].
+const (
+	DefaultMaxUnauthenticated           = 512
+	DefaultMaxUnauthenticatedPerAddress = 256
+	DefaultTimeout                      = 10 * time.Second
+)
+
+// What an unauthenticated connection may send, as it is on the wire. The largest
+// certificate request is 16 KiB (profile.MaxCSR), a handshake with a client
+// certificate takes 4 KiB.
+const (
+	handshakeBytes = 32 << 10
+	requestBytes   = 64 << 10
+)
+
+// minHandshakes is how many handshakes may be under way at least, where there is
+// room for so many connections.
+const minHandshakes = 1024
+
+// Config is what an [Acceptor] needs.
+type Config struct {
+	Logger *slog.Logger
+	// TLS are the settings of the handshake.
+	TLS *tls.Config
+	// Identify says whom a client certificate proves, and whether it proves
+	// somebody. The chain has been checked as TLS says, and is not empty.
+	Identify func(chain []*x509.Certificate) (identity string, ok bool)
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
+
+	// MaxConnections bounds all connections. Must be positive.
+	MaxConnections int
+	// MaxPerIdentity bounds the authenticated connections of one identity. Must
+	// be positive.
+	MaxPerIdentity int
+	// MaxUnauthenticated bounds the connections that have made the handshake and
+	// are not authenticated; 0 means DefaultMaxUnauthenticated.
+	MaxUnauthenticated int
+	// MaxUnauthenticatedPerAddress bounds those of one address; 0 means
+	// DefaultMaxUnauthenticatedPerAddress.
+	MaxUnauthenticatedPerAddress int
+	// Timeout is how long a connection lives that is not authenticated; 0 means
+	// DefaultTimeout.
+	Timeout time.Duration
+}
+
+// Acceptor accepts connections. See the package's comment.
+type Acceptor struct {
+	cfg       Config
+	handshake credentials.TransportCredentials
+	metrics   *metrics
+	lines     [reasons]loglimit.Limiter
+	handed    [stages]*listener // of handshaking there is none
+	done      chan struct{}     // closed when Run ends
+	calm      chan struct{}     // see Calm
+
+	mu    sync.Mutex // guards all following fields
+	by    map[string]*conn
+	of    map[string]int // authenticated connections, by identity
+	pools [authenticated]*pool
+	count [stages]int
+	peak  int // of unauthenticated connections, since there were few
+}
+
+// New makes an Acceptor for a listener at an address. It accepts nothing before Run.
+func New(cfg Config, addr net.Addr) (*Acceptor, error) {
+	if cfg.Logger == nil || cfg.TLS == nil || cfg.Identify == nil || cfg.MaxConnections <= 0 || cfg.MaxPerIdentity <= 0 {
+		return nil, errors.New("accepting connections without a logger, TLS settings, a way to identify peers, or limits")
+	}
+	cfg.Logger = cfg.Logger.With("component", "accept")
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	a := &Acceptor{
+		cfg: cfg, handshake: credentials.NewTLS(cfg.TLS), done: make(chan struct{}), calm: make(chan struct{}, 1),
+		by: map[string]*conn{}, of: map[string]int{},
+	}
+	for i := range a.lines {
+		a.lines[i].Burst, a.lines[i].Every = 1, 10*time.Second
+	}
+	for s := unauthenticated; s < stages; s++ {
+		a.handed[s] = &listener{addr: addr, conns: make(chan *conn), done: a.done}
+	}
+	a.pools[handshaking] = newPool(max(minHandshakes, cfg.MaxConnections/4), 0)
+	a.pools[unauthenticated] = newPool(cmp.Or(cfg.MaxUnauthenticated, DefaultMaxUnauthenticated),
+		cmp.Or(cfg.MaxUnauthenticatedPerAddress, DefaultMaxUnauthenticatedPerAddress))
+	var err error
+	a.metrics, err = newMetrics(cfg.Registerer, a)
+	return a, err
+}
+
+// Authenticated has the connections of authenticated peers.
+func (a *Acceptor) Authenticated() net.Listener { return a.handed[authenticated] }
+
+// Unauthenticated has those of all others.
+func (a *Acceptor) Unauthenticated() net.Listener { return a.handed[unauthenticated] }
+
+// Calm has a value when many unauthenticated connections have come and gone: what
+// they took may be given back.
+func (a *Acceptor) Calm() <-chan struct{} { return a.calm }
+
+// Run accepts from l until ctx ends, and closes it and every connection then.
+func (a *Acceptor) Run(ctx context.Context, l net.Listener) error {
+	var handshakes sync.WaitGroup
+	defer handshakes.Wait()
+	defer a.closeAll()
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	wait := time.Duration(0)
+	for {
+		raw, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = raw.Close()
+			}
+			return nil
+		}
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accepting connections of hosts: %w", err)
+			}
+			if exhausted(err) {
+				a.makeRoom()
+			}
+			a.tell(reasonAccept, "accepting a connection failed", "err", err)
+			if wait = min(max(2*wait, time.Millisecond), time.Second); !sleep(ctx, wait) {
+				return nil
+			}
+			continue
+		}
+		wait = 0
+		if c := a.add(raw); c != nil {
+			handshakes.Go(func() { a.shake(c) })
+		}
+	}
+}
+
+// exhausted means that there are no descriptors or buffers for one more.
+func exhausted(err error) bool {
+	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOBUFS, unix.ENOMEM}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// shake makes the handshake and hands the connection over.
+func (a *Acceptor) shake(c *conn) {
+	err := c.awaitFirst()
+	if err == nil {
+		c.secure, c.info, err = a.handshake.ServerHandshake(c)
+	}
+	if err != nil {
+		_ = c.Close()
+		return
+	}
+	next := unauthenticated
+	if identity, ok := a.identify(c.info); ok {
+		if !a.authenticate(c, identity) {
+			a.drop(c, reasonIdentity)
+			return
+		}
+		next = authenticated
+	} else if !a.await(c) {
+		return
+	}
+	select {
+	case a.handed[next].conns <- c:
+	case <-a.done:
+		_ = c.Close()
+	}
+}
+
+func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
+	t, ok := info.(credentials.TLSInfo)
+	if !ok || len(t.State.PeerCertificates) == 0 {
+		return "", false
+	}
+	return a.cfg.Identify(t.State.PeerCertificates)
+}
+
+// add counts a new connection; nil if there is no room for it.
+func (a *Acceptor) add(raw net.Conn) *conn {
+	c := &conn{Conn: raw, in: a, at: raw.RemoteAddr().String(), group: groupOf(raw.RemoteAddr())}
+	c.left.Store(handshakeBytes)
+	a.mu.Lock()
+	var first *conn
+	full := a.open() >= a.cfg.MaxConnections
+	if full {
+		first = a.victimLocked()
+	}
+	if full && first == nil {
+		a.mu.Unlock()
+		_ = raw.Close()
+		a.refused(c)
+		return nil
+	}
+	second := a.pools[handshaking].add(c)
+	a.by[c.at] = c
+	a.count[handshaking]++
+	a.peak = max(a.peak, a.count[handshaking]+a.count[unauthenticated])
+	c.expiry = time.AfterFunc(a.cfg.Timeout, func() { a.drop(c, reasonTime) })
+	a.mu.Unlock()
+	a.evict(first)
+	a.evict(second)
+	return c
+}
+
+// open is how many connections there are. Those that have to go count no more.
+func (a *Acceptor) open() int {
+	return a.pools[handshaking].size + a.pools[unauthenticated].size + a.count[authenticated]
+}
+
+// victimLocked takes one connection out of its pool that is not authenticated:
+// one that has got through the handshake first, for most that are authenticated
+// in a moment have not. nil if there is none.
+func (a *Acceptor) victimLocked() *conn {
+	for _, p := range []*pool{a.pools[unauthenticated], a.pools[handshaking]} {
+		if v := p.victim(); v != nil {
+			p.remove(v)
+			return v
+		}
+	}
+	return nil
+}
+
+// makeRoom closes one connection that is not authenticated.
+func (a *Acceptor) makeRoom() {
+	a.mu.Lock()
+	v := a.victimLocked()
+	a.mu.Unlock()
+	a.evict(v)
+}
+
+// evict closes a connection that had to go for another one.
+func (a *Acceptor) evict(c *conn) {
+	if c != nil {
+		a.drop(c, reasonRoom)
+	}
+}
+
+// await has a connection wait for calls without an identity.
+func (a *Acceptor) await(c *conn) bool {
+	a.mu.Lock()
+	if c.closed {
+		a.mu.Unlock()
+		return false
+	}
+	a.leaveLocked(c)
+	victim := a.pools[unauthenticated].add(c)
+	c.stage = unauthenticated
+	a.count[unauthenticated]++
+	a.mu.Unlock()
+	c.left.Store(requestBytes)
+	a.evict(victim)
+	return true
+}
+
+// authenticate counts a connection for an identity, if that may have one more.
+func (a *Acceptor) authenticate(c *conn, identity string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.closed {
+		return true // whoever uses it finds out
+	}
+	if a.of[identity] >= a.cfg.MaxPerIdentity {
+		return false
+	}
+	a.leaveLocked(c)
+	c.expiry.Stop()
+	c.left.Store(-1)
+	c.stage, c.who = authenticated, identity
+	a.of[identity]++
+	a.count[authenticated]++
+	return true
+}
+
+// leaveLocked takes a connection out of its stage.
+func (a *Acceptor) leaveLocked(c *conn) {
+	a.count[c.stage]--
+	if c.place != nil {
+		a.pools[c.stage].remove(c)
+	}
+	if c.stage != authenticated {
+		return
+	}
+	if a.of[c.who]--; a.of[c.who] == 0 {
+		delete(a.of, c.who)
+	}
+}
+
+// remove forgets a connection that is closed.
+func (a *Acceptor) remove(c *conn) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.closed = true
+	c.expiry.Stop()
+	a.leaveLocked(c)
+	if a.by[c.at] == c {
+		delete(a.by, c.at)
+	}
+	if left := a.count[handshaking] + a.count[unauthenticated]; a.peak >= many && left <= a.peak/8 {
+		a.peak = left
+		select {
+		case a.calm <- struct{}{}:
+		default: // it has one
+		}
+	}
+}
+
+// many is from how many unauthenticated connections on it is worth to give back
+// what they took.
+const many = 64
+
+// drop closes a connection against its will. One that has been authenticated
+// meanwhile stays.
+func (a *Acceptor) drop(c *conn, why reason) {
+	a.mu.Lock()
+	gone := c.closed || c.stage == authenticated
+	a.mu.Unlock()
+	if gone {
+		return
+	}
+	a.metrics.dropped[why].Inc()
+	if text := why.text(); text != "" {
+		a.tell(why, text, "peer", c.at)
+	}
+	_ = c.Close() // whatever it says, it is closed
+}
+
+// refused counts a connection for which nobody could go.
+func (a *Acceptor) refused(c *conn) {
+	a.metrics.refused.Inc()
+	a.tell(reasonFull, "connection refused: there are as many as --max-connections already", "connections", a.cfg.MaxConnections, "peer", c.at)
+}
+
+// tell writes a line about connections that were closed, seldom.
+func (a *Acceptor) tell(why reason, text string, args ...any) {
+	if n, ok := a.lines[why].Allow(time.Now()); ok {
+		a.cfg.Logger.Warn(text, append(args, "omitted", n)...)
+	}
+}
+
+// Hangup closes the connection from an address, if there is one.
+func (a *Acceptor) Hangup(address string) {
+	a.mu.Lock()
+	c := a.by[address]
+	a.mu.Unlock()
+	if c != nil {
+		_ = c.Close() // whatever it says, it is closed
+	}
+}
+
+func (a *Acceptor) closeAll() {
+	close(a.done)
+	a.mu.Lock()
+	all := make([]*conn, 0, len(a.by))
+	for _, c := range a.by {
+		all = append(all, c)
+	}
+	a.mu.Unlock()
+	for _, c := range all {
+		_ = c.Close()
+	}
+}
+
+// counts are the connections of each stage.
+func (a *Acceptor) counts() [stages]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count
+}

@@ -1,0 +1,146 @@
+package accept
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// stage is how far a connection has come.
+type stage int
+
+const (
+	handshaking stage = iota
+	unauthenticated
+	authenticated
+	stages
+)
+
+func (s stage) String() string {
+	return [...]string{"handshake", "unauthenticated", "authenticated"}[s]
+}
+
+// conn is a connection that is counted until it is closed.
+type conn struct {
+	net.Conn
+
+	// Constant.
+	in    *Acceptor
+	at    string // the remote address
+	group string // what it is counted by while it is not authenticated
+
+	// Owned by the goroutine of the handshake, and then constant.
+	secure net.Conn             // or nil
+	info   credentials.AuthInfo // or nil
+
+	// Atomic. left is how many bytes may be read; negative means any number.
+	left atomic.Int64
+
+	// Owned by whoever reads, one at a time.
+	first    byte
+	hasFirst bool
+
+	// Guarded by the Acceptor's mu.
+	stage  stage
+	place  *list.Element // in the pool of its stage; nil if it is in none
+	who    string        // its identity, if authenticated
+	closed bool
+	expiry *time.Timer
+}
+
+var errTooMuch = errors.New("an unauthenticated connection has sent more than it may")
+
+// awaitFirst waits for the first byte: a peer that never sends one costs nothing
+// but this.
+func (c *conn) awaitFirst() error {
+	var b [1]byte
+	if _, err := c.Read(b[:]); err != nil {
+		return err
+	}
+	c.first, c.hasFirst = b[0], true
+	return nil
+}
+
+// Read implements [net.Conn].
+func (c *conn) Read(b []byte) (int, error) {
+	if c.hasFirst && len(b) > 0 {
+		b[0], c.hasFirst = c.first, false
+		return 1, nil
+	}
+	left := c.left.Load()
+	if left < 0 {
+		return c.Conn.Read(b) //nolint:wrapcheck // it is the connection's
+	}
+	if left == 0 && len(b) > 0 {
+		c.in.drop(c, reasonBytes)
+		return 0, errTooMuch
+	}
+	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
+	c.left.Store(left - int64(n))
+	return n, err //nolint:wrapcheck // it is the connection's
+}
+
+// Close implements [net.Conn].
+func (c *conn) Close() error {
+	c.in.remove(c)
+	return c.Conn.Close() //nolint:wrapcheck // it is the connection's
+}
+
+// listener hands out the connections of one stage.
+type listener struct {
+	addr  net.Addr
+	conns chan *conn
+	done  <-chan struct{} // closed when no more come
+}
+
+// Accept implements [net.Listener].
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener]. What really listens is [Acceptor.Run]'s.
+func (l *listener) Close() error { return nil }
+
+// Addr implements [net.Listener].
+func (l *listener) Addr() net.Addr { return l.addr }
+
+// Credentials are those of both servers: the handshake was made before a
+// connection was handed to them.
+func Credentials() credentials.TransportCredentials { return handed{} }
+
+type handed struct{}
+
+// ServerHandshake implements [credentials.TransportCredentials].
+func (handed) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	c, ok := raw.(*conn)
+	if !ok || c.secure == nil {
+		return nil, nil, errors.New("the connection does not come from an acceptor")
+	}
+	return c.secure, c.info, nil
+}
+
+// ClientHandshake implements [credentials.TransportCredentials].
+func (handed) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("these credentials are a server's")
+}
+
+// Info implements [credentials.TransportCredentials].
+func (handed) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone implements [credentials.TransportCredentials].
+func (h handed) Clone() credentials.TransportCredentials { return h }
+
+// OverrideServerName implements [credentials.TransportCredentials].
+func (handed) OverrideServerName(string) error { return nil }

@@ -1,0 +1,68 @@
+package accept
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// reason is why a connection was closed or refused.
+type reason int
+
+const (
+	reasonRoom     reason = iota // for a new one
+	reasonTime                   // not authenticated for too long
+	reasonBytes                  // it sent too much
+	reasonIdentity               // its identity has as many as it may
+	reasonFull                   // all connections are authenticated
+	reasonAccept                 // accept failed
+	reasons
+)
+
+// label is the reason as a metric's label; empty for what is counted elsewhere.
+func (r reason) label() string { return [...]string{"room", "timeout", "bytes", "identity", "", ""}[r] }
+
+// text is the line of the log; empty where it is no news that this happens.
+func (r reason) text() string {
+	return [...]string{
+		"unauthenticated connections closed to make room for new ones",
+		"", "",
+		"connection refused: one host has as many as it may, twice --max-streams-per-host",
+		"", "",
+	}[r]
+}
+
+type metrics struct {
+	refused prometheus.Counter
+	dropped [reasons]prometheus.Counter // nil for a reason without a label
+}
+
+func newMetrics(r prometheus.Registerer, a *Acceptor) (*metrics, error) {
+	m := &metrics{refused: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fairlead_refused_connections_total", Help: "Connections that were refused because all of --max-connections were of authenticated peers.",
+	})}
+	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "fairlead_dropped_connections_total",
+		Help: "Connections closed before they were authenticated: for a new one (room), after --unauthenticated-timeout (timeout), because they sent too much (bytes), or because their identity has as many as it may (identity).",
+	}, []string{"reason"})
+	for why := range reasons {
+		if l := why.label(); l != "" {
+			m.dropped[why] = dropped.WithLabelValues(l)
+		}
+	}
+	if r == nil {
+		return m, nil
+	}
+	list := []prometheus.Collector{m.refused, dropped}
+	for s := range stages {
+		list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "fairlead_connections", Help: "Open connections of hosts, by state.", ConstLabels: prometheus.Labels{"state": s.String()},
+		}, func() float64 { return float64(a.counts()[s]) }))
+	}
+	for _, c := range list {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("registering a metric: %w", err)
+		}
+	}
+	return m, nil
+}

@@ -1,0 +1,123 @@
+package loglimit
+
+import (
+	"sync"
+	"time"
+)
+
+// Limiter allows a burst of lines, and one more each interval after that. The
+// zero value allows none. It must not be copied.
+type Limiter struct {
+	// Burst is how many lines may be written at once. Constant.
+	Burst int
+	// Every is after how long one more may be. Constant.
+	Every time.Duration
+
+	mu      sync.Mutex // guards all following fields
+	bucket  bucket
+	omitted int
+}
+
+// Allow reports whether a line may be written now, and how many were left out
+// since the last one that was.
+func (l *Limiter) Allow(now time.Time) (omitted int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.bucket.take(now, l.Burst, l.Every) {
+		l.omitted++
+		return 0, false
+	}
+	omitted = l.omitted
+	l.omitted = 0
+	return omitted, true
+}
+
+// maxKeys bounds what a [ByKey] remembers. Those that it does not remember share
+// one allowance.
+const maxKeys = 1024
+
+// ByKey is a [Limiter] a key, and one more for all of them. The zero value of its
+// fields allows no line. It must not be copied.
+type ByKey struct {
+	// Each is what one key may, All what all may together: only Burst and Every
+	// of them are read. Constant.
+	Each, All Allowance
+
+	mu      sync.Mutex // guards all following fields
+	all     bucket
+	keys    map[string]*bucket
+	others  bucket
+	omitted int
+}
+
+// Allowance is a burst, and after how long one more may follow.
+type Allowance struct {
+	Burst int
+	Every time.Duration
+}
+
+// Allow is like [Limiter.Allow]. What one key was not allowed takes nothing from
+// the others. The number of omitted lines is of all keys.
+func (l *ByKey) Allow(key string, now time.Time) (omitted int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.of(key, now).take(now, l.Each.Burst, l.Each.Every) || !l.all.take(now, l.All.Burst, l.All.Every) {
+		l.omitted++
+		return 0, false
+	}
+	omitted = l.omitted
+	l.omitted = 0
+	return omitted, true
+}
+
+// of gives the key's bucket. Those that are full again need not be remembered.
+func (l *ByKey) of(key string, now time.Time) *bucket {
+	if b := l.keys[key]; b != nil {
+		return b
+	}
+	if len(l.keys) >= maxKeys {
+		for k, b := range l.keys {
+			if b.full(now, l.Each.Burst, l.Each.Every) {
+				delete(l.keys, k)
+			}
+		}
+	}
+	if len(l.keys) >= maxKeys {
+		return &l.others
+	}
+	if l.keys == nil {
+		l.keys = map[string]*bucket{}
+	}
+	b := &bucket{}
+	l.keys[key] = b
+	return b
+}
+
+// bucket is what was taken of an allowance and has not come back yet.
+type bucket struct {
+	taken float64
+	at    time.Time
+}
+
+func (b *bucket) refill(now time.Time, every time.Duration) {
+	if d := now.Sub(b.at); d > 0 {
+		if every > 0 {
+			b.taken = max(0, b.taken-float64(d)/float64(every))
+		}
+		b.at = now
+	}
+}
+
+func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
+	b.refill(now, every)
+	if b.taken+1 > float64(burst) {
+		return false
+	}
+	b.taken++
+	return true
+}
+
+func (b *bucket) full(now time.Time, _ int, every time.Duration) bool {
+	b.refill(now, every)
+	return b.taken == 0
+}
