@@ -91,6 +91,7 @@ func Rooms() map[string]Room {
 		"internal/loglimit":    {"how many lines a log gets of what peers cause", nil},
 		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},
+		"internal/e2e/upgrade": {"tests: what the release before left on disk goes on", nil},
 		"internal/e2e/consul":  {"tests: a mesh over a Consul catalog holds, whatever befalls Consul", nil},
 		"internal/e2e/faults":  {"tests: a mesh holds, whatever dies and however files change", nil},
 	}
