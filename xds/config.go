@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -46,6 +47,12 @@ type Peer struct {
 	// Address is where it comes from, for people; may be empty.
 	Address string
 	ID      spiffeid.ID
+	// Binding tells the machine that has the host's name from the one before.
+	Binding string
+	// Source is the address that it connects from, and Addresses those that its join
+	// token names: they prove that a workload is its own. Both may be empty.
+	Source    netip.Addr
+	Addresses []netip.Addr
 	// Anonymous means that it has proven nothing, because it came in by a port
 	// that asks for no proof: it may look at the configuration of any workload,
 	// and is believed nothing else. Its health reports are not taken, and all
@@ -64,15 +71,20 @@ type Peer struct {
 	Hangup func()
 }
 
-// Health takes what agents report of their workloads on their streams. It is
-// called from the goroutines of streams and must not block.
+// Health takes what agents report of their workloads on their streams, and knows
+// which host a workload is of. It is called from the goroutines of streams and must
+// not block.
 type Health interface {
-	// StreamOpened says that the agent of a workload is connected.
-	StreamOpened(stream uint64, account mesh.ServiceAccount, address string)
+	// StreamOpened says that the agent of a workload is connected, which it claims.
+	// An error refuses the stream, and says why. end is called, from any goroutine,
+	// when the workload becomes another host's.
+	StreamOpened(stream uint64, c mesh.Claim, end func(reason string)) error
 	// Report is one observation of the workload by its agent.
 	Report(stream uint64, report mesh.HealthReport)
 	// StreamClosed says that nothing is known any more.
 	StreamClosed(stream uint64)
+	// HeldByOther reports whether a workload is of another host than this one.
+	HeldByOther(host string, w *mesh.Workload) bool
 }
 
 // What a Config's zero values mean.

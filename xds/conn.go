@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"strings"
@@ -29,6 +30,7 @@ type conn struct {
 	peer    Peer
 	account *account
 	claim   *claim
+	claimed mesh.Claim // the workload that it was let in as
 	nodeID  string
 	key     string // what the proxy is known by from one stream to the next
 	version string // Envoy's
@@ -68,6 +70,7 @@ type conn struct {
 	blocked             atomic.Bool
 
 	bell      chan struct{}
+	evicted   chan error // why the stream ends; has room for one
 	questions chan question
 	done      chan struct{} // closed when the stream has ended
 
@@ -89,9 +92,12 @@ func (s *Server) newConn(p Peer, c *claim, f forms) *conn {
 	n := &conn{
 		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
 		lookout: lookout{forms: f},
-		bell:    make(chan struct{}, 1), questions: make(chan question), done: make(chan struct{}),
+		bell:    make(chan struct{}, 1), evicted: make(chan error, 1), questions: make(chan question), done: make(chan struct{}),
 	}
 	n.ends = n.endTime(n.since)
+	if n.reports() {
+		c.others = func(w *mesh.Workload) bool { return s.cfg.Health.HeldByOther(p.Host, w) }
+	}
 	return n
 }
 
@@ -132,6 +138,19 @@ func (c *conn) ring() {
 	}
 }
 
+// evict ends the stream; the first reason counts.
+func (c *conn) evict(err error) {
+	select {
+	case c.evicted <- err:
+	default:
+	}
+}
+
+// lose ends the stream because its workload is another host's.
+func (c *conn) lose(reason string) {
+	c.evict(c.server.refuse(c.peer, c.nodeID, errors.New(reason)))
+}
+
 // run serves the stream until it ends.
 func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 	ctx := g.Context()
@@ -157,6 +176,8 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 			return errStopping
 		case <-c.peer.Revoked:
 			return c.revoked()
+		case err := <-c.evicted:
+			return err
 		case <-c.bell:
 		case now := <-c.timer.C:
 			c.armed = time.Time{}
@@ -315,7 +336,7 @@ func (c *conn) reportHealth() {
 	}
 	if c.reports() {
 		c.server.cfg.Health.Report(c.id, mesh.HealthReport{
-			ServiceAccount: c.claim.account, Address: c.claim.node.Address.String(), Health: c.health, Reason: c.healthWhy, Own: true,
+			ServiceAccount: c.claim.account, Network: c.claimed.Network, Address: c.claimed.Address, Health: c.health, Reason: c.healthWhy, Own: true,
 		})
 	}
 }

@@ -167,6 +167,11 @@ func (l *syncLog) String() string {
 type fakeHealth struct {
 	mu   sync.Mutex // guards said
 	said []string
+	// claims are those that were made, refuse what they are answered, end that of the
+	// last one.
+	claims []mesh.Claim
+	refuse error
+	end    func(string)
 }
 
 func (f *fakeHealth) note(format string, args ...any) {
@@ -175,9 +180,15 @@ func (f *fakeHealth) note(format string, args ...any) {
 	f.said = append(f.said, fmt.Sprintf(format, args...))
 }
 
-func (f *fakeHealth) StreamOpened(_ uint64, a mesh.ServiceAccount, address string) {
-	f.note("opened %s %s", a, address)
+func (f *fakeHealth) StreamOpened(_ uint64, c mesh.Claim, end func(string)) error {
+	f.note("opened %s %s", c.ServiceAccount, c.Address)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.claims, f.end = append(f.claims, c), end
+	return f.refuse
 }
+
+func (*fakeHealth) HeldByOther(string, *mesh.Workload) bool { return false }
 
 func (f *fakeHealth) Report(_ uint64, r mesh.HealthReport) {
 	f.note("%s %d %s own=%v", r.ServiceAccount, r.Health, r.Reason, r.Own)

@@ -30,13 +30,16 @@ const (
 // enter adds a connection to those that are served, and has it see the mesh.
 func (s *Server) enter(ctx context.Context, c *conn) error {
 	c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout})
+	c.id = s.next.Add(1)
+	if err := s.claim(c); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
+		s.unclaim(c)
 		return errStopping
 	}
-	s.next++
-	c.id = s.next
 	distrust := s.doubtsOf(c.key)
 	others := slices.Clone(s.byKey[c.key])
 	s.conns[c] = struct{}{}
@@ -61,11 +64,31 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 	c.look(s.classes.at(s.cfg.Snapshots.Snapshot()), c.since, nil)
 	s.refused.forget(c.peer.Host, c.nodeID)
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
-	if c.reports() {
-		s.cfg.Health.StreamOpened(c.id, c.claim.account, c.claim.node.Address.String())
-	}
 	s.log.InfoContext(ctx, "proxy connected", "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
 	return nil
+}
+
+// claim binds the workload of a connection to its host, or refuses the connection.
+func (s *Server) claim(c *conn) error {
+	if !c.reports() {
+		return nil
+	}
+	snap := s.cfg.Snapshots.Snapshot()
+	w, err := c.claim.workload(snap)
+	if err != nil { // it has just left
+		return s.refuse(c.peer, c.nodeID, err)
+	}
+	c.claimed = c.claim.of(c.peer, snap, w)
+	if err := s.cfg.Health.StreamOpened(c.id, c.claimed, c.lose); err != nil {
+		return s.refuse(c.peer, c.nodeID, err)
+	}
+	return nil
+}
+
+func (s *Server) unclaim(c *conn) {
+	if c.reports() {
+		s.cfg.Health.StreamClosed(c.id)
+	}
 }
 
 func addNames(to, from map[stream.TypeURL][]string) {
@@ -88,9 +111,7 @@ func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
 }
 
 func (s *Server) leave(c *conn) {
-	if c.reports() {
-		s.cfg.Health.StreamClosed(c.id)
-	}
+	s.unclaim(c)
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()
 	for t := range c.rejecting {
 		if g := s.metrics.rejecting[t]; g != nil {

@@ -22,6 +22,8 @@ type claim struct {
 	node    *bootstrap.Node
 	account mesh.ServiceAccount
 	pairs   []mesh.ServiceAccount
+	// others reports whether a workload is of another host; or nil.
+	others func(w *mesh.Workload) bool
 }
 
 // checkClaim holds what a peer says of its proxy against what it may say.
@@ -80,8 +82,10 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 	address := c.node.Address.String()
 	var found *mesh.Workload
 	others := 0
-	for _, w := range s.WorkloadsAt(address) {
-		if w.Namespace != c.account.Namespace || w.ServiceAccount != c.account.Name {
+	at := s.WorkloadsAt(address)
+	network := c.network(at)
+	for _, w := range at {
+		if !c.is(w) || network != "" && w.Network != network {
 			others++
 			continue
 		}
@@ -99,6 +103,39 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 		return nil, fmt.Errorf("%w: no WorkloadEntry, and no instance of a catalog, has address %s; add one with serviceAccount %q in namespace %q",
 			errUnknownWorkload, address, c.account.Name, c.account.Namespace)
 	}
+}
+
+// is reports whether a workload has the claimed identity.
+func (c *claim) is(w *mesh.Workload) bool {
+	return w.Namespace == c.account.Namespace && w.ServiceAccount == c.account.Name
+}
+
+// network is the one that the node names, where several networks have the address
+// and that is one of them; else empty.
+func (c *claim) network(at []*mesh.Workload) string {
+	if slices.ContainsFunc(at, func(w *mesh.Workload) bool { return c.is(w) && w.Network == c.node.Network }) {
+		return c.node.Network
+	}
+	return ""
+}
+
+// of is what the host claims by being served as a workload of the mesh.
+func (c *claim) of(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
+	out := mesh.Claim{
+		Host: p.Host, Binding: p.Binding, Network: w.Network, Address: w.Address, ServiceAccount: c.account, Workload: w.Name, Owner: w.Owner(),
+		Source: p.Source.Unmap().WithZone(""), SourceProves: p.Source.IsValid() && p.Source.Unmap().WithZone("") == c.node.Address.Unmap(),
+	}
+	for _, o := range s.WorkloadsAt(w.Address) {
+		if o.Network != w.Network { // it may as well be that one's
+			out.SourceProves = false
+		} else if c.is(o) {
+			out.Present = append(out.Present, o.Name)
+		}
+	}
+	if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return a.Unmap() == c.node.Address.Unmap() }) {
+		out.Proof = mesh.ByToken
+	}
+	return out
 }
 
 // named reports whether a workload has that name, or is a catalog's instance of
@@ -142,6 +179,7 @@ func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 // owns reports whether a further address is the node's.
 func (c *claim) owns(s *mesh.Snapshot, a netip.Addr) bool {
 	return slices.ContainsFunc(s.WorkloadsAt(a.String()), func(w *mesh.Workload) bool {
-		return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
+		return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}) &&
+			(c.others == nil || !c.others(w))
 	})
 }

@@ -2,11 +2,15 @@ package xds
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -76,6 +80,9 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 		}
 		return false
 	}
+	if c.moved(w) {
+		return false
+	}
 	if had == nil || w != had.workload || len(c.claim.node.Addresses) > 1 {
 		c.proxy = c.claim.proxy(e.snapshot, w)
 		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
@@ -102,6 +109,23 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 	}
 	c.current.Store(next)
 	return changed
+}
+
+// moved ends the stream, and reports so, if its workload is not any more what the
+// host was let in for: it names another host, or is in another network.
+func (c *conn) moved(w *mesh.Workload) bool {
+	if !c.reports() {
+		return false
+	}
+	switch o := w.Owner(); {
+	case o != "" && o != c.peer.Host:
+		c.lose(fmt.Sprintf("workload %s/%s at %s is of host %q: its annotation %s says so", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
+	case w.Network != c.claimed.Network:
+		c.evict(status.Error(codes.Unavailable, "the workload of this stream is in another network now: connect again"))
+	default:
+		return false
+	}
+	return true
 }
 
 // whole has a route table travel whole from now on.

@@ -48,9 +48,9 @@ type Server struct {
 	streams   atomic.Int64
 	announced atomic.Pointer[announcement]
 	looked    atomic.Uint64 // the generation that all proxies have seen
+	next      atomic.Uint64 // the number of the newest stream
 
 	mu       sync.Mutex // guards all following fields
-	next     uint64
 	conns    map[*conn]struct{}
 	byKey    map[string][]*conn // the same, by key of the proxy
 	hosts    map[string]*account

@@ -23,6 +23,8 @@ type ProxyStatus struct {
 	SPIFFEID       spiffeid.ID
 	ServiceAccount mesh.ServiceAccount
 	Workload       mesh.Key // what the mesh calls it
+	// Network and Address are where the workload is that the host claims.
+	Network, Address string
 
 	Connected    bool
 	Since        time.Time
@@ -121,7 +123,7 @@ type DiagnosticCount struct {
 func (c *conn) publish() ProxyStatus {
 	st := ProxyStatus{
 		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.claim.account,
-		Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
+		Network: c.claimed.Network, Address: c.claimed.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
 		CertificateEnds: c.peer.Until, Encryption: EncryptionNA,
 		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.looked.Load(), c.looked.Load()),

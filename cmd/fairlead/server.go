@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/xds"
 )
@@ -94,6 +95,8 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "when a source that became empty is believed; 0 means when a person says so")
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are looked at even if no event told of a change")
+	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "refuse a host that claims the address of a workload and proves it neither by the WorkloadEntry's annotation, nor by its join token (token create --address), nor by connecting from it")
+	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays the host's that claimed it, after the last stream of that host")
 	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "the most connections of hosts; one more is closed, or one that is not authenticated gives way to it")
 	f.IntVar(&cfg.MaxUnauthenticated, "max-unauthenticated", accept.DefaultMaxUnauthenticated, "the most connections that have made the TLS handshake without the certificate of a host of this mesh, as hosts do that join; the oldest gives way to a new one")
 	f.IntVar(&cfg.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", accept.DefaultMaxUnauthenticatedPerAddress, "the most unauthenticated connections of one address; also how many certificate requests without a certificate it may make at once, and a fifth of them each second. Raise it where hosts join from behind one address")
@@ -111,7 +114,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "consul-stale", "consul-sweep-interval")}
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "claim-lease", "consul-stale", "consul-sweep-interval")}
 	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -44,6 +45,10 @@ type Host struct {
 	// Keys are hashes of the last public keys that were certified, newest first.
 	Keys []jointoken.Hash `json:"keys"`
 
+	// Addresses are those that the host's token names as its own. They are in a file
+	// of their own.
+	Addresses []netip.Addr `json:"-"`
+
 	// Fault is why the record cannot be used; empty when it can.
 	Fault string `json:"-"`
 	// Seen and NotAfter are of the last certificate since the server started;
@@ -75,6 +80,7 @@ type Config struct {
 type Entitlements struct {
 	logger *slog.Logger
 	store  hostStore
+	named  addressStore
 	tokens *jointoken.Tokens
 	max    int
 
@@ -114,8 +120,12 @@ func New(cfg Config) (*Entitlements, error) {
 	if err != nil {
 		return nil, err
 	}
+	named, err := newAddressStore(filepath.Join(cfg.Dir, "addresses"), cfg.FS)
+	if err != nil {
+		return nil, err
+	}
 	e := &Entitlements{
-		logger: cfg.Logger.With("component", "attest"), tokens: tokens, max: cfg.MaxHosts,
+		logger: cfg.Logger.With("component", "attest"), tokens: tokens, max: cfg.MaxHosts, named: named,
 		store: hostStore{dir: dir, fsys: cfg.FS},
 		hosts: map[string]*entry{}, bound: map[profile.Binding]*entry{},
 	}
@@ -127,13 +137,17 @@ func New(cfg Config) (*Entitlements, error) {
 		if h.Fault != "" {
 			e.logger.Error("host cannot be used until it is removed and joins again", "host", h.Name, "err", h.Fault)
 		}
+		if h.Addresses, err = e.named.ofHost(h); err != nil {
+			e.logger.Error("the addresses that the token of a host named are lost: they prove nothing any more", "host", h.Name, "err", err)
+		}
 		e.set(h)
 	}
 	return e, nil
 }
 
-// CreateToken makes a join token. A direct client without a name is given one.
-func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now time.Time) (svid.Secret, jointoken.Record, error) {
+// CreateToken makes a join token, which proves that the addresses are the host's. A
+// direct client without a name is given one.
+func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now time.Time, addresses ...netip.Addr) (svid.Secret, jointoken.Record, error) {
 	if g.Direct && g.Host == "" {
 		var b [6]byte
 		if _, err := rand.Read(b[:]); err != nil {
@@ -149,7 +163,15 @@ func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now tim
 	if !g.Replace && e.find(g.Host) != nil {
 		return svid.Secret{}, jointoken.Record{}, inUse(g.Host)
 	}
-	return e.tokens.Create(g, ttl, now)
+	secret, r, err := e.tokens.Create(g, ttl, now)
+	if err != nil || len(addresses) == 0 {
+		return secret, r, err
+	}
+	e.named.sweep(e.tokens.List())
+	if err := e.named.put(tokenFile(r.Hash), addresses); err != nil { // nobody has the token yet
+		return svid.Secret{}, jointoken.Record{}, errors.Join(err, e.tokens.Withdraw(func(o jointoken.Record) bool { return o.Hash == r.Hash }))
+	}
+	return secret, r, nil
 }
 
 // Redeem admits whoever has the secret and the key. What it returns is on the
@@ -177,6 +199,10 @@ func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.
 	h := Host{
 		Name: r.Grant.Host, Direct: r.Grant.Direct, Pairs: r.Grant.Pairs, Type: r.Grant.Type,
 		Binding: r.Use.Binding, Joined: r.Use.At, Keys: []jointoken.Hash{jointoken.Hash(key)},
+	}
+	// The addresses first: they count for this binding alone.
+	if h.Addresses, err = e.named.redeem(r.Hash, h); err != nil {
+		return Host{Name: h.Name}, err
 	}
 	if err := e.store.put(h); err != nil {
 		return Host{Name: h.Name}, err
@@ -283,6 +309,9 @@ func (e *Entitlements) Remove(name string) error {
 	}
 	if err := e.store.remove(name); err != nil {
 		return fmt.Errorf("removing host %q: %w", name, err)
+	}
+	if err := e.named.remove(hostFile(name)); err != nil {
+		e.logger.Warn("the record of a removed host's addresses stays; it means nothing any more", "host", name, "err", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -35,8 +36,12 @@ type Peer struct {
 	ID spiffeid.ID
 	// Host is the name that the entitlement is recorded under.
 	Host string
+	// Binding tells the machine that has the name from the one before.
+	Binding profile.Binding
 	// Pairs are the workload identities that the peer may stream as.
 	Pairs []profile.Pair
+	// Addresses are those that its token names as its own.
+	Addresses []netip.Addr
 	// Types are the types of proxy that it may be: sidecar or router.
 	Types []string
 	// Direct is a client that streams as itself.
@@ -69,7 +74,7 @@ func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
 		return Peer{Address: c.addr}, err
 	}
 	return Peer{
-		ID: id, Host: got.host.Name, Pairs: got.host.Pairs, Types: []string{got.host.Type}, Direct: got.host.Direct,
+		ID: id, Host: got.host.Name, Binding: got.host.Binding, Addresses: got.host.Addresses, Pairs: got.host.Pairs, Types: []string{got.host.Type}, Direct: got.host.Direct,
 		NotAfter: c.chain[0].NotAfter, Revoked: revoked, Address: c.addr,
 	}, nil
 }

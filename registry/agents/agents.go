@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -44,7 +45,20 @@ type Config struct {
 	MaxWorkloads int
 	// Store keeps who is out across restarts; nil means that a restart forgets.
 	Store Store
+	// Claims keeps which host a workload is of; nil means that a restart forgets.
+	Claims ClaimStore
+	// ClaimLease is how long a workload stays its host's after the last stream for
+	// it; 0 means DefaultClaimLease.
+	ClaimLease time.Duration
+	// RequireProof refuses claims that nothing proves.
+	RequireProof bool
+	// Stands reports whether a host is still on record with a binding; nil means
+	// that all are. It is called without any lock.
+	Stands func(host, binding string) bool
 }
+
+// DefaultClaimLease is the default of Config.ClaimLease.
+const DefaultClaimLease = 5 * time.Minute
 
 // Source turns what agents report into a Fragment of package mesh.
 type Source struct {
@@ -53,6 +67,12 @@ type Source struct {
 	limits limits
 	max    int
 	store  Store // or nil
+	// claimStore may be nil, and stands, too.
+	claimStore ClaimStore
+	stands     func(host, binding string) bool
+	// claimLease and requireProof are of Config.
+	claimLease   time.Duration
+	requireProof bool
 	// restored is who was out before a restart.
 	restored []*mesh.HealthReport
 	bell     chan struct{}
@@ -74,6 +94,20 @@ type Source struct {
 	changed       bool // a fragment is wanted, though nothing changed
 	refused       uint64
 	ignored       uint64
+
+	// sources are where hosts connect from, by stream in from.
+	sources sources
+	from    map[uint64]connection
+	// conflicts are claims that were refused or lost, the newest last.
+	conflicts            []Conflict
+	displaced, contested uint64
+	claimsChanged        bool // something of what is saved of claims
+}
+
+// connection is where the host of a stream connects from.
+type connection struct {
+	host   string
+	source netip.Addr
 }
 
 // New checks the configuration and reads who was out. It starts nothing.
@@ -81,7 +115,7 @@ func New(c Config) (*Source, error) {
 	if c.Logger == nil {
 		return nil, errors.New("agents: Config.Logger is missing")
 	}
-	if c.Grace < 0 || c.Share < 0 || c.Floor < 0 || c.MaxWorkloads < 0 {
+	if c.Grace < 0 || c.Share < 0 || c.Floor < 0 || c.MaxWorkloads < 0 || c.ClaimLease < 0 {
 		return nil, errors.New("agents: a limit is negative")
 	}
 	s := &Source{
@@ -89,16 +123,24 @@ func New(c Config) (*Source, error) {
 		limits: limits{
 			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
 		},
-		max:      cmp.Or(c.MaxWorkloads, 100_000),
-		store:    c.Store,
-		bell:     make(chan struct{}, 1),
-		leases:   map[id]*lease{},
-		streams:  map[uint64]*lease{},
-		counts:   map[State]int{},
-		restless: map[*lease]bool{},
-		news:     map[*lease]bool{},
+		max:          cmp.Or(c.MaxWorkloads, 100_000),
+		store:        c.Store,
+		claimStore:   c.Claims,
+		stands:       c.Stands,
+		claimLease:   cmp.Or(c.ClaimLease, DefaultClaimLease),
+		requireProof: c.RequireProof,
+		sources:      sources{at: map[netip.Addr]*origin{}, several: map[netip.Addr]time.Time{}},
+		from:         map[uint64]connection{},
+		bell:         make(chan struct{}, 1),
+		leases:       map[id]*lease{},
+		streams:      map[uint64]*lease{},
+		counts:       map[State]int{},
+		restless:     map[*lease]bool{},
+		news:         map[*lease]bool{},
 	}
-	s.restore(time.Now())
+	now := time.Now()
+	s.restoreClaims(now)
+	s.restore(now)
 	return s, nil
 }
 
@@ -112,25 +154,58 @@ func (s *Source) ring() {
 	}
 }
 
-// StreamOpened says that the agent of a workload is connected. The number of a
-// stream is unique in the process.
-func (s *Source) StreamOpened(stream uint64, account mesh.ServiceAccount, address string) {
+// StreamOpened says that the agent of a workload is connected, and claims it. The
+// number of a stream is unique in the process. A [*RefusedError] says that the
+// workload is another host's: then the stream is not open. end is called, from any
+// goroutine, when the workload becomes another host's; it must not block.
+func (s *Source) StreamOpened(stream uint64, c mesh.Claim, end func(reason string)) error {
 	defer s.ring()
+	tell, err := s.open(stream, c, end)
+	if err != nil && err.Holder != "" && s.stands != nil && !s.stands(err.Holder, err.Binding) {
+		s.Free(err.Holder, err.Binding)
+		var more []func()
+		more, err = s.open(stream, c, end)
+		tell = append(tell, more...)
+	}
+	for _, f := range tell {
+		f()
+	}
+	if err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.contested++
+		s.conflict(err, time.Now())
+		return err
+	}
+	return nil
+}
+
+func (s *Source) open(stream uint64, c mesh.Claim, end func(reason string)) (tell []func(), refused *RefusedError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stream == 0 || s.streams[stream] != nil {
-		return
+		return nil, nil
 	}
-	l := s.leaseOf(id{account, address})
+	now := time.Now()
+	if s.sources.opened(c.Source, c.Host, now) {
+		tell = s.newlyShared(c.Source)
+	}
+	l, lost, err := s.grant(c, now)
+	tell = append(tell, lost...)
 	if l == nil {
-		s.refused++
-		return
+		s.sources.closed(c.Source, c.Host, now)
+		if err == nil {
+			s.refused++
+		}
+		return tell, err
 	}
-	if forgotten := l.opened(stream, s.limits, time.Now()); forgotten != 0 {
+	s.from[stream] = connection{c.Host, c.Source}
+	if forgotten := l.opened(attached{stream: stream, end: end}, s.limits, now); forgotten != 0 {
 		delete(s.streams, forgotten)
 	}
 	s.streams[stream] = l
 	s.settle(l)
+	return tell, nil
 }
 
 // settle takes note of what has become of a lease.
@@ -166,30 +241,42 @@ func (s *Source) leaseOf(key id) *lease {
 	return l
 }
 
-// forgetOldest makes room by forgetting who is gone for longest.
+// forgetOldest makes room by forgetting who is gone for longest, and of whom
+// nothing is known.
 func (s *Source) forgetOldest() bool {
-	oldest := -1
-	for i, l := range s.sorted {
-		if l.gone && (oldest < 0 || l.lost.Before(s.sorted[oldest].lost)) {
-			oldest = i
+	var oldest *lease
+	for _, l := range s.sorted {
+		if (l.gone || l.awaited) && (oldest == nil || l.lost.Before(oldest.lost)) {
+			oldest = l
 		}
 	}
-	if oldest < 0 {
+	if oldest == nil {
 		return false
 	}
-	l := s.sorted[oldest]
+	s.drop(oldest)
+	return true
+}
+
+// drop forgets a lease, with its streams.
+func (s *Source) drop(l *lease) {
+	for _, a := range l.streams {
+		delete(s.streams, a.stream)
+	}
 	delete(s.leases, l.id)
-	s.sorted = slices.Delete(s.sorted, oldest, oldest+1)
+	at, _ := slices.BinarySearchFunc(s.sorted, l.id, func(l *lease, k id) int { return compareIDs(l.id, k) })
+	s.sorted = slices.Delete(s.sorted, at, at+1)
 	s.counts[l.counted]--
 	delete(s.restless, l)
+	s.claimsChanged = s.claimsChanged || l.host != ""
 	l.forgotten = true
 	s.news[l] = true
-	return true
+	s.elect(l.id.place)
 }
 
 // Report takes one observation of a workload by its own agent. Whom it is about
 // is known from the stream; what the report says of that does not count. It is
-// ignored when the stream is not open, or when a newer stream has spoken.
+// ignored when the stream is not open, and counts until the stream ends, or a newer
+// stream of the same host speaks.
 func (s *Source) Report(stream uint64, report mesh.HealthReport) {
 	defer s.ring()
 	s.mu.Lock()
@@ -220,12 +307,17 @@ func (s *Source) StreamClosed(stream uint64) {
 	defer s.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := time.Now()
+	if f, ok := s.from[stream]; ok {
+		delete(s.from, stream)
+		s.claimsChanged = s.sources.closed(f.source, f.host, now) || s.claimsChanged
+	}
 	l := s.streams[stream]
 	if l == nil {
 		return
 	}
 	delete(s.streams, stream)
-	l.closed(stream, time.Now())
+	l.closed(stream, now)
 	s.settle(l)
 }
 
@@ -254,6 +346,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	keeper := keeper{store: s.store, log: s.log, saved: s.restored}
+	claims := claimKeeper{s: s}
 	down := s.restored // who is out
 	s.mu.Lock()
 	s.changed = true
@@ -276,8 +369,10 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 			case out <- fragment:
 			}
 		}
-		if at := keeper.after(down, now); !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
+		for _, at := range []time.Time{keeper.after(down, now), claims.save(now)} {
+			if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+				next = at
+			}
 		}
 		if next.IsZero() {
 			wake.Stop()
@@ -349,4 +444,6 @@ func (s *Source) tell(sw *sweep) {
 	}
 }
 
-func (i id) String() string { return i.account.String() + " at " + i.address }
+func (i id) String() string {
+	return i.account.String() + " at " + where(i.network, i.address)
+}

@@ -82,7 +82,16 @@ func (h *harness) after(d time.Duration) {
 func account() mesh.ServiceAccount { return mesh.ServiceAccount{Namespace: "a", Name: "web"} }
 
 func (h *harness) open(stream uint64, host int) {
-	h.StreamOpened(stream, account(), fmt.Sprintf("10.0.0.%03d", host))
+	h.t.Helper()
+	c := claimed("host", fmt.Sprintf("10.0.0.%03d", host))
+	if err := h.StreamOpened(stream, c, nil); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// claimed is the claim of a host to the one workload at an address.
+func claimed(host, address string) mesh.Claim {
+	return mesh.Claim{Host: host, Binding: host, Address: address, ServiceAccount: account(), Workload: "w", Present: []string{"w"}}
 }
 
 func (h *harness) say(stream uint64, health mesh.Health) {
@@ -97,6 +106,8 @@ func (h *harness) want(what, want string) {
 		sign := map[mesh.Health]string{mesh.Healthy: "+", mesh.Unhealthy: "-", mesh.HealthUnknown: "?"}[r.Health]
 		if r.Health == mesh.Unhealthy && r.Reason == goneReason {
 			sign = "-gone"
+		} else if r.Reason == leftReason || r.Reason == waitReason {
+			sign = "-silent"
 		}
 		if !r.Own || r.ServiceAccount != account() {
 			h.t.Errorf("%s: %+v", what, r)
@@ -179,10 +190,10 @@ func TestUnhealthyStaysOutWhenLost(t *testing.T) {
 		h.say(1, mesh.Unhealthy)
 		h.StreamClosed(1)
 		h.after(5 * time.Second)
-		h.want("within the grace", "1-")
+		h.want("it is silent, and was out", "1-silent")
 		h.open(2, 1)
 		h.after(9 * time.Second)
-		h.want("after a reconnect, not repeated yet", "1-")
+		h.want("after a reconnect, not repeated yet", "1-silent")
 		h.after(time.Second)
 		h.want("not repeated", "")
 		h.say(2, mesh.Unhealthy)
@@ -208,17 +219,17 @@ func TestManyLostAtOnce(t *testing.T) {
 			h.after(100 * time.Millisecond)
 		}
 		h.after(time.Hour)
-		h.want("all lost: only who was out is out", "19-")
-		if st := h.Status(); st.Held != 20 || st.Gone != 0 || len(st.Workloads) != 20 {
+		h.want("all lost: only who was out is out", "19-silent")
+		if st := h.Status(); st.Held != 19 || st.Gone != 1 || len(st.Workloads) != 20 {
 			t.Errorf("status: %+v", st)
 		}
 		for i := range uint64(17) { // 17 of 20 return: three are not many
 			h.open(100+i, int(i))
 		}
 		h.after(9 * time.Second)
-		h.want("a new grace", "19-")
+		h.want("a new grace", "19-silent")
 		h.after(time.Second)
-		h.want("the rest is gone", "17-gone 18-gone 19-")
+		h.want("the rest is gone", "17-gone 18-gone 19-silent")
 		if h.Release() {
 			t.Error("there was nothing to release")
 		}

@@ -55,7 +55,11 @@ func (p *reports) open(tb testing.TB) registry.Source {
 }
 
 func (p *reports) say(s *Source, name string) {
-	s.StreamOpened(p.streams[name], mesh.ServiceAccount{Namespace: "default", Name: name}, "10.0.0.1")
+	c := claimed("host", "10.0.0.1")
+	c.ServiceAccount = mesh.ServiceAccount{Namespace: "default", Name: name}
+	if err := s.StreamOpened(p.streams[name], c, nil); err != nil {
+		panic(err)
+	}
 	s.Report(p.streams[name], mesh.HealthReport{Health: mesh.Unhealthy, Reason: p.said[name]})
 }
 

@@ -8,38 +8,66 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// goneReason is the reason of a workload whose agent did not come back.
-const goneReason = "agent gone"
+const (
+	// goneReason is the reason of a workload whose agent did not come back.
+	goneReason = "agent gone"
+	// leftReason is the same where the agent said before that the workload is not
+	// well, and waitReason that of one that is back and has not said anything yet.
+	leftReason = "agent gone; its last report was unhealthy"
+	waitReason = "agent is back and has not reported yet; its last report was unhealthy"
+)
+
+// place is where a workload is and who it is.
+type place struct {
+	account          mesh.ServiceAccount
+	network, address string
+}
 
 // id names a workload.
 type id struct {
-	account mesh.ServiceAccount
-	address string
+	place
+	workload string
 }
 
 func compareIDs(a, b id) int {
 	return cmp.Or(cmp.Compare(a.account.Namespace, b.account.Namespace),
-		cmp.Compare(a.account.Name, b.account.Name), cmp.Compare(a.address, b.address))
+		cmp.Compare(a.account.Name, b.account.Name), cmp.Compare(a.address, b.address),
+		cmp.Compare(a.network, b.network), cmp.Compare(a.workload, b.workload))
 }
 
-// lease is what is known of one workload.
-type lease struct {
-	id id
-	// streams are open, in the order in which they were opened.
-	streams []uint64
-	// reporter is the stream that spoke last, or 0.
-	reporter uint64
-	// said is what is believed of what the agent said, with the reason.
+// attached is one open stream of a lease, and what it has said.
+type attached struct {
+	stream uint64
 	said   mesh.Health
 	reason string
-	// confirmBy is when an unhealthy report from before a reconnect stops to
-	// count unless the agent repeats it; or zero.
-	confirmBy time.Time
+	spoken bool
+	// end ends the stream because the claim is another host's now; or nil.
+	end func(reason string)
+}
+
+// lease is what is known of one workload: which host claims it, and what that
+// host's streams say. A report ends with its stream.
+type lease struct {
+	id id
+	claim
+	// primary says that the reports of this lease are of all workloads in the place
+	// that nobody else claims.
+	primary bool
+	// streams are open, in the order in which they were opened.
+	streams []attached
 
 	// lost is when the last stream ended; zero while there is one.
 	lost time.Time
 	// held says that too many were lost with it; gone that the grace is over.
 	held, gone bool
+	// left says that the last report before the silence was unhealthy: the workload
+	// is not let in by silence. confirmBy is until when that counts after the host is
+	// back, unless it reports; or zero.
+	left      bool
+	confirmBy time.Time
+	// awaited says that nobody has been connected since the server started, or since
+	// the claim became another's: nothing is known of the workload.
+	awaited bool
 
 	// last is what was told others of its health; nil where that is unknown.
 	last *mesh.HealthReport
@@ -49,12 +77,20 @@ type lease struct {
 	forgotten bool
 }
 
+// about is the name that the reports of the lease carry.
+func (l *lease) about() string {
+	if l.primary {
+		return ""
+	}
+	return l.id.workload
+}
+
 // told reports whether others know of a state of health.
 func (l *lease) told(health mesh.Health, reason string) bool {
 	if l.last == nil {
 		return health == mesh.HealthUnknown
 	}
-	return l.last.Health == health && l.last.Reason == reason
+	return l.last.Health == health && l.last.Reason == reason && l.last.Workload == l.about()
 }
 
 // news is what others are to be told: what they were told last, where that is
@@ -68,7 +104,8 @@ func (l *lease) news() *mesh.HealthReport {
 		return l.last
 	}
 	return &mesh.HealthReport{
-		ServiceAccount: l.id.account, Address: l.id.address, Health: health, Reason: reason, Own: true,
+		ServiceAccount: l.id.account, Network: l.id.network, Address: l.id.address, Workload: l.about(),
+		Health: health, Reason: reason, Own: true,
 	}
 }
 
@@ -77,45 +114,64 @@ func (l *lease) restless() bool {
 	if len(l.streams) > 0 {
 		return !l.confirmBy.IsZero()
 	}
-	return !l.gone
+	return !l.gone && !l.awaited
 }
 
 // opened takes a new stream. Of too many, the oldest is forgotten.
-func (l *lease) opened(stream uint64, limits limits, now time.Time) (forgotten uint64) {
+func (l *lease) opened(a attached, limits limits, now time.Time) (forgotten uint64) {
 	if len(l.streams) == limits.streams {
-		forgotten = l.streams[0]
+		forgotten = l.streams[0].stream
 		l.streams = slices.Delete(l.streams, 0, 1)
 	}
-	if len(l.streams) == 0 && l.said == mesh.Unhealthy {
+	if len(l.streams) == 0 && l.left {
 		l.confirmBy = now.Add(limits.grace)
 	}
-	l.streams = append(l.streams, stream)
-	l.lost, l.held, l.gone = time.Time{}, false, false
+	l.streams = append(l.streams, a)
+	l.lost, l.held, l.gone, l.awaited = time.Time{}, false, false, false
 	return forgotten
 }
 
-// report takes what a stream says, unless a newer stream has spoken.
-func (l *lease) report(stream uint64, health mesh.Health, reason string) {
-	at := slices.Index(l.streams, stream)
-	if at < 0 || at < slices.Index(l.streams, l.reporter) {
-		return
-	}
-	l.reporter, l.said, l.reason, l.confirmBy = stream, health, reason, time.Time{}
+func (l *lease) at(stream uint64) int {
+	return slices.IndexFunc(l.streams, func(a attached) bool { return a.stream == stream })
 }
 
-// closed takes the end of a stream.
-func (l *lease) closed(stream uint64, now time.Time) {
-	at := slices.Index(l.streams, stream)
+// report takes what a stream says.
+func (l *lease) report(stream uint64, health mesh.Health, reason string) {
+	at := l.at(stream)
 	if at < 0 {
 		return
 	}
+	a := &l.streams[at]
+	a.said, a.reason, a.spoken = health, reason, true
+	l.left, l.confirmBy = false, time.Time{}
+}
+
+// said is what the newest stream says that has said something: what a stream has
+// said ends with it.
+func (l *lease) said() (mesh.Health, string) {
+	for _, a := range slices.Backward(l.streams) {
+		if a.spoken {
+			return a.said, a.reason
+		}
+	}
+	return mesh.HealthUnknown, ""
+}
+
+// closed takes the end of a stream. A workload that was out is silent at once: it
+// is not let in for the length of a grace.
+func (l *lease) closed(stream uint64, now time.Time) {
+	at := l.at(stream)
+	if at < 0 {
+		return
+	}
+	health, _ := l.said()
 	l.streams = slices.Delete(l.streams, at, at+1)
 	if len(l.streams) > 0 {
 		return
 	}
-	l.lost, l.reporter, l.confirmBy = now, 0, time.Time{}
-	if l.said != mesh.Unhealthy {
-		l.said, l.reason = mesh.HealthUnknown, ""
+	l.lost, l.confirmBy = now, time.Time{}
+	if l.left = l.left || health == mesh.Unhealthy; l.left {
+		l.expire()
 	}
 }
 
@@ -125,13 +181,15 @@ func (l *lease) expire() { l.gone, l.held = true, false }
 // health is what counts, and why.
 func (l *lease) health() (mesh.Health, string) {
 	switch {
-	case l.said == mesh.Unhealthy:
-		return mesh.Unhealthy, l.reason
+	case l.gone && l.left:
+		return mesh.Unhealthy, leftReason
 	case l.gone:
 		return mesh.Unhealthy, goneReason
-	default:
-		return l.said, ""
+	case l.left && len(l.streams) > 0:
+		return mesh.Unhealthy, waitReason
 	}
+	health, reason := l.said()
+	return health, reason
 }
 
 // limits are the settings of a Source.
@@ -186,15 +244,15 @@ func (s *sweep) run(leases []*lease, grace time.Duration, many bool, now time.Ti
 	}
 }
 
-// confirm forgets an unhealthy report from before a reconnect that the agent
-// did not repeat: it may not probe any more.
+// confirm lets a workload in again whose agent is back and says nothing: it may
+// not probe any more.
 func (s *sweep) confirm(l *lease, now time.Time) {
 	switch {
 	case l.confirmBy.IsZero():
 	case l.confirmBy.After(now):
 		s.wake(l.confirmBy)
 	default:
-		l.confirmBy, l.said, l.reason = time.Time{}, mesh.HealthUnknown, ""
+		l.confirmBy, l.left = time.Time{}, false
 	}
 }
 

@@ -18,16 +18,24 @@ const (
 	Held State = "held"
 	// Gone: the grace is over, the workload is out.
 	Gone State = "gone"
+	// Awaited: the host is on record, and has not been connected yet.
+	Awaited State = "awaited"
 )
 
 // Status is the state of a Source for people and metrics.
 type Status struct {
-	// Connected, Lost, Held and Gone count workloads by State, Unhealthy those
+	// Connected, Lost, Held, Gone and Awaited count workloads by State, Unhealthy those
 	// that are out for whatever reason.
-	Connected, Lost, Held, Gone, Unhealthy int
+	Connected, Lost, Held, Gone, Awaited, Unhealthy int
 	// Refused counts streams for which there was no room, Ignored reports of
 	// streams that are not open.
 	Refused, Ignored uint64
+	// Proofs count the claims that bind by what proves them.
+	Proofs map[mesh.Proof]int
+	// Conflicts are hosts that claimed lately what is another's; Displaced and
+	// Contested count the claims that were lost and refused since the start.
+	Conflicts            []Conflict
+	Displaced, Contested uint64
 	// Workloads are those that are not connected or not well, the first hundred
 	// in the order of account and address.
 	Workloads []WorkloadStatus
@@ -37,7 +45,9 @@ type Status struct {
 type WorkloadStatus struct {
 	ServiceAccount mesh.ServiceAccount
 	Address        string
-	State          State
+	// Host is who claims the workload, or empty.
+	Host  string
+	State State
 	// Since is when the stream was lost; zero while connected.
 	Since  time.Time
 	Health mesh.Health
@@ -52,6 +62,8 @@ func (l *lease) state() State {
 		return Gone
 	case l.held:
 		return Held
+	case l.awaited:
+		return Awaited
 	default:
 		return Lost
 	}
@@ -61,8 +73,17 @@ func (l *lease) state() State {
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{Refused: s.refused, Ignored: s.ignored}
+	now := time.Now()
+	st := Status{Refused: s.refused, Ignored: s.ignored, Proofs: map[mesh.Proof]int{}, Displaced: s.displaced, Contested: s.contested}
+	for _, c := range s.conflicts {
+		if now.Sub(c.Last) < conflictFor {
+			st.Conflicts = append(st.Conflicts, c)
+		}
+	}
 	for _, l := range s.sorted {
+		if s.bound(l, now) {
+			st.Proofs[s.proven(l.claim)]++
+		}
 		state := l.state()
 		switch state {
 		case Connected:
@@ -73,14 +94,16 @@ func (s *Source) Status() Status {
 			st.Held++
 		case Gone:
 			st.Gone++
+		case Awaited:
+			st.Awaited++
 		}
 		health, reason := l.health()
 		if health == mesh.Unhealthy {
 			st.Unhealthy++
 		}
-		if (state != Connected || health == mesh.Unhealthy) && len(st.Workloads) < listedWorkloads {
+		if (state != Connected && state != Awaited || health == mesh.Unhealthy) && len(st.Workloads) < listedWorkloads {
 			st.Workloads = append(st.Workloads, WorkloadStatus{
-				ServiceAccount: l.id.account, Address: l.id.address, State: state, Since: l.lost, Health: health, Reason: reason,
+				ServiceAccount: l.id.account, Address: l.id.address, Host: l.host, State: state, Since: l.lost, Health: health, Reason: reason,
 			})
 		}
 	}

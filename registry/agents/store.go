@@ -39,17 +39,35 @@ func (s *Source) restore(now time.Time) {
 		if r.Health != mesh.Unhealthy {
 			continue
 		}
-		l := s.leaseOf(id{r.ServiceAccount, r.Address})
+		l := s.leaseFor(&r)
 		if l == nil {
 			return
 		}
-		l.gone, l.lost = true, now
-		if r.Reason != goneReason {
-			l.said, l.reason = mesh.Unhealthy, bounded(r.Reason)
-		}
+		l.gone, l.awaited, l.lost, l.left = true, false, now, r.Reason != goneReason
 		s.settle(l)
 		s.restored = append(s.restored, &r)
 	}
+}
+
+func idOf(r *mesh.HealthReport) id {
+	return id{place{r.ServiceAccount, r.Network, r.Address}, r.Workload}
+}
+
+// leaseFor is the lease that a report was of: that of the workload which it names,
+// or the one that speaks for all in the place.
+func (s *Source) leaseFor(r *mesh.HealthReport) *lease {
+	if r.Workload == "" {
+		for _, l := range s.at(idOf(r).place) {
+			if l.primary {
+				return l
+			}
+		}
+	}
+	l := s.leaseOf(idOf(r))
+	if l != nil {
+		s.elect(l.id.place)
+	}
+	return l
 }
 
 // keeper decides when who is out is saved. Whoever is in again is saved to be so
@@ -70,9 +88,9 @@ func (k *keeper) before(out []*mesh.HealthReport, now time.Time) {
 	}
 	still := make(map[id]bool, len(out))
 	for _, r := range out {
-		still[id{r.ServiceAccount, r.Address}] = true
+		still[idOf(r)] = true
 	}
-	back := func(r *mesh.HealthReport) bool { return !still[id{r.ServiceAccount, r.Address}] }
+	back := func(r *mesh.HealthReport) bool { return !still[idOf(r)] }
 	if slices.ContainsFunc(k.saved, back) {
 		k.save(out, now)
 	}

@@ -28,7 +28,7 @@ type Fragment struct {
 	MeshConfig *MeshConfig
 
 	// Health is what is known of workloads that other sources describe, sorted
-	// by namespace and name of the account, then by address. Reports are never written
+	// by namespace and name of the account, by address, network and workload. Reports are never written
 	// to: what is said anew is another report.
 	Health []*HealthReport
 }
@@ -45,11 +45,14 @@ type MeshConfig struct {
 // others Unhealthy beats Healthy, and both beat HealthUnknown. Nothing brings back
 // a workload that is Withdrawn.
 type HealthReport struct {
-	// ServiceAccount and Address identify the workload, or all workloads where
-	// one host runs several under one identity.
-	ServiceAccount ServiceAccount
-	Address        string
-	Health         Health
+	// ServiceAccount, Network and Address identify the workload, or all workloads
+	// where one host runs several under one identity.
+	ServiceAccount   ServiceAccount
+	Network, Address string
+	// Workload is the name of the one workload there that the report is of; empty
+	// means all those of which no report names them.
+	Workload string
+	Health   Health
 	// Reason is for people, such as "http probe: 503"; empty when healthy.
 	Reason string
 	// Own says that the workload's own agent speaks.

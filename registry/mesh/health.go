@@ -12,6 +12,8 @@ func compareReports(a, b *HealthReport) int {
 		cmp.Compare(a.ServiceAccount.Namespace, b.ServiceAccount.Namespace),
 		cmp.Compare(a.ServiceAccount.Name, b.ServiceAccount.Name),
 		cmp.Compare(a.Address, b.Address),
+		cmp.Compare(a.Network, b.Network),
+		cmp.Compare(a.Workload, b.Workload),
 	)
 }
 
@@ -129,10 +131,10 @@ func judge(w, prev *Workload, verdicts []*HealthReport) *Workload {
 	}
 	said := &HealthReport{
 		ServiceAccount: ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
-		Address:        w.Address, Health: w.Health, Reason: w.HealthReason,
+		Address:        w.Address, Network: w.Network, Workload: w.Name, Health: w.Health, Reason: w.HealthReason,
 	}
-	if i, ok := slices.BinarySearchFunc(verdicts, said, compareReports); ok {
-		said = stronger(said, verdicts[i])
+	if r := reportOf(said, verdicts); r != nil {
+		said = stronger(said, r)
 	}
 	reason := said.Reason
 	if said.Health != Unhealthy {
@@ -152,6 +154,23 @@ func judge(w, prev *Workload, verdicts []*HealthReport) *Workload {
 	judged := *w
 	judged.Hash, judged.Health, judged.HealthReason = hash, said.Health, reason
 	return &judged
+}
+
+// reportOf finds what is reported of a workload: what names it, else what is said
+// of all workloads in its place; or nil.
+func reportOf(w *HealthReport, verdicts []*HealthReport) *HealthReport {
+	if i, ok := slices.BinarySearchFunc(verdicts, w, compareReports); ok {
+		return verdicts[i]
+	}
+	if w.Workload == "" {
+		return nil
+	}
+	all := *w
+	all.Workload = ""
+	if i, ok := slices.BinarySearchFunc(verdicts, &all, compareReports); ok {
+		return verdicts[i]
+	}
+	return nil
 }
 
 // hashWith is the hash of content with another health; unknown stays unknown.

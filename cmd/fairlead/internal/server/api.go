@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/files"
 )
@@ -27,6 +28,8 @@ type TokenRequest struct {
 	Direct    bool          `json:"direct"`
 	Replace   bool          `json:"replace"`
 	Type      string        `json:"type"`
+	// Addresses are those of the host's workloads, which the token proves to be its.
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 // Token is a join token, to be shown once.
@@ -48,6 +51,9 @@ type Host struct {
 	Fault     string    `json:"fault,omitempty"`
 	// Waiting is a token that nobody has redeemed yet.
 	Waiting bool `json:"waiting,omitempty"`
+	// Addresses are those that its token names, Claims the workloads that it holds.
+	Addresses []string             `json:"addresses,omitempty"`
+	Claims    []agents.ClaimStatus `json:"claims,omitempty"`
 }
 
 // Sources is how the sources of the mesh stand.
@@ -99,11 +105,15 @@ func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenReque
 	if in.TTL == 0 {
 		in.TTL = jointoken.DefaultTTL
 	}
+	addresses, err := parseAddresses(in.Addresses)
+	if err != nil {
+		return Token{}, err
+	}
 	pin, err := s.authority.Pin()
 	if err != nil {
 		return Token{}, err
 	}
-	secret, record, err := s.entitled.CreateToken(grant, in.TTL, time.Now())
+	secret, record, err := s.entitled.CreateToken(grant, in.TTL, time.Now(), addresses...)
 	if err != nil {
 		return Token{}, err
 	}
@@ -120,10 +130,15 @@ func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenReque
 
 func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, error) {
 	out := []Host{}
+	held := map[string][]agents.ClaimStatus{}
+	for _, c := range s.agents.Claims() {
+		held[c.Host] = append(held[c.Host], c)
+	}
 	for _, h := range s.entitled.List() {
 		out = append(out, Host{
 			Name: h.Name, Direct: h.Direct, Workloads: pairNames(h.Pairs), Type: h.Type,
 			Joined: h.Joined, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
+			Addresses: addressNames(h.Addresses), Claims: held[h.Name],
 		})
 	}
 	return out, nil

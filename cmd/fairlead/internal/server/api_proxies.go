@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -21,6 +22,8 @@ type Proxies struct {
 	Generation uint64    `json:"generation"`
 	Proxies    []Proxy   `json:"proxies"`
 	Refused    []Refused `json:"refused"`
+	// Conflicts are hosts that claimed lately what is another's.
+	Conflicts []agents.Conflict `json:"conflicts,omitempty"`
 	// Warnings are what views had to leave out, and at how many proxies.
 	Warnings []Warning `json:"warnings,omitempty"`
 }
@@ -35,8 +38,11 @@ type Warning struct {
 
 // Proxy is how one proxy stands.
 type Proxy struct {
-	Name           string `json:"name"`
-	Host           string `json:"host"`
+	Name string `json:"name"`
+	Host string `json:"host"`
+	// AddressProof says how the host has proven that the workload is its own:
+	// annotation, token, source or unproven.
+	AddressProof   string `json:"address_proof,omitempty"`
 	ID             string `json:"id"`
 	ServiceAccount string `json:"service_account"`
 	Workload       string `json:"workload"`
@@ -84,8 +90,15 @@ type Refused struct {
 
 func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, error) {
 	out := Proxies{Generation: s.registry.Status().Generation, Proxies: []Proxy{}, Refused: []Refused{}}
+	proofs := map[[3]string]string{}
+	for _, c := range s.agents.Claims() {
+		proofs[[3]string{c.Host, c.Network + " " + c.Address, c.Namespace + "/" + c.ServiceAccount}] = c.Proof
+	}
+	out.Conflicts = s.agents.Status().Conflicts
 	for _, p := range s.xds.Proxies() {
-		out.Proxies = append(out.Proxies, proxyOf(p))
+		shown := proxyOf(p)
+		shown.AddressProof = proofs[[3]string{p.Host, p.Network + " " + p.Address, p.ServiceAccount.String()}]
+		out.Proxies = append(out.Proxies, shown)
 	}
 	for _, d := range s.xds.Diagnostics() {
 		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})

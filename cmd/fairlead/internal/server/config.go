@@ -50,6 +50,12 @@ type Config struct {
 	// in force would judge.
 	AcceptUnenforced bool
 
+	// RequireProvenAddresses refuses a stream whose host has not proven that the
+	// address of its workload is its own, and ClaimLease is how long the workload
+	// stays its host's after the last stream; 0 means agents.DefaultClaimLease.
+	RequireProvenAddresses bool
+	ClaimLease             time.Duration
+
 	// MaxConnections bounds the connections of hosts; 0 means
 	// DefaultMaxConnections.
 	MaxConnections int
@@ -120,6 +126,7 @@ func (c Config) check() (Config, error) {
 	}{
 		{"--certificate-ttl", c.CertificateTTL},
 		{"--debounce-after", c.DebounceAfter},
+		{"--claim-lease", c.ClaimLease},
 		{"--debounce-max", c.DebounceMax},
 		{"--source-wait", c.SourceWait},
 		{"--release-empty-after", c.ReleaseEmptyAfter},

@@ -2,11 +2,13 @@ package server
 
 import (
 	"context"
+	"net/netip"
 
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 
 	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -30,7 +32,7 @@ func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 		return xds.Peer{Host: p.Host, Address: p.Address}, err
 	}
 	out := xds.Peer{
-		Host: p.Host, Address: p.Address, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
+		Host: p.Host, Binding: p.Binding.String(), Address: p.Address, Source: sourceOf(ctx), Addresses: p.Addresses, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
 		Hangup: func() { a.hangup(p.Address) },
 	}
 	for _, pair := range p.Pairs {
@@ -40,4 +42,28 @@ func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 		out.Types = append(out.Types, view.ProxyType(t))
 	}
 	return out, nil
+}
+
+// sourceOf is the address that a call comes from, without its port; not valid where
+// it has none.
+func sourceOf(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	at, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return at.Addr().Unmap().WithZone("")
+}
+
+// stands reports whether a host is on record, by the machine that has its name.
+func (s *Server) stands(host, binding string) bool {
+	var b profile.Binding
+	if err := b.UnmarshalText([]byte(binding)); err != nil {
+		return false
+	}
+	h, _, ok := s.entitled.Find(b)
+	return ok && h.Name == host
 }

@@ -19,6 +19,9 @@ type outage struct {
 	ServiceAccount string `json:"service_account"`
 	Address        string `json:"address"`
 	Reason         string `json:"reason"`
+	Network        string `json:"network,omitempty"`
+	// Workload is empty where all in the place are out that no other entry names.
+	Workload string `json:"workload,omitempty"`
 }
 
 // maxOutages bounds the file, in bytes.
@@ -41,7 +44,7 @@ func (o outages) Load() ([]mesh.HealthReport, error) {
 	for _, x := range list {
 		out = append(out, mesh.HealthReport{
 			ServiceAccount: mesh.ServiceAccount{Namespace: x.Namespace, Name: x.ServiceAccount},
-			Address:        x.Address, Health: mesh.Unhealthy, Reason: x.Reason, Own: true,
+			Network:        x.Network, Address: x.Address, Workload: x.Workload, Health: mesh.Unhealthy, Reason: x.Reason, Own: true,
 		})
 	}
 	return out, nil
@@ -51,7 +54,7 @@ func (o outages) Load() ([]mesh.HealthReport, error) {
 func (o outages) Save(out []mesh.HealthReport) error {
 	list := make([]outage, 0, len(out))
 	for _, r := range out {
-		list = append(list, outage{r.ServiceAccount.Namespace, r.ServiceAccount.Name, r.Address, r.Reason})
+		list = append(list, outage{r.ServiceAccount.Namespace, r.ServiceAccount.Name, r.Address, r.Reason, r.Network, r.Workload})
 	}
 	b, err := json.Marshal(list)
 	if err != nil {

@@ -107,7 +107,11 @@ func (s *Server) newAuthority(context.Context) error {
 
 func (s *Server) newRegistry(context.Context) error {
 	var err error
-	s.agents, err = agents.New(agents.Config{Logger: s.cfg.Logger, Store: outages{filepath.Join(s.cfg.StateDir, "outages.json")}})
+	s.agents, err = agents.New(agents.Config{
+		Logger: s.cfg.Logger, Store: outages{filepath.Join(s.cfg.StateDir, "outages.json")},
+		Claims: claims{filepath.Join(s.cfg.StateDir, "claims.json")}, Stands: s.stands,
+		ClaimLease: s.cfg.ClaimLease, RequireProof: s.cfg.RequireProvenAddresses,
+	})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,272 @@
+package agents
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// claim says which host a workload is of.
+type claim struct {
+	// host is empty where nobody has claimed the workload, and binding tells one
+	// machine of that name from the next.
+	host, binding string
+	proof         mesh.Proof
+	// source is where the host connected from, if that is its proof.
+	source netip.Addr
+	since  time.Time
+}
+
+// proven is what the proof of a claim is worth now: a source address that several
+// hosts have proves nothing for any of them.
+func (s *Source) proven(c claim) mesh.Proof {
+	if c.proof == mesh.BySource && s.sources.shared(c.source, time.Now()) {
+		return mesh.Unproven
+	}
+	return c.proof
+}
+
+// claimOf is what a host claims, with the best proof that it has.
+func (s *Source) claimOf(c mesh.Claim, now time.Time) claim {
+	out := claim{host: c.Host, binding: c.Binding, proof: c.Proof, since: now}
+	switch {
+	case c.Owner != "" && c.Owner == c.Host:
+		out.proof = mesh.ByAnnotation
+	case c.Proof < mesh.BySource && c.SourceProves && c.Source.IsValid():
+		out.proof, out.source = mesh.BySource, c.Source
+	}
+	return out
+}
+
+// RefusedError says why a host may not have what it claims.
+type RefusedError struct {
+	Claim mesh.Claim
+	// Holder and Binding are who has it, with what proof; empty where nobody does.
+	Holder, Binding string
+	Proof           mesh.Proof
+	why             string
+}
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.why }
+
+func refusal(c mesh.Claim, holder claim, proof mesh.Proof, format string, args ...any) *RefusedError {
+	return &RefusedError{Claim: c, Holder: holder.host, Binding: holder.binding, Proof: proof, why: fmt.Sprintf(format, args...)}
+}
+
+// judge says whether a host may have what it claims, against the lease that is in
+// its way, which may be nil.
+func (s *Source) judge(c mesh.Claim, mine claim, holder *lease, now time.Time) *RefusedError {
+	what := fmt.Sprintf("workload %s at %s", mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: c.ServiceAccount.Namespace, Name: c.Workload}, where(c.Network, c.Address))
+	if c.Owner != "" && c.Owner != c.Host {
+		return refusal(c, claim{host: c.Owner}, mesh.ByAnnotation, "%s belongs to host %q: the annotation %s says so", what, c.Owner, mesh.AnnotationHost)
+	}
+	rank := s.proven(mine)
+	if rank == mesh.Unproven && s.requireProof {
+		hint := ""
+		if mine.proof == mesh.BySource {
+			hint = fmt.Sprintf(" (it connects from %s, and so do other hosts)", mine.source)
+		}
+		return refusal(c, claim{}, mesh.Unproven,
+			"nothing proves that %s is of host %q%s, and --require-proven-addresses is set: annotate the WorkloadEntry with %s: %s, or make its token with --address %s",
+			what, c.Host, hint, mesh.AnnotationHost, c.Host, c.Address)
+	}
+	if holder == nil || holder.host == "" || holder.host == c.Host {
+		return nil
+	}
+	theirs := s.proven(holder.claim)
+	silent := len(holder.streams) == 0
+	switch {
+	case rank > theirs, rank == theirs && rank > mesh.Unproven && silent, silent && !s.bound(holder, now):
+		return nil
+	}
+	until := "while that host is connected"
+	if silent {
+		until = "until " + holder.lost.Add(s.claimLease).UTC().Format(time.RFC3339)
+	}
+	return refusal(c, holder.claim, theirs,
+		"%s is of host %q (%s) %s: if it is of host %q, annotate the WorkloadEntry with %s: %s, make its token with --address %s, or remove host %q",
+		what, holder.host, describe(theirs), until, c.Host, mesh.AnnotationHost, c.Host, c.Address, holder.host)
+}
+
+func where(network, address string) string {
+	if network == "" {
+		return address
+	}
+	return address + " in network " + network
+}
+
+// describe is a proof, in a sentence.
+func describe(p mesh.Proof) string {
+	if p == mesh.Unproven {
+		return "unproven, it came first"
+	}
+	return "proven by " + p.String()
+}
+
+// bound reports whether the claim of a lease still keeps other hosts out.
+func (s *Source) bound(l *lease, now time.Time) bool {
+	return l.host != "" && (len(l.streams) > 0 || now.Before(l.lost.Add(s.claimLease)))
+}
+
+// rivals are the leases that a claim is up against: that of the same workload, and
+// those of workloads that are not in the mesh any more, for then it is the same one
+// under another name.
+func (s *Source) rivals(c mesh.Claim) []*lease {
+	var out []*lease
+	for _, l := range s.at(placeOf(c)) {
+		if l.host != "" && l.host != c.Host && (l.id.workload == c.Workload || !slices.Contains(c.Present, l.id.workload)) {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// grant gives a host the lease of what it claims, or says who has it. What tells
+// the streams of those who lose it is to be called without the lock.
+func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, tell []func(), err *RefusedError) {
+	mine := s.claimOf(c, now)
+	rivals := s.rivals(c)
+	for _, r := range append(rivals, nil) {
+		if err := s.judge(c, mine, r, now); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, r := range rivals {
+		tell = append(tell, s.displace(r, c, mine, now)...)
+	}
+	left := false // nobody's, from before a restart, or the host's under another name
+	for _, o := range slices.Clone(s.at(placeOf(c))) {
+		if o.id.workload != c.Workload && !slices.Contains(c.Present, o.id.workload) {
+			left = left || o.left
+			s.drop(o)
+		}
+	}
+	if l = s.leaseOf(id{placeOf(c), c.Workload}); l == nil {
+		return nil, tell, nil
+	}
+	l.left = l.left || left
+	if l.host == c.Host && l.binding == c.Binding {
+		mine.since = l.since
+		if len(l.streams) > 0 && s.proven(l.claim) > s.proven(mine) {
+			mine = l.claim
+		}
+	}
+	s.claimsChanged = s.claimsChanged || l.claim != mine
+	l.claim, l.awaited = mine, false
+	s.settled(c)
+	s.elect(l.id.place)
+	return l, tell, nil
+}
+
+// displace takes a lease from its host for a better claim.
+func (s *Source) displace(l *lease, c mesh.Claim, mine claim, now time.Time) (tell []func()) {
+	had, proof := l.claim, s.proven(l.claim)
+	connected := len(l.streams) > 0
+	reason := fmt.Sprintf("workload %s/%s at %s is of host %q now (%s); it was of host %q (%s)",
+		l.id.account.Namespace, c.Workload, where(c.Network, c.Address), c.Host, describe(s.proven(mine)), had.host, describe(proof))
+	tell = s.evict(l, reason)
+	s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", had.host, "new_host", c.Host, "proof", s.proven(mine).String())
+	s.displaced++
+	if connected {
+		lost := c
+		lost.Host, lost.Binding = had.host, had.binding
+		s.conflict(refusal(lost, mine, s.proven(mine), "%s", reason), now)
+	}
+	s.settle(l)
+	return tell
+}
+
+// newlyShared has claims count for less that were proven by a source address which
+// another host has, too.
+func (s *Source) newlyShared(a netip.Addr) (tell []func()) {
+	for _, l := range s.sorted {
+		if l.proof != mesh.BySource || l.source != a {
+			continue
+		}
+		if s.requireProof && len(l.streams) > 0 {
+			tell = append(tell, s.evict(l, fmt.Sprintf("several hosts connect from %s, so it does not prove any more that the address is of host %q, and --require-proven-addresses is set", a, l.host))...)
+			s.settle(l)
+		}
+		s.elect(l.id.place)
+	}
+	return tell
+}
+
+func placeOf(c mesh.Claim) place { return place{c.ServiceAccount, c.Network, c.Address} }
+
+// at are the leases of a place.
+func (s *Source) at(p place) []*lease {
+	from, _ := slices.BinarySearchFunc(s.sorted, id{place: p}, func(l *lease, k id) int { return compareIDs(l.id, k) })
+	to := from
+	for to < len(s.sorted) && s.sorted[to].id.place == p {
+		to++
+	}
+	return s.sorted[from:to]
+}
+
+// elect has one lease of a place speak for all workloads there that nobody else
+// claims: the best proven, the first of equals.
+func (s *Source) elect(p place) {
+	list := s.at(p)
+	var first *lease
+	for _, l := range list {
+		switch {
+		case first == nil, first.host == "" && l.host != "":
+			first = l
+		case l.host == "":
+		case cmp.Or(cmp.Compare(s.proven(first.claim), s.proven(l.claim)), l.since.Compare(first.since)) < 0:
+			first = l
+		}
+	}
+	for _, l := range list {
+		if was := l.primary; was != (l == first) {
+			l.primary = l == first
+			s.settle(l)
+		}
+	}
+}
+
+// evict ends what a lease was to its host, and gives what tells the streams. Call
+// that without the lock.
+func (s *Source) evict(l *lease, reason string) (tell []func()) {
+	for _, a := range l.streams {
+		delete(s.streams, a.stream)
+		if a.end != nil {
+			tell = append(tell, func() { a.end(reason) })
+		}
+	}
+	l.streams, l.claim = nil, claim{}
+	l.lost, l.held, l.gone, l.left, l.confirmBy = time.Time{}, false, false, false, time.Time{}
+	l.awaited, s.claimsChanged = true, true // nothing is known of the workload
+	return tell
+}
+
+// HeldByOther reports whether a workload is of another host than this one.
+func (s *Source) HeldByOther(host string, w *mesh.Workload) bool {
+	if o := w.Owner(); o != "" {
+		return o != host
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leases[id{place{mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, w.Network, w.Address}, w.Name}]
+	return l != nil && l.host != host && s.bound(l, time.Now())
+}
+
+// Free frees what a host holds, which was removed or is another machine now:
+// what is known of the health of its workloads stands.
+func (s *Source) Free(host, binding string) {
+	defer s.ring()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range s.sorted {
+		if l.host == host && l.binding == binding && len(l.streams) == 0 {
+			l.claim = claim{}
+			s.claimsChanged = true
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package agents
+
+import (
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// ClaimStore keeps across restarts which host a workload is of. Without it, and
+// where what was kept is lost, hosts claim anew: who has a proof shows it again,
+// of the others the first one has the workload.
+type ClaimStore interface {
+	// LoadClaims returns what was saved last, nothing if nothing was.
+	LoadClaims() (SavedClaims, error)
+	// SaveClaims is called by one goroutine at a time.
+	SaveClaims(c SavedClaims) error
+}
+
+// SavedClaims is what a ClaimStore keeps.
+type SavedClaims struct {
+	Claims []SavedClaim `json:"claims"`
+	// Shared are source addresses that several hosts had, which prove nothing.
+	Shared []SharedSource `json:"shared_sources,omitempty"`
+}
+
+// SavedClaim is one claim that binds.
+type SavedClaim struct {
+	Network        string     `json:"network,omitempty"`
+	Address        string     `json:"address"`
+	Namespace      string     `json:"namespace"`
+	ServiceAccount string     `json:"service_account"`
+	Workload       string     `json:"workload"`
+	Host           string     `json:"host"`
+	Binding        string     `json:"binding"`
+	Proof          string     `json:"proof"`
+	Source         netip.Addr `json:"source,omitzero"`
+	Since          time.Time  `json:"since"`
+}
+
+// SharedSource is an address that several hosts connected from.
+type SharedSource struct {
+	Address netip.Addr `json:"address"`
+	Until   time.Time  `json:"until"`
+}
+
+// saveClaimsApart is the least time between two saves.
+const saveClaimsApart = time.Second
+
+// restoreClaims binds the workloads to their hosts again. A host that is no longer
+// on record has none.
+func (s *Source) restoreClaims(now time.Time) {
+	if s.claimStore == nil {
+		return
+	}
+	saved, err := s.claimStore.LoadClaims()
+	if err != nil {
+		s.log.Error("the record of which host has which address cannot be read, all hosts claim theirs anew", "err", err)
+		return
+	}
+	for _, c := range saved.Claims {
+		if c.Host == "" || c.Workload == "" || s.stands != nil && !s.stands(c.Host, c.Binding) {
+			continue
+		}
+		l := s.leaseOf(id{place{mesh.ServiceAccount{Namespace: c.Namespace, Name: c.ServiceAccount}, c.Network, c.Address}, c.Workload})
+		if l == nil {
+			return
+		}
+		l.claim = claim{host: c.Host, binding: c.Binding, proof: mesh.ParseProof(c.Proof), source: c.Source, since: c.Since}
+		l.awaited, l.lost = true, now // its time begins anew: nobody could come back meanwhile
+		s.settle(l)
+		s.elect(l.id.place)
+	}
+	for _, a := range saved.Shared {
+		if now.Before(a.Until) {
+			s.sources.note(a.Address, a.Until)
+		}
+	}
+	s.claimsChanged = false
+}
+
+// claimKeeper saves claims, written by the goroutine of Run.
+type claimKeeper struct {
+	s       *Source
+	last    time.Time // of a save
+	failing bool
+}
+
+// save writes what changed, and says when to call it again; zero means not before
+// there is something new.
+func (k *claimKeeper) save(now time.Time) time.Time {
+	if k.s.claimStore == nil {
+		return time.Time{}
+	}
+	wait := saveClaimsApart
+	if k.failing {
+		wait = saveAgain
+	}
+	due := k.last.Add(wait)
+	saved, changed := k.s.toSave(now, now.Before(due))
+	switch {
+	case !changed:
+		return time.Time{}
+	case now.Before(due):
+		return due
+	}
+	err := k.s.claimStore.SaveClaims(saved)
+	if err != nil && !k.failing {
+		k.s.log.Error("which host has which address is not saved: after a restart another host may come first", "err", err)
+	}
+	k.failing, k.last = err != nil, now
+	if err == nil {
+		return time.Time{}
+	}
+	k.s.mu.Lock()
+	k.s.claimsChanged = true
+	k.s.mu.Unlock()
+	return now.Add(saveAgain)
+}
+
+// toSave are the claims that bind, if something changed; peek leaves that so.
+func (s *Source) toSave(now time.Time, peek bool) (out SavedClaims, changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.claimsChanged || peek {
+		return out, s.claimsChanged
+	}
+	s.claimsChanged = false
+	out.Claims = []SavedClaim{}
+	for _, l := range s.sorted {
+		if s.bound(l, now) {
+			out.Claims = append(out.Claims, SavedClaim{
+				Network: l.id.network, Address: l.id.address, Namespace: l.id.account.Namespace, ServiceAccount: l.id.account.Name,
+				Workload: l.id.workload, Host: l.host, Binding: l.binding, Proof: l.proof.String(), Source: l.source, Since: l.since.UTC(),
+			})
+		}
+	}
+	for a, until := range s.sources.several {
+		if now.Before(until) {
+			out.Shared = append(out.Shared, SharedSource{a, until.UTC()})
+		}
+	}
+	slices.SortFunc(out.Shared, func(a, b SharedSource) int { return a.Address.Compare(b.Address) })
+	return out, true
+}
