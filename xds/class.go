@@ -106,10 +106,11 @@ type epoch struct {
 // classes makes views and shares what is equal in them: parts, layers of parts,
 // and classes of layers, each by its content and for as long as somebody uses it.
 type classes struct {
-	work    work
-	parts   shared[partKey, part]
-	layers  shared[layerKey, layer]
-	classes shared[classKey, class]
+	settings view.Settings
+	work     work
+	parts    shared[partKey, part]
+	layers   shared[layerKey, layer]
+	classes  shared[classKey, class]
 
 	mu   sync.Mutex // guards all following fields
 	now  *epoch
@@ -132,7 +133,12 @@ func (c *classes) indexOf(s *mesh.Snapshot) *view.Index {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	x := last.Next(s)
+	var x *view.Index
+	if last == nil {
+		x = c.settings.NewIndex(s)
+	} else {
+		x = last.Next(s)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.now == nil || s.Generation >= c.now.snapshot.Generation {

@@ -138,6 +138,8 @@ type Config struct {
 	GateTimeout time.Duration
 	// AcceptUnenforced is that of view.Proxy, for every proxy.
 	AcceptUnenforced bool
+	// Settings are those of the views of all proxies.
+	Settings view.Settings
 
 	turnIdle time.Duration // 0 means defaultTurnIdle
 }

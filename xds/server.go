@@ -71,7 +71,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes := &classes{}
+	classes := &classes{settings: cfg.Settings}
 	m, err := newMetrics(cfg.Registerer, &classes.work)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,7 @@ type renderFlags struct {
 	proxyType        string
 	interception     string
 	acceptUnenforced bool
+	settings         view.Settings
 	output           string
 	catalog          catalogFlags
 }
@@ -58,6 +59,8 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.StringVar(&f.proxyType, "type", "sidecar", "sidecar or router")
 	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE, as it is with the agent of this release")
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
+	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "the server's: life of certificates")
+	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "the server's: how long connections with mTLS live between workloads; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	f.catalog.add(flags)
 	outputFlag(cmd, &f.output)
 	return cmd
@@ -92,7 +95,7 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 			return err
 		}
 	}
-	resources, err := resourcesOf(cmd, snapshot, proxy)
+	resources, err := resourcesOf(cmd, f.settings.NewIndex(snapshot).Build(proxy))
 	if err != nil {
 		return err
 	}
@@ -114,9 +117,8 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 }
 
 // resourcesOf builds what the proxy gets and tells what people should know.
-func resourcesOf(cmd *cobra.Command, s *mesh.Snapshot, p view.Proxy) ([]envoy.Resource, error) {
+func resourcesOf(cmd *cobra.Command, v *view.View) ([]envoy.Resource, error) {
 	var all []envoy.Resource
-	v := view.Build(s, p)
 	for part := range v.Parts() {
 		resources, diagnostics := envoy.Build(part)
 		all = append(all, resources...)

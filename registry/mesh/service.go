@@ -232,6 +232,18 @@ type ServiceAccount struct{ Namespace, Name string }
 // String is "namespace/name".
 func (a ServiceAccount) String() string { return a.Namespace + "/" + a.Name }
 
+// ReservedPath begins the paths of identities that are not for traffic: those of
+// hosts, spiffe://TRUST-DOMAIN/fairlead/host/NAME, which renew and open streams.
+const ReservedPath = "fairlead/"
+
+// IsReservedIdentity reports whether a SPIFFE ID, of any trust domain, is one of
+// those.
+func IsReservedIdentity(id string) bool {
+	rest, spiffe := strings.CutPrefix(id, "spiffe://")
+	_, path, _ := strings.Cut(rest, "/")
+	return spiffe && strings.HasPrefix(path, ReservedPath)
+}
+
 // WorkloadGroup is the template of workloads that register themselves.
 type WorkloadGroup struct {
 	Meta

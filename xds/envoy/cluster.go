@@ -237,13 +237,22 @@ func seconds(d *durationpb.Duration) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(uint32(max(d.GetSeconds(), 0)))
 }
 
+// maxAge is the shorter one of what the DestinationRule allows a connection and
+// what mTLS does.
+func (b *clusterBuilder) maxAge(wanted *durationpb.Duration) *durationpb.Duration {
+	if b.p.TLS == nil || b.p.TLS.MaxAge == 0 || (wanted != nil && wanted.AsDuration() <= b.p.TLS.MaxAge) {
+		return wanted
+	}
+	return durationpb.New(b.p.TLS.MaxAge)
+}
+
 func (b *clusterBuilder) poolOptions(pool *networking.ConnectionPoolSettings) {
 	http, tcp := pool.GetHttp(), pool.GetTcp()
 	idle := http.GetIdleTimeout()
 	if idle == nil {
 		idle = tcp.GetIdleTimeout()
 	}
-	common := &corev3.HttpProtocolOptions{IdleTimeout: idle, MaxConnectionDuration: tcp.GetMaxConnectionDuration()}
+	common := &corev3.HttpProtocolOptions{IdleTimeout: idle, MaxConnectionDuration: b.maxAge(tcp.GetMaxConnectionDuration())}
 	if n := http.GetMaxRequestsPerConnection(); n > 0 {
 		common.MaxRequestsPerConnection = wrapperspb.UInt32(uint32(n))
 	}

@@ -4,6 +4,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -38,11 +39,11 @@ func (b *clusterBuilder) transportSocket() {
 // which tells the far side that this is the mesh's TLS and not an
 // application's.
 func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
-	names := exactly(t.Names)
-	if len(names) == 0 {
-		names = anyOf(t.TrustDomains)
+	ctx := &tlsv3.UpstreamTlsContext{
+		CommonTlsContext: meshContext(peers(t.Names, t.TrustDomains)), Sni: t.SNI,
+		// No session is resumed: the server would show no certificate.
+		MaxSessionKeys: wrapperspb.UInt32(0),
 	}
-	ctx := &tlsv3.UpstreamTlsContext{CommonTlsContext: meshContext(names), Sni: t.SNI}
 	ctx.CommonTlsContext.AlpnProtocols = []string{"istio"}
 	if b.isHTTP2() {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"istio", "h2"}

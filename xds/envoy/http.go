@@ -12,6 +12,7 @@ import (
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -52,6 +53,12 @@ func httpConnectionManager(c *view.Chain, inbound bool) *hcmv3.HttpConnectionMan
 		Subject: wrapperspb.Bool(true), Uri: true, Dns: true,
 	}
 	out.ServerName = "istio-envoy"
+	out.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
+	if c.TLS != nil && c.TLS.MaxAge > 0 {
+		// Not the variant that waits for HTTP/1's next request: a connection that is
+		// idle would stay, and its next request be answered.
+		out.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: durationpb.New(c.TLS.MaxAge)}
+	}
 	return out
 }
 

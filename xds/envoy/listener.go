@@ -3,6 +3,7 @@ package envoy
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -19,6 +20,13 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/xds/view"
+)
+
+// handshakeTimeout is how long a client may take for the TLS handshake, and
+// requestHeadersTimeout for the headers of a request, from their first byte.
+const (
+	handshakeTimeout      = 15 * time.Second
+	requestHeadersTimeout = 15 * time.Second
 )
 
 // tproxyMark is on packets that the proxy sends with a client's address.
@@ -123,6 +131,9 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 func filterChain(c *view.Chain, inbound bool) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
+	if c.TLS != nil {
+		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+	}
 	if c.HTTP != nil {
 		out.Filters = []*listenerv3.Filter{networkFilter(hcmFilter, httpConnectionManager(c, inbound))}
 		return out
@@ -132,7 +143,11 @@ func filterChain(c *view.Chain, inbound bool) *listenerv3.FilterChain {
 			StatPrefix: "unenforced.", Rules: denyAll(),
 		}))
 	}
-	out.Filters = append(out.Filters, networkFilter("envoy.filters.network.tcp_proxy", tcpProxy(c.TCP)))
+	proxy := tcpProxy(c.TCP)
+	if c.TLS != nil && c.TLS.MaxAge > 0 {
+		proxy.MaxDownstreamConnectionDuration = durationpb.New(c.TLS.MaxAge)
+	}
+	out.Filters = append(out.Filters, networkFilter("envoy.filters.network.tcp_proxy", proxy))
 	return out
 }
 

@@ -99,7 +99,7 @@ func wireSize(r *envoy.Resource) int {
 // it starts.
 func TestSize(t *testing.T) {
 	t.Parallel()
-	const budget = 2_640_000
+	const budget = 2_900_000
 	var resources []envoy.Resource
 	for p := range view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()).Parts() {
 		if table, ok := p.(*view.RouteTable); ok {

@@ -1,6 +1,8 @@
 package envoy
 
 import (
+	"regexp"
+	"slices"
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -9,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -73,19 +76,57 @@ func meshContext(names []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	}
 }
 
-// anyOf accepts every identity of some trust domains.
+// anyOf accepts every identity of some trust domains that is for traffic.
 func anyOf(trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
 	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(trustDomains))
 	for _, td := range trustDomains {
 		out = append(out, &tlsv3.SubjectAltNameMatcher{
 			SanType: tlsv3.SubjectAltNameMatcher_URI,
 			Matcher: &matcherv3.StringMatcher{
-				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + td + "/"},
+				MatchPattern: &matcherv3.StringMatcher_SafeRegex{
+					SafeRegex: &matcherv3.RegexMatcher{Regex: trafficIdentities(td)},
+				},
 			},
 		})
 	}
 	return out
 }
+
+// trafficIdentities is a regular expression for all identities of a trust domain
+// but those below [mesh.ReservedPath]. RE2 cannot say "but", so it says what is
+// left, character by character. It has ASCII only, as SPIFFE IDs do: that keeps
+// its program below the 100 instructions that an Envoy takes by itself.
+func trafficIdentities(trustDomain string) string {
+	reserved := mesh.ReservedPath
+	rest := ""
+	for i := len(reserved) - 1; i >= 0; i-- {
+		next := ""
+		if i < len(reserved)-1 {
+			next = "|" + regexp.QuoteMeta(reserved[i:i+1]) + rest
+		}
+		rest = "(?:" + anyBut(reserved[i]) + "[!-~]*" + next + ")?"
+	}
+	return regexp.QuoteMeta("spiffe://"+trustDomain+"/") + rest
+}
+
+// anyBut is a class of the visible characters of ASCII but one, which is a letter,
+// a digit or a slash.
+func anyBut(c byte) string { return "[!-" + string(rune(c-1)) + string(rune(c+1)) + "-~]" }
+
+// peers accepts some names, or with none every identity of some trust domains that
+// is for traffic. The identities of hosts are not, whoever names them.
+func peers(names, trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
+	if len(names) == 0 {
+		return anyOf(trustDomains)
+	}
+	if welcome := slices.DeleteFunc(slices.Clone(names), mesh.IsReservedIdentity); len(welcome) > 0 {
+		return exactly(welcome)
+	}
+	return exactly([]string{nobody})
+}
+
+// nobody is a name that no certificate has. An empty list would accept everybody.
+const nobody = "spiffe://nobody.invalid/"
 
 // exactly accepts some names. What is not a URI may be a DNS name, or an
 // address.
@@ -116,6 +157,11 @@ func serverSocket(t *view.ServerTLS) *corev3.TransportSocket {
 	ctx := &tlsv3.DownstreamTlsContext{
 		CommonTlsContext:         meshContext(anyOf(t.TrustDomains)),
 		RequireClientCertificate: wrapperspb.Bool(true),
+		// A resumed session shows no certificate, so it would outlive the one that
+		// it began with. SessionTimeout does not reach the tickets of TLS 1.3,
+		// which Envoy's library takes for two days.
+		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
+		DisableStatefulSessionResumption: true,
 	}
 	ctx.CommonTlsContext.TlsParams.CipherSuites = serverCiphers()
 	if t.HTTP {

@@ -32,6 +32,8 @@ const (
 	serverIP = "127.0.0.12"
 	webID    = "spiffe://cluster.local/ns/shop/sa/web"
 	ordersID = "spiffe://cluster.local/ns/shop/sa/orders"
+	hostID   = "spiffe://cluster.local/fairlead/host/web"
+	spireID  = "spiffe://cluster.local/shop/frontend"
 )
 
 // fixture is two hosts with an Envoy each, and the applications behind the
@@ -41,6 +43,7 @@ type fixture struct {
 	http, grpc, tcp     int // ports of the service
 	client, server      *envoytest.Envoy
 	echo, health, lines int // ports of the applications
+	settings            view.Settings
 }
 
 // meshFor is the manifests of the two hosts.
@@ -87,8 +90,13 @@ spec:
 
 func newFixture(t *testing.T, more string) *fixture {
 	t.Helper()
+	return newFixtureWith(t, view.Settings{}, more)
+}
+
+func newFixtureWith(t *testing.T, settings view.Settings, more string) *fixture {
+	t.Helper()
 	ports := envoytest.FreePorts(t, 3)
-	f := &fixture{ca: newAuthority(t), http: ports[0], grpc: ports[1], tcp: ports[2]}
+	f := &fixture{ca: newAuthority(t), http: ports[0], grpc: ports[1], tcp: ports[2], settings: settings}
 	f.echo, f.health, f.lines = echoServer(t), healthServer(t), lineServer(t)
 	manifests := fixtureManifests + more
 	for name, port := range map[string]int{
@@ -104,7 +112,7 @@ func newFixture(t *testing.T, more string) *fixture {
 
 func (f *fixture) start(t *testing.T, s *mesh.Snapshot, who proxyFile) *envoytest.Envoy {
 	t.Helper()
-	boot := bootstrap(t, buildAll(view.Build(s, who.proxy())))
+	boot := bootstrap(t, buildAll(f.settings.NewIndex(s).Build(who.proxy())))
 	var node map[string]any
 	fatalIf(t, json.Unmarshal(boot, &node), "reading own JSON")
 	withoutSDS(node)
@@ -309,6 +317,9 @@ func (f *fixture) withoutMesh(ctx context.Context, t *testing.T, mode string) {
 		{"another_authority", []tls.Certificate{other.pair(t, webID)}, []string{"istio"}, false},
 		{"another_trust_domain", []tls.Certificate{f.ca.pair(t, "spiffe://other/ns/shop/sa/web")}, []string{"istio"}, false},
 		{"no_certificate", nil, []string{"istio"}, false},
+		{"host", []tls.Certificate{f.ca.pair(t, hostID)}, []string{"istio"}, false},
+		{"host_without_istio", []tls.Certificate{f.ca.pair(t, hostID)}, nil, false},
+		{"spire", []tls.Certificate{f.ca.pair(t, spireID)}, []string{"istio"}, mode != "DISABLE"},
 	} {
 		err := handshake(ctx, at(serverIP, f.tcp), &tls.Config{
 			Certificates: c.cert, NextProtos: c.alpn,

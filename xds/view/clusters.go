@@ -214,6 +214,7 @@ func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Pee
 	t := &PeerTLS{
 		SNI:          fmt.Sprintf("outbound_.%d_.%s_.%s", in.port.Number, in.subset.GetName(), in.svc.Hostname),
 		TrustDomains: sc.trustDomains,
+		MaxAge:       sc.settings.clientAge(in.port.Protocol),
 	}
 	if tls := policy.GetTls(); tls != nil {
 		if tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {

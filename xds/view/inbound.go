@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -325,9 +326,16 @@ func (in *inbound) listeners() []Part {
 	return parts
 }
 
+// defaultInspectTimeout is how long a client may keep an inbound listener waiting
+// for its first bytes where the mesh does not say: Istio's default is for ever.
+const defaultInspectTimeout = 15 * time.Second
+
 func (in *inbound) inspect(l *Listener) {
 	l.InspectTimeout = in.st.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
 	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *Chain) bool { return c.Match.Transport == transTLS })
+	if l.InspectTLS && l.InspectTimeout == 0 {
+		l.InspectTimeout = defaultInspectTimeout
+	}
 }
 
 // virtualInbound receives what capture redirects: a chain for each port, and
@@ -400,7 +408,7 @@ func (in *inbound) chains(p inboundPort) []*Chain {
 func (in *inbound) modeChains(mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
 	mtls := build()
 	mtls.Match.Transport = transTLS
-	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.st.trustDomains}
+	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.st.trustDomains, MaxAge: in.st.settings.serverAge(http)}
 	plain := build()
 	switch mode {
 	case mesh.Strict:

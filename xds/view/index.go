@@ -37,15 +37,17 @@ type Index struct {
 	deltas map[uint64]*delta // by the seq of the Index that they begin at
 }
 
-// NewIndex prepares a snapshot.
-func NewIndex(s *mesh.Snapshot) *Index { return newIndex(nil, s) }
+// NewIndex prepares a snapshot, with default settings.
+func NewIndex(s *mesh.Snapshot) *Index { return newIndex(nil, s, Settings{}) }
 
-// Next prepares another snapshot, as a rule the one after x's. What depends on
-// nothing that differs between them is taken over, with the parts that were made
-// from it. A nil Index has nothing to give.
-func (x *Index) Next(s *mesh.Snapshot) *Index { return newIndex(x, s) }
+// Next prepares another snapshot, as a rule the one after x's, with the same
+// settings. What depends on nothing that differs between them is taken over, with
+// the parts that were made from it. A nil Index has nothing to give, and default
+// settings.
+func (x *Index) Next(s *mesh.Snapshot) *Index { return newIndex(x, s, Settings{}) }
 
-func newIndex(prev *Index, s *mesh.Snapshot) *Index {
+// newIndex takes the settings only where there is no Index before.
+func newIndex(prev *Index, s *mesh.Snapshot, settings Settings) *Index {
 	mc := s.MeshConfig.Spec
 	x := &Index{
 		s: s,
@@ -60,7 +62,7 @@ func newIndex(prev *Index, s *mesh.Snapshot) *Index {
 	}
 	switch {
 	case prev == nil:
-		x.epoch = &epoch{lineage: &lineage{}}
+		x.epoch = &epoch{lineage: &lineage{settings: settings}}
 	case prev.s.MeshConfig != s.MeshConfig:
 		x.epoch = &epoch{lineage: prev.lineage}
 	default:

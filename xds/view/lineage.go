@@ -36,7 +36,8 @@ func (s Stats) Minus(o Stats) Stats {
 // lineage is what one Index hands to the next, whatever changes: equal content
 // is one pointer.
 type lineage struct {
-	seq atomic.Uint64 // of the newest Index
+	settings Settings
+	seq      atomic.Uint64 // of the newest Index
 
 	clusters  weakMap[mesh.Hash, Cluster]
 	endpoints weakMap[mesh.Hash, Endpoints]

@@ -65,6 +65,9 @@ type PeerTLS struct {
 	// TrustDomains.
 	Names        []string
 	TrustDomains []string
+	// MaxAge is how long a connection for HTTP takes new requests, which is a
+	// little shorter than the server's; 0 means for ever.
+	MaxAge time.Duration
 }
 
 // Cluster is the input of one Cluster resource.

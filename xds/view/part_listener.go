@@ -73,6 +73,9 @@ type ServerTLS struct {
 	HTTP bool
 	// TrustDomains are those whose identities may connect.
 	TrustDomains []string
+	// MaxAge is how long a connection may live, so that it does not outlive the
+	// client's certificate by much; 0 means for ever. HTTP is drained, TCP cut off.
+	MaxAge time.Duration
 }
 
 // HTTPChain is an HTTP connection manager.

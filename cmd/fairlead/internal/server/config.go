@@ -46,6 +46,9 @@ type Config struct {
 
 	// CertificateTTL is the life of leaves; 0 means 24 h.
 	CertificateTTL time.Duration
+	// MaxConnectionAge is how long connections with mTLS live between workloads; 0
+	// means half of CertificateTTL for HTTP, and no limit for TCP.
+	MaxConnectionAge time.Duration
 	// AcceptUnenforced lets requests through that a security policy which is not
 	// in force would judge.
 	AcceptUnenforced bool
@@ -82,6 +85,9 @@ type Config struct {
 // DefaultMaxConnections leaves room for connections that hold no stream, but ask
 // for certificates.
 const DefaultMaxConnections = 30_000
+
+// MinConnectionAge is the shortest life of a connection that is worth its handshake.
+const MinConnectionAge = time.Second
 
 // MinSlowProxyTimeout is as long as a healthy proxy may be busy with something
 // else.
@@ -125,6 +131,7 @@ func (c Config) check() (Config, error) {
 		value time.Duration
 	}{
 		{"--certificate-ttl", c.CertificateTTL},
+		{"--max-connection-age", c.MaxConnectionAge},
 		{"--debounce-after", c.DebounceAfter},
 		{"--claim-lease", c.ClaimLease},
 		{"--debounce-max", c.DebounceMax},
@@ -137,6 +144,10 @@ func (c Config) check() (Config, error) {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("%s %s: it cannot be negative", d.flag, d.value))
 		}
+	}
+	if c.MaxConnectionAge > 0 && c.MaxConnectionAge < MinConnectionAge {
+		errs = append(errs, fmt.Errorf("--max-connection-age %s: every request would need a new connection: write %s or more, or leave it out for half of --certificate-ttl",
+			c.MaxConnectionAge, MinConnectionAge))
 	}
 	if c.DebounceMax > 0 && c.DebounceAfter > c.DebounceMax {
 		errs = append(errs, fmt.Errorf("--debounce-after %s is longer than --debounce-max %s", c.DebounceAfter, c.DebounceMax))

@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // Server is a control plane.
@@ -129,6 +130,7 @@ func (s *Server) newXDS(context.Context) error {
 	s.xds, err = xds.New(xds.Config{
 		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.agents,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
+		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
 		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
 		SlowTimeout: s.cfg.SlowProxyTimeout, WholeTables: s.cfg.VirtualHosts == VirtualHostsOff,
