@@ -84,6 +84,10 @@ type Agent struct {
 
 	saver *saver
 
+	// Constant after the start of Run.
+	clock      *svid.Clock
+	hostBefore *svid.Identity // the host's identity before the one on disk, or nil
+
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 
@@ -170,6 +174,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	a.openClock(ctx)
 	who, err := a.enroll(ctx)
 	if err != nil {
 		return err

@@ -55,6 +55,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
 		Socket: a.inRun(xdsSocket), UID: uid, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
+		Stamp: a.stamp,
 	})
 	if err != nil {
 		return nil, err

@@ -164,11 +164,12 @@ func choose(m memory, want svid.Pair) (svid.Pair, error) {
 // identify loads the host's identity, or joins with the token until that is
 // answered.
 func (a *Agent) identify(ctx context.Context, e *enrolled) error {
-	id, err := e.hosts.Load()
+	known, err := e.hosts.Versions()
 	if w := e.hosts.Warning(); w != "" {
 		a.log.WarnContext(ctx, "the host's key can be read by a group", "reason", w)
 	}
-	if err == nil {
+	if id := known.New; err == nil {
+		a.hostBefore = known.Old
 		a.host.Store(id)
 		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
 		if e.token != nil && !trusts(id, e.token.Pin) {
@@ -193,6 +194,8 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 		if err == nil {
 			a.host.Store(id)
 			a.log.InfoContext(ctx, "joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
+			a.clock.Joined()
+			a.saver.save(a.clock.Path(), a.clock.Save)
 			a.saveHost(e.hosts, id)
 			a.saver.flush(ctx)
 			return nil

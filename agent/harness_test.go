@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -104,6 +105,7 @@ type plane struct {
 	tb        testing.TB
 	dir, addr string
 	ttl       time.Duration
+	ahead     atomic.Int64 // how far the clock is ahead that certificates are signed by, in nanoseconds
 	authority *pki.Authority
 	hosts     *attest.Entitlements
 	service   *issue.Service
@@ -143,7 +145,7 @@ func (p *plane) start() {
 		Dir: p.dir, TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: log, DefaultTTL: p.ttl,
 	}, time.Now()))
 	p.hosts = must[*attest.Entitlements](p.tb)(attest.New(attest.Config{Dir: p.dir, Logger: log}))
-	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: p.authority, Entitlements: p.hosts, Logger: log}))
+	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: aheadAuthority{p.authority, &p.ahead}, Entitlements: p.hosts, Logger: log}))
 	front := must[*pki.ServerTLS](p.tb)(pki.NewServerTLS(pki.ServerTLSConfig{Authority: p.authority, Logger: log}, time.Now()))
 	var l net.Listener
 	envoytest.Eventually(p.tb, deadline, func() (err error) {
@@ -160,6 +162,16 @@ func (p *plane) start() {
 		defer close(done)
 		_ = g.Serve(l)
 	}()
+}
+
+// aheadAuthority signs by a clock that is ahead.
+type aheadAuthority struct {
+	*pki.Authority
+	by *atomic.Int64
+}
+
+func (a aheadAuthority) Sign(leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error) {
+	return a.Authority.Sign(leaf, now.Add(time.Duration(a.by.Load())))
 }
 
 func (p *plane) kill() {

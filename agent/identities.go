@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -19,8 +20,14 @@ type identities struct {
 	sealed  *svid.SealedStore
 	secrets *workload.Server
 	log     *slog.Logger
-	// due is when each identity is to be renewed, drawn once a certificate.
+	// due is when each identity is to be renewed, drawn once a certificate, by the
+	// wall clock.
 	hostDue, workloadDue time.Time
+	// notBefore is before when nothing is renewed, by the monotonic clock.
+	notBefore time.Time
+	// The identities as they were received, the one before beside the newest.
+	hostIDs, workloadIDs svid.Versions
+	doubted              bool // the clocks differ, and that was logged
 }
 
 // newIdentities loads the workload's identity, if there is one.
@@ -35,15 +42,17 @@ func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities
 	}
 	i := &identities{a: a, e: e, sealed: sealed, secrets: secrets, log: a.log}
 	i.hostDue = a.host.Load().RenewAt(rand.Float64()) //nolint:gosec // spreads load
-	now := time.Now()
-	id, err := sealed.Load(e.pair)
+	i.hostIDs = svid.Versions{New: a.host.Load(), Old: a.hostBefore}
+	now := wallclock.Now()
+	i.workloadIDs, err = sealed.Versions(e.pair)
+	id := i.workloadIDs.At(now)
 	switch {
 	case err == nil:
 		if now.After(id.NotAfter()) {
 			i.log.Warn("the workload's certificate has ended while the agent was away, asking for a new one", "identity", id)
 		}
-		i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
-		return i, i.publish(now, id)
+		i.workloadDue = i.workloadIDs.New.RenewAt(rand.Float64()) //nolint:gosec // spreads load
+		return i, i.publish(time.Now(), id)
 	case errors.Is(err, svid.ErrNoIdentity):
 	default:
 		// It can be asked for again; only without a server is it missed.
@@ -77,18 +86,14 @@ func (a *Agent) saveHost(hosts *svid.HostStore, id *svid.Identity) {
 func (i *identities) run(ctx context.Context) error {
 	b := backOff{first: 500 * time.Millisecond, most: 30 * time.Second}
 	for {
-		next := i.hostDue
-		if i.workloadDue.Before(next) {
-			next = i.workloadDue
-		}
-		timer := time.NewTimer(time.Until(next))
+		timer := time.NewTimer(i.wait(wallclock.Now()))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return nil
 		}
-		err := i.renew(ctx, time.Now())
+		err := i.look(ctx, wallclock.Now())
 		if err == nil {
 			b.reset()
 			i.a.fault(nil)
@@ -123,10 +128,11 @@ func (i *identities) complain(ctx context.Context, first bool, err error) {
 }
 
 // renew renews what is due: the host first, whose certificate asks for the
-// workload's.
-func (i *identities) renew(ctx context.Context, now time.Time) error {
+// workload's. own is what this machine's clock shows.
+func (i *identities) renew(ctx context.Context, own time.Time) error {
+	now := i.a.clock.Now(own)
 	if !now.Before(i.hostDue) {
-		id, err := i.e.client.Renew(ctx, i.a.host.Load())
+		id, err := i.renewHost(ctx, own)
 		if errors.Is(err, svid.ErrRefused) && i.e.token != nil {
 			// A token made with --replace lets the host in again, with its key.
 			id, err = i.e.client.Join(ctx, *i.e.token, i.a.host.Load().Key)
@@ -134,9 +140,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 		if err != nil {
 			return err
 		}
-		// Used even if it cannot be kept: the key is the one on disk.
-		i.a.saveHost(i.e.hosts, id)
-		i.a.host.Store(id)
+		i.keepHost(id, own)
 		i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 		i.log.InfoContext(ctx, "host identity renewed", "identity", id)
 	}
@@ -147,9 +151,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	// Served even if it cannot be kept.
-	i.save(id)
-	if err := i.publish(time.Now(), id); err != nil {
+	if err := i.keepWorkload(id, own); err != nil {
 		return err
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
@@ -161,7 +163,7 @@ func (i *identities) renew(ctx context.Context, now time.Time) error {
 type hostCredentials struct{ a *Agent }
 
 // TLS implements relay.Credentials.
-func (h hostCredentials) TLS() *tls.Config { return svid.ClientTLS(h.a.host.Load) }
+func (h hostCredentials) TLS() *tls.Config { return svid.ClientTLSAt(h.a.host.Load, h.a.now) }
 
 // NotAfter implements relay.Credentials.
 func (h hostCredentials) NotAfter() time.Time { return h.a.host.Load().NotAfter() }

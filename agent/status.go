@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -81,6 +82,9 @@ func (a *Agent) Remarks() []string {
 		out = append(out, fmt.Sprintf("%s is not saved since %s ago: it is used all the same, and a restart would find what was there before: %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
 	}
+	if doubt := a.clockDoubt(wallclock.Now()); doubt != "" {
+		out = append(out, doubt)
+	}
 	if s.LastError != "" {
 		out = append(out, "an identity is not renewed: "+s.LastError)
 	}
@@ -90,7 +94,7 @@ func (a *Agent) Remarks() []string {
 // NotReady says why the workload cannot be reached; empty means that Envoy serves.
 func (a *Agent) NotReady(ctx context.Context) []string {
 	why := a.Starting(ctx)
-	if w := a.workload.Load(); w != nil && time.Now().After(w.NotAfter()) {
+	if w := a.workload.Load(); w != nil && wallclock.Now().After(w.NotAfter()) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		why = append(why, fmt.Sprintf("the workload's certificate has ended at %s and peers refuse it: %s", w.NotAfter().Format(time.RFC3339), a.status.LastError))

@@ -34,6 +34,9 @@ type Config struct {
 	// Node is the node of the bootstrap, with the version of the Envoy that is
 	// going to connect, as far as it is known.
 	Node *corev3.Node
+	// Stamp adds to the node of a stream's first request what is true at that moment
+	// only; nil means nothing.
+	Stamp func(node *corev3.Node)
 	// Servers are host:port of the control plane, in order of preference.
 	Servers []string
 	// Credentials must be non-nil.

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
@@ -90,7 +91,7 @@ func (r *Relay) dial(ctx context.Context) {
 // connect holds one stream to a server until it ends.
 func (r *Relay) connect(ctx context.Context, server string, answered *bool) error {
 	until := r.c.Credentials.NotAfter()
-	life := time.Until(until)
+	life := until.Sub(wallclock.Now())
 	if life <= 0 {
 		return fmt.Errorf("the host's certificate has ended at %s: waiting for its renewal", until.Format(time.RFC3339))
 	}
@@ -205,7 +206,11 @@ func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
 			return nil
 		}
 		u.named = true
-		return withNode(req, c.node)
+		req = withNode(req, c.node)
+		if c.r.c.Stamp != nil {
+			c.r.c.Stamp(req.GetNode())
+		}
+		return req
 	}
 	// What takes an endpoint out, or in, goes before what only answers.
 	if now := c.envoyState(time.Now()); now != "" && now != u.reported {

@@ -78,6 +78,10 @@ func (s *SealedStore) Load(pair Pair) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.load(pair, path)
+}
+
+func (s *SealedStore) load(pair Pair, path string) (*Identity, error) {
 	s.mu.Lock()
 	data, err := durable.ReadFile(path, maxIdentityFile)
 	s.mu.Unlock()
@@ -104,6 +108,10 @@ func (s *SealedStore) Save(pair Pair, i *Identity) error {
 	if err != nil {
 		return err
 	}
+	return s.save(pair, path, i)
+}
+
+func (s *SealedStore) save(pair Pair, path string, i *Identity) error {
 	if err := i.check(); err != nil {
 		return fmt.Errorf("saving an identity: %w", err)
 	}
@@ -135,7 +143,7 @@ func (s *SealedStore) Remove(pair Pair) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return durable.Remove(s.fsys, path)
+	return errors.Join(durable.Remove(s.fsys, path), durable.Remove(s.fsys, path+previousSuffix))
 }
 
 // Path is the file of a workload.

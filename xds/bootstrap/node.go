@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -32,6 +33,7 @@ const (
 	keyClusterID      = "CLUSTER_ID"
 	keyNetwork        = "NETWORK"
 	keyVersion        = "FAIRLEAD_VERSION"
+	keyTime           = "FAIRLEAD_TIME"
 )
 
 // Bounds on what a peer says of itself. Metadata that has no meaning here is
@@ -92,6 +94,9 @@ type Node struct {
 	EnvoyVersion Version
 	// AgentVersion is the version of Fairlead beside the proxy, or empty.
 	AgentVersion string
+	// Time is what the host's clock showed when this was said, or zero: nothing was
+	// said. It is only ever read; see [SetTime].
+	Time time.Time
 }
 
 // ID is the node id, TYPE~ADDRESS~NAME.NAMESPACE~NAMESPACE.svc.DOMAIN.
@@ -173,6 +178,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.ClusterID = text(keyClusterID)
 	n.Network = text(keyNetwork)
 	n.AgentVersion = text(keyVersion)
+	n.Time = parseTime(text(keyTime))
 	n.Labels, err = labelsField(node.GetMetadata())
 	errs = append(errs, err)
 	n.Addresses, err = addressesField(node.GetMetadata(), n.Address)
@@ -186,6 +192,28 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 		return nil, err
 	}
 	return n, n.check()
+}
+
+// SetTime says in a node what the host's clock shows. It is for the first request of
+// a stream alone: a node that is kept, or that Envoy is started with, has no time.
+func SetTime(node *corev3.Node, now time.Time) {
+	if node.Metadata == nil {
+		node.Metadata = &structpb.Struct{}
+	}
+	if node.Metadata.Fields == nil {
+		node.Metadata.Fields = map[string]*structpb.Value{}
+	}
+	node.Metadata.Fields[keyTime] = structpb.NewStringValue(now.UTC().Format(time.RFC3339Nano))
+}
+
+// parseTime is zero for what is no time: a host with a strange clock says nothing,
+// and is served all the same.
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339Nano, s)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
 }
 
 // check reports what makes n unfit to be sent or believed.

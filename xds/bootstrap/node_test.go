@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
@@ -143,4 +144,36 @@ func FuzzParseNode(f *testing.F) {
 			t.Fatalf("a node that was written cannot be read: %v", err)
 		}
 	})
+}
+
+// TestTimeIsSaidOnceAndKeptNowhere: the time changes with every stream, so it is in
+// no node that is kept, and what is no time refuses nobody.
+func TestTimeIsSaidOnceAndKeptNowhere(t *testing.T) {
+	t.Parallel()
+	plain, err := ordersNode().Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := proto.CloneOf(plain)
+	at := time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC)
+	SetTime(said, at)
+	got, err := ParseNode(said)
+	if err != nil || !got.Time.Equal(at) {
+		t.Errorf("read back as %v, %v", got, err)
+	}
+	again, err := got.Proto()
+	if err != nil || !proto.Equal(again, plain) {
+		t.Errorf("a node that is made again has %v, %v", again, err)
+	}
+	for _, s := range []string{"", "yesterday", "99999-01-01T00:00:00Z", "2026-02-03"} {
+		said.Metadata.Fields[keyTime] = structpb.NewStringValue(s)
+		if got, err := ParseNode(said); err != nil || !got.Time.IsZero() {
+			t.Errorf("%q: %v, %v", s, got, err)
+		}
+	}
+	bare := &corev3.Node{Id: plain.GetId()}
+	SetTime(bare, at)
+	if got, err := ParseNode(bare); err != nil || !got.Time.Equal(at) {
+		t.Errorf("without metadata: %v, %v", got, err)
+	}
 }

@@ -1,0 +1,149 @@
+package agent
+
+import (
+	"log/slog"
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+const day = 24 * time.Hour
+
+// keeper is an agent's half that keeps identities, without Envoy; its own clock is an
+// argument.
+func keeper(t *testing.T, state, token string) *identities {
+	t.Helper()
+	a, err := New(Config{
+		Logger: slog.New(slog.DiscardHandler), StateDir: state, RunDir: t.TempDir(), Token: token, Address: netip.MustParseAddr("127.0.0.1"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.openClock(t.Context())
+	e := must[*enrolled](t)(a.enroll(t.Context()))
+	secrets := must[*workload.Server](t)(workload.New(workload.Config{Logger: a.log, Socket: filepath.Join(a.c.RunDir, sdsSocket)}))
+	return must[*identities](t)(newIdentities(a, e, secrets))
+}
+
+// renewAll has everything renewed that the clocks make due, as if a while had passed.
+func (i *identities) renewAll(t *testing.T, own time.Time) {
+	t.Helper()
+	i.notBefore = time.Time{}
+	if err := i.look(t.Context(), own); err != nil {
+		t.Fatal(err)
+	}
+	i.a.saver.flush(t.Context())
+}
+
+// due makes everything due.
+func (i *identities) due() { i.hostDue, i.workloadDue = time.Time{}, time.Time{} }
+
+func in(id *svid.Identity, now time.Time) bool {
+	return !now.Before(id.Leaf().NotBefore) && now.Before(id.NotAfter())
+}
+
+// TestServerClockAheadAndBack renews while the server's clock is a day ahead, and
+// again when it is right. Envoy must have a certificate that is valid all the while,
+// also after a restart of the agent, and nobody does anything.
+func TestServerClockAheadAndBack(t *testing.T) {
+	t.Parallel()
+	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
+	i := keeper(t, state, p.token("orders-1", "shop/orders"))
+	i.renewAll(t, now)
+	first := i.a.workload.Load()
+
+	p.ahead.Store(int64(day))
+	i.due()
+	i.renewAll(t, now)
+	if early := i.workloadIDs.New.Leaf(); !now.Before(early.NotBefore) {
+		t.Fatalf("the test did not put the server's clock ahead: %s", early.NotBefore)
+	}
+	for range 3 { // asked again while it is ahead, and restarted
+		if have := i.a.workload.Load(); have.Leaf().SerialNumber.Cmp(first.Leaf().SerialNumber) != 0 {
+			t.Fatalf("Envoy has a certificate of %s to %s, at %s", have.Leaf().NotBefore, have.NotAfter(), now)
+		}
+		i.renewAll(t, now)
+		i = keeper(t, state, "")
+	}
+	if i.a.clockDoubt(now) == "" {
+		t.Error("nothing tells that the clocks differ")
+	}
+
+	p.ahead.Store(0)
+	i.renewAll(t, now)
+	for what, id := range map[string]*svid.Identity{"host": i.a.host.Load(), "workload": i.a.workload.Load()} {
+		if !in(id, now) {
+			t.Errorf("right again: the %s has a certificate of %s to %s, at %s", what, id.Leaf().NotBefore, id.NotAfter(), now)
+		}
+	}
+	if doubt := i.a.clockDoubt(now); doubt != "" {
+		t.Errorf("right again: %s", doubt)
+	}
+	if again := i.workloadDue.Sub(now); again < 10*time.Hour || again > 14*time.Hour {
+		t.Errorf("right again: the next renewal is in %s", again)
+	}
+}
+
+// TestBothClocksAheadAndBack has the whole mesh a day ahead, by a wrong time source,
+// and set back. The bound that was proven meanwhile must not lock the host out.
+func TestBothClocksAheadAndBack(t *testing.T) {
+	t.Parallel()
+	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
+	i := keeper(t, state, p.token("orders-1", "shop/orders"))
+	i.renewAll(t, now)
+	p.ahead.Store(int64(day))
+	i.due()
+	i.renewAll(t, now.Add(day))
+	if have := i.a.workload.Load(); !in(have, now.Add(day)) {
+		t.Errorf("a day ahead Envoy has a certificate of %s to %s", have.Leaf().NotBefore, have.NotAfter())
+	}
+	p.ahead.Store(0)
+	i.renewAll(t, now)
+	if have := i.a.workload.Load(); !in(have, now) || i.a.clock.Behind(now) {
+		t.Errorf("back again Envoy has a certificate of %s to %s; clock behind: %v", have.Leaf().NotBefore, have.NotAfter(), i.a.clock.Behind(now))
+	}
+}
+
+// TestHostClockWrong sets the clock of one host, a boot in 1970 included. Its own
+// clock proves nothing: what the authority proved stands, nothing is renewed in a
+// loop, and when the clock is right all is well.
+func TestHostClockWrong(t *testing.T) {
+	t.Parallel()
+	p, now := newPlane(t, day), time.Now()
+	for name, own := range map[string]time.Time{
+		"1970": time.Unix(100, 0), "a-day-behind": now.Add(-day), "half-a-day-ahead": now.Add(14 * time.Hour), "a-skew": now.Add(-30 * time.Second),
+	} {
+		state := t.TempDir()
+		i := keeper(t, state, p.token("orders-"+name, "shop/orders"))
+		i.renewAll(t, now)
+		i = keeper(t, state, "") // boots with the wrong clock
+		if got := i.a.clock.Now(own); got.Before(now.Add(-2 * time.Minute)) {
+			t.Errorf("%s: the time is taken for %s", name, got)
+		}
+		if i.a.clock.Behind(own) != (name == "1970" || name == "a-day-behind") {
+			t.Errorf("%s: behind: %v", name, i.a.clock.Behind(own))
+		}
+		for range 3 {
+			if err := i.look(t.Context(), own); err != nil {
+				t.Fatal(err)
+			}
+		}
+		after := i.a.workload.Load()
+		for range 3 { // no sooner again than askEvery
+			if err := i.look(t.Context(), own); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i.a.workload.Load() != after {
+			t.Errorf("%s: renewed again at once", name)
+		}
+		i.renewAll(t, now)
+		if have := i.a.workload.Load(); !in(have, now) || i.a.clockDoubt(now) != "" {
+			t.Errorf("%s: right again: a certificate of %s to %s; %s", name, have.Leaf().NotBefore, have.NotAfter(), i.a.clockDoubt(now))
+		}
+	}
+}
