@@ -37,6 +37,7 @@ func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "a template of the service account of a service; empty means {{.Service}}")
 	fl.StringArrayVar(&f.rules, "consul-service", nil, "a rule for services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
 	fl.StringVar(&f.addressKind, "consul-address-kind", "", "which address of an instance counts: lan, wan, lan_ipv6, …; empty means lan, and wan in another datacenter than the first")
+	fl.BoolVar(&f.Mapping.NodeIsHost, "consul-node-is-host", false, "an instance is of the host that is called as its node, in lower case: no other host may be served as it or report its health")
 	fl.BoolVar(&f.Mapping.Loopback, "consul-loopback", false, "take loopback addresses: only where all hosts are one machine, as with consul agent -dev; elsewhere every host would call itself")
 }
 

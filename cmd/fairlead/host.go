@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,10 +33,10 @@ func newHostList() *cobra.Command {
 		if output == "json" {
 			return json.NewEncoder(cmd.OutOrStdout()).Encode(hosts)
 		}
-		return table(cmd.OutOrStdout(), "HOST\tTYPE\tWORKLOADS\tJOINED\tCERTIFICATE\tFAULT", func(w io.Writer) {
+		return table(cmd.OutOrStdout(), "HOST\tTYPE\tWORKLOADS\tJOINED\tCERTIFICATE\tADDRESSES\tFAULT", func(w io.Writer) {
 			for _, h := range hosts {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Type, strings.Join(h.Workloads, ","),
-					ago(h.Joined), until(h.NotAfter), dash(h.Fault))
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Type, strings.Join(h.Workloads, ","),
+					ago(h.Joined), until(h.NotAfter), dash(addressesOf(h)), dash(h.Fault))
 			}
 		})
 	}
@@ -81,6 +82,24 @@ such removals back. This lets them go. "fairlead proxy-status" names the source.
 		return err
 	}
 	return cmd
+}
+
+// addressesOf are the addresses that a host claims, with how it has proven them, and
+// those of its token that it does not.
+func addressesOf(h server.Host) string {
+	var out []string
+	claimed := map[string]bool{}
+	for _, c := range h.Claims {
+		claimed[c.Address] = true
+		out = append(out, c.Address+" ("+c.Proof+")")
+	}
+	for _, a := range h.Addresses {
+		if !claimed[a] {
+			out = append(out, a+" (not claimed)")
+		}
+	}
+	slices.Sort(out)
+	return strings.Join(some(slices.Compact(out), 5), ",")
 }
 
 // ago is how long something is past, as people say it; "-" for never.

@@ -15,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -28,7 +29,8 @@ func newProxyStatus() *cobra.Command {
 		Long: `Lists every proxy that is connected or was lately. CDS, LDS, EDS and RDS say SYNCED where the
 proxy has accepted what it was sent, STALE where it has not answered, REJECTED where it refused.
 ENCRYPTED says what a proxy demands of traffic for its application, ROUTES whether its
-route tables travel whole or by virtual host (VHDS; RDS is of both). Below are, in Envoy's words,
+route tables travel whole or by virtual host (VHDS; RDS is of both), ADDRESS how the host has proven
+that the address of its workload is its own: annotation, token, source, or unproven. Below are, in Envoy's words,
 what was rejected, and the peers that were not let in.
 
 Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
@@ -67,7 +69,7 @@ Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could n
 }
 
 func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
-	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES", func(w io.Writer) {
+	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES\tADDRESS", func(w io.Writer) {
 		for _, x := range p.Proxies {
 			state := x.Envoy
 			if !x.Connected {
@@ -76,9 +78,9 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 				state = "no agent"
 			}
 			bad = bad || x.Connected && (!x.Synced || x.Health == "unhealthy")
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
 				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
-				dash(x.Encryption), until(x.CertificateEnds), x.Health, routesTravel(x))
+				dash(x.Encryption), until(x.CertificateEnds), x.Health, routesTravel(x), dash(x.AddressProof))
 		}
 	})
 	if err != nil {
@@ -92,6 +94,7 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
 		}
 	}
+	bad = writeConflicts(w, p.Conflicts) || bad
 	writeRejected(w, p.Proxies)
 	for _, x := range p.Warnings {
 		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", plain.Words(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), plain.Words(x.Message, 1024))
@@ -110,6 +113,21 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 		}
 	})
 }
+
+// writeConflicts tells which hosts claim what is another's.
+func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
+	for _, c := range list[:min(len(list), manyConflicts)] {
+		_, _ = fmt.Fprintf(w, "\nhost %s claims workload %s/%s at %s, %s, last %s: %s\n", plain.Words(c.Host, 256), c.Namespace, plain.Words(c.Workload, 256),
+			plain.Words(c.Address, 64), plural(c.Count, "time"), ago(c.Last), plain.Words(c.Reason, 1024))
+	}
+	if more := len(list) - manyConflicts; more > 0 {
+		_, _ = fmt.Fprintf(w, "\n… and %d more claims of what is another host's: -o json has all of them\n", more)
+	}
+	return len(list) > 0
+}
+
+// manyConflicts bounds the claims that are told of one by one.
+const manyConflicts = 10
 
 // worse is the worse one of the states of routes and of virtual hosts, which are
 // one thing to a person.

@@ -183,6 +183,9 @@ func (m *metaReader) annotations() map[string]string {
 	out := m.texts("annotations", func(f tree.Field, at string) {
 		m.qualified(strings.ToLower(f.Key), at, f.KeyPos)
 		size += len(f.Key) + len(f.Value.Text)
+		if f.Key == mesh.AnnotationHost {
+			m.checkForm(at, f.Value.Pos, f.Value.Text, dnsSubdomain)
+		}
 	})
 	if size > maxAnnotations {
 		m.r.add(CodeMetadata, m.n.Nearest("annotations"), "metadata.annotations", fmt.Sprintf("have %d bytes together; at most %d are allowed", size, maxAnnotations))

@@ -153,6 +153,8 @@ func readSettings(t *testing.T, text string) (Config, *Input) {
 			c.ServiceAccount = value
 		case "loopback":
 			c.Loopback = value == "true"
+		case "node-is-host":
+			c.NodeIsHost = value == "true"
 		case "address":
 			c.Address = AddressKind(value)
 		case "rule":
@@ -235,6 +237,9 @@ func dump(r Result) string {
 		}
 		if w.Withdrawn {
 			b.WriteString("  withdrawn\n")
+		}
+		if w.Owner() != "" {
+			fmt.Fprintf(&b, "  owner %s\n", w.Owner())
 		}
 		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
 			fmt.Fprintf(&b, "  label %s=%s\n", k, w.Labels[k])

@@ -32,6 +32,10 @@ type Config struct {
 	// whole mesh is on one machine. Elsewhere they are every host's own, and what
 	// is sent there comes to the host that sends it.
 	Loopback bool
+	// NodeIsHost says that nodes are called as the hosts of the mesh on them are, in
+	// lower case: then an instance is of the host of its node, and no other host may
+	// be served as it or report its health.
+	NodeIsHost bool
 }
 
 // AddressKind is one of the addresses that a node and a service are tagged with.
@@ -65,6 +69,7 @@ type Mapper struct {
 	rules                        ruleSet
 	address                      AddressKind
 	loopback                     bool
+	nodeIsHost                   bool
 }
 
 // New checks the configuration. Its error names everything that is wrong.
@@ -74,6 +79,7 @@ func New(c Config) (*Mapper, error) {
 		homePartition: orDefault(c.HomePartition),
 		address:       c.Address,
 		loopback:      c.Loopback,
+		nodeIsHost:    c.NodeIsHost,
 	}
 	var errs []error
 	if m.address == "" {

@@ -56,6 +56,10 @@ func (h *hasher) workload(x *mesh.Workload, labels []pair) mesh.Hash {
 	if x.Withdrawn {
 		h.text("withdrawn")
 	}
+	if owner := x.Owner(); owner != "" {
+		h.text("owner")
+		h.text(owner)
+	}
 	return sha256.Sum256(h.buf)
 }
 

@@ -135,3 +135,13 @@ func (w *work) takesMTLS(x *entry) bool {
 	}
 	return false
 }
+
+// hostOf is the host that alone may speak for an instance: that of its node. A node
+// that no host can be called as has none, and then nobody may.
+func (w *work) hostOf(x *entry) string {
+	name := strings.ToLower(x.node.Node)
+	if !isSubdomain(name) {
+		w.warn(CodeIdentity, x.name(), "its node is called %s, which no host of the mesh can be: no agent may speak for it; rename the node, or leave out --consul-node-is-host", said(x.node.Node))
+	}
+	return w.intern(name)
+}

@@ -164,6 +164,9 @@ func (w *work) workload(x *entry) *mesh.Workload {
 		ServiceAccount: w.accountOf(x),
 		Locality:       w.locality(x),
 	}
+	if w.m.nodeIsHost {
+		out.Annotations = map[string]string{mesh.AnnotationHost: w.hostOf(x)}
+	}
 	w.judge(x, out)
 	pairs := w.labels(x)
 	out.Labels = w.asMap(pairs)

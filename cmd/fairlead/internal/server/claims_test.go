@@ -108,6 +108,17 @@ func (m *machine) claim(name string) (s deltaStream, leave func(), err error) {
 	return s, cancel, err
 }
 
+// reconnect claims the workload of a server that was restarted.
+func (m *machine) reconnect(name string) error {
+	m.t.Helper()
+	for {
+		_, _, err := m.claim(name)
+		if grpcstatus.Code(err) != codes.Unavailable || m.t.Context().Err() != nil {
+			return err
+		}
+	}
+}
+
 // say reports the health of the workload.
 func say(s deltaStream, reason string) error {
 	r := &discovery.DeltaDiscoveryRequest{TypeUrl: bootstrap.HealthType}
@@ -255,7 +266,7 @@ func TestClaimsOnDisk(t *testing.T) {
 	r.stop()
 
 	r = start(t, cfg)
-	if _, _, err := b.claim("one"); grpcstatus.Code(err) != codes.PermissionDenied {
+	if err := b.reconnect("one"); grpcstatus.Code(err) != codes.PermissionDenied {
 		t.Errorf("after a restart b comes first: %v", err)
 	}
 	if h, why := r.health(); h == mesh.Unhealthy {
@@ -265,7 +276,7 @@ func TestClaimsOnDisk(t *testing.T) {
 
 	put(t, path, "{")
 	r = start(t, cfg)
-	if _, _, err := b.claim("one"); err != nil {
+	if err := b.reconnect("one"); err != nil {
 		t.Errorf("nobody is on record: %v", err)
 	}
 	if !strings.Contains(r.out.String(), "which host has which address cannot be read") {

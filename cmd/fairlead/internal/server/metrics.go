@@ -2,6 +2,8 @@ package server
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // statusCollector turns the status of the sources into metrics when somebody
@@ -10,6 +12,8 @@ type statusCollector struct {
 	s *Server
 
 	available, objects, faults, kept, held, generation, conflicts, agents *prometheus.Desc
+
+	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -36,6 +40,11 @@ func newStatusCollector(s *Server) *statusCollector {
 		generation: d("snapshot_generation", "Snapshots published since the start."),
 		conflicts:  d("snapshot_conflicts", "Objects that are not in force, or not everywhere, because of another one."),
 		agents:     d("refused_peers", "Peers on record that were not let in."),
+
+		claims:         d("claims", "Workloads that a host claims, by how it has proven that they are its own.", "proof"),
+		claimConflicts: d("claim_conflicts", "Hosts that claimed in the last 10 minutes what is another host's."),
+		claimsRefused:  d("claims_refused_total", "Streams that were refused because their workload is another host's, or nothing proves the claim."),
+		claimsLost:     d("claims_lost_total", "Claims that a host lost to another one."),
 		work: workDescs{
 			events:    d("source_file_events_total", "Names that the file system said changed.", "source"),
 			reads:     d("source_files_read_total", "Files that were read.", "source"),
@@ -50,7 +59,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -72,6 +81,13 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.generation, float64(st.Generation))
 	gauge(c.conflicts, float64(len(st.Conflicts)))
 	gauge(c.agents, float64(len(c.s.xds.Refused())))
+	health := c.s.agents.Status()
+	for _, p := range mesh.Proofs() {
+		gauge(c.claims, float64(health.Proofs[p]), p.String())
+	}
+	gauge(c.claimConflicts, float64(len(health.Conflicts)))
+	counter(c.claimsRefused, health.Contested)
+	counter(c.claimsLost, health.Displaced)
 	for _, src := range st.Sources {
 		gauge(c.objects, float64(src.Objects), src.Name)
 		gauge(c.held, float64(src.HeldCount), src.Name)
