@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/agent/workload"
@@ -61,8 +62,12 @@ type Config struct {
 	EnvoyArgs []string
 	// EnvoyLog is where Envoy's output goes; empty means envoy.log in RunDir.
 	EnvoyLog string
+	// Environ is the agent's own environment, NAME=value, of which Envoy gets the
+	// variables of [proxy.UsualEnvironment] and those that EnvoyEnv names; nil means
+	// that it gets nothing.
+	Environ, EnvoyEnv []string
 	// AdminAddress is where Envoy's admin interface listens; the zero value means
-	// a unix socket in RunDir.
+	// a unix socket in RunDir, of a name that nobody can guess.
 	AdminAddress netip.AddrPort
 	// StatsPort and HealthPort are ports of Address; 0 means 15090 and 15021, or
 	// free ones where these are taken, -1 none.
@@ -96,6 +101,8 @@ type Agent struct {
 	relay  *relay.Relay
 	proxy  *proxy.Process
 	admin  *proxy.Admin
+	guards []*peercred.Guard
+	known  envoySecrets // set with admin
 }
 
 // New checks the configuration; it starts nothing and writes nothing.
@@ -145,7 +152,7 @@ func New(c Config) (*Agent, error) {
 	return &Agent{c: c, log: log, saver: newSaver(log)}, nil
 }
 
-// Names in RunDir.
+// Names in RunDir. Envoy's admin socket is moved: see adminPaths.
 const (
 	xdsSocket     = "xds.sock"
 	sdsSocket     = "sds.sock"
@@ -170,7 +177,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = lock.Close() }()
-	binary, err := proxy.FindBinary(ctx, a.c.Envoy)
+	binary, err := proxy.FindBinary(ctx, a.c.Envoy, proxy.Environment(a.c.Environ, a.c.EnvoyEnv))
 	if err != nil {
 		return err
 	}

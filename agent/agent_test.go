@@ -224,7 +224,7 @@ func TestStatusAndProbe(t *testing.T) {
 	if err := app.Close(); err != nil {
 		t.Fatal(err)
 	}
-	reported("refused")
+	reported("connecting to the application")
 
 	// The state directory has one agent only.
 	second, err := New(c)

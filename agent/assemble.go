@@ -9,11 +9,14 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/agent/workload"
@@ -30,7 +33,20 @@ const (
 // assemble makes all parts; nothing runs yet.
 func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) (*parts, error) {
 	uid := uint32(os.Geteuid())
-	secrets, err := workload.New(workload.Config{Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid})
+	known, made := a.envoySecrets(ctx)
+	paths := newAdminPaths(a.c.RunDir, known.AdminSocket)
+	if err := paths.prepare(); err != nil {
+		return nil, err
+	}
+	sdsGuard, err := a.guard(sdsSocket, known.Token, nil)
+	if err != nil {
+		return nil, err
+	}
+	xdsGuard, err := a.guard(xdsSocket, known.Token, a.mover(paths))
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := workload.New(workload.Config{Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid, Guard: sdsGuard})
 	if err != nil {
 		return nil, err
 	}
@@ -39,9 +55,13 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		return nil, err
 	}
 	node := a.node(e)
-	envoy, running, err := a.envoy(ctx, node, binary)
+	envoy, running, err := a.envoy(ctx, node, binary, known, paths)
 	if err != nil {
 		return nil, err
+	}
+	if running && made {
+		a.log.WarnContext(ctx, "the running envoy is replaced once: it does not know the token of the agent's sockets, "+
+			"because an earlier release started it or the token was lost")
 	}
 	proto, err := node.Proto()
 	if err != nil {
@@ -54,7 +74,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}}
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
-		Socket: a.inRun(xdsSocket), UID: uid, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
+		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
 		Stamp: a.stamp,
 	})
 	if err != nil {
@@ -69,10 +89,29 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.relay, a.proxy = r, envoy
+	a.relay, a.proxy, a.guards = r, envoy, []*peercred.Guard{xdsGuard, sdsGuard}
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
 	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
 	return p, nil
+}
+
+// guard asks for the token at one of the agent's sockets.
+func (a *Agent) guard(socket, token string, passed func()) (*peercred.Guard, error) {
+	return peercred.NewGuard(peercred.GuardConfig{
+		Logger: a.log, Socket: a.inRun(socket), Header: bootstrap.TokenHeader, Token: token, Passed: passed,
+	})
+}
+
+// mover moves Envoy's admin socket whenever an Envoy connects.
+func (a *Agent) mover(paths adminPaths) func() {
+	if a.c.AdminAddress.IsValid() {
+		return nil
+	}
+	return func() {
+		if err := paths.move(); err != nil {
+			a.log.Error("envoy's admin socket cannot be hidden: an endpoint of the mesh may lead to it", "path", paths.made, "err", err)
+		}
+	}
 }
 
 // reporter hands health to the relay.
@@ -99,7 +138,9 @@ func (a *Agent) node(e *enrolled) bootstrap.Node {
 
 // envoy writes the bootstrap and makes the process. It reports whether an Envoy
 // is running already.
-func (a *Agent) envoy(ctx context.Context, node bootstrap.Node, binary proxy.Binary) (*proxy.Process, bool, error) {
+func (a *Agent) envoy(
+	ctx context.Context, node bootstrap.Node, binary proxy.Binary, known envoySecrets, paths adminPaths,
+) (*proxy.Process, bool, error) {
 	path, state := a.inRun("envoy.json"), a.inRun("envoy.process.json")
 	running := proxy.Running(state, binary.Path, path)
 	ports, err := a.ports(ctx, node.Address, running)
@@ -107,8 +148,8 @@ func (a *Agent) envoy(ctx context.Context, node bootstrap.Node, binary proxy.Bin
 		return nil, false, err
 	}
 	b, err := bootstrap.Marshal(bootstrap.Config{
-		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), AdminSocket: a.inRun(adminSocket),
-		AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
+		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), Token: known.Token,
+		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
 	})
 	if err != nil {
 		return nil, false, err
@@ -123,7 +164,10 @@ func (a *Agent) envoy(ctx context.Context, node bootstrap.Node, binary proxy.Bin
 	// LDS removals drain as Istio's do; a stop has its own time.
 	args = append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, args...)
 	a.mu.Lock()
-	a.admin = proxy.NewAdmin("unix", a.inRun(adminSocket))
+	a.known = known
+	// An Envoy that has not connected yet, or is of an earlier release, has it still
+	// where it was made.
+	a.admin = proxy.NewAdmin("unix", paths.moved, paths.made)
 	listens := []netip.AddrPort{}
 	if a.c.AdminAddress.IsValid() {
 		a.admin = proxy.NewAdmin("tcp", a.c.AdminAddress.String())
@@ -137,12 +181,26 @@ func (a *Agent) envoy(ctx context.Context, node bootstrap.Node, binary proxy.Bin
 			listens = append(listens, at)
 		}
 	}
-	sum := sha256.Sum256(fmt.Appendf(b, "%q %q", binary.Path, args))
+	sum := sha256.Sum256(a.startedWith(b, binary.Path, args))
 	p, err := proxy.New(proxy.Config{
 		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
-		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
+		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
 	})
 	return p, running, err
+}
+
+// startedWith is what an Envoy takes from its start. Of its environment that is only
+// what somebody asked for: the usual variables may differ from shell to shell.
+func (a *Agent) startedWith(bootstrap []byte, binary string, args []string) []byte {
+	b := fmt.Appendf(slices.Clone(bootstrap), "%q %q", binary, args)
+	if len(a.c.EnvoyEnv) > 0 {
+		named := func(kv string) bool {
+			name, _, _ := strings.Cut(kv, "=")
+			return !slices.Contains(a.c.EnvoyEnv, name)
+		}
+		b = fmt.Appendf(b, " %q", slices.Sorted(slices.Values(slices.DeleteFunc(proxy.Environment(a.c.Environ, a.c.EnvoyEnv), named))))
+	}
+	return b
 }
 
 // Ports are the addresses of Envoy's static listeners; the zero value of one

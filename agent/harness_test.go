@@ -63,6 +63,7 @@ const (
 type settings struct {
 	StateDir, RunDir, Token, Envoy string
 	StatsPort, HealthPort          int
+	LeaveRunning                   bool
 }
 
 func (s settings) config(log io.Writer) Config {
@@ -70,7 +71,7 @@ func (s settings) config(log io.Writer) Config {
 		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		StateDir: s.StateDir, RunDir: s.RunDir, Token: s.Token, Envoy: s.Envoy, Address: netip.MustParseAddr("127.0.0.1"),
 		StatsPort: s.StatsPort, HealthPort: s.HealthPort, DrainTime: time.Second,
-		EnvoyArgs: []string{"--concurrency", "1", "--log-level", "warning"},
+		EnvoyArgs: []string{"--concurrency", "1", "--log-level", "warning"}, LeaveRunning: s.LeaveRunning, Environ: os.Environ(),
 	}
 }
 
@@ -266,14 +267,30 @@ func (p *plane) set(port int) {
 	if err != nil {
 		p.tb.Fatal(err)
 	}
-	b := must[[]byte](p.tb)(proto.MarshalOptions{Deterministic: true}.Marshal(l))
-	sum := sha256.Sum256(b)
+	p.serve(map[stream.TypeURL]map[string]proto.Message{stream.ListenerType: {"in": l}})
+}
+
+// serve serves resources, besides those that are served already, to streams that
+// begin from now on.
+func (p *plane) serve(types map[stream.TypeURL]map[string]proto.Message) {
+	p.tb.Helper()
+	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	for t, named := range types {
+		var list []*stream.Resource
+		for name, m := range named {
+			b := must[[]byte](p.tb)(proto.MarshalOptions{Deterministic: true}.Marshal(m))
+			sum := sha256.Sum256(b)
+			list = append(list, stream.NewResource(t, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: b}))
+		}
+		layer.Types[t] = stream.NewSet(list)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	in := stream.NewResource(stream.ListenerType, stream.Resource{Name: "in", Version: hex.EncodeToString(sum[:8]), Body: b})
-	p.gen = &stream.Generation{Number: 1, Layers: []*stream.Layer{
-		{Types: map[stream.TypeURL]*stream.Set{stream.ListenerType: stream.NewSet([]*stream.Resource{in})}},
-	}}
+	next := &stream.Generation{Number: 1, Layers: []*stream.Layer{layer}}
+	if p.gen != nil {
+		next = &stream.Generation{Number: p.gen.Number + 1, Layers: append(slices.Clone(p.gen.Layers), layer)}
+	}
+	p.gen = next
 }
 
 // caller is another workload of the mesh, with a certificate that lasts.
@@ -375,6 +392,7 @@ func (c *caller) load() (stop func() (calls int, failed []error)) {
 type machine struct {
 	tb   testing.TB
 	set  settings
+	env  []string // of the agent, besides the test's own
 	proc *exec.Cmd
 }
 
@@ -411,6 +429,7 @@ func (m *machine) start() {
 	b := must[[]byte](m.tb)(json.Marshal(m.set))
 	m.proc = exec.Command(must[string](m.tb)(os.Executable()))
 	m.proc.Env = append(os.Environ(), childConfig+"="+string(b))
+	m.proc.Env = append(m.proc.Env, m.env...)
 	f, err := os.OpenFile(filepath.Join(m.set.RunDir, "agent.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		m.tb.Fatal(err)

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,9 @@ type Status struct {
 	Ports        Ports         `json:"ports"`
 	Envoy        proxy.Status  `json:"envoy"`
 	Relay        *relay.Status `json:"relay,omitempty"`
+	// RefusedCalls are calls at the sockets for Envoy without their token: something
+	// else than the bootstrap of this agent's Envoy has led there.
+	RefusedCalls uint64 `json:"refused_calls"`
 }
 
 // IdentityStatus is one identity.
@@ -69,6 +73,9 @@ func (a *Agent) Status() Status {
 		s.Unsaved = append(s.Unsaved, Unsaved{
 			File: acceptedFile, Path: a.inState(acceptedFile), Err: s.Relay.Unsaved, Since: s.Relay.UnsavedSince,
 		})
+	}
+	for _, g := range a.guards {
+		s.RefusedCalls += g.Refused()
 	}
 	return s
 }
@@ -135,10 +142,11 @@ func (a *Agent) fault(err error) {
 // masked stands where a secret was.
 const masked = "[masked]"
 
-// ConfigDump is Envoy's config_dump with secrets masked.
+// ConfigDump is Envoy's config_dump with secrets masked, and with what only the
+// agent and its Envoy know.
 func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
 	a.mu.Lock()
-	admin := a.admin
+	admin, known := a.admin, a.known
 	a.mu.Unlock()
 	if admin == nil {
 		return nil, errors.New("reading the configuration of Envoy: it does not run yet")
@@ -147,7 +155,14 @@ func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mask(b)
+	if b, err = mask(b); err != nil {
+		return nil, err
+	}
+	// Both are of letters and digits: JSON has them as they are.
+	for _, secret := range []string{known.Token, known.AdminSocket} {
+		b = bytes.ReplaceAll(b, []byte(secret), []byte(masked))
+	}
+	return b, nil
 }
 
 func mask(b []byte) ([]byte, error) {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -20,12 +21,22 @@ type Admin struct {
 	client *http.Client
 }
 
-// NewAdmin talks to the admin interface at an address of a network, "unix" or
-// "tcp".
-func NewAdmin(network, address string) *Admin {
+// NewAdmin talks to the admin interface at the first address of a network, "unix"
+// or "tcp", at which somebody answers.
+func NewAdmin(network string, addresses ...string) *Admin {
 	var d net.Dialer
 	return &Admin{client: &http.Client{Transport: &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, network, address) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			errs := make([]error, 0, len(addresses))
+			for _, at := range addresses {
+				conn, err := d.DialContext(ctx, network, at)
+				if err == nil {
+					return conn, nil
+				}
+				errs = append(errs, err)
+			}
+			return nil, errors.Join(errs...)
+		},
 		// An idle connection to an Envoy that has ended would only have to be
 		// thrown away.
 		DisableKeepAlives: true,

@@ -40,14 +40,15 @@ var usualPlaces = []string{ //nolint:gochecknoglobals // read-only
 var ErrNoBinary = errors.New("no usable Envoy")
 
 // FindBinary takes the binary a person named, or else the first usable one in
-// $PATH and the usual places. It runs what it finds with --version.
-func FindBinary(ctx context.Context, named string) (Binary, error) {
+// $PATH and the usual places. It runs what it finds with --version, in the
+// environment env.
+func FindBinary(ctx context.Context, named string, env []string) (Binary, error) {
 	if named != "" {
 		path, err := exec.LookPath(named)
 		if err != nil {
 			return Binary{}, fmt.Errorf("%w: %q cannot be run: %w", ErrNoBinary, named, err)
 		}
-		return inspect(ctx, path)
+		return inspect(ctx, path, env)
 	}
 	var tried []error
 	seen := map[string]bool{}
@@ -56,7 +57,7 @@ func FindBinary(ctx context.Context, named string) (Binary, error) {
 			continue
 		}
 		seen[path] = true
-		b, err := inspect(ctx, path)
+		b, err := inspect(ctx, path, env)
 		if err == nil {
 			return b, nil
 		}
@@ -78,7 +79,7 @@ func candidates() []string {
 	return append(c, usualPlaces...)
 }
 
-func inspect(ctx context.Context, path string) (Binary, error) {
+func inspect(ctx context.Context, path string, env []string) (Binary, error) {
 	if _, err := os.Stat(path); err != nil {
 		return Binary{}, fmt.Errorf("looking for Envoy: %w", err)
 	}
@@ -88,7 +89,9 @@ func inspect(ctx context.Context, path string) (Binary, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").CombinedOutput()
+	cmd := exec.CommandContext(ctx, path, "--version")
+	cmd.Env = append([]string{}, env...) // nil would mean the agent's
+	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return Binary{}, fmt.Errorf("%w: running %q --version: %w: %.200q", ErrNoBinary, path, err, out)
 	}

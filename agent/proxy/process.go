@@ -35,6 +35,9 @@ type Config struct {
 
 	// Args are further arguments, or nil.
 	Args []string
+	// Env is Envoy's whole environment, NAME=value; nothing of the agent's own is
+	// added. See [Environment].
+	Env []string
 	// Listens are the addresses that the bootstrap binds. Two Envoys can bind
 	// one port without an error, so a start is refused while one is taken.
 	Listens []netip.AddrPort
@@ -102,6 +105,9 @@ func New(c Config) (*Process, error) {
 	}
 	if c.DrainTime == 0 {
 		c.DrainTime = 5 * time.Second
+	}
+	if c.Env == nil {
+		c.Env = []string{} // nil would mean the agent's
 	}
 	return &Process{c: c, log: c.Logger.With("component", "agent/proxy")}, nil
 }

@@ -328,7 +328,7 @@ func TestDyingEnvoyIsRetriedSlowly(t *testing.T) {
 // being written would hold it open, and running it would fail.
 func TestFindBinary(t *testing.T) {
 	for _, v := range envoytest.Versions() {
-		b, err := FindBinary(t.Context(), envoytest.BinaryVersion(t, v))
+		b, err := FindBinary(t.Context(), envoytest.BinaryVersion(t, v), nil)
 		if err != nil || b.Version.String() != v {
 			t.Errorf("FindBinary(%s) = %+v, %v", v, b, err)
 		}
@@ -348,7 +348,7 @@ func TestFindBinary(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := FindBinary(t.Context(), c.path); !errors.Is(err, ErrNoBinary) || !strings.Contains(err.Error(), c.says) {
+			if _, err := FindBinary(t.Context(), c.path, nil); !errors.Is(err, ErrNoBinary) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("FindBinary = %v, want %q", err, c.says)
 			}
 		})

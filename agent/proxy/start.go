@@ -32,7 +32,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	args := append([]string{"-c", p.c.BootstrapPath, "--disable-hot-restart"}, p.c.Args...)
 	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Dir = "/"
+	cmd.Dir, cmd.Env = "/", p.c.Env
 	// A session of its own: no Ctrl-C of our terminal and no hang-up reach it,
 	// and nothing ties its life to ours.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: p.c.Credential}

@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/fold"
@@ -311,6 +312,9 @@ type host struct {
 	cfg Config
 }
 
+// testToken is what the relay's socket asks for.
+const testToken = "THETOKENOFTHISTESTWHICHISLONGENOUGH"
+
 func newHost(tb testing.TB, servers ...string) *host {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
@@ -326,7 +330,14 @@ func newHost(tb testing.TB, servers ...string) *host {
 	if err != nil {
 		tb.Fatal(err)
 	}
+	guard, err := peercred.NewGuard(peercred.GuardConfig{
+		Logger: slog.New(slog.DiscardHandler), Socket: "xds.sock", Header: bootstrap.TokenHeader, Token: testToken,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
 	return &host{tb: tb, dir: dir, cfg: Config{
+		Guard:  guard,
 		Logger: slog.New(slog.NewTextHandler(testWriter{tb}, &slog.HandlerOptions{Level: slog.LevelDebug})), Node: node, Servers: servers,
 		Credentials: anyone{time.Now().Add(time.Hour)}, Socket: filepath.Join(dir, "xds.sock"), UID: uint32(os.Geteuid()),
 		StoreFile: filepath.Join(dir, "store"),

@@ -19,9 +19,11 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -67,7 +69,7 @@ func (e *fakeEnvoy) stop() {
 }
 
 func (e *fakeEnvoy) run(ctx context.Context, h *host, client *stream.Client) error {
-	conn, err := grpc.NewClient("unix:"+h.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix:"+h.cfg.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()), withToken(testToken))
 	if err != nil {
 		return err
 	}
@@ -470,4 +472,13 @@ func TestEachEnvoyItsForm(t *testing.T) {
 	if err := older.has(marks); err != nil {
 		t.Error(err)
 	}
+}
+
+// withToken makes a client show a token, as the static clusters of a bootstrap do.
+func withToken(token string) grpc.DialOption {
+	return grpc.WithStreamInterceptor(func(
+		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		return next(metadata.AppendToOutgoingContext(ctx, bootstrap.TokenHeader, token), desc, cc, method, opts...)
+	})
 }

@@ -51,8 +51,9 @@ type peer struct {
 
 // serve runs the server that Envoys connect to.
 func (r *Relay) serve(ctx context.Context, l net.Listener) error {
-	g := grpc.NewServer(append(wire.ServerOptions(), grpc.MaxConcurrentStreams(maxEnvoys), grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true))...)
+	g := grpc.NewServer(slices.Concat(wire.ServerOptions(), r.c.Guard.ServerOptions(), []grpc.ServerOption{
+		grpc.MaxConcurrentStreams(maxEnvoys), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true),
+	})...)
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(g, &ads{r: r, ctx: ctx})
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -45,6 +45,8 @@ type Config struct {
 	// that may.
 	Socket string
 	UID    uint32
+	// Guard asks every Envoy for the token; it must be non-nil.
+	Guard *peercred.Guard
 	// StoreFile is where the accepted state lies.
 	StoreFile string
 	// EnvoyRunning says that an Envoy is serving already and will connect again:
@@ -74,8 +76,8 @@ type Health struct {
 // New checks the configuration; it starts nothing and reads nothing.
 func New(c Config) (*Relay, error) {
 	var errs []error
-	if c.Logger == nil || c.Credentials == nil {
-		errs = append(errs, errors.New("configuring the relay: Logger and Credentials are needed"))
+	if c.Logger == nil || c.Credentials == nil || c.Guard == nil {
+		errs = append(errs, errors.New("configuring the relay: Logger, Credentials and Guard are needed"))
 	}
 	if c.Socket == "" || c.StoreFile == "" || len(c.Servers) == 0 {
 		errs = append(errs, errors.New("configuring the relay: Socket, StoreFile and at least one server are needed"))

@@ -100,7 +100,8 @@ func (h *host) envoy(version string) *envoytest.Envoy {
 		h.tb.Fatal(err)
 	}
 	b, err := bootstrap.Build(bootstrap.Config{
-		Node: *n, XDSSocket: h.cfg.Socket, SDSSocket: filepath.Join(h.dir, "sds.sock"), AdminSocket: filepath.Join(h.dir, "admin.sock"),
+		Node: *n, XDSSocket: h.cfg.Socket, SDSSocket: filepath.Join(h.dir, "sds.sock"), Token: testToken,
+		AdminSocket: filepath.Join(h.dir, "admin.sock"),
 	})
 	if err != nil {
 		h.tb.Fatal(err)

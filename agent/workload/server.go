@@ -51,6 +51,8 @@ type Config struct {
 	Socket string
 	// UID is the only user that is given the key.
 	UID uint32
+	// Guard asks every caller for the token; it must be non-nil.
+	Guard *peercred.Guard
 }
 
 // Server serves one workload's secrets.
@@ -76,8 +78,8 @@ type secret struct {
 
 // New checks the configuration; it starts nothing.
 func New(c Config) (*Server, error) {
-	if c.Logger == nil || c.Socket == "" {
-		return nil, errors.New("configuring SDS: Logger and Socket are needed")
+	if c.Logger == nil || c.Socket == "" || c.Guard == nil {
+		return nil, errors.New("configuring SDS: Logger, Socket and Guard are needed")
 	}
 	return &Server{c: c, log: c.Logger.With("component", "agent/workload"), streams: map[*session]struct{}{}}, nil
 }
@@ -88,8 +90,8 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Credentials of the connection were judged when it was accepted.
-	g := grpc.NewServer(grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage))
+	// The user was judged when the connection was accepted; the guard judges calls.
+	g := grpc.NewServer(append(s.c.Guard.ServerOptions(), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage))...)
 	secretv3.RegisterSecretDiscoveryServiceServer(g, s)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -28,8 +28,12 @@ import (
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -104,7 +108,12 @@ func start(tb testing.TB, uid uint32) *Server {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s, err := New(Config{Logger: slog.New(slog.DiscardHandler), Socket: filepath.Join(dir, "sds"), UID: uid})
+	log := slog.New(slog.DiscardHandler)
+	guard, err := peercred.NewGuard(peercred.GuardConfig{Logger: log, Socket: "sds", Header: tokenHeader, Token: testToken})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s, err := New(Config{Logger: log, Socket: filepath.Join(dir, "sds"), UID: uid, Guard: guard})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -122,9 +131,24 @@ func start(tb testing.TB, uid uint32) *Server {
 	return s
 }
 
-func client(tb testing.TB, s *Server) secretv3.SecretDiscoveryServiceClient {
+// What the socket asks for.
+const (
+	tokenHeader = "x-test-token"
+	testToken   = "THETOKENOFTHISTESTWHICHISLONGENOUGH"
+)
+
+// client shows the tokens, one value of the header each.
+func client(tb testing.TB, s *Server, tokens ...string) secretv3.SecretDiscoveryServiceClient {
 	tb.Helper()
-	conn, err := grpc.NewClient("unix://"+s.c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	show := grpc.WithStreamInterceptor(func(
+		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+	) (grpc.ClientStream, error) {
+		for _, token := range tokens {
+			ctx = metadata.AppendToOutgoingContext(ctx, tokenHeader, token)
+		}
+		return next(ctx, desc, cc, method, opts...)
+	})
+	conn, err := grpc.NewClient("unix://"+s.c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()), show)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -145,7 +169,7 @@ func TestRootsBeforeLeaf(t *testing.T) {
 	t.Parallel()
 	s := start(t, uint32(os.Geteuid()))
 	one, two := newAuthority(t), newAuthority(t)
-	c := client(t, s)
+	c := client(t, s, testToken)
 	open := func(name string) secretv3.SecretDiscoveryService_DeltaSecretsClient {
 		stream, err := c.DeltaSecrets(t.Context())
 		if err != nil {
@@ -226,7 +250,7 @@ func TestStateOfTheWorld(t *testing.T) {
 	t.Parallel()
 	s := start(t, uint32(os.Geteuid()))
 	set(t, s, newAuthority(t).identity(t, "a"))
-	stream, err := client(t, s).StreamSecrets(t.Context())
+	stream, err := client(t, s, testToken).StreamSecrets(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +280,7 @@ func TestKeyIsForItsUserOnly(t *testing.T) {
 	}
 	s := start(t, 12345)
 	set(t, s, newAuthority(t).identity(t, "a"))
-	stream, err := client(t, s).DeltaSecrets(t.Context())
+	stream, err := client(t, s, testToken).DeltaSecrets(t.Context())
 	if err == nil {
 		err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{ResourceNamesSubscribe: []string{OwnSecret}})
 	}
@@ -268,11 +292,46 @@ func TestKeyIsForItsUserOnly(t *testing.T) {
 	}
 }
 
+// TestKeyNeedsTheToken has the right user, which every request through the Envoy has.
+func TestKeyNeedsTheToken(t *testing.T) {
+	t.Parallel()
+	s := start(t, uint32(os.Geteuid()))
+	set(t, s, newAuthority(t).identity(t, "a"))
+	for name, c := range map[string]struct {
+		tokens []string
+		served bool
+	}{
+		"none": {}, "empty": {tokens: []string{""}}, "wrong": {tokens: []string{"W" + testToken[1:]}}, "prefix": {tokens: []string{testToken[:30]}},
+		"longer": {tokens: []string{testToken + "A"}}, "among_others": {tokens: []string{"A", testToken}}, "right": {tokens: []string{testToken}, served: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), deadline)
+			defer cancel()
+			stream, err := client(t, s, c.tokens...).StreamSecrets(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// A refusal may come before the request is out, and is told by Recv.
+			_ = stream.Send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{OwnSecret}})
+			r, err := stream.Recv()
+			if c.served != (err == nil) || !c.served && status.Code(err) != codes.PermissionDenied {
+				t.Errorf("got %d secrets, %v", len(r.GetResources()), err)
+			}
+		})
+	}
+}
+
 const rotatingEnvoy = `{"admin":%s,"node":{"id":"a","cluster":"b"},"static_resources":{
+ "secrets":[{"name":"token","generic_secret":{"secret":{"inline_string":"` + testToken + `"}}}],
  "clusters":[{"name":"sds-grpc","connect_timeout":"1s","load_assignment":{"cluster_name":"sds-grpc","endpoints":[{"lb_endpoints":[
    {"endpoint":{"address":{"pipe":{"path":%q}}}}]}]},
    "typed_extension_protocol_options":{"envoy.extensions.upstreams.http.v3.HttpProtocolOptions":{
-    "@type":"type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions","explicit_http_config":{"http2_protocol_options":{}}}}}],
+    "@type":"type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions","explicit_http_config":{"http2_protocol_options":{}},
+    "http_filters":[{"name":"token","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.credential_injector.v3.CredentialInjector",
+      "credential":{"name":"generic","typed_config":{"@type":"type.googleapis.com/envoy.extensions.http.injected_credentials.generic.v3.Generic",
+       "credential":{"name":"token"},"header":"` + tokenHeader + `"}}}},
+     {"name":"codec","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.upstream_codec.v3.UpstreamCodec"}}]}}}],
  "listeners":[{"name":"in","address":{"socket_address":{"address":"127.0.0.1","port_value":%d}},"filter_chains":[{
   "transport_socket":{"name":"envoy.transport_sockets.tls","typed_config":{
    "@type":"type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext","require_client_certificate":true,

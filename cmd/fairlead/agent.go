@@ -70,7 +70,8 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&c.Envoy, "envoy", "", "the Envoy to run; empty means the first usable one that is found")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
 	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
-	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface; empty means a unix socket in --run-dir")
+	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy gets of the agent's, besides the usual ones, such as TZ; it gets no others")
+	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
 	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty means nowhere")
@@ -85,7 +86,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
-	f.cfg.Logger, f.cfg.Version = log, version
+	f.cfg.Logger, f.cfg.Version, f.cfg.Environ = log, version, os.Environ()
 	f.cfg.EnvoyArgs = []string{"--log-level", f.envoyLogLevel}
 	if err := f.parse(cmd); err != nil {
 		return err
@@ -174,6 +175,11 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 	}
 	if f.cfg.StatsPort > 0 && f.cfg.StatsPort == f.cfg.HealthPort {
 		errs = append(errs, fmt.Errorf("--stats-port and --health-port are both %d: one port serves one of them", f.cfg.StatsPort))
+	}
+	for _, name := range f.cfg.EnvoyEnv {
+		if name == "" || strings.ContainsAny(name, "= ") {
+			errs = append(errs, fmt.Errorf("--envoy-env %q: write the name of a variable, such as OTEL_RESOURCE_ATTRIBUTES; its value is the agent's", name))
+		}
 	}
 	errs = append(errs, checkNotNegative(cmd, "drain-time", "certificate-ttl"))
 	probe, err := f.probe.probe()

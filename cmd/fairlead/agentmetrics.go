@@ -11,6 +11,7 @@ import (
 type agentCollector struct {
 	status                                        func() agent.Status
 	expiry, running, connected, rejected, unsaved *prometheus.Desc
+	refused                                       *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
@@ -21,6 +22,7 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 		connected: prometheus.NewDesc("fairlead_agent_connected", "1 while a control plane is connected.", nil, nil),
 		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "Resources that Envoy refuses now.", nil, nil),
 		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are older than what is in use, because saving failed.", nil, nil),
+		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "Calls at the sockets for Envoy without their token.", nil, nil),
 	}
 }
 
@@ -31,6 +33,7 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.connected
 	ch <- c.rejected
 	ch <- c.unsaved
+	ch <- c.refused
 }
 
 // Collect implements [prometheus.Collector].
@@ -47,6 +50,7 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.connected, prometheus.GaugeValue, oneIf(r.Upstream.Server != ""))
 	ch <- prometheus.MustNewConstMetric(c.rejected, prometheus.GaugeValue, float64(len(r.Rejected)))
 	ch <- prometheus.MustNewConstMetric(c.unsaved, prometheus.GaugeValue, float64(len(s.Unsaved)))
+	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(s.RefusedCalls))
 }
 
 func oneIf(b bool) float64 {

@@ -25,18 +25,18 @@ func TestAgentMetrics(t *testing.T) {
 		}
 		out := map[string]float64{}
 		for _, f := range list {
-			out[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue()
+			out[f.GetName()] = f.GetMetric()[0].GetGauge().GetValue() + f.GetMetric()[0].GetCounter().GetValue()
 		}
 		return out
 	}
-	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0}
+	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("before anything runs: %s", diff)
 	}
-	s.Envoy.PID = 7
+	s.Envoy.PID, s.RefusedCalls = 7, 5
 	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
 	s.Unsaved = make([]agent.Unsaved, 2)
-	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2}
+	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
 	}

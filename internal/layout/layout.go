@@ -60,11 +60,11 @@ func Rooms() map[string]Room {
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
-		"agent":          {"what runs beside an application", []string{"agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/wallclock"}},
+		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/wallclock"}},
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/fold", "xds/bootstrap", "xds/wire", "internal/plain", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
-		"agent/peercred": {"unix sockets that ask the kernel who calls", nil},
+		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", nil},
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                        {"the figures people meet, each beside its budget", nil},

@@ -17,7 +17,24 @@ func (m *Mesh) Admin(process, path string) (string, error) {
 
 // EnvoyAdmin asks a host's Envoy itself.
 func (m *Mesh) EnvoyAdmin(host, path string) (string, error) {
-	return ask(m.tb.Context(), filepath.Join(m.RunDir(host), "envoy-admin.sock"), path)
+	socket, err := m.EnvoyAdminSocket(host)
+	if err != nil {
+		return "", err
+	}
+	return ask(m.tb.Context(), socket, path)
+}
+
+// EnvoyAdminSocket is the path of the admin socket of a host's Envoy. Its name is
+// one that nobody can guess, and it is the only one in its directory.
+func (m *Mesh) EnvoyAdminSocket(host string) (string, error) {
+	list, err := filepath.Glob(filepath.Join(m.RunDir(host), "envoy", "*"))
+	if err != nil {
+		return "", err
+	}
+	if len(list) != 1 {
+		return "", fmt.Errorf("%s has the admin sockets %q of Envoy, want one", host, list)
+	}
+	return list[0], nil
 }
 
 func ask(ctx context.Context, socket, path string) (string, error) {

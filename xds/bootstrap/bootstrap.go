@@ -13,6 +13,7 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,11 @@ const (
 	prometheusCluster = "prometheus_stats"
 )
 
+// Reserved are the names in a bootstrap that nothing a control plane makes may
+// refer to, but for SDSCluster where it takes a secret: what these clusters connect
+// to gives out keys, takes orders, or tells who they are.
+func Reserved() []string { return []string{XDSCluster, SDSCluster, prometheusCluster, tokenSecret} }
+
 // MaxSocketPath is how long the path of a unix socket may be: sun_path has 108
 // bytes, the last of which is zero.
 const MaxSocketPath = 107
@@ -38,11 +44,14 @@ type Config struct {
 	Node Node
 	// XDSSocket and SDSSocket are the unix sockets of the agent; absolute.
 	XDSSocket, SDSSocket string
+	// Token is what the agent's sockets ask for, in the header [TokenHeader].
+	Token string
 
 	// AdminSocket is the unix socket that Envoy's admin interface listens on,
-	// unless AdminAddress is valid.
-	AdminSocket  string
-	AdminAddress netip.AddrPort
+	// unless AdminAddress is valid. MovedAdminSocket is the path that the agent
+	// moves it to once it is there; empty means that it stays.
+	AdminSocket, MovedAdminSocket string
+	AdminAddress                  netip.AddrPort
 	// StatsAddress serves GET /stats/prometheus and nothing else; the zero
 	// value means no such listener.
 	StatsAddress netip.AddrPort
@@ -60,12 +69,13 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 	if err := errors.Join(checkSocket("xDS", c.XDSSocket), checkSocket("SDS", c.SDSSocket)); err != nil {
 		return nil, err
 	}
-	admin := address(c.AdminAddress)
-	if !c.AdminAddress.IsValid() {
-		if err := checkSocket("admin", c.AdminSocket); err != nil {
-			return nil, err
-		}
-		admin = pipe(c.AdminSocket, 0o600)
+	admin, reached, err := adminAddresses(&c)
+	if err != nil {
+		return nil, err
+	}
+	token, err := staticToken(c.Token)
+	if err != nil {
+		return nil, err
 	}
 	b := &bootstrapv3.Bootstrap{
 		Node: node,
@@ -76,7 +86,7 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 			IgnoreGlobalConnLimit: true,
 		},
 		DynamicResources: dynamicResources(),
-		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{},
+		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{Secrets: []*tlsv3.Secret{token}},
 		LayeredRuntime:   runtimeLayers(),
 		StatsConfig:      statsConfig(),
 	}
@@ -95,7 +105,7 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 			return nil, err
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
-		b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(prometheusCluster, admin))
+		b.StaticResources.Clusters = append(b.StaticResources.Clusters, staticCluster(prometheusCluster, reached))
 	}
 	if c.HealthAddress.IsValid() {
 		l, err := healthListener(c.HealthAddress)
@@ -128,6 +138,23 @@ func Marshal(c Config) ([]byte, error) {
 	}
 	out.WriteByte('\n')
 	return out.Bytes(), nil
+}
+
+// adminAddresses are where Envoy's admin interface is to listen, and where it is
+// then reached.
+func adminAddresses(c *Config) (listens, reached *corev3.Address, err error) {
+	if c.AdminAddress.IsValid() {
+		at := address(c.AdminAddress)
+		return at, at, nil
+	}
+	moved := c.MovedAdminSocket
+	if moved == "" {
+		moved = c.AdminSocket
+	}
+	if err := errors.Join(checkSocket("admin", c.AdminSocket), checkSocket("moved admin", moved)); err != nil {
+		return nil, nil, err
+	}
+	return pipe(c.AdminSocket, 0o600), pipe(moved, 0), nil
 }
 
 func checkSocket(what, path string) error {
@@ -174,8 +201,12 @@ func dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 	}
 }
 
-// grpcCluster reaches a server of the agent on a unix socket.
+// grpcCluster reaches a server of the agent on a unix socket, with the token.
 func grpcCluster(name, socket string) (*clusterv3.Cluster, error) {
+	filters, err := tokenFilters()
+	if err != nil {
+		return nil, err
+	}
 	options, err := anypb.New(&httpv3.HttpProtocolOptions{
 		UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 			ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
@@ -184,6 +215,7 @@ func grpcCluster(name, socket string) (*clusterv3.Cluster, error) {
 				},
 			},
 		},
+		HttpFilters: filters,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("marshalling the protocol of cluster %s: %w", name, err)

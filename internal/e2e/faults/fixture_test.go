@@ -190,7 +190,7 @@ func fetch(ctx context.Context, c *http.Client, url string) (string, error) {
 // envoy asks a host's Envoy itself.
 func (s *shop) envoy(host, path string) string {
 	s.t.Helper()
-	out, err := unix(s.t.Context(), filepath.Join(s.RunDir(host), "envoy-admin.sock"), path)
+	out, err := s.EnvoyAdmin(host, path)
 	if err != nil {
 		s.t.Fatal(err)
 	}

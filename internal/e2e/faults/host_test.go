@@ -56,7 +56,7 @@ func TestEnvoyKilled(t *testing.T) {
 		if p == 0 || p == pid {
 			return fmt.Errorf("process %d, was %d", p, pid)
 		}
-		_, err := unix(t.Context(), s.RunDir("orders-v1")+"/envoy-admin.sock", "/ready")
+		_, err := s.EnvoyAdmin("orders-v1", "/ready")
 		return err
 	})
 	took := time.Since(began)
