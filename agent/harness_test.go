@@ -270,8 +270,8 @@ func (p *plane) set(port int) {
 	p.serve(map[stream.TypeURL]map[string]proto.Message{stream.ListenerType: {"in": l}})
 }
 
-// serve serves resources, besides those that are served already, to streams that
-// begin from now on.
+// serve serves resources to streams that begin from now on, besides those of other
+// names that are served already.
 func (p *plane) serve(types map[stream.TypeURL]map[string]proto.Message) {
 	p.tb.Helper()
 	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
@@ -288,7 +288,7 @@ func (p *plane) serve(types map[stream.TypeURL]map[string]proto.Message) {
 	defer p.mu.Unlock()
 	next := &stream.Generation{Number: 1, Layers: []*stream.Layer{layer}}
 	if p.gen != nil {
-		next = &stream.Generation{Number: p.gen.Number + 1, Layers: append(slices.Clone(p.gen.Layers), layer)}
+		next = &stream.Generation{Number: p.gen.Number + 1, Layers: append([]*stream.Layer{layer}, p.gen.Layers...)}
 	}
 	p.gen = next
 }
