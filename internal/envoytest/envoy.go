@@ -28,6 +28,8 @@ type Config struct {
 	Version string
 	// Args are further arguments.
 	Args []string
+	// Env is the environment; nil means that of the test.
+	Env []string
 }
 
 // Envoy is a running Envoy. It ends with its test.
@@ -61,7 +63,7 @@ func Start(tb testing.TB, c Config) *Envoy {
 		cmd: exec.Command(bin, args...), log: &syncBuffer{}, done: make(chan struct{}),
 		client: &http.Client{Timeout: 10 * time.Second},
 	}
-	e.cmd.Stdout, e.cmd.Stderr = e.log, e.log
+	e.cmd.Stdout, e.cmd.Stderr, e.cmd.Env = e.log, e.log, c.Env
 	if err := e.cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Values that Istio's webhook lets pass and that must not reach an Envoy: those
@@ -43,6 +44,7 @@ func unfit(o *Object, r *reporter) {
 	u := unfitCheck{report: func(path, why string) {
 		r.add(CodeNotInForce, o.root.Nearest(path), path, "not in force: "+why+"; the object is kept out whole")
 	}}
+	u.formats(o.Spec.ProtoReflect(), "spec")
 	switch spec := o.Spec.(type) {
 	case *networking.VirtualService:
 		u.strings(spec.ProtoReflect(), "spec")
@@ -58,6 +60,7 @@ func unfit(o *Object, r *reporter) {
 			u.bind(l.GetBind(), fmt.Sprintf("spec.egress[%d].bind", i))
 		}
 	case *networking.ServiceEntry:
+		u.peers(spec.GetSubjectAltNames(), "spec.subjectAltNames")
 		for i, e := range spec.GetEndpoints() {
 			u.endpoint(e.GetAddress(), fmt.Sprintf("spec.endpoints[%d].address", i))
 		}
@@ -72,6 +75,15 @@ type unfitCheck struct{ report func(path, why string) }
 func (u unfitCheck) endpoint(address, field string) {
 	if sock, unix := strings.CutPrefix(address, unixScheme); unix && isOwnSocket(sock) {
 		u.report(field, fmt.Sprintf("%q is or may be a socket of Fairlead's own, which gives out keys and takes orders", sock))
+	}
+}
+
+// peers judges the identities that a server may have.
+func (u unfitCheck) peers(names []string, at string) {
+	for i, name := range names {
+		if mesh.IsReservedIdentity(name) {
+			u.report(at+"["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is a host's identity, which serves nobody; name the workload's, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/NAME", name))
+		}
 	}
 }
 
@@ -142,6 +154,7 @@ func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
 }
 
 func (u unfitCheck) tls(t *networking.ClientTLSSettings, at string) {
+	u.peers(t.GetSubjectAltNames(), at+".subjectAltNames")
 	if n := len(t.GetSni()); n > maxSNI {
 		u.report(at+".sni", fmt.Sprintf("a name of %d bytes, and Envoy takes %d at most", n, maxSNI))
 	}
