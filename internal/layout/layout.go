@@ -56,7 +56,8 @@ func Rooms() map[string]Room {
 		"pki/attest/jointoken":    {"join tokens and their store", []string{"pki/durable", "pki/profile", "pki/svid"}},
 		"pki/durable":             {"files that survive kill -9: atomic, fsynced, locked", nil},
 		"pki/durable/durabletest": {"a file system that dies at a chosen step, for tests", []string{"pki/durable"}},
-		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/profile", "pki/svid", "internal/plain", "internal/wallclock"}},
+		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/issue/serials", "pki/profile", "pki/svid", "internal/plain", "internal/wallclock"}},
+		"pki/issue/serials":       {"which certificates of a host are in use; a key that two hold", []string{"pki/durable", "pki/profile"}},
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/issue/serials"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -79,11 +80,28 @@ func (s *Service) Authenticate(ctx context.Context) (Peer, error) {
 	}, nil
 }
 
+// Connected is told of each connection whose handshake is over, with what the
+// client has proven by it, and gives what is to be called when the connection is
+// closed. began is when the handshake did. hangup breaks the connection. A session
+// that was resumed proves nothing new, and is not to be told of.
+func (s *Service) Connected(chain []*x509.Certificate, peer string, began time.Time, hangup func()) (closed func()) {
+	if s.serials == nil || len(chain) == 0 {
+		return func() {}
+	}
+	got, _, err := s.byCertificate(call{addr: peer, chain: chain}, wallclock.Now())
+	if err != nil || got.kind != profile.Host {
+		return func() {} // whatever it asks for is refused, or it is no host
+	}
+	return s.serials.Connected(got.host.Name, got.host.Binding, chain[0], peer, began, hangup)
+}
+
 // caller is who asks for a certificate.
 type caller struct {
 	by   string
 	kind profile.Kind
 	host attest.Host
+	// shown is the certificate that proves it; nil where a token does.
+	shown *x509.Certificate
 	// expired: the certificate that proves it has ended.
 	expired bool
 }
@@ -147,13 +165,16 @@ func (s *Service) byCertificate(c call, now time.Time) (caller, <-chan struct{},
 		return caller{host: attest.Host{Name: subject.Host}}, nil,
 			fmt.Errorf("certificate of %s: its host was removed or replaced; make a join token for it, with --replace if the name is in use", subject.ID)
 	}
-	got := caller{by: byCertificate, kind: subject.Kind, host: host, expired: expired}
+	got := caller{by: byCertificate, kind: subject.Kind, host: host, shown: c.chain[0], expired: expired}
 	self, err := got.self(s.authority.TrustDomain())
 	if err != nil {
 		return got, nil, err
 	}
 	if kindOf(host) != subject.Kind || self != subject {
 		return got, nil, fmt.Errorf("certificate of %s: not what host %q is recorded as", subject.ID, host.Name)
+	}
+	if s.serials != nil && s.serials.Refused(host.Name, host.Binding) {
+		return got, nil, fmt.Errorf("certificate of %s: two hold its key, and the settings refuse both: %s", subject.ID, serials.Remedy(host.Name))
 	}
 	if expired {
 		if err := s.mayReturn(c.chain[0], host, now); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/issue/serials"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -50,6 +51,8 @@ type Config struct {
 	Logger       *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
+	// Serials notes which certificates of hosts are in use; nil means nobody does.
+	Serials *serials.Book
 	// RenewExpired is how long after its end a host's certificate is good for
 	// renewing it; zero means DefaultRenewExpired, negative never.
 	RenewExpired time.Duration
@@ -68,6 +71,7 @@ type Service struct {
 	entitlements Entitlements
 	logger       *slog.Logger
 	renewExpired time.Duration
+	serials      *serials.Book // or nil
 	// Strangers are counted apart: they cannot take the places of hosts.
 	strangers *limiter
 	known     *limiter
@@ -89,7 +93,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, metrics: m,
+		renewExpired: cfg.RenewExpired, serials: cfg.Serials, metrics: m,
 		strangers: newLimiter(cfg.Rate, cfg.Burst), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }
@@ -211,7 +215,13 @@ func (s *Service) sign(c caller, leaf profile.Leaf, now time.Time) ([]*x509.Cert
 	if err != nil {
 		return nil, err
 	}
-	return chain, s.entitlements.Issued(c.host.Binding, hash, chain[0].NotAfter, now)
+	if err := s.entitlements.Issued(c.host.Binding, hash, chain[0].NotAfter, now); err != nil {
+		return nil, err
+	}
+	if s.serials != nil && leaf.Subject.Kind == profile.Host {
+		s.serials.Issued(c.host.Name, c.host.Binding, c.shown, chain[0])
+	}
+	return chain, nil
 }
 
 func (s *Service) response(chain []*x509.Certificate) *securityapi.IstioCertificateResponse {

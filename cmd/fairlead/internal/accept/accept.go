@@ -47,6 +47,10 @@ type Config struct {
 	// Identify says whom a client certificate proves, and whether it proves
 	// somebody. The chain has been checked as TLS says, and is not empty.
 	Identify func(chain []*x509.Certificate) (identity string, ok bool)
+	// Opened, if it is not nil, is told of each authenticated connection whose
+	// certificate was proven in its handshake, which began at that time. It gives
+	// what is to be called when the connection is closed.
+	Opened func(chain []*x509.Certificate, peer string, began time.Time, hangup func()) (closed func())
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
 
@@ -188,6 +192,7 @@ func (a *Acceptor) shake(c *conn) {
 			return
 		}
 		next = authenticated
+		a.opened(c)
 	} else if !a.await(c) {
 		return
 	}
@@ -195,6 +200,25 @@ func (a *Acceptor) shake(c *conn) {
 	case a.handed[next].conns <- c:
 	case <-a.done:
 		_ = c.Close()
+	}
+}
+
+// opened tells of an authenticated connection. A session that was resumed proves
+// nothing new.
+func (a *Acceptor) opened(c *conn) {
+	t, ok := c.info.(credentials.TLSInfo)
+	if !ok || t.State.DidResume || a.cfg.Opened == nil {
+		return
+	}
+	ended := a.cfg.Opened(t.State.PeerCertificates, c.at, c.began, func() { _ = c.Close() })
+	a.mu.Lock()
+	closed := c.closed
+	if !closed {
+		c.ended = ended
+	}
+	a.mu.Unlock()
+	if closed {
+		ended()
 	}
 }
 
@@ -208,7 +232,7 @@ func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
 
 // add counts a new connection; nil if there is no room for it.
 func (a *Acceptor) add(raw net.Conn) *conn {
-	c := &conn{Conn: raw, in: a, at: raw.RemoteAddr().String(), group: groupOf(raw.RemoteAddr())}
+	c := &conn{Conn: raw, in: a, at: raw.RemoteAddr().String(), group: groupOf(raw.RemoteAddr()), began: time.Now()}
 	c.left.Store(handshakeBytes)
 	a.mu.Lock()
 	var first *conn
@@ -316,12 +340,14 @@ func (a *Acceptor) leaveLocked(c *conn) {
 	}
 }
 
-// remove forgets a connection that is closed.
-func (a *Acceptor) remove(c *conn) {
+// remove forgets a connection that is closed, and gives what is to be called.
+func (a *Acceptor) remove(c *conn) (ended func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ended = c.ended
+	c.ended = nil
 	if c.closed {
-		return
+		return ended
 	}
 	c.closed = true
 	c.expiry.Stop()
@@ -336,6 +362,7 @@ func (a *Acceptor) remove(c *conn) {
 		default: // it has one
 		}
 	}
+	return ended
 }
 
 // many is from how many unauthenticated connections on it is worth to give back

@@ -33,6 +33,7 @@ type conn struct {
 	in    *Acceptor
 	at    string // the remote address
 	group string // what it is counted by while it is not authenticated
+	began time.Time
 
 	// Owned by the goroutine of the handshake, and then constant.
 	secure net.Conn             // or nil
@@ -50,6 +51,7 @@ type conn struct {
 	place  *list.Element // in the pool of its stage; nil if it is in none
 	who    string        // its identity, if authenticated
 	closed bool
+	ended  func() // or nil
 	expiry *time.Timer
 }
 
@@ -87,7 +89,9 @@ func (c *conn) Read(b []byte) (int, error) {
 
 // Close implements [net.Conn].
 func (c *conn) Close() error {
-	c.in.remove(c)
+	if ended := c.in.remove(c); ended != nil {
+		ended()
+	}
 	return c.Conn.Close() //nolint:wrapcheck // it is the connection's
 }
 

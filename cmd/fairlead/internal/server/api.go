@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
+	"github.com/fairlead/fairlead/pki/issue/serials"
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/registry"
@@ -49,6 +50,11 @@ type Host struct {
 	Seen      time.Time `json:"seen,omitzero"`
 	NotAfter  time.Time `json:"not_after,omitzero"`
 	Fault     string    `json:"fault,omitempty"`
+	// Returns is how often it came with a certificate that it had left for a newer
+	// one, Returned when it did so last, Fork says that two hold its key.
+	Returns  int           `json:"returns,omitempty"`
+	Returned time.Time     `json:"returned,omitzero"`
+	Fork     *serials.Fork `json:"fork,omitempty"`
 	// Waiting is a token that nobody has redeemed yet.
 	Waiting bool `json:"waiting,omitempty"`
 	// Addresses are those that its token names, Claims the workloads that it holds.
@@ -135,11 +141,13 @@ func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, er
 		held[c.Host] = append(held[c.Host], c)
 	}
 	for _, h := range s.entitled.List() {
-		out = append(out, Host{
+		host := Host{
 			Name: h.Name, Direct: h.Direct, Workloads: pairNames(h.Pairs), Type: h.Type,
 			Joined: h.Joined, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
 			Addresses: addressNames(h.Addresses), Claims: held[h.Name],
-		})
+		}
+		s.inUse(&host, h.Binding)
+		out = append(out, host)
 	}
 	return out, nil
 }
@@ -158,6 +166,9 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 		return Host{}, err
 	}
 	s.cfg.Logger.InfoContext(ctx, "host removed", "host", name)
+	if err := s.serials.Forget(name); err != nil {
+		s.cfg.Logger.WarnContext(ctx, "the record of a removed host's certificates is still there, and goes at the next start", "host", name, "err", err)
+	}
 	return Host{Name: name}, nil
 }
 

@@ -49,6 +49,9 @@ type Config struct {
 	// MaxConnectionAge is how long connections with mTLS live between workloads; 0
 	// means half of CertificateTTL for HTTP, and no limit for TCP.
 	MaxConnectionAge time.Duration
+	// RefuseSharedHostKeys refuses a host whose key two hold; otherwise that is
+	// reported.
+	RefuseSharedHostKeys bool
 	// AcceptUnenforced lets requests through that a security policy which is not
 	// in force would judge.
 	AcceptUnenforced bool

@@ -90,7 +90,7 @@ func (s *Server) newHosts(context.Context) error {
 		return err
 	}
 	acceptor, err := accept.New(accept.Config{
-		Logger: s.cfg.Logger, TLS: own.Config(), Identify: s.issuer.Identify, Registerer: s.metrics,
+		Logger: s.cfg.Logger, TLS: own.Config(), Identify: s.issuer.Identify, Opened: s.issuer.Connected, Registerer: s.metrics,
 		MaxConnections:     s.cfg.MaxConnections,
 		MaxPerIdentity:     2 * cmp.Or(s.cfg.MaxStreamsPerHost, xds.DefaultMaxPerHost), // each stream by one of its own, and certificates
 		MaxUnauthenticated: s.cfg.MaxUnauthenticated, MaxUnauthenticatedPerAddress: s.cfg.MaxUnauthenticatedPerAddress,

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/pki/issue/serials"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
@@ -35,6 +36,7 @@ type Server struct {
 	settings  *mesh.MeshConfig // those that count until a source gives some
 	authority *pki.Authority
 	entitled  *attest.Entitlements
+	serials   *serials.Book
 	issuer    *issue.Service
 	files     []*files.Source // the directories, and before them the mesh configuration
 	pinned    *pinned         // or nil
@@ -102,7 +104,12 @@ func (s *Server) newAuthority(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.issuer, err = issue.New(issue.Config{Authority: s.authority, Entitlements: s.entitled, Logger: s.cfg.Logger, Registerer: s.metrics})
+	if err := s.newSerials(); err != nil {
+		return err
+	}
+	s.issuer, err = issue.New(issue.Config{
+		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics,
+	})
 	return err
 }
 

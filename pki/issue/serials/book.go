@@ -1,0 +1,297 @@
+package serials
+
+import (
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/pki/profile"
+)
+
+const (
+	maxFile     = 64 << 10
+	fileSuffix  = ".json"
+	fileVersion = 1
+	// againAfter is how long what repeats itself is not told and not written again.
+	againAfter = time.Minute
+)
+
+// Config is what a Book needs.
+type Config struct {
+	// Dir is a directory of its own; it is made.
+	Dir    string
+	Logger *slog.Logger
+	// Registerer takes the metrics; nil means none.
+	Registerer prometheus.Registerer
+	// Known says which hosts there are: what is kept of others is deleted.
+	Known func(host string) bool
+	// Refuse ends the connections of a host whose key two hold.
+	Refuse bool
+	// FS writes the files; nil means the operating system's.
+	FS durable.FS
+}
+
+// Book is the chains of all hosts.
+type Book struct {
+	cfg     Config
+	log     *slog.Logger
+	returns prometheus.Counter
+
+	mu     sync.Mutex // guards all following fields; never held during I/O
+	chains map[string]*entry
+}
+
+type entry struct {
+	chain
+
+	writing sync.Mutex // puts writes in order; taken before Book.mu
+	// All following fields are guarded by Book.mu.
+	told    time.Time
+	unsaved bool
+}
+
+// State is what is known of one host.
+type State struct {
+	// Returns is how often it used a certificate again that it had left, Returned
+	// when it did so last.
+	Returns  int
+	Returned time.Time
+	// Fork is nil unless two hold its key.
+	Fork *Fork
+}
+
+// New loads what is on the disk. What cannot be read is as if it were not there.
+func New(cfg Config) (*Book, error) {
+	if cfg.Dir == "" || cfg.Logger == nil || cfg.Known == nil {
+		return nil, errors.New("serial numbers of hosts without a directory, a logger or a way to know hosts")
+	}
+	if cfg.FS == nil {
+		cfg.FS = durable.OS{}
+	}
+	if err := durable.MakeDir(cfg.Dir); err != nil {
+		return nil, err
+	}
+	b := &Book{cfg: cfg, log: cfg.Logger.With("component", "serials"), chains: map[string]*entry{}}
+	b.returns = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "fairlead_host_certificate_returns_total", Help: "Connections of hosts with a certificate that they had left for a newer one.",
+	})
+	entries, err := os.ReadDir(cfg.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("reading directory %q: %w", cfg.Dir, err)
+	}
+	for _, e := range entries {
+		host, ok := strings.CutSuffix(e.Name(), fileSuffix)
+		if !ok {
+			continue
+		}
+		if err := b.load(host); err != nil {
+			b.log.Warn("the record of a host's certificates cannot be used, and begins anew at its next renewal", "host", host, "err", err)
+		}
+	}
+	if cfg.Registerer == nil {
+		return b, nil
+	}
+	forks := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "fairlead_shared_host_keys", Help: "Hosts whose key is in use in two places.",
+	}, func() float64 { return float64(b.forks()) })
+	for _, c := range []prometheus.Collector{b.returns, forks} {
+		if err := cfg.Registerer.Register(c); err != nil {
+			return nil, fmt.Errorf("registering a metric: %w", err)
+		}
+	}
+	return b, nil
+}
+
+func (b *Book) load(host string) error {
+	path := b.path(host)
+	if !b.cfg.Known(host) {
+		return durable.Remove(b.cfg.FS, path)
+	}
+	data, err := durable.ReadFile(path, maxFile)
+	if err != nil {
+		return err
+	}
+	e := &entry{}
+	if err := json.Unmarshal(data, &e.chain); err != nil {
+		return fmt.Errorf("reading %q: %w", path, err)
+	}
+	if e.Version != fileVersion || e.Host != host || len(e.Nodes) == 0 || len(e.Nodes) > maxNodes {
+		return fmt.Errorf("reading %q: not a record of host %q that this version knows", path, host)
+	}
+	e.conns = map[*connection]struct{}{}
+	b.chains[host] = e
+	if e.Fork != nil {
+		b.tell(e, e.Fork.Peers[1], e.Fork.Serials[1])
+	}
+	return nil
+}
+
+// Issued notes a certificate of a host, before anybody has it. shown is the one
+// that asked for it; nil where a join token did.
+func (b *Book) Issued(host string, binding profile.Binding, shown, leaf *x509.Certificate) {
+	b.mu.Lock()
+	e := b.chains[host]
+	if e == nil || e.Binding != binding {
+		e = &entry{chain: chain{Version: fileVersion, Host: host, Binding: binding, conns: map[*connection]struct{}{}}}
+		if shown != nil {
+			e.Head = SerialOf(shown)
+		}
+		b.chains[host] = e
+	}
+	n := node{Serial: SerialOf(leaf), Issued: issuedAt(leaf)}
+	if shown != nil {
+		n.Parent = SerialOf(shown)
+		e.add(node{Serial: n.Parent, Issued: issuedAt(shown)})
+	}
+	e.add(n)
+	b.mu.Unlock()
+	b.write(e)
+}
+
+func issuedAt(c *x509.Certificate) time.Time { return profile.IssuedAt(c.NotBefore, c.NotAfter).UTC() }
+
+// Connected notes a connection that a host has opened, and gives what is to be
+// called when it is closed. began is when its handshake did: the certificate was
+// chosen after that.
+func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certificate, peer string, began time.Time, hangup func()) (closed func()) {
+	if at, _, err := net.SplitHostPort(peer); err == nil {
+		peer = at
+	}
+	k := &connection{serial: SerialOf(leaf), peer: peer, began: began, hangup: hangup}
+	now := time.Now()
+	b.mu.Lock()
+	e := b.chains[host]
+	if e == nil || e.Binding != binding || len(e.Nodes) == 0 {
+		b.mu.Unlock()
+		return func() {}
+	}
+	was, known := e.Head, e.Fork != nil
+	what := e.use(k, issuedAt(leaf), now)
+	e.conns[k] = struct{}{}
+	news := what >= returned && (now.Sub(e.told) >= againAfter || !known && e.Fork != nil)
+	if news {
+		e.told = now
+	}
+	write := what == progress || news
+	var end []func()
+	if e.Fork != nil && b.cfg.Refuse {
+		for o := range e.conns {
+			end = append(end, o.hangup)
+		}
+	}
+	b.mu.Unlock()
+	switch {
+	case !news:
+	case what == forked:
+		b.tell(e, peer, was)
+	default:
+		b.log.Warn("a host came with a certificate that it had left for a newer one: its disk was full or restored, its clock was set, or another has a copy of its key; the next renewal heals it",
+			"host", host, "serial", k.serial.String(), "peer", peer)
+	}
+	if what >= returned {
+		b.returns.Inc()
+	}
+	if write {
+		b.write(e)
+	}
+	for _, f := range end {
+		f()
+	}
+	return func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(e.conns, k)
+	}
+}
+
+// tell tells of a key that two hold.
+func (b *Book) tell(e *entry, peer string, was Serial) {
+	b.log.Error("two hold the key of one host: certificates that do not follow from one another are in use in turn",
+		"host", e.Host, "serial", was.String(), "peer", peer, "refused", b.cfg.Refuse,
+		"command", Remedy(e.Host))
+}
+
+// Remedy is what ends a fork.
+func Remedy(host string) string {
+	return "on the host remove the agent's state directory, and join again with a token made by `fairlead token create --host " + host + " --replace`"
+}
+
+// State is what is known of a host under a binding.
+func (b *Book) State(host string, binding profile.Binding) State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.chains[host]
+	if e == nil || e.Binding != binding {
+		return State{}
+	}
+	s := State{Returns: e.Returns, Returned: e.Returned}
+	if e.Fork != nil {
+		f := *e.Fork
+		s.Fork = &f
+	}
+	return s
+}
+
+// Refused says whether a host is refused because two hold its key.
+func (b *Book) Refused(host string, binding profile.Binding) bool {
+	return b.cfg.Refuse && b.State(host, binding).Fork != nil
+}
+
+func (b *Book) forks() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.chains {
+		if e.Fork != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Forget drops what is known of a host that was removed.
+func (b *Book) Forget(host string) error {
+	b.mu.Lock()
+	delete(b.chains, host)
+	b.mu.Unlock()
+	return durable.Remove(b.cfg.FS, b.path(host))
+}
+
+// write puts a chain on the disk as it is by then. That it could not be written is
+// told once: it is in force until the server ends, and no reason to refuse anything.
+func (b *Book) write(e *entry) {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	b.mu.Lock()
+	current := b.chains[e.Host] == e
+	out := e.chain
+	out.Nodes = slices.Clone(e.Nodes)
+	b.mu.Unlock()
+	if !current {
+		return
+	}
+	data, err := json.Marshal(out)
+	if err == nil {
+		err = durable.WriteFile(b.cfg.FS, b.path(e.Host), append(data, '\n'), 0o600)
+	}
+	b.mu.Lock()
+	news := (err != nil) != e.unsaved
+	e.unsaved = err != nil
+	b.mu.Unlock()
+	if err != nil && news {
+		b.log.Error("the record of a host's certificates is not on the disk", "host", e.Host, "err", err)
+	}
+}
+
+func (b *Book) path(host string) string { return filepath.Join(b.cfg.Dir, host+fileSuffix) }
