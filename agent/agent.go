@@ -33,9 +33,13 @@ type Config struct {
 	// be short. Both are made if they do not exist.
 	StateDir, RunDir string
 
-	// Token is the join token. It is used once: a host that has an identity does
-	// not need it, and may be given it again.
+	// Token is the join token. A host that has joined uses it if the control plane
+	// does not know the host any more, or if it entitles to something else; it may be
+	// given again.
 	Token string
+	// ReadToken gives the join token as it is now, empty if there is none: it is asked
+	// in place of Token, at the start and again while the agent runs. May be nil.
+	ReadToken func() (string, error)
 	// Workload is the identity of the application, one of those that the token
 	// entitles to; the zero value means the only one, or the one used last.
 	Workload svid.Pair
@@ -88,6 +92,10 @@ type Agent struct {
 	log *slog.Logger
 
 	saver *saver
+	// refused rings when a server refuses the host, and answered has the server that
+	// answered last.
+	refused  chan struct{}
+	answered chan string
 
 	// Constant after the start of Run.
 	clock      *svid.Clock
@@ -127,13 +135,13 @@ func New(c Config) (*Agent, error) {
 		bad("the run directory %q is too long: its sockets would have %d bytes, and a unix socket's path at most %d: choose a shorter one with --run-dir",
 			c.RunDir, n, bootstrap.MaxSocketPath)
 	}
-	if c.Token != "" {
+	if c.Token != "" && c.ReadToken == nil {
 		token, err := svid.ParseJoinToken(c.Token)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 		case token.Direct:
-			bad("the token is for a client without an agent: make one without --direct")
+			errs = append(errs, errDirect)
 		}
 	}
 	if c.Workload != (svid.Pair{}) {
@@ -149,7 +157,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	log := c.Logger.With("component", "agent")
-	return &Agent{c: c, log: log, saver: newSaver(log)}, nil
+	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), answered: make(chan string, 1)}, nil
 }
 
 // Names in RunDir. Envoy's admin socket is moved: see adminPaths.
@@ -186,11 +194,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	parts, err := a.assemble(ctx, who, binary)
-	if err != nil {
-		return err
+	for {
+		parts, err := a.assemble(ctx, who, binary)
+		if err != nil {
+			return err
+		}
+		// Envoy goes on meanwhile, as it does when an agent was killed.
+		if err := a.supervise(ctx, parts); !errors.Is(err, errSwitch) || ctx.Err() != nil {
+			return err
+		}
 	}
-	return a.supervise(ctx, parts)
 }
 
 // parts are the children of an agent.

@@ -73,7 +73,8 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
 	r, err := relay.New(relay.Config{
-		Logger: a.c.Logger, Node: proto, Servers: e.Servers, Credentials: hostCredentials{a},
+		Logger: a.c.Logger, Node: proto, Servers: e.using, Credentials: hostCredentials{a},
+		Refused: a.ringRefused, Answered: a.noteAnswered,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
 		Stamp: a.stamp,
 	})
@@ -111,6 +112,22 @@ func (a *Agent) mover(paths adminPaths) func() {
 		if err := paths.move(); err != nil {
 			a.log.Error("envoy's admin socket cannot be hidden: an endpoint of the mesh may lead to it", "path", paths.made, "err", err)
 		}
+	}
+}
+
+// ringRefused asks whether the control plane still knows the host.
+func (a *Agent) ringRefused() {
+	select {
+	case a.refused <- struct{}{}:
+	default:
+	}
+}
+
+// noteAnswered says which server is connected.
+func (a *Agent) noteAnswered(server string) {
+	select {
+	case a.answered <- server:
+	default: // one waits already
 	}
 }
 

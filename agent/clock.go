@@ -101,7 +101,7 @@ func (i *identities) look(ctx context.Context, own time.Time) error {
 			return err
 		}
 	}
-	if time.Now().Before(i.notBefore) {
+	if time.Now().Before(i.notBefore) && !i.unfinished() {
 		return nil
 	}
 	doubt := i.a.clock.Behind(own) || i.hostIDs.Early(own) || i.workloadIDs.Early(own)
@@ -118,7 +118,7 @@ func (i *identities) look(ctx context.Context, own time.Time) error {
 	if doubt { // only an answer of the authority tells which of the two is right
 		i.hostDue, i.workloadDue = now, now
 	}
-	if now.Before(i.hostDue) && now.Before(i.workloadDue) {
+	if now.Before(i.hostDue) && now.Before(i.workloadDue) && !i.unfinished() {
 		return nil
 	}
 	if err := i.renew(ctx, own); err != nil {

@@ -30,6 +30,8 @@ type memory struct {
 	Address  string   `json:"address"`
 }
 
+var errDirect = errors.New("the token is for a client without an agent: make one without --direct")
+
 const (
 	memoryFile = "agent.json"
 	// acceptedFile is the relay's store.
@@ -37,47 +39,53 @@ const (
 	maxMemory    = 1 << 20
 )
 
-// enrolled is a host that has joined.
+// enrolled is a host that has joined. One goroutine owns it: that of the start,
+// and then that of the identities.
 type enrolled struct {
 	memory
 	pair    svid.Pair
 	address netip.Addr
 	client  *svid.Client
 	hosts   *svid.HostStore
-	token   *svid.JoinToken // or nil
+	// servers are the ones that are asked; Servers those of them that are kept.
+	servers []string
+	offer   offer
+
+	// prepared is the identity of pair, where it is not on disk; or nil.
+	prepared *svid.Identity
+	// using and running are the servers and the type that the parts were made with.
+	using   []string
+	running string
 }
 
 // enroll makes this machine a host of the mesh, unless it is one.
 func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 	e := &enrolled{}
-	if a.c.Token != "" {
-		token, err := svid.ParseJoinToken(a.c.Token)
-		if err != nil {
-			return nil, err
-		}
-		e.token = &token
-	}
 	known, err := a.remember()
 	if err != nil {
-		return nil, err
-	}
-	if e.memory, err = combine(known, e.token, a.c); err != nil {
-		return nil, err
-	}
-	if e.pair, err = choose(e.memory, a.c.Workload); err != nil {
-		return nil, err
-	}
-	e.Workload = e.pair.String()
-	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.Servers, TTL: a.c.TTL}); err != nil {
 		return nil, err
 	}
 	if e.hosts, err = svid.NewHostStore(a.c.StateDir, nil); err != nil {
 		return nil, err
 	}
-	if err := a.identify(ctx, e); err != nil {
+	ids, err := e.hosts.Versions()
+	if w := e.hosts.Warning(); w != "" {
+		a.log.WarnContext(ctx, "the host's key can be read by a group", "reason", w)
+	}
+	switch {
+	case err == nil:
+		a.hostBefore = ids.Old
+		a.host.Store(ids.New)
+		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", ids.New.ID, "not_after", ids.New.NotAfter())
+		err = a.resume(ctx, e, known)
+	case errors.Is(err, svid.ErrNoIdentity):
+		err = a.join(ctx, e, known, err)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if e.address, err = a.address(ctx, e.memory); err != nil {
+	e.Workload = e.pair.String()
+	if e.address, err = a.address(ctx, e); err != nil {
 		return nil, err
 	}
 	e.Address = e.address.String()
@@ -146,6 +154,9 @@ func combine(known *memory, token *svid.JoinToken, c Config) (memory, error) {
 // choose picks the workload among those that the host is entitled to.
 func choose(m memory, want svid.Pair) (svid.Pair, error) {
 	name := m.Workload
+	if !slices.Contains(m.Pairs, name) {
+		name = "" // that was another entitlement
+	}
 	if want != (svid.Pair{}) {
 		name = want.String()
 	}
@@ -161,36 +172,49 @@ func choose(m memory, want svid.Pair) (svid.Pair, error) {
 	return svid.ParsePair(name)
 }
 
-// identify loads the host's identity, or joins with the token until that is
-// answered.
-func (a *Agent) identify(ctx context.Context, e *enrolled) error {
-	known, err := e.hosts.Versions()
-	if w := e.hosts.Warning(); w != "" {
-		a.log.WarnContext(ctx, "the host's key can be read by a group", "reason", w)
-	}
-	if id := known.New; err == nil {
-		a.hostBefore = known.Old
-		a.host.Store(id)
-		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", id.ID, "not_after", id.NotAfter())
-		if e.token != nil && !trusts(id, e.token.Pin) {
-			a.log.ErrorContext(ctx, "the join token is of another authority than this host's identity, and is not used",
-				"remedy", "to leave the old mesh for the token's, stop the agent, remove its state directory and start it again", "path", a.c.StateDir)
-		}
-		return nil
-	}
-	if !errors.Is(err, svid.ErrNoIdentity) {
+// join joins with the token, until that is answered.
+func (a *Agent) join(ctx context.Context, e *enrolled, known *memory, lost error) error {
+	text, err := a.tokenText()
+	if err != nil {
 		return err
 	}
-	if e.token == nil {
-		return fmt.Errorf("this host has lost its identity: start once with --token and a token made with --replace: %w", err)
+	var given *svid.JoinToken
+	if text = strings.TrimSpace(text); text != "" {
+		token, err := svid.ParseJoinToken(text)
+		if err == nil && token.Direct {
+			err = errDirect
+		}
+		if err != nil {
+			return err
+		}
+		given = &token
 	}
+	if e.memory, err = combine(known, given, a.c); err != nil {
+		return err
+	}
+	if given == nil {
+		return fmt.Errorf("this host has lost its identity: start once with --token and a token made with --replace: %w", lost)
+	}
+	if e.pair, err = choose(e.memory, a.c.Workload); err != nil {
+		return err
+	}
+	e.servers = e.Servers
+	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.servers, TTL: a.c.TTL}); err != nil {
+		return err
+	}
+	e.offer.text, e.offer.token = text, given
+	return a.identify(ctx, e)
+}
+
+// identify joins until that is answered.
+func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	key, err := e.hosts.Key()
 	if err != nil {
 		return err
 	}
 	b := backOff{first: 200 * time.Millisecond, most: 5 * time.Second}
 	for {
-		id, err := e.client.Join(ctx, *e.token, key)
+		id, err := e.client.Join(ctx, *e.offer.token, key)
 		if err == nil {
 			a.host.Store(id)
 			a.log.InfoContext(ctx, "joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
@@ -198,6 +222,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 			a.saver.save(a.clock.Path(), a.clock.Save)
 			a.saveHost(e.hosts, id)
 			a.saver.flush(ctx)
+			a.tokenStatus(&TokenStatus{State: TokenRedeemed})
 			return nil
 		}
 		if errors.Is(err, svid.ErrRefused) {
@@ -224,12 +249,12 @@ func trusts(id *svid.Identity, pin [sha256.Size]byte) bool {
 }
 
 // address is what other hosts reach this one by.
-func (a *Agent) address(ctx context.Context, m memory) (netip.Addr, error) {
+func (a *Agent) address(ctx context.Context, e *enrolled) (netip.Addr, error) {
 	if a.c.Address.IsValid() {
 		return a.c.Address.Unmap(), nil
 	}
 	var last error
-	for _, server := range m.Servers {
+	for _, server := range e.servers {
 		var d net.Dialer
 		// No packet is sent: the kernel only chooses a route.
 		conn, err := d.DialContext(ctx, "udp", server)
@@ -244,7 +269,7 @@ func (a *Agent) address(ctx context.Context, m memory) (netip.Addr, error) {
 			return at.Addr().Unmap().WithZone(""), nil
 		}
 	}
-	if addr, err := netip.ParseAddr(m.Address); err == nil {
+	if addr, err := netip.ParseAddr(e.Address); err == nil {
 		a.log.WarnContext(ctx, "there is no route to the control plane: taking the address used last", "address", addr, "err", last)
 		return addr, nil
 	}

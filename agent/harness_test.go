@@ -183,34 +183,60 @@ func (p *plane) kill() {
 
 func (p *plane) token(host string, pairs ...string) string {
 	p.tb.Helper()
-	g := jointoken.Grant{Host: host}
+	return p.grant(jointoken.Grant{Host: host}, 0, pairs...)
+}
+
+// grant makes a token of any kind and age; it is good for an hour.
+func (p *plane) grant(g jointoken.Grant, age time.Duration, pairs ...string) string {
+	p.tb.Helper()
 	for _, s := range pairs {
 		g.Pairs = append(g.Pairs, must[profile.Pair](p.tb)(profile.ParsePair(s)))
 	}
-	secret, r, err := p.hosts.CreateToken(g, time.Hour, time.Now())
+	secret, r, err := p.hosts.CreateToken(g, time.Hour, time.Now().Add(-age))
 	if err != nil {
 		p.tb.Fatal(err)
 	}
 	return must[string](p.tb)(svid.JoinToken{
-		Secret: secret, Host: r.Grant.Host, Pairs: r.Grant.Pairs, Type: r.Grant.Type, TrustDomain: p.authority.TrustDomain(),
+		Secret: secret, Host: r.Grant.Host, Pairs: r.Grant.Pairs, Type: r.Grant.Type, Direct: r.Grant.Direct, TrustDomain: p.authority.TrustDomain(),
 		Servers: []string{p.addr}, Pin: must[profile.KeyHash](p.tb)(p.authority.Pin()),
 	}.Encode())
 }
 
 // DeltaAggregatedResources serves whom the authority knows.
 func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	if _, err := p.service.Authenticate(s.Context()); err != nil {
+	who, err := p.service.Authenticate(s.Context())
+	if err != nil {
 		return status.Error(codes.PermissionDenied, "no")
 	}
+	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			req, err := s.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case requests <- req:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
 	half := stream.NewServer(stream.ServerConfig{})
 	p.mu.Lock()
 	p.streams++
 	half.SetGeneration(p.gen)
 	p.mu.Unlock()
 	for {
-		req, err := s.Recv()
-		if err != nil {
+		var req *discoveryv3.DeltaDiscoveryRequest
+		select {
+		case req = <-requests:
+		case err := <-ended:
 			return err
+		case <-who.Revoked:
+			return status.Error(codes.PermissionDenied, "removed")
 		}
 		switch req.GetTypeUrl() {
 		case bootstrap.EnvoyStateType:

@@ -28,6 +28,8 @@ type identities struct {
 	// The identities as they were received, the one before beside the newest.
 	hostIDs, workloadIDs svid.Versions
 	doubted              bool // the clocks differ, and that was logged
+	// probed is when a server's refusal last made a renewal due.
+	probed time.Time
 }
 
 // newIdentities loads the workload's identity, if there is one.
@@ -40,11 +42,17 @@ func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities
 	if err != nil {
 		return nil, err
 	}
+	e.using, e.running = e.servers, e.Type
 	i := &identities{a: a, e: e, sealed: sealed, secrets: secrets, log: a.log}
 	i.hostDue = a.host.Load().RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.hostIDs = svid.Versions{New: a.host.Load(), Old: a.hostBefore}
 	now := wallclock.Now()
 	i.workloadIDs, err = sealed.Versions(e.pair)
+	if e.prepared != nil {
+		i.workloadIDs, err = svid.Versions{New: e.prepared}, nil
+		i.save(e.prepared)
+		e.prepared = nil
+	}
 	id := i.workloadIDs.At(now)
 	switch {
 	case err == nil:
@@ -82,30 +90,66 @@ func (a *Agent) saveHost(hosts *svid.HostStore, id *svid.Identity) {
 	a.saver.save(hosts.Path(), func() error { return hosts.Save(id) })
 }
 
-// run renews until ctx ends.
+// run renews until ctx ends, or the host is something else.
 func (i *identities) run(ctx context.Context) error {
 	b := backOff{first: 500 * time.Millisecond, most: 30 * time.Second}
+	poll := time.NewTicker(tokenEvery)
+	defer poll.Stop()
+	var again time.Time // when what failed is tried again; zero: nothing failed
+	if i.unfinished() {
+		again = time.Now()
+	}
 	for {
-		timer := time.NewTimer(i.wait(wallclock.Now()))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		fresh, more := i.await(ctx, poll.C, again)
+		if !more {
 			return nil
 		}
+		if fresh {
+			b.reset()
+		}
 		err := i.look(ctx, wallclock.Now())
-		if err == nil {
+		switch {
+		case err == nil:
+			again = time.Time{}
 			b.reset()
 			i.a.fault(nil)
 			continue
-		}
-		if ctx.Err() != nil {
+		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the renewal was interrupted
+		case errors.Is(err, errSwitch):
+			return err
 		}
 		i.complain(ctx, b.tries == 0, err)
 		i.a.fault(err)
-		if !b.wait(ctx) {
-			return nil
+		again = time.Now().Add(b.next())
+	}
+}
+
+// await returns when something may be due, or is to be tried again. fresh says that
+// it is for a new join token; more is false if ctx ended.
+func (i *identities) await(ctx context.Context, poll <-chan time.Time, again time.Time) (fresh, more bool) {
+	for {
+		wait := time.Until(again)
+		if again.IsZero() {
+			wait = i.wait(wallclock.Now())
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+			return false, true
+		case <-poll:
+			fresh = i.watch(ctx)
+		case <-i.a.refused:
+			i.refused(time.Now())
+		case server := <-i.a.answered:
+			i.a.reached(i.e, server)
+		case <-ctx.Done():
+			timer.Stop()
+			return false, false
+		}
+		timer.Stop()
+		if fresh {
+			return true, true
 		}
 	}
 }
@@ -131,22 +175,38 @@ func (i *identities) complain(ctx context.Context, first bool, err error) {
 // workload's. own is what this machine's clock shows.
 func (i *identities) renew(ctx context.Context, own time.Time) error {
 	now := i.a.clock.Now(own)
+	pending := i.rejoin(ctx, nil) // what the host has is renewed all the same
 	if !now.Before(i.hostDue) {
-		id, err := i.renewHost(ctx, own)
-		if errors.Is(err, svid.ErrRefused) && i.e.token != nil {
-			// A token made with --replace lets the host in again, with its key.
-			id, err = i.e.client.Join(ctx, *i.e.token, i.a.host.Load().Key)
+		if err := i.renewOwn(ctx, own); err != nil {
+			return errors.Join(pending, err)
 		}
-		if err != nil {
-			return err
-		}
-		i.keepHost(id, own)
-		i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
-		i.log.InfoContext(ctx, "host identity renewed", "identity", id)
 	}
-	if now.Before(i.workloadDue) {
-		return nil
+	err := i.a.become(ctx, i.e)
+	if errors.Is(err, errSwitch) {
+		return err
 	}
+	if !now.Before(i.workloadDue) {
+		err = errors.Join(err, i.renewWorkload(ctx, own))
+	}
+	return errors.Join(pending, err)
+}
+
+// renewOwn renews the host's identity.
+func (i *identities) renewOwn(ctx context.Context, own time.Time) error {
+	id, err := i.renewHost(ctx, own)
+	if errors.Is(err, svid.ErrRefused) {
+		return i.rejoin(ctx, err)
+	}
+	if err != nil {
+		return err
+	}
+	i.keepHost(id, own)
+	i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
+	i.log.InfoContext(ctx, "host identity renewed", "identity", id)
+	return nil
+}
+
+func (i *identities) renewWorkload(ctx context.Context, own time.Time) error {
 	id, err := i.e.client.Workload(ctx, i.a.host.Load(), i.e.pair)
 	if err != nil {
 		return err
@@ -177,11 +237,16 @@ type backOff struct {
 
 func (b *backOff) reset() { b.tries, b.delay = 0, 0 }
 
-// wait returns false if ctx ended first.
-func (b *backOff) wait(ctx context.Context) bool {
+// next is how long to wait now.
+func (b *backOff) next() time.Duration {
 	b.tries++
 	b.delay = min(max(2*b.delay, b.first), b.most)
-	timer := time.NewTimer(time.Duration((0.75 + rand.Float64()/2) * float64(b.delay))) //nolint:gosec // spreads load
+	return time.Duration((0.75 + rand.Float64()/2) * float64(b.delay)) //nolint:gosec // spreads load
+}
+
+// wait returns false if ctx ended first.
+func (b *backOff) wait(ctx context.Context) bool {
+	timer := time.NewTimer(b.next())
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -25,6 +25,8 @@ type Status struct {
 	Identities []IdentityStatus `json:"identities"`
 	// LastError is why an identity is missing or not renewed, or empty.
 	LastError string `json:"last_error,omitempty"`
+	// JoinToken is what became of the join token given last; nil if there is none.
+	JoinToken *TokenStatus `json:"join_token,omitempty"`
 	// Unsaved are the files of the state directory that are older than what is in
 	// use: a restart before they are saved finds what was there before.
 	Unsaved []Unsaved `json:"unsaved,omitempty"`
@@ -91,6 +93,9 @@ func (a *Agent) Remarks() []string {
 	}
 	if doubt := a.clockDoubt(wallclock.Now()); doubt != "" {
 		out = append(out, doubt)
+	}
+	if t := s.JoinToken; t != nil && t.State != TokenUnused && t.State != TokenRedeemed {
+		out = append(out, fmt.Sprintf("the join token is %s: %s", t.State, t.Reason))
 	}
 	if s.LastError != "" {
 		out = append(out, "an identity is not renewed: "+s.LastError)

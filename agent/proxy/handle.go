@@ -43,7 +43,11 @@ func (h *handle) wait() error {
 	if err != nil {
 		return fmt.Errorf("waiting for process %d: %w", h.pid, err)
 	}
-	if h.child != nil {
+	if h.child == nil {
+		// It may be a child of this process all the same: one that was left and taken
+		// over again.
+		_, _ = unix.Wait4(h.pid, nil, unix.WNOHANG, nil)
+	} else {
 		// Its error is how the process ended, which exit tells.
 		_ = h.child.Wait()
 	}

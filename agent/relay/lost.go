@@ -31,6 +31,9 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 	default:
 		r.log.DebugContext(ctx, "a server could not be reached", "server", server, "err", why)
 	}
+	if code := status.Code(err); r.c.Refused != nil && (code == codes.PermissionDenied || code == codes.Unauthenticated) {
+		r.c.Refused()
+	}
 	r.tell(ctx, func(c *core, now time.Time) {
 		if c.up.Server != "" || c.up.Since.IsZero() {
 			c.up.Since = now

@@ -49,6 +49,10 @@ type Config struct {
 	Guard *peercred.Guard
 	// StoreFile is where the accepted state lies.
 	StoreFile string
+	// Refused is called when a server does not let the host in, and Answered when one
+	// does. Both may be nil, and must not wait.
+	Refused  func()
+	Answered func(server string)
 	// EnvoyRunning says that an Envoy is serving already and will connect again:
 	// it is not reported absent before it had the time to.
 	EnvoyRunning bool

@@ -142,6 +142,9 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 			*answered = true
 			slow.Stop()
 			r.log.InfoContext(ctx, "connected to the control plane", "server", server)
+			if r.c.Answered != nil {
+				r.c.Answered(server)
+			}
 			r.tell(ctx, func(c *core, now time.Time) {
 				c.up = UpstreamStatus{Server: server, Since: now}
 				clear(c.told)

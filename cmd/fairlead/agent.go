@@ -43,8 +43,9 @@ func newAgent() *cobra.Command {
 		Use:   "agent --token-file FILE",
 		Short: "The host's side: identity, configuration and Envoy beside an application",
 		Long: `Brings this host into the mesh with a join token, keeps its identities fresh, and runs Envoy beside
-the application. The token is used once; everything that later starts need is in the state
-directory, and they work with the control plane away.
+the application. Everything that later starts need is in the state directory, and they work with
+the control plane away. A new join token in --token-file is used, without a restart, when the
+control plane refuses the host or the token entitles to something else.
 
 It finds Envoy by itself, and takes free ports where the usual ones are taken, and says so.`,
 		Example: "  fairlead agent --token-file /etc/fairlead/token --probe-http 8080/healthz\n" +
@@ -205,6 +206,7 @@ func (f *agentFlags) readToken(cmd *cobra.Command) error {
 		f.cfg.Token = strings.TrimSpace(line)
 		return nil
 	}
+	f.cfg.ReadToken = func() (string, error) { return tokenOf(f.tokenFile) }
 	content, warning, err := durable.ReadToken(f.tokenFile, maxTokenFile)
 	if warning != "" {
 		f.cfg.Logger.Warn("the join token can be read by others", "reason", warning)
@@ -223,6 +225,15 @@ func (f *agentFlags) readToken(cmd *cobra.Command) error {
 		return fmt.Errorf("reading the join token (--token-file): %w", err)
 	}
 	return nil
+}
+
+// tokenOf is the join token in a file as it is now; empty where there is none.
+func tokenOf(path string) (string, error) {
+	content, _, err := durable.ReadToken(path, maxTokenFile) // warned of at the start
+	if errors.Is(err, os.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(content)), err
 }
 
 // probeFlags describe how the application is asked how it is.
