@@ -147,31 +147,31 @@ func (s *ServerTLS) checkClient(state tls.ConnectionState, now time.Time) error 
 // made when none is valid, or the one that is has lived half of its life. When
 // that goes wrong, or signing is on hold, the old ones serve.
 func (s *ServerTLS) certificate(now time.Time) *tls.Certificate {
+	held, estimate := false, now
+	if s.cfg.Clock != nil {
+		held, estimate = s.cfg.Clock.Held(), s.cfg.Clock.Estimate(now)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	current, ok := s.validLocked(now)
 	due := !ok || !now.Before(current.renewAt)
-	held := s.cfg.Clock != nil && s.cfg.Clock.Held()
 	if due && !held && now.Sub(s.failedAt).Abs() >= retryAfter {
 		if err := s.renewLocked(now); err != nil {
 			s.failedAt = now
 			s.cfg.Logger.Error("renewing the server's own certificate went wrong", "err", err, "not_after", s.lastLocked().Leaf.NotAfter)
 		}
 	}
-	return s.chooseLocked(now)
+	return s.chooseLocked(estimate, now)
 }
 
 // chooseLocked prefers what is valid by the time of the mesh, then what is valid by
 // the wall clock. Where nothing is, it is the one that ends last: hosts accept a
 // certificate that has not begun, and none that has ended.
-func (s *ServerTLS) chooseLocked(now time.Time) *tls.Certificate {
-	if s.cfg.Clock != nil {
-		if c, ok := s.validLocked(s.cfg.Clock.Estimate(now)); ok {
+func (s *ServerTLS) chooseLocked(times ...time.Time) *tls.Certificate {
+	for _, t := range times {
+		if c, ok := s.validLocked(t); ok {
 			return c.Certificate
 		}
-	}
-	if c, ok := s.validLocked(now); ok {
-		return c.Certificate
 	}
 	return s.lastLocked().Certificate
 }

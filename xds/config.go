@@ -87,6 +87,14 @@ type Health interface {
 	HeldByOther(host string, w *mesh.Workload) bool
 }
 
+// Clocks takes what hosts say that their clocks show, when a stream begins. It is
+// called from the goroutines of streams and must not block.
+type Clocks interface {
+	// HostTime is told that the clock of a host at an address showed clock at about the
+	// moment at; forget is called when the stream has ended.
+	HostTime(host, address string, clock, at time.Time) (forget func())
+}
+
 // What a Config's zero values mean.
 const (
 	DefaultMaxStreams = 20_000
@@ -109,6 +117,8 @@ type Config struct {
 
 	// Health may be nil: reports are only kept for status.
 	Health Health
+	// Clocks may be nil: what hosts say of the time is not read.
+	Clocks Clocks
 	// Registerer takes the metrics; nil means that none are published.
 	Registerer prometheus.Registerer
 	// MaxStreams bounds the streams; 0 means DefaultMaxStreams.

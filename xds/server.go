@@ -154,7 +154,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return s.exhausted(0, "this server serves %d streams already, all that --max-streams lets it", s.cfg.MaxStreams)
 	}
 	defer s.streams.Add(-1)
-	ctx := g.Context()
+	ctx, began := g.Context(), time.Now()
 	peer, err := s.cfg.Admission.Admit(ctx)
 	if err != nil {
 		return s.refuse(peer, "", err)
@@ -180,6 +180,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	c.account = account
+	defer s.hostTime(c, began)()
 	if err := s.awaitTurn(ctx, c); err != nil {
 		return err
 	}
@@ -195,6 +196,17 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		c.hangUp()
 	}
 	return err
+}
+
+// hostTime passes on what the host says that its clock shows, until the function that
+// it returns is called. It is said of the moment when the stream began; the request
+// may have waited since. It is no part of what a proxy sees, or of any version.
+func (s *Server) hostTime(c *conn, began time.Time) (forget func()) {
+	said := c.claim.node.Time
+	if s.cfg.Clocks == nil || c.peer.Anonymous || said.IsZero() {
+		return func() {}
+	}
+	return s.cfg.Clocks.HostTime(c.peer.Host, c.peer.Address, said, began)
 }
 
 // judge makes the connection of a peer, if that may have it.

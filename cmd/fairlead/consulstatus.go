@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/plain"
@@ -14,7 +15,7 @@ import (
 // them and the manifests, and nothing where nothing is. What Consul's users
 // register is told and makes nothing bad: they are not those who run the mesh.
 func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
-	for _, line := range s.Old {
+	for _, line := range slices.Concat(s.Old, s.Clock) {
 		bad = true
 		_, _ = fmt.Fprintf(w, "\n%s\n", plain.Words(line, 1024))
 	}

@@ -91,7 +91,7 @@ each host with "fairlead token create", and start "fairlead agent --token-file F
 	root.PersistentFlags().String("log-format", "text", "text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
 	root.AddCommand(
-		newServer(), newAgent(), newToken(), newHost(), newRelease(), newProxyStatus(), newProxyConfig(),
+		newServer(), newAgent(), newToken(), newHost(), newRelease(), newClock(), newProxyStatus(), newProxyConfig(),
 		newValidate(), newAnalyze(), newApply(), newConfig(), newRender(), newVersion(),
 	)
 	return root

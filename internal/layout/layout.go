@@ -22,7 +22,7 @@ type Room struct {
 func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
 		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit"}},
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
 
@@ -59,6 +59,7 @@ func Rooms() map[string]Room {
 		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/issue/serials", "pki/profile", "pki/svid", "internal/plain", "internal/wallclock"}},
 		"pki/issue/serials":       {"which certificates of a host are in use; a key that two hold", []string{"pki/durable", "pki/profile"}},
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
+		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/wallclock"}},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
 		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/wallclock"}},

@@ -2,6 +2,8 @@ package issue_test
 
 import (
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -75,5 +77,41 @@ func TestEndedStaysEnded(t *testing.T) {
 	}.Verify(h.Chain)
 	if !errors.Is(err, profile.ErrExpired) {
 		t.Errorf("a certificate past its end: %v", err)
+	}
+}
+
+// TestHeldSigning signs nothing for anybody, spends no token, and says so in a way
+// that has callers ask again.
+func TestHeldSigning(t *testing.T) {
+	t.Parallel()
+	var held atomic.Bool
+	s := start(t, settings{hold: func() error {
+		if held.Load() {
+			return errors.New("signing is on hold: the clocks differ")
+		}
+		return nil
+	}})
+	h := s.join(t, host(t, "web-1", "shop/web"))
+	token, key := s.token(t, host(t, "web-2", "shop/web")), newKey(t)
+	held.Store(true)
+	c := s.client(t)
+	for what, ask := range map[string]func() error{
+		"join":     func() error { _, err := c.Join(t.Context(), token, key); return err },
+		"renewal":  func() error { _, err := c.Renew(t.Context(), h); return err },
+		"workload": func() error { _, err := c.Workload(t.Context(), h, pair(t, "shop/web")); return err },
+	} {
+		if err := ask(); err == nil || errors.Is(err, svid.ErrRefused) || !strings.Contains(err.Error(), "on hold") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if _, err := s.stream(t, h); err != nil {
+		t.Errorf("a stream needs no signature: %v", err)
+	}
+	held.Store(false)
+	if _, err := c.Join(t.Context(), token, newKey(t)); err != nil {
+		t.Errorf("the token was spent while signing was on hold: %v", err)
+	}
+	if _, err := c.Renew(t.Context(), h); err != nil {
+		t.Error(err)
 	}
 }

@@ -54,6 +54,7 @@ type settings struct {
 	born  time.Time
 	ttl   time.Duration
 	burst int
+	hold  func() error
 }
 
 func start(t testing.TB, set settings) *server {
@@ -86,7 +87,7 @@ func start(t testing.TB, set settings) *server {
 		t.Fatal(err)
 	}
 	s.service, err = issue.New(issue.Config{
-		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst,
+		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst, Hold: set.hold,
 		Rate: 0.001 * float64(min(1, set.burst)),
 	})
 	if err != nil {

@@ -56,6 +56,9 @@ type Config struct {
 	// RenewExpired is how long after its end a host's certificate is good for
 	// renewing it; zero means DefaultRenewExpired, negative never.
 	RenewExpired time.Duration
+	// Hold says why nothing may be signed now, or nil; nil means that there is never a
+	// reason.
+	Hold func() error
 	// Rate and Burst bound the requests of one peer, in requests a second; zero
 	// means the defaults (see limiter). Peers without a certificate are counted
 	// by address.
@@ -72,6 +75,7 @@ type Service struct {
 	logger       *slog.Logger
 	renewExpired time.Duration
 	serials      *serials.Book // or nil
+	hold         func() error
 	// Strangers are counted apart: they cannot take the places of hosts.
 	strangers *limiter
 	known     *limiter
@@ -87,13 +91,16 @@ func New(cfg Config) (*Service, error) {
 	if cfg.RenewExpired == 0 {
 		cfg.RenewExpired = DefaultRenewExpired
 	}
+	if cfg.Hold == nil {
+		cfg.Hold = func() error { return nil }
+	}
 	m, err := newMetrics(cfg.Registerer, cfg.Authority)
 	if err != nil {
 		return nil, err
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, serials: cfg.Serials, metrics: m,
+		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m,
 		strangers: newLimiter(cfg.Rate, cfg.Burst), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }
@@ -119,6 +126,10 @@ func errRequest() error {
 
 func errSigning() error { return status.Error(codes.Internal, "signing failure") }
 
+func errHeld() error {
+	return status.Error(codes.Unavailable, "signing is on hold: the control plane's log and `fairlead clock` say why")
+}
+
 func errRate() error { return status.Error(codes.ResourceExhausted, "too many requests") }
 
 // CreateCertificate implements Istio's signing API.
@@ -132,6 +143,11 @@ func (s *Service) CreateCertificate(
 	call := callOf(ctx)
 	if !s.allow(call, now) {
 		return nil, s.refuse(call, now, errors.New("more requests than the rate allows"), errRate())
+	}
+	// Before a token is spent on it.
+	if err := s.hold(); err != nil {
+		s.metrics.signing.WithLabelValues("ON_HOLD").Inc()
+		return nil, s.refuse(call, now, err, errHeld())
 	}
 	key, err := profile.ParseCSR([]byte(req.GetCsr()))
 	if err != nil {

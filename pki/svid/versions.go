@@ -51,7 +51,7 @@ func (s *HostStore) Versions() (Versions, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	data, err := durable.ReadFile(s.PreviousPath(), maxIdentityFile)
+	data, _, err := durable.ReadKey(s.PreviousPath(), maxIdentityFile)
 	if err != nil {
 		return Versions{New: newest}, nil //nolint:nilerr // it is missed only after a clock step
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
 	"github.com/fairlead/fairlead/pki/issue/serials"
 	"github.com/fairlead/fairlead/pki/profile"
@@ -74,6 +75,8 @@ type Sources struct {
 	Consul []consul.Status `json:"consul,omitempty"`
 	// Old tells of sources that are served as they were some time ago.
 	Old []string `json:"old,omitempty"`
+	// Clock tells of the server's clock where it is doubted.
+	Clock []string `json:"clock,omitempty"`
 }
 
 // Released says that held removals were let go.
@@ -90,6 +93,8 @@ func (s *Server) routes() map[string]http.Handler {
 		"GET /v1/config/{proxy}":    admin.JSON(s.proxyConfig),
 		"GET /v1/sources":           admin.JSON(s.sources),
 		"POST /v1/release/{source}": admin.JSON(s.release),
+		"GET /v1/clock":             admin.JSON(s.clockStatus),
+		"POST /v1/clock/accept":     admin.JSON(s.acceptClock),
 		"GET /v1/rollout/{path...}": admin.JSON(s.rolloutOf),
 		"GET /debug/pushes":         admin.JSON(s.pushes),
 		"GET /debug/objects":        admin.JSON(s.objects),
@@ -119,7 +124,7 @@ func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenReque
 	if err != nil {
 		return Token{}, err
 	}
-	secret, record, err := s.entitled.CreateToken(grant, in.TTL, time.Now(), addresses...)
+	secret, record, err := s.entitled.CreateToken(grant, in.TTL, wallclock.Now(), addresses...)
 	if err != nil {
 		return Token{}, err
 	}
@@ -176,7 +181,7 @@ func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, err
 	why := s.NotReady()
 	return Sources{
 		Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
-		Consul: s.catalogs.status(), Old: s.old(),
+		Consul: s.catalogs.status(), Old: s.old(), Clock: s.clock.Remarks(),
 	}, nil
 }
 

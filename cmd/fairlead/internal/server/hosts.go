@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/xds"
 	"github.com/fairlead/fairlead/xds/wire"
@@ -84,8 +85,8 @@ func (s *Server) newHosts(context.Context) error {
 		names = append(names, host)
 	}
 	own, err := pki.NewServerTLS(pki.ServerTLSConfig{
-		Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL, Refused: s.issuer.HandshakeRefused,
-	}, s.started)
+		Authority: s.authority, Logger: s.cfg.Logger, Names: names, TTL: s.cfg.CertificateTTL, Clock: s.clock, Refused: s.issuer.HandshakeRefused,
+	}, wallclock.Now())
 	if err != nil {
 		return err
 	}

@@ -17,10 +17,12 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue"
 	"github.com/fairlead/fairlead/pki/issue/serials"
+	"github.com/fairlead/fairlead/pki/timecheck"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
@@ -38,6 +40,7 @@ type Server struct {
 	entitled  *attest.Entitlements
 	serials   *serials.Book
 	issuer    *issue.Service
+	clock     *timecheck.Check
 	files     []*files.Source // the directories, and before them the mesh configuration
 	pinned    *pinned         // or nil
 	catalogs  catalogs        // what is read of Consul
@@ -96,7 +99,7 @@ func (s *Server) newAuthority(context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.authority, err = pki.New(pki.Config{Dir: s.pkiDir(), TrustDomain: td, Logger: s.cfg.Logger, DefaultTTL: s.cfg.CertificateTTL}, s.started)
+	s.authority, err = pki.New(pki.Config{Dir: s.pkiDir(), TrustDomain: td, Logger: s.cfg.Logger, DefaultTTL: s.cfg.CertificateTTL}, wallclock.Now())
 	if err != nil {
 		return err
 	}
@@ -107,8 +110,13 @@ func (s *Server) newAuthority(context.Context) error {
 	if err := s.newSerials(); err != nil {
 		return err
 	}
+	s.clock, err = timecheck.New(timecheck.Config{Logger: s.cfg.Logger, Path: filepath.Join(s.cfg.StateDir, "clock.json")})
+	if err != nil {
+		return err
+	}
+	s.metrics.MustRegister(newClockCollector(s.clock.Status))
 	s.issuer, err = issue.New(issue.Config{
-		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics,
+		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold,
 	})
 	return err
 }
@@ -135,7 +143,7 @@ func (s *Server) newRegistry(context.Context) error {
 func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
-		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.agents,
+		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.agents, Clocks: s.clock,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
 		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
@@ -153,7 +161,7 @@ func (s *Server) newAdmin(ctx context.Context) error {
 	var err error
 	s.admin, err = admin.New(ctx, admin.Config{
 		Logger: s.cfg.Logger, Address: s.cfg.HTTPAddress, Socket: filepath.Join(s.cfg.RunDir, "admin.sock"),
-		Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.old, Routes: s.routes(),
+		Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.remarks, Routes: s.routes(),
 	})
 	return err
 }
@@ -189,6 +197,14 @@ func (s *Server) Starting() []string {
 // reason to serve nobody.
 func (s *Server) old() []string { return s.catalogs.old(time.Now()) }
 
+// remarks say what is not well although the mesh is served.
+func (s *Server) remarks() []string {
+	if s.clock == nil { // asked during the start
+		return s.old()
+	}
+	return append(s.old(), s.clock.Remarks()...)
+}
+
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
 	s.cfg.Logger.InfoContext(ctx, "control plane starts", "address", s.listener.Addr().String(), "advertise", s.advertise,
@@ -199,6 +215,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.admin.Run(ctx) })
 	g.Go(func() error { return s.serveGRPC(ctx) })
 	g.Go(func() error { return s.followWaves(ctx) })
+	g.Go(func() error { return s.clock.Run(ctx) })
 	var ending time.Time
 	g.Go(func() error {
 		<-ctx.Done()

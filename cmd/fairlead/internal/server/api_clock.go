@@ -1,0 +1,62 @@
+package server
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/pki/timecheck"
+)
+
+func (s *Server) clockStatus(context.Context, *http.Request, struct{}) (timecheck.Status, error) {
+	return s.clock.Status(), nil
+}
+
+func (s *Server) acceptClock(ctx context.Context, _ *http.Request, _ struct{}) (timecheck.Status, error) {
+	st := s.clock.Accept()
+	s.cfg.Logger.InfoContext(ctx, "a person accepted this server's clock", "off", st.Off.String(), "hosts", st.Voters)
+	return st, nil
+}
+
+// clockCollector has how the clock stands as metrics.
+type clockCollector struct {
+	status                     func() timecheck.Status
+	voters, off, held, alarmed *prometheus.Desc
+}
+
+func newClockCollector(status func() timecheck.Status) *clockCollector {
+	d := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("fairlead_"+name, help, nil, nil) }
+	return &clockCollector{
+		status:  status,
+		voters:  d("clock_votes", "Hosts and addresses that say what their clocks show."),
+		off:     d("clock_offset_seconds", "How far the median of the hosts' clocks is ahead of this server's; absent below three votes."),
+		held:    d("signing_on_hold", "1 while nothing is signed, because the hosts' clocks and this server's differ."),
+		alarmed: d("clock_alarm", "1 while this machine's clock is doubted, because it was set or is behind the saved time."),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *clockCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.voters, c.off, c.held, c.alarmed} {
+		ch <- d
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *clockCollector) Collect(ch chan<- prometheus.Metric) {
+	st := c.status()
+	gauge := func(d *prometheus.Desc, v float64) { ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
+	truth := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	gauge(c.voters, float64(st.Voters))
+	if st.Voters >= timecheck.MinVotes {
+		gauge(c.off, st.Off.Seconds())
+	}
+	gauge(c.held, truth(st.Held != ""))
+	gauge(c.alarmed, truth(st.Alarm != nil))
+}
