@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -25,7 +26,8 @@ func keeper(t *testing.T, state, token string) *identities {
 	}
 	a.openClock(t.Context())
 	e := must[*enrolled](t)(a.enroll(t.Context()))
-	secrets := must[*workload.Server](t)(workload.New(workload.Config{Logger: a.log, Socket: filepath.Join(a.c.RunDir, sdsSocket)}))
+	guard := must[*peercred.Guard](t)(a.guard(sdsSocket, "a-token-that-nobody-ever-shows", nil))
+	secrets := must[*workload.Server](t)(workload.New(workload.Config{Logger: a.log, Socket: filepath.Join(a.c.RunDir, sdsSocket), Guard: guard}))
 	return must[*identities](t)(newIdentities(a, e, secrets))
 }
 
