@@ -76,6 +76,9 @@ type Config struct {
 	// StatsPort and HealthPort are ports of Address; 0 means 15090 and 15021, or
 	// free ones where these are taken, -1 none.
 	StatsPort, HealthPort int
+	// EnvoyMaxHeapMiB and EnvoyMaxConnections bound what Envoy takes of the host; 0
+	// means what suits the host's memory, negative no bound.
+	EnvoyMaxHeapMiB, EnvoyMaxConnections int
 	// DrainTime is how long a stop waits for connections to end; zero means 5 s.
 	DrainTime time.Duration
 	// LeaveRunning makes the end of Run leave Envoy alone.

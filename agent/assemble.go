@@ -167,6 +167,7 @@ func (a *Agent) envoy(
 	b, err := bootstrap.Marshal(bootstrap.Config{
 		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), Token: known.Token,
 		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
+		Limits: a.limits(ctx),
 	})
 	if err != nil {
 		return nil, false, err

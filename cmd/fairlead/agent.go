@@ -72,6 +72,8 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
 	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
 	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy gets of the agent's, besides the usual ones, such as TZ; it gets no others")
+	fl.IntVar(&c.EnvoyMaxHeapMiB, "envoy-max-heap-mib", 0, "MiB that Envoy's heap may have: near to it Envoy answers new requests with 503, and then takes no new connections; 0 means half of the memory of the host or its cgroup, -1 no limit")
+	fl.IntVar(&c.EnvoyMaxConnections, "envoy-max-connections", 0, "connections that Envoy takes, from applications of this host and from others; one more is closed. 0 means one for each 64 KiB of its heap's limit, 500000 at most, -1 no limit")
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")

@@ -58,6 +58,8 @@ type Config struct {
 	// HealthAddress serves GET /healthz/ready: 200 once Envoy has its
 	// configuration, 503 while it drains. The zero value means no such listener.
 	HealthAddress netip.AddrPort
+	// Limits bound what Envoy takes of the host; the zero value bounds nothing.
+	Limits Limits
 }
 
 // Build makes the bootstrap of one Envoy.
@@ -113,6 +115,9 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 			return nil, err
 		}
 		b.StaticResources.Listeners = append(b.StaticResources.Listeners, l)
+	}
+	if b.OverloadManager, err = overloadManager(c.Limits); err != nil {
+		return nil, err
 	}
 	if err := b.ValidateAll(); err != nil {
 		return nil, fmt.Errorf("checking the bootstrap: %w", err)

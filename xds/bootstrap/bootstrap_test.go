@@ -73,6 +73,7 @@ func TestEnvoyTakesIt(t *testing.T) {
 		return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
 	}
 	c.StatsAddress, c.HealthAddress = local(ports[0]), local(ports[1])
+	c.Limits = Limits{MaxHeap: 448 << 20, MaxConnections: 7168}
 	b, err := Marshal(c)
 	if err != nil {
 		t.Fatal(err)

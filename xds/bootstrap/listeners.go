@@ -90,6 +90,7 @@ func httpListener(name string, at netip.AddrPort, routes []*routev3.Route, filte
 		// Probes and scrapers must get through when traffic has used up what
 		// the process allows.
 		IgnoreGlobalConnLimit: true,
+		BypassOverloadManager: true,
 	}, nil
 }
 
