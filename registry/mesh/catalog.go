@@ -256,7 +256,12 @@ type group struct {
 
 // audience is the namespaces that see a service.
 func audience(svc *Service, defaults []string) group {
-	list := []string(svc.ExportTo)
+	return audienceOf(svc.ExportTo, defaults, svc.Namespace)
+}
+
+// audienceOf is the namespaces that see an object of namespace own.
+func audienceOf(exports Exports, defaults []string, own string) group {
+	list := []string(exports)
 	if len(list) == 0 {
 		if len(defaults) == 0 {
 			return group{all: true}
@@ -264,7 +269,7 @@ func audience(svc *Service, defaults []string) group {
 		list = slices.Clone(defaults)
 		for i, ns := range list {
 			if ns == "." {
-				list[i] = svc.Namespace
+				list[i] = own
 			}
 		}
 		slices.Sort(list)

@@ -14,6 +14,23 @@ type Input struct {
 	// Fragments count in their order: where two sources give the same Key, the
 	// first one wins. A nil among them is a source that has delivered nothing.
 	Fragments []*Fragment
+	// Bindings are those of the sources, in the order of Fragments; nil, like one
+	// that is nil or missing, says that a source may speak for the whole mesh.
+	//
+	// A bound source has the hosts of its patterns, those that only it declares, and
+	// of those that others that are bound declare, too, the ones that are its
+	// namespaces' in Owners. A host that an unbound source or a catalog declares is
+	// that source's, whatever the order; its routes may also be written in its
+	// namespace. What a bound source writes for another's host is seen by the
+	// object's own namespace only, ranks behind all others, and is among Conflicts.
+	// What is exported to its own namespace alone takes part in none of this.
+	Bindings []*Binding
+	// Owners is the record of whose hosts are. A record with what a snapshot says
+	// in [Snapshot.Grant] gives the same snapshot.
+	Owners *Owners
+	// Unsettled says that hosts of bound sources that are in no record are nobody's
+	// for now: a source may be missing that declares them, too.
+	Unsettled bool
 	// Missing are the names of the sources that have delivered nothing since
 	// the process started.
 	Missing []string
@@ -49,7 +66,8 @@ func Merge(in Input) *Snapshot {
 			break
 		}
 	}
-	diff := s.order(prev, s.mergeTables(prev, in.Fragments), in.Fragments)
+	fragments := s.clip(prev, in)
+	diff := s.order(prev, s.mergeTables(prev, fragments), fragments)
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
 	if !first {
@@ -95,7 +113,7 @@ func (t *tables) conflicts() [][]Conflict {
 	return [][]Conflict{
 		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
 		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
-		t.catalogs.conflicts,
+		t.catalogs.conflicts, t.clipping.conflicts,
 	}
 }
 

@@ -82,12 +82,16 @@ func (o Op) String() string {
 // Conflict is an object that is not in force because of another one. Mostly that
 // has the same Key and came first: it is of the source that counts first or,
 // within one source, the first in its Fragment. A service of a catalog is in
-// conflict with what is written down for its host, too.
+// conflict with what is written down for its host, too, and so is what a bound
+// source writes for the host of another.
 type Conflict struct {
 	Key Key
 	// Host is set where one host of the object is concerned, and not all of it.
 	Host          Hostname
 	Kept, Dropped *Origin
+	// Foreign says that the host is another namespace's: the object is in force for
+	// clients in its own namespace alone.
+	Foreign bool
 	// Reason is for people; empty where another object has the same Key, and
 	// there is no more to be said.
 	Reason string

@@ -39,6 +39,7 @@ type tables struct {
 	peerAuthentications table[*PeerAuthentication]
 	unenforced          table[*Unenforced]
 
+	clipping clipping
 	catalogs catalogs
 	// judged are catalogs.standing with the health of inline endpoints; those of
 	// workloads are Snapshot.Workloads.

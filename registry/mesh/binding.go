@@ -1,0 +1,174 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Binding says what a source may speak for. A source without one speaks for the
+// whole mesh.
+//
+// A host belongs to a namespace. What a bound source writes for the host of
+// another namespace serves the clients of its own namespace only, whatever its
+// exportTo says; see [Input.Bindings].
+type Binding struct {
+	// Namespaces are those that the source's objects may be in; sorted. The source
+	// itself sees to that.
+	Namespaces []string
+	// Hosts are patterns, such as "*.shop.internal" or "orders.internal": the hosts
+	// that they cover are the source's, whoever else names them.
+	Hosts []Hostname
+	// HostsOnly says that the source has no other hosts: being the only one to
+	// declare a host does not make it the source's.
+	HostsOnly bool
+}
+
+// has reports whether the source speaks for a namespace.
+func (b *Binding) has(namespace string) bool { return slices.Contains(b.Namespaces, namespace) }
+
+// covers reports whether one of the patterns covers a host.
+func (b *Binding) covers(h Hostname) bool {
+	return slices.ContainsFunc(b.Hosts, func(p Hostname) bool { return p.Covers(h) })
+}
+
+// overlaps returns a pattern that has a name in common with a host.
+func (b *Binding) overlaps(h Hostname) (Hostname, bool) {
+	i := slices.IndexFunc(b.Hosts, h.Overlaps)
+	if i < 0 {
+		return "", false
+	}
+	return b.Hosts[i], true
+}
+
+// Overlap returns two patterns of two bindings that have a name in common: then
+// nobody could say whose it is.
+func Overlap(a, b *Binding) (Hostname, Hostname, bool) {
+	for _, p := range a.Hosts {
+		if q, ok := b.overlaps(p); ok {
+			return p, q, true
+		}
+	}
+	return "", "", false
+}
+
+// ParseHostPattern reads a pattern of [Binding.Hosts]: a DNS name, or one whose
+// first label is "*".
+func ParseHostPattern(s string) (Hostname, error) {
+	h := strings.ToLower(strings.TrimSpace(s))
+	rest, wildcard := strings.CutPrefix(h, "*.")
+	if !wildcard {
+		rest = h
+	}
+	for label := range strings.SplitSeq(rest, ".") {
+		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label ||
+			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
+			return "", fmt.Errorf("%q is no host: write a DNS name such as orders.shop.internal, or *.shop.internal for all names below", s)
+		}
+	}
+	if len(h) > 253 {
+		return "", fmt.Errorf("%q is no host: it is longer than 253 characters", s)
+	}
+	return Hostname(h), nil
+}
+
+// Owner is the namespace that has a host.
+type Owner struct {
+	Namespace string
+	// Routes says that the namespace has only routes for the host, which no service
+	// has: whoever declares it comes first.
+	Routes bool
+}
+
+// Owners is a record of whose hosts are; immutable. The nil one is empty.
+type Owners struct {
+	hosts shelves[Hostname, Owner]
+	// id is this record's own, from that of the record before, and changed what
+	// differs. They keep no record alive.
+	id, from *byte
+	changed  []Hostname
+}
+
+func (o *Owners) identity() *byte {
+	if o == nil {
+		return nil
+	}
+	return o.id
+}
+
+// Of returns the owner of a host.
+func (o *Owners) Of(h Hostname) (Owner, bool) {
+	if o == nil {
+		return Owner{}, false
+	}
+	owner := o.hosts.get(h)
+	return owner, owner.Namespace != ""
+}
+
+// Len is the number of hosts.
+func (o *Owners) Len() int {
+	if o == nil {
+		return 0
+	}
+	return o.hosts.size
+}
+
+// All yields every host and its owner, in no order.
+func (o *Owners) All(yield func(Hostname, Owner) bool) {
+	if o != nil {
+		o.hosts.all(yield)
+	}
+}
+
+// With returns the record with other owners for some hosts; one without a
+// namespace takes the host out.
+func (o *Owners) With(owners map[Hostname]Owner) *Owners {
+	if len(owners) == 0 {
+		return o
+	}
+	next := &Owners{id: new(byte), from: o.identity()}
+	var before shelves[Hostname, Owner]
+	if o != nil {
+		before = o.hosts
+	}
+	hosts := before.change()
+	if before.size == 0 {
+		hosts.room(len(owners))
+	}
+	for h, owner := range owners {
+		if owner.Namespace == "" {
+			hosts.drop(h)
+		} else {
+			hosts.put(h, owner)
+		}
+		next.changed = append(next.changed, h)
+	}
+	next.hosts = hosts.shelves
+	return next
+}
+
+// since returns what differs from another record, if that is the one before.
+func (o *Owners) since(prev *Owners) ([]Hostname, bool) {
+	switch {
+	case o == prev:
+		return nil, true
+	case o != nil && o.from == prev.identity():
+		return o.changed, true
+	default:
+		return nil, false
+	}
+}
+
+// Decided are the hosts that were decided anew for this snapshot, as far as
+// sources are bound; sorted. Wildcards are not among them: no record has them.
+func (s *Snapshot) Decided() []Hostname { return s.tables.clipping.decided }
+
+// Grant is the owner of a host by being the first, or the only one, to name it. It
+// belongs on record, so that nobody else takes the host later.
+func (s *Snapshot) Grant(h Hostname) (Owner, bool) { return s.tables.clipping.owners.grant(h) }
+
+// Claimed reports whether a namespace of a bound source names a host, for other
+// namespaces, too.
+func (s *Snapshot) Claimed(h Hostname, namespace string) bool {
+	return s.tables.clipping.owners.claimed(h, namespace)
+}

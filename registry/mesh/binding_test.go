@@ -1,0 +1,278 @@
+package mesh
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// tenants are sources at random: one that speaks for all, some that are bound to
+// namespaces, and a catalog.
+type tenants struct {
+	rng      *rand.Rand
+	bindings []*Binding
+	objects  []map[Key]any
+	shared   bool // they name each other's hosts
+	rev      int
+}
+
+func newTenants(seed uint64, shared bool) *tenants {
+	w := &tenants{rng: rand.New(rand.NewPCG(seed, 7)), shared: shared, bindings: []*Binding{
+		{Namespaces: []string{"ns0"}},
+		nil,
+		{Namespaces: []string{"ns1", "ns2"}},
+		{Namespaces: []string{"ns2"}},
+		nil, // a catalog
+	}}
+	if shared {
+		w.bindings = append(w.bindings,
+			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example"}},
+			&Binding{Namespaces: []string{"ns4"}, HostsOnly: true, Hosts: []Hostname{"e1.x.example"}})
+	} else {
+		w.bindings[3].Namespaces = []string{"ns3"}
+	}
+	for range w.bindings {
+		w.objects = append(w.objects, map[Key]any{})
+	}
+	return w
+}
+
+func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
+
+// host is one of a few, so that they meet; or the source's own.
+func (w *tenants) host(source int) string {
+	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example")
+	if w.shared {
+		return host
+	}
+	return fmt.Sprintf("%s.s%d.example", w.pick("e0", "e1", "*.e2", "*", "e3.e2"), source)
+}
+
+func (w *tenants) step() {
+	source := w.rng.IntN(len(w.bindings))
+	w.rev++
+	if w.rng.IntN(4) == 0 {
+		for k := range w.objects[source] {
+			delete(w.objects[source], k)
+			break
+		}
+		return
+	}
+	ns := fmt.Sprintf("ns%d", w.rng.IntN(5))
+	if b := w.bindings[source]; b != nil {
+		ns = b.Namespaces[w.rng.IntN(len(b.Namespaces))]
+	}
+	x := w.object(source, ns)
+	m := x.(object0).meta()
+	if w.rng.IntN(2) == 0 {
+		m.Created = time.Unix(int64(w.rng.IntN(5)), 0)
+	}
+	m.Hash = hashAs(m.Hash, fmt.Sprint(w.rev))
+	m.Origin = &Origin{Source: fmt.Sprint(source), Path: m.Name, Line: w.rev}
+	w.objects[source][m.Key] = x
+}
+
+type object0 interface{ meta() *Meta }
+
+func (w *tenants) object(source int, ns string) any {
+	name := fmt.Sprintf("n%d-%d", source, w.rng.IntN(4))
+	exports := []Exports{nil, nil, nil, {"*"}, {ns}, {"ns0"}, {"ns0", "ns2"}, {"~"}}[w.rng.IntN(8)]
+	switch {
+	case source == 4:
+		svc := testDerived(ns, w.pick("e0", "e1"), 80)
+		svc.Hostname = Hostname(w.host(source))
+		if svc.Hostname.IsWildcard() {
+			svc.Hostname = Hostname("e0" + string(svc.Hostname[1:]))
+		}
+		return svc
+	case w.rng.IntN(2) == 0:
+		svc := testService(ns, name, "")
+		svc.Hostname, svc.ExportTo = Hostname(w.host(source)), exports
+		if w.rng.IntN(4) == 0 {
+			svc.Selector = map[string]string{LabelConsulService: w.pick("e0", "e1")}
+		}
+		return svc
+	default:
+		vs := testVirtualService(ns, name, "")
+		vs.ExportTo = exports
+		vs.Spec = &networking.VirtualService{Gateways: []string{w.pick("mesh", "mesh", "mesh", "edge/gateway")}}
+		for range w.rng.IntN(4) {
+			vs.Spec.Hosts = append(vs.Spec.Hosts, w.host(source))
+		}
+		if w.rng.IntN(4) == 0 {
+			vs.Spec.Tls = []*networking.TLSRoute{{}}
+		}
+		return vs
+	}
+}
+
+func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unsettled bool) Input {
+	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Owners: owners, Unsettled: unsettled}
+	for i, objects := range w.objects {
+		in.Fragments = append(in.Fragments, fragmentOf(fmt.Sprint(i), objects))
+	}
+	return in
+}
+
+// recordOf is what a server would have on record after a snapshot.
+func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
+	out := map[Hostname]Owner{}
+	for _, h := range s.Decided() {
+		was, known := owners.Of(h)
+		is, granted := s.Grant(h)
+		switch {
+		case granted && is != was:
+			out[h] = is
+		case known && !granted && !s.Claimed(h, was.Namespace):
+			out[h] = Owner{}
+		}
+	}
+	return out
+}
+
+// TestBoundSourcesAreTheSameByEveryWay changes sources that name each other's
+// hosts at random, and compares the snapshot built from the one before with one
+// that is built from nothing.
+func TestBoundSourcesAreTheSameByEveryWay(t *testing.T) {
+	t.Parallel()
+	clipped, seeds := 0, uint64(16)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
+		w := newTenants(seed, true)
+		config := testMeshConfig()
+		var s *Snapshot
+		var owners *Owners
+		for i := range 150 {
+			for range 1 + w.rng.IntN(3) {
+				w.step()
+			}
+			unsettled := i%23 == 22
+			if i%31 == 30 {
+				config = testMeshConfig()
+				config.Spec.DefaultServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
+				config.Spec.DefaultVirtualServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
+				config.Hash = Hash{byte(i)}
+			}
+			prev := s
+			s = Merge(w.input(prev, config, owners, unsettled))
+			anew := Merge(w.input(nil, config, owners, unsettled))
+			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
+				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew", seed, i)
+			}
+			if prev != nil {
+				checkDiff(t, prev, s)
+			}
+			w.checkOwners(t, s)
+			for _, c := range s.Conflicts {
+				if c.Foreign {
+					clipped++
+				}
+			}
+			if unsettled {
+				continue
+			}
+			record := recordOf(s, owners)
+			owners = owners.With(record)
+			if len(recordOf(anew, owners)) > 0 {
+				t.Fatalf("seed %d, step %d: the hosts decided anew lack some: %v", seed, i, recordOf(anew, owners))
+			}
+			if again := Merge(w.input(nil, config, owners, false)); !dropsOnly(record) && fingerprint(t, again) != fingerprint(t, s) {
+				t.Fatalf("seed %d, step %d: what is put on record changes the mesh: %v", seed, i, record)
+			}
+		}
+	}
+	if clipped < 1000 {
+		t.Fatalf("only %d foreign hosts were met", clipped)
+	}
+}
+
+// dropsOnly reports whether hosts were taken off the record, which may give them to
+// others.
+func dropsOnly(record map[Hostname]Owner) bool {
+	for _, owner := range record {
+		if owner.Namespace == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// checkOwners holds to the definition what other namespaces see of bound sources:
+// of a host that a source without namespaces, or a catalog, declares nothing but
+// routes of its own namespace, of a pattern's nothing but the pattern's source's,
+// and of any other that of one namespace at most.
+func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
+	t.Helper()
+	sourceOf := func(m *Meta) int { return int(m.Origin.Source[0] - '0') }
+	type claim struct {
+		source    int
+		namespace string
+		host      Hostname
+		service   bool
+	}
+	var claims []claim
+	for _, svc := range s.Services {
+		if !onlyOwn(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace) {
+			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname, true})
+		}
+	}
+	for _, vs := range s.VirtualServices {
+		if slices.Contains(vs.Spec.Gateways, "mesh") && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
+			for _, h := range vs.Spec.Hosts {
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h), false})
+			}
+		}
+	}
+	for _, c := range claims {
+		b := w.bindings[c.source]
+		if b == nil || b.covers(c.host) {
+			continue
+		}
+		if r := (&owners{bindings: w.bindings}).pattern(c.source, c.host); r != nil || b.HostsOnly && c.service {
+			t.Fatalf("%v is seen by others, and the host is that of %s", c, r)
+		}
+		for _, o := range claims {
+			of := w.bindings[o.source]
+			if o.source == c.source || !o.service || o.namespace == c.namespace || o.source == 4 && c.service {
+				continue // a catalog's may be written down
+			}
+			if of != nil && of.has(c.namespace) {
+				continue // both speak for that namespace
+			}
+			switch {
+			case of == nil && o.host.Overlaps(c.host) && (c.service || !o.host.IsWildcard() || c.host.IsWildcard()):
+			case of != nil && !b.has(o.namespace) && o.host == c.host:
+			case of != nil && !b.has(o.namespace) && c.host.Covers(o.host):
+			default:
+				continue
+			}
+			t.Fatalf("%v is seen by others, and so is %v", c, o)
+		}
+	}
+}
+
+// TestBindingChangesNothingUncontested builds meshes in which every source names
+// hosts of its own, with and without bindings.
+func TestBindingChangesNothingUncontested(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(8) {
+		w := newTenants(seed, false)
+		for i := range 80 {
+			w.step()
+			in := w.input(nil, testMeshConfig(), nil, false)
+			bound := Merge(in)
+			in.Bindings = nil
+			free := Merge(in)
+			if !slices.Equal(bound.Services, free.Services) || !slices.Equal(bound.VirtualServices, free.VirtualServices) ||
+				fingerprint(t, bound) != fingerprint(t, free) {
+				t.Fatalf("seed %d, step %d: being bound changes a mesh without contested hosts: %v", seed, i, bound.Conflicts)
+			}
+		}
+	}
+}

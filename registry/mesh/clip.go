@@ -1,0 +1,497 @@
+package mesh
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// clipping is what a snapshot knows of sources that are bound to namespaces. It
+// is empty where there are none.
+type clipping struct {
+	// inputs are the fragments as they were given, and out as they count.
+	inputs, out []*Fragment
+	owners      owners
+	exports     [2][]string // the defaults of services and of VirtualServices
+	// services and routes are what became of objects that are not as their source
+	// has them.
+	services  shelves[*Service, *verdict[*Service]]
+	routes    shelves[*VirtualService, *verdict[*VirtualService]]
+	conflicts []Conflict
+	// decided are the hosts that were decided anew.
+	decided []Hostname
+}
+
+// verdict is what became of one object. It depends on sign and the object alone,
+// besides what is to be told.
+type verdict[T object] struct {
+	sign      string
+	out       []T
+	conflicts []Conflict
+}
+
+// youngest is when an object was made that comes behind all others.
+func youngest() time.Time { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) }
+
+// clip makes of the fragments what counts of them, given that some are of sources
+// that are bound to namespaces. What is as its source has it is the same pointer,
+// and a list in which all are is the same list. Those of unbound sources come
+// first: where two have an object of one Key, theirs counts.
+func (s *Snapshot) clip(prev *Snapshot, in Input) []*Fragment {
+	if !slices.ContainsFunc(in.Bindings, func(b *Binding) bool { return b != nil }) {
+		return in.Fragments
+	}
+	bindings := make([]*Binding, len(in.Fragments))
+	copy(bindings, in.Bindings)
+	p, c := prev.tables.clipping, &s.tables.clipping
+	spec := s.MeshConfig.Spec
+	*c = clipping{
+		inputs:   in.Fragments,
+		exports:  [2][]string{spec.GetDefaultServiceExportTo(), spec.GetDefaultVirtualServiceExportTo()},
+		services: p.services, routes: p.routes, conflicts: p.conflicts,
+	}
+	w := &clipper{clipping: c, prev: p}
+	w.owners = owners{bindings: bindings, record: in.Owners, unsettled: in.Unsettled, defaults: c.exports[0]}
+	changed, known := in.Owners.since(p.owners.record)
+	if !known || len(p.inputs) != len(in.Fragments) || !slices.Equal(p.owners.bindings, bindings) ||
+		p.owners.unsettled != in.Unsettled || !slices.Equal(p.exports[0], c.exports[0]) || !slices.Equal(p.exports[1], c.exports[1]) ||
+		!w.compare() {
+		w.anew()
+	} else {
+		w.touchHosts(changed)
+	}
+	w.file()
+	w.decide()
+	w.assemble()
+	return boundLast(c.out, bindings)
+}
+
+func boundLast(list []*Fragment, bindings []*Binding) []*Fragment {
+	out := make([]*Fragment, 0, len(list))
+	for _, bound := range []bool{false, true} {
+		for i, f := range list {
+			if bound == (bindings[i] != nil) {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
+}
+
+// clipper makes one clipping from the one before.
+type clipper struct {
+	*clipping
+	prev     clipping
+	services [][]Delta[*Service] // by source
+	routes   [][]Delta[*VirtualService]
+	hosts    map[Hostname]bool // that are decided anew
+	patches  []patches
+}
+
+// patches is how what counts of a source's fragment changes.
+type patches struct {
+	services []Delta[*Service]
+	routes   []Delta[*VirtualService]
+	anew     bool
+}
+
+func (f *Fragment) services() []*Service {
+	if f == nil {
+		return nil
+	}
+	return f.Services
+}
+
+func (f *Fragment) virtualServices() []*VirtualService {
+	if f == nil {
+		return nil
+	}
+	return f.VirtualServices
+}
+
+// compare finds what differs in the fragments; false where that cannot be done.
+func (w *clipper) compare() bool {
+	w.hosts = map[Hostname]bool{}
+	for i, f := range w.inputs {
+		services, tidy := diff(w.prev.inputs[i].services(), f.services(), compareServiceKeys)
+		routes, tidy2 := diff(w.prev.inputs[i].virtualServices(), f.virtualServices(), compareKeys)
+		if min(tidy, tidy2) != strict {
+			return false
+		}
+		w.services, w.routes = append(w.services, services), append(w.routes, routes)
+	}
+	return true
+}
+
+// anew takes everything for changed.
+func (w *clipper) anew() {
+	w.prev = clipping{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
+	w.clipping.services, w.clipping.routes, w.conflicts = w.prev.services, w.prev.routes, nil
+	w.hosts, w.services, w.routes = map[Hostname]bool{}, nil, nil
+	for _, f := range w.inputs {
+		w.services, w.routes = append(w.services, added(f.services())), append(w.routes, addedAll(f.virtualServices()))
+	}
+	for h := range w.owners.record.All {
+		w.hosts[h] = true
+	}
+}
+
+func addedAll[T object](list []T) []Delta[T] {
+	out := make([]Delta[T], len(list))
+	for i, x := range list {
+		out[i].New = x
+	}
+	return out
+}
+
+func (w *clipper) touchHosts(list []Hostname) {
+	for _, h := range list {
+		w.hosts[h] = true
+	}
+}
+
+// file files what claims hosts of other namespaces under them.
+func (w *clipper) file() {
+	w.owners.claims = make([]claims, len(w.inputs))
+	for i := range w.inputs {
+		var was claims
+		if len(w.prev.owners.claims) > i {
+			was = w.prev.owners.claims[i]
+		}
+		for _, d := range w.services[i] {
+			w.touchHosts(w.serviceHosts(d.Old))
+			w.touchHosts(w.serviceHosts(d.New))
+		}
+		for _, d := range w.routes[i] {
+			w.touchHosts(w.routeHosts(d.Old))
+			w.touchHosts(w.routeHosts(d.New))
+		}
+		w.owners.claims[i] = claims{
+			services:     filed(&was.services, w.services[i], CompareServices, w.serviceHosts),
+			wideServices: filed(&was.wideServices, w.services[i], CompareServices, wide(w.serviceHosts)),
+			routes:       filed(&was.routes, w.routes[i], compareKeys, w.routeHosts),
+			wideRoutes:   filed(&was.wideRoutes, w.routes[i], compareKeys, wide(w.routeHosts)),
+		}
+	}
+}
+
+// serviceHosts is the host that a service declares for other namespaces; none if
+// its own alone sees it.
+func (w *clipper) serviceHosts(svc *Service) []Hostname {
+	if svc == nil || onlyOwn(svc.ExportTo, w.exports[0], svc.Namespace) {
+		return nil
+	}
+	return []Hostname{svc.Hostname}
+}
+
+// routeHosts are the hosts for which a VirtualService routes requests of sidecars
+// in other namespaces.
+func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
+	if vs == nil || onlyOwn(vs.ExportTo, w.exports[1], vs.Namespace) {
+		return nil
+	}
+	spec := vs.Spec
+	if len(spec.GetGateways()) > 0 && !slices.Contains(spec.GetGateways(), "mesh") {
+		return nil
+	}
+	out := make([]Hostname, 0, len(spec.GetHosts()))
+	for _, h := range spec.GetHosts() {
+		out = append(out, Hostname(h))
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func wide[T any](of func(T) []Hostname) func(T) []Hostname {
+	return func(x T) []Hostname {
+		return slices.DeleteFunc(of(x), func(h Hostname) bool { return !h.IsWildcard() })
+	}
+}
+
+// onlyOwn reports whether nobody but an object's own namespace sees it.
+func onlyOwn(exports Exports, defaults []string, own string) bool {
+	to := audienceOf(exports, defaults, own)
+	return !to.all && !slices.ContainsFunc(to.namespaces, func(ns string) bool { return ns != own })
+}
+
+// decide decides anew for what names a host of which anything changed, or one
+// that overlaps with it.
+func (w *clipper) decide() {
+	services, routes := w.clipping.services.change(), w.clipping.routes.change()
+	w.patches = make([]patches, len(w.inputs))
+	decided := map[Hostname]bool{}
+	told := false
+	for i, b := range w.owners.bindings {
+		if b == nil {
+			continue
+		}
+		c, p := &w.owners.claims[i], &w.patches[i]
+		for _, d := range withConcerned(w.services[i], concerned(&c.services, &c.wideServices, w.hosts)) {
+			told = redecide(services, &p.services, d, func(svc *Service, was *verdict[*Service]) *verdict[*Service] {
+				return w.service(i, svc, was)
+			}) || told
+			noteHosts(decided, w.serviceHosts(newest(d)))
+		}
+		for _, d := range withConcerned(w.routes[i], concerned(&c.routes, &c.wideRoutes, w.hosts)) {
+			told = redecide(routes, &p.routes, d, func(vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
+				return w.virtualService(i, vs, was)
+			}) || told
+			noteHosts(decided, w.routeHosts(newest(d)))
+		}
+	}
+	w.clipping.services, w.clipping.routes = services.shelves, routes.shelves
+	for h := range w.hosts {
+		noteHosts(decided, []Hostname{h})
+	}
+	for h := range decided {
+		w.decided = append(w.decided, h)
+	}
+	slices.Sort(w.decided)
+	if told {
+		w.tell()
+	}
+}
+
+func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
+	for _, h := range hosts {
+		if !h.IsWildcard() {
+			decided[h] = true
+		}
+	}
+}
+
+// concerned are the objects that name one of the hosts, or one that overlaps.
+func concerned[T object](all, wides *shelves[Hostname, []T], hosts map[Hostname]bool) map[T]bool {
+	out := map[T]bool{}
+	for h := range hosts {
+		find(all, wides, h, true, func(x T) bool {
+			out[x] = true
+			return true
+		})
+	}
+	return out
+}
+
+// withConcerned are the changes of a source, and its other objects that are to be
+// decided anew.
+func withConcerned[T object](deltas []Delta[T], objects map[T]bool) []Delta[T] {
+	out := slices.Clone(deltas)
+	for _, d := range deltas {
+		delete(objects, d.New)
+	}
+	for x := range objects {
+		out = append(out, Delta[T]{Old: x, New: x})
+	}
+	return out
+}
+
+// redecide decides anew for one object. It reports whether there is, or was,
+// something to be told of it.
+func redecide[T object](verdicts *shelving[T, *verdict[T]], patches *[]Delta[T], d Delta[T], decide func(T, *verdict[T]) *verdict[T]) bool {
+	var zero T
+	var was, is *verdict[T]
+	if d.Old != zero {
+		was = verdicts.get(d.Old)
+	}
+	if d.New != zero {
+		var same *verdict[T]
+		if d.Old == d.New {
+			same = was
+		}
+		is = decide(d.New, same)
+	}
+	if d.Old != zero && was != nil && (d.Old != d.New || is == nil) {
+		verdicts.drop(d.Old)
+	}
+	if is != nil {
+		verdicts.put(d.New, is)
+	}
+	before, after := outcome(d.Old, was), outcome(d.New, is)
+	if !slices.Equal(before, after) {
+		for _, x := range before {
+			*patches = append(*patches, Delta[T]{Old: x})
+		}
+		for _, x := range after {
+			*patches = append(*patches, Delta[T]{New: x})
+		}
+	}
+	return was != nil && len(was.conflicts) > 0 || is != nil && len(is.conflicts) > 0
+}
+
+// outcome is what became of an object.
+func outcome[T object](x T, v *verdict[T]) []T {
+	var zero T
+	switch {
+	case x == zero:
+		return nil
+	case v != nil:
+		return v.out
+	default:
+		return []T{x}
+	}
+}
+
+// service decides for a service of a bound source; nil means that it stays as it
+// is.
+func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *verdict[*Service] {
+	if len(w.serviceHosts(svc)) == 0 {
+		return nil
+	}
+	r := w.owners.service(source, svc)
+	if r == nil {
+		return nil
+	}
+	v := &verdict[*Service]{sign: "service", conflicts: []Conflict{foreign(&svc.Meta, svc.Hostname, r)}}
+	if was != nil && was.sign == v.sign {
+		v.out = was.out
+		return v
+	}
+	clipped := *svc
+	clipped.Created, clipped.ExportTo = youngest(), ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
+	clipped.Hash = hashAs(svc.Hash, v.sign)
+	v.out = []*Service{&clipped}
+	return v
+}
+
+// virtualService decides for a VirtualService of a bound source; nil means that it
+// stays as it is. Of one with hosts of its own and others', the others' are split
+// off: the routes of the own ones go on to hold for everybody.
+func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
+	hosts := w.routeHosts(vs)
+	var own, others []string
+	v := &verdict[*VirtualService]{}
+	late := false
+	for _, h := range hosts {
+		if r := w.owners.routes(source, vs, h); r != nil {
+			others = append(others, string(h))
+			v.conflicts = append(v.conflicts, foreign(&vs.Meta, h, r))
+			continue
+		}
+		own = append(own, string(h))
+		late = late || w.owners.late(source, vs, h)
+	}
+	if len(others) == 0 && !late {
+		return nil
+	}
+	if len(vs.Spec.GetTls()) > 0 && len(others) > 0 {
+		own = nil // what its rules match is names of hosts, too
+	}
+	v.sign = fmt.Sprintf("routes %v %q", late, own)
+	if was != nil && was.sign == v.sign {
+		v.out = was.out
+		return v
+	}
+	first := *vs
+	first.Created = youngest()
+	if len(others) == 0 {
+		first.Hash = hashAs(vs.Hash, v.sign)
+		v.out = []*VirtualService{&first}
+		return v
+	}
+	rest := first
+	rest.ExportTo = ownOnly(vs.ExportTo, w.exports[1], vs.Namespace)
+	rest.Hash = hashAs(vs.Hash, v.sign+" rest")
+	if len(own) == 0 {
+		v.out = []*VirtualService{&rest}
+		return v
+	}
+	if !late {
+		first.Created = vs.Created
+	}
+	first.Hash = hashAs(vs.Hash, v.sign)
+	first.Spec, rest.Spec = proto.CloneOf(vs.Spec), proto.CloneOf(vs.Spec)
+	first.Spec.Hosts, rest.Spec.Hosts = own, others
+	rest.Name += ownNamespacePart
+	v.out = []*VirtualService{&first, &rest}
+	return v
+}
+
+// ownNamespacePart ends the name of what is split off a VirtualService: no object
+// of a file is called so.
+const ownNamespacePart = "/own-namespace"
+
+// foreign is what is told of an object that names the host of another.
+func foreign(m *Meta, h Hostname, r *rival) Conflict {
+	return Conflict{
+		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
+		Reason: fmt.Sprintf("the host %q is that of %s: what this source, which is bound to namespaces, says of it holds for clients in the namespace %s only; "+
+			"if the host is this source's, say so by --config-hosts", h, r, m.Namespace),
+	}
+}
+
+// ownOnly is who sees an object that only its own namespace may see: nobody, if
+// that did not see it before.
+func ownOnly(exports Exports, defaults []string, own string) Exports {
+	if exportedTo(exports, defaults, own, own) {
+		return Exports{own}
+	}
+	return Exports{"~"}
+}
+
+// hashAs is the hash of content that something was made of; unknown stays
+// unknown.
+func hashAs(h Hash, as string) Hash {
+	if h.IsZero() {
+		return h
+	}
+	return sha256.Sum256(append(h[:], as...))
+}
+
+// tell lists what is to be told of all objects.
+func (w *clipper) tell() {
+	w.conflicts = nil
+	for _, v := range w.clipping.services.all {
+		w.conflicts = append(w.conflicts, v.conflicts...)
+	}
+	for _, v := range w.clipping.routes.all {
+		w.conflicts = append(w.conflicts, v.conflicts...)
+	}
+	slices.SortFunc(w.conflicts, compareForeign)
+}
+
+// assemble makes the fragments that count.
+func (w *clipper) assemble() {
+	w.out = make([]*Fragment, len(w.inputs))
+	for i, f := range w.inputs {
+		if w.out[i] = f; f == nil || w.owners.bindings[i] == nil {
+			continue
+		}
+		var before *Fragment
+		if len(w.prev.out) > i {
+			before = w.prev.out[i]
+		}
+		next := *f
+		next.Services = counted(before.services(), f.Services, w.patches[i].services, &w.clipping.services, compareServiceKeys)
+		next.VirtualServices = counted(before.virtualServices(), f.VirtualServices, w.patches[i].routes, &w.clipping.routes, compareKeys)
+		if !sameSlice(next.Services, f.Services) || !sameSlice(next.VirtualServices, f.VirtualServices) {
+			w.out[i] = &next
+		}
+	}
+}
+
+// counted is what counts of a list: the list itself where that is all of it as it
+// is.
+func counted[T object](before, list []T, patches []Delta[T], verdicts *shelves[T, *verdict[T]], order func(a, b T) int) []T {
+	if verdicts.size == 0 {
+		return list
+	}
+	if len(before) > 0 {
+		if out, ok := patch(before, patches, order); ok {
+			return out
+		}
+	}
+	out := make([]T, 0, len(list))
+	asItIs := true
+	for _, x := range list {
+		v := verdicts.get(x)
+		asItIs = asItIs && v == nil
+		out = append(out, outcome(x, v)...)
+	}
+	if asItIs {
+		return list
+	}
+	return sorted(out, order)
+}

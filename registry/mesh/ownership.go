@@ -1,0 +1,487 @@
+package mesh
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// claims are the hosts that one source names, as far as other namespaces see
+// it: what serves its own namespace alone takes nothing from anybody.
+type claims struct {
+	// services declare hosts, routes are VirtualServices for sidecars. Those of
+	// wildcards are in the wide ones, too.
+	services, wideServices shelves[Hostname, []*Service]
+	routes, wideRoutes     shelves[Hostname, []*VirtualService]
+}
+
+// owners decides whose a host is. It is a pure function of the claims, the
+// bindings and the record; what it says of a host depends on nothing but claims
+// and records of hosts that overlap with it.
+type owners struct {
+	bindings []*Binding // by source; nil is one that speaks for all
+	claims   []claims
+	record   *Owners
+	// defaults are who sees a service that does not say.
+	defaults []string
+	// unsettled: hosts that are not on record are nobody's for now.
+	unsettled bool
+}
+
+// rival is why a host is another's.
+type rival struct {
+	origin *Origin // or nil
+	who    string
+}
+
+func (r *rival) String() string { return r.who }
+
+func by(m *Meta, what string) *rival {
+	return &rival{m.Origin, fmt.Sprintf("%s (%s, %s)", what, m.Key, m.Origin)}
+}
+
+// service tells whose the host of a bound source's service is: nil if the
+// source's.
+func (o *owners) service(source int, svc *Service) *rival {
+	h, b := svc.Hostname, o.bindings[source]
+	mine := b.covers(h)
+	if r := o.unbound(svc, mine); r != nil {
+		return r
+	}
+	if mine {
+		return nil
+	}
+	if r := o.pattern(source, h); r != nil {
+		return r
+	}
+	if b.HostsOnly {
+		return &rival{nil, "nobody whom the settings name"}
+	}
+	for other := range o.declared(h, true) {
+		if other.Catalog && !merges(svc, other) && (other.Hostname == h || other.Namespace != svc.Namespace) {
+			return by(&other.Meta, "the catalog")
+		}
+	}
+	if h.IsWildcard() {
+		return o.wildcard(source, svc)
+	}
+	return o.notOwner(b, h)
+}
+
+// unbound looks for a service of a source that speaks for all. With a pattern of
+// its own a source gives way only where the very host is declared.
+func (o *owners) unbound(svc *Service, mine bool) *rival {
+	for other := range o.declared(svc.Hostname, !mine) {
+		if !other.Catalog && (other.Hostname == svc.Hostname || other.Namespace != svc.Namespace) {
+			return by(&other.Meta, "a source that is bound to no namespace")
+		}
+	}
+	return nil
+}
+
+// pattern looks for another source's pattern.
+func (o *owners) pattern(source int, h Hostname) *rival {
+	for i, b := range o.bindings {
+		if i == source || b == nil {
+			continue
+		}
+		if p, ok := b.overlaps(h); ok {
+			return &rival{nil, fmt.Sprintf("the source of %s, by its pattern %q", namespaces(b), p)}
+		}
+	}
+	return nil
+}
+
+// declared yields the services of unbound sources for a host; with overlapping,
+// for all hosts that overlap with it.
+func (o *owners) declared(h Hostname, overlapping bool) func(func(*Service) bool) {
+	return func(yield func(*Service) bool) {
+		for i := range o.claims {
+			if o.bindings[i] != nil {
+				continue
+			}
+			c := &o.claims[i]
+			if !find(&c.services, &c.wideServices, h, overlapping, yield) {
+				return
+			}
+		}
+	}
+}
+
+// find yields what is filed under a host or, with overlapping, under any that
+// overlaps with it. It reports whether all was wanted.
+func find[T any](all, wide *shelves[Hostname, []T], h Hostname, overlapping bool, yield func(T) bool) bool {
+	give := func(list []T) bool {
+		for _, x := range list {
+			if !yield(x) {
+				return false
+			}
+		}
+		return true
+	}
+	if !overlapping || !h.IsWildcard() {
+		if !give(all.get(h)) {
+			return false
+		}
+	}
+	if !overlapping {
+		return true
+	}
+	in := wide
+	if h.IsWildcard() {
+		in = all
+	}
+	for _, other := range hostsOf(in, func(x Hostname) bool { return x.Overlaps(h) }) {
+		if !give(in.get(other)) {
+			return false
+		}
+	}
+	return true
+}
+
+// hostsOf are the keys that are wanted, sorted: what is found first is told.
+func hostsOf[T any](m *shelves[Hostname, []T], wanted func(Hostname) bool) []Hostname {
+	var out []Hostname
+	for h := range m.all {
+		if wanted(h) {
+			out = append(out, h)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// wildcard looks for a host below a wildcard, or overlapping with it, that a
+// bound source of another namespace has: a wildcard takes what is nobody's, and
+// is on no record.
+func (o *owners) wildcard(source int, svc *Service) *rival {
+	h, b := svc.Hostname, o.bindings[source]
+	for i := range o.claims {
+		if i == source || o.bindings[i] == nil {
+			continue
+		}
+		var found *Service
+		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(other *Service) bool {
+			if !b.has(other.Namespace) && beats(other.Hostname, other.Namespace, h, svc.Namespace) {
+				found = other
+			}
+			return found == nil
+		})
+		if found != nil {
+			return by(&found.Meta, "namespace "+found.Namespace)
+		}
+	}
+	return o.recorded(b, h)
+}
+
+// beats reports whether of two hosts that overlap, the second one a wildcard, the
+// first one counts: it is no wildcard, or a longer one, or its namespace comes
+// first.
+func beats(h Hostname, namespace string, wildcard Hostname, than string) bool {
+	switch {
+	case !h.IsWildcard():
+		return true
+	case len(h) != len(wildcard):
+		return len(h) > len(wildcard)
+	default:
+		return namespace < than
+	}
+}
+
+// recorded looks for a host on record below a wildcard that is another
+// namespace's.
+func (o *owners) recorded(b *Binding, h Hostname) *rival {
+	var found Hostname
+	for other, owner := range o.record.All {
+		if !owner.Routes && h.Covers(other) && !b.has(owner.Namespace) && (found == "" || other < found) {
+			found = other
+		}
+	}
+	if found == "" {
+		return nil
+	}
+	owner, _ := o.record.Of(found)
+	return &rival{nil, fmt.Sprintf("namespace %s, which has %q on record", owner.Namespace, found)}
+}
+
+// notOwner is who owns a host that is no wildcard; nil if the binding does.
+func (o *owners) notOwner(b *Binding, h Hostname) *rival {
+	owner, known := o.ownerOf(h)
+	switch {
+	case !known:
+		return &rival{nil, "nobody yet: not all sources have been read, and it is not on record"}
+	case b.has(owner.Namespace):
+		return nil
+	default:
+		return &rival{nil, fmt.Sprintf("namespace %s, which had it first", owner.Namespace)}
+	}
+}
+
+// ownerOf is the namespace of a bound source that owns a host which is no
+// wildcard: the one on record, else the first by name of those that declare it,
+// or, where no bound source does, that have routes for it.
+func (o *owners) ownerOf(h Hostname) (Owner, bool) {
+	declaring := o.namespaces(func(i int, yield func(string)) {
+		for _, svc := range o.claims[i].services.get(h) {
+			if !o.bindings[i].HostsOnly && o.unbound(svc, false) == nil {
+				yield(svc.Namespace)
+			}
+		}
+	})
+	if owner, ok := o.record.Of(h); ok && (!owner.Routes || len(declaring) == 0 || slices.Contains(declaring, owner.Namespace)) {
+		return owner, true
+	}
+	if o.unsettled {
+		return Owner{}, false
+	}
+	if len(declaring) > 0 {
+		return Owner{Namespace: declaring[0]}, true
+	}
+	routing := o.namespaces(func(i int, yield func(string)) {
+		for _, vs := range o.claims[i].routes.get(h) {
+			yield(vs.Namespace)
+		}
+	})
+	if len(routing) > 0 {
+		return Owner{Namespace: routing[0], Routes: true}, true
+	}
+	return Owner{}, false
+}
+
+// namespaces are those of bound sources, sorted.
+func (o *owners) namespaces(of func(source int, yield func(string))) []string {
+	var out []string
+	for i, b := range o.bindings {
+		if b != nil {
+			of(i, func(ns string) { out = append(out, ns) })
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// routes tells whose a host is that a bound source's VirtualService routes: nil
+// if the source's, or of the VirtualService's own namespace, whoever declares it
+// there.
+func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
+	b := o.bindings[source]
+	if b.covers(h) {
+		return nil
+	}
+	if r := o.pattern(source, h); r != nil {
+		return r
+	}
+	if !h.IsWildcard() {
+		for _, svc := range o.claims[source].services.get(h) {
+			if o.service(source, svc) == nil {
+				return nil
+			}
+		}
+	}
+	if b.HostsOnly && !o.declaredIn(h, vs.Namespace) {
+		return &rival{nil, "nobody whom the settings name"}
+	}
+	if declared, r := o.declaredElsewhere(source, vs, h); declared {
+		return r
+	}
+	return o.routedElsewhere(source, vs, h)
+}
+
+// declaredIn reports whether an unbound source declares the host in a namespace.
+func (o *owners) declaredIn(h Hostname, namespace string) bool {
+	for other := range o.declared(h, false) {
+		if other.Namespace == namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// declaredElsewhere looks for services of a host. declared says that there are
+// some of other sources; the rival is nil if they are of the VirtualService's
+// namespace.
+func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (declared bool, _ *rival) {
+	if !h.IsWildcard() {
+		if winners := o.winners(h); len(winners) > 0 {
+			for _, svc := range winners {
+				if svc.Namespace != vs.Namespace {
+					return true, by(&svc.Meta, "namespace "+svc.Namespace)
+				}
+			}
+			return true, nil
+		}
+	}
+	// Of one host those that do not count are no rivals; and a wildcard of a bound
+	// source takes none that is on record.
+	owner, _ := o.record.Of(h)
+	var elsewhere *Service
+	for i := range o.claims {
+		if i == source || o.bindings[i] != nil && !h.IsWildcard() && o.bindings[source].has(owner.Namespace) {
+			continue
+		}
+		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(svc *Service) bool {
+			if svc.Hostname == h && !h.IsWildcard() {
+				return true
+			}
+			declared = true
+			if svc.Namespace != vs.Namespace && !(o.bindings[i] != nil && o.bindings[source].has(svc.Namespace)) {
+				elsewhere = svc
+			}
+			return elsewhere == nil
+		})
+		if elsewhere != nil {
+			return true, by(&elsewhere.Meta, "namespace "+elsewhere.Namespace)
+		}
+	}
+	return declared, nil
+}
+
+// forAll reports whether every namespace sees a service.
+func (o *owners) forAll(svc *Service) bool { return audience(svc, o.defaults).all }
+
+// winners are the services of a host that is no wildcard which count: those of
+// unbound sources and, where some do not see them, of catalogs; else those of the
+// namespace that owns it.
+func (o *owners) winners(h Hostname) []*Service {
+	var written, derived []*Service
+	for svc := range o.declared(h, false) {
+		if svc.Catalog {
+			derived = append(derived, svc)
+		} else {
+			written = append(written, svc)
+		}
+	}
+	switch {
+	case slices.ContainsFunc(written, o.forAll):
+		return written
+	case len(written)+len(derived) > 0:
+		return append(written, derived...)
+	}
+	var out []*Service
+	for i, b := range o.bindings {
+		if b == nil {
+			continue
+		}
+		for _, svc := range o.claims[i].services.get(h) {
+			if o.service(i, svc) == nil {
+				out = append(out, svc)
+			}
+		}
+	}
+	return out
+}
+
+// routedElsewhere looks for who else routes a host that no service has.
+func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *rival {
+	b := o.bindings[source]
+	for i := range o.claims {
+		if i == source {
+			continue
+		}
+		unbound := o.bindings[i] == nil
+		var found *VirtualService
+		find(&o.claims[i].routes, &o.claims[i].wideRoutes, h, true, func(other *VirtualService) bool {
+			switch {
+			case other.Namespace == vs.Namespace || !unbound && b.has(other.Namespace):
+			case unbound:
+				found = other
+			case h.IsWildcard():
+				for _, x := range other.Spec.GetHosts() {
+					if Hostname(x).Overlaps(h) && beats(Hostname(x), other.Namespace, h, vs.Namespace) {
+						found = other
+					}
+				}
+			}
+			return found == nil
+		})
+		if found != nil {
+			return by(&found.Meta, "namespace "+found.Namespace)
+		}
+	}
+	if h.IsWildcard() {
+		return o.recorded(b, h)
+	}
+	return o.notOwner(b, h)
+}
+
+// grant is the owner to be put on record for a host that is no wildcard: the
+// namespace that it is of by no pattern, as nobody who comes before declares it.
+func (o *owners) grant(h Hostname) (Owner, bool) {
+	declared := false
+	for svc := range o.declared(h, true) {
+		if svc.Hostname == h {
+			return Owner{}, false
+		}
+		declared = true
+	}
+	owner, known := o.ownerOf(h)
+	if !known {
+		return Owner{}, false
+	}
+	var out Owner
+	for i, b := range o.bindings {
+		if b == nil {
+			continue
+		}
+		services := o.claims[i].services.get(h)
+		declared = declared || len(services) > 0 || len(hostsOf(&o.claims[i].wideServices, h.Overlaps)) > 0
+		if b.covers(h) {
+			continue
+		}
+		for _, svc := range services {
+			if o.service(i, svc) == nil {
+				return Owner{Namespace: owner.Namespace}, true
+			}
+		}
+		for _, vs := range o.claims[i].routes.get(h) {
+			if o.routes(i, vs, h) == nil && b.has(owner.Namespace) {
+				out = Owner{Namespace: owner.Namespace, Routes: true}
+			}
+		}
+	}
+	return out, out.Namespace != "" && !declared
+}
+
+// claims reports whether a namespace still names a host.
+func (o *owners) claimed(h Hostname, namespace string) bool {
+	for i, b := range o.bindings {
+		if b == nil || !b.has(namespace) {
+			continue
+		}
+		if c := &o.claims[i]; len(c.services.get(h))+len(c.routes.get(h)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// late reports whether a VirtualService of a bound source that may route a host
+// comes behind those of others which may, too: an unbound source's, or those of the
+// host's own source.
+func (o *owners) late(source int, vs *VirtualService, h Hostname) bool {
+	own := o.bindings[source].covers(h) || o.owns(source, h)
+	for i := range o.claims {
+		if i == source || o.bindings[i] != nil && (own || !o.bindings[i].covers(h) && !o.owns(i, h)) {
+			continue
+		}
+		if len(o.claims[i].routes.get(h)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (o *owners) owns(source int, h Hostname) bool {
+	return slices.ContainsFunc(o.claims[source].services.get(h), func(svc *Service) bool { return o.service(source, svc) == nil })
+}
+
+func namespaces(b *Binding) string {
+	if len(b.Namespaces) == 1 {
+		return "namespace " + b.Namespaces[0]
+	}
+	return fmt.Sprintf("namespaces %v", b.Namespaces)
+}
+
+func compareForeign(a, b Conflict) int {
+	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host))
+}
