@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -52,9 +54,16 @@ type Config struct {
 	// Fallback is the MeshConfig, defaults filled in, that counts until a source
 	// has one. Required.
 	Fallback *mesh.MeshConfig
-	// Bound are the namespaces, by name of a source, that the source is bound
-	// to; or nil. One that becomes empty is treated as a source that does.
-	Bound map[string][]string
+	// Bindings say, by name of a source, which namespaces it is bound to and what
+	// hosts it has; or nil. A namespace that becomes empty is treated as a source that
+	// does. See [mesh.Input.Bindings].
+	Bindings map[string]*mesh.Binding
+	// Owners keeps the record of whose hosts are; nil means that nothing of it
+	// survives a restart.
+	Owners OwnerStore
+	// HostRest is for how long a host that its owner names no more is kept from
+	// others; 0 means DefaultHostRest.
+	HostRest time.Duration
 
 	// DebounceAfter is how long configuration must have been quiet before it is
 	// published; 0 means 100 ms. Two publications are a fifth of a second apart or
@@ -99,13 +108,9 @@ func (c Config) withDefaults() (Config, error) {
 		}
 		names[s.Name()] = true
 	}
-	for name := range c.Bound {
-		if !names[name] {
-			errs = append(errs, fmt.Errorf("registry: namespaces are bound to %q, which is no source", name))
-		}
-	}
+	errs = append(errs, c.checkBindings(names)...)
 	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
-		c.ConfirmAfter < 0 || c.ReleaseEmptyAfter < 0 {
+		c.ConfirmAfter < 0 || c.ReleaseEmptyAfter < 0 || c.HostRest < 0 {
 		errs = append(errs, errors.New("registry: a limit is negative"))
 	}
 	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
@@ -113,6 +118,25 @@ func (c Config) withDefaults() (Config, error) {
 	c.SourceWait = cmp.Or(c.SourceWait, DefaultSourceWait)
 	c.RemovalShare = cmp.Or(c.RemovalShare, 0.3)
 	c.RemovalFloor = cmp.Or(c.RemovalFloor, 5)
+	c.HostRest = cmp.Or(c.HostRest, DefaultHostRest)
 	c.ConfirmAfter = cmp.Or(c.ConfirmAfter, 10*time.Second)
 	return c, errors.Join(errs...)
+}
+
+// checkBindings wants bindings to be of sources, and no two to have patterns that
+// cover the same host.
+func (c *Config) checkBindings(names map[string]bool) []error {
+	var errs []error
+	sorted := slices.Sorted(maps.Keys(c.Bindings))
+	for i, name := range sorted {
+		if !names[name] {
+			errs = append(errs, fmt.Errorf("registry: namespaces are bound to %q, which is no source", name))
+		}
+		for _, other := range sorted[:i] {
+			if p, q, overlap := mesh.Overlap(c.Bindings[other], c.Bindings[name]); overlap {
+				errs = append(errs, fmt.Errorf("sources %q and %q both have hosts that %q and %q cover: say whose they are", other, name, p, q))
+			}
+		}
+	}
+	return errs
 }

@@ -20,6 +20,7 @@ type loop struct {
 	began   time.Time
 	sources []*source
 	pace    pace
+	ledger  ledger
 
 	toldMissing bool
 	conflicts   map[mesh.Conflict]bool // of told, which was logged last
@@ -51,12 +52,13 @@ func newLoop(r *Registry, now time.Time) *loop {
 		r: r, log: r.log, began: now,
 		pace:      pace{quiet: r.cfg.DebounceAfter, longest: r.cfg.DebounceMax},
 		conflicts: map[mesh.Conflict]bool{},
+		ledger:    ledger{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
 	}
 	for _, s := range r.cfg.Sources {
 		settler, _ := s.(Settler)
 		l.sources = append(l.sources, &source{name: s.Name(), settler: settler, limits: limits{
 			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
-			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: r.cfg.Bound[s.Name()],
+			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: boundTo(r.cfg.Bindings[s.Name()]),
 		}})
 	}
 	return l
@@ -92,6 +94,13 @@ func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 		l.log.Info("source delivered", "source", s.name, "objects", s.objects)
 	}
 	return nil
+}
+
+func boundTo(b *mesh.Binding) []string {
+	if b == nil {
+		return nil
+	}
+	return b.Namespaces
 }
 
 func errStranger(f *mesh.Fragment) error {
@@ -184,6 +193,9 @@ func (l *loop) next(now time.Time) time.Time {
 		return time.Time{}
 	}
 	at, _ := l.pace.due()
+	if end := l.ledger.next(); at.IsZero() || !end.IsZero() && end.Before(at) {
+		return end
+	}
 	return at
 }
 
@@ -196,6 +208,9 @@ func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 func (l *loop) publishDue(now time.Time) {
 	missing := l.missing()
 	prev := l.r.Snapshot()
+	if l.ledger.expire(now) {
+		l.pace.note(change{config: true}, now)
+	}
 	switch {
 	case prev == nil && len(missing) > 0:
 		if now.Before(l.waitUntil()) {
@@ -235,7 +250,11 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 		fragments[i] = s.public
 	}
 	prev := l.r.Snapshot()
-	next := mesh.Merge(mesh.Input{Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing})
+	next := mesh.Merge(mesh.Input{
+		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
+		Bindings: l.ledger.bindings, Owners: l.ledger.owners, Unsettled: l.ledger.unsettled(missing),
+	})
+	l.ledger.take(next, now)
 	l.pace.published(config, now)
 	l.tellConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
@@ -298,6 +317,10 @@ func (l *loop) report() *Status {
 		Merge:     l.merge,
 		Compared:  l.compared,
 		Merged:    l.merged,
+		Hosts:     l.ledger.owners.Len(),
+	}
+	if l.ledger.saver != nil {
+		st.HostsUnsaved = l.ledger.saver.why()
 	}
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {

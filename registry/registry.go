@@ -28,6 +28,7 @@ type Registry struct {
 	cfg      Config
 	log      *slog.Logger
 	releases chan string
+	saver    *ownerSaver // or nil
 
 	snapshot atomic.Pointer[mesh.Snapshot]
 	status   atomic.Pointer[Status]
@@ -49,6 +50,9 @@ func New(c Config) (*Registry, error) {
 		log:      cfg.Logger.With("component", "registry"),
 		releases: make(chan string, len(cfg.Sources)),
 		bells:    map[chan struct{}]bool{},
+	}
+	if cfg.Owners != nil && len(cfg.Bindings) > 0 {
+		r.saver = newOwnerSaver(cfg.Owners, r.log)
 	}
 	r.status.Store(newLoop(r, time.Time{}).report())
 	return r, nil
@@ -139,13 +143,28 @@ func (r *Registry) Run(ctx context.Context) error {
 			}
 		})
 	}
-	g.Go(func() error { return r.loop(ctx, reads) })
+	// The record of owners is written after the loop, so that the last change is
+	// there, too.
+	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error {
+		defer saved()
+		return r.loop(ctx, reads)
+	})
+	if r.saver != nil {
+		g.Go(func() error {
+			r.saver.run(saving)
+			return nil
+		})
+	}
 	return g.Wait()
 }
 
 // loop waits for a reading, a release, and the time to publish.
 func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error {
 	l := newLoop(r, time.Now())
+	if err := l.ledger.load(r.cfg.Owners); err != nil {
+		r.log.Error("record of host owners cannot be read: hosts that several namespaces name go to the first by name", "err", err)
+	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {

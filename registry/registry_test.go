@@ -277,7 +277,7 @@ func TestEnds(t *testing.T) {
 func TestConfig(t *testing.T) {
 	t.Parallel()
 	_, err := New(Config{
-		Sources: []Source{newFakeSource("a"), newFakeSource("a")}, Bound: map[string][]string{"b": {"x"}}, SourceWait: -1,
+		Sources: []Source{newFakeSource("a"), newFakeSource("a")}, Bindings: map[string]*mesh.Binding{"b": {Namespaces: []string{"x"}}}, SourceWait: -1,
 	})
 	for _, want := range []string{"Logger", "Fallback", `two sources have the name "a"`, `"b", which is no source`, "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

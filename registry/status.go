@@ -30,6 +30,10 @@ type Status struct {
 	Compared, Merged uint64
 	// Waiting says that changes are being debounced.
 	Waiting bool
+	// Hosts is the number of hosts on record as a bound namespace's, and HostsUnsaved
+	// why the record cannot be saved; empty if it can.
+	Hosts        int
+	HostsUnsaved string
 	// Conflicts are the objects that are not in force because another one has
 	// the same name.
 	Conflicts []mesh.Conflict

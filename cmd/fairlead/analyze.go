@@ -14,6 +14,7 @@ import (
 func newAnalyze() *cobra.Command {
 	var output, meshConfig string
 	var catalog catalogFlags
+	var bound boundFlags
 	cmd := &cobra.Command{
 		Use:   "analyze PATH… [--consul-address ADDRESS]",
 		Short: "Judge each object, and then the mesh as a whole",
@@ -39,11 +40,11 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			if err != nil {
 				return err
 			}
-			t, err := readTree(cmd.InOrStdin(), args)
+			t, err := readTree(cmd.InOrStdin(), args, &bound)
 			if err != nil {
 				return err
 			}
-			if err := t.addConsul(cmd, &catalog); err != nil {
+			if err := t.addConsul(cmd, &catalog, bound.hostsOnly); err != nil {
 				return err
 			}
 			findings := analyzeTree(t, settings)
@@ -60,6 +61,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 		},
 	}
 	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	bound.add(cmd.Flags())
 	catalog.add(cmd.Flags())
 	outputFlag(cmd, &output)
 	return cmd
@@ -77,7 +79,7 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 			findings = append(findings, findingOf(f))
 		}
 	}
-	in := analysis.Input{Objects: t.objects(), MeshConfig: settings}
+	in := analysis.Input{Objects: t.objects(), MeshConfig: settings, Foreign: t.foreign(settings)}
 	if t.Catalog != nil {
 		findings = append(findings, t.Catalog.findings...)
 		in.Catalogs, in.OtherSources = t.Catalog.fragments, t.Catalog.partial

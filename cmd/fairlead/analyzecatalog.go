@@ -33,7 +33,7 @@ const maxConsulRead = 2 * time.Minute
 // addConsul adds what flags name of Consul: manifests of the key-value store,
 // which come after the files, and the catalogs. A Consul that cannot be read is an
 // error: a mesh without it is another one.
-func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags) error {
+func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags, hostsOnly bool) error {
 	log := slog.New(slog.DiscardHandler) // what it would say is in the error, or in the findings
 	c, err := flags.read(cmd, log)
 	if err != nil || !c.Used() {
@@ -45,7 +45,7 @@ func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), maxConsulRead)
 	defer cancel()
 	if c.KVPrefix != "" {
-		if err := t.addKeys(ctx, &c); err != nil {
+		if err := t.addKeys(ctx, &c, hostsOnly); err != nil {
 			return fmt.Errorf("reading the key-value store at %s: %w", c.Client.Address, err)
 		}
 	}
@@ -65,7 +65,7 @@ func (t *tree) addConsul(cmd *cobra.Command, flags *catalogFlags) error {
 }
 
 // addKeys adds the manifests of the key-value store.
-func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
+func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) error {
 	cfg, err := c.KV()
 	if err != nil {
 		return err
@@ -82,8 +82,15 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul) error {
 	if len(cfg.Namespaces) == 1 {
 		opts.Namespace = cfg.Namespaces[0]
 	}
+	binding, err := c.Binding(hostsOnly)
+	if err != nil {
+		return err
+	}
+	if err := t.checkOverlap(binding); err != nil {
+		return err
+	}
 	for _, rel := range slices.Sorted(maps.Keys(st.Values)) {
-		t.add(opts, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
+		t.add(opts, binding, kv.PathOf(store.Prefix()+"/"+rel), st.Values[rel].Content)
 	}
 	return nil
 }

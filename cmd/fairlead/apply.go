@@ -23,6 +23,7 @@ type applyFlags struct {
 	configDir, meshConfig string
 	dryRun                bool
 	catalog               catalogFlags
+	bound                 boundFlags
 	outcomeFlags
 }
 
@@ -49,6 +50,7 @@ Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, to ask what became of the change")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "judge and write nothing")
+	f.bound.add(fl)
 	f.catalog.add(fl)
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
 	return cmd
@@ -58,10 +60,11 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if f.configDir == "" {
 		return errors.New("where to? Name the mesh's directory with --config-dir")
 	}
-	root, err := files.ParseRoot(f.configDir)
+	roots, err := rootsOf([]string{f.configDir}, &f.bound)
 	if err != nil {
 		return fmt.Errorf("--config-dir: %w", err)
 	}
+	root := roots[0]
 	contents, targets, err := readNew(root, args)
 	if err != nil {
 		return err
@@ -135,7 +138,7 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 		return false, err
 	}
 	consul := &tree{}
-	if err := consul.addConsul(cmd, &f.catalog); err != nil {
+	if err := consul.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return false, err
 	}
 	before, after := consul.clone(), consul.clone()
@@ -143,6 +146,7 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 	if len(root.Namespaces) == 1 {
 		opts.Namespace = root.Namespaces[0]
 	}
+	binding := root.Binding(f.bound.hostsOnly)
 	for target := range contents {
 		if !slices.Contains(names, target) {
 			names = append(names, target)
@@ -152,14 +156,14 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 	for _, name := range names {
 		old, err := os.ReadFile(name)
 		if err == nil {
-			before.add(opts, name, old)
+			before.add(opts, binding, name, old)
 		} else if contents[name] == nil {
 			return false, fmt.Errorf("reading %q: %w", name, err)
 		}
 		if content, replaced := contents[name]; replaced {
-			after.add(opts, name, content)
+			after.add(opts, binding, name, content)
 		} else {
-			after.add(opts, name, old)
+			after.add(opts, binding, name, old)
 		}
 	}
 	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings: settings, mine: func(file string) bool {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -18,6 +19,7 @@ type pushFlags struct {
 	configFlags
 	meshConfig string
 	configDirs []string
+	bound      boundFlags
 	outcomeFlags
 
 	dryRun, prune, allowEmpty, force, noCatalog bool
@@ -57,6 +59,8 @@ rejects it; 2: could not run.`,
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of a server on this machine, to ask what became of the change")
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "judge, tell what would be done, and write nothing")
+	f.bound.add(fl)
+	f.catalog.addKVHosts(fl)
 	fl.BoolVar(&f.prune, "prune", false, "delete the keys that DIR does not have")
 	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "let --prune delete every key there is")
 	fl.BoolVar(&f.force, "force", false, "overwrite what somebody else has changed since DIR was pulled")
@@ -127,13 +131,13 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
-	before, err := readTree(cmd.InOrStdin(), f.configDirs)
+	before, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound)
 	if err != nil {
 		return false, fmt.Errorf("--config-dir: %w", err)
 	}
 	if f.noCatalog {
 		before.Catalog = &catalogReading{partial: true}
-	} else if err := before.addConsul(cmd, &f.catalog); err != nil {
+	} else if err := before.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return false, fmt.Errorf("%w; --no-catalog judges the mesh without it", err)
 	}
 	for _, x := range before.Catalog.findings {
@@ -141,21 +145,29 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), x)
 		}
 	}
+	hosts, err := f.catalog.patterns()
+	if err != nil {
+		return false, err
+	}
+	binding := files.Root{Namespaces: t.opts.Namespaces, Hosts: hosts}.Binding(f.bound.hostsOnly)
+	if err := before.checkOverlap(binding); err != nil {
+		return false, err
+	}
 	after := before.clone()
 	mine := map[string]bool{}
 	for _, rel := range kv.Rels(p.local, p.st.Values) {
 		old, there := p.st.Values[rel]
 		if there {
-			before.add(t.opts, t.path(rel), old.Content)
+			before.add(t.opts, binding, t.path(rel), old.Content)
 		}
 		content, is := p.local[rel]
 		switch {
 		case is:
 			name := filepath.Join(p.dir, filepath.FromSlash(rel))
 			mine[name] = true
-			after.add(t.opts, name, content)
+			after.add(t.opts, binding, name, content)
 		case there && !f.prune:
-			after.add(t.opts, t.path(rel), old.Content)
+			after.add(t.opts, binding, t.path(rel), old.Content)
 		}
 	}
 	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings, func(file string) bool { return mine[file] }})

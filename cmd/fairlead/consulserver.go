@@ -11,6 +11,8 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // catalogFlags are the flags of the commands that read the catalog of Consul.
@@ -19,12 +21,31 @@ type catalogFlags struct {
 	server.Consul
 	rules       []string
 	addressKind string
+	kvHosts     []string
 }
 
 func (f *catalogFlags) add(fl *pflag.FlagSet) {
 	f.consulFlags.add(fl)
 	f.addCatalog(fl)
+	f.addKVHosts(fl)
 	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "read manifests below this prefix of the key-value store, too; PREFIX=NAMESPACE,… refuses objects of other namespaces")
+}
+
+func (f *catalogFlags) addKVHosts(fl *pflag.FlagSet) {
+	fl.StringSliceVar(&f.kvHosts, "consul-kv-hosts", nil, "hosts that are those of the keys below --consul-kv-prefix if that is bound to namespaces, such as *.shop.internal, whoever else names them")
+}
+
+// patterns are the hosts of the keys.
+func (f *catalogFlags) patterns() ([]mesh.Hostname, error) {
+	var out []mesh.Hostname
+	for _, text := range f.kvHosts {
+		hosts, err := files.ParseHosts(text)
+		if err != nil {
+			return nil, fmt.Errorf("--consul-kv-hosts: %w", err)
+		}
+		out = append(out, hosts...)
+	}
+	return out, nil
 }
 
 // addCatalog adds the flags that say how the catalog looks in the mesh.
@@ -60,6 +81,9 @@ func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul
 		errs = append(errs, err)
 	}
 	out.Mapping.Address = mapping.AddressKind(f.addressKind)
+	if out.KVHosts, err = f.patterns(); err != nil {
+		errs = append(errs, err)
+	}
 	for _, text := range f.rules {
 		rule, err := mapping.ParseRule(text)
 		if err != nil {

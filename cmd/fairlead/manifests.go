@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,11 +26,22 @@ type tree struct {
 	Faults []manifest.Fault
 	// Catalog is what was read of Consul; nil means that it is not read.
 	Catalog *catalogReading
+	// bound are the bindings of files of sources that are bound to namespaces, one
+	// for all files of a source.
+	bound map[*manifest.File]*mesh.Binding
+}
+
+// foreign are the hosts of others that sources which are bound to namespaces name.
+func (t *tree) foreign(settings *mesh.MeshConfig) []mesh.Conflict {
+	if len(t.bound) == 0 {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(t.snapshot(settings).Conflicts), func(c mesh.Conflict) bool { return !c.Foreign })
 }
 
 // clone is a tree to which other files can be added.
 func (t *tree) clone() *tree {
-	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog}
+	return &tree{Files: slices.Clone(t.Files), Faults: slices.Clone(t.Faults), Catalog: t.Catalog, bound: maps.Clone(t.bound)}
 }
 
 // objects are all objects of the tree, in order.
@@ -43,13 +55,14 @@ func (t *tree) objects() []*manifest.Object {
 
 // readTree reads files and directories; "-" is standard input. A named file is
 // read whatever its name; in directories only *.yaml and *.yml are.
-func readTree(stdin io.Reader, paths []string) (*tree, error) {
+func readTree(stdin io.Reader, paths []string, bound *boundFlags) (*tree, error) {
 	t := &tree{}
-	for _, p := range paths {
-		root, err := files.ParseRoot(p)
-		if err != nil {
-			return nil, err
-		}
+	roots, err := rootsOf(paths, bound)
+	if err != nil {
+		return nil, err
+	}
+	for i, root := range roots {
+		p, binding := paths[i], root.Binding(bound.hostsOnly)
 		opts := manifest.Options{Source: source, Namespaces: root.Namespaces}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
@@ -59,17 +72,39 @@ func readTree(stdin io.Reader, paths []string) (*tree, error) {
 			if err != nil {
 				return nil, fmt.Errorf("reading standard input: %w", err)
 			}
-			t.add(opts, "stdin", content)
+			t.add(opts, binding, "stdin", content)
 			continue
 		}
-		if err := t.walk(opts, root.Path); err != nil {
+		if err := t.walk(opts, binding, root.Path); err != nil {
 			return nil, err
 		}
 	}
 	return t, nil
 }
 
-func (t *tree) walk(opts manifest.Options, root string) error {
+// rootsOf reads DIR and DIR=NAMESPACE,…
+func rootsOf(paths []string, bound *boundFlags) ([]files.Root, error) {
+	var roots []files.Root
+	var bindings []*mesh.Binding
+	for _, p := range paths {
+		root, err := files.ParseRoot(p)
+		if err != nil {
+			return nil, err
+		}
+		roots = append(roots, root)
+	}
+	if err := bound.give(roots); err != nil {
+		return nil, err
+	}
+	for _, r := range roots {
+		if b := r.Binding(bound.hostsOnly); b != nil {
+			bindings = append(bindings, b)
+		}
+	}
+	return roots, checkOverlap(bindings)
+}
+
+func (t *tree) walk(opts manifest.Options, binding *mesh.Binding, root string) error {
 	names, err := manifestFiles(root)
 	if err != nil {
 		return err
@@ -79,13 +114,19 @@ func (t *tree) walk(opts manifest.Options, root string) error {
 		if err != nil {
 			return fmt.Errorf("reading %q: %w", name, err)
 		}
-		t.add(opts, name, content)
+		t.add(opts, binding, name, content)
 	}
 	return nil
 }
 
-func (t *tree) add(opts manifest.Options, path string, content []byte) {
+func (t *tree) add(opts manifest.Options, binding *mesh.Binding, path string, content []byte) {
 	f, faults := manifest.Decode(opts, path, content)
+	if binding != nil {
+		if t.bound == nil {
+			t.bound = map[*manifest.File]*mesh.Binding{}
+		}
+		t.bound[f] = binding
+	}
 	t.Files = append(t.Files, f)
 	t.Faults = append(t.Faults, faults...)
 }
@@ -136,10 +177,38 @@ func rootCause(err error) error {
 // snapshot is the mesh that the tree describes, without its invalid objects, and
 // with what was read of Consul.
 func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
+	bindings := []*mesh.Binding{nil}
+	for _, f := range t.Files {
+		if b := t.bound[f]; !slices.Contains(bindings, b) {
+			bindings = append(bindings, b)
+		}
+	}
+	fragments := make([]*mesh.Fragment, 0, len(bindings))
+	for i, b := range bindings {
+		whole := t.fragment(b)
+		if i > 0 {
+			whole.Source += fmt.Sprintf(":%d", i)
+		}
+		fragments = append(fragments, whole)
+	}
+	if t.Catalog != nil {
+		fragments = append(fragments, t.Catalog.fragments...)
+	}
+	return mesh.Merge(mesh.Input{Fallback: settings, Fragments: fragments, Bindings: bindings})
+}
+
+// fragment is what the files with a binding give.
+func (t *tree) fragment(binding *mesh.Binding) *mesh.Fragment {
 	seen := map[mesh.Key]bool{}
 	var pieces []*mesh.Fragment
 	var keys []mesh.Key
-	for _, o := range t.objects() {
+	var objects []*manifest.Object
+	for _, f := range t.Files {
+		if t.bound[f] == binding {
+			objects = append(objects, f.Objects...)
+		}
+	}
+	for _, o := range objects {
 		piece := o.Fragment()
 		if piece == nil || seen[o.Meta.Key] {
 			continue
@@ -156,11 +225,7 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	for _, i := range order {
 		whole.Append(pieces[i])
 	}
-	fragments := []*mesh.Fragment{whole}
-	if t.Catalog != nil {
-		fragments = append(fragments, t.Catalog.fragments...)
-	}
-	return mesh.NewSnapshot(nil, settings, fragments)
+	return whole
 }
 
 // meshSettings reads a file of MeshConfig; without a path, the defaults. Faults

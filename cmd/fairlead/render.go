@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/fairlead/fairlead/registry/analysis"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -29,6 +30,7 @@ type renderFlags struct {
 	settings         view.Settings
 	output           string
 	catalog          catalogFlags
+	bound            boundFlags
 }
 
 func newRender() *cobra.Command {
@@ -61,6 +63,7 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
 	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "the server's: life of certificates")
 	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "the server's: how long connections with mTLS live between workloads; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
+	f.bound.add(flags)
 	f.catalog.add(flags)
 	outputFlag(cmd, &f.output)
 	return cmd
@@ -74,11 +77,11 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 	if err != nil {
 		return err
 	}
-	t, err := readTree(cmd.InOrStdin(), f.configDirs)
+	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound)
 	if err != nil {
 		return err
 	}
-	if err := t.addConsul(cmd, &f.catalog); err != nil {
+	if err := t.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
 		return err
 	}
 	faults = append(faults, t.Faults...)
@@ -86,6 +89,11 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 		faults = append(faults, o.NotInForce...)
 	}
 	snapshot := t.snapshot(settings)
+	for _, c := range t.foreign(settings) {
+		faults = append(faults, manifest.Fault{
+			Origin: c.Dropped, Key: c.Key, Code: manifest.Code(analysis.CodeForeignHost), Severity: manifest.Warning, Message: c.Reason,
+		})
+	}
 	proxy, err := f.proxy(snapshot)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/xds"
@@ -24,6 +25,7 @@ func newServer() *cobra.Command {
 		cfg     server.Config
 		dirs    []string
 		catalog catalogFlags
+		bound   boundFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "server {--config-dir DIR | --consul-address ADDRESS}…",
@@ -51,6 +53,10 @@ count.`,
 				}
 				cfg.Roots = append(cfg.Roots, root)
 			}
+			if err := bound.give(cfg.Roots); err != nil {
+				return err
+			}
+			cfg.HostsOnly = bound.hostsOnly
 			if err := checkServerFlags(cmd, cfg); err != nil {
 				return err
 			}
@@ -72,6 +78,9 @@ count.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&dirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… to refuse objects of other namespaces; may be repeated")
+	bound.add(f)
+	f.BoolVar(&cfg.BindRoot, "bind-root-namespace", false, "let a source be bound to the root namespace, in which what it writes holds for the whole mesh")
+	f.DurationVar(&cfg.HostRest, "host-rest", registry.DefaultHostRest, "how long a host that its namespace names no more is kept from other namespaces that directories are bound to")
 	catalog.add(f)
 	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often all services of the catalog are looked at where Consul has no watch for each, for what no event tells; 0 means the default")
 	addServerFlags(f, &cfg)
@@ -116,7 +125,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "claim-lease", "consul-stale", "consul-sweep-interval")}
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "claim-lease", "host-rest", "consul-stale", "consul-sweep-interval")}
 	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}

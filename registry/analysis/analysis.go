@@ -59,6 +59,8 @@ const (
 	CodeCatalogHost Code = "FL0221"
 	// CodeCatalogsDiffer: two catalogs do not agree on a service.
 	CodeCatalogsDiffer Code = "FL0222"
+	// CodeForeignHost: a source that is bound to namespaces names another's host.
+	CodeForeignHost Code = "FL0226"
 )
 
 // Severity says how sure it is that something is wrong.
@@ -108,6 +110,9 @@ type Input struct {
 	// Catalogs are what catalogs have, in the order in which they count; nothing of
 	// it is judged but what stands between it and the objects.
 	Catalogs []*mesh.Fragment
+	// Foreign are the hosts of others that sources which are bound to namespaces name,
+	// as a snapshot of the mesh has them among its conflicts.
+	Foreign []mesh.Conflict
 	// OtherSources says that services may come from elsewhere too, a catalog for
 	// instance: then it is no error that a host is unknown here.
 	OtherSources bool
@@ -142,6 +147,7 @@ func analyzers() []analyzer {
 		{CodeUnknownGateway, unknownGateways},
 		{CodeUnknownDelegate, unknownDelegates},
 		{CodeCatalogHost, catalogHosts},
+		{CodeForeignHost, foreignHosts},
 	}
 }
 

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Root is one directory that is read.
@@ -18,12 +21,62 @@ type Root struct {
 	// empty means any. With exactly one, it is also the namespace of objects
 	// that name none.
 	Namespaces []string
+	// Hosts are patterns of hosts that are the directory's if it is bound to
+	// namespaces. Nothing of this package asks for them.
+	Hosts []mesh.Hostname
+}
+
+// Binding is what the directory speaks for; nil if it is bound to no namespace.
+// With hostsOnly it has no hosts but those of its patterns.
+func (r Root) Binding(hostsOnly bool) *mesh.Binding {
+	if len(r.Namespaces) == 0 {
+		return nil
+	}
+	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly}
 }
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
 func ParseRoot(s string) (Root, error) {
 	path, namespaces, err := manifest.ParseBound(s, "DIR")
 	return Root{Path: path, Namespaces: namespaces}, err
+}
+
+// AddHosts reads DIR=PATTERN,… and gives the patterns to the root of that
+// directory.
+func AddHosts(roots []Root, s string) error {
+	path, list, found := strings.Cut(s, "=")
+	if !found || path == "" || list == "" {
+		return fmt.Errorf("reading %q: write DIR=HOST,… such as teams/shop=*.shop.internal", s)
+	}
+	i := slices.IndexFunc(roots, func(r Root) bool { return samePath(r.Path, path) })
+	if i < 0 {
+		return fmt.Errorf("reading %q: %q is none of the directories that are read", s, path)
+	}
+	hosts, err := ParseHosts(list)
+	if err != nil {
+		return fmt.Errorf("reading %q: %w", s, err)
+	}
+	roots[i].Hosts = append(roots[i].Hosts, hosts...)
+	return nil
+}
+
+// ParseHosts reads patterns of hosts, separated by commas.
+func ParseHosts(list string) ([]mesh.Hostname, error) {
+	var out []mesh.Hostname
+	for s := range strings.SplitSeq(list, ",") {
+		h, err := mesh.ParseHostPattern(s)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, h)
+	}
+	return out, nil
+}
+
+func samePath(a, b string) bool {
+	x, err := filepath.Abs(a)
+	y, err2 := filepath.Abs(b)
+	return err == nil && err2 == nil && x == y
 }
 
 // namespace is where an object of this directory is that names none.

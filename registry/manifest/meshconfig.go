@@ -36,6 +36,14 @@ func WithTrustDomain(c *mesh.MeshConfig, domain string) *mesh.MeshConfig {
 	return newMeshConfig(c.Origin, spec)
 }
 
+// WithRootNamespace is the settings with another root namespace, at the same
+// origin.
+func WithRootNamespace(c *mesh.MeshConfig, namespace string) *mesh.MeshConfig {
+	spec := proto.CloneOf(c.Spec)
+	spec.RootNamespace = namespace
+	return newMeshConfig(c.Origin, spec)
+}
+
 func defaultMeshSpec() *meshconfig.MeshConfig {
 	everywhere := func() []string { return []string{"*"} }
 	return &meshconfig.MeshConfig{

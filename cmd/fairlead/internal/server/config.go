@@ -81,6 +81,11 @@ type Config struct {
 	// These are of package registry; zero means its defaults.
 	DebounceAfter, DebounceMax, SourceWait, ReleaseEmptyAfter time.Duration
 	RemovalShare                                              float64
+	// HostsOnly says that bound sources have no hosts but those of their patterns;
+	// BindRoot, that one may be bound to the root namespace. HostRest is of package
+	// registry; 0 means its default.
+	HostsOnly, BindRoot bool
+	HostRest            time.Duration
 	// ScanInterval is of package files; zero means its default.
 	ScanInterval time.Duration
 }
@@ -106,7 +111,7 @@ const (
 )
 
 func (c Config) check() (Config, error) {
-	errs := []error{c.checkLimits(), c.Consul.Check()}
+	errs := []error{c.checkLimits(), c.Consul.Check(), c.checkBindings()}
 	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // Names of the sources that read Consul. Each datacenter is a source of its own,
@@ -41,6 +42,20 @@ type Consul struct {
 	// KVPrefix is where manifests are in the key-value store, as PREFIX or
 	// PREFIX=NAMESPACE,…; empty means nowhere.
 	KVPrefix string
+	// KVHosts are patterns of the hosts that are the prefix's, if it is bound.
+	KVHosts []mesh.Hostname
+}
+
+// Binding is what the prefix is bound to, or nil.
+func (c *Consul) Binding(hostsOnly bool) (*mesh.Binding, error) {
+	if c.KVPrefix == "" {
+		return nil, nil //nolint:nilnil // it is bound to nothing
+	}
+	_, namespaces, err := kv.ParsePrefix(c.KVPrefix)
+	if err != nil {
+		return nil, err
+	}
+	return files.Root{Namespaces: namespaces, Hosts: c.KVHosts}.Binding(hostsOnly), nil
 }
 
 // Used reports whether anything of Consul is read.

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -18,8 +19,12 @@ import (
 type pinned struct {
 	files  *files.Source
 	domain string // constant once the authority is known
+	// closed are the namespaces that cannot become the root one, as a source is
+	// bound to them, and root is what stays instead.
+	closed []string
+	root   string
 
-	fault atomic.Pointer[manifest.Fault] // or nil
+	fault, rootFault atomic.Pointer[manifest.Fault] // or nil
 }
 
 // Name implements [registry.Source].
@@ -60,9 +65,28 @@ func (p *pinned) fragment(f *mesh.Fragment) *mesh.Fragment {
 	return &g
 }
 
-// pin gives the settings the domain of the authority, and notes whether they had
-// it.
+// pin gives the settings the domain of the authority, and a root namespace that no
+// source is bound to, and notes whether they had both.
 func (p *pinned) pin(c *mesh.MeshConfig) *mesh.MeshConfig {
+	return p.pinDomain(p.pinRoot(c))
+}
+
+func (p *pinned) pinRoot(c *mesh.MeshConfig) *mesh.MeshConfig {
+	root := c.Spec.GetRootNamespace()
+	if !slices.Contains(p.closed, root) {
+		p.root = root
+		p.rootFault.Store(nil)
+		return c
+	}
+	p.rootFault.Store(&manifest.Fault{
+		Origin: c.Origin, Key: c.Key, Field: "rootNamespace", Code: manifest.CodeNotInForce, Severity: manifest.Error,
+		Message: fmt.Sprintf("%q is not in force: a source is bound to that namespace, and what it writes there would hold for the whole mesh; "+
+			"%q stays; if that is meant, restart the server with --bind-root-namespace", root, p.root),
+	})
+	return manifest.WithRootNamespace(c, p.root)
+}
+
+func (p *pinned) pinDomain(c *mesh.MeshConfig) *mesh.MeshConfig {
 	if c.Spec.GetTrustDomain() == p.domain {
 		p.fault.Store(nil)
 		return c
@@ -77,8 +101,11 @@ func (p *pinned) pin(c *mesh.MeshConfig) *mesh.MeshConfig {
 
 // faults is what is wrong with the settings besides their text.
 func (p *pinned) faults() []manifest.Fault {
-	if f := p.fault.Load(); f != nil {
-		return []manifest.Fault{*f}
+	var out []manifest.Fault
+	for _, f := range []*manifest.Fault{p.fault.Load(), p.rootFault.Load()} {
+		if f != nil {
+			out = append(out, *f)
+		}
 	}
-	return nil
+	return out
 }

@@ -134,7 +134,7 @@ func (s *Server) newRegistry(context.Context) error {
 	sources, bound := s.sourceList()
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
-		Bound: bound, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
+		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare,
 	})
 	return err

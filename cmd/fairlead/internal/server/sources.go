@@ -19,7 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/pki/profile"
 	"github.com/fairlead/fairlead/registry"
-	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/analysis"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -63,7 +63,7 @@ func (s *Server) newFiles(context.Context) error {
 	}
 	s.settings = manifest.DefaultMeshConfig()
 	if s.cfg.MeshConfigFile == "" {
-		return nil
+		return s.cfg.checkRoot(s.settings.Spec.GetRootNamespace())
 	}
 	src, err := files.New(files.Config{
 		Name: meshConfigSource, MeshConfigFile: s.cfg.MeshConfigFile,
@@ -84,7 +84,10 @@ func (s *Server) newFiles(context.Context) error {
 	}
 	s.files = slices.Insert(s.files, 0, src)
 	s.pinned = &pinned{files: src}
-	return nil
+	if !s.cfg.BindRoot {
+		s.pinned.closed = s.cfg.boundNamespaces()
+	}
+	return s.cfg.checkRoot(s.settings.Spec.GetRootNamespace())
 }
 
 // trustDomain is the authority's where there is one, for its root carries it;
@@ -128,10 +131,9 @@ func (s *Server) authorityDomain() (spiffeid.TrustDomain, bool) {
 	return td, err == nil
 }
 
-// sourceList is what the registry reads, and the namespaces that directories are
-// bound to.
-func (s *Server) sourceList() (list []registry.Source, bound map[string][]string) {
-	bound = map[string][]string{}
+// sourceList is what the registry reads, and what of it is bound to namespaces.
+func (s *Server) sourceList() (list []registry.Source, bound map[string]*mesh.Binding) {
+	bound = map[string]*mesh.Binding{}
 	for _, src := range s.files {
 		if src.Name() == meshConfigSource {
 			list = append(list, s.pinned)
@@ -140,13 +142,13 @@ func (s *Server) sourceList() (list []registry.Source, bound map[string][]string
 		}
 	}
 	for i, r := range s.cfg.Roots {
-		if len(r.Namespaces) > 0 {
-			bound[rootName(i, r.Path)] = r.Namespaces
+		if b := r.Binding(s.cfg.HostsOnly); b != nil {
+			bound[rootName(i, r.Path)] = b
 		}
 	}
 	list = append(list, s.catalogs.sources()...)
-	if _, namespaces, err := kv.ParsePrefix(s.cfg.Consul.KVPrefix); err == nil && s.catalogs.kv != nil && len(namespaces) > 0 {
-		bound[kvSource] = namespaces
+	if b, err := s.cfg.Consul.Binding(s.cfg.HostsOnly); err == nil && s.catalogs.kv != nil && b != nil {
+		bound[kvSource] = b
 	}
 	return list, bound
 }
@@ -175,8 +177,14 @@ func (s *Server) fileStatus() []files.Status {
 	return list
 }
 
-// conflictFault tells that two directories have the same object.
+// conflictFault tells that two directories have the same object, or that one names
+// the host of another.
 func conflictFault(c mesh.Conflict) manifest.Fault {
+	if c.Foreign {
+		return manifest.Fault{
+			Origin: c.Dropped, Key: c.Key, Code: manifest.Code(analysis.CodeForeignHost), Severity: manifest.Warning, Message: c.Reason,
+		}
+	}
 	return manifest.Fault{
 		Origin: c.Dropped, Key: c.Key, Code: files.CodeTwice, Severity: manifest.Error,
 		Message: fmt.Sprintf("defined twice, at %s and at %s: the first, whose --config-dir is named first, is in force; remove one of them", c.Kept, c.Dropped),

@@ -1,0 +1,151 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fairlead/fairlead/pki/durable"
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// hostOwners keeps in a file which namespace has which host, for
+// [registry.OwnerStore].
+type hostOwners struct{ path string }
+
+// hostOwnersFile is the file.
+type hostOwnersFile struct {
+	Version int         `json:"version"`
+	Hosts   []hostOwner `json:"hosts"`
+}
+
+type hostOwner struct {
+	Host      mesh.Hostname `json:"host"`
+	Namespace string        `json:"namespace"`
+	// Routes says that the namespace only has routes for the host.
+	Routes bool `json:"routes,omitempty"`
+	// Left is when the namespace named the host last; nil while it does.
+	Left *time.Time `json:"left,omitempty"`
+}
+
+const (
+	hostOwnersVersion = 1
+	// maxHostOwners bounds the file, in bytes.
+	maxHostOwners = 256 << 20
+)
+
+// Load implements [registry.OwnerStore].
+func (o hostOwners) Load() (map[mesh.Hostname]registry.Ownership, error) {
+	var file hostOwnersFile
+	err := durable.Unseal(o.path, &file, maxHostOwners)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil //nolint:nilnil // nothing was ever saved
+	case err != nil:
+		return nil, err
+	case file.Version != hostOwnersVersion:
+		return nil, fmt.Errorf("reading %q: it is of version %d, and this release knows %d", o.path, file.Version, hostOwnersVersion)
+	}
+	out := make(map[mesh.Hostname]registry.Ownership, len(file.Hosts))
+	for _, x := range file.Hosts {
+		owner := registry.Ownership{Owner: mesh.Owner{Namespace: x.Namespace, Routes: x.Routes}}
+		if x.Left != nil {
+			owner.Left = *x.Left
+		}
+		out[x.Host] = owner
+	}
+	return out, nil
+}
+
+// Save implements [registry.OwnerStore].
+func (o hostOwners) Save(record map[mesh.Hostname]registry.Ownership) error {
+	file := hostOwnersFile{Version: hostOwnersVersion, Hosts: make([]hostOwner, 0, len(record))}
+	for _, h := range slices.Sorted(maps.Keys(record)) {
+		x := hostOwner{Host: h, Namespace: record[h].Namespace, Routes: record[h].Routes}
+		if left := record[h].Left; !left.IsZero() {
+			left = left.UTC().Truncate(time.Second)
+			x.Left = &left
+		}
+		file.Hosts = append(file.Hosts, x)
+	}
+	return durable.Seal(o.path, file, maxHostOwners)
+}
+
+func (s *Server) hostOwners() hostOwners {
+	return hostOwners{filepath.Join(s.cfg.StateDir, "host-owners.json")}
+}
+
+// checkBindings judges what the settings say of bound sources.
+func (c *Config) checkBindings() error {
+	var errs []error
+	type named struct {
+		flag string
+		b    *mesh.Binding
+	}
+	var bound []named
+	for _, r := range c.Roots {
+		switch b := r.Binding(c.HostsOnly); {
+		case b != nil:
+			bound = append(bound, named{fmt.Sprintf("--config-dir %q", r.Path), b})
+		case len(r.Hosts) > 0:
+			errs = append(errs, fmt.Errorf("--config-hosts %q: the directory is bound to no namespace, and speaks for every host: bind it with --config-dir DIR=NAMESPACE, or leave its hosts out", r.Path))
+		}
+	}
+	if c.HostRest < 0 {
+		errs = append(errs, fmt.Errorf("--host-rest %s: it cannot be negative", c.HostRest))
+	}
+	b, err := c.Consul.Binding(c.HostsOnly)
+	switch {
+	case err != nil: // told by Check
+	case b != nil:
+		bound = append(bound, named{"--consul-kv-prefix", b})
+	case len(c.Consul.KVHosts) > 0:
+		errs = append(errs, errors.New("--consul-kv-hosts: the prefix is bound to no namespace, and speaks for every host: bind it with --consul-kv-prefix PREFIX=NAMESPACE, or leave its hosts out"))
+	}
+	for i, x := range bound {
+		for _, y := range bound[:i] {
+			if p, q, overlap := mesh.Overlap(y.b, x.b); overlap {
+				errs = append(errs, fmt.Errorf("%s and %s: %q and %q have hosts in common: say whose they are", y.flag, x.flag, p, q))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// boundNamespaces are those that some source is bound to.
+func (c *Config) boundNamespaces() []string {
+	var out []string
+	for _, r := range c.Roots {
+		out = append(out, r.Namespaces...)
+	}
+	if b, err := c.Consul.Binding(false); err == nil && b != nil {
+		out = append(out, b.Namespaces...)
+	}
+	return out
+}
+
+// checkRoot refuses to bind a source to the root namespace, whose policies hold
+// for the whole mesh, unless a second setting says that this is meant.
+func (c *Config) checkRoot(root string) error {
+	if c.BindRoot {
+		return nil
+	}
+	refuse := func(flag string) error {
+		return fmt.Errorf("%s is bound to %q, the root namespace: what it writes there holds for the whole mesh; "+
+			"if that is meant, say so with --bind-root-namespace, else take the namespace out", flag, root)
+	}
+	for _, r := range c.Roots {
+		if slices.Contains(r.Namespaces, root) {
+			return refuse(fmt.Sprintf("--config-dir %q", r.Path))
+		}
+	}
+	if b, err := c.Consul.Binding(false); err == nil && b != nil && slices.Contains(b.Namespaces, root) {
+		return refuse("--consul-kv-prefix")
+	}
+	return nil
+}
