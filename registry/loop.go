@@ -319,12 +319,15 @@ func (l *loop) report() *Status {
 		Merged:    l.merged,
 		Hosts:     l.ledger.owners.Len(),
 	}
-	if l.ledger.saver != nil {
-		st.HostsUnsaved = l.ledger.saver.why()
-	}
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {
 		st.Generation, st.Conflicts = s.Generation, s.Conflicts
+	}
+	foreign := map[string]int{}
+	for _, c := range st.Conflicts {
+		if c.Foreign {
+			foreign[c.Dropped.Source]++
+		}
 	}
 	at, _ := l.pace.due()
 	st.Waiting = !at.IsZero()
@@ -333,6 +336,7 @@ func (l *loop) report() *Status {
 		st.Sources = append(st.Sources, SourceStatus{
 			Name: s.name, Delivered: s.current != nil, Read: s.read, Changed: s.changed, Readings: s.readings,
 			Objects: s.objects, Held: list[:min(len(list), listedHolds)], HeldCount: len(list), HeldTotal: s.heldTotal,
+			ForeignHosts: foreign[s.name],
 		})
 	}
 	return st

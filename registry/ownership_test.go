@@ -138,8 +138,8 @@ func TestOwnerKeepsItsHost(t *testing.T) {
 	l.want("orders", "evil")
 	l.say("shop", "orders", "other")
 	l.want("orders", "evil")
-	if s := l.report(); s.Hosts != 2 || s.HostsUnsaved != "" {
-		t.Errorf("%d hosts on record, unsaved: %q", s.Hosts, s.HostsUnsaved)
+	if s := l.report(); s.Hosts != 2 || l.r.saver.why() != "" {
+		t.Errorf("%d hosts on record, unsaved: %q", s.Hosts, l.r.saver.why())
 	}
 }
 
@@ -173,12 +173,12 @@ func TestUnreadableRecordServes(t *testing.T) {
 	l.say("shop", "orders")
 	l.want("own", "evil")
 	l.want("orders", "evil")
-	if got := l.report().HostsUnsaved; got != "disk full" {
+	if got := l.r.saver.why(); got != "disk full" {
 		t.Errorf("unsaved: %q", got)
 	}
 	file.fail = nil
 	l.say("shop", "orders", "more")
-	if got := l.report().HostsUnsaved; got != "" || len(file.saved) != 3 {
+	if got := l.r.saver.why(); got != "" || len(file.saved) != 3 {
 		t.Errorf("unsaved: %q, saved %v", got, file.saved)
 	}
 }

@@ -67,7 +67,13 @@ func (r *Registry) Snapshot() *mesh.Snapshot { return r.snapshot.Load() }
 func (r *Registry) Pushed(took time.Duration) { r.pushed.Store(int64(took)) }
 
 // Status is the latest state of the registry.
-func (r *Registry) Status() Status { return *r.status.Load() }
+func (r *Registry) Status() Status {
+	st := *r.status.Load()
+	if r.saver != nil {
+		st.HostsUnsaved = r.saver.why()
+	}
+	return st
+}
 
 // Complete reports whether every source has delivered and what they delivered
 // has been published. Until then nothing may be removed from a proxy.

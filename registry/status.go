@@ -49,6 +49,9 @@ type SourceStatus struct {
 	Readings      uint64
 	// Objects is the number of objects in force.
 	Objects int
+	// ForeignHosts is how often the source names a host of another, if it is bound to
+	// namespaces.
+	ForeignHosts int
 	// Held are the removals that are held back, sorted by Key, the first
 	// hundred of HeldCount. A service among them keeps its endpoints.
 	Held      []Held

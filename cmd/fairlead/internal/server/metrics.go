@@ -14,6 +14,7 @@ type statusCollector struct {
 	available, objects, faults, kept, held, generation, conflicts, agents *prometheus.Desc
 
 	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
+	hosts, unsaved, foreign                           *prometheus.Desc
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -39,6 +40,9 @@ func newStatusCollector(s *Server) *statusCollector {
 		held:       d("source_held_removals", "Removals that are held back.", "source"),
 		generation: d("snapshot_generation", "Snapshots published since the start."),
 		conflicts:  d("snapshot_conflicts", "Objects that are not in force, or not everywhere, because of another one."),
+		hosts:      d("host_owners", "Hosts on record as a bound namespace's."),
+		unsaved:    d("host_owners_unsaved", "1 while the record of host owners cannot be saved."),
+		foreign:    d("source_foreign_hosts", "Hosts of others that a bound source names: its own namespace alone gets that.", "source"),
 		agents:     d("refused_peers", "Peers on record that were not let in."),
 
 		claims:         d("claims", "Workloads that a host claims, by how it has proven that they are its own.", "proof"),
@@ -59,7 +63,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -80,6 +84,12 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.work.merged, st.Merged)
 	gauge(c.generation, float64(st.Generation))
 	gauge(c.conflicts, float64(len(st.Conflicts)))
+	gauge(c.hosts, float64(st.Hosts))
+	unsaved := 0.0
+	if st.HostsUnsaved != "" {
+		unsaved = 1
+	}
+	gauge(c.unsaved, unsaved)
 	gauge(c.agents, float64(len(c.s.xds.Refused())))
 	health := c.s.agents.Status()
 	for _, p := range mesh.Proofs() {
@@ -91,6 +101,7 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, src := range st.Sources {
 		gauge(c.objects, float64(src.Objects), src.Name)
 		gauge(c.held, float64(src.HeldCount), src.Name)
+		gauge(c.foreign, float64(src.ForeignHosts), src.Name)
 	}
 	for _, f := range c.s.fileStatus() {
 		ok := 0.0

@@ -195,7 +195,13 @@ func (s *Server) Starting() []string {
 
 // old tells of sources that are served as they were some time ago: that is no
 // reason to serve nobody.
-func (s *Server) old() []string { return s.catalogs.old(time.Now()) }
+func (s *Server) old() []string {
+	out := s.catalogs.old(time.Now())
+	if why := s.registry.Status().HostsUnsaved; why != "" {
+		out = append(out, "which namespace has which host cannot be saved: after a restart a host that two namespaces name may be the other one's: "+why)
+	}
+	return out
+}
 
 // remarks say what is not well although the mesh is served.
 func (s *Server) remarks() []string {
