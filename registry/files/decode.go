@@ -37,6 +37,8 @@ const (
 	CodeUnread = lastgood.CodeUnread
 	// CodeRestless: a file is being written and does not come to rest.
 	CodeRestless manifest.Code = "FL0304"
+	// CodeLink: a symbolic link leads to where no manifests are looked for.
+	CodeLink manifest.Code = "FL0307"
 )
 
 // decode reads a text with the decoder, within the bounds of its root.

@@ -28,14 +28,15 @@ type root struct {
 
 	files int // that are believed
 	// seen is where things are, by logical path; its files are not used.
-	seen look
+	seen  look
+	links links
 }
 
 func newRoot(r Root, order int, abs string, meshConfig bool) *root {
 	if r.Path = filepath.Clean(r.Path); r.Path == "." {
 		r.Path = abs // so that every path below begins with it
 	}
-	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newLook()}
+	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newLook(), links: links{huge: map[string]huge{}}}
 }
 
 // ignore leaves the file of mesh settings alone, where it lies in the directory.
@@ -81,6 +82,8 @@ func (r *root) replace(path string, w *look) {
 	maps.DeleteFunc(r.seen.dirs, func(p string, _ dirSeen) bool { return below(p) })
 	maps.DeleteFunc(r.seen.hops, func(p string, _ []hop) bool { return below(p) })
 	maps.DeleteFunc(r.seen.unreadable, func(p string, _ error) bool { return below(p) })
+	maps.DeleteFunc(r.seen.left, func(p string, _ string) bool { return below(p) })
+	maps.Copy(r.seen.left, w.left)
 	maps.Copy(r.seen.dirs, w.dirs)
 	maps.Copy(r.seen.hops, w.hops)
 	maps.Copy(r.seen.unreadable, w.unreadable)

@@ -216,6 +216,11 @@ func (t *tree) faults(now time.Time) []manifest.Fault {
 			add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
 		}
 	}
+	for _, r := range t.roots {
+		for path, why := range r.seen.left {
+			add(path, CodeLink, manifest.Warning, "the symbolic link is not followed: %s", why)
+		}
+	}
 	for path, err := range t.unread {
 		add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
 	}

@@ -74,7 +74,7 @@ func (t *tree) scan(now time.Time) {
 }
 
 func (t *tree) walker(r *root) *walker {
-	return &walker{look: newLook(), limit: t.cfg.MaxFiles, skip: r.skip, watch: func(dir string) {
+	return &walker{look: newLook(), limit: t.cfg.MaxFiles, skip: r.skip, links: &r.links, watch: func(dir string) {
 		if t.watch == nil {
 			return
 		}
@@ -181,7 +181,7 @@ func (t *tree) apply(at target, w *look, now time.Time, whole int64) {
 	_, wasDir := at.root.seen.dirs[at.path]
 	_, wasUnreadable := at.root.seen.unreadable[at.path]
 	wide := wasDir || wasUnreadable || len(w.dirs) > 0
-	if wide || len(w.hops) > 0 || at.root.seen.hops[at.path] != nil || len(w.unreadable) > 0 {
+	if wide || len(w.hops) > 0 || at.root.seen.hops[at.path] != nil || len(w.unreadable) > 0 || len(w.left) > 0 {
 		at.root.replace(at.path, w)
 		t.index()
 	}

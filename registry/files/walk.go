@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -25,6 +24,8 @@ type look struct {
 	hops map[string][]hop
 	// unreadable are paths below which nothing is known, with the reason.
 	unreadable map[string]error
+	// left are symbolic links that are not followed, with the reason.
+	left map[string]string
 }
 
 // dirSeen is a directory behind its logical path.
@@ -41,6 +42,9 @@ type walker struct {
 	watch func(dir string)
 	limit int    // of files, and of directories
 	skip  string // a path to leave alone, or empty
+	links *links // what is known of symbolic links of this root
+	// linked is what the tree behind a symbolic link may still cost; nil outside.
+	linked *allowance
 }
 
 // errGone says that there is nothing at the path.
@@ -49,7 +53,7 @@ var errGone = errors.New("does not exist")
 type devIno struct{ dev, ino uint64 }
 
 func newLook() look {
-	return look{files: map[string]sig{}, dirs: map[string]dirSeen{}, hops: map[string][]hop{}, unreadable: map[string]error{}}
+	return look{files: map[string]sig{}, dirs: map[string]dirSeen{}, hops: map[string][]hop{}, unreadable: map[string]error{}, left: map[string]string{}}
 }
 
 // root looks at a whole root. An error means that it could not be read.
@@ -74,6 +78,7 @@ func (w *walker) root(r *root) error {
 	case !isDir(&st):
 		return errors.New("not a directory")
 	}
+	w.links.above = aboveOf(realPath)
 	if err := w.dir(r.Path, realPath, []devIno{idOf(&st)}); err != nil {
 		return err
 	}
@@ -98,14 +103,17 @@ func (w *walker) below(path, realDir string, chain []devIno) error {
 // as a whole worthless.
 func (w *walker) dir(path, realPath string, chain []devIno) error {
 	if len(chain) > maxDepth {
-		return fmt.Errorf("more than %d directories below one another at %q", maxDepth, path)
+		return w.tooMuch(fmt.Errorf("more than %d directories below one another at %q", maxDepth, path))
 	}
 	if len(w.dirs) >= w.limit {
-		return fmt.Errorf("more than %d directories", w.limit)
+		return w.tooMuch(fmt.Errorf("more than %d directories", w.limit))
+	}
+	if w.linked != nil && w.astray(path, realPath, chain) {
+		return nil
 	}
 	w.dirs[path] = dirSeen{real: realPath, id: chain[len(chain)-1]}
 	w.watch(realPath)
-	entries, err := os.ReadDir(realPath)
+	entries, err := w.list(realPath)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		w.unreadable[path] = err
@@ -153,42 +161,10 @@ func (w *walker) file(path, realPath string) error {
 		w.unreadable[path] = errNotFile
 		return nil
 	case len(w.files) >= w.limit:
-		return fmt.Errorf("more than %d files", w.limit)
+		return w.tooMuch(fmt.Errorf("more than %d files", w.limit))
 	}
 	w.files[path] = sigOf(&st)
 	return nil
-}
-
-// link follows a symbolic link. One that leads nowhere is unreadable and not
-// absent: what it led to may be on a disk that is away.
-func (w *walker) link(path, realPath string, chain []devIno) error {
-	target, hops, err := resolve(realPath)
-	w.hops[path] = hops
-	for _, h := range hops {
-		w.watch(h.dir)
-	}
-	var st unix.Stat_t
-	if err == nil {
-		st, err = statFile(target)
-	}
-	switch {
-	case err != nil:
-		if _, gone := os.Lstat(realPath); isAbsent(gone) {
-			return gone // the link itself went away
-		}
-		w.unreadable[path] = fmt.Errorf("following the symbolic link: %w", err)
-		return nil
-	case isDir(&st):
-		id := idOf(&st)
-		if slices.Contains(chain, id) {
-			return nil // a loop: all of it is being looked at already
-		}
-		return w.dir(path, target, append(chain, id))
-	case isManifest(filepath.Base(path)) && path != w.skip:
-		return w.file(path, target)
-	default:
-		return nil
-	}
 }
 
 // note sorts the errors of looking at one path: absent is told to the caller,
