@@ -142,7 +142,8 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 		return false, err
 	}
 	before, after := consul.clone(), consul.clone()
-	opts := manifest.Options{Source: source, Namespaces: root.Namespaces}
+	root.UnixSockets = f.catalog.unixSockets.dir(root.Path)
+	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets()}
 	if len(root.Namespaces) == 1 {
 		opts.Namespace = root.Namespaces[0]
 	}

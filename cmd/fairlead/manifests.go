@@ -55,7 +55,7 @@ func (t *tree) objects() []*manifest.Object {
 
 // readTree reads files and directories; "-" is standard input. A named file is
 // read whatever its name; in directories only *.yaml and *.yml are.
-func readTree(stdin io.Reader, paths []string, bound *boundFlags) (*tree, error) {
+func readTree(stdin io.Reader, paths []string, bound *boundFlags, unix unixSocketsFlag) (*tree, error) {
 	t := &tree{}
 	roots, err := rootsOf(paths, bound)
 	if err != nil {
@@ -63,7 +63,8 @@ func readTree(stdin io.Reader, paths []string, bound *boundFlags) (*tree, error)
 	}
 	for i, root := range roots {
 		p, binding := paths[i], root.Binding(bound.hostsOnly)
-		opts := manifest.Options{Source: source, Namespaces: root.Namespaces}
+		root.UnixSockets = unix.dir(root.Path)
+		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
 		}

@@ -24,6 +24,9 @@ type Root struct {
 	// Hosts are patterns of hosts that are the directory's if it is bound to
 	// namespaces. Nothing of this package asks for them.
 	Hosts []mesh.Hostname
+	// UnixSockets lets objects name unix sockets though the directory is bound to
+	// namespaces; one that is not bound may always.
+	UnixSockets bool
 }
 
 // Binding is what the directory speaks for; nil if it is bound to no namespace.
@@ -34,6 +37,10 @@ func (r Root) Binding(hostsOnly bool) *mesh.Binding {
 	}
 	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly}
 }
+
+// NoUnixSockets reports whether objects of this directory may not name unix sockets:
+// whoever writes for some namespaces only is not who runs the hosts.
+func (r Root) NoUnixSockets() bool { return len(r.Namespaces) > 0 && !r.UnixSockets }
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
 func ParseRoot(s string) (Root, error) {

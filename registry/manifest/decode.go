@@ -26,6 +26,9 @@ type Options struct {
 	Namespace string
 	// Namespaces are the only ones that objects may be in; empty means any.
 	Namespaces []string
+	// NoUnixSockets keeps out what names a unix socket: for sources that somebody
+	// else may write to than who runs the hosts.
+	NoUnixSockets bool
 	// Domain is the suffix of short host names, which stand for
 	// NAME.NAMESPACE.svc.DOMAIN; empty means "cluster.local".
 	Domain string
@@ -228,7 +231,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {
 		o.Meta.Hash = hashOf(&o.Meta, o.Spec)
-		o.NotInForce = notInForce(o)
+		o.NotInForce = notInForce(o, d.opts)
 	} else {
 		o.Spec = nil
 	}

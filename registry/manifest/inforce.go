@@ -197,7 +197,7 @@ func InForce() map[mesh.Kind][]string {
 
 // notInForce finds what a valid object uses and this build does not implement,
 // or must not hand to an Envoy.
-func notInForce(o *Object) []Fault {
+func notInForce(o *Object, opts *Options) []Fault {
 	r := reporter{source: o.source, path: o.Meta.Origin.Path, key: o.Meta.Key}
 	rules, ok := inForce[o.Meta.Kind]
 	if !ok {
@@ -210,6 +210,9 @@ func notInForce(o *Object) []Fault {
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
 	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
+	if opts.NoUnixSockets {
+		unixSockets(o, &r)
+	}
 	return r.finish()
 }
 

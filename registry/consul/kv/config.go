@@ -32,6 +32,9 @@ type Config struct {
 	// Namespaces are the only ones that objects may be in; empty means any. With
 	// exactly one, it is also the namespace of objects that name none.
 	Namespaces []string
+	// UnixSockets lets objects name unix sockets: without it those are kept out,
+	// because whoever may write to Consul need not be who runs the hosts.
+	UnixSockets bool
 	// Domain is the suffix of short host names; empty means "cluster.local".
 	Domain string
 	// StateDir keeps the last good version of every key in StateDir/consul-kv/NAME;
@@ -78,7 +81,7 @@ func (c Config) withDefaults() (Config, error) {
 
 // options say how the values are read.
 func (c *Config) options() manifest.Options {
-	o := manifest.Options{Source: c.Name, Namespaces: c.Namespaces, Domain: c.Domain}
+	o := manifest.Options{Source: c.Name, Namespaces: c.Namespaces, NoUnixSockets: !c.UnixSockets, Domain: c.Domain}
 	if len(c.Namespaces) == 1 {
 		o.Namespace = c.Namespaces[0]
 	}

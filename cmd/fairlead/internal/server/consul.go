@@ -44,6 +44,8 @@ type Consul struct {
 	KVPrefix string
 	// KVHosts are patterns of the hosts that are the prefix's, if it is bound.
 	KVHosts []mesh.Hostname
+	// KVUnixSockets lets the manifests there name unix sockets.
+	KVUnixSockets bool
 }
 
 // Binding is what the prefix is bound to, or nil.
@@ -159,7 +161,7 @@ func (c *Consul) KV() (kv.Config, error) {
 	if len(c.Datacenters) > 0 {
 		cl.Datacenter = c.Datacenters[0]
 	}
-	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces}, nil
+	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces, UnixSockets: c.KVUnixSockets}, nil
 }
 
 // catalogs are the sources that read Consul.

@@ -1,0 +1,86 @@
+package manifest
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/fairlead/fairlead/registry/manifest/schema"
+	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// TestNoFieldNamesAUnixSocket puts one into every string of every kind, one at a
+// time, however deep it lies: a field that an upgrade of istio.io/api brings is
+// among them.
+func TestNoFieldNamesAUnixSocket(t *testing.T) {
+	t.Parallel()
+	set, err := schema.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := 0
+	for _, gvk := range set.Kinds() {
+		spec := newSpec(mesh.Kind(gvk.Kind))
+		if spec == nil {
+			t.Errorf("%v has no message", gvk)
+			continue
+		}
+		eachString(spec.ProtoReflect().Descriptor(), nil, func(path []protoreflect.FieldDescriptor) {
+			places++
+			m := spec.ProtoReflect().New()
+			put(m, path, "unix:///run/a.sock")
+			var found []string
+			w := unixWalk{at: tree.Trail{Base: "spec"}, report: func(path, _ string) { found = append(found, path) }}
+			w.message(m)
+			text := slices.ContainsFunc(path, func(fd protoreflect.FieldDescriptor) bool { return freeText[fd.ContainingMessage().FullName()] })
+			if (len(found) == 0) != text {
+				t.Errorf("%s: found %q in %v", gvk.Kind, found, m)
+			}
+		})
+	}
+	if places < 500 {
+		t.Errorf("only %d strings: the test looks for them in the wrong way", places)
+	}
+}
+
+// eachString calls visit with the path of every string below a message.
+func eachString(d protoreflect.MessageDescriptor, path []protoreflect.FieldDescriptor, visit func([]protoreflect.FieldDescriptor)) {
+	if slices.ContainsFunc(path, func(fd protoreflect.FieldDescriptor) bool { return fd.ContainingMessage() == d }) {
+		return // it holds itself
+	}
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		value := fd
+		if fd.IsMap() {
+			value = fd.MapValue()
+		}
+		path := append(slices.Clone(path), fd)
+		switch {
+		case value.Message() != nil:
+			eachString(value.Message(), path, visit)
+		case value.Kind() == protoreflect.StringKind:
+			visit(path)
+		}
+	}
+}
+
+// put sets the string at the end of a path.
+func put(m protoreflect.Message, path []protoreflect.FieldDescriptor, s string) {
+	fd, key := path[0], protoreflect.ValueOfString("key").MapKey()
+	switch last := len(path) == 1; {
+	case fd.IsMap() && last:
+		m.Mutable(fd).Map().Set(key, protoreflect.ValueOfString(s))
+	case fd.IsMap():
+		put(m.Mutable(fd).Map().Mutable(key).Message(), path[1:], s)
+	case fd.IsList() && last:
+		m.Mutable(fd).List().Append(protoreflect.ValueOfString(s))
+	case fd.IsList():
+		put(m.Mutable(fd).List().AppendMutable().Message(), path[1:], s)
+	case last:
+		m.Set(fd, protoreflect.ValueOfString(s))
+	default:
+		put(m.Mutable(fd).Message(), path[1:], s)
+	}
+}
