@@ -76,11 +76,11 @@ var formatCommands = sync.OnceValue(func() map[string]formatArgument {
 			true, regexp.MustCompile(`^(D|U)S_(RX|TX|CX|HS)_(BEG|END):(D|U)S_(RX|TX|CX|HS)_(BEG|END):(ms|us|ns)$`), false, "DS_RX_BEG:US_TX_END:us",
 		},
 	}
-	for _, name := range strings.Fields(`START_TIME START_TIME_LOCAL EMIT_TIME EMIT_TIME_LOCAL DOWNSTREAM_PEER_CERT_V_START
+	for name := range strings.FieldsSeq(`START_TIME START_TIME_LOCAL EMIT_TIME EMIT_TIME_LOCAL DOWNSTREAM_PEER_CERT_V_START
 		DOWNSTREAM_PEER_CERT_V_END UPSTREAM_PEER_CERT_V_START UPSTREAM_PEER_CERT_V_END`) {
 		out[name] = timeArgument
 	}
-	for _, name := range strings.Fields(plainCommands) {
+	for name := range strings.FieldsSeq(plainCommands) {
 		out[name] = noArgument
 	}
 	return out
@@ -167,8 +167,6 @@ func formatFault(format string) string {
 }
 
 // formatCommand is what follows the per cent sign, to the end of the command.
-//
-//nolint:gochecknoglobals // compiled once
 var formatCommand = regexp.MustCompile(`^([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`)
 
 // maxFormatLength is the longest :N, in digits.
