@@ -44,6 +44,7 @@ type fixture struct {
 	client, server      *envoytest.Envoy
 	echo, health, lines int // ports of the applications
 	settings            view.Settings
+	resumable           bool // sessions resume, which is not generated
 }
 
 // meshFor is the manifests of the two hosts.
@@ -110,12 +111,15 @@ func newFixtureWith(t *testing.T, settings view.Settings, more string) *fixture 
 	return f
 }
 
-func (f *fixture) start(t *testing.T, s *mesh.Snapshot, who proxyFile) *envoytest.Envoy {
+func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytest.Envoy {
 	t.Helper()
 	boot := bootstrap(t, buildAll(f.settings.NewIndex(s).Build(who.proxy())))
 	var node map[string]any
 	fatalIf(t, json.Unmarshal(boot, &node), "reading own JSON")
 	withoutSDS(node)
+	if f.resumable {
+		without(node, "disableStatelessSessionResumption")
+	}
 	cert, key := f.ca.identity(t, "spiffe://cluster.local/ns/"+who.Namespace+"/sa/"+who.ServiceAccount)
 	inline := func(text string) map[string]any { return map[string]any{"inline_string": text} }
 	static, ok := node["staticResources"].(map[string]any)
@@ -133,16 +137,19 @@ func (f *fixture) start(t *testing.T, s *mesh.Snapshot, who proxyFile) *envoytes
 }
 
 // withoutSDS makes secrets come from the bootstrap itself.
-func withoutSDS(x any) {
+func withoutSDS(x any) { without(x, "sdsConfig") }
+
+// without takes a field out wherever it is.
+func without(x any, field string) {
 	switch x := x.(type) {
 	case map[string]any:
-		delete(x, "sdsConfig")
+		delete(x, field)
 		for _, v := range x {
-			withoutSDS(v)
+			without(v, field)
 		}
 	case []any:
 		for _, v := range x {
-			withoutSDS(v)
+			without(v, field)
 		}
 	}
 }
@@ -156,7 +163,7 @@ func echoServer(t *testing.T) int {
 	return portOf(t, s.Listener)
 }
 
-func portOf(t *testing.T, l net.Listener) int {
+func portOf(t testing.TB, l net.Listener) int {
 	t.Helper()
 	a, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
@@ -178,7 +185,7 @@ func healthServer(t *testing.T) int {
 
 // lineServer answers each line with itself. A first byte of a TLS handshake it
 // answers with "tls", so that a test sees who got it.
-func lineServer(t *testing.T) int {
+func lineServer(t testing.TB) int {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	fatalIf(t, err, "listening")
