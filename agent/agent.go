@@ -100,7 +100,7 @@ type Agent struct {
 	refused  chan struct{}
 	answered chan string
 
-	// Constant after the start of Run.
+	// Constant after the start of Run. clock is set under mu.
 	clock      *svid.Clock
 	hostBefore *svid.Identity // the host's identity before the one on disk, or nil
 

@@ -27,10 +27,13 @@ const (
 
 // openClock reads what is known of the time.
 func (a *Agent) openClock(ctx context.Context) {
-	var err error
-	if a.clock, err = svid.OpenClock(a.c.StateDir, bootID(), nil); err != nil {
-		a.log.WarnContext(ctx, "what was known of the time cannot be read", "path", a.clock.Path(), "err", err)
+	c, err := svid.OpenClock(a.c.StateDir, bootID(), nil)
+	if err != nil {
+		a.log.WarnContext(ctx, "what was known of the time cannot be read", "path", c.Path(), "err", err)
 	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.clock = c // Status may be asked already
 }
 
 // bootID names the present boot of the machine; empty where the kernel does not say.
@@ -144,6 +147,10 @@ func (i *identities) keepHost(id *svid.Identity, own time.Time) {
 // it. It is served even if it cannot be kept.
 func (i *identities) keepWorkload(id *svid.Identity, own time.Time) error {
 	i.workloadIDs = i.workloadIDs.Add(id, own)
+	if i.workloadIDs.At(own) != id || own.After(id.NotAfter()) {
+		i.log.Warn("the control plane signed a certificate that is not valid by this host's clock: the one before is served as long as it is valid",
+			"identity", id, "not_before", id.Leaf().NotBefore, "own", own)
+	}
 	if old, pair := i.workloadIDs.Old, i.e.pair; old != nil {
 		if path, err := i.sealed.PreviousPath(pair); err == nil {
 			i.a.saver.save(path, func() error { return i.sealed.SavePrevious(pair, old) })

@@ -27,6 +27,9 @@ type Status struct {
 	LastError string `json:"last_error,omitempty"`
 	// JoinToken is what became of the join token given last; nil if there is none.
 	JoinToken *TokenStatus `json:"join_token,omitempty"`
+	// ClockDoubt says why this host's clock and the control plane's cannot both be
+	// right; empty means that they may.
+	ClockDoubt string `json:"clock_doubt,omitempty"`
 	// Unsaved are the files of the state directory that are older than what is in
 	// use: a restart before they are saved finds what was there before.
 	Unsaved []Unsaved `json:"unsaved,omitempty"`
@@ -54,6 +57,7 @@ func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.status
+	s.ClockDoubt = a.clockDoubt(wallclock.Now())
 	for _, id := range []*svid.Identity{a.host.Load(), a.workload.Load()} {
 		if id == nil {
 			continue
@@ -91,8 +95,8 @@ func (a *Agent) Remarks() []string {
 		out = append(out, fmt.Sprintf("%s is not saved since %s ago: it is used all the same, and a restart would find what was there before: %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
 	}
-	if doubt := a.clockDoubt(wallclock.Now()); doubt != "" {
-		out = append(out, doubt)
+	if s.ClockDoubt != "" {
+		out = append(out, s.ClockDoubt)
 	}
 	if t := s.JoinToken; t != nil && t.State != TokenUnused && t.State != TokenRedeemed {
 		out = append(out, fmt.Sprintf("the join token is %s: %s", t.State, t.Reason))
