@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,6 +199,8 @@ type Host struct {
 	App []string
 	// Agent are further arguments of the agent.
 	Agent []string
+	// Wrap is what runs the agent: a command line that the agent's is put behind.
+	Wrap []string
 }
 
 // StartApp starts the application of a host.
@@ -246,7 +249,7 @@ func (m *Mesh) StartAgent(h Host, token string) *Process {
 	for _, a := range h.Agent {
 		argv = append(argv, m.subst.Replace(a))
 	}
-	return m.Start(h.Name, argv...)
+	return m.Start(h.Name, append(slices.Clone(h.Wrap), argv...)...)
 }
 
 // StartHost starts the application, makes a token and starts the agent.
