@@ -172,6 +172,7 @@ type fakeHealth struct {
 	claims []mesh.Claim
 	refuse error
 	end    func(string)
+	others map[string]bool // the workloads that are another host's
 }
 
 func (f *fakeHealth) note(format string, args ...any) {
@@ -188,7 +189,11 @@ func (f *fakeHealth) StreamOpened(_ uint64, c mesh.Claim, end func(string)) erro
 	return f.refuse
 }
 
-func (*fakeHealth) HeldByOther(string, *mesh.Workload) bool { return false }
+func (f *fakeHealth) HeldByOther(_ string, w *mesh.Workload) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.others[w.Name]
+}
 
 func (f *fakeHealth) Report(_ uint64, r mesh.HealthReport) {
 	f.note("%s %d %s own=%v", r.ServiceAccount, r.Health, r.Reason, r.Own)

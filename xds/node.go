@@ -123,8 +123,10 @@ func (c *claim) network(at []*mesh.Workload) string {
 func (c *claim) of(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
 	out := mesh.Claim{
 		Host: p.Host, Binding: p.Binding, Network: w.Network, Address: w.Address, ServiceAccount: c.account, Workload: w.Name, Owner: w.Owner(),
-		Source: p.Source.Unmap().WithZone(""), SourceProves: p.Source.IsValid() && p.Source.Unmap().WithZone("") == c.node.Address.Unmap(),
+		Source: p.Source.Unmap().WithZone(""),
 	}
+	// A link-local address is another machine's on each link.
+	out.SourceProves = out.Source.IsValid() && out.Source == c.node.Address.Unmap() && !out.Source.IsLinkLocalUnicast()
 	for _, o := range s.WorkloadsAt(w.Address) {
 		if o.Network != w.Network { // it may as well be that one's
 			out.SourceProves = false

@@ -112,7 +112,8 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 }
 
 // moved ends the stream, and reports so, if its workload is not any more what the
-// host was let in for: it names another host, or is in another network.
+// host was let in for: it names another host, is another one that a host has, or is in
+// another network.
 func (c *conn) moved(w *mesh.Workload) bool {
 	if !c.reports() {
 		return false
@@ -120,6 +121,8 @@ func (c *conn) moved(w *mesh.Workload) bool {
 	switch o := w.Owner(); {
 	case o != "" && o != c.peer.Host:
 		c.lose(fmt.Sprintf("workload %s/%s at %s is of host %q: its annotation %s says so", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
+	case w.Name != c.claimed.Workload && c.claim.others(w):
+		c.lose(fmt.Sprintf("workload %s/%s at %s is not in the mesh any more, and %s there is of another host", w.Namespace, c.claimed.Workload, w.Address, w.Name))
 	case w.Network != c.claimed.Network:
 		c.evict(status.Error(codes.Unavailable, "the workload of this stream is in another network now: connect again"))
 	default:

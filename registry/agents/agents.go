@@ -101,7 +101,9 @@ type Source struct {
 	// conflicts are claims that were refused or lost, the newest last.
 	conflicts            []Conflict
 	displaced, contested uint64
-	claimsChanged        bool // something of what is saved of claims
+	lossLogged           time.Time // when a lost claim was logged last
+	lossOmitted          int       // and how many were not since
+	claimsChanged        bool      // something of what is saved of claims
 }
 
 // connection is where the host of a stream connects from.

@@ -170,7 +170,13 @@ func (s *Source) displace(l *lease, c mesh.Claim, mine claim, now time.Time) (te
 	reason := fmt.Sprintf("workload %s/%s at %s is of host %q now (%s); it was of host %q (%s)",
 		l.id.account.Namespace, c.Workload, where(c.Network, c.Address), c.Host, describe(s.proven(mine)), had.host, describe(proof))
 	tell = s.evict(l, reason)
-	s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", had.host, "new_host", c.Host, "proof", s.proven(mine).String())
+	if now.Sub(s.lossLogged) >= time.Second {
+		s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", had.host, "new_host", c.Host,
+			"proof", s.proven(mine).String(), "omitted", s.lossOmitted)
+		s.lossLogged, s.lossOmitted = now, 0
+	} else {
+		s.lossOmitted++
+	}
 	s.displaced++
 	if connected {
 		lost := c

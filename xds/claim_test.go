@@ -1,0 +1,161 @@
+package xds
+
+import (
+	"crypto/sha256"
+	"errors"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// TestWhatAHostClaims: what a peer has proven of the workload that its node names.
+func TestWhatAHostClaims(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		claimed, source, token string
+		elsewhere              bool // another network has the address, too
+		proves                 bool
+		proof                  mesh.Proof
+	}{
+		"nothing":       {claimed: "10.0.0.5"},
+		"source":        {claimed: "10.0.0.5", source: "10.0.0.5", proves: true},
+		"another":       {claimed: "10.0.0.5", source: "10.0.0.6"},
+		"mapped":        {claimed: "10.0.0.5", source: "::ffff:10.0.0.5", proves: true},
+		"six":           {claimed: "2001:db8::5", source: "2001:db8::5", proves: true},
+		"link_local":    {claimed: "fe80::5", source: "fe80::5%eth0"},
+		"networks":      {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: true},
+		"token":         {claimed: "10.0.0.5", token: "10.0.0.5", proof: mesh.ByToken},
+		"token_mapped":  {claimed: "10.0.0.5", token: "::ffff:10.0.0.5", proof: mesh.ByToken},
+		"token_another": {claimed: "10.0.0.5", token: "10.0.0.6"},
+		"both":          {claimed: "10.0.0.5", token: "10.0.0.5", source: "10.0.0.5", proves: true, proof: mesh.ByToken},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := new(objects).workload("web", c.claimed, nil)
+			if c.elsewhere {
+				o.workload("other", c.claimed, nil)
+				o.workloads[1].Network = "net2"
+				slices.SortFunc(o.workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
+			}
+			p := Peer{Host: "h", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}
+			if c.source != "" {
+				p.Source = netip.MustParseAddr(c.source)
+			}
+			if c.token != "" {
+				p.Addresses = []netip.Addr{netip.MustParseAddr(c.token)}
+			}
+			claim, err := checkClaim(p, node("web", c.claimed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := o.snapshot(nil)
+			w, err := claim.workload(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := claim.of(p, s, w)
+			if got.SourceProves != c.proves || got.Proof != c.proof || got.Workload != "web" || !slices.Equal(got.Present, []string{"web"}) {
+				t.Errorf("%+v", got)
+			}
+		})
+	}
+}
+
+// TestAStreamNeedsItsClaim: a host that may not have the workload is not served, and a
+// stream whose workload becomes another host's ends. Whoever decides it, the reason is
+// in the status.
+func TestAStreamNeedsItsClaim(t *testing.T) {
+	t.Parallel()
+	named := func(o *objects, name, host string) {
+		i := slices.IndexFunc(o.workloads, func(w *mesh.Workload) bool { return w.Name == name })
+		w := *o.workloads[i]
+		w.Annotations = map[string]string{mesh.AnnotationHost: host}
+		w.Hash = sha256.Sum256([]byte(host))
+		o.workloads[i] = &w
+	}
+	for name, c := range map[string]struct {
+		before, after func(r *rig, o *objects)
+		want          string
+	}{
+		"refused": {before: func(r *rig, _ *objects) { r.health.refuse = errors.New("it is another's") }, want: "it is another's"},
+		"displaced": {after: func(r *rig, _ *objects) {
+			r.health.mu.Lock()
+			end := r.health.end
+			r.health.mu.Unlock()
+			end("another host has proven it")
+		}, want: "another host has proven it"},
+		"annotated": {after: func(r *rig, o *objects) {
+			named(o, "web", "vm2")
+			r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		}, want: `is of host "vm2"`},
+		"renamed": {after: func(r *rig, o *objects) {
+			i := slices.IndexFunc(o.workloads, func(w *mesh.Workload) bool { return w.Name == "web" })
+			w := *o.workloads[i]
+			w.Meta = meta(mesh.KindWorkloadEntry, "web-2")
+			w.Labels = map[string]string{"app": "web"}
+			o.workloads[i] = &w
+			r.health.mu.Lock()
+			r.health.others = map[string]bool{"web-2": true}
+			r.health.mu.Unlock()
+			r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		}, want: "web-2 there is of another host"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := shop()
+			r := newRig(t, o, nil)
+			if c.before != nil {
+				c.before(r, o)
+			}
+			a := r.connect(t, node("web", "127.0.0.11"), nil)
+			if c.after != nil {
+				r.synced(t, "web.shop")
+				c.after(r, o)
+			}
+			if err := <-a.err; status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), "host") {
+				t.Errorf("the peer hears %v", err)
+			}
+			var reasons []string
+			for _, x := range r.server.Refused() {
+				reasons = append(reasons, x.Reason)
+			}
+			if len(reasons) != 1 || !strings.Contains(reasons[0], c.want) {
+				t.Errorf("refused: %q, want %q", reasons, c.want)
+			}
+		})
+	}
+}
+
+// TestFurtherAddressesAreClaimedToo: a further address of a node is its own only if the
+// workload there is not another host's.
+func TestFurtherAddressesAreClaimedToo(t *testing.T) {
+	t.Parallel()
+	for _, others := range []map[string]bool{nil, {"orders": true}} {
+		o := shop()
+		r := newRig(t, o, nil)
+		r.health.others = others
+		n := node("web", "127.0.0.11")
+		n.Addresses = []netip.Addr{n.Address, netip.MustParseAddr("127.0.0.12")}
+		r.connect(t, n, nil)
+		r.synced(t, "web.shop")
+		want := []string{"127.0.0.11", "127.0.0.12"}
+		if others != nil {
+			want = want[:1]
+		}
+		for _, c := range r.server.connections() {
+			c.mu.Lock()
+			got := slices.Clone(c.proxy.Addresses)
+			c.mu.Unlock()
+			if !slices.Equal(got, want) {
+				t.Errorf("others %v: addresses %q, want %q", slices.Sorted(maps.Keys(others)), got, want)
+			}
+		}
+	}
+}
