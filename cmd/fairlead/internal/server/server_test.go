@@ -37,6 +37,8 @@ func TestWrongFlags(t *testing.T) {
 		"share":        {func(c *Config) { c.RemovalShare = 30 }, "--removal-share 30: it is a share, from 0 to 1"},
 		"share_nan":    {func(c *Config) { c.RemovalShare = math.NaN() }, "--removal-share NaN: it is a share, from 0 to 1"},
 		"slow":         {func(c *Config) { c.SlowProxyTimeout = 1 }, "--slow-proxy-timeout 1ns: proxies that do read would be cut off: write 1s or more"},
+		"age":          {func(c *Config) { c.MaxConnectionAge = time.Millisecond }, "--max-connection-age 1ms: every request would need a new connection: write 1s or more"},
+		"negative age": {func(c *Config) { c.MaxConnectionAge = -time.Second }, "--max-connection-age -1s: it cannot be negative"},
 		"streams":      {func(c *Config) { c.MaxStreams = -1 }, "--max-streams -1: it cannot be negative"},
 		"vhosts":       {func(c *Config) { c.VirtualHosts = "on" }, `--virtual-hosts "on": write auto or off`},
 		"mesh_dir":     {func(c *Config) { c.MeshConfigFile = dir }, "is a directory: name the file"},
