@@ -85,7 +85,7 @@ func Rooms() map[string]Room {
 		"examples/quickstart/app":      {"the small service of the examples and tests", nil},
 		"systemd":                      {"units, sysusers, tmpfiles", nil},
 
-		"internal/envoytest":   {"real Envoys in tests", nil},
+		"internal/envoytest":   {"real Envoys in tests; what their configuration must not say", nil},
 		"internal/consultest":  {"real Consuls in tests: servers, clusters, what befalls them", []string{"internal/envoytest"}},
 		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
 		"internal/layout":      {"this plan", nil},

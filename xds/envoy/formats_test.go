@@ -230,10 +230,13 @@ func textPaths(d protoreflect.MessageDescriptor, before textPath) []textPath {
 	return out
 }
 
-// set writes the canary there; it makes what is on the way.
-func (p textPath) set(m protoreflect.Message) {
+// set writes the canary there.
+func (p textPath) set(m protoreflect.Message) { p.setTo(m, canary) }
+
+// setTo writes a text there; it makes what is on the way.
+func (p textPath) setTo(m protoreflect.Message, s string) {
 	fd, rest := p[0], p[1:]
-	text := protoreflect.ValueOfString(canary)
+	text := protoreflect.ValueOfString(s)
 	switch {
 	case fd.IsList():
 		list := m.Mutable(fd).List()
@@ -244,7 +247,7 @@ func (p textPath) set(m protoreflect.Message) {
 		if list.Len() == 0 {
 			list.AppendMutable()
 		}
-		rest.set(list.Get(0).Message())
+		rest.setTo(list.Get(0).Message(), s)
 	case fd.IsMap():
 		entries, key := m.Mutable(fd).Map(), protoreflect.ValueOfString("x-canary").MapKey()
 		if fd.MapKey().Kind() != protoreflect.StringKind {
@@ -254,11 +257,11 @@ func (p textPath) set(m protoreflect.Message) {
 			entries.Set(key, text)
 			return
 		}
-		rest.set(entries.Mutable(key).Message())
+		rest.setTo(entries.Mutable(key).Message(), s)
 	case len(rest) == 0:
 		m.Set(fd, text)
 	default:
-		rest.set(m.Mutable(fd).Message())
+		rest.setTo(m.Mutable(fd).Message(), s)
 	}
 }
 
