@@ -140,7 +140,7 @@ func (i *identities) keepHost(id *svid.Identity, own time.Time) {
 		i.a.saver.save(hosts.PreviousPath(), func() error { return hosts.SavePrevious(old) })
 	}
 	i.a.saveHost(hosts, id)
-	i.a.host.Store(id)
+	i.a.host.Store(i.hostIDs.Shown(own))
 }
 
 // keepWorkload takes the workload's new identity into use, and learns the time from

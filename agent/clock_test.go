@@ -3,6 +3,7 @@ package agent
 import (
 	"log/slog"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -87,6 +88,54 @@ func TestServerClockAheadAndBack(t *testing.T) {
 	}
 	if again := i.workloadDue.Sub(now); again < 10*time.Hour || again > 14*time.Hour {
 		t.Errorf("right again: the next renewal is in %s", again)
+	}
+}
+
+// TestServerClockBehindAndBack has certificates signed that have ended when they come.
+func TestServerClockBehindAndBack(t *testing.T) {
+	t.Parallel()
+	p, now := newPlane(t, day), time.Now()
+	i := keeper(t, t.TempDir(), p.token("orders-1", "shop/orders"))
+	i.renewAll(t, now)
+	p.ahead.Store(int64(-2 * day))
+	i.due()
+	for range 3 {
+		i.renewAll(t, now)
+		for what, id := range map[string]*svid.Identity{"host": i.a.host.Load(), "workload": i.a.workload.Load()} {
+			if !in(id, now) {
+				t.Fatalf("the %s has a certificate of %s to %s, at %s", what, id.Leaf().NotBefore, id.NotAfter(), now)
+			}
+		}
+	}
+	p.ahead.Store(0)
+	i.renewAll(t, now)
+	if have := i.workloadIDs.New; !in(have, now) || !in(i.hostIDs.New, now) {
+		t.Errorf("right again: a certificate of %s to %s", have.Leaf().NotBefore, have.NotAfter())
+	}
+}
+
+// TestUpgradeOfAHostThatIsOut starts on what the release before left when the
+// server's clock had been ahead: one certificate, which begins tomorrow.
+func TestUpgradeOfAHostThatIsOut(t *testing.T) {
+	t.Parallel()
+	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
+	p.ahead.Store(int64(day))
+	keeper(t, state, p.token("orders-1", "shop/orders")).renewAll(t, now)
+	for _, pattern := range []string{"clock.json", "*-previous", "workloads/*-previous"} {
+		files := must[[]string](t)(filepath.Glob(filepath.Join(state, pattern)))
+		for _, f := range files {
+			if err := os.Remove(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.ahead.Store(0)
+	i := keeper(t, state, "")
+	if err := i.look(t.Context(), now); err != nil { // at once
+		t.Fatal(err)
+	}
+	if have := i.a.workload.Load(); !in(have, now) || !in(i.a.host.Load(), now) {
+		t.Errorf("a certificate of %s to %s, at %s", have.Leaf().NotBefore, have.NotAfter(), now)
 	}
 }
 

@@ -24,6 +24,15 @@ func (v Versions) At(now time.Time) *Identity {
 	return v.New
 }
 
+// Shown is the identity to show to the control plane, which accepts one that has not
+// begun and none that has ended: a server whose clock is behind signs such.
+func (v Versions) Shown(now time.Time) *Identity {
+	if v.Old != nil && !now.Before(v.New.NotAfter()) && now.Before(v.Old.NotAfter()) {
+		return v.Old
+	}
+	return v.New
+}
+
 // Add puts a newer identity first. What it replaces is kept, unless only the one
 // before that is valid now.
 func (v Versions) Add(next *Identity, now time.Time) Versions {
