@@ -62,11 +62,11 @@ func (s *HostStore) Versions() (Versions, error) {
 	defer s.mu.Unlock()
 	data, _, err := durable.ReadKey(s.PreviousPath(), maxIdentityFile)
 	if err != nil {
-		return Versions{New: newest}, nil //nolint:nilerr // it is missed only after a clock step
+		return Versions{New: newest}, nil
 	}
 	old, err := decodeIdentity(data)
 	if err != nil || len(old.Chain) == 0 || old.ID != newest.ID || old.sameKey(newest) != nil {
-		return Versions{New: newest}, nil //nolint:nilerr // it is of an identity before this one
+		return Versions{New: newest}, nil
 	}
 	return Versions{New: newest, Old: old}, nil
 }
@@ -108,7 +108,7 @@ func (s *SealedStore) Versions(pair Pair) (Versions, error) {
 	}
 	old, err := s.load(pair, path+previousSuffix)
 	if err != nil || old.ID != newest.ID {
-		return Versions{New: newest}, nil //nolint:nilerr // it is missed only after a clock step
+		return Versions{New: newest}, nil
 	}
 	return Versions{New: newest, Old: old}, nil
 }
