@@ -76,7 +76,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Logger: a.c.Logger, Node: proto, Servers: e.using, Credentials: hostCredentials{a},
 		Refused: a.ringRefused, Answered: a.noteAnswered,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Stamp: a.stamp,
+		Stamp: a.stamp, Metadata: a.held,
 	})
 	if err != nil {
 		return nil, err

@@ -219,6 +219,16 @@ func (i *identities) renewWorkload(ctx context.Context, own time.Time) error {
 	return nil
 }
 
+// held is what a server that has lost its records may know this host again by: the
+// certificate of its workload, beside its own.
+func (a *Agent) held() []string {
+	w := a.workload.Load()
+	if w == nil {
+		return nil
+	}
+	return []string{svid.HeldCertificate, string(w.Leaf().Raw)}
+}
+
 // hostCredentials are the host's, as the relay shows them.
 type hostCredentials struct{ a *Agent }
 

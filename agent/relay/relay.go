@@ -37,6 +37,9 @@ type Config struct {
 	// Stamp adds to the node of a stream's first request what is true at that moment
 	// only; nil means nothing.
 	Stamp func(node *corev3.Node)
+	// Metadata is sent to the server with each stream, as pairs of key and value; nil
+	// means nothing.
+	Metadata func() []string
 	// Servers are host:port of the control plane, in order of preference.
 	Servers []string
 	// Credentials must be non-nil.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -113,7 +114,11 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	defer renew.Stop()
 	slow := time.AfterFunc(connectTime, func() { cancel(errors.New("no answer in time")) })
 	defer slow.Stop()
-	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	opening := ctx
+	if r.c.Metadata != nil {
+		opening = metadata.AppendToOutgoingContext(ctx, r.c.Metadata()...)
+	}
+	s, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(opening)
 	if err != nil {
 		return cause(ctx, err)
 	}

@@ -36,11 +36,19 @@ func newHostList() *cobra.Command {
 		return table(cmd.OutOrStdout(), "HOST\tTYPE\tWORKLOADS\tJOINED\tCERTIFICATE\tADDRESSES\tFAULT", func(w io.Writer) {
 			for _, h := range hosts {
 				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", h.Name, h.Type, strings.Join(h.Workloads, ","),
-					ago(h.Joined), until(h.NotAfter), dash(addressesOf(h)), dash(h.Fault))
+					joined(h), until(h.NotAfter), dash(addressesOf(h)), dash(h.Fault))
 			}
 		})
 	}
 	return cmd
+}
+
+// joined is when a host came, and by what if not by a token.
+func joined(h server.Host) string {
+	if !h.Readopted.IsZero() {
+		return ago(h.Readopted) + " by certificate"
+	}
+	return ago(h.Joined)
 }
 
 func newHostRemove() *cobra.Command {

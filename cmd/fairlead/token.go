@@ -100,6 +100,6 @@ func (t madeToken) print(w io.Writer, output string) error {
 
 func newHost() *cobra.Command {
 	cmd := &cobra.Command{Use: "host", Short: "The hosts of the mesh and what they are entitled to"}
-	cmd.AddCommand(newHostList(), newHostRemove())
+	cmd.AddCommand(newHostList(), newHostRemove(), newHostExport(), newHostImport())
 	return cmd
 }

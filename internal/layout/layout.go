@@ -52,7 +52,7 @@ func Rooms() map[string]Room {
 		"xds/stream":    {"the protocol core of delta xDS, both halves; knows no mesh", []string{"internal/plain"}},
 
 		"pki":                     {"the authority: slots, signing, bundle, store", []string{"pki/profile", "pki/durable", "internal/wallclock"}},
-		"pki/attest":              {"what hosts are entitled to", []string{"pki/attest/jointoken", "pki/durable", "pki/profile", "pki/svid"}},
+		"pki/attest":              {"what hosts are entitled to", []string{"internal/wallclock", "pki/attest/jointoken", "pki/durable", "pki/profile", "pki/svid"}},
 		"pki/attest/jointoken":    {"join tokens and their store", []string{"pki/durable", "pki/profile", "pki/svid"}},
 		"pki/durable":             {"files that survive kill -9: atomic, fsynced, locked", nil},
 		"pki/durable/durabletest": {"a file system that dies at a chosen step, for tests", []string{"pki/durable"}},

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/profile"
@@ -49,6 +50,9 @@ type Host struct {
 	// of their own.
 	Addresses []netip.Addr `json:"-"`
 
+	// Readopted is when it was admitted by its certificates, because its record was
+	// lost; zero if it was not. It is in a file of its own.
+	Readopted time.Time `json:"-"`
 	// Fault is why the record cannot be used; empty when it can.
 	Fault string `json:"-"`
 	// Seen and NotAfter are of the last certificate since the server started;
@@ -72,6 +76,8 @@ type Config struct {
 	// MaxHosts and MaxTokens bound what is kept; zero means the defaults.
 	MaxHosts  int
 	MaxTokens int
+	// Readopt admits hosts that are not on record; zero means none.
+	Readopt Readopt
 	// FS writes the files; nil means the operating system's.
 	FS durable.FS
 }
@@ -83,6 +89,10 @@ type Entitlements struct {
 	named  addressStore
 	tokens *jointoken.Tokens
 	max    int
+	marks  markStore
+
+	readopt Readopt
+	removed *removedList // guarded by change
 
 	// change puts changes in order, writes to the disk included. It is taken
 	// before mu and before the lock of tokens.
@@ -124,7 +134,12 @@ func New(cfg Config) (*Entitlements, error) {
 	if err != nil {
 		return nil, err
 	}
+	removed, err := openRemoved(cfg.Dir, cfg.FS)
+	if err != nil {
+		return nil, err
+	}
 	e := &Entitlements{
+		readopt: cfg.Readopt, removed: removed, marks: markStore{filepath.Join(cfg.Dir, "readopted"), cfg.FS},
 		logger: cfg.Logger.With("component", "attest"), tokens: tokens, max: cfg.MaxHosts, named: named,
 		store: hostStore{dir: dir, fsys: cfg.FS},
 		hosts: map[string]*entry{}, bound: map[profile.Binding]*entry{},
@@ -139,6 +154,9 @@ func New(cfg Config) (*Entitlements, error) {
 		}
 		if h.Addresses, err = e.named.ofHost(h); err != nil {
 			e.logger.Error("the addresses that the token of a host named are lost: they prove nothing any more", "host", h.Name, "err", err)
+		}
+		if h.Readopted, err = e.marks.of(h); err != nil {
+			e.logger.Warn("it is not known whether a host was admitted by its certificates", "host", h.Name, "err", err)
 		}
 		e.set(h)
 	}
@@ -203,6 +221,9 @@ func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.
 	// The addresses first: they count for this binding alone.
 	if h.Addresses, err = e.named.redeem(r.Hash, h); err != nil {
 		return Host{Name: h.Name}, err
+	}
+	if old != nil {
+		e.noteRemoved(old.host, now)
 	}
 	if err := e.store.put(h); err != nil {
 		return Host{Name: h.Name}, err
@@ -307,6 +328,7 @@ func (e *Entitlements) Remove(name string) error {
 		}
 		return fmt.Errorf("%w: %q", ErrNotFound, name)
 	}
+	e.noteRemoved(had.host, wallclock.Now())
 	if err := e.store.remove(name); err != nil {
 		return fmt.Errorf("removing host %q: %w", name, err)
 	}

@@ -58,11 +58,8 @@ func (s hostStore) read(name string) (Host, error) {
 	if h.Name != name {
 		return Host{}, fmt.Errorf("reading %q: it is the record of host %q", path, h.Name)
 	}
-	if err := h.grant().Check(); err != nil {
+	if err := h.check(); err != nil {
 		return Host{}, fmt.Errorf("reading %q: %w", path, err)
-	}
-	if (h.Binding == profile.Binding{}) || len(h.Keys) == 0 {
-		return Host{}, fmt.Errorf("reading %q: no binding or no key", path)
 	}
 	return h, nil
 }

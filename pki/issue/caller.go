@@ -162,8 +162,12 @@ func (s *Service) byCertificate(c call, now time.Time) (caller, <-chan struct{},
 	}
 	host, revoked, ok := s.entitlements.Find(subject.Binding)
 	if !ok {
-		return caller{host: attest.Host{Name: subject.Host}}, nil,
-			fmt.Errorf("certificate of %s: its host was removed or replaced; make a join token for it, with --replace if the name is in use", subject.ID)
+		if _, err := s.readopt(c, subject, expired, now); err != nil {
+			return caller{host: attest.Host{Name: subject.Host}}, nil, unknown(subject, err)
+		}
+		if host, revoked, ok = s.entitlements.Find(subject.Binding); !ok {
+			return caller{host: attest.Host{Name: subject.Host}}, nil, unknown(subject, attest.ErrNotFound)
+		}
 	}
 	got := caller{by: byCertificate, kind: subject.Kind, host: host, shown: c.chain[0], expired: expired}
 	self, err := got.self(s.authority.TrustDomain())
@@ -211,6 +215,8 @@ func kindOf(h attest.Host) profile.Kind {
 type call struct {
 	addr  string
 	chain []*x509.Certificate
+	// held are certificates of workloads, in DER.
+	held []string
 	// id is the name in the certificate, for logs.
 	id   string
 	host string
@@ -221,7 +227,7 @@ func callOf(ctx context.Context) call {
 	if !ok {
 		return call{}
 	}
-	c := call{}
+	c := call{held: heldOf(ctx)}
 	if p.Addr != nil {
 		c.addr = p.Addr.String()
 	}

@@ -55,6 +55,8 @@ type settings struct {
 	ttl   time.Duration
 	burst int
 	hold  func() error
+
+	readopt attest.Readopt
 }
 
 func start(t testing.TB, set settings) *server {
@@ -82,7 +84,7 @@ func start(t testing.TB, set settings) *server {
 			t.Error(err)
 		}
 	})
-	s.hosts, err = attest.New(attest.Config{Dir: set.dir, Logger: logger})
+	s.hosts, err = attest.New(attest.Config{Dir: set.dir, Logger: logger, Readopt: set.readopt})
 	if err != nil {
 		t.Fatal(err)
 	}

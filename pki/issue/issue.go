@@ -41,6 +41,7 @@ type Authority interface {
 type Entitlements interface {
 	Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (attest.Host, error)
 	Find(b profile.Binding) (attest.Host, <-chan struct{}, bool)
+	Readopt(p attest.Proven, now time.Time) (attest.Host, error)
 	Issued(b profile.Binding, key profile.KeyHash, notAfter, now time.Time) error
 }
 

@@ -25,6 +25,11 @@ import (
 // for a workload's identity. It is Istio's.
 const ImpersonatedIdentity = "ImpersonatedIdentity"
 
+// HeldCertificate is the key in a stream's metadata of a certificate, in DER, of a
+// workload that the host holds: a server that has lost its records may know the
+// host again by it. There may be several.
+const HeldCertificate = "fairlead-workload-certificate-bin"
+
 // defaultTimeout is how long one server may take to answer.
 const defaultTimeout = 10 * time.Second
 

@@ -194,10 +194,15 @@ const maxRequest = 1 << 20
 // JSON is a handler that reads a value, calls f, and answers with what f gives.
 // An error is answered as text that a person can act on.
 func JSON[In, Out any](f func(ctx context.Context, r *http.Request, in In) (Out, error)) http.Handler {
+	return LargeJSON(maxRequest, f)
+}
+
+// LargeJSON is [JSON] for requests of up to so many bytes.
+func LargeJSON[In, Out any](limit int64, f func(ctx context.Context, r *http.Request, in In) (Out, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var in In
 		if r.Method == http.MethodPost {
-			d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
+			d := json.NewDecoder(http.MaxBytesReader(w, r.Body, limit))
 			d.DisallowUnknownFields()
 			if err := d.Decode(&in); err != nil {
 				http.Error(w, "reading the request: "+err.Error(), http.StatusBadRequest)

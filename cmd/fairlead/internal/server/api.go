@@ -53,9 +53,11 @@ type Host struct {
 	Fault     string    `json:"fault,omitempty"`
 	// Returns is how often it came with a certificate that it had left for a newer
 	// one, Returned when it did so last, Fork says that two hold its key.
-	Returns  int           `json:"returns,omitempty"`
-	Returned time.Time     `json:"returned,omitzero"`
-	Fork     *serials.Fork `json:"fork,omitempty"`
+	Returns  int       `json:"returns,omitempty"`
+	Returned time.Time `json:"returned,omitzero"`
+	// Readopted is when it was admitted by its certificates, for its record was lost.
+	Readopted time.Time     `json:"readopted,omitzero"`
+	Fork      *serials.Fork `json:"fork,omitempty"`
 	// Waiting is a token that nobody has redeemed yet.
 	Waiting bool `json:"waiting,omitempty"`
 	// Addresses are those that its token names, Claims the workloads that it holds.
@@ -88,6 +90,8 @@ func (s *Server) routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"POST /v1/tokens":           admin.JSON(s.createToken),
 		"GET /v1/hosts":             admin.JSON(s.listHosts),
+		"GET /v1/hosts/export":      admin.JSON(s.exportHosts),
+		"POST /v1/hosts/import":     admin.LargeJSON(maxImport, s.importHosts),
 		"DELETE /v1/hosts/{name}":   admin.JSON(s.removeHost),
 		"GET /v1/proxies":           admin.JSON(s.proxies),
 		"GET /v1/config/{proxy}":    admin.JSON(s.proxyConfig),
@@ -148,7 +152,7 @@ func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, er
 	for _, h := range s.entitled.List() {
 		host := Host{
 			Name: h.Name, Direct: h.Direct, Workloads: pairNames(h.Pairs), Type: h.Type,
-			Joined: h.Joined, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
+			Joined: h.Joined, Readopted: h.Readopted, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
 			Addresses: addressNames(h.Addresses), Claims: held[h.Name],
 		}
 		s.inUse(&host, h.Binding)

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -16,9 +17,13 @@ func (s *Server) newSerials() (err error) {
 	for _, h := range s.entitled.List() {
 		hosts[h.Name] = true
 	}
+	if kept, err := os.ReadDir(filepath.Join(s.pkiDir(), "serials")); err == nil && len(kept) > 0 && len(hosts) == 0 {
+		s.cfg.Logger.Error("no host is on record, and there were some: every host is refused until it joins again or its record is back",
+			"path", filepath.Join(s.pkiDir(), "hosts"), "command", "fairlead host import FILE, or start the server with --readopt-until TIME")
+	}
 	s.serials, err = serials.New(serials.Config{
 		Dir: filepath.Join(s.pkiDir(), "serials"), Logger: s.cfg.Logger, Registerer: s.metrics,
-		Known: func(host string) bool { return hosts[host] }, Refuse: s.cfg.RefuseSharedHostKeys,
+		Known: func(host string) bool { return hosts[host] || len(hosts) == 0 }, Refuse: s.cfg.RefuseSharedHostKeys,
 	})
 	return err
 }

@@ -99,11 +99,15 @@ func (s *Server) newAuthority(context.Context) error {
 	if err != nil {
 		return err
 	}
+	readopt, err := s.cfg.readopt(wallclock.Now())
+	if err != nil {
+		return err
+	}
 	s.authority, err = pki.New(pki.Config{Dir: s.pkiDir(), TrustDomain: td, Logger: s.cfg.Logger, DefaultTTL: s.cfg.CertificateTTL}, wallclock.Now())
 	if err != nil {
 		return err
 	}
-	s.entitled, err = attest.New(attest.Config{Dir: s.pkiDir(), Logger: s.cfg.Logger})
+	s.entitled, err = attest.New(attest.Config{Dir: s.pkiDir(), Logger: s.cfg.Logger, Readopt: readopt})
 	if err != nil {
 		return err
 	}
