@@ -89,6 +89,17 @@ func (w *tenants) object(source int, ns string) any {
 			svc.Hostname = Hostname("e0" + string(svc.Hostname[1:]))
 		}
 		return svc
+	case w.rng.IntN(5) == 0:
+		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
+		switch {
+		case w.rng.IntN(2) == 0 && w.shared:
+			return &Sidecar{Meta: testMeta(KindSidecar, ns, name, "")}
+		case w.rng.IntN(2) == 0 && w.shared:
+			return &PeerAuthentication{Meta: testMeta(KindPeerAuthentication, ns, name, "")}
+		case source == 0 || w.shared:
+			return &DestinationRule{Meta: testMeta(KindDestinationRule, ns, name, "")}
+		}
+		fallthrough
 	case w.rng.IntN(2) == 0:
 		svc := testService(ns, name, "")
 		svc.Hostname, svc.ExportTo = Hostname(w.host(source)), exports
@@ -169,6 +180,9 @@ func TestBoundSourcesAreTheSameByEveryWay(t *testing.T) {
 				checkDiff(t, prev, s)
 			}
 			w.checkOwners(t, s)
+			checkDates(t, w, s.DestinationRules)
+			checkDates(t, w, s.Sidecars)
+			checkDates(t, w, s.PeerAuthentications)
 			for _, c := range s.Conflicts {
 				if c.Foreign {
 					clipped++
@@ -253,6 +267,24 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 				continue
 			}
 			t.Fatalf("%v is seen by others, and so is %v", c, o)
+		}
+	}
+}
+
+// checkDates wants objects of bound sources behind those of others in a namespace
+// in which any object was dated.
+func checkDates[T object](t *testing.T, w *tenants, list []T) {
+	t.Helper()
+	for i, x := range list {
+		for _, y := range list[:i] {
+			a, b := y.meta(), x.meta()
+			if a.Namespace != b.Namespace || a.Origin.Source == b.Origin.Source {
+				continue
+			}
+			first, second := w.bindings[a.Origin.Source[0]-'0'], w.bindings[b.Origin.Source[0]-'0']
+			if first != nil && second == nil && (!a.Created.IsZero() || !b.Created.IsZero()) || first != nil && second != nil && a.Created != b.Created {
+				t.Fatalf("%s of %s comes before %s of %s", a.Key, a.Origin, b.Key, b.Origin)
+			}
 		}
 	}
 }

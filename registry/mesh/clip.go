@@ -21,6 +21,7 @@ type clipping struct {
 	services  shelves[*Service, *verdict[*Service]]
 	routes    shelves[*VirtualService, *verdict[*VirtualService]]
 	conflicts []Conflict
+	rankings  rankings
 	// decided are the hosts that were decided anew.
 	decided []Hostname
 }
@@ -66,19 +67,11 @@ func (s *Snapshot) clip(prev *Snapshot, in Input) []*Fragment {
 	w.file()
 	w.decide()
 	w.assemble()
-	return boundLast(c.out, bindings)
-}
-
-func boundLast(list []*Fragment, bindings []*Binding) []*Fragment {
-	out := make([]*Fragment, 0, len(list))
-	for _, bound := range []bool{false, true} {
-		for i, f := range list {
-			if bound == (bindings[i] != nil) {
-				out = append(out, f)
-			}
-		}
+	if !slices.Equal(p.owners.bindings, bindings) {
+		p.rankings = rankings{}
 	}
-	return out
+	c.rankings = p.rankings.rank(in.Fragments, c.out, bindings)
+	return boundLast(c.out, bindings)
 }
 
 // clipper makes one clipping from the one before.

@@ -104,11 +104,20 @@ func fragmentOf(source string, objects map[Key]any) *Fragment {
 			f.Services = append(f.Services, x)
 		case *VirtualService:
 			f.VirtualServices = append(f.VirtualServices, x)
+		case *DestinationRule:
+			f.DestinationRules = append(f.DestinationRules, x)
+		case *Sidecar:
+			f.Sidecars = append(f.Sidecars, x)
+		case *PeerAuthentication:
+			f.PeerAuthentications = append(f.PeerAuthentications, x)
 		}
 	}
 	slices.SortFunc(f.Workloads, compareKeys)
 	slices.SortFunc(f.Services, compareServiceKeys)
 	slices.SortFunc(f.VirtualServices, compareKeys)
+	slices.SortFunc(f.DestinationRules, compareKeys)
+	slices.SortFunc(f.Sidecars, compareKeys)
+	slices.SortFunc(f.PeerAuthentications, compareKeys)
 	return f
 }
 
