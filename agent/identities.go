@@ -115,7 +115,7 @@ func (i *identities) run(ctx context.Context) error {
 			i.a.fault(nil)
 			continue
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // the renewal was interrupted
+			return nil // the renewal was interrupted
 		case errors.Is(err, errSwitch):
 			return err
 		}

@@ -31,6 +31,9 @@ const keptKeys = 2
 var (
 	ErrInUse    = errors.New("host name is in use")
 	ErrNotFound = errors.New("no such host")
+	// ErrNotSaved is no refusal: nothing is promised that is not on the disk, and the
+	// disk does not take it. Trying again helps once it does.
+	ErrNotSaved = durable.ErrNotSaved
 )
 
 // Host is a host, or a direct client, and what it is entitled to.

@@ -22,6 +22,17 @@ const writeSize = 64 << 10
 // ErrLocked says that another process holds a lock.
 var ErrLocked = errors.New("locked by another process")
 
+// ErrNotSaved says that the disk does not have what it was to have. It is in every
+// error of a write and of a removal.
+var ErrNotSaved = errors.New("not saved")
+
+// notSavedError is an error with ErrNotSaved in it, which does not change its words.
+type notSavedError struct{ error }
+
+func (notSavedError) Is(target error) bool { return target == ErrNotSaved }
+
+func (e notSavedError) Unwrap() error { return e.error }
+
 // FS is what a write needs of the file system. Tests pass one that dies between
 // two calls; everything else uses OS.
 type FS interface {
@@ -71,6 +82,13 @@ func WriteFile(fsys FS, path string, data []byte, mode fs.FileMode) error {
 
 // WriteBuffers is WriteFile for content in pieces, which are not joined first.
 func WriteBuffers(fsys FS, path string, data [][]byte, mode fs.FileMode) error {
+	if err := writeBuffers(fsys, path, data, mode); err != nil {
+		return notSavedError{err}
+	}
+	return nil
+}
+
+func writeBuffers(fsys FS, path string, data [][]byte, mode fs.FileMode) error {
 	dir := filepath.Dir(path)
 	f, err := fsys.CreateTemp(dir, tempPrefix+filepath.Base(path)+"-*")
 	if err != nil {
@@ -107,10 +125,10 @@ func fill(f File, data [][]byte, mode fs.FileMode) error {
 // error.
 func Remove(fsys FS, path string) error {
 	if err := fsys.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("removing %q: %w", path, err)
+		return notSavedError{fmt.Errorf("removing %q: %w", path, err)}
 	}
 	if err := fsys.SyncDir(filepath.Dir(path)); err != nil {
-		return fmt.Errorf("removing %q: syncing its directory: %w", path, err)
+		return notSavedError{fmt.Errorf("removing %q: syncing its directory: %w", path, err)}
 	}
 	return nil
 }

@@ -131,6 +131,8 @@ func errHeld() error {
 	return status.Error(codes.Unavailable, "signing is on hold: the control plane's log and `fairlead clock` say why")
 }
 
+func errSaving() error { return status.Error(codes.Unavailable, "state cannot be saved now") }
+
 func errRate() error { return status.Error(codes.ResourceExhausted, "too many requests") }
 
 // CreateCertificate implements Istio's signing API.
@@ -161,6 +163,11 @@ func (s *Service) CreateCertificate(
 	}
 	caller, err := s.authenticate(call, bearer, key, wall)
 	call.host = caller.host.Name
+	if errors.Is(err, attest.ErrNotSaved) {
+		// Not a refusal, which would end an agent that joins.
+		s.metrics.signing.WithLabelValues("CSR_ERROR").Inc()
+		return nil, s.refuse(call, now, fmt.Errorf("admitting the host: %w: the disk of the server needs space; the host tries again", err), errSaving())
+	}
 	if err != nil {
 		s.metrics.authentication.Inc()
 		return nil, s.refuse(call, now, err, errAuthentication())

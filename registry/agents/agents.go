@@ -78,6 +78,7 @@ type Source struct {
 	bell     chan struct{}
 
 	running atomic.Bool
+	unsaved atomic.Pointer[string] // why what is to survive a restart is not on disk; or nil
 
 	mu      sync.Mutex // guards all following fields
 	leases  map[id]*lease
@@ -376,12 +377,23 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 				next = at
 			}
 		}
+		s.noteUnsaved(cmp.Or(keeper.trouble, claims.trouble))
 		if next.IsZero() {
 			wake.Stop()
 		} else {
 			wake.Reset(next.Sub(now))
 		}
 	}
+}
+
+func (s *Source) noteUnsaved(reason string) { s.unsaved.Store(&reason) }
+
+// Unsaved says why what is to survive a restart is not on disk, or is empty.
+func (s *Source) Unsaved() string {
+	if why := s.unsaved.Load(); why != nil {
+		return *why
+	}
+	return ""
 }
 
 // look lets time pass and returns a fragment if there is something new, and

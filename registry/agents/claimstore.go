@@ -85,6 +85,7 @@ type claimKeeper struct {
 	s       *Source
 	last    time.Time // of a save
 	failing bool
+	trouble string // why the last save failed, or empty
 }
 
 // save writes what changed, and says when to call it again; zero means not before
@@ -109,10 +110,11 @@ func (k *claimKeeper) save(now time.Time) time.Time {
 	if err != nil && !k.failing {
 		k.s.log.Error("which host has which address is not saved: after a restart another host may come first", "err", err)
 	}
-	k.failing, k.last = err != nil, now
+	k.failing, k.last, k.trouble = err != nil, now, ""
 	if err == nil {
 		return time.Time{}
 	}
+	k.trouble = err.Error()
 	k.s.mu.Lock()
 	k.s.claimsChanged = true
 	k.s.mu.Unlock()

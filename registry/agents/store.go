@@ -79,6 +79,7 @@ type keeper struct {
 	saved   []*mesh.HealthReport // sorted
 	last    time.Time            // of a save
 	failing bool
+	trouble string // why the last save failed, or empty
 }
 
 // before is called before others hear of it.
@@ -125,7 +126,10 @@ func (k *keeper) save(out []*mesh.HealthReport, now time.Time) {
 	if err != nil && !k.failing {
 		k.log.Error("who is out is not saved: after a restart requests may go there, or not to where they should", "err", err)
 	}
-	k.failing, k.last = err != nil, now
+	k.failing, k.last, k.trouble = err != nil, now, ""
+	if err != nil {
+		k.trouble = err.Error()
+	}
 	if err == nil {
 		k.saved = out
 	}

@@ -109,6 +109,9 @@ type Counters struct {
 
 func namesOf(l listing) iter.Seq[string] { return maps.Keys(l) }
 
+// Unsaved says why the state directory does not have what is in force, or is empty.
+func (s *Source) Unsaved() string { return s.Status().Unsaved }
+
 // stamp makes the status anew.
 func (l *loop) stamp(now time.Time) {
 	l.stamped = now

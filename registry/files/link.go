@@ -119,7 +119,7 @@ func (w *walker) forget(path string) {
 	maps.DeleteFunc(w.dirs, func(p string, _ dirSeen) bool { return below(p) })
 	maps.DeleteFunc(w.hops, func(p string, _ []hop) bool { return below(p) && p != path })
 	maps.DeleteFunc(w.unreadable, func(p string, _ error) bool { return below(p) })
-	maps.DeleteFunc(w.left, func(p string, _ string) bool { return below(p) })
+	maps.DeleteFunc(w.left, func(p, _ string) bool { return below(p) })
 }
 
 // tooMuch is an error about the tree behind a symbolic link, where there is one, and

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -24,8 +25,8 @@ func TestLinkThatLeadsAstray(t *testing.T) {
 	wide := t.TempDir()
 	for i := range 10 {
 		for k := range maxEntries/10 + 1 {
-			check(t, os.MkdirAll(filepath.Join(wide, fmt.Sprint(i)), 0o755))
-			check(t, os.Symlink("x", filepath.Join(wide, fmt.Sprint(i), fmt.Sprint(k))))
+			check(t, os.MkdirAll(filepath.Join(wide, strconv.Itoa(i)), 0o755))
+			check(t, os.Symlink("x", filepath.Join(wide, strconv.Itoa(i), strconv.Itoa(k))))
 		}
 	}
 	for name, c := range map[string]struct {

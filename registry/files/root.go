@@ -82,7 +82,7 @@ func (r *root) replace(path string, w *look) {
 	maps.DeleteFunc(r.seen.dirs, func(p string, _ dirSeen) bool { return below(p) })
 	maps.DeleteFunc(r.seen.hops, func(p string, _ []hop) bool { return below(p) })
 	maps.DeleteFunc(r.seen.unreadable, func(p string, _ error) bool { return below(p) })
-	maps.DeleteFunc(r.seen.left, func(p string, _ string) bool { return below(p) })
+	maps.DeleteFunc(r.seen.left, func(p, _ string) bool { return below(p) })
 	maps.Copy(r.seen.left, w.left)
 	maps.Copy(r.seen.dirs, w.dirs)
 	maps.Copy(r.seen.hops, w.hops)

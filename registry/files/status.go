@@ -31,6 +31,9 @@ const (
 // goroutine.
 func (s *Source) Status() *Status { return s.status.Load() }
 
+// Unsaved says why the state directory does not have what is in force, or is empty.
+func (s *Source) Unsaved() string { return s.Status().Unsaved }
+
 // publish makes the status anew.
 func (s *Source) publish(now time.Time) {
 	t, was := s.tree, s.Status()

@@ -33,8 +33,8 @@ type agentStatus struct {
 	} `json:"unsaved"`
 }
 
-func (s *shop) agentStatus(host string) (st agentStatus, err error) {
-	out, err := s.Admin(host, "/v1/status")
+func (s *shop) agentStatus() (st agentStatus, err error) {
+	out, err := s.Admin("web", "/v1/status")
 	if err == nil {
 		err = json.Unmarshal([]byte(out), &st)
 	}
@@ -101,7 +101,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 	s.start("--certificate-ttl", "10s")
 	loads := s.loads()
 	loads[0].Wait(t, 100)
-	before, err := s.agentStatus("web")
+	before, err := s.agentStatus()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 		}
 	}
 	envoytest.Eventually(t, 40*time.Second, func() error {
-		st, err := s.agentStatus("web")
+		st, err := s.agentStatus()
 		if err != nil {
 			return err
 		}
@@ -140,7 +140,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 	}
 	free()
 	envoytest.Eventually(t, 20*time.Second, func() error {
-		st, err := s.agentStatus("web")
+		st, err := s.agentStatus()
 		if err == nil && len(st.Unsaved) > 0 {
 			err = fmt.Errorf("not saved: %+v", st.Unsaved)
 		}
@@ -164,7 +164,7 @@ func TestTokenForARemovedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	envoytest.Eventually(t, 20*time.Second, func() error {
-		st, err := s.agentStatus("web")
+		st, err := s.agentStatus()
 		if err == nil && !strings.Contains(st.LastError, "refused") {
 			err = fmt.Errorf("the last error is %q", st.LastError)
 		}
@@ -178,7 +178,7 @@ func TestTokenForARemovedHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	envoytest.Eventually(t, 20*time.Second, func() error {
-		st, err := s.agentStatus("web")
+		st, err := s.agentStatus()
 		if err == nil && (st.JoinToken == nil || st.JoinToken.State != "redeemed" || st.LastError != "") {
 			err = fmt.Errorf("the join token is not redeemed: %+v", st)
 		}

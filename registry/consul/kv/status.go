@@ -19,6 +19,9 @@ const CodeNoKeys manifest.Code = "FL0306"
 // texts. It may be called from any goroutine.
 func (s *Source) Status() *lastgood.Status { return s.status.Load() }
 
+// Unsaved says why the state directory does not have what is in force, or is empty.
+func (s *Source) Unsaved() string { return s.Status().Unsaved }
+
 // publish makes the status anew.
 func (s *Source) publish(now time.Time) {
 	p, was := s.picture, s.Status()

@@ -15,6 +15,7 @@ type statusCollector struct {
 
 	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
 	hosts, unsaved, foreign                           *prometheus.Desc
+	unsavedSource                                     *prometheus.Desc
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -49,6 +50,7 @@ func newStatusCollector(s *Server) *statusCollector {
 		claimConflicts: d("claim_conflicts", "Hosts that claimed in the last 10 minutes what is another host's."),
 		claimsRefused:  d("claims_refused_total", "Streams that were refused because their workload is another host's, or nothing proves the claim."),
 		claimsLost:     d("claims_lost_total", "Claims that a host lost to another one."),
+		unsavedSource:  d("source_unsaved", "1 where the state directory does not have what is in force.", "source"),
 		work: workDescs{
 			events:    d("source_file_events_total", "Names that the file system said changed.", "source"),
 			reads:     d("source_files_read_total", "Files that were read.", "source"),
@@ -63,7 +65,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -98,6 +100,9 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.claimConflicts, float64(len(health.Conflicts)))
 	counter(c.claimsRefused, health.Contested)
 	counter(c.claimsLost, health.Displaced)
+	for _, src := range c.s.savedSources() {
+		gauge(c.unsavedSource, one(src.Unsaved() != ""), src.Name())
+	}
 	for _, src := range st.Sources {
 		gauge(c.objects, float64(src.Objects), src.Name)
 		gauge(c.held, float64(src.HeldCount), src.Name)

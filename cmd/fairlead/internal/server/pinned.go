@@ -30,6 +30,9 @@ type pinned struct {
 // Name implements [registry.Source].
 func (p *pinned) Name() string { return p.files.Name() }
 
+// Unsaved implements saved.
+func (p *pinned) Unsaved() string { return p.files.Unsaved() }
+
 // Run implements [registry.Source].
 func (p *pinned) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	in := make(chan *mesh.Fragment)

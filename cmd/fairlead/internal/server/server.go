@@ -200,7 +200,7 @@ func (s *Server) Starting() []string {
 // old tells of sources that are served as they were some time ago: that is no
 // reason to serve nobody.
 func (s *Server) old() []string {
-	out := s.catalogs.old(time.Now())
+	out := append(s.catalogs.old(time.Now()), s.unsaved()...)
 	if why := s.registry.Status().HostsUnsaved; why != "" {
 		out = append(out, "which namespace has which host cannot be saved: after a restart a host that two namespaces name may be the other one's: "+why)
 	}

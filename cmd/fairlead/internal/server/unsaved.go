@@ -1,0 +1,41 @@
+package server
+
+import (
+	"fmt"
+
+	"github.com/fairlead/fairlead/registry"
+)
+
+// saved is a source that has on disk what is to survive a restart. All sources are.
+type saved interface {
+	registry.Source
+	// Unsaved says why the disk does not have what is in force, or is empty.
+	Unsaved() string
+}
+
+// savedSources are all sources; New has made them.
+func (s *Server) savedSources() []saved {
+	var out []saved
+	list, _ := s.sourceList()
+	if s.agents != nil { // asked during the start
+		list = append(list, s.agents)
+	}
+	for _, src := range list {
+		if x, ok := src.(saved); ok {
+			out = append(out, x)
+		}
+	}
+	return out
+}
+
+// unsaved tells of sources of which the disk does not have what is in force: it is
+// served all the same.
+func (s *Server) unsaved() []string {
+	var out []string
+	for _, src := range s.savedSources() {
+		if why := src.Unsaved(); why != "" {
+			out = append(out, fmt.Sprintf("source %s is not saved: it is served all the same, and after a restart what was saved before counts until it is read again: %s", src.Name(), why))
+		}
+	}
+	return out
+}
