@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -36,6 +37,7 @@ type Server struct {
 	stopped  chan struct{} // closed when Run ends
 	rollouts *rollouts
 	refused  *refusals
+	lines    *loglimit.Peers // of what is refused
 	limits   seldom
 
 	fresh   chan struct{} // has room for the streams that are new at a time
@@ -88,6 +90,7 @@ func New(cfg Config) (*Server, error) {
 		stopped:  make(chan struct{}),
 		rollouts: newRollouts(cfg.Snapshots),
 		refused:  newRefusals(),
+		lines:    loglimit.NewPeers(),
 		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
 		hosts:    map[string]*account{},
@@ -317,11 +320,17 @@ func (s *Server) tellOfSize(a *account, err error) {
 func (s *Server) refuse(p Peer, node string, reason error) error {
 	s.metrics.refused.Inc()
 	node, why := clip(node, 256), clip(reason.Error(), 1024)
+	args := []any{"host", p.Host, "node", node, "peer", p.Address, "err", why}
 	if s.refused.add(Refusal{Host: p.Host, Peer: p.Address, Node: node, Reason: why, Last: time.Now()}) {
-		s.log.Warn("proxy refused", "host", p.Host, "node", node, "peer", p.Address, "err", why)
-	} else {
-		s.log.Debug("proxy refused again", "host", p.Host, "node", node, "peer", p.Address, "err", why)
+		if omitted, ok := s.lines.Allow(p.Host, time.Now()); ok {
+			if omitted > 0 {
+				args = append(args, "left_out", omitted)
+			}
+			s.log.Warn("proxy refused", args...)
+			return errRefused
+		}
 	}
+	s.log.Debug("proxy refused again", args...)
 	return errRefused
 }
 

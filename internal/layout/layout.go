@@ -23,7 +23,7 @@ func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
 		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
-		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit"}},
+		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
@@ -43,7 +43,7 @@ func Rooms() map[string]Room {
 		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/mesh", "internal/plain"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/manifest", "registry/mesh"}},
 
-		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
+		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"internal/loglimit", "registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
 		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/fold", "xds/view", "registry/mesh"}},
 		"xds/fold":      {"a whole route table from one whose virtual hosts travel by themselves", nil},
@@ -56,7 +56,7 @@ func Rooms() map[string]Room {
 		"pki/attest/jointoken":    {"join tokens and their store", []string{"pki/durable", "pki/profile", "pki/svid"}},
 		"pki/durable":             {"files that survive kill -9: atomic, fsynced, locked", nil},
 		"pki/durable/durabletest": {"a file system that dies at a chosen step, for tests", []string{"pki/durable"}},
-		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"pki/attest", "pki/issue/serials", "pki/profile", "pki/svid", "internal/plain", "internal/wallclock"}},
+		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"internal/loglimit", "internal/peeraddr", "pki/attest", "pki/issue/serials", "pki/profile", "pki/svid", "internal/plain", "internal/wallclock"}},
 		"pki/issue/serials":       {"which certificates of a host are in use; a key that two hold", []string{"pki/durable", "pki/profile"}},
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
 		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/wallclock"}},
@@ -91,6 +91,7 @@ func Rooms() map[string]Room {
 		"internal/layout":      {"this plan", nil},
 		"internal/wallclock":   {"the wall clock, without a monotonic reading; tests shift it by a build tag", nil},
 		"internal/loglimit":    {"how many lines a log gets of what peers cause", nil},
+		"internal/peeraddr":    {"what counts as one address of peers that have proved nothing", nil},
 		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},
 		"internal/e2e/upgrade": {"tests: what the release before left on disk goes on", nil},

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue/serials"
@@ -240,14 +241,37 @@ func callOf(ctx context.Context) call {
 	return c
 }
 
-// allow counts a request by the identity, because many hosts can share an
-// address, and for those without one by the address. The handshake has checked
-// the certificate, so nobody can use up the share of another.
-func (s *Service) allow(c call, now time.Time) bool {
+// account is where a request is counted: by the identity, because many hosts can
+// share an address, and for those without one by the address. The handshake has
+// checked the certificate, so nobody can use up the share of another.
+func (s *Service) account(c call) (l *limiter, key string) {
 	if len(c.chain) > 0 {
-		return s.known.allow(c.id, now)
+		return s.known, c.id
 	}
-	return s.strangers.allow(hostOf(c.addr), now)
+	return s.strangers, peeraddr.Group(c.addr)
+}
+
+func (s *Service) allow(c call, now time.Time) bool {
+	l, key := s.account(c)
+	return l.allow(key, now)
+}
+
+// charge makes a host pay for what it held up. Strangers are not charged: many may
+// share an address, and they hold up none but themselves.
+func (s *Service) charge(c call) {
+	if len(c.chain) > 0 {
+		s.known.charge(c.id, slowCost, time.Now())
+	}
+}
+
+// proven is what names the caller in the accounts of those who have proved
+// something: the host, or the identity in a certificate that the handshake has
+// checked; empty is a stranger.
+func (c call) proven() string {
+	if c.host != "" || len(c.chain) == 0 {
+		return c.host
+	}
+	return c.id
 }
 
 // bearerOf is the bearer token of a call, or empty.

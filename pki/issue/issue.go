@@ -1,6 +1,7 @@
 package issue
 
 import (
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -11,11 +12,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	securityapi "istio.io/api/security/v1alpha1"
 
+	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
@@ -65,6 +66,9 @@ type Config struct {
 	// by address.
 	Rate  float64
 	Burst int
+	// StrangersBurst is how many requests without a certificate are taken of one
+	// address at once, and a fifth of it each second; zero means Rate and Burst.
+	StrangersBurst int
 }
 
 // Service is the signing API.
@@ -82,12 +86,18 @@ type Service struct {
 	known     *limiter
 	metrics   *metrics
 	refusals  refusals
+	lines     *loglimit.Peers
+	receiving *receiving
 }
 
 // New makes the service. It serves nobody before Register.
 func New(cfg Config) (*Service, error) {
 	if cfg.Authority == nil || cfg.Entitlements == nil || cfg.Logger == nil {
 		return nil, errors.New("signing API without an authority, entitlements or a logger")
+	}
+	strangersRate := cfg.Rate
+	if cfg.StrangersBurst > 0 {
+		strangersRate = float64(cfg.StrangersBurst) / 5
 	}
 	if cfg.RenewExpired == 0 {
 		cfg.RenewExpired = DefaultRenewExpired
@@ -101,15 +111,9 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m,
-		strangers: newLimiter(cfg.Rate, cfg.Burst), known: newLimiter(cfg.Rate, cfg.Burst),
+		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(),
+		strangers: newLimiter(strangersRate, cmp.Or(cfg.StrangersBurst, cfg.Burst)), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
-}
-
-// Register puts the service on a gRPC server whose TLS settings are
-// pki.ServerTLS's.
-func (s *Service) Register(r grpc.ServiceRegistrar) {
-	securityapi.RegisterIstioCertificateServiceServer(r, s)
 }
 
 // The only texts that a caller is ever told.
@@ -135,18 +139,15 @@ func errSaving() error { return status.Error(codes.Unavailable, "state cannot be
 
 func errRate() error { return status.Error(codes.ResourceExhausted, "too many requests") }
 
-// CreateCertificate implements Istio's signing API.
+// CreateCertificate implements Istio's signing API, for a request that has been
+// received.
 func (s *Service) CreateCertificate(
 	ctx context.Context, req *securityapi.IstioCertificateRequest,
 ) (*securityapi.IstioCertificateResponse, error) {
 	// Requests are counted by a clock that nobody sets; certificates are judged by
 	// the one that they are written in.
 	now, wall := time.Now(), wallclock.Now()
-	s.metrics.csr.Inc()
 	call := callOf(ctx)
-	if !s.allow(call, now) {
-		return nil, s.refuse(call, now, errors.New("more requests than the rate allows"), errRate())
-	}
 	// Before a token is spent on it.
 	if err := s.hold(); err != nil {
 		s.metrics.signing.WithLabelValues("ON_HOLD").Inc()
@@ -272,34 +273,6 @@ func ttl(seconds int64) time.Duration {
 		return 0
 	}
 	return time.Duration(min(seconds, int64(profile.MaxTTL/time.Second))) * time.Second
-}
-
-// refuse tells the log why, once in a while where it repeats itself, and gives
-// back what the caller is told.
-func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
-	log := s.logger.With("host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
-	if s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()}) {
-		log.Warn("certificate refused")
-	} else {
-		log.Debug("certificate refused again")
-	}
-	return answer
-}
-
-// HandshakeRefused notes a client that did not come past the handshake. What its
-// certificate says is worth nothing, so that only the log has it: a client that
-// makes up names must not push others off the list.
-func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reason error) {
-	id := ""
-	if len(chain) > 0 && len(chain[0].URIs) == 1 {
-		id = clip(chain[0].URIs[0].String())
-	}
-	log := s.logger.With("peer", peer, "spiffe_id", id, "err", reason)
-	if s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"}) {
-		log.Warn("client certificate refused")
-	} else {
-		log.Debug("client certificate refused again")
-	}
 }
 
 // clip makes outside text fit to be shown.

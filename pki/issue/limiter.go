@@ -58,6 +58,17 @@ func (l *limiter) allow(key string, now time.Time) bool {
 	return ok
 }
 
+// charge takes more of a peer that has been allowed something.
+func (l *limiter) charge(key string, cost float64, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if b, ok := l.buckets[key]; ok {
+		b = l.fill(b, now)
+		b.left = max(-l.burst, b.left-cost)
+		l.buckets[key] = b
+	}
+}
+
 func (l *limiter) fill(b bucket, now time.Time) bucket {
 	if d := now.Sub(b.at); d > 0 {
 		b.left = min(l.burst, b.left+d.Seconds()*l.rate)

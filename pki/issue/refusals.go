@@ -1,10 +1,12 @@
 package issue
 
 import (
-	"net"
+	"crypto/x509"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/peeraddr"
 )
 
 const (
@@ -57,16 +59,7 @@ func (r *refusals) add(x Refusal) bool {
 }
 
 func (x Refusal) repeats(old Refusal) bool {
-	return x.Host == old.Host && x.ID == old.ID && x.Reason == old.Reason && hostOf(x.Peer) == hostOf(old.Peer)
-}
-
-// hostOf is an address without its port.
-func hostOf(addr string) string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return addr
-	}
-	return host
+	return x.Host == old.Host && x.ID == old.ID && x.Reason == old.Reason && peeraddr.Group(x.Peer) == peeraddr.Group(old.Peer)
 }
 
 // Refusals are the last callers that were turned away, the one refused last at
@@ -75,4 +68,38 @@ func (s *Service) Refusals() []Refusal {
 	s.refusals.mu.Lock()
 	defer s.refusals.mu.Unlock()
 	return slices.Clone(s.refusals.list)
+}
+
+// refuse tells the log why, once in a while where it repeats itself, and gives
+// back what the caller is told.
+func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
+	news := s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
+	s.tell("certificate refused", c.proven(), news, "host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
+	return answer
+}
+
+// HandshakeRefused notes a client that did not come past the handshake. What its
+// certificate says is worth nothing, so that only the log has it: a client that
+// makes up names must not push others off the list.
+func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reason error) {
+	id := ""
+	if len(chain) > 0 && len(chain[0].URIs) == 1 {
+		id = clip(chain[0].URIs[0].String())
+	}
+	news := s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"})
+	s.tell("client certificate refused", "", news, "peer", peer, "spiffe_id", id, "err", reason)
+}
+
+// tell logs a refusal that is news, as often as the peer may cause it.
+func (s *Service) tell(text, proven string, news bool, args ...any) {
+	if news {
+		if omitted, ok := s.lines.Allow(proven, time.Now()); ok {
+			if omitted > 0 {
+				args = append(args, "left_out", omitted)
+			}
+			s.logger.Warn(text, args...)
+			return
+		}
+	}
+	s.logger.Debug(text+" again", args...)
 }

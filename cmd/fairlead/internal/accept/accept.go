@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
+	"github.com/fairlead/fairlead/internal/peeraddr"
 )
 
 // Defaults, see [Config].
@@ -232,7 +233,8 @@ func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
 
 // add counts a new connection; nil if there is no room for it.
 func (a *Acceptor) add(raw net.Conn) *conn {
-	c := &conn{Conn: raw, in: a, at: raw.RemoteAddr().String(), group: groupOf(raw.RemoteAddr()), began: time.Now()}
+	at := raw.RemoteAddr().String()
+	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now()}
 	c.left.Store(handshakeBytes)
 	a.mu.Lock()
 	var first *conn
@@ -262,17 +264,26 @@ func (a *Acceptor) open() int {
 	return a.pools[handshaking].size + a.pools[unauthenticated].size + a.count[authenticated]
 }
 
-// victimLocked takes one connection out of its pool that is not authenticated:
-// one that has got through the handshake first, for most that are authenticated
-// in a moment have not. nil if there is none.
+// victimLocked takes one connection out of its pool that is not authenticated: of
+// the two pools' first, the one whose address has more in its pool, or else the
+// older one. nil if there is none.
 func (a *Acceptor) victimLocked() *conn {
-	for _, p := range []*pool{a.pools[unauthenticated], a.pools[handshaking]} {
-		if v := p.victim(); v != nil {
-			p.remove(v)
-			return v
+	var out *conn
+	most := 0
+	for _, p := range a.pools {
+		v := p.victim()
+		if v == nil {
+			continue
+		}
+		n := p.groups[v.group].conns.Len()
+		if n > most || n == most && v.began.Before(out.began) {
+			out, most = v, n
 		}
 	}
-	return nil
+	if out != nil {
+		a.pools[out.stage].remove(out)
+	}
+	return out
 }
 
 // makeRoom closes one connection that is not authenticated.
@@ -367,7 +378,7 @@ func (a *Acceptor) remove(c *conn) (ended func()) {
 
 // many is from how many unauthenticated connections on it is worth to give back
 // what they took.
-const many = 64
+const many = 16
 
 // drop closes a connection against its will. One that has been authenticated
 // meanwhile stays.
@@ -394,7 +405,7 @@ func (a *Acceptor) refused(c *conn) {
 // tell writes a line about connections that were closed, seldom.
 func (a *Acceptor) tell(why reason, text string, args ...any) {
 	if n, ok := a.lines[why].Allow(time.Now()); ok {
-		a.cfg.Logger.Warn(text, append(args, "omitted", n)...)
+		a.cfg.Logger.Warn(text, append(args, "left_out", n)...)
 	}
 }
 

@@ -1,10 +1,6 @@
 package accept
 
-import (
-	"container/list"
-	"net"
-	"net/netip"
-)
+import "container/list"
 
 // pool is the unauthenticated connections of one stage, by group, in the order
 // in which they came. Its owner holds the lock of the [Acceptor].
@@ -103,30 +99,4 @@ func (p *pool) leave(g *group) {
 	for last := len(p.bySize) - 1; last >= 0 && (p.bySize[last] == nil || p.bySize[last].Len() == 0); last-- {
 		p.bySize = p.bySize[:last]
 	}
-}
-
-// groupOf is what shares a limit: an IPv4 address, or a /64 of IPv6, of which one
-// host can have any address.
-func groupOf(a net.Addr) string {
-	tcp, ok := a.(*net.TCPAddr)
-	if !ok {
-		return a.String()
-	}
-	ip := tcp.AddrPort().Addr().Unmap()
-	if ip.Is6() && !ip.IsLoopback() {
-		if p, err := ip.WithZone("").Prefix(64); err == nil {
-			return p.String()
-		}
-	}
-	return ip.String()
-}
-
-// GroupOf is what counts as one address where peers are counted that have proved
-// nothing: an IPv4 address, or the /64 of an IPv6 one.
-func GroupOf(address string) string {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return address
-	}
-	return groupOf(net.TCPAddrFromAddrPort(ap))
 }

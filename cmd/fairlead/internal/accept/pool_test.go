@@ -2,7 +2,6 @@ package accept
 
 import (
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strconv"
 	"testing"
@@ -63,25 +62,5 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 				t.Fatalf("seed %d: %d connections of %d, %d groups", seed, p.size, len(in), len(p.groups))
 			}
 		}
-	}
-}
-
-func TestGroups(t *testing.T) {
-	t.Parallel()
-	for address, want := range map[string]string{
-		"10.1.2.3:4":                   "10.1.2.3",
-		"[::ffff:10.1.2.3]:4":          "10.1.2.3",
-		"[2001:db8:1:2:3:4:5:6]:7":     "2001:db8:1:2::/64",
-		"[fe80::1%eth0]:7":             "fe80::/64",
-		"[::1]:7":                      "::1",
-		"@":                            "@",
-		"[2001:db8:1:2:ffff::1]:65535": "2001:db8:1:2::/64",
-	} {
-		if got := GroupOf(address); got != want {
-			t.Errorf("%s is counted as %q, want %q", address, got, want)
-		}
-	}
-	if got := groupOf(&net.UnixAddr{Name: "x"}); got != "x" {
-		t.Errorf("a unix socket is counted as %q", got)
 	}
 }

@@ -13,13 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/registry/files"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // logs is written by the server and read by tests.
 type logs struct {

@@ -112,10 +112,10 @@ func (s *Server) newHosts(context.Context) error {
 			grpc.StreamInterceptor(s.onceKnown),
 		)...),
 	}
-	for _, g := range []*grpc.Server{s.hosts.authenticated, s.hosts.unauthenticated} {
-		s.issuer.Register(g)
-		s.xds.Register(g)
-	}
+	s.issuer.Register(s.hosts.authenticated)
+	s.issuer.RegisterUnauthenticated(s.hosts.unauthenticated)
+	s.xds.Register(s.hosts.authenticated)
+	s.xds.Register(s.hosts.unauthenticated)
 	return nil
 }
 
@@ -125,7 +125,7 @@ var errOldConnection = status.Error(codes.Unavailable, "this connection was open
 // refuses them with the reason, except where the host was entitled after its
 // handshake.
 func (s *Server) onceKnown(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	if _, err := s.issuer.Authenticate(stream.Context()); err == nil {
+	if _, err := s.issuer.Authenticate(stream.Context()); err == nil && info.IsServerStream {
 		return errOldConnection
 	}
 	return handler(srv, stream)

@@ -88,6 +88,19 @@ func TestPlaintext(t *testing.T) {
 // open begins a stream of a sidecar in namespace shop.
 func open(t *testing.T, conn *grpc.ClientConn, address, account string) grpc.BidiStreamingClient[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse] {
 	t.Helper()
+	s, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Send(nodeRequest(t, address, account)); err != nil && !strings.Contains(err.Error(), "EOF") {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// nodeRequest is the first request of a sidecar in namespace shop.
+func nodeRequest(t *testing.T, address, account string) *discovery.DeltaDiscoveryRequest {
+	t.Helper()
 	node, err := (&bootstrap.Node{
 		Type: bootstrap.TypeSidecar, Name: "one", Namespace: "shop", Domain: "cluster.local",
 		Address: netip.MustParseAddr(address), ServiceAccount: account,
@@ -95,12 +108,5 @@ func open(t *testing.T, conn *grpc.ClientConn, address, account string) grpc.Bid
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: string(stream.ClusterType)}); err != nil && !strings.Contains(err.Error(), "EOF") {
-		t.Fatal(err)
-	}
-	return s
+	return &discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: string(stream.ClusterType)}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki"
@@ -121,6 +122,7 @@ func (s *Server) newAuthority(context.Context) error {
 	s.metrics.MustRegister(newClockCollector(s.clock.Status))
 	s.issuer, err = issue.New(issue.Config{
 		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold,
+		StrangersBurst: cmp.Or(s.cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress),
 	})
 	return err
 }

@@ -16,6 +16,7 @@ const (
 	quietBytes   = 256 << 10 // the most that is sent between two quiet looks
 	worthBytes   = 64 << 20  // the least that was allocated, or half of what is in use if that is more
 	releaseEvery = 15 * time.Second
+	calmEvery    = 4 * time.Second // after connections that were not authenticated
 )
 
 // wave finds the end of a wave: many proxies that came, or a large change.
@@ -23,7 +24,8 @@ type wave struct {
 	sent      uint64 // bytes to proxies, up to the last look
 	allocated uint64 // bytes, up to the last release
 	released  time.Time
-	quiet     int // looks
+	quiet     int  // looks
+	calm      bool // many unauthenticated connections have gone
 }
 
 // heap is what was allocated since the start, and what of it is in use.
@@ -51,16 +53,30 @@ func (s *Server) followWaves(ctx context.Context) error {
 	defer tick.Stop()
 	w := wave{released: s.started}
 	for {
+		release := false
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-s.hosts.acceptor.Calm():
+			w.calm = true
 		case now := <-tick.C:
-			if w.over(now, s.sentBytes(), readHeap()) {
-				runtime.GC() // pools are emptied in two
-				debug.FreeOSMemory()
-			}
+			release = w.over(now, s.sentBytes(), readHeap())
+		}
+		if release || w.afterCalm(time.Now()) {
+			runtime.GC() // pools are emptied in two
+			debug.FreeOSMemory()
 		}
 	}
+}
+
+// afterCalm reports whether memory is to be given back because many
+// unauthenticated connections have gone, whatever else is going on.
+func (w *wave) afterCalm(now time.Time) bool {
+	if !w.calm || now.Sub(w.released) < calmEvery {
+		return false
+	}
+	w.calm, w.released = false, now
+	return true
 }
 
 func (s *Server) sentBytes() uint64 {
