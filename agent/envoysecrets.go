@@ -30,14 +30,13 @@ type envoySecrets struct {
 func (envoySecrets) LogValue() slog.Value { return slog.StringValue("[masked]") }
 
 const (
-	envoySecretsFile = "envoy-secrets.json"
+	envoySecretsFile = "envoy-secrets.json" //nolint:gosec // G101: the name of a file
 	maxEnvoySecrets  = 4096
 	// adminNameLen are 70 random bits. In the shortest directory the path is no
 	// longer than that of the socket before it is moved.
 	adminNameLen = 14
 )
 
-//nolint:gochecknoglobals // read-only
 var (
 	tokenForm     = regexp.MustCompile(`^[A-Z2-7]{52,}$`)
 	adminNameForm = regexp.MustCompile(fmt.Sprintf(`^[a-z2-7]{%d}$`, adminNameLen))

@@ -51,6 +51,7 @@ type peer struct {
 
 // serve runs the server that Envoys connect to.
 func (r *Relay) serve(ctx context.Context, l net.Listener) error {
+	//nolint:contextcheck // each call has its own context
 	g := grpc.NewServer(slices.Concat(wire.ServerOptions(), r.c.Guard.ServerOptions(), []grpc.ServerOption{
 		grpc.MaxConcurrentStreams(maxEnvoys), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true),
 	})...)

@@ -91,6 +91,7 @@ func (s *Server) Run(ctx context.Context) error {
 		return err
 	}
 	// The user was judged when the connection was accepted; the guard judges calls.
+	//nolint:contextcheck // each call has its own context
 	g := grpc.NewServer(append(s.c.Guard.ServerOptions(), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage))...)
 	secretv3.RegisterSecretDiscoveryServiceServer(g, s)
 	group, ctx := errgroup.WithContext(ctx)

@@ -143,10 +143,9 @@ func client(tb testing.TB, s *Server, tokens ...string) secretv3.SecretDiscovery
 	show := grpc.WithStreamInterceptor(func(
 		ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
 	) (grpc.ClientStream, error) {
-		for _, token := range tokens {
-			ctx = metadata.AppendToOutgoingContext(ctx, tokenHeader, token)
-		}
-		return next(ctx, desc, cc, method, opts...)
+		shown := metadata.MD{}
+		shown.Set(tokenHeader, tokens...)
+		return next(metadata.NewOutgoingContext(ctx, shown), desc, cc, method, opts...)
 	})
 	conn, err := grpc.NewClient("unix://"+s.c.Socket, grpc.WithTransportCredentials(insecure.NewCredentials()), show)
 	if err != nil {

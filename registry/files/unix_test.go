@@ -36,11 +36,11 @@ func TestBoundDirectoryNamesNoUnixSocket(t *testing.T) {
 			if f == nil {
 				return errors.New("nothing was sent")
 			}
-			got := ""
+			var list []string
 			for _, w := range f.Workloads {
-				got += w.Name + "=" + w.Address + " "
+				list = append(list, w.Name+"="+w.Address+" ")
 			}
-			if got != want {
+			if got := strings.Join(list, ""); got != want {
 				return fmt.Errorf("workloads are %q, want %q", got, want)
 			}
 			return nil
