@@ -215,8 +215,10 @@ func TestRestingHostsAreBounded(t *testing.T) {
 func TestOwnersAreSavedAtTheEnd(t *testing.T) {
 	t.Parallel()
 	file := &ownerFile{}
-	r, err := New(Config{Logger: silent(), Fallback: fallback(), Bindings: map[string]*mesh.Binding{"shop": {Namespaces: []string{"shop"}}},
-		Owners: file, Sources: []Source{newFakeSource("shop")}})
+	r, err := New(Config{
+		Logger: silent(), Fallback: fallback(), Bindings: map[string]*mesh.Binding{"shop": {Namespaces: []string{"shop"}}},
+		Owners: file, Sources: []Source{newFakeSource("shop")},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 package xds
 
 import (
-	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -16,7 +16,7 @@ import (
 func TestRandomMeshesLeaveTheAgentAlone(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			c := newCountry(seed)
 			var s *mesh.Snapshot

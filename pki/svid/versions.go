@@ -106,11 +106,12 @@ func (s *SealedStore) Versions(pair Pair) (Versions, error) {
 	if err != nil {
 		return Versions{}, err
 	}
-	old, err := s.load(pair, path+previousSuffix)
-	if err != nil || old.ID != newest.ID {
-		return Versions{New: newest}, nil
+	v := Versions{New: newest}
+	// Without the one before, the newest has to do.
+	if old, err := s.load(pair, path+previousSuffix); err == nil && old.ID == newest.ID {
+		v.Old = old
 	}
-	return Versions{New: newest, Old: old}, nil
+	return v, nil
 }
 
 // PreviousPath is the file of SavePrevious.

@@ -38,7 +38,7 @@ func TestBoundDirectoryNamesNoUnixSocket(t *testing.T) {
 			}
 			var list []string
 			for _, w := range f.Workloads {
-				list = append(list, w.Name+"="+w.Address+" ")
+				list = append(list, fmt.Sprintf("%s=%s ", w.Name, w.Address))
 			}
 			if got := strings.Join(list, ""); got != want {
 				return fmt.Errorf("workloads are %q, want %q", got, want)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -71,8 +72,8 @@ func (w *tenants) step() {
 	if w.rng.IntN(2) == 0 {
 		m.Created = time.Unix(int64(w.rng.IntN(5)), 0)
 	}
-	m.Hash = hashAs(m.Hash, fmt.Sprint(w.rev))
-	m.Origin = &Origin{Source: fmt.Sprint(source), Path: m.Name, Line: w.rev}
+	m.Hash = hashAs(m.Hash, strconv.Itoa(w.rev))
+	m.Origin = &Origin{Source: strconv.Itoa(source), Path: m.Name, Line: w.rev}
 	w.objects[source][m.Key] = x
 }
 
@@ -91,10 +92,10 @@ func (w *tenants) object(source int, ns string) any {
 		return svc
 	case w.rng.IntN(5) == 0:
 		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
-		switch {
-		case w.rng.IntN(2) == 0 && w.shared:
+		switch n := w.rng.IntN(4); {
+		case n < 2 && w.shared:
 			return &Sidecar{Meta: testMeta(KindSidecar, ns, name, "")}
-		case w.rng.IntN(2) == 0 && w.shared:
+		case n < 3 && w.shared:
 			return &PeerAuthentication{Meta: testMeta(KindPeerAuthentication, ns, name, "")}
 		case source == 0 || w.shared:
 			return &DestinationRule{Meta: testMeta(KindDestinationRule, ns, name, "")}
@@ -124,7 +125,7 @@ func (w *tenants) object(source int, ns string) any {
 func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unsettled bool) Input {
 	in := Input{Prev: prev, Fallback: config, Bindings: w.bindings, Owners: owners, Unsettled: unsettled}
 	for i, objects := range w.objects {
-		in.Fragments = append(in.Fragments, fragmentOf(fmt.Sprint(i), objects))
+		in.Fragments = append(in.Fragments, fragmentOf(strconv.Itoa(i), objects))
 	}
 	return in
 }

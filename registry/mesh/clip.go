@@ -88,7 +88,6 @@ type clipper struct {
 type patches struct {
 	services []Delta[*Service]
 	routes   []Delta[*VirtualService]
-	anew     bool
 }
 
 func (f *Fragment) services() []*Service {
@@ -364,7 +363,7 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*V
 			continue
 		}
 		own = append(own, string(h))
-		late = late || w.owners.late(source, vs, h)
+		late = late || w.owners.late(source, h)
 	}
 	if len(others) == 0 && !late {
 		return nil

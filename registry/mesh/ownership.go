@@ -324,7 +324,7 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 				return true
 			}
 			declared = true
-			if svc.Namespace != vs.Namespace && !(o.bindings[i] != nil && o.bindings[source].has(svc.Namespace)) {
+			if svc.Namespace != vs.Namespace && (o.bindings[i] == nil || !o.bindings[source].has(svc.Namespace)) {
 				elsewhere = svc
 			}
 			return elsewhere == nil
@@ -458,7 +458,7 @@ func (o *owners) claimed(h Hostname, namespace string) bool {
 // late reports whether a VirtualService of a bound source that may route a host
 // comes behind those of others which may, too: an unbound source's, or those of the
 // host's own source.
-func (o *owners) late(source int, vs *VirtualService, h Hostname) bool {
+func (o *owners) late(source int, h Hostname) bool {
 	own := o.bindings[source].covers(h) || o.owns(source, h)
 	for i := range o.claims {
 		if i == source || o.bindings[i] != nil && (own || !o.bindings[i].covers(h) && !o.owns(i, h)) {

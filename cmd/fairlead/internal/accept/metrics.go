@@ -25,9 +25,9 @@ func (r reason) label() string { return [...]string{"room", "timeout", "bytes", 
 // text is the line of the log; empty where it is no news that this happens.
 func (r reason) text() string {
 	return [...]string{
-		"unauthenticated connections closed to make room for new ones",
+		"an unauthenticated connection made room for a new one",
 		"", "",
-		"connection refused: one host has as many as it may, twice --max-streams-per-host",
+		"one host has as many connections as it may, twice --max-streams-per-host",
 		"", "",
 	}[r]
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -101,6 +102,7 @@ func TestHostOwnersUnsaved(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(cfg.StateDir, "host-owners.json", "in-the-way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	r := start(t, cfg)
 	r.eventually(func() error {
 		for path, want := range map[string]string{"/readyz": "cannot be saved", "/metrics": "fairlead_host_owners_unsaved 1"} {
@@ -108,7 +110,7 @@ func TestHostOwnersUnsaved(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			resp, err := http.DefaultClient.Do(req)
+			resp, err := client.Do(req)
 			if err != nil {
 				return err
 			}
@@ -125,7 +127,6 @@ func TestHostOwnersUnsaved(t *testing.T) {
 	if len(r.registry.Snapshot().Services) != 1 {
 		t.Error("the host is not served")
 	}
-	http.DefaultClient.CloseIdleConnections()
 }
 
 // TestRootNamespaceStaysUnbound: settings that make a bound namespace the root one
