@@ -94,7 +94,7 @@ func TestLogOfStrangersIsBounded(t *testing.T) {
 	for i := range 300 {
 		at := &net.TCPAddr{IP: net.IPv4(10, 0, byte(i/100), byte(i%100)), Port: 1000 + i}
 		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: at})
-		for _, csr := range []string{"", "nonsense", string(request(t, newKey(t), "").GetCsr())} {
+		for _, csr := range []string{"", "nonsense", request(t, newKey(t), "").GetCsr()} {
 			if _, err := s.service.CreateCertificate(ctx, &securityapi.IstioCertificateRequest{Csr: csr}); err == nil {
 				t.Fatal("a stranger has a certificate")
 			}

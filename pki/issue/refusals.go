@@ -74,7 +74,12 @@ func (s *Service) Refusals() []Refusal {
 // back what the caller is told.
 func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
 	news := s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
-	s.tell("certificate refused", c.proven(), news, "host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason)
+	args := []any{"host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason}
+	if omitted, ok := s.warns(c.proven(), news); ok {
+		s.logger.Warn("certificate refused", append(args, "left_out", omitted)...)
+	} else {
+		s.logger.Debug("certificate refused again", args...)
+	}
 	return answer
 }
 
@@ -87,19 +92,19 @@ func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reaso
 		id = clip(chain[0].URIs[0].String())
 	}
 	news := s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"})
-	s.tell("client certificate refused", "", news, "peer", peer, "spiffe_id", id, "err", reason)
+	args := []any{"peer", peer, "spiffe_id", id, "err", reason}
+	if omitted, ok := s.warns("", news); ok {
+		s.logger.Warn("client certificate refused", append(args, "left_out", omitted)...)
+	} else {
+		s.logger.Debug("client certificate refused again", args...)
+	}
 }
 
-// tell logs a refusal that is news, as often as the peer may cause it.
-func (s *Service) tell(text, proven string, news bool, args ...any) {
-	if news {
-		if omitted, ok := s.lines.Allow(proven, time.Now()); ok {
-			if omitted > 0 {
-				args = append(args, "left_out", omitted)
-			}
-			s.logger.Warn(text, args...)
-			return
-		}
+// warns reports whether a refusal gets a line in the log: it is news, and its peer
+// has not caused too many. omitted are those that got none since the last line.
+func (s *Service) warns(proven string, news bool) (omitted int, ok bool) {
+	if !news {
+		return 0, false
 	}
-	s.logger.Debug(text+" again", args...)
+	return s.lines.Allow(proven, time.Now())
 }

@@ -18,9 +18,12 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
+// hostsAhead is how far the clocks of the test's hosts are ahead.
+const hostsAhead = 24 * time.Hour
+
 // votes opens a stream of the machine, whose own address is address and whose clock is
-// off; leave ends it.
-func (m *machine) votes(address string, off time.Duration) (leave func()) {
+// ahead; leave ends it.
+func (m *machine) votes(address string) (leave func()) {
 	m.t.Helper()
 	ctx, cancel := context.WithCancel(m.t.Context())
 	m.t.Cleanup(cancel)
@@ -31,7 +34,7 @@ func (m *machine) votes(address string, off time.Duration) (leave func()) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	bootstrap.SetTime(node, time.Now().Add(off))
+	bootstrap.SetTime(node, time.Now().Add(hostsAhead))
 	s, err := discovery.NewAggregatedDiscoveryServiceClient(m.conn).DeltaAggregatedResources(ctx)
 	if err != nil {
 		m.t.Fatal(err)
@@ -97,17 +100,16 @@ func TestHostsHoldSigning(t *testing.T) {
 		}
 		return st
 	}
-	const off = 24 * time.Hour
-	hosts[0].votes(address(0), off)
-	hosts[1].votes(address(1), off)
+	hosts[0].votes(address(0))
+	hosts[1].votes(address(1))
 	if st := clock(http.MethodGet, "/v1/clock"); st.Held != "" || st.Voters != 2 {
 		t.Errorf("two votes: %+v", st)
 	}
-	leave := hosts[2].votes(address(2), off)
+	leave := hosts[2].votes(address(2))
 	if err := join(); err == nil || !strings.Contains(err.Error(), "on hold") {
 		t.Errorf("join while three hosts disagree: %v", err)
 	}
-	if st := clock(http.MethodGet, "/v1/clock"); st.Held == "" || (st.Off-off).Abs() > time.Minute {
+	if st := clock(http.MethodGet, "/v1/clock"); st.Held == "" || (st.Off-hostsAhead).Abs() > time.Minute {
 		t.Errorf("three votes: %+v", st)
 	}
 	if s := r.sources(); len(s.Clock) != 1 || !strings.Contains(s.Clock[0], "fairlead clock accept") || len(r.remarks()) != 1 || !s.Ready {
@@ -126,7 +128,7 @@ func TestHostsHoldSigning(t *testing.T) {
 		}
 		return nil
 	})
-	hosts[2].votes(address(2), off)
+	hosts[2].votes(address(2))
 	if st := clock(http.MethodPost, "/v1/clock/accept"); st.Held != "" || st.Accepted == nil {
 		t.Errorf("accepted: %+v", st)
 	}

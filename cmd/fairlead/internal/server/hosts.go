@@ -112,8 +112,8 @@ func (s *Server) newHosts(context.Context) error {
 			grpc.StreamInterceptor(s.onceKnown),
 		)...),
 	}
-	s.issuer.Register(s.hosts.authenticated)
-	s.issuer.RegisterUnauthenticated(s.hosts.unauthenticated)
+	s.issuer.Register(s.hosts.authenticated)                  //nolint:contextcheck // each call has its own context
+	s.issuer.RegisterUnauthenticated(s.hosts.unauthenticated) //nolint:contextcheck // each call has its own context
 	s.xds.Register(s.hosts.authenticated)
 	s.xds.Register(s.hosts.unauthenticated)
 	return nil

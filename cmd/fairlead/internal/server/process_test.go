@@ -35,14 +35,14 @@ const (
 func TestMain(m *testing.M) {
 	if args := os.Getenv(envAttack); args != "" {
 		if err := attackAlone(strings.Split(args, ",")); err != nil {
-			fmt.Fprintln(os.Stderr, err) //nolint:forbidigo // it is a process of its own
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
 	}
 	if dirs := os.Getenv(envServe); dirs != "" {
 		if err := serveAlone(strings.Split(dirs, ",")); err != nil {
-			fmt.Fprintln(os.Stderr, err) //nolint:forbidigo // it is a process of its own
+			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
 		return
