@@ -46,7 +46,8 @@ func (w *tenants) pick(list ...string) string { return list[w.rng.IntN(len(list)
 
 // host is one of a few, so that they meet; or the source's own.
 func (w *tenants) host(source int) string {
-	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example")
+	host := w.pick("e0.x.example", "e1.x.example", "e2.x.example", "e0.p.example", "*.x.example", "*.p.example", "*.example", "e3.example", "*.0.x.example", "e.0.x.example",
+		"e0.x.example.", "e0.ns0.svc.x.example", "e0.ns2.svc.x.example", "e0.ns0", "e0.ns2.svc.", "e0", "10.9.0.1")
 	if w.shared {
 		return host
 	}
@@ -104,6 +105,9 @@ func (w *tenants) object(source int, ns string) any {
 	case w.rng.IntN(2) == 0:
 		svc := testService(ns, name, "")
 		svc.Hostname, svc.ExportTo = Hostname(w.host(source)), exports
+		if w.shared && w.rng.IntN(4) == 0 {
+			svc.Addresses = []string{w.pick("10.9.0.1", "10.9.0.0/24")}
+		}
 		if w.rng.IntN(4) == 0 {
 			svc.Selector = map[string]string{LabelConsulService: w.pick("e0", "e1")}
 		}
@@ -234,13 +238,13 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	var claims []claim
 	for _, svc := range s.Services {
 		if !onlyOwn(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace) {
-			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname, true})
+			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.plain(), true})
 		}
 	}
 	for _, vs := range s.VirtualServices {
 		if slices.Contains(vs.Spec.Gateways, "mesh") && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
 			for _, h := range vs.Spec.Hosts {
-				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h), false})
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).plain(), false})
 			}
 		}
 	}

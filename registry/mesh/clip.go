@@ -166,8 +166,10 @@ func (w *clipper) file() {
 			wideServices: filed(&was.wideServices, w.services[i], CompareServices, wide(w.serviceHosts)),
 			routes:       filed(&was.routes, w.routes[i], compareKeys, w.routeHosts),
 			wideRoutes:   filed(&was.wideRoutes, w.routes[i], compareKeys, wide(w.routeHosts)),
+			aliases:      filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
 		}
 	}
+	w.touchAliases()
 }
 
 // serviceHosts is the host that a service declares for other namespaces; none if
@@ -176,7 +178,7 @@ func (w *clipper) serviceHosts(svc *Service) []Hostname {
 	if svc == nil || onlyOwn(svc.ExportTo, w.exports[0], svc.Namespace) {
 		return nil
 	}
-	return []Hostname{svc.Hostname}
+	return []Hostname{svc.Hostname.plain()}
 }
 
 // routeHosts are the hosts for which a VirtualService routes requests of sidecars
@@ -191,7 +193,7 @@ func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
 	}
 	out := make([]Hostname, 0, len(spec.GetHosts()))
 	for _, h := range spec.GetHosts() {
-		out = append(out, Hostname(h))
+		out = append(out, Hostname(h).plain())
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -352,17 +354,21 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 // stays as it is. Of one with hosts of its own and others', the others' are split
 // off: the routes of the own ones go on to hold for everybody.
 func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
-	hosts := w.routeHosts(vs)
+	if len(w.routeHosts(vs)) == 0 {
+		return nil
+	}
+	names := slices.Compact(slices.Sorted(slices.Values(vs.Spec.GetHosts())))
 	var own, others []string
 	v := &verdict[*VirtualService]{}
 	late := false
-	for _, h := range hosts {
+	for _, name := range names {
+		h := Hostname(name).plain()
 		if r := w.owners.routes(source, vs, h); r != nil {
-			others = append(others, string(h))
+			others = append(others, name)
 			v.conflicts = append(v.conflicts, foreign(&vs.Meta, h, r))
 			continue
 		}
-		own = append(own, string(h))
+		own = append(own, name)
 		late = late || w.owners.late(source, h)
 	}
 	if len(others) == 0 && !late {

@@ -13,6 +13,8 @@ type claims struct {
 	// wildcards are in the wide ones, too.
 	services, wideServices shelves[Hostname, []*Service]
 	routes, wideRoutes     shelves[Hostname, []*VirtualService]
+	// aliases are the services by their other names, see [aliasesOf].
+	aliases shelves[Hostname, []*Service]
 }
 
 // owners decides whose a host is. It is a pure function of the claims, the
@@ -43,7 +45,15 @@ func by(m *Meta, what string) *rival {
 // service tells whose the host of a bound source's service is: nil if the
 // source's.
 func (o *owners) service(source int, svc *Service) *rival {
-	h, b := svc.Hostname, o.bindings[source]
+	if r := o.named(source, svc); r != nil {
+		return r
+	}
+	return o.alias(source, svc.Namespace, svc.Hostname.plain())
+}
+
+// named is service as far as hosts of that very name go.
+func (o *owners) named(source int, svc *Service) *rival {
+	h, b := svc.Hostname.plain(), o.bindings[source]
 	mine := b.covers(h)
 	if r := o.unbound(svc, mine); r != nil {
 		return r
@@ -58,7 +68,7 @@ func (o *owners) service(source int, svc *Service) *rival {
 		return &rival{nil, "nobody whom the settings name"}
 	}
 	for other := range o.declared(h, true) {
-		if other.Catalog && !merges(svc, other) && (other.Hostname == h || other.Namespace != svc.Namespace) {
+		if other.Catalog && !merges(svc, other) && (other.Hostname.plain() == h || other.Namespace != svc.Namespace) {
 			return by(&other.Meta, "the catalog")
 		}
 	}
@@ -71,8 +81,9 @@ func (o *owners) service(source int, svc *Service) *rival {
 // unbound looks for a service of a source that speaks for all. With a pattern of
 // its own a source gives way only where the very host is declared.
 func (o *owners) unbound(svc *Service, mine bool) *rival {
-	for other := range o.declared(svc.Hostname, !mine) {
-		if !other.Catalog && (other.Hostname == svc.Hostname || other.Namespace != svc.Namespace) {
+	h := svc.Hostname.plain()
+	for other := range o.declared(h, !mine) {
+		if !other.Catalog && (other.Hostname.plain() == h || other.Namespace != svc.Namespace) {
 			return by(&other.Meta, "a source that is bound to no namespace")
 		}
 	}
@@ -155,14 +166,14 @@ func hostsOf[T any](m *shelves[Hostname, []T], wanted func(Hostname) bool) []Hos
 // bound source of another namespace has: a wildcard takes what is nobody's, and
 // is on no record.
 func (o *owners) wildcard(source int, svc *Service) *rival {
-	h, b := svc.Hostname, o.bindings[source]
+	h, b := svc.Hostname.plain(), o.bindings[source]
 	for i := range o.claims {
 		if i == source || o.bindings[i] == nil {
 			continue
 		}
 		var found *Service
 		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(other *Service) bool {
-			if !b.has(other.Namespace) && beats(other.Hostname, other.Namespace, h, svc.Namespace) {
+			if !b.has(other.Namespace) && beats(other.Hostname.plain(), other.Namespace, h, svc.Namespace) {
 				found = other
 			}
 			return found == nil
@@ -278,6 +289,9 @@ func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
 			}
 		}
 	}
+	if r := o.alias(source, vs.Namespace, h); r != nil {
+		return r
+	}
 	if b.HostsOnly && !o.declaredIn(h, vs.Namespace) {
 		return &rival{nil, "nobody whom the settings name"}
 	}
@@ -320,7 +334,7 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 			continue
 		}
 		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(svc *Service) bool {
-			if svc.Hostname == h && !h.IsWildcard() {
+			if svc.Hostname.plain() == h && !h.IsWildcard() {
 				return true
 			}
 			declared = true
@@ -386,8 +400,8 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 			case unbound:
 				found = other
 			case h.IsWildcard():
-				for _, x := range other.Spec.GetHosts() {
-					if Hostname(x).Overlaps(h) && beats(Hostname(x), other.Namespace, h, vs.Namespace) {
+				for _, name := range other.Spec.GetHosts() {
+					if x := Hostname(name).plain(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) {
 						found = other
 					}
 				}
@@ -401,58 +415,10 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 	if h.IsWildcard() {
 		return o.recorded(b, h)
 	}
+	if o.ownWildcard(source, h) {
+		return nil
+	}
 	return o.notOwner(b, h)
-}
-
-// grant is the owner to be put on record for a host that is no wildcard: the
-// namespace that it is of by no pattern, as nobody who comes before declares it.
-func (o *owners) grant(h Hostname) (Owner, bool) {
-	declared := false
-	for svc := range o.declared(h, true) {
-		if svc.Hostname == h {
-			return Owner{}, false
-		}
-		declared = true
-	}
-	owner, known := o.ownerOf(h)
-	if !known {
-		return Owner{}, false
-	}
-	var out Owner
-	for i, b := range o.bindings {
-		if b == nil {
-			continue
-		}
-		services := o.claims[i].services.get(h)
-		declared = declared || len(services) > 0 || len(hostsOf(&o.claims[i].wideServices, h.Overlaps)) > 0
-		if b.covers(h) {
-			continue
-		}
-		for _, svc := range services {
-			if o.service(i, svc) == nil {
-				return Owner{Namespace: owner.Namespace}, true
-			}
-		}
-		for _, vs := range o.claims[i].routes.get(h) {
-			if o.routes(i, vs, h) == nil && b.has(owner.Namespace) {
-				out = Owner{Namespace: owner.Namespace, Routes: true}
-			}
-		}
-	}
-	return out, out.Namespace != "" && !declared
-}
-
-// claims reports whether a namespace still names a host.
-func (o *owners) claimed(h Hostname, namespace string) bool {
-	for i, b := range o.bindings {
-		if b == nil || !b.has(namespace) {
-			continue
-		}
-		if c := &o.claims[i]; len(c.services.get(h))+len(c.routes.get(h)) > 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // late reports whether a VirtualService of a bound source that may route a host

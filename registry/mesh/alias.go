@@ -1,0 +1,106 @@
+package mesh
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// plain is the one form of a name that clients write in several: without the dot
+// that may end it, and an IP address as Go writes it.
+func (h Hostname) plain() Hostname {
+	s := strings.TrimSuffix(string(h), ".")
+	if s != "" && s[0] != '*' && (s[len(s)-1] <= '9' || strings.Contains(s, ":")) {
+		if ip, err := netip.ParseAddr(s); err == nil {
+			s = ip.String()
+		}
+	}
+	return Hostname(s)
+}
+
+// aliasesOf are the other names by which clients reach a service: the short forms
+// of NAME.NAMESPACE.svc.DOMAIN, if that is its namespace, and its addresses.
+func aliasesOf(svc *Service) []Hostname {
+	var out []Hostname
+	h := string(svc.Hostname.plain())
+	if name, rest, ok := strings.Cut(h, "."); ok && strings.HasPrefix(rest, svc.Namespace+".svc.") && name != "*" {
+		short := name + "." + svc.Namespace
+		out = append(out, Hostname(name), Hostname(short), Hostname(short+".svc"))
+	}
+	for _, a := range svc.Addresses {
+		if ip, err := netip.ParseAddr(a); err == nil {
+			out = append(out, Hostname(ip.String()))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// alias tells whose a host is that is the other name of a service, unless the host
+// itself is the source's on record, or by a pattern.
+func (o *owners) alias(source int, namespace string, h Hostname) *rival {
+	b := o.bindings[source]
+	if owner, known := o.record.Of(h); b.covers(h) || known && !owner.Routes && b.has(owner.Namespace) {
+		return nil
+	}
+	var found *Service
+	for i := range o.claims {
+		for _, svc := range o.claims[i].aliases.get(h) {
+			switch {
+			case o.bindings[i] != nil && o.named(i, svc) != nil: // not for others
+			case svc.Namespace == namespace || o.bindings[i] != nil && b.has(svc.Namespace):
+				return nil
+			case found == nil:
+				found = svc
+			}
+		}
+	}
+	if found == nil {
+		return nil
+	}
+	return by(&found.Meta, "namespace "+found.Namespace+", of whose "+string(found.Hostname)+" it is another name")
+}
+
+// ownWildcard reports whether a wildcard of the source itself has a host.
+func (o *owners) ownWildcard(source int, h Hostname) bool {
+	own := false
+	find(&o.claims[source].services, &o.claims[source].wideServices, h, true, func(svc *Service) bool {
+		own = svc.Hostname.IsWildcard() && o.service(source, svc) == nil
+		return !own
+	})
+	return own
+}
+
+// serviceAliases are the other names of a service that other namespaces see.
+func (w *clipper) serviceAliases(svc *Service) []Hostname {
+	if len(w.serviceHosts(svc)) == 0 {
+		return nil
+	}
+	return aliasesOf(svc)
+}
+
+// touchAliases has hosts decided anew that are, or were, other names of services
+// of which anything may be decided anew.
+func (w *clipper) touchAliases() {
+	touched := map[Hostname]bool{}
+	note := func(svc *Service) bool {
+		for _, h := range w.serviceAliases(svc) {
+			touched[h] = true
+		}
+		return true
+	}
+	for i := range w.inputs {
+		for _, d := range w.services[i] {
+			note(d.Old)
+			note(d.New)
+		}
+		if c := &w.owners.claims[i]; c.aliases.size > 0 {
+			for h := range w.hosts {
+				find(&c.services, &c.wideServices, h, true, note)
+			}
+		}
+	}
+	for h := range touched {
+		w.hosts[h] = true
+	}
+}
