@@ -20,7 +20,8 @@ func TestWhatAHostClaims(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		claimed, source, token string
-		elsewhere              bool // another network has the address, too
+		elsewhere              string // the namespace that has the address in another network, too
+		entitled               bool   // to that
 		proves                 bool
 		proof                  mesh.Proof
 	}{
@@ -30,7 +31,9 @@ func TestWhatAHostClaims(t *testing.T) {
 		"mapped":        {claimed: "10.0.0.5", source: "::ffff:10.0.0.5", proves: true},
 		"six":           {claimed: "2001:db8::5", source: "2001:db8::5", proves: true},
 		"link_local":    {claimed: "fe80::5", source: "fe80::5%eth0"},
-		"networks":      {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: true},
+		"networks":      {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "shop"},
+		"two_entitled":  {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "bank", entitled: true},
+		"tenant":        {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "evil", proves: true},
 		"token":         {claimed: "10.0.0.5", token: "10.0.0.5", proof: mesh.ByToken},
 		"token_mapped":  {claimed: "10.0.0.5", token: "::ffff:10.0.0.5", proof: mesh.ByToken},
 		"token_another": {claimed: "10.0.0.5", token: "10.0.0.6"},
@@ -39,12 +42,15 @@ func TestWhatAHostClaims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := new(objects).workload("web", c.claimed, nil)
-			if c.elsewhere {
+			if c.elsewhere != "" {
 				o.workload("other", c.claimed, nil)
-				o.workloads[1].Network = "net2"
+				o.workloads[1].Network, o.workloads[1].Namespace = "net2", c.elsewhere
 				slices.SortFunc(o.workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
 			}
 			p := Peer{Host: "h", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}
+			if c.entitled {
+				p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: c.elsewhere, Name: o.workloads[0].ServiceAccount}) // sorted
+			}
 			if c.source != "" {
 				p.Source = netip.MustParseAddr(c.source)
 			}

@@ -110,6 +110,12 @@ func (c *claim) is(w *mesh.Workload) bool {
 	return w.Namespace == c.account.Namespace && w.ServiceAccount == c.account.Name
 }
 
+// entitledTo reports whether the peer may be a workload: who writes objects of another
+// namespace does not decide what an address proves.
+func (c *claim) entitledTo(w *mesh.Workload) bool {
+	return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
+}
+
 // network is the one that the node names, where several networks have the address
 // and that is one of them; else empty.
 func (c *claim) network(at []*mesh.Workload) string {
@@ -128,10 +134,11 @@ func (c *claim) of(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
 	// A link-local address is another machine's on each link.
 	out.SourceProves = out.Source.IsValid() && out.Source == c.node.Address.Unmap() && !out.Source.IsLinkLocalUnicast()
 	for _, o := range s.WorkloadsAt(w.Address) {
-		if o.Network != w.Network { // it may as well be that one's
-			out.SourceProves = false
-		} else if c.is(o) {
+		switch {
+		case o.Network == w.Network && c.is(o):
 			out.Present = append(out.Present, o.Name)
+		case o.Network != w.Network && (o.Namespace == w.Namespace || c.entitledTo(o)): // it may as well be that one's
+			out.SourceProves = false
 		}
 	}
 	if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return a.Unmap() == c.node.Address.Unmap() }) {
@@ -181,7 +188,6 @@ func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 // owns reports whether a further address is the node's.
 func (c *claim) owns(s *mesh.Snapshot, a netip.Addr) bool {
 	return slices.ContainsFunc(s.WorkloadsAt(a.String()), func(w *mesh.Workload) bool {
-		return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}) &&
-			(c.others == nil || !c.others(w))
+		return c.entitledTo(w) && (c.others == nil || !c.others(w))
 	})
 }
