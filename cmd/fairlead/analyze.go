@@ -40,7 +40,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			if err != nil {
 				return err
 			}
-			t, err := readTree(cmd.InOrStdin(), args, &bound, catalog.unixSockets)
+			t, err := readTree(cmd.InOrStdin(), args, &bound, catalog.hostPaths)
 			if err != nil {
 				return err
 			}

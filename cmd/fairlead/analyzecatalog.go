@@ -78,7 +78,7 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 	if err != nil {
 		return err
 	}
-	opts := manifest.Options{Source: cfg.Name, Namespaces: cfg.Namespaces, NoUnixSockets: !cfg.UnixSockets}
+	opts := manifest.Options{Source: cfg.Name, Namespaces: cfg.Namespaces, NoUnixSockets: !cfg.UnixSockets, NoFiles: !cfg.Files}
 	if len(cfg.Namespaces) == 1 {
 		opts.Namespace = cfg.Namespaces[0]
 	}

@@ -142,8 +142,8 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 		return false, err
 	}
 	before, after := consul.clone(), consul.clone()
-	root.UnixSockets = f.catalog.unixSockets.dir(root.Path)
-	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets()}
+	f.catalog.hostPaths.allow(&root)
+	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
 	if len(root.Namespaces) == 1 {
 		opts.Namespace = root.Namespaces[0]
 	}

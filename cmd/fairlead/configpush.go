@@ -131,7 +131,7 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if err != nil {
 		return false, err
 	}
-	before, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.unixSockets)
+	before, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
 		return false, fmt.Errorf("--config-dir: %w", err)
 	}

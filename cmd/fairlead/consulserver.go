@@ -22,7 +22,7 @@ type catalogFlags struct {
 	rules       []string
 	addressKind string
 	kvHosts     []string
-	unixSockets unixSocketsFlag
+	hostPaths   hostPathFlags
 }
 
 func (f *catalogFlags) add(fl *pflag.FlagSet) {
@@ -51,7 +51,7 @@ func (f *catalogFlags) patterns() ([]mesh.Hostname, error) {
 
 // addCatalog adds the flags that say how the catalog looks in the mesh.
 func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
-	f.unixSockets.add(fl)
+	f.hostPaths.add(fl)
 	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "a datacenter whose catalog is read; may be repeated, that of the hosts first; none means that of the agent at --consul-address")
 	fl.StringVar(&f.Filter, "consul-filter", "", "the instances that are read, in Consul's filter language, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
 	fl.DurationVar(&f.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
@@ -77,7 +77,7 @@ func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul
 		return server.Consul{}, errors.Join(errs...)
 	}
 	out := f.Consul
-	out.KVUnixSockets = f.unixSockets.keys()
+	out.KVUnixSockets, out.KVFiles = f.hostPaths.unixSockets.keys(), f.hostPaths.files.keys()
 	var errs []error
 	var err error
 	if out.Client, err = f.config(log); err != nil {

@@ -55,7 +55,7 @@ func (t *tree) objects() []*manifest.Object {
 
 // readTree reads files and directories; "-" is standard input. A named file is
 // read whatever its name; in directories only *.yaml and *.yml are.
-func readTree(stdin io.Reader, paths []string, bound *boundFlags, unix unixSocketsFlag) (*tree, error) {
+func readTree(stdin io.Reader, paths []string, bound *boundFlags, allowed hostPathFlags) (*tree, error) {
 	t := &tree{}
 	roots, err := rootsOf(paths, bound)
 	if err != nil {
@@ -63,8 +63,8 @@ func readTree(stdin io.Reader, paths []string, bound *boundFlags, unix unixSocke
 	}
 	for i, root := range roots {
 		p, binding := paths[i], root.Binding(bound.hostsOnly)
-		root.UnixSockets = unix.dir(root.Path)
-		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets()}
+		allowed.allow(&root)
+		opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
 		if len(root.Namespaces) == 1 {
 			opts.Namespace = root.Namespaces[0]
 		}

@@ -77,7 +77,7 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 	if err != nil {
 		return err
 	}
-	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.unixSockets)
+	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
 		return err
 	}

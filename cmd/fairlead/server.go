@@ -51,14 +51,14 @@ count.`,
 				if root.Path, err = filepath.Abs(root.Path); err != nil {
 					return fmt.Errorf("--config-dir %q: %w", d, err)
 				}
-				root.UnixSockets = catalog.unixSockets.dir(root.Path)
+				catalog.hostPaths.allow(&root)
 				cfg.Roots = append(cfg.Roots, root)
 			}
 			if err := bound.give(cfg.Roots); err != nil {
 				return err
 			}
 			cfg.HostsOnly = bound.hostsOnly
-			if err := catalog.unixSockets.check(cfg.Roots, catalog.KVPrefix); err != nil {
+			if err := catalog.hostPaths.check(cfg.Roots, catalog.KVPrefix); err != nil {
 				return err
 			}
 			if err := checkServerFlags(cmd, cfg); err != nil {

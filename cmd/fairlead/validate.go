@@ -48,7 +48,7 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml",
 		Args:    wantArgs(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			t, err := readTree(cmd.InOrStdin(), args, &boundFlags{}, nil)
+			t, err := readTree(cmd.InOrStdin(), args, &boundFlags{}, hostPathFlags{})
 			if err != nil {
 				return err
 			}

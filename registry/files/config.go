@@ -27,6 +27,8 @@ type Root struct {
 	// UnixSockets lets objects name unix sockets though the directory is bound to
 	// namespaces; one that is not bound may always.
 	UnixSockets bool
+	// Files lets them name files of the hosts' in the same way.
+	Files bool
 }
 
 // Binding is what the directory speaks for; nil if it is bound to no namespace.
@@ -41,6 +43,9 @@ func (r Root) Binding(hostsOnly bool) *mesh.Binding {
 // NoUnixSockets reports whether objects of this directory may not name unix sockets:
 // whoever writes for some namespaces only is not who runs the hosts.
 func (r Root) NoUnixSockets() bool { return len(r.Namespaces) > 0 && !r.UnixSockets }
+
+// NoFiles reports whether objects of this directory may not name files of the hosts'.
+func (r Root) NoFiles() bool { return len(r.Namespaces) > 0 && !r.Files }
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
 func ParseRoot(s string) (Root, error) {

@@ -46,7 +46,7 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	if r.meshConfig {
 		return decodeMeshConfig(c.Decoder, path, b)
 	}
-	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, NoUnixSockets: r.NoUnixSockets(), Domain: c.Domain}
+	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, NoUnixSockets: r.NoUnixSockets(), NoFiles: r.NoFiles(), Domain: c.Domain}
 	return c.Decoder.Decode(opts, path, b.Content)
 }
 

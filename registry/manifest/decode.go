@@ -29,6 +29,8 @@ type Options struct {
 	// NoUnixSockets keeps out what names a unix socket: for sources that somebody
 	// else may write to than who runs the hosts.
 	NoUnixSockets bool
+	// NoFiles keeps out, for the same sources, what names a file of the host's.
+	NoFiles bool
 	// Domain is the suffix of short host names, which stand for
 	// NAME.NAMESPACE.svc.DOMAIN; empty means "cluster.local".
 	Domain string

@@ -210,9 +210,7 @@ func notInForce(o *Object, opts *Options) []Fault {
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
 	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
-	if opts.NoUnixSockets {
-		unixSockets(o, &r)
-	}
+	hostPaths(o, opts, &r)
 	return r.finish()
 }
 

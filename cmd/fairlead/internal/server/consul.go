@@ -46,6 +46,8 @@ type Consul struct {
 	KVHosts []mesh.Hostname
 	// KVUnixSockets lets the manifests there name unix sockets.
 	KVUnixSockets bool
+	// KVFiles lets them name files of the hosts'.
+	KVFiles bool
 }
 
 // Binding is what the prefix is bound to, or nil.
@@ -161,7 +163,7 @@ func (c *Consul) KV() (kv.Config, error) {
 	if len(c.Datacenters) > 0 {
 		cl.Datacenter = c.Datacenters[0]
 	}
-	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces, UnixSockets: c.KVUnixSockets}, nil
+	return kv.Config{Name: kvSource, Logger: cl.Logger, Client: cl, Prefix: prefix, Namespaces: namespaces, UnixSockets: c.KVUnixSockets, Files: c.KVFiles}, nil
 }
 
 // catalogs are the sources that read Consul.

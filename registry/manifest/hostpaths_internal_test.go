@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"maps"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -32,7 +34,7 @@ func TestNoFieldNamesAUnixSocket(t *testing.T) {
 			m := spec.ProtoReflect().New()
 			put(m, path, "unix:///run/a.sock")
 			var found []string
-			w := unixWalk{at: tree.Trail{Base: "spec"}, report: func(path, _ string) { found = append(found, path) }}
+			w := hostPathWalk{at: tree.Trail{Base: "spec"}, socket: func(path, _ string) { found = append(found, path) }}
 			w.message(m)
 			text := slices.ContainsFunc(path, func(fd protoreflect.FieldDescriptor) bool { return freeText[fd.ContainingMessage().FullName()] })
 			if (len(found) == 0) != text {
@@ -42,6 +44,35 @@ func TestNoFieldNamesAUnixSocket(t *testing.T) {
 	}
 	if places < 500 {
 		t.Errorf("only %d strings: the test looks for them in the wrong way", places)
+	}
+}
+
+// TestFieldsOfFilesAreListed looks through every kind for fields whose names say that
+// they are keys or certificates, built or not: what comes new with istio.io/api has to
+// be listed as a file, or here as something else.
+func TestFieldsOfFilesAreListed(t *testing.T) {
+	t.Parallel()
+	set, err := schema.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	others := map[protoreflect.FullName]bool{
+		// What certificates are compared with.
+		"istio.networking.v1alpha3.ServerTLSSettings.verify_certificate_hash": true,
+		"istio.networking.v1alpha3.ServerTLSSettings.verify_certificate_spki": true,
+	}
+	name, unused := regexp.MustCompile(`certificate|private_key|_crl|_file|file_|filename`), maps.Clone(filePaths)
+	for _, gvk := range set.Kinds() {
+		eachString(newSpec(mesh.Kind(gvk.Kind)).ProtoReflect().Descriptor(), nil, func(path []protoreflect.FieldDescriptor) {
+			fd := path[len(path)-1]
+			delete(unused, fd.FullName())
+			if name.MatchString(string(fd.Name())) && !filePaths[fd.FullName()] && !others[fd.FullName()] {
+				t.Errorf("%s: %s may be a file of the host's", gvk.Kind, fd.FullName())
+			}
+		})
+	}
+	if len(unused) > 0 {
+		t.Errorf("listed as files, and in no kind: %v", slices.Sorted(maps.Keys(unused)))
 	}
 }
 

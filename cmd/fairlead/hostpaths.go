@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/pflag"
+
+	"github.com/fairlead/fairlead/registry/files"
+)
+
+// keysSource is what --allow-unix-sockets and --allow-files call the manifests in
+// Consul.
+const keysSource = "consul-kv"
+
+const (
+	allowSockets = "allow-unix-sockets"
+	allowFiles   = "allow-files"
+)
+
+// hostPathFlags are the sources whose objects may name what an Envoy opens as its
+// own user.
+type hostPathFlags struct{ unixSockets, files sourcesFlag }
+
+func (f *hostPathFlags) add(fl *pflag.FlagSet) {
+	for name, flag := range map[string]struct {
+		list *sourcesFlag
+		what string
+	}{allowSockets: {&f.unixSockets, "unix sockets"}, allowFiles: {&f.files, "files of the hosts (keys, certificates and revocation lists for TLS)"}} {
+		fl.StringArrayVar((*[]string)(flag.list), name, nil,
+			"a source whose objects may name "+flag.what+", which Envoys open as their own user: a directory that --config-dir binds to namespaces, "+
+				"or consul-kv; may be repeated. Directories that are not bound always may")
+	}
+}
+
+// allow notes what the objects of a directory may name.
+func (f *hostPathFlags) allow(root *files.Root) {
+	root.UnixSockets, root.Files = f.unixSockets.dir(root.Path), f.files.dir(root.Path)
+}
+
+// check refuses what allows nothing: a slip in the name would be found out when an
+// object is kept out.
+func (f *hostPathFlags) check(roots []files.Root, kvPrefix string) error {
+	return errors.Join(f.unixSockets.check(allowSockets, roots, kvPrefix), f.files.check(allowFiles, roots, kvPrefix))
+}
+
+// sourcesFlag are sources by name.
+type sourcesFlag []string
+
+// keys reports whether the manifests in Consul are among them.
+func (f sourcesFlag) keys() bool { return slices.Contains(f, keysSource) }
+
+// dir reports whether a directory is.
+func (f sourcesFlag) dir(path string) bool {
+	abs, err := filepath.Abs(path)
+	return err == nil && slices.ContainsFunc(f, func(s string) bool {
+		named, err := filepath.Abs(s)
+		return err == nil && s != keysSource && named == abs
+	})
+}
+
+func (f sourcesFlag) check(flag string, roots []files.Root, kvPrefix string) error {
+	var errs []error
+	for _, s := range f {
+		switch {
+		case s == keysSource && kvPrefix == "":
+			errs = append(errs, fmt.Errorf("--%s %s: no manifests are read from Consul: name them with --consul-kv-prefix", flag, s))
+		case s != keysSource && !slices.ContainsFunc(roots, func(r files.Root) bool { return sourcesFlag{s}.dir(r.Path) }):
+			errs = append(errs, fmt.Errorf("--%s %q: write a directory of --config-dir, without its namespaces, or %s", flag, s, keysSource))
+		}
+	}
+	return errors.Join(errs...)
+}
