@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,4 +206,64 @@ func TestBrokenRecordKeepsTheName(t *testing.T) {
 		t.Errorf("its name is free: %v", err)
 	}
 	join(t, e, token(t, e, grant(true), now), 2)
+}
+
+// busyFS is a disk that has no time once it is held.
+type busyFS struct {
+	durable.OS
+	held           atomic.Bool
+	asked, release chan struct{}
+}
+
+func (f *busyFS) CreateTemp(dir, pattern string) (durable.File, error) {
+	if f.held.Load() {
+		f.asked <- struct{}{}
+		<-f.release
+	}
+	return f.OS.CreateTemp(dir, pattern)
+}
+
+// A certificate for the same key writes nothing, and does not wait until hosts that
+// join are on the disk.
+func TestIssuedDoesNotWaitForJoins(t *testing.T) {
+	t.Parallel()
+	fsys := &busyFS{asked: make(chan struct{}, 1), release: make(chan struct{})}
+	e := open(t, t.TempDir(), fsys)
+	now := time.Now()
+	known := join(t, e, token(t, e, grant(false), now), 1)
+	next := grant(false)
+	next.Host = "web-2"
+	secret := token(t, e, next, now)
+	fsys.held.Store(true)
+	joined := make(chan error, 1)
+	go func() {
+		_, err := e.Redeem(secret, profile.KeyHash{2}, now)
+		joined <- err
+	}()
+	<-fsys.asked
+	fsys.held.Store(false)
+	issued := make(chan error, 1)
+	go func() { issued <- e.Issued(known.Binding, profile.KeyHash{1}, now.Add(time.Hour), now) }()
+	select {
+	case err := <-issued:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for a host that joins")
+	}
+	close(fsys.release)
+	if err := <-joined; err != nil {
+		t.Error(err)
+	}
+	h, _, ok := e.Find(known.Binding)
+	if !ok || !h.NotAfter.Equal(now.Add(time.Hour)) {
+		t.Errorf("%v, and its certificate ends at %s", ok, h.NotAfter)
+	}
+	if err := e.Remove(known.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Issued(known.Binding, profile.KeyHash{1}, now, now); !errors.Is(err, attest.ErrNotFound) {
+		t.Errorf("issued for a host that was removed: %v", err)
+	}
 }

@@ -23,8 +23,8 @@ import (
 
 // Defaults, see [Config].
 const (
-	DefaultMaxUnauthenticated           = 512
-	DefaultMaxUnauthenticatedPerAddress = 256
+	DefaultMaxUnauthenticated           = 1536
+	DefaultMaxUnauthenticatedPerAddress = 1024
 	DefaultTimeout                      = 10 * time.Second
 )
 

@@ -30,6 +30,7 @@ const (
 	envServe       = "FAIRLEAD_TEST_SERVE" // DIRECTORY,STATE,RUN
 	envConnections = "FAIRLEAD_TEST_CONNECTIONS"
 	envFiles       = "FAIRLEAD_TEST_FILES"
+	envPerAddress  = "FAIRLEAD_TEST_PER_ADDRESS"
 )
 
 func TestMain(m *testing.M) {
@@ -61,7 +62,7 @@ func serveAlone(dirs []string) error {
 	defer stop()
 	s, err := New(ctx, Config{
 		Roots: []files.Root{{Path: dirs[0]}}, StateDir: dirs[1], RunDir: dirs[2], XDSAddress: "127.0.0.1:0",
-		DebounceAfter: 10 * time.Millisecond, SourceWait: 200 * time.Millisecond, MaxConnections: most,
+		DebounceAfter: 10 * time.Millisecond, SourceWait: 200 * time.Millisecond, MaxConnections: most, MaxUnauthenticatedPerAddress: perAddress(),
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	if err != nil {
