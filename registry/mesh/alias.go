@@ -36,11 +36,21 @@ func aliasesOf(svc *Service) []Hostname {
 	return slices.Compact(out)
 }
 
-// alias tells whose a host is that is the other name of a service, unless the host
-// itself is the source's on record, or by a pattern.
+// declares reports whether a bound source declares the very host in a namespace.
+func (o *owners) declares(h Hostname, namespace string) bool {
+	for i, b := range o.bindings {
+		if b != nil && slices.ContainsFunc(o.claims[i].services.get(h), func(svc *Service) bool { return svc.Namespace == namespace }) {
+			return true
+		}
+	}
+	return false
+}
+
+// alias tells whose a host is that is the other name of a service, unless the source
+// declares the host itself and has it on record, or by a pattern.
 func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	b := o.bindings[source]
-	if owner, known := o.record.Of(h); b.covers(h) || known && !owner.Routes && b.has(owner.Namespace) {
+	if owner, known := o.record.Of(h); b.covers(h) || known && !owner.Routes && b.has(owner.Namespace) && o.declares(h, owner.Namespace) {
 		return nil
 	}
 	var found *Service

@@ -261,7 +261,7 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 			if o.source == c.source || !o.service || o.namespace == c.namespace || o.source == 4 && c.service {
 				continue // a catalog's may be written down
 			}
-			if of != nil && of.has(c.namespace) {
+			if of != nil && of.has(c.namespace) || o.source == 4 && b.has(o.namespace) {
 				continue // both speak for that namespace
 			}
 			switch {
