@@ -161,15 +161,17 @@ func (s *ServerTLS) certificate(now time.Time) *tls.Certificate {
 			s.cfg.Logger.Error("renewing the server's own certificate went wrong", "err", err, "not_after", s.lastLocked().Leaf.NotAfter)
 		}
 	}
-	return s.chooseLocked(estimate, now)
+	return s.chooseLocked(held, estimate, now)
 }
 
 // chooseLocked prefers what is valid by the time of the mesh, then what is valid by
 // the wall clock. Where nothing is, it is the one that ends last: hosts accept a
-// certificate that has not begun, and none that has ended.
-func (s *ServerTLS) chooseLocked(times ...time.Time) *tls.Certificate {
-	for _, t := range times {
-		if c, ok := s.validLocked(t); ok {
+// certificate that has not begun, and none that has ended. So one that has ended by
+// the wall clock is shown only while signing is on hold: otherwise a single host
+// whose clock is behind would have it shown to all others, who refuse it.
+func (s *ServerTLS) chooseLocked(held bool, estimate, now time.Time) *tls.Certificate {
+	for _, t := range []time.Time{estimate, now} {
+		if c, ok := s.validLocked(t); ok && (held || now.Before(c.Leaf.NotAfter)) {
 			return c.Certificate
 		}
 	}

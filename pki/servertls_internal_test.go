@@ -113,3 +113,32 @@ func TestServerCertificateSurvivesClockSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestOneHostDoesNotChooseTheServersCertificate has a single host claim any time, with
+// certificates of a day's work to choose from. All others must be able to connect.
+func TestOneHostDoesNotChooseTheServersCertificate(t *testing.T) {
+	t.Parallel()
+	logger := slog.New(slog.DiscardHandler)
+	born := time.Now()
+	a, err := New(Config{Dir: t.TempDir(), TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: logger}, born)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	liar := &doubted{}
+	s, err := NewServerTLS(ServerTLSConfig{Authority: a, Logger: logger, Clock: liar}, born)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at := time.Duration(0); at <= 48*time.Hour; at += 3 * time.Hour {
+		for liar.off = -72 * time.Hour; liar.off <= 72*time.Hour; liar.off += time.Hour {
+			if shown, now := s.certificate(born.Add(at)), born.Add(at); !valid(shown, now) {
+				t.Fatalf("after %s one host that claims to be %s off has all others shown a certificate of %s to %s", at, liar.off, shown.Leaf.NotBefore, shown.Leaf.NotAfter)
+			}
+		}
+	}
+}
