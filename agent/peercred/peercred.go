@@ -86,6 +86,16 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
+// Process is the process that opened a connection to a unix socket; 0 is one that
+// cannot be seen from here, because it is in a container of its own.
+func Process(conn net.Conn) (pid int, err error) {
+	cred, err := caller(conn)
+	if err != nil {
+		return 0, fmt.Errorf("asking the kernel who calls: %w", err)
+	}
+	return int(cred.Pid), nil
+}
+
 func caller(conn net.Conn) (*unix.Ucred, error) {
 	u, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -129,6 +129,9 @@ func TestStartAndStop(t *testing.T) {
 	if after[3] != strconv.Itoa(s.PID) {
 		t.Errorf("envoy's session is %s, not its own", after[3])
 	}
+	if !IsEnvoy(s.PID) || IsEnvoy(os.Getpid()) || IsEnvoy(0) {
+		t.Error("an Envoy is not told from other processes")
+	}
 	out, err := os.Readlink(procPath(s.PID, "fd/1"))
 	if err != nil || out != c.LogFile {
 		t.Errorf("envoy writes to %q, %v", out, err)

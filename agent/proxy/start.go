@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -18,6 +19,23 @@ import (
 // maxLog is how large the log may be when an Envoy starts; then it becomes the
 // old one, of which there is one.
 const maxLog = 16 << 20
+
+// The arguments by which [IsEnvoy] knows an Envoy.
+const (
+	bootstrapArg = "-c"
+	restartArg   = "--disable-hot-restart"
+)
+
+// IsEnvoy reports whether a process is an Envoy that an agent started, this one or
+// another. A process that cannot be seen is none.
+func IsEnvoy(pid int) bool {
+	b, err := os.ReadFile(procPath(pid, "cmdline"))
+	if err != nil {
+		return false
+	}
+	args := strings.Split(string(b), "\x00")
+	return slices.Contains(args, bootstrapArg) && slices.Contains(args, restartArg)
+}
 
 // start runs a new Envoy and notes it.
 func (p *Process) start(ctx context.Context) (*handle, error) {
@@ -29,7 +47,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }()
-	args := append([]string{"-c", p.c.BootstrapPath, "--disable-hot-restart"}, p.c.Args...)
+	args := append([]string{bootstrapArg, p.c.BootstrapPath, restartArg}, p.c.Args...)
 	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir, cmd.Env = "/", p.c.Env

@@ -24,7 +24,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
 		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/plain", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
 		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
-		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", nil},
+		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit"}},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
 		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},

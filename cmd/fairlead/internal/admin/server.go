@@ -67,7 +67,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.unix = l
+		s.unix = guard(l, cfg.Logger)
 	}
 	return s, nil
 }

@@ -1,0 +1,44 @@
+package admin
+
+import (
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/fairlead/fairlead/agent/peercred"
+	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/internal/loglimit"
+)
+
+// guarded is admin.sock without those who must not use it though they may open it: an
+// Envoy that runs as the same user opens whatever path an endpoint of the mesh leads
+// to, and who sends requests through it is anybody.
+type guarded struct {
+	net.Listener
+	log     *slog.Logger
+	limit   *loglimit.Limiter
+	refuses func(pid int) bool
+}
+
+func guard(l net.Listener, log *slog.Logger) *guarded {
+	return &guarded{Listener: l, log: log, limit: &loglimit.Limiter{Burst: 3, Every: time.Minute}, refuses: proxy.IsEnvoy}
+}
+
+// Accept returns the next connection that is no Envoy's.
+func (g *guarded) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		pid, err := peercred.Process(conn)
+		if err == nil && !g.refuses(pid) {
+			return conn, nil
+		}
+		if omitted, ok := g.limit.Allow(time.Now()); ok {
+			g.log.Warn("connection to admin.sock refused: it is an envoy's, to which an endpoint of the mesh leads",
+				"path", g.Addr().String(), "pid", pid, "omitted", omitted, "err", err)
+		}
+		_ = conn.Close()
+	}
+}
