@@ -103,7 +103,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "life of certificates; they are renewed at half of it")
 	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "how long connections with mTLS live between workloads: HTTP is drained and TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	f.StringVar(&cfg.ReadoptUntil, "readopt-until", "", "a time such as 2030-01-02T15:04:05Z: until then hosts whose records are lost are admitted by their certificates; empty means not at all")
-	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "with --readopt-until: a file with the names of hosts that were removed lately and stay out, one a line")
+	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "with --readopt-until: a file of who was removed lately and stays out, one a line: names of hosts, and NAMESPACE/SERVICEACCOUNT for direct clients")
 	f.BoolVar(&cfg.RefuseSharedHostKeys, "refuse-shared-host-keys", false, "refuse a host whose key is in use in two places, both of them; the default reports it")
 	f.BoolVar(&cfg.AcceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge; the default denies them")
 	f.DurationVar(&cfg.DebounceAfter, "debounce-after", 100*time.Millisecond, "how long changes must have been quiet before they are pushed")

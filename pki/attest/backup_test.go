@@ -173,7 +173,7 @@ func TestReadopt(t *testing.T) {
 	if _, err := e.Readopt(proven(web), now); !errors.Is(err, attest.ErrNotFound) {
 		t.Errorf("without the setting: %v", err)
 	}
-	open := attest.Readopt{Until: now.Add(time.Hour), Removed: []string{"listed"}}
+	open := attest.Readopt{Until: now.Add(time.Hour), Removed: []string{"listed", "shop/gone"}}
 	e = records(t, dir, open)
 	if _, err := e.Readopt(proven(web), now.Add(2*time.Hour)); !errors.Is(err, attest.ErrNotFound) {
 		t.Errorf("after the time: %v", err)
@@ -189,6 +189,7 @@ func TestReadopt(t *testing.T) {
 	empty := attest.Proven{Name: "empty", Binding: profile.Binding{3}}
 	for name, p := range map[string]attest.Proven{
 		"removed": proven(removed), "replaced": proven(replaced), "listed": listed, "name of another": taken, "nothing shown": empty,
+		"direct, and listed": {Direct: true, Binding: profile.Binding{5}, Pairs: []profile.Pair{{Namespace: "shop", ServiceAccount: "gone"}}},
 	} {
 		if h, err := e.Readopt(p, now); err == nil {
 			t.Errorf("%s: admitted as %+v", name, h)

@@ -22,7 +22,8 @@ const MaxReadopt = 30 * 24 * time.Hour
 type Readopt struct {
 	// Until is when that ends; zero means never.
 	Until time.Time
-	// Removed are the names of hosts that stay out.
+	// Removed are those that stay out: hosts by name, and direct clients by their
+	// workload, NAMESPACE/SERVICEACCOUNT, because their certificates say no name.
 	Removed []string
 }
 
@@ -53,8 +54,12 @@ func (e *Entitlements) Readopt(p Proven, now time.Time) (Host, error) {
 	if gone, ok := e.removed.has(p.Binding); ok {
 		return Host{}, fmt.Errorf("host %q was removed or replaced at %s, and is not admitted again", gone.Name, gone.At.Format(time.RFC3339))
 	}
-	if slices.Contains(e.readopt.Removed, p.Name) {
-		return Host{}, fmt.Errorf("host %q is listed as removed, and is not admitted again", p.Name)
+	known := p.Name
+	if p.Direct && len(p.Pairs) > 0 {
+		known = p.Pairs[0].String()
+	}
+	if slices.Contains(e.readopt.Removed, known) {
+		return Host{}, fmt.Errorf("host %q is listed as removed (%s), and is not admitted again", p.Name, known)
 	}
 	if e.find(p.Name) != nil {
 		return Host{}, inUse(p.Name)

@@ -69,8 +69,12 @@ func (c Config) readopt(now time.Time) (out attest.Readopt, err error) {
 		if name = strings.TrimSpace(name); name == "" {
 			continue
 		}
-		if err := profile.CheckHostName(name); err != nil {
-			return out, fmt.Errorf("--readopt-removed %s: write one name of a host a line: %w", c.ReadoptRemoved, err)
+		err := profile.CheckHostName(name)
+		if strings.Contains(name, "/") {
+			_, err = profile.ParsePair(name)
+		}
+		if err != nil {
+			return out, fmt.Errorf("--readopt-removed %s: write one name of a host, or the NAMESPACE/SERVICEACCOUNT of a direct client, a line: %w", c.ReadoptRemoved, err)
 		}
 		out.Removed = append(out.Removed, name)
 	}

@@ -24,22 +24,23 @@ func TestReadoptSettings(t *testing.T) {
 	for _, tt := range []struct{ until, removed, want string }{
 		{"", "", ""},
 		{at(time.Hour), file(""), ""},
-		{at(time.Hour), file("# gone\nweb-2 # old\n\n web-1\n"), ""},
+		{at(time.Hour), file("# gone\nweb-2 # old\n\n web-1\nshop/batch # direct\n"), ""},
 		{at(-time.Hour), file(""), ""}, // it is over, and nobody is admitted
 		{at(time.Hour), "", "go together"},
 		{"", file(""), "go together"},
 		{"tomorrow", file(""), "write a time such as"},
 		{at(attest.MaxReadopt + time.Hour), file(""), "at most 30 days"},
 		{at(time.Hour), filepath.Join(dir, "nowhere"), "--readopt-removed"},
-		{at(time.Hour), file("web-1, web-2\n"), "one name of a host a line"},
+		{at(time.Hour), file("web-1, web-2\n"), "one name of a host"},
+		{at(time.Hour), file("shop/\n"), "of a direct client"},
 	} {
 		_, err := Config{ReadoptUntil: tt.until, ReadoptRemoved: tt.removed}.readopt(now)
 		if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q, %q: %v, want %q", tt.until, tt.removed, err, tt.want)
 		}
 	}
-	got, err := Config{ReadoptUntil: at(time.Hour), ReadoptRemoved: file("# gone\nweb-2 # old\n\n web-1\n")}.readopt(now)
-	if err != nil || strings.Join(got.Removed, " ") != "web-1 web-2" {
+	got, err := Config{ReadoptUntil: at(time.Hour), ReadoptRemoved: file("# gone\nweb-2 # old\n\n web-1\nshop/batch # direct\n")}.readopt(now)
+	if err != nil || strings.Join(got.Removed, " ") != "shop/batch web-1 web-2" {
 		t.Errorf("names %q, %v", got.Removed, err)
 	}
 }
