@@ -235,6 +235,8 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 		case req = <-requests:
 		case err := <-ended:
 			return err
+		case <-s.Context().Done(): // the reader may hold a request, and say nothing
+			return s.Context().Err()
 		case <-who.Revoked:
 			return status.Error(codes.PermissionDenied, "removed")
 		}
