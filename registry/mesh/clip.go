@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"google.golang.org/protobuf/proto"
 )
 
 // clipping is what a snapshot knows of sources that are bound to namespaces. It
@@ -156,6 +154,8 @@ func (w *clipper) file() {
 		for _, d := range w.services[i] {
 			w.touchHosts(w.serviceHosts(d.Old))
 			w.touchHosts(w.serviceHosts(d.New))
+			w.touchHosts(w.privateNames(d.Old))
+			w.touchHosts(w.privateNames(d.New))
 		}
 		for _, d := range w.routes[i] {
 			w.touchHosts(w.routeHosts(d.Old))
@@ -167,6 +167,7 @@ func (w *clipper) file() {
 			routes:       filed(&was.routes, w.routes[i], compareKeys, w.routeHosts),
 			wideRoutes:   filed(&was.wideRoutes, w.routes[i], compareKeys, wide(w.routeHosts)),
 			aliases:      filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
+			private:      filed(&was.private, w.services[i], CompareServices, w.privateNames),
 		}
 	}
 	w.touchAliases()
@@ -349,67 +350,6 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 	v.out = []*Service{&clipped}
 	return v
 }
-
-// virtualService decides for a VirtualService of a bound source; nil means that it
-// stays as it is. Of one with hosts of its own and others', the others' are split
-// off: the routes of the own ones go on to hold for everybody.
-func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
-	if len(w.routeHosts(vs)) == 0 {
-		return nil
-	}
-	names := slices.Compact(slices.Sorted(slices.Values(vs.Spec.GetHosts())))
-	var own, others []string
-	v := &verdict[*VirtualService]{}
-	late := false
-	for _, name := range names {
-		h := Hostname(name).plain()
-		if r := w.owners.routes(source, vs, h); r != nil {
-			others = append(others, name)
-			v.conflicts = append(v.conflicts, foreign(&vs.Meta, h, r))
-			continue
-		}
-		own = append(own, name)
-		late = late || w.owners.late(source, h)
-	}
-	if len(others) == 0 && !late {
-		return nil
-	}
-	if len(vs.Spec.GetTls()) > 0 && len(others) > 0 {
-		own = nil // what its rules match is names of hosts, too
-	}
-	v.sign = fmt.Sprintf("routes %v %q", late, own)
-	if was != nil && was.sign == v.sign {
-		v.out = was.out
-		return v
-	}
-	first := *vs
-	first.Created = youngest()
-	if len(others) == 0 {
-		first.Hash = hashAs(vs.Hash, v.sign)
-		v.out = []*VirtualService{&first}
-		return v
-	}
-	rest := first
-	rest.ExportTo = ownOnly(vs.ExportTo, w.exports[1], vs.Namespace)
-	rest.Hash = hashAs(vs.Hash, v.sign+" rest")
-	if len(own) == 0 {
-		v.out = []*VirtualService{&rest}
-		return v
-	}
-	if !late {
-		first.Created = vs.Created
-	}
-	first.Hash = hashAs(vs.Hash, v.sign)
-	first.Spec, rest.Spec = proto.CloneOf(vs.Spec), proto.CloneOf(vs.Spec)
-	first.Spec.Hosts, rest.Spec.Hosts = own, others
-	rest.Name += ownNamespacePart
-	v.out = []*VirtualService{&first, &rest}
-	return v
-}
-
-// ownNamespacePart ends the name of what is split off a VirtualService: no object
-// of a file is called so.
-const ownNamespacePart = "/own-namespace"
 
 // foreign is what is told of an object that names the host of another.
 func foreign(m *Meta, h Hostname, r *rival) Conflict {

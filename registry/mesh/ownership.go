@@ -15,6 +15,8 @@ type claims struct {
 	routes, wideRoutes     shelves[Hostname, []*VirtualService]
 	// aliases are the services by their other names, see [aliasesOf].
 	aliases shelves[Hostname, []*Service]
+	// private are the services that only their own namespace sees, by all names.
+	private shelves[Hostname, []*Service]
 }
 
 // owners decides whose a host is. It is a pure function of the claims, the

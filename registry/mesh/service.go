@@ -113,13 +113,16 @@ func (r Resolution) String() string {
 
 // Exports says which namespaces see an object. "*" means all, "~" none but by
 // explicit import, any other string is a namespace; "." has been replaced by
-// the object's own namespace. Sorted; empty means all.
+// the object's own namespace. "!" before a namespace keeps it out, which no
+// manifest can write. Sorted; empty means all.
 type Exports []string
 
 // To reports whether the namespace is one of those. As in Istio, "*" counts
 // before "~", and "~" before any namespace.
 func (e Exports) To(namespace string) bool {
 	switch {
+	case slices.ContainsFunc(e, func(x string) bool { return len(x) > 1 && x[0] == '!' && x[1:] == namespace }):
+		return false
 	case len(e) == 0 || slices.Contains(e, "*"):
 		return true
 	case slices.Contains(e, "~"):

@@ -1,0 +1,171 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// What ends the name of what is split off a VirtualService: no object of a file is
+// called so.
+const (
+	ownNamespacePart = "/own-namespace"
+	elsewherePart    = "/elsewhere"
+)
+
+// hostParts are the hosts of a VirtualService by who gets its routes: everybody,
+// everybody but the namespaces that have such a host to themselves, and its own
+// namespace.
+type hostParts struct {
+	open, elsewhere, rest []string
+	without               []string // the namespaces; sorted
+	late                  bool
+	conflicts             []Conflict
+}
+
+func (w *clipper) parts(source int, vs *VirtualService) hostParts {
+	var p hostParts
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(vs.Spec.GetHosts()))) {
+		h := Hostname(name).plain()
+		if r := w.owners.routes(source, vs, h); r != nil {
+			p.rest = append(p.rest, name)
+			p.conflicts = append(p.conflicts, foreign(&vs.Meta, h, r))
+			continue
+		}
+		p.late = p.late || w.owners.late(source, h)
+		private := w.owners.privateOf(source, vs, h)
+		if len(private) == 0 {
+			p.open = append(p.open, name)
+			continue
+		}
+		p.elsewhere = append(p.elsewhere, name)
+		p.conflicts = append(p.conflicts, keptOut(&vs.Meta, h, private[0]))
+		for _, svc := range private {
+			p.without = append(p.without, svc.Namespace)
+		}
+	}
+	slices.Sort(p.without)
+	p.without = slices.Compact(p.without)
+	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
+		switch {
+		case len(p.rest) > 0:
+			p.open, p.elsewhere = nil, nil
+		case len(p.elsewhere) > 0:
+			p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
+		}
+	}
+	return p
+}
+
+// virtualService decides for a VirtualService of a bound source; nil means that it
+// stays as it is. Of one with hosts of its own and others', the others' are split
+// off: the routes of the own ones go on to hold for everybody.
+func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
+	if len(w.routeHosts(vs)) == 0 {
+		return nil
+	}
+	p := w.parts(source, vs)
+	if len(p.conflicts) == 0 && !p.late {
+		return nil
+	}
+	v := &verdict[*VirtualService]{conflicts: p.conflicts}
+	v.sign = fmt.Sprintf("routes %v %q %q %q", p.late, p.open, p.elsewhere, p.without)
+	if was != nil && was.sign == v.sign {
+		v.out = was.out
+		return v
+	}
+	add := func(hosts []string, part string, change func(*VirtualService)) {
+		if len(hosts) == 0 {
+			return
+		}
+		out := *vs
+		if change(&out); len(v.out) > 0 {
+			out.Name += part
+		}
+		out.Hash = hashAs(vs.Hash, v.sign+part)
+		if len(p.conflicts) > 0 {
+			out.Spec = proto.CloneOf(vs.Spec)
+			out.Spec.Hosts = hosts
+		}
+		if p.late {
+			out.Created = youngest()
+		}
+		v.out = append(v.out, &out)
+	}
+	rest := p.rest
+	if len(p.open)+len(p.elsewhere) == 0 {
+		rest = vs.Spec.GetHosts()
+	}
+	add(p.open, "", func(*VirtualService) {})
+	add(p.elsewhere, elsewherePart, func(x *VirtualService) {
+		x.ExportTo = exportsWithout(vs.ExportTo, w.exports[1], vs.Namespace, p.without)
+	})
+	add(rest, ownNamespacePart, func(x *VirtualService) {
+		x.ExportTo, x.Created = ownOnly(vs.ExportTo, w.exports[1], vs.Namespace), youngest()
+	})
+	return v
+}
+
+// privateNames are all names of a service that its own namespace alone sees.
+func (w *clipper) privateNames(svc *Service) []Hostname {
+	if svc == nil || len(w.serviceHosts(svc)) > 0 || !exportedTo(svc.ExportTo, w.exports[0], svc.Namespace, svc.Namespace) {
+		return nil
+	}
+	out := append(aliasesOf(svc), svc.Hostname.plain())
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// privateOf are services that other namespaces have to themselves, and that a
+// VirtualService of a bound source would route; none of a host of its pattern.
+func (o *owners) privateOf(source int, vs *VirtualService, h Hostname) []*Service {
+	b := o.bindings[source]
+	if b.covers(h) {
+		return nil
+	}
+	var out []*Service
+	for i := range o.claims {
+		private := &o.claims[i].private
+		hosts := []Hostname{h}
+		if h.IsWildcard() {
+			hosts = hostsOf(private, h.Covers)
+		}
+		for _, x := range hosts {
+			for _, svc := range private.get(x) {
+				if svc.Namespace != vs.Namespace && !b.has(svc.Namespace) {
+					out = append(out, svc)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// exportsWithout are exports but for some namespaces.
+func exportsWithout(exports Exports, defaults []string, own string, without []string) Exports {
+	to := audienceOf(exports, defaults, own)
+	if to.all {
+		out := Exports{"*"}
+		for _, ns := range without {
+			out = append(out, "!"+ns)
+		}
+		slices.Sort(out)
+		return out
+	}
+	out := slices.DeleteFunc(Exports(slices.Clone(to.namespaces)), func(ns string) bool { return slices.Contains(without, ns) })
+	if len(out) == 0 {
+		return Exports{"~"}
+	}
+	return out
+}
+
+// keptOut is what is told of a VirtualService for a host that another namespace has
+// to itself.
+func keptOut(m *Meta, h Hostname, private *Service) Conflict {
+	return Conflict{
+		Key: m.Key, Host: h, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
+		Reason: fmt.Sprintf("the namespace %s has the host %q to itself (%s, %s): what this source, which is bound to namespaces, routes for %q does not hold for clients "+
+			"there; if the host is this source's, say so by --config-hosts", private.Namespace, private.Hostname, private.Key, private.Origin, h),
+	}
+}

@@ -1,0 +1,42 @@
+package mesh
+
+import (
+	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// TestPrivateHostsAreNotRouted has a tenant route, and declare, a host that another
+// namespace keeps to itself, by any name: clients of that namespace are not
+// concerned, all others are.
+func TestPrivateHostsAreNotRouted(t *testing.T) {
+	t.Parallel()
+	private := testService("shop", "db", "db")
+	private.Hostname, private.ExportTo, private.Addresses = "db.shop.svc.cluster.local", Exports{"shop"}, []string{"10.96.0.7"}
+	for _, h := range []string{"db.shop.svc.cluster.local", "db.shop.svc.cluster.local.", "*.cluster.local", "db.shop", "10.96.0.7"} {
+		vs := testVirtualService("evil", "x", "x")
+		vs.Spec = &networking.VirtualService{Gateways: []string{"mesh"}, Hosts: []string{h, "own.evil.internal"}}
+		own := testService("evil", "x", "x")
+		own.Hostname = Hostname(h)
+		for _, services := range [][]*Service{nil, {own}} {
+			in := Input{
+				Fallback: testMeshConfig(), Fragments: []*Fragment{{}, {Services: services, VirtualServices: []*VirtualService{vs}}},
+				Bindings: []*Binding{{Namespaces: []string{"shop"}}, {Namespaces: []string{"evil"}}},
+			}
+			in.Prev = Merge(in)
+			in.Fragments = []*Fragment{{Services: []*Service{private}}, in.Fragments[1]}
+			s := Merge(in)
+			seen := map[string][]string{}
+			for _, vs := range s.VirtualServices {
+				for _, ns := range []string{"shop", "evil", "web"} {
+					if s.VirtualServiceVisibleTo(vs, ns) {
+						seen[ns] = append(seen[ns], vs.Spec.Hosts...)
+					}
+				}
+			}
+			if len(seen["shop"]) != 1 || len(seen["evil"]) != 2 || len(seen["web"]) != 2 || len(s.Conflicts) != 1 {
+				t.Errorf("%s: routes reach %v, conflicts: %v", h, seen, s.Conflicts)
+			}
+		}
+	}
+}
