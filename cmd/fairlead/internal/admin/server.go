@@ -15,7 +15,18 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
+)
+
+// Limits of the port for health and metrics, which asks nobody who he is. Beyond
+// maxConnections a new one waits, unserved, until one of them ends: whoever says
+// nothing is closed after headerTime, whoever reads nothing after publicTime.
+const (
+	maxConnections = 256
+	headerTime     = 5 * time.Second
+	idleTime       = time.Minute
+	publicTime     = 30 * time.Second
 )
 
 // maxSocketPath is the longest path a unix socket can have on Linux.
@@ -117,20 +128,18 @@ func listenUnix(ctx context.Context, path string) (net.Listener, error) {
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if s.tcp != nil {
-		s.serve(ctx, g, s.tcp, s.public())
+		s.serve(ctx, g, netutil.LimitListener(s.tcp, maxConnections), &http.Server{Handler: s.public(), ReadTimeout: publicTime, WriteTimeout: publicTime})
 	}
 	if s.unix != nil {
-		s.serve(ctx, g, s.unix, s.private())
+		s.serve(ctx, g, s.unix, &http.Server{Handler: s.private()}) //nolint:gosec // G112: serve sets the time of headers
 	}
 	return g.Wait()
 }
 
-func (s *Server) serve(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler) {
-	srv := &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
-		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug),
-	}
+func (s *Server) serve(ctx context.Context, g *errgroup.Group, l net.Listener, srv *http.Server) {
+	srv.ReadHeaderTimeout, srv.IdleTimeout, srv.MaxHeaderBytes = headerTime, idleTime, 64<<10
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv.ErrorLog = slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelDebug)
 	g.Go(func() error {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serving %s: %w", l.Addr(), err)
