@@ -118,6 +118,10 @@ func TestExportAndImport(t *testing.T) {
 	twice := d
 	twice.Hosts = append(append([]attest.Exported{}, d.Hosts...), d.Hosts[0])
 	refused("a host twice", twice, domain(), authority())
+	renamed := carried(t, d)
+	renamed.Hosts = renamed.Hosts[:1]
+	renamed.Hosts[0].Name = "another-name"
+	refused("a host of another name with the admission of one on record", renamed, domain(), authority())
 	bad := carried(t, d)
 	bad.Hosts[0].Pairs = []profile.Pair{{Namespace: "istio-system", ServiceAccount: "fairlead"}}
 	refused("the control plane's identity", bad, domain(), authority())

@@ -81,6 +81,9 @@ func (e *Entitlements) Import(d Document, td spiffeid.TrustDomain, authority pro
 		wanted    []Exported
 	)
 	for _, x := range d.Hosts {
+		if other, _, ok := e.Find(x.Binding); ok && other.Name != x.Name {
+			return Imported{}, fmt.Errorf("importing host %q: its admission is on record as that of %q, and nothing was imported", x.Name, other.Name)
+		}
 		old := e.find(x.Name)
 		switch gone, removed := e.removed.has(x.Binding); {
 		case old != nil && old.host.Fault == "" && old.host.entitledAs(x.Host):

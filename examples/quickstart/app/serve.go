@@ -56,7 +56,9 @@ func serveHTTP(ctx context.Context, l net.Listener, name string, ask next) error
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(a)
 	})
-	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	// An Envoy opens connections that may wait for their first request for long: one
+	// that is closed just as it comes costs that request.
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Minute}
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
