@@ -198,3 +198,21 @@ func TestHostClockWrong(t *testing.T) {
 		}
 	}
 }
+
+// TestTokenPollsDoNotPutOffTheClock has the polls for a new token come more often than
+// the clock is looked at: it is looked at all the same, long before a renewal is due.
+func TestTokenPollsDoNotPutOffTheClock(t *testing.T) {
+	t.Parallel()
+	const life = 20 * time.Second // looked at once a second
+	p := newPlane(t, life)
+	i := keeper(t, t.TempDir(), p.token("orders-1", "shop/orders"))
+	i.renewAll(t, time.Now())
+	polls := time.NewTicker(50 * time.Millisecond)
+	defer polls.Stop()
+	if _, more := i.await(t.Context(), polls.C, time.Time{}); !more {
+		t.Fatal("the test ended")
+	}
+	if left := min(time.Until(i.hostDue), time.Until(i.workloadDue)); left < life/10 {
+		t.Errorf("the clock was first looked at %s before a renewal", left)
+	}
+}

@@ -128,10 +128,12 @@ func (i *identities) run(ctx context.Context) error {
 // await returns when something may be due, or is to be tried again. fresh says that
 // it is for a new join token; more is false if ctx ended.
 func (i *identities) await(ctx context.Context, poll <-chan time.Time, again time.Time) (fresh, more bool) {
+	// The polls come more often than the clock is looked at, and must not put it off.
+	look := time.Now().Add(i.within(lookEvery))
 	for {
 		wait := time.Until(again)
 		if again.IsZero() {
-			wait = i.wait(wallclock.Now())
+			wait = min(i.wait(wallclock.Now()), time.Until(look))
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -53,10 +53,31 @@ func TestVersionsServeWhatIsValid(t *testing.T) {
 						t.Errorf("%s, %s, %s: a certificate that is valid was given up", first, second, third)
 					}
 				}
-				if !is(v.New, now) && !is(v.Old, now) && v.At(now) != v.New {
-					t.Errorf("%s, %s, %s: none is valid, and it is not the newest that is served", first, second, third)
+				want := v.New
+				if !now.Before(v.New.NotAfter()) && v.Old.NotAfter().After(want.NotAfter()) {
+					want = v.Old
+				}
+				if !is(v.New, now) && !is(v.Old, now) && v.At(now) != want {
+					t.Errorf("%s, %s, %s: none is valid, and what is served ends at %s", first, second, third, v.At(now).NotAfter())
+				}
+				if shown := v.Shown(now).NotAfter(); !now.Before(v.New.NotAfter()) && shown.Before(want.NotAfter()) {
+					t.Errorf("%s, %s, %s: what is shown ends at %s, and another one later", first, second, third, shown)
 				}
 			}
+		}
+	}
+}
+
+// TestNoneIsValidByAClockThatIsAhead has a server behind sign the newest certificate,
+// and then the host's clock far ahead: the one that is valid for all others serves.
+func TestNoneIsValidByAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
+	a, now := newCA(t), time.Now()
+	right, ended := a.issueAt(t, now), a.issueAt(t, now.Add(-48*time.Hour))
+	v := svid.Versions{New: right}.Add(ended, now)
+	for _, own := range []time.Time{now, now.Add(48 * time.Hour)} {
+		if v.At(own) != right || v.Shown(own) != right {
+			t.Errorf("at %s: served until %s, shown until %s", own, v.At(own).NotAfter(), v.Shown(own).NotAfter())
 		}
 	}
 }

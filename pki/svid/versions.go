@@ -15,19 +15,23 @@ type Versions struct {
 	Old *Identity // or nil
 }
 
-// At is the identity to use where the clock shows now: the newest that is valid, or
-// the newest if none is.
+// At is the identity to use where the clock shows now: the newest that is valid. If
+// none is, it is the newest, unless that has ended and the older one ends later: a
+// server whose clock was behind signed the newest, and now this host's is ahead.
 func (v Versions) At(now time.Time) *Identity {
-	if v.Old != nil && !v.New.validAt(now) && v.Old.validAt(now) {
+	switch {
+	case v.Old == nil || v.New.validAt(now):
+	case v.Old.validAt(now), !now.Before(v.New.NotAfter()) && v.Old.NotAfter().After(v.New.NotAfter()):
 		return v.Old
 	}
 	return v.New
 }
 
 // Shown is the identity to show to the control plane, which accepts one that has not
-// begun and none that has ended: a server whose clock is behind signs such.
+// begun and none that has ended: a server whose clock is behind signs such. If both
+// have ended it is the one that ends later.
 func (v Versions) Shown(now time.Time) *Identity {
-	if v.Old != nil && !now.Before(v.New.NotAfter()) && now.Before(v.Old.NotAfter()) {
+	if v.Old != nil && !now.Before(v.New.NotAfter()) && v.Old.NotAfter().After(v.New.NotAfter()) {
 		return v.Old
 	}
 	return v.New
