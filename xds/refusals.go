@@ -50,7 +50,7 @@ func (r *refusals) add(n Refusal) bool {
 	return news
 }
 
-// repeats reports whether a refusal is of the same peer as another one. Strangers
+// repeats reports whether a refusal is of the same peer as another one. Unauthenticated peers
 // are told apart by where they come from.
 func (n Refusal) repeats(o Refusal) bool {
 	return n.Host == o.Host && n.Node == o.Node && (n.Host != "" || withoutPort(n.Peer) == withoutPort(o.Peer))
@@ -65,7 +65,7 @@ func withoutPort(address string) string {
 }
 
 // trim makes room after one of a host was added. Nobody who comes often pushes out
-// the host that a person looks for, strangers least of all.
+// the host that a person looks for, unauthenticated peers least of all.
 func (r *refusals) trim(host string) {
 	if host != "" {
 		of := func(o Refusal) bool { return o.Host == host }

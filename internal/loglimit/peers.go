@@ -4,24 +4,24 @@ import "time"
 
 // What a log gets of peers that are refused.
 const (
-	strangersBurst, strangersEvery = 10, 5 * time.Second
-	hostBurst, hostEvery           = 5, 30 * time.Second
-	hostsBurst, hostsEvery         = 100, time.Second
+	unauthenticatedBurst, unauthenticatedEvery = 10, 5 * time.Second
+	hostBurst, hostEvery                       = 5, 30 * time.Second
+	hostsBurst, hostsEvery                     = 100, time.Second
 )
 
 // Peers bounds the lines that refused peers cause: those that have proved nothing
 // share theirs, however many addresses they have; a host has its own, and all
 // hosts together so many. It must not be copied.
 type Peers struct {
-	strangers Limiter
-	hosts     ByKey
+	unauthenticated Limiter
+	hosts           ByKey
 }
 
 // NewPeers makes one with the usual limits.
 func NewPeers() *Peers {
 	return &Peers{
-		strangers: Limiter{Burst: strangersBurst, Every: strangersEvery},
-		hosts:     ByKey{Each: Allowance{hostBurst, hostEvery}, All: Allowance{hostsBurst, hostsEvery}},
+		unauthenticated: Limiter{Burst: unauthenticatedBurst, Every: unauthenticatedEvery},
+		hosts:           ByKey{Each: Allowance{hostBurst, hostEvery}, All: Allowance{hostsBurst, hostsEvery}},
 	}
 }
 
@@ -29,7 +29,7 @@ func NewPeers() *Peers {
 // out since the last one. The host is what the peer has proved, or empty.
 func (p *Peers) Allow(host string, now time.Time) (omitted int, ok bool) {
 	if host == "" {
-		return p.strangers.Allow(now)
+		return p.unauthenticated.Allow(now)
 	}
 	return p.hosts.Allow(host, now)
 }

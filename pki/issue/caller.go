@@ -248,7 +248,7 @@ func (s *Service) account(c call) (l *limiter, key string) {
 	if len(c.chain) > 0 {
 		return s.known, c.id
 	}
-	return s.strangers, peeraddr.Group(c.addr)
+	return s.unauthenticated, peeraddr.Group(c.addr)
 }
 
 func (s *Service) allow(c call, now time.Time) bool {
@@ -256,7 +256,7 @@ func (s *Service) allow(c call, now time.Time) bool {
 	return l.allow(key, now)
 }
 
-// charge makes a host pay for what it held up. Strangers are not charged: many may
+// charge makes a host pay for what it held up. Unauthenticated peers are not charged: many may
 // share an address, and they hold up none but themselves.
 func (s *Service) charge(c call) {
 	if len(c.chain) > 0 {
@@ -266,7 +266,7 @@ func (s *Service) charge(c call) {
 
 // proven is what names the caller in the accounts of those who have proved
 // something: the host, or the identity in a certificate that the handshake has
-// checked; empty is a stranger.
+// checked; empty is an unauthenticated peer.
 func (c call) proven() string {
 	if c.host != "" || len(c.chain) == 0 {
 		return c.host

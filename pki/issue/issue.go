@@ -66,9 +66,9 @@ type Config struct {
 	// by address.
 	Rate  float64
 	Burst int
-	// StrangersBurst is how many requests without a certificate are taken of one
+	// UnauthenticatedBurst is how many requests without a certificate are taken of one
 	// address at once, and a fifth of it each second; zero means Rate and Burst.
-	StrangersBurst int
+	UnauthenticatedBurst int
 }
 
 // Service is the signing API.
@@ -81,13 +81,13 @@ type Service struct {
 	renewExpired time.Duration
 	serials      *serials.Book // or nil
 	hold         func() error
-	// Strangers are counted apart: they cannot take the places of hosts.
-	strangers *limiter
-	known     *limiter
-	metrics   *metrics
-	refusals  refusals
-	lines     *loglimit.Peers
-	receiving *receiving
+	// Unauthenticated peers are counted apart: they cannot take the places of hosts.
+	unauthenticated *limiter
+	known           *limiter
+	metrics         *metrics
+	refusals        refusals
+	lines           *loglimit.Peers
+	receiving       *receiving
 }
 
 // New makes the service. It serves nobody before Register.
@@ -95,9 +95,9 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Authority == nil || cfg.Entitlements == nil || cfg.Logger == nil {
 		return nil, errors.New("signing API without an authority, entitlements or a logger")
 	}
-	strangersRate := cfg.Rate
-	if cfg.StrangersBurst > 0 {
-		strangersRate = float64(cfg.StrangersBurst) / 5
+	unauthenticatedRate := cfg.Rate
+	if cfg.UnauthenticatedBurst > 0 {
+		unauthenticatedRate = float64(cfg.UnauthenticatedBurst) / 5
 	}
 	if cfg.RenewExpired == 0 {
 		cfg.RenewExpired = DefaultRenewExpired
@@ -112,7 +112,7 @@ func New(cfg Config) (*Service, error) {
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
 		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(),
-		strangers: newLimiter(strangersRate, cmp.Or(cfg.StrangersBurst, cfg.Burst)), known: newLimiter(cfg.Rate, cfg.Burst),
+		unauthenticated: newLimiter(unauthenticatedRate, cmp.Or(cfg.UnauthenticatedBurst, cfg.Burst)), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }
 

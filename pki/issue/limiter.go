@@ -11,7 +11,7 @@ import (
 const (
 	defaultRate  = 20
 	defaultBurst = 200
-	// maxBuckets bounds the memory that strangers can take.
+	// maxBuckets bounds the memory that unauthenticated peers can take.
 	maxBuckets = 16_384
 )
 

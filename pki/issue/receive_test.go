@@ -96,7 +96,7 @@ func TestLogOfStrangersIsBounded(t *testing.T) {
 		ctx := peer.NewContext(t.Context(), &peer.Peer{Addr: at})
 		for _, csr := range []string{"", "nonsense", request(t, newKey(t), "").GetCsr()} {
 			if _, err := s.service.CreateCertificate(ctx, &securityapi.IstioCertificateRequest{Csr: csr}); err == nil {
-				t.Fatal("a stranger has a certificate")
+				t.Fatal("an unauthenticated peer has a certificate")
 			}
 		}
 		s.service.HandshakeRefused(at.String(), nil, fmt.Errorf("reason %d", i))

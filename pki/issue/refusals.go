@@ -49,7 +49,7 @@ func (r *refusals) add(x Refusal) bool {
 		r.list = slices.Delete(r.list, i, i+1)
 	}
 	if len(r.list) == maxRefusals {
-		// Strangers go first: however often they come, they must not push out
+		// Unauthenticated peers go first: however often they come, they must not push out
 		// the host that a person looks for.
 		i := max(0, slices.IndexFunc(r.list, func(old Refusal) bool { return old.Host == "" }))
 		r.list = slices.Delete(r.list, i, i+1)

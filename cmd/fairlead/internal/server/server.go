@@ -122,7 +122,7 @@ func (s *Server) newAuthority(context.Context) error {
 	s.metrics.MustRegister(newClockCollector(s.clock.Status))
 	s.issuer, err = issue.New(issue.Config{
 		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold,
-		StrangersBurst: cmp.Or(s.cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress),
+		UnauthenticatedBurst: cmp.Or(s.cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress),
 	})
 	return err
 }
