@@ -31,14 +31,14 @@ var (
 )
 
 // Build builds the binary and the small service, once a test process.
-func build(tb testing.TB) binaries {
+func build(tb testing.TB, tags string) binaries {
 	tb.Helper()
 	buildOnce.Do(func() {
 		root := envoytest.ModuleRoot(tb)
 		dir := filepath.Join(root, ".tools", "test-bin", strconv.Itoa(os.Getpid()))
 		built = binaries{filepath.Join(dir, "fairlead"), filepath.Join(dir, "app")}
 		for out, pkg := range map[string]string{built.fairlead: "./cmd/fairlead", built.app: "./examples/quickstart/app"} {
-			cmd := exec.Command("go", "build", "-o", out, pkg)
+			cmd := exec.Command("go", "build", "-tags", tags, "-o", out, pkg)
 			cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0") // as it is shipped
 			if b, err := cmd.CombinedOutput(); err != nil {
 				errBuild = errors.Join(errBuild, fmt.Errorf("building %s: %w\n%s", pkg, err, b))
@@ -81,8 +81,23 @@ type Mesh struct {
 // application's port, given by name, is replaced by a free one.
 func New(tb testing.TB, manifests string, applications map[string]int) *Mesh {
 	tb.Helper()
+	return newMesh(tb, "", manifests, applications)
+}
+
+// clockTag makes a binary whose wall clock [Mesh.SetClock] sets.
+const clockTag = "fairlead_clocktest"
+
+// NewWithClocks is New with a product whose clocks can be set, one by one. All meshes
+// of a test process are of one kind.
+func NewWithClocks(tb testing.TB, manifests string, applications map[string]int) *Mesh {
+	tb.Helper()
+	return newMesh(tb, clockTag, manifests, applications)
+}
+
+func newMesh(tb testing.TB, tags, manifests string, applications map[string]int) *Mesh {
+	tb.Helper()
 	envoytest.Binary(tb) // a skip comes before the work
-	m := &Mesh{tb: tb, bin: build(tb), Dir: tb.TempDir(), ports: map[string]int{}}
+	m := &Mesh{tb: tb, bin: build(tb, tags), Dir: tb.TempDir(), ports: map[string]int{}}
 	n := uint32(os.Getpid())<<6 + block.Add(1)
 	m.prefix = fmt.Sprintf("127.%d.%d.", 16+n>>8%200, n%256)
 	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short

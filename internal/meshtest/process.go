@@ -28,6 +28,7 @@ type Process struct {
 func (m *Mesh) Start(name string, argv ...string) *Process {
 	m.tb.Helper()
 	p := &Process{Name: name, tb: m.tb, cmd: exec.Command(argv[0], argv[1:]...), log: &logBuffer{}, done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_CLOCK="+m.clockFile(name))
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
 	if err := p.cmd.Start(); err != nil {
@@ -49,6 +50,22 @@ func (m *Mesh) Start(name string, argv ...string) *Process {
 	})
 	return p
 }
+
+// SetClock sets the wall clock of a process of the product, which [NewWithClocks] made,
+// whether it runs or not: by so much it is off from then on. Its Envoy's clock stays
+// right.
+func (m *Mesh) SetClock(name string, off time.Duration) {
+	m.tb.Helper()
+	tmp := m.clockFile(name) + ".new"
+	if err := os.WriteFile(tmp, []byte(off.String()), 0o600); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := os.Rename(tmp, m.clockFile(name)); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+func (m *Mesh) clockFile(name string) string { return filepath.Join(m.Dir, name+".clock") }
 
 // EnvoyPID is the process id of a host's Envoy, read from the kernel by the
 // path of its bootstrap; 0 if none runs.
