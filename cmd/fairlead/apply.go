@@ -155,11 +155,11 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		old, err := os.ReadFile(name)
+		old, err := readManifest(name, false)
 		if err == nil {
 			before.add(opts, binding, name, old)
 		} else if contents[name] == nil {
-			return false, fmt.Errorf("reading %q: %w", name, err)
+			return false, err
 		}
 		if content, replaced := contents[name]; replaced {
 			after.add(opts, binding, name, content)

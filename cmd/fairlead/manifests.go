@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -111,13 +112,40 @@ func (t *tree) walk(opts manifest.Options, binding *mesh.Binding, root string) e
 		return err
 	}
 	for _, name := range names {
-		content, err := os.ReadFile(name)
+		content, err := readManifest(name, name == root)
 		if err != nil {
-			return fmt.Errorf("reading %q: %w", name, err)
+			return err
 		}
 		t.add(opts, binding, name, content)
 	}
 	return nil
+}
+
+// readManifest reads no more than shows that a file is too large. What lies in a
+// directory has to be a regular file: a pipe would be waited for, and a device may
+// never end. A file that somebody named may be a pipe, as a shell makes them.
+func readManifest(name string, named bool) ([]byte, error) {
+	mode := os.O_RDONLY
+	if !named {
+		mode |= syscall.O_NONBLOCK
+	}
+	f, err := os.OpenFile(name, mode, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+	}
+	if !named && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("reading %q: it is not a regular file; take it out of the directory", name)
+	}
+	content, err := io.ReadAll(io.LimitReader(f, manifest.MaxFileSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+	}
+	return content, nil
 }
 
 func (t *tree) add(opts manifest.Options, binding *mesh.Binding, path string, content []byte) {
