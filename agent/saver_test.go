@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -32,13 +33,14 @@ func TestSaverTriesUntilItIsSaved(t *testing.T) {
 				var wg sync.WaitGroup
 				wg.Go(func() { s.run(ctx) })
 				var disk string
-				full := refusal
+				var room atomic.Bool
 				write := func(content string) {
 					s.save("/state/host.json", func() error {
-						if full == nil {
-							disk = content
+						if !room.Load() {
+							return refusal
 						}
-						return full
+						disk = content
+						return nil
 					})
 				}
 				write("1")
@@ -49,7 +51,7 @@ func TestSaverTriesUntilItIsSaved(t *testing.T) {
 				if len(list) != 1 || list[0].File != "host.json" || list[0].Err != refusal.Error() || time.Since(list[0].Since) != 20*time.Second {
 					t.Errorf("unsaved: %+v", list)
 				}
-				full = nil
+				room.Store(true)
 				time.Sleep(saveAgainAfter) //nolint:forbidigo // the bubble's clock
 				synctest.Wait()
 				if list := s.unsaved(time.Now()); disk != "2" || len(list) != 0 {
