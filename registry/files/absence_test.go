@@ -88,6 +88,12 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 			t.Fatalf("nobody is told: %v", r.Status().Faults)
 		}
 	}
+	for r.Last() == nil { // the status has the fault a moment before the fragment is sent
+		<-tick.C
+		if time.Now().After(deadline) {
+			t.Fatal("the fault is told, and nothing is sent")
+		}
+	}
 	if got := objects(r.Last()); !slices.Equal(got, []string{"old=1"}) && writer.stall < stillFor {
 		t.Errorf("got %v", got)
 	}
