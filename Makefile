@@ -34,8 +34,8 @@ demo-consul: build ## a Consul fleet of five hosts on this machine and its mesh,
 
 .PHONY: test
 test: tools ## every test, those with real Envoys included, and all the others again with the race detector
-	FAIRLEAD_E2E=1 $(GO) test -timeout 20m ./...
-	$(GO) test -short -race -timeout 15m ./...
+	FAIRLEAD_E2E=1 GO=$(GO) tools/test.sh -timeout 20m
+	GO=$(GO) tools/test.sh -short -race -timeout 15m
 
 .PHONY: test-clocks
 test-clocks: tools ## clocks of server and hosts that are a day off, under load; not a part of make test (docs/roadmap.md)
