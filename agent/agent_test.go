@@ -124,7 +124,7 @@ func TestRotation(t *testing.T) {
 	envoytest.Eventually(t, deadline, web.call)
 	stop := web.load()
 	seen := map[string]bool{}
-	envoytest.Eventually(t, 60*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		serial, err := web.serial()
 		if err != nil {
 			return err

@@ -54,7 +54,7 @@ import (
 )
 
 const (
-	deadline = 20 * time.Second
+	deadline = envoytest.Patience
 	// childConfig makes the test binary an agent that is there to be killed.
 	childConfig = "FAIRLEAD_TEST_AGENT"
 )

@@ -124,7 +124,7 @@ func TestStateCannotBeSaved(t *testing.T) {
 	if err := errors.Join(os.Rename(m.set.StateDir, away), os.WriteFile(m.set.StateDir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 40*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if time.Now().Before(ends.Add(2 * time.Second)) {
 			return errors.New("the certificates have not ended")
 		}
@@ -137,7 +137,7 @@ func TestStateCannotBeSaved(t *testing.T) {
 	// Another configuration, which the next stream brings.
 	moved := envoytest.FreePorts(t, 1)[0]
 	cp.set(moved)
-	envoytest.Eventually(t, 40*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if err := cp.caller(moved).call(); err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ func TestStateCannotBeSaved(t *testing.T) {
 	if err := errors.Join(os.Remove(m.set.StateDir), os.Rename(away, m.set.StateDir)); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 30*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if list := a.Status().Unsaved; len(list) > 0 {
 			return fmt.Errorf("not saved: %+v", list)
 		}

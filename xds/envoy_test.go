@@ -63,7 +63,7 @@ func realEnvoy(t *testing.T, version string) {
 	}
 	ask := func(want string) {
 		t.Helper()
-		envoytest.Eventually(t, 10*time.Second, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			if got := request(t, ports[0], "orders.mesh"); got != want {
 				return fmt.Errorf("%q answered, want %q", got, want)
 			}

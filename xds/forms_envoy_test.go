@@ -8,7 +8,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -77,7 +76,7 @@ func (s *street) serve(change func(*Config)) {
 		s.rig.grpc.Stop()
 	}
 	s.rig = newRig(s.t, s.objects, change)
-	envoytest.Eventually(s.t, 10*time.Second, func() error { return s.rig.listens(s.t, s.server) })
+	envoytest.Eventually(s.t, envoytest.Patience, func() error { return s.rig.listens(s.t, s.server) })
 }
 
 // listens is listen for a port that may be taken yet.
@@ -101,7 +100,7 @@ func (s *street) awaitForm(whole bool) {
 		st = s.rig.synced(s.t, "web.shop")
 		return whole == (len(st.VirtualHosts) == 0)
 	})
-	envoytest.Eventually(s.t, 10*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		for _, x := range []*mesh.Service{s.objects.services[0], s.objects.services[len(s.objects.services)-1]} {
 			if got := request(s.t, s.port, string(x.Hostname)); got != "here" {
 				return fmt.Errorf("%s answers %q", x.Hostname, got)
@@ -163,7 +162,7 @@ func TestRealEnvoyRefusesVirtualHosts(t *testing.T) {
 	stop := s.load("s07.mesh")
 	s.add("late")
 	s.rig.mesh.publish(s.objects.snapshot(s.rig.mesh.Snapshot()))
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if got := request(t, s.port, "late.mesh"); got != "here" {
 			return fmt.Errorf("answers %q", got)
 		}

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	deadline = 20 * time.Second
+	deadline = envoytest.Patience
 	// childDir makes the test binary an agent that is there to be killed.
 	childDir = "FAIRLEAD_TEST_PROXY_DIR"
 	childBin = "FAIRLEAD_TEST_PROXY_BINARY"

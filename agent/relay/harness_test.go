@@ -36,7 +36,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-const deadline = 20 * time.Second
+const deadline = envoytest.Patience
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -38,7 +38,7 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-const deadline = 20 * time.Second
+const deadline = envoytest.Patience
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/consultest"
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -66,7 +65,7 @@ func newFleet(t *testing.T) *fleet {
 	})
 	f.demo = m.Start("demo", "env", "TMPDIR="+f.tmp, "python3", "demo.py", "--fairlead", fairlead, "--app", app, "--envoy", envoy,
 		"--consul", consul, "--mesh", m.ConfigDir, "--consul-dir", f.registrations(t), "--network", network, "--state", f.state)
-	f.demo.Eventually(90*time.Second, func() error {
+	f.demo.Eventually(envoytest.Patience, func() error {
 		if log := f.demo.Log(); !strings.Contains(log, "Ctrl-C ends everything") {
 			return fmt.Errorf("it has not come up:\n%s", log)
 		}
@@ -184,7 +183,7 @@ func (f *fleet) share(t *testing.T, n int, share float64) {
 // instance.
 func (f *fleet) without(t *testing.T, name string) {
 	t.Helper()
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		for range 50 {
 			a, err := f.client.Get(t.Context(), f.entry)
 			if err != nil {
@@ -201,7 +200,7 @@ func (f *fleet) without(t *testing.T, name string) {
 // with waits until an instance answers.
 func (f *fleet) with(t *testing.T, name string) {
 	t.Helper()
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		for range 50 {
 			if a, err := f.client.Get(t.Context(), f.entry); err == nil && a.Next.Name == name {
 				return nil
@@ -246,7 +245,7 @@ func (f *fleet) stepPlaintext(t *testing.T) {
 	if err == nil {
 		t.Errorf("plaintext is answered by %+v", a)
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		status, err := f.status(t)
 		if err != nil {
 			return fmt.Errorf("all should be well: %w", err)
@@ -311,7 +310,7 @@ func (f *fleet) stepConsulKilled(t *testing.T) {
 	f.signal(t, `kill -9 (\d+) +the control plane`, syscall.SIGKILL)
 	load.Wait(t, 100)
 	again := f.Start("control plane again", "sh", f.told(t, `sh (\S+start-server.sh)`))
-	again.Eventually(30*time.Second, func() error {
+	again.Eventually(envoytest.Patience, func() error {
 		status, _ := f.status(t) // an error: Consul is away
 		if n := len(regexp.MustCompile(`(?m)^\S+\.default .* live `).FindAllString(status, -1)); n != 5 {
 			return fmt.Errorf("%d of five proxies are back:\n%s", n, status)
@@ -347,7 +346,7 @@ func (f *fleet) stepEnds(t *testing.T) {
 	if err := syscall.Kill(f.demo.PID(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 60*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if !f.demo.Ended() {
 			return fmt.Errorf("it does not end on Ctrl-C:\n%s", f.demo.Log())
 		}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -47,7 +46,7 @@ func TestDemo(t *testing.T) {
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	})
-	demo.Eventually(90*time.Second, func() error {
+	demo.Eventually(envoytest.Patience, func() error {
 		if log := demo.Log(); !strings.Contains(log, "Ctrl-C ends everything") {
 			return fmt.Errorf("it has not come up:\n%s", log)
 		}
@@ -65,7 +64,7 @@ func TestDemo(t *testing.T) {
 	if err := syscall.Kill(demo.PID(), syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 40*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if !demo.Ended() {
 			return fmt.Errorf("it does not end on Ctrl-C:\n%s", demo.Log())
 		}
@@ -82,7 +81,7 @@ func TestDemo(t *testing.T) {
 // awaitPorts waits for a demo that somebody runs by hand to end.
 func awaitPorts(t *testing.T, addresses ...string) {
 	t.Helper()
-	envoytest.Eventually(t, 60*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		for _, a := range addresses {
 			var lc net.ListenConfig
 			l, err := lc.Listen(t.Context(), "tcp", a)

@@ -36,7 +36,7 @@ func newShop(t *testing.T) *shop {
 	m := meshtest.New(t, "examples/quickstart/mesh", map[string]int{
 		"web": 18080, "orders-v1": 18081, "orders-v2": 18082, "inventory": 18083,
 	})
-	m.StartServer()
+	m.StartServer("--scan-interval", "10m") // what is seen sooner was seen by an event
 	stock := func(address int) []string {
 		return []string{"--next", fmt.Sprintf("grpc://127.0.0.%d:9090", address), "--next-host", "inventory.shop.internal"}
 	}
@@ -126,14 +126,14 @@ func (s *shop) stepSplit(t *testing.T) {
 	s.split(t, 10_000, 0.9)
 }
 
-// stepWeights turns all traffic to v2: what is asserted is only that an edit
-// arrives long before any timeout or poll would bring it.
+// stepWeights turns all traffic to v2: an edit arrives by an event, for no look at all
+// files comes in time.
 func (s *shop) stepWeights(t *testing.T) {
 	load := s.client.StartLoad(t, s.entry, 50)
 	s.Edit("orders.yaml", "weight: 90", "weight: 0")
 	s.Edit("orders.yaml", "weight: 10", "weight: 100")
 	begin := time.Now()
-	envoytest.Eventually(t, 3*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		for range 10 {
 			a, err := s.client.Get(t.Context(), s.entry)
 			if err != nil {
@@ -151,7 +151,7 @@ func (s *shop) stepWeights(t *testing.T) {
 	}
 	s.Edit("orders.yaml", "weight: 0", "weight: 50")
 	s.Edit("orders.yaml", "weight: 100", "weight: 50")
-	envoytest.Eventually(t, 3*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		a, err := s.client.Get(t.Context(), s.entry)
 		if err == nil && a.Next.Name != "orders-v1" {
 			err = fmt.Errorf("still %s", a.Next.Name)
@@ -191,7 +191,7 @@ func (s *shop) stepStrict(t *testing.T) {
 		t.Fatalf("plaintext is welcome at first, and nobody is named: %+v, %v", a, err)
 	}
 	s.Write("strict.yaml", strict)
-	envoytest.Eventually(t, 5*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if a, err := ask(); err == nil {
 			return fmt.Errorf("plaintext is still answered: %+v", a)
 		}
@@ -216,7 +216,7 @@ func (s *shop) stepBrokenFile(t *testing.T) {
 	}
 	s.Edit("orders.yaml", "weight: 50", "weigth: 50")
 	at := regexp.MustCompile(`orders\.yaml:62:7: .*weigth`)
-	envoytest.Eventually(t, 5*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		out, err := s.CLI("proxy-status", "--run-dir", s.RunDir("server"))
 		if err == nil || !at.MatchString(out) {
 			return fmt.Errorf("proxy-status does not name the fault (%w):\n%s", err, out)
@@ -229,7 +229,7 @@ func (s *shop) stepBrokenFile(t *testing.T) {
 	load.Wait(t, 50)
 	s.split(t, 400, 0.5)
 	s.Write("orders.yaml", string(good))
-	envoytest.Eventually(t, 5*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		_, err := s.CLI("proxy-status", "--run-dir", s.RunDir("server"))
 		return err
 	})

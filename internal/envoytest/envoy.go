@@ -77,7 +77,7 @@ func Start(tb testing.TB, c Config) *Envoy {
 			tb.Logf("envoy's log:\n%s", e.Log())
 		}
 	})
-	Eventually(tb, 20*time.Second, func() error {
+	Eventually(tb, Patience, func() error {
 		select {
 		case <-e.done:
 			tb.Fatalf("envoy ended: %v\n%s", e.cmd.ProcessState, e.Log())
@@ -175,22 +175,36 @@ func (e *Envoy) NoRejections(tb testing.TB) {
 	}
 }
 
+// Patience is as long as anything may take on a slow machine with other work. It is
+// the deadline of every wait whose length is not itself what a test asserts: a shorter
+// one tells nothing but how busy the machine is.
+const Patience = 2 * time.Minute
+
+// slow is from where on the length of a wait is told in the log of a test.
+const slow = 5 * time.Second
+
 // Eventually asks until the answer is nil, and fails the test with the last
-// error after the deadline. It polls because the other side is a process.
+// error after the deadline. It polls because the other side is a process. A question
+// that is costly is asked less often, so that the wait does not slow what it waits for.
 func Eventually(tb testing.TB, deadline time.Duration, ask func() error) {
 	tb.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
 	end := time.NewTimer(deadline)
 	defer end.Stop()
-	var err error
+	first := time.Now()
 	for {
-		if err = ask(); err == nil {
+		began := time.Now()
+		err := ask()
+		if err == nil {
+			if took := time.Since(first); took > slow {
+				tb.Logf("waited for %s", took.Round(time.Millisecond))
+			}
 			return
 		}
+		pause := time.NewTimer(max(10*time.Millisecond, min(time.Since(began), time.Second)))
 		select {
-		case <-tick.C:
+		case <-pause.C:
 		case <-end.C:
+			pause.Stop()
 			tb.Fatalf("still after %s: %v", deadline, err)
 		}
 	}

@@ -73,7 +73,7 @@ func (c *Client) Get(ctx context.Context, url string) (*Answer, error) {
 // it: until then they avoid it, and who is the only instance of a subset is missed.
 func (c *Client) AwaitAnswers(tb testing.TB, url string, instances ...string) {
 	tb.Helper()
-	envoytest.Eventually(tb, 40*time.Second, func() error {
+	envoytest.Eventually(tb, envoytest.Patience, func() error {
 		seen := map[string]bool{}
 		for range 50 {
 			a, err := c.Get(tb.Context(), url)
@@ -96,6 +96,7 @@ func (c *Client) AwaitAnswers(tb testing.TB, url string, instances ...string) {
 // Load is a bounded stream of requests in the background.
 type Load struct {
 	cancel context.CancelFunc
+	ended  <-chan struct{} // closed when no more requests are sent
 	wg     sync.WaitGroup
 
 	mu     sync.Mutex // guards all following fields
@@ -106,12 +107,19 @@ type Load struct {
 	first  time.Time // of the first failure
 }
 
-// StartLoad sends rate requests a second, for a minute at most.
+// loadTime bounds a load that nobody stops. It is no bound of a test's phases: those
+// take as long as the machine needs.
+const loadTime = 10 * time.Minute
+
+// StartLoad sends rate requests a second until Stop or the test's end. No more wait
+// for their answers than are sent in one second, so that a machine which is too slow
+// for the rate gets fewer requests and not a queue that grows.
 func (c *Client) StartLoad(tb testing.TB, url string, rate int) *Load {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	l := &Load{cancel: cancel}
+	ctx, cancel := context.WithTimeout(context.Background(), loadTime)
+	l := &Load{cancel: cancel, ended: ctx.Done()}
 	tb.Cleanup(func() { l.Stop() })
+	slots := make(chan struct{}, rate)
 	l.wg.Go(func() {
 		tick := time.NewTicker(time.Second / time.Duration(rate))
 		defer tick.Stop()
@@ -120,17 +128,24 @@ func (c *Client) StartLoad(tb testing.TB, url string, rate int) *Load {
 			case <-ctx.Done():
 				return
 			case <-tick.C:
-				l.wg.Go(func() {
-					_, err := c.Get(context.WithoutCancel(ctx), url)
-					l.count(err)
-				})
 			}
+			select {
+			case <-ctx.Done():
+				return
+			case slots <- struct{}{}:
+			}
+			l.wg.Go(func() {
+				began := time.Now()
+				_, err := c.Get(context.WithoutCancel(ctx), url)
+				<-slots
+				l.count(began, err)
+			})
 		}
 	})
 	return l
 }
 
-func (l *Load) count(err error) {
+func (l *Load) count(began time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err == nil {
@@ -143,7 +158,7 @@ func (l *Load) count(err error) {
 		l.first = l.last
 	}
 	if len(l.errs) < 5 {
-		l.errs = append(l.errs, err.Error())
+		l.errs = append(l.errs, fmt.Sprintf("sent at %s, %s before: %v", began.Format(time.TimeOnly+".000"), time.Since(began).Round(time.Millisecond), err))
 	}
 }
 
@@ -174,12 +189,16 @@ func (l *Load) Stop() Result {
 func (l *Load) Wait(tb testing.TB, n int) {
 	tb.Helper()
 	from := l.Now().Good
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(30 * time.Second); l.Now().Good < from+n; {
-		if time.Now().After(end) {
-			tb.Fatalf("only %d of %d requests were answered: %+v", l.Now().Good-from, n, l.Now())
+	envoytest.Eventually(tb, envoytest.Patience, func() error {
+		now := l.Now()
+		if now.Good >= from+n {
+			return nil
 		}
-		<-tick.C
-	}
+		select {
+		case <-l.ended:
+			tb.Fatalf("the load has ended before %d more requests were answered: %+v", n, now)
+		default:
+		}
+		return fmt.Errorf("only %d of %d requests were answered: %+v", now.Good-from, n, now)
+	})
 }

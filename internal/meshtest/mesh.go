@@ -14,7 +14,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
@@ -195,7 +194,7 @@ func (m *Mesh) StartServer(args ...string) *Process {
 		"--run-dir", m.RunDir("server"), "--xds-address", m.XDS(), "--http-address", net.JoinHostPort(m.Address(1), "15014"),
 	}, args...)
 	m.Server = m.Start("server", argv...)
-	m.Server.Eventually(20*time.Second, func() error {
+	m.Server.Eventually(envoytest.Patience, func() error {
 		_, err := m.CLI("host", "list", "--run-dir", m.RunDir("server"))
 		return err
 	})
@@ -226,7 +225,7 @@ func (m *Mesh) StartApp(h Host) *Process {
 		argv = append(argv, m.subst.Replace(a))
 	}
 	p := m.Start(h.Name+"-app", argv...)
-	p.Eventually(10*time.Second, func() error {
+	p.Eventually(envoytest.Patience, func() error {
 		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", m.ports[h.Name]))
 		if err != nil {
 			return err
@@ -313,7 +312,7 @@ func (m *Mesh) Proxies() (map[string]map[string]any, error) {
 // AwaitLive waits until the Envoys of the hosts have accepted everything.
 func (m *Mesh) AwaitLive(hosts ...string) {
 	m.tb.Helper()
-	m.Server.Eventually(40*time.Second, func() error {
+	m.Server.Eventually(envoytest.Patience, func() error {
 		by, err := m.Proxies()
 		if err != nil {
 			return err

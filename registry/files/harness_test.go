@@ -18,6 +18,7 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -125,7 +126,7 @@ type running struct {
 	logs    *sourcetest.Log
 }
 
-const patience = 10 * time.Second
+const patience = envoytest.Patience
 
 // start runs a source until the test ends or Stop is called.
 func start(t *testing.T, cfg Config) *running {

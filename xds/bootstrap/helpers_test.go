@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -16,7 +15,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-const deadline = 20 * time.Second
+const deadline = envoytest.Patience
 
 func marshalJSON(b *bootstrapv3.Bootstrap) ([]byte, error) { return protojson.Marshal(b) }
 

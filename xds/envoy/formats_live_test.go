@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/view"
@@ -78,7 +77,7 @@ func TestLiteralsAreNotFormatted(t *testing.T) {
 			boot, err := json.Marshal(node)
 			fatalIf(t, err, "marshaling")
 			e := envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: version, Env: append(os.Environ(), "HOME="+secret)})
-			envoytest.Eventually(t, 10*time.Second, func() error {
+			envoytest.Eventually(t, envoytest.Patience, func() error {
 				c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at("127.0.0.1", port))
 				if err == nil {
 					err = c.Close()

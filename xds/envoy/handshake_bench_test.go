@@ -41,7 +41,7 @@ func BenchmarkNewConnection(b *testing.B) {
 				Certificates: []tls.Certificate{f.ca.pair(b, webID)}, InsecureSkipVerify: true, ServerName: "db",
 				ClientSessionCache: tls.NewLRUClientSessionCache(8),
 			}
-			envoytest.Eventually(b, 10*time.Second, func() error {
+			envoytest.Eventually(b, envoytest.Patience, func() error {
 				_, err := echoOver(b.Context(), at("127.0.0.1", port), cfg)
 				return err
 			})

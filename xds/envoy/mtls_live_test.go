@@ -177,7 +177,7 @@ func TestModeChangesReachHosts(t *testing.T) {
 			plain := func(want bool) {
 				t.Helper()
 				lines, handshakes := server.lines.Load(), server.handshakes.Load()
-				envoytest.Eventually(t, 20*time.Second, func() error {
+				envoytest.Eventually(t, envoytest.Patience, func() error {
 					_, err := sayLine(t.Context(), at("127.0.0.1", port))
 					if want && server.lines.Load() == lines || !want && server.handshakes.Load() == handshakes {
 						return fmt.Errorf("not in plaintext %v: %w", want, errors.Join(err))

@@ -111,7 +111,7 @@ func TestHostIsNoServer(t *testing.T) {
 			server := newTLSServer(t, f, id)
 			address, client := f.toLines(t, server)
 			var line string
-			envoytest.Eventually(t, 10*time.Second, func() (err error) {
+			envoytest.Eventually(t, envoytest.Patience, func() (err error) {
 				line, err = sayLine(t.Context(), address)
 				if refused := client.Stat(t, "cluster.outbound|"+address[strings.LastIndex(address, ":")+1:]+"||lines.shop.mesh;.ssl.fail_verify_san") > 0; refused || err == nil {
 					return nil
@@ -188,7 +188,7 @@ func TestNoSessionIsResumed(t *testing.T) {
 		server := newTLSServer(t, f, ordersID)
 		address, _ := f.toLines(t, server)
 		for range 5 {
-			envoytest.Eventually(t, 10*time.Second, func() error {
+			envoytest.Eventually(t, envoytest.Patience, func() error {
 				_, err := sayLine(t.Context(), address)
 				return err
 			})

@@ -169,7 +169,7 @@ func TestConnectionsAge(t *testing.T) {
 	const age = 3 * time.Second
 	f := newFixtureWith(t, view.Settings{MaxConnectionAge: age},
 		"---\napiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: default, namespace: shop}\nspec: {mtls: {mode: STRICT}}\n")
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		status, body, err := get(t.Context(), at(clientIP, f.http), nil)
 		if err != nil || status != http.StatusOK {
 			return fmt.Errorf("status %d, body %q, error %w", status, body, errors.Join(err))

@@ -278,7 +278,7 @@ func (f *fixture) throughMesh(ctx context.Context, t *testing.T, mode string) {
 	if mode == "DISABLE" {
 		wantID = "xfcc= "
 	}
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		status, body, err := get(ctx, at(clientIP, f.http), nil)
 		if err != nil || status != http.StatusOK || !strings.Contains(body, wantID) {
 			return fmt.Errorf("status %d, body %q, error %w", status, body, errors.Join(err))
@@ -404,7 +404,7 @@ func TestUnenforcedDenies(t *testing.T) {
 	f := newFixture(t, "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}}\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		status, body, err := get(ctx, at(clientIP, f.http), nil)
 		if err != nil || status != http.StatusForbidden {
 			return fmt.Errorf("status %d, body %q, error %w", status, body, errors.Join(err))
@@ -434,7 +434,7 @@ func TestWrongServerIsRefused(t *testing.T) {
 		"TCPPORT", strconv.Itoa(f.tcp), "ECHO", strconv.Itoa(f.echo), "HEALTH", strconv.Itoa(f.health),
 		"LINES", strconv.Itoa(f.lines)).Replace(fixtureManifests), "")
 	f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "thief", IP: serverIP, Interception: "NONE", Labels: map[string]string{"app": "orders"}})
-	envoytest.Eventually(t, 10*time.Second, func() error { // the thief is up: it answers plaintext
+	envoytest.Eventually(t, envoytest.Patience, func() error { // the thief is up: it answers plaintext
 		_, _, err := get(ctx, at(serverIP, f.http), nil)
 		return err
 	})

@@ -76,7 +76,7 @@ func first(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
 	p.set(g)
 	e := p.envoy(t, version)
 	p.settled(t, g.Number)
-	envoytest.Eventually(t, 10*time.Second, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, w.port) })
+	envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, w.port) })
 	return w, p, e
 }
 
@@ -164,7 +164,7 @@ func besideABadOne(t *testing.T, version string) {
 		w.cluster("b", refused)
 		before := p.sentSoFar()
 		p.set(w.generation())
-		envoytest.Eventually(t, 10*time.Second, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			if p.sentSoFar() == before {
 				return errors.New("not sent")
 			}
@@ -349,7 +349,7 @@ func badListener(t *testing.T, version string) {
 		}
 	}
 	for _, port := range []int{w.port, other} {
-		envoytest.Eventually(t, 10*time.Second, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, port) })
+		envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, port) })
 	}
 }
 
@@ -361,7 +361,7 @@ func emptyMesh(t *testing.T, version string) {
 	p.set(g)
 	e := p.envoy(t, version)
 	p.settled(t, g.Number)
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if e.Stat(t, "server.live") != 1 {
 			return errors.New("not live")
 		}

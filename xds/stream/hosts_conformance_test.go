@@ -146,7 +146,7 @@ func answers(t *testing.T, port int, want ...string) {
 	t.Helper()
 	for _, w := range want {
 		name, text, _ := strings.Cut(w, "=")
-		envoytest.Eventually(t, 10*time.Second, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			got, err := ask(t, &http.Client{Timeout: 5 * time.Second}, port, name)
 			if err == nil && got != text {
 				err = fmt.Errorf("%s answers %q, want %q", name, got, text)
@@ -232,7 +232,7 @@ func readdedTable(t *testing.T, version string) {
 	for range 2 {
 		delete(w.types[stream.ListenerType], "l")
 		w.push(p)
-		envoytest.Eventually(t, 20*time.Second, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			for _, st := range p.status {

@@ -62,7 +62,7 @@ func newPlane(t *testing.T) *plane {
 func (p *plane) start(t *testing.T) {
 	t.Helper()
 	var l net.Listener
-	envoytest.Eventually(t, 5*time.Second, func() (err error) {
+	envoytest.Eventually(t, envoytest.Patience, func() (err error) {
 		var lc net.ListenConfig
 		l, err = lc.Listen(t.Context(), "tcp", p.addr)
 		return err
@@ -199,7 +199,7 @@ func (p *plane) cuts() int {
 func (p *plane) settled(t *testing.T, number uint64) []stream.TypeStatus {
 	t.Helper()
 	var status []stream.TypeStatus
-	envoytest.Eventually(t, 30*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if len(p.status) < 2 {

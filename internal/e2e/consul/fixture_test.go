@@ -136,7 +136,7 @@ func (f *fleet) startHosts() {
 			continue
 		}
 		at := net.JoinHostPort(f.Address(i.host), strconv.Itoa(i.port))
-		f.Start(i.id, app, "--name", i.id, "--listen", at).Eventually(10*time.Second, func() error {
+		f.Start(i.id, app, "--name", i.id, "--listen", at).Eventually(envoytest.Patience, func() error {
 			c, err := net.Dial("tcp", at)
 			if err != nil {
 				return err
@@ -201,7 +201,7 @@ func (f *fleet) unharmed(l *meshtest.Load) {
 // awaitTraffic waits until a request is answered.
 func (f *fleet) awaitTraffic() {
 	f.t.Helper()
-	envoytest.Eventually(f.t, 20*time.Second, func() error {
+	envoytest.Eventually(f.t, envoytest.Patience, func() error {
 		_, err := f.client.Get(f.t.Context(), f.url)
 		return err
 	})
@@ -247,7 +247,7 @@ func (f *fleet) awaitAll() {
 // awaitAnswerOf waits until an instance of api has answered.
 func (f *fleet) awaitAnswerOf(id string) (a *meshtest.Answer) {
 	f.t.Helper()
-	envoytest.Eventually(f.t, 20*time.Second, func() (err error) {
+	envoytest.Eventually(f.t, envoytest.Patience, func() (err error) {
 		a, err = f.client.Get(f.t.Context(), f.url)
 		switch {
 		case err != nil:
@@ -279,4 +279,4 @@ func (f *fleet) awaitNoneOf(id string) {
 }
 
 // patience separates slow from broken.
-const patience = 10 * time.Second
+const patience = envoytest.Patience

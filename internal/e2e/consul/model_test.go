@@ -22,8 +22,9 @@ import (
 const source = "consul"
 
 // catchUp is how long the control plane may take until it has what Consul says,
-// once Consul can be asked.
-const catchUp = 2 * time.Second
+// once Consul can be asked. It is less than the interval at which all services are
+// looked at, 10 s, which would hide a change that no event told of.
+const catchUp = 8 * time.Second
 
 // object is a service or workload, as /debug/objects shows it.
 type object struct {

@@ -43,7 +43,7 @@ func TestRestartsWithoutControlPlane(t *testing.T) {
 	s.agents["inventory"].Kill()
 	load.Wait(t, 20)
 	s.restartAgent("inventory")
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		out, err := unix(t.Context(), filepath.Join(s.RunDir("inventory"), "admin.sock"), "/v1/status")
 		if err == nil && !strings.Contains(out, `"adopted":true`) {
 			err = fmt.Errorf("status %s", out)
@@ -95,7 +95,7 @@ func (s *shop) killHost(name string) {
 
 func (s *shop) awaitNoEnvoy(name string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 10*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		if pid := s.EnvoyPID(name); pid != 0 {
 			return fmt.Errorf("envoy %d of %s is still there", pid, name)
 		}
@@ -106,7 +106,7 @@ func (s *shop) awaitNoEnvoy(name string) {
 // awaitAnswerOf waits until one of the orders has answered.
 func (s *shop) awaitAnswerOf(name string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		a, err := s.client.Get(s.t.Context(), s.url)
 		if err == nil && (a.Next == nil || a.Next.Name != name) {
 			err = fmt.Errorf("%+v answered", a.Next)
@@ -161,7 +161,7 @@ spec:
 // awaitCluster waits until a host's Envoy has a cluster, or has it no more.
 func (s *shop) awaitCluster(host, name string, there bool) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 15*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		if got := strings.Contains(s.envoy(host, "/clusters"), name+"::"); got != there {
 			return fmt.Errorf("envoy of %s has cluster %s: %t", host, name, got)
 		}
@@ -201,7 +201,7 @@ func TestRootVanishes(t *testing.T) {
 // awaitSource waits for the state of the source of files.
 func (s *shop) awaitSource(state string) {
 	s.t.Helper()
-	s.Server.Eventually(15*time.Second, func() error {
+	s.Server.Eventually(envoytest.Patience, func() error {
 		out, err := unix(s.t.Context(), filepath.Join(s.RunDir("server"), "admin.sock"), "/v1/sources")
 		if err == nil && !strings.Contains(out, `"state":"`+state+`"`) {
 			err = fmt.Errorf("the source is not %s: %s", state, out)
@@ -214,7 +214,7 @@ func (s *shop) awaitSource(state string) {
 // removal of so many is held back.
 func (s *shop) awaitObjects(objects, held int) {
 	s.t.Helper()
-	s.Server.Eventually(15*time.Second, func() error {
+	s.Server.Eventually(envoytest.Patience, func() error {
 		out, err := unix(s.t.Context(), filepath.Join(s.RunDir("server"), "admin.sock"), "/v1/sources")
 		if err != nil {
 			return err

@@ -112,7 +112,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 			ends = id.NotAfter
 		}
 	}
-	envoytest.Eventually(t, 40*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		st, err := s.agentStatus()
 		if err != nil {
 			return err
@@ -139,7 +139,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 		t.Errorf("metrics: %v: %d", err, numbers(out, " ")["fairlead_agent_unsaved_files"])
 	}
 	free()
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		st, err := s.agentStatus()
 		if err == nil && len(st.Unsaved) > 0 {
 			err = fmt.Errorf("not saved: %+v", st.Unsaved)
@@ -163,7 +163,7 @@ func TestTokenForARemovedHost(t *testing.T) {
 	if _, err := s.CLI("host", "remove", "web", "--run-dir", s.RunDir("server")); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		st, err := s.agentStatus()
 		if err == nil && !strings.Contains(st.LastError, "refused") {
 			err = fmt.Errorf("the last error is %q", st.LastError)
@@ -177,7 +177,7 @@ func TestTokenForARemovedHost(t *testing.T) {
 	if err := os.Rename(token+".new", token); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		st, err := s.agentStatus()
 		if err == nil && (st.JoinToken == nil || st.JoinToken.State != "redeemed" || st.LastError != "") {
 			err = fmt.Errorf("the join token is not redeemed: %+v", st)

@@ -123,7 +123,7 @@ func (s *shop) restartAgent(name string) {
 // awaitTraffic waits until a request gets through to the end.
 func (s *shop) awaitTraffic() {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		_, err := s.client.Get(s.t.Context(), s.url)
 		return err
 	})
@@ -142,7 +142,7 @@ func (s *shop) awaitBoth() {
 // orders, whatever the routes are.
 func (s *shop) awaitHealthy() {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		healthy := 0
 		for line := range strings.Lines(s.envoy("web", "/clusters")) {
 			if !strings.Contains(line, "orders.shop.internal::") || !strings.Contains(line, "::health_flags::") {
@@ -286,7 +286,7 @@ func (s *shop) proxies() (map[string]proxy, error) {
 // applications are well.
 func (s *shop) awaitLive() {
 	s.t.Helper()
-	s.Server.Eventually(40*time.Second, func() error {
+	s.Server.Eventually(envoytest.Patience, func() error {
 		by, err := s.proxies()
 		if err != nil {
 			return err

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -112,7 +111,7 @@ func refusals(p proxy) (n int) {
 // the control plane to the host, and from there to the Envoy.
 func (s *shop) awaitForms(toHost, toEnvoy bool) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		by, err := s.proxies()
 		if err != nil {
 			return err
@@ -142,7 +141,7 @@ func (s *shop) awaitForms(toHost, toEnvoy bool) {
 // awaitRoute waits until some route of web's Envoy has a text.
 func (s *shop) awaitRoute(text string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 15*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		for _, table := range s.dump("web")["dynamic_route_configs"] {
 			if strings.Contains(table, text) {
 				return nil

@@ -28,7 +28,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 	before := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]
 	s.Edit("inventory.yaml", "kind: ServiceEntry", slowInventory)
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if n := s.stats("orders-v1", "cds.update_success")["cluster_manager.cds.update_success"]; n <= before {
 			return fmt.Errorf("the Envoy has had %d updates of clusters, as before", n)
 		}
@@ -51,7 +51,7 @@ func TestEnvoyKilled(t *testing.T) {
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	envoytest.Eventually(t, 5*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		p := s.EnvoyPID("orders-v1")
 		if p == 0 || p == pid {
 			return fmt.Errorf("process %d, was %d", p, pid)
@@ -102,7 +102,7 @@ func TestApplicationKilled(t *testing.T) {
 	}
 	// It comes back, and takes its share again.
 	s.apps["orders-v1"] = s.StartApp(s.host("orders-v1"))
-	envoytest.Eventually(t, 10*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		a, err := s.client.Get(t.Context(), s.url)
 		if err == nil && a.Next.Name != "orders-v1" {
 			err = fmt.Errorf("%s answered", a.Next.Name)
@@ -136,7 +136,7 @@ func TestHostsRestartInTurn(t *testing.T) {
 // awaitHealth waits until the control plane knows how a host's workload is.
 func (s *shop) awaitHealth(host, health string) {
 	s.t.Helper()
-	s.Server.Eventually(15*time.Second, func() error {
+	s.Server.Eventually(envoytest.Patience, func() error {
 		by, err := s.proxies()
 		if err == nil && by[host].Health != health {
 			err = fmt.Errorf("%s is %q, and not %s", host, by[host].Health, health)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -108,7 +107,7 @@ kind: ServiceEntry`
 // resource.
 func (s *shop) awaitRejected(host, name string) {
 	s.t.Helper()
-	s.Server.Eventually(15*time.Second, func() error {
+	s.Server.Eventually(envoytest.Patience, func() error {
 		by, err := s.proxies()
 		if err != nil {
 			return err
@@ -126,7 +125,7 @@ func (s *shop) awaitRejected(host, name string) {
 
 func (s *shop) awaitClusterText(host, name, text string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 10*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		if c := s.clusters(host)[name]; !strings.Contains(c, text) {
 			return fmt.Errorf("%s of %s does not have %s: %s", name, host, text, c)
 		}

@@ -75,7 +75,7 @@ func TestHostRecordsLost(t *testing.T) {
 // awaitRefused waits until the server has refused a host.
 func (s *shop) awaitRefused(host string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		out, err := s.CLI("proxy-status", "--run-dir", s.RunDir("server"))
 		_, list, ok := strings.Cut(out, "REFUSED")
 		if !ok || !strings.Contains(list, host) {

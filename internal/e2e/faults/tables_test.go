@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -88,7 +87,7 @@ func TestRouteEditsByVirtualHost(t *testing.T) {
 			s.awaitWeight(90)
 			v1 := 90
 			down, up := wire.down.Load(), wire.up.Load()
-			const rounds, edits = 2, 25
+			const rounds, edits = 2, 10
 			for range rounds {
 				load := s.client.StartLoad(t, s.url, 100)
 				load.Wait(t, 50)
@@ -144,7 +143,7 @@ func TestRouteEditsByVirtualHost(t *testing.T) {
 // awaitStored waits until the virtual hosts of services are on a host's disk.
 func (s *shop) awaitStored(host string, services ...string) {
 	s.t.Helper()
-	envoytest.Eventually(s.t, 20*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		stored, err := os.ReadFile(filepath.Join(s.StateDir(host), "accepted.xds"))
 		for _, name := range services {
 			if !bytes.Contains(stored, []byte("/"+name)) {
@@ -160,7 +159,7 @@ func (s *shop) awaitStored(host string, services ...string) {
 func (s *shop) awaitWeight(share int) {
 	s.t.Helper()
 	want := fmt.Sprintf(`"weight":%d,`, share)
-	envoytest.Eventually(s.t, 10*time.Second, func() error {
+	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		for _, table := range s.dump("web")["dynamic_route_configs"] {
 			if strings.Contains(strings.ReplaceAll(table, "}", ","), want) {
 				return nil

@@ -101,8 +101,9 @@ func protocols() []protocol {
 	return []protocol{{"http", 9080, askHTTP}, {"grpc", 9090, askGRPC}, {"tcp", 9000, askTCP}}
 }
 
-// patience bounds one question: one that is refused is refused at once.
-const patience = 5 * time.Second
+// patience bounds one question: one that is refused is refused at once, but for TLS
+// where plain TCP is wanted, which waits for a line that never ends.
+const patience = 10 * time.Second
 
 func askHTTP(ctx context.Context, address string, conf *tls.Config) (string, error) {
 	c, err := dial(ctx, address, conf)
@@ -269,7 +270,7 @@ func tlsAs(id *svid.Identity) *tls.Config {
 // a change serve one more request each before they are drained.
 func settle(t *testing.T, ask func() error) {
 	t.Helper()
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		for range 3 {
 			if err := ask(); err != nil {
 				return err

@@ -12,7 +12,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
@@ -232,7 +231,7 @@ func TestRogue(t *testing.T) {
 	refused := func(agent *meshtest.Process) {
 		t.Helper()
 		const why = "the server is not the control plane"
-		envoytest.Eventually(t, 15*time.Second, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			if log := agent.Log(); !strings.Contains(log, why) || !strings.Contains(log, "spiffe://cluster.local/ns/shop/sa/rogue") {
 				return fmt.Errorf("the agent does not say that it is refused:\n%s", log)
 			}
@@ -247,7 +246,7 @@ func TestRogue(t *testing.T) {
 	led.Agent = append([]string{"--server", address}, led.Agent...)
 	joining := p.StartAgent(led, token)
 	refused(joining)
-	envoytest.Eventually(t, 15*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if !joining.Ended() { // a token is for one control plane: waiting would not help
 			return errors.New("the agent does not give up")
 		}
@@ -262,7 +261,7 @@ func TestRogue(t *testing.T) {
 	joined := p.StartAgent(led, "")
 	refused(joined)
 	// It serves what it had accepted, all the same.
-	envoytest.Eventually(t, 15*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if p.Server.Ended() {
 			return errors.New("the control plane has ended")
 		}

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fairlead/fairlead/internal/consultest"
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -21,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 30 * time.Second
+const patience = envoytest.Patience
 
 // entry is a ServiceEntry of which the host is the value.
 func entry(name, host string) string {

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/hashicorp/consul/api"
@@ -45,7 +44,7 @@ func TestRealConsul(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An agent tells its server of some changes a moment later.
-	envoytest.Eventually(t, 30*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		var got strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(names)) {
 			entries, _, err := c.Health().Service(name, "", false, nil)
@@ -109,7 +108,7 @@ func registerByAgent(t *testing.T, c *api.Client) {
 // awaitService waits until an agent has told its server of an instance.
 func awaitService(t *testing.T, c *api.Client, name, id string) {
 	t.Helper()
-	envoytest.Eventually(t, 30*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		list, _, err := c.Catalog().Service(name, "", nil)
 		if err != nil {
 			return fmt.Errorf("reading %q: %w", name, err)

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -126,7 +125,7 @@ func TestCounter(t *testing.T) {
 			done <- struct{}{}
 		}()
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		counter.mu.Lock()
 		defer counter.mu.Unlock()
 		if p := counter.peaks; p != (Peaks{Reads: 3, Waiting: 2, Connections: 5}) {
@@ -138,7 +137,7 @@ func TestCounter(t *testing.T) {
 	for range 5 {
 		<-done
 	}
-	envoytest.Eventually(t, 20*time.Second, func() error {
+	envoytest.Eventually(t, envoytest.Patience, func() error {
 		got := counter.Counts()
 		if got.Connections < 5 {
 			return fmt.Errorf("%d connections", got.Connections)

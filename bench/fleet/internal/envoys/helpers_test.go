@@ -19,9 +19,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-const patience = 10 * time.Second
+const patience = envoytest.Patience
 
 // plane is a server whose every answer the test gives.
 type plane struct {

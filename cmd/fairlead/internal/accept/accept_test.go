@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -115,7 +117,7 @@ func (f *front) counted(s stage, want int) {
 	f.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); f.counts()[s] != want; <-tick.C {
+	for deadline := time.Now().Add(envoytest.Patience); f.counts()[s] != want; <-tick.C {
 		if time.Now().After(deadline) {
 			f.t.Fatalf("%v connections by stage, want %d of %s", f.counts(), want, s)
 		}
@@ -125,7 +127,7 @@ func (f *front) counted(s stage, want int) {
 // ended waits for the end of a connection.
 func ended(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(envoytest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/files"
 )
 
@@ -95,7 +96,7 @@ func (r *running) eventually(ask func() error) {
 	r.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(envoytest.Patience)
 	for {
 		err := ask()
 		if err == nil {
