@@ -244,11 +244,7 @@ func Same(a, b *mesh.Fragment) bool {
 	if a == b {
 		return true
 	}
-	return a != nil && b != nil && a.MeshConfig == b.MeshConfig &&
-		slices.Equal(a.Services, b.Services) && slices.Equal(a.Workloads, b.Workloads) &&
-		slices.Equal(a.WorkloadGroups, b.WorkloadGroups) && slices.Equal(a.VirtualServices, b.VirtualServices) &&
-		slices.Equal(a.DestinationRules, b.DestinationRules) && slices.Equal(a.Sidecars, b.Sidecars) &&
-		slices.Equal(a.PeerAuthentications, b.PeerAuthentications) && slices.Equal(a.Unenforced, b.Unenforced)
+	return a != nil && b != nil && a.Same(b)
 }
 
 // Lost reports whether something of what was restored is not in a fragment. What

@@ -55,7 +55,7 @@ type catalogs struct {
 // services, of which deltas are the changes. It returns what changed in
 // catalogs.standing.
 func (s *Snapshot) withCatalogs(prev *Snapshot, deltas []Delta[*Service]) []Delta[*Service] {
-	p, merged := &prev.tables.catalogs, s.tables.services.merged
+	p, merged := &prev.tables.catalogs, tableOf[*Service](&s.tables).merged
 	c := &s.tables.catalogs
 	*c = *p
 	exports := prev.MeshConfig == nil || !slices.Equal(prev.MeshConfig.Spec.GetDefaultServiceExportTo(), s.MeshConfig.Spec.GetDefaultServiceExportTo())

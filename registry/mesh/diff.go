@@ -1,6 +1,9 @@
 package mesh
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
 
 // Delta is one object that differs between two lists: Old is nil where New was
 // added, New is nil where Old was removed.
@@ -20,14 +23,7 @@ func newest[T comparable](d Delta[T]) T {
 // the origin changed is among them, with an equal Hash; Snapshot.Changes lacks
 // it. Each list is sorted by Key, services of one Key by host name.
 type Diff struct {
-	Services            []Delta[*Service]
-	Workloads           []Delta[*Workload]
-	WorkloadGroups      []Delta[*WorkloadGroup]
-	VirtualServices     []Delta[*VirtualService]
-	DestinationRules    []Delta[*DestinationRule]
-	Sidecars            []Delta[*Sidecar]
-	PeerAuthentications []Delta[*PeerAuthentication]
-	Unenforced          []Delta[*Unenforced]
+	kinds map[reflect.Type]any // []Delta[T] by T; see deltasOf
 
 	// Backings are the services of the new snapshot that select, or selected, a
 	// workload that is among Workloads, sorted as Snapshot.Services. Of no other
@@ -46,8 +42,13 @@ func (s *Snapshot) Diff() *Diff { return s.diff }
 func (s *Snapshot) Merged() int { return s.merged }
 
 func (d *Diff) objects() int {
-	return len(d.Services) + len(d.Workloads) + len(d.WorkloadGroups) + len(d.VirtualServices) +
-		len(d.DestinationRules) + len(d.Sidecars) + len(d.PeerAuthentications) + len(d.Unenforced)
+	n := 0
+	for _, k := range kinds {
+		for range k.changes(d) {
+			n++
+		}
+	}
+	return n
 }
 
 // touched finds the services of s behind which the workloads stand that changed.

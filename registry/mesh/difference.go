@@ -21,14 +21,9 @@ func Compare(prev, next *Fragment) *Difference {
 	d := &Difference{prev: cmp.Or(prev, &Fragment{}), next: cmp.Or(next, &Fragment{})}
 	p, n := d.prev, d.next
 	is := strict
-	d.objects.Services = compareLists(&is, p.Services, n.Services, compareServiceKeys)
-	d.objects.Workloads = compareLists(&is, p.Workloads, n.Workloads, compareKeys)
-	d.objects.WorkloadGroups = compareLists(&is, p.WorkloadGroups, n.WorkloadGroups, compareKeys)
-	d.objects.VirtualServices = compareLists(&is, p.VirtualServices, n.VirtualServices, compareKeys)
-	d.objects.DestinationRules = compareLists(&is, p.DestinationRules, n.DestinationRules, compareKeys)
-	d.objects.Sidecars = compareLists(&is, p.Sidecars, n.Sidecars, compareKeys)
-	d.objects.PeerAuthentications = compareLists(&is, p.PeerAuthentications, n.PeerAuthentications, compareKeys)
-	d.objects.Unenforced = compareLists(&is, p.Unenforced, n.Unenforced, compareKeys)
+	for _, k := range kinds {
+		is = min(is, k.compare(&d.objects, p, n))
+	}
 	d.unsorted = is == unsorted
 	d.health, _ = diff(p.Health, n.Health, compareReports)
 	d.reports = len(d.health) > 0
@@ -36,12 +31,6 @@ func Compare(prev, next *Fragment) *Difference {
 		return x.Old != nil && x.New != nil && *x.Old == *x.New
 	})
 	return d
-}
-
-func compareLists[T object](is *orderliness, prev, next []T, order func(a, b T) int) []Delta[T] {
-	out, now := diff(prev, next, order)
-	*is = min(*is, now)
-	return out
 }
 
 // Unsorted says that some list of the second fragment is not in its order. Then
@@ -67,7 +56,12 @@ func (d *Difference) Reach() Reach { return max(d.ConfigReach(), d.EndpointsReac
 // EndpointsReach tells how far that of the change goes which is of workloads and
 // of reports.
 func (d *Difference) EndpointsReach() Reach {
-	reach := reachOfAll(d.objects.Workloads)
+	reach := ReachNone
+	for _, k := range kinds {
+		if k.endpoints() {
+			reach = max(reach, reachOf(k, &d.objects))
+		}
+	}
 	if reach == ReachNone && len(d.health) > 0 {
 		reach = ReachHealth
 	}
@@ -77,18 +71,19 @@ func (d *Difference) EndpointsReach() Reach {
 // ConfigReach tells how far that of the change goes which is not of workloads
 // and of reports.
 func (d *Difference) ConfigReach() Reach {
-	o := &d.objects
-	return max(
-		reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig),
-		reachOfAll(o.Services), reachOfAll(o.WorkloadGroups), reachOfAll(o.VirtualServices), reachOfAll(o.DestinationRules),
-		reachOfAll(o.Sidecars), reachOfAll(o.PeerAuthentications), reachOfAll(o.Unenforced),
-	)
+	reach := reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig)
+	for _, k := range kinds {
+		if !k.endpoints() {
+			reach = max(reach, reachOf(k, &d.objects))
+		}
+	}
+	return reach
 }
 
-func reachOfAll[T object](deltas []Delta[T]) Reach {
+func reachOf(k kind, d *Diff) Reach {
 	reach := ReachNone
-	for _, d := range deltas {
-		if reach = max(reach, reachOfDelta(d)); reach == ReachConfig {
+	for c := range k.changes(d) {
+		if reach = max(reach, c.Reach); reach == ReachConfig {
 			break
 		}
 	}
@@ -101,7 +96,7 @@ func (d *Difference) EndpointsOnly() *Fragment {
 	out := *d.prev
 	out.Workloads, out.Health = d.next.Workloads, d.next.Health
 	var services []Delta[*Service]
-	for _, x := range d.objects.Services {
+	for _, x := range deltasOf[*Service](&d.objects) {
 		if reachOfDelta(x) < ReachConfig {
 			services = append(services, x)
 		}
@@ -113,33 +108,22 @@ func (d *Difference) EndpointsOnly() *Fragment {
 // Files counts the files in which something besides workloads changed, up to a
 // limit.
 func (d *Difference) Files(limit int) int {
-	f := files{paths: map[string]bool{}, limit: limit}
+	paths := map[string]bool{}
 	if d.prev.MeshConfig != d.next.MeshConfig {
-		f.paths[""] = true
+		paths[""] = true
 	}
-	o := &d.objects
-	countFiles(&f, o.Services)
-	countFiles(&f, o.WorkloadGroups)
-	countFiles(&f, o.VirtualServices)
-	countFiles(&f, o.DestinationRules)
-	countFiles(&f, o.Sidecars)
-	countFiles(&f, o.PeerAuthentications)
-	countFiles(&f, o.Unenforced)
-	return len(f.paths)
-}
-
-type files struct {
-	paths map[string]bool
-	limit int
-}
-
-func countFiles[T object](f *files, deltas []Delta[T]) {
-	for _, d := range deltas {
-		if len(f.paths) >= f.limit {
-			return
+	for _, k := range kinds {
+		if k.endpoints() {
+			continue
 		}
-		if o := newest(d).meta().Origin; o != nil {
-			f.paths[o.Path] = true
+		for c := range k.changes(&d.objects) {
+			if len(paths) >= limit {
+				return len(paths)
+			}
+			if m := c.newest(); m.Origin != nil {
+				paths[m.Origin.Path] = true
+			}
 		}
 	}
+	return len(paths)
 }

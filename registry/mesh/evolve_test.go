@@ -273,11 +273,11 @@ func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
 func checkDiff(t *testing.T, prev, s *Snapshot) {
 	t.Helper()
 	d := s.Diff()
-	applied(t, prev.Services, s.Services, d.Services)
-	applied(t, prev.Workloads, s.Workloads, d.Workloads)
-	applied(t, prev.VirtualServices, s.VirtualServices, d.VirtualServices)
+	applied(t, prev.Services, s.Services, deltasOf[*Service](d))
+	applied(t, prev.Workloads, s.Workloads, deltasOf[*Workload](d))
+	applied(t, prev.VirtualServices, s.VirtualServices, deltasOf[*VirtualService](d))
 	changed := map[*Service]bool{}
-	for _, x := range d.Services {
+	for _, x := range deltasOf[*Service](d) {
 		changed[x.New] = true
 	}
 	for _, svc := range s.Services {

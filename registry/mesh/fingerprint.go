@@ -41,12 +41,9 @@ func (s *Snapshot) Fingerprint() (Hash, error) {
 			}
 		}
 	}
-	printAll(p, s.WorkloadGroups, func(x *WorkloadGroup) { p.message(x.Spec) })
-	printAll(p, s.VirtualServices, func(x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) })
-	printAll(p, s.DestinationRules, func(x *DestinationRule) { p.message(x.Spec); p.text(x.ExportTo...) })
-	printAll(p, s.Sidecars, func(x *Sidecar) { p.message(x.Spec) })
-	printAll(p, s.PeerAuthentications, func(x *PeerAuthentication) { p.message(x.Spec) })
-	printAll(p, s.Unenforced, func(x *Unenforced) { p.labels(x.Selector); p.text(x.Field) })
+	for _, k := range kinds {
+		k.fingerprint(p, s)
+	}
 	for _, c := range s.Conflicts {
 		p.text(c.Key.String(), string(c.Host), c.Kept.String(), c.Dropped.String(), c.Reason)
 	}

@@ -62,14 +62,9 @@ type HealthReport struct {
 // Append adds what one object gives. Who goes by ascending keys has every slice
 // sorted in the end.
 func (f *Fragment) Append(piece *Fragment) {
-	f.Services = append(f.Services, piece.Services...)
-	f.Workloads = append(f.Workloads, piece.Workloads...)
-	f.WorkloadGroups = append(f.WorkloadGroups, piece.WorkloadGroups...)
-	f.VirtualServices = append(f.VirtualServices, piece.VirtualServices...)
-	f.DestinationRules = append(f.DestinationRules, piece.DestinationRules...)
-	f.Sidecars = append(f.Sidecars, piece.Sidecars...)
-	f.PeerAuthentications = append(f.PeerAuthentications, piece.PeerAuthentications...)
-	f.Unenforced = append(f.Unenforced, piece.Unenforced...)
+	for _, k := range kinds {
+		k.add(f, piece)
+	}
 	if piece.MeshConfig != nil {
 		f.MeshConfig = piece.MeshConfig
 	}
@@ -93,29 +88,8 @@ func (f *Fragment) Replace(out, in []*Fragment) *Fragment {
 			next.MeshConfig = piece.MeshConfig
 		}
 	}
-	next.Services = replaced(f.Services, out, in, func(f *Fragment) []*Service { return f.Services }, compareServiceKeys)
-	next.Workloads = replaced(f.Workloads, out, in, func(f *Fragment) []*Workload { return f.Workloads }, compareKeys)
-	next.WorkloadGroups = replaced(f.WorkloadGroups, out, in, func(f *Fragment) []*WorkloadGroup { return f.WorkloadGroups }, compareKeys)
-	next.VirtualServices = replaced(f.VirtualServices, out, in, func(f *Fragment) []*VirtualService { return f.VirtualServices }, compareKeys)
-	next.DestinationRules = replaced(f.DestinationRules, out, in, func(f *Fragment) []*DestinationRule { return f.DestinationRules }, compareKeys)
-	next.Sidecars = replaced(f.Sidecars, out, in, func(f *Fragment) []*Sidecar { return f.Sidecars }, compareKeys)
-	next.PeerAuthentications = replaced(f.PeerAuthentications, out, in,
-		func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }, compareKeys)
-	next.Unenforced = replaced(f.Unenforced, out, in, func(f *Fragment) []*Unenforced { return f.Unenforced }, compareKeys)
+	for _, k := range kinds {
+		k.replace(&next, out, in)
+	}
 	return &next
-}
-
-func replaced[T object](list []T, out, in []*Fragment, of func(*Fragment) []T, order func(a, b T) int) []T {
-	var deltas []Delta[T]
-	for _, piece := range out {
-		for _, x := range of(piece) {
-			deltas = append(deltas, Delta[T]{Old: x})
-		}
-	}
-	for _, piece := range in {
-		for _, x := range of(piece) {
-			deltas = append(deltas, Delta[T]{New: x})
-		}
-	}
-	return patched(list, deltas, order)
 }

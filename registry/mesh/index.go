@@ -114,16 +114,17 @@ func buildIndex(prev *index, d *Diff) *index {
 	if prev == nil {
 		prev = &index{}
 	}
-	if len(d.Services)+len(d.Workloads) == 0 {
+	changedServices, changedWorkloads := deltasOf[*Service](d), deltasOf[*Workload](d)
+	if len(changedServices)+len(changedWorkloads) == 0 {
 		return prev
 	}
 	x := &index{
-		hosts:      filed(&prev.hosts, d.Services, CompareServices, hostOf),
-		addresses:  filed(&prev.addresses, d.Workloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
-		inline:     filed(&prev.inline, d.Services, CompareServices, inlineAddresses),
+		hosts:      filed(&prev.hosts, changedServices, CompareServices, hostOf),
+		addresses:  filed(&prev.addresses, changedWorkloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
+		inline:     filed(&prev.inline, changedServices, CompareServices, inlineAddresses),
 		namespaces: prev.namespaces,
 	}
-	services, workloads := groupDeltas(d.Services), groupDeltas(d.Workloads)
+	services, workloads := groupDeltas(changedServices), groupDeltas(changedWorkloads)
 	touched := map[string]bool{}
 	for ns := range services {
 		touched[ns] = true

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"reflect"
 	"slices"
 )
 
@@ -71,7 +72,7 @@ func Merge(in Input) *Snapshot {
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
 	if !first {
-		diff.Backings = s.touched(prev, diff.Workloads)
+		diff.Backings = s.touched(prev, deltasOf[*Workload](diff))
 		s.diff = diff
 		s.noteChanges(prev, diff)
 	}
@@ -82,23 +83,11 @@ func Merge(in Input) *Snapshot {
 // force. What it returns does not know of health yet.
 func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 	p, t, d := &prev.tables, &s.tables, &Diff{}
-	t.services, d.Services = mergeTable(&p.services,
-		lists(fragments, func(f *Fragment) []*Service { return f.Services }), compareServiceKeys)
-	t.workloads, d.Workloads = mergeTable(&p.workloads,
-		lists(fragments, func(f *Fragment) []*Workload { return f.Workloads }), compareKeys)
-	t.workloadGroups, d.WorkloadGroups = mergeTable(&p.workloadGroups,
-		lists(fragments, func(f *Fragment) []*WorkloadGroup { return f.WorkloadGroups }), compareKeys)
-	t.virtualServices, d.VirtualServices = mergeTable(&p.virtualServices,
-		lists(fragments, func(f *Fragment) []*VirtualService { return f.VirtualServices }), compareKeys)
-	t.destinationRules, d.DestinationRules = mergeTable(&p.destinationRules,
-		lists(fragments, func(f *Fragment) []*DestinationRule { return f.DestinationRules }), compareKeys)
-	t.sidecars, d.Sidecars = mergeTable(&p.sidecars,
-		lists(fragments, func(f *Fragment) []*Sidecar { return f.Sidecars }), compareKeys)
-	t.peerAuthentications, d.PeerAuthentications = mergeTable(&p.peerAuthentications,
-		lists(fragments, func(f *Fragment) []*PeerAuthentication { return f.PeerAuthentications }), compareKeys)
-	t.unenforced, d.Unenforced = mergeTable(&p.unenforced,
-		lists(fragments, func(f *Fragment) []*Unenforced { return f.Unenforced }), compareKeys)
-	d.Services = s.withCatalogs(prev, d.Services)
+	t.kinds = make(map[reflect.Type]any, len(kinds))
+	for _, k := range kinds {
+		k.merge(t, p, d, fragments)
+	}
+	note(d, s.withCatalogs(prev, deltasOf[*Service](d)))
 	if was, now := p.conflicts(), t.conflicts(); slices.EqualFunc(was, now, sameSlice) {
 		s.Conflicts = prev.Conflicts
 	} else {
@@ -110,11 +99,11 @@ func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 
 // conflicts are those of all kinds.
 func (t *tables) conflicts() [][]Conflict {
-	return [][]Conflict{
-		t.services.conflicts, t.workloads.conflicts, t.workloadGroups.conflicts, t.virtualServices.conflicts,
-		t.destinationRules.conflicts, t.sidecars.conflicts, t.peerAuthentications.conflicts, t.unenforced.conflicts,
-		t.catalogs.conflicts, t.clipping.conflicts,
+	var all [][]Conflict
+	for _, k := range kinds {
+		all = append(all, k.conflicts(t))
 	}
+	return append(all, t.catalogs.conflicts, t.clipping.conflicts)
 }
 
 // lists are those of all sources; a source that has delivered nothing has an
@@ -145,29 +134,27 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 			services[svc] = true
 		}
 	}
-	t.judged, d.Services = judgement[*Service]{
-		base: t.catalogs.standing, deltas: d.Services, prev: p.judged, stale: services, order: compareServiceKeys,
+	judged, deltas := judgement[*Service]{
+		base: t.catalogs.standing, deltas: deltasOf[*Service](d), prev: p.judged, stale: services, order: compareServiceKeys,
 		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.health.list) },
 	}.all()
-	var all []*Workload
-	all, d.Workloads = judgement[*Workload]{
-		base: t.workloads.merged, deltas: d.Workloads, prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
+	t.judged = judged
+	note(d, deltas)
+	all, moved := judgement[*Workload]{
+		base: tableOf[*Workload](t).merged, deltas: deltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
 		judge: func(w, before *Workload) *Workload { return judge(w, before, t.health.list) },
 	}.all()
+	note(d, moved)
 	return all
 }
 
 // order fills the lists of the snapshot, each in the order that it promises.
 func (s *Snapshot) order(prev *Snapshot, d *Diff, fragments []*Fragment) *Diff {
-	t := &s.tables
 	s.Workloads = s.judge(prev, d, fragments)
-	s.WorkloadGroups = t.workloadGroups.merged
-	s.Unenforced = t.unenforced.merged
-	s.Services = reorder(prev.Services, t.judged, d.Services, CompareServices)
-	s.VirtualServices = reorder(prev.VirtualServices, t.virtualServices.merged, d.VirtualServices, compareAge)
-	s.DestinationRules = reorder(prev.DestinationRules, t.destinationRules.merged, d.DestinationRules, compareAge)
-	s.Sidecars = reorder(prev.Sidecars, t.sidecars.merged, d.Sidecars, compareAge)
-	s.PeerAuthentications = reorder(prev.PeerAuthentications, t.peerAuthentications.merged, d.PeerAuthentications, compareAge)
+	s.Services = reorder(prev.Services, s.tables.judged, deltasOf[*Service](d), CompareServices)
+	for _, k := range kinds {
+		k.publish(s, prev, d)
+	}
 	return d
 }
 
@@ -189,36 +176,26 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 	if reach := reachOfMeshConfig(prev.MeshConfig, s.MeshConfig); reach != ReachNone {
 		out = append(out, Change{Key: s.MeshConfig.Key, Op: Updated, Reach: reach, Origin: s.MeshConfig.Origin})
 	}
-	out = appendChanges(out, d.Services)
-	out = appendChanges(out, d.Workloads)
-	out = appendChanges(out, d.WorkloadGroups)
-	out = appendChanges(out, d.VirtualServices)
-	out = appendChanges(out, d.DestinationRules)
-	out = appendChanges(out, d.Sidecars)
-	out = appendChanges(out, d.PeerAuthentications)
-	out = appendChanges(out, d.Unenforced)
+	for _, k := range kinds {
+		for c := range k.changes(d) {
+			if c.Reach == ReachNone {
+				continue
+			}
+			op := Updated
+			switch {
+			case c.Old == nil:
+				op = Added
+			case c.New == nil:
+				op = Removed
+			}
+			out = append(out, Change{Key: c.newest().Key, Op: op, Reach: c.Reach, Origin: c.newest().Origin})
+		}
+	}
 	slices.SortStableFunc(out, func(a, b Change) int { return a.Key.Compare(b.Key) })
 	s.Changes = foldChanges(out)
 	for _, c := range s.Changes {
 		s.Changed = append(s.Changed, c.Key)
 	}
-}
-
-func appendChanges[T object](out []Change, deltas []Delta[T]) []Change {
-	var zero T
-	for _, d := range deltas {
-		reach := reachOfDelta(d)
-		switch {
-		case reach == ReachNone:
-		case d.Old == zero:
-			out = append(out, Change{Key: d.New.meta().Key, Op: Added, Reach: reach, Origin: d.New.meta().Origin})
-		case d.New == zero:
-			out = append(out, Change{Key: d.Old.meta().Key, Op: Removed, Reach: reach, Origin: d.Old.meta().Origin})
-		default:
-			out = append(out, Change{Key: d.New.meta().Key, Op: Updated, Reach: reach, Origin: d.New.meta().Origin})
-		}
-	}
-	return out
 }
 
 // foldChanges makes one change of several with the same Key: a ServiceEntry

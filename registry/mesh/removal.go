@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"iter"
 	"maps"
 	"slices"
 )
@@ -8,66 +9,78 @@ import (
 // Sorted returns the fragment with every list in the order that it should be
 // in: itself where that is so already.
 func (f *Fragment) Sorted() *Fragment {
-	if slices.IsSortedFunc(f.Services, compareServiceKeys) && inOrder(f.Workloads) && inOrder(f.WorkloadGroups) &&
-		inOrder(f.VirtualServices) && inOrder(f.DestinationRules) && inOrder(f.Sidecars) &&
-		inOrder(f.PeerAuthentications) && inOrder(f.Unenforced) {
+	if !slices.ContainsFunc(kinds, func(k kind) bool { return !k.sorted(f) }) {
 		return f
 	}
 	out := *f
-	out.Services = sorted(f.Services, compareServiceKeys)
-	out.Workloads = sorted(f.Workloads, compareKeys)
-	out.WorkloadGroups = sorted(f.WorkloadGroups, compareKeys)
-	out.VirtualServices = sorted(f.VirtualServices, compareKeys)
-	out.DestinationRules = sorted(f.DestinationRules, compareKeys)
-	out.Sidecars = sorted(f.Sidecars, compareKeys)
-	out.PeerAuthentications = sorted(f.PeerAuthentications, compareKeys)
-	out.Unenforced = sorted(f.Unenforced, compareKeys)
+	for _, k := range kinds {
+		k.sort(&out)
+	}
 	return &out
 }
-
-func inOrder[T object](list []T) bool { return slices.IsSortedFunc(list, compareKeys[T]) }
 
 // Count returns the number of objects, those of the namespace only where one is
 // given. Services made from one ServiceEntry count once, health reports and the
 // MeshConfig not at all.
 func (f *Fragment) Count(namespace string) int {
-	return count(f.Services, namespace) + count(f.Workloads, namespace) + count(f.WorkloadGroups, namespace) +
-		count(f.VirtualServices, namespace) + count(f.DestinationRules, namespace) + count(f.Sidecars, namespace) +
-		count(f.PeerAuthentications, namespace) + count(f.Unenforced, namespace)
+	n := 0
+	for _, k := range kinds {
+		var last Key
+		for m := range k.all(f) {
+			if key := m.Key; key != last && (namespace == "" || key.Namespace == namespace) {
+				n++
+				last = key
+			}
+		}
+	}
+	return n
 }
 
 // Empty reports whether there is nothing that Count counts.
 func (f *Fragment) Empty() bool {
-	return len(f.Services)+len(f.Workloads)+len(f.WorkloadGroups)+len(f.VirtualServices)+len(f.DestinationRules)+
-		len(f.Sidecars)+len(f.PeerAuthentications)+len(f.Unenforced) == 0
-}
-
-func count[T object](list []T, namespace string) int {
-	n := 0
-	for i, x := range list {
-		if i > 0 && list[i-1].meta().Key == x.meta().Key {
-			continue
-		}
-		if namespace == "" || x.meta().Namespace == namespace {
-			n++
+	for _, k := range kinds {
+		for range k.all(f) {
+			return false
 		}
 	}
-	return n
+	return true
+}
+
+// Objects are the objects of every kind, kind by kind, with their pointers; a
+// MeshConfig is not among them.
+func (f *Fragment) Objects() iter.Seq2[*Meta, any] {
+	return func(yield func(*Meta, any) bool) {
+		for _, k := range kinds {
+			for m, x := range k.all(f) {
+				if !yield(m, x) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Same reports whether two fragments hold the same objects, by pointer; health
+// does not count.
+func (f *Fragment) Same(o *Fragment) bool {
+	return f.MeshConfig == o.MeshConfig && !slices.ContainsFunc(kinds, func(k kind) bool { return !k.same(f, o) })
 }
 
 // Removed returns the objects that the first fragment has and the second lacks,
 // with the origins, sorted by Key within a kind.
 func (d *Difference) Removed() []Removal {
 	var out []Removal
-	o, n := &d.objects, d.next
-	out = appendRemoved(out, o.Services, n.Services)
-	out = appendRemoved(out, o.Workloads, n.Workloads)
-	out = appendRemoved(out, o.WorkloadGroups, n.WorkloadGroups)
-	out = appendRemoved(out, o.VirtualServices, n.VirtualServices)
-	out = appendRemoved(out, o.DestinationRules, n.DestinationRules)
-	out = appendRemoved(out, o.Sidecars, n.Sidecars)
-	out = appendRemoved(out, o.PeerAuthentications, n.PeerAuthentications)
-	return appendRemoved(out, o.Unenforced, n.Unenforced)
+	for _, k := range kinds {
+		var last Key
+		for c := range k.changes(&d.objects) {
+			if c.Old == nil || c.New != nil || c.Old.Key == last || k.has(d.next, c.Old.Key) {
+				continue // it, or another host of the same object, is there or told of
+			}
+			last = c.Old.Key
+			out = append(out, Removal{Key: last, Origin: c.Old.Origin})
+		}
+	}
+	return out
 }
 
 // Moved are the keys of workloads that the second fragment lacks, but has under
@@ -76,7 +89,7 @@ func (d *Difference) Removed() []Removal {
 func (d *Difference) Moved() map[Key]bool {
 	type place struct{ namespace, account, address string }
 	fresh := map[place][]*Workload{}
-	for _, x := range d.objects.Workloads {
+	for _, x := range deltasOf[*Workload](&d.objects) {
 		if x.Old == nil {
 			at := place{x.New.Namespace, x.New.ServiceAccount, x.New.Address}
 			fresh[at] = append(fresh[at], x.New)
@@ -86,7 +99,7 @@ func (d *Difference) Moved() map[Key]bool {
 		return nil
 	}
 	out := map[Key]bool{}
-	for _, x := range d.objects.Workloads {
+	for _, x := range deltasOf[*Workload](&d.objects) {
 		if x.New != nil {
 			continue
 		}
@@ -107,26 +120,22 @@ func sameService(a, b *Workload) bool {
 // Growth is by how many objects the second fragment is larger, counted as by
 // [Fragment.Count].
 func (d *Difference) Growth() int {
-	o := &d.objects
-	return growth(o.Services, d.prev.Services, d.next.Services) + growth(o.Workloads, d.prev.Workloads, d.next.Workloads) +
-		growth(o.WorkloadGroups, d.prev.WorkloadGroups, d.next.WorkloadGroups) +
-		growth(o.VirtualServices, d.prev.VirtualServices, d.next.VirtualServices) +
-		growth(o.DestinationRules, d.prev.DestinationRules, d.next.DestinationRules) +
-		growth(o.Sidecars, d.prev.Sidecars, d.next.Sidecars) +
-		growth(o.PeerAuthentications, d.prev.PeerAuthentications, d.next.PeerAuthentications) +
-		growth(o.Unenforced, d.prev.Unenforced, d.next.Unenforced)
-}
-
-func growth[T object](deltas []Delta[T], prev, next []T) int {
 	n := 0
-	var last Key
-	for i, d := range deltas {
-		key := newest(d).meta().Key
-		if i > 0 && key == last {
-			continue // another host of the same object
+	for _, k := range kinds {
+		var last Key
+		for c := range k.changes(&d.objects) {
+			key := c.newest().Key
+			if key == last {
+				continue // another host of the same object
+			}
+			last = key
+			if k.has(d.next, key) {
+				n++
+			}
+			if k.has(d.prev, key) {
+				n--
+			}
 		}
-		last = key
-		n += min(1, len(span(next, key))) - min(1, len(span(prev, key)))
 	}
 	return n
 }
@@ -137,26 +146,11 @@ type Removal struct {
 	Origin *Origin
 }
 
-func appendRemoved[T object](out []Removal, deltas []Delta[T], next []T) []Removal {
-	var zero T
-	for _, d := range deltas {
-		if d.Old == zero || d.New != zero {
-			continue
-		}
-		m := d.Old.meta()
-		if n := len(out); n > 0 && out[n-1].Key == m.Key || len(span(next, m.Key)) > 0 {
-			continue // another host of the same object
-		}
-		out = append(out, Removal{Key: m.Key, Origin: m.Origin})
-	}
-	return out
-}
-
 // LostInline tells for each service of both fragments which of the addresses
 // written in it are gone; nil where there are none.
 func (d *Difference) LostInline() []InlineLoss {
 	var out []InlineLoss
-	for _, x := range d.objects.Services {
+	for _, x := range deltasOf[*Service](&d.objects) {
 		if x.Old == nil || x.New == nil {
 			continue
 		}
@@ -198,34 +192,8 @@ func Keep(prev, next *Fragment, keys map[Key]bool) *Fragment {
 		return next
 	}
 	out := *next
-	out.Services = keep(prev.Services, next.Services, keys, compareServiceKeys)
-	out.Workloads = keep(prev.Workloads, next.Workloads, keys, compareKeys)
-	out.WorkloadGroups = keep(prev.WorkloadGroups, next.WorkloadGroups, keys, compareKeys)
-	out.VirtualServices = keep(prev.VirtualServices, next.VirtualServices, keys, compareKeys)
-	out.DestinationRules = keep(prev.DestinationRules, next.DestinationRules, keys, compareKeys)
-	out.Sidecars = keep(prev.Sidecars, next.Sidecars, keys, compareKeys)
-	out.PeerAuthentications = keep(prev.PeerAuthentications, next.PeerAuthentications, keys, compareKeys)
-	out.Unenforced = keep(prev.Unenforced, next.Unenforced, keys, compareKeys)
+	for _, k := range kinds {
+		k.keep(prev, &out, keys)
+	}
 	return &out
-}
-
-func keep[T object](prev, next []T, keys map[Key]bool, order func(a, b T) int) []T {
-	var kept []T
-	for _, x := range prev {
-		if keys[x.meta().Key] {
-			kept = append(kept, x)
-		}
-	}
-	if len(kept) == 0 {
-		return next
-	}
-	out := make([]T, 0, len(next)+len(kept))
-	for _, x := range next {
-		if !keys[x.meta().Key] {
-			out = append(out, x)
-		}
-	}
-	out = append(out, kept...)
-	slices.SortStableFunc(out, order)
-	return out
 }

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"sort"
 )
@@ -30,14 +31,7 @@ type table[T object] struct {
 
 // tables is what a snapshot remembers for the sake of the next one.
 type tables struct {
-	services            table[*Service]
-	workloads           table[*Workload]
-	workloadGroups      table[*WorkloadGroup]
-	virtualServices     table[*VirtualService]
-	destinationRules    table[*DestinationRule]
-	sidecars            table[*Sidecar]
-	peerAuthentications table[*PeerAuthentication]
-	unenforced          table[*Unenforced]
+	kinds map[reflect.Type]any // *table[T] by T; see tableOf
 
 	clipping clipping
 	catalogs catalogs

@@ -214,29 +214,12 @@ type object struct {
 
 func objectsOf(f *mesh.Fragment) []object {
 	var out []object
-	for _, x := range f.Services {
-		out = append(out, object{&x.Meta, string(x.Hostname), x})
-	}
-	for _, x := range f.Workloads {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.WorkloadGroups {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.VirtualServices {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.DestinationRules {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.Sidecars {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.PeerAuthentications {
-		out = append(out, object{&x.Meta, "", x})
-	}
-	for _, x := range f.Unenforced {
-		out = append(out, object{&x.Meta, "", x})
+	for meta, x := range f.Objects() {
+		o := object{meta: meta, is: x}
+		if svc, ok := x.(*mesh.Service); ok {
+			o.host = string(svc.Hostname)
+		}
+		out = append(out, o)
 	}
 	return out
 }

@@ -1,0 +1,266 @@
+package mesh
+
+import (
+	"iter"
+	"reflect"
+	"slices"
+)
+
+// kinds are the kinds of objects that sources contribute, but for MeshConfig. What
+// handles objects of every kind goes through this table: a new kind has its type,
+// a list in [Fragment], one in [Snapshot], and its line here.
+//
+//nolint:gochecknoglobals // a table; never written to
+var kinds = []kind{
+	kindOf[*Service]{
+		fragment: func(f *Fragment) *[]*Service { return &f.Services },
+		order:    compareServiceKeys,
+	},
+	kindOf[*Workload]{
+		fragment: func(f *Fragment) *[]*Workload { return &f.Workloads },
+		order:    compareKeys[*Workload],
+	},
+	kindOf[*WorkloadGroup]{
+		fragment: func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
+		order:    compareKeys[*WorkloadGroup],
+		snapshot: func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
+		rank:     compareKeys[*WorkloadGroup],
+		print:    func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
+	},
+	kindOf[*VirtualService]{
+		fragment: func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
+		order:    compareKeys[*VirtualService],
+		snapshot: func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
+		rank:     compareAge[*VirtualService],
+		print:    func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
+	},
+	kindOf[*DestinationRule]{
+		fragment: func(f *Fragment) *[]*DestinationRule { return &f.DestinationRules },
+		order:    compareKeys[*DestinationRule],
+		snapshot: func(s *Snapshot) *[]*DestinationRule { return &s.DestinationRules },
+		rank:     compareAge[*DestinationRule],
+		print:    func(p *printer, x *DestinationRule) { p.message(x.Spec); p.text(x.ExportTo...) },
+	},
+	kindOf[*Sidecar]{
+		fragment: func(f *Fragment) *[]*Sidecar { return &f.Sidecars },
+		order:    compareKeys[*Sidecar],
+		snapshot: func(s *Snapshot) *[]*Sidecar { return &s.Sidecars },
+		rank:     compareAge[*Sidecar],
+		print:    func(p *printer, x *Sidecar) { p.message(x.Spec) },
+	},
+	kindOf[*PeerAuthentication]{
+		fragment: func(f *Fragment) *[]*PeerAuthentication { return &f.PeerAuthentications },
+		order:    compareKeys[*PeerAuthentication],
+		snapshot: func(s *Snapshot) *[]*PeerAuthentication { return &s.PeerAuthentications },
+		rank:     compareAge[*PeerAuthentication],
+		print:    func(p *printer, x *PeerAuthentication) { p.message(x.Spec) },
+	},
+	kindOf[*Unenforced]{
+		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },
+		order:    compareKeys[*Unenforced],
+		snapshot: func(s *Snapshot) *[]*Unenforced { return &s.Unenforced },
+		rank:     compareKeys[*Unenforced],
+		print:    func(p *printer, x *Unenforced) { p.labels(x.Selector); p.text(x.Field) },
+	},
+}
+
+// kind is a kind of objects. Each method does for the lists of the kind what the
+// functions that go through kinds do for a whole fragment or snapshot.
+type kind interface {
+	// add appends the objects of a piece to a fragment.
+	add(to, piece *Fragment)
+	// replace takes the objects of some pieces out of a fragment, and puts those of
+	// others in.
+	replace(f *Fragment, out, in []*Fragment)
+	// keep puts the objects of the keys into next as prev has them.
+	keep(prev, next *Fragment, keys map[Key]bool)
+	sorted(f *Fragment) bool
+	sort(f *Fragment)
+	// same reports whether two fragments hold the same pointers.
+	same(a, b *Fragment) bool
+	all(f *Fragment) iter.Seq2[*Meta, any]
+	has(f *Fragment, key Key) bool
+
+	// endpoints reports whether the objects are endpoints, and not configuration.
+	endpoints() bool
+	// compare notes in d what differs between two fragments of one source.
+	compare(d *Diff, prev, next *Fragment) orderliness
+	changes(d *Diff) iter.Seq[objectChange]
+
+	// merge decides who has each key, and notes in d what differs from before.
+	merge(t, prev *tables, d *Diff, fragments []*Fragment)
+	conflicts(t *tables) []Conflict
+	// publish fills the list of a snapshot. Those of services and workloads depend
+	// on catalogs and health, and are filled by themselves.
+	publish(s, prev *Snapshot, d *Diff)
+	// fingerprint writes the list of a snapshot, but for services and workloads.
+	fingerprint(p *printer, s *Snapshot)
+}
+
+// objectChange is one object that differs; one of the two is nil where it was
+// added or removed.
+type objectChange struct {
+	Old, New *Meta
+	Reach    Reach
+}
+
+// newest is the object as it is, or as it was.
+func (c objectChange) newest() *Meta {
+	if c.New != nil {
+		return c.New
+	}
+	return c.Old
+}
+
+// kindOf implements kind.
+type kindOf[T object] struct {
+	fragment func(*Fragment) *[]T
+	// order is that of the list in a fragment: by key.
+	order func(a, b T) int
+	// snapshot is the list in a snapshot, rank its order, and print writes what a
+	// reader could see of an object besides its Meta. They are nil for services and
+	// workloads.
+	snapshot func(*Snapshot) *[]T
+	rank     func(a, b T) int
+	print    func(*printer, T)
+}
+
+func (k kindOf[T]) list(f *Fragment) []T { return *k.fragment(f) }
+
+func (k kindOf[T]) add(to, piece *Fragment) {
+	list := k.fragment(to)
+	*list = append(*list, k.list(piece)...)
+}
+
+func (k kindOf[T]) replace(f *Fragment, out, in []*Fragment) {
+	var deltas []Delta[T]
+	for _, piece := range out {
+		for _, x := range k.list(piece) {
+			deltas = append(deltas, Delta[T]{Old: x})
+		}
+	}
+	for _, piece := range in {
+		for _, x := range k.list(piece) {
+			deltas = append(deltas, Delta[T]{New: x})
+		}
+	}
+	list := k.fragment(f)
+	*list = patched(*list, deltas, k.order)
+}
+
+func (k kindOf[T]) keep(prev, next *Fragment, keys map[Key]bool) {
+	var kept []T
+	for _, x := range k.list(prev) {
+		if keys[x.meta().Key] {
+			kept = append(kept, x)
+		}
+	}
+	if len(kept) == 0 {
+		return
+	}
+	list := k.fragment(next)
+	out := make([]T, 0, len(*list)+len(kept))
+	for _, x := range *list {
+		if !keys[x.meta().Key] {
+			out = append(out, x)
+		}
+	}
+	out = append(out, kept...)
+	slices.SortStableFunc(out, k.order)
+	*list = out
+}
+
+func (k kindOf[T]) sorted(f *Fragment) bool { return slices.IsSortedFunc(k.list(f), k.order) }
+
+func (k kindOf[T]) sort(f *Fragment) {
+	list := k.fragment(f)
+	*list = sorted(*list, k.order)
+}
+
+func (k kindOf[T]) same(a, b *Fragment) bool { return slices.Equal(k.list(a), k.list(b)) }
+
+func (k kindOf[T]) all(f *Fragment) iter.Seq2[*Meta, any] {
+	return func(yield func(*Meta, any) bool) {
+		for _, x := range k.list(f) {
+			if !yield(x.meta(), x) {
+				return
+			}
+		}
+	}
+}
+
+func (k kindOf[T]) has(f *Fragment, key Key) bool { return len(span(k.list(f), key)) > 0 }
+
+func (k kindOf[T]) compare(d *Diff, prev, next *Fragment) orderliness {
+	deltas, is := diff(k.list(prev), k.list(next), k.order)
+	note(d, deltas)
+	return is
+}
+
+func (kindOf[T]) endpoints() bool { return reflect.TypeFor[T]() == reflect.TypeFor[*Workload]() }
+
+func (kindOf[T]) changes(d *Diff) iter.Seq[objectChange] {
+	return func(yield func(objectChange) bool) {
+		var zero T
+		for _, x := range deltasOf[T](d) {
+			c := objectChange{Reach: reachOfDelta(x)}
+			if x.Old != zero {
+				c.Old = x.Old.meta()
+			}
+			if x.New != zero {
+				c.New = x.New.meta()
+			}
+			if !yield(c) {
+				return
+			}
+		}
+	}
+}
+
+func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
+	lists := make([][]T, len(fragments))
+	for i, f := range fragments {
+		if f != nil { // one that has delivered nothing keeps its place
+			lists[i] = k.list(f)
+		}
+	}
+	merged, deltas := mergeTable(tableOf[T](prev), lists, k.order)
+	t.kinds[reflect.TypeFor[T]()] = &merged
+	note(d, deltas)
+}
+
+func (kindOf[T]) conflicts(t *tables) []Conflict { return tableOf[T](t).conflicts }
+
+func (k kindOf[T]) publish(s, prev *Snapshot, d *Diff) {
+	if k.snapshot != nil {
+		*k.snapshot(s) = reorder(*k.snapshot(prev), tableOf[T](&s.tables).merged, deltasOf[T](d), k.rank)
+	}
+}
+
+func (k kindOf[T]) fingerprint(p *printer, s *Snapshot) {
+	if k.snapshot != nil {
+		printAll(p, *k.snapshot(s), func(x T) { k.print(p, x) })
+	}
+}
+
+// tableOf is the merged table of a kind; never nil.
+func tableOf[T object](t *tables) *table[T] {
+	if have, ok := t.kinds[reflect.TypeFor[T]()].(*table[T]); ok {
+		return have
+	}
+	return &table[T]{}
+}
+
+// deltasOf is what differs of a kind.
+func deltasOf[T object](d *Diff) []Delta[T] {
+	list, _ := d.kinds[reflect.TypeFor[T]()].([]Delta[T])
+	return list
+}
+
+// note puts down what differs of a kind.
+func note[T object](d *Diff, deltas []Delta[T]) {
+	if d.kinds == nil {
+		d.kinds = map[reflect.Type]any{}
+	}
+	d.kinds[reflect.TypeFor[T]()] = deltas
+}
