@@ -44,9 +44,7 @@ func (s *Snapshot) Merged() int { return s.merged }
 func (d *Diff) objects() int {
 	n := 0
 	for _, k := range kinds {
-		for range k.changes(d) {
-			n++
-		}
+		n += k.changed(d)
 	}
 	return n
 }

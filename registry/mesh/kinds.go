@@ -86,6 +86,8 @@ type kind interface {
 	// compare notes in d what differs between two fragments of one source.
 	compare(d *Diff, prev, next *Fragment) orderliness
 	changes(d *Diff) iter.Seq[objectChange]
+	// changed is the number of changes.
+	changed(d *Diff) int
 
 	// merge decides who has each key, and notes in d what differs from before.
 	merge(t, prev *tables, d *Diff, fragments []*Fragment)
@@ -217,6 +219,8 @@ func (kindOf[T]) changes(d *Diff) iter.Seq[objectChange] {
 	}
 }
 
+func (kindOf[T]) changed(d *Diff) int { return len(deltasOf[T](d)) }
+
 func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
 	lists := make([][]T, len(fragments))
 	for i, f := range fragments {
@@ -225,7 +229,7 @@ func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
 		}
 	}
 	merged, deltas := mergeTable(tableOf[T](prev), lists, k.order)
-	t.kinds[reflect.TypeFor[T]()] = &merged
+	t.kinds[reflect.TypeFor[T]()] = merged
 	note(d, deltas)
 }
 
@@ -259,6 +263,10 @@ func deltasOf[T object](d *Diff) []Delta[T] {
 
 // note puts down what differs of a kind.
 func note[T object](d *Diff, deltas []Delta[T]) {
+	if len(deltas) == 0 {
+		delete(d.kinds, reflect.TypeFor[T]())
+		return
+	}
 	if d.kinds == nil {
 		d.kinds = map[reflect.Type]any{}
 	}

@@ -177,6 +177,9 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 		out = append(out, Change{Key: s.MeshConfig.Key, Op: Updated, Reach: reach, Origin: s.MeshConfig.Origin})
 	}
 	for _, k := range kinds {
+		if k.changed(d) == 0 {
+			continue
+		}
 		for c := range k.changes(d) {
 			if c.Reach == ReachNone {
 				continue

@@ -49,11 +49,11 @@ func compareServiceKeys(a, b *Service) int {
 
 // mergeTable merges the lists of all sources; the first source that has a Key
 // wins it. It returns what differs from the table before, too.
-func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) (table[T], []Delta[T]) {
+func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) (*table[T], []Delta[T]) {
 	if t, deltas, ok := prev.patched(inputs, order); ok {
 		return t, deltas
 	}
-	t := table[T]{inputs: inputs, tidy: true}
+	t := &table[T]{inputs: inputs, tidy: true}
 	for _, list := range inputs {
 		clean := t.withoutDuplicates(sorted(list, order), order)
 		t.tidy = t.tidy && sameSlice(clean, list)
@@ -75,9 +75,9 @@ func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) 
 
 // patched makes the table of other inputs by looking at what changed alone. It
 // reports false where that cannot be done.
-func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (table[T], []Delta[T], bool) {
+func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (*table[T], []Delta[T], bool) {
 	if !t.tidy || len(t.inputs) != len(inputs) {
-		return table[T]{}, nil, false
+		return nil, nil, false
 	}
 	var keys []Key
 	var only []Delta[T] // the changes of one source that has all objects
@@ -85,7 +85,7 @@ func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (table[T], []De
 	for i, list := range inputs {
 		deltas, order := diff(t.inputs[i], list, order)
 		if order != strict {
-			return table[T]{}, nil, false
+			return nil, nil, false
 		}
 		if len(list)+len(t.inputs[i]) > 0 {
 			full++
@@ -97,9 +97,9 @@ func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (table[T], []De
 	}
 	switch {
 	case changed == 0:
-		return *t, nil, true
+		return t, nil, true
 	case full == 1:
-		next := table[T]{inputs: inputs, tidy: true}
+		next := &table[T]{inputs: inputs, tidy: true}
 		for _, list := range inputs {
 			if len(list) > 0 {
 				next.merged = list
@@ -118,8 +118,8 @@ func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (table[T], []De
 }
 
 // decided decides anew who has the keys given, which are sorted.
-func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (table[T], []Delta[T], bool) {
-	next := table[T]{inputs: inputs, tidy: true}
+func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (*table[T], []Delta[T], bool) {
+	next := &table[T]{inputs: inputs, tidy: true}
 	fresh := &table[T]{} // the conflicts about the keys
 	var deltas []Delta[T]
 	for _, key := range keys {
