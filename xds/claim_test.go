@@ -25,19 +25,27 @@ func TestWhatAHostClaims(t *testing.T) {
 		proves                 bool
 		proof                  mesh.Proof
 	}{
-		"nothing":       {claimed: "10.0.0.5"},
-		"source":        {claimed: "10.0.0.5", source: "10.0.0.5", proves: true},
-		"another":       {claimed: "10.0.0.5", source: "10.0.0.6"},
-		"mapped":        {claimed: "10.0.0.5", source: "::ffff:10.0.0.5", proves: true},
-		"six":           {claimed: "2001:db8::5", source: "2001:db8::5", proves: true},
-		"link_local":    {claimed: "fe80::5", source: "fe80::5%eth0"},
-		"networks":      {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "shop"},
-		"two_entitled":  {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "bank", entitled: true},
-		"tenant":        {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "evil", proves: true},
-		"token":         {claimed: "10.0.0.5", token: "10.0.0.5", proof: mesh.ByToken},
-		"token_mapped":  {claimed: "10.0.0.5", token: "::ffff:10.0.0.5", proof: mesh.ByToken},
-		"token_another": {claimed: "10.0.0.5", token: "10.0.0.6"},
-		"both":          {claimed: "10.0.0.5", token: "10.0.0.5", source: "10.0.0.5", proves: true, proof: mesh.ByToken},
+		"nothing":               {claimed: "10.0.0.5"},
+		"source":                {claimed: "10.0.0.5", source: "10.0.0.5", proves: true},
+		"another":               {claimed: "10.0.0.5", source: "10.0.0.6"},
+		"mapped":                {claimed: "10.0.0.5", source: "::ffff:10.0.0.5", proves: true},
+		"six":                   {claimed: "2001:db8::5", source: "2001:db8::5", proves: true},
+		"link_local":            {claimed: "fe80::5", source: "fe80::5%eth0"},
+		"networks":              {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "shop"},
+		"two_entitled":          {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "bank", entitled: true},
+		"tenant":                {claimed: "10.0.0.5", source: "10.0.0.5", elsewhere: "evil", proves: true},
+		"token":                 {claimed: "10.0.0.5", token: "10.0.0.5", proof: mesh.ByToken},
+		"token_mapped":          {claimed: "10.0.0.5", token: "::ffff:10.0.0.5", proof: mesh.ByToken},
+		"token_another":         {claimed: "10.0.0.5", token: "10.0.0.6"},
+		"token_network":         {claimed: "10.0.0.5", token: "/10.0.0.5", proof: mesh.ByToken},
+		"token_wrong_network":   {claimed: "10.0.0.5", token: "net2/10.0.0.5"},
+		"token_two_networks":    {claimed: "10.0.0.5", token: "10.0.0.5", elsewhere: "shop", proof: mesh.ByAnyNetwork},
+		"token_entitled_to_two": {claimed: "10.0.0.5", token: "10.0.0.5", elsewhere: "bank", entitled: true, proof: mesh.ByAnyNetwork},
+		"token_of_one_of_two":   {claimed: "10.0.0.5", token: "net2/10.0.0.5 /10.0.0.5", elsewhere: "shop", proof: mesh.ByToken},
+		"token_of_the_other":    {claimed: "10.0.0.5", token: "net2/10.0.0.5", elsewhere: "shop"},
+		"token_of_any_and_one":  {claimed: "10.0.0.5", token: "10.0.0.5 /10.0.0.5", elsewhere: "shop", proof: mesh.ByToken},
+		"token_and_a_tenant":    {claimed: "10.0.0.5", token: "10.0.0.5", elsewhere: "evil", proof: mesh.ByToken},
+		"both":                  {claimed: "10.0.0.5", token: "10.0.0.5", source: "10.0.0.5", proves: true, proof: mesh.ByToken},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -55,7 +63,13 @@ func TestWhatAHostClaims(t *testing.T) {
 				p.Source = netip.MustParseAddr(c.source)
 			}
 			if c.token != "" {
-				p.Addresses = []netip.Addr{netip.MustParseAddr(c.token)}
+				for text := range strings.SplitSeq(c.token, " ") {
+					network, ip, qualified := strings.Cut(text, "/")
+					if !qualified {
+						network, ip = "", text
+					}
+					p.Addresses = append(p.Addresses, Address{netip.MustParseAddr(ip), qualified, network})
+				}
 			}
 			claim, err := checkClaim(p, node("web", c.claimed))
 			if err != nil {

@@ -40,6 +40,13 @@ type Admission interface {
 	Admit(ctx context.Context) (Peer, error)
 }
 
+// Address is one that a host's join token names, in any network or in one.
+type Address struct {
+	IP        netip.Addr
+	InNetwork bool
+	Network   string
+}
+
 // Peer is who is at the other end of a stream, and what it may claim to be.
 type Peer struct {
 	// Host is the name of the host, or of what else was authenticated.
@@ -52,7 +59,9 @@ type Peer struct {
 	// Source is the address that it connects from, and Addresses those that its join
 	// token names: they prove that a workload is its own. Both may be empty.
 	Source    netip.Addr
-	Addresses []netip.Addr
+	Addresses []Address
+	// Direct is a client without an agent: what it says of its clock does not count.
+	Direct bool
 	// Anonymous means that it has proven nothing, because it came in by a port
 	// that asks for no proof: it may look at the configuration of any workload,
 	// and is believed nothing else. Its health reports are not taken, and all
@@ -83,8 +92,9 @@ type Health interface {
 	Report(stream uint64, report mesh.HealthReport)
 	// StreamClosed says that nothing is known any more.
 	StreamClosed(stream uint64)
-	// HeldByOther reports whether a workload is of another host than this one.
-	HeldByOther(host string, w *mesh.Workload) bool
+	// HeldByOther reports whether a workload is of another host than this one, which
+	// connects from source.
+	HeldByOther(host string, source netip.Addr, w *mesh.Workload) bool
 }
 
 // Clocks takes what hosts say that their clocks show, when a stream begins. It is

@@ -96,7 +96,7 @@ func (s *Server) newConn(p Peer, c *claim, f forms) *conn {
 	}
 	n.ends = n.endTime(n.since)
 	if n.reports() {
-		c.others = func(w *mesh.Workload) bool { return s.cfg.Health.HeldByOther(p.Host, w) }
+		c.others = func(w *mesh.Workload) bool { return s.cfg.Health.HeldByOther(p.Host, p.Source.Unmap().WithZone(""), w) }
 	}
 	return n
 }

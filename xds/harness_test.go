@@ -189,7 +189,7 @@ func (f *fakeHealth) StreamOpened(_ uint64, c mesh.Claim, end func(string)) erro
 	return f.refuse
 }
 
-func (f *fakeHealth) HeldByOther(_ string, w *mesh.Workload) bool {
+func (f *fakeHealth) HeldByOther(_ string, _ netip.Addr, w *mesh.Workload) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.others[w.Name]

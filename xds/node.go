@@ -133,18 +133,33 @@ func (c *claim) of(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
 	}
 	// A link-local address is another machine's on each link.
 	out.SourceProves = out.Source.IsValid() && out.Source == c.node.Address.Unmap() && !out.Source.IsLinkLocalUnicast()
+	several := false // networks have the address
 	for _, o := range s.WorkloadsAt(w.Address) {
 		switch {
 		case o.Network == w.Network && c.is(o):
 			out.Present = append(out.Present, o.Name)
 		case o.Network != w.Network && (o.Namespace == w.Namespace || c.entitledTo(o)): // it may as well be that one's
-			out.SourceProves = false
+			out.SourceProves, several = false, true
 		}
 	}
-	if slices.ContainsFunc(p.Addresses, func(a netip.Addr) bool { return a.Unmap() == c.node.Address.Unmap() }) {
-		out.Proof = mesh.ByToken
-	}
+	out.Proof = c.byToken(p, w, several)
 	return out
+}
+
+// byToken is what the peer's join token proves of the address of a workload, which
+// several networks may have.
+func (c *claim) byToken(p Peer, w *mesh.Workload, several bool) mesh.Proof {
+	proof := mesh.Unproven
+	for _, a := range p.Addresses {
+		switch {
+		case a.IP.Unmap() != c.node.Address.Unmap():
+		case a.InNetwork && a.Network == w.Network, !a.InNetwork && !several:
+			return mesh.ByToken
+		case !a.InNetwork:
+			proof = mesh.ByAnyNetwork
+		}
+	}
+	return proof
 }
 
 // named reports whether a workload has that name, or is a catalog's instance of

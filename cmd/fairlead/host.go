@@ -98,8 +98,12 @@ func addressesOf(h server.Host) string {
 	var out []string
 	claimed := map[string]bool{}
 	for _, c := range h.Claims {
-		claimed[c.Address] = true
-		out = append(out, c.Address+" ("+c.Proof+")")
+		at := c.Address
+		if c.Network != "" {
+			at = c.Network + "/" + c.Address
+		}
+		claimed[c.Address], claimed[c.Network+"/"+c.Address] = true, true
+		out = append(out, at+" ("+c.Proof+")")
 	}
 	for _, a := range h.Addresses {
 		if !claimed[a] {

@@ -42,7 +42,7 @@ read, and is not shown at all.`,
 	f := cmd.Flags()
 	f.StringVar(&in.Host, "host", "", "the host's name in the mesh")
 	f.StringSliceVar(&in.Workloads, "workload", nil, "an identity the host may have, NAMESPACE/SERVICEACCOUNT; may be repeated")
-	f.StringSliceVar(&in.Addresses, "address", nil, "an IP address of the host's workloads: the token proves that it is this host's; may be repeated")
+	f.StringSliceVar(&in.Addresses, "address", nil, "an IP address of the host's workloads, ADDRESS or NETWORK/ADDRESS: the token proves that it is this host's; may be repeated")
 	f.DurationVar(&in.TTL, "ttl", time.Hour, "how long the token may be redeemed")
 	f.BoolVar(&in.Direct, "direct", false, "for a client without an agent: the token gives the one workload's certificate itself")
 	f.BoolVar(&in.Replace, "replace", false, "let the token take a name that is in use")

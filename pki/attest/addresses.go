@@ -1,6 +1,7 @@
 package attest
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,12 +30,88 @@ type addressStore struct {
 	fsys durable.FS
 }
 
+// Address is where a workload of a host is, by the host's token.
+type Address struct {
+	IP netip.Addr
+	// InNetwork says that it is the address of Network alone, which is empty for
+	// workloads that name none. Otherwise the token says nothing of networks.
+	InNetwork bool
+	Network   string
+}
+
+// maxNetwork bounds the name of a network, in bytes.
+const maxNetwork = 256
+
+// ParseAddress reads ADDRESS or NETWORK/ADDRESS.
+func ParseAddress(text string) (Address, error) {
+	network, ip, qualified := "", text, false
+	if i := strings.LastIndexByte(text, '/'); i >= 0 {
+		network, ip, qualified = text[:i], text[i+1:], true
+	}
+	a, err := netip.ParseAddr(ip)
+	if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
+		return Address{}, fmt.Errorf("address %.80q: write the IP address of a workload without a port, as ADDRESS or NETWORK/ADDRESS", text)
+	}
+	if len(network) > maxNetwork || strings.ContainsFunc(network, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return Address{}, fmt.Errorf("address %.80q: the name of its network is too long, or has spaces or control characters", text)
+	}
+	return Address{IP: a.Unmap(), InNetwork: qualified, Network: network}, nil
+}
+
+// String is what [ParseAddress] reads.
+func (a Address) String() string {
+	if a.InNetwork {
+		return a.Network + "/" + a.IP.String()
+	}
+	return a.IP.String()
+}
+
+// MarshalText implements [encoding.TextMarshaler].
+func (a Address) MarshalText() ([]byte, error) { return []byte(a.String()), nil }
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (a *Address) UnmarshalText(text []byte) (err error) {
+	*a, err = ParseAddress(string(text))
+	return err
+}
+
+// Compare puts addresses in order.
+func (a Address) Compare(b Address) int {
+	return cmp.Or(a.IP.Compare(b.IP), cmp.Compare(a.String(), b.String()))
+}
+
+// recorded is how addresses are on disk. Those with a network are in a field that
+// earlier releases do not read: to them such an address proves nothing.
+type recorded struct {
+	Addresses  []netip.Addr `json:"addresses,omitempty"`
+	InNetworks []Address    `json:"addresses_in_networks,omitempty"`
+}
+
+func record(list []Address) (out recorded) {
+	for _, a := range list {
+		if a.InNetwork {
+			out.InNetworks = append(out.InNetworks, a)
+		} else {
+			out.Addresses = append(out.Addresses, a.IP)
+		}
+	}
+	return out
+}
+
+func (r recorded) list() (out []Address) {
+	for _, ip := range r.Addresses {
+		out = append(out, Address{IP: ip})
+	}
+	return append(out, r.InNetworks...)
+}
+
 // addressFile is the content of a file.
 type addressFile struct {
 	// Binding is that of the host; a record of another one means nothing. Of a token
 	// it is empty.
-	Binding   *profile.Binding `json:"binding,omitempty"`
-	Addresses []netip.Addr     `json:"addresses"`
+	Binding *profile.Binding `json:"binding,omitempty"`
+
+	recorded
 }
 
 func newAddressStore(dir string, fsys durable.FS) (addressStore, error) {
@@ -71,11 +148,11 @@ func (s addressStore) write(file string, content addressFile) error {
 }
 
 // put writes the addresses of a token.
-func (s addressStore) put(file string, addresses []netip.Addr) error {
+func (s addressStore) put(file string, addresses []Address) error {
 	if len(addresses) > MaxAddresses {
 		return fmt.Errorf("a token for %d addresses: %d at most", len(addresses), MaxAddresses)
 	}
-	return s.write(file, addressFile{Addresses: addresses})
+	return s.write(file, addressFile{recorded: record(addresses)})
 }
 
 func (s addressStore) remove(file string) error {
@@ -87,29 +164,30 @@ func (s addressStore) remove(file string) error {
 }
 
 // ofHost are the addresses that a host's token named.
-func (s addressStore) ofHost(h Host) ([]netip.Addr, error) {
+func (s addressStore) ofHost(h Host) ([]Address, error) {
 	f, err := s.read(hostFile(h.Name))
 	if err != nil || f.Binding == nil || *f.Binding != h.Binding {
 		return nil, err
 	}
-	return f.Addresses, nil
+	return f.list(), nil
 }
 
 // redeem makes the addresses of a token those of a host.
-func (s addressStore) redeem(token jointoken.Hash, h Host) ([]netip.Addr, error) {
+func (s addressStore) redeem(token jointoken.Hash, h Host) ([]Address, error) {
 	f, err := s.read(tokenFile(token))
 	if err != nil {
 		return nil, err
 	}
-	if len(f.Addresses) == 0 {
+	list := f.list()
+	if len(list) == 0 {
 		return nil, s.remove(hostFile(h.Name))
 	}
-	return f.Addresses, s.SetHost(h.Name, h.Binding, f.Addresses)
+	return list, s.SetHost(h.Name, h.Binding, list)
 }
 
 // SetHost records the addresses of a host.
-func (s addressStore) SetHost(name string, b profile.Binding, addresses []netip.Addr) error {
-	return s.write(hostFile(name), addressFile{Binding: &b, Addresses: addresses})
+func (s addressStore) SetHost(name string, b profile.Binding, addresses []Address) error {
+	return s.write(hostFile(name), addressFile{Binding: &b, recorded: record(addresses)})
 }
 
 // sweep removes the files of tokens that are not kept any more.

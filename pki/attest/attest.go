@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,7 +50,7 @@ type Host struct {
 
 	// Addresses are those that the host's token names as its own. They are in a file
 	// of their own.
-	Addresses []netip.Addr `json:"-"`
+	Addresses []Address `json:"-"`
 
 	// Readopted is when it was admitted by its certificates, because its record was
 	// lost; zero if it was not. It is in a file of its own.
@@ -168,7 +167,7 @@ func New(cfg Config) (*Entitlements, error) {
 
 // CreateToken makes a join token, which proves that the addresses are the host's. A
 // direct client without a name is given one.
-func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now time.Time, addresses ...netip.Addr) (svid.Secret, jointoken.Record, error) {
+func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now time.Time, addresses ...Address) (svid.Secret, jointoken.Record, error) {
 	if g.Direct && g.Host == "" {
 		var b [6]byte
 		if _, err := rand.Read(b[:]); err != nil {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -31,7 +30,7 @@ func records(t *testing.T, dir string, readopt attest.Readopt) *attest.Entitleme
 }
 
 // joined is a host that has redeemed a token.
-func joined(t *testing.T, e *attest.Entitlements, g jointoken.Grant, key byte, addresses ...netip.Addr) attest.Host {
+func joined(t *testing.T, e *attest.Entitlements, g jointoken.Grant, key byte, addresses ...attest.Address) attest.Host {
 	t.Helper()
 	secret, _, err := e.CreateToken(g, 0, time.Now(), addresses...)
 	if err != nil {
@@ -73,7 +72,7 @@ func TestExportAndImport(t *testing.T) {
 	from := records(t, t.TempDir(), attest.Readopt{})
 	router := grantOf("edge", "edge")
 	router.Type = "router"
-	joined(t, from, grantOf("web-1", "web", "orders"), 1, netip.MustParseAddr("10.0.0.1"))
+	joined(t, from, grantOf("web-1", "web", "orders"), 1, addressesOf(t, "10.0.0.1", "net2/10.0.0.1")...)
 	joined(t, from, router, 2)
 	direct := grantOf("", "direct")
 	direct.Direct = true

@@ -3,7 +3,6 @@ package attest
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -34,7 +33,7 @@ type Document struct {
 type Exported struct {
 	Host
 
-	Addresses []netip.Addr `json:"addresses,omitempty"`
+	recorded
 }
 
 // Imported is what came of a Document, by names.
@@ -61,7 +60,7 @@ func (e *Entitlements) Export(td spiffeid.TrustDomain, authority profile.KeyHash
 			d.Unreadable = append(d.Unreadable, h.Name)
 			continue
 		}
-		d.Hosts = append(d.Hosts, Exported{h, h.Addresses})
+		d.Hosts = append(d.Hosts, Exported{h, record(h.Addresses)})
 	}
 	return d
 }
@@ -120,7 +119,7 @@ func (e *Entitlements) Import(d Document, td spiffeid.TrustDomain, authority pro
 func (e *Entitlements) take(hosts []Exported, removed []Removed, now time.Time) error {
 	bindings := map[profile.Binding]bool{}
 	for _, x := range hosts {
-		if err := e.put(x.Host, x.Addresses, now); err != nil {
+		if err := e.put(x.Host, x.list(), now); err != nil {
 			return fmt.Errorf("importing host %q: %w", x.Name, err)
 		}
 		bindings[x.Binding] = true
@@ -134,7 +133,7 @@ func (e *Entitlements) take(hosts []Exported, removed []Removed, now time.Time) 
 }
 
 // put records a host in the place of whoever had the name.
-func (e *Entitlements) put(h Host, addresses []netip.Addr, now time.Time) error {
+func (e *Entitlements) put(h Host, addresses []Address, now time.Time) error {
 	if err := e.named.SetHost(h.Name, h.Binding, addresses); err != nil {
 		return err
 	}
@@ -162,8 +161,8 @@ func (d Document) check(td spiffeid.TrustDomain, authority profile.KeyHash) erro
 		if err := x.check(); err != nil {
 			return fmt.Errorf("exported host %q: %w", x.Name, err)
 		}
-		if len(x.Addresses) > MaxAddresses {
-			return fmt.Errorf("exported host %q: %d addresses: at most %d", x.Name, len(x.Addresses), MaxAddresses)
+		if n := len(x.list()); n > MaxAddresses {
+			return fmt.Errorf("exported host %q: %d addresses: at most %d", x.Name, n, MaxAddresses)
 		}
 		if names[x.Name] || bindings[x.Binding] {
 			return fmt.Errorf("exported host %q is there twice, or shares its binding with another", x.Name)

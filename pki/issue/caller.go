@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -43,7 +42,7 @@ type Peer struct {
 	// Pairs are the workload identities that the peer may stream as.
 	Pairs []profile.Pair
 	// Addresses are those that its token names as its own.
-	Addresses []netip.Addr
+	Addresses []attest.Address
 	// Types are the types of proxy that it may be: sidecar or router.
 	Types []string
 	// Direct is a client that streams as itself.

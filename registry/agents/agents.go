@@ -82,7 +82,8 @@ type Source struct {
 
 	mu      sync.Mutex // guards all following fields
 	leases  map[id]*lease
-	sorted  []*lease // by id
+	sorted  []*lease          // by id
+	there   map[site][]*lease // the same by address, whatever their service account
 	streams map[uint64]*lease
 	// counts are the leases by what has become of the agent; restless are those
 	// that the passing of time changes; news those whose health changed since the
@@ -136,6 +137,7 @@ func New(c Config) (*Source, error) {
 		from:         map[uint64]connection{},
 		bell:         make(chan struct{}, 1),
 		leases:       map[id]*lease{},
+		there:        map[site][]*lease{},
 		streams:      map[uint64]*lease{},
 		counts:       map[State]int{},
 		restless:     map[*lease]bool{},
@@ -164,8 +166,7 @@ func (s *Source) ring() {
 func (s *Source) StreamOpened(stream uint64, c mesh.Claim, end func(reason string)) error {
 	defer s.ring()
 	tell, err := s.open(stream, c, end)
-	if err != nil && err.Holder != "" && s.stands != nil && !s.stands(err.Holder, err.Binding) {
-		s.Free(err.Holder, err.Binding)
+	for err != nil && err.Holder != "" && s.stands != nil && !s.stands(err.Holder, err.Binding) && s.Free(err.Holder, err.Binding) {
 		var more []func()
 		more, err = s.open(stream, c, end)
 		tell = append(tell, more...)
@@ -241,6 +242,7 @@ func (s *Source) leaseOf(key id) *lease {
 	at, _ := slices.BinarySearchFunc(s.sorted, key, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	s.sorted = slices.Insert(s.sorted, at, l)
 	s.leases[key] = l
+	s.there[key.site()] = append(s.there[key.site()], l)
 	return l
 }
 
@@ -268,6 +270,11 @@ func (s *Source) drop(l *lease) {
 	delete(s.leases, l.id)
 	at, _ := slices.BinarySearchFunc(s.sorted, l.id, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	s.sorted = slices.Delete(s.sorted, at, at+1)
+	if rest := slices.DeleteFunc(s.there[l.id.site()], func(o *lease) bool { return o == l }); len(rest) > 0 {
+		s.there[l.id.site()] = rest
+	} else {
+		delete(s.there, l.id.site())
+	}
 	s.counts[l.counted]--
 	delete(s.restless, l)
 	s.claimsChanged = s.claimsChanged || l.host != ""

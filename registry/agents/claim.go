@@ -16,6 +16,9 @@ type claim struct {
 	// machine of that name from the next.
 	host, binding string
 	proof         mesh.Proof
+	// machine is what proves the address itself, apart from an annotation, which is
+	// about one workload. It is not saved: after a restart it is shown again.
+	machine mesh.Proof
 	// source is where the host connected from, if that is its proof.
 	source netip.Addr
 	since  time.Time
@@ -23,21 +26,24 @@ type claim struct {
 
 // proven is what the proof of a claim is worth now: a source address that several
 // hosts have proves nothing for any of them.
-func (s *Source) proven(c claim) mesh.Proof {
-	if c.proof == mesh.BySource && s.sources.shared(c.source, time.Now()) {
+func (s *Source) proven(c claim) mesh.Proof { return s.worth(c.proof, c.source) }
+
+func (s *Source) worth(p mesh.Proof, source netip.Addr) mesh.Proof {
+	if p == mesh.BySource && s.sources.shared(source, time.Now()) {
 		return mesh.Unproven
 	}
-	return c.proof
+	return p
 }
 
 // claimOf is what a host claims, with the best proof that it has.
 func (s *Source) claimOf(c mesh.Claim, now time.Time) claim {
-	out := claim{host: c.Host, binding: c.Binding, proof: c.Proof, since: now}
-	switch {
-	case c.Owner != "" && c.Owner == c.Host:
+	out := claim{host: c.Host, binding: c.Binding, machine: c.Proof, since: now}
+	if c.Proof < mesh.BySource && c.SourceProves && c.Source.IsValid() {
+		out.machine, out.source = mesh.BySource, c.Source
+	}
+	out.proof = out.machine
+	if c.Owner != "" && c.Owner == c.Host {
 		out.proof = mesh.ByAnnotation
-	case c.Proof < mesh.BySource && c.SourceProves && c.Source.IsValid():
-		out.proof, out.source = mesh.BySource, c.Source
 	}
 	return out
 }
@@ -73,7 +79,7 @@ func (s *Source) judge(c mesh.Claim, mine claim, holder *lease, now time.Time) *
 		}
 		return refusal(c, claim{}, mesh.Unproven,
 			"nothing proves that %s is of host %q%s, and --require-proven-addresses is set: annotate the WorkloadEntry with %s: %s, or make its token with --address %s",
-			what, c.Host, hint, mesh.AnnotationHost, c.Host, c.Address)
+			what, c.Host, hint, mesh.AnnotationHost, c.Host, flagOf(c.Network, c.Address))
 	}
 	if holder == nil || holder.host == "" || holder.host == c.Host {
 		return nil
@@ -90,7 +96,7 @@ func (s *Source) judge(c mesh.Claim, mine claim, holder *lease, now time.Time) *
 	}
 	return refusal(c, holder.claim, theirs,
 		"%s is of host %q (%s) %s: if it is of host %q, annotate the WorkloadEntry with %s: %s, make its token with --address %s, or remove host %q",
-		what, holder.host, describe(theirs), until, c.Host, mesh.AnnotationHost, c.Host, c.Address, holder.host)
+		what, holder.host, describe(theirs), until, c.Host, mesh.AnnotationHost, c.Host, flagOf(c.Network, c.Address), holder.host)
 }
 
 func where(network, address string) string {
@@ -136,6 +142,9 @@ func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, tell []func(), er
 			return nil, nil, err
 		}
 	}
+	if err := s.judgeNeighbours(c, mine, now); err != nil {
+		return nil, nil, err
+	}
 	for _, r := range rivals {
 		tell = append(tell, s.displace(r, c, mine, now)...)
 	}
@@ -160,6 +169,7 @@ func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, tell []func(), er
 	l.claim, l.awaited = mine, false
 	s.settled(c)
 	s.elect(l.id.place)
+	tell = append(tell, s.clearNeighbours(l, now)...)
 	return l, tell, nil
 }
 
@@ -170,21 +180,26 @@ func (s *Source) displace(l *lease, c mesh.Claim, mine claim, now time.Time) (te
 	reason := fmt.Sprintf("workload %s/%s at %s is of host %q now (%s); it was of host %q (%s)",
 		l.id.account.Namespace, c.Workload, where(c.Network, c.Address), c.Host, describe(s.proven(mine)), had.host, describe(proof))
 	tell = s.evict(l, reason)
-	if now.Sub(s.lossLogged) >= time.Second {
-		s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", had.host, "new_host", c.Host,
-			"proof", s.proven(mine).String(), "omitted", s.lossOmitted)
-		s.lossLogged, s.lossOmitted = now, 0
-	} else {
-		s.lossOmitted++
-	}
-	s.displaced++
+	lost := c
+	lost.Host, lost.Binding = had.host, had.binding
+	s.logLoss(lost, c.Host, s.proven(mine), now)
 	if connected {
-		lost := c
-		lost.Host, lost.Binding = had.host, had.binding
 		s.conflict(refusal(lost, mine, s.proven(mine), "%s", reason), now)
 	}
 	s.settle(l)
 	return tell
+}
+
+// logLoss counts a claim that was lost to another host, and logs some of them.
+func (s *Source) logLoss(c mesh.Claim, winner string, proof mesh.Proof, now time.Time) {
+	s.displaced++
+	if now.Sub(s.lossLogged) < time.Second {
+		s.lossOmitted++
+		return
+	}
+	s.log.Warn("a host lost its claim to an address", "address", c.Address, "workload", c.Workload, "host", c.Host, "new_host", winner,
+		"proof", proof.String(), "omitted", s.lossOmitted)
+	s.lossLogged, s.lossOmitted = now, 0
 }
 
 // newlyShared has claims count for less that were proven by a source address which
@@ -252,27 +267,36 @@ func (s *Source) evict(l *lease, reason string) (tell []func()) {
 	return tell
 }
 
-// HeldByOther reports whether a workload is of another host than this one.
-func (s *Source) HeldByOther(host string, w *mesh.Workload) bool {
+// HeldByOther reports whether a workload is of another host than this one, which
+// connects from source.
+func (s *Source) HeldByOther(host string, source netip.Addr, w *mesh.Workload) bool {
 	if o := w.Owner(); o != "" {
 		return o != host
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.leases[id{place{mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, w.Network, w.Address}, w.Name}]
-	return l != nil && l.host != host && s.bound(l, time.Now())
+	account := mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
+	now := time.Now()
+	if l := s.leases[id{place{account, w.Network, w.Address}, w.Name}]; l != nil && l.host != "" && s.bound(l, now) {
+		return l.host != host
+	}
+	n := neighbour{host, mesh.Unproven, func(a netip.Addr) bool { return a == source }}
+	l, _ := s.provenTo(site{w.Network, w.Address}, w.Namespace, n, now)
+	return l != nil
 }
 
-// Free frees what a host holds, which was removed or is another machine now:
-// what is known of the health of its workloads stands.
-func (s *Source) Free(host, binding string) {
+// Free frees what a host holds, which was removed or is another machine now, and
+// reports whether there was anything: what is known of the health of its workloads
+// stands.
+func (s *Source) Free(host, binding string) (freed bool) {
 	defer s.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.sorted {
 		if l.host == host && l.binding == binding && len(l.streams) == 0 {
 			l.claim = claim{}
-			s.claimsChanged = true
+			s.claimsChanged, freed = true, true
 		}
 	}
+	return freed
 }

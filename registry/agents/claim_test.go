@@ -19,8 +19,8 @@ func with(c mesh.Claim, p mesh.Proof) mesh.Claim {
 	switch p {
 	case mesh.BySource:
 		c.SourceProves = true
-	case mesh.ByToken:
-		c.Proof = mesh.ByToken
+	case mesh.ByAnyNetwork, mesh.ByToken:
+		c.Proof = p
 	case mesh.ByAnnotation:
 		c.Owner = c.Host
 	case mesh.Unproven:

@@ -23,6 +23,11 @@ type place struct {
 	network, address string
 }
 
+// site is where a workload is, whoever it is.
+type site struct{ network, address string }
+
+func (p place) site() site { return site{p.network, p.address} }
+
 // id names a workload.
 type id struct {
 	place

@@ -13,20 +13,26 @@ type Proof uint8
 const (
 	// Unproven: the host has said so, and nobody else has shown otherwise.
 	Unproven Proof = iota
+	// ByAnyNetwork: the host's join token names the address and no network, and
+	// several networks have it: it may as well mean another machine.
+	ByAnyNetwork
 	// BySource: the host's connection comes from the address.
 	BySource
-	// ByToken: the host's join token names the address.
+	// ByToken: the host's join token names the address, with its network where
+	// several have it.
 	ByToken
 	// ByAnnotation: the workload names the host, see [AnnotationHost].
 	ByAnnotation
 )
 
 // Proofs are all of them.
-func Proofs() []Proof { return []Proof{Unproven, BySource, ByToken, ByAnnotation} }
+func Proofs() []Proof { return []Proof{Unproven, ByAnyNetwork, BySource, ByToken, ByAnnotation} }
 
 // String is how people and files are told.
 func (p Proof) String() string {
 	switch p {
+	case ByAnyNetwork:
+		return "token-without-network"
 	case BySource:
 		return "source"
 	case ByToken:

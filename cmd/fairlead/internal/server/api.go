@@ -30,7 +30,8 @@ type TokenRequest struct {
 	Direct    bool          `json:"direct"`
 	Replace   bool          `json:"replace"`
 	Type      string        `json:"type"`
-	// Addresses are those of the host's workloads, which the token proves to be its.
+	// Addresses are those of the host's workloads, which the token proves to be its:
+	// ADDRESS, or NETWORK/ADDRESS.
 	Addresses []string `json:"addresses,omitempty"`
 }
 

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"slices"
 
+	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/registry/agents"
 )
@@ -44,20 +44,20 @@ func (c claims) SaveClaims(list agents.SavedClaims) error {
 }
 
 // parseAddresses reads the addresses of a token.
-func parseAddresses(texts []string) ([]netip.Addr, error) {
-	var out []netip.Addr
+func parseAddresses(texts []string) ([]attest.Address, error) {
+	var out []attest.Address
 	for _, text := range texts {
-		a, err := netip.ParseAddr(text)
-		if err != nil || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() {
-			return nil, fmt.Errorf("--address %q: write the IP address of a workload, without a port", text)
+		a, err := attest.ParseAddress(text)
+		if err != nil {
+			return nil, fmt.Errorf("--address: %w", err)
 		}
-		out = append(out, a.Unmap())
+		out = append(out, a)
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
+	slices.SortFunc(out, attest.Address.Compare)
 	return slices.Compact(out), nil
 }
 
-func addressNames(list []netip.Addr) []string {
+func addressNames(list []attest.Address) []string {
 	out := make([]string, 0, len(list))
 	for _, a := range list {
 		out = append(out, a.String())

@@ -217,6 +217,48 @@ func TestAHostSpeaksForItsOwn(t *testing.T) {
 	}
 }
 
+// TestAProvenAddressIsOneHosts: a second workload is at the address that a has proven.
+// b, which is entitled to it, too, gets it neither before nor after a is there; a host
+// that connects from the address does.
+func TestAProvenAddressIsOneHosts(t *testing.T) {
+	t.Parallel()
+	second := strings.Replace(entry(""), "name: one", "name: two", 1)
+	for _, first := range []string{"a", "b"} {
+		t.Run(first+"_first", func(t *testing.T) {
+			t.Parallel()
+			r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": entry(""), "b.yaml": second})))
+			a := r.joined("a", "", func(in *TokenRequest) { in.Addresses = []string{"/" + victim} })
+			b, c := r.joined("b", "", nil), r.joined("c", victim, nil)
+			var before deltaStream
+			if first == "b" {
+				s, _, err := b.claim("two")
+				if err != nil {
+					t.Fatal(err)
+				}
+				before = s
+			}
+			if _, _, err := a.claim("one"); err != nil {
+				t.Fatal(err)
+			}
+			if before != nil {
+				var err error
+				for err == nil {
+					_, err = before.Recv()
+				}
+				if grpcstatus.Code(err) != codes.PermissionDenied {
+					t.Errorf("b's stream goes on: %v", err)
+				}
+			}
+			if _, _, err := b.claim("two"); grpcstatus.Code(err) != codes.PermissionDenied {
+				t.Errorf("b claims a workload at a's address: %v", err)
+			}
+			if _, _, err := c.claim("two"); err != nil {
+				t.Errorf("a second agent of the machine: %v", err)
+			}
+		})
+	}
+}
+
 // named: b is named in the status and in the log, and a has its proof.
 func (r *running) named(t *testing.T, proof string) {
 	t.Helper()

@@ -32,8 +32,11 @@ func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 		return xds.Peer{Host: p.Host, Address: p.Address}, err
 	}
 	out := xds.Peer{
-		Host: p.Host, Binding: p.Binding.String(), Address: p.Address, Source: sourceOf(ctx), Addresses: p.Addresses, ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
+		Host: p.Host, Direct: p.Direct, Binding: p.Binding.String(), Address: p.Address, Source: sourceOf(ctx), ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
 		Hangup: func() { a.hangup(p.Address) },
+	}
+	for _, a := range p.Addresses {
+		out.Addresses = append(out.Addresses, xds.Address(a))
 	}
 	for _, pair := range p.Pairs {
 		out.Pairs = append(out.Pairs, mesh.ServiceAccount{Namespace: pair.Namespace, Name: pair.ServiceAccount})

@@ -1,0 +1,139 @@
+package agents
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// TestAProvenAddressKeepsOthersOut: two workloads at one address, of one service
+// account or of two, and two hosts that are entitled to both. For each pair of proofs:
+// who proves nothing and does not connect from there is refused what is beside the
+// proven claim of another host, whoever comes first.
+func TestAProvenAddressKeepsOthersOut(t *testing.T) {
+	t.Parallel()
+	const at = "10.0.0.1"
+	accounts := map[string]mesh.ServiceAccount{
+		"same": account(), "other account": {Namespace: "a", Name: "pay"}, "other namespace": {Namespace: "b", Name: "pay"},
+	}
+	for _, owner := range mesh.Proofs() {
+		for _, second := range mesh.Proofs() {
+			for _, from := range []string{"there", "elsewhere"} {
+				if owner < min(second, mesh.BySource) {
+					continue // the second one is the owner
+				}
+				if second == mesh.BySource || owner == mesh.BySource && from == "there" {
+					continue // then both connect from there, which proves nothing for either
+				}
+				for name, acc := range accounts {
+					for _, state := range []string{"owner first", "owner silent", "owner over", "owner last"} {
+						t.Run(fmt.Sprintf("%s_%s_%s_%s_%s", owner, second, from, name, state), func(t *testing.T) {
+							t.Parallel()
+							synctest.Test(t, func(t *testing.T) {
+								a, b := with(claimed("a", at), owner), with(claimed("bb", at), second)
+								if owner == mesh.BySource {
+									a.Source = netip.MustParseAddr(at)
+								}
+								b.ServiceAccount, b.Workload = acc, "w2"
+								if acc == account() {
+									b.Present = []string{"w2", a.Workload}
+									a.Present = b.Present
+								}
+								if from == "there" {
+									b.Source = netip.MustParseAddr(at)
+								}
+								proves := owner != mesh.Unproven && (owner != mesh.ByAnnotation || acc.Namespace == "a") && state != "owner over"
+								want := !proves || from == "there" || second >= min(owner, mesh.ByToken)
+								checkNeighbours(t, a, b, state, want)
+							})
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+func checkNeighbours(t *testing.T, a, b mesh.Claim, state string, want bool) {
+	t.Helper()
+	h := run(t, Config{ClaimLease: time.Minute})
+	lost := ""
+	var err error
+	if state == "owner last" {
+		if err := h.StreamOpened(2, b, func(why string) { lost = why }); err != nil {
+			t.Fatal(err)
+		}
+		h.say(2, mesh.Unhealthy)
+	}
+	if err := h.StreamOpened(1, a, nil); err != nil {
+		t.Fatalf("the owner is refused: %v", err)
+	}
+	switch state {
+	case "owner silent":
+		h.StreamClosed(1)
+	case "owner over":
+		h.StreamClosed(1)
+		h.after(time.Minute)
+	case "owner last":
+		if (lost == "") != want {
+			t.Errorf("the second host keeps its claim: %v (%q), want %v", lost == "", lost, want)
+		}
+		h.StreamClosed(2)
+	}
+	err = h.StreamOpened(3, b, nil)
+	if (err == nil) != want {
+		t.Fatalf("the second host is let in: %v (%v), want %v", err == nil, err, want)
+	}
+	w := &mesh.Workload{
+		Meta: mesh.Meta{Key: mesh.Key{Namespace: b.ServiceAccount.Namespace, Name: b.Workload}}, ServiceAccount: b.ServiceAccount.Name, Address: b.Address,
+	}
+	var r *RefusedError
+	if !want && (!errors.As(err, &r) || r.Holder != "a" || len(h.Status().Conflicts) != 1 || !h.HeldByOther("bb", b.Source, w)) {
+		t.Errorf("error %v, conflicts %+v", err, h.Status().Conflicts)
+	}
+	h.say(3, mesh.Unhealthy)
+	h.after(0)
+	for _, r := range h.last.Health {
+		if !want && r.ServiceAccount == b.ServiceAccount && r.Health == mesh.Unhealthy && r.Workload == b.Workload {
+			t.Errorf("a report of the host that was refused counts: %+v", r)
+		}
+	}
+}
+
+// TestRemovedNeighboursKeepNobodyOut: several hosts that are not on record any more
+// had the address.
+func TestRemovedNeighboursKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		gone := false
+		h := run(t, Config{Stands: func(string, string) bool { return !gone }})
+		names := []string{"w1", "w2", "w3", "w4"}
+		for i, name := range names[:3] {
+			c := with(claimed("host-"+name, "10.0.0.1"), mesh.ByToken)
+			c.Workload, c.Present = name, names
+			if err := h.StreamOpened(uint64(i+1), c, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range uint64(3) {
+			h.StreamClosed(i + 1)
+		}
+		c := claimed("bb", "10.0.0.1")
+		c.Workload, c.Present = "w4", names
+		if err := h.StreamOpened(4, c, nil); err == nil {
+			t.Error("hosts on record have the address")
+		}
+		gone = true
+		if err := h.StreamOpened(5, c, nil); err != nil {
+			t.Errorf("all of them were removed: %v", err)
+		}
+		if n := len(h.there); n != 1 {
+			t.Errorf("%d addresses", n)
+		}
+	})
+}
