@@ -202,11 +202,12 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 }
 
 // hostTime passes on what the host says that its clock shows, until the function that
-// it returns is called. It is said of the moment when the stream began; the request
+// it returns is called. Hosts alone have a say: whoever may have a workload's
+// certificate without an agent has none. It is said of the moment when the stream began; the request
 // may have waited since. It is no part of what a proxy sees, or of any version.
 func (s *Server) hostTime(c *conn, began time.Time) (forget func()) {
 	said := c.claim.node.Time
-	if s.cfg.Clocks == nil || c.peer.Anonymous || said.IsZero() {
+	if s.cfg.Clocks == nil || c.peer.Anonymous || c.peer.Direct || said.IsZero() {
 		return func() {}
 	}
 	return s.cfg.Clocks.HostTime(c.peer.Host, c.peer.Address, said, began)

@@ -18,7 +18,7 @@ func newClock() *cobra.Command {
 		Short: "Show how the server's clock stands to the hosts' clocks",
 		Long: `Hosts say what their clocks show when they connect. Where the median of at least three is more
 than five minutes off the server's clock, the server signs nothing until they agree, or until
-"fairlead clock accept". Exits with 1 while signing is on hold or an alarm stands.`,
+"fairlead clock accept", and names here who outvotes it. Exits with 1 while signing is on hold or an alarm stands.`,
 		Example: "  fairlead clock\n  fairlead clock -o json",
 		Args:    noArgs,
 	}
@@ -69,6 +69,9 @@ func writeClock(cmd *cobra.Command, st *timecheck.Status) error {
 	}
 	for _, r := range st.Remarks() {
 		_, _ = fmt.Fprintf(out, "%s\n", r)
+	}
+	if who := st.Outvoted(); who != "" {
+		_, _ = fmt.Fprintf(out, "%s\n", who)
 	}
 	if st.Held != "" || st.Alarm != nil {
 		return errInvalid

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,6 +74,10 @@ type Status struct {
 	Off time.Duration `json:"off"`
 	// Held is why nothing is signed, or empty.
 	Held string `json:"held,omitempty"`
+	// Against are hosts that outvote the server while nothing is signed, the farthest
+	// off first, and AgainstMore how many there are besides.
+	Against     []Voter `json:"against,omitempty"`
+	AgainstMore int     `json:"against_more,omitempty"`
 	// Accepted is by how much a person accepted hosts to be off, or nil.
 	Accepted *time.Duration `json:"accepted,omitempty"`
 	Alarm    *Alarm         `json:"alarm,omitempty"`
@@ -272,7 +277,7 @@ type heldError struct {
 // Error implements error.
 func (e *heldError) Error() string {
 	return fmt.Sprintf("signing is on hold: by the clocks of %d hosts this server's clock is %s; set the clock that is wrong, and signing goes on by itself; "+
-		"if the server's is right, `fairlead clock accept` lets signing go on", e.voters, aheadOrBehind(-e.off))
+		"if the server's is right, `fairlead clock accept` lets signing go on; if hosts lie, remove them: `fairlead clock` names them", e.voters, aheadOrBehind(-e.off))
 }
 
 func aheadOrBehind(d time.Duration) string {
@@ -305,7 +310,9 @@ func (c *Check) look(r reading) {
 	if held := err != nil; held != c.held {
 		c.held = held
 		if held {
-			c.cfg.Logger.Error("signing is on hold: hosts keep the certificates that they have", "reason", err, "command", "fairlead clock accept")
+			named, more := against(c.votes, origin, off)
+			c.cfg.Logger.Error("signing is on hold: hosts keep the certificates that they have", "reason", err, "outvoted_by", named, "left_out", more,
+				"command", "fairlead clock accept, or fairlead host remove for hosts that lie")
 		} else {
 			c.cfg.Logger.Info("signing goes on", "hosts", n, "off", off.Round(time.Second).String())
 		}
@@ -352,6 +359,7 @@ func (c *Check) Status() Status {
 	s := Status{Now: r.wall.UTC(), Voters: n, Off: off}
 	if err := c.holdLocked(r); err != nil {
 		s.Held = err.Error()
+		s.Against, s.AgainstMore = against(c.votes, r.origin(), off)
 	}
 	if c.accepted != nil {
 		accepted := *c.accepted
@@ -368,6 +376,23 @@ func (c *Check) Status() Status {
 func (c *Check) Remarks() []string {
 	s := c.Status()
 	return s.Remarks()
+}
+
+// Outvoted says which hosts outvote the server, for people who may know their names;
+// empty if none do.
+func (s *Status) Outvoted() string {
+	if len(s.Against) == 0 {
+		return ""
+	}
+	names := make([]string, len(s.Against))
+	for i, v := range s.Against {
+		names[i] = v.String()
+	}
+	text := "outvoted by " + strings.Join(names, ", ")
+	if s.AgainstMore > 0 {
+		text += fmt.Sprintf(", and %d more", s.AgainstMore)
+	}
+	return text + "; if they are wrong: `fairlead clock accept`, and `fairlead host remove HOST` for one that lies"
 }
 
 // Remarks say what is not well, for people.

@@ -234,3 +234,50 @@ func TestHostTimeIsOfTheMomentItWasSaid(t *testing.T) {
 		t.Errorf("estimate %s", got)
 	}
 }
+
+// TestOutvotersAreNamed: while signing is on hold, those hosts are named that outvote
+// the server, a bounded number of them, and nobody else is; not what everybody may read.
+func TestOutvotersAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, liars := range []int{2, 3, maxVoters, maxVoters + 5} {
+		var log strings.Builder
+		c, err := New(Config{Logger: slog.New(slog.NewTextHandler(&log, nil)), Path: filepath.Join(t.TempDir(), "clock.json")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &bench{c, t, read()}
+		b.host("honest", "10.1.0.1:1", 0)
+		b.host("late", "10.1.0.2:1", -time.Hour) // wrong, and not to that side
+		for i := range liars {
+			b.host(fmt.Sprint("liar-", i), fmt.Sprintf("10.0.0.%d:1000", i), day+time.Duration(i)*time.Second)
+		}
+		b.host("beside", "10.0.0.0:1", 0) // at a liar's address: the one closer to the server counts there
+		held := b.heldAt(0)
+		st := b.Status()
+		if held != (liars > 3) || held != (st.Held != "") { // of 2 and n-1
+			t.Fatalf("%d liars: held %v", liars, held)
+		}
+		if !held {
+			if len(st.Against) > 0 || st.Outvoted() != "" {
+				t.Errorf("%d liars: nothing is on hold, and %s", liars, st.Outvoted())
+			}
+			continue
+		}
+		n := min(liars-1, maxVoters)
+		if len(st.Against) != n || st.AgainstMore != liars-1-n {
+			t.Errorf("%d liars: %+v and %d", liars, st.Against, st.AgainstMore)
+		}
+		for i, v := range st.Against {
+			want := Voter{fmt.Sprint("liar-", liars-1-i), fmt.Sprintf("10.0.0.%d", liars-1-i), v.Off}
+			if v != want || v.Off.Round(time.Minute) != day || !strings.Contains(st.Outvoted(), v.Host+" at "+v.Address) || !strings.Contains(log.String(), v.Host) {
+				t.Errorf("%d liars: %+v, want %+v; %s; log %s", liars, v, want, st.Outvoted(), log.String())
+			}
+		}
+		if text := strings.Join(st.Remarks(), " ") + st.Held; strings.Contains(text, "liar-") {
+			t.Errorf("everybody may read %s", text)
+		}
+		if !strings.Contains(st.Outvoted(), "fairlead clock accept") || !strings.Contains(st.Outvoted(), "fairlead host remove") {
+			t.Errorf("no way out in %q", st.Outvoted())
+		}
+	}
+}

@@ -1,6 +1,8 @@
 package timecheck
 
 import (
+	"cmp"
+	"fmt"
 	"net"
 	"slices"
 	"time"
@@ -25,29 +27,84 @@ type vote struct {
 	origin time.Time
 }
 
-// median is the origin by the votes, and how many voted: one a host, its newest
-// stream's, and one an address. With an even number the one of the middle two counts
-// that is closer to own: half of the votes do not outvote the server.
-func median(votes map[uint64]vote, own time.Time) (origin time.Time, n int) {
+// ballots are the votes that count, by address: one a host, its newest stream's.
+func ballots(votes map[uint64]vote) map[string][]vote {
 	newest := map[string]uint64{}
 	for stream, v := range votes {
 		if last, ok := newest[v.host]; !ok || stream > last {
 			newest[v.host] = stream
 		}
 	}
-	byAddress := map[string][]time.Time{}
+	byAddress := map[string][]vote{}
 	for _, stream := range newest {
 		v := votes[stream]
-		byAddress[v.address] = append(byAddress[v.address], v.origin)
+		byAddress[v.address] = append(byAddress[v.address], v)
 	}
+	return byAddress
+}
+
+// verdict is the origin by all hosts at one address.
+func verdict(at []vote, own time.Time) time.Time {
+	origins := make([]time.Time, len(at))
+	for i, v := range at {
+		origins[i] = v.origin
+	}
+	return middle(origins, own)
+}
+
+// median is the origin by the votes, and how many voted: one a host, its newest
+// stream's, and one an address. With an even number the one of the middle two counts
+// that is closer to own: half of the votes do not outvote the server.
+func median(votes map[uint64]vote, own time.Time) (origin time.Time, n int) {
 	var all []time.Time
-	for _, origins := range byAddress {
-		all = append(all, middle(origins, own))
+	for _, at := range ballots(votes) {
+		all = append(all, verdict(at, own))
 	}
 	if len(all) == 0 {
 		return time.Time{}, 0
 	}
 	return middle(all, own), len(all)
+}
+
+// Voter is a host whose clock has a part in outvoting the server.
+type Voter struct {
+	Host    string        `json:"host"`
+	Address string        `json:"address"`
+	Off     time.Duration `json:"off"`
+}
+
+// maxVoters bounds how many hosts are named.
+const maxVoters = 10
+
+// against are the hosts whose votes are off to the same side as the median, the
+// farthest off first, and how many there are beyond those.
+func against(votes map[uint64]vote, own time.Time, off time.Duration) (list []Voter, more int) {
+	sided := func(t time.Time) bool {
+		d := t.Sub(own)
+		return d.Abs() > Tolerance && (d > 0) == (off > 0)
+	}
+	for address, at := range ballots(votes) {
+		if !sided(verdict(at, own)) {
+			continue
+		}
+		for _, v := range at {
+			if sided(v.origin) {
+				list = append(list, Voter{v.host, address, v.origin.Sub(own)})
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b Voter) int {
+		return cmp.Or(cmp.Compare(b.Off.Abs(), a.Off.Abs()), cmp.Compare(a.Host, b.Host))
+	})
+	if more = len(list) - maxVoters; more <= 0 {
+		return list, 0
+	}
+	return slices.Clone(list[:maxVoters]), more
+}
+
+// String is a voter, for people.
+func (v Voter) String() string {
+	return fmt.Sprintf("%s at %s (%+.0f s)", v.Host, v.Address, v.Off.Seconds())
 }
 
 func middle(times []time.Time, own time.Time) time.Time {

@@ -186,7 +186,7 @@ func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, err
 	why := s.NotReady()
 	return Sources{
 		Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
-		Consul: s.catalogs.status(), Old: s.old(), Clock: s.clock.Remarks(),
+		Consul: s.catalogs.status(), Old: s.old(), Clock: s.clockRemarks(),
 	}, nil
 }
 

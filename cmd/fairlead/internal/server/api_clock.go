@@ -19,6 +19,16 @@ func (s *Server) acceptClock(ctx context.Context, _ *http.Request, _ struct{}) (
 	return st, nil
 }
 
+// clockRemarks are what is not well with the clock, hosts by name: for admin.sock.
+func (s *Server) clockRemarks() []string {
+	st := s.clock.Status()
+	out := st.Remarks()
+	if who := st.Outvoted(); who != "" {
+		out = append(out, who)
+	}
+	return out
+}
+
 // clockCollector has how the clock stands as metrics.
 type clockCollector struct {
 	status                     func() timecheck.Status

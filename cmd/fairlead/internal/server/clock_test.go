@@ -112,7 +112,7 @@ func TestHostsHoldSigning(t *testing.T) {
 	if st := clock(http.MethodGet, "/v1/clock"); st.Held == "" || (st.Off-hostsAhead).Abs() > time.Minute {
 		t.Errorf("three votes: %+v", st)
 	}
-	if s := r.sources(); len(s.Clock) != 1 || !strings.Contains(s.Clock[0], "fairlead clock accept") || len(r.remarks()) != 1 || !s.Ready {
+	if s := r.sources(); len(s.Clock) != 2 || !strings.Contains(s.Clock[0], "fairlead clock accept") || !strings.Contains(s.Clock[1], "host-1 at 127.0.7.2 (") || len(r.remarks()) != 1 || !s.Ready {
 		t.Errorf("status: ready %v, %q, %q", s.Ready, s.Clock, r.remarks())
 	}
 	r.eventually(func() error {
@@ -134,5 +134,25 @@ func TestHostsHoldSigning(t *testing.T) {
 	}
 	if err := join(); err != nil {
 		t.Errorf("accepted, and the token was spent or nothing is signed: %v", err)
+	}
+}
+
+// TestDirectClientsHaveNoVote: whoever has a workload's certificate and no agent says
+// nothing of the server's clock.
+func TestDirectClientsHaveNoVote(t *testing.T) {
+	t.Parallel()
+	r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": entry("")})))
+	for _, direct := range []bool{true, false} {
+		m := r.joined(fmt.Sprint("client-", direct), victim, func(in *TokenRequest) { in.Direct = direct })
+		leave := m.votes(victim)
+		voters := 1
+		if direct {
+			voters = 0
+		}
+		var st timecheck.Status
+		if err := r.client.Do(t.Context(), http.MethodGet, "/v1/clock", nil, &st); err != nil || st.Voters != voters {
+			t.Errorf("direct %v: %d votes, want %d (%v)", direct, st.Voters, voters, err)
+		}
+		leave()
 	}
 }
