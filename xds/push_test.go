@@ -75,7 +75,7 @@ func (s *Server) settled() int {
 // response, and hears of the rest at once when it reads again.
 func TestATenthStopsReading(t *testing.T) {
 	t.Parallel()
-	const streams, deaf, edits = 200, 20, 10
+	const streams, deaf, edits = 60, 6, 10
 	o := big(240) // their clusters are more than fits between here and there
 	r := newRig(t, o, everybody(o))
 	all := fleet(t, o, streams)
@@ -372,7 +372,7 @@ func TestStreamsWithoutTLSAreHalf(t *testing.T) {
 	var err error
 	select {
 	case err = <-all[2].ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 	}
 	if st, _ := status.FromError(err); st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "without TLS") {
 		t.Fatalf("%v", st)

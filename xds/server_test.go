@@ -247,7 +247,7 @@ func TestStreamEnds(t *testing.T) {
 	t.Run("before-the-certificate", func(t *testing.T) {
 		t.Parallel()
 		r := newRig(t, shop(), nil)
-		until := time.Now().Add(2 * time.Second)
+		until := time.Now().Add(10 * time.Second)
 		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Until: until})
 		a := r.connect(t, node("web", "127.0.0.11"), nil)
 		if st := r.synced(t, "web.shop"); !st.CertificateEnds.Equal(until) {

@@ -149,7 +149,7 @@ func newFirstByteServer(t *testing.T) *firstByteServer {
 				return
 			}
 			first := make([]byte, 1)
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 			if _, err := io.ReadFull(c, first); err == nil && first[0] == 22 {
 				s.handshakes.Add(1)
 			} else if err == nil {

@@ -79,7 +79,7 @@ func newTLSServer(t *testing.T, f *fixture, id string) *tlsServer {
 
 func (s *tlsServer) serve(c net.Conn) {
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		return
@@ -207,7 +207,7 @@ func echoOver(ctx context.Context, address string, cfg *tls.Config) (resumed boo
 		return false, err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.WriteString(conn, "hello\n"); err != nil {
 		return false, err
 	}

@@ -153,7 +153,7 @@ func TestManyFilesAreOnePush(t *testing.T) {
 	s := newShop(t)
 	s.Edit("web.yaml", `["./orders.shop.internal"]`, `["./*"]`)
 	s.start()
-	for round := range 5 {
+	for round := range 10 {
 		before := s.metrics()
 		began := time.Now()
 		names := s.writeMany(round)

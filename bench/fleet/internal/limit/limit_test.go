@@ -52,7 +52,7 @@ func TestFanOut(t *testing.T) {
 	})
 	f.Start(t.Context())
 	t.Cleanup(f.Close)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if _, err := f.AwaitReady(ctx, streams, time.Millisecond); err != nil {
 		t.Fatal(err)

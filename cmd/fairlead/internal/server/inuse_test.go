@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -57,7 +58,7 @@ func (r *running) dial(id *svid.Identity, from string) *tls.Conn {
 		r.t.Fatalf("dialled a %T", conn)
 	}
 	// The server has seen the certificate when it sends its settings.
-	if err := out.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := out.SetReadDeadline(time.Now().Add(envoytest.Patience)); err != nil {
 		r.t.Fatal(err)
 	}
 	if _, err := out.Read(make([]byte, 1)); err != nil {
@@ -146,7 +147,7 @@ func TestTwoHoldersOfAKey(t *testing.T) {
 			if refuse {
 				ended := make(chan error, 1)
 				go func() {
-					_ = theirs.SetReadDeadline(time.Now().Add(10 * time.Second))
+					_ = theirs.SetReadDeadline(time.Now().Add(envoytest.Patience))
 					for {
 						if _, err := theirs.Read(make([]byte, 100)); err != nil {
 							ended <- err

@@ -5,6 +5,8 @@ import (
 	"net"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // One connection too many is closed, and one that ends makes room.
@@ -40,7 +42,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	dial()
 	first := <-accepted
 	second := dial()
-	if err := second.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := second.SetReadDeadline(time.Now().Add(envoytest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := second.Read(make([]byte, 1)); err == nil {
