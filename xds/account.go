@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -22,6 +23,9 @@ type account struct {
 	heard, turns chan struct{}
 	// decoding is held while a large request is taken: one at a time.
 	decoding sync.Mutex
+
+	// lines bounds what the log gets of the host's streams.
+	lines loglimit.Limiter
 
 	mu      sync.Mutex // guards all following fields
 	streams int
@@ -49,7 +53,10 @@ const (
 )
 
 func newAccount(host string, most limits, now time.Time) *account {
-	return &account{host: host, most: most, at: now, left: most.rate * burst.Seconds()}
+	return &account{
+		host: host, most: most, at: now, left: most.rate * burst.Seconds(),
+		lines: loglimit.Limiter{Burst: linesAtOnce, Every: linesEvery},
+	}
 }
 
 // charge takes some work from what the host may ask for, and says how long it is
@@ -96,6 +103,9 @@ func (a *account) leave() {
 
 // idle reports whether nothing would be lost if the account was forgotten.
 func (a *account) idle(now time.Time) bool {
+	if !a.lines.Idle(now) {
+		return false
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.fill(now)
@@ -142,8 +152,12 @@ func (s *Server) account(p Peer, now time.Time) *account {
 // the room for those that wait for theirs.
 const shareOfHost = 8
 
-// forgetIdle drops the accounts of hosts that have gone and owe nothing.
+// forgetIdle drops the accounts of hosts that have gone and owe nothing. It tells of
+// lines that were left out.
 func (s *Server) forgetIdle(now time.Time) {
+	for host, n := range s.owedLines(now) {
+		s.log.Warn("lines about a host's streams were left out", "host", host, "left_out", n)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for host, a := range s.hosts {
@@ -151,6 +165,18 @@ func (s *Server) forgetIdle(now time.Time) {
 			delete(s.hosts, host)
 		}
 	}
+}
+
+func (s *Server) owedLines(now time.Time) map[string]int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	owed := map[string]int{}
+	for host, a := range s.hosts {
+		if n, ok := a.lines.Owed(now); ok {
+			owed[host] = n
+		}
+	}
+	return owed
 }
 
 // reserve counts a stream for its host, before anything is awaited from it: one

@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -214,7 +215,7 @@ func (c *conn) fallBack(e stream.Event) {
 	if r := c.class.generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
 		return
 	}
-	c.server.log.Warn("proxy refuses virtual hosts by themselves; it is sent this route table whole", "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
+	c.tell(slog.LevelWarn, "proxy refuses virtual hosts by themselves; it is sent this route table whole", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
 	c.whole(view.RoutesLayer + e.Name)
 	c.ring()
 }

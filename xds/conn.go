@@ -201,7 +201,7 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 func (c *conn) revoked() error {
 	select {
 	case <-c.peer.Revoked:
-		c.server.log.Warn("proxy cut off: its identity was revoked", "proxy", c.nodeID, "host", c.peer.Host)
+		c.tell(slog.LevelWarn, "proxy cut off: its identity was revoked", 0, "proxy", c.nodeID, "host", c.peer.Host)
 		return status.Error(codes.PermissionDenied, "this identity was revoked")
 	default:
 		return nil
@@ -248,7 +248,7 @@ func (c *conn) due(now time.Time) error {
 	}
 	if reached(c.slowAt()) {
 		c.server.metrics.slow.Inc()
-		c.server.log.Warn("proxy cut off: it does not read what it is sent", "proxy", c.nodeID, "host", c.peer.Host,
+		c.tell(slog.LevelWarn, "proxy cut off: it does not read what it is sent", 0, "proxy", c.nodeID, "host", c.peer.Host,
 			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
 		return status.Errorf(codes.Unavailable, "too little was read for %s: connect again", c.server.cfg.SlowTimeout)
 	}
@@ -272,7 +272,7 @@ func (c *conn) take(frame string) error {
 		err = c.core.Take(c.asked, r)
 	}
 	if err != nil {
-		c.server.log.Warn("proxy cut off", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+		c.tell(slog.LevelWarn, "proxy cut off", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil
@@ -323,7 +323,7 @@ func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 		return
 	}
 	if skipped, ok := c.states.ok(time.Now()); ok {
-		c.server.log.Info("envoy changed its state", "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state), "left_out", skipped)
+		c.tell(slog.LevelInfo, "envoy changed its state", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
 	}
 }
 
@@ -390,7 +390,7 @@ func (c *conn) events(ctx context.Context) {
 			c.logRefusal(ctx, e)
 			c.fallBack(e)
 		case stream.EventGateTimeout:
-			log.WarnContext(ctx, "proxy did not answer in time; going on without", "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
+			c.tell(slog.LevelWarn, "proxy did not answer in time; going on without", 0, "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
 		case stream.EventStale:
 			log.DebugContext(ctx, "answer to a response that nobody waits for", "proxy", c.nodeID, "type_url", t)
 		case stream.EventSettled:

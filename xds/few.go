@@ -48,24 +48,21 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 	if e.Kind == stream.EventRejected {
 		f = &c.rejections
 	}
-	level := slog.LevelWarn
-	skipped, ok := f.ok(time.Now())
-	if !ok {
-		level = slog.LevelDebug
-	}
 	log := c.server.log
-	if !log.Enabled(ctx, level) {
+	skipped, ok := f.ok(time.Now())
+	if !ok && !log.Enabled(ctx, slog.LevelDebug) {
 		return
+	}
+	tell := func(text string, attrs ...any) { c.tell(slog.LevelWarn, text, skipped, attrs...) }
+	if !ok {
+		tell = func(text string, attrs ...any) { log.DebugContext(ctx, text, attrs...) }
 	}
 	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation, "err", e.Reason}
-	if skipped > 0 {
-		attrs = append(attrs, "left_out", skipped)
-	}
 	if e.Kind == stream.EventNacked {
-		log.Log(ctx, level, "nack", append(attrs, "names", e.Names)...)
+		tell("nack", append(attrs, "names", e.Names)...)
 		return
 	}
-	log.Log(ctx, level, "resource rejected by a proxy; it keeps the last one that it took",
+	tell("resource rejected by a proxy; it keeps the last one that it took",
 		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
 }
 

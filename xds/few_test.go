@@ -170,7 +170,7 @@ func TestLiveEnvoyIsNoNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := &syncLog{}
-			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}}
+			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{}, time.Now())}
 			for _, s := range c.said {
 				conn.logEnvoyState(s)
 				conn.envoy = s
@@ -179,7 +179,7 @@ func TestLiveEnvoyIsNoNews(t *testing.T) {
 			for line := range strings.Lines(log.String()) {
 				_, words, _ := strings.Cut(line, "host=vm1 ")
 				words, _, _ = strings.Cut(words, " left_out")
-				told = append(told, words)
+				told = append(told, strings.TrimSpace(words))
 			}
 			if !slices.Equal(told, c.told) {
 				t.Errorf("told %q, want %q", told, c.told)

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -64,7 +65,7 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 	c.look(s.classes.at(s.cfg.Snapshots.Snapshot()), c.since, nil)
 	s.refused.forget(c.peer.Host, c.nodeID)
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
-	s.log.InfoContext(ctx, "proxy connected", "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
+	c.tell(slog.LevelInfo, "proxy connected", 0, "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
 	return nil
 }
 
@@ -141,11 +142,8 @@ func (s *Server) leave(c *conn) {
 	}
 	s.mu.Unlock()
 	c.owesNothing()
-	attrs := []any{"proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond)}
-	if n := c.nacks.skipped + c.rejections.skipped; n > 0 {
-		attrs = append(attrs, "left_out", n)
-	}
-	s.log.Info("proxy disconnected", attrs...)
+	c.tell(slog.LevelInfo, "proxy disconnected", c.nacks.skipped+c.rejections.skipped+c.states.skipped,
+		"proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
 }
 
 // remember keeps what a proxy may or may not have that has gone. Of one host there

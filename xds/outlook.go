@@ -3,6 +3,7 @@ package xds
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"sync"
@@ -74,7 +75,7 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 	if err != nil {
 		// Absence is not emptiness: what it has stands, and is shown as stale.
 		if had != nil && !had.gone {
-			s.log.Warn("the workload of a proxy left the mesh; its last configuration stands", "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+			c.tell(slog.LevelWarn, "the workload of a proxy left the mesh; its last configuration stands", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 			next.gone = true
 			c.current.Store(next)
 		}

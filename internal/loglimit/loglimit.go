@@ -32,6 +32,34 @@ func (l *Limiter) Allow(now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
+// Omit counts lines that were left out before they were asked for.
+func (l *Limiter) Omit(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.omitted += n
+}
+
+// Owed is like [Limiter.Allow], and allows nothing where no line was left out: with
+// it the number is told also of who has nothing more to say.
+func (l *Limiter) Owed(now time.Time) (omitted int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.omitted == 0 || !l.bucket.take(now, l.Burst, l.Every) {
+		return 0, false
+	}
+	omitted = l.omitted
+	l.omitted = 0
+	return omitted, true
+}
+
+// Idle reports whether a new Limiter would allow no more than this one does, and
+// nothing was left out of which it has not told.
+func (l *Limiter) Idle(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.omitted == 0 && l.bucket.full(now, l.Burst, l.Every)
+}
+
 // maxKeys bounds what a [ByKey] remembers. Those that it does not remember share
 // one allowance.
 const maxKeys = 1024

@@ -26,6 +26,19 @@ func TestLimiterAllowsABurstAndThenARate(t *testing.T) {
 	if _, ok := l.Allow(now.Add(-time.Hour)); ok {
 		t.Error("a clock that goes back gives more lines")
 	}
+	if l.Idle(now.Add(time.Hour)) {
+		t.Error("it is idle, and has not told of a line that was left out")
+	}
+	l.Omit(2)
+	if omitted, ok := l.Owed(now.Add(time.Hour)); !ok || omitted != 3 || l.Idle(now.Add(time.Hour)) {
+		t.Errorf("an hour later: %d omitted, %v, or idle", omitted, ok)
+	}
+	if omitted, ok := l.Owed(now.Add(time.Hour)); ok || omitted != 0 {
+		t.Errorf("nothing was left out, and a line is allowed for it: %d", omitted)
+	}
+	if !l.Idle(now.Add(2 * time.Hour)) {
+		t.Error("it is never idle")
+	}
 }
 
 // However many keys there are, all together get no more than the allowance of
