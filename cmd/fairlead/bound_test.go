@@ -132,6 +132,48 @@ func TestBoundDirectoryBinds(t *testing.T) {
 	}
 }
 
+// TestBoundDirectoryTakesNoAddress attacks the address of a namespace from a directory
+// that is bound to another one. Clients of a third namespace are not concerned, and
+// what is written is told with its position.
+func TestBoundDirectoryTakesNoAddress(t *testing.T) {
+	t.Parallel()
+	addressed := func(namespace, name, address, protocol, endpoint string) string {
+		e := entry(namespace, name, name+"."+namespace+".internal", endpoint, "")
+		e = strings.Replace(e, "protocol: HTTP", "protocol: "+protocol, 1)
+		return strings.Replace(e, "  location:", "  addresses: [\""+address+"\"]\n  location:", 1)
+	}
+	for name, c := range map[string]struct{ shop, evil string }{
+		"http":     {addressed("shop", "orders", "10.96.0.5", "HTTP", shopAddress), addressed("evil", "a", "10.96.0.5", "HTTP", evilAddress)},
+		"tcp":      {addressed("shop", "orders", "10.96.0.5", "TCP", shopAddress), addressed("evil", "a", "10.96.0.5", "TCP", evilAddress)},
+		"range":    {addressed("shop", "orders", "10.96.0.5", "HTTP", shopAddress), addressed("evil", "a", "10.96.0.0/16", "TCP", evilAddress)},
+		"all":      {addressed("shop", "orders", "10.96.0.5", "HTTP", shopAddress), addressed("evil", "a", "0.0.0.0/0", "TCP", evilAddress)},
+		"instance": {entry("shop", "orders", "orders.shop.internal", shopAddress, ""), addressed("evil", "a", shopAddress, "TCP", evilAddress)},
+	} {
+		for _, binding := range []string{"=shop", ""} {
+			if binding != "" && name == "instance" {
+				continue // without a record, as here, who declares an address has it
+			}
+			t.Run(strings.Replace(name+binding, "=", "-", 1), func(t *testing.T) {
+				t.Parallel()
+				ns := "tenant" // behind shop by name, as there is no record
+				dir := tenantDirs(t, map[string]string{"shop": c.shop, "evil": strings.ReplaceAll(c.evil, "evil", ns)})
+				args := []string{"--config-dir", dir("evil") + "=" + ns, "--config-dir", dir("shop") + binding}
+				out, errs := rendered(t, "third", args...)
+				if strings.Contains(out, evilAddress) || !strings.Contains(out, shopAddress) {
+					t.Errorf("a third namespace gets:\n%s", out)
+				}
+				if own, _ := rendered(t, ns, args...); !strings.Contains(own, evilAddress) {
+					t.Errorf("its own clients do not get it:\n%s", own)
+				}
+				code, found, _ := cli(t, "analyze", dir("evil")+"="+ns, dir("shop")+binding)
+				if code != 0 || !strings.Contains(errs, "FL0226") || !strings.Contains(found, "FL0226") || !strings.Contains(found, "spec.addresses[0]") {
+					t.Errorf("told: %d %s\n%s", code, found, errs)
+				}
+			})
+		}
+	}
+}
+
 // TestRoutesInTheNamespaceOfTheHost: who is bound to the namespace in which a host
 // is declared routes it for everybody.
 func TestRoutesInTheNamespaceOfTheHost(t *testing.T) {

@@ -27,10 +27,16 @@ func foreignHosts(w *world, r *report) {
 	}
 }
 
-// fieldOf is where an object names a host.
+// fieldOf is where an object names a host, or an address.
 func (w *world) fieldOf(o *manifest.Object, host mesh.Hostname) string {
 	vs, ok := o.Spec.(*networking.VirtualService)
 	if !ok {
+		se, _ := o.Spec.(*networking.ServiceEntry)
+		for i, a := range se.GetAddresses() {
+			if mesh.SameAddress(mesh.Hostname(a), host) {
+				return fmt.Sprintf("spec.addresses[%d]", i)
+			}
+		}
 		return hostField(o, host)
 	}
 	for i, h := range vs.GetHosts() {

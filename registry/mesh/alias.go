@@ -12,7 +12,7 @@ func (h Hostname) plain() Hostname {
 	s := strings.TrimSuffix(string(h), ".")
 	if s != "" && s[0] != '*' && (s[len(s)-1] <= '9' || strings.Contains(s, ":")) {
 		if ip, err := netip.ParseAddr(s); err == nil {
-			s = ip.String()
+			s = ip.Unmap().WithZone("").String()
 		}
 	}
 	return Hostname(s)
@@ -29,7 +29,7 @@ func aliasesOf(svc *Service) []Hostname {
 	}
 	for _, a := range svc.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil {
-			out = append(out, Hostname(ip.String()))
+			out = append(out, Hostname(ip.String()).plain())
 		}
 	}
 	slices.Sort(out)
@@ -50,6 +50,9 @@ func (o *owners) declares(h Hostname, namespace string) bool {
 // declares the host itself and has it on record, or by a pattern.
 func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	b := o.bindings[source]
+	if isAddress(h) {
+		return nil // those are judged by themselves
+	}
 	if owner, known := o.record.Of(h); b.covers(h) || known && !owner.Routes && b.has(owner.Namespace) && o.declares(h, owner.Namespace) {
 		return nil
 	}
@@ -74,7 +77,7 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 // ownWildcard reports whether a wildcard of the source itself has a host.
 func (o *owners) ownWildcard(source int, h Hostname) bool {
 	own := false
-	find(&o.claims[source].services, &o.claims[source].wideServices, h, true, func(svc *Service) bool {
+	o.claims[source].services.find(h, true, func(svc *Service) bool {
 		own = svc.Hostname.IsWildcard() && o.service(source, svc) == nil
 		return !own
 	})
@@ -94,7 +97,7 @@ func (w *clipper) serviceAliases(svc *Service) []Hostname {
 func (w *clipper) touchAliases() {
 	touched := map[Hostname]bool{}
 	note := func(svc *Service) bool {
-		for _, h := range w.serviceAliases(svc) {
+		for _, h := range append(w.serviceAliases(svc), w.addressNames(svc)...) {
 			touched[h] = true
 		}
 		return true
@@ -104,9 +107,10 @@ func (w *clipper) touchAliases() {
 			note(d.Old)
 			note(d.New)
 		}
-		if c := &w.owners.claims[i]; c.aliases.size > 0 {
+		if c := &w.owners.claims[i]; c.aliases.size+c.addresses.named.size > 0 {
 			for h := range w.hosts {
-				find(&c.services, &c.wideServices, h, true, note)
+				c.services.find(h, true, note)
+				c.addresses.find(h, true, note)
 			}
 		}
 	}

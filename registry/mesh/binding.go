@@ -16,8 +16,9 @@ type Binding struct {
 	// Namespaces are those that the source's objects may be in; sorted. The source
 	// itself sees to that.
 	Namespaces []string
-	// Hosts are patterns, such as "*.shop.internal" or "orders.internal": the hosts
-	// that they cover are the source's, whoever else names them.
+	// Hosts are patterns, such as "*.shop.internal", "orders.internal" or
+	// "10.1.0.0/16": the hosts and addresses that they cover are the source's, whoever
+	// else names them.
 	Hosts []Hostname
 	// HostsOnly says that the source has no other hosts: being the only one to
 	// declare a host does not make it the source's.
@@ -29,12 +30,12 @@ func (b *Binding) has(namespace string) bool { return slices.Contains(b.Namespac
 
 // covers reports whether one of the patterns covers a host.
 func (b *Binding) covers(h Hostname) bool {
-	return slices.ContainsFunc(b.Hosts, func(p Hostname) bool { return p.Covers(h) })
+	return slices.ContainsFunc(b.Hosts, func(p Hostname) bool { return covering(p, h) })
 }
 
 // overlaps returns a pattern that has a name in common with a host.
 func (b *Binding) overlaps(h Hostname) (Hostname, bool) {
-	i := slices.IndexFunc(b.Hosts, h.Overlaps)
+	i := slices.IndexFunc(b.Hosts, func(p Hostname) bool { return overlapping(p, h) })
 	if i < 0 {
 		return "", false
 	}
@@ -53,9 +54,12 @@ func Overlap(a, b *Binding) (Hostname, Hostname, bool) {
 }
 
 // ParseHostPattern reads a pattern of [Binding.Hosts]: a DNS name, or one whose
-// first label is "*".
+// first label is "*", or an IP address or a range of addresses.
 func ParseHostPattern(s string) (Hostname, error) {
 	h := strings.ToLower(strings.TrimSpace(s))
+	if p, is := prefixOf(Hostname(h)); is {
+		return nameOf(p), nil
+	}
 	rest, wildcard := strings.CutPrefix(h, "*.")
 	if !wildcard {
 		rest = h
@@ -63,7 +67,7 @@ func ParseHostPattern(s string) (Hostname, error) {
 	for label := range strings.SplitSeq(rest, ".") {
 		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label ||
 			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return "", fmt.Errorf("%q is no host: write a DNS name such as orders.shop.internal, or *.shop.internal for all names below", s)
+			return "", fmt.Errorf("%q is no host: write a DNS name such as orders.shop.internal, or *.shop.internal for all names below, or addresses such as 10.1.0.0/16", s)
 		}
 	}
 	if len(h) > 253 {
@@ -83,6 +87,9 @@ type Owner struct {
 // Owners is a record of whose hosts are; immutable. The nil one is empty.
 type Owners struct {
 	hosts shelves[Hostname, Owner]
+	// order are all hosts, and widths say which of them are wildcards or ranges.
+	order  spots
+	widths widths
 	// id is this record's own, from that of the record before, and changed what
 	// differs. They keep no record alive.
 	id, from *byte
@@ -135,16 +142,47 @@ func (o *Owners) With(owners map[Hostname]Owner) *Owners {
 	if before.size == 0 {
 		hosts.room(len(owners))
 	}
+	added, dropped := map[Hostname]bool{}, map[Hostname]bool{}
 	for h, owner := range owners {
+		_, was := o.Of(h)
 		if owner.Namespace == "" {
 			hosts.drop(h)
+			if was {
+				dropped[h] = true
+			}
 		} else {
 			hosts.put(h, owner)
+			if !was {
+				added[h] = true
+			}
 		}
 		next.changed = append(next.changed, h)
 	}
 	next.hosts = hosts.shelves
+	if o != nil {
+		next.order, next.widths = o.order, o.widths
+	}
+	if len(added)+len(dropped) > 0 {
+		next.order, next.widths = next.order.change(added, dropped), next.widths.change(added, dropped)
+	}
 	return next
+}
+
+// holder is who has a name on record: it itself, but not by routes alone, or the
+// narrowest wildcard or range above it.
+func (o *Owners) holder(h Hostname) (name Hostname, owner Owner, known bool) {
+	if owner, known := o.Of(h); known && !owner.Routes {
+		return h, owner, true
+	}
+	if o == nil {
+		return "", Owner{}, false
+	}
+	o.widths.above(h, func(x Hostname) bool {
+		owner, known = o.Of(x)
+		name = x
+		return !known
+	})
+	return name, owner, known
 }
 
 // since returns what differs from another record, if that is the one before.
@@ -159,8 +197,8 @@ func (o *Owners) since(prev *Owners) ([]Hostname, bool) {
 	}
 }
 
-// Decided are the hosts that were decided anew for this snapshot, as far as
-// sources are bound; sorted. Wildcards are not among them: no record has them.
+// Decided are the hosts and addresses that were decided anew for this snapshot, as
+// far as sources are bound; sorted.
 func (s *Snapshot) Decided() []Hostname { return s.tables.clipping.decided }
 
 // Grant is the owner of a host by being the first, or the only one, to name it. It

@@ -75,11 +75,12 @@ func (s *Snapshot) clip(prev *Snapshot, in Input) []*Fragment {
 // clipper makes one clipping from the one before.
 type clipper struct {
 	*clipping
-	prev     clipping
-	services [][]Delta[*Service] // by source
-	routes   [][]Delta[*VirtualService]
-	hosts    map[Hostname]bool // that are decided anew
-	patches  []patches
+	prev      clipping
+	services  [][]Delta[*Service] // by source
+	routes    [][]Delta[*VirtualService]
+	workloads [][]Delta[*Workload]
+	hosts     map[Hostname]bool // that are decided anew, addresses among them
+	patches   []patches
 }
 
 // patches is how what counts of a source's fragment changes.
@@ -102,16 +103,24 @@ func (f *Fragment) virtualServices() []*VirtualService {
 	return f.VirtualServices
 }
 
+func (f *Fragment) workloads() []*Workload {
+	if f == nil {
+		return nil
+	}
+	return f.Workloads
+}
+
 // compare finds what differs in the fragments; false where that cannot be done.
 func (w *clipper) compare() bool {
 	w.hosts = map[Hostname]bool{}
 	for i, f := range w.inputs {
 		services, tidy := diff(w.prev.inputs[i].services(), f.services(), compareServiceKeys)
 		routes, tidy2 := diff(w.prev.inputs[i].virtualServices(), f.virtualServices(), compareKeys)
-		if min(tidy, tidy2) != strict {
+		workloads, tidy3 := diff(w.prev.inputs[i].workloads(), f.workloads(), compareKeys)
+		if min(tidy, tidy2, tidy3) != strict {
 			return false
 		}
-		w.services, w.routes = append(w.services, services), append(w.routes, routes)
+		w.services, w.routes, w.workloads = append(w.services, services), append(w.routes, routes), append(w.workloads, workloads)
 	}
 	return true
 }
@@ -120,9 +129,10 @@ func (w *clipper) compare() bool {
 func (w *clipper) anew() {
 	w.prev = clipping{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
 	w.clipping.services, w.clipping.routes, w.conflicts = w.prev.services, w.prev.routes, nil
-	w.hosts, w.services, w.routes = map[Hostname]bool{}, nil, nil
+	w.hosts, w.services, w.routes, w.workloads = map[Hostname]bool{}, nil, nil, nil
 	for _, f := range w.inputs {
 		w.services, w.routes = append(w.services, added(f.services())), append(w.routes, addedAll(f.virtualServices()))
+		w.workloads = append(w.workloads, addedAll(f.workloads()))
 	}
 	for h := range w.owners.record.All {
 		w.hosts[h] = true
@@ -156,18 +166,30 @@ func (w *clipper) file() {
 			w.touchHosts(w.serviceHosts(d.New))
 			w.touchHosts(w.privateNames(d.Old))
 			w.touchHosts(w.privateNames(d.New))
+			for _, svc := range []*Service{d.Old, d.New} {
+				w.touchHosts(w.addressNames(svc))
+				w.touchHosts(w.inlineNames(svc))
+			}
+		}
+		for _, d := range w.workloads[i] {
+			if d.Old == nil || d.New == nil || d.Old.Address != d.New.Address {
+				w.touchHosts(w.workloadNames(d.Old))
+				w.touchHosts(w.workloadNames(d.New))
+			}
 		}
 		for _, d := range w.routes[i] {
 			w.touchHosts(w.routeHosts(d.Old))
 			w.touchHosts(w.routeHosts(d.New))
 		}
 		w.owners.claims[i] = claims{
-			services:     filed(&was.services, w.services[i], CompareServices, w.serviceHosts),
-			wideServices: filed(&was.wideServices, w.services[i], CompareServices, wide(w.serviceHosts)),
-			routes:       filed(&was.routes, w.routes[i], compareKeys, w.routeHosts),
-			wideRoutes:   filed(&was.wideRoutes, w.routes[i], compareKeys, wide(w.routeHosts)),
-			aliases:      filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
-			private:      filed(&was.private, w.services[i], CompareServices, w.privateNames),
+			services:  was.services.filed(w.services[i], CompareServices, w.serviceHosts),
+			routes:    was.routes.filed(w.routes[i], compareKeys, w.routeHosts),
+			addresses: was.addresses.filed(w.services[i], CompareServices, w.addressNames),
+			subnets:   was.subnets.filed(w.routes[i], compareKeys, w.subnetNames),
+			workloads: was.workloads.filed(w.workloads[i], compareKeys, w.workloadNames),
+			inline:    was.inline.filed(w.services[i], CompareServices, w.inlineNames),
+			aliases:   filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
+			private:   was.private.filed(w.services[i], CompareServices, w.privateNames),
 		}
 	}
 	w.touchAliases()
@@ -200,12 +222,6 @@ func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
 	return slices.Compact(out)
 }
 
-func wide[T any](of func(T) []Hostname) func(T) []Hostname {
-	return func(x T) []Hostname {
-		return slices.DeleteFunc(of(x), func(h Hostname) bool { return !h.IsWildcard() })
-	}
-}
-
 // onlyOwn reports whether nobody but an object's own namespace sees it.
 func onlyOwn(exports Exports, defaults []string, own string) bool {
 	to := audienceOf(exports, defaults, own)
@@ -224,13 +240,14 @@ func (w *clipper) decide() {
 			continue
 		}
 		c, p := &w.owners.claims[i], &w.patches[i]
-		for _, d := range withConcerned(w.services[i], concerned(&c.services, &c.wideServices, w.hosts)) {
+		for _, d := range withConcerned(w.services[i], concerned(w.hosts, &c.services, &c.addresses)) {
 			told = redecide(services, &p.services, d, func(svc *Service, was *verdict[*Service]) *verdict[*Service] {
 				return w.service(i, svc, was)
 			}) || told
 			noteHosts(decided, w.serviceHosts(newest(d)))
+			noteHosts(decided, w.addressNames(newest(d)))
 		}
-		for _, d := range withConcerned(w.routes[i], concerned(&c.routes, &c.wideRoutes, w.hosts)) {
+		for _, d := range withConcerned(w.routes[i], concerned(w.hosts, &c.routes, &c.subnets)) {
 			told = redecide(routes, &p.routes, d, func(vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
 				return w.virtualService(i, vs, was)
 			}) || told
@@ -252,20 +269,20 @@ func (w *clipper) decide() {
 
 func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
 	for _, h := range hosts {
-		if !h.IsWildcard() {
-			decided[h] = true
-		}
+		decided[h] = true
 	}
 }
 
 // concerned are the objects that name one of the hosts, or one that overlaps.
-func concerned[T object](all, wides *shelves[Hostname, []T], hosts map[Hostname]bool) map[T]bool {
+func concerned[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[T]bool {
 	out := map[T]bool{}
-	for h := range hosts {
-		find(all, wides, h, true, func(x T) bool {
-			out[x] = true
-			return true
-		})
+	for _, x := range indexes {
+		for h := range hosts {
+			x.find(h, true, func(o T) bool {
+				out[o] = true
+				return true
+			})
+		}
 	}
 	return out
 }
@@ -335,17 +352,26 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
-	r := w.owners.service(source, svc)
-	if r == nil {
+	v, created := &verdict[*Service]{sign: "service"}, youngest()
+	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
+	if r := w.owners.service(source, svc); r != nil {
+		v.conflicts = []Conflict{foreign(&svc.Meta, svc.Hostname, r)}
+	} else if a, r := w.owners.serviceAddress(source, svc); r != nil {
+		v.conflicts = []Conflict{foreignAddress(&svc.Meta, a, r)}
+	} else if private := w.owners.privateAddresses(source, svc.Namespace, addressNames(svc)); len(private) > 0 {
+		without := namespacesOf(private)
+		v.conflicts = []Conflict{keptOutOf(&svc.Meta, addressNames(svc)[0], private[0])}
+		v.sign = fmt.Sprintf("service without %q", without)
+		exports, created = exportsWithout(svc.ExportTo, w.exports[0], svc.Namespace, without), svc.Created
+	} else {
 		return nil
 	}
-	v := &verdict[*Service]{sign: "service", conflicts: []Conflict{foreign(&svc.Meta, svc.Hostname, r)}}
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v
 	}
 	clipped := *svc
-	clipped.Created, clipped.ExportTo = youngest(), ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
+	clipped.Created, clipped.ExportTo = created, exports
 	clipped.Hash = hashAs(svc.Hash, v.sign)
 	v.out = []*Service{&clipped}
 	return v
@@ -388,6 +414,7 @@ func (w *clipper) tell() {
 		w.conflicts = append(w.conflicts, v.conflicts...)
 	}
 	slices.SortFunc(w.conflicts, compareForeign)
+	w.conflicts = slices.Compact(w.conflicts) // hosts of one object share its addresses
 }
 
 // assemble makes the fragments that count.

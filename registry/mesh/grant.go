@@ -3,6 +3,12 @@ package mesh
 // grant is the owner to be put on record for a host that is no wildcard: the
 // namespace that it is of by no pattern, as nobody who comes before declares it.
 func (o *owners) grant(h Hostname) (Owner, bool) {
+	switch {
+	case isAddress(h):
+		return o.grantAddress(h)
+	case h.IsWildcard():
+		return o.grantWildcard(h)
+	}
 	declared := false
 	for svc := range o.declared(h, true) {
 		if svc.Hostname.plain() == h {
@@ -20,7 +26,7 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 			continue
 		}
 		services := o.claims[i].services.get(h)
-		declared = declared || len(services) > 0 || len(hostsOf(&o.claims[i].wideServices, h.Overlaps)) > 0
+		declared = declared || len(services) > 0 || o.claims[i].services.hasAbove(h)
 		if b.covers(h) {
 			continue
 		}
@@ -47,6 +53,34 @@ func (o *owners) claimed(h Hostname, namespace string) bool {
 		if c := &o.claims[i]; len(c.services.get(h))+len(c.routes.get(h)) > 0 {
 			return true
 		}
+		if c := &o.claims[i]; len(c.addresses.get(h))+len(c.workloads.get(h))+len(c.inline.get(h)) > 0 {
+			return true
+		}
 	}
 	return false
+}
+
+// grantWildcard is the owner to be put on record for a wildcard that keeps what is
+// below it: who has it for other namespaces, by no pattern.
+func (o *owners) grantWildcard(h Hostname) (Owner, bool) {
+	if tooWide(h) {
+		return Owner{}, false
+	}
+	was, known := o.record.Of(h)
+	first := ""
+	for i, b := range o.bindings {
+		if b == nil || b.covers(h) {
+			continue
+		}
+		for _, svc := range o.claims[i].services.get(h) {
+			switch {
+			case o.service(i, svc) != nil:
+			case known && svc.Namespace == was.Namespace:
+				return was, true
+			case first == "" || svc.Namespace < first:
+				first = svc.Namespace
+			}
+		}
+	}
+	return Owner{Namespace: first}, first != "" && !known
 }

@@ -9,14 +9,22 @@ import (
 // claims are the hosts that one source names, as far as other namespaces see
 // it: what serves its own namespace alone takes nothing from anybody.
 type claims struct {
-	// services declare hosts, routes are VirtualServices for sidecars. Those of
-	// wildcards are in the wide ones, too.
-	services, wideServices shelves[Hostname, []*Service]
-	routes, wideRoutes     shelves[Hostname, []*VirtualService]
+	// services declare hosts, routes are VirtualServices for sidecars.
+	services nameIndex[*Service]
+	routes   nameIndex[*VirtualService]
+	// addresses are the services by their addresses, and subnets the VirtualServices
+	// by the addresses that they match.
+	addresses nameIndex[*Service]
+	subnets   nameIndex[*VirtualService]
+	// workloads and inline have the addresses of endpoints: those of workloads, and of
+	// services that are written in them.
+	workloads nameIndex[*Workload]
+	inline    nameIndex[*Service]
 	// aliases are the services by their other names, see [aliasesOf].
 	aliases shelves[Hostname, []*Service]
-	// private are the services that only their own namespace sees, by all names.
-	private shelves[Hostname, []*Service]
+	// private are the services that only their own namespace sees, by all names and
+	// the addresses of their endpoints.
+	private nameIndex[*Service]
 }
 
 // owners decides whose a host is. It is a pure function of the claims, the
@@ -74,10 +82,14 @@ func (o *owners) named(source int, svc *Service) *rival {
 			return by(&other.Meta, "the catalog")
 		}
 	}
-	if h.IsWildcard() {
+	switch {
+	case isAddress(h):
+		return o.address(asker{source, svc.Namespace, declaresAddress(svc, h)}, h)
+	case h.IsWildcard():
 		return o.wildcard(source, svc)
+	default:
+		return o.notOwner(b, h)
 	}
-	return o.notOwner(b, h)
 }
 
 // unbound looks for a service of a source that speaks for all. With a pattern of
@@ -113,70 +125,29 @@ func (o *owners) declared(h Hostname, overlapping bool) func(func(*Service) bool
 			if o.bindings[i] != nil {
 				continue
 			}
-			c := &o.claims[i]
-			if !find(&c.services, &c.wideServices, h, overlapping, yield) {
+			if !o.claims[i].services.find(h, overlapping, yield) {
 				return
 			}
 		}
 	}
 }
 
-// find yields what is filed under a host or, with overlapping, under any that
-// overlaps with it. It reports whether all was wanted.
-func find[T any](all, wide *shelves[Hostname, []T], h Hostname, overlapping bool, yield func(T) bool) bool {
-	give := func(list []T) bool {
-		for _, x := range list {
-			if !yield(x) {
-				return false
-			}
-		}
-		return true
-	}
-	if !overlapping || !h.IsWildcard() {
-		if !give(all.get(h)) {
-			return false
-		}
-	}
-	if !overlapping {
-		return true
-	}
-	in := wide
-	if h.IsWildcard() {
-		in = all
-	}
-	for _, other := range hostsOf(in, func(x Hostname) bool { return x.Overlaps(h) }) {
-		if !give(in.get(other)) {
-			return false
-		}
-	}
-	return true
-}
-
-// hostsOf are the keys that are wanted, sorted: what is found first is told.
-func hostsOf[T any](m *shelves[Hostname, []T], wanted func(Hostname) bool) []Hostname {
-	var out []Hostname
-	for h := range m.all {
-		if wanted(h) {
-			out = append(out, h)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
 // wildcard looks for a host below a wildcard, or overlapping with it, that a
-// bound source of another namespace has: a wildcard takes what is nobody's, and
-// is on no record.
+// bound source of another namespace has. A wildcard on record has what is below it
+// and on no record; any other takes what is nobody's.
 func (o *owners) wildcard(source int, svc *Service) *rival {
 	h, b := svc.Hostname.plain(), o.bindings[source]
-	for i := range o.claims {
-		if i == source || o.bindings[i] == nil {
+	if _, _, known := o.record.holder(h); known {
+		return o.recorded(b, h)
+	}
+	for i, other := range o.bindings {
+		if i == source || other == nil {
 			continue
 		}
 		var found *Service
-		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(other *Service) bool {
-			if !b.has(other.Namespace) && beats(other.Hostname.plain(), other.Namespace, h, svc.Namespace) {
-				found = other
+		o.claims[i].services.find(h, true, func(svc2 *Service) bool {
+			if x := svc2.Hostname.plain(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, svc2, x) {
+				found = svc2
 			}
 			return found == nil
 		})
@@ -185,6 +156,22 @@ func (o *owners) wildcard(source int, svc *Service) *rival {
 		}
 	}
 	return o.recorded(b, h)
+}
+
+// counts reports whether a service of a bound source may be the one that others see
+// by its host. It looks at no wildcards but those on record.
+func (o *owners) counts(source int, svc *Service, h Hostname) bool {
+	b := o.bindings[source]
+	switch {
+	case b.covers(h):
+		return true
+	case b.HostsOnly || o.pattern(source, h) != nil:
+		return false
+	case h.IsWildcard() || isAddress(h):
+		return true
+	}
+	owner, known := o.ownerOf(h)
+	return !known || b.has(owner.Namespace)
 }
 
 // beats reports whether of two hosts that overlap, the second one a wildcard, the
@@ -201,20 +188,31 @@ func beats(h Hostname, namespace string, wildcard Hostname, than string) bool {
 	}
 }
 
-// recorded looks for a host on record below a wildcard that is another
-// namespace's.
+// recorded looks for who has a name on record that overlaps with another one: it, or
+// the narrowest wildcard or range above it, or, of a wildcard or range, any below.
 func (o *owners) recorded(b *Binding, h Hostname) *rival {
-	var found Hostname
-	for other, owner := range o.record.All {
-		if !owner.Routes && h.Covers(other) && !b.has(owner.Namespace) && (found == "" || other < found) {
-			found = other
-		}
+	if name, owner, known := o.record.holder(h); known && !b.has(owner.Namespace) {
+		return onRecord(name, owner)
 	}
-	if found == "" {
+	if !isWide(h) || o.record == nil {
 		return nil
 	}
-	owner, _ := o.record.Of(found)
-	return &rival{nil, fmt.Sprintf("namespace %s, which has %q on record", owner.Namespace, found)}
+	var found *rival
+	o.record.order.below(h, func(x Hostname) bool {
+		if owner, _ := o.record.Of(x); !owner.Routes && !b.has(owner.Namespace) {
+			found = onRecord(x, owner)
+		}
+		return found == nil
+	})
+	return found
+}
+
+func onRecord(h Hostname, owner Owner) *rival {
+	return &rival{nil, fmt.Sprintf("namespace %s, which has %q on record", owner.Namespace, h)}
+}
+
+func notYet() *rival {
+	return &rival{nil, "nobody yet: not all sources have been read, and it is not on record"}
 }
 
 // notOwner is who owns a host that is no wildcard; nil if the binding does.
@@ -222,7 +220,7 @@ func (o *owners) notOwner(b *Binding, h Hostname) *rival {
 	owner, known := o.ownerOf(h)
 	switch {
 	case !known:
-		return &rival{nil, "nobody yet: not all sources have been read, and it is not on record"}
+		return notYet()
 	case b.has(owner.Namespace):
 		return nil
 	default:
@@ -242,6 +240,9 @@ func (o *owners) ownerOf(h Hostname) (Owner, bool) {
 		}
 	})
 	if owner, ok := o.record.Of(h); ok && (!owner.Routes || len(declaring) == 0 || slices.Contains(declaring, owner.Namespace)) {
+		return owner, true
+	}
+	if name, owner, known := o.record.holder(h); known && name != h {
 		return owner, true
 	}
 	if o.unsettled {
@@ -291,6 +292,14 @@ func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
 			}
 		}
 	}
+	if isAddress(h) {
+		if o.hasAddress(source, vs.Namespace, h) {
+			return nil
+		}
+		if r := o.address(asker{source, vs.Namespace, false}, h); r != nil {
+			return r
+		}
+	}
 	if r := o.alias(source, vs.Namespace, h); r != nil {
 		return r
 	}
@@ -335,7 +344,7 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 		if i == source || o.bindings[i] != nil && !h.IsWildcard() && o.bindings[source].has(owner.Namespace) {
 			continue
 		}
-		find(&o.claims[i].services, &o.claims[i].wideServices, h, true, func(svc *Service) bool {
+		o.claims[i].services.find(h, true, func(svc *Service) bool {
 			if svc.Hostname.plain() == h && !h.IsWildcard() {
 				return true
 			}
@@ -396,7 +405,7 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 		}
 		unbound := o.bindings[i] == nil
 		var found *VirtualService
-		find(&o.claims[i].routes, &o.claims[i].wideRoutes, h, true, func(other *VirtualService) bool {
+		o.claims[i].routes.find(h, true, func(other *VirtualService) bool {
 			switch {
 			case other.Namespace == vs.Namespace || !unbound && b.has(other.Namespace):
 			case unbound:
@@ -451,5 +460,5 @@ func namespaces(b *Binding) string {
 }
 
 func compareForeign(a, b Conflict) int {
-	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host))
+	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Reason, b.Reason))
 }

@@ -45,6 +45,7 @@ func (w *clipper) parts(source int, vs *VirtualService) hostParts {
 			p.without = append(p.without, svc.Namespace)
 		}
 	}
+	w.subnets(source, vs, &p)
 	slices.Sort(p.without)
 	p.without = slices.Compact(p.without)
 	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
@@ -56,6 +57,28 @@ func (w *clipper) parts(source int, vs *VirtualService) hostParts {
 		}
 	}
 	return p
+}
+
+// subnets decides by the addresses that a VirtualService matches: one with another's
+// is for its own namespace, and none reaches who has such addresses to itself.
+func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
+	names := subnetNames(vs)
+	for _, a := range names {
+		if w.owners.hasAddress(source, vs.Namespace, a) {
+			continue
+		}
+		if r := w.owners.address(asker{source, vs.Namespace, false}, a); r != nil {
+			p.conflicts = append(p.conflicts, foreignAddress(&vs.Meta, a, r))
+			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
+			p.open, p.elsewhere = nil, nil
+			return
+		}
+	}
+	if private := w.owners.privateAddresses(source, vs.Namespace, names); len(private) > 0 {
+		p.conflicts = append(p.conflicts, keptOutOf(&vs.Meta, names[0], private[0]))
+		p.without = append(p.without, namespacesOf(private)...)
+		p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
+	}
 }
 
 // virtualService decides for a VirtualService of a bound source; nil means that it
@@ -113,6 +136,7 @@ func (w *clipper) privateNames(svc *Service) []Hostname {
 		return nil
 	}
 	out := append(aliasesOf(svc), svc.Hostname.plain())
+	out = append(append(out, addressNames(svc)...), inlineNames(svc)...)
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -124,19 +148,21 @@ func (o *owners) privateOf(source int, vs *VirtualService, h Hostname) []*Servic
 	if b.covers(h) {
 		return nil
 	}
+	if isAddress(h) {
+		return o.privateAddresses(source, vs.Namespace, []Hostname{h})
+	}
 	var out []*Service
 	for i := range o.claims {
-		private := &o.claims[i].private
-		hosts := []Hostname{h}
-		if h.IsWildcard() {
-			hosts = hostsOf(private, h.Covers)
-		}
-		for _, x := range hosts {
-			for _, svc := range private.get(x) {
-				if svc.Namespace != vs.Namespace && !b.has(svc.Namespace) {
-					out = append(out, svc)
-				}
+		note := func(svc *Service) bool {
+			if svc.Namespace != vs.Namespace && !b.has(svc.Namespace) {
+				out = append(out, svc)
 			}
+			return true
+		}
+		private := &o.claims[i].private
+		private.find(h, false, note)
+		if h.IsWildcard() {
+			private.order.below(h, func(x Hostname) bool { return private.find(x, false, note) })
 		}
 	}
 	return out
@@ -167,5 +193,14 @@ func keptOut(m *Meta, h Hostname, private *Service) Conflict {
 		Key: m.Key, Host: h, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the namespace %s has the host %q to itself (%s, %s): what this source, which is bound to namespaces, routes for %q does not hold for clients "+
 			"there; if the host is this source's, say so by --config-hosts", private.Namespace, private.Hostname, private.Key, private.Origin, h),
+	}
+}
+
+// keptOutOf is what is told of addresses that another namespace has to itself.
+func keptOutOf(m *Meta, a Hostname, private *Service) Conflict {
+	return Conflict{
+		Key: m.Key, Host: a, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
+		Reason: fmt.Sprintf("the namespace %s uses the address %q by a service of its own (%s, %s): this object, whose source is bound to namespaces, does not hold for clients "+
+			"there; if the address is this source's, say so by --config-hosts", private.Namespace, a, private.Key, private.Origin),
 	}
 }

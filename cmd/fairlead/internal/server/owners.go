@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -14,11 +15,12 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// hostOwners keeps in a file which namespace has which host, for
-// [registry.OwnerStore].
-type hostOwners struct{ path string }
+// hostOwners keeps in two files which namespace has which host or address, for
+// [registry.OwnerStore]: in the first one what stands for itself, and in the second
+// wildcards and ranges, which earlier releases had on no record.
+type hostOwners struct{ path, wide string }
 
-// hostOwnersFile is the file.
+// hostOwnersFile is either file.
 type hostOwnersFile struct {
 	Version int         `json:"version"`
 	Hosts   []hostOwner `json:"hosts"`
@@ -39,45 +41,62 @@ const (
 	maxHostOwners = 256 << 20
 )
 
-// Load implements [registry.OwnerStore].
+// Load implements [registry.OwnerStore]. If one file cannot be read, what is in the
+// other one counts.
 func (o hostOwners) Load() (map[mesh.Hostname]registry.Ownership, error) {
+	out := map[mesh.Hostname]registry.Ownership{}
+	err := errors.Join(loadOwners(o.path, out), loadOwners(o.wide, out))
+	if len(out) == 0 {
+		return nil, err
+	}
+	return out, err
+}
+
+func loadOwners(path string, into map[mesh.Hostname]registry.Ownership) error {
 	var file hostOwnersFile
-	err := durable.Unseal(o.path, &file, maxHostOwners)
+	err := durable.Unseal(path, &file, maxHostOwners)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil //nolint:nilnil // nothing was ever saved
+		return nil // nothing was ever saved
 	case err != nil:
-		return nil, err
+		return err
 	case file.Version != hostOwnersVersion:
-		return nil, fmt.Errorf("reading %q: it is of version %d, and this release knows %d", o.path, file.Version, hostOwnersVersion)
+		return fmt.Errorf("reading %q: it is of version %d, and this release knows %d", path, file.Version, hostOwnersVersion)
 	}
-	out := make(map[mesh.Hostname]registry.Ownership, len(file.Hosts))
 	for _, x := range file.Hosts {
 		owner := registry.Ownership{Owner: mesh.Owner{Namespace: x.Namespace, Routes: x.Routes}}
 		if x.Left != nil {
 			owner.Left = *x.Left
 		}
-		out[x.Host] = owner
+		into[x.Host] = owner
 	}
-	return out, nil
+	return nil
 }
 
 // Save implements [registry.OwnerStore].
 func (o hostOwners) Save(record map[mesh.Hostname]registry.Ownership) error {
-	file := hostOwnersFile{Version: hostOwnersVersion, Hosts: make([]hostOwner, 0, len(record))}
+	narrow, wide := hostOwnersFile{Version: hostOwnersVersion, Hosts: []hostOwner{}}, hostOwnersFile{Version: hostOwnersVersion, Hosts: []hostOwner{}}
 	for _, h := range slices.Sorted(maps.Keys(record)) {
 		x := hostOwner{Host: h, Namespace: record[h].Namespace, Routes: record[h].Routes}
 		if left := record[h].Left; !left.IsZero() {
 			left = left.UTC().Truncate(time.Second)
 			x.Left = &left
 		}
-		file.Hosts = append(file.Hosts, x)
+		if mesh.IsWide(h) {
+			wide.Hosts = append(wide.Hosts, x)
+		} else {
+			narrow.Hosts = append(narrow.Hosts, x)
+		}
 	}
-	return durable.Seal(o.path, file, maxHostOwners)
+	err := durable.Seal(o.path, narrow, maxHostOwners)
+	if _, absent := os.Stat(o.wide); len(wide.Hosts) == 0 && errors.Is(absent, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(err, durable.Seal(o.wide, wide, maxHostOwners))
 }
 
 func (s *Server) hostOwners() hostOwners {
-	return hostOwners{filepath.Join(s.cfg.StateDir, "host-owners.json")}
+	return hostOwners{filepath.Join(s.cfg.StateDir, "host-owners.json"), filepath.Join(s.cfg.StateDir, "range-owners.json")}
 }
 
 // checkBindings judges what the settings say of bound sources.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -126,6 +129,36 @@ func TestHostOwnersUnsaved(t *testing.T) {
 	})
 	if len(r.registry.Snapshot().Services) != 1 {
 		t.Error("the host is not served")
+	}
+}
+
+// TestOwnersOfRangesAreAFileOfTheirOwn: the file that earlier releases know has no name
+// that these would not put there, and if one file is damaged, the other counts.
+func TestOwnersOfRangesAreAFileOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	files := hostOwners{filepath.Join(dir, "host-owners.json"), filepath.Join(dir, "range-owners.json")}
+	shop := registry.Ownership{Owner: mesh.Owner{Namespace: "shop"}}
+	record := map[mesh.Hostname]registry.Ownership{"orders.shop.internal": shop, "10.96.0.5": shop}
+	if err := files.Save(record); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(files.wide); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file for nothing: %v", err)
+	}
+	record["*.shop.internal"], record["10.96.0.0/16"], record["fd00::/64"] = shop, shop, shop
+	if err := files.Save(record); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := files.Load(); err != nil || !maps.Equal(got, record) {
+		t.Errorf("read back: %v, %v", got, err)
+	}
+	if b, err := os.ReadFile(files.path); err != nil || strings.ContainsAny(string(b), "*/") {
+		t.Errorf("the file of earlier releases: %s, %v", b, err)
+	}
+	put(t, files.wide, "damaged")
+	if got, err := files.Load(); err == nil || len(got) != 2 {
+		t.Errorf("of damaged files: %v, %v", got, err)
 	}
 }
 
