@@ -1,8 +1,8 @@
 package mesh
 
 import (
+	"iter"
 	"reflect"
-	"slices"
 )
 
 // Delta is one object that differs between two lists: Old is nil where New was
@@ -18,28 +18,51 @@ func newest[T comparable](d Delta[T]) T {
 	return d.Old
 }
 
-// Diff is what differs between a snapshot and the one before, by pointer: what
-// is in none of the lists is the same object in both. An object of which only
-// the origin changed is among them, with an equal Hash; Snapshot.Changes lacks
-// it. Each list is sorted by Key, services of one Key by host name.
+// Diff is what differs between two snapshots, or two fragments of one source, by
+// pointer: what is not in it is the same object in both. An object of which only
+// the origin changed is in it, with an equal Hash; Snapshot.Changes lacks it.
+// [DeltasOf] reads it by kind.
 type Diff struct {
-	kinds map[reflect.Type]any // []Delta[T] by T; see deltasOf
-
-	// Backings are the services of the new snapshot that select, or selected, a
-	// workload that is among Workloads, sorted as Snapshot.Services. Of no other
-	// service, but those in Services, does [Snapshot.EndpointsOf] or
-	// [Snapshot.ServiceAccountsOf] say anything else than before.
-	Backings []*Service
+	kinds map[reflect.Type]any // []Delta[T] by T
 }
 
-// Diff is what differs from the snapshot of the Generation before; nil in one
-// that was built from nothing, where everything is new. The MeshConfig is
-// compared by its pointer.
-func (s *Snapshot) Diff() *Diff { return s.diff }
+// DeltasOf is what differs of one kind, such as *Service, in no order that a reader
+// could rely on. An object of a snapshot that has another place in its list is
+// there twice, as removed and as added.
+func DeltasOf[T object](d *Diff) []Delta[T] {
+	list, _ := d.kinds[reflect.TypeFor[T]()].([]Delta[T])
+	return list
+}
 
-// Merged is the number of objects that were decided anew for this snapshot: those
-// in the lists of Diff; in a snapshot that was built from nothing, all.
-func (s *Snapshot) Merged() int { return s.merged }
+// note puts down what differs of a kind.
+func note[T object](d *Diff, deltas []Delta[T]) {
+	if len(deltas) == 0 {
+		delete(d.kinds, reflect.TypeFor[T]())
+		return
+	}
+	if d.kinds == nil {
+		d.kinds = map[reflect.Type]any{}
+	}
+	d.kinds[reflect.TypeFor[T]()] = deltas
+}
+
+// Policies are the objects of Diff that hold for workloads by their own namespace
+// and selector, as they are and as they were; those of the root namespace may hold
+// for the whole mesh.
+func (d *Diff) Policies() iter.Seq[*Meta] {
+	return func(yield func(*Meta) bool) {
+		for _, k := range kinds {
+			if !k.policies() {
+				continue
+			}
+			for c := range k.changes(d) {
+				if c.Old != nil && !yield(c.Old) || c.New != nil && !yield(c.New) {
+					return
+				}
+			}
+		}
+	}
+}
 
 func (d *Diff) objects() int {
 	n := 0
@@ -49,33 +72,32 @@ func (d *Diff) objects() int {
 	return n
 }
 
-// touched finds the services of s behind which the workloads stand that changed.
-func (s *Snapshot) touched(prev *Snapshot, workloads []Delta[*Workload]) []*Service {
-	if len(workloads) == 0 {
-		return nil
+// Since is what differs from another snapshot, as a rule the one before; the
+// MeshConfig is compared by its pointer. It costs nothing where s was merged from
+// prev, else a look at the pointers of both.
+func (s *Snapshot) Since(prev *Snapshot) *Diff {
+	if s.diff != nil && s.base.Value() == prev {
+		return s.diff
 	}
-	seen := map[*Service]bool{}
-	for _, d := range workloads {
-		if d.Old != nil {
-			for _, svc := range prev.ServicesOf(d.Old) {
-				seen[svc] = true
-			}
-		}
-		if d.New != nil {
-			for _, svc := range s.ServicesOf(d.New) {
-				seen[svc] = true
-			}
-		}
+	d := &Diff{}
+	for _, k := range kinds {
+		k.since(d, prev, s)
 	}
-	var out []*Service
-	for svc := range seen {
-		if s.has(svc) {
-			out = append(out, svc)
-		}
-	}
-	slices.SortFunc(out, CompareServices)
-	return out
+	return d
 }
 
-// has reports whether the service is one of the snapshot's.
-func (s *Snapshot) has(svc *Service) bool { return slices.Contains(s.ServicesOn(svc.Hostname), svc) }
+// Merged is the number of objects that were decided anew for this snapshot: those
+// that differ from the one before; in a snapshot that was built from nothing, all.
+func (s *Snapshot) Merged() int { return s.merged }
+
+// DiffLists compares two lists in the same strict order, by pointer.
+func DiffLists[T comparable](prev, next []T, order func(a, b T) int) []Delta[T] {
+	deltas, _ := diff(prev, next, order)
+	return deltas
+}
+
+// PatchList is a list in some strict order with changes made; the list itself
+// stays as it is. What a change takes out must be in it, by pointer.
+func PatchList[T comparable](list []T, deltas []Delta[T], order func(a, b T) int) []T {
+	return patched(list, deltas, order)
+}

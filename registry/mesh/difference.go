@@ -96,7 +96,7 @@ func (d *Difference) EndpointsOnly() *Fragment {
 	out := *d.prev
 	out.Workloads, out.Health = d.next.Workloads, d.next.Health
 	var services []Delta[*Service]
-	for _, x := range deltasOf[*Service](&d.objects) {
+	for _, x := range DeltasOf[*Service](&d.objects) {
 		if reachOfDelta(x) < ReachConfig {
 			services = append(services, x)
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -46,6 +47,7 @@ func (w *world) step() {
 		source[x.Key] = x
 	case 5:
 		x := testVirtualService(ns, name, strconv.Itoa(w.rev))
+		x.Created = time.Unix(w.rng.Int64N(3), 0)
 		source[x.Key] = x
 	case 7, 8:
 		x := w.catalogService(ns, app)
@@ -85,6 +87,7 @@ func (w *world) rival(ns, name, app string) *Service {
 		x.Selector = map[string]string{LabelConsulService: app}
 	}
 	x.ExportTo = w.exports()
+	x.Created = time.Unix(w.rng.Int64N(3), 0)
 	x.Hash = Hash{byte(w.rev), byte(w.rev >> 8), 7}
 	return x
 }
@@ -272,25 +275,26 @@ func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
 // checkDiff holds what a snapshot says of the one before to both.
 func checkDiff(t *testing.T, prev, s *Snapshot) {
 	t.Helper()
-	d := s.Diff()
-	applied(t, prev.Services, s.Services, deltasOf[*Service](d))
-	applied(t, prev.Workloads, s.Workloads, deltasOf[*Workload](d))
-	applied(t, prev.VirtualServices, s.VirtualServices, deltasOf[*VirtualService](d))
-	changed := map[*Service]bool{}
-	for _, x := range deltasOf[*Service](d) {
-		changed[x.New] = true
-	}
-	for _, svc := range s.Services {
-		if changed[svc] || slices.Contains(d.Backings, svc) {
-			continue
-		}
-		if !slices.Equal(prev.EndpointsOf(svc), s.EndpointsOf(svc)) || !slices.Equal(prev.ServiceAccountsOf(svc), s.ServiceAccountsOf(svc)) {
-			t.Fatalf("what stands behind %s changed, and nobody says so", svc.Key)
+	walked := *s
+	walked.diff = nil
+	for _, d := range []*Diff{s.Since(prev), walked.Since(prev)} {
+		for _, k := range kinds {
+			k.(applier).applied(t, prev, s, d)
 		}
 	}
-	for _, svc := range d.Backings {
-		if !slices.Contains(s.Services, svc) {
-			t.Fatalf("%s is said to be changed and is not there", svc.Key)
+}
+
+type applier interface {
+	applied(t *testing.T, prev, next *Snapshot, d *Diff)
+}
+
+func (k kindOf[T]) applied(t *testing.T, prev, next *Snapshot, d *Diff) {
+	t.Helper()
+	applied(t, *k.snapshot(prev), *k.snapshot(next), DeltasOf[T](d))
+	var zero T
+	for _, x := range DeltasOf[T](d) {
+		if x.Old != zero && x.New != zero && k.rank(x.Old, x.New) != 0 {
+			t.Fatalf("%s has another place in its list, and is one change", x.New.meta().Key)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func buildIndex(prev *index, d *Diff) *index {
 	if prev == nil {
 		prev = &index{}
 	}
-	changedServices, changedWorkloads := deltasOf[*Service](d), deltasOf[*Workload](d)
+	changedServices, changedWorkloads := DeltasOf[*Service](d), DeltasOf[*Workload](d)
 	if len(changedServices)+len(changedWorkloads) == 0 {
 		return prev
 	}

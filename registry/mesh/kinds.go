@@ -15,10 +15,16 @@ var kinds = []kind{
 	kindOf[*Service]{
 		fragment: func(f *Fragment) *[]*Service { return &f.Services },
 		order:    compareServiceKeys,
+		snapshot: func(s *Snapshot) *[]*Service { return &s.Services },
+		rank:     CompareServices,
+		joined:   true,
 	},
 	kindOf[*Workload]{
 		fragment: func(f *Fragment) *[]*Workload { return &f.Workloads },
 		order:    compareKeys[*Workload],
+		snapshot: func(s *Snapshot) *[]*Workload { return &s.Workloads },
+		rank:     compareKeys[*Workload],
+		joined:   true,
 	},
 	kindOf[*WorkloadGroup]{
 		fragment: func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
@@ -47,6 +53,7 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*Sidecar { return &s.Sidecars },
 		rank:     compareAge[*Sidecar],
 		print:    func(p *printer, x *Sidecar) { p.message(x.Spec) },
+		policy:   true,
 	},
 	kindOf[*PeerAuthentication]{
 		fragment: func(f *Fragment) *[]*PeerAuthentication { return &f.PeerAuthentications },
@@ -54,6 +61,7 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*PeerAuthentication { return &s.PeerAuthentications },
 		rank:     compareAge[*PeerAuthentication],
 		print:    func(p *printer, x *PeerAuthentication) { p.message(x.Spec) },
+		policy:   true,
 	},
 	kindOf[*Unenforced]{
 		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },
@@ -61,6 +69,7 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*Unenforced { return &s.Unenforced },
 		rank:     compareKeys[*Unenforced],
 		print:    func(p *printer, x *Unenforced) { p.labels(x.Selector); p.text(x.Field) },
+		policy:   true,
 	},
 }
 
@@ -92,11 +101,17 @@ type kind interface {
 	// merge decides who has each key, and notes in d what differs from before.
 	merge(t, prev *tables, d *Diff, fragments []*Fragment)
 	conflicts(t *tables) []Conflict
-	// publish fills the list of a snapshot. Those of services and workloads depend
-	// on catalogs and health, and are filled by themselves.
+	// publish fills the list of a snapshot, but for services and workloads.
 	publish(s, prev *Snapshot, d *Diff)
 	// fingerprint writes the list of a snapshot, but for services and workloads.
 	fingerprint(p *printer, s *Snapshot)
+	// since notes in d what differs between two snapshots.
+	since(d *Diff, prev, next *Snapshot)
+	// part makes two changes in d of each object that changed its place in the list
+	// of a snapshot.
+	part(d *Diff)
+	// policies says that the objects hold for workloads by namespace and selector.
+	policies() bool
 }
 
 // objectChange is one object that differs; one of the two is nil where it was
@@ -119,12 +134,18 @@ type kindOf[T object] struct {
 	fragment func(*Fragment) *[]T
 	// order is that of the list in a fragment: by key.
 	order func(a, b T) int
-	// snapshot is the list in a snapshot, rank its order, and print writes what a
-	// reader could see of an object besides its Meta. They are nil for services and
-	// workloads.
+	// snapshot is the list in a snapshot, and rank its order.
 	snapshot func(*Snapshot) *[]T
 	rank     func(a, b T) int
-	print    func(*printer, T)
+	// joined says that what is in force depends on more than the objects of the
+	// kind: on catalogs and on health. Such lists are filled, and fingerprinted, by
+	// themselves.
+	joined bool
+	// print writes what a reader could see of an object besides its Meta.
+	print func(*printer, T)
+	// policy says that an object holds for the workloads of its namespace, those of
+	// the root namespace for all, and may select some of them by their labels.
+	policy bool
 }
 
 func (k kindOf[T]) list(f *Fragment) []T { return *k.fragment(f) }
@@ -204,7 +225,7 @@ func (kindOf[T]) endpoints() bool { return reflect.TypeFor[T]() == reflect.TypeF
 func (kindOf[T]) changes(d *Diff) iter.Seq[objectChange] {
 	return func(yield func(objectChange) bool) {
 		var zero T
-		for _, x := range deltasOf[T](d) {
+		for _, x := range DeltasOf[T](d) {
 			c := objectChange{Reach: reachOfDelta(x)}
 			if x.Old != zero {
 				c.Old = x.Old.meta()
@@ -219,7 +240,7 @@ func (kindOf[T]) changes(d *Diff) iter.Seq[objectChange] {
 	}
 }
 
-func (kindOf[T]) changed(d *Diff) int { return len(deltasOf[T](d)) }
+func (kindOf[T]) changed(d *Diff) int { return len(DeltasOf[T](d)) }
 
 func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
 	lists := make([][]T, len(fragments))
@@ -236,16 +257,43 @@ func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
 func (kindOf[T]) conflicts(t *tables) []Conflict { return tableOf[T](t).conflicts }
 
 func (k kindOf[T]) publish(s, prev *Snapshot, d *Diff) {
-	if k.snapshot != nil {
-		*k.snapshot(s) = reorder(*k.snapshot(prev), tableOf[T](&s.tables).merged, deltasOf[T](d), k.rank)
+	if !k.joined {
+		*k.snapshot(s) = reorder(*k.snapshot(prev), tableOf[T](&s.tables).merged, DeltasOf[T](d), k.rank)
 	}
 }
 
 func (k kindOf[T]) fingerprint(p *printer, s *Snapshot) {
-	if k.snapshot != nil {
+	if !k.joined {
 		printAll(p, *k.snapshot(s), func(x T) { k.print(p, x) })
 	}
 }
+
+func (k kindOf[T]) since(d *Diff, prev, next *Snapshot) {
+	note(d, DiffLists(*k.snapshot(prev), *k.snapshot(next), k.rank))
+}
+
+func (k kindOf[T]) part(d *Diff) {
+	var zero T
+	var out []Delta[T]
+	deltas := DeltasOf[T](d)
+	for i, x := range deltas {
+		moved := x.Old != zero && x.New != zero && k.rank(x.Old, x.New) != 0
+		if moved && out == nil {
+			out = slices.Clone(deltas[:i])
+		}
+		switch {
+		case moved:
+			out = append(out, Delta[T]{Old: x.Old}, Delta[T]{New: x.New})
+		case out != nil:
+			out = append(out, x)
+		}
+	}
+	if out != nil {
+		note(d, out)
+	}
+}
+
+func (k kindOf[T]) policies() bool { return k.policy }
 
 // tableOf is the merged table of a kind; never nil.
 func tableOf[T object](t *tables) *table[T] {
@@ -253,22 +301,4 @@ func tableOf[T object](t *tables) *table[T] {
 		return have
 	}
 	return &table[T]{}
-}
-
-// deltasOf is what differs of a kind.
-func deltasOf[T object](d *Diff) []Delta[T] {
-	list, _ := d.kinds[reflect.TypeFor[T]()].([]Delta[T])
-	return list
-}
-
-// note puts down what differs of a kind.
-func note[T object](d *Diff, deltas []Delta[T]) {
-	if len(deltas) == 0 {
-		delete(d.kinds, reflect.TypeFor[T]())
-		return
-	}
-	if d.kinds == nil {
-		d.kinds = map[reflect.Type]any{}
-	}
-	d.kinds[reflect.TypeFor[T]()] = deltas
 }

@@ -3,6 +3,7 @@ package mesh
 import (
 	"reflect"
 	"slices"
+	"weak"
 )
 
 // Input is what a snapshot is made of.
@@ -72,9 +73,11 @@ func Merge(in Input) *Snapshot {
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
 	if !first {
-		diff.Backings = s.touched(prev, deltasOf[*Workload](diff))
-		s.diff = diff
 		s.noteChanges(prev, diff)
+		for _, k := range kinds {
+			k.part(diff)
+		}
+		s.base, s.diff = weak.Make(prev), diff
 	}
 	return s
 }
@@ -87,7 +90,7 @@ func (s *Snapshot) mergeTables(prev *Snapshot, fragments []*Fragment) *Diff {
 	for _, k := range kinds {
 		k.merge(t, p, d, fragments)
 	}
-	note(d, s.withCatalogs(prev, deltasOf[*Service](d)))
+	note(d, s.withCatalogs(prev, DeltasOf[*Service](d)))
 	if was, now := p.conflicts(), t.conflicts(); slices.EqualFunc(was, now, sameSlice) {
 		s.Conflicts = prev.Conflicts
 	} else {
@@ -135,13 +138,13 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 		}
 	}
 	judged, deltas := judgement[*Service]{
-		base: t.catalogs.standing, deltas: deltasOf[*Service](d), prev: p.judged, stale: services, order: compareServiceKeys,
+		base: t.catalogs.standing, deltas: DeltasOf[*Service](d), prev: p.judged, stale: services, order: compareServiceKeys,
 		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.health.list) },
 	}.all()
 	t.judged = judged
 	note(d, deltas)
 	all, moved := judgement[*Workload]{
-		base: tableOf[*Workload](t).merged, deltas: deltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
+		base: tableOf[*Workload](t).merged, deltas: DeltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
 		judge: func(w, before *Workload) *Workload { return judge(w, before, t.health.list) },
 	}.all()
 	note(d, moved)
@@ -151,7 +154,7 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 // order fills the lists of the snapshot, each in the order that it promises.
 func (s *Snapshot) order(prev *Snapshot, d *Diff, fragments []*Fragment) *Diff {
 	s.Workloads = s.judge(prev, d, fragments)
-	s.Services = reorder(prev.Services, s.tables.judged, deltasOf[*Service](d), CompareServices)
+	s.Services = reorder(prev.Services, s.tables.judged, DeltasOf[*Service](d), CompareServices)
 	for _, k := range kinds {
 		k.publish(s, prev, d)
 	}

@@ -89,7 +89,7 @@ func (d *Difference) Removed() []Removal {
 func (d *Difference) Moved() map[Key]bool {
 	type place struct{ namespace, account, address string }
 	fresh := map[place][]*Workload{}
-	for _, x := range deltasOf[*Workload](&d.objects) {
+	for _, x := range DeltasOf[*Workload](&d.objects) {
 		if x.Old == nil {
 			at := place{x.New.Namespace, x.New.ServiceAccount, x.New.Address}
 			fresh[at] = append(fresh[at], x.New)
@@ -99,7 +99,7 @@ func (d *Difference) Moved() map[Key]bool {
 		return nil
 	}
 	out := map[Key]bool{}
-	for _, x := range deltasOf[*Workload](&d.objects) {
+	for _, x := range DeltasOf[*Workload](&d.objects) {
 		if x.New != nil {
 			continue
 		}
@@ -150,7 +150,7 @@ type Removal struct {
 // written in it are gone; nil where there are none.
 func (d *Difference) LostInline() []InlineLoss {
 	var out []InlineLoss
-	for _, x := range deltasOf[*Service](&d.objects) {
+	for _, x := range DeltasOf[*Service](&d.objects) {
 		if x.Old == nil || x.New == nil {
 			continue
 		}

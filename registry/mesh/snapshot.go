@@ -1,5 +1,7 @@
 package mesh
 
+import "weak"
+
 // Snapshot is the state of the whole mesh at one moment: what every proxy's
 // configuration is derived from. It is immutable and may be read from any
 // goroutine.
@@ -40,7 +42,8 @@ type Snapshot struct {
 	Incomplete bool
 	Missing    []string
 
-	diff   *Diff // from the snapshot before, or nil
+	base   weak.Pointer[Snapshot] // the snapshot before
+	diff   *Diff                  // from it, or nil
 	merged int
 	tables tables
 	index  *index

@@ -120,3 +120,6 @@ func hasCluster(v *View, ref ClusterRef) bool {
 	}
 	return false
 }
+
+// byKey is the order of workloads in a fragment.
+func byKey(a, b *mesh.Workload) int { return a.Compare(b.Key) }

@@ -154,17 +154,17 @@ const manyEdits = 8
 
 // edited is a list with the routes of VirtualServices as they are now; the list
 // itself if that makes no difference.
-func (b *tableBuilder) edited(list *hostList, edits []change[virtualService]) *hostList {
+func (b *tableBuilder) edited(list *hostList, edits []mesh.Delta[*virtualService]) *hostList {
 	if len(edits) >= manyEdits {
 		defer b.begin()()
 		b.index()
 	}
 	out := &hostList{made: list.made, any: list.any, crowded: list.crowded} // hosts follow when some differ
 	for _, c := range edits {
-		made := list.made[c.new.Key]
-		before, after := list.routesOf(c.new.Key), b.routesOf(c.new)
+		made := list.made[c.New.Key]
+		before, after := list.routesOf(c.New.Key), b.routesOf(c.New)
 		switch {
-		case len(made) == 0 && (len(after) == 0 || len(b.routesOf(c.old)) > 0):
+		case len(made) == 0 && (len(after) == 0 || len(b.routesOf(c.Old)) > 0):
 			continue
 		case len(made) == 0, len(after) == 0: // it may have hosts now, or has none any more
 			return newTableBuilder(b.sc, b.id()).list(list)
@@ -186,12 +186,12 @@ func (b *tableBuilder) edited(list *hostList, edits []change[virtualService]) *h
 }
 
 // rerouted is a virtual host with what its VirtualService makes of it now.
-func (b *tableBuilder) rerouted(h *VirtualHost, routes []*Route, c change[virtualService]) *VirtualHost {
+func (b *tableBuilder) rerouted(h *VirtualHost, routes []*Route, c mesh.Delta[*virtualService]) *VirtualHost {
 	vh := &VirtualHost{Name: h.Name, Domains: h.Domains, Routes: routes}
 	vh.origins = slices.Clone(h.origins)
 	for j, o := range vh.origins {
-		if o == c.old.Origin {
-			vh.origins[j] = c.new.Origin
+		if o == c.Old.Origin {
+			vh.origins[j] = c.New.Origin
 		}
 	}
 	vh.origins = originsOf(vh.origins...)

@@ -91,22 +91,22 @@ func (x *Index) empty() *Index {
 
 // fill works out what only some kinds of objects decide, from the index before.
 func (x *Index) fill(prev *Index) {
-	s, p := x.s, prev.s
-	services := diff(p.Services, s.Services, byHostname)
-	x.services = patched(prev.services, services, byPrecedence)
+	s, d := x.s, x.s.Since(prev.s)
+	services := mesh.DeltasOf[*mesh.Service](d)
+	x.services = mesh.PatchList(prev.services, services, byPrecedence)
 	x.inline = prev.inline.next(services)
 	x.virtualServices = prev.virtualServices
-	if !sameList(p.VirtualServices, s.VirtualServices) {
+	if len(mesh.DeltasOf[*mesh.VirtualService](d)) > 0 {
 		x.virtualServices = mergeDelegates(prev.virtualServices, s.VirtualServices, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo())
 	}
-	rules := diff(p.DestinationRules, s.DestinationRules, byAgeOfRule)
+	rules := mesh.DeltasOf[*mesh.DestinationRule](d)
 	x.rules = prev.rules.next(rules, s.DestinationRules)
 	x.authn = prev.authn
-	if !sameList(p.PeerAuthentications, s.PeerAuthentications) || prev.authn.rest == nil {
+	if len(mesh.DeltasOf[*mesh.PeerAuthentication](d)) > 0 || prev.authn.rest == nil {
 		x.authn = newAuthn(prev.authn, s)
 	}
 	x.sidecars = prev.sidecars
-	if !sameList(p.Sidecars, s.Sidecars) || prev.sidecars == nil {
+	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {
 		x.sidecars = newSidecarIndex(s)
 	}
 	x.labels = prev.labels
@@ -240,7 +240,7 @@ func (a *addressIndex) at(address string) []*mesh.Service {
 	return a.base[address]
 }
 
-func (a *addressIndex) next(changes []change[mesh.Service]) *addressIndex {
+func (a *addressIndex) next(changes []mesh.Delta[*mesh.Service]) *addressIndex {
 	touched := map[string][]*mesh.Service{}
 	edit := func(svc *mesh.Service, do func([]*mesh.Service) []*mesh.Service) {
 		if svc == nil {
@@ -255,14 +255,14 @@ func (a *addressIndex) next(changes []change[mesh.Service]) *addressIndex {
 		}
 	}
 	for _, c := range changes {
-		edit(c.old, func(l []*mesh.Service) []*mesh.Service {
-			return slices.DeleteFunc(l, func(s *mesh.Service) bool { return s == c.old })
+		edit(c.Old, func(l []*mesh.Service) []*mesh.Service {
+			return slices.DeleteFunc(l, func(s *mesh.Service) bool { return s == c.Old })
 		})
-		edit(c.new, func(l []*mesh.Service) []*mesh.Service {
-			if slices.Contains(l, c.new) {
+		edit(c.New, func(l []*mesh.Service) []*mesh.Service {
+			if slices.Contains(l, c.New) {
 				return l
 			}
-			return append(l, c.new)
+			return append(l, c.New)
 		})
 	}
 	if len(touched) == 0 {

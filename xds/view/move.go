@@ -14,7 +14,7 @@ const maxMoves = 4
 
 // movable reports whether a service that came, went or changed stands for
 // itself: nothing but its own clusters, hosts and listeners is concerned.
-func (sc *scope) movable(c change[mesh.Service], next *site) bool {
+func (sc *scope) movable(c mesh.Delta[*mesh.Service], next *site) bool {
 	if len(sc.egress) != 1 || sc.egress[0].hasPort() {
 		return false
 	}
@@ -23,7 +23,7 @@ func (sc *scope) movable(c change[mesh.Service], next *site) bool {
 		list := s.ServicesOn(host)
 		return len(list) == 0 || len(list) == 1 && list[0] == svc
 	}
-	if host.IsWildcard() || !alone(sc.s, c.old) || !alone(next.s, c.new) {
+	if host.IsWildcard() || !alone(sc.s, c.Old) || !alone(next.s, c.New) {
 		return false
 	}
 	return !slices.ContainsFunc(sc.egress[0].virtualServices, func(vs *virtualService) bool {
@@ -37,11 +37,11 @@ func (sc *scope) movable(c change[mesh.Service], next *site) bool {
 
 // unveils reports whether a change of a service may show, or hide, a catalog's
 // of the same host, which the scope may want though it does not want the other.
-func (sc *scope) unveils(c change[mesh.Service], next *site) bool {
+func (sc *scope) unveils(c mesh.Delta[*mesh.Service], next *site) bool {
 	host := hostOf(c)
 	for _, s := range []*mesh.Snapshot{sc.s, next.s} {
 		for _, svc := range s.ServicesOn(host) {
-			if svc != c.old && svc != c.new && svc.Catalog && sc.wants(svc) {
+			if svc != c.Old && svc != c.New && svc.Catalog && sc.wants(svc) {
 				return true
 			}
 		}
@@ -49,31 +49,31 @@ func (sc *scope) unveils(c change[mesh.Service], next *site) bool {
 	return false
 }
 
-func hostOf(c change[mesh.Service]) mesh.Hostname {
-	if c.old != nil {
-		return c.old.Hostname
+func hostOf(c mesh.Delta[*mesh.Service]) mesh.Hostname {
+	if c.Old != nil {
+		return c.Old.Hostname
 	}
-	return c.new.Hostname
+	return c.New.Hostname
 }
 
 // move puts services in and out.
-func (r *realm) move(moves []change[mesh.Service]) {
+func (r *realm) move(moves []mesh.Delta[*mesh.Service]) {
 	if len(moves) == 0 {
 		return
 	}
 	sc, e := r.sc, r.sc.egress[0]
 	for _, c := range moves {
-		if c.old != nil {
-			is := func(s *service) bool { return s.Service == c.old }
+		if c.Old != nil {
+			is := func(s *service) bool { return s.Service == c.Old }
 			e.services = slices.DeleteFunc(e.services, is)
 			if i := slices.IndexFunc(sc.services, is); i >= 0 {
 				sc.services, r.parts = slices.Delete(sc.services, i, i+1), slices.Delete(r.parts, i, i+1)
 			}
 		}
-		if c.new == nil || !sc.seesService(c.new, sc.namespace()) || !e.importsService(c.new) {
+		if c.New == nil || !sc.seesService(c.New, sc.namespace()) || !e.importsService(c.New) {
 			continue
 		}
-		s := &service{Service: c.new, Ports: c.new.Ports}
+		s := &service{Service: c.New, Ports: c.New.Ports}
 		s.rule = sc.lookupRule(s)
 		i, _ := slices.BinarySearchFunc(e.services, s, sc.byRank)
 		e.services = slices.Insert(e.services, i, s)
@@ -91,10 +91,10 @@ func (sc *scope) byRank(a, b *service) int {
 }
 
 // move makes the changes that services bring which stand for themselves.
-func (r *routing) move(sc *scope, moves []change[mesh.Service]) {
+func (r *routing) move(sc *scope, moves []mesh.Delta[*mesh.Service]) {
 	sc = r.scopeOf(sc)
 	v := &routingView{listeners: r.view.listeners, warnings: r.view.warnings}
-	if slices.ContainsFunc(moves, func(c change[mesh.Service]) bool { return !r.listensAlready(sc, c) }) {
+	if slices.ContainsFunc(moves, func(c mesh.Delta[*mesh.Service]) bool { return !r.listensAlready(sc, c) }) {
 		o := &outbound{sc: sc, taken: r.taken, prev: r.view.byName()}
 		listeners, names := o.listeners()
 		names = slices.DeleteFunc(names, func(name string) bool {
@@ -119,7 +119,7 @@ func (r *routing) move(sc *scope, moves []change[mesh.Service]) {
 
 // listensAlready reports whether a service makes no difference to listeners:
 // those of its ports are there for others, and the same with it or without.
-func (r *routing) listensAlready(sc *scope, c change[mesh.Service]) bool {
+func (r *routing) listensAlready(sc *scope, c mesh.Delta[*mesh.Service]) bool {
 	e := sc.egress[0]
 	if e.listener.GetBind() != "" {
 		return false
@@ -129,7 +129,7 @@ func (r *routing) listensAlready(sc *scope, c change[mesh.Service]) bool {
 		return (p.Protocol == mesh.HTTP || p.Protocol == mesh.HTTP2 || p.Protocol == mesh.GRPC) &&
 			svc.Resolution != mesh.ResolutionDynamicDNS
 	}
-	for _, svc := range []*mesh.Service{c.old, c.new} {
+	for _, svc := range []*mesh.Service{c.Old, c.New} {
 		if svc == nil {
 			continue
 		}
@@ -146,7 +146,7 @@ func (r *routing) listensAlready(sc *scope, c change[mesh.Service]) bool {
 				if ok && !plain(s.Service, q) {
 					return false
 				}
-				others = others || ok && s.Service != c.new
+				others = others || ok && s.Service != c.New
 			}
 			if !others {
 				return false
@@ -158,23 +158,23 @@ func (r *routing) listensAlready(sc *scope, c change[mesh.Service]) bool {
 
 // moved is a list with services put in and out that stand for themselves; the
 // list itself if it has none of them.
-func (b *tableBuilder) moved(list *hostList, moves []change[mesh.Service]) *hostList {
+func (b *tableBuilder) moved(list *hostList, moves []mesh.Delta[*mesh.Service]) *hostList {
 	out := *list
 	out.hosts = slices.Clone(list.hosts)
 	b.prev = list
 	changed := false
 	for _, c := range moves {
-		if c.old != nil {
+		if c.Old != nil {
 			n := len(out.hosts)
 			out.hosts = slices.DeleteFunc(out.hosts, func(vh *VirtualHost) bool {
-				return slices.ContainsFunc(c.old.Ports, func(p mesh.Port) bool { return vh.Name == vhostName(string(c.old.Hostname), p.Number) })
+				return slices.ContainsFunc(c.Old.Ports, func(p mesh.Port) bool { return vh.Name == vhostName(string(c.Old.Hostname), p.Number) })
 			})
 			changed = changed || len(out.hosts) != n
 		}
-		if c.new == nil {
+		if c.New == nil {
 			continue
 		}
-		svc := b.service(c.new.Hostname)
+		svc := b.service(c.New.Hostname)
 		if svc == nil {
 			continue
 		}

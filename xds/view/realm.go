@@ -346,7 +346,7 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	d := st.since(prev)
 	sc := r.sc
 	ns := r.key.namespace
-	var swaps, moves []change[mesh.Service]
+	var swaps, moves []mesh.Delta[*mesh.Service]
 	for _, c := range d.services {
 		concerns := func(svc *mesh.Service) bool {
 			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns)) && sc.wants(svc)
@@ -354,8 +354,8 @@ func (r *realm) follow(prev *Index, st *site) bool {
 		switch {
 		case sc.unveils(c, st):
 			return false
-		case !concerns(c.old) && !concerns(c.new):
-		case c.old != nil && c.new != nil && routedAlike(c.old, c.new):
+		case !concerns(c.Old) && !concerns(c.New):
+		case c.Old != nil && c.New != nil && routedAlike(c.Old, c.New):
 			swaps = append(swaps, c)
 		case len(moves) < maxMoves && sc.movable(c, st):
 			moves = append(moves, c)
@@ -363,15 +363,15 @@ func (r *realm) follow(prev *Index, st *site) bool {
 			return false
 		}
 	}
-	var edits []change[virtualService]
+	var edits []mesh.Delta[*virtualService]
 	for _, c := range d.routes {
 		sees := func(vs *virtualService) bool {
 			return vs != nil && st.seesRoutes(vs, ns) &&
 				slices.ContainsFunc(sc.egress, func(e *egress) bool { return e.importsRoutes(vs) })
 		}
 		switch {
-		case !sees(c.old) && !sees(c.new):
-		case !routeInPlace(c.old, c.new) || !sc.leadsAlike(c, st.s):
+		case !sees(c.Old) && !sees(c.New):
+		case !routeInPlace(c.Old, c.New) || !sc.leadsAlike(c, st.s):
 			return false
 		default:
 			edits = append(edits, c)
@@ -385,7 +385,7 @@ func (r *realm) follow(prev *Index, st *site) bool {
 	reroute := r.refresh(d)
 	for _, c := range edits {
 		sc.edit(c)
-		reroute = reroute || c.old.layer4() || c.new.layer4()
+		reroute = reroute || c.Old.layer4() || c.New.layer4()
 	}
 	for _, rt := range r.routings.all() {
 		switch {
@@ -437,10 +437,10 @@ func (r *realm) refresh(d *delta) bool {
 }
 
 // swap puts the new state of services in the place of the old one.
-func (sc *scope) swap(changes []change[mesh.Service]) {
+func (sc *scope) swap(changes []mesh.Delta[*mesh.Service]) {
 	with := map[*mesh.Service]*mesh.Service{}
 	for _, c := range changes {
-		with[c.old] = c.new
+		with[c.Old] = c.New
 	}
 	each := func(list []*service) {
 		for _, s := range list {
@@ -459,18 +459,18 @@ func (sc *scope) swap(changes []change[mesh.Service]) {
 }
 
 // edit puts the new state of a VirtualService in the place of the old one.
-func (sc *scope) edit(c change[virtualService]) {
+func (sc *scope) edit(c mesh.Delta[*virtualService]) {
 	for _, e := range sc.egress {
-		if i := slices.Index(e.virtualServices, c.old); i >= 0 {
-			e.virtualServices[i] = c.new
+		if i := slices.Index(e.virtualServices, c.Old); i >= 0 {
+			e.virtualServices[i] = c.New
 		}
 	}
 }
 
 // leadsAlike reports whether the scope needs the same services for two states
 // of a VirtualService, the new one in the next snapshot.
-func (sc *scope) leadsAlike(c change[virtualService], next *mesh.Snapshot) bool {
-	from, to := c.old.destinations(sc.namespace()), c.new.destinations(sc.namespace())
+func (sc *scope) leadsAlike(c mesh.Delta[*virtualService], next *mesh.Snapshot) bool {
+	from, to := c.Old.destinations(sc.namespace()), c.New.destinations(sc.namespace())
 	differs := func(x, in []routeTo) bool {
 		return slices.ContainsFunc(x, func(r routeTo) bool {
 			if slices.ContainsFunc(in, func(o routeTo) bool { return o.host == r.host && slices.Equal(o.ports, r.ports) }) {

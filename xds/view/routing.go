@@ -103,7 +103,7 @@ func (v *routingView) or(o *routingView) *routingView {
 
 // edit makes the changes of VirtualServices that change nothing but what becomes
 // of requests.
-func (r *routing) edit(sc *scope, edits []change[virtualService]) {
+func (r *routing) edit(sc *scope, edits []mesh.Delta[*virtualService]) {
 	sc = r.scopeOf(sc)
 	touched := map[listID]bool{}
 	for id, list := range r.lists {

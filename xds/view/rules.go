@@ -48,7 +48,7 @@ func newRuleIndex(s *mesh.Snapshot) *ruleIndex {
 
 // next is the index of a list that differs from x's by the changes. Only rules
 // for the hosts of a namespace that these name are others.
-func (x *ruleIndex) next(changes []change[mesh.DestinationRule], list []*mesh.DestinationRule) *ruleIndex {
+func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*mesh.DestinationRule) *ruleIndex {
 	if len(changes) == 0 {
 		return x
 	}
@@ -59,7 +59,7 @@ func (x *ruleIndex) next(changes []change[mesh.DestinationRule], list []*mesh.De
 	at := func(dr *mesh.DestinationRule) place { return place{dr.Namespace, mesh.Hostname(dr.Spec.GetHost())} }
 	touched := map[place][]*mesh.DestinationRule{}
 	for _, c := range changes {
-		for _, dr := range []*mesh.DestinationRule{c.old, c.new} {
+		for _, dr := range []*mesh.DestinationRule{c.Old, c.New} {
 			if dr != nil {
 				touched[at(dr)] = nil
 			}

@@ -11,9 +11,10 @@ import (
 // delta is what differs between two indexes of one epoch, as far as it matters to
 // the requests that proxies make.
 type delta struct {
-	services  []change[mesh.Service]
-	workloads []change[mesh.Workload]
-	routes    []change[virtualService]
+	*mesh.Diff
+
+	services []mesh.Delta[*mesh.Service]
+	routes   []mesh.Delta[*virtualService]
 	// hosts are the services whose endpoints or rules may be others; sorted.
 	// allRules means that any service may have another rule.
 	hosts    []mesh.Hostname
@@ -35,29 +36,30 @@ func (x *Index) since(prev *Index) *delta {
 }
 
 func between(prev, x *Index) *delta {
+	diff := x.s.Since(prev.s)
 	d := &delta{
-		services:  diff(prev.s.Services, x.s.Services, byHostname),
-		workloads: diff(prev.s.Workloads, x.s.Workloads, byKey),
-		routes:    diff(prev.virtualServices, x.virtualServices, byAgeOfRoutes),
-		peers:     map[string]bool{},
+		Diff:     diff,
+		services: mesh.DeltasOf[*mesh.Service](diff),
+		routes:   mesh.DiffLists(prev.virtualServices, x.virtualServices, byAgeOfRoutes),
+		peers:    map[string]bool{},
 	}
 	hosts := map[mesh.Hostname]bool{}
 	for _, c := range d.services {
-		for _, svc := range []*mesh.Service{c.old, c.new} {
+		for _, svc := range []*mesh.Service{c.Old, c.New} {
 			if svc != nil {
 				hosts[svc.Hostname] = true
 			}
 		}
 	}
-	for _, c := range d.workloads {
-		if c.old != nil {
-			addHosts(hosts, prev.s.ServicesOf(c.old))
+	for _, c := range mesh.DeltasOf[*mesh.Workload](diff) {
+		if c.Old != nil {
+			addHosts(hosts, prev.s.ServicesOf(c.Old))
 		}
-		if c.new != nil {
-			addHosts(hosts, x.s.ServicesOf(c.new))
+		if c.New != nil {
+			addHosts(hosts, x.s.ServicesOf(c.New))
 		}
 	}
-	for h := range ruleHosts(prev, x) {
+	for h := range ruleHosts(d.Diff) {
 		d.allRules = d.allRules || h.IsWildcard()
 		hosts[h] = true
 	}
@@ -75,10 +77,10 @@ func addHosts(hosts map[mesh.Hostname]bool, services []*mesh.Service) {
 }
 
 // ruleHosts are the hosts of DestinationRules that differ.
-func ruleHosts(prev, x *Index) map[mesh.Hostname]bool {
+func ruleHosts(d *mesh.Diff) map[mesh.Hostname]bool {
 	out := map[mesh.Hostname]bool{}
-	for _, c := range diff(prev.s.DestinationRules, x.s.DestinationRules, byAgeOfRule) {
-		for _, dr := range []*mesh.DestinationRule{c.old, c.new} {
+	for _, c := range mesh.DeltasOf[*mesh.DestinationRule](d) {
+		for _, dr := range []*mesh.DestinationRule{c.Old, c.New} {
 			if dr != nil {
 				out[mesh.Hostname(dr.Spec.GetHost())] = true
 			}
@@ -153,13 +155,13 @@ func (x *Index) touch(prev *Index, d *delta) *touch {
 		seq: x.seq, from: prev.seq, all: d.allRules || !prev.labels.equal(x.labels),
 		namespaces: map[string]bool{}, addresses: map[string]bool{},
 	}
-	for _, c := range d.workloads {
+	for _, c := range mesh.DeltasOf[*mesh.Workload](d.Diff) {
 		t.workload(c)
 	}
 	for _, c := range d.services {
 		t.service(prev, x, c)
 	}
-	for h := range ruleHosts(prev, x) {
+	for h := range ruleHosts(d.Diff) {
 		for _, svc := range prev.s.ServicesOn(h) {
 			t.members(prev.s, svc)
 		}
@@ -167,12 +169,12 @@ func (x *Index) touch(prev *Index, d *delta) *touch {
 			t.members(x.s, svc)
 		}
 	}
-	t.policies(prev, x)
+	t.policies(x.s, d.Diff)
 	return t
 }
 
-func (t *touch) workload(c change[mesh.Workload]) {
-	for _, w := range []*mesh.Workload{c.old, c.new} {
+func (t *touch) workload(c mesh.Delta[*mesh.Workload]) {
+	for _, w := range []*mesh.Workload{c.Old, c.New} {
 		if w != nil {
 			t.addresses[w.Address] = true
 		}
@@ -181,13 +183,13 @@ func (t *touch) workload(c change[mesh.Workload]) {
 
 // service touches those who serve it: all of them, or those of its endpoints
 // that differ if it is the same to its clients otherwise.
-func (t *touch) service(prev, x *Index, c change[mesh.Service]) {
-	if c.old != nil && c.new != nil && routedAlike(c.old, c.new) && sameSelector(c.old, c.new) {
+func (t *touch) service(prev, x *Index, c mesh.Delta[*mesh.Service]) {
+	if c.Old != nil && c.New != nil && routedAlike(c.Old, c.New) && sameSelector(c.Old, c.New) {
 		left := map[*mesh.Workload]bool{}
-		for _, w := range c.old.Inline {
+		for _, w := range c.Old.Inline {
 			left[w] = true
 		}
-		for _, w := range c.new.Inline {
+		for _, w := range c.New.Inline {
 			if !left[w] {
 				t.addresses[w.Address] = true
 			}
@@ -198,11 +200,11 @@ func (t *touch) service(prev, x *Index, c change[mesh.Service]) {
 		}
 		return
 	}
-	if c.old != nil {
-		t.members(prev.s, c.old)
+	if c.Old != nil {
+		t.members(prev.s, c.Old)
 	}
-	if c.new != nil {
-		t.members(x.s, c.new)
+	if c.New != nil {
+		t.members(x.s, c.New)
 	}
 }
 
@@ -217,28 +219,10 @@ func (t *touch) members(s *mesh.Snapshot, svc *mesh.Service) {
 
 // policies touch the namespace that they are of; those of the root namespace
 // touch all.
-func (t *touch) policies(prev, x *Index) {
-	add := func(ns string) {
-		t.namespaces[ns] = true
-		t.all = t.all || ns == x.s.RootNamespace()
-	}
-	for _, c := range diff(prev.s.PeerAuthentications, x.s.PeerAuthentications, byAgeOfPeers) {
-		each(c, func(p *mesh.PeerAuthentication) { add(p.Namespace) })
-	}
-	for _, c := range diff(prev.s.Unenforced, x.s.Unenforced, byKeyOfPolicy) {
-		each(c, func(u *mesh.Unenforced) { add(u.Namespace) })
-	}
-	for _, c := range diff(prev.s.Sidecars, x.s.Sidecars, byAgeOfSidecar) {
-		each(c, func(sc *mesh.Sidecar) { add(sc.Namespace) })
-	}
-}
-
-func each[T any](c change[T], do func(*T)) {
-	if c.old != nil {
-		do(c.old)
-	}
-	if c.new != nil {
-		do(c.new)
+func (t *touch) policies(s *mesh.Snapshot, d *mesh.Diff) {
+	for m := range d.Policies() {
+		t.namespaces[m.Namespace] = true
+		t.all = t.all || m.Namespace == s.RootNamespace()
 	}
 }
 
