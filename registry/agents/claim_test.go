@@ -343,6 +343,24 @@ func TestClaimsSurviveARestart(t *testing.T) {
 	}
 }
 
+// TestConflictsOfOneHostHideNoOthers: a host that claims everything pushes out what is
+// told of itself, and not what is told of another.
+func TestConflictsOfOneHostHideNoOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := run(t, Config{}).Source
+		for i := range 3 * maxConflicts {
+			if i == 10 {
+				s.conflict(&RefusedError{Claim: mesh.Claim{Host: "quiet", Address: "10.0.0.1"}}, time.Now())
+			}
+			s.conflict(&RefusedError{Claim: mesh.Claim{Host: "loud", Address: fmt.Sprint("10.0.1.", i)}}, time.Now())
+		}
+		if len(s.conflicts) != maxConflicts || !slices.ContainsFunc(s.conflicts, func(c Conflict) bool { return c.Host == "quiet" }) {
+			t.Errorf("of %d conflicts none is of the quiet host", len(s.conflicts))
+		}
+	})
+}
+
 // TestConflictsAreBounded: a host that claims everything is named, and no more.
 func TestConflictsAreBounded(t *testing.T) {
 	t.Parallel()

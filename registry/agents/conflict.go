@@ -44,8 +44,23 @@ func (s *Source) conflict(e *RefusedError, now time.Time) {
 	}
 	s.conflicts = append(s.conflicts, n)
 	if len(s.conflicts) > maxConflicts {
-		s.conflicts = slices.Delete(s.conflicts, 0, 1)
+		s.conflicts = withoutLoudest(s.conflicts)
 	}
+}
+
+// withoutLoudest drops the oldest conflict of the host with most of them: one host's
+// do not push out another's.
+func withoutLoudest(list []Conflict) []Conflict {
+	count := map[string]int{}
+	for _, c := range list {
+		count[c.Host]++
+	}
+	most := 0
+	for _, n := range count {
+		most = max(most, n)
+	}
+	i := slices.IndexFunc(list, func(c Conflict) bool { return count[c.Host] == most })
+	return slices.Delete(list, i, i+1)
 }
 
 func (c Conflict) same(o Conflict) bool {

@@ -46,7 +46,10 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	if r.meshConfig {
 		return decodeMeshConfig(c.Decoder, path, b)
 	}
-	opts := manifest.Options{Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, NoUnixSockets: r.NoUnixSockets(), NoFiles: r.NoFiles(), Domain: c.Domain}
+	opts := manifest.Options{
+		Source: c.Name, Namespace: r.namespace(), Namespaces: r.Namespaces, Domain: c.Domain,
+		NoUnixSockets: r.NoUnixSockets(), NoFiles: r.NoFiles(), Unquoted: len(r.Namespaces) > 0,
+	}
 	return c.Decoder.Decode(opts, path, b.Content)
 }
 

@@ -31,6 +31,9 @@ type Options struct {
 	NoUnixSockets bool
 	// NoFiles keeps out, for the same sources, what names a file of the host's.
 	NoFiles bool
+	// Unquoted leaves out of faults what a text says, unless it is an object of
+	// Istio's: for directories in which somebody may link to what only the server reads.
+	Unquoted bool
 	// Domain is the suffix of short host names, which stand for
 	// NAME.NAMESPACE.svc.DOMAIN; empty means "cluster.local".
 	Domain string
@@ -120,7 +123,7 @@ func Decode(opts Options, path string, content []byte) (*File, []Fault) {
 		if doc.Root == nil {
 			file.Unparsable = true
 			r := d.reporter()
-			r.problems(doc.Problems)
+			r.problems(d.unquoted(doc.Problems))
 			d.faults = append(d.faults, r.finish()...)
 			continue
 		}
@@ -169,12 +172,13 @@ func (d *decoder) document(root *tree.Node, problems []tree.Problem) {
 		return
 	}
 	r := d.reporter()
-	r.problems(problems)
 	if root.Kind != tree.Map {
+		r.problems(d.unquoted(problems))
 		r.add(CodeKind, root.Pos, "", fmt.Sprintf("a manifest must be an object with apiVersion, kind, metadata and spec, not %s", root.Kind))
 		d.faults = append(d.faults, r.finish()...)
 		return
 	}
+	r.problems(problems)
 	o := d.object(root, r)
 	d.file.Objects = append(d.file.Objects, o)
 	d.faults = append(d.faults, o.Faults...)
@@ -184,7 +188,7 @@ func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
 	items := root.Get("items")
 	r := d.reporter()
 	if items == nil || items.Kind != tree.List {
-		r.problems(problems)
+		r.problems(d.unquoted(problems))
 		r.key.Kind = "List"
 		r.add(CodeKind, root.Nearest("items"), "items", "a List needs a list of items")
 		d.faults = append(d.faults, r.finish()...)
@@ -196,7 +200,7 @@ func (d *decoder) list(root *tree.Node, problems []tree.Problem) {
 	for _, p := range problems {
 		i, rest, ok := inItem(p.Path, len(items.Items))
 		if !ok {
-			r.problems([]tree.Problem{p})
+			r.problems(d.unquoted([]tree.Problem{p}))
 			continue
 		}
 		p.Path = rest
@@ -225,6 +229,13 @@ func inItem(path string, count int) (index int, rest string, ok bool) {
 func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o := &Object{source: d.opts.Source, domain: d.opts.domain(), root: root, APIVersion: root.Str("apiVersion")}
 	gvk, known := identify(schemas(), root, r)
+	if !known && d.opts.Unquoted {
+		r.faults, r.key = nil, mesh.Key{}
+		r.add(CodeKind, root.Pos, "", "this is none of Istio's objects; what it says is not repeated, as the directory is bound to namespaces")
+		o.Meta, o.APIVersion = mesh.Meta{Origin: r.origin(root.Pos)}, ""
+		o.Faults = r.finish()
+		return o
+	}
 	o.Meta = metadata(root, d.opts, r)
 	d.bound(o, r)
 	if known {
@@ -239,6 +250,19 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	}
 	o.Faults = r.finish()
 	return o
+}
+
+// unquoted are problems of a text that is perhaps no manifest, without its words if
+// the options say so.
+func (d *decoder) unquoted(problems []tree.Problem) []tree.Problem {
+	if !d.opts.Unquoted {
+		return problems
+	}
+	out := slices.Clone(problems)
+	for i := range out {
+		out[i].Path, out[i].Message = "", "this cannot be read as YAML; what it says is not repeated, as the directory is bound to namespaces"
+	}
+	return out
 }
 
 // bound refuses an object outside of the namespaces that the options allow.

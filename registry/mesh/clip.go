@@ -80,6 +80,7 @@ type clipper struct {
 	routes    [][]Delta[*VirtualService]
 	workloads [][]Delta[*Workload]
 	hosts     map[Hostname]bool // that are decided anew, addresses among them
+	keys      map[Key]bool      // of VirtualServices that came or went
 	patches   []patches
 }
 
@@ -156,6 +157,7 @@ func (w *clipper) touchHosts(list []Hostname) {
 // file files what claims hosts of other namespaces under them.
 func (w *clipper) file() {
 	w.owners.claims = make([]claims, len(w.inputs))
+	w.keys = map[Key]bool{}
 	for i := range w.inputs {
 		var was claims
 		if len(w.prev.owners.claims) > i {
@@ -177,12 +179,14 @@ func (w *clipper) file() {
 				w.touchHosts(w.workloadNames(d.New))
 			}
 		}
+		w.noteKeys(w.routes[i])
 		for _, d := range w.routes[i] {
 			w.touchHosts(w.routeHosts(d.Old))
 			w.touchHosts(w.routeHosts(d.New))
 		}
 		w.owners.claims[i] = claims{
 			services:  was.services.filed(w.services[i], CompareServices, w.serviceHosts),
+			written:   filed(&was.written, w.routes[i], compareKeys, keyOf),
 			routes:    was.routes.filed(w.routes[i], compareKeys, w.routeHosts),
 			addresses: was.addresses.filed(w.services[i], CompareServices, w.addressNames),
 			subnets:   was.subnets.filed(w.routes[i], compareKeys, w.subnetNames),
@@ -194,6 +198,29 @@ func (w *clipper) file() {
 	}
 	w.touchAliases()
 }
+
+// noteKeys notes VirtualServices that came or went: those of other sources with their
+// keys may count, or not, from now on.
+func (w *clipper) noteKeys(deltas []Delta[*VirtualService]) {
+	for _, d := range deltas {
+		if d.Old == nil || d.New == nil {
+			w.keys[newest(d).Key] = true
+		}
+	}
+}
+
+// overridden reports whether a VirtualService of a bound source is not in force, as a
+// source that comes before has one of its key.
+func (w *clipper) overridden(source int, key Key) bool {
+	for i := range w.owners.claims {
+		if (i < source || w.owners.bindings[i] == nil) && len(w.owners.claims[i].written.get(key)) > 0 && i != source {
+			return true
+		}
+	}
+	return false
+}
+
+func keyOf(vs *VirtualService) []Key { return []Key{vs.Key} }
 
 // serviceHosts is the host that a service declares for other namespaces; none if
 // its own alone sees it.
@@ -247,7 +274,13 @@ func (w *clipper) decide() {
 			noteHosts(decided, w.serviceHosts(newest(d)))
 			noteHosts(decided, w.addressNames(newest(d)))
 		}
-		for _, d := range withConcerned(w.routes[i], concerned(w.hosts, &c.routes, &c.subnets)) {
+		routing := concerned(w.hosts, &c.routes, &c.subnets)
+		for k := range w.keys {
+			for _, vs := range c.written.get(k) {
+				routing[vs] = true
+			}
+		}
+		for _, d := range withConcerned(w.routes[i], routing) {
 			told = redecide(routes, &p.routes, d, func(vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
 				return w.virtualService(i, vs, was)
 			}) || told

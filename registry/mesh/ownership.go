@@ -12,6 +12,8 @@ type claims struct {
 	// services declare hosts, routes are VirtualServices for sidecars.
 	services nameIndex[*Service]
 	routes   nameIndex[*VirtualService]
+	// written are all VirtualServices, by their keys.
+	written shelves[Key, []*VirtualService]
 	// addresses are the services by their addresses, and subnets the VirtualServices
 	// by the addresses that they match.
 	addresses nameIndex[*Service]

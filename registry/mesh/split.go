@@ -85,8 +85,8 @@ func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
 // stays as it is. Of one with hosts of its own and others', the others' are split
 // off: the routes of the own ones go on to hold for everybody.
 func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
-	if len(w.routeHosts(vs)) == 0 {
-		return nil
+	if len(w.routeHosts(vs)) == 0 || w.overridden(source, vs.Key) {
+		return nil // and nothing is split off what is not in force
 	}
 	p := w.parts(source, vs)
 	if len(p.conflicts) == 0 && !p.late {

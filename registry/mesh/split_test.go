@@ -44,3 +44,27 @@ func TestPrivateHostsAreNotRouted(t *testing.T) {
 		}
 	}
 }
+
+// TestOverriddenRoutesAreNotSplit has an operator write the same VirtualService as a
+// tenant, before and after it: nothing of the tenant's is in force, not even for its own
+// clients.
+func TestOverriddenRoutesAreNotSplit(t *testing.T) {
+	t.Parallel()
+	orders := testService("shop", "orders", "orders")
+	mine := routing("evil", "own.evil.example")
+	mine.Spec.Hosts = append(mine.Spec.Hosts, string(orders.Hostname))
+	override := routing("evil", "own.evil.example")
+	in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, nil}}
+	with, without := &Fragment{Services: []*Service{orders}, VirtualServices: []*VirtualService{override}}, &Fragment{Services: []*Service{orders}}
+	for step, f := range []*Fragment{without, with, without, with} {
+		in.Fragments = []*Fragment{{VirtualServices: []*VirtualService{mine}}, f}
+		in.Prev = Merge(in)
+		want := 2 // its own hosts for all, the other for its own namespace
+		if f == with {
+			want = 1
+		}
+		if got := in.Prev.VirtualServices; len(got) != want || f == with && got[0] != override {
+			t.Errorf("step %d: %d VirtualServices are in force", step, len(got))
+		}
+	}
+}
