@@ -7,7 +7,8 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
-	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // Admin asks a process of the mesh by its admin.sock: "server", or a host's name.
@@ -39,7 +40,7 @@ func (m *Mesh) EnvoyAdminSocket(host string) (string, error) {
 
 func ask(ctx context.Context, socket, path string) (string, error) {
 	var d net.Dialer
-	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+	c := &http.Client{Timeout: envoytest.Patience, Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
 	}}

@@ -104,12 +104,12 @@ func (p *Process) Kill() {
 	<-p.done
 }
 
-// Stop asks the process to end, and kills it if it has not after 20 seconds.
+// Stop asks the process to end, and kills it if it does not.
 func (p *Process) Stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-p.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(envoytest.Patience):
 		p.tb.Errorf("%s does not end on SIGTERM", p.Name)
 		p.Kill()
 	}

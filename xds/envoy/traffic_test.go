@@ -218,7 +218,7 @@ func get(ctx context.Context, addr string, header http.Header) (int, string, err
 	}
 	req.Host = "orders.shop.mesh"
 	maps.Copy(req.Header, header)
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 20 * time.Second}
 	resp, err := client.Do(req)
 	if err != nil {
 		return 0, "", err

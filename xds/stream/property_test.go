@@ -20,7 +20,11 @@ import (
 // nothing is refused any more, just what a peer is given that comes then.
 func TestEveryHistoryEndsWell(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(200) {
+	n := uint64(200)
+	if testing.Short() {
+		n = 50
+	}
+	for seed := range n {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
 			history(t, rand.New(rand.NewPCG(seed, 1)), false)
@@ -37,7 +41,7 @@ func TestHistoriesWithRefusedTablesEndWell(t *testing.T) {
 	t.Parallel()
 	n := uint64(1500)
 	if testing.Short() {
-		n = 100
+		n = 50
 	}
 	seeds := []uint64{2090, 2231, 2981, 7456, 8243, 9106, 12108} // which once did not
 	for seed := range n {

@@ -167,7 +167,7 @@ func unix(ctx context.Context, socket, path string) (string, error) {
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", socket) },
 	}
-	return fetch(ctx, &http.Client{Transport: tr, Timeout: 10 * time.Second}, "http://unix"+path)
+	return fetch(ctx, &http.Client{Transport: tr, Timeout: envoytest.Patience}, "http://unix"+path)
 }
 
 func fetch(ctx context.Context, c *http.Client, url string) (string, error) {
@@ -221,7 +221,7 @@ func numbers(text, sep string) map[string]int {
 // metrics are the control plane's.
 func (s *shop) metrics() map[string]int {
 	s.t.Helper()
-	c := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	c := &http.Client{Timeout: envoytest.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	out, err := fetch(s.t.Context(), c, "http://"+net.JoinHostPort(s.Address(1), "15014")+"/metrics")
 	if err != nil {
 		s.t.Fatal(err)
