@@ -87,10 +87,10 @@ func (c compared) show(w io.Writer, opts manifest.Options) error {
 	case !c.here:
 		to = "/dev/null"
 	}
-	if _, err := fmt.Fprintf(w, "%s: %s\n--- %s\n+++ %s\n", c.rel, objectsThatDiffer(opts, c), from, to); err != nil {
+	if _, err := fmt.Fprintf(w, "%s: %s\n", c.rel, objectsThatDiffer(opts, c)); err != nil {
 		return err
 	}
-	return unified(w, compareLines(splitLines(c.old), splitLines(c.now)))
+	return writeUnified(w, from, to, c.old, c.now)
 }
 
 const noneDiffers = "no object differs"

@@ -306,15 +306,7 @@ func lineCount(c kv.Change) string {
 	if c.Op != kv.Update {
 		return ""
 	}
-	plus, minus := 0, 0
-	for _, e := range compareLines(splitLines(c.Old), splitLines(c.New)) {
-		switch e.kind {
-		case '+':
-			plus++
-		case '-':
-			minus++
-		}
-	}
+	plus, minus := changedLines(c.Old, c.New)
 	return fmt.Sprintf(" (+%d -%d lines)", plus, minus)
 }
 
