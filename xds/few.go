@@ -48,21 +48,20 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 	if e.Kind == stream.EventRejected {
 		f = &c.rejections
 	}
-	log := c.server.log
+	level := slog.LevelWarn
 	skipped, ok := f.ok(time.Now())
-	if !ok && !log.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	tell := func(text string, attrs ...any) { c.tell(slog.LevelWarn, text, skipped, attrs...) }
 	if !ok {
-		tell = func(text string, attrs ...any) { log.DebugContext(ctx, text, attrs...) }
+		level = slog.LevelDebug
+	}
+	if !c.server.log.Enabled(ctx, level) {
+		return
 	}
 	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation, "err", e.Reason}
 	if e.Kind == stream.EventNacked {
-		tell("nack", append(attrs, "names", e.Names)...)
+		c.tell(level, "nack", skipped, append(attrs, "names", e.Names)...)
 		return
 	}
-	tell("resource rejected by a proxy; it keeps the last one that it took",
+	c.tell(level, "resource rejected by a proxy; it keeps the last one that it took", skipped,
 		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
 }
 

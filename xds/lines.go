@@ -18,18 +18,16 @@ const (
 // debug, and counted in the next one.
 func (c *conn) tell(level slog.Level, text string, skipped int, attrs ...any) {
 	write := c.server.log.Debug
-	if omitted, ok := c.account.lines.Allow(time.Now()); ok {
-		skipped += omitted
+	if level >= slog.LevelInfo {
+		omitted, ok := c.account.lines.Allow(time.Now())
 		switch {
-		case level >= slog.LevelError:
-			write = c.server.log.Error
+		case !ok:
+			c.account.lines.Omit(skipped)
 		case level >= slog.LevelWarn:
-			write = c.server.log.Warn
+			write, skipped = c.server.log.Warn, skipped+omitted
 		default:
-			write = c.server.log.Info
+			write, skipped = c.server.log.Info, skipped+omitted
 		}
-	} else {
-		c.account.lines.Omit(skipped)
 	}
 	if skipped > 0 {
 		attrs = append(attrs, "left_out", skipped)
