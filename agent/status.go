@@ -42,6 +42,9 @@ type Status struct {
 	// RefusedCalls are calls at the sockets for Envoy without their token: something
 	// else than the bootstrap of this agent's Envoy has led there.
 	RefusedCalls uint64 `json:"refused_calls"`
+	// ClosedConnections are those of these sockets that were closed because they had
+	// not shown the token.
+	ClosedConnections uint64 `json:"closed_connections"`
 }
 
 // IdentityStatus is one identity.
@@ -82,6 +85,7 @@ func (a *Agent) Status() Status {
 	}
 	for _, g := range a.guards {
 		s.RefusedCalls += g.Refused()
+		s.ClosedConnections += g.Closed()
 	}
 	return s
 }

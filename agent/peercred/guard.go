@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/loglimit"
 )
 
 // minToken is the shortest token that a [Guard] takes: 128 bits in base32.
@@ -47,13 +49,20 @@ type GuardConfig struct {
 // whoever can make it connect to the path of the socket, by a symbolic link, would
 // be taken for it. The token is known to the agent and to the static clusters of
 // the bootstrap.
+//
+// It also bounds the connections that have not shown the token, see [Config]: they
+// are closed after a while, and the oldest of too many goes first. One that has shown
+// it is Envoy's, and is never closed for others.
 type Guard struct {
-	c GuardConfig
+	c      GuardConfig
+	limits limits
+	lines  loglimit.Limiter // of connections that were closed
 
 	mu      sync.Mutex // guards all following fields
 	refused uint64
 	told    time.Time // when a refusal was logged last
 	silent  uint64    // refusals since then
+	closed  uint64    // connections that had not shown the token
 }
 
 // NewGuard checks the configuration.
@@ -64,7 +73,7 @@ func NewGuard(c GuardConfig) (*Guard, error) {
 	if len(c.Token) < minToken {
 		return nil, fmt.Errorf("guarding the socket %q: its token has %d characters, and needs %d", c.Socket, len(c.Token), minToken)
 	}
-	return &Guard{c: c}, nil
+	return &Guard{c: c, limits: defaultLimits(), lines: loglimit.Limiter{Burst: 1, Every: logInterval}}, nil
 }
 
 // ServerOptions make a server of gRPC ask for the token.
@@ -83,7 +92,17 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 			return next(srv, s)
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
+		// What somebody without the token can make the agent keep, by connection: the
+		// buffers of gRPC are 64 KiB, and headers may have 16 MiB.
+		grpc.MaxHeaderListSize(maxHeaders), grpc.ReadBufferSize(readBuffer),
 	}
+}
+
+// Closed is how many connections were closed that had not shown the token.
+func (g *Guard) Closed() uint64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.closed
 }
 
 // Refused is how many calls had no token, or another one.
@@ -98,6 +117,7 @@ func (g *Guard) check(ctx context.Context, now time.Time, method string) error {
 	values := md.Get(g.c.Header)
 	// One value, and that one: with several, a caller could send many guesses.
 	if len(values) == 1 && subtle.ConstantTimeCompare([]byte(values[0]), []byte(g.c.Token)) == 1 {
+		shown(ctx)
 		if g.c.Passed != nil {
 			g.c.Passed()
 		}

@@ -7,8 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fairlead/fairlead/internal/loglimit"
 )
 
 // maxPath is how long the path of a unix socket may be on Linux.
@@ -23,6 +26,8 @@ type Config struct {
 	// UID is the only user whose processes may connect. The socket file becomes
 	// theirs where the agent may give it away.
 	UID uint32
+	// Guard bounds the connections that have not shown its token; nil means no bound.
+	Guard *Guard
 }
 
 // Listen opens the socket. What a killed process left at the path is replaced;
@@ -57,12 +62,17 @@ func Listen(ctx context.Context, c Config) (net.Listener, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("listening on %q: %w", c.Path, err), l.Close())
 	}
-	return &listener{Listener: l, c: c}, nil
+	own := &listener{Listener: l, c: c, lines: &loglimit.Limiter{Burst: 5, Every: logInterval}}
+	if c.Guard == nil {
+		return own, nil
+	}
+	return c.Guard.listen(own), nil
 }
 
 type listener struct {
 	net.Listener
-	c Config
+	c     Config
+	lines *loglimit.Limiter // of connections that are refused
 }
 
 // Accept returns the next connection of a process that may connect.
@@ -76,13 +86,20 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err == nil && cred.Uid == l.c.UID {
 			return conn, nil
 		}
-		if err != nil {
-			l.c.Logger.Warn("connection refused: the kernel does not say whose it is", "path", l.c.Path, "err", err)
-		} else {
-			l.c.Logger.Warn("connection refused: the socket is for another user",
-				"path", l.c.Path, "uid", cred.Uid, "pid", cred.Pid, "want_uid", l.c.UID)
-		}
+		l.refuse(cred, err)
 		_ = conn.Close()
+	}
+}
+
+func (l *listener) refuse(cred *unix.Ucred, err error) {
+	omitted, ok := l.lines.Allow(time.Now())
+	switch {
+	case !ok:
+	case err != nil:
+		l.c.Logger.Warn("connection refused: the kernel does not say whose it is", "path", l.c.Path, "err", err, "left_out", omitted)
+	default:
+		l.c.Logger.Warn("connection refused: the socket is for another user",
+			"path", l.c.Path, "uid", cred.Uid, "pid", cred.Pid, "want_uid", l.c.UID, "left_out", omitted)
 	}
 }
 

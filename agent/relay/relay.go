@@ -131,7 +131,7 @@ func (r *Relay) Status() Status { return *r.status.Load() }
 // Run relays until ctx ends; then the newest accepted state is on disk. It
 // returns an error only if its socket cannot be served.
 func (r *Relay) Run(ctx context.Context) error {
-	l, err := peercred.Listen(ctx, peercred.Config{Logger: r.log, Path: r.c.Socket, UID: r.c.UID})
+	l, err := peercred.Listen(ctx, peercred.Config{Logger: r.log, Path: r.c.Socket, UID: r.c.UID, Guard: r.c.Guard})
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,7 @@ func New(c Config) (*Server, error) {
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	l, err := peercred.Listen(ctx, peercred.Config{Logger: s.log, Path: s.c.Socket, UID: s.c.UID})
+	l, err := peercred.Listen(ctx, peercred.Config{Logger: s.log, Path: s.c.Socket, UID: s.c.UID, Guard: s.c.Guard})
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 type agentCollector struct {
 	status                                        func() agent.Status
 	expiry, running, connected, rejected, unsaved *prometheus.Desc
-	refused                                       *prometheus.Desc
+	refused, closed                               *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
@@ -23,6 +23,7 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "Resources that Envoy refuses now.", nil, nil),
 		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are older than what is in use, because saving failed.", nil, nil),
 		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "Calls at the sockets for Envoy without their token.", nil, nil),
+		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the sockets for Envoy that were closed because they did not show the token.", nil, nil),
 	}
 }
 
@@ -34,6 +35,7 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.rejected
 	ch <- c.unsaved
 	ch <- c.refused
+	ch <- c.closed
 }
 
 // Collect implements [prometheus.Collector].
@@ -51,6 +53,7 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.rejected, prometheus.GaugeValue, float64(len(r.Rejected)))
 	ch <- prometheus.MustNewConstMetric(c.unsaved, prometheus.GaugeValue, float64(len(s.Unsaved)))
 	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(s.RefusedCalls))
+	ch <- prometheus.MustNewConstMetric(c.closed, prometheus.CounterValue, float64(s.ClosedConnections))
 }
 
 func oneIf(b bool) float64 {

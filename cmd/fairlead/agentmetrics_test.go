@@ -29,14 +29,14 @@ func TestAgentMetrics(t *testing.T) {
 		}
 		return out
 	}
-	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0}
+	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0, "fairlead_agent_closed_connections_total": 0}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("before anything runs: %s", diff)
 	}
-	s.Envoy.PID, s.RefusedCalls = 7, 5
+	s.Envoy.PID, s.RefusedCalls, s.ClosedConnections = 7, 5, 6
 	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
 	s.Unsaved = make([]agent.Unsaved, 2)
-	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5}
+	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
 	}

@@ -66,7 +66,7 @@ func Rooms() map[string]Room {
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/fold", "xds/bootstrap", "xds/wire", "internal/plain", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
-		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", nil},
+		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit"}},
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                        {"the figures people meet, each beside its budget", nil},

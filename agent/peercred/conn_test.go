@@ -1,0 +1,249 @@
+package peercred
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+const testHeader = "x-token"
+
+// guardedServer serves gRPC's health service behind a guard.
+func guardedServer(t *testing.T, change func(*limits)) (c Config, g *Guard, token string, log *syncLog) {
+	t.Helper()
+	token, log = strings.Repeat("A", minToken), &syncLog{}
+	c = config(t)
+	g, err := NewGuard(GuardConfig{Logger: slog.New(slog.NewTextHandler(log, nil)), Socket: c.Path, Header: testHeader, Token: token})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if change != nil {
+		change(&g.limits)
+	}
+	c.Guard = g
+	l, err := Listen(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := grpc.NewServer(g.ServerOptions()...)
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	t.Cleanup(func() {
+		s.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	return c, g, token, log
+}
+
+type syncLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *syncLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *syncLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// envoy opens a stream as Envoy does, on a connection of its own.
+func envoy(ctx context.Context, t *testing.T, c Config, token string) (grpc.ServerStreamingClient[healthpb.HealthCheckResponse], error) {
+	t.Helper()
+	cc, err := grpc.NewClient("unix:"+c.Path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cc.Close() })
+	if token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, testHeader, token)
+	}
+	s, err := healthpb.NewHealthClient(cc).Watch(ctx, &healthpb.HealthCheckRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.Recv()
+	return s, err
+}
+
+// crowd is connections of a local user that say what they like, and come again when
+// they are closed.
+type crowd struct{ closed atomic.Int64 }
+
+func (k *crowd) join(ctx context.Context, path string, say []byte) {
+	for ctx.Err() == nil {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", path)
+		if err != nil {
+			continue // the kernel's queue is full
+		}
+		stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+		_, _ = conn.Write(say)
+		_, _ = io.Copy(io.Discard, conn)
+		k.closed.Add(1)
+		stop()
+		_ = conn.Close()
+	}
+}
+
+// TestSilentConnectionsKeepNoEnvoyOut: 2,000 connections of the same user say nothing,
+// or begin to speak and do not show the token, and come again when they are closed.
+// An Envoy that is connected stays, and another one connects within 5 s, again and again.
+func TestSilentConnectionsKeepNoEnvoyOut(t *testing.T) {
+	t.Parallel()
+	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	for name, say := range map[string]string{"nothing": "", "preface": preface, "garbage": "GET / HTTP/1.1\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			c, g, token, log := guardedServer(t, nil)
+			first, err := envoy(t.Context(), t, c, token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			var all sync.WaitGroup
+			defer all.Wait()
+			defer cancel()
+			k := &crowd{}
+			for range 2000 {
+				all.Go(func() { k.join(ctx, c.Path, []byte(say)) })
+			}
+			envoytest.Eventually(t, time.Minute, func() error {
+				if n := g.Closed() + uint64(k.closed.Load()); n < 2000 {
+					return fmt.Errorf("%d connections were closed", n)
+				}
+				return nil
+			})
+			for range 5 {
+				began := time.Now()
+				soon, stop := context.WithTimeout(t.Context(), 5*time.Second)
+				for { // as Envoy does
+					_, err := envoy(soon, t, c, token)
+					if err == nil {
+						break
+					}
+					if soon.Err() != nil {
+						t.Fatalf("an Envoy is kept out for %s: %v", time.Since(began), err)
+					}
+				}
+				t.Logf("connected within %s", time.Since(began))
+				stop()
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := first.Recv()
+				ended <- err
+			}()
+			select {
+			case err := <-ended:
+				t.Errorf("an Envoy that had shown the token was closed: %v", err)
+			default:
+			}
+			if n := strings.Count(log.String(), "\n"); n > 2 {
+				t.Errorf("%d lines: %s", n, log.String())
+			}
+		})
+	}
+}
+
+// TestConnectionsWithoutTheTokenEnd: they have some time, and some bytes; refused calls
+// give them no more. A connection that has shown the token is kept.
+func TestConnectionsWithoutTheTokenEnd(t *testing.T) {
+	t.Parallel()
+	c, g, token, _ := guardedServer(t, func(l *limits) { l.timeout = 300 * time.Millisecond })
+	good, err := envoy(t.Context(), t, c, token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := envoy(t.Context(), t, c, ""); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("without the token: %v", err)
+	}
+	if read(t, c.Path) == "never" || g.Closed() == 0 { // it returns when it is closed
+		t.Error("a silent connection stays")
+	}
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", c.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	n := 0
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, conn)
+	}()
+	_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	for frame := make([]byte, 9+1024); ; n += len(frame) { // frames of a type that nobody knows
+		frame[1], frame[3] = 4, 0xee
+		if _, err := conn.Write(frame); err != nil {
+			break
+		}
+		if n > 16<<20 {
+			t.Fatal("a connection without the token may send any number of bytes")
+		}
+	}
+	<-ended
+	cancelled := make(chan error, 1)
+	go func() {
+		_, err := good.Recv()
+		cancelled <- err
+	}()
+	select {
+	case err := <-cancelled:
+		t.Errorf("a connection that has shown the token: %v", err)
+	case <-time.After(time.Second):
+	}
+}
+
+// TestOldestSilentConnectionGoes: never more than so many, the oldest goes first, and
+// none before it had its time.
+func TestOldestSilentConnectionGoes(t *testing.T) {
+	t.Parallel()
+	c, g, token, _ := guardedServer(t, func(l *limits) { l.most, l.spared = 4, 50*time.Millisecond })
+	if _, err := envoy(t.Context(), t, c, token); err != nil {
+		t.Fatal(err)
+	}
+	var conns []net.Conn
+	for range 12 {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", c.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	for i, conn := range conns[:8] {
+		began := time.Now()
+		_, _ = io.Copy(io.Discard, conn)
+		if i >= 4 && time.Since(began) > 5*time.Second {
+			t.Errorf("connection %d was not closed for others", i)
+		}
+	}
+	if n := g.Closed(); n != 8 {
+		t.Errorf("%d connections were closed, want 8", n)
+	}
+}
