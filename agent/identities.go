@@ -30,6 +30,7 @@ type identities struct {
 	doubted              bool // the clocks differ, and that was logged
 	// probed is when a server's refusal last made a renewal due.
 	probed time.Time
+	tokens tokenPace
 }
 
 // newIdentities loads the workload's identity, if there is one.

@@ -22,6 +22,10 @@ const (
 	// probeEvery is the least time between two renewals for the reason that a server
 	// refuses the host's stream.
 	probeEvery = time.Minute
+	// tokensAtOnce is how many other join tokens are looked at as they come, and
+	// tokensEvery how often after that: each costs a renewal, or an error in the log.
+	tokensAtOnce = 3
+	tokensEvery  = time.Minute
 )
 
 // TokenState is what became of the join token that the agent was given last.
@@ -318,6 +322,13 @@ func (i *identities) watch(ctx context.Context) bool {
 	if err != nil {
 		return false // it was readable at the start, and may be replaced just now
 	}
+	if text = strings.TrimSpace(text); text == i.e.offer.text {
+		return false
+	}
+	if text != "" && !i.tokens.ok(time.Now()) {
+		i.tellOften(ctx)
+		return false // the one that is there then is looked at later
+	}
 	if !i.a.take(ctx, i.e, text) {
 		return false
 	}
@@ -328,6 +339,34 @@ func (i *identities) watch(ctx context.Context) bool {
 	}
 	// Whether the control plane knows the host as it is, a renewal says.
 	i.dueNow()
+	return true
+}
+
+// tellOften logs once that the join token changes too often.
+func (i *identities) tellOften(ctx context.Context) {
+	if !i.tokens.told {
+		i.tokens.told = true
+		i.log.WarnContext(ctx, "the join token changes too often: another one is looked at once a minute at most; look for what writes it again and again", "host", i.e.Host)
+	}
+}
+
+// tokenPace bounds how often another join token is looked at.
+type tokenPace struct {
+	used float64 // of tokensAtOnce
+	at   time.Time
+	told bool
+}
+
+func (p *tokenPace) ok(now time.Time) bool {
+	p.used = max(0, p.used-float64(now.Sub(p.at))/float64(tokensEvery))
+	p.at = now
+	if p.used == 0 {
+		p.told = false
+	}
+	if p.used+1 > tokensAtOnce {
+		return false
+	}
+	p.used++
 	return true
 }
 
