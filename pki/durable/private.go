@@ -18,7 +18,10 @@ var ErrExposed = errors.New("every user of this machine can use the key")
 
 // ReadKey reads a file with a private key, of at most limit bytes. A key that
 // every user can read or replace is refused. A warning, to be logged, says that
-// a group can read it which is neither root's nor this process's own.
+// a group can read it which is neither root's nor this process's own, or another user
+// who is not root: its owner, or one of its access control list. As with ssh, that is
+// no reason to refuse it: a directory that was restored, or that root reads, is often
+// a service user's.
 func ReadKey(path string, limit int64) (data []byte, warning string, err error) {
 	data, open, err := readPrivate(path, limit)
 	switch {
@@ -49,10 +52,20 @@ type exposure struct {
 	world bool
 	// groups are those that can read it and have no business with it, by number.
 	groups []uint32
+	// users are those besides root and this process, by number; owned says that the
+	// first owns the file.
+	users []uint32
+	owned bool
 }
 
 func (e exposure) warning(path string) string {
-	if len(e.groups) == 0 {
+	switch {
+	case e.owned:
+		return fmt.Sprintf("user %d owns the secret in %q, and can read and replace it, its mode is %#o: chown it to the user of this process, and consider whether that user may know it",
+			e.users[0], path, e.mode)
+	case len(e.users) > 0:
+		return fmt.Sprintf("user %d can read the secret in %q, by its access control list: setfacl -x u:%d it, and consider whether that user may know it", e.users[0], path, e.users[0])
+	case len(e.groups) == 0:
 		return ""
 	}
 	return fmt.Sprintf("group %d can read the secret in %q, its mode is %#o: chmod 600 it, or give it to a group of the service's own", e.groups[0], path, e.mode)
@@ -91,10 +104,18 @@ func exposureOf(f *os.File) (exposure, error) {
 	}
 	e := exposure{mode: info.Mode().Perm()}
 	e.world = e.mode&0o007 != 0
+	if !ownUser(owner.Uid) {
+		e.users, e.owned = []uint32{owner.Uid}, true
+	}
 	var groups []uint32
 	if acl, ok := aclOf(f); ok {
 		// The group's bits of the mode are the list's mask, and say nothing of groups.
-		groups = acl.readers(owner.Gid)
+		groups = acl.readers(aclGroupObj, aclGroup, owner.Gid)
+		for _, u := range acl.readers(0, aclUser, 0) {
+			if !ownUser(u) {
+				e.users = append(e.users, u)
+			}
+		}
 	} else if e.mode&0o060 != 0 {
 		groups = []uint32{owner.Gid}
 	}
@@ -105,6 +126,9 @@ func exposureOf(f *os.File) (exposure, error) {
 	}
 	return e, nil
 }
+
+// ownUser says whether a user is root or this process's.
+func ownUser(user uint32) bool { return user == 0 || int(user) == os.Geteuid() }
 
 // ownGroup says whether a group is root's or this process's. The groups besides
 // its first count where it needs one: it does not own the file.
@@ -122,11 +146,12 @@ func ownGroup(group, owner uint32) bool {
 // accessList is a POSIX access control list as the kernel gives it.
 type accessList []byte
 
-// The parts of a list that grant something to groups (linux/posix_acl.h).
+// The parts of a list that grant something to groups and users (linux/posix_acl.h).
 const (
 	aclAttribute = "system.posix_acl_access"
 	aclHead      = 4
 	aclEntry     = 8
+	aclUser      = 0x02
 	aclGroupObj  = 0x04
 	aclGroup     = 0x08
 	aclMask      = 0x10
@@ -143,8 +168,9 @@ func aclOf(f *os.File) (accessList, bool) {
 	return buf[aclHead:n], true
 }
 
-// readers are the groups that may read or write; owning is the file's own.
-func (l accessList) readers(owning uint32) []uint32 {
+// readers are the groups, or users, that may read or write, by the entries of two
+// kinds; owning is whom the entry without a number is of.
+func (l accessList) readers(own, named uint16, owning uint32) []uint32 {
 	mask := uint16(aclReadWrite)
 	for e := range slices.Chunk(l, aclEntry) {
 		if len(e) == aclEntry && binary.LittleEndian.Uint16(e) == aclMask {
@@ -157,9 +183,9 @@ func (l accessList) readers(owning uint32) []uint32 {
 			continue
 		}
 		switch binary.LittleEndian.Uint16(e) {
-		case aclGroupObj:
+		case own:
 			out = append(out, owning)
-		case aclGroup:
+		case named:
 			out = append(out, binary.LittleEndian.Uint32(e[4:]))
 		}
 	}

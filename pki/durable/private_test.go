@@ -86,8 +86,33 @@ func TestKeyOfAnotherGroup(t *testing.T) {
 	}
 }
 
-// aclOf is a list: owner r, the user named r, the group as given, mask r.
+// TestKeyOfAnotherUser: whoever owns the file can read and replace it. The user of the
+// process and root may.
+func TestKeyOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fs.FileMode{0o400, 0o600, 0o640} {
+		for _, owner := range []int{0, os.Geteuid(), strange} {
+			path := secretFile(t, mode)
+			if err := os.Chown(path, owner, -1); err != nil {
+				t.Skipf("only root can give a file away: %v", err)
+			}
+			want := owner == strange
+			for name, read := range map[string]func(string, int64) ([]byte, string, error){"key": durable.ReadKey, "token": durable.ReadToken} {
+				data, warning, err := read(path, 100)
+				if err != nil || string(data) != "secret" || strings.Contains(warning, "user 54321 owns") != want {
+					t.Errorf("%s of user %d, mode %#o: %q, warning %q, %v", name, owner, mode, data, warning, err)
+				}
+			}
+		}
+	}
+}
+
+// aclOf is a list: owner r, this process's user r, the group as given, mask r.
 func aclOf(group uint16, named ...uint32) []byte {
+	return aclWith(uint32(os.Geteuid()), group, named...)
+}
+
+func aclWith(user uint32, group uint16, named ...uint32) []byte {
 	out := binary.LittleEndian.AppendUint32(nil, 2)
 	add := func(tag, perm uint16, id uint32) {
 		out = binary.LittleEndian.AppendUint16(out, tag)
@@ -96,7 +121,7 @@ func aclOf(group uint16, named ...uint32) []byte {
 	}
 	const none = ^uint32(0)
 	add(0x01, 4, none)
-	add(0x02, 4, 12345)
+	add(0x02, 4, user)
 	add(0x04, group, none)
 	for _, g := range named {
 		add(0x08, 4, g)
@@ -119,6 +144,7 @@ func TestKeyWithAccessList(t *testing.T) {
 		{"the group can read", aclOf(4), true},
 		{"another group can read", aclOf(0, 999_999), true},
 		{"root's group can read", aclOf(0, 0), false},
+		{"another user can read", aclWith(12345, 0), true},
 	} {
 		path := secretFile(t, 0o400)
 		if err := os.Chown(path, -1, strange); err != nil {
