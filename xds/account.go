@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
@@ -30,8 +31,7 @@ type account struct {
 	mu      sync.Mutex // guards all following fields
 	streams int
 	kept    int
-	left    float64 // of what it may ask for at once; less than nothing is a debt
-	at      time.Time
+	asks    *rate.Limiter // in thousandths of requests
 }
 
 // limits are those of an account.
@@ -52,9 +52,10 @@ const (
 	longestDebt = 5 * time.Second
 )
 
-func newAccount(host string, most limits, now time.Time) *account {
+func newAccount(host string, most limits) *account {
+	thousandths := most.rate * thousand
 	return &account{
-		host: host, most: most, at: now, left: most.rate * burst.Seconds(),
+		host: host, most: most, asks: rate.NewLimiter(rate.Limit(thousandths), int(thousandths*burst.Seconds())),
 		lines: loglimit.Limiter{Burst: linesAtOnce, Every: linesEvery},
 	}
 }
@@ -67,22 +68,14 @@ func (a *account) charge(now time.Time, requests float64) time.Duration {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.fill(now)
-	a.left -= requests
-	return a.debt()
-}
-
-func (a *account) debt() time.Duration {
-	return max(0, time.Duration(-a.left/a.most.rate*float64(time.Second)))
-}
-
-// fill is called with mu held.
-func (a *account) fill(now time.Time) {
-	if d := now.Sub(a.at); d > 0 {
-		a.left = min(a.most.rate*burst.Seconds(), a.left+d.Seconds()*a.most.rate)
-		a.at = now
+	for left := int(requests * thousand); left > 0; left -= a.asks.Burst() { // no more can be reserved at once
+		a.asks.ReserveN(now, min(left, a.asks.Burst()))
 	}
+	return max(0, time.Duration(-a.asks.TokensAt(now)/float64(a.asks.Limit())*float64(time.Second)))
 }
+
+// thousand is how finely requests are counted: large ones count as more than one.
+const thousand = 1000
 
 // enter counts a stream, if there is room for it.
 func (a *account) enter() (before int, ok bool) {
@@ -108,8 +101,7 @@ func (a *account) idle(now time.Time) bool {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.fill(now)
-	return a.streams == 0 && a.left >= a.most.rate*burst.Seconds()
+	return a.streams == 0 && a.asks.TokensAt(now) >= float64(a.asks.Burst())
 }
 
 // keeps is how many bytes are kept for the host.
@@ -127,7 +119,7 @@ func (a *account) keep(more int) int {
 }
 
 // account gives that of a peer, or a new one.
-func (s *Server) account(p Peer, now time.Time) *account {
+func (s *Server) account(p Peer) *account {
 	host := p.Host
 	if p.Anonymous {
 		host = ""
@@ -137,7 +129,7 @@ func (s *Server) account(p Peer, now time.Time) *account {
 	if a := s.hosts[host]; a != nil {
 		return a
 	}
-	a := newAccount(host, limits{streams: s.cfg.MaxPerHost, rate: float64(s.cfg.MaxRequests), kept: s.cfg.MaxKeptPerHost}, now)
+	a := newAccount(host, limits{streams: s.cfg.MaxPerHost, rate: float64(s.cfg.MaxRequests), kept: s.cfg.MaxKeptPerHost})
 	if p.Anonymous { // whoever is on this machine must leave room for the hosts
 		a.most = limits{streams: max(1, s.cfg.MaxStreams/2), kept: max(s.cfg.MaxKept/2, s.cfg.MaxKeptPerHost)}
 	} else {
@@ -183,7 +175,7 @@ func (s *Server) owedLines(now time.Time) map[string]int {
 // host must not take the room of all.
 func (s *Server) reserve(ctx context.Context, p Peer) (a *account, release func(), err error) {
 	now := time.Now()
-	a = s.account(p, now)
+	a = s.account(p)
 	n, ok := a.enter()
 	if !ok {
 		err = s.full(p, n)

@@ -31,7 +31,7 @@ func (s *Server) streamsOf(host string) int {
 func TestAccountIsPaid(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	a := newAccount("a", limits{streams: 1, rate: 100}, now)
+	a := newAccount("a", limits{streams: 1, rate: 100})
 	owes := func(what string, at time.Duration, requests float64, want time.Duration) {
 		t.Helper()
 		if got := a.charge(now.Add(at), requests); got.Round(time.Millisecond) != want {
@@ -52,7 +52,7 @@ func TestAccountIsPaid(t *testing.T) {
 	if _, ok := a.enter(); !ok || a.idle(now.Add(2*time.Hour)) {
 		t.Error("forgotten while it has a stream")
 	}
-	free := newAccount("", limits{streams: 1}, now)
+	free := newAccount("", limits{streams: 1})
 	if d := free.charge(now, 1<<40); d != 0 {
 		t.Errorf("who may ask for anything is in debt for %s", d)
 	}

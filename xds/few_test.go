@@ -170,7 +170,7 @@ func TestLiveEnvoyIsNoNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := &syncLog{}
-			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{}, time.Now())}
+			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{})}
 			for _, s := range c.said {
 				conn.logEnvoyState(s)
 				conn.envoy = s

@@ -84,7 +84,7 @@ func TestLinesThatAreLeftOutAreCounted(t *testing.T) {
 	log := &syncLog{}
 	s := &Server{log: slog.New(slog.NewTextHandler(log, nil)), hosts: map[string]*account{}}
 	now := time.Now()
-	a := newAccount("vm1", limits{}, now)
+	a := newAccount("vm1", limits{})
 	s.hosts["vm1"] = a
 	c := &conn{server: s, account: a, peer: Peer{Host: "vm1"}}
 	const said = linesAtOnce + 10

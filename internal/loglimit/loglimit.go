@@ -3,6 +3,8 @@ package loglimit
 import (
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Limiter allows a burst of lines, and one more each interval after that. The
@@ -57,7 +59,7 @@ func (l *Limiter) Owed(now time.Time) (omitted int, ok bool) {
 func (l *Limiter) Idle(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.omitted == 0 && l.bucket.full(now, l.Burst, l.Every)
+	return l.omitted == 0 && l.bucket.full(now, l.Burst)
 }
 
 // maxKeys bounds what a [ByKey] remembers. Those that it does not remember share
@@ -105,7 +107,7 @@ func (l *ByKey) of(key string, now time.Time) *bucket {
 	}
 	if len(l.keys) >= maxKeys {
 		for k, b := range l.keys {
-			if b.full(now, l.Each.Burst, l.Each.Every) {
+			if b.full(now, l.Each.Burst) {
 				delete(l.keys, k)
 			}
 		}
@@ -121,31 +123,20 @@ func (l *ByKey) of(key string, now time.Time) *bucket {
 	return b
 }
 
-// bucket is what was taken of an allowance and has not come back yet.
-type bucket struct {
-	taken float64
-	at    time.Time
-}
-
-func (b *bucket) refill(now time.Time, every time.Duration) {
-	if d := now.Sub(b.at); d > 0 {
-		if every > 0 {
-			b.taken = max(0, b.taken-float64(d)/float64(every))
-		}
-		b.at = now
-	}
-}
+// bucket is an allowance of which something may be taken. The zero value is full.
+type bucket struct{ limiter *rate.Limiter }
 
 func (b *bucket) take(now time.Time, burst int, every time.Duration) bool {
-	b.refill(now, every)
-	if b.taken+1 > float64(burst) {
-		return false
+	if b.limiter == nil {
+		limit := rate.Every(every)
+		if every <= 0 {
+			limit = 0 // what is taken does not come back
+		}
+		b.limiter = rate.NewLimiter(limit, burst)
 	}
-	b.taken++
-	return true
+	return b.limiter.AllowN(now, 1)
 }
 
-func (b *bucket) full(now time.Time, _ int, every time.Duration) bool {
-	b.refill(now, every)
-	return b.taken == 0
+func (b *bucket) full(now time.Time, burst int) bool {
+	return b.limiter == nil || b.limiter.TokensAt(now) >= float64(burst)
 }

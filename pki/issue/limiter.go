@@ -3,6 +3,8 @@ package issue
 import (
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // By default a peer may ask 20 times a second, and 200 times at once: a fleet
@@ -11,79 +13,61 @@ import (
 const (
 	defaultRate  = 20
 	defaultBurst = 200
-	// maxBuckets bounds the memory that unauthenticated peers can take.
-	maxBuckets = 16_384
+	// maxPeers bounds the memory that unauthenticated peers can take.
+	maxPeers = 16_384
 )
 
-// limiter counts requests by peer, in token buckets.
+// limiter counts requests by peer.
 type limiter struct {
-	rate  float64
-	burst float64
+	rate  rate.Limit
+	burst int
 
-	mu      sync.Mutex // guards buckets
-	buckets map[string]bucket
+	mu    sync.Mutex // guards peers
+	peers map[string]*rate.Limiter
 }
 
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
-func newLimiter(rate float64, burst int) *limiter {
-	if rate <= 0 {
-		rate = defaultRate
+func newLimiter(perSecond float64, burst int) *limiter {
+	if perSecond <= 0 {
+		perSecond = defaultRate
 	}
 	if burst <= 0 {
 		burst = defaultBurst
 	}
-	return &limiter{rate: rate, burst: float64(burst), buckets: map[string]bucket{}}
+	return &limiter{rate: rate.Limit(perSecond), burst: burst, peers: map[string]*rate.Limiter{}}
 }
 
 func (l *limiter) allow(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b, ok := l.buckets[key]
-	if !ok {
-		if len(l.buckets) >= maxBuckets && !l.sweep(now) {
+	p := l.peers[key]
+	if p == nil {
+		if len(l.peers) >= maxPeers && !l.sweep(now) {
 			return false
 		}
-		b = bucket{left: l.burst, at: now}
+		p = rate.NewLimiter(l.rate, l.burst)
+		l.peers[key] = p
 	}
-	b = l.fill(b, now)
-	ok = b.left >= 1
-	if ok {
-		b.left--
-	}
-	l.buckets[key] = b
-	return ok
+	return p.AllowN(now, 1)
 }
 
-// charge takes more of a peer that has been allowed something.
-func (l *limiter) charge(key string, cost float64, now time.Time) {
+// charge takes more of a peer that has been allowed something, up to a debt of its
+// burst.
+func (l *limiter) charge(key string, cost int, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if b, ok := l.buckets[key]; ok {
-		b = l.fill(b, now)
-		b.left = max(-l.burst, b.left-cost)
-		l.buckets[key] = b
+	if p := l.peers[key]; p != nil {
+		cost = min(cost, l.burst, l.burst+int(p.TokensAt(now)))
+		p.ReserveN(now, max(0, cost))
 	}
-}
-
-func (l *limiter) fill(b bucket, now time.Time) bucket {
-	if d := now.Sub(b.at); d > 0 {
-		b.left = min(l.burst, b.left+d.Seconds()*l.rate)
-	}
-	b.at = now
-	return b
 }
 
 // sweep forgets the peers that have been quiet long enough to have all of their
 // burst again, which changes nothing for them. It says whether there were any.
 func (l *limiter) sweep(now time.Time) bool {
-	for key, b := range l.buckets {
-		if l.fill(b, now).left >= l.burst {
-			delete(l.buckets, key)
+	for key, p := range l.peers {
+		if p.TokensAt(now) >= float64(l.burst) {
+			delete(l.peers, key)
 		}
 	}
-	return len(l.buckets) < maxBuckets
+	return len(l.peers) < maxPeers
 }

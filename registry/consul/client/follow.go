@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"golang.org/x/time/rate"
 )
 
 const (
@@ -73,10 +74,11 @@ type Query[T any] struct {
 func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)) {
 	c.join(ctx)
 	defer c.leave()
-	f := &following{c: c, urgent: q.Urgent, every: q.Every, tokens: burst, last: time.Now()}
-	if f.every <= 0 {
-		f.every = everyFor
+	every := q.Every
+	if every <= 0 {
+		every = everyFor
 	}
+	f := &following{c: c, urgent: q.Urgent, limiter: rate.NewLimiter(rate.Every(every), burst)}
 	for ctx.Err() == nil {
 		turn := c.present()
 		if turn != f.turn {
@@ -144,10 +146,8 @@ type following struct {
 
 	useless time.Duration // the last pause after an answer without need, or 0
 
-	urgent bool
-	every  time.Duration
-	tokens float64
-	last   time.Time
+	urgent  bool
+	limiter *rate.Limiter // of answers
 }
 
 // rest lets those be asked first that have no answer yet: to begin to wait costs
@@ -181,11 +181,8 @@ func (f *following) early(ctx context.Context, m Meta) {
 
 // spend holds up answers that come all the time.
 func (f *following) spend(ctx context.Context) {
-	now := time.Now()
-	f.tokens = min(burst, f.tokens+float64(now.Sub(f.last))/float64(f.every)) - 1
-	f.last = now
-	if f.tokens < 0 {
-		_ = sleep(ctx, time.Duration(-f.tokens*float64(f.every)), f.turn.ended) // the caller looks at ctx
+	if wait := f.limiter.Reserve().Delay(); wait > 0 {
+		_ = sleep(ctx, wait, f.turn.ended) // the caller looks at ctx
 	}
 }
 
