@@ -41,6 +41,9 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 			}
 		}
 	}
+	if was, known := o.record.Of(h); known && was.Namespace == out.Namespace {
+		out.Routes = was.Routes // a service that is gone for a moment is no chance for another
+	}
 	return out, out.Namespace != "" && !declared
 }
 

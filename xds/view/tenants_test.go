@@ -1,0 +1,501 @@
+package view
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// The names that tenants at random contend for.
+var (
+	contestedHosts     = []string{"h0.shop.internal", "h1.shop.internal", "h.y.shop.internal", "h.p.internal"}
+	contestedWildcards = []string{"*.shop.internal", "*.y.shop.internal", "*.p.internal"}
+	contestedAddresses = []string{"10.9.0.1", "10.9.0.2", "10.9.1.1", "10.77.0.1", "fd00::1"}
+	contestedRanges    = []string{"10.9.0.0/24", "10.9.0.0/16", "10.0.0.0/8", "0.0.0.0/0", "10.77.0.0/24", "fd00::/64", "::/0", "::ffff:10.9.0.0/120"}
+)
+
+const (
+	tenantOfPattern = "pp" // has *.p.internal and 10.77.0.0/16 by patterns
+	nobodysAddress  = "198.51.100.1"
+)
+
+// contest is a mesh of tenants that take one another's names.
+type contest struct {
+	t        *testing.T
+	rng      *rand.Rand
+	names    []string // of sources and of their namespaces; the last speaks for all
+	bindings []*mesh.Binding
+	objects  []map[string]any
+	owners   *mesh.Owners
+	snapshot *mesh.Snapshot
+	rev      int
+	// holders are who has had a name first, as clients have seen it.
+	holders map[string]string
+	// routed are who had routes for a name before anybody declared it: those stay, but
+	// for who declares the very name.
+	routed map[string]string
+	// been are who ever had an endpoint at a name, as others see it.
+	been map[string]map[string]bool
+}
+
+func newContest(t *testing.T, seed uint64) *contest {
+	t.Helper()
+	c := &contest{
+		t: t, rng: rand.New(rand.NewPCG(seed, 3)), names: []string{"aa", "mm", tenantOfPattern, "zz", "platform"}, holders: map[string]string{}, routed: map[string]string{},
+		been: map[string]map[string]bool{},
+	}
+	for _, ns := range c.names {
+		c.objects = append(c.objects, map[string]any{})
+		b := &mesh.Binding{Namespaces: []string{ns}}
+		switch ns {
+		case tenantOfPattern:
+			for _, p := range []string{"*.p.internal", "10.77.0.0/16"} {
+				h, err := mesh.ParseHostPattern(p)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Hosts = append(b.Hosts, h)
+			}
+		case "platform":
+			b = nil
+		}
+		c.bindings = append(c.bindings, b)
+	}
+	return c
+}
+
+func (c *contest) pick(list []string) string { return list[c.rng.IntN(len(list))] }
+
+func (c *contest) address() string {
+	if c.rng.IntN(3) == 0 {
+		return c.pick(contestedRanges)
+	}
+	return c.pick(contestedAddresses)
+}
+
+// step changes one source. It returns its number.
+func (c *contest) step() int {
+	i := c.rng.IntN(len(c.names))
+	if i == len(c.names)-1 && c.rng.IntN(3) > 0 {
+		i = 0
+	}
+	name := fmt.Sprintf("o%d", c.rng.IntN(5))
+	c.rev++
+	if c.rng.IntN(4) == 0 {
+		delete(c.objects[i], name)
+		return i
+	}
+	ns := c.names[i]
+	meta := mesh.Meta{
+		Key:    mesh.Key{Kind: mesh.KindServiceEntry, Namespace: ns, Name: name},
+		Hash:   sha256.Sum256(fmt.Append(nil, c.rev)),
+		Origin: &mesh.Origin{Source: ns, Path: name, Line: c.rev},
+	}
+	if c.rng.IntN(6) == 0 {
+		meta.Kind = mesh.KindWorkloadEntry
+		c.objects[i][name] = &mesh.Workload{Meta: meta, Address: c.pick(contestedAddresses), ServiceAccount: "x"}
+		return i
+	}
+	if c.rng.IntN(5) == 0 {
+		meta.Kind = mesh.KindVirtualService
+		c.objects[i][name] = c.routes(meta)
+		return i
+	}
+	c.objects[i][name] = c.service(meta)
+	return i
+}
+
+func (c *contest) routes(meta mesh.Meta) *mesh.VirtualService {
+	to := []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "sink." + meta.Namespace, Port: &networking.PortSelector{Number: 80}}}}
+	host := c.pick(append(append(slices.Clone(contestedHosts), contestedWildcards...), contestedAddresses...))
+	return &mesh.VirtualService{Meta: meta, Spec: &networking.VirtualService{
+		Hosts: []string{host}, Gateways: []string{"mesh"}, Http: []*networking.HTTPRoute{{Route: to}},
+	}}
+}
+
+func (c *contest) service(meta mesh.Meta) *mesh.Service {
+	svc := &mesh.Service{Meta: meta, Resolution: mesh.ResolutionStatic, Ports: []mesh.Port{{Name: "p", Number: 80, Protocol: mesh.HTTP}}}
+	svc.Hostname = mesh.Hostname(meta.Name + "." + meta.Namespace)
+	switch c.rng.IntN(8) {
+	case 0:
+		svc.Hostname = mesh.Hostname(c.pick(contestedHosts))
+	case 1:
+		svc.Hostname = mesh.Hostname(c.pick(contestedWildcards))
+	case 2:
+		svc.Hostname = mesh.Hostname(c.pick(contestedAddresses))
+	case 3, 4, 5:
+		for range 1 + c.rng.IntN(2) {
+			svc.Addresses = append(svc.Addresses, c.address())
+		}
+		slices.Sort(svc.Addresses)
+		svc.Addresses = slices.Compact(svc.Addresses)
+		svc.Ports[0].Protocol = mesh.Protocol(c.pick([]string{"HTTP", "TCP", "TLS", "MySQL", ""}))
+		if svc.Ports[0].Protocol == "MySQL" {
+			svc.Ports[0].Protocol = mesh.MySQL
+		}
+	}
+	endpoint := "192.0.2.1"
+	if c.rng.IntN(3) == 0 {
+		endpoint = c.pick(contestedAddresses)
+	}
+	svc.Inline = []*mesh.Workload{{Meta: mesh.Meta{Key: mesh.Key{Namespace: meta.Namespace}, Origin: meta.Origin}, Address: endpoint, ServiceAccount: "x"}}
+	if c.rng.IntN(8) == 0 {
+		svc.ExportTo = mesh.Exports{meta.Namespace}
+	}
+	return svc
+}
+
+func (c *contest) fragment(i int) *mesh.Fragment {
+	f := &mesh.Fragment{Source: c.names[i]}
+	sink := c.sink(c.names[i])
+	f.Services = append(f.Services, sink)
+	for _, x := range c.objects[i] {
+		switch x := x.(type) {
+		case *mesh.Service:
+			f.Services = append(f.Services, x)
+		case *mesh.Workload:
+			f.Workloads = append(f.Workloads, x)
+		case *mesh.VirtualService:
+			f.VirtualServices = append(f.VirtualServices, x)
+		}
+	}
+	return f.Sorted()
+}
+
+// sink is where a namespace's routes lead to.
+func (c *contest) sink(ns string) *mesh.Service {
+	meta := mesh.Meta{
+		Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: ns, Name: "sink"}, Hash: sha256.Sum256([]byte("sink" + ns)),
+		Origin: &mesh.Origin{Source: ns, Path: "sink"},
+	}
+	return &mesh.Service{Meta: meta, Hostname: mesh.Hostname("sink." + ns), Ports: []mesh.Port{{Name: "p", Number: 80, Protocol: mesh.HTTP}}}
+}
+
+// merge makes the next snapshot, and puts on record what it says.
+func (c *contest) merge() {
+	in := mesh.Input{Prev: c.snapshot, Fallback: &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{RootNamespace: "root", TrustDomain: "td"}}, Bindings: c.bindings, Owners: c.owners}
+	for i := range c.names {
+		in.Fragments = append(in.Fragments, c.fragment(i))
+	}
+	c.snapshot = mesh.Merge(in)
+	news := map[mesh.Hostname]mesh.Owner{}
+	for _, h := range c.snapshot.Decided() {
+		was, _ := c.owners.Of(h)
+		if is, granted := c.snapshot.Grant(h); granted && is != was {
+			news[h] = is
+		}
+	}
+	c.owners = c.owners.With(news)
+}
+
+// client is an Envoy in a namespace that is nobody's of these.
+type client struct {
+	listeners []*Listener
+	tables    map[string]*RouteTable
+	origins   map[ClusterRef]string
+}
+
+func (c *contest) client() *client {
+	out := &client{tables: map[string]*RouteTable{}, origins: map[ClusterRef]string{}}
+	p := proxyIn("third", nil)
+	for part := range Build(c.snapshot, p).Parts() {
+		switch x := part.(type) {
+		case *Listener:
+			if !x.Inbound && x.Name != "virtualOutbound" {
+				out.listeners = append(out.listeners, x)
+			}
+		case *RouteTable:
+			out.tables[x.Name] = x
+		case *Cluster:
+			for _, o := range x.Origins() {
+				out.origins[x.Ref] = o.Source
+			}
+		}
+	}
+	return out
+}
+
+// ask is a connection to an address, with a request of HTTP for an authority, if any.
+// It returns the namespace that answers; empty is nobody.
+func (cl *client) ask(to netip.Addr, authority string) string {
+	const port = 80
+	var at, anywhere *Listener
+	for _, l := range cl.listeners {
+		if l.Port != port {
+			continue
+		}
+		for _, a := range l.Addresses {
+			switch ip, err := netip.ParseAddr(a); {
+			case err != nil:
+			case ip.Unmap() == to:
+				at = l
+			case ip.IsUnspecified():
+				anywhere = l
+			}
+		}
+	}
+	if at == nil {
+		at = anywhere
+	}
+	if at == nil {
+		return ""
+	}
+	chain := cl.chain(at, to, authority != "")
+	switch {
+	case chain == nil:
+		return ""
+	case chain.TCP != nil:
+		return cl.origins[chain.TCP.Destinations[0].Cluster]
+	default:
+		return cl.route(chain.HTTP.RouteName, authority)
+	}
+}
+
+// chain is the one that takes a connection, as Envoy looks for it: the narrowest range
+// first, and what inspection finds after that.
+func (cl *client) chain(l *Listener, to netip.Addr, http bool) *Chain {
+	narrowest := func(c *Chain) int {
+		if len(c.Match.CIDRs) == 0 {
+			return -1
+		}
+		best := -2
+		for _, text := range c.Match.CIDRs {
+			p, err := netip.ParsePrefix(text)
+			if a, err2 := netip.ParseAddr(text); err != nil && err2 == nil {
+				p, err = netip.PrefixFrom(a, a.BitLen()), nil
+			}
+			if err == nil && p.Contains(to) {
+				best = max(best, p.Bits())
+			}
+		}
+		return best
+	}
+	best := -2
+	for _, c := range l.Chains {
+		best = max(best, narrowest(c))
+	}
+	var fallback *Chain
+	for _, c := range l.Chains {
+		switch {
+		case narrowest(c) != best || best == -2 || len(c.Match.ServerNames) > 0:
+		case len(c.Match.ALPN) > 0:
+			if http {
+				return c
+			}
+		default:
+			fallback = c
+		}
+	}
+	if fallback == nil {
+		return l.Default
+	}
+	return fallback
+}
+
+func (cl *client) route(table, authority string) string {
+	t := cl.tables[table]
+	if t == nil || authority == "" {
+		return ""
+	}
+	var best *VirtualHost
+	length := -1
+	for _, vh := range t.Hosts {
+		for _, d := range vh.Domains {
+			switch {
+			case d == authority:
+				best, length = vh, 1<<20
+			case strings.HasPrefix(d, "*") && strings.HasSuffix(authority, d[1:]) && len(d) > length:
+				best, length = vh, len(d)
+			}
+		}
+	}
+	if best == nil {
+		return ""
+	}
+	return cl.origins[best.Routes[0].Destinations[0].Cluster]
+}
+
+// answers are all namespaces that answer for a name in some way.
+func (cl *client) answers(name string) []string {
+	nobody := netip.MustParseAddr(nobodysAddress)
+	var out []string
+	if a, err := netip.ParseAddr(name); err == nil {
+		out = append(out, cl.ask(a, ""), cl.ask(a, bracketed(name)), cl.ask(nobody, bracketed(name)), cl.ask(a, "nobodys.example"))
+	} else {
+		out = append(out, cl.ask(nobody, name))
+	}
+	slices.Sort(out)
+	return slices.DeleteFunc(slices.Compact(out), func(s string) bool { return s == "" })
+}
+
+// stands reports whether a name, or range, of an object stands for a name.
+func stands(written, name string) bool {
+	if suffix, ok := strings.CutPrefix(written, "*"); ok {
+		return strings.HasSuffix(name, suffix)
+	}
+	a, err := netip.ParseAddr(name)
+	if err != nil {
+		return written == name
+	}
+	if p, err := netip.ParsePrefix(written); err == nil {
+		if p.Addr().Is4In6() {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		return p.Contains(a)
+	}
+	b, err := netip.ParseAddr(written)
+	return err == nil && a == b.Unmap()
+}
+
+// declares reports whether a source has a service for others that stands for a name,
+// and whether it has an endpoint there.
+func (c *contest) declares(i int, name string) (declared, endpoint bool) {
+	for _, x := range c.objects[i] {
+		switch x := x.(type) {
+		case *mesh.Workload:
+			endpoint = endpoint || x.Address == name
+		case *mesh.Service:
+			if len(x.ExportTo) > 0 {
+				continue
+			}
+			for _, w := range append(slices.Clone(x.Addresses), string(x.Hostname)) {
+				declared = declared || stands(w, name)
+			}
+			endpoint = endpoint || x.Inline[0].Address == name
+		}
+	}
+	return declared, endpoint
+}
+
+// may are the namespaces that may answer for a name, by what the documentation says: a
+// source that speaks for all, else the one whose pattern has it, else who had it
+// first. free says that nobody has it yet.
+func (c *contest) may(name string) (allowed string, free bool) {
+	last := len(c.names) - 1
+	declared, endpoint := c.declares(last, name)
+	pattern := strings.HasSuffix(name, ".p.internal") || strings.HasPrefix(name, "10.77.")
+	switch {
+	case declared && !pattern, endpoint && !pattern:
+		return c.names[last], false
+	case pattern:
+		return tenantOfPattern, false
+	case c.holders[name] != "":
+		return c.holders[name], false
+	default:
+		return "", true
+	}
+}
+
+// hold notes who has a name from now on: whose service a client sees that stands for
+// it, or who alone has an endpoint there.
+func (c *contest) hold(name string, answers []string) {
+	if c.been[name] == nil {
+		c.been[name] = map[string]bool{}
+	}
+	var declaring, there []string
+	for i, ns := range c.names[:len(c.names)-1] {
+		declared, endpoint := c.declares(i, name)
+		if declared {
+			declaring = append(declaring, ns)
+		}
+		if endpoint {
+			there = append(there, ns)
+			c.been[name][ns] = true
+		}
+	}
+	if _, free := c.may(name); !free {
+		return
+	}
+	for _, svc := range c.snapshot.ServicesVisibleTo("third") {
+		for _, w := range append(slices.Clone(svc.Addresses), string(svc.Hostname)) {
+			if stands(w, name) && slices.Contains(declaring, svc.Namespace) && (w == name || c.routed[name] == "" || c.routed[name] == svc.Namespace) {
+				c.holders[name] = svc.Namespace
+				return
+			}
+		}
+	}
+	if len(declaring) == 0 && len(there) == 1 && len(c.been[name]) == 1 && len(answers) == 0 {
+		c.holders[name] = there[0]
+	}
+	if len(answers) == 1 && c.routed[name] == "" && answers[0] != "platform" {
+		c.routed[name] = answers[0]
+	}
+}
+
+// TestNobodyTakesAnothersName changes tenants that contend for hosts, wildcards,
+// addresses and ranges at random, and asks as a client in a third namespace who answers
+// for each name: nobody but who may, and who answered yesterday and changed nothing
+// answers today.
+func TestNobodyTakesAnothersName(t *testing.T) {
+	t.Parallel()
+	names := append(slices.Clone(contestedHosts), contestedAddresses...)
+	answered, contested := 0, 0
+	seeds := uint64(30)
+	if testing.Short() {
+		seeds = 12
+	}
+	for seed := range seeds {
+		c := newContest(t, seed)
+		before := map[string][]string{}
+		for step := range 60 {
+			changed := c.step()
+			c.merge()
+			cl := c.client()
+			for _, name := range names {
+				answers := cl.answers(name)
+				allowed, free := c.may(name)
+				answered += len(answers)
+				if !free && slices.ContainsFunc(answers, func(ns string) bool { return ns != allowed && ns != "platform" }) {
+					t.Fatalf("seed %d, step %d: %s is %s's, and answered by %v\n%s", seed, step, name, allowed, answers, c)
+				}
+				for _, ns := range before[name] {
+					declared, _ := c.declares(slices.Index(c.names, ns), name)
+					if declared && ns != "platform" && ns != c.names[changed] && changed != len(c.names)-1 && allowed == ns {
+						contested++
+						if !slices.Contains(answers, ns) && !slices.Contains(answers, "platform") {
+							t.Fatalf("seed %d, step %d: %s of %s is answered by %v, for what %s did\n%s", seed, step, name, ns, answers, c.names[changed], c)
+						}
+					}
+				}
+				before[name] = answers
+				c.hold(name, answers)
+			}
+		}
+	}
+	if answered < 1000 || contested < 400 {
+		t.Errorf("too little was contested: %d answers, %d of owners", answered, contested)
+	}
+}
+
+// String is the objects, for people.
+func (c *contest) String() string {
+	var b strings.Builder
+	for i := range c.names {
+		for name, x := range c.objects[i] {
+			switch x := x.(type) {
+			case *mesh.Service:
+				fmt.Fprintf(&b, "%s/%s: service %s %v %s at %s for %v\n", c.names[i], name, x.Hostname, x.Addresses, x.Ports[0].Protocol, x.Inline[0].Address, x.ExportTo)
+			case *mesh.Workload:
+				fmt.Fprintf(&b, "%s/%s: workload at %s\n", c.names[i], name, x.Address)
+			case *mesh.VirtualService:
+				fmt.Fprintf(&b, "%s/%s: routes of %v\n", c.names[i], name, x.Spec.Hosts)
+			}
+		}
+	}
+	for _, x := range c.snapshot.Conflicts {
+		fmt.Fprintf(&b, "%s: %s\n", x.Key, x.Reason)
+	}
+	for h, o := range c.owners.All {
+		fmt.Fprintf(&b, "on record: %s of %s\n", h, o.Namespace)
+	}
+	return b.String()
+}
