@@ -68,7 +68,7 @@ func newLoop(r *Registry, now time.Time) *loop {
 func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 	i := slices.IndexFunc(l.sources, func(s *source) bool { return f != nil && s.name == f.Source })
 	if i < 0 {
-		return fmt.Errorf("reading a fragment: %w", errStranger(f))
+		return fmt.Errorf("reading a fragment: %w", errUnknownSource(f))
 	}
 	s := l.sources[i]
 	first := s.last == nil
@@ -103,7 +103,7 @@ func boundTo(b *mesh.Binding) []string {
 	return b.Namespaces
 }
 
-func errStranger(f *mesh.Fragment) error {
+func errUnknownSource(f *mesh.Fragment) error {
 	if f == nil {
 		return errors.New("a source sent none")
 	}

@@ -212,7 +212,7 @@ func TestHeldRemoval(t *testing.T) {
 			t.Errorf("second release: %v", err)
 		}
 		if err := x.Release("nobody"); err == nil || errors.Is(err, ErrNothingHeld) {
-			t.Errorf("release of a stranger: %v", err)
+			t.Errorf("release of an unknown source: %v", err)
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// However many nodes one host says that it is, and however many strangers come,
+// However many nodes one host says that it is, and however many unauthenticated peers come,
 // the host that a person looks for is still listed.
 func TestRefusalsPushOutNobody(t *testing.T) {
 	t.Parallel()
@@ -26,8 +26,8 @@ func TestRefusalsPushOutNobody(t *testing.T) {
 	}
 }
 
-// A stranger is one stranger, by whichever port he comes.
-func TestRefusalsOfStrangers(t *testing.T) {
+// An unauthenticated peer is one, by whichever port it comes.
+func TestRefusalsOfUnauthenticatedPeers(t *testing.T) {
 	t.Parallel()
 	r := newRefusals()
 	at := time.Now()

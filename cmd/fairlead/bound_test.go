@@ -197,11 +197,11 @@ func TestBoundSettings(t *testing.T) {
 		args []string
 		want string
 	}{
-		"overlap":  {[]string{"--config-dir", dir("a") + "=a", "--config-dir", dir("b") + "=b", "--config-hosts", dir("a") + "=*.x.example", "--config-hosts", dir("b") + "=c.x.example"}, "in common"},
-		"unbound":  {[]string{"--config-dir", dir("a"), "--config-hosts", dir("a") + "=*.x.example"}, "bound to no namespace"},
-		"stranger": {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("b") + "=*.x.example"}, "none of the directories"},
-		"pattern":  {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("a") + "=*"}, "is no host"},
-		"root":     {[]string{"--config-dir", dir("a") + "=istio-system"}, "--bind-root-namespace"},
+		"overlap":           {[]string{"--config-dir", dir("a") + "=a", "--config-dir", dir("b") + "=b", "--config-hosts", dir("a") + "=*.x.example", "--config-hosts", dir("b") + "=c.x.example"}, "in common"},
+		"unbound":           {[]string{"--config-dir", dir("a"), "--config-hosts", dir("a") + "=*.x.example"}, "bound to no namespace"},
+		"unknown directory": {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("b") + "=*.x.example"}, "none of the directories"},
+		"pattern":           {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("a") + "=*"}, "is no host"},
+		"root":              {[]string{"--config-dir", dir("a") + "=istio-system"}, "--bind-root-namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

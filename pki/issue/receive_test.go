@@ -88,7 +88,7 @@ func TestOneRequestACall(t *testing.T) {
 
 // From however many addresses peers come that have proved nothing, and whatever
 // they do, the log has a bounded number of lines of them; a host has its own.
-func TestLogOfStrangersIsBounded(t *testing.T) {
+func TestLogOfUnauthenticatedPeersIsBounded(t *testing.T) {
 	t.Parallel()
 	s := start(t, settings{})
 	for i := range 300 {

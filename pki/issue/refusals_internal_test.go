@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestStrangersPushOutNoHost(t *testing.T) {
+func TestUnauthenticatedPeersPushOutNoHost(t *testing.T) {
 	t.Parallel()
 	r, now := &refusals{}, time.Now()
 	r.add(Refusal{Time: now, Peer: "127.0.0.1:1", Host: "web-1", Reason: "join token has expired"})

@@ -157,8 +157,8 @@ func TestUnauthenticatedConnectionsGiveWay(t *testing.T) {
 		silent = append(silent, f.dial())
 	}
 	f.counted(handshaking, 8)
-	stranger, host := f.grpc(false), f.grpc(true)
-	f.becomes(stranger, connectivity.Ready)
+	peer, host := f.grpc(false), f.grpc(true)
+	f.becomes(peer, connectivity.Ready)
 	f.becomes(host, connectivity.Ready)
 	ended(t, silent[0])
 	ended(t, silent[1])

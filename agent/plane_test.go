@@ -1,0 +1,356 @@
+package agent
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/pki"
+	"github.com/fairlead/fairlead/pki/attest"
+	"github.com/fairlead/fairlead/pki/attest/jointoken"
+	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/pki/profile"
+	"github.com/fairlead/fairlead/pki/svid"
+	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// plane is a control plane: the real authority, and the server half of xDS.
+type plane struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	tb        testing.TB
+	dir, addr string
+	ttl       time.Duration
+	ahead     atomic.Int64 // how far the clock is ahead that certificates are signed by, in nanoseconds
+	authority *pki.Authority
+	hosts     *attest.Entitlements
+	service   *issue.Service
+	grpc      *grpc.Server
+	done      chan struct{}
+
+	mu      sync.Mutex // guards all following fields
+	gen     *stream.Generation
+	sent    int
+	reports []string
+	streams int
+}
+
+func newPlane(tb testing.TB, ttl time.Duration) *plane {
+	tb.Helper()
+	p := &plane{tb: tb, dir: tb.TempDir(), addr: "127.0.0.1:0", ttl: ttl}
+	p.start()
+	tb.Cleanup(p.kill)
+	return p
+}
+
+func must[T any](tb testing.TB) func(T, error) T {
+	tb.Helper()
+	return func(v T, err error) T {
+		tb.Helper()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return v
+	}
+}
+
+func (p *plane) start() {
+	p.tb.Helper()
+	log := slog.New(slog.DiscardHandler)
+	p.authority = must[*pki.Authority](p.tb)(pki.New(pki.Config{
+		Dir: p.dir, TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: log, DefaultTTL: p.ttl,
+	}, time.Now()))
+	p.hosts = must[*attest.Entitlements](p.tb)(attest.New(attest.Config{Dir: p.dir, Logger: log}))
+	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: aheadAuthority{p.authority, &p.ahead}, Entitlements: p.hosts, Logger: log}))
+	front := must[*pki.ServerTLS](p.tb)(pki.NewServerTLS(pki.ServerTLSConfig{Authority: p.authority, Logger: log}, time.Now()))
+	var l net.Listener
+	envoytest.Eventually(p.tb, deadline, func() (err error) {
+		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", p.addr)
+		return err
+	})
+	p.addr = l.Addr().String()
+	p.grpc = grpc.NewServer(grpc.Creds(credentials.NewTLS(front.Config())), grpc.WaitForHandlers(true))
+	p.service.Register(p.grpc)
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(p.grpc, p)
+	p.done = make(chan struct{})
+	g, done := p.grpc, p.done
+	go func() {
+		defer close(done)
+		_ = g.Serve(l)
+	}()
+}
+
+// aheadAuthority signs by a clock that is ahead.
+type aheadAuthority struct {
+	*pki.Authority
+	by *atomic.Int64
+}
+
+func (a aheadAuthority) Sign(leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error) {
+	return a.Authority.Sign(leaf, now.Add(time.Duration(a.by.Load())))
+}
+
+func (p *plane) kill() {
+	p.grpc.Stop()
+	<-p.done
+	_ = p.authority.Close()
+}
+
+func (p *plane) token(host string, pairs ...string) string {
+	p.tb.Helper()
+	return p.grant(jointoken.Grant{Host: host}, 0, pairs...)
+}
+
+// grant makes a token of any kind and age; it is good for an hour.
+func (p *plane) grant(g jointoken.Grant, age time.Duration, pairs ...string) string {
+	p.tb.Helper()
+	for _, s := range pairs {
+		g.Pairs = append(g.Pairs, must[profile.Pair](p.tb)(profile.ParsePair(s)))
+	}
+	secret, r, err := p.hosts.CreateToken(g, time.Hour, time.Now().Add(-age))
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	return must[string](p.tb)(svid.JoinToken{
+		Secret: secret, Host: r.Grant.Host, Pairs: r.Grant.Pairs, Type: r.Grant.Type, Direct: r.Grant.Direct, TrustDomain: p.authority.TrustDomain(),
+		Servers: []string{p.addr}, Pin: must[profile.KeyHash](p.tb)(p.authority.Pin()),
+	}.Encode())
+}
+
+// DeltaAggregatedResources serves whom the authority knows.
+func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	who, err := p.service.Authenticate(s.Context())
+	if err != nil {
+		return status.Error(codes.PermissionDenied, "no")
+	}
+	requests := make(chan *discoveryv3.DeltaDiscoveryRequest)
+	ended := make(chan error, 1)
+	go func() {
+		for {
+			req, err := s.Recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			select {
+			case requests <- req:
+			case <-s.Context().Done():
+				return
+			}
+		}
+	}()
+	half := stream.NewServer(stream.ServerConfig{})
+	p.mu.Lock()
+	p.streams++
+	half.SetGeneration(p.gen)
+	p.mu.Unlock()
+	for {
+		var req *discoveryv3.DeltaDiscoveryRequest
+		select {
+		case req = <-requests:
+		case err := <-ended:
+			return err
+		case <-s.Context().Done(): // the reader may hold a request, and say nothing
+			return s.Context().Err()
+		case <-who.Revoked:
+			return status.Error(codes.PermissionDenied, "removed")
+		}
+		switch req.GetTypeUrl() {
+		case bootstrap.EnvoyStateType:
+			p.report(req.GetResourceNamesSubscribe()...)
+			continue
+		case bootstrap.HealthType:
+			p.report("health:" + req.GetErrorDetail().GetMessage())
+			continue
+		}
+		if err := half.Request(time.Now(), req); err != nil {
+			return err
+		}
+		for r := half.Next(time.Now()); r != nil; r = half.Next(time.Now()) {
+			p.mu.Lock()
+			p.sent += len(r.Resources) + len(r.Removed)
+			p.mu.Unlock()
+			if err := s.Send(r.Message()); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (p *plane) report(what ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reports = append(p.reports, what...)
+}
+
+// last is the last thing that was reported, and how many streams there were.
+func (p *plane) last() (report string, streams, sent int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.reports) > 0 {
+		report = p.reports[len(p.reports)-1]
+	}
+	return report, p.streams, p.sent
+}
+
+// set serves a listener with the mesh's certificates on a port.
+func (p *plane) set(port int) {
+	p.tb.Helper()
+	const sds = `{"resource_api_version":"V3","initial_fetch_timeout":"0s","api_config_source":{"api_type":"GRPC","transport_api_version":"V3",
+	 "set_node_on_first_message_only":true,"grpc_services":[{"envoy_grpc":{"cluster_name":"sds-grpc"}}]}}`
+	l := &listenerv3.Listener{}
+	err := protojson.Unmarshal(fmt.Appendf(nil, `{"name":"in","address":{"socket_address":{"address":"127.0.0.1","port_value":%d}},"filter_chains":[{
+	 "transport_socket":{"name":"envoy.transport_sockets.tls","typed_config":{
+	  "@type":"type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext","require_client_certificate":true,
+	  "common_tls_context":{"tls_certificate_sds_secret_configs":[{"name":"default","sds_config":%[2]s}],
+	   "validation_context_sds_secret_config":{"name":"ROOTCA","sds_config":%[2]s}}}},
+	 "filters":[{"name":"hcm","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+	  "stat_prefix":"in","route_config":{"virtual_hosts":[{"name":"all","domains":["*"],"routes":[{"match":{"prefix":"/"},"direct_response":{"status":200}}]}]},
+	  "http_filters":[{"name":"router","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}`, port, sds), l)
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	p.serve(map[stream.TypeURL]map[string]proto.Message{stream.ListenerType: {"in": l}})
+}
+
+// serve serves resources to streams that begin from now on, besides those of other
+// names that are served already.
+func (p *plane) serve(types map[stream.TypeURL]map[string]proto.Message) {
+	p.tb.Helper()
+	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
+	for t, named := range types {
+		var list []*stream.Resource
+		for name, m := range named {
+			b := must[[]byte](p.tb)(proto.MarshalOptions{Deterministic: true}.Marshal(m))
+			sum := sha256.Sum256(b)
+			list = append(list, stream.NewResource(t, stream.Resource{Name: name, Version: hex.EncodeToString(sum[:8]), Body: b}))
+		}
+		layer.Types[t] = stream.NewSet(list)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	next := &stream.Generation{Number: 1, Layers: []*stream.Layer{layer}}
+	if p.gen != nil {
+		next = &stream.Generation{Number: p.gen.Number + 1, Layers: append([]*stream.Layer{layer}, p.gen.Layers...)}
+	}
+	p.gen = next
+}
+
+// caller is another workload of the mesh, with a certificate that lasts.
+func (p *plane) caller(port int) *caller {
+	p.tb.Helper()
+	key := must2(svid.NewKey())
+	pair := must[profile.Pair](p.tb)(profile.ParsePair("shop/web"))
+	id := must[spiffeid.ID](p.tb)(profile.WorkloadID(p.authority.TrustDomain(), pair))
+	subject := profile.Subject{Kind: profile.Impersonated, ID: id, Pair: pair, Binding: profile.Binding{1}}
+	chain, err := p.authority.Sign(profile.Leaf{Subject: subject, PublicKey: key.Public(), TTL: time.Hour}, time.Now())
+	if err != nil {
+		p.tb.Fatal(err)
+	}
+	who := &svid.Identity{ID: id, Key: key, Chain: chain, Bundle: p.authority.Bundle()}
+	roots := x509.NewCertPool()
+	for _, c := range p.authority.Bundle() {
+		roots.AddCert(c)
+	}
+	return &caller{tb: p.tb, port: port, tls: &tls.Config{
+		Certificates: []tls.Certificate{who.TLSCertificate()}, InsecureSkipVerify: true,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			leaf := s.PeerCertificates[0]
+			if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "spiffe://mesh.test/ns/shop/sa/orders" {
+				return fmt.Errorf("the server is %v", leaf.URIs)
+			}
+			_, err := leaf.Verify(x509.VerifyOptions{Roots: roots})
+			return err
+		},
+	}}
+}
+
+func must2[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+type caller struct {
+	tb   testing.TB
+	port int
+	tls  *tls.Config
+}
+
+// call is nil if a request on a new connection succeeds, to the right identity.
+func (c *caller) call() error {
+	_, err := c.serial()
+	return err
+}
+
+func (c *caller) serial() (string, error) {
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, "https://127.0.0.1:"+strconv.Itoa(c.port)+"/", http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	res, err := (&http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	if _, err := io.Copy(io.Discard, res.Body); err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", errors.New(res.Status)
+	}
+	return res.TLS.PeerCertificates[0].SerialNumber.Text(16), nil
+}
+
+// load calls until it is stopped, and gives the failures.
+func (c *caller) load() (stop func() (calls int, failed []error)) {
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	var calls int
+	var failed []error
+	wg.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			calls++
+			if err := c.call(); err != nil {
+				failed = append(failed, err)
+			}
+		}
+	})
+	return func() (int, []error) {
+		close(end)
+		wg.Wait()
+		return calls, failed
+	}
+}
