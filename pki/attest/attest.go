@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"path/filepath"
 	"slices"
@@ -97,12 +98,19 @@ type Entitlements struct {
 	removed *removedList // guarded by change
 
 	// change puts changes in order, writes to the disk included. It is taken
-	// before mu and before the lock of tokens.
-	change sync.Mutex
-	mu     sync.RWMutex // guards all following fields; never held during I/O
-	hosts  map[string]*entry
-	bound  map[profile.Binding]*entry
+	// before mu and before the lock of tokens. New hosts share it, each with the lock
+	// of its name: a disk takes many small files in the time of one.
+	change  sync.RWMutex
+	names   [nameLocks]sync.Mutex // by hash; taken after change
+	seed    maphash.Seed
+	mu      sync.RWMutex // guards all following fields; never held during I/O
+	hosts   map[string]*entry
+	bound   map[profile.Binding]*entry
+	joining int // hosts that have a place and are not on the disk yet
 }
+
+// nameLocks is how many hosts may be on their way to the disk.
+const nameLocks = 256
 
 type entry struct {
 	host    Host
@@ -144,7 +152,7 @@ func New(cfg Config) (*Entitlements, error) {
 		readopt: cfg.Readopt, removed: removed, marks: markStore{filepath.Join(cfg.Dir, "readopted"), cfg.FS},
 		logger: cfg.Logger.With("component", "attest"), tokens: tokens, max: cfg.MaxHosts, named: named,
 		store: hostStore{dir: dir, fsys: cfg.FS},
-		hosts: map[string]*entry{}, bound: map[profile.Binding]*entry{},
+		hosts: map[string]*entry{}, bound: map[profile.Binding]*entry{}, seed: maphash.MakeSeed(),
 	}
 	hosts, err := e.store.load()
 	if err != nil {
@@ -198,9 +206,47 @@ func (e *Entitlements) CreateToken(g jointoken.Grant, ttl time.Duration, now tim
 // disk: the token's binding to the key first, then the host. A crash between is
 // mended by the same key redeeming again.
 func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (Host, error) {
+	name, ok := e.tokens.Host(secret)
+	if !ok {
+		return Host{}, jointoken.ErrUnknown
+	}
+	if h, done, err := e.redeemNew(name, secret, key, now); done {
+		return h, err
+	}
 	e.change.Lock()
 	defer e.change.Unlock()
-	r, err := e.tokens.Redeem(secret, key, now, e.admit)
+	return e.redeem(secret, key, now)
+}
+
+// redeemNew is Redeem for a host that is not on record, beside those of other names;
+// done is false if it is on record.
+func (e *Entitlements) redeemNew(name string, secret svid.Secret, key profile.KeyHash, now time.Time) (h Host, done bool, err error) {
+	e.change.RLock()
+	defer e.change.RUnlock()
+	own := &e.names[maphash.String(e.seed, name)%nameLocks]
+	own.Lock()
+	defer own.Unlock()
+	if e.find(name) != nil {
+		return Host{}, false, nil
+	}
+	h, err = e.redeem(secret, key, now)
+	return h, true, err
+}
+
+// redeem is called with change, or with a share of it and the lock of the host's name.
+func (e *Entitlements) redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (Host, error) {
+	placed := false
+	defer func() {
+		if placed {
+			e.mu.Lock()
+			e.joining--
+			e.mu.Unlock()
+		}
+	}()
+	r, err := e.tokens.Redeem(secret, key, now, func(r jointoken.Record) (err error) {
+		placed, err = e.admit(r)
+		return err
+	})
 	if err != nil {
 		return Host{Name: r.Grant.Host}, err
 	}
@@ -235,21 +281,23 @@ func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.
 	return h, nil
 }
 
-// admit runs inside tokens.Redeem, under change.
-func (e *Entitlements) admit(r jointoken.Record) error {
+// admit runs inside tokens.Redeem. A host that is new is counted until it is on the
+// disk.
+func (e *Entitlements) admit(r jointoken.Record) (placed bool, err error) {
 	old := e.find(r.Grant.Host)
 	switch {
 	case old == nil:
-		e.mu.RLock()
-		defer e.mu.RUnlock()
-		if len(e.hosts) >= e.max {
-			return fmt.Errorf("there are %d hosts already: remove some that are gone", len(e.hosts))
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if n := len(e.hosts) + e.joining; n >= e.max {
+			return false, fmt.Errorf("there are %d hosts already: remove some that are gone", n)
 		}
-		return nil
+		e.joining++
+		return true, nil
 	case r.Use != nil && r.Use.Binding == old.host.Binding, r.Grant.Replace:
-		return nil
+		return false, nil
 	default:
-		return inUse(r.Grant.Host)
+		return false, inUse(r.Grant.Host)
 	}
 }
 

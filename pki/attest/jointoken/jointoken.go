@@ -132,10 +132,14 @@ type Tokens struct {
 	logger *slog.Logger
 	max    int
 
-	// mu guards all following fields, and puts the writes to the store in order:
-	// what is in memory is on the disk.
+	// mu guards all following fields, and puts the writes to the store in order, but
+	// for those that bind tokens: what is in memory is on the disk.
 	mu      sync.Mutex
 	records map[Hash]Record
+	// binding are the tokens that are being bound on the disk. Nobody else looks at
+	// them, or deletes any token, until that is done.
+	binding map[Hash]bool
+	bound   *sync.Cond // of mu
 }
 
 // New loads the store. A record that cannot be read is a token that does not
@@ -144,7 +148,8 @@ func New(cfg Config) (*Tokens, error) {
 	if cfg.Store == nil || cfg.Logger == nil {
 		return nil, errors.New("join tokens without a store or a logger")
 	}
-	t := &Tokens{store: cfg.Store, logger: cfg.Logger.With("component", "jointoken"), max: cfg.Max, records: map[Hash]Record{}}
+	t := &Tokens{store: cfg.Store, logger: cfg.Logger.With("component", "jointoken"), max: cfg.Max, records: map[Hash]Record{}, binding: map[Hash]bool{}}
+	t.bound = sync.NewCond(&t.mu)
 	if t.max == 0 {
 		t.max = DefaultMax
 	}
@@ -179,6 +184,9 @@ func (t *Tokens) Create(g Grant, ttl time.Duration, now time.Time) (svid.Secret,
 	r := Record{Hash: secret.Hash(), Grant: g, Created: now.UTC(), Expires: now.Add(ttl).UTC()}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for len(t.binding) > 0 {
+		t.bound.Wait()
+	}
 	t.sweep(now)
 	if len(t.records) >= t.max {
 		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: there are %d already; wait until some end, or remove hosts that will not join", len(t.records))
@@ -191,11 +199,14 @@ func (t *Tokens) Create(g Grant, ttl time.Duration, now time.Time) (svid.Secret,
 
 // Redeem binds the token to the key, or finds it bound to it. admit is asked
 // before, so that a token is not spent on a host that is refused anyway; it runs
-// under the lock of Tokens.
+// under the lock of Tokens. Others redeem theirs while the disk takes the binding.
 func (t *Tokens) Redeem(secret svid.Secret, key profile.KeyHash, now time.Time, admit func(Record) error) (Record, error) {
 	hash := Hash(secret.Hash())
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for t.binding[hash] {
+		t.bound.Wait()
+	}
 	// The lookup is by a hash that the caller cannot steer, so its time tells
 	// nothing about other secrets.
 	r, ok := t.records[hash]
@@ -216,7 +227,25 @@ func (t *Tokens) Redeem(secret svid.Secret, key profile.KeyHash, now time.Time, 
 		return r, fmt.Errorf("drawing a binding: %w", err)
 	}
 	r.Use = &use
-	return r, t.put(r)
+	t.binding[hash] = true
+	t.mu.Unlock()
+	err := t.store.Put(r)
+	t.mu.Lock()
+	delete(t.binding, hash)
+	t.bound.Broadcast()
+	if err != nil {
+		return r, err
+	}
+	t.records[hash] = r
+	return r, nil
+}
+
+// Host is whom a token is for.
+func (t *Tokens) Host(secret svid.Secret) (name string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r, ok := t.records[Hash(secret.Hash())]
+	return r.Grant.Host, ok
 }
 
 // usable says why the token does nothing for that key, if so.
@@ -238,6 +267,9 @@ func (r Record) usable(key profile.KeyHash, now time.Time) error {
 func (t *Tokens) Withdraw(gone func(Record) bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	for len(t.binding) > 0 {
+		t.bound.Wait()
+	}
 	var faults []error
 	for hash, r := range t.records {
 		if !gone(r) {
