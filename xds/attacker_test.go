@@ -221,7 +221,7 @@ func TestAttacker(t *testing.T) { //nolint:paralleltest // it measures the heap 
 
 // watch has a neighbour served while the attack goes on, and gives by how much the
 // heap has grown then, when what has just been said is taken and who does not read
-// was hung up on: that takes a multiple of lingering, and a slow machine longer.
+// was hung up on: that takes a multiple of lingering, and longer on a slow machine.
 func (a *attacker) watch(before, most int64, edit func(i int)) int64 {
 	a.t.Helper()
 	until := time.Now().Add(3 * time.Second)

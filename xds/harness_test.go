@@ -277,9 +277,18 @@ type breakable struct {
 type addressed struct {
 	net.Conn
 	at net.Addr
+	of *breakable
 }
 
 func (a addressed) RemoteAddr() net.Addr { return a.at }
+
+// Close forgets the connection: its pipes are 2 MiB, which are not the server's.
+func (a addressed) Close() error {
+	a.of.mu.Lock()
+	delete(a.of.open, a.at.String())
+	a.of.mu.Unlock()
+	return a.Conn.Close()
+}
 
 // Accept implements [net.Listener].
 func (b *breakable) Accept() (net.Conn, error) {
@@ -292,7 +301,7 @@ func (b *breakable) Accept() (net.Conn, error) {
 	b.n++
 	at := &net.UnixAddr{Name: fmt.Sprint("conn", b.n), Net: "unix"}
 	b.open[at.String()] = c
-	return addressed{c, at}, nil
+	return addressed{c, at, b}, nil
 }
 
 // hangup breaks the connection of a context.
