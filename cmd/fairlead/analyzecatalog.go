@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
@@ -96,13 +97,13 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 }
 
 // codeMore tells that there is more than is listed.
-const codeMore = "FL0224"
+const codeMore = codes.More
 
 // codeUnreadable tells of a service of which the answer cannot be used.
-const codeUnreadable = "FL0225"
+const codeUnreadable = codes.Unreadable
 
 // codeDenied tells of a rule that the token lacks.
-const codeDenied = "FL0223"
+const codeDenied = codes.Denied
 
 func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 	r.fragments = append(r.fragments, f)

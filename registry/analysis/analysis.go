@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -16,51 +17,51 @@ type Code string
 // The codes of this package.
 const (
 	// CodeUnknownHost: a route leads to a host that nothing defines.
-	CodeUnknownHost Code = "FL0201"
+	CodeUnknownHost Code = codes.UnknownHost
 	// CodeUnknownSubset: a route leads to a subset that no DestinationRule defines.
-	CodeUnknownSubset Code = "FL0202"
+	CodeUnknownSubset Code = codes.UnknownSubset
 	// CodeUnknownPort: a route leads to a port that the service does not have.
-	CodeUnknownPort Code = "FL0203"
+	CodeUnknownPort Code = codes.UnknownPort
 	// CodeRouteWithoutService: the host of a VirtualService is no service.
-	CodeRouteWithoutService Code = "FL0204"
+	CodeRouteWithoutService Code = codes.RouteWithoutService
 	// CodeRuleWithoutService: the host of a DestinationRule is no service.
-	CodeRuleWithoutService Code = "FL0205"
+	CodeRuleWithoutService Code = codes.RuleWithoutService
 	// CodeEmptySubset: a subset has no endpoints.
-	CodeEmptySubset Code = "FL0206"
+	CodeEmptySubset Code = codes.EmptySubset
 	// CodeSelectsNothing: a selector selects no workload.
-	CodeSelectsNothing Code = "FL0207"
+	CodeSelectsNothing Code = codes.SelectsNothing
 	// CodeNoEndpoints: a service has no endpoints.
-	CodeNoEndpoints Code = "FL0208"
+	CodeNoEndpoints Code = codes.NoEndpoints
 	// CodeWorkloadUnused: no service selects a workload.
-	CodeWorkloadUnused Code = "FL0209"
+	CodeWorkloadUnused Code = codes.WorkloadUnused
 	// CodeHostTwice: two VirtualServices route the same host.
-	CodeHostTwice Code = "FL0210"
+	CodeHostTwice Code = codes.HostTwice
 	// CodeRuleTwice: two DestinationRules are for the same host.
-	CodeRuleTwice Code = "FL0211"
+	CodeRuleTwice Code = codes.RuleTwice
 	// CodeEgressNothing: a host in a Sidecar's egress is no service.
-	CodeEgressNothing Code = "FL0212"
+	CodeEgressNothing Code = codes.EgressNothing
 	// CodeAnyIdentity: a service says not whose certificate its endpoints have.
-	CodeAnyIdentity Code = "FL0213"
+	CodeAnyIdentity Code = codes.AnyIdentity
 	// CodePortName: a port's name promises another protocol than it has.
-	CodePortName Code = "FL0214"
+	CodePortName Code = codes.PortName
 	// CodePortNotServed: a PeerAuthentication names a port that no workload serves.
-	CodePortNotServed Code = "FL0215"
+	CodePortNotServed Code = codes.PortNotServed
 	// CodeDefaultTwice: a namespace has two objects of a kind it can have one of.
-	CodeDefaultTwice Code = "FL0216"
+	CodeDefaultTwice Code = codes.DefaultTwice
 	// CodeWeights: weights do not sum to 100.
-	CodeWeights Code = "FL0217"
+	CodeWeights Code = codes.Weights
 	// CodeKeyTwice: two objects have the same kind, namespace and name.
-	CodeKeyTwice Code = "FL0218"
+	CodeKeyTwice Code = codes.KeyTwice
 	// CodeUnknownGateway: a VirtualService is bound to a Gateway that does not exist.
-	CodeUnknownGateway Code = "FL0219"
+	CodeUnknownGateway Code = codes.UnknownGateway
 	// CodeUnknownDelegate: a route includes a VirtualService that cannot be included.
-	CodeUnknownDelegate Code = "FL0220"
+	CodeUnknownDelegate Code = codes.UnknownDelegate
 	// CodeCatalogHost: a ServiceEntry has the host of a catalog's service.
-	CodeCatalogHost Code = "FL0221"
+	CodeCatalogHost Code = codes.CatalogHost
 	// CodeCatalogsDiffer: two catalogs do not agree on a service.
-	CodeCatalogsDiffer Code = "FL0222"
+	CodeCatalogsDiffer Code = codes.CatalogsDiffer
 	// CodeForeignHost: a source that is bound to namespaces names another's host.
-	CodeForeignHost Code = "FL0226"
+	CodeForeignHost Code = codes.ForeignHost
 )
 
 // Severity says how sure it is that something is wrong.

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -36,9 +37,9 @@ const (
 	// CodeUnread: a file or directory cannot be read; what it gave stands.
 	CodeUnread = lastgood.CodeUnread
 	// CodeRestless: a file is being written and does not come to rest.
-	CodeRestless manifest.Code = "FL0304"
+	CodeRestless manifest.Code = codes.FilesRestless
 	// CodeLink: a symbolic link leads to where no manifests are looked for.
-	CodeLink manifest.Code = "FL0307"
+	CodeLink manifest.Code = codes.FilesLink
 )
 
 // decode reads a text with the decoder, within the bounds of its root.

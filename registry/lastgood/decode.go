@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -66,14 +67,14 @@ func misnamed(o *manifest.Object) bool {
 // and those of FL03xx that are not here are those of single sources.
 const (
 	// CodeTwice: an object is defined twice.
-	CodeTwice manifest.Code = "FL0301"
+	CodeTwice manifest.Code = codes.SourceTwice
 	// CodeUnread: a text, or a part of the place where texts are, cannot be read;
 	// what it gave stands.
-	CodeUnread manifest.Code = "FL0302"
+	CodeUnread manifest.Code = codes.SourceUnread
 	// CodeKept: an object is broken, and an earlier version stands.
-	CodeKept manifest.Code = "FL0303"
+	CodeKept manifest.Code = codes.SourceKept
 	// CodeState: the state directory is damaged.
-	CodeState manifest.Code = "FL0305"
+	CodeState manifest.Code = codes.SourceState
 )
 
 func faultAt(o *mesh.Origin, key mesh.Key, code manifest.Code, message string) manifest.Fault {

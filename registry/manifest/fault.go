@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -18,42 +19,42 @@ type Code string
 // The codes of this package.
 const (
 	// CodeSyntax: the text is not YAML.
-	CodeSyntax Code = "FL0101"
+	CodeSyntax Code = codes.Syntax
 	// CodeDuplicateKey: a key is there twice.
-	CodeDuplicateKey Code = "FL0102"
+	CodeDuplicateKey Code = codes.DuplicateKey
 	// CodeValue: a key or scalar cannot be represented.
-	CodeValue Code = "FL0103"
+	CodeValue Code = codes.Value
 	// CodeLimit: the file is larger or deeper than anyone could mean.
-	CodeLimit Code = "FL0104"
+	CodeLimit Code = codes.Limit
 	// CodeKind: the kind or apiVersion is missing, unknown or not Istio's.
-	CodeKind Code = "FL0105"
+	CodeKind Code = codes.Kind
 	// CodeMetadata: metadata that Kubernetes would refuse.
-	CodeMetadata Code = "FL0106"
+	CodeMetadata Code = codes.Metadata
 	// CodeNamespace: the object is outside the namespaces of its directory.
-	CodeNamespace Code = "FL0107"
+	CodeNamespace Code = codes.Namespace
 	// CodeUnknownField: the kind has no such field.
-	CodeUnknownField Code = "FL0110"
+	CodeUnknownField Code = codes.UnknownField
 	// CodeType: the value has the wrong type.
-	CodeType Code = "FL0111"
+	CodeType Code = codes.Type
 	// CodeRequired: a required field is missing.
-	CodeRequired Code = "FL0112"
+	CodeRequired Code = codes.Required
 	// CodeEnum: the value is not one of the field's.
-	CodeEnum Code = "FL0113"
+	CodeEnum Code = codes.Enum
 	// CodeBounds: the value is too small, large, short or long.
-	CodeBounds Code = "FL0114"
+	CodeBounds Code = codes.Bounds
 	// CodeFormat: the text does not have the form it must have.
-	CodeFormat Code = "FL0115"
+	CodeFormat Code = codes.Format
 	// CodeOneOf: fields that exclude one another are set, or none is.
-	CodeOneOf Code = "FL0116"
+	CodeOneOf Code = codes.OneOf
 	// CodeDuplicateItem: two items of a list have the same key.
-	CodeDuplicateItem Code = "FL0117"
+	CodeDuplicateItem Code = codes.DuplicateItem
 	// CodeRule: a rule of the schema is broken.
-	CodeRule Code = "FL0118"
+	CodeRule Code = codes.Rule
 	// CodeWebhook: a rule of Istio's webhook is broken.
-	CodeWebhook Code = "FL0120"
+	CodeWebhook Code = codes.Webhook
 	// CodeNotInForce: the object is valid, but this build does not implement a
 	// part of it, or must not hand it to an Envoy, so it is kept out whole.
-	CodeNotInForce Code = "FL0130"
+	CodeNotInForce Code = codes.NotInForce
 )
 
 // Severity says whether a fault keeps an object out.

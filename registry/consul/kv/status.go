@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 )
@@ -13,7 +14,7 @@ import (
 const notRead = "not everything has been read yet"
 
 // CodeNoKeys tells that there is no manifest below the prefix.
-const CodeNoKeys manifest.Code = "FL0306"
+const CodeNoKeys manifest.Code = codes.KVNoKeys
 
 // Status is the present state of the source, in the words of all sources of
 // texts. It may be called from any goroutine.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/registry/codes"
 )
 
 // Code names a sort of note. Codes are stable and never used again for something
@@ -15,35 +16,35 @@ type Code string
 // The codes of this package.
 const (
 	// CodeName: a service's name is no name in the mesh.
-	CodeName Code = "FL0601"
+	CodeName Code = codes.RegistrationName
 	// CodeHost: a template gives a service no host.
-	CodeHost Code = "FL0602"
+	CodeHost Code = codes.RegistrationHost
 	// CodeIdentity: a service can be given no identity.
-	CodeIdentity Code = "FL0603"
+	CodeIdentity Code = codes.RegistrationIdentity
 	// CodeDisagrees: an instance says that it is somebody else.
-	CodeDisagrees Code = "FL0604"
+	CodeDisagrees Code = codes.RegistrationDisagrees
 	// CodeAddress: an instance has an address that no Envoy may be led to.
-	CodeAddress Code = "FL0605"
+	CodeAddress Code = codes.RegistrationAddress
 	// CodePort: an instance has no port.
-	CodePort Code = "FL0606"
+	CodePort Code = codes.RegistrationPort
 	// CodePorts: instances have several ports.
-	CodePorts Code = "FL0607"
+	CodePorts Code = codes.RegistrationPorts
 	// CodeProtocol: a protocol is unknown, or instances disagree on it.
-	CodeProtocol Code = "FL0608"
+	CodeProtocol Code = codes.RegistrationProtocol
 	// CodeLabels: metadata or tags that make no labels.
-	CodeLabels Code = "FL0609"
+	CodeLabels Code = codes.RegistrationLabels
 	// CodeTwice: two registrations are of one address and port.
-	CodeTwice Code = "FL0610"
+	CodeTwice Code = codes.RegistrationTwice
 	// CodeVirtual: a virtual address that a registration chose.
-	CodeVirtual Code = "FL0611"
+	CodeVirtual Code = codes.RegistrationVirtual
 	// CodeForeign: a registration that is not of this service.
-	CodeForeign Code = "FL0612"
+	CodeForeign Code = codes.RegistrationForeign
 	// CodeValue: a weight, locality or mark that is not usable.
-	CodeValue Code = "FL0613"
+	CodeValue Code = codes.RegistrationValue
 	// CodeExternal: only some of the instances are external.
-	CodeExternal Code = "FL0614"
+	CodeExternal Code = codes.RegistrationExternal
 	// CodeOpaque: connections to a service have nothing to tell it by.
-	CodeOpaque Code = "FL0615"
+	CodeOpaque Code = codes.RegistrationOpaque
 )
 
 // Severity says what a note means for traffic.

@@ -1,0 +1,95 @@
+package codes
+
+// Codes of what one document says.
+const (
+	Syntax        = "FL0101"
+	DuplicateKey  = "FL0102"
+	Value         = "FL0103"
+	Limit         = "FL0104"
+	Kind          = "FL0105"
+	Metadata      = "FL0106"
+	Namespace     = "FL0107"
+	UnknownField  = "FL0110"
+	Type          = "FL0111"
+	Required      = "FL0112"
+	Enum          = "FL0113"
+	Bounds        = "FL0114"
+	Format        = "FL0115"
+	OneOf         = "FL0116"
+	DuplicateItem = "FL0117"
+	Rule          = "FL0118"
+	Webhook       = "FL0120"
+	NotInForce    = "FL0130"
+)
+
+// Codes of the mesh as a whole.
+const (
+	UnknownHost         = "FL0201"
+	UnknownSubset       = "FL0202"
+	UnknownPort         = "FL0203"
+	RouteWithoutService = "FL0204"
+	RuleWithoutService  = "FL0205"
+	EmptySubset         = "FL0206"
+	SelectsNothing      = "FL0207"
+	NoEndpoints         = "FL0208"
+	WorkloadUnused      = "FL0209"
+	HostTwice           = "FL0210"
+	RuleTwice           = "FL0211"
+	EgressNothing       = "FL0212"
+	AnyIdentity         = "FL0213"
+	PortName            = "FL0214"
+	PortNotServed       = "FL0215"
+	DefaultTwice        = "FL0216"
+	Weights             = "FL0217"
+	KeyTwice            = "FL0218"
+	UnknownGateway      = "FL0219"
+	UnknownDelegate     = "FL0220"
+	CatalogHost         = "FL0221"
+	CatalogsDiffer      = "FL0222"
+	ForeignHost         = "FL0226"
+)
+
+// Codes of the mesh with a catalog, as the command line asks for it.
+const (
+	Denied     = "FL0223"
+	More       = "FL0224"
+	Unreadable = "FL0225"
+)
+
+// Codes of texts with objects in them, of any source.
+const (
+	SourceTwice  = "FL0301"
+	SourceUnread = "FL0302"
+	SourceKept   = "FL0303"
+	SourceState  = "FL0305"
+)
+
+// Codes of directories of files.
+const (
+	FilesRestless = "FL0304"
+	FilesLink     = "FL0307"
+)
+
+// Codes of keys of Consul.
+const (
+	KVNoKeys = "FL0306"
+)
+
+// Codes of registrations in a catalog.
+const (
+	RegistrationName      = "FL0601"
+	RegistrationHost      = "FL0602"
+	RegistrationIdentity  = "FL0603"
+	RegistrationDisagrees = "FL0604"
+	RegistrationAddress   = "FL0605"
+	RegistrationPort      = "FL0606"
+	RegistrationPorts     = "FL0607"
+	RegistrationProtocol  = "FL0608"
+	RegistrationLabels    = "FL0609"
+	RegistrationTwice     = "FL0610"
+	RegistrationVirtual   = "FL0611"
+	RegistrationForeign   = "FL0612"
+	RegistrationValue     = "FL0613"
+	RegistrationExternal  = "FL0614"
+	RegistrationOpaque    = "FL0615"
+)
