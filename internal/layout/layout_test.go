@@ -1,10 +1,12 @@
 package layout
 
 import (
+	"errors"
 	"go/parser"
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -159,4 +161,55 @@ func TestDependencies(t *testing.T) {
 			t.Errorf("docs/adr/0001-dependencies.md does not say why %s is here", r.Mod.Path)
 		}
 	}
+}
+
+// maxFile is how large a file of the project may be: nobody clones a binary that
+// somebody committed by mistake. Golden files may be larger.
+const maxFile = 1 << 20
+
+// TestNoLargeFiles asks git which files are the project's, or would be with the next
+// commit.
+func TestNoLargeFiles(t *testing.T) {
+	t.Parallel()
+	for _, path := range large(t, tracked(t)) {
+		t.Errorf("%s is larger than %d bytes: what is built or measured is not committed", path, maxFile)
+	}
+	dir := t.TempDir()
+	for name, size := range map[string]int{"small": maxFile, "large": maxFile + 1} {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, size), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := large(t, []string{filepath.Join(dir, "small"), filepath.Join(dir, "large"), filepath.Join(dir, "gone")}); len(got) != 1 {
+		t.Errorf("of a small and a large file %v are too large", got)
+	}
+}
+
+func large(t *testing.T, paths []string) []string {
+	t.Helper()
+	var out []string
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // taken out, and not committed yet
+		case err != nil:
+			t.Fatal(err)
+		case info.Mode().IsRegular() && info.Size() > maxFile && !strings.Contains(filepath.ToSlash(path), "/testdata/"):
+			out = append(out, path)
+		}
+	}
+	return out
+}
+
+func tracked(t *testing.T) []string {
+	t.Helper()
+	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
+	if err != nil {
+		t.Skipf("git does not tell which files are the project's: %v", err)
+	}
+	var out []string
+	for path := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
+		out = append(out, filepath.Join(root, path))
+	}
+	return out
 }
