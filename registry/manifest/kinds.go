@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	extensions "istio.io/api/extensions/v1alpha1"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
@@ -56,6 +57,15 @@ func newSpec(kind mesh.Kind) proto.Message {
 	default:
 		return nil
 	}
+}
+
+// NewSpec is an empty specification of the kind, the settings of the mesh among them;
+// nil if there is no such kind.
+func NewSpec(kind mesh.Kind) proto.Message {
+	if kind == mesh.KindMeshConfig {
+		return &meshconfig.MeshConfig{}
+	}
+	return newSpec(kind)
 }
 
 // identify finds which kind a document is of, or says why none.

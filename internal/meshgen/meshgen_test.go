@@ -1,0 +1,53 @@
+package meshgen
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// A seed gives the same mesh, whatever was made before it.
+func TestASeedIsAMesh(t *testing.T) {
+	t.Parallel()
+	var prints []mesh.Hash
+	for range 2 {
+		w := New(5, NewCoverage())
+		for range 10 {
+			w.Step(3)
+		}
+		h, err := mesh.Merge(w.Input(nil)).Fingerprint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		prints = append(prints, h)
+		New(6, NewCoverage()).Step(10)
+	}
+	if prints[0] != prints[1] {
+		t.Error("the same seed gives two meshes")
+	}
+}
+
+// Every kind that is in force is made, with all its fields to be set, and so is every
+// other one that gives something to a mesh.
+func TestKindsAreThoseOfTheProduct(t *testing.T) {
+	t.Parallel()
+	w := New(1, NewCoverage())
+	for kind := range manifest.InForce() {
+		i := slices.IndexFunc(Kinds(), func(k *Kind) bool { return k.Name == kind })
+		if i < 0 || len(Kinds()[i].Fields) == 0 || !slices.Contains(w.Kinds(), string(kind)) {
+			t.Errorf("%s is in force, and not in a mesh, or without a field", kind)
+		}
+	}
+	var lists []string
+	for i := range reflect.TypeFor[mesh.Fragment]().NumField() {
+		lists = append(lists, "Fragment."+reflect.TypeFor[mesh.Fragment]().Field(i).Name)
+	}
+	for _, f := range lists {
+		if f != "Fragment.Source" && !slices.Contains(Fields(), f) {
+			t.Errorf("%s is not among the fields that have to be set", f)
+		}
+	}
+}

@@ -1,0 +1,518 @@
+package mesh_test
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// The nets of this package: what a snapshot takes over from the one before never
+// shows, and what it says of the change is the change. They go through lists, fields
+// and look-ups by reflection, and know no kind by name. See xds/nets_test.go for the
+// seeds.
+
+func netSeeds(t *testing.T, short, full int) []uint64 {
+	t.Helper()
+	n := full
+	if testing.Short() {
+		n = short
+	}
+	for name, use := range map[string]func(int) []uint64{
+		"FAIRLEAD_NETS_SEED":  func(n int) []uint64 { return []uint64{uint64(n)} },          //nolint:gosec // whatever is asked for
+		"FAIRLEAD_NETS_SEEDS": func(n int) []uint64 { return make([]uint64, n, max(n, 1)) }, //nolint:gosec // as above
+	} {
+		if text := os.Getenv(name); text != "" {
+			x, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out := use(x); len(out) == 1 {
+				return out
+			}
+			n = x
+		}
+	}
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = uint64(i)
+	}
+	return out
+}
+
+// TestMergesEqualMerge changes meshes at random, and compares each snapshot, as it was
+// built from the one before, with one built from nothing; and what it says of the
+// change with the change.
+func TestMergesEqualMerge(t *testing.T) {
+	t.Parallel()
+	coverage := meshgen.NewCoverage()
+	for _, seed := range netSeeds(t, 5, 40) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			w := meshgen.New(seed, coverage)
+			var s, older *mesh.Snapshot
+			var owners *mesh.Owners
+			fragments := w.Fragments()
+			for step := range 60 {
+				prev, before := s, fragments
+				w.Step(1 + 2*(w.Rand().IntN(3)/2) + 8*(w.Rand().IntN(20)/19))
+				fragments = w.Fragments()
+				if w.Rand().IntN(3) == 0 { // not every change is looked at by itself
+					continue
+				}
+				in := w.Input(prev)
+				in.Owners = owners
+				s = mesh.Merge(in)
+				in.Prev = nil
+				anew := mesh.Merge(in)
+				after := fmt.Sprintf("FAIRLEAD_NETS_SEED=%d, step %d, after %s", seed, step, strings.Join(w.Log, "\n"))
+				if d := differ(anew, s); d != "" {
+					t.Fatalf("%s: the snapshot differs from one built from nothing: %s", after, d)
+				}
+				for _, from := range []*mesh.Snapshot{prev, older} {
+					if from == nil {
+						continue
+					}
+					if d := wrongSince(from, s); d != "" {
+						t.Fatalf("%s: what differs from the snapshot %d in %d: %s", after, from.Generation, s.Generation, d)
+					}
+				}
+				if older = prev; prev != nil {
+					if d := wrongDiff(prev, s); d != "" {
+						t.Fatalf("%s: what the snapshot says of the change: %s", after, d)
+					}
+				}
+				for i, f := range fragments {
+					if d := wrongDifference(before[i], f); d != "" {
+						t.Fatalf("%s: what differs in the fragment %q: %s", after, f.Source, d)
+					}
+				}
+				owners = recorded(owners, s)
+			}
+		})
+	}
+}
+
+// recorded is the record with what a snapshot says belongs on it.
+func recorded(owners *mesh.Owners, s *mesh.Snapshot) *mesh.Owners {
+	news := map[mesh.Hostname]mesh.Owner{}
+	for _, h := range s.Decided() {
+		was, _ := owners.Of(h)
+		if is, ok := s.Grant(h); ok && is != was {
+			news[h] = is
+		}
+	}
+	return owners.With(news)
+}
+
+// told are the fields and methods of a snapshot that tell of the way to it, and not
+// of the state of the mesh.
+func told(name string) bool {
+	return slices.Contains([]string{"Generation", "Changed", "Changes", "Since", "Merged", "Decided"}, name)
+}
+
+// differ tells in what two snapshots of the same mesh differ: in a field, or in an
+// answer.
+func differ(want, got *mesh.Snapshot) string {
+	a, b := reflect.ValueOf(want).Elem(), reflect.ValueOf(got).Elem()
+	for i := range a.NumField() {
+		f := a.Type().Field(i)
+		if !f.IsExported() || told(f.Name) {
+			continue
+		}
+		if !equal(a.Field(i), b.Field(i)) {
+			return f.Name + " (-want +got):\n" + cmp.Diff(summaries(a.Field(i)), summaries(b.Field(i)))
+		}
+	}
+	x, y := reflect.ValueOf(want), reflect.ValueOf(got)
+	for i := range x.NumMethod() {
+		m := x.Type().Method(i)
+		if told(m.Name) {
+			continue
+		}
+		calls := arguments(want, got, m.Type)
+		if calls == nil {
+			return "the method " + m.Name + " has parameters that this test has no values for: " + m.Type.String()
+		}
+		for _, c := range calls {
+			p, q := x.Method(i).Call(c.want), y.Method(i).Call(c.got)
+			for j := range p {
+				if !equal(p[j], q[j]) {
+					return fmt.Sprintf("%s(%v) is %v, want %v", m.Name, c.got, q[j], p[j])
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// summaries are the objects of a list, for people.
+func summaries(list reflect.Value) []string {
+	var out []string
+	for i := range list.Len() {
+		x := list.Index(i)
+		if x.Kind() != reflect.Pointer {
+			out = append(out, fmt.Sprintf("%+v", x.Interface()))
+			continue
+		}
+		m := metaOf(x)
+		out = append(out, fmt.Sprintf("%s %s %s %x", place(x), m.Created, m.Origin, m.Hash[:4]))
+	}
+	return out
+}
+
+// call is the arguments of a method, for each of two snapshots.
+type call struct{ want, got []reflect.Value }
+
+// arguments are all that are worth asking a method for.
+func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
+	calls := []call{{}}
+	for i := 1; i < method.NumIn(); i++ {
+		var values [][2]reflect.Value
+		switch t := method.In(i); t {
+		case reflect.TypeFor[string]():
+			for _, s := range []string{"shop", "other", "istio-system", "elsewhere", "10.0.0.1", "10.0.0.2", "10.0.0.3", "127.0.0.5", "c.mesh"} {
+				values = append(values, [2]reflect.Value{reflect.ValueOf(s), reflect.ValueOf(s)})
+			}
+		case reflect.TypeFor[mesh.Hostname]():
+			seen := map[mesh.Hostname]bool{"no.mesh": true}
+			for _, svc := range want.Services {
+				seen[svc.Hostname] = true
+			}
+			for h := range seen {
+				values = append(values, [2]reflect.Value{reflect.ValueOf(h), reflect.ValueOf(h)})
+			}
+		default: // an object of the snapshot
+			a, b := reflect.ValueOf(want).Elem(), reflect.ValueOf(got).Elem()
+			has := false
+			for j := range a.NumField() {
+				if a.Field(j).Type() != reflect.SliceOf(t) {
+					continue
+				}
+				has = true
+				for k := range a.Field(j).Len() {
+					values = append(values, [2]reflect.Value{a.Field(j).Index(k), b.Field(j).Index(k)})
+				}
+			}
+			if !has {
+				return nil
+			}
+		}
+		var next []call
+		for _, c := range calls {
+			for _, v := range values {
+				next = append(next, call{append(slices.Clip(c.want), v[0]), append(slices.Clip(c.got), v[1])})
+			}
+		}
+		calls = next
+		if calls == nil {
+			calls = []call{}
+		}
+	}
+	return calls
+}
+
+// equal compares by content; what is one pointer is equal.
+func equal(a, b reflect.Value) bool {
+	switch a.Kind() {
+	case reflect.Pointer:
+		return a.Pointer() == b.Pointer() || !a.IsNil() && !b.IsNil() && cmp.Equal(a.Interface(), b.Interface(), protocmp.Transform())
+	case reflect.Slice:
+		if a.Len() != b.Len() {
+			return false
+		}
+		for i := range a.Len() {
+			if !equal(a.Index(i), b.Index(i)) {
+				return false
+			}
+		}
+		return true
+	default:
+		return cmp.Equal(a.Interface(), b.Interface(), protocmp.Transform())
+	}
+}
+
+// lists are the lists of objects in a struct, by the names of its fields. An object
+// has a Meta.
+func lists(x any) map[string]reflect.Value {
+	out := map[string]reflect.Value{}
+	v := reflect.ValueOf(x).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		if !f.IsExported() || f.Type.Kind() != reflect.Slice || f.Type.Elem().Kind() != reflect.Pointer {
+			continue
+		}
+		if _, ok := f.Type.Elem().Elem().FieldByName("Meta"); ok {
+			out[f.Name] = v.Field(i)
+		}
+	}
+	return out
+}
+
+func metaOf(x reflect.Value) *mesh.Meta {
+	m, _ := x.Elem().FieldByName("Meta").Addr().Interface().(*mesh.Meta)
+	return m
+}
+
+// set is the objects of a list.
+func set(list reflect.Value) map[any]reflect.Value {
+	out := map[any]reflect.Value{}
+	if list.IsValid() {
+		for i := range list.Len() {
+			out[list.Index(i).Interface()] = list.Index(i)
+		}
+	}
+	return out
+}
+
+// wrongSince tells what is wrong with what a snapshot says of another one.
+func wrongSince(prev, s *mesh.Snapshot) string {
+	diff := mesh.Deltas(s.Since(prev))
+	was, is := lists(prev), lists(s)
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if d := applied(set(was[name]), set(is[name]), reflect.ValueOf(diff[is[name].Type().Elem()])); d != "" {
+			return name + ": " + d
+		}
+	}
+	return ""
+}
+
+// wrongDiff tells what is wrong with what a snapshot says of the one before.
+func wrongDiff(prev, s *mesh.Snapshot) string {
+	was, is := lists(prev), lists(s)
+	type state struct{ was, is, wasHash, isHash map[string]bool }
+	keys := map[mesh.Key]*state{}
+	note := func(list reflect.Value, of func(*state) (content, hash map[string]bool)) {
+		for i := range list.Len() {
+			x := list.Index(i)
+			m := metaOf(x)
+			if keys[m.Key] == nil {
+				keys[m.Key] = &state{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
+			}
+			contents, hashes := of(keys[m.Key])
+			hashes[place(x)+m.Hash.String()] = true
+			contents[contentOf(x)] = true
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		note(was[name], func(x *state) (a, b map[string]bool) { return x.was, x.wasHash })
+		note(is[name], func(x *state) (a, b map[string]bool) { return x.is, x.isHash })
+	}
+	var want, may []string // may: what no proxy could notice, such as a label that is written elsewhere now
+	for key, x := range keys {
+		switch {
+		case maps.Equal(x.was, x.is) && !maps.Equal(x.wasHash, x.isHash):
+			may = append(may, fmt.Sprint(key, " ", mesh.Updated))
+		case maps.Equal(x.was, x.is):
+		case len(x.was) == 0:
+			want = append(want, fmt.Sprint(key, " ", mesh.Added))
+		case len(x.is) == 0:
+			want = append(want, fmt.Sprint(key, " ", mesh.Removed))
+		default:
+			want = append(want, fmt.Sprint(key, " ", mesh.Updated))
+		}
+	}
+	if prev.MeshConfig.Hash != s.MeshConfig.Hash {
+		want = append(want, fmt.Sprint(s.MeshConfig.Key, " ", mesh.Updated))
+	}
+	var got []string
+	for i, c := range s.Changes {
+		got = append(got, fmt.Sprint(c.Key, " ", c.Op))
+		if c.Reach == mesh.ReachNone || s.Changed[i] != c.Key {
+			return fmt.Sprintf("the change %+v beside the key %v", c, s.Changed[i])
+		}
+	}
+	got = slices.DeleteFunc(got, func(c string) bool { return slices.Contains(may, c) })
+	slices.Sort(want)
+	slices.Sort(got)
+	if slices.Equal(want, got) {
+		return ""
+	}
+	return cmp.Diff(want, got)
+}
+
+// contentOf is what a proxy could notice of an object: all of a value, and the hash of
+// what has a specification.
+func contentOf(x reflect.Value) string {
+	if x.Elem().FieldByName("Spec").IsValid() {
+		return metaOf(x).Hash.String()
+	}
+	next := reflect.New(x.Type().Elem())
+	next.Elem().Set(x.Elem())
+	m := metaOf(next)
+	m.Hash, m.Origin = mesh.Hash{}, nil
+	if f := next.Elem().FieldByName("HealthReason"); f.IsValid() {
+		f.SetZero()
+	}
+	if f := next.Elem().FieldByName("Inline"); f.IsValid() {
+		list := reflect.MakeSlice(f.Type(), 0, f.Len())
+		for _, w := range elements(f) {
+			list = reflect.Append(list, reflect.ValueOf(withoutHash(w)))
+		}
+		f.Set(list)
+	}
+	behind := inline(next)
+	return fmt.Sprintf("%#v %s", next.Elem().Interface(), behind) // an object has a String
+}
+
+// applied tells what is wrong with deltas that are to make one list of another.
+func applied(was, is map[any]reflect.Value, deltas reflect.Value) string {
+	n := 0
+	if deltas.IsValid() {
+		n = deltas.Len()
+	}
+	for i := range n {
+		old, now := deltas.Index(i).Field(0), deltas.Index(i).Field(1)
+		if !old.IsNil() {
+			if _, there := was[old.Interface()]; !there {
+				return fmt.Sprintf("%s goes, and was not there", metaOf(old).Key)
+			}
+			delete(was, old.Interface())
+		}
+		if !now.IsNil() {
+			if _, there := was[now.Interface()]; there {
+				return fmt.Sprintf("%s comes, and was there", metaOf(now).Key)
+			}
+			was[now.Interface()] = now
+		}
+	}
+	for x, v := range is {
+		if _, ok := was[x]; !ok {
+			return fmt.Sprintf("%s is new, and nobody says so", metaOf(v).Key)
+		}
+	}
+	for x, v := range was {
+		if _, ok := is[x]; !ok {
+			return fmt.Sprintf("%s is gone, and nobody says so", metaOf(v).Key)
+		}
+	}
+	return ""
+}
+
+// wrongDifference tells what is wrong with what is said of two fragments of a source,
+// and with what is made of them.
+func wrongDifference(prev, next *mesh.Fragment) string {
+	d := mesh.Compare(prev, next)
+	out, in := &mesh.Fragment{}, &mesh.Fragment{}
+	was, is, gone, fresh := lists(prev), lists(next), lists(out), lists(in)
+	keysWas, keysIs := map[mesh.Key]bool{}, map[mesh.Key]bool{}
+	objects := 0
+	for name := range is {
+		a, b := set(was[name]), set(is[name])
+		pairs := map[string]bool{}
+		for x, v := range a {
+			keysWas[metaOf(v).Key] = true
+			if _, stays := b[x]; !stays {
+				pairs[place(v)] = true
+				gone[name].Set(reflect.Append(gone[name], v))
+			}
+		}
+		for x, v := range b {
+			keysIs[metaOf(v).Key] = true
+			if _, stayed := a[x]; !stayed {
+				pairs[place(v)] = true
+				fresh[name].Set(reflect.Append(fresh[name], v))
+			}
+		}
+		objects += len(pairs)
+	}
+	if prev.MeshConfig != next.MeshConfig {
+		out.MeshConfig, in.MeshConfig = prev.MeshConfig, next.MeshConfig
+	}
+	if d.Unsorted() || d.Objects() != objects {
+		return fmt.Sprintf("%d objects, want %d; unsorted: %v", d.Objects(), objects, d.Unsorted())
+	}
+	same := objects == 0 && prev.MeshConfig == next.MeshConfig && slices.Equal(prev.Health, next.Health)
+	if d.Same() != same {
+		return fmt.Sprintf("Same is %v", d.Same())
+	}
+	if got, want := next.Count(""), len(keysIs); got != want || next.Empty() != (want == 0) {
+		return fmt.Sprintf("Count is %d, Empty %v, want %d", got, next.Empty(), want)
+	}
+	if got, want := d.Growth(), len(keysIs)-len(keysWas); got != want {
+		return fmt.Sprintf("Growth is %d, want %d", got, want)
+	}
+	removed := map[mesh.Key]bool{}
+	for _, r := range d.Removed() {
+		if removed[r.Key] || keysIs[r.Key] || !keysWas[r.Key] {
+			return fmt.Sprintf("%s is said to be removed", r.Key)
+		}
+		removed[r.Key] = true
+	}
+	for k := range keysWas {
+		if !keysIs[k] && !removed[k] {
+			return fmt.Sprintf("%s is removed, and nobody says so", k)
+		}
+	}
+	kept := mesh.Keep(prev, next, removed)
+	if got, want := kept.Count(""), len(keysIs)+len(removed); got != want {
+		return fmt.Sprintf("with what was removed there are %d objects, want %d", got, want)
+	}
+	patched := lists(prev.Replace([]*mesh.Fragment{out}, []*mesh.Fragment{in}))
+	reversed := &mesh.Fragment{}
+	for name, list := range lists(reversed) {
+		for i := is[name].Len(); i > 0; i-- {
+			list.Set(reflect.Append(list, is[name].Index(i-1)))
+		}
+		if !slices.EqualFunc(elements(patched[name]), elements(is[name]), samePointer) {
+			return "Replace makes other " + name
+		}
+		if back := mesh.Keep(next, kept, nil); !slices.EqualFunc(elements(lists(back)[name]), elements(lists(kept)[name]), samePointer) {
+			return "Keep of nothing makes other " + name
+		}
+	}
+	for name, list := range lists(reversed.Sorted()) {
+		if !slices.EqualFunc(elements(list), elements(is[name]), samePointer) {
+			return "Sorted puts into another order: " + name
+		}
+	}
+	return ""
+}
+
+func withoutHash(w reflect.Value) *mesh.Workload {
+	x, _ := w.Interface().(*mesh.Workload)
+	next := *x
+	next.Hash, next.Origin, next.HealthReason = mesh.Hash{}, nil, ""
+	return &next
+}
+
+func inline(x reflect.Value) string {
+	f := x.Elem().FieldByName("Inline")
+	if !f.IsValid() {
+		return ""
+	}
+	var out string
+	for _, w := range elements(f) {
+		out += fmt.Sprintf("%#v ", w.Elem().Interface())
+	}
+	f.SetZero()
+	return out
+}
+
+func samePointer(a, b reflect.Value) bool { return a.Pointer() == b.Pointer() }
+
+func elements(list reflect.Value) []reflect.Value {
+	out := make([]reflect.Value, list.Len())
+	for i := range out {
+		out[i] = list.Index(i)
+	}
+	return out
+}
+
+// place is what tells an object of a list from the others.
+func place(x reflect.Value) string {
+	p := metaOf(x).String()
+	if h := x.Elem().FieldByName("Hostname"); h.IsValid() {
+		p += " " + h.String()
+	}
+	return p
+}

@@ -1,0 +1,308 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/prototext"
+
+	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// The nets: what the middle of the house keeps from one snapshot to the next, and
+// from one proxy to another, never shows. They know no kind of object and no field
+// by name (internal/meshgen), and so need no care when one is added.
+//
+// FAIRLEAD_NETS_SEEDS=N runs N seeds instead of the few of the tier, and
+// FAIRLEAD_NETS_SEED=N that one alone. A failure prints its seed.
+
+// netSeeds are the seeds of a test: as many as the tier has time for.
+func netSeeds(t *testing.T, short, full int) []uint64 {
+	t.Helper()
+	n := full
+	if testing.Short() {
+		n = short
+	}
+	if text := os.Getenv("FAIRLEAD_NETS_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []uint64{seed}
+	}
+	if text := os.Getenv("FAIRLEAD_NETS_SEEDS"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = uint64(i)
+	}
+	return out
+}
+
+// netProxy is a proxy, and what it was given last.
+type netProxy struct {
+	view.Proxy
+	forms forms
+	had   sight
+}
+
+func proxyValues() meshgen.Values {
+	return meshgen.Values{
+		reflect.TypeFor[view.ProxyType]():    {view.Sidecar, view.Sidecar, view.Sidecar, view.Sidecar, view.Sidecar, view.Router},
+		reflect.TypeFor[view.Interception](): {view.InterceptRedirect, view.InterceptRedirect, view.InterceptTPROXY, view.InterceptNone, view.InterceptNone},
+	}
+}
+
+// newNetProxy is any proxy: each field of view.Proxy has a random value. Most are
+// those of a workload of the mesh.
+func newNetProxy(w *meshgen.World) *netProxy {
+	p, rng := &netProxy{}, w.Rand()
+	proxyValues().Fill(rng, &p.Proxy)
+	if all := w.Workloads(); len(all) > 0 && rng.IntN(4) > 0 {
+		x := all[rng.IntN(len(all))]
+		p.ServiceAccount = mesh.ServiceAccount{Namespace: x.Namespace, Name: x.ServiceAccount}
+		p.Addresses, p.Labels, p.Locality, p.Network = []string{x.Address}, x.Labels, x.Locality, x.Network
+	}
+	p.forms.all = []form{inOne, allByHost}[rng.IntN(2)]
+	if rng.IntN(5) == 0 {
+		p.forms.whole = view.RoutesLayer + "80\n"
+	}
+	return p
+}
+
+// given is all that a proxy is given, by type and name.
+func given(s sight) map[string]string {
+	out := map[string]string{}
+	for i, l := range s.class.generation.Layers {
+		for url, set := range l.Types {
+			for r := range set.All() {
+				name := url.Short() + " " + r.Name
+				if _, twice := out[name]; !twice { // the first layer counts
+					out[name] = r.Version + " " + fmt.Sprint(r.Refs, r.Hosts) + "\n" + string(r.Body)
+				}
+			}
+		}
+		out["layer "+strconv.Itoa(i)] = l.Name
+	}
+	for i, w := range s.view.Warnings {
+		out["warning "+strconv.Itoa(i)] = w.Key.String() + " " + w.Message + " " + w.Origin.String()
+	}
+	out["encryption"] = string(s.class.encryption)
+	out["hold"] = strconv.FormatBool(s.class.generation.HoldRemovals)
+	return out
+}
+
+// differenceOfGiven tells in what two proxies' resources differ, or nothing.
+func differenceOfGiven(want, got map[string]string) string {
+	if maps.Equal(want, got) {
+		return ""
+	}
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if got[name] != want[name] {
+			fmt.Fprintf(&b, "%s (-want +got):\n%s", name, cmp.Diff(readable(name, want[name]), readable(name, got[name])))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		if _, ok := want[name]; !ok {
+			fmt.Fprintf(&b, "%s: should not be\n", name)
+		}
+	}
+	return b.String()
+}
+
+func readable(name, text string) string {
+	_, body, _ := strings.Cut(text, "\n")
+	for _, url := range []string{envoy.ClusterType, envoy.EndpointType, envoy.ListenerType, envoy.RouteType, envoy.VirtualHostType} {
+		if short := stream.TypeURL(url).Short() + " "; !strings.HasPrefix(name, short) {
+			continue
+		}
+		if m, err := envoy.Decode(envoy.Resource{TypeURL: url, Name: name, Body: []byte(body)}); err == nil {
+			return prototext.Format(m)
+		}
+	}
+	return text
+}
+
+// mustGet is what a proxy is given at a snapshot.
+func mustGet(t *testing.T, c *classes, e *epoch, p *netProxy, had sight) sight {
+	t.Helper()
+	now, err := c.get(e, p.Proxy, p.forms, had)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
+}
+
+// TestRebuildsEqualBuilds changes meshes at random and holds what each proxy is
+// given, snapshot after snapshot, against what it would be given by a server that
+// has just started.
+func TestRebuildsEqualBuilds(t *testing.T) {
+	t.Parallel()
+	coverage := meshgen.NewCoverage()
+	seeds := netSeeds(t, 6, 60)
+	for _, seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { rebuildsEqualBuilds(t, seed, coverage) })
+	}
+	if len(seeds) > 1 {
+		enough(t, coverage, len(seeds))
+	}
+}
+
+// enough holds what was done to the meshes against what there is to do: a generator
+// that makes only what nobody notices proves nothing.
+func enough(t *testing.T, c *meshgen.Coverage, seeds int) {
+	t.Helper()
+	var missing []string
+	for _, f := range c.Missing() {
+		if name, _, _ := strings.Cut(f, " "); unreachable()[name] == "" {
+			missing = append(missing, f)
+		}
+	}
+	if all := len(meshgen.Fields()); seeds < 30 && len(missing) > all/10 || seeds >= 30 && len(missing) > 0 {
+		t.Errorf("of %d fields the changes left out %d:\n%s", all, len(missing), strings.Join(missing, "\n"))
+	}
+	steps, effects := 0, 0
+	for _, kind := range slices.Sorted(maps.Keys(c.Steps)) {
+		t.Logf("%s: %d changes, %d seen by a proxy", kind, c.Steps[kind], c.Effects[kind])
+		steps, effects = steps+c.Steps[kind], effects+c.Effects[kind]
+		if c.Steps[kind] >= 10 && c.Effects[kind] < c.Steps[kind]/5 && !slices.Contains(unseen(), kind) {
+			t.Errorf("%s was changed %d times, and proxies saw %d of them", kind, c.Steps[kind], c.Effects[kind])
+		}
+	}
+	if effects < steps*2/5 {
+		t.Errorf("of %d changes proxies saw %d", steps, effects)
+	}
+	seen := 0
+	for _, f := range meshgen.Fields() {
+		if c.FieldEffects[f] > 0 {
+			seen++
+		}
+	}
+	t.Logf("%d of %d fields were in a change that was made alone and seen", seen, len(meshgen.Fields()))
+}
+
+// unseen are the kinds that make no difference to proxies: templates of workloads.
+func unseen() []string { return []string{string(mesh.KindWorkloadGroup)} }
+
+// unreachable are the fields that no valid manifest sets, or none to two values, and
+// why. The table of what is in force lists them, or what is above them, all the same.
+func unreachable() map[string]string {
+	const probe = "a probe by gRPC is refused"
+	return map[string]string{
+		"ReadinessProbe.grpc": probe, "GrpcHealthCheckConfig.port": probe, "GrpcHealthCheckConfig.service": probe,
+		"InboundTrafficPolicy.mode":       "the only value in force is the zero one",
+		"MeshConfig.inboundTrafficPolicy": "its only field has one value",
+		"SidecarPort.targetPort":          "it is refused: it has no effect on a Sidecar",
+	}
+}
+
+func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) {
+	t.Helper()
+	w := meshgen.New(seed, coverage)
+	rng := w.Rand()
+	server := &classes{}
+	var s *mesh.Snapshot
+	var e, before *epoch
+	proxies := make([]*netProxy, 10)
+	var kept []sight // nothing that was ever given is forgotten in half of the meshes
+	for i := range proxies {
+		proxies[i] = newNetProxy(w)
+	}
+	for step := range 60 {
+		var used []*mesh.Origin
+		for _, p := range proxies {
+			if p.had.view != nil {
+				for part := range p.had.view.Parts() {
+					used = append(used, part.Origins()...)
+				}
+			}
+		}
+		w.Prefer(used)
+		var changes []meshgen.Change
+		for range 1 + rng.IntN(10)/9 { // nobody looks at every snapshot
+			changes = append(changes, w.Step(1+2*(rng.IntN(3)/2)+6*(rng.IntN(6)/5))...)
+			s = mesh.Merge(w.Input(s))
+			e = server.at(s)
+			e.index()
+		}
+		anew := mesh.Merge(w.Input(nil))
+		fresh := &classes{}
+		effect := false
+		for i, p := range proxies {
+			switch rng.IntN(24) {
+			case 0, 1, 2: // it is busy
+				continue
+			case 3: // it is late
+				if before != nil {
+					mustGet(t, server, before, p, p.had)
+				}
+			case 4: // another one comes
+				proxies[i] = newNetProxy(w)
+				p = proxies[i]
+			}
+			if rng.IntN(12) == 0 { // it is another one in some way
+				proxyValues().Tweak(rng, &p.Proxy)
+			}
+			had := p.had
+			p.had = mustGet(t, server, e, p, p.had)
+			want := mustGet(t, fresh, fresh.at(anew), p, sight{})
+			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
+				t.Fatalf("FAIRLEAD_NETS_SEED=%d, step %d, proxy %d %+v is given something else than by a server that has just started:\n%s\nafter %s",
+					seed, step, i, p.Proxy, d, strings.Join(w.Log, "\n"))
+			}
+			if seed%2 == 0 {
+				kept = append(kept, p.had)
+			}
+			effect = effect || had.class != nil && had.class != p.had.class
+		}
+		before = e
+		coverage.Effect(changes, effect)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// TestSharedEqualsAlone has many proxies of all sorts served together, and holds
+// what each is given against what a server of its own would give it.
+func TestSharedEqualsAlone(t *testing.T) {
+	t.Parallel()
+	for _, seed := range netSeeds(t, 5, 60) {
+		w := meshgen.New(1000+seed, meshgen.NewCoverage())
+		s := mesh.Merge(w.Input(nil))
+		server := &classes{}
+		e := server.at(s)
+		proxies := make([]*netProxy, 40)
+		for i := range proxies {
+			proxies[i] = newNetProxy(w)
+			proxies[i].had = mustGet(t, server, e, proxies[i], sight{})
+		}
+		distinct := map[mesh.Hash]bool{}
+		for i, p := range proxies {
+			alone := &classes{}
+			want := mustGet(t, alone, alone.at(s), p, sight{})
+			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
+				t.Fatalf("FAIRLEAD_NETS_SEED=%d, proxy %d %+v is given something else than alone:\n%s", seed, i, p.Proxy, d)
+			}
+			distinct[p.had.view.Class] = true
+		}
+		if len(distinct) < len(proxies)/4 {
+			t.Errorf("seed %d: %d proxies see %d things: they have to differ to be mistaken for one another", seed, len(proxies), len(distinct))
+		}
+	}
+}
