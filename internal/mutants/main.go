@@ -1,0 +1,317 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	err := run(ctx, os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+}
+
+// packages are those whose places are looked for.
+func packages() []string { return []string{"registry/mesh", "xds/view", "xds", "xds/envoy"} }
+
+// trial is a run of tests: one binary, some of its tests.
+type trial struct {
+	name, pkg, run string
+	timeout        time.Duration
+	reached        map[int]bool // the places that it comes by
+}
+
+// nets are meant to notice every place.
+func nets() []trial {
+	return []trial{
+		{name: "mesh nets", pkg: "registry/mesh", run: "^TestMerges", timeout: 10 * time.Minute},
+		{name: "xds nets", pkg: "xds", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$", timeout: 10 * time.Minute},
+	}
+}
+
+// others are asked of those places that the nets let pass.
+func others() []trial {
+	var out []trial
+	for _, p := range []string{"xds/view", "registry/mesh", "xds", "xds/envoy", "registry"} {
+		out = append(out, trial{name: p, pkg: p, timeout: 20 * time.Minute})
+	}
+	return out
+}
+
+// known is what a run found out about a place.
+type known struct {
+	Site string
+	Sum  string // of the file with the place
+	By   string // the test that noticed; empty for a survivor
+	All  bool   // all tests were asked, not the nets alone
+}
+
+type settings struct {
+	root, work, state string
+	file              string
+	budget            time.Duration
+	list, again, nets bool
+}
+
+func run(ctx context.Context, out io.Writer) error {
+	var s settings
+	flag.StringVar(&s.work, "work", filepath.Join(os.TempDir(), "fairlead-mutants"), "a directory for binaries and copies")
+	flag.StringVar(&s.state, "state", "", "what is known already, a line a place; by default in -work")
+	flag.StringVar(&s.file, "file", "", "only places whose file and function (a/b.go Type.func) match a regular expression")
+	flag.DurationVar(&s.budget, "budget", 0, "stop after this time")
+	flag.BoolVar(&s.list, "list", false, "list the places, and ask nobody")
+	flag.BoolVar(&s.again, "again", false, "ask again of survivors")
+	flag.BoolVar(&s.nets, "nets", false, "ask the nets alone")
+	flag.Parse()
+	if s.state == "" {
+		s.state = filepath.Join(s.work, "state.jsonl")
+	}
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return fmt.Errorf("finding the module: %w", err)
+	}
+	s.root = strings.TrimSpace(string(root))
+	if s.budget > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, s.budget)
+		defer cancel()
+	}
+	return s.all(ctx, out)
+}
+
+func (s *settings) all(ctx context.Context, out io.Writer) error {
+	if err := os.MkdirAll(s.work, 0o750); err != nil {
+		return err
+	}
+	sites, overlay, err := s.overlay()
+	if err != nil {
+		return err
+	}
+	if s.file != "" {
+		only, err := regexp.Compile(s.file)
+		if err != nil {
+			return err
+		}
+		sites = slices.DeleteFunc(sites, func(x *site) bool { return !only.MatchString(x.File + " " + x.Func) })
+	}
+	if s.list {
+		for _, x := range sites {
+			fmt.Fprintf(out, "%d %s:%d %s: %s %s\n", x.ID, x.File, x.Line, x.Func, x.What, x.Text)
+		}
+		return nil
+	}
+	trials := nets()
+	if !s.nets {
+		trials = append(trials, others()...)
+	}
+	if trials, err = s.build(ctx, overlay, trials); err != nil {
+		return err
+	}
+	for i := range trials {
+		if trials[i].reached, err = s.reached(ctx, trials[i]); err != nil {
+			return err
+		}
+	}
+	return s.ask(ctx, out, sites, trials)
+}
+
+// overlay writes the copies of all files with their switches.
+func (s *settings) overlay() ([]*site, string, error) {
+	replace := map[string]string{}
+	var sites []*site
+	next := 0
+	for _, dir := range packages() {
+		more, files, err := find(s.root, dir, &next)
+		if err != nil {
+			return nil, "", err
+		}
+		sites = append(sites, more...)
+		files[filepath.Join(s.root, dir, "mutant_switches.go")] = switches(filepath.Base(dir))
+		for path, content := range files {
+			copied := filepath.Join(s.work, strings.ReplaceAll(strings.TrimPrefix(path, s.root+"/"), "/", "_"))
+			if err := os.WriteFile(copied, content, 0o600); err != nil {
+				return nil, "", err
+			}
+			replace[path] = copied
+		}
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return nil, "", err
+	}
+	path := filepath.Join(s.work, "overlay.json")
+	return sites, path, os.WriteFile(path, text, 0o600)
+}
+
+func (s *settings) binary(pkg string) string {
+	return filepath.Join(s.work, strings.ReplaceAll(pkg, "/", "_")+".test")
+}
+
+// build makes the binaries of tests, and leaves out trials that have no test.
+func (s *settings) build(ctx context.Context, overlay string, trials []trial) ([]trial, error) {
+	done := map[string]bool{}
+	var out []trial
+	for _, t := range trials {
+		if !done[t.pkg] {
+			c := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", s.binary(t.pkg), "./"+t.pkg) //nolint:gosec // our own packages
+			c.Dir = s.root
+			if text, err := c.CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("building the tests of %s: %w\n%s", t.pkg, err, text)
+			}
+			done[t.pkg] = true
+		}
+		if t.run != "" {
+			c := exec.CommandContext(ctx, s.binary(t.pkg), "-test.list", t.run) //nolint:gosec // what was just built
+			if text, err := c.Output(); err != nil || len(text) == 0 {
+				continue
+			}
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// reached runs a trial with nothing taken out, and gives the places that it comes by.
+func (s *settings) reached(ctx context.Context, t trial) (map[int]bool, error) {
+	trace := filepath.Join(s.work, "trace")
+	if err := os.WriteFile(trace, nil, 0o600); err != nil {
+		return nil, err
+	}
+	if by, err := s.try(ctx, t, 0, "FAIRLEAD_MUTANT_TRACE="+trace); err != nil || by != "" {
+		return nil, errors.Join(err, fmt.Errorf("%s does not pass with nothing taken out: %s", t.name, by))
+	}
+	text, err := os.ReadFile(trace)
+	if err != nil {
+		return nil, err
+	}
+	out := map[int]bool{}
+	for line := range strings.Lines(string(text)) {
+		if id, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			out[id] = true
+		}
+	}
+	return out, nil
+}
+
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// try runs a trial with one place taken out; by is the test that noticed.
+func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by string, err error) {
+	limit, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	args := []string{"-test.short", "-test.failfast", "-test.count=1"}
+	if t.run != "" {
+		args = append(args, "-test.run", t.run)
+	}
+	c := exec.CommandContext(limit, s.binary(t.pkg), args...) //nolint:gosec // what was just built
+	c.Dir, c.Env = filepath.Join(s.root, t.pkg), append(append(os.Environ(), "FAIRLEAD_MUTANT="+strconv.Itoa(id), "GOGC=400"), env...)
+	text, err := c.CombinedOutput()
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case err == nil:
+		return "", nil
+	case limit.Err() != nil:
+		return t.name + ": it does not end", nil
+	}
+	names := failed.FindAllSubmatch(text, -1)
+	if len(names) == 0 {
+		first, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+		return t.name + ": " + first, nil
+	}
+	return t.name + ": " + string(names[len(names)-1][1]), nil
+}
+
+// ask asks of every place that nobody knows yet.
+func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials []trial) error {
+	have, err := s.read()
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(s.state, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	sums, seen := map[string]string{}, map[string]int{}
+	killed, survived, left := 0, 0, 0
+	for _, x := range sites {
+		if sums[x.File] == "" {
+			text, err := os.ReadFile(filepath.Join(s.root, x.File))
+			if err != nil {
+				return err
+			}
+			sum := sha256.Sum256(text)
+			sums[x.File] = hex.EncodeToString(sum[:8])
+		}
+		seen[x.name()]++
+		k := known{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.nets}
+		if old, ok := have[k.Site]; ok && old.Sum == k.Sum && (old.By != "" || (old.All || s.nets) && !s.again) {
+			k = old
+		} else if ctx.Err() == nil {
+			for _, t := range trials {
+				if !t.reached[x.ID] {
+					continue
+				}
+				if k.By, err = s.try(ctx, t, x.ID); err != nil || k.By != "" {
+					break
+				}
+			}
+			if ctx.Err() == nil {
+				if err := json.NewEncoder(f).Encode(k); err != nil {
+					return err
+				}
+			}
+		}
+		switch {
+		case k.By != "":
+			killed++
+			fmt.Fprintf(out, "killed    %s:%d %s  [%s]\n", x.File, x.Line, k.Site, k.By)
+		case ctx.Err() != nil && have[k.Site].Site == "":
+			left++
+		default:
+			survived++
+			fmt.Fprintf(out, "survived  %s:%d %s\n", x.File, x.Line, k.Site)
+		}
+	}
+	fmt.Fprintf(out, "%d places: %d killed, %d survived, %d not asked\n", len(sites), killed, survived, left)
+	return nil
+}
+
+func (s *settings) read() (map[string]known, error) {
+	out := map[string]known{}
+	f, err := os.Open(s.state)
+	if errors.Is(err, os.ErrNotExist) {
+		return out, nil
+	} else if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var k known
+		if err := json.Unmarshal(lines.Bytes(), &k); err == nil {
+			out[k.Site] = k
+		}
+	}
+	return out, nil
+}
