@@ -199,6 +199,12 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 	}
 	slices.SortStableFunc(out, func(a, b Change) int { return a.Key.Compare(b.Key) })
 	s.Changes = foldChanges(out)
+	for i := range s.Changes { // of an object that gains or loses a host the others may be as they were
+		c := &s.Changes[i]
+		if len(span(prev.tables.judged, c.Key)) > 0 && len(span(s.tables.judged, c.Key)) > 0 {
+			c.Op = Updated
+		}
+	}
 	for _, c := range s.Changes {
 		s.Changed = append(s.Changed, c.Key)
 	}

@@ -420,3 +420,23 @@ func TestKeepAndRemoved(t *testing.T) {
 		t.Errorf("counted %d", got)
 	}
 }
+
+// An object that gains or loses one of its hosts was updated, though its others are
+// as they were: here one is hidden, as somebody writes a service of that host.
+func TestObjectThatLosesAHostIsUpdated(t *testing.T) {
+	t.Parallel()
+	derived := &Fragment{Source: "consul", Services: []*Service{testDerived("ns", "a", 80), testDerived("ns", "a", 80)}}
+	derived.Services[1].Hostname = "b.service.consul"
+	written := testService("ns", "w", "")
+	written.Hostname = "b.service.consul"
+	files := &Fragment{Source: "files", Services: []*Service{written}}
+	none := &Fragment{Source: "files"}
+	s := testSnapshot(nil, none, derived)
+	for _, f := range []*Fragment{files, none} {
+		s = testSnapshot(s, f, derived)
+		i := slices.IndexFunc(s.Changes, func(c Change) bool { return c.Key == derived.Services[0].Key })
+		if i < 0 || s.Changes[i].Op != Updated {
+			t.Errorf("the changes are %v", s.Changes)
+		}
+	}
+}
