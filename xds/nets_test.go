@@ -158,7 +158,7 @@ func TestRebuildsEqualBuilds(t *testing.T) {
 	coverage := meshgen.NewCoverage()
 	seeds := netSeeds(t, 6, 60)
 	for _, seed := range seeds {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { rebuildsEqualBuilds(t, seed, coverage) })
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { rebuildsEqualBuilds(t, seed, coverage) })
 	}
 	if len(seeds) > 1 {
 		enough(t, coverage, len(seeds))

@@ -173,10 +173,10 @@ func (w *World) derive() (Change, bool) {
 		s.objects = slices.Delete(slices.Clone(s.objects), i, i+1)
 		return Change{Kind: string(o.kind.Name), Op: "remove derived"}, true
 	}
-	from, o := s, (*object)(nil)
+	var o *object
 	if len(s.objects) > 3 && w.rng.IntN(3) > 0 {
 		o = pick(w.rng, s.objects)
-	} else if from, o = w.some(nil, nil); o == nil || from == nil || !plain(o.piece) {
+	} else if _, o = w.some(nil, nil); o == nil || !plain(o.piece) {
 		return Change{}, false
 	}
 	next := o.copy()
@@ -190,8 +190,8 @@ func (w *World) derive() (Change, bool) {
 func plain(piece *mesh.Fragment) bool {
 	v := reflect.ValueOf(piece).Elem()
 	n := 0
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Slice && f.Len() > 0 {
+	for _, f := range v.Fields() {
+		if f.Kind() == reflect.Slice && f.Len() > 0 {
 			n++
 			if spec, ok := f.Type().Elem().Elem().FieldByName("Spec"); ok && opaque(spec.Type) {
 				return false
@@ -206,8 +206,7 @@ func (w *World) tweaked(piece *mesh.Fragment) *mesh.Fragment {
 	out := *piece
 	v := reflect.ValueOf(&out).Elem()
 	f := &filler{rng: w.rng}
-	for i := range v.NumField() {
-		list := v.Field(i)
+	for _, list := range v.Fields() {
 		if list.Kind() != reflect.Slice || list.Len() == 0 {
 			continue
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -86,8 +87,7 @@ func types(t reflect.Type, seen map[reflect.Type]bool, note func(string)) {
 		return
 	}
 	seen[t] = true
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		if !f.IsExported() {
 			continue
 		}
@@ -149,13 +149,13 @@ func identities() []string { return []string{"Key", "Hostname"} }
 // identity is what an object of a fragment is known by from one to the next.
 func identity(x reflect.Value) string {
 	v := x.Elem()
-	var out string
+	var out []string
 	for _, name := range identities() {
 		if f := v.FieldByName(name); f.IsValid() {
-			out += fmt.Sprint(f.Interface(), " ")
+			out = append(out, fmt.Sprint(f.Interface()))
 		}
 	}
-	return out
+	return strings.Join(out, " ")
 }
 
 // compare counts what differs between two values of a type, of which the first may
@@ -176,8 +176,10 @@ func (c *Coverage) compare(was, is reflect.Value) {
 		}
 		is = is.Elem()
 	}
-	switch is.Kind() {
-	case reflect.Slice:
+	if is.Kind() == reflect.Struct {
+		c.fields(was, is)
+	}
+	if is.Kind() == reflect.Slice {
 		for i := range is.Len() {
 			var before reflect.Value
 			if was.IsValid() && i < was.Len() {
@@ -185,8 +187,6 @@ func (c *Coverage) compare(was, is reflect.Value) {
 			}
 			c.compare(before, is.Index(i))
 		}
-	case reflect.Struct:
-		c.fields(was, is)
 	}
 }
 

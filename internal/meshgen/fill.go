@@ -60,7 +60,7 @@ func (f *filler) fill(v reflect.Value, name string) {
 	if opaque(t) {
 		return
 	}
-	switch t.Kind() {
+	switch t.Kind() { //nolint:exhaustive // no struct has others
 	case reflect.Bool:
 		v.SetBool(f.rng.IntN(2) == 0)
 	case reflect.String:
@@ -92,7 +92,7 @@ func namedValues(t reflect.Type) int {
 	for n := range 16 {
 		x := reflect.New(t).Elem()
 		x.SetUint(uint64(n))
-		if s, ok := x.Interface().(fmt.Stringer); !ok {
+		if s, ok := reflect.TypeAssert[fmt.Stringer](x); !ok {
 			return 3
 		} else if s.String() == "unknown" && n > 0 {
 			return n
@@ -125,7 +125,7 @@ func (f *filler) slice(v reflect.Value, name string) {
 	if out.Len() == 0 {
 		out = reflect.Zero(v.Type())
 	}
-	if list, ok := out.Interface().([]string); ok {
+	if list, ok := reflect.TypeAssert[[]string](out); ok {
 		slices.Sort(list)
 		out = reflect.ValueOf(slices.Compact(list)).Convert(v.Type())
 	}

@@ -42,8 +42,8 @@ func TestKindsAreThoseOfTheProduct(t *testing.T) {
 		}
 	}
 	var lists []string
-	for i := range reflect.TypeFor[mesh.Fragment]().NumField() {
-		lists = append(lists, "Fragment."+reflect.TypeFor[mesh.Fragment]().Field(i).Name)
+	for f := range reflect.TypeFor[mesh.Fragment]().Fields() {
+		lists = append(lists, "Fragment."+f.Name)
 	}
 	for _, f := range lists {
 		if f != "Fragment.Source" && !slices.Contains(Fields(), f) {

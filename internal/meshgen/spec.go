@@ -93,8 +93,6 @@ func (w *writer) message(md protoreflect.MessageDescriptor, s *schema.Schema, pa
 }
 
 // oneOf is how a schema says that of some fields one at most may be set.
-//
-//nolint:gochecknoglobals // a compiled constant
 var oneOf = regexp.MustCompile(`\(has\(self\.(\w+)\) \? 1 : 0\)`)
 
 // excluded reports whether a field does not go together with one that is set.

@@ -82,11 +82,14 @@ const (
 func New(seed uint64, coverage *Coverage) *World {
 	base := learned()
 	w := &World{
-		Coverage: coverage, rng: rand.New(rand.NewPCG(seed, 17)), //nolint:gosec // a seed gives the same mesh again
-		know: base.know.copy(), pool: base.pool, kinds: base.kinds, targets: targets(), next: int(seed * 45 % 1e6), //nolint:gosec // far below
+		Coverage: coverage, rng: rand.New(rand.NewPCG(seed, 17)),
+		know: base.know.copy(), pool: base.pool, kinds: base.kinds, targets: targets(), next: int(seed * 45 % 1e6),
 		sources: []*source{
-			{name: "a", namespaces: namespaces()}, {name: "b", namespaces: []string{"other"}}, {name: "c", namespaces: []string{"shop"}},
-			{name: "catalog", derived: true}, {name: "agents"},
+			{name: "a", namespaces: namespaces()},
+			{name: "b", namespaces: []string{"other"}},
+			{name: "c", namespaces: []string{"shop"}},
+			{name: "catalog", derived: true},
+			{name: "agents"},
 		},
 	}
 	for _, s := range w.sources {
@@ -131,7 +134,7 @@ type lesson struct {
 //nolint:gochecknoglobals // read-only, and worlds take copies
 var learned = sync.OnceValue(func() *lesson {
 	w := &World{
-		Coverage: NewCoverage(), rng: rand.New(rand.NewPCG(3, 4)), know: &knowledge{good: map[string][]any{}}, //nolint:gosec // as in New
+		Coverage: NewCoverage(), rng: rand.New(rand.NewPCG(3, 4)), know: &knowledge{good: map[string][]any{}},
 		sources: []*source{{name: "a", namespaces: namespaces()}},
 	}
 	out := &lesson{know: w.know, pool: map[*Kind][]map[string]any{}}
@@ -162,7 +165,7 @@ var learned = sync.OnceValue(func() *lesson {
 //nolint:gochecknoglobals // a read-only table, made once
 var targets = sync.OnceValue(func() []target {
 	var out []target
-	rng := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // as above
+	rng := rand.New(rand.NewPCG(1, 2))
 	for _, k := range Kinds() {
 		for _, f := range k.Fields {
 			out = append(out, target{k, pick(rng, k.paths[f])})

@@ -116,7 +116,7 @@ func (s *settings) all(ctx context.Context, out io.Writer) error {
 	}
 	if s.list {
 		for _, x := range sites {
-			fmt.Fprintf(out, "%d %s:%d %s: %s %s\n", x.ID, x.File, x.Line, x.Func, x.What, x.Text)
+			say(out, "%d %s:%d %s: %s %s", x.ID, x.File, x.Line, x.Func, x.What, x.Text)
 		}
 		return nil
 	}
@@ -173,7 +173,7 @@ func (s *settings) build(ctx context.Context, overlay string, trials []trial) ([
 	var out []trial
 	for _, t := range trials {
 		if !done[t.pkg] {
-			c := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", s.binary(t.pkg), "./"+t.pkg) //nolint:gosec // our own packages
+			c := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", s.binary(t.pkg), "./"+t.pkg)
 			c.Dir = s.root
 			if text, err := c.CombinedOutput(); err != nil {
 				return nil, fmt.Errorf("building the tests of %s: %w\n%s", t.pkg, err, text)
@@ -181,7 +181,7 @@ func (s *settings) build(ctx context.Context, overlay string, trials []trial) ([
 			done[t.pkg] = true
 		}
 		if t.run != "" {
-			c := exec.CommandContext(ctx, s.binary(t.pkg), "-test.list", t.run) //nolint:gosec // what was just built
+			c := exec.CommandContext(ctx, s.binary(t.pkg), "-test.list", t.run)
 			if text, err := c.Output(); err != nil || len(text) == 0 {
 				continue
 			}
@@ -223,7 +223,7 @@ func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by 
 	if t.run != "" {
 		args = append(args, "-test.run", t.run)
 	}
-	c := exec.CommandContext(limit, s.binary(t.pkg), args...) //nolint:gosec // what was just built
+	c := exec.CommandContext(limit, s.binary(t.pkg), args...)
 	c.Dir, c.Env = filepath.Join(s.root, t.pkg), append(append(os.Environ(), "FAIRLEAD_MUTANT="+strconv.Itoa(id), "GOGC=400"), env...)
 	text, err := c.CombinedOutput()
 	switch {
@@ -286,16 +286,23 @@ func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials
 		switch {
 		case k.By != "":
 			killed++
-			fmt.Fprintf(out, "killed    %s:%d %s  [%s]\n", x.File, x.Line, k.Site, k.By)
+			say(out, "killed    %s:%d %s  [%s]", x.File, x.Line, k.Site, k.By)
 		case ctx.Err() != nil && have[k.Site].Site == "":
 			left++
 		default:
 			survived++
-			fmt.Fprintf(out, "survived  %s:%d %s\n", x.File, x.Line, k.Site)
+			say(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
 		}
 	}
-	fmt.Fprintf(out, "%d places: %d killed, %d survived, %d not asked\n", len(sites), killed, survived, left)
+	say(out, "%d places: %d killed, %d survived, %d not asked", len(sites), killed, survived, left)
 	return nil
+}
+
+// say prints a line; where nobody can read it there is no more to be done.
+func say(out io.Writer, format string, args ...any) {
+	if _, err := fmt.Fprintf(out, format+"\n", args...); err != nil {
+		panic(err)
+	}
 }
 
 func (s *settings) read() (map[string]known, error) {

@@ -344,7 +344,7 @@ func (f *finder) literals(body *ast.BlockStmt, step bool) {
 			return true
 		}
 		name, isIdent := lit.Type.(*ast.Ident)
-		if !isIdent || !f.types[name.Name] && !(step && changeTypes.MatchString(name.Name)) {
+		if !isIdent || !f.types[name.Name] && (!step || !changeTypes.MatchString(name.Name)) {
 			return true
 		}
 		for _, e := range lit.Elts {

@@ -29,8 +29,8 @@ func netSeeds(t *testing.T, short, full int) []uint64 {
 		n = short
 	}
 	for name, use := range map[string]func(int) []uint64{
-		"FAIRLEAD_NETS_SEED":  func(n int) []uint64 { return []uint64{uint64(n)} },          //nolint:gosec // whatever is asked for
-		"FAIRLEAD_NETS_SEEDS": func(n int) []uint64 { return make([]uint64, n, max(n, 1)) }, //nolint:gosec // as above
+		"FAIRLEAD_NETS_SEED":  func(n int) []uint64 { return []uint64{uint64(n)} },
+		"FAIRLEAD_NETS_SEEDS": func(n int) []uint64 { return make([]uint64, n, max(n, 1)) },
 	} {
 		if text := os.Getenv(name); text != "" {
 			x, err := strconv.Atoi(text)
@@ -57,7 +57,7 @@ func TestMergesEqualMerge(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
 	for _, seed := range netSeeds(t, 5, 40) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			w := meshgen.New(seed, coverage)
 			var s, older *mesh.Snapshot
 			var owners *mesh.Owners
@@ -259,7 +259,7 @@ func lists(x any) map[string]reflect.Value {
 }
 
 func metaOf(x reflect.Value) *mesh.Meta {
-	m, _ := x.Elem().FieldByName("Meta").Addr().Interface().(*mesh.Meta)
+	m, _ := reflect.TypeAssert[*mesh.Meta](x.Elem().FieldByName("Meta").Addr())
 	return m
 }
 
@@ -479,7 +479,7 @@ func wrongDifference(prev, next *mesh.Fragment) string {
 }
 
 func withoutHash(w reflect.Value) *mesh.Workload {
-	x, _ := w.Interface().(*mesh.Workload)
+	x, _ := reflect.TypeAssert[*mesh.Workload](w)
 	next := *x
 	next.Hash, next.Origin, next.HealthReason = mesh.Hash{}, nil, ""
 	return &next
@@ -490,12 +490,12 @@ func inline(x reflect.Value) string {
 	if !f.IsValid() {
 		return ""
 	}
-	var out string
+	var out []string
 	for _, w := range elements(f) {
-		out += fmt.Sprintf("%#v ", w.Elem().Interface())
+		out = append(out, fmt.Sprintf("%#v", w.Elem().Interface()))
 	}
 	f.SetZero()
-	return out
+	return strings.Join(out, " ")
 }
 
 func samePointer(a, b reflect.Value) bool { return a.Pointer() == b.Pointer() }
