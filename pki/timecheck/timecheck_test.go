@@ -281,3 +281,19 @@ func TestOutvotersAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// TestManyAtOneAddressHideNoOutvoter: they have one vote, and one of them is named
+// before any second one.
+func TestManyAtOneAddressHideNoOutvoter(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	for i := range 3 * maxVoters {
+		b.host(fmt.Sprint("many-", i), "10.0.0.1:1", 2*day+time.Duration(i)*time.Second)
+	}
+	b.host("one", "10.0.0.2:1", day)
+	b.host("two", "10.0.0.3:1", day)
+	st := b.Status()
+	if !b.heldAt(0) || len(st.Against) != maxVoters || !strings.Contains(st.Outvoted(), "one at 10.0.0.2 ") || !strings.Contains(st.Outvoted(), "two at 10.0.0.3 ") {
+		t.Errorf("%s", st.Outvoted())
+	}
+}

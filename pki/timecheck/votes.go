@@ -76,25 +76,32 @@ type Voter struct {
 // maxVoters bounds how many hosts are named.
 const maxVoters = 10
 
-// against are the hosts whose votes are off to the same side as the median, the
-// farthest off first, and how many there are beyond those.
+// against are the hosts whose votes are off to the same side as the median, and how
+// many there are beyond those: of each address one, the farthest off first, before any
+// has a second. Many hosts at one address, which have one vote, hide nobody.
 func against(votes map[uint64]vote, own time.Time, off time.Duration) (list []Voter, more int) {
 	sided := func(t time.Time) bool {
 		d := t.Sub(own)
 		return d.Abs() > Tolerance && (d > 0) == (off > 0)
 	}
+	farther := func(a, b vote) int {
+		return cmp.Or(cmp.Compare(b.origin.Sub(own).Abs(), a.origin.Sub(own).Abs()), cmp.Compare(a.host, b.host))
+	}
+	rank := map[string]int{} // of a host at its address
 	for address, at := range ballots(votes) {
 		if !sided(verdict(at, own)) {
 			continue
 		}
-		for _, v := range at {
+		slices.SortFunc(at, farther)
+		for i, v := range at {
 			if sided(v.origin) {
+				rank[v.host] = i
 				list = append(list, Voter{v.host, address, v.origin.Sub(own)})
 			}
 		}
 	}
 	slices.SortFunc(list, func(a, b Voter) int {
-		return cmp.Or(cmp.Compare(b.Off.Abs(), a.Off.Abs()), cmp.Compare(a.Host, b.Host))
+		return cmp.Or(cmp.Compare(rank[a.Host], rank[b.Host]), cmp.Compare(b.Off.Abs(), a.Off.Abs()), cmp.Compare(a.Host, b.Host))
 	})
 	if more = len(list) - maxVoters; more <= 0 {
 		return list, 0

@@ -281,7 +281,7 @@ func (s *Source) HeldByOther(host string, source netip.Addr, w *mesh.Workload) b
 		return l.host != host
 	}
 	n := neighbour{host, mesh.Unproven, func(a netip.Addr) bool { return a == source }}
-	l, _ := s.provenTo(site{w.Network, w.Address}, w.Namespace, n, now)
+	l, _ := s.provenTo(place{account, w.Network, w.Address}.site(), w.Namespace, n, now)
 	return l != nil
 }
 

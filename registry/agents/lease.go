@@ -2,6 +2,7 @@ package agents
 
 import (
 	"cmp"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -26,7 +27,13 @@ type place struct {
 // site is where a workload is, whoever it is.
 type site struct{ network, address string }
 
-func (p place) site() site { return site{p.network, p.address} }
+// site is one for all spellings of an address.
+func (p place) site() site {
+	if a, err := netip.ParseAddr(p.address); err == nil {
+		return site{p.network, a.Unmap().WithZone("").String()}
+	}
+	return site{p.network, p.address}
+}
 
 // id names a workload.
 type id struct {

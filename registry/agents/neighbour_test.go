@@ -3,6 +3,7 @@ package agents
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -136,4 +137,69 @@ func TestRemovedNeighboursKeepNobodyOut(t *testing.T) {
 			t.Errorf("%d addresses", n)
 		}
 	})
+}
+
+// TestNeighboursInRandomHistories: hosts with fixed proofs come, go and lie in any
+// order. At no time one is connected beside another that has proven the address, unless
+// it has a proof of its own or connects from there.
+func TestNeighboursInRandomHistories(t *testing.T) {
+	t.Parallel()
+	addresses := []string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2"}
+	type host struct {
+		name   string
+		source netip.Addr
+		proofs map[string]mesh.Proof // by address
+	}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 10)) //nolint:gosec // a history is to be had again
+		synctest.Test(t, func(t *testing.T) {
+			h := run(t, Config{ClaimLease: time.Minute})
+			var hosts []host
+			for i := range 5 {
+				one := host{fmt.Sprint("h", i), netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), map[string]mesh.Proof{}}
+				for _, a := range addresses[:2] {
+					one.proofs[a] = []mesh.Proof{mesh.Unproven, mesh.Unproven, mesh.ByAnyNetwork, mesh.ByToken}[rng.IntN(4)]
+				}
+				one.proofs["::ffff:10.0.0.2"] = one.proofs["10.0.0.2"]
+				hosts = append(hosts, one)
+			}
+			open := map[uint64]mesh.Claim{}
+			for stream := uint64(1); stream < 60; stream++ {
+				switch rng.IntN(4) {
+				case 0:
+					for s := range open {
+						h.StreamClosed(s)
+						delete(open, s)
+						break
+					}
+				case 1:
+					h.after(time.Duration(rng.IntN(50)) * time.Second)
+				default:
+					who, at := hosts[rng.IntN(len(hosts))], addresses[rng.IntN(len(addresses))]
+					c := claimed(who.name, at)
+					c.Workload, c.Present = []string{"w1", "w2"}[rng.IntN(2)], []string{"w1", "w2"}
+					c.ServiceAccount.Name = []string{"web", "pay"}[rng.IntN(2)]
+					c.Source, c.Proof = who.source, who.proofs[at]
+					c.SourceProves = netip.MustParseAddr(at).Unmap() == who.source
+					if h.StreamOpened(stream, c, func(string) { delete(open, stream) }) == nil {
+						open[stream] = c
+					}
+				}
+				for _, a := range open {
+					for _, b := range open {
+						x, y := netip.MustParseAddr(a.Address).Unmap(), netip.MustParseAddr(b.Address).Unmap()
+						rank := func(c mesh.Claim) mesh.Proof {
+							if c.SourceProves {
+								return max(c.Proof, mesh.BySource)
+							}
+							return c.Proof
+						}
+						if a.Host != b.Host && x == y && rank(a) > mesh.Unproven && rank(b) < min(rank(a), mesh.ByToken) && b.Source != y {
+							t.Fatalf("history %d, after %d: %+v beside %+v", seed, stream, b, a)
+						}
+					}
+				}
+			}
+		})
+	}
 }
