@@ -14,19 +14,17 @@ import (
 
 // limits are those of connections that have not shown the token.
 type limits struct {
-	// most is how many there may be at a time; the oldest goes first.
+	// most is how many there may be at a time. The process that has the most gives way,
+	// with its oldest.
 	most int
 	// timeout is how long one may take.
 	timeout time.Duration
-	// spared is how long one is not closed for others: a connection of Envoy shows the
-	// token at once. Until then those that come wait in the kernel's queue.
-	spared time.Duration
 	// bytes is how much one may send.
 	bytes int64
 }
 
 func defaultLimits() limits {
-	return limits{most: 512, timeout: 10 * time.Second, spared: 200 * time.Millisecond, bytes: 64 << 10}
+	return limits{most: 512, timeout: 10 * time.Second, bytes: 64 << 10}
 }
 
 const (
@@ -38,70 +36,65 @@ const (
 type guarded struct {
 	net.Listener
 	guard *Guard
-	done  chan struct{} // closed by Close
-	once  sync.Once
 
-	mu     sync.Mutex // guards silent, and the place of each connection in it
-	silent *list.List // of *conn that have not shown the token, the oldest first
+	mu sync.Mutex // guards all following fields, and the place of each connection
+	// silent are the *conn of each process that have not shown the token, the oldest
+	// first, and count is how many there are.
+	silent map[int]*list.List
+	count  int
 }
 
 func (g *Guard) listen(l net.Listener) net.Listener {
-	return &guarded{Listener: l, guard: g, done: make(chan struct{}), silent: list.New()}
+	return &guarded{Listener: l, guard: g, silent: map[int]*list.List{}}
 }
 
-// Accept implements [net.Listener].
+// Accept implements [net.Listener]. It is never slowed down: the queue of the kernel
+// is one for all, and who fills it keeps everybody out.
 func (l *guarded) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err //nolint:wrapcheck // gRPC looks at it
 	}
-	if !l.makeRoom() {
-		_ = raw.Close()
-		return nil, net.ErrClosed
+	pid, err := Process(raw)
+	if err != nil {
+		pid = 0 // with those that cannot be seen from here
 	}
-	c := &conn{Conn: raw, in: l, began: time.Now()}
+	c := &conn{Conn: raw, in: l, pid: pid, began: time.Now()}
 	c.left.Store(l.guard.limits.bytes)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c.expiry = time.AfterFunc(l.guard.limits.timeout, func() { l.drop(c, "no token in time") })
-	c.place = l.silent.PushBack(c)
+	if victim := l.add(c); victim != nil {
+		l.drop(victim, "too many without a token")
+	}
 	return c, nil
 }
 
-// makeRoom waits until there is room for one more connection without the token;
-// false if the listener is closed.
-func (l *guarded) makeRoom() bool {
-	for {
-		wait, victim := l.victim()
-		switch {
-		case victim != nil:
-			l.drop(victim, "too many without a token")
-			return true
-		case wait <= 0:
-			return true
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-l.done:
-			t.Stop()
-			return false
-		}
-	}
-}
-
-// victim is who goes for another connection, or how long to wait until somebody may.
-func (l *guarded) victim() (wait time.Duration, victim *conn) {
+// add takes a connection in, and gives the one that has to go for it, or nil.
+func (l *guarded) add(c *conn) (victim *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.silent.Len() < l.guard.limits.most {
-		return 0, nil
+	if l.count >= l.guard.limits.most {
+		victim = l.victimLocked()
 	}
-	c, _ := l.silent.Front().Value.(*conn)
-	if wait = l.guard.limits.spared - time.Since(c.began); wait > 0 {
-		return wait, nil
+	own := l.silent[c.pid]
+	if own == nil {
+		own = list.New()
+		l.silent[c.pid] = own
 	}
-	return 0, c
+	c.place = own.PushBack(c)
+	l.count++
+	c.expiry = time.AfterFunc(l.guard.limits.timeout, func() { l.drop(c, "no token in time") })
+	return victim
+}
+
+// victimLocked is the oldest connection of the process that has the most.
+func (l *guarded) victimLocked() (out *conn) {
+	most := 0
+	for _, of := range l.silent {
+		c, _ := of.Front().Value.(*conn)
+		if n := of.Len(); n > most || n == most && c.began.Before(out.began) {
+			out, most = c, n
+		}
+	}
+	return out
 }
 
 // leave takes a connection out of those that have not shown the token; false if it
@@ -112,8 +105,12 @@ func (l *guarded) leave(c *conn) bool {
 	if c.place == nil {
 		return false
 	}
-	l.silent.Remove(c.place)
+	own := l.silent[c.pid]
+	own.Remove(c.place)
 	c.place = nil
+	if l.count--; own.Len() == 0 {
+		delete(l.silent, c.pid)
+	}
 	return true
 }
 
@@ -134,16 +131,11 @@ func (l *guarded) drop(c *conn, reason string) {
 	}
 }
 
-// Close implements [net.Listener].
-func (l *guarded) Close() error {
-	l.once.Do(func() { close(l.done) })
-	return l.Listener.Close() //nolint:wrapcheck // it is the listener's
-}
-
 // conn is a connection that has to show the token.
 type conn struct {
 	net.Conn
 	in     *guarded
+	pid    int // of the process that opened it
 	began  time.Time
 	expiry *time.Timer
 	place  *list.Element // guarded by the listener's mu; nil if it is in no list

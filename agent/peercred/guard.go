@@ -51,7 +51,8 @@ type GuardConfig struct {
 // the bootstrap.
 //
 // It also bounds the connections that have not shown the token, see [Config]: they
-// are closed after a while, and the oldest of too many goes first. One that has shown
+// are closed after a while, and of too many the process that has the most gives way, with
+// its oldest. One that has shown
 // it is Envoy's, and is never closed for others.
 type Guard struct {
 	c      GuardConfig
