@@ -94,7 +94,7 @@ func envoy(ctx context.Context, t *testing.T, c Config, token string) (grpc.Serv
 }
 
 // crowdPath and crowdSays are for a process of this test that is a local user.
-const crowdPath, crowdSays, crowdOf = "PEERCRED_TEST_CROWD", "PEERCRED_TEST_SAYS", 6000
+const crowdPath, crowdSays, crowdOf = "PEERCRED_TEST_CROWD", "PEERCRED_TEST_SAYS", 2000
 
 // TestMain is a crowd, where it is asked to be.
 func TestMain(m *testing.M) {
@@ -124,8 +124,8 @@ func joinCrowd(path, say string) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// TestSilentConnectionsKeepNoEnvoyOut: a process of the same user holds 6,000
-// connections, more than the queue of the kernel, which say nothing, or begin to speak and do
+// TestSilentConnectionsKeepNoEnvoyOut: a process of the same user holds 2,000
+// connections, which say nothing, or begin to speak and do
 // not show the token, and come again when they are closed. An Envoy that is connected
 // stays, and another one connects soon, again and again: 5 s are promised, and the
 // deadline has room for a busy machine.
