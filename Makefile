@@ -37,10 +37,6 @@ test: tools ## every test, those with real Envoys included, and all the others a
 	FAIRLEAD_E2E=1 GO=$(GO) tools/test.sh -timeout 20m
 	GO=$(GO) tools/test.sh -short -race -timeout 15m
 
-.PHONY: test-clocks
-test-clocks: tools ## clocks of server and hosts that are a day off, under load; not a part of make test (docs/roadmap.md)
-	FAIRLEAD_E2E=1 $(GO) test -tags clocks -count=1 -v -timeout 10m ./internal/e2e/clocks
-
 .PHONY: fleet
 fleet: build ## the programs that measure, bin/fleet and bin/peers
 	$(GO) build -o bin/fleet ./bench/fleet

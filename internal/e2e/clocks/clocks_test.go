@@ -1,5 +1,3 @@
-//go:build clocks
-
 package clocks
 
 import (
@@ -56,7 +54,7 @@ func newShop(t *testing.T) *shop {
 	// A connection between Envoys is used for a few seconds, so that there are new ones
 	// all the time beside those that are kept. Clients leave it a tenth sooner: that
 	// has to be longer than a busy machine keeps an Envoy waiting.
-	s.StartServer("--certificate-ttl", life.String(), "--max-connection-age", "6s")
+	s.StartServer("--certificate-ttl", life.String(), "--max-connection-age", "10s")
 	for _, h := range s.hosts {
 		_, s.agents[h.Name] = s.StartHost(h)
 	}
