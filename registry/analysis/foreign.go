@@ -32,6 +32,11 @@ func (w *world) fieldOf(o *manifest.Object, host mesh.Hostname) string {
 	vs, ok := o.Spec.(*networking.VirtualService)
 	if !ok {
 		se, _ := o.Spec.(*networking.ServiceEntry)
+		for i, p := range se.GetPorts() {
+			if host == mesh.Hostname(fmt.Sprintf(":%d", p.GetNumber())) {
+				return fmt.Sprintf("spec.ports[%d]", i)
+			}
+		}
 		for i, a := range se.GetAddresses() {
 			if mesh.SameAddress(mesh.Hostname(a), host) {
 				return fmt.Sprintf("spec.addresses[%d]", i)

@@ -2,14 +2,18 @@ package mesh
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 )
 
 // addressNames are the addresses and ranges that a service declares, an IP address
-// that is its host among them. Such as say no address, 0.0.0.0, are none.
+// that is its host among them. 0.0.0.0 says that there is none.
 func addressNames(svc *Service) []Hostname {
 	out := make([]Hostname, 0, len(svc.Addresses))
 	for _, a := range append(slices.Clone(svc.Addresses), string(svc.Hostname.plain())) {
+		if ip, err := netip.ParseAddr(a); err == nil && ip.Is6() && ip.Unmap().IsUnspecified() {
+			out = append(out, "::/0") // a listener there has all of IPv6
+		}
 		if p, is := prefixOf(Hostname(a)); is && (!p.IsSingleIP() || !p.Addr().IsUnspecified()) {
 			out = append(out, nameOf(p))
 		}
@@ -363,5 +367,32 @@ func foreignAddress(m *Meta, a Hostname, r *rival) Conflict {
 		Key: m.Key, Host: a, Kept: r.origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the address %q is that of %s: this object, whose source is bound to namespaces, holds for clients in the namespace %s only; "+
 			"if the address is this source's, say so by --config-hosts", a, r, m.Namespace),
+	}
+}
+
+func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
+	for _, h := range hosts {
+		decided[h] = true
+	}
+}
+
+// noteEndpoints notes the addresses of endpoints within an address or range: whether
+// they are put on record may depend on it.
+func (w *clipper) noteEndpoints(decided map[Hostname]bool, h Hostname) {
+	if !isAddress(h) {
+		return
+	}
+	for i, b := range w.owners.bindings {
+		if b == nil {
+			continue
+		}
+		w.owners.claims[i].workloads.find(h, true, func(x *Workload) bool {
+			noteHosts(decided, workloadNames(x))
+			return true
+		})
+		w.owners.claims[i].inline.find(h, true, func(svc *Service) bool {
+			noteHosts(decided, inlineNames(svc))
+			return true
+		})
 	}
 }

@@ -79,7 +79,7 @@ func TestAddressesAreTheirOwners(t *testing.T) {
 			return &Fragment{Services: []*Service{svc}}
 		},
 	}
-	for _, a := range []string{"10.96.0.5", "10.96.0.5/32", "::ffff:10.96.0.5", "10.96.0.0/16", "::ffff:10.96.0.0/112", "10.0.0.0/8", "0.0.0.0/0", "0.0.0.0/1"} {
+	for _, a := range []string{"10.96.0.5", "10.96.0.5/32", "::ffff:10.96.0.5", "10.96.0.0/16", "::ffff:10.96.0.0/112", "10.0.0.0/8", "0.0.0.0/0", "0.0.0.0/1", "::", "::ffff:0.0.0.0"} {
 		attacks[a] = func(ns string) *Fragment {
 			return &Fragment{Services: []*Service{addressed(ns, "a", "203.0.113.9", a)}}
 		}

@@ -81,6 +81,7 @@ type clipper struct {
 	workloads [][]Delta[*Workload]
 	hosts     map[Hostname]bool // that are decided anew, addresses among them
 	keys      map[Key]bool      // of VirtualServices that came or went
+	ports     map[uint32]bool   // at which HTTP came or went
 	patches   []patches
 }
 
@@ -157,7 +158,7 @@ func (w *clipper) touchHosts(list []Hostname) {
 // file files what claims hosts of other namespaces under them.
 func (w *clipper) file() {
 	w.owners.claims = make([]claims, len(w.inputs))
-	w.keys = map[Key]bool{}
+	w.keys, w.ports = map[Key]bool{}, map[uint32]bool{}
 	for i := range w.inputs {
 		var was claims
 		if len(w.prev.owners.claims) > i {
@@ -180,6 +181,7 @@ func (w *clipper) file() {
 			}
 		}
 		w.noteKeys(w.routes[i])
+		w.touchPorts(w.services[i])
 		for _, d := range w.routes[i] {
 			w.touchHosts(w.routeHosts(d.Old))
 			w.touchHosts(w.routeHosts(d.New))
@@ -192,35 +194,14 @@ func (w *clipper) file() {
 			subnets:   was.subnets.filed(w.routes[i], compareKeys, w.subnetNames),
 			workloads: was.workloads.filed(w.workloads[i], compareKeys, w.workloadNames),
 			inline:    was.inline.filed(w.services[i], CompareServices, w.inlineNames),
+			opaque:    filed(&was.opaque, w.services[i], CompareServices, w.opaquePorts),
+			http:      filed(&was.http, w.services[i], CompareServices, w.httpPorts),
 			aliases:   filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
 			private:   was.private.filed(w.services[i], CompareServices, w.privateNames),
 		}
 	}
 	w.touchAliases()
 }
-
-// noteKeys notes VirtualServices that came or went: those of other sources with their
-// keys may count, or not, from now on.
-func (w *clipper) noteKeys(deltas []Delta[*VirtualService]) {
-	for _, d := range deltas {
-		if d.Old == nil || d.New == nil {
-			w.keys[newest(d).Key] = true
-		}
-	}
-}
-
-// overridden reports whether a VirtualService of a bound source is not in force, as a
-// source that comes before has one of its key.
-func (w *clipper) overridden(source int, key Key) bool {
-	for i := range w.owners.claims {
-		if (i < source || w.owners.bindings[i] == nil) && len(w.owners.claims[i].written.get(key)) > 0 && i != source {
-			return true
-		}
-	}
-	return false
-}
-
-func keyOf(vs *VirtualService) []Key { return []Key{vs.Key} }
 
 // serviceHosts is the host that a service declares for other namespaces; none if
 // its own alone sees it.
@@ -267,7 +248,9 @@ func (w *clipper) decide() {
 			continue
 		}
 		c, p := &w.owners.claims[i], &w.patches[i]
-		for _, d := range withConcerned(w.services[i], concerned(w.hosts, &c.services, &c.addresses)) {
+		declaring := concerned(w.hosts, &c.services, &c.addresses)
+		w.atPorts(c, declaring)
+		for _, d := range withConcerned(w.services[i], declaring) {
 			told = redecide(services, &p.services, d, func(svc *Service, was *verdict[*Service]) *verdict[*Service] {
 				return w.service(i, svc, was)
 			}) || told
@@ -290,6 +273,7 @@ func (w *clipper) decide() {
 	w.clipping.services, w.clipping.routes = services.shelves, routes.shelves
 	for h := range w.hosts {
 		noteHosts(decided, []Hostname{h})
+		w.noteEndpoints(decided, h)
 	}
 	for h := range decided {
 		w.decided = append(w.decided, h)
@@ -297,12 +281,6 @@ func (w *clipper) decide() {
 	slices.Sort(w.decided)
 	if told {
 		w.tell()
-	}
-}
-
-func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
-	for _, h := range hosts {
-		decided[h] = true
 	}
 }
 
@@ -397,14 +375,23 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 		v.sign = fmt.Sprintf("service without %q", without)
 		exports, created = exportsWithout(svc.ExportTo, w.exports[0], svc.Namespace, without), svc.Created
 	} else {
+		exports, created = svc.ExportTo, svc.Created
+	}
+	var yields []uint32
+	if v.sign != "service" || len(v.conflicts) == 0 {
+		yields = w.owners.yields(source, svc)
+		v.conflicts = append(v.conflicts, behind(svc, yields)...)
+	}
+	if len(v.conflicts)+len(yields) == 0 {
 		return nil
 	}
+	v.sign += fmt.Sprint(" ", yields)
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v
 	}
 	clipped := *svc
-	clipped.Created, clipped.ExportTo = created, exports
+	clipped.Created, clipped.ExportTo, clipped.Yields = created, exports, yields
 	clipped.Hash = hashAs(svc.Hash, v.sign)
 	v.out = []*Service{&clipped}
 	return v

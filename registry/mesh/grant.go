@@ -3,6 +3,9 @@ package mesh
 // grant is the owner to be put on record for a host that is no wildcard: the
 // namespace that it is of by no pattern, as nobody who comes before declares it.
 func (o *owners) grant(h Hostname) (Owner, bool) {
+	if port, is := portOf(h); is {
+		return o.grantPort(port)
+	}
 	switch {
 	case isAddress(h):
 		return o.grantAddress(h)
@@ -54,6 +57,9 @@ func (o *owners) claimed(h Hostname, namespace string) bool {
 			continue
 		}
 		if c := &o.claims[i]; len(c.services.get(h))+len(c.routes.get(h)) > 0 {
+			return true
+		}
+		if port, is := portOf(h); is && len(o.claims[i].opaque.get(port)) > 0 {
 			return true
 		}
 		if c := &o.claims[i]; len(c.addresses.get(h))+len(c.workloads.get(h))+len(c.inline.get(h)) > 0 {

@@ -65,9 +65,9 @@ func SameAddress(a, b Hostname) bool {
 	return ok && both && p == q
 }
 
-// IsWide reports whether a name of [Owners] stands for several: it is a wildcard, or a
-// range of addresses.
-func IsWide(h Hostname) bool { return isWide(h) }
+// IsWide reports whether a name of [Owners] stands for several: it is a wildcard, a
+// range of addresses, or a port.
+func IsWide(h Hostname) bool { return isWide(h) || strings.HasPrefix(string(h), ":") }
 
 // overlapping reports whether two names, or ranges, have something in common.
 func overlapping(a, b Hostname) bool {
@@ -244,7 +244,7 @@ func (s spots) change(added, dropped map[Hostname]bool) spots {
 // below yields the names that overlap with a wildcard, or a range, but for itself
 // and those above it. It looks at no others.
 func (s spots) below(h Hostname, yield func(Hostname) bool) bool {
-	within := func(string) bool { return true }
+	var within func(key string) bool
 	p, is := prefixOf(h)
 	from := spotOf(h).key
 	if is {

@@ -22,6 +22,9 @@ type claims struct {
 	// services that are written in them.
 	workloads nameIndex[*Workload]
 	inline    nameIndex[*Service]
+	// opaque and http are the services by their ports, as proxies see connections there
+	// or requests.
+	opaque, http shelves[uint32, []*Service]
 	// aliases are the services by their other names, see [aliasesOf].
 	aliases shelves[Hostname, []*Service]
 	// private are the services that only their own namespace sees, by all names and
@@ -148,7 +151,7 @@ func (o *owners) wildcard(source int, svc *Service) *rival {
 		}
 		var found *Service
 		o.claims[i].services.find(h, true, func(svc2 *Service) bool {
-			if x := svc2.Hostname.plain(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, svc2, x) {
+			if x := svc2.Hostname.plain(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, x) {
 				found = svc2
 			}
 			return found == nil
@@ -160,9 +163,9 @@ func (o *owners) wildcard(source int, svc *Service) *rival {
 	return o.recorded(b, h)
 }
 
-// counts reports whether a service of a bound source may be the one that others see
-// by its host. It looks at no wildcards but those on record.
-func (o *owners) counts(source int, svc *Service, h Hostname) bool {
+// counts reports whether a bound source's service of a host may be the one that others
+// see. It looks at no wildcards but those on record.
+func (o *owners) counts(source int, h Hostname) bool {
 	b := o.bindings[source]
 	switch {
 	case b.covers(h):

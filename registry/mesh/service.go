@@ -159,6 +159,9 @@ type Service struct {
 	// the registrations of a catalog. It gives way to a service of the same host
 	// name that somebody did write.
 	Catalog bool
+	// Yields are ports, sorted, at which the services of others come first for clients
+	// in other namespaces: the source is bound to namespaces, and has not had them first.
+	Yields []uint32
 }
 
 // Port finds a port by its number.

@@ -134,19 +134,20 @@ func (o *outbound) addEgress(e *egress) {
 			en.locked = true
 		}
 	}
-	for _, catalog := range []bool{false, true} { // what is written down comes first
+	for turn := range turns {
 		for _, svc := range e.services {
-			if svc.Catalog != catalog {
-				continue
-			}
 			t.svc = svc
 			if e.hasPort() {
-				o.add(t)
+				if o.turn(svc, t.port.Number) == turn {
+					o.add(t)
+				}
 				continue
 			}
 			for _, p := range svc.Ports {
-				t.port = p
-				o.add(t)
+				if o.turn(svc, p.Number) == turn {
+					t.port = p
+					o.add(t)
+				}
 			}
 		}
 	}
@@ -204,7 +205,9 @@ func (o *outbound) place(t target) {
 		o.conflict(key, t)
 		return
 	}
-	if cur != nil && t.svc.Catalog && cur.takesAll() {
+	turn := o.turn(t.svc, t.port.Number)
+	named := turn == yielding && t.port.Protocol.IsTLS() // by the server's name
+	if cur != nil && turn > 0 && (!named && cur.takesAll() || turn == yielding && cur.protocol.IsHTTP() && !http) {
 		o.conflict(key, t)
 		return
 	}

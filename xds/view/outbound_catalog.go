@@ -36,3 +36,23 @@ func (e *egress) names(host mesh.Hostname) bool {
 		return strings.EqualFold(h[strings.IndexByte(h, '/')+1:], string(host))
 	})
 }
+
+// turns is how often the services of a port are gone through: what comes first takes
+// what only one can have.
+const turns = yielding + 1
+
+// yielding is the last turn: that of services which other ones come before.
+const yielding = 2
+
+// turn tells when it is a service's: first comes what is written down, then what is
+// of a catalog, and then what has to yield.
+func (o *outbound) turn(svc *service, port uint32) int {
+	switch {
+	case svc.Catalog:
+		return 1
+	case len(svc.Yields) > 0 && svc.Namespace != o.sc.namespace() && slices.Contains(svc.Yields, port):
+		return yielding
+	default:
+		return 0
+	}
+}

@@ -45,6 +45,8 @@ type contest struct {
 	routed map[string]string
 	// been are who ever had an endpoint at a name, as others see it.
 	been map[string]map[string]bool
+	// bare: no namespace has a service for routes.
+	bare bool
 }
 
 func newContest(t *testing.T, seed uint64) *contest {
@@ -156,8 +158,9 @@ func (c *contest) service(meta mesh.Meta) *mesh.Service {
 
 func (c *contest) fragment(i int) *mesh.Fragment {
 	f := &mesh.Fragment{Source: c.names[i]}
-	sink := c.sink(c.names[i])
-	f.Services = append(f.Services, sink)
+	if !c.bare {
+		f.Services = append(f.Services, c.sink(c.names[i]))
+	}
 	for _, x := range c.objects[i] {
 		switch x := x.(type) {
 		case *mesh.Service:
@@ -204,9 +207,10 @@ type client struct {
 	origins   map[ClusterRef]string
 }
 
-func (c *contest) client() *client {
+func (c *contest) client(mode Interception) *client {
 	out := &client{tables: map[string]*RouteTable{}, origins: map[ClusterRef]string{}}
 	p := proxyIn("third", nil)
+	p.Interception = mode
 	for part := range Build(c.snapshot, p).Parts() {
 		switch x := part.(type) {
 		case *Listener:
@@ -449,7 +453,7 @@ func TestNobodyTakesAnothersName(t *testing.T) {
 		for step := range 60 {
 			changed := c.step()
 			c.merge()
-			cl := c.client()
+			cl := c.client(InterceptRedirect)
 			for _, name := range names {
 				answers := cl.answers(name)
 				allowed, free := c.may(name)

@@ -230,7 +230,7 @@ func (t *touch) policies(s *mesh.Snapshot, d *mesh.Diff) {
 // is named, seen and reached in the same ways.
 func routedAlike(a, b *mesh.Service) bool {
 	return a.Key == b.Key && a.Hostname == b.Hostname && a.Created.Equal(b.Created) && a.Resolution == b.Resolution &&
-		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo)
+		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Yields, b.Yields) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo)
 }
 
 func sameSelector(a, b *mesh.Service) bool {

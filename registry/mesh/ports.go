@@ -1,0 +1,166 @@
+package mesh
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A service whose connections are not HTTP may take all that a client sends to its
+// port: where it has no address, or where the client's proxy has one listener a port.
+// So the ports of bound sources come behind those of others: of unbound sources and
+// of catalogs, and of who has them on record. Nothing is clipped for it.
+
+// portName is the name of a port on record.
+func portName(port uint32) Hostname { return Hostname(":" + strconv.FormatUint(uint64(port), 10)) }
+
+// portOf is the port of such a name.
+func portOf(h Hostname) (uint32, bool) {
+	s, is := strings.CutPrefix(string(h), ":")
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint32(n), is && err == nil
+}
+
+// opaquePorts are the ports of a service on which a proxy sees no requests, but
+// connections; with http, the others.
+func opaquePorts(svc *Service, http bool) []uint32 {
+	var out []uint32
+	for _, p := range svc.Ports {
+		if p.Protocol != UDP && p.Protocol.IsHTTP() == http {
+			out = append(out, p.Number)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func (w *clipper) opaquePorts(svc *Service) []uint32 {
+	if len(w.serviceHosts(svc)) == 0 {
+		return nil
+	}
+	return opaquePorts(svc, false)
+}
+
+func (w *clipper) httpPorts(svc *Service) []uint32 {
+	if len(w.serviceHosts(svc)) == 0 {
+		return nil
+	}
+	return opaquePorts(svc, true)
+}
+
+// yields are the ports of a bound source's service at which others come first.
+func (o *owners) yields(source int, svc *Service) []uint32 {
+	var out []uint32
+	for _, http := range []bool{false, true} {
+		for _, port := range opaquePorts(svc, http) {
+			if o.yieldsAt(source, svc.Namespace, port, http) {
+				out = append(out, port)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// behind tells of the ports at which connections that name no service go to others
+// first. A service with an address has those to its own, and one of TLS those that
+// name it.
+func behind(svc *Service, yields []uint32) []Conflict {
+	if len(svc.Addresses) > 0 {
+		return nil
+	}
+	var out []Conflict
+	for _, port := range opaquePorts(svc, false) {
+		if p, _ := svc.Port(port); slices.Contains(yields, port) && !p.Protocol.IsTLS() {
+			out = append(out, Conflict{
+				Key: svc.Key, Host: portName(port), Dropped: svc.Origin, Foreign: true,
+				Reason: fmt.Sprintf("connections to port %d go to services of other namespaces first, for clients outside the namespace %s: who has the port came first, or its source is "+
+					"bound to no namespace; give the service an address, or another port", port, svc.Namespace),
+			})
+		}
+	}
+	return out
+}
+
+func (o *owners) yieldsAt(source int, namespace string, port uint32, http bool) bool {
+	b := o.bindings[source]
+	for i := range o.claims {
+		if o.bindings[i] == nil && (len(o.claims[i].opaque.get(port)) > 0 || !http && len(o.claims[i].http.get(port)) > 0) {
+			return true
+		}
+	}
+	if owner, known := o.record.Of(portName(port)); known {
+		return !b.has(owner.Namespace)
+	}
+	if http {
+		return false
+	}
+	for i := range o.claims {
+		if i == source || o.bindings[i] == nil {
+			continue
+		}
+		if slices.ContainsFunc(o.claims[i].http.get(port), func(x *Service) bool { return !b.has(x.Namespace) }) ||
+			slices.ContainsFunc(o.claims[i].opaque.get(port), func(x *Service) bool { return !b.has(x.Namespace) && x.Namespace < namespace }) {
+			return true
+		}
+	}
+	return false
+}
+
+// grantPort is the owner to be put on record for a port: the first to have a service
+// there that is not HTTP, where nobody else has anything.
+func (o *owners) grantPort(port uint32) (Owner, bool) {
+	was, known := o.record.Of(portName(port))
+	var free []string
+	for i, b := range o.bindings {
+		if b == nil {
+			continue
+		}
+		for _, svc := range o.claims[i].opaque.get(port) {
+			if known && svc.Namespace == was.Namespace {
+				return was, true
+			}
+			if !known && !o.yieldsAt(i, svc.Namespace, port, false) {
+				free = append(free, svc.Namespace)
+			}
+		}
+	}
+	if len(free) == 0 {
+		return Owner{}, false
+	}
+	return Owner{Namespace: slices.Min(free)}, true
+}
+
+// touchPorts notes ports of which anything changed: where it is more than HTTP, all
+// services of the port are decided anew.
+func (w *clipper) touchPorts(deltas []Delta[*Service]) {
+	for _, d := range deltas {
+		for _, svc := range []*Service{d.Old, d.New} {
+			for _, port := range w.opaquePorts(svc) {
+				w.hosts[portName(port)] = true
+			}
+			for _, port := range w.httpPorts(svc) {
+				w.ports[port] = true
+			}
+		}
+	}
+}
+
+// atPorts adds the services of a source that are to be decided anew for their ports.
+func (w *clipper) atPorts(c *claims, to map[*Service]bool) {
+	note := func(list []*Service) {
+		for _, svc := range list {
+			to[svc] = true
+		}
+	}
+	for port := range w.ports {
+		note(c.opaque.get(port))
+	}
+	for h := range w.hosts {
+		if port, is := portOf(h); is {
+			note(c.opaque.get(port))
+			note(c.http.get(port))
+		}
+	}
+}

@@ -1,0 +1,72 @@
+package view
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// TestPortsAreTheirOwners has a tenant, whose names come first, declare services at the
+// port of another namespace, by every protocol, for proxies with and without capture: the
+// connections and requests of clients in a third namespace go where they went before.
+func TestPortsAreTheirOwners(t *testing.T) {
+	t.Parallel()
+	const tenant, shop, platform = 0, 1, 4
+	protocols := []mesh.Protocol{mesh.HTTP, mesh.GRPC, mesh.TCP, mesh.TLS, mesh.MySQL, mesh.Mongo, mesh.Undeclared}
+	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
+		for _, owner := range []int{shop, platform} {
+			for _, theirs := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.MySQL, mesh.Undeclared} {
+				for _, attack := range protocols {
+					for _, address := range []string{"", "203.0.113.5"} {
+						t.Run(fmt.Sprintf("%s-%d-%s-%s-%s", mode, owner, theirs, attack, address), func(t *testing.T) {
+							t.Parallel()
+							c := newContest(t, 0)
+							ns := c.names[owner]
+							orders := c.sink(ns)
+							orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
+							c.objects[owner]["orders"] = orders
+							to, authority := netip.MustParseAddr(nobodysAddress), ""
+							if mode == InterceptNone {
+								to = netip.MustParseAddr(localhost)
+							}
+							if theirs.IsHTTP() {
+								authority = "orders.internal"
+							} else {
+								c.bare = true
+							}
+							c.merge()
+							if got := c.client(mode).ask(to, authority); got != ns {
+								t.Fatalf("before, %q answers", got)
+							}
+							evil := c.sink(c.names[tenant])
+							evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.internal", attack
+							if address != "" {
+								evil.Addresses = []string{address}
+							}
+							c.objects[tenant]["a"] = evil
+							told := func() bool {
+								return slices.ContainsFunc(c.snapshot.Conflicts, func(x mesh.Conflict) bool { return x.Key == evil.Key && x.Host == ":80" })
+							}
+							for range 2 {
+								c.merge()
+								if got := c.client(mode).ask(to, authority); got != ns {
+									t.Errorf("%q answers, and not %s", got, ns)
+								}
+								if got := c.client(mode).ask(to, "any.example"); !theirs.IsHTTP() && theirs != mesh.Undeclared && got != ns {
+									t.Errorf("%q answers a request of HTTP, and not %s", got, ns)
+								}
+								if want := address == "" && !attack.IsHTTP() && !attack.IsTLS(); told() != want {
+									t.Errorf("told %t, want %t: %v", told(), want, c.snapshot.Conflicts)
+								}
+								c.snapshot = nil // and after a restart
+							}
+						})
+					}
+				}
+			}
+		}
+	}
+}
