@@ -114,7 +114,7 @@ func TestMain(m *testing.M) {
 
 // joinCrowd opens a connection that says what it likes, and returns when it is closed.
 func joinCrowd(path, say string) {
-	conn, err := net.DialTimeout("unix", path, time.Minute) //nolint:noctx // it ends with the process
+	conn, err := net.DialTimeout("unix", path, time.Minute)
 	if err != nil {
 		<-time.After(10 * time.Millisecond) // the kernel's queue is full
 		return

@@ -151,7 +151,7 @@ func TestNeighboursInRandomHistories(t *testing.T) {
 		proofs map[string]mesh.Proof // by address
 	}
 	for seed := range uint64(200) {
-		rng := rand.New(rand.NewPCG(seed, 10)) //nolint:gosec // a history is to be had again
+		rng := rand.New(rand.NewPCG(seed, 10))
 		synctest.Test(t, func(t *testing.T) {
 			h := run(t, Config{ClaimLease: time.Minute})
 			var hosts []host
