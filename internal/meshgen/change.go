@@ -23,11 +23,11 @@ func (w *World) change() (Change, bool) {
 		return Change{Kind: string(k.Name), Op: "add"}, w.add(k, src, "")
 	case n < 79:
 		return w.remove()
-	case n < 83:
+	case n < 82:
 		return w.move()
-	case n < 88:
+	case n < 85:
 		return w.meta()
-	case n < 93:
+	case n < 94:
 		return w.derive()
 	case n < 98:
 		return w.report(), true
@@ -83,10 +83,16 @@ func has(v any, field []string) bool {
 // in it.
 func (w *World) editTarget() (Change, bool) {
 	t := w.targets[w.next%len(w.targets)]
+	listed := w.rng.IntN(2) == 0
+	if !listed { // of kinds with few fields as often as of those with many
+		if k := pick(w.rng, w.kinds); len(k.Fields) > 0 && (k.APIVersion != "" || w.rng.IntN(4) == 0) {
+			t = target{k, pick(w.rng, k.paths[pick(w.rng, k.Fields)])}
+		}
+	}
 	above := tokens(t.path)
 	field := above[len(above)-1]
 	above = above[:len(above)-1]
-	if w.tries++; w.tries > 6 {
+	if w.tries++; listed && w.tries > 6 {
 		w.next, w.tries = w.next+1, 0
 	}
 	s, o := w.some(t.kind, above)
@@ -104,7 +110,7 @@ func (w *World) editTarget() (Change, bool) {
 		return Change{}, false
 	}
 	s.put(next)
-	if slices.ContainsFunc(fields, func(f string) bool { return strings.HasSuffix(f, "."+field) }) && has(next.spec, tokens(t.path)) {
+	if listed && slices.ContainsFunc(fields, func(f string) bool { return strings.HasSuffix(f, "."+field) }) && has(next.spec, tokens(t.path)) {
 		w.next, w.tries = w.next+1, 0
 	}
 	return Change{Kind: string(t.kind.Name), Op: "edit " + o.ns + "/" + o.name, Fields: fields}, true
@@ -180,7 +186,10 @@ func (w *World) derive() (Change, bool) {
 		return Change{}, false
 	}
 	next := o.copy()
-	next.piece = w.tweaked(o.piece)
+	if !strings.HasPrefix(next.name, "derived-") { // a key of its own, or who wrote it down would win
+		next.name = "derived-" + next.name
+	}
+	next.piece = w.tweaked(o.piece, next.name)
 	s.put(next)
 	return Change{Kind: string(o.kind.Name), Op: "derive"}, true
 }
@@ -202,7 +211,7 @@ func plain(piece *mesh.Fragment) bool {
 }
 
 // tweaked is a piece with its objects changed, each in some fields.
-func (w *World) tweaked(piece *mesh.Fragment) *mesh.Fragment {
+func (w *World) tweaked(piece *mesh.Fragment, name string) *mesh.Fragment {
 	out := *piece
 	v := reflect.ValueOf(&out).Elem()
 	f := &filler{rng: w.rng}
@@ -216,6 +225,7 @@ func (w *World) tweaked(piece *mesh.Fragment) *mesh.Fragment {
 			x.Elem().Set(list.Index(j).Elem())
 			if o := x.Elem().FieldByName("Origin"); o.IsValid() { // no two sources share one
 				o.Set(reflect.ValueOf(&mesh.Origin{Source: "catalog", Path: "catalog", Line: w.rng.IntN(9)}))
+				x.Elem().FieldByName("Name").SetString(name)
 			}
 			for range 1 + w.rng.IntN(3) {
 				f.tweak(x)

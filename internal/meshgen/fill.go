@@ -117,6 +117,14 @@ func (f *filler) slice(v reflect.Value, name string) {
 		v.Set(out)
 		return
 	}
+	if v.Type().Elem().Kind() == reflect.Struct && v.Len() > 0 && f.rng.IntN(3) > 0 { // one field of one of them
+		out = reflect.AppendSlice(out, v)
+		x := out.Index(f.rng.IntN(out.Len()))
+		i := f.rng.IntN(x.NumField())
+		f.fill(x.Field(i), x.Type().Field(i).Name)
+		v.Set(out)
+		return
+	}
 	for range f.rng.IntN(3) {
 		x := reflect.New(v.Type().Elem()).Elem()
 		f.fill(x, name)
