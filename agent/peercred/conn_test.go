@@ -152,7 +152,7 @@ func TestSilentConnectionsKeepNoEnvoyOut(t *testing.T) {
 				_ = end.Close()
 				_ = crowd.Wait() // however it ends
 			}()
-			envoytest.Eventually(t, time.Minute, func() error {
+			envoytest.Eventually(t, envoytest.Patience, func() error {
 				if n := g.Closed(); n < crowdOf && name != "garbage" { // those gRPC itself closes
 					return fmt.Errorf("%d connections were closed", n)
 				}
