@@ -49,7 +49,7 @@ var words = sync.OnceValue(func() []word {
 		{[]string{"header"}, []string{"x-a", "x-b"}},
 		{[]string{"subset"}, []string{"v1", "v2", ""}},
 		{[]string{"subnet"}, []string{"10.0.0.0/16", "10.1.1.1", "10.1.0.0/16"}},
-		{[]string{"endpoint"}, []string{"127.0.0.1:8080", "0.0.0.0:9000", "unix:///tmp/app.sock", ""}},
+		{[]string{"endpoint"}, []string{"127.0.0.1:8080", "127.0.0.1:9000", "0.0.0.0:9000", "unix:///tmp/app.sock", ""}},
 		{[]string{"bind"}, []string{"127.0.0.1", "0.0.0.0", "127.0.0.5", "10.0.0.1", ""}},
 		{[]string{"hosts"}, slices.Concat(hostnames(), []string{"C.mesh", "*.w.mesh", "*.mesh", "*", "*/*", "*/*", "./*", "shop/*", "*/c.mesh", "~/*", "~*/d.mesh", "*/*.mesh"})},
 		{[]string{"host", "sni", "authority"}, slices.Concat(hostnames(), []string{"a", "*.mesh"})},
