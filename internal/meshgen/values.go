@@ -69,6 +69,7 @@ var words = sync.OnceValue(func() []word {
 		{[]string{"mode"}, []string{"STRICT"}},
 		{[]string{"certificate", "key", "file"}, []string{"/etc/certs/a.pem", "/etc/certs/b.pem"}},
 		{[]string{"label"}, []string{"a", "b", "v1", "v2"}},
+		{[]string{"id"}, []string{"sidecar~10.0.0.1~web.shop~shop.svc.cluster.local", "sidecar~10.0.0.2~web.other~other.svc.cluster.local", "sidecar~10.0.0.1~web.shop~shop.svc.mesh"}},
 		{[]string{"workload", "name"}, []string{"v1", "v2", "n0", "n1", "n2", "n3", "http", "tcp", "x-a"}},
 	}
 })
