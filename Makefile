@@ -65,6 +65,10 @@ compat: build tools ## compare with the answers of real Istio; CASES is a folder
 	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }
 	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY)
 
+.PHONY: mutants
+mutants: ## which fields of keys, and which steps that find who is affected, no test would miss; FILE=REGEXP for some of them, an hour for all
+	$(GO) run ./internal/mutants $(if $(FILE),-file '$(FILE)')
+
 .PHONY: lint
 lint: ## style, vet, tidiness
 	$(GO) mod tidy -diff
