@@ -262,8 +262,8 @@ func TestOwnerOfAWildcardKeepsWhatIsBelow(t *testing.T) {
 		world := testService("evil", "world", "")
 		world.Hostname = h
 		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}}, Fragments: []*Fragment{{Services: []*Service{world}}}}
-		if record := recordOf(Merge(in), nil); len(record) > 0 {
-			t.Errorf("on record: %v", record)
+		if record := recordOf(Merge(in), nil); len(record) != 1 || record[":evil:80"].Namespace != "evil" {
+			t.Errorf("on record: %v, want its HTTP alone", record)
 		}
 	}
 }

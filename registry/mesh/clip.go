@@ -81,7 +81,7 @@ type clipper struct {
 	workloads [][]Delta[*Workload]
 	hosts     map[Hostname]bool // that are decided anew, addresses among them
 	keys      map[Key]bool      // of VirtualServices that came or went
-	ports     map[uint32]bool   // at which HTTP came or went
+	ports     map[uint32]bool   // at which HTTP came or went, or its record did
 	patches   []patches
 }
 
@@ -242,6 +242,7 @@ func (w *clipper) decide() {
 	services, routes := w.clipping.services.change(), w.clipping.routes.change()
 	w.patches = make([]patches, len(w.inputs))
 	decided := map[Hostname]bool{}
+	w.touchHTTP(decided)
 	told := false
 	for i, b := range w.owners.bindings {
 		if b == nil {

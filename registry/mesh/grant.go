@@ -6,6 +6,9 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 	if port, is := portOf(h); is {
 		return o.grantPort(port)
 	}
+	if ns, port, is := httpPortOf(h); is {
+		return Owner{Namespace: ns}, o.hasHTTP(ns, port)
+	}
 	switch {
 	case isAddress(h):
 		return o.grantAddress(h)
@@ -52,6 +55,9 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 
 // claims reports whether a namespace still names a host.
 func (o *owners) claimed(h Hostname, namespace string) bool {
+	if ns, port, is := httpPortOf(h); is {
+		return o.hasHTTP(ns, port)
+	}
 	for i, b := range o.bindings {
 		if b == nil || !b.has(namespace) {
 			continue

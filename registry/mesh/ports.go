@@ -22,6 +22,47 @@ func portOf(h Hostname) (uint32, bool) {
 	return uint32(n), is && err == nil
 }
 
+// httpPortName is the name on record of a port at which a namespace has HTTP. Several
+// namespaces may be on record for one port.
+func httpPortName(namespace string, port uint32) Hostname {
+	return Hostname(":" + namespace + string(portName(port)))
+}
+
+// httpPortOf is the namespace and the port of such a name.
+func httpPortOf(h Hostname) (namespace string, port uint32, is bool) {
+	if i := strings.LastIndexByte(string(h), ':'); i > 1 && h[0] == ':' {
+		port, is = portOf(h[i:])
+		return string(h[1:i]), port, is
+	}
+	return "", 0, false
+}
+
+// httpOfOthers reports whether a namespace is on record with HTTP at a port, which a
+// binding does not have.
+func (o *Owners) httpOfOthers(b *Binding, port uint32) bool {
+	if o == nil {
+		return false
+	}
+	from := spotOf(portName(port)) // names that end so are behind it
+	i, _ := slices.BinarySearchFunc(o.order, from, compareSpots)
+	for ; i < len(o.order) && strings.HasPrefix(o.order[i].key, from.key); i++ {
+		if ns, _, is := httpPortOf(o.order[i].name); is && !b.has(ns) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasHTTP reports whether a namespace of a bound source has HTTP at a port.
+func (o *owners) hasHTTP(namespace string, port uint32) bool {
+	for i, b := range o.bindings {
+		if b != nil && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return svc.Namespace == namespace }) {
+			return true
+		}
+	}
+	return false
+}
+
 // opaquePorts are the ports of a service on which a proxy sees no requests, but
 // connections; with http, the others.
 func opaquePorts(svc *Service, http bool) []uint32 {
@@ -96,6 +137,9 @@ func (o *owners) yieldsAt(source int, namespace string, port uint32, http bool) 
 	if http {
 		return false
 	}
+	if o.record.httpOfOthers(b, port) { // away for a moment is no chance for others
+		return true
+	}
 	for i := range o.claims {
 		if i == source || o.bindings[i] == nil {
 			continue
@@ -133,7 +177,7 @@ func (o *owners) grantPort(port uint32) (Owner, bool) {
 }
 
 // touchPorts notes ports of which anything changed: where it is more than HTTP, all
-// services of the port are decided anew.
+// services of the port are decided anew, else those that are not HTTP.
 func (w *clipper) touchPorts(deltas []Delta[*Service]) {
 	for _, d := range deltas {
 		for _, svc := range []*Service{d.Old, d.New} {
@@ -141,8 +185,18 @@ func (w *clipper) touchPorts(deltas []Delta[*Service]) {
 				w.hosts[portName(port)] = true
 			}
 			for _, port := range w.httpPorts(svc) {
-				w.ports[port] = true
+				w.hosts[httpPortName(svc.Namespace, port)] = true
 			}
+		}
+	}
+}
+
+// touchHTTP notes the ports at which HTTP came or went, or its record did: who has them
+// for something else may be put on record now.
+func (w *clipper) touchHTTP(decided map[Hostname]bool) {
+	for h := range w.hosts {
+		if _, port, is := httpPortOf(h); is {
+			w.ports[port], decided[portName(port)] = true, true
 		}
 	}
 }

@@ -70,3 +70,44 @@ func TestPortsAreTheirOwners(t *testing.T) {
 		}
 	}
 }
+
+// TestPortOfHTTPThatWasAway has another namespace's HTTP leave a port for a moment, in
+// which a tenant writes its own service there anew: the requests of a third namespace's
+// clients go where they went before when it is back, and after a restart.
+func TestPortOfHTTPThatWasAway(t *testing.T) {
+	t.Parallel()
+	const tenant, shop = 0, 1
+	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
+		for _, attack := range []mesh.Protocol{mesh.TCP, mesh.TLS, mesh.MySQL, mesh.Mongo, mesh.Undeclared} {
+			for _, parked := range []bool{false, true} {
+				c := newContest(t, 0)
+				c.bare = true
+				orders, evil := c.sink(c.names[shop]), c.sink(c.names[tenant])
+				orders.Name, orders.Hostname = "orders", "orders.internal"
+				evil.Name, evil.Hostname, evil.Ports[0].Protocol = "a", "a.internal", attack
+				c.objects[shop]["orders"] = orders
+				if parked {
+					c.objects[tenant]["a"] = evil
+				}
+				c.merge()
+				delete(c.objects[shop], "orders")
+				again := *evil
+				again.Hash = mesh.Hash{1}
+				c.objects[tenant]["a"] = &again
+				c.merge()
+				c.objects[shop]["orders"] = orders
+				to := netip.MustParseAddr(nobodysAddress)
+				if mode == InterceptNone {
+					to = netip.MustParseAddr(localhost)
+				}
+				for range 2 {
+					c.merge()
+					if got := c.client(mode).ask(to, "orders.internal"); got != c.names[shop] {
+						t.Errorf("%s, %s, parked %t: %q answers", mode, attack, parked, got)
+					}
+					c.snapshot = nil // and after a restart
+				}
+			}
+		}
+	}
+}
