@@ -29,6 +29,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -387,9 +388,12 @@ func TestAttackOfUnauthenticatedPeers(t *testing.T) {
 	if left > mostLeft {
 		t.Errorf("%d MB more 15 s later, want %d", left>>20, mostLeft>>20)
 	}
-	if open := p.unauthenticated(); open > 0 {
-		t.Errorf("%d connections are open still", open)
-	}
+	envoytest.Eventually(t, envoytest.Patience, func() error { // on a slow machine the last ones came late
+		if open := p.unauthenticated(); open > 0 {
+			return fmt.Errorf("%d connections are open still", open)
+		}
+		return nil
+	})
 	opened := c.end()
 	lines := strings.Count(p.log.String(), "level=WARN") + strings.Count(p.log.String(), "level=ERROR")
 	t.Logf("%d MB before, %d MB more at the worst moment, %d MB more 15 s later; %d connections came in %s, for %s of CPU; a host came back within %s and joined within %s (%d times); %d warnings",
