@@ -61,7 +61,7 @@ var words = sync.OnceValue(func() []word {
 		{[]string{"network"}, []string{"", "", "net1", "net2"}},
 		{[]string{"serviceaccount", "account"}, []string{"web", "api", "one", ""}},
 		{[]string{"method"}, []string{"GET", "POST"}},
-		{[]string{"scheme"}, []string{"http", "https"}},
+		{[]string{"scheme"}, []string{"http", "https", "HTTP", "HTTPS"}},
 		{[]string{"uri", "path", "prefix", "exact"}, []string{"/a", "/b", "/a/b", "x"}},
 		{[]string{"regex"}, []string{"/a.*", "[a-z]+"}},
 		{[]string{"retryon"}, []string{"5xx", "gateway-error,503", "connect-failure"}},
