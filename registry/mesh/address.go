@@ -155,7 +155,7 @@ func (o *owners) addressOfOthers(by asker, a Hostname) *rival {
 			continue
 		}
 		if r := o.addressDeclared(i, a, true, func(svc *Service) bool {
-			return !b.has(svc.Namespace) && o.addressBeats(svc, a, by)
+			return !b.has(svc.Namespace) && o.addressBeats(other, svc, a, by)
 		}); r != nil {
 			return r
 		}
@@ -170,11 +170,11 @@ func (o *owners) addressOfOthers(by asker, a Hostname) *rival {
 }
 
 // addressBeats reports whether a service of another comes before who wants to have
-// an address that overlaps with its own.
-func (o *owners) addressBeats(svc *Service, a Hostname, by asker) bool {
+// an address that overlaps with its own; b is the other's binding.
+func (o *owners) addressBeats(b *Binding, svc *Service, a Hostname, by asker) bool {
 	return slices.ContainsFunc(addressNames(svc), func(x Hostname) bool {
-		if !overlapping(x, a) {
-			return false
+		if !overlapping(x, a) || tooWide(x) && !b.covers(x) {
+			return false // such a range is nobody's
 		}
 		strong := declaresAddress(svc, x)
 		switch c := narrower(x, a); {

@@ -267,3 +267,20 @@ func TestOwnerOfAWildcardKeepsWhatIsBelow(t *testing.T) {
 		}
 	}
 }
+
+// TestRangeOfEverythingBlocksNobody has a tenant declare a range that is nobody's: it
+// keeps others from no routes.
+func TestRangeOfEverythingBlocksNobody(t *testing.T) {
+	t.Parallel()
+	for _, wide := range []string{"0.0.0.0/0", "128.0.0.0/1", "192.0.0.0/7"} {
+		for _, vs := range []*VirtualService{matching("shop", "198.51.100.0/24"), routing("shop", "198.51.100.7"), routing("shop", "192.0.2.7")} {
+			s := Merge(Input{
+				Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+				Fragments: []*Fragment{{Services: []*Service{addressed("evil", "a", wide)}}, {VirtualServices: []*VirtualService{vs}}},
+			})
+			if got := seenFrom(s, "third"); !slices.Equal(got, []string{"shop"}) {
+				t.Errorf("%s: others see what is of %v, conflicts %v", wide, got, s.Conflicts)
+			}
+		}
+	}
+}
