@@ -100,9 +100,10 @@ func (l *ledger) take(s *mesh.Snapshot, now time.Time) {
 	l.known = true
 	news := map[mesh.Hostname]mesh.Owner{}
 	moved := false
+	grant := s.Grants()
 	for h := range l.decided {
 		was, recorded := l.owners.Of(h)
-		is, granted := s.Grant(h)
+		is, granted := grant(h)
 		_, resting := l.left[h]
 		switch {
 		case granted && is != was:

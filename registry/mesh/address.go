@@ -98,6 +98,12 @@ func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 // for other namespaces: nil if the source's. A range conflicts with all that it
 // overlaps with, and takes what is nobody's.
 func (o *owners) address(by asker, a Hostname) *rival {
+	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.addresses }, nameQuestion{by, a}, func() *rival {
+		return o.findRival(by, a)
+	})
+}
+
+func (o *owners) findRival(by asker, a Hostname) *rival {
 	b := o.bindings[by.source]
 	mine := b.covers(a)
 	for i := range o.claims {
@@ -192,11 +198,15 @@ func (o *owners) addressBeats(b *Binding, svc *Service, a Hostname, by asker) bo
 // with all, with one that overlaps.
 func (o *owners) addressDeclared(source int, a Hostname, all bool, wanted func(*Service) bool) *rival {
 	var found *rival
-	o.claims[source].addresses.find(a, all, func(svc *Service) bool {
-		if wanted(svc) {
-			found = by(&svc.Meta, ownerWords(svc))
+	index := &o.claims[source].addresses
+	index.names(a, all, func(name Hostname) bool {
+		for _, svc := range o.sample(index, name) {
+			if wanted(svc) {
+				found = by(&svc.Meta, ownerWords(svc))
+				return false
+			}
 		}
-		return found == nil
+		return true
 	})
 	return found
 }
@@ -234,6 +244,13 @@ func (o *owners) endpointAt(source int, a Hostname, all bool, wanted func(namesp
 // hasAddress reports whether a service that counts, of the source or of the
 // namespace, has a very address: then its routes may be written there.
 func (o *owners) hasAddress(source int, namespace string, a Hostname) bool {
+	question := nameQuestion{asker{source: source, namespace: namespace}, a}
+	return remembered(o.answers, func(a *answers) map[nameQuestion]bool { return a.holds }, question, func() bool {
+		return o.findAddress(source, namespace, a)
+	})
+}
+
+func (o *owners) findAddress(source int, namespace string, a Hostname) bool {
 	for i := range o.claims {
 		for _, svc := range o.claims[i].addresses.get(a) {
 			if svc.Namespace != namespace && (i != source || !o.bindings[source].has(svc.Namespace)) {
@@ -306,16 +323,29 @@ func (o *owners) privateAddresses(source int, namespace string, addresses []Host
 		if b.covers(a) {
 			continue
 		}
-		for i := range o.claims {
-			o.claims[i].private.find(a, true, func(svc *Service) bool {
+		question := nameQuestion{asker{source: source, namespace: namespace}, a}
+		out = append(out, remembered(o.answers, func(a *answers) map[nameQuestion][]*Service { return a.private }, question, func() []*Service {
+			return o.privateAt(b, namespace, a)
+		})...)
+	}
+	return out
+}
+
+// privateAt is privateAddresses of one address.
+func (o *owners) privateAt(b *Binding, namespace string, a Hostname) []*Service {
+	var out []*Service
+	for i := range o.claims {
+		index := &o.claims[i].private
+		index.names(a, true, func(name Hostname) bool {
+			for _, svc := range o.sample(index, name) {
 				if svc.Namespace != namespace && !b.has(svc.Namespace) && slices.ContainsFunc(append(addressNames(svc), inlineNames(svc)...), func(x Hostname) bool {
 					return overlapping(x, a)
 				}) {
 					out = append(out, svc)
 				}
-				return true
-			})
-		}
+			}
+			return true
+		})
 	}
 	return out
 }

@@ -96,11 +96,10 @@ func (w *clipper) serviceAliases(svc *Service) []Hostname {
 // of which anything may be decided anew.
 func (w *clipper) touchAliases() {
 	touched := map[Hostname]bool{}
-	note := func(svc *Service) bool {
+	note := func(svc *Service) {
 		for _, h := range append(w.serviceAliases(svc), w.addressNames(svc)...) {
 			touched[h] = true
 		}
-		return true
 	}
 	for i := range w.inputs {
 		for _, d := range w.services[i] {
@@ -108,9 +107,8 @@ func (w *clipper) touchAliases() {
 			note(d.New)
 		}
 		if c := &w.owners.claims[i]; c.aliases.size+c.addresses.named.size > 0 {
-			for h := range w.hosts {
-				c.services.find(h, true, note)
-				c.addresses.find(h, true, note)
+			for svc := range concerned(w.hosts, &c.services, &c.addresses) {
+				note(svc)
 			}
 		}
 	}

@@ -149,10 +149,10 @@ func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unse
 
 // recordOf is what a server would have on record after a snapshot.
 func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
-	out := map[Hostname]Owner{}
+	out, grant := map[Hostname]Owner{}, s.Grants()
 	for _, h := range s.Decided() {
 		was, known := owners.Of(h)
-		is, granted := s.Grant(h)
+		is, granted := grant(h)
 		switch {
 		case granted && is != was:
 			out[h] = is

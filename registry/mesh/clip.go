@@ -239,6 +239,8 @@ func onlyOwn(exports Exports, defaults []string, own string) bool {
 // decide decides anew for what names a host of which anything changed, or one
 // that overlaps with it.
 func (w *clipper) decide() {
+	w.owners.answers = newAnswers()
+	defer func() { w.owners.answers = nil }()
 	services, routes := w.clipping.services.change(), w.clipping.routes.change()
 	w.patches = make([]patches, len(w.inputs))
 	decided := map[Hostname]bool{}
@@ -289,9 +291,15 @@ func (w *clipper) decide() {
 func concerned[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[T]bool {
 	out := map[T]bool{}
 	for _, x := range indexes {
+		seen := map[Hostname]bool{}
 		for h := range hosts {
-			x.find(h, true, func(o T) bool {
-				out[o] = true
+			x.names(h, true, func(name Hostname) bool {
+				if !seen[name] {
+					seen[name] = true
+					for _, o := range x.get(name) {
+						out[o] = true
+					}
+				}
 				return true
 			})
 		}

@@ -316,18 +316,23 @@ func (x *nameIndex[T]) get(h Hostname) []T { return x.named.get(h) }
 // find yields what is filed under a name or, with all, under any that overlaps with
 // it. It reports whether all was wanted.
 func (x *nameIndex[T]) find(h Hostname, all bool, yield func(T) bool) bool {
-	give := func(name Hostname) bool {
+	return x.names(h, all, func(name Hostname) bool {
 		for _, o := range x.named.get(name) {
 			if !yield(o) {
 				return false
 			}
 		}
 		return true
-	}
+	})
+}
+
+// names yields a name and, with all, those under which something may be filed that
+// overlap with it. It reports whether all were wanted.
+func (x *nameIndex[T]) names(h Hostname, all bool, yield func(Hostname) bool) bool {
 	if x.named.size == 0 {
 		return true
 	}
-	if !give(h) {
+	if !yield(h) {
 		return false
 	}
 	if !all {
@@ -335,8 +340,8 @@ func (x *nameIndex[T]) find(h Hostname, all bool, yield func(T) bool) bool {
 	}
 	more := true
 	x.widths.above(h, func(name Hostname) bool {
-		more = give(name)
+		more = yield(name)
 		return more
 	})
-	return more && (!isWide(h) || x.order.below(h, give))
+	return more && (!isWide(h) || x.order.below(h, yield))
 }

@@ -43,6 +43,7 @@ type owners struct {
 	defaults []string
 	// unsettled: hosts that are not on record are nobody's for now.
 	unsettled bool
+	answers   *answers // or nil
 }
 
 // rival is why a host is another's.
@@ -141,6 +142,13 @@ func (o *owners) declared(h Hostname, overlapping bool) func(func(*Service) bool
 // bound source of another namespace has. A wildcard on record has what is below it
 // and on no record; any other takes what is nobody's.
 func (o *owners) wildcard(source int, svc *Service) *rival {
+	question := nameQuestion{asker{source: source, namespace: svc.Namespace}, svc.Hostname.plain()}
+	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.wildcards }, question, func() *rival {
+		return o.wildcardRival(source, svc)
+	})
+}
+
+func (o *owners) wildcardRival(source int, svc *Service) *rival {
 	h, b := svc.Hostname.plain(), o.bindings[source]
 	if _, _, known := o.record.holder(h); known {
 		return o.recorded(b, h)
@@ -237,6 +245,14 @@ func (o *owners) notOwner(b *Binding, h Hostname) *rival {
 // wildcard: the one on record, else the first by name of those that declare it,
 // or, where no bound source does, that have routes for it.
 func (o *owners) ownerOf(h Hostname) (Owner, bool) {
+	is := remembered(o.answers, func(a *answers) map[Hostname]hostAnswer { return a.hosts }, h, func() hostAnswer {
+		owner, known := o.findOwner(h)
+		return hostAnswer{owner, known}
+	})
+	return is.owner, is.known
+}
+
+func (o *owners) findOwner(h Hostname) (Owner, bool) {
 	declaring := o.namespaces(func(i int, yield func(string)) {
 		for _, svc := range o.claims[i].services.get(h) {
 			if !o.bindings[i].HostsOnly && o.unbound(svc, false) == nil {

@@ -125,6 +125,13 @@ func behind(svc *Service, yields []uint32) []Conflict {
 }
 
 func (o *owners) yieldsAt(source int, namespace string, port uint32, http bool) bool {
+	question := portQuestion{source, namespace, port, http}
+	return remembered(o.answers, func(a *answers) map[portQuestion]bool { return a.yields }, question, func() bool {
+		return o.comesBehind(source, namespace, port, http)
+	})
+}
+
+func (o *owners) comesBehind(source int, namespace string, port uint32, http bool) bool {
 	b := o.bindings[source]
 	for i := range o.claims {
 		if o.bindings[i] == nil && (len(o.claims[i].opaque.get(port)) > 0 || !http && len(o.claims[i].http.get(port)) > 0) {

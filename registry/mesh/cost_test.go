@@ -1,0 +1,73 @@
+package mesh
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// TestOneTenantDoesNotStopTheMesh merges meshes in which a tenant names the same, or
+// what overlaps, some thousand times: what is decided of one name must not be decided
+// again for every object. When it was, the first of these took more than a minute.
+func TestOneTenantDoesNotStopTheMesh(t *testing.T) {
+	t.Parallel()
+	const many, inTime = 4000, 20 * time.Second
+	own := func(svc *Service) *Service {
+		svc.ExportTo = Exports{svc.Namespace}
+		return svc
+	}
+	named := func(host string, i int) *Service {
+		svc := testService("evil", fmt.Sprintf("n%05d", i), "")
+		svc.Hostname = Hostname(host)
+		return svc
+	}
+	address := func(i int) string { return fmt.Sprintf("10.9.%d.%d", i/256, i%256) }
+	for name, objects := range map[string]func(f *Fragment, i int){
+		"addresses in one range": func(f *Fragment, i int) {
+			f.Services = append(f.Services, addressed("evil", fmt.Sprintf("a%05d", i), "10.0.0.0/8"), addressed("evil", fmt.Sprintf("b%05d", i), address(i)))
+		},
+		"addresses in a private range": func(f *Fragment, i int) {
+			f.Services = append(f.Services, own(addressed("evil", fmt.Sprintf("a%05d", i), "10.0.0.0/8")), addressed("evil", fmt.Sprintf("b%05d", i), address(i)))
+		},
+		"one address": func(f *Fragment, i int) {
+			f.Services = append(f.Services, addressed("evil", fmt.Sprintf("a%05d", i), "10.9.9.9"))
+			f.VirtualServices = append(f.VirtualServices, routing("evil", "10.9.9.9"))
+			f.VirtualServices[len(f.VirtualServices)-1].Name = fmt.Sprintf("v%05d", i)
+		},
+		"one host": func(f *Fragment, i int) { f.Services = append(f.Services, named("x.evil.test", i)) },
+		"hosts below a wildcard": func(f *Fragment, i int) {
+			f.Services = append(f.Services, named("*.evil.test", i), named(fmt.Sprintf("h%05d.evil.test", i), i+many))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			evil, shop := &Fragment{}, &Fragment{Services: []*Service{testService("shop", "x", "")}}
+			for i := range many {
+				objects(evil, i)
+			}
+			in := Input{
+				Fallback: testMeshConfig(), Fragments: []*Fragment{evil.Sorted(), shop},
+				Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+			}
+			began := time.Now()
+			in.Prev = Merge(in)
+			in.Owners = in.Owners.With(recordOf(in.Prev, nil))
+			in.Prev = Merge(in)
+			next := *in.Fragments[0]
+			next.Services = append([]*Service(nil), next.Services...)
+			svc := *next.Services[len(next.Services)-1]
+			svc.Hash = Hash{1}
+			next.Services[len(next.Services)-1] = &svc
+			in.Fragments = []*Fragment{&next, shop}
+			s := Merge(in)
+			took := time.Since(began)
+			t.Logf("%d services in %s", len(s.Services), took)
+			if took > inTime {
+				t.Errorf("%s for %d objects of one tenant", took, len(evil.Services))
+			}
+			if len(s.ServicesOn(shop.Services[0].Hostname)) != 1 {
+				t.Error("another tenant's service is not there")
+			}
+		})
+	}
+}
