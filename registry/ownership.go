@@ -100,7 +100,7 @@ func (l *ledger) take(s *mesh.Snapshot, now time.Time) {
 	l.known = true
 	news := map[mesh.Hostname]mesh.Owner{}
 	moved := false
-	grant := s.Grants()
+	grant := mesh.Grants(s)
 	for h := range l.decided {
 		was, recorded := l.owners.Of(h)
 		is, granted := grant(h)

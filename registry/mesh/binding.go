@@ -203,10 +203,10 @@ func (s *Snapshot) Decided() []Hostname { return s.tables.clipping.decided }
 
 // Grant is the owner of a host by being the first, or the only one, to name it. It
 // belongs on record, so that nobody else takes the host later.
-func (s *Snapshot) Grant(h Hostname) (Owner, bool) { return s.Grants()(h) }
+func (s *Snapshot) Grant(h Hostname) (Owner, bool) { return Grants(s)(h) }
 
 // Grants is [Snapshot.Grant] for who asks for many hosts, from one goroutine.
-func (s *Snapshot) Grants() func(Hostname) (Owner, bool) {
+func Grants(s *Snapshot) func(Hostname) (Owner, bool) {
 	o := s.tables.clipping.owners
 	o.answers = newAnswers()
 	return o.grant

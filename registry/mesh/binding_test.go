@@ -149,7 +149,7 @@ func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unse
 
 // recordOf is what a server would have on record after a snapshot.
 func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
-	out, grant := map[Hostname]Owner{}, s.Grants()
+	out, grant := map[Hostname]Owner{}, Grants(s)
 	for _, h := range s.Decided() {
 		was, known := owners.Of(h)
 		is, granted := grant(h)
