@@ -394,7 +394,7 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 	if len(v.conflicts)+len(yields) == 0 {
 		return nil
 	}
-	v.sign += fmt.Sprint(" ", yields)
+	v.sign += fmt.Sprint(" ", yields, exports) // the hash of what comes out is made of it
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v

@@ -93,7 +93,8 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*V
 		return nil
 	}
 	v := &verdict[*VirtualService]{conflicts: p.conflicts}
-	v.sign = fmt.Sprintf("routes %v %q %q %q", p.late, p.open, p.elsewhere, p.without)
+	own, without := ownOnly(vs.ExportTo, w.exports[1], vs.Namespace), exportsWithout(vs.ExportTo, w.exports[1], vs.Namespace, p.without)
+	v.sign = fmt.Sprintf("routes %v %q %q %q %q", p.late, p.open, p.elsewhere, own, without) // the hashes of what comes out are made of it
 	if was != nil && was.sign == v.sign {
 		v.out = was.out
 		return v
@@ -122,10 +123,10 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*V
 	}
 	add(p.open, "", func(*VirtualService) {})
 	add(p.elsewhere, elsewherePart, func(x *VirtualService) {
-		x.ExportTo = exportsWithout(vs.ExportTo, w.exports[1], vs.Namespace, p.without)
+		x.ExportTo = without
 	})
 	add(rest, ownNamespacePart, func(x *VirtualService) {
-		x.ExportTo, x.Created = ownOnly(vs.ExportTo, w.exports[1], vs.Namespace), youngest()
+		x.ExportTo, x.Created = own, youngest()
 	})
 	return v
 }
