@@ -3,7 +3,6 @@ package xds
 import (
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"runtime"
 	"slices"
@@ -27,33 +26,6 @@ import (
 //
 // FAIRLEAD_NETS_SEEDS=N runs N seeds instead of the few of the tier, and
 // FAIRLEAD_NETS_SEED=N that one alone. A failure prints its seed.
-
-// netSeeds are the seeds of a test: as many as the tier has time for.
-func netSeeds(t *testing.T, short, full int) []uint64 {
-	t.Helper()
-	n := full
-	if testing.Short() {
-		n = short
-	}
-	if text := os.Getenv("FAIRLEAD_NETS_SEED"); text != "" {
-		seed, err := strconv.ParseUint(text, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []uint64{seed}
-	}
-	if text := os.Getenv("FAIRLEAD_NETS_SEEDS"); text != "" {
-		var err error
-		if n, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
-	out := make([]uint64, n)
-	for i := range out {
-		out[i] = uint64(i)
-	}
-	return out
-}
 
 // netProxy is a proxy, and what it was given last.
 type netProxy struct {
@@ -176,7 +148,7 @@ func mustGet(t *testing.T, c *classes, e *epoch, p *netProxy, had sight) sight {
 func TestRebuildsEqualBuilds(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
-	seeds := netSeeds(t, 6, 60)
+	seeds := meshgen.Seeds(t, 6, 60)
 	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { rebuildsEqualBuilds(t, seed, coverage) })
 	}
@@ -305,7 +277,7 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 func TestSharedEqualsAlone(t *testing.T) {
 	t.Parallel()
 	served, different := 0, 0
-	for _, seed := range netSeeds(t, 5, 60) {
+	for _, seed := range meshgen.Seeds(t, 5, 60) {
 		w := meshgen.New(1000+seed, meshgen.NewCoverage())
 		s := mesh.Merge(w.Input(nil))
 		server := &classes{}

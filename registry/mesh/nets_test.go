@@ -3,7 +3,6 @@ package mesh_test
 import (
 	"fmt"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -22,41 +21,13 @@ import (
 // and look-ups by reflection, and know no kind by name. See xds/nets_test.go for the
 // seeds.
 
-func netSeeds(t *testing.T, short, full int) []uint64 {
-	t.Helper()
-	n := full
-	if testing.Short() {
-		n = short
-	}
-	for name, use := range map[string]func(int) []uint64{
-		"FAIRLEAD_NETS_SEED":  func(n int) []uint64 { return []uint64{uint64(n)} },
-		"FAIRLEAD_NETS_SEEDS": func(n int) []uint64 { return make([]uint64, n, max(n, 1)) },
-	} {
-		if text := os.Getenv(name); text != "" {
-			x, err := strconv.Atoi(text)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if out := use(x); len(out) == 1 {
-				return out
-			}
-			n = x
-		}
-	}
-	out := make([]uint64, n)
-	for i := range out {
-		out[i] = uint64(i)
-	}
-	return out
-}
-
 // TestMergesEqualMerge changes meshes at random, and compares each snapshot, as it was
 // built from the one before, with one built from nothing; and what it says of the
 // change with the change.
 func TestMergesEqualMerge(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
-	for _, seed := range netSeeds(t, 5, 40) {
+	for _, seed := range meshgen.Seeds(t, 5, 40) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			w := meshgen.New(seed, coverage)
 			var s, older *mesh.Snapshot

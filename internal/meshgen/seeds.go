@@ -1,0 +1,39 @@
+package meshgen
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+// Seeds are the seeds of a test: some few in the short tier, else more.
+// FAIRLEAD_NETS_SEEDS=N makes it N, and FAIRLEAD_NETS_SEED=N the one seed N.
+func Seeds(tb testing.TB, short, full int) []uint64 {
+	tb.Helper()
+	number := func(name string) (uint64, bool) {
+		text := os.Getenv(name)
+		if text == "" {
+			return 0, false
+		}
+		n, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			tb.Fatalf("%s: %v", name, err)
+		}
+		return n, true
+	}
+	if seed, ok := number("FAIRLEAD_NETS_SEED"); ok {
+		return []uint64{seed}
+	}
+	n := uint64(full)
+	if testing.Short() {
+		n = uint64(short)
+	}
+	if more, ok := number("FAIRLEAD_NETS_SEEDS"); ok {
+		n = more
+	}
+	out := make([]uint64, n)
+	for i := range out {
+		out[i] = uint64(i)
+	}
+	return out
+}
