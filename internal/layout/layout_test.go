@@ -201,11 +201,33 @@ func large(t *testing.T, paths []string) []string {
 	return out
 }
 
+// present are all files but those of tools and builds.
+func present(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch name := d.Name(); {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (name == ".git" || name == ".tools" || name == "bin"):
+			return filepath.SkipDir
+		case !d.IsDir():
+			out = append(out, path)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 func tracked(t *testing.T) []string {
 	t.Helper()
 	list, err := exec.CommandContext(t.Context(), "git", "-C", root, "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	if err != nil {
-		t.Skipf("git does not tell which files are the project's: %v", err)
+		t.Logf("git does not tell which files are the project's, all are looked at: %v", err)
+		return present(t)
 	}
 	var out []string
 	for path := range strings.SplitSeq(strings.TrimSuffix(string(list), "\x00"), "\x00") {
