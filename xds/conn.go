@@ -59,7 +59,7 @@ type conn struct {
 	probedWhy  string
 	rejecting  map[stream.TypeURL]bool // or nil
 
-	nacks, rejections, states few // what is logged of them
+	lines *lineLimits // of the log
 
 	kept      stream.Footprint // as it was weighed last
 	unweighed int              // what it may keep since, in bytes
@@ -91,8 +91,8 @@ func (q question) answer() {
 func (s *Server) newConn(p Peer, c *claim, f forms) *conn {
 	n := &conn{
 		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
-		lookout: lookout{forms: f},
-		bell:    make(chan struct{}, 1), evicted: make(chan error, 1), questions: make(chan question), done: make(chan struct{}),
+		lookout: lookout{forms: f}, lines: newLineLimits(),
+		bell: make(chan struct{}, 1), evicted: make(chan error, 1), questions: make(chan question), done: make(chan struct{}),
 	}
 	n.ends = n.endTime(n.since)
 	if n.reports() {
@@ -322,7 +322,7 @@ func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 		c.server.log.Debug("envoy is live", "proxy", c.nodeID, "host", c.peer.Host)
 		return
 	}
-	if skipped, ok := c.states.ok(time.Now()); ok {
+	if skipped, ok := c.lines.states.Allow(time.Now()); ok {
 		c.tell(slog.LevelInfo, "envoy changed its state", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
 	}
 }

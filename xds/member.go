@@ -142,7 +142,7 @@ func (s *Server) leave(c *conn) {
 	}
 	s.mu.Unlock()
 	c.owesNothing()
-	c.tell(slog.LevelInfo, "proxy disconnected", c.nacks.skipped+c.rejections.skipped+c.states.skipped,
+	c.tell(slog.LevelInfo, "proxy disconnected", c.lines.omitted(),
 		"proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
 }
 

@@ -41,6 +41,13 @@ func (l *Limiter) Omit(n int) {
 	l.omitted += n
 }
 
+// Omitted is how many lines were left out since the last one that was allowed.
+func (l *Limiter) Omitted() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.omitted
+}
+
 // Owed is like [Limiter.Allow], and allows nothing where no line was left out: with
 // it the number is told also of who has nothing more to say.
 func (l *Limiter) Owed(now time.Time) (omitted int, ok bool) {

@@ -30,6 +30,9 @@ func TestLimiterAllowsABurstAndThenARate(t *testing.T) {
 		t.Error("it is idle, and has not told of a line that was left out")
 	}
 	l.Omit(2)
+	if got := l.Omitted(); got != 3 {
+		t.Errorf("%d lines were left out of which nothing was told, want 3", got)
+	}
 	if omitted, ok := l.Owed(now.Add(time.Hour)); !ok || omitted != 3 || l.Idle(now.Add(time.Hour)) {
 		t.Errorf("an hour later: %d omitted, %v, or idle", omitted, ok)
 	}

@@ -7,49 +7,46 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// A few is what one stream says of its peer's refusals: so much in a while.
 const (
-	fewTimes = 5
-	fewWhile = 10 * time.Second
+	// refusalLines are logged at once of what one stream's peer refuses, and one
+	// more every refusalEvery.
+	refusalLines = 5
+	refusalEvery = 2 * time.Second
 	// maxSaid bounds, in bytes, what a line of the log has of a peer's words. Its
 	// status has more of them.
 	maxSaid = 256
 )
 
-// few lets something happen a few times a while.
-type few struct {
-	begin         time.Time
-	done, skipped int
+// lineLimits bound what is logged of one stream, by what it is about.
+type lineLimits struct{ nacks, rejections, states loglimit.Limiter }
+
+func newLineLimits() *lineLimits {
+	l := &lineLimits{}
+	for _, of := range []*loglimit.Limiter{&l.nacks, &l.rejections, &l.states} {
+		of.Burst, of.Every = refusalLines, refusalEvery
+	}
+	return l
 }
 
-// ok reports whether it may happen now, and how often it might not since it last
-// did.
-func (f *few) ok(now time.Time) (skipped int, ok bool) {
-	if now.Sub(f.begin) >= fewWhile {
-		f.begin, f.done = now, 0
-	}
-	if f.done == fewTimes {
-		f.skipped++
-		return 0, false
-	}
-	skipped = f.skipped
-	f.done, f.skipped = f.done+1, 0
-	return skipped, true
+// omitted are the lines left out of which no later line tells.
+func (l *lineLimits) omitted() int {
+	return l.nacks.Omitted() + l.rejections.Omitted() + l.states.Omitted()
 }
 
 // logRefusal tells of an EventNacked or an EventRejected. However often a peer
 // refuses, and whatever it says, it fills no log: what is left out is logged on
 // debug, counted in the next line, and stands in the proxy's status.
 func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
-	f := &c.nacks
+	limit := &c.lines.nacks
 	if e.Kind == stream.EventRejected {
-		f = &c.rejections
+		limit = &c.lines.rejections
 	}
 	level := slog.LevelWarn
-	skipped, ok := f.ok(time.Now())
+	skipped, ok := limit.Allow(time.Now())
 	if !ok {
 		level = slog.LevelDebug
 	}

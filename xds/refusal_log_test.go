@@ -16,27 +16,6 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-func TestFew(t *testing.T) {
-	t.Parallel()
-	var f few
-	now := time.Now()
-	told := 0
-	for range 100 {
-		if skipped, ok := f.ok(now); ok && skipped == 0 {
-			told++
-		}
-	}
-	if told != fewTimes {
-		t.Errorf("told %d times, want %d", told, fewTimes)
-	}
-	if skipped, ok := f.ok(now.Add(fewWhile)); !ok || skipped != 100-fewTimes {
-		t.Errorf("later: %d %v", skipped, ok)
-	}
-	if skipped, ok := f.ok(now.Add(fewWhile)); !ok || skipped != 0 {
-		t.Errorf("once more: %d %v", skipped, ok)
-	}
-}
-
 // One host that refuses all it is sent, at length, fills neither a log nor a
 // screen.
 func TestRefusalsFillNoLog(t *testing.T) {
@@ -98,8 +77,8 @@ func TestRefusalsFillNoLog(t *testing.T) {
 			warned++
 		}
 	}
-	// Slow machines may need more than one while.
-	if took := time.Since(begin); warned > 2*fewTimes*int(1+took/fewWhile) {
+	// Slow machines give time for more.
+	if took := time.Since(begin); warned > 2*(refusalLines+int(took/refusalEvery)+1) {
 		t.Errorf("%d warnings within %s", warned, took)
 	}
 }
@@ -170,7 +149,7 @@ func TestLiveEnvoyIsNoNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := &syncLog{}
-			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{})}
+			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{}), lines: newLineLimits()}
 			for _, s := range c.said {
 				conn.logEnvoyState(s)
 				conn.envoy = s
