@@ -212,7 +212,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	if err != nil {
 		return err
 	}
-	b := backOff{first: 200 * time.Millisecond, most: 5 * time.Second}
+	b := newBackOff(200*time.Millisecond, 5*time.Second)
 	for {
 		id, err := e.client.Join(ctx, *e.offer.token, key)
 		if err == nil {

@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
+
 	"github.com/fairlead/fairlead/agent/workload"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -93,7 +95,7 @@ func (a *Agent) saveHost(hosts *svid.HostStore, id *svid.Identity) {
 
 // run renews until ctx ends, or the host is something else.
 func (i *identities) run(ctx context.Context) error {
-	b := backOff{first: 500 * time.Millisecond, most: 30 * time.Second}
+	b := newBackOff(500*time.Millisecond, 30*time.Second)
 	poll := time.NewTicker(tokenEvery)
 	defer poll.Stop()
 	var again time.Time // when what failed is tried again; zero: nothing failed
@@ -241,20 +243,27 @@ func (h hostCredentials) TLS() *tls.Config { return svid.ClientTLSAt(h.a.host.Lo
 // NotAfter implements relay.Credentials.
 func (h hostCredentials) NotAfter() time.Time { return h.a.host.Load().NotAfter() }
 
-// backOff waits longer from try to try, with jitter.
+// backOff counts the tries between which a wait grows, with jitter.
 type backOff struct {
-	first, most time.Duration
-	tries       int
-	delay       time.Duration
+	backoff.ExponentialBackOff
+	tries int
 }
 
-func (b *backOff) reset() { b.tries, b.delay = 0, 0 }
+func newBackOff(first, most time.Duration) *backOff {
+	return &backOff{ExponentialBackOff: backoff.ExponentialBackOff{
+		InitialInterval: first, Multiplier: 2, RandomizationFactor: 0.25, MaxInterval: most,
+	}}
+}
+
+func (b *backOff) reset() {
+	b.tries = 0
+	b.Reset()
+}
 
 // next is how long to wait now.
 func (b *backOff) next() time.Duration {
 	b.tries++
-	b.delay = min(max(2*b.delay, b.first), b.most)
-	return time.Duration((0.75 + rand.Float64()/2) * float64(b.delay)) //nolint:gosec // spreads load
+	return b.NextBackOff()
 }
 
 // wait returns false if ctx ended first.

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
 // Config says which Envoy to run and how.
@@ -142,6 +144,7 @@ func (p *Process) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	again := backoff.ExponentialBackOff{InitialInterval: firstDelay, Multiplier: 2, MaxInterval: maxDelay}
 	delay := time.Duration(0)
 	for {
 		began := time.Now()
@@ -160,32 +163,34 @@ func (p *Process) Run(ctx context.Context) error {
 		p.died(h)
 		if time.Since(began) >= quietTime {
 			delay = 0
+			again.Reset()
 		}
-		if h = p.restart(ctx, &delay); h == nil {
+		if h, delay = p.restart(ctx, delay, &again); h == nil {
 			return nil
 		}
 	}
 }
 
-// restart starts Envoy again until that succeeds; nil means that ctx ended.
-func (p *Process) restart(ctx context.Context, delay *time.Duration) *handle {
+// restart starts Envoy again after the delay until that succeeds, and returns what
+// to wait before the start after that; nil means that ctx ended.
+func (p *Process) restart(ctx context.Context, delay time.Duration, again backoff.BackOff) (*handle, time.Duration) {
 	for {
-		timer := time.NewTimer(*delay)
+		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
+			return nil, 0
 		}
-		*delay = min(max(2**delay, firstDelay), maxDelay)
+		delay = again.NextBackOff()
 		h, err := p.start(ctx)
 		if err == nil {
 			p.mu.Lock()
 			p.status.Restarts++
 			p.mu.Unlock()
-			return h
+			return h, delay
 		}
-		p.log.ErrorContext(ctx, "envoy could not be started again", "err", err, "next_try_in", *delay)
+		p.log.ErrorContext(ctx, "envoy could not be started again", "err", err, "next_try_in", delay)
 		p.mu.Lock()
 		p.status.LastError = err.Error()
 		p.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
@@ -56,7 +57,7 @@ type upstream struct {
 // dial keeps one stream to the first server that can be reached, until ctx ends.
 // A server that refused and said when to come again is left alone until then.
 func (r *Relay) dial(ctx context.Context) {
-	backOff, asked := firstBackOff, pauses{}
+	again, asked := backoff.ExponentialBackOff{InitialInterval: firstBackOff, Multiplier: 2, RandomizationFactor: 0.5, MaxInterval: lastBackOff}, pauses{}
 	for {
 		for _, server := range r.c.Servers {
 			if asked.left(server, time.Now()) > 0 {
@@ -69,7 +70,7 @@ func (r *Relay) dial(ctx context.Context) {
 			}
 			planned := errors.Is(err, errNewNode) || errors.Is(err, errRenew)
 			if answered {
-				backOff = firstBackOff
+				again.Reset()
 			}
 			asked.note(server, err, time.Now(), rand.Float64()) //nolint:gosec // spreads load
 			r.lost(ctx, server, err, answered, time.Since(began))
@@ -77,15 +78,13 @@ func (r *Relay) dial(ctx context.Context) {
 				break // the same order again
 			}
 		}
-		pause := time.Duration((0.5 + rand.Float64()) * float64(backOff)) //nolint:gosec // spreads load
-		wait := time.NewTimer(max(pause, asked.soonest(r.c.Servers, time.Now())))
+		wait := time.NewTimer(max(again.NextBackOff(), asked.soonest(r.c.Servers, time.Now())))
 		select {
 		case <-wait.C:
 		case <-ctx.Done():
 			wait.Stop()
 			return
 		}
-		backOff = min(2*backOff, lastBackOff)
 	}
 }
 
