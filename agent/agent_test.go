@@ -16,6 +16,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+
 	"github.com/fairlead/fairlead/agent/health"
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -301,7 +304,7 @@ func TestAnotherHostsToken(t *testing.T) {
 // TestTrusts tells a token of another authority from one of the identity's own.
 func TestTrusts(t *testing.T) {
 	t.Parallel()
-	id := &svid.Identity{Bundle: []*x509.Certificate{{RawSubjectPublicKeyInfo: []byte("own")}}}
+	id := &svid.Identity{Bundle: x509bundle.FromX509Authorities(spiffeid.RequireTrustDomainFromString("mesh.test"), []*x509.Certificate{{RawSubjectPublicKeyInfo: []byte("own")}})}
 	if !trusts(id, sha256.Sum256([]byte("own"))) || trusts(id, sha256.Sum256([]byte("other"))) {
 		t.Error("the authority of a token is not recognised")
 	}
@@ -324,11 +327,11 @@ func TestNothingSecretOnDisk(t *testing.T) {
 	m := newMachine(t, cp.token("orders-1", "shop/orders"))
 	log := &syncBuffer{}
 	a := agentHere(t, m.set.config(log))
-	key, err := a.workload.Load().KeyPEM()
+	_, key, err := a.workload.Load().Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}
-	hostKey, err := a.host.Load().KeyPEM()
+	_, hostKey, err := a.host.Load().Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}

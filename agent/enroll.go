@@ -243,7 +243,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 
 // trusts reports whether the authority with that key is one the identity knows.
 func trusts(id *svid.Identity, pin [sha256.Size]byte) bool {
-	return slices.ContainsFunc(id.Bundle, func(root *x509.Certificate) bool {
+	return slices.ContainsFunc(id.Bundle.X509Authorities(), func(root *x509.Certificate) bool {
 		return sha256.Sum256(root.RawSubjectPublicKeyInfo) == pin
 	})
 }

@@ -37,7 +37,7 @@ type identities struct {
 
 // newIdentities loads the workload's identity, if there is one.
 func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities, error) {
-	secret, err := svid.SealingSecret(a.host.Load().Key)
+	secret, err := svid.SealingSecret(a.host.Load().PrivateKey)
 	if err != nil {
 		return nil, err
 	}

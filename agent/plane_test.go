@@ -20,7 +20,9 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -271,7 +273,7 @@ func (p *plane) caller(port int) *caller {
 	if err != nil {
 		p.tb.Fatal(err)
 	}
-	who := &svid.Identity{ID: id, Key: key, Chain: chain, Bundle: p.authority.Bundle()}
+	who := &svid.Identity{SVID: x509svid.SVID{ID: id, PrivateKey: key, Certificates: chain}, Bundle: x509bundle.FromX509Authorities(id.TrustDomain(), p.authority.Bundle())}
 	roots := x509.NewCertPool()
 	for _, c := range p.authority.Bundle() {
 		roots.AddCert(c)

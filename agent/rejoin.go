@@ -142,7 +142,7 @@ func (a *Agent) redeem(ctx context.Context, e *enrolled) error {
 		return errTokenRefused
 	}
 	token := *o.token
-	id, err := e.client.Join(ctx, token, a.host.Load().Key)
+	id, err := e.client.Join(ctx, token, a.host.Load().PrivateKey)
 	if errors.Is(err, svid.ErrRefused) {
 		o.refusedAt, o.urgent = time.Now(), false
 		err = fmt.Errorf("the join token was not accepted; it may have ended, or been used before: make a new one with `fairlead token create --host %s --replace`: %w", e.Host, err)

@@ -199,11 +199,14 @@ func (s *Server) tookRoots(now time.Time, stream *session, version string) {
 // secrets makes both secrets of an identity. Versions cover the certificates;
 // a key belongs to its certificate.
 func secrets(id *svid.Identity) (own, root *secret, err error) {
-	key, err := id.KeyPEM()
+	chain, key, err := id.Marshal()
 	if err != nil {
 		return nil, nil, fmt.Errorf("publishing the identity %s: %w", id.ID, err)
 	}
-	chain, bundle := id.ChainPEM(), id.BundlePEM()
+	bundle, err := id.Bundle.Marshal()
+	if err != nil {
+		return nil, nil, fmt.Errorf("publishing the roots of %s: %w", id.ID, err)
+	}
 	own, err = newSecret(OwnSecret, chain, &tlsv3.Secret{Name: OwnSecret, Type: &tlsv3.Secret_TlsCertificate{
 		TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(chain), PrivateKey: inline(key)},
 	}})

@@ -25,7 +25,9 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -99,7 +101,7 @@ func (a *authority) identity(tb testing.TB, name string, more ...*authority) *sv
 	for _, m := range more {
 		bundle = append(bundle, m.cert)
 	}
-	return &svid.Identity{ID: id, Key: key, Chain: []*x509.Certificate{leaf}, Bundle: bundle}
+	return &svid.Identity{SVID: x509svid.SVID{ID: id, PrivateKey: key, Certificates: []*x509.Certificate{leaf}}, Bundle: x509bundle.FromX509Authorities(id.TrustDomain(), bundle)}
 }
 
 func start(tb testing.TB, uid uint32) *Server {

@@ -109,7 +109,7 @@ func TestWorkloadThatPosesAsControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	cert := w.TLSCertificate()
-	cert.Certificate = append(cert.Certificate, w.Bundle[0].Raw)
+	cert.Certificate = append(cert.Certificate, w.Bundle.X509Authorities()[0].Raw)
 	poser := &server{authority: s.authority, service: s.service}
 	l := startPoser(t, &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{cert}}, poser)
 	c, err := svid.NewClient(svid.ClientConfig{Servers: []string{l}})

@@ -27,7 +27,7 @@ func BenchmarkCreateCertificate(b *testing.B) {
 	id := s.join(b, host(b, "web-1", "shop/web"))
 	ctx := peer.NewContext(context.Background(), &peer.Peer{
 		Addr:     &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)},
-		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: id.Chain, VerifiedChains: [][]*x509.Certificate{id.Chain}}},
+		AuthInfo: credentials.TLSInfo{State: tls.ConnectionState{PeerCertificates: id.Certificates, VerifiedChains: [][]*x509.Certificate{id.Certificates}}},
 	})
 	for name, req := range map[string]*securityapi.IstioCertificateRequest{
 		"workload": request(b, newKey(b), "spiffe://mesh.test/ns/shop/sa/web"),

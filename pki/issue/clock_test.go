@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/fairlead/fairlead/pki/profile"
@@ -24,11 +25,11 @@ func TestHostCertifiedWhileTheClockWasAhead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	chain, err := s.authority.Sign(profile.Leaf{Subject: subject, PublicKey: h.Key.Public()}, time.Now().Add(24*time.Hour))
+	chain, err := s.authority.Sign(profile.Leaf{Subject: subject, PublicKey: h.PrivateKey.Public()}, time.Now().Add(24*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ahead := &svid.Identity{ID: h.ID, Key: h.Key, Chain: chain, Bundle: h.Bundle}
+	ahead := &svid.Identity{SVID: x509svid.SVID{ID: h.ID, PrivateKey: h.PrivateKey, Certificates: chain}, Bundle: h.Bundle}
 	if _, err := s.stream(t, ahead); err != nil {
 		t.Errorf("stream: %v\n%s", err, s.log)
 	}
@@ -73,8 +74,8 @@ func TestEndedStaysEnded(t *testing.T) {
 	s := start(t, settings{})
 	h := s.join(t, host(t, "web-1", "shop/web"))
 	_, err := profile.Verification{
-		Bundle: h.Bundle, TrustDomain: h.ID.TrustDomain(), Now: h.NotAfter().Add(time.Second), AcceptEarly: true,
-	}.Verify(h.Chain)
+		Bundle: h.Bundle.X509Authorities(), TrustDomain: h.ID.TrustDomain(), Now: h.NotAfter().Add(time.Second), AcceptEarly: true,
+	}.Verify(h.Certificates)
 	if !errors.Is(err, profile.ErrExpired) {
 		t.Errorf("a certificate past its end: %v", err)
 	}

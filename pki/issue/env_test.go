@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -219,7 +221,7 @@ func (s *server) forge(t *testing.T, subject profile.Subject, at time.Time) *svi
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &svid.Identity{ID: subject.ID, Key: key, Chain: chain, Bundle: s.authority.Bundle()}
+	return &svid.Identity{SVID: x509svid.SVID{ID: subject.ID, PrivateKey: key, Certificates: chain}, Bundle: x509bundle.FromX509Authorities(subject.ID.TrustDomain(), s.authority.Bundle())}
 }
 
 func pair(t testing.TB, text string) profile.Pair {

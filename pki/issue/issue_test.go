@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -194,7 +195,7 @@ func TestHostThatWasAwayComesBack(t *testing.T) {
 	if _, err := c.Renew(t.Context(), month); !errors.Is(err, svid.ErrRefused) {
 		t.Errorf("ended, with a key that is not the host's: %v, want ErrRefused", err)
 	}
-	hash, err := profile.HashKey(month.Key.Public())
+	hash, err := profile.HashKey(month.PrivateKey.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,8 +215,8 @@ func TestHostThatWasAwayComesBack(t *testing.T) {
 	if _, err := s.stream(t, back); err != nil {
 		t.Errorf("streaming after that: %v", err)
 	}
-	year := &svid.Identity{ID: month.ID, Key: month.Key, Bundle: month.Bundle}
-	year.Chain, err = s.authority.Sign(profile.Leaf{Subject: subject, PublicKey: month.Key.Public()}, now.Add(-300*24*time.Hour))
+	year := &svid.Identity{SVID: x509svid.SVID{ID: month.ID, PrivateKey: month.PrivateKey}, Bundle: month.Bundle}
+	year.Certificates, err = s.authority.Sign(profile.Leaf{Subject: subject, PublicKey: month.PrivateKey.Public()}, now.Add(-300*24*time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -91,7 +93,7 @@ func (c *Client) Join(ctx context.Context, token JoinToken, key crypto.Signer) (
 	if err != nil {
 		return nil, fmt.Errorf("joining as %s: %w", want, err)
 	}
-	if pinned(id.Bundle, token.Pin) == nil {
+	if pinned(id.Bundle.X509Authorities(), token.Pin) == nil {
 		return nil, fmt.Errorf("joining as %s: %w: the bundle it gave lacks the token's authority", want, ErrNotControlPlane)
 	}
 	return id, nil
@@ -100,7 +102,7 @@ func (c *Client) Join(ctx context.Context, token JoinToken, key crypto.Signer) (
 // Renew gives a new certificate for a host's or a direct client's identity, with
 // the same key.
 func (c *Client) Renew(ctx context.Context, id *Identity) (*Identity, error) {
-	next, err := c.ask(ctx, request{tls: ClientTLS(func() *Identity { return id }), key: id.Key, want: id.ID})
+	next, err := c.ask(ctx, request{tls: ClientTLS(func() *Identity { return id }), key: id.PrivateKey, want: id.ID})
 	if err != nil {
 		return nil, fmt.Errorf("renewing %s: %w", id.ID, err)
 	}
@@ -214,11 +216,11 @@ func (r request) identity(answer []string) (*Identity, error) {
 		return nil, fmt.Errorf("an answer of %d certificates: want a leaf and a root at least", len(answer))
 	}
 	last := len(answer) - 1
-	bundle, err := parseCerts([]byte(answer[last]))
+	bundle, err := x509bundle.Parse(r.want.TrustDomain(), []byte(answer[last]))
 	if err != nil {
 		return nil, err
 	}
-	for _, root := range bundle {
+	for _, root := range bundle.X509Authorities() {
 		td, err := profile.CheckRoot(root)
 		if err != nil {
 			return nil, err
@@ -227,14 +229,17 @@ func (r request) identity(answer []string) (*Identity, error) {
 			return nil, fmt.Errorf("an authority of trust domain %q: want %q", td.Name(), r.want.TrustDomain().Name())
 		}
 	}
-	var chain []*x509.Certificate
-	for _, text := range answer[:last] {
-		certs, err := parseCerts([]byte(text))
-		if err != nil {
-			return nil, err
-		}
-		chain = append(chain, certs...)
+	key, err := encodeKey(r.key)
+	if err != nil {
+		return nil, err
 	}
-	id := &Identity{ID: r.want, Key: r.key, Chain: chain, Bundle: bundle}
+	svid, err := x509svid.Parse([]byte(strings.Join(answer[:last], "\n")), key)
+	if err != nil {
+		return nil, err
+	}
+	if svid.ID != r.want {
+		return nil, fmt.Errorf("certificate names %s: want %s", svid.ID, r.want)
+	}
+	id := &Identity{SVID: *svid, Bundle: bundle}
 	return id, id.check()
 }

@@ -18,11 +18,11 @@ func (a ca) issueAt(t *testing.T, at time.Time) *svid.Identity {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template, err := profile.Leaf{Subject: s, PublicKey: id.Key.Public(), TTL: 24 * time.Hour}.Template(at)
+	template, err := profile.Leaf{Subject: s, PublicKey: id.PrivateKey.Public(), TTL: 24 * time.Hour}.Template(at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id.Chain[0] = signed(t, template, a.cert, id.Key.Public(), a.key)
+	id.Certificates[0] = signed(t, template, a.cert, id.PrivateKey.Public(), a.key)
 	return id
 }
 

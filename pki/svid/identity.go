@@ -15,24 +15,21 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 
 	"github.com/fairlead/fairlead/pki/profile"
 )
 
-// Identity is a key, the certificates that name its owner, and the roots to
-// believe. It is read-only once made.
+// Identity is an X509-SVID and the roots of its trust domain, the issuing one
+// first. It is read-only once made.
 type Identity struct {
-	ID  spiffeid.ID
-	Key crypto.Signer
-	// Chain is the leaf and, where there are any, intermediates; no root.
-	Chain []*x509.Certificate
-	// Bundle are the roots of the trust domain, the issuing one first.
-	Bundle []*x509.Certificate
+	x509svid.SVID
+	Bundle *x509bundle.Bundle
 }
 
 // Leaf is the certificate that names the identity.
-func (i *Identity) Leaf() *x509.Certificate { return i.Chain[0] }
+func (i *Identity) Leaf() *x509.Certificate { return i.Certificates[0] }
 
 // NotAfter is when the identity ends.
 func (i *Identity) NotAfter() time.Time { return i.Leaf().NotAfter }
@@ -54,26 +51,16 @@ func (i *Identity) RenewAt(jitter float64) time.Time {
 
 // TLSCertificate is the identity as crypto/tls takes it.
 func (i *Identity) TLSCertificate() tls.Certificate {
-	c := tls.Certificate{PrivateKey: i.Key, Leaf: i.Leaf()}
-	for _, cert := range i.Chain {
+	c := tls.Certificate{PrivateKey: i.PrivateKey, Leaf: i.Leaf()}
+	for _, cert := range i.Certificates {
 		c.Certificate = append(c.Certificate, cert.Raw)
 	}
 	return c
 }
 
-// KeyPEM is the private key, PKCS #8 in PEM: for Envoy, and for nothing that is
-// written to a disk.
-func (i *Identity) KeyPEM() ([]byte, error) { return encodeKey(i.Key) }
-
-// ChainPEM is the leaf and the intermediates.
-func (i *Identity) ChainPEM() []byte { return encodeCerts(i.Chain) }
-
-// BundlePEM is the roots.
-func (i *Identity) BundlePEM() []byte { return encodeCerts(i.Bundle) }
-
 // LogValue is the identity without its key.
 func (i *Identity) LogValue() slog.Value {
-	if len(i.Chain) == 0 {
+	if len(i.Certificates) == 0 {
 		return slog.StringValue(i.ID.String())
 	}
 	return slog.GroupValue(
@@ -113,23 +100,24 @@ func CSR(key crypto.Signer) ([]byte, error) {
 // check holds an identity against the profile, its time apart: certificates that
 // have ended are still somebody's.
 func (i *Identity) check() error {
-	if len(i.Chain) == 0 || len(i.Bundle) == 0 || i.Key == nil {
+	if len(i.Certificates) == 0 || i.Bundle == nil || i.Bundle.Empty() || i.PrivateKey == nil {
 		return errors.New("identity is not complete")
 	}
 	s, err := profile.Verification{
-		Bundle: i.Bundle, TrustDomain: i.ID.TrustDomain(), Now: i.Leaf().NotBefore,
-	}.Verify(i.Chain)
+		Bundle: i.Bundle.X509Authorities(), TrustDomain: i.ID.TrustDomain(), Now: i.Leaf().NotBefore,
+	}.Verify(i.Certificates)
 	if err != nil {
 		return err
 	}
 	if s.ID != i.ID {
 		return fmt.Errorf("certificate names %s: want %s", s.ID, i.ID)
 	}
-	return i.checkKey()
+	return i.checkKey(i.PrivateKey)
 }
 
-func (i *Identity) checkKey() error {
-	have, err := profile.HashKey(i.Key.Public())
+// checkKey is nil if the certificate is for the key.
+func (i *Identity) checkKey(key crypto.Signer) error {
+	have, err := profile.HashKey(key.Public())
 	if err != nil {
 		return err
 	}
@@ -156,14 +144,28 @@ type identityFile struct {
 const identityFileVersion = 1
 
 func encodeIdentity(i *Identity) ([]byte, error) {
-	key, err := i.KeyPEM()
+	chain, key, err := i.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encoding an identity: %w", err)
+	}
+	bundle, err := i.Bundle.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("encoding an identity: %w", err)
+	}
+	return encodeFile(identityFile{ID: i.ID.String(), Key: string(key), Chain: string(chain), Bundle: string(bundle)})
+}
+
+// encodeNewKey is a file of a host that has a key and is not known by it yet.
+func encodeNewKey(key crypto.Signer) ([]byte, error) {
+	text, err := encodeKey(key)
 	if err != nil {
 		return nil, err
 	}
-	f := identityFile{Version: identityFileVersion, Key: string(key)}
-	if len(i.Chain) > 0 {
-		f.ID, f.Chain, f.Bundle = i.ID.String(), string(i.ChainPEM()), string(i.BundlePEM())
-	}
+	return encodeFile(identityFile{Key: string(text)})
+}
+
+func encodeFile(f identityFile) ([]byte, error) {
+	f.Version = identityFileVersion
 	data, err := json.MarshalIndent(f, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("encoding an identity: %w", err)
@@ -171,8 +173,8 @@ func encodeIdentity(i *Identity) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// decodeIdentity reads what encodeIdentity wrote. A file with a key alone gives
-// an Identity with a Key alone.
+// decodeIdentity reads what encodeIdentity wrote. A file of encodeNewKey gives an
+// Identity with a PrivateKey alone.
 func decodeIdentity(data []byte) (*Identity, error) {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
@@ -188,21 +190,20 @@ func decodeIdentity(data []byte) (*Identity, error) {
 		return nil, err
 	}
 	if f.ID == "" && f.Chain == "" {
-		return &Identity{Key: key}, nil
+		return &Identity{SVID: x509svid.SVID{PrivateKey: key}}, nil
 	}
-	id, err := spiffeid.FromString(f.ID)
+	svid, err := x509svid.Parse([]byte(f.Chain), []byte(f.Key))
 	if err != nil {
 		return nil, fmt.Errorf("decoding an identity: %w", err)
 	}
-	chain, err := parseCerts([]byte(f.Chain))
-	if err != nil {
-		return nil, err
+	if svid.ID.String() != f.ID {
+		return nil, fmt.Errorf("decoding an identity: its certificate names %s: want %s", svid.ID, f.ID)
 	}
-	bundle, err := parseCerts([]byte(f.Bundle))
+	bundle, err := x509bundle.Parse(svid.ID.TrustDomain(), []byte(f.Bundle))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("decoding an identity: %w", err)
 	}
-	i := &Identity{ID: id, Key: key, Chain: chain, Bundle: bundle}
+	i := &Identity{SVID: *svid, Bundle: bundle}
 	return i, i.check()
 }
 
@@ -228,32 +229,4 @@ func parseKey(data []byte) (crypto.Signer, error) {
 		return nil, fmt.Errorf("private key of type %T cannot sign", key)
 	}
 	return signer, profile.CheckKey(signer.Public())
-}
-
-func encodeCerts(certs []*x509.Certificate) []byte {
-	var out []byte
-	for _, c := range certs {
-		out = append(out, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})...)
-	}
-	return out
-}
-
-func parseCerts(data []byte) ([]*x509.Certificate, error) {
-	var certs []*x509.Certificate
-	for len(bytes.TrimSpace(data)) > 0 {
-		var block *pem.Block
-		block, data = pem.Decode(data)
-		if block == nil || block.Type != "CERTIFICATE" {
-			return nil, errors.New("something that is no certificate among certificates")
-		}
-		c, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return nil, fmt.Errorf("parsing a certificate: %w", err)
-		}
-		certs = append(certs, c)
-	}
-	if len(certs) == 0 {
-		return nil, errors.New("no certificate where some are wanted")
-	}
-	return certs, nil
 }

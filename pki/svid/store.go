@@ -49,7 +49,7 @@ func (s *HostStore) Load() (*Identity, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	i, err := s.read()
-	if err == nil && len(i.Chain) == 0 {
+	if err == nil && len(i.Certificates) == 0 {
 		return nil, fmt.Errorf("%w: %q has a key that no certificate was given for yet", ErrNoIdentity, s.path)
 	}
 	return i, err
@@ -71,7 +71,7 @@ func (s *HostStore) Key() (crypto.Signer, error) {
 	defer s.mu.Unlock()
 	i, err := s.read()
 	if err == nil {
-		return i.Key, nil
+		return i.PrivateKey, nil
 	}
 	if !errors.Is(err, ErrNoIdentity) {
 		return nil, err
@@ -80,7 +80,11 @@ func (s *HostStore) Key() (crypto.Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return key, s.write(&Identity{Key: key})
+	data, err := encodeNewKey(key)
+	if err != nil {
+		return nil, err
+	}
+	return key, s.write(data)
 }
 
 // Save replaces the identity.
@@ -88,9 +92,13 @@ func (s *HostStore) Save(i *Identity) error {
 	if err := i.check(); err != nil {
 		return fmt.Errorf("saving an identity: %w", err)
 	}
+	data, err := encodeIdentity(i)
+	if err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.write(i)
+	return s.write(data)
 }
 
 func (s *HostStore) read() (*Identity, error) {
@@ -109,10 +117,6 @@ func (s *HostStore) read() (*Identity, error) {
 	return i, nil
 }
 
-func (s *HostStore) write(i *Identity) error {
-	data, err := encodeIdentity(i)
-	if err != nil {
-		return err
-	}
+func (s *HostStore) write(data []byte) error {
 	return durable.WriteFile(s.fsys, s.path, data, 0o600)
 }

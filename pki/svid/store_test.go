@@ -12,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"go.uber.org/goleak"
 
 	"github.com/fairlead/fairlead/pki/durable"
@@ -81,7 +83,7 @@ func (a ca) issue(t *testing.T, key crypto.Signer, text string) *svid.Identity {
 		t.Fatal(err)
 	}
 	cert := signed(t, template, a.cert, key.Public(), a.key)
-	return &svid.Identity{ID: id, Key: key, Chain: []*x509.Certificate{cert}, Bundle: []*x509.Certificate{a.cert}}
+	return &svid.Identity{SVID: x509svid.SVID{ID: id, PrivateKey: key, Certificates: []*x509.Certificate{cert}}, Bundle: x509bundle.FromX509Authorities(id.TrustDomain(), []*x509.Certificate{a.cert})}
 }
 
 func pair(t *testing.T, text string) svid.Pair {
@@ -125,7 +127,7 @@ func TestHostStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := hostStore(t, dir).Load()
-	if err != nil || !got.Leaf().Equal(want.Leaf()) || !got.Bundle[0].Equal(want.Bundle[0]) || !equal(got.Key, key) {
+	if err != nil || !got.Leaf().Equal(want.Leaf()) || !got.Bundle.Equal(want.Bundle) || !equal(got.PrivateKey, key) {
 		t.Errorf("reads back as %v, %v", got, err)
 	}
 	info, err := os.Stat(filepath.Join(dir, "host.json"))
@@ -147,7 +149,7 @@ func TestHostStore(t *testing.T) {
 	if err := os.Chmod(filepath.Join(dir, "host.json"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	mixed := &svid.Identity{ID: want.ID, Key: newKey(t), Chain: want.Chain, Bundle: want.Bundle}
+	mixed := &svid.Identity{SVID: x509svid.SVID{ID: want.ID, PrivateKey: newKey(t), Certificates: want.Certificates}, Bundle: want.Bundle}
 	if err := s.Save(mixed); err == nil {
 		t.Error("a certificate for another key was saved")
 	}
@@ -253,7 +255,7 @@ func TestSealedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := sealed(t, dir, hostKey).Load(web)
-	if err != nil || !got.Leaf().Equal(want.Leaf()) || !equal(got.Key, want.Key) {
+	if err != nil || !got.Leaf().Equal(want.Leaf()) || !equal(got.PrivateKey, want.PrivateKey) {
 		t.Fatalf("reads back as %v, %v", got, err)
 	}
 	path := filepath.Join(dir, "shop_web.sealed")
@@ -261,7 +263,7 @@ func TestSealedStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	keyPEM, err := want.KeyPEM()
+	_, keyPEM, err := want.Marshal()
 	if err != nil {
 		t.Fatal(err)
 	}

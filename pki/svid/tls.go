@@ -45,7 +45,7 @@ func ClientTLSAt(current func() *Identity, now func() time.Time) *tls.Config {
 		VerifyConnection: func(state tls.ConnectionState) error {
 			id := current()
 			return checkServer(state.PeerCertificates, profile.Verification{
-				Bundle: id.Bundle, TrustDomain: id.ID.TrustDomain(), Now: now(), AcceptEarly: true,
+				Bundle: id.Bundle.X509Authorities(), TrustDomain: id.ID.TrustDomain(), Now: now(), AcceptEarly: true,
 			})
 		},
 	}

@@ -69,7 +69,7 @@ func (s *HostStore) Versions() (Versions, error) {
 		return Versions{New: newest}, nil
 	}
 	old, err := decodeIdentity(data)
-	if err != nil || len(old.Chain) == 0 || old.ID != newest.ID || old.sameKey(newest) != nil {
+	if err != nil || len(old.Certificates) == 0 || old.ID != newest.ID || old.checkKey(newest.PrivateKey) != nil {
 		return Versions{New: newest}, nil
 	}
 	return Versions{New: newest, Old: old}, nil
@@ -91,11 +91,6 @@ func (s *HostStore) SavePrevious(i *Identity) error {
 
 // PreviousPath is the file of SavePrevious.
 func (s *HostStore) PreviousPath() string { return s.path + previousSuffix }
-
-// sameKey is nil if both identities have one key.
-func (i *Identity) sameKey(other *Identity) error {
-	return (&Identity{ID: i.ID, Key: other.Key, Chain: i.Chain}).checkKey()
-}
 
 // previousSuffix cannot end the name of another identity's file.
 const previousSuffix = "-previous"

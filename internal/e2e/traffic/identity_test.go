@@ -189,7 +189,7 @@ func TestCertificates(t *testing.T) {
 func rogue(t *testing.T, id *svid.Identity) (address string, spoken func() []string) {
 	t.Helper()
 	cert := id.TLSCertificate()
-	for _, root := range id.Bundle { // the server sends its root along, as ours does
+	for _, root := range id.Bundle.X509Authorities() { // the server sends its root along, as ours does
 		cert.Certificate = append(cert.Certificate, root.Raw)
 	}
 	heard := make(chan string, 1000)
