@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	inForcePage  = "../../docs/configuration.md"
+	inForcePage  = "../../docs/reference-fields.md"
 	inForceBegin = "<!-- made by: go test ./registry/manifest -run InForcePage -update -->\n"
 	inForceEnd   = "<!-- end -->\n"
 )
