@@ -5,7 +5,7 @@ PYTHON ?= python3
 ENVOY = .tools/envoy-1.40.0/envoy
 CONSUL = .tools/consul-1.20.1/consul
 CASES ?= ../shared/cases
-LINT = $(GO) tool -modfile=tools/go.mod golangci-lint
+LINT = $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
 LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(COMMIT)
@@ -35,11 +35,13 @@ demo-consul: build ## a Consul fleet of five hosts on this machine and its mesh,
 .PHONY: test
 test: tools ## every test, those with real Envoys included, and all the others again with the race detector
 	FAIRLEAD_E2E=1 GO=$(GO) tools/test.sh -timeout 20m
+	FAIRLEAD_E2E=1 GO=$(GO) MODULE=bench/fleet tools/test.sh -timeout 5m
 	GO=$(GO) tools/test.sh -short -race -timeout 15m
+	GO=$(GO) MODULE=bench/fleet tools/test.sh -short -race -timeout 5m
 
 .PHONY: fleet
 fleet: build ## the programs that measure, bin/fleet and bin/peers
-	$(GO) build -o bin/fleet ./bench/fleet
+	$(GO) build -C bench/fleet -o $(CURDIR)/bin/fleet .
 	$(GO) build -C bench/peers -o $(CURDIR)/bin/peers .
 
 .PHONY: bench
@@ -74,6 +76,7 @@ lint: ## style, vet, tidiness
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
 	$(LINT) run ./...
+	cd bench/fleet && $(GO) mod tidy -diff && $(GO) vet ./... && $(LINT) run ./...
 
 .PHONY: format
 format: ## rewrite the sources as the linter wants them

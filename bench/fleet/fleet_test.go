@@ -31,7 +31,7 @@ func TestCell(t *testing.T) {
 		t.Skip("builds the program")
 	}
 	binary := filepath.Join(t.TempDir(), "fairlead")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/fairlead").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", binary, "./cmd/fairlead").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, envoy := range map[string]string{"new": "40", "old": "36"} {
@@ -74,7 +74,7 @@ func TestConsul(t *testing.T) {
 	}
 	consul := consultest.Binary(t)
 	binary := filepath.Join(t.TempDir(), "fairlead")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/fairlead").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-C", "../..", "-o", binary, "./cmd/fairlead").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	dir := t.TempDir()

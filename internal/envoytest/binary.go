@@ -81,7 +81,8 @@ func Missing(tb testing.TB, format string, args ...any) {
 	tb.Skipf(format, args...)
 }
 
-// ModuleRoot is the directory of the project's go.mod.
+// ModuleRoot is the directory of the project's go.mod, also for the tests of the
+// modules inside it.
 func ModuleRoot(tb testing.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()
@@ -89,12 +90,12 @@ func ModuleRoot(tb testing.TB) string {
 		tb.Fatal(err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "cmd", "fairlead")); err == nil {
 			return dir
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			tb.Fatal("no go.mod above the working directory")
+			tb.Fatal("no cmd/fairlead above the working directory")
 		}
 		dir = up
 	}

@@ -71,7 +71,7 @@ func Rooms() map[string]Room {
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                        {"the figures people meet, each beside its budget", nil},
-		"bench/fleet":                  {"the cost of a change: a mesh, a server, thousands of streams", []string{"bench/fleet/internal/catalog", "bench/fleet/internal/lab", "bench/fleet/internal/limit", "bench/fleet/internal/report", "bench/fleet/internal/world"}},
+		"bench/fleet":                  {"the cost of a change: a mesh, a server, thousands of streams; a module of its own", []string{"bench/fleet/internal/catalog", "bench/fleet/internal/lab", "bench/fleet/internal/limit", "bench/fleet/internal/report", "bench/fleet/internal/world"}},
 		"bench/fleet/internal/limit":   {"the least that a gRPC server can do for a fleet", nil},
 		"bench/fleet/internal/report":  {"figures as tables, charts and a baseline", nil},
 		"bench/peers":                  {"go-control-plane's caches as a server, a module of its own", nil},

@@ -141,14 +141,7 @@ func TestFileSize(t *testing.T) {
 // record that justifies them.
 func TestDependencies(t *testing.T) {
 	t.Parallel()
-	content, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mod, err := modfile.Parse("go.mod", content, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mod := module(t, "go.mod")
 	if len(mod.Replace) > 0 {
 		t.Error("go.mod has a replace directive: nobody who imports us would have it")
 	}
@@ -161,6 +154,44 @@ func TestDependencies(t *testing.T) {
 			t.Errorf("docs/adr/0001-dependencies.md does not say why %s is here", r.Mod.Path)
 		}
 	}
+}
+
+// TestModulesOfBenchUseOurVersions: what is measured is what the binary is made of.
+func TestModulesOfBenchUseOurVersions(t *testing.T) {
+	t.Parallel()
+	ours := map[string]string{}
+	for _, r := range module(t, "go.mod").Require {
+		ours[r.Mod.Path] = r.Mod.Version
+	}
+	nested, err := filepath.Glob(filepath.Join(root, "bench/*/go.mod"))
+	if err != nil || len(nested) == 0 {
+		t.Fatalf("no module below bench: %v", err)
+	}
+	for _, path := range nested {
+		rel, err := filepath.Rel(root, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range module(t, rel).Require {
+			if want, ok := ours[r.Mod.Path]; ok && r.Mod.Version != want {
+				t.Errorf("%s asks for %s %s, the binary is made with %s: go get it there", rel, r.Mod.Path, r.Mod.Version, want)
+			}
+		}
+	}
+}
+
+// module reads a go.mod, by its path below the root.
+func module(t *testing.T, path string) *modfile.File {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mod, err := modfile.Parse(path, content, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return mod
 }
 
 // maxFile is how large a file of the project may be: nobody clones a binary that
