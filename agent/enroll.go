@@ -214,6 +214,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	}
 	b := newBackOff(200*time.Millisecond, 5*time.Second)
 	for {
+		began := time.Now()
 		id, err := e.client.Join(ctx, *e.offer.token, key)
 		if err == nil {
 			a.host.Store(id)
@@ -235,7 +236,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 			a.log.WarnContext(ctx, "no server of the control plane can be reached, trying again", "servers", e.Servers, "err", err)
 		}
 		a.fault(err)
-		if !b.wait(ctx) {
+		if !b.wait(ctx, time.Since(began)) {
 			return ctx.Err()
 		}
 	}

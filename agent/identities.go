@@ -110,6 +110,7 @@ func (i *identities) run(ctx context.Context) error {
 		if fresh {
 			b.reset()
 		}
+		began := time.Now()
 		err := i.look(ctx, wallclock.Now())
 		switch {
 		case err == nil:
@@ -124,7 +125,7 @@ func (i *identities) run(ctx context.Context) error {
 		}
 		i.complain(ctx, b.tries == 0, err)
 		i.a.fault(err)
-		again = time.Now().Add(b.next())
+		again = time.Now().Add(b.next(time.Since(began)))
 	}
 }
 
@@ -260,15 +261,17 @@ func (b *backOff) reset() {
 	b.Reset()
 }
 
-// next is how long to wait now.
-func (b *backOff) next() time.Duration {
+// next is how long to wait now, after a try that lasted so long. Tries that ran out of
+// time, as those of all hosts do together where a server is late, are spread.
+func (b *backOff) next(lasted time.Duration) time.Duration {
 	b.tries++
-	return b.NextBackOff()
+	spread := time.Duration(rand.Float64() * float64(lasted) / 2) //nolint:gosec // spreads load
+	return spread + b.NextBackOff()
 }
 
 // wait returns false if ctx ended first.
-func (b *backOff) wait(ctx context.Context) bool {
-	timer := time.NewTimer(b.next())
+func (b *backOff) wait(ctx context.Context, lasted time.Duration) bool {
+	timer := time.NewTimer(b.next(lasted))
 	defer timer.Stop()
 	select {
 	case <-timer.C:

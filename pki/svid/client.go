@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
@@ -35,6 +37,11 @@ const HeldCertificate = "fairlead-workload-certificate-bin"
 // defaultTimeout is how long one server may take to answer.
 const defaultTimeout = 10 * time.Second
 
+// morePatience is how much longer than that a server may take at most, after it
+// was late: one that has many hosts to serve serves them in the order in which
+// they came, and who comes again is the last.
+const morePatience = 6
+
 // ErrRefused says that the control plane answered, and the answer is no: asking
 // again soon will not help. The reason is in the server's log.
 var ErrRefused = errors.New("refused by the control plane")
@@ -45,7 +52,8 @@ type ClientConfig struct {
 	Servers []string
 	// TTL is the life to ask for; zero leaves it to the server.
 	TTL time.Duration
-	// Timeout bounds the answer of one server; zero means 10 s.
+	// Timeout bounds the answer of one server; zero means 10 s. After an answer that
+	// did not come in time it is twice as long for the next request, up to six times.
 	Timeout time.Duration
 }
 
@@ -55,6 +63,8 @@ type Client struct {
 	servers []string
 	ttl     time.Duration
 	timeout time.Duration
+
+	patience atomic.Int64 // how long a server may take now, in nanoseconds
 }
 
 // NewClient checks cfg. Nothing is dialled.
@@ -69,6 +79,7 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if c.timeout == 0 {
 		c.timeout = defaultTimeout
 	}
+	c.patience.Store(int64(c.timeout))
 	return c, nil
 }
 
@@ -149,23 +160,35 @@ func (c *Client) ask(ctx context.Context, r request) (*Identity, error) {
 		}}
 	}
 	var faults []error
+	late, patience := false, time.Duration(c.patience.Load())
 	for _, server := range c.servers {
-		chain, err := c.askServer(ctx, server, r, msg)
+		began := time.Now()
+		chain, err := c.askServer(ctx, server, patience, r, msg)
 		if err == nil {
+			c.wait(2 * time.Since(began))
 			return r.identity(chain)
 		}
+		late = late || status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil
 		faults = append(faults, fmt.Errorf("server %s: %w", server, err))
 		if ctx.Err() != nil {
 			break
 		}
 	}
+	if late {
+		c.wait(2 * patience)
+	}
 	return nil, errors.Join(faults...)
 }
 
+// wait says how long a server may take for the next request.
+func (c *Client) wait(d time.Duration) {
+	c.patience.Store(int64(min(max(d, c.timeout), morePatience*c.timeout)))
+}
+
 func (c *Client) askServer(
-	ctx context.Context, server string, r request, msg *securityapi.IstioCertificateRequest,
+	ctx context.Context, server string, patience time.Duration, r request, msg *securityapi.IstioCertificateRequest,
 ) (chain []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	// The handshake's own fault is kept: grpc buries it in a text.
 	handshake := make(chan error, 1)
@@ -182,6 +205,7 @@ func (c *Client) askServer(
 	conn, err := grpc.NewClient("passthrough:///"+server,
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxIdentityFile)),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: patience}),
 		grpc.WithDisableServiceConfig(), grpc.WithDisableRetry())
 	if err != nil {
 		return nil, fmt.Errorf("dialling: %w", err)

@@ -59,12 +59,14 @@ func (p *process) enroll(ctx context.Context, token svid.JoinToken, pair svid.Pa
 // insist does something until it is done, with the waits of an agent between.
 func insist(ctx context.Context, first, most time.Duration, faults map[codes.Code]int, do func() error) error {
 	for wait := first; ; wait = min(2*wait, most) {
+		began := time.Now()
 		err := do()
 		if err == nil || ctx.Err() != nil || errors.Is(err, svid.ErrRefused) || errors.Is(err, svid.ErrNotControlPlane) {
 			return err
 		}
 		faults[status.Code(err)]++
-		pause(ctx, time.Duration((0.75+rand.Float64()/2)*float64(wait)))
+		late := time.Duration(rand.Float64() * float64(time.Since(began)) / 2)
+		pause(ctx, late+time.Duration((0.75+rand.Float64()/2)*float64(wait)))
 	}
 }
 
