@@ -57,6 +57,8 @@ type settings struct {
 	ttl   time.Duration
 	burst int
 	hold  func() error
+	// answering is Config.Answering.
+	answering func(peer string) (done func())
 
 	readopt attest.Readopt
 }
@@ -91,7 +93,7 @@ func start(t testing.TB, set settings) *server {
 		t.Fatal(err)
 	}
 	s.service, err = issue.New(issue.Config{
-		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst, Hold: set.hold,
+		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst, Hold: set.hold, Answering: set.answering,
 		Rate: 0.001 * float64(min(1, set.burst)),
 	})
 	if err != nil {

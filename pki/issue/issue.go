@@ -69,6 +69,10 @@ type Config struct {
 	// UnauthenticatedBurst is how many requests without a certificate are taken of one
 	// address at once, and a fifth of it each second; zero means Rate and Burst.
 	UnauthenticatedBurst int
+	// Answering, if it is not nil, is told of each request that has been received,
+	// by the address of its connection, and gives what is called when its answer is
+	// there: what is between is the server's time, not the peer's.
+	Answering func(peer string) (done func())
 }
 
 // Service is the signing API.
@@ -88,6 +92,7 @@ type Service struct {
 	refusals        refusals
 	lines           *loglimit.Peers
 	receiving       *receiving
+	answering       func(peer string) (done func())
 }
 
 // New makes the service. It serves nobody before Register.
@@ -105,13 +110,16 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Hold == nil {
 		cfg.Hold = func() error { return nil }
 	}
+	if cfg.Answering == nil {
+		cfg.Answering = func(string) func() { return func() {} }
+	}
 	m, err := newMetrics(cfg.Registerer, cfg.Authority)
 	if err != nil {
 		return nil, err
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(),
+		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(), answering: cfg.Answering,
 		unauthenticated: newLimiter(unauthenticatedRate, cmp.Or(cfg.UnauthenticatedBurst, cfg.Burst)), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }

@@ -112,10 +112,16 @@ func (s *Service) serve(stream grpc.ServerStream, budget *receiving, m grpc.Meth
 			return s.refuse(call, now, errors.New("too many requests are being received"), errRate())
 		}
 	}
+	answered := func() {}
 	answer, err := m.Handler(s, ctx, func(in any) error {
 		defer leave()
-		return s.receive(stream, call, in)
+		err := s.receive(stream, call, in)
+		if err == nil {
+			answered = s.answering(call.addr)
+		}
+		return err
 	}, nil)
+	answered()
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,6 +60,51 @@ func TestRequestsAreReceivedInTime(t *testing.T) {
 	wg.Wait()
 	if _, err := s.client(t).Renew(ctx, good); err != nil {
 		t.Errorf("another host renews afterwards: %v", err)
+	}
+}
+
+// A request is the server's to answer from when it is here until its answer is
+// there, and nobody's who does not send it.
+func TestAnsweringIsTold(t *testing.T) {
+	t.Parallel()
+	var now, all atomic.Int64
+	var during []int64
+	s := start(t, settings{
+		answering: func(peer string) func() {
+			if _, err := netip.ParseAddrPort(peer); err != nil {
+				t.Error(err)
+			}
+			now.Add(1)
+			all.Add(1)
+			return func() { now.Add(-1) }
+		},
+		hold: func() error {
+			during = append(during, now.Load())
+			if len(during) == 2 {
+				return errors.New("on hold")
+			}
+			return nil
+		},
+	})
+	id := s.join(t, host(t, "web-1", "shop/web"))
+	conn := dial(t, s.addr, svid.ClientTLS(func() *svid.Identity { return id }))
+	if _, err := securityapi.NewIstioCertificateServiceClient(conn).CreateCertificate(t.Context(), request(t, newKey(t), "")); status.Code(err) != codes.Unavailable {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	silent, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, securityapi.IstioCertificateService_CreateCertificate_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.client(t).Renew(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if err := silent.RecvMsg(&securityapi.IstioCertificateResponse{}); err == nil {
+		t.Error("a call without a request is answered")
+	}
+	if want := []int64{1, 1, 1}; !slices.Equal(during, want) || now.Load() != 0 || all.Load() != 3 {
+		t.Errorf("while calls were answered %v were counted, want %v; %d at the end, %d in all", during, want, now.Load(), all.Load())
 	}
 }
 

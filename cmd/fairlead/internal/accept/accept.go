@@ -77,6 +77,7 @@ type Acceptor struct {
 	handshake credentials.TransportCredentials
 	metrics   *metrics
 	lines     [reasons]loglimit.Limiter
+	turns     *turns
 	handed    [stages]*listener // of handshaking there is none
 	done      chan struct{}     // closed when Run ends
 	calm      chan struct{}     // see Calm
@@ -87,6 +88,7 @@ type Acceptor struct {
 	pools [authenticated]*pool
 	count [stages]int
 	peak  int // of unauthenticated connections, since there were few
+	known *known
 }
 
 // New makes an Acceptor for a listener at an address. It accepts nothing before Run.
@@ -97,8 +99,8 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	cfg.Logger = cfg.Logger.With("component", "accept")
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	a := &Acceptor{
-		cfg: cfg, handshake: credentials.NewTLS(cfg.TLS), done: make(chan struct{}), calm: make(chan struct{}, 1),
-		by: map[string]*conn{}, of: map[string]int{},
+		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1),
+		by: map[string]*conn{}, of: map[string]int{}, known: newKnown(cfg.MaxConnections),
 	}
 	for i := range a.lines {
 		a.lines[i].Burst, a.lines[i].Every = 1, 10*time.Second
@@ -183,18 +185,14 @@ func (a *Acceptor) shake(c *conn) {
 		c.secure, c.info, err = a.handshake.ServerHandshake(c)
 	}
 	if err != nil {
+		c.rest()
 		_ = c.Close()
 		return
 	}
-	next := unauthenticated
-	if identity, ok := a.identify(c.info); ok {
-		if !a.authenticate(c, identity) {
-			a.drop(c, reasonIdentity)
-			return
-		}
-		next = authenticated
-		a.opened(c)
-	} else if !a.await(c) {
+	next, ok := a.admit(c)
+	c.begun = false
+	c.rest()
+	if !ok {
 		return
 	}
 	select {
@@ -202,6 +200,21 @@ func (a *Acceptor) shake(c *conn) {
 	case <-a.done:
 		_ = c.Close()
 	}
+}
+
+// admit counts a connection whose handshake is over in its next stage; false if it
+// has been closed.
+func (a *Acceptor) admit(c *conn) (next stage, ok bool) {
+	identity, ok := a.identify(c.info)
+	if !ok {
+		return unauthenticated, a.await(c)
+	}
+	if !a.authenticate(c, identity) {
+		a.drop(c, reasonIdentity)
+		return authenticated, false
+	}
+	a.opened(c)
+	return authenticated, true
 }
 
 // opened tells of an authenticated connection. A session that was resumed proves
@@ -234,7 +247,7 @@ func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
 // add counts a new connection; nil if there is no room for it.
 func (a *Acceptor) add(raw net.Conn) *conn {
 	at := raw.RemoteAddr().String()
-	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now()}
+	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now(), gone: make(chan struct{})}
 	c.left.Store(handshakeBytes)
 	a.mu.Lock()
 	var first *conn
@@ -252,6 +265,7 @@ func (a *Acceptor) add(raw net.Conn) *conn {
 	a.by[c.at] = c
 	a.count[handshaking]++
 	a.peak = max(a.peak, a.count[handshaking]+a.count[unauthenticated])
+	c.until, c.spare = c.began.Add(a.cfg.Timeout), maxLate*a.cfg.Timeout
 	c.expiry = time.AfterFunc(a.cfg.Timeout, func() { a.drop(c, reasonTime) })
 	a.mu.Unlock()
 	a.evict(first)
@@ -334,6 +348,7 @@ func (a *Acceptor) authenticate(c *conn, identity string) bool {
 	c.stage, c.who = authenticated, identity
 	a.of[identity]++
 	a.count[authenticated]++
+	a.known.add(c.group)
 	return true
 }
 
@@ -361,6 +376,7 @@ func (a *Acceptor) remove(c *conn) (ended func()) {
 		return ended
 	}
 	c.closed = true
+	close(c.gone)
 	c.expiry.Stop()
 	a.leaveLocked(c)
 	if a.by[c.at] == c {
@@ -422,6 +438,7 @@ func (a *Acceptor) Hangup(address string) {
 
 func (a *Acceptor) closeAll() {
 	close(a.done)
+	a.turns.end()
 	a.mu.Lock()
 	all := make([]*conn, 0, len(a.by))
 	for _, c := range a.by {

@@ -45,6 +45,9 @@ type conn struct {
 	// Owned by whoever reads, one at a time.
 	first    byte
 	hasFirst bool
+	// begun: the handshake has had its turn, and goes on. computes: it is counted
+	// as one that computes now. After the handshake both are false.
+	begun, computes bool
 
 	// Guarded by the Acceptor's mu.
 	stage  stage
@@ -53,6 +56,14 @@ type conn struct {
 	closed bool
 	ended  func() // or nil
 	expiry *time.Timer
+	until  time.Time // when it ends, while it is not authenticated
+	// late is for how many things it waits that are the server's to do. Meanwhile
+	// owed is how long the peer had left when the first of them began; spare is how
+	// long the server has left for what it does then.
+	late        int
+	owed, spare time.Duration
+
+	gone chan struct{} // closed when it is closed
 }
 
 var errTooMuch = errors.New("an unauthenticated connection has sent more than it may")
@@ -74,6 +85,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		b[0], c.hasFirst = c.first, false
 		return 1, nil
 	}
+	c.rest()
 	left := c.left.Load()
 	if left < 0 {
 		return c.Conn.Read(b) //nolint:wrapcheck // it is the connection's
@@ -84,7 +96,17 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
 	c.left.Store(left - int64(n))
+	if c.begun && n > 0 {
+		c.computes = true
+		c.in.turns.resume()
+	}
 	return n, err //nolint:wrapcheck // it is the connection's
+}
+
+// Write implements [net.Conn]. What was computed is written at the end of a turn.
+func (c *conn) Write(b []byte) (int, error) {
+	c.rest()
+	return c.Conn.Write(b) //nolint:wrapcheck // it is the connection's
 }
 
 // Close implements [net.Conn].

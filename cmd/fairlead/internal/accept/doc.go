@@ -9,6 +9,12 @@
 // closed for a new one. An authenticated connection is never closed for another
 // one. docs/adr/0024-unauthenticated-connections.md has the reasons.
 //
+// Handshakes begin in turn: no more compute at a time than there are CPUs, and what
+// was begun is finished before others begin, so that a server that has little CPU
+// serves some of those who come at once instead of none. While a connection waits
+// for the server its time does not pass, and while the server waits for a peer's
+// bytes that peer has no turn.
+//
 // It is not where calls are authorized: that is done for each call, by package
 // issue for certificates and package xds for streams.
 //

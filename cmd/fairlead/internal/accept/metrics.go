@@ -59,6 +59,9 @@ func newMetrics(r prometheus.Registerer, a *Acceptor) (*metrics, error) {
 			Name: "fairlead_connections", Help: "Open connections of hosts, by state.", ConstLabels: prometheus.Labels{"state": s.String()},
 		}, func() float64 { return float64(a.counts()[s]) }))
 	}
+	list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "fairlead_waiting_handshakes", Help: "Connections whose TLS handshake waits for the server to have time for it.",
+	}, func() float64 { return float64(a.turns.waiting()) }))
 	for _, c := range list {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("registering a metric: %w", err)

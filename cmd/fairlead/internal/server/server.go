@@ -123,6 +123,7 @@ func (s *Server) newAuthority(context.Context) error {
 	s.issuer, err = issue.New(issue.Config{
 		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold,
 		UnauthenticatedBurst: cmp.Or(s.cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress),
+		Answering:            func(peer string) (done func()) { return s.hosts.acceptor.Answering(peer) },
 	})
 	return err
 }

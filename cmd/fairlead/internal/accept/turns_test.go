@@ -1,0 +1,307 @@
+package accept
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// oneCPU is turns of which one at a time computes.
+func oneCPU() *turns {
+	t := newTurns()
+	t.most = 1
+	return t
+}
+
+// there is a peer that waits.
+func there() bool { return false }
+
+func begun(w *waiter) bool {
+	select {
+	case <-w.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// wantBegun says which of several handshakes may have begun.
+func wantBegun(t *testing.T, what string, list []*waiter, want ...int) {
+	t.Helper()
+	var got []int
+	for i, w := range list {
+		if begun(w) {
+			got = append(got, i)
+		}
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%s: %v have begun, want %v", what, got, want)
+	}
+}
+
+// Handshakes that were begun are finished before others begin.
+func TestBegunHandshakesComeFirst(t *testing.T) {
+	t.Parallel()
+	turns := oneCPU()
+	list := []*waiter{turns.enter("a", false, there), turns.enter("a", false, there), turns.enter("a", false, there)}
+	wantBegun(t, "one CPU", list, 0)
+	turns.leave()
+	wantBegun(t, "the first waits for its peer", list, 0, 1)
+	turns.resume()
+	turns.leave()
+	wantBegun(t, "the first goes on while the second computes", list, 0, 1)
+	turns.leave()
+	wantBegun(t, "nobody computes", list, 0, 1, 2)
+	turns.end()
+}
+
+// Calls that are answered come before new handshakes, and hold them up for a while
+// only: the disk may be what they wait for.
+func TestAnswersComeFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := oneCPU()
+		defer turns.end()
+		var done []func()
+		for range maxAnswering {
+			done = append(done, turns.answer())
+		}
+		w := turns.enter("a", false, there)
+		if begun(w) {
+			t.Fatal("a handshake begins while there is enough to finish")
+		}
+		done[0]()
+		if !begun(w) {
+			t.Fatal("a handshake does not begin where there is room")
+		}
+		done[0]()
+		done = append(done, turns.answer())
+		turns.leave()
+		if w = turns.enter("a", false, there); begun(w) {
+			t.Fatal("an answer was counted twice")
+		}
+		time.Sleep(stallTime) //nolint:forbidigo // of synctest
+		synctest.Wait()
+		if !begun(w) {
+			t.Fatal("a handshake waits for ever for a disk that does not answer")
+		}
+		turns.leave()
+		time.Sleep(answerTime) //nolint:forbidigo // of synctest
+		synctest.Wait()
+		for i := range 100 {
+			if !begun(turns.enter("a", false, there)) {
+				t.Fatalf("answers that take long hold up the handshake after %d others", i)
+			}
+			turns.leave()
+		}
+		for _, f := range done {
+			f()
+		}
+		if turns.answering != 0 {
+			t.Errorf("%d answers are counted at the end", turns.answering)
+		}
+	})
+}
+
+// Something begins, whatever goes on with those that are not made to wait.
+func TestHandshakesBeginInAnyCase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := oneCPU()
+		defer turns.end()
+		turns.resume() // and never ends
+		var list []*waiter
+		for range 5 {
+			list = append(list, turns.enter("a", false, there))
+		}
+		wantBegun(t, "at first", list)
+		for i := range list {
+			time.Sleep(stallTime) //nolint:forbidigo // of synctest
+			synctest.Wait()
+			n := 0
+			for _, w := range list {
+				if begun(w) {
+					n++
+				}
+			}
+			if n != i+1 {
+				t.Fatalf("%d begun after %d", n, i+1)
+			}
+		}
+	})
+}
+
+// An address has its turn whatever others have waiting.
+func TestAddressesTakeTurns(t *testing.T) {
+	t.Parallel()
+	turns := oneCPU()
+	defer turns.end()
+	turns.enter("busy", false, there)
+	for range 1000 {
+		turns.enter("busy", false, there)
+	}
+	quiet := turns.enter("quiet", false, there)
+	for range 2 {
+		turns.leave()
+	}
+	if !begun(quiet) {
+		t.Error("a quiet address waits behind a busy one")
+	}
+}
+
+// Addresses of hosts do not wait behind those of others, and not for ever before them.
+func TestKnownAddressesComeFirst(t *testing.T) {
+	t.Parallel()
+	turns := oneCPU()
+	defer turns.end()
+	turns.enter("x", false, there)
+	var strangers, hosts []*waiter
+	for i := range 1000 {
+		strangers = append(strangers, turns.enter(strconv.Itoa(i), false, there))
+	}
+	for range 30 {
+		hosts = append(hosts, turns.enter("host", true, there))
+	}
+	for range 40 {
+		turns.leave()
+	}
+	n := 0
+	for _, w := range strangers {
+		if begun(w) {
+			n++
+		}
+	}
+	if !begun(hosts[len(hosts)-1]) || n < 9 || n > 11 {
+		t.Errorf("of 40 turns %d are of others than hosts, and the last host's has begun: %t", n, begun(hosts[len(hosts)-1]))
+	}
+}
+
+// Where clients wait for so long that they give up, who has just come is served.
+func TestTheNewestComesFirstWhereAllWaitForLong(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := oneCPU()
+		defer turns.end()
+		var list []*waiter
+		for range 4 {
+			list = append(list, turns.enter("a", false, there))
+		}
+		turns.leave()
+		wantBegun(t, "in the order in which they came", list, 0, 1)
+		turns.stalled.Stop()
+		time.Sleep(2 * longTime) //nolint:forbidigo // of synctest
+		lost := turns.enter("b", false, func() bool { return true })
+		list = append(list, turns.enter("a", false, there))
+		turns.leave()
+		wantBegun(t, "after a long time", list, 0, 1, 4)
+		turns.leave()
+		if !begun(lost) || !turns.forget(lost) {
+			t.Error("the only one of an address is not asked whether it is gone")
+		}
+		turns.leave()
+		turns.leave()
+		wantBegun(t, "all", list, 0, 1, 2, 3, 4)
+	})
+}
+
+// Those that have gone while all wait for long do not fill the queue.
+func TestWhoHasGoneWaitsNoLonger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns := oneCPU()
+		defer turns.end()
+		turns.enter("a", false, there)
+		var lost []*waiter
+		for range sweepMost {
+			lost = append(lost, turns.enter("a", false, func() bool { return true }))
+		}
+		turns.stalled.Stop()
+		time.Sleep(2 * longTime) //nolint:forbidigo // of synctest
+		turns.enter("a", false, there)
+		turns.leave()
+		for i, w := range lost {
+			if !begun(w) || turns.forget(w) {
+				t.Errorf("number %d still waits, or computes", i)
+			}
+		}
+	})
+}
+
+// Whatever happens in whatever order, each turn that is given is one that was asked for, no more
+// than there may be compute, and nothing is left at the end.
+func TestTurnsAtRandom(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		turns := newTurns()
+		turns.most = 1 + r.IntN(3)
+		var wait, compute []*waiter
+		began := 0
+		for range 2000 {
+			switch r.IntN(4) {
+			case 0, 1:
+				wait = append(wait, turns.enter(strconv.Itoa(r.IntN(5)), r.IntN(2) == 0, there))
+			case 2:
+				if len(compute) > 0 {
+					turns.leave()
+					compute = compute[1:]
+				}
+			case 3:
+				if len(wait) > 0 {
+					i := r.IntN(len(wait))
+					if w := wait[i]; turns.forget(w) {
+						turns.leave() // it was given meanwhile
+					}
+					wait = append(wait[:i], wait[i+1:]...)
+				}
+			}
+			var still []*waiter
+			for _, w := range wait {
+				if begun(w) {
+					compute, began = append(compute, w), began+1
+				} else {
+					still = append(still, w)
+				}
+			}
+			if wait = still; turns.computing != len(compute) || len(compute) > turns.most {
+				t.Fatalf("seed %d: %d compute, of %d; %d are counted", seed, len(compute), turns.most, turns.computing)
+			}
+			if len(wait) > 0 && len(compute) < turns.most {
+				t.Fatalf("seed %d: %d wait for nothing", seed, len(wait))
+			}
+		}
+		turns.end()
+		for range compute {
+			turns.leave()
+		}
+		for turns.computing > 0 {
+			turns.leave()
+		}
+		for i := range turns.queues {
+			if q := &turns.queues[i]; len(q.groups) > 0 || q.order.Len() > 0 || turns.waiting() != 0 {
+				t.Errorf("seed %d: %d addresses are left", seed, len(q.groups))
+			}
+		}
+		if began == 0 {
+			t.Errorf("seed %d: nothing began", seed)
+		}
+	}
+}
+
+func TestKnownAddressesAreBounded(t *testing.T) {
+	t.Parallel()
+	k := newKnown(1)
+	for i := range 2 * leastKnown {
+		k.add(strconv.Itoa(i))
+		k.add("often")
+	}
+	if len(k.by) != leastKnown || k.order.Len() != leastKnown {
+		t.Errorf("%d addresses are remembered, %d in order", len(k.by), k.order.Len())
+	}
+	if !k.has("often") || k.has("0") || !k.has(strconv.Itoa(2*leastKnown-1)) {
+		t.Error("those that came last are not those that are remembered")
+	}
+}
