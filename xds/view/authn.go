@@ -65,19 +65,17 @@ func newAuthn(prev *authn, s *mesh.Snapshot) *authn {
 		}
 	}
 	a.rest = &peersOf{}
-	same := prev != nil && prev.rest != nil && prev.meshWide == a.meshWide
-	if same {
-		a.rest = prev.rest
-	} else if a.meshWide != nil {
+	if a.meshWide != nil {
 		a.rest.mesh, a.rest.meshOrigin = modeOf(a.meshWide.Spec.GetMtls(), mesh.Permissive), a.meshWide.Origin
 	}
 	for ns, o := range a.namespaces {
 		o.mesh, o.meshOrigin = a.rest.mesh, a.rest.meshOrigin
-		if same {
-			if was := prev.namespaces[ns]; was != nil && was.own == o.own && slices.Equal(was.selecting, o.selecting) {
-				a.namespaces[ns] = was
-			}
+		if was := prev.namespaces[ns]; was != nil && same(was, o) {
+			a.namespaces[ns] = was
 		}
+	}
+	if prev.rest != nil && same(prev.rest, a.rest) {
+		a.rest = prev.rest
 	}
 	return a
 }

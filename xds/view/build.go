@@ -1,7 +1,6 @@
 package view
 
 import (
-	"maps"
 	"slices"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -26,8 +25,8 @@ func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	prev.mu.Lock()
 	defer prev.mu.Unlock()
 	at, who := prev.at, prev.proxy
-	if !sameProxy(who, &p) {
-		who = new(p)
+	if now := who.or(&p); now != who {
+		who = now
 		at = x.place(who)
 	} else if prev.epoch != x.epoch || x.concerns(prev.seq, who) {
 		at = x.place(who)
@@ -39,6 +38,17 @@ func (x *Index) Rebuild(prev *View, p Proxy) *View {
 	prev.epoch, prev.seq, prev.proxy, prev.at, prev.out = x.epoch, x.seq, who, at, out
 	x.count.viewsKept.Add(1)
 	return prev
+}
+
+// or is the proxy itself if the other one is the same.
+func (p *Proxy) or(o *Proxy) *Proxy {
+	if identical(p, o) { // the usual case allocates nothing
+		return p
+	}
+	if now := new(*o); !same(p, now) {
+		return now
+	}
+	return p
 }
 
 // place is where in an Index a proxy is: what is its own, and what it shares.
@@ -53,7 +63,7 @@ func (x *Index) place(p *Proxy) place {
 		return place{out: st.outboundOf(nil)}
 	}
 	in := newInbound(st)
-	return place{inbound: in.layer(), out: st.outboundOf(in.serves)}
+	return place{inbound: st.inbound.of(st.epoch, in.inbound), out: st.outboundOf(in.serves)}
 }
 
 func (x *Index) assemble(at *place, out *outboundView, p *Proxy) *View {
@@ -82,19 +92,5 @@ func (v *outboundView) stackWith(l *lineage, inbound *Layer) *stack {
 
 // sameLayers reports whether two outbound halves are the same to a proxy.
 func (v *outboundView) sameLayers(o *outboundView) bool {
-	return v == o || v.clusters == o.clusters && v.endpoints == o.endpoints && v.fixed == o.fixed &&
-		v.listeners == o.listeners && slices.Equal(v.tables, o.tables) &&
-		slices.EqualFunc(v.warnings, o.warnings, sameWarning)
-}
-
-// sameWarning compares origins by where they are: they move.
-func sameWarning(a, b Warning) bool {
-	return a.Key == b.Key && a.Message == b.Message && a.Origin.String() == b.Origin.String()
-}
-
-// sameProxy reports whether two proxies are one to a view.
-func sameProxy(a, b *Proxy) bool {
-	return a.ID == b.ID && a.Type == b.Type && a.ServiceAccount == b.ServiceAccount && a.Locality == b.Locality &&
-		a.Interception == b.Interception && a.AcceptUnenforced == b.AcceptUnenforced &&
-		slices.Equal(a.Addresses, b.Addresses) && maps.Equal(a.Labels, b.Labels)
+	return v == o || same(&v.serviceHalf, &o.serviceHalf) && same(v.routingView, o.routingView)
 }

@@ -62,7 +62,7 @@ func TestCatalogDemands(t *testing.T) {
 	w.peer("shop", "legacy", `{"selector":{"matchLabels":{"app":"legacy"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"82":{"mode":"STRICT"}}}`)
 	w.peer("shop", "safe", `{"selector":{"matchLabels":{"app":"safe"}},"mtls":{"mode":"STRICT"}}`)
 	w.peer("shop", "plain", `{"selector":{"matchLabels":{"consul.fairlead.io/service":"plain"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"81":{"mode":"STRICT"}}}`)
-	a := newAuthn(nil, w.snapshot())
+	a := newAuthn(&authn{}, w.snapshot())
 	for _, c := range []struct {
 		app, service string
 		port         uint32

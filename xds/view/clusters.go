@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -25,73 +24,91 @@ type serviceParts struct {
 	local bool
 }
 
-// serviceKey is everything that the parts of a service depend on. Workloads are
-// known by the list that they are in, which is another one when one of them
-// changes.
-type serviceKey struct {
+// serviceInput is what the parts of a service are made from.
+type serviceInput struct {
 	svc   *mesh.Service
-	ports string // empty if all
-	rule  *rule
+	ports *portSet // nil if all
+	rule  *rule    // or nil
 	peers *peersOf
-	place mesh.Locality
-	first **mesh.Workload
-	count int
-	// only is the seq of the Index where several services have the name, for
-	// then the workloads are in several lists; else 0. Not the snapshot itself:
-	// keys stay a while when nobody has their parts, and would keep it.
-	only uint64
+	// place is that of the proxy, where the rule fails over.
+	place  mesh.Locality
+	behind backing
 }
 
-func (sc *scope) serviceKey(svc *service) serviceKey {
-	key := serviceKey{svc: svc.Service, ports: portList(svc), rule: svc.rule, peers: sc.authn.in(svc.Namespace)}
+// portSet is some of the ports of a service.
+type portSet struct{ Ports []mesh.Port }
+
+// backing is the workloads behind a service, and behind others of its name. They are
+// known by the list that they are in, which is another one when one of them changes.
+type backing struct {
+	of        *mesh.Service
+	workloads list[*mesh.Workload]
+	next      *backing // or nil
+}
+
+func (b backing) build(*epoch) *backing { return &b }
+
+// inputOf is what the parts of a service are made from.
+func (sc *scope) inputOf(svc *service) serviceInput {
+	in := serviceInput{
+		svc: svc.Service, rule: svc.rule, peers: sc.authn.in(svc.Namespace), behind: sc.backingOf(svc.Service),
+	}
+	if !svc.whollySeen() {
+		in.ports = sc.ports.of(portSet{svc.Ports})
+	}
 	if svc.rule.failsOver() {
-		key.place = sc.proxy.Locality
+		in.place = sc.proxy.Locality
 	}
-	for _, other := range sc.s.ServicesOn(svc.Hostname) {
-		if other.Namespace == svc.Namespace && other != svc.Service {
-			key.only = sc.seq
-		}
-	}
-	if list := sc.s.EndpointsOf(svc.Service); len(list) > 0 {
-		key.first, key.count = &list[0], len(list)
-	}
-	return key
+	return in
 }
 
-// portList tells which of its ports a service is seen with; it is empty if they
-// are all seen.
-func portList(svc *service) string {
-	if sameList(svc.Ports, svc.Service.Ports) || slices.Equal(svc.Ports, svc.Service.Ports) {
-		return ""
+// backingOf is what is behind a service and every one of that name in its namespace.
+// Those of a catalog are not mixed with others: that takes a service that selects
+// them.
+func (sc *scope) backingOf(svc *mesh.Service) backing {
+	var out backing
+	for _, s := range slices.Backward(sc.s.ServicesOn(svc.Hostname)) {
+		if s.Namespace != svc.Namespace || s.Catalog != svc.Catalog {
+			continue
+		}
+		here := backing{of: s, workloads: listOf(sc.s.EndpointsOf(s))}
+		if out.of != nil {
+			here.next = sc.backings.of(sc.epoch, out)
+		}
+		out = here
 	}
-	var b strings.Builder
-	for _, p := range svc.Ports {
-		b.WriteString(strconv.FormatUint(uint64(p.Number), 10) + ",")
-	}
-	return b.String()
+	return out
+}
+
+// whollySeen reports whether a service is seen with all its ports.
+func (s *service) whollySeen() bool {
+	return sameList(s.Ports, s.Service.Ports) || slices.Equal(s.Ports, s.Service.Ports)
 }
 
 // partsOf are the parts for one service. Proxies that see the same share them.
 func (sc *scope) partsOf(svc *service) *serviceParts {
-	key := sc.serviceKey(svc)
-	if have := sc.epoch.services.get(key); have != nil {
-		return have
+	return sc.epoch.services.of(sc.epoch, sc.inputOf(svc))
+}
+
+func (in serviceInput) build(e *epoch) *serviceParts {
+	out := &serviceParts{local: in.rule.failsOver()}
+	ports := in.svc.Ports
+	if in.ports != nil {
+		ports = in.ports.Ports
 	}
-	out := &serviceParts{local: svc.rule.failsOver()}
-	for _, port := range svc.Ports {
-		if port.Protocol == mesh.UDP || svc.Resolution == mesh.ResolutionDynamicDNS {
+	for _, port := range ports {
+		if port.Protocol == mesh.UDP || in.svc.Resolution == mesh.ResolutionDynamicDNS {
 			continue
 		}
-		in := clusterInput{svc: svc, port: port, rule: svc.rule, peers: key.peers, members: sc.membersOf(svc, port)}
-		sc.appendCluster(out, in)
-		if svc.rule != nil {
-			for _, subset := range svc.rule.spec.GetSubsets() {
-				in.subset = subset
-				sc.appendCluster(out, in)
+		c := clusterInput{serviceInput: &in, port: port, members: in.behind.membersAt(port)}
+		e.appendCluster(out, c)
+		if in.rule != nil {
+			for _, subset := range in.rule.spec.GetSubsets() {
+				c.subset = subset
+				e.appendCluster(out, c)
 			}
 		}
 	}
-	out, _ = sc.epoch.services.keep(key, out)
 	return out
 }
 
@@ -117,21 +134,16 @@ type member struct {
 	ns   string
 }
 
-// membersOf are the workloads behind a port, from every service of that name in
-// the namespace. Those of a catalog are not mixed with others: that takes a
-// service that selects them.
-func (sc *scope) membersOf(svc *service, port mesh.Port) []member {
+// membersAt are the workloads behind a port.
+func (b *backing) membersAt(port mesh.Port) []member {
 	var out []member
-	for _, s := range sc.s.ServicesOn(svc.Hostname) {
-		if s.Namespace != svc.Namespace || s.Catalog != svc.Catalog {
-			continue
-		}
-		p, ok := s.Port(port.Number)
+	for ; b != nil && b.of != nil; b = b.next {
+		p, ok := b.of.Port(port.Number)
 		if !ok {
 			continue
 		}
-		for _, w := range sc.s.EndpointsOf(s) {
-			out = append(out, member{Workload: w, port: w.PortFor(p), ns: s.Namespace})
+		for _, w := range b.workloads.items() {
+			out = append(out, member{Workload: w, port: w.PortFor(p), ns: b.of.Namespace})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b member) int {
@@ -140,28 +152,27 @@ func (sc *scope) membersOf(svc *service, port mesh.Port) []member {
 	return slices.CompactFunc(out, func(a, b member) bool { return a.Address == b.Address && a.port == b.port })
 }
 
+// clusterInput is what one cluster of a service is made from.
 type clusterInput struct {
-	svc     *service
+	*serviceInput
 	port    mesh.Port
-	rule    *rule
-	peers   *peersOf
 	subset  *networking.Subset // or nil
 	members []member
 }
 
-func (sc *scope) appendCluster(to *serviceParts, in clusterInput) {
+func (e *epoch) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	c := &Cluster{
 		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
 		Discovery: discoveryOf(in.svc.Resolution, policy),
 		Protocol:  in.port.Protocol,
 		Policy:    policy,
-		Defaults:  sc.defaults,
+		Defaults:  e.defaults,
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
 	}
-	c.TLS = sc.peerTLS(in, policy)
+	c.TLS = e.peerTLS(in, policy)
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
 		c.AltNames = in.svc.SubjectAltNames
 	}
@@ -169,9 +180,9 @@ func (sc *scope) appendCluster(to *serviceParts, in clusterInput) {
 	if in.rule != nil {
 		origins = append(origins, in.rule.origins...)
 	}
-	localities, from := sc.localities(in, c.Discovery, policy)
+	localities, from := e.localities(in, c.Discovery, policy)
 	if c.TLS != nil && c.TLS.Auto {
-		c.TLS.Auto = sc.anyPlaintext(in, policy, localities)
+		c.TLS.Auto = e.anyPlaintext(in, policy, localities)
 	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
@@ -181,13 +192,13 @@ func (sc *scope) appendCluster(to *serviceParts, in clusterInput) {
 		c.Localities = localities
 		origins = append(origins, from...)
 	case DiscoverEDS:
-		e := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
-		e.origins = originsOf(append(from, in.svc.Origin)...)
-		to.endpoints = append(to.endpoints, sc.loadAssignment(e))
+		eds := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
+		eds.origins = originsOf(append(from, in.svc.Origin)...)
+		to.endpoints = append(to.endpoints, e.loadAssignment(eds))
 	case DiscoverOriginalDst:
 	}
 	c.origins = originsOf(origins...)
-	to.clusters = append(to.clusters, sc.cluster(c))
+	to.clusters = append(to.clusters, e.cluster(c))
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
@@ -210,11 +221,11 @@ func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery 
 
 // peerTLS decides on mTLS of the mesh: what the DestinationRule says, else by
 // itself where the service is of the mesh and its namespace does not disable it.
-func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *PeerTLS {
+func (e *epoch) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *PeerTLS {
 	t := &PeerTLS{
 		SNI:          fmt.Sprintf("outbound_.%d_.%s_.%s", in.port.Number, in.subset.GetName(), in.svc.Hostname),
-		TrustDomains: sc.trustDomains,
-		MaxAge:       sc.settings.clientAge(in.port.Protocol),
+		TrustDomains: e.trustDomains,
+		MaxAge:       e.settings.clientAge(in.port.Protocol),
 	}
 	if tls := policy.GetTls(); tls != nil {
 		if tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
@@ -223,11 +234,11 @@ func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Pee
 		t.SNI = cmp.Or(tls.GetSni(), t.SNI)
 		t.Names = tls.GetSubjectAltNames()
 		if len(t.Names) == 0 {
-			t.Names = sc.identitiesOf(in)
+			t.Names = e.identitiesOf(in)
 		}
 		return t
 	}
-	if in.svc.External || !sc.autoMTLS() || in.peers.mode() == mesh.Disable {
+	if in.svc.External || !e.autoMTLS() || in.peers.mode() == mesh.Disable {
 		return nil
 	}
 	if discoveryOf(in.svc.Resolution, policy) == DiscoverOriginalDst {
@@ -236,24 +247,24 @@ func (sc *scope) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Pee
 		}
 	}
 	t.Auto = true
-	t.Names = sc.identitiesOf(in)
+	t.Names = e.identitiesOf(in)
 	return t
 }
 
-func (st *site) autoMTLS() bool {
-	v := st.s.MeshConfig.Spec.GetEnableAutoMtls()
+func (e *epoch) autoMTLS() bool {
+	v := e.config.GetEnableAutoMtls()
 	return v == nil || v.GetValue()
 }
 
 // identitiesOf are the identities that a service's workloads have, in every
 // trust domain of the mesh, and those that its manifest accepts.
-func (sc *scope) identitiesOf(in clusterInput) []string {
+func (e *epoch) identitiesOf(in clusterInput) []string {
 	out := slices.Clone(in.svc.SubjectAltNames)
 	for _, m := range in.members {
 		if m.ServiceAccount == "" {
 			continue
 		}
-		for _, td := range sc.trustDomains {
+		for _, td := range e.trustDomains {
 			out = append(out, "spiffe://"+td+"/ns/"+m.namespace()+"/sa/"+m.ServiceAccount)
 		}
 	}
@@ -273,7 +284,7 @@ func takesMTLS(m member) bool {
 
 // localities groups the members by place. With outlier detection the places
 // nearer to the proxy come first, as MeshConfig's localityLbSetting has it.
-func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]Locality, []*mesh.Origin) {
+func (e *epoch) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]Locality, []*mesh.Origin) {
 	byPlace := map[mesh.Locality][]Endpoint{}
 	var origins []*mesh.Origin
 	dns := d == DiscoverStrictDNS || d == DiscoverLogicalDNS
@@ -295,7 +306,7 @@ func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.Tra
 			Port:      m.port,
 			Weight:    max(m.Weight, 1),
 			Unhealthy: m.Health == mesh.Unhealthy,
-			MTLS:      sc.endpointMTLS(in, m, policy),
+			MTLS:      e.endpointMTLS(in, m, policy),
 		})
 		origins = append(origins, m.Origin)
 	}
@@ -308,7 +319,7 @@ func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.Tra
 			cmp.Compare(a.Place.SubZone, b.Place.SubZone))
 	})
 	if policy.GetOutlierDetection() != nil {
-		sc.failover(out)
+		e.failover(out, in.place)
 	}
 	return out, origins
 }
@@ -316,15 +327,15 @@ func (sc *scope) localities(in clusterInput, d Discovery, policy *networking.Tra
 // anyPlaintext reports whether something behind a cluster does not take mTLS. It
 // asks all members, not only the endpoints that they are at present: what is
 // unhealthy for a while should not change a cluster.
-func (sc *scope) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []Locality) bool {
+func (e *epoch) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []Locality) bool {
 	return slices.ContainsFunc(in.members, func(m member) bool {
-		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !sc.endpointMTLS(in, m, policy)
+		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !e.endpointMTLS(in, m, policy)
 	}) || slices.ContainsFunc(localities, func(l Locality) bool {
-		return slices.ContainsFunc(l.Endpoints, func(e Endpoint) bool { return !e.MTLS })
+		return slices.ContainsFunc(l.Endpoints, func(x Endpoint) bool { return !x.MTLS })
 	})
 }
 
-func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
+func (e *epoch) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
 	if tls := policy.GetTls(); tls != nil {
 		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
 	}
@@ -340,13 +351,13 @@ func (sc *scope) endpointMTLS(in clusterInput, m member, policy *networking.Traf
 
 // failover orders places by how much of their locality they share with the
 // proxy; priorities have no gaps.
-func (sc *scope) failover(list []Locality) {
-	setting := sc.s.MeshConfig.Spec.GetLocalityLbSetting()
-	if sc.proxy.Locality == (mesh.Locality{}) || (setting.GetEnabled() != nil && !setting.GetEnabled().GetValue()) {
+func (e *epoch) failover(list []Locality, from mesh.Locality) {
+	setting := e.config.GetLocalityLbSetting()
+	if from == (mesh.Locality{}) || (setting.GetEnabled() != nil && !setting.GetEnabled().GetValue()) {
 		return
 	}
 	distance := func(l mesh.Locality) uint32 {
-		switch p := sc.proxy.Locality; {
+		switch p := from; {
 		case l == p:
 			return 0
 		case l.Region == p.Region && l.Zone == p.Zone:
@@ -369,29 +380,29 @@ func (sc *scope) failover(list []Locality) {
 	}
 }
 
-// fixedClusters are those that every sidecar has.
-func (st *site) fixedClusters() *Layer {
+// fixedInput is what the clusters are made from that every proxy has.
+type fixedInput struct {
+	router bool
+	mode   Interception // empty for routers
+}
+
+func (in fixedInput) build(e *epoch) *Layer {
 	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
-	mode := st.proxy.Interception
-	if st.proxy.Type == Router {
-		kinds, mode = kinds[:1], ""
-	} else if mode != InterceptNone {
+	if in.router {
+		kinds = kinds[:1]
+	} else if in.mode != InterceptNone {
 		kinds = append(kinds, InboundPassthroughCluster)
-	}
-	if have := st.fixed.get(mode); have != nil {
-		return have
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: st.defaults}
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: e.defaults}
 		if k == BlackHoleCluster {
 			c.Discovery = DiscoverStatic
 		}
 		c.BindLoopback = k == InboundPassthroughCluster
-		parts = append(parts, st.cluster(c))
+		parts = append(parts, e.cluster(c))
 	}
-	l, _ := st.fixed.keep(mode, st.layer(FixedLayer, parts))
-	return l
+	return e.layer(FixedLayer, parts)
 }
 
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"reflect"
 	"slices"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 
@@ -18,6 +19,8 @@ type base struct {
 	hash    mesh.Hash
 	origins []*mesh.Origin
 }
+
+func (b *base) seal(h mesh.Hash) { b.hash = h }
 
 // Hash covers all content of the part, its kind included, but no origins.
 func (b *base) Hash() mesh.Hash { return b.hash }
@@ -33,44 +36,20 @@ type hashed interface{ Hash() mesh.Hash }
 // Messages are encoded deterministically; parts inside parts by their hash. v is
 // a struct, or a pointer to one.
 func contentHash(kind string, v any) mesh.Hash {
-	e := encoder{b: make([]byte, 0, 1024)}
+	e, _ := encoders.Get().(*encoder)
+	if e == nil {
+		e = &encoder{b: make([]byte, 0, 1024)}
+	}
+	defer func() {
+		e.b = e.b[:0]
+		encoders.Put(e)
+	}()
 	e.text(kind)
 	rv := reflect.ValueOf(v)
 	if rv.Kind() == reflect.Pointer {
 		rv = rv.Elem()
 	}
 	e.value(rv)
-	return sha256.Sum256(e.b)
-}
-
-// content is the hash of all content of a virtual host; like contentHash, but
-// there are very many of them.
-func (h *VirtualHost) content() mesh.Hash {
-	e := encoder{b: make([]byte, 0, 512)}
-	e.text("virtualhost")
-	e.text(h.Name)
-	e.number('l', uint64(len(h.Domains)))
-	for _, d := range h.Domains {
-		e.text(d)
-	}
-	for _, r := range h.Routes {
-		e.b = append(e.b, r.hash[:]...)
-	}
-	return sha256.Sum256(e.b)
-}
-
-// content is the hash of all content of a table.
-func (t *RouteTable) content() mesh.Hash {
-	e := encoder{b: make([]byte, 0, 256+sha256.Size*len(t.Hosts))}
-	e.text("routes")
-	e.text(t.Name)
-	e.flag(t.CatchAll != nil)
-	if t.CatchAll != nil {
-		e.value(reflect.ValueOf(*t.CatchAll))
-	}
-	for _, h := range t.Hosts {
-		e.b = append(e.b, h.hash[:]...)
-	}
 	return sha256.Sum256(e.b)
 }
 
@@ -101,6 +80,11 @@ func hashLayers(layers []*Layer) mesh.Hash {
 }
 
 type encoder struct{ b []byte }
+
+// encoders are those that nobody uses, with their memory.
+//
+//nolint:gochecknoglobals // scratch memory
+var encoders sync.Pool
 
 func (e *encoder) number(tag byte, n uint64) {
 	e.b = binary.BigEndian.AppendUint64(append(e.b, tag), n)
@@ -182,10 +166,15 @@ func (e *encoder) known(v reflect.Value) bool {
 
 func (e *encoder) entries(v reflect.Value) {
 	keys := v.MapKeys()
-	slices.SortFunc(keys, func(a, b reflect.Value) int { return cmp.Compare(a.String(), b.String()) })
+	slices.SortFunc(keys, func(a, b reflect.Value) int {
+		if a.CanUint() {
+			return cmp.Compare(a.Uint(), b.Uint())
+		}
+		return cmp.Compare(a.String(), b.String())
+	})
 	e.number('d', uint64(len(keys)))
 	for _, k := range keys {
-		e.text(k.String())
+		e.value(k)
 		e.value(v.MapIndex(k))
 	}
 }

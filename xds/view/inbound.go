@@ -2,7 +2,6 @@ package view
 
 import (
 	"cmp"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -22,40 +21,61 @@ func istioALPN() []string {
 
 // inboundPort is a port at which the proxy takes requests for its application.
 type inboundPort struct {
-	number   uint32
-	protocol mesh.Protocol
-	bind     string
-	// bound ports have a listener of their own; others are chains of
+	Number   uint32
+	Protocol mesh.Protocol
+	Bind     string
+	// Bound ports have a listener of their own; others are chains of
 	// virtualInbound.
-	bound bool
-	// endpoint is where the application is; empty means at the original
+	Bound bool
+	// Endpoint is where the application is; empty means at the original
 	// destination.
-	endpoint     string
-	endpointPort uint32
-	operation    string
-	// pool limits connections to the application; or nil.
-	pool    *networking.ConnectionPoolSettings
+	Endpoint     string
+	EndpointPort uint32
+	Operation    string
+	// Pool limits connections to the application; or nil.
+	Pool *networking.ConnectionPoolSettings
+
 	origins []*mesh.Origin
 }
 
-// inbound is what the proxy does for its application.
+// inbound is what the proxy does for its application: the input of its own layer.
 type inbound struct {
-	st      *site
-	policy  peerPolicy
-	deny    bool
+	Interception Interception
+	// Mode is what is demanded of peers, at some ports another one.
+	Mode  mesh.MTLSMode
+	Modes map[uint32]mesh.MTLSMode
+	// Deny refuses all, for a policy that cannot be enforced.
+	Deny  bool
+	Ports []inboundPort
+
 	origins []*mesh.Origin
-	ports   []inboundPort
+}
+
+// modeAt is what is demanded of peers at a port.
+func (in *inbound) modeAt(port uint32) mesh.MTLSMode {
+	if m, ok := in.Modes[port]; ok {
+		return m
+	}
+	return in.Mode
+}
+
+// inboundReader finds out what a proxy does for its application.
+type inboundReader struct {
+	*inbound
+	st *site
 	// serves are the addresses that outbound listeners must leave free.
 	serves []listenerKey
 }
 
-func newInbound(st *site) *inbound {
-	in := &inbound{st: st, policy: st.authn.in(st.namespace()).forWorkload(st.proxy.Labels)}
-	in.origins = in.policy.origins
+func newInbound(st *site) *inboundReader {
+	policy := st.authn.in(st.namespace()).forWorkload(st.proxy.Labels)
+	in := &inboundReader{st: st, inbound: &inbound{
+		Interception: st.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
+	}}
 	for _, u := range st.s.Unenforced {
 		if (u.Namespace == st.namespace() || u.Namespace == st.s.RootNamespace()) &&
 			mesh.Selects(u.Selector, st.proxy.Labels) && !st.proxy.AcceptUnenforced {
-			in.deny = true
+			in.Deny = true
 			in.origins = append(slices.Clone(in.origins), u.Origin)
 		}
 	}
@@ -65,28 +85,28 @@ func newInbound(st *site) *inbound {
 	case st.sidecar != nil && len(st.sidecar.Spec.GetIngress()) > 0:
 		in.fromSidecar(targets)
 	case !none:
-		in.ports = targets
+		in.Ports = targets
 	}
 	in.reserve(targets)
 	return in
 }
 
 // reserve notes where the application, or an inbound listener, is.
-func (in *inbound) reserve(targets []inboundPort) {
-	for _, p := range in.ports {
-		if p.bound {
-			in.serves = append(in.serves, listenerKey{bind: p.bind, port: p.number})
+func (in *inboundReader) reserve(targets []inboundPort) {
+	for _, p := range in.Ports {
+		if p.Bound {
+			in.serves = append(in.serves, listenerKey{Bind: p.Bind, Port: p.Number})
 		}
-		if p.endpoint != "" {
-			in.serves = append(in.serves, listenerKey{bind: p.endpoint, port: p.endpointPort})
+		if p.Endpoint != "" {
+			in.serves = append(in.serves, listenerKey{Bind: p.Endpoint, Port: p.EndpointPort})
 		}
 	}
 	for _, t := range targets {
 		for _, a := range in.st.proxy.Addresses {
-			in.serves = append(in.serves, listenerKey{bind: a, port: t.number})
+			in.serves = append(in.serves, listenerKey{Bind: a, Port: t.Number})
 		}
-		if len(in.ports) == 0 { // the application itself serves there, at any address
-			in.serves = append(in.serves, listenerKey{bind: localhost, port: t.number})
+		if len(in.Ports) == 0 { // the application itself serves there, at any address
+			in.serves = append(in.serves, listenerKey{Bind: localhost, Port: t.Number})
 		}
 	}
 }
@@ -94,13 +114,13 @@ func (in *inbound) reserve(targets []inboundPort) {
 // isOwn reports whether a workload at the proxy's address may be the proxy's. A
 // catalog's instance is only by its identity: whoever may register some service
 // can give it any host's address, and would have a say in what that host serves.
-func (in *inbound) isOwn(w *mesh.Workload) bool {
+func (in *inboundReader) isOwn(w *mesh.Workload) bool {
 	_, instance := w.Labels[mesh.LabelConsulService]
 	return !instance || w.ServiceAccount == in.st.proxy.ServiceAccount.Name
 }
 
 // targets are the ports at which services expect this workload.
-func (in *inbound) targets() []inboundPort {
+func (in *inboundReader) targets() []inboundPort {
 	st := in.st
 	type found struct {
 		svc *mesh.Service
@@ -139,65 +159,65 @@ func (in *inbound) targets() []inboundPort {
 			}
 			seen[n] = true
 			port := inboundPort{
-				number: n, protocol: p.Protocol, bind: wildcard,
-				operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
+				Number: n, Protocol: p.Protocol, Bind: wildcard,
+				Operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
 				origins:   []*mesh.Origin{f.svc.Origin, f.w.Origin},
 			}
 			if r := in.st.inboundRule(f.svc); r != nil {
-				port.pool = r.policyFor(p.Number, nil).GetConnectionPool()
+				port.Pool = r.policyFor(p.Number, nil).GetConnectionPool()
 				port.origins = append(port.origins, r.origins...)
 			}
 			out = append(out, port)
 		}
 	}
-	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(out, func(a, b inboundPort) int { return cmp.Compare(a.Number, b.Number) })
 	return out
 }
 
 // fromSidecar reads the ingress listeners of the Sidecar.
-func (in *inbound) fromSidecar(targets []inboundPort) {
+func (in *inboundReader) fromSidecar(targets []inboundPort) {
 	s := in.st.sidecar
 	seen := map[uint32]bool{}
 	none := in.st.proxy.Interception == InterceptNone
 	for _, l := range s.Spec.GetIngress() {
 		p := inboundPort{
-			number:    l.GetPort().GetNumber(),
-			protocol:  parseProtocol(l.GetPort().GetProtocol()),
-			bind:      cmp.Or(l.GetBind(), wildcard),
-			bound:     none || l.GetCaptureMode().String() == "NONE",
-			operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
+			Number:    l.GetPort().GetNumber(),
+			Protocol:  parseProtocol(l.GetPort().GetProtocol()),
+			Bind:      cmp.Or(l.GetBind(), wildcard),
+			Bound:     none || l.GetCaptureMode().String() == "NONE",
+			Operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
 			origins:   []*mesh.Origin{s.Origin},
 		}
-		if seen[p.number] {
+		if seen[p.Number] {
 			continue
 		}
-		seen[p.number] = true
+		seen[p.Number] = true
 		for _, t := range targets {
-			if t.number == p.number {
-				p.pool = t.pool
+			if t.Number == p.Number {
+				p.Pool = t.Pool
 			}
 		}
-		p.pool = cmp.Or(l.GetConnectionPool(), s.Spec.GetInboundConnectionPool(), p.pool)
+		p.Pool = cmp.Or(l.GetConnectionPool(), s.Spec.GetInboundConnectionPool(), p.Pool)
 		if !in.endpoint(&p, l.GetDefaultEndpoint()) {
 			continue
 		}
 		// Without capture there is no original destination to go to.
-		if none && p.endpoint == "" && p.bind != wildcard && p.bind != localhost && isIP(p.bind) {
-			p.endpoint, p.endpointPort = localhost, p.number
+		if none && p.Endpoint == "" && p.Bind != wildcard && p.Bind != localhost && isIP(p.Bind) {
+			p.Endpoint, p.EndpointPort = localhost, p.Number
 		}
-		in.ports = append(in.ports, p)
+		in.Ports = append(in.Ports, p)
 	}
-	slices.SortFunc(in.ports, func(a, b inboundPort) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(in.Ports, func(a, b inboundPort) int { return cmp.Compare(a.Number, b.Number) })
 }
 
 // endpoint reads defaultEndpoint: loopback, 0.0.0.0 for the workload's own
 // address, or a socket.
-func (in *inbound) endpoint(p *inboundPort, text string) bool {
+func (in *inboundReader) endpoint(p *inboundPort, text string) bool {
 	if text == "" {
 		return true
 	}
 	if isUnix(text) {
-		p.endpoint = text
+		p.Endpoint = text
 		return true
 	}
 	host, port, err := net.SplitHostPort(text)
@@ -208,19 +228,19 @@ func (in *inbound) endpoint(p *inboundPort, text string) bool {
 	if err != nil {
 		return false
 	}
-	p.endpointPort = uint32(n)
+	p.EndpointPort = uint32(n)
 	switch host {
 	case wildcard:
-		p.endpoint = in.own(func(a netip.Addr) bool { return a.Is4() }, localhost)
+		p.Endpoint = in.own(func(a netip.Addr) bool { return a.Is4() }, localhost)
 	case "::":
-		p.endpoint = in.own(func(a netip.Addr) bool { return a.Is6() }, "::1")
+		p.Endpoint = in.own(func(a netip.Addr) bool { return a.Is6() }, "::1")
 	default:
-		p.endpoint = host
+		p.Endpoint = host
 	}
 	return true
 }
 
-func (in *inbound) own(want func(netip.Addr) bool, otherwise string) string {
+func (in *inboundReader) own(want func(netip.Addr) bool, otherwise string) string {
 	for _, a := range in.st.proxy.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil && want(ip) {
 			return a
@@ -235,76 +255,43 @@ func (st *site) inboundRule(svc *mesh.Service) *rule {
 	return st.rules.lookup(st.namespace(), nil, svc.Hostname, svc.Namespace)
 }
 
-// layer is all of it. Proxies for which it is the same share it.
-func (in *inbound) layer() *Layer {
-	key := in.key()
-	if have := in.st.inbound.get(key); have != nil {
-		return have
-	}
-	l := in.st.layer(InboundLayer, append(in.clusters(), in.listeners()...))
-	l, _ = in.st.inbound.keep(key, l)
-	return l
-}
-
-// key is everything that the layer depends on, as long as MeshConfig stays what
-// it is.
-func (in *inbound) key() string {
-	e := encoder{b: make([]byte, 0, 64+96*len(in.ports))}
-	e.text(string(in.st.proxy.Interception))
-	e.flag(in.deny)
-	e.number('m', uint64(in.policy.mode))
-	for _, port := range slices.Sorted(maps.Keys(in.policy.ports)) {
-		e.number('p', uint64(port))
-		e.number('m', uint64(in.policy.ports[port]))
-	}
-	for _, p := range in.ports {
-		e.number('n', uint64(p.number))
-		e.text(string(p.protocol))
-		e.text(p.bind)
-		e.flag(p.bound)
-		e.text(p.endpoint)
-		e.number('e', uint64(p.endpointPort))
-		e.text(p.operation)
-		e.flag(p.pool != nil)
-		if p.pool != nil {
-			e.message(p.pool)
-		}
-	}
-	return string(e.b)
+// build makes all of it.
+func (in *inbound) build(e *epoch) *Layer {
+	return e.layer(InboundLayer, append(in.clusters(e), in.listeners(e)...))
 }
 
 // clusters are the application's own ports.
-func (in *inbound) clusters() []Part {
-	parts := make([]Part, 0, len(in.ports))
-	for _, p := range in.ports {
+func (in *inbound) clusters(e *epoch) []Part {
+	parts := make([]Part, 0, len(in.Ports))
+	for _, p := range in.Ports {
 		c := &Cluster{
-			Ref:          ClusterRef{Kind: InboundCluster, Port: p.number},
+			Ref:          ClusterRef{Kind: InboundCluster, Port: p.Number},
 			Discovery:    DiscoverOriginalDst,
-			Protocol:     p.protocol,
-			Defaults:     in.st.defaults,
-			BindLoopback: in.st.proxy.Interception != InterceptNone && p.endpoint != localhost && p.endpoint != "::1" && !isUnix(p.endpoint),
+			Protocol:     p.Protocol,
+			Defaults:     e.defaults,
+			BindLoopback: in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
 		}
-		if p.pool != nil {
-			c.Policy = &networking.TrafficPolicy{ConnectionPool: p.pool}
+		if p.Pool != nil {
+			c.Policy = &networking.TrafficPolicy{ConnectionPool: p.Pool}
 		}
-		if p.endpoint != "" {
+		if p.Endpoint != "" {
 			c.Discovery = DiscoverStatic
-			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.endpoint, Port: p.endpointPort, Weight: 1}}}}
+			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.Endpoint, Port: p.EndpointPort, Weight: 1}}}}
 		}
 		c.origins = originsOf(p.origins...)
-		parts = append(parts, in.st.cluster(c))
+		parts = append(parts, e.cluster(c))
 	}
 	return parts
 }
 
 // listeners are those that take requests for the application.
-func (in *inbound) listeners() []Part {
+func (in *inbound) listeners(e *epoch) []Part {
 	var parts []Part
 	var captured []*Chain
 	var origins []*mesh.Origin
-	for _, p := range in.ports {
-		chains := in.chains(p)
-		if !p.bound {
+	for _, p := range in.Ports {
+		chains := in.chains(e, p)
+		if !p.Bound {
 			captured = append(captured, chains...)
 			origins = append(origins, p.origins...)
 			continue
@@ -313,15 +300,15 @@ func (in *inbound) listeners() []Part {
 			c.Match.DestinationPort = 0
 		}
 		l := &Listener{
-			Name: listenerName(p.bind, p.number), Addresses: []string{p.bind}, Port: p.number,
+			Name: listenerName(p.Bind, p.Number), Addresses: []string{p.Bind}, Port: p.Number,
 			Inbound: true, BindToPort: true, Chains: chains,
 		}
-		in.inspect(l)
+		in.inspect(e, l)
 		l.origins = originsOf(append(slices.Clone(in.origins), p.origins...)...)
-		parts = append(parts, in.st.listener(l))
+		parts = append(parts, e.listener(l))
 	}
-	if in.st.proxy.Interception != InterceptNone {
-		parts = append(parts, in.virtualInbound(captured, origins))
+	if in.Interception != InterceptNone {
+		parts = append(parts, in.virtualInbound(e, captured, origins))
 	}
 	return parts
 }
@@ -330,8 +317,8 @@ func (in *inbound) listeners() []Part {
 // for its first bytes where the mesh does not say: Istio's default is for ever.
 const defaultInspectTimeout = 15 * time.Second
 
-func (in *inbound) inspect(l *Listener) {
-	l.InspectTimeout = in.st.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
+func (in *inbound) inspect(e *epoch, l *Listener) {
+	l.InspectTimeout = e.config.GetProtocolDetectionTimeout().AsDuration()
 	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *Chain) bool { return c.Match.Transport == transTLS })
 	if l.InspectTLS && l.InspectTimeout == 0 {
 		l.InspectTimeout = defaultInspectTimeout
@@ -340,63 +327,63 @@ func (in *inbound) inspect(l *Listener) {
 
 // virtualInbound receives what capture redirects: a chain for each port, and
 // those for ports that no service names.
-func (in *inbound) virtualInbound(captured []*Chain, origins []*mesh.Origin) *Listener {
+func (in *inbound) virtualInbound(e *epoch, captured []*Chain, origins []*mesh.Origin) *Listener {
 	black := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
-		Name: "virtualInbound", Addresses: []string{wildcard}, Port: in.st.inPort(),
+		Name: "virtualInbound", Addresses: []string{wildcard}, Port: e.inPort(),
 		Inbound: true, BindToPort: true, OriginalDst: true,
-		Transparent: in.st.proxy.Interception == InterceptTPROXY,
-		OriginalSrc: in.st.proxy.Interception == InterceptTPROXY,
+		Transparent: in.Interception == InterceptTPROXY,
+		OriginalSrc: in.Interception == InterceptTPROXY,
 		Chains: []*Chain{{
 			Name:  "virtualInbound-blackhole",
-			Match: ChainMatch{DestinationPort: in.st.inPort()},
+			Match: ChainMatch{DestinationPort: e.inPort()},
 			TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
 		}},
 	}
 	named := map[uint32]bool{}
-	for _, p := range in.ports {
-		named[p.number] = true
+	for _, p := range in.Ports {
+		named[p.Number] = true
 	}
 	// A port that only a policy names has its own mode all the same.
 	rest := []uint32{0}
-	for port := range in.policy.ports {
+	for port := range in.Modes {
 		if !named[port] {
 			rest = append(rest, port)
 		}
 	}
 	slices.Sort(rest)
 	for _, port := range rest {
-		mode := in.policy.mode
+		mode := in.Mode
 		if port != 0 {
-			mode = in.policy.forPort(port)
+			mode = in.modeAt(port)
 		}
-		l.Chains = append(l.Chains, in.modeChains(mode, false, func() *Chain {
+		l.Chains = append(l.Chains, in.modeChains(e, mode, false, func() *Chain {
 			to := ClusterRef{Kind: InboundPassthroughCluster}
 			return &Chain{
-				Name: "virtualInbound", Match: ChainMatch{DestinationPort: port}, Deny: in.deny,
+				Name: "virtualInbound", Match: ChainMatch{DestinationPort: port}, Deny: in.Deny,
 				TCP: &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
 			}
 		})...)
 	}
 	l.Chains = append(l.Chains, captured...)
-	in.inspect(l)
+	in.inspect(e, l)
 	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
-	return in.st.listener(l)
+	return e.listener(l)
 }
 
-func (in *inbound) chains(p inboundPort) []*Chain {
-	http := p.protocol.IsHTTP()
-	return in.modeChains(in.policy.forPort(p.number), http, func() *Chain {
-		to := ClusterRef{Kind: InboundCluster, Port: p.number}
-		c := &Chain{Name: listenerName(p.bind, p.number), Match: ChainMatch{DestinationPort: p.number}, Deny: in.deny}
+func (in *inbound) chains(e *epoch, p inboundPort) []*Chain {
+	http := p.Protocol.IsHTTP()
+	return in.modeChains(e, in.modeAt(p.Number), http, func() *Chain {
+		to := ClusterRef{Kind: InboundCluster, Port: p.Number}
+		c := &Chain{Name: listenerName(p.Bind, p.Number), Match: ChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
 		if !http {
 			c.TCP = &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
 			return c
 		}
-		c.HTTP = in.st.httpChain("inbound_" + c.Name)
-		c.HTTP.GRPCWeb = p.protocol == mesh.GRPCWeb
+		c.HTTP = e.httpChain("inbound_" + c.Name)
+		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
-			Cluster: to, Operation: p.operation, Retry: p.protocol != mesh.GRPC && p.protocol != mesh.GRPCWeb,
+			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,
 		}
 		return c
 	})
@@ -405,10 +392,10 @@ func (in *inbound) chains(p inboundPort) []*Chain {
 // modeChains arranges chains as a mode demands. STRICT has mTLS and nothing
 // else. PERMISSIVE tells mTLS of the mesh by the protocols that are offered;
 // an application's own TLS is passed on as it is.
-func (in *inbound) modeChains(mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
+func (in *inbound) modeChains(e *epoch, mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
 	mtls := build()
 	mtls.Match.Transport = transTLS
-	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: in.st.trustDomains, MaxAge: in.st.settings.serverAge(http)}
+	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: e.trustDomains, MaxAge: e.settings.serverAge(http)}
 	plain := build()
 	switch mode {
 	case mesh.Strict:

@@ -141,7 +141,7 @@ func differenceOf(want, got *View) string {
 			return fmt.Sprintf("%s: %d parts, want %d", l.Name, len(l.Parts), len(w.Parts))
 		}
 	}
-	if !slices.EqualFunc(want.Warnings, got.Warnings, sameWarning) {
+	if !same(&want.Warnings, &got.Warnings) {
 		return fmt.Sprintf("warnings %v, want %v", got.Warnings, want.Warnings)
 	}
 	if want.Class != got.Class {
@@ -190,7 +190,7 @@ func rehash(p Part) mesh.Hash {
 	case *Listener:
 		return contentHash("listener", p)
 	case *RouteTable:
-		return p.content()
+		return contentHash("routes", p)
 	default:
 		panic("unknown part")
 	}
@@ -201,7 +201,7 @@ func notShared(prev, next *View) string {
 	if prev == nil {
 		return ""
 	}
-	if prev != next && prev.Class == next.Class && slices.EqualFunc(prev.Warnings, next.Warnings, sameWarning) {
+	if prev != next && prev.Class == next.Class && same(&prev.Warnings, &next.Warnings) {
 		return "the same view is another pointer"
 	}
 	parts, layers, hosts := map[mesh.Hash]Part{}, map[layerKey]*Layer{}, map[mesh.Hash]*VirtualHost{}

@@ -14,10 +14,8 @@ import (
 // from any goroutine: what is not constant has a lock of its own.
 type Index struct {
 	*epoch
-	s            *mesh.Snapshot
-	seq          uint64
-	defaults     MeshDefaults
-	trustDomains []string
+	s   *mesh.Snapshot
+	seq uint64
 	// services are in the order in which they win conflicts.
 	services []*mesh.Service
 	// inline are the services by the address of an inline endpoint.
@@ -48,23 +46,12 @@ func (x *Index) Next(s *mesh.Snapshot) *Index { return newIndex(x, s, Settings{}
 
 // newIndex takes the settings only where there is no Index before.
 func newIndex(prev *Index, s *mesh.Snapshot, settings Settings) *Index {
-	mc := s.MeshConfig.Spec
-	x := &Index{
-		s: s,
-		defaults: MeshDefaults{
-			ConnectTimeout: mc.GetConnectTimeout().AsDuration(),
-			DNSRefreshRate: mc.GetDnsRefreshRate().AsDuration(),
-			H2Upgrade:      mc.GetH2UpgradePolicy().String() == "UPGRADE",
-			Keepalive:      mc.GetTcpKeepalive(),
-		},
-		trustDomains: slices.Compact(append([]string{s.TrustDomain()}, mc.GetTrustDomainAliases()...)),
-		deltas:       map[uint64]*delta{},
-	}
+	x := &Index{s: s, deltas: map[uint64]*delta{}}
 	switch {
 	case prev == nil:
-		x.epoch = &epoch{lineage: &lineage{settings: settings}}
+		x.epoch = newEpoch(&lineage{settings: settings}, s.MeshConfig.Spec)
 	case prev.s.MeshConfig != s.MeshConfig:
-		x.epoch = &epoch{lineage: prev.lineage}
+		x.epoch = newEpoch(prev.lineage, s.MeshConfig.Spec)
 	default:
 		x.epoch = prev.epoch
 	}
@@ -173,12 +160,12 @@ func byVisibility[T any](list []T, class func(T) int) []T {
 // seesService reports whether a service is exported to the namespace, and is not
 // a catalog's of which the host is another's there.
 func (x *Index) seesService(svc *mesh.Service, ns string) bool {
-	return exported(svc.ExportTo, x.s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace, ns) && !x.s.Shadowed(svc, ns)
+	return exported(svc.ExportTo, x.config.GetDefaultServiceExportTo(), svc.Namespace, ns) && !x.s.Shadowed(svc, ns)
 }
 
 // visibleServices are those that the namespace sees, in order of precedence.
 func (x *Index) visibleServices(ns string) []*mesh.Service {
-	defaults := x.s.MeshConfig.Spec.GetDefaultServiceExportTo()
+	defaults := x.config.GetDefaultServiceExportTo()
 	out := make([]*mesh.Service, 0, len(x.services))
 	for _, svc := range x.services {
 		if x.seesService(svc, ns) {
@@ -191,13 +178,13 @@ func (x *Index) visibleServices(ns string) []*mesh.Service {
 // seesRoutes reports whether a VirtualService is for the sidecars of a
 // namespace.
 func (x *Index) seesRoutes(vs *virtualService, ns string) bool {
-	return vs.forMesh && exported(vs.ExportTo, x.s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace, ns)
+	return vs.forMesh && exported(vs.ExportTo, x.config.GetDefaultVirtualServiceExportTo(), vs.Namespace, ns)
 }
 
 // visibleVirtualServices are those for sidecars that the namespace sees, in
 // order of precedence.
 func (x *Index) visibleVirtualServices(ns string) []*virtualService {
-	defaults := x.s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo()
+	defaults := x.config.GetDefaultVirtualServiceExportTo()
 	var out []*virtualService
 	for _, vs := range x.virtualServices {
 		if x.seesRoutes(vs, ns) {

@@ -1,11 +1,6 @@
 package view
 
 import (
-	"maps"
-	"slices"
-	"strconv"
-	"strings"
-
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -37,17 +32,21 @@ func newLabelPairs(s *mesh.Snapshot, routes []*virtualService) *labelPairs {
 	return out
 }
 
-func (p *labelPairs) equal(o *labelPairs) bool {
-	return p == o || maps.Equal(p.all, o.all) &&
-		maps.EqualFunc(p.of, o.of, maps.Equal)
+// labelSet is some labels.
+type labelSet struct{ Labels map[string]string }
+
+func (s *labelSet) all() map[string]string {
+	if s == nil {
+		return nil
+	}
+	return s.Labels
 }
 
-// chosen are those of a proxy's labels that make a difference, and a text that
-// is equal where they are.
-func (p *labelPairs) chosen(ns string, labels map[string]string) (map[string]string, string) {
+// chosen are those of a proxy's labels that make a difference.
+func (p *labelPairs) chosen(ns string, labels map[string]string) map[string]string {
 	own := p.of[ns]
 	if len(p.all)+len(own) == 0 {
-		return nil, ""
+		return nil
 	}
 	var out map[string]string
 	for k, v := range labels {
@@ -58,14 +57,7 @@ func (p *labelPairs) chosen(ns string, labels map[string]string) (map[string]str
 			out[k] = v
 		}
 	}
-	if len(out) == 0 {
-		return nil, ""
-	}
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(out)) {
-		b.WriteString(strconv.Quote(k) + "=" + strconv.Quote(out[k]) + ",")
-	}
-	return out, b.String()
+	return out
 }
 
 // sourceLabels are the labels by which a VirtualService chooses its clients.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"weak"
 
-	networking "istio.io/api/networking/v1alpha3"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -69,32 +69,36 @@ type stack struct {
 // on which everything depends.
 type epoch struct {
 	*lineage
-	realms   weakMap[realmKey, realm]
-	services weakMap[serviceKey, serviceParts]
-	inbound  weakMap[string, Layer]
-	fixed    weakMap[Interception, Layer] // none for routers
-	rules    weakMap[ruleID, Route]
-	defaults weakMap[defaultID, Route]
-	domains  weakMap[domainsKey, domainsIn]
-	recent   recentLayers
-	scratch  sync.Pool // of *tableScratch
+	config       *meshconfig.MeshConfig
+	defaults     MeshDefaults
+	trustDomains []string
+
+	realms    memo[realmKey, *epoch, realm]
+	services  memo[serviceInput, *epoch, serviceParts]
+	backings  memo[backing, *epoch, backing]
+	ports     content[portSet]
+	labels    content[labelSet]
+	taken     content[addressSet]
+	inbound   digests[*inbound, *epoch, Layer]
+	fixed     memo[fixedInput, *epoch, Layer]
+	rules     hints[ruleID, Route]
+	byDefault memo[defaultInput, sourced, Route]
+	domains   memo[domainsInput, *epoch, domainsIn]
+	recent    recentLayers
+	scratch   sync.Pool // of *tableScratch
 }
 
-// ruleID is what a route is made from, but for where its destinations are.
-type ruleID struct {
-	rule  *networking.HTTPRoute
-	match *networking.HTTPMatchRequest
-	retry *networking.HTTPRetry
-	by    mesh.Key
-	port  uint32
-}
-
-// defaultID is all that the default route of a service is made from.
-type defaultID struct {
-	host  mesh.Hostname
-	port  uint32
-	hash  *networking.LoadBalancerSettings_ConsistentHashLB
-	retry *networking.HTTPRetry
+func newEpoch(l *lineage, mc *meshconfig.MeshConfig) *epoch {
+	return &epoch{
+		lineage: l, config: mc,
+		defaults: MeshDefaults{
+			ConnectTimeout: mc.GetConnectTimeout().AsDuration(),
+			DNSRefreshRate: mc.GetDnsRefreshRate().AsDuration(),
+			H2Upgrade:      mc.GetH2UpgradePolicy().String() == "UPGRADE",
+			Keepalive:      mc.GetTcpKeepalive(),
+		},
+		trustDomains: slices.Compact(append([]string{mc.GetTrustDomain()}, mc.GetTrustDomainAliases()...)),
+	}
 }
 
 // recentLayers are the last few layers of each name.
@@ -139,48 +143,43 @@ func (l *lineage) Stats() Stats {
 	}
 }
 
-// The following finish a part: they give it its hash, and return the one that
-// there is already if it has the same.
+// finished is a part with the hash of its content, or the one that there is already if
+// it has the same.
+func finished[T any, P interface {
+	*T
+	seal(h mesh.Hash)
+}](all *weakMap[mesh.Hash, T], kind string, p P) *T {
+	h := contentHash(kind, p)
+	p.seal(h)
+	one, _ := all.keep(h, p)
+	return one
+}
 
 func (l *lineage) cluster(c *Cluster) *Cluster {
 	l.count.clusters.Add(1)
-	c.hash = contentHash("cluster", c)
-	c, _ = l.clusters.keep(c.hash, c)
-	return c
+	return finished(&l.clusters, "cluster", c)
 }
 
 func (l *lineage) loadAssignment(e *Endpoints) *Endpoints {
 	l.count.endpoints.Add(1)
-	e.hash = contentHash("endpoints", e)
-	e, _ = l.endpoints.keep(e.hash, e)
-	return e
+	return finished(&l.endpoints, "endpoints", e)
 }
 
 func (l *lineage) listener(p *Listener) *Listener {
 	l.count.listeners.Add(1)
-	p.hash = contentHash("listener", p)
-	p, _ = l.listeners.keep(p.hash, p)
-	return p
+	return finished(&l.listeners, "listener", p)
 }
 
-func (l *lineage) route(r *Route) *Route {
-	r.hash = contentHash("route", r)
-	r, _ = l.routes.keep(r.hash, r)
-	return r
-}
+func (l *lineage) route(r *Route) *Route { return finished(&l.routes, "route", r) }
 
 func (l *lineage) virtualHost(h *VirtualHost) *VirtualHost {
 	l.count.virtualHosts.Add(1)
-	h.hash = h.content()
-	h, _ = l.hosts.keep(h.hash, h)
-	return h
+	return finished(&l.hosts, "virtualhost", h)
 }
 
 func (l *lineage) table(t *RouteTable) *RouteTable {
 	l.count.tables.Add(1)
-	t.hash = t.content()
-	t, _ = l.tables.keep(t.hash, t)
-	return t
+	return finished(&l.tables, "routes", t)
 }
 
 // layer makes a layer of parts, which nobody writes to any more.

@@ -85,7 +85,7 @@ func (r *realm) move(moves []mesh.Delta[*mesh.Service]) {
 
 // byRank is the order of what a namespace sees.
 func (sc *scope) byRank(a, b *service) int {
-	defaults := sc.s.MeshConfig.Spec.GetDefaultServiceExportTo()
+	defaults := sc.config.GetDefaultServiceExportTo()
 	class := func(s *service) int { return visibility(s.ExportTo, defaults, s.Namespace, sc.namespace()) }
 	return cmp.Or(cmp.Compare(class(a), class(b)), byPrecedence(a.Service, b.Service))
 }
@@ -95,7 +95,7 @@ func (r *routing) move(sc *scope, moves []mesh.Delta[*mesh.Service]) {
 	sc = r.scopeOf(sc)
 	v := &routingView{listeners: r.view.listeners, warnings: r.view.warnings}
 	if slices.ContainsFunc(moves, func(c mesh.Delta[*mesh.Service]) bool { return !r.listensAlready(sc, c) }) {
-		o := &outbound{sc: sc, taken: r.taken, prev: r.view.byName()}
+		o := &outbound{sc: sc, taken: r.key.taken.all(), prev: r.view.byName()}
 		listeners, names := o.listeners()
 		names = slices.DeleteFunc(names, func(name string) bool {
 			_, _, ok := sc.listOf(name)

@@ -25,8 +25,8 @@ func plainALPN() []string { return []string{"http/1.1", "h2c"} }
 
 // listenerKey is the address at which a listener would be.
 type listenerKey struct {
-	bind string
-	port uint32
+	Bind string
+	Port uint32
 }
 
 // entry is an outbound listener in the making.
@@ -76,7 +76,7 @@ func (o *outbound) listeners() ([]Part, []string) {
 	for k := range o.entries {
 		keys = append(keys, k)
 	}
-	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.bind, b.bind), cmp.Compare(a.port, b.port)) })
+	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.Bind, b.Bind), cmp.Compare(a.Port, b.Port)) })
 	o.dropSharedAddresses(keys)
 	parts := make([]Part, 0, len(keys)+1)
 	var names []string
@@ -106,7 +106,7 @@ func (o *outbound) dropSharedAddresses(keys []listenerKey) {
 	for _, k := range keys {
 		en := o.entries[k]
 		en.extra = slices.DeleteFunc(slices.Clone(en.extra), func(a string) bool {
-			at := listenerKey{bind: a, port: k.port}
+			at := listenerKey{Bind: a, Port: k.Port}
 			taken := used[at]
 			used[at] = true
 			return taken
@@ -189,7 +189,7 @@ func (o *outbound) add(t target) {
 }
 
 func (o *outbound) place(t target) {
-	key := listenerKey{bind: t.bind, port: t.port.Number}
+	key := listenerKey{Bind: t.bind, Port: t.port.Number}
 	if !o.free(key, t) {
 		return
 	}
@@ -215,7 +215,7 @@ func (o *outbound) place(t target) {
 	if chains = t.named(chains); len(chains) == 0 {
 		if t.e.hasPort() {
 			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: it is of a catalog, and takes a whole port only where a Sidecar names it without a wildcard",
-				t.svc.Hostname, key.bind, key.port))
+				t.svc.Hostname, key.Bind, key.Port))
 		}
 		return
 	}
@@ -271,7 +271,7 @@ func ownProtocol(p mesh.Protocol) bool { return p == mesh.Mongo || p == mesh.MyS
 
 func (o *outbound) conflict(key listenerKey, t target) {
 	o.warn(t, fmt.Sprintf("port %d of %q has no listener of its own on %s: another service has that address first",
-		t.port.Number, t.svc.Hostname, key.bind))
+		t.port.Number, t.svc.Hostname, key.Bind))
 }
 
 func (o *outbound) warn(t target, text string) {
@@ -281,8 +281,8 @@ func (o *outbound) warn(t target, text string) {
 // free reports whether an outbound listener may be there: not where the
 // workload itself serves, nor on the ports of Envoy's own listeners.
 func (o *outbound) free(key listenerKey, t target) bool {
-	if key.bind == wildcard {
-		switch key.port {
+	if key.Bind == wildcard {
+		switch key.Port {
 		case 15021, 15090:
 			return false
 		case o.sc.outPort(), o.sc.inPort():
@@ -293,8 +293,8 @@ func (o *outbound) free(key listenerKey, t target) bool {
 		return true
 	}
 	for _, k := range o.taken {
-		if k.port == key.port && (k.bind == key.bind || k.bind == wildcard || key.bind == wildcard) {
-			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the workload itself serves there", t.svc.Hostname, key.bind, key.port))
+		if k.Port == key.Port && (k.Bind == key.Bind || k.Bind == wildcard || key.Bind == wildcard) {
+			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the workload itself serves there", t.svc.Hostname, key.Bind, key.Port))
 			return false
 		}
 	}
@@ -339,9 +339,9 @@ func (o *outbound) httpChain(t target) *Chain {
 	return &Chain{HTTP: http}
 }
 
-func (st *site) httpChain(stat string) *HTTPChain {
+func (e *epoch) httpChain(stat string) *HTTPChain {
 	http := &HTTPChain{StatPrefix: stat + ";"}
-	switch st.s.MeshConfig.Spec.GetPathNormalization().GetNormalization().String() {
+	switch e.config.GetPathNormalization().GetNormalization().String() {
 	case "NONE":
 	case "MERGE_SLASHES":
 		http.NormalizePath, http.MergeSlashes = true, true
@@ -394,9 +394,9 @@ func masked(cidrs []string) []string {
 // finish turns an entry into a part.
 func (o *outbound) finish(en *entry) *Listener {
 	l := &Listener{
-		Name:       listenerName(en.key.bind, en.key.port),
-		Addresses:  append([]string{en.key.bind}, en.extra...),
-		Port:       en.key.port,
+		Name:       listenerName(en.key.Bind, en.key.Port),
+		Addresses:  append([]string{en.key.Bind}, en.extra...),
+		Port:       en.key.Port,
 		BindToPort: en.bindToPort,
 	}
 	for _, c := range en.chains {
@@ -419,7 +419,7 @@ func (o *outbound) finish(en *entry) *Listener {
 		l.Default = o.sc.fallthroughChain("PassthroughFilterChain")
 	}
 	if l.InspectHTTP {
-		l.InspectTimeout = o.sc.s.MeshConfig.Spec.GetProtocolDetectionTimeout().AsDuration()
+		l.InspectTimeout = o.sc.config.GetProtocolDetectionTimeout().AsDuration()
 	}
 	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
 		return have
@@ -483,10 +483,10 @@ func (o *outbound) virtualOutbound() *Listener {
 	return sc.listener(l)
 }
 
-func (st *site) outPort() uint32 {
-	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyListenPort(), 15001))
+func (e *epoch) outPort() uint32 {
+	return uint32(cmp.Or(e.config.GetProxyListenPort(), 15001))
 }
 
-func (st *site) inPort() uint32 {
-	return uint32(cmp.Or(st.s.MeshConfig.Spec.GetProxyInboundListenPort(), 15006))
+func (e *epoch) inPort() uint32 {
+	return uint32(cmp.Or(e.config.GetProxyInboundListenPort(), 15006))
 }

@@ -3,8 +3,6 @@ package view
 import (
 	"cmp"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -17,15 +15,17 @@ import (
 type realmKey struct {
 	namespace string
 	sidecar   *mesh.Sidecar
-	labels    string
+	labels    *labelSet // those of its labels that make a difference; or nil
 	router    bool
 }
+
+func (k realmKey) build(e *epoch) *realm { return &realm{epoch: e, key: k} }
 
 // realm is what proxies see that see the same. It goes with the newest index and
 // does again only what differs.
 type realm struct {
-	key    realmKey
-	labels map[string]string // those of the key
+	epoch *epoch
+	key   realmKey
 
 	mu sync.Mutex // guards all following fields, and routings and scopes below
 	x  *Index     // that the rest is of; nil if there is none, or it is half done
@@ -34,12 +34,12 @@ type realm struct {
 	parts []*serviceParts
 	local bool // the place of a proxy makes a difference
 
-	routings weakMap[routingKey, routing]
-	outs     weakMap[halfKey, half]
+	routings memo[routingKey, *realm, routing]
+	outs     memo[halfKey, *realm, half]
 	// places are what proxies of each place have; if it makes no difference, all
 	// have the zero place's. Halves keep them: a place goes with its proxies, for
 	// they may name any number of places.
-	places weakMap[mesh.Locality, placed]
+	places memo[placeKey, *realm, placed]
 }
 
 // placed is what the proxies of a place have of the services. Guarded by the
@@ -52,12 +52,25 @@ type placed struct {
 	of, parts []*serviceParts
 }
 
+// placeKey is what a place is known by.
+type placeKey struct{ mesh.Locality }
+
+func (k placeKey) build(*realm) *placed { return &placed{place: k.Locality} }
+
 type serviceLayers struct{ clusters, endpoints *Layer }
 
 // halfKey is everything that a proxy's own requests depend on in a realm.
 type halfKey struct {
 	routingKey
 	place mesh.Locality
+}
+
+func (k halfKey) build(r *realm) *half {
+	o := &half{realm: r, key: k, fixed: r.epoch.fixed.of(r.epoch, fixedInput{router: r.key.router, mode: k.interception})}
+	if !r.key.router {
+		o.routing = r.routings.of(r, k.routingKey)
+	}
+	return o
 }
 
 // half is the half of a view that is about the proxy's own requests, as
@@ -78,47 +91,38 @@ type halfAt struct {
 
 // outboundView is that half in one snapshot, or in several where it is the same.
 type outboundView struct {
-	clusters, endpoints, fixed *Layer
+	serviceHalf
 	*routingView
 
 	stacks sync.Map // *Layer, a proxy's inbound one, to *stack
 }
 
+// serviceHalf is its layers of what it may reach.
+type serviceHalf struct{ clusters, endpoints, fixed *Layer }
+
 // outboundOf finds the outbound half of a proxy.
 func (st *site) outboundOf(taken []listenerKey) *half {
-	labels, text := st.labels.chosen(st.namespace(), st.proxy.Labels)
-	rk := realmKey{namespace: st.namespace(), sidecar: st.sidecar, labels: text, router: st.proxy.Type == Router}
-	r := st.realms.get(rk)
-	if r == nil {
-		r, _ = st.realms.keep(rk, &realm{key: rk, labels: labels})
+	rk := realmKey{
+		namespace: st.namespace(), sidecar: st.sidecar, router: st.proxy.Type == Router,
+		labels: st.chosenLabels(),
 	}
-	taken = st.relevant(taken)
-	key := halfKey{
-		routingKey: routingKey{interception: st.proxy.Interception, domain: st.domain, taken: textOf(taken)},
-		place:      st.proxy.Locality,
-	}
-	if rk.router { // gateways listen where Gateways say, which are not built yet
-		key.routingKey = routingKey{}
-	}
-	if o := r.outs.get(key); o != nil {
-		return o
-	}
-	o := &half{realm: r, key: key, fixed: st.fixedClusters()}
-	if !rk.router {
-		if o.routing = r.routings.get(key.routingKey); o.routing == nil {
-			o.routing, _ = r.routings.keep(key.routingKey, &routing{key: key.routingKey, taken: taken})
+	r := st.realms.of(st.epoch, rk)
+	key := halfKey{place: st.proxy.Locality}
+	if !rk.router { // gateways listen where Gateways say, which are not built yet
+		key.routingKey = routingKey{interception: st.proxy.Interception, domain: st.domain}
+		if taken = st.relevant(taken); len(taken) > 0 {
+			key.taken = st.taken.of(addressSet{taken})
 		}
 	}
-	o, _ = r.outs.keep(key, o)
-	return o
+	return r.outs.of(r, key)
 }
 
-func textOf(taken []listenerKey) string {
-	var b strings.Builder
-	for _, k := range taken {
-		b.WriteString(k.bind + " " + strconv.FormatUint(uint64(k.port), 10) + ",")
+// chosenLabels are those of the proxy's labels that make a difference.
+func (st *site) chosenLabels() *labelSet {
+	if labels := st.labels.chosen(st.namespace(), st.proxy.Labels); len(labels) > 0 {
+		return st.epoch.labels.of(labelSet{labels})
 	}
-	return b.String()
+	return nil
 }
 
 // relevant are those addresses that an outbound listener could want. Where none
@@ -143,7 +147,7 @@ func (st *site) relevant(taken []listenerKey) []listenerKey {
 	}
 	var out []listenerKey
 	for _, k := range taken {
-		if binds[k.bind] || binds[wildcard] || k.bind == wildcard {
+		if binds[k.Bind] || binds[wildcard] || k.Bind == wildcard {
 			out = append(out, k)
 		}
 	}
@@ -160,13 +164,9 @@ func (o *half) at(x *Index) *outboundView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.x != nil && r.x.seq > x.seq { // somebody is late
-		aside := &realm{key: r.key, labels: r.labels}
+		aside := r.key.build(r.epoch)
 		aside.advance(x)
-		late := &half{realm: aside, key: o.key, fixed: o.fixed}
-		if o.routing != nil {
-			late.routing = &routing{key: o.routing.key, taken: o.routing.taken}
-		}
-		return aside.view(late)
+		return aside.view(o.key.build(aside))
 	}
 	r.advance(x)
 	v := r.view(o)
@@ -178,14 +178,14 @@ func (o *half) at(x *Index) *outboundView {
 }
 
 func (v *outboundView) same(o *outboundView) bool {
-	return v.clusters == o.clusters && v.endpoints == o.endpoints && v.fixed == o.fixed && v.routingView == o.routingView
+	return v.serviceHalf == o.serviceHalf && v.routingView == o.routingView
 }
 
 // view puts together what is there. Called with mu held.
 func (r *realm) view(o *half) *outboundView {
 	o.placed = r.placedAt(o.key.place)
 	l := r.layersFor(o.placed)
-	v := &outboundView{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed, routingView: &routingView{}}
+	v := &outboundView{serviceHalf: serviceHalf{l.clusters, l.endpoints, o.fixed}, routingView: &routingView{}}
 	if o.routing != nil {
 		if o.routing.view == nil {
 			o.routing.build(r.sc)
@@ -200,11 +200,7 @@ func (r *realm) placedAt(place mesh.Locality) *placed {
 	if !r.local {
 		place = mesh.Locality{}
 	}
-	at := r.places.get(place)
-	if at == nil {
-		at, _ = r.places.keep(place, &placed{place: place})
-	}
-	return at
+	return r.places.of(r, placeKey{place})
 }
 
 // layersFor are the layers of the services for proxies of a place. Called with
@@ -304,7 +300,7 @@ func (r *realm) advance(x *Index) {
 	prev := r.x
 	r.x = nil // in case that something panics
 	st := &site{Index: x, sidecar: r.key.sidecar, proxy: Proxy{
-		Type: Sidecar, Labels: r.labels, ServiceAccount: mesh.ServiceAccount{Namespace: r.key.namespace},
+		Type: Sidecar, Labels: r.key.labels.all(), ServiceAccount: mesh.ServiceAccount{Namespace: r.key.namespace},
 	}}
 	if r.key.router {
 		st.proxy.Type = Router
@@ -352,13 +348,13 @@ func (r *realm) follow(prev *Index, st *site) bool {
 			return svc != nil && (svc.Namespace == ns || st.seesService(svc, ns)) && sc.wants(svc)
 		}
 		switch {
-		case sc.unveils(c, st):
+		case sc.unveils(c.Delta, st):
 			return false
 		case !concerns(c.Old) && !concerns(c.New):
-		case c.Old != nil && c.New != nil && routedAlike(c.Old, c.New):
-			swaps = append(swaps, c)
-		case len(moves) < maxMoves && sc.movable(c, st):
-			moves = append(moves, c)
+		case c.alike:
+			swaps = append(swaps, c.Delta)
+		case len(moves) < maxMoves && sc.movable(c.Delta, st):
+			moves = append(moves, c.Delta)
 		default:
 			return false
 		}
@@ -371,10 +367,10 @@ func (r *realm) follow(prev *Index, st *site) bool {
 		}
 		switch {
 		case !sees(c.Old) && !sees(c.New):
-		case !routeInPlace(c.Old, c.New) || !sc.leadsAlike(c, st.s):
+		case !c.inPlace || !sc.leadsAlike(c.Delta, st.s):
 			return false
 		default:
-			edits = append(edits, c)
+			edits = append(edits, c.Delta)
 		}
 	}
 	sc.site = st
@@ -490,7 +486,7 @@ func (sc *scope) imports(h mesh.Hostname) bool {
 		return true
 	case 1:
 		svc := sc.find(h)
-		return svc != nil && portList(svc) == "" &&
+		return svc != nil && svc.whollySeen() &&
 			slices.ContainsFunc(sc.egress, func(e *egress) bool { return slices.Contains(e.services, svc) })
 	default:
 		return false

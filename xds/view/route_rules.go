@@ -53,7 +53,7 @@ func takesAll(m *networking.HTTPMatchRequest) bool {
 func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port,
-		Retry: cmp.Or(rule.GetRetries(), b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy()),
+		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
 	}
 	origins := []*mesh.Origin{vs.Origin}
 	for _, d := range rule.GetRoute() {
@@ -88,39 +88,59 @@ func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *
 	return b.shared(r, origins)
 }
 
+// ruleID is where a route is looked for.
+type ruleID struct {
+	rule  *networking.HTTPRoute
+	match *networking.HTTPMatchRequest
+	port  uint32
+}
+
 // shared is the route that there is already, if it is the same: other proxies
 // have the same rule with the same destinations, as a rule.
 func (b *tableBuilder) shared(r *Route, origins []*mesh.Origin) *Route {
-	id := ruleID{rule: r.Rule, match: r.Match, retry: r.Retry, by: r.Config, port: r.Port}
-	have := b.sc.epoch.rules.get(id)
-	if have != nil && slices.Equal(have.Destinations, r.Destinations) && slices.Equal(have.Mirrors, r.Mirrors) {
-		return have
+	return b.sc.epoch.rules.of(ruleID{r.Rule, r.Match, r.Port}, r, func() *Route {
+		r.origins = originsOf(origins...)
+		return b.sc.route(r)
+	})
+}
+
+// defaultInput is what the route of a service is made from that no VirtualService
+// takes.
+type defaultInput struct {
+	host mesh.Hostname
+	port uint32
+	hash *networking.LoadBalancerSettings_ConsistentHashLB // or nil
+}
+
+// sourced is an epoch with the origins of what is made in it.
+type sourced struct {
+	*epoch
+	service *mesh.Origin
+	rule    []*mesh.Origin
+}
+
+func (in defaultInput) build(from sourced) *Route {
+	origins := []*mesh.Origin{from.service}
+	if in.hash != nil {
+		origins = append(origins, from.rule...)
+	}
+	r := &Route{
+		Port:         in.port,
+		Destinations: []RouteDestination{{Cluster: Outbound(in.host, in.port, ""), Hash: in.hash}},
+		Retry:        from.config.GetDefaultHttpRetryPolicy(),
 	}
 	r.origins = originsOf(origins...)
-	r = b.sc.route(r)
-	b.sc.epoch.rules.keep(id, r)
-	return r
+	return from.route(r)
 }
 
 // defaultRoute is that of a service which no VirtualService takes.
 func (b *tableBuilder) defaultRoute(svc *service, port uint32) *Route {
-	dr := b.sc.rule(svc.Hostname)
-	id := defaultID{host: svc.Hostname, port: port, hash: dr.serviceHash(port), retry: b.sc.s.MeshConfig.Spec.GetDefaultHttpRetryPolicy()}
-	if have := b.sc.epoch.defaults.get(id); have != nil {
-		return have
+	from := sourced{epoch: b.sc.epoch, service: svc.Origin}
+	in := defaultInput{host: svc.Hostname, port: port}
+	if dr := b.sc.rule(svc.Hostname); dr != nil {
+		in.hash, from.rule = dr.serviceHash(port), dr.origins
 	}
-	origins := []*mesh.Origin{svc.Origin}
-	if id.hash != nil {
-		origins = append(origins, dr.origins...)
-	}
-	r := &Route{
-		Port:         port,
-		Destinations: []RouteDestination{{Cluster: Outbound(svc.Hostname, port, ""), Hash: id.hash}},
-		Retry:        id.retry,
-	}
-	r.origins = originsOf(origins...)
-	r, _ = b.sc.epoch.defaults.keep(id, b.sc.route(r))
-	return r
+	return b.sc.byDefault.of(from, in)
 }
 
 const million = 1_000_000

@@ -322,9 +322,28 @@ type domainsIn struct {
 	hostDomains
 }
 
-type domainsKey struct {
+// domainsInput is what they are made from.
+type domainsInput struct {
 	svc *mesh.Service
 	of  string
+}
+
+// build gives the host name, that with a final dot, shorter forms within the
+// cluster's domain, and the addresses.
+func (in domainsInput) build(*epoch) *domainsIn {
+	name := string(in.svc.Hostname)
+	d := hostDomains{name: name, domains: []string{bracketed(name)}}
+	if !isIP(name) && name != "*" {
+		d.short = append(d.short, name+".")
+	}
+	d.short = append(d.short, shortNames(name, in.of)...)
+	d.domains = append(d.domains, d.short...)
+	for _, a := range in.svc.Addresses {
+		if isIP(a) && a != "0.0.0.0" {
+			d.domains = append(d.domains, bracketed(a))
+		}
+	}
+	return &domainsIn{in.of, d}
 }
 
 // clusterDomain is the part of a domain that short names depend on; empty if a
@@ -336,43 +355,24 @@ func clusterDomain(host, domain string) string {
 	return domain
 }
 
-// domainsOf are the names by which a client may ask for a service: its host
-// name, that with a final dot, shorter forms within the cluster's domain, and
-// its addresses. A table for one port ignores ports; one for all needs them.
+// domainsOf are the names by which a client may ask for a service. A table for one
+// port ignores ports; one for all needs them.
 func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	whole := svc
 	if svc.whole != nil {
 		whole = svc.whole
 	}
-	name := string(svc.Hostname)
-	key := domainsKey{whole.Service, clusterDomain(name, b.sc.domain)}
-	if b.port != 0 {
-		if whole.domains == nil || whole.domains.of != key.of {
-			whole.domains = b.sc.domains.get(key)
-		}
-		if whole.domains != nil {
-			return whole.domains.hostDomains
-		}
+	in := domainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain)}
+	if whole.domains == nil || whole.domains.of != in.of {
+		whole.domains = b.sc.domains.of(b.sc.epoch, in)
 	}
-	d := hostDomains{name: name, domains: []string{bracketed(name)}}
-	if !isIP(name) && name != "*" {
-		d.short = append(d.short, name+".")
-	}
-	d.short = append(d.short, shortNames(name, b.sc.domain)...)
-	d.domains = append(d.domains, d.short...)
-	for _, a := range svc.Addresses {
-		if isIP(a) && a != "0.0.0.0" {
-			d.domains = append(d.domains, bracketed(a))
-		}
-	}
+	d := whole.domains.hostDomains
 	if b.port == 0 {
 		with := make([]string, 0, 2*len(d.domains))
 		for _, x := range d.domains {
 			with = append(with, x, x+":"+strconv.FormatUint(uint64(port), 10))
 		}
 		d.domains = with
-	} else {
-		whole.domains, _ = b.sc.domains.keep(key, &domainsIn{key.of, d})
 	}
 	return d
 }

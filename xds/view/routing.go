@@ -10,14 +10,26 @@ import (
 type routingKey struct {
 	interception Interception
 	domain       string
-	taken        string
+	// taken are the addresses that its outbound listeners must leave free; or nil.
+	taken *addressSet
+}
+
+func (k routingKey) build(*realm) *routing { return &routing{key: k} }
+
+// addressSet is some addresses of listeners.
+type addressSet struct{ Addresses []listenerKey }
+
+func (s *addressSet) all() []listenerKey {
+	if s == nil {
+		return nil
+	}
+	return s.Addresses
 }
 
 // routing is the part of a realm by which the proxies' own requests find their
 // clusters. Endpoints have no part in it. Guarded by the realm's mu.
 type routing struct {
 	key   routingKey
-	taken []listenerKey
 	names []string // of the tables, sorted; in step with view.tables
 	lists map[listID]*hostList
 	view  *routingView
@@ -42,7 +54,7 @@ func (r *routing) scopeOf(sc *scope) *scope {
 func (r *routing) build(sc *scope) {
 	sc = r.scopeOf(sc)
 	v := &routingView{}
-	o := &outbound{sc: sc, taken: r.taken, prev: r.view.byName()}
+	o := &outbound{sc: sc, taken: r.key.taken.all(), prev: r.view.byName()}
 	listeners, names := o.listeners()
 	v.warnings = o.warnings
 	v.listeners = sc.layer(ListenersLayer, listeners)
@@ -95,7 +107,7 @@ func (v *routingView) byName() map[string]*Listener {
 
 // or is the old view if the new one is the same.
 func (v *routingView) or(o *routingView) *routingView {
-	if v != nil && v.listeners == o.listeners && slices.Equal(v.tables, o.tables) && slices.EqualFunc(v.warnings, o.warnings, sameWarning) {
+	if v != nil && same(v, o) {
 		return v
 	}
 	return o

@@ -105,7 +105,7 @@ func newScope(st *site, prev *scope) *scope {
 		sc.egress = append(sc.egress, e)
 	}
 	sc.collectServices()
-	sc.refuse = sc.s.MeshConfig.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
+	sc.refuse = sc.config.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
 	if otp := spec.GetOutboundTrafficPolicy(); otp != nil {
 		sc.refuse = otp.GetMode() == networking.OutboundTrafficPolicy_REGISTRY_ONLY
 		if !sc.refuse {

@@ -13,14 +13,28 @@ import (
 type delta struct {
 	*mesh.Diff
 
-	services []mesh.Delta[*mesh.Service]
-	routes   []mesh.Delta[*virtualService]
+	services []serviceDelta
+	routes   []routesDelta
 	// hosts are the services whose endpoints or rules may be others; sorted.
 	// allRules means that any service may have another rule.
 	hosts    []mesh.Hostname
 	allRules bool
 	// peers are the namespaces in which other things are demanded of peers.
 	peers map[string]bool
+}
+
+// serviceDelta is a service that differs. alike is set if nothing but its endpoints
+// does, and how a client takes their identities.
+type serviceDelta struct {
+	mesh.Delta[*mesh.Service]
+	alike bool
+}
+
+// routesDelta is a VirtualService that differs. inPlace is set if nothing does but
+// what becomes of requests.
+type routesDelta struct {
+	mesh.Delta[*virtualService]
+	inPlace bool
 }
 
 // since is what differs from another index of the epoch.
@@ -38,10 +52,14 @@ func (x *Index) since(prev *Index) *delta {
 func between(prev, x *Index) *delta {
 	diff := x.s.Since(prev.s)
 	d := &delta{
-		Diff:     diff,
-		services: mesh.DeltasOf[*mesh.Service](diff),
-		routes:   mesh.DiffLists(prev.virtualServices, x.virtualServices, byAgeOfRoutes),
-		peers:    map[string]bool{},
+		Diff:  diff,
+		peers: map[string]bool{},
+	}
+	for _, c := range mesh.DeltasOf[*mesh.Service](diff) {
+		d.services = append(d.services, serviceDelta{c, c.Old != nil && c.New != nil && routedAlike(*c.Old, *c.New)})
+	}
+	for _, c := range mesh.DiffLists(prev.virtualServices, x.virtualServices, byAgeOfRoutes) {
+		d.routes = append(d.routes, routesDelta{c, c.Old != nil && c.New != nil && routesInPlace(*c.Old, *c.New)})
 	}
 	hosts := map[mesh.Hostname]bool{}
 	for _, c := range d.services {
@@ -152,7 +170,7 @@ func (t *touch) is(p *Proxy) bool {
 
 func (x *Index) touch(prev *Index, d *delta) *touch {
 	t := &touch{
-		seq: x.seq, from: prev.seq, all: d.allRules || !prev.labels.equal(x.labels),
+		seq: x.seq, from: prev.seq, all: d.allRules || !same(prev.labels, x.labels),
 		namespaces: map[string]bool{}, addresses: map[string]bool{},
 	}
 	for _, c := range mesh.DeltasOf[*mesh.Workload](d.Diff) {
@@ -183,8 +201,8 @@ func (t *touch) workload(c mesh.Delta[*mesh.Workload]) {
 
 // service touches those who serve it: all of them, or those of its endpoints
 // that differ if it is the same to its clients otherwise.
-func (t *touch) service(prev, x *Index, c mesh.Delta[*mesh.Service]) {
-	if c.Old != nil && c.New != nil && routedAlike(c.Old, c.New) && sameSelector(c.Old, c.New) {
+func (t *touch) service(prev, x *Index, c serviceDelta) {
+	if c.alike && sameSelector(c.Old, c.New) {
 		left := map[*mesh.Workload]bool{}
 		for _, w := range c.Old.Inline {
 			left[w] = true
@@ -226,22 +244,39 @@ func (t *touch) policies(s *mesh.Snapshot, d *mesh.Diff) {
 	}
 }
 
-// routedAlike reports whether nothing but the endpoints of a service differs: it
-// is named, seen and reached in the same ways.
-func routedAlike(a, b *mesh.Service) bool {
-	return a.Key == b.Key && a.Hostname == b.Hostname && a.Created.Equal(b.Created) && a.Resolution == b.Resolution &&
-		slices.Equal(a.Addresses, b.Addresses) && slices.Equal(a.Yields, b.Yields) && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo)
+// routedAlike reports whether a service is named, seen and reached in the same ways.
+func routedAlike(a, b mesh.Service) bool {
+	for _, svc := range []*mesh.Service{&a, &b} {
+		svc.Meta = forRouting(svc.Meta)
+		svc.Selector, svc.Inline = nil, nil
+		svc.External, svc.SubjectAltNames = false, nil
+	}
+	return same(&a, &b)
+}
+
+// forRouting is what of an object's metadata decides where it stands among others.
+func forRouting(m mesh.Meta) mesh.Meta {
+	m.Origin, m.Hash = nil, mesh.Hash{}
+	return m
 }
 
 func sameSelector(a, b *mesh.Service) bool {
 	return (a.Selector == nil) == (b.Selector == nil) && maps.Equal(a.Selector, b.Selector)
 }
 
-// routeInPlace reports whether two states of a VirtualService differ in nothing
-// but what they do with requests: all else stays where it is.
-func routeInPlace(a, b *virtualService) bool {
-	return a != nil && b != nil && a.Key == b.Key && a.Created.Equal(b.Created) && a.forMesh == b.forMesh &&
-		slices.Equal(a.hosts, b.hosts) && slices.Equal(a.ExportTo, b.ExportTo)
+// routesInPlace reports whether two states of a VirtualService differ in nothing
+// but what they do with requests: all else stays where it is. Where they lead is for
+// leadsAlike to say.
+func routesInPlace(a, b virtualService) bool {
+	x, y := *a.VirtualService, *b.VirtualService
+	for _, vs := range []*mesh.VirtualService{&x, &y} {
+		vs.Meta, vs.Spec = forRouting(vs.Meta), nil
+	}
+	for _, vs := range []*virtualService{&a, &b} {
+		vs.VirtualService, vs.http, vs.delegates, vs.labels = nil, nil, false, nil
+		vs.to, vs.fromNamespaces = nil, false
+	}
+	return same(&a, &b) && same(&x, &y)
 }
 
 func compareHosts(a *service, h mesh.Hostname) int {

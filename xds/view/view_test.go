@@ -148,7 +148,7 @@ func TestPeerAuthentication(t *testing.T) {
 	w.peer("unset", "ns", `{"mtls":{"mode":"UNSET"}}`)
 	w.peer("open", "a", `{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"80":{"mode":"STRICT"},"81":{}}}`)
 	w.peer("open", "a-late", `{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"STRICT"}}`)
-	a := newAuthn(nil, w.snapshot())
+	a := newAuthn(&authn{}, w.snapshot())
 	for _, c := range []struct {
 		ns, app string
 		port    uint32
@@ -203,7 +203,7 @@ func TestClass(t *testing.T) {
 // hash.
 func TestHashCoversEveryField(t *testing.T) {
 	t.Parallel()
-	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, Route{}, Chain{}, HTTPChain{}, TCPChain{}, Locality{}, Endpoint{}, PeerTLS{}} {
+	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, Route{}, Chain{}, HTTPChain{}, TCPChain{}, Locality{}, Endpoint{}, PeerTLS{}, VirtualHost{}, RouteTable{}, inbound{}, inboundPort{}} {
 		typ := reflect.TypeOf(p)
 		empty := contentHash("x", p)
 		for i := range typ.NumField() {
@@ -215,24 +215,6 @@ func TestHashCoversEveryField(t *testing.T) {
 			fill(v.Field(i), 0)
 			if contentHash("x", v.Interface()) == empty {
 				t.Errorf("%s.%s is not in the hash", typ.Name(), f.Name)
-			}
-		}
-	}
-	for i := range reflect.TypeFor[VirtualHost]().NumField() {
-		var h VirtualHost
-		if v := reflect.ValueOf(&h).Elem().Field(i); v.CanSet() {
-			fill(v, 0)
-			if h.content() == new(VirtualHost).content() {
-				t.Errorf("VirtualHost.%s is not in its hash", reflect.TypeFor[VirtualHost]().Field(i).Name)
-			}
-		}
-	}
-	for i := range reflect.TypeFor[RouteTable]().NumField() {
-		var h RouteTable
-		if v := reflect.ValueOf(&h).Elem().Field(i); v.CanSet() {
-			fill(v, 0)
-			if h.content() == new(RouteTable).content() {
-				t.Errorf("RouteTable.%s is not in its hash", reflect.TypeFor[RouteTable]().Field(i).Name)
 			}
 		}
 	}
@@ -252,6 +234,9 @@ func fill(v reflect.Value, depth int) {
 		v.SetInt(7)
 	case reflect.Uint8, reflect.Uint32, reflect.Uint64:
 		v.SetUint(7)
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem())
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
 		if depth == 0 {

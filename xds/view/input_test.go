@@ -1,0 +1,107 @@
+package view
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// immutable are the types of this package that an input may refer to: nobody writes to
+// them once they are made, and there is another one when something in them differs.
+func immutable() []reflect.Type {
+	return []reflect.Type{
+		reflect.TypeFor[rule](), reflect.TypeFor[peersOf](), reflect.TypeFor[backing](),
+		reflect.TypeFor[portSet](), reflect.TypeFor[labelSet](), reflect.TypeFor[addressSet](),
+	}
+}
+
+// TestInputsAreValues holds every map by which something is found that was made before:
+// its key is the whole input of what makes it, a value of what does not change. It knows
+// none of them by name.
+func TestInputsAreValues(t *testing.T) {
+	t.Parallel()
+	inputs, caches := 0, 0
+	for _, holder := range []reflect.Type{reflect.TypeFor[lineage](), reflect.TypeFor[epoch](), reflect.TypeFor[realm]()} {
+		for f := range holder.Fields() {
+			generic, _, _ := strings.Cut(f.Type.Name(), "[")
+			if f.Type.Kind() != reflect.Struct || f.Anonymous || generic == f.Type.Name() {
+				continue
+			}
+			caches++
+			where := holder.Name() + "." + f.Name
+			switch generic {
+			case "memo":
+				inputs++
+				holdsValues(t, where, f.Type.Field(0).Type.Field(1).Type.Key())
+			case "digests":
+				inputs++
+				isContent(t, where, f.Type.Field(1).Type.Elem())
+			case "content":
+				isContent(t, where, f.Type.Field(1).Type.Elem())
+			case "hints":
+			case "weakMap":
+				// What is known by the hash of its own content needs no key.
+				key := f.Type.Field(1).Type.Key()
+				if key != reflect.TypeFor[mesh.Hash]() && key != reflect.TypeFor[layerKey]() {
+					t.Errorf("%s: what is found by %s is not known to be made from it alone: make it a memo", where, key)
+				}
+			default:
+				t.Errorf("%s: nobody knows by what %s finds things", where, f.Type)
+			}
+		}
+	}
+	if inputs < 8 || caches < 16 {
+		t.Errorf("%d inputs and %d caches are too few: the test does not find them any more", inputs, caches)
+	}
+}
+
+// holdsValues fails where an input could lead to something that changes, or to more
+// than is compared.
+func holdsValues(t *testing.T, where string, typ reflect.Type) {
+	t.Helper()
+	switch typ.Kind() {
+	case reflect.String, reflect.Bool, reflect.Uint8, reflect.Uint32, reflect.Uint64, reflect.Int, reflect.Int64:
+	case reflect.Struct:
+		for f := range typ.Fields() {
+			holdsValues(t, where+"."+f.Name, f.Type)
+		}
+	case reflect.Pointer:
+		to := typ.Elem()
+		message := typ.Implements(reflect.TypeFor[proto.Message]())
+		object := to.PkgPath() == reflect.TypeFor[mesh.Snapshot]().PkgPath() && to != reflect.TypeFor[mesh.Snapshot]()
+		item := to.Kind() == reflect.Pointer // of a list
+		if item {
+			holdsValues(t, where, to)
+		} else if !message && !object && !slices.Contains(immutable(), to) {
+			t.Errorf("%s: %s is not known to stay as it is", where, typ)
+		}
+	default:
+		t.Errorf("%s: %s is no value", where, typ)
+	}
+}
+
+// isContent fails where something of an input is not in its hash, but for origins.
+func isContent(t *testing.T, where string, typ reflect.Type) {
+	t.Helper()
+	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
+		if typ.Implements(reflect.TypeFor[proto.Message]()) {
+			return
+		}
+		typ = typ.Elem()
+	}
+	if typ.Kind() != reflect.Struct {
+		return
+	}
+	for f := range typ.Fields() {
+		if !f.IsExported() && f.Type != reflect.TypeFor[[]*mesh.Origin]() {
+			t.Errorf("%s.%s is not in the hash of the input", where, f.Name)
+		} else if f.IsExported() {
+			isContent(t, where+"."+f.Name, f.Type)
+		}
+	}
+}
