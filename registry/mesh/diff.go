@@ -3,6 +3,7 @@ package mesh
 import (
 	"iter"
 	"reflect"
+	"slices"
 )
 
 // Delta is one object that differs between two lists: Old is nil where New was
@@ -46,9 +47,10 @@ func note[T object](d *Diff, deltas []Delta[T]) {
 	d.kinds[reflect.TypeFor[T]()] = deltas
 }
 
-// Policies are the objects of Diff that hold for workloads by their own namespace
-// and selector, as they are and as they were; those of the root namespace may hold
-// for the whole mesh.
+// Policies are the objects of Diff that may make a difference to what the workloads of
+// their own namespace take in, as they are and as they were; those of the root
+// namespace to the workloads of the whole mesh. Services and workloads are not among
+// them, nor what is about requests that workloads make.
 func (d *Diff) Policies() iter.Seq[*Meta] {
 	return func(yield func(*Meta) bool) {
 		for _, k := range kinds {
@@ -62,6 +64,16 @@ func (d *Diff) Policies() iter.Seq[*Meta] {
 			}
 		}
 	}
+}
+
+// Only reports whether nothing differs but objects of some types, such as *Service.
+func (d *Diff) Only(types ...reflect.Type) bool {
+	for t := range d.kinds {
+		if !slices.Contains(types, t) {
+			return false
+		}
+	}
+	return true
 }
 
 func (d *Diff) objects() int {

@@ -27,18 +27,20 @@ var kinds = []kind{
 		joined:   true,
 	},
 	kindOf[*WorkloadGroup]{
-		fragment: func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
-		order:    compareKeys[*WorkloadGroup],
-		snapshot: func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
-		rank:     compareKeys[*WorkloadGroup],
-		print:    func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
+		fragment:  func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
+		order:     compareKeys[*WorkloadGroup],
+		snapshot:  func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
+		rank:      compareKeys[*WorkloadGroup],
+		print:     func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
+		elsewhere: true,
 	},
 	kindOf[*VirtualService]{
-		fragment: func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
-		order:    compareKeys[*VirtualService],
-		snapshot: func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
-		rank:     compareAge[*VirtualService],
-		print:    func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
+		fragment:  func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
+		order:     compareKeys[*VirtualService],
+		snapshot:  func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
+		rank:      compareAge[*VirtualService],
+		print:     func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
+		elsewhere: true,
 	},
 	kindOf[*DestinationRule]{
 		fragment: func(f *Fragment) *[]*DestinationRule { return &f.DestinationRules },
@@ -53,7 +55,6 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*Sidecar { return &s.Sidecars },
 		rank:     compareAge[*Sidecar],
 		print:    func(p *printer, x *Sidecar) { p.message(x.Spec) },
-		policy:   true,
 	},
 	kindOf[*PeerAuthentication]{
 		fragment: func(f *Fragment) *[]*PeerAuthentication { return &f.PeerAuthentications },
@@ -61,7 +62,6 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*PeerAuthentication { return &s.PeerAuthentications },
 		rank:     compareAge[*PeerAuthentication],
 		print:    func(p *printer, x *PeerAuthentication) { p.message(x.Spec) },
-		policy:   true,
 	},
 	kindOf[*Unenforced]{
 		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },
@@ -69,7 +69,6 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*Unenforced { return &s.Unenforced },
 		rank:     compareKeys[*Unenforced],
 		print:    func(p *printer, x *Unenforced) { p.labels(x.Selector); p.text(x.Field) },
-		policy:   true,
 	},
 }
 
@@ -110,7 +109,7 @@ type kind interface {
 	// part makes two changes in d of each object that changed its place in the list
 	// of a snapshot.
 	part(d *Diff)
-	// policies says that the objects hold for workloads by namespace and selector.
+	// policies says that the objects hold for the workloads of their namespace.
 	policies() bool
 }
 
@@ -143,9 +142,11 @@ type kindOf[T object] struct {
 	joined bool
 	// print writes what a reader could see of an object besides its Meta.
 	print func(*printer, T)
-	// policy says that an object holds for the workloads of its namespace, those of
-	// the root namespace for all, and may select some of them by their labels.
-	policy bool
+	// elsewhere says that an object makes no difference to what a workload takes in: it
+	// is about the requests that workloads make, or of no workload yet. Objects of all
+	// other kinds, but services and workloads, hold for the workloads of their
+	// namespace, and those of the root namespace for all.
+	elsewhere bool
 }
 
 func (k kindOf[T]) list(f *Fragment) []T { return *k.fragment(f) }
@@ -293,7 +294,7 @@ func (k kindOf[T]) part(d *Diff) {
 	}
 }
 
-func (k kindOf[T]) policies() bool { return k.policy }
+func (k kindOf[T]) policies() bool { return !k.joined && !k.elsewhere }
 
 // tableOf is the merged table of a kind; never nil.
 func tableOf[T object](t *tables) *table[T] {

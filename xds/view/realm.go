@@ -340,6 +340,9 @@ func (r *realm) partsChanged() {
 // to it.
 func (r *realm) follow(prev *Index, st *site) bool {
 	d := st.since(prev)
+	if d.unknown {
+		return false
+	}
 	sc := r.sc
 	ns := r.key.namespace
 	var swaps, moves []mesh.Delta[*mesh.Service]

@@ -1,7 +1,9 @@
 package view
 
 import (
+	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,6 +15,9 @@ import (
 type delta struct {
 	*mesh.Diff
 
+	// unknown means that objects differ of a kind of which nobody said what becomes of
+	// it here.
+	unknown  bool
 	services []serviceDelta
 	routes   []routesDelta
 	// hosts are the services whose endpoints or rules may be others; sorted.
@@ -52,8 +57,9 @@ func (x *Index) since(prev *Index) *delta {
 func between(prev, x *Index) *delta {
 	diff := x.s.Since(prev.s)
 	d := &delta{
-		Diff:  diff,
-		peers: map[string]bool{},
+		Diff:    diff,
+		unknown: !diff.Only(followed()...),
+		peers:   map[string]bool{},
 	}
 	for _, c := range mesh.DeltasOf[*mesh.Service](diff) {
 		d.services = append(d.services, serviceDelta{c, c.Old != nil && c.New != nil && routedAlike(*c.Old, *c.New)})
@@ -62,12 +68,8 @@ func between(prev, x *Index) *delta {
 		d.routes = append(d.routes, routesDelta{c, c.Old != nil && c.New != nil && routesInPlace(*c.Old, *c.New)})
 	}
 	hosts := map[mesh.Hostname]bool{}
-	for _, c := range d.services {
-		for _, svc := range []*mesh.Service{c.Old, c.New} {
-			if svc != nil {
-				hosts[svc.Hostname] = true
-			}
-		}
+	for svc := range objects(mesh.DeltasOf[*mesh.Service](diff)) {
+		hosts[svc.Hostname] = true
 	}
 	for _, c := range mesh.DeltasOf[*mesh.Workload](diff) {
 		if c.Old != nil {
@@ -77,7 +79,8 @@ func between(prev, x *Index) *delta {
 			addHosts(hosts, x.s.ServicesOf(c.New))
 		}
 	}
-	for h := range ruleHosts(d.Diff) {
+	for dr := range objects(mesh.DeltasOf[*mesh.DestinationRule](diff)) {
+		h := mesh.Hostname(dr.Spec.GetHost())
 		d.allRules = d.allRules || h.IsWildcard()
 		hosts[h] = true
 	}
@@ -88,23 +91,21 @@ func between(prev, x *Index) *delta {
 	return d
 }
 
+// followed are the kinds of which a delta says what the requests of proxies depend on;
+// Sidecars choose the realm of a proxy, and what is Unenforced or a template of
+// workloads has no part in its requests.
+func followed() []reflect.Type {
+	return []reflect.Type{
+		reflect.TypeFor[*mesh.Service](), reflect.TypeFor[*mesh.Workload](), reflect.TypeFor[*mesh.VirtualService](),
+		reflect.TypeFor[*mesh.DestinationRule](), reflect.TypeFor[*mesh.PeerAuthentication](),
+		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](),
+	}
+}
+
 func addHosts(hosts map[mesh.Hostname]bool, services []*mesh.Service) {
 	for _, svc := range services {
 		hosts[svc.Hostname] = true
 	}
-}
-
-// ruleHosts are the hosts of DestinationRules that differ.
-func ruleHosts(d *mesh.Diff) map[mesh.Hostname]bool {
-	out := map[mesh.Hostname]bool{}
-	for _, c := range mesh.DeltasOf[*mesh.DestinationRule](d) {
-		for _, dr := range []*mesh.DestinationRule{c.Old, c.New} {
-			if dr != nil {
-				out[mesh.Hostname(dr.Spec.GetHost())] = true
-			}
-		}
-	}
-	return out
 }
 
 // peersChanged are the namespaces with services in which other things are
@@ -168,79 +169,34 @@ func (t *touch) is(p *Proxy) bool {
 	return slices.ContainsFunc(p.Addresses, func(a string) bool { return t.addresses[a] })
 }
 
+// touch is what differs from the index before. It names no kind but those for which
+// less is touched than by any other.
 func (x *Index) touch(prev *Index, d *delta) *touch {
 	t := &touch{
-		seq: x.seq, from: prev.seq, all: d.allRules || !same(prev.labels, x.labels),
+		seq: x.seq, from: prev.seq, all: !same(prev.labels, x.labels),
 		namespaces: map[string]bool{}, addresses: map[string]bool{},
 	}
-	for _, c := range mesh.DeltasOf[*mesh.Workload](d.Diff) {
-		t.workload(c)
+	for m := range d.Policies() {
+		t.namespaces[m.Namespace] = true
+		t.all = t.all || m.Namespace == x.s.RootNamespace()
 	}
-	for _, c := range d.services {
-		t.service(prev, x, c)
+	for svc := range objects(mesh.DeltasOf[*mesh.Service](d.Diff)) {
+		t.namespaces[svc.Namespace] = true // there is nothing that they serve elsewhere
 	}
-	for h := range ruleHosts(d.Diff) {
-		for _, svc := range prev.s.ServicesOn(h) {
-			t.members(prev.s, svc)
-		}
-		for _, svc := range x.s.ServicesOn(h) {
-			t.members(x.s, svc)
-		}
+	for w := range objects(mesh.DeltasOf[*mesh.Workload](d.Diff)) {
+		t.addresses[w.Address] = true
 	}
-	t.policies(x.s, d.Diff)
 	return t
 }
 
-func (t *touch) workload(c mesh.Delta[*mesh.Workload]) {
-	for _, w := range []*mesh.Workload{c.Old, c.New} {
-		if w != nil {
-			t.addresses[w.Address] = true
-		}
-	}
-}
-
-// service touches those who serve it: all of them, or those of its endpoints
-// that differ if it is the same to its clients otherwise.
-func (t *touch) service(prev, x *Index, c serviceDelta) {
-	if c.alike && sameSelector(c.Old, c.New) {
-		left := map[*mesh.Workload]bool{}
-		for _, w := range c.Old.Inline {
-			left[w] = true
-		}
-		for _, w := range c.New.Inline {
-			if !left[w] {
-				t.addresses[w.Address] = true
+// objects are those that differ, as they were and as they are.
+func objects[T any](deltas []mesh.Delta[*T]) iter.Seq[*T] {
+	return func(yield func(*T) bool) {
+		for _, c := range deltas {
+			if c.Old != nil && !yield(c.Old) || c.New != nil && !yield(c.New) {
+				return
 			}
-			delete(left, w)
 		}
-		for w := range left {
-			t.addresses[w.Address] = true
-		}
-		return
-	}
-	if c.Old != nil {
-		t.members(prev.s, c.Old)
-	}
-	if c.New != nil {
-		t.members(x.s, c.New)
-	}
-}
-
-func (t *touch) members(s *mesh.Snapshot, svc *mesh.Service) {
-	for _, w := range s.EndpointsOf(svc) {
-		t.addresses[w.Address] = true
-	}
-	for _, w := range svc.Inline {
-		t.addresses[w.Address] = true
-	}
-}
-
-// policies touch the namespace that they are of; those of the root namespace
-// touch all.
-func (t *touch) policies(s *mesh.Snapshot, d *mesh.Diff) {
-	for m := range d.Policies() {
-		t.namespaces[m.Namespace] = true
-		t.all = t.all || m.Namespace == s.RootNamespace()
 	}
 }
 
@@ -258,10 +214,6 @@ func routedAlike(a, b mesh.Service) bool {
 func forRouting(m mesh.Meta) mesh.Meta {
 	m.Origin, m.Hash = nil, mesh.Hash{}
 	return m
-}
-
-func sameSelector(a, b *mesh.Service) bool {
-	return (a.Selector == nil) == (b.Selector == nil) && maps.Equal(a.Selector, b.Selector)
 }
 
 // routesInPlace reports whether two states of a VirtualService differ in nothing

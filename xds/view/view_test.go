@@ -245,6 +245,9 @@ func fill(v reflect.Value, depth int) {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[time.Time]() {
+			v.Set(reflect.ValueOf(time.Unix(7, 0)))
+		}
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
 				fill(v.Field(i), depth+1)
