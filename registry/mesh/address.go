@@ -78,16 +78,15 @@ func subnetNames(vs *VirtualService) []Hostname {
 type asker struct {
 	source    int
 	namespace string
-	// strong says that a service declares it, and not only a host of that name or
-	// routes: then it is theirs if nobody else's.
-	strong bool
+	// routes says that it has nothing there but routes.
+	routes bool
 }
 
 // serviceAddress tells of the first address of a bound source's service that is
 // another's; no rival if all are the source's.
 func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 	for _, a := range addressNames(svc) {
-		if r := o.address(asker{source, svc.Namespace, declaresAddress(svc, a)}, a); r != nil {
+		if r := o.address(asker{source: source, namespace: svc.Namespace}, a); r != nil {
 			return a, r
 		}
 	}
@@ -97,6 +96,9 @@ func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 // address tells whose an address, or a range, is that a bound source wants to have
 // for other namespaces: nil if the source's. A range conflicts with all that it
 // overlaps with, and takes what is nobody's.
+//
+// What it says must not change by being put on record, see [owners.grantAddress]: so
+// what comes before the record, and the order of claims, know nothing of it.
 func (o *owners) address(by asker, a Hostname) *rival {
 	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.addresses }, nameQuestion{by, a}, func() *rival {
 		return o.findRival(by, a)
@@ -105,13 +107,42 @@ func (o *owners) address(by asker, a Hostname) *rival {
 
 func (o *owners) findRival(by asker, a Hostname) *rival {
 	b := o.bindings[by.source]
+	if r := o.barred(by.source, by.namespace, a); r != nil || b.covers(a) {
+		return r
+	}
+	if r := o.recorded(b, a); r != nil {
+		return r
+	}
+	if _, _, known := o.record.holder(a); known {
+		return nil
+	}
+	if o.unsettled {
+		return notYet()
+	}
+	if by.routes {
+		return o.addressOfRoutes(by, a)
+	}
+	return o.addressOfOthers(b, a)
+}
+
+// barred tells why an address is nobody's of a bound source, whatever others that are
+// bound say: an unbound source or the catalog declares it, or a pattern has it.
+func (o *owners) barred(source int, namespace string, a Hostname) *rival {
+	question := nameQuestion{asker{source: source, namespace: namespace}, a}
+	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.barred }, question, func() *rival {
+		return o.findBar(source, namespace, a)
+	})
+}
+
+func (o *owners) findBar(source int, namespace string, a Hostname) *rival {
+	b := o.bindings[source]
 	mine := b.covers(a)
 	for i := range o.claims {
 		if o.bindings[i] != nil {
 			continue
 		}
 		if r := o.addressDeclared(i, a, !mine, func(svc *Service) bool {
-			return !svc.Catalog && svc.Namespace != by.namespace
+			return !svc.Catalog && svc.Namespace != namespace
 		}); r != nil {
 			return r
 		}
@@ -119,7 +150,7 @@ func (o *owners) findRival(by asker, a Hostname) *rival {
 	if mine {
 		return nil
 	}
-	if r := o.pattern(by.source, a); r != nil {
+	if r := o.pattern(source, a); r != nil {
 		return r
 	}
 	switch {
@@ -132,66 +163,14 @@ func (o *owners) findRival(by asker, a Hostname) *rival {
 		if o.bindings[i] != nil {
 			continue
 		}
-		if r := o.addressDeclared(i, a, true, func(svc *Service) bool { return svc.Namespace != by.namespace }); r != nil {
+		if r := o.addressDeclared(i, a, true, func(svc *Service) bool { return svc.Namespace != namespace }); r != nil {
 			return r
 		}
-		if r := o.endpointAt(i, a, true, func(ns string) bool { return ns != by.namespace }); r != nil {
-			return r
-		}
-	}
-	if r := o.recorded(b, a); r != nil {
-		return r
-	}
-	if _, _, known := o.record.holder(a); known {
-		return nil
-	}
-	if o.unsettled {
-		return notYet()
-	}
-	return o.addressOfOthers(by, a)
-}
-
-// addressOfOthers looks for who else that is bound has an address that is on no
-// record: the first by name of those that declare it, else those that have
-// endpoints there. A range gives way to what is narrower.
-func (o *owners) addressOfOthers(by asker, a Hostname) *rival {
-	b := o.bindings[by.source]
-	for i, other := range o.bindings {
-		if i == by.source || other == nil || other.HostsOnly && !other.covers(a) {
-			continue
-		}
-		if r := o.addressDeclared(i, a, true, func(svc *Service) bool {
-			return !b.has(svc.Namespace) && o.addressBeats(other, svc, a, by)
-		}); r != nil {
-			return r
-		}
-		if by.strong && !isWide(a) {
-			continue
-		}
-		if r := o.endpointAt(i, a, true, func(ns string) bool { return !b.has(ns) }); r != nil {
+		if r := o.endpointAt(i, a, namespace); r != nil {
 			return r
 		}
 	}
 	return nil
-}
-
-// addressBeats reports whether a service of another comes before who wants to have
-// an address that overlaps with its own; b is the other's binding.
-func (o *owners) addressBeats(b *Binding, svc *Service, a Hostname, by asker) bool {
-	return slices.ContainsFunc(addressNames(svc), func(x Hostname) bool {
-		if !overlapping(x, a) || tooWide(x) && !b.covers(x) {
-			return false // such a range is nobody's
-		}
-		strong := declaresAddress(svc, x)
-		switch c := narrower(x, a); {
-		case strong != by.strong && (c == 0 || !by.strong):
-			return strong
-		case c != 0:
-			return c < 0
-		default:
-			return svc.Namespace < by.namespace
-		}
-	})
 }
 
 // addressDeclared looks among the services of a source for one with an address or,
@@ -218,13 +197,13 @@ func ownerWords(svc *Service) string {
 	return "namespace " + svc.Namespace + ", whose service has it,"
 }
 
-// endpointAt looks among the endpoints of a source for one at an address, or within a
-// range.
-func (o *owners) endpointAt(source int, a Hostname, all bool, wanted func(namespace string) bool) *rival {
+// endpointAt looks among the endpoints of an unbound source for one at an address, or
+// within a range, of other namespaces. Instances of a catalog are no such endpoints.
+func (o *owners) endpointAt(source int, a Hostname, namespace string) *rival {
 	var found *rival
 	c := &o.claims[source]
-	c.workloads.find(a, all, func(w *Workload) bool {
-		if wanted(w.Namespace) {
+	c.workloads.find(a, true, func(w *Workload) bool {
+		if w.Namespace != namespace && !isInstance(w) {
 			found = by(&w.Meta, "namespace "+w.Namespace+", which has a workload there,")
 		}
 		return found == nil
@@ -232,13 +211,29 @@ func (o *owners) endpointAt(source int, a Hostname, all bool, wanted func(namesp
 	if found != nil {
 		return found
 	}
-	c.inline.find(a, all, func(svc *Service) bool {
-		if wanted(svc.Namespace) {
+	c.inline.find(a, true, func(svc *Service) bool {
+		if svc.Namespace != namespace {
 			found = by(&svc.Meta, "namespace "+svc.Namespace+", which has an endpoint there,")
 		}
 		return found == nil
 	})
 	return found
+}
+
+// routesAddress is routes for a host that is an IP address.
+func (o *owners) routesAddress(source int, vs *VirtualService, a Hostname) *rival {
+	for svc := range o.declared(a, false) {
+		if svc.Namespace != vs.Namespace {
+			return by(&svc.Meta, "namespace "+svc.Namespace)
+		}
+	}
+	if o.hasAddress(source, vs.Namespace, a) {
+		return nil
+	}
+	if r := o.address(asker{source, vs.Namespace, true}, a); r != nil || o.holdsAround(source, a) {
+		return r
+	}
+	return o.routedElsewhere(source, vs, a)
 }
 
 // hasAddress reports whether a service that counts, of the source or of the
@@ -265,52 +260,6 @@ func (o *owners) findAddress(source int, namespace string, a Hostname) bool {
 		}
 	}
 	return false
-}
-
-// grantAddress is the owner to be put on record for an address, or a range: who
-// declares it, else who has endpoints at it, and else who has routes for it.
-func (o *owners) grantAddress(a Hostname) (Owner, bool) {
-	was, known := o.record.Of(a)
-	known = known && !was.Routes
-	var kinds [3][]string
-	for i, b := range o.bindings {
-		if b == nil || b.covers(a) {
-			continue
-		}
-		c := &o.claims[i]
-		for _, svc := range c.addresses.get(a) {
-			if _, r := o.serviceAddress(i, svc); r == nil && o.service(i, svc) == nil {
-				kinds[0] = append(kinds[0], svc.Namespace)
-			}
-		}
-		if !isWide(a) && !b.HostsOnly && o.pattern(i, a) == nil && o.recorded(b, a) == nil {
-			for _, w := range c.workloads.get(a) {
-				kinds[1] = append(kinds[1], w.Namespace)
-			}
-			for _, svc := range c.inline.get(a) {
-				kinds[1] = append(kinds[1], svc.Namespace)
-			}
-		}
-		for _, vs := range c.routes.get(a) {
-			if o.routes(i, vs, a) == nil {
-				kinds[2] = append(kinds[2], vs.Namespace)
-			}
-		}
-	}
-	if known {
-		return Owner{Namespace: was.Namespace}, slices.Contains(kinds[0], was.Namespace) || slices.Contains(kinds[1], was.Namespace)
-	}
-	for kind, list := range kinds {
-		if len(list) == 0 {
-			continue
-		}
-		if routes := kind == 2; routes && slices.Contains(list, was.Namespace) {
-			return was, true
-		} else {
-			return Owner{Namespace: slices.Min(list), Routes: routes}, true
-		}
-	}
-	return Owner{}, false
 }
 
 // privateAddresses are services that other namespaces have to themselves, with

@@ -14,9 +14,9 @@ func addressed(namespace, name string, addresses ...string) *Service {
 	return svc
 }
 
-func withEndpoint(namespace, name, address string) *Service {
+func withEndpoint(namespace, name string) *Service {
 	svc := testService(namespace, name, "")
-	svc.Inline = []*Workload{{Address: address}}
+	svc.Inline = []*Workload{{Address: "10.96.0.5"}}
 	return svc
 }
 
@@ -61,7 +61,7 @@ func TestAddressesAreTheirOwners(t *testing.T) {
 		"address":  {Services: []*Service{addressed("shop", "orders", "10.96.0.5")}},
 		"range":    {Services: []*Service{addressed("shop", "orders", "10.96.0.4/31")}},
 		"workload": {Services: []*Service{testService("shop", "orders", "orders")}, Workloads: []*Workload{workload}},
-		"endpoint": {Services: []*Service{withEndpoint("shop", "orders", "10.96.0.5")}},
+		"endpoint": {Services: []*Service{withEndpoint("shop", "orders")}},
 	}
 	attacks := map[string]func(ns string) *Fragment{
 		"routes": func(ns string) *Fragment {
@@ -127,7 +127,7 @@ func TestEndpointsTakeNoAddress(t *testing.T) {
 		in := Input{
 			Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
 			Fragments: []*Fragment{
-				{Services: []*Service{withEndpoint("evil", "a", "10.96.0.5")}, Workloads: []*Workload{testWorkload("evil", "w", "10.96.0.5", "a")}},
+				{Services: []*Service{withEndpoint("evil", "a")}, Workloads: []*Workload{testWorkload("evil", "w", "10.96.0.5", "a")}},
 				{Services: []*Service{vip}},
 			},
 		}
@@ -160,7 +160,7 @@ func TestAddressOfAWorkloadThatIsAway(t *testing.T) {
 // for it reaches everybody but that namespace.
 func TestPrivateAddresses(t *testing.T) {
 	t.Parallel()
-	for what, private := range map[string]*Service{"address": addressed("shop", "db", "10.96.0.5"), "endpoint": withEndpoint("shop", "db", "10.96.0.5")} {
+	for what, private := range map[string]*Service{"address": addressed("shop", "db", "10.96.0.5"), "endpoint": withEndpoint("shop", "db")} {
 		for _, binding := range []*Binding{nil, {Namespaces: []string{"shop"}}} {
 			private.ExportTo = Exports{"shop"}
 			s := Merge(Input{

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -92,27 +93,38 @@ func (w *clipper) serviceAliases(svc *Service) []Hostname {
 	return aliasesOf(svc)
 }
 
-// touchAliases has hosts decided anew that are, or were, other names of services
-// of which anything may be decided anew.
+// touchAliases has names decided anew that services have besides their hosts, if
+// anything of those services may be decided anew: a service that lost its host, or has it
+// again, holds no more, or again, its addresses.
 func (w *clipper) touchAliases() {
 	touched := map[Hostname]bool{}
-	note := func(svc *Service) {
-		for _, h := range append(w.serviceAliases(svc), w.addressNames(svc)...) {
+	all := func(svc *Service) {
+		for _, h := range slices.Concat(w.serviceAliases(svc), w.addressNames(svc)) {
 			touched[h] = true
 		}
 	}
 	for i := range w.inputs {
 		for _, d := range w.services[i] {
-			note(d.Old)
-			note(d.New)
-		}
-		if c := &w.owners.claims[i]; c.aliases.size+c.addresses.named.size > 0 {
-			for svc := range concerned(w.hosts, &c.services, &c.addresses) {
-				note(svc)
-			}
+			all(d.Old)
+			all(d.New)
 		}
 	}
+	w.touchOf(w.hosts, all)
+	w.touchOf(maps.Clone(touched), all) // whose host is another name of one of those
 	for h := range touched {
 		w.hosts[h] = true
+	}
+}
+
+// touchOf calls touch for all services that name one of the hosts.
+func (w *clipper) touchOf(hosts map[Hostname]bool, touch func(*Service)) {
+	for i := range w.inputs {
+		c := &w.owners.claims[i]
+		if c.aliases.size+c.addresses.named.size == 0 {
+			continue
+		}
+		for svc := range concerned(hosts, &c.services, &c.addresses) {
+			touch(svc)
+		}
 	}
 }

@@ -5,17 +5,26 @@ package mesh
 // overlaps. Used by one goroutine; nil remembers nothing.
 type answers struct {
 	addresses map[nameQuestion]*rival
+	barred    map[nameQuestion]*rival
 	wildcards map[nameQuestion]*rival
 	holds     map[nameQuestion]bool
 	private   map[nameQuestion][]*Service
 	yields    map[portQuestion]bool
 	hosts     map[Hostname]hostAnswer
 	samples   map[sampleOf][]*Service
+	claims    map[claimQuestion][]addressClaim
+	standing  map[*Service]bool
+	clipped   map[*Service]bool
 }
 
 type nameQuestion struct {
 	asker
 	name Hostname
+}
+
+type claimQuestion struct {
+	source int
+	name   Hostname
 }
 
 type portQuestion struct {
@@ -38,8 +47,9 @@ type sampleOf struct {
 
 func newAnswers() *answers {
 	return &answers{
-		addresses: map[nameQuestion]*rival{}, wildcards: map[nameQuestion]*rival{}, holds: map[nameQuestion]bool{}, private: map[nameQuestion][]*Service{},
+		addresses: map[nameQuestion]*rival{}, barred: map[nameQuestion]*rival{}, wildcards: map[nameQuestion]*rival{}, holds: map[nameQuestion]bool{}, private: map[nameQuestion][]*Service{},
 		yields: map[portQuestion]bool{}, hosts: map[Hostname]hostAnswer{}, samples: map[sampleOf][]*Service{},
+		claims: map[claimQuestion][]addressClaim{}, standing: map[*Service]bool{}, clipped: map[*Service]bool{},
 	}
 }
 

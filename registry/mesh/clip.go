@@ -30,6 +30,7 @@ type verdict[T object] struct {
 	sign      string
 	out       []T
 	conflicts []Conflict
+	clipped   bool // others do not see it, for whose names it has
 }
 
 // youngest is when an object was made that comes behind all others.
@@ -236,57 +237,6 @@ func onlyOwn(exports Exports, defaults []string, own string) bool {
 	return !to.all && !slices.ContainsFunc(to.namespaces, func(ns string) bool { return ns != own })
 }
 
-// decide decides anew for what names a host of which anything changed, or one
-// that overlaps with it.
-func (w *clipper) decide() {
-	w.owners.answers = newAnswers()
-	defer func() { w.owners.answers = nil }()
-	services, routes := w.clipping.services.change(), w.clipping.routes.change()
-	w.patches = make([]patches, len(w.inputs))
-	decided := map[Hostname]bool{}
-	w.touchHTTP(decided)
-	told := false
-	for i, b := range w.owners.bindings {
-		if b == nil {
-			continue
-		}
-		c, p := &w.owners.claims[i], &w.patches[i]
-		declaring := concerned(w.hosts, &c.services, &c.addresses)
-		w.atPorts(c, declaring)
-		for _, d := range withConcerned(w.services[i], declaring) {
-			told = redecide(services, &p.services, d, func(svc *Service, was *verdict[*Service]) *verdict[*Service] {
-				return w.service(i, svc, was)
-			}) || told
-			noteHosts(decided, w.serviceHosts(newest(d)))
-			noteHosts(decided, w.addressNames(newest(d)))
-		}
-		routing := concerned(w.hosts, &c.routes, &c.subnets)
-		for k := range w.keys {
-			for _, vs := range c.written.get(k) {
-				routing[vs] = true
-			}
-		}
-		for _, d := range withConcerned(w.routes[i], routing) {
-			told = redecide(routes, &p.routes, d, func(vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
-				return w.virtualService(i, vs, was)
-			}) || told
-			noteHosts(decided, w.routeHosts(newest(d)))
-		}
-	}
-	w.clipping.services, w.clipping.routes = services.shelves, routes.shelves
-	for h := range w.hosts {
-		noteHosts(decided, []Hostname{h})
-		w.noteEndpoints(decided, h)
-	}
-	for h := range decided {
-		w.decided = append(w.decided, h)
-	}
-	slices.Sort(w.decided)
-	if told {
-		w.tell()
-	}
-}
-
 // concerned are the objects that name one of the hosts, or one that overlaps.
 func concerned[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[T]bool {
 	out := map[T]bool{}
@@ -375,9 +325,9 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 	v, created := &verdict[*Service]{sign: "service"}, youngest()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
 	if r := w.owners.service(source, svc); r != nil {
-		v.conflicts = []Conflict{foreign(&svc.Meta, svc.Hostname, r)}
+		v.clipped, v.conflicts = true, []Conflict{foreign(&svc.Meta, svc.Hostname, r)}
 	} else if a, r := w.owners.serviceAddress(source, svc); r != nil {
-		v.conflicts = []Conflict{foreignAddress(&svc.Meta, a, r)}
+		v.clipped, v.conflicts = true, []Conflict{foreignAddress(&svc.Meta, a, r)}
 	} else if private := w.owners.privateAddresses(source, svc.Namespace, addressNames(svc)); len(private) > 0 {
 		without := namespacesOf(private)
 		v.conflicts = []Conflict{keptOutOf(&svc.Meta, addressNames(svc)[0], private[0])}

@@ -34,6 +34,11 @@ func TestOneTenantDoesNotStopTheMesh(t *testing.T) {
 			f.VirtualServices = append(f.VirtualServices, routing("evil", "10.9.9.9"))
 			f.VirtualServices[len(f.VirtualServices)-1].Name = fmt.Sprintf("v%05d", i)
 		},
+		"clipped services at one port": func(f *Fragment, i int) {
+			svc := addressed("evil", fmt.Sprintf("a%05d", i), "0.0.0.0/0", address(i))
+			svc.Ports = []Port{{Name: "db", Number: 3306, Protocol: MySQL}}
+			f.Services = append(f.Services, svc)
+		},
 		"one host": func(f *Fragment, i int) { f.Services = append(f.Services, named("x.evil.test", i)) },
 		"hosts below a wildcard": func(f *Fragment, i int) {
 			f.Services = append(f.Services, named("*.evil.test", i), named(fmt.Sprintf("h%05d.evil.test", i), i+many))
@@ -42,6 +47,7 @@ func TestOneTenantDoesNotStopTheMesh(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			evil, shop := &Fragment{}, &Fragment{Services: []*Service{testService("shop", "x", "")}}
+			shop.Services[0].Ports = append(shop.Services[0].Ports, Port{Name: "db", Number: 3306, Protocol: MySQL})
 			for i := range many {
 				objects(evil, i)
 			}

@@ -1,5 +1,7 @@
 package mesh
 
+import "slices"
+
 // grant is the owner to be put on record for a host that is no wildcard: the
 // namespace that it is of by no pattern, as nobody who comes before declares it.
 func (o *owners) grant(h Hostname) (Owner, bool) {
@@ -55,12 +57,19 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 
 // claims reports whether a namespace still names a host.
 func (o *owners) claimed(h Hostname, namespace string) bool {
-	if ns, port, is := httpPortOf(h); is {
-		return o.hasHTTP(ns, port)
-	}
+	ns, http, isHTTP := httpPortOf(h)
 	for i, b := range o.bindings {
-		if b == nil || !b.has(namespace) {
+		if b == nil {
+			if slices.ContainsFunc(o.claims[i].workloads.get(h), func(w *Workload) bool { return w.Namespace == namespace && isInstance(w) }) {
+				return true
+			}
 			continue
+		}
+		if !b.has(namespace) {
+			continue
+		}
+		if isHTTP && slices.ContainsFunc(o.claims[i].http.get(http), func(svc *Service) bool { return svc.Namespace == ns }) {
+			return true
 		}
 		if c := &o.claims[i]; len(c.services.get(h))+len(c.routes.get(h)) > 0 {
 			return true

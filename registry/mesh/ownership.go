@@ -61,6 +61,18 @@ func by(m *Meta, what string) *rival {
 // service tells whose the host of a bound source's service is: nil if the
 // source's.
 func (o *owners) service(source int, svc *Service) *rival {
+	if r := o.host(source, svc); r != nil {
+		return r
+	}
+	if h := svc.Hostname.plain(); isAddress(h) {
+		return o.address(asker{source: source, namespace: svc.Namespace}, h)
+	}
+	return nil
+}
+
+// host is service for hosts that are no addresses: whose those are depends on no
+// addresses.
+func (o *owners) host(source int, svc *Service) *rival {
 	if r := o.named(source, svc); r != nil {
 		return r
 	}
@@ -90,7 +102,7 @@ func (o *owners) named(source int, svc *Service) *rival {
 	}
 	switch {
 	case isAddress(h):
-		return o.address(asker{source, svc.Namespace, declaresAddress(svc, h)}, h)
+		return nil
 	case h.IsWildcard():
 		return o.wildcard(source, svc)
 	default:
@@ -255,7 +267,7 @@ func (o *owners) ownerOf(h Hostname) (Owner, bool) {
 func (o *owners) findOwner(h Hostname) (Owner, bool) {
 	declaring := o.namespaces(func(i int, yield func(string)) {
 		for _, svc := range o.claims[i].services.get(h) {
-			if !o.bindings[i].HostsOnly && o.unbound(svc, false) == nil {
+			if !isAddress(h) && !o.bindings[i].HostsOnly && o.unbound(svc, false) == nil {
 				yield(svc.Namespace)
 			}
 		}
@@ -306,19 +318,14 @@ func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
 	if r := o.pattern(source, h); r != nil {
 		return r
 	}
+	if isAddress(h) {
+		return o.routesAddress(source, vs, h)
+	}
 	if !h.IsWildcard() {
 		for _, svc := range o.claims[source].services.get(h) {
 			if o.service(source, svc) == nil {
 				return nil
 			}
-		}
-	}
-	if isAddress(h) {
-		if o.hasAddress(source, vs.Namespace, h) {
-			return nil
-		}
-		if r := o.address(asker{source, vs.Namespace, false}, h); r != nil {
-			return r
 		}
 	}
 	if r := o.alias(source, vs.Namespace, h); r != nil {

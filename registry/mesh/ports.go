@@ -53,10 +53,11 @@ func (o *Owners) httpOfOthers(b *Binding, port uint32) bool {
 	return false
 }
 
-// hasHTTP reports whether a namespace of a bound source has HTTP at a port.
+// hasHTTP reports whether a namespace of a bound source has HTTP at a port that others
+// see.
 func (o *owners) hasHTTP(namespace string, port uint32) bool {
 	for i, b := range o.bindings {
-		if b != nil && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return svc.Namespace == namespace }) {
+		if b != nil && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return svc.Namespace == namespace && !o.clipped(i, svc) }) {
 			return true
 		}
 	}
@@ -151,8 +152,10 @@ func (o *owners) comesBehind(source int, namespace string, port uint32, http boo
 		if i == source || o.bindings[i] == nil {
 			continue
 		}
-		if slices.ContainsFunc(o.claims[i].http.get(port), func(x *Service) bool { return !b.has(x.Namespace) }) ||
-			slices.ContainsFunc(o.claims[i].opaque.get(port), func(x *Service) bool { return !b.has(x.Namespace) && x.Namespace < namespace }) {
+		if slices.ContainsFunc(o.claims[i].http.get(port), func(x *Service) bool { return !b.has(x.Namespace) && !o.clipped(i, x) }) ||
+			slices.ContainsFunc(o.claims[i].opaque.get(port), func(x *Service) bool {
+				return !b.has(x.Namespace) && x.Namespace < namespace && !o.clipped(i, x)
+			}) {
 			return true
 		}
 	}
@@ -169,6 +172,9 @@ func (o *owners) grantPort(port uint32) (Owner, bool) {
 			continue
 		}
 		for _, svc := range o.claims[i].opaque.get(port) {
+			if o.clipped(i, svc) {
+				continue
+			}
 			if known && svc.Namespace == was.Namespace {
 				return was, true
 			}
@@ -180,30 +186,39 @@ func (o *owners) grantPort(port uint32) (Owner, bool) {
 	if len(free) == 0 {
 		return Owner{}, false
 	}
-	return Owner{Namespace: slices.Min(free)}, true
+	first := slices.Min(free)
+	for i, b := range o.bindings {
+		if b != nil && !b.has(first) && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return !o.clipped(i, svc) }) {
+			return Owner{}, false // of a namespace that another directory is bound to, too
+		}
+	}
+	return Owner{Namespace: first}, true
 }
 
 // touchPorts notes ports of which anything changed: where it is more than HTTP, all
 // services of the port are decided anew, else those that are not HTTP.
 func (w *clipper) touchPorts(deltas []Delta[*Service]) {
 	for _, d := range deltas {
-		for _, svc := range []*Service{d.Old, d.New} {
-			for _, port := range w.opaquePorts(svc) {
-				w.hosts[portName(port)] = true
-			}
-			for _, port := range w.httpPorts(svc) {
-				w.hosts[httpPortName(svc.Namespace, port)] = true
-			}
-		}
+		w.touchPortsOf(d.Old)
+		w.touchPortsOf(d.New)
+	}
+}
+
+func (w *clipper) touchPortsOf(svc *Service) {
+	for _, port := range w.opaquePorts(svc) {
+		w.hosts[portName(port)] = true
+	}
+	for _, port := range w.httpPorts(svc) {
+		w.hosts[httpPortName(svc.Namespace, port)] = true
 	}
 }
 
 // touchHTTP notes the ports at which HTTP came or went, or its record did: who has them
 // for something else may be put on record now.
-func (w *clipper) touchHTTP(decided map[Hostname]bool) {
+func (w *clipper) touchHTTP() {
 	for h := range w.hosts {
 		if _, port, is := httpPortOf(h); is {
-			w.ports[port], decided[portName(port)] = true, true
+			w.ports[port] = true
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
 		if w.owners.hasAddress(source, vs.Namespace, a) {
 			continue
 		}
-		if r := w.owners.address(asker{source, vs.Namespace, false}, a); r != nil {
+		if r := w.owners.address(asker{source, vs.Namespace, true}, a); r != nil {
 			p.conflicts = append(p.conflicts, foreignAddress(&vs.Meta, a, r))
 			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
 			p.open, p.elsewhere = nil, nil
