@@ -156,6 +156,9 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 			c.HealthPort, c.StatsPort = 0, 0
 			a := agentHere(t, c)
 			envoytest.Eventually(t, deadline, cp.caller(in).call) // it has its own key
+			if s := a.Status(); s.RefusedCalls != 0 || s.ClosedConnections != 0 {
+				t.Errorf("its own envoy was taken for another: %d calls refused, %d connections closed", s.RefusedCalls, s.ClosedConnections)
+			}
 
 			for name, more := range map[string][]string{
 				"nothing": nil, "empty": {bootstrap.TokenHeader, ""}, "guess": {bootstrap.TokenHeader, strings.Repeat("A", 52)},

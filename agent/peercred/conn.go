@@ -3,7 +3,6 @@ package peercred
 import (
 	"container/list"
 	"context"
-	"errors"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -19,7 +18,8 @@ type limits struct {
 	most int
 	// timeout is how long one may take.
 	timeout time.Duration
-	// bytes is how much one may send.
+	// bytes is how much of one is read. The first request of an Envoy has nearly as much
+	// as that, for it names all of its extensions.
 	bytes int64
 }
 
@@ -59,8 +59,8 @@ func (l *guarded) Accept() (net.Conn, error) {
 	if err != nil {
 		pid = 0 // with those that cannot be seen from here
 	}
-	c := &conn{Conn: raw, in: l, pid: pid, began: time.Now()}
-	c.left.Store(l.guard.limits.bytes)
+	c := &conn{Conn: raw, in: l, pid: pid, began: time.Now(), left: make(chan struct{})}
+	c.unread.Store(l.guard.limits.bytes)
 	if victim := l.add(c); victim != nil {
 		l.drop(victim, "too many without a token")
 	}
@@ -108,6 +108,7 @@ func (l *guarded) leave(c *conn) bool {
 	own := l.silent[c.pid]
 	own.Remove(c.place)
 	c.place = nil
+	close(c.left)
 	if l.count--; own.Len() == 0 {
 		delete(l.silent, c.pid)
 	}
@@ -120,11 +121,11 @@ func (l *guarded) drop(c *conn, reason string) {
 		return
 	}
 	c.expiry.Stop()
-	_ = c.Conn.Close() // whatever it says, it is closed
 	g := l.guard
 	g.mu.Lock()
-	g.closed++
+	g.closed++ // before, so that who sees it closed sees it counted
 	g.mu.Unlock()
+	_ = c.Conn.Close() // whatever it says, it is closed
 	if n, ok := g.lines.Allow(time.Now()); ok {
 		g.c.Logger.Warn("connection closed: it is not of the envoy that this agent started; a process of this user, or an endpoint of the mesh, connects to this socket",
 			"path", g.c.Socket, "reason", reason, "left_out", n)
@@ -139,25 +140,27 @@ type conn struct {
 	began  time.Time
 	expiry *time.Timer
 	place  *list.Element // guarded by the listener's mu; nil if it is in no list
-	// left is how many bytes may be read; negative means any number.
-	left atomic.Int64
+	// unread is how many bytes may be read yet; negative means any number.
+	unread atomic.Int64
+	// left is closed when the connection has shown the token, or is closed.
+	left chan struct{}
 }
 
-var errTooMuch = errors.New("a connection without the token has sent more than it may")
-
-// Read implements [net.Conn]. One goroutine at a time reads.
+// Read implements [net.Conn]. One goroutine at a time reads. What is more than a
+// connection without the token may send waits in the kernel: the call that has the
+// token may have been read already, and not looked at yet.
 func (c *conn) Read(b []byte) (int, error) {
-	left := c.left.Load()
-	if left < 0 {
+	unread := c.unread.Load()
+	if unread == 0 && len(b) > 0 {
+		<-c.left // at the latest when its time is over
+		unread = -1
+	}
+	if unread < 0 {
 		return c.Conn.Read(b) //nolint:wrapcheck // it is the connection's
 	}
-	if left == 0 && len(b) > 0 {
-		c.in.drop(c, "too many bytes without a token")
-		return 0, errTooMuch
-	}
-	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
-	c.left.CompareAndSwap(left, left-int64(n)) // unless the token was shown meanwhile
-	return n, err                              //nolint:wrapcheck // it is the connection's
+	n, err := c.Conn.Read(b[:min(int64(len(b)), unread)])
+	c.unread.CompareAndSwap(unread, unread-int64(n)) // unless the token was shown meanwhile
+	return n, err                                    //nolint:wrapcheck // it is the connection's
 }
 
 // Close implements [net.Conn].
@@ -183,6 +186,6 @@ func shown(ctx context.Context) {
 	}
 	if a, ok := p.Addr.(address); ok && a.of.in.leave(a.of) {
 		a.of.expiry.Stop()
-		a.of.left.Store(-1)
+		a.of.unread.Store(-1)
 	}
 }

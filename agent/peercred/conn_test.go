@@ -3,6 +3,7 @@ package peercred
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -20,6 +21,7 @@ import (
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -28,7 +30,7 @@ import (
 const testHeader = "x-token"
 
 // guardedServer serves gRPC's health service behind a guard.
-func guardedServer(t *testing.T, change func(*limits)) (c Config, g *Guard, token string, log *syncLog) {
+func guardedServer(t *testing.T, change func(*limits), first ...grpc.ServerOption) (c Config, g *Guard, token string, log *syncLog) {
 	t.Helper()
 	token, log = strings.Repeat("A", minToken), &syncLog{}
 	c = config(t)
@@ -44,7 +46,7 @@ func guardedServer(t *testing.T, change func(*limits)) (c Config, g *Guard, toke
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := grpc.NewServer(g.ServerOptions()...)
+	s := grpc.NewServer(append(first, g.ServerOptions()...)...)
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
@@ -242,6 +244,64 @@ func TestConnectionsWithoutTheTokenEnd(t *testing.T) {
 	case err := <-cancelled:
 		t.Errorf("a connection that has shown the token: %v", err)
 	case <-time.After(time.Second):
+	}
+}
+
+// TestTokenThatIsLookedAtLateIsNotTooLate: a connection sends its token, and more than
+// one without it may, before the call that has the token is looked at, as the first
+// requests of an Envoy do on a busy machine.
+func TestTokenThatIsLookedAtLateIsNotTooLate(t *testing.T) {
+	t.Parallel()
+	looked, look := make(chan struct{}), make(chan struct{})
+	accepted, once := make(chan *conn, 1), sync.Once{}
+	c, g, token, log := guardedServer(t, func(l *limits) { l.bytes = 8 << 10 }, grpc.ChainUnaryInterceptor(
+		func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			if p, ok := peer.FromContext(ctx); ok {
+				if a, ok := p.Addr.(address); ok {
+					once.Do(func() { accepted <- a.of })
+				}
+			}
+			looked <- struct{}{}
+			<-look
+			return next(ctx, req)
+		}))
+	cc, err := grpc.NewClient("unix:"+c.Path, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	ctx := metadata.AppendToOutgoingContext(t.Context(), testHeader, token)
+	answered := make(chan error, 20)
+	for i := range cap(answered) { // a few KiB of headers each; the first is looked at when all were sent
+		go func() {
+			_, err := healthpb.NewHealthClient(cc).Check(metadata.AppendToOutgoingContext(ctx, "padding", fmt.Sprint(i, strings.Repeat("x", 4<<10))), &healthpb.HealthCheckRequest{})
+			answered <- err
+		}()
+	}
+	<-looked
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if unread := <-accepted; unread.unread.Load() > 0 {
+			accepted <- unread
+			return errors.New("it may send more")
+		}
+		return nil
+	})
+	go func() {
+		for range cap(answered) - 1 {
+			select {
+			case <-looked:
+			case <-t.Context().Done():
+			}
+		}
+	}()
+	close(look)
+	for range cap(answered) {
+		if err := <-answered; err != nil {
+			t.Errorf("a call with the token: %v", err)
+		}
+	}
+	if n := g.Closed(); n != 0 || log.String() != "" {
+		t.Errorf("%d connections were closed: %s", n, log)
 	}
 }
 
