@@ -28,16 +28,18 @@ const (
 	DefaultTimeout                      = 10 * time.Second
 )
 
-// What an unauthenticated connection may send, as it is on the wire. The largest
-// certificate request is 16 KiB (profile.MaxCSR), a handshake with a client
-// certificate takes 4 KiB.
+// What an unauthenticated connection may send, as it is on the wire: before its
+// handshake begins, for the rest of it, and for calls. A ClientHello has 2 KiB at
+// most of those who come here, the rest of a handshake with a client certificate
+// 4 KiB, and the largest certificate request 16 KiB (profile.MaxCSR).
 const (
-	handshakeBytes = 32 << 10
+	helloBytes     = 4 << 10
+	handshakeBytes = 16 << 10
 	requestBytes   = 64 << 10
 )
 
-// minHandshakes is how many handshakes may be under way at least, where there is
-// room for so many connections.
+// minHandshakes is how many handshakes may wait, and how many may be under way, at
+// least, where there is room for so many connections.
 const minHandshakes = 1024
 
 // Config is what an [Acceptor] needs.
@@ -85,7 +87,7 @@ type Acceptor struct {
 	mu    sync.Mutex // guards all following fields
 	by    map[string]*conn
 	of    map[string]int // authenticated connections, by identity
-	pools [authenticated]*pool
+	pools [pools]*pool
 	count [stages]int
 	peak  int // of unauthenticated connections, since there were few
 	known *known
@@ -108,9 +110,10 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	for s := unauthenticated; s < stages; s++ {
 		a.handed[s] = &listener{addr: addr, conns: make(chan *conn), done: a.done}
 	}
-	a.pools[handshaking] = newPool(max(minHandshakes, cfg.MaxConnections/4), 0)
-	a.pools[unauthenticated] = newPool(cmp.Or(cfg.MaxUnauthenticated, DefaultMaxUnauthenticated),
-		cmp.Or(cfg.MaxUnauthenticatedPerAddress, DefaultMaxUnauthenticatedPerAddress))
+	a.pools[waitingPool] = newPool(max(minHandshakes, cfg.MaxConnections/4), 0)
+	unauthenticated := cmp.Or(cfg.MaxUnauthenticated, DefaultMaxUnauthenticated)
+	a.pools[begunPool] = newPool(max(minHandshakes, unauthenticated), 0)
+	a.pools[callPool] = newPool(unauthenticated, cmp.Or(cfg.MaxUnauthenticatedPerAddress, DefaultMaxUnauthenticatedPerAddress))
 	var err error
 	a.metrics, err = newMetrics(cfg.Registerer, a)
 	return a, err
@@ -248,7 +251,7 @@ func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
 func (a *Acceptor) add(raw net.Conn) *conn {
 	at := raw.RemoteAddr().String()
 	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now(), gone: make(chan struct{})}
-	c.left.Store(handshakeBytes)
+	c.left.Store(helloBytes)
 	a.mu.Lock()
 	var first *conn
 	full := a.open() >= a.cfg.MaxConnections
@@ -261,7 +264,7 @@ func (a *Acceptor) add(raw net.Conn) *conn {
 		a.refused(c)
 		return nil
 	}
-	second := a.pools[handshaking].add(c)
+	second := a.pools[waitingPool].add(c, a.known.has(c.group))
 	a.by[c.at] = c
 	a.count[handshaking]++
 	a.peak = max(a.peak, a.count[handshaking]+a.count[unauthenticated])
@@ -275,29 +278,38 @@ func (a *Acceptor) add(raw net.Conn) *conn {
 
 // open is how many connections there are. Those that have to go count no more.
 func (a *Acceptor) open() int {
-	return a.pools[handshaking].size + a.pools[unauthenticated].size + a.count[authenticated]
+	n := a.count[authenticated]
+	for _, p := range a.pools {
+		n += p.size
+	}
+	return n
 }
 
 // victimLocked takes one connection out of its pool that is not authenticated: of
-// the two pools' first, the one whose address has more in its pool, or else the
-// older one. nil if there is none.
+// the pools' first, one that no pool spares, the one whose address has more in its
+// pool, or else the older one. nil if there is none.
 func (a *Acceptor) victimLocked() *conn {
 	var out *conn
-	most := 0
 	for _, p := range a.pools {
-		v := p.victim()
-		if v == nil {
-			continue
-		}
-		n := p.groups[v.group].conns.Len()
-		if n > most || n == most && v.began.Before(out.began) {
-			out, most = v, n
+		if v := p.victim(); v != nil && (out == nil || v.before(out)) {
+			out = v
 		}
 	}
 	if out != nil {
-		a.pools[out.stage].remove(out)
+		out.pool.remove(out)
 	}
 	return out
+}
+
+// before reports whether c goes before another one that is in another pool.
+func (c *conn) before(o *conn) bool {
+	if c.pool.spares(c) != o.pool.spares(o) {
+		return o.pool.spares(o)
+	}
+	if n, m := c.pool.groups[c.group].conns.Len(), o.pool.groups[o.group].conns.Len(); n != m {
+		return n > m
+	}
+	return c.began.Before(o.began)
 }
 
 // makeRoom closes one connection that is not authenticated.
@@ -323,7 +335,7 @@ func (a *Acceptor) await(c *conn) bool {
 		return false
 	}
 	a.leaveLocked(c)
-	victim := a.pools[unauthenticated].add(c)
+	victim := a.pools[callPool].add(c, a.known.has(c.group))
 	c.stage = unauthenticated
 	a.count[unauthenticated]++
 	a.mu.Unlock()
@@ -355,8 +367,8 @@ func (a *Acceptor) authenticate(c *conn, identity string) bool {
 // leaveLocked takes a connection out of its stage.
 func (a *Acceptor) leaveLocked(c *conn) {
 	a.count[c.stage]--
-	if c.place != nil {
-		a.pools[c.stage].remove(c)
+	if c.pool != nil {
+		c.pool.remove(c)
 	}
 	if c.stage != authenticated {
 		return

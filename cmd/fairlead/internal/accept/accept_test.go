@@ -234,6 +234,77 @@ func TestHandshakeIsBounded(t *testing.T) {
 	ended(t, c)
 }
 
+// What says that it is larger than a ClientHello is not waited for: memory is taken
+// for what a record says, not for what has come.
+func TestLargeHelloIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	f := start(t, func(c *Config) { c.Timeout = time.Hour })
+	c := f.dial()
+	if _, err := c.Write([]byte{22, 3, 1, 0x40, 0}); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, c)
+	many := f.dial() // in small records
+	for range helloBytes / 100 {
+		if _, err := many.Write(append([]byte{22, 3, 1, 0, 100, 1, 0, 0xff, 0xff}, make([]byte, 96)...)); err != nil {
+			break // it is closed already
+		}
+	}
+	ended(t, many)
+}
+
+// Handshakes that have begun have more of the server than those that wait, and are
+// fewer.
+func TestBegunHandshakesAreFew(t *testing.T) {
+	t.Parallel()
+	f := start(t, func(c *Config) { c.MaxConnections, c.Timeout = 1<<20, time.Hour })
+	if w, b := f.pools[waitingPool].most, f.pools[begunPool].most; b > w/10 || b > DefaultMaxUnauthenticated {
+		t.Errorf("%d handshakes may be under way, and %d wait", b, w)
+	}
+	f.mu.Lock()
+	f.pools[begunPool].most = 4
+	f.mu.Unlock()
+	hello := helloOf(t)
+	for range 10 {
+		f.dial()
+	}
+	for range 10 {
+		if _, err := f.dial().Write(hello); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.counted(handshaking, 14)
+	f.becomes(f.grpc(true), connectivity.Ready)
+}
+
+// Who has all the room, from however many addresses, displaces no connection from an
+// address that hosts have, unless there are too many of those, too.
+func TestAddressesOfHostsAreSpared(t *testing.T) {
+	t.Parallel()
+	f := start(t, func(c *Config) { c.MaxConnections, c.Timeout = 8, time.Hour })
+	f.becomes(f.grpc(true), connectivity.Ready)
+	mine := f.dial() // and is slow
+	f.counted(handshaking, 1)
+	for i := range 30 {
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i))}}
+		c, err := d.DialContext(t.Context(), "tcp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	f.counted(handshaking, 7)
+	s := tls.Client(mine, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{f.cert}}) // it is the server that is tested
+	if err := s.HandshakeContext(t.Context()); err != nil {
+		t.Fatalf("a connection from the address of a host was displaced: %v", err)
+	}
+	f.counted(authenticated, 2)
+	for range 30 {
+		f.dial()
+	}
+	f.becomes(f.grpc(false), connectivity.Ready)
+}
+
 // helloOf is how a client begins.
 func helloOf(t *testing.T) []byte {
 	t.Helper()

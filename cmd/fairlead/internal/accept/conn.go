@@ -3,7 +3,9 @@ package accept
 import (
 	"container/list"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,14 @@ const (
 	unauthenticated
 	authenticated
 	stages
+)
+
+// The pools of unauthenticated connections.
+const (
+	waitingPool = iota // the handshake has not begun
+	begunPool          // it has
+	callPool           // it is over
+	pools
 )
 
 func (s stage) String() string {
@@ -43,15 +53,15 @@ type conn struct {
 	left atomic.Int64
 
 	// Owned by whoever reads, one at a time.
-	first    byte
-	hasFirst bool
+	first []byte // what was read already
 	// begun: the handshake has had its turn, and goes on. computes: it is counted
 	// as one that computes now. After the handshake both are false.
 	begun, computes bool
 
 	// Guarded by the Acceptor's mu.
 	stage  stage
-	place  *list.Element // in the pool of its stage; nil if it is in none
+	pool   *pool         // or nil
+	place  *list.Element // in its pool
 	who    string        // its identity, if authenticated
 	closed bool
 	ended  func() // or nil
@@ -68,22 +78,34 @@ type conn struct {
 
 var errTooMuch = errors.New("an unauthenticated connection has sent more than it may")
 
-// awaitFirst waits for the first byte: a peer that never sends one costs nothing
-// but this.
+// recordHeader is how a record of TLS begins: its type, a version, and how long it is.
+const (
+	recordHeader    = 5
+	recordHandshake = 22
+)
+
+// awaitFirst waits for the header of the first record: a peer that never sends one
+// costs nothing but this. The record is read at once, so it must not say that it is
+// larger than a ClientHello may be.
 func (c *conn) awaitFirst() error {
-	var b [1]byte
-	if _, err := c.Read(b[:]); err != nil {
-		return err
+	b := make([]byte, recordHeader)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return err //nolint:wrapcheck // it is the connection's
 	}
-	c.first, c.hasFirst = b[0], true
+	if b[0] == recordHandshake && int(binary.BigEndian.Uint16(b[3:])) > helloBytes-recordHeader {
+		c.in.drop(c, reasonBytes)
+		return errTooMuch
+	}
+	c.first = b
 	return nil
 }
 
 // Read implements [net.Conn].
 func (c *conn) Read(b []byte) (int, error) {
-	if c.hasFirst && len(b) > 0 {
-		b[0], c.hasFirst = c.first, false
-		return 1, nil
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
 	}
 	c.rest()
 	left := c.left.Load()

@@ -57,10 +57,9 @@ func (c *conn) takeTurn() error {
 		return errGone // it was closed while it waited, by whomever
 	}
 	c.begun, c.computes = true, true
-	if c.hungUp() {
+	if c.hungUp() || !a.begin(c) {
 		return errGone // nothing is computed for nobody
 	}
-	a.renew(c)
 	return nil
 }
 
@@ -90,14 +89,20 @@ func (c *conn) hungUp() (yes bool) {
 	return yes || err != nil
 }
 
-// renew makes the connection the youngest of its address: what was begun is not
-// what makes room first.
-func (a *Acceptor) renew(c *conn) {
+// begin moves a connection whose handshake begins to those of which fewer may be
+// there, since each has more of the server; false if it has been closed.
+func (a *Acceptor) begin(c *conn) bool {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !c.closed && c.place != nil {
-		a.pools[c.stage].groups[c.group].conns.MoveToBack(c.place)
+	if c.closed || c.pool == nil {
+		a.mu.Unlock()
+		return false
 	}
+	c.pool.remove(c)
+	victim := a.pools[begunPool].add(c, a.known.has(c.group))
+	a.mu.Unlock()
+	c.left.Store(handshakeBytes)
+	a.evict(victim)
+	return true
 }
 
 // Answering is told that a call from an address has been received, and gives what is

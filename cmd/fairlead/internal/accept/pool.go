@@ -2,22 +2,27 @@ package accept
 
 import "container/list"
 
-// pool is the unauthenticated connections of one stage, by group, in the order
-// in which they came. Its owner holds the lock of the [Acceptor].
+// pool is unauthenticated connections that have come equally far, by group, in the
+// order in which they came. Its owner holds the lock of the [Acceptor].
 type pool struct {
 	most         int // in all
 	mostPerGroup int // 0 means most
 	size         int
 	groups       map[string]*group
-	// bySize[n] has the groups of n connections, the one that has had so many for
-	// the longest first. Sizes change by one, so that the largest is always found
-	// at once.
-	bySize []*list.List
+	// others and known have the groups by their size: those whose addresses are
+	// known go last.
+	others, known bySize
 }
+
+// bySize is groups: bySize[n] has those of n connections, the one that has had so
+// many for the longest first. Sizes change by one, so that the largest is always
+// found at once.
+type bySize []*list.List
 
 // group is what one address, or one network of IPv6, has in a pool.
 type group struct {
 	key   string
+	known bool       // there are hosts at the address
 	conns *list.List // of *conn, the oldest first
 	at    *list.Element
 }
@@ -26,8 +31,9 @@ func newPool(most, mostPerGroup int) *pool {
 	return &pool{most: most, mostPerGroup: mostPerGroup, groups: map[string]*group{}}
 }
 
-// add takes a connection in, and gives the one that has to go for it, or nil.
-func (p *pool) add(c *conn) (victim *conn) {
+// add takes a connection in, and gives the one that has to go for it, or nil. known
+// says that there are hosts at its address.
+func (p *pool) add(c *conn, known bool) (victim *conn) {
 	g := p.groups[c.group]
 	switch {
 	case g != nil && p.mostPerGroup > 0 && g.conns.Len() >= p.mostPerGroup:
@@ -44,22 +50,33 @@ func (p *pool) add(c *conn) (victim *conn) {
 	} else {
 		p.leave(g)
 	}
-	c.place = g.conns.PushBack(c)
+	g.known = known
+	c.pool, c.place = p, g.conns.PushBack(c)
 	p.enter(g)
 	p.size++
 	return victim
 }
 
-// victim is who goes first: the oldest of the group that has the most.
+// victim is who goes first: the oldest of the group that has the most. Where there
+// are hosts at its address it goes only if nobody else is there, or if that address
+// has more than half of the pool.
 func (p *pool) victim() *conn {
-	for n := len(p.bySize) - 1; n > 0; n-- {
-		if l := p.bySize[n]; l != nil && l.Len() > 0 {
-			if g, ok := l.Front().Value.(*group); ok {
-				return g.oldest()
-			}
+	g := p.known.largest()
+	if g == nil || 2*g.conns.Len() <= p.size {
+		if other := p.others.largest(); other != nil {
+			g = other
 		}
 	}
-	return nil
+	if g == nil {
+		return nil
+	}
+	return g.oldest()
+}
+
+// spares reports whether c is one that does not go while others are there.
+func (p *pool) spares(c *conn) bool {
+	g := p.groups[c.group]
+	return g.known && 2*g.conns.Len() <= p.size
 }
 
 func (g *group) oldest() *conn {
@@ -72,7 +89,7 @@ func (p *pool) remove(c *conn) {
 	g := p.groups[c.group]
 	p.leave(g)
 	g.conns.Remove(c.place)
-	c.place = nil
+	c.pool, c.place = nil, nil
 	p.size--
 	if g.conns.Len() == 0 {
 		delete(p.groups, g.key)
@@ -81,22 +98,43 @@ func (p *pool) remove(c *conn) {
 	p.enter(g)
 }
 
-func (p *pool) enter(g *group) {
-	n := g.conns.Len()
-	for len(p.bySize) <= n {
-		p.bySize = append(p.bySize, nil)
+func (p *pool) list(g *group) *bySize {
+	if g.known {
+		return &p.known
 	}
-	if p.bySize[n] == nil {
-		p.bySize[n] = list.New()
-	}
-	g.at = p.bySize[n].PushBack(g)
+	return &p.others
 }
 
-func (p *pool) leave(g *group) {
+func (p *pool) enter(g *group) { p.list(g).enter(g) }
+
+func (p *pool) leave(g *group) { p.list(g).leave(g) }
+
+func (b *bySize) enter(g *group) {
 	n := g.conns.Len()
-	p.bySize[n].Remove(g.at)
-	g.at = nil
-	for last := len(p.bySize) - 1; last >= 0 && (p.bySize[last] == nil || p.bySize[last].Len() == 0); last-- {
-		p.bySize = p.bySize[:last]
+	for len(*b) <= n {
+		*b = append(*b, nil)
 	}
+	if (*b)[n] == nil {
+		(*b)[n] = list.New()
+	}
+	g.at = (*b)[n].PushBack(g)
+}
+
+func (b *bySize) leave(g *group) {
+	(*b)[g.conns.Len()].Remove(g.at)
+	g.at = nil
+	for last := len(*b) - 1; last >= 0 && ((*b)[last] == nil || (*b)[last].Len() == 0); last-- {
+		*b = (*b)[:last]
+	}
+}
+
+// largest is the group that has the most, or nil.
+func (b *bySize) largest() *group {
+	for n := len(*b) - 1; n > 0; n-- {
+		if l := (*b)[n]; l != nil && l.Len() > 0 {
+			g, _ := l.Front().Value.(*group)
+			return g
+		}
+	}
+	return nil
 }

@@ -8,7 +8,8 @@ import (
 )
 
 // Whatever comes and goes, the pool keeps its bounds, and for one that comes the
-// oldest of the largest group goes, or of its own where that is full.
+// oldest of the largest group goes, or of its own where that is full. Groups of known
+// addresses go last, but for one that has more than half.
 func TestPoolIsBoundedAndFair(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -24,6 +25,7 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 			}
 			return n
 		}
+		isKnown := func(g string) bool { return seed%2 == 0 && g < "3" } // of the digits
 		for range 2000 {
 			if len(in) > 0 && r.IntN(3) == 0 {
 				i := r.IntN(len(in))
@@ -32,19 +34,25 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 				continue
 			}
 			c := &conn{group: strconv.Itoa(r.IntN(6))}
-			most := 0
-			for g := range 6 {
-				most = max(most, of(strconv.Itoa(g)))
-			}
 			own, full := of(c.group), len(in) == p.most
-			victim := p.add(c)
+			largest := func(known bool) (n int) {
+				for g := range 6 {
+					if isKnown(strconv.Itoa(g)) == known {
+						n = max(n, of(strconv.Itoa(g)))
+					}
+				}
+				return n
+			}
+			host, other := largest(true), largest(false)
+			fromHost := other == 0 || 2*host > p.size
+			victim := p.add(c, isKnown(c.group))
 			switch {
 			case p.mostPerGroup > 0 && own == p.mostPerGroup:
 				if victim == nil || victim.group != c.group {
 					t.Fatalf("seed %d: its address has all that it may, and %+v goes", seed, victim)
 				}
 			case full:
-				if victim == nil || of(victim.group) != most {
+				if victim == nil || isKnown(victim.group) != fromHost || of(victim.group) != largest(fromHost) {
 					t.Fatalf("seed %d: the pool is full, and %+v goes", seed, victim)
 				}
 			case victim != nil:

@@ -45,6 +45,7 @@ const (
 	maxUnauthenticatedHeader  = 8 << 10
 	maxUnauthenticatedStreams = 2 // of one connection
 	maxUnauthenticatedIdle    = 2 * time.Second
+	unauthenticatedBuffer     = 4 << 10 // for reading, and for writing; gRPC's own are 32 KiB each
 )
 
 // hosts is what port 15012 is served by: peers that have proved to be a host of
@@ -108,6 +109,7 @@ func (s *Server) newHosts(context.Context) error {
 			grpc.MaxHeaderListSize(maxUnauthenticatedHeader),
 			grpc.MaxConcurrentStreams(maxUnauthenticatedStreams),
 			grpc.StaticConnWindowSize(64<<10),
+			grpc.ReadBufferSize(unauthenticatedBuffer), grpc.WriteBufferSize(unauthenticatedBuffer),
 			grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxUnauthenticatedIdle, Time: pingEvery, Timeout: pingTimeout}),
 			grpc.StreamInterceptor(s.onceKnown),
 		)...),
