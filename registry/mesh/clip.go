@@ -227,6 +227,7 @@ func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
 	for _, h := range spec.GetHosts() {
 		out = append(out, Hostname(h).plain())
 	}
+	out = append(out, sniNames(vs)...)
 	slices.Sort(out)
 	return slices.Compact(out)
 }

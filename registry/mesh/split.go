@@ -46,6 +46,7 @@ func (w *clipper) parts(source int, vs *VirtualService) hostParts {
 		}
 	}
 	w.subnets(source, vs, &p)
+	w.serverNames(source, vs, &p)
 	slices.Sort(p.without)
 	p.without = slices.Compact(p.without)
 	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
