@@ -300,6 +300,18 @@ func (s *shop) awaitLive() {
 	})
 }
 
+// awaitDisconnected waits until the server has seen the end of a host's stream.
+func (s *shop) awaitDisconnected(host string) {
+	s.t.Helper()
+	s.Server.Eventually(envoytest.Patience, func() error {
+		by, err := s.proxies()
+		if p, ok := by[host]; err == nil && ok {
+			err = fmt.Errorf("host %s is connected: %+v", host, p)
+		}
+		return err
+	})
+}
+
 // noRejections fails if any Envoy has refused anything.
 func (s *shop) noRejections() {
 	s.t.Helper()

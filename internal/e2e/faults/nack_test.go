@@ -82,6 +82,7 @@ func TestRefusedCluster(t *testing.T) {
 	for _, h := range []string{"web", "orders-v1"} {
 		old := s.dump(h)
 		s.killHost(h)
+		s.awaitDisconnected(h) // or the stream of before is taken for the next one
 		if err := os.Remove(filepath.Join(s.StateDir(h), "accepted.xds")); err != nil {
 			t.Fatal(err)
 		}
