@@ -89,6 +89,8 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 	for _, x := range p.Proxies {
 		if x.Stale != "" {
 			_, _ = fmt.Fprintf(w, "\n%s is stale: %s\n", x.Name, x.Stale)
+		} else if why := notSynced(x); why != "" {
+			_, _ = fmt.Fprintf(w, "\n%s is not synced: %s\n", x.Name, why)
 		}
 		if x.Health == "unhealthy" {
 			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
@@ -112,6 +114,24 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\n", strings.TrimSpace(who), r.What, ago(r.Last), r.Count, r.Reason)
 		}
 	})
+}
+
+// notSynced is why a proxy is not synced, where no column says it.
+func notSynced(p server.Proxy) string {
+	if !p.Connected || p.Synced {
+		return ""
+	}
+	asks := false
+	for _, t := range p.Types {
+		if len(t.Rejected) > 0 || t.Pending && t.Type != "virtual-host" || t.Pending && typeState(p, "route") == "SYNCED" {
+			return ""
+		}
+		asks = asks || t.Type == "listener"
+	}
+	if !asks {
+		return "it has not asked for listeners yet; its Envoy starts, or waits for a certificate of one of its clusters"
+	}
+	return "a newer configuration is on its way to it; ask again"
 }
 
 // writeConflicts tells which hosts claim what is another's.
