@@ -1,0 +1,90 @@
+package docs
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestWalksNameFunctionsThatExist looks for each function of the walks of
+// ARCHITECTURE.md in the package that its step names.
+func TestWalksNameFunctionsThatExist(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("../ARCHITECTURE.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(content), "\n## From source to bytes, twice\n")
+	text, _, more := strings.Cut(text, "\n## ")
+	if !ok || !more {
+		t.Fatal("ARCHITECTURE.md has no walks")
+	}
+	step, quoted := regexp.MustCompile("^[0-9]+\\. `([a-z/]+)`: "), regexp.MustCompile("`([A-Za-z.]+)`")
+	walks := strings.Split(text, "\n### ")[1:]
+	if len(walks) != 2 {
+		t.Errorf("%d walks, want 2", len(walks))
+	}
+	for _, walk := range walks {
+		title, body, _ := strings.Cut(walk, "\n")
+		steps, names := 0, 0
+		for line := range strings.Lines(body) {
+			m := step.FindStringSubmatch(line)
+			if m == nil {
+				continue
+			}
+			steps++
+			declared := functions(t, filepath.Join("..", m[1]))
+			for _, q := range quoted.FindAllStringSubmatch(line[len(m[0]):], -1) {
+				names++
+				if !declared[q[1]] {
+					t.Errorf("%s, step %d: %s has no function %s", title, steps, m[1], q[1])
+				}
+			}
+		}
+		if steps < 5 || steps > 15 || names < steps {
+			t.Errorf("%s: %d steps that name %d functions, want 5 to 15 steps, each with one at least", title, steps, names)
+		}
+	}
+}
+
+// functions are those of a package, methods as Type.Method.
+func functions(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	out := map[string]bool{}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s has no sources: %v", dir, err)
+	}
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if !ok {
+				continue
+			}
+			name := fn.Name.Name
+			if fn.Recv != nil {
+				receiver := fn.Recv.List[0].Type
+				if star, ok := receiver.(*ast.StarExpr); ok {
+					receiver = star.X
+				}
+				if id, ok := receiver.(*ast.Ident); ok {
+					name = id.Name + "." + name
+				}
+			}
+			out[name] = true
+		}
+	}
+	return out
+}
