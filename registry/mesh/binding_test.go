@@ -154,7 +154,7 @@ func (w *tenants) fill(svc *Service) {
 	svc.Ports = nil
 	for _, number := range []uint32{80, 443, 3306} {
 		if w.rng.IntN(2) == 0 {
-			protocols := []Protocol{HTTP, GRPC, HTTPS, TLS, TCP, MySQL, UDP, Undeclared}
+			protocols := []Protocol{HTTP, GRPC, GRPCWeb, HTTPProxy, HTTPS, TLS, TCP, MySQL, UDP, Undeclared}
 			svc.Ports = append(svc.Ports, Port{Name: fmt.Sprint("p", number), Number: number, Protocol: protocols[w.rng.IntN(len(protocols))]})
 		}
 	}

@@ -64,12 +64,17 @@ func (o *owners) hasHTTP(namespace string, port uint32) bool {
 	return false
 }
 
+// sharesPort reports whether services of a protocol share the listener of a port with all
+// other ones that do. One of HTTP_PROXY takes all connections there, and one of GRPC-WEB
+// has the requests of that kind translated, for all services.
+func sharesPort(p Protocol) bool { return p.IsHTTP() && p != HTTPProxy && p != GRPCWeb }
+
 // opaquePorts are the ports of a service on which a proxy sees no requests, but
-// connections; with http, the others.
+// connections, or which others cannot share; with http, the others.
 func opaquePorts(svc *Service, http bool) []uint32 {
 	var out []uint32
 	for _, p := range svc.Ports {
-		if p.Protocol != UDP && p.Protocol.IsHTTP() == http {
+		if p.Protocol != UDP && sharesPort(p.Protocol) == http {
 			out = append(out, p.Number)
 		}
 	}
@@ -109,12 +114,18 @@ func (o *owners) yields(source int, svc *Service) []uint32 {
 // first. A service with an address has those to its own, and one of TLS those that
 // name it.
 func behind(svc *Service, yields []uint32) []Conflict {
-	if len(svc.Addresses) > 0 {
-		return nil
-	}
 	var out []Conflict
 	for _, port := range opaquePorts(svc, false) {
-		if p, _ := svc.Port(port); slices.Contains(yields, port) && !p.Protocol.IsTLS() {
+		p, _ := svc.Port(port)
+		switch {
+		case !slices.Contains(yields, port) || p.Protocol.IsTLS() || len(svc.Addresses) > 0 && !p.Protocol.IsHTTP():
+		case p.Protocol.IsHTTP():
+			out = append(out, Conflict{
+				Key: svc.Key, Host: portName(port), Dropped: svc.Origin, Foreign: true,
+				Reason: fmt.Sprintf("the listener of port %d is made for services of other namespaces, and not for %s, for clients outside the namespace %s: who has the port came first, or its "+
+					"source is bound to no namespace; requests arrive, as HTTP; use another port", port, p.Protocol, svc.Namespace),
+			})
+		default:
 			out = append(out, Conflict{
 				Key: svc.Key, Host: portName(port), Dropped: svc.Origin, Foreign: true,
 				Reason: fmt.Sprintf("connections to port %d go to services of other namespaces first, for clients outside the namespace %s: who has the port came first, or its source is "+

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -110,4 +112,59 @@ func TestPortOfHTTPThatWasAway(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestListenerOfASharedPort has a tenant declare a service of every protocol of HTTP at a
+// port at which another namespace has one, with a host and a date that come first: the
+// listener of the clients in a third namespace stays as it was for that service, also after
+// a restart, and with the record of both.
+func TestListenerOfASharedPort(t *testing.T) {
+	t.Parallel()
+	const tenant, shop, platform = 0, 1, 4
+	protocols := []mesh.Protocol{mesh.HTTP, mesh.HTTP2, mesh.GRPC, mesh.GRPCWeb, mesh.HTTPProxy}
+	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
+		for _, owner := range []int{shop, platform} {
+			for _, theirs := range protocols {
+				for _, attack := range protocols {
+					t.Run(fmt.Sprintf("%s-%d-%s-%s", mode, owner, theirs, attack), func(t *testing.T) {
+						t.Parallel()
+						c := newContest(t, 0)
+						c.bare = true
+						orders := c.sink(c.names[owner])
+						orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
+						orders.Created = time.Unix(1, 0)
+						c.objects[owner]["orders"] = orders
+						c.merge()
+						before := c.httpListener(mode)
+						if !strings.Contains(before, "80") {
+							t.Fatalf("before: %q", before)
+						}
+						evil := c.sink(c.names[tenant])
+						evil.Name, evil.Hostname, evil.Ports[0].Protocol, evil.Created = "a", "a.internal", attack, time.Unix(0, 0)
+						c.objects[tenant]["a"] = evil
+						for range 2 {
+							c.merge()
+							if got := c.httpListener(mode); got != before {
+								t.Errorf("the listener is %s, and was %s", got, before)
+							}
+							c.snapshot = nil // and after a restart
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// httpListener is what a client in a third namespace has at port 80 for HTTP, in words.
+func (c *contest) httpListener(mode Interception) string {
+	var out []string
+	for _, l := range c.client(mode).listeners {
+		for _, chain := range l.Chains {
+			if l.Port == 80 && chain.HTTP != nil {
+				out = append(out, fmt.Sprintf("%v %+v %+v", l.Port, chain.Match, *chain.HTTP))
+			}
+		}
+	}
+	return strings.Join(out, "\n")
 }
