@@ -59,7 +59,7 @@ func TestHintIsHonoured(t *testing.T) {
 	if apart := at[1].Sub(at[0]); apart < hint {
 		t.Errorf("asked again after %s, not %s", apart, hint)
 	}
-	if why := r.Status().Upstream.LastError; !strings.Contains(why, "a limit of the control plane") || !strings.Contains(why, "asked again in 3s") {
+	if why := r.Status().Upstream.LastError; !strings.Contains(why, "control plane is at a limit") || !strings.Contains(why, "retrying in about 3s") {
 		t.Errorf("the status says %q", why)
 	}
 	s.refuse(nil)

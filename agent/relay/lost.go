@@ -25,11 +25,11 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 	why := explain(err)
 	switch {
 	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
-		r.log.InfoContext(ctx, "connecting again", "server", server, "reason", err)
+		r.log.InfoContext(ctx, "reconnecting", "server", server, "reason", err)
 	case answered:
-		r.log.WarnContext(ctx, "the control plane is away: envoy keeps what it has, trying again", "server", server, "err", why, "lasted", lasted)
+		r.log.WarnContext(ctx, "control plane unreachable: Envoy keeps its configuration, reconnecting", "server", server, "err", why, "lasted", lasted)
 	default:
-		r.log.DebugContext(ctx, "a server could not be reached", "server", server, "err", why)
+		r.log.DebugContext(ctx, "connecting to a server failed", "server", server, "err", why)
 	}
 	if code := status.Code(err); r.c.Refused != nil && (code == codes.PermissionDenied || code == codes.Unauthenticated) {
 		r.c.Refused()
@@ -42,11 +42,11 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 		case refuses(err) && c.told.first(server, err):
 			// Said already, if the stream ended with these words.
 			if !answered {
-				r.log.WarnContext(ctx, "a server of the control plane refuses this host: envoy is served from what is stored, trying again",
+				r.log.WarnContext(ctx, "control plane rejected this host: serving the stored configuration, retrying",
 					"server", server, "err", why)
 			}
 		case !refuses(err) && !answered && c.up.LastError == "":
-			r.log.WarnContext(ctx, "no server of the control plane can be reached: envoy is served from what is stored, trying again",
+			r.log.WarnContext(ctx, "no control plane reachable: serving the stored configuration, retrying",
 				"server", server, "err", why)
 		}
 		c.upstream = nil
@@ -99,12 +99,12 @@ func explain(err error) string {
 	words := plain.Words(err.Error(), maxWords)
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
-		return "refused by the control plane, whose log has the reason: " + words
+		return "rejected by the control plane (its log has the reason): " + words
 	case codes.ResourceExhausted:
 		if hint := hintOf(err); hint > 0 {
-			return fmt.Sprintf("refused for a limit of the control plane, which is asked again in %s or a little later: %s", hint.Round(100*time.Millisecond), words)
+			return fmt.Sprintf("control plane is at a limit, retrying in about %s: %s", hint.Round(100*time.Millisecond), words)
 		}
-		return "refused for a limit of the control plane: " + words
+		return "control plane is at a limit: " + words
 	default:
 		return words
 	}

@@ -74,7 +74,7 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 					}
 					return nil
 				})
-				if got := log.with("refuses this host"); len(got) != 2*(round+1) {
+				if got := log.with("rejected this host"); len(got) != 2*(round+1) {
 					t.Fatalf("%d times: %q", len(got), got)
 				}
 				server.refuse(nil)

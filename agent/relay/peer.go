@@ -89,7 +89,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 		return err
 	}
 	if id := first.GetNode().GetId(); id != a.r.c.Node.GetId() {
-		a.r.log.Warn("stream refused: it comes from another node", "node", id, "want", a.r.c.Node.GetId())
+		a.r.log.Warn("stream rejected: its node ID is not this host's", "node", id, "want", a.r.c.Node.GetId())
 		return status.Error(codes.PermissionDenied, errOther.Error())
 	}
 	p := &peer{
@@ -153,7 +153,7 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 	if c.number > 0 {
 		p.half.SetGeneration(c.generation(p))
 	}
-	c.log.Info("envoy connected", "envoy_version", p.version)
+	c.log.Info("Envoy connected", "envoy_version", p.version)
 	if p.version == nodeVersion(c.node) || p.version == (bootstrap.Version{}) {
 		return
 	}
@@ -175,7 +175,7 @@ func (c *core) part(p *peer) {
 	if left := c.newest(); left != nil {
 		left.asked = true // what only p asked for can go
 	}
-	c.log.Info("envoy disconnected", "envoy_version", p.version, "connected", len(c.peers))
+	c.log.Info("Envoy disconnected", "envoy_version", p.version, "connected", len(c.peers))
 }
 
 // doubt notes what an Envoy may or may not have.
@@ -192,7 +192,7 @@ func (c *core) doubt(p *peer) {
 func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRequest) {
 	url := stream.TypeURL(req.GetTypeUrl())
 	if url == stream.SecretType {
-		c.log.Warn("envoy asks for secrets where there are none: they come from the SDS socket")
+		c.log.Warn("Envoy requested secrets on the xDS socket; they are served on the SDS socket")
 		return
 	}
 	if url == stream.VirtualHostType {
@@ -220,7 +220,7 @@ const maxWaiting = 64
 
 func (p *peer) take(c *core, now time.Time, req *discoveryv3.DeltaDiscoveryRequest) {
 	if err := p.half.Request(now, req); err != nil {
-		c.log.Error("envoy's stream ends: it asks for too much", "err", err)
+		c.log.Error("closing Envoy's stream: it subscribes to too many resources", "err", err)
 		p.cancel(err)
 	}
 }

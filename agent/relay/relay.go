@@ -163,7 +163,7 @@ func (r *Relay) load() *state {
 	s, err := readStore(r.c.StoreFile)
 	switch {
 	case err == nil && s.Who == who(r.c.Node):
-		r.log.Info("serving the stored configuration until a server is reached",
+		r.log.Info("serving the stored configuration until a control plane is reachable",
 			"path", r.c.StoreFile, "saved_at", s.SavedAt, "generation", s.Generation, "resources", s.count())
 		return s
 	case err == nil:
@@ -172,7 +172,7 @@ func (r *Relay) load() *state {
 		return nil
 	}
 	aside, asideErr := setAside(r.c.StoreFile)
-	r.log.Error("the stored configuration cannot be used: it is set aside, and Envoy waits for a server if it restarts now",
+	r.log.Error("stored configuration is unusable and was moved aside; a restarted Envoy waits for a control plane",
 		"path", r.c.StoreFile, "err", err, "aside", aside, "aside_err", asideErr)
 	return nil
 }

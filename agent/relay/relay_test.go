@@ -157,7 +157,7 @@ func TestUpdatesAndRestarts(t *testing.T) {
 				t.Errorf("connected_state = %d", n)
 			}
 			if n := e.Stat(t, "cluster.xds-grpc.upstream_cx_total"); n != 1 {
-				t.Errorf("envoy connected %d times", n)
+				t.Errorf("Envoy connected %d times", n)
 			}
 
 			// The relay restarts while the control plane is away, Envoy stays.
@@ -357,7 +357,7 @@ func TestLostStoreLosesNoTraffic(t *testing.T) {
 	h.relay()
 	envoytest.Eventually(t, deadline, func() error {
 		if n := e.Stat(t, "cluster.xds-grpc.upstream_cx_total"); n < 2 {
-			return fmt.Errorf("envoy connected %d times", n)
+			return fmt.Errorf("Envoy connected %d times", n)
 		}
 		return shop.says("one")
 	})

@@ -211,10 +211,10 @@ func (w *writer) run() {
 		switch {
 		case err != nil && failing.IsZero():
 			failing = began
-			w.log.Error("saving the accepted configuration failed: a restart without a server would serve an older one; trying again",
+			w.log.Error("saving the accepted configuration failed (a restart without a control plane would use an older one), retrying",
 				"path", w.path, "err", err)
 		case err == nil && !failing.IsZero():
-			w.log.Info("the accepted configuration is saved again", "path", w.path, "lasted", time.Since(failing).Round(time.Second).String())
+			w.log.Info("saving the accepted configuration works again", "path", w.path, "lasted", time.Since(failing).Round(time.Second).String())
 			failing = time.Time{}
 		}
 		select {

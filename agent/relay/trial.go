@@ -272,7 +272,7 @@ func (c *core) fallBack() {
 					if t.trial != nil { // what Envoy says of the pieces does not count
 						t.trial.generation = c.number + 1
 					}
-					c.log.Warn("envoy refuses a route table in pieces: it gets it whole", "name", table, "type_url", k.url, "err", r.Reason)
+					c.log.Warn("Envoy rejected virtual hosts (VHDS); sending the whole route configuration", "name", table, "type_url", k.url, "err", r.Reason)
 					break
 				}
 			}

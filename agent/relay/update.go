@@ -308,7 +308,7 @@ func (c *core) settleNames(p *part, v verdict) {
 func (c *core) reject(h *held, r Rejection) {
 	h.refusals = append(h.refusals, stream.Refusal{Name: r.Name, Reason: r.Reason})
 	c.rejected[key{r.Type, r.Name}] = r
-	c.log.Warn("envoy refuses a resource, the last good one stays", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
+	c.log.Warn("Envoy rejected a resource (NACK); the last good version stays in force", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
 }
 
 // prune gives up names that no Envoy asks for any more. A starting Envoy has not

@@ -36,8 +36,8 @@ const (
 const window = 1 << 20
 
 var (
-	errNewNode = errors.New("another Envoy is there, the server has to know")
-	errRenew   = errors.New("the certificate of this connection ends soon")
+	errNewNode = errors.New("Envoy was replaced; the server has to know its version")
+	errRenew   = errors.New("the certificate of this connection expires soon")
 )
 
 // upstream is the open stream to a server. All of it but out is the core's.
@@ -93,7 +93,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	until := r.c.Credentials.NotAfter()
 	life := until.Sub(wallclock.Now())
 	if life <= 0 {
-		return fmt.Errorf("the host's certificate has ended at %s: waiting for its renewal", until.Format(time.RFC3339))
+		return fmt.Errorf("the host's certificate expired at %s: waiting for its renewal", until.Format(time.RFC3339))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+server,
 		grpc.WithTransportCredentials(credentials.NewTLS(r.c.Credentials.TLS())),
@@ -111,7 +111,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	// jitter, lest all hosts come at once, and after the renewal at half-life.
 	renew := time.AfterFunc(time.Duration((0.75+0.15*rand.Float64())*float64(life)), func() { cancel(errRenew) }) //nolint:gosec // spreads load
 	defer renew.Stop()
-	slow := time.AfterFunc(connectTime, func() { cancel(errors.New("no answer in time")) })
+	slow := time.AfterFunc(connectTime, func() { cancel(errors.New("no response in time")) })
 	defer slow.Stop()
 	opening := ctx
 	if r.c.Metadata != nil {
@@ -189,7 +189,7 @@ func (c *core) response(u *upstream, resp *discoveryv3.DeltaDiscoveryResponse) {
 	}
 	update, err := c.client.Response(resp)
 	if err != nil {
-		c.log.Error("the control plane breaks the protocol: the stream ends", "err", err)
+		c.log.Error("xDS protocol error by the control plane; closing the stream", "err", err)
 		u.cancel(err)
 		return
 	}
