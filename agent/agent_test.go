@@ -261,7 +261,7 @@ func TestStartRefused(t *testing.T) {
 			if _, err := fmt.Sscan(p, &c.StatsPort); err != nil {
 				t.Fatal(err)
 			}
-		}, "is taken"},
+		}, "is in use"},
 		"used_token": {func(c *Config, _ *machine) {
 			use := newMachine(t, c.Token).set.config(&bytes.Buffer{})
 			agentHere(t, use)

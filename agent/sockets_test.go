@@ -341,8 +341,8 @@ func TestLeaveRunningKeepsTheEnvoy(t *testing.T) {
 		m.start()
 		envoytest.Eventually(t, deadline, func() error {
 			log, err := os.ReadFile(filepath.Join(m.set.RunDir, "agent.log"))
-			if n := bytes.Count(log, []byte("envoy connected")); n < connected {
-				return fmt.Errorf("envoy connected %d times, %w", n, err)
+			if n := bytes.Count(log, []byte("Envoy connected")); n < connected {
+				return fmt.Errorf("Envoy connected %d times, %w", n, err)
 			}
 			return cp.caller(port).call()
 		})
@@ -386,12 +386,12 @@ func TestEnvoyOfTheLastReleaseIsReplacedOnce(t *testing.T) {
 		t.Errorf("envoy %d was not replaced: %d", old, pid)
 	}
 	log := must[[]byte](t)(os.ReadFile(filepath.Join(m.set.RunDir, "agent.log")))
-	for _, says := range []string{"the running envoy is replaced once", "draining envoy", "way=quit"} {
+	for _, says := range []string{"restarting Envoy: it does not have the token", "draining Envoy", "way=quit"} {
 		if !bytes.Contains(log, []byte(says)) {
 			t.Errorf("the log does not say %q", says)
 		}
 	}
-	if bytes.Contains(log, []byte("envoy cannot be drained")) {
+	if bytes.Contains(log, []byte("draining Envoy failed")) {
 		t.Error("the old envoy was not drained")
 	}
 
@@ -400,7 +400,7 @@ func TestEnvoyOfTheLastReleaseIsReplacedOnce(t *testing.T) {
 	m.start()
 	envoytest.Eventually(t, deadline, func() error {
 		b, err := os.ReadFile(filepath.Join(m.set.RunDir, "agent.log"))
-		if err == nil && !bytes.Contains(b, []byte("taking over the envoy that was left running")) {
+		if err == nil && !bytes.Contains(b, []byte("taking over the running Envoy")) {
 			err = errors.New("the second envoy was not taken over")
 		}
 		return err

@@ -79,7 +79,7 @@ type Process struct {
 
 // ErrLeave is the cause to end Run's context with where Envoy must go on serving:
 // the agent ends because of a fault of its own.
-var ErrLeave = errors.New("envoy is left running")
+var ErrLeave = errors.New("Envoy is left running")
 
 // Back-off between a death and the next start. The first start after a quiet
 // time is immediate.
@@ -190,7 +190,7 @@ func (p *Process) restart(ctx context.Context, delay time.Duration, again backof
 			p.mu.Unlock()
 			return h, delay
 		}
-		p.log.ErrorContext(ctx, "envoy could not be started again", "err", err, "next_try_in", delay)
+		p.log.ErrorContext(ctx, "restarting Envoy failed", "err", err, "next_try_in", delay)
 		p.mu.Lock()
 		p.status.LastError = err.Error()
 		p.mu.Unlock()
@@ -223,13 +223,13 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 		return nil, nil
 	}
 	if r.Fingerprint != p.c.Fingerprint {
-		p.log.WarnContext(ctx, "replacing the envoy that was left running: it was started with another configuration", "pid", h.pid)
+		p.log.WarnContext(ctx, "restarting Envoy: its bootstrap differs from this release's", "pid", h.pid)
 		defer h.close()
 		ended := make(chan error, 1)
 		go func() { ended <- h.wait() }()
 		return nil, p.stop(context.WithoutCancel(ctx), h, ended)
 	}
-	p.log.InfoContext(ctx, "taking over the envoy that was left running", "pid", h.pid)
+	p.log.InfoContext(ctx, "taking over the running Envoy", "pid", h.pid)
 	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})
 	return h, nil
 }
@@ -241,17 +241,17 @@ func (p *Process) died(h *handle) {
 	p.mu.Lock()
 	p.status.PID, p.status.LastExit = 0, how
 	p.mu.Unlock()
-	p.log.Warn("envoy died, starting it again", "pid", h.pid, "exit", how, "last_words", lastWords(p.c.LogFile), "path", p.c.LogFile)
+	p.log.Warn("Envoy exited unexpectedly, restarting it", "pid", h.pid, "exit", how, "last_words", lastWords(p.c.LogFile), "path", p.c.LogFile)
 }
 
 // finish ends Run: Envoy is left alone or stopped.
 func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
 	if p.c.LeaveRunning || errors.Is(context.Cause(ctx), ErrLeave) {
-		p.log.InfoContext(ctx, "leaving envoy running", "pid", h.pid)
+		p.log.InfoContext(ctx, "leaving Envoy running", "pid", h.pid)
 		// Ends the goroutine that waits.
 		h.close()
 		if err := <-ended; err != nil {
-			p.log.DebugContext(ctx, "envoy is not watched any more", "err", err)
+			p.log.DebugContext(ctx, "no longer watching Envoy", "err", err)
 		}
 		return nil
 	}

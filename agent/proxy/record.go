@@ -28,10 +28,10 @@ type record struct {
 func (r record) save(path string) error {
 	b, err := json.Marshal(r)
 	if err != nil {
-		return fmt.Errorf("noting the Envoy process: %w", err)
+		return fmt.Errorf("recording the Envoy process: %w", err)
 	}
 	if err := durable.WriteFile(durable.OS{}, path, append(b, '\n'), 0o600); err != nil {
-		return fmt.Errorf("noting the Envoy process: %w", err)
+		return fmt.Errorf("recording the Envoy process: %w", err)
 	}
 	return nil
 }
@@ -39,17 +39,17 @@ func (r record) save(path string) error {
 func loadRecord(path string) (record, error) {
 	b, err := os.ReadFile(path) //nolint:gosec // our own file
 	if err != nil {
-		return record{}, fmt.Errorf("reading the note of the Envoy process: %w", err)
+		return record{}, fmt.Errorf("reading the record of the Envoy process: %w", err)
 	}
 	var r record
 	if err := json.Unmarshal(b, &r); err != nil {
-		return record{}, fmt.Errorf("reading the note of the Envoy process %q: %w", path, err)
+		return record{}, fmt.Errorf("reading the record of the Envoy process %q: %w", path, err)
 	}
 	return r, nil
 }
 
 // errGone says that a process is not, or no longer, the one that was noted.
-var errGone = errors.New("not the process that was noted")
+var errGone = errors.New("not the recorded process")
 
 // verify proves that the process of a record lives and is the one noted.
 func (r record) verify() error {
@@ -58,14 +58,14 @@ func (r record) verify() error {
 		return err
 	}
 	if r.PID <= 1 || r.BootID != boot {
-		return fmt.Errorf("%w: noted before the last boot", errGone)
+		return fmt.Errorf("%w: recorded before the last boot", errGone)
 	}
 	start, state, err := procStat(r.PID)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errGone, err)
 	}
 	if start != r.StartTime || state == "Z" || state == "X" {
-		return fmt.Errorf("%w: process %d is another one or has ended", errGone, r.PID)
+		return fmt.Errorf("%w: process %d is another one or has exited", errGone, r.PID)
 	}
 	exe, err := os.Readlink(procPath(r.PID, "exe"))
 	if err != nil {
@@ -138,21 +138,21 @@ func procPath(pid int, name string) string { return filepath.Join("/proc", strco
 func procStat(pid int) (start uint64, state string, err error) {
 	b, err := os.ReadFile(procPath(pid, "stat"))
 	if err != nil {
-		return 0, "", fmt.Errorf("looking at process %d: %w", pid, err)
+		return 0, "", fmt.Errorf("inspecting process %d: %w", pid, err)
 	}
 	// The command's name, in parentheses, may have anything in it.
 	end := strings.LastIndexByte(string(b), ')')
 	if end < 0 {
-		return 0, "", fmt.Errorf("looking at process %d: strange stat %.80q", pid, b)
+		return 0, "", fmt.Errorf("inspecting process %d: unexpected format of /proc/PID/stat: %.80q", pid, b)
 	}
 	fields := strings.Fields(string(b[end+1:]))
 	const stateField, startField = 0, 19 // fields 3 and 22 of the whole line
 	if len(fields) <= startField {
-		return 0, "", fmt.Errorf("looking at process %d: strange stat %.80q", pid, b)
+		return 0, "", fmt.Errorf("inspecting process %d: unexpected format of /proc/PID/stat: %.80q", pid, b)
 	}
 	start, err = strconv.ParseUint(fields[startField], 10, 64)
 	if err != nil {
-		return 0, "", fmt.Errorf("looking at process %d: %w", pid, err)
+		return 0, "", fmt.Errorf("inspecting process %d: %w", pid, err)
 	}
 	return start, fields[stateField], nil
 }

@@ -62,7 +62,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
 	h.child = cmd
-	p.log.InfoContext(ctx, "envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
+	p.log.InfoContext(ctx, "Envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
 	p.set(Status{PID: h.pid, Since: time.Now()})
 	return h, nil
 }
@@ -91,7 +91,7 @@ func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", at.String())
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s is taken: %w: end the process that listens there, or choose another port", at, err))
+			errs = append(errs, fmt.Errorf("%s is in use: %w: stop the process that listens there, or choose another port", at, err))
 			continue
 		}
 		errs = append(errs, l.Close())

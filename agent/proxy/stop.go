@@ -18,7 +18,7 @@ const (
 
 // stop drains Envoy and ends it. ctx must not be one that has ended.
 func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error {
-	p.log.InfoContext(ctx, "draining envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
+	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
 	if done, err := p.drain(ctx, ended); done {
 		return err
 	}
@@ -35,17 +35,17 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error
 	}
 	for _, w := range ways {
 		if err := w.ask(); err != nil {
-			p.log.DebugContext(ctx, "envoy was not reached", "way", w.name, "err", err)
+			p.log.DebugContext(ctx, "stopping Envoy failed", "way", w.name, "err", err)
 			continue
 		}
 		timer := time.NewTimer(w.wait)
 		select {
 		case err := <-ended:
 			timer.Stop()
-			p.log.InfoContext(ctx, "envoy stopped", "pid", h.pid, "way", w.name)
+			p.log.InfoContext(ctx, "Envoy stopped", "pid", h.pid, "way", w.name)
 			return err
 		case <-timer.C:
-			p.log.WarnContext(ctx, "envoy did not end, asking less politely", "pid", h.pid, "way", w.name)
+			p.log.WarnContext(ctx, "Envoy did not exit; escalating signal", "pid", h.pid, "way", w.name)
 		}
 	}
 	return fmt.Errorf("stopping Envoy: process %d is still there after SIGKILL", h.pid)
@@ -58,7 +58,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, path) })
 		if err != nil {
 			// An Envoy that does not answer has nothing to drain.
-			p.log.WarnContext(ctx, "envoy cannot be drained", "err", err)
+			p.log.WarnContext(ctx, "draining Envoy failed", "err", err)
 			return false, nil
 		}
 	}
