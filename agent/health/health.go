@@ -108,7 +108,7 @@ func wait(ctx context.Context, due <-chan time.Time, changed func() bool) bool {
 }
 
 // errEnvoy says that it is Envoy which is not ready.
-var errEnvoy = errors.New("envoy is not ready")
+var errEnvoy = errors.New("Envoy is not ready")
 
 // envoyPeriod is how often an Envoy is asked that is not ready.
 const envoyPeriod = 100 * time.Millisecond
@@ -135,11 +135,11 @@ func (h *Checker) envoy(ctx context.Context) error {
 
 func (h *Checker) tell(err error) {
 	if err == nil {
-		h.log.Info("the application is healthy")
+		h.log.Info("application is healthy")
 		h.c.Reporter.ReportHealth(true, "")
 		return
 	}
-	h.log.Warn("the application is unhealthy, peers are told to avoid it", "err", err)
+	h.log.Warn("application is unhealthy; peers stop sending to it", "err", err)
 	h.c.Reporter.ReportHealth(false, err.Error())
 }
 

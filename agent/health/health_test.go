@@ -122,7 +122,7 @@ func TestEnvoyFirst(t *testing.T) {
 		envoy.set(nil, errors.New("draining"))
 		<-time.After(100 * time.Second)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"false envoy is not ready: draining"}, rec.list()); diff != "" {
+		if diff := cmp.Diff([]string{"false Envoy is not ready: draining"}, rec.list()); diff != "" {
 			t.Errorf("reports (-want +got):\n%s", diff)
 		}
 		cancel()

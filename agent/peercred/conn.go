@@ -127,7 +127,7 @@ func (l *guarded) drop(c *conn, reason string) {
 	g.mu.Unlock()
 	_ = c.Conn.Close() // whatever it says, it is closed
 	if n, ok := g.lines.Allow(time.Now()); ok {
-		g.c.Logger.Warn("connection closed: it is not of the envoy that this agent started; a process of this user, or an endpoint of the mesh, connects to this socket",
+		g.c.Logger.Warn("connection closed: not from this agent's Envoy. Another process of this user, or an endpoint of the mesh, connects to this socket",
 			"path", g.c.Socket, "reason", reason, "left_out", n)
 	}
 }

@@ -143,6 +143,6 @@ func (g *Guard) refuse(now time.Time, method string, wrong bool) {
 	if wrong {
 		reason = "wrong token"
 	}
-	g.c.Logger.Warn("call refused: the caller is not the envoy that this agent started; an endpoint of the mesh may lead to this socket",
+	g.c.Logger.Warn("call rejected: not from this agent's Envoy; an endpoint of the mesh may lead to this socket",
 		"path", g.c.Socket, "name", method, "reason", reason, "count", count)
 }

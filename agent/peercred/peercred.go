@@ -96,9 +96,9 @@ func (l *listener) refuse(cred *unix.Ucred, err error) {
 	switch {
 	case !ok:
 	case err != nil:
-		l.c.Logger.Warn("connection refused: the kernel does not say whose it is", "path", l.c.Path, "err", err, "left_out", omitted)
+		l.c.Logger.Warn("connection rejected: reading the peer's user from the kernel failed", "path", l.c.Path, "err", err, "left_out", omitted)
 	default:
-		l.c.Logger.Warn("connection refused: the socket is for another user",
+		l.c.Logger.Warn("connection rejected: the socket is for another user",
 			"path", l.c.Path, "uid", cred.Uid, "pid", cred.Pid, "want_uid", l.c.UID, "left_out", omitted)
 	}
 }
@@ -108,7 +108,7 @@ func (l *listener) refuse(cred *unix.Ucred, err error) {
 func Process(conn net.Conn) (pid int, err error) {
 	cred, err := caller(conn)
 	if err != nil {
-		return 0, fmt.Errorf("asking the kernel who calls: %w", err)
+		return 0, fmt.Errorf("reading the peer's credentials: %w", err)
 	}
 	return int(cred.Pid), nil
 }

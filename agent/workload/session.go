@@ -168,7 +168,7 @@ func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 
 func (x *session) take(r request) error {
 	if r.fault != nil {
-		x.s.log.Error("envoy refuses a secret", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
+		x.s.log.Error("Envoy rejected a secret (NACK)", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
 	}
 	if len(r.add) > maxNames {
 		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d secrets", maxNames))
@@ -182,7 +182,7 @@ func (x *session) take(r request) error {
 	}
 	for _, name := range r.add {
 		if name != OwnSecret && name != RootSecret {
-			x.s.log.Warn("envoy asks for a secret that this agent does not have", "name", name)
+			x.s.log.Warn("Envoy requested an unknown secret", "name", name)
 		}
 		if _, again := x.names[name]; again && !r.whole {
 			// Asked for again: Envoy wants it again.
