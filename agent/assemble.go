@@ -60,8 +60,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		return nil, err
 	}
 	if running && made {
-		a.log.WarnContext(ctx, "the running envoy is replaced once: it does not know the token of the agent's sockets, "+
-			"because an earlier release started it or the token was lost")
+		a.log.WarnContext(ctx, "restarting Envoy: it does not have the token of the agent's sockets (started by an earlier release, or the token was lost)")
 	}
 	proto, err := node.Proto()
 	if err != nil {
@@ -110,7 +109,7 @@ func (a *Agent) mover(paths adminPaths) func() {
 	}
 	return func() {
 		if err := paths.move(); err != nil {
-			a.log.Error("envoy's admin socket cannot be hidden: an endpoint of the mesh may lead to it", "path", paths.made, "err", err)
+			a.log.Error("renaming Envoy's admin socket to a random name failed: an endpoint of the mesh could reach it", "path", paths.made, "err", err)
 		}
 	}
 }
@@ -248,7 +247,7 @@ func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports
 	}
 	b, err := json.Marshal(p)
 	if err != nil {
-		return p, fmt.Errorf("noting the ports: %w", err)
+		return p, fmt.Errorf("recording the ports: %w", err)
 	}
 	return p, durable.WriteFile(durable.OS{}, note, b, 0o600)
 }
@@ -294,6 +293,6 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("choosing a free port: %w", err)
 	}
-	a.log.WarnContext(ctx, "the usual port is taken, using a free one", "usual", usual, "port", at.Port(), "flag", flag)
+	a.log.WarnContext(ctx, "default port is in use, using a free port", "usual", usual, "port", at.Port(), "flag", flag)
 	return at, nil
 }

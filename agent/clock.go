@@ -29,7 +29,7 @@ const (
 func (a *Agent) openClock(ctx context.Context) {
 	c, err := svid.OpenClock(a.c.StateDir, bootID(), nil)
 	if err != nil {
-		a.log.WarnContext(ctx, "what was known of the time cannot be read", "path", c.Path(), "err", err)
+		a.log.WarnContext(ctx, "reading the saved time failed; continuing without it", "path", c.Path(), "err", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +99,7 @@ func (i *identities) wait(own time.Time) time.Duration {
 // renews what is due.
 func (i *identities) look(ctx context.Context, own time.Time) error {
 	if id := i.workloadIDs.At(own); id != nil && id != i.a.workload.Load() {
-		i.log.WarnContext(ctx, "the clock was set: serving the certificate that is valid now", "identity", id)
+		i.log.WarnContext(ctx, "clock was set: using the certificate that is valid now", "identity", id)
 		if err := i.publish(time.Now(), id); err != nil {
 			return err
 		}
@@ -111,10 +111,10 @@ func (i *identities) look(ctx context.Context, own time.Time) error {
 	if doubt != i.doubted {
 		i.doubted = doubt
 		if doubt {
-			i.log.WarnContext(ctx, "this host's clock and the control plane's differ: asking for new certificates until they agree",
+			i.log.WarnContext(ctx, "clock differs from the control plane's: requesting certificates until the clocks agree; check NTP on both",
 				"own", own, "proven", i.a.clock.Now(own))
 		} else {
-			i.log.InfoContext(ctx, "this host's clock and the control plane's agree again")
+			i.log.InfoContext(ctx, "clock agrees with the control plane's again")
 		}
 	}
 	now := i.a.clock.Now(own)
@@ -148,7 +148,7 @@ func (i *identities) keepHost(id *svid.Identity, own time.Time) {
 func (i *identities) keepWorkload(id *svid.Identity, own time.Time) error {
 	i.workloadIDs = i.workloadIDs.Add(id, own)
 	if i.workloadIDs.At(own) != id || own.After(id.NotAfter()) {
-		i.log.Warn("the control plane signed a certificate that is not valid by this host's clock: the one before is served as long as it is valid",
+		i.log.Warn("new certificate is not valid by this host's clock; using the previous one while it is valid",
 			"identity", id, "not_before", id.Leaf().NotBefore, "own", own)
 	}
 	if old, pair := i.workloadIDs.Old, i.e.pair; old != nil {

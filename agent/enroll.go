@@ -70,13 +70,13 @@ func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 	}
 	ids, err := e.hosts.Versions()
 	if w := e.hosts.Warning(); w != "" {
-		a.log.WarnContext(ctx, "the host's key can be read by a group", "reason", w)
+		a.log.WarnContext(ctx, "host key is readable by a group", "reason", w)
 	}
 	switch {
 	case err == nil:
 		a.hostBefore = ids.Old
 		a.host.Store(ids.New)
-		a.log.InfoContext(ctx, "this host has an identity", "spiffe_id", ids.New.ID, "not_after", ids.New.NotAfter())
+		a.log.InfoContext(ctx, "using the stored host identity", "spiffe_id", ids.New.ID, "not_after", ids.New.NotAfter())
 		err = a.resume(ctx, e, known)
 	case errors.Is(err, svid.ErrNoIdentity):
 		err = a.join(ctx, e, known, err)
@@ -121,7 +121,7 @@ func (a *Agent) keep(known *memory, m memory) {
 	a.saver.save(path, func() error {
 		b, err := json.MarshalIndent(m, "", "  ")
 		if err != nil {
-			return fmt.Errorf("noting what the agent knows: %w", err)
+			return fmt.Errorf("recording the enrollment: %w", err)
 		}
 		return durable.WriteFile(durable.OS{}, path, append(b, '\n'), 0o600)
 	})
@@ -227,13 +227,13 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 			return nil
 		}
 		if errors.Is(err, svid.ErrRefused) {
-			return fmt.Errorf("the token was not accepted; it may have ended, or been used by another host: make a new one with `fairlead token create --host %s`: %w", e.Host, err)
+			return fmt.Errorf("the join token was rejected: it has expired, or was used by another host: make a new one with `fairlead token create --host %s`: %w", e.Host, err)
 		}
 		if errors.Is(err, svid.ErrNotControlPlane) {
-			return fmt.Errorf("the token was not sent, because nobody it is for was reached: %w", err)
+			return fmt.Errorf("the join token was not sent: none of its servers was reached: %w", err)
 		}
 		if b.tries == 0 {
-			a.log.WarnContext(ctx, "no server of the control plane can be reached, trying again", "servers", e.Servers, "err", err)
+			a.log.WarnContext(ctx, "control plane unreachable, retrying", "servers", e.Servers, "err", err)
 		}
 		a.fault(err)
 		if !b.wait(ctx, time.Since(began)) {
@@ -266,13 +266,13 @@ func (a *Agent) address(ctx context.Context, e *enrolled) (netip.Addr, error) {
 		at, err := netip.ParseAddrPort(conn.LocalAddr().String())
 		_ = conn.Close()
 		if err == nil {
-			a.log.InfoContext(ctx, "taking the address that the route to the control plane begins at; --address names another", "address", at.Addr().Unmap())
+			a.log.InfoContext(ctx, "using the source address of the route to the control plane; set --address to change it", "address", at.Addr().Unmap())
 			return at.Addr().Unmap().WithZone(""), nil
 		}
 	}
 	if addr, err := netip.ParseAddr(e.Address); err == nil {
-		a.log.WarnContext(ctx, "there is no route to the control plane: taking the address used last", "address", addr, "err", last)
+		a.log.WarnContext(ctx, "no route to the control plane: using the last known address", "address", addr, "err", last)
 		return addr, nil
 	}
-	return netip.Addr{}, fmt.Errorf("this host's address cannot be found: name it with --address: %w", last)
+	return netip.Addr{}, fmt.Errorf("finding this host's address failed: set --address: %w", last)
 }

@@ -57,7 +57,7 @@ func (a *Agent) envoySecrets(ctx context.Context) (s envoySecrets, made bool) {
 		return s, false
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		a.log.WarnContext(ctx, "the secrets of envoy and agent cannot be used, making new ones", "path", path, "err", err)
+		a.log.WarnContext(ctx, "stored tokens for Envoy are unusable; making new ones", "path", path, "err", err)
 	}
 	s = newEnvoySecrets()
 	a.saver.save(path, func() error {

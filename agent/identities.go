@@ -60,14 +60,14 @@ func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities
 	switch {
 	case err == nil:
 		if now.After(id.NotAfter()) {
-			i.log.Warn("the workload's certificate has ended while the agent was away, asking for a new one", "identity", id)
+			i.log.Warn("workload certificate expired while the agent was stopped; requesting a new one", "identity", id)
 		}
 		i.workloadDue = i.workloadIDs.New.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 		return i, i.publish(time.Now(), id)
 	case errors.Is(err, svid.ErrNoIdentity):
 	default:
 		// It can be asked for again; only without a server is it missed.
-		i.log.Error("the workload's stored identity cannot be used, asking for a new one", "err", err)
+		i.log.Error("stored workload identity is unusable; requesting a new one", "err", err)
 	}
 	return i, nil
 }
@@ -82,7 +82,7 @@ func (i *identities) save(id *svid.Identity) {
 	pair := i.e.pair
 	path, err := i.sealed.Path(pair)
 	if err != nil {
-		i.log.Error("the workload's identity has no place on disk", "workload", pair, "err", err)
+		i.log.Error("no file for the workload's identity; it will not survive a restart", "workload", pair, "err", err)
 		return
 	}
 	i.a.saver.save(path, func() error { return i.sealed.Save(pair, id) })
@@ -174,7 +174,7 @@ func (i *identities) complain(ctx context.Context, first bool, err error) {
 	case first:
 		level = slog.LevelWarn
 	}
-	i.log.Log(ctx, level, "an identity could not be renewed, trying again", "err", err, "not_after", ends)
+	i.log.Log(ctx, level, "renewing a certificate failed, retrying", "err", err, "not_after", ends)
 }
 
 // renew renews what is due: the host first, whose certificate asks for the

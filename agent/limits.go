@@ -35,7 +35,7 @@ const (
 func (a *Agent) limits(ctx context.Context) bootstrap.Limits {
 	memory := memoryOf(os.DirFS("/"))
 	if memory == 0 && a.c.EnvoyMaxHeapMiB == 0 {
-		a.log.WarnContext(ctx, "the memory of this host is not known, Envoy's heap is not limited", "flag", "--envoy-max-heap-mib")
+		a.log.WarnContext(ctx, "reading the host's memory size failed; Envoy's heap is not limited", "flag", "--envoy-max-heap-mib")
 	}
 	return limitsFor(memory, a.c.EnvoyMaxHeapMiB, a.c.EnvoyMaxConnections)
 }

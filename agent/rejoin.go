@@ -87,7 +87,7 @@ func (a *Agent) take(ctx context.Context, e *enrolled, text string) bool {
 		err = a.unfit(e, token)
 	}
 	if err != nil {
-		a.log.ErrorContext(ctx, "the join token is not used: the host goes on as it is", "host", e.Host, "err", err)
+		a.log.ErrorContext(ctx, "join token not used; keeping the current identity", "host", e.Host, "err", err)
 		a.tokenStatus(&TokenStatus{State: TokenUnfit, Reason: err.Error()})
 		return false
 	}
@@ -145,8 +145,8 @@ func (a *Agent) redeem(ctx context.Context, e *enrolled) error {
 	id, err := e.client.Join(ctx, token, a.host.Load().PrivateKey)
 	if errors.Is(err, svid.ErrRefused) {
 		o.refusedAt, o.urgent = time.Now(), false
-		err = fmt.Errorf("the join token was not accepted; it may have ended, or been used before: make a new one with `fairlead token create --host %s --replace`: %w", e.Host, err)
-		a.log.ErrorContext(ctx, "the join token was refused: the host goes on as it is", "host", e.Host, "err", err)
+		err = fmt.Errorf("the join token was rejected: it has expired, or was used before: make a new one with `fairlead token create --host %s --replace`: %w", e.Host, err)
+		a.log.ErrorContext(ctx, "join token rejected; keeping the current identity", "host", e.Host, "err", err)
 		a.tokenStatus(&TokenStatus{State: TokenRefused, Reason: err.Error()})
 		return err
 	}
@@ -203,7 +203,7 @@ func (a *Agent) become(ctx context.Context, e *enrolled) error {
 		e.Workload = pair.String()
 		a.keep(&known, e.memory)
 	}
-	a.log.InfoContext(ctx, "the host changes its workload, its type or its servers", "workload", pair, "type", e.Type, "servers", e.servers)
+	a.log.InfoContext(ctx, "changing the host's workload, type or servers", "workload", pair, "type", e.Type, "servers", e.servers)
 	e.pair = pair
 	return errSwitch
 }
@@ -220,7 +220,7 @@ func (a *Agent) connected() bool {
 func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
 	text, err := a.tokenText()
 	if err != nil {
-		a.log.ErrorContext(ctx, "the join token cannot be read: the host goes on as it is", "err", err)
+		a.log.ErrorContext(ctx, "join token is unreadable; keeping the current identity", "err", err)
 	}
 	known, err := a.recall(noted, text)
 	if err != nil {
@@ -236,7 +236,7 @@ func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
 	}
 	if e.offer.urgent {
 		if err := a.redeem(ctx, e); err != nil {
-			a.log.WarnContext(ctx, "the join token could not be used at the start", "err", err)
+			a.log.WarnContext(ctx, "join token could not be used at startup", "err", err)
 			a.fault(err)
 		}
 	}
@@ -247,7 +247,7 @@ func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
 		e.pair = pair
 		return err
 	case err != nil && e.offer.token != nil && e.offer.urgent:
-		a.log.WarnContext(ctx, "the host stays the workload that it was until the join token is redeemed", "workload", was, "err", err)
+		a.log.WarnContext(ctx, "keeping the previous workload until the join token is redeemed", "workload", was, "err", err)
 		e.pair = was
 		return nil
 	case err != nil:
@@ -258,7 +258,7 @@ func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
 		return nil
 	}
 	if err := a.become(ctx, e); err != nil && !errors.Is(err, errSwitch) {
-		a.log.WarnContext(ctx, "the host stays the workload that it was", "err", err)
+		a.log.WarnContext(ctx, "keeping the previous workload", "err", err)
 		a.fault(err)
 	}
 	return nil
@@ -272,7 +272,7 @@ func (a *Agent) recall(noted *memory, text string) (memory, error) {
 	}
 	token, err := svid.ParseJoinToken(strings.TrimSpace(text))
 	if err != nil {
-		return memory{}, fmt.Errorf("this host has an identity, and %q, which says what for, is missing: start once with the join token: %w", a.inState(memoryFile), err)
+		return memory{}, fmt.Errorf("the file %q of this host's enrollment is missing: start once with the join token: %w", a.inState(memoryFile), err)
 	}
 	m, err := combine(nil, &token, Config{})
 	m.Host = path.Base(a.host.Load().ID.Path())
@@ -332,7 +332,7 @@ func (i *identities) watch(ctx context.Context) bool {
 	if !i.a.take(ctx, i.e, text) {
 		return false
 	}
-	i.log.InfoContext(ctx, "there is a new join token", "host", i.e.Host)
+	i.log.InfoContext(ctx, "new join token found", "host", i.e.Host)
 	i.e.servers = i.a.servers(i.e)
 	if client, err := svid.NewClient(svid.ClientConfig{Servers: i.e.servers, TTL: i.a.c.TTL}); err == nil {
 		i.e.client = client
@@ -346,7 +346,7 @@ func (i *identities) watch(ctx context.Context) bool {
 func (i *identities) tellOften(ctx context.Context) {
 	if !i.tokens.told {
 		i.tokens.told = true
-		i.log.WarnContext(ctx, "the join token changes too often: another one is looked at once a minute at most; look for what writes it again and again", "host", i.e.Host)
+		i.log.WarnContext(ctx, "join token file changes too often; reading it at most once a minute. Find the process that rewrites it", "host", i.e.Host)
 	}
 }
 

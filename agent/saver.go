@@ -123,10 +123,10 @@ func (s *saver) settle(ctx context.Context, file string, write func() error, err
 	s.mu.Unlock()
 	switch {
 	case err != nil && was == nil:
-		s.log.ErrorContext(ctx, "saving state failed: it is used all the same, and a restart before it is saved would find what was there before; trying again",
+		s.log.ErrorContext(ctx, "saving state failed (in use, but lost by a restart), retrying",
 			"path", path, "err", err)
 	case err == nil && was != nil:
-		s.log.InfoContext(ctx, "state is saved again", "path", path, "lasted", now.Sub(since).Round(time.Second).String())
+		s.log.InfoContext(ctx, "saving state works again", "path", path, "lasted", now.Sub(since).Round(time.Second).String())
 	}
 }
 
@@ -140,7 +140,7 @@ func (s *saver) unsaved(now time.Time) []Unsaved {
 		case f.err != nil:
 			list = append(list, Unsaved{File: file, Path: f.path, Err: f.err.Error(), Since: f.since})
 		case !f.began.IsZero() && now.Sub(f.began) > saveAgainAfter:
-			list = append(list, Unsaved{File: file, Path: f.path, Err: "the disk does not answer", Since: f.began})
+			list = append(list, Unsaved{File: file, Path: f.path, Err: "the disk does not respond", Since: f.began})
 		}
 	}
 	return list

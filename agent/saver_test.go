@@ -65,7 +65,7 @@ func TestSaverTriesUntilItIsSaved(t *testing.T) {
 					t.Errorf("at the end %q is on disk", disk)
 				}
 				text := string(log.bytes())
-				if strings.Count(text, "saving state failed") != 1 || strings.Count(text, "state is saved again") != 1 {
+				if strings.Count(text, "saving state failed") != 1 || strings.Count(text, "saving state works again") != 1 {
 					t.Errorf("the log says:\n%s", text)
 				}
 			})
@@ -89,7 +89,7 @@ func TestSaverOfADiskThatHangs(t *testing.T) {
 		synctest.Wait()
 		s.save("/state/a", func() error { return nil }) // returns at once
 		time.Sleep(time.Minute)                         //nolint:forbidigo // the bubble's clock
-		if list := s.unsaved(time.Now()); len(list) != 1 || !strings.Contains(list[0].Err, "does not answer") {
+		if list := s.unsaved(time.Now()); len(list) != 1 || !strings.Contains(list[0].Err, "does not respond") {
 			t.Errorf("unsaved: %+v", list)
 		}
 		close(hung)

@@ -96,7 +96,7 @@ func (a *Agent) Remarks() []string {
 	s, now := a.Status(), time.Now()
 	var out []string
 	for _, u := range s.Unsaved {
-		out = append(out, fmt.Sprintf("%s is not saved since %s ago: it is used all the same, and a restart would find what was there before: %s",
+		out = append(out, fmt.Sprintf("%s could not be saved for %s (in use; lost by a restart): %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
 	}
 	if s.ClockDoubt != "" {
@@ -106,7 +106,7 @@ func (a *Agent) Remarks() []string {
 		out = append(out, fmt.Sprintf("the join token is %s: %s", t.State, t.Reason))
 	}
 	if s.LastError != "" {
-		out = append(out, "an identity is not renewed: "+s.LastError)
+		out = append(out, "renewing a certificate failed: "+s.LastError)
 	}
 	return out
 }
@@ -117,7 +117,7 @@ func (a *Agent) NotReady(ctx context.Context) []string {
 	if w := a.workload.Load(); w != nil && wallclock.Now().After(w.NotAfter()) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		why = append(why, fmt.Sprintf("the workload's certificate has ended at %s and peers refuse it: %s", w.NotAfter().Format(time.RFC3339), a.status.LastError))
+		why = append(why, fmt.Sprintf("the workload's certificate expired at %s and peers refuse it: %s", w.NotAfter().Format(time.RFC3339), a.status.LastError))
 	}
 	return why
 }
@@ -128,16 +128,16 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	s := a.Status()
 	var why []string
 	if len(s.Identities) < 2 {
-		why = append(why, "there is no identity yet: "+s.LastError)
+		why = append(why, "no identity yet: "+s.LastError)
 	}
 	a.mu.Lock()
 	admin := a.admin
 	a.mu.Unlock()
 	if admin == nil || s.Envoy.PID == 0 {
-		return append(why, "envoy does not run")
+		return append(why, "Envoy is not running")
 	}
 	if err := admin.Ready(ctx); err != nil {
-		why = append(why, "envoy has no configuration yet")
+		why = append(why, "Envoy has no configuration yet")
 	}
 	return why
 }
@@ -162,7 +162,7 @@ func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
 	admin, known := a.admin, a.known
 	a.mu.Unlock()
 	if admin == nil {
-		return nil, errors.New("reading the configuration of Envoy: it does not run yet")
+		return nil, errors.New("reading the configuration of Envoy: it is not running yet")
 	}
 	b, err := admin.Get(ctx, "/config_dump?include_eds")
 	if err != nil {

@@ -332,7 +332,7 @@ func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 func (c *conn) reportHealth() {
 	c.health, c.healthWhy = c.probed, c.probedWhy
 	if c.down {
-		c.health, c.healthWhy = mesh.Unhealthy, "its envoy does not run"
+		c.health, c.healthWhy = mesh.Unhealthy, "its Envoy is not running"
 	}
 	if c.reports() {
 		c.server.cfg.Health.Report(c.id, mesh.HealthReport{

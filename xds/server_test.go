@@ -460,7 +460,7 @@ func TestReports(t *testing.T) {
 	})
 	a.cancel()
 	want := "opened shop/web 127.0.0.11\nshop/web 1  own=true\nshop/web 2 http probe: 503 own=true\n" +
-		"shop/web 2 its envoy does not run own=true\nshop/web 2 http probe: 503 own=true\nclosed"
+		"shop/web 2 its Envoy is not running own=true\nshop/web 2 http probe: 503 own=true\nclosed"
 	eventually(t, "the health source heard all of it", func() bool {
 		r.health.mu.Lock()
 		defer r.health.mu.Unlock()
