@@ -108,7 +108,7 @@ type epoch struct {
 type classes struct {
 	settings view.Settings
 	work     work
-	parts    shared[partKey, part]
+	parts    shared[mesh.Hash, part]
 	layers   shared[layerKey, layer]
 	classes  shared[classKey, class]
 

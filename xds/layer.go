@@ -117,7 +117,7 @@ func (c *classes) fillLayer(l, prev *layer) {
 		if t, ok := l.source.Parts[i].(*view.RouteTable); ok {
 			resources = append(resources, b.fillTable(l, i, t, prev)...)
 		} else {
-			l.parts[i] = b.plain(l.source.Parts[i])
+			l.parts[i] = b.part(plainInput{l.source.Parts[i]})
 			resources = append(resources, l.parts[i].resources...)
 		}
 	}
@@ -154,7 +154,7 @@ func (f form) split(t *view.RouteTable) bool {
 // fillTable makes the parts of a table, and gives the resources that prev lacks.
 func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []made {
 	if !envoy.Splittable(t) {
-		l.parts[i] = b.plain(t)
+		l.parts[i] = b.part(plainInput{t})
 		return l.parts[i].resources
 	}
 	// The table before, if it stood in the same place.
@@ -180,19 +180,19 @@ func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []
 			pieces = append(pieces, oldPieces[j])
 			continue
 		}
-		p := b.host(t.Name, h)
+		p := b.part(hostInput{Table: t.Name, Host: h})
 		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
 	}
 	if t.CatchAll != nil {
-		p := b.catchAll(t)
+		p := b.part(catchAllInput{Table: t.Name, CatchAll: *t.CatchAll})
 		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
 	}
 	l.setPieces(i, pieces)
 	if l.form.split(t) {
-		l.parts[i] = b.shell(t)
+		l.parts[i] = b.part(shellInput{t.Name})
 		return append(fresh, l.parts[i].resources...)
 	}
-	l.parts[i] = b.whole(t, pieces)
+	l.parts[i] = b.part(wholeInput{Table: t, from: b, pieces: pieces})
 	return l.parts[i].resources
 }
 

@@ -174,7 +174,7 @@ func (c *conn) heed(r *stream.Request) {
 			continue
 		}
 		had.listed[l.Name] = fold.Whole
-		if envoy.Splittable(t) && versions[t.Name] == envoy.BuildShell(t).Version {
+		if envoy.Splittable(t) && versions[t.Name] == envoy.BuildShell(t.Name).Version {
 			had.listed[l.Name] = fold.InPieces
 		}
 	}

@@ -3,7 +3,6 @@ package xds
 import (
 	"sync"
 
-	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -24,22 +23,75 @@ type made struct {
 	*stream.Resource
 }
 
-// pieceKind says what of a part is built.
-type pieceKind uint8
+// input is everything that some resources are made from, in exported fields: they are
+// found by the hash of all of it, and nothing that was read can be missing in a key.
+type input interface {
+	build() ([]envoy.Resource, []envoy.Diagnostic)
+	// describe adds what the streams have to know of a resource.
+	describe(r *stream.Resource)
+}
 
-const (
-	wholePart pieceKind = iota
-	tableShell
-	tableHost
-	tableCatchAll
-)
+// described is what most resources say of themselves: nothing.
+type described struct{}
 
-// partKey is everything that a builder looks at.
-type partKey struct {
-	kind  pieceKind
-	hash  mesh.Hash     // of the part or virtual host; zero of other pieces
-	table string        // of pieces of a table
-	catch view.CatchAll // of tableCatchAll
+func (described) describe(*stream.Resource) {}
+
+// plainInput is a part that is no route table.
+type plainInput struct{ Part view.Part }
+
+func (in plainInput) build() ([]envoy.Resource, []envoy.Diagnostic) { return envoy.Build(in.Part) }
+func (in plainInput) describe(r *stream.Resource)                   { r.Refs = routesOf(in.Part) }
+
+// shellInput is the route configuration of a table whose hosts travel by themselves.
+type shellInput struct{ Table string }
+
+func (in shellInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+	return []envoy.Resource{envoy.BuildShell(in.Table)}, nil
+}
+func (in shellInput) describe(r *stream.Resource) { r.Hosts = true }
+
+// hostInput is one virtual host, as it travels by itself.
+type hostInput struct {
+	described
+	Table string
+	Host  *view.VirtualHost
+}
+
+func (in hostInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+	r, d := envoy.BuildHost(in.Table, in.Host)
+	return []envoy.Resource{r}, d
+}
+
+// catchAllInput is the virtual host for everything else.
+type catchAllInput struct {
+	described
+	Table    string
+	CatchAll view.CatchAll
+}
+
+func (in catchAllInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+	return []envoy.Resource{envoy.BuildCatchAll(in.Table, in.CatchAll)}, nil
+}
+
+// wholeInput is a table in one piece: its shell and its pieces, which are what from makes
+// of its hosts.
+type wholeInput struct {
+	described
+	Table *view.RouteTable
+
+	from   *builder
+	pieces []*part
+}
+
+func (in wholeInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+	shell := in.from.part(shellInput{in.Table.Name}).resources[0]
+	out := envoy.Table{Shell: envoy.Resource{Name: shell.Name, Body: shell.Body}}
+	for _, p := range in.pieces {
+		for _, r := range p.resources {
+			out.Hosts = append(out.Hosts, envoy.Resource{Name: r.Name, Body: r.Body})
+		}
+	}
+	return []envoy.Resource{out.Whole()}, nil
 }
 
 // builder builds the parts of one layer.
@@ -48,18 +100,16 @@ type builder struct {
 	arena   *stream.Arena // nil where few are new
 }
 
-// partOf finds or builds a part.
-func (b *builder) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diagnostic), describe func(*stream.Resource)) *part {
-	p := b.classes.parts.get(k)
+// part finds or builds what is made from an input.
+func (b *builder) part(in input) *part {
+	p := b.classes.parts.get(view.ContentHash(in))
 	p.once.Do(func() {
 		var list []envoy.Resource
-		list, p.diagnostics = build()
+		list, p.diagnostics = in.build()
 		p.resources = make([]made, 0, len(list))
 		for _, r := range list {
 			res := stream.Resource{Name: r.Name, Version: r.Version, Body: r.Body}
-			if describe != nil {
-				describe(&res)
-			}
+			in.describe(&res)
 			url := stream.TypeURL(r.TypeURL)
 			p.resources = append(p.resources, made{url, b.arena.NewResource(url, res)})
 			b.classes.work.built[typeIndex(url)].add(1, len(r.Body))
@@ -70,49 +120,6 @@ func (b *builder) partOf(k partKey, build func() ([]envoy.Resource, []envoy.Diag
 		panic("a part of it met a fault when another proxy's view was built")
 	}
 	return p
-}
-
-// plain builds what is no route table.
-func (b *builder) plain(vp view.Part) *part {
-	return b.partOf(partKey{kind: wholePart, hash: vp.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) { return envoy.Build(vp) },
-		func(r *stream.Resource) { r.Refs = routesOf(vp) })
-}
-
-// shell builds the route configuration of a table whose hosts travel by
-// themselves.
-func (b *builder) shell(t *view.RouteTable) *part {
-	return b.partOf(partKey{kind: tableShell, table: t.Name}, func() ([]envoy.Resource, []envoy.Diagnostic) {
-		return []envoy.Resource{envoy.BuildShell(t)}, nil
-	}, func(r *stream.Resource) { r.Hosts = true })
-}
-
-// host builds one virtual host, as it travels by itself.
-func (b *builder) host(table string, h *view.VirtualHost) *part {
-	return b.partOf(partKey{kind: tableHost, table: table, hash: h.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
-		r, d := envoy.BuildHost(table, h)
-		return []envoy.Resource{r}, d
-	}, nil)
-}
-
-// catchAll builds the virtual host for everything else.
-func (b *builder) catchAll(t *view.RouteTable) *part {
-	return b.partOf(partKey{kind: tableCatchAll, table: t.Name, catch: *t.CatchAll}, func() ([]envoy.Resource, []envoy.Diagnostic) {
-		return []envoy.Resource{envoy.BuildCatchAll(t)}, nil
-	}, nil)
-}
-
-// whole builds a table in one piece from its pieces.
-func (b *builder) whole(t *view.RouteTable, pieces []*part) *part {
-	return b.partOf(partKey{kind: wholePart, hash: t.Hash()}, func() ([]envoy.Resource, []envoy.Diagnostic) {
-		shell := b.shell(t).resources[0]
-		out := envoy.Table{Shell: envoy.Resource{Name: shell.Name, Body: shell.Body}}
-		for _, p := range pieces {
-			for _, r := range p.resources {
-				out.Hosts = append(out.Hosts, envoy.Resource{Name: r.Name, Body: r.Body})
-			}
-		}
-		return []envoy.Resource{out.Whole()}, nil
-	}, nil)
 }
 
 // routesOf are the route configurations that a listener asks for.

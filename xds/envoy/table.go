@@ -24,14 +24,14 @@ type Table struct {
 // BuildTable makes a route table in pieces. BuildShell, BuildHost and
 // BuildCatchAll make each of them alone, with the same bytes.
 func BuildTable(t *view.RouteTable) (Table, []Diagnostic) {
-	out := Table{Shell: BuildShell(t), Hosts: make([]Resource, 0, len(t.Hosts)+1)}
+	out := Table{Shell: BuildShell(t.Name), Hosts: make([]Resource, 0, len(t.Hosts)+1)}
 	var diagnostics []Diagnostic
 	for _, h := range t.Hosts {
 		r, ds := BuildHost(t.Name, h)
 		out.Hosts, diagnostics = append(out.Hosts, r), append(diagnostics, ds...)
 	}
 	if t.CatchAll != nil {
-		out.Hosts = append(out.Hosts, BuildCatchAll(t))
+		out.Hosts = append(out.Hosts, BuildCatchAll(t.Name, *t.CatchAll))
 	}
 	return out, diagnostics
 }
@@ -65,9 +65,9 @@ func Splittable(t *view.RouteTable) bool {
 // without an origin: to gather those of all hosts costs more than the rest.
 // Envoy waits for the first host without end, as for everything that comes from
 // us: by its own default it would open after 15 seconds and answer 404.
-func BuildShell(t *view.RouteTable) Resource {
-	return resource(RouteType, t.Name, marshal(&routev3.RouteConfiguration{
-		Name:                           t.Name,
+func BuildShell(table string) Resource {
+	return resource(RouteType, table, marshal(&routev3.RouteConfiguration{
+		Name:                           table,
 		ValidateClusters:               wrapperspb.Bool(false),
 		Vhds:                           &routev3.Vhds{ConfigSource: ads()},
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
@@ -92,22 +92,22 @@ func BuildHost(table string, h *view.VirtualHost) (Resource, []Diagnostic) {
 
 // BuildCatchAll makes the virtual host for hosts that nobody names, as Istio
 // does: on to where the client wanted, or 502. The table has to have one.
-func BuildCatchAll(t *view.RouteTable) Resource {
+func BuildCatchAll(table string, c view.CatchAll) Resource {
 	name := "allow_any"
 	r := &routev3.Route{Match: everyPath()}
-	if t.CatchAll.Refuse {
+	if c.Refuse {
 		name = "block_all"
 		r.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
 	} else {
 		r.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(t.CatchAll.Cluster)},
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(c.Cluster)},
 			Timeout:          never(),
 			MaxGrpcTimeout:   never(), //nolint:staticcheck // its successor cannot express it
 		}}
 	}
 	r.Name = name
 	out := &routev3.VirtualHost{
-		Name: hostName(t.Name, name), Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: true,
+		Name: hostName(table, name), Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: true,
 	}
 	return resource(VirtualHostType, out.GetName(), marshal(out), nil)
 }

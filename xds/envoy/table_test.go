@@ -124,13 +124,13 @@ func TestPiecesAlone(t *testing.T) {
 	t.Parallel()
 	for _, table := range allTables(t) {
 		pieces, _ := envoy.BuildTable(table)
-		list := []envoy.Resource{envoy.BuildShell(table)}
+		list := []envoy.Resource{envoy.BuildShell(table.Name)}
 		for _, h := range table.Hosts {
 			r, _ := envoy.BuildHost(table.Name, h)
 			list = append(list, r)
 		}
 		if table.CatchAll != nil {
-			list = append(list, envoy.BuildCatchAll(table))
+			list = append(list, envoy.BuildCatchAll(table.Name, *table.CatchAll))
 		}
 		for i, want := range append([]envoy.Resource{pieces.Shell}, pieces.Hosts...) {
 			if list[i].Version != want.Version || list[i].Name != want.Name {

@@ -31,6 +31,10 @@ func (b *base) Origins() []*mesh.Origin { return b.origins }
 // hashed is a value that knows its hash, which stands for its content.
 type hashed interface{ Hash() mesh.Hash }
 
+// ContentHash covers the type of v, which is a struct, and everything that is exported
+// in it; views' parts by their own hash.
+func ContentHash(v any) mesh.Hash { return contentHash(reflect.TypeOf(v).Name(), v) }
+
 // contentHash hashes everything that is exported in v, whatever there is: a
 // field that is added to a part is in its hash without anybody's thought.
 // Messages are encoded deterministically; parts inside parts by their hash. v is
@@ -141,6 +145,12 @@ func (e *encoder) value(v reflect.Value) {
 		}
 	case reflect.Map:
 		e.entries(v)
+	case reflect.Interface:
+		if v.IsNil() {
+			e.number('0', 0)
+			return
+		}
+		e.value(v.Elem())
 	case reflect.Struct:
 		e.fields(v)
 	default:
