@@ -25,6 +25,8 @@ type Kind struct {
 	schema  *schema.Schema // of the specification; nil for MeshConfig
 	rules   []string       // what is in force; nil says nothing of it
 	paths   map[string][]string
+	// whole are the fields that hold one message: what is in it has fields of its own.
+	whole map[string]bool
 }
 
 // Kinds are all that documents may be of, MeshConfig among them; sorted by name.
@@ -57,7 +59,7 @@ var kinds = sync.OnceValue(func() []*Kind {
 			continue
 		}
 		k.message, k.rules = spec.ProtoReflect().Descriptor(), force[name]
-		k.paths = map[string][]string{}
+		k.paths, k.whole = map[string][]string{}, map[string]bool{}
 		k.walk(k.message, "", nil)
 		if k.rules != nil {
 			k.Fields = slices.Sorted(maps.Keys(k.paths))
@@ -82,6 +84,7 @@ func (k *Kind) walk(md protoreflect.MessageDescriptor, path string, above []prot
 		}
 		name := FieldName(fd)
 		k.paths[name] = append(k.paths[name], p)
+		k.whole[name] = messageOf(fd) != nil && !isScalar(messageOf(fd)) && !fd.IsList() && !fd.IsMap()
 		if below := messageOf(fd); below != nil && !isScalar(below) {
 			k.walk(below, p, above)
 		}

@@ -78,6 +78,8 @@ func (w *writer) message(md protoreflect.MessageDescriptor, s *schema.Schema, pa
 		switch {
 		case nearlyAlways(fd.JSONName()):
 			likely = 0.95
+		case mostly(fd.JSONName()):
+			likely = 0.7
 		case often(fd.JSONName()):
 			likely = min(0.7, 2*density)
 		}

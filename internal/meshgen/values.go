@@ -114,6 +114,10 @@ func numbersFor(name string) []float64 {
 
 func pick[T any](rng *rand.Rand, list []T) T { return list[rng.IntN(len(list))] }
 
+// mostly are fields without which others of a message say nothing, and beside which some
+// may not be.
+func mostly(name string) bool { return name == "route" }
+
 // often are the words of fields that hold much of what an object is about.
 func often(name string) bool {
 	name = strings.ToLower(name)

@@ -1,0 +1,181 @@
+package meshgen
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Alone are the fields that can differ while no other one does: the innermost ones, but
+// for what is worked out from others.
+func Alone() []string {
+	return slices.DeleteFunc(Fields(), func(field string) bool {
+		return strings.HasPrefix(field, "Fragment.") || field == "Meta.Hash" || slices.ContainsFunc(kinds(), func(k *Kind) bool { return k.whole[field] })
+	})
+}
+
+// Vary changes one field of one object, and nothing else in the mesh; the field is one
+// of Alone. It reports false where it found no way this
+// time, and may have added an object then.
+func (w *World) Vary(field string) (Change, bool) {
+	defer w.publish()
+	var kinds []*Kind
+	for _, k := range w.kinds {
+		if len(k.paths[field]) > 0 {
+			kinds = append(kinds, k)
+		}
+	}
+	if len(kinds) == 0 {
+		return w.varyDerived(field)
+	}
+	t := target{kind: pick(w.rng, kinds)}
+	t.path = pick(w.rng, t.kind.paths[field])
+	above := tokens(t.path)
+	if w.rng.IntN(2) == 0 { // parts do not name all that they were made from
+		defer func(hot map[string]bool) { w.hot = hot }(w.hot)
+		w.hot = nil
+	}
+	s, o := w.some(t.kind, above[:len(above)-1])
+	if o == nil || !has(o.spec, above[:len(above)-1]) {
+		w.add(t.kind, w.written(), t.path)
+		return Change{}, false
+	}
+	next := o.copy()
+	writer := w.writer(t.kind, t.path)
+	writer.edit(t.kind.message, t.kind.schema, next.spec, "", t.path, 0)
+	if _, ok := next.read(s.name); !ok || next.piece == nil {
+		return Change{}, false
+	}
+	if fields := leaves(o.message.ProtoReflect(), next.message.ProtoReflect()); !slices.Equal(fields, []string{field}) {
+		return Change{}, false
+	}
+	s.put(next)
+	return Change{Kind: string(t.kind.Name), Op: "vary " + o.ns + "/" + o.name, Fields: []string{field}}, true
+}
+
+// leaves are the fields that differ between two messages, the innermost ones.
+func leaves(was, is protoreflect.Message) []string {
+	var out []string
+	fields := is.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		a, b := was.Get(fd), is.Get(fd)
+		if was.Has(fd) == is.Has(fd) && a.Equal(b) {
+			continue
+		}
+		var below []string
+		inner := messageOf(fd) != nil && !isScalar(messageOf(fd)) && was.Has(fd) && is.Has(fd)
+		switch {
+		case inner && fd.IsList() && a.List().Len() == b.List().Len():
+			for j := range b.List().Len() {
+				below = append(below, leaves(a.List().Get(j).Message(), b.List().Get(j).Message())...)
+			}
+		case inner && !fd.IsList() && !fd.IsMap():
+			below = leaves(a.Message(), b.Message())
+		}
+		if len(below) == 0 {
+			below = []string{FieldName(fd)}
+		}
+		out = append(out, below...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// varyDerived changes a field of a struct, as no manifest could: in an object that a
+// source derived, or in a report.
+func (w *World) varyDerived(field string) (Change, bool) {
+	if reports := w.sources[4]; strings.HasPrefix(field, "HealthReport.") || strings.HasPrefix(field, "ServiceAccount.") {
+		if len(reports.reports) < 3 || w.rng.IntN(2) == 0 {
+			w.report() // of what is there now
+			return Change{}, false
+		}
+		was := pick(w.rng, reports.reports)
+		is := *was
+		if !w.varyIn(reflect.ValueOf(&is).Elem(), field) {
+			return Change{}, false
+		}
+		reports.reports = mesh.PatchReports(reports.reports, []mesh.Delta[*mesh.HealthReport]{{Old: was, New: &is}})
+		return Change{Kind: Reports, Op: "vary", Fields: []string{field}}, true
+	}
+	s := w.sources[3]
+	if len(s.objects) < 4 {
+		w.derive()
+		return Change{}, false
+	}
+	o := pick(w.rng, s.objects)
+	next := o.copy()
+	piece := *o.piece
+	if !w.varyIn(reflect.ValueOf(&piece).Elem(), field) {
+		if w.rng.IntN(4) == 0 {
+			w.derive()
+		}
+		return Change{}, false
+	}
+	next.piece = &piece
+	s.put(next)
+	return Change{Kind: string(o.kind.Name), Op: "vary derived", Fields: []string{field}}, true
+}
+
+// varyIn changes the field somewhere in a value, in copies of what pointers lead to.
+func (w *World) varyIn(v reflect.Value, field string) bool {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() || opaque(v.Type()) {
+			return false
+		}
+		x := reflect.New(v.Type().Elem())
+		x.Elem().Set(v.Elem())
+		if !w.varyIn(x.Elem(), field) {
+			return false
+		}
+		rehash(x)
+		v.Set(x)
+		return true
+	case reflect.Slice:
+		if v.Len() == 0 {
+			return false
+		}
+		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
+		reflect.Copy(list, v)
+		if !w.varyIn(list.Index(w.rng.IntN(v.Len())), field) {
+			return false
+		}
+		v.Set(list)
+		return true
+	case reflect.Struct:
+		return w.varyStruct(v, field)
+	default:
+		return false
+	}
+}
+
+func (w *World) varyStruct(v reflect.Value, field string) bool {
+	t := v.Type()
+	if t == reflect.TypeFor[mesh.Key]() {
+		return false
+	}
+	name, of, _ := strings.Cut(field, ".")
+	if f, ok := t.FieldByName(of); ok && t.Name() == name && len(f.Index) == 1 {
+		at := v.FieldByIndex(f.Index)
+		was := reflect.New(at.Type()).Elem()
+		was.Set(at)
+		for range 8 {
+			if (&filler{rng: w.rng}).fill(at, of); !reflect.DeepEqual(at.Interface(), was.Interface()) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, i := range w.rng.Perm(v.NumField()) {
+		if t.Field(i).IsExported() && !t.Field(i).Type.Implements(reflect.TypeFor[proto.Message]()) && w.varyIn(v.Field(i), field) {
+			return true
+		}
+	}
+	return false
+}
