@@ -13,6 +13,8 @@ type answers struct {
 	hosts     map[Hostname]hostAnswer
 	samples   map[sampleOf][]*Service
 	claims    map[claimQuestion][]addressClaim
+	services  map[*Service]*rival
+	routes    map[routeQuestion]*rival
 	standing  map[*Service]bool
 	clipped   map[*Service]bool
 }
@@ -25,6 +27,11 @@ type nameQuestion struct {
 type claimQuestion struct {
 	source int
 	name   Hostname
+}
+
+type routeQuestion struct {
+	vs   *VirtualService
+	host Hostname
 }
 
 type portQuestion struct {
@@ -49,7 +56,7 @@ func newAnswers() *answers {
 	return &answers{
 		addresses: map[nameQuestion]*rival{}, barred: map[nameQuestion]*rival{}, wildcards: map[nameQuestion]*rival{}, holds: map[nameQuestion]bool{}, private: map[nameQuestion][]*Service{},
 		yields: map[portQuestion]bool{}, hosts: map[Hostname]hostAnswer{}, samples: map[sampleOf][]*Service{},
-		claims: map[claimQuestion][]addressClaim{}, standing: map[*Service]bool{}, clipped: map[*Service]bool{},
+		claims: map[claimQuestion][]addressClaim{}, services: map[*Service]*rival{}, routes: map[routeQuestion]*rival{}, standing: map[*Service]bool{}, clipped: map[*Service]bool{},
 	}
 }
 

@@ -28,6 +28,13 @@ type Binding struct {
 // has reports whether the source speaks for a namespace.
 func (b *Binding) has(namespace string) bool { return slices.Contains(b.Namespaces, namespace) }
 
+func namespaces(b *Binding) string {
+	if len(b.Namespaces) == 1 {
+		return "namespace " + b.Namespaces[0]
+	}
+	return fmt.Sprintf("namespaces %v", b.Namespaces)
+}
+
 // covers reports whether one of the patterns covers a host.
 func (b *Binding) covers(h Hostname) bool {
 	return slices.ContainsFunc(b.Hosts, func(p Hostname) bool { return covering(p, h) })

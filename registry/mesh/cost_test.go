@@ -39,6 +39,12 @@ func TestOneTenantDoesNotStopTheMesh(t *testing.T) {
 			svc.Ports = []Port{{Name: "db", Number: 3306, Protocol: MySQL}}
 			f.Services = append(f.Services, svc)
 		},
+		"routes below wildcards": func(f *Fragment, i int) {
+			wide, narrow := routing("evil", "*.evil.test"), routing("evil", fmt.Sprintf("h%05d.evil.test", i))
+			wide.Name, narrow.Name = fmt.Sprintf("w%05d", i), fmt.Sprintf("v%05d", i)
+			f.Services = append(f.Services, named(fmt.Sprintf("h%05d.x.shop.example", i), i))
+			f.VirtualServices = append(f.VirtualServices, wide, narrow)
+		},
 		"one host": func(f *Fragment, i int) { f.Services = append(f.Services, named("x.evil.test", i)) },
 		"hosts below a wildcard": func(f *Fragment, i int) {
 			f.Services = append(f.Services, named("*.evil.test", i), named(fmt.Sprintf("h%05d.evil.test", i), i+many))
@@ -46,7 +52,7 @@ func TestOneTenantDoesNotStopTheMesh(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			evil, shop := &Fragment{}, &Fragment{Services: []*Service{testService("shop", "x", "")}}
+			evil, shop := &Fragment{}, &Fragment{Services: []*Service{testService("shop", "x", "")}, VirtualServices: []*VirtualService{routing("shop", "*.shop.example")}}
 			shop.Services[0].Ports = append(shop.Services[0].Ports, Port{Name: "db", Number: 3306, Protocol: MySQL})
 			for i := range many {
 				objects(evil, i)

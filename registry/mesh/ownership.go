@@ -73,10 +73,12 @@ func (o *owners) service(source int, svc *Service) *rival {
 // host is service for hosts that are no addresses: whose those are depends on no
 // addresses.
 func (o *owners) host(source int, svc *Service) *rival {
-	if r := o.named(source, svc); r != nil {
-		return r
-	}
-	return o.alias(source, svc.Namespace, svc.Hostname.plain())
+	return remembered(o.answers, func(a *answers) map[*Service]*rival { return a.services }, svc, func() *rival {
+		if r := o.named(source, svc); r != nil {
+			return r
+		}
+		return o.alias(source, svc.Namespace, svc.Hostname.plain())
+	})
 }
 
 // named is service as far as hosts of that very name go.
@@ -311,6 +313,12 @@ func (o *owners) namespaces(of func(source int, yield func(string))) []string {
 // if the source's, or of the VirtualService's own namespace, whoever declares it
 // there.
 func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
+	return remembered(o.answers, func(a *answers) map[routeQuestion]*rival { return a.routes }, routeQuestion{vs, h}, func() *rival {
+		return o.routesRival(source, vs, h)
+	})
+}
+
+func (o *owners) routesRival(source int, vs *VirtualService, h Hostname) *rival {
 	b := o.bindings[source]
 	if b.covers(h) {
 		return nil
@@ -373,8 +381,8 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 			continue
 		}
 		o.claims[i].services.find(h, true, func(svc *Service) bool {
-			if svc.Hostname.plain() == h && !h.IsWildcard() {
-				return true
+			if svc.Hostname.plain() == h && !h.IsWildcard() || o.bindings[i] != nil && o.host(i, svc) != nil {
+				return true // the one is a winner, or does not count, and the other is seen by nobody else
 			}
 			declared = true
 			if svc.Namespace != vs.Namespace && (o.bindings[i] == nil || !o.bindings[source].has(svc.Namespace)) {
@@ -440,7 +448,8 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 				found = other
 			case h.IsWildcard():
 				for _, name := range other.Spec.GetHosts() {
-					if x := Hostname(name).plain(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) {
+					// What comes before is narrower, or of a namespace that does: the questions end.
+					if x := Hostname(name).plain(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) && o.routes(i, other, x) == nil {
 						found = other
 					}
 				}
@@ -478,13 +487,6 @@ func (o *owners) late(source int, h Hostname) bool {
 
 func (o *owners) owns(source int, h Hostname) bool {
 	return slices.ContainsFunc(o.claims[source].services.get(h), func(svc *Service) bool { return o.service(source, svc) == nil })
-}
-
-func namespaces(b *Binding) string {
-	if len(b.Namespaces) == 1 {
-		return "namespace " + b.Namespaces[0]
-	}
-	return fmt.Sprintf("namespaces %v", b.Namespaces)
 }
 
 func compareForeign(a, b Conflict) int {

@@ -1,0 +1,53 @@
+package mesh
+
+import (
+	"slices"
+	"testing"
+)
+
+// TestClippedObjectsStopNoRoutes has a tenant name a host below a wildcard that is on
+// record for another namespace, by a service, by routes, and by a wildcard of its own:
+// others see none of it, and the routes for the wildcard go on to hold for everybody.
+func TestClippedObjectsStopNoRoutes(t *testing.T) {
+	t.Parallel()
+	named := func(namespace, host string) *Service {
+		svc := testService(namespace, "s", "")
+		svc.Hostname = Hostname(host)
+		return svc
+	}
+	shops := map[string]*Fragment{
+		"service": {Services: []*Service{named("shop", "*.shop.internal")}, VirtualServices: []*VirtualService{routing("shop", "*.shop.internal")}},
+		"below":   {Services: []*Service{named("shop", "*.shop.internal")}, VirtualServices: []*VirtualService{routing("shop", "*.y.shop.internal")}},
+		"host":    {Services: []*Service{named("shop", "*.shop.internal")}, VirtualServices: []*VirtualService{routing("shop", "x.y.shop.internal")}},
+	}
+	attacks := map[string]*Fragment{
+		"service":          {Services: []*Service{named("evil", "x.y.shop.internal")}},
+		"routes":           {VirtualServices: []*VirtualService{routing("evil", "x.y.shop.internal")}},
+		"wildcard":         {Services: []*Service{named("evil", "*.y.shop.internal")}},
+		"wildcard-routes":  {VirtualServices: []*VirtualService{routing("evil", "*.y.shop.internal")}},
+		"narrow-wildcard":  {Services: []*Service{named("evil", "*.x.y.shop.internal")}},
+		"wide-wildcard":    {Services: []*Service{named("evil", "*.internal")}},
+		"narrow-wildcards": {VirtualServices: []*VirtualService{routing("evil", "*.x.y.shop.internal")}},
+	}
+	for what, shop := range shops {
+		for how, evil := range attacks {
+			t.Run(what+"-"+how, func(t *testing.T) {
+				t.Parallel()
+				in := Input{
+					Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+					Fragments: []*Fragment{{}, shop},
+				}
+				in.Prev = Merge(in)
+				in.Owners = in.Owners.With(recordOf(in.Prev, nil))
+				in.Fragments = []*Fragment{evil, shop}
+				for range 2 {
+					s := Merge(in)
+					if got := routesSeenFrom(s, "third"); !slices.Equal(got, []string{"shop"}) {
+						t.Errorf("others see the routes of %v: %v", got, s.Conflicts)
+					}
+					in.Prev, in.Owners = nil, in.Owners.With(recordOf(s, in.Owners))
+				}
+			})
+		}
+	}
+}
