@@ -166,6 +166,14 @@ func (o *owners) privateOf(source int, vs *VirtualService, h Hostname) []*Servic
 		if h.IsWildcard() {
 			private.order.below(h, func(x Hostname) bool { return private.find(x, false, note) })
 		}
+		if o.bindings[i] == nil {
+			continue
+		}
+		// So have those whose service is for nobody else, as the host is another's.
+		o.claims[i].services.find(h, true, func(svc *Service) bool {
+			x := svc.Hostname.plain()
+			return x == h && !h.IsWildcard() || svc.Namespace == vs.Namespace || b.has(svc.Namespace) || o.host(i, svc) == nil || note(svc)
+		})
 	}
 	return out
 }

@@ -51,3 +51,24 @@ func TestClippedObjectsStopNoRoutes(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesForAWildcardPassWhoHasAHostBelow: a namespace whose service is for nobody else,
+// as the host is below another's wildcard, gets no routes for that wildcard.
+func TestRoutesForAWildcardPassWhoHasAHostBelow(t *testing.T) {
+	t.Parallel()
+	wild, below := testService("evil", "s", ""), testService("shop", "s", "")
+	wild.Hostname, below.Hostname = "*.corp.internal", "x.corp.internal"
+	s := Merge(Input{
+		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},
+		Owners: (*Owners)(nil).With(map[Hostname]Owner{"*.corp.internal": {Namespace: "evil"}}),
+		Fragments: []*Fragment{
+			{Services: []*Service{wild}, VirtualServices: []*VirtualService{routing("evil", "*.corp.internal")}}, {Services: []*Service{below}},
+		},
+	})
+	if got := routesSeenFrom(s, "third"); !slices.Equal(got, []string{"evil"}) {
+		t.Errorf("others see the routes of %v", got)
+	}
+	if got := routesSeenFrom(s, "shop"); len(got) > 0 {
+		t.Errorf("the namespace with the host sees the routes of %v", got)
+	}
+}
