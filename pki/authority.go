@@ -34,7 +34,7 @@ const (
 )
 
 // ErrExpired says that the authority's own certificate has ended.
-var ErrExpired = errors.New("the authority's certificate has ended")
+var ErrExpired = errors.New("the authority's certificate has expired")
 
 // Config is what an Authority needs.
 type Config struct {
@@ -116,7 +116,7 @@ func (a *Authority) open(now time.Time) error {
 	path := filepath.Join(a.cfg.Dir, currentFile)
 	data, warning, err := durable.ReadKey(path, maxSlotFile)
 	if warning != "" {
-		a.cfg.Logger.Warn("the authority's key can be read by a group", "reason", warning)
+		a.cfg.Logger.Warn("authority key is readable by a group", "reason", warning)
 	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -174,7 +174,7 @@ func (a *Authority) load(data []byte, now time.Time) error {
 		return fmt.Errorf("%w at %s: begin a new mesh with an empty state directory", ErrExpired, s.cert.NotAfter.UTC().Format(time.RFC3339))
 	}
 	if left := s.cert.NotAfter.Sub(now); left < warnBefore {
-		a.cfg.Logger.Warn("authority ends soon", "authority", s, "days_left", int(left.Hours()/24))
+		a.cfg.Logger.Warn("authority certificate expires soon", "authority", s, "days_left", int(left.Hours()/24))
 	}
 	a.current = s
 	return nil

@@ -124,7 +124,7 @@ func (s *ServerTLS) forClient(remote net.Addr) *tls.Config {
 			case s.cfg.Refused != nil:
 				s.cfg.Refused(remote.String(), state.PeerCertificates, err)
 			default:
-				s.cfg.Logger.Warn("client certificate refused", "peer", remote.String(), "err", err)
+				s.cfg.Logger.Warn("client certificate rejected", "peer", remote.String(), "err", err)
 			}
 			return err
 		},
@@ -158,7 +158,7 @@ func (s *ServerTLS) certificate(now time.Time) *tls.Certificate {
 	if due && !held && now.Sub(s.failedAt).Abs() >= retryAfter {
 		if err := s.renewLocked(now); err != nil {
 			s.failedAt = now
-			s.cfg.Logger.Error("renewing the server's own certificate went wrong", "err", err, "not_after", s.lastLocked().Leaf.NotAfter)
+			s.cfg.Logger.Error("renewing the server's own certificate failed", "err", err, "not_after", s.lastLocked().Leaf.NotAfter)
 		}
 	}
 	return s.chooseLocked(held, estimate, now)

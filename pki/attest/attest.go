@@ -160,13 +160,13 @@ func New(cfg Config) (*Entitlements, error) {
 	}
 	for _, h := range hosts {
 		if h.Fault != "" {
-			e.logger.Error("host cannot be used until it is removed and joins again", "host", h.Name, "err", h.Fault)
+			e.logger.Error("host record is unusable; remove the host and let it join again", "host", h.Name, "err", h.Fault)
 		}
 		if h.Addresses, err = e.named.ofHost(h); err != nil {
-			e.logger.Error("the addresses that the token of a host named are lost: they prove nothing any more", "host", h.Name, "err", err)
+			e.logger.Error("address proofs of a host are lost: make a new token with --address", "host", h.Name, "err", err)
 		}
 		if h.Readopted, err = e.marks.of(h); err != nil {
-			e.logger.Warn("it is not known whether a host was admitted by its certificates", "host", h.Name, "err", err)
+			e.logger.Warn("reading whether a host was readmitted by its certificates failed", "host", h.Name, "err", err)
 		}
 		e.set(h)
 	}
@@ -400,7 +400,7 @@ func (e *Entitlements) Remove(name string) error {
 		return fmt.Errorf("removing host %q: %w", name, err)
 	}
 	if err := e.named.remove(hostFile(name)); err != nil {
-		e.logger.Warn("the record of a removed host's addresses stays; it means nothing any more", "host", name, "err", err)
+		e.logger.Warn("deleting the address record of a removed host failed (harmless)", "host", name, "err", err)
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -81,7 +81,7 @@ func (e *Entitlements) Readopt(p Proven, now time.Time) (Host, error) {
 		return Host{}, err
 	}
 	e.set(h)
-	e.logger.Warn("host admitted again by its certificates (--readopt-until)", "host", h.Name, "direct", h.Direct, "pairs", h.Pairs, "type", h.Type)
+	e.logger.Warn("host readmitted by its certificates (--readopt-until)", "host", h.Name, "direct", h.Direct, "pairs", h.Pairs, "type", h.Type)
 	return h, nil
 }
 

@@ -106,6 +106,6 @@ func (r *removedList) write(now time.Time) error {
 // reason to leave a host in that a person wants out.
 func (e *Entitlements) noteRemoved(h Host, now time.Time) {
 	if err := e.removed.add(now, Removed{Name: h.Name, Binding: h.Binding, At: now.UTC()}); err != nil {
-		e.logger.Error("that a host was removed is not on the disk: an old export could bring it back", "host", h.Name, "err", err)
+		e.logger.Error("saving the list of removed hosts failed: importing an old export could restore a removed host", "host", h.Name, "err", err)
 	}
 }

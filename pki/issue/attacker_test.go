@@ -81,7 +81,7 @@ func TestOtherAuthorityIsRefusedByBothEnds(t *testing.T) {
 	if _, err := securityapi.NewIstioCertificateServiceClient(conn).CreateCertificate(t.Context(), request(t, newKey(t), "")); err == nil {
 		t.Error("a certificate of another authority was accepted")
 	}
-	if !strings.Contains(theirs.log.String(), "client certificate refused") {
+	if !strings.Contains(theirs.log.String(), "client certificate rejected") {
 		t.Errorf("the log does not say so:\n%s", theirs.log)
 	}
 	if r := theirs.service.Refusals(); len(r) != 1 || r[0].Reason != "its certificate is not one of this mesh" || r[0].ID != "" {

@@ -178,7 +178,7 @@ func (s *Service) byCertificate(c call, now time.Time) (caller, <-chan struct{},
 		return got, nil, fmt.Errorf("certificate of %s: not what host %q is recorded as", subject.ID, host.Name)
 	}
 	if s.serials != nil && s.serials.Refused(host.Name, host.Binding) {
-		return got, nil, fmt.Errorf("certificate of %s: two hold its key, and the settings refuse both: %s", subject.ID, serials.Remedy(host.Name))
+		return got, nil, fmt.Errorf("certificate of %s: its key is in use in two places (--refuse-shared-host-keys): %s", subject.ID, serials.Remedy(host.Name))
 	}
 	if expired {
 		if err := s.mayReturn(c.chain[0], host, now); err != nil {

@@ -192,7 +192,7 @@ func (s *Service) CreateCertificate(
 	}
 	if err != nil {
 		s.metrics.signing.WithLabelValues("CSR_ERROR").Inc()
-		s.logger.ErrorContext(ctx, "signing went wrong", "spiffe_id", subject.ID.String(), "host", call.host, "peer", call.addr, "err", err)
+		s.logger.ErrorContext(ctx, "signing failed", "spiffe_id", subject.ID.String(), "host", call.host, "peer", call.addr, "err", err)
 		return nil, errSigning()
 	}
 	s.metrics.success.Inc()

@@ -106,7 +106,7 @@ func TestRecordsLost(t *testing.T) {
 	if got := s.hosts.List(); len(got) != 1 || !slices.Equal(got[0].Pairs, []profile.Pair{pair(t, "shop/web")}) || got[0].Type != "sidecar" {
 		t.Errorf("recorded as %+v", got)
 	}
-	if !strings.Contains(s.log.String(), "host admitted again by its certificates") {
+	if !strings.Contains(s.log.String(), "host readmitted by its certificates") {
 		t.Error("the log does not tell")
 	}
 	if _, err := s.client(t).Renew(t.Context(), web); err != nil {

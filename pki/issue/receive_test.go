@@ -159,7 +159,7 @@ func TestLogOfUnauthenticatedPeersIsBounded(t *testing.T) {
 	if _, err := s.client(t).Renew(t.Context(), h); !errors.Is(err, svid.ErrRefused) {
 		t.Fatal(err)
 	}
-	if !strings.Contains(s.log.String(), `level=WARN msg="certificate refused" component=issue host=web-1`) {
+	if !strings.Contains(s.log.String(), `level=WARN msg="certificate request rejected" component=issue host=web-1`) {
 		t.Error("the log does not name the host that was removed")
 	}
 }

@@ -76,9 +76,9 @@ func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
 	news := s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
 	args := []any{"host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason}
 	if omitted, ok := s.warns(c.proven(), news); ok {
-		s.logger.Warn("certificate refused", append(args, "left_out", omitted)...)
+		s.logger.Warn("certificate request rejected", append(args, "left_out", omitted)...)
 	} else {
-		s.logger.Debug("certificate refused again", args...)
+		s.logger.Debug("certificate request rejected again", args...)
 	}
 	return answer
 }
@@ -94,9 +94,9 @@ func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reaso
 	news := s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"})
 	args := []any{"peer", peer, "spiffe_id", id, "err", reason}
 	if omitted, ok := s.warns("", news); ok {
-		s.logger.Warn("client certificate refused", append(args, "left_out", omitted)...)
+		s.logger.Warn("client certificate rejected", append(args, "left_out", omitted)...)
 	} else {
-		s.logger.Debug("client certificate refused again", args...)
+		s.logger.Debug("client certificate rejected again", args...)
 	}
 }
 

@@ -139,7 +139,7 @@ func (c *Check) start(r reading) {
 		return
 	}
 	if err != nil {
-		c.cfg.Logger.Warn("the saved time cannot be read; it is saved anew", "err", err)
+		c.cfg.Logger.Warn("reading the saved time failed; writing a new one", "err", err)
 		return
 	}
 	c.accepted = saved.Accepted
@@ -194,7 +194,7 @@ func (c *Check) save(r reading) {
 		err = durable.WriteFile(c.cfg.FS, c.cfg.Path, append(data, '\n'), 0o600)
 	}
 	if err != nil && !was {
-		c.cfg.Logger.Warn("the time cannot be saved: a clock that is set back while the server is down would not be noticed", "path", c.cfg.Path, "err", err)
+		c.cfg.Logger.Warn("saving the time failed: a clock that is set back while the server is down would not be detected", "path", c.cfg.Path, "err", err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -276,7 +276,7 @@ type heldError struct {
 
 // Error implements error.
 func (e *heldError) Error() string {
-	return fmt.Sprintf("signing is on hold: by the clocks of %d hosts this server's clock is %s; set the clock that is wrong, and signing goes on by itself; "+
+	return fmt.Sprintf("signing is on hold: by the clocks of %d hosts this server's clock is %s; set the clock that is wrong, and signing resumes by itself; "+
 		"if the server's is right, `fairlead clock accept` lets signing go on; if hosts lie, remove them: `fairlead clock` names them", e.voters, aheadOrBehind(-e.off))
 }
 
@@ -300,21 +300,21 @@ func (c *Check) look(r reading) {
 	agreed := n >= MinVotes && off.Abs() <= Tolerance
 	if agreed && c.accepted != nil {
 		c.accepted = nil
-		c.cfg.Logger.Info("the hosts' clocks agree with this server's again; what a person accepted is forgotten")
+		c.cfg.Logger.Info("clocks agree again; operator's acceptance cleared")
 	}
 	if agreed && c.alarm != nil {
 		c.alarm = nil
-		c.cfg.Logger.Info("the clock is as the hosts' are: the alarm is over", "hosts", n)
+		c.cfg.Logger.Info("clock alarm cleared: clock agrees with the hosts", "hosts", n)
 	}
 	err := c.holdLocked(r)
 	if held := err != nil; held != c.held {
 		c.held = held
 		if held {
 			named, more := against(c.votes, origin, off)
-			c.cfg.Logger.Error("signing is on hold: hosts keep the certificates that they have", "reason", err, "outvoted_by", named, "left_out", more,
+			c.cfg.Logger.Error("signing is on hold: the server's clock differs from the hosts'", "reason", err, "outvoted_by", named, "left_out", more,
 				"command", "fairlead clock accept, or fairlead host remove for hosts that lie")
 		} else {
-			c.cfg.Logger.Info("signing goes on", "hosts", n, "off", off.Round(time.Second).String())
+			c.cfg.Logger.Info("signing resumed", "hosts", n, "off", off.Round(time.Second).String())
 		}
 	}
 }
@@ -324,19 +324,19 @@ func (c *Check) look(r reading) {
 func (c *Check) raise(r reading, off time.Duration, against string) {
 	if c.alarm != nil && (c.alarm.Off+off).Abs() <= stepAlarm {
 		c.alarm = nil
-		c.cfg.Logger.Info("the clock was set back to where it was: the alarm is over", "off", off.Round(time.Second).String())
+		c.cfg.Logger.Info("clock alarm cleared: clock was set back", "off", off.Round(time.Second).String())
 		return
 	}
 	if c.alarm != nil {
 		off += c.alarm.Off
 	}
 	c.alarm = &Alarm{Off: off, Since: r.wall.UTC(), Reason: against}
-	c.cfg.Logger.Error("the clock of this machine was set, or the machine was suspended: certificates are signed by it",
+	c.cfg.Logger.Error("clock jumped (set, or machine suspended); certificates are signed by this clock",
 		"off", off.Round(time.Second).String(), "against", against, "command", "fairlead clock accept")
 }
 
 // Accept notes that a person holds this server's clock to be right: the alarm is over,
-// and signing goes on, for as long as the hosts are off by what they are off by now.
+// and signing resumes, for as long as the hosts are off by what they are off by now.
 func (c *Check) Accept() Status {
 	r := read()
 	c.mu.Lock()

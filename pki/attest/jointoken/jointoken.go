@@ -34,7 +34,7 @@ const (
 // Reasons why a token is not redeemed. They are for the log: the caller over the
 // network learns none of them.
 var (
-	ErrUnknown = errors.New("join token is not known: it was never made here, was withdrawn, or ended long ago")
+	ErrUnknown = errors.New("unknown join token: never made here, revoked, or expired long ago")
 	ErrExpired = errors.New("join token has expired: make another")
 	ErrUsed    = errors.New("join token was used before by another key: if that was not this host, remove the host that has the name; make another token")
 	ErrReplay  = errors.New("join token was used more than 10 minutes ago: make another")
@@ -155,7 +155,7 @@ func New(cfg Config) (*Tokens, error) {
 	}
 	records, err := cfg.Store.Load()
 	if err != nil {
-		t.logger.Error("some join tokens cannot be read and will not work", "err", err)
+		t.logger.Error("join token records are unreadable; these tokens will not work", "err", err)
 	}
 	for _, r := range records {
 		t.records[r.Hash] = r
@@ -189,7 +189,7 @@ func (t *Tokens) Create(g Grant, ttl time.Duration, now time.Time) (svid.Secret,
 	}
 	t.sweep(now)
 	if len(t.records) >= t.max {
-		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: there are %d already; wait until some end, or remove hosts that will not join", len(t.records))
+		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: there are %d already; wait until some expire, or remove hosts that will not join", len(t.records))
 	}
 	if err := t.put(r); err != nil {
 		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: %w", err)
@@ -323,7 +323,7 @@ func (t *Tokens) sweep(now time.Time) {
 			continue
 		}
 		if err := t.store.Delete(hash); err != nil {
-			t.logger.Warn("deleting an ended join token went wrong", "err", err)
+			t.logger.Warn("deleting an expired join token failed", "err", err)
 			continue
 		}
 		delete(t.records, hash)

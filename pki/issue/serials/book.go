@@ -97,7 +97,7 @@ func New(cfg Config) (*Book, error) {
 			continue
 		}
 		if err := b.load(host); err != nil {
-			b.log.Warn("the record of a host's certificates cannot be used, and begins anew at its next renewal", "host", host, "err", err)
+			b.log.Warn("certificate history of a host is unusable; restarting it at the next renewal", "host", host, "err", err)
 		}
 	}
 	if cfg.Registerer == nil {
@@ -197,7 +197,7 @@ func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certif
 	case what == forked:
 		b.tell(e, peer, was)
 	default:
-		b.log.Warn("a host came with a certificate that it had left for a newer one: its disk was full or restored, its clock was set, or another has a copy of its key; the next renewal heals it",
+		b.log.Warn("host used an older certificate than its latest (disk full or restored, clock set, or key copied); its next renewal repairs this",
 			"host", host, "serial", k.serial.String(), "peer", peer)
 	}
 	if what >= returned {
@@ -218,7 +218,7 @@ func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certif
 
 // tell tells of a key that two hold.
 func (b *Book) tell(e *entry, peer string, was Serial) {
-	b.log.Error("two hold the key of one host: certificates that do not follow from one another are in use in turn",
+	b.log.Error("host key is in use in two places: two certificate chains alternate (copied disk or cloned machine)",
 		"host", e.Host, "serial", was.String(), "peer", peer, "refused", b.cfg.Refuse,
 		"command", Remedy(e.Host))
 }
@@ -290,7 +290,7 @@ func (b *Book) write(e *entry) {
 	e.unsaved = err != nil
 	b.mu.Unlock()
 	if err != nil && news {
-		b.log.Error("the record of a host's certificates is not on the disk", "host", e.Host, "err", err)
+		b.log.Error("saving the certificate history of a host failed", "host", e.Host, "err", err)
 	}
 }
 

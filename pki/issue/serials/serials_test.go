@@ -250,7 +250,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	w.open(a, there)
 	w.open(b, here)
 	w.want("with nothing on the disk", 2, true)
-	if n := strings.Count(w.log.String(), "not on the disk"); n != 1 {
+	if n := strings.Count(w.log.String(), "saving the certificate history"); n != 1 {
 		t.Errorf("told %d times that nothing is saved", n)
 	}
 }
