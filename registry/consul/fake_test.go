@@ -137,7 +137,7 @@ func TestAListThatCannotBeReadIsTold(t *testing.T) {
 			r.awaitStatus("told", func(st *consul.Status) bool {
 				return st.State == consul.Starting && strings.Contains(st.Reason, "answer") || strings.Contains(st.Reason, "EOF")
 			})
-			if log := r.log.String(); strings.Contains(log, "the last picture stands") || strings.Count(log, "there is no picture of it yet") != 1 {
+			if log := r.log.String(); strings.Contains(log, "serving the last known one") || strings.Count(log, "and none is stored") != 1 {
 				t.Errorf("the log is\n%s", log)
 			}
 			if st := r.source.Status(); st.Delivered {
@@ -174,7 +174,7 @@ func TestAPictureOutlivesAListThatCannotBeUsed(t *testing.T) {
 	r.awaitStatus("told", func(st *consul.Status) bool {
 		return st.State == consul.Stale && st.Delivered && st.Instances == 1 && strings.Contains(st.Reason, "answer")
 	})
-	if log := r.log.String(); strings.Count(log, "cannot be read, the last picture stands") != 1 {
+	if log := r.log.String(); strings.Count(log, "failed: serving the last known one") != 1 {
 		t.Errorf("the log is\n%s", log)
 	}
 }

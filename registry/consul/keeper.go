@@ -25,7 +25,7 @@ type keeper struct {
 }
 
 func newKeeper(s store, log *slog.Logger) *keeper {
-	return &keeper{s, keep.New(keep.Config[[]stored, mark]{What: "the last picture", Save: s.save, SaveMark: s.saveMark, Logger: log})}
+	return &keeper{s, keep.New(keep.Config[[]stored, mark]{What: "the stored catalog", Save: s.save, SaveMark: s.saveMark, Logger: log})}
 }
 
 // saver is what the loop knows of the disk.
@@ -45,8 +45,8 @@ func (l *loop) restore() {
 	}
 	list, m, err := k.store.load()
 	if err != nil {
-		l.stateFault = "the last picture is damaged: " + err.Error()
-		l.log.Error("the last picture is damaged, what can be read of it is used", "err", err)
+		l.stateFault = "the stored catalog is damaged: " + err.Error()
+		l.log.Error("stored catalog is damaged, using the readable part", "err", err)
 	}
 	foreign := m.Datacenter != l.s.cfg.Client.Datacenter
 	if foreign || err != nil {
@@ -70,7 +70,7 @@ func (l *loop) restore() {
 	for _, x := range list {
 		entries, err := parse(x.Entries)
 		if err != nil {
-			l.stateFault = "the last picture is damaged: " + err.Error()
+			l.stateFault = "the stored catalog is damaged: " + err.Error()
 			continue
 		}
 		svc := &service{name: x.Name, filtered: x.Filtered, held: setOf(x.Held)}
@@ -81,7 +81,7 @@ func (l *loop) restore() {
 	}
 	clear(l.unsaved)
 	l.fromDisk, l.seenAt, l.delivered, l.diskAt = true, m.Read, true, m.Read
-	l.log.Info("the last picture stands until the catalog is read", "services", len(l.services), "read", m.Read.Format(time.RFC3339))
+	l.log.Info("serving the stored catalog until Consul answers", "services", len(l.services), "read", m.Read.Format(time.RFC3339))
 }
 
 // save hands what changed to the keeper, if it is time to; it returns when it
@@ -102,7 +102,7 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 	if l.s.cfg.AwaitSettled {
 		judged, held := l.s.verdict.Last()
 		if held > 0 {
-			k.Withhold("removals are held back: until they are released the picture on disk is that of " + l.diskAt.UTC().Format(time.RFC3339))
+			k.Withhold("removals are on hold: until they are released, the stored catalog is that of " + l.diskAt.UTC().Format(time.RFC3339))
 		}
 		if judged == nil || judged != l.last || held > 0 || len(l.changed) > 0 {
 			return time.Time{} // the receiver says when

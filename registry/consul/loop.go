@@ -191,7 +191,7 @@ func (l *loop) judge(now time.Time) {
 	if live {
 		if l.told != l.turn {
 			l.told = l.turn
-			l.log.Info("the catalog is read", "services", len(l.listed), "instances", l.instances, "took", now.Sub(l.began).String())
+			l.log.Info("catalog loaded", "services", len(l.listed), "instances", l.instances, "took", now.Sub(l.began).String())
 		}
 		if !l.liveEver {
 			l.liveEver = true
@@ -373,11 +373,11 @@ func (l *loop) tell(name string, err error, now time.Time) {
 	switch {
 	case name != questionNames:
 	case err != nil && was == nil && l.delivered:
-		l.log.Warn("the catalog cannot be read, the last picture stands", "err", err)
+		l.log.Warn("reading the Consul catalog failed: serving the last known one", "err", err)
 	case err != nil && was == nil:
-		l.log.Warn("the catalog cannot be read, and there is no picture of it yet", "err", err)
+		l.log.Warn("reading the Consul catalog failed and none is stored", "err", err)
 	case err == nil && was != nil:
-		l.log.Info("the catalog can be read again")
+		l.log.Info("Consul catalog is readable again")
 	}
 	l.stamp(now)
 }

@@ -25,7 +25,7 @@ func TestWhoHasNoTokenIsToldWhatIsHidden(t *testing.T) {
 	r.awaitStatus("told", func(st *consul.Status) bool {
 		return live(st) && st.Hidden && st.DeniedCount > 0 && strings.Contains(strings.Join(st.Denied, "\n"), `service_prefix ""`)
 	})
-	if log := r.log.String(); strings.Count(log, "the token lacks rules") != 1 || !strings.Contains(log, "service_prefix") {
+	if log := r.log.String(); strings.Count(log, "Consul token lacks ACL rules") != 1 || !strings.Contains(log, "service_prefix") {
 		t.Errorf("the log is\n%s", log)
 	}
 	r.Stop()

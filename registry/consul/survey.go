@@ -128,10 +128,10 @@ func (l *loop) tellDenied(st *Status, sum uint64) {
 	}
 	l.toldDenied, l.toldAt = sum, now
 	if st.DeniedCount == 0 {
-		l.log.Info("the token lacks nothing any more")
+		l.log.Info("Consul ACL permissions restored")
 		return
 	}
-	l.log.Warn("the token lacks rules: what was seen before stands, and what it never saw is not in the mesh",
+	l.log.Warn("Consul token lacks ACL rules: services seen before keep their last state, others are not in the mesh",
 		"rules", st.DeniedCount, "first", strings.Join(st.Denied[:min(len(st.Denied), toldMost)], "; "))
 }
 

@@ -33,7 +33,7 @@ func (p *picture) refuse(svc *service, r *reading) {
 	if errors.Is(r.err, client.ErrFilter) {
 		if p.filterFault == nil {
 			p.filterFault = r.err
-			p.s.log.Warn("nothing can be read", "err", r.err, "filter", p.s.cfg.Filter)
+			p.s.log.Warn("no usable answer from Consul", "err", r.err, "filter", p.s.cfg.Filter)
 		}
 		return
 	}

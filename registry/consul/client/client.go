@@ -356,7 +356,7 @@ func (c *Client) limit(retry, most time.Duration) time.Duration {
 	return min(most, max(firstLimit<<min(c.strikes.Load(), 8), 8*retry))
 }
 
-// trouble notes that something failed, or that everything is asked anew.
+// trouble notes that something failed, or that blocking queries restart.
 func (c *Client) trouble(late bool) {
 	now := time.Now()
 	if c.troubled.Swap(now.Add(hurryFor).UnixNano()) < now.UnixNano() {

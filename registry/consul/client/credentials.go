@@ -73,7 +73,7 @@ func (t *tokenFile) current() (string, error) {
 		var warning string
 		data, warning, err = durable.ReadToken(t.path, maxSecret)
 		if warning != "" {
-			t.log.Warn("consul's token can be read by others", "reason", warning)
+			t.log.Warn("Consul token file is readable by other users", "reason", warning)
 		}
 	}
 	token := strings.TrimSpace(string(data))
@@ -155,7 +155,7 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 			return nil, err
 		}
 		if warning != "" {
-			t.log.Warn("the key for consul can be read by a group", "reason", warning)
+			t.log.Warn("Consul key file is readable by a group", "reason", warning)
 		}
 		pair, err := tls.X509KeyPair(certPEM, keyPEM)
 		if err != nil {

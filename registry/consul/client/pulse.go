@@ -28,7 +28,7 @@ const (
 var errLeaderless = errors.New("it has no leader")
 
 // turn is a time in which answers continue one another: one token, one leader, no
-// outage. When it ends, everything is asked anew.
+// outage. When it ends, restarting blocking queries.
 type turn struct {
 	number uint64
 	ended  chan struct{} // closed at its end
@@ -228,7 +228,7 @@ func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
 	c.down.Store(false)
 	p.leader, p.began = leader, time.Time{}
 	if renew != "" {
-		c.log.InfoContext(ctx, "everything is asked anew", "reason", renew)
+		c.log.InfoContext(ctx, "restarting blocking queries", "reason", renew)
 		c.Renew()
 	}
 	return jitter(beat)
@@ -260,6 +260,6 @@ func (p *pulse) silent(err error, now time.Time) {
 		if err == nil {
 			err = errLeaderless
 		}
-		c.log.Warn("nothing can be asked of Consul", "err", err)
+		c.log.Warn("Consul unreachable", "err", err)
 	}
 }

@@ -83,7 +83,7 @@ func (p *picture) apply(pairs api.KVPairs, now time.Time) error {
 		if there[t.Rel] == nil {
 			p.set.Drop(t)
 			p.changed = true
-			p.log.Info("key is gone", "path", t.Path, "objects", t.V.Live()+t.V.Kept())
+			p.log.Info("key deleted", "path", t.Path, "objects", t.V.Live()+t.V.Kept())
 		}
 	}
 	maps.DeleteFunc(p.unread, func(path string, _ error) bool {
@@ -103,7 +103,7 @@ func (p *picture) believe(rel string, value []byte, now time.Time) {
 	path := PathOf(p.cfg.Prefix + "/" + rel)
 	if len(value) > MaxValueSize {
 		if p.unread[path] == nil {
-			p.log.Error("value cannot be read, what it gave stands", "path", path, "err", errTooBig)
+			p.log.Error("unreadable value, its last objects stay in force", "path", path, "err", errTooBig)
 		}
 		p.unread[path] = fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, len(value), MaxValueSize)
 		return
@@ -132,7 +132,7 @@ func (p *picture) believe(rel string, value []byte, now time.Time) {
 func (p *picture) faults() []manifest.Fault {
 	list := make([]manifest.Fault, 0, len(p.unread))
 	for path, err := range p.unread {
-		list = append(list, p.fault(path, lastgood.CodeUnread, manifest.Error, "cannot be read, what it gave stands: "+err.Error()))
+		list = append(list, p.fault(path, lastgood.CodeUnread, manifest.Error, "unreadable, its last objects stay in force: "+err.Error()))
 	}
 	return list
 }

@@ -287,11 +287,11 @@ func (s *Source) take(a *answer, now time.Time) {
 		return
 	}
 	if s.err != nil {
-		s.log.Info("keys can be read again", "path", PathOf(s.cfg.Prefix))
+		s.log.Info("keys are readable again", "path", PathOf(s.cfg.Prefix))
 	}
 	some := s.picture.set.Len() > 0
 	if !some && (!s.live || s.some) {
-		s.log.Warn("there is no manifest below the prefix: was nothing pushed yet, or is it another one?", "path", PathOf(s.cfg.Prefix), "code", CodeNoKeys)
+		s.log.Warn("no manifest below the prefix: push some, or check --consul-kv-prefix", "path", PathOf(s.cfg.Prefix), "code", CodeNoKeys)
 	}
 	s.some = some
 	s.err, s.read, s.live = nil, now, true

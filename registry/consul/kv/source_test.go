@@ -89,7 +89,7 @@ func testBroken(s store, cfg Config) {
 	s.put("a.yaml", entry("a", "two")+broken("b"))
 	r.Await("a=two", "b=one", "z=one")
 	key := "consul-kv:fairlead/broken/a.yaml"
-	if !r.hasFault(key+":9:8: error") || !r.hasFault("stands until this key is mended or the object is taken out of it") {
+	if !r.hasFault(key+":9:8: error") || !r.hasFault("stays in force until you fix the object or remove it from this key") {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	s.put("a.yaml", "]")
@@ -272,7 +272,7 @@ func TestLargeValue(t *testing.T) {
 	s.put("b.yaml", entry("b", "one"))
 	r.Await("a=one", "b=one")
 	st := r.awaitStatus("partial", func(st *lastgood.Status) bool { return st.State == lastgood.Partial })
-	if !r.hasFault("consul-kv:m/a.yaml: error [FL0302]: cannot be read, what it gave stands: the value is too large") {
+	if !r.hasFault("consul-kv:m/a.yaml: error [FL0302]: unreadable, its last objects stay in force: the value is too large") {
 		t.Errorf("%q, faults %v", st.Reason, st.Faults)
 	}
 	s.put("a.yaml", entry("a", "three"))

@@ -61,7 +61,7 @@ func (s *Source) faults(st *lastgood.Status) []manifest.Fault {
 	path := PathOf(s.cfg.Prefix)
 	switch {
 	case s.err != nil:
-		more = append(more, s.picture.fault(path, lastgood.CodeUnread, manifest.Error, "cannot be read, its last state stands: "+s.err.Error()))
+		more = append(more, s.picture.fault(path, lastgood.CodeUnread, manifest.Error, "unreadable, its last state stays in force: "+s.err.Error()))
 	case s.live && st.Files == 0:
 		more = append(more, s.picture.fault(path, CodeNoKeys, manifest.Warning, fmt.Sprintf("there is no manifest below %q: "+
 			"put some there with `fairlead config push`, or see whether the prefix is the right one", s.cfg.Prefix+"/")))
