@@ -28,7 +28,7 @@ func TestRootVanishes(t *testing.T) {
 
 	check(t, os.Rename(dir, away))
 	st := r.awaitStatus("unavailable", unavailable)
-	if !strings.Contains(st.Reason, dir) || !r.hasFault("cannot be read, its last state stands") {
+	if !strings.Contains(st.Reason, dir) || !r.hasFault("its last state stays in force") {
 		t.Errorf("nobody can tell why: %+v", st)
 	}
 	r.stays(stillForLoss + stillFor)

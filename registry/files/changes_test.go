@@ -136,8 +136,8 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 		return s.Files == 1 && r.Last().VirtualServices[0].Origin.Path == filepath.Join(dir, "z.yaml")
 	})
 	r.readAtOnce(filepath.Join(dir, "z.yaml"))
-	const gone = `msg="file is gone, other files give what it gave"`
-	if log := r.logs.String(); !strings.Contains(log, gone) || strings.Contains(log, `msg="file is gone"`) {
+	const gone = `msg="file deleted, its objects are in other files"`
+	if log := r.logs.String(); !strings.Contains(log, gone) || strings.Contains(log, `msg="file deleted"`) {
 		t.Error("a rename is logged like a loss")
 	}
 	for i, f := range r.allSent() {

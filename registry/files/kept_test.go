@@ -29,7 +29,7 @@ func TestUnparsableFile(t *testing.T) {
 	replace(t, filepath.Join(dir, "a.yaml"), "a 2\n!!")
 	r.awaitStatus("keeping", func(s *Status) bool { return slices.Equal(keptNames(s), []string{"a", "b"}) })
 	r.Await("a=1", "b=1", "z=1")
-	if !r.hasFault("a.yaml:2:1: error []: not YAML") || !r.hasFault("the last good version, last found at "+filepath.Join(dir, "a.yaml:1:1")) {
+	if !r.hasFault("a.yaml:2:1: error []: not YAML") || !r.hasFault("the last good version (from "+filepath.Join(dir, "a.yaml:1:1")) {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	// a turns up in another file, and that one counts, also once it is gone.
@@ -70,7 +70,7 @@ func TestBrokenObject(t *testing.T) {
 	if !r.hasFault("a.yaml:2:1: warning [FL0303] VirtualService default/b: the last good version") {
 		t.Errorf("faults: %v", second.Faults)
 	}
-	if log := r.logs.String(); !strings.Contains(log, `level=WARN msg="broken objects stand as they were last good"`) {
+	if log := r.logs.String(); !strings.Contains(log, `level=WARN msg="invalid objects: their last good versions stay in force"`) {
 		t.Errorf("the log does not say what stands:\n%s", log)
 	}
 	replace(t, filepath.Join(dir, "a.yaml"), "a 4\nd 3") // taken out, not broken

@@ -87,9 +87,9 @@ func (s *Source) unwatched() string {
 	}
 	if reason != s.toldUnwatched {
 		if reason != "" {
-			s.log.Error("changes are found by scanning only", "err", reason, "interval", s.cfg.ScanInterval.String())
+			s.log.Error("file watch lost, scanning every --scan-interval", "err", reason, "interval", s.cfg.ScanInterval.String())
 		} else {
-			s.log.Info("changes are told by events again")
+			s.log.Info("file watch restored")
 		}
 		s.toldUnwatched = reason
 	}

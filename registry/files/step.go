@@ -116,7 +116,7 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 // failRead notes a file that cannot be read. What it gave stands.
 func (t *tree) failRead(path string, err error) {
 	if was := t.unread[path]; was == nil || was.Error() != err.Error() {
-		t.log.Error("file cannot be read, what it gave stands", "path", path, "err", err)
+		t.log.Error("unreadable file, its last objects stay in force", "path", path, "err", err)
 	}
 	t.unread[path] = err
 }
@@ -159,9 +159,9 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 		t.remove(f)
 		delete(t.unread, path)
 		if objects > 0 && !loses { // it was renamed, as a rule
-			t.log.Info("file is gone, other files give what it gave", "path", path, "objects", objects)
+			t.log.Info("file deleted, its objects are in other files", "path", path, "objects", objects)
 		} else {
-			t.log.Info("file is gone", "path", path, "objects", objects)
+			t.log.Info("file deleted", "path", path, "objects", objects)
 		}
 		return
 	}
@@ -210,10 +210,10 @@ func (t *tree) faults(now time.Time) []manifest.Fault {
 	}
 	for _, r := range t.roots {
 		if !r.ok && r.err != nil {
-			add(r.Path, CodeUnread, manifest.Error, "cannot be read, its last state stands: %v", r.err)
+			add(r.Path, CodeUnread, manifest.Error, "unreadable, its last state stays in force: %v", r.err)
 		}
 		for path, err := range r.seen.unreadable {
-			add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
+			add(path, CodeUnread, manifest.Error, "unreadable, its last objects stay in force: %v", err)
 		}
 	}
 	for _, r := range t.roots {
@@ -222,11 +222,11 @@ func (t *tree) faults(now time.Time) []manifest.Fault {
 		}
 	}
 	for path, err := range t.unread {
-		add(path, CodeUnread, manifest.Error, "cannot be read, what it gave stands: %v", err)
+		add(path, CodeUnread, manifest.Error, "unreadable, its last objects stay in force: %v", err)
 	}
 	for path, c := range t.changes {
 		if waiting := now.Sub(c.first); waiting > startFor {
-			add(path, CodeRestless, manifest.Warning, "has been changing for %s without coming to rest and is not read",
+			add(path, CodeRestless, manifest.Warning, "has been changing for %s and is not read until it stops changing",
 				waiting.Round(time.Second))
 		}
 	}

@@ -99,7 +99,7 @@ func (t *tree) scanRoot(r *root, now time.Time, whole int64) {
 	}
 	if !r.ok {
 		if r.read {
-			t.log.Info("directory can be read again", "path", r.Path, "after", now.Sub(r.since).Round(time.Millisecond).String())
+			t.log.Info("directory is readable again", "path", r.Path, "after", now.Sub(r.since).Round(time.Millisecond).String())
 		}
 		r.ok, r.read, r.err, r.since = true, true, nil, now
 	}
@@ -260,7 +260,7 @@ func (t *tree) handle(b batch, now time.Time) {
 	t.counts.Events += uint64(len(b.names))
 	if b.lost {
 		t.counts.Overflows++
-		t.log.Warn("events of the file system were lost, everything is scanned")
+		t.log.Warn("file events lost (queue overflow), rescanning all directories")
 		t.scan(now)
 		return
 	}

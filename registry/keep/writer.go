@@ -117,9 +117,9 @@ func (w *Writer[P, M]) settle(parts map[int]P, mark *M, err error) {
 	}
 	switch {
 	case w.err != "" && was == "":
-		w.cfg.Logger.Error("what is to survive a restart cannot be saved", "what", w.cfg.What, "err", w.err)
+		w.cfg.Logger.Error("persisting state failed", "what", w.cfg.What, "err", w.err)
 	case w.err == "" && was != "":
-		w.cfg.Logger.Info("what is to survive a restart is saved again", "what", w.cfg.What)
+		w.cfg.Logger.Info("persisting state works again", "what", w.cfg.What)
 	}
 }
 

@@ -94,11 +94,11 @@ const maxLogged = 20
 // what it gave before stands, where it does.
 func LogFaults(log *slog.Logger, path string, v *Version) {
 	if n := len(v.kept); n > 0 {
-		log.Warn("broken objects stand as they were last good", "path", path, "objects", n)
+		log.Warn("invalid objects: their last good versions stay in force", "path", path, "objects", n)
 	}
 	for i, f := range v.faults {
 		if i == maxLogged {
-			log.Warn("file has more faults", "path", f.Origin.Path, "more", len(v.faults)-i)
+			log.Warn("more faults in this file (not logged)", "path", f.Origin.Path, "more", len(v.faults)-i)
 			return
 		}
 		if f.Severity == manifest.Warning {

@@ -125,7 +125,7 @@ func (k *Keeper) Save(s *Set, last *mesh.Fragment) {
 func (k *Keeper) withhold(held bool) {
 	reason := ""
 	if held {
-		reason = "removals are held back: what changed since is not on disk until they are released"
+		reason = "removals are on hold: what changed since is not on disk until they are released"
 	}
 	k.writer.Withhold(reason)
 }

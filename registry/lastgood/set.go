@@ -233,8 +233,7 @@ func keptFault(t *Text, k keptGood, text string) manifest.Fault {
 			at = o.Origin
 		}
 	}
-	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version, last found at %s, "+
-		"stands until this %s is mended or the object is taken out of it", k.Origin, cmp.Or(text, "text")))
+	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version (from %s) stays in force until you fix the object or remove it from this %s", k.Origin, cmp.Or(text, "text")))
 	flt.Severity = manifest.Warning
 	return flt
 }
