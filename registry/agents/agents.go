@@ -454,14 +454,14 @@ func (s *Source) rewrite() {
 
 func (s *Source) tell(sw *sweep) {
 	if len(sw.held) > 0 {
-		s.log.Error("too many agents lost at once, their workloads stay in until they return or a person releases them",
+		s.log.Error("too many agents disconnected at once; keeping their workloads until they return or are released",
 			"workloads", len(sw.held), "first", sw.held[0].String(), "command", "fairlead release "+sourceName)
 	}
 	if len(sw.freed) > 0 {
-		s.log.Info("most agents returned, the others have a new grace", "workloads", len(sw.freed), "first", sw.freed[0].String())
+		s.log.Info("most agents reconnected; new grace period for the others", "workloads", len(sw.freed), "first", sw.freed[0].String())
 	}
 	if len(sw.gone) > 0 {
-		s.log.Warn("agents gone, their workloads are out", "workloads", len(sw.gone), "first", sw.gone[0].String())
+		s.log.Warn("agents disconnected; workloads removed from load balancing", "workloads", len(sw.gone), "first", sw.gone[0].String())
 	}
 }
 

@@ -56,7 +56,7 @@ func (s *Source) restoreClaims(now time.Time) {
 	}
 	saved, err := s.claimStore.LoadClaims()
 	if err != nil {
-		s.log.Error("the record of which host has which address cannot be read, all hosts claim theirs anew", "err", err)
+		s.log.Error("reading claims.json failed; hosts claim their workloads again", "err", err)
 		return
 	}
 	for _, c := range saved.Claims {
@@ -108,7 +108,7 @@ func (k *claimKeeper) save(now time.Time) time.Time {
 	}
 	err := k.s.claimStore.SaveClaims(saved)
 	if err != nil && !k.failing {
-		k.s.log.Error("which host has which address is not saved: after a restart another host may come first", "err", err)
+		k.s.log.Error("saving claims failed: after a restart another host may get an unproven address", "err", err)
 	}
 	k.failing, k.last, k.trouble = err != nil, now, ""
 	if err == nil {

@@ -32,7 +32,7 @@ func (s *Source) restore(now time.Time) {
 	}
 	out, err := s.store.Load()
 	if err != nil {
-		s.log.Warn("who was out is not known any more, all workloads are in until agents report", "err", err)
+		s.log.Warn("reading outages.json failed; all workloads count as healthy until agents report", "err", err)
 		return
 	}
 	for _, r := range out {
@@ -124,7 +124,7 @@ func (k *keeper) save(out []*mesh.HealthReport, now time.Time) {
 	}
 	err := k.store.Save(values)
 	if err != nil && !k.failing {
-		k.log.Error("who is out is not saved: after a restart requests may go there, or not to where they should", "err", err)
+		k.log.Error("saving outages failed: after a restart unhealthy workloads may get requests", "err", err)
 	}
 	k.failing, k.last, k.trouble = err != nil, now, ""
 	if err != nil {
