@@ -16,9 +16,9 @@ type Reason string
 // The reasons for which a removal is held back.
 const (
 	// SourceShrank: too large a part of the source's objects is gone at once.
-	SourceShrank Reason = "too many objects of the source are gone at once"
+	SourceShrank Reason = "too many objects of the source disappeared at once"
 	// ServiceShrank: too large a part of a service's endpoints is gone at once.
-	ServiceShrank Reason = "too many endpoints of a service are gone at once"
+	ServiceShrank Reason = "too many endpoints of a service disappeared at once"
 	// SourceEmpty: the source had objects and has none.
 	SourceEmpty Reason = "the source became empty"
 	// NamespaceEmpty: a namespace that the source is bound to had objects and

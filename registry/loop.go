@@ -91,7 +91,7 @@ func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 	l.tellHolds(s, held)
 	l.accept(s, diff, held, now)
 	if first {
-		l.log.Info("source delivered", "source", s.name, "objects", s.objects)
+		l.log.Info("source loaded", "source", s.name, "objects", s.objects)
 	}
 	return nil
 }
@@ -136,7 +136,7 @@ func (l *loop) release(name string, now time.Time) {
 		if s.name != name || len(s.held) == 0 {
 			continue
 		}
-		l.log.Info("held removals released by a person", "source", s.name, "objects", len(s.held))
+		l.log.Info("held removals released by operator", "source", s.name, "objects", len(s.held))
 		l.accept(s, mesh.Compare(s.current, s.last.Sorted()), nil, now)
 	}
 }
@@ -163,12 +163,12 @@ func (l *loop) tellHolds(s *source, held holds) {
 		}
 		log := l.log.With("source", s.name, "objects", len(held), "first", names, "reasons", held.reasons())
 		if byPerson {
-			log.Error("removal held back until a person releases it", "command", "fairlead release "+s.name)
+			log.Error("removals on hold: confirm them with `fairlead release`", "command", "fairlead release "+s.name)
 		} else {
-			log.Warn("removal held back until a second reading agrees", "command", "fairlead release "+s.name)
+			log.Warn("removals on hold until a second read confirms them", "command", "fairlead release "+s.name)
 		}
 	case len(s.held) > 0 && len(held) == 0:
-		l.log.Info("held removals settled", "source", s.name, "objects", len(s.held))
+		l.log.Info("held removals resolved", "source", s.name, "objects", len(s.held))
 	}
 }
 
@@ -237,7 +237,7 @@ func (s *source) gaveSomething() bool {
 func (l *loop) tellMissing(missing []string) {
 	if !l.toldMissing {
 		l.toldMissing = true
-		l.log.Error("sources have not delivered, serving without them and removing nothing",
+		l.log.Error("sources missing after --source-wait: serving without them, removing nothing",
 			"sources", missing, "waited", l.r.cfg.SourceWait)
 	}
 }
@@ -258,7 +258,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	l.pace.published(config, now)
 	l.tellConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
-		l.log.Info("mesh complete", "services", len(next.Services), "workloads", len(next.Workloads))
+		l.log.Info("all sources loaded", "services", len(next.Services), "workloads", len(next.Workloads))
 	}
 	l.published = time.Now()
 	l.merge = l.published.Sub(now)
@@ -295,16 +295,16 @@ func (l *loop) tellConflicts(list []mesh.Conflict) {
 		switch fresh++; {
 		case fresh > loggedNames:
 		case c.Reason != "" && c.Host == "": // two catalogs, and the instances of both stand
-			l.log.Info("catalogs do not agree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
+			l.log.Info("datacenters disagree on a service", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		case c.Reason != "":
-			l.log.Warn("object is not in force everywhere", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
+			l.log.Warn("object is limited to some namespaces", "object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String(), "reason", c.Reason)
 		default:
-			l.log.Error("object is not in force, another one has its name",
+			l.log.Error("duplicate object ignored",
 				"object", c.Key.String(), "path", c.Dropped.String(), "kept", c.Kept.String())
 		}
 	}
 	if more := fresh - loggedNames; more > 0 {
-		l.log.Warn("more objects are not in force, which the status lists", "objects", more)
+		l.log.Warn("more objects are not in force; the status lists them", "objects", more)
 	}
 	l.conflicts = now
 }

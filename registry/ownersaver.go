@@ -69,14 +69,14 @@ func (s *ownerSaver) write(record map[mesh.Hostname]Ownership) bool {
 	err := s.store.Save(record)
 	if err != nil {
 		if s.fault.Load() == nil {
-			s.log.Error("record of host owners cannot be saved: it counts, and a restart may give hosts that several namespaces name to another", "err", err)
+			s.log.Error("saving host-owners.json failed: after a restart shared hosts may get another owner", "err", err)
 		}
 		why := err.Error()
 		s.fault.Store(&why)
 		return false
 	}
 	if s.fault.Swap(nil) != nil {
-		s.log.Info("record of host owners saved again", "hosts", len(record))
+		s.log.Info("saving host-owners.json works again", "hosts", len(record))
 	}
 	return true
 }

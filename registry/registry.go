@@ -18,7 +18,7 @@ import (
 
 // ErrNothingHeld is returned by Release for a source of which nothing is held
 // back.
-var ErrNothingHeld = errors.New("nothing is held back")
+var ErrNothingHeld = errors.New("nothing is on hold")
 
 var errEnded = errors.New("it ended")
 
@@ -169,7 +169,7 @@ func (r *Registry) Run(ctx context.Context) error {
 func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error {
 	l := newLoop(r, time.Now())
 	if err := l.ledger.load(r.cfg.Owners); err != nil {
-		r.log.ErrorContext(ctx, "record of host owners cannot be read: hosts that several namespaces name go to the first by name", "err", err)
+		r.log.ErrorContext(ctx, "reading host-owners.json failed: a host of several namespaces goes to the first by name", "err", err)
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()

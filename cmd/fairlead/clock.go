@@ -41,7 +41,7 @@ than five minutes off the server's clock, the server signs nothing until they ag
 func newClockAccept() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept",
-		Short: "Say that the server's clock is right: signing goes on",
+		Short: "Say that the server's clock is right: signing resumes",
 		Long: `Ends an alarm about the server's clock, and lets signing go on although the hosts' clocks differ,
 for as long as they differ by as much as they do now. Check the server's clock first: certificates
 are signed by it.`,

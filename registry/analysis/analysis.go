@@ -58,7 +58,7 @@ const (
 	CodeUnknownDelegate Code = codes.UnknownDelegate
 	// CodeCatalogHost: a ServiceEntry has the host of a catalog's service.
 	CodeCatalogHost Code = codes.CatalogHost
-	// CodeCatalogsDiffer: two catalogs do not agree on a service.
+	// CodeCatalogsDiffer: two datacenters disagree on a service.
 	CodeCatalogsDiffer Code = codes.CatalogsDiffer
 	// CodeForeignHost: a source that is bound to namespaces names another's host.
 	CodeForeignHost Code = codes.ForeignHost

@@ -199,7 +199,7 @@ func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Rele
 		}
 		return Released{}, fmt.Errorf("%w: the sources are %s", err, strings.Join(names, ", "))
 	}
-	s.cfg.Logger.InfoContext(ctx, "held removals released by a person", "source", name)
+	s.cfg.Logger.InfoContext(ctx, "held removals released by operator", "source", name)
 	return Released{name}, nil
 }
 

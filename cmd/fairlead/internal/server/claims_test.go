@@ -321,7 +321,7 @@ func TestClaimsOnDisk(t *testing.T) {
 	if err := b.reconnect("one"); err != nil {
 		t.Errorf("nobody is on record: %v", err)
 	}
-	if !strings.Contains(r.out.String(), "which host has which address cannot be read") {
+	if !strings.Contains(r.out.String(), "reading claims.json failed") {
 		t.Error("that the record is lost is not in the log")
 	}
 }

@@ -116,7 +116,7 @@ func TestHostsHoldSigning(t *testing.T) {
 		t.Errorf("status: ready %v, %q, %q", s.Ready, s.Clock, r.remarks())
 	}
 	r.eventually(func() error {
-		if !strings.Contains(r.out.String(), "signing is on hold: hosts keep the certificates") {
+		if !strings.Contains(r.out.String(), "signing is on hold: the server") {
 			return errors.New("the log says nothing")
 		}
 		return nil

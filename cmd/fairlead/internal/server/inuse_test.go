@@ -135,7 +135,7 @@ func TestTwoHoldersOfAKey(t *testing.T) {
 			if n, err := r.metric("fairlead_shared_host_keys"); n != 1 || err != nil {
 				t.Errorf("fairlead_shared_host_keys is %v, %v", n, err)
 			}
-			if s := r.out.String(); !strings.Contains(s, "two hold the key of one host") {
+			if s := r.out.String(); !strings.Contains(s, "host key is in use in two places") {
 				t.Error("the log does not tell")
 			}
 			for _, id := range []*svid.Identity{mine, copied} {

@@ -84,7 +84,7 @@ func TestHostOwnersSurvive(t *testing.T) {
 	put(t, record, "damaged")
 	r = start(t, cfg)
 	whose(r, "evil", true) // the first by name
-	if !strings.Contains(r.out.String(), "record of host owners cannot be read") {
+	if !strings.Contains(r.out.String(), "reading host-owners.json failed") {
 		t.Errorf("the log does not tell:\n%s", r.out)
 	}
 	r.stop()
