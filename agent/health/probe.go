@@ -25,11 +25,11 @@ const (
 // Probe is how to ask an application whether it is well. Exactly one of HTTP and
 // TCP is set.
 type Probe struct {
-	// InitialDelay is how long the application is left alone at first.
+	// InitialDelay is the time from the agent's start to the first probe of the application.
 	InitialDelay time.Duration
 	// Timeout bounds one question; zero means 1 s.
 	Timeout time.Duration
-	// Period is the time from one question to the next; zero means 10 s.
+	// Period is the time from one probe of the application to the next; zero means 10 s.
 	Period time.Duration
 	// SuccessThreshold and FailureThreshold are how many equal answers in a row
 	// make a change; zero means 1.

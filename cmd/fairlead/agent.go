@@ -61,8 +61,8 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl, c := cmd.Flags(), &f.cfg
 	fl.StringVar(&c.Token, "token", "", "the join token; every user of the machine can read a command line, so --token-file is better")
 	fl.StringVar(&f.tokenFile, "token-file", "", "a file with the join token, or - for standard input")
-	fl.StringVar(&c.StateDir, "state-dir", defaultStateDir("agent"), "what must survive: identities and the accepted configuration")
-	fl.StringVar(&c.RunDir, "run-dir", defaultRunDir("agent"), "sockets are in here; the path must be short")
+	fl.StringVar(&c.StateDir, "state-dir", defaultStateDir("agent"), "directory of persistent state: identities and the accepted configuration")
+	fl.StringVar(&c.RunDir, "run-dir", defaultRunDir("agent"), "directory of the sockets; the path must be short")
 	fl.StringVar(&f.workload, "workload", "", "the application's identity, NAMESPACE/SERVICEACCOUNT, where the token entitles to several")
 	fl.StringVar(&c.Name, "name", "", "the name of the workload's instance; empty means the host's")
 	fl.StringVar(&f.address, "address", "", "this host's address in the mesh; empty means the one it reaches the control plane from")
@@ -77,10 +77,10 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
-	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty means nowhere")
+	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty: off")
 	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stop waits for connections to end")
 	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "leave Envoy running when the agent ends, for the agent that comes next")
-	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "the life to ask for of certificates; 0 leaves it to the server")
+	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "lifetime of certificates to request; 0: the server's default")
 	f.probe.bind(cmd)
 }
 
@@ -211,18 +211,18 @@ func (f *agentFlags) readToken(cmd *cobra.Command) error {
 	f.cfg.ReadToken = func() (string, error) { return tokenOf(f.tokenFile) }
 	content, warning, err := durable.ReadToken(f.tokenFile, maxTokenFile)
 	if warning != "" {
-		f.cfg.Logger.Warn("the join token can be read by others", "reason", warning)
+		f.cfg.Logger.Warn("join token file is readable by other users", "reason", warning)
 	}
 	switch {
 	case err == nil:
 		f.cfg.Token = strings.TrimSpace(string(content))
 		if f.cfg.Token == "" {
-			f.cfg.Logger.Warn("the file with the join token is empty", "path", f.tokenFile)
+			f.cfg.Logger.Warn("join token file is empty", "path", f.tokenFile)
 		}
 	case errors.Is(err, os.ErrNotExist):
 		// A token is used once, and people remove it after that. An agent that has
 		// not joined says what it lacks.
-		f.cfg.Logger.Info("there is no file with a join token: a host that has joined needs none", "path", f.tokenFile)
+		f.cfg.Logger.Info("no join token file; continuing with the stored identity", "path", f.tokenFile)
 	default:
 		return fmt.Errorf("reading the join token (--token-file): %w", err)
 	}
@@ -249,11 +249,11 @@ func (p *probeFlags) bind(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&p.http, "probe-http", "", "PORT/PATH or HOST:PORT/PATH of the application to ask by HTTP; any status from 200 to 399 is well")
 	fl.StringVar(&p.tcp, "probe-tcp", "", "PORT or HOST:PORT of the application to connect to")
-	fl.DurationVar(&p.delay, "probe-initial-delay", 0, "how long the application is left alone at first")
-	fl.DurationVar(&p.timeout, "probe-timeout", time.Second, "how long one answer may take")
-	fl.DurationVar(&p.period, "probe-period", 10*time.Second, "time from one question to the next")
-	fl.IntVar(&p.successThreshold, "probe-success-threshold", 1, "how many good answers in a row make it healthy")
-	fl.IntVar(&p.failureThreshold, "probe-failure-threshold", 1, "how many bad answers in a row make it unhealthy")
+	fl.DurationVar(&p.delay, "probe-initial-delay", 0, "time from the agent's start to the first probe of the application")
+	fl.DurationVar(&p.timeout, "probe-timeout", time.Second, "how long one probe of the application may take")
+	fl.DurationVar(&p.period, "probe-period", 10*time.Second, "time from one probe of the application to the next")
+	fl.IntVar(&p.successThreshold, "probe-success-threshold", 1, "successful probes in a row until the application is healthy")
+	fl.IntVar(&p.failureThreshold, "probe-failure-threshold", 1, "failed probes in a row until the application is unhealthy")
 }
 
 // probe is what the flags say, or nil.

@@ -17,7 +17,7 @@ func newAnalyze() *cobra.Command {
 	var bound boundFlags
 	cmd := &cobra.Command{
 		Use:   "analyze PATH… [--consul-address ADDRESS]",
-		Short: "Judge each object, and then the mesh as a whole",
+		Short: "Check each object, and then the mesh as a whole",
 		Long: `Does what "fairlead validate" does, tells what is not in force in this release, and then looks at the
 mesh as a whole: hosts, subsets and ports that are not there, selectors that choose nothing,
 objects that contradict one another.

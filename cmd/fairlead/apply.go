@@ -32,9 +32,9 @@ func newApply() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply FILE… --config-dir DIR",
 		Short: "Put manifests into a mesh, if the mesh would still be right",
-		Long: `Does the admission's job: judges the files and the whole mesh as it would be with them, refuses with
+		Long: `Does what Istio's admission webhook does: checks the files and the whole mesh as it would be with them, refuses with
 the position of what is wrong, and else writes each file into DIR under its own name, by atomic
-rename. Warnings are told and do not refuse. With --consul-address and the other flags of the server
+rename. Warnings are reported and do not refuse. With --consul-address and the other flags of the server
 for it, the catalog of Consul is part of the mesh.
 
 Where a server on this machine reads DIR (--run-dir), it then says what became of the change: how
@@ -48,8 +48,8 @@ Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 	fl := cmd.Flags()
 	fl.StringVar(&f.configDir, "config-dir", "", "the directory of the mesh, or DIR=NAMESPACE,…")
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
-	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, to ask what became of the change")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "judge and write nothing")
+	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "check only, write nothing")
 	f.bound.add(fl)
 	f.catalog.add(fl)
 	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
@@ -58,7 +58,7 @@ Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
 
 func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if f.configDir == "" {
-		return errors.New("where to? Name the mesh's directory with --config-dir")
+		return errors.New("--config-dir is required: the directory of the mesh")
 	}
 	roots, err := rootsOf([]string{f.configDir}, &f.bound)
 	if err != nil {
@@ -88,7 +88,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	made := change{root: dir, is: func(path string) bool { return samePlace(path, dir) }, begin: time.Now()}
 	for _, target := range targets {
 		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, contents[target]) {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is as it was\n", target); err != nil {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: unchanged\n", target); err != nil {
 				return err
 			}
 			continue

@@ -13,7 +13,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%q is not understood: %s takes flags only; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
+	return fmt.Errorf("unexpected argument %q: %s takes flags only; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 
 // wantArgs takes at least one argument and no more than most, 0 meaning any
@@ -22,9 +22,9 @@ func wantArgs(most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) == 0:
-			return fmt.Errorf("something is missing: write %s", cmd.UseLine())
+			return fmt.Errorf("missing argument; usage: %s", cmd.UseLine())
 		case most > 0 && len(args) > most:
-			return fmt.Errorf("%q is too much: write %s", args[most], cmd.UseLine())
+			return fmt.Errorf("unexpected argument %q; usage: %s", args[most], cmd.UseLine())
 		default:
 			return nil
 		}

@@ -32,7 +32,7 @@ func (f *boundFlags) give(roots []files.Root) error {
 	}
 	for _, r := range roots {
 		if len(r.Hosts) > 0 && len(r.Namespaces) == 0 {
-			errs = append(errs, fmt.Errorf("--config-hosts: the directory %q is bound to no namespace, and speaks for every host: write %s=NAMESPACE where it is named, or leave its hosts out", r.Path, r.Path))
+			errs = append(errs, fmt.Errorf("--config-hosts: the directory %q is not bound to a namespace, so it may use every host: write %s=NAMESPACE where it is named, or leave its hosts out", r.Path, r.Path))
 		}
 	}
 	return errors.Join(errs...)

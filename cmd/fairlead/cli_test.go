@@ -194,7 +194,7 @@ func TestApply(t *testing.T) {
 	if now, err := os.ReadFile(filepath.Join(dir, "orders.yaml")); err != nil || string(now) != edited {
 		t.Errorf("the file was not written: %v", err)
 	}
-	if code, out, _ := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, "is as it was") {
+	if code, out, _ := apply(put("orders.yaml", edited)); code != 0 || !strings.Contains(out, ": unchanged") {
 		t.Errorf("the same file again: %d %s", code, out)
 	}
 	// What was wrong before does not refuse what is right.
@@ -219,7 +219,7 @@ func TestOddArguments(t *testing.T) {
 	}{
 		{"validate", []string{"missing", "fairlead validate PATH"}},
 		{"host remove", []string{"missing", "fairlead host remove"}},
-		{"release a b", []string{`"b" is too much`, "fairlead release SOURCE"}},
+		{"release a b", []string{`unexpected argument "b"`, "fairlead release SOURCE"}},
 		{"proxy-status web", []string{`"web"`, "flags only"}},
 		{"server extra", []string{`"extra"`, "flags only"}},
 		{"server --config-dir " + dir + " --scan-interval -1s", []string{"--scan-interval -1s", "below zero"}},

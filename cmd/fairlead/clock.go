@@ -15,7 +15,7 @@ func newClock() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "clock",
-		Short: "Show how the server's clock stands to the hosts' clocks",
+		Short: "Compare the server's clock with the hosts' clocks",
 		Long: `Hosts say what their clocks show when they connect. Where the median of at least three is more
 than five minutes off the server's clock, the server signs nothing until they agree, or until
 "fairlead clock accept", and names here who outvotes it. Exits with 1 while signing is on hold or an alarm stands.`,

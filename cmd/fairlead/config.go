@@ -52,7 +52,7 @@ type target struct {
 
 func (f *configFlags) open() (*target, error) {
 	if f.prefix == "" {
-		return nil, errors.New("where in Consul? Name the keys with --consul-kv-prefix, such as fairlead/mesh")
+		return nil, errors.New("--consul-kv-prefix is required: the prefix of the keys, such as fairlead/mesh")
 	}
 	prefix, namespaces, err := kv.ParsePrefix(f.prefix)
 	if err != nil {

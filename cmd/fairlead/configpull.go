@@ -37,7 +37,7 @@ Exit code 0: the files are as the keys; 1: some could not be; 2: could not run.`
 	}
 	f.add(cmd, false)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.pull.DryRun, "dry-run", false, "tell what would be done, and write nothing")
+	fl.BoolVar(&f.pull.DryRun, "dry-run", false, "report what would be done, and write nothing")
 	fl.BoolVar(&f.pull.Prune, "prune", false, "delete the files whose key is gone")
 	fl.BoolVar(&f.pull.Force, "force", false, "overwrite files that were edited")
 	return cmd

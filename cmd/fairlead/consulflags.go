@@ -15,11 +15,11 @@ type consulFlags struct{ client.Config }
 // add adds the flags. What differs between commands, such as which datacenters
 // and how stale an answer may be, is theirs.
 func (f *consulFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&f.Address, "consul-address", "", "where Consul's API is: HOST:PORT, http://…, https://… or unix:///PATH")
+	fl.StringVar(&f.Address, "consul-address", "", "address of Consul's API: HOST:PORT, http://…, https://… or unix:///PATH")
 	fl.StringVar(&f.TokenFile, "consul-token-file", "", "a file with the ACL token, read again when it changes; empty means the anonymous token")
 	fl.StringVar(&f.CAFile, "consul-ca-file", "", "the authorities of Consul's certificate; empty means those of the system")
-	fl.StringVar(&f.CertFile, "consul-cert-file", "", "our certificate for Consul, with --consul-key-file")
-	fl.StringVar(&f.KeyFile, "consul-key-file", "", "its key")
+	fl.StringVar(&f.CertFile, "consul-cert-file", "", "client certificate for Consul; needs --consul-key-file")
+	fl.StringVar(&f.KeyFile, "consul-key-file", "", "private key of --consul-cert-file")
 	fl.StringVar(&f.ServerName, "consul-tls-server-name", "", "what Consul's certificate must be for; empty means the host of --consul-address")
 	fl.StringVar(&f.Namespace, "consul-namespace", "", "the namespace of Consul Enterprise; empty means that of the token")
 	fl.StringVar(&f.Partition, "consul-partition", "", "the admin partition of Consul Enterprise; empty means that of the agent")
@@ -28,7 +28,7 @@ func (f *consulFlags) add(fl *pflag.FlagSet) {
 // config is what package client needs.
 func (f *consulFlags) config(log *slog.Logger) (client.Config, error) {
 	if f.Address == "" {
-		return client.Config{}, errors.New("where is Consul? Name it with --consul-address")
+		return client.Config{}, errors.New("--consul-address is required: the address of Consul")
 	}
 	if (f.CertFile == "") != (f.KeyFile == "") {
 		return client.Config{}, errors.New("--consul-cert-file and --consul-key-file go together: name both")

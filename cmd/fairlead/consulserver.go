@@ -71,7 +71,7 @@ func (f *catalogFlags) read(cmd *cobra.Command, log *slog.Logger) (server.Consul
 		var errs []error
 		cmd.Flags().Visit(func(fl *pflag.Flag) {
 			if name := fl.Name; strings.HasPrefix(name, "consul-") && name != "consul-address" {
-				errs = append(errs, fmt.Errorf("--%s: of which Consul? Name it with --consul-address", name))
+				errs = append(errs, fmt.Errorf("--%s needs --consul-address, the address of Consul", name))
 			}
 		})
 		return server.Consul{}, errors.Join(errs...)

@@ -22,7 +22,7 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 	for i := range s.Consul {
 		st := &s.Consul[i]
 		if st.State == consul.Starting {
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", st.Source, st.State, ago(st.Since), plain.Words(st.Reason, 1024))
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", st.Source, st.State, lasting(st.Since), plain.Words(st.Reason, 1024))
 		}
 		for _, why := range []string{st.Unsaved, st.StateFault} {
 			if why != "" {
@@ -31,7 +31,7 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 			}
 		}
 		bad = len(st.Denied)+len(st.Unreadable) > 0 || bad
-		writeSome(w, st.Source+": as it was, since answers of Consul cannot be used", max(len(st.Unreadable), st.UnreadableCount), func(i int) string { return st.Unreadable[i] })
+		writeSome(w, st.Source+": keeping the last state, because Consul's answers are unusable", max(len(st.Unreadable), st.UnreadableCount), func(i int) string { return st.Unreadable[i] })
 		writeSome(w, st.Source+": the token lacks", max(len(st.Denied), st.DeniedCount), func(i int) string { return st.Denied[i] })
 		var warnings []mapping.Note
 		for _, n := range st.Notes {
@@ -48,7 +48,7 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 			told = append(told, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
 		}
 	}
-	writeSome(w, "not in force everywhere", len(told), func(i int) string { return told[i] })
+	writeSome(w, "limited to some namespaces", len(told), func(i int) string { return told[i] })
 	return bad
 }
 

@@ -33,8 +33,8 @@ func TestConsulStatus(t *testing.T) {
 		want string
 	}{
 		"all_is_well": {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Notes: []mapping.Note{{Severity: mapping.Info}}}}}},
-		"old":         {s: server.Sources{Old: []string{"source consul is served as it was last read, 3m0s ago: away\x1b[2J"}}, bad: true, want: "\nsource consul is served as it was last read, 3m0s ago: away"},
-		"starting":    {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Starting, Since: time.Now(), Reason: "away"}}}, want: "\nsource consul is starting since 0s ago: away\n"},
+		"old":         {s: server.Sources{Old: []string{"source consul is stale: serving the last known catalog, 3m0s old: away\x1b[2J"}}, bad: true, want: "\nsource consul is stale: serving the last known catalog, 3m0s old: away"},
+		"starting":    {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Starting, Since: time.Now(), Reason: "away"}}}, want: "\nsource consul is starting for 0s: away\n"},
 		"unsaved":     {s: server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Unsaved: "disk full"}}}, bad: true, want: "\nsource consul: disk full\n"},
 		"left_out": {
 			s:    server.Sources{Consul: []consul.Status{{Source: "consul", State: consul.Live, Notes: []mapping.Note{{Code: mapping.CodePort, Severity: mapping.Warning, Service: "web", Instance: "n/web-1", Message: "no port"}}}}},

@@ -54,8 +54,8 @@ func joined(h server.Host) string {
 func newHostRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Take a host's identity back: its streams end at once and nothing is renewed",
-		Long: `Takes a host's identity back: its streams end at once, and neither its own certificate nor
+		Short: "Revoke a host's identity: its streams end at once and nothing is renewed",
+		Long: `Revokes a host's identity: its streams end at once, and neither its own certificate nor
 its workloads' are renewed. Certificates that were given out stay valid between workloads until
 they end; the host's Envoy goes on with what it has.`,
 		Example: "  fairlead host remove orders-1",
@@ -75,7 +75,7 @@ they end; the host's Envoy goes on with what it has.`,
 func newRelease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release SOURCE",
-		Short: "Let go of removals that are held back",
+		Short: "Confirm removals that are on hold",
 		Long: `A source that loses many objects at once is more often broken than right, so the server holds
 such removals back. This lets them go. "fairlead proxy-status" names the source.`,
 		Example: "  fairlead release files",
@@ -122,13 +122,21 @@ func ago(t time.Time) string {
 	return short(time.Since(t)) + " ago"
 }
 
+// lasting is how long something has been so; "-" where that is unknown.
+func lasting(since time.Time) string {
+	if since.IsZero() {
+		return "-"
+	}
+	return short(time.Since(since))
+}
+
 // until is when something ends, as people say it; "-" for never.
 func until(t time.Time) string {
 	switch d := time.Until(t); {
 	case t.IsZero():
 		return "-"
 	case d < 0:
-		return "ended " + short(-d) + " ago"
+		return "expired " + short(-d) + " ago"
 	default:
 		return "ends in " + short(d)
 	}

@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errInvalid):
 		return exitInvalid
 	case errors.Is(err, context.Canceled):
-		_, _ = fmt.Fprintln(stderr, "fairlead: stopped before it was done")
+		_, _ = fmt.Fprintln(stderr, "fairlead: interrupted")
 		return exitFailed
 	default:
 		lines := strings.Split(err.Error(), "\n")

@@ -62,14 +62,14 @@ func tellOutcome(cmd *cobra.Command, f outcomeFlags, c change) error {
 	defer cancel()
 	root, err := c.rootAt(ctx, client)
 	if err != nil {
-		_, err := fmt.Fprintf(w, "what became of it at the proxies is not known: %v\n", err)
+		_, err := fmt.Fprintf(w, "the result at the proxies is unknown: %v\n", err)
 		return err
 	}
 	bad := false
 	for _, p := range c.places {
 		r, err := awaitRollout(ctx, client, root+strings.TrimPrefix(p.path, c.root), c.begin)
 		if err != nil {
-			_, _ = fmt.Fprintf(w, "%s: the server has not told what became of it within %s: %v\n", p.name, f.wait, err)
+			_, _ = fmt.Fprintf(w, "%s: no result from the server within %s: %v\n", p.name, f.wait, err)
 			continue
 		}
 		bad = tellRollout(w, p.name, r) || bad
@@ -137,7 +137,7 @@ func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
 		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
 	}
 	if more := len(r.Rejected) + r.RejectedMore - manyShown; more > 0 {
-		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` tells of each proxy\n", more)
+		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` lists each proxy\n", more)
 	}
 	return len(r.Rejected) > 0
 }

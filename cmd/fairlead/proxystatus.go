@@ -25,7 +25,7 @@ func newProxyStatus() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "proxy-status",
-		Short: "How every proxy stands: connected, accepted, encrypted, refused",
+		Short: "Show the state of every proxy: connected, accepted, encrypted, refused",
 		Long: `Lists every proxy that is connected or was lately. CDS, LDS, EDS and RDS say SYNCED where the
 proxy has accepted what it was sent, STALE where it has not answered, REJECTED where it refused.
 ENCRYPTED says what a proxy demands of traffic for its application, ROUTES whether its
@@ -93,7 +93,7 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 			_, _ = fmt.Fprintf(w, "\n%s is not synced: %s\n", x.Name, why)
 		}
 		if x.Health == "unhealthy" {
-			_, _ = fmt.Fprintf(w, "\n%s is unhealthy, and nobody is sent to it: %s\n", x.Name, dash(x.HealthReason))
+			_, _ = fmt.Fprintf(w, "\n%s is unhealthy and gets no traffic: %s\n", x.Name, dash(x.HealthReason))
 		}
 	}
 	bad = writeConflicts(w, p.Conflicts) || bad
@@ -141,7 +141,7 @@ func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
 			plain.Words(c.Address, 64), plural(c.Count, "time"), ago(c.Last), plain.Words(c.Reason, 1024))
 	}
 	if more := len(list) - manyConflicts; more > 0 {
-		_, _ = fmt.Fprintf(w, "\n… and %d more claims of what is another host's: -o json has all of them\n", more)
+		_, _ = fmt.Fprintf(w, "\n… and %d more conflicting claims: -o json has all of them\n", more)
 	}
 	return len(list) > 0
 }
@@ -211,7 +211,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	for _, src := range s.Files {
 		if src.Reason != "" {
 			bad = true
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s since %s: %s\n", src.Source, src.State, ago(src.Since), plain.Words(src.Reason, 1024))
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", src.Source, src.State, lasting(src.Since), plain.Words(src.Reason, 1024))
 		}
 		for _, f := range src.Faults {
 			if f.Severity == manifest.Error {
@@ -233,10 +233,10 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	for _, src := range s.Registry.Sources {
 		held += src.HeldCount
 		for _, h := range src.Held[:min(len(src.Held), manyHeld)] {
-			_, _ = fmt.Fprintf(w, "\nthe removal of %s is held back since %s (%s): `fairlead release %s` lets it go\n", h.Key, ago(h.Since), h.Reason, src.Name)
+			_, _ = fmt.Fprintf(w, "\nthe removal of %s is on hold for %s (%s): confirm it with `fairlead release %s`\n", h.Key, lasting(h.Since), h.Reason, src.Name)
 		}
 		if more := src.HeldCount - manyHeld; more > 0 {
-			_, _ = fmt.Fprintf(w, "\n… and %d more removals of %s: `fairlead release %s` lets all of them go\n", more, src.Name, src.Name)
+			_, _ = fmt.Fprintf(w, "\n… and %d more removals of %s: confirm all of them with `fairlead release %s`\n", more, src.Name, src.Name)
 		}
 	}
 	return bad || errs > 0 || held > 0, nil
@@ -269,7 +269,7 @@ With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets
 			return err
 		}
 		if len(args) < 2 {
-			return errors.New("which proxy? `fairlead proxy-status` lists them")
+			return errors.New("PROXY is required: `fairlead proxy-status` lists them")
 		}
 		var entries []server.ConfigEntry
 		path := "/v1/config/" + url.PathEscape(args[1]) + "?type=" + url.QueryEscape(args[0])

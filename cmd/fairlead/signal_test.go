@@ -91,7 +91,7 @@ func TestServerTellsItsEnd(t *testing.T) {
 	var log []string
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		log = append(log, lines.Text())
-		if strings.Contains(lines.Text(), `msg="control plane starts"`) {
+		if strings.Contains(lines.Text(), `msg="control plane starting"`) {
 			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Error(err)
 			}
@@ -105,7 +105,7 @@ func TestServerTellsItsEnd(t *testing.T) {
 			return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) })
 		})
 	}
-	if !has("level=INFO", `msg="control plane ends"`, `reason="terminated signal received"`) || !has("level=INFO", `msg="control plane has ended"`) {
+	if !has("level=INFO", `msg="control plane stopping"`, `reason="terminated signal received"`) || !has("level=INFO", `msg="control plane stopped"`) {
 		t.Errorf("the log does not tell of the end:\n%s", strings.Join(log, "\n"))
 	}
 }

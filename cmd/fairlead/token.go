@@ -52,9 +52,9 @@ read, and is not shown at all.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {
 		case in.Host == "" && !in.Direct:
-			return errors.New("which host? Name it with --host NAME")
+			return errors.New("--host is required: the name of the host")
 		case len(in.Workloads) == 0:
-			return errors.New("what may the host be? Name its workloads with --workload NAMESPACE/SERVICEACCOUNT")
+			return errors.New("--workload is required: NAMESPACE/SERVICEACCOUNT of each workload of the host")
 		}
 		var to *secretFile
 		if file != "" {

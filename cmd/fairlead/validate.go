@@ -37,10 +37,10 @@ func newValidate() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
-		Short: "Judge each object alone, as Istio's admission would",
-		Long: `Judges each object alone: the verdict of Istio's webhook, of its CRD schemas and of
+		Short: "Check each object alone, as Istio's admission webhook does",
+		Long: `Checks each object alone: the verdict of Istio's webhook, of its CRD schemas and of
 Kubernetes' rules for metadata together. PATH is a file, a directory, or - for
-standard input. Every fault is told with its line, column and field.
+standard input. Every fault is reported with its line, column and field.
 
 "fairlead analyze" does this and then looks at the mesh as a whole.
 

@@ -68,7 +68,7 @@ func TestProxyStatusIsShortAndPlain(t *testing.T) {
 	wantPlain(t, out)
 	for want, n := range map[string]int{
 		"web.shop rejected cluster c": 8, "web.shop rejected endpoint c": 2, "… and 137 more that web.shop rejected": 1,
-		"is held back since": 5, "… and 140 more removals of files": 1,
+		"is on hold for": 5, "… and 140 more removals of files": 1,
 	} {
 		if got := strings.Count(out, want); got != n {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, out)

@@ -119,7 +119,7 @@ func TestErrorsNameTheFlag(t *testing.T) {
 		t.Errorf("long path: %v", err)
 	}
 	err := NewClient("/nonexistent/admin.sock").Do(t.Context(), http.MethodGet, "/", nil, nil)
-	if err == nil || !strings.Contains(err.Error(), "is it running") || strings.Contains(err.Error(), "http://") {
+	if err == nil || !strings.Contains(err.Error(), "is the process running") || strings.Contains(err.Error(), "http://") {
 		t.Errorf("nobody there: %v", err)
 	}
 }

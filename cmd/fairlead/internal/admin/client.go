@@ -56,7 +56,7 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any) error
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fmt.Errorf("asking the process behind %q: %w: is it running, and is --run-dir the same?", c.socket, rootCause(err))
+		return fmt.Errorf("connecting to admin.sock at %q: %w: is the process running, and is --run-dir right?", c.socket, rootCause(err))
 	}
 	defer res.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))

@@ -36,7 +36,7 @@ func (g *guarded) Accept() (net.Conn, error) {
 			return conn, nil
 		}
 		if omitted, ok := g.limit.Allow(time.Now()); ok {
-			g.log.Warn("connection to admin.sock refused: it is an envoy's, to which an endpoint of the mesh leads",
+			g.log.Warn("connection to admin.sock rejected: it comes from an Envoy; an endpoint of the mesh leads to this socket",
 				"path", g.Addr().String(), "pid", pid, "omitted", omitted, "err", err)
 		}
 		_ = conn.Close()
