@@ -427,14 +427,14 @@ func (a *Acceptor) drop(c *conn, why reason) {
 // refused counts a connection for which nobody could go.
 func (a *Acceptor) refused(c *conn) {
 	a.metrics.refused.Inc()
-	a.tell(reasonFull, "there are as many connections as --max-connections already", "connections", a.cfg.MaxConnections, "peer", c.at)
+	a.tell(reasonFull, "--max-connections reached", "connections", a.cfg.MaxConnections, "peer", c.at)
 }
 
 // tell logs connections that were closed, at most once in ten seconds for each
 // reason.
 func (a *Acceptor) tell(why reason, text string, args ...any) {
 	if n, ok := a.lines[why].Allow(time.Now()); ok {
-		a.cfg.Logger.Warn("connection refused or closed by a limit", append(args, "reason", text, "left_out", n)...)
+		a.cfg.Logger.Warn("connection closed at a limit", append(args, "reason", text, "left_out", n)...)
 	}
 }
 

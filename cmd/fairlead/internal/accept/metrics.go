@@ -25,9 +25,9 @@ func (r reason) label() string { return [...]string{"room", "timeout", "bytes", 
 // text is the line of the log; empty where it is no news that this happens.
 func (r reason) text() string {
 	return [...]string{
-		"an unauthenticated connection made room for a new one",
+		"oldest unauthenticated connection closed for a new one",
 		"", "",
-		"one host has as many connections as it may, twice --max-streams-per-host",
+		"host reached its connection limit (2 × --max-streams-per-host)",
 		"", "",
 	}[r]
 }

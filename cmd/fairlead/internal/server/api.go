@@ -177,7 +177,7 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 	}
 	s.cfg.Logger.InfoContext(ctx, "host removed", "host", name)
 	if err := s.serials.Forget(name); err != nil {
-		s.cfg.Logger.WarnContext(ctx, "the record of a removed host's certificates is still there, and goes at the next start", "host", name, "err", err)
+		s.cfg.Logger.WarnContext(ctx, "deleting the certificate record of a removed host failed; retrying at the next start", "host", name, "err", err)
 	}
 	return Host{Name: name}, nil
 }

@@ -15,7 +15,7 @@ func (s *Server) clockStatus(context.Context, *http.Request, struct{}) (timechec
 
 func (s *Server) acceptClock(ctx context.Context, _ *http.Request, _ struct{}) (timecheck.Status, error) {
 	st := s.clock.Accept()
-	s.cfg.Logger.InfoContext(ctx, "a person accepted this server's clock", "off", st.Off.String(), "hosts", st.Voters)
+	s.cfg.Logger.InfoContext(ctx, "clock accepted by operator", "off", st.Off.String(), "hosts", st.Voters)
 	return st, nil
 }
 

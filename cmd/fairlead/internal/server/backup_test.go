@@ -60,7 +60,7 @@ func TestLostRecordsAreTold(t *testing.T) {
 	}
 	for range 2 { // not only the first time
 		r = start(t, cfg)
-		if s := r.out.String(); !strings.Contains(s, "no host is on record, and there were some") || !strings.Contains(s, "host import") {
+		if s := r.out.String(); !strings.Contains(s, "all host records are missing") || !strings.Contains(s, "host import") {
 			t.Error("the log does not tell")
 		}
 		r.stop()

@@ -281,8 +281,8 @@ func (r *running) named(t *testing.T, proof string) {
 			t.Errorf("proxy %s of host %s has proof %q, want %q", x.Name, x.Host, x.AddressProof, proof)
 		}
 	}
-	if log := r.out.String(); !strings.Contains(log, "host=b") || strings.Count(log, "proxy refused") > 4 {
-		t.Errorf("the log has %d lines of refusals", strings.Count(log, "proxy refused"))
+	if log := r.out.String(); !strings.Contains(log, "host=b") || strings.Count(log, "proxy not admitted") > 4 {
+		t.Errorf("the log has %d lines of refusals", strings.Count(log, "proxy not admitted"))
 	}
 }
 

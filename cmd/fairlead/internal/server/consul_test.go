@@ -253,7 +253,7 @@ func TestConsulAwayAtARestart(t *testing.T) {
 		t.Helper()
 		r.eventually(func() error {
 			got := readyz(t, r)
-			if !strings.HasPrefix(got, "ready\nsource consul is served "+words) || !strings.Contains(got, " ago: ") {
+			if !strings.HasPrefix(got, "ready\nsource consul is stale: serving "+words) || !strings.Contains(got, " old: ") {
 				return fmt.Errorf("/readyz: %s", got)
 			}
 			return nil
@@ -262,10 +262,10 @@ func TestConsulAwayAtARestart(t *testing.T) {
 			t.Fatalf("the mesh: %+v", s)
 		}
 	}
-	old(r, "as it was last read")
+	old(r, "the last known catalog")
 	r.stop()
 	r = start(t, cfg)
-	old(r, "as the state directory has it from before the restart")
+	old(r, "the stored catalog from before the restart")
 	if metrics := get(t, r, "/metrics"); !strings.Contains(metrics, `fairlead_source_from_disk{source="consul"} 1`) || !strings.Contains(metrics, `fairlead_consul_available{source="consul"} 0`) {
 		t.Error("the metrics do not tell")
 	}

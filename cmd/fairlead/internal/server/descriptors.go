@@ -44,7 +44,7 @@ func (s *Server) fitDescriptors(ctx context.Context) error {
 		s.plaintext.listener.most = int64(max(1, plaintext))
 	}
 	if hosts < s.cfg.MaxConnections {
-		s.cfg.Logger.WarnContext(ctx, "fewer connections are served than --max-connections says: the limit of open files is too low; raise it (LimitNOFILE, ulimit -n)",
+		s.cfg.Logger.WarnContext(ctx, "open file limit is too low for --max-connections; serving fewer connections. Raise LimitNOFILE (ulimit -n)",
 			"connections", hosts, "wanted", s.cfg.MaxConnections, "limit", r.Cur)
 		s.cfg.MaxConnections = hosts
 	}

@@ -121,7 +121,7 @@ func (s *Server) newHosts(context.Context) error {
 	return nil
 }
 
-var errOldConnection = status.Error(codes.Unavailable, "this connection was opened before its host was known: connect again")
+var errOldConnection = status.Error(codes.Unavailable, "connection predates the host's record: reconnect")
 
 // onceKnown keeps streams off the server for unauthenticated peers: package xds
 // refuses them with the reason, except where the host was entitled after its
@@ -174,7 +174,7 @@ func (s *Server) newPlaintext(ctx context.Context) error {
 	}
 	s.plaintext.grpc = grpc.NewServer(append(transport(), grpc.Creds(insecure.NewCredentials()))...)
 	s.xds.Register(s.plaintext.grpc)
-	s.cfg.Logger.WarnContext(ctx, "xds is served in plaintext: every user of this machine can read the configuration of every workload",
+	s.cfg.Logger.WarnContext(ctx, "serving xDS in plaintext: every user of this machine can read the configuration of every workload",
 		"address", s.plaintext.listener.Addr().String())
 	return nil
 }

@@ -18,7 +18,7 @@ func (s *Server) newSerials() (err error) {
 		hosts[h.Name] = true
 	}
 	if kept, err := os.ReadDir(filepath.Join(s.pkiDir(), "serials")); err == nil && len(kept) > 0 && len(hosts) == 0 {
-		s.cfg.Logger.Error("no host is on record, and there were some: every host is refused until it joins again or its record is back",
+		s.cfg.Logger.Error("all host records are missing: rejecting every host until records are restored or hosts rejoin",
 			"path", filepath.Join(s.pkiDir(), "hosts"), "command", "fairlead host import FILE, or start the server with --readopt-until TIME")
 	}
 	s.serials, err = serials.New(serials.Config{

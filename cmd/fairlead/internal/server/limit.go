@@ -41,7 +41,7 @@ func (l *limited) Accept() (net.Conn, error) {
 		l.open.Add(-1)
 		_ = c.Close()
 		if l.refuse() {
-			l.log.Warn("plaintext connection refused: there are as many as there may be", "connections", l.most, "peer", c.RemoteAddr().String())
+			l.log.Warn("plaintext connection rejected: connection limit reached", "connections", l.most, "peer", c.RemoteAddr().String())
 		}
 	}
 }

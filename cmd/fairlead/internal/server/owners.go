@@ -112,7 +112,7 @@ func (c *Config) checkBindings() error {
 		case b != nil:
 			bound = append(bound, named{fmt.Sprintf("--config-dir %q", r.Path), b})
 		case len(r.Hosts) > 0:
-			errs = append(errs, fmt.Errorf("--config-hosts %q: the directory is bound to no namespace, and speaks for every host: bind it with --config-dir DIR=NAMESPACE, or leave its hosts out", r.Path))
+			errs = append(errs, fmt.Errorf("--config-hosts %q: the directory is not bound to a namespace, so it may use every host: bind it with --config-dir DIR=NAMESPACE, or leave its hosts out", r.Path))
 		}
 	}
 	if c.HostRest < 0 {
@@ -124,7 +124,7 @@ func (c *Config) checkBindings() error {
 	case b != nil:
 		bound = append(bound, named{"--consul-kv-prefix", b})
 	case len(c.Consul.KVHosts) > 0:
-		errs = append(errs, errors.New("--consul-kv-hosts: the prefix is bound to no namespace, and speaks for every host: bind it with --consul-kv-prefix PREFIX=NAMESPACE, or leave its hosts out"))
+		errs = append(errs, errors.New("--consul-kv-hosts: the prefix is not bound to a namespace, so it may use every host: bind it with --consul-kv-prefix PREFIX=NAMESPACE, or leave its hosts out"))
 	}
 	for i, x := range bound {
 		for _, y := range bound[:i] {

@@ -108,7 +108,7 @@ func TestHostOwnersUnsaved(t *testing.T) {
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	r := start(t, cfg)
 	r.eventually(func() error {
-		for path, want := range map[string]string{"/readyz": "cannot be saved", "/metrics": "fairlead_host_owners_unsaved 1"} {
+		for path, want := range map[string]string{"/readyz": "saving host-owners.json failed", "/metrics": "fairlead_host_owners_unsaved 1"} {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+r.admin.Address()+path, nil)
 			if err != nil {
 				return err

@@ -205,7 +205,7 @@ func (s *Server) Starting() []string {
 func (s *Server) old() []string {
 	out := append(s.catalogs.old(time.Now()), s.unsaved()...)
 	if why := s.registry.Status().HostsUnsaved; why != "" {
-		out = append(out, "which namespace has which host cannot be saved: after a restart a host that two namespaces name may be the other one's: "+why)
+		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
 	}
 	return out
 }
@@ -220,7 +220,7 @@ func (s *Server) remarks() []string {
 
 // Run serves until ctx ends.
 func (s *Server) Run(ctx context.Context) error {
-	s.cfg.Logger.InfoContext(ctx, "control plane starts", "address", s.listener.Addr().String(), "advertise", s.advertise,
+	s.cfg.Logger.InfoContext(ctx, "control plane starting", "address", s.listener.Addr().String(), "advertise", s.advertise,
 		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.registry.Run(ctx) })
@@ -233,11 +233,11 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error {
 		<-ctx.Done()
 		ending = time.Now()
-		s.cfg.Logger.InfoContext(ctx, "control plane ends", "reason", context.Cause(ctx))
+		s.cfg.Logger.InfoContext(ctx, "control plane stopping", "reason", context.Cause(ctx))
 		return nil
 	})
 	err := errors.Join(g.Wait(), s.authority.Close())
-	s.cfg.Logger.InfoContext(ctx, "control plane has ended", "took", time.Since(ending).Round(time.Millisecond).String())
+	s.cfg.Logger.InfoContext(ctx, "control plane stopped", "took", time.Since(ending).Round(time.Millisecond).String())
 	return err
 }
 

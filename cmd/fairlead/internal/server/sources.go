@@ -77,7 +77,7 @@ func (s *Server) newFiles(context.Context) error {
 	case present != nil:
 		s.settings = present
 	case lastGood != nil:
-		s.cfg.Logger.Error("mesh configuration is broken, its last good version counts", "path", s.cfg.MeshConfigFile, "err", err)
+		s.cfg.Logger.Error("mesh configuration is invalid; its last good version stays in force", "path", s.cfg.MeshConfigFile, "err", err)
 		s.settings = lastGood
 	default:
 		return fmt.Errorf("reading the mesh configuration (--mesh-config), of which no good version is known: %w", err)

@@ -34,7 +34,7 @@ func (s *Server) unsaved() []string {
 	var out []string
 	for _, src := range s.savedSources() {
 		if why := src.Unsaved(); why != "" {
-			out = append(out, fmt.Sprintf("source %s is not saved: it is served all the same, and after a restart what was saved before counts until it is read again: %s", src.Name(), why))
+			out = append(out, fmt.Sprintf("source %s is not saved (in use; a restart uses the last saved version until the source is read): %s", src.Name(), why))
 		}
 	}
 	return out
