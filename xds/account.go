@@ -148,7 +148,7 @@ const shareOfHost = 8
 // lines that were left out.
 func (s *Server) forgetIdle(now time.Time) {
 	for host, n := range s.owedLines(now) {
-		s.log.Warn("lines about a host's streams were left out", "host", host, "left_out", n)
+		s.log.Warn("log lines about a host's streams suppressed", "host", host, "left_out", n)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,9 +204,9 @@ func (s *Server) reserve(ctx context.Context, p Peer) (a *account, release func(
 
 func (s *Server) full(p Peer, n int) error {
 	if p.Anonymous {
-		return s.exhausted(0, "there are %d streams without TLS already, half of what --max-streams lets all have", n)
+		return s.exhausted(0, "limit of streams without TLS reached (%d, half of --max-streams)", n)
 	}
-	return s.exhausted(0, "host %q has %d streams already, all that --max-streams-per-host lets it", p.Host, n)
+	return s.exhausted(0, "host %q reached --max-streams-per-host (%d)", p.Host, n)
 }
 
 // pay waits until a debt is paid.

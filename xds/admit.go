@@ -36,7 +36,7 @@ func (s *Server) exhausted(notBefore time.Duration, format string, args ...any) 
 	s.metrics.limited.Inc()
 	why := fmt.Sprintf(format, args...)
 	s.limits.Do(time.Now(), func(skipped int) {
-		s.log.Warn("stream refused for a limit", "err", why, "refused_since", skipped)
+		s.log.Warn("stream rejected at a limit", "err", why, "refused_since", skipped)
 	})
 	st := status.New(codes.ResourceExhausted, why)
 	after := notBefore + 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter needs no secrecy
@@ -215,7 +215,7 @@ func (c *conn) fallBack(e stream.Event) {
 	if r := c.class.generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
 		return
 	}
-	c.tell(slog.LevelWarn, "proxy refuses virtual hosts by themselves; it is sent this route table whole", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
+	c.tell(slog.LevelWarn, "proxy rejected virtual hosts (VHDS); sending the whole route configuration", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
 	c.whole(view.RoutesLayer + e.Name)
 	c.ring()
 }

@@ -201,7 +201,7 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 func (c *conn) revoked() error {
 	select {
 	case <-c.peer.Revoked:
-		c.tell(slog.LevelWarn, "proxy cut off: its identity was revoked", 0, "proxy", c.nodeID, "host", c.peer.Host)
+		c.tell(slog.LevelWarn, "stream closed: host removed or replaced", 0, "proxy", c.nodeID, "host", c.peer.Host)
 		return status.Error(codes.PermissionDenied, "this identity was revoked")
 	default:
 		return nil
@@ -244,13 +244,13 @@ func (c *conn) arm() {
 func (c *conn) due(now time.Time) error {
 	reached := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	if reached(c.ends) {
-		return status.Error(codes.Unavailable, "the certificate of this stream ends soon: connect again with the new one")
+		return status.Error(codes.Unavailable, "the certificate of this stream expires soon: reconnect with the new one")
 	}
 	if reached(c.slowAt()) {
 		c.server.metrics.slow.Inc()
-		c.tell(slog.LevelWarn, "proxy cut off: it does not read what it is sent", 0, "proxy", c.nodeID, "host", c.peer.Host,
+		c.tell(slog.LevelWarn, "stream closed: proxy does not read (--slow-proxy-timeout)", 0, "proxy", c.nodeID, "host", c.peer.Host,
 			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
-		return status.Errorf(codes.Unavailable, "too little was read for %s: connect again", c.server.cfg.SlowTimeout)
+		return status.Errorf(codes.Unavailable, "too little was read for %s: reconnect", c.server.cfg.SlowTimeout)
 	}
 	if reached(c.turnEnds()) {
 		c.old()
@@ -272,7 +272,7 @@ func (c *conn) take(frame string) error {
 		err = c.core.Take(c.asked, r)
 	}
 	if err != nil {
-		c.tell(slog.LevelWarn, "proxy cut off", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+		c.tell(slog.LevelWarn, "stream closed", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil
@@ -315,15 +315,22 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	}
 }
 
-// logEnvoyState tells of another state. That one is well when its agent connects
-// is no news, and after a restart every proxy says so.
+// logEnvoyState reports another state. The first one that a stream reports is
+// expected to be live or, while its agent has not started it yet, absent.
 func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
-	if c.envoy == "" && state == bootstrap.EnvoyLive {
-		c.server.log.Debug("envoy is live", "proxy", c.nodeID, "host", c.peer.Host)
-		return
+	if c.envoy == "" {
+		switch state {
+		case bootstrap.EnvoyLive:
+			c.server.log.Debug("Envoy is live", "proxy", c.nodeID, "host", c.peer.Host)
+			return
+		case bootstrap.EnvoyAbsent:
+			c.server.log.Debug("waiting for Envoy", "proxy", c.nodeID, "host", c.peer.Host)
+			return
+		default:
+		}
 	}
 	if skipped, ok := c.lines.states.Allow(time.Now()); ok {
-		c.tell(slog.LevelInfo, "envoy changed its state", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
+		c.tell(slog.LevelInfo, "Envoy state changed", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
 	}
 }
 
@@ -390,9 +397,9 @@ func (c *conn) events(ctx context.Context) {
 			c.logRefusal(ctx, e)
 			c.fallBack(e)
 		case stream.EventGateTimeout:
-			c.tell(slog.LevelWarn, "proxy did not answer in time; going on without", 0, "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
+			c.tell(slog.LevelWarn, "no ACK from proxy in time, continuing", 0, "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
 		case stream.EventStale:
-			log.DebugContext(ctx, "answer to a response that nobody waits for", "proxy", c.nodeID, "type_url", t)
+			log.DebugContext(ctx, "ACK for an unknown nonce", "proxy", c.nodeID, "type_url", t)
 		case stream.EventSettled:
 			troubled = troubled || c.rejecting != nil
 		}

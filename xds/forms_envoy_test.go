@@ -156,7 +156,7 @@ func TestRealEnvoyRefusesVirtualHosts(t *testing.T) {
 	t.Parallel()
 	s := newStreet(t, envoytest.Oldest, fold.Few+4, bootstrap.FeatureVirtualHosts)
 	s.awaitForm(true)
-	if log := s.rig.log.String(); !strings.Contains(log, "DELTA_GRPC") || !strings.Contains(log, "it is sent this route table whole") {
+	if log := s.rig.log.String(); !strings.Contains(log, "DELTA_GRPC") || !strings.Contains(log, "sending the whole route configuration") {
 		t.Error("it did not refuse them")
 	}
 	stop := s.load("s07.mesh")

@@ -151,7 +151,7 @@ type syncLog struct {
 func (l *syncLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.drop.Load() && !bytes.Contains(p, []byte("for a limit")) {
+	if l.drop.Load() && !bytes.Contains(p, []byte("at a limit")) {
 		return len(p), nil
 	}
 	l.text = append(l.text, p...)

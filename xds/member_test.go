@@ -119,6 +119,6 @@ func TestEventsOfWhoDoesNotRead(t *testing.T) {
 		}
 	}
 	eventually(t, "all of it is heard", func() bool {
-		return strings.Count(r.log.String(), "answer to a response that nobody waits for") == stale
+		return strings.Count(r.log.String(), "ACK for an unknown nonce") == stale
 	})
 }

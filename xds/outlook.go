@@ -75,7 +75,7 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 	if err != nil {
 		// Absence is not emptiness: what it has stands, and is shown as stale.
 		if had != nil && !had.gone {
-			c.tell(slog.LevelWarn, "the workload of a proxy left the mesh; its last configuration stands", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+			c.tell(slog.LevelWarn, "workload of a proxy was removed from the mesh; proxy keeps its last configuration", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 			next.gone = true
 			c.current.Store(next)
 		}
@@ -92,7 +92,7 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 	now, err := s.classes.get(e, c.proxy, c.forms, next.sight)
 	if err != nil {
 		s.metrics.faults.Inc()
-		s.log.Error("view not built; the last configuration of the proxy stands", "proxy", c.nodeID, "err", err)
+		s.log.Error("building configuration failed; proxy keeps its last configuration", "proxy", c.nodeID, "err", err)
 		next.listed, next.workload, next.gone, next.fault = nil, w, false, clip(err.Error(), 256)
 		c.current.Store(next)
 		return false
@@ -125,7 +125,7 @@ func (c *conn) moved(w *mesh.Workload) bool {
 	case w.Name != c.claimed.Workload && c.claim.others(w):
 		c.lose(fmt.Sprintf("workload %s/%s at %s is not in the mesh any more, and %s there is of another host", w.Namespace, c.claimed.Workload, w.Address, w.Name))
 	case w.Network != c.claimed.Network:
-		c.evict(status.Error(codes.Unavailable, "the workload of this stream is in another network now: connect again"))
+		c.evict(status.Error(codes.Unavailable, "workload moved to another network: reconnect"))
 	default:
 		return false
 	}

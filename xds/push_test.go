@@ -168,7 +168,7 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 	all[0].open(r)
 	all[1].open(r)
 	eventually(t, "it is cut off", func() bool {
-		return strings.Contains(r.log.String(), "it does not read what it is sent")
+		return strings.Contains(r.log.String(), "proxy does not read")
 	})
 	all[1].inStep(r)
 	m, err := r.registry.Gather()
@@ -409,7 +409,7 @@ func TestFallsBackToWholeTables(t *testing.T) {
 			t.Errorf("%s: by virtual host: %q", st.ID, st.VirtualHosts)
 		}
 	}
-	if !strings.Contains(r.log.String(), "it is sent this route table whole") {
+	if !strings.Contains(r.log.String(), "sending the whole route configuration") {
 		t.Error("not logged")
 	}
 	o.route("s0003.mesh", "/new")

@@ -58,7 +58,7 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 		c.tell(level, "nack", skipped, append(attrs, "names", e.Names)...)
 		return
 	}
-	c.tell(level, "resource rejected by a proxy; it keeps the last one that it took", skipped,
+	c.tell(level, "resource rejected (NACK) by a proxy; it keeps the last accepted version", skipped,
 		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
 }
 

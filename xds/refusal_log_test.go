@@ -131,16 +131,20 @@ func TestRejectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLiveEnvoyIsNoNews: after a restart every proxy says that its Envoy is live.
-// What changes after that is told, and so is one that is not well to begin with.
-func TestLiveEnvoyIsNoNews(t *testing.T) {
+// TestLogHasChangesOfEnvoyState: after a restart every proxy says that its Envoy is
+// live, and an agent connects before it starts its Envoy. Changes after that are
+// logged, and so is a first state that is neither.
+func TestLogHasChangesOfEnvoyState(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		said []bootstrap.EnvoyState
 		told []string
 	}{
-		"live":   {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive}},
-		"absent": {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent}, told: []string{`from="" to=absent`}},
+		"live":      {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive}},
+		"absent":    {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent}},
+		"starts":    {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent, bootstrap.EnvoyLive}, told: []string{"from=absent to=live"}},
+		"dies":      {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyAbsent}, told: []string{"from=live to=absent"}},
+		"rejecting": {said: []bootstrap.EnvoyState{bootstrap.EnvoyRejecting}, told: []string{`from="" to=rejecting`}},
 		"changes": {
 			said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyRejecting, bootstrap.EnvoyLive},
 			told: []string{"from=live to=rejecting", "from=rejecting to=live"},

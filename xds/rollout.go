@@ -228,9 +228,9 @@ func (s *Server) logRollouts(now time.Time) {
 		case n.Touched > 0:
 			s.log.Info("change applied", attrs...)
 		case written(n.Changes): // and who wrote it wants to know
-			s.log.Info("change makes no difference to any proxy", "changed", changedObjects(n.Changes), "generation", n.Generation)
+			s.log.Info("change affects no proxy's configuration", "changed", changedObjects(n.Changes), "generation", n.Generation)
 		default:
-			s.log.Debug("change touches no proxy", attrs...)
+			s.log.Debug("change affects no proxy", attrs...)
 		}
 	}
 }

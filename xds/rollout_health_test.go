@@ -37,6 +37,6 @@ func TestWrittenIsTold(t *testing.T) {
 	moved.Changes = []mesh.Change{{Op: mesh.Updated, Reach: mesh.ReachNone, Origin: at}}
 	r.mesh.publish(moved)
 	eventually(t, "it is told that it makes no difference", func() bool {
-		return strings.Contains(r.log.String(), `level=INFO msg="change makes no difference to any proxy" component=xds changed=[a.yaml]`)
+		return strings.Contains(r.log.String(), `level=INFO msg="change affects no proxy's configuration" component=xds changed=[a.yaml]`)
 	})
 }

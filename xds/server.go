@@ -154,7 +154,7 @@ func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.Disc
 func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if s.streams.Add(1) > int64(s.cfg.MaxStreams) {
 		s.streams.Add(-1)
-		return s.exhausted(0, "this server serves %d streams already, all that --max-streams lets it", s.cfg.MaxStreams)
+		return s.exhausted(0, "--max-streams reached (%d)", s.cfg.MaxStreams)
 	}
 	defer s.streams.Add(-1)
 	ctx, began := g.Context(), time.Now()
@@ -313,7 +313,7 @@ func (s *Server) tellOfSize(a *account, err error) {
 	}
 	s.metrics.limited.Inc()
 	s.limits.Do(time.Now(), func(skipped int) {
-		s.log.Warn("stream ended: a request is larger than the server takes; the host sees too much of the mesh to list it", "host", a.host, "err", err, "refused_since", skipped)
+		s.log.Warn("stream closed: request over 16 MiB; the host sees too many services: narrow egress in its Sidecar", "host", a.host, "err", err, "refused_since", skipped)
 	})
 }
 
@@ -327,11 +327,11 @@ func (s *Server) refuse(p Peer, node string, reason error) error {
 			if omitted > 0 {
 				args = append(args, "left_out", omitted)
 			}
-			s.log.Warn("proxy refused", args...)
+			s.log.Warn("proxy not admitted", args...)
 			return errRefused
 		}
 	}
-	s.log.Debug("proxy refused again", args...)
+	s.log.Debug("proxy not admitted again", args...)
 	return errRefused
 }
 

@@ -187,7 +187,7 @@ func TestRefusals(t *testing.T) {
 			if len(list) != 1 || !strings.Contains(list[0].Reason, c.why) {
 				t.Errorf("listed %+v, want %q", list, c.why)
 			}
-			if !strings.Contains(r.log.String(), "proxy refused") {
+			if !strings.Contains(r.log.String(), "proxy not admitted") {
 				t.Error("not logged")
 			}
 			if a.received() != 0 {

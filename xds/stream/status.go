@@ -25,7 +25,7 @@ const (
 	// EventGateTimeout: something went on although what it waited for was not
 	// answered in time.
 	EventGateTimeout
-	// EventStale: an answer to a response that nobody waits for.
+	// EventStale: an ACK for an unknown nonce.
 	EventStale
 )
 
