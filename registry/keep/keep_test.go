@@ -109,7 +109,7 @@ func TestWhatFailsWaits(t *testing.T) {
 	if _, reason := w.Trouble(); reason != "" {
 		t.Errorf("it still says %q", reason)
 	}
-	if n, m := strings.Count(log.String(), "cannot be saved\" what=\"the picture\""), strings.Count(log.String(), "saved again\""); n != 1 || m != 1 {
+	if n, m := strings.Count(log.String(), "state failed\" what=\"the picture\""), strings.Count(log.String(), "works again\""); n != 1 || m != 1 {
 		t.Errorf("told %d and %d times:\n%s", n, m, log)
 	}
 }
