@@ -266,7 +266,7 @@ func TestStartRefused(t *testing.T) {
 			use := newMachine(t, c.Token).set.config(&bytes.Buffer{})
 			agentHere(t, use)
 		}, "make a new one"},
-		"another_authority": {func(c *Config, _ *machine) { c.Servers = []string{other.addr} }, "the token was not sent"},
+		"another_authority": {func(c *Config, _ *machine) { c.Servers = []string{other.addr} }, "token was not sent"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -71,13 +71,13 @@ func outcomes(t *testing.T, root string) map[string]struct{ run, want string } {
 	}
 	return map[string]struct{ run, want string }{
 		"none":         {t.TempDir(), ""},
-		"refuses":      {adminOf(t, map[string]http.Handler{"GET /v1/sources": refuses}), "what became of it at the proxies is not known: not today\n"},
-		"other-kind":   {adminOf(t, nil), "what became of it at the proxies is not known: the process behind "},
-		"gone":         {gone, "connection refused: is it running, and is --run-dir the same?"},
+		"refuses":      {adminOf(t, map[string]http.Handler{"GET /v1/sources": refuses}), "the result at the proxies is unknown: not today\n"},
+		"other-kind":   {adminOf(t, nil), "the result at the proxies is unknown: the process behind "},
+		"gone":         {gone, "connection refused: is the process running, and is --run-dir right?"},
 		"reads-others": {adminOf(t, map[string]http.Handler{"GET /v1/sources": reads("/nowhere")}), "the server on this machine does not read \"" + root + "\""},
 		"keeps-silent": {
 			adminOf(t, map[string]http.Handler{"GET /v1/sources": reads(root), "GET /v1/rollout/{path...}": refuses}),
-			"a.yaml: the server has not told what became of it within 200ms: not today\n",
+			"a.yaml: no result from the server within 200ms: not today\n",
 		},
 	}
 }

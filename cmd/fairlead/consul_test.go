@@ -21,7 +21,7 @@ func TestCatalogFlags(t *testing.T) {
 	dir := t.TempDir()
 	for _, command := range [][]string{{"server", "--config-dir", dir, "--state-dir", dir}, {"analyze", dir}, {"render", "--config-dir", dir, "--ip", "10.0.0.1"}} {
 		for _, c := range []struct{ args, want string }{
-			{"--consul-filter=x", "--consul-filter: of which Consul? Name it with --consul-address"},
+			{"--consul-filter=x", "--consul-filter needs --consul-address"},
 			{"--consul-address=h:1 --consul-service=web", `--consul-service: reading the rule "web"`},
 			{"--consul-address=h:1 --consul-cert-file=x", "--consul-cert-file and --consul-key-file go together"},
 			{"--consul-address=h:1 --consul-address-kind=moon", `address kind "moon" is unknown`},

@@ -42,7 +42,7 @@ func TestConsulStatus(t *testing.T) {
 		},
 		"conflict": {
 			s:    server.Sources{Registry: registry.Status{Conflicts: []mesh.Conflict{conflict, {Key: conflict.Key}}}},
-			want: "\nnot in force everywhere:\n  ServiceEntry default/consul/web: it is written down (web.yaml:1:1, consul://dc1/service/web)\n",
+			want: "\nlimited to some namespaces:\n  ServiceEntry default/consul/web: it is written down (web.yaml:1:1, consul://dc1/service/web)\n",
 		},
 	} {
 		var out strings.Builder
