@@ -256,11 +256,11 @@ func (c *catalogs) whyMissing(source string) string {
 func (c *catalogs) old(now time.Time) []string {
 	var out []string
 	tell := func(source, reason string, read time.Time, disk bool) {
-		from := "the last known catalog"
+		from := "serving the last known catalog"
 		if disk {
-			from = "the stored catalog from before the restart"
+			from = "serving the stored catalog from before the restart"
 		}
-		out = append(out, fmt.Sprintf("source %s is stale: serving %s, %s old: %s", source, from, age(now, read), reason))
+		out = append(out, fmt.Sprintf("source %s is stale: %s, %s old: %s", source, from, age(now, read), reason))
 	}
 	for _, st := range c.status() {
 		if st.Delivered && !st.Read.IsZero() && (st.FromDisk || st.State == consul.Stale) {

@@ -109,7 +109,7 @@ func TestSources(t *testing.T) {
 		return errors.Join(
 			s.fault(second, "b.yaml:1:1: error [FL0301]", "DestinationRule shop/both", filepath.Join(one, "a.yaml")+":6", filepath.Join(two, "b.yaml")+":1"),
 			s.fault(second, "b.yaml:", "[FL0107]", "other"),
-			s.fault(third, lost, "cannot be read"),
+			s.fault(third, lost, "unreadable"),
 		)
 	})
 	s := r.sources()
