@@ -134,7 +134,7 @@ func TestDiskOfAHostIsFull(t *testing.T) {
 		}
 		return nil
 	})
-	if out, err := s.Admin("web", "/readyz"); err != nil || !strings.Contains(out, "host.json is not saved") {
+	if out, err := s.Admin("web", "/readyz"); err != nil || !strings.Contains(out, "host.json could not be saved") {
 		t.Errorf("readiness: %v\n%s", err, out)
 	}
 	if out, err := s.Admin("web", "/metrics"); err != nil || numbers(out, " ")["fairlead_agent_unsaved_files"] < 2 {
