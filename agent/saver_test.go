@@ -155,7 +155,7 @@ func TestStateCannotBeSaved(t *testing.T) {
 	if why := a.NotReady(t.Context()); len(why) > 0 {
 		t.Errorf("not ready: %q", why)
 	}
-	if r := a.Remarks(); len(r) < 3 || !strings.Contains(strings.Join(r, "\n"), "host.json is not saved") {
+	if r := a.Remarks(); len(r) < 3 || !strings.Contains(strings.Join(r, "\n"), "host.json could not be saved") {
 		t.Errorf("remarks: %q", r)
 	}
 	if err := errors.Join(os.Remove(m.set.StateDir), os.Rename(away, m.set.StateDir)); err != nil {
