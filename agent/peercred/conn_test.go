@@ -269,7 +269,7 @@ func TestTokenThatIsLookedAtLateIsNotTooLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cc.Close()
+	defer func() { _ = cc.Close() }()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), testHeader, token)
 	answered := make(chan error, 20)
 	for i := range cap(answered) { // a few KiB of headers each; the first is looked at when all were sent

@@ -17,13 +17,13 @@ import (
 var (
 	// ErrThrottled says that the server answers less than it is asked: 429, or
 	// 503 of its rate limits.
-	ErrThrottled = errors.New("Consul limits the rate of requests") //nolint:staticcheck // a name
+	ErrThrottled = errors.New("Consul limits the rate of requests")
 	// ErrUnavailable says that no server answers, or that the one that does
 	// cannot: no leader, no route to it, an error of its own.
 	// It is the server's state, or that of the way to it: asking again helps.
-	ErrUnavailable = errors.New("Consul is not available") //nolint:staticcheck // a name
+	ErrUnavailable = errors.New("Consul is not available")
 	// ErrFilter says that Consul cannot make anything of the filter.
-	ErrFilter = errors.New("Consul does not take the filter (--consul-filter)") //nolint:staticcheck // a name
+	ErrFilter = errors.New("Consul does not take the filter (--consul-filter)")
 )
 
 // Denied is an answer that the token may not have.
