@@ -168,8 +168,11 @@ func (s *fakeSource) end(err error) error {
 	case stays:
 		<-s.place.over
 	case writes:
-		if len(s.sent) > 0 && len(s.sent[0].Workloads) > 0 { // else it was ended too early
-			s.sent[0].Workloads[0].Address = "elsewhere"
+		for _, f := range s.sent { // the first may be of before anything was put there
+			if len(f.Workloads) > 0 {
+				f.Workloads[0].Address = "elsewhere"
+				break
+			}
 		}
 	default:
 	}

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/credentials"
@@ -41,6 +42,9 @@ const (
 // minHandshakes is how many handshakes may wait, and how many may be under way, at
 // least, where there is room for so many connections.
 const minHandshakes = 1024
+
+// leastKnown is how many addresses of authenticated peers are remembered at least.
+const leastKnown = 1 << 14
 
 // Config is what an [Acceptor] needs.
 type Config struct {
@@ -90,7 +94,8 @@ type Acceptor struct {
 	pools [pools]*pool
 	count [stages]int
 	peak  int // of unauthenticated connections, since there were few
-	known *known
+	// known are the addresses from which peers were authenticated last.
+	known *simplelru.LRU[string, struct{}]
 }
 
 // New makes an Acceptor for a listener at an address. It accepts nothing before Run.
@@ -102,7 +107,11 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	a := &Acceptor{
 		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1),
-		by: map[string]*conn{}, of: map[string]int{}, known: newKnown(cfg.MaxConnections),
+		by: map[string]*conn{}, of: map[string]int{},
+	}
+	var err error
+	if a.known, err = newKnown(cfg.MaxConnections); err != nil {
+		return nil, fmt.Errorf("remembering addresses of authenticated peers: %w", err)
 	}
 	for i := range a.lines {
 		a.lines[i].Burst, a.lines[i].Every = 1, 10*time.Second
@@ -114,13 +123,16 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	unauthenticated := cmp.Or(cfg.MaxUnauthenticated, DefaultMaxUnauthenticated)
 	a.pools[begunPool] = newPool(max(minHandshakes, unauthenticated), 0)
 	a.pools[callPool] = newPool(unauthenticated, cmp.Or(cfg.MaxUnauthenticatedPerAddress, DefaultMaxUnauthenticatedPerAddress))
-	var err error
 	a.metrics, err = newMetrics(cfg.Registerer, a)
 	return a, err
 }
 
 // Authenticated has the connections of authenticated peers.
 func (a *Acceptor) Authenticated() net.Listener { return a.handed[authenticated] }
+
+func newKnown(connections int) (*simplelru.LRU[string, struct{}], error) {
+	return simplelru.NewLRU[string, struct{}](max(leastKnown, connections), nil) //nolint:wrapcheck // its caller says what for
+}
 
 // Unauthenticated has those of all others.
 func (a *Acceptor) Unauthenticated() net.Listener { return a.handed[unauthenticated] }
@@ -264,7 +276,7 @@ func (a *Acceptor) add(raw net.Conn) *conn {
 		a.refused(c)
 		return nil
 	}
-	second := a.pools[waitingPool].add(c, a.known.has(c.group))
+	second := a.pools[waitingPool].add(c, a.known.Contains(c.group))
 	a.by[c.at] = c
 	a.count[handshaking]++
 	a.peak = max(a.peak, a.count[handshaking]+a.count[unauthenticated])
@@ -335,7 +347,7 @@ func (a *Acceptor) await(c *conn) bool {
 		return false
 	}
 	a.leaveLocked(c)
-	victim := a.pools[callPool].add(c, a.known.has(c.group))
+	victim := a.pools[callPool].add(c, a.known.Contains(c.group))
 	c.stage = unauthenticated
 	a.count[unauthenticated]++
 	a.mu.Unlock()
@@ -360,7 +372,7 @@ func (a *Acceptor) authenticate(c *conn, identity string) bool {
 	c.stage, c.who = authenticated, identity
 	a.of[identity]++
 	a.count[authenticated]++
-	a.known.add(c.group)
+	a.known.Add(c.group, struct{}{})
 	return true
 }
 

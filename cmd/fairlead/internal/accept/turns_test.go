@@ -158,9 +158,9 @@ func TestKnownAddressesComeFirst(t *testing.T) {
 	turns := oneCPU()
 	defer turns.end()
 	turns.enter("x", false, there)
-	var strangers, hosts []*waiter
+	var others, hosts []*waiter
 	for i := range 1000 {
-		strangers = append(strangers, turns.enter(strconv.Itoa(i), false, there))
+		others = append(others, turns.enter(strconv.Itoa(i), false, there))
 	}
 	for range 30 {
 		hosts = append(hosts, turns.enter("host", true, there))
@@ -169,7 +169,7 @@ func TestKnownAddressesComeFirst(t *testing.T) {
 		turns.leave()
 	}
 	n := 0
-	for _, w := range strangers {
+	for _, w := range others {
 		if begun(w) {
 			n++
 		}
@@ -293,15 +293,18 @@ func TestTurnsAtRandom(t *testing.T) {
 
 func TestKnownAddressesAreBounded(t *testing.T) {
 	t.Parallel()
-	k := newKnown(1)
+	k, err := newKnown(1)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range 2 * leastKnown {
-		k.add(strconv.Itoa(i))
-		k.add("often")
+		k.Add(strconv.Itoa(i), struct{}{})
+		k.Add("often", struct{}{})
 	}
-	if len(k.by) != leastKnown || k.order.Len() != leastKnown {
-		t.Errorf("%d addresses are remembered, %d in order", len(k.by), k.order.Len())
+	if k.Len() != leastKnown {
+		t.Errorf("%d addresses are remembered", k.Len())
 	}
-	if !k.has("often") || k.has("0") || !k.has(strconv.Itoa(2*leastKnown-1)) {
+	if !k.Contains("often") || k.Contains("0") || !k.Contains(strconv.Itoa(2*leastKnown-1)) {
 		t.Error("those that came last are not those that are remembered")
 	}
 }
