@@ -196,12 +196,13 @@ func unseen() []string { return []string{string(mesh.KindWorkloadGroup)} }
 // unreachable are the fields that no valid manifest sets, or none to two values, and
 // why. The table of what is in force lists them, or what is above them, all the same.
 func unreachable() map[string]string {
-	const probe = "a probe by gRPC is refused"
+	const probe, gateways = "a probe by gRPC is refused", "the only value in force is mesh"
 	return map[string]string{
 		"ReadinessProbe.grpc": probe, "GrpcHealthCheckConfig.port": probe, "GrpcHealthCheckConfig.service": probe,
 		"InboundTrafficPolicy.mode":       "the only value in force is the zero one",
 		"MeshConfig.inboundTrafficPolicy": "its only field has one value",
-		"SidecarPort.targetPort":          "it is refused: it has no effect on a Sidecar",
+		"VirtualService.gateways":         gateways, "L4MatchAttributes.gateways": gateways, "TLSMatchAttributes.gateways": gateways,
+		"SidecarPort.targetPort": "it is refused: it has no effect on a Sidecar",
 	}
 }
 

@@ -51,15 +51,15 @@ func (w *World) Vary(field string) (Change, bool) {
 	if _, ok := next.read(s.name); !ok || next.piece == nil {
 		return Change{}, false
 	}
-	if fields := leaves(o.message.ProtoReflect(), next.message.ProtoReflect()); !slices.Equal(fields, []string{field}) {
+	if fields := Leaves(o.message.ProtoReflect(), next.message.ProtoReflect()); !slices.Equal(fields, []string{field}) {
 		return Change{}, false
 	}
 	s.put(next)
 	return Change{Kind: string(t.kind.Name), Op: "vary " + o.ns + "/" + o.name, Fields: []string{field}}, true
 }
 
-// leaves are the fields that differ between two messages, the innermost ones.
-func leaves(was, is protoreflect.Message) []string {
+// Leaves are the fields that differ between two messages, the innermost ones.
+func Leaves(was, is protoreflect.Message) []string {
 	var out []string
 	fields := is.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -73,10 +73,10 @@ func leaves(was, is protoreflect.Message) []string {
 		switch {
 		case inner && fd.IsList() && a.List().Len() == b.List().Len():
 			for j := range b.List().Len() {
-				below = append(below, leaves(a.List().Get(j).Message(), b.List().Get(j).Message())...)
+				below = append(below, Leaves(a.List().Get(j).Message(), b.List().Get(j).Message())...)
 			}
 		case inner && !fd.IsList() && !fd.IsMap():
-			below = leaves(a.Message(), b.Message())
+			below = Leaves(a.Message(), b.Message())
 		}
 		if len(below) == 0 {
 			below = []string{FieldName(fd)}

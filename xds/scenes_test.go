@@ -1,0 +1,221 @@
+package xds
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// scene is a small mesh in which one field counts. Chance needs too long to find what
+// some fields ask of others: a subset that a route leads to, a delegate that is there.
+type scene struct {
+	config    string // MeshConfig
+	documents string
+	// was and is are two values of the field. In config or documents was stands once.
+	was, is string
+	// set gives a field that no document has its first value, or its second.
+	set func(fragments []*mesh.Fragment, second bool)
+}
+
+// sceneOf is a service with two versions, and what comes besides.
+const sceneOf = `
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {namespace: shop, name: c}
+spec:
+  hosts: [c.mesh]
+  addresses: [10.1.1.1]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{name: http, number: 80, protocol: HTTP}, {name: tcp, number: 9000, protocol: TCP}, {name: tls, number: 443, protocol: TLS}]
+  workloadSelector: {labels: {app: c}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {namespace: shop, name: c-1}
+spec: {address: 10.0.0.1, network: net1, locality: eu/a, labels: {app: c, version: v1}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {namespace: shop, name: c-2}
+spec: {address: 10.0.0.2, network: net1, locality: eu/b, labels: {app: c, version: v2}}
+---
+`
+
+// otherService has a port of the first one's address.
+const otherService = `
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {namespace: shopping, name: d}
+spec:
+  hosts: [d.mesh]
+  addresses: [10.1.1.1]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{name: tcp, number: 9000, protocol: TCP}]
+  endpoints: [{address: 10.0.0.4}]
+`
+
+func rule(spec string) string {
+	return "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {namespace: shop, name: c}\nspec: {host: c.mesh, " + spec + "}\n"
+}
+
+func routes(name, spec string) string {
+	return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {namespace: shop, name: " + name + "}\nspec: {" + spec + "}\n---\n"
+}
+
+func scenes() map[string]scene {
+	const (
+		client = `trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /a.pem, privateKey: /b.pem}}`
+		cookie = `trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, path: /a, ttl: 1s}}}}`
+		to     = `route: [{destination: {host: c.mesh, subset: v1}}]`
+	)
+	delegates := routes("root", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], delegate: {name: one, namespace: shop}}]`) +
+		routes("one", `http: [{match: [{uri: {prefix: /a/b}}], route: [{destination: {host: c.mesh}}]}]`) +
+		routes("two", `http: [{match: [{uri: {prefix: /a/c}}], route: [{destination: {host: c.mesh}}]}]`)
+	return map[string]scene{
+		"ClientTLSSettings.clientCertificate":       {documents: rule(client), was: "/a.pem", is: "/c.pem"},
+		"ClientTLSSettings.privateKey":              {documents: rule(client), was: "/b.pem", is: "/c.pem"},
+		"ConsistentHashLB.httpQueryParameterName":   {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpQueryParameterName: a}}}`), was: "Name: a", is: "Name: b"},
+		"HTTPCookie.path":                           {documents: rule(cookie), was: "path: /a", is: "path: /b"},
+		"HTTPCookie.ttl":                            {documents: rule(cookie), was: "1s", is: "2s"},
+		"Delegate.name":                             {documents: delegates, was: "name: one, namespace", is: "name: two, namespace"},
+		"Delegate.namespace":                        {documents: delegates, was: "one, namespace: shop}}", is: "one, namespace: other}}"},
+		"HTTPRoute.mirrorPercent":                   {documents: routes("c", `hosts: [c.mesh], http: [{mirror: {host: c.mesh}, mirrorPercent: 10, route: [{destination: {host: c.mesh}}]}]`), was: "Percent: 10", is: "Percent: 20"},
+		"LocalityLoadBalancerSetting.enabled":       {config: "localityLbSetting: {enabled: true}", documents: rule(`trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}}`), was: "enabled: true", is: "enabled: false"},
+		"MeshConfig.defaultDestinationRuleExportTo": {config: "defaultDestinationRuleExportTo: ['*']", documents: rule(`trafficPolicy: {connectionPool: {tcp: {maxConnections: 3}}}`), was: "'*'", is: "'.'"},
+		"HealthReport.Own": {set: func(fragments []*mesh.Fragment, second bool) {
+			report := mesh.HealthReport{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1"}
+			agent, other := report, report
+			agent.Health, agent.Own = mesh.Healthy, !second
+			other.Health = mesh.Unhealthy
+			fragments[0].Health, fragments[1].Health = []*mesh.HealthReport{&agent}, []*mesh.HealthReport{&other}
+		}},
+		"Service.Yields": {documents: otherService, set: func(fragments []*mesh.Fragment, second bool) {
+			if !second {
+				return
+			}
+			for _, f := range fragments {
+				for i, svc := range f.Services {
+					if svc.Namespace == "shop" {
+						yielding := *svc
+						yielding.Yields, yielding.Hash = []uint32{9000}, mesh.Hash{1}
+						f.Services[i] = &yielding
+					}
+				}
+			}
+		}},
+		"ConnectionKeepalive.timeout":          {documents: rule(`trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE, http2KeepAlive: {interval: 30s, timeout: 5s}}}}`), was: " 5s", is: " 6s"},
+		"Delay.percent":                        {documents: routes("c", `hosts: [c.mesh], http: [{fault: {delay: {fixedDelay: 1s, percent: 10}}, route: [{destination: {host: c.mesh}}]}]`), was: "percent: 10", is: "percent: 20"},
+		"HTTPMatchRequest.sourceNamespace":     {documents: routes("c", `hosts: [c.mesh], http: [{match: [{sourceNamespace: other}], timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "Namespace: other", is: "Namespace: shop"},
+		"HTTPRetry.perTryTimeout":              {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, perTryTimeout: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
+		"HTTPRetry.retryIgnorePreviousHosts":   {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryIgnorePreviousHosts: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Hosts: true", is: "Hosts: false"},
+		"L4MatchAttributes.destinationSubnets": {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{destinationSubnets: [10.1.0.0/16]}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "10.1.0.0", is: "10.2.0.0"},
+		"L4MatchAttributes.port":               {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "{port: 9000}", is: "{port: 9001}"},
+		"MeshConfig.enableAutoMtls":            {config: "enableAutoMtls: true", was: "true", is: "false"},
+		"HealthReport.ServiceAccount": {set: func(fragments []*mesh.Fragment, second bool) {
+			report := &mesh.HealthReport{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Unhealthy}
+			if second {
+				report.ServiceAccount.Name = "web"
+			}
+			fragments[0].Health = []*mesh.HealthReport{report}
+		}},
+		"Workload.Ports": {set: func(fragments []*mesh.Fragment, second bool) {
+			for _, f := range fragments {
+				for i, w := range f.Workloads {
+					if second {
+						other := *w
+						other.Ports, other.Hash = map[string]uint32{"http": 8080}, mesh.Hash{1}
+						f.Workloads[i] = &other
+					}
+				}
+			}
+		}},
+		"Subset.labels": {documents: rule(`subsets: [{name: v1, labels: {version: v1}}]`) + "---\n" + routes("c", `hosts: [c.mesh], http: [{`+to+`}]`), was: "version: v1", is: "version: v2"},
+	}
+}
+
+// read is the mesh as it is written.
+func (s scene) read(t *testing.T, config, documents string) ([]*mesh.Fragment, []protoreflect.Message) {
+	t.Helper()
+	meshConfig, faults := manifest.DecodeMeshConfig("mesh.yaml", []byte(config))
+	if meshConfig == nil || len(faults) > 0 {
+		t.Fatalf("MeshConfig: %v", faults)
+	}
+	out := []*mesh.Fragment{{Source: "config", MeshConfig: meshConfig}}
+	messages := []protoreflect.Message{meshConfig.Spec.ProtoReflect()}
+	file, _ := manifest.Decode(manifest.Options{Source: "files"}, "scene.yaml", []byte(sceneOf+documents))
+	for i, o := range file.Objects {
+		if !o.Valid || len(o.NotInForce) > 0 {
+			t.Fatalf("%v is not in force: %v", o.Meta.Key, o.NotInForce)
+		}
+		piece := o.Fragment()
+		piece.Source = strconv.Itoa(i)
+		out, messages = append(out, piece), append(messages, o.Spec.ProtoReflect())
+	}
+	return out, messages
+}
+
+// counts reports whether the field makes a difference to a proxy of the scene.
+func (s scene) counts(t *testing.T, field string) bool {
+	t.Helper()
+	if n := strings.Count(s.config+s.documents, s.was); s.set == nil && n != 1 {
+		t.Fatalf("%q stands %d times in the scene", s.was, n)
+	}
+	fragments, was := s.read(t, s.config, s.documents)
+	changed, is := s.read(t, strings.Replace(s.config, s.was, s.is, 1), strings.Replace(s.documents, s.was, s.is, 1))
+	var fields []string
+	for i := range was {
+		fields = append(fields, meshgen.Leaves(was[i], is[i])...)
+	}
+	if s.set != nil {
+		s.set(fragments, false)
+		s.set(changed, true)
+	} else if !slices.Equal(fields, []string{field}) {
+		t.Fatalf("the scene changes %v", fields)
+	}
+	server := &classes{}
+	differs := false
+	before := mesh.Merge(mesh.Input{Fallback: fragments[0].MeshConfig, Fragments: fragments})
+	after := mesh.Merge(mesh.Input{Prev: before, Fallback: changed[0].MeshConfig, Fragments: changed})
+	var proxies []*netProxy
+	for _, namespace := range []string{"shop", "other"} {
+		for _, address := range []string{"10.0.0.1", "10.0.0.9"} {
+			p := &netProxy{Proxy: view.Proxy{
+				Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: namespace, Name: "default"}, Addresses: []string{address},
+				Locality: mesh.Locality{Region: "eu", Zone: "a"}, Network: "net1",
+			}}
+			p.forms.all = inOne
+			p.had = mustGet(t, server, server.at(before), p, p.had)
+			proxies = append(proxies, p)
+		}
+	}
+	for _, p := range proxies {
+		differs = differs || differenceOfGiven(given(p.had), given(mustGet(t, server, server.at(after), p, p.had))) != ""
+	}
+	return differs
+}
+
+// TestScenes keeps the scenes to the fields that there are.
+func TestScenes(t *testing.T) {
+	t.Parallel()
+	for field, s := range scenes() {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			if !slices.Contains(meshgen.Alone(), field) {
+				t.Fatal("there is no such field")
+			}
+			if !s.counts(t, field) {
+				t.Error("it makes no difference to any proxy of its scene")
+			}
+		})
+	}
+}
