@@ -66,10 +66,11 @@ type Config struct {
 	HostRest time.Duration
 
 	// DebounceAfter is how long configuration must have been quiet before it is
-	// published; 0 means 100 ms. Two publications are a fifth of a second apart or
-	// more and, while many files change, a second from the first change in the one.
+	// pushed; 0 means 100 ms. Two pushes of configuration are 200 ms apart or more;
+	// those of a checkout of many files are a second apart.
 	DebounceAfter time.Duration
-	// DebounceMax is the longest that a change waits for quiet; 0 means 10 s.
+	// DebounceMax is the longest that a change of configuration waits for quiet; 0
+	// means 10 s.
 	DebounceMax time.Duration
 	// SourceWait is how long after the start the first snapshot waits for
 	// sources that have not delivered; 0 means DefaultSourceWait.

@@ -14,16 +14,15 @@
 // there is a newer snapshot, and a slow reader misses rings, never the latest
 // state. Both may be used from any goroutine.
 //
-// # Pace
+// # Debounce
 //
-// Configuration is debounced. Health is not: it is published within
-// milliseconds, over the configuration published last, so that half of a change
-// to many files never goes out with it. A single change of endpoints is
-// published at once too; of a burst, the first at once and the rest together,
-// and where they change all the time, a few times a second. Files that many
-// others of which changed within the same second wait for the end of it. The
-// dearer a publication is to who receives it ([Registry.Pushed]), the longer the
-// next one waits.
+// Configuration is debounced as in istiod: it is pushed when nothing has changed
+// for DebounceAfter, and after DebounceMax at the latest. Health is not: it is
+// pushed within milliseconds, over the configuration pushed last, so that half of a
+// change to many files never goes out with it. A single change of endpoints is
+// pushed at once too; of a burst, the first at once and the rest together, and
+// where they change all the time, a few times a second. A checkout of many files
+// makes two pushes.
 //
 // # Cost
 //

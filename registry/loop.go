@@ -19,7 +19,7 @@ type loop struct {
 	log     *slog.Logger
 	began   time.Time
 	sources []*source
-	pace    pace
+	pushes  *pushes
 	ledger  ledger
 
 	toldMissing bool
@@ -50,7 +50,7 @@ type source struct {
 func newLoop(r *Registry, now time.Time) *loop {
 	l := &loop{
 		r: r, log: r.log, began: now,
-		pace:      pace{quiet: r.cfg.DebounceAfter, longest: r.cfg.DebounceMax},
+		pushes:    newPushes(r.cfg.DebounceAfter, r.cfg.DebounceMax),
 		conflicts: map[mesh.Conflict]bool{},
 		ledger:    ledger{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
 	}
@@ -127,7 +127,7 @@ func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) 
 	s.current, s.changed = d.Next(), now
 	s.objects += d.Growth()
 	l.compared += uint64(d.Objects())
-	l.pace.note(reached(d), now)
+	l.pushes.note(reached(d), now)
 }
 
 // release lets go of what is held of a source.
@@ -192,15 +192,12 @@ func (l *loop) next(now time.Time) time.Time {
 		}
 		return time.Time{}
 	}
-	at, _ := l.pace.due()
+	at, _ := l.pushes.due()
 	if end := l.ledger.next(); at.IsZero() || !end.IsZero() && end.Before(at) {
 		return end
 	}
 	return at
 }
-
-// paid takes over what the latest publication cost.
-func (l *loop) paid() { l.pace.cost = l.merge + time.Duration(l.r.pushed.Load()) }
 
 func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 
@@ -209,7 +206,7 @@ func (l *loop) publishDue(now time.Time) {
 	missing := l.missing()
 	prev := l.r.Snapshot()
 	if l.ledger.expire(now) {
-		l.pace.note(change{config: true}, now)
+		l.pushes.note(change{config: true}, now)
 	}
 	switch {
 	case prev == nil && len(missing) > 0:
@@ -224,7 +221,7 @@ func (l *loop) publishDue(now time.Time) {
 	case prev == nil, prev.Incomplete && len(missing) < len(prev.Missing):
 		l.publish(true, missing, now)
 	default:
-		if at, config := l.pace.due(); !at.IsZero() && !at.After(now) {
+		if at, config := l.pushes.due(); !at.IsZero() && !at.After(now) {
 			l.publish(config, missing, now)
 		}
 	}
@@ -255,7 +252,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 		Bindings: l.ledger.bindings, Owners: l.ledger.owners, Unsettled: l.ledger.unsettled(missing),
 	})
 	l.ledger.take(next, now)
-	l.pace.published(config, now)
+	l.pushes.pushed(config, now)
 	l.tellConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
 		l.log.Info("all sources loaded", "services", len(next.Services), "workloads", len(next.Workloads))
@@ -329,7 +326,7 @@ func (l *loop) report() *Status {
 			foreign[c.Dropped.Source]++
 		}
 	}
-	at, _ := l.pace.due()
+	at, _ := l.pushes.due()
 	st.Waiting = !at.IsZero()
 	for _, s := range l.sources {
 		list := s.held.list()

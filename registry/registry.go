@@ -33,7 +33,6 @@ type Registry struct {
 	snapshot atomic.Pointer[mesh.Snapshot]
 	status   atomic.Pointer[Status]
 	running  atomic.Bool
-	pushed   atomic.Int64 // what the latest snapshot cost its receiver, in ns
 
 	mu    sync.Mutex // guards the following field
 	bells map[chan struct{}]bool
@@ -60,11 +59,6 @@ func New(c Config) (*Registry, error) {
 
 // Snapshot is the latest state of the mesh, or nil before there is a first.
 func (r *Registry) Snapshot() *mesh.Snapshot { return r.snapshot.Load() }
-
-// Pushed tells how long it took to make of a snapshot what proxies get and to
-// hand it out. While that is long, snapshots are made less often. It may be
-// called from any goroutine.
-func (r *Registry) Pushed(took time.Duration) { r.pushed.Store(int64(took)) }
 
 // Status is the latest state of the registry.
 func (r *Registry) Status() Status {
@@ -186,7 +180,6 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 		case <-wake.C:
 		}
 		now := time.Now()
-		l.paid()
 		l.publishDue(now)
 		if at := l.next(now); at.IsZero() {
 			wake.Stop()

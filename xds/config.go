@@ -25,14 +25,6 @@ type Snapshots interface {
 	Subscribe() (bell <-chan struct{}, cancel func())
 }
 
-// Paced are Snapshots that come less often while one is dear to hand out.
-type Paced interface {
-	Snapshots
-	// Pushed tells how long it took until half of those that a snapshot changes
-	// something for had answered. It must not block.
-	Pushed(took time.Duration)
-}
-
 // Admission knows who is at the other end of a stream.
 type Admission interface {
 	// Admit gives the authenticated peer of a gRPC context. Its error is logged and

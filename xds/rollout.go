@@ -50,8 +50,7 @@ type ProxyRejection struct{ Proxy, Type, Name, Reason string }
 
 // rollouts follow snapshots to the proxies.
 type rollouts struct {
-	bell  chan struct{}
-	paced Paced // or nil
+	bell chan struct{}
 
 	mu   sync.Mutex // guards list
 	list []*rollout // by generation
@@ -62,27 +61,21 @@ type rollouts struct {
 type rollout struct {
 	generation uint64
 	bell       chan struct{} // of rollouts
-	paced      Paced         // or nil
 
 	mu     sync.Mutex // guards all following fields
 	what   Rollout
-	paid   bool // what it cost was told
 	unseen int  // proxies that nobody has looked at for this snapshot yet
 	owed   int  // answers that are awaited
 	logged bool // its end was told
 	slow   bool // that it takes long was told
 }
 
-func newRollouts(s Snapshots) *rollouts {
-	r := &rollouts{bell: make(chan struct{}, 1)}
-	r.paced, _ = s.(Paced)
-	return r
-}
+func newRollouts() *rollouts { return &rollouts{bell: make(chan struct{}, 1)} }
 
 // begin follows a new snapshot to the proxies that are connected now.
 func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	n := &rollout{
-		generation: s.Generation, bell: r.bell, paced: r.paced, unseen: conns,
+		generation: s.Generation, bell: r.bell, unseen: conns,
 		what: Rollout{Generation: s.Generation, Started: now, Changes: s.Changes},
 	}
 	if conns == 0 {
@@ -107,7 +100,6 @@ func (n *rollout) touch() {
 
 // seen notes that all proxies have been looked at, and what was made for them.
 func (n *rollout) seen(w Work) {
-	defer n.pay()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.unseen, n.what.Work, n.what.Looked = 0, w, true
@@ -116,7 +108,6 @@ func (n *rollout) seen(w Work) {
 
 // answered notes that a proxy has answered everything.
 func (n *rollout) answered(rejected []ProxyRejection) {
-	defer n.pay()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(rejected) == 0 {
@@ -127,19 +118,6 @@ func (n *rollout) answered(rejected []ProxyRejection) {
 	n.what.RejectedMore += len(rejected) - len(kept)
 	n.owed--
 	n.finish(time.Now())
-}
-
-// pay tells once what the snapshot cost: the time until half of the proxies had
-// answered, for the last ones may be slow by themselves.
-func (n *rollout) pay() {
-	n.mu.Lock()
-	due := n.paced != nil && !n.paid && n.unseen == 0 && 2*n.owed <= n.what.Touched
-	n.paid = n.paid || due
-	took := time.Since(n.what.Started)
-	n.mu.Unlock()
-	if due {
-		n.paced.Pushed(took)
-	}
 }
 
 // leave notes that a proxy has gone before it answered: nobody waits for it.

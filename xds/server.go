@@ -88,7 +88,7 @@ func New(cfg Config) (*Server, error) {
 		judging:  make(chan struct{}, runtime.GOMAXPROCS(0)),
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
-		rollouts: newRollouts(cfg.Snapshots),
+		rollouts: newRollouts(),
 		refused:  newRefusals(),
 		lines:    loglimit.NewPeers(),
 		conns:    map[*conn]struct{}{},
