@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -190,32 +191,32 @@ func (p *pause) over() <-chan struct{} {
 	return done
 }
 
-// formsOf is how the route tables of a new proxy travel.
-func (s *Server) formsOf(n *bootstrap.Node, features []string) forms {
+// routesFor is how the route tables of a new proxy travel.
+func (s *Server) routesFor(n *bootstrap.Node, features []string) cache.Routes {
 	v := n.EnvoyVersion
 	switch {
 	case s.cfg.WholeTables:
-		return forms{all: inOne}
+		return cache.Routes{Delivery: cache.Inline}
 	case slices.Contains(features, bootstrap.FeatureVirtualHosts):
-		return forms{all: allByHost}
+		return cache.Routes{Delivery: cache.VHDS}
 	case fold.Takes(v.Major, v.Minor):
-		return forms{all: byHost}
+		return cache.Routes{Delivery: cache.Auto}
 	default:
-		return forms{all: inOne}
+		return cache.Routes{Delivery: cache.Inline}
 	}
 }
 
-// fallBack has a table travel whole that the proxy refuses to take in pieces. Of
+// fallBack has a table travel inline that the proxy refuses to take by VHDS. Of
 // virtual hosts that it refuses nothing is gained by it: they would spoil the
 // whole table.
 func (c *conn) fallBack(e stream.Event) {
-	if e.Type != stream.RouteType || c.class == nil {
+	if e.Type != stream.RouteType || c.resources == nil {
 		return
 	}
-	if r := c.class.generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
+	if r := c.resources.Generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
 		return
 	}
 	c.tell(slog.LevelWarn, "proxy rejected virtual hosts (VHDS); sending the whole route configuration", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
-	c.whole(view.RoutesLayer + e.Name)
+	c.inline(view.RoutesLayer + e.Name)
 	c.ring()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -36,12 +37,12 @@ type conn struct {
 	version string // Envoy's
 	since   time.Time
 
-	lookout
+	updater
 
 	// Owned by the goroutine of the stream.
 	core       *stream.Server
-	seen       *outlook // the one that core was told of
-	class      *class
+	seen       *proxyState // the one that core was told of
+	resources  *cache.Resources
 	settling   bool                          // it has not been answered in full
 	reported   map[stream.Rejection]struct{} // refusals that were told already
 	unsent     time.Time                     // when that was announced; zero once something was sent
@@ -88,10 +89,10 @@ func (q question) answer() {
 	close(q.answered)
 }
 
-func (s *Server) newConn(p Peer, c *claim, f forms) *conn {
+func (s *Server) newConn(p Peer, c *claim, routes cache.Routes) *conn {
 	n := &conn{
 		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
-		lookout: lookout{forms: f}, lines: newLineLimits(),
+		updater: updater{routes: routes}, lines: newLineLimits(),
 		bell: make(chan struct{}, 1), evicted: make(chan error, 1), questions: make(chan question), done: make(chan struct{}),
 	}
 	n.ends = n.endTime(n.since)
@@ -267,7 +268,7 @@ func (c *conn) take(frame string) error {
 		return nil
 	}
 	if err == nil {
-		c.heed(r)
+		c.keepReported(r)
 		c.refresh()
 		err = c.core.Take(c.asked, r)
 	}
@@ -355,15 +356,15 @@ func (c *conn) refresh() {
 		return
 	}
 	c.seen = o
-	if o.class == nil {
+	if o.Resources == nil {
 		return
 	}
 	c.settling = true // even if it is what it was: somebody may wait to hear so
-	if o.class == c.class {
+	if o.Resources == c.resources {
 		return
 	}
-	c.class = o.class
-	c.core.SetGeneration(c.class.generation)
+	c.resources = o.Resources
+	c.core.SetGeneration(c.resources.Generation)
 	c.unsent = o.at
 	if o.at.Before(c.since) {
 		c.unsent = c.since
@@ -468,10 +469,10 @@ func (c *conn) settle() {
 
 // origins are where the resources of a type come from, by name.
 func (c *conn) origins(t stream.TypeURL) map[string][]string {
-	if c.class == nil {
+	if c.resources == nil {
 		return nil
 	}
-	return c.class.origins(t, func(string) bool { return true })
+	return c.resources.Origins(t, func(string) bool { return true })
 }
 
 // sent lists what the proxy has of a type, with where it comes from.

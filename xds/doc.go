@@ -1,21 +1,21 @@
-// Package xds is the conductor of connected proxies: a snapshot of the mesh, or
-// a request, becomes a view, resources, and what streams send.
+// Package xds serves configuration to connected proxies. What is served is owned by
+// its child cache, which makes it from snapshots of the mesh; here is everything about
+// the streams on which it is asked for: connections, who may have one, which proxies
+// see a new snapshot, what is sent, what came of it, and how all of that stands.
 //
 // [Server] serves the aggregated discovery service, incremental variant, to
 // agents and to Envoys that connect by themselves. It lets nobody in: who a peer
 // is comes from [Admission], and the node that the peer claims to be is held
 // against that. What the mesh looks like comes from [Snapshots], what a proxy
-// shall have from package view, the bytes from package envoy, and when they are
-// sent from package stream. The gRPC server that it is registered on needs the
-// options of package wire: responses leave as bytes that all streams share.
+// shall have from package cache, and when it is sent from package stream. The gRPC
+// server that it is registered on needs the options of package wire: responses leave
+// as bytes that all streams share.
 //
 // # What a change costs
 //
-// Equal work is done once, whoever needs it: a part of a view is encoded once, a
-// layer is a list of parts, and a class a list of layers; each is found by its
-// content, and forgotten when nobody uses it. A new layer takes what did not
-// change from the one before. Of a snapshot that changes nothing for a proxy its
-// stream does not hear. [Work] counts, so that it can be seen.
+// Package cache owns what is served: equal work is done once, whoever needs it. Of a
+// snapshot that changes nothing for a proxy its stream does not hear. [Work] counts,
+// so that it can be seen.
 //
 // # Goroutines
 //

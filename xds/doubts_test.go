@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -22,7 +23,7 @@ func TestDistrustOutlivesTheStream(t *testing.T) {
 	// It claims to have all of it, in the very versions; one of them came in an
 	// unanswered response.
 	versions := map[string]string{}
-	for res := range r.classOfWeb(t).generation.All(stream.ClusterType) {
+	for res := range r.resourcesOfWeb(t).Generation.All(stream.ClusterType) {
 		versions[res.Name] = res.Version
 	}
 	b := r.connect(t, node("web", "127.0.0.11"), stream.NewClient(stream.ClientConfig{
@@ -37,7 +38,7 @@ func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	versions := map[stream.TypeURL]map[string]string{}
-	g := r.classOfWeb(t).generation
+	g := r.resourcesOfWeb(t).Generation
 	for url := range g.Diff(nil) {
 		versions[url] = map[string]string{}
 		for res := range g.All(url) {
@@ -62,11 +63,11 @@ func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
 	eventually(t, "it is listed once, as gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
 }
 
-// classOfWeb is what the proxy of web shall have.
-func (r *rig) classOfWeb(t *testing.T) *class {
+// resourcesOfWeb are what the proxy of web shall have.
+func (r *rig) resourcesOfWeb(t *testing.T) *cache.Resources {
 	t.Helper()
-	return r.server.classes.mustGet(t, r.mesh.Snapshot(), view.Proxy{
+	return mustGet(t, r.server.cache, r.mesh.Snapshot(), view.Proxy{
 		ID: "x", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
 		Addresses: []string{"127.0.0.11"}, Labels: map[string]string{"app": "web"}, Interception: view.InterceptNone,
-	}, forms{}, sight{}).class
+	}, cache.Routes{}, cache.Configuration{}).Resources
 }

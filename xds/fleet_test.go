@@ -22,6 +22,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -303,18 +304,18 @@ func tablesOf(t *testing.T, body []byte) []string {
 
 // freshServer is what a server would make that has seen no other snapshot.
 type freshServer struct {
-	mu      sync.Mutex // guards all following fields
-	snap    *mesh.Snapshot
-	classes *classes
+	mu    sync.Mutex // guards all following fields
+	snap  *mesh.Snapshot
+	cache *cache.Cache
 }
 
-func (f *freshServer) of(s *mesh.Snapshot) *classes {
+func (f *freshServer) of(s *mesh.Snapshot) *cache.Cache {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.snap != s {
-		f.snap, f.classes = s, &classes{}
+		f.snap, f.cache = s, cache.New(view.Settings{})
 	}
-	return f.classes
+	return f.cache
 }
 
 // shall is what a fresh stream of the proxy would be given, which has tables in
@@ -336,10 +337,10 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
 	}
-	fresh := r.fresh.of(snap).mustGet(p.t, snap, c.proxy(snap, w), r.server.formsOf(&n, features), sight{listed: has})
+	fresh := mustGet(p.t, r.fresh.of(snap), snap, c.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{Listed: has})
 	out := map[string]string{}
-	for _, url := range countedTypes {
-		for r := range fresh.class.generation.All(url) {
+	for _, url := range cache.Types() {
+		for r := range fresh.Resources.Generation.All(url) {
 			out[url.Short()+" "+r.Name] = saysOf(r)
 		}
 	}

@@ -213,10 +213,10 @@ func (s *street) fallBack() {
 	table := strconv.Itoa(s.port)
 	for _, c := range s.rig.server.connections() {
 		c.ask(nil, func() {
-			r := c.class.generation.Get(stream.RouteType, table)
+			r := c.resources.Generation.Get(stream.RouteType, table)
 			c.fallBack(stream.Event{Kind: stream.EventRejected, Type: stream.RouteType, Name: r.Name, Version: r.Version, Reason: "a test"})
 		}, nil)
-		if !c.forms.isWhole(view.RoutesLayer + table) {
+		if c.routes != c.routes.WithInline(view.RoutesLayer+table) {
 			s.t.Error("the refusal was not heeded")
 		}
 	}

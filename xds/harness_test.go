@@ -3,14 +3,12 @@ package xds
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,9 +21,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
-	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/wrapperspb"
-	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -62,59 +57,6 @@ func (f *fakeMesh) publish(s *mesh.Snapshot) {
 		default:
 		}
 	}
-}
-
-// objects is a mesh to be: services with one port each, and workloads.
-type objects struct {
-	services  []*mesh.Service
-	workloads []*mesh.Workload
-	plain     bool // no mTLS
-
-	virtualServices []*mesh.VirtualService
-}
-
-func meta(kind mesh.Kind, name string, content ...any) mesh.Meta {
-	return mesh.Meta{
-		Key:    mesh.Key{Kind: kind, Namespace: "shop", Name: name},
-		Hash:   sha256.Sum256(fmt.Append(nil, kind, name, content)),
-		Origin: &mesh.Origin{Source: "files", Path: name + ".yaml", Line: 1, Column: 1},
-	}
-}
-
-// workload adds WorkloadEntry name with the service account of that name.
-func (o *objects) workload(name, address string, labels map[string]string) *objects {
-	if labels == nil {
-		labels = map[string]string{"app": name}
-	}
-	w := &mesh.Workload{Meta: meta(mesh.KindWorkloadEntry, name, address, labels), Address: address, ServiceAccount: name}
-	w.Labels = labels
-	o.workloads = append(o.workloads, w)
-	return o
-}
-
-// service adds name.mesh on a port, served by the workloads with the label app=name.
-func (o *objects) service(name string, port uint32) *objects {
-	o.services = append(o.services, &mesh.Service{
-		Meta: meta(mesh.KindServiceEntry, name, port), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
-		Ports:    []mesh.Port{{Name: "http", Number: port, Protocol: mesh.HTTP}},
-		Selector: map[string]string{"app": name},
-	})
-	return o
-}
-
-func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
-	spec := &meshconfig.MeshConfig{
-		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(!o.plain),
-		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
-	}
-	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads), VirtualServices: slices.Clone(o.virtualServices),
-	}})
-}
-
-// shop is a mesh of two workloads.
-func shop() *objects {
-	return new(objects).workload("orders", "127.0.0.12", nil).workload("web", "127.0.0.11", nil).service("orders", 8080)
 }
 
 // fakeAdmission lets everybody in as the peer set last.

@@ -1,15 +1,9 @@
 package xds
 
 import (
-	"fmt"
 	"runtime"
-	"slices"
-	"strconv"
 	"testing"
 	"time"
-
-	"github.com/fairlead/fairlead/registry/mesh"
-	"github.com/fairlead/fairlead/xds/view"
 )
 
 // Who loses its identity while it waits for its turn is sent nothing.
@@ -57,65 +51,26 @@ func TestOwesIsBounded(t *testing.T) {
 	}
 }
 
-// A table is to travel whole while a newer snapshot is looked at: both hold.
-func TestWholeIsNotLost(t *testing.T) {
+// A table is to travel inline while a newer snapshot is looked at: both hold.
+func TestInlineIsNotLost(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
 	r.synced(t, "web.shop")
 	c := r.server.connections()[0]
-	c.mu.Lock() // whole waits here, while announce looks with a newer snapshot
+	c.mu.Lock() // inline waits here, while announce looks with a newer snapshot
 	done := make(chan struct{})
-	go func() { c.whole("routes/8080"); close(done) }()
+	go func() { c.inline("routes/8080"); close(done) }()
 	for range 100 { // until it has the lock to wait for
 		runtime.Gosched()
 	}
 	s := shop().snapshot(r.mesh.Snapshot())
 	r.mesh.current.Store(s)
-	c.see(r.server.classes.at(s), time.Now(), nil)
+	c.see(r.server.cache.At(s), time.Now(), nil)
 	c.looked.Store(s.Generation)
 	c.mu.Unlock()
 	<-done
-	if o := c.current.Load(); o.key.forms != c.forms {
-		t.Errorf("the proxy is to have %+v and has %+v, until the mesh changes again", c.forms, o.key.forms)
+	if o := c.current.Load(); o.Routes() != c.routes {
+		t.Errorf("the proxy is to have %+v and has %+v, until the mesh changes again", c.routes, o.Routes())
 	}
-}
-
-// A stream that had asked for the snapshot just before has nobody go back to it.
-func TestLateSnapshot(t *testing.T) {
-	t.Parallel()
-	o := shop()
-	for i := range 50 {
-		o.service(fmt.Sprintf("s%d", i), 8080)
-	}
-	mc := o.snapshot(nil).MeshConfig
-	snap := func(prev *mesh.Snapshot) *mesh.Snapshot {
-		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{{Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads)}})
-	}
-	s1 := snap(nil)
-	o.service("new", 8080)
-	s2 := snap(s1)
-	c := &classes{}
-	c.at(s1).index()
-	e2 := c.at(s2)
-	e2.index()
-	get := func(e *epoch, i int) sight {
-		v, err := c.get(e, view.Proxy{
-			ID: strconv.Itoa(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
-			Addresses: []string{"127.0.0.11"}, Interception: view.InterceptNone,
-		}, forms{}, sight{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	keep := []sight{get(e2, 0), get(c.at(s1), 1)} // a stream that had asked for the snapshot just before
-	before := e2.index().Stats()
-	for i := range 20 {
-		keep = append(keep, get(e2, i+2))
-	}
-	if w := e2.index().Stats().Minus(before); w.VirtualHosts > 60 {
-		t.Errorf("each proxy has everything worked out for itself: %+v", w)
-	}
-	_ = keep
 }

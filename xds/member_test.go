@@ -87,7 +87,7 @@ func TestReturnWhileTheEndIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	versions := map[string]string{}
-	for res := range r.classOfWeb(t).generation.All(stream.ClusterType) {
+	for res := range r.resourcesOfWeb(t).Generation.All(stream.ClusterType) {
 		versions[res.Name] = res.Version
 	}
 	n := node("web", "127.0.0.11")

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -30,10 +31,10 @@ type metrics struct {
 	limited      prometheus.Counter
 	slow         prometheus.Counter
 	faults       prometheus.Counter
-	sizes        [len(countedTypes)]prometheus.Observer // of size, by type
+	sizes        map[stream.TypeURL]prometheus.Observer // of size
 }
 
-func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
+func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (*metrics, error) {
 	short := []float64{.001, .003, .01, .03, .1, .3, 1, 3, 5, 10, 20, 30}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -49,6 +50,7 @@ func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 		convergence:  histogram("pilot_proxy_convergence_time", "Seconds from the announcement of a snapshot until a proxy has answered all of it."),
 		rejects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_total_xds_rejects", Help: "Responses that proxies refused."}),
 		rejecting:    map[stream.TypeURL]prometheus.Gauge{},
+		sizes:        map[stream.TypeURL]prometheus.Observer{},
 		expiredNonce: counter("pilot_xds_expired_nonce", "Answers to responses that nobody waits for.", "type"),
 		size: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "pilot_xds_config_size_bytes", Help: "Size of responses.", Buckets: []float64{1e3, 1e4, 1e5, 1e6, 4e6, 1e7, 4e7},
@@ -68,8 +70,8 @@ func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that refuse something of what they were sent by " + name + ".",
 		})
 	}
-	for i, t := range countedTypes {
-		m.sizes[i] = m.size.WithLabelValues(label(t))
+	for _, t := range cache.Types() {
+		m.sizes[t] = m.size.WithLabelValues(label(t))
 	}
 	if r == nil {
 		return m, nil
@@ -80,7 +82,7 @@ func newMetrics(r prometheus.Registerer, w *work) (*metrics, error) {
 	for _, g := range m.rejecting {
 		all = append(all, g)
 	}
-	all = append(all, w.collectors()...)
+	all = append(all, workCollectors(made, sent)...)
 	var errs []error
 	for _, c := range all {
 		errs = append(errs, r.Register(c))
@@ -124,7 +126,12 @@ func versionLabel(v bootstrap.Version) string {
 	}
 }
 
-func (m *metrics) sized(t stream.TypeURL) prometheus.Observer { return m.sizes[typeIndex(t)] }
+func (m *metrics) sized(t stream.TypeURL) prometheus.Observer {
+	if o, ok := m.sizes[t]; ok {
+		return o
+	}
+	return m.sizes[""]
+}
 
 func (m *metrics) event(e stream.Event) {
 	switch e.Kind {

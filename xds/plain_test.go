@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -20,11 +21,11 @@ import (
 // the golden files.
 func TestBytesAreThoseOfTheBuilders(t *testing.T) {
 	t.Parallel()
-	for name, all := range map[string]form{"in-one": inOne, "all-by-host": allByHost} {
+	for name, all := range map[string]cache.Delivery{"in-one": cache.Inline, "all-by-host": cache.VHDS} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, made := newCountry(uint64(40+all)), &classes{}
-			had := make([]sight, 6)
+			c, made := newCountry(uint64(40+all)), cache.New(view.Settings{})
+			had := make([]cache.Configuration, 6)
 			var s *mesh.Snapshot
 			for step := range 40 {
 				for range 1 + step%3 {
@@ -36,8 +37,8 @@ func TestBytesAreThoseOfTheBuilders(t *testing.T) {
 						continue // it sleeps through this one
 					}
 					p := c.proxy(i * 5 / 2)
-					had[i] = made.mustGet(t, s, p, forms{all: all}, had[i])
-					got, want := sentOf(t, had[i].class.generation), builtOf(view.Build(s, p), all)
+					had[i] = mustGet(t, made, s, p, cache.Routes{Delivery: all}, had[i])
+					got, want := sentOf(t, had[i].Resources.Generation), builtOf(view.Build(s, p), all)
 					if !maps.Equal(got, want) {
 						equalContent(t, got, want)
 						t.Fatalf("step %d, proxy %s", step, p.ID)
@@ -62,7 +63,7 @@ func (c *country) proxy(i int) view.Proxy {
 func sentOf(t *testing.T, g *stream.Generation) map[string]string {
 	t.Helper()
 	out := map[string]string{}
-	for _, url := range countedTypes {
+	for _, url := range cache.Types() {
 		r := &stream.Response{TypeURL: url, Resources: slices.Collect(g.All(url))}
 		m := &discovery.DeltaDiscoveryResponse{}
 		if err := proto.Unmarshal(slices.Concat(r.AppendBuffers(nil)...), m); err != nil {
@@ -76,7 +77,7 @@ func sentOf(t *testing.T, g *stream.Generation) map[string]string {
 }
 
 // builtOf is what the builders give for each part of a view by itself.
-func builtOf(v *view.View, all form) map[string]string {
+func builtOf(v *view.View, all cache.Delivery) map[string]string {
 	out := map[string]string{}
 	add := func(list ...envoy.Resource) {
 		for _, r := range list {
@@ -88,7 +89,7 @@ func builtOf(v *view.View, all form) map[string]string {
 	}
 	for p := range v.Parts() {
 		t, ok := p.(*view.RouteTable)
-		if ok && all == allByHost && envoy.Splittable(t) {
+		if ok && all == cache.VHDS && envoy.Splittable(t) {
 			pieces, _ := envoy.BuildTable(t)
 			add(pieces.Shell)
 			add(pieces.Hosts...)
@@ -98,4 +99,40 @@ func builtOf(v *view.View, all form) map[string]string {
 		add(list...)
 	}
 	return out
+}
+
+func mustGet(tb testing.TB, c *cache.Cache, s *mesh.Snapshot, p view.Proxy, r cache.Routes, had cache.Configuration) cache.Configuration {
+	tb.Helper()
+	now, err := c.Get(c.At(s), p, r, had)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return now
+}
+
+// equalContent names no more than ten differences: of a fleet there may be
+// thousands.
+func equalContent(t *testing.T, got, want map[string]string) bool {
+	t.Helper()
+	var differ []string
+	for k, v := range want {
+		if has, ok := got[k]; !ok {
+			differ = append(differ, k+" is missing")
+		} else if has != v {
+			differ = append(differ, k+" differs")
+		}
+	}
+	for k := range got {
+		if _, ok := want[k]; !ok {
+			differ = append(differ, k+" is there")
+		}
+	}
+	slices.Sort(differ)
+	for _, d := range differ[:min(len(differ), 10)] {
+		t.Error(d)
+	}
+	if n := len(differ) - 10; n > 0 {
+		t.Errorf("and %d more", n)
+	}
+	return len(differ) == 0
 }

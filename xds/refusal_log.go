@@ -69,10 +69,10 @@ const maxOrigins = 4
 // firstOrigins are where a few resources of a type come from, by name, for
 // people.
 func (c *conn) firstOrigins(t stream.TypeURL, names []string) map[string][]string {
-	if c.class == nil {
+	if c.resources == nil {
 		return nil
 	}
-	out := c.class.origins(t, func(name string) bool { return slices.Contains(names, name) })
+	out := c.resources.Origins(t, func(name string) bool { return slices.Contains(names, name) })
 	for name, list := range out {
 		if len(list) > maxOrigins {
 			out[name] = append(slices.Clip(list[:maxOrigins]), fmt.Sprintf("… and %d more", len(list)-maxOrigins))

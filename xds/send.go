@@ -66,7 +66,7 @@ func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	c.account.charge(now, float64(size)/writtenAs1)
 	m := c.server.metrics
 	m.sized(r.TypeURL).Observe(float64(size))
-	c.server.classes.work.sent[typeIndex(r.TypeURL)].add(len(r.Resources), size)
+	c.server.sent.Of(r.TypeURL).Add(len(r.Resources), size)
 	if c.unwritten.Add(int64(size)) == int64(size) {
 		c.progressAt(now)
 	}

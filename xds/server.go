@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/wire"
 )
@@ -32,7 +33,7 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	metrics  *metrics
-	classes  *classes
+	cache    *cache.Cache
 	interner *stream.Interner
 	stopped  chan struct{} // closed when Run ends
 	rollouts *rollouts
@@ -44,6 +45,7 @@ type Server struct {
 	judging chan struct{} // has room for those whose node is decoded
 	heard   chan struct{} // has room for those whose first request is read before it is their turn
 	kept    ledger
+	sent    cache.ByType
 	quiet   pause // holds new streams while a snapshot is announced
 
 	// Atomic.
@@ -73,16 +75,10 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	classes := &classes{settings: cfg.Settings}
-	m, err := newMetrics(cfg.Registerer, &classes.work)
-	if err != nil {
-		return nil, err
-	}
-	return &Server{
+	s := &Server{
 		cfg:      cfg,
 		log:      cfg.Logger.With("component", "xds"),
-		metrics:  m,
-		classes:  classes,
+		cache:    cache.New(cfg.Settings),
 		fresh:    make(chan struct{}, cfg.MaxNew),
 		heard:    make(chan struct{}, 4*cfg.MaxNew),
 		judging:  make(chan struct{}, runtime.GOMAXPROCS(0)),
@@ -94,7 +90,11 @@ func New(cfg Config) (*Server, error) {
 		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
 		hosts:    map[string]*account{},
-	}, nil
+	}
+	if s.metrics, err = newMetrics(cfg.Registerer, &s.cache.Work, &s.sent); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Register adds the discovery service to a gRPC server.
@@ -240,7 +240,7 @@ func (s *Server) judge(peer Peer, first string) (*conn, error) {
 	case err != nil:
 		return nil, s.refuse(peer, node.ID(), err)
 	}
-	return s.newConn(peer, claimed, s.formsOf(node, says.GetClientFeatures())), nil
+	return s.newConn(peer, claimed, s.routesFor(node, says.GetClientFeatures())), nil
 }
 
 // firstRequest waits for the request that has the node. A peer that is slow to

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -31,7 +32,7 @@ func TestSnapshotReachesProxies(t *testing.T) {
 	if st.Host != "vm1" || st.ServiceAccount.Name != "web" || st.Workload.Name != "web" || st.Partial || st.Stale != "" {
 		t.Errorf("status %+v", st)
 	}
-	if got := r.synced(t, "orders.shop"); got.Encryption != EncryptionMixed {
+	if got := r.synced(t, "orders.shop"); got.Encryption != cache.EncryptionMixed {
 		t.Errorf("encryption %q", got.Encryption)
 	}
 
@@ -426,7 +427,7 @@ func TestDiagnostics(t *testing.T) {
 	r.synced(t, "orders.shop")
 	for _, c := range r.server.connections() {
 		o := *c.current.Load()
-		o.view = &view.View{Warnings: warnings}
+		o.View = &view.View{Warnings: warnings}
 		c.current.Store(&o)
 	}
 	got := r.server.Diagnostics()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -39,7 +40,7 @@ type ProxyStatus struct {
 	// CertificateEnds is when the certificate of the stream ends; zero means never.
 	CertificateEnds time.Time
 	// Encryption is what the proxy demands of traffic for its application.
-	Encryption Encryption
+	Encryption cache.Encryption
 
 	// Snapshot is the newest snapshot that was looked at for this proxy, Generation
 	// the one that last changed something for it.
@@ -71,15 +72,15 @@ type Diagnostic struct {
 }
 
 // notes are the diagnostics of a view and of what was built from it.
-func (o *outlook) notes() []Diagnostic {
+func (o *proxyState) notes() []Diagnostic {
 	var out []Diagnostic
-	if o.view != nil {
-		for _, w := range o.view.Warnings {
+	if o.View != nil {
+		for _, w := range o.View.Warnings {
 			out = append(out, Diagnostic{Key: w.Key, Origin: w.Origin.String(), Message: w.Message})
 		}
 	}
-	if o.class != nil {
-		for _, d := range o.class.diagnostics {
+	if o.Resources != nil {
+		for _, d := range o.Resources.Diagnostics {
 			out = append(out, Diagnostic{Key: d.Key, Origin: d.Origin.String(), Message: d.Message})
 		}
 	}
@@ -125,7 +126,7 @@ func (c *conn) publish() ProxyStatus {
 		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.claim.account,
 		Network: c.claimed.Network, Address: c.claimed.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
-		CertificateEnds: c.peer.Until, Encryption: EncryptionNA,
+		CertificateEnds: c.peer.Until, Encryption: cache.EncryptionNA,
 		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.looked.Load(), c.looked.Load()),
 	}
 	if g := c.core.Target(); g != nil {
@@ -145,7 +146,7 @@ func (c *conn) publish() ProxyStatus {
 }
 
 // describe adds what the conductor knows.
-func (st *ProxyStatus) describe(o *outlook) {
+func (st *ProxyStatus) describe(o *proxyState) {
 	switch {
 	case o.gone:
 		st.Stale = "its workload is no longer in the mesh"
@@ -155,10 +156,10 @@ func (st *ProxyStatus) describe(o *outlook) {
 	if o.workload != nil {
 		st.Workload = o.workload.Key
 	}
-	if o.class != nil {
-		st.Encryption = o.class.encryption
+	if o.Resources != nil {
+		st.Encryption = o.Resources.Encryption
 		st.Warnings = o.notes()
-		st.VirtualHosts = o.class.virtualHosts()
+		st.VirtualHosts = o.Resources.VirtualHosts()
 	}
 }
 

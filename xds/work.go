@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -48,52 +49,23 @@ func sinceAmounts(now, before map[stream.TypeURL]Amount) map[stream.TypeURL]Amou
 	return out
 }
 
-// countedTypes are those that are counted each by itself.
-//
-//nolint:gochecknoglobals // a read-only table
-var countedTypes = [...]stream.TypeURL{
-	stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
-}
-
-func typeIndex(t stream.TypeURL) int {
-	for i, c := range countedTypes {
-		if c == t {
-			return i
-		}
-	}
-	return len(countedTypes) - 1
-}
-
-// work counts.
-type work struct {
-	views, kept, classes atomic.Uint64
-	built, sent          [len(countedTypes)]amount
-}
-
-type amount struct{ resources, bytes atomic.Uint64 }
-
-func (a *amount) add(resources, bytes int) {
-	a.resources.Add(uint64(resources))
-	a.bytes.Add(uint64(bytes))
-}
-
-func (w *work) read() Work {
+// Work is what was done since the start.
+func (s *Server) Work() Work {
+	made := &s.cache.Work
 	out := Work{
-		ViewsBuilt: w.views.Load(), ViewsKept: w.kept.Load(), Classes: w.classes.Load(),
+		ViewsBuilt: made.ViewsBuilt.Load(), ViewsKept: made.ViewsKept.Load(), Classes: made.Resources.Load(),
 		Built: map[stream.TypeURL]Amount{}, Sent: map[stream.TypeURL]Amount{},
 	}
-	for i, t := range countedTypes {
-		out.Built[t] = Amount{w.built[i].resources.Load(), w.built[i].bytes.Load()}
-		out.Sent[t] = Amount{w.sent[i].resources.Load(), w.sent[i].bytes.Load()}
+	for _, t := range cache.Types() {
+		out.Built[t], out.Sent[t] = amountOf(made.Encoded.Of(t)), amountOf(s.sent.Of(t))
 	}
 	return out
 }
 
-// Work is what was done since the start.
-func (s *Server) Work() Work { return s.classes.work.read() }
+func amountOf(c *cache.Counter) Amount { return Amount{c.Resources.Load(), c.Bytes.Load()} }
 
-// collectors give the counters to Prometheus.
-func (w *work) collectors() []prometheus.Collector {
+// workCollectors give the counters to Prometheus.
+func workCollectors(made *cache.Work, sent *cache.ByType) []prometheus.Collector {
 	var out []prometheus.Collector
 	add := func(name, help, label, value string, of *atomic.Uint64) {
 		out = append(out, prometheus.NewCounterFunc(prometheus.CounterOpts{
@@ -101,12 +73,12 @@ func (w *work) collectors() []prometheus.Collector {
 		}, func() float64 { return float64(of.Load()) }))
 	}
 	const views = "Views of proxies after a change: built anew, or kept because nothing in them differs."
-	add("fairlead_xds_views_total", views, "result", "built", &w.views)
-	add("fairlead_xds_views_total", views, "result", "kept", &w.kept)
-	for i, t := range countedTypes {
-		add("fairlead_xds_resources_built_total", "Resources that were made, by type.", "type", label(t), &w.built[i].resources)
-		add("fairlead_xds_bytes_encoded_total", "Bytes of the resources that were made, by type.", "type", label(t), &w.built[i].bytes)
-		add("fairlead_xds_bytes_sent_total", "Bytes of responses, by type.", "type", label(t), &w.sent[i].bytes)
+	add("fairlead_xds_views_total", views, "result", "built", &made.ViewsBuilt)
+	add("fairlead_xds_views_total", views, "result", "kept", &made.ViewsKept)
+	for _, t := range cache.Types() {
+		add("fairlead_xds_resources_built_total", "Resources that were made, by type.", "type", label(t), &made.Encoded.Of(t).Resources)
+		add("fairlead_xds_bytes_encoded_total", "Bytes of the resources that were made, by type.", "type", label(t), &made.Encoded.Of(t).Bytes)
+		add("fairlead_xds_bytes_sent_total", "Bytes of responses, by type.", "type", label(t), &sent.Of(t).Bytes)
 	}
 	return out
 }

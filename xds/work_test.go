@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -443,8 +444,8 @@ func (e *expectation) check(t *testing.T, got Work) {
 func (r *rig) sizes() map[stream.TypeURL]map[string]int {
 	out := map[stream.TypeURL]map[string]int{}
 	for _, c := range r.server.connections() {
-		for _, url := range countedTypes {
-			for res := range c.current.Load().class.generation.All(url) {
+		for _, url := range cache.Types() {
+			for res := range c.current.Load().Resources.Generation.All(url) {
 				if out[url] == nil {
 					out[url] = map[string]int{}
 				}

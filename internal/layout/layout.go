@@ -44,7 +44,8 @@ func Rooms() map[string]Room {
 		"registry/consul/mapping":   {"what Consul says of a service, as objects of the mesh", []string{"registry/codes", "registry/mesh", "internal/plain"}},
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/codes", "registry/manifest", "registry/mesh"}},
 
-		"xds":           {"connected proxies: snapshot or request, view, resources, stream", []string{"internal/loglimit", "registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
+		"xds":           {"serves streams: connections, who is admitted, what is sent, what came of it", []string{"internal/loglimit", "registry/mesh", "xds/view", "xds/cache", "xds/fold", "xds/stream", "xds/bootstrap", "xds/wire", "internal/plain"}},
+		"xds/cache":     {"owns what is served: views, encoded parts, layers, resources, each made once", []string{"registry/mesh", "xds/view", "xds/envoy", "xds/fold", "xds/stream"}},
 		"xds/view":      {"what one proxy may see", []string{"registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/fold", "xds/view", "registry/mesh"}},
 		"xds/fold":      {"a whole route table from one whose virtual hosts travel by themselves", nil},

@@ -33,7 +33,9 @@ func main() {
 }
 
 // packages are those whose places are looked for.
-func packages() []string { return []string{"registry/mesh", "xds/view", "xds", "xds/envoy"} }
+func packages() []string {
+	return []string{"registry/mesh", "xds/view", "xds/cache", "xds", "xds/envoy"}
+}
 
 // trial is a run of tests: one binary, some of its tests.
 type trial struct {
@@ -46,7 +48,7 @@ type trial struct {
 func nets() []trial {
 	return []trial{
 		{name: "mesh nets", pkg: "registry/mesh", run: "^TestMerges", timeout: 10 * time.Minute},
-		{name: "xds nets", pkg: "xds", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$", timeout: 10 * time.Minute},
+		{name: "xds nets", pkg: "xds/cache", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$", timeout: 10 * time.Minute},
 	}
 }
 
@@ -79,7 +81,7 @@ func run(ctx context.Context, out io.Writer) error {
 	flag.StringVar(&s.work, "work", filepath.Join(os.TempDir(), "fairlead-mutants"), "a directory for binaries and copies")
 	flag.StringVar(&s.state, "state", "", "what is known already, a line a place; by default in -work")
 	flag.StringVar(&s.file, "file", "", "only places whose file and function (a/b.go Type.func) match a regular expression")
-	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds,xds/envoy,registry", "the packages whose short tests are asked after the nets")
+	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests are asked after the nets")
 	flag.DurationVar(&s.budget, "budget", 0, "stop after this time")
 	flag.BoolVar(&s.list, "list", false, "list the places, and ask nobody")
 	flag.BoolVar(&s.again, "again", false, "ask again of survivors")

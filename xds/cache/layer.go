@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"bytes"
@@ -12,20 +12,6 @@ import (
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
-)
-
-// form is how route tables travel. A table that cannot be split is whole in any.
-type form uint8
-
-const (
-	// inOne: whole, for Envoys that cannot do otherwise.
-	inOne form = iota
-	// allByHost: virtual hosts by themselves (VHDS) in all tables, for who folds
-	// them.
-	allByHost
-	// byHost is a proxy's, and no layer's: the one or the other, as [fold.Split]
-	// says of each table.
-	byHost
 )
 
 // fewParts are so few that it does not matter where they lie.
@@ -53,36 +39,36 @@ func refOf(p view.Part) view.ClusterRef {
 	}
 }
 
-// layer is the resources of one layer of a view, in one form. It holds the parts
-// that they are made of, and so keeps their bytes while a class uses it.
+// layer is the resources of one layer of a view, as its route table travels. It holds
+// the encoded parts, and so keeps their bytes while somebody uses it.
 type layer struct {
-	once   sync.Once
-	source *view.Layer
-	form   form
-	stream *stream.Layer // nil where a builder met a fault
+	once     sync.Once
+	source   *view.Layer
+	delivery Delivery
+	stream   *stream.Layer // nil where a builder met a fault
 
-	// parts are those of source, in order; of a table whose virtual hosts travel
-	// by themselves, or that is put together from them, they are pieces.
-	parts       []*part
-	pieces      map[int][]*part // of each of parts that is a table, its hosts in order
+	// parts are those of source, in order, and hosts, of each of parts that is a table,
+	// its virtual hosts in order: they travel by themselves, or the table is made of them.
+	parts       []*encoded
+	hosts       map[int][]*encoded
 	diagnostics []envoy.Diagnostic
 	encryption  Encryption
-	// doubled means that two parts make a resource of one name.
-	doubled bool
+	// duplicates means that two parts make a resource of one name.
+	duplicates bool
 }
 
 type layerKey struct {
 	name string // by which it is compared with the one before; empty layers have one hash
 	hash mesh.Hash
-	form form
+	as   Delivery
 }
 
 // layerOf finds or makes a layer; from the one before, if there is one, it takes
 // what is the same in both.
-func (c *classes) layerOf(source *view.Layer, f form, prev *layer) *layer {
-	l := c.layers.get(layerKey{source.Name, source.Hash(), f})
+func (c *Cache) layerOf(source *view.Layer, as Delivery, prev *layer) *layer {
+	l := c.layers.get(layerKey{source.Name, source.Hash(), as})
 	l.once.Do(func() {
-		l.source, l.form = source, f
+		l.source, l.delivery = source, as
 		c.fillLayer(l, prev)
 	})
 	if l.stream == nil {
@@ -91,118 +77,113 @@ func (c *classes) layerOf(source *view.Layer, f form, prev *layer) *layer {
 	return l
 }
 
-func (c *classes) fillLayer(l, prev *layer) {
-	if prev == nil || prev.form != l.form || prev.stream == nil {
+func (c *Cache) fillLayer(l, prev *layer) {
+	if prev == nil || prev.delivery != l.delivery || prev.stream == nil {
 		prev = &layer{source: &view.Layer{}}
 	}
-	l.parts = make([]*part, len(l.source.Parts))
+	l.parts = make([]*encoded, len(l.source.Parts))
 	was := newWalk(prev.source.Parts)
 	var fresh []int // parts that are not in prev
 	for i, vp := range l.source.Parts {
 		if j := was.find(vp); j >= 0 {
 			l.parts[i] = prev.parts[j]
-			l.setPieces(i, prev.pieces[j])
+			l.setHosts(i, prev.hosts[j])
 		} else {
 			fresh = append(fresh, i)
 		}
 	}
-	b := &builder{classes: c}
+	b := &builder{cache: c}
 	if len(fresh) >= fewParts {
 		// In the order in which they are sent, so that they lie in it.
 		b.arena = new(stream.Arena)
 		slices.SortStableFunc(fresh, func(i, j int) int { return compareNames(l.source.Parts[i], l.source.Parts[j]) })
 	}
-	var resources []made
+	var resources []resource
 	for _, i := range fresh {
 		if t, ok := l.source.Parts[i].(*view.RouteTable); ok {
 			resources = append(resources, b.fillTable(l, i, t, prev)...)
 		} else {
-			l.parts[i] = b.part(plainInput{l.source.Parts[i]})
+			l.parts[i] = b.encode(plainInput{l.source.Parts[i]})
 			resources = append(resources, l.parts[i].resources...)
 		}
 	}
 	for i, p := range l.parts {
-		l.note(p, l.pieces[i])
+		l.note(p, l.hosts[i])
 	}
 	l.encryption = encryptionOf(l.source)
 	l.stream = l.assemble(prev, was, resources)
 }
 
-func (l *layer) setPieces(i int, pieces []*part) {
-	if pieces == nil {
+func (l *layer) setHosts(i int, hosts []*encoded) {
+	if hosts == nil {
 		return
 	}
-	if l.pieces == nil {
-		l.pieces = map[int][]*part{}
+	if l.hosts == nil {
+		l.hosts = map[int][]*encoded{}
 	}
-	l.pieces[i] = pieces
+	l.hosts[i] = hosts
 }
 
 // note takes over what a part says for people.
-func (l *layer) note(p *part, pieces []*part) {
+func (l *layer) note(p *encoded, hosts []*encoded) {
 	l.diagnostics = append(l.diagnostics, p.diagnostics...)
-	for _, x := range pieces {
+	for _, x := range hosts {
 		l.diagnostics = append(l.diagnostics, x.diagnostics...)
 	}
 }
 
-// split reports whether the virtual hosts of a table travel by themselves.
-func (f form) split(t *view.RouteTable) bool {
-	return f == allByHost && envoy.Splittable(t)
-}
-
 // fillTable makes the parts of a table, and gives the resources that prev lacks.
-func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []made {
+func (b *builder) fillTable(l *layer, i int, t *view.RouteTable, prev *layer) []resource {
 	if !envoy.Splittable(t) {
-		l.parts[i] = b.part(plainInput{t})
+		l.parts[i] = b.encode(plainInput{t})
 		return l.parts[i].resources
 	}
 	// The table before, if it stood in the same place.
 	var old *view.RouteTable
-	var oldPieces []*part
+	var oldHosts []*encoded
 	if i < len(prev.source.Parts) {
-		if o, ok := prev.source.Parts[i].(*view.RouteTable); ok && o.Name == t.Name && l.form.split(o) == l.form.split(t) {
-			old, oldPieces = o, prev.pieces[i]
+		if o, ok := prev.source.Parts[i].(*view.RouteTable); ok && o.Name == t.Name && l.delivery.splits(o) == l.delivery.splits(t) {
+			old, oldHosts = o, prev.hosts[i]
 		}
 	}
-	var hosts []*view.VirtualHost
-	if old != nil && len(oldPieces) >= len(old.Hosts) {
-		hosts = old.Hosts
+	var before []*view.VirtualHost
+	if old != nil && len(oldHosts) >= len(old.Hosts) {
+		before = old.Hosts
 	}
-	was := newWalk(hosts)
-	var fresh []made
-	if b.arena == nil && len(t.Hosts)-len(hosts) >= fewParts {
+	was := newWalk(before)
+	var fresh []resource
+	if b.arena == nil && len(t.Hosts)-len(before) >= fewParts {
 		b.arena = new(stream.Arena)
 	}
-	pieces := make([]*part, 0, len(t.Hosts)+1)
+	hosts := make([]*encoded, 0, len(t.Hosts)+1)
 	for _, h := range t.Hosts {
 		if j := was.find(h); j >= 0 {
-			pieces = append(pieces, oldPieces[j])
+			hosts = append(hosts, oldHosts[j])
 			continue
 		}
-		p := b.part(hostInput{Table: t.Name, Host: h})
-		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
+		p := b.encode(hostInput{Table: t.Name, Host: h})
+		hosts, fresh = append(hosts, p), append(fresh, p.resources...)
 	}
 	if t.CatchAll != nil {
-		p := b.part(catchAllInput{Table: t.Name, CatchAll: *t.CatchAll})
-		pieces, fresh = append(pieces, p), append(fresh, p.resources...)
+		p := b.encode(catchAllInput{Table: t.Name, CatchAll: *t.CatchAll})
+		hosts, fresh = append(hosts, p), append(fresh, p.resources...)
 	}
-	l.setPieces(i, pieces)
-	if l.form.split(t) {
-		l.parts[i] = b.part(shellInput{t.Name})
+	l.setHosts(i, hosts)
+	if l.delivery.splits(t) {
+		l.parts[i] = b.encode(baseInput{t.Name})
 		return append(fresh, l.parts[i].resources...)
 	}
-	l.parts[i] = b.part(wholeInput{Table: t, from: b, pieces: pieces})
+	l.parts[i] = b.encode(inlineInput{Table: t, from: b, hosts: hosts})
 	return l.parts[i].resources
 }
 
 // each calls f for all resources of the i-th part.
-func (l *layer) each(i int, f func(made)) {
+func (l *layer) each(i int, f func(resource)) {
 	for _, r := range l.parts[i].resources {
 		f(r)
 	}
-	if t, ok := l.source.Parts[i].(*view.RouteTable); ok && l.form.split(t) {
-		for _, p := range l.pieces[i] {
+	if t, ok := l.source.Parts[i].(*view.RouteTable); ok && l.delivery.splits(t) {
+		for _, p := range l.hosts[i] {
 			for _, r := range p.resources {
 				f(r)
 			}
@@ -212,15 +193,15 @@ func (l *layer) each(i int, f func(made)) {
 
 // assemble makes the sets of a layer: from those of the layer before and what is
 // new, where that is little, else anew.
-func (l *layer) assemble(prev *layer, was *walk[view.Part], fresh []made) *stream.Layer {
+func (l *layer) assemble(prev *layer, was *walk[view.Part], fresh []resource) *stream.Layer {
 	out := &stream.Layer{Name: l.source.Name, Types: map[stream.TypeURL]*stream.Set{}}
-	if prev.stream != nil && !prev.doubled && l.patch(prev, was, fresh, out) {
+	if prev.stream != nil && !prev.duplicates && l.patch(prev, was, fresh, out) {
 		return out
 	}
 	lists := map[stream.TypeURL][]*stream.Resource{}
 	total := map[stream.TypeURL]int{}
 	for i := range l.parts {
-		l.each(i, func(r made) {
+		l.each(i, func(r resource) {
 			lists[r.url] = append(lists[r.url], r.Resource)
 			total[r.url]++
 		})
@@ -231,11 +212,11 @@ func (l *layer) assemble(prev *layer, was *walk[view.Part], fresh []made) *strea
 		if set.Len() == total[url] {
 			continue
 		}
-		l.doubled = true
+		l.duplicates = true
 		seen := map[string]bool{}
 		for _, r := range list {
 			if seen[r.Name] {
-				l.diagnostics = append(l.diagnostics, doubleName(url, r.Name))
+				l.diagnostics = append(l.diagnostics, duplicate(url, r.Name))
 			}
 			seen[r.Name] = true
 		}
@@ -243,17 +224,17 @@ func (l *layer) assemble(prev *layer, was *walk[view.Part], fresh []made) *strea
 	return out
 }
 
-func doubleName(url stream.TypeURL, name string) envoy.Diagnostic {
+func duplicate(url stream.TypeURL, name string) envoy.Diagnostic {
 	return envoy.Diagnostic{Message: fmt.Sprintf("two parts make the %s %q; the first one counts", url.Short(), name)}
 }
 
 // patch makes the sets by changing those of prev. It gives up, with false, where
 // a new resource has the name of one that stays.
-func (l *layer) patch(prev *layer, was *walk[view.Part], fresh []made, out *stream.Layer) bool {
+func (l *layer) patch(prev *layer, was *walk[view.Part], fresh []resource, out *stream.Layer) bool {
 	now := map[stream.TypeURL]map[string]*stream.Resource{}
 	size := map[stream.TypeURL]int{}
 	for i := range l.parts {
-		l.each(i, func(r made) { size[r.url]++ })
+		l.each(i, func(r resource) { size[r.url]++ })
 	}
 	changed := map[stream.TypeURL][]*stream.Resource{}
 	for _, r := range fresh {
@@ -292,14 +273,14 @@ func (l *layer) patch(prev *layer, was *walk[view.Part], fresh []made, out *stre
 }
 
 // gone are the names of the j-th part that next may not have any more: those of
-// pieces that it has kept are not among them.
+// virtual hosts that it has kept are not among them.
 func (l *layer) gone(j int, next *layer) map[stream.TypeURL][]string {
-	kept := map[*part]bool{}
-	for _, p := range next.pieces[j] {
+	kept := map[*encoded]bool{}
+	for _, p := range next.hosts[j] {
 		kept[p] = true
 	}
 	out := map[stream.TypeURL][]string{}
-	add := func(p *part) {
+	add := func(p *encoded) {
 		for _, r := range p.resources {
 			out[r.url] = append(out[r.url], r.Name)
 		}
@@ -307,8 +288,8 @@ func (l *layer) gone(j int, next *layer) map[stream.TypeURL][]string {
 	if j >= len(next.parts) || next.parts[j] != l.parts[j] {
 		add(l.parts[j])
 	}
-	if t, ok := l.source.Parts[j].(*view.RouteTable); ok && l.form.split(t) {
-		for _, p := range l.pieces[j] {
+	if t, ok := l.source.Parts[j].(*view.RouteTable); ok && l.delivery.splits(t) {
+		for _, p := range l.hosts[j] {
 			if !kept[p] {
 				add(p)
 			}

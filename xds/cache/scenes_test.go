@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"slices"
@@ -182,7 +182,7 @@ func (s scene) counts(t *testing.T, field string) bool {
 	} else if !slices.Equal(fields, []string{field}) {
 		t.Fatalf("the scene changes %v", fields)
 	}
-	server := &classes{}
+	server := New(view.Settings{})
 	differs := false
 	before := mesh.Merge(mesh.Input{Fallback: fragments[0].MeshConfig, Fragments: fragments})
 	after := mesh.Merge(mesh.Input{Prev: before, Fallback: changed[0].MeshConfig, Fragments: changed})
@@ -193,13 +193,13 @@ func (s scene) counts(t *testing.T, field string) bool {
 				Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: namespace, Name: "default"}, Addresses: []string{address},
 				Locality: mesh.Locality{Region: "eu", Zone: "a"}, Network: "net1",
 			}}
-			p.forms.all = inOne
-			p.had = mustGet(t, server, server.at(before), p, p.had)
+			p.routes.Delivery = Inline
+			p.had = mustGet(t, server, server.At(before), p, p.had)
 			proxies = append(proxies, p)
 		}
 	}
 	for _, p := range proxies {
-		differs = differs || differenceOfGiven(given(p.had), given(mustGet(t, server, server.at(after), p, p.had))) != ""
+		differs = differs || differenceOfGiven(given(p.had), given(mustGet(t, server, server.At(after), p, p.had))) != ""
 	}
 	return differs
 }

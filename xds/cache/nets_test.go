@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"fmt"
@@ -30,8 +30,8 @@ import (
 // netProxy is a proxy, and what it was given last.
 type netProxy struct {
 	view.Proxy
-	forms forms
-	had   sight
+	routes Routes
+	had    Configuration
 }
 
 func proxyValues() meshgen.Values {
@@ -51,9 +51,9 @@ func newNetProxy(w *meshgen.World) *netProxy {
 		p.ServiceAccount = mesh.ServiceAccount{Namespace: x.Namespace, Name: x.ServiceAccount}
 		p.Addresses, p.Labels, p.Locality, p.Network = []string{x.Address}, x.Labels, x.Locality, x.Network
 	}
-	p.forms.all = []form{inOne, allByHost}[rng.IntN(2)]
+	p.routes.Delivery = []Delivery{Inline, VHDS}[rng.IntN(2)]
 	if rng.IntN(5) == 0 {
-		p.forms.whole = view.RoutesLayer + "80\n"
+		p.routes = p.routes.WithInline(view.RoutesLayer + "80")
 	}
 	return p
 }
@@ -61,7 +61,7 @@ func newNetProxy(w *meshgen.World) *netProxy {
 // sibling is a proxy that differs from another one in a single way: in one field, or
 // in which workload it is.
 func (p *netProxy) sibling(w *meshgen.World) *netProxy {
-	next := &netProxy{Proxy: p.Proxy, forms: p.forms}
+	next := &netProxy{Proxy: p.Proxy, routes: p.routes}
 	if w.Rand().IntN(2) == 0 {
 		proxyValues().Tweak(w.Rand(), &next.Proxy)
 		return next
@@ -79,9 +79,9 @@ func (p *netProxy) sibling(w *meshgen.World) *netProxy {
 }
 
 // given is all that a proxy is given, by type and name.
-func given(s sight) map[string]string {
+func given(s Configuration) map[string]string {
 	out := map[string]string{}
-	for i, l := range s.class.generation.Layers {
+	for i, l := range s.Resources.Generation.Layers {
 		for url, set := range l.Types {
 			for r := range set.All() {
 				name := url.Short() + " " + r.Name
@@ -92,11 +92,11 @@ func given(s sight) map[string]string {
 		}
 		out["layer "+strconv.Itoa(i)] = l.Name
 	}
-	for i, w := range s.view.Warnings {
+	for i, w := range s.View.Warnings {
 		out["warning "+strconv.Itoa(i)] = w.Key.String() + " " + w.Message + " " + w.Origin.String()
 	}
-	out["encryption"] = string(s.class.encryption)
-	out["hold"] = strconv.FormatBool(s.class.generation.HoldRemovals)
+	out["encryption"] = string(s.Resources.Encryption)
+	out["hold"] = strconv.FormatBool(s.Resources.Generation.HoldRemovals)
 	return out
 }
 
@@ -133,9 +133,9 @@ func readable(name, text string) string {
 }
 
 // mustGet is what a proxy is given at a snapshot.
-func mustGet(t *testing.T, c *classes, e *epoch, p *netProxy, had sight) sight {
+func mustGet(t *testing.T, c *Cache, e *Indexed, p *netProxy, had Configuration) Configuration {
 	t.Helper()
-	now, err := c.get(e, p.Proxy, p.forms, had)
+	now, err := c.Get(e, p.Proxy, p.routes, had)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,19 +210,19 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 	t.Helper()
 	w := meshgen.New(seed, coverage)
 	rng := w.Rand()
-	server := &classes{}
+	server := New(view.Settings{})
 	var s *mesh.Snapshot
-	var e, before *epoch
+	var e, before *Indexed
 	proxies := make([]*netProxy, 10)
-	var kept []sight // nothing that was ever given is forgotten in half of the meshes
+	var kept []Configuration // nothing that was ever given is forgotten in half of the meshes
 	for i := range proxies {
 		proxies[i] = newNetProxy(w)
 	}
 	for step := range 60 {
 		var used []*mesh.Origin
 		for _, p := range proxies {
-			if p.had.view != nil {
-				for part := range p.had.view.Parts() {
+			if p.had.View != nil {
+				for part := range p.had.View.Parts() {
 					used = append(used, part.Origins()...)
 				}
 			}
@@ -232,11 +232,11 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 		for range 1 + rng.IntN(10)/9 { // nobody looks at every snapshot
 			changes = append(changes, w.Step(1+2*(rng.IntN(3)/2)+6*(rng.IntN(6)/5))...)
 			s = mesh.Merge(w.Input(s))
-			e = server.at(s)
-			e.index()
+			e = server.At(s)
+			e.Prepare()
 		}
 		anew := mesh.Merge(w.Input(nil))
-		fresh := &classes{}
+		fresh := New(view.Settings{})
 		effect := false
 		for i, p := range proxies {
 			switch rng.IntN(24) {
@@ -257,7 +257,7 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 			}
 			had := p.had
 			p.had = mustGet(t, server, e, p, p.had)
-			want := mustGet(t, fresh, fresh.at(anew), p, sight{})
+			want := mustGet(t, fresh, fresh.At(anew), p, Configuration{})
 			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
 				t.Fatalf("FAIRLEAD_NETS_SEED=%d, step %d, proxy %d %+v is given something else than by a server that has just started:\n%s\nafter %s",
 					seed, step, i, p.Proxy, d, strings.Join(w.Log, "\n"))
@@ -265,7 +265,7 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 			if seed%2 == 0 {
 				kept = append(kept, p.had)
 			}
-			effect = effect || had.class != nil && had.class != p.had.class
+			effect = effect || had.Resources != nil && had.Resources != p.had.Resources
 		}
 		before = e
 		coverage.Effect(changes, effect)
@@ -281,23 +281,23 @@ func TestSharedEqualsAlone(t *testing.T) {
 	for _, seed := range meshgen.Seeds(t, 5, 60) {
 		w := meshgen.New(1000+seed, meshgen.NewCoverage())
 		s := mesh.Merge(w.Input(nil))
-		server := &classes{}
-		e := server.at(s)
+		server := New(view.Settings{})
+		e := server.At(s)
 		proxies := make([]*netProxy, 60)
 		for i := range proxies {
 			if proxies[i] = newNetProxy(w); i%3 > 0 {
 				proxies[i] = proxies[w.Rand().IntN(i)].sibling(w)
 			}
-			proxies[i].had = mustGet(t, server, e, proxies[i], sight{})
+			proxies[i].had = mustGet(t, server, e, proxies[i], Configuration{})
 		}
 		distinct := map[mesh.Hash]bool{}
 		for i, p := range proxies {
-			alone := &classes{}
-			want := mustGet(t, alone, alone.at(s), p, sight{})
+			alone := New(view.Settings{})
+			want := mustGet(t, alone, alone.At(s), p, Configuration{})
 			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
 				t.Fatalf("FAIRLEAD_NETS_SEED=%d, proxy %d %+v is given something else than alone:\n%s", seed, i, p.Proxy, d)
 			}
-			distinct[p.had.view.Class] = true
+			distinct[p.had.View.Class] = true
 		}
 		served, different = served+len(proxies), different+len(distinct)
 	}

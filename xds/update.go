@@ -14,16 +14,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/registry/mesh"
-	"github.com/fairlead/fairlead/xds/envoy"
+	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// outlook is what a proxy shall have. Immutable: the next one takes its place
+// proxyState is what a proxy shall have. Immutable: the next one takes its place
 // when something differs.
-type outlook struct {
-	sight
+type proxyState struct {
+	cache.Configuration
 	workload *mesh.Workload
 	gone     bool   // the mesh no longer has the workload
 	fault    string // why the view could not be built, or empty
@@ -33,17 +33,17 @@ type outlook struct {
 	at         time.Time
 }
 
-// lookout works out what a proxy shall have, snapshot after snapshot. The
+// updater works out what a proxy shall have, snapshot after snapshot. The
 // conductor looks for all proxies; the stream of one only hears when there is
 // something for it.
-type lookout struct {
-	current atomic.Pointer[outlook] // nil before the first look
-	looked  atomic.Uint64           // the generation looked at last
+type updater struct {
+	current atomic.Pointer[proxyState] // nil before the first look
+	looked  atomic.Uint64              // the generation looked at last
 
-	mu    sync.Mutex // guards all following fields
-	proxy view.Proxy // as of the workload of current
-	forms forms
-	// listed is for the sight of the next look; or nil.
+	mu     sync.Mutex // guards all following fields
+	proxy  view.Proxy // as of the workload of current
+	routes cache.Routes
+	// listed is for the next look; or nil.
 	listed map[string]fold.Form
 
 	owing sync.Mutex // guards all following fields
@@ -53,25 +53,25 @@ type lookout struct {
 
 // look has the proxy see a snapshot, once, and reports whether that changes
 // anything for it. The rollout may be nil.
-func (c *conn) look(e *epoch, at time.Time, r *rollout) bool {
+func (c *conn) look(e *cache.Indexed, at time.Time, r *rollout) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.snapshot.Generation <= c.looked.Load() {
+	if e.Generation <= c.looked.Load() {
 		return false
 	}
-	defer c.looked.Store(e.snapshot.Generation)
+	defer c.looked.Store(e.Generation)
 	return c.see(e, at, r)
 }
 
 // see is look without asking whether it is due. Called with mu held.
-func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
+func (c *conn) see(e *cache.Indexed, at time.Time, r *rollout) bool {
 	s := c.server
 	had := c.current.Load()
-	next := &outlook{}
+	next := &proxyState{}
 	if had != nil {
 		*next = *had
 	}
-	w, err := c.claim.workload(e.snapshot)
+	w, err := c.claim.workload(e.Snapshot)
 	if err != nil {
 		// Absence is not emptiness: what it has stands, and is shown as stale.
 		if had != nil && !had.gone {
@@ -85,25 +85,25 @@ func (c *conn) see(e *epoch, at time.Time, r *rollout) bool {
 		return false
 	}
 	if had == nil || w != had.workload || len(c.claim.node.Addresses) > 1 {
-		c.proxy = c.claim.proxy(e.snapshot, w)
+		c.proxy = c.claim.proxy(e.Snapshot, w)
 		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
 	}
-	next.listed, c.listed = c.listed, nil
-	now, err := s.classes.get(e, c.proxy, c.forms, next.sight)
+	next.Listed, c.listed = c.listed, nil
+	now, err := s.cache.Get(e, c.proxy, c.routes, next.Configuration)
 	if err != nil {
 		s.metrics.faults.Inc()
 		s.log.Error("building configuration failed; proxy keeps its last configuration", "proxy", c.nodeID, "err", err)
-		next.listed, next.workload, next.gone, next.fault = nil, w, false, clip(err.Error(), 256)
+		next.Listed, next.workload, next.gone, next.fault = nil, w, false, clip(err.Error(), 256)
 		c.current.Store(next)
 		return false
 	}
-	changed := now.class != next.class
-	if !changed && had != nil && now.view == had.view && w == had.workload && !had.gone && had.fault == "" {
+	changed := now.Resources != next.Resources
+	if !changed && had != nil && now.View == had.View && w == had.workload && !had.gone && had.fault == "" {
 		return false
 	}
-	next.sight, next.workload, next.gone, next.fault = now, w, false, ""
+	next.Configuration, next.workload, next.gone, next.fault = now, w, false, ""
 	if changed {
-		next.generation, next.at = e.snapshot.Generation, at
+		next.generation, next.at = e.Generation, at
 	}
 	if changed && r != nil {
 		c.owe(r)
@@ -132,54 +132,30 @@ func (c *conn) moved(w *mesh.Workload) bool {
 	return true
 }
 
-// whole has a route table travel whole from now on.
-func (c *conn) whole(layer string) {
+// inline has a route table travel with its virtual hosts in it from now on.
+func (c *conn) inline(layer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.forms.isWhole(layer) {
-		return
+	if now := c.routes.WithInline(layer); now != c.routes {
+		c.routes = now
+		c.seeAgain()
 	}
-	c.forms.whole += layer + "\n"
-	c.seeAgain()
 }
 
-// heed has a proxy that comes back keep the form in which it says that it has
-// route tables, by their versions.
-func (c *conn) heed(r *stream.Request) {
+// keepReported has a proxy that comes back keep its route tables as it says that it
+// has them, by their versions.
+func (c *conn) keepReported(r *stream.Request) {
 	if r.GetTypeUrl() != string(stream.RouteType) || len(r.Versions) == 0 {
 		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	o := c.current.Load()
-	if c.forms.all != byHost || o == nil || o.class == nil {
+	if o == nil {
 		return
 	}
-	versions := map[string]string{} // of the tables that there are, and there are few
-	for _, l := range o.view.Layers {
-		if t := tableOf(l); t != nil {
-			versions[t.Name] = ""
-		}
-	}
-	for _, v := range r.Versions {
-		if _, ours := versions[v.Name]; ours {
-			versions[v.Name] = v.Version
-		}
-	}
-	had := o.sight
-	had.listed = map[string]fold.Form{}
-	for _, l := range o.view.Layers {
-		t := tableOf(l)
-		if t == nil || versions[t.Name] == "" {
-			continue
-		}
-		had.listed[l.Name] = fold.Whole
-		if envoy.Splittable(t) && versions[t.Name] == envoy.BuildShell(t.Name).Version {
-			had.listed[l.Name] = fold.InPieces
-		}
-	}
-	if c.forms.keeping(o.view, had) != o.key.forms {
-		c.listed = had.listed
+	if listed := o.Reported(c.routes, r.Versions); listed != nil {
+		c.listed = listed
 		c.seeAgain()
 	}
 }
@@ -188,9 +164,9 @@ func (c *conn) heed(r *stream.Request) {
 // with mu held; not before: what was looked at meanwhile would be newer, and this
 // lost.
 func (c *conn) seeAgain() {
-	e := c.server.classes.at(c.server.cfg.Snapshots.Snapshot())
+	e := c.server.cache.At(c.server.cfg.Snapshots.Snapshot())
 	c.see(e, time.Now(), nil)
-	c.looked.Store(max(c.looked.Load(), e.snapshot.Generation))
+	c.looked.Store(max(c.looked.Load(), e.Generation))
 }
 
 // owe notes that a rollout waits for the proxy.
@@ -244,14 +220,14 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 	if a := s.announced.Load(); a != nil && a.generation == snap.Generation {
 		return
 	}
-	e := s.classes.at(snap)
+	e := s.cache.At(snap)
 	s.announced.Store(&announcement{snap.Generation, now})
 	s.quiet.hold()
 	defer s.quiet.release()
 	conns := s.connections()
 	r := s.rollouts.begin(snap, now, len(conns))
 	before := s.Work()
-	e.index()
+	e.Prepare()
 	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minBatch))
 	var (
 		next atomic.Int64

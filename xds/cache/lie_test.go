@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"slices"
@@ -13,14 +13,14 @@ import (
 func TestResourcesLieTogether(t *testing.T) {
 	t.Parallel()
 	const services = 200
-	c := &classes{}
+	c := New(view.Settings{})
 	p := view.Proxy{
 		ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "s0001"},
 		Addresses: []string{"10.0.1.1"}, Interception: view.InterceptRedirect,
 	}
-	had := c.mustGet(t, big(services).snapshot(nil), p, forms{all: byHost}, sight{})
+	had := c.mustGet(t, big(services).snapshot(nil), p, Routes{Delivery: Auto}, Configuration{})
 	for _, url := range []stream.TypeURL{stream.ClusterType, stream.EndpointType, stream.VirtualHostType} {
-		r := &stream.Response{TypeURL: url, Resources: slices.Collect(had.class.generation.All(url))}
+		r := &stream.Response{TypeURL: url, Resources: slices.Collect(had.Resources.Generation.All(url))}
 		if len(r.Resources) < services {
 			t.Fatalf("%d %s", len(r.Resources), url.Short())
 		}

@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"sync"
@@ -8,17 +8,17 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// part is the resources of one part of a view, or of a piece of one, encoded
-// once. Origins are those of the view's part.
-type part struct {
+// encoded is the resources of one part of a view, or of one virtual host of one,
+// encoded once. Origins are those of the view's part.
+type encoded struct {
 	once        sync.Once
-	resources   []made
+	resources   []resource
 	diagnostics []envoy.Diagnostic
 	built       bool // false where the builder met a fault
 }
 
-// made is an encoded resource, and its type.
-type made struct {
+// resource is an encoded resource, and its type.
+type resource struct {
 	url stream.TypeURL
 	*stream.Resource
 }
@@ -42,13 +42,13 @@ type plainInput struct{ Part view.Part }
 func (in plainInput) build() ([]envoy.Resource, []envoy.Diagnostic) { return envoy.Build(in.Part) }
 func (in plainInput) describe(r *stream.Resource)                   { r.Refs = routesOf(in.Part) }
 
-// shellInput is the route configuration of a table whose hosts travel by themselves.
-type shellInput struct{ Table string }
+// baseInput is the route configuration of a table whose hosts travel by themselves (VHDS).
+type baseInput struct{ Table string }
 
-func (in shellInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+func (in baseInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
 	return []envoy.Resource{envoy.BuildShell(in.Table)}, nil
 }
-func (in shellInput) describe(r *stream.Resource) { r.Hosts = true }
+func (in baseInput) describe(r *stream.Resource) { r.Hosts = true }
 
 // hostInput is one virtual host, as it travels by itself.
 type hostInput struct {
@@ -73,20 +73,20 @@ func (in catchAllInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
 	return []envoy.Resource{envoy.BuildCatchAll(in.Table, in.CatchAll)}, nil
 }
 
-// wholeInput is a table in one piece: its shell and its pieces, which are what from makes
-// of its hosts.
-type wholeInput struct {
+// inlineInput is a table with its virtual hosts in it: its base and hosts, which are
+// what from makes of its hosts.
+type inlineInput struct {
 	described
 	Table *view.RouteTable
 
-	from   *builder
-	pieces []*part
+	from  *builder
+	hosts []*encoded
 }
 
-func (in wholeInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
-	shell := in.from.part(shellInput{in.Table.Name}).resources[0]
-	out := envoy.Table{Shell: envoy.Resource{Name: shell.Name, Body: shell.Body}}
-	for _, p := range in.pieces {
+func (in inlineInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
+	base := in.from.encode(baseInput{in.Table.Name}).resources[0]
+	out := envoy.Table{Shell: envoy.Resource{Name: base.Name, Body: base.Body}}
+	for _, p := range in.hosts {
 		for _, r := range p.resources {
 			out.Hosts = append(out.Hosts, envoy.Resource{Name: r.Name, Body: r.Body})
 		}
@@ -96,23 +96,23 @@ func (in wholeInput) build() ([]envoy.Resource, []envoy.Diagnostic) {
 
 // builder builds the parts of one layer.
 type builder struct {
-	classes *classes
-	arena   *stream.Arena // nil where few are new
+	cache *Cache
+	arena *stream.Arena // nil where few are new
 }
 
-// part finds or builds what is made from an input.
-func (b *builder) part(in input) *part {
-	p := b.classes.parts.get(view.ContentHash(in))
+// encode finds or builds what is made from an input.
+func (b *builder) encode(in input) *encoded {
+	p := b.cache.encoded.get(view.ContentHash(in))
 	p.once.Do(func() {
 		var list []envoy.Resource
 		list, p.diagnostics = in.build()
-		p.resources = make([]made, 0, len(list))
+		p.resources = make([]resource, 0, len(list))
 		for _, r := range list {
 			res := stream.Resource{Name: r.Name, Version: r.Version, Body: r.Body}
 			in.describe(&res)
 			url := stream.TypeURL(r.TypeURL)
-			p.resources = append(p.resources, made{url, b.arena.NewResource(url, res)})
-			b.classes.work.built[typeIndex(url)].add(1, len(r.Body))
+			p.resources = append(p.resources, resource{url, b.arena.NewResource(url, res)})
+			b.cache.Work.Encoded.Of(url).Add(1, len(r.Body))
 		}
 		p.built = true
 	})

@@ -1,4 +1,4 @@
-package xds
+package cache
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/meshgen"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // without are the fields that make no difference to any proxy, whatever they say, and
@@ -29,14 +30,14 @@ func without() map[string]string {
 // varied are worlds with proxies, of which one field is changed at a time.
 type varied struct {
 	*meshgen.World
-	server  *classes
+	server  *Cache
 	s       *mesh.Snapshot
 	proxies []*netProxy
 }
 
 func newVaried(t *testing.T, seed uint64) *varied {
 	t.Helper()
-	v := &varied{World: meshgen.New(2000+seed, meshgen.NewCoverage()), server: &classes{}}
+	v := &varied{World: meshgen.New(2000+seed, meshgen.NewCoverage()), server: New(view.Settings{})}
 	for range 14 {
 		v.proxies = append(v.proxies, newNetProxy(v.World))
 	}
@@ -49,16 +50,16 @@ func newVaried(t *testing.T, seed uint64) *varied {
 func (v *varied) look(t *testing.T) bool {
 	t.Helper()
 	v.s = mesh.Merge(v.Input(v.s))
-	e := v.server.at(v.s)
+	e := v.server.At(v.s)
 	differs := false
 	var used []*mesh.Origin
 	for _, p := range v.proxies {
 		had := p.had
 		p.had = mustGet(t, v.server, e, p, p.had)
-		if had.class != nil && had.class != p.had.class {
+		if had.Resources != nil && had.Resources != p.had.Resources {
 			differs = differs || differenceOfGiven(given(had), given(p.had)) != ""
 		}
-		for part := range p.had.view.Parts() {
+		for part := range p.had.View.Parts() {
 			used = append(used, part.Origins()...)
 		}
 	}

@@ -1,0 +1,270 @@
+package cache
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/fold"
+	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// somebody is a proxy of shop without endpoints.
+func somebody(id, address string) view.Proxy {
+	return view.Proxy{
+		ID: id, Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "x"},
+		Addresses: []string{address}, Interception: view.InterceptRedirect,
+	}
+}
+
+func (c *Cache) mustGet(tb testing.TB, s *mesh.Snapshot, p view.Proxy, r Routes, had Configuration) Configuration {
+	tb.Helper()
+	now, err := c.Get(c.At(s), p, r, had)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return now
+}
+
+func TestEqualViewsShareOneGeneration(t *testing.T) {
+	t.Parallel()
+	s := shop().snapshot(nil)
+	c := New(view.Settings{})
+	first := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
+	second := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{}, Configuration{})
+	if first.Resources != second.Resources {
+		t.Error("two proxies that must do the same have two generations")
+	}
+	next := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), Routes{}, second)
+	shared := 0
+	for _, a := range first.Resources.layers {
+		for _, b := range next.Resources.layers {
+			for _, p := range a.parts {
+				for _, q := range b.parts {
+					if p == q {
+						shared++
+					}
+				}
+			}
+		}
+	}
+	if shared == 0 || next.Resources == first.Resources {
+		t.Errorf("%d parts shared", shared)
+	}
+	again := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), Routes{}, next)
+	if again.Resources != next.Resources {
+		t.Error("an equal snapshot makes another class")
+	}
+}
+
+// Two classes share a part that cannot be built: neither may be served without
+// it, for what is made from the part would be removed.
+func TestFaultInASharedPart(t *testing.T) {
+	t.Parallel()
+	s, c := shop().snapshot(nil), New(view.Settings{})
+	v := &view.View{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
+	kept := make([]*Resources, 2) // as streams would
+	for i := range kept {
+		kept[i] = &Resources{}
+		func() {
+			defer func() {
+				if recover() == nil || kept[i].Generation != nil {
+					t.Errorf("class %d has no fault", i)
+				}
+			}()
+			c.fill(kept[i], s, v, nil, Routes{})
+		}()
+	}
+}
+
+// What nobody holds is forgotten: parts, layers, classes.
+func TestNothingIsKeptThatNobodyUses(t *testing.T) {
+	t.Parallel()
+	c := New(view.Settings{})
+	s := shop().snapshot(nil)
+	had := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
+	parts := c.encoded.len()
+	for i := range 20 {
+		s = shop().service(fmt.Sprintf("s%d", i), 9000).snapshot(s)
+		had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, had)
+	}
+	eventually(t, "what only the past needs is forgotten", func() bool {
+		runtime.GC()
+		return c.encoded.len() < 2*parts && c.layers.len() <= 2*len(had.Resources.layers) && c.resources.len() <= 2
+	})
+	runtime.KeepAlive(had)
+}
+
+// contentOf is every resource of a generation, by type and name, with its bytes.
+func contentOf(g *stream.Generation) map[string]string {
+	out := map[string]string{}
+	for _, url := range countedTypes {
+		for r := range g.All(url) {
+			out[url.Short()+" "+r.Name] = r.Version + fmt.Sprint(r.Hosts, r.Refs) + string(r.Body)
+		}
+	}
+	return out
+}
+
+// A layer that is made from the one before is the one that would be made anew,
+// whatever changes, and in every form.
+func TestLayersFromTheOneBefore(t *testing.T) {
+	t.Parallel()
+	for _, all := range []Delivery{Inline, Auto, VHDS} {
+		t.Run(fmt.Sprint("form-", all), func(t *testing.T) {
+			t.Parallel()
+			rnd := newRandom(t, uint64(all))
+			o := big(40)
+			c := New(view.Settings{})
+			var (
+				s   *mesh.Snapshot
+				had Configuration
+			)
+			for step := range 60 {
+				scramble(rnd, o, step)
+				s = o.snapshot(s)
+				had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, had)
+				fresh := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, Configuration{})
+				if got, want := contentOf(had.Resources.Generation), contentOf(fresh.Resources.Generation); !equalContent(t, got, want) {
+					t.Fatalf("step %d differs", step)
+				}
+			}
+		})
+	}
+}
+
+// equalContent names no more than ten differences: of a fleet there may be
+// thousands.
+func equalContent(t *testing.T, got, want map[string]string) bool {
+	t.Helper()
+	var differ []string
+	for k, v := range want {
+		if has, ok := got[k]; !ok {
+			differ = append(differ, k+" is missing")
+		} else if has != v {
+			differ = append(differ, k+" differs")
+		}
+	}
+	for k := range got {
+		if _, ok := want[k]; !ok {
+			differ = append(differ, k+" is there")
+		}
+	}
+	slices.Sort(differ)
+	for _, d := range differ[:min(len(differ), 10)] {
+		t.Error(d)
+	}
+	if n := len(differ) - 10; n > 0 {
+		t.Errorf("and %d more", n)
+	}
+	return len(differ) == 0
+}
+
+// What has no route tables is made once, whatever the proxies can take.
+func TestFormsShareWhatIsEqual(t *testing.T) {
+	t.Parallel()
+	s, c := big(fold.Few+5).snapshot(nil), New(view.Settings{})
+	was := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
+	for _, all := range []Delivery{Auto, VHDS} {
+		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{Delivery: all}, Configuration{})
+		for i, l := range now.Resources.layers {
+			if same := l == was.Resources.layers[i]; same == isRoutes(l.source.Name) {
+				t.Errorf("form %d: layer %q is the same: %v", all, l.source.Name, same)
+			}
+		}
+	}
+}
+
+func TestForms(t *testing.T) {
+	t.Parallel()
+	s := big(fold.Few - 5).snapshot(nil) // a catch-all is one more
+	few := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
+	folded := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
+	s = big(fold.Few + 5).snapshot(nil)
+	many := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
+	refused := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}.WithInline(view.RoutesLayer+"8080"), Configuration{})
+	for name, c := range map[string]struct {
+		had   Configuration
+		split bool
+	}{"few": {few, false}, "few-but-folded": {folded, true}, "many": {many, true}, "refused": {refused, false}} {
+		if got := len(c.had.Resources.VirtualHosts()) > 0; got != c.split {
+			t.Errorf("%s: by host %v", name, got)
+		}
+	}
+}
+
+// A table stays as a proxy has it, however many hosts it has; proxies that shall
+// have the same share a class, whatever they had.
+func TestFormsStay(t *testing.T) {
+	t.Parallel()
+	p := somebody("a", "127.0.0.50")
+	hosts := []int{fold.Few - 5, fold.Few + 5, 100, fold.Few + 5, fold.Few - 5, 1, fold.Few + 5}
+	for begin, split := range []bool{false, true} { // with few, with many
+		c := New(view.Settings{})
+		var had, other Configuration
+		var s *mesh.Snapshot
+		for i, n := range hosts[begin:] {
+			s = big(n).snapshot(s)
+			had, other = c.mustGet(t, s, p, Routes{Delivery: Auto}, had), c.mustGet(t, s, p, Routes{Delivery: Auto}, other)
+			fresh := c.mustGet(t, s, p, Routes{Delivery: Auto}, Configuration{})
+			if got := len(had.Resources.VirtualHosts()) > 0; got != split {
+				t.Errorf("step %d, %d services: in pieces: %t", i, n, got)
+			}
+			if got := len(fresh.Resources.VirtualHosts()) > 0; got != (n > fold.Few) {
+				t.Errorf("step %d, %d services: in pieces for one that has nothing: %t", i, n, got)
+			}
+			if other.Resources != had.Resources || (fresh.Resources == had.Resources) != (split == (n > fold.Few)) {
+				t.Errorf("step %d: the classes of equal proxies differ", i)
+			}
+		}
+		for _, all := range []Delivery{Inline, VHDS} { // for these there is no choice
+			now := c.mustGet(t, s, p, Routes{Delivery: all}, had)
+			if got := len(now.Resources.VirtualHosts()) > 0; got != (all == VHDS) {
+				t.Errorf("form %d: in pieces %t", all, got)
+			}
+		}
+	}
+}
+
+// A stream that had asked for the snapshot just before has nobody go back to it.
+func TestLateSnapshot(t *testing.T) {
+	t.Parallel()
+	o := shop()
+	for i := range 50 {
+		o.service(fmt.Sprintf("s%d", i), 8080)
+	}
+	mc := o.snapshot(nil).MeshConfig
+	snap := func(prev *mesh.Snapshot) *mesh.Snapshot {
+		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{{Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads)}})
+	}
+	s1 := snap(nil)
+	o.service("new", 8080)
+	s2 := snap(s1)
+	c := New(view.Settings{})
+	c.At(s1).Prepare()
+	e2 := c.At(s2)
+	e2.Prepare()
+	get := func(e *Indexed, i int) Configuration {
+		v, err := c.Get(e, view.Proxy{
+			ID: strconv.Itoa(i), Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "web"},
+			Addresses: []string{"127.0.0.11"}, Interception: view.InterceptNone,
+		}, Routes{}, Configuration{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	keep := []Configuration{get(e2, 0), get(c.At(s1), 1)} // a stream that had asked for the snapshot just before
+	before := e2.index().Stats()
+	for i := range 20 {
+		keep = append(keep, get(e2, i+2))
+	}
+	if w := e2.index().Stats().Minus(before); w.VirtualHosts > 60 {
+		t.Errorf("each proxy has everything worked out for itself: %+v", w)
+	}
+	_ = keep
+}

@@ -1,0 +1,48 @@
+package cache
+
+import (
+	"sync/atomic"
+
+	"github.com/fairlead/fairlead/xds/stream"
+)
+
+// Work counts what a Cache has done.
+type Work struct {
+	// ViewsBuilt are views that differ from what the proxy had, ViewsKept those that
+	// are the same, Resources the different contents over all proxies.
+	ViewsBuilt, ViewsKept, Resources atomic.Uint64
+	// Encoded are resources that were made, and their bytes.
+	Encoded ByType
+}
+
+// Counter counts resources, and bytes.
+type Counter struct{ Resources, Bytes atomic.Uint64 }
+
+// Add counts some more.
+func (c *Counter) Add(resources, bytes int) {
+	c.Resources.Add(uint64(resources))
+	c.Bytes.Add(uint64(bytes))
+}
+
+// countedTypes are those that are counted each by itself.
+//
+//nolint:gochecknoglobals // a read-only table
+var countedTypes = [...]stream.TypeURL{
+	stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
+}
+
+// Types are those that are counted each by itself; the empty one is all others.
+func Types() []stream.TypeURL { return countedTypes[:] }
+
+// ByType has a Counter for each of [Types].
+type ByType [len(countedTypes)]Counter
+
+// Of is the counter of a type.
+func (b *ByType) Of(t stream.TypeURL) *Counter {
+	for i, c := range countedTypes {
+		if c == t {
+			return &b[i]
+		}
+	}
+	return &b[len(b)-1]
+}
