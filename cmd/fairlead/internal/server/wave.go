@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// What a wave leaves behind is given back once nothing has been going on for a
+// What a wave leaves behind is given back (docs/adr/0044-memory-after-a-wave.md) once nothing has been going on for a
 // while: garbage, and what the transport keeps for the next responses.
 const (
 	lookEvery    = 2 * time.Second
