@@ -87,6 +87,7 @@ type Acceptor struct {
 	handed    [stages]*listener // of handshaking there is none
 	done      chan struct{}     // closed when Run ends
 	calm      chan struct{}     // see Calm
+	crowd     chan struct{}     // see Crowd
 
 	mu    sync.Mutex // guards all following fields
 	by    map[string]*conn
@@ -94,6 +95,8 @@ type Acceptor struct {
 	pools [pools]*pool
 	count [stages]int
 	peak  int // of unauthenticated connections, since there were few
+	// crowded: there are many whose handshake has begun, and few have not been there since.
+	crowded bool
 	// known are the addresses from which peers were authenticated last.
 	known *simplelru.LRU[string, struct{}]
 }
@@ -106,7 +109,7 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	cfg.Logger = cfg.Logger.With("component", "accept")
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	a := &Acceptor{
-		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1),
+		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1), crowd: make(chan struct{}, 1),
 		by: map[string]*conn{}, of: map[string]int{},
 	}
 	var err error
@@ -209,6 +212,9 @@ func (a *Acceptor) shake(c *conn) {
 	c.rest()
 	if !ok {
 		return
+	}
+	if next == unauthenticated {
+		c.secure = newFramed(c.secure, c)
 	}
 	select {
 	case a.handed[next].conns <- c:
@@ -350,6 +356,7 @@ func (a *Acceptor) await(c *conn) bool {
 	victim := a.pools[callPool].add(c, a.known.Contains(c.group))
 	c.stage = unauthenticated
 	a.count[unauthenticated]++
+	a.crowdLocked()
 	a.mu.Unlock()
 	c.left.Store(requestBytes)
 	a.evict(victim)
@@ -382,6 +389,7 @@ func (a *Acceptor) leaveLocked(c *conn) {
 	if c.pool != nil {
 		c.pool.remove(c)
 	}
+	a.crowdLocked()
 	if c.stage != authenticated {
 		return
 	}

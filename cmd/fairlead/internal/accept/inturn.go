@@ -99,6 +99,7 @@ func (a *Acceptor) begin(c *conn) bool {
 	}
 	c.pool.remove(c)
 	victim := a.pools[begunPool].add(c, a.known.Contains(c.group))
+	a.crowdLocked()
 	a.mu.Unlock()
 	c.left.Store(handshakeBytes)
 	a.evict(victim)

@@ -43,9 +43,9 @@ const (
 const (
 	maxUnauthenticatedMessage = 32 << 10
 	maxUnauthenticatedHeader  = 8 << 10
-	maxUnauthenticatedStreams = 2 // of one connection
+	maxUnauthenticatedStreams = 1 // of one connection
 	maxUnauthenticatedIdle    = 2 * time.Second
-	unauthenticatedBuffer     = 4 << 10 // for reading, and for writing; gRPC's own are 32 KiB each
+	unauthenticatedBuffer     = 4 << 10 // for writing, while something is written; gRPC's own is 32 KiB. TLS has one for reading
 )
 
 // hosts is what port 15012 is served by: peers that have proved to be a host of
@@ -109,7 +109,7 @@ func (s *Server) newHosts(context.Context) error {
 			grpc.MaxHeaderListSize(maxUnauthenticatedHeader),
 			grpc.MaxConcurrentStreams(maxUnauthenticatedStreams),
 			grpc.StaticConnWindowSize(64<<10),
-			grpc.ReadBufferSize(unauthenticatedBuffer), grpc.WriteBufferSize(unauthenticatedBuffer),
+			grpc.ReadBufferSize(0), grpc.WriteBufferSize(unauthenticatedBuffer), grpc.SharedWriteBuffer(true),
 			grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxUnauthenticatedIdle, Time: pingEvery, Timeout: pingTimeout}),
 			grpc.StreamInterceptor(s.onceKnown),
 		)...),

@@ -228,6 +228,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.admin.Run(ctx) })
 	g.Go(func() error { return s.serveGRPC(ctx) })
 	g.Go(func() error { return s.followWaves(ctx) })
+	g.Go(func() error { return s.followCrowds(ctx) })
 	g.Go(func() error { return s.clock.Run(ctx) })
 	var ending time.Time
 	g.Go(func() error {
