@@ -231,27 +231,30 @@ func (c *Cluster) Wipe() {
 	}
 }
 
-// Snapshot is what `consul snapshot save` writes.
+// Snapshot is what `consul snapshot save` writes. It asks again while a busy cluster has
+// no leader.
 func (c *Cluster) Snapshot() []byte {
 	c.tb.Helper()
-	r, _, err := c.Client().Snapshot().Save(nil)
-	if err != nil {
-		c.tb.Fatal(err)
-	}
-	defer r.Close()
-	b, err := io.ReadAll(r)
-	if err != nil {
-		c.tb.Fatal(err)
-	}
-	return b
+	var out []byte
+	envoytest.Eventually(c.tb, patience, func() error {
+		r, _, err := c.Client().Snapshot().Save(nil)
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		out, err = io.ReadAll(r)
+		return err
+	})
+	return out
 }
 
-// Restore gives the cluster what a snapshot has, as `consul snapshot restore` does.
+// Restore gives the cluster what a snapshot has, as `consul snapshot restore` does. It
+// tries again while a busy cluster has no leader.
 func (c *Cluster) Restore(snapshot []byte) {
 	c.tb.Helper()
-	if err := c.Client().Snapshot().Restore(nil, bytes.NewReader(snapshot)); err != nil {
-		c.tb.Fatal(err)
-	}
+	envoytest.Eventually(c.tb, patience, func() error {
+		return c.Client().Snapshot().Restore(nil, bytes.NewReader(snapshot))
+	})
 	c.Await()
 }
 

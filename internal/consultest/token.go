@@ -1,6 +1,8 @@
 package consultest
 
 import (
+	"errors"
+	"net/http"
 	"strings"
 
 	"github.com/hashicorp/consul/api"
@@ -51,9 +53,13 @@ func (c *Cluster) ReadToken() Token {
 // RevokeToken deletes a token.
 func (c *Cluster) RevokeToken(t Token) {
 	c.tb.Helper()
-	if _, err := c.Client().ACL().TokenDelete(t.Accessor, nil); err != nil {
-		c.tb.Fatal(err)
-	}
+	envoytest.Eventually(c.tb, patience, func() error {
+		_, err := c.Client().ACL().TokenDelete(t.Accessor, nil)
+		if status := (api.StatusError{}); errors.As(err, &status) && status.Code == http.StatusNotFound {
+			return nil // an earlier try did it, and its answer was lost
+		}
+		return err
+	})
 }
 
 func (c *Cluster) createToken(rules, secret string) (Token, error) {

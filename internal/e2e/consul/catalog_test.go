@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // instance is one registration.
@@ -76,18 +78,14 @@ func (f *fleet) deregister(c *api.Client, i instance) error {
 	return err
 }
 
-// put registers an instance and fails the test if that fails.
+// put registers an instance; a busy cluster may have no leader for a while.
 func (f *fleet) put(i instance, status string) {
 	f.t.Helper()
-	if err := f.register(f.consul.Client(), i, status); err != nil {
-		f.t.Fatal(err)
-	}
+	envoytest.Eventually(f.t, patience, func() error { return f.register(f.consul.Client(), i, status) })
 }
 
-// takeOut deregisters an instance and fails the test if that fails.
+// takeOut deregisters an instance; a busy cluster may have no leader for a while.
 func (f *fleet) takeOut(i instance) {
 	f.t.Helper()
-	if err := f.deregister(f.consul.Client(), i); err != nil {
-		f.t.Fatal(err)
-	}
+	envoytest.Eventually(f.t, patience, func() error { return f.deregister(f.consul.Client(), i) })
 }
