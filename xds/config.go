@@ -80,8 +80,11 @@ type Health interface {
 	// An error refuses the stream, and says why. end is called, from any goroutine,
 	// when the workload becomes another host's.
 	StreamOpened(stream uint64, c mesh.Claim, end func(reason string)) error
-	// Report is one observation of the workload by its agent.
-	Report(stream uint64, report mesh.HealthReport)
+	// ReportProbe takes what the workload's agent has found out by its probe, and
+	// ReportEnvoy what has become of its Envoy, in the words of bootstrap.EnvoyState.
+	// They return the health that follows from all that the stream has reported.
+	ReportProbe(stream uint64, health mesh.Health, reason string) (mesh.Health, string)
+	ReportEnvoy(stream uint64, state string) (mesh.Health, string)
 	// StreamClosed says that nothing is known any more.
 	StreamClosed(stream uint64)
 	// HeldByOther reports whether a workload is of another host than this one, which
@@ -117,7 +120,7 @@ type Config struct {
 	Snapshots Snapshots    // must be non-nil
 	Admission Admission    // must be non-nil
 
-	// Health may be nil: reports are only kept for status.
+	// Health may be nil: reports of health are not taken.
 	Health Health
 	// Clocks may be nil: what hosts say of the time is not read.
 	Clocks Clocks

@@ -53,11 +53,8 @@ type conn struct {
 	timer      *time.Timer
 	armed      time.Time // when timer fires; zero if it does not
 	envoy      bootstrap.EnvoyState
-	down       bool        // Envoy was absent, and has not been live since
-	health     mesh.Health // as reported on
+	health     mesh.Health // that follows from what the peer reports, if that counts
 	healthWhy  string
-	probed     mesh.Health // as the agent's probe says
-	probedWhy  string
 	rejecting  map[stream.TypeURL]bool // or nil
 
 	lines *lineLimits // of the log
@@ -288,11 +285,14 @@ func (c *conn) takeReport(r *discovery.DeltaDiscoveryRequest) {
 		}
 		return
 	}
-	c.probed, c.probedWhy = mesh.Healthy, ""
-	if e := r.GetErrorDetail(); e != nil {
-		c.probed, c.probedWhy = mesh.Unhealthy, clip(e.GetMessage(), 256)
+	if !c.reports() {
+		return
 	}
-	c.reportHealth()
+	probe, why := mesh.Healthy, ""
+	if e := r.GetErrorDetail(); e != nil {
+		probe, why = mesh.Unhealthy, clip(e.GetMessage(), 256)
+	}
+	c.health, c.healthWhy = c.server.cfg.Health.ReportProbe(c.id, probe, why)
 }
 
 func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
@@ -301,18 +301,8 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	}
 	c.logEnvoyState(state)
 	c.envoy = state
-	was := c.down
-	switch state {
-	case bootstrap.EnvoyAbsent:
-		c.down = true
-	case bootstrap.EnvoyLive, bootstrap.EnvoyRejecting:
-		c.down = false
-	case bootstrap.EnvoyStarting:
-		// One that was gone has no listeners yet; one that an agent has just taken
-		// over serves as before.
-	}
-	if c.down != was {
-		c.reportHealth()
+	if c.reports() {
+		c.health, c.healthWhy = c.server.cfg.Health.ReportEnvoy(c.id, string(state))
 	}
 }
 
@@ -332,20 +322,6 @@ func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 	}
 	if skipped, ok := c.lines.states.Allow(time.Now()); ok {
 		c.tell(slog.LevelInfo, "Envoy state changed", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
-	}
-}
-
-// reportHealth tells how the workload is: nobody reaches one whose Envoy is
-// gone, whatever its application says and whether anyone asks it.
-func (c *conn) reportHealth() {
-	c.health, c.healthWhy = c.probed, c.probedWhy
-	if c.down {
-		c.health, c.healthWhy = mesh.Unhealthy, "its Envoy is not running"
-	}
-	if c.reports() {
-		c.server.cfg.Health.Report(c.id, mesh.HealthReport{
-			ServiceAccount: c.claim.account, Network: c.claimed.Network, Address: c.claimed.Address, Health: c.health, Reason: c.healthWhy, Own: true,
-		})
 	}
 }
 

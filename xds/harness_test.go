@@ -137,8 +137,14 @@ func (f *fakeHealth) HeldByOther(_ string, _ netip.Addr, w *mesh.Workload) bool 
 	return f.others[w.Name]
 }
 
-func (f *fakeHealth) Report(_ uint64, r mesh.HealthReport) {
-	f.note("%s %d %s own=%v", r.ServiceAccount, r.Health, r.Reason, r.Own)
+func (f *fakeHealth) ReportProbe(_ uint64, health mesh.Health, reason string) (mesh.Health, string) {
+	f.note("probe %d %s", health, reason)
+	return health, reason
+}
+
+func (f *fakeHealth) ReportEnvoy(_ uint64, state string) (mesh.Health, string) {
+	f.note("envoy %s", state)
+	return mesh.Unhealthy, "decided elsewhere: " + state
 }
 func (f *fakeHealth) StreamClosed(uint64) { f.note("closed") }
 

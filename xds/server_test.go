@@ -447,7 +447,6 @@ func TestReports(t *testing.T) {
 		{TypeUrl: bootstrap.HealthType},
 		{TypeUrl: bootstrap.HealthType, ErrorDetail: &rpcstatus.Status{Message: "http probe: 503"}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyAbsent)}},
-		// Without listeners yet it is as good as absent.
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyStarting)}},
 		{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(bootstrap.EnvoyRejecting)}},
 	} {
@@ -457,11 +456,10 @@ func TestReports(t *testing.T) {
 	}
 	eventually(t, "the status has it", func() bool {
 		p := r.server.Proxies()[0]
-		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Health == mesh.Unhealthy && p.HealthReason == "http probe: 503"
+		return p.EnvoyState == bootstrap.EnvoyRejecting && p.Health == mesh.Unhealthy && p.HealthReason == "decided elsewhere: rejecting"
 	})
 	a.cancel()
-	want := "opened shop/web 127.0.0.11\nshop/web 1  own=true\nshop/web 2 http probe: 503 own=true\n" +
-		"shop/web 2 its Envoy is not running own=true\nshop/web 2 http probe: 503 own=true\nclosed"
+	want := "opened shop/web 127.0.0.11\nprobe 1 \nprobe 2 http probe: 503\nenvoy absent\nenvoy starting\nenvoy rejecting\nclosed"
 	eventually(t, "the health source heard all of it", func() bool {
 		r.health.mu.Lock()
 		defer r.health.mu.Unlock()

@@ -283,25 +283,40 @@ func (s *Source) drop(l *lease) {
 	s.elect(l.id.place)
 }
 
-// Report takes one observation of a workload by its own agent. Whom it is about
-// is known from the stream; what the report says of that does not count. It is
-// ignored when the stream is not open, and counts until the stream ends, or a newer
-// stream of the same host speaks.
-func (s *Source) Report(stream uint64, report mesh.HealthReport) {
+// ReportProbe takes what the agent of a workload has found out by its probe of the
+// application, and returns the health that follows from all that the stream has said.
+// Whom it is about is known from the stream. It is ignored when the stream is not
+// open, and counts until the stream ends, or a newer stream of the same host speaks.
+func (s *Source) ReportProbe(stream uint64, health mesh.Health, reason string) (mesh.Health, string) {
+	if health != mesh.Unhealthy {
+		reason = ""
+	}
+	return s.report(stream, func(l *lease, a *attached) { l.reportProbe(a, health, bounded(reason)) })
+}
+
+// ReportEnvoy does the same for the state of the workload's Envoy: absent, starting,
+// live or rejecting.
+func (s *Source) ReportEnvoy(stream uint64, state string) (mesh.Health, string) {
+	return s.report(stream, func(l *lease, a *attached) { l.reportEnvoy(a, state) })
+}
+
+func (s *Source) report(stream uint64, note func(*lease, *attached)) (mesh.Health, string) {
 	defer s.ring()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.streams[stream]
-	if l == nil {
+	at := -1
+	if l != nil {
+		at = l.at(stream)
+	}
+	if at < 0 {
 		s.ignored++
-		return
+		return mesh.HealthUnknown, ""
 	}
-	reason := ""
-	if report.Health == mesh.Unhealthy {
-		reason = bounded(report.Reason)
-	}
-	l.report(stream, report.Health, reason)
+	a := &l.streams[at]
+	note(l, a)
 	s.settle(l)
+	return a.health()
 }
 
 // bounded keeps a reason, which comes from outside, short and valid.

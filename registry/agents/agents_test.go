@@ -95,7 +95,7 @@ func claimed(host, address string) mesh.Claim {
 }
 
 func (h *harness) say(stream uint64, health mesh.Health) {
-	h.Report(stream, mesh.HealthReport{Health: health, Reason: "probe"})
+	h.ReportProbe(stream, health, "probe")
 }
 
 // want compares what is reported, as "host+" for healthy and "host-" for not.
@@ -296,7 +296,7 @@ func TestBounds(t *testing.T) {
 		if n := len(h.streams); n != 1+maxStreams {
 			t.Errorf("%d streams are remembered", n)
 		}
-		h.Report(199, mesh.HealthReport{Health: mesh.Unhealthy, Reason: strings.Repeat("ä", 1000)})
+		h.ReportProbe(199, mesh.Unhealthy, strings.Repeat("ä", 1000))
 		h.after(0)
 		if r := h.last.Health[0].Reason; len(r) > maxReason || len(r) < maxReason-1 {
 			t.Errorf("the reason has %d bytes", len(r))
@@ -312,4 +312,67 @@ func TestConfig(t *testing.T) {
 	if _, err := New(Config{Logger: slog.New(slog.DiscardHandler), Grace: -1}); err == nil {
 		t.Error("a negative grace is taken")
 	}
+}
+
+// TestHealthFollowsFromProbeAndEnvoy reports in every order what a probe and an Envoy
+// may do: a workload is out while its probe says so or its Envoy is gone, which one
+// that only starts still is.
+func TestHealthFollowsFromProbeAndEnvoy(t *testing.T) {
+	t.Parallel()
+	reports := []string{"ok", "ill", "absent", "starting", "live", "rejecting"}
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, Config{})
+		for n := range len(reports) * len(reports) * len(reports) {
+			stream := uint64(n + 1)
+			h.open(stream, 1)
+			probe, down := mesh.HealthUnknown, false
+			var said []string
+			for range 3 {
+				r := reports[n%len(reports)]
+				n /= len(reports)
+				said = append(said, r)
+				var got mesh.Health
+				var why string
+				switch r {
+				case "ok", "ill":
+					if probe = mesh.Healthy; r == "ill" {
+						probe = mesh.Unhealthy
+					}
+					got, why = h.ReportProbe(stream, probe, "probe")
+				default:
+					down = r == "absent" || r == "starting" && down
+					got, why = h.ReportEnvoy(stream, r)
+				}
+				want, reason := probe, ""
+				switch {
+				case down:
+					want, reason = mesh.Unhealthy, downReason
+				case probe == mesh.Unhealthy:
+					reason = "probe"
+				}
+				if got != want || why != reason {
+					t.Errorf("%v: %v (%s), want %v (%s)", said, got, why, want, reason)
+				}
+			}
+			h.after(0)
+			sum := mesh.HealthUnknown
+			for _, r := range h.last.Health {
+				sum = r.Health
+			}
+			want := probe
+			if down {
+				want = mesh.Unhealthy
+			}
+			if sum != want {
+				t.Errorf("%v: %v is published, want %v", said, sum, want)
+			}
+			h.ReportEnvoy(stream, "live")
+			h.ReportProbe(stream, mesh.Healthy, "")
+			h.StreamClosed(stream)
+			h.after(0)
+		}
+		if got, _ := h.ReportProbe(1, mesh.Unhealthy, "late"); got != mesh.HealthUnknown {
+			t.Errorf("a stream that is closed reports %v", got)
+		}
+	})
 }

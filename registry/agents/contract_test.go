@@ -60,7 +60,7 @@ func (p *reports) say(s *Source, name string) {
 	if err := s.StreamOpened(p.streams[name], c, nil); err != nil {
 		panic(err)
 	}
-	s.Report(p.streams[name], mesh.HealthReport{Health: mesh.Unhealthy, Reason: p.said[name]})
+	s.ReportProbe(p.streams[name], mesh.Unhealthy, p.said[name])
 }
 
 func (p *reports) put(_ testing.TB, objects map[string]string) {
@@ -70,7 +70,7 @@ func (p *reports) put(_ testing.TB, objects map[string]string) {
 		}
 		for _, s := range p.sources {
 			// An agent that left while it was unhealthy would be told to be so for ever.
-			s.Report(p.streams[name], mesh.HealthReport{Health: mesh.Healthy})
+			s.ReportProbe(p.streams[name], mesh.Healthy, "")
 			s.StreamClosed(p.streams[name])
 		}
 		delete(p.said, name)

@@ -14,6 +14,7 @@ const (
 	goneReason = "agent gone"
 	// leftReason is the same where the agent said before that the workload is not
 	// well, and waitReason that of one that is back and has not said anything yet.
+	downReason = "its Envoy is not running"
 	leftReason = "agent gone; its last report was unhealthy"
 	waitReason = "agent is back and has not reported yet; its last report was unhealthy"
 )
@@ -50,8 +51,11 @@ func compareIDs(a, b id) int {
 // attached is one open stream of a lease, and what it has said.
 type attached struct {
 	stream uint64
-	said   mesh.Health
+	// probe is what the agent's probe of the application says, and why.
+	probe  mesh.Health
 	reason string
+	// down says that its Envoy was absent, and has not been live since.
+	down   bool
 	spoken bool
 	// end ends the stream because the claim is another host's now; or nil.
 	end func(reason string)
@@ -147,15 +151,42 @@ func (l *lease) at(stream uint64) int {
 	return slices.IndexFunc(l.streams, func(a attached) bool { return a.stream == stream })
 }
 
-// report takes what a stream says.
-func (l *lease) report(stream uint64, health mesh.Health, reason string) {
-	at := l.at(stream)
-	if at < 0 {
-		return
+// reportProbe takes what the probe of a stream's agent says.
+func (l *lease) reportProbe(a *attached, health mesh.Health, reason string) {
+	a.probe, a.reason = health, reason
+	l.spoke(a)
+}
+
+// reportEnvoy takes the state of the Envoy of a stream's agent, in the words of
+// decision 7.
+func (l *lease) reportEnvoy(a *attached, state string) {
+	was := a.down
+	switch state {
+	case "absent":
+		a.down = true
+	case "live", "rejecting":
+		a.down = false
+	default:
+		// One that is starting and was gone has no listeners yet; one that an agent
+		// has just taken over serves as before.
 	}
-	a := &l.streams[at]
-	a.said, a.reason, a.spoken = health, reason, true
+	if a.down != was {
+		l.spoke(a)
+	}
+}
+
+func (l *lease) spoke(a *attached) {
+	a.spoken = true
 	l.left, l.confirmBy = false, time.Time{}
+}
+
+// health is that of the workload, as far as one stream knows: nobody reaches one
+// whose Envoy is gone, whatever its application says and whether anyone asks it.
+func (a *attached) health() (mesh.Health, string) {
+	if a.down {
+		return mesh.Unhealthy, downReason
+	}
+	return a.probe, a.reason
 }
 
 // said is what the newest stream says that has said something: what a stream has
@@ -163,7 +194,7 @@ func (l *lease) report(stream uint64, health mesh.Health, reason string) {
 func (l *lease) said() (mesh.Health, string) {
 	for _, a := range slices.Backward(l.streams) {
 		if a.spoken {
-			return a.said, a.reason
+			return a.health()
 		}
 	}
 	return mesh.HealthUnknown, ""
