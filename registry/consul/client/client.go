@@ -48,10 +48,6 @@ type Client struct {
 	heard atomic.Int64
 	// pause is until when nothing new is asked because the server said 429, in ns.
 	pause atomic.Int64
-	// troubled is until when a server may not know its leader yet, in ns, and
-	// strikes how many questions took too long since.
-	troubled atomic.Int64
-	strikes  atomic.Int32
 	// down says that the pulse gets no answer.
 	down atomic.Bool
 
@@ -133,7 +129,7 @@ func (c *Client) HTTP2() bool {
 
 // Streams is how many questions share a connection, as the server has it; 0 where
 // nothing was answered yet.
-func (c *Client) Streams() int { return c.pool.streams() }
+func (c *Client) Streams() int { return int(c.pool.streams.Load()) }
 
 // Stats are the counters now.
 func (c *Client) Stats() Stats {
@@ -147,7 +143,7 @@ func (c *Client) Stats() Stats {
 }
 
 // Close gives up idle connections. A client may be used after it.
-func (c *Client) Close() { c.pool.reset() }
+func (c *Client) Close() { c.pool.drop()() }
 
 // carrier is the client as an http.RoundTripper: the token of now, nothing of
 // the environment, and answers of bounded length.
@@ -290,7 +286,7 @@ func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*a
 	turn := c.present()
 	asking, leave := turn.with(ctx)
 	defer leave()
-	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: c.limit(0, most), body: most}, read)
+	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: most, body: most}, read)
 	if err != nil && ctx.Err() == nil && turn.over() {
 		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
 	}
@@ -345,28 +341,6 @@ func (c *Client) asked() (<-chan struct{}, int) {
 	return c.unqueued, c.followers
 }
 
-// limit is how long a question that is answered at once may take. A server
-// without a leader holds on to it for seconds, where another one may know the
-// new leader already: so for a while after an outage it may take less; not so
-// where that turns out to be too little, or after a retry with that pause.
-func (c *Client) limit(retry, most time.Duration) time.Duration {
-	if time.Now().UnixNano() > c.troubled.Load() {
-		return most
-	}
-	return min(most, max(firstLimit<<min(c.strikes.Load(), 8), 8*retry))
-}
-
-// trouble notes that something failed, or that blocking queries restart.
-func (c *Client) trouble(late bool) {
-	now := time.Now()
-	if c.troubled.Swap(now.Add(hurryFor).UnixNano()) < now.UnixNano() {
-		c.strikes.Store(0)
-	}
-	if late {
-		c.strikes.Add(1)
-	}
-}
-
 // question is one that is put to the server, how long that may take, and how long
 // of it the answer, once it has begun.
 type question struct {
@@ -406,7 +380,6 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, ErrUnavailable):
 		c.counts.failed.Add(1)
-		c.trouble(errors.Is(err, context.DeadlineExceeded))
 		c.look()
 	default:
 		c.counts.denied.Add(1)

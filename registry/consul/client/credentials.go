@@ -179,7 +179,7 @@ func (t *tlsFiles) handshake(ctx context.Context, nc net.Conn) (net.Conn, error)
 		return nil, errors.Join(err, nc.Close())
 	}
 	tc := tls.Client(nc, c)
-	ctx, cancel := context.WithTimeout(ctx, shakeFor)
+	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel()
 	if err := tc.HandshakeContext(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("shaking hands by TLS: %w", err), nc.Close())

@@ -67,27 +67,44 @@ func classify(err error) error {
 	switch {
 	case status.Code < http.StatusBadRequest:
 		return fmt.Errorf("%w: status %d: it sends elsewhere, and is not followed there: name the address of Consul itself", ErrUnavailable, status.Code)
-	case strings.Contains(reason, "HTTP request to an HTTPS server"):
-		return fmt.Errorf("%w: TLS is spoken at this address: write https:// before it", ErrUnavailable)
 	case status.Code == http.StatusForbidden, status.Code == http.StatusUnauthorized:
 		return denied(reason)
-	case status.Code == http.StatusTooManyRequests,
-		strings.Contains(reason, "rate limit exceeded"):
+	case status.Code == http.StatusTooManyRequests:
 		return fmt.Errorf("%w: status %d: %s", ErrThrottled, status.Code, reason)
-	case strings.Contains(reason, "Permission denied") || strings.Contains(reason, "ACL not found"):
-		return denied(reason) // as a 500, when it was forwarded
-	case strings.Contains(reason, "boolean expression evaluator"): // as a 500, too
-		return fmt.Errorf("%w: %s", ErrFilter, reason)
-	case strings.Contains(reason, "No path to datacenter"):
-		return fmt.Errorf("%w: %s: is it away, or --consul-datacenter wrong?", ErrUnavailable, reason)
+	}
+	if err := byReply(status.Code, reason); err != nil {
+		return err
+	}
+	switch {
 	case status.Code >= http.StatusInternalServerError:
 		return fmt.Errorf("%w: status %d: %s", ErrUnavailable, status.Code, reason)
-	case strings.Contains(reason, `query parameter: "ns"`), strings.Contains(reason, `query parameter: "partition"`):
-		return fmt.Errorf("asking Consul: %s: leave out --consul-namespace and --consul-partition", reason)
 	case reason == "":
 		return fmt.Errorf("asking Consul: status %d", status.Code)
 	default:
 		return fmt.Errorf("asking Consul: status %d: %s", status.Code, reason)
+	}
+}
+
+// byReply says what an answer means of which the status does not tell, or returns
+// nil. A Consul server that asks another one passes on its error as text, with
+// status 500, and package api has no types for them.
+func byReply(code int, reason string) error {
+	says := func(s string) bool { return strings.Contains(reason, s) }
+	switch {
+	case says("HTTP request to an HTTPS server"):
+		return fmt.Errorf("%w: TLS is spoken at this address: write https:// before it", ErrUnavailable)
+	case says("rate limit exceeded"):
+		return fmt.Errorf("%w: status %d: %s", ErrThrottled, code, reason)
+	case says("Permission denied"), says("ACL not found"):
+		return denied(reason)
+	case says("boolean expression evaluator"):
+		return fmt.Errorf("%w: %s", ErrFilter, reason)
+	case says("No path to datacenter"):
+		return fmt.Errorf("%w: %s: is it away, or --consul-datacenter wrong?", ErrUnavailable, reason)
+	case says(`query parameter: "ns"`), says(`query parameter: "partition"`):
+		return fmt.Errorf("asking Consul: %s: leave out --consul-namespace and --consul-partition", reason)
+	default:
+		return nil
 	}
 }
 
@@ -102,7 +119,7 @@ func remedy(err error) string {
 	if _, is := errors.AsType[x509.HostnameError](err); is {
 		return ": say what Consul's certificate is for (--consul-tls-server-name)"
 	}
-	if strings.Contains(err.Error(), "malformed HTTP") {
+	if errors.Is(err, errNotHTTP) {
 		return ": no HTTP is spoken at this address: is it another port of Consul?"
 	}
 	return ""

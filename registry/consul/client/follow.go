@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/hashicorp/consul/api"
 	"golang.org/x/time/rate"
 )
@@ -23,8 +24,6 @@ const (
 	// retryShare is by how much longer lastRetry is for each question that is
 	// followed.
 	retryShare = 5 * time.Millisecond
-	// firstLimit is how long a question may take soon after an outage.
-	firstLimit = time.Second
 	// throttlePause is for how long nothing new is asked after 429.
 	throttlePause = time.Second
 	// uselessPause is for how long nothing is asked again that Consul cannot answer,
@@ -78,7 +77,10 @@ func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)
 	if every <= 0 {
 		every = everyFor
 	}
-	f := &following{c: c, urgent: q.Urgent, limiter: rate.NewLimiter(rate.Every(every), burst)}
+	f := &following{
+		c: c, urgent: q.Urgent, limiter: rate.NewLimiter(rate.Every(every), burst),
+		retry: newBackOff(firstRetry, lastRetry), useless: newBackOff(everyFor, earlyMost),
+	}
 	for ctx.Err() == nil {
 		turn := c.present()
 		if turn != f.turn {
@@ -131,7 +133,7 @@ func step[T any](ctx context.Context, f *following, q Query[T]) (T, Meta, error)
 		return none, Meta{}, err
 	}
 	defer f.c.free()
-	v, m, err := ask(ctx, f.c, question{o, f.c.limit(f.retry, most), most}, q.Read)
+	v, m, err := ask(ctx, f.c, question{o, most, most}, q.Read)
 	m.Fresh = true
 	return v, m, err
 }
@@ -141,10 +143,10 @@ type following struct {
 	c     *Client
 	turn  *turn // in which index was learned
 	index uint64
-	retry time.Duration // the last pause, or 0
-	told  string        // the error that was told, or empty
+	retry backoff.ExponentialBackOff // after failures
+	told  string                     // the error that was told, or empty
 
-	useless time.Duration // the last pause after an answer without need, or 0
+	useless backoff.ExponentialBackOff // after answers that say nothing and came at once
 
 	urgent  bool
 	limiter *rate.Limiter // of answers
@@ -172,11 +174,10 @@ func (f *following) rest(ctx context.Context) {
 // change: nothing is heard sooner by asking it more often.
 func (f *following) early(ctx context.Context, m Meta) {
 	if m.Fresh || m.Index != f.index || time.Since(m.Asked) > waitFor/2 {
-		f.useless = 0
+		f.useless.Reset()
 		return
 	}
-	f.useless = min(max(everyFor, 2*f.useless), earlyMost)
-	_ = sleep(ctx, jitter(f.useless), f.turn.ended) // the caller looks at ctx
+	_ = sleep(ctx, f.useless.NextBackOff(), f.turn.ended) // the caller looks at ctx
 }
 
 // spend holds up answers that come all the time.
@@ -198,19 +199,17 @@ func (f *following) failed(ctx context.Context, err error, tell func(error)) {
 		f.told = err.Error()
 	}
 	f.index = 0
-	last := lastRetry
 	if !f.urgent {
-		last += time.Duration(f.c.Stats().Followers) * retryShare
+		f.retry.MaxInterval = lastRetry + time.Duration(f.c.Stats().Followers)*retryShare
 	}
-	f.retry = min(max(firstRetry, 2*f.retry), last)
+	pause := f.retry.NextBackOff()
 	if errors.Is(err, ErrThrottled) {
-		f.retry = max(f.retry, throttlePause)
-		healed = nil
+		pause, healed = max(pause, jitter(throttlePause)), nil
 	}
 	if _, useless := errors.AsType[Unusable](err); useless || errors.Is(err, ErrFilter) {
-		f.retry, healed = uselessPause, f.turn.ended
+		pause, healed = jitter(uselessPause), f.turn.ended
 	}
-	_ = sleep(ctx, jitter(f.retry), healed) // the caller looks at ctx
+	_ = sleep(ctx, pause, healed) // the caller looks at ctx
 }
 
 // worked notes an answer.
@@ -218,11 +217,17 @@ func (f *following) worked(tell func(error)) {
 	if f.told == "" {
 		return
 	}
-	f.told, f.retry = "", 0
+	f.told = ""
+	f.retry.Reset()
 	if tell != nil {
 		tell(nil)
 	}
 	f.c.works()
+}
+
+// newBackOff is a pause that doubles, with jitter.
+func newBackOff(first, most time.Duration) backoff.ExponentialBackOff {
+	return backoff.ExponentialBackOff{InitialInterval: first, Multiplier: 2, RandomizationFactor: 0.25, MaxInterval: most}
 }
 
 // jitter is between three quarters and five quarters of d.

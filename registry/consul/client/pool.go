@@ -1,84 +1,75 @@
 package client
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
 const (
-	// dialFor and shakeFor bound the making of a connection: long enough for the
-	// other side of the world, short enough to try again soon where a packet was
-	// lost.
-	dialFor  = 3 * time.Second
-	shakeFor = 5 * time.Second
-	// pingAfter and pingFor find out by HTTP/2 that a connection is dead.
-	pingAfter = 5 * time.Second
-	pingFor   = 5 * time.Second
-	// idleFor is how long a connection that nobody uses is kept.
-	idleFor = time.Minute
-	// settleFor is for how long a connection that has answered nothing takes one
-	// request only: how many it takes, the server says first of all, but it is not
-	// told to who uses the connection, and a request too many waits within it for
-	// one of those that wait for a change.
-	settleFor = 250 * time.Millisecond
-	// refusedMost is how often a request is sent again that was not looked at.
-	refusedMost = 10
-	// maxHeader bounds the headers of an answer; streamBuffer and connBuffer, in
-	// bytes, what of answers waits in memory to be read, by HTTP/2. A connection
-	// has room for all that its requests may have, so that none waits for another.
+	// dialTimeout and handshakeTimeout bound the making of a connection: long enough
+	// for the other side of the world, short enough to try again soon where a packet
+	// was lost.
+	dialTimeout      = 3 * time.Second
+	handshakeTimeout = 5 * time.Second
+	// pingInterval and pingTimeout find out by HTTP/2 that a connection is dead.
+	pingInterval = 5 * time.Second
+	pingTimeout  = 5 * time.Second
+	// idleTimeout is how long a connection that nobody uses is kept.
+	idleTimeout = time.Minute
+	// maxHeader bounds the headers of an answer; streamBuffer, in bytes, what of an
+	// answer waits in memory to be read, by HTTP/2.
 	maxHeader    = 256 << 10
 	streamBuffer = 128 << 10
-	connBuffer   = 250 * streamBuffer
 )
 
-// errClosed is what a request gets whose connection was closed by us.
-var errClosed = errors.New("the connection was given up")
+// errNotHTTP is what a request gets if something answers on a new connection that
+// is not HTTP.
+var errNotHTTP = errors.New("the answer is not HTTP")
 
 // pool carries requests over as few connections as it can, and never over more
-// than it may have. http.Transport does not do: by HTTP/2 it opens a connection
-// for each request that finds the others full, all at the same time.
+// than its maximum. It uses the single connections of http.Transport: the pool of
+// http.Transport has no limit of connections by HTTP/2 (docs/adr/0043).
 //
-// A connection is used in the order in which they were made, so that those at the
-// end fall idle, and are closed.
+// The connections are used in the order in which they were made, so that the last
+// ones fall idle and are closed.
 type pool struct {
 	dial func(context.Context) (*http.ClientConn, error)
 	max  int
-	// takers are in take.
-	takers atomic.Int64
-	// one says that connections are made one after the other, because each
-	// carries many requests.
-	one bool
+	// streams is how many requests a connection carries at a time, as the server said
+	// last; 0 before it did.
+	streams atomic.Int64
 
 	mu      sync.Mutex // guards all following fields
-	conns   []*conn
-	dialing int
-	waiting []chan error // first in, first out
-	carries int          // what streams said last, or 0
+	conns   []*conn    // a slice is never changed, only replaced
+	dialing bool       // connections are made one after the other
+	room    *room      // for those who wait; nil while nobody does
 }
 
 // conn is a connection of the pool.
 type conn struct {
 	*http.ClientConn
-	born    time.Time
-	used    bool // it carried a request to its end
-	retired bool // it takes no more requests
-	idle    time.Time
+	used atomic.Bool // it carried a request to its end
+	idle time.Time   // since when, as the pool saw it; guarded by the pool's mutex
 }
 
-// settled reports whether it is known how many requests a connection takes.
-func (c *conn) settled() bool { return c.used || time.Since(c.born) >= settleFor }
+// room tells those who wait that there may be room for a request.
+type room struct {
+	changed chan struct{}
+	err     error // why no connection can be made, or nil; set before changed is closed
+}
 
 // newPool makes a pool that starts nothing.
 func newPool(at target, maxConns int, tls *tlsFiles) *pool {
-	d := &net.Dialer{Timeout: dialFor, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 4}}
+	d := &net.Dialer{Timeout: dialTimeout, KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 4}}
 	dial := func(ctx context.Context, network, address string) (net.Conn, error) {
 		if at.socket != "" {
 			network, address = "unix", at.socket
@@ -86,7 +77,7 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 		return d.DialContext(ctx, network, address)
 	}
 	t := &http.Transport{
-		DialContext: dial, DisableCompression: true, TLSHandshakeTimeout: shakeFor,
+		DialContext: dial, DisableCompression: true, TLSHandshakeTimeout: handshakeTimeout,
 		DialTLSContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			nc, err := dial(ctx, network, address)
 			if err != nil {
@@ -95,233 +86,215 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 			return tls.handshake(ctx, nc)
 		},
 		HTTP2: &http.HTTP2Config{
-			SendPingTimeout: pingAfter, PingTimeout: pingFor, WriteByteTimeout: pingFor,
-			MaxReceiveBufferPerStream: streamBuffer, MaxReceiveBufferPerConnection: connBuffer,
+			SendPingTimeout: pingInterval, PingTimeout: pingTimeout, WriteByteTimeout: pingTimeout, MaxReceiveBufferPerStream: streamBuffer,
 		},
 		MaxResponseHeaderBytes: maxHeader,
 		Protocols:              new(http.Protocols),
 	}
 	t.Protocols.SetHTTP1(true)
 	t.Protocols.SetHTTP2(true)
-	return &pool{max: maxConns, one: at.scheme == "https", dial: func(ctx context.Context) (*http.ClientConn, error) {
-		ctx, cancel := context.WithTimeout(ctx, dialFor+shakeFor)
+	p := &pool{max: maxConns}
+	p.dial = func(ctx context.Context) (*http.ClientConn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout+handshakeTimeout)
 		defer cancel()
-		return t.NewClientConn(ctx, at.scheme, at.address)
-	}}
-}
-
-// RoundTrip carries one request. One that has no body is sent once more if a
-// connection that was in use before turns out to be closed, and a few times if the
-// server did not look at it: over a new connection, it is known too late how many
-// the server takes.
-func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
-	for refused := 0; ; {
-		c, used, err := p.take(req.Context())
-		if err != nil {
-			return nil, err
+		cc, err := t.NewClientConn(ctx, at.scheme, at.address)
+		if err != nil || at.scheme == "http" {
+			return cc, err
 		}
-		resp, err := c.RoundTrip(req)
-		if err == nil {
-			p.mu.Lock()
-			if !c.used {
-				c.used = true
-				p.wake(max(1, c.Available()))
-			}
-			p.mu.Unlock()
-			return resp, nil
+		if err := p.greet(ctx, cc, at); err != nil {
+			return nil, errors.Join(err, cc.Close())
 		}
-		if req.Body == nil && req.Context().Err() == nil && isRefused(err) && refused < refusedMost {
-			refused++
-			continue
-		}
-		if !used || req.Body != nil || req.Context().Err() != nil || c.Err() == nil {
-			return nil, err
-		}
+		return cc, nil
 	}
+	return p
 }
 
-// isRefused reports whether a server says that it did not look at a request.
-// Package net/http has no name for the error.
-func isRefused(err error) bool { return strings.Contains(err.Error(), "REFUSED_STREAM") }
-
-// take finds a connection with room for a request, makes one, or waits. It tells
-// whether the connection carried a request before.
-func (p *pool) take(ctx context.Context) (c *conn, used bool, err error) {
-	p.takers.Add(1)
-	defer p.takers.Add(-1)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for {
-		p.sweep()
-		unsettled := false
-		for _, c := range p.conns {
-			if c.InFlight() > 0 && c.Available() > 0 && !c.settled() {
-				unsettled = unsettled || !c.retired
-				continue
-			}
-			if !c.retired && c.Available() > 0 && c.Reserve() == nil {
-				return c, c.used, nil
-			}
-		}
-		if !unsettled && len(p.conns)+p.dialing < p.max && (!p.one || p.dialing == 0) {
-			if err := p.grow(ctx); err != nil {
-				return nil, false, err
-			}
-			continue
-		}
-		bell := make(chan error, 1)
-		p.waiting = append(p.waiting, bell)
-		p.mu.Unlock()
-		select {
-		case err = <-bell:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		p.mu.Lock()
-		if err != nil {
-			if i := slices.Index(p.waiting, bell); i >= 0 {
-				p.waiting = slices.Delete(p.waiting, i, i+1)
-			} else if ctx.Err() != nil {
-				p.wake(1) // whoever rang meant somebody
-			}
-			return nil, false, err
-		}
-	}
-}
-
-// grow makes a connection, with the lock given up meanwhile. If it cannot, all
-// who wait for one are told.
-func (p *pool) grow(ctx context.Context) error {
-	p.dialing++
-	p.mu.Unlock()
-	cc, err := p.dial(ctx)
-	p.mu.Lock()
-	p.dialing--
+// greet asks a cheap question over a new connection. By HTTP/2 the server says
+// first of all how many requests the connection carries, and so this is known
+// before others use it: a request too many would wait within the connection for
+// one of the blocking queries.
+func (p *pool) greet(ctx context.Context, cc *http.ClientConn, at target) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.scheme+"://"+at.address+at.prefix+"/v1/status/leader", http.NoBody)
 	if err != nil {
-		if ctx.Err() != nil { // ours alone; another may try
-			p.wake(1)
-			return err
-		}
-		for _, bell := range p.waiting {
-			bell <- err
-		}
-		p.waiting = nil
 		return err
 	}
-	c := &conn{ClientConn: cc, born: time.Now()}
-	p.conns = append(p.conns, c)
-	cc.SetStateHook(func(cc *http.ClientConn) {
-		if p.takers.Load() > 0 {
-			go p.stirred(cc) // the hook may run within a call of ours, under the lock
-		}
-	})
-	if cc.Available() <= 1 { // it is HTTP/1.1: whoever waits makes another one
-		p.wake(1)
-		return nil
+	resp, err := cc.RoundTrip(req)
+	if err != nil {
+		return err
 	}
-	time.AfterFunc(settleFor, func() { p.stirred(cc) })
-	return nil
+	_, err = io.Copy(io.Discard, io.LimitReader(resp.Body, maxHeader))
+	if resp.ProtoMajor == 2 {
+		p.streams.Store(int64(cc.Available() + cc.InFlight()))
+	}
+	return errors.Join(err, resp.Body.Close())
 }
 
-// stirred lets go on who waits for what the connection can do now.
-func (p *pool) stirred(cc *http.ClientConn) {
+// RoundTrip implements http.RoundTripper. A request without a body is sent again
+// if a connection that was in use before turns out to be closed.
+func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
+	for {
+		c, err := p.take(req.Context())
+		if err != nil {
+			return nil, err
+		}
+		if !c.used.Load() {
+			return c.first(req)
+		}
+		resp, err := c.RoundTrip(req)
+		if err == nil || c.Err() == nil || req.Body != nil || req.Context().Err() != nil {
+			return resp, err
+		}
+	}
+}
+
+// first carries a request over a new connection.
+func (c *conn) first(req *http.Request) (*http.Response, error) {
+	var answered atomic.Bool
+	trace := &httptrace.ClientTrace{GotFirstResponseByte: func() { answered.Store(true) }}
+	resp, err := c.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	switch {
+	case err == nil:
+		c.used.Store(true)
+	case answered.Load() && c.Err() != nil && req.Context().Err() == nil:
+		err = fmt.Errorf("%w: %w", errNotHTTP, err)
+	}
+	return resp, err
+}
+
+// take reserves a place for a request on a connection. It makes a connection if
+// all are full, or waits.
+func (p *pool) take(ctx context.Context) (*conn, error) {
+	for {
+		room, conns := p.wait() // first, so that no change is missed
+		for _, c := range conns {
+			if c.Reserve() == nil {
+				return c, nil
+			}
+		}
+		if p.mayDial() {
+			if err := p.grow(ctx); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		select {
+		case <-room.changed:
+			if room.err != nil {
+				return nil, room.err
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// wait is for the next change, of what the connections are now.
+func (p *pool) wait() (*room, []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.wake(max(1, cc.Available())) // another one may be made
-}
-
-// wake lets that many of those who wait look again. The lock is held.
-func (p *pool) wake(n int) {
-	n = min(n, len(p.waiting))
-	for _, bell := range p.waiting[:n] {
-		bell <- nil
+	if p.room == nil {
+		p.room = &room{changed: make(chan struct{})}
 	}
-	p.waiting = p.waiting[n:]
-	if len(p.waiting) == 0 {
-		p.waiting = nil
+	return p.room, p.conns
+}
+
+// tell wakes those who wait, with the reason why no connection can be made, if
+// any. The lock is held.
+func (p *pool) tell(err error) {
+	if p.room != nil {
+		p.room.err = err
+		close(p.room.changed)
+		p.room = nil
 	}
 }
 
-// sweep forgets dead connections. The lock is held.
-func (p *pool) sweep() {
-	p.conns = slices.DeleteFunc(p.conns, func(c *conn) bool { return c.Err() != nil })
-}
-
-// tidy closes connections that nobody has used for a while, and those retired
-// that nobody uses any more.
-func (p *pool) tidy(now time.Time) {
+// mayDial reports whether the caller is to make a connection.
+func (p *pool) mayDial() bool {
 	p.mu.Lock()
-	p.sweep()
+	defer p.mu.Unlock()
+	p.conns = open(p.conns)
+	if p.dialing || len(p.conns) >= p.max {
+		return false
+	}
+	p.dialing = true
+	return true
+}
+
+// grow makes a connection. If it cannot, all who wait for one get the error,
+// unless the caller gave up.
+func (p *pool) grow(ctx context.Context) error {
+	cc, err := p.dial(ctx)
+	if err == nil {
+		cc.SetStateHook(func(*http.ClientConn) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.tell(nil)
+		})
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.dialing = false
+	switch {
+	case err == nil:
+		p.conns = append(slices.Clip(p.conns), &conn{ClientConn: cc})
+		p.tell(nil)
+	case ctx.Err() != nil:
+		p.tell(nil)
+	default:
+		p.tell(err)
+	}
+	return err
+}
+
+// open are the connections that are not closed.
+func open(conns []*conn) []*conn {
+	closed := func(c *conn) bool { return c.Err() != nil }
+	if !slices.ContainsFunc(conns, closed) {
+		return conns
+	}
+	return slices.DeleteFunc(slices.Clone(conns), closed)
+}
+
+// closeIdle closes the connections that nobody has used for a while, but one.
+func (p *pool) closeIdle(now time.Time) {
+	p.mu.Lock()
 	var idle []*conn
+	p.conns = open(p.conns)
 	for i, c := range p.conns {
 		switch {
 		case c.InFlight() > 0:
 			c.idle = time.Time{}
 		case c.idle.IsZero():
 			c.idle = now
-		}
-		if !c.idle.IsZero() && (c.retired || i > 0 && now.Sub(c.idle) > idleFor) {
-			c.retired = true
+		case i > 0 && now.Sub(c.idle) > idleTimeout:
 			idle = append(idle, c)
 		}
 	}
 	p.mu.Unlock()
 	for _, c := range idle {
-		_ = c.Close() // nobody uses it
+		_ = c.Close() // a request that came meanwhile is sent again
 	}
 }
 
-// retire lets no more requests go over the connections there are.
-func (p *pool) retire() {
+// drop takes all connections out of the pool. The func closes them, whatever they
+// carry.
+func (p *pool) drop() func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		c.retired = true
-	}
-}
-
-// reset closes all connections, whatever they carry.
-func (p *pool) reset() {
-	p.mu.Lock()
 	conns := p.conns
 	p.conns = nil
-	for _, bell := range p.waiting {
-		bell <- errClosed
-	}
-	p.waiting = nil
-	p.mu.Unlock()
-	for _, c := range conns {
-		_ = c.Close() // whatever is on its way fails, as it should
-	}
-}
-
-// streams is how many requests one connection carries at a time, as the server
-// had it last; 0 where no connection was used.
-func (p *pool) streams() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.sweep()
-	least, full := 0, 0
-	for _, c := range p.conns {
-		room, busy := c.Available(), c.InFlight()
-		switch {
-		case !c.used || c.retired:
-		case room == 0: // it is full, or takes no more for another reason
-			full = max(full, busy)
-		case least == 0 || room+busy < least:
-			least = room + busy
+	p.tell(nil)
+	return func() {
+		for _, c := range conns {
+			_ = c.Close() // what it carries fails, as it should
 		}
 	}
-	if least > 0 {
-		p.carries = least
-	}
-	return cmp.Or(p.carries, full)
 }
 
 // size is the number of connections.
 func (p *pool) size() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sweep()
+	p.conns = open(p.conns)
 	return len(p.conns)
 }

@@ -91,7 +91,6 @@ func (c *Client) present() *turn {
 // Renew has everything that is followed asked anew, and answered at once.
 func (c *Client) Renew() {
 	c.counts.turns.Add(1)
-	c.trouble(false)
 	c.mu.Lock()
 	old := c.turn
 	c.turn = newTurn(old.number + 1)
@@ -156,7 +155,7 @@ func (c *Client) leave() {
 	c.mu.Unlock()
 	if last {
 		<-done
-		c.pool.reset()
+		c.pool.drop()()
 	}
 }
 
@@ -196,9 +195,9 @@ type pulse struct {
 // beat looks once, and returns when to look again.
 func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
 	c := p.c
-	if now.Sub(p.tidied) > idleFor/4 {
+	if now.Sub(p.tidied) > idleTimeout/4 {
 		p.tidied = now
-		c.pool.tidy(now)
+		c.pool.closeIdle(now)
 	}
 	renew := ""
 	if token, err := c.token.current(); err == nil && token != p.token {
@@ -207,7 +206,7 @@ func (p *pulse) beat(ctx context.Context, now time.Time) time.Duration {
 	if c.at.scheme == "https" {
 		if _, changed, err := c.tls.current(); err == nil && changed {
 			renew = "another certificate"
-			c.pool.retire()
+			defer c.pool.drop()() // after its questions were asked anew
 		}
 	}
 	leader, err := p.ask(ctx)
@@ -253,7 +252,7 @@ func (p *pulse) silent(err error, now time.Time) {
 		if now.Sub(heard) < silence || now.Sub(p.began) < silence {
 			return
 		}
-		c.pool.reset() // packets are lost: what waits would wait for ever
+		c.pool.drop()() // packets are lost: what waits would wait for ever
 		p.began = now
 	}
 	if !c.down.Swap(true) {
