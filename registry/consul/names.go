@@ -1,11 +1,9 @@
 package consul
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash"
 	"hash/fnv"
 	"io"
 	"strings"
@@ -13,190 +11,45 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-// nameWritten is how much of a name in an answer is kept, in bytes as they are
-// written there: more than any that can be asked for.
-const nameWritten = 8 * maxName
+// maxToken bounds one string in a list of Consul, in bytes: whoever registers a
+// service makes its tags as long as they please.
+const maxToken = 64 << 20
 
-// listing are the services by name, with a hash of the tags of each. Their tags
-// are what whoever registers one makes as long as they please, so they are not
-// kept, not even for a moment.
+// listing are the services by name, with a hash of the tags of each, which are not
+// kept.
 type listing map[string]uint64
 
-// readListing reads Consul's list of services, {"NAME": ["TAG", …], …}.
+// readListing reads Consul's list of services, {"NAME": ["TAG", …], …}, string by
+// string: all tags of all services together may be very long.
 func readListing(r io.Reader) (listing, error) {
-	s := &scanner{r: bufio.NewReaderSize(r, 64<<10), h: fnv.New64a()}
+	d := newDecoder(r)
 	out := listing{}
-	if err := s.expect('{'); err != nil {
+	if err := d.open('{'); err != nil {
 		return nil, err
 	}
-	for more, err := s.more('}'); more || err != nil; more, err = s.next('}') {
+	for d.More() {
+		name, err := d.text()
 		if err != nil {
 			return nil, err
 		}
-		name, err := s.name()
-		if err == nil {
-			err = s.expect(':')
+		if len(name) > maxName { // it is not asked for
+			name = strings.ToValidUTF8(name[:maxName+1], "?")
 		}
-		if err == nil {
-			out[name], err = s.tags()
-		}
-		if err != nil {
+		if out[name], err = d.tags(); err != nil {
 			return nil, err
 		}
 		if len(out) > maxServices {
 			return nil, client.Unusable(fmt.Sprintf("there are more services than the %d that this program carries", maxServices))
 		}
 	}
-	return out, nil
-}
-
-// scanner reads JSON of one shape, in little memory: package encoding/json keeps
-// each value whole.
-type scanner struct {
-	r *bufio.Reader
-	h hash.Hash64
-}
-
-// char is the next byte that is no space.
-func (s *scanner) char() (byte, error) {
-	for {
-		c, err := s.r.ReadByte()
-		switch {
-		case errors.Is(err, io.EOF):
-			return 0, io.ErrUnexpectedEOF
-		case err != nil:
-			return 0, err
-		case c != ' ' && c != '\n' && c != '\r' && c != '\t':
-			return c, nil
-		}
-	}
-}
-
-func (s *scanner) expect(want byte) error {
-	c, err := s.char()
-	if err == nil && c != want {
-		err = client.Unusable(fmt.Sprintf("the list of services has %q where %q belongs", c, want))
-	}
-	return err
-}
-
-// more reports whether a list that was opened has anything in it, and next
-// whether another one follows.
-func (s *scanner) more(end byte) (bool, error) {
-	c, err := s.char()
-	if err != nil || c == end {
-		return false, err
-	}
-	return true, s.r.UnreadByte()
-}
-
-func (s *scanner) next(end byte) (bool, error) {
-	c, err := s.char()
-	if err != nil || c == end {
-		return false, err
-	}
-	if c != ',' {
-		return false, client.Unusable(fmt.Sprintf("the list of services has %q where %q belongs", c, ','))
-	}
-	return true, nil
-}
-
-// name is a string: the beginning of it, where it is too long for a name.
-func (s *scanner) name() (string, error) {
-	raw := []byte{'"'}
-	err := s.text(func(part []byte) {
-		raw = append(raw, part[:min(len(part), max(0, nameWritten-len(raw)))]...)
-	})
-	if err != nil {
-		return "", err
-	}
-	if len(raw) >= nameWritten {
-		return strings.ToValidUTF8(string(raw), "?"), nil
-	}
-	var name string
-	if err := json.Unmarshal(append(raw, '"'), &name); err != nil {
-		return "", err
-	}
-	return name, nil
-}
-
-// tags is a hash of a list of strings, in whatever order: Consul shuffles them.
-func (s *scanner) tags() (uint64, error) {
-	c, err := s.char()
-	if err != nil {
-		return 0, err
-	}
-	if c == 'n' { // null
-		_, err := s.r.Discard(len("ull"))
-		return 0, err
-	}
-	if err := s.r.UnreadByte(); err != nil {
-		return 0, err
-	}
-	if err := s.expect('['); err != nil {
-		return 0, err
-	}
-	sum := uint64(0)
-	for more, err := s.more(']'); more || err != nil; more, err = s.next(']') {
-		if err != nil {
-			return 0, err
-		}
-		s.h.Reset()
-		err := s.text(func(part []byte) { _, _ = s.h.Write(part) }) // never fails
-		if err != nil {
-			return 0, err
-		}
-		sum += s.h.Sum64()
-	}
-	return sum, nil
-}
-
-// text reads a string and hands over what is between its quotes, as it is
-// written, in parts.
-func (s *scanner) text(take func(part []byte)) error {
-	if err := s.expect('"'); err != nil {
-		return err
-	}
-	escaped := false
-	for {
-		if _, err := s.r.Peek(1); errors.Is(err, io.EOF) {
-			return io.ErrUnexpectedEOF
-		} else if err != nil {
-			return err
-		}
-		chunk, err := s.r.Peek(s.r.Buffered())
-		if err != nil {
-			return err
-		}
-		end := -1
-		for i, c := range chunk {
-			switch {
-			case escaped:
-				escaped = false
-			case c == '\\':
-				escaped = true
-			case c == '"':
-				end = i
-			}
-			if end >= 0 {
-				break
-			}
-		}
-		part, used := chunk, len(chunk)
-		if end >= 0 {
-			part, used = chunk[:end], end+1
-		}
-		take(part)
-		if _, err := s.r.Discard(used); err != nil || end >= 0 {
-			return err
-		}
-	}
+	_, err := d.token()
+	return out, err
 }
 
 // readList reads a list of anything, one after the other.
 func readList[T any](r io.Reader, got func(T) error) error {
-	d := json.NewDecoder(r)
-	t, err := d.Token()
+	d := newDecoder(r)
+	t, err := d.token()
 	if err != nil || t == nil {
 		return err
 	}
@@ -205,13 +58,95 @@ func readList[T any](r io.Reader, got func(T) error) error {
 	}
 	for d.More() {
 		var x T
+		d.left = maxToken
 		if err := d.Decode(&x); err != nil {
-			return err
+			return cutShort(err)
 		}
 		if err := got(x); err != nil {
 			return err
 		}
 	}
-	_, err = d.Token()
+	_, err = d.token()
 	return err
+}
+
+// decoder reads JSON of which no string, or no entry of a list, is very long.
+type decoder struct {
+	*json.Decoder
+	r    io.Reader
+	left int // of the present string or entry
+}
+
+func newDecoder(r io.Reader) *decoder {
+	d := &decoder{r: r, left: maxToken}
+	d.Decoder = json.NewDecoder(limited{d})
+	return d
+}
+
+// limited is what a decoder reads.
+type limited struct{ d *decoder }
+
+// Read implements io.Reader.
+func (l limited) Read(p []byte) (int, error) {
+	if l.d.left <= 0 {
+		return 0, client.Unusable(fmt.Sprintf("something in the answer is longer than %d bytes", maxToken))
+	}
+	n, err := l.d.r.Read(p[:min(len(p), l.d.left)])
+	l.d.left -= n
+	return n, err
+}
+
+// token is the next one. The end of the answer is not expected before it.
+func (d *decoder) token() (json.Token, error) {
+	d.left = maxToken
+	t, err := d.Token()
+	return t, cutShort(err)
+}
+
+// cutShort says of an answer that ends early that it is not whole.
+func cutShort(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+func (d *decoder) open(want json.Delim) error {
+	t, err := d.token()
+	if err == nil && t != want {
+		err = client.Unusable(fmt.Sprintf("the list of services has %v where %v belongs", t, want))
+	}
+	return err
+}
+
+func (d *decoder) text() (string, error) {
+	t, err := d.token()
+	s, ok := t.(string)
+	if err == nil && !ok {
+		err = client.Unusable(fmt.Sprintf("the list of services has %v where a string belongs", t))
+	}
+	return s, err
+}
+
+// tags is a hash of a list of strings, in whatever order: Consul shuffles them.
+func (d *decoder) tags() (uint64, error) {
+	t, err := d.token()
+	if err != nil || t == nil {
+		return 0, err
+	}
+	if t != json.Delim('[') {
+		return 0, client.Unusable(fmt.Sprintf("the list of services has %v where a list of tags belongs", t))
+	}
+	sum, h := uint64(0), fnv.New64a()
+	for d.More() {
+		tag, err := d.text()
+		if err != nil {
+			return 0, err
+		}
+		h.Reset()
+		_, _ = io.WriteString(h, tag) // never fails
+		sum += h.Sum64()
+	}
+	_, err = d.token()
+	return sum, err
 }

@@ -1,8 +1,11 @@
 package consul
 
 import (
+	"errors"
 	"strings"
 	"testing"
+
+	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
 func TestReadListing(t *testing.T) {
@@ -32,5 +35,29 @@ func TestReadListing(t *testing.T) {
 		if l, err := readListing(strings.NewReader(s)); err == nil {
 			t.Errorf("%q is read as %v", s, l)
 		}
+	}
+}
+
+// endless is one string of a list of services that does not end.
+type endless struct{ begun bool }
+
+func (e *endless) Read(p []byte) (int, error) {
+	if !e.begun {
+		e.begun = true
+		return copy(p, `{"web": ["a"], "big": ["`), nil
+	}
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+// A tag is as long as whoever registers a service makes it: not all of memory is
+// given to one.
+func TestAnEndlessTagIsGivenUp(t *testing.T) {
+	t.Parallel()
+	_, err := readListing(&endless{})
+	if _, ok := errors.AsType[client.Unusable](err); !ok {
+		t.Errorf("it ends with %v", err)
 	}
 }
