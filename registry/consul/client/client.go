@@ -372,7 +372,7 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 		meta.Turn, meta.Asked = turn.number, asked
 		return v, meta, nil
 	}
-	err = classify(err)
+	err = Classify(err)
 	switch {
 	case errors.Is(err, ErrThrottled):
 		c.counts.throttled.Add(1)

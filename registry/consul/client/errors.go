@@ -49,8 +49,9 @@ const maxReason = 300
 // lacks finds the rule in what Consul says of a denial.
 var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`)
 
-// classify says what an error of package api means.
-func classify(err error) error {
+// Classify says what an error of package api means: a [Denied], an [Unusable], or
+// one of the errors of this package.
+func Classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 		return err
 	}

@@ -237,7 +237,7 @@ func (p *pulse) ask(ctx context.Context) (leader string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, beatFor)
 	defer cancel()
 	leader, err = p.c.api.Status().LeaderWithQueryOptions((&api.QueryOptions{}).WithContext(ctx))
-	return leader, classify(err)
+	return leader, Classify(err)
 }
 
 // silent judges that the pulse got no answer. A server that is only slow still

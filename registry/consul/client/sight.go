@@ -64,7 +64,7 @@ func (c *Client) authorize(ctx context.Context) (whole, open bool, err error) {
 	}
 	resp, err := carrier{c}.RoundTrip(req)
 	if err != nil {
-		return false, false, classify(err)
+		return false, false, Classify(err)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxSecret))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {

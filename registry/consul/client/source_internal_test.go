@@ -23,10 +23,16 @@ func TestNoTextOfAnErrorDecides(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		texts := map[string]bool{} // variables with the text of an error
 		ast.Inspect(file, func(n ast.Node) bool {
+			if set, ok := n.(*ast.AssignStmt); ok && len(set.Lhs) == 1 && len(set.Rhs) == 1 && isErrorText(set.Rhs[0], nil) {
+				if x, ok := set.Lhs[0].(*ast.Ident); ok {
+					texts[x.Name] = true
+				}
+			}
 			if call, ok := n.(*ast.CallExpr); ok && inPackage(call.Fun, "strings") {
 				for _, arg := range call.Args {
-					if inner, ok := arg.(*ast.CallExpr); ok && isErrorText(inner) {
+					if isErrorText(arg, texts) {
 						t.Errorf("%s: the text of an error is looked into", files.Position(call.Pos()))
 					}
 				}
@@ -49,7 +55,15 @@ func inPackage(fun ast.Expr, name string) bool {
 	return ok && x.Name == name
 }
 
-func isErrorText(call *ast.CallExpr) bool {
+// isErrorText reports whether x is a call of Error, or one of the variables.
+func isErrorText(x ast.Expr, variables map[string]bool) bool {
+	if id, ok := x.(*ast.Ident); ok {
+		return variables[id.Name]
+	}
+	call, ok := x.(*ast.CallExpr)
+	if !ok || len(call.Args) > 0 {
+		return false
+	}
 	s, ok := call.Fun.(*ast.SelectorExpr)
-	return ok && s.Sel.Name == "Error" && len(call.Args) == 0
+	return ok && s.Sel.Name == "Error"
 }

@@ -3,8 +3,10 @@ package kv
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -63,11 +65,11 @@ func (s *Store) Apply(ctx context.Context, changes []Change) error {
 	for i := range changes {
 		ops[i] = changes[i].op()
 	}
-	done, answer, _, err := s.client.API().Txn().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
+	answer, err := s.transact(ctx, ops)
 	switch {
 	case err != nil:
 		return s.refused(err)
-	case done:
+	case answer == nil:
 		return nil
 	}
 	var (
@@ -104,15 +106,30 @@ func (s *Store) put(ctx context.Context, c *Change) error {
 	}
 }
 
+// transact makes a transaction, and returns nil; or it returns why Consul did not
+// make it. Package api returns errors of this request without their status.
+func (s *Store) transact(ctx context.Context, ops api.TxnOps) (*api.TxnResponse, error) {
+	_, err := s.client.API().Raw().Write("/v1/txn", ops, nil, (&api.WriteOptions{}).WithContext(ctx))
+	status, is := errors.AsType[api.StatusError](err)
+	if !is || status.Code != http.StatusConflict {
+		return nil, err
+	}
+	answer := &api.TxnResponse{}
+	if err := json.Unmarshal([]byte(status.Body), answer); err != nil {
+		return nil, fmt.Errorf("reading Consul's answer: %w", err)
+	}
+	return answer, nil
+}
+
 // refused says what an error of a request to write means.
 func (s *Store) refused(err error) error {
-	text := err.Error()
-	switch {
-	case strings.Contains(text, "Permission denied"), strings.Contains(text, "ACL not found"):
-		return s.denied(text)
-	case strings.Contains(text, "too large"), strings.Contains(text, "too many operations"):
+	if status, is := errors.AsType[api.StatusError](err); is && status.Code == http.StatusRequestEntityTooLarge {
 		return fmt.Errorf("writing: Consul takes less at a time than it does by default (limits.txn_max_req_len, limits.kv_max_value_size): %w", err)
-	case errors.Is(err, context.Canceled):
+	}
+	if d, is := errors.AsType[*client.Denied](client.Classify(err)); is {
+		return s.denied(d.Reason)
+	}
+	if errors.Is(err, context.Canceled) {
 		return err
 	}
 	return &UncertainError{err}
