@@ -4,9 +4,12 @@ import (
 	"os"
 	"strconv"
 	"testing"
+
+	"github.com/fairlead/fairlead/internal/race"
 )
 
-// Seeds are the seeds of a test: some few in the short tier, else more.
+// Seeds are the seeds of a test: some few in the short tier, one under the race
+// detector, which has little to find in one goroutine, else more.
 // FAIRLEAD_NETS_SEEDS=N makes it N, and FAIRLEAD_NETS_SEED=N the one seed N.
 func Seeds(tb testing.TB, short, full int) []uint64 {
 	tb.Helper()
@@ -27,6 +30,9 @@ func Seeds(tb testing.TB, short, full int) []uint64 {
 	n := uint64(full)
 	if testing.Short() {
 		n = uint64(short)
+		if race.Enabled {
+			n = 1
+		}
 	}
 	if more, ok := number("FAIRLEAD_NETS_SEEDS"); ok {
 		n = more

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // tenants are sources at random: one that speaks for all, some that are bound to
@@ -203,6 +205,9 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 	n := full
 	if testing.Short() {
 		n = short
+		if race.Enabled {
+			n = 1
+		}
 	}
 	if more, err := strconv.ParseUint(os.Getenv("FAIRLEAD_NETS_SEEDS"), 10, 32); err == nil {
 		n = more

@@ -137,7 +137,7 @@ func (w *world) fragments() []*Fragment {
 // snapshot built from the one before with one built from nothing.
 func TestMergeIsTheSameByEveryWay(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4) {
+	for _, seed := range seeds(t, 4, 4) {
 		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]*HealthReport{}}
 		var s *Snapshot
 		config := testMeshConfig()

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -73,6 +74,7 @@ func (v *varied) look(t *testing.T) bool {
 // counts, a scene has to show one. The short tier asks a few of them.
 func TestEveryFieldCounts(t *testing.T) {
 	t.Parallel()
+	race.SkipSequential(t)
 	unseenFields := map[string]bool{}
 	for _, k := range meshgen.Kinds() {
 		if slices.Contains(unseen(), string(k.Name)) {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -21,6 +22,7 @@ import (
 // configuration is listed by TestEveryFormatIsKnown.
 func TestEveryFileIsKnown(t *testing.T) {
 	t.Parallel()
+	race.SkipSequential(t)
 	const name = "canary.pem"
 	base := snapshotOf(t, strings.Replace(formatsBase, "mode: SIMPLE", "mode: MUTUAL, clientCertificate: a, privateKey: b", 1), "")
 	found := map[protoreflect.FullName]bool{}

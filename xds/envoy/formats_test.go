@@ -12,6 +12,7 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -77,6 +78,7 @@ func literals() map[protoreflect.FullName]bool {
 // among those that validation looks into.
 func TestEveryFormatIsKnown(t *testing.T) {
 	t.Parallel()
+	race.SkipSequential(t)
 	base := snapshotOf(t, formatsBase, "")
 	found := map[protoreflect.FullName]bool{}
 	known, unknown := literals(), map[protoreflect.FullName][]string{}

@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/mesh"
 	boot "github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/envoy"
@@ -53,6 +54,7 @@ func noMisuse(t *testing.T, what string, resources []envoy.Resource) (secrets in
 // sockets, or Envoy's admin interface.
 func TestOnlySecretsNameTheAgent(t *testing.T) {
 	t.Parallel()
+	race.SkipSequential(t)
 	paths, err := filepath.Glob("testdata/*.txtar")
 	fatalIf(t, err, "listing testdata")
 	secrets := 0

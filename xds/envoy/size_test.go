@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"gopkg.in/yaml.v3"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -99,6 +100,7 @@ func wireSize(r *envoy.Resource) int {
 // it starts.
 func TestSize(t *testing.T) {
 	t.Parallel()
+	race.SkipSequential(t)
 	const budget = 2_900_000
 	var resources []envoy.Resource
 	for p := range view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()).Parts() {

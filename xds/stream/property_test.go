@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // Whatever is changed, refused and interrupted: in the end each peer runs what it
@@ -23,6 +25,9 @@ func TestEveryHistoryEndsWell(t *testing.T) {
 	n := uint64(200)
 	if testing.Short() {
 		n = 50
+	}
+	if race.Enabled {
+		n = 10 // one goroutine
 	}
 	for seed := range n {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
@@ -42,6 +47,9 @@ func TestHistoriesWithRefusedTablesEndWell(t *testing.T) {
 	n := uint64(1500)
 	if testing.Short() {
 		n = 50
+	}
+	if race.Enabled {
+		n = 10 // one goroutine
 	}
 	seeds := []uint64{2090, 2231, 2981, 7456, 8243, 9106, 12108} // which once did not
 	for seed := range n {

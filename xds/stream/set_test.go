@@ -33,8 +33,8 @@ func TestBuffersAreTheMessage(t *testing.T) {
 		if err := proto.Unmarshal(b, &got); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(r.Message(), &got, protocmp.Transform()); diff != "" {
-			t.Errorf("the pieces decode to something else (-message +pieces):\n%s", diff)
+		if want := r.Message(); !proto.Equal(want, &got) {
+			t.Errorf("the pieces decode to something else (-message +pieces):\n%s", cmp.Diff(want, &got, protocmp.Transform()))
 		}
 		if r.Size() != len(b) {
 			t.Errorf("size %d, encoded in %d bytes", r.Size(), len(b))

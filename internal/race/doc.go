@@ -1,0 +1,16 @@
+// Package race tells tests whether they run under the race detector, which makes
+// them five to ten times as slow. It finds something only where goroutines share
+// memory: a test of one goroutine proves nothing there that it does not prove
+// without, in the tier that runs every test.
+package race
+
+import "testing"
+
+// SkipSequential ends a test of one goroutine that takes long under the race
+// detector.
+func SkipSequential(tb testing.TB) {
+	tb.Helper()
+	if Enabled {
+		tb.Skip("one goroutine: runs without the race detector")
+	}
+}
