@@ -39,9 +39,11 @@ func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
 	r := newRig(t, shop(), nil)
 	versions := map[stream.TypeURL]map[string]string{}
 	g := r.resourcesOfWeb(t).Generation
-	for url := range g.Diff(nil) {
-		versions[url] = map[string]string{}
+	for _, url := range cache.Types() {
 		for res := range g.All(url) {
+			if versions[url] == nil {
+				versions[url] = map[string]string{}
+			}
 			versions[url][res.Name] = res.Version
 		}
 	}

@@ -16,7 +16,7 @@ import (
 // The shapes that are looked for.
 var (
 	// lookups are the generic types and the map that find something by its key.
-	lookups = regexp.MustCompile(`^(weakMap|memo|hints|shared|shelves)$`)
+	lookups = regexp.MustCompile(`^(Map|memo|hints|shared|shelves)$`)
 	// changeTypes are those that say what changed; who has one in its signature is a
 	// step that finds who is concerned.
 	changeTypes = regexp.MustCompile(`^(change|delta|touch|Delta|Diff|Difference|judgement|clipper|walk)$`)
@@ -117,6 +117,10 @@ func (f *finder) keyTypes(file *ast.File) {
 			}
 		case *ast.MapType:
 			note(n.Key)
+		case *ast.FuncDecl: // an input, by which is found what it builds
+			if n.Name.Name == "build" && n.Recv != nil {
+				note(n.Recv.List[0].Type)
+			}
 		}
 		return true
 	})

@@ -15,21 +15,20 @@ import (
 
 // Resources is all that proxies with equal views are sent. Immutable.
 type Resources struct {
-	Generation  *stream.Generation // nil where a builder met a fault
+	Generation  *stream.Generation
 	Diagnostics []envoy.Diagnostic
 	Encryption  Encryption
 
-	once   sync.Once
 	layers []*layer
 }
 
-// resourcesKey is everything that Resources depend on.
-type resourcesKey struct {
-	hash mesh.Hash
-	// hold makes Resources of their own: when removals are allowed again, streams
+// resourcesInput is everything that Resources are made from.
+type resourcesInput struct {
+	Stack *view.Stack
+	// Hold makes Resources of their own: when removals are allowed again, streams
 	// have to be told.
-	hold   bool
-	routes Routes
+	Hold   bool
+	Routes Routes
 }
 
 // Indexed is a snapshot, and the index of it, which is made once.
@@ -47,9 +46,9 @@ type Cache struct {
 	Work Work
 
 	settings  view.Settings
-	encoded   shared[mesh.Hash, encoded]
-	layers    shared[layerKey, layer]
-	resources shared[resourcesKey, Resources]
+	encoded   shared[*builder, encoded]
+	layers    shared[takeover, layer]
+	resources shared[change, Resources]
 
 	mu   sync.Mutex // guards all following fields
 	now  *Indexed
@@ -98,7 +97,7 @@ type Configuration struct {
 	// layers; or nil. It counts for the next Configuration.
 	Listed map[string]fold.Form
 
-	key resourcesKey
+	from resourcesInput
 }
 
 // Get gives what a proxy shall have that had something before. Where nothing differs
@@ -113,71 +112,49 @@ func (c *Cache) Get(x *Indexed, p view.Proxy, r Routes, had Configuration) (now 
 	}()
 	v := x.index().Rebuild(had.View, p)
 	r = r.keeping(v, had)
-	key := resourcesKey{v.Class, x.Incomplete, r}
+	now = Configuration{View: v, Resources: had.Resources, from: resourcesInput{v.Stack, x.Incomplete, r}}
 	if v == had.View {
 		c.Work.ViewsKept.Add(1)
 	} else {
 		c.Work.ViewsBuilt.Add(1)
 	}
-	if had.Resources != nil && key == had.key {
-		return Configuration{View: v, Resources: had.Resources, key: key}, nil
+	if had.Resources == nil || now.from != had.from {
+		now.Resources = c.resources.of(change{c, x.Generation, had.Resources}, now.from)
 	}
-	made := c.resources.get(key)
-	made.once.Do(func() { c.fill(made, x.Snapshot, v, had.Resources, r) })
-	if made.Generation == nil {
-		return Configuration{}, fmt.Errorf("building the view of %q: another proxy of its class met a fault", p.ID)
-	}
-	return Configuration{View: v, Resources: made, key: key}, nil
+	return now, nil
 }
 
-// fill makes Resources from the layers of a view. Layers that are new are made from
-// those of other Resources, where these have such: what the same proxy had before.
-func (c *Cache) fill(made *Resources, s *mesh.Snapshot, v *view.View, before *Resources, r Routes) {
+// change is how Resources are made for a snapshot, from what the same proxy had before,
+// or nil.
+type change struct {
+	*Cache
+	generation uint64
+	before     *Resources
+}
+
+func (in resourcesInput) build(c change) Resources {
 	was := map[string]*layer{}
-	if before != nil {
-		for _, l := range before.layers {
-			was[l.source.Name] = l
+	if c.before != nil {
+		for _, l := range c.before.layers {
+			was[l.Layer.Name] = l
 		}
 	}
-	g := &stream.Generation{Number: s.Generation, HoldRemovals: s.Incomplete, Layers: make([]*stream.Layer, 0, len(v.Layers))}
-	made.Encryption = EncryptionNA
-	for _, vl := range v.Layers {
-		l := c.layerOf(vl, r.of(vl), was[vl.Name])
-		made.layers = append(made.layers, l)
+	g := &stream.Generation{Number: c.generation, HoldRemovals: in.Hold, Layers: make([]*stream.Layer, 0, len(in.Stack.Layers))}
+	out := Resources{Generation: g, Encryption: EncryptionNA}
+	for _, vl := range in.Stack.Layers {
+		l := c.layers.of(takeover{c.Cache, was[vl.Name]}, layerInput{vl, in.Routes.of(vl)})
+		out.layers = append(out.layers, l)
 		g.Layers = append(g.Layers, l.stream)
-		made.Diagnostics = append(made.Diagnostics, l.diagnostics...)
+		out.Diagnostics = append(out.Diagnostics, l.diagnostics...)
 		if l.encryption != EncryptionNA {
-			made.Encryption = l.encryption
+			out.Encryption = l.encryption
 		}
 	}
-	made.Diagnostics = slices.Clip(append(made.Diagnostics, duplicates(g.Layers)...))
-	made.Generation = g
+	for url, name := range g.Duplicates() {
+		out.Diagnostics = append(out.Diagnostics, duplicate(url, name))
+	}
+	out.Diagnostics = slices.Clip(out.Diagnostics)
 	c.Work.Resources.Add(1)
-}
-
-// duplicates are the names that two layers have. Sets are compared by the smaller
-// one: what is large is shared by many, and what is a proxy's own is small. Two
-// route tables have none: what is in them begins with their names.
-func duplicates(layers []*stream.Layer) []envoy.Diagnostic {
-	var out []envoy.Diagnostic
-	for i, l := range layers {
-		for _, o := range layers[:i] {
-			if isRoutes(l.Name) && isRoutes(o.Name) {
-				continue
-			}
-			for url, a := range l.Types {
-				b := o.Types[url]
-				if a.Len() > b.Len() {
-					a, b = b, a
-				}
-				for r := range a.All() {
-					if b.Get(r.Name) != nil {
-						out = append(out, duplicate(url, r.Name))
-					}
-				}
-			}
-		}
-	}
 	return out
 }
 
@@ -197,26 +174,17 @@ func (res *Resources) VirtualHosts() []string {
 // Origins are where the resources of a type come from that are wanted, by name.
 func (res *Resources) Origins(url stream.TypeURL, wanted func(name string) bool) map[string][]string {
 	out := map[string][]string{}
-	add := func(p *encoded, origins []*mesh.Origin) {
-		for _, r := range p.resources {
-			if r.url != url || out[r.Name] != nil || !wanted(r.Name) {
-				continue
-			}
-			for _, o := range origins {
-				out[r.Name] = append(out[r.Name], o.String())
-			}
-		}
-	}
 	for _, l := range res.layers {
-		for i, vp := range l.source.Parts {
-			add(l.parts[i], vp.Origins())
-			t, ok := vp.(*view.RouteTable)
-			if !ok {
-				continue
-			}
-			for j, h := range t.Hosts {
-				if j < len(l.hosts[i]) {
-					add(l.hosts[i][j], h.Origins())
+		for i := range l.parts {
+			for _, r := range l.served(i) {
+				if r.url != url || out[r.Name] != nil || !wanted(r.Name) {
+					continue
+				}
+				if l.table != nil && url == stream.VirtualHostType && i == len(l.table.Hosts) {
+					continue // nobody has written what is for everything else
+				}
+				for _, o := range l.at(i).Origins() {
+					out[r.Name] = append(out[r.Name], o.String())
 				}
 			}
 		}

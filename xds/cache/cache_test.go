@@ -61,22 +61,20 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 	}
 }
 
-// Two classes share a part that cannot be built: neither may be served without
+// Two Resources share a part that cannot be built: neither may be served without
 // it, for what is made from the part would be removed.
 func TestFaultInASharedPart(t *testing.T) {
 	t.Parallel()
-	s, c := shop().snapshot(nil), New(view.Settings{})
-	v := &view.View{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
-	kept := make([]*Resources, 2) // as streams would
-	for i := range kept {
-		kept[i] = &Resources{}
+	c := New(view.Settings{})
+	stack := &view.Stack{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
+	for _, hold := range []bool{false, true} {
 		func() {
 			defer func() {
-				if recover() == nil || kept[i].Generation != nil {
-					t.Errorf("class %d has no fault", i)
+				if recover() == nil {
+					t.Errorf("hold %t: no fault", hold)
 				}
 			}()
-			c.fill(kept[i], s, v, nil, Routes{})
+			c.resources.of(change{Cache: c}, resourcesInput{Stack: stack, Hold: hold})
 		}()
 	}
 }
@@ -87,14 +85,14 @@ func TestNothingIsKeptThatNobodyUses(t *testing.T) {
 	c := New(view.Settings{})
 	s := shop().snapshot(nil)
 	had := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
-	parts := c.encoded.len()
+	parts := len(c.encoded.made.All())
 	for i := range 20 {
 		s = shop().service(fmt.Sprintf("s%d", i), 9000).snapshot(s)
 		had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, had)
 	}
 	eventually(t, "what only the past needs is forgotten", func() bool {
 		runtime.GC()
-		return c.encoded.len() < 2*parts && c.layers.len() <= 2*len(had.Resources.layers) && c.resources.len() <= 2
+		return len(c.encoded.made.All()) < 2*parts && len(c.layers.made.All()) <= 2*len(had.Resources.layers) && len(c.resources.made.All()) <= 2
 	})
 	runtime.KeepAlive(had)
 }
@@ -172,8 +170,8 @@ func TestFormsShareWhatIsEqual(t *testing.T) {
 	for _, all := range []Delivery{Auto, VHDS} {
 		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{Delivery: all}, Configuration{})
 		for i, l := range now.Resources.layers {
-			if same := l == was.Resources.layers[i]; same == isRoutes(l.source.Name) {
-				t.Errorf("form %d: layer %q is the same: %v", all, l.source.Name, same)
+			if same := l == was.Resources.layers[i]; same == isRoutes(l.Layer.Name) {
+				t.Errorf("form %d: layer %q is the same: %v", all, l.Layer.Name, same)
 			}
 		}
 	}

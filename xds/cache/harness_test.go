@@ -61,7 +61,11 @@ func (o *objects) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(true),
 		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
 	}
-	return mesh.NewSnapshot(prev, &mesh.MeshConfig{Spec: spec}, []*mesh.Fragment{{
+	config := &mesh.MeshConfig{Spec: spec}
+	if prev != nil {
+		config = prev.MeshConfig
+	}
+	return mesh.NewSnapshot(prev, config, []*mesh.Fragment{{
 		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads), VirtualServices: slices.Clone(o.virtualServices),
 	}})
 }

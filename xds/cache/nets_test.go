@@ -297,7 +297,7 @@ func TestSharedEqualsAlone(t *testing.T) {
 			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
 				t.Fatalf("FAIRLEAD_NETS_SEED=%d, proxy %d %+v is given something else than alone:\n%s", seed, i, p.Proxy, d)
 			}
-			distinct[p.had.View.Class] = true
+			distinct[p.had.View.Hash()] = true
 		}
 		served, different = served+len(proxies), different+len(distinct)
 	}

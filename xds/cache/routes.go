@@ -30,16 +30,17 @@ const (
 // Routes is how the route tables of a proxy travel. The zero value is all inline.
 type Routes struct {
 	Delivery Delivery
-	// inline are the layers of tables that are inline all the same, after a refusal:
-	// their names, each with a line break behind it. kept are those of tables that
-	// stay as the proxy has them, where another one would be given the other.
-	inline, kept string
+	// Inline are the layers of tables that are inline all the same, after a refusal:
+	// their names, each with a line break behind it ([Routes.WithInline]). Kept are
+	// those of tables that stay as the proxy has them, where another one would be
+	// given the other.
+	Inline, Kept string
 }
 
 // WithInline has the table of a layer travel inline, whatever else is said.
 func (r Routes) WithInline(layer string) Routes {
-	if !lists(r.inline, layer) {
-		r.inline += layer + "\n"
+	if !lists(r.Inline, layer) {
+		r.Inline += layer + "\n"
 	}
 	return r
 }
@@ -54,11 +55,11 @@ func lists(names, name string) bool {
 func (r Routes) of(l *view.Layer) Delivery {
 	t := tableOf(l)
 	switch {
-	case t == nil || lists(r.inline, l.Name):
+	case t == nil || lists(r.Inline, l.Name):
 		return Inline
 	case r.Delivery != Auto:
 		return r.Delivery
-	case fold.Split(len(t.Hosts), fold.Unknown) != lists(r.kept, l.Name):
+	case fold.Split(len(t.Hosts), fold.Unknown) != lists(r.Kept, l.Name):
 		return VHDS
 	default:
 		return Inline
@@ -67,7 +68,7 @@ func (r Routes) of(l *view.Layer) Delivery {
 
 // keeping is what a proxy is given that keeps of its tables what it has.
 func (r Routes) keeping(v *view.View, had Configuration) Routes {
-	r.kept = ""
+	r.Kept = ""
 	if r.Delivery != Auto || had.Resources == nil && had.Listed == nil {
 		return r
 	}
@@ -78,7 +79,7 @@ func (r Routes) keeping(v *view.View, had Configuration) Routes {
 		}
 		n := len(t.Hosts)
 		if fold.Split(n, had.has(i, l.Name)) != fold.Split(n, fold.Unknown) {
-			r.kept += l.Name + "\n"
+			r.Kept += l.Name + "\n"
 		}
 	}
 	return r
@@ -96,11 +97,6 @@ func tableOf(l *view.Layer) *view.RouteTable {
 // isRoutes reports whether a layer is a route table.
 func isRoutes(layer string) bool { return strings.HasPrefix(layer, view.RoutesLayer) }
 
-// splits reports whether the virtual hosts of a table travel by themselves.
-func (d Delivery) splits(t *view.RouteTable) bool {
-	return d == VHDS && envoy.Splittable(t)
-}
-
 // has is how the proxy had the table of a layer, which most likely stood at i.
 func (c Configuration) has(i int, name string) fold.Form {
 	if is, ok := c.Listed[name]; ok {
@@ -110,13 +106,13 @@ func (c Configuration) has(i int, name string) fold.Form {
 		return fold.Unknown
 	}
 	layers := c.Resources.layers
-	if i >= len(layers) || layers[i].source.Name != name {
-		i = slices.IndexFunc(layers, func(l *layer) bool { return l.source.Name == name })
+	if i >= len(layers) || layers[i].Layer.Name != name {
+		i = slices.IndexFunc(layers, func(l *layer) bool { return l.Layer.Name == name })
 	}
 	switch {
 	case i < 0:
 		return fold.Unknown
-	case layers[i].delivery == VHDS:
+	case layers[i].Delivery == VHDS:
 		return fold.InPieces
 	default:
 		return fold.Whole
@@ -152,11 +148,11 @@ func (c Configuration) Reported(r Routes, versions []stream.Version) map[string]
 			had.Listed[l.Name] = fold.InPieces
 		}
 	}
-	if r.keeping(c.View, had) == c.key.routes {
+	if r.keeping(c.View, had) == c.from.Routes {
 		return nil
 	}
 	return had.Listed
 }
 
 // Routes is how the route tables travel.
-func (c Configuration) Routes() Routes { return c.key.routes }
+func (c Configuration) Routes() Routes { return c.from.Routes }

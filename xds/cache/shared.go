@@ -1,45 +1,43 @@
 package cache
 
 import (
-	"runtime"
 	"sync"
-	"weak"
+
+	"github.com/fairlead/fairlead/internal/weakmap"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
-// shared finds values by their keys for as long as somebody holds them, so that
-// equal work is done once and nothing is kept that nobody uses.
-type shared[K comparable, V any] struct {
-	mu sync.Mutex // guards of
-	of map[K]weak.Pointer[V]
+// input is everything that a value is made from, in exported fields: it is found by the
+// hash of all of it, and nothing that was read can be missing in a key. Besides the input
+// its build gets c, by which it gets its work done: that is no part of what it makes.
+type input[C, V any] interface{ build(c C) V }
+
+// shared finds what somebody else has from an equal input, and has it built where nobody
+// does, once: others wait.
+type shared[C, V any] struct {
+	made weakmap.Map[mesh.Hash, once[V]]
 }
 
-// get finds the value of a key, or makes a zero one.
-func (s *shared[K, V]) get(k K) *V {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if v := s.of[k].Value(); v != nil {
-		return v
-	}
-	if s.of == nil {
-		s.of = map[K]weak.Pointer[V]{}
-	}
-	v := new(V)
-	s.of[k] = weak.Make(v)
-	runtime.AddCleanup(v, s.forget, k)
-	return v
+// once is a value that one builds and others wait for.
+type once[V any] struct {
+	value V
+	sync.Once
+	built bool // false where the builder met a fault
 }
 
-// forget drops a key whose value has gone; another may have come in its place.
-func (s *shared[K, V]) forget(k K) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p, ok := s.of[k]; ok && p.Value() == nil {
-		delete(s.of, k)
+func (s *shared[C, V]) of(c C, in input[C, V]) *V {
+	h := view.ContentHash(in)
+	v := s.made.Get(h)
+	if v == nil {
+		v, _ = s.made.Keep(h, new(once[V]))
 	}
-}
-
-func (s *shared[K, V]) len() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.of)
+	v.Do(func() {
+		v.value = in.build(c)
+		v.built = true
+	})
+	if !v.built { // without a part, what is made from it would be removed
+		panic("a part of it met a fault when another proxy's view was built")
+	}
+	return &v.value // who holds it holds all of v
 }

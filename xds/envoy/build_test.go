@@ -296,7 +296,7 @@ func TestSameBytes(t *testing.T) {
 		}
 		want := buildAll(views[0])
 		for _, v := range views[1:] {
-			if v.Class != views[0].Class {
+			if v.Hash() != views[0].Hash() {
 				t.Errorf("%s: classes differ", path)
 			}
 			for i, r := range buildAll(v) {

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 )
@@ -252,4 +253,4 @@ func (t *typeState) troubled() bool {
 	return false
 }
 
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

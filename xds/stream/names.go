@@ -2,11 +2,11 @@ package stream
 
 import (
 	"hash/maphash"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"weak"
+
+	"github.com/fairlead/fairlead/internal/weakmap"
 )
 
 // wildcardName asks for everything of a type.
@@ -16,9 +16,9 @@ const wildcardName = "*"
 // streams of one class hold one set. The zero value is ready for use, from any
 // number of goroutines.
 type Interner struct {
-	mu   sync.Mutex // guards all following fields
+	once sync.Once // before seed is read
 	seed maphash.Seed
-	sets map[uint64]weak.Pointer[nameSet]
+	sets weakmap.Map[uint64, nameSet]
 }
 
 // nameSet is an immutable, sorted set.
@@ -59,36 +59,25 @@ func (i *Interner) intern(names []string) *nameSet {
 	if len(names) == 0 {
 		return nil
 	}
-	i.mu.Lock()
-	if i.sets == nil {
-		i.seed, i.sets = maphash.MakeSeed(), map[uint64]weak.Pointer[nameSet]{}
-	}
-	seed := i.seed
-	i.mu.Unlock()
+	i.once.Do(func() { i.seed = maphash.MakeSeed() })
 	var h maphash.Hash
-	h.SetSeed(seed)
+	h.SetSeed(i.seed)
 	for _, n := range names {
 		_, _ = h.WriteString(n) // a hash never fails
 		_ = h.WriteByte(0)
 	}
 	key := h.Sum64()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if p, ok := i.sets[key]; ok {
-		if set := p.Value(); set != nil && slices.Equal(set.names, names) {
-			return set
-		}
-	}
-	// Sets that no stream holds any more go when the map has doubled since.
-	if n := len(i.sets); n >= 64 && n&(n-1) == 0 {
-		maps.DeleteFunc(i.sets, func(_ uint64, p weak.Pointer[nameSet]) bool { return p.Value() == nil })
+	if have := i.sets.Get(key); have != nil && slices.Equal(have.names, names) {
+		return have
 	}
 	set := &nameSet{names: ownText(names)}
 	for _, n := range names {
 		set.bytes += len(n)
 	}
-	i.sets[key] = weak.Make(set)
-	return set
+	if one, _ := i.sets.Keep(key, set); one == set || slices.Equal(one.names, names) {
+		return one
+	}
+	return set // another one has its hash
 }
 
 // ownText gives names a text of their own: they came in requests, whose text has

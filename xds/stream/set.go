@@ -142,6 +142,10 @@ func (s *Set) All() iter.Seq[*Resource] {
 	return slices.Values(s.list)
 }
 
+// maxDiffs bounds the differences that a Set remembers: streams are at most a few
+// generations behind.
+const maxDiffs = 8
+
 // diff is what changed from prev to s. It is computed once for a pair and
 // shared, so that a push costs all generations with the two sets one comparison
 // together.

@@ -111,7 +111,7 @@ func checkGeneration(t *testing.T, seed uint64, prev, g *Generation) {
 	if got := flat(g.All(RouteType)); !maps.Equal(got, want) || g.union(RouteType).len() != len(want) {
 		t.Fatalf("seed %d: all %v (%d), want %v", seed, got, g.union(RouteType).len(), want)
 	}
-	d := g.Diff(prev)[RouteType]
+	d := g.union(RouteType).diff(prev.union(RouteType))
 	got := map[string]string{}
 	if prev != nil {
 		got = flat(prev.All(RouteType))

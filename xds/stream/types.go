@@ -3,7 +3,6 @@ package stream
 import (
 	"strings"
 	"sync"
-	"weak"
 )
 
 // TypeURL is the type of a resource, such as [ClusterType].
@@ -41,8 +40,8 @@ type Layer struct {
 	Types map[TypeURL]*Set
 }
 
-// Generation is everything a peer may have at one moment. Immutable, but for
-// what it remembers of comparisons, which has its own lock; must not be copied.
+// Generation is everything a peer may have at one moment. Immutable; must not be
+// copied.
 type Generation struct {
 	// Number orders generations for status; it does not enter the protocol.
 	Number uint64
@@ -59,8 +58,6 @@ type Generation struct {
 		// hosts are the virtual hosts by route configuration.
 		hosts map[string]*union
 	}
-	mu    sync.Mutex // guards diffs
-	diffs map[weak.Pointer[Generation]]map[TypeURL]Delta
 }
 
 // Delta is what changed in one type from one generation to another.

@@ -67,27 +67,22 @@ func (x *Index) place(p *Proxy) place {
 }
 
 func (x *Index) assemble(at *place, out *outboundView, p *Proxy) *View {
-	s := out.stackWith(x.lineage, at.inbound)
 	x.count.viewsBuilt.Add(1)
 	return &View{
-		Layers: s.layers, Class: s.class, Warnings: out.warnings,
-		epoch: x.epoch, seq: x.seq, proxy: p, at: *at, out: out, stack: s,
+		Stack: out.stacks.of(out, stackInput{at.inbound}), Warnings: out.warnings,
+		epoch: x.epoch, seq: x.seq, proxy: p, at: *at, out: out,
 	}
 }
 
-// stackWith is all layers of a proxy that has this outbound half.
-func (v *outboundView) stackWith(l *lineage, inbound *Layer) *stack {
-	if have, ok := v.stacks.Load(inbound); ok {
-		s, _ := have.(*stack)
-		return s
-	}
+// stackInput is what a proxy has besides its outbound half: nil for routers.
+type stackInput struct{ inbound *Layer }
+
+func (in stackInput) build(v *outboundView) *Stack {
 	layers := []*Layer{v.clusters, v.endpoints, v.fixed}
-	if inbound != nil {
-		layers = slices.Concat(layers, []*Layer{v.listeners, inbound}, v.tables)
+	if in.inbound != nil {
+		layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.tables)
 	}
-	s := l.stackOf(layers)
-	v.stacks.Store(inbound, s)
-	return s
+	return &Stack{Layers: layers, hash: hashLayers(layers)}
 }
 
 // sameLayers reports whether two outbound halves are the same to a proxy.

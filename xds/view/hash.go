@@ -57,9 +57,11 @@ func contentHash(kind string, v any) mesh.Hash {
 	return sha256.Sum256(e.b)
 }
 
-// hashParts covers the hashes of all parts, in order.
-func hashParts(parts []Part) mesh.Hash {
+// hashLayer covers a name, and the hashes of all parts, in order.
+func hashLayer(name string, parts []Part) mesh.Hash {
 	d := sha256.New()
+	title := sha256.Sum256([]byte(name))
+	d.Write(title[:])
 	var block [32 * sha256.Size]byte
 	b := block[:0]
 	for _, p := range parts {

@@ -149,7 +149,7 @@ func differenceOf(want, got *View) string {
 	if !same(&want.Warnings, &got.Warnings) {
 		return fmt.Sprintf("warnings %v, want %v", got.Warnings, want.Warnings)
 	}
-	if want.Class != got.Class {
+	if want.Hash() != got.Hash() {
 		return "another class"
 	}
 	return ""
@@ -206,12 +206,12 @@ func notShared(prev, next *View) string {
 	if prev == nil {
 		return ""
 	}
-	if prev != next && prev.Class == next.Class && same(&prev.Warnings, &next.Warnings) {
+	if prev != next && prev.Hash() == next.Hash() && same(&prev.Warnings, &next.Warnings) {
 		return "the same view is another pointer"
 	}
-	parts, layers, hosts := map[mesh.Hash]Part{}, map[layerKey]*Layer{}, map[mesh.Hash]*VirtualHost{}
+	parts, layers, hosts := map[mesh.Hash]Part{}, map[mesh.Hash]*Layer{}, map[mesh.Hash]*VirtualHost{}
 	for _, l := range prev.Layers {
-		layers[layerKey{l.Name, l.hash}] = l
+		layers[l.hash] = l
 		for _, p := range l.Parts {
 			parts[p.Hash()] = p
 			if t, ok := p.(*RouteTable); ok {
@@ -222,7 +222,7 @@ func notShared(prev, next *View) string {
 		}
 	}
 	for _, l := range next.Layers {
-		if have := layers[layerKey{l.Name, l.hash}]; have != nil && have != l {
+		if have := layers[l.hash]; have != nil && have != l {
 			return "layer " + l.Name + " is the same and another pointer"
 		}
 		for _, p := range l.Parts {

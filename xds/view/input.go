@@ -3,6 +3,7 @@ package view
 import (
 	"unsafe"
 
+	"github.com/fairlead/fairlead/internal/weakmap"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -17,13 +18,13 @@ type input[C, V any] interface {
 
 // memo finds what somebody else has from an equal input, and has it built where
 // nobody does.
-type memo[I input[C, V], C, V any] struct{ weakMap[I, V] }
+type memo[I input[C, V], C, V any] struct{ weakmap.Map[I, V] }
 
 func (m *memo[I, C, V]) of(c C, in I) *V {
-	if have := m.get(in); have != nil {
+	if have := m.Get(in); have != nil {
 		return have
 	}
-	v, _ := m.keep(in, in.build(c))
+	v, _ := m.Keep(in, in.build(c))
 	return v
 }
 
@@ -33,46 +34,46 @@ type digested[C, V any] interface{ build(c C) *V }
 
 // digests is a memo of such inputs.
 type digests[I digested[C, V], C, V any] struct {
-	weakMap[mesh.Hash, V]
+	weakmap.Map[mesh.Hash, V]
 	_ [0]I
 }
 
 func (m *digests[I, C, V]) of(c C, in I) *V {
 	h := contentHash("input", in)
-	if have := m.get(h); have != nil {
+	if have := m.Get(h); have != nil {
 		return have
 	}
-	v, _ := m.keep(h, in.build(c))
+	v, _ := m.Keep(h, in.build(c))
 	return v
 }
 
 // content is one copy of what is equal, so that a pointer to it can be a part of an
 // input. T has only exported fields.
 type content[T any] struct {
-	weakMap[mesh.Hash, T]
+	weakmap.Map[mesh.Hash, T]
 	_ [0]T
 }
 
 func (c *content[T]) of(v T) *T {
 	h := contentHash("content", &v)
-	if have := c.get(h); have != nil {
+	if have := c.Get(h); have != nil {
 		return have
 	}
-	one, _ := c.keep(h, &v)
+	one, _ := c.Keep(h, &v)
 	return one
 }
 
 // hints finds what most likely is the same as something that was made from the same
 // input, where to build it costs less than to hash it. A hint says where to look; all
 // fields say whether it is.
-type hints[H comparable, V any] struct{ weakMap[H, V] }
+type hints[H comparable, V any] struct{ weakmap.Map[H, V] }
 
 func (m *hints[H, V]) of(hint H, v *V, finish func() *V) *V {
-	if have := m.get(hint); have != nil && same(have, v) {
+	if have := m.Get(hint); have != nil && same(have, v) {
 		return have
 	}
 	v = finish()
-	m.keep(hint, v)
+	m.Keep(hint, v)
 	return v
 }
 

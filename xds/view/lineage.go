@@ -8,6 +8,7 @@ import (
 
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
+	"github.com/fairlead/fairlead/internal/weakmap"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -39,30 +40,18 @@ type lineage struct {
 	settings Settings
 	seq      atomic.Uint64 // of the newest Index
 
-	clusters  weakMap[mesh.Hash, Cluster]
-	endpoints weakMap[mesh.Hash, Endpoints]
-	listeners weakMap[mesh.Hash, Listener]
-	routes    weakMap[mesh.Hash, Route]
-	hosts     weakMap[mesh.Hash, VirtualHost]
-	tables    weakMap[mesh.Hash, RouteTable]
-	layers    weakMap[layerKey, Layer]
-	stacks    weakMap[mesh.Hash, stack]
+	clusters  weakmap.Map[mesh.Hash, Cluster]
+	endpoints weakmap.Map[mesh.Hash, Endpoints]
+	listeners weakmap.Map[mesh.Hash, Listener]
+	routes    weakmap.Map[mesh.Hash, Route]
+	hosts     weakmap.Map[mesh.Hash, VirtualHost]
+	tables    weakmap.Map[mesh.Hash, RouteTable]
+	layers    weakmap.Map[mesh.Hash, Layer]
 
 	count struct {
 		viewsBuilt, viewsKept, layersBuilt                   atomic.Uint64
 		clusters, endpoints, listeners, virtualHosts, tables atomic.Uint64
 	}
-}
-
-type layerKey struct {
-	name string
-	hash mesh.Hash
-}
-
-// stack is the layers of a view.
-type stack struct {
-	layers []*Layer
-	class  mesh.Hash
 }
 
 // epoch is what one Index hands to the next as long as MeshConfig is the same,
@@ -148,10 +137,10 @@ func (l *lineage) Stats() Stats {
 func finished[T any, P interface {
 	*T
 	seal(h mesh.Hash)
-}](all *weakMap[mesh.Hash, T], kind string, p P) *T {
+}](all *weakmap.Map[mesh.Hash, T], kind string, p P) *T {
 	h := contentHash(kind, p)
 	p.seal(h)
-	one, _ := all.keep(h, p)
+	one, _ := all.Keep(h, p)
 	return one
 }
 
@@ -184,24 +173,13 @@ func (l *lineage) table(t *RouteTable) *RouteTable {
 
 // layer makes a layer of parts, which nobody writes to any more.
 func (l *lineage) layer(name string, parts []Part) *Layer {
-	h := hashParts(parts)
-	key := layerKey{name, h}
-	if have := l.layers.get(key); have != nil {
+	h := hashLayer(name, parts)
+	if have := l.layers.Get(h); have != nil {
 		return have
 	}
-	out, added := l.layers.keep(key, &Layer{Name: name, Parts: parts, hash: h})
+	out, added := l.layers.Keep(h, &Layer{Name: name, Parts: parts, hash: h})
 	if added {
 		l.count.layersBuilt.Add(1)
 	}
-	return out
-}
-
-// stackOf shares a list of layers between the views that have it.
-func (l *lineage) stackOf(layers []*Layer) *stack {
-	class := hashLayers(layers)
-	if have := l.stacks.get(class); have != nil {
-		return have
-	}
-	out, _ := l.stacks.keep(class, &stack{layers, class})
 	return out
 }

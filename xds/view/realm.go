@@ -94,7 +94,7 @@ type outboundView struct {
 	serviceHalf
 	*routingView
 
-	stacks sync.Map // *Layer, a proxy's inbound one, to *stack
+	stacks memo[stackInput, *outboundView, Stack]
 }
 
 // serviceHalf is its layers of what it may reach.
@@ -320,7 +320,7 @@ func (r *realm) rebuild(st *site) {
 	}
 	r.parts = parts // and until here it held those of before
 	r.partsChanged()
-	for _, rt := range r.routings.all() {
+	for _, rt := range r.routings.All() {
 		if rt.view != nil {
 			rt.build(r.sc)
 		}
@@ -329,7 +329,7 @@ func (r *realm) rebuild(st *site) {
 
 // partsChanged lets layers be made anew.
 func (r *realm) partsChanged() {
-	for _, at := range r.places.all() {
+	for _, at := range r.places.All() {
 		at.serviceLayers = nil
 	}
 	r.local = slices.ContainsFunc(r.parts, func(p *serviceParts) bool { return p.local })
@@ -386,7 +386,7 @@ func (r *realm) follow(prev *Index, st *site) bool {
 		sc.edit(c)
 		reroute = reroute || c.Old.layer4() || c.New.layer4()
 	}
-	for _, rt := range r.routings.all() {
+	for _, rt := range r.routings.All() {
 		switch {
 		case rt.view == nil:
 		case reroute || len(swaps) > 0 && len(rt.view.warnings) > 0: // origins move

@@ -43,7 +43,7 @@ func TestSettingsAreContent(t *testing.T) {
 	w := newWorld(t)
 	w.service("shop", "a.mesh", 80)
 	s, p := w.snapshot(), proxyIn("shop", nil)
-	usual := NewIndex(s).Build(p).Class
+	usual := NewIndex(s).Build(p).Hash()
 	for name, c := range map[string]struct {
 		settings Settings
 		same     bool
@@ -55,11 +55,11 @@ func TestSettingsAreContent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			x := c.settings.NewIndex(s)
-			if got := x.Build(p).Class; (got == usual) != c.same {
+			if got := x.Build(p).Hash(); (got == usual) != c.same {
 				t.Errorf("the view has its usual hash: %v, want %v", got == usual, c.same)
 			}
-			again := c.settings.NewIndex(s).Build(p).Class
-			if next := x.Next(s).Build(p).Class; next != again {
+			again := c.settings.NewIndex(s).Build(p).Hash()
+			if next := x.Next(s).Build(p).Hash(); next != again {
 				t.Error("the next index has other settings")
 			}
 		})

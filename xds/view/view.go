@@ -9,15 +9,11 @@ import (
 
 // View is what one proxy may see and must do.
 type View struct {
-	// Layers are in a fixed order: where two of them make a resource of one
-	// name, the first counts. Two views of equal layers are equal, and what is
-	// equal in two views of one [Index], or of one and the next, is one pointer.
-	Layers []*Layer
-	// Class is the hash of the hashes of Layers: proxies of one class are sent
-	// the same bytes.
-	Class mesh.Hash
+	// Stack is all that the proxy's resources are made from: proxies whose stacks have
+	// one hash are sent the same bytes.
+	*Stack
 	// Warnings are what a person should know of this view: what was left out,
-	// and why. They are no part of Class.
+	// and why. They are no part of its hash.
 	Warnings []Warning
 
 	mu sync.Mutex // guards all following fields
@@ -28,8 +24,20 @@ type View struct {
 	proxy *Proxy
 	at    place
 	out   *outboundView
-	stack *stack // keeps Layers to be found by others
 }
+
+// Stack is the layers of a view. Stacks are immutable.
+type Stack struct {
+	// Layers are in a fixed order: where two of them make a resource of one
+	// name, the first counts. What is equal in two views of one [Index], or of one
+	// and the next, is one pointer.
+	Layers []*Layer
+
+	hash mesh.Hash
+}
+
+// Hash covers the hashes of all layers, in order.
+func (s *Stack) Hash() mesh.Hash { return s.hash }
 
 // Parts are the parts of all layers, in order.
 func (v *View) Parts() iter.Seq[Part] {
@@ -46,8 +54,7 @@ func (v *View) Parts() iter.Seq[Part] {
 
 // Layer is a list of parts that proxies share as a whole. Layers are immutable.
 type Layer struct {
-	// Name tells the layers of a view apart, for people: it is no part of the
-	// hash.
+	// Name tells the layers of a view apart.
 	Name string
 	// Parts are in a fixed order. A part that did not change from one snapshot
 	// to the next is the same pointer in the next layer.
@@ -67,7 +74,7 @@ const (
 	RoutesLayer    = "routes/"
 )
 
-// Hash covers the hashes of all parts, in order.
+// Hash covers the name, and the hashes of all parts, in order.
 func (l *Layer) Hash() mesh.Hash { return l.hash }
 
 // Warning is about one object.

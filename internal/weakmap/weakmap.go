@@ -1,12 +1,16 @@
-package view
+// Package weakmap finds values by their keys for as long as somebody holds them, so
+// that equal work is done once and nothing is kept that nobody uses.
+package weakmap
 
 import (
 	"sync"
 	"weak"
 )
 
-// weakMap finds what somebody else holds, and forgets it when nobody does.
-type weakMap[K comparable, V any] struct {
+// Map finds what somebody else holds, and forgets it when nobody does. The keys of
+// what is forgotten may stay for a while: they should refer to nothing large. The zero
+// Map is ready for use, from any number of goroutines.
+type Map[K comparable, V any] struct {
 	mu    sync.Mutex // guards all following fields
 	m     map[K]weak.Pointer[V]
 	limit int // entries at which those of the dead are swept out
@@ -15,15 +19,16 @@ type weakMap[K comparable, V any] struct {
 // sweepAt is the smallest number of entries that is worth a sweep.
 const sweepAt = 256
 
-func (w *weakMap[K, V]) get(k K) *V {
+// Get gives the value of a key, or nil.
+func (w *Map[K, V]) Get(k K) *V {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.m[k].Value()
 }
 
-// keep puts a value in and returns it, or the one that is there already. It
+// Keep puts a value in and returns it, or the one that is there already. It
 // reports whether it is the new one.
-func (w *weakMap[K, V]) keep(k K, v *V) (*V, bool) {
+func (w *Map[K, V]) Keep(k K, v *V) (*V, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if have := w.m[k].Value(); have != nil {
@@ -44,8 +49,8 @@ func (w *weakMap[K, V]) keep(k K, v *V) (*V, bool) {
 	return v, true
 }
 
-// all are the values that are alive.
-func (w *weakMap[K, V]) all() []*V {
+// All are the values that are alive.
+func (w *Map[K, V]) All() []*V {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var out []*V
