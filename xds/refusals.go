@@ -1,10 +1,11 @@
 package xds
 
 import (
-	"net"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/peeraddr"
 )
 
 // Refusal is a peer that was not let in.
@@ -53,15 +54,7 @@ func (r *refusals) add(n Refusal) bool {
 // repeats reports whether a refusal is of the same peer as another one. Unauthenticated peers
 // are told apart by where they come from.
 func (n Refusal) repeats(o Refusal) bool {
-	return n.Host == o.Host && n.Node == o.Node && (n.Host != "" || withoutPort(n.Peer) == withoutPort(o.Peer))
-}
-
-func withoutPort(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
+	return n.Host == o.Host && n.Node == o.Node && (n.Host != "" || peeraddr.Group(n.Peer) == peeraddr.Group(o.Peer))
 }
 
 // trim makes room after one of a host was added. Nobody who comes often pushes out

@@ -37,7 +37,12 @@ func TestRefusalsOfUnauthenticatedPeers(t *testing.T) {
 		}
 	}
 	r.add(Refusal{Peer: "10.0.0.2:4000", Reason: "no certificate was offered", Last: at})
-	if len(r.list) != 2 || r.list[0].Count != 3 {
+	for i := range 3 { // which may be one machine
+		if news := r.add(Refusal{Peer: fmt.Sprintf("[2001:db8::%x]:4000", i), Reason: "no certificate was offered", Last: at}); news != (i == 0) {
+			t.Errorf("address %d: news %v", i, news)
+		}
+	}
+	if len(r.list) != 3 || r.list[0].Count != 3 {
 		t.Errorf("listed %+v", r.list)
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/durable"
 )
@@ -205,7 +206,7 @@ func (c *Check) save(r reading) {
 // which has a monotonic reading. forget takes the vote back, when the stream ends.
 func (c *Check) HostTime(host, address string, clock, at time.Time) (forget func()) {
 	r := read()
-	return c.vote(vote{host, ipOf(address), clock.Add(-(r.kernel - time.Since(at)))})
+	return c.vote(vote{host, peeraddr.Host(address), clock.Add(-(r.kernel - time.Since(at)))})
 }
 
 func (c *Check) vote(v vote) (forget func()) {

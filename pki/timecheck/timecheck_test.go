@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/fairlead/fairlead/internal/peeraddr"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +39,7 @@ func newBench(t *testing.T, path string) *bench {
 
 // host has a host say that its clock is off the true time, which is b.r's.
 func (b *bench) host(name, address string, off time.Duration) (forget func()) {
-	return b.vote(vote{name, ipOf(address), b.r.origin().Add(off)})
+	return b.vote(vote{name, peeraddr.Host(address), b.r.origin().Add(off)})
 }
 
 // hosts are n hosts whose clocks are right.
@@ -123,6 +125,32 @@ func TestOneVoteAHostAndAddress(t *testing.T) {
 	}
 	if st := b.Status(); st.Voters != 4 {
 		t.Errorf("%d votes, want 4: %v", st.Voters, st)
+	}
+}
+
+// TestOneVoteANetwork: a machine has all addresses of a /64 of IPv6, so that many hosts
+// there have one vote. In a mesh of one or two networks each address has one.
+func TestOneVoteANetwork(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, "")
+	for i := range 50 {
+		b.host(fmt.Sprint("liar-", i), fmt.Sprintf("[2001:db8::%x]:1000", i), day)
+		b.host(fmt.Sprint("mapped-", i), fmt.Sprintf("[::ffff:10.0.0.9]:%d", 1000+i), day)
+		b.host(fmt.Sprint("plain-", i), fmt.Sprintf("10.0.0.9:%d", 1000+i), day)
+	}
+	b.hosts(3)
+	if b.heldAt(0) {
+		t.Error("held by two machines")
+	}
+	if st := b.Status(); st.Voters != 5 {
+		t.Errorf("%d votes, want 5: %v", st.Voters, st)
+	}
+	b = newBench(t, "")
+	for i := range 4 {
+		b.host(fmt.Sprint("host-", i), fmt.Sprintf("[2001:db8::%x]:1000", i), 0)
+	}
+	if b.heldAt(0) || !b.heldAt(day) {
+		t.Error("the hosts of one network do not agree on the time")
 	}
 }
 

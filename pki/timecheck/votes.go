@@ -3,9 +3,10 @@ package timecheck
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"slices"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/peeraddr"
 )
 
 // Bounds on what is agreement.
@@ -27,7 +28,10 @@ type vote struct {
 	origin time.Time
 }
 
-// ballots are the votes that count, by address: one a host, its newest stream's.
+// ballots are the votes that count, by where they come from: one a host, its newest
+// stream's, and one an address or /64 of IPv6, of which one machine may have all
+// addresses. Where there are too few of these, as in a mesh of one network, each
+// address counts.
 func ballots(votes map[uint64]vote) map[string][]vote {
 	newest := map[string]uint64{}
 	for stream, v := range votes {
@@ -35,12 +39,18 @@ func ballots(votes map[uint64]vote) map[string][]vote {
 			newest[v.host] = stream
 		}
 	}
-	byAddress := map[string][]vote{}
-	for _, stream := range newest {
-		v := votes[stream]
-		byAddress[v.address] = append(byAddress[v.address], v)
+	by := func(where func(address string) string) map[string][]vote {
+		out := map[string][]vote{}
+		for _, stream := range newest {
+			v := votes[stream]
+			out[where(v.address)] = append(out[where(v.address)], v)
+		}
+		return out
 	}
-	return byAddress
+	if out := by(peeraddr.Group); len(out) >= MinVotes {
+		return out
+	}
+	return by(peeraddr.Host)
 }
 
 // verdict is the origin by all hosts at one address.
@@ -53,7 +63,7 @@ func verdict(at []vote, own time.Time) time.Time {
 }
 
 // median is the origin by the votes, and how many voted: one a host, its newest
-// stream's, and one an address. With an even number the one of the middle two counts
+// stream's, and one an address or network. With an even number the one of the middle two counts
 // that is closer to own: half of the votes do not outvote the server.
 func median(votes map[uint64]vote, own time.Time) (origin time.Time, n int) {
 	var all []time.Time
@@ -88,7 +98,7 @@ func against(votes map[uint64]vote, own time.Time, off time.Duration) (list []Vo
 		return cmp.Or(cmp.Compare(b.origin.Sub(own).Abs(), a.origin.Sub(own).Abs()), cmp.Compare(a.host, b.host))
 	}
 	rank := map[string]int{} // of a host at its address
-	for address, at := range ballots(votes) {
+	for _, at := range ballots(votes) {
 		if !sided(verdict(at, own)) {
 			continue
 		}
@@ -96,7 +106,7 @@ func against(votes map[uint64]vote, own time.Time, off time.Duration) (list []Vo
 		for i, v := range at {
 			if sided(v.origin) {
 				rank[v.host] = i
-				list = append(list, Voter{v.host, address, v.origin.Sub(own)})
+				list = append(list, Voter{v.host, v.address, v.origin.Sub(own)})
 			}
 		}
 	}
@@ -125,13 +135,4 @@ func middle(times []time.Time, own time.Time) time.Time {
 		return upper
 	}
 	return lower
-}
-
-// ipOf is an address without its port.
-func ipOf(address string) string {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return address
-	}
-	return host
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/profile"
 )
@@ -166,9 +166,7 @@ func issuedAt(c *x509.Certificate) time.Time { return profile.IssuedAt(c.NotBefo
 // called when it is closed. began is when its handshake did: the certificate was
 // chosen after that.
 func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certificate, peer string, began time.Time, hangup func()) (closed func()) {
-	if at, _, err := net.SplitHostPort(peer); err == nil {
-		peer = at
-	}
+	peer = peeraddr.Host(peer)
 	k := &connection{serial: SerialOf(leaf), peer: peer, began: began, hangup: hangup}
 	now := time.Now()
 	b.mu.Lock()

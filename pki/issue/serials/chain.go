@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/pki/profile"
 )
 
@@ -190,7 +191,7 @@ func (c *chain) use(k *connection, issued, now time.Time) event {
 	left := n != nil && !c.follows(c.Head, k.serial)
 	if left {
 		overlap = overlap || n.Left && c.Overlap
-		if was := c.find(c.Head); was != nil && was.Peer != k.peer {
+		if was := c.find(c.Head); was != nil && !sameMachine(was.Peer, k.peer) {
 			elsewhere = true
 		}
 	}
@@ -243,8 +244,12 @@ func (c *chain) overlaps(k *connection) (overlap, elsewhere bool) {
 			continue
 		}
 		if !c.follows(k.serial, o.serial) || !c.switched.IsZero() && !o.began.Before(c.switched) {
-			overlap, elsewhere = true, elsewhere || o.peer != k.peer
+			overlap, elsewhere = true, elsewhere || !sameMachine(o.peer, k.peer)
 		}
 	}
 	return overlap, elsewhere
 }
+
+// sameMachine reports whether two addresses may be those of one machine, which has a
+// /64 of IPv6 and changes its address by itself.
+func sameMachine(a, b string) bool { return peeraddr.Group(a) == peeraddr.Group(b) }

@@ -238,6 +238,30 @@ func TestAClockThatIsSet(t *testing.T) {
 	w.want("again and again", 4, true)
 }
 
+// A machine with IPv6 changes its address by itself, within a /64. Another network is
+// another machine.
+func TestAddressesOfOneMachine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first, second string
+		fork          bool
+	}{
+		{"[2001:db8::1]", "[2001:db8::2:3]", false},
+		{"[2001:db8::1]", "[2001:db8:0:1::1]", true},
+		{"10.1.2.3", "[::ffff:10.1.2.3]", false},
+		{"10.1.2.3", "10.1.2.4", true},
+	} {
+		w := newWorld(t)
+		a := w.issue(nil)
+		w.open(a, c.first)
+		b := w.issue(a)
+		w.open(b, c.first)
+		w.open(a, c.second)
+		w.open(b, c.first)
+		w.want(c.first+" and "+c.second, 2, c.fork)
+	}
+}
+
 func TestAFullDiskStopsNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -2,9 +2,11 @@ package accept
 
 import (
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 )
 
 // Whatever comes and goes, the pool keeps its bounds, and for one that comes the
@@ -69,6 +71,67 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 			if p.size != len(in) || p.size > p.most || len(p.groups) > p.size {
 				t.Fatalf("seed %d: %d connections of %d, %d groups", seed, p.size, len(in), len(p.groups))
 			}
+		}
+	}
+}
+
+// from is a connection from an address.
+type from struct {
+	net.Conn
+	at net.Addr
+}
+
+func (f from) RemoteAddr() net.Addr { return f.at }
+
+func (f from) Close() error { return nil }
+
+// Connections are counted by the machine that they may be from: a /64 of IPv6 is one,
+// and an address of IPv4 is the same however it is written. Every pool, and what is
+// remembered of addresses, goes by that.
+func TestConnectionsAreCountedByMachine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		first, second string
+		one           bool
+	}{
+		{"10.1.2.3", "10.1.2.3", true},
+		{"10.1.2.3", "::ffff:10.1.2.3", true},
+		{"10.1.2.3", "10.1.2.4", false},
+		{"2001:db8::1", "2001:db8::ffff:1:2:3", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+	} {
+		f := start(t, func(c *Config) { c.Timeout = time.Hour })
+		var list []*conn
+		for i, ip := range []string{c.first, c.second} {
+			list = append(list, f.add(from{at: &net.TCPAddr{IP: net.ParseIP(ip), Port: 1 + i}}))
+		}
+		want := map[bool]int{true: 1, false: 2}[c.one]
+		for _, step := range []struct {
+			pool int
+			next func(*conn) bool
+		}{
+			{waitingPool, func(*conn) bool { return true }},
+			{begunPool, f.begin},
+			{callPool, f.await},
+		} {
+			for _, x := range list {
+				if !step.next(x) {
+					t.Fatal("it is closed")
+				}
+			}
+			if n := len(f.pools[step.pool].groups); n != want {
+				t.Errorf("%s and %s are counted as %d in pool %d, want %d", c.first, c.second, n, step.pool, want)
+			}
+		}
+		f.authenticate(list[0], "spiffe://mesh/fairlead/host/a")
+		f.mu.Lock()
+		known := f.known.Contains(list[1].group)
+		f.mu.Unlock()
+		if known != c.one {
+			t.Errorf("%s is the address of a host after one from %s: %v", c.second, c.first, known)
+		}
+		for _, x := range list {
+			_ = x.Close()
 		}
 	}
 }

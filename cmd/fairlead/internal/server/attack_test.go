@@ -340,9 +340,11 @@ func TestAttackOfUnauthenticatedPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	began := time.Now()
 	if err := p.reconnect(t.Context(), known); err != nil {
 		t.Fatal(err)
 	}
+	limit := max(soon, 20*time.Since(began)) // a machine that has other things to do
 	client, err := svid.NewClient(svid.ClientConfig{Servers: []string{p.addr}})
 	if err != nil {
 		t.Fatal(err)
@@ -351,7 +353,8 @@ func TestAttackOfUnauthenticatedPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, peak, computed, began := p.resident(), 0, p.cpu(), time.Now()
+	before, peak, computed := p.resident(), 0, p.cpu()
+	began = time.Now()
 	ctx := t.Context()
 	c := p.attack(workload)
 	watching, watched := context.WithCancel(ctx)
@@ -367,7 +370,7 @@ func TestAttackOfUnauthenticatedPeers(t *testing.T) {
 	defer next.Stop()
 	for time.Since(began) < 8*time.Second {
 		at := time.Now()
-		each, done := context.WithTimeout(ctx, 4*soon)
+		each, done := context.WithTimeout(ctx, 4*limit)
 		if err := p.reconnect(each, known); err != nil {
 			t.Errorf("a known host does not come back: %v", err)
 		}
@@ -397,8 +400,8 @@ func TestAttackOfUnauthenticatedPeers(t *testing.T) {
 	left := p.resident() - before
 	for what, list := range map[string][]time.Duration{"joining": joins, "coming back": returns} {
 		for _, d := range list {
-			if d > soon {
-				t.Errorf("%s took %s of %v", what, d, list)
+			if d > limit {
+				t.Errorf("%s took %s of %v, want %s", what, d, list, limit)
 			}
 		}
 	}
