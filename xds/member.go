@@ -63,7 +63,7 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust})
 	}
 	c.look(s.cache.At(s.cfg.Snapshots.Snapshot()), c.since, nil)
-	s.refused.forget(c.peer.Host, c.nodeID)
+	s.forgetRefusals(c.peer.Host, c.nodeID)
 	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
 	c.tell(slog.LevelInfo, "proxy connected", 0, "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
 	return nil

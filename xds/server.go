@@ -19,6 +19,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/refusals"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -37,7 +38,7 @@ type Server struct {
 	interner *stream.Interner
 	stopped  chan struct{} // closed when Run ends
 	rollouts *rollouts
-	refused  *refusals
+	refused  refusals.List[Refusal, *Refusal]
 	lines    *loglimit.Peers // of what is refused
 	limits   seldom
 
@@ -85,7 +86,6 @@ func New(cfg Config) (*Server, error) {
 		interner: new(stream.Interner),
 		stopped:  make(chan struct{}),
 		rollouts: newRollouts(),
-		refused:  newRefusals(),
 		lines:    loglimit.NewPeers(),
 		conns:    map[*conn]struct{}{},
 		byKey:    map[string][]*conn{},
@@ -317,13 +317,18 @@ func (s *Server) tellOfSize(a *account, err error) {
 	})
 }
 
+// maxNode bounds, in bytes, what is kept of the node id of a peer that is not let in.
+const maxNode = 256
+
 // refuse notes why a peer is not let in, and gives what it hears.
 func (s *Server) refuse(p Peer, node string, reason error) error {
 	s.metrics.refused.Inc()
-	node, why := clip(node, 256), clip(reason.Error(), 1024)
+	node, why := clip(node, maxNode), clip(reason.Error(), 1024)
 	args := []any{"host", p.Host, "node", node, "peer", p.Address, "err", why}
-	if s.refused.add(Refusal{Host: p.Host, Peer: p.Address, Node: node, Reason: why, Last: time.Now()}) {
-		if omitted, ok := s.lines.Allow(p.Host, time.Now()); ok {
+	now := time.Now()
+	earlier, again := s.refused.Add(Refusal{Host: p.Host, Peer: p.Address, Node: node, Reason: why}, now)
+	if !again || earlier.Reason != why || now.Sub(earlier.Last) > refusals.QuietFor {
+		if omitted, ok := s.lines.Allow(p.Host, now); ok {
 			if omitted > 0 {
 				args = append(args, "left_out", omitted)
 			}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/refusals"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue/serials"
@@ -89,7 +90,7 @@ type Service struct {
 	unauthenticated *limiter
 	known           *limiter
 	metrics         *metrics
-	refusals        refusals
+	refusals        refusals.List[Refusal, *Refusal]
 	lines           *loglimit.Peers
 	receiving       *receiving
 	answering       func(peer string) (done func())

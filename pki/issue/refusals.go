@@ -2,78 +2,45 @@ package issue
 
 import (
 	"crypto/x509"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/fairlead/fairlead/internal/peeraddr"
-)
-
-const (
-	// maxRefusals is how many refusals are kept for people to see.
-	maxRefusals = 256
-	// againAfter is how long a refusal that repeats itself is not told again.
-	againAfter = 10 * time.Minute
+	"github.com/fairlead/fairlead/internal/refusals"
 )
 
 // Refusal is a caller that was turned away.
 type Refusal struct {
-	// Time is when that happened last, First when it happened first, and Count
-	// how often it did.
-	Time, First time.Time
-	Count       int
 	// Peer is the address, Host and ID what it proved or claimed; they may be
 	// empty.
 	Peer, Host, ID string
 	Reason         string
+	refusals.Times
 }
 
-// refusals are the last ones. Callers try again and again: what differs in time
-// and port alone is one refusal.
-type refusals struct {
-	mu   sync.Mutex // guards list
-	list []Refusal  // the one refused last at the end
+// Repeats reports whether a refusal differs from an earlier one in time and port
+// alone.
+func (r Refusal) Repeats(earlier Refusal) bool {
+	return r.Host == earlier.Host && r.ID == earlier.ID && r.Reason == earlier.Reason && peeraddr.Group(r.Peer) == peeraddr.Group(earlier.Peer)
 }
 
-// add notes a refusal, and reports whether it is news.
-func (r *refusals) add(x Refusal) bool {
-	x.Host, x.ID, x.Reason = clip(x.Host), clip(x.ID), clip(x.Reason)
-	x.First, x.Count = x.Time, 1
-	news := true
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if i := slices.IndexFunc(r.list, x.repeats); i >= 0 {
-		old := r.list[i]
-		x.First, x.Count = old.First, old.Count+1
-		news = x.Time.Sub(old.Time) > againAfter
-		r.list = slices.Delete(r.list, i, i+1)
-	}
-	if len(r.list) == maxRefusals {
-		// Unauthenticated peers go first: however often they come, they must not push out
-		// the host that a person looks for.
-		i := max(0, slices.IndexFunc(r.list, func(old Refusal) bool { return old.Host == "" }))
-		r.list = slices.Delete(r.list, i, i+1)
-	}
-	r.list = append(r.list, x)
-	return news
-}
-
-func (x Refusal) repeats(old Refusal) bool {
-	return x.Host == old.Host && x.ID == old.ID && x.Reason == old.Reason && peeraddr.Group(x.Peer) == peeraddr.Group(old.Peer)
-}
+// By is the host that was turned away.
+func (r Refusal) By() string { return r.Host }
 
 // Refusals are the last callers that were turned away, the one refused last at
 // the end.
-func (s *Service) Refusals() []Refusal {
-	s.refusals.mu.Lock()
-	defer s.refusals.mu.Unlock()
-	return slices.Clone(s.refusals.list)
+func (s *Service) Refusals() []Refusal { return s.refusals.All() }
+
+// note adds a refusal to the list, and reports whether it is news.
+func (s *Service) note(r Refusal, now time.Time) bool {
+	r.Host, r.ID, r.Reason = clip(r.Host), clip(r.ID), clip(r.Reason)
+	earlier, again := s.refusals.Add(r, now)
+	return !again || now.Sub(earlier.Last) > refusals.QuietFor
 }
 
 // refuse tells the log why, once in a while where it repeats itself, and gives
 // back what the caller is told.
 func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
-	news := s.refusals.add(Refusal{Time: now, Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()})
+	news := s.note(Refusal{Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()}, now)
 	args := []any{"host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason}
 	if omitted, ok := s.warns(c.proven(), news); ok {
 		s.logger.Warn("certificate request rejected", append(args, "left_out", omitted)...)
@@ -91,7 +58,7 @@ func (s *Service) HandshakeRefused(peer string, chain []*x509.Certificate, reaso
 	if len(chain) > 0 && len(chain[0].URIs) == 1 {
 		id = clip(chain[0].URIs[0].String())
 	}
-	news := s.refusals.add(Refusal{Time: time.Now(), Peer: peer, Reason: "its certificate is not one of this mesh"})
+	news := s.note(Refusal{Peer: peer, Reason: "its certificate is not one of this mesh"}, time.Now())
 	args := []any{"peer", peer, "spiffe_id", id, "err", reason}
 	if omitted, ok := s.warns("", news); ok {
 		s.logger.Warn("client certificate rejected", append(args, "left_out", omitted)...)

@@ -5,23 +5,23 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/refusals"
 )
 
-func TestUnauthenticatedPeersPushOutNoHost(t *testing.T) {
+// TestNobodyPushesOutAHost: neither unauthenticated peers nor another host, however
+// many reasons they are refused for.
+func TestNobodyPushesOutAHost(t *testing.T) {
 	t.Parallel()
-	r, now := &refusals{}, time.Now()
-	r.add(Refusal{Time: now, Peer: "127.0.0.1:1", Host: "web-1", Reason: "join token has expired"})
-	for i := range 2 * maxRefusals {
-		r.add(Refusal{Time: now, Peer: fmt.Sprintf("127.0.0.2:%d", i), Reason: fmt.Sprintf("certificate request of %d bytes", i)})
-	}
-	if len(r.list) != maxRefusals || !slices.ContainsFunc(r.list, func(x Refusal) bool { return x.Host == "web-1" }) {
-		t.Errorf("%d are kept, and the first is %+v: want %d with web-1 among them", len(r.list), r.list[0], maxRefusals)
-	}
-	for i := range 2 * maxRefusals {
-		r.add(Refusal{Time: now, Host: fmt.Sprintf("host-%d", i), Reason: "join token has expired"})
-	}
-	if last := r.list[len(r.list)-1]; len(r.list) != maxRefusals || last.Host != fmt.Sprintf("host-%d", 2*maxRefusals-1) {
-		t.Errorf("%d are kept, the last is %+v", len(r.list), last)
+	for _, loud := range []string{"", "web-2"} {
+		s := &Service{}
+		s.note(Refusal{Peer: "127.0.0.1:1", Host: "web-1", Reason: "join token has expired"}, time.Now())
+		for i := range 2 * refusals.Max {
+			s.note(Refusal{Peer: "127.0.0.2:1", Host: loud, Reason: fmt.Sprintf("certificate request of %d bytes", i)}, time.Now())
+		}
+		if all := s.Refusals(); len(all) != refusals.Max || !slices.ContainsFunc(all, func(x Refusal) bool { return x.Host == "web-1" }) {
+			t.Errorf("%q: %d are listed, want %d with web-1 among them", loud, len(all), refusals.Max)
+		}
 	}
 }
 
@@ -47,8 +47,8 @@ func TestUnauthenticatedPeersAreCountedByMachine(t *testing.T) {
 		if got := s.allow(call{addr: c.second}, now); got == c.one {
 			t.Errorf("%s after %s: allowed %v", c.second, c.first, got)
 		}
-		s.refusals.add(Refusal{Time: now, Peer: c.first, Reason: "no token"})
-		if news := s.refusals.add(Refusal{Time: now, Peer: c.second, Reason: "no token"}); news == c.one {
+		s.note(Refusal{Peer: c.first, Reason: "no token"}, now)
+		if news := s.note(Refusal{Peer: c.second, Reason: "no token"}, now); news == c.one {
 			t.Errorf("%s after %s: news %v", c.second, c.first, news)
 		}
 	}

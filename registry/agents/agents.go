@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/refusals"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -101,7 +102,7 @@ type Source struct {
 	sources sources
 	from    map[uint64]connection
 	// conflicts are claims that were refused or lost, the newest last.
-	conflicts            []Conflict
+	conflicts            refusals.List[Conflict, *Conflict]
 	displaced, contested uint64
 	lossLogged           time.Time // when a lost claim was logged last
 	lossOmitted          int       // and how many were not since

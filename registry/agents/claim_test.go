@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/refusals"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -349,14 +350,14 @@ func TestConflictsOfOneHostHideNoOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := run(t, Config{}).Source
-		for i := range 3 * maxConflicts {
+		for i := range 3 * refusals.Max {
 			if i == 10 {
 				s.conflict(&RefusedError{Claim: mesh.Claim{Host: "quiet", Address: "10.0.0.1"}}, time.Now())
 			}
 			s.conflict(&RefusedError{Claim: mesh.Claim{Host: "loud", Address: fmt.Sprint("10.0.1.", i)}}, time.Now())
 		}
-		if len(s.conflicts) != maxConflicts || !slices.ContainsFunc(s.conflicts, func(c Conflict) bool { return c.Host == "quiet" }) {
-			t.Errorf("of %d conflicts none is of the quiet host", len(s.conflicts))
+		if all := s.conflicts.All(); len(all) != refusals.Max || !slices.ContainsFunc(all, func(c Conflict) bool { return c.Host == "quiet" }) {
+			t.Errorf("of %d conflicts none is of the quiet host", len(all))
 		}
 	})
 }
@@ -367,10 +368,10 @@ func TestConflictsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, Config{})
 		h.open(1, 1)
-		for i := range uint64(2 * maxConflicts) {
+		for i := range uint64(2 * refusals.Max) {
 			_ = h.StreamOpened(100+i, claimed(fmt.Sprint("thief-", i), "10.0.0.001"), nil)
 		}
-		if st := h.Status(); len(st.Conflicts) != maxConflicts || st.Contested != 2*maxConflicts || len(h.streams) != 1 || len(h.from) != 1 {
+		if st := h.Status(); len(st.Conflicts) != refusals.Max || st.Contested != 2*refusals.Max || len(h.streams) != 1 || len(h.from) != 1 {
 			t.Errorf("%d conflicts, %d contested, %d streams", len(st.Conflicts), st.Contested, len(h.streams))
 		}
 	})

@@ -75,7 +75,7 @@ func (s *Source) Status() Status {
 	defer s.mu.Unlock()
 	now := time.Now()
 	st := Status{Refused: s.refused, Ignored: s.ignored, Proofs: map[mesh.Proof]int{}, Displaced: s.displaced, Contested: s.contested}
-	for _, c := range s.conflicts {
+	for _, c := range s.conflicts.All() {
 		if now.Sub(c.Last) < conflictFor {
 			st.Conflicts = append(st.Conflicts, c)
 		}

@@ -107,7 +107,7 @@ func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, err
 		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, Peer: r.Peer, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
 	}
 	for _, r := range s.issuer.Refusals() {
-		out.Refused = append(out.Refused, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Time, Count: r.Count})
+		out.Refused = append(out.Refused, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Last, Count: r.Count})
 	}
 	return out, nil
 }
