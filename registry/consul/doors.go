@@ -121,8 +121,8 @@ func (l *loop) watch(ctx context.Context, svc *service) {
 	l.group.Go(func() error {
 		defer cancel()
 		client.Follow(ctx, l.s.client, client.Query[[]*entry]{
-			Name: "health/service", Patient: true, Read: whole(l.s, l.s.askService(name)), //nolint:contextcheck // it is in the options
-			Told: func(err error) {
+			Name: "health/service", Bulk: true, Read: whole(l.s, l.s.askService(name)), //nolint:contextcheck // it is in the options
+			OnError: func(err error) {
 				if err != nil {
 					l.post(ctx, func(now time.Time) { l.wasWatched(&reading{name: name, err: err}, now) })
 				}
@@ -166,7 +166,7 @@ func sum(node, id string) uint64 {
 // ones are read: so a change that went unseen is found, too.
 func (l *loop) gotState(state string, list checks, m client.Meta) {
 	d := l.states[state]
-	d.turn, d.wants = m.Turn, list.services
+	d.turn, d.wants = m.Generation, list.services
 	ofNodes := list.nodes
 	for name, svc := range l.services {
 		if len(ofNodes) > 0 {
@@ -228,8 +228,8 @@ func (l *loop) disagree(svc *service) {
 // read.
 func (l *loop) gotHosts(list hosts, m client.Meta, _ time.Time) {
 	prev := l.hosts
-	continued := l.hostsTurn == m.Turn
-	l.hosts, l.hostsTurn = list, m.Turn
+	continued := l.hostsTurn == m.Generation
+	l.hosts, l.hostsTurn = list, m.Generation
 	if !continued {
 		return // everything is read anyway
 	}

@@ -43,8 +43,8 @@ func (l *loop) givenAnswer(service string, filtered bool, nodes ...string) {
 		}
 	}
 	now := time.Now()
-	l.list(listing{service: 0}, client.Meta{Turn: 1, Index: 50}, now)
-	l.accept(l.s.take(service, entries, client.Meta{Turn: 1, Index: 100, Filtered: filtered}), now)
+	l.list(listing{service: 0}, client.Meta{Generation: 1, Index: 50}, now)
+	l.accept(l.s.take(service, entries, client.Meta{Generation: 1, Index: 100, Filtered: filtered}), now)
 	l.settle(now.Add(time.Hour), true, false)
 }
 

@@ -13,15 +13,15 @@ import (
 func lookLoop(t *testing.T) *loop {
 	t.Helper()
 	l := readyLoop(t)
-	l.listedNow(client.Meta{Turn: 1, Index: 10}, at(0), "api", "web")
+	l.listedNow(client.Meta{Generation: 1, Index: 10}, at(0), "api", "web")
 	l.unequipped = false
 	for _, name := range []string{"api", "web"} {
 		l.services[name].watched = true
-		l.wasWatched(l.answer(name, client.Meta{Turn: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
+		l.wasWatched(l.answer(name, client.Meta{Generation: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
 	}
 	l.act(t.Context(), at(1))
 	l.out = nil
-	l.wasWatched(l.answer("web", client.Meta{Turn: 1, Index: 101, Asked: at(1)}, "n1"), at(2))
+	l.wasWatched(l.answer("web", client.Meta{Generation: 1, Index: 101, Asked: at(1)}, "n1"), at(2))
 	l.act(t.Context(), at(4))
 	l.expectInstances(t, "web", 1)
 	l.out = nil
@@ -41,15 +41,15 @@ func (l *loop) serve(t *testing.T, now time.Time) []string {
 			return asked
 		case k.name == "":
 			l.started(k)
-			l.wasListed(listing{"api": 0, "web": 0}, client.Meta{Turn: 1, Index: 10, Fresh: true, Asked: now}, nil, now)
+			l.wasListed(listing{"api": 0, "web": 0}, client.Meta{Generation: 1, Index: 10, Fresh: true, Asked: now}, nil, now)
 		case k.known > 0:
 			l.started(k)
 			asked = append(asked, "peek "+k.name)
-			l.wasRead(k, &reading{name: k.name, same: true, Meta: client.Meta{Turn: 1, Index: k.known, Fresh: true, Asked: now}}, now)
+			l.wasRead(k, &reading{name: k.name, same: true, Meta: client.Meta{Generation: 1, Index: k.known, Fresh: true, Asked: now}}, now)
 		default:
 			l.started(k)
 			asked = append(asked, "read "+k.name)
-			l.wasRead(k, l.answer(k.name, client.Meta{Turn: 1, Index: 101, Fresh: true, Asked: now}, "n1"), now)
+			l.wasRead(k, l.answer(k.name, client.Meta{Generation: 1, Index: 101, Fresh: true, Asked: now}, "n1"), now)
 		}
 	}
 	t.Fatal("it asks without an end")

@@ -348,8 +348,8 @@ type question[T any] struct {
 func follow[T any](ctx context.Context, l *loop, q question[T]) {
 	l.group.Go(func() error {
 		client.Follow(ctx, l.s.client, client.Query[T]{
-			Name: q.name, Read: whole(l.s, q.ask), Every: q.every, Urgent: true, Long: true,
-			Told: func(err error) { l.post(ctx, func(now time.Time) { l.tell(q.name, err, now) }) },
+			Name: q.name, Read: whole(l.s, q.ask), MinInterval: q.every, Urgent: true, Long: true,
+			OnError: func(err error) { l.post(ctx, func(now time.Time) { l.tell(q.name, err, now) }) },
 		}, func(v T, m client.Meta) { l.post(ctx, func(now time.Time) { q.got(v, m, now) }) })
 		return nil
 	})

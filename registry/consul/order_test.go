@@ -49,18 +49,18 @@ func TestNoAnswerIsTakenAfterANewerOne(t *testing.T) {
 		want          int // instances: the first answer has two, the second one
 		again         bool
 	}{
-		"watch_after_reader":     {client.Meta{Turn: 2, Index: 101, Fresh: true, Asked: at(1)}, client.Meta{Turn: 2, Index: 100, Asked: at(0)}, 2, true},
-		"reader_after_watch":     {client.Meta{Turn: 2, Index: 101, Asked: at(0)}, client.Meta{Turn: 2, Index: 100, Fresh: true, Asked: at(1)}, 2, true},
-		"another_turn_before":    {client.Meta{Turn: 2, Index: 100, Asked: at(0)}, client.Meta{Turn: 1, Index: 200, Fresh: true, Asked: at(1)}, 2, true},
-		"newer":                  {client.Meta{Turn: 2, Index: 100, Asked: at(0)}, client.Meta{Turn: 2, Index: 101, Asked: at(0)}, 1, false},
-		"another_turn":           {client.Meta{Turn: 2, Index: 100, Asked: at(0)}, client.Meta{Turn: 3, Index: 50, Fresh: true, Asked: at(3)}, 1, false},
-		"backwards_asked_later":  {client.Meta{Turn: 2, Index: 100, Asked: at(0)}, client.Meta{Turn: 2, Index: 50, Fresh: true, Asked: at(3)}, 1, false},
-		"backwards_not_followed": {client.Meta{Turn: 2, Index: 100, Asked: at(0)}, client.Meta{Turn: 2, Index: 50, Asked: at(3)}, 2, true},
+		"watch_after_reader":     {client.Meta{Generation: 2, Index: 101, Fresh: true, Asked: at(1)}, client.Meta{Generation: 2, Index: 100, Asked: at(0)}, 2, true},
+		"reader_after_watch":     {client.Meta{Generation: 2, Index: 101, Asked: at(0)}, client.Meta{Generation: 2, Index: 100, Fresh: true, Asked: at(1)}, 2, true},
+		"another_turn_before":    {client.Meta{Generation: 2, Index: 100, Asked: at(0)}, client.Meta{Generation: 1, Index: 200, Fresh: true, Asked: at(1)}, 2, true},
+		"newer":                  {client.Meta{Generation: 2, Index: 100, Asked: at(0)}, client.Meta{Generation: 2, Index: 101, Asked: at(0)}, 1, false},
+		"another_turn":           {client.Meta{Generation: 2, Index: 100, Asked: at(0)}, client.Meta{Generation: 3, Index: 50, Fresh: true, Asked: at(3)}, 1, false},
+		"backwards_asked_later":  {client.Meta{Generation: 2, Index: 100, Asked: at(0)}, client.Meta{Generation: 2, Index: 50, Fresh: true, Asked: at(3)}, 1, false},
+		"backwards_not_followed": {client.Meta{Generation: 2, Index: 100, Asked: at(0)}, client.Meta{Generation: 2, Index: 50, Asked: at(3)}, 2, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newTestLoop(t, t.TempDir(), "")
-			l.listedNow(client.Meta{Turn: 2, Index: 10}, at(0), "web")
+			l.listedNow(client.Meta{Generation: 2, Index: 10}, at(0), "web")
 			l.wasRead(task{name: "web"}, l.answer("web", c.first, "n1", "n2"), at(2))
 			l.services["web"].wanted = no
 			l.wasWatched(l.answer("web", c.second, "n1"), at(4))
@@ -77,8 +77,8 @@ func TestNoAnswerIsTakenAfterANewerOne(t *testing.T) {
 // an older list.
 func TestNoListIsTakenAfterANewerOne(t *testing.T) {
 	t.Parallel()
-	older := client.Meta{Turn: 2, Index: 10, Fresh: true, Asked: at(0)}
-	newer := client.Meta{Turn: 2, Index: 20, Asked: at(0)}
+	older := client.Meta{Generation: 2, Index: 10, Fresh: true, Asked: at(0)}
+	newer := client.Meta{Generation: 2, Index: 20, Asked: at(0)}
 	for name, c := range map[string]struct {
 		take  func(l *loop)
 		want  bool
@@ -89,12 +89,12 @@ func TestNoListIsTakenAfterANewerOne(t *testing.T) {
 			l.wasListed(listing{"api": 0}, older, nil, at(2))
 		}, true, true},
 		"of_the_follower": {func(l *loop) { l.gotNames(listing{"api": 0}, older, at(2)) }, true, true},
-		"of_another_turn": {func(l *loop) { l.gotNames(listing{"api": 0}, client.Meta{Turn: 1, Index: 90, Asked: at(1)}, at(2)) }, true, true},
+		"of_another_turn": {func(l *loop) { l.gotNames(listing{"api": 0}, client.Meta{Generation: 1, Index: 90, Asked: at(1)}, at(2)) }, true, true},
 		"of_the_next_turn": {func(l *loop) {
-			l.gotNames(listing{"api": 0}, client.Meta{Turn: 3, Index: 5, Fresh: true, Asked: at(2)}, at(2))
+			l.gotNames(listing{"api": 0}, client.Meta{Generation: 3, Index: 5, Fresh: true, Asked: at(2)}, at(2))
 		}, false, false},
 		"restored_asked_late": {func(l *loop) {
-			l.gotNames(listing{"api": 0}, client.Meta{Turn: 2, Index: 5, Fresh: true, Asked: at(2)}, at(2))
+			l.gotNames(listing{"api": 0}, client.Meta{Generation: 2, Index: 5, Fresh: true, Asked: at(2)}, at(2))
 		}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,15 +117,15 @@ func TestNoListIsTakenAfterANewerOne(t *testing.T) {
 func TestRestoredFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	l := newTestLoop(t, t.TempDir(), "")
-	l.listedNow(client.Meta{Turn: 1, Index: 900, Asked: at(0)}, at(0), "web")
-	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Turn: 1, Index: 900, Fresh: true, Asked: at(1)}, "n1", "n2"), at(2))
+	l.listedNow(client.Meta{Generation: 1, Index: 900, Asked: at(0)}, at(0), "web")
+	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Generation: 1, Index: 900, Fresh: true, Asked: at(1)}, "n1", "n2"), at(2))
 	// One that was asked before that answer came is dropped, and read again.
-	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Turn: 1, Index: 400, Fresh: true, Asked: at(1.5)}, "n3"), at(3))
+	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Generation: 1, Index: 400, Fresh: true, Asked: at(1.5)}, "n3"), at(3))
 	l.expectInstances(t, "web", 2)
 	if l.services["web"].wanted != full {
 		t.Fatal("it is not read again")
 	}
-	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Turn: 1, Index: 400, Fresh: true, Asked: at(3.5)}, "n3"), at(4))
+	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Generation: 1, Index: 400, Fresh: true, Asked: at(3.5)}, "n3"), at(4))
 	l.settle(at(3600), true, false)
 	l.expectInstances(t, "web", 1)
 	if got := l.services["web"].index; got != 400 {

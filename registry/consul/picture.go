@@ -116,8 +116,8 @@ func newPicture(s *Source) *picture {
 // each other. An index that is lower is no sign of it in an answer that was asked
 // for later: Consul may have been restored from a snapshot.
 func older(m client.Meta, turn, index uint64, came time.Time) bool {
-	if m.Turn != turn {
-		return m.Turn < turn
+	if m.Generation != turn {
+		return m.Generation < turn
 	}
 	return m.Index < index && (!m.Fresh || m.Asked.Before(came))
 }
@@ -128,7 +128,7 @@ func older(m client.Meta, turn, index uint64, came time.Time) bool {
 func (p *picture) list(names listing, m client.Meta, now time.Time) (news, gone []string) {
 	prev := p.listed
 	clear(p.unlisted)
-	p.listed, p.hidden, p.turn, p.listedIndex, p.listedAt = names, m.Filtered, m.Turn, m.Index, now
+	p.listed, p.hidden, p.turn, p.listedIndex, p.listedAt = names, m.Filtered, m.Generation, m.Index, now
 	for name, tags := range names {
 		svc := p.services[name]
 		if svc == nil {
@@ -178,7 +178,7 @@ func (p *picture) accept(r *reading, now time.Time) bool {
 	svc.fault, svc.failedFor, p.filterFault, p.answeredAt = "", 0, nil, now
 	delete(p.unread, r.name)
 	delete(p.faulty, r.name)
-	svc.turn, svc.index, svc.taken = r.Turn, r.Index, now
+	svc.turn, svc.index, svc.taken = r.Generation, r.Index, now
 	if svc.turn >= p.turn {
 		delete(p.behind, r.name)
 	}

@@ -23,7 +23,7 @@ func whole[T any](s *Source, ask func(*api.Client, *api.QueryOptions) (T, *api.Q
 		case m.LastIndex == 0:
 			return v, m, fmt.Errorf("%w: an answer has no index: is this Consul?", client.ErrUnavailable)
 		case s.cfg.Client.TokenFile == "" && m.LastIndex != q.WaitIndex:
-			sees, err := s.client.Sees(q.Context())
+			sees, err := s.client.SeesAll(q.Context())
 			if err != nil {
 				return v, m, err
 			}

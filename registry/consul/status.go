@@ -122,7 +122,7 @@ func (l *loop) stamp(now time.Time) {
 		Watches: stats.Followers, Connections: stats.Connections,
 		Counters: Counters{
 			Reads: l.s.reads.Load(), Sweeps: l.s.sweeps.Load(), Fragments: l.s.fragments.Load(),
-			Throttled: stats.Throttled, Failed: stats.Failed, Resets: stats.Resets, Renewed: stats.Turns,
+			Throttled: stats.Throttled, Failed: stats.Failed, Resets: stats.Resets, Renewed: stats.Restarts,
 		},
 	}
 	switch {

@@ -20,7 +20,7 @@ func (l *loop) failFrom(t *testing.T, from, to float64, name string, others ...s
 		l.started(task{name: name})
 		l.wasRead(task{name: name}, &reading{name: name, err: errBroken}, at(s))
 		for _, other := range others {
-			l.wasRead(task{name: other}, l.answer(other, client.Meta{Turn: 2, Index: 200 + uint64(s), Fresh: true, Asked: at(s)}, "n1"), at(s+0.5))
+			l.wasRead(task{name: other}, l.answer(other, client.Meta{Generation: 2, Index: 200 + uint64(s), Fresh: true, Asked: at(s)}, "n1"), at(s+0.5))
 		}
 		l.act(t.Context(), at(s+0.6))
 	}
@@ -39,13 +39,13 @@ func readyLoop(t *testing.T) *loop {
 func TestOneServiceThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	l := readyLoop(t)
-	l.listedNow(client.Meta{Turn: 1, Index: 10}, at(0), "api", "web", "db")
+	l.listedNow(client.Meta{Generation: 1, Index: 10}, at(0), "api", "web", "db")
 	for _, name := range []string{"api", "web", "db"} {
-		l.wasRead(task{name: name}, l.answer(name, client.Meta{Turn: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
+		l.wasRead(task{name: name}, l.answer(name, client.Meta{Generation: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
 	}
 	l.unequipped = false
 	l.act(t.Context(), at(0))
-	l.listedNow(client.Meta{Turn: 2, Index: 10, Fresh: true, Asked: at(1)}, at(1), "api", "web", "db")
+	l.listedNow(client.Meta{Generation: 2, Index: 10, Fresh: true, Asked: at(1)}, at(1), "api", "web", "db")
 	l.unequipped = false
 	l.failFrom(t, 1, 6, "api", "web", "db")
 	l.expectInstances(t, "web", 2)
@@ -65,7 +65,7 @@ func TestOneServiceThatCannotBeRead(t *testing.T) {
 		t.Error("it is asked for all the time")
 	}
 	// Another list changes nothing.
-	l.listedNow(client.Meta{Turn: 2, Index: 20, Asked: at(15)}, at(16), "api", "web", "db")
+	l.listedNow(client.Meta{Generation: 2, Index: 20, Asked: at(15)}, at(16), "api", "web", "db")
 	l.unequipped = false
 	l.act(t.Context(), at(17))
 	if !l.live {
@@ -75,7 +75,7 @@ func TestOneServiceThatCannotBeRead(t *testing.T) {
 	if l.services["api"].wanted != full {
 		t.Error("it is not asked for again")
 	}
-	l.wasRead(task{name: "api"}, l.answer("api", client.Meta{Turn: 2, Index: 300, Fresh: true, Asked: at(30)}, "n1"), at(31))
+	l.wasRead(task{name: "api"}, l.answer("api", client.Meta{Generation: 2, Index: 300, Fresh: true, Asked: at(30)}, "n1"), at(31))
 	l.act(t.Context(), at(31.1))
 	l.act(t.Context(), at(33))
 	l.expectInstances(t, "api", 1)
@@ -88,7 +88,7 @@ func TestOneServiceThatCannotBeRead(t *testing.T) {
 func TestAnOutageIsNoFaultOfAService(t *testing.T) {
 	t.Parallel()
 	l := readyLoop(t)
-	l.listedNow(client.Meta{Turn: 2, Index: 10}, at(0), "api", "web")
+	l.listedNow(client.Meta{Generation: 2, Index: 10}, at(0), "api", "web")
 	l.unequipped = false
 	for s := range 60 {
 		for _, name := range []string{"api", "web"} {
@@ -114,7 +114,7 @@ func TestARefusedFilterDeliversNothing(t *testing.T) {
 			l := readyLoop(t)
 			var out strings.Builder
 			l.s.log = slog.New(slog.NewTextHandler(&out, nil))
-			l.listedNow(client.Meta{Turn: 1, Index: 10}, at(0), "api", "web")
+			l.listedNow(client.Meta{Generation: 1, Index: 10}, at(0), "api", "web")
 			l.unequipped = false
 			for s := range 30 {
 				for _, service := range []string{"api", "web"} {

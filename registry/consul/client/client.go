@@ -17,60 +17,60 @@ import (
 )
 
 const (
-	// readSlots is how many questions that are answered at once are asked at the
+	// readSlots is how many reads, which Consul answers at once, are in flight at the
 	// same time.
-	readSlots = 16 - 1 // the pulse is the sixteenth
-	// readFor bounds a question that is answered at once. A server without a
-	// leader holds on to it for 7 s. longFor is for those with very long answers.
-	readFor = 15 * time.Second
-	longFor = time.Minute
+	readSlots = 16 - 1 // the heartbeat is the sixteenth
+	// readTimeout bounds a read. A server without a
+	// leader holds on to it for 7 s. longReadTimeout is for those with very long answers.
+	readTimeout     = 15 * time.Second
+	longReadTimeout = time.Minute
 )
 
 // Client reaches one Consul agent or server. It may be used from any goroutine.
 type Client struct {
 	// Constant after New.
-	cfg   Config
-	log   *slog.Logger
-	at    target
-	api   *api.Client
-	pool  *pool
-	token tokenFile
-	tls   *tlsFiles
-	slots chan struct{}
+	cfg    Config
+	log    *slog.Logger
+	target target
+	api    *api.Client
+	pool   *pool
+	token  tokenFile
+	tls    *tlsFiles
+	slots  chan struct{}
 	// bodies bounds the answers that are read at the same time.
-	bodies chan struct{}
-	sight  sight
+	bodies     chan struct{}
+	visibility visibility
 
 	counts counts
 	// protocol is the HTTP version of the latest answer, or 0.
 	protocol atomic.Int32
-	// heard is when the latest answer came, in ns.
-	heard atomic.Int64
-	// pause is until when nothing new is asked because the server said 429, in ns.
-	pause atomic.Int64
-	// down says that the pulse gets no answer.
+	// lastAnswer is when the latest answer came, in Unix nanoseconds.
+	lastAnswer atomic.Int64
+	// pausedUntil is when reads start again after status 429, in Unix nanoseconds.
+	pausedUntil atomic.Int64
+	// down says that the heartbeat gets no answer.
 	down atomic.Bool
 
-	mu        sync.Mutex // guards all following fields
-	turn      *turn
-	heal      chan struct{} // closed when something that failed works again
-	healed    time.Time
-	followers int
-	queued    int                // those who have a slot or wait for one
-	unqueued  chan struct{}      // closed when there are none any more; nil while there are none
-	stopPulse context.CancelFunc // or nil
-	pulseDone chan struct{}
-	probe     chan struct{} // asks the pulse to look now
+	mu            sync.Mutex // guards all following fields
+	generation    *generation
+	recovered     chan struct{} // closed when something that failed works again
+	recoveredAt   time.Time
+	followers     int
+	pendingReads  int                // reads that have a slot or wait for one
+	drained       chan struct{}      // closed when there are none any more; nil while there are none
+	stopHeartbeat context.CancelFunc // or nil
+	heartbeatDone chan struct{}
+	check         chan struct{} // asks the heartbeat for a beat now
 }
 
-type counts struct{ reads, throttled, failed, denied, resets, turns atomic.Uint64 }
+type counts struct{ reads, throttled, failed, denied, resets, restarts atomic.Uint64 }
 
 // Stats are counters, which only grow, and what there is now.
 type Stats struct {
-	// Reads are answers, Throttled, Failed and Denied questions that got none,
-	// Resets indexes that went backwards, and Turns the times when all questions
-	// were asked anew.
-	Reads, Throttled, Failed, Denied, Resets, Turns uint64
+	// Reads are answers, Throttled, Failed and Denied queries that got none,
+	// Resets indexes that went backwards, and Restarts the times when all queries
+	// were restarted.
+	Reads, Throttled, Failed, Denied, Resets, Restarts uint64
 	// Connections and Followers are those there are now.
 	Connections, Followers int
 	// Down says that nothing answers.
@@ -92,15 +92,15 @@ func New(c Config) (*Client, error) {
 		return nil, fmt.Errorf("consul: %w (--consul-ca-file, --consul-cert-file, --consul-key-file)", err)
 	}
 	cl := &Client{
-		cfg: cfg, log: cfg.Logger.With("component", "consul"), at: at, token: tokenFile{path: cfg.TokenFile, log: files.log}, tls: files,
+		cfg: cfg, log: cfg.Logger.With("component", "consul"), target: at, token: tokenFile{path: cfg.TokenFile, log: files.log}, tls: files,
 		pool: newPool(at, cfg.MaxConnections, files), slots: make(chan struct{}, readSlots), bodies: make(chan struct{}, maxBodies),
-		turn: newTurn(1), heal: make(chan struct{}), probe: make(chan struct{}, 1),
+		generation: newGeneration(1), recovered: make(chan struct{}), check: make(chan struct{}, 1),
 	}
 	if _, err := cl.token.current(); err != nil {
 		return nil, fmt.Errorf("consul: %w (--consul-token-file)", err)
 	}
 	cl.api, err = api.NewClient(&api.Config{
-		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: carrier{cl}, CheckRedirect: noRedirect},
+		Address: at.address, Scheme: at.scheme, PathPrefix: at.prefix, HttpClient: &http.Client{Transport: roundTripper{cl}, CheckRedirect: noRedirect},
 		Datacenter: cfg.Datacenter, Namespace: cfg.Namespace, Partition: cfg.Partition,
 		// Keeps the package from looking for one in the environment.
 		Token: "-",
@@ -111,23 +111,23 @@ func New(c Config) (*Client, error) {
 	return cl, nil
 }
 
-// noRedirect keeps a name from leading to another question than the one meant.
+// noRedirect keeps a name from leading to another query than the one meant.
 func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // API is the client of Consul's own package, with our connections and token. The
 // environment counts for nothing.
 func (c *Client) API() *api.Client { return c.api }
 
-// HTTP2 reports whether many questions share a connection: as the server has it,
+// HTTP2 reports whether many queries share a connection: as the server has it,
 // and before anything was answered, whether it may be so.
 func (c *Client) HTTP2() bool {
 	if v := c.protocol.Load(); v != 0 {
 		return v == 2
 	}
-	return c.at.scheme == "https"
+	return c.target.scheme == "https"
 }
 
-// Streams is how many questions share a connection, as the server has it; 0 where
+// Streams is how many queries share a connection, as the server has it; 0 where
 // nothing was answered yet.
 func (c *Client) Streams() int { return int(c.pool.streams.Load()) }
 
@@ -138,19 +138,19 @@ func (c *Client) Stats() Stats {
 	c.mu.Unlock()
 	return Stats{
 		Reads: c.counts.reads.Load(), Throttled: c.counts.throttled.Load(), Failed: c.counts.failed.Load(), Denied: c.counts.denied.Load(),
-		Resets: c.counts.resets.Load(), Turns: c.counts.turns.Load(), Connections: c.pool.size(), Followers: followers, Down: c.down.Load(),
+		Resets: c.counts.resets.Load(), Restarts: c.counts.restarts.Load(), Connections: c.pool.size(), Followers: followers, Down: c.down.Load(),
 	}
 }
 
 // Close gives up idle connections. A client may be used after it.
 func (c *Client) Close() { c.pool.drop()() }
 
-// carrier is the client as an http.RoundTripper: the token of now, nothing of
+// roundTripper is the client as an http.RoundTripper: the token of now, nothing of
 // the environment, and answers of bounded length.
-type carrier struct{ c *Client }
+type roundTripper struct{ c *Client }
 
 // RoundTrip implements http.RoundTripper.
-func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 	token, err := r.c.token.current()
 	if err != nil {
 		return nil, err
@@ -179,40 +179,40 @@ func (r carrier) RoundTrip(req *http.Request) (*http.Response, error) {
 		}
 	}
 	req.Header.Set("Cache-Control", "no-cache")
-	resp, err := r.answer(req)
+	resp, err := r.roundTrip(req)
 	if err != nil {
 		return nil, err
 	}
 	r.c.protocol.Store(int32(min(resp.ProtoMajor, 3)))
-	r.c.heard.Store(time.Now().UnixNano())
+	r.c.lastAnswer.Store(time.Now().UnixNano())
 	if index := resp.Header.Get("X-Consul-Index"); index != "" && index == req.URL.Query().Get("index") {
-		if err := unchanged(resp); err != nil {
+		if err := dropUnchanged(resp); err != nil {
 			return nil, err
 		}
 		return resp, nil
 	}
-	switch done, err := consume(req.Context(), resp); { //nolint:contextcheck // it is the one of the question
+	switch done, err := streamBody(req.Context(), resp); { //nolint:contextcheck // it is the one of the query
 	case err != nil:
 		return nil, err
 	case !done:
-		resp.Body = bound(resp.Body, maxAnswer)
+		resp.Body = boundBody(resp.Body, maxAnswer)
 	}
 	return resp, nil
 }
 
-// answer gets an answer of which the body has to come within a time, and not
+// roundTrip gets an answer of which the body has to come within a time, and not
 // beside too many others.
-func (r carrier) answer(req *http.Request) (*http.Response, error) {
+func (r roundTripper) roundTrip(req *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancelCause(req.Context())
 	resp, err := r.c.pool.RoundTrip(req.WithContext(ctx))
 	if err != nil {
 		cancel(nil)
-		if r.c.tls.missed.Load() && req.Context().Err() == nil {
+		if r.c.tls.certificateAsked.Load() && req.Context().Err() == nil {
 			err = fmt.Errorf("%w: it may want a certificate of ours (--consul-cert-file, --consul-key-file)", err)
 		}
 		return nil, err
 	}
-	if resp.Body, err = r.c.limited(ctx, cancel, resp.Body); err != nil {
+	if resp.Body, err = r.c.limitBody(ctx, cancel, resp.Body); err != nil {
 		return nil, err
 	}
 	if age := resp.Header.Get("Age"); age != "" && age != "0" {
@@ -221,9 +221,9 @@ func (r carrier) answer(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// unchanged replaces the body of an answer that is the one before, which nobody
+// dropUnchanged replaces the body of an answer that is the one before, which nobody
 // will look at: reading it is what costs.
-func unchanged(resp *http.Response) error {
+func dropUnchanged(resp *http.Response) error {
 	_, err := io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return err
@@ -234,7 +234,7 @@ func unchanged(resp *http.Response) error {
 
 type escapedKey struct{}
 
-// Escaped are options that say that the path of a question to Consul is escaped
+// Escaped are options that say that the path of a query to Consul is escaped
 // already, by url.PathEscape of its parts: package api escapes no slash within a
 // name.
 func Escaped(q *api.QueryOptions) *api.QueryOptions {
@@ -250,9 +250,9 @@ type Meta struct {
 	// LastContact is how long ago the server heard from the leader; 0 where it is
 	// the leader.
 	LastContact time.Duration
-	// Turn numbers the times between an outage, another token or another leader;
-	// answers of one turn continue one another.
-	Turn uint64
+	// Generation numbers the times between an outage, another token or another leader;
+	// answers of one generation continue one another.
+	Generation uint64
 	// Fresh says that the answer is no continuation of the one before: it is the
 	// first, or the first after the index went backwards, after a failure, with
 	// another token or of another leader.
@@ -266,15 +266,15 @@ func metaOf(m *api.QueryMeta) Meta {
 	return Meta{Index: m.LastIndex, Filtered: m.ResultsFilteredByACLs, LastContact: m.LastContact}
 }
 
-// Get asks once. At most fifteen of a client's questions that are answered at
-// once are asked at the same time; others wait.
+// Get reads once. At most fifteen reads of a client are in flight at the same time;
+// others wait.
 func Get[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
-	return get(ctx, c, readFor, read)
+	return get(ctx, c, readTimeout, read)
 }
 
-// GetLong is Get for a question with an answer that may be very long.
+// GetLong is Get for a query with an answer that may be very long.
 func GetLong[T any](ctx context.Context, c *Client, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
-	return get(ctx, c, longFor, read)
+	return get(ctx, c, longReadTimeout, read)
 }
 
 func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
@@ -283,11 +283,11 @@ func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*a
 		return none, Meta{}, err
 	}
 	defer c.free()
-	turn := c.present()
-	asking, leave := turn.with(ctx)
+	gen := c.currentGeneration()
+	asking, leave := gen.context(ctx)
 	defer leave()
-	v, m, err := ask(asking, c, question{options: &api.QueryOptions{}, limit: most, body: most}, read)
-	if err != nil && ctx.Err() == nil && turn.over() {
+	v, m, err := send(asking, c, request{options: &api.QueryOptions{}, limit: most, body: most}, read)
+	if err != nil && ctx.Err() == nil && gen.over() {
 		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
 	}
 	if err != nil {
@@ -297,16 +297,16 @@ func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*a
 	return v, m, nil
 }
 
-// slot waits for the right to ask a question that is answered at once.
+// slot waits until a read may be sent.
 func (c *Client) slot(ctx context.Context) error {
-	c.queue(1)
+	c.countPending(1)
 	select {
 	case c.slots <- struct{}{}:
 	case <-ctx.Done():
-		c.queue(-1)
+		c.countPending(-1)
 		return ctx.Err()
 	}
-	if wait := time.Until(time.Unix(0, c.pause.Load())); wait > 0 {
+	if wait := time.Until(time.Unix(0, c.pausedUntil.Load())); wait > 0 {
 		if err := sleep(ctx, wait, nil); err != nil {
 			c.free()
 			return err
@@ -317,45 +317,45 @@ func (c *Client) slot(ctx context.Context) error {
 
 func (c *Client) free() {
 	<-c.slots
-	c.queue(-1)
+	c.countPending(-1)
 }
 
-// queue counts those who have a slot or wait for one.
-func (c *Client) queue(by int) {
+// countPending counts the reads that have a slot or wait for one.
+func (c *Client) countPending(by int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.queued == 0 {
-		c.unqueued = make(chan struct{})
+	if c.pendingReads == 0 {
+		c.drained = make(chan struct{})
 	}
-	if c.queued += by; c.queued == 0 {
-		close(c.unqueued)
-		c.unqueued = nil
+	if c.pendingReads += by; c.pendingReads == 0 {
+		close(c.drained)
+		c.drained = nil
 	}
 }
 
-// asked is closed when nobody has a slot or waits for one any more, and nil where
-// nobody does; with it comes how many questions are followed.
-func (c *Client) asked() (<-chan struct{}, int) {
+// readsDrained is closed when no read has a slot or waits for one any more; it is nil
+// if none does. The number is that of the followers.
+func (c *Client) readsDrained() (<-chan struct{}, int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.unqueued, c.followers
+	return c.drained, c.followers
 }
 
-// question is one that is put to the server, how long that may take, and how long
-// of it the answer, once it has begun.
-type question struct {
+// request has the options of a query, its timeout, and the timeout of the answer's
+// body.
+type request struct {
 	options     *api.QueryOptions
 	limit, body time.Duration
 }
 
-// ask asks, and tells what an error means. An answer that is older than it may
-// be is asked for again, of the leader.
-func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
+// send sends a query and classifies its error. If an answer is older than allowed,
+// the leader is asked.
+func send[T any](ctx context.Context, c *Client, q request, read func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) (T, Meta, error) {
 	var none T
 	o := q.options
 	ctx, cancel := context.WithTimeout(context.WithValue(ctx, bodyKey{}, q.body), q.limit)
 	defer cancel()
-	turn, asked := c.present(), time.Now()
+	gen, asked := c.currentGeneration(), time.Now()
 	// A leader that has just started answers before it has read its own log, and
 	// what was written last seems to be gone; asked for a consistent reading it
 	// waits. With an index it cannot happen: what it says then is a later state.
@@ -369,18 +369,18 @@ func ask[T any](ctx context.Context, c *Client, q question, read func(*api.Clien
 	if err == nil {
 		c.counts.reads.Add(1)
 		meta := metaOf(m)
-		meta.Turn, meta.Asked = turn.number, asked
+		meta.Generation, meta.Asked = gen.number, asked
 		return v, meta, nil
 	}
 	err = Classify(err)
 	switch {
 	case errors.Is(err, ErrThrottled):
 		c.counts.throttled.Add(1)
-		c.pause.Store(time.Now().Add(jitter(throttlePause)).UnixNano())
+		c.pausedUntil.Store(time.Now().Add(jitter(throttlePause)).UnixNano())
 	case errors.Is(err, context.Canceled):
 	case errors.Is(err, ErrUnavailable):
 		c.counts.failed.Add(1)
-		c.look()
+		c.checkNow()
 	default:
 		c.counts.denied.Add(1)
 	}

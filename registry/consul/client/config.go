@@ -25,7 +25,7 @@ type Config struct {
 	// none. They are read again when they change. ServerName is what the server's
 	// certificate must be for; empty means the host of Address.
 	CAFile, CertFile, KeyFile, ServerName string
-	// Datacenter, Namespace and Partition are sent with every question that does
+	// Datacenter, Namespace and Partition are sent with every query that does
 	// not name its own; empty means those of the agent and of the token.
 	Datacenter, Namespace, Partition string
 	// Stale, if positive, lets any server answer as long as it heard from the

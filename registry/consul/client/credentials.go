@@ -20,25 +20,25 @@ import (
 // maxSecret bounds a token or certificate file, in bytes.
 const maxSecret = 1 << 20
 
-// stamp tells whether a file is the one that was read.
-type stamp struct {
+// fileVersion tells whether a file is the one that was read.
+type fileVersion struct {
 	modified time.Time
 	size     int64
 	info     os.FileInfo
 }
 
-func stampOf(path string) (stamp, error) {
+func fileVersionOf(path string) (fileVersion, error) {
 	if path == "" {
-		return stamp{}, nil
+		return fileVersion{}, nil
 	}
 	fi, err := os.Stat(path)
 	if err != nil {
-		return stamp{}, err
+		return fileVersion{}, err
 	}
-	return stamp{fi.ModTime(), fi.Size(), fi}, nil
+	return fileVersion{fi.ModTime(), fi.Size(), fi}, nil
 }
 
-func (s stamp) same(o stamp) bool {
+func (s fileVersion) same(o fileVersion) bool {
 	if s.info == nil || o.info == nil {
 		return s.info == nil && o.info == nil
 	}
@@ -51,7 +51,7 @@ type tokenFile struct {
 	log  *slog.Logger
 
 	mu    sync.Mutex // guards all following fields
-	read  stamp
+	read  fileVersion
 	known bool
 	token string
 }
@@ -64,7 +64,7 @@ func (t *tokenFile) current() (string, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	now, err := stampOf(t.path)
+	now, err := fileVersionOf(t.path)
 	if err == nil && t.known && now.same(t.read) {
 		return t.token, nil
 	}
@@ -94,11 +94,11 @@ type tlsFiles struct {
 	ca, cert, key, server string
 
 	log *slog.Logger
-	// missed says that the server asked for a certificate, and there is none.
-	missed atomic.Bool
+	// certificateAsked says that the server asked for a certificate, and there is none.
+	certificateAsked atomic.Bool
 
 	mu     sync.Mutex // guards all following fields
-	read   [3]stamp
+	read   [3]fileVersion
 	config *tls.Config // or nil
 	err    error       // why the present files are not in use, or nil
 }
@@ -109,9 +109,9 @@ type tlsFiles struct {
 func (t *tlsFiles) current() (config *tls.Config, changed bool, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var now [3]stamp
+	var now [3]fileVersion
 	for i, path := range []string{t.ca, t.cert, t.key} {
-		s, statErr := stampOf(path)
+		s, statErr := fileVersionOf(path)
 		err = errors.Join(err, statErr)
 		now[i] = s
 	}
@@ -166,7 +166,7 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 	}
 	// By TLS 1.3 who has none hears of it after the handshake, if at all.
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		t.missed.Store(true)
+		t.certificateAsked.Store(true)
 		return &tls.Certificate{}, nil
 	}
 	return c, nil

@@ -46,8 +46,8 @@ func (d *Denied) Error() string {
 // maxReason bounds what is repeated of an answer, in bytes.
 const maxReason = 300
 
-// lacks finds the rule in what Consul says of a denial.
-var lacks = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`)
+// missingPermission finds the rule in what Consul says of a denial.
+var missingPermission = regexp.MustCompile(`lacks permission '([a-z_]+:[a-z_]+)'(?: on "([^"]{0,256})")?`)
 
 // Classify says what an error of package api means: a [Denied], an [Unusable], or
 // one of the errors of this package.
@@ -62,9 +62,9 @@ func Classify(err error) error {
 	}
 	status, ok := errors.AsType[api.StatusError](err)
 	if !ok {
-		return fmt.Errorf("%w: %w%s", ErrUnavailable, err, remedy(err))
+		return fmt.Errorf("%w: %w%s", ErrUnavailable, err, hint(err))
 	}
-	reason := plain(status.Body)
+	reason := sanitize(status.Body)
 	switch {
 	case status.Code < http.StatusBadRequest:
 		return fmt.Errorf("%w: status %d: it sends elsewhere, and is not followed there: name the address of Consul itself", ErrUnavailable, status.Code)
@@ -109,8 +109,8 @@ func byReply(code int, reason string) error {
 	}
 }
 
-// remedy says what to do about a failure that is no answer, where that is known.
-func remedy(err error) string {
+// hint says what to do about a failure that is no answer, where that is known.
+func hint(err error) string {
 	if _, is := errors.AsType[tls.RecordHeaderError](err); is {
 		return ": no TLS is spoken at this address: write http:// before it, or name the port that speaks TLS (ports.https of Consul, 8501 as a rule)"
 	}
@@ -128,7 +128,7 @@ func remedy(err error) string {
 
 func denied(reason string) *Denied {
 	d := &Denied{Reason: reason}
-	if m := lacks.FindStringSubmatch(reason); m != nil {
+	if m := missingPermission.FindStringSubmatch(reason); m != nil {
 		d.Rule = m[1]
 		if m[2] != "" {
 			d.Rule += fmt.Sprintf(" on %q", m[2])
@@ -137,8 +137,8 @@ func denied(reason string) *Denied {
 	return d
 }
 
-// plain makes one bounded line of what a server said.
-func plain(s string) string {
+// sanitize makes one bounded line of what a server said.
+func sanitize(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

@@ -22,7 +22,7 @@ import (
 
 const patience = time.Minute
 
-// fake answers as Consul does, one question at a time as a test says.
+// fake answers as Consul does, one query at a time as a test says.
 type fake struct {
 	*httptest.Server
 	conns map[net.Conn]bool
@@ -31,10 +31,10 @@ type fake struct {
 	mu     sync.Mutex // guards all fields
 	answer func(w http.ResponseWriter, r *http.Request)
 	leader string
-	asked  []string // the questions, with what they carried
+	asked  []string // the queries, with what they carried
 }
 
-// serve starts a fake; answer is called for every question but that for the
+// serve starts a fake; answer is called for every query but that for the
 // leader.
 func serve(tb testing.TB, overTLS bool, answer func(w http.ResponseWriter, r *http.Request)) *fake {
 	tb.Helper()
@@ -45,7 +45,7 @@ func serve(tb testing.TB, overTLS bool, answer func(w http.ResponseWriter, r *ht
 	return serveStreams(tb, streams, answer)
 }
 
-// serveStreams starts a fake that speaks HTTP/2, of so many questions a connection;
+// serveStreams starts a fake that speaks HTTP/2, of so many queries a connection;
 // of none it speaks plain HTTP/1.1.
 func serveStreams(tb testing.TB, streams int, answer func(w http.ResponseWriter, r *http.Request)) *fake {
 	tb.Helper()
@@ -99,7 +99,7 @@ func (f *fake) set(change func()) {
 	change()
 }
 
-func (f *fake) questions() []string {
+func (f *fake) queries() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string(nil), f.asked...)

@@ -20,19 +20,19 @@ import (
 
 // follower is a Follow that runs, and what it said.
 type follower struct {
-	tb   testing.TB
-	got  chan string
-	told chan error
+	tb     testing.TB
+	got    chan string
+	errors chan error
 }
 
 // follow follows the list of services until the test ends.
 func follow(tb testing.TB, c *client.Client) *follower {
 	tb.Helper()
-	f := &follower{tb: tb, got: make(chan string, 100), told: make(chan error, 100)}
+	f := &follower{tb: tb, got: make(chan string, 100), errors: make(chan error, 100)}
 	ctx, cancel := context.WithCancel(tb.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, Every: time.Millisecond, Told: func(err error) { f.told <- err }},
+		client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, MinInterval: time.Millisecond, OnError: func(err error) { f.errors <- err }},
 			func(v map[string][]string, m client.Meta) {
 				f.got <- fmt.Sprintf("%d names at %d, fresh %t", len(v), m.Index, m.Fresh)
 			})
@@ -58,10 +58,10 @@ func (f *follower) want(answers ...string) {
 	}
 }
 
-func (f *follower) wantTold(is func(error) bool, what string) {
+func (f *follower) wantError(is func(error) bool, what string) {
 	f.tb.Helper()
 	select {
-	case err := <-f.told:
+	case err := <-f.errors:
 		if !is(err) {
 			f.tb.Fatalf("told %v, want %s", err, what)
 		}
@@ -72,7 +72,7 @@ func (f *follower) wantTold(is func(error) bool, what string) {
 
 func isNil(err error) bool { return err == nil }
 
-// script answers one question after the other; after the last it holds.
+// script answers one query after the other; after the last it holds.
 func script(steps ...func(w http.ResponseWriter)) func(w http.ResponseWriter, r *http.Request) {
 	next := make(chan func(w http.ResponseWriter), len(steps))
 	for _, s := range steps {
@@ -100,7 +100,7 @@ func wantAsked(tb testing.TB, f *fake, want ...string) {
 	tb.Helper()
 	var got []string
 	for late := time.Now().Add(patience); time.Now().Before(late); {
-		if got = f.questions(); len(got) >= len(want) {
+		if got = f.queries(); len(got) >= len(want) {
 			break
 		}
 	}
@@ -111,14 +111,14 @@ func wantAsked(tb testing.TB, f *fake, want ...string) {
 	}
 }
 
-func TestFollowHandsOnWhatIsNew(t *testing.T) {
+func TestFollowDeliversChanges(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, script(answered(5, `{"a":[]}`), answered(5, `{"a":[]}`), answered(7, `{"a":[],"b":[]}`)))
 	follow(t, newClient(t, f, nil)).want("1 names at 5, fresh true", "2 names at 7, fresh false")
 	wantAsked(t, f, "index= ", "index=5 ", "index=5 ", "index=7 ")
 }
 
-func TestAnIndexThatGoesBackwardsIsForgotten(t *testing.T) {
+func TestIndexThatGoesBackwardsIsReset(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, script(answered(50, `{"a":[]}`), answered(20, `{}`), answered(21, `{"b":[]}`)))
 	c := newClient(t, f, nil)
@@ -129,14 +129,14 @@ func TestAnIndexThatGoesBackwardsIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAnAnswerWithoutAnIndexIsNotAskedForWithoutEnd(t *testing.T) {
+func TestAnswerWithoutIndexDoesNotSpin(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, script(answered(0, `{"a":[]}`)))
 	follow(t, newClient(t, f, nil)).want("1 names at 0, fresh true")
 	wantAsked(t, f, "index= ", "index=1 ")
 }
 
-func TestFailuresAreToldAndOver(t *testing.T) {
+func TestErrorsAreReportedAndCleared(t *testing.T) {
 	t.Parallel()
 	denied := func(err error) bool {
 		d, ok := errors.AsType[*client.Denied](err)
@@ -167,8 +167,8 @@ func TestFailuresAreToldAndOver(t *testing.T) {
 			f := serve(t, false, script(append(steps, answered(5, `{"a":[]}`))...))
 			fo := follow(t, newClient(t, f, nil))
 			fo.want("1 names at 5, fresh true")
-			fo.wantTold(x.is, x.name)
-			fo.wantTold(isNil, "that it is over")
+			fo.wantError(x.is, x.name)
+			fo.wantError(isNil, "that it is over")
 			fo.want("1 names at 5, fresh true")
 			wantAsked(t, f, append(asked, "index= ", "index=5 ")...)
 		})
@@ -176,7 +176,7 @@ func TestFailuresAreToldAndOver(t *testing.T) {
 }
 
 // One that works again wakes all others that wait.
-func TestARecoveryWakesAllOthers(t *testing.T) {
+func TestRecoveryWakesOthers(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "No cluster leader", http.StatusInternalServerError)
@@ -187,7 +187,7 @@ func TestARecoveryWakesAllOthers(t *testing.T) {
 		all = append(all, follow(t, c))
 	}
 	for _, fo := range all {
-		fo.wantTold(func(err error) bool { return errors.Is(err, client.ErrUnavailable) }, "that it is not available")
+		fo.wantError(func(err error) bool { return errors.Is(err, client.ErrUnavailable) }, "that it is not available")
 	}
 	f.set(func() {
 		f.answer = func(w http.ResponseWriter, r *http.Request) {
@@ -203,7 +203,7 @@ func TestARecoveryWakesAllOthers(t *testing.T) {
 	}
 }
 
-func TestAnotherTokenCountsForWhatIsBeingAsked(t *testing.T) {
+func TestNewTokenRestartsQueries(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "token")
 	write := func(token string) {
@@ -238,7 +238,7 @@ func TestAnotherTokenCountsForWhatIsBeingAsked(t *testing.T) {
 }
 
 // Only what waits may be stale, and only as stale as is allowed.
-func TestAStaleAnswerIsAskedForAgain(t *testing.T) {
+func TestStaleAnswerIsReadFromLeader(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[time.Duration][]string{
 		5 * time.Second: {"index= stale=false", "index=5 stale=true", "index= stale=false", "index=7 stale=true"},
@@ -267,7 +267,7 @@ func TestAStaleAnswerIsAskedForAgain(t *testing.T) {
 }
 
 // The environment that Consul's own tools read is not ours.
-func TestTheEnvironmentCountsForNothing(t *testing.T) {
+func TestEnvironmentIsIgnored(t *testing.T) {
 	for name, v := range map[string]string{
 		api.HTTPTokenEnvName: "secret", api.HTTPTokenFileEnvName: "/nonexistent", api.HTTPNamespaceEnvName: "ns", api.HTTPPartitionEnvName: "p",
 		api.HTTPAddrEnvName: "127.0.0.1:1", api.HTTPSSLEnvName: "true", api.HTTPAuthEnvName: "me:you",
@@ -287,7 +287,7 @@ func TestTheEnvironmentCountsForNothing(t *testing.T) {
 	}
 }
 
-func TestAnAnswerMayNotBeEndless(t *testing.T) {
+func TestAnswerLengthIsBounded(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Consul-Index", "5")
@@ -306,8 +306,8 @@ func TestAnAnswerMayNotBeEndless(t *testing.T) {
 	}
 }
 
-// A redirect would let a name choose another question.
-func TestARedirectIsNotFollowed(t *testing.T) {
+// A redirect would let a name choose another query.
+func TestRedirectIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/catalog/services" {
@@ -321,23 +321,23 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-// TestPatientQuestionsWaitForAChangeOnceAllAreAnswered has more questions than may
+// TestPatientQuestionsWaitForAChangeOnceAllAreAnswered has more queries than may
 // be asked at once: none of them begins to wait before each has an answer.
-func TestPatientQuestionsWaitForAChangeOnceAllAreAnswered(t *testing.T) {
+func TestBulkQueriesWaitForReads(t *testing.T) {
 	t.Parallel()
-	const questions = 60
+	const queries = 60
 	var first, early atomic.Int64
-	waiting := make(chan struct{}, questions)
+	waiting := make(chan struct{}, queries)
 	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("index") != "" {
-			if first.Load() < questions {
+			if first.Load() < queries {
 				early.Add(1)
 			}
 			waiting <- struct{}{}
 			hold(r)
 			return
 		}
-		// So slow that one that does not wait its turn would come in between.
+		// So slow that one that does not wait its generation would come in between.
 		tick := time.NewTimer(20 * time.Millisecond)
 		defer tick.Stop()
 		<-tick.C
@@ -347,9 +347,9 @@ func TestPatientQuestionsWaitForAChangeOnceAllAreAnswered(t *testing.T) {
 	c := newClient(t, f, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	for range questions {
+	for range queries {
 		wg.Go(func() {
-			client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, Patient: true},
+			client.Follow(ctx, c, client.Query[map[string][]string]{Name: "services", Read: services, Bulk: true},
 				func(map[string][]string, client.Meta) {})
 		})
 	}
@@ -357,7 +357,7 @@ func TestPatientQuestionsWaitForAChangeOnceAllAreAnswered(t *testing.T) {
 		cancel()
 		wg.Wait()
 	})
-	for range questions {
+	for range queries {
 		select {
 		case <-waiting:
 		case <-time.After(patience):
@@ -365,7 +365,7 @@ func TestPatientQuestionsWaitForAChangeOnceAllAreAnswered(t *testing.T) {
 		}
 	}
 	// A goroutine that begins late is none of them.
-	if n := early.Load(); n > questions/4 {
-		t.Errorf("%d of %d waited for a change before all had an answer", n, questions)
+	if n := early.Load(); n > queries/4 {
+		t.Errorf("%d of %d waited for a change before all had an answer", n, queries)
 	}
 }

@@ -33,7 +33,7 @@ func both(t *testing.T, test func(t *testing.T, overTLS bool)) {
 }
 
 // A redirect takes the token nowhere.
-func TestNoTokenFollowsARedirect(t *testing.T) {
+func TestTokenDoesNotFollowRedirect(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, overTLS bool) {
 		t.Helper()
@@ -51,19 +51,19 @@ func TestNoTokenFollowsARedirect(t *testing.T) {
 			if !errors.Is(err, client.ErrUnavailable) || !strings.Contains(err.Error(), "is not followed") {
 				t.Errorf("status %d: %v", status, err)
 			}
-			if _, err := c.Sees(t.Context()); err == nil {
+			if _, err := c.SeesAll(t.Context()); err == nil {
 				t.Errorf("status %d says what may be seen", status)
 			}
 		}
 		if n := lured.Load(); n > 0 {
-			t.Errorf("%d questions followed", n)
+			t.Errorf("%d queries followed", n)
 		}
 	})
 }
 
 // An answer of a watch that begins and does not end is given up, and the next one
 // counts; it is not waited for as long as for a change.
-func TestAnAnswerThatStallsIsGivenUp(t *testing.T) {
+func TestStalledAnswerIsCanceled(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("it takes as long as an answer may")
@@ -88,7 +88,7 @@ func TestAnAnswerThatStallsIsGivenUp(t *testing.T) {
 		})
 		fo := follow(t, newClient(t, f, nil))
 		fo.want("0 names at 5, fresh true")
-		fo.wantTold(func(err error) bool {
+		fo.wantError(func(err error) bool {
 			return errors.Is(err, client.ErrUnavailable) && strings.Contains(err.Error(), "does not end")
 		}, "that it does not end")
 		fo.want("1 names at 6, fresh true")
@@ -97,15 +97,15 @@ func TestAnAnswerThatStallsIsGivenUp(t *testing.T) {
 
 // Thousands of watches may wake at the same moment: few of their answers are in
 // memory at a time, and all are read.
-func TestFewAnswersAreReadAtOnce(t *testing.T) {
+func TestBodiesReadAtOnceAreBounded(t *testing.T) {
 	t.Parallel()
-	const questions = 400
+	const queries = 400
 	var waiting, reading, most, read atomic.Int64
 	wake := make(chan struct{})
 	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Query().Get("index") {
 		case "5":
-			if waiting.Add(1) == questions {
+			if waiting.Add(1) == queries {
 				close(wake)
 			}
 			<-wake
@@ -130,14 +130,14 @@ func TestFewAnswersAreReadAtOnce(t *testing.T) {
 		return nil
 	}
 	var wg sync.WaitGroup
-	for range questions {
+	for range queries {
 		wg.Go(func() {
 			client.Follow(ctx, c, client.Query[any]{Read: func(a *api.Client, q *api.QueryOptions) (any, *api.QueryMeta, error) {
 				var v any
 				m, err := a.Raw().Query("/v1/catalog/services", &v, client.Streamed(q, slowly))
 				return v, m, err
 			}}, func(_ any, m client.Meta) {
-				if m.Index == 6 && read.Add(1) == questions {
+				if m.Index == 6 && read.Add(1) == queries {
 					close(all)
 				}
 			})
@@ -146,7 +146,7 @@ func TestFewAnswersAreReadAtOnce(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(patience):
-		t.Fatalf("%d of %d answers were read", read.Load(), questions)
+		t.Fatalf("%d of %d answers were read", read.Load(), queries)
 	}
 	if n := most.Load(); n > 32 {
 		t.Errorf("%d answers were read at once", n)
@@ -156,21 +156,21 @@ func TestFewAnswersAreReadAtOnce(t *testing.T) {
 }
 
 // A server that does not wait is not asked all the time.
-func TestAServerThatDoesNotWait(t *testing.T) {
+func TestServerThatDoesNotHoldQueries(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, overTLS bool) {
 		t.Helper()
 		f := serve(t, overTLS, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `{}`) })
 		follow(t, newClient(t, f, nil)).want("0 names at 5, fresh true")
 		<-time.After(3 * time.Second) // the passing of time is what is tested
-		if n := len(f.questions()); n > 12 {
-			t.Errorf("%d questions in three seconds", n)
+		if n := len(f.queries()); n > 12 {
+			t.Errorf("%d queries in three seconds", n)
 		}
 	})
 }
 
 // What a cache answers was true once.
-func TestACacheOnTheWayIsTold(t *testing.T) {
+func TestAnswerOfCacheIsRefused(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Value
 	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
@@ -202,7 +202,7 @@ func TestHeadersAreBounded(t *testing.T) {
 }
 
 // How much a connection carries is what the server, or what is before it, says.
-func TestStreamsAreTheServers(t *testing.T) {
+func TestStreamsAreWhatTheServerAllows(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int{1, 7, 100} {
 		f := serveStreams(t, most, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `{}`) })

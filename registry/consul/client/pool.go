@@ -51,7 +51,7 @@ type pool struct {
 	mu      sync.Mutex // guards all following fields
 	conns   []*conn    // a slice is never changed, only replaced
 	dialing bool       // connections are made one after the other
-	room    *room      // for those who wait; nil while nobody does
+	change  *change    // for those who wait; nil while nobody does
 }
 
 // conn is a connection of the pool.
@@ -61,10 +61,10 @@ type conn struct {
 	idle time.Time   // since when, as the pool saw it; guarded by the pool's mutex
 }
 
-// room tells those who wait that there may be room for a request.
-type room struct {
-	changed chan struct{}
-	err     error // why no connection can be made, or nil; set before changed is closed
+// change wakes those who wait: there may be room for a request.
+type change struct {
+	happened chan struct{}
+	err      error // why no connection can be made, or nil; set before happened is closed
 }
 
 // newPool makes a pool that starts nothing.
@@ -101,7 +101,7 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 		if err != nil || at.scheme == "http" {
 			return cc, err
 		}
-		if err := p.greet(ctx, cc, at); err != nil {
+		if err := p.probe(ctx, cc, at); err != nil {
 			return nil, errors.Join(err, cc.Close())
 		}
 		return cc, nil
@@ -109,11 +109,11 @@ func newPool(at target, maxConns int, tls *tlsFiles) *pool {
 	return p
 }
 
-// greet asks a cheap question over a new connection. By HTTP/2 the server says
+// probe sends a cheap query over a new connection. By HTTP/2 the server says
 // first of all how many requests the connection carries, and so this is known
 // before others use it: a request too many would wait within the connection for
 // one of the blocking queries.
-func (p *pool) greet(ctx context.Context, cc *http.ClientConn, at target) error {
+func (p *pool) probe(ctx context.Context, cc *http.ClientConn, at target) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.scheme+"://"+at.address+at.prefix+"/v1/status/leader", http.NoBody)
 	if err != nil {
 		return err
@@ -138,7 +138,7 @@ func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 		if !c.used.Load() {
-			return c.first(req)
+			return c.roundTripFirst(req)
 		}
 		resp, err := c.RoundTrip(req)
 		if err == nil || c.Err() == nil || req.Body != nil || req.Context().Err() != nil {
@@ -147,8 +147,8 @@ func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// first carries a request over a new connection.
-func (c *conn) first(req *http.Request) (*http.Response, error) {
+// roundTripFirst carries a request over a new connection.
+func (c *conn) roundTripFirst(req *http.Request) (*http.Response, error) {
 	var answered atomic.Bool
 	trace := &httptrace.ClientTrace{GotFirstResponseByte: func() { answered.Store(true) }}
 	resp, err := c.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
@@ -165,22 +165,22 @@ func (c *conn) first(req *http.Request) (*http.Response, error) {
 // all are full, or waits.
 func (p *pool) take(ctx context.Context) (*conn, error) {
 	for {
-		room, conns := p.wait() // first, so that no change is missed
+		change, conns := p.nextChange() // first, so that no change is missed
 		for _, c := range conns {
 			if c.Reserve() == nil {
 				return c, nil
 			}
 		}
 		if p.mayDial() {
-			if err := p.grow(ctx); err != nil {
+			if err := p.connect(ctx); err != nil {
 				return nil, err
 			}
 			continue
 		}
 		select {
-		case <-room.changed:
-			if room.err != nil {
-				return nil, room.err
+		case <-change.happened:
+			if change.err != nil {
+				return nil, change.err
 			}
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -188,23 +188,23 @@ func (p *pool) take(ctx context.Context) (*conn, error) {
 	}
 }
 
-// wait is for the next change, of what the connections are now.
-func (p *pool) wait() (*room, []*conn) {
+// nextChange is the next change of the connections, and the connections now.
+func (p *pool) nextChange() (*change, []*conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.room == nil {
-		p.room = &room{changed: make(chan struct{})}
+	if p.change == nil {
+		p.change = &change{happened: make(chan struct{})}
 	}
-	return p.room, p.conns
+	return p.change, p.conns
 }
 
-// tell wakes those who wait, with the reason why no connection can be made, if
+// notify wakes those who wait, with the reason why no connection can be made, if
 // any. The lock is held.
-func (p *pool) tell(err error) {
-	if p.room != nil {
-		p.room.err = err
-		close(p.room.changed)
-		p.room = nil
+func (p *pool) notify(err error) {
+	if p.change != nil {
+		p.change.err = err
+		close(p.change.happened)
+		p.change = nil
 	}
 }
 
@@ -220,15 +220,15 @@ func (p *pool) mayDial() bool {
 	return true
 }
 
-// grow makes a connection. If it cannot, all who wait for one get the error,
+// connect makes a connection. If it cannot, all who wait for one get the error,
 // unless the caller gave up.
-func (p *pool) grow(ctx context.Context) error {
+func (p *pool) connect(ctx context.Context) error {
 	cc, err := p.dial(ctx)
 	if err == nil {
 		cc.SetStateHook(func(*http.ClientConn) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.tell(nil)
+			p.notify(nil)
 		})
 	}
 	p.mu.Lock()
@@ -237,11 +237,11 @@ func (p *pool) grow(ctx context.Context) error {
 	switch {
 	case err == nil:
 		p.conns = append(slices.Clip(p.conns), &conn{ClientConn: cc})
-		p.tell(nil)
+		p.notify(nil)
 	case ctx.Err() != nil:
-		p.tell(nil)
+		p.notify(nil)
 	default:
-		p.tell(err)
+		p.notify(err)
 	}
 	return err
 }
@@ -283,7 +283,7 @@ func (p *pool) drop() func() {
 	defer p.mu.Unlock()
 	conns := p.conns
 	p.conns = nil
-	p.tell(nil)
+	p.notify(nil)
 	return func() {
 		for _, c := range conns {
 			_ = c.Close() // what it carries fails, as it should

@@ -13,11 +13,11 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-// Thousands of questions that wait share as few connections as can carry them,
+// Thousands of queries that wait share as few connections as can carry them,
 // even if all begin at the same moment.
-func TestManyQuestionsShareFewConnections(t *testing.T) {
+func TestQueriesShareConnections(t *testing.T) {
 	t.Parallel()
-	const questions = 2000
+	const queries = 2000
 	var waiting atomic.Int64
 	all := make(chan struct{})
 	f := serve(t, true, func(w http.ResponseWriter, r *http.Request) {
@@ -25,7 +25,7 @@ func TestManyQuestionsShareFewConnections(t *testing.T) {
 			reply(w, 5, `{}`)
 			return
 		}
-		if waiting.Add(1) == questions {
+		if waiting.Add(1) == queries {
 			close(all)
 		}
 		hold(r)
@@ -33,7 +33,7 @@ func TestManyQuestionsShareFewConnections(t *testing.T) {
 	c := newClient(t, f, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	for range questions {
+	for range queries {
 		wg.Go(func() {
 			client.Follow(ctx, c, client.Query[map[string][]string]{Read: services}, func(map[string][]string, client.Meta) {})
 		})
@@ -41,14 +41,14 @@ func TestManyQuestionsShareFewConnections(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(3 * patience):
-		t.Errorf("%d questions wait, want %d", waiting.Load(), questions)
+		t.Errorf("%d queries wait, want %d", waiting.Load(), queries)
 	}
 	if !c.HTTP2() {
 		t.Error("HTTP/2 is not spoken")
 	}
 	f.set(func() {
-		if f.most < questions/250 || f.most > questions/250+2 {
-			t.Errorf("%d connections for %d questions", f.most, questions)
+		if f.most < queries/250 || f.most > queries/250+2 {
+			t.Errorf("%d connections for %d queries", f.most, queries)
 		}
 	})
 	cancel()
@@ -58,9 +58,9 @@ func TestManyQuestionsShareFewConnections(t *testing.T) {
 	}
 }
 
-// Over plain HTTP each question has its own connection: no more are asked at the
+// Over plain HTTP each query has its own connection: no more are asked at the
 // same time than there are slots.
-func TestFewQuestionsAreAskedAtOnce(t *testing.T) {
+func TestReadsInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	var now, most atomic.Int64
 	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) {
@@ -87,14 +87,14 @@ func TestFewQuestionsAreAskedAtOnce(t *testing.T) {
 		}
 		wg.Wait()
 		if n := most.Load(); n > int64(min(16, limit)) {
-			t.Errorf("%s: %d questions at once", name, n)
+			t.Errorf("%s: %d queries at once", name, n)
 		}
 		c.Close()
 	}
 }
 
 // A server that restarts leaves connections behind that nobody can use.
-func TestAConnectionThatWasClosedIsNotAFailure(t *testing.T) {
+func TestClosedConnectionIsRetried(t *testing.T) {
 	t.Parallel()
 	f := serve(t, false, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `{}`) })
 	c := newClient(t, f, nil)

@@ -159,8 +159,8 @@ func (s *Source) tell(ctx context.Context, a *answer) {
 func (s *Source) follow(ctx context.Context) {
 	client.Follow(ctx, s.reader.client, client.Query[api.KVPairs]{
 		Name: "kv " + s.cfg.Prefix,
-		Read: list(s.cfg.Prefix), Every: followEvery,
-		Told: func(err error) { s.tell(ctx, &answer{err: err, over: err == nil, looked: -1}) },
+		Read: list(s.cfg.Prefix), MinInterval: followEvery,
+		OnError: func(err error) { s.tell(ctx, &answer{err: err, over: err == nil, looked: -1}) },
 	}, func(pairs api.KVPairs, m client.Meta) {
 		a := &answer{fresh: m.Fresh, looked: -1}
 		if a.listing, a.err = s.reader.judge(ctx, pairs, m); a.err == nil && len(pairs) == 0 {

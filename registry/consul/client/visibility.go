@@ -13,48 +13,48 @@ import (
 	"time"
 )
 
-// sightFor bounds the question what may be seen.
-const sightFor = 5 * time.Second
+// visibilityTimeout bounds the query of what may be read without a token.
+const visibilityTimeout = 5 * time.Second
 
-// sight is what who comes without a token may see. Consul leaves out of its
-// answers what they may not, and tells that only to who has a token.
-type sight struct {
+// visibility is what a client without a token may read. Consul leaves the rest out of
+// its answers, and says so only to clients with a token.
+type visibility struct {
 	mu sync.Mutex // guards all following fields, and lets one ask for all who wait
-	// began is when it was asked last, turn the turn then; whole says that
-	// everything may be seen, and open that nothing is forbidden to anybody.
-	began       time.Time
-	turn        uint64
-	whole, open bool
+	// checkedAt and generation are of the latest check; all says that everything may be
+	// read, and aclOff that ACLs are off.
+	checkedAt   time.Time
+	generation  uint64
+	all, aclOff bool
 }
 
-// Sees reports whether everything may be seen without a token: at a time after
-// the call, so that an answer that came before was not cut.
-func (c *Client) Sees(ctx context.Context) (bool, error) {
-	called, turn := time.Now(), c.present().number
-	s := &c.sight
+// SeesAll reports whether everything may be read without a token, by a check that
+// began after the call: an answer that came before it was whole then.
+func (c *Client) SeesAll(ctx context.Context) (bool, error) {
+	called, gen := time.Now(), c.currentGeneration().number
+	s := &c.visibility
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.turn == turn && (s.open || s.began.After(called)) {
-		return s.whole, nil
+	if s.generation == gen && (s.aclOff || s.checkedAt.After(called)) {
+		return s.all, nil
 	}
 	began := time.Now()
 	whole, open, err := c.authorize(ctx)
-	if err != nil && ctx.Err() == nil { // perhaps its connection was closed meanwhile; a question with a body is not carried twice
+	if err != nil && ctx.Err() == nil { // perhaps its connection was closed; the pool does not repeat a request with a body
 		whole, open, err = c.authorize(ctx)
 	}
 	if err != nil {
 		return false, fmt.Errorf("asking what may be seen without a token: %w", err)
 	}
-	s.began, s.turn, s.whole, s.open = began, turn, whole, open
+	s.checkedAt, s.generation, s.all, s.aclOff = began, gen, whole, open
 	return whole, nil
 }
 
 // authorize asks whether all services and nodes may be read.
 func (c *Client) authorize(ctx context.Context) (whole, open bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sightFor)
+	ctx, cancel := context.WithTimeout(ctx, visibilityTimeout)
 	defer cancel()
 	const rights = `[{"Resource":"service","Access":"read","Segment":""},{"Resource":"node","Access":"read","Segment":""}]`
-	u := url.URL{Scheme: c.at.scheme, Host: c.at.address, Path: c.at.prefix + "/v1/internal/acl/authorize"}
+	u := url.URL{Scheme: c.target.scheme, Host: c.target.address, Path: c.target.prefix + "/v1/internal/acl/authorize"}
 	if c.cfg.Datacenter != "" {
 		u.RawQuery = url.Values{"dc": {c.cfg.Datacenter}}.Encode()
 	}
@@ -62,7 +62,7 @@ func (c *Client) authorize(ctx context.Context) (whole, open bool, err error) {
 	if err != nil {
 		return false, false, err
 	}
-	resp, err := carrier{c}.RoundTrip(req)
+	resp, err := roundTripper{c}.RoundTrip(req)
 	if err != nil {
 		return false, false, Classify(err)
 	}
@@ -86,6 +86,6 @@ func (c *Client) authorize(ctx context.Context) (whole, open bool, err error) {
 	case http.StatusForbidden:
 		return false, false, nil
 	default:
-		return false, false, fmt.Errorf("%w: status %d: %s", ErrUnavailable, resp.StatusCode, plain(string(body)))
+		return false, false, fmt.Errorf("%w: status %d: %s", ErrUnavailable, resp.StatusCode, sanitize(string(body)))
 	}
 }

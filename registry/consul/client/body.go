@@ -29,10 +29,10 @@ var errStalled = errors.New("an answer has begun and does not end")
 
 type bodyKey struct{}
 
-// limited is a body that may be read now, and within the time of its question. It
-// waits until few others are read.
-func (c *Client) limited(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser) (io.ReadCloser, error) {
-	b := &timed{ReadCloser: body, ctx: ctx, done: func() { cancel(nil) }}
+// limitBody bounds the time in which a body is read. It waits until fewer than
+// maxBodies others are.
+func (c *Client) limitBody(ctx context.Context, cancel context.CancelCauseFunc, body io.ReadCloser) (io.ReadCloser, error) {
+	b := &timedBody{ReadCloser: body, ctx: ctx, done: func() { cancel(nil) }}
 	within, ok := ctx.Value(bodyKey{}).(time.Duration)
 	if !ok { // it is short, and bounded by whoever asks
 		return b, nil
@@ -54,15 +54,15 @@ func (c *Client) limited(ctx context.Context, cancel context.CancelCauseFunc, bo
 	return b, nil
 }
 
-// timed is a body that ends with its question.
-type timed struct {
+// timedBody is a body whose query is released when it is closed.
+type timedBody struct {
 	io.ReadCloser
-	ctx  context.Context //nolint:containedctx // the body's life is that of the question
+	ctx  context.Context //nolint:containedctx // the body's life is that of the query
 	done func()
 }
 
 // Read implements io.Reader.
-func (b *timed) Read(p []byte) (int, error) {
+func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil && errors.Is(context.Cause(b.ctx), errStalled) {
 		err = errStalled
@@ -71,7 +71,7 @@ func (b *timed) Read(p []byte) (int, error) {
 }
 
 // Close implements io.Closer.
-func (b *timed) Close() error {
+func (b *timedBody) Close() error {
 	defer b.done()
 	return b.ReadCloser.Close()
 }
@@ -86,16 +86,16 @@ func tooLong(most int64) Unusable {
 	return Unusable(fmt.Sprintf("the answer is longer than %d bytes", most))
 }
 
-// bounded is a body that ends with an error where it is too long.
-type bounded struct {
+// boundedBody is a body that ends with an error where it is too long.
+type boundedBody struct {
 	io.ReadCloser
 	left, most int64
 }
 
-func bound(body io.ReadCloser, most int64) *bounded { return &bounded{body, most, most} }
+func boundBody(body io.ReadCloser, most int64) *boundedBody { return &boundedBody{body, most, most} }
 
 // Read implements io.Reader.
-func (b *bounded) Read(p []byte) (int, error) {
+func (b *boundedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		// What ends here is not too long.
 		switch n, err := io.ReadFull(b.ReadCloser, make([]byte, 1)); {
@@ -122,14 +122,14 @@ func Streamed(q *api.QueryOptions, read func(io.Reader) error) *api.QueryOptions
 	return q.WithContext(context.WithValue(q.Context(), streamKey{}, read))
 }
 
-// consume has an answer read by whoever asked for that, and says whether
+// streamBody has the answer read by the func of [Streamed], and reports whether
 // somebody did.
-func consume(ctx context.Context, resp *http.Response) (bool, error) {
+func streamBody(ctx context.Context, resp *http.Response) (bool, error) {
 	read, ok := ctx.Value(streamKey{}).(func(io.Reader) error)
 	if !ok || resp.StatusCode != http.StatusOK {
 		return false, nil
 	}
-	err := read(bound(resp.Body, maxStream))
+	err := read(boundBody(resp.Body, maxStream))
 	if err = errors.Join(err, resp.Body.Close()); err != nil {
 		return true, err
 	}
