@@ -14,7 +14,7 @@ import (
 
 // modes are the two ways in which changes are found.
 func modes() map[string]consultest.Options {
-	return map[string]consultest.Options{"doorbells": {}, "watches": {TLS: true}}
+	return map[string]consultest.Options{"tables": {}, "watches": {TLS: true}}
 }
 
 // Every kind of change is found by itself, long before the slow sweep.

@@ -26,11 +26,11 @@ type Config struct {
 	// Filter chooses health entries, in Consul's filter language; empty means
 	// all.
 	Filter string
-	// StateDir is where the last picture is kept; empty means nowhere.
+	// StateDir is where the last known catalog is kept; empty means nowhere.
 	StateDir string
-	// SweepEvery is how often all services are looked at where there is no watch
-	// for each; 0 means five minutes. What is known to change rings a doorbell, and
-	// to look at 5,000 services takes about a CPU second.
+	// SweepEvery is the time between two sweeps of all services if not each has a
+	// watch; 0 means five minutes. Table watches report most changes at once, and a
+	// sweep of 5,000 services takes about a CPU second.
 	SweepEvery time.Duration
 	// AwaitSettled keeps on disk what the receiver still holds; see
 	// [Source.Settled].

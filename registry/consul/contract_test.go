@@ -15,10 +15,10 @@ import (
 )
 
 // TestSource holds the catalog of a real Consul to the contract of all sources,
-// by doorbells and by watches.
+// by table watches and by watches.
 func TestSource(t *testing.T) {
 	t.Parallel()
-	for name, tls := range map[string]bool{"doorbells": false, "watches": true} {
+	for name, tls := range map[string]bool{"tables": false, "watches": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			sourcetest.Run(t, func(tb testing.TB) *sourcetest.Place {

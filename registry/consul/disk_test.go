@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// stored waits until the state directory has what is in force.
+// storedService waits until the state directory has what is in force.
 func (r *rig) awaitSaved(began time.Time) {
 	r.tb.Helper()
 	path := filepath.Join(r.cfg.StateDir, "consul", "consul", "picture.json")
@@ -28,9 +28,9 @@ func (r *rig) awaitSaved(began time.Time) {
 	r.tb.Fatal("nothing is saved")
 }
 
-// A restart while Consul is away begins with the last picture, mapped by the
+// A restart while Consul is away begins with the last known catalog, mapped by the
 // settings of the day; and what was lost meanwhile is lost in one step, after it.
-func TestTheLastPictureSurvivesARestart(t *testing.T) {
+func TestStoredCatalogSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestTheLastPictureSurvivesARestart(t *testing.T) {
 }
 
 // What the receiver holds back is not forgotten on disk.
-func TestWhatIsHeldIsKeptOnDisk(t *testing.T) {
+func TestHeldRemovalsStayOnDisk(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	fill(t, a.Client(), 4)
@@ -118,8 +118,8 @@ func TestWhatIsHeldIsKeptOnDisk(t *testing.T) {
 	}
 }
 
-// A damaged file is told, and costs what it had.
-func TestADamagedPictureIsTold(t *testing.T) {
+// A damaged file is reported, and costs what it had.
+func TestDamagedStoreIsReported(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	fill(t, a.Client(), 4)

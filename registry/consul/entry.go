@@ -9,9 +9,9 @@ import (
 	"github.com/hashicorp/consul/api"
 )
 
-// entry is what of a health entry counts: it has what package mapping reads, and
-// nothing that changes by itself, such as the output of a check. Its JSON is
-// Consul's, and that of the state directory.
+// entry has the fields of a health entry that package mapping reads, and none that
+// changes by itself, such as the output of a check. Its JSON is Consul's, and that of
+// the state directory.
 type entry struct {
 	Node    *entryNode
 	Service *entryService
@@ -60,13 +60,13 @@ type entryCheck struct {
 	ServiceID string `json:",omitempty"`
 }
 
-// place is what an entry is known by within its service.
-func (e *entry) place() string {
+// key identifies an entry within its service.
+func (e *entry) key() string {
 	return e.Node.Partition + "\x00" + e.Node.Node + "\x00" + e.Service.ID
 }
 
-// tidy puts the entries of an answer in order: Consul shuffles them.
-func tidy(list []*entry) ([]*entry, error) {
+// sortEntries sorts the entries of an answer: Consul shuffles them.
+func sortEntries(list []*entry) ([]*entry, error) {
 	for _, e := range list {
 		if e == nil || e.Node == nil || e.Service == nil {
 			return nil, errors.New("reading Consul's answer: an entry has no node or no service")
@@ -80,33 +80,33 @@ func tidy(list []*entry) ([]*entry, error) {
 	return list, nil
 }
 
-// parse reads what pack wrote.
-func parse(raw []byte) ([]*entry, error) {
+// decodeEntries reads what encodeEntries wrote.
+func decodeEntries(raw []byte) ([]*entry, error) {
 	var list []*entry
 	if err := json.Unmarshal(raw, &list); err != nil {
 		return nil, err
 	}
-	return tidy(list)
+	return sortEntries(list)
 }
 
-// pack writes entries that are in order: equal entries give equal bytes.
-func pack(list []*entry) ([]byte, error) {
+// encodeEntries writes entries that are in order: equal entries give equal bytes.
+func encodeEntries(list []*entry) ([]byte, error) {
 	if len(list) == 0 {
 		return nil, nil
 	}
 	return json.Marshal(list)
 }
 
-// status is a check that does not pass.
-type status struct{ node, check, status string }
+// checkStatus is a check that does not pass.
+type checkStatus struct{ node, check, status string }
 
 // failing are the checks of the entries that do not pass, each once.
-func failing(list []*entry) []status {
-	var out []status
-	seen := map[status]bool{}
+func failing(list []*entry) []checkStatus {
+	var out []checkStatus
+	seen := map[checkStatus]bool{}
 	for _, e := range list {
 		for _, c := range e.Checks {
-			x := status{e.Node.Node, c.CheckID, c.Status}
+			x := checkStatus{e.Node.Node, c.CheckID, c.Status}
 			if c.Status != api.HealthPassing && !seen[x] {
 				seen[x] = true
 				out = append(out, x)
@@ -116,8 +116,8 @@ func failing(list []*entry) []status {
 	return out
 }
 
-// nodes are the nodes of the entries, sorted, each once.
-func nodes(list []*entry) []string {
+// nodeNames are the nodes of the entries, sorted, each once.
+func nodeNames(list []*entry) []string {
 	out := make([]string, 0, len(list))
 	for _, e := range list {
 		out = append(out, e.Node.Node)
@@ -126,8 +126,8 @@ func nodes(list []*entry) []string {
 	return slices.Clip(slices.Compact(out))
 }
 
-// unfold makes of entries what package mapping takes.
-func unfold(list []*entry) []*api.ServiceEntry {
+// toAPI converts entries to those of Consul's package api.
+func toAPI(list []*entry) []*api.ServiceEntry {
 	out := make([]*api.ServiceEntry, len(list))
 	for i, e := range list {
 		n, s := e.Node, e.Service

@@ -15,7 +15,7 @@ import (
 )
 
 // odd starts a server that answers as a Consul does that has one service, web,
-// but for the questions that a test answers by itself: by path.
+// but for the queries that a test answers by itself: by path.
 func odd(tb testing.TB, answers map[string]http.HandlerFunc) consul.Config {
 	tb.Helper()
 	usual := map[string]string{
@@ -74,7 +74,7 @@ func long(w io.Writer, megabytes int) {
 }
 
 // What one registrant writes in tags keeps nothing of the others from being read.
-func TestAListThatIsVeryLongIsRead(t *testing.T) {
+func TestVeryLongListIsRead(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("tens of MB take too long beside the race detector")
@@ -98,7 +98,7 @@ func TestAListThatIsVeryLongIsRead(t *testing.T) {
 
 // A service with an answer that is too long is its own fault, and so are those
 // with names that cannot be asked for.
-func TestAServiceThatIsTooLongCostsItself(t *testing.T) {
+func TestOversizedServiceAffectsOnlyItself(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("tens of MB take too long beside the race detector")
@@ -121,8 +121,8 @@ func TestAServiceThatIsTooLongCostsItself(t *testing.T) {
 	})
 }
 
-// A list that cannot be read at all is told, once, with what stands.
-func TestAListThatCannotBeReadIsTold(t *testing.T) {
+// A list that cannot be read at all is reported, once, with what stays.
+func TestUnreadableListIsReported(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
 		"not the shape": `[]`, "cut": `{"web": ["a"], "x`, "no list of tags": `{"web": {"a": 1}}`,
@@ -147,9 +147,9 @@ func TestAListThatCannotBeReadIsTold(t *testing.T) {
 	}
 }
 
-// What stands while the list cannot be used any more is told as old, with the
+// What stays while the list cannot be used any more is reported as old, with the
 // reason, and the log has it once.
-func TestAPictureOutlivesAListThatCannotBeUsed(t *testing.T) {
+func TestCatalogOutlivesUnusableList(t *testing.T) {
 	t.Parallel()
 	spoiled := make(chan struct{})
 	r := start(t, odd(t, map[string]http.HandlerFunc{"/v1/catalog/services": func(w http.ResponseWriter, r *http.Request) {
@@ -180,7 +180,7 @@ func TestAPictureOutlivesAListThatCannotBeUsed(t *testing.T) {
 }
 
 // A server that is no Consul has no services because it knows of none.
-func TestAServerWithoutAnIndexIsNoConsul(t *testing.T) {
+func TestServerWithoutIndexIsNotConsul(t *testing.T) {
 	t.Parallel()
 	plain := func(text string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }

@@ -49,11 +49,11 @@ func replace(tb testing.TB, path, secret string) {
 
 func live(st *consul.Status) bool { return st.State == consul.Live }
 
-// Whatever befalls a cluster, the picture stands while it cannot be read, and is
+// Whatever befalls a cluster, the catalog cache stays while it cannot be read, and is
 // as a fresh reading soon after it can.
-func TestThePictureStandsAndFollowsWhateverBefallsACluster(t *testing.T) {
+func TestCatalogSurvivesClusterFaults(t *testing.T) {
 	t.Parallel()
-	for name, o := range map[string]consultest.ClusterOptions{"doorbells": {ACL: true}, "watches": {ACL: true, TLS: true}} {
+	for name, o := range map[string]consultest.ClusterOptions{"tables": {ACL: true}, "watches": {ACL: true, TLS: true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cluster := consultest.StartCluster(t, o)
@@ -128,8 +128,8 @@ func TestLostDataIsOneRemoval(t *testing.T) {
 }
 
 // A network that loses everything is found out, and what waits on its connections
-// is asked anew when it is back.
-func TestAStalledNetworkIsFoundOut(t *testing.T) {
+// is restarted when it is back.
+func TestStalledNetworkIsDetected(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestAStalledNetworkIsFoundOut(t *testing.T) {
 
 // A token that is revoked, or may see less, takes nothing away; another one in
 // its file counts soon.
-func TestTokensThatSeeLessTakeNothingAway(t *testing.T) {
+func TestNarrowerTokensRemoveNothing(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {

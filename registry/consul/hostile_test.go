@@ -165,15 +165,15 @@ func (m *many) at(index int) func(*mesh.Fragment) bool {
 
 // What is before a Consul may carry less than Consul does: watches leave room for
 // what else is to be asked.
-func TestWatchesLeaveRoom(t *testing.T) {
+func TestWatchesLeaveRoomForReads(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		streams, connections int
 		mode                 string
 	}{
 		"ten_streams":  {10, 8, consul.ModeBoth},
-		"one_stream":   {1, 14, consul.ModeDoorbells},
-		"http1":        {0, 14, consul.ModeDoorbells},
+		"one_stream":   {1, 14, consul.ModeTables},
+		"http1":        {0, 14, consul.ModeTables},
 		"many_streams": {1000, 14, consul.ModeWatches},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestWatchesLeaveRoom(t *testing.T) {
 }
 
 // What carries a watch for each service may be replaced by what does not.
-func TestWatchesAreGivenUp(t *testing.T) {
+func TestWatchesAreReplacedByTables(t *testing.T) {
 	t.Parallel()
 	m := &many{services: 80}
 	cfg := m.serve(t, 250)
@@ -207,14 +207,14 @@ func TestWatchesAreGivenUp(t *testing.T) {
 		m.serve(t, streams)
 		m.change()
 		r.await("a change of everything", m.at(11+i))
-		mode := map[int]string{0: consul.ModeDoorbells, 8: consul.ModeBoth, 250: consul.ModeBoth}[streams]
+		mode := map[int]string{0: consul.ModeTables, 8: consul.ModeBoth, 250: consul.ModeBoth}[streams]
 		r.awaitStatus(mode, func(st *consul.Status) bool { return live(st) && st.Mode == mode && st.Watches <= 80+6 })
 	}
 }
 
 // An answer about another service, or another datacenter, takes nothing from the
 // one that was asked for.
-func TestSwappedAnswers(t *testing.T) {
+func TestSwappedAnswersAreRefused(t *testing.T) {
 	t.Parallel()
 	var swapped sync.Map
 	m := &many{services: 4, about: func(name string) string {
@@ -247,7 +247,7 @@ func TestSwappedAnswers(t *testing.T) {
 }
 
 // A certificate that is not Consul's, or not in force, is no way to read.
-func TestWhoIsNotConsulIsToldNothing(t *testing.T) {
+func TestTokenIsSentOnlyToConsul(t *testing.T) {
 	t.Parallel()
 	m := &many{services: 1}
 	cfg := m.serve(t, 250)

@@ -13,7 +13,7 @@ import (
 )
 
 // A server that takes few connections of a client is asked over those.
-func TestAServerThatLimitsConnectionsIsFollowed(t *testing.T) {
+func TestConnectionLimitOfServerHolds(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {
@@ -34,7 +34,7 @@ func TestAServerThatLimitsConnectionsIsFollowed(t *testing.T) {
 }
 
 // A client's certificate that is rotated counts, without a restart.
-func TestACertificateIsReadAgain(t *testing.T) {
+func TestCertificateIsReloaded(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{TLS: true, VerifyIncoming: true})
 	fill(t, a.Client(), 2)

@@ -16,85 +16,85 @@ import (
 )
 
 const (
-	// readers is how many questions about services are asked at the same time.
+	// readers is how many services are read at the same time.
 	readers = 16
-	// drainMost bounds what is taken in before the next fragment is made.
-	drainMost = 512
-	// streams is what a server carries over one connection of HTTP/2. spare are the
-	// connections that are left for other questions than watches, and others how
+	// drainMax bounds the answers that are taken before the next fragment is made.
+	drainMax = 512
+	// streamsPerConnection is how many queries share a connection by HTTP/2.
+	// spareConnections are left for other queries than watches, and otherQueries is how
 	// many of these there may be at a time.
-	streams = 250
-	spare   = 4
-	others  = readers + 8
-	// filterPause is for how long nothing is read when Consul takes no filter.
+	streamsPerConnection = 250
+	spareConnections     = 4
+	otherQueries         = readers + 8
+	// filterPause is the pause after Consul refused the filter.
 	filterPause = 5 * time.Second
-	// stampEvery is how often the status is made anew by itself.
-	stampEvery = 2 * time.Second
-	// pauseFor is for how long no service is read after one could not be, at least.
-	pauseFor = 200 * time.Millisecond
+	// statusInterval is the time between two updates of the status without a change.
+	statusInterval = 2 * time.Second
+	// failurePause is the least pause after a service could not be read.
+	failurePause = 200 * time.Millisecond
 )
 
-// want is how a service is to be read.
-type want uint8
+// readMode is how a service is to be read.
+type readMode uint8
 
 const (
-	no   want = iota
-	peek      // whether its index is another one
-	full
+	readNone  readMode = iota
+	readIndex          // in full if its index is another one
+	readFull
 )
 
-// loop owns the picture: it takes answers, decides what to ask, and hands out
+// loop owns the catalog cache: it takes answers, decides what to read, and makes
 // fragments.
 type loop struct {
 	s   *Source
 	log *slog.Logger
-	*picture
+	*catalog
 	group *errgroup.Group
 
 	inbox chan func(now time.Time)
 	tasks chan task
 
 	// urgent and queue are services to read, in order; a name may be there twice.
-	urgent, queue []string
-	reads         int       // on their way
-	pausedTill    time.Time // nothing is read until then
-	counted       time.Time // when overdue was looked for last, or zero
-	retryAt       time.Time // when what could not be read is asked for again
-	began         time.Time
+	urgent, queue    []string
+	reads            int       // on their way
+	pausedTill       time.Time // nothing is read until then
+	overdueCheckedAt time.Time // by giveUpOverdue, or zero
+	retryAt          time.Time // when unreadable services are read again
+	readingSince     time.Time
 
-	doorbells
+	tableWatches
 	sweep
 
 	defaults                  protocols // as far as they are known
 	defaultsKnown, proxyKnown bool
-	faults                    map[string]error // of the questions that are followed, by name
+	faults                    map[string]error // of the queries that are followed, by name
 
-	delivered bool           // out or last is the whole of something
-	live      bool           // everything was read in this turn
-	liveEver  bool           // at least once
-	told      uint64         // the turn of which it was logged
-	out       *mesh.Fragment // what waits to be sent, or nil
-	last      *mesh.Fragment // the one made last for sending, or nil
-	stamped   time.Time
-	saver
-	teller
-	looker
+	delivered        bool           // there is a whole fragment
+	live             bool           // everything was read in this generation
+	liveEver         bool           // at least once
+	loggedGeneration uint64         // the last one that the log reports as loaded
+	out              *mesh.Fragment // what waits to be sent, or nil
+	last             *mesh.Fragment // the one made last for sending, or nil
+	statusAt         time.Time
+	savedState
+	denialLog
+	rechecker
 }
 
 // task is a service to be read; with an index, only if it is another one.
 type task struct {
 	name  string
-	known uint64
+	index uint64
 }
 
 func newLoop(s *Source, g *errgroup.Group) *loop {
 	return &loop{
-		s: s, log: s.log, picture: newPicture(s), group: g, inbox: make(chan func(time.Time)), tasks: make(chan task),
-		faults: map[string]error{}, doorbells: newDoorbells(), began: time.Now(),
+		s: s, log: s.log, catalog: newCatalog(s), group: g, inbox: make(chan func(time.Time)), tasks: make(chan task),
+		faults: map[string]error{}, tableWatches: newTableWatches(), readingSince: time.Now(),
 	}
 }
 
-// post hands something to the loop; it is dropped when ctx is done.
+// post has the loop call f, unless ctx is done.
 func (l *loop) post(ctx context.Context, f func(now time.Time)) {
 	select {
 	case l.inbox <- f:
@@ -102,7 +102,7 @@ func (l *loop) post(ctx context.Context, f func(now time.Time)) {
 	}
 }
 
-// run asks, and hands out, until ctx is done.
+// run reads, and sends fragments, until ctx is done.
 func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
 	l.restore()
 	for range readers {
@@ -111,14 +111,14 @@ func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
 			return nil
 		})
 	}
-	follow(ctx, l, question[listing]{name: questionNames, ask: askNames, got: l.gotNames, every: 200 * time.Millisecond})
-	follow(ctx, l, question[map[string]string]{name: questionDefaults, ask: askServiceDefaults, got: l.gotServiceDefaults})
-	follow(ctx, l, question[string]{name: questionProxy, ask: askProxyDefaults, got: l.gotProxyDefaults})
+	follow(ctx, l, followed[listing]{name: queryNamesPath, ask: queryNames, got: l.gotNames, every: 200 * time.Millisecond})
+	follow(ctx, l, followed[map[string]string]{name: queryDefaultsPath, ask: queryServiceDefaults, got: l.gotServiceDefaults})
+	follow(ctx, l, followed[string]{name: queryProxyPath, ask: queryProxyDefaults, got: l.gotProxyDefaults})
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
 		now := time.Now()
-		next := l.act(ctx, now)
+		next := l.step(ctx, now)
 		if next.IsZero() {
 			wake.Stop()
 		} else {
@@ -145,10 +145,10 @@ func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
 	}
 }
 
-// drain takes what is there already.
+// drain calls f, and what else waits in the inbox.
 func (l *loop) drain(f func(now time.Time)) {
 	now := time.Now()
-	for range drainMost {
+	for range drainMax {
 		f(now)
 		select {
 		case f = <-l.inbox:
@@ -158,70 +158,70 @@ func (l *loop) drain(f func(now time.Time)) {
 	}
 }
 
-// act does what is due, and returns when to act again; zero means not before
-// something happens.
-func (l *loop) act(ctx context.Context, now time.Time) time.Time {
-	l.equip(ctx)
-	at := soonest(l.swept(now), l.settle(now, l.ready(), l.sweeping()), l.pausedTill, l.retry(now), l.overdue(now))
+// step does what is due, and returns when the next step is due; zero means after the
+// next event.
+func (l *loop) step(ctx context.Context, now time.Time) time.Time {
+	l.assignWatches(ctx)
+	at := soonest(l.runSweeps(now), l.applyRemovals(now, l.ready(), l.sweeping()), l.pausedTill, l.retryUnreadable(now), l.giveUpOverdue(now))
 	if l.pausedTill.Before(now) {
 		l.pausedTill = time.Time{}
 	}
-	l.judge(now)
-	l.hand(now)
-	l.looked()
-	at = soonest(at, l.again(now), l.save(now, false))
-	if now.Sub(l.stamped) > stampEvery {
-		l.stamp(now)
+	l.updateLive(now)
+	l.makeFragment(now)
+	l.recheckDone()
+	at = soonest(at, l.rechecks(now), l.save(now, false))
+	if now.Sub(l.statusAt) > statusInterval {
+		l.publishStatus(now)
 	}
-	return soonest(at, l.stamped.Add(stampEvery))
+	return soonest(at, l.statusAt.Add(statusInterval))
 }
 
 // ready reports whether enough is known to read services.
 func (l *loop) ready() bool {
-	return l.listed != nil && l.defaultsKnown && l.proxyKnown && (!l.ringing || l.answered(l.turn))
+	return l.listed != nil && l.defaultsKnown && l.proxyKnown && (!l.watchingTables || l.answered(l.generation))
 }
 
-// judge finds out whether everything has been read.
-func (l *loop) judge(now time.Time) {
-	live := l.ready() && len(l.behind)+len(l.doubted)+len(l.deferred) == 0 && l.fault() == nil && !l.tooFew()
+// updateLive finds out whether everything has been read.
+func (l *loop) updateLive(now time.Time) {
+	live := l.ready() && len(l.stale)+len(l.unconfirmed)+len(l.deferred) == 0 && l.fault() == nil && !l.nothingReadable()
 	if live == l.live {
 		return
 	}
 	l.live = live
 	if live {
-		if l.told != l.turn {
-			l.told = l.turn
-			l.log.Info("catalog loaded", "services", len(l.listed), "instances", l.instances, "took", now.Sub(l.began).String())
+		if l.loggedGeneration != l.generation {
+			l.loggedGeneration = l.generation
+			l.log.Info("catalog loaded", "services", len(l.listed), "instances", l.instances, "took", now.Sub(l.readingSince).String())
 		}
 		if !l.liveEver {
 			l.liveEver = true
-			l.recheck = now.Add(l.s.cfg.SweepEvery)
+			l.recheckAt = now.Add(l.s.cfg.SweepEvery)
 		}
 		l.delivered = true
 	} else {
-		l.began = now
+		l.readingSince = now
 	}
-	l.stamp(now)
+	l.publishStatus(now)
 }
 
 // fault is what keeps the datacenter from being read, or nil.
 func (l *loop) fault() error {
-	if err := l.faults[questionNames]; err != nil {
+	if err := l.faults[queryNamesPath]; err != nil {
 		return err
 	}
 	return l.filterFault
 }
 
-// hand makes a fragment of what changed, if there is a whole one already.
-func (l *loop) hand(now time.Time) {
+// makeFragment makes a fragment if something changed and there is a whole one.
+func (l *loop) makeFragment(now time.Time) {
 	if !l.delivered {
 		return
 	}
-	if f := l.compose(); f != l.last {
+	if f := l.buildFragment(); f != l.last {
 		l.last, l.out = f, f
 		l.s.fragments.Add(1)
-		if now.Sub(l.stamped) > stampEvery/10 {
-			l.stamp(now)
+		if now.Sub(l.statusAt) > statusInterval/10 {
+			l.publishStatus(now)
 		}
 	}
 }
@@ -239,13 +239,13 @@ func (l *loop) nextTask(now time.Time) (task, chan<- task) {
 		for len(*q) > 0 {
 			name := (*q)[0]
 			svc := l.services[name]
-			if svc == nil || svc.wanted == no || svc.reading {
-				*q = (*q)[1:] // done with another turn of it, or asked for when it is read
+			if svc == nil || svc.wanted == readNone || svc.reading {
+				*q = (*q)[1:] // read meanwhile, or read again after the present reading
 				continue
 			}
 			t := task{name: name}
-			if svc.wanted == peek {
-				t.known = svc.index
+			if svc.wanted == readIndex {
+				t.index = svc.index
 			}
 			return t, l.tasks
 		}
@@ -262,11 +262,11 @@ func (l *loop) started(t task) {
 	}
 	l.reads++
 	svc := l.services[t.name]
-	svc.reading, svc.wanted = true, no
+	svc.reading, svc.wanted = true, readNone
 }
 
-// read has a service read: soon, or, for a peek, in its turn.
-func (l *loop) read(name string, how want) {
+// read queues a service: a full reading goes before those of an index.
+func (l *loop) read(name string, how readMode) {
 	svc := l.services[name]
 	if svc == nil || svc.wanted >= how {
 		return
@@ -275,7 +275,7 @@ func (l *loop) read(name string, how want) {
 	if svc.reading {
 		return
 	}
-	if how == full {
+	if how == readFull {
 		l.urgent = append(l.urgent, name)
 	} else {
 		l.queue = append(l.queue, name)
@@ -290,21 +290,21 @@ func (l *loop) reader(ctx context.Context) {
 			return
 		case t := <-l.tasks:
 			if t.name == "" {
-				names, m, err := client.GetLong(ctx, l.s.client, whole(l.s, askNames))
+				names, m, err := client.GetLong(ctx, l.s.client, checked(l.s, queryNames))
 				l.post(ctx, func(now time.Time) { l.wasListed(names, m, err, now) })
 				continue
 			}
-			r := l.s.readService(ctx, t.name, t.known)
+			r := l.s.readService(ctx, t.name, t.index)
 			l.post(ctx, func(now time.Time) { l.wasRead(t, r, now) })
 		}
 	}
 }
 
-// wasListed takes the list of services that was read by the way.
+// wasListed takes the list of services that a recheck read.
 func (l *loop) wasListed(names listing, m client.Meta, err error, now time.Time) {
 	l.relisting = false
 	if err != nil {
-		l.looking = false // until the next time
+		l.rechecking = false // until the next time
 		return
 	}
 	l.gotNames(names, m, now)
@@ -313,52 +313,52 @@ func (l *loop) wasListed(names listing, m client.Meta, err error, now time.Time)
 // wasRead takes what a reader found.
 func (l *loop) wasRead(t task, r *reading, now time.Time) {
 	l.reads--
-	l.peeked(t.name, r.err == nil || l.unread[t.name])
+	l.swept(t.name, r.err == nil || l.unreadable[t.name])
 	svc := l.services[t.name]
 	if svc == nil {
 		return
 	}
 	svc.reading = false
 	counts := l.accept(r, now)
-	failed := r.err != nil && general(r.err) && !l.unread[t.name]
+	failed := r.err != nil && isGeneral(r.err) && !l.unreadable[t.name]
 	switch {
 	case errors.Is(r.err, client.ErrFilter):
 		l.pausedTill = now.Add(filterPause)
 	case failed:
-		l.pausedTill = now.Add(pauseFor + rand.N(pauseFor)) //nolint:gosec // no secret
+		l.pausedTill = now.Add(failurePause + rand.N(failurePause)) //nolint:gosec // no secret
 	}
 	again := svc.wanted
-	if !counts || failed || l.behind[t.name] || l.doubted[t.name] {
-		again = full
+	if !counts || failed || l.stale[t.name] || l.unconfirmed[t.name] {
+		again = readFull
 	}
-	svc.wanted = no
+	svc.wanted = readNone
 	l.read(t.name, again)
-	l.disagree(svc)
+	l.compareWithTables(svc)
 }
 
-// question is one that is followed.
-type question[T any] struct {
+// followed is a blocking query of the loop.
+type followed[T any] struct {
 	name  string
 	ask   func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)
 	got   func(T, client.Meta, time.Time)
 	every time.Duration
 }
 
-// follow follows a question in a goroutine of its own.
-func follow[T any](ctx context.Context, l *loop, q question[T]) {
+// follow follows a query in a goroutine of its own.
+func follow[T any](ctx context.Context, l *loop, q followed[T]) {
 	l.group.Go(func() error {
 		client.Follow(ctx, l.s.client, client.Query[T]{
-			Name: q.name, Read: whole(l.s, q.ask), MinInterval: q.every, Urgent: true, Long: true,
-			OnError: func(err error) { l.post(ctx, func(now time.Time) { l.tell(q.name, err, now) }) },
+			Name: q.name, Read: checked(l.s, q.ask), MinInterval: q.every, Urgent: true, Long: true,
+			OnError: func(err error) { l.post(ctx, func(now time.Time) { l.noteFault(q.name, err, now) }) },
 		}, func(v T, m client.Meta) { l.post(ctx, func(now time.Time) { q.got(v, m, now) }) })
 		return nil
 	})
 }
 
-// tell takes what goes wrong with a question, or nil.
-func (l *loop) tell(name string, err error, now time.Time) {
+// noteFault takes the error of a query, or nil.
+func (l *loop) noteFault(name string, err error, now time.Time) {
 	was := l.faults[name]
-	_, l.broken[name] = errors.AsType[client.Unusable](err)
+	_, l.unusable[name] = errors.AsType[client.Unusable](err)
 	if err == nil {
 		delete(l.faults, name)
 	} else {
@@ -366,12 +366,12 @@ func (l *loop) tell(name string, err error, now time.Time) {
 	}
 	// Connect's defaults are worth having, and nothing waits for them.
 	if err != nil && !errors.Is(err, client.ErrUnavailable) && !errors.Is(err, client.ErrThrottled) {
-		l.defaultsKnown = l.defaultsKnown || name == questionDefaults
-		l.proxyKnown = l.proxyKnown || name == questionProxy
-		l.unequipped = true
+		l.defaultsKnown = l.defaultsKnown || name == queryDefaultsPath
+		l.proxyKnown = l.proxyKnown || name == queryProxyPath
+		l.watchesOutdated = true
 	}
 	switch {
-	case name != questionNames:
+	case name != queryNamesPath:
 	case err != nil && was == nil && l.delivered:
 		l.log.Warn("reading the Consul catalog failed: serving the last known one", "err", err)
 	case err != nil && was == nil:
@@ -379,7 +379,7 @@ func (l *loop) tell(name string, err error, now time.Time) {
 	case err == nil && was != nil:
 		l.log.Info("Consul catalog is readable again")
 	}
-	l.stamp(now)
+	l.publishStatus(now)
 }
 
 func (l *loop) gotServiceDefaults(of map[string]string, _ client.Meta, _ time.Time) {
@@ -392,41 +392,41 @@ func (l *loop) gotProxyDefaults(global string, _ client.Meta, _ time.Time) {
 	l.gotDefaults()
 }
 
-// gotDefaults brings Connect's defaults into force, once all are known: what a
-// stored picture was made with stands until then.
+// gotDefaults applies Connect's defaults once all are known. Until then, those of the
+// stored catalog stay.
 func (l *loop) gotDefaults() {
-	l.unequipped = true
+	l.watchesOutdated = true
 	if l.defaultsKnown && l.proxyKnown {
 		next := l.defaults
-		l.redefine(&next)
+		l.setProtocols(&next)
 	}
 }
 
 func (l *loop) gotNames(names listing, m client.Meta, now time.Time) {
-	delete(l.faults, questionNames)
-	if l.listed != nil && older(m, l.turn, l.listedIndex, l.listedAt) {
+	delete(l.faults, queryNamesPath)
+	if l.listed != nil && isOlder(m, l.generation, l.listedIndex, l.listedAt) {
 		l.relist = true // another answer overtook it
 		return
 	}
-	l.unequipped = true
-	news, gone := l.list(names, m, now)
+	l.watchesOutdated = true
+	news, gone := l.setListing(names, m, now)
 	for _, name := range gone {
-		l.read(name, full)
+		l.read(name, readFull)
 	}
 	for _, name := range news {
-		if svc := l.services[name]; svc.empty || l.ringing && !svc.watched {
-			l.read(name, full)
+		if svc := l.services[name]; svc.empty || l.watchingTables && !svc.watched {
+			l.read(name, readFull)
 		}
 	}
-	l.sweepDue = l.sweepDue || l.ringing
+	l.sweepDue = l.sweepDue || l.watchingTables
 }
 
-// rereadAll has everything read that has not been in this turn. Watches do by
+// rereadAll reads all services that were not read in this generation. Watches do so by
 // themselves.
 func (l *loop) rereadAll() {
-	for name := range l.behind {
+	for name := range l.stale {
 		if svc := l.services[name]; !svc.watched {
-			l.read(name, full)
+			l.read(name, readFull)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // Names that look like paths are asked for as what they are.
-func TestOddNamesAreAskedFor(t *testing.T) {
+func TestOddNamesAreRead(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {
@@ -57,9 +57,9 @@ func TestAFilterChoosesInstances(t *testing.T) {
 	}
 }
 
-// A server that cannot carry a watch for each service is asked by doorbells for
+// A server that cannot carry a watch for each service is asked by table watches for
 // the others.
-func TestDoorbellsServeWhatWatchesCannot(t *testing.T) {
+func TestTablesServeWhatWatchesCannot(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{TLS: true})
 	c := a.Client()
@@ -77,7 +77,7 @@ func TestDoorbellsServeWhatWatchesCannot(t *testing.T) {
 	r.awaitFresh("all are others")
 }
 
-func TestReadSaysWhatStandsInTheWay(t *testing.T) {
+func TestReadReportsDenials(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{ACL: true})
 	fill(t, a.Client(), 2)

@@ -28,7 +28,7 @@ func (l *loop) answer(service string, m client.Meta, nodes ...string) *reading {
 	for i, node := range nodes {
 		entries[i] = entryOn(service, node)
 	}
-	return l.s.take(service, entries, m)
+	return l.s.newReading(service, entries, m)
 }
 
 // listed takes a list with these services, as the one that is followed gives it.
@@ -40,9 +40,9 @@ func (l *loop) listedNow(m client.Meta, now time.Time, services ...string) {
 	l.gotNames(names, m, now)
 }
 
-// TestNoAnswerIsTakenAfterANewerOne: of two answers that overtook each other, the
+// TestOlderAnswersAreIgnored: of two answers that overtook each other, the
 // newer one holds, and the service is read again.
-func TestNoAnswerIsTakenAfterANewerOne(t *testing.T) {
+func TestOlderAnswersAreIgnored(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		first, second client.Meta
@@ -62,20 +62,20 @@ func TestNoAnswerIsTakenAfterANewerOne(t *testing.T) {
 			l := newTestLoop(t, t.TempDir(), "")
 			l.listedNow(client.Meta{Generation: 2, Index: 10}, at(0), "web")
 			l.wasRead(task{name: "web"}, l.answer("web", c.first, "n1", "n2"), at(2))
-			l.services["web"].wanted = no
+			l.services["web"].wanted = readNone
 			l.wasWatched(l.answer("web", c.second, "n1"), at(4))
-			l.settle(at(3600), true, false)
+			l.applyRemovals(at(3600), true, false)
 			l.expectInstances(t, "web", c.want)
-			if again := l.services["web"].wanted == full; again != c.again {
+			if again := l.services["web"].wanted == readFull; again != c.again {
 				t.Errorf("it is read again: %t, want %t", again, c.again)
 			}
 		})
 	}
 }
 
-// TestNoListIsTakenAfterANewerOne: a service that a newer list has is not lost for
+// TestOlderListsAreIgnored: a service that a newer list has is not lost for
 // an older list.
-func TestNoListIsTakenAfterANewerOne(t *testing.T) {
+func TestOlderListsAreIgnored(t *testing.T) {
 	t.Parallel()
 	older := client.Meta{Generation: 2, Index: 10, Fresh: true, Asked: at(0)}
 	newer := client.Meta{Generation: 2, Index: 20, Asked: at(0)}
@@ -89,7 +89,9 @@ func TestNoListIsTakenAfterANewerOne(t *testing.T) {
 			l.wasListed(listing{"api": 0}, older, nil, at(2))
 		}, true, true},
 		"of_the_follower": {func(l *loop) { l.gotNames(listing{"api": 0}, older, at(2)) }, true, true},
-		"of_another_turn": {func(l *loop) { l.gotNames(listing{"api": 0}, client.Meta{Generation: 1, Index: 90, Asked: at(1)}, at(2)) }, true, true},
+		"of_another_turn": {func(l *loop) {
+			l.gotNames(listing{"api": 0}, client.Meta{Generation: 1, Index: 90, Asked: at(1)}, at(2))
+		}, true, true},
 		"of_the_next_turn": {func(l *loop) {
 			l.gotNames(listing{"api": 0}, client.Meta{Generation: 3, Index: 5, Fresh: true, Asked: at(2)}, at(2))
 		}, false, false},
@@ -122,11 +124,11 @@ func TestRestoredFromAnOldSnapshot(t *testing.T) {
 	// One that was asked before that answer came is dropped, and read again.
 	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Generation: 1, Index: 400, Fresh: true, Asked: at(1.5)}, "n3"), at(3))
 	l.expectInstances(t, "web", 2)
-	if l.services["web"].wanted != full {
+	if l.services["web"].wanted != readFull {
 		t.Fatal("it is not read again")
 	}
 	l.wasRead(task{name: "web"}, l.answer("web", client.Meta{Generation: 1, Index: 400, Fresh: true, Asked: at(3.5)}, "n3"), at(4))
-	l.settle(at(3600), true, false)
+	l.applyRemovals(at(3600), true, false)
 	l.expectInstances(t, "web", 1)
 	if got := l.services["web"].index; got != 400 {
 		t.Errorf("its index is %d, want 400", got)

@@ -94,7 +94,7 @@ func (r *rig) awaitStatus(what string, want func(*consul.Status) bool) {
 	sourcetest.AwaitStatus(r.Recorder, r.source.Status, what, want)
 }
 
-// awaitFresh waits until the picture is what a fresh reading gives.
+// awaitFresh waits until the catalog cache is what a fresh reading gives.
 func (r *rig) awaitFresh(what string) time.Duration {
 	r.tb.Helper()
 	cfg := r.cfg

@@ -19,10 +19,10 @@ import (
 // registry.
 type Source struct {
 	// Constant after New.
-	cfg    Config
-	log    *slog.Logger
-	client *client.Client
-	keeper *keeper // or nil
+	cfg         Config
+	log         *slog.Logger
+	client      *client.Client
+	stateWriter *stateWriter // or nil
 
 	status    atomic.Pointer[Status]
 	protocols atomic.Pointer[protocols]
@@ -44,7 +44,7 @@ func New(c Config) (*Source, error) {
 	}
 	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, verdict: keep.NewVerdict()}
 	if cfg.StateDir != "" {
-		s.keeper = newKeeper(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
+		s.stateWriter = newStateWriter(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
 	}
 	s.status.Store(&Status{
 		Source: cfg.Name, Datacenter: cfg.Client.Datacenter, Address: cfg.Client.Address, State: Starting, Reason: reasonStarting,
@@ -59,30 +59,30 @@ func (s *Source) Name() string { return s.cfg.Name }
 // goroutine.
 func (s *Source) Status() *Status { return s.status.Load() }
 
-// Settled says that the receiver has judged a fragment, and how many of its
+// Settled says that the receiver has validated a fragment, and how many of its
 // removals it holds back. With Config.AwaitSettled the state directory keeps
 // what was there before, until none is held: a restart shows it again.
 func (s *Source) Settled(reading *mesh.Fragment, held int) { s.verdict.Settled(reading, held) }
 
-// Run reads until ctx is done. It sends the stored picture, if there is one, then
+// Run reads until ctx is done. It sends the stored catalog, if there is one, then
 // the catalog when everything in it has been read, and after that each change.
-// What has been looked at again without a change is sent again, so that the
+// After a recheck without a change it sends the same fragment once more, so that the
 // receiver knows of a second reading. Run may be called once.
 func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
-	if s.keeper != nil {
-		if err := s.keeper.store.open(); err != nil {
+	if s.stateWriter != nil {
+		if err := s.stateWriter.store.open(); err != nil {
 			return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	// The keeper ends after the loop, so that the last change is written too.
+	// The writer ends after the loop, so that the last change is written too.
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
-	if s.keeper != nil {
+	if s.stateWriter != nil {
 		g.Go(func() error {
-			s.keeper.Run(saving)
+			s.stateWriter.Run(saving)
 			return nil
 		})
 	}

@@ -18,34 +18,34 @@ type State string
 const (
 	// Starting: nothing has been delivered yet.
 	Starting State = "starting"
-	// Live: the picture is Consul's, but for what Denied names.
+	// Live: the catalog is up to date, but for what Denied names.
 	Live State = "live"
-	// Stale: not everything can be read; what was seen last stands.
+	// Stale: not everything can be read; the last known state stays.
 	Stale State = "stale"
 )
 
-// How changes are found.
+// Values of Status.Mode.
 const (
-	ModeWatches   = "a watch for each service (HTTP/2)"
-	ModeDoorbells = "doorbells and sweeps"
-	ModeBoth      = "a watch for each service (HTTP/2); doorbells and sweeps for those beyond what the server carries"
+	ModeWatches = "a watch for each service (HTTP/2)"
+	ModeTables  = "table watches and sweeps"
+	ModeBoth    = "a watch for each service (HTTP/2); table watches and sweeps for those beyond what the server carries"
 )
 
 const reasonStarting = "not everything has been read yet"
 
-// The questions that are followed.
+// The queries that are followed.
 const (
-	questionNames    = "catalog/services"
-	questionDefaults = "config/service-defaults"
-	questionProxy    = "config/proxy-defaults"
-	questionNodes    = "catalog/nodes"
-	questionState    = "health/state/" // and the state
+	queryNamesPath    = "catalog/services"
+	queryDefaultsPath = "config/service-defaults"
+	queryProxyPath    = "config/proxy-defaults"
+	queryNodesPath    = "catalog/nodes"
+	queryChecksPath   = "health/state/" // and the state
 )
 
-// listedMost bounds the lists of a Status.
-const listedMost = 100
+// listMax bounds the lists of a Status.
+const listMax = 100
 
-// Status is what a source tells people; immutable.
+// Status is the state of a source, for people; immutable.
 type Status struct {
 	Source     string `json:"source"`
 	Datacenter string `json:"datacenter,omitempty"`
@@ -55,14 +55,13 @@ type Status struct {
 	Reason string `json:"reason,omitempty"`
 	// Since is when State became what it is.
 	Since time.Time `json:"since"`
-	// Read is when the picture was last known to be Consul's: its age is that of
-	// the picture.
+	// Read is when the catalog was last known to be up to date.
 	Read time.Time `json:"read,omitzero"`
-	// FromDisk says that the picture is the stored one still.
+	// FromDisk says that the stored catalog is still in use.
 	FromDisk bool `json:"from_disk,omitempty"`
-	// Delivered says that a whole picture has been given to the registry.
+	// Delivered says that a whole catalog has been given to the registry.
 	Delivered bool `json:"delivered"`
-	// Unsaved says why the picture is not on disk, StateFault what was wrong with
+	// Unsaved says why the catalog is not on disk, StateFault what was wrong with
 	// the stored one at the start.
 	Unsaved    string `json:"unsaved,omitempty"`
 	StateFault string `json:"state_fault,omitempty"`
@@ -73,7 +72,7 @@ type Status struct {
 	Notes     []mapping.Note `json:"notes,omitempty"`
 	NoteCount int            `json:"note_count"`
 	// Denied are the rules that the token lacks, or seems to lack, sorted, the
-	// first hundred of DeniedCount. What was seen before stands.
+	// first hundred of DeniedCount. What was seen before stays.
 	Denied      []string `json:"denied,omitempty"`
 	DeniedCount int      `json:"denied_count,omitempty"`
 	// Hidden says that Consul leaves out of its list what the token may not see.
@@ -84,7 +83,7 @@ type Status struct {
 	UnreadableCount int      `json:"unreadable_count,omitempty"`
 	// Mode says how changes are found.
 	Mode string `json:"mode"`
-	// Watches are the questions that wait at Consul, Connections what carries
+	// Watches are the queries that wait at Consul, Connections what carries
 	// them.
 	Watches     int `json:"watches"`
 	Connections int `json:"connections"`
@@ -99,8 +98,8 @@ type Counters struct {
 	Reads     uint64 `json:"reads"`
 	Sweeps    uint64 `json:"sweeps"`
 	Fragments uint64 `json:"fragments"`
-	// Throttled and Failed count questions that got no answer, Resets indexes
-	// that went backwards, Renewed the times when everything was asked anew.
+	// Throttled and Failed count queries that got no answer, Resets indexes
+	// that went backwards, Renewed the times when everything was restarted.
 	Throttled uint64 `json:"throttled"`
 	Failed    uint64 `json:"failed"`
 	Resets    uint64 `json:"resets"`
@@ -112,9 +111,9 @@ func namesOf(l listing) iter.Seq[string] { return maps.Keys(l) }
 // Unsaved says why the state directory does not have what is in force, or is empty.
 func (s *Source) Unsaved() string { return s.Status().Unsaved }
 
-// stamp makes the status anew.
-func (l *loop) stamp(now time.Time) {
-	l.stamped = now
+// publishStatus updates the status.
+func (l *loop) publishStatus(now time.Time) {
+	l.statusAt = now
 	was, stats := l.s.Status(), l.s.client.Stats()
 	st := &Status{
 		Source: was.Source, Datacenter: was.Datacenter, Address: was.Address, State: Live, Since: was.Since,
@@ -126,12 +125,12 @@ func (l *loop) stamp(now time.Time) {
 		},
 	}
 	switch {
-	case l.watches > 0 && l.ringing:
+	case l.watches > 0 && l.watchingTables:
 		st.Mode = ModeBoth
-	case l.watches > 0 || !l.ringing && l.s.client.HTTP2():
+	case l.watches > 0 || !l.watchingTables && l.s.client.HTTP2():
 		st.Mode = ModeWatches
 	default:
-		st.Mode = ModeDoorbells
+		st.Mode = ModeTables
 	}
 	if l.live {
 		l.fromDisk = false
@@ -140,27 +139,27 @@ func (l *loop) stamp(now time.Time) {
 		}
 	}
 	st.Read, st.FromDisk = l.seenAt, l.fromDisk
-	l.judgeState(st, stats.Down)
+	l.setState(st, stats.Down)
 	if st.State != was.State {
 		st.Since = now
 	}
-	l.survey(st)
-	if l.s.keeper != nil {
-		_, st.Unsaved = l.s.keeper.Trouble()
+	l.describeServices(st)
+	if l.s.stateWriter != nil {
+		_, st.Unsaved = l.s.stateWriter.Trouble()
 	}
 	l.s.status.Store(st)
 }
 
-// judgeState finds the state and its reason.
-func (l *loop) judgeState(st *Status, down bool) {
-	err := cmp.Or(l.fault(), l.unreadable())
+// setState sets the state and its reason.
+func (l *loop) setState(st *Status, down bool) {
+	err := cmp.Or(l.fault(), l.errNothingReadable())
 	switch {
 	case l.live && !down:
 		return
 	case !l.delivered:
 		st.State, st.Reason = Starting, reasonStarting
 	case l.liveEver && err == nil && !down:
-		st.State, st.Reason = Stale, fmt.Sprintf("%d services are being read again", len(l.behind)+len(l.doubted))
+		st.State, st.Reason = Stale, fmt.Sprintf("%d services are being read again", len(l.stale)+len(l.unconfirmed))
 	default:
 		st.State, st.Reason = Stale, reasonStarting
 	}

@@ -29,10 +29,10 @@ func TestNotesAreCounted(t *testing.T) {
 	t.Parallel()
 	l := newTestLoop(t, t.TempDir(), "")
 	l.withNotes(60, 3)
-	l.stamp(time.Now())
+	l.publishStatus(time.Now())
 	st := l.s.Status()
-	if st.NoteCount != 180 || len(st.Notes) != listedMost {
-		t.Fatalf("%d notes of %d, want %d of 180", len(st.Notes), st.NoteCount, listedMost)
+	if st.NoteCount != 180 || len(st.Notes) != listMax {
+		t.Fatalf("%d notes of %d, want %d of 180", len(st.Notes), st.NoteCount, listMax)
 	}
 	for i, n := range st.Notes {
 		if want := fmt.Sprintf("service-%05d n/%02d", i/3, i%3+1); n.Service+" "+n.Instance != want {
@@ -51,7 +51,7 @@ func TestStatusCostsLittle(t *testing.T) {
 		b.Helper()
 		b.ReportAllocs()
 		for b.Loop() {
-			l.stamp(time.Now())
+			l.publishStatus(time.Now())
 		}
 	})
 	if b.AllocedBytesPerOp() > 1<<20 {
@@ -66,7 +66,7 @@ func BenchmarkStatus(b *testing.B) {
 			l.withNotes(5000, each)
 			b.ReportAllocs()
 			for b.Loop() {
-				l.stamp(time.Now())
+				l.publishStatus(time.Now())
 			}
 		})
 	}
@@ -87,29 +87,29 @@ func TestDeniedRulesAreCountedAndLogged(t *testing.T) {
 	l.services["broken"] = &service{name: "broken", fault: "status 500"}
 	now := at(0)
 	for range 3 {
-		now = now.Add(tellEvery)
-		l.stamp(now)
+		now = now.Add(denialLogEvery)
+		l.publishStatus(now)
 	}
 	st := l.s.Status()
-	if st.DeniedCount != 300 || len(st.Denied) != listedMost || st.UnreadableCount != 1 {
-		t.Errorf("%d rules, %d listed, %d unreadable; want 300, %d, 1", st.DeniedCount, len(st.Denied), st.UnreadableCount, listedMost)
+	if st.DeniedCount != 300 || len(st.Denied) != listMax || st.UnreadableCount != 1 {
+		t.Errorf("%d rules, %d listed, %d unreadable; want 300, %d, 1", st.DeniedCount, len(st.Denied), st.UnreadableCount, listMax)
 	}
 	if got, want := st.Denied[0], `node:read on some nodes of service "s001"`; got != want {
 		t.Errorf("the first is %s, want %s", got, want)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "rules=300") || strings.Count(lines[0], "node:read") != toldMost {
+	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") || !strings.Contains(lines[0], "rules=300") || strings.Count(lines[0], "node:read") != denialLogMax {
 		t.Errorf("the log says %q", out.String())
 	}
 	out.Reset()
 	delete(l.services, "s007")
-	l.stamp(now.Add(tellEvery))
+	l.publishStatus(now.Add(denialLogEvery))
 	if !strings.Contains(out.String(), "rules=299") {
 		t.Errorf("of another set the log says %q", out.String())
 	}
 	out.Reset()
 	clear(l.services)
-	l.stamp(now.Add(2 * tellEvery))
+	l.publishStatus(now.Add(2 * denialLogEvery))
 	if !strings.Contains(out.String(), "level=INFO") {
 		t.Errorf("of none the log says %q", out.String())
 	}

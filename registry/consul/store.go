@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// shards is the number of files that a picture is spread over, so that a
-	// change writes a small part of it.
+	// shards is the number of files, so that a change writes a small part.
 	shards = 128
 	// maxShard bounds one of them, in bytes.
 	maxShard = 256 << 20
@@ -23,30 +22,30 @@ const (
 	schema = 1
 )
 
-// store is the state directory: the last picture, as Consul's entries, so that it
-// is mapped by the settings of the day.
+// store is the state directory: the last known catalog, as Consul's entries, which are
+// mapped by the present settings.
 type store struct{ dir string }
 
 // shard is the content of one file.
 type shard struct {
-	Schema   int      `json:"schema"`
-	Services []stored `json:"services"`
+	Schema   int             `json:"schema"`
+	Services []storedService `json:"services"`
 }
 
-// stored is one service of the picture.
-type stored struct {
+// storedService is one service of the catalog cache.
+type storedService struct {
 	Name string `json:"name"`
-	// Filtered says that the token could not see all of it, Protocol is Connect's
+	// Filtered says that the token could not read all of it, Protocol is Connect's
 	// default for it.
 	Filtered bool            `json:"filtered,omitempty"`
 	Protocol string          `json:"protocol,omitempty"`
 	Entries  json.RawMessage `json:"entries"`
-	// Held are the places of the entries that stand for that reason, sorted.
+	// Held are the keys of the entries that stay for that reason, sorted.
 	Held []string `json:"held,omitempty"`
 }
 
-// mark is what is stored of the picture as a whole.
-type mark struct {
+// stateMark is stored once for the whole catalog.
+type stateMark struct {
 	Schema     int       `json:"schema"`
 	Datacenter string    `json:"datacenter"`
 	Read       time.Time `json:"read"`
@@ -66,18 +65,18 @@ func (s store) markPath() string { return filepath.Join(s.dir, "picture.json") }
 func (s store) open() error { return durable.MakeDir(s.dir) }
 
 // save replaces one file. A shard without services goes.
-func (s store) save(i int, list []stored) error {
+func (s store) save(i int, list []storedService) error {
 	if len(list) == 0 {
 		return durable.Remove(durable.OS{}, s.path(i))
 	}
 	return durable.Seal(s.path(i), shard{schema, list}, maxShard)
 }
 
-func (s store) saveMark(m mark) error { return durable.Seal(s.markPath(), m, maxShard) }
+func (s store) saveMark(m stateMark) error { return durable.Seal(s.markPath(), m, maxShard) }
 
 // load reads everything. A damaged file is an error, and nothing of it is used;
 // the others are.
-func (s store) load() (list []stored, m mark, err error) {
+func (s store) load() (list []storedService, m stateMark, err error) {
 	var errs []error
 	for i := range shards {
 		var x shard

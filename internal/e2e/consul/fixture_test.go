@@ -49,12 +49,12 @@ type fleet struct {
 }
 
 // ways runs a test over one server by plain HTTP, whose changes are found by
-// doorbells, and over a cluster of three by HTTPS with ACLs, with a watch for each
+// table watches, and over a cluster of three by HTTPS with ACLs, with a watch for each
 // service.
 func ways(t *testing.T, test func(f *fleet)) {
 	t.Helper()
 	t.Parallel()
-	for name, secured := range map[string]bool{"doorbells": false, "watches": true} {
+	for name, secured := range map[string]bool{"tables": false, "watches": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(newFleet(t, secured))

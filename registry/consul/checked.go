@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-// deniedList is what the token needs to see the whole list of services.
+// deniedList is the ACL rule for the whole list of services.
 const deniedList = `service_prefix "" { policy = "read" } and node_prefix "" { policy = "read" }: Consul leaves services out of its list`
 
-// whole asks as ask does, and judges what came: whether it is Consul's, and
-// whether it is all there is. Consul tells who comes without a token nothing of
-// what it leaves out.
-func whole[T any](s *Source, ask func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error) {
+// checked is a query whose answer is checked: it must have an index, as Consul's have,
+// and without a token its filtered flag is set here. Consul sets it only for clients
+// with a token.
+func checked[T any](s *Source, ask func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error)) func(*api.Client, *api.QueryOptions) (T, *api.QueryMeta, error) {
 	return func(c *api.Client, q *api.QueryOptions) (T, *api.QueryMeta, error) {
 		v, m, err := ask(c, q)
 		switch {

@@ -25,7 +25,7 @@ func newTestLoop(t testing.TB, dir, datacenter string) *loop {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.keeper.store.open(); err != nil {
+	if err := s.stateWriter.store.open(); err != nil {
 		t.Fatal(err)
 	}
 	l := newLoop(s, nil)
@@ -43,16 +43,16 @@ func (l *loop) givenAnswer(service string, filtered bool, nodes ...string) {
 		}
 	}
 	now := time.Now()
-	l.list(listing{service: 0}, client.Meta{Generation: 1, Index: 50}, now)
-	l.accept(l.s.take(service, entries, client.Meta{Generation: 1, Index: 100, Filtered: filtered}), now)
-	l.settle(now.Add(time.Hour), true, false)
+	l.setListing(listing{service: 0}, client.Meta{Generation: 1, Index: 50}, now)
+	l.accept(l.s.newReading(service, entries, client.Meta{Generation: 1, Index: 100, Filtered: filtered}), now)
+	l.applyRemovals(now.Add(time.Hour), true, false)
 }
 
 // writeAll writes what is to survive.
 func (l *loop) writeAll() {
 	l.liveEver, l.live = true, true
 	l.save(time.Now(), true)
-	l.s.keeper.Flush()
+	l.s.stateWriter.Flush()
 }
 
 func (l *loop) expectInstances(t *testing.T, service string, instances int) {
@@ -66,9 +66,9 @@ func (l *loop) expectInstances(t *testing.T, service string, instances int) {
 	}
 }
 
-// TestHeldSurvivesARestart: what stands because the token may not see it any more
-// stands after a restart, too.
-func TestHeldSurvivesARestart(t *testing.T) {
+// TestHeldEntriesSurviveRestart: what stays because the token may not see it any more
+// stays after a restart, too.
+func TestHeldEntriesSurviveRestart(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := newTestLoop(t, dir, "")
@@ -107,16 +107,16 @@ func TestAnotherDatacenter(t *testing.T) {
 	l.expectInstances(t, "api", 1)
 }
 
-// TestDamageIsToldOnce: a damaged file is written anew, also where it has no
+// TestDamageIsReportedOnce: a damaged file is written anew, also where it has no
 // service any more.
-func TestDamageIsToldOnce(t *testing.T) {
+func TestDamageIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := newTestLoop(t, dir, "")
 	l.givenAnswer("web", false, "n1")
 	l.writeAll()
 	other := (shardOf("web") + 1) % shards
-	if err := os.WriteFile(l.s.keeper.store.path(other), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(l.s.stateWriter.store.path(other), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	l = newTestLoop(t, dir, "")
@@ -129,7 +129,7 @@ func TestDamageIsToldOnce(t *testing.T) {
 		t.Error("it is told again: " + l.stateFault)
 	}
 	l.expectInstances(t, "web", 1)
-	if names, _ := os.ReadDir(l.s.keeper.store.dir); !slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() == "picture.json" }) {
+	if names, _ := os.ReadDir(l.s.stateWriter.store.dir); !slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() == "picture.json" }) {
 		t.Error("the picture has no mark")
 	}
 }

@@ -14,15 +14,15 @@ func lookLoop(t *testing.T) *loop {
 	t.Helper()
 	l := readyLoop(t)
 	l.listedNow(client.Meta{Generation: 1, Index: 10}, at(0), "api", "web")
-	l.unequipped = false
+	l.watchesOutdated = false
 	for _, name := range []string{"api", "web"} {
 		l.services[name].watched = true
 		l.wasWatched(l.answer(name, client.Meta{Generation: 1, Index: 100, Fresh: true, Asked: at(0)}, "n1", "n2"), at(0))
 	}
-	l.act(t.Context(), at(1))
+	l.step(t.Context(), at(1))
 	l.out = nil
 	l.wasWatched(l.answer("web", client.Meta{Generation: 1, Index: 101, Asked: at(1)}, "n1"), at(2))
-	l.act(t.Context(), at(4))
+	l.step(t.Context(), at(4))
 	l.expectInstances(t, "web", 1)
 	l.out = nil
 	l.s.Settled(l.last, 1)
@@ -34,7 +34,7 @@ func (l *loop) serve(t *testing.T, now time.Time) []string {
 	t.Helper()
 	var asked []string
 	for range 100 {
-		l.act(t.Context(), now)
+		l.step(t.Context(), now)
 		k, tasks := l.nextTask(now)
 		switch {
 		case tasks == nil:
@@ -42,10 +42,10 @@ func (l *loop) serve(t *testing.T, now time.Time) []string {
 		case k.name == "":
 			l.started(k)
 			l.wasListed(listing{"api": 0, "web": 0}, client.Meta{Generation: 1, Index: 10, Fresh: true, Asked: now}, nil, now)
-		case k.known > 0:
+		case k.index > 0:
 			l.started(k)
 			asked = append(asked, "peek "+k.name)
-			l.wasRead(k, &reading{name: k.name, same: true, Meta: client.Meta{Generation: 1, Index: k.known, Fresh: true, Asked: now}}, now)
+			l.wasRead(k, &reading{name: k.name, unchanged: true, Meta: client.Meta{Generation: 1, Index: k.index, Fresh: true, Asked: now}}, now)
 		default:
 			l.started(k)
 			asked = append(asked, "read "+k.name)
@@ -56,9 +56,9 @@ func (l *loop) serve(t *testing.T, now time.Time) []string {
 	return nil
 }
 
-// TestWhatIsHeldIsReadAgain: before a fragment of which something is held is sent
+// TestHeldRemovalsAreReadAgain: before a fragment of which something is held is sent
 // again, what it lost is read, and all is looked at, also where there are watches.
-func TestWhatIsHeldIsReadAgain(t *testing.T) {
+func TestHeldRemovalsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	l := lookLoop(t)
 	if asked := l.serve(t, at(5)); len(asked) > 0 || l.out != nil {
@@ -74,9 +74,9 @@ func TestWhatIsHeldIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestWhatAPersonMustJudgeIsNotLookedAtForEver: a few looks tell the receiver what
+// TestRechecksOfHeldRemovalsEnd: a few looks tell the receiver what
 // it can be told.
-func TestWhatAPersonMustJudgeIsNotLookedAtForEver(t *testing.T) {
+func TestRechecksOfHeldRemovalsEnd(t *testing.T) {
 	t.Parallel()
 	l := lookLoop(t)
 	looks, late := 0, 0
@@ -92,12 +92,12 @@ func TestWhatAPersonMustJudgeIsNotLookedAtForEver(t *testing.T) {
 			late++
 		}
 	}
-	if looks < 2 || looks > recheckMost || late > 0 {
+	if looks < 2 || looks > recheckMax || late > 0 {
 		t.Errorf("it looked %d times, %d questions were late", looks, late)
 	}
 	// More that is held is another matter.
 	l.s.Settled(l.last, 2)
-	if l.serve(t, at(206)); l.rechecks != 0 {
+	if l.serve(t, at(206)); l.recheckCount != 0 {
 		t.Error("it is not looked at again")
 	}
 	if len(l.serve(t, at(212))) == 0 {

@@ -83,7 +83,7 @@ func newDecoder(r io.Reader) *decoder {
 	return d
 }
 
-// limited is what a decoder reads.
+// limited is the reader of a decoder.
 type limited struct{ d *decoder }
 
 // Read implements io.Reader.
@@ -103,7 +103,7 @@ func (d *decoder) token() (json.Token, error) {
 	return t, cutShort(err)
 }
 
-// cutShort says of an answer that ends early that it is not whole.
+// cutShort is the error of an answer that ends early.
 func cutShort(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

@@ -14,9 +14,9 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Who comes without a token where there are ACLs sees nothing, and is told so;
+// Who comes without a token where there are ACLs sees nothing, and is reported so;
 // what was seen before is not gone for it, nor across a restart.
-func TestWhoHasNoTokenIsToldWhatIsHidden(t *testing.T) {
+func TestHiddenServicesAreReportedWithoutToken(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{ACL: true})
 	fill(t, a.Client(), 2)
@@ -45,7 +45,7 @@ func TestWhoHasNoTokenIsToldWhatIsHidden(t *testing.T) {
 }
 
 // Who may see everything without a token is followed as anybody.
-func TestATokenThatNobodyNeedsHidesNothing(t *testing.T) {
+func TestUnneededTokenHidesNothing(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{ACL: true})
 	c := a.Client()
@@ -68,8 +68,8 @@ func TestATokenThatNobodyNeedsHidesNothing(t *testing.T) {
 	r.await("gone", func(f *mesh.Fragment) bool { return workload(f, "/web-1") == nil })
 }
 
-// A filter that Consul does not take is told as that, and is no empty catalog.
-func TestAFilterThatConsulDoesNotTakeIsTold(t *testing.T) {
+// A filter that Consul does not take is reported as that, and is no empty catalog.
+func TestRefusedFilterIsReported(t *testing.T) {
 	t.Parallel()
 	for name, o := range modes() {
 		t.Run(name, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestAFilterThatConsulDoesNotTakeIsTold(t *testing.T) {
 	}
 }
 
-// Files that cannot be used at the start are told by their flags.
-func TestFilesAreNeededAtTheStart(t *testing.T) {
+// Files that cannot be used at the start are reported by their flags.
+func TestFilesAreRequiredAtStart(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty")
 	if err := os.WriteFile(empty, nil, 0o600); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-// What stands in the way is told with what to do about it.
-func TestReadSaysWhatToDo(t *testing.T) {
+// What stays in the way is reported with what to do about it.
+func TestReadErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	plain := consultest.Start(t, consultest.Options{})
 	secured := consultest.Start(t, consultest.Options{TLS: true})
@@ -45,8 +45,8 @@ func TestReadSaysWhatToDo(t *testing.T) {
 	}
 }
 
-// Consul lets services be registered by names that it answers no question about.
-func TestANameThatCannotBeSeenIsTold(t *testing.T) {
+// Consul lets services be registered by names that it answers no query about.
+func TestUnprintableNamesAreReported(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	for _, name := range []string{"web", "a\nb", "a\x00b", "\u200bweb", "\u202eweb"} {

@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	// saveEvery is the least time between two writes of the picture.
+	// saveEvery is the least time between two writes of the catalog cache.
 	saveEvery = 3 * time.Second
-	// markEvery is how often it is written that the picture is still Consul's.
+	// markEvery is the time between two writes of stateMark without a change.
 	markEvery = 30 * time.Second
 )
 
-// keeper writes the picture.
-type keeper struct {
+// stateWriter writes the catalog cache to the state directory.
+type stateWriter struct {
 	store store
-	*keep.Writer[[]stored, mark]
+	*keep.Writer[[]storedService, stateMark]
 }
 
-func newKeeper(s store, log *slog.Logger) *keeper {
-	return &keeper{s, keep.New(keep.Config[[]stored, mark]{What: "the stored catalog", Save: s.save, SaveMark: s.saveMark, Logger: log})}
+func newStateWriter(s store, log *slog.Logger) *stateWriter {
+	return &stateWriter{s, keep.New(keep.Config[[]storedService, stateMark]{What: "the stored catalog", Save: s.save, SaveMark: s.saveMark, Logger: log})}
 }
 
-// saver is what the loop knows of the disk.
-type saver struct {
+// savedState is what the loop knows of the state directory.
+type savedState struct {
 	savedAt, markedAt time.Time
 	diskAt            time.Time // of what is on disk
-	fromDisk          bool      // the picture is the stored one
-	seenAt            time.Time // when the picture was last known to be Consul's
+	fromDisk          bool      // the catalog cache is the stored one
+	seenAt            time.Time // when the catalog cache was last known to be Consul's
 	stateFault        string
 }
 
-// restore takes the stored picture, and has it sent.
+// restore loads the stored catalog, which is sent.
 func (l *loop) restore() {
-	k := l.s.keeper
+	k := l.s.stateWriter
 	if k == nil {
 		return
 	}
@@ -50,8 +50,7 @@ func (l *loop) restore() {
 	}
 	foreign := m.Datacenter != l.s.cfg.Client.Datacenter
 	if foreign || err != nil {
-		// What is written next speaks for all of the directory: nothing of another
-		// datacenter, and nothing damaged, stays in it.
+		// All files are written again: none of another datacenter, or damaged, may stay.
 		defer func() {
 			for i := range shards {
 				l.unsaved[i] = true
@@ -65,10 +64,10 @@ func (l *loop) restore() {
 	for _, x := range list {
 		of[x.Name] = x.Protocol
 	}
-	// What Connect says is known before the entries are: until it answers.
-	l.redefine(&protocols{of: of})
+	// These stay until Connect's defaults are read.
+	l.setProtocols(&protocols{of: of})
 	for _, x := range list {
-		entries, err := parse(x.Entries)
+		entries, err := decodeEntries(x.Entries)
 		if err != nil {
 			l.stateFault = "the stored catalog is damaged: " + err.Error()
 			continue
@@ -76,7 +75,7 @@ func (l *loop) restore() {
 		svc := &service{name: x.Name, filtered: x.Filtered, held: setOf(x.Held)}
 		l.services[x.Name] = svc
 		r := &reading{name: x.Name, Meta: client.Meta{Filtered: x.Filtered}, entries: entries}
-		l.remake(r)
+		l.remap(r)
 		l.apply(svc, r)
 	}
 	clear(l.unsaved)
@@ -84,11 +83,11 @@ func (l *loop) restore() {
 	l.log.Info("serving the stored catalog until Consul answers", "services", len(l.services), "read", m.Read.Format(time.RFC3339))
 }
 
-// save hands what changed to the keeper, if it is time to; it returns when it
-// will be. What the receiver has not judged, or holds back, is not written: after
-// a restart it is to be judged again.
+// save hands changes to the writer when it is time to, and returns when it will be.
+// What the receiver has not validated, or holds back, is not written: it is validated
+// again after a restart.
 func (l *loop) save(now time.Time, last bool) time.Time {
-	k := l.s.keeper
+	k := l.s.stateWriter
 	if k == nil || !l.liveEver {
 		return time.Time{}
 	}
@@ -110,7 +109,7 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 	}
 	l.savedAt, l.diskAt = now, now
 	k.Withhold("")
-	list := map[int][]stored{}
+	list := map[int][]storedService{}
 	for i := range l.unsaved {
 		list[i] = nil
 	}
@@ -118,18 +117,18 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 		for name, svc := range l.services {
 			i := shardOf(name)
 			if _, ok := list[i]; ok && svc.raw != nil {
-				list[i] = append(list[i], stored{name, svc.filtered, svc.protocol, svc.raw, slices.Sorted(maps.Keys(svc.held))})
+				list[i] = append(list[i], storedService{name, svc.filtered, svc.protocol, svc.raw, slices.Sorted(maps.Keys(svc.held))})
 			}
 		}
 		for _, services := range list {
-			slices.SortFunc(services, func(a, b stored) int { return strings.Compare(a.Name, b.Name) })
+			slices.SortFunc(services, func(a, b storedService) int { return strings.Compare(a.Name, b.Name) })
 		}
 	}
 	clear(l.unsaved)
-	var m *mark
+	var m *stateMark
 	if l.live {
 		l.markedAt = now
-		m = &mark{schema, l.s.cfg.Client.Datacenter, now}
+		m = &stateMark{schema, l.s.cfg.Client.Datacenter, now}
 	}
 	k.Offer(list, m)
 	return time.Time{}

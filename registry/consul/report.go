@@ -16,45 +16,45 @@ import (
 )
 
 const (
-	// tellEvery is the least time between two lines of the log on what the token
-	// lacks, and toldMost how many rules such a line names.
-	tellEvery = 10 * time.Second
-	toldMost  = 5
+	// denialLogEvery is the least time between two log lines about missing ACL rules, and
+	// denialLogMax how many rules a line names.
+	denialLogEvery = 10 * time.Second
+	denialLogMax   = 5
 )
 
-// teller is what the log was told of what the token lacks.
-type teller struct {
-	toldDenied uint64 // a hash of the rules, or 0
-	toldAt     time.Time
+// denialLog is the latest log line about missing ACL rules.
+type denialLog struct {
+	loggedRules uint64 // a hash of the rules, or 0
+	loggedAt    time.Time
 }
 
-// firsts are the first services by name of any number. The loop makes the status,
-// so it may not sort all there are.
-type firsts struct {
+// firstServices are the first services by name. The loop makes the status, so it does
+// not sort all of them.
+type firstServices struct {
 	list  []*service // in order
 	count int
 	sum   uint64 // a hash of all
 }
 
-func (f *firsts) add(svc *service) {
+func (f *firstServices) add(svc *service) {
 	f.count++
-	if len(f.list) == listedMost && svc.name > f.list[listedMost-1].name {
+	if len(f.list) == listMax && svc.name > f.list[listMax-1].name {
 		return
 	}
 	i, _ := slices.BinarySearchFunc(f.list, svc.name, func(x *service, name string) int { return strings.Compare(x.name, name) })
 	f.list = slices.Insert(f.list, i, svc)
-	f.list = f.list[:min(len(f.list), listedMost)]
+	f.list = f.list[:min(len(f.list), listMax)]
 }
 
-// digest is for sums that do not depend on an order.
+// digest is a hash, to be added to those of others in any order.
 func digest(kind, name string) uint64 {
 	h := fnv.New64a()
 	_, _ = io.WriteString(h, kind+"\x00"+name) // never fails
 	return h.Sum64()
 }
 
-// texts are what there is to say of the services.
-func (f *firsts) texts(say func(*service) string) []string {
+// texts are the services as text.
+func (f *firstServices) texts(say func(*service) string) []string {
 	out := make([]string, len(f.list))
 	for i, svc := range f.list {
 		out[i] = say(svc)
@@ -62,9 +62,9 @@ func (f *firsts) texts(say func(*service) string) []string {
 	return out
 }
 
-// survey collects what there is to tell of the services.
-func (l *loop) survey(st *Status) {
-	var noted, denied, filtered, unreadable firsts
+// describeServices fills in what the status says of services.
+func (l *loop) describeServices(st *Status) {
+	var noted, denied, filtered, unreadable firstServices
 	notes := 0
 	for _, svc := range l.services {
 		if svc.raw != nil {
@@ -105,7 +105,7 @@ func (l *loop) survey(st *Status) {
 		rules[deniedList] = true
 	}
 	slices.Sort(st.Unreadable)
-	st.Unreadable = slices.Clip(st.Unreadable[:min(len(st.Unreadable), listedMost)])
+	st.Unreadable = slices.Clip(st.Unreadable[:min(len(st.Unreadable), listMax)])
 	for rule := range rules {
 		sum += digest("rule", rule)
 	}
@@ -116,30 +116,30 @@ func (l *loop) survey(st *Status) {
 		}),
 		filtered.texts(func(svc *service) string { return fmt.Sprintf("node:read on some nodes of service %q", svc.name) }))
 	slices.Sort(st.Denied)
-	st.Denied = slices.Clip(st.Denied[:min(len(st.Denied), listedMost)])
-	l.tellDenied(st, sum)
+	st.Denied = slices.Clip(st.Denied[:min(len(st.Denied), listMax)])
+	l.logDenied(st, sum)
 }
 
-// tellDenied logs what the token lacks when that is something else than before.
-func (l *loop) tellDenied(st *Status, sum uint64) {
-	now := l.stamped
-	if sum == l.toldDenied || !l.live && l.faults[questionNames] == nil || now.Sub(l.toldAt) < tellEvery {
+// logDenied logs the missing ACL rules if they changed.
+func (l *loop) logDenied(st *Status, sum uint64) {
+	now := l.statusAt
+	if sum == l.loggedRules || !l.live && l.faults[queryNamesPath] == nil || now.Sub(l.loggedAt) < denialLogEvery {
 		return
 	}
-	l.toldDenied, l.toldAt = sum, now
+	l.loggedRules, l.loggedAt = sum, now
 	if st.DeniedCount == 0 {
 		l.log.Info("Consul ACL permissions restored")
 		return
 	}
 	l.log.Warn("Consul token lacks ACL rules: services seen before keep their last state, others are not in the mesh",
-		"rules", st.DeniedCount, "first", strings.Join(st.Denied[:min(len(st.Denied), toldMost)], "; "))
+		"rules", st.DeniedCount, "first", strings.Join(st.Denied[:min(len(st.Denied), denialLogMax)], "; "))
 }
 
-// notes are the first notes of services that have some.
-func (f *firsts) notes() []mapping.Note {
+// notes are the first notes of the services.
+func (f *firstServices) notes() []mapping.Note {
 	var out []mapping.Note
 	for _, svc := range f.list {
-		if len(out) >= listedMost {
+		if len(out) >= listMax {
 			break
 		}
 		began := len(out)
@@ -148,5 +148,5 @@ func (f *firsts) notes() []mapping.Note {
 			return cmp.Or(strings.Compare(a.Instance, b.Instance), strings.Compare(string(a.Code), string(b.Code)), strings.Compare(a.Message, b.Message))
 		})
 	}
-	return slices.Clip(out[:min(len(out), listedMost)])
+	return slices.Clip(out[:min(len(out), listMax)])
 }

@@ -54,7 +54,7 @@ func (e *endless) Read(p []byte) (int, error) {
 
 // A tag is as long as whoever registers a service makes it: not all of memory is
 // given to one.
-func TestAnEndlessTagIsGivenUp(t *testing.T) {
+func TestEndlessTagIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := readListing(&endless{})
 	if _, ok := errors.AsType[client.Unusable](err); !ok {

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Read reads a datacenter once, and whole. What the token may not see is missing,
+// Read reads a datacenter once, and whole. What the token may not read is missing,
 // and the status says so.
 func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
 	c.StateDir = ""
@@ -24,34 +24,33 @@ func Read(ctx context.Context, c Config) (*mesh.Fragment, *Status, error) {
 	}
 	defer s.client.Close()
 	l := newLoop(s, nil)
-	names, m, err := client.GetLong(ctx, s.client, whole(s, askNames))
+	names, m, err := client.GetLong(ctx, s.client, checked(s, queryNames))
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
 	}
-	l.list(names, m, time.Now())
+	l.setListing(names, m, time.Now())
 	if err := l.readDefaults(ctx); err != nil {
 		return nil, nil, err
 	}
 	if err := l.readAll(ctx); err != nil {
 		return nil, nil, err
 	}
-	if err := l.unreadable(); err != nil {
+	if err := l.errNothingReadable(); err != nil {
 		return nil, nil, fmt.Errorf("reading the services of Consul: %w", err)
 	}
 	l.live, l.delivered = true, true
-	f := l.compose()
-	l.stamp(time.Now())
+	f := l.buildFragment()
+	l.publishStatus(time.Now())
 	return f, s.Status(), nil
 }
 
-// readDefaults reads Connect's defaults. A token that may not see them goes
-// without.
+// readDefaults reads Connect's defaults, if the token may.
 func (l *loop) readDefaults(ctx context.Context) error {
 	p := &protocols{}
 	var err, err2 error
-	p.of, _, err = client.Get(ctx, l.s.client, askServiceDefaults)
-	p.global, _, err2 = client.Get(ctx, l.s.client, askProxyDefaults)
-	for name, err := range map[string]error{questionDefaults: err, questionProxy: err2} {
+	p.of, _, err = client.Get(ctx, l.s.client, queryServiceDefaults)
+	p.global, _, err2 = client.Get(ctx, l.s.client, queryProxyDefaults)
+	for name, err := range map[string]error{queryDefaultsPath: err, queryProxyPath: err2} {
 		if err == nil {
 			continue
 		}
@@ -60,18 +59,18 @@ func (l *loop) readDefaults(ctx context.Context) error {
 		}
 		l.faults[name] = err
 	}
-	l.redefine(p)
+	l.setProtocols(p)
 	return nil
 }
 
 func (l *loop) readAll(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(readers)
-	var mu sync.Mutex // guards the picture
+	var mu sync.Mutex // guards the catalog cache
 	for _, name := range slices.Sorted(namesOf(l.listed)) {
 		g.Go(func() error {
 			r := l.s.readService(ctx, name, 0)
-			if r.err != nil && general(r.err) {
+			if r.err != nil && isGeneral(r.err) {
 				return fmt.Errorf("reading service %q of Consul: %w", name, r.err)
 			}
 			mu.Lock()
