@@ -131,11 +131,11 @@ func (c *Config) checkBindings(names map[string]bool) []error {
 	sorted := slices.Sorted(maps.Keys(c.Bindings))
 	for i, name := range sorted {
 		if !names[name] {
-			errs = append(errs, fmt.Errorf("registry: namespaces are bound to %q, which is no source", name))
+			errs = append(errs, fmt.Errorf("registry: unknown source %q is bound to namespaces", name))
 		}
 		for _, other := range sorted[:i] {
 			if p, q, overlap := mesh.Overlap(c.Bindings[other], c.Bindings[name]); overlap {
-				errs = append(errs, fmt.Errorf("sources %q and %q both have hosts that %q and %q cover: say whose they are", other, name, p, q))
+				errs = append(errs, fmt.Errorf("the host patterns of the sources %q and %q overlap (%q and %q): give each host to one source", other, name, p, q))
 			}
 		}
 	}

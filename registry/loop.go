@@ -105,9 +105,9 @@ func boundTo(b *mesh.Binding) []string {
 
 func errUnknownSource(f *mesh.Fragment) error {
 	if f == nil {
-		return errors.New("a source sent none")
+		return errors.New("a source sent no fragment")
 	}
-	return fmt.Errorf("%q is no source of this registry", f.Source)
+	return fmt.Errorf("unknown source %q", f.Source)
 }
 
 // accept puts the second fragment of a difference in force, to be published in

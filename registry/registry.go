@@ -20,7 +20,7 @@ import (
 // back.
 var ErrNothingHeld = errors.New("nothing is on hold")
 
-var errEnded = errors.New("it ended")
+var errEnded = errors.New("the source ended")
 
 // Registry merges what its sources say. See the package's description.
 type Registry struct {
@@ -128,7 +128,7 @@ func (r *Registry) Release(source string) error {
 // a source ends. It may be called once.
 func (r *Registry) Run(ctx context.Context) error {
 	if r.running.Swap(true) {
-		return errors.New("running the registry: it ran already")
+		return errors.New("running the registry: Run was called before")
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	reads := make(chan *mesh.Fragment)

@@ -253,7 +253,7 @@ func TestEnds(t *testing.T) {
 		end        func(x *running, s *fakeSource)
 	}{
 		{"source_fails", `running source "files": broken`, func(_ *running, s *fakeSource) { s.fail <- errBroken }},
-		{"source_ends", `running source "files": it ended`, func(_ *running, s *fakeSource) { s.fail <- nil }},
+		{"source_ends", `running source "files": the source ended`, func(_ *running, s *fakeSource) { s.fail <- nil }},
 		{"ctx_ends", "", func(x *running, _ *fakeSource) { x.cancel() }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestConfig(t *testing.T) {
 	_, err := New(Config{
 		Sources: []Source{newFakeSource("a"), newFakeSource("a")}, Bindings: map[string]*mesh.Binding{"b": {Namespaces: []string{"x"}}}, SourceWait: -1,
 	})
-	for _, want := range []string{"Logger", "Fallback", `two sources have the name "a"`, `"b", which is no source`, "negative"} {
+	for _, want := range []string{"Logger", "Fallback", `two sources have the name "a"`, `unknown source "b"`, "negative"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not tell of %s", err, want)
 		}

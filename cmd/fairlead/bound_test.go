@@ -200,7 +200,7 @@ func TestBoundSettings(t *testing.T) {
 		"overlap":           {[]string{"--config-dir", dir("a") + "=a", "--config-dir", dir("b") + "=b", "--config-hosts", dir("a") + "=*.x.example", "--config-hosts", dir("b") + "=c.x.example"}, "in common"},
 		"unbound":           {[]string{"--config-dir", dir("a"), "--config-hosts", dir("a") + "=*.x.example"}, "not bound to a namespace"},
 		"unknown directory": {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("b") + "=*.x.example"}, "none of the directories"},
-		"pattern":           {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("a") + "=*"}, "is no host"},
+		"pattern":           {[]string{"--config-dir", dir("a") + "=a", "--config-hosts", dir("a") + "=*"}, "is not a host"},
 		"root":              {[]string{"--config-dir", dir("a") + "=istio-system"}, "--bind-root-namespace"},
 	} {
 		t.Run(name, func(t *testing.T) {

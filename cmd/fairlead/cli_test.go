@@ -233,7 +233,7 @@ func TestOddArguments(t *testing.T) {
 		{"server --config-dir " + dir + " --slow-proxy-timeout 0", []string{"--slow-proxy-timeout 0s", "write 1s or more"}},
 		{"server --config-dir " + dir + " --slow-proxy-timeout -1s", []string{"--slow-proxy-timeout -1s", "write 1s or more"}},
 		{"server --config-dir " + dir + " --virtual-hosts=", []string{`--virtual-hosts ""`, "write auto or off"}},
-		{"server --config-dir " + dir + "=Shop", []string{`"Shop" is no namespace`}},
+		{"server --config-dir " + dir + "=Shop", []string{`"Shop" is not a namespace`}},
 		{"agent --server here", []string{`--server "here"`, "HOST:PORT"}},
 		{"agent --stats-port 9000 --health-port 9000", []string{"both 9000"}},
 		{"agent --drain-time -1s", []string{"--drain-time -1s"}},

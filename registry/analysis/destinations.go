@@ -28,7 +28,7 @@ func destinations(w *world, r *report) {
 				if w.in.OtherSources {
 					severity = Warning
 				}
-				r.add(place{o, d.field + ".host"}, severity, fmt.Sprintf("no ServiceEntry defines the host %q%s; what is sent there fails", host, w.nearHost(host)))
+				r.add(place{o, d.field + ".host"}, severity, fmt.Sprintf("no ServiceEntry defines the host %q%s; requests to it fail", host, w.nearHost(host)))
 			}
 			if d.Subset != "" {
 				r.under(CodeUnknownSubset, func(r *report) { w.subset(r, d, host) })
@@ -95,7 +95,7 @@ func routeHosts(w *world, r *report) {
 			}
 			visible, hidden := w.lookup(host, o.Meta.Namespace)
 			if len(visible)+len(hidden) == 0 {
-				r.warn(place{o, fmt.Sprintf("spec.hosts[%d]", i)}, "no ServiceEntry defines the host %q%s, so proxies have no address and perhaps no port to route it on",
+				r.warn(place{o, fmt.Sprintf("spec.hosts[%d]", i)}, "no ServiceEntry defines the host %q%s, so proxies have no address for it, and maybe no port",
 					host, w.nearHost(host))
 			}
 		}

@@ -69,7 +69,7 @@ func keysTwice(w *world, r *report) {
 			continue
 		}
 		if f := first[k]; f != nil {
-			r.wrong(place{o, "metadata.name"}, "%s stands at %s already, and that one counts; rename or remove one of them", k, f.Meta.Origin)
+			r.wrong(place{o, "metadata.name"}, "%s is already defined at %s, which is in force; rename or remove one of them", k, f.Meta.Origin)
 			continue
 		}
 		first[k] = o
@@ -132,7 +132,7 @@ func unknownDelegates(w *world, r *report) {
 			case target == nil:
 				r.wrong(at, "there is no VirtualService %s/%s", ns, d.Name)
 			case len(target.Hosts) > 0:
-				r.wrong(at, "the VirtualService %s/%s has hosts, so it is none to delegate to; remove its hosts", ns, d.Name)
+				r.wrong(at, "the VirtualService %s/%s has hosts, so no route can delegate to it; remove its hosts", ns, d.Name)
 			}
 		}
 	}

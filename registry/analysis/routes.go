@@ -79,6 +79,6 @@ func (r *report) sum(at place, list []int32) {
 		total += int64(n)
 	}
 	if len(list) > 1 && total > 0 && total != 100 {
-		r.warn(at, "the weights sum to %d, so they are no percentages; write weights that sum to 100", total)
+		r.warn(at, "the weights sum to %d, so they are not percentages; write weights that sum to 100", total)
 	}
 }

@@ -82,10 +82,10 @@ func anyIdentity(w *world, r *report) {
 		switch {
 		case !known || len(list) == 0 || named == len(list):
 		case named == 0:
-			r.warn(place{o, "spec"}, "no endpoint names its serviceAccount, so clients take the certificate of any workload of the mesh; "+
+			r.warn(place{o, "spec"}, "no endpoint has a serviceAccount, so clients accept the certificate of any workload of the mesh; "+
 				"write serviceAccount in the workloads, or subjectAltNames here")
 		default:
-			r.warn(place{o, "spec"}, "%d of %d endpoints name no serviceAccount, so clients refuse them unless they share one of the others; write it in each workload",
+			r.warn(place{o, "spec"}, "%d of %d endpoints have no serviceAccount, so clients refuse them unless they have the same one as another endpoint; write it in each workload",
 				len(list)-named, len(list))
 		}
 	}
@@ -99,7 +99,7 @@ func portNames(w *world, r *report) {
 			if promised == "" || p.GetProtocol() == "" || strings.EqualFold(promised, p.Protocol) {
 				continue
 			}
-			r.warn(place{o, fmt.Sprintf("spec.ports[%d].protocol", i)}, "the name %q of the port says %s, its protocol is %s, which counts; rename the port, or write protocol: %s",
+			r.warn(place{o, fmt.Sprintf("spec.ports[%d].protocol", i)}, "the port name %q means %s, but its protocol is %s, which is in force; rename the port, or write protocol: %s",
 				p.Name, promised, p.Protocol, promised)
 		}
 	}

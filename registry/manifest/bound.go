@@ -21,7 +21,7 @@ func ParseBound(s, form string) (place string, namespaces []string, err error) {
 			return "", nil, fmt.Errorf("reading %q: a namespace is empty; write %s or %s=NAMESPACE,…", s, form, form)
 		}
 		if !isNamespace(ns) {
-			return "", nil, fmt.Errorf("reading %q: %q is no namespace: lower-case letters, digits and inner hyphens, at most 63", s, ns)
+			return "", nil, fmt.Errorf("reading %q: %q is not a namespace: lower-case letters, digits and inner hyphens, at most 63", s, ns)
 		}
 		namespaces = append(namespaces, ns)
 	}

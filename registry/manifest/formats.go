@@ -143,7 +143,7 @@ func FormatCommands() [][]string {
 }
 
 // formatFault says why a format is not in force, or "". It reads as Envoy does:
-// from left to right, "%%" is a per cent sign, and any other begins
+// from left to right, "%%" is a percent sign, and any other begins
 // %COMMAND%, %COMMAND(ARGUMENT)% or %COMMAND(ARGUMENT):LENGTH%, where the argument
 // ends at the first parenthesis that the end of a command follows.
 func formatFault(format string) string {
@@ -157,7 +157,7 @@ func formatFault(format string) string {
 		}
 		match := formatCommand.FindStringSubmatch(rest)
 		if match == nil {
-			return fmt.Sprintf("%q begins no command of Envoy's, which are %%COMMAND%% or %%COMMAND(ARGUMENT)%% in capitals; write %%%% for a per cent sign", clipFormat("%"+rest))
+			return fmt.Sprintf("%q does not start an Envoy command operator (%%COMMAND%% or %%COMMAND(ARGUMENT)%%, in capitals); write %%%% for a percent sign", clipFormat("%"+rest))
 		}
 		if why := commandFault(match[1], match[2], match[3]); why != "" {
 			return why
@@ -166,7 +166,7 @@ func formatFault(format string) string {
 	}
 }
 
-// formatCommand is what follows the per cent sign, to the end of the command.
+// formatCommand is what follows the percent sign, to the end of the command.
 var formatCommand = regexp.MustCompile(`^([A-Z0-9_]+)(\(.*?\))?(:[0-9]+)?%`)
 
 // maxFormatLength is the longest :N, in digits.
@@ -177,14 +177,14 @@ func commandFault(name, argument, length string) string {
 	inner := strings.TrimSuffix(strings.TrimPrefix(argument, "("), ")")
 	switch {
 	case !listed:
-		return fmt.Sprintf("%%%s%% may not stand here: it is not one of the commands that every Envoy from 1.36 on takes and that read nothing of the host's; "+
-			"remove it, or write %%%% for a per cent sign", name)
+		return fmt.Sprintf("%%%s%% is not allowed here: not every Envoy from 1.36 on has this command operator, or it reads something of the host; "+
+			"remove it, or write %%%% for a percent sign", name)
 	case inner == "" && arg.needed:
 		return fmt.Sprintf("%%%s%% needs an argument, such as %%%s(%s)%%", name, name, arg.sample)
 	case inner != "" && arg.form == nil:
 		return fmt.Sprintf("%%%s%% takes no argument", name)
 	case inner != "" && !arg.form.MatchString(inner):
-		return fmt.Sprintf("%%%s%% takes no argument %s; write one such as %%%s(%s)%%", name, strconv.Quote(clipFormat(inner)), name, arg.sample)
+		return fmt.Sprintf("%%%s%% does not accept the argument %s; write one such as %%%s(%s)%%", name, strconv.Quote(clipFormat(inner)), name, arg.sample)
 	case length != "" && (!arg.length || inner == "" || len(length) > 1+maxFormatLength):
 		return fmt.Sprintf("%%%s%% takes no length %s", name, clipFormat(length))
 	}

@@ -68,7 +68,7 @@ func TestFormatFieldsAreThere(t *testing.T) {
 	for name := range formats {
 		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
 		if _, field := d.(protoreflect.FieldDescriptor); err != nil || !field {
-			t.Errorf("%s is no field: %v", name, err)
+			t.Errorf("%s is not a field: %v", name, err)
 		}
 	}
 }

@@ -74,7 +74,7 @@ type unfitCheck struct{ report func(path, why string) }
 // endpoint judges an address that an Envoy would connect to.
 func (u unfitCheck) endpoint(address, field string) {
 	if sock, unix := strings.CutPrefix(address, unixScheme); unix && isOwnSocket(sock) {
-		u.report(field, fmt.Sprintf("%q is or may be a socket of Fairlead's own, which gives out keys and takes orders", sock))
+		u.report(field, fmt.Sprintf("%q is, or may be, a socket of Fairlead, which gives out keys and takes commands", sock))
 	}
 }
 
@@ -82,7 +82,7 @@ func (u unfitCheck) endpoint(address, field string) {
 func (u unfitCheck) peers(names []string, at string) {
 	for i, name := range names {
 		if mesh.IsReservedIdentity(name) {
-			u.report(at+"["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is a host's identity, which serves nobody; name the workload's, spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/NAME", name))
+			u.report(at+"["+strconv.Itoa(i)+"]", fmt.Sprintf("%q is the identity of a host, not of a workload; write spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/NAME", name))
 		}
 	}
 }
@@ -114,11 +114,11 @@ func (u unfitCheck) virtualService(spec *networking.VirtualService) {
 			sum += uint64(max(0, d.GetWeight()))
 		}
 		if sum > math.MaxUint32 {
-			u.report(at+".route", fmt.Sprintf("the weights sum to %d, and Envoy takes %d at most", sum, uint32(math.MaxUint32)))
+			u.report(at+".route", fmt.Sprintf("the weights sum to %d; Envoy accepts at most %d", sum, uint32(math.MaxUint32)))
 		}
 		for j, m := range h.GetMatch() {
 			if _, empty := m.GetQueryParams()[""]; empty {
-				u.report(fmt.Sprintf("%s.match[%d].queryParams", at, j), "a parameter's name is empty, which Envoy refuses")
+				u.report(fmt.Sprintf("%s.match[%d].queryParams", at, j), "the name of a parameter is empty, which Envoy rejects")
 			}
 		}
 	}
@@ -148,7 +148,7 @@ func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
 		".ringHash.minimumRingSize": hash.GetRingHash().GetMinimumRingSize(),
 	} {
 		if size > maxRing {
-			u.report(at+".consistentHash"+field, fmt.Sprintf("a ring of %d, and Envoy takes %d at most", size, maxRing))
+			u.report(at+".consistentHash"+field, fmt.Sprintf("the ring size is %d; Envoy accepts at most %d", size, maxRing))
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (u unfitCheck) balancing(lb *networking.LoadBalancerSettings, at string) {
 func (u unfitCheck) tls(t *networking.ClientTLSSettings, at string) {
 	u.peers(t.GetSubjectAltNames(), at+".subjectAltNames")
 	if n := len(t.GetSni()); n > maxSNI {
-		u.report(at+".sni", fmt.Sprintf("a name of %d bytes, and Envoy takes %d at most", n, maxSNI))
+		u.report(at+".sni", fmt.Sprintf("the name has %d bytes; Envoy accepts at most %d", n, maxSNI))
 	}
 }
 

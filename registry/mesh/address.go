@@ -157,7 +157,7 @@ func (o *owners) findBar(source int, namespace string, a Hostname) *rival {
 	case b.HostsOnly:
 		return &rival{nil, "nobody whom the settings name"}
 	case tooWide(a):
-		return &rival{nil, fmt.Sprintf("nobody: a range with a prefix of less than %d bits is a source's by a pattern only", minRangeBits)}
+		return &rival{nil, fmt.Sprintf("nobody: a range with a prefix shorter than %d bits belongs to a source only by --config-hosts", minRangeBits)}
 	}
 	for i := range o.claims {
 		if o.bindings[i] != nil {
@@ -344,8 +344,8 @@ func (w *clipper) subnetNames(vs *VirtualService) []Hostname {
 func foreignAddress(m *Meta, a Hostname, r *rival) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: r.origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the address %q is that of %s: this object, whose source is bound to namespaces, holds for clients in the namespace %s only; "+
-			"if the address is this source's, say so by --config-hosts", a, r, m.Namespace),
+		Reason: fmt.Sprintf("the address %q belongs to %s: this object, whose source is bound to namespaces, applies only to clients in the namespace %s; "+
+			"if the address belongs to this source, set --config-hosts", a, r, m.Namespace),
 	}
 }
 

@@ -74,11 +74,11 @@ func ParseHostPattern(s string) (Hostname, error) {
 	for label := range strings.SplitSeq(rest, ".") {
 		if label == "" || len(label) > 63 || strings.Trim(label, "-") != label ||
 			strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != "" {
-			return "", fmt.Errorf("%q is no host: write a DNS name such as orders.shop.internal, or *.shop.internal for all names below, or addresses such as 10.1.0.0/16", s)
+			return "", fmt.Errorf("%q is not a host: write a DNS name such as orders.shop.internal, or *.shop.internal for all names below, or addresses such as 10.1.0.0/16", s)
 		}
 	}
 	if len(h) > 253 {
-		return "", fmt.Errorf("%q is no host: it is longer than 253 characters", s)
+		return "", fmt.Errorf("%q is not a host: it is longer than 253 characters", s)
 	}
 	return Hostname(h), nil
 }

@@ -230,10 +230,10 @@ func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conf
 		if merges(w, svc) {
 			continue
 		}
-		reason := fmt.Sprintf("host %q is that of %s: what is written down is in force, and the catalog's service is not; "+
-			"its instances stand, for a ServiceEntry that selects the label %s", svc.Hostname, w.Key, LabelConsulService)
+		reason := fmt.Sprintf("the host %q belongs to %s: that object is in force, and the catalog's service is not; "+
+			"a ServiceEntry can select its instances by the label %s", svc.Hostname, w.Key, LabelConsulService)
 		if !to.all {
-			reason = fmt.Sprintf("host %q is that of %s for the namespaces %s: in them it is in force, elsewhere the catalog's service",
+			reason = fmt.Sprintf("the host %q belongs to %s in the namespaces %s: that object is in force there, and the catalog's service elsewhere",
 				svc.Hostname, w.Key, strings.Join(to.namespaces, ", "))
 		}
 		conflicts = append(conflicts, Conflict{Key: svc.Key, Host: svc.Hostname, Kept: w.Origin, Dropped: svc.Origin, Reason: reason})
@@ -342,7 +342,7 @@ func disagreement[T object](kept, dropped []T) (string, bool) {
 	if slices.EqualFunc(a, b, func(x, y *Service) bool { return sameHash(&x.Meta, &y.Meta) }) {
 		return "", false
 	}
-	return fmt.Sprintf("two catalogs do not agree on this service: %s; the first one's word counts, and the instances of both stand", differences(a, b)), true
+	return fmt.Sprintf("two catalogs disagree on this service: %s; the first one is in force, with the instances of both", differences(a, b)), true
 }
 
 // differences says in words what is different in two services.
@@ -370,7 +370,7 @@ func differences(a, b []*Service) string {
 		}
 	}
 	if len(out) == 0 {
-		return "labels, annotations or something else that is not told here"
+		return "labels, annotations or another field"
 	}
 	return strings.Join(out, ", ")
 }

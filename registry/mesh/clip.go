@@ -361,8 +361,8 @@ func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *ver
 func foreign(m *Meta, h Hostname, r *rival) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the host %q is that of %s: what this source, which is bound to namespaces, says of it holds for clients in the namespace %s only; "+
-			"if the host is this source's, say so by --config-hosts", h, r, m.Namespace),
+		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients in the namespace %s; "+
+			"if the host belongs to this source, set --config-hosts", h, r, m.Namespace),
 	}
 }
 

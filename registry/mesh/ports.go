@@ -122,14 +122,14 @@ func behind(svc *Service, yields []uint32) []Conflict {
 		case p.Protocol.IsHTTP():
 			out = append(out, Conflict{
 				Key: svc.Key, Host: portName(port), Dropped: svc.Origin, Foreign: true,
-				Reason: fmt.Sprintf("the listener of port %d is made for services of other namespaces, and not for %s, for clients outside the namespace %s: who has the port came first, or its "+
-					"source is bound to no namespace; requests arrive, as HTTP; use another port", port, p.Protocol, svc.Namespace),
+				Reason: fmt.Sprintf("the listener of port %d serves services of other namespaces, and not %s, for clients outside the namespace %s: these services had the port first, or their "+
+					"source is not bound to namespaces; requests arrive as HTTP; use another port", port, p.Protocol, svc.Namespace),
 			})
 		default:
 			out = append(out, Conflict{
 				Key: svc.Key, Host: portName(port), Dropped: svc.Origin, Foreign: true,
-				Reason: fmt.Sprintf("connections to port %d go to services of other namespaces first, for clients outside the namespace %s: who has the port came first, or its source is "+
-					"bound to no namespace; give the service an address, or another port", port, svc.Namespace),
+				Reason: fmt.Sprintf("connections to port %d go to services of other namespaces first, for clients outside the namespace %s: these services had the port first, or their source is "+
+					"not bound to namespaces; give the service an address, or another port", port, svc.Namespace),
 			})
 		}
 	}

@@ -201,8 +201,8 @@ func exportsWithout(exports Exports, defaults []string, own string, without []st
 func keptOut(m *Meta, h Hostname, private *Service) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the namespace %s has the host %q to itself (%s, %s): what this source, which is bound to namespaces, routes for %q does not hold for clients "+
-			"there; if the host is this source's, say so by --config-hosts", private.Namespace, private.Hostname, private.Key, private.Origin, h),
+		Reason: fmt.Sprintf("the namespace %s has a service of its own for the host %q (%s, %s): the routes of this object, whose source is bound to namespaces, for %q do not apply to clients "+
+			"there; if the host belongs to this source, set --config-hosts", private.Namespace, private.Hostname, private.Key, private.Origin, h),
 	}
 }
 
@@ -210,7 +210,7 @@ func keptOut(m *Meta, h Hostname, private *Service) Conflict {
 func keptOutOf(m *Meta, a Hostname, private *Service) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
-		Reason: fmt.Sprintf("the namespace %s uses the address %q by a service of its own (%s, %s): this object, whose source is bound to namespaces, does not hold for clients "+
-			"there; if the address is this source's, say so by --config-hosts", private.Namespace, a, private.Key, private.Origin),
+		Reason: fmt.Sprintf("the namespace %s uses the address %q in a service of its own (%s, %s): this object, whose source is bound to namespaces, does not apply to clients "+
+			"there; if the address belongs to this source, set --config-hosts", private.Namespace, a, private.Key, private.Origin),
 	}
 }

@@ -155,7 +155,7 @@ func (c cursor) wildcard(v string) {
 func (c cursor) trustDomainPattern(v string) {
 	c.wildcard(v)
 	if strings.Contains(v, "/") {
-		c.wrong("%q is no trust domain: it holds a slash; write the domain alone, such as \"cluster.local\"", v)
+		c.wrong("%q is not a trust domain: it holds a slash; write the domain alone, such as \"cluster.local\"", v)
 	}
 }
 
@@ -176,7 +176,7 @@ func (c cursor) serviceAccount(v string) {
 	case strings.Contains(v, "*"):
 		c.wrong("%q holds a wildcard, which serviceAccounts cannot; use principals", v)
 	case slashed && (ns == "" || name == "" || strings.Contains(name, "/")):
-		c.wrong("%q is no service account; write account or namespace/account", v)
+		c.wrong("%q is not a service account; write account or namespace/account", v)
 	case len(v) > maxServiceAccountLen:
 		c.wrong("the value has %d characters, at most %d are allowed", len(v), maxServiceAccountLen)
 	}
@@ -191,7 +191,7 @@ func (c cursor) ipBlock(v string) {
 
 func (c cursor) rulePort(v string) {
 	if n, err := strconv.ParseUint(v, 10, 32); err != nil || n > maxPort {
-		c.wrong("%q is no port number; use 0 to 65535 (names and wildcards are not allowed)", v)
+		c.wrong("%q is not a port number; use 0 to 65535 (names and wildcards are not allowed)", v)
 	}
 }
 

@@ -41,7 +41,7 @@ func (c cursor) configPatch(p *networking.EnvoyFilter_EnvoyConfigObjectPatch) {
 	if v := p.GetMatch().GetProxy().GetProxyVersion(); len(v) > maxRegexLen {
 		c.at("match").at("proxy").at("proxyVersion").warn("the expression has more than %d characters and is ignored", maxRegexLen)
 	} else if _, err := regexp.Compile(v); err != nil {
-		c.at("match").at("proxy").at("proxyVersion").wrong("%q is no regular expression of RE2: %s", v, regexFault(err))
+		c.at("match").at("proxy").at("proxyVersion").wrong("%q is not a regular expression of RE2: %s", v, regexFault(err))
 	}
 	c.at("match").patchMatch(p)
 }

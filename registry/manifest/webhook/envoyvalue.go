@@ -142,14 +142,14 @@ func (r patchReader) wellKnown(c cursor, d protoreflect.MessageDescriptor, v *st
 				return
 			}
 		}
-		c.wrong("%s is no duration; write one such as \"1.5s\"", kindOf(v))
+		c.wrong("%s is not a duration; write one such as \"1.5s\"", kindOf(v))
 	case "Timestamp":
 		if isText {
 			if _, err := time.Parse(time.RFC3339Nano, text.StringValue); err == nil {
 				return
 			}
 		}
-		c.wrong("%s is no time; write one such as \"2026-01-02T15:04:05Z\"", kindOf(v))
+		c.wrong("%s is not a time; write one such as \"2026-01-02T15:04:05Z\"", kindOf(v))
 	case "Struct":
 		if _, ok := v.GetKind().(*structpb.Value_StructValue); !ok {
 			c.wrong("a map is needed here, not %s", kindOf(v))

@@ -11,7 +11,7 @@ func gateway(c cursor, o Object, g *networking.Gateway) {
 	fromAPI := o.Annotations["internal.istio.io/gateway-semantics"] == gatewayAPI
 	if !isDNSLabel(o.Name) && !fromAPI {
 		metadata := cursor{faults: c.faults}.at("metadata")
-		metadata.at("name").wrong("%q is no name of a gateway; use letters, digits and inner hyphens, at most 63, no dots", o.Name)
+		metadata.at("name").wrong("%q is not a name of a gateway; use letters, digits and inner hyphens, at most 63, no dots", o.Name)
 	}
 	if len(g.Servers) == 0 {
 		c.wrong("the gateway has no servers; write at least one")
@@ -116,7 +116,7 @@ func (c cursor) gatewayHost(h string, fromAPI bool) {
 		return
 	}
 	if ns != "*" && ns != "." && (ns != "~" || !fromAPI) && !isDNSLabel(ns) {
-		c.wrong("%q before the slash is no namespace; write one, \"*\" for all, or \".\" for this one", ns)
+		c.wrong("%q before the slash is not a namespace; write one, \"*\" for all, or \".\" for this one", ns)
 	}
 	c.qualifiedHost(name, true)
 }

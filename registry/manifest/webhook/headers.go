@@ -24,7 +24,7 @@ func (c cursor) headerToken(name, extra string) {
 	case name == "":
 		c.wrong("the header name is empty")
 	case !madeOf(name, extra):
-		c.wrong("%q is no header name; remove what is not a letter, a digit or a hyphen", name)
+		c.wrong("%q is not a header name; remove what is not a letter, a digit or a hyphen", name)
 	}
 }
 

@@ -47,7 +47,7 @@ func (c cursor) abort(a *networking.HTTPFaultInjection_Abort) {
 	switch e := a.ErrorType.(type) {
 	case *networking.HTTPFaultInjection_Abort_GrpcStatus:
 		if !oneOf(e.GrpcStatus, grpcStatuses) {
-			c.at("grpcStatus").wrong("%q is no status of gRPC%s; write its name, such as \"UNAVAILABLE\"",
+			c.at("grpcStatus").wrong("%q is not a status of gRPC%s; write its name, such as \"UNAVAILABLE\"",
 				e.GrpcStatus, near(e.GrpcStatus, grpcStatuses...))
 		}
 	case *networking.HTTPFaultInjection_Abort_Http2Error:

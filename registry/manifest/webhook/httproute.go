@@ -108,7 +108,7 @@ func (c cursor) httpMatch(m *networking.HTTPMatchRequest) {
 	c.labels("sourceLabels", m.SourceLabels)
 	c.gatewayNames(m.Gateways, false)
 	if m.SourceNamespace != "" && !isDNSLabel(m.SourceNamespace) {
-		c.at("sourceNamespace").wrong("%q is no name of a namespace", m.SourceNamespace)
+		c.at("sourceNamespace").wrong("%q is not a name of a namespace", m.SourceNamespace)
 	}
 }
 
@@ -148,7 +148,7 @@ func (c cursor) destination(d *networking.Destination) {
 		return
 	}
 	if d.Host == "*" {
-		c.at("host").wrong("\"*\" is no destination; name the host of one service")
+		c.at("host").wrong("\"*\" is not a destination; name the host of one service")
 	} else {
 		c.at("host").because(whyNotHost(d.Host))
 	}
@@ -206,7 +206,7 @@ func (c cursor) redirect(r *networking.HTTPRedirect, matches []*networking.HTTPM
 		c.wrong("the redirect changes nothing; write uri, prefixRewrite, authority, port, derivePort or scheme")
 	}
 	if r.RedirectCode != 0 && (r.RedirectCode < 300 || r.RedirectCode > 399) {
-		c.at("redirectCode").wrong("%d is no redirect; use 301, 302, 303, 307 or 308", r.RedirectCode)
+		c.at("redirectCode").wrong("%d is not a redirect; use 301, 302, 303, 307 or 308", r.RedirectCode)
 	}
 	if r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https" {
 		c.at("scheme").wrong("the scheme %q cannot be redirected to; use \"http\" or \"https\"", r.Scheme)
@@ -292,7 +292,7 @@ func (c cursor) directResponse(d *networking.HTTPDirectResponse) {
 func (c cursor) httpStatus(status int64) {
 	// Istio lets 600 pass, though its words say 599.
 	if status < 200 || status > 600 {
-		c.wrong("%d is no status of an HTTP response; use 200 to 599", status)
+		c.wrong("%d is not a status of an HTTP response; use 200 to 599", status)
 	}
 }
 
@@ -313,7 +313,7 @@ func (c cursor) cors(p *networking.CorsPolicy) {
 	}
 	for i, m := range p.AllowMethods {
 		if !oneOf(m, corsMethods) {
-			c.item("allowMethods", i).wrong("%q is no HTTP method%s; use one of %s",
+			c.item("allowMethods", i).wrong("%q is not an HTTP method%s; use one of %s",
 				m, near(m, corsMethods...), strings.Join(corsMethods, ", "))
 		}
 	}

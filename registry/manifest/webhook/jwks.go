@@ -22,14 +22,14 @@ func (c cursor) jwks(text string) {
 	}
 	var keys []json.RawMessage
 	if err := json.Unmarshal(list, &keys); err != nil {
-		c.wrong("\"keys\" is no list; write {\"keys\":[...]}")
+		c.wrong("\"keys\" is not a list; write {\"keys\":[...]}")
 		return
 	}
 	for i, raw := range keys {
 		var key map[string]json.RawMessage
 		name := fmt.Sprintf("key %d", i)
 		if err := json.Unmarshal(raw, &key); err != nil {
-			c.wrong("%s is no JSON object", name)
+			c.wrong("%s is not a JSON object", name)
 			continue
 		}
 		c.because(c.jwk(name, key))
@@ -71,7 +71,7 @@ func (c cursor) jwk(name string, key map[string]json.RawMessage) string {
 			return fmt.Sprintf("%s of type %s lacks %q", name, kty, field)
 		}
 		if !isBase64(v) {
-			return fmt.Sprintf("%q of %s is no base64url", field, name)
+			return fmt.Sprintf("%q of %s is not base64url", field, name)
 		}
 	}
 	return whyNotKeyNotes(name, key)

@@ -56,7 +56,7 @@ func (c cursor) consistentHash(h *networking.LoadBalancerSettings_ConsistentHash
 		case m.TableSize >= maglevLimit:
 			at.wrong("the table size %d is too large; use a prime number below %d", m.TableSize, maglevLimit)
 		case !isPrime(m.TableSize):
-			at.wrong("the table size %d is no prime number; use one such as 65537", m.TableSize)
+			at.wrong("the table size %d is not a prime number; use one such as 65537", m.TableSize)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (c cursor) trustDomain(d string) {
 	}
 	for label := range strings.SplitSeq(strings.TrimSuffix(d, "."), ".") {
 		if !isDNSLabel(label) {
-			c.wrong("%q is no trust domain: %s", d, whyNotLabel(label))
+			c.wrong("%q is not a trust domain: %s", d, whyNotLabel(label))
 			return
 		}
 	}

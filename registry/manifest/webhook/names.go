@@ -70,14 +70,14 @@ func whyNotLabels(name, end string) string {
 	labels := strings.Split(end, ".")
 	last := labels[len(labels)-1]
 	if _, err := strconv.Atoi(last); err == nil {
-		return fmt.Sprintf("%q is no DNS name: its last part %q is a number; write a name that ends in letters", name, last)
+		return fmt.Sprintf("%q is not a DNS name: its last part %q is a number; write a name that ends in letters", name, last)
 	}
 	for i, label := range labels {
 		if label == "" && i == len(labels)-1 {
 			return ""
 		}
 		if !isDNSLabel(label) {
-			return fmt.Sprintf("%q is no DNS name: %s", name, whyNotLabel(label))
+			return fmt.Sprintf("%q is not a DNS name: %s", name, whyNotLabel(label))
 		}
 	}
 	return ""
@@ -113,9 +113,9 @@ func whyNotHost(name string) string {
 	switch {
 	case !isWildcardLabel(first):
 		if isWildcard(first) {
-			return fmt.Sprintf("%q is no host name: write the wildcard as \"*\" or in front of a name, as in \"*.example.com\"", name)
+			return fmt.Sprintf("%q is not a host name: write the wildcard as \"*\" or in front of a name, as in \"*.example.com\"", name)
 		}
-		return fmt.Sprintf("%q is no host name: %s", name, whyNotLabel(first))
+		return fmt.Sprintf("%q is not a host name: %s", name, whyNotLabel(first))
 	case dotted:
 		return whyNotLabels(name, rest)
 	}
@@ -136,7 +136,7 @@ func whyNotGatewayHost(name string, sni bool) string {
 	}
 	parts := strings.Split(name, "_")
 	if len(parts) < 4 {
-		return fmt.Sprintf("%q is no server name of the mesh; the form is %s", name, sniForm)
+		return fmt.Sprintf("%q is not a server name of the mesh; the form is %s", name, sniForm)
 	}
 	if !strings.ContainsAny(parts[1], "0123456789") {
 		return fmt.Sprintf("%q has no port number; the form is %s", name, sniForm)

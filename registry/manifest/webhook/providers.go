@@ -90,7 +90,7 @@ func (c cursor) backend(b backend) {
 			at.wrong("%q is neither a DNS name nor an IP address", s)
 		}
 	case ns != "*" && ns != "." && !isDNSLabel(ns):
-		at.wrong("%q before the slash is no namespace", ns)
+		at.wrong("%q before the slash is not a namespace", ns)
 	default:
 		at.qualifiedHost(host, false)
 	}
@@ -102,6 +102,6 @@ func (c cursor) statusOnError(s string) {
 	}
 	n, err := strconv.ParseInt(s, 10, 32)
 	if _, known := typev3.StatusCode_name[int32(n)]; err != nil || !known {
-		c.at("statusOnError").wrong("%q is no HTTP status that Envoy can answer; write one such as \"403\"", s)
+		c.at("statusOnError").wrong("%q is not an HTTP status that Envoy can answer; write one such as \"403\"", s)
 	}
 }

@@ -42,7 +42,7 @@ func (c cursor) proxyDefaults(p *meshconfig.ProxyConfig) {
 	c.at("proxyAdminPort").because(whyNotPort(p.ProxyAdminPort))
 	c.at("statusPort").because(whyNotPort(p.StatusPort))
 	if a := p.ControlPlaneAuthPolicy; a != meshconfig.AuthenticationPolicy_NONE && a != meshconfig.AuthenticationPolicy_MUTUAL_TLS {
-		c.at("controlPlaneAuthPolicy").wrong("%s is no policy here; use MUTUAL_TLS or NONE", a)
+		c.at("controlPlaneAuthPolicy").wrong("%s is not a policy here; use MUTUAL_TLS or NONE", a)
 	}
 	c.at("privateKeyProvider").keyProvider(p.PrivateKeyProvider)
 	c.at("connectionSettings").connections(p.ConnectionSettings)
@@ -64,11 +64,11 @@ func (c cursor) address(field, value string) {
 func whyNotAddress(s string) string {
 	host, portText, err := net.SplitHostPort(s)
 	if err != nil {
-		return fmt.Sprintf("%q is no host with a port; write host:port", s)
+		return fmt.Sprintf("%q is not a host with a port; write host:port", s)
 	}
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		return fmt.Sprintf("the port %q is no number; write host:port", portText)
+		return fmt.Sprintf("the port %q is not a number; write host:port", portText)
 	}
 	if why := whyNotPort(port); why != "" {
 		return why

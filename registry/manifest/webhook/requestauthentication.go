@@ -49,7 +49,7 @@ func (c cursor) jwtRule(r *security.JWTRule) {
 func (c cursor) jwksURI(s string) {
 	u, err := url.Parse(s)
 	if err != nil {
-		c.wrong("%q is no URI; write one such as \"https://issuer.example.com/keys\"", s)
+		c.wrong("%q is not a URI; write one such as \"https://issuer.example.com/keys\"", s)
 		return
 	}
 	if u.Scheme != "http" && u.Scheme != "https" {
@@ -57,7 +57,7 @@ func (c cursor) jwksURI(s string) {
 	}
 	if p := u.Port(); p != "" {
 		if _, err := strconv.Atoi(p); err != nil {
-			c.wrong("the port %q of the URI is no number", p)
+			c.wrong("the port %q of the URI is not a number", p)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (c cursor) serviceHosts(s *networking.ServiceEntry) {
 	for i, h := range s.Hosts {
 		at := c.item("hosts", i)
 		if h == "*" {
-			at.wrong("\"*\" is no name of a service; write the names, or a wildcard such as \"*.example.com\"")
+			at.wrong("\"*\" is not a name of a service; write the names, or a wildcard such as \"*.example.com\"")
 			continue
 		}
 		at.because(whyNotHost(h))

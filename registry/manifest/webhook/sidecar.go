@@ -75,7 +75,7 @@ func (c cursor) defaultEndpoint(s string) {
 	}
 	host, portText, err := net.SplitHostPort(s)
 	if err != nil {
-		c.wrong("%q is no address with a port; %s", s, form)
+		c.wrong("%q is not an address with a port; %s", s, form)
 		return
 	}
 	switch host {
@@ -85,7 +85,7 @@ func (c cursor) defaultEndpoint(s string) {
 	}
 	port, err := strconv.Atoi(portText)
 	if err != nil {
-		c.wrong("the port %q is no number; %s", portText, form)
+		c.wrong("the port %q is not a number; %s", portText, form)
 		return
 	}
 	c.because(whyNotPort(port))
@@ -175,7 +175,7 @@ func (c cursor) egressHosts(namespace string, hosts []string) {
 			continue
 		}
 		if bare := strings.TrimPrefix(ns, "~"); ns == "" || bare != "" && bare != "*" && bare != "." && !isDNSLabel(bare) {
-			at.wrong("%q before the slash is no namespace; write one, \"*\" for all, or \".\" for this one", ns)
+			at.wrong("%q before the slash is not a namespace; write one, \"*\" for all, or \".\" for this one", ns)
 		}
 		at.qualifiedHost(name, false)
 		if strings.HasPrefix(ns, "~") {

@@ -42,7 +42,7 @@ func (c cursor) expression(text string) {
 	}
 	if _, issues := env.Parse(text); issues.Err() != nil {
 		first := issues.Errors()[0]
-		c.wrong("%q is no CEL expression: %s (character %d)", text, first.Message, first.Location.Column()+1)
+		c.wrong("%q is not a CEL expression: %s (character %d)", text, first.Message, first.Location.Column()+1)
 	}
 }
 

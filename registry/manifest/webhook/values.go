@@ -76,7 +76,7 @@ func whyNotIP(s string) string {
 	if strings.Contains(s, "/") {
 		return fmt.Sprintf("%q is a network; write one IP address", s)
 	}
-	return fmt.Sprintf("%q is no IP address; write one such as \"10.0.0.1\" or \"::1\"", s)
+	return fmt.Sprintf("%q is not an IP address; write one such as \"10.0.0.1\" or \"::1\"", s)
 }
 
 // whyNotSubnet takes one address or a CIDR block.
@@ -88,7 +88,7 @@ func whyNotSubnet(s string) string {
 		return fmt.Sprintf("%q is neither an IP address nor a CIDR block such as \"10.0.0.0/8\"", s)
 	}
 	if _, err := netip.ParsePrefix(s); err != nil {
-		return fmt.Sprintf("%q is no CIDR block; write an address, a slash and the number of fixed bits, as in \"10.0.0.0/8\"", s)
+		return fmt.Sprintf("%q is not a CIDR block; write an address, a slash and the number of fixed bits, as in \"10.0.0.0/8\"", s)
 	}
 	return ""
 }
@@ -102,7 +102,7 @@ func whyNotUnixPath(p string) string {
 	case strings.HasPrefix(p, "@"):
 		return ""
 	case !path.IsAbs(p) || strings.HasSuffix(p, "/"):
-		return fmt.Sprintf("%q is no absolute path of a file; write unix:///absolute/path", p)
+		return fmt.Sprintf("%q is not an absolute path of a file; write unix:///absolute/path", p)
 	}
 	return ""
 }
@@ -113,7 +113,7 @@ func whyNotRegex(re string) string {
 		return fmt.Sprintf("the regular expression has %d characters, at most %d are allowed", len(re), maxRegexLen)
 	}
 	if _, err := regexp.Compile(re); err != nil {
-		return fmt.Sprintf("%q is no regular expression of RE2: %s (no look-around, no back references)", re, regexFault(err))
+		return fmt.Sprintf("%q is not a regular expression of RE2: %s (no look-around, no back references)", re, regexFault(err))
 	}
 	return ""
 }
@@ -182,7 +182,7 @@ func whyNotLabelKey(key string) string {
 
 func (c cursor) portName(name string) {
 	if !isDNSLabel(name) {
-		c.wrong("%q is no port name; use letters, digits and inner hyphens, at most 63, as in \"http-web\"", name)
+		c.wrong("%q is not a port name; use letters, digits and inner hyphens, at most 63, as in \"http-web\"", name)
 	}
 }
 
@@ -192,6 +192,6 @@ func (c cursor) subsetName(name string) {
 	case name == "":
 		c.wrong("the subset has no name")
 	case !isDNSLabel(name):
-		c.wrong("%q is no subset name; use letters, digits and inner hyphens, at most 63", name)
+		c.wrong("%q is not a subset name; use letters, digits and inner hyphens, at most 63", name)
 	}
 }

@@ -74,7 +74,7 @@ const (
 func (c cursor) wasm(m wasmModule) {
 	c.at("url").wasmURL(m.url)
 	if m.sha256 != "" && !isSHA256(m.sha256) {
-		c.at("sha256").wrong("%q is no SHA-256 sum; write its 64 hexadecimal digits in lower case", m.sha256)
+		c.at("sha256").wrong("%q is not a SHA-256 sum; write its 64 hexadecimal digits in lower case", m.sha256)
 	}
 	if len(m.pullSecret) > maxSecretName {
 		c.at("imagePullSecret").wrong("the name has %d characters, at most %d are allowed", len(m.pullSecret), maxSecretName)
@@ -127,7 +127,7 @@ func (c cursor) wasmURL(s string) {
 		_, err = url.Parse(full)
 	}
 	if err != nil {
-		c.wrong("%q is no URL; write one such as \"oci://registry.example.com/name:tag\"", s)
+		c.wrong("%q is not a URL; write one such as \"oci://registry.example.com/name:tag\"", s)
 		return
 	}
 	switch u.Scheme {

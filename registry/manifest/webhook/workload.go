@@ -34,7 +34,7 @@ func (c cursor) endpoint(w *networking.WorkloadEntry, ports map[string]bool, nam
 		}
 	case isIP(w.Address):
 	case !names:
-		at.wrong("%q is no IP address, which resolution STATIC needs; write the address, or use resolution DNS", w.Address)
+		at.wrong("%q is not an IP address, which resolution STATIC needs; write the address, or use resolution DNS", w.Address)
 	case whyNotFQDN(w.Address) != "":
 		at.wrong("%q is neither a DNS name nor an IP address", w.Address)
 	}
@@ -77,7 +77,7 @@ func (c cursor) probe(p *networking.ReadinessProbe) {
 		at, h := c.at("httpGet"), m.HttpGet
 		at.at("port").because(whyNotPort(h.GetPort()))
 		if s := h.GetScheme(); s != "" && s != "HTTP" && s != "HTTPS" {
-			at.at("scheme").wrong("%q is no scheme of a probe%s; use HTTP or HTTPS", s, near(s, "HTTP", "HTTPS"))
+			at.at("scheme").wrong("%q is not a scheme of a probe%s; use HTTP or HTTPS", s, near(s, "HTTP", "HTTPS"))
 		}
 		for i, header := range h.GetHttpHeaders() {
 			at.item("httpHeaders", i).at("name").headerToken(header.GetName(), "-")

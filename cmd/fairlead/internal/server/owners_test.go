@@ -68,7 +68,7 @@ func TestHostOwnersSurvive(t *testing.T) {
 	whose(r, "shop", false)
 	put(t, filepath.Join(evil, "a.yaml"), hostEntry("evil", "a", "orders.example"))
 	whose(r, "shop", true)
-	if !strings.Contains(r.out.String(), "is that of namespace shop") {
+	if !strings.Contains(r.out.String(), "belongs to namespace shop") {
 		t.Errorf("the log does not tell:\n%s", r.out)
 	}
 	r.stop()
