@@ -356,7 +356,7 @@ func (p *proxy) inStep(r *rig) {
 	defer func() {
 		if p.t.Failed() {
 			p.t.Logf("%s %s", p.kind, p.node.ID())
-			equalContent(p.t, got, want)
+			differ(p.t, got, want)
 		}
 	}()
 	eventually(p.t, "a proxy has what a fresh stream gives", func() bool {

@@ -101,7 +101,7 @@ func history(t *testing.T, seed uint64, streams, steps int) {
 			}
 		}
 		if !maps.Equal(got, want) {
-			equalContent(t, got, want)
+			differ(t, got, want)
 		}
 	}
 }

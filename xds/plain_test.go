@@ -40,7 +40,7 @@ func TestBytesAreThoseOfTheBuilders(t *testing.T) {
 					had[i] = mustGet(t, made, s, p, cache.Routes{Delivery: all}, had[i])
 					got, want := sentOf(t, had[i].Resources.Generation), builtOf(view.Build(s, p), all)
 					if !maps.Equal(got, want) {
-						equalContent(t, got, want)
+						differ(t, got, want)
 						t.Fatalf("step %d, proxy %s", step, p.ID)
 					}
 				}
@@ -110,29 +110,27 @@ func mustGet(tb testing.TB, c *cache.Cache, s *mesh.Snapshot, p view.Proxy, r ca
 	return now
 }
 
-// equalContent names no more than ten differences: of a fleet there may be
-// thousands.
-func equalContent(t *testing.T, got, want map[string]string) bool {
+// differ fails with no more than ten differences: of a fleet there may be thousands.
+func differ(t *testing.T, got, want map[string]string) {
 	t.Helper()
-	var differ []string
+	var list []string
 	for k, v := range want {
 		if has, ok := got[k]; !ok {
-			differ = append(differ, k+" is missing")
+			list = append(list, k+" is missing")
 		} else if has != v {
-			differ = append(differ, k+" differs")
+			list = append(list, k+" differs")
 		}
 	}
 	for k := range got {
 		if _, ok := want[k]; !ok {
-			differ = append(differ, k+" is there")
+			list = append(list, k+" is there")
 		}
 	}
-	slices.Sort(differ)
-	for _, d := range differ[:min(len(differ), 10)] {
+	slices.Sort(list)
+	for _, d := range list[:min(len(list), 10)] {
 		t.Error(d)
 	}
-	if n := len(differ) - 10; n > 0 {
+	if n := len(list) - 10; n > 0 {
 		t.Errorf("and %d more", n)
 	}
-	return len(differ) == 0
 }

@@ -142,7 +142,10 @@ func (in resourcesInput) build(c change) Resources {
 	g := &stream.Generation{Number: c.generation, HoldRemovals: in.Hold, Layers: make([]*stream.Layer, 0, len(in.Stack.Layers))}
 	out := Resources{Generation: g, Encryption: EncryptionNA}
 	for _, vl := range in.Stack.Layers {
-		l := c.layers.of(takeover{c.Cache, was[vl.Name]}, layerInput{vl, in.Routes.of(vl)})
+		l, of := was[vl.Name], layerInput{vl, in.Routes.of(vl)}
+		if l == nil || l.layerInput != of {
+			l = c.layers.of(takeover{c.Cache, l}, of)
+		}
 		out.layers = append(out.layers, l)
 		g.Layers = append(g.Layers, l.stream)
 		out.Diagnostics = append(out.Diagnostics, l.diagnostics...)

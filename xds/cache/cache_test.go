@@ -126,7 +126,7 @@ func TestLayersFromTheOneBefore(t *testing.T) {
 				scramble(rnd, o, step)
 				s = o.snapshot(s)
 				had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, had)
-				fresh := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, Configuration{})
+				fresh := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, Configuration{})
 				if got, want := contentOf(had.Resources.Generation), contentOf(fresh.Resources.Generation); !equalContent(t, got, want) {
 					t.Fatalf("step %d differs", step)
 				}
@@ -180,11 +180,11 @@ func TestFormsShareWhatIsEqual(t *testing.T) {
 func TestForms(t *testing.T) {
 	t.Parallel()
 	s := big(fold.Few - 5).snapshot(nil) // a catch-all is one more
-	few := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
-	folded := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
+	few := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
+	folded := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
 	s = big(fold.Few + 5).snapshot(nil)
-	many := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
-	refused := (New(view.Settings{})).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}.WithInline(view.RoutesLayer+"8080"), Configuration{})
+	many := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
+	refused := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}.WithInline(view.RoutesLayer+"8080"), Configuration{})
 	for name, c := range map[string]struct {
 		had   Configuration
 		split bool

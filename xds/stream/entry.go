@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 )
@@ -253,4 +252,4 @@ func (t *typeState) troubled() bool {
 	return false
 }
 
-func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

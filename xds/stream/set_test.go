@@ -111,6 +111,24 @@ func checkGeneration(t *testing.T, seed uint64, prev, g *Generation) {
 	if got := flat(g.All(RouteType)); !maps.Equal(got, want) || g.union(RouteType).len() != len(want) {
 		t.Fatalf("seed %d: all %v (%d), want %v", seed, got, g.union(RouteType).len(), want)
 	}
+	layers := map[string]int{} // that have a name
+	for _, l := range g.Layers {
+		for r := range l.Types[RouteType].All() {
+			layers[r.Name]++
+		}
+	}
+	maps.DeleteFunc(layers, func(_ string, n int) bool { return n < 2 })
+	var several []string
+	for url, name := range g.Duplicates() {
+		several = append(several, url.Short()+" "+name)
+	}
+	twice := sortedKeys(layers)
+	for i := range twice {
+		twice[i] = RouteType.Short() + " " + twice[i]
+	}
+	if !slices.Equal(several, twice) {
+		t.Fatalf("seed %d: %v are in several layers, want %v", seed, several, twice)
+	}
 	d := g.union(RouteType).diff(prev.union(RouteType))
 	got := map[string]string{}
 	if prev != nil {

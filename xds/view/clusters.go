@@ -194,11 +194,11 @@ func (e *epoch) appendCluster(to *serviceParts, in clusterInput) {
 	case DiscoverEDS:
 		eds := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
 		eds.origins = originsOf(append(from, in.svc.Origin)...)
-		to.endpoints = append(to.endpoints, e.loadAssignment(eds))
+		to.endpoints = append(to.endpoints, e.endpoints.of(eds))
 	case DiscoverOriginalDst:
 	}
 	c.origins = originsOf(origins...)
-	to.clusters = append(to.clusters, e.cluster(c))
+	to.clusters = append(to.clusters, e.clusters.of(c))
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
@@ -400,7 +400,7 @@ func (in fixedInput) build(e *epoch) *Layer {
 			c.Discovery = DiscoverStatic
 		}
 		c.BindLoopback = k == InboundPassthroughCluster
-		parts = append(parts, e.cluster(c))
+		parts = append(parts, e.clusters.of(c))
 	}
 	return e.layer(FixedLayer, parts)
 }

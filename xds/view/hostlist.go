@@ -195,7 +195,7 @@ func (b *tableBuilder) rerouted(h *VirtualHost, routes []*Route, c mesh.Delta[*v
 		}
 	}
 	vh.origins = originsOf(vh.origins...)
-	return b.sc.virtualHost(vh)
+	return b.sc.hosts.of(vh)
 }
 
 func (b *tableBuilder) id() listID {

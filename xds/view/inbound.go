@@ -279,7 +279,7 @@ func (in *inbound) clusters(e *epoch) []Part {
 			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.Endpoint, Port: p.EndpointPort, Weight: 1}}}}
 		}
 		c.origins = originsOf(p.origins...)
-		parts = append(parts, e.cluster(c))
+		parts = append(parts, e.clusters.of(c))
 	}
 	return parts
 }
@@ -305,7 +305,7 @@ func (in *inbound) listeners(e *epoch) []Part {
 		}
 		in.inspect(e, l)
 		l.origins = originsOf(append(slices.Clone(in.origins), p.origins...)...)
-		parts = append(parts, e.listener(l))
+		parts = append(parts, e.listeners.of(l))
 	}
 	if in.Interception != InterceptNone {
 		parts = append(parts, in.virtualInbound(e, captured, origins))
@@ -368,7 +368,7 @@ func (in *inbound) virtualInbound(e *epoch, captured []*Chain, origins []*mesh.O
 	l.Chains = append(l.Chains, captured...)
 	in.inspect(e, l)
 	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
-	return e.listener(l)
+	return e.listeners.of(l)
 }
 
 func (in *inbound) chains(e *epoch, p inboundPort) []*Chain {

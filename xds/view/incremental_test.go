@@ -189,13 +189,13 @@ func describe(p Part) string {
 func rehash(p Part) mesh.Hash {
 	switch p := p.(type) {
 	case *Cluster:
-		return contentHash("cluster", p)
+		return contentHash("Cluster", p)
 	case *Endpoints:
-		return contentHash("endpoints", p)
+		return contentHash("Endpoints", p)
 	case *Listener:
-		return contentHash("listener", p)
+		return contentHash("Listener", p)
 	case *RouteTable:
-		return contentHash("routes", p)
+		return contentHash("RouteTable", p)
 	default:
 		panic("unknown part")
 	}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"reflect"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -40,18 +41,15 @@ type lineage struct {
 	settings Settings
 	seq      atomic.Uint64 // of the newest Index
 
-	clusters  weakmap.Map[mesh.Hash, Cluster]
-	endpoints weakmap.Map[mesh.Hash, Endpoints]
-	listeners weakmap.Map[mesh.Hash, Listener]
-	routes    weakmap.Map[mesh.Hash, Route]
-	hosts     weakmap.Map[mesh.Hash, VirtualHost]
-	tables    weakmap.Map[mesh.Hash, RouteTable]
+	clusters  parts[Cluster, *Cluster]
+	endpoints parts[Endpoints, *Endpoints]
+	listeners parts[Listener, *Listener]
+	routes    parts[Route, *Route]
+	hosts     parts[VirtualHost, *VirtualHost]
+	tables    parts[RouteTable, *RouteTable]
 	layers    weakmap.Map[mesh.Hash, Layer]
 
-	count struct {
-		viewsBuilt, viewsKept, layersBuilt                   atomic.Uint64
-		clusters, endpoints, listeners, virtualHosts, tables atomic.Uint64
-	}
+	count struct{ viewsBuilt, viewsKept, layersBuilt atomic.Uint64 }
 }
 
 // epoch is what one Index hands to the next as long as MeshConfig is the same,
@@ -127,48 +125,28 @@ func (l *lineage) Stats() Stats {
 	c := &l.count
 	return Stats{
 		ViewsBuilt: c.viewsBuilt.Load(), ViewsKept: c.viewsKept.Load(), LayersBuilt: c.layersBuilt.Load(),
-		Clusters: c.clusters.Load(), Endpoints: c.endpoints.Load(), Listeners: c.listeners.Load(),
-		VirtualHosts: c.virtualHosts.Load(), Tables: c.tables.Load(),
+		Clusters: l.clusters.made.Load(), Endpoints: l.endpoints.made.Load(), Listeners: l.listeners.made.Load(),
+		VirtualHosts: l.hosts.made.Load(), Tables: l.tables.made.Load(),
 	}
 }
 
-// finished is a part with the hash of its content, or the one that there is already if
-// it has the same.
-func finished[T any, P interface {
+// parts are those of one kind that somebody has, by the hash of their content.
+type parts[T any, P interface {
 	*T
 	seal(h mesh.Hash)
-}](all *weakmap.Map[mesh.Hash, T], kind string, p P) *T {
-	h := contentHash(kind, p)
+}] struct {
+	weakmap.Map[mesh.Hash, T]
+	made atomic.Uint64 // those too that turned out to be what is there already
+}
+
+// of is a part with the hash of its content, or the one that there is already if it has
+// the same.
+func (k *parts[T, P]) of(p P) *T {
+	k.made.Add(1)
+	h := contentHash(reflect.TypeFor[T]().Name(), p)
 	p.seal(h)
-	one, _ := all.Keep(h, p)
+	one, _ := k.Keep(h, p)
 	return one
-}
-
-func (l *lineage) cluster(c *Cluster) *Cluster {
-	l.count.clusters.Add(1)
-	return finished(&l.clusters, "cluster", c)
-}
-
-func (l *lineage) loadAssignment(e *Endpoints) *Endpoints {
-	l.count.endpoints.Add(1)
-	return finished(&l.endpoints, "endpoints", e)
-}
-
-func (l *lineage) listener(p *Listener) *Listener {
-	l.count.listeners.Add(1)
-	return finished(&l.listeners, "listener", p)
-}
-
-func (l *lineage) route(r *Route) *Route { return finished(&l.routes, "route", r) }
-
-func (l *lineage) virtualHost(h *VirtualHost) *VirtualHost {
-	l.count.virtualHosts.Add(1)
-	return finished(&l.hosts, "virtualhost", h)
-}
-
-func (l *lineage) table(t *RouteTable) *RouteTable {
-	l.count.tables.Add(1)
-	return finished(&l.tables, "routes", t)
 }
 
 // layer makes a layer of parts, which nobody writes to any more.

@@ -224,5 +224,5 @@ func (b *tableBuilder) host(svc *service, p mesh.Port, list *hostList) (*Virtual
 		return have, true
 	}
 	vh.origins = originsOf(append(slices.Clone(r.origins), svc.Origin)...)
-	return b.sc.virtualHost(vh), true
+	return b.sc.hosts.of(vh), true
 }

@@ -425,7 +425,7 @@ func (o *outbound) finish(en *entry) *Listener {
 		return have
 	}
 	l.origins = originsOf(en.origins...)
-	return o.sc.listener(l)
+	return o.sc.listeners.of(l)
 }
 
 // fallthroughChain takes what is for no service.
@@ -480,7 +480,7 @@ func (o *outbound) virtualOutbound() *Listener {
 	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
 		return have
 	}
-	return sc.listener(l)
+	return sc.listeners.of(l)
 }
 
 func (e *epoch) outPort() uint32 {

@@ -100,7 +100,7 @@ type ruleID struct {
 func (b *tableBuilder) shared(r *Route, origins []*mesh.Origin) *Route {
 	return b.sc.epoch.rules.of(ruleID{r.Rule, r.Match, r.Port}, r, func() *Route {
 		r.origins = originsOf(origins...)
-		return b.sc.route(r)
+		return b.sc.routes.of(r)
 	})
 }
 
@@ -130,7 +130,7 @@ func (in defaultInput) build(from sourced) *Route {
 		Retry:        from.config.GetDefaultHttpRetryPolicy(),
 	}
 	r.origins = originsOf(origins...)
-	return from.route(r)
+	return from.routes.of(r)
 }
 
 // defaultRoute is that of a service which no VirtualService takes.

@@ -312,7 +312,7 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 		origins = append(origins, r.routes[0].origins...)
 	}
 	vh.origins = originsOf(origins...)
-	b.hosts = append(b.hosts, hostBy{b.sc.virtualHost(vh), r.by})
+	b.hosts = append(b.hosts, hostBy{b.sc.hosts.of(vh), r.by})
 }
 
 // domainsIn are the domains of a service for the proxies of a domain, which all

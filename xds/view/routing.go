@@ -168,10 +168,10 @@ func (sc *scope) tableLayer(name string, list *hostList, byDomain map[string]*Vi
 		if vh := byDomain[sniffed]; vh != nil {
 			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes}
 			only.origins = vh.origins
-			t.Hosts = []*VirtualHost{sc.virtualHost(only)}
+			t.Hosts = []*VirtualHost{sc.hosts.of(only)}
 		}
 	} else if !list.any { // Envoy takes one of that name
 		t.CatchAll = sc.catchAll()
 	}
-	return sc.layer(RoutesLayer+name, []Part{sc.table(t)})
+	return sc.layer(RoutesLayer+name, []Part{sc.tables.of(t)})
 }

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"iter"
+	"slices"
 )
 
 // Get gives a resource, or nil.
@@ -15,7 +16,14 @@ func (g *Generation) All(url TypeURL) iter.Seq[*Resource] { return g.union(url).
 func (g *Generation) Duplicates() iter.Seq2[TypeURL, string] {
 	return func(yield func(TypeURL, string) bool) {
 		g.unions.once.Do(g.unite)
-		for _, url := range sortedKeys(g.unions.of) {
+		var types []TypeURL
+		for url, u := range g.unions.of {
+			if len(u.shared) > 0 {
+				types = append(types, url)
+			}
+		}
+		slices.Sort(types)
+		for _, url := range types {
 			for _, name := range sortedKeys(g.unions.of[url].shared) {
 				if !yield(url, name) {
 					return
