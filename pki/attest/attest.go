@@ -218,6 +218,11 @@ func (e *Entitlements) Redeem(secret svid.Secret, key profile.KeyHash, now time.
 	return e.redeem(secret, key, now)
 }
 
+// Pending reports whether somebody may redeem a secret now.
+func (e *Entitlements) Pending(secret svid.Secret, now time.Time) bool {
+	return e.tokens.Pending(secret, now)
+}
+
 // redeemNew is Redeem for a host that is not on record, beside those of other names;
 // done is false if it is on record.
 func (e *Entitlements) redeemNew(name string, secret svid.Secret, key profile.KeyHash, now time.Time) (h Host, done bool, err error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto"
 	"crypto/x509"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -220,6 +221,8 @@ type call struct {
 	// id is the name in the certificate, for logs.
 	id   string
 	host string
+	// token is what its join token is counted by; empty without one that counts.
+	token string
 }
 
 func callOf(ctx context.Context) call {
@@ -241,13 +244,32 @@ func callOf(ctx context.Context) call {
 }
 
 // account is where a request is counted: by the identity, because many hosts can
-// share an address, and for those without one by the address. The handshake has
-// checked the certificate, so nobody can use up the share of another.
+// share an address, for those without one by the join token, and for those without
+// either by the address. The handshake has checked the certificate, and a token that
+// may be redeemed is a secret, so nobody can use up the share of another: not that of
+// a host that joins from an address at which somebody asks for nothing good, either.
 func (s *Service) account(c call) (l *limiter, key string) {
-	if len(c.chain) > 0 {
+	switch {
+	case len(c.chain) > 0:
 		return s.known, c.id
+	case c.token != "":
+		return s.known, c.token
 	}
 	return s.unauthenticated, peeraddr.Group(c.addr)
+}
+
+// pendingToken is what a join token is counted by, if it may be redeemed; or else
+// empty.
+func (s *Service) pendingToken(bearer string) string {
+	if bearer == "" {
+		return ""
+	}
+	secret, err := svid.ParseBearer(bearer)
+	if err != nil || !s.entitlements.Pending(secret, wallclock.Now()) {
+		return ""
+	}
+	hash := secret.Hash()
+	return "token " + hex.EncodeToString(hash[:])
 }
 
 func (s *Service) allow(c call, now time.Time) bool {

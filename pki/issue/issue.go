@@ -42,6 +42,8 @@ type Authority interface {
 // Entitlements says who may have which identity; *attest.Entitlements is one.
 type Entitlements interface {
 	Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (attest.Host, error)
+	// Pending reports whether some key may redeem a secret.
+	Pending(secret svid.Secret, now time.Time) bool
 	Find(b profile.Binding) (attest.Host, <-chan struct{}, bool)
 	Readopt(p attest.Proven, now time.Time) (attest.Host, error)
 	Issued(b profile.Binding, key profile.KeyHash, notAfter, now time.Time) error
@@ -64,11 +66,11 @@ type Config struct {
 	Hold func() error
 	// Rate and Burst bound the requests of one peer, in requests a second; zero
 	// means the defaults (see limiter). Peers without a certificate are counted
-	// by address.
+	// by their join token, or by address if it is none.
 	Rate  float64
 	Burst int
-	// UnauthenticatedBurst is how many requests without a certificate are taken of one
-	// address at once, and a fifth of it each second; zero means Rate and Burst.
+	// UnauthenticatedBurst is how many requests without a certificate or a join token are
+	// taken of one address at once, and a fifth of it each second; zero means Rate and Burst.
 	UnauthenticatedBurst int
 	// Answering, if it is not nil, is told of each request that has been received,
 	// by the address of its connection, and gives what is called when its answer is

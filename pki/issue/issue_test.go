@@ -395,6 +395,32 @@ func TestRateAndMetrics(t *testing.T) {
 	}
 }
 
+// TestNeighboursLeaveAJoinItsRate: requests without anything good, from the address of a
+// host that joins, do not keep it out. Its own have a limit.
+func TestNeighboursLeaveAJoinItsRate(t *testing.T) {
+	t.Parallel()
+	s := start(t, settings{burst: 3})
+	token, another := s.token(t, host(t, "web-1", "shop/web")), s.token(t, host(t, "web-2", "shop/web"))
+	bad := token
+	bad.Secret[0]++
+	for i := range 5 {
+		_, err := s.client(t).Join(t.Context(), bad, newKey(t))
+		if got, want := status.Code(unwrap(err)), i >= 3; (got == codes.ResourceExhausted) != want {
+			t.Errorf("request %d without a token: %v", i, err)
+		}
+	}
+	key := newKey(t)
+	for i := range 4 {
+		_, err := s.client(t).Join(t.Context(), token, key)
+		if got := status.Code(unwrap(err)); i < 3 && err != nil || i == 3 && got != codes.ResourceExhausted {
+			t.Errorf("request %d with a token: %v", i, err)
+		}
+	}
+	if _, err := s.client(t).Join(t.Context(), another, newKey(t)); err != nil {
+		t.Errorf("another token: %v", err)
+	}
+}
+
 // Whoever goes on asking, faster than is allowed too, fills neither the log nor
 // the list that people look at.
 func TestRepeatedRefusalsAreOne(t *testing.T) {

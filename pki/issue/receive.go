@@ -102,6 +102,7 @@ func (s *Service) serve(stream grpc.ServerStream, budget *receiving, m grpc.Meth
 	ctx, now := stream.Context(), time.Now()
 	s.metrics.csr.Inc()
 	call := callOf(ctx)
+	call.token = s.pendingToken(bearerOf(ctx))
 	if !s.allow(call, now) {
 		return s.refuse(call, now, errors.New("more requests than the rate allows"), errRate())
 	}

@@ -248,6 +248,24 @@ func (t *Tokens) Host(secret svid.Secret) (name string, ok bool) {
 	return r.Grant.Host, ok
 }
 
+// Pending reports whether some key may redeem a token now. It waits for no disk: while
+// records are written it may say that none may.
+func (t *Tokens) Pending(secret svid.Secret, now time.Time) bool {
+	if !t.mu.TryLock() {
+		return false
+	}
+	defer t.mu.Unlock()
+	r, ok := t.records[Hash(secret.Hash())]
+	switch {
+	case !ok:
+		return false
+	case r.Use == nil:
+		return now.Before(r.Expires)
+	default:
+		return now.Sub(r.Use.At) <= ReplayFor
+	}
+}
+
 // usable says why the token does nothing for that key, if so.
 func (r Record) usable(key profile.KeyHash, now time.Time) error {
 	switch {

@@ -56,6 +56,9 @@ func TestRedeem(t *testing.T) {
 		if _, err := tokens.Redeem(s, key, at, admit); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", name, err, want)
 		}
+		if pending := tokens.Pending(s, at); pending != (want == nil || errors.Is(want, jointoken.ErrUsed) && at.Before(now.Add(jointoken.ReplayFor))) {
+			t.Errorf("%s: pending %v", name, pending)
+		}
 	}
 	step("unknown", svid.Secret{9}, mine, now, jointoken.ErrUnknown)
 	refused := errors.New("refused")
