@@ -20,13 +20,13 @@ type loop struct {
 	began   time.Time
 	sources []*source
 	pushes  *pushes
-	ledger  ledger
+	record  ownerRecord
 
-	toldMissing bool
-	conflicts   map[mesh.Conflict]bool // of told, which was logged last
-	told        []mesh.Conflict
-	published   time.Time
-	merge       time.Duration
+	missingLogged bool
+	conflicts     map[mesh.Conflict]bool // those of logged
+	logged        []mesh.Conflict
+	published     time.Time
+	merge         time.Duration
 	// compared and merged count objects since the start.
 	compared, merged uint64
 }
@@ -52,7 +52,7 @@ func newLoop(r *Registry, now time.Time) *loop {
 		r: r, log: r.log, began: now,
 		pushes:    newPushes(r.cfg.DebounceAfter, r.cfg.DebounceMax),
 		conflicts: map[mesh.Conflict]bool{},
-		ledger:    ledger{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
+		record:    ownerRecord{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
 	}
 	for _, s := range r.cfg.Sources {
 		settler, _ := s.(Settler)
@@ -88,7 +88,7 @@ func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 	if next != f {
 		diff = mesh.Compare(s.current, next)
 	}
-	l.tellHolds(s, held)
+	l.logHolds(s, held)
 	l.accept(s, diff, held, now)
 	if first {
 		l.log.Info("source loaded", "source", s.name, "objects", s.objects)
@@ -141,8 +141,8 @@ func (l *loop) release(name string, now time.Time) {
 	}
 }
 
-// tellHolds logs what is held newly and what no longer is.
-func (l *loop) tellHolds(s *source, held holds) {
+// logHolds logs what is held newly and what no longer is.
+func (l *loop) logHolds(s *source, held holds) {
 	fresh := 0
 	for key := range held {
 		if _, ok := s.held[key]; !ok {
@@ -193,7 +193,7 @@ func (l *loop) next(now time.Time) time.Time {
 		return time.Time{}
 	}
 	at, _ := l.pushes.due()
-	if end := l.ledger.next(); at.IsZero() || !end.IsZero() && end.Before(at) {
+	if end := l.record.next(); at.IsZero() || !end.IsZero() && end.Before(at) {
 		return end
 	}
 	return at
@@ -205,7 +205,7 @@ func (l *loop) waitUntil() time.Time { return l.began.Add(l.r.cfg.SourceWait) }
 func (l *loop) publishDue(now time.Time) {
 	missing := l.missing()
 	prev := l.r.Snapshot()
-	if l.ledger.expire(now) {
+	if l.record.expire(now) {
 		l.pushes.note(change{config: true}, now)
 	}
 	switch {
@@ -213,7 +213,7 @@ func (l *loop) publishDue(now time.Time) {
 		if now.Before(l.waitUntil()) {
 			return
 		}
-		l.tellMissing(missing)
+		l.logMissing(missing)
 		if !slices.ContainsFunc(l.sources, (*source).gaveSomething) {
 			return // an empty mesh is no better than none
 		}
@@ -231,9 +231,9 @@ func (s *source) gaveSomething() bool {
 	return s.current != nil && (s.objects > 0 || s.current.MeshConfig != nil)
 }
 
-func (l *loop) tellMissing(missing []string) {
-	if !l.toldMissing {
-		l.toldMissing = true
+func (l *loop) logMissing(missing []string) {
+	if !l.missingLogged {
+		l.missingLogged = true
 		l.log.Error("sources missing after --source-wait: serving without them, removing nothing",
 			"sources", missing, "waited", l.r.cfg.SourceWait)
 	}
@@ -249,11 +249,11 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	prev := l.r.Snapshot()
 	next := mesh.Merge(mesh.Input{
 		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
-		Bindings: l.ledger.bindings, Owners: l.ledger.owners, Unsettled: l.ledger.unsettled(missing),
+		Bindings: l.record.bindings, Owners: l.record.owners, Unsettled: l.record.unsettled(missing),
 	})
-	l.ledger.take(next, now)
+	l.record.take(next, now)
 	l.pushes.pushed(config, now)
-	l.tellConflicts(next.Conflicts)
+	l.logConflicts(next.Conflicts)
 	if len(missing) == 0 && (prev == nil || prev.Incomplete) {
 		l.log.Info("all sources loaded", "services", len(next.Services), "workloads", len(next.Workloads))
 	}
@@ -277,11 +277,11 @@ func (s *source) publishable(config bool) *mesh.Fragment {
 	return d.EndpointsOnly()
 }
 
-func (l *loop) tellConflicts(list []mesh.Conflict) {
-	if len(list) == 0 && len(l.conflicts) == 0 || len(list) > 0 && len(list) == len(l.told) && &list[0] == &l.told[0] {
+func (l *loop) logConflicts(list []mesh.Conflict) {
+	if len(list) == 0 && len(l.conflicts) == 0 || len(list) > 0 && len(list) == len(l.logged) && &list[0] == &l.logged[0] {
 		return
 	}
-	l.told = list
+	l.logged = list
 	now := make(map[mesh.Conflict]bool, len(list))
 	fresh := 0
 	for _, c := range list {
@@ -314,7 +314,7 @@ func (l *loop) report() *Status {
 		Merge:     l.merge,
 		Compared:  l.compared,
 		Merged:    l.merged,
-		Hosts:     l.ledger.owners.Len(),
+		Hosts:     l.record.owners.Len(),
 	}
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {

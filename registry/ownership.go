@@ -35,8 +35,8 @@ const (
 	saveAgain = 10 * time.Second
 )
 
-// ledger is the record of whose hosts are, as the loop has it.
-type ledger struct {
+// ownerRecord is the record of whose hosts are, as the loop has it.
+type ownerRecord struct {
 	bindings []*mesh.Binding // by source; nil where none is bound
 	rest     time.Duration
 	saver    *ownerSaver // or nil
@@ -64,7 +64,7 @@ func (c *Config) bindings() []*mesh.Binding {
 
 // load takes over what is on disk. One that cannot be read is as if there were
 // none: the hosts that several name go to the first by name.
-func (l *ledger) load(store OwnerStore) error {
+func (l *ownerRecord) load(store OwnerStore) error {
 	if len(l.bindings) == 0 || store == nil {
 		return nil
 	}
@@ -83,10 +83,10 @@ func (l *ledger) load(store OwnerStore) error {
 
 // unsettled says that a source is missing which may declare what is not on
 // record. Without any record, at the first start, all hosts would be nobody's.
-func (l *ledger) unsettled(missing []string) bool { return l.known && len(missing) > 0 }
+func (l *ownerRecord) unsettled(missing []string) bool { return l.known && len(missing) > 0 }
 
 // take puts on record what a snapshot says of the hosts that were decided anew.
-func (l *ledger) take(s *mesh.Snapshot, now time.Time) {
+func (l *ownerRecord) take(s *mesh.Snapshot, now time.Time) {
 	if len(l.bindings) == 0 {
 		return
 	}
@@ -127,7 +127,7 @@ func (l *ledger) take(s *mesh.Snapshot, now time.Time) {
 
 // bound drops of the hosts that a namespace names no more the oldest, where there
 // are too many.
-func (l *ledger) bound(news map[mesh.Hostname]mesh.Owner) {
+func (l *ownerRecord) bound(news map[mesh.Hostname]mesh.Owner) {
 	if len(l.left) <= maxResting {
 		return
 	}
@@ -150,7 +150,7 @@ func (l *ledger) bound(news map[mesh.Hostname]mesh.Owner) {
 
 // expire gives up hosts that have rested for long enough. It reports whether there
 // were any.
-func (l *ledger) expire(now time.Time) bool {
+func (l *ownerRecord) expire(now time.Time) bool {
 	news := map[mesh.Hostname]mesh.Owner{}
 	for h, left := range l.left {
 		if now.Sub(left) >= l.rest {
@@ -167,7 +167,7 @@ func (l *ledger) expire(now time.Time) bool {
 }
 
 // next is when the next host is given up; zero if none rests.
-func (l *ledger) next() time.Time {
+func (l *ownerRecord) next() time.Time {
 	var at time.Time
 	for _, left := range l.left {
 		if end := left.Add(l.rest); at.IsZero() || end.Before(at) {
@@ -177,7 +177,7 @@ func (l *ledger) next() time.Time {
 	return at
 }
 
-func (l *ledger) save() {
+func (l *ownerRecord) save() {
 	if l.saver == nil {
 		return
 	}

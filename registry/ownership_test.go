@@ -47,7 +47,7 @@ func newTenantLoop(t *testing.T, file OwnerStore, now time.Time, sources ...stri
 		t.Fatal(err)
 	}
 	l := &tenantLoop{loop: newLoop(r, now), t: t, now: now}
-	if err := l.ledger.load(file); err != nil {
+	if err := l.record.load(file); err != nil {
 		t.Log(err)
 	}
 	return l
@@ -204,7 +204,7 @@ func TestRestingHostsAreBounded(t *testing.T) {
 	l.say("evil")
 	l.release("evil", l.now)
 	l.pass(time.Minute)
-	if n := l.ledger.owners.Len(); n > maxResting+2 || n < maxResting { // the host of shop, and its HTTP
+	if n := l.record.owners.Len(); n > maxResting+2 || n < maxResting { // the host of shop, and its HTTP
 		t.Errorf("%d hosts are on record", n)
 	}
 	l.want("orders", "shop")

@@ -162,7 +162,7 @@ func (r *Registry) Run(ctx context.Context) error {
 // loop waits for a reading, a release, and the time to publish.
 func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error {
 	l := newLoop(r, time.Now())
-	if err := l.ledger.load(r.cfg.Owners); err != nil {
+	if err := l.record.load(r.cfg.Owners); err != nil {
 		r.log.ErrorContext(ctx, "reading host-owners.json failed: a host of several namespaces goes to the first by name", "err", err)
 	}
 	wake := time.NewTimer(0)

@@ -19,7 +19,7 @@ var (
 	lookups = regexp.MustCompile(`^(Map|memo|hints|shared|shelves)$`)
 	// changeTypes are those that say what changed; who has one in its signature is a
 	// step that finds who is concerned.
-	changeTypes = regexp.MustCompile(`^(change|delta|touch|Delta|Diff|Difference|judgement|clipper|walk)$`)
+	changeTypes = regexp.MustCompile(`^(change|delta|touch|Delta|Diff|Difference|healthPass|clipper|walk)$`)
 	// before are the parameters by which something is taken over.
 	before = regexp.MustCompile(`^(prev|was|before|had|old|last)$`)
 	// keyFuncs give what something is found by.

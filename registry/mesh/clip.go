@@ -16,17 +16,17 @@ type clipping struct {
 	exports     [2][]string // the defaults of services and of VirtualServices
 	// services and routes are what became of objects that are not as their source
 	// has them.
-	services  shelves[*Service, *verdict[*Service]]
-	routes    shelves[*VirtualService, *verdict[*VirtualService]]
+	services  shelves[*Service, *decision[*Service]]
+	routes    shelves[*VirtualService, *decision[*VirtualService]]
 	conflicts []Conflict
 	rankings  rankings
 	// decided are the hosts that were decided anew.
 	decided []Hostname
 }
 
-// verdict is what became of one object. It depends on sign and the object alone,
+// decision is what became of one object. It depends on sign and the object alone,
 // besides what is to be told.
-type verdict[T object] struct {
+type decision[T object] struct {
 	sign      string
 	out       []T
 	conflicts []Conflict
@@ -273,24 +273,24 @@ func withConcerned[T object](deltas []Delta[T], objects map[T]bool) []Delta[T] {
 
 // redecide decides anew for one object. It reports whether there is, or was,
 // something to be told of it.
-func redecide[T object](verdicts *shelving[T, *verdict[T]], patches *[]Delta[T], d Delta[T], decide func(T, *verdict[T]) *verdict[T]) bool {
+func redecide[T object](decisions *shelving[T, *decision[T]], patches *[]Delta[T], d Delta[T], decide func(T, *decision[T]) *decision[T]) bool {
 	var zero T
-	var was, is *verdict[T]
+	var was, is *decision[T]
 	if d.Old != zero {
-		was = verdicts.get(d.Old)
+		was = decisions.get(d.Old)
 	}
 	if d.New != zero {
-		var same *verdict[T]
+		var same *decision[T]
 		if d.Old == d.New {
 			same = was
 		}
 		is = decide(d.New, same)
 	}
 	if d.Old != zero && was != nil && (d.Old != d.New || is == nil) {
-		verdicts.drop(d.Old)
+		decisions.drop(d.Old)
 	}
 	if is != nil {
-		verdicts.put(d.New, is)
+		decisions.put(d.New, is)
 	}
 	before, after := outcome(d.Old, was), outcome(d.New, is)
 	if !slices.Equal(before, after) {
@@ -305,7 +305,7 @@ func redecide[T object](verdicts *shelving[T, *verdict[T]], patches *[]Delta[T],
 }
 
 // outcome is what became of an object.
-func outcome[T object](x T, v *verdict[T]) []T {
+func outcome[T object](x T, v *decision[T]) []T {
 	var zero T
 	switch {
 	case x == zero:
@@ -319,11 +319,11 @@ func outcome[T object](x T, v *verdict[T]) []T {
 
 // service decides for a service of a bound source; nil means that it stays as it
 // is.
-func (w *clipper) service(source int, svc *Service, was *verdict[*Service]) *verdict[*Service] {
+func (w *clipper) service(source int, svc *Service, was *decision[*Service]) *decision[*Service] {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
-	v, created := &verdict[*Service]{sign: "service"}, youngest()
+	v, created := &decision[*Service]{sign: "service"}, youngest()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
 	if r := w.owners.service(source, svc); r != nil {
 		v.clipped, v.conflicts = true, []Conflict{foreign(&svc.Meta, svc.Hostname, r)}
@@ -419,8 +419,8 @@ func (w *clipper) assemble() {
 
 // counted is what counts of a list: the list itself where that is all of it as it
 // is.
-func counted[T object](before, list []T, patches []Delta[T], verdicts *shelves[T, *verdict[T]], order func(a, b T) int) []T {
-	if verdicts.size == 0 {
+func counted[T object](before, list []T, patches []Delta[T], decisions *shelves[T, *decision[T]], order func(a, b T) int) []T {
+	if decisions.size == 0 {
 		return list
 	}
 	if len(before) > 0 {
@@ -431,7 +431,7 @@ func counted[T object](before, list []T, patches []Delta[T], verdicts *shelves[T
 	out := make([]T, 0, len(list))
 	asItIs := true
 	for _, x := range list {
-		v := verdicts.get(x)
+		v := decisions.get(x)
 		asItIs = asItIs && v == nil
 		out = append(out, outcome(x, v)...)
 	}

@@ -58,7 +58,7 @@ func (w *clipper) decideServices(decided map[Hostname]bool) bool {
 			delete(there, d.New)
 		}
 		for _, d := range withConcerned(deltas[i], there) {
-			told = redecide(services, &w.patches[i].services, d, func(svc *Service, was *verdict[*Service]) *verdict[*Service] {
+			told = redecide(services, &w.patches[i].services, d, func(svc *Service, was *decision[*Service]) *decision[*Service] {
 				return w.service(i, svc, was)
 			}) || told
 			noteHosts(decided, w.serviceHosts(newest(d)))
@@ -84,7 +84,7 @@ func (w *clipper) decideRoutes(decided map[Hostname]bool) bool {
 			}
 		}
 		for _, d := range withConcerned(w.routes[i], routing) {
-			told = redecide(routes, &w.patches[i].routes, d, func(vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
+			told = redecide(routes, &w.patches[i].routes, d, func(vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
 				return w.virtualService(i, vs, was)
 			}) || told
 			noteHosts(decided, w.routeHosts(newest(d)))

@@ -23,20 +23,20 @@ func PatchReports(list []*HealthReport, changes []Delta[*HealthReport]) []*Healt
 	return patched(list, changes, compareReports)
 }
 
-// verdicts is what all sources together say of health.
-type verdicts struct {
+// mergedHealth is what all sources together report of health.
+type mergedHealth struct {
 	inputs [][]*HealthReport
 	tidy   bool // as of a table
 	// list has one report a workload, sorted.
 	list []*HealthReport
 }
 
-// heard makes the verdicts of other reports, and tells the addresses of which
-// something else may be said than before.
-func (v *verdicts) heard(inputs [][]*HealthReport) (next verdicts, changed map[string]bool) {
+// merge merges the reports of all sources, and returns the addresses of which
+// something else may be reported than before.
+func (v *mergedHealth) merge(inputs [][]*HealthReport) (next mergedHealth, changed map[string]bool) {
 	next, deltas, ok := v.patched(inputs)
 	if !ok {
-		next = verdicts{inputs: inputs, tidy: true}
+		next = mergedHealth{inputs: inputs, tidy: true}
 		total := 0
 		for _, list := range inputs {
 			_, is := diff(nil, list, compareReports)
@@ -49,11 +49,11 @@ func (v *verdicts) heard(inputs [][]*HealthReport) (next verdicts, changed map[s
 		}
 		all = sorted(all, compareReports)
 		for i := 0; i < len(all); {
-			verdict := all[i]
-			for i++; i < len(all) && compareReports(verdict, all[i]) == 0; i++ {
-				verdict = stronger(verdict, all[i])
+			strongest := all[i]
+			for i++; i < len(all) && compareReports(strongest, all[i]) == 0; i++ {
+				strongest = stronger(strongest, all[i])
 			}
-			next.list = append(next.list, verdict)
+			next.list = append(next.list, strongest)
 		}
 		deltas, _ = diff(v.list, next.list, compareReports)
 	}
@@ -70,23 +70,23 @@ func (v *verdicts) heard(inputs [][]*HealthReport) (next verdicts, changed map[s
 }
 
 // patched looks at what changed alone; false where that cannot be done.
-func (v *verdicts) patched(inputs [][]*HealthReport) (next verdicts, deltas []Delta[*HealthReport], ok bool) {
+func (v *mergedHealth) patched(inputs [][]*HealthReport) (next mergedHealth, deltas []Delta[*HealthReport], ok bool) {
 	if !v.tidy || len(v.inputs) != len(inputs) {
 		return next, nil, false
 	}
-	var said []*HealthReport // one of each workload of which something changed
+	var known []*HealthReport // one of each workload of which something changed
 	for i, list := range inputs {
 		changes, is := diff(v.inputs[i], list, compareReports)
 		if is != strict {
 			return next, nil, false
 		}
 		for _, d := range changes {
-			said = append(said, cmp.Or(d.New, d.Old))
+			known = append(known, cmp.Or(d.New, d.Old))
 		}
 	}
-	slices.SortFunc(said, compareReports)
-	said = slices.CompactFunc(said, func(a, b *HealthReport) bool { return compareReports(a, b) == 0 })
-	for _, x := range said {
+	slices.SortFunc(known, compareReports)
+	known = slices.CompactFunc(known, func(a, b *HealthReport) bool { return compareReports(a, b) == 0 })
+	for _, x := range known {
 		var d Delta[*HealthReport]
 		if i, found := slices.BinarySearchFunc(v.list, x, compareReports); found {
 			d.Old = v.list[i]
@@ -102,7 +102,7 @@ func (v *verdicts) patched(inputs [][]*HealthReport) (next verdicts, deltas []De
 			deltas = append(deltas, d)
 		}
 	}
-	next = verdicts{inputs: inputs, tidy: true}
+	next = mergedHealth{inputs: inputs, tidy: true}
 	next.list, ok = patch(v.list, deltas, compareReports)
 	return next, deltas, ok
 }
@@ -122,53 +122,53 @@ func stronger(a, b *HealthReport) *HealthReport {
 	return a
 }
 
-// judge returns the workload as the reports have it: itself where they say
+// withHealth returns the workload as the reports have it: itself where they say
 // nothing else than its source did, or may not, prev where that is already right, else a
 // copy.
-func judge(w, prev *Workload, verdicts []*HealthReport) *Workload {
+func withHealth(w, prev *Workload, reports []*HealthReport) *Workload {
 	if w.Withdrawn {
 		return w
 	}
-	said := &HealthReport{
+	known := &HealthReport{
 		ServiceAccount: ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
 		Address:        w.Address, Network: w.Network, Workload: w.Name, Health: w.Health, Reason: w.HealthReason,
 	}
-	if r := reportOf(said, verdicts); r != nil {
-		said = stronger(said, r)
+	if r := reportOf(known, reports); r != nil {
+		known = stronger(known, r)
 	}
-	reason := said.Reason
-	if said.Health != Unhealthy {
+	reason := known.Reason
+	if known.Health != Unhealthy {
 		reason = ""
 	}
-	if said.Health == w.Health && reason == w.HealthReason {
+	if known.Health == w.Health && reason == w.HealthReason {
 		return w
 	}
 	hash := w.Hash
-	if said.Health != w.Health {
-		hash = hashWith(w.Hash, said.Health)
+	if known.Health != w.Health {
+		hash = hashWith(w.Hash, known.Health)
 	}
 	if prev != nil && prev.Origin == w.Origin && !hash.IsZero() && prev.Hash == hash &&
-		prev.Health == said.Health && prev.HealthReason == reason {
+		prev.Health == known.Health && prev.HealthReason == reason {
 		return prev
 	}
-	judged := *w
-	judged.Hash, judged.Health, judged.HealthReason = hash, said.Health, reason
-	return &judged
+	updated := *w
+	updated.Hash, updated.Health, updated.HealthReason = hash, known.Health, reason
+	return &updated
 }
 
-// reportOf finds what is reported of a workload: what names it, else what is said
+// reportOf finds what is reported of a workload: what names it, else what is known
 // of all workloads in its place; or nil.
-func reportOf(w *HealthReport, verdicts []*HealthReport) *HealthReport {
-	if i, ok := slices.BinarySearchFunc(verdicts, w, compareReports); ok {
-		return verdicts[i]
+func reportOf(w *HealthReport, reports []*HealthReport) *HealthReport {
+	if i, ok := slices.BinarySearchFunc(reports, w, compareReports); ok {
+		return reports[i]
 	}
 	if w.Workload == "" {
 		return nil
 	}
 	all := *w
 	all.Workload = ""
-	if i, ok := slices.BinarySearchFunc(verdicts, &all, compareReports); ok {
-		return verdicts[i]
+	if i, ok := slices.BinarySearchFunc(reports, &all, compareReports); ok {
+		return reports[i]
 	}
 	return nil
 }
@@ -186,10 +186,10 @@ func hashWith(h Hash, health ...Health) Hash {
 	return sha256.Sum256(b)
 }
 
-// judgeInline does for the endpoints written in a service what judge does for a
+// withInlineHealth does for the endpoints written in a service what withHealth does for a
 // workload.
-func judgeInline(svc, prev *Service, verdicts []*HealthReport) *Service {
-	if len(verdicts) == 0 {
+func withInlineHealth(svc, prev *Service, reports []*HealthReport) *Service {
+	if len(reports) == 0 {
 		return svc
 	}
 	var inline []*Workload
@@ -199,14 +199,14 @@ func judgeInline(svc, prev *Service, verdicts []*HealthReport) *Service {
 		if prev != nil && i < len(prev.Inline) {
 			before = prev.Inline[i]
 		}
-		judged := judge(w, before, verdicts)
-		if judged != w && inline == nil {
+		updated := withHealth(w, before, reports)
+		if updated != w && inline == nil {
 			inline = slices.Clone(svc.Inline)
 		}
 		if inline != nil {
-			inline[i] = judged
+			inline[i] = updated
 		}
-		health[i] = judged.Health
+		health[i] = updated.Health
 	}
 	if inline == nil {
 		return svc
@@ -215,38 +215,38 @@ func judgeInline(svc, prev *Service, verdicts []*HealthReport) *Service {
 	if prev != nil && prev.Origin == svc.Origin && !hash.IsZero() && prev.Hash == hash && slices.Equal(prev.Inline, inline) {
 		return prev
 	}
-	judged := *svc
-	judged.Hash, judged.Inline = hash, inline
-	return &judged
+	updated := *svc
+	updated.Hash, updated.Inline = hash, inline
+	return &updated
 }
 
-// judgement lays health over the objects of one kind.
-type judgement[T object] struct {
+// healthPass lays health over the objects of one kind.
+type healthPass[T object] struct {
 	// base is the objects as their sources have them, and deltas what differs
 	// in them from those before; prev is what became of those before.
 	base   []T
 	deltas []Delta[T]
 	prev   []T
-	// stale are those of prev of which something new is said.
+	// stale are those of prev of which something new is known.
 	stale map[T]bool
 	order func(a, b T) int
-	// judge makes of an object what it is by its health: itself, or prev where
+	// withHealth makes of an object what it is by its health: itself, or prev where
 	// that is already right. prev may be nil.
-	judge func(x, prev T) T
+	withHealth func(x, prev T) T
 }
 
-// all judges what changed, or of which something new is said. Where nothing is
-// said of any object, the result is base.
-func (a judgement[T]) all() ([]T, []Delta[T]) {
+// all gives health to what changed, or of which something new is known. Where nothing is
+// known of any object, the result is base.
+func (a healthPass[T]) all() ([]T, []Delta[T]) {
 	var zero T
 	if len(a.deltas) == 0 && len(a.stale) == 0 {
 		return a.prev, nil
 	}
 	deltas := make([]Delta[T], 0, len(a.deltas)+len(a.stale))
-	judged := func(old, base T) {
+	update := func(old, base T) {
 		d := Delta[T]{Old: old}
 		if base != zero {
-			d.New = a.judge(base, old)
+			d.New = a.withHealth(base, old)
 		}
 		if d.Old != d.New {
 			deltas = append(deltas, d)
@@ -259,17 +259,17 @@ func (a judgement[T]) all() ([]T, []Delta[T]) {
 			old = a.find(a.prev, d.Old)
 			delete(stale, old)
 		}
-		judged(old, d.New)
+		update(old, d.New)
 	}
 	for old := range stale {
-		judged(old, a.find(a.base, old))
+		update(old, a.find(a.base, old))
 	}
 	slices.SortFunc(deltas, func(x, y Delta[T]) int { return a.order(newest(x), newest(y)) })
 	out, ok := patch(a.prev, deltas, a.order)
 	if !ok || len(out) != len(a.base) { // not unless a list is out of order
 		out = make([]T, 0, len(a.base))
 		for _, x := range a.base {
-			out = append(out, a.judge(x, zero))
+			out = append(out, a.withHealth(x, zero))
 		}
 	}
 	if slices.Equal(out, a.base) {
@@ -279,7 +279,7 @@ func (a judgement[T]) all() ([]T, []Delta[T]) {
 }
 
 // find returns the object of the list that has the place of x.
-func (a judgement[T]) find(list []T, x T) T {
+func (a healthPass[T]) find(list []T, x T) T {
 	var none T
 	if i, ok := slices.BinarySearchFunc(list, x, a.order); ok {
 		return list[i]

@@ -121,13 +121,13 @@ func lists[T any](fragments []*Fragment, of func(*Fragment) []T) [][]T {
 	return out
 }
 
-// judge lays what is reported of health over workloads and inline endpoints,
+// applyHealth lays what is reported of health over workloads and inline endpoints,
 // which d says the changes of; after that, d knows of health. It returns the
 // workloads.
-func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Workload {
+func (s *Snapshot) applyHealth(prev *Snapshot, d *Diff, fragments []*Fragment) []*Workload {
 	p, t := &prev.tables, &s.tables
 	var changed map[string]bool
-	t.health, changed = p.health.heard(lists(fragments, func(f *Fragment) []*HealthReport { return f.Health }))
+	t.health, changed = p.health.merge(lists(fragments, func(f *Fragment) []*HealthReport { return f.Health }))
 	workloads, services := map[*Workload]bool{}, map[*Service]bool{}
 	for address := range changed {
 		for _, w := range prev.WorkloadsAt(address) {
@@ -137,15 +137,15 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 			services[svc] = true
 		}
 	}
-	judged, deltas := judgement[*Service]{
-		base: t.catalogs.standing, deltas: DeltasOf[*Service](d), prev: p.judged, stale: services, order: compareServiceKeys,
-		judge: func(svc, before *Service) *Service { return judgeInline(svc, before, t.health.list) },
+	observed, deltas := healthPass[*Service]{
+		base: t.catalogs.standing, deltas: DeltasOf[*Service](d), prev: p.observed, stale: services, order: compareServiceKeys,
+		withHealth: func(svc, before *Service) *Service { return withInlineHealth(svc, before, t.health.list) },
 	}.all()
-	t.judged = judged
+	t.observed = observed
 	note(d, deltas)
-	all, moved := judgement[*Workload]{
+	all, moved := healthPass[*Workload]{
 		base: tableOf[*Workload](t).merged, deltas: DeltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
-		judge: func(w, before *Workload) *Workload { return judge(w, before, t.health.list) },
+		withHealth: func(w, before *Workload) *Workload { return withHealth(w, before, t.health.list) },
 	}.all()
 	note(d, moved)
 	return all
@@ -153,8 +153,8 @@ func (s *Snapshot) judge(prev *Snapshot, d *Diff, fragments []*Fragment) []*Work
 
 // order fills the lists of the snapshot, each in the order that it promises.
 func (s *Snapshot) order(prev *Snapshot, d *Diff, fragments []*Fragment) *Diff {
-	s.Workloads = s.judge(prev, d, fragments)
-	s.Services = reorder(prev.Services, s.tables.judged, DeltasOf[*Service](d), CompareServices)
+	s.Workloads = s.applyHealth(prev, d, fragments)
+	s.Services = reorder(prev.Services, s.tables.observed, DeltasOf[*Service](d), CompareServices)
 	for _, k := range kinds {
 		k.publish(s, prev, d)
 	}
@@ -201,7 +201,7 @@ func (s *Snapshot) noteChanges(prev *Snapshot, d *Diff) {
 	s.Changes = foldChanges(out)
 	for i := range s.Changes { // of an object that gains or loses a host the others may be as they were
 		c := &s.Changes[i]
-		if len(span(prev.tables.judged, c.Key)) > 0 && len(span(s.tables.judged, c.Key)) > 0 {
+		if len(span(prev.tables.observed, c.Key)) > 0 && len(span(s.tables.observed, c.Key)) > 0 {
 			c.Op = Updated
 		}
 	}

@@ -85,7 +85,7 @@ func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
 // virtualService decides for a VirtualService of a bound source; nil means that it
 // stays as it is. Of one with hosts of its own and others', the others' are split
 // off: the routes of the own ones go on to hold for everybody.
-func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*VirtualService]) *verdict[*VirtualService] {
+func (w *clipper) virtualService(source int, vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
 	if len(w.routeHosts(vs)) == 0 || w.overridden(source, vs.Key) {
 		return nil // and nothing is split off what is not in force
 	}
@@ -93,7 +93,7 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *verdict[*V
 	if len(p.conflicts) == 0 && !p.late {
 		return nil
 	}
-	v := &verdict[*VirtualService]{conflicts: p.conflicts}
+	v := &decision[*VirtualService]{conflicts: p.conflicts}
 	own, without := ownOnly(vs.ExportTo, w.exports[1], vs.Namespace), exportsWithout(vs.ExportTo, w.exports[1], vs.Namespace, p.without)
 	v.sign = fmt.Sprintf("routes %v %q %q %q %q", p.late, p.open, p.elsewhere, own, without) // the hashes of what comes out are made of it
 	if was != nil && was.sign == v.sign {

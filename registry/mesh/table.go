@@ -35,10 +35,10 @@ type tables struct {
 
 	clipping clipping
 	catalogs catalogs
-	// judged are catalogs.standing with the health of inline endpoints; those of
+	// observed are catalogs.standing with the health of inline endpoints; those of
 	// workloads are Snapshot.Workloads.
-	judged []*Service
-	health verdicts
+	observed []*Service
+	health   mergedHealth
 }
 
 func compareKeys[T object](a, b T) int { return a.meta().Compare(b.meta().Key) }
