@@ -49,14 +49,14 @@ func (u *UncertainError) Error() string {
 // Unwrap returns what went wrong.
 func (u *UncertainError) Unwrap() error { return u.Err }
 
-// writeFor is how long Consul may take to answer a write.
-const writeFor = 30 * time.Second
+// writeTimeout is how long Consul may take to answer a write.
+const writeTimeout = 30 * time.Second
 
 // Apply makes the changes of one transaction: all, or none with an error, which
 // is a [ConflictError] where a key is not as it was read, and an [UncertainError]
 // where no answer came.
 func (s *Store) Apply(ctx context.Context, changes []Change) error {
-	ctx, cancel := context.WithTimeout(ctx, writeFor)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if len(changes) == 1 && changes[0].size() > maxBody {
 		return s.put(ctx, &changes[0])
@@ -147,13 +147,13 @@ func (s *Store) conflict(ctx context.Context, changes []Change) error {
 		if err != nil {
 			return fmt.Errorf("reading %q, which is not as it was: %w", c.Key, err)
 		}
-		out.Keys = append(out.Keys, ChangedKey{c.Key, c.became(now)})
+		out.Keys = append(out.Keys, ChangedKey{c.Key, c.conflict(now)})
 	}
 	return out
 }
 
-// became says what somebody else did with a key; now is nil where it is gone.
-func (c *Change) became(now *api.KVPair) string {
+// conflict says what somebody else did with a key; now is nil where it is gone.
+func (c *Change) conflict(now *api.KVPair) string {
 	by := ""
 	if now != nil && now.Session != "" {
 		by = " (session " + now.Session + " holds its lock)"

@@ -29,7 +29,7 @@ func BenchmarkApply(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			p := newPicture(cfg, cfg.Logger)
+			p := newKeyCache(cfg, cfg.Logger)
 			list := pairs(n)
 			if err := p.apply(list, time.Time{}); err != nil {
 				b.Fatal(err)

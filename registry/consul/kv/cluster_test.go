@@ -18,7 +18,7 @@ func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := consultest.StartCluster(t, consultest.ClusterOptions{ACL: true, TLS: true})
 	token := c.CreateToken(Rule("m", "read"))
-	cfg := Config{Prefix: "m", LookEvery: 3 * time.Second, StateDir: t.TempDir()}
+	cfg := Config{Prefix: "m", RereadEvery: 3 * time.Second, StateDir: t.TempDir()}
 	cfg.Client.Address, cfg.Client.CAFile, cfg.Client.TokenFile = c.Address(), c.CAFile, tokenFile(t, token.Secret)
 	put := func(rel, host string) {
 		t.Helper()

@@ -45,10 +45,10 @@ type Config struct {
 	// AwaitSettled makes the state directory wait for [Source.Settled]: for a
 	// receiver that may hold removals back.
 	AwaitSettled bool
-	// LookEvery is the time between two readings of everything while the blocking
+	// RereadEvery is the time between two readings of everything while the blocking
 	// query tells of changes; 0 means 30 s. What is wrong, or held back by the
 	// receiver, is looked at again after a sixth of that.
-	LookEvery time.Duration
+	RereadEvery time.Duration
 	// MaxKeys bounds the manifests below the prefix; more make it unavailable. 0
 	// means 50,000.
 	MaxKeys int
@@ -69,11 +69,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Decode == nil {
 		c.Decode = lastgood.Manifests
 	}
-	if c.LookEvery < 0 || c.MaxKeys < 0 {
+	if c.RereadEvery < 0 || c.MaxKeys < 0 {
 		errs = append(errs, errors.New("kv: a limit is negative"))
 	}
 	c.Name = cmp.Or(c.Name, "consul-kv")
-	c.LookEvery = cmp.Or(c.LookEvery, 30*time.Second)
+	c.RereadEvery = cmp.Or(c.RereadEvery, 30*time.Second)
 	c.MaxKeys = cmp.Or(c.MaxKeys, 50_000)
 	if c.Client.Logger == nil {
 		c.Client.Logger = c.Logger

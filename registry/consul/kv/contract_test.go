@@ -31,7 +31,7 @@ func TestSource(t *testing.T) {
 				tb.Helper()
 				s, err := New(Config{
 					Logger: slog.New(slog.DiscardHandler), Client: client.Config{Address: network.HostPort()}, Prefix: prefix,
-					StateDir: tb.TempDir(), LookEvery: 600 * time.Millisecond,
+					StateDir: tb.TempDir(), RereadEvery: 600 * time.Millisecond,
 				})
 				if err != nil {
 					tb.Fatal(err)

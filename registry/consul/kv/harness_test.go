@@ -76,7 +76,7 @@ func (s store) remove(rel string) {
 // at is the Config that reads a prefix of an agent.
 func at(a *consultest.Agent, prefix string) Config {
 	return Config{
-		Client: client.Config{Address: a.Address(), CAFile: a.Cluster().CAFile}, Prefix: prefix, LookEvery: 600 * time.Millisecond,
+		Client: client.Config{Address: a.Address(), CAFile: a.Cluster().CAFile}, Prefix: prefix, RereadEvery: 600 * time.Millisecond,
 	}
 }
 

@@ -17,19 +17,19 @@ const (
 	maxName = 255
 )
 
-// PathOf is how people are told of a key, which may have anything in it. Each key
-// has its own.
+// PathOf is a key as it is shown: a key may have anything in it. Each key has its
+// own.
 func PathOf(key string) string {
-	if !utf8.ValidString(key) || strings.Contains(key, `\`) || strings.ContainsFunc(key, isUnseen) {
+	if !utf8.ValidString(key) || strings.Contains(key, `\`) || strings.ContainsFunc(key, isUnprintable) {
 		quoted := strconv.Quote(key)
 		key = quoted[1 : len(quoted)-1]
 	}
 	return "consul-kv:" + key
 }
 
-// isUnseen is true for what a terminal does not show, or acts on: control
+// isUnprintable is true for what a terminal does not show, or acts on: control
 // characters, and those that turn the direction of writing or have no width.
-func isUnseen(r rune) bool { return !unicode.IsPrint(r) }
+func isUnprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // isManifest reports whether the part of a key below the prefix is that of a
 // manifest: as in a directory, *.yaml and *.yml of which no name begins with a
@@ -51,7 +51,7 @@ func CheckRel(rel string) error {
 		return fmt.Errorf("it is longer than %d bytes", maxRel)
 	case !utf8.ValidString(rel) || strings.ContainsRune(rel, unicode.ReplacementChar):
 		return errors.New("it is not UTF-8")
-	case strings.ContainsFunc(rel, isUnseen):
+	case strings.ContainsFunc(rel, isUnprintable):
 		return errors.New("it has a character in it that is not to be seen, or a space of a strange kind")
 	case strings.Contains(rel, `\`):
 		return errors.New(`it has a backslash in it`)

@@ -20,7 +20,7 @@ type listing struct {
 var errHidden = errors.New("keys are left out of the answer, because the token may not read them")
 
 // list asks for everything below a prefix. Without an index it asks for what is
-// consistent: a leader that has just been elected answers other questions while it
+// consistent: a leader that has just been elected answers other queries while it
 // still reads its log, and so without the keys that were written last. With one,
 // the answer is never of an earlier time than the one before.
 func list(prefix string) func(*api.Client, *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
@@ -44,14 +44,13 @@ func (r reader) read(ctx context.Context) (listing, error) {
 	if err != nil {
 		return listing{}, fmt.Errorf("listing %q: %w", r.prefix+"/", err)
 	}
-	return r.judge(ctx, pairs, m)
+	return r.check(ctx, pairs, m)
 }
 
-// judge says whether an answer is all that there is. One that is filtered says
-// so, but not to who comes without a token; and one with no keys in it says
-// nothing at all. What a token may read shows when a key is asked for by name:
-// that is refused and not left out.
-func (r reader) judge(ctx context.Context, pairs api.KVPairs, m client.Meta) (listing, error) {
+// check returns an error if an answer may be incomplete. A filtered answer says so, but
+// only to clients with a token, and not if it is empty. What the token may read shows
+// when a key is read by name: that is refused and not left out.
+func (r reader) check(ctx context.Context, pairs api.KVPairs, m client.Meta) (listing, error) {
 	l := listing{pairs: pairs, index: m.Index}
 	switch {
 	case m.Index == 0:

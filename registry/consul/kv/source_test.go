@@ -280,9 +280,9 @@ func TestLargeValue(t *testing.T) {
 	r.awaitStatus("ok", ok)
 }
 
-// TestUnsettledIsNotNothing: what was read and never settled is not on disk, and
+// TestUnsettledRemovalsStayOnDisk: what was read and never settled is not on disk, and
 // must not be taken for a prefix that had nothing in it.
-func TestUnsettledIsNotNothing(t *testing.T) {
+func TestUnsettledRemovalsStayOnDisk(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	storeOf(t, a, "m").put("a.yaml", entry("a", "one"))
@@ -300,9 +300,9 @@ func TestUnsettledIsNotNothing(t *testing.T) {
 	}
 }
 
-// TestAway: without Consul the last picture stands, also across a restart of the
+// TestConsulUnreachable: without Consul the last known catalog stays, also across a restart of the
 // source, and one that was lost is a loss.
-func TestAway(t *testing.T) {
+func TestConsulUnreachable(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{Persistent: true})
 	s := storeOf(t, a, "m")
@@ -382,9 +382,9 @@ func damage(t *testing.T, dir string) {
 	check(t, os.WriteFile(path, []byte("sha256:0\n[]"), 0o600))
 }
 
-// TestCut: a network that is cut, without a word, is noticed by the looks; when it
+// TestConnectionsCut: a network that is cut, without a word, is noticed by the readings; when it
 // heals the source goes on.
-func TestCut(t *testing.T) {
+func TestConnectionsCut(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	s := storeOf(t, a, "m")

@@ -25,10 +25,10 @@ func (s *Source) Unsaved() string { return s.Status().Unsaved }
 
 // publish makes the status anew.
 func (s *Source) publish(now time.Time) {
-	p, was := s.picture, s.Status()
+	p, was := s.cache, s.Status()
 	st := &lastgood.Status{
 		Source: s.cfg.Name, State: lastgood.OK, Since: was.Since, Read: s.read, FromDisk: s.last != nil && !s.live,
-		Delivered: s.last != nil, Files: p.set.Len(), Objects: s.made.Objects, Ignored: p.ignored, Kept: s.made.Kept,
+		Delivered: s.last != nil, Files: p.set.Len(), Objects: s.assembly.Objects, Ignored: p.ignored, Kept: s.assembly.Kept,
 		Counters: p.counts,
 	}
 	path := PathOf(s.cfg.Prefix)
@@ -37,9 +37,9 @@ func (s *Source) publish(now time.Time) {
 	case s.err != nil:
 		st.State, root.Reason = lastgood.Unavailable, s.err.Error()
 		st.Reason = path + ": " + root.Reason
-	case len(p.unread) > 0:
-		first := slices.Min(slices.Collect(maps.Keys(p.unread)))
-		st.State, st.Reason = lastgood.Partial, first+": "+p.unread[first].Error()
+	case len(p.unreadable) > 0:
+		first := slices.Min(slices.Collect(maps.Keys(p.unreadable)))
+		st.State, st.Reason = lastgood.Partial, first+": "+p.unreadable[first].Error()
 	case !s.live || !st.Delivered:
 		st.State, st.Reason, root.Reason = lastgood.Starting, notRead, notRead
 	}
@@ -57,19 +57,19 @@ func (s *Source) publish(now time.Time) {
 
 // faults are all that is wrong, by position.
 func (s *Source) faults(st *lastgood.Status) []manifest.Fault {
-	more := slices.Concat(s.picture.faults(), s.storeFaults)
+	more := slices.Concat(s.cache.faults(), s.storeFaults)
 	path := PathOf(s.cfg.Prefix)
 	switch {
 	case s.err != nil:
-		more = append(more, s.picture.fault(path, lastgood.CodeUnread, manifest.Error, "unreadable, its last state stays in force: "+s.err.Error()))
+		more = append(more, s.cache.fault(path, lastgood.CodeUnread, manifest.Error, "unreadable, its last state stays in force: "+s.err.Error()))
 	case s.live && st.Files == 0:
-		more = append(more, s.picture.fault(path, CodeNoKeys, manifest.Warning, fmt.Sprintf("there is no manifest below %q: "+
+		more = append(more, s.cache.fault(path, CodeNoKeys, manifest.Warning, fmt.Sprintf("there is no manifest below %q: "+
 			"put some there with `fairlead config push`, or see whether the prefix is the right one", s.cfg.Prefix+"/")))
 	}
 	if len(more) == 0 {
-		return s.made.Faults
+		return s.assembly.Faults
 	}
-	more = slices.Concat(s.made.Faults, more)
+	more = slices.Concat(s.assembly.Faults, more)
 	slices.SortStableFunc(more, lastgood.CompareFaults)
 	return more
 }

@@ -213,7 +213,7 @@ func FuzzPull(f *testing.F) {
 	})
 }
 
-func TestPathOfIsPlain(t *testing.T) {
+func TestPathOfIsPrintable(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
 	for _, key := range []string{"m/a.yaml", "m/a\nb.yaml", `m/a\nb.yaml`, "m/\x1b[2J.yaml", "m/ü.yaml", "m/\u202ea.yaml", "m/a\u200b.yaml", "m/\x9b2J.yaml", "m/\u009b2J.yaml", "m/\"\n\"", "m/\"\n"} {

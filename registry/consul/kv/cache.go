@@ -17,30 +17,30 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// picture is the keys as they are believed. The loop owns it.
-type picture struct {
+// keyCache has the keys as they were accepted. The loop owns it.
+type keyCache struct {
 	cfg  Config
 	log  *slog.Logger
 	root string
 	set  *lastgood.Set
 
-	// unread are keys whose value cannot be read, by the path of the text.
-	unread  map[string]error
-	ignored int // keys that are no manifests
-	counts  lastgood.Counters
-	changed bool // since the loop last asked
+	// unreadable are keys whose value cannot be read, by the path of the text.
+	unreadable map[string]error
+	ignored    int // keys that are no manifests
+	counts     lastgood.Counters
+	changed    bool // since the last fragment
 }
 
-func newPicture(cfg Config, log *slog.Logger) *picture {
-	return &picture{
-		cfg: cfg, log: log, root: cfg.root(), unread: map[string]error{},
+func newKeyCache(cfg Config, log *slog.Logger) *keyCache {
+	return &keyCache{
+		cfg: cfg, log: log, root: cfg.root(), unreadable: map[string]error{},
 		set: lastgood.NewSet(cfg.Name, lastgood.Words{Text: "key", Name: "key"}),
 	}
 }
 
 // restore takes what the state directory had of this prefix, and reports whether
 // there was anything.
-func (p *picture) restore(list []lastgood.Entry, now time.Time) bool {
+func (p *keyCache) restore(list []lastgood.Entry, now time.Time) bool {
 	known := false
 	for _, e := range list {
 		if e.Root != p.root {
@@ -57,13 +57,13 @@ func (p *picture) restore(list []lastgood.Entry, now time.Time) bool {
 	return known
 }
 
-func (p *picture) decode(path string, b *lastgood.Blob) lastgood.Decoded {
+func (p *keyCache) decode(path string, b *lastgood.Blob) lastgood.Decoded {
 	return p.cfg.Decode(p.cfg.options(), path, b.Content)
 }
 
-// apply believes a listing, all of it at once. Values are compared, and not what
+// apply takes a listing, all of it at once. Values are compared, and not what
 // Consul says of their age: it counts anew when its data is lost.
-func (p *picture) apply(pairs api.KVPairs, now time.Time) error {
+func (p *keyCache) apply(pairs api.KVPairs, now time.Time) error {
 	p.counts.Scans++
 	there := make(map[string]*api.KVPair, len(pairs))
 	ignored := 0
@@ -86,11 +86,11 @@ func (p *picture) apply(pairs api.KVPairs, now time.Time) error {
 			p.log.Info("key deleted", "path", t.Path, "objects", t.V.Live()+t.V.Kept())
 		}
 	}
-	maps.DeleteFunc(p.unread, func(path string, _ error) bool {
+	maps.DeleteFunc(p.unreadable, func(path string, _ error) bool {
 		return there[strings.TrimPrefix(path, PathOf(p.cfg.Prefix+"/"))] == nil
 	})
 	for _, rel := range slices.Sorted(maps.Keys(there)) {
-		p.believe(rel, there[rel].Value, now)
+		p.accept(rel, there[rel].Value, now)
 	}
 	p.set.Yield()
 	return nil
@@ -98,17 +98,17 @@ func (p *picture) apply(pairs api.KVPairs, now time.Time) error {
 
 var errTooBig = errors.New("the value is too large")
 
-// believe takes a value into the picture, if it is another.
-func (p *picture) believe(rel string, value []byte, now time.Time) {
+// accept takes a value, if it is another.
+func (p *keyCache) accept(rel string, value []byte, now time.Time) {
 	path := PathOf(p.cfg.Prefix + "/" + rel)
 	if len(value) > MaxValueSize {
-		if p.unread[path] == nil {
+		if p.unreadable[path] == nil {
 			p.log.Error("unreadable value, its last objects stay in force", "path", path, "err", errTooBig)
 		}
-		p.unread[path] = fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, len(value), MaxValueSize)
+		p.unreadable[path] = fmt.Errorf("%w: %d bytes, at most %d are read", errTooBig, len(value), MaxValueSize)
 		return
 	}
-	delete(p.unread, path)
+	delete(p.unreadable, path)
 	var old *lastgood.Version
 	if t := p.set.Text(path); t != nil {
 		if bytes.Equal(t.V.Blob().Content, value) {
@@ -129,15 +129,15 @@ func (p *picture) believe(rel string, value []byte, now time.Time) {
 }
 
 // faults are those that no text is to blame for.
-func (p *picture) faults() []manifest.Fault {
-	list := make([]manifest.Fault, 0, len(p.unread))
-	for path, err := range p.unread {
+func (p *keyCache) faults() []manifest.Fault {
+	list := make([]manifest.Fault, 0, len(p.unreadable))
+	for path, err := range p.unreadable {
 		list = append(list, p.fault(path, lastgood.CodeUnread, manifest.Error, "unreadable, its last objects stay in force: "+err.Error()))
 	}
 	return list
 }
 
-func (p *picture) fault(path string, code manifest.Code, severity manifest.Severity, message string) manifest.Fault {
+func (p *keyCache) fault(path string, code manifest.Code, severity manifest.Severity, message string) manifest.Fault {
 	return manifest.Fault{
 		Origin: &mesh.Origin{Source: p.cfg.Name, Path: path}, Code: code, Severity: severity, Message: message,
 	}
