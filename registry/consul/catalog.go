@@ -267,8 +267,8 @@ func (p *catalog) removes(svc *service, r *reading, listed bool) bool {
 	if svc.fragment == nil {
 		return false
 	}
-	return missing(svc.fragment.Workloads, r.mapped.Piece.Workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) }) ||
-		missing(svc.fragment.Services, r.mapped.Piece.Services, func(a, b *mesh.Service) int {
+	return missing(svc.fragment.Workloads, r.mapped.Fragment.Workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) }) ||
+		missing(svc.fragment.Services, r.mapped.Fragment.Services, func(a, b *mesh.Service) int {
 			return cmp.Or(a.Compare(b.Key), cmp.Compare(a.Hostname, b.Hostname))
 		})
 }
@@ -355,9 +355,9 @@ func (p *catalog) apply(svc *service, r *reading) {
 	p.instances += len(r.entries) - svc.instances
 	svc.raw, svc.protocol, svc.notes = r.raw, r.protocol, r.mapped.Notes
 	svc.nodes, svc.failing, svc.instances = nodeNames(r.entries), failing(r.entries), len(r.entries)
-	if piece := mapping.Reuse(svc.fragment, r.mapped.Piece); piece != svc.fragment {
+	if fragment := mapping.Reuse(svc.fragment, r.mapped.Fragment); fragment != svc.fragment {
 		p.markChanged(svc)
-		svc.fragment = piece
+		svc.fragment = fragment
 	}
 	p.unsaved[shardOf(svc.name)] = true
 }

@@ -118,7 +118,7 @@ func TestHeldRemovalsStayOnDisk(t *testing.T) {
 	}
 }
 
-// A damaged file is reported, and costs what it had.
+// A damaged file is reported; only its own services are lost.
 func TestDamagedStoreIsReported(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})

@@ -121,7 +121,7 @@ func TestOversizedServiceAffectsOnlyItself(t *testing.T) {
 	})
 }
 
-// A list that cannot be read at all is reported, once, with what stays.
+// A list that cannot be read is reported once, with what stays in force.
 func TestUnreadableListIsReported(t *testing.T) {
 	t.Parallel()
 	for name, body := range map[string]string{
@@ -147,7 +147,7 @@ func TestUnreadableListIsReported(t *testing.T) {
 	}
 }
 
-// What stays while the list cannot be used any more is reported as old, with the
+// While the list cannot be used, the last known catalog is reported as stale, with the
 // reason, and the log has it once.
 func TestCatalogOutlivesUnusableList(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
-// What stays in the way is reported with what to do about it.
+// Errors say what to do.
 func TestReadErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	plain := consultest.Start(t, consultest.Options{})

@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Who comes without a token where there are ACLs sees nothing, and is reported so;
+// Who comes without a token where there are ACLs sees nothing, and the status says so;
 // what was seen before is not gone for it, nor across a restart.
 func TestHiddenServicesAreReportedWithoutToken(t *testing.T) {
 	t.Parallel()

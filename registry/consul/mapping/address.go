@@ -18,7 +18,7 @@ const (
 const maxVirtual = 8 // of a service
 
 // reach decides where an instance is reached; false where it cannot be.
-func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
+func (w *serviceMapping) reach(x *entry) (port uint32, address string, ok bool) {
 	if x.service.SocketPath != "" {
 		w.warn(CodeAddress, x.name(), "it listens on a unix socket, which only its own host can reach; register an address and a port")
 		return 0, "", false
@@ -37,7 +37,7 @@ func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
 	}
 	address, wrong := usable(text, w.m.loopback)
 	if wrong != "" {
-		w.warn(CodeAddress, x.name(), "the address %s %s", said(text), wrong)
+		w.warn(CodeAddress, x.name(), "the address %s %s", sanitize(text), wrong)
 		return 0, "", false
 	}
 	return port, address, true
@@ -45,7 +45,7 @@ func (w *work) reach(x *entry) (port uint32, address string, ok bool) {
 
 // choose picks one of the addresses of an instance: the service's of the kind
 // that is asked for, its main one, the node's of that kind, the node's main one.
-func (w *work) choose(x *entry) (address string, port uint32) {
+func (w *serviceMapping) choose(x *entry) (address string, port uint32) {
 	for _, kind := range w.kinds() {
 		if a := x.service.TaggedAddresses[string(kind)]; a.Address != "" {
 			return a.Address, cmp.Or(validPort(a.Port), x.port)
@@ -64,7 +64,7 @@ func (w *work) choose(x *entry) (address string, port uint32) {
 
 // kinds are those to look for, the best first. Consul fills in wan_ipv4 from the
 // main address even where wan says otherwise, so wan comes first.
-func (w *work) kinds() []AddressKind {
+func (w *serviceMapping) kinds() []AddressKind {
 	kind := w.m.address
 	if !w.in.Local {
 		switch kind {
@@ -92,7 +92,7 @@ func kindsOf(kind AddressKind) []AddressKind {
 }
 
 // Addresses from which clouds serve a machine's own credentials, besides
-// link-local ones, and what stands for other addresses within IPv6.
+// link-local ones, and what stays for other addresses within IPv6.
 //
 //nolint:gochecknoglobals // read-only
 var (
@@ -204,12 +204,12 @@ func isIP(s string) bool {
 //nolint:gochecknoglobals // read-only
 var consulVirtual = netip.MustParsePrefix("240.0.0.0/4")
 
-// virtualAddresses finds the addresses that stand for the service, and returns
+// virtualAddresses finds the addresses that stay for the service, and returns
 // their port. Envoys listen there, so who chooses one takes what others send to
 // it: only those count that Consul itself gave out, which it does for
 // Connect-native services, or those of registrations that a rule trusts. Consul's
 // are of one datacenter each.
-func (w *work) virtualAddresses() (port uint32) {
+func (w *serviceMapping) virtualAddresses() (port uint32) {
 	found := map[netip.Addr]bool{}
 	for i := range w.entries {
 		x := &w.entries[i]
@@ -224,7 +224,7 @@ func (w *work) virtualAddresses() (port uint32) {
 				if w.rule.TrustMetadata {
 					why = "Envoys cannot listen there"
 				}
-				w.info(CodeVirtual, x.name(), "its %s address %s is not taken: %s", tag, said(a.Address), why)
+				w.info(CodeVirtual, x.name(), "its %s address %s is not taken: %s", tag, sanitize(a.Address), why)
 				continue
 			}
 			if !w.in.Local {
@@ -247,7 +247,7 @@ func (w *work) virtualAddresses() (port uint32) {
 	return port
 }
 
-func (w *work) believed(x *entry, tag string, a api.ServiceAddress) (netip.Addr, bool) {
+func (w *serviceMapping) believed(x *entry, tag string, a api.ServiceAddress) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(a.Address)
 	if err != nil {
 		return addr, false

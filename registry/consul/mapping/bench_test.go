@@ -40,7 +40,7 @@ func BenchmarkMap(b *testing.B) {
 	in := &Input{Source: "consul", Service: "web", Datacenter: "dc1", Local: true, Entries: fleet(b, "web", 20)}
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := m.Map(in); len(r.Piece.Workloads) != 20 || len(r.Notes) > 0 {
+		if r := m.Map(in); len(r.Fragment.Workloads) != 20 || len(r.Notes) > 0 {
 			b.Fatalf("got %+v", r)
 		}
 	}

@@ -208,7 +208,7 @@ func readEntries(t *testing.T, text string) []*api.ServiceEntry {
 // dump shows a result as the cases have it.
 func dump(r Result) string {
 	var b strings.Builder
-	for _, s := range r.Piece.Services {
+	for _, s := range r.Fragment.Services {
 		fmt.Fprintf(&b, "service %s/%s\n  host %s\n", s.Namespace, s.Name, s.Hostname)
 		for _, p := range s.Ports {
 			fmt.Fprintf(&b, "  port %d name %s protocol %q\n", p.Number, p.Name, p.Protocol)
@@ -224,7 +224,7 @@ func dump(r Result) string {
 			b.WriteString("  external\n")
 		}
 	}
-	for _, w := range r.Piece.Workloads {
+	for _, w := range r.Fragment.Workloads {
 		fmt.Fprintf(&b, "instance %s/%s\n", w.Namespace, w.Name)
 		for name, port := range w.Ports {
 			fmt.Fprintf(&b, "  at %s port %d for %s\n", w.Address, port, name)

@@ -43,7 +43,7 @@ type Config struct {
 type AddressKind string
 
 // The kinds of addresses. In a datacenter that is not the local one, a kind
-// of the LAN stands for that of the WAN.
+// of the LAN stays for that of the WAN.
 const (
 	AddressLAN     AddressKind = "lan"
 	AddressLANIPv4 AddressKind = "lan_ipv4"

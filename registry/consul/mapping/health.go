@@ -14,7 +14,7 @@ import (
 const maxWeight = 65535
 
 // judge fills in health and weight.
-func (w *work) judge(x *entry, out *mesh.Workload) {
+func (w *serviceMapping) judge(x *entry, out *mesh.Workload) {
 	passing, warning := x.service.Weights.Passing, x.service.Weights.Warning
 	if passing == 0 && warning == 0 {
 		passing, warning = 1, 1 // as Consul has it where nothing is said
@@ -88,7 +88,7 @@ func rankOf(c *api.HealthCheck) (rank int, reason string) {
 	case c.Status == api.HealthPassing:
 		return 0, ""
 	}
-	reason = fmt.Sprintf("check %s: %s", said(cmp.Or(c.Name, c.CheckID)), said1(c.Status))
+	reason = fmt.Sprintf("check %s: %s", sanitize(cmp.Or(c.Name, c.CheckID)), sanitizeName(c.Status))
 	if c.Status == api.HealthWarning {
 		return 1, reason
 	}
@@ -97,7 +97,7 @@ func rankOf(c *api.HealthCheck) (rank int, reason string) {
 
 // locality is where an instance says that it runs: Consul's fields for it, else
 // its node's metadata; the datacenter is the region where they name none.
-func (w *work) locality(x *entry) mesh.Locality {
+func (w *serviceMapping) locality(x *entry) mesh.Locality {
 	var l mesh.Locality
 	switch {
 	case x.service.Locality != nil && x.service.Locality.Region != "":
@@ -110,7 +110,7 @@ func (w *work) locality(x *entry) mesh.Locality {
 	}
 	for _, part := range []*string{&l.Region, &l.Zone, &l.SubZone} {
 		if !isLabelValue(*part) {
-			w.info(CodeValue, x.name(), "the locality %s is not taken; use letters, digits, '-', '_' and '.', at most %d", said(*part), maxLabel)
+			w.info(CodeValue, x.name(), "the locality %s is not taken; use letters, digits, '-', '_' and '.', at most %d", sanitize(*part), maxLabel)
 			*part = ""
 		}
 		*part = w.intern(*part)

@@ -15,7 +15,7 @@ const (
 
 // identity gives the service its namespace and account, by rule or by template;
 // false where they cannot be.
-func (w *work) identity() bool {
+func (w *serviceMapping) identity() bool {
 	w.namespace, w.account = w.rule.Namespace, w.rule.ServiceAccount
 	if w.namespace == "" {
 		w.namespace = w.m.namespace.fill(&w.values)
@@ -33,16 +33,16 @@ func (w *work) identity() bool {
 	}
 	switch {
 	case !isDNSLabel(w.namespace):
-		w.warn(CodeIdentity, "", "its namespace would be %s, which is none; write a rule with namespace=", said(w.namespace))
+		w.warn(CodeIdentity, "", "its namespace would be %s, which is none; write a rule with namespace=", sanitize(w.namespace))
 	case !isSubdomain(w.account):
-		w.warn(CodeIdentity, "", "its service account would be %s, which is none; write a rule with service-account=", said(w.account))
+		w.warn(CodeIdentity, "", "its service account would be %s, which is none; write a rule with service-account=", sanitize(w.account))
 	case isReserved(w.namespace, w.account):
 		w.warn(CodeIdentity, "", "its identity would be that of the control plane, %s/%s; write a rule that gives it another", w.namespace, w.account)
 	case w.namespace == reservedNamespace && w.rule.Namespace == "" && w.m.namespace.fill(&values{}) != reservedNamespace:
 		w.warn(CodeIdentity, "", "its namespace would be %s, whose policies hold for the whole mesh; a rule with namespace= may give it, a name of Consul's may not", reservedNamespace)
 	case !apart(w.homeNamespace(), varConsulNamespace), !apart(w.homePartition(), varPartition):
 		w.warn(CodeIdentity, "", "the templates of identities do not tell %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in them",
-			said1(w.partition), said1(w.consulNamespace))
+			sanitizeName(w.partition), sanitizeName(w.consulNamespace))
 	default:
 		return true
 	}
@@ -51,7 +51,7 @@ func (w *work) identity() bool {
 
 // trustNamespace takes the namespace that all registrations agree on, where a rule
 // trusts them.
-func (w *work) trustNamespace() {
+func (w *serviceMapping) trustNamespace() {
 	claimed := ""
 	for _, e := range w.in.Entries {
 		if e == nil || e.Service == nil || e.Service.Kind != "" || e.Service.Service != w.in.Service {
@@ -73,7 +73,7 @@ func (w *work) trustNamespace() {
 
 // agrees reports whether a registration says nothing else of its identity than
 // what it is given.
-func (w *work) agrees(x *entry) bool {
+func (w *serviceMapping) agrees(x *entry) bool {
 	namespace := claim(x.service.Meta, x.service.Tags, metaNamespace)
 	if namespace != "" && namespace != w.namespace {
 		hint := "or trust it by a rule with " + ruleTrust + "=true"
@@ -81,7 +81,7 @@ func (w *work) agrees(x *entry) bool {
 			hint = "all its instances must name the same"
 		}
 		w.warn(CodeDisagrees, x.name(), "it says %s=%s, but the service is in namespace %s; correct one of them, %s",
-			metaNamespace, said(namespace), w.namespace, hint)
+			metaNamespace, sanitize(namespace), w.namespace, hint)
 		return false
 	}
 	account := claim(x.service.Meta, x.service.Tags, metaAccount)
@@ -90,10 +90,10 @@ func (w *work) agrees(x *entry) bool {
 		return true
 	case !w.rule.TrustMetadata:
 		w.warn(CodeDisagrees, x.name(), "it says %s=%s, but the service has %s; correct one of them, or trust it by a rule with %s=true",
-			metaAccount, said(account), w.account, ruleTrust)
+			metaAccount, sanitize(account), w.account, ruleTrust)
 		return false
 	case !isSubdomain(account) || isReserved(w.namespace, account):
-		w.warn(CodeDisagrees, x.name(), "it says %s=%s, which nobody can be", metaAccount, said(account))
+		w.warn(CodeDisagrees, x.name(), "it says %s=%s, which nobody can be", metaAccount, sanitize(account))
 		return false
 	default:
 		return true
@@ -102,7 +102,7 @@ func (w *work) agrees(x *entry) bool {
 
 // accountOf is the account of an instance that agrees: what it claims is either
 // the service's or trusted.
-func (w *work) accountOf(x *entry) string {
+func (w *serviceMapping) accountOf(x *entry) string {
 	if account := claim(x.service.Meta, x.service.Tags, metaAccount); account != "" {
 		return w.intern(account)
 	}
@@ -124,7 +124,7 @@ func claim(meta map[string]string, tags []string, key string) string {
 
 // takesMTLS reports whether an instance is declared to. A registration may raise
 // what the rule says, never lower it.
-func (w *work) takesMTLS(x *entry) bool {
+func (w *serviceMapping) takesMTLS(x *entry) bool {
 	if w.rule.TLS == tlsIstio || x.service.Meta[metaTLS] == tlsIstio {
 		return true
 	}
@@ -138,10 +138,10 @@ func (w *work) takesMTLS(x *entry) bool {
 
 // hostOf is the host that alone may speak for an instance: that of its node. A node
 // that no host can be called as has none, and then nobody may.
-func (w *work) hostOf(x *entry) string {
+func (w *serviceMapping) hostOf(x *entry) string {
 	name := strings.ToLower(x.node.Node)
 	if !isSubdomain(name) {
-		w.warn(CodeIdentity, x.name(), "its node is called %s, which no host of the mesh can be: no agent may speak for it; rename the node, or leave out --consul-node-is-host", said(x.node.Node))
+		w.warn(CodeIdentity, x.name(), "its node is called %s, which no host of the mesh can be: no agent may speak for it; rename the node, or leave out --consul-node-is-host", sanitize(x.node.Node))
 	}
 	return w.intern(name)
 }

@@ -43,16 +43,16 @@ const (
 type labeler struct {
 	pairs   []pair
 	refused bool
-	// unfit is on how many instances something was refused, and example the
-	// least of it.
-	unfit   int
-	example string
+	// withRefused counts the instances with refused labels; example is the first label
+	// of them by name.
+	withRefused int
+	example     string
 }
 
 // labels are what DestinationRule subsets select by: metadata of the node, tags,
 // metadata of the service and, over all of them, what the source says. Sorted by
 // key; valid until the next call.
-func (w *work) labels(x *entry) []pair {
+func (w *serviceMapping) labels(x *entry) []pair {
 	l := &w.labeler
 	l.pairs, l.refused = l.pairs[:0], false
 	for k, v := range x.node.Meta {
@@ -73,7 +73,7 @@ func (w *work) labels(x *entry) []pair {
 		l.add(k, v, fromMeta)
 	}
 	if l.refused {
-		l.unfit++
+		l.withRefused++
 	}
 	mode := tlsDisabled
 	if w.takesMTLS(x) {
@@ -97,9 +97,9 @@ func (w *work) labels(x *entry) []pair {
 
 // noteLabels tells of all instances at once: what serves other programs, such as
 // the rules of a load balancer, is in the tags of all of them.
-func (w *work) noteLabels() {
-	if n := w.labeler.unfit; n > 0 {
-		w.info(CodeLabels, "", "%d of its instances have tags or metadata that cannot be labels, such as %s", n, said(w.labeler.example))
+func (w *serviceMapping) noteLabels() {
+	if n := w.labeler.withRefused; n > 0 {
+		w.info(CodeLabels, "", "%d of its instances have tags or metadata that cannot be labels, such as %s", n, sanitize(w.labeler.example))
 	}
 }
 
@@ -110,7 +110,7 @@ func (l *labeler) add(key, value string, from int8) {
 	case key == metaNamespace || key == metaAccount || key == metaTLS:
 		// They say who the instance is, not what it is like.
 	case isReservedLabel(key) || !isLabelKey(key) || !isLabelValue(value):
-		if !l.refused && l.unfit == 0 || key < l.example {
+		if !l.refused && l.withRefused == 0 || key < l.example {
 			l.example = key
 		}
 		l.refused = true
@@ -142,7 +142,7 @@ func isReservedLabel(key string) bool {
 	})
 }
 
-func (w *work) asMap(pairs []pair) map[string]string {
+func (w *serviceMapping) asMap(pairs []pair) map[string]string {
 	out := make(map[string]string, len(pairs))
 	for _, p := range pairs {
 		if p.from == fromSource {
@@ -158,7 +158,7 @@ func (w *work) asMap(pairs []pair) map[string]string {
 // with few words between them, and what a registration says should not keep the
 // whole answer of Consul in memory. Instances of one service say much the same,
 // and are looked up among themselves first.
-func (w *work) intern(s string) string {
+func (w *serviceMapping) intern(s string) string {
 	if s == "" {
 		return ""
 	}

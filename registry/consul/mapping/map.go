@@ -31,7 +31,7 @@ type Input struct {
 // Result is what becomes of a service.
 type Result struct {
 	// Piece is sorted; never nil. It is empty for what is no service of the mesh.
-	Piece *mesh.Fragment
+	Fragment *mesh.Fragment
 	// Notes are sorted, and bounded in number and length.
 	Notes []Note
 }
@@ -44,25 +44,25 @@ func (m *Mapper) Map(input *Input) Result {
 			in.Datacenter = e.Node.Datacenter
 		}
 	}
-	w := &work{m: m, in: &in, notes: notes{about: said1(in.Service)}}
-	piece := &mesh.Fragment{Source: in.Source}
+	w := &serviceMapping{m: m, in: &in, notes: notes{about: sanitizeName(in.Service)}}
+	fragment := &mesh.Fragment{Source: in.Source}
 	if w.identify() {
-		w.typical()
+		w.selectEntries()
 		if len(w.entries) > 0 {
 			w.ports()
-			piece.Workloads = w.workloads()
+			fragment.Workloads = w.workloads()
 			w.noteLabels()
-			piece.Services = w.services(piece.Workloads)
+			fragment.Services = w.services(fragment.Workloads)
 		}
 	}
-	return Result{Piece: piece, Notes: w.done()}
+	return Result{Fragment: fragment, Notes: w.sorted()}
 }
 
 // maxID is how long the name of a node and the ID of an instance may be, in bytes.
 const maxID = 512
 
-// work is the mapping of one service.
-type work struct {
+// serviceMapping is the mapping of one service.
+type serviceMapping struct {
 	m  *Mapper
 	in *Input
 	notes
@@ -90,20 +90,20 @@ type entry struct {
 }
 
 // name is NODE/ID, as notes show it.
-func (x *entry) name() string { return said1(x.node.Node) + "/" + said1(x.service.ID) }
+func (x *entry) name() string { return sanitizeName(x.node.Node) + "/" + sanitizeName(x.service.ID) }
 
 // home reports whether the service is in Consul's namespace and partition that
 // need not be named.
-func (w *work) home() bool { return w.homeNamespace() && w.homePartition() }
+func (w *serviceMapping) home() bool { return w.homeNamespace() && w.homePartition() }
 
-func (w *work) homeNamespace() bool { return w.consulNamespace == w.m.homeNamespace }
+func (w *serviceMapping) homeNamespace() bool { return w.consulNamespace == w.m.homeNamespace }
 
-func (w *work) homePartition() bool { return w.partition == w.m.homePartition }
+func (w *serviceMapping) homePartition() bool { return w.partition == w.m.homePartition }
 
-// typical picks the registrations of the service itself. Proxies and gateways
-// give nothing of their own: the instances that they stand before are registered
+// selectEntries picks the registrations of the service itself. Proxies and gateways
+// give nothing of their own: the instances that they stay before are registered
 // themselves.
-func (w *work) typical() {
+func (w *serviceMapping) selectEntries() {
 	w.entries = make([]entry, 0, len(w.in.Entries))
 	for _, e := range w.in.Entries {
 		if e == nil || e.Node == nil || e.Service == nil || e.Service.Kind != api.ServiceKindTypical {
@@ -113,11 +113,11 @@ func (w *work) typical() {
 		switch {
 		case x.service.Service != w.in.Service:
 			// Consul looks names up without regard to case.
-			w.warn(CodeForeign, x.name(), "it is registered as %s, which is another service; register it as %s", said(x.service.Service), said(w.in.Service))
+			w.warn(CodeForeign, x.name(), "it is registered as %s, which is another service; register it as %s", sanitize(x.service.Service), sanitize(w.in.Service))
 			continue
 		case x.service.PeerName != "" || x.node.PeerName != "":
 			w.warn(CodeForeign, x.name(), "it is imported from the peer %s; only a datacenter's own instances are mapped",
-				said(cmp.Or(x.service.PeerName, x.node.PeerName)))
+				sanitize(cmp.Or(x.service.PeerName, x.node.PeerName)))
 			continue
 		case x.node.Node == "" || x.service.ID == "" || len(x.node.Node) > maxID || len(x.service.ID) > maxID:
 			w.warn(CodeForeign, x.name(), "it has no node or no ID, or one of more than %d bytes", maxID)
@@ -132,7 +132,7 @@ func (w *work) typical() {
 }
 
 // workloads are the instances, sorted.
-func (w *work) workloads() []*mesh.Workload {
+func (w *serviceMapping) workloads() []*mesh.Workload {
 	out := make([]*mesh.Workload, 0, len(w.entries))
 	for i := range w.entries {
 		if x := w.workload(&w.entries[i]); x != nil {
@@ -142,11 +142,11 @@ func (w *work) workloads() []*mesh.Workload {
 	slices.SortFunc(out, func(a, b *mesh.Workload) int {
 		return cmp.Or(a.Compare(b.Key), slices.Compare(a.Hash[:], b.Hash[:]), cmp.Compare(a.HealthReason, b.HealthReason))
 	})
-	return w.once(out)
+	return w.dropDuplicates(out)
 }
 
 // workload is one instance, or nil where it is left out.
-func (w *work) workload(x *entry) *mesh.Workload {
+func (w *serviceMapping) workload(x *entry) *mesh.Workload {
 	if !w.agrees(x) {
 		return nil
 	}
@@ -174,9 +174,9 @@ func (w *work) workload(x *entry) *mesh.Workload {
 	return out
 }
 
-// once leaves out what is there twice: an address and port that another instance
-// has, of which the healthier one stays.
-func (w *work) once(list []*mesh.Workload) []*mesh.Workload {
+// dropDuplicates leaves out instances with the address and port of another instance, of
+// which the healthier one stays.
+func (w *serviceMapping) dropDuplicates(list []*mesh.Workload) []*mesh.Workload {
 	type place struct {
 		address string
 		port    uint32
@@ -199,7 +199,7 @@ func (w *work) once(list []*mesh.Workload) []*mesh.Workload {
 			kept, dropped = x, kept
 		}
 		out[have] = kept
-		w.warn(CodeTwice, instanceOf(dropped), "%s port %d is registered by %s too", at.address, at.port, instanceOf(kept))
+		w.warn(CodeDuplicate, instanceOf(dropped), "%s port %d is registered by %s too", at.address, at.port, instanceOf(kept))
 	}
 	clear(list[len(out):])
 	slices.SortFunc(out, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
@@ -214,12 +214,12 @@ func instanceOf(x *mesh.Workload) string {
 			path = path[:i]
 		}
 	}
-	return said1(strings.TrimPrefix(x.Origin.Path[len(path):], "/"))
+	return sanitizeName(strings.TrimPrefix(x.Origin.Path[len(path):], "/"))
 }
 
 // services are the hosts of the service, sorted. They share everything but the
 // name.
-func (w *work) services(workloads []*mesh.Workload) []*mesh.Service {
+func (w *serviceMapping) services(workloads []*mesh.Workload) []*mesh.Service {
 	if w.port.Number == 0 || len(w.hosts) == 0 {
 		return nil
 	}
@@ -250,7 +250,7 @@ func (w *work) services(workloads []*mesh.Workload) []*mesh.Service {
 
 // external reports whether all instances are of nodes that have no agent. It is
 // not enough that one says so: at an external service no identity is expected.
-func (w *work) external() bool {
+func (w *serviceMapping) external() bool {
 	n, marked := 0, false
 	for i := range w.entries {
 		x := &w.entries[i]

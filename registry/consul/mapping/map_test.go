@@ -18,8 +18,8 @@ func newMapper(t testing.TB, c Config) *Mapper {
 	return m
 }
 
-// TestPlain maps a service as most are.
-func TestPlain(t *testing.T) {
+// TestMapService maps a service as most are.
+func TestMapService(t *testing.T) {
 	t.Parallel()
 	r := newMapper(t, Config{}).Map(&Input{
 		Source: "consul", Service: "web", Datacenter: "dc1", Local: true,
@@ -33,10 +33,10 @@ func TestPlain(t *testing.T) {
 			},
 		},
 	})
-	if len(r.Notes) > 0 || len(r.Piece.Services) != 1 || len(r.Piece.Workloads) != 1 {
+	if len(r.Notes) > 0 || len(r.Fragment.Services) != 1 || len(r.Fragment.Workloads) != 1 {
 		t.Fatalf("got %+v", r)
 	}
-	s, w := *r.Piece.Services[0], *r.Piece.Workloads[0]
+	s, w := *r.Fragment.Services[0], *r.Fragment.Workloads[0]
 	if s.Hash.IsZero() || w.Hash.IsZero() {
 		t.Error("no hash")
 	}

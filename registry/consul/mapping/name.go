@@ -11,32 +11,32 @@ import (
 // consulService is the service that Consul's own servers register.
 const consulService = "consul"
 
-// said1 is a name as a note may show it.
-func said1(s string) string { return plain.Words(s, maxWords) }
+// sanitizeName is a name as a note shows it, bounded.
+func sanitizeName(s string) string { return plain.Words(s, maxText) }
 
 // identify finds the rule of the service, its names, its hosts and its identity;
 // false where it is none of the mesh.
-func (w *work) identify() bool {
+func (w *serviceMapping) identify() bool {
 	w.consulNamespace, w.partition = orDefault(w.in.Namespace), orDefault(w.in.Partition)
 	if strings.Contains(w.in.Service, "/") {
 		w.warn(CodeName, "", "the name has a slash, which no name of the mesh may have; register the service under another name")
 		return false
 	}
 	if !w.home() && (!isDNSLabel(w.consulNamespace) || !isDNSLabel(w.partition)) {
-		w.warn(CodeName, "", "the namespace or partition of Consul, %s/%s, is no DNS label", said1(w.partition), said1(w.consulNamespace))
+		w.warn(CodeName, "", "the namespace or partition of Consul, %s/%s, is no DNS label", sanitizeName(w.partition), sanitizeName(w.consulNamespace))
 		return false
 	}
-	rule, exact := w.m.rules.of(w.whole())
+	rule, exact := w.m.rules.of(w.fullName())
 	w.rule = rule
 	if rule.Skip || w.in.Service == consulService && !exact {
 		return false
 	}
-	return w.nameIt(exact) && w.identity() && w.hostsIt()
+	return w.setName(exact) && w.identity() && w.setHosts()
 }
 
-// nameIt decides what the service is called in the mesh. exact says that its rule
+// setName decides what the service is called in the mesh. exact says that its rule
 // names it, and so which of several spellings is meant.
-func (w *work) nameIt(exact bool) bool {
+func (w *serviceMapping) setName(exact bool) bool {
 	name := w.in.Service
 	folded := strings.ToLower(name)
 	switch {
@@ -45,7 +45,7 @@ func (w *work) nameIt(exact bool) bool {
 	case folded == name:
 	case !w.rule.FoldCase:
 		w.warn(CodeName, "", `the name has capital letters, and %s would have the same host; if no other service may be called that, write a rule for it: %s`,
-			said(folded), w.suggest(ruleFoldCase, "true"))
+			sanitize(folded), w.suggest(ruleFoldCase, "true"))
 		return false
 	case !exact && w.spelledOtherwise():
 		w.warn(CodeName, "", "other services have this name with other capital letters; write a rule for the one that is meant: %s", w.suggest(ruleFoldCase, "true"))
@@ -58,8 +58,8 @@ func (w *work) nameIt(exact bool) bool {
 			maxLabel, w.suggest(ruleName, "NAME"))
 		return false
 	}
-	if owner, taken := w.m.rules.ownerOf(w.whole(), name); taken {
-		w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", said(name), said(owner))
+	if owner, taken := w.m.rules.ownerOf(w.fullName(), name); taken {
+		w.warn(CodeName, "", "a rule gives the name %s to the service %s; rename one of them", sanitize(name), sanitize(owner))
 		return false
 	}
 	w.service = name
@@ -70,11 +70,13 @@ func (w *work) nameIt(exact bool) bool {
 	return true
 }
 
-// whole is the name that rules know the service by.
-func (w *work) whole() string { return w.partition + "/" + w.consulNamespace + "/" + w.in.Service }
+// fullName is the name that rules know the service by.
+func (w *serviceMapping) fullName() string {
+	return w.partition + "/" + w.consulNamespace + "/" + w.in.Service
+}
 
 // spelledOtherwise reports whether there is a service with the same letters.
-func (w *work) spelledOtherwise() bool {
+func (w *serviceMapping) spelledOtherwise() bool {
 	for _, e := range w.in.Entries {
 		if e != nil && e.Service != nil && e.Service.Service != w.in.Service && e.Service.Kind == "" {
 			return true
@@ -99,7 +101,7 @@ func ServiceID(name, namespace, partition string) string {
 
 // suggest is a rule to write for the service. It may be copied into a shell, so it
 // has no name that means something there.
-func (w *work) suggest(key, value string) string {
+func (w *serviceMapping) suggest(key, value string) string {
 	name := w.in.Service
 	if !isLabelName(name) {
 		name = "PATTERN"
@@ -107,8 +109,8 @@ func (w *work) suggest(key, value string) string {
 	return `"` + name + ":" + key + "=" + value + `"`
 }
 
-// hostsIt fills the templates of hosts.
-func (w *work) hostsIt() bool {
+// setHosts fills the templates of hosts.
+func (w *serviceMapping) setHosts() bool {
 	if len(w.m.hosts) == 0 {
 		host := w.service + ".service"
 		if !w.home() {
@@ -123,7 +125,7 @@ func (w *work) hostsIt() bool {
 		case !w.homeNamespace() && !t.uses(varConsulNamespace) && !apart,
 			!w.homePartition() && !t.uses(varPartition):
 			w.warn(CodeHost, "", "the host template %s does not tell %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in it",
-				said(t.fill(&values{"{{.Service}}", "{{.Namespace}}", "{{.ConsulNamespace}}", "{{.Partition}}"})), said1(w.partition), said1(w.consulNamespace))
+				sanitize(t.fill(&values{"{{.Service}}", "{{.Namespace}}", "{{.ConsulNamespace}}", "{{.Partition}}"})), sanitizeName(w.partition), sanitizeName(w.consulNamespace))
 		default:
 			w.host(t.fill(&w.values))
 		}
@@ -133,16 +135,16 @@ func (w *work) hostsIt() bool {
 	return true
 }
 
-func (w *work) host(name string) {
+func (w *serviceMapping) host(name string) {
 	if !isSubdomain(name) {
-		w.warn(CodeHost, "", "%s is no host name, so the service does not have it", said(name))
+		w.warn(CodeHost, "", "%s is no host name, so the service does not have it", sanitize(name))
 		return
 	}
 	w.hosts = append(w.hosts, mesh.Hostname(name))
 }
 
 // serviceName is the name of the services' Key. A manifest's has no slash.
-func (w *work) serviceName() string {
+func (w *serviceMapping) serviceName() string {
 	if w.home() {
 		return "consul/" + w.service
 	}
@@ -150,7 +152,7 @@ func (w *work) serviceName() string {
 }
 
 // workloadName is the name of an instance's Key.
-func (w *work) workloadName(x *entry) string {
+func (w *serviceMapping) workloadName(x *entry) string {
 	var b strings.Builder
 	b.WriteString("consul/")
 	b.WriteString(escaped(w.in.Datacenter))
@@ -170,13 +172,13 @@ func (w *work) workloadName(x *entry) string {
 }
 
 // path is where people find the service.
-func (w *work) path() string {
+func (w *serviceMapping) path() string {
 	return "consul://" + escaped(w.in.Datacenter) + "/service/" + escaped(w.in.Service)
 }
 
 // escaped makes one part of a path of a name.
 func escaped(s string) string {
-	if !strings.ContainsAny(s, "/%") && said1(s) == s {
+	if !strings.ContainsAny(s, "/%") && sanitizeName(s) == s {
 		return s
 	}
 	var b strings.Builder

@@ -33,8 +33,8 @@ const (
 	CodeProtocol Code = codes.RegistrationProtocol
 	// CodeLabels: metadata or tags that make no labels.
 	CodeLabels Code = codes.RegistrationLabels
-	// CodeTwice: two registrations are of one address and port.
-	CodeTwice Code = codes.RegistrationTwice
+	// CodeDuplicate: two registrations are of one address and port.
+	CodeDuplicate Code = codes.RegistrationTwice
 	// CodeVirtual: a virtual address that a registration chose.
 	CodeVirtual Code = codes.RegistrationVirtual
 	// CodeForeign: a registration that is not of this service.
@@ -72,11 +72,11 @@ type Note struct {
 
 const (
 	maxNotes = 20  // of one service
-	maxWords = 128 // of a registration, in bytes
+	maxText  = 128 // of a registration, in bytes
 )
 
-// said is a registration's words as a note may show them.
-func said(s string) string { return fmt.Sprintf("%q", plain.Words(s, maxWords)) }
+// sanitize quotes a text of a registration for a note, and bounds it.
+func sanitize(s string) string { return fmt.Sprintf("%q", plain.Words(s, maxText)) }
 
 // notes collects what is to be said of one service.
 type notes struct {
@@ -92,9 +92,9 @@ func (n *notes) info(code Code, instance, format string, args ...any) {
 	n.list = append(n.list, Note{code, Info, n.about, instance, fmt.Sprintf(format, args...)})
 }
 
-// done returns the notes in an order that does not depend on that of the
+// sorted returns the notes in an order that does not depend on that of the
 // entries; of very many, some and the number of the others.
-func (n *notes) done() []Note {
+func (n *notes) sorted() []Note {
 	slices.SortFunc(n.list, func(a, b Note) int {
 		return cmp.Or(-cmp.Compare(a.Severity, b.Severity), cmp.Compare(a.Code, b.Code),
 			cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Message, b.Message))

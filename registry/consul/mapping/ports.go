@@ -39,7 +39,7 @@ func validPort(port int) uint32 {
 // ports decides on the port of the service and on its virtual addresses. All
 // registrations count, also those left out afterwards: which are healthy or
 // believed does not move a port.
-func (w *work) ports() {
+func (w *serviceMapping) ports() {
 	protocol := w.protocol()
 	w.port = mesh.Port{Name: portName(protocol), Protocol: protocol}
 	var distinct []uint32
@@ -71,7 +71,7 @@ func (w *work) ports() {
 
 // protocol is that of the rule, else what most registrations say, else Connect's
 // default.
-func (w *work) protocol() mesh.Protocol {
+func (w *serviceMapping) protocol() mesh.Protocol {
 	if w.rule.Protocol != "" {
 		p, _ := parseProtocol(w.rule.Protocol)
 		return p
@@ -85,7 +85,7 @@ func (w *work) protocol() mesh.Protocol {
 		}
 		p, known := parseProtocol(text)
 		if !known {
-			w.warn(CodeProtocol, x.name(), "the protocol %s is unknown and counts as tcp; write one of %s", said(text), protocolNames())
+			w.warn(CodeProtocol, x.name(), "the protocol %s is unknown and counts as tcp; write one of %s", sanitize(text), protocolNames())
 			p = mesh.TCP
 		}
 		count[p]++
@@ -104,14 +104,14 @@ func (w *work) protocol() mesh.Protocol {
 	}
 	p, known := parseProtocol(w.in.Protocol)
 	if !known {
-		w.warn(CodeProtocol, "", "Connect's protocol %s is unknown and counts as tcp", said(w.in.Protocol))
+		w.warn(CodeProtocol, "", "Connect's protocol %s is unknown and counts as tcp", sanitize(w.in.Protocol))
 		return mesh.TCP
 	}
 	return p
 }
 
 // portsAt is the Ports of an instance; equal ones are one map.
-func (w *work) portsAt(port uint32) map[string]uint32 {
+func (w *serviceMapping) portsAt(port uint32) map[string]uint32 {
 	if m := w.portsOf[port]; m != nil {
 		return m
 	}

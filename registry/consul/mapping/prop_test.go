@@ -54,8 +54,8 @@ func TestParallel(t *testing.T) {
 	all.Wait()
 }
 
-// TestInputStays: what Consul answered is not written to.
-func TestInputStays(t *testing.T) {
+// TestInputIsNotChanged: what Consul answered is not written to.
+func TestInputIsNotChanged(t *testing.T) {
 	t.Parallel()
 	for _, name := range caseNames(t) {
 		c, in := caseOf(t, name)
@@ -76,7 +76,7 @@ func TestHash(t *testing.T) {
 		in.Entries[0].Service.Connect = &api.AgentServiceConnect{Native: true}
 		change(in, in.Entries[0])
 		r := newMapper(t, config).Map(in)
-		return r.Piece.Services[0], r.Piece.Workloads[0]
+		return r.Fragment.Services[0], r.Fragment.Workloads[0]
 	}
 	service, instance := one(Config{}, func(*Input, *api.ServiceEntry) {})
 	for name, c := range map[string]struct {
@@ -126,18 +126,18 @@ func TestHash(t *testing.T) {
 func TestReuse(t *testing.T) {
 	t.Parallel()
 	m := newMapper(t, Config{})
-	piece := func(change func(list []*api.ServiceEntry) []*api.ServiceEntry) *mesh.Fragment {
+	fragment := func(change func(list []*api.ServiceEntry) []*api.ServiceEntry) *mesh.Fragment {
 		in := &Input{Source: "consul", Service: "web", Datacenter: "dc1", Local: true, Entries: fleet(t, "web", 4)}
 		in.Entries = change(in.Entries)
-		return m.Map(in).Piece
+		return m.Map(in).Fragment
 	}
 	same := func(list []*api.ServiceEntry) []*api.ServiceEntry { return list }
-	first := piece(same)
+	first := fragment(same)
 	if Reuse(nil, first) != first {
-		t.Error("the first piece is another one")
+		t.Error("the first fragment is another one")
 	}
-	if Reuse(first, piece(same)) != first {
-		t.Error("a piece in which nothing changed is another one")
+	if Reuse(first, fragment(same)) != first {
+		t.Error("a fragment in which nothing changed is another one")
 	}
 	shared := func(name string, want int, next *mesh.Fragment) {
 		t.Helper()
@@ -155,17 +155,17 @@ func TestReuse(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if !slices.Equal(before, next.Workloads) {
-			t.Errorf("%s: the piece was written to", name)
+			t.Errorf("%s: the fragment was written to", name)
 		}
 	}
-	shared("one gone", 3, piece(func(list []*api.ServiceEntry) []*api.ServiceEntry { return list[1:] }))
-	shared("one unhealthy", 3, piece(func(list []*api.ServiceEntry) []*api.ServiceEntry {
+	shared("one gone", 3, fragment(func(list []*api.ServiceEntry) []*api.ServiceEntry { return list[1:] }))
+	shared("one unhealthy", 3, fragment(func(list []*api.ServiceEntry) []*api.ServiceEntry {
 		list[2].Checks[1].Status = "critical"
 		return list
 	}))
-	shared("one new", 4, piece(func(list []*api.ServiceEntry) []*api.ServiceEntry { return append(list, fleet(t, "web", 5)[4]) }))
+	shared("one new", 4, fragment(func(list []*api.ServiceEntry) []*api.ServiceEntry { return append(list, fleet(t, "web", 5)[4]) }))
 	unhealthy := func(check string) *mesh.Fragment {
-		return piece(func(list []*api.ServiceEntry) []*api.ServiceEntry {
+		return fragment(func(list []*api.ServiceEntry) []*api.ServiceEntry {
 			list[2].Checks[1].Status, list[2].Checks[1].Name = "critical", check
 			return list
 		})
@@ -218,8 +218,8 @@ func FuzzMap(f *testing.F) {
 		m := newMapper(t, c)
 		r := m.Map(in)
 		checkNotes(t, r.Notes)
-		checkServices(t, r.Piece.Services)
-		checkWorkloads(t, r.Piece.Workloads, len(c.Rules) > 0 && c.Rules[0].TLS == "istio")
+		checkServices(t, r.Fragment.Services)
+		checkWorkloads(t, r.Fragment.Workloads, len(c.Rules) > 0 && c.Rules[0].TLS == "istio")
 		slices.Reverse(in.Entries)
 		if diff := cmp.Diff(r, m.Map(in)); diff != "" {
 			t.Errorf("in another order (-want +got):\n%s", diff)

@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Reuse returns next with the objects of prev, a piece of the same service, where
+// Reuse returns next with the objects of prev, the fragment before of the same service, where
 // nothing changed in them: a receiver finds what changed by pointer. Where nothing
 // changed at all it returns prev. Both are left as they are; prev may be nil.
 func Reuse(prev, next *mesh.Fragment) *mesh.Fragment {

@@ -14,7 +14,7 @@ import (
 // Rule is what a person says of services by name. One rule counts for a service:
 // the one whose pattern is exactly its name, else the first that matches.
 type Rule struct {
-	// Pattern is a name, or one with stars, each of which stands for any text:
+	// Pattern is a name, or one with stars, each of which stays for any text:
 	// "web", "web-*", "*". It is compared with the name as Consul has it. Services
 	// outside the home namespace and partition are matched by
 	// "NAMESPACE/NAME" and "PARTITION/NAMESPACE/NAME" alone.
@@ -257,7 +257,7 @@ func (s *ruleSet) ownerOf(whole, name string) (owner string, taken bool) {
 	return owner, taken && owner != whole
 }
 
-// matches compares a pattern, in which a star stands for any text without a slash.
+// matches compares a pattern, in which a star stays for any text without a slash.
 // Its time is at most the product of both lengths: names are other people's.
 func matches(pattern, name string) bool {
 	star, from := -1, 0 // the last star, and where in name it ends for now

@@ -172,13 +172,13 @@ func TestNewErrors(t *testing.T) {
 	}
 }
 
-// TestRulesAreOwn: what New was given may change afterwards.
-func TestRulesAreOwn(t *testing.T) {
+// TestRulesAreCopied: what New was given may change afterwards.
+func TestRulesAreCopied(t *testing.T) {
 	t.Parallel()
 	rules := []Rule{{Pattern: "web", Protocol: "http"}, {Pattern: "w*", Skip: true}}
 	m := newMapper(t, Config{Rules: rules})
 	rules[0].Skip, rules[1].Pattern = true, "*"
-	if r := m.Map(&Input{Service: "web", Entries: fleet(t, "web", 1)}); len(r.Piece.Services) != 1 {
+	if r := m.Map(&Input{Service: "web", Entries: fleet(t, "web", 1)}); len(r.Fragment.Services) != 1 {
 		t.Errorf("got %+v", r)
 	}
 }

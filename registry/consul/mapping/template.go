@@ -136,7 +136,7 @@ func overlap(a, b *template) bool {
 	return true
 }
 
-// part is what stands between two dots: text, or text around a variable.
+// part is what stays between two dots: text, or text around a variable.
 type part struct {
 	head, tail string
 	open       bool // there is a variable between them

@@ -32,8 +32,8 @@ func TestLoopback(t *testing.T) {
 				in.Entries[0].Node.Address, in.Entries[0].Node.TaggedAddresses, in.Entries[0].Service.Address = "127.0.0.1", nil, address
 			})
 			got := ""
-			if len(r.Piece.Workloads) > 0 {
-				got = r.Piece.Workloads[0].Address
+			if len(r.Fragment.Workloads) > 0 {
+				got = r.Fragment.Workloads[0].Address
 			}
 			if loopback && got != want || !loopback && got != "" {
 				t.Errorf("%q, loopback %t: %q, want %q", address, loopback, got, want)
@@ -50,7 +50,7 @@ func TestVirtualAddresses(t *testing.T) {
 			e.Service.TaggedAddresses = map[string]api.ServiceAddress{"consul-virtual": {Address: fmt.Sprintf("240.0.0.%d", 10+i), Port: 90 - i%3}}
 		}
 	})
-	s := r.Piece.Services[0]
+	s := r.Fragment.Services[0]
 	if len(s.Addresses) != maxVirtual || s.Addresses[0] != "240.0.0.10" || s.Ports[0].Number != 88 || len(r.Notes) != 1 || r.Notes[0].Code != CodeVirtual {
 		t.Errorf("service at %v port %d, notes %v", s.Addresses, s.Ports[0].Number, r.Notes)
 	}
@@ -64,7 +64,7 @@ func TestVirtualHash(t *testing.T) {
 		r := one(t, Config{Rules: []Rule{{Pattern: "web", TrustMetadata: true}}}, 1, func(in *Input) {
 			in.Entries[0].Service.TaggedAddresses = map[string]api.ServiceAddress{"virtual": {Address: fmt.Sprintf("10.96.0.%d", i), Port: 80}}
 		})
-		seen[r.Piece.Services[0].Hash] = true
+		seen[r.Fragment.Services[0].Hash] = true
 	}
 	if len(seen) != 2 {
 		t.Error("they have one hash")
@@ -76,7 +76,7 @@ func TestTrustedReserved(t *testing.T) {
 	t.Parallel()
 	rule := Rule{Pattern: "web", Namespace: "istio-system", TrustMetadata: true}
 	r := one(t, Config{Rules: []Rule{rule}}, 2, func(in *Input) { in.Entries[0].Service.Meta["fairlead-service-account"] = "fairlead" })
-	if len(r.Piece.Workloads) != 1 || r.Piece.Workloads[0].ServiceAccount != "web" || len(r.Notes) != 1 || r.Notes[0].Code != CodeDisagrees {
+	if len(r.Fragment.Workloads) != 1 || r.Fragment.Workloads[0].ServiceAccount != "web" || len(r.Notes) != 1 || r.Notes[0].Code != CodeDisagrees {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -88,8 +88,8 @@ func TestTrustedSpelling(t *testing.T) {
 		in.Entries[0].Service.Service = "WEB"
 		in.Entries[0].Service.Meta["fairlead-namespace"] = "shop"
 	})
-	if r.Piece.Services[0].Namespace != "default" {
-		t.Errorf("the namespace is %s", r.Piece.Services[0].Namespace)
+	if r.Fragment.Services[0].Namespace != "default" {
+		t.Errorf("the namespace is %s", r.Fragment.Services[0].Namespace)
 	}
 }
 
@@ -97,7 +97,7 @@ func TestIdentityTooLong(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("a", 63)
 	r := newMapper(t, Config{ServiceAccount: "svc-{{.Service}}"}).Map(&Input{Service: name, Entries: fleet(t, name, 1)})
-	if len(r.Piece.Workloads) != 0 || len(r.Notes) != 1 || r.Notes[0].Code != CodeIdentity {
+	if len(r.Fragment.Workloads) != 0 || len(r.Notes) != 1 || r.Notes[0].Code != CodeIdentity {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -105,7 +105,7 @@ func TestIdentityTooLong(t *testing.T) {
 func TestPeers(t *testing.T) {
 	t.Parallel()
 	r := one(t, Config{}, 2, func(in *Input) { in.Entries[0].Node.PeerName = "other" })
-	if len(r.Piece.Workloads) != 1 || len(r.Notes) != 1 || r.Notes[0].Code != CodeForeign {
+	if len(r.Fragment.Workloads) != 1 || len(r.Notes) != 1 || r.Notes[0].Code != CodeForeign {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -114,7 +114,7 @@ func TestPeers(t *testing.T) {
 func TestDatacenter(t *testing.T) {
 	t.Parallel()
 	r := one(t, Config{}, 1, func(in *Input) { in.Datacenter = "" })
-	if w := r.Piece.Workloads[0]; w.Name != "consul/dc1/node-0/web-0" || w.Locality.Region != "dc1" || w.Labels[mesh.LabelConsulDatacenter] != "dc1" {
+	if w := r.Fragment.Workloads[0]; w.Name != "consul/dc1/node-0/web-0" || w.Locality.Region != "dc1" || w.Labels[mesh.LabelConsulDatacenter] != "dc1" {
 		t.Errorf("got %+v", w)
 	}
 }
@@ -125,22 +125,22 @@ func TestProtocolTie(t *testing.T) {
 	t.Parallel()
 	for i := range 2 {
 		r := one(t, Config{}, 2, func(in *Input) { in.Entries[i].Service.Meta["protocol"] = "tcp" })
-		if p := r.Piece.Services[0].Ports[0].Protocol; p != mesh.HTTP {
+		if p := r.Fragment.Services[0].Ports[0].Protocol; p != mesh.HTTP {
 			t.Errorf("the protocol is %s", p)
 		}
 	}
 }
 
-// TestTwiceInOrder: where the later of two registrations stays, the order is that
+// TestDuplicatesInAnyOrder: where the later of two registrations stays, the order is that
 // of the keys.
-func TestTwiceInOrder(t *testing.T) {
+func TestDuplicatesInAnyOrder(t *testing.T) {
 	t.Parallel()
 	r := one(t, Config{}, 4, func(in *Input) {
 		in.Entries[0].Checks[0].Status = "critical"
 		in.Entries[3].Node.TaggedAddresses = in.Entries[0].Node.TaggedAddresses
 	})
 	var got []string
-	for _, w := range r.Piece.Workloads {
+	for _, w := range r.Fragment.Workloads {
 		got = append(got, w.Name)
 	}
 	if want := []string{"consul/dc1/node-1/web-1", "consul/dc1/node-2/web-2", "consul/dc1/node-3/web-3"}; !slices.Equal(got, want) {
@@ -160,7 +160,7 @@ func TestSameKey(t *testing.T) {
 				slices.Reverse(in.Entries)
 			}
 		})
-		for _, w := range r.Piece.Workloads {
+		for _, w := range r.Fragment.Workloads {
 			addresses = append(addresses, w.Address)
 		}
 	}
@@ -185,7 +185,7 @@ func TestReuseOrigin(t *testing.T) {
 	t.Parallel()
 	pieces := make([]*mesh.Fragment, 0, 2)
 	for _, dc := range []string{"dc1", "dc2"} {
-		pieces = append(pieces, one(t, Config{}, 1, func(in *Input) { in.Datacenter = dc }).Piece)
+		pieces = append(pieces, one(t, Config{}, 1, func(in *Input) { in.Datacenter = dc }).Fragment)
 	}
 	if pieces[0].Services[0].Hash != pieces[1].Services[0].Hash {
 		t.Error("the content depends on the datacenter")
@@ -202,8 +202,8 @@ func TestNameGiven(t *testing.T) {
 	m := newMapper(t, Config{Rules: []Rule{{Pattern: "Shop", Name: "web"}, {Pattern: "web", FoldCase: true}}})
 	for service, want := range map[string]int{"web": 0, "Shop": 1} {
 		r := m.Map(&Input{Service: service, Entries: fleet(t, service, 1)})
-		if len(r.Piece.Services) != want {
-			t.Errorf("%s has %d hosts", service, len(r.Piece.Services))
+		if len(r.Fragment.Services) != want {
+			t.Errorf("%s has %d hosts", service, len(r.Fragment.Services))
 		}
 	}
 }

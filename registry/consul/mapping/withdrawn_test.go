@@ -25,7 +25,7 @@ func TestMaintenanceIsWithdrawn(t *testing.T) {
 				},
 			}},
 		})
-		w := r.Piece.Workloads[0]
+		w := r.Fragment.Workloads[0]
 		if w.Health != mesh.Unhealthy || w.Withdrawn != want {
 			t.Errorf("%s: health %d, withdrawn %v", id, w.Health, w.Withdrawn)
 		}
