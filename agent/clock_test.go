@@ -49,6 +49,21 @@ func in(id *svid.Identity, now time.Time) bool {
 	return !now.Before(id.Leaf().NotBefore) && now.Before(id.NotAfter())
 }
 
+// TestLateAnswer has certificates that begin after they were asked for, because the
+// server had much to do. No clock is wrong then.
+func TestLateAnswer(t *testing.T) {
+	t.Parallel()
+	p := newPlane(t, 10*time.Second) // certificates begin a second before they are signed
+	i := keeper(t, t.TempDir(), p.token("orders-1", "shop/orders"))
+	i.renewAll(t, time.Now())
+	p.late.Store(int64(2 * time.Second))
+	i.due()
+	i.renewAll(t, time.Now())
+	if newest := i.workloadIDs.New; i.a.workload.Load() != newest {
+		t.Errorf("Envoy has a certificate of %s, not the newest, of %s", i.a.workload.Load().Leaf().NotBefore, newest.Leaf().NotBefore)
+	}
+}
+
 // TestServerClockAheadAndBack renews while the server's clock is a day ahead, and
 // again when it is right. Envoy must have a certificate that is valid all the while,
 // also after a restart of the agent, and nobody does anything.

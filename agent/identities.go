@@ -180,10 +180,11 @@ func (i *identities) complain(ctx context.Context, first bool, err error) {
 // renew renews what is due: the host first, whose certificate asks for the
 // workload's. own is what this machine's clock shows.
 func (i *identities) renew(ctx context.Context, own time.Time) error {
-	now := i.a.clock.Now(own)
-	pending := i.rejoin(ctx, nil) // what the host has is renewed all the same
+	now, began := i.a.clock.Now(own), time.Now()
+	later := func() time.Time { return own.Add(time.Since(began)) } // answers may take long
+	pending := i.rejoin(ctx, nil)                                   // what the host has is renewed all the same
 	if !now.Before(i.hostDue) {
-		if err := i.renewOwn(ctx, own); err != nil {
+		if err := i.renewOwn(ctx, later); err != nil {
 			return errors.Join(pending, err)
 		}
 	}
@@ -192,32 +193,32 @@ func (i *identities) renew(ctx context.Context, own time.Time) error {
 		return err
 	}
 	if !now.Before(i.workloadDue) {
-		err = errors.Join(err, i.renewWorkload(ctx, own))
+		err = errors.Join(err, i.renewWorkload(ctx, later))
 	}
 	return errors.Join(pending, err)
 }
 
-// renewOwn renews the host's identity.
-func (i *identities) renewOwn(ctx context.Context, own time.Time) error {
-	id, err := i.renewHost(ctx, own)
+// renewOwn renews the host's identity. own is this machine's clock.
+func (i *identities) renewOwn(ctx context.Context, own func() time.Time) error {
+	id, err := i.renewHost(ctx, own())
 	if errors.Is(err, svid.ErrRefused) {
 		return i.rejoin(ctx, err)
 	}
 	if err != nil {
 		return err
 	}
-	i.keepHost(id, own)
+	i.keepHost(id, own())
 	i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.log.InfoContext(ctx, "host identity renewed", "identity", id)
 	return nil
 }
 
-func (i *identities) renewWorkload(ctx context.Context, own time.Time) error {
+func (i *identities) renewWorkload(ctx context.Context, own func() time.Time) error {
 	id, err := i.e.client.Workload(ctx, i.a.host.Load(), i.e.pair)
 	if err != nil {
 		return err
 	}
-	if err := i.keepWorkload(id, own); err != nil {
+	if err := i.keepWorkload(id, own()); err != nil {
 		return err
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load

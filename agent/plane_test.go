@@ -48,6 +48,7 @@ type plane struct {
 	dir, addr string
 	ttl       time.Duration
 	ahead     atomic.Int64 // how far the clock is ahead that certificates are signed by, in nanoseconds
+	late      atomic.Int64 // how long a request waits before it is looked at, in nanoseconds
 	authority *pki.Authority
 	hosts     *attest.Entitlements
 	service   *issue.Service
@@ -87,7 +88,7 @@ func (p *plane) start() {
 		Dir: p.dir, TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: log, DefaultTTL: p.ttl,
 	}, time.Now()))
 	p.hosts = must[*attest.Entitlements](p.tb)(attest.New(attest.Config{Dir: p.dir, Logger: log}))
-	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: aheadAuthority{p.authority, &p.ahead}, Entitlements: p.hosts, Logger: log}))
+	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: planeAuthority{p.authority, &p.ahead, &p.late}, Entitlements: p.hosts, Logger: log}))
 	front := must[*pki.ServerTLS](p.tb)(pki.NewServerTLS(pki.ServerTLSConfig{Authority: p.authority, Logger: log}, time.Now()))
 	var l net.Listener
 	envoytest.Eventually(p.tb, deadline, func() (err error) {
@@ -106,14 +107,16 @@ func (p *plane) start() {
 	}()
 }
 
-// aheadAuthority signs by a clock that is ahead.
-type aheadAuthority struct {
+// planeAuthority signs late, and by a clock that is ahead.
+type planeAuthority struct {
 	*pki.Authority
-	by *atomic.Int64
+	ahead, late *atomic.Int64
 }
 
-func (a aheadAuthority) Sign(leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error) {
-	return a.Authority.Sign(leaf, now.Add(time.Duration(a.by.Load())))
+func (a planeAuthority) Sign(leaf profile.Leaf, now time.Time) ([]*x509.Certificate, error) {
+	late := time.Duration(a.late.Load())
+	<-time.After(late)
+	return a.Authority.Sign(leaf, now.Add(late+time.Duration(a.ahead.Load())))
 }
 
 func (p *plane) kill() {

@@ -74,7 +74,8 @@ type core struct {
 
 	dirty      bool      // accepted differs from what the writer was given
 	writing    bool      // the writer is at work
-	nextWrite  time.Time // when it may be given something again
+	wroteAt    time.Time // when it ended last
+	nextWrite  time.Time // when its share of the time allows another write
 	graceUntil time.Time // until then no Envoy is no news; zero: it is
 
 	unsaved      string    // why the last write failed, or empty
@@ -362,30 +363,36 @@ func (c *core) snapshot(now time.Time) *state {
 	return s
 }
 
-// Between two writes is saveInterval, and saveShare times as long as the last one
-// took: a flapping endpoint must not keep a disk busy, and what was accepted last
-// must not be lost to a kill for longer than need be. Nor is more written than
-// saveRate, in bytes a second: all of it is written for each change, 2 MB in a mesh
-// of 1,000 services. After a write that did not succeed it is retryInterval. What
-// changes after a rest is written at once.
+// Writing takes a share of 1 in saveShare of the time, and no more than saveRate in
+// bytes a second: a flapping endpoint must not keep a disk busy, and all of the state
+// is written for each change, 2 MB in a mesh of 1,000 services. What was not used of
+// the last saveCredit is left for what comes: the steps in which an Envoy takes its
+// first configuration are on disk at once, however slow the disk is, for a host may be
+// killed right after. Between two writes is saveInterval; after one that did not
+// succeed, retryInterval.
 const (
 	saveInterval  = 10 * time.Millisecond
 	saveShare     = 20
 	saveRate      = 512 << 10
+	saveCredit    = 10 * time.Second
 	retryInterval = 10 * time.Second
 )
 
-// saveAfter is when there may be another write.
-func saveAfter(now time.Time, w written) time.Time {
+// saveAfter is when there may be another write, after one that was allowed from a time
+// on; in the past, if credit is left.
+func saveAfter(now, allowed time.Time, w written) time.Time {
 	if w.err != nil {
 		return now.Add(retryInterval)
 	}
-	return now.Add(max(saveInterval, saveShare*w.took, time.Duration(w.size)*time.Second/saveRate))
+	if earliest := now.Add(-saveCredit); allowed.Before(earliest) {
+		allowed = earliest
+	}
+	return allowed.Add(max(saveShare*w.took, time.Duration(w.size)*time.Second/saveRate))
 }
 
 // wrote takes what became of a write.
 func (c *core) wrote(now time.Time, w written) {
-	c.writing, c.nextWrite = false, saveAfter(now, w)
+	c.writing, c.wroteAt, c.nextWrite = false, now, saveAfter(now, c.nextWrite, w)
 	switch {
 	case w.err == nil:
 		c.unsaved, c.unsavedSince = "", time.Time{}
@@ -402,7 +409,7 @@ func (c *core) save(now time.Time) time.Duration {
 	if !c.dirty || c.writing {
 		return time.Hour
 	}
-	if wait := c.nextWrite.Sub(now); wait > 0 {
+	if wait := max(c.nextWrite.Sub(now), c.wroteAt.Add(saveInterval).Sub(now)); wait > 0 {
 		return wait
 	}
 	select {

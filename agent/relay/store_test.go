@@ -66,17 +66,40 @@ func TestStoreIsWrittenAtARate(t *testing.T) {
 	now := time.Now()
 	for name, c := range map[string]struct {
 		w    written
-		want time.Duration
+		want time.Duration // with nothing left of the credit
 	}{
-		"small":  {written{nil, 1000, 0}, saveInterval},
+		"small":  {written{nil, 1 << 10, 0}, time.Second / 512},
 		"large":  {written{nil, 2 << 20, 10 * time.Millisecond}, 4 * time.Second},
 		"huge":   {written{nil, maxStore, time.Second}, time.Duration(maxStore/saveRate) * time.Second},
 		"slow":   {written{nil, 1000, time.Second}, saveShare * time.Second},
 		"failed": {written{errors.New("disk full"), 1000, 0}, retryInterval},
 	} {
-		if got := saveAfter(now, c.w).Sub(now); got != c.want {
+		if got := saveAfter(now, now, c.w).Sub(now); got != c.want {
 			t.Errorf("%s: the next write comes after %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// TestFirstStepsAreWrittenAtOnce has a slow disk: what an Envoy accepts in some steps
+// after a rest does not wait, and what changes without end takes its share and no more.
+func TestFirstStepsAreWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+	const took = 100 * time.Millisecond
+	began := time.Now()
+	now, allowed, at := began, time.Time{}, []time.Duration{}
+	for range 1000 {
+		if now = now.Add(saveInterval); now.Before(allowed) {
+			now = allowed
+		}
+		at = append(at, now.Sub(began))
+		now = now.Add(took)
+		allowed = saveAfter(now, allowed, written{nil, 1000, took})
+	}
+	if at[4]-at[0] > 4*(took+saveInterval) {
+		t.Errorf("five steps were written %v after the first", at[4])
+	}
+	if busy := time.Duration(len(at)) * took; at[len(at)-1] < saveShare*busy-saveCredit-saveShare*took {
+		t.Errorf("writing took %v of %v", busy, at[len(at)-1])
 	}
 }
 
