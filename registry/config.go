@@ -84,10 +84,10 @@ type Config struct {
 	// back at all; 0 means 5.
 	RemovalFloor int
 	// ConfirmAfter is the least time between two readings that must agree
-	// before a held removal is believed; 0 means 10 s.
+	// before a held removal is applied; 0 means 10 s.
 	ConfirmAfter time.Duration
 	// ReleaseEmptyAfter is how long a source that became empty is held before
-	// it is believed; 0 means until a person releases it.
+	// it is applied; 0 means until a person releases it.
 	ReleaseEmptyAfter time.Duration
 }
 

@@ -1,5 +1,5 @@
 // Package registry is the conductor of the sources: it owns what each of them
-// said last, holds back removals that are too large to be believed at once,
+// said last, holds back removals that are too large to be applied at once,
 // merges all of it and publishes the state of the mesh.
 //
 // It reads no file and knows no catalog; that is the business of its children,

@@ -71,7 +71,7 @@ type reading struct {
 	now      time.Time
 
 	// steady says that all that was held is still gone; ripe is what of it is
-	// believed. Found by ripen.
+	// confirmed. Found by confirm.
 	steady bool
 	ripe   map[mesh.Key]bool
 }
@@ -79,7 +79,7 @@ type reading struct {
 // decide returns what is to be in force now, and what of it is held. It is
 // pure.
 //
-// A removal is believed when two readings that lie far enough apart lack the
+// A removal is confirmed when two readings that lie far enough apart lack the
 // same objects, and nothing of what was held came back in between: then the
 // source is still on the move.
 func (r *reading) decide() (*mesh.Fragment, holds) {
@@ -94,7 +94,7 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	if len(removed) == 0 && len(losses) == 0 {
 		return r.next, nil
 	}
-	r.ripen(removed, losses)
+	r.confirm(removed, losses)
 	if moved := r.diff.Moved(); len(moved) > 0 {
 		removed = slices.DeleteFunc(removed, func(x mesh.Removal) bool { return moved[x.Key] })
 	}
@@ -106,7 +106,7 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	keys := map[mesh.Key]bool{}
 	for key, h := range found {
 		h = r.aged(h, key)
-		if r.believed(h, key) {
+		if r.confirmed(h, key) {
 			continue
 		}
 		held[key] = h
@@ -118,10 +118,10 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	return mesh.Keep(r.prev, r.next, keys), held
 }
 
-// ripen finds out whether all that was held is still gone, and what of it is
+// confirm finds out whether all that was held is still gone, and what of it is
 // missing for the second time, long enough after the first. Ripe removals are
-// believed and count no more when the others are weighed.
-func (r *reading) ripen(removed []mesh.Removal, losses holds) {
+// confirmed and count no more when the others are weighed.
+func (r *reading) confirm(removed []mesh.Removal, losses holds) {
 	gone := map[mesh.Key]bool{}
 	for _, x := range removed {
 		gone[x.Key] = true
@@ -254,8 +254,8 @@ func (r *reading) aged(h hold, key mesh.Key) hold {
 	return h
 }
 
-// believed reports whether a hold has stood long enough.
-func (r *reading) believed(h hold, key mesh.Key) bool {
+// confirmed reports whether a hold has stood long enough.
+func (r *reading) confirmed(h hold, key mesh.Key) bool {
 	if _, again := r.held[key]; !again {
 		return false
 	}

@@ -34,8 +34,8 @@ type Registry struct {
 	status   atomic.Pointer[Status]
 	running  atomic.Bool
 
-	mu    sync.Mutex // guards the following field
-	bells map[chan struct{}]bool
+	mu          sync.Mutex // guards the following field
+	subscribers map[chan struct{}]bool
 }
 
 // New checks the configuration. It starts nothing.
@@ -45,10 +45,10 @@ func New(c Config) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{
-		cfg:      cfg,
-		log:      cfg.Logger.With("component", "registry"),
-		releases: make(chan string, len(cfg.Sources)),
-		bells:    map[chan struct{}]bool{},
+		cfg:         cfg,
+		log:         cfg.Logger.With("component", "registry"),
+		releases:    make(chan string, len(cfg.Sources)),
+		subscribers: map[chan struct{}]bool{},
 	}
 	if cfg.Owners != nil && len(cfg.Bindings) > 0 {
 		r.saver = newOwnerSaver(cfg.Owners, r.log)
@@ -81,14 +81,14 @@ func (r *Registry) Complete() bool {
 func (r *Registry) Subscribe() (bell <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
 	r.mu.Lock()
-	r.bells[c] = true
+	r.subscribers[c] = true
 	r.mu.Unlock()
 	if r.Snapshot() != nil {
 		ring(c)
 	}
 	return c, func() {
 		r.mu.Lock()
-		delete(r.bells, c)
+		delete(r.subscribers, c)
 		r.mu.Unlock()
 	}
 }
@@ -195,7 +195,7 @@ func (r *Registry) publish(s *mesh.Snapshot) {
 	r.snapshot.Store(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for c := range r.bells {
+	for c := range r.subscribers {
 		ring(c)
 	}
 }
