@@ -9,22 +9,45 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
+// The record is written whole: of 50,000 hosts it has 2 MB, so that a mesh that always
+// changes would always write.
+const (
+	// saveShare is how many times as long as a write nothing is written after it.
+	saveShare = 20
+	// maxSaveRest bounds that: what changed meanwhile is lost if the machine fails.
+	maxSaveRest = 30 * time.Second
+)
+
+// ownerMoment is the record of owners at one moment. Nobody changes it.
+type ownerMoment struct {
+	owners *mesh.Owners
+	left   map[mesh.Hostname]time.Time
+}
+
+func (r *ownerMoment) hosts() map[mesh.Hostname]Ownership {
+	out := make(map[mesh.Hostname]Ownership, r.owners.Len())
+	for h, owner := range r.owners.All {
+		out[h] = Ownership{Owner: owner, Left: r.left[h]}
+	}
+	return out
+}
+
 // ownerSaver writes the record of owners behind the loop: a slow disk delays no
 // snapshot.
 type ownerSaver struct {
 	store OwnerStore
 	log   *slog.Logger
 	// next is the record that is to be written: the latest, for it holds all.
-	next  chan map[mesh.Hostname]Ownership
+	next  chan *ownerMoment
 	fault atomic.Pointer[string] // or nil
 }
 
 func newOwnerSaver(store OwnerStore, log *slog.Logger) *ownerSaver {
-	return &ownerSaver{store: store, log: log, next: make(chan map[mesh.Hostname]Ownership, 1)}
+	return &ownerSaver{store: store, log: log, next: make(chan *ownerMoment, 1)}
 }
 
 // save hands over a record. Only one goroutine may call it.
-func (s *ownerSaver) save(record map[mesh.Hostname]Ownership) {
+func (s *ownerSaver) save(record *ownerMoment) {
 	select {
 	case <-s.next:
 	default:
@@ -42,9 +65,10 @@ func (s *ownerSaver) why() string {
 
 // run writes until ctx is done, and then what is left.
 func (s *ownerSaver) run(ctx context.Context) {
-	var unsaved map[mesh.Hostname]Ownership
+	var unsaved *ownerMoment
 	again := time.NewTicker(saveAgain)
 	defer again.Stop()
+	next, rested := s.next, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,17 +80,25 @@ func (s *ownerSaver) run(ctx context.Context) {
 				s.write(unsaved)
 			}
 			return
-		case unsaved = <-s.next:
+		case <-rested:
+			next, rested = s.next, nil
+			continue
+		case unsaved = <-next:
 		case <-again.C:
 		}
-		if unsaved != nil && s.write(unsaved) {
+		if unsaved == nil {
+			continue
+		}
+		began := time.Now()
+		if s.write(unsaved) {
 			unsaved = nil
 		}
+		next, rested = nil, time.After(min(saveShare*time.Since(began), maxSaveRest))
 	}
 }
 
-func (s *ownerSaver) write(record map[mesh.Hostname]Ownership) bool {
-	err := s.store.Save(record)
+func (s *ownerSaver) write(record *ownerMoment) bool {
+	err := s.store.Save(record.hosts())
 	if err != nil {
 		if s.fault.Load() == nil {
 			s.log.Error("saving host-owners.json failed: after a restart shared hosts may get another owner", "err", err)
@@ -76,7 +108,7 @@ func (s *ownerSaver) write(record map[mesh.Hostname]Ownership) bool {
 		return false
 	}
 	if s.fault.Swap(nil) != nil {
-		s.log.Info("saving host-owners.json works again", "hosts", len(record))
+		s.log.Info("saving host-owners.json works again", "hosts", record.owners.Len())
 	}
 	return true
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -178,12 +179,7 @@ func (l *ownerRecord) next() time.Time {
 }
 
 func (l *ownerRecord) save() {
-	if l.saver == nil {
-		return
+	if l.saver != nil {
+		l.saver.save(&ownerMoment{l.owners, maps.Clone(l.left)})
 	}
-	all := make(map[mesh.Hostname]Ownership, l.owners.Len())
-	for h, owner := range l.owners.All {
-		all[h] = Ownership{Owner: owner, Left: l.left[h]}
-	}
-	l.saver.save(all)
 }

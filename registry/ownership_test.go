@@ -3,9 +3,12 @@ package registry
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -143,6 +146,31 @@ func TestOwnerKeepsItsHost(t *testing.T) {
 	}
 }
 
+// TestServersAgreeOnOwners: servers with a record each, that name their sources and read
+// them in any order, and wait for one in vain or not, give a host that two namespaces
+// name to the same one, also after they restart in another order.
+func TestServersAgreeOnOwners(t *testing.T) {
+	t.Parallel()
+	orders := [][]string{{"shop", "evil"}, {"evil", "shop"}}
+	for _, named := range orders {
+		for _, read := range orders {
+			for _, wait := range []time.Duration{0, time.Hour} {
+				file, now := &ownerFile{}, time.Now()
+				for _, renamed := range append([][]string{named}, orders...) {
+					l := newTenantLoop(t, file, now, renamed...)
+					for _, source := range read {
+						l.say(source, "orders", source)
+						l.pass(wait)
+					}
+					l.want("orders", "evil") // the first by name
+					l.want("shop", "shop")
+					now, read = l.now, []string{read[1], read[0]}
+				}
+			}
+		}
+	}
+}
+
 // TestFirstStartServesWithoutARecord starts without a record while a source is
 // away: the others' hosts are served, and nothing is put on record.
 func TestFirstStartServesWithoutARecord(t *testing.T) {
@@ -237,4 +265,54 @@ func TestOwnersAreSavedAtTheEnd(t *testing.T) {
 	if file.saved["orders.example"].Namespace != "shop" {
 		t.Errorf("on record: %v", file.saved)
 	}
+}
+
+// slowDisk takes a while to save a record.
+type slowDisk struct {
+	ownerFile
+	writes int
+}
+
+func (d *slowDisk) Save(record map[mesh.Hostname]Ownership) error {
+	<-time.After(500 * time.Millisecond)
+	d.writes++
+	return d.ownerFile.Save(record)
+}
+
+// TestOwnersAreNotSavedAllTheTime has the record change again and again: it is on the
+// disk at once after a while of quiet, and at the end, and else now and then.
+func TestOwnersAreNotSavedAllTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		disk := &slowDisk{}
+		s := newOwnerSaver(disk, silent())
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.run(ctx) })
+		var owners *mesh.Owners
+		n := 0
+		change := func() {
+			owners = owners.With(map[mesh.Hostname]mesh.Owner{mesh.Hostname(fmt.Sprint("h", n)): {Namespace: "shop"}})
+			n++
+			s.save(&ownerMoment{owners: owners})
+		}
+		pass := func(d time.Duration) { <-time.After(d); synctest.Wait() }
+		change()
+		pass(time.Second)
+		if len(disk.saved) != 1 {
+			t.Errorf("after a second %d hosts are saved", len(disk.saved))
+		}
+		for range 600 {
+			change()
+			pass(100 * time.Millisecond)
+		}
+		if disk.writes < 3 || disk.writes > 10 || len(disk.saved) < n-2*saveShare*10 {
+			t.Errorf("in a minute it is written %d times, and %d of %d hosts are saved", disk.writes, len(disk.saved), n)
+		}
+		stop()
+		wg.Wait()
+		if len(disk.saved) != n {
+			t.Errorf("at the end %d of %d hosts are saved", len(disk.saved), n)
+		}
+	})
 }
