@@ -114,9 +114,9 @@ func newCatalog(s *Source) *catalog {
 // generation and an index. There are several queries for the same, so answers may
 // overtake each other. A lower index does not show it if the query was sent later:
 // Consul may have been restored from a snapshot.
-func isOlder(m client.Meta, turn, index uint64, came time.Time) bool {
-	if m.Generation != turn {
-		return m.Generation < turn
+func isOlder(m client.Meta, generation, index uint64, came time.Time) bool {
+	if m.Generation != generation {
+		return m.Generation < generation
 	}
 	return m.Index < index && (!m.Fresh || m.Asked.Before(came))
 }

@@ -169,7 +169,7 @@ func TestNarrowerTokensRemoveNothing(t *testing.T) {
 			stands := func(what string) {
 				t.Helper()
 				if text(r.Last()) != whole {
-					t.Errorf("%s: the picture is\n%s", what, text(r.Last()))
+					t.Errorf("%s: the catalog is\n%s", what, text(r.Last()))
 				}
 			}
 

@@ -182,7 +182,7 @@ func TestWatchesLeaveRoomForReads(t *testing.T) {
 			cfg := m.serve(t, c.streams)
 			cfg.Client.MaxConnections = c.connections
 			r := start(t, cfg)
-			r.await("the first picture", m.at(10))
+			r.await("the first catalog", m.at(10))
 			r.awaitStatus("read", func(st *consul.Status) bool { return live(st) && st.Mode == c.mode })
 			for index := 11; index < 14; index++ {
 				m.change()
@@ -202,7 +202,7 @@ func TestWatchesAreReplacedByTables(t *testing.T) {
 	cfg := m.serve(t, 250)
 	cfg.Client.MaxConnections = 14
 	r := start(t, cfg)
-	r.await("the first picture", m.at(10))
+	r.await("the first catalog", m.at(10))
 	for i, streams := range []int{0, 8, 250} {
 		m.serve(t, streams)
 		m.change()
@@ -225,7 +225,7 @@ func TestSwappedAnswersAreRefused(t *testing.T) {
 	}}
 	cfg := m.serve(t, 250)
 	r := start(t, cfg)
-	r.await("the first picture", m.at(10))
+	r.await("the first catalog", m.at(10))
 	swapped.Store("now", true)
 	m.change()
 	r.awaitStatus("told", func(st *consul.Status) bool {
@@ -233,7 +233,7 @@ func TestSwappedAnswersAreRefused(t *testing.T) {
 	})
 	for _, f := range r.fragments() {
 		if len(f.Workloads) != 4 {
-			t.Errorf("a picture was\n%s", text(f))
+			t.Errorf("a catalog was\n%s", text(f))
 		}
 	}
 	swapped.Delete("now")

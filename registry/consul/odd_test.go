@@ -47,7 +47,7 @@ func TestAFilterChoosesInstances(t *testing.T) {
 			r := start(t, cfg)
 			r.awaitFresh("at the start")
 			if f := r.Last(); len(f.Workloads) != 1 || len(f.Services) != 1 {
-				t.Errorf("the picture is\n%s", text(f))
+				t.Errorf("the catalog is\n%s", text(f))
 			}
 			in.with(func(i *instance) { i.meta = nil }).register(t, c)
 			r.await("left out now", func(f *mesh.Fragment) bool { return len(f.Workloads) == 0 && len(f.Services) == 0 })

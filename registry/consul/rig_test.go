@@ -83,7 +83,7 @@ func (r *rig) await(what string, want func(*mesh.Fragment) bool) time.Duration {
 		select {
 		case <-news:
 		case <-late:
-			r.tb.Fatalf("%s: not after %v; the picture is\n%s", what, patience, text(r.Last()))
+			r.tb.Fatalf("%s: not after %v; the catalog is\n%s", what, patience, text(r.Last()))
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (r *rig) awaitFresh(what string) time.Duration {
 			return time.Since(began)
 		}
 	}
-	r.tb.Fatalf("%s: the picture is\n%s\na fresh reading gives\n%s", what, text(r.Last()), fresh)
+	r.tb.Fatalf("%s: the catalog is\n%s\na fresh reading gives\n%s", what, text(r.Last()), fresh)
 	return 0
 }
 

@@ -130,6 +130,6 @@ func TestDamageIsReportedOnce(t *testing.T) {
 	}
 	l.expectInstances(t, "web", 1)
 	if names, _ := os.ReadDir(l.s.stateWriter.store.dir); !slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() == "picture.json" }) {
-		t.Error("the picture has no mark")
+		t.Error("the catalog has no mark")
 	}
 }

@@ -60,13 +60,13 @@ func newTableWatches() tableWatches {
 }
 
 // answered reports whether each table watch has been answered in that generation.
-func (d *tableWatches) answered(turn uint64) bool {
+func (d *tableWatches) answered(generation uint64) bool {
 	for state, x := range d.checksByState {
-		if x.generation < turn && !d.unusable[queryChecksPath+state] {
+		if x.generation < generation && !d.unusable[queryChecksPath+state] {
 			return false
 		}
 	}
-	return d.nodesGeneration >= turn || d.unusable[queryNodesPath]
+	return d.nodesGeneration >= generation || d.unusable[queryNodesPath]
 }
 
 // capacity is how many watches the server carries.

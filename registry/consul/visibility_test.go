@@ -40,7 +40,7 @@ func TestHiddenServicesAreReportedWithoutToken(t *testing.T) {
 	r = start(t, cfg)
 	r.awaitStatus("restarted", func(st *consul.Status) bool { return live(st) && st.Hidden })
 	if f := r.Last(); len(f.Workloads) != 6 {
-		t.Errorf("without a token the picture is\n%s", text(f))
+		t.Errorf("without a token the catalog is\n%s", text(f))
 	}
 }
 
@@ -86,7 +86,7 @@ func TestRefusedFilterIsReported(t *testing.T) {
 				t.Errorf("the log is\n%s", log)
 			}
 			if r.Last() != nil {
-				t.Errorf("the picture is\n%s", text(r.Last()))
+				t.Errorf("the catalog is\n%s", text(r.Last()))
 			}
 		})
 	}

@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -118,4 +120,99 @@ func TestEscapedNames(t *testing.T) {
 		t.Error(err)
 	}
 	wantAsked(t, f, "/v1/health/service/a%2F..%2Fb%25 ")
+}
+
+// part is what a server said, and when it is passed on.
+type part struct {
+	due   <-chan time.Time
+	bytes []byte
+}
+
+// slowly passes connections on to a server; what the server says comes late.
+func slowly(t *testing.T, server string, late time.Duration) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		for {
+			down, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", server)
+			if err != nil {
+				_ = down.Close()
+				continue
+			}
+			wg.Go(func() {
+				_, _ = io.Copy(up, down)
+				_, _ = up.Close(), down.Close()
+			})
+			parts := make(chan part, 1000)
+			wg.Go(func() {
+				defer close(parts)
+				for {
+					b := make([]byte, 16<<10)
+					n, err := up.Read(b)
+					if err != nil {
+						return
+					}
+					parts <- part{time.After(late), b[:n]}
+				}
+			})
+			wg.Go(func() {
+				defer func() { _, _ = up.Close(), down.Close() }()
+				for p := range parts {
+					<-p.due
+					_, _ = down.Write(p.bytes)
+				}
+			})
+		}
+	})
+	return l.Addr().String()
+}
+
+// How many queries a connection carries is known before there are more, however far
+// away the server is: one too many would wait within the connection, or be refused.
+func TestStreamsAreKnownBeforeTheyAreUsed(t *testing.T) {
+	t.Parallel()
+	const queries = 24
+	var waiting atomic.Int64
+	all := make(chan struct{})
+	f := serveStreams(t, 4, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("index") == "" {
+			reply(w, 5, `{}`)
+			return
+		}
+		if waiting.Add(1) == queries {
+			close(all)
+		}
+		hold(r)
+	})
+	address := slowly(t, f.Listener.Addr().String(), 400*time.Millisecond)
+	c := newClient(t, f, func(c *client.Config) { c.Address = "https://" + address })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range queries {
+		wg.Go(func() {
+			client.Follow(ctx, c, client.Query[map[string][]string]{Read: services}, func(map[string][]string, client.Meta) {})
+		})
+	}
+	select {
+	case <-all:
+	case <-time.After(patience):
+		t.Errorf("%d of %d queries wait for a change", waiting.Load(), queries)
+	}
+	if st := c.Stats(); st.Failed > 0 || st.Connections > queries/4+1 {
+		t.Errorf("%+v", st)
+	}
+	cancel()
+	wg.Wait()
 }
