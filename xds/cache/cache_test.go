@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -76,6 +77,22 @@ func TestFaultInASharedPart(t *testing.T) {
 			}()
 			c.resources.of(change{Cache: c}, resourcesInput{Stack: stack, Hold: hold})
 		}()
+	}
+}
+
+// A name that two parts make is reported, whether these are in one layer or in two.
+func TestDuplicateNamesAreReported(t *testing.T) {
+	t.Parallel()
+	cluster := func() view.Part { return &view.Cluster{Ref: view.Outbound("a.mesh", 80, "")} }
+	for name, layers := range map[string][]*view.Layer{
+		"one layer":  {{Name: "a", Parts: []view.Part{cluster(), cluster()}}},
+		"two layers": {{Name: "a", Parts: []view.Part{cluster()}}, {Name: "b", Parts: []view.Part{cluster()}}},
+	} {
+		c := New(view.Settings{})
+		got := c.resources.of(change{Cache: c}, resourcesInput{Stack: &view.Stack{Layers: layers}})
+		if len(got.Diagnostics) != 1 || !strings.Contains(got.Diagnostics[0].Message, `the Cluster "outbound|80||a.mesh"`) {
+			t.Errorf("%s: %+v", name, got.Diagnostics)
+		}
 	}
 }
 

@@ -1,7 +1,6 @@
 package stream
 
 import (
-	"cmp"
 	"iter"
 	"maps"
 	"slices"
@@ -119,15 +118,20 @@ func (u *union) findSharedIn(sets []*Set) {
 	if len(sets) < 2 {
 		return
 	}
-	biggest := slices.MaxFunc(sets, func(a, b *Set) int { return cmp.Compare(a.Len(), b.Len()) })
+	big := 0
+	for i, s := range sets {
+		if s.Len() > sets[big].Len() {
+			big = i
+		}
+	}
 	seen := map[string]struct{}{}
-	for _, s := range sets {
-		if s == biggest {
+	for i, s := range sets {
+		if i == big {
 			continue
 		}
 		for r := range s.All() {
 			_, twice := seen[r.Name]
-			if twice || biggest.Get(r.Name) != nil {
+			if twice || sets[big].Get(r.Name) != nil {
 				if u.shared == nil {
 					u.shared = map[string]struct{}{}
 				}
