@@ -303,48 +303,6 @@ func (a *Acceptor) open() int {
 	return n
 }
 
-// victimLocked takes one connection out of its pool that is not authenticated: of
-// the pools' first, one that no pool spares, the one whose address has more in its
-// pool, or else the older one. nil if there is none.
-func (a *Acceptor) victimLocked() *conn {
-	var out *conn
-	for _, p := range a.pools {
-		if v := p.victim(); v != nil && (out == nil || v.before(out)) {
-			out = v
-		}
-	}
-	if out != nil {
-		out.pool.remove(out)
-	}
-	return out
-}
-
-// before reports whether c goes before another one that is in another pool.
-func (c *conn) before(o *conn) bool {
-	if c.pool.spares(c) != o.pool.spares(o) {
-		return o.pool.spares(o)
-	}
-	if n, m := c.pool.groups[c.group].conns.Len(), o.pool.groups[o.group].conns.Len(); n != m {
-		return n > m
-	}
-	return c.began.Before(o.began)
-}
-
-// makeRoom closes one connection that is not authenticated.
-func (a *Acceptor) makeRoom() {
-	a.mu.Lock()
-	v := a.victimLocked()
-	a.mu.Unlock()
-	a.evict(v)
-}
-
-// evict closes a connection that had to go for another one.
-func (a *Acceptor) evict(c *conn) {
-	if c != nil {
-		a.drop(c, reasonRoom)
-	}
-}
-
 // await has a connection wait for calls without an identity.
 func (a *Acceptor) await(c *conn) bool {
 	a.mu.Lock()

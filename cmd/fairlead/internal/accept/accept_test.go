@@ -285,15 +285,30 @@ func TestAddressesOfHostsAreSpared(t *testing.T) {
 	f.becomes(f.grpc(true), connectivity.Ready)
 	mine := f.dial() // and is slow
 	f.counted(handshaking, 1)
-	for i := range 30 {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i))}}
-		c, err := d.DialContext(t.Context(), "tcp", f.addr)
-		if err != nil {
-			t.Fatal(err)
+	others := func() {
+		var first net.Conn
+		for i := range 30 {
+			d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(1+i))}}
+			c, err := d.DialContext(t.Context(), "tcp", f.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			if i == 23 { // which goes for the last one
+				first = c
+			}
 		}
-		t.Cleanup(func() { _ = c.Close() })
+		ended(t, first)
+		f.counted(handshaking, 7)
 	}
-	f.counted(handshaking, 7)
+	others()
+	hello := f.dial() // alone with a handshake that has begun
+	if _, err := hello.Write(helloOf(t)); err != nil {
+		t.Fatal(err)
+	}
+	f.begun(1)
+	others()
+	f.begun(1)
 	s := tls.Client(mine, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, NextProtos: []string{"h2"}, Certificates: []tls.Certificate{f.cert}}) // it is the server that is tested
 	if err := s.HandshakeContext(t.Context()); err != nil {
 		t.Fatalf("a connection from the address of a host was displaced: %v", err)

@@ -73,12 +73,6 @@ func (p *pool) victim() *conn {
 	return g.oldest()
 }
 
-// spares reports whether c is one that does not go while others are there.
-func (p *pool) spares(c *conn) bool {
-	g := p.groups[c.group]
-	return g.known && 2*g.conns.Len() <= p.size
-}
-
 func (g *group) oldest() *conn {
 	c, _ := g.conns.Front().Value.(*conn)
 	return c

@@ -109,7 +109,7 @@ func (s *Server) newHosts(context.Context) error {
 			grpc.MaxHeaderListSize(maxUnauthenticatedHeader),
 			grpc.MaxConcurrentStreams(maxUnauthenticatedStreams),
 			grpc.StaticConnWindowSize(64<<10),
-			grpc.ReadBufferSize(0), grpc.WriteBufferSize(unauthenticatedBuffer), grpc.SharedWriteBuffer(true),
+			grpc.ReadBufferSize(0), grpc.WriteBufferSize(unauthenticatedBuffer),
 			grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: maxUnauthenticatedIdle, Time: pingEvery, Timeout: pingTimeout}),
 			grpc.StreamInterceptor(s.onceKnown),
 		)...),

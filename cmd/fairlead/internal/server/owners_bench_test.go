@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry"
@@ -14,7 +15,7 @@ import (
 // Consul, each with an address that stands for itself.
 func BenchmarkSaveHostOwners(b *testing.B) {
 	for _, n := range []int{10_000, 50_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			record := map[mesh.Hostname]registry.Ownership{}
 			for i := range n {
 				record[mesh.Hostname(fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))] = registry.Ownership{Owner: mesh.Owner{Namespace: fmt.Sprintf("team-%d", i%100)}}
