@@ -42,8 +42,8 @@ func (o *Object) Fragment() *mesh.Fragment {
 		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
 	case *security.PeerAuthentication:
 		f.PeerAuthentications = []*mesh.PeerAuthentication{{Meta: o.Meta, Spec: spec}}
-	default:
-		return nil
+	default: // a security policy that nobody turns into something is not in force either
+		return o.unenforced()
 	}
 	return f
 }
@@ -52,7 +52,10 @@ func (o *Object) Fragment() *mesh.Fragment {
 // object is none. One that is only attached to gateways or services by
 // targetRefs selects no workload.
 func (o *Object) unenforced() *mesh.Fragment {
-	u := &mesh.Unenforced{Meta: o.Meta, Field: o.NotInForce[0].Field}
+	u := &mesh.Unenforced{Meta: o.Meta, Field: "spec"}
+	if len(o.NotInForce) > 0 {
+		u.Field = o.NotInForce[0].Field
+	}
 	var attached bool
 	switch spec := o.Spec.(type) {
 	case *security.AuthorizationPolicy:

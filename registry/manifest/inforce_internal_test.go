@@ -143,3 +143,25 @@ func (c *forceCheck) missing(d protoreflect.MessageDescriptor, pattern string, f
 	}
 	return out
 }
+
+// TestKindsInForceGiveSomething takes an object of each kind of the table. One that is
+// said to be in force and that nothing converts would be accepted and do nothing; of a
+// security policy that would be an open door.
+func TestKindsInForceGiveSomething(t *testing.T) {
+	t.Parallel()
+	for kind := range InForce() {
+		if kind == mesh.KindMeshConfig {
+			continue // it has a way of its own
+		}
+		o := &Object{Valid: true, Meta: mesh.Meta{Key: mesh.Key{Kind: kind, Namespace: "shop", Name: "x"}}, Spec: NewSpec(kind)}
+		if f := o.Fragment(); f == nil || len(f.Unenforced) > 0 {
+			t.Errorf("%s is in force, and gives %+v", kind, f)
+		}
+	}
+	for _, kind := range []mesh.Kind{"AuthorizationPolicy", "RequestAuthentication"} {
+		o := &Object{Valid: true, Meta: mesh.Meta{Key: mesh.Key{Kind: kind, Namespace: "shop", Name: "x"}}, Spec: NewSpec(kind)}
+		if f := o.Fragment(); InForce()[kind] == nil && (f == nil || len(f.Unenforced) != 1) {
+			t.Errorf("%s is not in force, has nothing that says so, and gives %+v", kind, f)
+		}
+	}
+}

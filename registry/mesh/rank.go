@@ -112,7 +112,9 @@ func putLast[T object](list []T, late map[string]bool, before map[T]T, last func
 	return out, made
 }
 
-// rankings are those of all kinds that only the namespace, and no host, has.
+// rankings are those of all kinds that only the namespace, and no host, has, and of
+// which only the first counts for a workload: what a bound source calls oldest must not
+// be that. A kind of which all objects count, as of AuthorizationPolicy, needs none.
 type rankings struct {
 	destinationRules    ranking[*DestinationRule]
 	sidecars            ranking[*Sidecar]

@@ -109,7 +109,6 @@ func golden(t *testing.T, path string) {
 	s := snapshotOf(t, file(a, "mesh.yaml"), file(a, "meshconfig.yaml"))
 	v := view.Build(s, pf.proxy())
 	resources := buildAll(v)
-	check(t, resources)
 	changed := false
 	for i, f := range a.Files {
 		want := string(f.Data)
@@ -138,6 +137,7 @@ func golden(t *testing.T, path string) {
 	if changed {
 		fatalIf(t, os.WriteFile(path, txtar.Format(a), 0o600), "writing %q", path)
 	}
+	check(t, resources)
 }
 
 func messages(tb testing.TB, resources []envoy.Resource, typeURL string) []proto.Message {

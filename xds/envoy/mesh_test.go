@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -33,14 +32,8 @@ func snapshotOf(tb testing.TB, manifests, settings string) *mesh.Snapshot {
 		if part == nil {
 			tb.Fatalf("%s gives nothing to the mesh: %v", o.Meta.Key, o.NotInForce)
 		}
-		f.Services = append(f.Services, part.Services...)
-		f.VirtualServices = append(f.VirtualServices, part.VirtualServices...)
-		f.DestinationRules = append(f.DestinationRules, part.DestinationRules...)
-		f.Sidecars = append(f.Sidecars, part.Sidecars...)
-		f.PeerAuthentications = append(f.PeerAuthentications, part.PeerAuthentications...)
-		f.Unenforced = append(f.Unenforced, part.Unenforced...)
+		f.Append(part)
 		for _, w := range part.Workloads {
-			f.Workloads = append(f.Workloads, w)
 			if w.Labels["test/health"] != "" {
 				f.Health = append(f.Health, &mesh.HealthReport{
 					ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
@@ -49,17 +42,7 @@ func snapshotOf(tb testing.TB, manifests, settings string) *mesh.Snapshot {
 			}
 		}
 	}
-	byKey(f.Services, func(s *mesh.Service) mesh.Key { return s.Key })
-	byKey(f.Workloads, func(w *mesh.Workload) mesh.Key { return w.Key })
-	byKey(f.VirtualServices, func(v *mesh.VirtualService) mesh.Key { return v.Key })
-	byKey(f.DestinationRules, func(d *mesh.DestinationRule) mesh.Key { return d.Key })
-	byKey(f.Sidecars, func(s *mesh.Sidecar) mesh.Key { return s.Key })
-	byKey(f.PeerAuthentications, func(p *mesh.PeerAuthentication) mesh.Key { return p.Key })
-	return mesh.NewSnapshot(nil, mc, []*mesh.Fragment{f})
-}
-
-func byKey[T any](list []T, key func(T) mesh.Key) {
-	slices.SortStableFunc(list, func(a, b T) int { return key(a).Compare(key(b)) })
+	return mesh.NewSnapshot(nil, mc, []*mesh.Fragment{f.Sorted()})
 }
 
 // refuse fails on faults that keep an object out, unless it is kept out in the
