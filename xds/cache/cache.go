@@ -118,7 +118,7 @@ func (c *Cache) Get(x *Indexed, p view.Proxy, r Routes, had Configuration) (now 
 	} else {
 		c.Work.ViewsBuilt.Add(1)
 	}
-	if had.Resources == nil || now.from != had.from {
+	if now.from != had.from {
 		now.Resources = c.resources.of(change{c, x.Generation, had.Resources}, now.from)
 	}
 	return now, nil
