@@ -239,11 +239,17 @@ func TestHandshakeIsBounded(t *testing.T) {
 func TestLargeHelloIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeout = time.Hour })
-	c := f.dial()
-	if _, err := c.Write([]byte{22, 3, 1, 0x40, 0}); err != nil {
-		t.Fatal(err)
+	for _, says := range [][]byte{
+		{22, 3, 1, 0x40, 0},
+		{21, 3, 1, 0x40, 0},                    // an alert
+		{22, 3, 1, 0, 1, 1, 22, 3, 1, 0x40, 0}, // the second record
+	} {
+		c := f.dial()
+		if _, err := c.Write(says); err != nil {
+			t.Fatal(err)
+		}
+		ended(t, c)
 	}
-	ended(t, c)
 	many := f.dial() // in small records
 	for range helloBytes / 100 {
 		if _, err := many.Write(append([]byte{22, 3, 1, 0, 100, 1, 0, 0xff, 0xff}, make([]byte, 96)...)); err != nil {

@@ -54,6 +54,7 @@ type conn struct {
 
 	// Owned by whoever reads, one at a time.
 	first []byte // what was read already
+	hello records
 	// begun: the handshake has had its turn, and goes on. computes: it is counted
 	// as one that computes now. After the handshake both are false.
 	begun, computes bool
@@ -81,20 +82,47 @@ var errTooMuch = errors.New("an unauthenticated connection has sent more than it
 // recordHeader is how a record of TLS begins: its type, a version, and how long it is.
 const (
 	recordHeader    = 5
+	recordAlert     = 21
 	recordHandshake = 22
 )
 
+// records is how far the records of a ClientHello have been read. Memory is taken for
+// what the header of each says.
+type records struct {
+	skip   int // bytes until the next header
+	header [recordHeader]byte
+	have   int // bytes of header
+}
+
+// read goes on; false if a record is larger than a ClientHello may be.
+func (r *records) read(b []byte) bool {
+	for len(b) > 0 {
+		if n := min(r.skip, len(b)); n > 0 {
+			r.skip -= n
+			b = b[n:]
+			continue
+		}
+		n := copy(r.header[r.have:], b)
+		r.have += n
+		b = b[n:]
+		if r.have < recordHeader {
+			continue
+		}
+		r.have, r.skip = 0, int(binary.BigEndian.Uint16(r.header[3:]))
+		// Of all other types no more than the header is read.
+		if t := r.header[0]; (t == recordHandshake || t == recordAlert) && r.skip > helloBytes-recordHeader {
+			return false
+		}
+	}
+	return true
+}
+
 // awaitFirst waits for the header of the first record: a peer that never sends one
-// costs nothing but this. The record is read at once, so it must not say that it is
-// larger than a ClientHello may be.
+// costs nothing but this.
 func (c *conn) awaitFirst() error {
 	b := make([]byte, recordHeader)
 	if _, err := io.ReadFull(c, b); err != nil {
 		return err //nolint:wrapcheck // it is the connection's
-	}
-	if b[0] == recordHandshake && int(binary.BigEndian.Uint16(b[3:])) > helloBytes-recordHeader {
-		c.in.drop(c, reasonBytes)
-		return errTooMuch
 	}
 	c.first = b
 	return nil
@@ -118,7 +146,11 @@ func (c *conn) Read(b []byte) (int, error) {
 	}
 	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
 	c.left.Store(left - int64(n))
-	if c.begun && n > 0 {
+	switch {
+	case c.secure == nil && !c.begun && !c.hello.read(b[:n]):
+		c.in.drop(c, reasonBytes)
+		return 0, errTooMuch
+	case c.begun && n > 0:
 		c.computes = true
 		c.in.turns.resume()
 	}

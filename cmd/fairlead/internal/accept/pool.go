@@ -8,6 +8,7 @@ type pool struct {
 	most         int // in all
 	mostPerGroup int // 0 means most
 	size         int
+	sizeKnown    int // of the groups in known
 	groups       map[string]*group
 	// others and known have the groups by their size: those whose addresses are
 	// known go last.
@@ -58,14 +59,13 @@ func (p *pool) add(c *conn, known bool) (victim *conn) {
 }
 
 // victim is who goes first: the oldest of the group that has the most. Where there
-// are hosts at its address it goes only if nobody else is there, or if that address
-// has more than half of the pool.
+// are hosts at its address it goes only if nobody else is there, or if such addresses
+// have more than half of the pool, and it more than any other: whoever sits at some of
+// them must not keep out who comes from elsewhere.
 func (p *pool) victim() *conn {
-	g := p.known.largest()
-	if g == nil || 2*g.conns.Len() <= p.size {
-		if other := p.others.largest(); other != nil {
-			g = other
-		}
+	g, other := p.known.largest(), p.others.largest()
+	if g == nil || other != nil && (2*p.sizeKnown <= p.size || g.conns.Len() <= other.conns.Len()) {
+		g = other
 	}
 	if g == nil {
 		return nil
@@ -99,9 +99,17 @@ func (p *pool) list(g *group) *bySize {
 	return &p.others
 }
 
-func (p *pool) enter(g *group) { p.list(g).enter(g) }
+func (p *pool) enter(g *group) {
+	if p.list(g).enter(g); g.known {
+		p.sizeKnown += g.conns.Len()
+	}
+}
 
-func (p *pool) leave(g *group) { p.list(g).leave(g) }
+func (p *pool) leave(g *group) {
+	if p.list(g).leave(g); g.known {
+		p.sizeKnown -= g.conns.Len()
+	}
+}
 
 func (b *bySize) enter(g *group) {
 	n := g.conns.Len()

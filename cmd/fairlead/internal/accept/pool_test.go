@@ -11,7 +11,7 @@ import (
 
 // Whatever comes and goes, the pool keeps its bounds, and for one that comes the
 // oldest of the largest group goes, or of its own where that is full. Groups of known
-// addresses go last, but for one that has more than half.
+// addresses go last, but for the largest where they have more than half.
 func TestPoolIsBoundedAndFair(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -45,8 +45,13 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 				}
 				return n
 			}
-			host, other := largest(true), largest(false)
-			fromHost := other == 0 || 2*host > p.size
+			host, other, hosts := largest(true), largest(false), 0
+			for g := range 6 {
+				if g := strconv.Itoa(g); isKnown(g) {
+					hosts += of(g)
+				}
+			}
+			fromHost := other == 0 || 2*hosts > p.size && host > other
 			victim := p.add(c, isKnown(c.group))
 			switch {
 			case p.mostPerGroup > 0 && own == p.mostPerGroup:
@@ -70,6 +75,33 @@ func TestPoolIsBoundedAndFair(t *testing.T) {
 			in = append(in, c)
 			if p.size != len(in) || p.size > p.most || len(p.groups) > p.size {
 				t.Fatalf("seed %d: %d connections of %d, %d groups", seed, p.size, len(in), len(p.groups))
+			}
+		}
+	}
+}
+
+// Whoever sits at some addresses of hosts does not keep out who comes from elsewhere,
+// and whoever sits elsewhere at many does not keep out hosts.
+func TestAddressesOfHostsKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	const most = 64
+	for name, c := range map[string]struct {
+		attackers int // addresses
+		known     bool
+	}{"two addresses of hosts": {2, true}, "ten addresses of hosts": {10, true}, "many others": {10 * most, false}} {
+		p := newPool(most, most)
+		i := 0
+		attack := func() *conn {
+			i++
+			return p.add(&conn{group: "attacker " + strconv.Itoa(i%c.attackers)}, c.known)
+		}
+		for range 2 * most {
+			attack()
+		}
+		p.add(&conn{group: "joins or comes back"}, !c.known)
+		for range 10 * most {
+			if out := attack(); out.group == "joins or comes back" {
+				t.Fatalf("%s: it goes", name)
 			}
 		}
 	}

@@ -1,12 +1,18 @@
 package accept
 
-// victimLocked takes one connection out of its pool that is not authenticated: of
-// the pools' first, one that is not spared, the one whose address has more in its
-// pool, or else the older one. nil if there is none.
+// victimLocked takes one connection out of its pool that is not authenticated, of
+// those that go first in their pools: one from no host's address, unless such
+// addresses have more than half of all, however far they have come; then the one
+// whose address has more in its pool, or else the older one. nil if there is none.
 func (a *Acceptor) victimLocked() *conn {
+	size, known := 0, 0
+	for _, p := range a.pools {
+		size, known = size+p.size, known+p.sizeKnown
+	}
+	spare := 2*known <= size
 	var out *conn
 	for _, p := range a.pools {
-		if v := p.victim(); v != nil && (out == nil || v.before(out)) {
+		if v := p.victim(); v != nil && (out == nil || v.before(out, spare)) {
 			out = v
 		}
 	}
@@ -16,29 +22,18 @@ func (a *Acceptor) victimLocked() *conn {
 	return out
 }
 
-// before reports whether c goes before another one that is in another pool.
-func (c *conn) before(o *conn) bool {
-	if c.in.sparesLocked(c) != c.in.sparesLocked(o) {
-		return c.in.sparesLocked(o)
-	}
-	if n, m := c.pool.groups[c.group].conns.Len(), o.pool.groups[o.group].conns.Len(); n != m {
+// before reports whether c goes before another one that is in another pool. spare says
+// that who is from a host's address goes last.
+func (c *conn) before(o *conn, spare bool) bool {
+	g, h := c.pool.groups[c.group], o.pool.groups[o.group]
+	n, m := g.conns.Len(), h.conns.Len()
+	switch {
+	case g.known != h.known && (spare || n == m):
+		return h.known
+	case n != m:
 		return n > m
 	}
 	return c.began.Before(o.began)
-}
-
-// sparesLocked reports whether c is one that does not go while others are there: there
-// are hosts at its address, and that has no more than half of all that are not
-// authenticated, however far they have come.
-func (a *Acceptor) sparesLocked(c *conn) bool {
-	n, all := 0, 0
-	for _, p := range a.pools {
-		all += p.size
-		if g := p.groups[c.group]; g != nil {
-			n += g.conns.Len()
-		}
-	}
-	return c.pool.groups[c.group].known && 2*n <= all
 }
 
 // makeRoom closes one connection that is not authenticated.
