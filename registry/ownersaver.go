@@ -85,9 +85,13 @@ func (s *ownerSaver) run(ctx context.Context) {
 			continue
 		case unsaved = <-next:
 		case <-again.C:
-		}
-		if unsaved == nil {
-			continue
+			if unsaved == nil {
+				continue
+			}
+			select { // what failed is written as it is now
+			case unsaved = <-s.next:
+			default:
+			}
 		}
 		began := time.Now()
 		if s.write(unsaved) {

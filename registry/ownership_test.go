@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -314,5 +315,49 @@ func TestOwnersAreNotSavedAllTheTime(t *testing.T) {
 		if len(disk.saved) != n {
 			t.Errorf("at the end %d of %d hosts are saved", len(disk.saved), n)
 		}
+	})
+}
+
+// slowFile is a record on a disk that takes a second, and may be full.
+type slowFile struct {
+	ownerFile
+	full atomic.Bool
+}
+
+func (f *slowFile) Save(record map[mesh.Hostname]Ownership) error {
+	<-time.After(time.Second)
+	if f.full.Load() {
+		return errors.New("disk full")
+	}
+	return f.ownerFile.Save(record)
+}
+
+// TestNewestRecordIsSavedAfterAFailure has a disk that is full for a while: when it is
+// not any more, what is written first is the record of now, not that of the failure.
+func TestNewestRecordIsSavedAfterAFailure(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		file := &slowFile{}
+		file.full.Store(true)
+		s := newOwnerSaver(file, silent())
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.run(ctx) })
+		moment := func(h mesh.Hostname) *ownerMoment {
+			var none *mesh.Owners
+			return &ownerMoment{owners: none.With(map[mesh.Hostname]mesh.Owner{h: {Namespace: "shop"}})}
+		}
+		s.save(moment("old"))
+		<-time.After(15 * time.Second)
+		s.save(moment("new"))
+		<-time.After(time.Minute)
+		file.full.Store(false)
+		<-time.After(saveAgain + 2*time.Second)
+		synctest.Wait()
+		if s.why() != "" || file.saved["new"].Namespace == "" {
+			t.Errorf("on record: %v, %q", file.saved, s.why())
+		}
+		stop()
+		wg.Wait()
 	})
 }
