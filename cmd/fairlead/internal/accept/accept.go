@@ -97,7 +97,9 @@ type Acceptor struct {
 	peak  int // of unauthenticated connections, since there were few
 	// crowded: there are many whose handshake has begun, and few have not been there since.
 	crowded bool
-	// known are the addresses from which peers were authenticated last.
+	// here are the authenticated connections by address, and known the addresses that had
+	// some last: who comes from many does not make those of others forgotten that are here.
+	here  map[string]int
 	known *simplelru.LRU[string, struct{}]
 }
 
@@ -110,7 +112,7 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	a := &Acceptor{
 		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1), crowd: make(chan struct{}, 1),
-		by: map[string]*conn{}, of: map[string]int{},
+		by: map[string]*conn{}, of: map[string]int{}, here: map[string]int{},
 	}
 	var err error
 	if a.known, err = newKnown(cfg.MaxConnections); err != nil {
@@ -135,6 +137,11 @@ func (a *Acceptor) Authenticated() net.Listener { return a.handed[authenticated]
 
 func newKnown(connections int) (*simplelru.LRU[string, struct{}], error) {
 	return simplelru.NewLRU[string, struct{}](max(leastKnown, connections), nil) //nolint:wrapcheck // its caller says what for
+}
+
+// knowsLocked reports whether there are hosts at an address, or were not long ago.
+func (a *Acceptor) knowsLocked(group string) bool {
+	return a.here[group] > 0 || a.known.Contains(group)
 }
 
 // Unauthenticated has those of all others.
@@ -282,7 +289,7 @@ func (a *Acceptor) add(raw net.Conn) *conn {
 		a.refused(c)
 		return nil
 	}
-	second := a.pools[waitingPool].add(c, a.known.Contains(c.group))
+	second := a.pools[waitingPool].add(c, a.knowsLocked(c.group))
 	a.by[c.at] = c
 	a.count[handshaking]++
 	a.peak = max(a.peak, a.count[handshaking]+a.count[unauthenticated])
@@ -311,7 +318,7 @@ func (a *Acceptor) await(c *conn) bool {
 		return false
 	}
 	a.leaveLocked(c)
-	victim := a.pools[callPool].add(c, a.known.Contains(c.group))
+	victim := a.pools[callPool].add(c, a.knowsLocked(c.group))
 	c.stage = unauthenticated
 	a.count[unauthenticated]++
 	a.crowdLocked()
@@ -337,7 +344,7 @@ func (a *Acceptor) authenticate(c *conn, identity string) bool {
 	c.stage, c.who = authenticated, identity
 	a.of[identity]++
 	a.count[authenticated]++
-	a.known.Add(c.group, struct{}{})
+	a.here[c.group]++
 	return true
 }
 
@@ -354,6 +361,10 @@ func (a *Acceptor) leaveLocked(c *conn) {
 	if a.of[c.who]--; a.of[c.who] == 0 {
 		delete(a.of, c.who)
 	}
+	if a.here[c.group]--; a.here[c.group] == 0 {
+		delete(a.here, c.group)
+	}
+	a.known.Add(c.group, struct{}{})
 }
 
 // remove forgets a connection that is closed, and gives what is to be called.

@@ -40,7 +40,7 @@ func inTurn(cfg *tls.Config) *tls.Config {
 func (c *conn) takeTurn() error {
 	a := c.in
 	a.mu.Lock()
-	known := a.known.Contains(c.group)
+	known := a.knowsLocked(c.group)
 	a.mu.Unlock()
 	w := a.turns.enter(c.group, known, c.hungUp)
 	select {
@@ -98,7 +98,7 @@ func (a *Acceptor) begin(c *conn) bool {
 		return false
 	}
 	c.pool.remove(c)
-	victim := a.pools[begunPool].add(c, a.known.Contains(c.group))
+	victim := a.pools[begunPool].add(c, a.knowsLocked(c.group))
 	a.crowdLocked()
 	a.mu.Unlock()
 	c.left.Store(handshakeBytes)

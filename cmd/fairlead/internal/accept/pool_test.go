@@ -1,6 +1,7 @@
 package accept
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -157,7 +158,7 @@ func TestConnectionsAreCountedByMachine(t *testing.T) {
 		}
 		f.authenticate(list[0], "spiffe://mesh/fairlead/host/a")
 		f.mu.Lock()
-		known := f.known.Contains(list[1].group)
+		known := f.knowsLocked(list[1].group)
 		f.mu.Unlock()
 		if known != c.one {
 			t.Errorf("%s is the address of a host after one from %s: %v", c.second, c.first, known)
@@ -165,5 +166,30 @@ func TestConnectionsAreCountedByMachine(t *testing.T) {
 		for _, x := range list {
 			_ = x.Close()
 		}
+	}
+}
+
+// One host with a certificate and a /48 of IPv6 makes the server forget no address
+// at which a host is.
+func TestOneHostDoesNotFlushKnownAddresses(t *testing.T) {
+	t.Parallel()
+	f := start(t, func(c *Config) { c.MaxConnections, c.MaxPerIdentity, c.Timeout = 100, 2, time.Hour })
+	good := f.add(from{at: &net.TCPAddr{IP: net.ParseIP("10.1.2.3"), Port: 1}})
+	f.authenticate(good, "spiffe://mesh/fairlead/host/good")
+	for i := range leastKnown {
+		c := f.add(from{at: &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("2001:db8:1:%x::1", i)), Port: 1}})
+		if !f.authenticate(c, "spiffe://mesh/fairlead/host/evil") {
+			t.Fatal("refused")
+		}
+		_ = c.Close()
+	}
+	for _, when := range []string{"is connected", "has just gone"} {
+		f.mu.Lock()
+		knows := f.knowsLocked(good.group)
+		f.mu.Unlock()
+		if !knows {
+			t.Errorf("the address of a host that %s is forgotten", when)
+		}
+		_ = good.Close()
 	}
 }
