@@ -12,13 +12,13 @@ import (
 )
 
 // BenchmarkEdit is what the edit of one virtual host costs a relay, with an Envoy
-// that gets the table whole and with one that gets it in pieces.
+// that gets route configurations inline, and one that gets VHDS.
 func BenchmarkEdit(b *testing.B) {
 	for _, minor := range minors {
 		for _, n := range []int{100, 1000, 5000} {
 			b.Run(fmt.Sprintf("1.%d/%d", minor, n), func(b *testing.B) {
 				shop := newShop(b)
-				messages := shop.tableOf(marksOf(n, "one"))
+				messages := shop.vhdsOf(marksOf(n, "one"))
 				of := resourcesOf(b, messages)
 				edited := make([]*stream.Resource, 2)
 				for i := range edited {
@@ -36,8 +36,8 @@ func BenchmarkEdit(b *testing.B) {
 					}
 					g.serve(of)
 				}
-				if t := g.core.tables["routes"]; t == nil || t.accepted.hosts.Get("routes/h07") == nil || len(g.core.pending) > 0 || len(g.peer.split) != 1 && minor == 40 {
-					b.Fatalf("table %+v, envoy %+v", t, g.peer.look())
+				if t := g.core.routeConfigs["routes"]; t == nil || t.accepted.hosts.Get("routes/h07") == nil || len(g.core.pending) > 0 || len(g.peer.vhds) != 1 && minor == 40 {
+					b.Fatalf("route configuration %+v, envoy %+v", t, g.peer.ackState())
 				}
 			})
 		}

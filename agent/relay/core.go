@@ -22,8 +22,8 @@ import (
 // before it is reported absent.
 const reconnectGrace = 5 * time.Second
 
-// event is something that another goroutine tells the core.
-type event func(c *core, now time.Time)
+// command is a function that the core runs for another goroutine.
+type command func(c *core, now time.Time)
 
 // core owns all state of a relay, on one goroutine that never waits for another.
 type core struct {
@@ -31,55 +31,56 @@ type core struct {
 	log *slog.Logger
 	w   *writer
 
-	node     *corev3.Node // what servers are told
-	client   *stream.Client
-	upstream *upstream // the open stream, or nil
-	up       UpstreamStatus
-	told     told // refusals of servers
+	node           *corev3.Node // sent to servers
+	client         *stream.Client
+	upstream       *upstream // the open stream, or nil
+	upstreamStatus UpstreamStatus
+	logged         loggedRejections // rejections by servers that are in the log already
 
 	peers []*peer // oldest first: the last is the newest
-	// distrust is what the Envoy that left last may or may not have.
-	distrust map[stream.TypeURL][]string
+	// unacknowledged are the names of which the Envoy that disconnected last may have any
+	// version.
+	unacknowledged map[stream.TypeURL][]string
 
-	// offered is what Envoys shall have: what was accepted and, ahead of it, what
-	// a server sent since. accepted is what the newest Envoy has taken. Route tables
-	// whose virtual hosts come by themselves are not in it.
+	// offered is the configuration for Envoys: what was accepted, and what a server has sent
+	// since. accepted is what the newest Envoy has acknowledged. Neither contains the route
+	// configurations whose virtual hosts are sent by VHDS.
 	offered, accepted resources
-	// tables are those, by name.
-	tables map[string]*table
-	// forget are route tables whose virtual hosts are not accepted any more, which
-	// the client is told when it has been told all else.
-	forget map[string]struct{}
-	// wants are the names that the server is asked for, all the types that it is
-	// asked for whole.
-	wants map[stream.TypeURL]map[string]struct{}
-	all   map[stream.TypeURL]bool
-	// known are the types that may be answered: a server or the store has said
-	// what there is. Only types that are asked for whole are in it.
+	// routeConfigs are those, by name.
+	routeConfigs map[string]*routeConfig
+	// forgotten are route configurations whose virtual hosts are no longer accepted. The
+	// client forgets them after all pending updates are answered.
+	forgotten map[string]struct{}
+	// subscribed are the names that the relay subscribes to, by type; wildcard are the types
+	// that it subscribes to as a whole.
+	subscribed map[stream.TypeURL]map[string]struct{}
+	wildcard   map[stream.TypeURL]bool
+	// known are the wildcard types that may be answered, because a server or the store has
+	// delivered them.
 	known map[stream.TypeURL]bool
-	// missing are names that are asked for and not yet answered for.
+	// missing are names that are subscribed to and not answered yet.
 	missing map[stream.TypeURL]map[string]struct{}
-	// number is that of the generation that the Envoys' halves have, zero if they
-	// have none, and hold whether it holds removals; stale means that what Envoys
-	// shall have has changed since.
-	number      uint64
-	hold, stale bool
+	// number is the number of the generation that was given to the Envoys, zero before the
+	// first; holdRemovals says whether it holds removals. stale means that it has to be made
+	// again.
+	number              uint64
+	holdRemovals, stale bool
 
-	pending  []*part           // offered, not yet answered by Envoy; in order
-	queue    []*part           // not yet offered: they touch what is pending
-	rejected map[key]Rejection // what Envoy refuses, in the version it refused
+	pending  []*batch          // offered and not answered by Envoy yet, in order
+	queue    []*batch          // not offered yet: they change names that are pending
+	rejected map[key]Rejection // what Envoy rejects, with the rejected version
 
-	label      string // the server's name for what was accepted last
+	label      string // the server's name of the generation that was accepted last
 	acceptedAt time.Time
 
-	dirty      bool      // accepted differs from what the writer was given
-	writing    bool      // the writer is at work
+	dirty      bool      // accepted differs from what the writer has
+	writing    bool      // a write is in progress
 	wroteAt    time.Time // when it ended last
-	nextWrite  time.Time // when its share of the time allows another write
-	graceUntil time.Time // until then no Envoy is no news; zero: it is
+	nextWrite  time.Time // the earliest time of the next write, by its share of the time
+	graceUntil time.Time // until then a missing Envoy is not reported; zero: it is
 
 	unsaved      string    // why the last write failed, or empty
-	unsavedSince time.Time // of the first failure of a row
+	unsavedSince time.Time // of the first of consecutive failures
 }
 
 type key struct {
@@ -87,8 +88,9 @@ type key struct {
 	name string
 }
 
-// table is the route table that a name is about, if it is about one.
-func (k key) table() (name string, ok bool) {
+// routeConfig is the name of the route configuration that a key belongs to, if it belongs to
+// one.
+func (k key) routeConfig() (name string, ok bool) {
 	switch k.url {
 	case stream.RouteType:
 		return k.name, true
@@ -103,8 +105,8 @@ func (k key) table() (name string, ok bool) {
 func newCore(r *Relay, w *writer, stored *state) *core {
 	c := &core{
 		r: r, log: r.log, w: w, node: r.c.Node,
-		told: told{}, offered: resources{}, accepted: resources{}, tables: map[string]*table{}, forget: map[string]struct{}{},
-		wants: map[stream.TypeURL]map[string]struct{}{}, all: map[stream.TypeURL]bool{},
+		logged: loggedRejections{}, offered: resources{}, accepted: resources{}, routeConfigs: map[string]*routeConfig{}, forgotten: map[string]struct{}{},
+		subscribed: map[stream.TypeURL]map[string]struct{}{}, wildcard: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
 	}
 	wants := map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}}
@@ -124,85 +126,85 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		c.label, c.acceptedAt, c.stale = stored.Generation, stored.SavedAt, true
 	}
 	for url, w := range wants {
-		c.all[url] = w.All
+		c.wildcard[url] = w.All
 		for _, name := range w.Names {
-			c.wantName(url, name)
+			c.subscribeName(url, name)
 		}
 	}
-	if len(c.tables) > 0 {
+	if len(c.routeConfigs) > 0 {
 		wants[stream.VirtualHostType] = stream.Want{All: true}
 	}
 	c.client = stream.NewClient(stream.ClientConfig{Wants: wants, Accepted: versions})
 	return c
 }
 
-// restore takes over what is stored.
+// restore loads the stored state.
 func (c *core) restore(s *state) {
 	for url, of := range s.resources {
-		// What was accepted, be it nothing, is known; what was only asked for is not.
+		// An accepted type is known, even an empty one; a type that was only subscribed to is not.
 		c.known[url] = true
 		if url != stream.VirtualHostType && url != stream.RouteType {
 			c.offered[url], c.accepted[url] = of, of
 		}
 	}
-	var whole []*stream.Resource
+	var inline []*stream.Resource
 	for r := range s.resources[stream.RouteType].All() {
 		if !fold.Expects(r.Body) {
-			whole = append(whole, r)
+			inline = append(inline, r)
 			continue
 		}
-		c.tables[r.Name] = &table{name: r.Name, known: true, accepted: contents{shell: r}}
+		c.routeConfigs[r.Name] = &routeConfig{name: r.Name, hostsKnown: true, accepted: contents{base: r}}
 	}
-	c.offered[stream.RouteType] = stream.NewSet(whole)
+	c.offered[stream.RouteType] = stream.NewSet(inline)
 	c.accepted[stream.RouteType] = c.offered[stream.RouteType]
 	hosts := map[string][]*stream.Resource{}
 	for h := range s.resources[stream.VirtualHostType].All() {
-		name, _ := key{stream.VirtualHostType, h.Name}.table()
+		name, _ := key{stream.VirtualHostType, h.Name}.routeConfig()
 		hosts[name] = append(hosts[name], h)
 	}
-	for name, t := range c.tables {
+	for name, t := range c.routeConfigs {
 		t.accepted.hosts = stream.NewSet(hosts[name])
 		t.offered = t.accepted
 	}
 }
 
-// everything is all that was accepted, that of the tables too.
+// everything is all that was accepted, route configurations with VHDS included.
 func (c *core) everything() resources {
 	out := maps.Clone(c.accepted)
 	var shells, hosts []*stream.Resource
-	for _, name := range slices.Sorted(maps.Keys(c.tables)) {
-		t := c.tables[name]
-		if t.accepted.shell == nil {
+	for _, name := range slices.Sorted(maps.Keys(c.routeConfigs)) {
+		t := c.routeConfigs[name]
+		if t.accepted.base == nil {
 			continue
 		}
-		shells = append(shells, t.accepted.shell)
-		if !t.accepted.whole() {
+		shells = append(shells, t.accepted.base)
+		if !t.accepted.inline() {
 			hosts = slices.AppendSeq(hosts, t.accepted.hosts.All())
 		}
 	}
-	if len(c.tables) > 0 {
+	if len(c.routeConfigs) > 0 {
 		out[stream.RouteType] = out[stream.RouteType].With(shells, nil)
 		out[stream.VirtualHostType] = stream.NewSet(hosts)
 	}
 	return out
 }
 
-// wantName notes that a name is asked for; false means that it was before.
-func (c *core) wantName(url stream.TypeURL, name string) bool {
-	if _, ok := c.wants[url][name]; ok {
+// subscribeName adds a subscription; false means that it existed.
+func (c *core) subscribeName(url stream.TypeURL, name string) bool {
+	if _, ok := c.subscribed[url][name]; ok {
 		return false
 	}
-	if c.wants[url] == nil {
-		c.wants[url] = map[string]struct{}{}
+	if c.subscribed[url] == nil {
+		c.subscribed[url] = map[string]struct{}{}
 	}
-	c.wants[url][name] = struct{}{}
-	c.miss(url, name)
+	c.subscribed[url][name] = struct{}{}
+	c.noteMissing(url, name)
 	return true
 }
 
-// miss notes that a name is asked for, unless there is an answer.
-func (c *core) miss(url stream.TypeURL, name string) {
-	if c.offered[url].Get(name) != nil || url == stream.RouteType && c.tables[name] != nil {
+// noteMissing marks a name as missing, unless there is an answer.
+func (c *core) noteMissing(url stream.TypeURL, name string) {
+	if c.offered[url].Get(name) != nil || url == stream.RouteType && c.routeConfigs[name] != nil {
 		return
 	}
 	if c.missing[url] == nil {
@@ -222,9 +224,9 @@ func (c *core) run(ctx context.Context) {
 		next := c.pump(time.Now())
 		timer.Reset(next)
 		select {
-		case e := <-c.r.in:
+		case e := <-c.r.commands:
 			e(c, time.Now())
-		case <-c.r.bell:
+		case <-c.r.wake:
 			if c.upstream != nil {
 				c.upstream.healthDue = true
 			}
@@ -232,15 +234,15 @@ func (c *core) run(ctx context.Context) {
 			c.wrote(time.Now(), w)
 		case <-timer.C:
 		case <-ctx.Done():
-			c.leave()
+			c.saveOnExit()
 			return
 		}
 	}
 }
 
-// leave hands the writer what it has not got; the mailbox is empty or holds
-// something older.
-func (c *core) leave() {
+// saveOnExit gives the writer the newest state that it does not have. It replaces an older one
+// that still waits.
+func (c *core) saveOnExit() {
 	if !c.dirty {
 		return
 	}
@@ -251,14 +253,14 @@ func (c *core) leave() {
 	c.w.in <- c.snapshot(time.Now())
 }
 
-// pump does all that can be done now, and says when to look again.
+// pump does everything that can be done now, and returns when to run again.
 func (c *core) pump(now time.Time) time.Duration {
 	for {
 		c.refresh()
 		for _, p := range c.peers {
 			p.push(now)
 		}
-		if !c.finish(now) && !c.prune() {
+		if !c.settleUpdates(now) && !c.prune() {
 			break
 		}
 	}
@@ -268,7 +270,7 @@ func (c *core) pump(now time.Time) time.Duration {
 	c.publish(now)
 	next := c.save(now)
 	for _, p := range c.peers {
-		if d := p.half.NextDeadline(); !d.IsZero() {
+		if d := p.protocol.NextDeadline(); !d.IsZero() {
 			next = min(next, d.Sub(now))
 		}
 	}
@@ -278,41 +280,41 @@ func (c *core) pump(now time.Time) time.Duration {
 	return max(next, 0)
 }
 
-// refresh gives the Envoys' halves a new generation if there is something new.
+// refresh gives the Envoys a new generation if anything changed.
 func (c *core) refresh() {
-	hold := c.holding()
-	if c.number > 0 && c.hold != hold {
+	hold := c.mustHoldRemovals()
+	if c.number > 0 && c.holdRemovals != hold {
 		c.stale = true
 	}
 	if !c.stale {
 		return
 	}
 	c.number++
-	c.hold, c.stale = hold, false
+	c.holdRemovals, c.stale = hold, false
 	for _, p := range c.peers {
-		p.half.SetGeneration(c.generation(p))
+		p.protocol.SetGeneration(c.generation(p))
 	}
 }
 
-// generation is what an Envoy shall have.
+// generation is the configuration for one Envoy.
 func (c *core) generation(p *peer) *stream.Generation {
-	g := &stream.Generation{Number: c.number, HoldRemovals: c.hold}
+	g := &stream.Generation{Number: c.number, HoldRemovals: c.holdRemovals}
 	base := &stream.Layer{Name: "base", Types: maps.Clone(c.offered)}
 	g.Layers = []*stream.Layer{base}
 	var routes []*stream.Resource
-	for _, name := range slices.Sorted(maps.Keys(c.tables)) {
-		t := c.tables[name]
-		shown := t.shown()
-		if p.splits(t, shown) {
-			routes = append(routes, t.travelling(shown))
+	for _, name := range slices.Sorted(maps.Keys(c.routeConfigs)) {
+		t := c.routeConfigs[name]
+		shown := t.served()
+		if p.usesVHDS(t, shown) {
+			routes = append(routes, t.baseResource(shown))
 			g.Layers = append(g.Layers, &stream.Layer{
 				Name: "hosts of " + name, Types: map[stream.TypeURL]*stream.Set{stream.VirtualHostType: shown.hosts},
 			})
 			continue
 		}
-		r, err := t.fold(shown)
-		if err != nil { // which is a refusal; see refuses
-			r, err = t.fold(t.accepted)
+		r, err := t.merge(shown)
+		if err != nil { // counts as a rejection, see rejects
+			r, err = t.merge(t.accepted)
 		}
 		if err == nil && r != nil {
 			routes = append(routes, r)
@@ -324,23 +326,23 @@ func (c *core) generation(p *peer) *stream.Generation {
 	return g
 }
 
-// holding reports whether what is absent may only be unknown yet. Then nothing
-// is removed from an Envoy.
-func (c *core) holding() bool {
+// mustHoldRemovals reports whether an absent resource may only be unknown yet. Then nothing is
+// removed from an Envoy.
+func (c *core) mustHoldRemovals() bool {
 	for _, names := range c.missing {
 		if len(names) > 0 {
 			return true
 		}
 	}
-	for _, t := range c.tables {
-		if t.waits() {
+	for _, t := range c.routeConfigs {
+		if t.awaitsHosts() {
 			return true
 		}
 	}
 	return !c.known[stream.ClusterType] || !c.known[stream.ListenerType]
 }
 
-// newest is the Envoy whose verdict counts, or nil.
+// newest is the Envoy that decides what is accepted, or nil.
 func (c *core) newest() *peer {
 	if len(c.peers) == 0 {
 		return nil
@@ -354,22 +356,21 @@ func (c *core) snapshot(now time.Time) *state {
 		Who: who(c.node), EnvoyVersion: nodeVersion(c.node).String(), Generation: c.label, SavedAt: now.UTC(),
 		Wants: map[stream.TypeURL]stream.Want{}, resources: c.everything(),
 	}
-	for url, all := range c.all {
+	for url, all := range c.wildcard {
 		s.Wants[url] = stream.Want{All: all}
 	}
-	for url, names := range c.wants {
-		s.Wants[url] = stream.Want{All: c.all[url], Names: slices.Sorted(maps.Keys(names))}
+	for url, names := range c.subscribed {
+		s.Wants[url] = stream.Want{All: c.wildcard[url], Names: slices.Sorted(maps.Keys(names))}
 	}
 	return s
 }
 
-// Writing takes a share of 1 in saveShare of the time, and no more than saveRate in
-// bytes a second: a flapping endpoint must not keep a disk busy, and all of the state
-// is written for each change, 2 MB in a mesh of 1,000 services. What was not used of
-// the last saveCredit is left for what comes: the steps in which an Envoy takes its
-// first configuration are on disk at once, however slow the disk is, for a host may be
-// killed right after. Between two writes is saveInterval; after one that did not
-// succeed, retryInterval.
+// Limits of writing. Every write has the whole state, 2 MB in a mesh of 1,000 services, and a
+// flapping endpoint must not keep a disk busy. So writing takes at most 1/saveShare of the
+// time, and at most saveRate bytes a second. Unused time and bytes of the last saveCredit are
+// available to later writes: the first configuration of an Envoy is on disk at once, also on a
+// slow disk, because a host may be killed right after. saveInterval is the least time between
+// two writes, retryInterval the time after a failed one.
 const (
 	saveInterval  = 10 * time.Millisecond
 	saveShare     = 20
@@ -378,8 +379,8 @@ const (
 	retryInterval = 10 * time.Second
 )
 
-// saveAfter is when there may be another write, after one that was allowed from a time
-// on; in the past, if credit is left.
+// saveAfter is the earliest time of the next write, given the earliest time of this one. It
+// may be in the past if credit is left.
 func saveAfter(now, allowed time.Time, w written) time.Time {
 	if w.err != nil {
 		return now.Add(retryInterval)
@@ -390,7 +391,7 @@ func saveAfter(now, allowed time.Time, w written) time.Time {
 	return allowed.Add(max(saveShare*w.took, time.Duration(w.size)*time.Second/saveRate))
 }
 
-// wrote takes what became of a write.
+// wrote handles the result of a write.
 func (c *core) wrote(now time.Time, w written) {
 	c.writing, c.wroteAt, c.nextWrite = false, now, saveAfter(now, c.nextWrite, w)
 	switch {
@@ -403,8 +404,8 @@ func (c *core) wrote(now time.Time, w written) {
 	c.unsaved, c.dirty = w.err.Error(), true
 }
 
-// save hands the accepted state to the writer when it is time, and says how long
-// it is until then.
+// save gives the accepted state to the writer when it is time, and returns how long it is
+// until then.
 func (c *core) save(now time.Time) time.Duration {
 	if !c.dirty || c.writing {
 		return time.Hour
@@ -426,17 +427,17 @@ func nodeVersion(n *corev3.Node) bootstrap.Version {
 	return bootstrap.Version{Major: v.GetMajorNumber(), Minor: v.GetMinorNumber(), Patch: v.GetPatch()}
 }
 
-// tell gives the core an event; false means that ctx ended first.
-func (r *Relay) tell(ctx context.Context, e event) bool {
+// submit gives the core a command; false means that ctx ended first.
+func (r *Relay) submit(ctx context.Context, e command) bool {
 	select {
-	case r.in <- e:
+	case r.commands <- e:
 		return true
 	case <-ctx.Done():
 		return false
 	}
 }
 
-// errOther says that a stream belongs to no Envoy of this relay.
+// errOther rejects a stream of another node than this relay's.
 var errOther = errors.New("the node is not the one that this relay serves")
 
 // withNode is the first request of a stream, which carries the node.

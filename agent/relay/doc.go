@@ -1,28 +1,27 @@
-// Package relay stands between the control plane and the Envoys of one workload,
-// and ends xDS on both sides: it is a client of the servers, and a server of its
-// Envoys on a unix socket. A control plane that dies, restarts or is replaced is
-// invisible to Envoy.
+// Package relay is an xDS proxy between the control plane and the Envoys of one workload. It
+// is a client of the control plane, and an xDS server for its Envoys on a unix socket. Envoy
+// does not notice when the control plane fails, restarts or is replaced.
 //
-// What Envoy has accepted lies on disk, with what it asked for. A relay that
-// starts serves that first, whether or not a server can be reached, tells the
-// server which versions it has, and gets the differences. It accepts an update
-// upstream only when its Envoy has; what Envoy refuses is named exactly, and the
-// last version that it accepted stays in force.
+// The relay stores on disk what Envoy has accepted and what Envoy subscribes to. After a start
+// it serves that first, whether or not the control plane is reachable. It sends the stored
+// versions to the control plane and receives only the differences. It acknowledges an update
+// upstream only when its Envoy has acknowledged it. It reports exactly which resources Envoy
+// rejects, and keeps their last accepted versions in force.
 //
-// The newest Envoy is the one whose verdict counts; every other one, of which
-// hot restart makes two, is served the same state as a peer of its own.
+// The newest Envoy decides: an update is accepted or rejected as that Envoy answers. Every
+// other Envoy (a hot restart runs two) is served the same state on its own stream.
 //
-// Between server and relay the virtual hosts of a route table travel by
-// themselves, whatever the Envoy: an edit costs one of them. The relay joins them
-// for an Envoy that takes a table only whole, shows no Envoy a table before its
-// virtual hosts have come, and finds out for which of them Envoy refuses a table.
+// The control plane sends the virtual hosts of a route configuration as separate resources
+// (VHDS) to every relay, whatever the release of its Envoy, so that an edit costs one virtual
+// host. For an Envoy without VHDS the relay merges them into the route configuration. It shows
+// no Envoy a route configuration before its virtual hosts have come. If Envoy rejects a merged
+// route configuration, the relay finds by bisection which virtual host is the reason.
 //
-// It decodes no resource but for that, and knows nothing of a mesh. Secrets never
-// pass it.
+// Apart from that the relay decodes no resource and knows nothing of a mesh. Secrets never
+// pass through it.
 //
-// New starts nothing. Run owns all goroutines: one (core) that owns all state,
-// one that holds the stream to a server and one that reads it, one that writes
-// the store, and three a connected Envoy. The core never waits for any of them,
-// so none can hold up another. Status and SetHealth may be called from any
-// goroutine.
+// New starts nothing. Run owns all goroutines: the core, which owns all state; one that holds
+// the stream to the control plane and one that reads it; one that writes the store; and three
+// for each connected Envoy. The core never waits for any of them, so none can delay another.
+// Status and SetHealth may be called from any goroutine.
 package relay

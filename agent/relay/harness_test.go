@@ -40,8 +40,8 @@ const deadline = envoytest.Patience
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// testTLS is a certificate for the fake server; the relay's caller decides whom
-// to believe, and the tests of package agent show it.
+// testTLS is a certificate for the fake server. Package agent tests which servers are
+// accepted.
 func testTLS(tb testing.TB) tls.Certificate {
 	tb.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -56,8 +56,7 @@ func testTLS(tb testing.TB) tls.Certificate {
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
-// fakeServer is a control plane: the server half of the protocol, and nothing
-// else.
+// fakeServer is a control plane that has only the server side of the protocol.
 type fakeServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	tb   testing.TB
@@ -75,8 +74,8 @@ type fakeServer struct {
 	settled  map[stream.TypeURL]uint64
 	streams  int
 	versions []bootstrap.Version
-	refusal  error       // or nil; what every stream is told
-	asked    []time.Time // when streams were refused
+	refusal  error       // or nil; the error of every stream
+	asked    []time.Time // when streams were rejected
 
 	down, up atomic.Int64 // bytes on the wire, with TLS
 }
@@ -297,7 +296,7 @@ func (s *fakeServer) streamed(tb testing.TB, n int) {
 	})
 }
 
-// anyone believes every server and ends in an hour.
+// anyone accepts every server; its certificate expires in an hour.
 type anyone struct{ until time.Time }
 
 func (anyone) TLS() *tls.Config {
@@ -305,14 +304,14 @@ func (anyone) TLS() *tls.Config {
 }
 func (a anyone) NotAfter() time.Time { return a.until }
 
-// host is where relays and Envoys of one test live.
+// host has the relays and Envoys of one test.
 type host struct {
 	tb  testing.TB
 	dir string
 	cfg Config
 }
 
-// testToken is what the relay's socket asks for.
+// testToken is the token of the relay's socket.
 const testToken = "THETOKENOFTHISTESTWHICHISLONGENOUGH"
 
 func newHost(tb testing.TB, servers ...string) *host {
@@ -351,7 +350,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// relay starts a relay; stop ends it once, and the test does if nobody else.
+// relay starts a relay. stop ends it; the test ends it if nobody else did.
 func (h *host) relay() (r *Relay, stop func()) {
 	h.tb.Helper()
 	r, err := New(h.cfg)
@@ -403,7 +402,7 @@ func resourcesOf(tb testing.TB, messages map[string]proto.Message) resources {
 	return out
 }
 
-// cutType splits "cds/web": one map may have a cluster and its endpoints.
+// cutType splits "cds/web": one map can have a cluster and its endpoints.
 func cutType(s string) (kind, name string) {
 	for i := range s {
 		if s[i] == '/' {

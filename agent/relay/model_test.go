@@ -27,23 +27,23 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// minors are releases of fake Envoys: one gets tables whole, one in pieces.
+// minors are releases of fake Envoys: 1.36 gets route configurations inline, 1.40 by VHDS.
 var minors = []uint32{36, 40}
 
-// refusedMark is what no fake Envoy takes in a virtual host.
-const refusedMark = "refused"
+// rejectedMark is a mark that every fake Envoy rejects in a virtual host.
+const rejectedMark = "refused"
 
-// fakeEnvoy asks for clusters, listeners and one route table, as an Envoy of some
-// release, and refuses tables with a mark in them.
+// fakeEnvoy subscribes to clusters, listeners and one route configuration, as an Envoy of some
+// release, and rejects rejectedMark.
 type fakeEnvoy struct {
 	tb     testing.TB
 	minor  uint32
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu    sync.Mutex // guards all following fields
-	table *routev3.RouteConfiguration
-	hosts map[string]*routev3.VirtualHost // that came by themselves
+	mu     sync.Mutex // guards all following fields
+	routes *routev3.RouteConfiguration
+	hosts  map[string]*routev3.VirtualHost // that came by VHDS
 }
 
 func (h *host) fakeEnvoy(minor uint32) *fakeEnvoy {
@@ -102,7 +102,7 @@ func (e *fakeEnvoy) run(ctx context.Context, h *host, client *stream.Client) err
 	}
 }
 
-// take is what Envoy does with a response.
+// take handles a response as Envoy does.
 func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -113,7 +113,7 @@ func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 			if err := proto.Unmarshal(r.Body, rc); err != nil {
 				return err
 			}
-			if err := refusal(rc.GetVirtualHosts()...); err != nil {
+			if err := nackReason(rc.GetVirtualHosts()...); err != nil {
 				return err
 			}
 			if rc.GetVhds() != nil {
@@ -122,12 +122,12 @@ func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 				}
 				client.SubscribeAll(stream.VirtualHostType)
 			} else if len(rc.GetVirtualHosts()) == 0 {
-				e.tb.Error("a table came without its virtual hosts")
+				e.tb.Error("a route configuration came without its virtual hosts")
 			}
-			e.table = rc
+			e.routes = rc
 		}
 		if len(u.Removed) > 0 {
-			e.table = nil
+			e.routes = nil
 		}
 	case stream.VirtualHostType:
 		hosts := maps.Clone(e.hosts)
@@ -141,7 +141,7 @@ func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 		for _, name := range u.Removed {
 			delete(hosts, name)
 		}
-		if err := refusal(slices.Collect(maps.Values(hosts))...); err != nil {
+		if err := nackReason(slices.Collect(maps.Values(hosts))...); err != nil {
 			return err
 		}
 		e.hosts = hosts
@@ -150,10 +150,10 @@ func (e *fakeEnvoy) take(client *stream.Client, u *stream.Update) error {
 	return nil
 }
 
-// refusal is why Envoy does not take virtual hosts, or nil.
-func refusal(hosts ...*routev3.VirtualHost) error {
+// nackReason is the reason why Envoy rejects virtual hosts, or nil.
+func nackReason(hosts ...*routev3.VirtualHost) error {
 	for _, h := range hosts {
-		if markOf(h) == refusedMark {
+		if markOf(h) == rejectedMark {
 			return errors.New("something is wrong with a virtual host")
 		}
 	}
@@ -164,15 +164,15 @@ func markOf(h *routev3.VirtualHost) string {
 	return h.GetRoutes()[0].GetRequestHeadersToAdd()[0].GetHeader().GetValue()
 }
 
-// marks are what Envoy has in its table; nil if it has none.
+// marks are those of the virtual hosts that Envoy has; nil if it has no route configuration.
 func (e *fakeEnvoy) marks() map[string]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.table == nil {
+	if e.routes == nil {
 		return nil
 	}
-	hosts := slices.Clone(e.table.GetVirtualHosts())
-	if e.table.GetVhds() != nil {
+	hosts := slices.Clone(e.routes.GetVirtualHosts())
+	if e.routes.GetVhds() != nil {
 		hosts = slices.AppendSeq(hosts, maps.Values(e.hosts))
 	}
 	out := map[string]string{}
@@ -182,12 +182,12 @@ func (e *fakeEnvoy) marks() map[string]string {
 	return out
 }
 
-// has is nil once Envoy has what it is to have; of what it refuses, whatever was
-// before.
+// has is nil once Envoy has what it should; of a rejected host it may have any earlier
+// version.
 func (e *fakeEnvoy) has(want map[string]string) error {
 	got := e.marks()
 	for name, mark := range want {
-		if is, ok := got[name]; is != mark && (mark != refusedMark || is == refusedMark) || !ok && mark != refusedMark {
+		if is, ok := got[name]; is != mark && (mark != rejectedMark || is == rejectedMark) || !ok && mark != rejectedMark {
 			return fmt.Errorf("envoy 1.%d has %q of %s, want %q", e.minor, is, name, mark)
 		}
 	}
@@ -199,8 +199,8 @@ func (e *fakeEnvoy) has(want map[string]string) error {
 	return nil
 }
 
-// world is a server, a relay and an Envoy that things happen to.
-type world struct {
+// scenario is a server, a relay and an Envoy, with random events.
+type scenario struct {
 	t      *testing.T
 	rand   *rand.Rand
 	server *fakeServer
@@ -210,14 +210,14 @@ type world struct {
 	envoy  *fakeEnvoy
 
 	number uint64
-	whole  bool              // the form in which the server sends the table
+	inline bool              // the server sends the virtual hosts inline
 	want   map[string]string // what the server has
 }
 
-func newWorld(t *testing.T, minor uint32, seed uint64) *world {
+func newScenario(t *testing.T, minor uint32, seed uint64) *scenario {
 	t.Helper()
 	server := newServer(t)
-	w := &world{
+	w := &scenario{
 		t: t, rand: rand.New(rand.NewPCG(seed, 0)), server: server, shop: newShop(t), host: newHost(t, server.addr),
 		want: marksOf(22, "0"),
 	}
@@ -228,26 +228,26 @@ func newWorld(t *testing.T, minor uint32, seed uint64) *world {
 	return w
 }
 
-func (w *world) set() {
+func (w *scenario) set() {
 	w.number++
-	messages := w.shop.tableOf(w.want)
-	if w.whole {
-		messages = w.shop.wholeOf(w.want)
+	messages := w.shop.vhdsOf(w.want)
+	if w.inline {
+		messages = w.shop.inlineOf(w.want)
 	}
 	w.server.set(generation(w.t, w.number, messages))
 }
 
-func (w *world) settle() {
+func (w *scenario) settle() {
 	w.t.Helper()
 	envoytest.Eventually(w.t, deadline, func() error { return w.envoy.has(w.want) })
 	w.server.inStep(w.t, w.number, stream.RouteType)
-	if !w.whole {
+	if !w.inline {
 		w.server.inStep(w.t, w.number, stream.VirtualHostType)
 	}
 }
 
-// edit changes a few virtual hosts; some Envoy refuses.
-func (w *world) edit() {
+// edit changes a few virtual hosts, some to versions that Envoy rejects.
+func (w *scenario) edit() {
 	for range 1 + w.rand.IntN(4) {
 		name := fmt.Sprintf("h%02d", 1+w.rand.IntN(26)) // there is always one
 		mark := strconv.FormatUint(w.number, 10)
@@ -255,8 +255,8 @@ func (w *world) edit() {
 		case 0:
 			delete(w.want, name)
 		case 1:
-			if !w.whole {
-				w.want[name] = refusedMark
+			if !w.inline {
+				w.want[name] = rejectedMark
 			}
 		default:
 			w.want[name] = mark
@@ -265,8 +265,8 @@ func (w *world) edit() {
 	w.set()
 }
 
-// happen lets something happen.
-func (w *world) happen() {
+// event makes one random event happen.
+func (w *scenario) event() {
 	switch w.rand.IntN(10) {
 	case 0:
 		w.server.kill()
@@ -280,9 +280,9 @@ func (w *world) happen() {
 	case 3:
 		w.settle()
 	case 4:
-		// Of a whole table one virtual host cannot be refused.
-		if !slices.Contains(slices.Collect(maps.Values(w.want)), refusedMark) {
-			w.whole = !w.whole
+		// An inline virtual host cannot be rejected alone.
+		if !slices.Contains(slices.Collect(maps.Values(w.want)), rejectedMark) {
+			w.inline = !w.inline
 		}
 		w.set()
 	default:
@@ -290,18 +290,17 @@ func (w *world) happen() {
 	}
 }
 
-// TestAnySequence has edits, refusals, restarts of everything, in any order: in
-// the end Envoy has exactly what it did not refuse, in its last version that it
-// did not.
-func TestAnySequence(t *testing.T) {
+// TestRandomEvents has random edits, rejections and restarts of everything. In the end Envoy
+// has each virtual host in the last version that it did not reject.
+func TestRandomEvents(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		for seed := range uint64(5) {
 			t.Run(fmt.Sprintf("1.%d-%d", minor, seed), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, minor, seed)
+				w := newScenario(t, minor, seed)
 				for range 30 {
-					w.happen()
+					w.event()
 				}
 				w.settle()
 			})
@@ -309,18 +308,18 @@ func TestAnySequence(t *testing.T) {
 	}
 }
 
-// TestOldStore starts from what an agent has stored that knew only whole tables.
-func TestOldStore(t *testing.T) {
+// TestStoreOfVersion1 starts from a store that has all virtual hosts inline.
+func TestStoreOfVersion1(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
 			t.Parallel()
-			oldStore(t, minor)
+			storeOfVersion1(t, minor)
 		})
 	}
 }
 
-func oldStore(t *testing.T, minor uint32) {
+func storeOfVersion1(t *testing.T, minor uint32) {
 	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
@@ -331,13 +330,13 @@ func oldStore(t *testing.T, minor uint32) {
 			stream.ClusterType: {All: true}, stream.ListenerType: {All: true}, stream.RouteType: {Names: []string{"routes"}},
 		},
 	}
-	maps.Copy(old.resources, generation(t, 1, shop.wholeOf(marks)).Layers[0].Types)
-	pieces, err := old.encode()
+	maps.Copy(old.resources, generation(t, 1, shop.inlineOf(marks)).Layers[0].Types)
+	buffers, err := old.encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	pieces[0] = []byte(storeMagic1)
-	if err := os.WriteFile(h.cfg.StoreFile, slices.Concat(pieces...), 0o600); err != nil {
+	buffers[0] = []byte(storeMagic1)
+	if err := os.WriteFile(h.cfg.StoreFile, slices.Concat(buffers...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	server.kill()
@@ -346,7 +345,7 @@ func oldStore(t *testing.T, minor uint32) {
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	server.start()
 	marks["h03"] = "two"
-	server.set(generation(t, 2, shop.tableOf(marks)))
+	server.set(generation(t, 2, shop.vhdsOf(marks)))
 	server.inStep(t, 2, stream.RouteType, stream.VirtualHostType)
 	if err := e.has(marks); err != nil {
 		t.Error(err)
@@ -360,32 +359,32 @@ func oldStore(t *testing.T, minor uint32) {
 	})
 }
 
-// TestWholeTableRefused has a table come whole that Envoy refuses: what came by
-// itself stays, and the next one is taken.
-func TestWholeTableRefused(t *testing.T) {
+// TestRejectedInlineKeepsVHDS has an inline route configuration replace one with VHDS, and
+// Envoy reject it. The one with VHDS stays, and the next inline one is accepted.
+func TestRejectedInlineKeepsVHDS(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
 			t.Parallel()
-			wholeTableRefused(t, minor)
+			rejectedInlineKeepsVHDS(t, minor)
 		})
 	}
 }
 
-func wholeTableRefused(t *testing.T, minor uint32) {
+func rejectedInlineKeepsVHDS(t *testing.T, minor uint32) {
 	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	r, _ := h.relay()
 	marks := marksOf(25, "one")
-	server.set(generation(t, 1, shop.tableOf(marks)))
+	server.set(generation(t, 1, shop.vhdsOf(marks)))
 	e := h.fakeEnvoy(minor)
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	server.inStep(t, 1, stream.RouteType, stream.VirtualHostType)
 
 	bad := maps.Clone(marks)
-	bad["h01"] = refusedMark
-	server.set(generation(t, 2, shop.wholeOf(bad)))
+	bad["h01"] = rejectedMark
+	server.set(generation(t, 2, shop.inlineOf(bad)))
 	server.inStep(t, 2, stream.RouteType)
 	if s := r.Status(); len(s.Rejected) != 1 || s.Rejected[0].Name != "routes" || s.Rejected[0].Type != stream.RouteType {
 		t.Errorf("status %+v", s)
@@ -394,36 +393,36 @@ func wholeTableRefused(t *testing.T, minor uint32) {
 		t.Error(err)
 	}
 	marks["h01"] = "two"
-	server.set(generation(t, 3, shop.wholeOf(marks)))
+	server.set(generation(t, 3, shop.inlineOf(marks)))
 	server.inStep(t, 3, stream.RouteType)
 	if err := e.has(marks); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestTableGoesAndComes has the server drop a table that Envoy goes on asking
-// for.
-func TestTableGoesAndComes(t *testing.T) {
+// TestRouteConfigRemovedAndAdded removes a route configuration that Envoy stays subscribed to,
+// and adds it again.
+func TestRouteConfigRemovedAndAdded(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		t.Run(fmt.Sprintf("1.%d", minor), func(t *testing.T) {
 			t.Parallel()
-			tableGoesAndComes(t, minor)
+			routeConfigRemovedAndAdded(t, minor)
 		})
 	}
 }
 
-func tableGoesAndComes(t *testing.T, minor uint32) {
+func routeConfigRemovedAndAdded(t *testing.T, minor uint32) {
 	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	h.relay()
 	marks := marksOf(25, "one")
-	server.set(generation(t, 1, shop.tableOf(marks)))
+	server.set(generation(t, 1, shop.vhdsOf(marks)))
 	e := h.fakeEnvoy(minor)
 	envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 	for number := uint64(2); number < 6; number += 2 {
-		without := shop.tableOf(nil)
+		without := shop.vhdsOf(nil)
 		delete(without, "rds/routes")
 		server.set(generation(t, number, without))
 		envoytest.Eventually(t, deadline, func() error {
@@ -433,22 +432,21 @@ func tableGoesAndComes(t *testing.T, minor uint32) {
 			return nil
 		})
 		server.inStep(t, number, stream.RouteType, stream.VirtualHostType)
-		server.set(generation(t, number+1, shop.tableOf(marks)))
+		server.set(generation(t, number+1, shop.vhdsOf(marks)))
 		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
 		server.inStep(t, number+1, stream.RouteType, stream.VirtualHostType)
 	}
 }
 
-// TestEachEnvoyItsForm has two Envoys at once, as a restart that hands over makes
-// them, of different releases: each gets the table as it can take it, and the
-// newest one's verdict counts.
-func TestEachEnvoyItsForm(t *testing.T) {
+// TestTwoReleasesAtOnce has two Envoys of different releases, as during a hot restart. Each
+// gets the route configuration in a form that it supports, and the newest one's answers count.
+func TestTwoReleasesAtOnce(t *testing.T) {
 	t.Parallel()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	r, _ := h.relay()
 	marks := marksOf(30, "one")
-	server.set(generation(t, 1, shop.tableOf(marks)))
+	server.set(generation(t, 1, shop.vhdsOf(marks)))
 	older := h.fakeEnvoy(36)
 	envoytest.Eventually(t, deadline, func() error { return older.has(marks) })
 	newer := h.fakeEnvoy(40)
@@ -456,8 +454,8 @@ func TestEachEnvoyItsForm(t *testing.T) {
 	if s := r.Status(); len(s.Envoys) != 2 || len(s.Envoys[0].Split) != 0 || !slices.Equal(s.Envoys[1].Split, []string{"routes"}) {
 		t.Errorf("status %+v", s)
 	}
-	marks["h05"], marks["h06"] = "two", refusedMark
-	server.set(generation(t, 2, shop.tableOf(marks)))
+	marks["h05"], marks["h06"] = "two", rejectedMark
+	server.set(generation(t, 2, shop.vhdsOf(marks)))
 	server.inStep(t, 2, stream.RouteType, stream.VirtualHostType)
 	for _, e := range []*fakeEnvoy{older, newer} {
 		envoytest.Eventually(t, deadline, func() error { return e.has(marks) })
@@ -467,7 +465,7 @@ func TestEachEnvoyItsForm(t *testing.T) {
 	}
 	newer.stop()
 	marks["h06"] = "three"
-	server.set(generation(t, 3, shop.tableOf(marks)))
+	server.set(generation(t, 3, shop.vhdsOf(marks)))
 	server.inStep(t, 3, stream.RouteType, stream.VirtualHostType)
 	if err := older.has(marks); err != nil {
 		t.Error(err)

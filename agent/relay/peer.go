@@ -27,25 +27,25 @@ const (
 	maxMessage = 64 << 20
 )
 
-// peer is one connected Envoy. All of it but out is the core's.
+// peer is one connected Envoy. The core owns all of it but out.
 type peer struct {
-	half *stream.Server
-	// out is what the stream's goroutine sends; it holds one.
+	protocol *stream.Server
+	// out has the next response for the goroutine that sends; its capacity is one.
 	out     chan *stream.Response
 	cancel  context.CancelCauseFunc
 	since   time.Time
 	version bootstrap.Version
-	// live means that it has once had all there was.
+	// live means that it once had the whole configuration.
 	live bool
-	// names are what it asks for by name; asked means that they have changed
-	// since names were last pruned.
-	names map[key]bool
-	asked bool
-	// split says of each route table that it has been given whether its virtual
-	// hosts travel by themselves; whole are those that it refused so.
-	split, whole map[string]bool
-	// waiting are requests for everything of a type that is not known yet: an
-	// answer now would say that there is nothing.
+	// names are the names that it subscribes to; namesChanged means that they changed since
+	// the last prune.
+	names        map[key]bool
+	namesChanged bool
+	// vhds says for each route configuration that it was given whether its virtual hosts are
+	// sent by VHDS. inlineOnly are those that it rejected in that form.
+	vhds, inlineOnly map[string]bool
+	// waiting are wildcard requests of types that are not known yet. An answer now would mean
+	// that there are no resources.
 	waiting []*discoveryv3.DeltaDiscoveryRequest
 }
 
@@ -75,7 +75,7 @@ func (r *Relay) serve(ctx context.Context, l net.Listener) error {
 type ads struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	r   *Relay
-	ctx context.Context //nolint:containedctx // of Run: the core ends with it, and nobody takes events after that
+	ctx context.Context //nolint:containedctx // of Run: the core ends with it, and runs no commands after that
 }
 
 // DeltaAggregatedResources serves one Envoy.
@@ -94,13 +94,13 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 	}
 	p := &peer{
 		out: make(chan *stream.Response, 1), cancel: cancel,
-		version: nodeVersion(first.GetNode()), names: map[key]bool{}, split: map[string]bool{}, whole: map[string]bool{},
+		version: nodeVersion(first.GetNode()), names: map[key]bool{}, vhds: map[string]bool{}, inlineOnly: map[string]bool{},
 	}
 	node := first.GetNode()
-	if !a.r.tell(ctx, func(c *core, now time.Time) { c.join(now, p, node) }) {
+	if !a.r.submit(ctx, func(c *core, now time.Time) { c.addEnvoy(now, p, node) }) {
 		return status.FromContextError(context.Cause(ctx)).Err()
 	}
-	defer a.r.tell(a.ctx, func(c *core, _ time.Time) { c.part(p) })
+	defer a.r.submit(a.ctx, func(c *core, _ time.Time) { c.removeEnvoy(p) })
 	// Ends with the stream, which ends when this function returns.
 	go func() {
 		for req, err := first, error(nil); ; req, err = s.Recv() {
@@ -108,8 +108,8 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 				cancel(err)
 				return
 			}
-			msg := req // the core reads it later
-			if !a.r.tell(ctx, func(c *core, now time.Time) { c.request(now, p, msg) }) {
+			msg := req // the core handles it later
+			if !a.r.submit(ctx, func(c *core, now time.Time) { c.request(now, p, msg) }) {
 				return
 			}
 		}
@@ -117,11 +117,11 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 	for {
 		select {
 		case resp := <-p.out:
-			if err := s.SendMsg(resp); err != nil { // the codec takes it as it is
+			if err := s.SendMsg(resp); err != nil { // the codec sends its bytes unchanged
 				return err
 			}
-			// There is room for the next one.
-			if !a.r.tell(ctx, func(*core, time.Time) {}) {
+			// Have the core send the next one.
+			if !a.r.submit(ctx, func(*core, time.Time) {}) {
 				return ended(ctx)
 			}
 		case <-ctx.Done():
@@ -138,27 +138,28 @@ func ended(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// join takes in an Envoy that has connected.
-func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
+// addEnvoy adds an Envoy that has connected.
+func (c *core) addEnvoy(now time.Time, p *peer, node *corev3.Node) {
 	p.since = now
-	// What the last Envoy lists after a refusal in mid-flight is not believed. Its end
-	// may be noticed only after it is back.
+	// An Envoy that rejected a response whose answer was lost lists the rejected versions
+	// when it reconnects, so those are not trusted. It may be back before its
+	// disconnection is noticed.
 	for _, q := range c.peers {
-		c.doubt(q)
+		c.noteUnacknowledged(q)
 	}
-	p.half = stream.NewServer(stream.ServerConfig{Distrust: c.distrust})
-	c.distrust = nil
+	p.protocol = stream.NewServer(stream.ServerConfig{Distrust: c.unacknowledged})
+	c.unacknowledged = nil
 	c.peers = append(c.peers, p)
 	c.graceUntil = time.Time{}
 	if c.number > 0 {
-		p.half.SetGeneration(c.generation(p))
+		p.protocol.SetGeneration(c.generation(p))
 	}
 	c.log.Info("Envoy connected", "envoy_version", p.version)
 	if p.version == nodeVersion(c.node) || p.version == (bootstrap.Version{}) {
 		return
 	}
-	// Another release may get other resources, and may take what the last one
-	// refused: the server has to know.
+	// Another release may get other resources, and may accept what the last one
+	// rejected: the server has to know.
 	c.node = proto.CloneOf(c.node)
 	c.node.UserAgentName = node.GetUserAgentName()
 	c.node.UserAgentVersionType = node.GetUserAgentVersionType()
@@ -168,27 +169,27 @@ func (c *core) join(now time.Time, p *peer, node *corev3.Node) {
 	}
 }
 
-// part takes leave of an Envoy.
-func (c *core) part(p *peer) {
+// removeEnvoy removes an Envoy that has disconnected.
+func (c *core) removeEnvoy(p *peer) {
 	c.peers = slices.DeleteFunc(c.peers, func(q *peer) bool { return q == p })
-	c.doubt(p)
+	c.noteUnacknowledged(p)
 	if left := c.newest(); left != nil {
-		left.asked = true // what only p asked for can go
+		left.namesChanged = true // prune what only p subscribed to
 	}
 	c.log.Info("Envoy disconnected", "envoy_version", p.version, "connected", len(c.peers))
 }
 
-// doubt notes what an Envoy may or may not have.
-func (c *core) doubt(p *peer) {
-	for url, names := range p.half.Unknown() {
-		if c.distrust == nil {
-			c.distrust = map[stream.TypeURL][]string{}
+// noteUnacknowledged remembers the names of which an Envoy may have any version.
+func (c *core) noteUnacknowledged(p *peer) {
+	for url, names := range p.protocol.Unknown() {
+		if c.unacknowledged == nil {
+			c.unacknowledged = map[stream.TypeURL][]string{}
 		}
-		c.distrust[url] = append(c.distrust[url], names...)
+		c.unacknowledged[url] = append(c.unacknowledged[url], names...)
 	}
 }
 
-// request takes what an Envoy says.
+// request handles a request of an Envoy.
 func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRequest) {
 	url := stream.TypeURL(req.GetTypeUrl())
 	if url == stream.SecretType {
@@ -196,37 +197,37 @@ func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRe
 		return
 	}
 	if url == stream.VirtualHostType {
-		// Which there are goes with the route tables that it asks for.
-		p.take(c, now, req)
+		// Its virtual hosts follow from the route configurations that it subscribes to.
+		p.handle(c, now, req)
 		return
 	}
-	c.want(p, url, req)
+	c.subscribe(p, url, req)
 	if url == stream.RouteType {
-		c.heed(p, req.GetInitialResourceVersions())
+		c.applyReportedVersions(p, req.GetInitialResourceVersions())
 	}
-	if c.all[url] && !c.known[url] {
+	if c.wildcard[url] && !c.known[url] {
 		p.waiting = append(p.waiting, req)
 		if len(p.waiting) > maxWaiting {
 			p.cancel(stream.ErrLimit)
 		}
 		return
 	}
-	p.take(c, now, req)
+	p.handle(c, now, req)
 }
 
-// maxWaiting bounds the requests that wait for a type to be known; an Envoy sends
-// one a type, and no more before the answer.
+// maxWaiting bounds the requests that wait for a type to be known. An Envoy sends one request
+// a type, and no more before the answer.
 const maxWaiting = 64
 
-func (p *peer) take(c *core, now time.Time, req *discoveryv3.DeltaDiscoveryRequest) {
-	if err := p.half.Request(now, req); err != nil {
+func (p *peer) handle(c *core, now time.Time, req *discoveryv3.DeltaDiscoveryRequest) {
+	if err := p.protocol.Request(now, req); err != nil {
 		c.log.Error("closing Envoy's stream: it subscribes to too many resources", "err", err)
 		p.cancel(err)
 	}
 }
 
-// release takes the requests that waited for types that are known now.
-func (p *peer) release(c *core) {
+// handleWaiting handles the requests that waited for types that are known now.
+func (p *peer) handleWaiting(c *core) {
 	waiting := p.waiting
 	p.waiting = nil
 	for _, req := range waiting {
@@ -234,16 +235,16 @@ func (p *peer) release(c *core) {
 			p.waiting = append(p.waiting, req)
 			continue
 		}
-		p.take(c, time.Now(), req)
+		p.handle(c, time.Now(), req)
 	}
 }
 
-// want asks the server for what an Envoy asks for.
-func (c *core) want(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscoveryRequest) {
+// subscribe adds an Envoy's subscriptions to those of the relay.
+func (c *core) subscribe(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscoveryRequest) {
 	var names []string
 	for _, name := range req.GetResourceNamesSubscribe() {
 		if name == "*" {
-			c.all[url] = true
+			c.wildcard[url] = true
 			c.client.SubscribeAll(url)
 			continue
 		}
@@ -251,8 +252,8 @@ func (c *core) want(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscovery
 			p.cancel(stream.ErrLimit)
 			return
 		}
-		p.names[key{url, name}], p.asked = true, true
-		if c.wantName(url, name) {
+		p.names[key{url, name}], p.namesChanged = true, true
+		if c.subscribeName(url, name) {
 			names = append(names, name)
 		}
 	}
@@ -262,48 +263,48 @@ func (c *core) want(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDiscovery
 	}
 	for _, name := range req.GetResourceNamesUnsubscribe() {
 		delete(p.names, key{url, name})
-		p.asked = true
+		p.namesChanged = true
 	}
 }
 
-// push hands the stream's goroutine the next response, if it has room.
+// push gives the sending goroutine the next response, if it has room.
 func (p *peer) push(now time.Time) {
 	if len(p.out) == 0 {
-		if resp := p.half.Next(now); resp != nil {
+		if resp := p.protocol.Next(now); resp != nil {
 			p.out <- resp
 		}
 	}
 }
 
-// verdict is how an Envoy stands with all types.
-type verdict struct {
-	// calm means that nothing is left to send or to wait for.
-	calm     bool
+// ackState is what an Envoy has acknowledged and rejected, over all types.
+type ackState struct {
+	// idle means that nothing is left to send or to wait for.
+	idle     bool
 	settled  map[stream.TypeURL]uint64
 	rejected map[key][]stream.Rejection
 }
 
-func (p *peer) look() verdict {
-	v := verdict{settled: map[stream.TypeURL]uint64{}, rejected: map[key][]stream.Rejection{}}
-	whole := 0
-	v.calm = len(p.waiting) == 0 && len(p.out) == 0
-	for _, s := range p.half.Status() {
-		v.calm = v.calm && !s.Pending
+func (p *peer) ackState() ackState {
+	v := ackState{settled: map[stream.TypeURL]uint64{}, rejected: map[key][]stream.Rejection{}}
+	wildcards := 0
+	v.idle = len(p.waiting) == 0 && len(p.out) == 0
+	for _, s := range p.protocol.Status() {
+		v.idle = v.idle && !s.Pending
 		v.settled[s.Type] = s.SettledGeneration
 		if s.Type == stream.ClusterType || s.Type == stream.ListenerType {
-			whole++
+			wildcards++
 		}
 		for _, r := range s.Rejected {
 			k := key{s.Type, r.Name}
 			v.rejected[k] = append(v.rejected[k], r)
 		}
 	}
-	v.calm = v.calm && whole == 2
+	v.idle = v.idle && wildcards == 2
 	return v
 }
 
-// refused says whether Envoy refuses a version, and why.
-func (v verdict) refused(url stream.TypeURL, name, version string) (string, bool) {
+// rejection reports whether Envoy rejects a version, and why.
+func (v ackState) rejection(url stream.TypeURL, name, version string) (string, bool) {
 	for _, r := range v.rejected[key{url, name}] {
 		if r.Version == version {
 			return r.Reason, true

@@ -18,12 +18,12 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// Credentials are how the relay proves the host to the servers, and them to
-// itself. Both methods may be called from any goroutine.
+// Credentials authenticate the host to the servers, and the servers to the host. Both methods
+// may be called from any goroutine.
 type Credentials interface {
 	// TLS is the configuration for the next connection.
 	TLS() *tls.Config
-	// NotAfter is when the certificate ends that TLS shows now.
+	// NotAfter is the expiry of the certificate that TLS uses now.
 	NotAfter() time.Time
 }
 
@@ -34,8 +34,8 @@ type Config struct {
 	// Node is the node of the bootstrap, with the version of the Envoy that is
 	// going to connect, as far as it is known.
 	Node *corev3.Node
-	// Stamp adds to the node of a stream's first request what is true at that moment
-	// only; nil means nothing.
+	// Stamp adds to the node of a stream's first request what is true only at that moment; may
+	// be nil.
 	Stamp func(node *corev3.Node)
 	// Metadata is sent to the server with each stream, as pairs of key and value; nil
 	// means nothing.
@@ -50,25 +50,25 @@ type Config struct {
 	UID    uint32
 	// Guard asks every Envoy for the token; it must be non-nil.
 	Guard *peercred.Guard
-	// StoreFile is where the accepted state lies.
+	// StoreFile has the accepted configuration.
 	StoreFile string
-	// Refused is called when a server does not let the host in, and Answered when one
-	// does. Both may be nil, and must not wait.
+	// Refused is called when a server rejects the host, and Answered when one answers. Both
+	// may be nil, and must not wait.
 	Refused  func()
 	Answered func(server string)
-	// EnvoyRunning says that an Envoy is serving already and will connect again:
-	// it is not reported absent before it had the time to.
+	// EnvoyRunning means that an Envoy is serving already and will reconnect. It is not
+	// reported absent before it had time to.
 	EnvoyRunning bool
 }
 
 // Relay is one workload's relay.
 type Relay struct {
-	c      Config
-	log    *slog.Logger
-	in     chan event
-	health atomic.Pointer[Health]
-	bell   chan struct{} // health or withdrawn has changed
-	status atomic.Pointer[Status]
+	c        Config
+	log      *slog.Logger
+	commands chan command
+	health   atomic.Pointer[Health]
+	wake     chan struct{} // signals that health or withdrawn has changed
+	status   atomic.Pointer[Status]
 	// withdrawn means that Envoy is about to be stopped.
 	withdrawn atomic.Bool
 }
@@ -99,28 +99,28 @@ func New(c Config) (*Relay, error) {
 	if !slices.Contains(c.Node.GetClientFeatures(), bootstrap.FeatureVirtualHosts) {
 		c.Node.ClientFeatures = append(c.Node.ClientFeatures, bootstrap.FeatureVirtualHosts)
 	}
-	r := &Relay{c: c, log: c.Logger.With("component", "agent/relay"), in: make(chan event), bell: make(chan struct{}, 1)}
+	r := &Relay{c: c, log: c.Logger.With("component", "agent/relay"), commands: make(chan command), wake: make(chan struct{}, 1)}
 	r.status.Store(&Status{Envoy: bootstrap.EnvoyAbsent})
 	return r, nil
 }
 
-// SetHealth says how the workload is; the newest word is reported, now and
-// whenever a server is reached.
+// SetHealth sets the health of the workload. The newest value is reported now, and on every
+// new stream.
 func (r *Relay) SetHealth(h Health) {
 	r.health.Store(&h)
-	r.ring()
+	r.wakeCore()
 }
 
-// Withdraw reports the Envoy as absent from now on, while it still serves: it is
-// about to be drained, and peers should know first.
+// Withdraw reports the Envoy as absent from now on, although it still serves. Call it before
+// Envoy is drained, so that peers stop sending to it first.
 func (r *Relay) Withdraw() {
 	r.withdrawn.Store(true)
-	r.ring()
+	r.wakeCore()
 }
 
-func (r *Relay) ring() {
+func (r *Relay) wakeCore() {
 	select {
-	case r.bell <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
@@ -149,7 +149,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
-		// The writer ends after it has written what the core left.
+		// The writer ends after it has written the core's last state.
 		defer close(w.in)
 		core.run(ctx)
 		return nil
@@ -157,8 +157,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// load reads the store. What cannot be believed is set aside, loudly, and the
-// relay goes on without.
+// load reads the store. A store that is unusable is moved aside and logged as an error, and
+// the relay starts without one.
 func (r *Relay) load() *state {
 	s, err := readStore(r.c.StoreFile)
 	switch {

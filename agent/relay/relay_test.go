@@ -72,7 +72,7 @@ func (s *shop) messages(mark string) map[string]proto.Message {
 	}
 }
 
-// says is nil once a request comes back with the mark.
+// says is nil once a request is answered with the mark.
 func (s *shop) says(mark string) error {
 	req, err := http.NewRequestWithContext(s.tb.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", s.port), http.NoBody)
 	if err != nil {
@@ -142,7 +142,7 @@ func TestUpdatesAndRestarts(t *testing.T) {
 				t.Errorf("one edit sent %q", sent)
 			}
 
-			// The control plane restarts: nothing travels, and Envoy sees nothing.
+			// The control plane restarts: nothing is sent, and Envoy does not notice.
 			server.kill()
 			if err := shop.says("two"); err != nil {
 				t.Error(err)
@@ -221,9 +221,9 @@ func TestUpdatesAndRestarts(t *testing.T) {
 	}
 }
 
-// TestHeldWithoutEnvoy shows that nothing is accepted on behalf of an Envoy that
-// is not there, and that its end is reported at once.
-func TestHeldWithoutEnvoy(t *testing.T) {
+// TestNoAckWithoutEnvoy: nothing is acknowledged while no Envoy is connected, and its
+// disconnection is reported at once.
+func TestNoAckWithoutEnvoy(t *testing.T) {
 	t.Parallel()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
@@ -270,10 +270,10 @@ func TestHeldWithoutEnvoy(t *testing.T) {
 	server.inStep(t, 2, fourTypes...)
 }
 
-// TestRefusedResource sends a bad cluster beside a good change: the good one is
-// in force, the bad one is named, its last good version stays, also across a
-// restart of Envoy, and a corrected one is taken.
-func TestRefusedResource(t *testing.T) {
+// TestRejectedResource sends an invalid cluster and a valid change. The valid one is in force.
+// The invalid one is reported and its last accepted version stays, also across a restart of
+// Envoy. A corrected one is accepted.
+func TestRejectedResource(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		t.Run(version, func(t *testing.T) {
@@ -287,7 +287,7 @@ func TestRefusedResource(t *testing.T) {
 			server.inStep(t, 1, fourTypes...)
 
 			bad := shop.messages("two")
-			// Passes the message's own rules and is refused by the code.
+			// Passes protoc-gen-validate and is rejected by the code.
 			cluster := bad["cds/app"].(*clusterv3.Cluster)
 			cluster.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 			bad["cds/other"] = parse(t, &clusterv3.Cluster{}, `{"name":"other","type":"STATIC","connect_timeout":"1s",
@@ -339,8 +339,8 @@ func TestCorruptStore(t *testing.T) {
 	envoytest.Eventually(t, deadline, func() error { _, err := readStore(h.cfg.StoreFile); return err })
 }
 
-// TestLostStoreLosesNoTraffic takes the store away from under a running Envoy:
-// what the relay does not know is not taken from Envoy.
+// TestLostStoreLosesNoTraffic deletes the store while Envoy runs: the relay removes nothing
+// from Envoy that it does not know.
 func TestLostStoreLosesNoTraffic(t *testing.T) {
 	t.Parallel()
 	server, shop := newServer(t), newShop(t)
@@ -404,8 +404,7 @@ func TestSecondServer(t *testing.T) {
 	envoytest.Eventually(t, deadline, func() error { return shop.says("one") })
 }
 
-// renewed is a host whose first certificate lives for ten seconds and is renewed
-// meanwhile.
+// renewed is a host whose first certificate lives for ten seconds and is renewed before that.
 type renewed struct {
 	anyone
 	first, asked atomic.Pointer[time.Time] // the end of the first, and when it was too old

@@ -24,15 +24,15 @@ type rig struct {
 
 	number uint64
 	events []stream.Event // of the servers
-	// silent means that Envoy answers nothing, nice that it takes everything, and
-	// sulky that it falls silent once it has refused something.
-	silent, nice, sulky bool
-	// late means that it is noticed late that an Envoy has gone.
-	late     bool
-	lists    map[stream.TypeURL]map[string]string // versions that the next Envoy begins with
-	has      map[key]*stream.Resource             // that Envoy took
-	refusals int                                  // responses that Envoy has refused
-	renewed  bool                                 // the stream to the server was to be opened anew
+	// silent means that Envoy does not answer, acceptsAll that it rejects nothing, and
+	// silentAfterNACK that it stops answering after its first NACK.
+	silent, acceptsAll, silentAfterNACK bool
+	// lateDisconnect means that the disconnection of an Envoy is noticed late.
+	lateDisconnect bool
+	lists          map[stream.TypeURL]map[string]string // initial versions of the next Envoy
+	has            map[key]*stream.Resource             // that Envoy accepted
+	nacks          int                                  // responses that Envoy has rejected
+	reconnecting   bool                                 // the core asked for a new stream to the server
 }
 
 func newRig(tb testing.TB, minor uint32) *rig {
@@ -54,45 +54,45 @@ func (g *rig) start(s *state) {
 	g.core = newCore(r, &writer{in: make(chan *state, 1), done: make(chan written, 1)}, s)
 }
 
-// join has another Envoy take the place of the one that is there.
+// join replaces the Envoy by another one.
 func (g *rig) join(minor uint32) {
 	old := g.peer
 	g.peer = &peer{
 		out: make(chan *stream.Response, 1), cancel: func(error) {}, version: bootstrap.Version{Major: 1, Minor: minor},
-		names: map[key]bool{}, split: map[string]bool{}, whole: map[string]bool{},
+		names: map[key]bool{}, vhds: map[string]bool{}, inlineOnly: map[string]bool{},
 	}
 	g.envoy = stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 		stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
 		stream.RouteType: {Names: []string{"routes"}}, stream.VirtualHostType: {All: true},
 	}, Accepted: g.lists})
 	g.has = map[key]*stream.Resource{}
-	if old != nil && !g.late {
-		g.core.part(old)
+	if old != nil && !g.lateDisconnect {
+		g.core.removeEnvoy(old)
 	}
-	g.core.join(time.Now(), g.peer, g.core.node)
-	if old != nil && g.late {
-		g.core.part(old)
+	g.core.addEnvoy(time.Now(), g.peer, g.core.node)
+	if old != nil && g.lateDisconnect {
+		g.core.removeEnvoy(old)
 	}
 	g.envoy.Open()
 }
 
-// reconnect has the stream to the server break, and one to another server begin.
+// reconnect ends the stream to the server and opens one to another server.
 func (g *rig) reconnect() {
 	g.server = stream.NewServer(stream.ServerConfig{})
 	c := g.core
 	c.client.Open()
-	c.upstream = &upstream{out: make(chan *discoveryv3.DeltaDiscoveryRequest, 1), cancel: func(error) { g.renewed = true }}
-	c.upstream.refused, c.rejected = c.rejected, map[key]Rejection{}
+	c.upstream = &upstream{out: make(chan *discoveryv3.DeltaDiscoveryRequest, 1), cancel: func(error) { g.reconnecting = true }}
+	c.upstream.rejectedBefore, c.rejected = c.rejected, map[key]Rejection{}
 }
 
-// serve has the server want something, and runs.
+// serve sets the resources of the server, and runs.
 func (g *rig) serve(of resources) {
 	g.number++
 	g.server.SetGeneration(&stream.Generation{Number: g.number, Layers: []*stream.Layer{{Types: of}}})
 	g.run()
 }
 
-// run lets everybody answer until nobody has anything to say.
+// run lets server, relay and Envoy answer until all are idle.
 func (g *rig) run() {
 	now := time.Now()
 	for busy := true; busy; {
@@ -101,7 +101,7 @@ func (g *rig) run() {
 			busy = true
 			u, err := g.core.client.Response(g.wire(resp))
 			g.must(err)
-			g.core.take(u)
+			g.core.receive(u)
 		}
 		g.events = append(g.events, g.server.Events()...)
 		for req := g.envoy.Next(); req != nil; req = g.envoy.Next() {
@@ -144,14 +144,14 @@ func (g *rig) ask(now time.Time) (busy bool) {
 	return busy
 }
 
-// take is what Envoy does with a response: it refuses what has refusedMark in it.
+// take handles a response as Envoy does: it rejects what has rejectedMark in it.
 func (g *rig) take(resp *stream.Response) {
 	u, err := g.envoy.Response(resp.Message())
 	g.must(err)
 	for _, r := range u.Changed {
-		if bytes.Contains(r.Body, []byte(refusedMark)) && !g.nice {
-			g.refusals++
-			g.silent = g.sulky
+		if bytes.Contains(r.Body, []byte(rejectedMark)) && !g.acceptsAll {
+			g.nacks++
+			g.silent = g.silentAfterNACK
 			u.Done(errors.New("something is wrong with it"))
 			return
 		}
@@ -181,7 +181,7 @@ func (g *rig) wire(r *stream.Response) *discoveryv3.DeltaDiscoveryResponse {
 	return out
 }
 
-// rejected are the names that servers were told of as refused.
+// rejected are the names that were rejected upstream.
 func (g *rig) rejected() (names []string) {
 	for _, e := range g.events {
 		if e.Kind == stream.EventRejected {

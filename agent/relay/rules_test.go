@@ -25,23 +25,24 @@ func (s *shop) clusters(mark string) map[string]proto.Message {
 
 var otherCluster = key{stream.ClusterType, "other"}
 
-// TestWildcardOfVirtualHosts has an Envoy ask for all virtual hosts where there are
-// none by themselves: it is not kept waiting for them.
-func TestWildcardOfVirtualHosts(t *testing.T) {
+// TestVHDSWildcardWithoutVHDS has an Envoy subscribe to all virtual hosts while all are
+// inline: it does not wait for them.
+func TestVHDSWildcardWithoutVHDS(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 40)
 	g.core.request(time.Now(), g.peer, &discoveryv3.DeltaDiscoveryRequest{
 		TypeUrl: string(stream.VirtualHostType), ResourceNamesSubscribe: []string{"*"},
 	})
-	g.server.SetGeneration(generation(t, 1, newShop(t).wholeOf(marksOf(3, "one"))))
+	g.server.SetGeneration(generation(t, 1, newShop(t).inlineOf(marksOf(3, "one"))))
 	g.run()
-	if !g.peer.look().calm || !g.peer.live || len(g.core.pending) > 0 {
-		t.Errorf("the Envoy waits: %+v, pending are %v", g.peer.look(), g.core.pending)
+	if !g.peer.ackState().idle || !g.peer.live || len(g.core.pending) > 0 {
+		t.Errorf("the Envoy waits: %+v, pending are %v", g.peer.ackState(), g.core.pending)
 	}
 }
 
-// TestAnswerWaitsForEnvoy: what Envoy has not answered is not accepted upstream.
-func TestAnswerWaitsForEnvoy(t *testing.T) {
+// TestAckWaitsForEnvoy: an update is acknowledged upstream only after Envoy has acknowledged
+// it.
+func TestAckWaitsForEnvoy(t *testing.T) {
 	t.Parallel()
 	g := newRig(t, 40)
 	g.silent = true
@@ -59,15 +60,14 @@ func TestAnswerWaitsForEnvoy(t *testing.T) {
 	}
 }
 
-// TestEveryVersionIsAnswered has versions of one cluster come by one server after
-// the other while Envoy says nothing: none counts as accepted that Envoy was not
-// shown.
-func TestEveryVersionIsAnswered(t *testing.T) {
+// TestVersionsFromSeveralServers has several servers send versions of one cluster while Envoy
+// does not answer. No version counts as accepted that Envoy did not get.
+func TestVersionsFromSeveralServers(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
 	g.serve(resourcesOf(t, shop.clusters("one")))
 	g.silent = true
-	for _, mark := range []string{"two", refusedMark + "-1", refusedMark + "-2"} {
+	for _, mark := range []string{"two", rejectedMark + "-1", rejectedMark + "-2"} {
 		g.reconnect()
 		g.serve(resourcesOf(t, shop.clusters(mark)))
 	}
@@ -79,39 +79,39 @@ func TestEveryVersionIsAnswered(t *testing.T) {
 	}
 }
 
-// TestRefusedIsNotTriedAgain: a server that knows nothing of a refusal is told of
-// it, and Envoy is not bothered.
-func TestRefusedIsNotTriedAgain(t *testing.T) {
+// TestRejectedVersionIsNotSentAgain: a server that sends a rejected version again gets the
+// NACK from the relay, and Envoy is not asked again.
+func TestRejectedVersionIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
 	g.serve(resourcesOf(t, shop.clusters("one")))
-	bad := resourcesOf(t, shop.clusters(refusedMark))
+	bad := resourcesOf(t, shop.clusters(rejectedMark))
 	g.serve(bad)
-	before := g.refusals
+	before := g.nacks
 	for range 2 {
 		g.events = nil
 		g.reconnect()
 		g.serve(bad)
 		if got := g.rejected(); !slices.Equal(got, []string{"other"}) {
-			t.Errorf("the server is told that %q are refused", got)
+			t.Errorf("the server got NACKs for %q", got)
 		}
 	}
-	if before == 0 || g.refusals != before {
-		t.Errorf("Envoy refused %d times, and %d times after that", before, g.refusals-before)
+	if before == 0 || g.nacks != before {
+		t.Errorf("Envoy sent %d NACKs, and %d after that", before, g.nacks-before)
 	}
 }
 
-// TestAnotherReleaseIsAsked: what one release refused, another may take.
-func TestAnotherReleaseIsAsked(t *testing.T) {
+// TestOtherReleaseIsAskedAgain: another release may accept what one rejected.
+func TestOtherReleaseIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 36), newShop(t)
 	g.reconnect()
 	g.serve(resourcesOf(t, shop.clusters("one")))
-	bad := resourcesOf(t, shop.clusters(refusedMark))
+	bad := resourcesOf(t, shop.clusters(rejectedMark))
 	g.serve(bad)
-	g.nice = true
+	g.acceptsAll = true
 	g.join(40)
-	if !g.renewed {
+	if !g.reconnecting {
 		t.Error("the server does not learn that another release is there")
 	}
 	g.reconnect()
@@ -121,27 +121,27 @@ func TestAnotherReleaseIsAsked(t *testing.T) {
 	}
 }
 
-// TestRefusedOfTwoTables has two tables come in one response, with one virtual
-// host that Envoy refuses: it alone is told of, once.
-func TestRefusedOfTwoTables(t *testing.T) {
+// TestRejectedHostOfTwoRouteConfigs has two route configurations in one response, with one
+// virtual host that Envoy rejects. It alone is rejected upstream, once.
+func TestRejectedHostOfTwoRouteConfigs(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		g, shop := newRig(t, minor), newShop(t)
 		g.envoy.Subscribe(stream.RouteType, "more")
 		marks := marksOf(25, "one")
-		g.serve(resourcesOf(t, shop.twoTables(marks)))
+		g.serve(resourcesOf(t, shop.twoRouteConfigs(marks)))
 		for name := range marks {
 			marks[name] = "two"
 		}
-		bad := shop.twoTables(marks)
+		bad := shop.twoRouteConfigs(marks)
 		h := bad["vhds/more/h03"].(*routev3.VirtualHost)
-		h.Routes[0].RequestHeadersToAdd[0].Header.Value = refusedMark
+		h.Routes[0].RequestHeadersToAdd[0].Header.Value = rejectedMark
 		of := resourcesOf(t, bad)
 		g.serve(of)
 		if got := g.rejected(); !slices.Equal(got, []string{"more/h03"}) {
-			t.Errorf("1.%d: the server is told that %q are refused", minor, got)
+			t.Errorf("1.%d: the server got NACKs for %q", minor, got)
 		}
-		for name, table := range g.core.tables {
+		for name, table := range g.core.routeConfigs {
 			for r := range table.accepted.hosts.All() {
 				now := of[stream.VirtualHostType].Get(r.Name).Version
 				if (r.Version == now) != (r.Name != "more/h03") {
@@ -152,9 +152,9 @@ func TestRefusedOfTwoTables(t *testing.T) {
 	}
 }
 
-// twoTables are the table "routes" and its like with another name.
-func (s *shop) twoTables(marks map[string]string) map[string]proto.Message {
-	out := s.tableOf(marks)
+// twoRouteConfigs are the route configuration "routes" and a copy with the name "more".
+func (s *shop) twoRouteConfigs(marks map[string]string) map[string]proto.Message {
+	out := s.vhdsOf(marks)
 	for name, m := range maps.Clone(out) {
 		switch m := proto.Clone(m).(type) {
 		case *routev3.RouteConfiguration:
@@ -168,14 +168,14 @@ func (s *shop) twoTables(marks map[string]string) map[string]proto.Message {
 	return out
 }
 
-// TestRestartLetsGo: a relay that starts from its store knows which virtual hosts
-// there are, so that it does not keep what is removed.
-func TestRestartLetsGo(t *testing.T) {
+// TestRemovalAfterRestart: a relay that starts from its store removes what the server has
+// removed since.
+func TestRemovalAfterRestart(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		g, shop := newRig(t, minor), newShop(t)
 		messages := shop.clusters("one")
-		maps.Copy(messages, shop.tableOf(marksOf(25, "one")))
+		maps.Copy(messages, shop.vhdsOf(marksOf(25, "one")))
 		g.serve(resourcesOf(t, messages))
 		if g.has[otherCluster] == nil {
 			t.Fatal("Envoy has not got the cluster")
@@ -200,55 +200,55 @@ func TestRestartLetsGo(t *testing.T) {
 	}
 }
 
-// TestTableComesByAnotherServer: virtual hosts of a table that went do not count
-// as what the relay has, or the next server would not send them.
-func TestTableComesByAnotherServer(t *testing.T) {
+// TestRouteConfigFromAnotherServer: virtual hosts of a removed route configuration are not
+// reported as accepted, or the next server would not send them.
+func TestRouteConfigFromAnotherServer(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		g, shop := newRig(t, minor), newShop(t)
-		messages := shop.tableOf(marksOf(25, "one"))
+		messages := shop.vhdsOf(marksOf(25, "one"))
 		with := resourcesOf(t, messages)
 		maps.DeleteFunc(messages, func(name string, _ proto.Message) bool { return strings.Contains(name, "routes") })
 		g.serve(with)
 		routes := key{stream.RouteType, "routes"}
 		if g.has[routes] == nil {
-			t.Fatal("Envoy has not got the table")
+			t.Fatal("Envoy has no route configuration")
 		}
 		g.serve(resourcesOf(t, messages))
 		if g.has[routes] != nil {
-			t.Errorf("1.%d: the table has not gone", minor)
+			t.Errorf("1.%d: the route configuration was not removed", minor)
 		}
 		g.reconnect()
 		g.serve(with)
-		if table := g.core.tables["routes"]; g.has[routes] == nil || table == nil || table.accepted.hosts.Len() != 25 {
+		if table := g.core.routeConfigs["routes"]; g.has[routes] == nil || table == nil || table.accepted.hosts.Len() != 25 {
 			t.Errorf("1.%d: Envoy has %v, accepted is %+v", minor, g.has[routes], table)
 		}
 	}
 }
 
-// TestFormStays: a table near the threshold does not travel anew with every other
-// change nor for a virtual host that Envoy refuses, and whole it stays where an Envoy
-// has refused it in pieces.
-func TestFormStays(t *testing.T) {
+// TestFormIsStable: a route configuration near the threshold does not change its form with
+// every edit, nor for a rejected virtual host. It stays inline for an Envoy that rejected its
+// base with VHDS.
+func TestFormIsStable(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
 	for _, c := range []struct {
-		hosts  int
-		pieces bool
+		hosts int
+		vhds  bool
 	}{{fold.Few + 5, true}, {fold.Few - 5, true}, {2, true}, {fold.Few + 5, true}} {
-		g.serve(resourcesOf(t, shop.tableOf(marksOf(c.hosts, "one"))))
-		if got := g.peer.split["routes"]; got != c.pieces {
-			t.Errorf("with %d hosts in pieces: %t", c.hosts, got)
+		g.serve(resourcesOf(t, shop.vhdsOf(marksOf(c.hosts, "one"))))
+		if got := g.peer.vhds["routes"]; got != c.vhds {
+			t.Errorf("with %d virtual hosts by VHDS: %t", c.hosts, got)
 		}
 	}
 	marks := marksOf(fold.Few+5, "one")
-	marks["h03"], marks["h04"], marks["new"] = refusedMark, "good", refusedMark
-	g.serve(resourcesOf(t, shop.tableOf(marks)))
-	if !g.peer.split["routes"] || !slices.Equal(g.rejected(), []string{"routes/h03", "routes/new"}) {
-		t.Errorf("in pieces %t, rejected are %q", g.peer.split["routes"], g.rejected())
+	marks["h03"], marks["h04"], marks["new"] = rejectedMark, "good", rejectedMark
+	g.serve(resourcesOf(t, shop.vhdsOf(marks)))
+	if !g.peer.vhds["routes"] || !slices.Equal(g.rejected(), []string{"routes/h03", "routes/new"}) {
+		t.Errorf("by VHDS: %t, rejected are %q", g.peer.vhds["routes"], g.rejected())
 	}
-	accepted := g.core.tables["routes"].accepted.hosts
-	now := resourcesOf(t, shop.tableOf(marks))[stream.VirtualHostType]
+	accepted := g.core.routeConfigs["routes"].accepted.hosts
+	now := resourcesOf(t, shop.vhdsOf(marks))[stream.VirtualHostType]
 	for r := range now.All() {
 		k := key{stream.VirtualHostType, r.Name}
 		is, has := accepted.Get(r.Name), g.has[k]
@@ -266,53 +266,54 @@ func TestFormStays(t *testing.T) {
 	delete(marks, "new")
 	for _, mark := range []string{"two", "three"} {
 		marks["h03"] = mark
-		g.serve(resourcesOf(t, shop.tableOf(marks)))
-		if !g.peer.split["routes"] || len(g.core.rejected) > 0 {
-			t.Errorf("in pieces %t, rejected are %v", g.peer.split["routes"], g.core.rejected)
+		g.serve(resourcesOf(t, shop.vhdsOf(marks)))
+		if !g.peer.vhds["routes"] || len(g.core.rejected) > 0 {
+			t.Errorf("by VHDS: %t, rejected are %v", g.peer.vhds["routes"], g.core.rejected)
 		}
 	}
-	bad := shop.tableOf(marks)
-	bad["rds/routes"].(*routev3.RouteConfiguration).RequestHeadersToRemove = []string{refusedMark}
+	bad := shop.vhdsOf(marks)
+	bad["rds/routes"].(*routev3.RouteConfiguration).RequestHeadersToRemove = []string{rejectedMark}
 	g.serve(resourcesOf(t, bad))
 	for _, mark := range []string{"four", "five"} {
 		marks["h03"] = mark
-		g.serve(resourcesOf(t, shop.tableOf(marks)))
-		if g.peer.split["routes"] || !g.peer.whole["routes"] {
-			t.Error("a table travels in pieces to an Envoy that refused it so")
+		g.serve(resourcesOf(t, shop.vhdsOf(marks)))
+		if g.peer.vhds["routes"] || !g.peer.inlineOnly["routes"] {
+			t.Error("an Envoy that rejected it with VHDS gets VHDS")
 		}
 	}
 }
 
-// TestWholeStaysWhole: an Envoy that had a table whole because the server sent it so
-// keeps it whole, for from whole to pieces there is a gap; the next one does not.
-func TestWholeStaysWhole(t *testing.T) {
+// TestInlineStaysInline: an Envoy that got a route configuration inline because the server
+// sent it so keeps it inline, because a change to VHDS would leave a gap. The next Envoy gets
+// VHDS.
+func TestInlineStaysInline(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
 	marks := marksOf(fold.Few+5, "one")
-	g.serve(resourcesOf(t, shop.wholeOf(marks)))
-	g.serve(resourcesOf(t, shop.tableOf(marks)))
-	if g.peer.split["routes"] || g.core.tables["routes"] == nil {
-		t.Error("a table goes over to pieces")
+	g.serve(resourcesOf(t, shop.inlineOf(marks)))
+	g.serve(resourcesOf(t, shop.vhdsOf(marks)))
+	if g.peer.vhds["routes"] || g.core.routeConfigs["routes"] == nil {
+		t.Error("a route configuration changes from inline to VHDS")
 	}
 	g.join(40)
 	g.run()
-	if !g.peer.split["routes"] || g.has[key{stream.VirtualHostType, "routes/h03"}] == nil {
-		t.Error("an Envoy that starts anew has the table whole")
+	if !g.peer.vhds["routes"] || g.has[key{stream.VirtualHostType, "routes/h03"}] == nil {
+		t.Error("a new Envoy has the route configuration inline")
 	}
 }
 
-// TestFormOutlivesTheRelay: an Envoy that is there when its agent comes back keeps
-// a table in the form in which it has it, and is sent nothing.
-func TestFormOutlivesTheRelay(t *testing.T) {
+// TestFormSurvivesRestartOfRelay: an Envoy that reconnects to a restarted relay keeps the form
+// of a route configuration, and is sent nothing.
+func TestFormSurvivesRestartOfRelay(t *testing.T) {
 	t.Parallel()
-	for _, pieces := range []bool{false, true} {
+	for _, vhds := range []bool{false, true} {
 		g, shop := newRig(t, 40), newShop(t)
 		first, then := fold.Few-5, fold.Few+5
-		if pieces {
+		if vhds {
 			first, then = then, first
 		}
-		g.serve(resourcesOf(t, shop.tableOf(marksOf(first, "one"))))
-		of := resourcesOf(t, shop.tableOf(marksOf(then, "one")))
+		g.serve(resourcesOf(t, shop.vhdsOf(marksOf(first, "one"))))
+		of := resourcesOf(t, shop.vhdsOf(marksOf(then, "one")))
 		g.serve(of)
 		g.lists = map[stream.TypeURL]map[string]string{}
 		for k, r := range g.has {
@@ -325,25 +326,25 @@ func TestFormOutlivesTheRelay(t *testing.T) {
 		g.peer = nil
 		g.join(40)
 		g.run()
-		if len(g.has) > 0 || g.peer.split["routes"] != pieces {
-			t.Errorf("in pieces %t, and was %t; sent again were %d resources", g.peer.split["routes"], pieces, len(g.has))
+		if len(g.has) > 0 || g.peer.vhds["routes"] != vhds {
+			t.Errorf("by VHDS: %t, and before: %t; %d resources were sent again", g.peer.vhds["routes"], vhds, len(g.has))
 		}
 	}
 }
 
-// TestTableIsAskedForAgain has Envoy leave a table and ask for it again, of another
-// server.
-func TestTableIsAskedForAgain(t *testing.T) {
+// TestResubscribeRouteConfig has Envoy unsubscribe from a route configuration and subscribe
+// again, also with another server.
+func TestResubscribeRouteConfig(t *testing.T) {
 	t.Parallel()
 	for _, minor := range minors {
 		for _, another := range []bool{false, true} {
 			g, shop := newRig(t, minor), newShop(t)
-			of := resourcesOf(t, shop.tableOf(marksOf(25, "one")))
+			of := resourcesOf(t, shop.vhdsOf(marksOf(25, "one")))
 			g.serve(of)
 			g.envoy.Unsubscribe(stream.RouteType, "routes")
 			g.run()
-			if len(g.core.tables) > 0 {
-				t.Errorf("1.%d: a table is kept that nobody asks for", minor)
+			if len(g.core.routeConfigs) > 0 {
+				t.Errorf("1.%d: a route configuration without subscription is kept", minor)
 			}
 			delete(g.has, key{stream.RouteType, "routes"})
 			if another {
@@ -352,25 +353,25 @@ func TestTableIsAskedForAgain(t *testing.T) {
 			}
 			g.envoy.Subscribe(stream.RouteType, "routes")
 			g.run()
-			if table := g.core.tables["routes"]; g.has[key{stream.RouteType, "routes"}] == nil || table == nil || table.accepted.hosts.Len() != 25 {
+			if table := g.core.routeConfigs["routes"]; g.has[key{stream.RouteType, "routes"}] == nil || table == nil || table.accepted.hosts.Len() != 25 {
 				t.Errorf("1.%d, another server %t: accepted is %+v", minor, another, table)
 			}
 		}
 	}
 }
 
-// TestRefusalIsOfItsOwnServer: a server is not told that something is refused
-// which only the one before it had sent.
-func TestRefusalIsOfItsOwnServer(t *testing.T) {
+// TestRejectionIsReportedToItsServer: a server gets no NACK for a version that only the server
+// before it has sent.
+func TestRejectionIsReportedToItsServer(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 36), newShop(t)
 	g.envoy.Subscribe(stream.RouteType, "more")
-	messages := shop.twoTables(marksOf(25, "one"))
+	messages := shop.twoRouteConfigs(marksOf(25, "one"))
 	g.serve(resourcesOf(t, messages))
 	g.silent = true
 	h := messages["vhds/more/h03"].(*routev3.VirtualHost)
 	good := proto.CloneOf(h)
-	h.Routes[0].RequestHeadersToAdd[0].Header.Value = refusedMark
+	h.Routes[0].RequestHeadersToAdd[0].Header.Value = rejectedMark
 	g.serve(resourcesOf(t, messages))
 	g.reconnect()
 	messages["vhds/more/h03"] = good
@@ -378,17 +379,17 @@ func TestRefusalIsOfItsOwnServer(t *testing.T) {
 	g.serve(resourcesOf(t, messages))
 	g.silent = false
 	g.run()
-	if got := g.rejected(); g.refusals == 0 || len(got) > 0 {
-		t.Errorf("Envoy refused %d times, and the server is told that %q are refused", g.refusals, got)
+	if got := g.rejected(); g.nacks == 0 || len(got) > 0 {
+		t.Errorf("Envoy sent %d NACKs, and the server got NACKs for %q", g.nacks, got)
 	}
 }
 
-// TestStartingEnvoyKeepsItsTable: what is stored is not given up because an Envoy
-// that starts has not yet asked for it.
-func TestStartingEnvoyKeepsItsTable(t *testing.T) {
+// TestStartingEnvoyKeepsStoredRoutes: a stored route configuration is not pruned because an
+// Envoy that starts has not subscribed to it yet.
+func TestStartingEnvoyKeepsStoredRoutes(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
-	g.serve(resourcesOf(t, shop.tableOf(marksOf(25, "one"))))
+	g.serve(resourcesOf(t, shop.vhdsOf(marksOf(25, "one"))))
 	g.start(g.core.snapshot(time.Now()))
 	g.peer = nil
 	g.join(40)
@@ -399,53 +400,53 @@ func TestStartingEnvoyKeepsItsTable(t *testing.T) {
 	g.silent = true
 	g.run()
 	g.silent = false
-	if len(g.core.tables) != 1 {
-		t.Error("the table was given up")
+	if len(g.core.routeConfigs) != 1 {
+		t.Error("the route configuration was removed")
 	}
 	g.envoy.Subscribe(stream.RouteType, "routes")
 	g.envoy.SubscribeAll(stream.VirtualHostType)
 	g.run()
 	if g.has[key{stream.RouteType, "routes"}] == nil || g.has[key{stream.VirtualHostType, "routes/h03"}] == nil {
-		t.Error("Envoy has not got the table")
+		t.Error("Envoy has no route configuration")
 	}
 }
 
-// TestLeaveWritesTheLast: what was accepted just before the end is stored.
-func TestLeaveWritesTheLast(t *testing.T) {
+// TestExitSavesTheNewestState: what was accepted just before the end is stored.
+func TestExitSavesTheNewestState(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
 	g.serve(resourcesOf(t, shop.clusters("one")))
 	g.serve(resourcesOf(t, shop.clusters("two")))
 	g.core.dirty = true // the writer is at work on an older one
-	g.core.leave()
+	g.core.saveOnExit()
 	s := <-g.core.w.in
 	if got, want := s.resources[stream.ClusterType].Get("other").Version, g.has[otherCluster].Version; got != want {
 		t.Errorf("stored is version %s, Envoy has %s", got, want)
 	}
 }
 
-// TestListAfterRefusalIsNotBelieved has an Envoy list, when it comes back, a
-// version that it refused in mid-flight, as real ones do.
-func TestListAfterRefusalIsNotBelieved(t *testing.T) {
+// TestReportedVersionAfterNACKIsNotTrusted has an Envoy report, when it reconnects, a version
+// that it rejected just before, as real ones do.
+func TestReportedVersionAfterNACKIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	for _, late := range []bool{false, true} {
 		g, shop := newRig(t, 40), newShop(t)
-		g.late = late
-		one, bad := resourcesOf(t, shop.clusters("one")), resourcesOf(t, shop.clusters(refusedMark))
+		g.lateDisconnect = late
+		one, bad := resourcesOf(t, shop.clusters("one")), resourcesOf(t, shop.clusters(rejectedMark))
 		g.serve(one)
-		g.sulky = true
+		g.silentAfterNACK = true
 		g.serve(bad)
 		g.lists = map[stream.TypeURL]map[string]string{stream.ClusterType: {
 			"app": one[stream.ClusterType].Get("app").Version, "other": bad[stream.ClusterType].Get("other").Version,
 		}}
-		g.sulky, g.silent = false, false
+		g.silentAfterNACK, g.silent = false, false
 		g.join(40)
 		g.run()
 		if got, want := g.core.accepted[stream.ClusterType].Get("other").Version, one[stream.ClusterType].Get("other").Version; got != want {
 			t.Errorf("late %t: accepted is %s, which Envoy has refused", late, got)
 		}
 		if got := g.rejected(); !slices.Equal(got, []string{"other"}) {
-			t.Errorf("late %t: the server is told that %q are refused", late, got)
+			t.Errorf("late %t: the server got NACKs for %q", late, got)
 		}
 	}
 }

@@ -11,22 +11,22 @@ import (
 
 // Status is what a relay does at one moment, for people. Read-only.
 type Status struct {
-	// Envoy is what is reported upstream of the Envoy below.
+	// Envoy is the state of Envoy as it is reported to the control plane.
 	Envoy    bootstrap.EnvoyState `json:"envoy"`
 	Envoys   []EnvoyStatus        `json:"envoys"`
 	Upstream UpstreamStatus       `json:"upstream"`
-	// Types are what Envoy has, by type.
+	// Types count the resources, by type.
 	Types []TypeStatus `json:"types"`
-	// Rejected are the resources that Envoy refuses.
+	// Rejected are the resources that Envoy rejects.
 	Rejected []Rejection `json:"rejected,omitempty"`
-	// Generation is the server's name for what Envoy accepted last, and
-	// AcceptedAt is when; from the store before anything was accepted.
+	// Generation is the server's name of the generation that Envoy accepted last, and
+	// AcceptedAt is when. Both come from the store until Envoy accepts something.
 	Generation string    `json:"generation"`
 	AcceptedAt time.Time `json:"accepted_at"`
-	// Held counts updates that Envoy has not yet answered for.
+	// Held counts updates that Envoy has not answered yet.
 	Held int `json:"held"`
-	// Unsaved says why what Envoy accepted last is not on disk, since
-	// UnsavedSince; empty where it is, or is about to be.
+	// Unsaved says why the newest accepted configuration is not on disk, since UnsavedSince.
+	// It is empty if it is saved, or about to be.
 	Unsaved      string    `json:"unsaved,omitempty"`
 	UnsavedSince time.Time `json:"unsaved_since,omitzero"`
 }
@@ -37,15 +37,15 @@ type EnvoyStatus struct {
 	Since   time.Time `json:"since"`
 	Live    bool      `json:"live"`
 	Newest  bool      `json:"newest"`
-	// Split are the route tables whose virtual hosts it gets by themselves.
+	// Split are the route configurations whose virtual hosts it gets by VHDS.
 	Split []string `json:"split,omitempty"`
 }
 
 // UpstreamStatus is the connection to a server.
 type UpstreamStatus struct {
-	// Server is the one that is connected, or empty.
+	// Server is the connected one, or empty.
 	Server string `json:"server"`
-	// Since is when it was connected, or lost.
+	// Since is the time of the connection, or of its loss.
 	Since time.Time `json:"since"`
 	// LastError is why the last connection or attempt ended, or empty.
 	LastError string `json:"last_error,omitempty"`
@@ -58,7 +58,7 @@ type TypeStatus struct {
 	Offered  int            `json:"offered"`
 }
 
-// Rejection is one resource that Envoy refuses.
+// Rejection is one resource that Envoy rejects.
 type Rejection struct {
 	Type    stream.TypeURL `json:"type"`
 	Name    string         `json:"name"`
@@ -66,8 +66,8 @@ type Rejection struct {
 	Reason  string         `json:"reason"`
 }
 
-// envoyState is what is reported upstream of the Envoy below; empty means that
-// it is too early to say.
+// envoyState is the state of Envoy as it is reported to the control plane; empty means that it
+// is not known yet.
 func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 	p := c.newest()
 	switch {
@@ -88,7 +88,7 @@ func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 
 func (c *core) publish(now time.Time) {
 	s := &Status{
-		Envoy: c.envoyState(now), Upstream: c.up, Generation: c.label, AcceptedAt: c.acceptedAt,
+		Envoy: c.envoyState(now), Upstream: c.upstreamStatus, Generation: c.label, AcceptedAt: c.acceptedAt,
 		Held: len(c.pending) + len(c.queue), Unsaved: c.unsaved, UnsavedSince: c.unsavedSince,
 	}
 	if s.Envoy == "" {
@@ -96,7 +96,7 @@ func (c *core) publish(now time.Time) {
 	}
 	for _, p := range c.peers {
 		e := EnvoyStatus{Version: p.version.String(), Since: p.since, Live: p.live, Newest: p == c.newest()}
-		for table, is := range p.split {
+		for table, is := range p.vhds {
 			if is {
 				e.Split = append(e.Split, table)
 			}
@@ -132,8 +132,8 @@ func (c *core) counts() []TypeStatus {
 		}
 		return 1
 	}
-	for _, t := range c.tables {
-		add(stream.RouteType, one(t.accepted.shell), one(t.offered.shell))
+	for _, t := range c.routeConfigs {
+		add(stream.RouteType, one(t.accepted.base), one(t.offered.base))
 		add(stream.VirtualHostType, t.accepted.hosts.Len(), t.offered.hosts.Len())
 	}
 	var out []TypeStatus

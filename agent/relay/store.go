@@ -21,9 +21,9 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// storeMagic begins a store: format and its version. In stores of version 1, which
-// are read, route tables are whole; who wrote those cannot read later ones, which
-// have virtual hosts by themselves.
+// storeMagic begins a store: the format and its version. Version 1 can be read; its route
+// configurations have all virtual hosts inline. A release that writes version 1 cannot read
+// version 2, in which virtual hosts are separate resources.
 const (
 	storeMagic  = "fairlead relay 2\n"
 	storeMagic1 = "fairlead relay 1\n"
@@ -32,23 +32,23 @@ const (
 // maxStore bounds what is read of a store.
 const maxStore = 1 << 30
 
-// errNoStore says that nothing was stored yet.
+// errNoStore means that nothing was stored yet.
 var errNoStore = errors.New("nothing is stored")
 
 // resources are resources by type. The sets are shared with generations.
 type resources map[stream.TypeURL]*stream.Set
 
-// state is what Envoy has accepted, with all that a relay needs to start from
-// it. Immutable once it is handed on.
+// state is what Envoy has accepted, with everything that a relay needs to start from it. It is
+// immutable once it is given to the writer.
 type state struct {
-	// Who is the workload it belongs to.
+	// Who is the workload that the state belongs to.
 	Who string `json:"who"`
-	// EnvoyVersion is what accepted it.
+	// EnvoyVersion is the release of Envoy that accepted it.
 	EnvoyVersion string `json:"envoy_version"`
-	// Generation is the server's name for what was accepted last.
+	// Generation is the server's name of the generation that was accepted last.
 	Generation string    `json:"generation"`
 	SavedAt    time.Time `json:"saved_at"`
-	// Wants are what Envoy asks for, by type.
+	// Wants are the subscriptions of Envoy, by type.
 	Wants map[stream.TypeURL]stream.Want `json:"wants"`
 	// Types are the types of the resources, in the order in which they follow.
 	Types []stream.TypeURL `json:"types"`
@@ -64,10 +64,10 @@ func (s *state) count() int {
 	return n
 }
 
-// encode is the store's content: magic, SHA-256 of all that follows, then the
-// state as JSON and the resources of each type as a response, each behind its
-// length. It is in pieces, most of which are the resources' own bytes: the state
-// of a big mesh is not held twice to be written.
+// encode returns the content of the store: magic, SHA-256 of everything after it, the state as
+// JSON, and the resources of each type as a response; each block has its length before it. The
+// result is a list of buffers, most of which are the resources' own bytes, so that the state
+// of a large mesh is not copied to be written.
 func (s *state) encode() ([][]byte, error) {
 	s.Types = slices.Sorted(maps.Keys(s.resources))
 	head, err := json.Marshal(s)
@@ -170,8 +170,8 @@ func setAside(path string) (string, error) {
 	return aside, os.Rename(path, aside)
 }
 
-// writeStore replaces the store: after a crash at any moment it is the old one
-// or the new one.
+// writeStore replaces the store. After a crash at any moment the store is the old one or the
+// new one.
 func writeStore(path string, s *state) (size int, err error) {
 	b, err := s.encode()
 	if err != nil {
@@ -186,20 +186,19 @@ func writeStore(path string, s *state) (size int, err error) {
 	return size, nil
 }
 
-// written says whether a write succeeded, how many bytes it had and how long it
-// took.
+// written is the result of a write.
 type written struct {
 	err  error
 	size int
 	took time.Duration
 }
 
-// writer writes states to disk, one at a time, so that nobody waits for a disk.
+// writer writes states to disk, one at a time, so that no other goroutine waits for the disk.
 type writer struct {
 	path string
 	log  *slog.Logger
-	in   chan *state  // holds one
-	done chan written // holds one: what became of the state taken last
+	in   chan *state  // capacity one
+	done chan written // capacity one: the result of the last write
 }
 
 // run writes until in is closed and empty.

@@ -59,9 +59,9 @@ func TestStoreRoundTrip(t *testing.T) {
 	}
 }
 
-// A mesh that never rests writes so much a second and no more, whatever it has; a
-// disk that is slow is not kept busy.
-func TestStoreIsWrittenAtARate(t *testing.T) {
+// A mesh that changes all the time is written at a limited rate, whatever its size; a slow
+// disk is not kept busy.
+func TestStoreWriteRateIsLimited(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -80,9 +80,10 @@ func TestStoreIsWrittenAtARate(t *testing.T) {
 	}
 }
 
-// TestFirstStepsAreWrittenAtOnce has a slow disk: what an Envoy accepts in some steps
-// after a rest does not wait, and what changes without end takes its share and no more.
-func TestFirstStepsAreWrittenAtOnce(t *testing.T) {
+// TestFirstConfigurationIsWrittenAtOnce has a slow disk: the steps in which an Envoy accepts
+// its first configuration are written without delay, and endless changes take their share of
+// the time and no more.
+func TestFirstConfigurationIsWrittenAtOnce(t *testing.T) {
 	t.Parallel()
 	const took = 100 * time.Millisecond
 	began := time.Now()
@@ -103,8 +104,8 @@ func TestFirstStepsAreWrittenAtOnce(t *testing.T) {
 	}
 }
 
-// TestStoreDamaged cuts a store at every byte and spoils every byte of it, as a
-// disk might: none of the results is believed.
+// TestStoreDamaged cuts a store at every byte and changes every byte of it, as a disk might:
+// none of the results is accepted.
 func TestStoreDamaged(t *testing.T) {
 	t.Parallel()
 	pieces, err := sampleState().encode()
@@ -127,8 +128,8 @@ func TestStoreDamaged(t *testing.T) {
 	}
 }
 
-// TestStoreOldSurvivesACrash leaves what a killed writer leaves.
-func TestStoreOldSurvivesACrash(t *testing.T) {
+// TestStoreSurvivesACrash starts with the files that a killed writer leaves.
+func TestStoreSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "store")

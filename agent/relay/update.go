@@ -10,40 +10,40 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// held is an update that the server waits for an answer to.
-type held struct {
+// pendingUpdate is an update that the server waits for an answer to.
+type pendingUpdate struct {
 	update   *stream.Update
-	left     int // parts that are not settled
+	open     int // batches that are not settled
 	refusals []stream.Refusal
 }
 
-// part is what of an update Envoy answers together: what concerns one route
-// table, or all that concerns none.
-type part struct {
-	of  *held
-	url stream.TypeURL
-	// table is the route configuration that it is about, of the types that make
-	// route tables; else it is empty.
-	table   string
-	changed []*stream.Resource
-	removed []string
+// batch is the part of an update that Envoy answers together: one route configuration, or
+// everything else.
+type batch struct {
+	from *pendingUpdate
+	url  stream.TypeURL
+	// routeConfig is the name of the route configuration that the batch belongs to, for the
+	// types that make one; else it is empty.
+	routeConfig string
+	changed     []*stream.Resource
+	removed     []string
 
-	// generation is the first that has it.
+	// generation is the first that has the batch.
 	generation uint64
-	// trial means that Envoy's verdict comes by the table's trial.
-	trial bool
-	// skipped are resources that Envoy has refused in this very version before, so
-	// that they are not tried on it again.
+	// bisected means that the answer comes from the bisection of the route configuration.
+	bisected bool
+	// skipped are resources that Envoy rejected in this version before, so that they are not
+	// sent to it again.
 	skipped map[string]struct{}
 }
 
-// take offers an update, part by part, or queues what touches a name whose last
-// change Envoy has not answered: every verdict is about one version.
-func (c *core) take(u *stream.Update) {
-	h := &held{update: u}
-	for _, p := range parts(h) {
-		h.left++
-		if c.touches(p) {
+// receive offers an update, batch by batch. A batch with a name whose last change Envoy has
+// not answered is queued, so that every answer is about one version.
+func (c *core) receive(u *stream.Update) {
+	h := &pendingUpdate{update: u}
+	for _, p := range splitUpdate(h) {
+		h.open++
+		if c.conflicts(p) {
 			c.queue = append(c.queue, p)
 		} else {
 			c.offer(p)
@@ -51,22 +51,22 @@ func (c *core) take(u *stream.Update) {
 	}
 }
 
-// parts divides an update.
-func parts(h *held) []*part {
+// splitUpdate divides an update into batches.
+func splitUpdate(h *pendingUpdate) []*batch {
 	u := h.update
 	if u.Type != stream.RouteType && u.Type != stream.VirtualHostType {
-		return []*part{{of: h, url: u.Type, changed: u.Changed, removed: u.Removed}}
+		return []*batch{{from: h, url: u.Type, changed: u.Changed, removed: u.Removed}}
 	}
-	var out []*part
-	by := map[string]*part{}
-	of := func(name string) *part {
+	var out []*batch
+	by := map[string]*batch{}
+	of := func(name string) *batch {
 		table := name
 		if u.Type == stream.VirtualHostType {
 			table, _, _ = strings.Cut(name, fold.Separator)
 		}
 		p := by[table]
 		if p == nil {
-			p = &part{of: h, url: u.Type, table: table}
+			p = &batch{from: h, url: u.Type, routeConfig: table}
 			by[table] = p
 			out = append(out, p)
 		}
@@ -80,17 +80,17 @@ func parts(h *held) []*part {
 		p := of(name)
 		p.removed = append(p.removed, name)
 	}
-	if len(out) == 0 { // says only that there is nothing
-		out = []*part{{of: h, url: u.Type}}
+	if len(out) == 0 { // an empty update: there are no resources
+		out = []*batch{{from: h, url: u.Type}}
 	}
 	return out
 }
 
-// keys are what a part is about: a table is one thing.
-func (p *part) keys() iter.Seq[key] {
+// keys are the names of a batch; a route configuration counts as one.
+func (p *batch) keys() iter.Seq[key] {
 	return func(yield func(key) bool) {
-		if p.table != "" {
-			yield(key{stream.RouteType, p.table})
+		if p.routeConfig != "" {
+			yield(key{stream.RouteType, p.routeConfig})
 			return
 		}
 		for _, r := range p.changed {
@@ -106,40 +106,40 @@ func (p *part) keys() iter.Seq[key] {
 	}
 }
 
-// touches reports whether a part has to wait for another one.
-func (c *core) touches(p *part) bool {
+// conflicts reports whether a batch has to wait for another one with the same names.
+func (c *core) conflicts(p *batch) bool {
 	if len(c.pending)+len(c.queue) == 0 {
 		return false
 	}
-	busy := map[key]struct{}{}
+	names := map[key]struct{}{}
 	for k := range p.keys() {
-		busy[k] = struct{}{}
+		names[k] = struct{}{}
 	}
-	hits := func(q *part) bool {
+	overlaps := func(q *batch) bool {
 		for k := range q.keys() {
-			if _, ok := busy[k]; ok {
+			if _, ok := names[k]; ok {
 				return true
 			}
 		}
 		return false
 	}
-	return slices.ContainsFunc(c.queue, hits) ||
-		slices.ContainsFunc(c.pending, func(q *part) bool { return !c.incomplete(q) && hits(q) })
+	return slices.ContainsFunc(c.queue, overlaps) ||
+		slices.ContainsFunc(c.pending, func(q *batch) bool { return !c.awaitsHosts(q) && overlaps(q) })
 }
 
-// incomplete reports whether a part waits for virtual hosts to come: they must
-// not wait for it.
-func (c *core) incomplete(p *part) bool {
-	t := c.tables[p.table]
-	return p.trial && t != nil && t.waits()
+// awaitsHosts reports whether a batch waits for virtual hosts, which therefore must not wait
+// for it.
+func (c *core) awaitsHosts(p *batch) bool {
+	t := c.routeConfigs[p.routeConfig]
+	return p.bisected && t != nil && t.awaitsHosts()
 }
 
-// advance offers what was queued and need not wait any more.
-func (c *core) advance() bool {
+// offerQueued offers the queued batches that need not wait any more.
+func (c *core) offerQueued() bool {
 	queue, changed := c.queue, false
 	c.queue = nil
 	for _, p := range queue {
-		if c.touches(p) {
+		if c.conflicts(p) {
 			c.queue = append(c.queue, p)
 			continue
 		}
@@ -149,12 +149,12 @@ func (c *core) advance() bool {
 	return changed
 }
 
-// offer makes a part of what Envoys shall have.
-func (c *core) offer(p *part) {
+// offer adds a batch to the configuration for Envoys.
+func (c *core) offer(p *batch) {
 	p.generation = c.number + 1
 	c.pending = append(c.pending, p)
 	c.known[p.url] = true
-	if p.table != "" && c.offerTable(p) {
+	if p.routeConfig != "" && c.offerRoutes(p) {
 		return
 	}
 	c.stale = true
@@ -171,17 +171,17 @@ func (c *core) offer(p *part) {
 	}
 	c.offered[p.url] = c.offered[p.url].With(changed, p.removed)
 	for _, peer := range c.peers {
-		peer.release(c)
+		peer.handleWaiting(c)
 	}
 }
 
-// skip reports whether Envoy has refused a resource in this version before, on
-// this stream or on those before.
-func (c *core) skip(p *part, r *stream.Resource) bool {
+// skip reports whether Envoy rejected a resource in this version before, on this stream or an
+// earlier one.
+func (c *core) skip(p *batch, r *stream.Resource) bool {
 	k := key{p.url, r.Name}
 	was, ok := c.rejected[k]
 	if !ok && c.upstream != nil {
-		was, ok = c.upstream.refused[k]
+		was, ok = c.upstream.rejectedBefore[k]
 	}
 	if !ok || was.Version != r.Version {
 		delete(c.rejected, k)
@@ -192,30 +192,30 @@ func (c *core) skip(p *part, r *stream.Resource) bool {
 		p.skipped = map[string]struct{}{}
 	}
 	p.skipped[r.Name] = struct{}{}
-	p.of.refusals = append(p.of.refusals, stream.Refusal{Name: r.Name, Reason: was.Reason})
+	p.from.refusals = append(p.from.refusals, stream.Refusal{Name: r.Name, Reason: was.Reason})
 	return true
 }
 
-// finish answers the server for every update that Envoy has answered, and offers
-// what waited for that. It reports whether anything changed.
-func (c *core) finish(now time.Time) bool {
+// settleUpdates answers the server for every update that Envoy has answered, and offers what
+// waited for that. It reports whether anything changed.
+func (c *core) settleUpdates(now time.Time) bool {
 	peer := c.newest()
 	if peer == nil || c.stale {
 		return false
 	}
-	view := peer.look()
-	if view.calm && c.known[stream.ListenerType] && c.known[stream.ClusterType] {
+	view := peer.ackState()
+	if view.idle && c.known[stream.ListenerType] && c.known[stream.ClusterType] {
 		peer.live = true
 	}
-	c.fallBack()
+	c.fallBackToInline()
 	if !c.stale {
-		c.judge(peer, view)
+		c.stepBisections(peer, view)
 	}
 	if c.stale {
 		return true
 	}
 	changed := false
-	c.pending = slices.DeleteFunc(c.pending, func(p *part) bool {
+	c.pending = slices.DeleteFunc(c.pending, func(p *batch) bool {
 		if !c.settled(p, peer, view) {
 			return false
 		}
@@ -223,49 +223,49 @@ func (c *core) finish(now time.Time) bool {
 		changed = true
 		return true
 	})
-	return c.advance() || changed || c.stale
+	return c.offerQueued() || changed || c.stale
 }
 
-// settled reports whether the newest Envoy has answered for all of a part.
-func (c *core) settled(p *part, peer *peer, v verdict) bool {
-	if p.trial {
-		t := c.tables[p.table]
-		return t == nil || t.trial == nil && !t.waits()
+// settled reports whether the newest Envoy has answered all of a batch.
+func (c *core) settled(p *batch, peer *peer, v ackState) bool {
+	if p.bisected {
+		t := c.routeConfigs[p.routeConfig]
+		return t == nil || t.bisection == nil && !t.awaitsHosts()
 	}
-	if len(p.removed) > 0 && c.hold {
+	if len(p.removed) > 0 && c.holdRemovals {
 		return false
 	}
-	if v.calm {
+	if v.idle {
 		return c.number >= p.generation
 	}
 	if v.settled[p.url] < p.generation {
 		return false
 	}
-	// A name that Envoy has not asked for yet will be asked for once it has what
-	// refers to it; only when it is calm is it clear that it does not want it.
+	// Envoy subscribes to a name once it has the resource that refers to it. Only when it
+	// is idle is it certain that it will not subscribe.
 	for k := range p.keys() {
-		if !c.all[p.url] && !peer.names[k] {
+		if !c.wildcard[p.url] && !peer.names[k] {
 			return false
 		}
 	}
 	return true
 }
 
-// settle takes over what Envoy accepted, takes back what it refused, and answers
-// the server once all parts of an update are settled.
-func (c *core) settle(now time.Time, p *part, v verdict) {
-	if p.trial {
-		c.settleTrial(p)
+// settle keeps what Envoy accepted, reverts what it rejected, and answers the server once all
+// batches of an update are settled.
+func (c *core) settle(now time.Time, p *batch, v ackState) {
+	if p.bisected {
+		c.settleBisected(p)
 	} else {
 		c.settleNames(p, v)
 	}
-	h := p.of
+	h := p.from
 	u := h.update
 	if len(p.changed)+len(p.removed) > 0 {
 		c.label, c.acceptedAt = u.Label, now
 	}
 	c.dirty = true
-	if h.left--; h.left > 0 {
+	if h.open--; h.open > 0 {
 		return
 	}
 	if len(h.refusals) > 0 {
@@ -273,25 +273,25 @@ func (c *core) settle(now time.Time, p *part, v verdict) {
 	} else {
 		u.Done(nil)
 	}
-	for table := range c.forget {
+	for table := range c.forgotten {
 		c.client.ForgetHosts(table)
 	}
-	clear(c.forget)
+	clear(c.forgotten)
 }
 
-func (c *core) settleNames(p *part, v verdict) {
+func (c *core) settleNames(p *batch, v ackState) {
 	var taken, good []*stream.Resource
 	var back []string
 	for _, r := range p.changed {
 		if _, ok := p.skipped[r.Name]; ok {
 			continue
 		}
-		reason, refused := v.refused(p.url, r.Name, r.Version)
+		reason, refused := v.rejection(p.url, r.Name, r.Version)
 		if !refused {
 			taken = append(taken, r)
 			continue
 		}
-		c.reject(p.of, Rejection{Type: p.url, Name: r.Name, Version: r.Version, Reason: reason})
+		c.reject(p.from, Rejection{Type: p.url, Name: r.Name, Version: r.Version, Reason: reason})
 		back = append(back, r.Name)
 		if old := c.accepted[p.url].Get(r.Name); old != nil {
 			good = append(good, old)
@@ -304,30 +304,29 @@ func (c *core) settleNames(p *part, v verdict) {
 	}
 }
 
-// reject notes what Envoy finally refused of an update.
-func (c *core) reject(h *held, r Rejection) {
+// reject records a resource of an update that Envoy rejects.
+func (c *core) reject(h *pendingUpdate, r Rejection) {
 	h.refusals = append(h.refusals, stream.Refusal{Name: r.Name, Reason: r.Reason})
 	c.rejected[key{r.Type, r.Name}] = r
 	c.log.Warn("Envoy rejected a resource (NACK); the last good version stays in force", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
 }
 
-// prune gives up names that no Envoy asks for any more. A starting Envoy has not
-// asked for all it needs, and while none is there what the last one asked for
-// stands.
-// It reports whether anything changed.
+// prune ends subscriptions of names that no Envoy subscribes to any more. It waits for an
+// Envoy that is starting, which has not subscribed to everything yet, and while no Envoy is
+// connected the subscriptions of the last one stay. It reports whether anything changed.
 func (c *core) prune() bool {
 	p := c.newest()
-	if p == nil || !p.live || len(c.pending)+len(c.queue) > 0 || !p.asked {
+	if p == nil || !p.live || len(c.pending)+len(c.queue) > 0 || !p.namesChanged {
 		return false
 	}
 	for _, q := range c.peers {
 		if !q.live {
 			return false
 		}
-		q.asked = false
+		q.namesChanged = false
 	}
 	changed := false
-	for url, names := range c.wants {
+	for url, names := range c.subscribed {
 		var gone []string
 		for name := range names {
 			if !slices.ContainsFunc(c.peers, func(q *peer) bool { return q.names[key{url, name}] }) {
@@ -343,10 +342,10 @@ func (c *core) prune() bool {
 			delete(c.missing[url], name)
 			delete(c.rejected, key{url, name})
 			if url == stream.RouteType {
-				c.dropTable(name)
+				c.dropRouteConfig(name)
 			}
 		}
-		if !c.all[url] {
+		if !c.wildcard[url] {
 			c.offered[url], c.accepted[url] = c.offered[url].With(nil, gone), c.accepted[url].With(nil, gone)
 		}
 		c.stale, c.dirty, changed = true, true, true

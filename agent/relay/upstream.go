@@ -24,15 +24,16 @@ import (
 const (
 	firstBackOff = 100 * time.Millisecond
 	lastBackOff  = 5 * time.Second
-	// connectTime bounds the way to a stream, and answerTime from there to the
-	// first response: a server to which its fleet comes back takes so many at a time,
-	// and who leaves has lost its place. One that is dead is noticed by its pings.
+	// connectTime bounds the time until the stream is open, and answerTime from there to the
+	// first response. A server whose whole fleet reconnects admits a limited number of streams
+	// at a time, and a client that disconnects loses its place. A dead server is noticed by
+	// keepalive pings.
 	connectTime = 10 * time.Second
 	answerTime  = 10 * time.Minute
 )
 
-// window is what a server may send ahead of what was read, in bytes. gRPC would
-// find out for itself, by pings with every push.
+// window is the flow-control window of a stream, in bytes. Without a fixed window gRPC
+// measures one, by pings with every push.
 const window = 1 << 20
 
 var (
@@ -40,27 +41,27 @@ var (
 	errRenew   = errors.New("the certificate of this connection expires soon")
 )
 
-// upstream is the open stream to a server. All of it but out is the core's.
+// upstream is the open stream to a server. The core owns all of it but out.
 type upstream struct {
-	// out is what the stream's goroutine sends; it holds one.
+	// out has the next request for the goroutine that sends; its capacity is one.
 	out       chan *discoveryv3.DeltaDiscoveryRequest
 	cancel    context.CancelCauseFunc
-	named     bool                 // the node has been sent
-	reported  bootstrap.EnvoyState // as it was reported on this stream
+	nodeSent  bool                 // the first request, which has the node, was sent
+	reported  bootstrap.EnvoyState // the state that was reported on this stream last
 	healthDue bool
-	// refused is what Envoy refused of what servers sent before this stream. It is
-	// not reported until this server wants the same: the one before may have been
-	// told otherwise since.
-	refused map[key]Rejection
+	// rejectedBefore is what Envoy rejected on earlier streams. It is reported to this server
+	// only when it sends the same version: the server before may have received another answer
+	// since.
+	rejectedBefore map[key]Rejection
 }
 
-// dial keeps one stream to the first server that can be reached, until ctx ends.
-// A server that refused and said when to come again is left alone until then.
+// dial keeps one stream to the first server that is reachable, until ctx ends. It skips a
+// server that rejected a stream with a retry delay until that delay has passed.
 func (r *Relay) dial(ctx context.Context) {
-	again, asked := backoff.ExponentialBackOff{InitialInterval: firstBackOff, Multiplier: 2, RandomizationFactor: 0.5, MaxInterval: lastBackOff}, pauses{}
+	again, asked := backoff.ExponentialBackOff{InitialInterval: firstBackOff, Multiplier: 2, RandomizationFactor: 0.5, MaxInterval: lastBackOff}, retryTimes{}
 	for {
 		for _, server := range r.c.Servers {
-			if asked.left(server, time.Now()) > 0 {
+			if asked.remaining(server, time.Now()) > 0 {
 				continue
 			}
 			began, answered := time.Now(), false
@@ -73,9 +74,9 @@ func (r *Relay) dial(ctx context.Context) {
 				again.Reset()
 			}
 			asked.note(server, err, time.Now(), rand.Float64()) //nolint:gosec // spreads load
-			r.lost(ctx, server, err, answered, time.Since(began))
+			r.reportDisconnect(ctx, server, err, answered, time.Since(began))
 			if planned || answered {
-				break // the same order again
+				break // try the servers in order again
 			}
 		}
 		wait := time.NewTimer(max(again.NextBackOff(), asked.soonest(r.c.Servers, time.Now())))
@@ -88,7 +89,7 @@ func (r *Relay) dial(ctx context.Context) {
 	}
 }
 
-// connect holds one stream to a server until it ends.
+// connect keeps one stream to a server until it ends.
 func (r *Relay) connect(ctx context.Context, server string, answered *bool) error {
 	until := r.c.Credentials.NotAfter()
 	life := until.Sub(wallclock.Now())
@@ -107,8 +108,8 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	defer func() { _ = conn.Close() }()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// A stream ends before the certificate does that it was opened with: with
-	// jitter, lest all hosts come at once, and after the renewal at half-life.
+	// A stream ends before the certificate that it was opened with expires: after the
+	// renewal at half of its life, and with jitter, so that not all hosts reconnect at once.
 	renew := time.AfterFunc(time.Duration((0.75+0.15*rand.Float64())*float64(life)), func() { cancel(errRenew) }) //nolint:gosec // spreads load
 	defer renew.Stop()
 	slow := time.AfterFunc(connectTime, func() { cancel(errors.New("no response in time")) })
@@ -123,9 +124,9 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 	}
 	slow.Reset(answerTime)
 	u := &upstream{out: make(chan *discoveryv3.DeltaDiscoveryRequest, 1), cancel: cancel, healthDue: true}
-	if !r.tell(ctx, func(c *core, _ time.Time) {
+	if !r.submit(ctx, func(c *core, _ time.Time) {
 		c.client.Open()
-		u.refused, c.rejected = c.rejected, map[key]Rejection{}
+		u.rejectedBefore, c.rejected = c.rejected, map[key]Rejection{}
 		c.upstream = u
 	}) {
 		return cause(ctx, ctx.Err())
@@ -149,16 +150,16 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 			if r.c.Answered != nil {
 				r.c.Answered(server)
 			}
-			r.tell(ctx, func(c *core, now time.Time) {
-				c.up = UpstreamStatus{Server: server, Since: now}
-				clear(c.told)
+			r.submit(ctx, func(c *core, now time.Time) {
+				c.upstreamStatus = UpstreamStatus{Server: server, Since: now}
+				clear(c.logged)
 			})
 		}
-		r.tell(ctx, func(c *core, _ time.Time) { c.response(u, resp) })
+		r.submit(ctx, func(c *core, _ time.Time) { c.response(u, resp) })
 	}
 }
 
-// cause is why a stream ended, where we ended it ourselves.
+// cause is the reason of a stream that this side ended, or err.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); c != nil && !errors.Is(c, context.Canceled) {
 		return c
@@ -171,9 +172,9 @@ func (r *Relay) send(ctx context.Context, s discoveryv3.AggregatedDiscoveryServi
 		select {
 		case req := <-u.out:
 			if err := s.Send(req); err != nil {
-				return err // Recv says why
+				return err // Recv returns the reason
 			}
-			if !r.tell(ctx, func(*core, time.Time) {}) {
+			if !r.submit(ctx, func(*core, time.Time) {}) {
 				return ctx.Err()
 			}
 		case <-ctx.Done():
@@ -182,7 +183,7 @@ func (r *Relay) send(ctx context.Context, s discoveryv3.AggregatedDiscoveryServi
 	}
 }
 
-// response takes what a server sent.
+// response handles a response of a server.
 func (c *core) response(u *upstream, resp *discoveryv3.DeltaDiscoveryResponse) {
 	if c.upstream != u {
 		return
@@ -193,10 +194,10 @@ func (c *core) response(u *upstream, resp *discoveryv3.DeltaDiscoveryResponse) {
 		u.cancel(err)
 		return
 	}
-	c.take(update)
+	c.receive(update)
 }
 
-// push hands the stream's goroutine the next request, if it has room.
+// push gives the sending goroutine the next request, if it has room.
 func (u *upstream) push(c *core) {
 	if len(u.out) > 0 {
 		return
@@ -207,19 +208,19 @@ func (u *upstream) push(c *core) {
 }
 
 func (u *upstream) next(c *core) *discoveryv3.DeltaDiscoveryRequest {
-	if !u.named {
+	if !u.nodeSent {
 		req := c.client.Next()
 		if req == nil {
 			return nil
 		}
-		u.named = true
+		u.nodeSent = true
 		req = withNode(req, c.node)
 		if c.r.c.Stamp != nil {
 			c.r.c.Stamp(req.GetNode())
 		}
 		return req
 	}
-	// What takes an endpoint out, or in, goes before what only answers.
+	// Changes of health go before acknowledgements: they remove or add an endpoint.
 	if now := c.envoyState(time.Now()); now != "" && now != u.reported {
 		u.reported = now
 		return &discoveryv3.DeltaDiscoveryRequest{TypeUrl: bootstrap.EnvoyStateType, ResourceNamesSubscribe: []string{string(now)}}

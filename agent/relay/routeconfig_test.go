@@ -25,9 +25,8 @@ import (
 
 var fiveTypes = append(slices.Clone(fourTypes), stream.VirtualHostType)
 
-// tableOf is the shop's configuration with a virtual host for each mark, which
-// travel by themselves.
-func (s *shop) tableOf(marks map[string]string) map[string]proto.Message {
+// vhdsOf is the shop's configuration with a virtual host for each mark, sent by VHDS.
+func (s *shop) vhdsOf(marks map[string]string) map[string]proto.Message {
 	out := s.messages("")
 	out["rds/routes"] = parse(s.tb, &routev3.RouteConfiguration{},
 		`{"name":"routes","vhds":{"config_source":{"ads":{},"resource_api_version":"V3"}}}`)
@@ -39,9 +38,9 @@ func (s *shop) tableOf(marks map[string]string) map[string]proto.Message {
 	return out
 }
 
-// wholeOf is the same, in one route configuration.
-func (s *shop) wholeOf(marks map[string]string) map[string]proto.Message {
-	out := s.tableOf(marks)
+// inlineOf is the same, with the virtual hosts inside the route configuration.
+func (s *shop) inlineOf(marks map[string]string) map[string]proto.Message {
+	out := s.vhdsOf(marks)
 	rc := out["rds/routes"].(*routev3.RouteConfiguration)
 	rc.Vhds = nil
 	for _, name := range slices.Sorted(maps.Keys(marks)) {
@@ -97,14 +96,15 @@ func (s *shop) hosts(marks map[string]string) error {
 	return nil
 }
 
-// settles waits until the hosts answer so and the server knows.
+// settles waits until the hosts answer with their marks and the server has the
+// acknowledgement.
 func (s *shop) settles(server *fakeServer, number uint64, marks map[string]string) {
 	s.tb.Helper()
 	envoytest.Eventually(s.tb, deadline, func() error { return s.hosts(marks) })
 	server.inStep(s.tb, number, fiveTypes...)
 }
 
-// load asks some hosts until it is stopped; every answer has to be there.
+// load sends requests to some hosts until it is stopped; each has to be answered.
 func (s *shop) load(hosts ...string) (stop func()) {
 	ctx, cancel := context.WithCancel(s.tb.Context())
 	var group sync.WaitGroup
@@ -134,8 +134,8 @@ func (s *shop) load(hosts ...string) (stop func()) {
 	}
 }
 
-// TestVirtualHosts edits, removes and adds virtual hosts, of a table that the
-// Envoys get in pieces that can take it so, and the others whole.
+// TestVirtualHosts edits, removes and adds virtual hosts. Envoys that support VHDS get them
+// separately, the others inline.
 func TestVirtualHosts(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
@@ -145,17 +145,17 @@ func TestVirtualHosts(t *testing.T) {
 			h := newHost(t, server.addr)
 			r, stop := h.relay()
 			marks := marksOf(60, "one")
-			server.set(generation(t, 1, shop.tableOf(marks)))
+			server.set(generation(t, 1, shop.vhdsOf(marks)))
 			e := h.envoy(version)
 			shop.settles(server, 1, marks)
 			if split, minor := r.Status().Envoys[0].Split, uint32(envoytest.Minor(t, version)); (len(split) > 0) != fold.Takes(1, minor) {
-				t.Errorf("in pieces are %q", split)
+				t.Errorf("in vhds are %q", split)
 			}
 			server.takeSent()
 
 			down, up := server.down.Load(), server.up.Load()
 			marks["h07"] = "two"
-			server.set(generation(t, 2, shop.tableOf(marks)))
+			server.set(generation(t, 2, shop.vhdsOf(marks)))
 			shop.settles(server, 2, marks)
 			down, up = server.down.Load()-down, server.up.Load()-up
 			t.Logf("one edit: %d bytes down, %d up", down, up)
@@ -169,7 +169,7 @@ func TestVirtualHosts(t *testing.T) {
 			// One goes, one comes; what was there is not asked for again.
 			delete(marks, "h08")
 			marks["new"] = "three"
-			server.set(generation(t, 3, shop.tableOf(marks)))
+			server.set(generation(t, 3, shop.vhdsOf(marks)))
 			shop.settles(server, 3, marks)
 			envoytest.Eventually(t, deadline, func() error { return shop.hosts(map[string]string{"h08": ""}) })
 			if sent := server.takeSent(); !slices.Equal(sent, []string{"routes/new", "-routes/h08"}) {
@@ -194,7 +194,7 @@ func TestVirtualHosts(t *testing.T) {
 			envoytest.Eventually(t, deadline, func() error { return shop.hosts(marks) })
 			server.takeSent()
 			server.start()
-			server.set(generation(t, 4, shop.tableOf(marks)))
+			server.set(generation(t, 4, shop.vhdsOf(marks)))
 			server.inStep(t, 4, fiveTypes...)
 			if sent := server.takeSent(); len(sent) > 0 {
 				t.Errorf("sent again: %q", sent)
@@ -211,8 +211,8 @@ func liveness(r *Relay) error {
 	return nil
 }
 
-// TestVirtualHostsUnderLoad changes virtual hosts fifty times, and the form in
-// which the server sends them, without a request that fails.
+// TestVirtualHostsUnderLoad changes virtual hosts fifty times, and the form in which the
+// server sends them. No request fails.
 func TestVirtualHostsUnderLoad(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
@@ -222,7 +222,7 @@ func TestVirtualHostsUnderLoad(t *testing.T) {
 			h := newHost(t, server.addr)
 			h.relay()
 			marks := marksOf(30, "0")
-			server.set(generation(t, 1, shop.tableOf(marks)))
+			server.set(generation(t, 1, shop.vhdsOf(marks)))
 			e := h.envoy(version)
 			shop.settles(server, 1, marks)
 			stop := shop.load("h00", "h01", "h02", "h29")
@@ -237,12 +237,12 @@ func TestVirtualHostsUnderLoad(t *testing.T) {
 				case 3:
 					delete(marks, extra)
 				}
-				if i%10 == 5 { // whole, and back
-					server.set(generation(t, number, shop.wholeOf(marks)))
+				if i%10 == 5 { // inline, and back
+					server.set(generation(t, number, shop.inlineOf(marks)))
 					shop.settles(server, number, marks)
 					number++
 				}
-				server.set(generation(t, number, shop.tableOf(marks)))
+				server.set(generation(t, number, shop.vhdsOf(marks)))
 				if i%3 == 0 {
 					shop.settles(server, number, marks)
 				}
@@ -254,19 +254,19 @@ func TestVirtualHostsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestRefusedVirtualHost has a virtual host that Envoy refuses among others that
-// it takes: it is named upstream, and nothing else.
-func TestRefusedVirtualHost(t *testing.T) {
+// TestRejectedVirtualHost has one virtual host that Envoy rejects among others: it alone is
+// rejected upstream.
+func TestRejectedVirtualHost(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			server, shop := newServer(t), newShop(t)
 			h := newHost(t, server.addr)
-			pieces := fold.Takes(1, uint32(envoytest.Minor(t, version)))
+			vhds := fold.Takes(1, uint32(envoytest.Minor(t, version)))
 			r, stopRelay := h.relay()
 			marks := marksOf(40, "one")
-			server.set(generation(t, 1, shop.tableOf(marks)))
+			server.set(generation(t, 1, shop.vhdsOf(marks)))
 			e := h.envoy(version)
 			shop.settles(server, 1, marks)
 			stop := shop.load("h00", "h01", "h11")
@@ -274,7 +274,7 @@ func TestRefusedVirtualHost(t *testing.T) {
 			for host := range marks {
 				marks[host] = "two"
 			}
-			bad := shop.tableOf(marks)
+			bad := shop.vhdsOf(marks)
 			// Its domain is another one's, which no rule of the message forbids.
 			h10 := bad["vhds/routes/h10"].(*routev3.VirtualHost)
 			h10.Domains = append(h10.Domains, "h20.test")
@@ -289,7 +289,7 @@ func TestRefusedVirtualHost(t *testing.T) {
 			if len(rejected) != 1 || !strings.HasPrefix(rejected[0].Name, "routes/h") || !strings.Contains(rejected[0].Reason, "h20.test") {
 				t.Errorf("rejected upstream: %+v", rejected)
 			}
-			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || (len(s.Envoys[0].Split) > 0) != pieces {
+			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || (len(s.Envoys[0].Split) > 0) != vhds {
 				t.Errorf("status %+v", s)
 			}
 
@@ -303,44 +303,44 @@ func TestRefusedVirtualHost(t *testing.T) {
 			e.NoRejections(t)
 			server.start()
 			marks["h10"] = "three"
-			server.set(generation(t, 3, shop.tableOf(marks)))
+			server.set(generation(t, 3, shop.vhdsOf(marks)))
 			shop.settles(server, 3, marks)
 		})
 	}
 }
 
-// TestRefusedVirtualHostStaysAlone has good edits beside a virtual host that Envoy
-// refuses, one that it had and one that is new: they arrive, these are named, the
-// table stays in pieces through restarts of the control plane and the relay, and
-// when they are mended they come.
-func TestRefusedVirtualHostStaysAlone(t *testing.T) {
+// TestRejectedHostsDoNotBlockOthers edits valid virtual hosts beside two that Envoy rejects,
+// an edited one and a new one. The valid edits arrive, only the two are reported, and VHDS
+// stays in use through restarts of the control plane and the relay. When the two are fixed
+// they arrive.
+func TestRejectedHostsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			refusedStaysAlone(t, version)
+			rejectedDoNotBlockOthers(t, version)
 		})
 	}
 }
 
-func refusedStaysAlone(t *testing.T, version string) {
+func rejectedDoNotBlockOthers(t *testing.T, version string) {
 	t.Helper()
 	server, shop := newServer(t), newShop(t)
 	h := newHost(t, server.addr)
 	r, stopRelay := h.relay()
 	marks := marksOf(40, "one")
-	server.set(generation(t, 1, shop.tableOf(marks)))
+	server.set(generation(t, 1, shop.vhdsOf(marks)))
 	h.envoy(version)
 	shop.settles(server, 1, marks)
 	stop := shop.load("h00", "h01", "h10")
-	pieces := fold.Takes(1, uint32(envoytest.Minor(t, version)))
+	vhds := fold.Takes(1, uint32(envoytest.Minor(t, version)))
 	number := uint64(1)
 	is := func(bad ...string) {
 		t.Helper()
 		number++
-		server.set(generation(t, number, shop.spoilt(marks, bad...)))
+		server.set(generation(t, number, shop.invalid(marks, bad...)))
 		shop.settles(server, number, marks)
-		envoytest.Eventually(t, deadline, func() error { return refusedAre(r.Status(), pieces, bad) })
+		envoytest.Eventually(t, deadline, func() error { return rejectedAre(r.Status(), vhds, bad) })
 	}
 	marks["h00"], marks["h20"], marks["h30"] = "two", "two", "two"
 	delete(marks, "h31")
@@ -362,19 +362,19 @@ func refusedStaysAlone(t *testing.T, version string) {
 	marks["h22"] = "five"
 	is("h10", "new")
 
-	marks["h10"], marks["new"] = "mended", "mended"
+	marks["h10"], marks["new"] = "fixed", "fixed"
 	is()
 	stop()
 }
 
-// spoilt is the configuration with virtual hosts in it that no Envoy takes: they
-// have a domain twice, which no rule of the message forbids.
-func (s *shop) spoilt(marks map[string]string, bad ...string) map[string]proto.Message {
+// invalid is the configuration with virtual hosts that every Envoy rejects: they have a domain
+// twice, which protoc-gen-validate accepts.
+func (s *shop) invalid(marks map[string]string, bad ...string) map[string]proto.Message {
 	all := maps.Clone(marks)
 	for _, name := range bad {
 		all[name] = "bad"
 	}
-	out := s.tableOf(all)
+	out := s.vhdsOf(all)
 	for _, name := range bad {
 		h := out["vhds/routes/"+name].(*routev3.VirtualHost)
 		h.Domains = append(h.Domains, h.Domains[0])
@@ -382,14 +382,14 @@ func (s *shop) spoilt(marks map[string]string, bad ...string) map[string]proto.M
 	return out
 }
 
-// refusedAre is nil once exactly these virtual hosts are refused, by an Envoy that
-// has their table in this form.
-func refusedAre(s Status, pieces bool, hosts []string) error {
+// rejectedAre is nil once exactly these virtual hosts are rejected, by an Envoy that has their
+// route configuration in this form.
+func rejectedAre(s Status, vhds bool, hosts []string) error {
 	var names []string
 	for _, x := range s.Rejected {
 		names = append(names, strings.TrimPrefix(x.Name, "routes/"))
 	}
-	if !slices.Equal(names, hosts) || len(s.Envoys) != 1 || (len(s.Envoys[0].Split) > 0) != pieces {
+	if !slices.Equal(names, hosts) || len(s.Envoys) != 1 || (len(s.Envoys[0].Split) > 0) != vhds {
 		return fmt.Errorf("rejected are %q: %+v", names, s)
 	}
 	return nil

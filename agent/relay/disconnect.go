@@ -13,15 +13,15 @@ import (
 	"github.com/fairlead/fairlead/internal/plain"
 )
 
-// Bounds on what a server can make grow that refuses: the bytes kept of its words,
-// and how many different ones are told.
+// Limits of what a server that rejects the host can make the relay keep: the bytes of a
+// reason, and the number of different reasons that are logged.
 const (
-	maxWords = 1024
-	maxTold  = 16
+	maxReason = 1024
+	maxLogged = 16
 )
 
-// lost tells people, once a connection, why there is none any more.
-func (r *Relay) lost(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
+// reportDisconnect logs why a connection ended, once a connection.
+func (r *Relay) reportDisconnect(ctx context.Context, server string, err error, answered bool, lasted time.Duration) {
 	why := explain(err)
 	switch {
 	case errors.Is(err, errNewNode) || errors.Is(err, errRenew):
@@ -34,29 +34,29 @@ func (r *Relay) lost(ctx context.Context, server string, err error, answered boo
 	if code := status.Code(err); r.c.Refused != nil && (code == codes.PermissionDenied || code == codes.Unauthenticated) {
 		r.c.Refused()
 	}
-	r.tell(ctx, func(c *core, now time.Time) {
-		if c.up.Server != "" || c.up.Since.IsZero() {
-			c.up.Since = now
+	r.submit(ctx, func(c *core, now time.Time) {
+		if c.upstreamStatus.Server != "" || c.upstreamStatus.Since.IsZero() {
+			c.upstreamStatus.Since = now
 		}
 		switch {
-		case refuses(err) && c.told.first(server, err):
-			// Said already, if the stream ended with these words.
+		case isRejection(err) && c.logged.first(server, err):
+			// An answered stream that ended with this reason was logged above.
 			if !answered {
 				r.log.WarnContext(ctx, "control plane rejected this host: serving the stored configuration, retrying",
 					"server", server, "err", why)
 			}
-		case !refuses(err) && !answered && c.up.LastError == "":
+		case !isRejection(err) && !answered && c.upstreamStatus.LastError == "":
 			r.log.WarnContext(ctx, "no control plane reachable: serving the stored configuration, retrying",
 				"server", server, "err", why)
 		}
 		c.upstream = nil
-		c.up.Server, c.up.LastError = "", why
+		c.upstreamStatus.Server, c.upstreamStatus.LastError = "", why
 	})
 }
 
-// refuses reports whether a server ended a stream, or did not begin it, for a
-// reason that somebody has to mend, and not because it is away or busy.
-func refuses(err error) bool {
+// isRejection reports whether a server rejected or ended a stream for a reason that somebody
+// has to fix. An unreachable or busy server is none.
+func isRejection(err error) bool {
 	st, ok := status.FromError(err)
 	if !ok {
 		return false
@@ -65,43 +65,42 @@ func refuses(err error) bool {
 	case codes.OK, codes.Canceled, codes.DeadlineExceeded, codes.Internal, codes.Unknown:
 		return false
 	case codes.Unavailable:
-		return hintOf(err) > 0
+		return retryDelay(err) > 0
 	default:
 		return true
 	}
 }
 
-// told are the refusals that were told since there was a connection: a server that
-// refuses is asked again every few seconds.
-type told map[string]struct{}
+// loggedRejections are the rejections that were logged since the last connection. A server
+// that rejects the host is asked again every few seconds.
+type loggedRejections map[string]struct{}
 
-// first reports whether a refusal has not been told yet, and notes it. Numbers do
-// not make another one of it.
-func (t told) first(server string, err error) bool {
+// first reports whether a rejection has not been logged yet, and adds it. Reasons that differ
+// only in numbers count as one.
+func (t loggedRejections) first(server string, err error) bool {
 	st, _ := status.FromError(err)
 	words := strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
 			return -1
 		}
 		return r
-	}, plain.Words(st.Message(), maxWords))
+	}, plain.Words(st.Message(), maxReason))
 	k := server + " " + st.Code().String() + " " + words
-	if _, ok := t[k]; ok || len(t) >= maxTold {
+	if _, ok := t[k]; ok || len(t) >= maxLogged {
 		return false
 	}
 	t[k] = struct{}{}
 	return true
 }
 
-// explain turns the opaque answer of a server into what a person can act on, on one
-// line.
+// explain turns the error of a server into one line that says what to do.
 func explain(err error) string {
-	words := plain.Words(err.Error(), maxWords)
+	words := plain.Words(err.Error(), maxReason)
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
 		return "rejected by the control plane (its log has the reason): " + words
 	case codes.ResourceExhausted:
-		if hint := hintOf(err); hint > 0 {
+		if hint := retryDelay(err); hint > 0 {
 			return fmt.Sprintf("control plane is at a limit, retrying in about %s: %s", hint.Round(100*time.Millisecond), words)
 		}
 		return "control plane is at a limit: " + words

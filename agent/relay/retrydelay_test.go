@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// full is what a server says that has too many streams.
+// full is the answer of a server that has too many streams.
 func full(tb testing.TB, after time.Duration) error {
 	tb.Helper()
 	st, err := status.New(codes.ResourceExhausted, "full").WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)})
@@ -24,14 +24,14 @@ func full(tb testing.TB, after time.Duration) error {
 	return st.Err()
 }
 
-// refuse has every stream refused, or none with a nil error.
+// refuse makes the server reject every stream with err, or none if err is nil.
 func (s *fakeServer) refuse(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = err
 }
 
-// refusedAt waits until so many streams were refused, and says when.
+// refusedAt waits until n streams were rejected, and returns their times.
 func (s *fakeServer) refusedAt(tb testing.TB, n int) []time.Time {
 	tb.Helper()
 	var at []time.Time
@@ -47,8 +47,9 @@ func (s *fakeServer) refusedAt(tb testing.TB, n int) []time.Time {
 	return at
 }
 
-// Nobody comes back earlier than the server asked; then he does, and is served.
-func TestHintIsHonoured(t *testing.T) {
+// TestRetryDelayIsHonoured: a host does not reconnect before the retry delay; then it does,
+// and is served.
+func TestRetryDelayIsHonoured(t *testing.T) {
 	t.Parallel()
 	const hint = 3 * time.Second
 	s := newServer(t)
@@ -66,9 +67,9 @@ func TestHintIsHonoured(t *testing.T) {
 	s.streamed(t, 1)
 }
 
-// A server that refuses does not keep a host from another one, nor is it asked
-// again in the meantime.
-func TestHintIsOfOneServer(t *testing.T) {
+// TestRetryDelayIsPerServer: a server that rejects a host does not keep it from another
+// server, and is not tried before its delay has passed.
+func TestRetryDelayIsPerServer(t *testing.T) {
 	t.Parallel()
 	busy, other := newServer(t), newServer(t)
 	busy.refuse(full(t, time.Hour))
@@ -79,12 +80,13 @@ func TestHintIsOfOneServer(t *testing.T) {
 	other.start() // it has been tried in vain until now
 	other.streamed(t, 1)
 	if n := len(busy.refusedAt(t, 1)); n != 1 {
-		t.Errorf("the one that refused was asked %d times", n)
+		t.Errorf("the server that rejected was asked %d times", n)
 	}
 }
 
-// Where all refuse, the one that is to be asked first is asked first, at its time.
-func TestEveryServerRefuses(t *testing.T) {
+// TestAllServersReject: if all servers reject, the one with the shortest delay is tried first,
+// at its time.
+func TestAllServersReject(t *testing.T) {
 	t.Parallel()
 	const hint = 2 * time.Second
 	long, short := newServer(t), newServer(t)
@@ -104,23 +106,23 @@ func TestEveryServerRefuses(t *testing.T) {
 	short.streamed(t, 1)
 }
 
-func TestPauses(t *testing.T) {
+func TestRetryTimes(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	p := pauses{}
+	p := retryTimes{}
 	left := func(what, server string, want time.Duration) {
 		t.Helper()
-		if got := p.left(server, now); got != want {
+		if got := p.remaining(server, now); got != want {
 			t.Errorf("%s: %s, want %s", what, got, want)
 		}
 	}
-	left("never refused", "a", 0)
+	left("never rejected", "a", 0)
 	p.note("a", full(t, 4*time.Second), now, 0)
 	left("not spread", "a", 4*time.Second)
 	p.note("a", full(t, 4*time.Second), now, 1)
 	left("spread", "a", 5*time.Second)
 	p.note("b", full(t, time.Hour), now, 0)
-	left("too long", "b", maxHint)
+	left("too long", "b", maxRetryDelay)
 	p.note("c", full(t, -time.Hour), now, 0)
 	left("negative", "c", 0)
 	if got := p.soonest([]string{"b", "a"}, now); got != 5*time.Second {

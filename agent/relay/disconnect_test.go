@@ -27,7 +27,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// with are those that have some words in them.
+// with are the lines that contain a text.
 func (l *lines) with(words string) (out []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,9 +39,9 @@ func (l *lines) with(words string) (out []string) {
 	return out
 }
 
-// TestRefusalIsLoggedOnce has a server go from which a host had all, and come back
-// and refuse it: its words are in the log, once for each that it finds.
-func TestRefusalIsLoggedOnce(t *testing.T) {
+// TestRejectionIsLoggedOnce has a connected server stop, come back and reject the host: each
+// reason is logged once.
+func TestRejectionIsLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for _, code := range []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.InvalidArgument} {
 		t.Run(code.String(), func(t *testing.T) {
@@ -81,15 +81,15 @@ func TestRefusalIsLoggedOnce(t *testing.T) {
 				envoytest.Eventually(t, deadline, connected)
 			}
 			first := log.with("serves 2 streams")
-			if len(first) == 0 || len(first[0]) > 2*maxWords || strings.Contains(first[0], "\x1b[") || len(log.with("something else")) != 2 {
+			if len(first) == 0 || len(first[0]) > 2*maxReason || strings.Contains(first[0], "\x1b[") || len(log.with("something else")) != 2 {
 				t.Errorf("the log says %q", first)
 			}
 		})
 	}
 }
 
-// TestRefuses tells a server that refuses from one that is away.
-func TestRefuses(t *testing.T) {
+// TestIsRejection distinguishes a server that rejects from one that is unreachable.
+func TestIsRejection(t *testing.T) {
 	t.Parallel()
 	for err, want := range map[error]bool{
 		errors.New("handshake failed"):                  false,
@@ -99,15 +99,15 @@ func TestRefuses(t *testing.T) {
 		status.Error(codes.Unimplemented, "only delta"): true,
 		full(t, time.Second):                            true,
 	} {
-		if got := refuses(err); got != want {
+		if got := isRejection(err); got != want {
 			t.Errorf("%v: %t", err, got)
 		}
 	}
-	told := told{}
-	for i := range 3 * maxTold {
-		told.first("a", status.Error(codes.Aborted, strings.Repeat("x", i)))
+	logged := loggedRejections{}
+	for i := range 3 * maxLogged {
+		logged.first("a", status.Error(codes.Aborted, strings.Repeat("x", i)))
 	}
-	if len(told) > maxTold {
-		t.Errorf("%d are kept", len(told))
+	if len(logged) > maxLogged {
+		t.Errorf("%d are kept", len(logged))
 	}
 }
