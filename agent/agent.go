@@ -28,32 +28,31 @@ import (
 type Config struct {
 	// Logger must be non-nil.
 	Logger *slog.Logger
-	// StateDir keeps what must survive a reboot: identities and the accepted
-	// configuration. RunDir has sockets and notes about processes; its path must
-	// be short. Both are made if they do not exist.
+	// StateDir has what must survive a reboot: identities and the accepted configuration.
+	// RunDir has sockets and the records of processes; its path must be short. Both are made
+	// if they do not exist.
 	StateDir, RunDir string
 
-	// Token is the join token. A host that has joined uses it if the control plane
-	// does not know the host any more, or if it entitles to something else; it may be
-	// given again.
+	// Token is the join token. A host that has joined uses it if the control plane no longer
+	// knows the host, or if the token grants something else; it may be given again.
 	Token string
-	// ReadToken gives the join token as it is now, empty if there is none: it is asked
-	// in place of Token, at the start and again while the agent runs. May be nil.
+	// ReadToken returns the current join token, empty if there is none. If it is set it
+	// replaces Token: it is called at the start and again while the agent runs. May be nil.
 	ReadToken func() (string, error)
-	// Workload is the identity of the application, one of those that the token
-	// entitles to; the zero value means the only one, or the one used last.
+	// Workload is the identity of the application, one of those that the token grants; the
+	// zero value means the only one, or the one used last.
 	Workload svid.Pair
 	// Name names the workload's instance; empty means the host's name.
 	Name string
-	// Address is the host's address in the mesh; the zero value means the one
-	// that the route to the control plane begins at.
+	// Address is the host's address in the mesh; the zero value means the source address of
+	// the route to the control plane.
 	Address netip.Addr
 	// Servers are host:port of the control plane; empty means the token's.
 	Servers []string
 	// DNSDomain is the domain of the mesh; empty means cluster.local.
 	DNSDomain string
-	// MeshID, ClusterID, Network, Labels and Locality are said to the control
-	// plane in the node; all may be empty.
+	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
+	// node; all may be empty.
 	MeshID, ClusterID, Network string
 	Labels                     map[string]string
 	Locality                   bootstrap.Locality
@@ -66,49 +65,48 @@ type Config struct {
 	EnvoyArgs []string
 	// EnvoyLog is where Envoy's output goes; empty means envoy.log in RunDir.
 	EnvoyLog string
-	// Environ is the agent's own environment, NAME=value, of which Envoy gets the
-	// variables of [proxy.UsualEnvironment] and those that EnvoyEnv names; nil means
-	// that it gets nothing.
+	// Environ is the agent's own environment, as NAME=value. Envoy gets the variables of
+	// [proxy.UsualEnvironment] and those that EnvoyEnv names; nil means none.
 	Environ, EnvoyEnv []string
-	// AdminAddress is where Envoy's admin interface listens; the zero value means
-	// a unix socket in RunDir, of a name that nobody can guess.
+	// AdminAddress is the address of Envoy's admin interface; the zero value means a unix
+	// socket in RunDir with a random name.
 	AdminAddress netip.AddrPort
-	// StatsPort and HealthPort are ports of Address; 0 means 15090 and 15021, or
-	// free ones where these are taken, -1 none.
+	// StatsPort and HealthPort are ports of Address; 0 means 15090 and 15021, or free ports if
+	// these are in use, -1 none.
 	StatsPort, HealthPort int
-	// EnvoyMaxHeapMiB and EnvoyMaxConnections bound what Envoy takes of the host; 0
-	// means what suits the host's memory, negative no bound.
+	// EnvoyMaxHeapMiB and EnvoyMaxConnections limit Envoy; 0 means a limit by the memory of
+	// the host, negative no limit.
 	EnvoyMaxHeapMiB, EnvoyMaxConnections int
 	// DrainTime is how long a stop waits for connections to end; zero means 5 s.
 	DrainTime time.Duration
-	// LeaveRunning makes the end of Run leave Envoy alone.
+	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
-	// Probe asks the application how it is; nil means that nobody does.
+	// Probe says how to probe the application; nil means that it is not probed.
 	Probe *health.Probe
-	// TTL is the life to ask for of certificates; zero leaves it to the server.
+	// TTL is the lifetime of certificates to request; zero means the default of the server.
 	TTL time.Duration
 }
 
-// Agent runs one workload's half of the host.
+// Agent runs one workload's Envoy on a host.
 type Agent struct {
 	c   Config
 	log *slog.Logger
 
 	saver *saver
-	// refused rings when a server refuses the host, and answered has the server that
+	// refused signals that a server rejected the host, and answered has the server that
 	// answered last.
 	refused  chan struct{}
 	answered chan string
 
 	// Constant after the start of Run. clock is set under mu.
-	clock      *svid.Clock
-	hostBefore *svid.Identity // the host's identity before the one on disk, or nil
+	clock        *svid.Clock
+	previousHost *svid.Identity // the host's identity before the one on disk, or nil
 
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 
 	mu     sync.Mutex // guards all following fields
-	status Status     // but for what is asked of the children
+	status Status     // without the parts that come from the components
 	relay  *relay.Relay
 	proxy  *proxy.Process
 	admin  *proxy.Admin
@@ -174,8 +172,8 @@ const (
 func (a *Agent) inRun(name string) string   { return filepath.Join(a.c.RunDir, name) }
 func (a *Agent) inState(name string) string { return filepath.Join(a.c.StateDir, name) }
 
-// Run joins if it has to, and serves until ctx ends: then Envoy is drained and
-// stopped, unless it is to be left running.
+// Run joins if necessary, and serves until ctx ends. Then it drains and stops Envoy, unless
+// Envoy is to be left running.
 func (a *Agent) Run(ctx context.Context) error {
 	if err := errors.Join(durable.MakeDir(a.c.StateDir), os.MkdirAll(a.c.RunDir, 0o750)); err != nil {
 		return fmt.Errorf("making the agent's directories: %w", err)
@@ -202,14 +200,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Envoy goes on meanwhile, as it does when an agent was killed.
-		if err := a.supervise(ctx, parts); !errors.Is(err, errSwitch) || ctx.Err() != nil {
+		// Envoy keeps serving meanwhile.
+		if err := a.supervise(ctx, parts); !errors.Is(err, errWorkloadChanged) || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-// parts are the children of an agent.
+// parts are the components of an agent.
 type parts struct {
 	ids     *identities
 	secrets *workload.Server
@@ -218,13 +216,13 @@ type parts struct {
 	checker *health.Checker // or nil
 }
 
-// supervise runs all parts. Envoy is stopped before the others end, which it
-// needs while it drains.
+// supervise runs all components. Envoy is stopped before the others, because it needs them
+// while it drains.
 func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	services, endServices := context.WithCancel(context.WithoutCancel(ctx))
 	defer endServices()
 	group, services := errgroup.WithContext(services)
-	// Where a part fails Envoy goes on serving, for the agent that comes next.
+	// If a component fails, Envoy keeps serving for the next agent.
 	envoyParent, leave := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer leave(nil)
 	defer context.AfterFunc(services, func() { leave(proxy.ErrLeave) })()
@@ -258,7 +256,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	return group.Wait()
 }
 
-// withdrawTime is how long peers have to hear that Envoy is about to go.
+// withdrawTime is the time for peers to learn that Envoy is about to stop.
 const withdrawTime = 300 * time.Millisecond
 
 func (a *Agent) withdraw(ctx context.Context, r *relay.Relay) {

@@ -24,7 +24,7 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-// TestLifeOfAHost goes through all that may happen to a host but its end.
+// TestLifeOfAHost goes through the states of a host, except its removal.
 func TestLifeOfAHost(t *testing.T) {
 	t.Parallel()
 	cp := newPlane(t, 0)
@@ -104,7 +104,7 @@ func TestLifeOfAHost(t *testing.T) {
 	cp.start()
 	isLive(3)
 
-	// A stop ends both, and peers hear of it before.
+	// A stop ends both, and peers learn of it before.
 	pid = m.envoyPID()
 	m.stop()
 	if running(pid) {
@@ -239,8 +239,8 @@ func TestStatusAndProbe(t *testing.T) {
 	}
 }
 
-// TestStartRefused has everything a newcomer gets wrong.
-func TestStartRefused(t *testing.T) {
+// TestInvalidStarts has common mistakes of a first start.
+func TestInvalidStarts(t *testing.T) {
 	t.Parallel()
 	cp, other := newPlane(t, 0), newPlane(t, 0)
 	for name, c := range map[string]struct {
@@ -287,21 +287,21 @@ func TestStartRefused(t *testing.T) {
 	}
 }
 
-// TestAnotherHostsToken does not turn one host into another.
+// TestAnotherHostsToken: a token does not turn one host into another.
 func TestAnotherHostsToken(t *testing.T) {
 	t.Parallel()
 	c := Config{StateDir: t.TempDir()}
-	known := &memory{Host: "a", Pairs: []string{"shop/orders"}, Servers: []string{"x:1"}}
-	if _, err := combine(known, &svid.JoinToken{Host: "b"}, c); err == nil || !strings.Contains(err.Error(), "its own --state-dir") {
+	known := &enrollment{Host: "a", Pairs: []string{"shop/orders"}, Servers: []string{"x:1"}}
+	if _, err := mergeEnrollment(known, &svid.JoinToken{Host: "b"}, c); err == nil || !strings.Contains(err.Error(), "its own --state-dir") {
 		t.Errorf("combine = %v", err)
 	}
-	m, err := combine(known, nil, c)
+	m, err := mergeEnrollment(known, nil, c)
 	if err != nil || m.Servers[0] != "x:1" {
 		t.Errorf("combine = %+v, %v", m, err)
 	}
 }
 
-// TestTrusts tells a token of another authority from one of the identity's own.
+// TestTrusts distinguishes a token of another authority from one of the identity's own.
 func TestTrusts(t *testing.T) {
 	t.Parallel()
 	id := &svid.Identity{Bundle: x509bundle.FromX509Authorities(spiffeid.RequireTrustDomainFromString("mesh.test"), []*x509.Certificate{{RawSubjectPublicKeyInfo: []byte("own")}})}

@@ -30,7 +30,7 @@ const (
 	defaultHealthPort = 15021
 )
 
-// assemble makes all parts; nothing runs yet.
+// assemble makes all components; nothing runs yet.
 func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) (*parts, error) {
 	uid := uint32(os.Geteuid())
 	known, made := a.envoySecrets(ctx)
@@ -72,10 +72,10 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
 	r, err := relay.New(relay.Config{
-		Logger: a.c.Logger, Node: proto, Servers: e.using, Credentials: hostCredentials{a},
-		Refused: a.ringRefused, Answered: a.noteAnswered,
+		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
+		Refused: a.notifyRejected, Answered: a.noteAnswered,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Stamp: a.stamp, Metadata: a.held,
+		Stamp: a.stamp, Metadata: a.heldCertificate,
 	})
 	if err != nil {
 		return nil, err
@@ -95,14 +95,14 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	return p, nil
 }
 
-// guard asks for the token at one of the agent's sockets.
+// guard requires the token at one of the agent's sockets.
 func (a *Agent) guard(socket, token string, passed func()) (*peercred.Guard, error) {
 	return peercred.NewGuard(peercred.GuardConfig{
 		Logger: a.log, Socket: a.inRun(socket), Header: bootstrap.TokenHeader, Token: token, Passed: passed,
 	})
 }
 
-// mover moves Envoy's admin socket whenever an Envoy connects.
+// mover returns a function that moves Envoy's admin socket, for every connection of Envoy.
 func (a *Agent) mover(paths adminPaths) func() {
 	if a.c.AdminAddress.IsValid() {
 		return nil
@@ -114,23 +114,23 @@ func (a *Agent) mover(paths adminPaths) func() {
 	}
 }
 
-// ringRefused asks whether the control plane still knows the host.
-func (a *Agent) ringRefused() {
+// notifyRejected has the identities check whether the control plane still knows the host.
+func (a *Agent) notifyRejected() {
 	select {
 	case a.refused <- struct{}{}:
 	default:
 	}
 }
 
-// noteAnswered says which server is connected.
+// noteAnswered records which server is connected.
 func (a *Agent) noteAnswered(server string) {
 	select {
 	case a.answered <- server:
-	default: // one waits already
+	default: // one is pending already
 	}
 }
 
-// reporter hands health to the relay.
+// reporter gives health to the relay.
 type reporter struct{ r *relay.Relay }
 
 // ReportHealth implements health.Reporter.
@@ -178,12 +178,12 @@ func (a *Agent) envoy(
 	if args == nil {
 		args = []string{"--log-level", "warning"}
 	}
-	// LDS removals drain as Istio's do; a stop has its own time.
+	// Removed listeners drain as Istio's do; the drain time of a stop is another setting.
 	args = append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, args...)
 	a.mu.Lock()
 	a.known = known
-	// An Envoy that has not connected yet, or is of an earlier release, has it still
-	// where it was made.
+	// The socket of an Envoy that has not connected yet, or that an earlier release
+	// started, was not moved.
 	a.admin = proxy.NewAdmin("unix", paths.moved, paths.made)
 	listens := []netip.AddrPort{}
 	if a.c.AdminAddress.IsValid() {
@@ -206,8 +206,8 @@ func (a *Agent) envoy(
 	return p, running, err
 }
 
-// startedWith is what an Envoy takes from its start. Of its environment that is only
-// what somebody asked for: the usual variables may differ from shell to shell.
+// startedWith is the input of an Envoy's start. Of the environment only the variables that
+// somebody named count: the usual ones may differ from shell to shell.
 func (a *Agent) startedWith(bootstrap []byte, binary string, args []string) []byte {
 	b := fmt.Appendf(slices.Clone(bootstrap), "%q %q", binary, args)
 	if len(a.c.EnvoyEnv) > 0 {
@@ -227,8 +227,8 @@ type Ports struct {
 	Health netip.AddrPort `json:"health"`
 }
 
-// ports chooses the ports of the static listeners: what a running Envoy has,
-// what was asked for, or the defaults, or free ones where those are taken.
+// ports chooses the ports of the static listeners: those of a running Envoy, those of the
+// flags, or the defaults, or free ports if those are in use.
 func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports, error) {
 	note := a.inRun("ports.json")
 	if running {
@@ -252,7 +252,7 @@ func (a *Agent) ports(ctx context.Context, addr netip.Addr, running bool) (Ports
 	return p, durable.WriteFile(durable.OS{}, note, b, 0o600)
 }
 
-// suits reports whether a running Envoy's ports are what is asked for.
+// suits reports whether a running Envoy's ports are those of the flags.
 func (a *Agent) suits(p Ports, addr netip.Addr) bool {
 	fits := func(at netip.AddrPort, want int) bool {
 		switch {
@@ -275,7 +275,7 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 	case want > highest:
 		return netip.AddrPort{}, fmt.Errorf("%s: %d is not a port", flag, want)
 	case want > 0:
-		// Envoy's start refuses it if it is taken.
+		// Starting Envoy fails if it is in use.
 		return netip.AddrPortFrom(usual.Addr(), uint16(want)), nil
 	}
 	if proxy.CheckFree(ctx, []netip.AddrPort{usual}) == nil {

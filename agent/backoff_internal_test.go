@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Tries that ran out of time together do not begin anew together.
-func TestTriesThatTookLongAreSpread(t *testing.T) {
+// TestTimedOutTriesAreSpread: tries that timed out together are not repeated together.
+func TestTimedOutTriesAreSpread(t *testing.T) {
 	t.Parallel()
 	var waits []time.Duration
 	for range 1000 {

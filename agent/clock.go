@@ -13,19 +13,18 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// Bounds on how soon things are looked at again, each at most a twentieth of a
-// certificate's life.
+// Intervals of checks, each at most a twentieth of a certificate's life.
 const (
-	// lookEvery is how often the wall clock is looked at: it may have been set.
-	lookEvery = time.Minute
-	// askEvery is how often new certificates are asked for while this host's clock
-	// and what the authority has proven differ, and how soon after a renewal the
-	// next may be: a clock that is ahead makes each certificate look old.
-	askEvery  = 10 * time.Minute
-	shareLife = 20
+	// checkInterval is how often the wall clock is read: somebody may have set it.
+	checkInterval = time.Minute
+	// renewInterval is how often new certificates are requested while this host's clock
+	// contradicts the time that the authority has proven, and the least time between two
+	// renewals: with a clock that is ahead each certificate looks old.
+	renewInterval = 10 * time.Minute
+	lifeFraction  = 20
 )
 
-// openClock reads what is known of the time.
+// openClock loads the saved time.
 func (a *Agent) openClock(ctx context.Context) {
 	c, err := svid.OpenClock(a.c.StateDir, bootID(), nil)
 	if err != nil {
@@ -33,10 +32,10 @@ func (a *Agent) openClock(ctx context.Context) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.clock = c // Status may be asked already
+	a.clock = c // Status may be called already
 }
 
-// bootID names the present boot of the machine; empty where the kernel does not say.
+// bootID identifies the current boot of the machine; empty if the kernel does not say.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -45,21 +44,21 @@ func bootID() string {
 	return strings.TrimSpace(string(b))
 }
 
-// now is the time as far as it is known: this machine's, or the lower bound that the
-// authority has proven.
+// now is the best known time: this machine's clock, or the lower bound that the authority has
+// proven.
 func (a *Agent) now() time.Time { return a.clock.Now(wallclock.Now()) }
 
-// stamp tells a server what this machine's clock shows. One that may not have been
-// set since the machine booted says nothing.
+// stamp reports this machine's clock to a server. A clock that may not have been set since the
+// boot is not reported.
 func (a *Agent) stamp(node *corev3.Node) {
 	if a.clock.Renewed() {
 		bootstrap.SetTime(node, wallclock.Now())
 	}
 }
 
-// clockDoubt says why this host's clock and the control plane's cannot both be
-// right, or nothing.
-func (a *Agent) clockDoubt(own time.Time) string {
+// clockMismatch says why this host's clock and the control plane's cannot both be right, or
+// nothing.
+func (a *Agent) clockMismatch(own time.Time) string {
 	if a.clock == nil || !a.clock.Behind(own) {
 		return ""
 	}
@@ -67,7 +66,7 @@ func (a *Agent) clockDoubt(own time.Time) string {
 		a.clock.Now(own).UTC().Format(time.RFC3339) + " at least: one of the two clocks is wrong; set it (NTP), the rest heals by itself"
 }
 
-// life is the life of the newest certificates, the shorter one.
+// life is the shortest lifetime of the newest certificates.
 func (i *identities) life() time.Duration {
 	life := time.Duration(1<<63 - 1)
 	for _, id := range []*svid.Identity{i.hostIDs.New, i.workloadIDs.New} {
@@ -78,39 +77,38 @@ func (i *identities) life() time.Duration {
 	return life
 }
 
-// within bounds how soon something is looked at again by the life of the
-// certificates.
+// within limits an interval by the lifetime of the certificates.
 func (i *identities) within(most time.Duration) time.Duration {
-	return max(min(most, i.life()/shareLife), 10*time.Millisecond)
+	return max(min(most, i.life()/lifeFraction), 10*time.Millisecond)
 }
 
-// wait is how long until something may have to be done. Steps of the clock ring no
-// bell, so it is never long.
+// wait is the time until something may be due. It is short, because a clock that is set sends
+// no event.
 func (i *identities) wait(own time.Time) time.Duration {
 	next := i.hostDue
 	if i.workloadDue.Before(next) {
 		next = i.workloadDue
 	}
 	left := max(next.Sub(i.a.clock.Now(own)), time.Until(i.notBefore), 0)
-	return min(left, i.within(lookEvery))
+	return min(left, i.within(checkInterval))
 }
 
-// look serves what is valid now, which a clock that was set may have changed, and
-// renews what is due.
-func (i *identities) look(ctx context.Context, own time.Time) error {
+// check serves the certificate that is valid now, which may have changed because the clock was
+// set, and renews what is due.
+func (i *identities) check(ctx context.Context, own time.Time) error {
 	if id := i.workloadIDs.At(own); id != nil && id != i.a.workload.Load() {
 		i.log.WarnContext(ctx, "clock was set: using the certificate that is valid now", "identity", id)
 		if err := i.publish(time.Now(), id); err != nil {
 			return err
 		}
 	}
-	if time.Now().Before(i.notBefore) && !i.unfinished() {
+	if time.Now().Before(i.notBefore) && !i.mustChange() {
 		return nil
 	}
-	doubt := i.a.clock.Behind(own) || i.hostIDs.Early(own) || i.workloadIDs.Early(own)
-	if doubt != i.doubted {
-		i.doubted = doubt
-		if doubt {
+	differ := i.a.clock.Behind(own) || i.hostIDs.Early(own) || i.workloadIDs.Early(own)
+	if differ != i.clocksDiffer {
+		i.clocksDiffer = differ
+		if differ {
 			i.log.WarnContext(ctx, "clock differs from the control plane's: requesting certificates until the clocks agree; check NTP on both",
 				"own", own, "proven", i.a.clock.Now(own))
 		} else {
@@ -118,22 +116,22 @@ func (i *identities) look(ctx context.Context, own time.Time) error {
 		}
 	}
 	now := i.a.clock.Now(own)
-	if doubt { // only an answer of the authority tells which of the two is right
+	if differ { // only an answer of the authority shows which clock is right
 		i.hostDue, i.workloadDue = now, now
 	}
-	if now.Before(i.hostDue) && now.Before(i.workloadDue) && !i.unfinished() {
+	if now.Before(i.hostDue) && now.Before(i.workloadDue) && !i.mustChange() {
 		return nil
 	}
 	if err := i.renew(ctx, own); err != nil {
 		return err
 	}
-	i.notBefore = time.Now().Add(i.within(askEvery))
+	i.notBefore = time.Now().Add(i.within(renewInterval))
 	return nil
 }
 
-// keepHost takes the host's new identity into use. Used even if it cannot be kept:
-// the key is the one on disk.
-func (i *identities) keepHost(id *svid.Identity, own time.Time) {
+// useHost puts the host's new identity to use. It is used even if it cannot be saved: the key
+// is the one on disk.
+func (i *identities) useHost(id *svid.Identity, own time.Time) {
 	hosts := i.e.hosts
 	i.hostIDs = i.hostIDs.Add(id, own)
 	if old := i.hostIDs.Old; old != nil {
@@ -143,9 +141,9 @@ func (i *identities) keepHost(id *svid.Identity, own time.Time) {
 	i.a.host.Store(i.hostIDs.Shown(own))
 }
 
-// keepWorkload takes the workload's new identity into use, and learns the time from
-// it. It is served even if it cannot be kept.
-func (i *identities) keepWorkload(id *svid.Identity, own time.Time) error {
+// useWorkload puts the workload's new identity to use, and learns the time from it. It is
+// served even if it cannot be saved.
+func (i *identities) useWorkload(id *svid.Identity, own time.Time) error {
 	i.workloadIDs = i.workloadIDs.Add(id, own)
 	if i.workloadIDs.At(own) != id || own.After(id.NotAfter()) {
 		i.log.Warn("new certificate is not valid by this host's clock; using the previous one while it is valid",
@@ -156,14 +154,14 @@ func (i *identities) keepWorkload(id *svid.Identity, own time.Time) error {
 			i.a.saver.save(path, func() error { return i.sealed.SavePrevious(pair, old) })
 		}
 	}
-	i.save(id)
+	i.saveWorkload(id)
 	i.a.clock.Certified(id)
 	i.a.saver.save(i.a.clock.Path(), i.a.clock.Save)
 	return i.publish(time.Now(), i.workloadIDs.At(own))
 }
 
-// renewHost asks for the host's next certificate. A server that does not accept the
-// newest one, because it has not begun, may accept the one before.
+// renewHost requests the host's next certificate. A server whose clock is behind may reject
+// the newest one, which is not valid yet, and accept the one before.
 func (i *identities) renewHost(ctx context.Context, own time.Time) (*svid.Identity, error) {
 	id, err := i.e.client.Renew(ctx, i.hostIDs.New)
 	if err == nil || i.hostIDs.Old == nil || !i.hostIDs.Early(own) {

@@ -15,8 +15,7 @@ import (
 
 const day = 24 * time.Hour
 
-// keeper is an agent's half that keeps identities, without Envoy; its own clock is an
-// argument.
+// keeper renews the identities of an agent without Envoy; its own clock is an argument.
 func keeper(t *testing.T, state, token string) *identities {
 	t.Helper()
 	a, err := New(Config{
@@ -32,11 +31,11 @@ func keeper(t *testing.T, state, token string) *identities {
 	return must[*identities](t)(newIdentities(a, e, secrets))
 }
 
-// renewAll has everything renewed that the clocks make due, as if a while had passed.
+// renewAll renews everything that the clocks make due, as after a while.
 func (i *identities) renewAll(t *testing.T, own time.Time) {
 	t.Helper()
 	i.notBefore = time.Time{}
-	if err := i.look(t.Context(), own); err != nil {
+	if err := i.check(t.Context(), own); err != nil {
 		t.Fatal(err)
 	}
 	i.a.saver.flush(t.Context())
@@ -49,8 +48,8 @@ func in(id *svid.Identity, now time.Time) bool {
 	return !now.Before(id.Leaf().NotBefore) && now.Before(id.NotAfter())
 }
 
-// TestLateAnswer has certificates that begin after they were asked for, because the
-// server had much to do. No clock is wrong then.
+// TestLateAnswer has certificates that begin after they were requested, because the server was
+// busy. No clock is wrong then.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
 	p := newPlane(t, 10*time.Second) // certificates begin a second before they are signed
@@ -64,9 +63,9 @@ func TestLateAnswer(t *testing.T) {
 	}
 }
 
-// TestServerClockAheadAndBack renews while the server's clock is a day ahead, and
-// again when it is right. Envoy must have a certificate that is valid all the while,
-// also after a restart of the agent, and nobody does anything.
+// TestServerClockAheadAndBack renews while the server's clock is a day ahead, and again when
+// it is right. Envoy has a valid certificate all the time, also after a restart of the agent,
+// and nobody has to act.
 func TestServerClockAheadAndBack(t *testing.T) {
 	t.Parallel()
 	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
@@ -87,8 +86,8 @@ func TestServerClockAheadAndBack(t *testing.T) {
 		i.renewAll(t, now)
 		i = keeper(t, state, "")
 	}
-	if i.a.clockDoubt(now) == "" {
-		t.Error("nothing tells that the clocks differ")
+	if i.a.clockMismatch(now) == "" {
+		t.Error("nothing reports that the clocks differ")
 	}
 
 	p.ahead.Store(0)
@@ -98,15 +97,16 @@ func TestServerClockAheadAndBack(t *testing.T) {
 			t.Errorf("right again: the %s has a certificate of %s to %s, at %s", what, id.Leaf().NotBefore, id.NotAfter(), now)
 		}
 	}
-	if doubt := i.a.clockDoubt(now); doubt != "" {
-		t.Errorf("right again: %s", doubt)
+	if mismatch := i.a.clockMismatch(now); mismatch != "" {
+		t.Errorf("right again: %s", mismatch)
 	}
 	if again := i.workloadDue.Sub(now); again < 10*time.Hour || again > 14*time.Hour {
 		t.Errorf("right again: the next renewal is in %s", again)
 	}
 }
 
-// TestServerClockBehindAndBack has certificates signed that have ended when they come.
+// TestServerClockBehindAndBack has the server sign certificates that are expired when they
+// arrive.
 func TestServerClockBehindAndBack(t *testing.T) {
 	t.Parallel()
 	p, now := newPlane(t, day), time.Now()
@@ -129,9 +129,9 @@ func TestServerClockBehindAndBack(t *testing.T) {
 	}
 }
 
-// TestUpgradeOfAHostThatIsOut starts on what the release before left when the
-// server's clock had been ahead: one certificate, which begins tomorrow.
-func TestUpgradeOfAHostThatIsOut(t *testing.T) {
+// TestUpgradeWithFutureCertificate starts with the files of the release before after the
+// server's clock was ahead: one certificate, which begins tomorrow.
+func TestUpgradeWithFutureCertificate(t *testing.T) {
 	t.Parallel()
 	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
 	p.ahead.Store(int64(day))
@@ -146,7 +146,7 @@ func TestUpgradeOfAHostThatIsOut(t *testing.T) {
 	}
 	p.ahead.Store(0)
 	i := keeper(t, state, "")
-	if err := i.look(t.Context(), now); err != nil { // at once
+	if err := i.check(t.Context(), now); err != nil { // at once
 		t.Fatal(err)
 	}
 	if have := i.a.workload.Load(); !in(have, now) || !in(i.a.host.Load(), now) {
@@ -154,8 +154,9 @@ func TestUpgradeOfAHostThatIsOut(t *testing.T) {
 	}
 }
 
-// TestBothClocksAheadAndBack has the whole mesh a day ahead, by a wrong time source,
-// and set back. The bound that was proven meanwhile must not lock the host out.
+// TestBothClocksAheadAndBack has the whole mesh a day ahead because of a wrong time source,
+// and then set back. The lower bound of the time that was proven meanwhile must not lock the
+// host out.
 func TestBothClocksAheadAndBack(t *testing.T) {
 	t.Parallel()
 	p, state, now := newPlane(t, day), t.TempDir(), time.Now()
@@ -174,9 +175,9 @@ func TestBothClocksAheadAndBack(t *testing.T) {
 	}
 }
 
-// TestHostClockWrong sets the clock of one host, a boot in 1970 included. Its own
-// clock proves nothing: what the authority proved stands, nothing is renewed in a
-// loop, and when the clock is right all is well.
+// TestHostClockWrong sets the clock of one host, a boot in 1970 included. Its own clock proves
+// nothing: the time that the authority proved stays, nothing is renewed in a loop, and all is
+// well when the clock is right.
 func TestHostClockWrong(t *testing.T) {
 	t.Parallel()
 	p, now := newPlane(t, day), time.Now()
@@ -194,13 +195,13 @@ func TestHostClockWrong(t *testing.T) {
 			t.Errorf("%s: behind: %v", name, i.a.clock.Behind(own))
 		}
 		for range 3 {
-			if err := i.look(t.Context(), own); err != nil {
+			if err := i.check(t.Context(), own); err != nil {
 				t.Fatal(err)
 			}
 		}
 		after := i.a.workload.Load()
 		for range 3 { // no sooner again than askEvery
-			if err := i.look(t.Context(), own); err != nil {
+			if err := i.check(t.Context(), own); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -208,15 +209,15 @@ func TestHostClockWrong(t *testing.T) {
 			t.Errorf("%s: renewed again at once", name)
 		}
 		i.renewAll(t, now)
-		if have := i.a.workload.Load(); !in(have, now) || i.a.clockDoubt(now) != "" {
-			t.Errorf("%s: right again: a certificate of %s to %s; %s", name, have.Leaf().NotBefore, have.NotAfter(), i.a.clockDoubt(now))
+		if have := i.a.workload.Load(); !in(have, now) || i.a.clockMismatch(now) != "" {
+			t.Errorf("%s: right again: a certificate of %s to %s; %s", name, have.Leaf().NotBefore, have.NotAfter(), i.a.clockMismatch(now))
 		}
 	}
 }
 
-// TestTokenPollsDoNotPutOffTheClock has the polls for a new token come more often than
-// the clock is looked at: it is looked at all the same, long before a renewal is due.
-func TestTokenPollsDoNotPutOffTheClock(t *testing.T) {
+// TestTokenPollsDoNotDelayClockChecks polls for a new token more often than the clock is
+// checked. The clock is still checked, long before a renewal is due.
+func TestTokenPollsDoNotDelayClockChecks(t *testing.T) {
 	t.Parallel()
 	const life = 20 * time.Second // looked at once a second
 	p := newPlane(t, life)

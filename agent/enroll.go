@@ -20,8 +20,8 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-// memory is what an agent has to know again after a restart without its token.
-type memory struct {
+// enrollment is what an agent knows without its token after a restart.
+type enrollment struct {
 	Host     string   `json:"host"`
 	Type     string   `json:"type"`
 	Pairs    []string `json:"workloads"`
@@ -33,35 +33,36 @@ type memory struct {
 var errDirect = errors.New("the token is for a client without an agent: make one without --direct")
 
 const (
-	memoryFile = "agent.json"
+	enrollmentFile = "agent.json"
 	// acceptedFile is the relay's store.
-	acceptedFile = "accepted.xds"
-	maxMemory    = 1 << 20
+	acceptedFile  = "accepted.xds"
+	maxEnrollment = 1 << 20
 )
 
-// enrolled is a host that has joined. One goroutine owns it: that of the start,
-// and then that of the identities.
+// enrolled is a host that has joined. One goroutine owns it: that of the start, and then that
+// of the identities.
 type enrolled struct {
-	memory
+	enrollment
 	pair    svid.Pair
 	address netip.Addr
 	client  *svid.Client
 	hosts   *svid.HostStore
-	// servers are the ones that are asked; Servers those of them that are kept.
-	servers []string
-	offer   offer
+	// servers are the ones in use; Servers those of them that are saved.
+	servers   []string
+	joinToken tokenOnHand
 
-	// prepared is the identity of pair, where it is not on disk; or nil.
+	// prepared is the identity of pair if it is not on disk; or nil.
 	prepared *svid.Identity
-	// using and running are the servers and the type that the parts were made with.
-	using   []string
-	running string
+	// partsServers and partsType are the servers and the type that the components were made
+	// with.
+	partsServers []string
+	partsType    string
 }
 
 // enroll makes this machine a host of the mesh, unless it is one.
 func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 	e := &enrolled{}
-	known, err := a.remember()
+	known, err := a.loadEnrollment()
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +75,7 @@ func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 	}
 	switch {
 	case err == nil:
-		a.hostBefore = ids.Old
+		a.previousHost = ids.Old
 		a.host.Store(ids.New)
 		a.log.InfoContext(ctx, "using the stored host identity", "spiffe_id", ids.New.ID, "not_after", ids.New.NotAfter())
 		err = a.resume(ctx, e, known)
@@ -89,35 +90,35 @@ func (a *Agent) enroll(ctx context.Context) (*enrolled, error) {
 		return nil, err
 	}
 	e.Address = e.address.String()
-	a.keep(known, e.memory)
+	a.saveEnrollment(known, e.enrollment)
 	a.saver.flush(ctx)
 	return e, nil
 }
 
-// remember reads what an agent noted before; nil if there was none.
-func (a *Agent) remember() (*memory, error) {
-	b, err := durable.ReadFile(a.inState(memoryFile), maxMemory)
+// loadEnrollment reads the saved enrollment; nil if there is none.
+func (a *Agent) loadEnrollment() (*enrollment, error) {
+	b, err := durable.ReadFile(a.inState(enrollmentFile), maxEnrollment)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var m memory
+	var m enrollment
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&m); err != nil {
-		return nil, fmt.Errorf("reading %q: %w: remove it and start once with --token", a.inState(memoryFile), err)
+		return nil, fmt.Errorf("reading %q: %w: remove it and start once with --token", a.inState(enrollmentFile), err)
 	}
 	return &m, nil
 }
 
-// keep notes what the agent knows, unless that is noted already.
-func (a *Agent) keep(known *memory, m memory) {
+// saveEnrollment saves the enrollment, unless it is saved already.
+func (a *Agent) saveEnrollment(known *enrollment, m enrollment) {
 	if known != nil && reflect.DeepEqual(*known, m) {
 		return
 	}
-	path := a.inState(memoryFile)
+	path := a.inState(enrollmentFile)
 	a.saver.save(path, func() error {
 		b, err := json.MarshalIndent(m, "", "  ")
 		if err != nil {
@@ -127,9 +128,9 @@ func (a *Agent) keep(known *memory, m memory) {
 	})
 }
 
-// combine is what is known of this host from its notes, the token and the flags.
-func combine(known *memory, token *svid.JoinToken, c Config) (memory, error) {
-	var m memory
+// mergeEnrollment is the enrollment by the saved one, the token and the flags.
+func mergeEnrollment(known *enrollment, token *svid.JoinToken, c Config) (enrollment, error) {
+	var m enrollment
 	switch {
 	case known == nil && token == nil:
 		return m, errors.New("this host has not joined a mesh: start once with --token TOKEN, which `fairlead token create` on the control plane prints")
@@ -151,11 +152,11 @@ func combine(known *memory, token *svid.JoinToken, c Config) (memory, error) {
 	return m, nil
 }
 
-// choose picks the workload among those that the host is entitled to.
-func choose(m memory, want svid.Pair) (svid.Pair, error) {
+// choose returns the workload of those that the host is entitled to.
+func choose(m enrollment, want svid.Pair) (svid.Pair, error) {
 	name := m.Workload
 	if !slices.Contains(m.Pairs, name) {
-		name = "" // that was another entitlement
+		name = "" // it belongs to an earlier entitlement
 	}
 	if want != (svid.Pair{}) {
 		name = want.String()
@@ -172,8 +173,8 @@ func choose(m memory, want svid.Pair) (svid.Pair, error) {
 	return svid.ParsePair(name)
 }
 
-// join joins with the token, until that is answered.
-func (a *Agent) join(ctx context.Context, e *enrolled, known *memory, lost error) error {
+// join joins with the token, and retries until a server answers.
+func (a *Agent) join(ctx context.Context, e *enrolled, known *enrollment, lost error) error {
 	text, err := a.tokenText()
 	if err != nil {
 		return err
@@ -189,24 +190,24 @@ func (a *Agent) join(ctx context.Context, e *enrolled, known *memory, lost error
 		}
 		given = &token
 	}
-	if e.memory, err = combine(known, given, a.c); err != nil {
+	if e.enrollment, err = mergeEnrollment(known, given, a.c); err != nil {
 		return err
 	}
 	if given == nil {
 		return fmt.Errorf("this host has lost its identity: start once with --token and a token made with --replace: %w", lost)
 	}
-	if e.pair, err = choose(e.memory, a.c.Workload); err != nil {
+	if e.pair, err = choose(e.enrollment, a.c.Workload); err != nil {
 		return err
 	}
 	e.servers = e.Servers
 	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.servers, TTL: a.c.TTL}); err != nil {
 		return err
 	}
-	e.offer.text, e.offer.token = text, given
+	e.joinToken.text, e.joinToken.token = text, given
 	return a.identify(ctx, e)
 }
 
-// identify joins until that is answered.
+// identify joins, and retries until a server answers.
 func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	key, err := e.hosts.Key()
 	if err != nil {
@@ -215,7 +216,7 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 	b := newBackOff(200*time.Millisecond, 5*time.Second)
 	for {
 		began := time.Now()
-		id, err := e.client.Join(ctx, *e.offer.token, key)
+		id, err := e.client.Join(ctx, *e.joinToken.token, key)
 		if err == nil {
 			a.host.Store(id)
 			a.log.InfoContext(ctx, "joined the mesh", "spiffe_id", id.ID, "not_after", id.NotAfter())
@@ -235,21 +236,21 @@ func (a *Agent) identify(ctx context.Context, e *enrolled) error {
 		if b.tries == 0 {
 			a.log.WarnContext(ctx, "control plane unreachable, retrying", "servers", e.Servers, "err", err)
 		}
-		a.fault(err)
+		a.setLastError(err)
 		if !b.wait(ctx, time.Since(began)) {
 			return ctx.Err()
 		}
 	}
 }
 
-// trusts reports whether the authority with that key is one the identity knows.
+// trusts reports whether the identity knows the authority with that key.
 func trusts(id *svid.Identity, pin [sha256.Size]byte) bool {
 	return slices.ContainsFunc(id.Bundle.X509Authorities(), func(root *x509.Certificate) bool {
 		return sha256.Sum256(root.RawSubjectPublicKeyInfo) == pin
 	})
 }
 
-// address is what other hosts reach this one by.
+// address is the address of this host for other hosts.
 func (a *Agent) address(ctx context.Context, e *enrolled) (netip.Addr, error) {
 	if a.c.Address.IsValid() {
 		return a.c.Address.Unmap(), nil
@@ -257,7 +258,7 @@ func (a *Agent) address(ctx context.Context, e *enrolled) (netip.Addr, error) {
 	var last error
 	for _, server := range e.servers {
 		var d net.Dialer
-		// No packet is sent: the kernel only chooses a route.
+		// No packet is sent: the kernel chooses a route.
 		conn, err := d.DialContext(ctx, "udp", server)
 		if err != nil {
 			last = err

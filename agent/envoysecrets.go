@@ -48,8 +48,8 @@ func newEnvoySecrets() envoySecrets {
 	}
 }
 
-// envoySecrets reads the secrets, or makes new ones. It reports true where they are
-// new, so that a running Envoy does not know them.
+// envoySecrets reads the secrets, or makes new ones. It reports true if they are new, so that
+// a running Envoy does not know them.
 func (a *Agent) envoySecrets(ctx context.Context) (s envoySecrets, made bool) {
 	path := a.inState(envoySecretsFile)
 	s, err := loadEnvoySecrets(path)
@@ -94,11 +94,11 @@ func loadEnvoySecrets(path string) (envoySecrets, error) {
 	return s, nil
 }
 
-// adminPaths are where Envoy makes its admin socket, and where the agent moves it to:
-// a name that nobody can guess, in a directory that only Envoy's user can enter.
+// adminPaths are the path at which Envoy makes its admin socket, and the path that the agent
+// moves it to: a random name in a directory that only Envoy's user can enter.
 //
-// It is made elsewhere because every user of a machine can read in /proc/net/unix at
-// which path a socket was made. That it was moved is not to be seen there.
+// Every user of a machine can read in /proc/net/unix the path at which a socket was made, but
+// not the path that it was moved to.
 type adminPaths struct{ made, moved string }
 
 func newAdminPaths(runDir, name string) adminPaths {
@@ -109,8 +109,8 @@ func newAdminPaths(runDir, name string) adminPaths {
 	return p
 }
 
-// prepare makes the directory. A socket of another name in it is that of an Envoy
-// which runs with secrets that were lost: it gets the new name.
+// prepare makes the directory. A socket with another name in it belongs to an Envoy that runs
+// with lost secrets: it is renamed.
 func (p adminPaths) prepare() error {
 	dir := filepath.Dir(p.moved)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -134,9 +134,9 @@ func (p adminPaths) prepare() error {
 	return nil
 }
 
-// move hides the socket. It is called when an Envoy asks for its configuration,
-// before it gets any: by then it has made the socket, and it has no listener yet
-// through which somebody could reach it.
+// move moves the socket. It is called when an Envoy requests its configuration, before it gets
+// any: by then Envoy has made the socket, and has no listener yet through which somebody could
+// reach it.
 func (p adminPaths) move() error {
 	err := os.Rename(p.made, p.moved)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -145,7 +145,7 @@ func (p adminPaths) move() error {
 	if _, err := os.Lstat(p.made); errors.Is(err, fs.ErrNotExist) {
 		return nil // it was moved before
 	}
-	// Somebody has cleaned up in the run directory.
+	// Somebody has removed the directory.
 	if err := p.prepare(); err != nil {
 		return err
 	}

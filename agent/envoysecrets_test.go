@@ -12,7 +12,7 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// TestEnvoySecretsAreMadeOnce, and anew where others may know them.
+// TestEnvoySecretsAreMadeOnce, and again if others may know them.
 func TestEnvoySecretsAreMadeOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -68,9 +68,9 @@ func TestEnvoySecretsAreMadeOnce(t *testing.T) {
 	}
 }
 
-// TestLongRunDirsGoOnWorking has the longest run directory that was allowed before
-// the admin socket was moved.
-func TestLongRunDirsGoOnWorking(t *testing.T) {
+// TestLongestRunDirStillWorks has the longest run directory that was allowed before the admin
+// socket was moved.
+func TestLongestRunDirStillWorks(t *testing.T) {
 	t.Parallel()
 	run := "/" + strings.Repeat("a", bootstrap.MaxSocketPath-len("/"+adminSocket)-1)
 	p := newAdminPaths(run, newEnvoySecrets().AdminSocket)
@@ -79,7 +79,7 @@ func TestLongRunDirsGoOnWorking(t *testing.T) {
 	}
 }
 
-// TestAdminSocketIsMoved, whatever was in the run directory before.
+// TestAdminSocketIsMoved, regardless of older files in the run directory.
 func TestAdminSocketIsMoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

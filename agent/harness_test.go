@@ -30,7 +30,7 @@ const (
 	childConfig = "FAIRLEAD_TEST_AGENT"
 )
 
-// settings are what a child is told.
+// settings configure a child process.
 type settings struct {
 	StateDir, RunDir, Token, Envoy string
 	StatsPort, HealthPort          int
@@ -71,7 +71,7 @@ func child(text string) int {
 	return 0
 }
 
-// machine is where one agent lives.
+// machine has the directories of one agent.
 type machine struct {
 	tb   testing.TB
 	set  settings
@@ -132,7 +132,7 @@ func (m *machine) kill() {
 	}
 }
 
-// stop ends the agent as Ctrl-C or systemd do.
+// stop stops the agent as Ctrl-C or systemd do.
 func (m *machine) stop() {
 	m.tb.Helper()
 	if err := m.proc.Process.Signal(syscall.SIGTERM); err != nil {
@@ -144,7 +144,7 @@ func (m *machine) stop() {
 	m.proc = nil
 }
 
-// envoyPID is what the agent has noted.
+// envoyPID is the process id that the agent has recorded.
 func (m *machine) envoyPID() int {
 	var r struct {
 		PID int `json:"pid"`

@@ -15,24 +15,24 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-// identities keeps the host's and the workload's identity alive.
+// identities renews the host's and the workload's identity.
 type identities struct {
 	a       *Agent
 	e       *enrolled
 	sealed  *svid.SealedStore
 	secrets *workload.Server
 	log     *slog.Logger
-	// due is when each identity is to be renewed, drawn once a certificate, by the
-	// wall clock.
+	// hostDue and workloadDue are when each identity is to be renewed by the wall clock,
+	// chosen once a certificate.
 	hostDue, workloadDue time.Time
-	// notBefore is before when nothing is renewed, by the monotonic clock.
+	// notBefore is the earliest time of the next renewal, by the monotonic clock.
 	notBefore time.Time
-	// The identities as they were received, the one before beside the newest.
+	// The identities as they were received: the newest and the one before.
 	hostIDs, workloadIDs svid.Versions
-	doubted              bool // the clocks differ, and that was logged
-	// probed is when a server's refusal last made a renewal due.
-	probed time.Time
-	tokens tokenPace
+	clocksDiffer         bool // logged that the clocks differ
+	// rejectedAt is when a rejected stream last made a renewal due.
+	rejectedAt time.Time
+	tokens     tokenLimiter
 }
 
 // newIdentities loads the workload's identity, if there is one.
@@ -45,15 +45,15 @@ func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities
 	if err != nil {
 		return nil, err
 	}
-	e.using, e.running = e.servers, e.Type
+	e.partsServers, e.partsType = e.servers, e.Type
 	i := &identities{a: a, e: e, sealed: sealed, secrets: secrets, log: a.log}
 	i.hostDue = a.host.Load().RenewAt(rand.Float64()) //nolint:gosec // spreads load
-	i.hostIDs = svid.Versions{New: a.host.Load(), Old: a.hostBefore}
+	i.hostIDs = svid.Versions{New: a.host.Load(), Old: a.previousHost}
 	now := wallclock.Now()
 	i.workloadIDs, err = sealed.Versions(e.pair)
 	if e.prepared != nil {
 		i.workloadIDs, err = svid.Versions{New: e.prepared}, nil
-		i.save(e.prepared)
+		i.saveWorkload(e.prepared)
 		e.prepared = nil
 	}
 	id := i.workloadIDs.At(now)
@@ -66,7 +66,7 @@ func newIdentities(a *Agent, e *enrolled, secrets *workload.Server) (*identities
 		return i, i.publish(time.Now(), id)
 	case errors.Is(err, svid.ErrNoIdentity):
 	default:
-		// It can be asked for again; only without a server is it missed.
+		// A new one can be requested; it is missing only while no server is reachable.
 		i.log.Error("stored workload identity is unusable; requesting a new one", "err", err)
 	}
 	return i, nil
@@ -77,8 +77,8 @@ func (i *identities) publish(now time.Time, id *svid.Identity) error {
 	return i.secrets.Set(now, id)
 }
 
-// save keeps the workload's identity.
-func (i *identities) save(id *svid.Identity) {
+// saveWorkload saves the workload's identity.
+func (i *identities) saveWorkload(id *svid.Identity) {
 	pair := i.e.pair
 	path, err := i.sealed.Path(pair)
 	if err != nil {
@@ -88,18 +88,18 @@ func (i *identities) save(id *svid.Identity) {
 	i.a.saver.save(path, func() error { return i.sealed.Save(pair, id) })
 }
 
-// saveHost keeps the host's identity.
+// saveHost saves the host's identity.
 func (a *Agent) saveHost(hosts *svid.HostStore, id *svid.Identity) {
 	a.saver.save(hosts.Path(), func() error { return hosts.Save(id) })
 }
 
-// run renews until ctx ends, or the host is something else.
+// run renews until ctx ends or the workload changes.
 func (i *identities) run(ctx context.Context) error {
 	b := newBackOff(500*time.Millisecond, 30*time.Second)
-	poll := time.NewTicker(tokenEvery)
+	poll := time.NewTicker(tokenPollInterval)
 	defer poll.Stop()
-	var again time.Time // when what failed is tried again; zero: nothing failed
-	if i.unfinished() {
+	var again time.Time // the time of the next retry; zero: nothing failed
+	if i.mustChange() {
 		again = time.Now()
 	}
 	for {
@@ -111,29 +111,29 @@ func (i *identities) run(ctx context.Context) error {
 			b.reset()
 		}
 		began := time.Now()
-		err := i.look(ctx, wallclock.Now())
+		err := i.check(ctx, wallclock.Now())
 		switch {
 		case err == nil:
 			again = time.Time{}
 			b.reset()
-			i.a.fault(nil)
+			i.a.setLastError(nil)
 			continue
 		case ctx.Err() != nil:
 			return nil // the renewal was interrupted
-		case errors.Is(err, errSwitch):
+		case errors.Is(err, errWorkloadChanged):
 			return err
 		}
-		i.complain(ctx, b.tries == 0, err)
-		i.a.fault(err)
+		i.logFailure(ctx, b.tries == 0, err)
+		i.a.setLastError(err)
 		again = time.Now().Add(b.next(time.Since(began)))
 	}
 }
 
-// await returns when something may be due, or is to be tried again. fresh says that
-// it is for a new join token; more is false if ctx ended.
+// await returns when something may be due, or is to be retried. fresh means that there is a
+// new join token; more is false if ctx ended.
 func (i *identities) await(ctx context.Context, poll <-chan time.Time, again time.Time) (fresh, more bool) {
-	// The polls come more often than the clock is looked at, and must not put it off.
-	look := time.Now().Add(i.within(lookEvery))
+	// Polls are more frequent than checks of the clock, and must not delay them.
+	look := time.Now().Add(i.within(checkInterval))
 	for {
 		wait := time.Until(again)
 		if again.IsZero() {
@@ -144,11 +144,11 @@ func (i *identities) await(ctx context.Context, poll <-chan time.Time, again tim
 		case <-timer.C:
 			return false, true
 		case <-poll:
-			fresh = i.watch(ctx)
+			fresh = i.checkToken(ctx)
 		case <-i.a.refused:
-			i.refused(time.Now())
+			i.renewAfterRejection(time.Now())
 		case server := <-i.a.answered:
-			i.a.reached(i.e, server)
+			i.a.saveServers(i.e, server)
 		case <-ctx.Done():
 			timer.Stop()
 			return false, false
@@ -160,9 +160,9 @@ func (i *identities) await(ctx context.Context, poll <-chan time.Time, again tim
 	}
 }
 
-// complain tells of a renewal that failed: the first of a row, and every refusal,
-// because it takes a person.
-func (i *identities) complain(ctx context.Context, first bool, err error) {
+// logFailure logs a failed renewal: the first of consecutive ones, and every rejection,
+// because a person has to act.
+func (i *identities) logFailure(ctx context.Context, first bool, err error) {
 	ends := i.a.host.Load().NotAfter()
 	if w := i.a.workload.Load(); w != nil {
 		ends = w.NotAfter()
@@ -177,19 +177,19 @@ func (i *identities) complain(ctx context.Context, first bool, err error) {
 	i.log.Log(ctx, level, "renewing a certificate failed, retrying", "err", err, "not_after", ends)
 }
 
-// renew renews what is due: the host first, whose certificate asks for the
-// workload's. own is what this machine's clock shows.
+// renew renews what is due: first the host's certificate, with which the workload's is
+// requested. own is this machine's clock.
 func (i *identities) renew(ctx context.Context, own time.Time) error {
 	now, began := i.a.clock.Now(own), time.Now()
-	later := func() time.Time { return own.Add(time.Since(began)) } // answers may take long
-	pending := i.rejoin(ctx, nil)                                   // what the host has is renewed all the same
+	later := func() time.Time { return own.Add(time.Since(began)) } // an answer may take long
+	pending := i.rejoin(ctx, nil)                                   // the current certificates are renewed even if this fails
 	if !now.Before(i.hostDue) {
 		if err := i.renewOwn(ctx, later); err != nil {
 			return errors.Join(pending, err)
 		}
 	}
-	err := i.a.become(ctx, i.e)
-	if errors.Is(err, errSwitch) {
+	err := i.a.changeWorkload(ctx, i.e)
+	if errors.Is(err, errWorkloadChanged) {
 		return err
 	}
 	if !now.Before(i.workloadDue) {
@@ -207,7 +207,7 @@ func (i *identities) renewOwn(ctx context.Context, own func() time.Time) error {
 	if err != nil {
 		return err
 	}
-	i.keepHost(id, own())
+	i.useHost(id, own())
 	i.hostDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.log.InfoContext(ctx, "host identity renewed", "identity", id)
 	return nil
@@ -218,7 +218,7 @@ func (i *identities) renewWorkload(ctx context.Context, own func() time.Time) er
 	if err != nil {
 		return err
 	}
-	if err := i.keepWorkload(id, own()); err != nil {
+	if err := i.useWorkload(id, own()); err != nil {
 		return err
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
@@ -226,9 +226,9 @@ func (i *identities) renewWorkload(ctx context.Context, own func() time.Time) er
 	return nil
 }
 
-// held is what a server that has lost its records may know this host again by: the
-// certificate of its workload, beside its own.
-func (a *Agent) held() []string {
+// heldCertificate is the certificate of the workload, by which a server that has lost its
+// records recognizes this host.
+func (a *Agent) heldCertificate() []string {
 	w := a.workload.Load()
 	if w == nil {
 		return nil
@@ -236,7 +236,7 @@ func (a *Agent) held() []string {
 	return []string{svid.HeldCertificate, string(w.Leaf().Raw)}
 }
 
-// hostCredentials are the host's, as the relay shows them.
+// hostCredentials are the host's credentials, for the relay.
 type hostCredentials struct{ a *Agent }
 
 // TLS implements relay.Credentials.
@@ -245,7 +245,7 @@ func (h hostCredentials) TLS() *tls.Config { return svid.ClientTLSAt(h.a.host.Lo
 // NotAfter implements relay.Credentials.
 func (h hostCredentials) NotAfter() time.Time { return h.a.host.Load().NotAfter() }
 
-// backOff counts the tries between which a wait grows, with jitter.
+// backOff is an exponential back-off with jitter that counts tries.
 type backOff struct {
 	backoff.ExponentialBackOff
 	tries int
@@ -262,8 +262,8 @@ func (b *backOff) reset() {
 	b.Reset()
 }
 
-// next is how long to wait now, after a try that lasted so long. Tries that ran out of
-// time, as those of all hosts do together where a server is late, are spread.
+// next is the wait before the next try, after one that took lasted. Tries that timed out,
+// which those of all hosts do together if a server is slow, are spread.
 func (b *backOff) next(lasted time.Duration) time.Duration {
 	b.tries++
 	spread := time.Duration(rand.Float64() * float64(lasted) / 2) //nolint:gosec // spreads load

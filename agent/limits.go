@@ -16,13 +16,12 @@ import (
 
 const mebibyte = 1 << 20
 
-// Defaults of what Envoy may take. A host of 1 GiB gives it 448 MiB and 7,168
-// connections.
+// Default limits of Envoy. A host of 1 GiB gives it 448 MiB and 7,168 connections.
 const (
-	// heapShare is the part of the memory that Envoy's heap may have.
+	// heapShare is the divisor of the memory for the limit of Envoy's heap.
 	heapShare = 2
-	// heapStep is what the heap's bound is a multiple of, so that it is the same
-	// when a kernel takes a little more for itself.
+	// heapStep rounds the limit of the heap, so that it stays the same if a kernel reserves a
+	// little more memory.
 	heapStep = 64 * mebibyte
 	minHeap  = 2 * heapStep
 	// bytesPerConnection of the heap allow one connection.
@@ -30,8 +29,7 @@ const (
 	maxConnections     = 500_000 // half of the unit's LimitNOFILE: most have a second one upstream
 )
 
-// limits are those of Envoy: what was asked for, or what suits the memory that it
-// can have.
+// limits are those of Envoy: of the flags, or by the memory that it can have.
 func (a *Agent) limits(ctx context.Context) bootstrap.Limits {
 	memory := memoryOf(os.DirFS("/"))
 	if memory == 0 && a.c.EnvoyMaxHeapMiB == 0 {
@@ -40,8 +38,8 @@ func (a *Agent) limits(ctx context.Context) bootstrap.Limits {
 	return limitsFor(memory, a.c.EnvoyMaxHeapMiB, a.c.EnvoyMaxConnections)
 }
 
-// limitsFor are the limits on a host with so much memory, 0 if nobody knows how
-// much. What is asked for is a bound, 0 for the default, or negative for none.
+// limitsFor are the limits for an amount of memory, 0 if that is unknown. A flag is a limit, 0
+// for the default, or negative for none.
 func limitsFor(memory uint64, heapMiB, connections int) bootstrap.Limits {
 	var l bootstrap.Limits
 	usual := uint64(0)
@@ -66,8 +64,8 @@ func limitsFor(memory uint64, heapMiB, connections int) bootstrap.Limits {
 	return l
 }
 
-// memoryOf is the memory that this process, and the Envoy that it starts, can
-// have: the host's, or less if a cgroup says so. 0 means that nothing tells.
+// memoryOf is the memory that this process and its Envoy can have: that of the host, or less
+// if a cgroup limits it; 0 if it is unknown.
 func memoryOf(root fs.FS) uint64 {
 	least := uint64(math.MaxUint64)
 	for line := range linesOf(root, "proc/meminfo") {

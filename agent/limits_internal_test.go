@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-func TestMemoryIsTheLeastThatCounts(t *testing.T) {
+func TestMemoryIsTheLowestLimit(t *testing.T) {
 	t.Parallel()
 	const meminfo = "MemTotal:        1004044 kB\nMemFree:          1 kB\n"
 	for name, c := range map[string]struct {
@@ -37,7 +37,7 @@ func TestMemoryIsTheLeastThatCounts(t *testing.T) {
 	}
 }
 
-func TestLimitsSuitTheMemory(t *testing.T) {
+func TestLimitsByMemory(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, c := range map[string]struct {

@@ -41,7 +41,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// plane is a control plane: the real authority, and the server half of xDS.
+// plane is a control plane: the real authority, and the server side of xDS.
 type plane struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	tb        testing.TB
@@ -107,7 +107,7 @@ func (p *plane) start() {
 	}()
 }
 
-// planeAuthority signs late, and by a clock that is ahead.
+// planeAuthority can sign late, and by a clock that is ahead.
 type planeAuthority struct {
 	*pki.Authority
 	ahead, late *atomic.Int64
@@ -146,7 +146,7 @@ func (p *plane) grant(g jointoken.Grant, age time.Duration, pairs ...string) str
 	}.Encode())
 }
 
-// DeltaAggregatedResources serves whom the authority knows.
+// DeltaAggregatedResources serves hosts that the authority knows.
 func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	who, err := p.service.Authenticate(s.Context())
 	if err != nil {
@@ -212,7 +212,7 @@ func (p *plane) report(what ...string) {
 	p.reports = append(p.reports, what...)
 }
 
-// last is the last thing that was reported, and how many streams there were.
+// last is the last report, and the number of streams.
 func (p *plane) last() (report string, streams, sent int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,8 +242,7 @@ func (p *plane) set(port int) {
 	p.serve(map[stream.TypeURL]map[string]proto.Message{stream.ListenerType: {"in": l}})
 }
 
-// serve serves resources to streams that begin from now on, besides those of other
-// names that are served already.
+// serve adds resources for streams that begin from now on.
 func (p *plane) serve(types map[stream.TypeURL]map[string]proto.Message) {
 	p.tb.Helper()
 	layer := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
@@ -307,7 +306,7 @@ type caller struct {
 	tls  *tls.Config
 }
 
-// call is nil if a request on a new connection succeeds, to the right identity.
+// call is nil if a request on a new connection reaches the right identity.
 func (c *caller) call() error {
 	_, err := c.serial()
 	return err
@@ -332,7 +331,7 @@ func (c *caller) serial() (string, error) {
 	return res.TLS.PeerCertificates[0].SerialNumber.Text(16), nil
 }
 
-// load calls until it is stopped, and gives the failures.
+// load sends requests until it is stopped, and returns the failures.
 func (c *caller) load() (stop func() (calls int, failed []error)) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup

@@ -14,32 +14,32 @@ import (
 )
 
 const (
-	// tokenEvery is how often a running agent looks for a new join token.
-	tokenEvery = 2 * time.Second
-	// tokenAgain is when a token that was refused is tried again: another server of
-	// the control plane may take it.
-	tokenAgain = 10 * time.Minute
-	// probeEvery is the least time between two renewals for the reason that a server
-	// refuses the host's stream.
-	probeEvery = time.Minute
-	// tokensAtOnce is how many other join tokens are looked at as they come, and
-	// tokensEvery how often after that: each costs a renewal, or an error in the log.
-	tokensAtOnce = 3
-	tokensEvery  = time.Minute
+	// tokenPollInterval is how often a running agent looks for a new join token.
+	tokenPollInterval = 2 * time.Second
+	// tokenRetryInterval is when a rejected token is tried again: another server of the
+	// control plane may accept it.
+	tokenRetryInterval = 10 * time.Minute
+	// rejectionInterval is the least time between two renewals that a rejected stream causes.
+	rejectionInterval = time.Minute
+	// tokenBurst is how many changes of the join token are handled at once, and
+	// tokenRefillTime how often another one after that: each costs a renewal, or an error in
+	// the log.
+	tokenBurst      = 3
+	tokenRefillTime = time.Minute
 )
 
-// TokenState is what became of the join token that the agent was given last.
+// TokenState is the state of the join token that the agent was given last.
 type TokenState string
 
 // The states of a join token of a host that has joined.
 const (
-	// TokenUnused: the control plane knows the host as the token would have it.
+	// TokenUnused: not needed, the host has joined with the same entitlement.
 	TokenUnused TokenState = "unused"
 	// TokenRedeemed: the host has joined with it.
 	TokenRedeemed TokenState = "redeemed"
-	// TokenRefused: the control plane did not accept it.
+	// TokenRefused: the control plane rejected it.
 	TokenRefused TokenState = "refused"
-	// TokenUnfit: it was not sent to anybody, because it is not for this host.
+	// TokenUnfit: it was sent to no server, because it is not for this host.
 	TokenUnfit TokenState = "unfit"
 	// TokenWaits: no server could be asked yet.
 	TokenWaits TokenState = "waiting"
@@ -53,52 +53,51 @@ type TokenStatus struct {
 	Since  time.Time `json:"since"`
 }
 
-// errSwitch ends the parts of an agent: the host is something else now, and they
-// are to be made again.
-var errSwitch = errors.New("the host is entitled to something else now")
+// errWorkloadChanged ends the components of an agent: the identity, type or servers of the
+// host changed, and they are to be made again.
+var errWorkloadChanged = errors.New("the host is entitled to something else now")
 
-// errTokenRefused says that a token is not tried, because it was refused.
-var errTokenRefused = errors.New("the join token was refused before")
+// errTokenRefused means that a token is not tried, because it was rejected before.
+var errTokenRefused = errors.New("the join token was rejected before")
 
-// offer is the join token of a host that has joined. One goroutine owns it: that
-// of the start, and then that of the identities.
-type offer struct {
-	text  string          // as it was read last
-	token *svid.JoinToken // or nil: there is none that is fit for this host
-	// urgent says that the host is not what the token says.
-	urgent    bool
-	refusedAt time.Time // zero: it was not refused
+// tokenOnHand is the join token of a host that has joined. One goroutine owns it: that of the
+// start, and then that of the identities.
+type tokenOnHand struct {
+	text  string          // as it was last read
+	token *svid.JoinToken // or nil: there is none for this host
+	// mustRedeem means that the token grants something else than the host has.
+	mustRedeem bool
+	refusedAt  time.Time // zero: it was not rejected
 }
 
-// take looks at a join token, and reports whether it is another one than before
-// that is fit for the host.
-func (a *Agent) take(ctx context.Context, e *enrolled, text string) bool {
+// takeToken reads a join token, and reports whether it is a new one for this host.
+func (a *Agent) takeToken(ctx context.Context, e *enrolled, text string) bool {
 	text = strings.TrimSpace(text)
-	if text == e.offer.text {
+	if text == e.joinToken.text {
 		return false
 	}
-	e.offer = offer{text: text}
+	e.joinToken = tokenOnHand{text: text}
 	if text == "" {
 		a.tokenStatus(nil)
 		return false
 	}
 	token, err := svid.ParseJoinToken(text)
 	if err == nil {
-		err = a.unfit(e, token)
+		err = a.whyUnusable(e, token)
 	}
 	if err != nil {
 		a.log.ErrorContext(ctx, "join token not used; keeping the current identity", "host", e.Host, "err", err)
 		a.tokenStatus(&TokenStatus{State: TokenUnfit, Reason: err.Error()})
 		return false
 	}
-	e.offer.token = &token
-	e.offer.urgent = e.differs(token)
-	a.tokenStatus(&TokenStatus{State: TokenUnused, Reason: "the host has joined with this entitlement; it is used if the control plane refuses the host"})
+	e.joinToken.token = &token
+	e.joinToken.mustRedeem = e.differs(token)
+	a.tokenStatus(&TokenStatus{State: TokenUnused, Reason: "the host has joined with this entitlement; it is used if the control plane rejects the host"})
 	return true
 }
 
-// unfit says why a token is not one for this host.
-func (a *Agent) unfit(e *enrolled, token svid.JoinToken) error {
+// whyUnusable is why a token is not for this host, or nil.
+func (a *Agent) whyUnusable(e *enrolled, token svid.JoinToken) error {
 	switch {
 	case token.Direct:
 		return errDirect
@@ -113,14 +112,14 @@ func (a *Agent) unfit(e *enrolled, token svid.JoinToken) error {
 	return err
 }
 
-// with is what the host will be once it has redeemed the token.
-func (e *enrolled) with(token svid.JoinToken) memory {
-	m := e.memory
+// with is the enrollment of the host after it has redeemed the token.
+func (e *enrolled) with(token svid.JoinToken) enrollment {
+	m := e.enrollment
 	m.Type, m.Pairs = token.Type, pairsOf(token)
 	return m
 }
 
-// differs reports whether the token entitles to something else than the host has.
+// differs reports whether the token grants something else than the host has.
 func (e *enrolled) differs(token svid.JoinToken) bool {
 	have, gives := slices.Sorted(slices.Values(e.Pairs)), slices.Sorted(slices.Values(pairsOf(token)))
 	return e.Type != token.Type || !slices.Equal(have, gives)
@@ -134,17 +133,17 @@ func pairsOf(token svid.JoinToken) []string {
 	return list
 }
 
-// redeem joins again with the token, with the key that the host has, so that what
-// is sealed with it can still be opened.
+// redeem joins again with the token and with the key that the host has, so that what is sealed
+// with that key stays readable.
 func (a *Agent) redeem(ctx context.Context, e *enrolled) error {
-	o := &e.offer
-	if !o.refusedAt.IsZero() && time.Since(o.refusedAt) < tokenAgain {
+	o := &e.joinToken
+	if !o.refusedAt.IsZero() && time.Since(o.refusedAt) < tokenRetryInterval {
 		return errTokenRefused
 	}
 	token := *o.token
 	id, err := e.client.Join(ctx, token, a.host.Load().PrivateKey)
 	if errors.Is(err, svid.ErrRefused) {
-		o.refusedAt, o.urgent = time.Now(), false
+		o.refusedAt, o.mustRedeem = time.Now(), false
 		err = fmt.Errorf("the join token was rejected: it has expired, or was used before: make a new one with `fairlead token create --host %s --replace`: %w", e.Host, err)
 		a.log.ErrorContext(ctx, "join token rejected; keeping the current identity", "host", e.Host, "err", err)
 		a.tokenStatus(&TokenStatus{State: TokenRefused, Reason: err.Error()})
@@ -154,21 +153,21 @@ func (a *Agent) redeem(ctx context.Context, e *enrolled) error {
 		a.tokenStatus(&TokenStatus{State: TokenWaits, Reason: err.Error()})
 		return err
 	}
-	known := e.memory
-	e.memory = e.with(token)
-	o.urgent, o.refusedAt = false, time.Time{}
-	a.hostBefore = nil // it ended with this
+	known := e.enrollment
+	e.enrollment = e.with(token)
+	o.mustRedeem, o.refusedAt = false, time.Time{}
+	a.previousHost = nil // not valid after a new join
 	a.host.Store(id)
 	a.clock.Joined()
 	a.saver.save(a.clock.Path(), a.clock.Save)
 	a.saveHost(e.hosts, id)
-	a.keep(&known, e.memory)
+	a.saveEnrollment(&known, e.enrollment)
 	a.log.InfoContext(ctx, "join token redeemed: the host has joined again", "spiffe_id", id.ID, "not_after", id.NotAfter(), "workloads", e.Pairs, "type", e.Type)
 	a.tokenStatus(&TokenStatus{State: TokenRedeemed})
 	return nil
 }
 
-// tokenStatus shows what became of the token; nil means that there is none.
+// tokenStatus sets the state of the token; nil means that there is none.
 func (a *Agent) tokenStatus(s *TokenStatus) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -181,16 +180,16 @@ func (a *Agent) tokenStatus(s *TokenStatus) {
 	a.status.JoinToken = s
 }
 
-// become makes the host the workload that it shall be by its entitlement and the
-// flags: it returns errSwitch when the certificate is there, so that Envoy is left
-// alone until then. It returns nil if nothing is to be done.
-func (a *Agent) become(ctx context.Context, e *enrolled) error {
-	pair, err := choose(e.memory, a.c.Workload)
+// changeWorkload changes the host to the workload of its entitlement and flags. It returns
+// errWorkloadChanged when it has the certificate, so that Envoy is left alone until then, and
+// nil if nothing is to be done.
+func (a *Agent) changeWorkload(ctx context.Context, e *enrolled) error {
+	pair, err := choose(e.enrollment, a.c.Workload)
 	if err != nil {
 		return err
 	}
-	moved := !slices.Equal(e.servers, e.using) && !a.connected()
-	if pair == e.pair && e.Type == e.running && !moved {
+	moved := !slices.Equal(e.servers, e.partsServers) && !a.connected()
+	if pair == e.pair && e.Type == e.partsType && !moved {
 		return nil
 	}
 	if pair != e.pair {
@@ -199,13 +198,13 @@ func (a *Agent) become(ctx context.Context, e *enrolled) error {
 			return fmt.Errorf("host %q is to be workload %s, and stays %s until it has its certificate: %w", e.Host, pair, e.pair, err)
 		}
 		e.prepared = id
-		known := e.memory
+		known := e.enrollment
 		e.Workload = pair.String()
-		a.keep(&known, e.memory)
+		a.saveEnrollment(&known, e.enrollment)
 	}
 	a.log.InfoContext(ctx, "changing the host's workload, type or servers", "workload", pair, "type", e.Type, "servers", e.servers)
 	e.pair = pair
-	return errSwitch
+	return errWorkloadChanged
 }
 
 // connected reports whether the relay has a server.
@@ -215,38 +214,38 @@ func (a *Agent) connected() bool {
 	return a.relay != nil && a.relay.Status().Upstream.Server != ""
 }
 
-// resume is the start of a host that has joined. It goes on as what it was where a
-// token, a server or a flag does not let it become what it shall be.
-func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
+// resume starts a host that has joined. It keeps the previous workload where a token, a server
+// or a flag prevents the change.
+func (a *Agent) resume(ctx context.Context, e *enrolled, noted *enrollment) error {
 	text, err := a.tokenText()
 	if err != nil {
 		a.log.ErrorContext(ctx, "join token is unreadable; keeping the current identity", "err", err)
 	}
-	known, err := a.recall(noted, text)
+	known, err := a.knownEnrollment(noted, text)
 	if err != nil {
 		return err
 	}
-	e.memory = known
+	e.enrollment = known
 	e.servers = a.servers(e)
-	if a.take(ctx, e, text) {
+	if a.takeToken(ctx, e, text) {
 		e.servers = a.servers(e)
 	}
 	if e.client, err = svid.NewClient(svid.ClientConfig{Servers: e.servers, TTL: a.c.TTL}); err != nil {
 		return err
 	}
-	if e.offer.urgent {
+	if e.joinToken.mustRedeem {
 		if err := a.redeem(ctx, e); err != nil {
 			a.log.WarnContext(ctx, "join token could not be used at startup", "err", err)
-			a.fault(err)
+			a.setLastError(err)
 		}
 	}
 	was, wasErr := svid.ParsePair(known.Workload)
-	pair, err := choose(e.memory, a.c.Workload)
+	pair, err := choose(e.enrollment, a.c.Workload)
 	switch {
-	case wasErr != nil: // it never had one
+	case wasErr != nil: // there was none
 		e.pair = pair
 		return err
-	case err != nil && e.offer.token != nil && e.offer.urgent:
+	case err != nil && e.joinToken.token != nil && e.joinToken.mustRedeem:
 		a.log.WarnContext(ctx, "keeping the previous workload until the join token is redeemed", "workload", was, "err", err)
 		e.pair = was
 		return nil
@@ -257,37 +256,36 @@ func (a *Agent) resume(ctx context.Context, e *enrolled, noted *memory) error {
 	if pair == was {
 		return nil
 	}
-	if err := a.become(ctx, e); err != nil && !errors.Is(err, errSwitch) {
+	if err := a.changeWorkload(ctx, e); err != nil && !errors.Is(err, errWorkloadChanged) {
 		a.log.WarnContext(ctx, "keeping the previous workload", "err", err)
-		a.fault(err)
+		a.setLastError(err)
 	}
 	return nil
 }
 
-// recall is what is noted of a host that has joined. Where the note is lost, it is
-// what the token says.
-func (a *Agent) recall(noted *memory, text string) (memory, error) {
+// knownEnrollment is the stored enrollment of a host that has joined. If that is lost, it
+// comes from the token.
+func (a *Agent) knownEnrollment(noted *enrollment, text string) (enrollment, error) {
 	if noted != nil {
 		return *noted, nil
 	}
 	token, err := svid.ParseJoinToken(strings.TrimSpace(text))
 	if err != nil {
-		return memory{}, fmt.Errorf("the file %q of this host's enrollment is missing: start once with the join token: %w", a.inState(memoryFile), err)
+		return enrollment{}, fmt.Errorf("the file %q of this host's enrollment is missing: start once with the join token: %w", a.inState(enrollmentFile), err)
 	}
-	m, err := combine(nil, &token, Config{})
+	m, err := mergeEnrollment(nil, &token, Config{})
 	m.Host = path.Base(a.host.Load().ID.Path())
 	return m, err
 }
 
-// servers are the ones to use: those of the flags, or those that were reached before
-// and those of the token.
+// servers are those of the flags, or those that answered before and those of the token.
 func (a *Agent) servers(e *enrolled) []string {
 	if len(a.c.Servers) > 0 {
 		return a.c.Servers
 	}
 	list := slices.Clone(e.Servers)
-	if e.offer.token != nil {
-		for _, s := range e.offer.token.Servers {
+	if e.joinToken.token != nil {
+		for _, s := range e.joinToken.token.Servers {
 			if !slices.Contains(list, s) {
 				list = append(list, s)
 			}
@@ -296,18 +294,17 @@ func (a *Agent) servers(e *enrolled) []string {
 	return list
 }
 
-// reached notes that a server answered as the control plane: servers that never did
-// are not kept.
-func (a *Agent) reached(e *enrolled, server string) {
-	if slices.Contains(e.Servers, server) && len(a.c.Servers) == 0 || slices.Equal(e.Servers, e.using) || !slices.Contains(e.using, server) {
+// saveServers saves the servers once one of them has answered as the control plane.
+func (a *Agent) saveServers(e *enrolled, server string) {
+	if slices.Contains(e.Servers, server) && len(a.c.Servers) == 0 || slices.Equal(e.Servers, e.partsServers) || !slices.Contains(e.partsServers, server) {
 		return
 	}
-	known := e.memory
-	e.Servers = e.using
-	a.keep(&known, e.memory)
+	known := e.enrollment
+	e.Servers = e.partsServers
+	a.saveEnrollment(&known, e.enrollment)
 }
 
-// tokenText is the join token as it is now; empty is none.
+// tokenText is the current join token; empty if there is none.
 func (a *Agent) tokenText() (string, error) {
 	if a.c.ReadToken == nil {
 		return a.c.Token, nil
@@ -315,21 +312,20 @@ func (a *Agent) tokenText() (string, error) {
 	return a.c.ReadToken()
 }
 
-// watch does what an event asks for, between renewals. It reports whether there
-// is to be a renewal now.
-func (i *identities) watch(ctx context.Context) bool {
+// checkToken looks for a new join token, and reports whether a renewal is due because of it.
+func (i *identities) checkToken(ctx context.Context) bool {
 	text, err := i.a.tokenText()
 	if err != nil {
-		return false // it was readable at the start, and may be replaced just now
+		return false // it was readable at the start, and may be in the middle of a replacement
 	}
-	if text = strings.TrimSpace(text); text == i.e.offer.text {
+	if text = strings.TrimSpace(text); text == i.e.joinToken.text {
 		return false
 	}
-	if text != "" && !i.tokens.ok(time.Now()) {
-		i.tellOften(ctx)
-		return false // the one that is there then is looked at later
+	if text != "" && !i.tokens.allow(time.Now()) {
+		i.logFrequentChanges(ctx)
+		return false // read it later
 	}
-	if !i.a.take(ctx, i.e, text) {
+	if !i.a.takeToken(ctx, i.e, text) {
 		return false
 	}
 	i.log.InfoContext(ctx, "new join token found", "host", i.e.Host)
@@ -337,56 +333,56 @@ func (i *identities) watch(ctx context.Context) bool {
 	if client, err := svid.NewClient(svid.ClientConfig{Servers: i.e.servers, TTL: i.a.c.TTL}); err == nil {
 		i.e.client = client
 	}
-	// Whether the control plane knows the host as it is, a renewal says.
+	// A renewal shows whether the control plane still knows the host.
 	i.dueNow()
 	return true
 }
 
-// tellOften logs once that the join token changes too often.
-func (i *identities) tellOften(ctx context.Context) {
-	if !i.tokens.told {
-		i.tokens.told = true
+// logFrequentChanges logs once that the join token changes too often.
+func (i *identities) logFrequentChanges(ctx context.Context) {
+	if !i.tokens.logged {
+		i.tokens.logged = true
 		i.log.WarnContext(ctx, "join token file changes too often; reading it at most once a minute. Find the process that rewrites it", "host", i.e.Host)
 	}
 }
 
-// tokenPace bounds how often another join token is looked at.
-type tokenPace struct {
-	used float64 // of tokensAtOnce
-	at   time.Time
-	told bool
+// tokenLimiter limits how often a changed join token is read.
+type tokenLimiter struct {
+	used   float64 // of tokenBurst
+	at     time.Time
+	logged bool
 }
 
-func (p *tokenPace) ok(now time.Time) bool {
-	p.used = max(0, p.used-float64(now.Sub(p.at))/float64(tokensEvery))
+func (p *tokenLimiter) allow(now time.Time) bool {
+	p.used = max(0, p.used-float64(now.Sub(p.at))/float64(tokenRefillTime))
 	p.at = now
 	if p.used == 0 {
-		p.told = false
+		p.logged = false
 	}
-	if p.used+1 > tokensAtOnce {
+	if p.used+1 > tokenBurst {
 		return false
 	}
 	p.used++
 	return true
 }
 
-// dueNow makes the host's renewal due, whenever the last one was.
+// dueNow makes the host's renewal due now.
 func (i *identities) dueNow() { i.hostDue, i.notBefore = time.Time{}, time.Time{} }
 
-// refused asks for the renewal that says whether the control plane still knows the
-// host, once in a while.
-func (i *identities) refused(now time.Time) {
-	if now.Sub(i.probed) >= probeEvery {
-		i.probed = now
+// renewAfterRejection makes a renewal due, at a limited rate: it shows whether the control
+// plane still knows the host.
+func (i *identities) renewAfterRejection(now time.Time) {
+	if now.Sub(i.rejectedAt) >= rejectionInterval {
+		i.rejectedAt = now
 		i.dueNow()
 	}
 }
 
-// rejoin uses the token of a host that the control plane does not know any more,
-// or that is to be something else.
+// rejoin redeems the token of a host that the control plane no longer knows, or that is to
+// change.
 func (i *identities) rejoin(ctx context.Context, refusal error) error {
-	o := &i.e.offer
-	if o.token == nil || refusal == nil && !o.urgent {
+	o := &i.e.joinToken
+	if o.token == nil || refusal == nil && !o.mustRedeem {
 		return refusal
 	}
 	err := i.a.redeem(ctx, i.e)
@@ -398,14 +394,14 @@ func (i *identities) rejoin(ctx context.Context, refusal error) error {
 	case errors.Is(err, errTokenRefused) && refusal != nil, errors.Is(err, svid.ErrRefused) && refusal != nil:
 		return refusal
 	case refusal == nil && (errors.Is(err, errTokenRefused) || errors.Is(err, svid.ErrRefused)):
-		return nil // the host is known as it is, and goes on
+		return nil // the control plane knows the host; it stays as it is
 	default:
 		return err
 	}
 }
 
-// unfinished reports whether the host is not yet what it shall be.
-func (i *identities) unfinished() bool {
-	pair, err := choose(i.e.memory, i.a.c.Workload)
-	return i.e.offer.urgent || err != nil || pair != i.e.pair
+// mustChange reports whether the host is not yet what its token and flags say.
+func (i *identities) mustChange() bool {
+	pair, err := choose(i.e.enrollment, i.a.c.Workload)
+	return i.e.joinToken.mustRedeem || err != nil || pair != i.e.pair
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestTokenThatChangesWithoutEnd: whoever writes the agent's token file again and again
-// causes a few errors, or renewals, and then one a minute. The last text counts.
-func TestTokenThatChangesWithoutEnd(t *testing.T) {
+// TestTokenFileThatKeepsChanging: a process that rewrites the token file again and again
+// causes a few errors or renewals, and then one a minute. The last text is used.
+func TestTokenFileThatKeepsChanging(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := &syncBuffer{}
@@ -25,28 +25,28 @@ func TestTokenThatChangesWithoutEnd(t *testing.T) {
 			if n%3 == 0 {
 				text = "" // it was taken away meanwhile
 			}
-			i.watch(t.Context())
-			<-time.After(tokenEvery)
+			i.checkToken(t.Context())
+			<-time.After(tokenPollInterval)
 		}
-		took := polls * tokenEvery
-		most := tokensAtOnce + int(took/tokensEvery)
-		if n := strings.Count(string(log.bytes()), "level=ERROR"); n < tokensAtOnce || n > most {
+		took := polls * tokenPollInterval
+		most := tokenBurst + int(took/tokenRefillTime)
+		if n := strings.Count(string(log.bytes()), "level=ERROR"); n < tokenBurst || n > most {
 			t.Errorf("%d errors in %s, want %d at most", n, took, most)
 		}
 		if n := strings.Count(string(log.bytes()), "level=WARN"); n != 1 {
 			t.Errorf("%d warnings", n)
 		}
-		for range 2 * tokensEvery / tokenEvery {
-			i.watch(t.Context())
-			<-time.After(tokenEvery)
+		for range 2 * tokenRefillTime / tokenPollInterval {
+			i.checkToken(t.Context())
+			<-time.After(tokenPollInterval)
 		}
-		if i.e.offer.text != text {
-			t.Errorf("the token that stays is not looked at: %q", i.e.offer.text)
+		if i.e.joinToken.text != text {
+			t.Errorf("the token that stays is not looked at: %q", i.e.joinToken.text)
 		}
 		<-time.After(time.Hour)
 		before := strings.Count(string(log.bytes()), "level=ERROR")
 		text = "a quiet one"
-		i.watch(t.Context())
+		i.checkToken(t.Context())
 		if strings.Count(string(log.bytes()), "level=ERROR") != before+1 {
 			t.Error("after a quiet hour a new token has to wait")
 		}

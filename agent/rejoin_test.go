@@ -58,7 +58,7 @@ func newJoined(t *testing.T) *joined {
 	return j
 }
 
-// give puts a token into the file.
+// give writes a token into the file.
 func (j *joined) give(token string) {
 	j.t.Helper()
 	if err := os.WriteFile(j.path+".new", []byte(token+"\n"), 0o600); err != nil {
@@ -105,7 +105,7 @@ func (j *joined) start() {
 	})
 }
 
-// restart ends the agent, and starts it again beside the Envoy that it left.
+// restart stops the agent, and starts it again beside the Envoy that keeps running.
 func (j *joined) restart() {
 	j.t.Helper()
 	j.end()
@@ -135,7 +135,7 @@ func (j *joined) token(want TokenState, reason string) {
 	})
 }
 
-// unharmed fails the test if a request has failed, or Envoy is another one.
+// unharmed fails the test if a request failed, or Envoy was restarted.
 func unharmed(t *testing.T, j *joined, pid int, stop func() (int, []error)) {
 	t.Helper()
 	calls, failed := stop()
@@ -149,16 +149,16 @@ func unharmed(t *testing.T, j *joined, pid int, stop func() (int, []error)) {
 
 func replacing() jointoken.Grant { return jointoken.Grant{Host: "orders-1", Replace: true} }
 
-// TestTokenForAHostThatIsRefused gives a running agent a token, after the control
-// plane has forgotten the host: nothing but the file is needed.
-func TestTokenForAHostThatIsRefused(t *testing.T) {
+// TestTokenForARejectedHost gives a running agent a token after the control plane has lost the
+// host: the file is enough.
+func TestTokenForARejectedHost(t *testing.T) {
 	t.Parallel()
 	j := newJoined(t)
 	pid, stop := j.m.envoyPID(), j.web.load()
 	if err := j.cp.hosts.Remove("orders-1"); err != nil {
 		t.Fatal(err)
 	}
-	// What it has is refused, and so is the token that it joined with.
+	// The control plane rejects its certificate, and the token that it joined with.
 	envoytest.Eventually(t, deadline, func() error {
 		if s := j.agent.Status(); !strings.Contains(s.LastError, svid.ErrRefused.Error()) {
 			return fmt.Errorf("the last error is %q", s.LastError)
@@ -184,8 +184,8 @@ func TestTokenForAHostThatIsRefused(t *testing.T) {
 	unharmed(t, j, pid, stop)
 }
 
-// TestTokenThatAddsAWorkload is redeemed by a running agent, because the host has
-// another entitlement; Envoy goes on as the workload that it is.
+// TestTokenThatAddsAWorkload: a running agent redeems a token with another entitlement; Envoy
+// stays the workload that it is.
 func TestTokenThatAddsAWorkload(t *testing.T) {
 	t.Parallel()
 	j := newJoined(t)
@@ -202,8 +202,8 @@ func TestTokenThatAddsAWorkload(t *testing.T) {
 	unharmed(t, j, pid, stop)
 }
 
-// TestTokenThatIsOfNoUse lets a host go on as it is, running and after a restart.
-func TestTokenThatIsOfNoUse(t *testing.T) {
+// TestUselessTokens: a host keeps its identity, running and after a restart.
+func TestUselessTokens(t *testing.T) {
 	t.Parallel()
 	other := newPlane(t, 0)
 	for name, c := range map[string]struct {
@@ -252,8 +252,8 @@ func TestTokenThatIsOfNoUse(t *testing.T) {
 	}
 }
 
-// TestWorkloadIsReplaced changes the workload of a host by a token and a restart.
-// With the control plane away the host stays what it was, and its Envoy serves.
+// TestWorkloadIsReplaced changes the workload of a host by a token and a restart. While the
+// control plane is unreachable the host keeps its workload, and its Envoy serves.
 func TestWorkloadIsReplaced(t *testing.T) {
 	t.Parallel()
 	j := newJoined(t)
@@ -298,15 +298,15 @@ func (j *joined) becomes(workload string) {
 	})
 }
 
-// TestMistakenServerIsNotKept starts a host that has joined with servers that do
-// not answer: the next start without them finds the good one.
-func TestMistakenServerIsNotKept(t *testing.T) {
+// TestWrongServerIsNotSaved starts a host that has joined with servers that do not answer: the
+// next start without them uses the working one.
+func TestWrongServerIsNotSaved(t *testing.T) {
 	t.Parallel()
 	j := newJoined(t)
 	kept := func() []string {
 		t.Helper()
-		b, err := os.ReadFile(filepath.Join(j.cfg.StateDir, memoryFile))
-		var m memory
+		b, err := os.ReadFile(filepath.Join(j.cfg.StateDir, enrollmentFile))
+		var m enrollment
 		if err := errors.Join(err, json.Unmarshal(b, &m)); err != nil {
 			t.Fatal(err)
 		}

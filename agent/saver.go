@@ -10,25 +10,25 @@ import (
 	"time"
 )
 
-// saveAgainAfter is when a saver tries again what the disk refused.
-const saveAgainAfter = 5 * time.Second
+// saveRetryInterval is the time between two tries to save.
+const saveRetryInterval = 5 * time.Second
 
-// Unsaved is a file of the state directory that is older than what is in use.
+// Unsaved is a file of the state directory that is older than the state in use.
 type Unsaved struct {
-	// File is its name: which of the files that survive a restart.
+	// File is its name.
 	File string `json:"file"`
 	Path string `json:"path"`
-	// Err is the last reason, Since the time of the first refusal.
+	// Err is the last error, Since the time of the first of consecutive ones.
 	Err   string    `json:"error"`
 	Since time.Time `json:"since"`
 }
 
-// saver has on disk what an agent must know after a restart. Nobody waits for
-// it, and nobody fails for it: what cannot be saved is used all the same, is
-// reported, and is tried again until it is saved.
+// saver writes to disk what an agent needs after a restart. It blocks nobody, and nothing
+// fails because of it: state that cannot be saved is used, is reported, and is saved when that
+// works again.
 type saver struct {
 	log  *slog.Logger
-	bell chan struct{}
+	wake chan struct{}
 
 	// writing puts writes in order. It is taken before mu and held during I/O.
 	writing sync.Mutex
@@ -36,21 +36,21 @@ type saver struct {
 	files   map[string]*saving
 }
 
-// saving is one file. All files that were ever to be saved stay listed.
+// saving is one file. Every file that was ever to be saved stays in the list.
 type saving struct {
 	path  string
 	write func() error // the newest content, not yet on disk; or nil
 	err   error        // of the last attempt, or nil
-	since time.Time    // of the first failed attempt of a row
-	began time.Time    // of the attempt under way, or zero
+	since time.Time    // of the first of consecutive failures
+	began time.Time    // of the attempt in progress, or zero
 }
 
 func newSaver(log *slog.Logger) *saver {
-	return &saver{log: log, bell: make(chan struct{}, 1), files: map[string]*saving{}}
+	return &saver{log: log, wake: make(chan struct{}, 1), files: map[string]*saving{}}
 }
 
-// save has write called soon, again and again until it succeeds or a newer one
-// takes its place. It does not wait.
+// save calls write soon, and again until it succeeds or a newer one replaces it. It does not
+// wait.
 func (s *saver) save(path string, write func() error) {
 	s.mu.Lock()
 	file := filepath.Base(path)
@@ -62,18 +62,18 @@ func (s *saver) save(path string, write func() error) {
 	f.write = write
 	s.mu.Unlock()
 	select {
-	case s.bell <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// run writes until ctx ends, and then once more what is not on disk.
+// run writes until ctx ends, and then once more what is not saved.
 func (s *saver) run(ctx context.Context) {
-	again := time.NewTicker(saveAgainAfter)
+	again := time.NewTicker(saveRetryInterval)
 	defer again.Stop()
 	for {
 		select {
-		case <-s.bell:
+		case <-s.wake:
 		case <-again.C:
 		case <-ctx.Done():
 			s.flush(context.WithoutCancel(ctx))
@@ -83,7 +83,7 @@ func (s *saver) run(ctx context.Context) {
 	}
 }
 
-// flush writes what is not on disk.
+// flush writes what is not saved.
 func (s *saver) flush(ctx context.Context) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -98,7 +98,7 @@ func (s *saver) flush(ctx context.Context) {
 	s.mu.Unlock()
 	for _, file := range slices.Sorted(maps.Keys(due)) {
 		s.begin(file, time.Now())
-		s.settle(ctx, file, due[file], due[file](), time.Now())
+		s.record(ctx, file, due[file], due[file](), time.Now())
 	}
 }
 
@@ -108,8 +108,8 @@ func (s *saver) begin(file string, now time.Time) {
 	s.files[file].began = now
 }
 
-// settle notes what became of an attempt, and reports what changed by it.
-func (s *saver) settle(ctx context.Context, file string, write func() error, err error, now time.Time) {
+// record stores the result of an attempt, and logs changes.
+func (s *saver) record(ctx context.Context, file string, write func() error, err error, now time.Time) {
 	s.mu.Lock()
 	f := s.files[file]
 	was, path, since := f.err, f.path, f.since
@@ -130,7 +130,7 @@ func (s *saver) settle(ctx context.Context, file string, write func() error, err
 	}
 }
 
-// unsaved are the files that are older than what is in use, by name.
+// unsaved are the files that are older than the state in use, by name.
 func (s *saver) unsaved(now time.Time) []Unsaved {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *saver) unsaved(now time.Time) []Unsaved {
 		switch f := s.files[file]; {
 		case f.err != nil:
 			list = append(list, Unsaved{File: file, Path: f.path, Err: f.err.Error(), Since: f.since})
-		case !f.began.IsZero() && now.Sub(f.began) > saveAgainAfter:
+		case !f.began.IsZero() && now.Sub(f.began) > saveRetryInterval:
 			list = append(list, Unsaved{File: file, Path: f.path, Err: "the disk does not respond", Since: f.began})
 		}
 	}

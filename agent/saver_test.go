@@ -19,9 +19,9 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// TestSaverTriesUntilItIsSaved: whatever the disk says, the newest content is
-// there once the disk takes it, and meanwhile the status has the reason.
-func TestSaverTriesUntilItIsSaved(t *testing.T) {
+// TestSaverRetriesUntilSaved: the newest content is saved once the disk accepts it, and
+// meanwhile the status has the error.
+func TestSaverRetriesUntilSaved(t *testing.T) {
 	t.Parallel()
 	for _, refusal := range []error{syscall.ENOSPC, syscall.EROFS, syscall.EACCES, syscall.EIO, syscall.EDQUOT} {
 		t.Run(refusal.Error(), func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestSaverTriesUntilItIsSaved(t *testing.T) {
 					t.Errorf("unsaved: %+v", list)
 				}
 				room.Store(true)
-				time.Sleep(saveAgainAfter) //nolint:forbidigo // the bubble's clock
+				time.Sleep(saveRetryInterval) //nolint:forbidigo // the bubble's clock
 				synctest.Wait()
 				if list := s.unsaved(time.Now()); disk != "2" || len(list) != 0 {
 					t.Errorf("on disk is %q, unsaved %+v", disk, list)
@@ -73,8 +73,8 @@ func TestSaverTriesUntilItIsSaved(t *testing.T) {
 	}
 }
 
-// TestSaverOfADiskThatHangs: nobody waits, and the status says so.
-func TestSaverOfADiskThatHangs(t *testing.T) {
+// TestSaverWithAHangingDisk: nothing waits, and the status reports it.
+func TestSaverWithAHangingDisk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSaver(slog.New(slog.DiscardHandler))
@@ -102,9 +102,9 @@ func TestSaverOfADiskThatHangs(t *testing.T) {
 	})
 }
 
-// TestStateCannotBeSaved takes the state directory away from a running agent for
-// longer than its certificates last: they are renewed and used all the same, the
-// agent reports it, and saves all of it when the directory is back.
+// TestStateCannotBeSaved makes the state directory of a running agent unusable for longer than
+// its certificates last: they are renewed and used, the agent reports it, and saves everything
+// when the directory works again.
 func TestStateCannotBeSaved(t *testing.T) {
 	t.Parallel()
 	cp := newPlane(t, 10*time.Second)

@@ -38,15 +38,15 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// attack is a mesh in which somebody has named unix sockets as endpoints: symbolic
-// links in a directory of their own, which lead where they like.
+// attack is a mesh in which somebody has named unix sockets as endpoints: symbolic links in a
+// directory of their own, to any target.
 type attack struct {
 	tb    testing.TB
 	links string
 	port  int
 }
 
-// Names of the links. The last one is made anew for each path that is tried.
+// Names of the links. The last one is made again for each path that is tried.
 const (
 	linkSDS = "sds"
 	linkXDS = "xds"
@@ -102,7 +102,7 @@ func (a *attack) link(name, target string) {
 	}
 }
 
-// dial is a client of gRPC whose calls the Envoy takes to a link.
+// dial is a gRPC client whose calls the Envoy routes to a link.
 func (a *attack) dial(link string, more ...string) grpc.ClientConnInterface {
 	a.tb.Helper()
 	conn, err := grpc.NewClient(fmt.Sprintf("passthrough:127.0.0.1:%d", a.port), grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -118,7 +118,7 @@ func (a *attack) dial(link string, more ...string) grpc.ClientConnInterface {
 	return conn
 }
 
-// get asks over HTTP/1.1 through the link that leads anywhere.
+// get sends a request over HTTP/1.1 through the link to any target.
 func (a *attack) get(path string) (string, error) {
 	req, err := http.NewRequestWithContext(a.tb.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", a.port, path), http.NoBody)
 	if err != nil {
@@ -134,9 +134,9 @@ func (a *attack) get(path string) (string, error) {
 	return res.Status + " " + string(b), err
 }
 
-// TestEndpointsDoNotLeadToTheAgent has a workload's own Envoy connect to the sockets
-// of its agent and to its own admin interface, by links that somebody has made who
-// may write manifests and is any user of the machine.
+// TestEndpointsDoNotLeadToTheAgent makes a workload's own Envoy connect to the sockets of its
+// agent and to its own admin interface, by links of an attacker who may write manifests and is
+// any user of the machine.
 func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Ends() {
@@ -157,7 +157,7 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 			a := agentHere(t, c)
 			envoytest.Eventually(t, deadline, cp.caller(in).call) // it has its own key
 			if s := a.Status(); s.RefusedCalls != 0 || s.ClosedConnections != 0 {
-				t.Errorf("its own envoy was taken for another: %d calls refused, %d connections closed", s.RefusedCalls, s.ClosedConnections)
+				t.Errorf("its own Envoy was rejected: %d calls rejected, %d connections closed", s.RefusedCalls, s.ClosedConnections)
 			}
 
 			for name, more := range map[string][]string{
@@ -167,7 +167,7 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 				evil.wantNoKey(t, name, a.Status().Node, more)
 			}
 			if s := a.Status(); s.RefusedCalls == 0 {
-				t.Error("the status does not say that calls were refused")
+				t.Error("the status does not count rejected calls")
 			}
 			evil.wantNoAdmin(t, m.set.RunDir)
 			wantSecretsNowhere(t, a, m, log)
@@ -176,7 +176,7 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 	}
 }
 
-// wantNoKey asks for secrets and configuration in each way that there is.
+// wantNoKey requests secrets and configuration in each possible way.
 func (a *attack) wantNoKey(t *testing.T, name, node string, more []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -212,8 +212,8 @@ func (a *attack) wantNoKey(t *testing.T, name, node string, more []string) {
 	refused("DeltaAggregatedResources", err, d)
 }
 
-// wantNoAdmin looks for Envoy's admin interface where a user of the machine can see
-// that sockets are.
+// wantNoAdmin looks for Envoy's admin interface at every socket path that a user of the
+// machine can find.
 func (a *attack) wantNoAdmin(t *testing.T, runDir string) {
 	t.Helper()
 	seen := []string{filepath.Join(runDir, adminSocket), filepath.Join(runDir, adminSocket) + "/", "/proc/self/cwd/" + adminSocket}
@@ -240,8 +240,8 @@ func (a *attack) wantNoAdmin(t *testing.T, runDir string) {
 	}
 }
 
-// wantSecretsNowhere looks for what only the agent and its Envoy know wherever else
-// it could have come to.
+// wantSecretsNowhere looks for the secrets of agent and Envoy in all places where they could
+// appear.
 func wantSecretsNowhere(t *testing.T, a *Agent, m *machine, log *syncBuffer) {
 	t.Helper()
 	known, err := loadEnvoySecrets(filepath.Join(m.set.StateDir, envoySecretsFile))
@@ -298,7 +298,7 @@ func wantSecretsNowhere(t *testing.T, a *Agent, m *machine, log *syncBuffer) {
 	}
 }
 
-// TestEnvoyHasItsOwnEnvironment looks at what an Envoy could be made to tell.
+// TestEnvoyHasItsOwnEnvironment reads the environment that an Envoy could be made to reveal.
 func TestEnvoyHasItsOwnEnvironment(t *testing.T) {
 	t.Parallel()
 	cp := newPlane(t, 0)
@@ -323,7 +323,7 @@ func TestEnvoyHasItsOwnEnvironment(t *testing.T) {
 	m.stop()
 }
 
-// TestLeaveRunningKeepsTheEnvoy restarts the agent: its Envoy goes on, and knows the
+// TestLeaveRunningKeepsTheEnvoy restarts the agent: its Envoy keeps running, and has the
 // token.
 func TestLeaveRunningKeepsTheEnvoy(t *testing.T) {
 	t.Parallel()
@@ -356,8 +356,8 @@ func TestLeaveRunningKeepsTheEnvoy(t *testing.T) {
 	}
 }
 
-// TestEnvoyOfTheLastReleaseIsReplacedOnce has an agent find an Envoy that has no
-// token, as the release before tokens has started it, with the control plane away.
+// TestEnvoyOfTheLastReleaseIsReplacedOnce has an agent find an Envoy without a token, as a
+// release before tokens started it, with the control plane unreachable.
 func TestEnvoyOfTheLastReleaseIsReplacedOnce(t *testing.T) {
 	t.Parallel()
 	cp := newPlane(t, 0)
@@ -412,8 +412,8 @@ func TestEnvoyOfTheLastReleaseIsReplacedOnce(t *testing.T) {
 	m.stop()
 }
 
-// lastRelease leaves the machine as an agent before tokens has left it that was
-// killed: its Envoy runs, with its admin socket where it was made.
+// lastRelease leaves the machine as a killed agent of a release before tokens: its Envoy runs,
+// with its admin socket where it was made.
 func (m *machine) lastRelease() (pid int) {
 	t, boot := m.tb, filepath.Join(m.set.RunDir, "envoy.json")
 	if err := os.Remove(filepath.Join(m.set.StateDir, envoySecretsFile)); err != nil {

@@ -14,24 +14,24 @@ import (
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
-// Status is what an agent does at one moment, for people. It has no secrets.
+// Status is the state of an agent at one moment. It has no secrets.
 type Status struct {
 	// Host is the host's name; empty until it has joined.
 	Host string `json:"host"`
 	// Workload is NAMESPACE/SERVICE-ACCOUNT, and Node the node id.
 	Workload string `json:"workload"`
 	Node     string `json:"node"`
-	// Identities are the host's and the workload's, as far as there are any.
+	// Identities are the host's and the workload's, as far as they exist.
 	Identities []IdentityStatus `json:"identities"`
 	// LastError is why an identity is missing or not renewed, or empty.
 	LastError string `json:"last_error,omitempty"`
-	// JoinToken is what became of the join token given last; nil if there is none.
+	// JoinToken is the state of the join token given last; nil if there is none.
 	JoinToken *TokenStatus `json:"join_token,omitempty"`
-	// ClockDoubt says why this host's clock and the control plane's cannot both be
-	// right; empty means that they may.
+	// ClockDoubt says why this host's clock and the control plane's cannot both be right;
+	// empty if they may be.
 	ClockDoubt string `json:"clock_doubt,omitempty"`
-	// Unsaved are the files of the state directory that are older than what is in
-	// use: a restart before they are saved finds what was there before.
+	// Unsaved are the files of the state directory that are older than the state in use; a
+	// restart would use the older content.
 	Unsaved []Unsaved `json:"unsaved,omitempty"`
 
 	EnvoyBinary  string        `json:"envoy_binary"`
@@ -39,11 +39,11 @@ type Status struct {
 	Ports        Ports         `json:"ports"`
 	Envoy        proxy.Status  `json:"envoy"`
 	Relay        *relay.Status `json:"relay,omitempty"`
-	// RefusedCalls are calls at the sockets for Envoy without their token: something
-	// else than the bootstrap of this agent's Envoy has led there.
+	// RefusedCalls counts calls at Envoy's sockets without the token: they do not come from
+	// the bootstrap of this agent's Envoy.
 	RefusedCalls uint64 `json:"refused_calls"`
-	// ClosedConnections are those of these sockets that were closed because they had
-	// not shown the token.
+	// ClosedConnections counts connections to these sockets that were closed because they did
+	// not show the token.
 	ClosedConnections uint64 `json:"closed_connections"`
 }
 
@@ -55,12 +55,12 @@ type IdentityStatus struct {
 	NotAfter  time.Time `json:"not_after"`
 }
 
-// Status is what the agent does now.
+// Status is the current state of the agent.
 func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.status
-	s.ClockDoubt = a.clockDoubt(wallclock.Now())
+	s.ClockDoubt = a.clockMismatch(wallclock.Now())
 	for _, id := range []*svid.Identity{a.host.Load(), a.workload.Load()} {
 		if id == nil {
 			continue
@@ -90,8 +90,7 @@ func (a *Agent) Status() Status {
 	return s
 }
 
-// Remarks say what is not well although Envoy serves: what will be missed later
-// if nobody acts.
+// Remarks are problems that need action although Envoy serves.
 func (a *Agent) Remarks() []string {
 	s, now := a.Status(), time.Now()
 	var out []string
@@ -111,7 +110,7 @@ func (a *Agent) Remarks() []string {
 	return out
 }
 
-// NotReady says why the workload cannot be reached; empty means that Envoy serves.
+// NotReady says why the workload is unreachable; empty means that Envoy serves.
 func (a *Agent) NotReady(ctx context.Context) []string {
 	why := a.Starting(ctx)
 	if w := a.workload.Load(); w != nil && wallclock.Now().After(w.NotAfter()) {
@@ -122,8 +121,8 @@ func (a *Agent) NotReady(ctx context.Context) []string {
 	return why
 }
 
-// Starting says what the start still waits for. It is for who supervises the
-// process: a certificate that has ended is not mended by a restart.
+// Starting says what the start waits for. It is for a supervisor of the process: a restart
+// does not fix an expired certificate.
 func (a *Agent) Starting(ctx context.Context) []string {
 	s := a.Status()
 	var why []string
@@ -142,8 +141,8 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	return why
 }
 
-// fault keeps the last error for people; nil means that all is well again.
-func (a *Agent) fault(err error) {
+// setLastError sets the last error of the status; nil clears it.
+func (a *Agent) setLastError(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.status.LastError = ""
@@ -152,11 +151,11 @@ func (a *Agent) fault(err error) {
 	}
 }
 
-// masked stands where a secret was.
+// masked replaces a secret.
 const masked = "[masked]"
 
-// ConfigDump is Envoy's config_dump with secrets masked, and with what only the
-// agent and its Envoy know.
+// ConfigDump is Envoy's config_dump, with secrets masked, and with the token of the agent's
+// sockets and the name of the admin socket masked.
 func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
 	a.mu.Lock()
 	admin, known := a.admin, a.known
@@ -171,7 +170,7 @@ func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
 	if b, err = mask(b); err != nil {
 		return nil, err
 	}
-	// Both are of letters and digits: JSON has them as they are.
+	// Both consist of letters and digits, which JSON does not escape.
 	for _, secret := range []string{known.Token, known.AdminSocket} {
 		b = bytes.ReplaceAll(b, []byte(secret), []byte(masked))
 	}
@@ -190,7 +189,7 @@ func mask(b []byte) ([]byte, error) {
 	return out, nil
 }
 
-// maskIn hides what is secret by its name, wherever it is.
+// maskIn masks values whose name says that they are secret, at any depth.
 func maskIn(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

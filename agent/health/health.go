@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Envoy says whether it takes traffic.
+// Envoy reports whether it is ready for traffic.
 type Envoy interface {
 	Ready(ctx context.Context) error
 }
 
-// Reporter is told every change, and nothing else.
+// Reporter gets every change, and nothing else.
 type Reporter interface {
 	ReportHealth(healthy bool, message string)
 }
@@ -32,7 +32,7 @@ type Config struct {
 type Checker struct {
 	c   Config
 	log *slog.Logger
-	// client is kept from probe to probe: making one costs more than asking.
+	// client is used for all probes: making one costs more than a probe.
 	client *http.Client
 }
 
@@ -62,27 +62,27 @@ func (h *Checker) Run(ctx context.Context) error {
 	}
 	tick := time.NewTicker(h.c.Probe.Period)
 	defer tick.Stop()
-	j := judge{success: h.c.Probe.SuccessThreshold, failure: h.c.Probe.FailureThreshold}
+	j := thresholds{success: h.c.Probe.SuccessThreshold, failure: h.c.Probe.FailureThreshold}
 	socket := newListener(h.c.Probe.target())
 	defer socket.close()
 	for {
-		listens := socket.there()
-		err := h.ask(ctx)
+		listens := socket.listening()
+		err := h.probe(ctx)
 		if ctx.Err() != nil {
 			return nil
 		}
-		if j.see(err == nil) {
-			h.tell(err)
+		if j.observe(err == nil) {
+			h.report(err)
 		}
 		if errors.Is(err, errEnvoy) {
-			// It will be back long before the next probe is due.
+			// Envoy is usually ready again long before the next probe is due.
 			if !h.awaitEnvoy(ctx) {
 				return nil
 			}
 			tick.Reset(h.c.Probe.Period)
 			continue
 		}
-		if !wait(ctx, tick.C, func() bool { return socket.there() != listens }) {
+		if !wait(ctx, tick.C, func() bool { return socket.listening() != listens }) {
 			return nil
 		}
 	}
@@ -107,10 +107,10 @@ func wait(ctx context.Context, due <-chan time.Time, changed func() bool) bool {
 	}
 }
 
-// errEnvoy says that it is Envoy which is not ready.
+// errEnvoy means that Envoy is not ready.
 var errEnvoy = errors.New("Envoy is not ready")
 
-// envoyPeriod is how often an Envoy is asked that is not ready.
+// envoyPeriod is how often readiness is checked while Envoy is not ready.
 const envoyPeriod = 100 * time.Millisecond
 
 // awaitEnvoy returns true once Envoy is ready, false if ctx ends before.
@@ -133,7 +133,7 @@ func (h *Checker) envoy(ctx context.Context) error {
 	return h.c.Envoy.Ready(ctx)
 }
 
-func (h *Checker) tell(err error) {
+func (h *Checker) report(err error) {
 	if err == nil {
 		h.log.Info("application is healthy")
 		h.c.Reporter.ReportHealth(true, "")
@@ -143,35 +143,35 @@ func (h *Checker) tell(err error) {
 	h.c.Reporter.ReportHealth(false, err.Error())
 }
 
-func (h *Checker) ask(ctx context.Context) error {
+func (h *Checker) probe(ctx context.Context) error {
 	if err := h.envoy(ctx); err != nil {
 		return fmt.Errorf("%w: %w", errEnvoy, err)
 	}
 	return h.c.Probe.ask(ctx, h.client)
 }
 
-// judge turns answers into changes.
-type judge struct {
+// thresholds turns results of probes into changes of health.
+type thresholds struct {
 	success, failure int // thresholds
 
 	known, healthy bool
 	last           bool
-	row            int // equal answers
+	inARow         int // equal results in a row
 }
 
-// see takes an answer and reports whether it makes a change; the first verdict is
-// one.
-func (j *judge) see(well bool) bool {
+// observe adds a result and reports whether it changes the health; the first decision counts
+// as a change.
+func (j *thresholds) observe(well bool) bool {
 	if well != j.last {
-		j.row = 0
+		j.inARow = 0
 	}
 	j.last = well
-	j.row++
+	j.inARow++
 	threshold := j.failure
 	if well {
 		threshold = j.success
 	}
-	if j.row < threshold || j.known && j.healthy == well {
+	if j.inARow < threshold || j.known && j.healthy == well {
 		return false
 	}
 	j.known, j.healthy = true, well

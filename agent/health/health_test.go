@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeEnvoy gives one answer after the other, and the last for ever.
+// fakeEnvoy gives one answer after the other, and then repeats the last.
 type fakeEnvoy struct {
 	mu      sync.Mutex // guards answers
 	answers []error
@@ -66,7 +66,7 @@ func (r *recorder) list() []string {
 	return slices.Clone(r.got)
 }
 
-func TestJudge(t *testing.T) {
+func TestThresholds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		success, failure int
@@ -80,10 +80,10 @@ func TestJudge(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := judge{success: c.success, failure: c.failure}
+			j := thresholds{success: c.success, failure: c.failure}
 			var got strings.Builder
 			for _, a := range c.answers {
-				if j.see(a == '+') {
+				if j.observe(a == '+') {
 					got.WriteRune(a)
 				} else {
 					got.WriteByte('.')
@@ -96,8 +96,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestEnvoyFirst runs in synthetic time: nothing is said before Envoy was ready
-// once, and an Envoy that is not ready any more hides an application that is well.
+// TestEnvoyFirst runs in synthetic time: nothing is reported before Envoy was ready once, and
+// an application is unhealthy while its Envoy is not ready.
 func TestEnvoyFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestChangesOnly(t *testing.T) {
 	}
 }
 
-func TestProbeRefused(t *testing.T) {
+func TestInvalidProbe(t *testing.T) {
 	t.Parallel()
 	for name, r := range map[string]*networkingv1alpha3.ReadinessProbe{
 		"nothing": {},

@@ -8,15 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenerPeriod is how often the kernel is asked whether anybody still listens
-// where the probe connects. A question takes microseconds, and the application
-// does not notice it.
+// listenerPeriod is how often the kernel is asked whether a process still listens at the
+// address of the probe. That takes microseconds, and the application does not notice it.
 const listenerPeriod = 250 * time.Millisecond
 
-// listener asks the kernel for the socket that listens where a probe connects. A
-// process that ends closes it, so that a killed application is known long
-// before its next probe is due. It is a hint, no verdict: the probe follows at
-// once.
+// listener asks the kernel for the socket that listens at the address of a probe. A process
+// that ends closes its socket, so a killed application is noticed long before its next probe.
+// It is only a hint: a probe follows at once.
 type listener struct {
 	fd  int
 	req []byte
@@ -61,9 +59,9 @@ func newListener(host string, port int) *listener {
 	return l
 }
 
-// there reports whether somebody listens. It is false wherever the kernel gives
-// no clear answer, which is then no change.
-func (l *listener) there() bool {
+// listening reports whether a process listens. It is false if the kernel gives no clear
+// answer; if it never does, nothing changes.
+func (l *listener) listening() bool {
 	if l == nil || unix.Sendto(l.fd, l.req, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}) != nil {
 		return false
 	}

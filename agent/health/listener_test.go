@@ -20,13 +20,13 @@ func TestListener(t *testing.T) {
 		if s == nil {
 			t.Fatal("the kernel cannot be asked")
 		}
-		if !s.there() {
+		if !s.listening() {
 			t.Errorf("%s is not seen to listen", l.Addr())
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if s.there() {
+		if s.listening() {
 			t.Errorf("%s is still seen to listen", l.Addr())
 		}
 		s.close()
@@ -35,14 +35,13 @@ func TestListener(t *testing.T) {
 		t.Error("a name was taken for an address")
 	}
 	var none *listener
-	if none.there() {
+	if none.listening() {
 		t.Error("nothing says that somebody listens")
 	}
 	none.close()
 }
 
-// TestKilledApplicationIsNoticedBetweenProbes never gets to a second probe by the
-// clock.
+// TestKilledApplicationIsNoticedBetweenProbes has a period that is longer than the test.
 func TestKilledApplicationIsNoticedBetweenProbes(t *testing.T) {
 	t.Parallel()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")

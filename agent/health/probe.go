@@ -22,24 +22,23 @@ const (
 	defaultPeriod  = 10 * time.Second
 )
 
-// Probe is how to ask an application whether it is well. Exactly one of HTTP and
-// TCP is set.
+// Probe says how to probe an application. Exactly one of HTTP and TCP is set.
 type Probe struct {
 	// InitialDelay is the time from the agent's start to the first probe of the application.
 	InitialDelay time.Duration
-	// Timeout bounds one question; zero means 1 s.
+	// Timeout limits one probe; zero means 1 s.
 	Timeout time.Duration
 	// Period is the time from one probe of the application to the next; zero means 10 s.
 	Period time.Duration
-	// SuccessThreshold and FailureThreshold are how many equal answers in a row
-	// make a change; zero means 1.
+	// SuccessThreshold and FailureThreshold are how many equal results in a row change the
+	// health; zero means 1.
 	SuccessThreshold, FailureThreshold int
 
 	HTTP *HTTPGet
 	TCP  *TCPSocket
 }
 
-// HTTPGet is well if the answer's status is at least 200 and below 400.
+// HTTPGet succeeds if the status is at least 200 and below 400.
 type HTTPGet struct {
 	// Host is the host name or address to connect to; empty means 127.0.0.1.
 	Host string
@@ -51,8 +50,8 @@ type HTTPGet struct {
 	Headers []Header
 }
 
-// newClient asks over a new connection each time: an application that accepts
-// none is not well.
+// newClient opens a new connection for each probe: an application that accepts none is
+// unhealthy.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -66,7 +65,7 @@ func newClient() *http.Client {
 // Header is a header of a request.
 type Header struct{ Name, Value string }
 
-// TCPSocket is well if a connection opens.
+// TCPSocket succeeds if a connection opens.
 type TCPSocket struct {
 	// Host is the host name or address to connect to; empty means 127.0.0.1.
 	Host string
@@ -140,7 +139,7 @@ func (p *Probe) complete() error {
 	return nil
 }
 
-// target is where the probe connects.
+// target is the address that the probe connects to.
 func (p *Probe) target() (host string, port int) {
 	if p.TCP != nil {
 		return p.TCP.Host, p.TCP.Port
@@ -148,7 +147,7 @@ func (p *Probe) target() (host string, port int) {
 	return p.HTTP.Host, p.HTTP.Port
 }
 
-// ask is nil if the application is well.
+// ask is nil if the application is healthy.
 func (p *Probe) ask(ctx context.Context, client *http.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, p.Timeout)
 	defer cancel()

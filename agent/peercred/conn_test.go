@@ -95,27 +95,28 @@ func envoy(ctx context.Context, t *testing.T, c Config, token string) (grpc.Serv
 	return s, err
 }
 
-// crowdPath and crowdSays are for a process of this test that is a local user.
-const crowdPath, crowdSays, crowdOf = "PEERCRED_TEST_CROWD", "PEERCRED_TEST_SAYS", 2000
+// floodPath and floodSends configure a child process of this test that is another local
+// process.
+const floodPath, floodSends, crowdOf = "PEERCRED_TEST_CROWD", "PEERCRED_TEST_SAYS", 2000
 
-// TestMain is a crowd, where it is asked to be.
+// TestMain floods the socket if the environment says so.
 func TestMain(m *testing.M) {
-	path := os.Getenv(crowdPath)
+	path := os.Getenv(floodPath)
 	if path == "" {
 		os.Exit(m.Run())
 	}
 	for range crowdOf {
 		go func() {
 			for {
-				joinCrowd(path, os.Getenv(crowdSays))
+				floodOnce(path, os.Getenv(floodSends))
 			}
 		}()
 	}
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
 }
 
-// joinCrowd opens a connection that says what it likes, and returns when it is closed.
-func joinCrowd(path, say string) {
+// floodOnce opens a connection, sends some bytes, and returns when it is closed.
+func floodOnce(path, say string) {
 	conn, err := net.DialTimeout("unix", path, time.Minute)
 	if err != nil {
 		<-time.After(10 * time.Millisecond) // the kernel's queue is full
@@ -126,12 +127,11 @@ func joinCrowd(path, say string) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// TestSilentConnectionsKeepNoEnvoyOut: a process of the same user holds 2,000
-// connections, which say nothing, or begin to speak and do
-// not show the token, and come again when they are closed. An Envoy that is connected
-// stays, and another one connects soon, again and again: 5 s are promised, and the
-// deadline has room for a busy machine.
-func TestSilentConnectionsKeepNoEnvoyOut(t *testing.T) {
+// TestIdleConnectionsDoNotBlockEnvoy: a process of the same user holds 2,000 connections that
+// send nothing, or a part of a request without the token, and reopens them when they are
+// closed. A connected Envoy stays connected, and another one connects soon, several times. 5 s
+// are promised; the deadline has room for a busy machine.
+func TestIdleConnectionsDoNotBlockEnvoy(t *testing.T) {
 	t.Parallel()
 	const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	for name, say := range map[string]string{"nothing": "", "preface": preface, "garbage": "GET / HTTP/1.1\r\n"} {
@@ -142,7 +142,7 @@ func TestSilentConnectionsKeepNoEnvoyOut(t *testing.T) {
 				t.Fatal(err)
 			}
 			crowd := exec.CommandContext(t.Context(), os.Args[0])
-			crowd.Env = append(os.Environ(), crowdPath+"="+c.Path, crowdSays+"="+say)
+			crowd.Env = append(os.Environ(), floodPath+"="+c.Path, floodSends+"="+say)
 			end, err := crowd.StdinPipe()
 			if err == nil {
 				err = crowd.Start()
@@ -180,7 +180,7 @@ func TestSilentConnectionsKeepNoEnvoyOut(t *testing.T) {
 	}
 }
 
-// connects has an Envoy connect as Envoy does: it tries until it is let in.
+// connects retries until it is accepted, as Envoy does.
 func connects(t *testing.T, c Config, token string) {
 	t.Helper()
 	began := time.Now()
@@ -198,8 +198,8 @@ func connects(t *testing.T, c Config, token string) {
 	}
 }
 
-// TestConnectionsWithoutTheTokenEnd: they have some time, and some bytes; refused calls
-// give them no more. A connection that has shown the token is kept.
+// TestConnectionsWithoutTheTokenEnd: their time and bytes are limited, and rejected calls do
+// not extend them. A connection that has shown the token is kept.
 func TestConnectionsWithoutTheTokenEnd(t *testing.T) {
 	t.Parallel()
 	c, g, token, _ := guardedServer(t, func(l *limits) { l.timeout = 300 * time.Millisecond })
@@ -247,10 +247,9 @@ func TestConnectionsWithoutTheTokenEnd(t *testing.T) {
 	}
 }
 
-// TestTokenThatIsLookedAtLateIsNotTooLate: a connection sends its token, and more than
-// one without it may, before the call that has the token is looked at, as the first
-// requests of an Envoy do on a busy machine.
-func TestTokenThatIsLookedAtLateIsNotTooLate(t *testing.T) {
+// TestLateCheckOfTheTokenIsInTime: a connection sends its token, and more bytes than allowed
+// without one, before the call with the token is checked. Envoys do that on a busy machine.
+func TestLateCheckOfTheTokenIsInTime(t *testing.T) {
 	t.Parallel()
 	looked, look := make(chan struct{}), make(chan struct{})
 	accepted, once := make(chan *conn, 1), sync.Once{}
@@ -305,8 +304,8 @@ func TestTokenThatIsLookedAtLateIsNotTooLate(t *testing.T) {
 	}
 }
 
-// TestOldestSilentConnectionGoes: never more than so many, the oldest goes first.
-func TestOldestSilentConnectionGoes(t *testing.T) {
+// TestOldestIdleConnectionIsClosed: at the limit the oldest one is closed first.
+func TestOldestIdleConnectionIsClosed(t *testing.T) {
 	t.Parallel()
 	c, g, token, _ := guardedServer(t, func(l *limits) { l.most = 4 })
 	if _, err := envoy(t.Context(), t, c, token); err != nil {

@@ -21,49 +21,46 @@ import (
 // minToken is the shortest token that a [Guard] takes: 128 bits in base32.
 const minToken = 26
 
-// idleTime is how long a connection without a call that was let in is kept.
+// idleTime is how long a connection without an accepted call is kept.
 const idleTime = time.Minute
 
-// logInterval is the least time between two log lines of refused calls. Whoever
-// can send requests through the Envoy decides how many calls are refused.
+// logInterval is the least time between two log lines of rejected calls. A client that sends
+// requests through the Envoy decides how many calls are rejected.
 const logInterval = time.Minute
 
-// GuardConfig says what a [Guard] asks for.
+// GuardConfig configures a [Guard].
 type GuardConfig struct {
 	// Logger must be non-nil.
 	Logger *slog.Logger
 	// Socket is the path of the socket, for the log.
 	Socket string
-	// Header is the header that carries the token, in lower case, and Token its
-	// only value that is let in.
+	// Header is the header that carries the token, in lower case, and Token the only accepted
+	// value.
 	Header, Token string
-	// Passed is called with each call that is let in, before it is served; nil
-	// means nothing.
+	// Passed is called for each accepted call, before it is served; may be nil.
 	Passed func()
 }
 
-// Guard lets only those calls of gRPC through that carry a token.
+// Guard accepts only gRPC calls that carry a token.
 //
-// The kernel's answer alone is not enough for a socket that serves an Envoy: an
-// Envoy connects with its own user wherever its configuration sends a request, so
-// whoever can make it connect to the path of the socket, by a symbolic link, would
-// be taken for it. The token is known to the agent and to the static clusters of
-// the bootstrap.
+// The peer credentials alone are not enough for a socket that serves an Envoy. An Envoy
+// connects with its own user to every endpoint of its configuration. If an endpoint is the
+// path of the socket, or a symbolic link to it, a request that is routed there would count as
+// Envoy's own call. Only the agent and the static clusters of the bootstrap know the token.
 //
-// It also bounds the connections that have not shown the token, see [Config]: they
-// are closed after a while, and of too many the process that has the most gives way, with
-// its oldest. One that has shown
-// it is Envoy's, and is never closed for others.
+// It also limits the connections that have not shown the token, see [Config]: they are closed
+// after a timeout, and at the limit the process that has the most loses its oldest. A
+// connection that has shown the token is never closed for others.
 type Guard struct {
 	c      GuardConfig
 	limits limits
 	lines  loglimit.Limiter // of connections that were closed
 
-	mu      sync.Mutex // guards all following fields
-	refused uint64
-	told    time.Time // when a refusal was logged last
-	silent  uint64    // refusals since then
-	closed  uint64    // connections that had not shown the token
+	mu         sync.Mutex // guards all following fields
+	refused    uint64
+	lastLogged time.Time // when a rejected call was logged last
+	unlogged   uint64    // rejected calls since then
+	closed     uint64    // connections that had not shown the token
 }
 
 // NewGuard checks the configuration.
@@ -77,7 +74,7 @@ func NewGuard(c GuardConfig) (*Guard, error) {
 	return &Guard{c: c, limits: defaultLimits(), lines: loglimit.Limiter{Burst: 1, Every: logInterval}}, nil
 }
 
-// ServerOptions make a server of gRPC ask for the token.
+// ServerOptions make a gRPC server require the token.
 func (g *Guard) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
@@ -93,20 +90,20 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 			return next(srv, s)
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idleTime}),
-		// What somebody without the token can make the agent keep, by connection: the
-		// buffers of gRPC are 64 KiB, and headers may have 16 MiB.
+		// The memory that a connection without the token can use: by default the buffers of
+		// gRPC are 64 KiB, and headers may have 16 MiB.
 		grpc.MaxHeaderListSize(maxHeaders), grpc.ReadBufferSize(readBuffer),
 	}
 }
 
-// Closed is how many connections were closed that had not shown the token.
+// Closed counts connections that were closed because they did not show the token.
 func (g *Guard) Closed() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.closed
 }
 
-// Refused is how many calls had no token, or another one.
+// Refused counts calls with no token or a wrong one.
 func (g *Guard) Refused() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,13 +128,13 @@ func (g *Guard) check(ctx context.Context, now time.Time, method string) error {
 func (g *Guard) refuse(now time.Time, method string, wrong bool) {
 	g.mu.Lock()
 	g.refused++
-	if !g.told.IsZero() && now.Sub(g.told) < logInterval {
-		g.silent++
+	if !g.lastLogged.IsZero() && now.Sub(g.lastLogged) < logInterval {
+		g.unlogged++
 		g.mu.Unlock()
 		return
 	}
-	count := g.silent + 1
-	g.told, g.silent = now, 0
+	count := g.unlogged + 1
+	g.lastLogged, g.unlogged = now, 0
 	g.mu.Unlock()
 	reason := "no token"
 	if wrong {

@@ -10,9 +10,8 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// TestRefusalsDoNotFloodTheLog has somebody call who can send as many requests as
-// they like.
-func TestRefusalsDoNotFloodTheLog(t *testing.T) {
+// TestRejectedCallsDoNotFloodTheLog has a client that sends any number of requests.
+func TestRejectedCallsDoNotFloodTheLog(t *testing.T) {
 	t.Parallel()
 	token := strings.Repeat("A", minToken)
 	var log bytes.Buffer
@@ -44,7 +43,7 @@ func TestRefusalsDoNotFloodTheLog(t *testing.T) {
 	}
 }
 
-func TestShortTokenIsRefused(t *testing.T) {
+func TestShortTokenIsRejected(t *testing.T) {
 	t.Parallel()
 	if _, err := NewGuard(GuardConfig{Logger: slog.New(slog.DiscardHandler), Header: "x", Token: "short"}); err == nil {
 		t.Error("a token that can be guessed was taken")

@@ -17,7 +17,7 @@ import (
 // maxPath is how long the path of a unix socket may be on Linux.
 const maxPath = 107
 
-// Config says where to listen and for whom.
+// Config configures a listener.
 type Config struct {
 	// Logger must be non-nil.
 	Logger *slog.Logger
@@ -26,12 +26,12 @@ type Config struct {
 	// UID is the only user whose processes may connect. The socket file becomes
 	// theirs where the agent may give it away.
 	UID uint32
-	// Guard bounds the connections that have not shown its token; nil means no bound.
+	// Guard limits the connections that have not shown its token; nil means no limit.
 	Guard *Guard
 }
 
-// Listen opens the socket. What a killed process left at the path is replaced;
-// a socket that somebody answers on is an error.
+// Listen opens the socket. A socket that a killed process left is replaced; if a process still
+// answers on it, that is an error.
 func Listen(ctx context.Context, c Config) (net.Listener, error) {
 	if len(c.Path) > maxPath {
 		return nil, fmt.Errorf("listening on %q: the path has %d bytes and a unix socket's at most %d: choose a shorter run directory",
@@ -75,7 +75,7 @@ type listener struct {
 	lines *loglimit.Limiter // of connections that are refused
 }
 
-// Accept returns the next connection of a process that may connect.
+// Accept returns the next connection of a process whose user may connect.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -103,8 +103,8 @@ func (l *listener) refuse(cred *unix.Ucred, err error) {
 	}
 }
 
-// Process is the process that opened a connection to a unix socket; 0 is one that
-// cannot be seen from here, because it is in a container of its own.
+// Process is the id of the process that opened a connection to a unix socket; 0 if it is in
+// another PID namespace.
 func Process(conn net.Conn) (pid int, err error) {
 	cred, err := caller(conn)
 	if err != nil {

@@ -72,8 +72,8 @@ func TestOwnUserIsServed(t *testing.T) {
 	}
 }
 
-// TestOtherUserIsRefused makes the socket another user's, and calls as ourselves.
-func TestOtherUserIsRefused(t *testing.T) {
+// TestOtherUserIsRejected makes a socket for another user, and connects as this one.
+func TestOtherUserIsRejected(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
 		envoytest.Missing(t, "only root can give a socket away and still call")
@@ -86,7 +86,7 @@ func TestOtherUserIsRefused(t *testing.T) {
 	}
 }
 
-func TestLeftoverIsReplaced(t *testing.T) {
+func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := config(t)
 	first := listen(t, c)

@@ -21,8 +21,8 @@ type Admin struct {
 	client *http.Client
 }
 
-// NewAdmin talks to the admin interface at the first address of a network, "unix"
-// or "tcp", at which somebody answers.
+// NewAdmin is a client of the admin interface at the first of the addresses that accepts a
+// connection. The network is "unix" or "tcp".
 func NewAdmin(network string, addresses ...string) *Admin {
 	var d net.Dialer
 	return &Admin{client: &http.Client{Transport: &http.Transport{
@@ -37,8 +37,7 @@ func NewAdmin(network string, addresses ...string) *Admin {
 			}
 			return nil, errors.Join(errs...)
 		},
-		// An idle connection to an Envoy that has ended would only have to be
-		// thrown away.
+		// An idle connection to an Envoy that has exited is useless.
 		DisableKeepAlives: true,
 	}}}
 }
@@ -60,7 +59,7 @@ func (a *Admin) Ready(ctx context.Context) error {
 	return err
 }
 
-// Connections counts the connections that traffic holds open.
+// Connections counts the open downstream connections.
 func (a *Admin) Connections(ctx context.Context) (int, error) {
 	b, err := a.do(ctx, http.MethodGet, "/stats?filter=downstream_cx_active")
 	if err != nil {
@@ -105,7 +104,7 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return b, nil
 }
 
-// within asks under a deadline, so that an Envoy that hangs holds nobody.
+// within calls ask with a timeout, so that an Envoy that hangs does not block the agent.
 func within(ctx context.Context, d time.Duration, ask func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()

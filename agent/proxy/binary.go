@@ -31,17 +31,16 @@ type Binary struct {
 	Version Version
 }
 
-// usualPlaces is where distributions, tarballs and Istio's package put Envoy.
-var usualPlaces = []string{ //nolint:gochecknoglobals // read-only
+// defaultPaths are where distributions, tarballs and Istio's package install Envoy.
+var defaultPaths = []string{ //nolint:gochecknoglobals // read-only
 	"/usr/local/bin/envoy", "/usr/bin/envoy", "/opt/envoy/bin/envoy", "/opt/fairlead/bin/envoy", "/usr/lib/fairlead/envoy",
 }
 
-// ErrNoBinary is wrapped where no usable Envoy was found.
+// ErrNoBinary means that no usable Envoy was found.
 var ErrNoBinary = errors.New("no usable Envoy")
 
-// FindBinary takes the binary a person named, or else the first usable one in
-// $PATH and the usual places. It runs what it finds with --version, in the
-// environment env.
+// FindBinary returns the named binary, or the first usable one in $PATH and the default paths.
+// It runs it with --version, in the environment env.
 func FindBinary(ctx context.Context, named string, env []string) (Binary, error) {
 	if named != "" {
 		path, err := exec.LookPath(named)
@@ -67,7 +66,7 @@ func FindBinary(ctx context.Context, named string, env []string) (Binary, error)
 	}
 	return Binary{}, errors.Join(fmt.Errorf(
 		"%w: none in $PATH nor at %s: install Envoy %d.%d or later, or name one with --envoy PATH",
-		ErrNoBinary, strings.Join(usualPlaces, ", "), MinMajor, MinMinor,
+		ErrNoBinary, strings.Join(defaultPaths, ", "), MinMajor, MinMinor,
 	), errors.Join(tried...))
 }
 
@@ -76,7 +75,7 @@ func candidates() []string {
 	if path, err := exec.LookPath("envoy"); err == nil {
 		c = append(c, path)
 	}
-	return append(c, usualPlaces...)
+	return append(c, defaultPaths...)
 }
 
 func inspect(ctx context.Context, path string, env []string) (Binary, error) {

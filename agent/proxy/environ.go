@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// usualEnv are the variables that an Envoy is given where its agent has them: what
-// the C library, the resolvers and Envoy itself read to find files and names. None
-// of them is for a secret, and whoever configures an Envoy may be able to read its
-// environment.
+// usualEnv are the variables that every Envoy inherits from its agent: those that the C
+// library, the resolvers and Envoy read to find files and names. None of them is for a secret,
+// because whoever configures an Envoy may be able to read its environment.
 //
 //nolint:gochecknoglobals // a read-only table
 var usualEnv = []string{
@@ -16,11 +15,11 @@ var usualEnv = []string{
 	"LOCALDOMAIN", "RES_OPTIONS", "SSL_CERT_DIR", "SSL_CERT_FILE", "TZ", "TZDIR",
 }
 
-// UsualEnvironment are the names of the variables that every Envoy is given, sorted.
+// UsualEnvironment are the names of the variables that every Envoy inherits, sorted.
 func UsualEnvironment() []string { return slices.Clone(usualEnv) }
 
-// Environment is what an Envoy gets of the environment of its agent, as NAME=value:
-// the usual variables, and those that are named besides.
+// Environment is the part of the agent's environment that Envoy inherits, as NAME=value: the
+// usual variables, and the named ones.
 func Environment(environ, names []string) []string {
 	out := []string{}
 	for _, kv := range environ {

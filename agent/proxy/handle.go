@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handle holds on to one process by pidfd: it names that process for ever,
-// whatever becomes of its id, and whether or not it is our child.
+// handle refers to one process by pidfd: it always means that process, even if its id is
+// reused, and whether or not it is a child.
 type handle struct {
 	pid int
 	fd  *os.File
@@ -28,8 +28,7 @@ func openHandle(pid int) (*handle, error) {
 	return &handle{pid: pid, fd: os.NewFile(uintptr(fd), "pidfd")}, nil
 }
 
-// wait returns once the process has ended, or with an error once the handle is
-// closed.
+// wait returns when the process has exited, or with an error when the handle is closed.
 func (h *handle) wait() error {
 	c, err := h.fd.SyscallConn()
 	if err != nil {
@@ -44,17 +43,17 @@ func (h *handle) wait() error {
 		return fmt.Errorf("waiting for process %d: %w", h.pid, err)
 	}
 	if h.child == nil {
-		// It may be a child of this process all the same: one that was left and taken
+		// It may still be a child of this process: one that was left running and taken
 		// over again.
 		_, _ = unix.Wait4(h.pid, nil, unix.WNOHANG, nil)
 	} else {
-		// Its error is how the process ended, which exit tells.
+		// Its error is how the process exited, see exit.
 		_ = h.child.Wait()
 	}
 	return nil
 }
 
-// exit says how the process ended; it may be called after wait has returned.
+// exit says how the process exited; call it after wait has returned.
 func (h *handle) exit() string {
 	if h.child == nil {
 		return "unknown: it was started by an agent before this one"
@@ -62,7 +61,7 @@ func (h *handle) exit() string {
 	return h.child.ProcessState.String()
 }
 
-// signal sends a signal; a process that has ended is no error.
+// signal sends a signal; it is no error if the process has exited.
 func (h *handle) signal(s syscall.Signal) error {
 	c, err := h.fd.SyscallConn()
 	if err != nil {

@@ -25,14 +25,13 @@ type Config struct {
 	BootstrapPath string
 	// Admin reaches the admin interface that the bootstrap declares.
 	Admin *Admin
-	// StateFile is where the process is noted for the agent that comes next.
+	// StateFile is the record of the process, for the next agent.
 	StateFile string
-	// LogFile is where Envoy's output goes. It is never a pipe of the agent,
-	// whose end would be Envoy's.
+	// LogFile gets Envoy's output. It is never a pipe of the agent: Envoy would end with the
+	// agent.
 	LogFile string
-	// Fingerprint stands for everything that an Envoy takes from its start, the
-	// bootstrap above all. An Envoy that was left running with another one is
-	// drained and replaced.
+	// Fingerprint identifies the input of an Envoy's start, mainly the bootstrap. A running
+	// Envoy with another fingerprint is drained and replaced.
 	Fingerprint string
 
 	// Args are further arguments, or nil.
@@ -40,29 +39,29 @@ type Config struct {
 	// Env is Envoy's whole environment, NAME=value; nothing of the agent's own is
 	// added. See [Environment].
 	Env []string
-	// Listens are the addresses that the bootstrap binds. Two Envoys can bind
-	// one port without an error, so a start is refused while one is taken.
+	// Listens are the addresses that the bootstrap binds. Two Envoys can bind one port without
+	// an error, so a start fails while one of them is in use.
 	Listens []netip.AddrPort
 	// DrainTime is how long a stop waits for connections to end; zero means
 	// 5 s, as Istio's terminationDrainDuration.
 	DrainTime time.Duration
-	// LeaveRunning makes the end of Run leave Envoy alone.
+	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
 	// Credential is the user that Envoy runs as, or nil: the agent's own.
 	Credential *syscall.Credential
 }
 
-// Status is what an Envoy does at one moment.
+// Status is the state of an Envoy at one moment.
 type Status struct {
 	// PID is 0 while there is no process.
 	PID int `json:"pid"`
 	// Since is when the process was started or taken over.
 	Since time.Time `json:"since"`
-	// Adopted says that an agent before this one started it.
+	// Adopted means that an earlier agent started it.
 	Adopted bool `json:"adopted"`
-	// Restarts counts the times that Envoy died and was started again.
+	// Restarts counts how often Envoy exited unexpectedly and was restarted.
 	Restarts int `json:"restarts"`
-	// LastExit says how the last process ended, or is empty.
+	// LastExit says how the last process exited, or is empty.
 	LastExit string `json:"last_exit,omitempty"`
 	// LastError is why there is no process, or is empty.
 	LastError string `json:"last_error,omitempty"`
@@ -77,12 +76,11 @@ type Process struct {
 	status Status
 }
 
-// ErrLeave is the cause to end Run's context with where Envoy must go on serving:
-// the agent ends because of a fault of its own.
+// ErrLeave is the cause to cancel Run's context with if Envoy must keep serving: the agent
+// ends because of an error of its own.
 var ErrLeave = errors.New("Envoy is left running")
 
-// Back-off between a death and the next start. The first start after a quiet
-// time is immediate.
+// Back-off between an exit and the next start. The first restart after quietTime is immediate.
 const (
 	firstDelay = 250 * time.Millisecond
 	maxDelay   = 10 * time.Second
@@ -114,8 +112,8 @@ func New(c Config) (*Process, error) {
 	return &Process{c: c, log: c.Logger.With("component", "agent/proxy")}, nil
 }
 
-// Running reports whether an Envoy that was started with this bootstrap is
-// alive, so that its ports are its own and not somebody else's.
+// Running reports whether an Envoy that was started with this bootstrap is alive, so that its
+// own ports do not count as in use.
 func Running(stateFile, binary, bootstrapPath string) bool {
 	if r, err := loadRecord(stateFile); err == nil && r.verify() == nil {
 		return true
@@ -124,16 +122,16 @@ func Running(stateFile, binary, bootstrapPath string) bool {
 	return ok
 }
 
-// Status is what Envoy does now.
+// Status is the current state of Envoy.
 func (p *Process) Status() Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.status
 }
 
-// Run takes over the Envoy that an earlier agent left, or starts one, starts it
-// again whenever it dies, and drains and stops it when ctx ends. It returns an
-// error if the first start is impossible or Envoy cannot be stopped.
+// Run takes over the Envoy of an earlier agent, or starts one. It restarts Envoy whenever it
+// exits, and drains and stops it when ctx ends. It returns an error if the first start fails
+// or Envoy cannot be stopped.
 func (p *Process) Run(ctx context.Context) error {
 	h, err := p.adopt(ctx)
 	if err != nil {
@@ -171,8 +169,8 @@ func (p *Process) Run(ctx context.Context) error {
 	}
 }
 
-// restart starts Envoy again after the delay until that succeeds, and returns what
-// to wait before the start after that; nil means that ctx ended.
+// restart waits for the delay and starts Envoy, until that succeeds. It returns the delay for
+// the next restart; nil means that ctx ended.
 func (p *Process) restart(ctx context.Context, delay time.Duration, again backoff.BackOff) (*handle, time.Duration) {
 	for {
 		timer := time.NewTimer(delay)
@@ -197,7 +195,7 @@ func (p *Process) restart(ctx context.Context, delay time.Duration, again backof
 	}
 }
 
-// adopt takes over an Envoy that is there already, or returns nil.
+// adopt takes over a running Envoy, or returns nil.
 func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	r, err := loadRecord(p.c.StateFile)
 	if err == nil {
@@ -208,7 +206,7 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 		if !ok {
 			return nil, nil
 		}
-		// What it was started with is unknown, so it will be replaced.
+		// Its fingerprint is unknown, so it is replaced.
 		if r, err = newRecord(pid, p.c.Binary, ""); err != nil {
 			return nil, nil
 		}
@@ -217,7 +215,7 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	if err != nil {
 		return nil, nil
 	}
-	// The id may have changed hands before the handle was open.
+	// The id may have been reused before the handle was open.
 	if r.verify() != nil {
 		h.close()
 		return nil, nil
@@ -234,14 +232,14 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 	return h, nil
 }
 
-// died keeps how the process ended.
+// died records how the process exited.
 func (p *Process) died(h *handle) {
 	how := h.exit()
 	h.close()
 	p.mu.Lock()
 	p.status.PID, p.status.LastExit = 0, how
 	p.mu.Unlock()
-	p.log.Warn("Envoy exited unexpectedly, restarting it", "pid", h.pid, "exit", how, "last_words", lastWords(p.c.LogFile), "path", p.c.LogFile)
+	p.log.Warn("Envoy exited unexpectedly, restarting it", "pid", h.pid, "exit", how, "last_words", lastLogLine(p.c.LogFile), "path", p.c.LogFile)
 }
 
 // finish ends Run: Envoy is left alone or stopped.

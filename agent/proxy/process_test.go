@@ -130,7 +130,7 @@ func TestStartAndStop(t *testing.T) {
 		t.Errorf("envoy's session is %s, not its own", after[3])
 	}
 	if !IsEnvoy(s.PID) || IsEnvoy(os.Getpid()) || IsEnvoy(0) {
-		t.Error("an Envoy is not told from other processes")
+		t.Error("an Envoy is not distinguished from other processes")
 	}
 	out, err := os.Readlink(procPath(s.PID, "fd/1"))
 	if err != nil || out != c.LogFile {
@@ -166,7 +166,7 @@ func TestKilledEnvoyIsBackWithinASecond(t *testing.T) {
 	}
 }
 
-func TestAdoptsWhatWasLeftRunning(t *testing.T) {
+func TestAdoptsRunningEnvoy(t *testing.T) {
 	t.Parallel()
 	c := testConfig(t)
 	c.LeaveRunning = true
@@ -211,7 +211,7 @@ func TestReplacesAnotherConfiguration(t *testing.T) {
 	})
 }
 
-// TestKilledAgent kills an agent, with and without the note on disk.
+// TestKilledAgent kills an agent, with and without the record on disk.
 func TestKilledAgent(t *testing.T) {
 	t.Parallel()
 	for _, noted := range []bool{true, false} {
@@ -264,7 +264,7 @@ func TestKilledAgent(t *testing.T) {
 	}
 }
 
-func TestTakenPortIsRefused(t *testing.T) {
+func TestPortInUse(t *testing.T) {
 	t.Parallel()
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -283,7 +283,7 @@ func TestTakenPortIsRefused(t *testing.T) {
 	}
 }
 
-// TestAnotherProcessIsNotAdopted notes ourselves as the Envoy.
+// TestAnotherProcessIsNotAdopted records this process as the Envoy.
 func TestAnotherProcessIsNotAdopted(t *testing.T) {
 	t.Parallel()
 	good, err := newRecord(os.Getpid(), "/proc/self/exe", "one")
@@ -323,7 +323,7 @@ func TestDyingEnvoyIsRetriedSlowly(t *testing.T) {
 		}
 		return nil
 	})
-	if words := lastWords(c.LogFile); !strings.Contains(words, "nonsense") {
+	if words := lastLogLine(c.LogFile); !strings.Contains(words, "nonsense") {
 		t.Errorf("last words = %q", words)
 	}
 }

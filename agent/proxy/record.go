@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/pki/durable"
 )
 
-// record is what is on disk about a running Envoy. A process id alone proves
-// nothing: ids are used again, so start time and boot go with it.
+// record is the file about a running Envoy. Process ids are reused, so it also has the start
+// time and the boot.
 type record struct {
 	PID int `json:"pid"`
 	// StartTime is field 22 of /proc/PID/stat: clock ticks since boot.
@@ -48,10 +48,10 @@ func loadRecord(path string) (record, error) {
 	return r, nil
 }
 
-// errGone says that a process is not, or no longer, the one that was noted.
+// errGone means that a process is not the recorded one.
 var errGone = errors.New("not the recorded process")
 
-// verify proves that the process of a record lives and is the one noted.
+// verify checks that the recorded process is alive and is the same one.
 func (r record) verify() error {
 	boot, err := bootID()
 	if err != nil {
@@ -78,7 +78,7 @@ func (r record) verify() error {
 	return nil
 }
 
-// newRecord notes a running process.
+// newRecord describes a running process.
 func newRecord(pid int, binary, fingerprint string) (record, error) {
 	boot, err := bootID()
 	if err != nil {
@@ -99,8 +99,8 @@ func resolved(path string) string {
 	return path
 }
 
-// search finds an Envoy that runs with our bootstrap and was not noted: the
-// agent was killed between starting it and writing the note.
+// search finds an Envoy that runs with our bootstrap and has no record: the agent was killed
+// after it started Envoy and before it wrote the record.
 func search(binary, bootstrapPath string) (int, bool) {
 	binary = resolved(binary)
 	dirs, err := filepath.Glob("/proc/[0-9]*")

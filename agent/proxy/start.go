@@ -16,18 +16,17 @@ import (
 	"time"
 )
 
-// maxLog is how large the log may be when an Envoy starts; then it becomes the
-// old one, of which there is one.
+// maxLog is the size from which the log is renamed when Envoy starts; one old log is kept.
 const maxLog = 16 << 20
 
-// The arguments by which [IsEnvoy] knows an Envoy.
+// The arguments by which [IsEnvoy] recognizes an Envoy.
 const (
 	bootstrapArg = "-c"
 	restartArg   = "--disable-hot-restart"
 )
 
-// IsEnvoy reports whether a process is an Envoy that an agent started, this one or
-// another. A process that cannot be seen is none.
+// IsEnvoy reports whether a process is an Envoy that an agent started, this one or another. It
+// is false for a process that cannot be inspected.
 func IsEnvoy(pid int) bool {
 	b, err := os.ReadFile(procPath(pid, "cmdline"))
 	if err != nil {
@@ -37,7 +36,7 @@ func IsEnvoy(pid int) bool {
 	return slices.Contains(args, bootstrapArg) && slices.Contains(args, restartArg)
 }
 
-// start runs a new Envoy and notes it.
+// start starts a new Envoy and records it.
 func (p *Process) start(ctx context.Context) (*handle, error) {
 	if err := CheckFree(ctx, p.c.Listens); err != nil {
 		return nil, err
@@ -51,13 +50,13 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir, cmd.Env = "/", p.c.Env
-	// A session of its own: no Ctrl-C of our terminal and no hang-up reach it,
-	// and nothing ties its life to ours.
+	// A session of its own: Ctrl-C in our terminal and SIGHUP do not reach it, and it
+	// does not end with us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: p.c.Credential}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting Envoy %q: %w", p.c.Binary, err)
 	}
-	h, err := p.note(cmd.Process.Pid)
+	h, err := p.record(cmd.Process.Pid)
 	if err != nil {
 		return nil, errors.Join(err, cmd.Process.Kill(), cmd.Wait())
 	}
@@ -67,7 +66,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	return h, nil
 }
 
-func (p *Process) note(pid int) (*handle, error) {
+func (p *Process) record(pid int) (*handle, error) {
 	h, err := openHandle(pid)
 	if err != nil {
 		return nil, err
@@ -83,8 +82,8 @@ func (p *Process) note(pid int) (*handle, error) {
 	return h, nil
 }
 
-// CheckFree reports every address that another process listens on. Envoy would
-// not: it binds with SO_REUSEPORT, and the two would share the connections.
+// CheckFree reports every address that another process listens on. Envoy would not: it binds
+// with SO_REUSEPORT, and both would share the connections.
 func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
 	var errs []error
 	for _, at := range listens {
@@ -112,8 +111,8 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// lastWords is the end of Envoy's log: why it died, if it said so.
-func lastWords(path string) string {
+// lastLogLine is the last error of Envoy's log, or its last line.
+func lastLogLine(path string) string {
 	f, err := os.Open(path) //nolint:gosec // the operator's choice
 	if err != nil {
 		return ""

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// How long each way of asking Envoy to end may take before the next, less
-// polite one.
+// Timeouts of the ways to stop Envoy, from a request to SIGKILL.
 const (
 	askTime  = 2 * time.Second
 	quitTime = 3 * time.Second
@@ -16,7 +15,7 @@ const (
 	killTime = 10 * time.Second
 )
 
-// stop drains Envoy and ends it. ctx must not be one that has ended.
+// stop drains and stops Envoy. ctx must not have ended.
 func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error {
 	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
 	if done, err := p.drain(ctx, ended); done {
@@ -51,13 +50,13 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error
 	return fmt.Errorf("stopping Envoy: process %d is still there after SIGKILL", h.pid)
 }
 
-// drain tells peers to go elsewhere and waits until they have, or DrainTime is
-// over. It reports true if Envoy ended meanwhile.
+// drain makes Envoy fail health checks and drain its listeners, and waits until it has no
+// connections, or for DrainTime. It reports true if Envoy exited meanwhile.
 func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 	for _, path := range []string{"/healthcheck/fail", "/drain_listeners?graceful"} {
 		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, path) })
 		if err != nil {
-			// An Envoy that does not answer has nothing to drain.
+			// An Envoy that does not answer cannot be drained.
 			p.log.WarnContext(ctx, "draining Envoy failed", "err", err)
 			return false, nil
 		}

@@ -39,8 +39,8 @@ const (
 	maxMessage = 1 << 20
 )
 
-// bundleWait is how long a new certificate waits for Envoy to have taken the new
-// roots that came with it.
+// bundleWait is how long a new certificate waits until Envoy has acknowledged the new roots
+// that came with it.
 const bundleWait = 2 * time.Second
 
 // Config is what a Server needs.
@@ -49,9 +49,9 @@ type Config struct {
 	Logger *slog.Logger
 	// Socket is the path of the unix socket.
 	Socket string
-	// UID is the only user that is given the key.
+	// UID is the only user that gets the key.
 	UID uint32
-	// Guard asks every caller for the token; it must be non-nil.
+	// Guard requires the token of every caller; it must be non-nil.
 	Guard *peercred.Guard
 }
 
@@ -62,10 +62,10 @@ type Server struct {
 	log *slog.Logger
 
 	mu      sync.Mutex // guards all following fields
-	own     *secret    // or nil: there is no identity yet
+	own     *secret    // or nil before the first identity
 	root    *secret    // or nil
-	next    *secret    // the own secret that waits for the roots, or nil
-	waitEnd time.Time  // when next waits no longer
+	next    *secret    // the new own secret, while it waits for the roots; or nil
+	waitEnd time.Time  // until when next waits
 	streams map[*session]struct{}
 }
 
@@ -90,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The user was judged when the connection was accepted; the guard judges calls.
+	// The listener checks the user; the guard checks the token of each call.
 	//nolint:contextcheck // each call has its own context
 	g := grpc.NewServer(append(s.c.Guard.ServerOptions(), grpc.MaxConcurrentStreams(maxStreams), grpc.MaxRecvMsgSize(maxMessage))...)
 	secretv3.RegisterSecretDiscoveryServiceServer(g, s)
@@ -109,8 +109,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Set publishes an identity. If its roots are new, they go first: the new
-// certificate follows when every stream has taken them, or after 2 s.
+// Set publishes an identity. New roots are sent first: the new certificate follows when every
+// stream has acknowledged them, or after 2 s.
 func (s *Server) Set(now time.Time, id *svid.Identity) error {
 	own, root, err := secrets(id)
 	if err != nil {
@@ -126,12 +126,11 @@ func (s *Server) Set(now time.Time, id *svid.Identity) error {
 		s.own, s.next = own, nil
 	}
 	s.promote(now)
-	s.ring()
+	s.wakeStreams()
 	return nil
 }
 
-// promote publishes the own secret that waited, once it need not any more.
-// s.mu is held.
+// promote publishes the new own secret once it need not wait any more. s.mu is held.
 func (s *Server) promote(now time.Time) {
 	if s.next == nil {
 		return
@@ -144,21 +143,21 @@ func (s *Server) promote(now time.Time) {
 		}
 	}
 	s.own, s.next = s.next, nil
-	s.ring()
+	s.wakeStreams()
 }
 
-// ring wakes every stream. s.mu is held.
-func (s *Server) ring() {
+// wakeStreams wakes every stream. s.mu is held.
+func (s *Server) wakeStreams() {
 	for stream := range s.streams {
 		select {
-		case stream.doorbell <- struct{}{}:
+		case stream.wake <- struct{}{}:
 		default:
 		}
 	}
 }
 
-// current are the secrets that a stream may be sent now, and when to look again
-// although nobody rang; zero means never.
+// current are the secrets for a stream, and when to check again without a notification; zero
+// means never.
 func (s *Server) current(now time.Time) (map[string]*secret, time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,20 +174,20 @@ func (s *Server) current(now time.Time) (map[string]*secret, time.Time) {
 	return m, time.Time{}
 }
 
-func (s *Server) enter(stream *session) {
+func (s *Server) addStream(stream *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams[stream] = struct{}{}
 }
 
-func (s *Server) leave(now time.Time, stream *session) {
+func (s *Server) removeStream(now time.Time, stream *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.streams, stream)
 	s.promote(now)
 }
 
-// tookRoots notes which roots a stream's Envoy has.
+// tookRoots records which roots the Envoy of a stream has.
 func (s *Server) tookRoots(now time.Time, stream *session, version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,8 +195,8 @@ func (s *Server) tookRoots(now time.Time, stream *session, version string) {
 	s.promote(now)
 }
 
-// secrets makes both secrets of an identity. Versions cover the certificates;
-// a key belongs to its certificate.
+// secrets makes both secrets of an identity. A version is a hash of certificates; a key
+// belongs to its certificate.
 func secrets(id *svid.Identity) (own, root *secret, err error) {
 	chain, key, err := id.Marshal()
 	if err != nil {

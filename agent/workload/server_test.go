@@ -133,13 +133,13 @@ func start(tb testing.TB, uid uint32) *Server {
 	return s
 }
 
-// What the socket asks for.
+// The token of the socket.
 const (
 	tokenHeader = "x-test-token"
 	testToken   = "THETOKENOFTHISTESTWHICHISLONGENOUGH"
 )
 
-// client shows the tokens, one value of the header each.
+// client sends the tokens, one value of the header each.
 func client(tb testing.TB, s *Server, tokens ...string) secretv3.SecretDiscoveryServiceClient {
 	tb.Helper()
 	show := grpc.WithStreamInterceptor(func(
@@ -164,8 +164,8 @@ func set(tb testing.TB, s *Server, id *svid.Identity) {
 	}
 }
 
-// TestRootsBeforeLeaf has one stream a secret, as Envoy does, and is slow to
-// answer for the new roots.
+// TestRootsBeforeLeaf has one stream for each secret, as Envoy does, and a slow
+// acknowledgement of the new roots.
 func TestRootsBeforeLeaf(t *testing.T) {
 	t.Parallel()
 	s := start(t, uint32(os.Geteuid()))
@@ -293,7 +293,7 @@ func TestKeyIsForItsUserOnly(t *testing.T) {
 	}
 }
 
-// TestKeyNeedsTheToken has the right user, which every request through the Envoy has.
+// TestKeyNeedsTheToken connects as the right user, as every request through the Envoy does.
 func TestKeyNeedsTheToken(t *testing.T) {
 	t.Parallel()
 	s := start(t, uint32(os.Geteuid()))
@@ -313,7 +313,7 @@ func TestKeyNeedsTheToken(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// A refusal may come before the request is out, and is told by Recv.
+			// A rejection may come before the request is sent; Recv returns it then.
 			_ = stream.Send(&discoveryv3.DiscoveryRequest{ResourceNames: []string{OwnSecret}})
 			r, err := stream.Recv()
 			if c.served != (err == nil) || !c.served && status.Code(err) != codes.PermissionDenied {
@@ -437,7 +437,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			set(t, s, server[4])
 			envoytest.Eventually(t, deadline, func() error {
 				if asOne() == nil {
-					return errors.New("the authority that was taken away is still believed")
+					return errors.New("the removed authority is still trusted")
 				}
 				return nil
 			})

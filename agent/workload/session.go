@@ -19,26 +19,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// session is one stream, in either variant of SDS.
+// session is one stream, of either variant of SDS.
 type session struct {
 	s *Server
-	// doorbell rings when there may be something to send.
-	doorbell chan struct{}
+	// wake signals that there may be something to send.
+	wake chan struct{}
 
 	// Owned by the stream's goroutine.
-	names map[string]struct{} // asked for
-	sent  map[string]string   // name to version: what Envoy has or is getting
+	names map[string]struct{} // subscribed to
+	sent  map[string]string   // version by name: what Envoy has or is being sent
 	nonce uint64
 
 	// Guarded by s.mu.
-	rootVersion string // of the roots that Envoy was sent last and has answered, or empty
+	rootVersion string // of the last roots that Envoy has answered, or empty
 }
 
-// request is what a request of either variant says.
+// request is a request of either variant.
 type request struct {
 	add, remove []string
-	whole       bool              // add is all that is asked for
-	has         map[string]string // versions that Envoy says it has
+	sotw        bool              // state of the world: add replaces all names
+	versions    map[string]string // versions that Envoy reports
 	nonce       string
 	fault       *rpcstatus.Status
 }
@@ -49,7 +49,7 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 		parse: func(r *discoveryv3.DeltaDiscoveryRequest) request {
 			return request{
 				add: r.GetResourceNamesSubscribe(), remove: r.GetResourceNamesUnsubscribe(),
-				has: r.GetInitialResourceVersions(), nonce: r.GetResponseNonce(), fault: r.GetErrorDetail(),
+				versions: r.GetInitialResourceVersions(), nonce: r.GetResponseNonce(), fault: r.GetErrorDetail(),
 			}
 		},
 		send: func(changed, _ []*secret, nonce string) error {
@@ -66,7 +66,7 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	return serve(s, stream, variant[*discoveryv3.DiscoveryRequest]{
 		parse: func(r *discoveryv3.DiscoveryRequest) request {
-			return request{add: r.GetResourceNames(), whole: true, nonce: r.GetResponseNonce(), fault: r.GetErrorDetail()}
+			return request{add: r.GetResourceNames(), sotw: true, nonce: r.GetResponseNonce(), fault: r.GetErrorDetail()}
 		},
 		send: func(_, all []*secret, nonce string) error {
 			out := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
@@ -81,10 +81,10 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 	})
 }
 
-// variant is how a variant of SDS reads and writes.
+// variant reads and writes one variant of SDS.
 type variant[Req any] struct {
 	parse func(Req) request
-	// send writes what changed, or all that is asked for, as the variant does.
+	// send writes the changed secrets (delta), or all subscribed ones (state of the world).
 	send func(changed, all []*secret, nonce string) error
 }
 
@@ -94,9 +94,9 @@ func serve[Req any](s *Server, stream interface {
 }, v variant[Req],
 ) error {
 	ctx := stream.Context()
-	x := &session{s: s, doorbell: make(chan struct{}, 1), names: map[string]struct{}{}, sent: map[string]string{}}
-	s.enter(x)
-	defer func() { s.leave(time.Now(), x) }()
+	x := &session{s: s, wake: make(chan struct{}, 1), names: map[string]struct{}{}, sent: map[string]string{}}
+	s.addStream(x)
+	defer func() { s.removeStream(time.Now(), x) }()
 	requests := make(chan request)
 	ended := make(chan error, 1)
 	// Ends with the stream, which ends when this function returns.
@@ -134,7 +134,7 @@ func (x *session) loop(
 		}
 		select {
 		case r := <-requests:
-			if err := x.take(r); err != nil {
+			if err := x.handle(r); err != nil {
 				return err
 			}
 		case err := <-ended:
@@ -142,7 +142,7 @@ func (x *session) loop(
 				return nil
 			}
 			return err
-		case <-x.doorbell:
+		case <-x.wake:
 		case <-alarm:
 		case <-ctx.Done():
 			return status.FromContextError(ctx.Err()).Err()
@@ -150,7 +150,8 @@ func (x *session) loop(
 	}
 }
 
-// due is what changed for this stream, and all that it asks for, by name.
+// due returns the secrets that changed for this stream, and all that it subscribes to, by
+// name.
 func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 	for _, name := range slices.Sorted(maps.Keys(x.names)) {
 		v, ok := have[name]
@@ -166,14 +167,14 @@ func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 	return changed, all
 }
 
-func (x *session) take(r request) error {
+func (x *session) handle(r request) error {
 	if r.fault != nil {
 		x.s.log.Error("Envoy rejected a secret (NACK)", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
 	}
 	if len(r.add) > maxNames {
 		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d secrets", maxNames))
 	}
-	if r.whole && len(r.add) > 0 {
+	if r.sotw && len(r.add) > 0 {
 		clear(x.names)
 	}
 	for _, name := range r.remove {
@@ -184,12 +185,12 @@ func (x *session) take(r request) error {
 		if name != OwnSecret && name != RootSecret {
 			x.s.log.Warn("Envoy requested an unknown secret", "name", name)
 		}
-		if _, again := x.names[name]; again && !r.whole {
-			// Asked for again: Envoy wants it again.
+		if _, again := x.names[name]; again && !r.sotw {
+			// Subscribed again: send it again.
 			delete(x.sent, name)
 		}
 		x.names[name] = struct{}{}
-		if version := r.has[name]; version != "" {
+		if version := r.versions[name]; version != "" {
 			x.sent[name] = version
 		}
 	}
@@ -201,7 +202,7 @@ func (x *session) take(r request) error {
 	case !roots:
 		x.s.tookRoots(time.Now(), x, "")
 	case r.nonce == "" || r.nonce == strconv.FormatUint(x.nonce, 10):
-		// An answer to the newest response: what was sent was looked at.
+		// An answer to the newest response: Envoy has processed it.
 		x.s.tookRoots(time.Now(), x, x.sent[RootSecret])
 	}
 	return nil
