@@ -88,7 +88,7 @@ func builtOf(v *view.View, all cache.Delivery) map[string]string {
 		}
 	}
 	for p := range v.Parts() {
-		t, ok := p.(*view.RouteTable)
+		t, ok := p.(*view.RouteConfiguration)
 		if ok && all == cache.VHDS && envoy.Splittable(t) {
 			pieces, _ := envoy.BuildTable(t)
 			add(pieces.Shell)

@@ -12,7 +12,7 @@
 // be one.
 //
 //	go run ./internal/mutants                 all places, or those that are left
-//	go run ./internal/mutants -file touch.go  those of one file
+//	go run ./internal/mutants -file index_diff.go  those of one file
 //	go run ./internal/mutants -list           the places alone
 //	go run ./internal/mutants -budget 10m     stop after some time; run it again to go on
 //

@@ -19,11 +19,11 @@ var (
 	lookups = regexp.MustCompile(`^(Map|memo|hints|shared|shelves)$`)
 	// changeTypes are those that say what changed; who has one in its signature is a
 	// step that finds who is concerned.
-	changeTypes = regexp.MustCompile(`^(change|delta|touch|Delta|Diff|Difference|healthPass|clipper|walk)$`)
+	changeTypes = regexp.MustCompile(`^(change|indexDiff|affectedProxies|Delta|Diff|Difference|healthPass|clipper|walk)$`)
 	// before are the parameters by which something is taken over.
 	before = regexp.MustCompile(`^(prev|was|before|had|old|last)$`)
 	// keyFuncs give what something is found by.
-	keyFuncs = regexp.MustCompile(`^(key|keyOf|content|text|textOf|hash|hashOf|origin|chosen)$|Hash$|Key$`)
+	keyFuncs = regexp.MustCompile(`^(key|keyOf|content|text|textOf|hash|hashOf|origin|relevant)$|Hash$|Key$`)
 	// unsafe are calls without which nothing runs, or nothing ends.
 	unsafe = regexp.MustCompile(`^(Lock|Unlock|RLock|RUnlock|panic|Add|Store|Done|Wait|close)$`)
 )

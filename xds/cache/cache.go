@@ -183,7 +183,7 @@ func (res *Resources) Origins(url stream.TypeURL, wanted func(name string) bool)
 				if r.url != url || out[r.Name] != nil || !wanted(r.Name) {
 					continue
 				}
-				if l.table != nil && url == stream.VirtualHostType && i == len(l.table.Hosts) {
+				if l.table != nil && url == stream.VirtualHostType && i == len(l.table.VirtualHosts) {
 					continue // nobody has written what is for everything else
 				}
 				for _, o := range l.at(i).Origins() {

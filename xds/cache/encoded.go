@@ -71,11 +71,11 @@ func (in baseInput) build(b *builder) encoded {
 
 // inlineInput is a table with its virtual hosts in it. They and its base are parts of the
 // layer that is built.
-type inlineInput struct{ Table *view.RouteTable }
+type inlineInput struct{ Table *view.RouteConfiguration }
 
 func (in inlineInput) build(b *builder) encoded {
 	var out envoy.Table
-	for i := range len(in.Table.Hosts) + 1 {
+	for i := range len(in.Table.VirtualHosts) + 1 {
 		for _, r := range b.layer.parts[i].resources {
 			if e := (envoy.Resource{Name: r.Name, Body: r.Body}); r.Hosts {
 				out.Shell = e
@@ -111,7 +111,7 @@ func routesOf(p view.Part) []string {
 	return addRoute(refs, l.Default)
 }
 
-func addRoute(refs []string, c *view.Chain) []string {
+func addRoute(refs []string, c *view.FilterChain) []string {
 	if c == nil || c.HTTP == nil || c.HTTP.RouteName == "" {
 		return refs
 	}

@@ -52,7 +52,7 @@ type layer struct {
 	// table is the route table that the layer consists of, if that may be split: its
 	// parts are its virtual hosts, then its base, then the table with all of them in it,
 	// if that is what is served. Else it is nil, and parts are those of the view's layer.
-	table       *view.RouteTable
+	table       *view.RouteConfiguration
 	parts       []*encoded
 	diagnostics []envoy.Diagnostic
 	encryption  Encryption
@@ -66,9 +66,9 @@ func (l *layer) len() int {
 	case l.table == nil:
 		return len(l.Layer.Parts)
 	case l.Delivery == Inline:
-		return len(l.table.Hosts) + 2
+		return len(l.table.VirtualHosts) + 2
 	default:
-		return len(l.table.Hosts) + 1
+		return len(l.table.VirtualHosts) + 1
 	}
 }
 
@@ -77,8 +77,8 @@ func (l *layer) at(i int) view.Part {
 	switch {
 	case l.table == nil:
 		return l.Layer.Parts[i]
-	case i < len(l.table.Hosts):
-		return l.table.Hosts[i]
+	case i < len(l.table.VirtualHosts):
+		return l.table.VirtualHosts[i]
 	default:
 		return l.table
 	}
@@ -88,9 +88,9 @@ func (l *layer) input(i int) input[*builder, encoded] {
 	switch {
 	case l.table == nil:
 		return partInput{l.Layer.Parts[i]}
-	case i < len(l.table.Hosts):
-		return hostInput{Table: l.table.Name, Host: l.table.Hosts[i]}
-	case i == len(l.table.Hosts):
+	case i < len(l.table.VirtualHosts):
+		return hostInput{Table: l.table.Name, Host: l.table.VirtualHosts[i]}
+	case i == len(l.table.VirtualHosts):
 		return baseInput{Table: l.table.Name, CatchAll: l.table.CatchAll}
 	default:
 		return inlineInput{l.table}
@@ -100,7 +100,7 @@ func (l *layer) input(i int) input[*builder, encoded] {
 // served are the resources of the i-th part, unless these are only there to be put
 // together.
 func (l *layer) served(i int) []resource {
-	if l.table != nil && l.Delivery == Inline && i <= len(l.table.Hosts) {
+	if l.table != nil && l.Delivery == Inline && i <= len(l.table.VirtualHosts) {
 		return nil
 	}
 	return l.parts[i].resources

@@ -59,7 +59,7 @@ func (r Routes) of(l *view.Layer) Delivery {
 		return Inline
 	case r.Delivery != Auto:
 		return r.Delivery
-	case fold.Split(len(t.Hosts), fold.Unknown) != lists(r.Kept, l.Name):
+	case fold.Split(len(t.VirtualHosts), fold.Unknown) != lists(r.Kept, l.Name):
 		return VHDS
 	default:
 		return Inline
@@ -77,7 +77,7 @@ func (r Routes) keeping(v *view.View, had Configuration) Routes {
 		if t == nil {
 			continue
 		}
-		n := len(t.Hosts)
+		n := len(t.VirtualHosts)
 		if fold.Split(n, had.has(i, l.Name)) != fold.Split(n, fold.Unknown) {
 			r.Kept += l.Name + "\n"
 		}
@@ -86,11 +86,11 @@ func (r Routes) keeping(v *view.View, had Configuration) Routes {
 }
 
 // tableOf is the route table that a layer consists of, or nil.
-func tableOf(l *view.Layer) *view.RouteTable {
+func tableOf(l *view.Layer) *view.RouteConfiguration {
 	if !isRoutes(l.Name) || len(l.Parts) != 1 {
 		return nil
 	}
-	t, _ := l.Parts[0].(*view.RouteTable)
+	t, _ := l.Parts[0].(*view.RouteConfiguration)
 	return t
 }
 

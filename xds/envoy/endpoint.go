@@ -22,12 +22,12 @@ func buildEndpoints(p *view.Endpoints) *endpointv3.ClusterLoadAssignment {
 // loadAssignment says of places and endpoints only what Envoy would not assume,
 // because there are more of them than of anything else. A place has no weight:
 // no cluster balances by it. With auto, endpoints without mTLS are marked.
-func loadAssignment(name string, list []view.Locality, auto bool) *endpointv3.ClusterLoadAssignment {
+func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(list))}
 	for i := range list {
 		l := &list[i]
 		group := &endpointv3.LocalityLbEndpoints{
-			Locality:    locality(l.Place),
+			Locality:    locality(l.Locality),
 			Priority:    l.Priority,
 			LbEndpoints: make([]*endpointv3.LbEndpoint, 0, len(l.Endpoints)),
 		}

@@ -20,7 +20,7 @@ import (
 
 const hcmFilter = "envoy.filters.network.http_connection_manager"
 
-func httpConnectionManager(c *view.Chain, inbound bool) *hcmv3.HttpConnectionManager {
+func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnectionManager {
 	h := c.HTTP
 	out := &hcmv3.HttpConnectionManager{
 		StatPrefix:                   h.StatPrefix,
@@ -63,7 +63,7 @@ func httpConnectionManager(c *view.Chain, inbound bool) *hcmv3.HttpConnectionMan
 }
 
 // httpFilters is the ordered list of filters.
-func httpFilters(c *view.Chain, inbound bool) []*hcmv3.HttpFilter {
+func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 	var out []*hcmv3.HttpFilter
 	add := func(want bool, name string, config proto.Message) {
 		if want {

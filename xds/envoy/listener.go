@@ -46,7 +46,7 @@ func buildListener(p *view.Listener) *listenerv3.Listener {
 	if p.Inbound {
 		out.TrafficDirection = corev3.TrafficDirection_INBOUND
 	}
-	if p.HandsOver {
+	if p.UseOriginalDst {
 		out.UseOriginalDst = wrapperspb.Bool(true)
 		out.ContinueOnListenerFiltersTimeout, out.ListenerFiltersTimeout = false, nil
 	}
@@ -129,7 +129,7 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	}}
 }
 
-func filterChain(c *view.Chain, inbound bool) *listenerv3.FilterChain {
+func filterChain(c *view.FilterChain, inbound bool) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
 	if c.TLS != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
@@ -158,7 +158,7 @@ func networkFilter(name string, config proto.Message) *listenerv3.Filter {
 // denyAll lets nobody in: it allows what is on an empty list.
 func denyAll() *rbacconfigv3.RBAC { return &rbacconfigv3.RBAC{Action: rbacconfigv3.RBAC_ALLOW} }
 
-func chainMatch(m *view.ChainMatch) *listenerv3.FilterChainMatch {
+func chainMatch(m *view.FilterChainMatch) *listenerv3.FilterChainMatch {
 	out := &listenerv3.FilterChainMatch{
 		TransportProtocol:    m.Transport,
 		ApplicationProtocols: m.ALPN,
@@ -195,7 +195,7 @@ func cidr(text string) *corev3.CidrRange {
 	}
 }
 
-func tcpProxy(c *view.TCPChain) *tcpv3.TcpProxy {
+func tcpProxy(c *view.TCPProxy) *tcpv3.TcpProxy {
 	out := &tcpv3.TcpProxy{
 		StatPrefix:                      c.StatPrefix,
 		IdleTimeout:                     optional(c.IdleTimeout),

@@ -34,7 +34,7 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 		return []Resource{resource(EndpointType, nameOf(p.Ref), marshal(buildEndpoints(p)), p.Origins())}, nil
 	case *view.Listener:
 		return []Resource{resource(ListenerType, p.Name, marshal(buildListener(p)), p.Origins())}, nil
-	case *view.RouteTable:
+	case *view.RouteConfiguration:
 		t, diagnostics := BuildTable(p)
 		whole := t.Whole()
 		whole.Origins = p.Origins()

@@ -104,7 +104,7 @@ func TestSize(t *testing.T) {
 	const budget = 2_900_000
 	var resources []envoy.Resource
 	for p := range view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()).Parts() {
-		if table, ok := p.(*view.RouteTable); ok {
+		if table, ok := p.(*view.RouteConfiguration); ok {
 			pieces, _ := envoy.BuildTable(table)
 			resources = append(append(resources, pieces.Shell), pieces.Hosts...)
 			continue

@@ -23,10 +23,10 @@ type Table struct {
 
 // BuildTable makes a route table in pieces. BuildShell, BuildHost and
 // BuildCatchAll make each of them alone, with the same bytes.
-func BuildTable(t *view.RouteTable) (Table, []Diagnostic) {
-	out := Table{Shell: BuildShell(t.Name), Hosts: make([]Resource, 0, len(t.Hosts)+1)}
+func BuildTable(t *view.RouteConfiguration) (Table, []Diagnostic) {
+	out := Table{Shell: BuildShell(t.Name), Hosts: make([]Resource, 0, len(t.VirtualHosts)+1)}
 	var diagnostics []Diagnostic
-	for _, h := range t.Hosts {
+	for _, h := range t.VirtualHosts {
 		r, ds := BuildHost(t.Name, h)
 		out.Hosts, diagnostics = append(out.Hosts, r), append(diagnostics, ds...)
 	}
@@ -52,8 +52,8 @@ func (t *Table) Whole() Resource {
 
 // Splittable reports whether the virtual hosts of a table may travel by
 // themselves: in their names what is before the only slash names the table.
-func Splittable(t *view.RouteTable) bool {
-	for _, h := range t.Hosts {
+func Splittable(t *view.RouteConfiguration) bool {
+	for _, h := range t.VirtualHosts {
 		if strings.Contains(h.Name, fold.Separator) {
 			return false
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // allTables are the route tables of all golden files, and of a bigger mesh.
-func allTables(t *testing.T) []*view.RouteTable {
+func allTables(t *testing.T) []*view.RouteConfiguration {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/*.txtar")
 	fatalIf(t, err, "listing testdata")
@@ -30,10 +30,10 @@ func allTables(t *testing.T) []*view.RouteTable {
 		fatalIf(t, yaml.Unmarshal([]byte(file(a, "proxy.yaml")), &pf), "reading proxy.yaml")
 		views = append(views, view.Build(snapshotOf(t, file(a, "mesh.yaml"), file(a, "meshconfig.yaml")), pf.proxy()))
 	}
-	var out []*view.RouteTable
+	var out []*view.RouteConfiguration
 	for _, v := range views {
 		for p := range v.Parts() {
-			if table, ok := p.(*view.RouteTable); ok {
+			if table, ok := p.(*view.RouteConfiguration); ok {
 				out = append(out, table)
 			}
 		}
@@ -125,7 +125,7 @@ func TestPiecesAlone(t *testing.T) {
 	for _, table := range allTables(t) {
 		pieces, _ := envoy.BuildTable(table)
 		list := []envoy.Resource{envoy.BuildShell(table.Name)}
-		for _, h := range table.Hosts {
+		for _, h := range table.VirtualHosts {
 			r, _ := envoy.BuildHost(table.Name, h)
 			list = append(list, r)
 		}
@@ -143,13 +143,13 @@ func TestPiecesAlone(t *testing.T) {
 func TestSplittable(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
-		table *view.RouteTable
+		table *view.RouteConfiguration
 		want  bool
 	}{
-		"port":          {&view.RouteTable{Name: "8080", Hosts: []*view.VirtualHost{{Name: "a:8080"}}}, true},
-		"socket":        {&view.RouteTable{Name: "unix:///run/x", Hosts: []*view.VirtualHost{{Name: "a:80"}}}, false},
-		"slash_in_host": {&view.RouteTable{Name: "8080", Hosts: []*view.VirtualHost{{Name: "a:8080"}, {Name: "b/c:8080"}}}, false},
-		"no_name":       {&view.RouteTable{}, false},
+		"port":          {&view.RouteConfiguration{Name: "8080", VirtualHosts: []*view.VirtualHost{{Name: "a:8080"}}}, true},
+		"socket":        {&view.RouteConfiguration{Name: "unix:///run/x", VirtualHosts: []*view.VirtualHost{{Name: "a:80"}}}, false},
+		"slash_in_host": {&view.RouteConfiguration{Name: "8080", VirtualHosts: []*view.VirtualHost{{Name: "a:8080"}, {Name: "b/c:8080"}}}, false},
+		"no_name":       {&view.RouteConfiguration{}, false},
 	} {
 		if got := envoy.Splittable(c.table); got != c.want {
 			t.Errorf("%s: %v", what, got)

@@ -9,23 +9,23 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// authn answers what PeerAuthentications demand.
+// authn finds the mTLS mode that PeerAuthentications require.
 type authn struct {
 	meshWide   *mesh.PeerAuthentication
-	namespaces map[string]*peersOf
-	rest       *peersOf // of namespaces that have none of their own
+	namespaces map[string]*namespaceAuthn
+	defaults   *namespaceAuthn // for namespaces without a PeerAuthentication
 }
 
-// peersOf is what they demand in one namespace. It is another pointer wherever
-// that is something else.
-type peersOf struct {
+// namespaceAuthn is what PeerAuthentications require in one namespace. If that changes,
+// there is a new object.
+type namespaceAuthn struct {
 	mesh       mesh.MTLSMode
 	meshOrigin *mesh.Origin
 	own        *mesh.PeerAuthentication   // for the whole namespace; or nil
 	selecting  []*mesh.PeerAuthentication // with a selector, oldest first
 }
 
-// peerPolicy is what holds for one workload.
+// peerPolicy is what applies to one workload.
 type peerPolicy struct {
 	mode    mesh.MTLSMode
 	ports   map[uint32]mesh.MTLSMode
@@ -40,10 +40,10 @@ func (p *peerPolicy) forPort(port uint32) mesh.MTLSMode {
 }
 
 func newAuthn(prev *authn, s *mesh.Snapshot) *authn {
-	a := &authn{namespaces: map[string]*peersOf{}}
-	of := func(ns string) *peersOf {
+	a := &authn{namespaces: map[string]*namespaceAuthn{}}
+	of := func(ns string) *namespaceAuthn {
 		if a.namespaces[ns] == nil {
-			a.namespaces[ns] = &peersOf{}
+			a.namespaces[ns] = &namespaceAuthn{}
 		}
 		return a.namespaces[ns]
 	}
@@ -64,28 +64,28 @@ func newAuthn(prev *authn, s *mesh.Snapshot) *authn {
 			}
 		}
 	}
-	a.rest = &peersOf{}
+	a.defaults = &namespaceAuthn{}
 	if a.meshWide != nil {
-		a.rest.mesh, a.rest.meshOrigin = modeOf(a.meshWide.Spec.GetMtls(), mesh.Permissive), a.meshWide.Origin
+		a.defaults.mesh, a.defaults.meshOrigin = modeOf(a.meshWide.Spec.GetMtls(), mesh.Permissive), a.meshWide.Origin
 	}
 	for ns, o := range a.namespaces {
-		o.mesh, o.meshOrigin = a.rest.mesh, a.rest.meshOrigin
-		if was := prev.namespaces[ns]; was != nil && same(was, o) {
+		o.mesh, o.meshOrigin = a.defaults.mesh, a.defaults.meshOrigin
+		if was := prev.namespaces[ns]; was != nil && shallowEqual(was, o) {
 			a.namespaces[ns] = was
 		}
 	}
-	if prev.rest != nil && same(prev.rest, a.rest) {
-		a.rest = prev.rest
+	if prev.defaults != nil && shallowEqual(prev.defaults, a.defaults) {
+		a.defaults = prev.defaults
 	}
 	return a
 }
 
-// in is what is demanded in a namespace.
-func (a *authn) in(ns string) *peersOf {
+// in returns what applies in a namespace.
+func (a *authn) in(ns string) *namespaceAuthn {
 	if o := a.namespaces[ns]; o != nil {
 		return o
 	}
-	return a.rest
+	return a.defaults
 }
 
 func modeOf(m *security.PeerAuthentication_MutualTLS, unset mesh.MTLSMode) mesh.MTLSMode {
@@ -103,18 +103,18 @@ func modeOf(m *security.PeerAuthentication_MutualTLS, unset mesh.MTLSMode) mesh.
 	}
 }
 
-// mode is that of the workloads that no policy selects.
-func (o *peersOf) mode() mesh.MTLSMode {
+// mode is the mode of workloads that no policy selects.
+func (o *namespaceAuthn) mode() mesh.MTLSMode {
 	if o.own != nil {
 		return modeOf(o.own.Spec.GetMtls(), o.mesh)
 	}
 	return o.mesh
 }
 
-// forWorkload is the policy of a workload: its own, then its namespace's, then
-// the mesh's. Most labels of a catalog's instance are what its registration says
-// of itself, and that may not lower what is demanded without them.
-func (o *peersOf) forWorkload(labels map[string]string) peerPolicy {
+// forWorkload returns the policy of a workload: its own, else its namespace's, else the
+// mesh's. Most labels of a catalog instance come from its registration, which must not
+// lower the mode that applies without them.
+func (o *namespaceAuthn) forWorkload(labels map[string]string) peerPolicy {
 	p := o.selected(labels)
 	if _, instance := labels[mesh.LabelConsulService]; !instance || len(o.selecting) == 0 {
 		return p
@@ -128,7 +128,7 @@ func (o *peersOf) forWorkload(labels map[string]string) peerPolicy {
 	return p.atLeast(o.selected(trusted))
 }
 
-// atLeast is the stricter of two policies, at each port.
+// atLeast is the stricter of two policies, for each port.
 func (p peerPolicy) atLeast(o peerPolicy) peerPolicy {
 	out := peerPolicy{mode: stricter(p.mode, o.mode), origins: p.origins}
 	for _, origin := range o.origins {
@@ -156,7 +156,7 @@ func stricter(a, b mesh.MTLSMode) mesh.MTLSMode {
 	return mesh.Disable
 }
 
-func (o *peersOf) selected(labels map[string]string) peerPolicy {
+func (o *namespaceAuthn) selected(labels map[string]string) peerPolicy {
 	p := peerPolicy{mode: o.mode()}
 	p.origins = append(p.origins, o.meshOrigin)
 	if o.own != nil {

@@ -11,11 +11,11 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// fleet is a mesh of services over ten namespaces, each with ten workloads, most
-// of them HTTP and some TCP, half of them with a VirtualService and a
-// DestinationRule; and a proxy on some of the workloads.
+// fleet is a mesh with services in ten namespaces, each with ten workloads; most have HTTP
+// ports and some TCP. Half of them have a VirtualService and a DestinationRule. Some
+// workloads have a proxy.
 type fleet struct {
-	w       *world
+	w       *meshFixture
 	s       *mesh.Snapshot
 	mc      *mesh.MeshConfig
 	proxies []Proxy
@@ -26,7 +26,7 @@ const fleetEndpoints = 10
 
 func newFleet(tb testing.TB, services, proxies int) *fleet {
 	tb.Helper()
-	f := &fleet{w: newWorld(tb)}
+	f := &fleet{w: newMeshFixture(tb)}
 	f.mc = &mesh.MeshConfig{Spec: f.w.mc}
 	for i := range services {
 		f.addService(i)
@@ -71,7 +71,7 @@ func (f *fleet) addWorkload(ns, app, address string) {
 	f.w.f.Workloads = append(f.w.f.Workloads, w)
 }
 
-// next is the next snapshot.
+// next returns the next snapshot.
 func (f *fleet) next() *mesh.Snapshot {
 	frag := f.w.f
 	frag.Services, frag.Workloads = slices.Clone(frag.Services), slices.Clone(frag.Workloads)
@@ -81,8 +81,8 @@ func (f *fleet) next() *mesh.Snapshot {
 	return f.s
 }
 
-// look has every proxy look at a snapshot.
-func (f *fleet) look(x *Index) {
+// rebuildViews rebuilds the view of every proxy.
+func (f *fleet) rebuildViews(x *Index) {
 	for i, p := range f.proxies {
 		f.views[i] = x.Rebuild(f.views[i], p)
 	}
@@ -117,23 +117,23 @@ func (f *fleet) editRule(i, n int) {
 	f.w.f.DestinationRules[i] = &dr
 }
 
-// BenchmarkCold derives the views of a fleet from nothing.
-func BenchmarkCold(b *testing.B) {
+// BenchmarkFirstViews builds the views of a fleet from nothing.
+func BenchmarkFirstViews(b *testing.B) {
 	for _, c := range []struct{ services, proxies int }{{100, 10}, {1000, 10}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("services_%d/proxies_%d", c.services, c.proxies), func(b *testing.B) {
 			f := newFleet(b, c.services, c.proxies)
 			b.ReportAllocs()
 			for b.Loop() {
 				clear(f.views)
-				f.look(NewIndex(f.s))
+				f.rebuildViews(NewIndex(f.s))
 			}
 		})
 	}
 }
 
-// BenchmarkChange changes one thing in a mesh of a thousand services, and has a
-// proxy of each of the ten namespaces look: what a push costs before any byte is
-// made, but for the proxies themselves.
+// BenchmarkChange changes one thing in a mesh of a thousand services, and rebuilds the view
+// of one proxy in each of ten namespaces: the cost of a push in this package, without the
+// other proxies.
 func BenchmarkChange(b *testing.B) {
 	const services = 1000
 	for _, c := range []struct {
@@ -154,7 +154,7 @@ func BenchmarkChange(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			f := newFleet(b, services, 10)
 			x := NewIndex(f.s)
-			f.look(x)
+			f.rebuildViews(x)
 			n := 0
 			b.ReportAllocs()
 			for b.Loop() {
@@ -164,18 +164,18 @@ func BenchmarkChange(b *testing.B) {
 				s := f.next()
 				b.StartTimer()
 				x = x.Next(s)
-				f.look(x)
+				f.rebuildViews(x)
 			}
 		})
 	}
 }
 
-// BenchmarkKept looks again, for each proxy of many, at a snapshot in which
-// nothing concerns it.
-func BenchmarkKept(b *testing.B) {
+// BenchmarkUnaffectedProxy rebuilds the views of many proxies after a change that affects
+// none of them.
+func BenchmarkUnaffectedProxy(b *testing.B) {
 	f := newFleet(b, 1000, 1000)
 	x := NewIndex(f.s)
-	f.look(x)
+	f.rebuildViews(x)
 	n, i := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {
@@ -192,12 +192,12 @@ func BenchmarkKept(b *testing.B) {
 	}
 }
 
-// BenchmarkTouched looks again, for each proxy of many, at a snapshot that
-// changed something that all of them share.
-func BenchmarkTouched(b *testing.B) {
+// BenchmarkAffectedProxy rebuilds the views of many proxies after a change of something
+// that all of them share.
+func BenchmarkAffectedProxy(b *testing.B) {
 	f := newFleet(b, 1000, 1000)
 	x := NewIndex(f.s)
-	f.look(x)
+	f.rebuildViews(x)
 	n, i := 0, 0
 	b.ReportAllocs()
 	for b.Loop() {

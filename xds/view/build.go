@@ -6,86 +6,87 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Build derives what the proxy sees of the mesh. Whoever builds many views of
-// one snapshot makes an [Index] once.
+// Build derives what the proxy sees of the mesh. To build many views of one snapshot, make
+// an [Index] once.
 func Build(s *mesh.Snapshot, p Proxy) *View { return NewIndex(s).Build(p) }
 
 // Build derives what the proxy sees of the mesh.
 func (x *Index) Build(p Proxy) *View { return x.Rebuild(nil, p) }
 
-// Rebuild derives what a proxy sees that had prev before, which may be nil. It
-// returns prev itself where nothing in it differs; where nothing that it depends
-// on does, that costs next to nothing.
+// Rebuild derives what a proxy sees whose previous view was prev, which may be nil. It
+// returns prev itself if nothing in it differs. That costs next to nothing if no object
+// changed on which the view depends.
 func (x *Index) Rebuild(prev *View, p Proxy) *View {
-	if prev == nil || prev.epoch == nil || prev.epoch.lineage != x.lineage {
-		who := new(p)
-		at := x.place(who)
-		return x.assemble(&at, at.out.at(x), who)
+	if prev == nil || prev.meshContext == nil || prev.meshContext.internPool != x.internPool {
+		proxy := new(p)
+		inputs := x.inputsOf(proxy)
+		return x.assemble(&inputs, inputs.outbound.viewAt(x), proxy)
 	}
 	prev.mu.Lock()
 	defer prev.mu.Unlock()
-	at, who := prev.at, prev.proxy
-	if now := who.or(&p); now != who {
-		who = now
-		at = x.place(who)
-	} else if prev.epoch != x.epoch || x.concerns(prev.seq, who) {
-		at = x.place(who)
+	inputs, proxy := prev.inputs, prev.proxy
+	if now := proxy.reuseIfEqual(&p); now != proxy {
+		proxy = now
+		inputs = x.inputsOf(proxy)
+	} else if prev.meshContext != x.meshContext || x.affects(prev.seq, proxy) {
+		inputs = x.inputsOf(proxy)
 	}
-	out := at.out.at(x)
-	if at.inbound != prev.at.inbound || !out.sameLayers(prev.out) {
-		return x.assemble(&at, out, who)
+	out := inputs.outbound.viewAt(x)
+	if inputs.inbound != prev.inputs.inbound || !out.equalLayers(prev.outbound) {
+		return x.assemble(&inputs, out, proxy)
 	}
-	prev.epoch, prev.seq, prev.proxy, prev.at, prev.out = x.epoch, x.seq, who, at, out
+	prev.meshContext, prev.seq, prev.proxy, prev.inputs, prev.outbound = x.meshContext, x.seq, proxy, inputs, out
 	x.count.viewsKept.Add(1)
 	return prev
 }
 
-// or is the proxy itself if the other one is the same.
-func (p *Proxy) or(o *Proxy) *Proxy {
-	if identical(p, o) { // the usual case allocates nothing
+// reuseIfEqual returns p if the other proxy is equal to it, else a copy of the other one.
+func (p *Proxy) reuseIfEqual(o *Proxy) *Proxy {
+	if bitwiseEqual(p, o) { // the usual case, without an allocation
 		return p
 	}
-	if now := new(*o); !same(p, now) {
+	if now := new(*o); !shallowEqual(p, now) {
 		return now
 	}
 	return p
 }
 
-// place is where in an Index a proxy is: what is its own, and what it shares.
-type place struct {
-	inbound *Layer // nil for routers
-	out     *half
+// viewInputs is what the view of a proxy is made from: its own inbound layer, and the
+// outbound state that it shares.
+type viewInputs struct {
+	inbound  *Layer // nil for routers
+	outbound *outboundState
 }
 
-func (x *Index) place(p *Proxy) place {
-	st := x.site(*p)
+func (x *Index) inputsOf(p *Proxy) viewInputs {
+	pc := x.contextOf(*p)
 	if p.Type == Router {
-		return place{out: st.outboundOf(nil)}
+		return viewInputs{outbound: pc.outboundOf(nil)}
 	}
-	in := newInbound(st)
-	return place{inbound: st.inbound.of(st.epoch, in.inbound), out: st.outboundOf(in.serves)}
+	in := newInboundBuilder(pc)
+	return viewInputs{inbound: pc.inboundLayers.get(pc.meshContext, in.inboundInput), outbound: pc.outboundOf(in.reserved)}
 }
 
-func (x *Index) assemble(at *place, out *outboundView, p *Proxy) *View {
+func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {
 	x.count.viewsBuilt.Add(1)
 	return &View{
-		Stack: out.stacks.of(out, stackInput{at.inbound}), Warnings: out.warnings,
-		epoch: x.epoch, seq: x.seq, proxy: p, at: *at, out: out,
+		Stack: out.stacks.get(out, stackInput{inputs.inbound}), Warnings: out.warnings,
+		meshContext: x.meshContext, seq: x.seq, proxy: p, inputs: *inputs, outbound: out,
 	}
 }
 
-// stackInput is what a proxy has besides its outbound half: nil for routers.
+// stackInput is what a proxy has besides its outbound view. inbound is nil for routers.
 type stackInput struct{ inbound *Layer }
 
 func (in stackInput) build(v *outboundView) *Stack {
 	layers := []*Layer{v.clusters, v.endpoints, v.fixed}
 	if in.inbound != nil {
-		layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.tables)
+		layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.routeConfigurations)
 	}
 	return &Stack{Layers: layers, hash: hashLayers(layers)}
 }
 
-// sameLayers reports whether two outbound halves are the same to a proxy.
-func (v *outboundView) sameLayers(o *outboundView) bool {
-	return v == o || same(&v.serviceHalf, &o.serviceHalf) && same(v.routingView, o.routingView)
+// equalLayers reports whether two outbound views have equal content for a proxy.
+func (v *outboundView) equalLayers(o *outboundView) bool {
+	return v == o || shallowEqual(&v.upstreamLayers, &o.upstreamLayers) && shallowEqual(v.routingView, o.routingView)
 }

@@ -10,14 +10,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestCatalogGivesWay: a namespace that sees a service which somebody wrote down
-// for a host gets that and its endpoints alone, and another one the catalog's and
-// its own alone.
-func TestCatalogGivesWay(t *testing.T) {
+// TestDeclaredServiceReplacesCatalogService: a namespace that sees a declared service for a
+// host gets its endpoints only. Another namespace gets those of the catalog's service only.
+func TestDeclaredServiceReplacesCatalogService(t *testing.T) {
 	t.Parallel()
 	const host = "web.service.consul"
 	for i, home := range []string{"shop", "other", "other"} { // where the written one lies
-		w := newWorld(t)
+		w := newMeshFixture(t)
 		derived := w.service("shop", host, 80)
 		derived.Name, derived.Catalog = "consul/web", true
 		derived.Inline[0].Address = "10.0.0.1"
@@ -54,11 +53,11 @@ func TestCatalogGivesWay(t *testing.T) {
 	}
 }
 
-// TestCatalogDemands: what a registration says of itself may raise what is
-// demanded of peers, never lower it; what the catalog's source says may do both.
-func TestCatalogDemands(t *testing.T) {
+// TestCatalogLabelsNeverLowerMTLSMode: labels of a registration may raise the mTLS mode,
+// but not lower it. Labels of the catalog source may do both.
+func TestCatalogLabelsNeverLowerMTLSMode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.peer("shop", "legacy", `{"selector":{"matchLabels":{"app":"legacy"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"82":{"mode":"STRICT"}}}`)
 	w.peer("shop", "safe", `{"selector":{"matchLabels":{"app":"safe"}},"mtls":{"mode":"STRICT"}}`)
 	w.peer("shop", "plain", `{"selector":{"matchLabels":{"consul.fairlead.io/service":"plain"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"81":{"mode":"STRICT"}}}`)
@@ -90,11 +89,11 @@ func TestCatalogDemands(t *testing.T) {
 	}
 }
 
-// TestCatalogAddress: whoever registers a service at another host's address has no
-// say in what that host serves.
-func TestCatalogAddress(t *testing.T) {
+// TestCatalogServiceAtOtherHostIsNotInbound: whoever registers a service at the address of
+// another host does not change what that host serves.
+func TestCatalogServiceAtOtherHostIsNotInbound(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	add := func(name, account, address string, port uint32, protocol mesh.Protocol) {
 		w.f.Services = append(w.f.Services, &mesh.Service{
 			Meta: w.meta(mesh.KindServiceEntry, "shop", "consul/"+name), Hostname: mesh.Hostname(name + ".service.consul"), Catalog: true,
@@ -125,11 +124,11 @@ func TestCatalogAddress(t *testing.T) {
 	}
 }
 
-// TestCatalogPorts: whoever registers a service takes no connection that does not
-// name it: not all to its port, neither with capture nor without.
-func TestCatalogPorts(t *testing.T) {
+// TestCatalogServiceTakesNoWholePort: a registered service gets only connections that name
+// it, and never all connections to its port, with capture and without.
+func TestCatalogServiceTakesNoWholePort(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	add := func(name string, catalog bool, port uint32, protocol mesh.Protocol, addresses ...string) {
 		s := w.service("shop", name+".service.consul", port)
 		s.Catalog, s.Ports[0].Protocol, s.Addresses = catalog, protocol, addresses
@@ -155,7 +154,7 @@ func TestCatalogPorts(t *testing.T) {
 		got := map[string][]string{}
 		for part := range v.Parts() {
 			l, ok := part.(*Listener)
-			if !ok || l.HandsOver || strings.HasPrefix(l.Name, "virtual") {
+			if !ok || l.UseOriginalDst || strings.HasPrefix(l.Name, "virtual") {
 				continue
 			}
 			for _, c := range append(slices.Clone(l.Chains), l.Default) {
@@ -194,15 +193,15 @@ func TestCatalogPorts(t *testing.T) {
 	}
 }
 
-// TestCatalogSidecarPort: a listener that a person wrote down is for the host that
-// they wrote. By a wildcard they did not mean a service that registers its port.
-func TestCatalogSidecarPort(t *testing.T) {
+// TestCatalogServiceNeedsSidecarHostForPort: a Sidecar's listener is for the hosts that it
+// names. A wildcard does not give its port to a registered service.
+func TestCatalogServiceNeedsSidecarHostForPort(t *testing.T) {
 	t.Parallel()
 	for hosts, want := range map[string]mesh.Hostname{
 		`"./db.service.consul"`: "db.service.consul", `"*/db.service.consul"`: "db.service.consul", `"*/*"`: "mine.service.consul",
 		`"./a.service.consul","./db.service.consul"`: "a.service.consul",
 	} {
-		w := newWorld(t)
+		w := newMeshFixture(t)
 		for _, name := range []string{"a", "db", "mine"} {
 			s := w.service("shop", name+".service.consul", 5432)
 			s.Catalog, s.Ports[0].Protocol = name != "mine", mesh.TCP
@@ -222,7 +221,7 @@ func TestCatalogSidecarPort(t *testing.T) {
 			}
 		}
 		w.sidecar("shop", "default", `{"egress":[{"port":{"number":5432,"name":"tcp","protocol":"TCP"},"bind":"127.0.0.1","hosts":[`+hosts+`]}]}`)
-		l := part(t, NewIndex(w.snapshot()).Build(proxyIn("shop", nil)), func(l *Listener) bool { return l.Port == 5432 })
+		l := findPart(t, NewIndex(w.snapshot()).Build(proxyIn("shop", nil)), func(l *Listener) bool { return l.Port == 5432 })
 		if len(l.Chains) != 1 || l.Chains[0].TCP == nil || l.Chains[0].TCP.Destinations[0].Cluster.Host != want {
 			t.Errorf("%s: chains %+v", hosts, l.Chains)
 		}

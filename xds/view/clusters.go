@@ -12,16 +12,16 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// tlsModeLabel on a workload says whether it takes mTLS: "istio" or anything
-// else.
+// tlsModeLabel on a workload says whether it accepts mTLS: "istio" means yes, any other
+// value no.
 const tlsModeLabel = "security.istio.io/tlsMode"
 
-// serviceParts are the parts for one service: a cluster for each port and each
-// subset of it, and its endpoints where they come by EDS.
+// serviceParts are the parts for one service: a cluster for each port and each subset of
+// it, and its endpoints if they are discovered by EDS.
 type serviceParts struct {
 	clusters, endpoints []Part
-	// local means that they are for proxies of one place.
-	local bool
+	// localityAware means that the parts are for proxies of one locality.
+	localityAware bool
 }
 
 // serviceInput is what the parts of a service are made from.
@@ -29,69 +29,69 @@ type serviceInput struct {
 	svc   *mesh.Service
 	ports *portSet // nil if all
 	rule  *rule    // or nil
-	peers *peersOf
-	// place is that of the proxy, where the rule fails over.
-	place  mesh.Locality
-	behind backing
+	authn *namespaceAuthn
+	// locality is the proxy's, if the rule configures failover.
+	locality  mesh.Locality
+	workloads serviceWorkloads
 }
 
-// portSet is some of the ports of a service.
+// portSet is some ports of a service.
 type portSet struct{ Ports []mesh.Port }
 
-// backing is the workloads behind a service, and behind others of its name. They are
-// known by the list that they are in, which is another one when one of them changes.
-type backing struct {
-	of        *mesh.Service
-	workloads list[*mesh.Workload]
-	next      *backing // or nil
+// serviceWorkloads is the workloads of a service, and of others with its host name. The
+// list of workloads is another slice when one of them changes, so it serves as a key.
+type serviceWorkloads struct {
+	service   *mesh.Service
+	workloads sliceRef[*mesh.Workload]
+	next      *serviceWorkloads // or nil
 }
 
-func (b backing) build(*epoch) *backing { return &b }
+func (b serviceWorkloads) build(*meshContext) *serviceWorkloads { return &b }
 
-// inputOf is what the parts of a service are made from.
-func (sc *scope) inputOf(svc *service) serviceInput {
+// serviceInputOf returns what the parts of a service are made from.
+func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 	in := serviceInput{
-		svc: svc.Service, rule: svc.rule, peers: sc.authn.in(svc.Namespace), behind: sc.backingOf(svc.Service),
+		svc: svc.Service, rule: svc.rule, authn: sc.authn.in(svc.Namespace), workloads: sc.workloadsOf(svc.Service),
 	}
-	if !svc.whollySeen() {
-		in.ports = sc.ports.of(portSet{svc.Ports})
+	if !svc.hasAllPorts() {
+		in.ports = sc.portSets.intern(portSet{svc.Ports})
 	}
 	if svc.rule.failsOver() {
-		in.place = sc.proxy.Locality
+		in.locality = sc.proxy.Locality
 	}
 	return in
 }
 
-// backingOf is what is behind a service and every one of that name in its namespace.
-// Those of a catalog are not mixed with others: that takes a service that selects
-// them.
-func (sc *scope) backingOf(svc *mesh.Service) backing {
-	var out backing
+// workloadsOf returns the workloads of all services with this host name in one namespace.
+// Services of a catalog are not mixed with others: a service can select the catalog's
+// workloads instead.
+func (sc *sidecarScope) workloadsOf(svc *mesh.Service) serviceWorkloads {
+	var out serviceWorkloads
 	for _, s := range slices.Backward(sc.s.ServicesOn(svc.Hostname)) {
 		if s.Namespace != svc.Namespace || s.Catalog != svc.Catalog {
 			continue
 		}
-		here := backing{of: s, workloads: listOf(sc.s.EndpointsOf(s))}
-		if out.of != nil {
-			here.next = sc.backings.of(sc.epoch, out)
+		here := serviceWorkloads{service: s, workloads: sliceRefOf(sc.s.EndpointsOf(s))}
+		if out.service != nil {
+			here.next = sc.serviceWorkloads.get(sc.meshContext, out)
 		}
 		out = here
 	}
 	return out
 }
 
-// whollySeen reports whether a service is seen with all its ports.
-func (s *service) whollySeen() bool {
-	return sameList(s.Ports, s.Service.Ports) || slices.Equal(s.Ports, s.Service.Ports)
+// hasAllPorts reports whether the proxy sees all ports of the service.
+func (s *service) hasAllPorts() bool {
+	return sameSlice(s.Ports, s.Service.Ports) || slices.Equal(s.Ports, s.Service.Ports)
 }
 
 // partsOf are the parts for one service. Proxies that see the same share them.
-func (sc *scope) partsOf(svc *service) *serviceParts {
-	return sc.epoch.services.of(sc.epoch, sc.inputOf(svc))
+func (sc *sidecarScope) partsOf(svc *service) *serviceParts {
+	return sc.meshContext.serviceParts.get(sc.meshContext, sc.serviceInputOf(svc))
 }
 
-func (in serviceInput) build(e *epoch) *serviceParts {
-	out := &serviceParts{local: in.rule.failsOver()}
+func (in serviceInput) build(mc *meshContext) *serviceParts {
+	out := &serviceParts{localityAware: in.rule.failsOver()}
 	ports := in.svc.Ports
 	if in.ports != nil {
 		ports = in.ports.Ports
@@ -100,19 +100,19 @@ func (in serviceInput) build(e *epoch) *serviceParts {
 		if port.Protocol == mesh.UDP || in.svc.Resolution == mesh.ResolutionDynamicDNS {
 			continue
 		}
-		c := clusterInput{serviceInput: &in, port: port, members: in.behind.membersAt(port)}
-		e.appendCluster(out, c)
+		c := clusterInput{serviceInput: &in, port: port, members: in.workloads.membersAt(port)}
+		mc.appendCluster(out, c)
 		if in.rule != nil {
 			for _, subset := range in.rule.spec.GetSubsets() {
 				c.subset = subset
-				e.appendCluster(out, c)
+				mc.appendCluster(out, c)
 			}
 		}
 	}
 	return out
 }
 
-// failsOver reports whether the place of a proxy decides on priorities.
+// failsOver reports whether priorities depend on the locality of the proxy.
 func (r *rule) failsOver() bool {
 	if r == nil {
 		return false
@@ -134,16 +134,16 @@ type member struct {
 	ns   string
 }
 
-// membersAt are the workloads behind a port.
-func (b *backing) membersAt(port mesh.Port) []member {
+// membersAt are the workloads that serve a port.
+func (b *serviceWorkloads) membersAt(port mesh.Port) []member {
 	var out []member
-	for ; b != nil && b.of != nil; b = b.next {
-		p, ok := b.of.Port(port.Number)
+	for ; b != nil && b.service != nil; b = b.next {
+		p, ok := b.service.Port(port.Number)
 		if !ok {
 			continue
 		}
 		for _, w := range b.workloads.items() {
-			out = append(out, member{Workload: w, port: w.PortFor(p), ns: b.of.Namespace})
+			out = append(out, member{Workload: w, port: w.PortFor(p), ns: b.service.Namespace})
 		}
 	}
 	slices.SortStableFunc(out, func(a, b member) int {
@@ -160,19 +160,19 @@ type clusterInput struct {
 	members []member
 }
 
-func (e *epoch) appendCluster(to *serviceParts, in clusterInput) {
+func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	c := &Cluster{
 		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
 		Discovery: discoveryOf(in.svc.Resolution, policy),
 		Protocol:  in.port.Protocol,
 		Policy:    policy,
-		Defaults:  e.defaults,
+		Defaults:  mc.defaults,
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
 	}
-	c.TLS = e.peerTLS(in, policy)
+	c.TLS = mc.peerTLS(in, policy)
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
 		c.AltNames = in.svc.SubjectAltNames
 	}
@@ -180,9 +180,9 @@ func (e *epoch) appendCluster(to *serviceParts, in clusterInput) {
 	if in.rule != nil {
 		origins = append(origins, in.rule.origins...)
 	}
-	localities, from := e.localities(in, c.Discovery, policy)
+	localities, from := mc.localities(in, c.Discovery, policy)
 	if c.TLS != nil && c.TLS.Auto {
-		c.TLS.Auto = e.anyPlaintext(in, policy, localities)
+		c.TLS.Auto = mc.anyPlaintext(in, policy, localities)
 	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
@@ -194,11 +194,11 @@ func (e *epoch) appendCluster(to *serviceParts, in clusterInput) {
 	case DiscoverEDS:
 		eds := &Endpoints{Ref: c.Ref, Localities: localities, Auto: c.TLS != nil && c.TLS.Auto}
 		eds.origins = originsOf(append(from, in.svc.Origin)...)
-		to.endpoints = append(to.endpoints, e.endpoints.of(eds))
+		to.endpoints = append(to.endpoints, mc.endpoints.intern(eds))
 	case DiscoverOriginalDst:
 	}
 	c.origins = originsOf(origins...)
-	to.clusters = append(to.clusters, e.clusters.of(c))
+	to.clusters = append(to.clusters, mc.clusters.intern(c))
 }
 
 func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery {
@@ -219,13 +219,13 @@ func discoveryOf(r mesh.Resolution, policy *networking.TrafficPolicy) Discovery 
 	}
 }
 
-// peerTLS decides on mTLS of the mesh: what the DestinationRule says, else by
-// itself where the service is of the mesh and its namespace does not disable it.
-func (e *epoch) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *PeerTLS {
+// peerTLS decides on mTLS of the mesh. A DestinationRule decides first. Otherwise mTLS is
+// automatic for services in the mesh, unless their namespace disables it.
+func (mc *meshContext) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *PeerTLS {
 	t := &PeerTLS{
 		SNI:          fmt.Sprintf("outbound_.%d_.%s_.%s", in.port.Number, in.subset.GetName(), in.svc.Hostname),
-		TrustDomains: e.trustDomains,
-		MaxAge:       e.settings.clientAge(in.port.Protocol),
+		TrustDomains: mc.trustDomains,
+		MaxAge:       mc.settings.clientAge(in.port.Protocol),
 	}
 	if tls := policy.GetTls(); tls != nil {
 		if tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
@@ -234,11 +234,11 @@ func (e *epoch) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Peer
 		t.SNI = cmp.Or(tls.GetSni(), t.SNI)
 		t.Names = tls.GetSubjectAltNames()
 		if len(t.Names) == 0 {
-			t.Names = e.identitiesOf(in)
+			t.Names = mc.identitiesOf(in)
 		}
 		return t
 	}
-	if in.svc.External || !e.autoMTLS() || in.peers.mode() == mesh.Disable {
+	if in.svc.External || !mc.autoMTLS() || in.authn.mode() == mesh.Disable {
 		return nil
 	}
 	if discoveryOf(in.svc.Resolution, policy) == DiscoverOriginalDst {
@@ -247,24 +247,24 @@ func (e *epoch) peerTLS(in clusterInput, policy *networking.TrafficPolicy) *Peer
 		}
 	}
 	t.Auto = true
-	t.Names = e.identitiesOf(in)
+	t.Names = mc.identitiesOf(in)
 	return t
 }
 
-func (e *epoch) autoMTLS() bool {
-	v := e.config.GetEnableAutoMtls()
+func (mc *meshContext) autoMTLS() bool {
+	v := mc.config.GetEnableAutoMtls()
 	return v == nil || v.GetValue()
 }
 
-// identitiesOf are the identities that a service's workloads have, in every
-// trust domain of the mesh, and those that its manifest accepts.
-func (e *epoch) identitiesOf(in clusterInput) []string {
+// identitiesOf are the identities of a service's workloads in every trust domain of the
+// mesh, and those that its manifest accepts.
+func (mc *meshContext) identitiesOf(in clusterInput) []string {
 	out := slices.Clone(in.svc.SubjectAltNames)
 	for _, m := range in.members {
 		if m.ServiceAccount == "" {
 			continue
 		}
-		for _, td := range e.trustDomains {
+		for _, td := range mc.trustDomains {
 			out = append(out, "spiffe://"+td+"/ns/"+m.namespace()+"/sa/"+m.ServiceAccount)
 		}
 	}
@@ -272,7 +272,7 @@ func (e *epoch) identitiesOf(in clusterInput) []string {
 	return slices.Compact(out)
 }
 
-// namespace of a workload: an inline endpoint is of its service's.
+// namespace of a workload: an inline endpoint has that of its service.
 func (m member) namespace() string { return cmp.Or(m.Namespace, m.ns) }
 
 func takesMTLS(m member) bool {
@@ -282,10 +282,10 @@ func takesMTLS(m member) bool {
 	return m.ServiceAccount != ""
 }
 
-// localities groups the members by place. With outlier detection the places
-// nearer to the proxy come first, as MeshConfig's localityLbSetting has it.
-func (e *epoch) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]Locality, []*mesh.Origin) {
-	byPlace := map[mesh.Locality][]Endpoint{}
+// localities groups the members by locality. With outlier detection, localities closer to
+// the proxy have a higher priority, as MeshConfig's localityLbSetting says.
+func (mc *meshContext) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]LocalityEndpoints, []*mesh.Origin) {
+	byLocality := map[mesh.Locality][]Endpoint{}
 	var origins []*mesh.Origin
 	dns := d == DiscoverStrictDNS || d == DiscoverLogicalDNS
 	dropUnhealthy := policy.GetOutlierDetection().GetMinHealthPercent() > 0
@@ -299,60 +299,60 @@ func (e *epoch) localities(in clusterInput, d Discovery, policy *networking.Traf
 			continue
 		}
 		if !dns && !isUnix(m.Address) && !isIP(m.Address) {
-			continue // Envoy would refuse all of them
+			continue // Envoy would reject the whole resource
 		}
-		byPlace[m.Locality] = append(byPlace[m.Locality], Endpoint{
+		byLocality[m.Locality] = append(byLocality[m.Locality], Endpoint{
 			Address:   m.Address,
 			Port:      m.port,
 			Weight:    max(m.Weight, 1),
 			Unhealthy: m.Health == mesh.Unhealthy,
-			MTLS:      e.endpointMTLS(in, m, policy),
+			MTLS:      mc.endpointMTLS(in, m, policy),
 		})
 		origins = append(origins, m.Origin)
 	}
-	out := make([]Locality, 0, len(byPlace))
-	for place, list := range byPlace {
-		out = append(out, Locality{Place: place, Endpoints: list})
+	out := make([]LocalityEndpoints, 0, len(byLocality))
+	for locality, list := range byLocality {
+		out = append(out, LocalityEndpoints{Locality: locality, Endpoints: list})
 	}
-	slices.SortFunc(out, func(a, b Locality) int {
-		return cmp.Or(cmp.Compare(a.Place.Region, b.Place.Region), cmp.Compare(a.Place.Zone, b.Place.Zone),
-			cmp.Compare(a.Place.SubZone, b.Place.SubZone))
+	slices.SortFunc(out, func(a, b LocalityEndpoints) int {
+		return cmp.Or(cmp.Compare(a.Locality.Region, b.Locality.Region), cmp.Compare(a.Locality.Zone, b.Locality.Zone),
+			cmp.Compare(a.Locality.SubZone, b.Locality.SubZone))
 	})
 	if policy.GetOutlierDetection() != nil {
-		e.failover(out, in.place)
+		mc.failover(out, in.locality)
 	}
 	return out, origins
 }
 
-// anyPlaintext reports whether something behind a cluster does not take mTLS. It
-// asks all members, not only the endpoints that they are at present: what is
-// unhealthy for a while should not change a cluster.
-func (e *epoch) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []Locality) bool {
+// anyPlaintext reports whether some member of a cluster does not accept mTLS. It checks all
+// members, not only the current endpoints, so that a member that is unhealthy for a while
+// does not change the cluster.
+func (mc *meshContext) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []LocalityEndpoints) bool {
 	return slices.ContainsFunc(in.members, func(m member) bool {
-		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !e.endpointMTLS(in, m, policy)
-	}) || slices.ContainsFunc(localities, func(l Locality) bool {
+		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !mc.endpointMTLS(in, m, policy)
+	}) || slices.ContainsFunc(localities, func(l LocalityEndpoints) bool {
 		return slices.ContainsFunc(l.Endpoints, func(x Endpoint) bool { return !x.MTLS })
 	})
 }
 
-func (e *epoch) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
+func (mc *meshContext) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
 	if tls := policy.GetTls(); tls != nil {
 		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
 	}
 	if in.svc.External || !takesMTLS(m) {
 		return false
 	}
-	if len(in.peers.selecting) == 0 {
-		return in.peers.mode() != mesh.Disable
+	if len(in.authn.selecting) == 0 {
+		return in.authn.mode() != mesh.Disable
 	}
-	p := in.peers.forWorkload(m.Labels)
+	p := in.authn.forWorkload(m.Labels)
 	return p.forPort(m.port) != mesh.Disable
 }
 
-// failover orders places by how much of their locality they share with the
-// proxy; priorities have no gaps.
-func (e *epoch) failover(list []Locality, from mesh.Locality) {
-	setting := e.config.GetLocalityLbSetting()
+// failover sets priorities by how much of their locality endpoints share with the proxy.
+// Priorities have no gaps.
+func (mc *meshContext) failover(list []LocalityEndpoints, from mesh.Locality) {
+	setting := mc.config.GetLocalityLbSetting()
 	if from == (mesh.Locality{}) || (setting.GetEnabled() != nil && !setting.GetEnabled().GetValue()) {
 		return
 	}
@@ -370,23 +370,23 @@ func (e *epoch) failover(list []Locality, from mesh.Locality) {
 	}
 	var used []uint32
 	for _, l := range list {
-		used = append(used, distance(l.Place))
+		used = append(used, distance(l.Locality))
 	}
 	slices.Sort(used)
 	used = slices.Compact(used)
 	for i := range list {
-		at := slices.Index(used, distance(list[i].Place))
+		at := slices.Index(used, distance(list[i].Locality))
 		list[i].Priority = uint32(at)
 	}
 }
 
-// fixedInput is what the clusters are made from that every proxy has.
+// fixedInput is what the clusters that every proxy has are made from.
 type fixedInput struct {
 	router bool
 	mode   Interception // empty for routers
 }
 
-func (in fixedInput) build(e *epoch) *Layer {
+func (in fixedInput) build(mc *meshContext) *Layer {
 	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
 	if in.router {
 		kinds = kinds[:1]
@@ -395,14 +395,14 @@ func (in fixedInput) build(e *epoch) *Layer {
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: e.defaults}
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults}
 		if k == BlackHoleCluster {
 			c.Discovery = DiscoverStatic
 		}
 		c.BindLoopback = k == InboundPassthroughCluster
-		parts = append(parts, e.clusters.of(c))
+		parts = append(parts, mc.clusters.intern(c))
 	}
-	return e.layer(FixedLayer, parts)
+	return mc.layer(FixedLayer, parts)
 }
 
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }

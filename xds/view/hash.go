@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// base is what every part has: the hash of its content, and where that came
-// from. Its fields are unexported, so that they never enter the content.
+// base is what every part has: the hash of its content, and its origins. The fields are not
+// exported, so they are not part of the content.
 type base struct {
 	hash    mesh.Hash
 	origins []*mesh.Origin
@@ -28,17 +28,16 @@ func (b *base) Hash() mesh.Hash { return b.hash }
 // Origins are the objects that the part was made from; sorted.
 func (b *base) Origins() []*mesh.Origin { return b.origins }
 
-// hashed is a value that knows its hash, which stands for its content.
+// hashed is a value that has a hash of its own, which stands for its content.
 type hashed interface{ Hash() mesh.Hash }
 
-// ContentHash covers the type of v, which is a struct, and everything that is exported
-// in it; views' parts by their own hash.
+// ContentHash covers the type of v, which is a struct, and all its exported fields. Parts
+// in it are covered by their own hash.
 func ContentHash(v any) mesh.Hash { return contentHash(reflect.TypeOf(v).Name(), v) }
 
-// contentHash hashes everything that is exported in v, whatever there is: a
-// field that is added to a part is in its hash without anybody's thought.
-// Messages are encoded deterministically; parts inside parts by their hash. v is
-// a struct, or a pointer to one.
+// contentHash covers all exported fields of v, so a field that is added to a part later is
+// in its hash too. Messages are encoded deterministically, and parts in parts by their
+// hash. v is a struct, or a pointer to one.
 func contentHash(kind string, v any) mesh.Hash {
 	e, _ := encoders.Get().(*encoder)
 	if e == nil {
@@ -87,7 +86,7 @@ func hashLayers(layers []*Layer) mesh.Hash {
 
 type encoder struct{ b []byte }
 
-// encoders are those that nobody uses, with their memory.
+// encoders are unused encoders, kept for their buffers.
 //
 //nolint:gochecknoglobals // scratch memory
 var encoders sync.Pool
@@ -114,7 +113,7 @@ func (e *encoder) message(m proto.Message) {
 	at := len(e.b)
 	var err error
 	e.b, err = proto.MarshalOptions{Deterministic: true}.MarshalAppend(e.b, m)
-	if err != nil { // only a string that is not UTF-8 can do this, and decoding has refused it
+	if err != nil { // only for a string that is not UTF-8, which decoding has rejected
 		panic("view: marshaling a message: " + err.Error())
 	}
 	binary.BigEndian.PutUint64(e.b[at-8:], uint64(len(e.b)-at))
@@ -201,7 +200,7 @@ func (e *encoder) fields(v reflect.Value) {
 	}
 }
 
-// originsOf sorts origins and drops what is there twice.
+// originsOf sorts origins and removes duplicates.
 func originsOf(list ...*mesh.Origin) []*mesh.Origin {
 	out := make([]*mesh.Origin, 0, len(list))
 	for _, o := range list {

@@ -15,22 +15,22 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// world is a mesh in the making. Objects are older the earlier they are added.
-type world struct {
+// meshFixture is a mesh for a test. Objects that are added later are newer.
+type meshFixture struct {
 	tb testing.TB
 	f  mesh.Fragment
 	mc *meshconfig.MeshConfig
 	n  int
 }
 
-func newWorld(tb testing.TB) *world {
+func newMeshFixture(tb testing.TB) *meshFixture {
 	tb.Helper()
-	return &world{tb: tb, f: mesh.Fragment{Source: "test"}, mc: &meshconfig.MeshConfig{
+	return &meshFixture{tb: tb, f: mesh.Fragment{Source: "test"}, mc: &meshconfig.MeshConfig{
 		TrustDomain: "cluster.local", RootNamespace: "istio-system", ConnectTimeout: durationpb.New(10 * time.Second),
 	}}
 }
 
-func (w *world) meta(kind mesh.Kind, ns, name string) mesh.Meta {
+func (w *meshFixture) meta(kind mesh.Kind, ns, name string) mesh.Meta {
 	w.n++
 	k := mesh.Key{Kind: kind, Namespace: ns, Name: name}
 	return mesh.Meta{
@@ -39,16 +39,16 @@ func (w *world) meta(kind mesh.Kind, ns, name string) mesh.Meta {
 	}
 }
 
-func (w *world) decode(text string, m proto.Message) {
+func (w *meshFixture) decode(text string, m proto.Message) {
 	w.tb.Helper()
 	if err := protojson.Unmarshal([]byte(text), m); err != nil {
 		w.tb.Fatalf("reading %s: %v", text, err)
 	}
 }
 
-// service adds a service of HTTP ports with one endpoint, which has an identity
-// called as the service.
-func (w *world) service(ns, host string, ports ...uint32) *mesh.Service {
+// service adds a service with HTTP ports and one endpoint, whose service account has the
+// name of the host.
+func (w *meshFixture) service(ns, host string, ports ...uint32) *mesh.Service {
 	s := &mesh.Service{Meta: w.meta(mesh.KindServiceEntry, ns, host), Hostname: mesh.Hostname(host), Resolution: mesh.ResolutionStatic}
 	for _, p := range ports {
 		s.Ports = append(s.Ports, mesh.Port{Name: "http", Number: p, Protocol: mesh.HTTP})
@@ -60,7 +60,7 @@ func (w *world) service(ns, host string, ports ...uint32) *mesh.Service {
 	return s
 }
 
-func (w *world) rule(ns, name, spec string, exports ...string) {
+func (w *meshFixture) rule(ns, name, spec string, exports ...string) {
 	m := &networking.DestinationRule{}
 	w.decode(spec, m)
 	w.f.DestinationRules = append(w.f.DestinationRules, &mesh.DestinationRule{
@@ -68,7 +68,7 @@ func (w *world) rule(ns, name, spec string, exports ...string) {
 	})
 }
 
-func (w *world) routes(ns, name, spec string, exports ...string) {
+func (w *meshFixture) routes(ns, name, spec string, exports ...string) {
 	m := &networking.VirtualService{}
 	w.decode(spec, m)
 	w.f.VirtualServices = append(w.f.VirtualServices, &mesh.VirtualService{
@@ -76,13 +76,13 @@ func (w *world) routes(ns, name, spec string, exports ...string) {
 	})
 }
 
-func (w *world) sidecar(ns, name, spec string) {
+func (w *meshFixture) sidecar(ns, name, spec string) {
 	m := &networking.Sidecar{}
 	w.decode(spec, m)
 	w.f.Sidecars = append(w.f.Sidecars, &mesh.Sidecar{Meta: w.meta(mesh.KindSidecar, ns, name), Spec: m})
 }
 
-func (w *world) peer(ns, name, spec string) {
+func (w *meshFixture) peer(ns, name, spec string) {
 	m := &security.PeerAuthentication{}
 	w.decode(spec, m)
 	w.f.PeerAuthentications = append(w.f.PeerAuthentications, &mesh.PeerAuthentication{
@@ -90,7 +90,7 @@ func (w *world) peer(ns, name, spec string) {
 	})
 }
 
-func (w *world) snapshot() *mesh.Snapshot {
+func (w *meshFixture) snapshot() *mesh.Snapshot {
 	return mesh.NewSnapshot(nil, &mesh.MeshConfig{Spec: w.mc}, []*mesh.Fragment{&w.f})
 }
 
@@ -101,7 +101,7 @@ func proxyIn(ns string, labels map[string]string) Proxy {
 	}
 }
 
-func part[T Part](tb testing.TB, v *View, want func(T) bool) T {
+func findPart[T Part](tb testing.TB, v *View, want func(T) bool) T {
 	tb.Helper()
 	for p := range v.Parts() {
 		if x, ok := p.(T); ok && want(x) {

@@ -13,22 +13,19 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// istioALPN is what clients of the mesh offer, by any release of Istio and by
-// this one.
+// istioALPN is what clients in the mesh offer, in any release of Istio and in this one.
 func istioALPN() []string {
 	return []string{"istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
 }
 
-// inboundPort is a port at which the proxy takes requests for its application.
+// inboundPort is a port at which the proxy accepts requests for its application.
 type inboundPort struct {
 	Number   uint32
 	Protocol mesh.Protocol
 	Bind     string
-	// Bound ports have a listener of their own; others are chains of
-	// virtualInbound.
+	// Bound ports have a listener of their own; others are filter chains of virtualInbound.
 	Bound bool
-	// Endpoint is where the application is; empty means at the original
-	// destination.
+	// Endpoint is the address of the application; empty means the original destination.
 	Endpoint     string
 	EndpointPort uint32
 	Operation    string
@@ -38,51 +35,51 @@ type inboundPort struct {
 	origins []*mesh.Origin
 }
 
-// inbound is what the proxy does for its application: the input of its own layer.
-type inbound struct {
+// inboundInput is what the proxy does for its application: the input of its inbound layer.
+type inboundInput struct {
 	Interception Interception
-	// Mode is what is demanded of peers, at some ports another one.
+	// Mode is the mTLS mode; Modes are those of ports that differ.
 	Mode  mesh.MTLSMode
 	Modes map[uint32]mesh.MTLSMode
-	// Deny refuses all, for a policy that cannot be enforced.
+	// Deny refuses all requests, because a policy applies that cannot be enforced.
 	Deny  bool
 	Ports []inboundPort
 
 	origins []*mesh.Origin
 }
 
-// modeAt is what is demanded of peers at a port.
-func (in *inbound) modeAt(port uint32) mesh.MTLSMode {
+// modeAt is the mTLS mode of a port.
+func (in *inboundInput) modeAt(port uint32) mesh.MTLSMode {
 	if m, ok := in.Modes[port]; ok {
 		return m
 	}
 	return in.Mode
 }
 
-// inboundReader finds out what a proxy does for its application.
-type inboundReader struct {
-	*inbound
-	st *site
-	// serves are the addresses that outbound listeners must leave free.
-	serves []listenerKey
+// inboundBuilder collects the inboundInput of a proxy.
+type inboundBuilder struct {
+	*inboundInput
+	st *proxyContext
+	// reserved are the addresses that outbound listeners must not use.
+	reserved []listenerKey
 }
 
-func newInbound(st *site) *inboundReader {
-	policy := st.authn.in(st.namespace()).forWorkload(st.proxy.Labels)
-	in := &inboundReader{st: st, inbound: &inbound{
-		Interception: st.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
+func newInboundBuilder(pc *proxyContext) *inboundBuilder {
+	policy := pc.authn.in(pc.namespace()).forWorkload(pc.proxy.Labels)
+	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
+		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
-	for _, u := range st.s.Unenforced {
-		if (u.Namespace == st.namespace() || u.Namespace == st.s.RootNamespace()) &&
-			mesh.Selects(u.Selector, st.proxy.Labels) && !st.proxy.AcceptUnenforced {
+	for _, u := range pc.s.Unenforced {
+		if (u.Namespace == pc.namespace() || u.Namespace == pc.s.RootNamespace()) &&
+			mesh.Selects(u.Selector, pc.proxy.Labels) && !pc.proxy.AcceptUnenforced {
 			in.Deny = true
 			in.origins = append(slices.Clone(in.origins), u.Origin)
 		}
 	}
-	targets := in.targets()
-	none := st.proxy.Interception == InterceptNone
+	targets := in.serviceTargets()
+	none := pc.proxy.Interception == InterceptNone
 	switch {
-	case st.sidecar != nil && len(st.sidecar.Spec.GetIngress()) > 0:
+	case pc.sidecar != nil && len(pc.sidecar.Spec.GetIngress()) > 0:
 		in.fromSidecar(targets)
 	case !none:
 		in.Ports = targets
@@ -91,52 +88,53 @@ func newInbound(st *site) *inboundReader {
 	return in
 }
 
-// reserve notes where the application, or an inbound listener, is.
-func (in *inboundReader) reserve(targets []inboundPort) {
+// reserve notes the addresses of the application and of inbound listeners.
+func (in *inboundBuilder) reserve(targets []inboundPort) {
 	for _, p := range in.Ports {
 		if p.Bound {
-			in.serves = append(in.serves, listenerKey{Bind: p.Bind, Port: p.Number})
+			in.reserved = append(in.reserved, listenerKey{Bind: p.Bind, Port: p.Number})
 		}
 		if p.Endpoint != "" {
-			in.serves = append(in.serves, listenerKey{Bind: p.Endpoint, Port: p.EndpointPort})
+			in.reserved = append(in.reserved, listenerKey{Bind: p.Endpoint, Port: p.EndpointPort})
 		}
 	}
 	for _, t := range targets {
 		for _, a := range in.st.proxy.Addresses {
-			in.serves = append(in.serves, listenerKey{Bind: a, Port: t.Number})
+			in.reserved = append(in.reserved, listenerKey{Bind: a, Port: t.Number})
 		}
-		if len(in.Ports) == 0 { // the application itself serves there, at any address
-			in.serves = append(in.serves, listenerKey{Bind: localhost, Port: t.Number})
+		if len(in.Ports) == 0 { // the application itself listens there, at any address
+			in.reserved = append(in.reserved, listenerKey{Bind: localhost, Port: t.Number})
 		}
 	}
 }
 
-// isOwn reports whether a workload at the proxy's address may be the proxy's. A
-// catalog's instance is only by its identity: whoever may register some service
-// can give it any host's address, and would have a say in what that host serves.
-func (in *inboundReader) isOwn(w *mesh.Workload) bool {
+// isOwn reports whether a workload at the proxy's address may be the proxy's. A catalog's
+// instance must have the proxy's service account: whoever can register a service can give
+// it the address of any host, and could otherwise decide what that host serves.
+func (in *inboundBuilder) isOwn(w *mesh.Workload) bool {
 	_, instance := w.Labels[mesh.LabelConsulService]
 	return !instance || w.ServiceAccount == in.st.proxy.ServiceAccount.Name
 }
 
-// targets are the ports at which services expect this workload.
-func (in *inboundReader) targets() []inboundPort {
-	st := in.st
+// serviceTargets are the ports at which services expect this workload (Istio's
+// ServiceTargets).
+func (in *inboundBuilder) serviceTargets() []inboundPort {
+	pc := in.st
 	type found struct {
 		svc *mesh.Service
 		w   *mesh.Workload
 	}
 	var list []found
-	for _, a := range st.proxy.Addresses {
-		for _, w := range st.s.WorkloadsAt(a) {
-			if w.Namespace == st.namespace() && in.isOwn(w) {
-				for _, svc := range st.s.ServicesOf(w) {
+	for _, a := range pc.proxy.Addresses {
+		for _, w := range pc.s.WorkloadsAt(a) {
+			if w.Namespace == pc.namespace() && in.isOwn(w) {
+				for _, svc := range pc.s.ServicesOf(w) {
 					list = append(list, found{svc, w})
 				}
 			}
 		}
-		for _, svc := range st.inline.at(a) {
-			if svc.Namespace != st.namespace() {
+		for _, svc := range pc.inline.at(a) {
+			if svc.Namespace != pc.namespace() {
 				continue
 			}
 			for _, w := range svc.Inline {
@@ -175,7 +173,7 @@ func (in *inboundReader) targets() []inboundPort {
 }
 
 // fromSidecar reads the ingress listeners of the Sidecar.
-func (in *inboundReader) fromSidecar(targets []inboundPort) {
+func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 	s := in.st.sidecar
 	seen := map[uint32]bool{}
 	none := in.st.proxy.Interception == InterceptNone
@@ -210,9 +208,9 @@ func (in *inboundReader) fromSidecar(targets []inboundPort) {
 	slices.SortFunc(in.Ports, func(a, b inboundPort) int { return cmp.Compare(a.Number, b.Number) })
 }
 
-// endpoint reads defaultEndpoint: loopback, 0.0.0.0 for the workload's own
-// address, or a socket.
-func (in *inboundReader) endpoint(p *inboundPort, text string) bool {
+// endpoint reads defaultEndpoint: loopback, 0.0.0.0 for the workload's own address, or a
+// Unix socket.
+func (in *inboundBuilder) endpoint(p *inboundPort, text string) bool {
 	if text == "" {
 		return true
 	}
@@ -240,7 +238,7 @@ func (in *inboundReader) endpoint(p *inboundPort, text string) bool {
 	return true
 }
 
-func (in *inboundReader) own(want func(netip.Addr) bool, otherwise string) string {
+func (in *inboundBuilder) own(want func(netip.Addr) bool, otherwise string) string {
 	for _, a := range in.st.proxy.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil && want(ip) {
 			return a
@@ -249,26 +247,26 @@ func (in *inboundReader) own(want func(netip.Addr) bool, otherwise string) strin
 	return otherwise
 }
 
-// inboundRule is the DestinationRule for a service that the proxy itself
-// serves: those that select clients do not count.
-func (st *site) inboundRule(svc *mesh.Service) *rule {
-	return st.rules.lookup(st.namespace(), nil, svc.Hostname, svc.Namespace)
+// inboundRule is the DestinationRule for a service that the proxy itself serves. Rules that
+// select clients do not apply.
+func (pc *proxyContext) inboundRule(svc *mesh.Service) *rule {
+	return pc.rules.lookup(pc.namespace(), nil, svc.Hostname, svc.Namespace)
 }
 
-// build makes all of it.
-func (in *inbound) build(e *epoch) *Layer {
-	return e.layer(InboundLayer, append(in.clusters(e), in.listeners(e)...))
+// build makes the inbound layer.
+func (in *inboundInput) build(mc *meshContext) *Layer {
+	return mc.layer(InboundLayer, append(in.clusters(mc), in.listeners(mc)...))
 }
 
-// clusters are the application's own ports.
-func (in *inbound) clusters(e *epoch) []Part {
+// clusters are for the application's own ports.
+func (in *inboundInput) clusters(mc *meshContext) []Part {
 	parts := make([]Part, 0, len(in.Ports))
 	for _, p := range in.Ports {
 		c := &Cluster{
 			Ref:          ClusterRef{Kind: InboundCluster, Port: p.Number},
 			Discovery:    DiscoverOriginalDst,
 			Protocol:     p.Protocol,
-			Defaults:     e.defaults,
+			Defaults:     mc.defaults,
 			BindLoopback: in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
 		}
 		if p.Pool != nil {
@@ -276,21 +274,21 @@ func (in *inbound) clusters(e *epoch) []Part {
 		}
 		if p.Endpoint != "" {
 			c.Discovery = DiscoverStatic
-			c.Localities = []Locality{{Endpoints: []Endpoint{{Address: p.Endpoint, Port: p.EndpointPort, Weight: 1}}}}
+			c.Localities = []LocalityEndpoints{{Endpoints: []Endpoint{{Address: p.Endpoint, Port: p.EndpointPort, Weight: 1}}}}
 		}
 		c.origins = originsOf(p.origins...)
-		parts = append(parts, e.clusters.of(c))
+		parts = append(parts, mc.clusters.intern(c))
 	}
 	return parts
 }
 
-// listeners are those that take requests for the application.
-func (in *inbound) listeners(e *epoch) []Part {
+// listeners accept requests for the application.
+func (in *inboundInput) listeners(mc *meshContext) []Part {
 	var parts []Part
-	var captured []*Chain
+	var captured []*FilterChain
 	var origins []*mesh.Origin
 	for _, p := range in.Ports {
-		chains := in.chains(e, p)
+		chains := in.chains(mc, p)
 		if !p.Bound {
 			captured = append(captured, chains...)
 			origins = append(origins, p.origins...)
@@ -303,48 +301,48 @@ func (in *inbound) listeners(e *epoch) []Part {
 			Name: listenerName(p.Bind, p.Number), Addresses: []string{p.Bind}, Port: p.Number,
 			Inbound: true, BindToPort: true, Chains: chains,
 		}
-		in.inspect(e, l)
+		in.inspect(mc, l)
 		l.origins = originsOf(append(slices.Clone(in.origins), p.origins...)...)
-		parts = append(parts, e.listeners.of(l))
+		parts = append(parts, mc.listeners.intern(l))
 	}
 	if in.Interception != InterceptNone {
-		parts = append(parts, in.virtualInbound(e, captured, origins))
+		parts = append(parts, in.virtualInbound(mc, captured, origins))
 	}
 	return parts
 }
 
-// defaultInspectTimeout is how long a client may keep an inbound listener waiting
-// for its first bytes where the mesh does not say: Istio's default is for ever.
+// defaultInspectTimeout is how long a client may keep an inbound listener waiting for its
+// first bytes, if MeshConfig has no protocolDetectionTimeout. In Istio there is no limit.
 const defaultInspectTimeout = 15 * time.Second
 
-func (in *inbound) inspect(e *epoch, l *Listener) {
-	l.InspectTimeout = e.config.GetProtocolDetectionTimeout().AsDuration()
-	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *Chain) bool { return c.Match.Transport == transTLS })
+func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
+	l.InspectTimeout = mc.config.GetProtocolDetectionTimeout().AsDuration()
+	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool { return c.Match.Transport == transportTLS })
 	if l.InspectTLS && l.InspectTimeout == 0 {
 		l.InspectTimeout = defaultInspectTimeout
 	}
 }
 
-// virtualInbound receives what capture redirects: a chain for each port, and
-// those for ports that no service names.
-func (in *inbound) virtualInbound(e *epoch, captured []*Chain, origins []*mesh.Origin) *Listener {
-	black := ClusterRef{Kind: BlackHoleCluster}
+// virtualInbound receives redirected connections. It has filter chains for each port, and
+// for ports that no service names.
+func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain, origins []*mesh.Origin) *Listener {
+	blackhole := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
-		Name: "virtualInbound", Addresses: []string{wildcard}, Port: e.inPort(),
+		Name: "virtualInbound", Addresses: []string{wildcard}, Port: mc.inPort(),
 		Inbound: true, BindToPort: true, OriginalDst: true,
 		Transparent: in.Interception == InterceptTPROXY,
 		OriginalSrc: in.Interception == InterceptTPROXY,
-		Chains: []*Chain{{
+		Chains: []*FilterChain{{
 			Name:  "virtualInbound-blackhole",
-			Match: ChainMatch{DestinationPort: e.inPort()},
-			TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
+			Match: FilterChainMatch{DestinationPort: mc.inPort()},
+			TCP:   &TCPProxy{StatPrefix: statPrefix(blackhole), Destinations: []WeightedCluster{{Cluster: blackhole}}},
 		}},
 	}
 	named := map[uint32]bool{}
 	for _, p := range in.Ports {
 		named[p.Number] = true
 	}
-	// A port that only a policy names has its own mode all the same.
+	// A port that only a policy names has a mode too.
 	rest := []uint32{0}
 	for port := range in.Modes {
 		if !named[port] {
@@ -357,30 +355,30 @@ func (in *inbound) virtualInbound(e *epoch, captured []*Chain, origins []*mesh.O
 		if port != 0 {
 			mode = in.modeAt(port)
 		}
-		l.Chains = append(l.Chains, in.modeChains(e, mode, false, func() *Chain {
+		l.Chains = append(l.Chains, in.modeChains(mc, mode, false, func() *FilterChain {
 			to := ClusterRef{Kind: InboundPassthroughCluster}
-			return &Chain{
-				Name: "virtualInbound", Match: ChainMatch{DestinationPort: port}, Deny: in.Deny,
-				TCP: &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
+			return &FilterChain{
+				Name: "virtualInbound", Match: FilterChainMatch{DestinationPort: port}, Deny: in.Deny,
+				TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
 			}
 		})...)
 	}
 	l.Chains = append(l.Chains, captured...)
-	in.inspect(e, l)
+	in.inspect(mc, l)
 	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
-	return e.listeners.of(l)
+	return mc.listeners.intern(l)
 }
 
-func (in *inbound) chains(e *epoch, p inboundPort) []*Chain {
+func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 	http := p.Protocol.IsHTTP()
-	return in.modeChains(e, in.modeAt(p.Number), http, func() *Chain {
+	return in.modeChains(mc, in.modeAt(p.Number), http, func() *FilterChain {
 		to := ClusterRef{Kind: InboundCluster, Port: p.Number}
-		c := &Chain{Name: listenerName(p.Bind, p.Number), Match: ChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
+		c := &FilterChain{Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
 		if !http {
-			c.TCP = &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
+			c.TCP = &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
 			return c
 		}
-		c.HTTP = e.httpChain("inbound_" + c.Name)
+		c.HTTP = mc.httpChain("inbound_" + c.Name)
 		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,
@@ -389,29 +387,29 @@ func (in *inbound) chains(e *epoch, p inboundPort) []*Chain {
 	})
 }
 
-// modeChains arranges chains as a mode demands. STRICT has mTLS and nothing
-// else. PERMISSIVE tells mTLS of the mesh by the protocols that are offered;
-// an application's own TLS is passed on as it is.
-func (in *inbound) modeChains(e *epoch, mode mesh.MTLSMode, http bool, build func() *Chain) []*Chain {
+// modeChains returns the filter chains for an mTLS mode. STRICT has mTLS only. PERMISSIVE
+// recognizes mTLS of the mesh by the offered ALPN protocols; TLS of the application itself
+// is forwarded unchanged.
+func (in *inboundInput) modeChains(mc *meshContext, mode mesh.MTLSMode, http bool, build func() *FilterChain) []*FilterChain {
 	mtls := build()
-	mtls.Match.Transport = transTLS
-	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: e.trustDomains, MaxAge: e.settings.serverAge(http)}
+	mtls.Match.Transport = transportTLS
+	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http)}
 	plain := build()
 	switch mode {
 	case mesh.Strict:
-		return []*Chain{mtls}
+		return []*FilterChain{mtls}
 	case mesh.Permissive:
 		mtls.Match.ALPN = istioALPN()
-		plain.Match.Transport = transRaw
+		plain.Match.Transport = transportRawBuffer
 		if http {
-			return []*Chain{mtls, plain}
+			return []*FilterChain{mtls, plain}
 		}
 		other := build()
-		other.Match.Transport = transTLS
-		return []*Chain{mtls, other, plain}
+		other.Match.Transport = transportTLS
+		return []*FilterChain{mtls, other, plain}
 	case mesh.Disable:
-		return []*Chain{plain}
+		return []*FilterChain{plain}
 	default:
-		return []*Chain{mtls}
+		return []*FilterChain{mtls}
 	}
 }

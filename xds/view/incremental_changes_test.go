@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// change does one thing to the mesh.
-func (g *game) change() {
+// change changes one thing in the mesh.
+func (g *randomMesh) change() {
 	f := &g.w.f
 	switch g.rnd.IntN(20) {
 	case 0:
@@ -40,7 +40,7 @@ func (g *game) change() {
 		f.DestinationRules = drop(g, f.DestinationRules)
 	case 15:
 		if i := g.rnd.IntN(len(f.DestinationRules) + 1); i < len(f.DestinationRules) {
-			g.say("rule edited")
+			g.note("rule edited")
 			next := *f.DestinationRules[i]
 			next.Spec = g.ruleSpec()
 			next.Spec.Host = f.DestinationRules[i].Spec.GetHost()
@@ -49,7 +49,7 @@ func (g *game) change() {
 		}
 	case 16:
 		if f.PeerAuthentications = drop(g, f.PeerAuthentications); g.rnd.IntN(2) == 0 {
-			g.say("peer authentication")
+			g.note("peer authentication")
 			g.w.peer(pick(g, "shop", "other", "istio-system"), g.name(), pick(g, `{"mtls":{"mode":"STRICT"}}`, `{"mtls":{"mode":"DISABLE"}}`,
 				`{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"DISABLE"},"portLevelMtls":{"80":{"mode":"STRICT"}}}`))
 		}
@@ -59,7 +59,7 @@ func (g *game) change() {
 		}
 	case 18:
 		if f.Unenforced = drop(g, f.Unenforced); g.rnd.IntN(2) == 0 {
-			g.say("unenforced")
+			g.note("unenforced")
 			f.Unenforced = append(f.Unenforced, &mesh.Unenforced{
 				Meta:     g.w.meta(mesh.KindAuthorizationPolicy, pick(g, "shop", "istio-system"), g.name()),
 				Selector: pick(g, nil, map[string]string{"app": "a"}),
@@ -70,52 +70,54 @@ func (g *game) change() {
 	}
 }
 
-func (g *game) say(format string, args ...any) { g.log = append(g.log, fmt.Sprintf(format, args...)) }
+func (g *randomMesh) note(format string, args ...any) {
+	g.log = append(g.log, fmt.Sprintf(format, args...))
+}
 
-func (g *game) name() string { return fmt.Sprintf("n%d", g.w.n) }
+func (g *randomMesh) name() string { return fmt.Sprintf("n%d", g.w.n) }
 
-// stamp gives changed content another hash.
-func (g *game) stamp(m *mesh.Meta) {
+// stamp sets another hash, after a change.
+func (g *randomMesh) stamp(m *mesh.Meta) {
 	g.w.n++
 	m.Hash = mesh.Hash{byte(g.w.n), byte(g.w.n >> 8), 1}
 }
 
-func drop[T any](g *game, list []*T) []*T {
+func drop[T any](g *randomMesh, list []*T) []*T {
 	if len(list) == 0 {
 		return list
 	}
 	i := g.rnd.IntN(len(list))
-	g.say("%T dropped", list[i])
+	g.note("%T dropped", list[i])
 	return slices.Concat(list[:i], list[i+1:])
 }
 
-func (g *game) labels() map[string]string {
+func (g *randomMesh) labels() map[string]string {
 	return pick(g, nil, map[string]string{"app": "a"}, map[string]string{"app": "b", "tier": "one"}, map[string]string{"sidecar": "narrow"})
 }
 
-func (g *game) host() string {
+func (g *randomMesh) host() string {
 	return pick(g, "a.shop.svc.cluster.local", "b.other.svc.cluster.local", "a.other.svc.cluster.local", "c.mesh", "d.mesh", "x.w.mesh", "*.w.mesh", "e.mesh")
 }
 
-// loner is a host that no route names, though it may be short for another.
-func (g *game) loner() string {
+// isolatedHost is a host that no route names. It may be the short name of another one.
+func (g *randomMesh) isolatedHost() string {
 	return pick(g, "a", "b.other", "l.shop.svc.cluster.local", "l.other.svc.cluster.local", "l", "l.shop.svc", "m.example", "n.example", "o.example")
 }
 
-func (g *game) exports() mesh.Exports {
+func (g *randomMesh) exports() mesh.Exports {
 	return pick(g, nil, nil, nil, mesh.Exports{"*"}, mesh.Exports{"shop"}, mesh.Exports{"other"}, mesh.Exports{"~"})
 }
 
-func (g *game) service() {
-	s := g.w.service(pick(g, "shop", "other"), pick(g, g.host(), g.loner()))
+func (g *randomMesh) service() {
+	s := g.w.service(pick(g, "shop", "other"), pick(g, g.host(), g.isolatedHost()))
 	s.Name = g.name()
 	s.ExportTo = g.exports()
 	s.Catalog = g.more.IntN(3) == 0
 	g.fillService(s)
-	g.say("service %s in %s", s.Hostname, s.Namespace)
+	g.note("service %s in %s", s.Hostname, s.Namespace)
 }
 
-func (g *game) fillService(s *mesh.Service) {
+func (g *randomMesh) fillService(s *mesh.Service) {
 	s.Ports = nil
 	for _, p := range g.rnd.Perm(4)[:1+g.rnd.IntN(2)] {
 		s.Ports = append(s.Ports, []mesh.Port{
@@ -131,7 +133,7 @@ func (g *game) fillService(s *mesh.Service) {
 	g.inline(s)
 }
 
-func (g *game) inline(s *mesh.Service) {
+func (g *randomMesh) inline(s *mesh.Service) {
 	s.Inline = nil
 	for range g.rnd.IntN(3) {
 		s.Inline = append(s.Inline, &mesh.Workload{
@@ -142,7 +144,7 @@ func (g *game) inline(s *mesh.Service) {
 	}
 }
 
-func (g *game) editService() {
+func (g *randomMesh) editService() {
 	f := &g.w.f
 	if len(f.Services) == 0 {
 		return
@@ -173,23 +175,23 @@ func (g *game) editService() {
 	if g.more.IntN(10) == 0 {
 		next.Catalog = !next.Catalog
 	}
-	g.say("service %s edited", next.Hostname)
+	g.note("service %s edited", next.Hostname)
 	f.Services[i] = &next
 }
 
-func (g *game) workload() {
+func (g *randomMesh) workload() {
 	w := &mesh.Workload{
 		Meta:    g.w.meta(mesh.KindWorkloadEntry, pick(g, "shop", "other"), g.name()),
 		Address: fmt.Sprintf("10.0.0.%d", 1+g.rnd.IntN(5)), ServiceAccount: pick(g, "", "one"),
 		Locality: mesh.ParseLocality(pick(g, "", "eu/a", "us/a")),
 	}
 	w.Labels = g.labels()
-	g.say("workload %s in %s", w.Address, w.Namespace)
+	g.note("workload %s in %s", w.Address, w.Namespace)
 	g.w.f.Workloads = append(g.w.f.Workloads, w)
 	slices.SortFunc(g.w.f.Workloads, byKey)
 }
 
-func (g *game) editWorkload() {
+func (g *randomMesh) editWorkload() {
 	f := &g.w.f
 	if len(f.Workloads) == 0 {
 		return
@@ -205,19 +207,19 @@ func (g *game) editWorkload() {
 	case 2:
 		next.Weight = uint32(g.rnd.IntN(3))
 	}
-	g.say("workload %s edited", next.Address)
+	g.note("workload %s edited", next.Address)
 	f.Workloads[i] = &next
 }
 
-func (g *game) routes() {
+func (g *randomMesh) routes() {
 	ns, name := pick(g, "shop", "other"), g.name()
 	g.w.routes(ns, name, `{}`, g.exports()...)
 	vs := g.w.f.VirtualServices[len(g.w.f.VirtualServices)-1]
 	vs.Spec = g.routesSpec()
-	g.say("routes %s/%s for %v", ns, name, vs.Spec.GetHosts())
+	g.note("routes %s/%s for %v", ns, name, vs.Spec.GetHosts())
 }
 
-func (g *game) editRoutes() {
+func (g *randomMesh) editRoutes() {
 	f := &g.w.f
 	if len(f.VirtualServices) == 0 {
 		return
@@ -233,11 +235,11 @@ func (g *game) editRoutes() {
 			next.Spec.Tcp, next.Spec.Tls = was.GetTcp(), was.GetTls()
 		}
 	}
-	g.say("routes %s edited: %v", next.Name, next.Spec)
+	g.note("routes %s edited: %v", next.Name, next.Spec)
 	f.VirtualServices[i] = &next
 }
 
-func (g *game) routesSpec() *networking.VirtualService {
+func (g *randomMesh) routesSpec() *networking.VirtualService {
 	to := func() string {
 		return `{"destination":{"host":"` + strings.TrimPrefix(g.host(), "*.") + `"` + pick(g, "", `,"subset":"v1"`, `,"port":{"number":80}`) + `}` + pick(g, "", `,"weight":50`) + `}`
 	}
@@ -264,14 +266,14 @@ func (g *game) routesSpec() *networking.VirtualService {
 	return spec
 }
 
-func (g *game) rule() {
+func (g *randomMesh) rule() {
 	g.w.rule(pick(g, "shop", "other", "istio-system"), g.name(), `{}`, g.exports()...)
 	dr := g.w.f.DestinationRules[len(g.w.f.DestinationRules)-1]
 	dr.Spec = g.ruleSpec()
-	g.say("rule for %s in %s", dr.Spec.GetHost(), dr.Namespace)
+	g.note("rule for %s in %s", dr.Spec.GetHost(), dr.Namespace)
 }
 
-func (g *game) ruleSpec() *networking.DestinationRule {
+func (g *randomMesh) ruleSpec() *networking.DestinationRule {
 	spec := &networking.DestinationRule{}
 	g.w.decode(`{"host":"`+pick(g, g.host(), g.host(), g.host(), "*.mesh")+`"`+pick(g, "", "", `,"workloadSelector":{"matchLabels":{"app":"a"}}`)+
 		pick(g, "", `,"subsets":[{"name":"v1","labels":{"app":"a"}}]`, `,"subsets":[{"name":"v1","trafficPolicy":{"loadBalancer":{"simple":"RANDOM"}}},{"name":"v2"}]`)+
@@ -280,8 +282,8 @@ func (g *game) ruleSpec() *networking.DestinationRule {
 	return spec
 }
 
-func (g *game) sidecar() {
-	g.say("sidecar")
+func (g *randomMesh) sidecar() {
+	g.note("sidecar")
 	g.w.sidecar(pick(g, "shop", "other", "istio-system"), g.name(), `{`+
 		pick(g, "", `"workloadSelector":{"labels":{"sidecar":"narrow"}},`, `"workloadSelector":{"labels":{"app":"a"}},`)+
 		pick(g, `"outboundTrafficPolicy":{"mode":"REGISTRY_ONLY"},`, "", "")+
@@ -291,17 +293,16 @@ func (g *game) sidecar() {
 		`{"port":{"number":7000,"protocol":"HTTP_PROXY","name":"p"},"bind":"127.0.0.1","hosts":["*/*"]}`)+`]}`)
 }
 
-// moved moves an object in its file, or changes MeshConfig: of what is written
-// nothing changes.
-func (g *game) moved() {
+// moved moves objects in their files, or changes MeshConfig; the specs do not change.
+func (g *randomMesh) moved() {
 	f := &g.w.f
 	if g.rnd.IntN(5) == 0 {
-		g.say("mesh config")
+		g.note("mesh config")
 		g.w.mc = proto.CloneOf(g.w.mc)
 		g.w.mc.ProxyListenPort = int32(15001 + 2*g.rnd.IntN(2))
 		return
 	}
-	g.say("origins moved")
+	g.note("origins moved")
 	for i, s := range f.Services {
 		next := *s
 		next.Origin = &mesh.Origin{Source: "test", Path: s.Origin.Path, Line: s.Origin.Line + 1}

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// FuzzIncremental changes a mesh at random, of every kind of object, and holds
-// each proxy's view, as it was taken from one snapshot to the next, against one
-// made from nothing. What is equal in two views in a row has to be one pointer.
+// FuzzIncremental changes a mesh at random, with objects of every kind. It compares each
+// proxy's view, updated from snapshot to snapshot, with one that is built from nothing.
+// What is equal in consecutive views has to be one pointer.
 func FuzzIncremental(f *testing.F) {
 	seeds := uint64(15)
 	if race.Enabled {
@@ -25,18 +25,18 @@ func FuzzIncremental(f *testing.F) {
 	f.Add(uint64(416)) // a service goes that hid a catalog's, and is not imported itself
 	f.Add(uint64(204)) // services come and go beside others whose endpoints change
 	f.Fuzz(func(t *testing.T, seed uint64) {
-		g := newGame(t, seed)
+		g := newRandomMesh(t, seed)
 		for step := range 40 {
 			g.step(t, step)
 		}
 	})
 }
 
-// game is a mesh that changes.
-type game struct {
+// randomMesh is a mesh that changes at random.
+type randomMesh struct {
 	rnd     *rand.Rand
-	more    *rand.Rand // for what came later, so that the seeds above mean what they did
-	w       *world
+	more    *rand.Rand // for later additions, so that the seeds above keep their meaning
+	w       *meshFixture
 	s       *mesh.Snapshot
 	x       *Index
 	before  *Index // an index of some time ago
@@ -45,9 +45,9 @@ type game struct {
 	log     []string
 }
 
-func newGame(tb testing.TB, seed uint64) *game {
+func newRandomMesh(tb testing.TB, seed uint64) *randomMesh {
 	tb.Helper()
-	g := &game{rnd: rand.New(rand.NewPCG(seed, 7)), more: rand.New(rand.NewPCG(seed, 8)), w: newWorld(tb)}
+	g := &randomMesh{rnd: rand.New(rand.NewPCG(seed, 7)), more: rand.New(rand.NewPCG(seed, 8)), w: newMeshFixture(tb)}
 	for range 8 {
 		g.service()
 		g.routes()
@@ -71,10 +71,10 @@ func newGame(tb testing.TB, seed uint64) *game {
 	return g
 }
 
-func pick[T any](g *game, list ...T) T { return list[g.rnd.IntN(len(list))] }
+func pick[T any](g *randomMesh, list ...T) T { return list[g.rnd.IntN(len(list))] }
 
-// step makes a few changes, and compares.
-func (g *game) step(tb testing.TB, n int) {
+// step makes some changes, and compares the views.
+func (g *randomMesh) step(tb testing.TB, n int) {
 	tb.Helper()
 	g.log = nil
 	for range 1 + g.rnd.IntN(2)*g.rnd.IntN(4) {
@@ -111,7 +111,7 @@ func (g *game) step(tb testing.TB, n int) {
 	}
 }
 
-func (g *game) snapshot() {
+func (g *randomMesh) snapshot() {
 	f := g.w.f // the lists are changed, and snapshots keep them
 	f.Services, f.Workloads = slices.Clone(f.Services), slices.Clone(f.Workloads)
 	f.VirtualServices, f.DestinationRules = slices.Clone(f.VirtualServices), slices.Clone(f.DestinationRules)
@@ -124,7 +124,7 @@ func (g *game) snapshot() {
 	g.s = mesh.NewSnapshot(g.s, mc, []*mesh.Fragment{&f})
 }
 
-// differenceOf tells in what two views differ, or nothing.
+// differenceOf describes the difference of two views, or returns nothing.
 func differenceOf(want, got *View) string {
 	if len(want.Layers) != len(got.Layers) {
 		return fmt.Sprintf("%d layers, want %d", len(got.Layers), len(want.Layers))
@@ -146,7 +146,7 @@ func differenceOf(want, got *View) string {
 			return fmt.Sprintf("%s: %d parts, want %d", l.Name, len(l.Parts), len(w.Parts))
 		}
 	}
-	if !same(&want.Warnings, &got.Warnings) {
+	if !shallowEqual(&want.Warnings, &got.Warnings) {
 		return fmt.Sprintf("warnings %v, want %v", got.Warnings, want.Warnings)
 	}
 	if want.Hash() != got.Hash() {
@@ -164,9 +164,9 @@ func missing(list []Part, i int) string {
 
 func describe(p Part) string {
 	switch p := p.(type) {
-	case *RouteTable:
+	case *RouteConfiguration:
 		var b strings.Builder
-		for _, h := range p.Hosts {
+		for _, h := range p.VirtualHosts {
 			fmt.Fprintf(&b, "\n  %s %v", h.Name, h.Domains)
 			for _, r := range h.Routes {
 				fmt.Fprintf(&b, "\n    %v %v %v", r.Config, r.Match, r.Destinations)
@@ -194,19 +194,19 @@ func rehash(p Part) mesh.Hash {
 		return contentHash("Endpoints", p)
 	case *Listener:
 		return contentHash("Listener", p)
-	case *RouteTable:
-		return contentHash("RouteTable", p)
+	case *RouteConfiguration:
+		return contentHash("RouteConfiguration", p)
 	default:
 		panic("unknown part")
 	}
 }
 
-// notShared tells what is equal in two views and two pointers all the same.
+// notShared describes what is equal in two views, but not the same pointer.
 func notShared(prev, next *View) string {
 	if prev == nil {
 		return ""
 	}
-	if prev != next && prev.Hash() == next.Hash() && same(&prev.Warnings, &next.Warnings) {
+	if prev != next && prev.Hash() == next.Hash() && shallowEqual(&prev.Warnings, &next.Warnings) {
 		return "the same view is another pointer"
 	}
 	parts, layers, hosts := map[mesh.Hash]Part{}, map[mesh.Hash]*Layer{}, map[mesh.Hash]*VirtualHost{}
@@ -214,8 +214,8 @@ func notShared(prev, next *View) string {
 		layers[l.hash] = l
 		for _, p := range l.Parts {
 			parts[p.Hash()] = p
-			if t, ok := p.(*RouteTable); ok {
-				for _, h := range t.Hosts {
+			if t, ok := p.(*RouteConfiguration); ok {
+				for _, h := range t.VirtualHosts {
 					hosts[h.hash] = h
 				}
 			}
@@ -229,8 +229,8 @@ func notShared(prev, next *View) string {
 			if have := parts[p.Hash()]; have != nil && have != p {
 				return "part is the same and another pointer: " + describe(p)
 			}
-			if t, ok := p.(*RouteTable); ok {
-				for _, h := range t.Hosts {
+			if t, ok := p.(*RouteConfiguration); ok {
+				for _, h := range t.VirtualHosts {
 					if have := hosts[h.hash]; have != nil && have != h {
 						return "virtual host is the same and another pointer: " + h.Name
 					}

@@ -9,78 +9,75 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Index is a snapshot prepared for building views: what is the same for all
-// proxies is worked out once, and so is what turns out to be. It may be used
-// from any goroutine: what is not constant has a lock of its own.
+// Index is a snapshot prepared for building views: what is the same for several proxies is
+// computed once. Any goroutine may use it: what is not constant has a lock of its own.
 type Index struct {
-	*epoch
+	*meshContext
 	s   *mesh.Snapshot
 	seq uint64
 	// services are in the order in which they win conflicts.
 	services []*mesh.Service
-	// inline are the services by the address of an inline endpoint.
+	// inline finds services by the address of an inline endpoint.
 	inline *addressIndex
-	// virtualServices have their delegates merged in; those without hosts are
-	// not among them.
+	// virtualServices have their delegates merged in. Those without hosts are left out.
 	virtualServices []*virtualService
 	rules           *ruleIndex
 	authn           *authn
 	sidecars        *sidecarIndex
-	labels          *labelPairs
+	selectorLabels  *selectorLabels
 
-	// touched is what the newest snapshots touched, the newest last.
-	touched []*touch
+	// affected says which proxies the newest snapshots affect, the newest last.
+	affected []*affectedProxies
 
-	mu     sync.Mutex        // guards deltas
-	deltas map[uint64]*delta // by the seq of the Index that they begin at
+	mu    sync.Mutex            // guards deltas
+	diffs map[uint64]*indexDiff // by the seq of the previous Index
 }
 
 // NewIndex prepares a snapshot, with default settings.
 func NewIndex(s *mesh.Snapshot) *Index { return newIndex(nil, s, Settings{}) }
 
-// Next prepares another snapshot, as a rule the one after x's, with the same
-// settings. What depends on nothing that differs between them is taken over, with
-// the parts that were made from it. A nil Index has nothing to give, and default
-// settings.
+// Next prepares another snapshot, usually the one after x's, with the same settings. It
+// takes over what depends on nothing that changed, and the parts made from it. x may be
+// nil: then nothing is taken over, and the settings are the defaults.
 func (x *Index) Next(s *mesh.Snapshot) *Index { return newIndex(x, s, Settings{}) }
 
-// newIndex takes the settings only where there is no Index before.
+// newIndex uses the settings only if prev is nil.
 func newIndex(prev *Index, s *mesh.Snapshot, settings Settings) *Index {
-	x := &Index{s: s, deltas: map[uint64]*delta{}}
+	x := &Index{s: s, diffs: map[uint64]*indexDiff{}}
 	switch {
 	case prev == nil:
-		x.epoch = newEpoch(&lineage{settings: settings}, s.MeshConfig.Spec)
+		x.meshContext = newMeshContext(&internPool{settings: settings}, s.MeshConfig.Spec)
 	case prev.s.MeshConfig != s.MeshConfig:
-		x.epoch = newEpoch(prev.lineage, s.MeshConfig.Spec)
+		x.meshContext = newMeshContext(prev.internPool, s.MeshConfig.Spec)
 	default:
-		x.epoch = prev.epoch
+		x.meshContext = prev.meshContext
 	}
-	x.seq = x.lineage.seq.Add(1)
-	if prev == nil || prev.epoch != x.epoch {
+	x.seq = x.internPool.seq.Add(1)
+	if prev == nil || prev.meshContext != x.meshContext {
 		prev = x.empty()
 		x.fill(prev)
 		return x
 	}
 	x.fill(prev)
-	d := between(prev, x)
-	x.deltas[prev.seq] = d
-	x.touched = appendTouch(prev.touched, x.touch(prev, d))
+	d := newIndexDiff(prev, x)
+	x.diffs[prev.seq] = d
+	x.affected = appendAffected(prev.affected, x.affectedBy(prev, d))
 	return x
 }
 
-// empty is an Index of nothing with x's settings.
+// empty is an Index without objects, with x's settings.
 func (x *Index) empty() *Index {
 	return &Index{
-		s: &mesh.Snapshot{MeshConfig: x.s.MeshConfig}, epoch: x.epoch,
-		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, labels: &labelPairs{},
+		s: &mesh.Snapshot{MeshConfig: x.s.MeshConfig}, meshContext: x.meshContext,
+		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, selectorLabels: &selectorLabels{},
 	}
 }
 
-// fill works out what only some kinds of objects decide, from the index before.
+// fill computes what depends on some kinds of objects only, from the previous index.
 func (x *Index) fill(prev *Index) {
 	s, d := x.s, x.s.Since(prev.s)
 	services := mesh.DeltasOf[*mesh.Service](d)
-	x.services = mesh.PatchList(prev.services, services, byPrecedence)
+	x.services = mesh.PatchList(prev.services, services, comparePrecedence)
 	x.inline = prev.inline.next(services)
 	x.virtualServices = prev.virtualServices
 	if len(mesh.DeltasOf[*mesh.VirtualService](d)) > 0 {
@@ -89,27 +86,27 @@ func (x *Index) fill(prev *Index) {
 	rules := mesh.DeltasOf[*mesh.DestinationRule](d)
 	x.rules = prev.rules.next(rules, s.DestinationRules)
 	x.authn = prev.authn
-	if len(mesh.DeltasOf[*mesh.PeerAuthentication](d)) > 0 || prev.authn.rest == nil {
+	if len(mesh.DeltasOf[*mesh.PeerAuthentication](d)) > 0 || prev.authn.defaults == nil {
 		x.authn = newAuthn(prev.authn, s)
 	}
 	x.sidecars = prev.sidecars
 	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {
 		x.sidecars = newSidecarIndex(s)
 	}
-	x.labels = prev.labels
-	if len(rules) > 0 || !sameList(prev.virtualServices, x.virtualServices) {
-		x.labels = newLabelPairs(s, x.virtualServices)
+	x.selectorLabels = prev.selectorLabels
+	if len(rules) > 0 || !sameSlice(prev.virtualServices, x.virtualServices) {
+		x.selectorLabels = newSelectorLabels(s, x.virtualServices)
 	}
 }
 
-// sameList reports whether two slices are one: objects are immutable, and a
-// snapshot shares what did not change with the one before.
-func sameList[T any](a, b []T) bool {
+// sameSlice reports whether two slices are the same memory. Objects are immutable, and a
+// snapshot shares unchanged lists with the one before.
+func sameSlice[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// exported reports whether an object of namespace own is seen from ns. An
-// object that says nothing follows the mesh's default.
+// exported reports whether an object of namespace own is visible in ns. An object without
+// exportTo follows the mesh's default.
 func exported(e mesh.Exports, defaults []string, own, ns string) bool {
 	if len(e) > 0 || len(defaults) == 0 {
 		return e.To(ns)
@@ -122,8 +119,8 @@ func exported(e mesh.Exports, defaults []string, own, ns string) bool {
 	return false
 }
 
-// visibility orders what a namespace sees: first what is for it alone, then
-// what names it, then what all see (Istio's privateByNamespace,
+// visibility is the precedence of what a namespace sees: first what is visible there only,
+// then what is exported to it by name, then what is public (Istio's privateByNamespace,
 // exportedToNamespace, public).
 func visibility(e mesh.Exports, defaults []string, own, ns string) int {
 	list := []string(e)
@@ -140,7 +137,7 @@ func visibility(e mesh.Exports, defaults []string, own, ns string) int {
 	}
 }
 
-// byVisibility puts what a namespace sees in order, in each class as it was.
+// byVisibility sorts what a namespace sees by visibility, and keeps the order otherwise.
 func byVisibility[T any](list []T, class func(T) int) []T {
 	var classes [3][]T
 	for i, x := range list {
@@ -157,8 +154,8 @@ func byVisibility[T any](list []T, class func(T) int) []T {
 	return slices.Concat(classes[0], classes[1], classes[2])
 }
 
-// seesService reports whether a service is exported to the namespace, and is not
-// a catalog's of which the host is another's there.
+// seesService reports whether a service is visible in the namespace. A catalog's service is
+// not, if another service has its host there.
 func (x *Index) seesService(svc *mesh.Service, ns string) bool {
 	return exported(svc.ExportTo, x.config.GetDefaultServiceExportTo(), svc.Namespace, ns) && !x.s.Shadowed(svc, ns)
 }
@@ -175,14 +172,13 @@ func (x *Index) visibleServices(ns string) []*mesh.Service {
 	return byVisibility(out, func(svc *mesh.Service) int { return visibility(svc.ExportTo, defaults, svc.Namespace, ns) })
 }
 
-// seesRoutes reports whether a VirtualService is for the sidecars of a
-// namespace.
+// seesRoutes reports whether a VirtualService is for the sidecars of a namespace.
 func (x *Index) seesRoutes(vs *virtualService, ns string) bool {
 	return vs.forMesh && exported(vs.ExportTo, x.config.GetDefaultVirtualServiceExportTo(), vs.Namespace, ns)
 }
 
-// visibleVirtualServices are those for sidecars that the namespace sees, in
-// order of precedence.
+// visibleVirtualServices are those for sidecars that the namespace sees, in order of
+// precedence.
 func (x *Index) visibleVirtualServices(ns string) []*virtualService {
 	defaults := x.config.GetDefaultVirtualServiceExportTo()
 	var out []*virtualService
@@ -194,8 +190,8 @@ func (x *Index) visibleVirtualServices(ns string) []*virtualService {
 	return byVisibility(out, func(vs *virtualService) int { return visibility(vs.ExportTo, defaults, vs.Namespace, ns) })
 }
 
-// mostSpecific finds the longest host of the list that covers name; an equal
-// one is best of all.
+// mostSpecific returns the longest host of the list that covers name. An equal host is the
+// most specific.
 func mostSpecific(name mesh.Hostname, hosts []mesh.Hostname) (mesh.Hostname, bool) {
 	var best mesh.Hostname
 	found := false
@@ -213,32 +209,32 @@ func mostSpecific(name mesh.Hostname, hosts []mesh.Hostname) (mesh.Hostname, boo
 	return best, found
 }
 
-// addressIndex finds the services by the address of an inline endpoint. Read
-// only: what changes lies in a small map over a large one that indexes share.
-type addressIndex struct{ base, over map[string][]*mesh.Service }
+// addressIndex finds services by the address of an inline endpoint. It is immutable:
+// changes are in a small overlay over a large map that indexes share.
+type addressIndex struct{ base, overlay map[string][]*mesh.Service }
 
-// maxOver is how much may lie over the large map before there is a new one.
-const maxOver = 256
+// maxOverlay is the size of the overlay at which a new base is made.
+const maxOverlay = 256
 
 func (a *addressIndex) at(address string) []*mesh.Service {
-	if list, ok := a.over[address]; ok {
+	if list, ok := a.overlay[address]; ok {
 		return list
 	}
 	return a.base[address]
 }
 
 func (a *addressIndex) next(changes []mesh.Delta[*mesh.Service]) *addressIndex {
-	touched := map[string][]*mesh.Service{}
+	changed := map[string][]*mesh.Service{}
 	edit := func(svc *mesh.Service, do func([]*mesh.Service) []*mesh.Service) {
 		if svc == nil {
 			return
 		}
 		for _, w := range svc.Inline {
-			list, ok := touched[w.Address]
+			list, ok := changed[w.Address]
 			if !ok {
 				list = slices.Clone(a.at(w.Address))
 			}
-			touched[w.Address] = do(list)
+			changed[w.Address] = do(list)
 		}
 	}
 	for _, c := range changes {
@@ -252,20 +248,20 @@ func (a *addressIndex) next(changes []mesh.Delta[*mesh.Service]) *addressIndex {
 			return append(l, c.New)
 		})
 	}
-	if len(touched) == 0 {
+	if len(changed) == 0 {
 		return a
 	}
-	for _, list := range touched {
-		slices.SortFunc(list, byPrecedence)
+	for _, list := range changed {
+		slices.SortFunc(list, comparePrecedence)
 	}
-	out := &addressIndex{base: a.base, over: make(map[string][]*mesh.Service, len(a.over)+len(touched))}
-	maps.Copy(out.over, a.over)
-	maps.Copy(out.over, touched)
-	if len(out.over) <= maxOver {
+	out := &addressIndex{base: a.base, overlay: make(map[string][]*mesh.Service, len(a.overlay)+len(changed))}
+	maps.Copy(out.overlay, a.overlay)
+	maps.Copy(out.overlay, changed)
+	if len(out.overlay) <= maxOverlay {
 		return out
 	}
-	base := make(map[string][]*mesh.Service, len(a.base)+len(out.over))
-	for _, m := range []map[string][]*mesh.Service{a.base, out.over} {
+	base := make(map[string][]*mesh.Service, len(a.base)+len(out.overlay))
+	for _, m := range []map[string][]*mesh.Service{a.base, out.overlay} {
 		for k, list := range m {
 			if len(list) == 0 {
 				delete(base, k)

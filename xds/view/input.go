@@ -7,20 +7,20 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// input is everything that something is made from: what is the same for all that is
-// made with C, and the input's own content. So it is the key by which others find
-// what was made, and nothing that was read can be missing in it. What it refers to
-// never changes (see TestInputsAreValues).
+// input is the complete input of a cached value, without the context C that is the same for
+// all values of the cache. The input is also the cache key, so nothing that build reads can
+// be missing in the key. What an input refers to never changes (see
+// TestCacheKeysAreImmutable).
 type input[C, V any] interface {
 	comparable
 	build(c C) *V
 }
 
-// memo finds what somebody else has from an equal input, and has it built where
-// nobody does.
+// memo finds the value that was built from an equal input and is still in use. If there is
+// none, it builds it.
 type memo[I input[C, V], C, V any] struct{ weakmap.Map[I, V] }
 
-func (m *memo[I, C, V]) of(c C, in I) *V {
+func (m *memo[I, C, V]) get(c C, in I) *V {
 	if have := m.Get(in); have != nil {
 		return have
 	}
@@ -28,17 +28,17 @@ func (m *memo[I, C, V]) of(c C, in I) *V {
 	return v
 }
 
-// digested is an input that holds lists, maps or messages: it is known by the hash of
-// all that is exported in it. Its origins are not, and count for nothing.
-type digested[C, V any] interface{ build(c C) *V }
+// hashedInput is an input that holds lists, maps or messages. Its key is the hash of all
+// its exported fields. Its origins are not exported and do not count.
+type hashedInput[C, V any] interface{ build(c C) *V }
 
-// digests is a memo of such inputs.
-type digests[I digested[C, V], C, V any] struct {
+// hashedMemo is a memo for hashed inputs.
+type hashedMemo[I hashedInput[C, V], C, V any] struct {
 	weakmap.Map[mesh.Hash, V]
 	_ [0]I
 }
 
-func (m *digests[I, C, V]) of(c C, in I) *V {
+func (m *hashedMemo[I, C, V]) get(c C, in I) *V {
 	h := contentHash("input", in)
 	if have := m.Get(h); have != nil {
 		return have
@@ -47,14 +47,14 @@ func (m *digests[I, C, V]) of(c C, in I) *V {
 	return v
 }
 
-// content is one copy of what is equal, so that a pointer to it can be a part of an
-// input. T has only exported fields.
-type content[T any] struct {
+// interned keeps one copy of equal values, so that a pointer to it can be part of an input.
+// All fields of T are exported.
+type interned[T any] struct {
 	weakmap.Map[mesh.Hash, T]
 	_ [0]T
 }
 
-func (c *content[T]) of(v T) *T {
+func (c *interned[T]) intern(v T) *T {
 	h := contentHash("content", &v)
 	if have := c.Get(h); have != nil {
 		return have
@@ -63,13 +63,12 @@ func (c *content[T]) of(v T) *T {
 	return one
 }
 
-// hints finds what most likely is the same as something that was made from the same
-// input, where to build it costs less than to hash it. A hint says where to look; all
-// fields say whether it is.
+// hints finds a value that is probably equal, where building a value is cheaper than
+// hashing it. The hint says where to look; comparing all fields decides.
 type hints[H comparable, V any] struct{ weakmap.Map[H, V] }
 
-func (m *hints[H, V]) of(hint H, v *V, finish func() *V) *V {
-	if have := m.Get(hint); have != nil && same(have, v) {
+func (m *hints[H, V]) get(hint H, v *V, finish func() *V) *V {
+	if have := m.Get(hint); have != nil && shallowEqual(have, v) {
 		return have
 	}
 	v = finish()
@@ -77,18 +76,18 @@ func (m *hints[H, V]) of(hint H, v *V, finish func() *V) *V {
 	return v
 }
 
-// list is a slice that nobody writes to as a part of an input: two are equal if they
-// are one.
-type list[T any] struct {
+// sliceRef is a read-only slice as a part of an input. Two of them are equal if they are
+// the same slice.
+type sliceRef[T any] struct {
 	first *T
 	n     int
 }
 
-func listOf[T any](items []T) list[T] {
+func sliceRefOf[T any](items []T) sliceRef[T] {
 	if len(items) == 0 {
-		return list[T]{}
+		return sliceRef[T]{}
 	}
-	return list[T]{&items[0], len(items)}
+	return sliceRef[T]{&items[0], len(items)}
 }
 
-func (l list[T]) items() []T { return unsafe.Slice(l.first, l.n) } //nolint:gosec // what listOf took apart
+func (l sliceRef[T]) items() []T { return unsafe.Slice(l.first, l.n) } //nolint:gosec // what listOf took apart

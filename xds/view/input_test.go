@@ -11,22 +11,21 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// immutable are the types of this package that an input may refer to: nobody writes to
-// them once they are made, and there is another one when something in them differs.
+// immutable are the types of this package that an input may refer to: they are never
+// changed, but replaced when something in them differs.
 func immutable() []reflect.Type {
 	return []reflect.Type{
-		reflect.TypeFor[rule](), reflect.TypeFor[peersOf](), reflect.TypeFor[backing](),
+		reflect.TypeFor[rule](), reflect.TypeFor[namespaceAuthn](), reflect.TypeFor[serviceWorkloads](),
 		reflect.TypeFor[Layer](), reflect.TypeFor[portSet](), reflect.TypeFor[labelSet](), reflect.TypeFor[addressSet](),
 	}
 }
 
-// TestInputsAreValues holds every map by which something is found that was made before:
-// its key is the whole input of what makes it, a value of what does not change. It knows
-// none of them by name.
-func TestInputsAreValues(t *testing.T) {
+// TestCacheKeysAreImmutable checks every cache: its key is the whole input of the value,
+// and refers only to what does not change. It finds the caches by reflection.
+func TestCacheKeysAreImmutable(t *testing.T) {
 	t.Parallel()
 	inputs, caches := 0, 0
-	for _, holder := range []reflect.Type{reflect.TypeFor[lineage](), reflect.TypeFor[epoch](), reflect.TypeFor[realm](), reflect.TypeFor[outboundView]()} {
+	for _, holder := range []reflect.Type{reflect.TypeFor[internPool](), reflect.TypeFor[meshContext](), reflect.TypeFor[scopeState](), reflect.TypeFor[outboundView]()} {
 		for f := range holder.Fields() {
 			generic, _, _ := strings.Cut(f.Type.Name(), "[")
 			if f.Type.Kind() != reflect.Struct || f.Anonymous || generic == f.Type.Name() {
@@ -38,12 +37,12 @@ func TestInputsAreValues(t *testing.T) {
 			case "memo":
 				inputs++
 				holdsValues(t, where, f.Type.Field(0).Type.Field(1).Type.Key())
-			case "digests":
+			case "hashedMemo":
 				inputs++
 				isContent(t, where, f.Type.Field(1).Type.Elem())
-			case "content":
+			case "interned":
 				isContent(t, where, f.Type.Field(1).Type.Elem())
-			case "hints", "parts": // a hint is no key; what is known by the hash of its own content needs none
+			case "hints", "internedParts": // a hint is no key; what is known by the hash of its own content needs none
 			case "Map":
 				key := f.Type.Field(1).Type.Key()
 				if key != reflect.TypeFor[mesh.Hash]() {
@@ -59,8 +58,8 @@ func TestInputsAreValues(t *testing.T) {
 	}
 }
 
-// holdsValues fails where an input could lead to something that changes, or to more
-// than is compared.
+// holdsValues fails if an input could refer to something that changes, or to more than is
+// compared.
 func holdsValues(t *testing.T, where string, typ reflect.Type) {
 	t.Helper()
 	switch typ.Kind() {
@@ -84,7 +83,7 @@ func holdsValues(t *testing.T, where string, typ reflect.Type) {
 	}
 }
 
-// isContent fails where something of an input is not in its hash, but for origins.
+// isContent fails if a field of an input is not in its hash, except origins.
 func isContent(t *testing.T, where string, typ reflect.Type) {
 	t.Helper()
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {

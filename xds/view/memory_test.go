@@ -9,16 +9,16 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestSnapshotsAreLetGo has endpoints flap behind a host that a namespace has
-// twice: nothing may keep the snapshots that are past.
-func TestSnapshotsAreLetGo(t *testing.T) {
+// TestOldSnapshotsAreCollected changes endpoints of a host that a namespace has twice.
+// Nothing may keep old snapshots alive.
+func TestOldSnapshotsAreCollected(t *testing.T) {
 	t.Parallel()
-	f := town(t)
+	f := threeNamespaces(t)
 	s := f.w.service("ns0", "b.ns0.svc.cluster.local", 8080)
 	s.Name = "again"
 	s.Inline, s.Selector = nil, map[string]string{"app": "b"}
 	x := NewIndex(f.next())
-	f.look(x)
+	f.rebuildViews(x)
 	var past []weak.Pointer[mesh.Snapshot]
 	for i := range 50 {
 		past = append(past, weak.Make(f.s))
@@ -26,7 +26,7 @@ func TestSnapshotsAreLetGo(t *testing.T) {
 		w.Weight = uint32(i%7 + 2)
 		f.w.f.Workloads[2] = &w
 		x = x.Next(f.next())
-		f.look(x)
+		f.rebuildViews(x)
 	}
 	runtime.GC()
 	alive := 0
@@ -46,14 +46,14 @@ func TestSnapshotsAreLetGo(t *testing.T) {
 	runtime.KeepAlive(x)
 }
 
-// TestPlacesAreLetGo has proxies come and go in a mesh in which nothing changes,
-// each from a place that nobody has heard of: a proxy may say what it likes.
-func TestPlacesAreLetGo(t *testing.T) {
+// TestUnusedLocalitiesAreCollected builds views for proxies with ever new localities,
+// because a proxy can report anything. Nothing may keep unused ones alive.
+func TestUnusedLocalitiesAreCollected(t *testing.T) {
 	t.Parallel()
-	f := town(t)
+	f := threeNamespaces(t)
 	f.w.rule("ns0", "b", `{"host":"b.ns0.svc.cluster.local","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
 	x := NewIndex(f.next())
-	f.look(x)
+	f.rebuildViews(x)
 	for i := range 1000 {
 		p := f.proxies[0]
 		p.Locality = mesh.Locality{Region: fmt.Sprintf("r%d", i)}
@@ -63,9 +63,9 @@ func TestPlacesAreLetGo(t *testing.T) {
 		}
 	}
 	runtime.GC()
-	for _, r := range x.realms.All() {
-		if n := len(r.places.All()); n > 1 {
-			t.Errorf("%s: %d places are kept for proxies in one", r.key.namespace, n)
+	for _, ss := range x.scopes.All() {
+		if n := len(ss.localities.All()); n > 1 {
+			t.Errorf("%s: %d places are kept for proxies in one", ss.key.namespace, n)
 		}
 	}
 	runtime.KeepAlive(f)

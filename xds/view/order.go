@@ -6,13 +6,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// byPrecedence is the order in which services win conflicts.
-func byPrecedence(a, b *mesh.Service) int {
+// comparePrecedence is the order in which services win conflicts.
+func comparePrecedence(a, b *mesh.Service) int {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Hostname, b.Hostname),
 		cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-func before(a, b *mesh.Meta) int {
+func compareMeta(a, b *mesh.Meta) int {
 	switch {
 	case a.Before(b):
 		return -1
@@ -23,4 +23,4 @@ func before(a, b *mesh.Meta) int {
 	}
 }
 
-func byAgeOfRoutes(a, b *virtualService) int { return before(&a.Meta, &b.Meta) }
+func compareAge(a, b *virtualService) int { return compareMeta(&a.Meta, &b.Meta) }

@@ -7,51 +7,52 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// named leaves the chains that tell the service from others on its port. What comes
-// from a catalog may take the connections to its own virtual address, those that
-// name it, and those of a listener that a Sidecar has for its very host; never all to a port,
-// for that would be anybody's who may register a service with that port.
-func (t *target) named(chains []*Chain) []*Chain {
-	if !t.svc.Catalog || slices.Contains(t.svc.Addresses, t.bind) || t.e.hasPort() && t.e.names(t.svc.Hostname) {
+// allowedChains are the chains that the service may have. A catalog's service may have
+// connections to its own virtual address, those that name its host, and those of a
+// Sidecar's listener for exactly its host. It never gets all connections to a port: anybody
+// who can register a service with that port could take them.
+func (t *servicePort) allowedChains(chains []*FilterChain) []*FilterChain {
+	if !t.svc.Catalog || slices.Contains(t.svc.Addresses, t.bind) || t.egress.hasPort() && t.egress.namesHost(t.svc.Hostname) {
 		return chains
 	}
-	return slices.DeleteFunc(chains, nameless)
+	return slices.DeleteFunc(chains, matchesAnyConnection)
 }
 
-// takesAll reports whether all connections are one service's: then HTTP among them
-// is too, and is not looked for because a catalog has a service on that port.
-func (en *entry) takesAll() bool {
-	return !en.protocol.IsHTTP() && en.protocol != mesh.Undeclared && slices.ContainsFunc(en.chains, nameless)
+// matchesAll reports whether one service has all connections. Then it has those with HTTP
+// too: protocol detection is not turned on because a catalog has an HTTP service on that
+// port.
+func (en *pendingListener) matchesAll() bool {
+	return !en.protocol.IsHTTP() && en.protocol != mesh.Undeclared && slices.ContainsFunc(en.chains, matchesAnyConnection)
 }
 
-// nameless reports whether a chain takes any connection.
-func nameless(c *Chain) bool {
+// matchesAnyConnection reports whether a chain takes any connection.
+func matchesAnyConnection(c *FilterChain) bool {
 	return c.TCP != nil && len(c.Match.CIDRs) == 0 && len(c.Match.ServerNames) == 0
 }
 
-// names reports whether a person wrote the host into the listener, and not a
+// namesHost reports whether the Sidecar names the host in this listener, without a
 // wildcard.
-func (e *egress) names(host mesh.Hostname) bool {
-	return slices.ContainsFunc(e.listener.GetHosts(), func(h string) bool {
+func (e *egressListener) namesHost(host mesh.Hostname) bool {
+	return slices.ContainsFunc(e.spec.GetHosts(), func(h string) bool {
 		return strings.EqualFold(h[strings.IndexByte(h, '/')+1:], string(host))
 	})
 }
 
-// turns is how often the services of a port are gone through: what comes first takes
-// what only one can have.
-const turns = yielding + 1
+// passes is how often the services of a port are gone through. Services of an earlier pass
+// get what only one service can have.
+const passes = yieldingPass + 1
 
-// yielding is the last turn: that of services which other ones come before.
-const yielding = 2
+// yieldingPass is the last pass: services that have to give way to others.
+const yieldingPass = 2
 
-// turn tells when it is a service's: first comes what is written down, then what is
-// of a catalog, and then what has to yield.
-func (o *outbound) turn(svc *service, port uint32) int {
+// passOf is the pass of a service: first declared services, then those of a catalog, then
+// those that give way to others.
+func (o *outboundListenerBuilder) passOf(svc *service, port uint32) int {
 	switch {
 	case svc.Catalog:
 		return 1
 	case len(svc.Yields) > 0 && svc.Namespace != o.sc.namespace() && slices.Contains(svc.Yields, port):
-		return yielding
+		return yieldingPass
 	default:
 		return 0
 	}

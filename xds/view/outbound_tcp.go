@@ -10,17 +10,17 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// routesFor are the VirtualServices of the listener that name the service, of
-// those that route connections.
-func (o *outbound) routesFor(t target) []*virtualService {
-	layer4, ok := o.layer4[t.e]
+// l4RoutesFor are the VirtualServices of the listener that have routes for TCP or TLS, and
+// name the service.
+func (o *outboundListenerBuilder) l4RoutesFor(t servicePort) []*virtualService {
+	layer4, ok := o.l4VirtualServices[t.egress]
 	if !ok {
-		for _, vs := range t.e.virtualServices {
-			if vs.layer4() {
+		for _, vs := range t.egress.virtualServices {
+			if vs.hasL4Routes() {
 				layer4 = append(layer4, vs)
 			}
 		}
-		o.layer4[t.e] = layer4
+		o.l4VirtualServices[t.egress] = layer4
 	}
 	var out []*virtualService
 	for _, vs := range layer4 {
@@ -39,19 +39,19 @@ type l4Match interface {
 	GetSourceNamespace() string
 }
 
-func (sc *scope) matchesL4(m l4Match, port uint32) bool {
+func (sc *sidecarScope) matchesL4(m l4Match, port uint32) bool {
 	return (len(m.GetGateways()) == 0 || slices.Contains(m.GetGateways(), "mesh")) &&
 		mesh.Selects(m.GetSourceLabels(), sc.proxy.Labels) &&
 		(m.GetPort() == 0 || m.GetPort() == port) &&
 		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == sc.namespace())
 }
 
-// tlsChains are chains by server name: those of VirtualServices, else one for
-// the service.
-func (o *outbound) tlsChains(t target) []*Chain {
-	var out []*Chain
+// tlsChains are filter chains by server name: those of VirtualServices, else one for the
+// service.
+func (o *outboundListenerBuilder) tlsChains(t servicePort) []*FilterChain {
+	var out []*FilterChain
 	seen := map[string]bool{}
-	for _, vs := range o.routesFor(t) {
+	for _, vs := range o.l4RoutesFor(t) {
 		for _, r := range vs.Spec.GetTls() {
 			for _, m := range r.GetMatch() {
 				if len(r.GetRoute()) == 0 || !o.sc.matchesL4(m, t.port.Number) {
@@ -66,8 +66,8 @@ func (o *outbound) tlsChains(t target) []*Chain {
 					continue
 				}
 				seen[key] = true
-				out = append(out, &Chain{
-					Match: ChainMatch{ServerNames: m.GetSniHosts(), CIDRs: cidrs},
+				out = append(out, &FilterChain{
+					Match: FilterChainMatch{ServerNames: m.GetSniHosts(), CIDRs: cidrs},
 					TCP:   o.tcpRoutes(t, vs, r.GetRoute()),
 				})
 			}
@@ -76,24 +76,24 @@ func (o *outbound) tlsChains(t target) []*Chain {
 	if len(out) > 0 {
 		return out
 	}
-	c := &Chain{Match: ChainMatch{CIDRs: t.cidrs}, TCP: o.tcpService(t)}
+	c := &FilterChain{Match: FilterChainMatch{CIDRs: t.cidrs}, TCP: o.tcpService(t)}
 	vip := slices.ContainsFunc(t.svc.Addresses, isIP)
 	if len(t.cidrs) > 0 || (!vip && t.bind == wildcard) {
 		c.Match.ServerNames = []string{string(t.svc.Hostname)}
 	}
-	return []*Chain{c}
+	return []*FilterChain{c}
 }
 
-// tcpChains are chains by address: those of VirtualServices, and one for what
-// they leave to the service.
-func (o *outbound) tcpChains(t target) []*Chain {
-	var out []*Chain
-	for _, vs := range o.routesFor(t) {
+// tcpChains are filter chains by address: those of VirtualServices, and one for what they
+// leave to the service.
+func (o *outboundListenerBuilder) tcpChains(t servicePort) []*FilterChain {
+	var out []*FilterChain
+	for _, vs := range o.l4RoutesFor(t) {
 		for _, r := range vs.Spec.GetTcp() {
 			if len(r.GetRoute()) == 0 {
 				continue
 			}
-			all := &Chain{Match: ChainMatch{CIDRs: t.cidrs}}
+			all := &FilterChain{Match: FilterChainMatch{CIDRs: t.cidrs}}
 			if len(r.GetMatch()) == 0 {
 				all.TCP = o.tcpRoutes(t, vs, r.GetRoute())
 				return append(out, all)
@@ -110,19 +110,19 @@ func (o *outbound) tcpChains(t target) []*Chain {
 				subnets = append(subnets, m.GetDestinationSubnets()...)
 			}
 			if len(subnets) > 0 {
-				out = append(out, &Chain{Match: ChainMatch{CIDRs: subnets}, TCP: o.tcpRoutes(t, vs, r.GetRoute())})
+				out = append(out, &FilterChain{Match: FilterChainMatch{CIDRs: subnets}, TCP: o.tcpRoutes(t, vs, r.GetRoute())})
 			}
 		}
 	}
-	last := &Chain{Match: ChainMatch{CIDRs: t.cidrs}, TCP: o.tcpService(t)}
-	if slices.ContainsFunc(out, func(c *Chain) bool { return sameMatch(&c.Match, &last.Match) }) {
+	last := &FilterChain{Match: FilterChainMatch{CIDRs: t.cidrs}, TCP: o.tcpService(t)}
+	if slices.ContainsFunc(out, func(c *FilterChain) bool { return matchesOverlap(&c.Match, &last.Match) }) {
 		return out
 	}
 	return append(out, last)
 }
 
-// tcpService passes on to the service itself.
-func (o *outbound) tcpService(t target) *TCPChain {
+// tcpService forwards to the service itself.
+func (o *outboundListenerBuilder) tcpService(t servicePort) *TCPProxy {
 	port := t.port.Number
 	if len(t.svc.Ports) == 1 {
 		port = t.svc.Ports[0].Number
@@ -130,7 +130,7 @@ func (o *outbound) tcpService(t target) *TCPChain {
 	return o.tcpTo(t.svc.Hostname, "", []WeightedCluster{{Cluster: Outbound(t.svc.Hostname, port, "")}})
 }
 
-func (o *outbound) tcpRoutes(t target, vs *virtualService, routes []*networking.RouteDestination) *TCPChain {
+func (o *outboundListenerBuilder) tcpRoutes(t servicePort, vs *virtualService, routes []*networking.RouteDestination) *TCPProxy {
 	first := routes[0].GetDestination()
 	var list []WeightedCluster
 	for _, r := range routes {
@@ -148,11 +148,11 @@ func (o *outbound) tcpRoutes(t target, vs *virtualService, routes []*networking.
 	return tcp
 }
 
-func (o *outbound) tcpTo(host mesh.Hostname, subset string, list []WeightedCluster) *TCPChain {
+func (o *outboundListenerBuilder) tcpTo(host mesh.Hostname, subset string, list []WeightedCluster) *TCPProxy {
 	if len(list) == 0 { // every weight is zero
 		list = []WeightedCluster{{Cluster: ClusterRef{Kind: BlackHoleCluster}}}
 	}
-	tcp := &TCPChain{StatPrefix: statPrefix(list[0].Cluster), Destinations: list}
+	tcp := &TCPProxy{StatPrefix: statPrefix(list[0].Cluster), Destinations: list}
 	r := o.sc.rule(host)
 	if r == nil {
 		return tcp

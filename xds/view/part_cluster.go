@@ -8,11 +8,11 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// ClusterKind tells the families of clusters apart.
+// ClusterKind is the kind of a cluster.
 type ClusterKind uint8
 
-// The families of clusters. Those of which a proxy has exactly one have a fixed
-// name.
+// The kinds of clusters. A proxy has one PassthroughCluster, one BlackHoleCluster and one
+// InboundPassthroughCluster; these have fixed names.
 const (
 	OutboundCluster ClusterKind = iota
 	InboundCluster
@@ -21,7 +21,7 @@ const (
 	InboundPassthroughCluster
 )
 
-// ClusterRef names a cluster.
+// ClusterRef identifies a cluster.
 type ClusterRef struct {
 	Kind   ClusterKind
 	Port   uint32
@@ -29,15 +29,15 @@ type ClusterRef struct {
 	Host   mesh.Hostname
 }
 
-// Outbound names the cluster of a service's port.
+// Outbound identifies the cluster of a service's port.
 func Outbound(host mesh.Hostname, port uint32, subset string) ClusterRef {
 	return ClusterRef{Kind: OutboundCluster, Port: port, Subset: subset, Host: host}
 }
 
-// Discovery says how a cluster finds its endpoints.
+// Discovery is how a cluster discovers its endpoints.
 type Discovery uint8
 
-// The ways to find endpoints, as Envoy has them.
+// The discovery types of Envoy.
 const (
 	DiscoverEDS Discovery = iota
 	DiscoverStatic
@@ -46,7 +46,7 @@ const (
 	DiscoverOriginalDst
 )
 
-// MeshDefaults are the settings of the mesh that clusters follow.
+// MeshDefaults are the settings of MeshConfig that clusters follow.
 type MeshDefaults struct {
 	ConnectTimeout time.Duration
 	DNSRefreshRate time.Duration
@@ -55,18 +55,16 @@ type MeshDefaults struct {
 	Keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // or nil
 }
 
-// PeerTLS is mTLS with identities of the mesh, from the client's side.
+// PeerTLS is mTLS with identities of the mesh, at the client's side.
 type PeerTLS struct {
-	// Auto means that not every endpoint takes mTLS, and those say so that do
-	// not.
+	// Auto means that some endpoints do not accept mTLS. These are marked.
 	Auto bool
 	SNI  string
-	// Names are the identities that are accepted; empty means any of
-	// TrustDomains.
+	// Names are the accepted identities; empty means any of TrustDomains.
 	Names        []string
 	TrustDomains []string
-	// MaxAge is how long a connection for HTTP takes new requests, which is a
-	// little shorter than the server's; 0 means for ever.
+	// MaxAge is how long an HTTP connection is used for new requests. It is a little
+	// shorter than at the server; 0 means no limit.
 	MaxAge time.Duration
 }
 
@@ -76,18 +74,17 @@ type Cluster struct {
 	Ref       ClusterRef
 	Discovery Discovery
 	Protocol  mesh.Protocol
-	// Policy is what the DestinationRule says for this port and subset; or nil.
+	// Policy is the DestinationRule's traffic policy for this port and subset; or nil.
 	Policy *networking.TrafficPolicy
-	// TLS is nil where the mesh's mTLS is not used; Policy.Tls may still ask
-	// for TLS of another kind.
+	// TLS is nil if mTLS of the mesh is not used; Policy.Tls may still ask for other TLS.
 	TLS *PeerTLS
-	// AltNames are the manifest's subjectAltNames, for TLS of another kind.
+	// AltNames are the manifest's subjectAltNames, for other TLS.
 	AltNames []string
 	// Localities has the endpoints of a cluster without EDS.
-	Localities []Locality
+	Localities []LocalityEndpoints
 	Defaults   MeshDefaults
-	// BindLoopback means connections come from 127.0.0.6, which capture rules
-	// leave alone.
+	// BindLoopback means that connections come from 127.0.0.6, which capture rules do not
+	// redirect.
 	BindLoopback bool
 	// UpstreamPort replaces the port of the original destination; 0 keeps it.
 	UpstreamPort uint32
@@ -97,27 +94,26 @@ type Cluster struct {
 type Endpoints struct {
 	base
 	Ref        ClusterRef
-	Localities []Locality
-	// Auto is that of the cluster's TLS: here endpoints say that they do not
-	// take mTLS.
+	Localities []LocalityEndpoints
+	// Auto is that of the cluster's TLS: endpoints that do not accept mTLS are marked.
 	Auto bool
 }
 
-// Locality is the endpoints of one place.
-type Locality struct {
-	Place    mesh.Locality
+// LocalityEndpoints is the endpoints of one locality.
+type LocalityEndpoints struct {
+	Locality mesh.Locality
 	Priority uint32
 	// Endpoints are sorted by address and port.
 	Endpoints []Endpoint
 }
 
-// Endpoint is one address that serves.
+// Endpoint is one address of a service.
 type Endpoint struct {
 	// Address is an IP address, a DNS name, or "unix:///path".
 	Address   string
 	Port      uint32
 	Weight    uint32
 	Unhealthy bool
-	// MTLS means that the endpoint takes mTLS of the mesh.
+	// MTLS means that the endpoint accepts mTLS of the mesh.
 	MTLS bool
 }

@@ -13,48 +13,45 @@ type Listener struct {
 	Addresses []string
 	Port      uint32
 	Inbound   bool
-	// BindToPort is false for a listener that only receives what another one
-	// hands over.
+	// BindToPort is false for a listener that only gets connections from another listener.
 	BindToPort bool
-	// HandsOver means that connections go to the listener of their original
-	// destination.
-	HandsOver bool
+	// UseOriginalDst passes connections to the listener of their original destination.
+	UseOriginalDst bool
 	// Transparent is for TPROXY.
 	Transparent bool
-	// OriginalDst and OriginalSrc restore what capture has replaced.
+	// OriginalDst and OriginalSrc restore the addresses that capture has replaced.
 	OriginalDst, OriginalSrc bool
-	// InspectTLS and InspectHTTP look into the first bytes.
+	// InspectTLS and InspectHTTP inspect the first bytes of a connection.
 	InspectTLS, InspectHTTP bool
-	// InspectTimeout is for those; 0 means none.
+	// InspectTimeout is the timeout of the inspection; 0 means none.
 	InspectTimeout time.Duration
-	Chains         []*Chain
-	// Default takes what no chain matches; or nil.
-	Default *Chain
+	Chains         []*FilterChain
+	// Default is for connections that no chain matches; or nil.
+	Default *FilterChain
 }
 
-// sameAs reports whether a listener that has no hash yet has the content of
-// another.
+// sameAs reports whether a listener without a hash has the content of another one.
 func (l *Listener) sameAs(o *Listener) bool {
 	x := *l
 	x.base = o.base
 	return reflect.DeepEqual(&x, o)
 }
 
-// Chain is a filter chain. It has HTTP or TCP.
-type Chain struct {
+// FilterChain is a filter chain. It has either HTTP or TCP.
+type FilterChain struct {
 	Name  string
-	Match ChainMatch
+	Match FilterChainMatch
 	// TLS is nil for plaintext.
 	TLS  *ServerTLS
-	HTTP *HTTPChain
-	TCP  *TCPChain
-	// Deny refuses every request, for a security policy that cannot be
+	HTTP *HTTPConnectionManager
+	TCP  *TCPProxy
+	// Deny refuses every request, because a security policy applies that cannot be
 	// enforced.
 	Deny bool
 }
 
-// ChainMatch says which connections a chain takes; empty means all.
-type ChainMatch struct {
+// FilterChainMatch says which connections a chain is for; empty means all.
+type FilterChainMatch struct {
 	DestinationPort uint32
 	CIDRs           []string
 	ServerNames     []string
@@ -62,26 +59,27 @@ type ChainMatch struct {
 	ALPN            []string
 }
 
-// matchesAll reports whether the chain takes every connection.
-func (m *ChainMatch) matchesAll() bool {
-	return m.DestinationPort == 0 && len(m.CIDRs) == 0 && m.Transport == "" && len(m.ALPN) == 0 && len(names(m)) == 0
+// matchesAll reports whether the chain is for every connection.
+func (m *FilterChainMatch) matchesAll() bool {
+	return m.DestinationPort == 0 && len(m.CIDRs) == 0 && m.Transport == "" && len(m.ALPN) == 0 && len(serverNames(m)) == 0
 }
 
-// ServerTLS is mTLS with identities of the mesh, from the server's side.
+// ServerTLS is mTLS with identities of the mesh, at the server's side.
 type ServerTLS struct {
-	// HTTP offers HTTP's protocols in the handshake.
+	// HTTP offers the ALPN protocols of HTTP.
 	HTTP bool
 	// TrustDomains are those whose identities may connect.
 	TrustDomains []string
-	// MaxAge is how long a connection may live, so that it does not outlive the
-	// client's certificate by much; 0 means for ever. HTTP is drained, TCP cut off.
+	// MaxAge is how long a connection may live, so that it does not outlive the client's
+	// certificate by much; 0 means no limit. HTTP connections are drained, TCP connections
+	// are closed.
 	MaxAge time.Duration
 }
 
-// HTTPChain is an HTTP connection manager.
-type HTTPChain struct {
+// HTTPConnectionManager is an HTTP connection manager.
+type HTTPConnectionManager struct {
 	StatPrefix string
-	// RouteName is the RouteTable that is asked for; empty means Inbound.
+	// RouteName is the RouteConfiguration that is requested by RDS; empty means Inbound.
 	RouteName string
 	Inbound   *InboundRoute
 	// NormalizePath, MergeSlashes and UnescapeSlashes are MeshConfig's
@@ -100,10 +98,10 @@ type InboundRoute struct {
 	Retry     bool
 }
 
-// TCPChain passes bytes on.
-type TCPChain struct {
+// TCPProxy is a TCP proxy filter.
+type TCPProxy struct {
 	StatPrefix string
-	// Destinations has one, or several with weights.
+	// Destinations has one cluster, or several with weights.
 	Destinations []WeightedCluster
 	IdleTimeout  time.Duration // 0 means Envoy's default
 	MaxDuration  time.Duration // 0 means none

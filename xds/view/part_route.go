@@ -10,21 +10,21 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// RouteTable is the input of one RouteConfiguration resource. It is a tree: its
-// virtual hosts have hashes of their own, so that one of them can travel alone.
-type RouteTable struct {
+// RouteConfiguration is the input of one RouteConfiguration resource. Its virtual hosts
+// have hashes of their own, so that each can be sent by itself (VHDS).
+type RouteConfiguration struct {
 	base
 	Name string
-	// Hosts are sorted by name.
-	Hosts []*VirtualHost
-	// CatchAll takes unknown hosts; nil means that there are none.
+	// VirtualHosts are sorted by name.
+	VirtualHosts []*VirtualHost
+	// CatchAll is for requests to unknown hosts; or nil.
 	CatchAll *CatchAll
 }
 
-// Origins are those of all hosts; sorted.
-func (t *RouteTable) Origins() []*mesh.Origin {
+// Origins are those of all virtual hosts, sorted.
+func (t *RouteConfiguration) Origins() []*mesh.Origin {
 	seen := map[*mesh.Origin]bool{}
-	for _, h := range t.Hosts {
+	for _, h := range t.VirtualHosts {
 		for _, o := range h.origins {
 			seen[o] = true
 		}
@@ -32,15 +32,15 @@ func (t *RouteTable) Origins() []*mesh.Origin {
 	return originsOf(slices.Collect(maps.Keys(seen))...)
 }
 
-// CatchAll is what becomes of requests to unknown hosts.
+// CatchAll says what happens to requests to unknown hosts.
 type CatchAll struct {
 	// Refuse answers 502 (REGISTRY_ONLY).
 	Refuse bool
-	// Cluster gets the requests otherwise.
+	// Cluster receives the requests otherwise.
 	Cluster ClusterRef
 }
 
-// VirtualHost is the routes of some domains.
+// VirtualHost is the routes for some domains.
 type VirtualHost struct {
 	base
 	Name    string
@@ -48,29 +48,28 @@ type VirtualHost struct {
 	Routes  []*Route
 }
 
-// Route is one rule: a match and what follows. What depends on the proxy's
-// labels or namespace has been decided already.
+// Route is one HTTP route: a match and an action. Conditions on the proxy's labels or
+// namespace have been evaluated.
 type Route struct {
 	base
-	// Rule is nil for the default route of a service. Of its fields the builder
-	// ignores match and the destinations' hosts: Match and Destinations say
-	// what has become of them.
+	// Rule is nil for the default route of a service. The builder does not read its match
+	// and its destination hosts: Match and Destinations have the result.
 	Rule *networking.HTTPRoute
-	// Match is nil if everything matches.
+	// Match is nil if every request matches.
 	Match *networking.HTTPMatchRequest
 	// Config is the VirtualService; zero for the default route.
 	Config mesh.Key
-	// Port is the one that the request came to.
+	// Port is the port that requests come to.
 	Port uint32
-	// Destinations has one element for each of Rule.Route, or just one.
+	// Destinations has one element for each of Rule.Route, or one for the default route.
 	Destinations []RouteDestination
-	// Mirrors are the copies that are sent, in order: Rule.Mirror, Rule.Mirrors.
+	// Mirrors are the mirrored copies, in order: Rule.Mirror, Rule.Mirrors.
 	Mirrors []Mirror
 	// Retry is nil for Istio's default.
 	Retry *networking.HTTPRetry
 }
 
-// RouteDestination is where a share of requests goes.
+// RouteDestination is the destination of a share of the requests.
 type RouteDestination struct {
 	Cluster ClusterRef
 	Weight  uint32
@@ -78,10 +77,10 @@ type RouteDestination struct {
 	Hash    *networking.LoadBalancerSettings_ConsistentHashLB // or nil
 }
 
-// Mirror is a copy of requests.
+// Mirror is a destination for copies of requests.
 type Mirror struct {
 	Cluster ClusterRef
-	// Millionths is the share that is copied.
+	// Millionths is the share of requests that is copied.
 	Millionths uint32
 }
 

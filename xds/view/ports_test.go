@@ -11,10 +11,10 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestPortsAreTheirOwners has a tenant, whose names come first, declare services at the
-// port of another namespace, by every protocol, for proxies with and without capture: the
-// connections and requests of clients in a third namespace go where they went before.
-func TestPortsAreTheirOwners(t *testing.T) {
+// TestTenantCannotTakePortOfOthers has a tenant, whose names sort first, declare services
+// at the port of another namespace, with every protocol, with capture and without.
+// Connections and requests of clients in a third namespace go where they went before.
+func TestTenantCannotTakePortOfOthers(t *testing.T) {
 	t.Parallel()
 	const tenant, shop, platform = 0, 1, 4
 	protocols := []mesh.Protocol{mesh.HTTP, mesh.GRPC, mesh.TCP, mesh.TLS, mesh.MySQL, mesh.Mongo, mesh.Undeclared}
@@ -25,7 +25,7 @@ func TestPortsAreTheirOwners(t *testing.T) {
 					for _, address := range []string{"", "203.0.113.5"} {
 						t.Run(fmt.Sprintf("%s-%d-%s-%s-%s", mode, owner, theirs, attack, address), func(t *testing.T) {
 							t.Parallel()
-							c := newContest(t, 0)
+							c := newTenantMesh(t, 0)
 							ns := c.names[owner]
 							orders := c.sink(ns)
 							orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
@@ -49,7 +49,7 @@ func TestPortsAreTheirOwners(t *testing.T) {
 								evil.Addresses = []string{address}
 							}
 							c.objects[tenant]["a"] = evil
-							told := func() bool {
+							reported := func() bool {
 								return slices.ContainsFunc(c.snapshot.Conflicts, func(x mesh.Conflict) bool { return x.Key == evil.Key && x.Host == ":80" })
 							}
 							for range 2 {
@@ -60,8 +60,8 @@ func TestPortsAreTheirOwners(t *testing.T) {
 								if got := c.client(mode).ask(to, "any.example"); !theirs.IsHTTP() && theirs != mesh.Undeclared && got != ns {
 									t.Errorf("%q answers a request of HTTP, and not %s", got, ns)
 								}
-								if want := address == "" && !attack.IsHTTP() && !attack.IsTLS(); told() != want {
-									t.Errorf("told %t, want %t: %v", told(), want, c.snapshot.Conflicts)
+								if want := address == "" && !attack.IsHTTP() && !attack.IsTLS(); reported() != want {
+									t.Errorf("reported %t, want %t: %v", reported(), want, c.snapshot.Conflicts)
 								}
 								c.snapshot = nil // and after a restart
 							}
@@ -73,16 +73,17 @@ func TestPortsAreTheirOwners(t *testing.T) {
 	}
 }
 
-// TestPortOfHTTPThatWasAway has another namespace's HTTP leave a port for a moment, in
-// which a tenant writes its own service there anew: the requests of a third namespace's
-// clients go where they went before when it is back, and after a restart.
-func TestPortOfHTTPThatWasAway(t *testing.T) {
+// TestPortReturnsToOwnerAfterAbsence removes another namespace's HTTP service from a port
+// for a moment, in which a tenant writes its own service there again. When the service is
+// back, and after a restart, requests of clients in a third namespace go where they went
+// before.
+func TestPortReturnsToOwnerAfterAbsence(t *testing.T) {
 	t.Parallel()
 	const tenant, shop = 0, 1
 	for _, mode := range []Interception{InterceptRedirect, InterceptNone} {
 		for _, attack := range []mesh.Protocol{mesh.TCP, mesh.TLS, mesh.MySQL, mesh.Mongo, mesh.Undeclared} {
 			for _, parked := range []bool{false, true} {
-				c := newContest(t, 0)
+				c := newTenantMesh(t, 0)
 				c.bare = true
 				orders, evil := c.sink(c.names[shop]), c.sink(c.names[tenant])
 				orders.Name, orders.Hostname = "orders", "orders.internal"
@@ -114,11 +115,11 @@ func TestPortOfHTTPThatWasAway(t *testing.T) {
 	}
 }
 
-// TestListenerOfASharedPort has a tenant declare a service of every protocol of HTTP at a
-// port at which another namespace has one, with a host and a date that come first: the
-// listener of the clients in a third namespace stays as it was for that service, also after
-// a restart, and with the record of both.
-func TestListenerOfASharedPort(t *testing.T) {
+// TestSharedHTTPPortKeepsListener has a tenant declare a service, with every HTTP protocol,
+// at a port of another namespace, with a host and a date that sort first. The listener of
+// clients in a third namespace stays as it was for that service, also after a restart, and
+// with the record of both.
+func TestSharedHTTPPortKeepsListener(t *testing.T) {
 	t.Parallel()
 	const tenant, shop, platform = 0, 1, 4
 	protocols := []mesh.Protocol{mesh.HTTP, mesh.HTTP2, mesh.GRPC, mesh.GRPCWeb, mesh.HTTPProxy}
@@ -128,7 +129,7 @@ func TestListenerOfASharedPort(t *testing.T) {
 				for _, attack := range protocols {
 					t.Run(fmt.Sprintf("%s-%d-%s-%s", mode, owner, theirs, attack), func(t *testing.T) {
 						t.Parallel()
-						c := newContest(t, 0)
+						c := newTenantMesh(t, 0)
 						c.bare = true
 						orders := c.sink(c.names[owner])
 						orders.Name, orders.Hostname, orders.Ports[0].Protocol = "orders", "orders.internal", theirs
@@ -157,7 +158,7 @@ func TestListenerOfASharedPort(t *testing.T) {
 }
 
 // httpListener is what a client in a third namespace has at port 80 for HTTP, in words.
-func (c *contest) httpListener(mode Interception) string {
+func (c *tenantMesh) httpListener(mode Interception) string {
 	var out []string
 	for _, l := range c.client(mode).listeners {
 		for _, chain := range l.Chains {

@@ -4,8 +4,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Proxy is a client of xDS: who it is and where it runs. It is a value, made
-// from an authenticated node, or from flags for an offline rendering.
+// Proxy is a client of xDS: its identity and where it runs. It is a value, made from an
+// authenticated node, or from flags for offline rendering.
 type Proxy struct {
 	// ID is the node id, sidecar~IP~NAME.NAMESPACE~NAMESPACE.svc.DOMAIN.
 	ID string
@@ -24,12 +24,12 @@ type Proxy struct {
 	Interception Interception
 	// EnvoyVersion is what the proxy runs; zero means unknown.
 	EnvoyVersion Version
-	// AcceptUnenforced lets requests through that a security policy would have
-	// to judge which this build cannot enforce. Otherwise all are denied.
+	// AcceptUnenforced allows requests to which a security policy applies that this build
+	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool
 }
 
-// ProxyType is what a proxy is for.
+// ProxyType is the role of a proxy.
 type ProxyType string
 
 // The types of proxy, as the node id spells them.
@@ -38,8 +38,7 @@ const (
 	Router  ProxyType = "router"
 )
 
-// Interception is INTERCEPTION_MODE in the node's metadata: how traffic comes
-// to the proxy.
+// Interception is INTERCEPTION_MODE in the node's metadata: how traffic reaches the proxy.
 type Interception string
 
 // The modes of interception. In InterceptNone all listeners bind, and there is

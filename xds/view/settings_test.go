@@ -35,12 +35,10 @@ func TestConnectionAges(t *testing.T) {
 	}
 }
 
-// TestSettingsAreContent has views depend on what the settings come to, and on
-// nothing else: servers with the same flags give the same versions, also after the
-// next snapshot.
-func TestSettingsAreContent(t *testing.T) {
+// TestSettingsChangeHashes: settings are part of the content of parts.
+func TestSettingsChangeHashes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "a.mesh", 80)
 	s, p := w.snapshot(), proxyIn("shop", nil)
 	usual := NewIndex(s).Build(p).Hash()

@@ -12,12 +12,12 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// town is a mesh of three namespaces with four services each, and a proxy on
-// each of them. Services are a, b, c by HTTP and d by TCP at an address of its
-// own; a has routes and a rule with a subset.
-func town(tb testing.TB) *fleet {
+// threeNamespaces is a mesh of three namespaces with four services each, and a proxy on
+// each of them. Services a, b and c have HTTP; d has TCP and an address of its own. a has
+// routes, and a rule with a subset.
+func threeNamespaces(tb testing.TB) *fleet {
 	tb.Helper()
-	f := &fleet{w: newWorld(tb)}
+	f := &fleet{w: newMeshFixture(tb)}
 	f.mc = &mesh.MeshConfig{Spec: f.w.mc}
 	for i, ns := range []string{"ns0", "ns1", "ns2"} {
 		for j, name := range []string{"a", "b", "c", "d"} {
@@ -46,8 +46,9 @@ func town(tb testing.TB) *fleet {
 	return f
 }
 
-// TestWork counts what each kind of change costs, to the single part.
-func TestWork(t *testing.T) {
+// TestStatsOfEachChange checks what each kind of change costs, by the number of parts that
+// are computed.
+func TestStatsOfEachChange(t *testing.T) {
 	t.Parallel()
 	edit := func(do func(*mesh.Service)) func(*fleet) {
 		return func(f *fleet) {
@@ -64,14 +65,14 @@ func TestWork(t *testing.T) {
 	}{
 		// Nobody does anything.
 		{"nothing", func(*fleet) {}, Stats{ViewsKept: 12}},
-		{"moved", func(f *fleet) {
+		{"origin_moved", func(f *fleet) {
 			f.editRoutes(0, 0)
 			f.w.f.VirtualServices[0].Spec.Http[0].Timeout = nil
 			f.editRoutes(0, 0)
 			f.w.f.VirtualServices[0].Origin = &mesh.Origin{Path: "elsewhere.yaml"}
 		}, Stats{ViewsKept: 12}},
-		// One virtual host, and with it the table, in each of three namespaces.
-		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, Tables: 3}},
+		// One virtual host, and with it the route configuration, in each of three namespaces.
+		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, RouteConfigurations: 3}},
 		// One list of endpoints and one subset's, for all; the cluster has to be
 		// looked at, for it has the identities, and is the same.
 		{"endpoint", func(f *fleet) { f.editWorkload(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 2, Endpoints: 2}},
@@ -99,12 +100,12 @@ func TestWork(t *testing.T) {
 			w.Hash[0]++
 			f.w.f.Workloads[3] = &w
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 2, Endpoints: 2}},
-		// A cluster with its endpoints, a host in the table of the new port and none in
+		// A cluster with its endpoints, a virtual host in the route configuration of the new port and none in
 		// that of the old one, in each namespace; the listeners of all ports are looked at
 		// once for the three, and are the same but for the new one's. Inbound a listener
 		// and the application's cluster.
 		{"port_changed", edit(func(s *mesh.Service) { s.Ports = []mesh.Port{{Name: "http", Number: 8081, Protocol: mesh.HTTP}} }), Stats{
-			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, Tables: 3 + 3,
+			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, RouteConfigurations: 3 + 3,
 		}},
 		{"inline_endpoint", edit(func(s *mesh.Service) {
 			s.Selector, s.Inline = nil, []*mesh.Workload{{Meta: mesh.Meta{Origin: &mesh.Origin{}}, Address: "10.9.9.7"}}
@@ -117,16 +118,16 @@ func TestWork(t *testing.T) {
 		{"service_added", func(f *fleet) {
 			s := f.w.service("ns0", "e.ns0.svc.cluster.local", 8080)
 			s.Inline[0].Address = "10.9.9.8"
-		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, Tables: 3}},
+		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, RouteConfigurations: 3}},
 		// Tables without it, and who served it does no longer.
 		{
 			"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
-			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, Tables: 3},
+			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, RouteConfigurations: 3},
 		},
 		// It goes for the others.
 		{
 			"service_hidden", edit(func(s *mesh.Service) { s.ExportTo = mesh.Exports{"ns0"} }),
-			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, Tables: 2},
+			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, RouteConfigurations: 2},
 		},
 		{"names_accepted", edit(func(s *mesh.Service) { s.SubjectAltNames = []string{"spiffe://x"} }), Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
 		// Clients in the mesh do mTLS anyway: what the namespace's services have is
@@ -142,24 +143,24 @@ func TestWork(t *testing.T) {
 		// One proxy sees less, of what there is.
 		{"sidecar", func(f *fleet) {
 			f.w.sidecar("ns0", "b", `{"workloadSelector":{"labels":{"app":"b"}},"egress":[{"hosts":["./*"]}]}`)
-		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, Tables: 1}},
+		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, RouteConfigurations: 1}},
 		{"mesh_config", func(f *fleet) {
 			f.mc = &mesh.MeshConfig{Spec: f.w.mc}
-		}, Stats{ViewsKept: 12, Clusters: 15 + 12 + 3, Endpoints: 15, Listeners: 15 + 12, VirtualHosts: 27, Tables: 3}},
+		}, Stats{ViewsKept: 12, Clusters: 15 + 12 + 3, Endpoints: 15, Listeners: 15 + 12, VirtualHosts: 27, RouteConfigurations: 3}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			f := town(t)
-			if c.name == "moved" || c.name == "rule" { // so that the specs are as the edits write them
+			f := threeNamespaces(t)
+			if c.name == "origin_moved" || c.name == "rule" { // so that the specs are as the edits write them
 				f.editRoutes(0, 0)
 				f.editRule(0, 0)
 			}
 			x := NewIndex(f.next())
-			f.look(x)
+			f.rebuildViews(x)
 			before := x.Stats()
 			c.do(f)
 			x = x.Next(f.next())
-			f.look(x)
+			f.rebuildViews(x)
 			if d := cmp.Diff(c.want, x.Stats().Minus(before)); d != "" {
 				t.Errorf("work (-want +got):\n%s", d)
 			}
@@ -172,11 +173,11 @@ func TestWork(t *testing.T) {
 	}
 }
 
-// The parts of services whose endpoints depend on where a proxy stands are not
-// made anew for the change of another service, whatever was collected meanwhile.
-func TestPartsOfAPlaceStay(t *testing.T) {
+// TestLocalityPartsAreReused: parts that depend on the locality of a proxy are not built
+// again when another service changes, whatever was garbage-collected in the meantime.
+func TestLocalityPartsAreReused(t *testing.T) {
 	t.Parallel()
-	f := town(t)
+	f := threeNamespaces(t)
 	for i, name := range []string{"b", "c"} {
 		for _, ns := range []string{"ns0", "ns1", "ns2"} {
 			f.w.rule(ns, name, `{"host":"`+name+"."+ns+`.svc.cluster.local","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
@@ -184,14 +185,14 @@ func TestPartsOfAPlaceStay(t *testing.T) {
 		}
 	}
 	x := NewIndex(f.next())
-	f.look(x)
+	f.rebuildViews(x)
 	for n := range 3 {
 		runtime.GC()
 		runtime.GC()
 		before := x.Stats()
 		f.editWorkload(0, n+5) // of a in ns0, which has no place
 		x = x.Next(f.next())
-		f.look(x)
+		f.rebuildViews(x)
 		if got, want := x.Stats().Minus(before), (Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 2, Endpoints: 2}); got != want {
 			t.Errorf("after change %d: %+v, want %+v", n, got, want)
 		}
@@ -210,11 +211,11 @@ func TestPartsOfAPlaceStay(t *testing.T) {
 	}
 }
 
-// TestWorkInPlaces has proxies in three places, to which half of the services
-// fail over: what an endpoint costs depends on nothing that the collector takes.
-func TestWorkInPlaces(t *testing.T) {
+// TestEndpointChangeCostPerLocality has proxies in three localities, and failover for half
+// of the services. The cost of an endpoint change does not depend on the garbage collector.
+func TestEndpointChangeCostPerLocality(t *testing.T) {
 	t.Parallel()
-	f := town(t)
+	f := threeNamespaces(t)
 	for i := range f.proxies {
 		f.proxies[i].Locality = mesh.ParseLocality([]string{"eu/a", "eu/b", "us/a"}[i%3])
 	}
@@ -222,7 +223,7 @@ func TestWorkInPlaces(t *testing.T) {
 		f.w.rule(s.Namespace, "failover-"+s.Name, `{"host":"`+string(s.Hostname)+`","trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}}`)
 	}
 	x := NewIndex(f.next())
-	f.look(x)
+	f.rebuildViews(x)
 	for i := range 3 {
 		runtime.GC()
 		before := x.Stats()
@@ -230,7 +231,7 @@ func TestWorkInPlaces(t *testing.T) {
 		w.Weight = uint32(i + 2)
 		f.w.f.Workloads[2] = &w
 		x = x.Next(f.next())
-		f.look(x)
+		f.rebuildViews(x)
 		// For nobody in particular, and for each place.
 		want := Stats{ViewsBuilt: 12, LayersBuilt: 3, Clusters: 4, Endpoints: 4}
 		if d := cmp.Diff(want, x.Stats().Minus(before)); d != "" {
@@ -244,14 +245,14 @@ func TestWorkInPlaces(t *testing.T) {
 	}
 }
 
-// TestManyEdits edits the routes of all services at once: as many virtual hosts
-// are made as there are, for each namespace.
-func TestManyEdits(t *testing.T) {
+// TestManyRouteEdits edits the routes of all services at once. It makes each virtual host
+// once for each namespace.
+func TestManyRouteEdits(t *testing.T) {
 	t.Parallel()
 	const services, proxies = 60, 10
 	f := newFleet(t, services, proxies)
 	x := NewIndex(f.s)
-	f.look(x)
+	f.rebuildViews(x)
 	for n := range 3 {
 		before := x.Stats()
 		for i := range f.w.f.VirtualServices {
@@ -261,10 +262,10 @@ func TestManyEdits(t *testing.T) {
 			f.w.f.VirtualServices[5].Spec.Http = nil
 		}
 		x = x.Next(f.next())
-		f.look(x)
+		f.rebuildViews(x)
 		made := x.Stats().Minus(before)
-		if want := uint64(proxies * services / 2); n < 2 && (made.VirtualHosts != want || made.Tables != proxies) {
-			t.Errorf("%d virtual hosts and %d tables made, want %d and %d", made.VirtualHosts, made.Tables, want, proxies)
+		if want := uint64(proxies * services / 2); n < 2 && (made.VirtualHosts != want || made.RouteConfigurations != proxies) {
+			t.Errorf("%d virtual hosts and %d tables made, want %d and %d", made.VirtualHosts, made.RouteConfigurations, want, proxies)
 		}
 		for i, p := range f.proxies {
 			if d := differenceOf(NewIndex(f.s).Build(p), f.views[i]); d != "" {

@@ -8,13 +8,13 @@ import (
 
 // client is an Envoy in a namespace that is nobody's of these.
 type client struct {
-	listeners []*Listener
-	tables    map[string]*RouteTable
-	origins   map[ClusterRef]string
+	listeners           []*Listener
+	routeConfigurations map[string]*RouteConfiguration
+	origins             map[ClusterRef]string
 }
 
-func (c *contest) client(mode Interception) *client {
-	out := &client{tables: map[string]*RouteTable{}, origins: map[ClusterRef]string{}}
+func (c *tenantMesh) client(mode Interception) *client {
+	out := &client{routeConfigurations: map[string]*RouteConfiguration{}, origins: map[ClusterRef]string{}}
 	p := proxyIn("third", nil)
 	p.Interception = mode
 	for part := range Build(c.snapshot, p).Parts() {
@@ -23,8 +23,8 @@ func (c *contest) client(mode Interception) *client {
 			if !x.Inbound && x.Name != "virtualOutbound" {
 				out.listeners = append(out.listeners, x)
 			}
-		case *RouteTable:
-			out.tables[x.Name] = x
+		case *RouteConfiguration:
+			out.routeConfigurations[x.Name] = x
 		case *Cluster:
 			for _, o := range x.Origins() {
 				out.origins[x.Ref] = o.Source
@@ -72,8 +72,8 @@ func (cl *client) ask(to netip.Addr, authority string) string {
 
 // chain is the one that takes a connection, as Envoy looks for it: the narrowest range
 // first, and what inspection finds after that.
-func (cl *client) chain(l *Listener, to netip.Addr, http bool) *Chain {
-	narrowest := func(c *Chain) int {
+func (cl *client) chain(l *Listener, to netip.Addr, http bool) *FilterChain {
+	narrowest := func(c *FilterChain) int {
 		if len(c.Match.CIDRs) == 0 {
 			return -1
 		}
@@ -93,7 +93,7 @@ func (cl *client) chain(l *Listener, to netip.Addr, http bool) *Chain {
 	for _, c := range l.Chains {
 		best = max(best, narrowest(c))
 	}
-	var fallback *Chain
+	var fallback *FilterChain
 	for _, c := range l.Chains {
 		switch {
 		case narrowest(c) != best || best == -2 || len(c.Match.ServerNames) > 0:
@@ -111,14 +111,14 @@ func (cl *client) chain(l *Listener, to netip.Addr, http bool) *Chain {
 	return fallback
 }
 
-func (cl *client) route(table, authority string) string {
-	t := cl.tables[table]
+func (cl *client) route(name, authority string) string {
+	t := cl.routeConfigurations[name]
 	if t == nil || authority == "" {
 		return ""
 	}
 	var best *VirtualHost
 	length := -1
-	for _, vh := range t.Hosts {
+	for _, vh := range t.VirtualHosts {
 		for _, d := range vh.Domains {
 			switch {
 			case d == authority:

@@ -29,30 +29,30 @@ const (
 	nobodysAddress  = "198.51.100.1"
 )
 
-// contest is a mesh of tenants that take one another's names.
-type contest struct {
+// tenantMesh is a mesh of tenants that try to take names of each other.
+type tenantMesh struct {
 	t        *testing.T
 	rng      *rand.Rand
-	names    []string // of sources and of their namespaces; the last speaks for all
+	names    []string // of sources and of their namespaces; the last one is not bound
 	bindings []*mesh.Binding
 	objects  []map[string]any
 	owners   *mesh.Owners
 	snapshot *mesh.Snapshot
 	rev      int
-	// holders are who has had a name first, as clients have seen it.
+	// holders had a name first, as clients have seen it.
 	holders map[string]string
-	// routed are who had routes for a name before anybody declared it: those stay, but
-	// for who declares the very name.
+	// routed had routes for a name before anybody declared it. They keep it, unless
+	// somebody declares exactly that name.
 	routed map[string]string
-	// been are who ever had an endpoint at a name, as others see it.
+	// been ever had an endpoint at a name that others could see.
 	been map[string]map[string]bool
 	// bare: no namespace has a service for routes.
 	bare bool
 }
 
-func newContest(t *testing.T, seed uint64) *contest {
+func newTenantMesh(t *testing.T, seed uint64) *tenantMesh {
 	t.Helper()
-	c := &contest{
+	c := &tenantMesh{
 		t: t, rng: rand.New(rand.NewPCG(seed, 3)), names: []string{"aa", "mm", tenantOfPattern, "zz", "platform"}, holders: map[string]string{}, routed: map[string]string{},
 		been: map[string]map[string]bool{},
 	}
@@ -76,17 +76,17 @@ func newContest(t *testing.T, seed uint64) *contest {
 	return c
 }
 
-func (c *contest) pick(list []string) string { return list[c.rng.IntN(len(list))] }
+func (c *tenantMesh) pick(list []string) string { return list[c.rng.IntN(len(list))] }
 
-func (c *contest) address() string {
+func (c *tenantMesh) address() string {
 	if c.rng.IntN(3) == 0 {
 		return c.pick(contestedRanges)
 	}
 	return c.pick(contestedAddresses)
 }
 
-// step changes one source. It returns its number.
-func (c *contest) step() int {
+// step changes one source, and returns its number.
+func (c *tenantMesh) step() int {
 	i := c.rng.IntN(len(c.names))
 	if i == len(c.names)-1 && c.rng.IntN(3) > 0 {
 		i = 0
@@ -117,7 +117,7 @@ func (c *contest) step() int {
 	return i
 }
 
-func (c *contest) routes(meta mesh.Meta) *mesh.VirtualService {
+func (c *tenantMesh) routes(meta mesh.Meta) *mesh.VirtualService {
 	to := []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "sink." + meta.Namespace, Port: &networking.PortSelector{Number: 80}}}}
 	host := c.pick(append(append(slices.Clone(contestedHosts), contestedWildcards...), contestedAddresses...))
 	return &mesh.VirtualService{Meta: meta, Spec: &networking.VirtualService{
@@ -125,7 +125,7 @@ func (c *contest) routes(meta mesh.Meta) *mesh.VirtualService {
 	}}
 }
 
-func (c *contest) service(meta mesh.Meta) *mesh.Service {
+func (c *tenantMesh) service(meta mesh.Meta) *mesh.Service {
 	svc := &mesh.Service{Meta: meta, Resolution: mesh.ResolutionStatic, Ports: []mesh.Port{{Name: "p", Number: 80, Protocol: mesh.HTTP}}}
 	svc.Hostname = mesh.Hostname(meta.Name + "." + meta.Namespace)
 	switch c.rng.IntN(8) {
@@ -157,7 +157,7 @@ func (c *contest) service(meta mesh.Meta) *mesh.Service {
 	return svc
 }
 
-func (c *contest) fragment(i int) *mesh.Fragment {
+func (c *tenantMesh) fragment(i int) *mesh.Fragment {
 	f := &mesh.Fragment{Source: c.names[i]}
 	if !c.bare {
 		f.Services = append(f.Services, c.sink(c.names[i]))
@@ -176,7 +176,7 @@ func (c *contest) fragment(i int) *mesh.Fragment {
 }
 
 // sink is where a namespace's routes lead to.
-func (c *contest) sink(ns string) *mesh.Service {
+func (c *tenantMesh) sink(ns string) *mesh.Service {
 	meta := mesh.Meta{
 		Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: ns, Name: "sink"}, Hash: sha256.Sum256([]byte("sink" + ns)),
 		Origin: &mesh.Origin{Source: ns, Path: "sink"},
@@ -185,7 +185,7 @@ func (c *contest) sink(ns string) *mesh.Service {
 }
 
 // merge makes the next snapshot, and puts on record what it says.
-func (c *contest) merge() {
+func (c *tenantMesh) merge() {
 	in := mesh.Input{Prev: c.snapshot, Fallback: &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{RootNamespace: "root", TrustDomain: "td"}}, Bindings: c.bindings, Owners: c.owners}
 	for i := range c.names {
 		in.Fragments = append(in.Fragments, c.fragment(i))
@@ -222,7 +222,7 @@ func stands(written, name string) bool {
 
 // declares reports whether a source has a service for others that stands for a name,
 // and whether it has an endpoint there.
-func (c *contest) declares(i int, name string) (declared, endpoint bool) {
+func (c *tenantMesh) declares(i int, name string) (declared, endpoint bool) {
 	for _, x := range c.objects[i] {
 		switch x := x.(type) {
 		case *mesh.Workload:
@@ -243,7 +243,7 @@ func (c *contest) declares(i int, name string) (declared, endpoint bool) {
 // may are the namespaces that may answer for a name, by what the documentation says: a
 // source that speaks for all, else the one whose pattern has it, else who had it
 // first. free says that nobody has it yet.
-func (c *contest) may(name string) (allowed string, free bool) {
+func (c *tenantMesh) allowedOwner(name string) (allowed string, free bool) {
 	last := len(c.names) - 1
 	declared, endpoint := c.declares(last, name)
 	pattern := strings.HasSuffix(name, ".p.internal") || strings.HasPrefix(name, "10.77.")
@@ -261,7 +261,7 @@ func (c *contest) may(name string) (allowed string, free bool) {
 
 // hold notes who has a name from now on: whose service a client sees that stands for
 // it, or who alone has an endpoint there.
-func (c *contest) hold(name string, answers []string) {
+func (c *tenantMesh) noteHolders(name string, answers []string) {
 	if c.been[name] == nil {
 		c.been[name] = map[string]bool{}
 	}
@@ -276,7 +276,7 @@ func (c *contest) hold(name string, answers []string) {
 			c.been[name][ns] = true
 		}
 	}
-	if _, free := c.may(name); !free {
+	if _, free := c.allowedOwner(name); !free {
 		return
 	}
 	for _, svc := range c.snapshot.ServicesVisibleTo("third") {
@@ -295,11 +295,11 @@ func (c *contest) hold(name string, answers []string) {
 	}
 }
 
-// TestNobodyTakesAnothersName changes tenants that contend for hosts, wildcards,
-// addresses and ranges at random, and asks as a client in a third namespace who answers
-// for each name: nobody but who may, and who answered yesterday and changed nothing
-// answers today.
-func TestNobodyTakesAnothersName(t *testing.T) {
+// TestTenantsCannotTakeNamesOfOthers changes tenants that contend for hosts, wildcards,
+// addresses and ranges at random. It asks as a client in a third namespace who answers for
+// each name: only who is allowed to. Who answered before the change, and did not change,
+// still answers.
+func TestTenantsCannotTakeNamesOfOthers(t *testing.T) {
 	t.Parallel()
 	names := append(slices.Clone(contestedHosts), contestedAddresses...)
 	answered, contested := 0, 0
@@ -311,7 +311,7 @@ func TestNobodyTakesAnothersName(t *testing.T) {
 		seeds = 2 // one goroutine
 	}
 	for seed := range seeds {
-		c := newContest(t, seed)
+		c := newTenantMesh(t, seed)
 		before := map[string][]string{}
 		for step := range 60 {
 			changed := c.step()
@@ -319,7 +319,7 @@ func TestNobodyTakesAnothersName(t *testing.T) {
 			cl := c.client(InterceptRedirect)
 			for _, name := range names {
 				answers := cl.answers(name)
-				allowed, free := c.may(name)
+				allowed, free := c.allowedOwner(name)
 				answered += len(answers)
 				if !free && slices.ContainsFunc(answers, func(ns string) bool { return ns != allowed && ns != "platform" }) {
 					t.Fatalf("seed %d, step %d: %s is %s's, and answered by %v\n%s", seed, step, name, allowed, answers, c)
@@ -334,7 +334,7 @@ func TestNobodyTakesAnothersName(t *testing.T) {
 					}
 				}
 				before[name] = answers
-				c.hold(name, answers)
+				c.noteHolders(name, answers)
 			}
 		}
 	}
@@ -344,7 +344,7 @@ func TestNobodyTakesAnothersName(t *testing.T) {
 }
 
 // String is the objects, for people.
-func (c *contest) String() string {
+func (c *tenantMesh) String() string {
 	var b strings.Builder
 	for i := range c.names {
 		for name, x := range c.objects[i] {

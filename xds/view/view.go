@@ -7,30 +7,31 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// View is what one proxy may see and must do.
+// View is what one proxy can see and has to do.
 type View struct {
-	// Stack is all that the proxy's resources are made from: proxies whose stacks have
-	// one hash are sent the same bytes.
+	// Stack is everything that the proxy's resources are made from. Proxies whose stacks
+	// have equal hashes are sent the same bytes.
 	*Stack
-	// Warnings are what a person should know of this view: what was left out,
-	// and why. They are no part of its hash.
+	// Warnings tell a person what was left out of this view, and why. They are not part of
+	// its hash.
 	Warnings []Warning
 
 	mu sync.Mutex // guards all following fields
-	// epoch, seq and proxy are what it was last seen to be right for, at and out
-	// where that is. epoch is nil in a view that no Index has made.
-	epoch *epoch
-	seq   uint64
-	proxy *Proxy
-	at    place
-	out   *outboundView
+	// meshContext, seq and proxy say for which Index and proxy the view was last confirmed.
+	// inputs and outbound are what it was made from. meshContext is nil if no Index made
+	// the view.
+	meshContext *meshContext
+	seq         uint64
+	proxy       *Proxy
+	inputs      viewInputs
+	outbound    *outboundView
 }
 
-// Stack is the layers of a view. Stacks are immutable.
+// Stack is the layers of a view. A Stack is immutable.
 type Stack struct {
-	// Layers are in a fixed order: where two of them make a resource of one
-	// name, the first counts. What is equal in two views of one [Index], or of one
-	// and the next, is one pointer.
+	// Layers are in a fixed order. If two layers have a resource of the same name, the
+	// first one counts. Equal layers of two views of one [Index], or of consecutive ones,
+	// are one pointer.
 	Layers []*Layer
 
 	hash mesh.Hash
@@ -52,19 +53,19 @@ func (v *View) Parts() iter.Seq[Part] {
 	}
 }
 
-// Layer is a list of parts that proxies share as a whole. Layers are immutable.
+// Layer is a list of parts that proxies share as a whole. A Layer is immutable.
 type Layer struct {
-	// Name tells the layers of a view apart.
+	// Name identifies the layer in its view.
 	Name string
-	// Parts are in a fixed order. A part that did not change from one snapshot
-	// to the next is the same pointer in the next layer.
+	// Parts are in a fixed order. A part that did not change from one snapshot to the next
+	// is the same pointer in the next layer.
 	Parts []Part
 
 	hash mesh.Hash
 }
 
-// The names of layers; a route table has one of its own, RoutesLayer and the
-// table's name.
+// The names of layers. Each route configuration is a layer, named RoutesLayer followed by the
+// name of the route configuration.
 const (
 	ClustersLayer  = "clusters"
 	EndpointsLayer = "endpoints"
@@ -77,19 +78,19 @@ const (
 // Hash covers the name, and the hashes of all parts, in order.
 func (l *Layer) Hash() mesh.Hash { return l.hash }
 
-// Warning is about one object.
+// Warning is a message about one object.
 type Warning struct {
 	Key     mesh.Key
 	Origin  *mesh.Origin
 	Message string
 }
 
-// Part is the whole input of one builder of package envoy. Parts are immutable
-// and shared between views.
+// Part is the whole input of one builder of package envoy. Parts are immutable and shared
+// between views.
 type Part interface {
-	// Hash covers all content of the part, its kind included, but no origins.
+	// Hash covers all content of the part and its type, but not its origins.
 	Hash() mesh.Hash
-	// Origins are the objects that the part was made from, for people; sorted,
-	// may be empty.
+	// Origins are the objects that the part was made from, sorted, to be shown to people.
+	// There may be none.
 	Origins() []*mesh.Origin
 }

@@ -15,7 +15,7 @@ import (
 // TestRulePrecedence asks which DestinationRule holds for a client.
 func TestRulePrecedence(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	for _, h := range []string{"a.mesh", "b.mesh", "c.mesh", "d.x.mesh", "e.mesh"} {
 		w.service("svc", h, 80)
 	}
@@ -66,7 +66,7 @@ func TestRulePrecedence(t *testing.T) {
 // TestPolicyFor checks what a port and a subset override.
 func TestPolicyFor(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("svc", "a.mesh", 80)
 	w.rule("svc", "a", `{"host":"a.mesh",
 	  "trafficPolicy":{"loadBalancer":{"simple":"RANDOM"},"connectionPool":{"tcp":{"maxConnections":1}},
@@ -97,10 +97,10 @@ func TestPolicyFor(t *testing.T) {
 	}
 }
 
-// TestScope asks which services a proxy has clusters for.
-func TestScope(t *testing.T) {
+// TestSidecarScope checks which services a proxy has clusters for.
+func TestSidecarScope(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "own.mesh", 80)
 	w.service("other", "public.mesh", 80)
 	w.service("other", "hidden.mesh", 80).ExportTo = mesh.Exports{"other"}
@@ -140,7 +140,7 @@ func TestScope(t *testing.T) {
 // TestPeerAuthentication asks which mode holds.
 func TestPeerAuthentication(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.peer("istio-system", "first", `{"mtls":{"mode":"STRICT"}}`)
 	w.peer("istio-system", "late", `{"mtls":{"mode":"DISABLE"}}`)
 	w.peer("istio-system", "selector", `{"selector":{"matchLabels":{"app":"a"}},"mtls":{"mode":"DISABLE"}}`)
@@ -168,12 +168,12 @@ func TestPeerAuthentication(t *testing.T) {
 	}
 }
 
-// TestClass checks that proxies which must do the same are of one class,
-// whoever they are, and that a mesh in which only origins moved changes none.
-func TestClass(t *testing.T) {
+// TestHashIgnoresProxyNameAndOrigins: proxies with the same configuration have views with
+// equal hashes, whoever they are. A mesh in which only origins moved changes none.
+func TestHashIgnoresProxyNameAndOrigins(t *testing.T) {
 	t.Parallel()
 	make1 := func(line int, weight int32) *mesh.Snapshot {
-		w := newWorld(t)
+		w := newMeshFixture(t)
 		w.service("shop", "a.mesh", 80)
 		w.routes("shop", "r", `{"hosts":["a.mesh"],"http":[{"match":[{"sourceLabels":{"app":"odd"}}],"timeout":"1s","route":[{"destination":{"host":"a.mesh"}}]},{"route":[{"destination":{"host":"a.mesh"}}]}]}`)
 		w.f.VirtualServices[0].Spec.Http[1].Route[0].Weight = weight
@@ -199,11 +199,10 @@ func TestClass(t *testing.T) {
 	}
 }
 
-// TestHashCoversEveryField sets each field of each part and expects another
-// hash.
+// TestHashCoversEveryField sets each field of each part, and expects another hash.
 func TestHashCoversEveryField(t *testing.T) {
 	t.Parallel()
-	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, Route{}, Chain{}, HTTPChain{}, TCPChain{}, Locality{}, Endpoint{}, PeerTLS{}, VirtualHost{}, RouteTable{}, inbound{}, inboundPort{}} {
+	for _, p := range []any{Cluster{}, Endpoints{}, Listener{}, Route{}, FilterChain{}, HTTPConnectionManager{}, TCPProxy{}, LocalityEndpoints{}, Endpoint{}, PeerTLS{}, VirtualHost{}, RouteConfiguration{}, inboundInput{}, inboundPort{}} {
 		typ := reflect.TypeOf(p)
 		empty := contentHash("x", p)
 		for i := range typ.NumField() {
@@ -258,11 +257,11 @@ func fill(v reflect.Value, depth int) {
 	}
 }
 
-// TestSnapshotStaysAsItIs builds views side by side and compares the snapshot
+// TestBuildDoesNotChangeSnapshot builds views at the same time, and compares the snapshot
 // with what it was.
-func TestSnapshotStaysAsItIs(t *testing.T) {
+func TestBuildDoesNotChangeSnapshot(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "a.mesh", 80)
 	w.service("shop", "*.b.mesh", 80)
 	w.rule("shop", "a1", `{"host":"a.mesh","subsets":[{"name":"v1"}]}`)
@@ -295,7 +294,7 @@ func TestSnapshotStaysAsItIs(t *testing.T) {
 // TestDelegates merges what a delegate says with what its root says.
 func TestDelegates(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "a.mesh", 80)
 	w.routes("shop", "root", `{"hosts":["a.mesh"],"http":[
 	  {"name":"r","match":[{"uri":{"prefix":"/a"},"port":80}],"timeout":"1s","delegate":{"name":"d","namespace":"team"}},
@@ -348,18 +347,18 @@ func TestShortNames(t *testing.T) {
 	}
 }
 
-// TestOneListenerForTwo shows that a second service at an address is left out
-// and named, not put over the first.
-func TestOneListenerForTwo(t *testing.T) {
+// TestSecondServiceAtAddressIsReported: a second service at an address is left out with a
+// warning, and does not replace the first.
+func TestSecondServiceAtAddressIsReported(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	for _, h := range []string{"one.mesh", "two.mesh"} {
 		s := w.service("shop", h, 9000)
 		s.Ports[0].Protocol = mesh.TCP
 		s.Addresses = []string{"10.1.1.1"}
 	}
 	v := Build(w.snapshot(), proxyIn("shop", nil))
-	l := part(t, v, func(l *Listener) bool { return l.Name == "10.1.1.1_9000" })
+	l := findPart(t, v, func(l *Listener) bool { return l.Name == "10.1.1.1_9000" })
 	if len(l.Chains) != 1 || l.Chains[0].TCP.Destinations[0].Cluster.Host != "one.mesh" {
 		t.Errorf("chains: %+v", l.Chains)
 	}
@@ -368,11 +367,11 @@ func TestOneListenerForTwo(t *testing.T) {
 	}
 }
 
-// TestMemoIsInvisible builds the views of proxies that differ in every way from
-// one Index, and each from one of its own.
-func TestMemoIsInvisible(t *testing.T) {
+// TestSharedIndexEqualsOwnIndex builds the views of many different proxies from one Index,
+// and each from an Index of its own.
+func TestSharedIndexEqualsOwnIndex(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "a.mesh", 80, 81)
 	w.service("shop", "b.shop.svc.cluster.local", 80)
 	w.service("other", "c.mesh", 8080).Ports[0].Protocol = mesh.TCP

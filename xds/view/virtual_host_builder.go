@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// splitRouteName reads "PORT", "HOST:PORT" (of a listener for one service) or a
-// socket's path.
+// splitRouteName reads the name of a route configuration: "PORT", "HOST:PORT" (of a
+// listener for one service) or the path of a Unix socket.
 func splitRouteName(name string) (host string, port uint32) {
 	if isUnix(name) {
 		return "", 0
@@ -36,17 +36,17 @@ func cutLast(s, sep string) (before, after string, found bool) {
 	return "", s, false
 }
 
-// egressFor is the place of the egress listener that a route table belongs to: the first one
-// for the port, else the one for all; or -1.
-func (sc *scope) egressFor(port uint32, name string) int {
-	return slices.IndexFunc(sc.egress, func(e *egress) bool {
-		return !e.hasPort() || e.listener.GetPort().GetNumber() == port && (port != 0 || e.listener.GetBind() == name)
+// egressFor is the index of the egress listener of a route configuration: the first one for
+// the port, else the one for all; or -1.
+func (sc *sidecarScope) egressFor(port uint32, name string) int {
+	return slices.IndexFunc(sc.egress, func(e *egressListener) bool {
+		return !e.hasPort() || e.spec.GetPort().GetNumber() == port && (port != 0 || e.spec.GetBind() == name)
 	})
 }
 
-func (sc *scope) catchAll() *CatchAll {
+func (sc *sidecarScope) catchAll() *CatchAll {
 	switch {
-	case sc.refuse:
+	case sc.registryOnly:
 		return &CatchAll{Refuse: true}
 	case sc.egressProxy != nil:
 		d := sc.egressProxy
@@ -56,82 +56,83 @@ func (sc *scope) catchAll() *CatchAll {
 	}
 }
 
-// index makes the services be found by name; of several the last one counts.
-func (b *tableBuilder) index() {
-	for _, svc := range b.e.services {
+// indexServices indexes the services by host name. Of several with one name, the last one
+// is used.
+func (b *virtualHostBuilder) indexServices() {
+	for _, svc := range b.egress.services {
 		if b.port == 0 {
 			b.byHost[svc.Hostname] = svc
-		} else if at := svc.at(b.port); at != nil {
+		} else if at := svc.onPort(b.port); at != nil {
 			b.byHost[svc.Hostname] = at
 		}
 	}
 }
 
-func (b *tableBuilder) build() {
-	b.index()
-	all := make([]routed, 0, len(b.byHost))
-	taken := b.taken
+func (b *virtualHostBuilder) build() {
+	b.indexServices()
+	all := make([]hostRoutes, 0, len(b.byHost))
+	routed := b.routedServices
 	for _, vs := range b.virtualServices() {
-		for _, r := range b.routedBy(vs) {
+		for _, r := range b.hostRoutesOf(vs) {
 			all = append(all, r)
 			for _, svc := range r.services {
-				taken[svc.Hostname] = true
+				routed[svc.Hostname] = true
 			}
 		}
 	}
 	for _, host := range b.sortedHosts() {
-		if taken[host] {
+		if routed[host] {
 			continue
 		}
 		svc := b.byHost[host]
 		for _, p := range svc.Ports {
 			if routable(p) {
-				all = append(all, b.defaultRouted(svc, p))
+				all = append(all, b.defaultHostRoutes(svc, p))
 			}
 		}
 	}
 	for _, r := range all {
 		for _, svc := range r.services {
-			b.known[string(svc.Hostname)] = true
+			b.serviceHosts[string(svc.Hostname)] = true
 		}
 	}
-	b.hosts = make([]hostBy, 0, len(all))
+	b.hosts = make([]builtHost, 0, len(all))
 	for _, r := range all {
 		b.virtualHosts(r)
 	}
 }
 
-func (b *tableBuilder) sortedHosts() []mesh.Hostname {
+func (b *virtualHostBuilder) sortedHosts() []mesh.Hostname {
 	if b.sorted == nil {
 		b.sorted = slices.Sorted(maps.Keys(b.byHost))
 	}
 	return b.sorted
 }
 
-// service is the one of a name that the table is for; or nil.
-func (b *tableBuilder) service(h mesh.Hostname) *service {
-	if b.tableScratch != nil {
+// service returns the service of a host; or nil.
+func (b *virtualHostBuilder) service(h mesh.Hostname) *service {
+	if b.builderScratch != nil {
 		return b.byHost[h]
 	}
-	for _, svc := range slices.Backward(b.e.services) { // the last one counts
+	for _, svc := range slices.Backward(b.egress.services) { // the last one is used
 		if svc.Hostname != h {
 			continue
 		}
 		if b.port == 0 {
 			return svc
 		}
-		if at := svc.at(b.port); at != nil {
+		if at := svc.onPort(b.port); at != nil {
 			return at
 		}
 	}
 	return nil
 }
 
-// virtualServices are those that matter for the port. On port 80 those count
-// too whose hosts are no services, as in Istio.
-func (b *tableBuilder) virtualServices() []*virtualService {
+// virtualServices are those that matter for the port. On port 80 these include
+// VirtualServices whose hosts are not services, as in Istio.
+func (b *virtualHostBuilder) virtualServices() []*virtualService {
 	if b.port == 80 {
-		return b.e.virtualServices
+		return b.egress.virtualServices
 	}
 	var wildcards []mesh.Hostname
 	for h := range b.byHost {
@@ -140,7 +141,7 @@ func (b *tableBuilder) virtualServices() []*virtualService {
 		}
 	}
 	var out []*virtualService
-	for _, vs := range b.e.virtualServices {
+	for _, vs := range b.egress.virtualServices {
 		if slices.ContainsFunc(vs.hosts, func(h mesh.Hostname) bool { return b.matchesService(h, wildcards) }) {
 			out = append(out, vs)
 		}
@@ -148,7 +149,7 @@ func (b *tableBuilder) virtualServices() []*virtualService {
 	return out
 }
 
-func (b *tableBuilder) matchesService(h mesh.Hostname, wildcards []mesh.Hostname) bool {
+func (b *virtualHostBuilder) matchesService(h mesh.Hostname, wildcards []mesh.Hostname) bool {
 	if b.byHost[h] != nil {
 		return true
 	}
@@ -163,14 +164,14 @@ func (b *tableBuilder) matchesService(h mesh.Hostname, wildcards []mesh.Hostname
 	return false
 }
 
-// routedBy is what a VirtualService does on the table's port, or on every port
-// of its services.
-func (b *tableBuilder) routedBy(vs *virtualService) []routed {
+// hostRoutesOf returns the routes of a VirtualService on the builder's port, or on every
+// port of its services.
+func (b *virtualHostBuilder) hostRoutesOf(vs *virtualService) []hostRoutes {
 	routes := b.routesOf(vs)
 	if len(routes) == 0 {
 		return nil
 	}
-	hosts, services := b.split(vs)
+	hosts, services := b.splitHosts(vs)
 	var ports []uint32
 	for _, svc := range services {
 		for _, p := range svc.Ports {
@@ -183,7 +184,7 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 		ports = []uint32{80}
 	}
 	slices.Sort(ports)
-	out := make([]routed, 0, len(ports))
+	out := make([]hostRoutes, 0, len(ports))
 	for _, p := range ports {
 		var at []*service
 		for _, svc := range services {
@@ -191,16 +192,16 @@ func (b *tableBuilder) routedBy(vs *virtualService) []routed {
 				at = append(at, svc)
 			}
 		}
-		out = append(out, routed{port: p, services: at, hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}, by: vs.Key})
+		out = append(out, hostRoutes{port: p, services: at, hosts: hosts, routes: routes, origins: []*mesh.Origin{vs.Origin}, source: vs.Key})
 	}
 	return out
 }
 
-// routable reports whether requests on the port can be seen.
+// routable reports whether the port may carry HTTP requests.
 func routable(p mesh.Port) bool { return p.Protocol.IsHTTP() || p.Protocol == mesh.Undeclared }
 
-// split sorts the hosts of a VirtualService into services and plain names.
-func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*service) {
+// splitHosts splits the hosts of a VirtualService into services and other names.
+func (b *virtualHostBuilder) splitHosts(vs *virtualService) (hosts []string, services []*service) {
 	var wildcards []mesh.Hostname
 	for _, h := range vs.hosts {
 		switch svc := b.byHost[h]; {
@@ -219,10 +220,10 @@ func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*se
 				continue
 			}
 			found = true
-			if b.owner == nil {
-				b.owner = b.e.owners()
+			if b.virtualServiceFor == nil {
+				b.virtualServiceFor = b.egress.virtualServiceFinder()
 			}
-			if b.owner(host) == vs {
+			if b.virtualServiceFor(host) == vs {
 				services = append(services, b.byHost[host])
 			}
 		}
@@ -233,8 +234,8 @@ func (b *tableBuilder) split(vs *virtualService) (hosts []string, services []*se
 	return hosts, services
 }
 
-func (b *tableBuilder) defaultRouted(svc *service, p mesh.Port) routed {
-	return routed{port: p.Number, services: []*service{svc}, routes: []*Route{b.defaultRoute(svc, p.Number)}}
+func (b *virtualHostBuilder) defaultHostRoutes(svc *service, p mesh.Port) hostRoutes {
+	return hostRoutes{port: p.Number, services: []*service{svc}, routes: []*Route{b.defaultRoute(svc, p.Number)}}
 }
 
 // serviceHash is the consistent hash for a service without a VirtualService.
@@ -248,7 +249,7 @@ func (r *rule) serviceHash(port uint32) *networking.LoadBalancerSettings_Consist
 	return r.spec.GetTrafficPolicy().GetLoadBalancer().GetConsistentHash()
 }
 
-func (b *tableBuilder) virtualHosts(r routed) {
+func (b *virtualHostBuilder) virtualHosts(r hostRoutes) {
 	for _, h := range r.hosts {
 		b.addHost(r, hostDomains{name: h, domains: []string{bracketed(h)}}, nil)
 	}
@@ -257,7 +258,7 @@ func (b *tableBuilder) virtualHosts(r routed) {
 	}
 }
 
-// vhostName is Istio's: host and port.
+// vhostName is Istio's name: host and port.
 func vhostName(host string, port uint32) string {
 	if strings.Contains(host, ":") {
 		host = "[" + host + "]"
@@ -265,29 +266,29 @@ func vhostName(host string, port uint32) string {
 	return host + ":" + strconv.FormatUint(uint64(port), 10)
 }
 
-// hostDomains is a name with all the ways to write it. Those in short are kept
-// only where they are not the name of another service.
+// hostDomains is a host name with all its spellings. Those in shortNames are used only if
+// no other service has that name.
 type hostDomains struct {
-	name    string
-	domains []string
-	short   []string
+	name       string
+	domains    []string
+	shortNames []string
 }
 
-func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
+func (b *virtualHostBuilder) addHost(r hostRoutes, d hostDomains, svc *service) {
 	vh := &VirtualHost{Name: vhostName(d.name, r.port), Routes: r.routes}
 	if b.names[vh.Name] {
-		b.crowded = true
+		b.hasConflict = true
 		return
 	}
 	b.names[vh.Name] = true
 	vh.Domains = make([]string, 0, len(d.domains))
 	for _, domain := range d.domains {
 		key := strings.ToLower(domain)
-		if b.domains[key] || (b.known[domain] && slices.Contains(d.short, domain)) {
-			b.crowded = true
+		if b.domains[key] || (b.serviceHosts[domain] && slices.Contains(d.shortNames, domain)) {
+			b.hasConflict = true
 			continue
 		}
-		// On a table for all ports only port 80 is reached without a port.
+		// In a route configuration for all ports, a domain without a port means port 80.
 		if b.port == 0 && r.port != 80 && !strings.Contains(domain, ":") {
 			continue
 		}
@@ -297,57 +298,57 @@ func (b *tableBuilder) addHost(r routed, d hostDomains, svc *service) {
 	switch len(vh.Domains) {
 	case 0:
 		return
-	case len(d.domains): // the same
+	case len(d.domains): // all of them: share the slice
 		vh.Domains = d.domains
 	}
 	if have := b.prev.find(vh.Name); have != nil && slices.Equal(have.Domains, vh.Domains) && slices.Equal(have.Routes, vh.Routes) {
-		b.hosts = append(b.hosts, hostBy{have, r.by})
+		b.hosts = append(b.hosts, builtHost{have, r.source})
 		return
 	}
 	origins := slices.Clone(r.origins)
 	if svc != nil {
 		origins = append(origins, svc.Origin)
 	}
-	if r.by == (mesh.Key{}) {
+	if r.source == (mesh.Key{}) {
 		origins = append(origins, r.routes[0].origins...)
 	}
 	vh.origins = originsOf(origins...)
-	b.hosts = append(b.hosts, hostBy{b.sc.hosts.of(vh), r.by})
+	b.hosts = append(b.hosts, builtHost{b.sc.virtualHosts.intern(vh), r.source})
 }
 
-// domainsIn are the domains of a service for the proxies of a domain, which all
-// of them share.
-type domainsIn struct {
-	of string // the domain; empty if it makes no difference
+// serviceDomains are the domains of a service for proxies of one DNS domain, which share
+// them.
+type serviceDomains struct {
+	domain string // empty if it makes no difference
 	hostDomains
 }
 
-// domainsInput is what they are made from.
-type domainsInput struct {
-	svc *mesh.Service
-	of  string
+// serviceDomainsInput is what serviceDomains are made from.
+type serviceDomainsInput struct {
+	svc    *mesh.Service
+	domain string
 }
 
-// build gives the host name, that with a final dot, shorter forms within the
+// build returns the host name, the host name with a final dot, its short forms within the
 // cluster's domain, and the addresses.
-func (in domainsInput) build(*epoch) *domainsIn {
+func (in serviceDomainsInput) build(*meshContext) *serviceDomains {
 	name := string(in.svc.Hostname)
 	d := hostDomains{name: name, domains: []string{bracketed(name)}}
 	if !isIP(name) && name != "*" {
-		d.short = append(d.short, name+".")
+		d.shortNames = append(d.shortNames, name+".")
 	}
-	d.short = append(d.short, shortNames(name, in.of)...)
-	d.domains = append(d.domains, d.short...)
+	d.shortNames = append(d.shortNames, shortNames(name, in.domain)...)
+	d.domains = append(d.domains, d.shortNames...)
 	for _, a := range in.svc.Addresses {
 		if isIP(a) && a != "0.0.0.0" {
 			d.domains = append(d.domains, bracketed(a))
 		}
 	}
-	return &domainsIn{in.of, d}
+	return &serviceDomains{in.domain, d}
 }
 
-// clusterDomain is the part of a domain that short names depend on; empty if a
-// host has none.
+// clusterDomain is the domain that the short names of a host depend on; empty if the host
+// has none.
 func clusterDomain(host, domain string) string {
 	if !strings.Contains(host, ".svc.") {
 		return ""
@@ -355,16 +356,16 @@ func clusterDomain(host, domain string) string {
 	return domain
 }
 
-// domainsOf are the names by which a client may ask for a service. A table for one
-// port ignores ports; one for all needs them.
-func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
+// domainsOf are the names under which a client may ask for a service. A route configuration
+// for one port ignores ports in the names; one for all ports needs them.
+func (b *virtualHostBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	whole := svc
-	if svc.whole != nil {
-		whole = svc.whole
+	if svc.full != nil {
+		whole = svc.full
 	}
-	in := domainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain)}
-	if whole.domains == nil || whole.domains.of != in.of {
-		whole.domains = b.sc.domains.of(b.sc.epoch, in)
+	in := serviceDomainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain)}
+	if whole.domains == nil || whole.domains.domain != in.domain {
+		whole.domains = b.sc.serviceDomains.get(b.sc.meshContext, in)
 	}
 	d := whole.domains.hostDomains
 	if b.port == 0 {
@@ -377,7 +378,7 @@ func (b *tableBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	return d
 }
 
-// dnsDomain is the domain in which the proxy's short names are.
+// dnsDomain is the DNS domain of the proxy's short names.
 func dnsDomain(p *Proxy) string {
 	if i := strings.LastIndexByte(p.ID, '~'); i >= 0 && strings.Count(p.ID, "~") == 3 && strings.Contains(p.ID[i+1:], ".svc.") {
 		return p.ID[i+1:]
@@ -385,8 +386,7 @@ func dnsDomain(p *Proxy) string {
 	return p.ServiceAccount.Namespace + ".svc.cluster.local"
 }
 
-// shortNames are the forms of NAME.NS.svc.DOMAIN that a client in the domain
-// may use.
+// shortNames are the forms of NAME.NS.svc.DOMAIN that a client in the domain may use.
 func shortNames(host, domain string) []string {
 	ns, suffix, ok := strings.Cut(domain, ".svc.")
 	if !ok || !strings.HasSuffix(host, ".svc."+suffix) {

@@ -10,48 +10,48 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// site is a proxy in a mesh, with the Sidecar that is for it.
-type site struct {
+// proxyContext is a proxy in a snapshot of the mesh, with the Sidecar that applies to it.
+type proxyContext struct {
 	*Index
 	proxy   Proxy
 	sidecar *mesh.Sidecar // or nil
-	domain  string        // in which the proxy's short names are
+	domain  string        // the DNS domain of the proxy's short names
 }
 
-func (x *Index) site(p Proxy) *site {
-	return &site{Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p)}
+func (x *Index) contextOf(p Proxy) *proxyContext {
+	return &proxyContext{Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p)}
 }
 
-func (st *site) namespace() string { return st.proxy.ServiceAccount.Namespace }
+func (pc *proxyContext) namespace() string { return pc.proxy.ServiceAccount.Namespace }
 
-// scope is what one proxy may see, before it becomes parts (Istio's
+// sidecarScope is what one proxy can see, before it is turned into parts (Istio's
 // SidecarScope).
-type scope struct {
-	*site
-	egress []*egress
-	// services are those of all egress listeners and of the routes in them, one
-	// for a host name, sorted by host name. These alone have their rule.
+type sidecarScope struct {
+	*proxyContext
+	egress []*egressListener
+	// services are those of all egress listeners and the destinations of their routes.
+	// There is one for each host name, sorted by host name. Only these have their rule set.
 	services []*service
-	// refuse means that unknown destinations are refused (REGISTRY_ONLY).
-	refuse bool
-	// egressProxy takes traffic to unknown destinations; or nil.
+	// registryOnly means that requests to unknown hosts are refused (REGISTRY_ONLY).
+	registryOnly bool
+	// egressProxy receives traffic to unknown hosts; or nil.
 	egressProxy *networking.Destination
 }
 
-// service is a service as a proxy sees it: perhaps with fewer ports.
+// service is a service as a proxy sees it, perhaps with fewer ports.
 type service struct {
 	*mesh.Service
 	Ports []mesh.Port
 	rule  *rule // or nil
 
-	// whole is the service of which this is one port; or nil.
-	whole *service
-	// domains are kept for the next list of hosts; or nil.
-	domains *domainsIn
+	// full is the service of which this one has a single port; or nil.
+	full *service
+	// domains are cached for the next list of virtual hosts; or nil.
+	domains *serviceDomains
 }
 
-// at is the service with one port of it alone; or nil.
-func (s *service) at(port uint32) *service {
+// onPort returns the service with one of its ports only; or nil.
+func (s *service) onPort(port uint32) *service {
 	p, ok := s.port(port)
 	switch {
 	case !ok:
@@ -59,7 +59,7 @@ func (s *service) at(port uint32) *service {
 	case len(s.Ports) == 1:
 		return s
 	default:
-		return &service{Service: s.Service, Ports: []mesh.Port{p}, whole: s}
+		return &service{Service: s.Service, Ports: []mesh.Port{p}, full: s}
 	}
 }
 
@@ -72,21 +72,21 @@ func (s *service) port(number uint32) (mesh.Port, bool) {
 	return mesh.Port{}, false
 }
 
-// egress is one egress listener of a Sidecar with what it imports.
-type egress struct {
-	listener        *networking.IstioEgressListener
+// egressListener is an egress listener of a Sidecar with what it imports.
+type egressListener struct {
+	spec            *networking.IstioEgressListener
 	filters         map[string]*hostFilter // by namespace
 	services        []*service
 	virtualServices []*virtualService
 }
 
-// hasPort reports whether the listener is for one port, or one socket.
-func (e *egress) hasPort() bool { return e.listener.GetPort() != nil }
+// hasPort reports whether the listener is for one port, or one Unix socket.
+func (e *egressListener) hasPort() bool { return e.spec.GetPort() != nil }
 
-// newScope works out a scope. prev is the one of before, or nil; it is of no use
-// any more.
-func newScope(st *site, prev *scope) *scope {
-	sc := &scope{site: st}
+// newSidecarScope computes a scope. prev is the previous scope, or nil; it must not be used
+// afterwards.
+func newSidecarScope(pc *proxyContext, prev *sidecarScope) *sidecarScope {
+	sc := &sidecarScope{proxyContext: pc}
 	var spec *networking.Sidecar
 	if sc.sidecar != nil {
 		spec = sc.sidecar.Spec
@@ -98,41 +98,41 @@ func newScope(st *site, prev *scope) *scope {
 	services := sc.visibleServices(sc.namespace())
 	virtualServices := sc.visibleVirtualServices(sc.namespace())
 	for i, l := range listeners {
-		e := sc.newEgress(l, services, virtualServices)
+		e := sc.newEgressListener(l, services, virtualServices)
 		if prev != nil && len(prev.egress) == len(listeners) {
-			e.takeOver(prev.egress[i])
+			e.reuseDomains(prev.egress[i])
 		}
 		sc.egress = append(sc.egress, e)
 	}
 	sc.collectServices()
-	sc.refuse = sc.config.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
+	sc.registryOnly = sc.config.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
 	if otp := spec.GetOutboundTrafficPolicy(); otp != nil {
-		sc.refuse = otp.GetMode() == networking.OutboundTrafficPolicy_REGISTRY_ONLY
-		if !sc.refuse {
+		sc.registryOnly = otp.GetMode() == networking.OutboundTrafficPolicy_REGISTRY_ONLY
+		if !sc.registryOnly {
 			sc.egressProxy = otp.GetEgressProxy()
 		}
 	}
 	return sc
 }
 
-// find is the service of a name, if the proxy has clusters for it; or nil.
-func (sc *scope) find(host mesh.Hostname) *service {
+// find returns the service of a host if the proxy has clusters for it; or nil.
+func (sc *sidecarScope) find(host mesh.Hostname) *service {
 	if i, ok := slices.BinarySearchFunc(sc.services, host, compareHosts); ok {
 		return sc.services[i]
 	}
 	return nil
 }
 
-// rule is the DestinationRule for a host, as this proxy sees it; or nil. Only
-// hosts in the scope have one.
-func (sc *scope) rule(host mesh.Hostname) *rule {
+// rule is the DestinationRule for a host, as this proxy sees it; or nil. Only hosts in the
+// scope have one.
+func (sc *sidecarScope) rule(host mesh.Hostname) *rule {
 	if svc := sc.find(host); svc != nil {
 		return svc.rule
 	}
 	return nil
 }
 
-func (sc *scope) lookupRule(svc *service) *rule {
+func (sc *sidecarScope) lookupRule(svc *service) *rule {
 	return sc.rules.lookup(sc.namespace(), sc.proxy.Labels, svc.Hostname, svc.Namespace)
 }
 
@@ -147,11 +147,11 @@ func (f *hostFilter) importsService(h mesh.Hostname) bool {
 	return f != nil && slices.ContainsFunc(f.hosts, func(i mesh.Hostname) bool { return i.Covers(h) })
 }
 
-func (f *hostFilter) importsRoutes(h mesh.Hostname) bool {
+func (f *hostFilter) importsRouteHost(h mesh.Hostname) bool {
 	return f != nil && slices.ContainsFunc(f.hosts, func(i mesh.Hostname) bool { return i.Overlaps(h) })
 }
 
-func (sc *scope) hostFilters(l *networking.IstioEgressListener) map[string]*hostFilter {
+func (sc *sidecarScope) hostFilters(l *networking.IstioEgressListener) map[string]*hostFilter {
 	out := map[string]*hostFilter{}
 	for _, entry := range l.GetHosts() {
 		ns, host, ok := strings.Cut(entry, "/")
@@ -182,26 +182,24 @@ func (sc *scope) hostFilters(l *networking.IstioEgressListener) map[string]*host
 	return out
 }
 
-// importsRoutes reports whether the listener takes a VirtualService that the
+// importsVirtualService reports whether the listener imports a VirtualService that the
 // namespace sees.
-func (e *egress) importsRoutes(vs *virtualService) bool {
+func (e *egressListener) importsVirtualService(vs *virtualService) bool {
 	own, all := e.filters[vs.Namespace], e.filters["*"]
 	return slices.ContainsFunc(vs.hosts, func(host mesh.Hostname) bool {
-		return !own.excludes(host) && !all.excludes(host) && (own.importsRoutes(host) || all.importsRoutes(host))
+		return !own.excludes(host) && !all.excludes(host) && (own.importsRouteHost(host) || all.importsRouteHost(host))
 	})
 }
 
-// importsService reports whether the listener takes a service that the namespace
-// sees.
-func (e *egress) importsService(svc *mesh.Service) bool {
+// importsService reports whether the listener imports a service that the namespace sees.
+func (e *egressListener) importsService(svc *mesh.Service) bool {
 	own, all := e.filters[svc.Namespace], e.filters["*"]
 	return !own.excludes(svc.Hostname) && !all.excludes(svc.Hostname) &&
 		(own.importsService(svc.Hostname) || all.importsService(svc.Hostname))
 }
 
-// wants reports whether a service has a place in the scope, if the namespace
-// sees it.
-func (sc *scope) wants(svc *mesh.Service) bool {
+// includes reports whether the scope has a service, if the namespace sees it.
+func (sc *sidecarScope) includes(svc *mesh.Service) bool {
 	for _, e := range sc.egress {
 		if e.importsService(svc) {
 			return true
@@ -209,7 +207,7 @@ func (sc *scope) wants(svc *mesh.Service) bool {
 	}
 	for _, e := range sc.egress {
 		for _, vs := range e.virtualServices {
-			if _, ok := slices.BinarySearchFunc(vs.destinations(sc.namespace()), svc.Hostname, compareTo); ok {
+			if _, ok := slices.BinarySearchFunc(vs.destinations(sc.namespace()), svc.Hostname, compareDestination); ok {
 				return true
 			}
 		}
@@ -217,12 +215,12 @@ func (sc *scope) wants(svc *mesh.Service) bool {
 	return false
 }
 
-func compareTo(r routeTo, h mesh.Hostname) int { return cmp.Compare(r.host, h) }
+func compareDestination(r destinationPorts, h mesh.Hostname) int { return cmp.Compare(r.host, h) }
 
-func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.Service, routes []*virtualService) *egress {
-	e := &egress{listener: l, filters: sc.hostFilters(l)}
+func (sc *sidecarScope) newEgressListener(l *networking.IstioEgressListener, services []*mesh.Service, routes []*virtualService) *egressListener {
+	e := &egressListener{spec: l, filters: sc.hostFilters(l)}
 	for _, vs := range routes {
-		if e.importsRoutes(vs) {
+		if e.importsVirtualService(vs) {
 			e.virtualServices = append(e.virtualServices, vs)
 		}
 	}
@@ -230,7 +228,7 @@ func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.S
 	if n := l.GetPort().GetNumber(); n != 0 && parseProtocol(l.GetPort().GetProtocol()) != mesh.HTTPProxy {
 		onlyPort = n
 	}
-	chosen := map[mesh.Hostname]string{} // the namespace that a host name is taken from
+	chosen := map[mesh.Hostname]string{} // the namespace whose service is used for a host name
 	for _, svc := range services {
 		if !e.importsService(svc) {
 			continue
@@ -252,8 +250,8 @@ func (sc *scope) newEgress(l *networking.IstioEgressListener, services []*mesh.S
 	return e
 }
 
-// takeOver keeps what is known of services that are the same.
-func (e *egress) takeOver(prev *egress) {
+// reuseDomains takes over the domains of unchanged services.
+func (e *egressListener) reuseDomains(prev *egressListener) {
 	old := prev.services
 	for _, s := range e.services {
 		i := slices.IndexFunc(old, func(o *service) bool { return o.Service == s.Service })
@@ -263,9 +261,9 @@ func (e *egress) takeOver(prev *egress) {
 	}
 }
 
-// owners are the VirtualServices with the most specific host for a service, as
-// one asks for them.
-func (e *egress) owners() func(mesh.Hostname) *virtualService {
+// virtualServiceFinder returns a function that finds the VirtualService with the most
+// specific host for a service.
+func (e *egressListener) virtualServiceFinder() func(mesh.Hostname) *virtualService {
 	byHost := map[mesh.Hostname]*virtualService{}
 	var wildcards []mesh.Hostname
 	for _, vs := range e.virtualServices {
@@ -289,10 +287,10 @@ func (e *egress) owners() func(mesh.Hostname) *virtualService {
 	}
 }
 
-// collectServices gathers what the proxy needs clusters for: what its listeners
-// import, and what the routes in them lead to.
-func (sc *scope) collectServices() {
-	byHost := make(collection, len(sc.egress[0].services))
+// collectServices collects what the proxy needs clusters for: what its listeners import,
+// and the destinations of their routes.
+func (sc *sidecarScope) collectServices() {
+	byHost := make(servicesByHost, len(sc.egress[0].services))
 	for _, e := range sc.egress {
 		for _, svc := range e.services {
 			byHost.add(svc)
@@ -313,9 +311,8 @@ func (sc *scope) collectServices() {
 	slices.SortFunc(sc.services, func(a, b *service) int { return cmp.Compare(a.Hostname, b.Hostname) })
 }
 
-// destination is the service that a route leads to, with the ports that it
-// names.
-func (sc *scope) destination(to routeTo) *service {
+// destination is the service that a route leads to, with the ports that the route names.
+func (sc *sidecarScope) destination(to destinationPorts) *service {
 	var best *mesh.Service
 	for _, svc := range sc.s.ServicesOn(to.host) {
 		if svc.Namespace == sc.namespace() && !sc.s.Shadowed(svc, sc.namespace()) {
@@ -345,12 +342,12 @@ func (sc *scope) destination(to routeTo) *service {
 	return seen
 }
 
-// collection is services by host name.
-type collection map[mesh.Hostname]*service
+// servicesByHost is services by host name.
+type servicesByHost map[mesh.Hostname]*service
 
-// add adds a service, or its ports to the one of that name that is there
-// already if both are of one namespace and kind.
-func (c collection) add(s *service) {
+// add adds a service. If there is one with that host name, and both have one namespace and
+// resolution, it adds the missing ports to that one.
+func (c servicesByHost) add(s *service) {
 	have := c[s.Hostname]
 	if have == nil {
 		c[s.Hostname] = s
@@ -370,9 +367,9 @@ func (c collection) add(s *service) {
 	}
 }
 
-// destinationsOf are the hosts that a VirtualService leads to, with the ports
-// it names; sorted by host.
-func destinationsOf(vs *virtualService, ns string) []routeTo {
+// destinationsOf are the hosts that a VirtualService leads to, with the ports it names,
+// sorted by host.
+func destinationsOf(vs *virtualService, ns string) []destinationPorts {
 	byHost := map[mesh.Hostname][]uint32{}
 	add := func(d *networking.Destination) {
 		if d != nil {
@@ -402,12 +399,12 @@ func destinationsOf(vs *virtualService, ns string) []routeTo {
 			add(d.GetDestination())
 		}
 	}
-	out := make([]routeTo, 0, len(byHost))
+	out := make([]destinationPorts, 0, len(byHost))
 	for h, ports := range byHost {
 		slices.Sort(ports)
-		out = append(out, routeTo{h, slices.Compact(ports)})
+		out = append(out, destinationPorts{h, slices.Compact(ports)})
 	}
-	slices.SortFunc(out, func(a, b routeTo) int { return cmp.Compare(a.host, b.host) })
+	slices.SortFunc(out, func(a, b destinationPorts) int { return cmp.Compare(a.host, b.host) })
 	return out
 }
 
@@ -427,8 +424,7 @@ func fromNamespace(match []*networking.HTTPMatchRequest, ns string) bool {
 
 func lower(h string) mesh.Hostname { return mesh.Hostname(strings.ToLower(h)) }
 
-// parseProtocol reads a protocol as Sidecars write it; an unknown one is
-// undeclared.
+// parseProtocol reads a protocol as Sidecars write it. An unknown one is undeclared.
 func parseProtocol(s string) mesh.Protocol {
 	p := mesh.Protocol(strings.ToUpper(s))
 	switch p {

@@ -4,34 +4,34 @@ import "github.com/fairlead/fairlead/registry/mesh"
 
 // sidecarIndex finds the Sidecar of a proxy.
 type sidecarIndex struct {
-	namespaces map[string]*sidecarsOf
-	forMesh    *mesh.Sidecar
+	namespaces  map[string]*namespaceSidecars
+	rootDefault *mesh.Sidecar // of the root namespace, without a selector
 }
 
-// sidecarsOf are those of one namespace.
-type sidecarsOf struct {
-	// selecting are those with a selector, under one of its labels; those whose
-	// selector is empty are under the zero label. Numbers are places in list.
-	selecting map[labelPair][]int
-	list      []*mesh.Sidecar
-	all       *mesh.Sidecar // the first one without a selector
+// namespaceSidecars are the Sidecars of one namespace.
+type namespaceSidecars struct {
+	// selecting are those with a selector, indexed by one label of the selector; an empty
+	// selector has the zero label. The numbers are indexes of list.
+	selecting        map[labelPair][]int
+	list             []*mesh.Sidecar
+	namespaceDefault *mesh.Sidecar // the first one without a selector
 }
 
 func newSidecarIndex(s *mesh.Snapshot) *sidecarIndex {
-	x := &sidecarIndex{namespaces: map[string]*sidecarsOf{}}
+	x := &sidecarIndex{namespaces: map[string]*namespaceSidecars{}}
 	for _, sc := range s.Sidecars {
 		selector := sc.Spec.GetWorkloadSelector()
-		if sc.Namespace == s.RootNamespace() && selector == nil && x.forMesh == nil {
-			x.forMesh = sc
+		if sc.Namespace == s.RootNamespace() && selector == nil && x.rootDefault == nil {
+			x.rootDefault = sc
 		}
 		of := x.namespaces[sc.Namespace]
 		if of == nil {
-			of = &sidecarsOf{selecting: map[labelPair][]int{}}
+			of = &namespaceSidecars{selecting: map[labelPair][]int{}}
 			x.namespaces[sc.Namespace] = of
 		}
 		if selector == nil {
-			if of.all == nil {
-				of.all = sc
+			if of.namespaceDefault == nil {
+				of.namespaceDefault = sc
 			}
 			continue
 		}
@@ -47,15 +47,15 @@ func newSidecarIndex(s *mesh.Snapshot) *sidecarIndex {
 	return x
 }
 
-// find gives the Sidecar of a proxy: of its namespace the first that selects it,
-// else the first for all, else the root namespace's; or nil.
+// find returns the Sidecar of a proxy: the first of its namespace that selects it, else the
+// first without a selector, else that of the root namespace; or nil.
 func (x *sidecarIndex) find(p *Proxy) *mesh.Sidecar {
 	if p.Type == Router {
 		return nil
 	}
 	of := x.namespaces[p.ServiceAccount.Namespace]
 	if of == nil {
-		return x.forMesh
+		return x.rootDefault
 	}
 	best := len(of.list)
 	look := func(l labelPair) {
@@ -74,9 +74,9 @@ func (x *sidecarIndex) find(p *Proxy) *mesh.Sidecar {
 	switch {
 	case best < len(of.list):
 		return of.list[best]
-	case of.all != nil:
-		return of.all
+	case of.namespaceDefault != nil:
+		return of.namespaceDefault
 	default:
-		return x.forMesh
+		return x.rootDefault
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// differing calls f with a copy of v for each of its fields, in which that field is
-// another one; structs without a name of their own by their fields.
+// differing calls f with a copy of v for each of its fields, in which that field has
+// another value. Anonymous structs are handled field by field.
 func differing[T any](v T, f func(field string, w T)) {
 	var each func(w *T, at reflect.Value, prefix string)
 	each = func(w *T, at reflect.Value, prefix string) {
@@ -32,34 +32,34 @@ func differing[T any](v T, f func(field string, w T)) {
 	each(&v, reflect.ValueOf(&v).Elem(), "")
 }
 
-// What may be changed in place differs in nothing but what is named: a field that is
-// added counts, until somebody says that it does not.
-func TestPlacesAreKeptByEveryField(t *testing.T) {
+// TestComparisonsCoverEveryField: objects that are replaced in place differ only in the
+// fields that are named here. A new field counts until it is named.
+func TestComparisonsCoverEveryField(t *testing.T) {
 	t.Parallel()
 	service := []string{"Meta.Hash", "Meta.Origin", "External", "SubjectAltNames", "Selector", "Inline"}
 	differing(mesh.Service{}, func(field string, svc mesh.Service) {
-		if got := routedAlike(mesh.Service{}, svc); got != slices.Contains(service, field) {
+		if got := sameRouting(mesh.Service{}, svc); got != slices.Contains(service, field) {
 			t.Errorf("a service with another %s is routed alike: %v", field, got)
 		}
 	})
 	routes := []string{"Meta.Hash", "Meta.Origin", "Spec"}
 	plain := virtualService{VirtualService: &mesh.VirtualService{}}
 	differing(mesh.VirtualService{}, func(field string, vs mesh.VirtualService) {
-		if got := routesInPlace(plain, virtualService{VirtualService: &vs}); got != slices.Contains(routes, field) {
+		if got := sameExceptRoutes(plain, virtualService{VirtualService: &vs}); got != slices.Contains(routes, field) {
 			t.Errorf("a VirtualService with another %s stays in its place: %v", field, got)
 		}
 	})
 	differing(Proxy{}, func(field string, p Proxy) {
-		if was := new(Proxy); was.or(&p) == was {
+		if was := new(Proxy); was.reuseIfEqual(&p) == was {
 			t.Errorf("a proxy with another %s is taken for the same", field)
 		}
 	})
 	origin := func() *mesh.Origin { return &mesh.Origin{Path: "a.yaml", Line: 1} }
-	if a, b := (Warning{Origin: origin()}), (Warning{Origin: origin()}); !same(&a, &b) {
+	if a, b := (Warning{Origin: origin()}), (Warning{Origin: origin()}); !shallowEqual(&a, &b) {
 		t.Error("an origin at the same place is another one")
 	}
 	differing(*origin(), func(field string, o mesh.Origin) {
-		if a, b := (Warning{Origin: origin()}), (Warning{Origin: &o}); same(&a, &b) {
+		if a, b := (Warning{Origin: origin()}), (Warning{Origin: &o}); shallowEqual(&a, &b) {
 			t.Errorf("an origin with another %s is the same", field)
 		}
 	})

@@ -14,66 +14,66 @@ import (
 )
 
 const (
-	wildcard  = "0.0.0.0"
-	localhost = "127.0.0.1"
-	transTLS  = "tls"
-	transRaw  = "raw_buffer"
+	wildcard           = "0.0.0.0"
+	localhost          = "127.0.0.1"
+	transportTLS       = "tls"
+	transportRawBuffer = "raw_buffer"
 )
 
-// plainALPN is what Envoy's HTTP inspector reports.
-func plainALPN() []string { return []string{"http/1.1", "h2c"} }
+// plaintextALPN is what Envoy's HTTP inspector reports for plaintext.
+func plaintextALPN() []string { return []string{"http/1.1", "h2c"} }
 
-// listenerKey is the address at which a listener would be.
+// listenerKey is the address of a listener.
 type listenerKey struct {
 	Bind string
 	Port uint32
 }
 
-// entry is an outbound listener in the making.
-type entry struct {
-	key        listenerKey
-	extra      []string // further addresses
-	bindToPort bool
-	// protocol of what is in it; Undeclared when HTTP and TCP are told apart by
-	// looking at the first bytes.
+// pendingListener is an outbound listener that is being built.
+type pendingListener struct {
+	key            listenerKey
+	extraAddresses []string // further addresses
+	bindToPort     bool
+	// protocol of its chains; Undeclared if HTTP and TCP are told apart by protocol
+	// detection.
 	protocol mesh.Protocol
 	locked   bool
-	chains   []*Chain
+	chains   []*FilterChain
 	origins  []*mesh.Origin
 }
 
-// outbound collects the outbound listeners of one proxy.
-type outbound struct {
-	sc       *scope
-	taken    []listenerKey        // what outbound listeners must leave free
-	prev     map[string]*Listener // what was there before, by name
-	entries  map[listenerKey]*entry
-	layer4   map[*egress][]*virtualService // those that route connections
-	warnings []Warning
+// outboundListenerBuilder builds the outbound listeners of one proxy.
+type outboundListenerBuilder struct {
+	sc                *sidecarScope
+	reserved          []listenerKey        // addresses that outbound listeners must not use
+	prev              map[string]*Listener // the previous listeners, by name
+	pending           map[listenerKey]*pendingListener
+	l4VirtualServices map[*egressListener][]*virtualService // those with routes for TCP or TLS
+	warnings          []Warning
 }
 
-// target is a service's port on its way into a listener.
-type target struct {
-	e    *egress
-	svc  *service
-	port mesh.Port
-	// bind is empty where the service's own addresses decide.
-	bind       string
-	bindToPort bool
-	extra      []string
-	cidrs      []string
+// servicePort is a port of a service that is added to a listener.
+type servicePort struct {
+	egress *egressListener
+	svc    *service
+	port   mesh.Port
+	// bind is empty if the service's own addresses decide.
+	bind           string
+	bindToPort     bool
+	extraAddresses []string
+	cidrs          []string
 }
 
-// listeners are those of the proxy for its own requests, and
-// the names of the route tables that they ask for.
-func (o *outbound) listeners() ([]Part, []string) {
+// listeners returns the outbound listeners of the proxy, and the names of the route
+// configurations that they request.
+func (o *outboundListenerBuilder) listeners() ([]Part, []string) {
 	sc := o.sc
-	o.entries, o.layer4 = map[listenerKey]*entry{}, map[*egress][]*virtualService{}
+	o.pending, o.l4VirtualServices = map[listenerKey]*pendingListener{}, map[*egressListener][]*virtualService{}
 	for _, e := range sc.egress {
 		o.addEgress(e)
 	}
-	keys := make([]listenerKey, 0, len(o.entries))
-	for k := range o.entries {
+	keys := make([]listenerKey, 0, len(o.pending))
+	for k := range o.pending {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.Bind, b.Bind), cmp.Compare(a.Port, b.Port)) })
@@ -81,7 +81,7 @@ func (o *outbound) listeners() ([]Part, []string) {
 	parts := make([]Part, 0, len(keys)+1)
 	var names []string
 	for _, k := range keys {
-		l := o.finish(o.entries[k])
+		l := o.buildListener(o.pending[k])
 		for _, c := range append(slices.Clone(l.Chains), l.Default) {
 			if c != nil && c.HTTP != nil {
 				names = append(names, c.HTTP.RouteName)
@@ -96,16 +96,16 @@ func (o *outbound) listeners() ([]Part, []string) {
 	return parts, slices.Compact(names)
 }
 
-// dropSharedAddresses leaves each address to one listener: the one that has it
-// first among its own, else the first that has it at all.
-func (o *outbound) dropSharedAddresses(keys []listenerKey) {
+// dropSharedAddresses leaves each address to one listener: the one whose main address it
+// is, else the first one that has it.
+func (o *outboundListenerBuilder) dropSharedAddresses(keys []listenerKey) {
 	used := map[listenerKey]bool{}
 	for _, k := range keys {
 		used[k] = true
 	}
 	for _, k := range keys {
-		en := o.entries[k]
-		en.extra = slices.DeleteFunc(slices.Clone(en.extra), func(a string) bool {
+		en := o.pending[k]
+		en.extraAddresses = slices.DeleteFunc(slices.Clone(en.extraAddresses), func(a string) bool {
 			at := listenerKey{Bind: a, Port: k.Port}
 			taken := used[at]
 			used[at] = true
@@ -114,9 +114,9 @@ func (o *outbound) dropSharedAddresses(keys []listenerKey) {
 	}
 }
 
-func (o *outbound) addEgress(e *egress) {
-	t := target{e: e, bind: e.listener.GetBind(), bindToPort: o.sc.proxy.Interception == InterceptNone}
-	switch e.listener.GetCaptureMode() {
+func (o *outboundListenerBuilder) addEgress(e *egressListener) {
+	t := servicePort{egress: e, bind: e.spec.GetBind(), bindToPort: o.sc.proxy.Interception == InterceptNone}
+	switch e.spec.GetCaptureMode() {
 	case networking.CaptureMode_NONE:
 		t.bindToPort = true
 	case networking.CaptureMode_IPTABLES:
@@ -127,24 +127,24 @@ func (o *outbound) addEgress(e *egress) {
 		t.bind = localhost
 	}
 	if e.hasPort() {
-		p := e.listener.GetPort()
+		p := e.spec.GetPort()
 		t.port = mesh.Port{Name: p.GetName(), Number: p.GetNumber(), Protocol: parseProtocol(p.GetProtocol())}
 	} else {
-		for _, en := range o.entries { // ports that have a listener of their own stay as they are
+		for _, en := range o.pending { // a port with an egress listener of its own is complete
 			en.locked = true
 		}
 	}
-	for turn := range turns {
+	for pass := range passes {
 		for _, svc := range e.services {
 			t.svc = svc
 			if e.hasPort() {
-				if o.turn(svc, t.port.Number) == turn {
+				if o.passOf(svc, t.port.Number) == pass {
 					o.add(t)
 				}
 				continue
 			}
 			for _, p := range svc.Ports {
-				if o.turn(svc, p.Number) == turn {
+				if o.passOf(svc, p.Number) == pass {
 					t.port = p
 					o.add(t)
 				}
@@ -153,18 +153,18 @@ func (o *outbound) addEgress(e *egress) {
 	}
 }
 
-// add puts a service's port into the listener that it belongs to.
-func (o *outbound) add(t target) {
+// add adds a service's port to the listeners that it needs.
+func (o *outboundListenerBuilder) add(t servicePort) {
 	if t.port.Protocol == mesh.UDP || t.svc.Resolution == mesh.ResolutionDynamicDNS {
 		return
 	}
 	if t.port.Protocol.IsHTTP() {
 		t.bind = cmp.Or(t.bind, wildcard)
-		o.place(t)
+		o.addListener(t)
 		return
 	}
 	if t.bind != "" {
-		o.place(t)
+		o.addListener(t)
 		return
 	}
 	var ips, cidrs []string
@@ -179,81 +179,81 @@ func (o *outbound) add(t target) {
 	}
 	if len(ips) > 0 {
 		vip := t
-		vip.bind, vip.extra = ips[0], ips[1:]
-		o.place(vip)
+		vip.bind, vip.extraAddresses = ips[0], ips[1:]
+		o.addListener(vip)
 	}
 	if len(cidrs) > 0 || len(ips) == 0 {
 		t.bind, t.cidrs = wildcard, cidrs
-		o.place(t)
+		o.addListener(t)
 	}
 }
 
-func (o *outbound) place(t target) {
+func (o *outboundListenerBuilder) addListener(t servicePort) {
 	key := listenerKey{Bind: t.bind, Port: t.port.Number}
-	if !o.free(key, t) {
+	if !o.mayListen(key, t) {
 		return
 	}
-	cur := o.entries[key]
+	cur := o.pending[key]
 	if cur != nil && cur.locked {
 		return
 	}
 	http := t.port.Protocol.IsHTTP()
 	if cur != nil && http && (cur.protocol.IsHTTP() || cur.protocol == mesh.Undeclared) {
-		return // its routes are in the table that is there
+		return // its routes are in the route configuration of that listener
 	}
-	if cur != nil && cur.protocol != t.port.Protocol && (ownProtocol(cur.protocol) || ownProtocol(t.port.Protocol)) {
+	if cur != nil && cur.protocol != t.port.Protocol && (serverFirst(cur.protocol) || serverFirst(t.port.Protocol)) {
 		o.conflict(key, t)
 		return
 	}
-	turn := o.turn(t.svc, t.port.Number)
-	named := turn == yielding && t.port.Protocol.IsTLS() // by the server's name
-	if cur != nil && turn > 0 && (!named && cur.takesAll() || turn == yielding && cur.protocol.IsHTTP() && !http) {
+	pass := o.passOf(t.svc, t.port.Number)
+	named := pass == yieldingPass && t.port.Protocol.IsTLS() // by server name
+	if cur != nil && pass > 0 && (!named && cur.matchesAll() || pass == yieldingPass && cur.protocol.IsHTTP() && !http) {
 		o.conflict(key, t)
 		return
 	}
 	chains, protocol := o.chains(t)
-	if chains = t.named(chains); len(chains) == 0 {
-		if t.e.hasPort() {
+	if chains = t.allowedChains(chains); len(chains) == 0 {
+		if t.egress.hasPort() {
 			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: it is of a catalog, and takes a whole port only where a Sidecar names it without a wildcard",
 				t.svc.Hostname, key.Bind, key.Port))
 		}
 		return
 	}
 	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
-		en := &entry{
-			key: key, extra: t.extra, bindToPort: t.bindToPort, protocol: protocol,
+		en := &pendingListener{
+			key: key, extraAddresses: t.extraAddresses, bindToPort: t.bindToPort, protocol: protocol,
 			origins: []*mesh.Origin{t.svc.Origin},
 		}
 		for _, c := range chains {
-			if !en.take(c) {
+			if !en.addChain(c) {
 				o.conflict(key, t)
 			}
 		}
-		o.entries[key] = en
+		o.pending[key] = en
 		return
 	}
 	if cur.protocol == mesh.Undeclared && t.port.Protocol == mesh.Undeclared {
-		chains = slices.DeleteFunc(chains, func(c *Chain) bool { return c.HTTP != nil })
+		chains = slices.DeleteFunc(chains, func(c *FilterChain) bool { return c.HTTP != nil })
 	}
 	if http != cur.protocol.IsHTTP() {
 		cur.protocol = mesh.Undeclared
 	}
 	for _, c := range chains {
-		if !cur.take(c) {
+		if !cur.addChain(c) {
 			o.conflict(key, t)
 		}
 	}
 	cur.origins = append(cur.origins, t.svc.Origin)
 }
 
-// take adds a chain for the connections that no other chain of the entry takes;
-// Envoy refuses two for one. It reports whether there were any.
-func (en *entry) take(c *Chain) bool {
+// addChain adds a chain for the connections that no other chain of the listener matches:
+// Envoy rejects two chains with the same match. It reports whether there are any.
+func (en *pendingListener) addChain(c *FilterChain) bool {
 	for _, have := range en.chains {
-		if !sameMatch(&have.Match, &c.Match) {
+		if !matchesOverlap(&have.Match, &c.Match) {
 			continue
 		}
-		left := slices.DeleteFunc(slices.Clone(names(&c.Match)), func(n string) bool { return slices.Contains(have.Match.ServerNames, n) })
+		left := slices.DeleteFunc(slices.Clone(serverNames(&c.Match)), func(n string) bool { return slices.Contains(have.Match.ServerNames, n) })
 		if len(left) == 0 {
 			return false
 		}
@@ -265,22 +265,22 @@ func (en *entry) take(c *Chain) bool {
 	return true
 }
 
-// ownProtocol is a protocol that cannot share a port with another, as its
-// server speaks first.
-func ownProtocol(p mesh.Protocol) bool { return p == mesh.Mongo || p == mesh.MySQL }
+// serverFirst reports whether the server speaks first in a protocol. Such a protocol cannot
+// share a port with another one.
+func serverFirst(p mesh.Protocol) bool { return p == mesh.Mongo || p == mesh.MySQL }
 
-func (o *outbound) conflict(key listenerKey, t target) {
+func (o *outboundListenerBuilder) conflict(key listenerKey, t servicePort) {
 	o.warn(t, fmt.Sprintf("port %d of %q has no listener of its own on %s: another service has that address first",
 		t.port.Number, t.svc.Hostname, key.Bind))
 }
 
-func (o *outbound) warn(t target, text string) {
+func (o *outboundListenerBuilder) warn(t servicePort, text string) {
 	o.warnings = append(o.warnings, Warning{Key: t.svc.Key, Origin: t.svc.Origin, Message: text})
 }
 
-// free reports whether an outbound listener may be there: not where the
-// workload itself serves, nor on the ports of Envoy's own listeners.
-func (o *outbound) free(key listenerKey, t target) bool {
+// mayListen reports whether an outbound listener may use the address: not where the
+// workload itself listens, nor on the ports of Envoy's own listeners.
+func (o *outboundListenerBuilder) mayListen(key listenerKey, t servicePort) bool {
 	if key.Bind == wildcard {
 		switch key.Port {
 		case 15021, 15090:
@@ -292,7 +292,7 @@ func (o *outbound) free(key listenerKey, t target) bool {
 	if !t.bindToPort {
 		return true
 	}
-	for _, k := range o.taken {
+	for _, k := range o.reserved {
 		if k.Port == key.Port && (k.Bind == key.Bind || k.Bind == wildcard || key.Bind == wildcard) {
 			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: the workload itself serves there", t.svc.Hostname, key.Bind, key.Port))
 			return false
@@ -301,16 +301,16 @@ func (o *outbound) free(key listenerKey, t target) bool {
 	return true
 }
 
-func (o *outbound) chains(t target) ([]*Chain, mesh.Protocol) {
+func (o *outboundListenerBuilder) chains(t servicePort) ([]*FilterChain, mesh.Protocol) {
 	if t.port.Protocol.IsHTTP() {
 		http := o.httpChain(t)
 		if t.port.Protocol != mesh.HTTPProxy && t.bind == wildcard {
-			http.Match = ChainMatch{Transport: transRaw, ALPN: plainALPN()}
-			return []*Chain{http}, mesh.Undeclared
+			http.Match = FilterChainMatch{Transport: transportRawBuffer, ALPN: plaintextALPN()}
+			return []*FilterChain{http}, mesh.Undeclared
 		}
-		return []*Chain{http}, t.port.Protocol
+		return []*FilterChain{http}, t.port.Protocol
 	}
-	var chains []*Chain
+	var chains []*FilterChain
 	if t.port.Protocol.IsTLS() {
 		chains = o.tlsChains(t)
 	} else {
@@ -318,13 +318,13 @@ func (o *outbound) chains(t target) ([]*Chain, mesh.Protocol) {
 	}
 	if t.port.Protocol == mesh.Undeclared {
 		http := o.httpChain(t)
-		http.Match = ChainMatch{Transport: transRaw, ALPN: plainALPN()}
+		http.Match = FilterChainMatch{Transport: transportRawBuffer, ALPN: plaintextALPN()}
 		chains = append(chains, http)
 	}
 	return chains, t.port.Protocol
 }
 
-func (o *outbound) httpChain(t target) *Chain {
+func (o *outboundListenerBuilder) httpChain(t servicePort) *FilterChain {
 	name := strconv.FormatUint(uint64(t.port.Number), 10)
 	switch {
 	case t.port.Number == 0:
@@ -336,12 +336,12 @@ func (o *outbound) httpChain(t target) *Chain {
 	http.RouteName = name
 	http.AllowAbsoluteURL = t.port.Protocol == mesh.HTTPProxy
 	http.GRPCWeb = t.port.Protocol == mesh.GRPCWeb
-	return &Chain{HTTP: http}
+	return &FilterChain{HTTP: http}
 }
 
-func (e *epoch) httpChain(stat string) *HTTPChain {
-	http := &HTTPChain{StatPrefix: stat + ";"}
-	switch e.config.GetPathNormalization().GetNormalization().String() {
+func (mc *meshContext) httpChain(stat string) *HTTPConnectionManager {
+	http := &HTTPConnectionManager{StatPrefix: stat + ";"}
+	switch mc.config.GetPathNormalization().GetNormalization().String() {
 	case "NONE":
 	case "MERGE_SLASHES":
 		http.NormalizePath, http.MergeSlashes = true, true
@@ -357,30 +357,30 @@ func listenerName(bind string, port uint32) string {
 	return bind + "_" + strconv.FormatUint(uint64(port), 10)
 }
 
-// sameMatch reports whether two matches share one of the pairs of address and
-// server name that they stand for.
-func sameMatch(a, b *ChainMatch) bool {
+// matchesOverlap reports whether two matches have a pair of address range and server name
+// in common.
+func matchesOverlap(a, b *FilterChainMatch) bool {
 	return a.DestinationPort == b.DestinationPort && a.Transport == b.Transport && slices.Equal(a.ALPN, b.ALPN) &&
-		shared(names(a), names(b)) && shared(masked(a.CIDRs), masked(b.CIDRs))
+		intersect(serverNames(a), serverNames(b)) && intersect(maskedCIDRs(a.CIDRs), maskedCIDRs(b.CIDRs))
 }
 
-// shared reports whether two lists have something in common; an empty one is
-// "any", which is one value among others.
-func shared(a, b []string) bool {
+// intersect reports whether two lists have an element in common. An empty list is "any",
+// which is a value of its own.
+func intersect(a, b []string) bool {
 	if len(a) == 0 || len(b) == 0 {
 		return len(a) == len(b)
 	}
 	return slices.ContainsFunc(a, func(x string) bool { return slices.Contains(b, x) })
 }
 
-func names(m *ChainMatch) []string {
+func serverNames(m *FilterChainMatch) []string {
 	if slices.Contains(m.ServerNames, "*") {
 		return nil
 	}
 	return m.ServerNames
 }
 
-func masked(cidrs []string) []string {
+func maskedCIDRs(cidrs []string) []string {
 	out := make([]string, 0, len(cidrs))
 	for _, c := range cidrs {
 		if p, err := netip.ParsePrefix(c); err == nil {
@@ -391,11 +391,11 @@ func masked(cidrs []string) []string {
 	return out
 }
 
-// finish turns an entry into a part.
-func (o *outbound) finish(en *entry) *Listener {
+// buildListener turns a pending listener into a part.
+func (o *outboundListenerBuilder) buildListener(en *pendingListener) *Listener {
 	l := &Listener{
 		Name:       listenerName(en.key.Bind, en.key.Port),
-		Addresses:  append([]string{en.key.Bind}, en.extra...),
+		Addresses:  append([]string{en.key.Bind}, en.extraAddresses...),
 		Port:       en.key.Port,
 		BindToPort: en.bindToPort,
 	}
@@ -414,9 +414,9 @@ func (o *outbound) finish(en *entry) *Listener {
 	}
 	switch {
 	case l.Default != nil && len(l.Chains) == 0:
-		l.Chains, l.Default = []*Chain{l.Default}, nil
+		l.Chains, l.Default = []*FilterChain{l.Default}, nil
 	case l.Default == nil:
-		l.Default = o.sc.fallthroughChain("PassthroughFilterChain")
+		l.Default = o.sc.catchAllChain("PassthroughFilterChain")
 	}
 	if l.InspectHTTP {
 		l.InspectTimeout = o.sc.config.GetProtocolDetectionTimeout().AsDuration()
@@ -425,17 +425,17 @@ func (o *outbound) finish(en *entry) *Listener {
 		return have
 	}
 	l.origins = originsOf(en.origins...)
-	return o.sc.listeners.of(l)
+	return o.sc.listeners.intern(l)
 }
 
-// fallthroughChain takes what is for no service.
-func (sc *scope) fallthroughChain(name string) *Chain {
+// catchAllChain is for connections to unknown hosts.
+func (sc *sidecarScope) catchAllChain(name string) *FilterChain {
 	ca := sc.catchAll()
 	to := ca.Cluster
 	if ca.Refuse {
 		to = ClusterRef{Kind: BlackHoleCluster}
 	}
-	return &Chain{Name: name, TCP: &TCPChain{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}}
+	return &FilterChain{Name: name, TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}}
 }
 
 // statPrefix is Istio's: the name of the cluster.
@@ -456,37 +456,37 @@ func statPrefix(c ClusterRef) string {
 	}
 }
 
-// virtualOutbound receives what capture redirects, and hands it to the listener
-// of the original destination.
-func (o *outbound) virtualOutbound() *Listener {
+// virtualOutbound receives redirected connections, and passes them to the listener of their
+// original destination.
+func (o *outboundListenerBuilder) virtualOutbound() *Listener {
 	sc := o.sc
-	black := ClusterRef{Kind: BlackHoleCluster}
+	blackhole := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
-		Name:        "virtualOutbound",
-		Addresses:   []string{wildcard},
-		Port:        sc.outPort(),
-		BindToPort:  true,
-		HandsOver:   true,
-		Transparent: sc.proxy.Interception == InterceptTPROXY,
-		Chains: []*Chain{
+		Name:           "virtualOutbound",
+		Addresses:      []string{wildcard},
+		Port:           sc.outPort(),
+		BindToPort:     true,
+		UseOriginalDst: true,
+		Transparent:    sc.proxy.Interception == InterceptTPROXY,
+		Chains: []*FilterChain{
 			{
 				Name:  "virtualOutbound-blackhole",
-				Match: ChainMatch{DestinationPort: sc.outPort()},
-				TCP:   &TCPChain{StatPrefix: statPrefix(black), Destinations: []WeightedCluster{{Cluster: black}}},
+				Match: FilterChainMatch{DestinationPort: sc.outPort()},
+				TCP:   &TCPProxy{StatPrefix: statPrefix(blackhole), Destinations: []WeightedCluster{{Cluster: blackhole}}},
 			},
-			sc.fallthroughChain("virtualOutbound-catchall-tcp"),
+			sc.catchAllChain("virtualOutbound-catchall-tcp"),
 		},
 	}
 	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
 		return have
 	}
-	return sc.listeners.of(l)
+	return sc.listeners.intern(l)
 }
 
-func (e *epoch) outPort() uint32 {
-	return uint32(cmp.Or(e.config.GetProxyListenPort(), 15001))
+func (mc *meshContext) outPort() uint32 {
+	return uint32(cmp.Or(mc.config.GetProxyListenPort(), 15001))
 }
 
-func (e *epoch) inPort() uint32 {
-	return uint32(cmp.Or(e.config.GetProxyInboundListenPort(), 15006))
+func (mc *meshContext) inPort() uint32 {
+	return uint32(cmp.Or(mc.config.GetProxyInboundListenPort(), 15006))
 }

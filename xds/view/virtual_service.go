@@ -11,27 +11,27 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// virtualService is one whose delegates have been merged into it, with what is
-// asked of it often.
+// virtualService is a VirtualService with its delegates merged in, and with what is often
+// read from it.
 type virtualService struct {
 	*mesh.VirtualService
 	http []*networking.HTTPRoute
-	// delegates is set if another object has a part in it.
-	delegates bool
-	// forMesh is set if it is for sidecars.
+	// hasDelegates is set if routes of other VirtualServices are merged in.
+	hasDelegates bool
+	// forMesh is set if it applies to sidecars.
 	forMesh bool
 	hosts   []mesh.Hostname
-	// to are the hosts that it leads to, sorted; for one namespace or another
-	// where fromNamespaces is set.
-	to             []routeTo
-	fromNamespaces bool
-	// labels are those by which its rules choose their clients.
-	labels []labelPair
+	// allDestinations are the hosts that it leads to, sorted. They are empty if
+	// bySourceNamespace is set: then they depend on the namespace of the proxy.
+	allDestinations   []destinationPorts
+	bySourceNamespace bool
+	// sourceLabels are the labels by which its routes select their clients.
+	sourceLabels []labelPair
 }
 
-// routeTo is a host that routes lead to, with the ports they name; 0 is for one
-// without a port.
-type routeTo struct {
+// destinationPorts is a host that routes lead to, with the ports that they name; 0 stands
+// for a destination without a port.
+type destinationPorts struct {
 	host  mesh.Hostname
 	ports []uint32
 }
@@ -47,33 +47,32 @@ func newVirtualService(vs *mesh.VirtualService, http []*networking.HTTPRoute) *v
 	}
 	for _, r := range http {
 		for _, m := range r.GetMatch() {
-			out.fromNamespaces = out.fromNamespaces || m.GetSourceNamespace() != ""
+			out.bySourceNamespace = out.bySourceNamespace || m.GetSourceNamespace() != ""
 		}
 	}
-	if !out.fromNamespaces {
-		out.to = destinationsOf(out, "")
+	if !out.bySourceNamespace {
+		out.allDestinations = destinationsOf(out, "")
 	}
-	out.labels = sourceLabels(out)
+	out.sourceLabels = sourceLabels(out)
 	return out
 }
 
 // destinations are the hosts that it leads to for proxies of a namespace.
-func (vs *virtualService) destinations(ns string) []routeTo {
-	if vs.fromNamespaces {
+func (vs *virtualService) destinations(ns string) []destinationPorts {
+	if vs.bySourceNamespace {
 		return destinationsOf(vs, ns)
 	}
-	return vs.to
+	return vs.allDestinations
 }
 
-// layer4 reports whether it routes connections, not only requests.
-func (vs *virtualService) layer4() bool {
+// hasL4Routes reports whether it has routes for TCP or TLS.
+func (vs *virtualService) hasL4Routes() bool {
 	return len(vs.Spec.GetTcp()) > 0 || len(vs.Spec.GetTls()) > 0
 }
 
-// mergeDelegates replaces each rule that delegates by the rules of its
-// delegate. A rule whose delegate is missing, or not exported to the root's
-// namespace, is left out alone. What has no delegates and was in prev already is
-// the same pointer.
+// mergeDelegates replaces each route that delegates by the routes of its delegate. A route
+// whose delegate is missing, or not exported to the root's namespace, is left out alone. A
+// VirtualService without delegates that is in prev stays the same pointer.
 func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, defaults []string) []*virtualService {
 	delegates := map[mesh.Key]*mesh.VirtualService{}
 	for _, vs := range list {
@@ -86,10 +85,10 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 		if len(vs.Spec.GetHosts()) == 0 {
 			continue
 		}
-		for len(prev) > 0 && prev[0].VirtualService != vs && before(&prev[0].Meta, &vs.Meta) < 0 {
+		for len(prev) > 0 && prev[0].VirtualService != vs && compareMeta(&prev[0].Meta, &vs.Meta) < 0 {
 			prev = prev[1:]
 		}
-		if len(prev) > 0 && prev[0].VirtualService == vs && !prev[0].delegates {
+		if len(prev) > 0 && prev[0].VirtualService == vs && !prev[0].hasDelegates {
 			out = append(out, prev[0])
 			continue
 		}
@@ -102,7 +101,7 @@ func mergeDelegates(prev []*virtualService, list []*mesh.VirtualService, default
 			}
 		}
 		merged := newVirtualService(vs, http)
-		merged.delegates = delegating
+		merged.hasDelegates = delegating
 		out = append(out, merged)
 	}
 	return out
@@ -132,8 +131,8 @@ func resolveDelegate(root *mesh.VirtualService, rule *networking.HTTPRoute,
 	return out
 }
 
-// mergeRule is the delegate's rule with the root's match and, where it is
-// silent, the root's settings; nil if their matches contradict.
+// mergeRule is the delegate's route with the root's match, and the root's settings where
+// the delegate has none; nil if their matches contradict.
 func mergeRule(root, sub *networking.HTTPRoute) *networking.HTTPRoute {
 	match, ok := mergeMatches(root.GetMatch(), sub.GetMatch())
 	if !ok {
@@ -232,8 +231,8 @@ func union[V any](a, b map[string]V) map[string]V {
 	return out
 }
 
-// contradict reports whether no request could satisfy both, or sub asks for
-// more than root lets through.
+// contradict reports whether no request can match both, or sub matches requests that root
+// does not.
 func contradict(root, sub *networking.HTTPMatchRequest) bool {
 	if stringsContradict(root.Uri, sub.Uri) || stringsContradict(root.Scheme, sub.Scheme) ||
 		stringsContradict(root.Method, sub.Method) || stringsContradict(root.Authority, sub.Authority) {

@@ -7,32 +7,32 @@ import (
 // labelPair is a label with its value.
 type labelPair struct{ key, value string }
 
-// labelPairs are the labels of proxies by which rules and routes choose. All
-// else that a proxy has makes no difference to its own requests.
-type labelPairs struct {
-	all map[labelPair]bool
-	of  map[string]map[labelPair]bool // for proxies of one namespace alone
+// selectorLabels are the labels that DestinationRules and VirtualServices use to select
+// clients. All other labels of a proxy make no difference to its own requests.
+type selectorLabels struct {
+	all         map[labelPair]bool            // for proxies of any namespace
+	byNamespace map[string]map[labelPair]bool // for proxies of one namespace only
 }
 
-func newLabelPairs(s *mesh.Snapshot, routes []*virtualService) *labelPairs {
-	out := &labelPairs{all: map[labelPair]bool{}, of: map[string]map[labelPair]bool{}}
+func newSelectorLabels(s *mesh.Snapshot, routes []*virtualService) *selectorLabels {
+	out := &selectorLabels{all: map[labelPair]bool{}, byNamespace: map[string]map[labelPair]bool{}}
 	for _, dr := range s.DestinationRules {
 		for k, v := range dr.Spec.GetWorkloadSelector().GetMatchLabels() {
-			if out.of[dr.Namespace] == nil {
-				out.of[dr.Namespace] = map[labelPair]bool{}
+			if out.byNamespace[dr.Namespace] == nil {
+				out.byNamespace[dr.Namespace] = map[labelPair]bool{}
 			}
-			out.of[dr.Namespace][labelPair{k, v}] = true
+			out.byNamespace[dr.Namespace][labelPair{k, v}] = true
 		}
 	}
 	for _, vs := range routes {
-		for _, l := range vs.labels {
+		for _, l := range vs.sourceLabels {
 			out.all[l] = true
 		}
 	}
 	return out
 }
 
-// labelSet is some labels.
+// labelSet is a set of labels.
 type labelSet struct{ Labels map[string]string }
 
 func (s *labelSet) all() map[string]string {
@@ -42,15 +42,15 @@ func (s *labelSet) all() map[string]string {
 	return s.Labels
 }
 
-// chosen are those of a proxy's labels that make a difference.
-func (p *labelPairs) chosen(ns string, labels map[string]string) map[string]string {
-	own := p.of[ns]
-	if len(p.all)+len(own) == 0 {
+// relevant returns those labels of a proxy that some selector uses.
+func (s *selectorLabels) relevant(ns string, labels map[string]string) map[string]string {
+	own := s.byNamespace[ns]
+	if len(s.all)+len(own) == 0 {
 		return nil
 	}
 	var out map[string]string
 	for k, v := range labels {
-		if l := (labelPair{k, v}); p.all[l] || own[l] {
+		if l := (labelPair{k, v}); s.all[l] || own[l] {
 			if out == nil {
 				out = map[string]string{}
 			}
@@ -60,7 +60,7 @@ func (p *labelPairs) chosen(ns string, labels map[string]string) map[string]stri
 	return out
 }
 
-// sourceLabels are the labels by which a VirtualService chooses its clients.
+// sourceLabels are the labels by which a VirtualService selects its clients.
 func sourceLabels(vs *virtualService) []labelPair {
 	var out []labelPair
 	add := func(m map[string]string) {

@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// maxMoves is how many services are put in and out one by one: each costs a look
-// at all hosts, and from some number on it is cheaper to make all of them anew.
-const maxMoves = 4
+// maxServiceChanges is how many services are added or removed one by one. Each costs a
+// search in all virtual hosts, so for more it is cheaper to build them all again.
+const maxServiceChanges = 4
 
-// movable reports whether a service that came, went or changed stands for
-// itself: nothing but its own clusters, hosts and listeners is concerned.
-func (sc *scope) movable(c mesh.Delta[*mesh.Service], next *site) bool {
+// isolated reports whether a service that was added, removed or changed affects its own
+// clusters, virtual hosts and listeners only.
+func (sc *sidecarScope) isolated(c mesh.Delta[*mesh.Service], next *proxyContext) bool {
 	if len(sc.egress) != 1 || sc.egress[0].hasPort() {
 		return false
 	}
@@ -30,18 +30,18 @@ func (sc *scope) movable(c mesh.Delta[*mesh.Service], next *site) bool {
 		if slices.ContainsFunc(vs.hosts, host.Overlaps) {
 			return true
 		}
-		_, leads := slices.BinarySearchFunc(vs.destinations(sc.namespace()), host, compareTo)
+		_, leads := slices.BinarySearchFunc(vs.destinations(sc.namespace()), host, compareDestination)
 		return leads
 	})
 }
 
-// unveils reports whether a change of a service may show, or hide, a catalog's
-// of the same host, which the scope may want though it does not want the other.
-func (sc *scope) unveils(c mesh.Delta[*mesh.Service], next *site) bool {
+// revealsCatalogService reports whether a changed service hid, or will hide, a catalog's
+// service of the same host that the scope includes.
+func (sc *sidecarScope) revealsCatalogService(c mesh.Delta[*mesh.Service], next *proxyContext) bool {
 	host := hostOf(c)
 	for _, s := range []*mesh.Snapshot{sc.s, next.s} {
 		for _, svc := range s.ServicesOn(host) {
-			if svc != c.Old && svc != c.New && svc.Catalog && sc.wants(svc) {
+			if svc != c.Old && svc != c.New && svc.Catalog && sc.includes(svc) {
 				return true
 			}
 		}
@@ -56,18 +56,18 @@ func hostOf(c mesh.Delta[*mesh.Service]) mesh.Hostname {
 	return c.New.Hostname
 }
 
-// move puts services in and out.
-func (r *realm) move(moves []mesh.Delta[*mesh.Service]) {
-	if len(moves) == 0 {
+// applyServiceChanges adds and removes isolated services.
+func (ss *scopeState) applyServiceChanges(changes []mesh.Delta[*mesh.Service]) {
+	if len(changes) == 0 {
 		return
 	}
-	sc, e := r.sc, r.sc.egress[0]
-	for _, c := range moves {
+	sc, e := ss.scope, ss.scope.egress[0]
+	for _, c := range changes {
 		if c.Old != nil {
 			is := func(s *service) bool { return s.Service == c.Old }
 			e.services = slices.DeleteFunc(e.services, is)
 			if i := slices.IndexFunc(sc.services, is); i >= 0 {
-				sc.services, r.parts = slices.Delete(sc.services, i, i+1), slices.Delete(r.parts, i, i+1)
+				sc.services, ss.parts = slices.Delete(sc.services, i, i+1), slices.Delete(ss.parts, i, i+1)
 			}
 		}
 		if c.New == nil || !sc.seesService(c.New, sc.namespace()) || !e.importsService(c.New) {
@@ -75,56 +75,56 @@ func (r *realm) move(moves []mesh.Delta[*mesh.Service]) {
 		}
 		s := &service{Service: c.New, Ports: c.New.Ports}
 		s.rule = sc.lookupRule(s)
-		i, _ := slices.BinarySearchFunc(e.services, s, sc.byRank)
+		i, _ := slices.BinarySearchFunc(e.services, s, sc.compareRank)
 		e.services = slices.Insert(e.services, i, s)
 		i, _ = slices.BinarySearchFunc(sc.services, s.Hostname, compareHosts)
-		sc.services, r.parts = slices.Insert(sc.services, i, s), slices.Insert(r.parts, i, sc.partsOf(s))
+		sc.services, ss.parts = slices.Insert(sc.services, i, s), slices.Insert(ss.parts, i, sc.partsOf(s))
 	}
-	r.partsChanged()
+	ss.invalidateLayers()
 }
 
-// byRank is the order of what a namespace sees.
-func (sc *scope) byRank(a, b *service) int {
+// compareRank is the order of what a namespace sees.
+func (sc *sidecarScope) compareRank(a, b *service) int {
 	defaults := sc.config.GetDefaultServiceExportTo()
 	class := func(s *service) int { return visibility(s.ExportTo, defaults, s.Namespace, sc.namespace()) }
-	return cmp.Or(cmp.Compare(class(a), class(b)), byPrecedence(a.Service, b.Service))
+	return cmp.Or(cmp.Compare(class(a), class(b)), comparePrecedence(a.Service, b.Service))
 }
 
-// move makes the changes that services bring which stand for themselves.
-func (r *routing) move(sc *scope, moves []mesh.Delta[*mesh.Service]) {
-	sc = r.scopeOf(sc)
+// applyServiceChanges adds and removes isolated services.
+func (r *routingState) applyServiceChanges(sc *sidecarScope, changes []mesh.Delta[*mesh.Service]) {
+	sc = r.scopeFor(sc)
 	v := &routingView{listeners: r.view.listeners, warnings: r.view.warnings}
-	if slices.ContainsFunc(moves, func(c mesh.Delta[*mesh.Service]) bool { return !r.listensAlready(sc, c) }) {
-		o := &outbound{sc: sc, taken: r.key.taken.all(), prev: r.view.byName()}
+	if slices.ContainsFunc(changes, func(c mesh.Delta[*mesh.Service]) bool { return !r.listenersUnaffected(sc, c) }) {
+		o := &outboundListenerBuilder{sc: sc, reserved: r.key.reserved.all(), prev: r.view.listenersByName()}
 		listeners, names := o.listeners()
 		names = slices.DeleteFunc(names, func(name string) bool {
-			_, _, ok := sc.listOf(name)
+			_, _, ok := sc.hostListFor(name)
 			return !ok
 		})
-		if !slices.Equal(names, r.names) {
+		if !slices.Equal(names, r.routeNames) {
 			r.build(sc)
 			return
 		}
 		v.listeners, v.warnings = sc.layer(ListenersLayer, listeners), o.warnings
 	}
-	touched := map[listID]bool{}
-	for id, list := range r.lists {
-		next := newTableBuilder(sc, id).moved(list, moves)
+	changed := map[hostListID]bool{}
+	for id, list := range r.hostLists {
+		next := newVirtualHostBuilder(sc, id).withServiceChanges(list, changes)
 		if next != list {
-			r.lists[id], touched[id] = next, true
+			r.hostLists[id], changed[id] = next, true
 		}
 	}
-	r.relist(sc, touched, v)
+	r.rebuildRouteConfigurations(sc, changed, v)
 }
 
-// listensAlready reports whether a service makes no difference to listeners:
-// those of its ports are there for others, and the same with it or without.
-func (r *routing) listensAlready(sc *scope, c mesh.Delta[*mesh.Service]) bool {
+// listenersUnaffected reports whether a service makes no difference to the listeners: other
+// services need those of its ports too, and they are the same with and without it.
+func (r *routingState) listenersUnaffected(sc *sidecarScope, c mesh.Delta[*mesh.Service]) bool {
 	e := sc.egress[0]
-	if e.listener.GetBind() != "" {
+	if e.spec.GetBind() != "" {
 		return false
 	}
-	there := r.view.byName()
+	there := r.view.listenersByName()
 	plain := func(svc *mesh.Service, p mesh.Port) bool {
 		return (p.Protocol == mesh.HTTP || p.Protocol == mesh.HTTP2 || p.Protocol == mesh.GRPC) &&
 			svc.Resolution != mesh.ResolutionDynamicDNS
@@ -156,14 +156,14 @@ func (r *routing) listensAlready(sc *scope, c mesh.Delta[*mesh.Service]) bool {
 	return true
 }
 
-// moved is a list with services put in and out that stand for themselves; the
-// list itself if it has none of them.
-func (b *tableBuilder) moved(list *hostList, moves []mesh.Delta[*mesh.Service]) *hostList {
+// withServiceChanges returns a list with isolated services added and removed; the list
+// itself if it has none of them.
+func (b *virtualHostBuilder) withServiceChanges(list *virtualHostList, changes []mesh.Delta[*mesh.Service]) *virtualHostList {
 	out := *list
 	out.hosts = slices.Clone(list.hosts)
 	b.prev = list
 	changed := false
-	for _, c := range moves {
+	for _, c := range changes {
 		if c.Old != nil {
 			n := len(out.hosts)
 			out.hosts = slices.DeleteFunc(out.hosts, func(vh *VirtualHost) bool {
@@ -182,9 +182,9 @@ func (b *tableBuilder) moved(list *hostList, moves []mesh.Delta[*mesh.Service]) 
 			if !routable(p) {
 				continue
 			}
-			vh, ok := b.host(svc, p, &out)
+			vh, ok := b.serviceHost(svc, p, &out)
 			if !ok {
-				return newTableBuilder(b.sc, b.id()).list(list)
+				return newVirtualHostBuilder(b.sc, b.id()).list(list)
 			}
 			i, _ := slices.BinarySearchFunc(out.hosts, vh.Name, compareNames)
 			out.hosts, changed = slices.Insert(out.hosts, i, vh), true
@@ -193,16 +193,16 @@ func (b *tableBuilder) moved(list *hostList, moves []mesh.Delta[*mesh.Service]) 
 	switch {
 	case !changed || slices.Equal(out.hosts, list.hosts):
 		return list
-	case list.crowded || b.port == 0:
-		return newTableBuilder(b.sc, b.id()).list(list)
+	case list.hasConflict || b.port == 0:
+		return newVirtualHostBuilder(b.sc, b.id()).list(list)
 	default:
 		return &out
 	}
 }
 
-// host is the virtual host of a service that no VirtualService takes. It reports
-// false if one of its names is another's.
-func (b *tableBuilder) host(svc *service, p mesh.Port, list *hostList) (*VirtualHost, bool) {
+// serviceHost is the virtual host of a service without a VirtualService. It reports false
+// if one of its domains belongs to another virtual host.
+func (b *virtualHostBuilder) serviceHost(svc *service, p mesh.Port, list *virtualHostList) (*VirtualHost, bool) {
 	d := b.domainsOf(svc, p.Number)
 	lower := make([]string, len(d.domains))
 	for i, domain := range d.domains {
@@ -224,5 +224,5 @@ func (b *tableBuilder) host(svc *service, p mesh.Port, list *hostList) (*Virtual
 		return have, true
 	}
 	vh.origins = originsOf(append(slices.Clone(r.origins), svc.Origin)...)
-	return b.sc.hosts.of(vh), true
+	return b.sc.virtualHosts.intern(vh), true
 }

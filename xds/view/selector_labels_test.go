@@ -6,7 +6,7 @@ import "testing"
 // value, and for no others that see the same.
 func TestRuleSelectsClientsByLabel(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newMeshFixture(t)
 	w.service("shop", "c.mesh", 80)
 	w.rule("shop", "c", `{"host":"c.mesh","workloadSelector":{"matchLabels":{"app":"web"}},"subsets":[{"name":"v1"}]}`)
 	x := NewIndex(w.snapshot())

@@ -9,12 +9,11 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestOneOutboundSetANamespace: in a mesh without Sidecars all proxies of a
-// namespace share what they see of others, by pointer, whatever their labels,
-// accounts, addresses and places are; and after changes as well. Where services
-// fail over, the endpoints alone are another set in each place, and of these only
-// the ones of such services are other parts.
-func TestOneOutboundSetANamespace(t *testing.T) {
+// TestNamespaceSharesOutboundLayers: in a mesh without Sidecars, all proxies of a namespace
+// share their outbound layers by pointer, whatever their labels, accounts, addresses and
+// localities are, also after changes. Where services fail over, only the endpoints layer
+// differs by locality, and in it only the parts of such services.
+func TestNamespaceSharesOutboundLayers(t *testing.T) {
 	t.Parallel()
 	places := []string{"eu/a", "eu/b", "us/a"}
 	f := newFleet(t, 60, 90)
@@ -24,7 +23,7 @@ func TestOneOutboundSetANamespace(t *testing.T) {
 	x := NewIndex(f.s)
 	check := func(after string, sets, failover int) {
 		t.Helper()
-		f.look(x)
+		f.rebuildViews(x)
 		of := map[string]map[any]bool{}
 		note := func(what string, part any) {
 			if of[what] == nil {
@@ -33,11 +32,11 @@ func TestOneOutboundSetANamespace(t *testing.T) {
 			of[what][part] = true
 		}
 		for i, p := range f.proxies {
-			ns, out := p.ServiceAccount.Namespace, f.views[i].out
-			note("sets of "+ns, fmt.Sprintf("%p %p %p %p %p", out.clusters, out.endpoints, out.fixed, out.listeners, out.tables[0]))
+			ns, out := p.ServiceAccount.Namespace, f.views[i].outbound
+			note("sets of "+ns, fmt.Sprintf("%p %p %p %p %p", out.clusters, out.endpoints, out.fixed, out.listeners, out.routeConfigurations[0]))
 			note("listeners of "+ns, out.listeners)
-			for _, l := range out.tables {
-				note("tables of "+ns, l)
+			for _, l := range out.routeConfigurations {
+				note("route configurations of "+ns, l)
 			}
 			note("clusters", out.clusters) // that everybody sees the same is known, too
 			note("endpoints", out.endpoints)
@@ -45,7 +44,7 @@ func TestOneOutboundSetANamespace(t *testing.T) {
 				note("parts of endpoints", part)
 			}
 		}
-		services := len(f.views[0].out.endpoints.Parts)
+		services := len(f.views[0].outbound.endpoints.Parts)
 		for what, list := range of {
 			want := 1
 			switch {

@@ -9,20 +9,20 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// routesOf are the rules of a VirtualService that hold for this proxy on this
-// port, in order, up to the first that takes everything.
-func (b *tableBuilder) routesOf(vs *virtualService) []*Route {
+// routesOf are the routes of a VirtualService for this proxy on this port, in order, up to
+// the first that matches every request.
+func (b *virtualHostBuilder) routesOf(vs *virtualService) []*Route {
 	var out []*Route
 	for _, rule := range vs.http {
 		if len(rule.GetMatch()) == 0 {
 			return append(out, b.route(vs, rule, nil))
 		}
 		for _, m := range rule.GetMatch() {
-			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.isSource(m) {
+			if (m.GetPort() != 0 && m.GetPort() != b.port) || !b.sc.matchesProxy(m) {
 				continue
 			}
 			out = append(out, b.route(vs, rule, m))
-			if takesAll(m) {
+			if matchesAllRequests(m) {
 				return out
 			}
 		}
@@ -30,8 +30,8 @@ func (b *tableBuilder) routesOf(vs *virtualService) []*Route {
 	return out
 }
 
-// isSource reports whether the proxy is one that the match is for.
-func (sc *scope) isSource(m *networking.HTTPMatchRequest) bool {
+// matchesProxy reports whether the match is for requests of this proxy.
+func (sc *sidecarScope) matchesProxy(m *networking.HTTPMatchRequest) bool {
 	if len(m.GetGateways()) > 0 {
 		return slices.Contains(m.GetGateways(), "mesh")
 	}
@@ -39,8 +39,8 @@ func (sc *scope) isSource(m *networking.HTTPMatchRequest) bool {
 		(m.GetSourceNamespace() == "" || m.GetSourceNamespace() == sc.namespace())
 }
 
-// takesAll reports whether no request is left for the rules behind.
-func takesAll(m *networking.HTTPMatchRequest) bool {
+// matchesAllRequests reports whether no request is left for the following routes.
+func matchesAllRequests(m *networking.HTTPMatchRequest) bool {
 	if m.GetUri() != nil {
 		if p := m.GetUri().GetPrefix(); p != "/" && m.GetUri().GetRegex() != ".*" {
 			return false
@@ -50,7 +50,7 @@ func takesAll(m *networking.HTTPMatchRequest) bool {
 		m.GetMethod() == nil && m.GetAuthority() == nil && m.GetScheme() == nil
 }
 
-func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
+func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
 	r := &Route{
 		Rule: rule, Match: m, Config: vs.Key, Port: b.port,
 		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
@@ -85,41 +85,40 @@ func (b *tableBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *
 			r.Mirrors = append(r.Mirrors, Mirror{Cluster: b.cluster(m.GetDestination()), Millionths: n})
 		}
 	}
-	return b.shared(r, origins)
+	return b.intern(r, origins)
 }
 
-// ruleID is where a route is looked for.
-type ruleID struct {
+// routeHint says where an equal route probably is.
+type routeHint struct {
 	rule  *networking.HTTPRoute
 	match *networking.HTTPMatchRequest
 	port  uint32
 }
 
-// shared is the route that there is already, if it is the same: other proxies
-// have the same rule with the same destinations, as a rule.
-func (b *tableBuilder) shared(r *Route, origins []*mesh.Origin) *Route {
-	return b.sc.epoch.rules.of(ruleID{r.Rule, r.Match, r.Port}, r, func() *Route {
+// intern returns the existing route if there is an equal one. Usually other proxies have
+// the same route with the same destinations.
+func (b *virtualHostBuilder) intern(r *Route, origins []*mesh.Origin) *Route {
+	return b.sc.meshContext.routeHints.get(routeHint{r.Rule, r.Match, r.Port}, r, func() *Route {
 		r.origins = originsOf(origins...)
-		return b.sc.routes.of(r)
+		return b.sc.routes.intern(r)
 	})
 }
 
-// defaultInput is what the route of a service is made from that no VirtualService
-// takes.
-type defaultInput struct {
+// defaultRouteInput is what the route of a service without a VirtualService is made from.
+type defaultRouteInput struct {
 	host mesh.Hostname
 	port uint32
 	hash *networking.LoadBalancerSettings_ConsistentHashLB // or nil
 }
 
-// sourced is an epoch with the origins of what is made in it.
-type sourced struct {
-	*epoch
+// routeContext is a meshContext with the origins of the route that is built.
+type routeContext struct {
+	*meshContext
 	service *mesh.Origin
 	rule    []*mesh.Origin
 }
 
-func (in defaultInput) build(from sourced) *Route {
+func (in defaultRouteInput) build(from routeContext) *Route {
 	origins := []*mesh.Origin{from.service}
 	if in.hash != nil {
 		origins = append(origins, from.rule...)
@@ -130,17 +129,17 @@ func (in defaultInput) build(from sourced) *Route {
 		Retry:        from.config.GetDefaultHttpRetryPolicy(),
 	}
 	r.origins = originsOf(origins...)
-	return from.routes.of(r)
+	return from.routes.intern(r)
 }
 
-// defaultRoute is that of a service which no VirtualService takes.
-func (b *tableBuilder) defaultRoute(svc *service, port uint32) *Route {
-	from := sourced{epoch: b.sc.epoch, service: svc.Origin}
-	in := defaultInput{host: svc.Hostname, port: port}
+// defaultRoute is the route of a service without a VirtualService.
+func (b *virtualHostBuilder) defaultRoute(svc *service, port uint32) *Route {
+	from := routeContext{meshContext: b.sc.meshContext, service: svc.Origin}
+	in := defaultRouteInput{host: svc.Hostname, port: port}
 	if dr := b.sc.rule(svc.Hostname); dr != nil {
 		in.hash, from.rule = dr.serviceHash(port), dr.origins
 	}
-	return b.sc.byDefault.of(from, in)
+	return b.sc.defaultRoutes.get(from, in)
 }
 
 const million = 1_000_000
@@ -158,9 +157,9 @@ func mirrorShare(rule *networking.HTTPRoute) uint32 {
 	}
 }
 
-// cluster is where a destination leads: its port if it names one, else the only
-// port of the service, else the port that the request came to.
-func (b *tableBuilder) cluster(d *networking.Destination) ClusterRef {
+// cluster is the cluster of a destination: of the port that it names, else of the service's
+// only port, else of the port that the request came to.
+func (b *virtualHostBuilder) cluster(d *networking.Destination) ClusterRef {
 	return destinationCluster(d, b.service(lower(d.GetHost())), b.port)
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// ruleIndex finds the DestinationRules of a host. Rules of one namespace for
-// one host are merged: their subsets together, the oldest traffic policy.
+// ruleIndex finds the DestinationRules of a host. Rules of one namespace for one host are
+// merged: all subsets, and the oldest traffic policy.
 type ruleIndex struct {
 	root     string
 	defaults []string
-	local    map[string]*ruleSet // by namespace: what its own proxies see
-	exported map[string]*ruleSet // by namespace: what others may see
+	local    map[string]*ruleSet // by namespace: visible to its own proxies
+	exported map[string]*ruleSet // by namespace: visible to others
 	rootOnly *ruleSet            // private ones of the root namespace
 }
 
@@ -26,7 +26,7 @@ type ruleSet struct {
 	wildcards []mesh.Hostname
 }
 
-// rule is one DestinationRule, or several merged.
+// rule is one DestinationRule, or several that are merged.
 type rule struct {
 	spec      *networking.DestinationRule
 	namespace string
@@ -35,7 +35,7 @@ type rule struct {
 	origins   []*mesh.Origin
 }
 
-// newRuleIndex has no rules.
+// newRuleIndex returns an index without rules.
 func newRuleIndex(s *mesh.Snapshot) *ruleIndex {
 	return &ruleIndex{
 		root:     s.RootNamespace(),
@@ -46,8 +46,8 @@ func newRuleIndex(s *mesh.Snapshot) *ruleIndex {
 	}
 }
 
-// next is the index of a list that differs from x's by the changes. Only rules
-// for the hosts of a namespace that these name are others.
+// next is the index of a list that differs from x's list by the changes. It merges only the
+// rules for the changed hosts and namespaces again.
 func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*mesh.DestinationRule) *ruleIndex {
 	if len(changes) == 0 {
 		return x
@@ -57,24 +57,24 @@ func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*me
 		host mesh.Hostname
 	}
 	at := func(dr *mesh.DestinationRule) place { return place{dr.Namespace, mesh.Hostname(dr.Spec.GetHost())} }
-	touched := map[place][]*mesh.DestinationRule{}
+	changed := map[place][]*mesh.DestinationRule{}
 	for _, c := range changes {
 		for _, dr := range []*mesh.DestinationRule{c.Old, c.New} {
 			if dr != nil {
-				touched[at(dr)] = nil
+				changed[at(dr)] = nil
 			}
 		}
 	}
 	for _, dr := range list {
-		if l, ok := touched[at(dr)]; ok {
-			touched[at(dr)] = append(l, dr)
+		if l, ok := changed[at(dr)]; ok {
+			changed[at(dr)] = append(l, dr)
 		}
 	}
 	out := &ruleIndex{
 		root: x.root, defaults: x.defaults, local: maps.Clone(x.local), exported: maps.Clone(x.exported), rootOnly: x.rootOnly,
 	}
 	namespaces := map[string]bool{}
-	for p := range touched {
+	for p := range changed {
 		namespaces[p.ns] = true
 	}
 	for ns := range namespaces {
@@ -83,7 +83,7 @@ func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*me
 			out.rootOnly = x.rootOnly.copy()
 		}
 	}
-	for p, rules := range touched {
+	for p, rules := range changed {
 		for _, set := range out.sets(p.ns) {
 			delete(set.byHost, p.host)
 		}
@@ -110,8 +110,8 @@ func (x *ruleIndex) next(changes []mesh.Delta[*mesh.DestinationRule], list []*me
 	return out
 }
 
-// unify makes the rules of other namespaces those of the own one where they say
-// the same, so that what is made of them is the same too.
+// unify replaces rules in others by equal ones in own, so that what is made from them is
+// shared.
 func unify(own, others []*rule) {
 	for i, r := range others {
 		for _, o := range own {
@@ -152,7 +152,7 @@ func (x *ruleIndex) add(dr *mesh.DestinationRule) {
 	}
 }
 
-// copy is a set that may be changed.
+// copy returns a set that may be changed.
 func (s *ruleSet) copy() *ruleSet {
 	if s == nil || s.byHost == nil {
 		return &ruleSet{byHost: map[mesh.Hostname][]*rule{}}
@@ -169,8 +169,8 @@ func (s *ruleSet) findWildcards() {
 	slices.Sort(s.wildcards)
 }
 
-// merge adds a rule to the set: into every rule for the same host and the same
-// audience, and as one of its own where none took it.
+// merge adds a rule to the set. It is merged into every rule for the same host with the
+// same exportTo. If there is none, it is added as a rule of its own.
 func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
 	host := mesh.Hostname(dr.Spec.GetHost())
 	selector := dr.Spec.GetWorkloadSelector()
@@ -203,7 +203,7 @@ func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
 	})
 }
 
-// absorb takes the subsets that r lacks, and the traffic policy if it has none.
+// absorb adds the subsets that r lacks, and the traffic policy if r has none.
 func (r *rule) absorb(dr *mesh.DestinationRule) {
 	spec, _ := proto.Clone(r.spec).(*networking.DestinationRule)
 	for _, sub := range dr.Spec.GetSubsets() {
@@ -243,8 +243,8 @@ func (s *ruleSet) find(host mesh.Hostname) []*rule {
 	return nil
 }
 
-// lookup finds the rule of a service for a client: of the client's namespace,
-// else of the service's, else of the root's. nil means that there is none.
+// lookup finds the rule of a service for a client: of the client's namespace, else of the
+// service's, else of the root's. nil means that there is none.
 func (x *ruleIndex) lookup(client string, labels map[string]string, host mesh.Hostname, svcNS string) *rule {
 	own := x.rootOnly
 	if client != x.root {
@@ -261,8 +261,8 @@ func (x *ruleIndex) lookup(client string, labels map[string]string, host mesh.Ho
 	return choose(list, client, labels, visible)
 }
 
-// choose takes the first rule that selects the client, else the last one for
-// all.
+// choose returns the first rule that selects the client, else the last one without a
+// selector.
 func choose(list []*rule, client string, labels map[string]string, visible func(*rule) bool) *rule {
 	var all *rule
 	for _, r := range list {
@@ -281,20 +281,20 @@ func choose(list []*rule, client string, labels map[string]string, visible func(
 	return all
 }
 
-// routesAlike reports whether two rules, which may be nil, make no difference to
-// routes and to chains of bytes.
-func routesAlike(a, b *rule) bool {
+// sameRouteSettings reports whether two rules, which may be nil, make no difference to
+// routes and TCP filter chains.
+func sameRouteSettings(a, b *rule) bool {
 	if a == b {
 		return true
 	}
-	if !a.routes() && !b.routes() {
+	if !a.hasRouteSettings() && !b.hasRouteSettings() {
 		return true
 	}
-	return a != nil && b != nil && proto.Equal(a.routing(), b.routing())
+	return a != nil && b != nil && proto.Equal(a.routeSettings(), b.routeSettings())
 }
 
-// routes reports whether a rule has a say in routing at all.
-func (r *rule) routes() bool {
+// hasRouteSettings reports whether a rule has any settings that routes use.
+func (r *rule) hasRouteSettings() bool {
 	if r == nil {
 		return false
 	}
@@ -312,8 +312,8 @@ func hashes(p *networking.TrafficPolicy) bool {
 		})
 }
 
-// routing is what of a rule has a say in routing.
-func (r *rule) routing() *networking.DestinationRule {
+// routeSettings are the settings of a rule that routes use.
+func (r *rule) routeSettings() *networking.DestinationRule {
 	part := func(p *networking.TrafficPolicy) *networking.TrafficPolicy {
 		if p == nil {
 			return nil
@@ -337,8 +337,8 @@ func (r *rule) routing() *networking.DestinationRule {
 	return out
 }
 
-// policyFor is what a rule says for a port, and for a subset of it. Settings of
-// a port replace those of the rule as a whole; a subset overrides by field.
+// policyFor is the traffic policy of a port, and of a subset. Settings of a port replace
+// those of the whole rule; a subset overrides field by field.
 func (r *rule) policyFor(port uint32, subset *networking.Subset) *networking.TrafficPolicy {
 	if r == nil {
 		return nil
@@ -392,8 +392,8 @@ func withoutPorts(p *networking.TrafficPolicy) *networking.TrafficPolicy {
 	}
 }
 
-// hashFor is the consistent hash of a destination, as Istio finds it for
-// routes: only a destination that names its port sees settings of a port.
+// hashFor is the consistent hash of a destination, as Istio finds it for routes: port
+// settings apply only to a destination that names its port.
 func (r *rule) hashFor(subset string, port uint32) *networking.LoadBalancerSettings_ConsistentHashLB {
 	if r == nil {
 		return nil

@@ -1,0 +1,500 @@
+package view
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// scopeKey is everything about a proxy that selects its sidecar scope.
+type scopeKey struct {
+	namespace string
+	sidecar   *mesh.Sidecar
+	labels    *labelSet // those that selectors use; or nil
+	router    bool
+}
+
+func (k scopeKey) build(mc *meshContext) *scopeState { return &scopeState{meshContext: mc, key: k} }
+
+// scopeState is the sidecar scope that proxies share, and what is built from it. It is
+// updated to the newest index, and only what differs is built again.
+type scopeState struct {
+	meshContext *meshContext
+	key         scopeKey
+
+	mu    sync.Mutex // guards all following fields, and the scope and the routing states
+	index *Index     // of which the rest is; nil if there is none, or an update did not finish
+	scope *sidecarScope
+	// parts are those of scope.services, for proxies without a locality.
+	parts         []*serviceParts
+	localityAware bool // some parts depend on the locality of a proxy
+
+	routings  memo[routingKey, *scopeState, routingState]
+	outbounds memo[outboundKey, *scopeState, outboundState]
+	// localities has the view of each locality. If no part depends on the locality, there
+	// is one view, for the zero locality. The outbound states keep the views alive, so a
+	// view goes away with its proxies: they may report any number of localities.
+	localities memo[localityKey, *scopeState, localityView]
+}
+
+// localityView is what the proxies of one locality have of the services. Guarded by the
+// scopeState's mu.
+type localityView struct {
+	locality       mesh.Locality
+	*serviceLayers // nil if they have to be built again
+	// baseParts are the scopeState's parts, and parts are those used here instead. The view
+	// keeps them alive. Both are nil for the zero locality.
+	baseParts, parts []*serviceParts
+}
+
+// localityKey is the key of a localityView.
+type localityKey struct{ mesh.Locality }
+
+func (k localityKey) build(*scopeState) *localityView { return &localityView{locality: k.Locality} }
+
+type serviceLayers struct{ clusters, endpoints *Layer }
+
+// outboundKey is everything within a scopeState that a proxy's outbound configuration
+// depends on.
+type outboundKey struct {
+	routingKey
+	locality mesh.Locality
+}
+
+func (k outboundKey) build(ss *scopeState) *outboundState {
+	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception})}
+	if !ss.key.router {
+		o.routing = ss.routings.get(ss, k.routingKey)
+	}
+	return o
+}
+
+// outboundState is the outbound configuration that several proxies share, updated from one
+// index to the next.
+type outboundState struct {
+	scopeState *scopeState
+	key        outboundKey
+	routing    *routingState // nil for routers
+	fixed      *Layer
+	locality   *localityView // guarded by the scopeState's mu; nil until there is a view
+	current    atomic.Pointer[outboundAt]
+}
+
+type outboundAt struct {
+	seq  uint64
+	view *outboundView
+}
+
+// outboundView is the outbound configuration in one snapshot, or in several in which it is
+// the same.
+type outboundView struct {
+	upstreamLayers
+	*routingView
+
+	stacks memo[stackInput, *outboundView, Stack]
+}
+
+// upstreamLayers are the layers with the clusters and endpoints that a proxy can reach.
+type upstreamLayers struct{ clusters, endpoints, fixed *Layer }
+
+// outboundOf returns the outbound state of a proxy. reserved are the addresses at which its
+// outbound listeners must not be.
+func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
+	rk := scopeKey{
+		namespace: pc.namespace(), sidecar: pc.sidecar, router: pc.proxy.Type == Router,
+		labels: pc.relevantLabels(),
+	}
+	ss := pc.scopes.get(pc.meshContext, rk)
+	key := outboundKey{locality: pc.proxy.Locality}
+	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
+		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain}
+		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
+			key.reserved = pc.addressSets.intern(addressSet{reserved})
+		}
+	}
+	return ss.outbounds.get(ss, key)
+}
+
+// relevantLabels are those of the proxy's labels that selectors use.
+func (pc *proxyContext) relevantLabels() *labelSet {
+	if labels := pc.selectorLabels.relevant(pc.namespace(), pc.proxy.Labels); len(labels) > 0 {
+		return pc.meshContext.labelSets.intern(labelSet{labels})
+	}
+	return nil
+}
+
+// relevantAddresses are the addresses that an outbound listener could want. There are none
+// if no outbound listener binds to its port.
+func (pc *proxyContext) relevantAddresses(reserved []listenerKey) []listenerKey {
+	binds := map[string]bool{}
+	add := func(bind string) { binds[cmp.Or(bind, localhost)] = true }
+	var listeners []*networking.IstioEgressListener
+	if pc.sidecar != nil {
+		listeners = pc.sidecar.Spec.GetEgress()
+	}
+	for _, l := range listeners {
+		if pc.proxy.Interception == InterceptNone || l.GetCaptureMode() == networking.CaptureMode_NONE {
+			add(l.GetBind())
+		}
+	}
+	if len(listeners) == 0 && pc.proxy.Interception == InterceptNone {
+		add("")
+	}
+	if len(binds) == 0 {
+		return nil
+	}
+	var out []listenerKey
+	for _, k := range reserved {
+		if binds[k.Bind] || binds[wildcard] || k.Bind == wildcard {
+			out = append(out, k)
+		}
+	}
+	return out
+}
+
+// viewAt returns the outbound view in a snapshot. Proxies with the same state wait for the
+// one that computes it.
+func (o *outboundState) viewAt(x *Index) *outboundView {
+	if now := o.current.Load(); now != nil && now.seq == x.seq {
+		return now.view
+	}
+	ss := o.scopeState
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.index != nil && ss.index.seq > x.seq { // the state is already newer than x
+		temporary := ss.key.build(ss.meshContext)
+		temporary.advanceTo(x)
+		return temporary.buildView(o.key.build(temporary))
+	}
+	ss.advanceTo(x)
+	v := ss.buildView(o)
+	if now := o.current.Load(); now != nil && now.view.identicalTo(v) {
+		v = now.view
+	}
+	o.current.Store(&outboundAt{x.seq, v})
+	return v
+}
+
+func (v *outboundView) identicalTo(o *outboundView) bool {
+	return v.upstreamLayers == o.upstreamLayers && v.routingView == o.routingView
+}
+
+// buildView assembles the outbound view. Called with mu held.
+func (ss *scopeState) buildView(o *outboundState) *outboundView {
+	o.locality = ss.localityViewOf(o.key.locality)
+	l := ss.layersFor(o.locality)
+	v := &outboundView{upstreamLayers: upstreamLayers{l.clusters, l.endpoints, o.fixed}, routingView: &routingView{}}
+	if o.routing != nil {
+		if o.routing.view == nil {
+			o.routing.build(ss.scope)
+		}
+		v.routingView = o.routing.view
+	}
+	return v
+}
+
+// localityViewOf returns what the proxies of a locality have. Called with mu held.
+func (ss *scopeState) localityViewOf(locality mesh.Locality) *localityView {
+	if !ss.localityAware {
+		locality = mesh.Locality{}
+	}
+	return ss.localities.get(ss, localityKey{locality})
+}
+
+// layersFor returns the layers of the services for proxies of a locality. Called with mu
+// held.
+func (ss *scopeState) layersFor(at *localityView) *serviceLayers {
+	if at.serviceLayers != nil {
+		return at.serviceLayers
+	}
+	parts := ss.parts
+	if at.locality != (mesh.Locality{}) {
+		parts = ss.partsFor(at)
+		at.baseParts, at.parts = slices.Clone(ss.parts), parts
+	}
+	at.serviceLayers = &serviceLayers{
+		clusters:  ss.scope.serviceLayer(ClustersLayer, parts, func(p *serviceParts) []Part { return p.clusters }),
+		endpoints: ss.scope.serviceLayer(EndpointsLayer, parts, func(p *serviceParts) []Part { return p.endpoints }),
+	}
+	return at.serviceLayers
+}
+
+// partsFor returns the parts for proxies of a locality. Parts made from an unchanged base
+// part are reused.
+func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
+	sc := ss.scope.inLocality(was.locality)
+	have := func(i int) *serviceParts {
+		if was.baseParts[i] == ss.parts[i] {
+			return was.parts[i]
+		}
+		return nil
+	}
+	if len(was.baseParts) != len(ss.parts) {
+		known := map[*serviceParts]*serviceParts{}
+		for i, p := range was.baseParts {
+			if p.localityAware {
+				known[p] = was.parts[i]
+			}
+		}
+		have = func(i int) *serviceParts { return known[ss.parts[i]] }
+	}
+	parts := slices.Clone(ss.parts)
+	for i, p := range ss.parts {
+		if !p.localityAware {
+			continue
+		}
+		if parts[i] = have(i); parts[i] == nil {
+			parts[i] = sc.partsOf(ss.scope.services[i])
+		}
+	}
+	return parts
+}
+
+// serviceLayer makes a layer of the parts of all services. Usually another scopeState has
+// an equal layer: to find it costs less than to hash all parts.
+func (x *Index) serviceLayer(name string, services []*serviceParts, of func(*serviceParts) []Part) *Layer {
+	n := 0
+	for _, p := range services {
+		n += len(of(p))
+	}
+	for _, l := range x.recentLayers.named(name) {
+		if len(l.Parts) == n && consistsOf(l.Parts, services, of) {
+			return l
+		}
+	}
+	parts := make([]Part, 0, n)
+	for _, p := range services {
+		parts = append(parts, of(p)...)
+	}
+	l := x.layer(name, parts)
+	x.recentLayers.add(l)
+	return l
+}
+
+func consistsOf(parts []Part, services []*serviceParts, of func(*serviceParts) []Part) bool {
+	for _, p := range services {
+		list := of(p)
+		if len(list) > 0 && (len(list) > len(parts) || !slices.Equal(parts[:len(list)], list)) {
+			return false
+		}
+		parts = parts[len(list):]
+	}
+	return len(parts) == 0
+}
+
+// inLocality is the scope for proxies of a locality.
+func (sc *sidecarScope) inLocality(locality mesh.Locality) *sidecarScope {
+	pc, out := *sc.proxyContext, *sc
+	pc.proxy.Locality = locality
+	out.proxyContext = &pc
+	return &out
+}
+
+// advanceTo updates the state to an index. Called with mu held.
+func (ss *scopeState) advanceTo(x *Index) {
+	if ss.index == x {
+		return
+	}
+	prev := ss.index
+	ss.index = nil // until the update is complete: it may panic
+	pc := &proxyContext{Index: x, sidecar: ss.key.sidecar, proxy: Proxy{
+		Type: Sidecar, Labels: ss.key.labels.all(), ServiceAccount: mesh.ServiceAccount{Namespace: ss.key.namespace},
+	}}
+	if ss.key.router {
+		pc.proxy.Type = Router
+	}
+	if prev == nil || !ss.applyDiff(prev, pc) {
+		ss.rebuild(pc)
+	}
+	ss.index = x
+}
+
+// rebuild computes everything again; unchanged parts are found in the caches.
+func (ss *scopeState) rebuild(pc *proxyContext) {
+	ss.scope = newSidecarScope(pc, ss.scope)
+	parts := make([]*serviceParts, len(ss.scope.services))
+	for i, svc := range ss.scope.services {
+		parts[i] = ss.scope.partsOf(svc)
+	}
+	ss.parts = parts // only now: until here the old parts had to stay in the caches
+	ss.invalidateLayers()
+	for _, rt := range ss.routings.All() {
+		if rt.view != nil {
+			rt.build(ss.scope)
+		}
+	}
+}
+
+// invalidateLayers has the layers built again when they are needed.
+func (ss *scopeState) invalidateLayers() {
+	for _, at := range ss.localities.All() {
+		at.serviceLayers = nil
+	}
+	ss.localityAware = slices.ContainsFunc(ss.parts, func(p *serviceParts) bool { return p.localityAware })
+}
+
+// applyDiff applies the changes since prev in place, if only endpoints, rules or routes
+// changed, or few services. It reports false if that is not possible, and the state has to
+// be rebuilt.
+func (ss *scopeState) applyDiff(prev *Index, pc *proxyContext) bool {
+	d := pc.diffSince(prev)
+	if d.untracked {
+		return false
+	}
+	sc := ss.scope
+	ns := ss.key.namespace
+	var replaced, changes []mesh.Delta[*mesh.Service]
+	for _, c := range d.services {
+		inScope := func(svc *mesh.Service) bool {
+			return svc != nil && (svc.Namespace == ns || pc.seesService(svc, ns)) && sc.includes(svc)
+		}
+		switch {
+		case sc.revealsCatalogService(c.Delta, pc):
+			return false
+		case !inScope(c.Old) && !inScope(c.New):
+		case c.endpointsOnly:
+			replaced = append(replaced, c.Delta)
+		case len(changes) < maxServiceChanges && sc.isolated(c.Delta, pc):
+			changes = append(changes, c.Delta)
+		default:
+			return false
+		}
+	}
+	var edits []mesh.Delta[*virtualService]
+	for _, c := range d.virtualServices {
+		sees := func(vs *virtualService) bool {
+			return vs != nil && pc.seesRoutes(vs, ns) &&
+				slices.ContainsFunc(sc.egress, func(e *egressListener) bool { return e.importsVirtualService(vs) })
+		}
+		switch {
+		case !sees(c.Old) && !sees(c.New):
+		case !c.routesOnly || !sc.sameDestinations(c.Delta, pc.s):
+			return false
+		default:
+			edits = append(edits, c.Delta)
+		}
+	}
+	sc.proxyContext = pc
+	if len(replaced) > 0 {
+		sc.replaceServices(replaced)
+	}
+	ss.applyServiceChanges(changes)
+	rebuildRouting := ss.refreshServices(d)
+	for _, c := range edits {
+		sc.replaceVirtualService(c)
+		rebuildRouting = rebuildRouting || c.Old.hasL4Routes() || c.New.hasL4Routes()
+	}
+	for _, rt := range ss.routings.All() {
+		switch {
+		case rt.view == nil:
+		case rebuildRouting || len(replaced) > 0 && len(rt.view.warnings) > 0: // warnings have origins, which may have moved
+			rt.build(sc)
+		default:
+			if len(changes) > 0 {
+				rt.applyServiceChanges(sc, changes)
+			}
+			if len(edits) > 0 {
+				rt.applyRouteChanges(sc, edits)
+			}
+		}
+	}
+	return true
+}
+
+// refreshServices computes the rules and parts of the services in the diff again. It
+// reports whether routes have to be built again.
+func (ss *scopeState) refreshServices(d *indexDiff) bool {
+	sc := ss.scope
+	rebuildRouting, changed := false, false
+	refresh := func(i int) {
+		svc := sc.services[i]
+		rule := sc.lookupRule(svc)
+		rebuildRouting = rebuildRouting || !sameRouteSettings(svc.rule, rule)
+		svc.rule = rule
+		if p := sc.partsOf(svc); p != ss.parts[i] {
+			ss.parts[i], changed = p, true
+		}
+	}
+	if d.allRules || len(d.authnNamespaces) > 0 {
+		for i, svc := range sc.services {
+			if d.allRules || d.authnNamespaces[svc.Namespace] {
+				refresh(i)
+			}
+		}
+	}
+	for _, h := range d.hosts {
+		if i, ok := slices.BinarySearchFunc(sc.services, h, compareHosts); ok {
+			refresh(i)
+		}
+	}
+	if changed {
+		ss.invalidateLayers()
+	}
+	return rebuildRouting
+}
+
+// replaceServices replaces services by their new versions.
+func (sc *sidecarScope) replaceServices(changes []mesh.Delta[*mesh.Service]) {
+	replacements := map[*mesh.Service]*mesh.Service{}
+	for _, c := range changes {
+		replacements[c.Old] = c.New
+	}
+	each := func(list []*service) {
+		for _, s := range list {
+			if replacement := replacements[s.Service]; replacement != nil {
+				if sameSlice(s.Ports, s.Service.Ports) {
+					s.Ports = replacement.Ports
+				}
+				s.Service = replacement
+			}
+		}
+	}
+	each(sc.services)
+	for _, e := range sc.egress {
+		each(e.services)
+	}
+}
+
+// replaceVirtualService replaces a VirtualService by its new version.
+func (sc *sidecarScope) replaceVirtualService(c mesh.Delta[*virtualService]) {
+	for _, e := range sc.egress {
+		if i := slices.Index(e.virtualServices, c.Old); i >= 0 {
+			e.virtualServices[i] = c.New
+		}
+	}
+}
+
+// sameDestinations reports whether the scope needs the same services for two versions of a
+// VirtualService; the new one is of the next snapshot.
+func (sc *sidecarScope) sameDestinations(c mesh.Delta[*virtualService], next *mesh.Snapshot) bool {
+	from, to := c.Old.destinations(sc.namespace()), c.New.destinations(sc.namespace())
+	differs := func(x, in []destinationPorts) bool {
+		return slices.ContainsFunc(x, func(r destinationPorts) bool {
+			if slices.ContainsFunc(in, func(o destinationPorts) bool { return o.host == r.host && slices.Equal(o.ports, r.ports) }) {
+				return false
+			}
+			return !sc.independentOfRoutes(r.host) || !slices.Equal(sc.s.ServicesOn(r.host), next.ServicesOn(r.host))
+		})
+	}
+	return !differs(from, to) && !differs(to, from)
+}
+
+// independentOfRoutes reports whether routes to a host do not decide if it is in the scope:
+// it does not exist, or the scope imports all its ports.
+func (sc *sidecarScope) independentOfRoutes(h mesh.Hostname) bool {
+	switch services := sc.s.ServicesOn(h); len(services) {
+	case 0:
+		return true
+	case 1:
+		svc := sc.find(h)
+		return svc != nil && svc.hasAllPorts() &&
+			slices.ContainsFunc(sc.egress, func(e *egressListener) bool { return slices.Contains(e.services, svc) })
+	default:
+		return false
+	}
+}
