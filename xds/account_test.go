@@ -17,49 +17,49 @@ import (
 // streamsOf is how many streams a host has.
 func (s *Server) streamsOf(host string) int {
 	s.mu.Lock()
-	a := s.hosts[host]
+	q := s.quotas[host]
 	s.mu.Unlock()
-	if a == nil {
+	if q == nil {
 		return 0
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.streams
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.streams
 }
 
 // Who asks for more than he may is in debt for as long as it takes.
-func TestAccountIsPaid(t *testing.T) {
+func TestQuotaThrottles(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	a := newAccount("a", limits{streams: 1, rate: 100})
+	q := newHostQuota("a", quotaLimits{streams: 1, rate: 100})
 	owes := func(what string, at time.Duration, requests float64, want time.Duration) {
 		t.Helper()
-		if got := a.charge(now.Add(at), requests); got.Round(time.Millisecond) != want {
+		if got := q.reserve(now.Add(at), requests); got.Round(time.Millisecond) != want {
 			t.Errorf("%s: in debt for %s, want %s", what, got, want)
 		}
 	}
 	owes("ten seconds' worth", 0, 1000, 0)
-	if a.idle(now) {
+	if q.idle(now) {
 		t.Error("forgotten, though it has nothing left")
 	}
 	owes("more", 0, 200, 2*time.Second)
 	owes("half a second later", 500*time.Millisecond, 0, 1500*time.Millisecond)
 	owes("paid", 2*time.Second, 0, 0)
-	if !a.idle(now.Add(12 * time.Second)) {
+	if !q.idle(now.Add(12 * time.Second)) {
 		t.Error("kept, though it has all of it again")
 	}
 	owes("no more than ten seconds' worth is saved", time.Hour, 1100, time.Second)
-	if _, ok := a.enter(); !ok || a.idle(now.Add(2*time.Hour)) {
+	if _, ok := q.addStream(); !ok || q.idle(now.Add(2*time.Hour)) {
 		t.Error("forgotten while it has a stream")
 	}
-	free := newAccount("", limits{streams: 1})
-	if d := free.charge(now, 1<<40); d != 0 {
+	free := newHostQuota("", quotaLimits{streams: 1})
+	if d := free.reserve(now, 1<<40); d != 0 {
 		t.Errorf("who may ask for anything is in debt for %s", d)
 	}
 }
 
 // What several streams share counts once, for as long as one has it.
-func TestLedger(t *testing.T) {
+func TestMemoryTotalCountsSharedSetsOnce(t *testing.T) {
 	t.Parallel()
 	interner := new(stream.Interner)
 	asks := func(names ...string) stream.Footprint {
@@ -72,23 +72,23 @@ func TestLedger(t *testing.T) {
 	}
 	a, b, other := asks("x", "y"), asks("x", "y"), asks("x", "z")
 	shared := a.Sets[0].Size()
-	if shared == 0 || weight(a) != weight(b) || weight(a) != a.Own+shared {
+	if shared == 0 || footprintSize(a) != footprintSize(b) || footprintSize(a) != a.Own+shared {
 		t.Fatalf("%+v and %+v", a, b)
 	}
-	var l ledger
+	var l memoryTotal
 	none := stream.Footprint{}
 	for i, step := range []struct {
 		before, now stream.Footprint
 		want        int
 	}{
-		{none, a, weight(a)},
-		{none, b, 2*weight(a) - shared},
-		{a, a, 2*weight(a) - shared},
-		{a, other, weight(a) + weight(other)},
-		{other, none, weight(b)},
+		{none, a, footprintSize(a)},
+		{none, b, 2*footprintSize(a) - shared},
+		{a, a, 2*footprintSize(a) - shared},
+		{a, other, footprintSize(a) + footprintSize(other)},
+		{other, none, footprintSize(b)},
 		{b, none, 0},
 	} {
-		if got := l.change(step.before, step.now); got != step.want {
+		if got := l.update(step.before, step.now); got != step.want {
 			t.Errorf("step %d: %d bytes, want %d", i, got, step.want)
 		}
 	}
@@ -98,7 +98,7 @@ func TestLedger(t *testing.T) {
 }
 
 // Too much for all hosts is told to who keeps much of it, not to who comes last.
-func TestAllHostsTogether(t *testing.T) {
+func TestMemoryLimitOfAllHosts(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {

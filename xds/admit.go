@@ -21,22 +21,21 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// How long a stream counts as new at most. A turn bounds what is decoded, built and
-// on the wire at a time; a peer that only thinks, or whose Envoy does, costs none of
-// that: once it has said and taken nothing for turnIdle the next one has the turn.
-// A fleet of such peers is let in 64 every quarter of a second, at 5 to 6 ms of CPU
-// each.
+// How long a stream may hold an admission slot. The slots bound what is decoded, built and
+// in flight at one time. A peer that is silent costs nothing of that: after slotIdle
+// without a request or progress the slot goes to the next stream. So a fleet of silent
+// peers is admitted 64 every quarter of a second, at 5 to 6 ms of CPU each.
 const (
-	freshFor        = 5 * time.Second
-	defaultTurnIdle = 250 * time.Millisecond
+	maxSlotTime     = 5 * time.Second
+	defaultSlotIdle = 250 * time.Millisecond
 )
 
-// exhausted refuses a stream for a limit, says which one, and when to come again:
-// not before a while is over.
-func (s *Server) exhausted(notBefore time.Duration, format string, args ...any) error {
+// rejectAtLimit rejects a stream that exceeds a limit. The error says which limit, and
+// when to retry: not before notBefore.
+func (s *Server) rejectAtLimit(notBefore time.Duration, format string, args ...any) error {
 	s.metrics.limited.Inc()
 	why := fmt.Sprintf(format, args...)
-	s.limits.Do(time.Now(), func(skipped int) {
+	s.limitLines.Do(time.Now(), func(skipped int) {
 		s.log.Warn("stream rejected at a limit", "err", why, "refused_since", skipped)
 	})
 	st := status.New(codes.ResourceExhausted, why)
@@ -47,15 +46,15 @@ func (s *Server) exhausted(notBefore time.Duration, format string, args ...any) 
 	return st.Err()
 }
 
-// seldom lets something happen at most once a while.
-type seldom struct {
+// logLimiter allows one log line every 10 seconds.
+type logLimiter struct {
 	mu      sync.Mutex // guards all following fields
 	last    time.Time
 	skipped int
 }
 
-// Do calls f with the number of times that it was not called.
-func (s *seldom) Do(now time.Time, f func(skipped int)) {
+// Do calls f, if allowed, with the number of calls that were skipped.
+func (s *logLimiter) Do(now time.Time, f func(skipped int)) {
 	s.mu.Lock()
 	if now.Sub(s.last) < 10*time.Second {
 		s.skipped++
@@ -68,22 +67,21 @@ func (s *seldom) Do(now time.Time, f func(skipped int)) {
 	f(n)
 }
 
-// hear waits until the first request of a stream may be read: of a fleet that
-// comes back at once most wait with what they have to say. passOn lets another one
-// be heard.
-func (s *Server) hear(ctx context.Context, a *account) (passOn func(), err error) {
-	if err := s.take(ctx, a.heard); err != nil {
+// awaitReceiveSlot waits until the first request of a stream may be received: when a fleet
+// reconnects, most streams wait before their requests take memory. release frees the slot.
+func (s *Server) awaitReceiveSlot(ctx context.Context, q *hostQuota) (passOn func(), err error) {
+	if err := s.acquire(ctx, q.receiveSlots); err != nil {
 		return nil, err
 	}
-	if err := s.take(ctx, s.heard); err != nil {
-		give(a.heard)
+	if err := s.acquire(ctx, s.receiveSlots); err != nil {
+		giveBack(q.receiveSlots)
 		return nil, err
 	}
-	return sync.OnceFunc(func() { <-s.heard; give(a.heard) }), nil
+	return sync.OnceFunc(func() { <-s.receiveSlots; giveBack(q.receiveSlots) }), nil
 }
 
-// take waits for room; a nil channel has room for all.
-func (s *Server) take(ctx context.Context, room chan struct{}) error {
+// acquire waits for a slot; a nil channel has no limit.
+func (s *Server) acquire(ctx context.Context, room chan struct{}) error {
 	if room == nil {
 		return nil
 	}
@@ -97,30 +95,30 @@ func (s *Server) take(ctx context.Context, room chan struct{}) error {
 	}
 }
 
-// give gives back what take took.
-func give(room chan struct{}) {
+// giveBack frees a slot of acquire.
+func giveBack(room chan struct{}) {
 	if room != nil {
 		<-room
 	}
 }
 
-// awaitTurn waits until a new stream may be served: while a snapshot is announced
-// those have precedence that are served already, and only so many are new at a
-// time, and of one host some of them. The turn is over when [conn.old] is called.
-func (s *Server) awaitTurn(ctx context.Context, c *conn) error {
-	if err := s.take(ctx, c.account.turns); err != nil {
+// awaitAdmissionSlot waits until a new stream may be served. While a snapshot is
+// announced, streams that are served already come first. The number of new streams is
+// limited, in all and by host. [conn.releaseSlot] frees the slot.
+func (s *Server) awaitAdmissionSlot(ctx context.Context, c *conn) error {
+	if err := s.acquire(ctx, c.quota.admissionSlots); err != nil {
 		return err
 	}
-	err := s.await(ctx, s.quiet.over())
+	err := s.await(ctx, s.announcing.over())
 	if err == nil {
-		err = s.take(ctx, s.fresh)
+		err = s.acquire(ctx, s.admissionSlots)
 	}
 	if err != nil {
-		give(c.account.turns)
+		giveBack(c.quota.admissionSlots)
 		return err
 	}
-	c.fresh, c.asked = true, time.Now()
-	c.freshUntil = c.asked.Add(freshFor)
+	c.hasSlot, c.lastRequest = true, time.Now()
+	c.slotUntil = c.lastRequest.Add(maxSlotTime)
 	return nil
 }
 
@@ -135,35 +133,35 @@ func (s *Server) await(ctx context.Context, over <-chan struct{}) error {
 	}
 }
 
-// turnEnds is when the stream will have been new for long enough, unless something
-// happens before; zero if it is not new.
-func (c *conn) turnEnds() time.Time {
-	if !c.fresh {
+// slotEnds is when the stream loses its admission slot, unless something happens before;
+// zero if it has none.
+func (c *conn) slotEnds() time.Time {
+	if !c.hasSlot {
 		return time.Time{}
 	}
 	last := c.progressed()
-	if c.asked.After(last) {
-		last = c.asked
+	if c.lastRequest.After(last) {
+		last = c.lastRequest
 	}
-	if idle := last.Add(c.server.cfg.turnIdle); idle.Before(c.freshUntil) {
+	if idle := last.Add(c.server.cfg.slotIdle); idle.Before(c.slotUntil) {
 		return idle
 	}
-	return c.freshUntil
+	return c.slotUntil
 }
 
-// old makes room for another new stream.
-func (c *conn) old() {
-	if c.fresh {
-		c.fresh, c.freshUntil = false, time.Time{}
-		<-c.server.fresh
-		give(c.account.turns)
+// releaseSlot frees the admission slot, if the stream has one.
+func (c *conn) releaseSlot() {
+	if c.hasSlot {
+		c.hasSlot, c.slotUntil = false, time.Time{}
+		<-c.server.admissionSlots
+		giveBack(c.quota.admissionSlots)
 	}
 }
 
-// pause is something that others wait out.
+// pause makes others wait while it is held.
 type pause struct {
 	mu sync.Mutex    // guards on
-	on chan struct{} // closed when it is over; nil where there is none
+	on chan struct{} // closed when the pause is over; nil if there is none
 }
 
 func (p *pause) hold() {
@@ -179,7 +177,7 @@ func (p *pause) release() {
 	p.on = nil
 }
 
-// over is closed once there is no pause.
+// over returns a channel that is closed when there is no pause.
 func (p *pause) over() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,11 +189,12 @@ func (p *pause) over() <-chan struct{} {
 	return done
 }
 
-// routesFor is how the route tables of a new proxy travel.
+// routesFor decides how route configurations are delivered to a new proxy: by VHDS, with
+// inline virtual hosts, or by size.
 func (s *Server) routesFor(n *bootstrap.Node, features []string) cache.Routes {
 	v := n.EnvoyVersion
 	switch {
-	case s.cfg.WholeTables:
+	case s.cfg.InlineRoutes:
 		return cache.Routes{Delivery: cache.Inline}
 	case slices.Contains(features, bootstrap.FeatureVirtualHosts):
 		return cache.Routes{Delivery: cache.VHDS}
@@ -206,17 +205,17 @@ func (s *Server) routesFor(n *bootstrap.Node, features []string) cache.Routes {
 	}
 }
 
-// fallBack has a table travel inline that the proxy refuses to take by VHDS. Of
-// virtual hosts that it refuses nothing is gained by it: they would spoil the
-// whole table.
-func (c *conn) fallBack(e stream.Event) {
+// fallBackToInline delivers a route configuration with inline virtual hosts if the proxy
+// rejected it without them. It does not help with rejected virtual hosts: inline, they
+// would make the proxy reject the whole route configuration.
+func (c *conn) fallBackToInline(e stream.Event) {
 	if e.Type != stream.RouteType || c.resources == nil {
 		return
 	}
 	if r := c.resources.Generation.Get(e.Type, e.Name); r == nil || !r.Hosts || r.Version != e.Version {
 		return
 	}
-	c.tell(slog.LevelWarn, "proxy rejected virtual hosts (VHDS); sending the whole route configuration", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
-	c.inline(view.RoutesLayer + e.Name)
-	c.ring()
+	c.log(slog.LevelWarn, "proxy rejected virtual hosts (VHDS); sending the whole route configuration", 0, "proxy", c.nodeID, "name", e.Name, "err", e.Reason)
+	c.deliverInline(view.RoutesLayer + e.Name)
+	c.wake()
 }

@@ -171,7 +171,7 @@ func refuseAll(s deltaClient) error {
 
 // One host that does its worst, by each way, is kept within its account, told what
 // is wrong, and takes nothing from a neighbour.
-func TestAttacker(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
+func TestAttackingHostIsLimited(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
 	const streams, account = 16, 8 << 20
 	ways := []string{"long-names", "short-names", "versions", "refusals", "floods", "returns"}
 	if testing.Short() {
@@ -284,10 +284,10 @@ func (r *rig) counter(t *testing.T, name string) (sum float64) {
 }
 
 // sum is what is kept for all hosts.
-func (l *ledger) sum() int {
+func (l *memoryTotal) sum() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.all
+	return l.total
 }
 
 // quieten has the log keep nothing: it is part of the heap.

@@ -19,9 +19,9 @@ func (o *objects) instance(service, id, address string, port uint32, labels map[
 	return o
 }
 
-// TestInstancesOfACatalog: one address has several instances of a catalog, as a
+// TestProxyOfCatalogInstance: one address has several instances of a catalog, as a
 // Consul node has, and its host is entitled to some of their identities.
-func TestInstancesOfACatalog(t *testing.T) {
+func TestProxyOfCatalogInstance(t *testing.T) {
 	t.Parallel()
 	o := new(objects).
 		instance("web", "web-1", "127.0.0.11", 8080, map[string]string{"version": "v1"}).
@@ -32,11 +32,11 @@ func TestInstancesOfACatalog(t *testing.T) {
 	s := o.snapshot(nil)
 	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
 	claimed := func(n *bootstrap.Node) (*mesh.Workload, error) {
-		c, err := checkClaim(Peer{Host: "n1", Pairs: pairs}, n)
+		v, err := verifyNode(Peer{Host: "n1", Pairs: pairs}, n)
 		if err != nil {
 			return nil, err
 		}
-		return c.workload(s)
+		return v.workload(s)
 	}
 	for name, version := range map[string]string{"n1": "v5", "web-1": "v1", "web-2": "v2", "api-1": "v5", "team/web 5": "v5", "5": "v5", "n1/web-1": "v5"} {
 		n := node("web", "127.0.0.11")

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestWhatAHostClaims: what a peer has proven of the workload that its node names.
-func TestWhatAHostClaims(t *testing.T) {
+// TestClaimOfWorkload: what a peer has proven of the workload that its node names.
+func TestClaimOfWorkload(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		claimed, source, token string
@@ -71,7 +71,7 @@ func TestWhatAHostClaims(t *testing.T) {
 					p.Addresses = append(p.Addresses, Address{netip.MustParseAddr(ip), qualified, network})
 				}
 			}
-			claim, err := checkClaim(p, node("web", c.claimed))
+			claim, err := verifyNode(p, node("web", c.claimed))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -80,7 +80,7 @@ func TestWhatAHostClaims(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := claim.of(p, s, w)
+			got := claim.claimOf(p, s, w)
 			if got.SourceProves != c.proves || got.Proof != c.proof || got.Workload != "web" || !slices.Equal(got.Present, []string{"web"}) {
 				t.Errorf("%+v", got)
 			}
@@ -88,10 +88,10 @@ func TestWhatAHostClaims(t *testing.T) {
 	}
 }
 
-// TestAStreamNeedsItsClaim: a host that may not have the workload is not served, and a
+// TestStreamNeedsWorkloadClaim: a host that may not have the workload is not served, and a
 // stream whose workload becomes another host's ends. Whoever decides it, the reason is
 // in the status.
-func TestAStreamNeedsItsClaim(t *testing.T) {
+func TestStreamNeedsWorkloadClaim(t *testing.T) {
 	t.Parallel()
 	named := func(o *objects, name, host string) {
 		i := slices.IndexFunc(o.workloads, func(w *mesh.Workload) bool { return w.Name == name })
@@ -153,9 +153,9 @@ func TestAStreamNeedsItsClaim(t *testing.T) {
 	}
 }
 
-// TestFurtherAddressesAreClaimedToo: a further address of a node is its own only if the
+// TestFurtherAddressesNeedClaim: a further address of a node is its own only if the
 // workload there is not another host's.
-func TestFurtherAddressesAreClaimedToo(t *testing.T) {
+func TestFurtherAddressesNeedClaim(t *testing.T) {
 	t.Parallel()
 	for _, others := range []map[string]bool{nil, {"orders": true}} {
 		o := shop()

@@ -27,94 +27,95 @@ type conn struct {
 	server *Server
 
 	// Constant after enter.
-	id      uint64
-	peer    Peer
-	account *account
-	claim   *claim
-	claimed mesh.Claim // the workload that it was let in as
-	nodeID  string
-	key     string // what the proxy is known by from one stream to the next
-	version string // Envoy's
-	since   time.Time
+	id       uint64
+	peer     Peer
+	quota    *hostQuota
+	node     *verifiedNode
+	claim    mesh.Claim // the workload as which it was admitted
+	nodeID   string
+	proxyKey string // identifies the proxy across streams
+	version  string // Envoy's
+	since    time.Time
 
 	updater
 
 	// Owned by the goroutine of the stream.
-	core       *stream.Server
-	seen       *proxyState // the one that core was told of
-	resources  *cache.Resources
-	settling   bool                          // it has not been answered in full
-	reported   map[stream.Rejection]struct{} // refusals that were told already
-	unsent     time.Time                     // when that was announced; zero once something was sent
-	fresh      bool                          // it has the turn of a new stream, until freshUntil at most
-	freshUntil time.Time
-	asked      time.Time // when the peer said something last, or was given its turn
-	ends       time.Time // when the stream ends, because its certificate does; or zero
-	timer      *time.Timer
-	armed      time.Time // when timer fires; zero if it does not
-	envoy      bootstrap.EnvoyState
-	health     mesh.Health // that follows from what the peer reports, if that counts
-	healthWhy  string
-	rejecting  map[stream.TypeURL]bool // or nil
+	core            *stream.Server
+	applied         *proxyState // the state that core was given last
+	resources       *cache.Resources
+	converging      bool                          // the proxy has not answered all of its generation
+	knownRejections map[stream.Rejection]struct{} // rejections that were reported to a rollout already
+	unsent          time.Time                     // when the generation was announced; zero once a response was sent
+	hasSlot         bool                          // it has an admission slot, until slotUntil at most
+	slotUntil       time.Time
+	lastRequest     time.Time // when the last request came, or the slot was given
+	ends            time.Time // when the stream ends, because its certificate does; or zero
+	timer           *time.Timer
+	armed           time.Time // when timer fires; zero if it is not set
+	envoy           bootstrap.EnvoyState
+	health          mesh.Health // the health that follows from the peer's reports
+	healthWhy       string
+	rejecting       map[stream.TypeURL]bool // or nil
 
-	lines *lineLimits // of the log
+	logLimits *streamLogLimits // of the log
 
-	kept      stream.Footprint // as it was weighed last
-	unweighed int              // what it may keep since, in bytes
+	footprint stream.Footprint // as counted last
+	uncounted int              // what it may keep since then, in bytes
 
-	// Atomic. What is sent and not yet handed to the connection: its bytes, when
-	// that last went on, in nanoseconds after since, and whether the owner waits for it.
+	// Atomic. unwritten is how many bytes were sent and not yet handed to the connection.
+	// progress is when the connection last took some, in nanoseconds after since. blocked
+	// means that the owner waits for it.
 	unwritten, progress atomic.Int64
 	blocked             atomic.Bool
 
-	bell      chan struct{}
-	evicted   chan error // why the stream ends; has room for one
-	questions chan question
-	done      chan struct{} // closed when the stream has ended
+	wakeup  chan struct{}
+	evicted chan error // why the stream ends; capacity 1
+	calls   chan ownerCall
+	done    chan struct{} // closed when the stream has ended
 
-	doubts *stream.Memory // what the proxy may or may not have; for all to read once done is closed
+	unacknowledged *stream.UnacknowledgedNames // names that the proxy may or may not have; readable by all once done is closed
 }
 
-// question has the owner of a stream do something.
-type question struct {
-	do       func()
-	answered chan struct{}
+// ownerCall is a function that the owner of a stream runs.
+type ownerCall struct {
+	do   func()
+	done chan struct{}
 }
 
-func (q question) answer() {
+func (q ownerCall) run() {
 	q.do()
-	close(q.answered)
+	close(q.done)
 }
 
-func (s *Server) newConn(p Peer, c *claim, routes cache.Routes) *conn {
+func (s *Server) newConn(p Peer, v *verifiedNode, routes cache.Routes) *conn {
 	n := &conn{
-		server: s, peer: p, claim: c, nodeID: c.node.ID(), key: p.Host + "\x00" + c.node.ID(), version: c.node.EnvoyVersion.String(), since: time.Now(),
-		updater: updater{routes: routes}, lines: newLineLimits(),
-		bell: make(chan struct{}, 1), evicted: make(chan error, 1), questions: make(chan question), done: make(chan struct{}),
+		server: s, peer: p, node: v, nodeID: v.reported.ID(), proxyKey: p.Host + "\x00" + v.reported.ID(), version: v.reported.EnvoyVersion.String(), since: time.Now(),
+		updater: updater{routes: routes}, logLimits: newStreamLogLimits(),
+		wakeup: make(chan struct{}, 1), evicted: make(chan error, 1), calls: make(chan ownerCall), done: make(chan struct{}),
 	}
 	n.ends = n.endTime(n.since)
 	if n.reports() {
-		c.others = func(w *mesh.Workload) bool { return s.cfg.Health.HeldByOther(p.Host, p.Source.Unmap().WithZone(""), w) }
+		v.heldByOther = func(w *mesh.Workload) bool { return s.cfg.Health.HeldByOther(p.Host, p.Source.Unmap().WithZone(""), w) }
 	}
 	return n
 }
 
-// ask has the owner of the stream do something, and waits for it; false if the
-// stream has ended or giveUp is closed. The asker may be the owner of another stream,
-// whose questions are answered meanwhile; own is nil for others.
-func (c *conn) ask(giveUp <-chan struct{}, do func(), own *conn) bool {
-	q := question{do, make(chan struct{})}
-	var others <-chan question
+// runInOwner has the owner of the stream run a function, and waits for it; false if the
+// stream has ended or giveUp is closed. If the caller is the owner of another stream, it
+// runs its own calls meanwhile; own is nil for other callers.
+func (c *conn) runInOwner(giveUp <-chan struct{}, do func(), own *conn) bool {
+	q := ownerCall{do, make(chan struct{})}
+	var others <-chan ownerCall
 	if own != nil {
-		others = own.questions
+		others = own.calls
 	}
 	for {
 		select {
-		case c.questions <- q:
-			<-q.answered
+		case c.calls <- q:
+			<-q.done
 			return true
 		case o := <-others:
-			o.answer()
+			o.run()
 		case <-c.done:
 			return false
 		case <-giveUp:
@@ -124,15 +125,15 @@ func (c *conn) ask(giveUp <-chan struct{}, do func(), own *conn) bool {
 }
 
 // name is NAME.NAMESPACE, as people type it.
-func (c *conn) name() string { return c.claim.node.Name + "." + c.claim.node.Namespace }
+func (c *conn) name() string { return c.node.reported.Name + "." + c.node.reported.Namespace }
 
-// reports means that what the peer says of its workload's health counts.
+// reports tells whether the peer's health reports count.
 func (c *conn) reports() bool { return c.server.cfg.Health != nil && !c.peer.Anonymous }
 
-func (c *conn) ring() {
+func (c *conn) wake() {
 	select {
-	case c.bell <- struct{}{}:
-	default: // it will look at the newest snapshot anyway
+	case c.wakeup <- struct{}{}:
+	default: // a notification is pending already
 	}
 }
 
@@ -144,23 +145,23 @@ func (c *conn) evict(err error) {
 	}
 }
 
-// lose ends the stream because its workload is another host's.
-func (c *conn) lose(reason string) {
-	c.evict(c.server.refuse(c.peer, c.nodeID, errors.New(reason)))
+// loseWorkload ends the stream because its workload belongs to another host.
+func (c *conn) loseWorkload(reason string) {
+	c.evict(c.server.reject(c.peer, c.nodeID, errors.New(reason)))
 }
 
 // run serves the stream until it ends.
 func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 	ctx := g.Context()
-	if err := c.revoked(); err != nil { // while it waited for its turn
+	if err := c.revoked(); err != nil { // while it waited for a slot
 		return err
 	}
-	if err := c.hearOut(first); err != nil {
+	if err := c.receive(first); err != nil {
 		return err
 	}
-	c.timer = time.NewTimer(freshFor)
+	c.timer = time.NewTimer(maxSlotTime)
 	defer c.timer.Stop()
-	c.armed = time.Now().Add(freshFor)
+	c.armed = time.Now().Add(maxSlotTime)
 	for {
 		c.refresh()
 		if err := c.push(ctx, g); err != nil {
@@ -176,38 +177,38 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 			return c.revoked()
 		case err := <-c.evicted:
 			return err
-		case <-c.bell:
+		case <-c.wakeup:
 		case now := <-c.timer.C:
 			c.armed = time.Time{}
-			if err := c.due(now); err != nil {
+			if err := c.onTimer(now); err != nil {
 				return err
 			}
-		case q := <-c.questions:
-			q.answer()
+		case q := <-c.calls:
+			q.run()
 		case r, ok := <-requests:
 			if !ok {
 				return status.Error(codes.Canceled, "the proxy has gone")
 			}
-			if err := c.hearOut(r); err != nil {
+			if err := c.receive(r); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// revoked ends a stream whose peer has lost its identity.
+// revoked returns an error if the peer's identity was revoked.
 func (c *conn) revoked() error {
 	select {
 	case <-c.peer.Revoked:
-		c.tell(slog.LevelWarn, "stream closed: host removed or replaced", 0, "proxy", c.nodeID, "host", c.peer.Host)
+		c.log(slog.LevelWarn, "stream closed: host removed or replaced", 0, "proxy", c.nodeID, "host", c.peer.Host)
 		return status.Error(codes.PermissionDenied, "this identity was revoked")
 	default:
 		return nil
 	}
 }
 
-// endTime is before the peer's certificate ends, with jitter, so that a fleet that
-// was certified together does not return together.
+// endTime is before the peer's certificate ends, with jitter: hosts that got certificates
+// at the same time must not reconnect at the same time.
 func (c *conn) endTime(now time.Time) time.Time {
 	if c.peer.Until.IsZero() {
 		return time.Time{}
@@ -216,9 +217,8 @@ func (c *conn) endTime(now time.Time) time.Time {
 	return now.Add(time.Duration(float64(left) * (0.75 + 0.2*rand.Float64()))) //nolint:gosec // jitter needs no secrecy
 }
 
-// arm sets the timer for the first of what may be due although nothing came in.
-// It is only ever set earlier, lest every turn of the stream set it: what it fires
-// for may have been put off meanwhile.
+// arm sets the timer for the next deadline. It is only ever set earlier, so that not every
+// iteration sets it: onTimer checks which deadlines were reached.
 func (c *conn) arm() {
 	next := c.ends
 	first := func(t time.Time) {
@@ -226,7 +226,7 @@ func (c *conn) arm() {
 			next = t
 		}
 	}
-	first(c.turnEnds())
+	first(c.slotEnds())
 	first(c.slowAt())
 	if c.unwritten.Load() < maxUnwritten { // else nothing more can be sent
 		first(c.core.NextDeadline())
@@ -238,50 +238,50 @@ func (c *conn) arm() {
 	c.armed = next
 }
 
-// due does what is due; an error ends the stream.
-func (c *conn) due(now time.Time) error {
+// onTimer handles the deadlines that were reached; an error ends the stream.
+func (c *conn) onTimer(now time.Time) error {
 	reached := func(t time.Time) bool { return !t.IsZero() && !now.Before(t) }
 	if reached(c.ends) {
 		return status.Error(codes.Unavailable, "the certificate of this stream expires soon: reconnect with the new one")
 	}
 	if reached(c.slowAt()) {
 		c.server.metrics.slow.Inc()
-		c.tell(slog.LevelWarn, "stream closed: proxy does not read (--slow-proxy-timeout)", 0, "proxy", c.nodeID, "host", c.peer.Host,
+		c.log(slog.LevelWarn, "stream closed: proxy does not read (--slow-proxy-timeout)", 0, "proxy", c.nodeID, "host", c.peer.Host,
 			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
 		return status.Errorf(codes.Unavailable, "too little was read for %s: reconnect", c.server.cfg.SlowTimeout)
 	}
-	if reached(c.turnEnds()) {
-		c.old()
+	if reached(c.slotEnds()) {
+		c.releaseSlot()
 	}
 	return nil
 }
 
-// take handles one request.
-func (c *conn) take(frame string) error {
-	c.asked = time.Now()
+// handleRequest handles one request.
+func (c *conn) handleRequest(frame string) error {
+	c.lastRequest = time.Now()
 	r, err := stream.DecodeRequest(frame, stream.DefaultMaxNames)
 	if err == nil && isReport(r.GetTypeUrl()) {
-		c.takeReport(r.DeltaDiscoveryRequest)
+		c.handleReport(r.DeltaDiscoveryRequest)
 		return nil
 	}
 	if err == nil {
-		c.keepReported(r)
+		c.applyReportedVersions(r)
 		c.refresh()
-		err = c.core.Take(c.asked, r)
+		err = c.core.Take(c.lastRequest, r)
 	}
 	if err != nil {
-		c.tell(slog.LevelWarn, "stream closed", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+		c.log(slog.LevelWarn, "stream closed", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return nil
 }
 
-// takeReport handles what an agent reports of its workload or its Envoy.
-func (c *conn) takeReport(r *discovery.DeltaDiscoveryRequest) {
+// handleReport handles what an agent reports of its workload or its Envoy.
+func (c *conn) handleReport(r *discovery.DeltaDiscoveryRequest) {
 	if r.GetTypeUrl() == bootstrap.EnvoyStateType {
 		if names := r.GetResourceNamesSubscribe(); len(names) == 1 {
-			// With a text of its own: that of the request is not to be kept.
-			c.takeEnvoyState(bootstrap.EnvoyState(strings.Clone(clip(names[0], 32))))
+			// Cloned: do not keep the request in memory.
+			c.handleEnvoyState(bootstrap.EnvoyState(strings.Clone(sanitize(names[0], 32))))
 		}
 		return
 	}
@@ -290,12 +290,12 @@ func (c *conn) takeReport(r *discovery.DeltaDiscoveryRequest) {
 	}
 	probe, why := mesh.Healthy, ""
 	if e := r.GetErrorDetail(); e != nil {
-		probe, why = mesh.Unhealthy, clip(e.GetMessage(), 256)
+		probe, why = mesh.Unhealthy, sanitize(e.GetMessage(), 256)
 	}
 	c.health, c.healthWhy = c.server.cfg.Health.ReportProbe(c.id, probe, why)
 }
 
-func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
+func (c *conn) handleEnvoyState(state bootstrap.EnvoyState) {
 	if state == c.envoy {
 		return
 	}
@@ -306,8 +306,8 @@ func (c *conn) takeEnvoyState(state bootstrap.EnvoyState) {
 	}
 }
 
-// logEnvoyState reports another state. The first one that a stream reports is
-// expected to be live or, while its agent has not started it yet, absent.
+// logEnvoyState logs a change of state. The first state of a stream is expected to be live
+// or, if the agent has not started its Envoy yet, absent.
 func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 	if c.envoy == "" {
 		switch state {
@@ -320,22 +320,22 @@ func (c *conn) logEnvoyState(state bootstrap.EnvoyState) {
 		default:
 		}
 	}
-	if skipped, ok := c.lines.states.Allow(time.Now()); ok {
-		c.tell(slog.LevelInfo, "Envoy state changed", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
+	if skipped, ok := c.logLimits.states.Allow(time.Now()); ok {
+		c.log(slog.LevelInfo, "Envoy state changed", skipped, "proxy", c.nodeID, "host", c.peer.Host, "from", string(c.envoy), "to", string(state))
 	}
 }
 
-// refresh tells the core what the proxy shall have, if that changed.
+// refresh sets the generation of the proxy, if it changed.
 func (c *conn) refresh() {
 	o := c.current.Load()
-	if o == c.seen || o == nil {
+	if o == c.applied || o == nil {
 		return
 	}
-	c.seen = o
+	c.applied = o
 	if o.Resources == nil {
 		return
 	}
-	c.settling = true // even if it is what it was: somebody may wait to hear so
+	c.converging = true // even if nothing differs: a rollout may wait for the answer
 	if o.Resources == c.resources {
 		return
 	}
@@ -347,46 +347,46 @@ func (c *conn) refresh() {
 	}
 }
 
-// events logs and counts what has happened on the stream.
-func (c *conn) events(ctx context.Context) {
+// handleEvents logs and counts what has happened on the stream.
+func (c *conn) handleEvents(ctx context.Context) {
 	log := c.server.log
 	debug := log.Enabled(ctx, slog.LevelDebug)
-	troubled := false
+	recount := false
 	for _, e := range c.core.Events() {
 		c.server.metrics.event(e)
 		t := e.Type.Short()
-		e.Reason = clip(e.Reason, maxSaid)
+		e.Reason = sanitize(e.Reason, maxLoggedText)
 		switch e.Kind {
 		case stream.EventSent:
 			if debug {
 				log.DebugContext(ctx, "push", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "removal", e.Removal)
 			}
 		case stream.EventAccepted:
-			troubled = troubled || c.rejecting != nil
+			recount = recount || c.rejecting != nil
 			if debug {
 				log.DebugContext(ctx, "ack", "proxy", c.nodeID, "type_url", t, "generation", e.Generation, "names", e.Names, "took", e.Took)
 			}
 		case stream.EventNacked:
-			troubled = true
-			c.logRefusal(ctx, e)
+			recount = true
+			c.logRejection(ctx, e)
 		case stream.EventRejected:
-			troubled = true
-			c.logRefusal(ctx, e)
-			c.fallBack(e)
+			recount = true
+			c.logRejection(ctx, e)
+			c.fallBackToInline(e)
 		case stream.EventGateTimeout:
-			c.tell(slog.LevelWarn, "no ACK from proxy in time, continuing", 0, "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
+			c.log(slog.LevelWarn, "no ACK from proxy in time, continuing", 0, "proxy", c.nodeID, "type_url", t, "generation", e.Generation)
 		case stream.EventStale:
 			log.DebugContext(ctx, "ACK for an unknown nonce", "proxy", c.nodeID, "type_url", t)
-		case stream.EventSettled:
-			troubled = troubled || c.rejecting != nil
+		case stream.EventConverged:
+			recount = recount || c.rejecting != nil
 		}
 	}
-	if troubled {
+	if recount {
 		c.countRejecting()
 	}
 }
 
-// countRejecting keeps the metrics of types that the proxy refuses something of.
+// countRejecting updates the metrics of types of which the proxy rejects something.
 func (c *conn) countRejecting() {
 	rejecting := map[stream.TypeURL]bool{}
 	for _, t := range c.core.Status() {
@@ -408,9 +408,9 @@ func (c *conn) countRejecting() {
 	c.rejecting = rejecting
 }
 
-// settle notes that the proxy has answered all of its generation.
-func (c *conn) settle() {
-	if !c.settling || c.core.Target() == nil {
+// noteConverged reports to the rollouts that the proxy has answered all of its generation.
+func (c *conn) noteConverged() {
+	if !c.converging || c.core.Target() == nil {
 		return
 	}
 	types := c.core.Status()
@@ -425,25 +425,25 @@ func (c *conn) settle() {
 		}
 		for _, r := range t.Rejected {
 			standing[r] = struct{}{}
-			if _, told := c.reported[r]; !told { // an old one is not the fault of this change
-				rejected = append(rejected, ProxyRejection{Proxy: c.nodeID, Type: t.Type.Short(), Name: r.Name, Reason: clip(r.Reason, 1024)})
+			if _, known := c.knownRejections[r]; !known { // an older one is not caused by this change
+				rejected = append(rejected, ProxyRejection{Proxy: c.nodeID, Type: t.Type.Short(), Name: r.Name, Reason: sanitize(r.Reason, 1024)})
 			}
 		}
 	}
-	if c.current.Load() == c.seen { // else something else is on its way
-		c.server.metrics.convergence.Observe(seconds(time.Since(c.seen.at)))
+	if c.current.Load() == c.applied { // else a newer state waits to be applied
+		c.server.metrics.convergence.Observe(seconds(time.Since(c.applied.at)))
 	}
-	for _, r := range c.paid(c.seen.generation) {
+	for _, r := range c.takeAnswered(c.applied.generation) {
 		r.answered(rejected)
 	}
-	c.settling, c.reported = false, standing
+	c.converging, c.knownRejections = false, standing
 	if len(standing) == 0 {
-		c.reported = nil
+		c.knownRejections = nil
 	}
-	c.old()
+	c.releaseSlot()
 }
 
-// origins are where the resources of a type come from, by name.
+// origins are the objects that the resources of a type were made from, by name.
 func (c *conn) origins(t stream.TypeURL) map[string][]string {
 	if c.resources == nil {
 		return nil
@@ -451,7 +451,7 @@ func (c *conn) origins(t stream.TypeURL) map[string][]string {
 	return c.resources.Origins(t, func(string) bool { return true })
 }
 
-// sent lists what the proxy has of a type, with where it comes from.
+// sent lists what the proxy has of a type, with the origins.
 func (c *conn) sent(t stream.TypeURL) []ResourceStatus {
 	origins := c.origins(t)
 	var out []ResourceStatus

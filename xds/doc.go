@@ -1,29 +1,26 @@
-// Package xds serves configuration to connected proxies. What is served is owned by
-// its child cache, which makes it from snapshots of the mesh; here is everything about
-// the streams on which it is asked for: connections, who may have one, which proxies
-// see a new snapshot, what is sent, what came of it, and how all of that stands.
+// Package xds serves configuration to connected proxies over delta xDS. Its child package
+// cache makes the configuration from snapshots of the mesh. This package owns the streams:
+// it admits them, updates proxies when there is a new snapshot, sends responses, and keeps
+// the status.
 //
-// [Server] serves the aggregated discovery service, incremental variant, to
-// agents and to Envoys that connect by themselves. It lets nobody in: who a peer
-// is comes from [Admission], and the node that the peer claims to be is held
-// against that. What the mesh looks like comes from [Snapshots], what a proxy
-// shall have from package cache, and when it is sent from package stream. The gRPC
-// server that it is registered on needs the options of package wire: responses leave
-// as bytes that all streams share.
+// [Server] serves the aggregated discovery service (incremental variant) to agents, and to
+// Envoys that connect without one. [Admission] authenticates peers; the node that a peer
+// claims to be is checked against the authenticated identity. [Snapshots] delivers the
+// state of the mesh, package cache the configuration of a proxy, and package stream
+// decides when it is sent. The gRPC server needs the options of package wire: responses
+// are bytes that all streams share.
 //
 // # What a change costs
 //
-// Package cache owns what is served: equal work is done once, whoever needs it. Of a
-// snapshot that changes nothing for a proxy its stream does not hear. [Work] counts,
-// so that it can be seen.
+// Package cache does equal work once for all proxies. A stream is not notified of a
+// snapshot that changes nothing for its proxy. [Work] counts what was done.
 //
 // # Goroutines
 //
-// [Server.Run] has all proxies see a new snapshot, in as many goroutines as there
-// are processors, and rings the doorbells of those for which something changed, so
-// at most one push is pending and later changes merge into it. The handler of a
-// stream owns all else of that stream's state; a second goroutine receives for
-// it. It never blocks in sending: as long as a peer has not read a large response,
-// the next one is not made. So a proxy that reads slowly delays nobody, and holds
-// one response, by reference.
+// [Server.Run] updates all proxies for a new snapshot, in as many goroutines as there are
+// processors, and notifies the streams for which something changed. At most one push is
+// pending for a stream; later changes merge into it. All other state of a stream belongs
+// to the goroutine of its handler; a second goroutine receives for it. The handler never
+// blocks in sending: while a peer has not read a large response, the next one is not made.
+// So a proxy that reads slowly delays nobody, and it holds one response, by reference.
 package xds

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-func TestDistrustOutlivesTheStream(t *testing.T) {
+func TestUnacknowledgedNamesAreResentAfterReconnect(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
@@ -34,7 +34,7 @@ func TestDistrustOutlivesTheStream(t *testing.T) {
 }
 
 // The end of a stream may be noticed long after the proxy has come back.
-func TestReturnBeforeTheEndIsNoticed(t *testing.T) {
+func TestReconnectBeforeEndOfLastStreamIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	versions := map[stream.TypeURL]map[string]string{}

@@ -163,17 +163,17 @@ func (p *proxy) take(u *stream.Update) error {
 		p.holds[u.Type] = map[string]string{}
 	}
 	has := p.holds[u.Type]
-	var bad []stream.Refusal
+	var bad []stream.RejectedResource
 	for _, r := range u.Changed {
 		p.got++
 		if p.refuse != nil {
 			if err := p.refuse(u.Type, r.Name); err != nil {
-				bad = append(bad, stream.Refusal{Name: r.Name, Reason: err.Error()})
+				bad = append(bad, stream.RejectedResource{Name: r.Name, Reason: err.Error()})
 				continue
 			}
 		}
 		if p.dislike != nil && u.Type != stream.RouteType && p.dislike(r) {
-			bad = append(bad, stream.Refusal{Name: r.Name, Reason: errRefusedByTest.Error()})
+			bad = append(bad, stream.RejectedResource{Name: r.Name, Reason: errRefusedByTest.Error()})
 			continue
 		}
 		if u.Type == stream.VirtualHostType {
@@ -197,7 +197,7 @@ func (p *proxy) take(u *stream.Update) error {
 		}
 	}
 	if bad != nil {
-		return &stream.RejectError{Refused: bad}
+		return &stream.RejectError{Rejected: bad}
 	}
 	return nil
 }
@@ -322,8 +322,8 @@ func (f *freshServer) of(s *mesh.Snapshot) *cache.Cache {
 // some forms, worked out by a server that has seen nothing before.
 func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map[string]string {
 	p.t.Helper()
-	c := &claim{node: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
-	w, err := c.workload(snap)
+	v := &verifiedNode{reported: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
+	w, err := v.workload(snap)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -337,7 +337,7 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
 	}
-	fresh := mustGet(p.t, r.fresh.of(snap), snap, c.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{Listed: has})
+	fresh := mustGet(p.t, r.fresh.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{Listed: has})
 	out := map[string]string{}
 	for _, url := range cache.Types() {
 		for r := range fresh.Resources.Generation.All(url) {

@@ -17,7 +17,7 @@ import (
 
 // A host that is known does what it can to fill the log. Each way gives the
 // identity and the address of its node, and whether it is let in.
-func TestKnownHostsFillNoLog(t *testing.T) {
+func TestLogLinesOfHostAreLimited(t *testing.T) {
 	t.Parallel()
 	const streams = 200
 	for _, w := range []struct {
@@ -37,11 +37,11 @@ func TestKnownHostsFillNoLog(t *testing.T) {
 		},
 		{
 			"let in, again and again", func(int) string { return "restless" }, true, false,
-			func(took time.Duration) int { return linesAtOnce + int(took/linesEvery) },
+			func(took time.Duration) int { return hostLogBurst + int(took/hostLogInterval) },
 		},
 		{
 			"let in, to refuse all", func(int) string { return "restless" }, true, true,
-			func(took time.Duration) int { return linesAtOnce + int(took/linesEvery) },
+			func(took time.Duration) int { return hostLogBurst + int(took/hostLogInterval) },
 		},
 	} {
 		t.Run(w.name, func(t *testing.T) {
@@ -78,33 +78,33 @@ func TestKnownHostsFillNoLog(t *testing.T) {
 	}
 }
 
-// TestLinesThatAreLeftOutAreCounted: also those of a host that has gone since.
-func TestLinesThatAreLeftOutAreCounted(t *testing.T) {
+// TestSuppressedLogLinesAreCounted: also those of a host that has gone since.
+func TestSuppressedLogLinesAreCounted(t *testing.T) {
 	t.Parallel()
 	log := &syncLog{}
-	s := &Server{log: slog.New(slog.NewTextHandler(log, nil)), hosts: map[string]*account{}}
+	s := &Server{log: slog.New(slog.NewTextHandler(log, nil)), quotas: map[string]*hostQuota{}}
 	now := time.Now()
-	a := newAccount("vm1", limits{})
-	s.hosts["vm1"] = a
-	c := &conn{server: s, account: a, peer: Peer{Host: "vm1"}}
-	const said = linesAtOnce + 10
+	q := newHostQuota("vm1", quotaLimits{})
+	s.quotas["vm1"] = q
+	c := &conn{server: s, quota: q, peer: Peer{Host: "vm1"}}
+	const said = hostLogBurst + 10
 	for range said {
-		c.tell(slog.LevelInfo, "proxy connected", 0)
+		c.log(slog.LevelInfo, "proxy connected", 0)
 	}
-	c.tell(slog.LevelInfo, "proxy disconnected", 5)
-	if n := strings.Count(log.String(), "proxy "); n != linesAtOnce {
-		t.Errorf("%d lines, want %d", n, linesAtOnce)
+	c.log(slog.LevelInfo, "proxy disconnected", 5)
+	if n := strings.Count(log.String(), "proxy "); n != hostLogBurst {
+		t.Errorf("%d lines, want %d", n, hostLogBurst)
 	}
 	s.forgetIdle(now)
-	if strings.Contains(log.String(), "left_out") || len(s.hosts) != 1 {
+	if strings.Contains(log.String(), "left_out") || len(s.quotas) != 1 {
 		t.Errorf("told, or forgotten, before a line is free: %s", log.String())
 	}
-	s.forgetIdle(time.Now().Add(linesEvery + time.Second))
+	s.forgetIdle(time.Now().Add(hostLogInterval + time.Second))
 	if !strings.Contains(log.String(), `host=vm1 left_out=16`) {
 		t.Errorf("nothing tells of the lines that were left out: %s", log.String())
 	}
-	s.forgetIdle(time.Now().Add(2 * linesAtOnce * linesEvery))
-	if len(s.hosts) != 0 || strings.Count(log.String(), "left_out") != 1 {
+	s.forgetIdle(time.Now().Add(2 * hostLogBurst * hostLogInterval))
+	if len(s.quotas) != 0 || strings.Count(log.String(), "left_out") != 1 {
 		t.Error("the host is remembered for ever, or told of twice")
 	}
 }

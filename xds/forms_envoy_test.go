@@ -152,7 +152,7 @@ func (s *street) load(name string) (stop func()) {
 
 // An Envoy that says that it takes virtual hosts by themselves, and refuses them,
 // is served all the same: whole, at once, and from then on.
-func TestRealEnvoyRefusesVirtualHosts(t *testing.T) {
+func TestRealEnvoyRejectsVHDS(t *testing.T) {
 	t.Parallel()
 	s := newStreet(t, envoytest.Oldest, fold.Few+4, bootstrap.FeatureVirtualHosts)
 	s.awaitForm(true)
@@ -174,7 +174,7 @@ func TestRealEnvoyRefusesVirtualHosts(t *testing.T) {
 // The form changes under requests: by a refusal, and by the operator's switch, from
 // pieces to whole. It does not change back, for Envoy would answer 404 meanwhile;
 // one that starts anew has it in pieces again.
-func TestRealEnvoyChangesForm(t *testing.T) {
+func TestRealEnvoyChangesFromVHDSToInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		if !fold.Takes(1, uint32(envoytest.Minor(t, version))) {
@@ -189,7 +189,7 @@ func TestRealEnvoyChangesForm(t *testing.T) {
 				if refused {
 					s.fallBack()
 				} else {
-					s.serve(func(c *Config) { c.WholeTables = true })
+					s.serve(func(c *Config) { c.InlineRoutes = true })
 				}
 				s.awaitForm(true)
 				s.serve(nil)
@@ -212,9 +212,9 @@ func (s *street) fallBack() {
 	s.t.Helper()
 	table := strconv.Itoa(s.port)
 	for _, c := range s.rig.server.connections() {
-		c.ask(nil, func() {
+		c.runInOwner(nil, func() {
 			r := c.resources.Generation.Get(stream.RouteType, table)
-			c.fallBack(stream.Event{Kind: stream.EventRejected, Type: stream.RouteType, Name: r.Name, Version: r.Version, Reason: "a test"})
+			c.fallBackToInline(stream.Event{Kind: stream.EventRejected, Type: stream.RouteType, Name: r.Name, Version: r.Version, Reason: "a test"})
 		}, nil)
 		if c.routes != c.routes.WithInline(view.RoutesLayer+table) {
 			s.t.Error("the refusal was not heeded")
@@ -231,7 +231,7 @@ func (s *street) sentTables() uint64 {
 // Services come and go, a few more than travel in one table and a few less, and
 // servers: the table stays in the form in which Envoy has it, and a server that
 // comes back sends nothing.
-func TestRealEnvoyKeepsForm(t *testing.T) {
+func TestRealEnvoyKeepsVHDSOrInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		if !fold.Takes(1, uint32(envoytest.Minor(t, version))) {

@@ -360,11 +360,11 @@ func (a *agent) loop() error {
 func (a *agent) take(u *stream.Update) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var bad []stream.Refusal
+	var bad []stream.RejectedResource
 	for _, c := range u.Changed {
 		a.count++
 		if a.refuse != nil && a.refuse(c.Name) {
-			bad = append(bad, stream.Refusal{Name: c.Name, Reason: "does not compute"})
+			bad = append(bad, stream.RejectedResource{Name: c.Name, Reason: "does not compute"})
 			continue
 		}
 		a.got[u.Type.Short()+" "+c.Name] = c.Version
@@ -379,7 +379,7 @@ func (a *agent) take(u *stream.Update) error {
 		}
 	}
 	if bad != nil {
-		return &stream.RejectError{Refused: bad}
+		return &stream.RejectError{Rejected: bad}
 	}
 	return nil
 }

@@ -7,9 +7,9 @@ import (
 )
 
 // Who loses its identity while it waits for its turn is sent nothing.
-func TestRevokedWhileWaiting(t *testing.T) {
+func TestRevokedBeforeAdmission(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), func(c *Config) { c.MaxNew, c.turnIdle = 1, time.Hour })
+	r := newRig(t, shop(), func(c *Config) { c.MaxNew, c.slotIdle = 1, time.Hour })
 	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{deaf: true}) // has the only turn, for 5 s
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })
 	revoked := make(chan struct{})
@@ -17,7 +17,7 @@ func TestRevokedWhileWaiting(t *testing.T) {
 	p.Revoked = revoked
 	r.admission.peer.Store(&p)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
-	eventually(t, "both are heard", func() bool { return len(r.server.heard) == 1 && r.server.streams.Load() == 2 })
+	eventually(t, "both are heard", func() bool { return len(r.server.receiveSlots) == 1 && r.server.streams.Load() == 2 })
 	close(revoked)
 	<-a.err
 	if a.received() > 0 {
@@ -26,7 +26,7 @@ func TestRevokedWhileWaiting(t *testing.T) {
 }
 
 // A proxy that does not answer holds no more than is remembered.
-func TestOwesIsBounded(t *testing.T) {
+func TestUnansweredRolloutsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})})
@@ -41,18 +41,18 @@ func TestOwesIsBounded(t *testing.T) {
 		}
 		s = next.snapshot(s)
 		r.mesh.publish(s)
-		eventually(t, "announced", func() bool { return r.server.looked.Load() >= s.Generation })
+		eventually(t, "announced", func() bool { return r.server.updatedTo.Load() >= s.Generation })
 	}
-	c.owing.Lock()
-	n := len(c.owes)
-	c.owing.Unlock()
+	c.rolloutsMu.Lock()
+	n := len(c.unansweredRollouts)
+	c.rolloutsMu.Unlock()
 	if n > maxRollouts {
 		t.Errorf("a proxy that does not answer holds %d rollouts", n)
 	}
 }
 
 // A table is to travel inline while a newer snapshot is looked at: both hold.
-func TestInlineIsNotLost(t *testing.T) {
+func TestInlineRoutesSurviveConcurrentUpdate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
@@ -60,14 +60,14 @@ func TestInlineIsNotLost(t *testing.T) {
 	c := r.server.connections()[0]
 	c.mu.Lock() // inline waits here, while announce looks with a newer snapshot
 	done := make(chan struct{})
-	go func() { c.inline("routes/8080"); close(done) }()
+	go func() { c.deliverInline("routes/8080"); close(done) }()
 	for range 100 { // until it has the lock to wait for
 		runtime.Gosched()
 	}
 	s := shop().snapshot(r.mesh.Snapshot())
 	r.mesh.current.Store(s)
-	c.see(r.server.cache.At(s), time.Now(), nil)
-	c.looked.Store(s.Generation)
+	c.rebuild(r.server.cache.At(s), time.Now(), nil)
+	c.updatedTo.Store(s.Generation)
 	c.mu.Unlock()
 	<-done
 	if o := c.current.Load(); o.Routes() != c.routes {

@@ -5,24 +5,23 @@ import (
 	"time"
 )
 
-// What the log gets of the streams of one host: they come and go, and refuse what
-// they are sent, as often as it likes. As many as a host has by default may come at
-// once.
+// Limits of the log lines about the streams of one host. The burst is as many lines as a
+// host may have streams by default.
 const (
-	linesAtOnce = 64
-	linesEvery  = 10 * time.Second
+	hostLogBurst    = 64
+	hostLogInterval = 10 * time.Second
 )
 
-// tell logs something that a host causes, on one of its streams; skipped is how many
-// lines the stream left out before. What the host causes beyond its lines is logged on
-// debug, and counted in the next one.
-func (c *conn) tell(level slog.Level, text string, skipped int, attrs ...any) {
+// log logs an event of a stream that its host can cause as often as it likes; skipped is
+// how many lines the stream has suppressed before. Lines over the host's limit are logged
+// on debug level and counted in the next line.
+func (c *conn) log(level slog.Level, text string, skipped int, attrs ...any) {
 	write := c.server.log.Debug
 	if level >= slog.LevelInfo {
-		omitted, ok := c.account.lines.Allow(time.Now())
+		omitted, ok := c.quota.logLines.Allow(time.Now())
 		switch {
 		case !ok:
-			c.account.lines.Omit(skipped)
+			c.quota.logLines.Omit(skipped)
 		case level >= slog.LevelWarn:
 			write, skipped = c.server.log.Warn, skipped+omitted
 		default:

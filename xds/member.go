@@ -10,83 +10,83 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// doubt is what a proxy that has gone may or may not have.
-type doubt struct {
-	key, host string // of the proxy; nobody's host is empty
-	names     *stream.Memory
+// departedProxy has the unacknowledged names of a proxy that has disconnected.
+type departedProxy struct {
+	key, host      string // of the proxy; host is empty for unauthenticated peers
+	unacknowledged *stream.UnacknowledgedNames
 }
 
-// Bounds on what is remembered of proxies that are not connected.
+// Limits of what is kept of proxies that are not connected.
 const (
-	maxLeft     = 256
-	maxDistrust = 4096
-	// maxDoubts bounds, in bytes, the names that are remembered for one host.
-	maxDoubts = 16 << 20
-	// maxToldOfLeft bounds the refusals of a type that are told of who has left, and
-	// maxWordsOfLeft, in bytes, what it said of each.
-	maxToldOfLeft  = 16
-	maxWordsOfLeft = 256
+	maxDeparted       = 256
+	maxUnacknowledged = 4096
+	// maxUnacknowledgedBytes bounds the names that are kept for one host.
+	maxUnacknowledgedBytes = 16 << 20
+	// maxDepartedRejections bounds the rejections of a type in the status of a departed
+	// proxy, and maxDepartedText, in bytes, each error message.
+	maxDepartedRejections = 16
+	maxDepartedText       = 256
 )
 
-// enter adds a connection to those that are served, and has it see the mesh.
+// enter registers a connection, and gives it its first configuration.
 func (s *Server) enter(ctx context.Context, c *conn) error {
 	c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout})
 	c.id = s.next.Add(1)
-	if err := s.claim(c); err != nil {
+	if err := s.claimWorkload(c); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
-		s.unclaim(c)
+		s.releaseWorkload(c)
 		return errStopping
 	}
-	distrust := s.doubtsOf(c.key)
-	others := slices.Clone(s.byKey[c.key])
+	distrust := s.takeUnacknowledged(c.proxyKey)
+	others := slices.Clone(s.byKey[c.proxyKey])
 	s.conns[c] = struct{}{}
-	s.byKey[c.key] = append(s.byKey[c.key], c)
-	s.left = slices.DeleteFunc(s.left, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
+	s.byKey[c.proxyKey] = append(s.byKey[c.proxyKey], c)
+	s.departed = slices.DeleteFunc(s.departed, func(p ProxyStatus) bool { return p.ID == c.nodeID && p.Host == c.peer.Host })
 	s.mu.Unlock()
 
-	// The end of the proxy's last stream may not have been noticed yet.
+	// The server may not have noticed yet that the proxy's last stream has ended.
 	for _, o := range others {
-		if o.ask(ctx.Done(), func() { addNames(distrust, o.core.Unknown()) }, c) {
+		if o.runInOwner(ctx.Done(), func() { addNames(distrust, o.core.UnacknowledgedNames()) }, c) {
 			continue
 		}
 		select {
-		case <-o.done: // it has just ended, and who comes back takes over its doubts
-			addNames(distrust, o.doubts.Names())
+		case <-o.done: // it has just ended: take over its unacknowledged names
+			addNames(distrust, o.unacknowledged.Names())
 		default:
 		}
 	}
 	if len(distrust) > 0 {
-		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Distrust: distrust})
+		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Unacknowledged: distrust})
 	}
-	c.look(s.cache.At(s.cfg.Snapshots.Snapshot()), c.since, nil)
+	c.update(s.cache.At(s.cfg.Snapshots.Snapshot()), c.since, nil)
 	s.forgetRefusals(c.peer.Host, c.nodeID)
-	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Inc()
-	c.tell(slog.LevelInfo, "proxy connected", 0, "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
+	s.metrics.streams.WithLabelValues(versionLabel(c.node.reported.EnvoyVersion)).Inc()
+	c.log(slog.LevelInfo, "proxy connected", 0, "proxy", c.nodeID, "host", c.peer.Host, "spiffe_id", c.peer.ID.String(), "envoy", c.version)
 	return nil
 }
 
-// claim binds the workload of a connection to its host, or refuses the connection.
-func (s *Server) claim(c *conn) error {
+// claimWorkload binds the workload of a connection to its host, or rejects the connection.
+func (s *Server) claimWorkload(c *conn) error {
 	if !c.reports() {
 		return nil
 	}
 	snap := s.cfg.Snapshots.Snapshot()
-	w, err := c.claim.workload(snap)
-	if err != nil { // it has just left
-		return s.refuse(c.peer, c.nodeID, err)
+	w, err := c.node.workload(snap)
+	if err != nil { // it was just removed
+		return s.reject(c.peer, c.nodeID, err)
 	}
-	c.claimed = c.claim.of(c.peer, snap, w)
-	if err := s.cfg.Health.StreamOpened(c.id, c.claimed, c.lose); err != nil {
-		return s.refuse(c.peer, c.nodeID, err)
+	c.claim = c.node.claimOf(c.peer, snap, w)
+	if err := s.cfg.Health.StreamOpened(c.id, c.claim, c.loseWorkload); err != nil {
+		return s.reject(c.peer, c.nodeID, err)
 	}
 	return nil
 }
 
-func (s *Server) unclaim(c *conn) {
+func (s *Server) releaseWorkload(c *conn) {
 	if c.reports() {
 		s.cfg.Health.StreamClosed(c.id)
 	}
@@ -98,13 +98,13 @@ func addNames(to, from map[stream.TypeURL][]string) {
 	}
 }
 
-// doubtsOf is what a proxy that comes back may or may not have, of streams that
-// have ended. Called with mu held.
-func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
+// takeUnacknowledged returns and forgets the unacknowledged names of a proxy's ended
+// streams. Called with mu held.
+func (s *Server) takeUnacknowledged(key string) map[stream.TypeURL][]string {
 	found := map[stream.TypeURL][]string{}
-	s.distrust = slices.DeleteFunc(s.distrust, func(d doubt) bool {
+	s.unacknowledged = slices.DeleteFunc(s.unacknowledged, func(d departedProxy) bool {
 		if d.key == key {
-			addNames(found, d.names.Names())
+			addNames(found, d.unacknowledged.Names())
 		}
 		return d.key == key
 	})
@@ -112,72 +112,72 @@ func (s *Server) doubtsOf(key string) map[stream.TypeURL][]string {
 }
 
 func (s *Server) leave(c *conn) {
-	s.unclaim(c)
-	s.metrics.streams.WithLabelValues(versionLabel(c.claim.node.EnvoyVersion)).Dec()
+	s.releaseWorkload(c)
+	s.metrics.streams.WithLabelValues(versionLabel(c.node.reported.EnvoyVersion)).Dec()
 	for t := range c.rejecting {
 		if g := s.metrics.rejecting[t]; g != nil {
 			g.Dec()
 		}
 	}
-	st := c.publish()
+	st := c.status()
 	st.Connected, st.Left = false, time.Now()
 	st.shorten()
-	c.weighNothing()
-	c.doubts = s.interner.Remember(c.core.Doubts())
+	c.releaseMemory()
+	c.unacknowledged = s.interner.Retain(c.core.Unacknowledged())
 	close(c.done)
 	s.mu.Lock()
 	delete(s.conns, c)
-	s.byKey[c.key] = slices.DeleteFunc(s.byKey[c.key], func(o *conn) bool { return o == c })
-	if len(s.byKey[c.key]) == 0 { // else it is back already, and the stream that it has knows better
-		delete(s.byKey, c.key)
-		s.left = append(s.left, st)
-		if n := len(s.left); n > maxLeft {
-			s.left = slices.Delete(s.left, 0, n-maxLeft)
+	s.byKey[c.proxyKey] = slices.DeleteFunc(s.byKey[c.proxyKey], func(o *conn) bool { return o == c })
+	if len(s.byKey[c.proxyKey]) == 0 { // else it has reconnected, and the newer stream knows better
+		delete(s.byKey, c.proxyKey)
+		s.departed = append(s.departed, st)
+		if n := len(s.departed); n > maxDeparted {
+			s.departed = slices.Delete(s.departed, 0, n-maxDeparted)
 		}
 		host := c.peer.Host
 		if c.peer.Anonymous {
 			host = ""
 		}
-		s.remember(doubt{c.key, host, c.doubts})
+		s.keepUnacknowledged(departedProxy{c.proxyKey, host, c.unacknowledged})
 	}
 	s.mu.Unlock()
-	c.owesNothing()
-	c.tell(slog.LevelInfo, "proxy disconnected", c.lines.omitted(),
+	c.dropRollouts()
+	c.log(slog.LevelInfo, "proxy disconnected", c.logLimits.omitted(),
 		"proxy", c.nodeID, "host", c.peer.Host, "after", time.Since(c.since).Round(time.Millisecond))
 }
 
-// remember keeps what a proxy may or may not have that has gone. Of one host there
-// is room for as many as it may have streams, and in all for so many. Called with
-// mu held.
-func (s *Server) remember(d doubt) {
-	if d.names == nil {
+// keepUnacknowledged keeps the unacknowledged names of a proxy that has disconnected.
+// Their number is limited by host, to that of its streams, and in all. Called with mu
+// held.
+func (s *Server) keepUnacknowledged(d departedProxy) {
+	if d.unacknowledged == nil {
 		return
 	}
-	s.distrust = append(s.distrust, d)
+	s.unacknowledged = append(s.unacknowledged, d)
 	most, n, bytes := s.cfg.MaxPerHost, 0, 0
-	for i, o := range slices.Backward(s.distrust) { // the newest count most
+	for i, o := range slices.Backward(s.unacknowledged) { // keep the newest
 		if o.host == d.host && d.host != "" {
 			n++
-			if bytes += o.names.Size(); n > most || bytes > maxDoubts {
-				s.distrust = slices.Delete(s.distrust, i, i+1)
+			if bytes += o.unacknowledged.Size(); n > most || bytes > maxUnacknowledgedBytes {
+				s.unacknowledged = slices.Delete(s.unacknowledged, i, i+1)
 			}
 		}
 	}
-	if n := len(s.distrust); n > maxDistrust {
-		s.distrust = slices.Delete(s.distrust, 0, n-maxDistrust)
+	if n := len(s.unacknowledged); n > maxUnacknowledged {
+		s.unacknowledged = slices.Delete(s.unacknowledged, 0, n-maxUnacknowledged)
 	}
 }
 
-// shorten leaves of a status what is worth being kept of a proxy that has gone.
+// shorten reduces the status of a proxy that has disconnected to what is worth keeping.
 func (st *ProxyStatus) shorten() {
 	st.Origins = nil
 	for i := range st.Types {
 		t := &st.Types[i]
-		t.LastError = strings.Clone(clip(t.LastError, maxWordsOfLeft))
-		t.RejectedMore = max(0, len(t.Rejected)-maxToldOfLeft)
+		t.LastError = strings.Clone(sanitize(t.LastError, maxDepartedText))
+		t.RejectedMore = max(0, len(t.Rejected)-maxDepartedRejections)
 		t.Rejected = slices.Clone(t.Rejected[:len(t.Rejected)-t.RejectedMore])
 		for j := range t.Rejected {
-			t.Rejected[j].Reason = strings.Clone(clip(t.Rejected[j].Reason, maxWordsOfLeft))
+			t.Rejected[j].Reason = strings.Clone(sanitize(t.Rejected[j].Reason, maxDepartedText))
 		}
 	}
 }

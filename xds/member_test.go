@@ -16,7 +16,7 @@ import (
 )
 
 // remembering is what a server remembers of clusters that were not answered for.
-func (r *rig) remembering(t *testing.T, names ...string) *stream.Memory {
+func (r *rig) remembering(t *testing.T, names ...string) *stream.UnacknowledgedNames {
 	t.Helper()
 	s := stream.NewServer(stream.ServerConfig{})
 	list := make([]*stream.Resource, len(names))
@@ -30,18 +30,18 @@ func (r *rig) remembering(t *testing.T, names ...string) *stream.Memory {
 	if s.Next(time.Now()) == nil {
 		t.Fatal("nothing is sent")
 	}
-	return r.server.interner.Remember(s.Doubts())
+	return r.server.interner.Retain(s.Unacknowledged())
 }
 
 // What is remembered of the proxies of one host is bounded, in number and in
 // bytes, and takes nothing from others.
-func TestDoubtsOfAHostAreBounded(t *testing.T) {
+func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 6 })
 	s := r.server
-	s.remember(doubt{"other", "other", r.remembering(t, "o")})
+	s.keepUnacknowledged(departedProxy{"other", "other", r.remembering(t, "o")})
 	for i := range 10 {
-		s.remember(doubt{fmt.Sprint("few", i), "few", r.remembering(t, "f")})
+		s.keepUnacknowledged(departedProxy{fmt.Sprint("few", i), "few", r.remembering(t, "f")})
 	}
 	var long []string
 	for i := range 2000 {
@@ -49,10 +49,10 @@ func TestDoubtsOfAHostAreBounded(t *testing.T) {
 	}
 	huge := r.remembering(t, long...)
 	for i := range 7 {
-		s.remember(doubt{fmt.Sprint("huge", i), "huge", huge})
+		s.keepUnacknowledged(departedProxy{fmt.Sprint("huge", i), "huge", huge})
 	}
 	left := map[string][]string{}
-	for _, d := range s.distrust {
+	for _, d := range s.unacknowledged {
 		left[d.host] = append(left[d.host], d.key)
 	}
 	if len(left["other"]) != 1 {
@@ -67,7 +67,7 @@ func TestDoubtsOfAHostAreBounded(t *testing.T) {
 }
 
 // Equal doubts of a fleet are kept once.
-func TestDoubtsAreShared(t *testing.T) {
+func TestUnacknowledgedNamesAreShared(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	a, b := r.remembering(t, "a", "b", "c").Names(), r.remembering(t, "a", "b", "c").Names()
@@ -83,7 +83,7 @@ func TestDoubtsAreShared(t *testing.T) {
 
 // A proxy comes back while the end of its last stream is being noticed: what that
 // one left in doubt is not believed, whoever is first.
-func TestReturnWhileTheEndIsNoticed(t *testing.T) {
+func TestReconnectWhileLastStreamEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	versions := map[string]string{}
@@ -91,11 +91,11 @@ func TestReturnWhileTheEndIsNoticed(t *testing.T) {
 		versions[res.Name] = res.Version
 	}
 	n := node("web", "127.0.0.11")
-	old := &conn{server: r.server, key: "vm1\x00" + n.ID(), questions: make(chan question), done: make(chan struct{})}
-	old.doubts = r.remembering(t, slices.Collect(maps.Keys(versions))...)
+	old := &conn{server: r.server, proxyKey: "vm1\x00" + n.ID(), calls: make(chan ownerCall), done: make(chan struct{})}
+	old.unacknowledged = r.remembering(t, slices.Collect(maps.Keys(versions))...)
 	close(old.done)
 	r.server.mu.Lock()
-	r.server.byKey[old.key] = []*conn{old} // it has not left yet
+	r.server.byKey[old.proxyKey] = []*conn{old} // it has not left yet
 	r.server.mu.Unlock()
 	b := r.connect(t, n, stream.NewClient(stream.ClientConfig{
 		Wants:    map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}},
@@ -105,7 +105,7 @@ func TestReturnWhileTheEndIsNoticed(t *testing.T) {
 }
 
 // Who reads nothing may talk on, and what is noted of that is not kept.
-func TestEventsOfWhoDoesNotRead(t *testing.T) {
+func TestEventsOfBlockedStreamAreHandled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})

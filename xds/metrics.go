@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// metrics have Istio's names where Istio has them, so that its dashboards work.
+// metrics have the names of Istio's metrics if those exist, so that its dashboards work.
 // No label has an unbounded number of values.
 type metrics struct {
 	streams      *prometheus.GaugeVec
@@ -93,7 +93,7 @@ func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (
 	return m, nil
 }
 
-// label is a type as Istio's metrics spell it.
+// label is the type as Istio's metrics name it.
 func label(t stream.TypeURL) string {
 	switch t {
 	case stream.ClusterType:
@@ -113,8 +113,8 @@ func label(t stream.TypeURL) string {
 	}
 }
 
-// versionLabel is the release of an Envoy without its patch. A proxy may claim
-// any number: what is no release of Envoy for years to come is "other".
+// versionLabel is the release of an Envoy without its patch. A proxy may claim any
+// version: one that Envoy will not have for years is "other".
 func versionLabel(v bootstrap.Version) string {
 	switch {
 	case v == (bootstrap.Version{}):
@@ -146,7 +146,7 @@ func (m *metrics) event(e stream.Event) {
 		m.expiredNonce.WithLabelValues(label(e.Type)).Inc()
 	case stream.EventGateTimeout:
 		m.gates.WithLabelValues(label(e.Type)).Inc()
-	case stream.EventAccepted, stream.EventRejected, stream.EventSettled:
+	case stream.EventAccepted, stream.EventRejected, stream.EventConverged:
 	}
 }
 

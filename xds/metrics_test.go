@@ -22,7 +22,7 @@ func TestVersionLabelIsBounded(t *testing.T) {
 }
 
 // A virtual host that a proxy refuses is in the metric that people are alerted by.
-func TestRefusedVirtualHostIsCounted(t *testing.T) {
+func TestRejectedVirtualHostIsCounted(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, everybody(o))

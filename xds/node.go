@@ -13,21 +13,21 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// errUnknownWorkload is wrapped where no workload of the mesh fits a node.
+// errUnknownWorkload is wrapped if no workload of the mesh matches a node.
 var errUnknownWorkload = errors.New("no workload of the mesh fits")
 
-// claim is a node that was held against its peer: what of it may be believed
-// whatever the mesh looks like.
-type claim struct {
-	node    *bootstrap.Node
-	account mesh.ServiceAccount
-	pairs   []mesh.ServiceAccount
-	// others reports whether a workload is of another host; or nil.
-	others func(w *mesh.Workload) bool
+// verifiedNode is a node that was checked against its authenticated peer. It does not
+// depend on the mesh.
+type verifiedNode struct {
+	reported *bootstrap.Node
+	account  mesh.ServiceAccount
+	entitled []mesh.ServiceAccount
+	// heldByOther reports whether a workload belongs to another host; or nil.
+	heldByOther func(w *mesh.Workload) bool
 }
 
-// checkClaim holds what a peer says of its proxy against what it may say.
-func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
+// verifyNode checks the node that a peer sent against what the peer is entitled to.
+func verifyNode(p Peer, n *bootstrap.Node) (*verifiedNode, error) {
 	types := p.Types
 	if p.Anonymous {
 		types = []view.ProxyType{view.Sidecar, view.Router}
@@ -40,7 +40,7 @@ func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
 	}
 	account := mesh.ServiceAccount{Namespace: n.Namespace, Name: n.ServiceAccount}
 	if p.Anonymous {
-		return &claim{node: n, account: account, pairs: []mesh.ServiceAccount{account}}, nil
+		return &verifiedNode{reported: n, account: account, entitled: []mesh.ServiceAccount{account}}, nil
 	}
 	if account.Name == "" {
 		var err error
@@ -51,10 +51,10 @@ func checkClaim(p Peer, n *bootstrap.Node) (*claim, error) {
 	if !slices.Contains(p.Pairs, account) {
 		return nil, fmt.Errorf("the node claims service account %q, and this identity is entitled to %s", account, pairList(p.Pairs))
 	}
-	return &claim{node: n, account: account, pairs: p.Pairs}, nil
+	return &verifiedNode{reported: n, account: account, entitled: p.Pairs}, nil
 }
 
-// onlyPair is the account of a node that names none.
+// onlyPair is the service account of a node that names none.
 func onlyPair(p Peer, namespace string) (mesh.ServiceAccount, error) {
 	var found []mesh.ServiceAccount
 	for _, a := range p.Pairs {
@@ -76,21 +76,21 @@ func pairList(pairs []mesh.ServiceAccount) string {
 	return strings.Join(words, ", ")
 }
 
-// workload finds what the mesh knows of the node: only what has the claimed
-// identity and the claimed address.
-func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
-	address := c.node.Address.String()
+// workload finds the workload of the node in the mesh: it must have the claimed identity
+// and the claimed address.
+func (v *verifiedNode) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
+	address := v.reported.Address.String()
 	var found *mesh.Workload
 	others := 0
 	at := s.WorkloadsAt(address)
-	network := c.network(at)
+	network := v.network(at)
 	for _, w := range at {
-		if !c.is(w) || network != "" && w.Network != network {
+		if !v.is(w) || network != "" && w.Network != network {
 			others++
 			continue
 		}
 		// One host may run several workloads of an identity: the node says which.
-		if found == nil || named(w, c.node.WorkloadName) || (named(w, c.node.Name) && !named(found, c.node.WorkloadName)) {
+		if found == nil || named(w, v.reported.WorkloadName) || (named(w, v.reported.Name) && !named(found, v.reported.WorkloadName)) {
 			found = w
 		}
 	}
@@ -98,61 +98,61 @@ func (c *claim) workload(s *mesh.Snapshot) (*mesh.Workload, error) {
 	case found != nil:
 		return found, nil
 	case others > 0:
-		return nil, fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, c.account)
+		return nil, fmt.Errorf("%w: address %s is in the mesh, but not with service account %q", errUnknownWorkload, address, v.account)
 	default:
 		return nil, fmt.Errorf("%w: no WorkloadEntry, and no instance of a catalog, has address %s; add one with serviceAccount %q in namespace %q",
-			errUnknownWorkload, address, c.account.Name, c.account.Namespace)
+			errUnknownWorkload, address, v.account.Name, v.account.Namespace)
 	}
 }
 
 // is reports whether a workload has the claimed identity.
-func (c *claim) is(w *mesh.Workload) bool {
-	return w.Namespace == c.account.Namespace && w.ServiceAccount == c.account.Name
+func (v *verifiedNode) is(w *mesh.Workload) bool {
+	return w.Namespace == v.account.Namespace && w.ServiceAccount == v.account.Name
 }
 
-// entitledTo reports whether the peer may be a workload: who writes objects of another
-// namespace does not decide what an address proves.
-func (c *claim) entitledTo(w *mesh.Workload) bool {
-	return slices.Contains(c.pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
+// entitledTo reports whether the peer is entitled to the identity of a workload. Objects
+// of other namespaces must not affect what an address proves.
+func (v *verifiedNode) entitledTo(w *mesh.Workload) bool {
+	return slices.Contains(v.entitled, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
 }
 
-// network is the one that the node names, where several networks have the address
-// and that is one of them; else empty.
-func (c *claim) network(at []*mesh.Workload) string {
-	if slices.ContainsFunc(at, func(w *mesh.Workload) bool { return c.is(w) && w.Network == c.node.Network }) {
-		return c.node.Network
+// network is the network that the node names, if workloads in that network have the
+// address and the identity; else empty.
+func (v *verifiedNode) network(at []*mesh.Workload) string {
+	if slices.ContainsFunc(at, func(w *mesh.Workload) bool { return v.is(w) && w.Network == v.reported.Network }) {
+		return v.reported.Network
 	}
 	return ""
 }
 
-// of is what the host claims by being served as a workload of the mesh.
-func (c *claim) of(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
+// claimOf is the claim that the host makes by connecting as a workload.
+func (v *verifiedNode) claimOf(p Peer, s *mesh.Snapshot, w *mesh.Workload) mesh.Claim {
 	out := mesh.Claim{
-		Host: p.Host, Binding: p.Binding, Network: w.Network, Address: w.Address, ServiceAccount: c.account, Workload: w.Name, Owner: w.Owner(),
+		Host: p.Host, Binding: p.Binding, Network: w.Network, Address: w.Address, ServiceAccount: v.account, Workload: w.Name, Owner: w.Owner(),
 		Source: p.Source.Unmap().WithZone(""),
 	}
 	// A link-local address is another machine's on each link.
-	out.SourceProves = out.Source.IsValid() && out.Source == c.node.Address.Unmap() && !out.Source.IsLinkLocalUnicast()
+	out.SourceProves = out.Source.IsValid() && out.Source == v.reported.Address.Unmap() && !out.Source.IsLinkLocalUnicast()
 	several := false // networks have the address
 	for _, o := range s.WorkloadsAt(w.Address) {
 		switch {
-		case o.Network == w.Network && c.is(o):
+		case o.Network == w.Network && v.is(o):
 			out.Present = append(out.Present, o.Name)
-		case o.Network != w.Network && (o.Namespace == w.Namespace || c.entitledTo(o)): // it may as well be that one's
+		case o.Network != w.Network && (o.Namespace == w.Namespace || v.entitledTo(o)): // the address may belong to that one
 			out.SourceProves, several = false, true
 		}
 	}
-	out.Proof = c.byToken(p, w, several)
+	out.Proof = v.byToken(p, w, several)
 	return out
 }
 
-// byToken is what the peer's join token proves of the address of a workload, which
-// several networks may have.
-func (c *claim) byToken(p Peer, w *mesh.Workload, several bool) mesh.Proof {
+// byToken is what the peer's join token proves about the address of a workload; several
+// means that several networks have the address.
+func (v *verifiedNode) byToken(p Peer, w *mesh.Workload, several bool) mesh.Proof {
 	proof := mesh.Unproven
 	for _, a := range p.Addresses {
 		switch {
-		case a.IP.Unmap() != c.node.Address.Unmap():
+		case a.IP.Unmap() != v.reported.Address.Unmap():
 		case a.InNetwork && a.Network == w.Network, !a.InNetwork && !several:
 			return mesh.ByToken
 		case !a.InNetwork:
@@ -162,8 +162,8 @@ func (c *claim) byToken(p Peer, w *mesh.Workload, several bool) mesh.Proof {
 	return proof
 }
 
-// named reports whether a workload has that name, or is a catalog's instance of
-// which that is the ID.
+// named reports whether a workload has that name, or is an instance in a catalog with that
+// ID.
 func named(w *mesh.Workload, name string) bool {
 	if _, instance := w.Labels[mesh.LabelConsulService]; !instance || w.Name == name {
 		return w.Name == name
@@ -172,13 +172,14 @@ func named(w *mesh.Workload, name string) bool {
 	return err == nil && id == name
 }
 
-// proxy is the client of xDS: identity as proven, labels as the mesh has them.
-func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
-	n := c.node
+// proxy is the input of the view: the identity as authenticated, the labels as in the
+// mesh.
+func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
+	n := v.reported
 	p := view.Proxy{
 		ID:             n.ID(),
 		Type:           view.ProxyType(n.Type),
-		ServiceAccount: c.account,
+		ServiceAccount: v.account,
 		Addresses:      []string{n.Address.String()},
 		Labels:         w.Labels,
 		Locality:       w.Locality,
@@ -193,7 +194,7 @@ func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		p.Locality = mesh.Locality(n.Locality)
 	}
 	for _, a := range n.Addresses {
-		if a != n.Address && c.owns(s, a) {
+		if a != n.Address && v.owns(s, a) {
 			p.Addresses = append(p.Addresses, a.String())
 		}
 	}
@@ -201,8 +202,8 @@ func (c *claim) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 }
 
 // owns reports whether a further address is the node's.
-func (c *claim) owns(s *mesh.Snapshot, a netip.Addr) bool {
+func (v *verifiedNode) owns(s *mesh.Snapshot, a netip.Addr) bool {
 	return slices.ContainsFunc(s.WorkloadsAt(a.String()), func(w *mesh.Workload) bool {
-		return c.entitledTo(w) && (c.others == nil || !c.others(w))
+		return v.entitledTo(w) && (v.heldByOther == nil || !v.heldByOther(w))
 	})
 }

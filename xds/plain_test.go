@@ -19,7 +19,7 @@ import (
 // What is shared, taken over, patched and laid side by side has the bytes, and the
 // versions, that the builders give for a view which is made from nothing: those of
 // the golden files.
-func TestBytesAreThoseOfTheBuilders(t *testing.T) {
+func TestBytesEqualFreshBuild(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string]cache.Delivery{"in-one": cache.Inline, "all-by-host": cache.VHDS} {
 		t.Run(name, func(t *testing.T) {

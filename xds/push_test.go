@@ -73,7 +73,7 @@ func (s *Server) settled() int {
 
 // A tenth of the fleet stops reading: nobody else waits, each of them holds one
 // response, and hears of the rest at once when it reads again.
-func TestATenthStopsReading(t *testing.T) {
+func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 	t.Parallel()
 	const streams, deaf, edits = 60, 6, 10
 	o := big(240) // their clusters are more than fits between here and there
@@ -135,7 +135,7 @@ func TestATenthStopsReading(t *testing.T) {
 
 // No response is given to the transport behind 64 KiB that are unread: sending it
 // would block, and the stream could be neither asked nor ended meanwhile.
-func TestNothingIsSentBehindWhatIsUnread(t *testing.T) {
+func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, everybody(o))
@@ -156,7 +156,7 @@ func TestNothingIsSentBehindWhatIsUnread(t *testing.T) {
 	p.inStep(r)
 }
 
-func TestWhoDoesNotReadIsCutOff(t *testing.T) {
+func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
 	o := big(240)
 	r := newRig(t, o, func(c *Config) {
@@ -183,12 +183,12 @@ func TestWhoDoesNotReadIsCutOff(t *testing.T) {
 }
 
 // Only so many streams are new at a time; those that are served are served on.
-func TestNewStreamsTakeTurns(t *testing.T) {
+func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
 		new(hosts).instead(t, o, c)
-		c.MaxNew, c.turnIdle = 1, time.Hour
+		c.MaxNew, c.slotIdle = 1, time.Hour
 	})
 	all := fleet(t, o, 3)
 	for i, p := range all { // of one host fewer would be new
@@ -203,12 +203,12 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 	all[1].open(r)
 	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
 	all[2].open(r)
-	eventually(t, "the third is heard", func() bool { return r.server.streams.Load() == 3 && len(r.server.heard) == 1 })
+	eventually(t, "the third is heard", func() bool { return r.server.streams.Load() == 3 && len(r.server.receiveSlots) == 1 })
 	o.route("s0007.mesh", "/new")
 	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
 	all[0].inStep(r)
 	waits := all[2].received() == 0 && len(r.server.connections()) == 2
-	if !waits && time.Since(began) < freshFor { // else it is its turn
+	if !waits && time.Since(began) < maxSlotTime { // else it is its turn
 		t.Error("the third did not wait")
 	}
 	all[1].stop(nil)
@@ -219,33 +219,33 @@ func TestNewStreamsTakeTurns(t *testing.T) {
 
 // Of one host only a part is new at a time, whatever room there is: another one
 // does not wait for it.
-func TestTurnsOfOneHost(t *testing.T) {
+func TestAdmissionSlotsOfOneHost(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
 		new(hosts).instead(t, o, c)
-		c.MaxNew, c.turnIdle = shareOfHost, time.Hour
+		c.MaxNew, c.slotIdle = hostShare, time.Hour
 	})
-	all := fleet(t, o, shareOfHost+1)
+	all := fleet(t, o, hostShare+1)
 	until := make(chan struct{})
 	defer close(until)
 	began := time.Now()
-	for _, p := range all[:shareOfHost] {
+	for _, p := range all[:hostShare] {
 		p.host = "many"
 		p.stop(until)
 		p.open(r)
 	}
-	eventually(t, "all of them have come", func() bool { return r.server.streams.Load() == shareOfHost })
-	all[shareOfHost].host = "one"
-	all[shareOfHost].open(r)
-	all[shareOfHost].inStep(r)
-	if n, turns := len(r.server.connections()), int(time.Since(began)/freshFor); n > 2+turns {
+	eventually(t, "all of them have come", func() bool { return r.server.streams.Load() == hostShare })
+	all[hostShare].host = "one"
+	all[hostShare].open(r)
+	all[hostShare].inStep(r)
+	if n, turns := len(r.server.connections()), int(time.Since(began)/maxSlotTime); n > 2+turns {
 		t.Errorf("%d streams are served, after %d turns of one host and beside one other", n, turns)
 	}
 }
 
 // Who does not read the end of its stream is hung up on, and who reads it is not.
-func TestHangsUp(t *testing.T) {
+func TestConnectionOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
 	o := big(240)
 	admission := &hosts{}
@@ -273,51 +273,51 @@ func TestHangsUp(t *testing.T) {
 
 // While a snapshot is announced no stream begins: those that are served already
 // come first.
-func TestTheServedComeFirst(t *testing.T) {
+func TestAdmissionWaitsForAnnouncement(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil, nil) // without a snapshot nothing else holds or releases
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	r.server.quiet.hold()
+	r.server.announcing.hold()
 	for range 20 { // by chance it would be let in, now and then
-		if err := r.server.awaitTurn(gone, &conn{server: r.server, account: new(account)}); err == nil {
+		if err := r.server.awaitAdmissionSlot(gone, &conn{server: r.server, quota: new(hostQuota)}); err == nil {
 			t.Fatal("a stream began")
 		}
 	}
-	r.server.quiet.release()
-	c := &conn{server: r.server, account: new(account)}
-	if err := r.server.awaitTurn(t.Context(), c); err != nil {
+	r.server.announcing.release()
+	c := &conn{server: r.server, quota: new(hostQuota)}
+	if err := r.server.awaitAdmissionSlot(t.Context(), c); err != nil {
 		t.Fatal(err)
 	}
-	c.old()
+	c.releaseSlot()
 }
 
 // awaitOld waits until no stream is new.
 func (s *Server) awaitOld(t *testing.T) {
 	t.Helper()
-	eventually(t, "no stream is new", func() bool { return len(s.fresh) == 0 })
+	eventually(t, "no stream is new", func() bool { return len(s.admissionSlots) == 0 })
 }
 
 // Who says nothing keeps nobody from being heard.
-func TestSilentStreamsHoldNobodyUp(t *testing.T) {
+func TestSilentStreamsLoseReceiveSlots(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.MaxNew, c.NodeTimeout = 1, time.Hour
 	})
-	for range 3 * cap(r.server.heard) {
+	for range 3 * cap(r.server.receiveSlots) {
 		if _, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "they wait", func() bool { return len(r.server.heard) == max(1, cap(r.server.heard)/shareOfHost) })
+	eventually(t, "they wait", func() bool { return len(r.server.receiveSlots) == max(1, cap(r.server.receiveSlots)/hostShare) })
 	p := fleet(t, o, 1)[0]
 	p.open(r)
 	p.inStep(r)
 }
 
-func TestLimitsSayWhenToComeAgain(t *testing.T) {
+func TestLimitErrorsHaveRetryDelay(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
@@ -346,7 +346,7 @@ func TestLimitsSayWhenToComeAgain(t *testing.T) {
 // A proxy that refuses a table in pieces is sent it whole, at once, and the
 // status says how it travels.
 // Whoever is on the machine of the control plane leaves room for the hosts.
-func TestStreamsWithoutTLSAreHalf(t *testing.T) {
+func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	admission := &fakeAdmission{}
@@ -382,7 +382,7 @@ func TestStreamsWithoutTLSAreHalf(t *testing.T) {
 	all[3].inStep(r)
 }
 
-func TestFallsBackToWholeTables(t *testing.T) {
+func TestFallsBackToInlineRoutes(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, everybody(o))
@@ -423,14 +423,14 @@ func TestFallsBackToWholeTables(t *testing.T) {
 
 // Once whole, a table stays whole for as long as its Envoy lives, whichever server
 // it is connected to; for one that starts anew it is decided anew.
-func TestWholeStaysWhole(t *testing.T) {
+func TestInlineRoutesStayInline(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	all := fleet(t, o, 2)
 	p := all[newEnvoy]
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
-		c.WholeTables = true
+		c.InlineRoutes = true
 	})
 	p.open(r)
 	p.inStep(r)
@@ -451,12 +451,12 @@ func TestWholeStaysWhole(t *testing.T) {
 	}
 }
 
-func TestOperatorsSwitch(t *testing.T) {
+func TestInlineRoutesSetting(t *testing.T) {
 	t.Parallel()
 	o := big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
-		c.WholeTables = true
+		c.InlineRoutes = true
 	})
 	for _, p := range fleet(t, o, 3) {
 		p.open(r)

@@ -12,38 +12,38 @@ import (
 )
 
 const (
-	// refusalLines are logged at once of what one stream's peer refuses, and one
-	// more every refusalEvery.
-	refusalLines = 5
-	refusalEvery = 2 * time.Second
-	// maxSaid bounds, in bytes, what a line of the log has of a peer's words. Its
-	// status has more of them.
-	maxSaid = 256
+	// streamLogBurst lines are logged at once about the NACKs of one stream, and then one
+	// every streamLogInterval.
+	streamLogBurst    = 5
+	streamLogInterval = 2 * time.Second
+	// maxLoggedText bounds, in bytes, a peer's error message in a log line. The status has
+	// more of it.
+	maxLoggedText = 256
 )
 
-// lineLimits bound what is logged of one stream, by what it is about.
-type lineLimits struct{ nacks, rejections, states loglimit.Limiter }
+// streamLogLimits limit the log lines about one stream, by subject.
+type streamLogLimits struct{ nacks, rejections, states loglimit.Limiter }
 
-func newLineLimits() *lineLimits {
-	l := &lineLimits{}
+func newStreamLogLimits() *streamLogLimits {
+	l := &streamLogLimits{}
 	for _, of := range []*loglimit.Limiter{&l.nacks, &l.rejections, &l.states} {
-		of.Burst, of.Every = refusalLines, refusalEvery
+		of.Burst, of.Every = streamLogBurst, streamLogInterval
 	}
 	return l
 }
 
-// omitted are the lines left out of which no later line tells.
-func (l *lineLimits) omitted() int {
+// omitted is the number of suppressed lines that no later line counts.
+func (l *streamLogLimits) omitted() int {
 	return l.nacks.Omitted() + l.rejections.Omitted() + l.states.Omitted()
 }
 
-// logRefusal tells of an EventNacked or an EventRejected. However often a peer
-// refuses, and whatever it says, it fills no log: what is left out is logged on
-// debug, counted in the next line, and stands in the proxy's status.
-func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
-	limit := &c.lines.nacks
+// logRejection logs an EventNacked or EventRejected. A peer cannot flood the log:
+// suppressed lines are logged on debug level, counted in the next line, and shown in the
+// proxy's status.
+func (c *conn) logRejection(ctx context.Context, e stream.Event) {
+	limit := &c.logLimits.nacks
 	if e.Kind == stream.EventRejected {
-		limit = &c.lines.rejections
+		limit = &c.logLimits.rejections
 	}
 	level := slog.LevelWarn
 	skipped, ok := limit.Allow(time.Now())
@@ -55,19 +55,18 @@ func (c *conn) logRefusal(ctx context.Context, e stream.Event) {
 	}
 	attrs := []any{"proxy", c.nodeID, "type_url", e.Type.Short(), "generation", e.Generation, "err", e.Reason}
 	if e.Kind == stream.EventNacked {
-		c.tell(level, "nack", skipped, append(attrs, "names", e.Names)...)
+		c.log(level, "nack", skipped, append(attrs, "names", e.Names)...)
 		return
 	}
-	c.tell(level, "resource rejected (NACK) by a proxy; it keeps the last accepted version", skipped,
-		append(attrs, "name", clip(e.Name, maxSaid), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
+	c.log(level, "resource rejected (NACK) by a proxy; it keeps the last accepted version", skipped,
+		append(attrs, "name", sanitize(e.Name, maxLoggedText), "version", e.Version, "origins", c.firstOrigins(e.Type, []string{e.Name})[e.Name])...)
 }
 
-// maxOrigins bounds what is told of where one resource comes from: a route table
-// comes from all services that are in it.
+// maxOrigins bounds the origins that are listed for one resource: a route configuration is
+// made from all services in it.
 const maxOrigins = 4
 
-// firstOrigins are where a few resources of a type come from, by name, for
-// people.
+// firstOrigins are the first origins of a few resources of a type, by name, for people.
 func (c *conn) firstOrigins(t stream.TypeURL, names []string) map[string][]string {
 	if c.resources == nil {
 		return nil
@@ -81,11 +80,10 @@ func (c *conn) firstOrigins(t stream.TypeURL, names []string) map[string][]strin
 	return out
 }
 
-// maxTraced bounds the refused resources of a type of which a status says where
-// they come from.
+// maxTraced bounds the rejected resources of a type of which a status lists the origins.
 const maxTraced = 10
 
-// trace says where what the proxy refuses comes from.
+// trace finds the origins of what the proxy rejects.
 func (c *conn) trace(types []stream.TypeStatus) map[stream.TypeURL]map[string][]string {
 	var out map[stream.TypeURL]map[string][]string
 	for _, t := range types {

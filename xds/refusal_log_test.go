@@ -18,7 +18,7 @@ import (
 
 // One host that refuses all it is sent, at length, fills neither a log nor a
 // screen.
-func TestRefusalsFillNoLog(t *testing.T) {
+func TestNackLogLinesAreLimited(t *testing.T) {
 	t.Parallel()
 	const clusters = 60
 	begin := time.Now()
@@ -78,13 +78,13 @@ func TestRefusalsFillNoLog(t *testing.T) {
 		}
 	}
 	// Slow machines give time for more.
-	if took := time.Since(begin); warned > 2*(refusalLines+int(took/refusalEvery)+1) {
+	if took := time.Since(begin); warned > 2*(streamLogBurst+int(took/streamLogInterval)+1) {
 		t.Errorf("%d warnings within %s", warned, took)
 	}
 }
 
 // A peer that is not let in says who it is all the same.
-func TestNodeIDsArePlain(t *testing.T) {
+func TestNodeIDsAreSanitized(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, shop(), nil)
 	n := node("web", "127.0.0.11")
@@ -119,9 +119,9 @@ func TestNodeIDsArePlain(t *testing.T) {
 // What is remembered of a change that all refuse has an end.
 func TestRejectionsAreBounded(t *testing.T) {
 	t.Parallel()
-	n := &rollout{bell: make(chan struct{}, 1)}
+	n := &rollout{finished: make(chan struct{}, 1)}
 	for range 3 {
-		n.touch()
+		n.addAffected()
 	}
 	for range 3 {
 		n.answered(make([]ProxyRejection, maxRejections-10))
@@ -131,10 +131,10 @@ func TestRejectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestLogHasChangesOfEnvoyState: after a restart every proxy says that its Envoy is
+// TestEnvoyStateChangesAreLogged: after a restart every proxy says that its Envoy is
 // live, and an agent connects before it starts its Envoy. Changes after that are
 // logged, and so is a first state that is neither.
-func TestLogHasChangesOfEnvoyState(t *testing.T) {
+func TestEnvoyStateChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		said []bootstrap.EnvoyState
@@ -153,7 +153,7 @@ func TestLogHasChangesOfEnvoyState(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			log := &syncLog{}
-			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, account: newAccount("vm1", limits{}), lines: newLineLimits()}
+			conn := &conn{server: &Server{log: slog.New(slog.NewTextHandler(log, nil))}, peer: Peer{Host: "vm1"}, quota: newHostQuota("vm1", quotaLimits{}), logLimits: newStreamLogLimits()}
 			for _, s := range c.said {
 				conn.logEnvoyState(s)
 				conn.envoy = s

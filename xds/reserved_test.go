@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// TestRandomMeshesLeaveTheAgentAlone holds that nothing but the source of a proxy's
+// TestNoResourceUsesBootstrapClusters holds that nothing but the source of a proxy's
 // own secrets names a cluster of its bootstrap, whatever a mesh has become.
-func TestRandomMeshesLeaveTheAgentAlone(t *testing.T) {
+func TestNoResourceUsesBootstrapClusters(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {

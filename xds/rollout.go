@@ -9,32 +9,32 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// maxRollouts bounds the generations whose fate is remembered.
+// maxRollouts bounds the rollouts that are kept.
 const maxRollouts = 64
 
-// maxRejections bounds the rejections of one generation that are remembered.
+// maxRejections bounds the rejections of one generation that are kept.
 const maxRejections = 200
 
-// Rollout is what became of one snapshot at the proxies that were connected when
-// it came.
+// Rollout is the result of one snapshot at the proxies that were connected when it was
+// announced.
 type Rollout struct {
 	Generation uint64
 	Started    time.Time
 	// Changes are the objects that the snapshot changed.
 	Changes []mesh.Change
-	// Waiting are proxies that have not answered, Touched those that it changed
-	// something for, Accepted those of them that took all of it. Counts.
-	Waiting, Touched, Accepted int
-	// Rejected is what proxies refused of it, in their words: the first of them.
+	// Waiting is the number of proxies that have not answered, Affected of those for which
+	// it changed something, Accepted of affected ones that accepted all of it.
+	Waiting, Affected, Accepted int
+	// Rejected lists the first resources that proxies rejected, with their error messages.
 	// RejectedMore is how many others there are.
 	Rejected     []ProxyRejection
 	RejectedMore int
 	// Done is when the last proxy had answered; zero until then.
 	Done time.Time
-	// Work is what was made for it; Looked, that it is known, for all proxies have
-	// been looked at.
-	Work   Work
-	Looked bool
+	// Work is what was done for the snapshot. It is known once Complete: all proxies are
+	// updated.
+	Work     Work
+	Complete bool
 }
 
 // Took is the time from the start until all had answered, or until now.
@@ -45,41 +45,41 @@ func (r *Rollout) Took(now time.Time) time.Duration {
 	return r.Done.Sub(r.Started)
 }
 
-// ProxyRejection is one resource that one proxy refused.
+// ProxyRejection is one resource that one proxy rejected.
 type ProxyRejection struct{ Proxy, Type, Name, Reason string }
 
-// rollouts follow snapshots to the proxies.
+// rollouts are the newest rollouts.
 type rollouts struct {
-	bell chan struct{}
+	finished chan struct{}
 
 	mu   sync.Mutex // guards list
 	list []*rollout // by generation
 }
 
-// rollout is followed by the proxies that it touches: each holds it until it has
-// answered, so that nobody looks through all of them.
+// rollout is held by the proxies that it affects, each until it has answered, so that no
+// search through all proxies is needed.
 type rollout struct {
 	generation uint64
-	bell       chan struct{} // of rollouts
+	finished   chan struct{} // receives when a rollout ends
 
-	mu     sync.Mutex // guards all following fields
-	what   Rollout
-	unseen int  // proxies that nobody has looked at for this snapshot yet
-	owed   int  // answers that are awaited
-	logged bool // its end was told
-	slow   bool // that it takes long was told
+	mu         sync.Mutex // guards all following fields
+	status     Rollout
+	notUpdated int  // proxies that are not updated for this snapshot yet
+	unanswered int  // affected proxies that have not answered
+	logged     bool // its end was logged
+	slowLogged bool // that it takes long was logged
 }
 
-func newRollouts() *rollouts { return &rollouts{bell: make(chan struct{}, 1)} }
+func newRollouts() *rollouts { return &rollouts{finished: make(chan struct{}, 1)} }
 
-// begin follows a new snapshot to the proxies that are connected now.
+// begin starts the rollout of a new snapshot to the proxies that are connected now.
 func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	n := &rollout{
-		generation: s.Generation, bell: r.bell, unseen: conns,
-		what: Rollout{Generation: s.Generation, Started: now, Changes: s.Changes},
+		generation: s.Generation, finished: r.finished, notUpdated: conns,
+		status: Rollout{Generation: s.Generation, Started: now, Changes: s.Changes},
 	}
 	if conns == 0 {
-		n.what.Done, n.logged = now, true
+		n.status.Done, n.logged = now, true
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,58 +90,59 @@ func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	return n
 }
 
-// touch notes that the snapshot changes something for a proxy, which will answer.
-func (n *rollout) touch() {
+// addAffected counts a proxy for which the snapshot changes something, and which will
+// answer.
+func (n *rollout) addAffected() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.what.Touched++
-	n.owed++
+	n.status.Affected++
+	n.unanswered++
 }
 
-// seen notes that all proxies have been looked at, and what was made for them.
-func (n *rollout) seen(w Work) {
+// allUpdated records that all proxies are updated, and what was done for that.
+func (n *rollout) allUpdated(w Work) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.unseen, n.what.Work, n.what.Looked = 0, w, true
+	n.notUpdated, n.status.Work, n.status.Complete = 0, w, true
 	n.finish(time.Now())
 }
 
-// answered notes that a proxy has answered everything.
+// answered records that a proxy has answered everything.
 func (n *rollout) answered(rejected []ProxyRejection) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(rejected) == 0 {
-		n.what.Accepted++
+		n.status.Accepted++
 	}
-	kept := rejected[:min(len(rejected), maxRejections-len(n.what.Rejected))]
-	n.what.Rejected = append(n.what.Rejected, kept...)
-	n.what.RejectedMore += len(rejected) - len(kept)
-	n.owed--
+	kept := rejected[:min(len(rejected), maxRejections-len(n.status.Rejected))]
+	n.status.Rejected = append(n.status.Rejected, kept...)
+	n.status.RejectedMore += len(rejected) - len(kept)
+	n.unanswered--
 	n.finish(time.Now())
 }
 
-// leave notes that a proxy has gone before it answered: nobody waits for it.
-func (n *rollout) leave() {
+// removeAffected records that a proxy has disconnected without an answer.
+func (n *rollout) removeAffected() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.what.Touched--
-	n.owed--
+	n.status.Affected--
+	n.unanswered--
 	n.finish(time.Now())
 }
 
-// finish ends the rollout if nothing is awaited. Called with mu held.
+// finish ends the rollout if no answer is missing. Called with mu held.
 func (n *rollout) finish(now time.Time) {
-	if n.unseen > 0 || n.owed > 0 || !n.what.Done.IsZero() {
+	if n.notUpdated > 0 || n.unanswered > 0 || !n.status.Done.IsZero() {
 		return
 	}
-	n.what.Done = now
+	n.status.Done = now
 	select {
-	case n.bell <- struct{}{}:
+	case n.finished <- struct{}{}:
 	default:
 	}
 }
 
-// copy is a Rollout that nobody changes any more.
+// copy returns the Rollout as it is now.
 func (n *rollout) copy() Rollout {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,9 +150,9 @@ func (n *rollout) copy() Rollout {
 }
 
 func (n *rollout) copyLocked() Rollout {
-	c := n.what
-	c.Waiting = max(n.unseen, n.owed)
-	c.Rejected = slices.Clone(n.what.Rejected)
+	c := n.status
+	c.Waiting = max(n.notUpdated, n.unanswered)
+	c.Rejected = slices.Clone(n.status.Rejected)
 	return c
 }
 
@@ -164,48 +165,48 @@ func (r *rollouts) all() []*rollout {
 func (r *rollouts) unlogged(now time.Time) []Rollout {
 	var out []Rollout
 	for _, n := range r.all() {
-		if c, ok := n.news(now); ok {
+		if c, ok := n.report(now); ok {
 			out = append(out, c)
 		}
 	}
 	return out
 }
 
-// news gives the rollout if there is something to tell of it: its end, or that it
+// report returns the rollout if something is to be logged: that it has ended, or that it
 // takes long.
-func (n *rollout) news(now time.Time) (Rollout, bool) {
+func (n *rollout) report(now time.Time) (Rollout, bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	running := n.what.Done.IsZero()
-	late := running && !n.slow && now.Sub(n.what.Started) >= slowRollout
+	running := n.status.Done.IsZero()
+	late := running && !n.slowLogged && now.Sub(n.status.Started) >= slowRollout
 	if n.logged || running && !late {
 		return Rollout{}, false
 	}
-	n.slow, n.logged = late || n.slow, !late
+	n.slowLogged, n.logged = late || n.slowLogged, !late
 	return n.copyLocked(), true
 }
 
-// slowRollout is how long a rollout may take before a person is told.
+// slowRollout is how long a rollout may take before a warning.
 const slowRollout = 10 * time.Second
 
-// logRollouts tells what became of the snapshots that are done, or slow.
+// logRollouts logs the rollouts that are done, or slow.
 func (s *Server) logRollouts(now time.Time) {
 	for _, n := range s.rollouts.unlogged(now) {
 		attrs := []any{
-			"changed", changedObjects(n.Changes), "applied", fmt.Sprintf("%d/%d", n.Accepted, n.Touched),
+			"changed", changedObjects(n.Changes), "applied", fmt.Sprintf("%d/%d", n.Accepted, n.Affected),
 			"took", n.Took(now).Round(time.Millisecond), "generation", n.Generation,
 		}
 		switch {
 		case len(n.Rejected) > 0:
 			first := n.Rejected[0]
-			s.log.Error("change rejected by a proxy", append(attrs, "rejections", len(n.Rejected)+n.RejectedMore, "proxy", first.Proxy, "name", clip(first.Name, maxSaid), "err", clip(first.Reason, maxSaid))...)
+			s.log.Error("change rejected by a proxy", append(attrs, "rejections", len(n.Rejected)+n.RejectedMore, "proxy", first.Proxy, "name", sanitize(first.Name, maxLoggedText), "err", sanitize(first.Reason, maxLoggedText))...)
 		case n.Done.IsZero():
 			s.log.Warn("change not answered by all proxies yet", append(attrs, "waiting", n.Waiting)...)
-		case n.Touched > 0 && onlyHealth(n.Changes):
+		case n.Affected > 0 && onlyHealth(n.Changes):
 			s.log.Debug("change of health applied", attrs...)
-		case n.Touched > 0:
+		case n.Affected > 0:
 			s.log.Info("change applied", attrs...)
-		case written(n.Changes): // and who wrote it wants to know
+		case written(n.Changes): // the author wants to know
 			s.log.Info("change affects no proxy's configuration", "changed", changedObjects(n.Changes), "generation", n.Generation)
 		default:
 			s.log.Debug("change affects no proxy", attrs...)
@@ -213,21 +214,21 @@ func (s *Server) logRollouts(now time.Time) {
 	}
 }
 
-// onlyHealth reports whether nobody has written anything: a file would be named
-// that did not change.
+// onlyHealth reports whether only health has changed: the log must not name a file that
+// nobody edited.
 func onlyHealth(changes []mesh.Change) bool {
 	return len(changes) > 0 && !slices.ContainsFunc(changes, func(c mesh.Change) bool { return c.Reach != mesh.ReachHealth })
 }
 
-// written reports whether a person has most likely written something: endpoints
-// come and go by themselves.
+// written reports whether a person has probably edited something: endpoints come and go by
+// themselves.
 func written(changes []mesh.Change) bool {
 	return slices.ContainsFunc(changes, func(c mesh.Change) bool {
 		return c.Origin != nil && c.Reach != mesh.ReachHealth && c.Reach != mesh.ReachEndpoints
 	})
 }
 
-// changedObjects names where a few of the changed objects are written.
+// changedObjects returns the files of some of the changed objects.
 func changedObjects(changes []mesh.Change) []string {
 	const most = 4
 	var out []string
@@ -247,7 +248,7 @@ func changedObjects(changes []mesh.Change) []string {
 	return out
 }
 
-// Rollouts are the snapshots whose fate is remembered, oldest first.
+// Rollouts returns the rollouts that are kept, oldest first.
 func (s *Server) Rollouts() []Rollout {
 	list := s.rollouts.all()
 	out := make([]Rollout, 0, len(list))
@@ -257,8 +258,7 @@ func (s *Server) Rollouts() []Rollout {
 	return out
 }
 
-// Convergence tells what became of the snapshot of a generation; false if it is
-// not known, or no longer.
+// Convergence returns the rollout of a generation; false if it is not known, or no longer.
 func (s *Server) Convergence(generation uint64) (Rollout, bool) {
 	for _, n := range s.rollouts.all() {
 		if n.generation == generation {

@@ -16,9 +16,9 @@ func TestOnlyHealth(t *testing.T) {
 	}
 }
 
-// TestWrittenIsTold: a comment that is edited, or a rule that no proxy sees, is
+// TestEditWithoutEffectIsLogged: a comment that is edited, or a rule that no proxy sees, is
 // told of; endpoints that come and go unseen are not.
-func TestWrittenIsTold(t *testing.T) {
+func TestEditWithoutEffectIsLogged(t *testing.T) {
 	t.Parallel()
 	at := &mesh.Origin{Path: "a.yaml", Line: 1, Column: 1}
 	for reach, want := range map[mesh.Reach]bool{mesh.ReachNone: true, mesh.ReachConfig: true, mesh.ReachEndpoints: false, mesh.ReachHealth: false} {

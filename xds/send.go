@@ -8,13 +8,12 @@ import (
 	"github.com/fairlead/fairlead/xds/wire"
 )
 
-// maxUnwritten is how many bytes of responses may wait for the connection before
-// the next one has to: below gRPC's own bound of 64 KiB, beyond which sending
-// would block. So the goroutine that owns a stream never does, and can always be
-// told to end it. One response may be larger.
+// maxUnwritten is how many bytes may wait for the connection before the next response is
+// sent. It is below gRPC's own limit of 64 KiB, at which sending would block. So the owner
+// of a stream never blocks, and can always be told to end it. One response may be larger.
 const maxUnwritten = 48 << 10
 
-// outgoing is a response on its way. It refers to bytes that others have too.
+// outgoing is a response that is being sent. Its bytes are shared with other streams.
 type outgoing struct {
 	*stream.Response
 	conn    *conn
@@ -22,7 +21,7 @@ type outgoing struct {
 	started time.Time
 }
 
-var _ wire.Followed = (*outgoing)(nil)
+var _ wire.TrackedMessage = (*outgoing)(nil)
 
 // Written implements [wire.Followed]: the connection has taken all of it.
 func (o *outgoing) Written() {
@@ -30,29 +29,29 @@ func (o *outgoing) Written() {
 	c.server.metrics.sendTime.Observe(seconds(now.Sub(o.started)))
 	c.progressAt(now)
 	if c.unwritten.Add(-o.size) < maxUnwritten && c.blocked.CompareAndSwap(true, false) {
-		c.ring()
+		c.wake()
 	}
 }
 
 // Progress implements [wire.Followed]: the connection has taken some more of it.
 func (o *outgoing) Progress() { o.conn.progressAt(time.Now()) }
 
-// push sends what is to be sent, as far as the connection takes it.
+// push sends responses until nothing is left or the connection is busy.
 func (c *conn) push(ctx context.Context, g deltaStream) error {
 	for {
 		if c.unwritten.Load() >= maxUnwritten {
 			c.blocked.Store(true)
 			if c.unwritten.Load() >= maxUnwritten {
-				c.events(ctx) // who reads nothing may talk on
-				return nil    // Written rings
+				c.handleEvents(ctx) // a peer that does not read may still send requests
+				return nil          // Written wakes the owner
 			}
 			c.blocked.Store(false)
 		}
 		now := time.Now()
 		r := c.core.Next(now)
-		c.events(ctx)
+		c.handleEvents(ctx)
 		if r == nil {
-			c.settle()
+			c.noteConverged()
 			return nil
 		}
 		if err := c.send(g, r, now); err != nil {
@@ -63,7 +62,7 @@ func (c *conn) push(ctx context.Context, g deltaStream) error {
 
 func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	size := r.Size()
-	c.account.charge(now, float64(size)/writtenAs1)
+	c.quota.reserve(now, float64(size)/bytesWrittenPerRequest)
 	m := c.server.metrics
 	m.sized(r.TypeURL).Observe(float64(size))
 	c.server.sent.Of(r.TypeURL).Add(len(r.Resources), size)
@@ -77,14 +76,13 @@ func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	return g.SendMsg(&outgoing{Response: r, conn: c, size: int64(size), started: now}) //nolint:wrapcheck // gRPC's own status
 }
 
-// progressAt notes that the connection takes what is sent. By the monotonic clock:
-// the machine's may be set.
+// progressAt records that the connection takes data. It uses the monotonic clock, because
+// the wall clock may be set.
 func (c *conn) progressAt(now time.Time) { c.progress.Store(int64(now.Sub(c.since))) }
 
 func (c *conn) progressed() time.Time { return c.since.Add(time.Duration(c.progress.Load())) }
 
-// slowAt is when the peer will have left unread for too long what it was sent;
-// zero where nothing waits.
+// slowAt is when the peer will have exceeded SlowTimeout; zero if nothing is unwritten.
 func (c *conn) slowAt() time.Time {
 	if c.unwritten.Load() == 0 {
 		return time.Time{}
@@ -92,17 +90,17 @@ func (c *conn) slowAt() time.Time {
 	return c.progressed().Add(c.server.cfg.SlowTimeout)
 }
 
-// lingering is how long a peer may take to read the end of its stream.
-const lingering = 5 * time.Second
+// hangUpDelay is how long a peer may take to read the end of its stream.
+const hangUpDelay = 5 * time.Second
 
-// hangUp sees to it that a stream which ended here is over: as long as its peer
-// does not read, the transport keeps all that it was sent, the end behind it, and
-// the peer may open another one.
+// hangUp closes the connection of a peer that does not read the end of its stream.
+// Otherwise the transport would keep all that was sent on the stream, and the peer could
+// open another one.
 func (c *conn) hangUp() {
 	if c.peer.Hangup == nil || c.unwritten.Load() == 0 {
 		return
 	}
-	time.AfterFunc(lingering, func() {
+	time.AfterFunc(hangUpDelay, func() {
 		if c.unwritten.Load() > 0 {
 			c.peer.Hangup()
 		}

@@ -26,70 +26,70 @@ import (
 	"github.com/fairlead/fairlead/xds/wire"
 )
 
-// Server serves configuration to proxies. See the package's comment.
+// Server serves configuration to proxies. See the package comment.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 
 	// Constant after construction.
-	cfg      Config
-	log      *slog.Logger
-	metrics  *metrics
-	cache    *cache.Cache
-	interner *stream.Interner
-	stopped  chan struct{} // closed when Run ends
-	rollouts *rollouts
-	refused  refusals.List[Refusal, *Refusal]
-	lines    *loglimit.Peers // of what is refused
-	limits   seldom
+	cfg            Config
+	log            *slog.Logger
+	metrics        *metrics
+	cache          *cache.Cache
+	interner       *stream.Interner
+	stopped        chan struct{} // closed when Run ends
+	rollouts       *rollouts
+	refused        refusals.List[Refusal, *Refusal]
+	rejectionLines *loglimit.Peers // limit the log lines about rejected peers
+	limitLines     logLimiter
 
-	fresh   chan struct{} // has room for the streams that are new at a time
-	judging chan struct{} // has room for those whose node is decoded
-	heard   chan struct{} // has room for those whose first request is read before it is their turn
-	kept    ledger
-	sent    cache.ByType
-	quiet   pause // holds new streams while a snapshot is announced
+	admissionSlots chan struct{} // capacity: streams that get their first configuration
+	decodeSlots    chan struct{} // capacity: nodes that are decoded
+	receiveSlots   chan struct{} // capacity: first requests that are received before admission
+	kept           memoryTotal
+	sent           cache.ByType
+	announcing     pause // delays new streams while a snapshot is announced
 
 	// Atomic.
 	streams   atomic.Int64
 	announced atomic.Pointer[announcement]
-	looked    atomic.Uint64 // the generation that all proxies have seen
+	updatedTo atomic.Uint64 // the generation to which all proxies are updated
 	next      atomic.Uint64 // the number of the newest stream
 
-	mu       sync.Mutex // guards all following fields
-	conns    map[*conn]struct{}
-	byKey    map[string][]*conn // the same, by key of the proxy
-	hosts    map[string]*account
-	left     []ProxyStatus // of proxies that have gone, newest last
-	distrust []doubt       // of proxies that have gone, newest last
-	closed   bool
+	mu             sync.Mutex // guards all following fields
+	conns          map[*conn]struct{}
+	byKey          map[string][]*conn // the same, by proxyKey
+	quotas         map[string]*hostQuota
+	departed       []ProxyStatus   // of proxies that have disconnected, newest last
+	unacknowledged []departedProxy // of proxies that have disconnected, newest last
+	closed         bool
 }
 
-// announcement is when a snapshot became known here.
+// announcement is when a snapshot was announced.
 type announcement struct {
 	generation uint64
 	at         time.Time
 }
 
-// New makes a server. Register it, and Run it.
+// New makes a server. Call Register and Run.
 func New(cfg Config) (*Server, error) {
 	cfg, err := cfg.check()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg:      cfg,
-		log:      cfg.Logger.With("component", "xds"),
-		cache:    cache.New(cfg.Settings),
-		fresh:    make(chan struct{}, cfg.MaxNew),
-		heard:    make(chan struct{}, 4*cfg.MaxNew),
-		judging:  make(chan struct{}, runtime.GOMAXPROCS(0)),
-		interner: new(stream.Interner),
-		stopped:  make(chan struct{}),
-		rollouts: newRollouts(),
-		lines:    loglimit.NewPeers(),
-		conns:    map[*conn]struct{}{},
-		byKey:    map[string][]*conn{},
-		hosts:    map[string]*account{},
+		cfg:            cfg,
+		log:            cfg.Logger.With("component", "xds"),
+		cache:          cache.New(cfg.Settings),
+		admissionSlots: make(chan struct{}, cfg.MaxNew),
+		receiveSlots:   make(chan struct{}, 4*cfg.MaxNew),
+		decodeSlots:    make(chan struct{}, runtime.GOMAXPROCS(0)),
+		interner:       new(stream.Interner),
+		stopped:        make(chan struct{}),
+		rollouts:       newRollouts(),
+		rejectionLines: loglimit.NewPeers(),
+		conns:          map[*conn]struct{}{},
+		byKey:          map[string][]*conn{},
+		quotas:         map[string]*hostQuota{},
 	}
 	if s.metrics, err = newMetrics(cfg.Registerer, &s.cache.Work, &s.sent); err != nil {
 		return nil, err
@@ -102,8 +102,8 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 	discovery.RegisterAggregatedDiscoveryServiceServer(g, s)
 }
 
-// Run announces snapshots to the streams until ctx is done, and then ends the
-// streams. Call it once.
+// Run announces snapshots to the streams until ctx is done, and then ends the streams.
+// Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.stop()
 	bell, cancel := s.cfg.Snapshots.Subscribe()
@@ -117,7 +117,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case <-bell:
 			s.announce(ctx, time.Now())
-		case <-s.rollouts.bell:
+		case <-s.rollouts.finished:
 			s.logRollouts(time.Now())
 		case now := <-report.C:
 			s.logRollouts(now)
@@ -135,17 +135,17 @@ func (s *Server) stop() {
 	}
 }
 
-// connections are those that are served, in any order.
+// connections returns the connections that are served, in any order.
 func (s *Server) connections() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// errRefused is all that a peer hears that is not let in.
+// errRefused is what a peer receives that is not admitted.
 var errRefused = status.Error(codes.PermissionDenied, "not admitted: the control plane's log and proxy-status say why")
 
-// StreamAggregatedResources is refused: only the incremental variant is spoken.
+// StreamAggregatedResources rejects state-of-the-world xDS.
 func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.DiscoveryRequest, discovery.DiscoveryResponse]) error {
 	return status.Error(codes.Unimplemented, "only incremental xDS is served: set api_type DELTA_GRPC in ads_config")
 }
@@ -154,20 +154,20 @@ func (*Server) StreamAggregatedResources(grpc.BidiStreamingServer[discovery.Disc
 func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if s.streams.Add(1) > int64(s.cfg.MaxStreams) {
 		s.streams.Add(-1)
-		return s.exhausted(0, "--max-streams reached (%d)", s.cfg.MaxStreams)
+		return s.rejectAtLimit(0, "--max-streams reached (%d)", s.cfg.MaxStreams)
 	}
 	defer s.streams.Add(-1)
 	ctx, began := g.Context(), time.Now()
 	peer, err := s.cfg.Admission.Admit(ctx)
 	if err != nil {
-		return s.refuse(peer, "", err)
+		return s.reject(peer, "", err)
 	}
-	account, release, err := s.reserve(ctx, peer)
+	account, release, err := s.reserveStream(ctx, peer)
 	if err != nil {
 		return err
 	}
 	defer release()
-	passOn, err := s.hear(ctx, account)
+	passOn, err := s.awaitReceiveSlot(ctx, account)
 	if err != nil {
 		return err
 	}
@@ -178,16 +178,16 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return err
 	}
-	c, err := s.judge(peer, first)
+	c, err := s.admitNode(peer, first)
 	if err != nil {
 		return err
 	}
-	c.account = account
+	c.quota = account
 	defer s.hostTime(c, began)()
-	if err := s.awaitTurn(ctx, c); err != nil {
+	if err := s.awaitAdmissionSlot(ctx, c); err != nil {
 		return err
 	}
-	defer c.old()
+	defer c.releaseSlot()
 	passOn()
 	close(turn)
 	if err := s.enter(ctx, c); err != nil {
@@ -201,33 +201,33 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	return err
 }
 
-// hostTime passes on what the host says that its clock shows, until the function that
-// it returns is called. Hosts alone have a say: whoever may have a workload's
-// certificate without an agent has none. It is said of the moment when the stream began; the request
-// may have waited since. It is no part of what a proxy sees, or of any version.
+// hostTime reports the time that the host's clock showed when the stream began, until the
+// function that it returns is called. Only hosts count: a peer with a workload's
+// certificate may run without an agent. The time is not a part of any configuration or
+// version.
 func (s *Server) hostTime(c *conn, began time.Time) (forget func()) {
-	said := c.claim.node.Time
+	said := c.node.reported.Time
 	if s.cfg.Clocks == nil || c.peer.Anonymous || c.peer.Direct || said.IsZero() {
 		return func() {}
 	}
 	return s.cfg.Clocks.HostTime(c.peer.Host, c.peer.Address, said, began)
 }
 
-// judge makes the connection of a peer, if that may have it.
-func (s *Server) judge(peer Peer, first string) (*conn, error) {
-	s.judging <- struct{}{} // a node may be fifty times as large as its encoding
-	defer func() { <-s.judging }()
+// admitNode makes the connection of a peer if its node is admitted.
+func (s *Server) admitNode(peer Peer, first string) (*conn, error) {
+	s.decodeSlots <- struct{}{} // a decoded node may be fifty times as large as its encoding
+	defer func() { <-s.decodeSlots }()
 	says, err := stream.DecodeNode(first)
 	if err != nil {
-		return nil, s.refuse(peer, "", err)
+		return nil, s.reject(peer, "", err)
 	}
 	node, err := bootstrap.ParseNode(says)
 	if err != nil {
-		return nil, s.refuse(peer, says.GetId(), err)
+		return nil, s.reject(peer, says.GetId(), err)
 	}
-	claimed, err := checkClaim(peer, node)
+	claimed, err := verifyNode(peer, node)
 	if err != nil {
-		return nil, s.refuse(peer, node.ID(), err)
+		return nil, s.reject(peer, node.ID(), err)
 	}
 	snap := s.cfg.Snapshots.Snapshot()
 	if snap == nil {
@@ -238,13 +238,13 @@ func (s *Server) judge(peer Peer, first string) (*conn, error) {
 	case err != nil && snap.Incomplete:
 		return nil, status.Error(codes.Unavailable, "the control plane has not read all of its configuration yet")
 	case err != nil:
-		return nil, s.refuse(peer, node.ID(), err)
+		return nil, s.reject(peer, node.ID(), err)
 	}
 	return s.newConn(peer, claimed, s.routesFor(node, says.GetClientFeatures())), nil
 }
 
-// firstRequest waits for the request that has the node. A peer that is slow to
-// send it keeps nobody else from being heard.
+// firstRequest waits for the request that has the node. A peer that is slow to send it
+// loses its receive slot.
 func (s *Server) firstRequest(ctx context.Context, requests <-chan string, passOn func()) (string, error) {
 	slow := time.AfterFunc(time.Second, passOn)
 	defer slow.Stop()
@@ -265,29 +265,30 @@ func (s *Server) firstRequest(ctx context.Context, requests <-chan string, passO
 	}
 }
 
-// frame is a request as it came.
+// frame is an encoded request.
 type frame struct{ text string }
 
-var _ wire.Kept = (*frame)(nil)
+var _ wire.RawMessage = (*frame)(nil)
 
 // Keep implements [wire.Kept].
-func (f *frame) Keep(text string) { f.text = text }
+func (f *frame) SetRaw(text string) { f.text = text }
 
-// receive hands requests over, as they came, until the stream ends; then it closes
-// the channel. The second is not read before it is the stream's turn: a proxy that
-// comes back lists thousands of versions, and a fleet comes back at once; nor before
-// the host may ask for more. Its goroutine ends with the handler, whose return ends the stream.
-func (s *Server) receive(g deltaStream, a *account, turn <-chan struct{}) <-chan string {
+// receive passes on encoded requests until the stream ends; then it closes the channel. It
+// reads the second request only when the stream has an admission slot, because a proxy
+// that reconnects lists thousands of versions, and a fleet reconnects at once. It also
+// waits while the host is throttled. Its goroutine ends with the handler, whose return
+// ends the stream.
+func (s *Server) receive(g deltaStream, q *hostQuota, turn <-chan struct{}) <-chan string {
 	out := make(chan string)
 	go func() {
 		defer close(out)
 		for {
 			var f frame
 			if err := g.RecvMsg(&f); err != nil {
-				s.tellOfSize(a, err)
+				s.logOversizedRequest(q, err)
 				return
 			}
-			debt := a.charge(time.Now(), 1+float64(len(f.text))/readAsOne)
+			debt := q.reserve(time.Now(), 1+float64(len(f.text))/bytesReadPerRequest)
 			select {
 			case out <- f.text:
 			case <-g.Context().Done():
@@ -298,7 +299,7 @@ func (s *Server) receive(g deltaStream, a *account, turn <-chan struct{}) <-chan
 			case <-g.Context().Done():
 				return
 			}
-			if s.pay(g.Context(), debt) != nil {
+			if s.throttle(g.Context(), debt) != nil {
 				return
 			}
 		}
@@ -306,29 +307,29 @@ func (s *Server) receive(g deltaStream, a *account, turn <-chan struct{}) <-chan
 	return out
 }
 
-// tellOfSize logs that a request was too large, which the transport refuses.
-func (s *Server) tellOfSize(a *account, err error) {
+// logOversizedRequest logs that a request was too large for the transport.
+func (s *Server) logOversizedRequest(q *hostQuota, err error) {
 	if status.Code(err) != codes.ResourceExhausted {
 		return
 	}
 	s.metrics.limited.Inc()
-	s.limits.Do(time.Now(), func(skipped int) {
-		s.log.Warn("stream closed: request over 16 MiB; the host sees too many services: narrow egress in its Sidecar", "host", a.host, "err", err, "refused_since", skipped)
+	s.limitLines.Do(time.Now(), func(skipped int) {
+		s.log.Warn("stream closed: request over 16 MiB; the host sees too many services: narrow egress in its Sidecar", "host", q.host, "err", err, "refused_since", skipped)
 	})
 }
 
-// maxNode bounds, in bytes, what is kept of the node id of a peer that is not let in.
-const maxNode = 256
+// maxNodeID bounds, in bytes, what is kept of the node id of a peer that is not admitted.
+const maxNodeID = 256
 
-// refuse notes why a peer is not let in, and gives what it hears.
-func (s *Server) refuse(p Peer, node string, reason error) error {
+// reject records why a peer is not admitted, and returns what the peer receives.
+func (s *Server) reject(p Peer, node string, reason error) error {
 	s.metrics.refused.Inc()
-	node, why := clip(node, maxNode), clip(reason.Error(), 1024)
+	node, why := sanitize(node, maxNodeID), sanitize(reason.Error(), 1024)
 	args := []any{"host", p.Host, "node", node, "peer", p.Address, "err", why}
 	now := time.Now()
 	earlier, again := s.refused.Add(Refusal{Host: p.Host, Peer: p.Address, Node: node, Reason: why}, now)
 	if !again || earlier.Reason != why || now.Sub(earlier.Last) > refusals.QuietFor {
-		if omitted, ok := s.lines.Allow(p.Host, now); ok {
+		if omitted, ok := s.rejectionLines.Allow(p.Host, now); ok {
 			if omitted > 0 {
 				args = append(args, "left_out", omitted)
 			}
@@ -340,16 +341,16 @@ func (s *Server) refuse(p Peer, node string, reason error) error {
 	return errRefused
 }
 
-// clip makes a peer's words fit to be shown.
-func clip(s string, n int) string { return plain.Words(s, n) }
+// sanitize bounds a peer's text and makes it safe to show.
+func sanitize(s string, n int) string { return plain.Words(s, n) }
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
 
-// ErrUnknownProxy is what a look-up of a proxy that is not connected gives.
+// ErrUnknownProxy is the error of a look-up of a proxy that is not connected.
 var ErrUnknownProxy = errors.New("no such proxy is connected")
 
-// find gives the connection of a proxy, by its node id, by NAME.NAMESPACE, or by
-// its host; the newest one if there are several of one id.
+// find returns the connection of a proxy, by its node id, by NAME.NAMESPACE, or by its
+// host; the newest one if a node id has several.
 func (s *Server) find(proxy string) (*conn, error) {
 	var found *conn
 	for _, c := range s.connections() {

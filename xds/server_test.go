@@ -45,7 +45,7 @@ func TestSnapshotReachesProxies(t *testing.T) {
 	})
 	eventually(t, "the change is known to have arrived", func() bool {
 		c, ok := r.server.Convergence(next.Generation)
-		return ok && !c.Done.IsZero() && c.Touched == 2 && c.Accepted == 2
+		return ok && !c.Done.IsZero() && c.Affected == 2 && c.Accepted == 2
 	})
 	eventually(t, "it is logged", func() bool { return strings.Contains(r.log.String(), "applied=2/2") })
 	if !strings.Contains(r.log.String(), "stock.yaml") {
@@ -88,7 +88,7 @@ func TestReconnectToAnotherServerSendsNothing(t *testing.T) {
 	}
 }
 
-func TestOneProxyThatRefusesAffectsNoOther(t *testing.T) {
+func TestNackAffectsNoOtherProxy(t *testing.T) {
 	t.Parallel()
 	o := shop()
 	r := newRig(t, o, nil)
@@ -130,7 +130,7 @@ func TestOneProxyThatRefusesAffectsNoOther(t *testing.T) {
 	}
 }
 
-func TestSlowProxyDelaysNobody(t *testing.T) {
+func TestSlowProxyDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	o := shop()
 	r := newRig(t, o, nil)
@@ -156,7 +156,7 @@ func TestSlowProxyDelaysNobody(t *testing.T) {
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestRejectedPeers(t *testing.T) {
 	t.Parallel()
 	pair := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
 	router := node("web", "127.0.0.11")
@@ -198,7 +198,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func TestRefusedIsForgottenOnceAdmitted(t *testing.T) {
+func TestRefusalIsForgottenOnceAdmitted(t *testing.T) {
 	t.Parallel()
 	o := new(objects).workload("orders", "127.0.0.12", nil)
 	r := newRig(t, o, nil)
@@ -215,7 +215,7 @@ func TestRefusedIsForgottenOnceAdmitted(t *testing.T) {
 	}
 }
 
-func TestNothingBeforeTheFirstSnapshot(t *testing.T) {
+func TestNoConfigurationBeforeFirstSnapshot(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil, nil)
 	if err := <-r.connect(t, node("web", "127.0.0.11"), nil).err; status.Code(err) != codes.Unavailable {
@@ -223,20 +223,20 @@ func TestNothingBeforeTheFirstSnapshot(t *testing.T) {
 	}
 }
 
-func TestLabelsAreTheMeshs(t *testing.T) {
+func TestLabelsComeFromWorkload(t *testing.T) {
 	t.Parallel()
 	s := shop().snapshot(nil)
 	n := node("web", "127.0.0.11")
-	c, err := checkClaim(Peer{Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}, n)
+	v, err := verifyNode(Peer{Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}, n)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := c.workload(s)
+	w, err := v.workload(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	n.Addresses = append(n.Addresses, node("orders", "127.0.0.12").Address)
-	p := c.proxy(s, w)
+	p := v.proxy(s, w)
 	if p.Labels["app"] != "web" || p.Interception != view.InterceptNone || len(p.Addresses) != 1 {
 		t.Errorf("proxy %+v", p)
 	}
@@ -369,7 +369,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 }
 
-func TestWorkloadLeavesTheMesh(t *testing.T) {
+func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 	t.Parallel()
 	o := shop()
 	r := newRig(t, o, nil)

@@ -16,15 +16,15 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// ProxyStatus is how one proxy stands.
+// ProxyStatus is the state of one proxy.
 type ProxyStatus struct {
 	ID             string // the node id
 	Name           string // NAME.NAMESPACE
 	Host           string // as authenticated
 	SPIFFEID       spiffeid.ID
 	ServiceAccount mesh.ServiceAccount
-	Workload       mesh.Key // what the mesh calls it
-	// Network and Address are where the workload is that the host claims.
+	Workload       mesh.Key // its key in the mesh
+	// Network and Address are those of the workload that the host claims.
 	Network, Address string
 
 	Connected    bool
@@ -32,47 +32,45 @@ type ProxyStatus struct {
 	Left         time.Time // zero while connected
 	EnvoyVersion string
 	AgentVersion string
-	// EnvoyState is what the agent reports, or empty: an Envoy without an agent.
+	// EnvoyState is what the agent reports; empty for an Envoy without an agent.
 	EnvoyState bootstrap.EnvoyState
 	Health     mesh.Health
 	// HealthReason is for people; empty when healthy.
 	HealthReason string
 	// CertificateEnds is when the certificate of the stream ends; zero means never.
 	CertificateEnds time.Time
-	// Encryption is what the proxy demands of traffic for its application.
+	// Encryption is the mTLS mode of the proxy's inbound traffic.
 	Encryption cache.Encryption
 
-	// Snapshot is the newest snapshot that was looked at for this proxy, Generation
-	// the one that last changed something for it.
+	// Snapshot is the newest snapshot to which this proxy is updated, Generation the one
+	// that last changed something for it.
 	Snapshot, Generation uint64
-	// Partial means that what the proxy runs is not known in full, after a
-	// refusal.
+	// Partial means that it is not known in full what the proxy runs, after a NACK.
 	Partial bool
-	// Synced means that the proxy has asked for everything, answered everything,
-	// and refused nothing.
+	// Synced means that the proxy has subscribed to everything, answered everything, and
+	// rejected nothing.
 	Synced bool
-	// Stale says why the proxy does not get what the mesh says now; or empty.
+	// Stale says why the proxy does not get the current configuration; or empty.
 	Stale string
-	// VirtualHosts are the route tables whose virtual hosts travel by themselves.
+	// VirtualHosts are the route configurations whose virtual hosts are delivered by VHDS.
 	VirtualHosts []string
-	// Warnings are what a person should know of this proxy's view.
+	// Warnings are diagnostics about this proxy's configuration.
 	Warnings []Diagnostic
 	Types    []stream.TypeStatus
-	// Origins are the objects that what is refused was made from, by type and name,
+	// Origins are the objects from which rejected resources were made, by type and name,
 	// as path:line:column: the first few, of the first few resources.
 	Origins map[stream.TypeURL]map[string][]string
 }
 
-// Diagnostic is something a person should know of an object, found while
-// configuration was made from it.
+// Diagnostic is a problem of an object, found while configuration was made from it.
 type Diagnostic struct {
 	Key     mesh.Key
 	Origin  string // path:line:column
 	Message string
 }
 
-// notes are the diagnostics of a view and of what was built from it.
-func (o *proxyState) notes() []Diagnostic {
+// diagnostics are those of the view and of the resources built from it.
+func (o *proxyState) diagnostics() []Diagnostic {
 	var out []Diagnostic
 	if o.View != nil {
 		for _, w := range o.View.Warnings {
@@ -87,8 +85,8 @@ func (o *proxyState) notes() []Diagnostic {
 	return out
 }
 
-// Diagnostics lists what was found about objects, over all connected proxies,
-// with the number of proxies that it concerns; sorted by key.
+// Diagnostics lists the problems of objects over all connected proxies, with the number of
+// affected proxies; sorted by key.
 func (s *Server) Diagnostics() []DiagnosticCount {
 	count := map[Diagnostic]int{}
 	for _, c := range s.connections() {
@@ -97,7 +95,7 @@ func (s *Server) Diagnostics() []DiagnosticCount {
 			continue
 		}
 		seen := map[Diagnostic]bool{}
-		for _, d := range o.notes() {
+		for _, d := range o.diagnostics() {
 			if !seen[d] {
 				seen[d] = true
 				count[d]++
@@ -114,20 +112,20 @@ func (s *Server) Diagnostics() []DiagnosticCount {
 	return out
 }
 
-// DiagnosticCount is a Diagnostic, and how many proxies it concerns.
+// DiagnosticCount is a Diagnostic, and how many proxies it affects.
 type DiagnosticCount struct {
 	Diagnostic
 	Proxies int
 }
 
-// publish makes the status that others see. Called by the owner of the stream.
-func (c *conn) publish() ProxyStatus {
+// status returns the status of the stream. Called by its owner.
+func (c *conn) status() ProxyStatus {
 	st := ProxyStatus{
-		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.claim.account,
-		Network: c.claimed.Network, Address: c.claimed.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.claim.node.AgentVersion,
+		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.node.account,
+		Network: c.claim.Network, Address: c.claim.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.node.reported.AgentVersion,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
 		CertificateEnds: c.peer.Until, Encryption: cache.EncryptionNA,
-		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.looked.Load(), c.looked.Load()),
+		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.updatedTo.Load(), c.updatedTo.Load()),
 	}
 	if g := c.core.Target(); g != nil {
 		st.Generation = g.Number
@@ -141,11 +139,11 @@ func (c *conn) publish() ProxyStatus {
 		st.Partial = st.Partial || t.Unknown > 0
 		st.Synced = st.Synced && len(t.Rejected) == 0 && t.Unknown == 0 && !t.Pending
 	}
-	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == "" && o == c.seen
+	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == "" && o == c.applied
 	return st
 }
 
-// describe adds what the conductor knows.
+// describe adds what is known from the view and resources.
 func (st *ProxyStatus) describe(o *proxyState) {
 	switch {
 	case o.gone:
@@ -158,27 +156,27 @@ func (st *ProxyStatus) describe(o *proxyState) {
 	}
 	if o.Resources != nil {
 		st.Encryption = o.Resources.Encryption
-		st.Warnings = o.notes()
+		st.Warnings = o.diagnostics()
 		st.VirtualHosts = o.Resources.VirtualHosts()
 	}
 }
 
-// asksForAll reports whether the proxy has got as far as asking for listeners.
-// An Envoy whose clusters are not ready, for want of a certificate for one, has
-// not: it is no use to anybody.
+// asksForAll reports whether the proxy has subscribed to listeners. An Envoy whose
+// clusters are not ready, for want of a certificate for example, has not: it serves no
+// traffic.
 func asksForAll(types []stream.TypeStatus) bool {
 	return slices.ContainsFunc(types, func(t stream.TypeStatus) bool { return t.Type == stream.ListenerType })
 }
 
-// Proxies lists the connected proxies and those that left recently; sorted by
-// name, then id, the connected ones first.
+// Proxies lists the connected proxies, and those that disconnected recently; connected
+// ones first, then sorted by name and id.
 func (s *Server) Proxies() []ProxyStatus {
 	var out []ProxyStatus
 	for _, c := range s.connections() {
-		c.ask(nil, func() { out = append(out, c.publish()) }, nil)
+		c.runInOwner(nil, func() { out = append(out, c.status()) }, nil)
 	}
 	s.mu.Lock()
-	out = append(out, s.left...)
+	out = append(out, s.departed...)
 	s.mu.Unlock()
 	slices.SortStableFunc(out, func(a, b ProxyStatus) int {
 		if a.Connected != b.Connected {
@@ -192,25 +190,25 @@ func (s *Server) Proxies() []ProxyStatus {
 	return out
 }
 
-// ResourceStatus is one resource as a proxy has it, or shall have it.
+// ResourceStatus is one resource as a proxy has it, or is to have it.
 type ResourceStatus struct {
 	Type stream.TypeURL
 	stream.Sent
-	// Accepted means that the proxy has what it shall have.
+	// Accepted means that the proxy has the wanted version.
 	Accepted bool
-	// Origins are the objects that it was made from, as path:line:column.
+	// Origins are the objects from which it was made, as path:line:column.
 	Origins []string
 }
 
-// Sent lists what a proxy has and shall have, in the order in which types are
-// served. The proxy is named by its node id, by NAME.NAMESPACE, or by its host.
+// Sent lists what a proxy has and is to have, in the order in which types are served. The
+// proxy is named by its node id, by NAME.NAMESPACE, or by its host.
 func (s *Server) Sent(ctx context.Context, proxy string) ([]ResourceStatus, error) {
 	c, err := s.find(proxy)
 	if err != nil {
 		return nil, err
 	}
 	var out []ResourceStatus
-	if !c.ask(ctx.Done(), func() {
+	if !c.runInOwner(ctx.Done(), func() {
 		for _, t := range c.core.Status() {
 			out = append(out, c.sent(t.Type)...)
 		}

@@ -7,7 +7,7 @@ import (
 
 // A fleet whose Envoys are slow, or away, is let in all the same: who only waits
 // keeps nobody waiting. At 5 s each it would be a minute and a half.
-func TestWhoOnlyWaitsKeepsNobodyWaiting(t *testing.T) {
+func TestIdleStreamsLoseAdmissionSlots(t *testing.T) {
 	t.Parallel()
 	const slow = 18
 	o := big(25)
@@ -24,33 +24,33 @@ func TestWhoOnlyWaitsKeepsNobodyWaiting(t *testing.T) {
 	began := time.Now()
 	all[slow].open(r)
 	all[slow].inStep(r)
-	if took := time.Since(began); took > slow*freshFor/2 {
+	if took := time.Since(began); took > slow*maxSlotTime/2 {
 		t.Errorf("the last one was served after %s", took)
 	}
 }
 
 // A turn lasts as long as something happens, and no longer than freshFor.
-func TestTurnEnds(t *testing.T) {
+func TestAdmissionSlotEnds(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	c := &conn{server: &Server{cfg: Config{turnIdle: time.Second}}, since: began.Add(-time.Hour)} // it has waited
-	if at := c.turnEnds(); !at.IsZero() {
+	c := &conn{server: &Server{cfg: Config{slotIdle: time.Second}}, since: began.Add(-time.Hour)} // it has waited
+	if at := c.slotEnds(); !at.IsZero() {
 		t.Errorf("one that is not new is so until %s", at)
 	}
-	c.fresh, c.asked, c.freshUntil = true, began, began.Add(freshFor)
+	c.hasSlot, c.lastRequest, c.slotUntil = true, began, began.Add(maxSlotTime)
 	at := func(what string, want time.Duration) {
 		t.Helper()
-		if got := c.turnEnds().Sub(began); got != want {
+		if got := c.slotEnds().Sub(began); got != want {
 			t.Errorf("%s: the turn ends after %s, not %s", what, got, want)
 		}
 	}
 	at("given", time.Second)
 	c.progressAt(began.Add(2 * time.Second))
 	at("some was written", 3*time.Second)
-	c.asked = began.Add(2500 * time.Millisecond)
+	c.lastRequest = began.Add(2500 * time.Millisecond)
 	at("a request", 3500*time.Millisecond)
 	c.progressAt(began.Add(4900 * time.Millisecond))
-	at("in the end", freshFor)
+	at("in the end", maxSlotTime)
 }
 
 // What is read steadily is not too slow, however long all of it takes, and

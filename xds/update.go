@@ -20,62 +20,61 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// proxyState is what a proxy shall have. Immutable: the next one takes its place
-// when something differs.
+// proxyState is what a proxy is to have. Immutable: a new one replaces it when something
+// differs.
 type proxyState struct {
 	cache.Configuration
 	workload *mesh.Workload
-	gone     bool   // the mesh no longer has the workload
+	gone     bool   // the workload is no longer in the mesh
 	fault    string // why the view could not be built, or empty
-	// generation is that of the snapshot that last changed something, and at when
-	// it became known.
+	// generation is that of the last snapshot that changed something, and at when that was
+	// announced.
 	generation uint64
 	at         time.Time
 }
 
-// updater works out what a proxy shall have, snapshot after snapshot. The
-// conductor looks for all proxies; the stream of one only hears when there is
-// something for it.
+// updater computes what a proxy is to have, snapshot after snapshot. [Server.announce]
+// updates all proxies; the owner of a stream is woken only if something changed for it.
 type updater struct {
-	current atomic.Pointer[proxyState] // nil before the first look
-	looked  atomic.Uint64              // the generation looked at last
+	current   atomic.Pointer[proxyState] // nil before the first update
+	updatedTo atomic.Uint64              // the generation of the last update
 
 	mu     sync.Mutex // guards all following fields
-	proxy  view.Proxy // as of the workload of current
+	proxy  view.Proxy // with the workload of current
 	routes cache.Routes
-	// listed is for the next look; or nil.
-	listed map[string]fold.Form
+	// reportedForms are for the next rebuild; or nil.
+	reportedForms map[string]fold.Form
 
-	owing sync.Mutex // guards all following fields
-	owes  []*rollout // whose changes the proxy has not answered
-	left  bool       // it will answer nothing any more
+	rolloutsMu         sync.Mutex // guards all following fields
+	unansweredRollouts []*rollout // which the proxy has not answered
+	left               bool       // the stream has ended
 }
 
-// look has the proxy see a snapshot, once, and reports whether that changes
-// anything for it. The rollout may be nil.
-func (c *conn) look(e *cache.Indexed, at time.Time, r *rollout) bool {
+// update brings the proxy to a snapshot, once, and reports whether that changes anything
+// for it. The rollout may be nil.
+func (c *conn) update(e *cache.Indexed, at time.Time, r *rollout) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e.Generation <= c.looked.Load() {
+	if e.Generation <= c.updatedTo.Load() {
 		return false
 	}
-	defer c.looked.Store(e.Generation)
-	return c.see(e, at, r)
+	defer c.updatedTo.Store(e.Generation)
+	return c.rebuild(e, at, r)
 }
 
-// see is look without asking whether it is due. Called with mu held.
-func (c *conn) see(e *cache.Indexed, at time.Time, r *rollout) bool {
+// rebuild is update without a check of the generation. Called with mu held.
+func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 	s := c.server
 	had := c.current.Load()
 	next := &proxyState{}
 	if had != nil {
 		*next = *had
 	}
-	w, err := c.claim.workload(e.Snapshot)
+	w, err := c.node.workload(e.Snapshot)
 	if err != nil {
-		// Absence is not emptiness: what it has stands, and is shown as stale.
+		// Absence is not emptiness: the proxy keeps what it has, and is shown as stale.
 		if had != nil && !had.gone {
-			c.tell(slog.LevelWarn, "workload of a proxy was removed from the mesh; proxy keeps its last configuration", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
+			c.log(slog.LevelWarn, "workload of a proxy was removed from the mesh; proxy keeps its last configuration", 0, "proxy", c.nodeID, "host", c.peer.Host, "err", err)
 			next.gone = true
 			c.current.Store(next)
 		}
@@ -84,16 +83,16 @@ func (c *conn) see(e *cache.Indexed, at time.Time, r *rollout) bool {
 	if c.moved(w) {
 		return false
 	}
-	if had == nil || w != had.workload || len(c.claim.node.Addresses) > 1 {
-		c.proxy = c.claim.proxy(e.Snapshot, w)
+	if had == nil || w != had.workload || len(c.node.reported.Addresses) > 1 {
+		c.proxy = c.node.proxy(e.Snapshot, w)
 		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
 	}
-	next.Listed, c.listed = c.listed, nil
+	next.Listed, c.reportedForms = c.reportedForms, nil
 	now, err := s.cache.Get(e, c.proxy, c.routes, next.Configuration)
 	if err != nil {
 		s.metrics.faults.Inc()
 		s.log.Error("building configuration failed; proxy keeps its last configuration", "proxy", c.nodeID, "err", err)
-		next.Listed, next.workload, next.gone, next.fault = nil, w, false, clip(err.Error(), 256)
+		next.Listed, next.workload, next.gone, next.fault = nil, w, false, sanitize(err.Error(), 256)
 		c.current.Store(next)
 		return false
 	}
@@ -106,25 +105,25 @@ func (c *conn) see(e *cache.Indexed, at time.Time, r *rollout) bool {
 		next.generation, next.at = e.Generation, at
 	}
 	if changed && r != nil {
-		c.owe(r)
+		c.awaitAnswer(r)
 	}
 	c.current.Store(next)
 	return changed
 }
 
-// moved ends the stream, and reports so, if its workload is not any more what the
-// host was let in for: it names another host, is another one that a host has, or is in
-// another network.
+// moved ends the stream, and reports so, if the workload is no longer the one that the
+// host was admitted for: it names another host, belongs to another host, or is in another
+// network.
 func (c *conn) moved(w *mesh.Workload) bool {
 	if !c.reports() {
 		return false
 	}
 	switch o := w.Owner(); {
 	case o != "" && o != c.peer.Host:
-		c.lose(fmt.Sprintf("workload %s/%s at %s is of host %q: its annotation %s says so", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
-	case w.Name != c.claimed.Workload && c.claim.others(w):
-		c.lose(fmt.Sprintf("workload %s/%s at %s is not in the mesh any more, and %s there is of another host", w.Namespace, c.claimed.Workload, w.Address, w.Name))
-	case w.Network != c.claimed.Network:
+		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s is of host %q: its annotation %s says so", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
+	case w.Name != c.claim.Workload && c.node.heldByOther(w):
+		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s is not in the mesh any more, and %s there is of another host", w.Namespace, c.claim.Workload, w.Address, w.Name))
+	case w.Network != c.claim.Network:
 		c.evict(status.Error(codes.Unavailable, "workload moved to another network: reconnect"))
 	default:
 		return false
@@ -132,19 +131,19 @@ func (c *conn) moved(w *mesh.Workload) bool {
 	return true
 }
 
-// inline has a route table travel with its virtual hosts in it from now on.
-func (c *conn) inline(layer string) {
+// deliverInline delivers a route configuration with inline virtual hosts from now on.
+func (c *conn) deliverInline(layer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.routes.WithInline(layer); now != c.routes {
 		c.routes = now
-		c.seeAgain()
+		c.refreshView()
 	}
 }
 
-// keepReported has a proxy that comes back keep its route tables as it says that it
-// has them, by their versions.
-func (c *conn) keepReported(r *stream.Request) {
+// applyReportedVersions keeps the form of route configurations (VHDS or inline) that a
+// reconnecting proxy has, as its versions tell.
+func (c *conn) applyReportedVersions(r *stream.Request) {
 	if r.GetTypeUrl() != string(stream.RouteType) || len(r.Versions) == 0 {
 		return
 	}
@@ -155,63 +154,63 @@ func (c *conn) keepReported(r *stream.Request) {
 		return
 	}
 	if listed := o.Reported(c.routes, r.Versions); listed != nil {
-		c.listed = listed
-		c.seeAgain()
+		c.reportedForms = listed
+		c.refreshView()
 	}
 }
 
-// seeAgain has the proxy see what there is, since what it takes has changed. Called
-// with mu held; not before: what was looked at meanwhile would be newer, and this
-// lost.
-func (c *conn) seeAgain() {
+// refreshView rebuilds after a change of what the proxy supports. Called with mu held,
+// which must not be released in between: an update to a newer snapshot would be
+// overwritten.
+func (c *conn) refreshView() {
 	e := c.server.cache.At(c.server.cfg.Snapshots.Snapshot())
-	c.see(e, time.Now(), nil)
-	c.looked.Store(max(c.looked.Load(), e.Generation))
+	c.rebuild(e, time.Now(), nil)
+	c.updatedTo.Store(max(c.updatedTo.Load(), e.Generation))
 }
 
-// owe notes that a rollout waits for the proxy.
-func (c *conn) owe(r *rollout) {
-	c.owing.Lock()
-	defer c.owing.Unlock()
+// awaitAnswer records that a rollout waits for the proxy.
+func (c *conn) awaitAnswer(r *rollout) {
+	c.rolloutsMu.Lock()
+	defer c.rolloutsMu.Unlock()
 	if c.left {
 		return
 	}
-	r.touch()
-	if len(c.owes) == maxRollouts { // nobody remembers the oldest any more
-		c.owes[0].leave()
-		c.owes = slices.Delete(c.owes, 0, 1)
+	r.addAffected()
+	if len(c.unansweredRollouts) == maxRollouts { // the oldest rollout is not kept any more
+		c.unansweredRollouts[0].removeAffected()
+		c.unansweredRollouts = slices.Delete(c.unansweredRollouts, 0, 1)
 	}
-	c.owes = append(c.owes, r)
+	c.unansweredRollouts = append(c.unansweredRollouts, r)
 }
 
-// owesNothing has all rollouts wait no longer: the proxy has left.
-func (c *conn) owesNothing() {
-	c.owing.Lock()
-	defer c.owing.Unlock()
-	for _, r := range c.owes {
-		r.leave()
+// dropRollouts releases all rollouts: the stream has ended.
+func (c *conn) dropRollouts() {
+	c.rolloutsMu.Lock()
+	defer c.rolloutsMu.Unlock()
+	for _, r := range c.unansweredRollouts {
+		r.removeAffected()
 	}
-	c.owes, c.left = nil, true
+	c.unansweredRollouts, c.left = nil, true
 }
 
-// paid gives the rollouts up to a generation that waited for the proxy, which
-// has answered.
-func (c *conn) paid(generation uint64) []*rollout {
-	c.owing.Lock()
-	defer c.owing.Unlock()
+// takeAnswered returns and forgets the rollouts up to a generation, which the proxy has
+// answered.
+func (c *conn) takeAnswered(generation uint64) []*rollout {
+	c.rolloutsMu.Lock()
+	defer c.rolloutsMu.Unlock()
 	n := 0
-	for n < len(c.owes) && c.owes[n].generation <= generation {
+	for n < len(c.unansweredRollouts) && c.unansweredRollouts[n].generation <= generation {
 		n++
 	}
-	paid := c.owes[:n:n]
-	if c.owes = c.owes[n:]; len(c.owes) == 0 {
-		c.owes = nil
+	paid := c.unansweredRollouts[:n:n]
+	if c.unansweredRollouts = c.unansweredRollouts[n:]; len(c.unansweredRollouts) == 0 {
+		c.unansweredRollouts = nil
 	}
 	return paid
 }
 
-// announce has all proxies see the newest snapshot, as many at a time as there
-// are processors, and rings where it changes something.
+// announce updates all proxies to the newest snapshot, in as many goroutines as there are
+// processors, and wakes the streams for which something changed.
 func (s *Server) announce(ctx context.Context, now time.Time) {
 	snap := s.cfg.Snapshots.Snapshot()
 	if snap == nil {
@@ -222,13 +221,13 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 	}
 	e := s.cache.At(snap)
 	s.announced.Store(&announcement{snap.Generation, now})
-	s.quiet.hold()
-	defer s.quiet.release()
+	s.announcing.hold()
+	defer s.announcing.release()
 	conns := s.connections()
 	r := s.rollouts.begin(snap, now, len(conns))
 	before := s.Work()
 	e.Prepare()
-	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minBatch))
+	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minProxiesPerWorker))
 	var (
 		next atomic.Int64
 		wg   sync.WaitGroup
@@ -240,16 +239,16 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 				if i >= len(conns) {
 					return
 				}
-				if conns[i].look(e, now, r) {
-					conns[i].ring()
+				if conns[i].update(e, now, r) {
+					conns[i].wake()
 				}
 			}
 		})
 	}
 	wg.Wait()
-	s.looked.Store(snap.Generation)
-	r.seen(s.Work().since(before))
+	s.updatedTo.Store(snap.Generation)
+	r.allUpdated(s.Work().since(before))
 }
 
-// minBatch is how many proxies are worth a goroutine.
-const minBatch = 32
+// minProxiesPerWorker is how many proxies are worth a goroutine.
+const minProxiesPerWorker = 32

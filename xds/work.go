@@ -9,25 +9,23 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// Work is what was done since the start of a server, or for one push: what a
-// change costs is to be seen, not believed.
+// Work counts what was done since the start of a server, or for one rollout, so that the
+// cost of a change can be measured.
 type Work struct {
-	// ViewsBuilt are views that differ from what the proxy had, ViewsKept those
-	// that are the same. Classes are different contents, over all proxies.
+	// ViewsBuilt are views that differ from what the proxy had, ViewsKept those that are
+	// the same. Classes are distinct configurations, over all proxies.
 	ViewsBuilt, ViewsKept, Classes uint64
-	// Built are resources that were made and encoded, by type. Each is encoded
-	// once, whoever is sent it.
+	// Built are resources that were built and encoded, by type. Each is encoded once for
+	// all proxies.
 	Built map[stream.TypeURL]Amount
-	// Sent are resources in responses, and the bytes of those; of a Rollout they
-	// are not known.
+	// Sent are resources in responses, and the bytes of those; not counted for a Rollout.
 	Sent map[stream.TypeURL]Amount
 }
 
-// Amount is a number of resources, and of bytes.
+// Amount is a number of resources and of bytes.
 type Amount struct{ Resources, Bytes uint64 }
 
-// since is what was done after an earlier moment; nothing that was not touched is
-// in it.
+// since is what was done after an earlier time, without types of which nothing was done.
 func (w Work) since(o Work) Work {
 	w.ViewsBuilt -= o.ViewsBuilt
 	w.ViewsKept -= o.ViewsKept
@@ -49,7 +47,7 @@ func sinceAmounts(now, before map[stream.TypeURL]Amount) map[stream.TypeURL]Amou
 	return out
 }
 
-// Work is what was done since the start.
+// Work counts what was done since the start.
 func (s *Server) Work() Work {
 	made := &s.cache.Work
 	out := Work{
@@ -64,7 +62,7 @@ func (s *Server) Work() Work {
 
 func amountOf(c *cache.Counter) Amount { return Amount{c.Resources.Load(), c.Bytes.Load()} }
 
-// workCollectors give the counters to Prometheus.
+// workCollectors are the counters for Prometheus.
 func workCollectors(made *cache.Work, sent *cache.ByType) []prometheus.Collector {
 	var out []prometheus.Collector
 	add := func(name, help, label, value string, of *atomic.Uint64) {

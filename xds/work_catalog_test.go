@@ -30,9 +30,9 @@ func writtenDown(ns string, exports ...string) *mesh.Service {
 	return s
 }
 
-// TestWorkOfACatalogsChange pins what changes of a catalog cost in a mesh that has
+// TestWorkOfCatalogChange pins what changes of a catalog cost in a mesh that has
 // files as well, and changes of files that have to do with the catalog.
-func TestWorkOfACatalogsChange(t *testing.T) {
+func TestWorkOfCatalogChange(t *testing.T) {
 	t.Parallel()
 	type amounts = map[stream.TypeURL]uint64
 	endpoints := expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}}

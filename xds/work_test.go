@@ -194,9 +194,9 @@ type expectation struct {
 	sent        map[stream.TypeURL]uint64
 }
 
-// TestWorkOfAChange pins what each kind of change costs in a mesh of twelve
+// TestWorkOfChange pins what each kind of change costs in a mesh of twelve
 // proxies: what it touches is made once, and sent to those that see it.
-func TestWorkOfAChange(t *testing.T) {
+func TestWorkOfChange(t *testing.T) {
 	t.Parallel()
 	type amounts = map[stream.TypeURL]uint64
 	for name, c := range map[string]struct {

@@ -200,7 +200,7 @@ func (s *fakeServer) DeltaAggregatedResources(st discoveryv3.AggregatedDiscovery
 		s.mu.Lock()
 		for _, e := range half.Events() {
 			s.events = append(s.events, e)
-			if e.Kind == stream.EventSettled {
+			if e.Kind == stream.EventConverged {
 				s.settled[e.Type] = e.Generation
 			}
 		}

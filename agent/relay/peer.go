@@ -147,7 +147,7 @@ func (c *core) addEnvoy(now time.Time, p *peer, node *corev3.Node) {
 	for _, q := range c.peers {
 		c.noteUnacknowledged(q)
 	}
-	p.protocol = stream.NewServer(stream.ServerConfig{Distrust: c.unacknowledged})
+	p.protocol = stream.NewServer(stream.ServerConfig{Unacknowledged: c.unacknowledged})
 	c.unacknowledged = nil
 	c.peers = append(c.peers, p)
 	c.graceUntil = time.Time{}
@@ -181,7 +181,7 @@ func (c *core) removeEnvoy(p *peer) {
 
 // noteUnacknowledged remembers the names of which an Envoy may have any version.
 func (c *core) noteUnacknowledged(p *peer) {
-	for url, names := range p.protocol.Unknown() {
+	for url, names := range p.protocol.UnacknowledgedNames() {
 		if c.unacknowledged == nil {
 			c.unacknowledged = map[stream.TypeURL][]string{}
 		}
@@ -290,7 +290,7 @@ func (p *peer) ackState() ackState {
 	v.idle = len(p.waiting) == 0 && len(p.out) == 0
 	for _, s := range p.protocol.Status() {
 		v.idle = v.idle && !s.Pending
-		v.settled[s.Type] = s.SettledGeneration
+		v.settled[s.Type] = s.ConvergedGeneration
 		if s.Type == stream.ClusterType || s.Type == stream.ListenerType {
 			wildcards++
 		}

@@ -180,9 +180,9 @@ func (c *core) settleBisected(p *batch) {
 		if p.url == stream.VirtualHostType {
 			is = now.hosts.Get(r.Name)
 		}
-		said := slices.ContainsFunc(p.from.refusals, func(f stream.Refusal) bool { return f.Name == r.Name })
+		said := slices.ContainsFunc(p.from.refusals, func(f stream.RejectedResource) bool { return f.Name == r.Name })
 		if !said && (is == nil || is.Version != r.Version) {
-			p.from.refusals = append(p.from.refusals, stream.Refusal{Name: r.Name, Reason: "another version took its place"})
+			p.from.refusals = append(p.from.refusals, stream.RejectedResource{Name: r.Name, Reason: "another version took its place"})
 		}
 	}
 }

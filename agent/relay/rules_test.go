@@ -48,7 +48,7 @@ func TestAckWaitsForEnvoy(t *testing.T) {
 	g.silent = true
 	g.serve(resourcesOf(t, newShop(t).messages("one")))
 	settled := func() bool {
-		return slices.ContainsFunc(g.events, func(e stream.Event) bool { return e.Kind == stream.EventSettled })
+		return slices.ContainsFunc(g.events, func(e stream.Event) bool { return e.Kind == stream.EventConverged })
 	}
 	if settled() || len(g.core.pending) == 0 {
 		t.Errorf("accepted before Envoy did: %+v", g.events)

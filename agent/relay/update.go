@@ -14,7 +14,7 @@ import (
 type pendingUpdate struct {
 	update   *stream.Update
 	open     int // batches that are not settled
-	refusals []stream.Refusal
+	refusals []stream.RejectedResource
 }
 
 // batch is the part of an update that Envoy answers together: one route configuration, or
@@ -192,7 +192,7 @@ func (c *core) skip(p *batch, r *stream.Resource) bool {
 		p.skipped = map[string]struct{}{}
 	}
 	p.skipped[r.Name] = struct{}{}
-	p.from.refusals = append(p.from.refusals, stream.Refusal{Name: r.Name, Reason: was.Reason})
+	p.from.refusals = append(p.from.refusals, stream.RejectedResource{Name: r.Name, Reason: was.Reason})
 	return true
 }
 
@@ -262,14 +262,14 @@ func (c *core) settle(now time.Time, p *batch, v ackState) {
 	h := p.from
 	u := h.update
 	if len(p.changed)+len(p.removed) > 0 {
-		c.label, c.acceptedAt = u.Label, now
+		c.label, c.acceptedAt = u.SystemVersion, now
 	}
 	c.dirty = true
 	if h.open--; h.open > 0 {
 		return
 	}
 	if len(h.refusals) > 0 {
-		u.Done(&stream.RejectError{Refused: h.refusals})
+		u.Done(&stream.RejectError{Rejected: h.refusals})
 	} else {
 		u.Done(nil)
 	}
@@ -306,7 +306,7 @@ func (c *core) settleNames(p *batch, v ackState) {
 
 // reject records a resource of an update that Envoy rejects.
 func (c *core) reject(h *pendingUpdate, r Rejection) {
-	h.refusals = append(h.refusals, stream.Refusal{Name: r.Name, Reason: r.Reason})
+	h.refusals = append(h.refusals, stream.RejectedResource{Name: r.Name, Reason: r.Reason})
 	c.rejected[key{r.Type, r.Name}] = r
 	c.log.Warn("Envoy rejected a resource (NACK); the last good version stays in force", "type_url", r.Type, "name", r.Name, "version", r.Version, "err", r.Reason)
 }

@@ -42,7 +42,7 @@ func TestMarshalIsStable(t *testing.T) {
 	}
 }
 
-func TestBuildRefuses(t *testing.T) {
+func TestBuildRejects(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(*Config){
 		"relative":   func(c *Config) { c.XDSSocket = "xds.sock" },
@@ -65,7 +65,7 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-func TestEnvoyTakesIt(t *testing.T) {
+func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	t.Parallel()
 	c := testConfig(t)
 	ports := envoytest.FreePorts(t, 3)

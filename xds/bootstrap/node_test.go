@@ -67,7 +67,7 @@ func TestParseNodeOfIstio(t *testing.T) {
 	}
 }
 
-func TestParseNodeRefuses(t *testing.T) {
+func TestParseNodeRejects(t *testing.T) {
 	t.Parallel()
 	many := map[string]any{}
 	for i := range maxLabels + 1 {
@@ -146,9 +146,9 @@ func FuzzParseNode(f *testing.F) {
 	})
 }
 
-// TestTimeIsSaidOnceAndKeptNowhere: the time changes with every stream, so it is in
+// TestTimeIsNotKept: the time changes with every stream, so it is in
 // no node that is kept, and what is no time refuses nobody.
-func TestTimeIsSaidOnceAndKeptNowhere(t *testing.T) {
+func TestTimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	plain, err := ordersNode().Proto()
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-// Resources of an arena are those that they would be without, and leave in few
-// pieces; what is between them, or of another arena, comes along all the same.
+// Resources of an arena are the same as without one, and are sent in few buffers, also
+// with gaps between them or mixed with others.
 func TestArena(t *testing.T) {
 	t.Parallel()
 	var a Arena
@@ -35,12 +35,12 @@ func TestArena(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := &Response{TypeURL: ClusterType, Nonce: "1", Resources: c.list}
-			pieces := r.AppendBuffers(nil)
-			if len(pieces) > c.most {
-				t.Errorf("%d pieces, want at most %d", len(pieces), c.most)
+			buffers := r.AppendBuffers(nil)
+			if len(buffers) > c.most {
+				t.Errorf("%d buffers, want at most %d", len(buffers), c.most)
 			}
 			got := &discovery.DeltaDiscoveryResponse{}
-			if err := proto.Unmarshal(bytes.Join(pieces, nil), got); err != nil {
+			if err := proto.Unmarshal(bytes.Join(buffers, nil), got); err != nil {
 				t.Fatal(err)
 			}
 			want := (&Response{TypeURL: ClusterType, Nonce: "1", Resources: c.want}).Message()

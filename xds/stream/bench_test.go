@@ -10,8 +10,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// fleet connects n streams of one class, with a number of clusters, and brings
-// them into step.
+// fleet connects n streams with equal subscriptions, and sends them a number of clusters.
 func fleet(tb testing.TB, n, clusters int) ([]*Server, *Generation) {
 	tb.Helper()
 	var of [2][]*Resource
@@ -44,7 +43,7 @@ func fleet(tb testing.TB, n, clusters int) ([]*Server, *Generation) {
 	return servers, g
 }
 
-// drain sends and ACKs everything, and gives how many resources that were.
+// drain sends and ACKs everything, and returns the number of resources.
 func drain(tb testing.TB, s *Server) int {
 	tb.Helper()
 	n := 0
@@ -58,8 +57,8 @@ func drain(tb testing.TB, s *Server) int {
 	return n
 }
 
-// One endpoint set of a thousand changes, for a thousand streams of one class:
-// the cost follows the change, and the difference is found once.
+// One of a thousand ClusterLoadAssignments changes, for a thousand streams with equal
+// subscriptions. The cost follows the change, and the delta is computed once.
 func BenchmarkPushOneEndpoint(b *testing.B) {
 	const streams, clusters = 1000, 1000
 	servers, g := fleet(b, streams, clusters)
@@ -83,8 +82,8 @@ func BenchmarkPushOneEndpoint(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*streams), "ns/stream")
 }
 
-// A stream in step costs the same however much it was sent.
-func TestStreamInStepIsSmall(t *testing.T) {
+// A stream that has converged takes the same memory however much it was sent.
+func TestConvergedStreamIsSmall(t *testing.T) {
 	heap := func() uint64 {
 		runtime.GC()
 		runtime.GC()

@@ -16,10 +16,10 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// DefaultMaxHeld is what a zero MaxHeld means.
-const DefaultMaxHeld = 256
+// DefaultMaxPending is what a zero MaxPending means.
+const DefaultMaxPending = 256
 
-// Want is what a client asks for of one type.
+// Want is what a client subscribes to of one type.
 type Want struct {
 	All   bool
 	Names []string // sorted
@@ -27,26 +27,26 @@ type Want struct {
 
 // ClientConfig is what a Client needs; the zero value works.
 type ClientConfig struct {
-	// Wants is asked for from the first stream on; may be nil.
+	// Wants are the subscriptions from the first stream on; may be nil.
 	Wants map[TypeURL]Want
-	// Accepted is what the client has, by type and name: the versions that it tells
-	// the server. May be nil.
+	// Accepted is what the client has, versions by type and name: its
+	// initial_resource_versions. May be nil.
 	Accepted map[TypeURL]map[string]string
-	// MaxHeld bounds the updates that are not Done, in all; 0 means
-	// DefaultMaxHeld.
-	MaxHeld int
+	// MaxPending bounds the updates that are not Done, over all types; 0 means
+	// DefaultMaxPending.
+	MaxPending int
 }
 
-// Client is the client half: what is wanted and what has been accepted, across
-// any number of streams. Not safe for concurrent use.
+// Client is the client half: the subscriptions and the accepted versions, across any
+// number of streams. Not safe for concurrent use.
 type Client struct {
 	cfg   ClientConfig
 	types map[TypeURL]*clientType
 	order []*clientType
-	// stream counts the streams: an update of an earlier one is not answered.
-	stream uint64
-	held   int
-	// answers are ACKs and NACKs to be sent, oldest first.
+	// stream counts the streams: an update of an earlier one gets no answer.
+	stream  uint64
+	pending int
+	// answers are the ACKs and NACKs to send, oldest first.
 	answers []*discovery.DeltaDiscoveryRequest
 }
 
@@ -55,41 +55,40 @@ type clientType struct {
 	all      bool
 	names    map[string]struct{}
 	accepted map[string]string
-	// add and drop are changes of names, and allChanged of all, that the server
-	// does not know of yet.
+	// add, drop and allChanged are subscription changes that were not sent yet: names to
+	// subscribe to, names to unsubscribe from, and the wildcard.
 	add, drop  map[string]struct{}
 	allChanged bool
-	opened     bool // the first request of this stream has been given
+	requested  bool // the first request of this stream has been given
 	updates    []*Update
 }
 
-// Update is one response. It counts as accepted, or refused, when Done is
-// called, and until then the server waits.
+// Update is one response. The server waits until Done is called, which ACKs or NACKs it.
 type Update struct {
 	Type    TypeURL
 	Changed []*Resource
 	Removed []string
-	// Label is the server's own name for the state it sent, for people.
-	Label string
+	// SystemVersion is the server's system_version_info, for people.
+	SystemVersion string
 
 	client     *Client
 	stream     uint64
 	nonce      string
 	done       bool
-	superseded map[string]struct{} // names that a later update has settled; or nil
+	superseded map[string]struct{} // names whose fate a later update has decided; or nil
 }
 
-// Refusal is one resource that was refused, and why.
-type Refusal struct{ Name, Reason string }
+// RejectedResource is one resource that was rejected, and why.
+type RejectedResource struct{ Name, Reason string }
 
-// RejectError says exactly which resources of an update were refused: all else
-// in it was accepted.
-type RejectError struct{ Refused []Refusal }
+// RejectError lists exactly the resources of an update that were rejected: all others in
+// it were accepted.
+type RejectError struct{ Rejected []RejectedResource }
 
-// Error joins the reasons.
+// Error joins the names and reasons.
 func (e *RejectError) Error() string {
 	var b strings.Builder
-	for i, r := range e.Refused {
+	for i, r := range e.Rejected {
 		if i > 0 {
 			b.WriteString("; ")
 		}
@@ -98,12 +97,12 @@ func (e *RejectError) Error() string {
 			break
 		}
 	}
-	return clip(b.String())
+	return sanitize(b.String())
 }
 
-// NewClient makes a client that has no stream yet; see [Client.Open].
+// NewClient makes a client without a stream; see [Client.Open].
 func NewClient(cfg ClientConfig) *Client {
-	cfg.MaxHeld = cmp.Or(cfg.MaxHeld, DefaultMaxHeld)
+	cfg.MaxPending = cmp.Or(cfg.MaxPending, DefaultMaxPending)
 	c := &Client{cfg: cfg, types: map[TypeURL]*clientType{}}
 	for url, w := range cfg.Wants {
 		t := c.typeOf(url)
@@ -134,21 +133,20 @@ func (c *Client) typeOf(url TypeURL) *clientType {
 	return t
 }
 
-// Open begins a new stream: everything is asked for again, with the versions
-// that have been accepted. Updates of the stream before that are not Done may
-// still be Done; their answer is not sent.
+// Open begins a new stream: all subscriptions are sent again, with the accepted versions.
+// Updates of the stream before may still be Done, but their answer is not sent.
 func (c *Client) Open() {
 	c.stream++
 	c.answers = nil
 	for _, t := range c.order {
-		t.opened = false
+		t.requested = false
 		clear(t.add)
 		clear(t.drop)
 		t.allChanged = false
 	}
 }
 
-// Subscribe asks for names; a name asked for already is asked for again.
+// Subscribe subscribes to names. A name that is subscribed already is sent again.
 func (c *Client) Subscribe(url TypeURL, names ...string) {
 	t := c.typeOf(url)
 	for _, n := range names {
@@ -158,7 +156,7 @@ func (c *Client) Subscribe(url TypeURL, names ...string) {
 	}
 }
 
-// SubscribeAll asks for everything of a type.
+// SubscribeAll subscribes to everything of a type (wildcard).
 func (c *Client) SubscribeAll(url TypeURL) {
 	t := c.typeOf(url)
 	if !t.all {
@@ -166,7 +164,7 @@ func (c *Client) SubscribeAll(url TypeURL) {
 	}
 }
 
-// Unsubscribe gives names up, and forgets that they were accepted.
+// Unsubscribe unsubscribes from names, and forgets that they were accepted.
 func (c *Client) Unsubscribe(url TypeURL, names ...string) {
 	t := c.typeOf(url)
 	for _, n := range names {
@@ -185,30 +183,30 @@ func (c *Client) Unsubscribe(url TypeURL, names ...string) {
 	}
 }
 
-// ForgetHosts forgets that the virtual hosts of a route configuration were
-// accepted: it has come whole, so that its next ones begin anew.
-// [Client.Unsubscribe] does so by itself. Those that are not Done do not count
+// ForgetHosts forgets that the virtual hosts of a route configuration were accepted: it
+// came with inline virtual hosts, so that later ones by VHDS start from nothing.
+// [Client.Unsubscribe] calls it. Virtual hosts in updates that are not Done do not count
 // any more either.
-func (c *Client) ForgetHosts(table string) {
+func (c *Client) ForgetHosts(routeConfig string) {
 	t := c.types[VirtualHostType]
 	if t == nil {
 		return
 	}
 	for name := range t.accepted {
-		if of, _, ok := cutHost(name); ok && of == table {
+		if of, _, ok := splitHostName(name); ok && of == routeConfig {
 			delete(t.accepted, name)
 		}
 	}
 	for _, u := range t.updates {
 		for name := range u.names() {
-			if of, _, ok := cutHost(name); ok && of == table {
+			if of, _, ok := splitHostName(name); ok && of == routeConfig {
 				u.supersede(name)
 			}
 		}
 	}
 }
 
-// Want is what is asked for of a type.
+// Want is the subscription to a type.
 func (c *Client) Want(url TypeURL) Want {
 	t := c.types[url]
 	if t == nil {
@@ -226,36 +224,36 @@ func (c *Client) Accepted(url TypeURL) map[string]string {
 	return maps.Clone(t.accepted)
 }
 
-// Next gives the next request to send, or nil if there is none now. The caller
-// adds the node to the first one of a stream.
+// Next returns the next request to send, or nil if there is none now. The caller adds the
+// node to the first one of a stream.
 func (c *Client) Next() *discovery.DeltaDiscoveryRequest {
 	if c.stream == 0 {
 		return nil
 	}
 	for _, t := range c.order {
-		if !t.opened && (t.all || len(t.names) > 0) {
-			return t.first()
+		if !t.requested && (t.all || len(t.names) > 0) {
+			return t.firstRequest()
 		}
 	}
 	var req *discovery.DeltaDiscoveryRequest
 	if len(c.answers) > 0 {
 		req, c.answers = c.answers[0], c.answers[1:]
-		c.types[TypeURL(req.GetTypeUrl())].takeChanges(req)
+		c.types[TypeURL(req.GetTypeUrl())].takeSubscriptions(req)
 		return req
 	}
 	for _, t := range c.order {
 		if len(t.add)+len(t.drop) > 0 || t.allChanged {
 			req = &discovery.DeltaDiscoveryRequest{TypeUrl: string(t.url)}
-			t.takeChanges(req)
+			t.takeSubscriptions(req)
 			return req
 		}
 	}
 	return nil
 }
 
-// first is the first request of a type on a stream.
-func (t *clientType) first() *discovery.DeltaDiscoveryRequest {
-	t.opened = true
+// firstRequest is the first request of a type on a stream.
+func (t *clientType) firstRequest() *discovery.DeltaDiscoveryRequest {
+	t.requested = true
 	clear(t.add)
 	clear(t.drop)
 	t.allChanged = false
@@ -270,7 +268,7 @@ func (t *clientType) first() *discovery.DeltaDiscoveryRequest {
 	return req
 }
 
-func (t *clientType) takeChanges(req *discovery.DeltaDiscoveryRequest) {
+func (t *clientType) takeSubscriptions(req *discovery.DeltaDiscoveryRequest) {
 	req.ResourceNamesSubscribe = sortedKeys(t.add)
 	req.ResourceNamesUnsubscribe = sortedKeys(t.drop)
 	if t.allChanged {
@@ -281,18 +279,18 @@ func (t *clientType) takeChanges(req *discovery.DeltaDiscoveryRequest) {
 	t.allChanged = false
 }
 
-// Response takes what the server sent. An error means that the server broke the
-// protocol; the stream must end.
+// Response takes a response. An error means that the server broke the protocol; the stream
+// must end.
 func (c *Client) Response(resp *discovery.DeltaDiscoveryResponse) (*Update, error) {
 	url := TypeURL(resp.GetTypeUrl())
 	t := c.types[url]
-	if t == nil || !t.opened {
-		return nil, fmt.Errorf("taking a response: type %q was not asked for", url)
+	if t == nil || !t.requested {
+		return nil, fmt.Errorf("taking a response: type %q is not subscribed to", url)
 	}
-	if c.held >= c.cfg.MaxHeld {
-		return nil, fmt.Errorf("taking a response for %q: %d updates are unanswered: %w", url, c.held, ErrLimit)
+	if c.pending >= c.cfg.MaxPending {
+		return nil, fmt.Errorf("taking a response for %q: %d updates are unanswered: %w", url, c.pending, ErrLimit)
 	}
-	u := &Update{Type: url, Label: resp.GetSystemVersionInfo(), client: c, stream: c.stream, nonce: resp.GetNonce()}
+	u := &Update{Type: url, SystemVersion: resp.GetSystemVersionInfo(), client: c, stream: c.stream, nonce: resp.GetNonce()}
 	for _, r := range resp.GetResources() {
 		if r.GetName() == "" || r.GetVersion() == "" || r.GetResource().GetTypeUrl() != string(url) {
 			return nil, fmt.Errorf("taking a response for %q: resource %q has no name, version or body of that type", url, r.GetName())
@@ -307,7 +305,7 @@ func (c *Client) Response(resp *discovery.DeltaDiscoveryResponse) (*Update, erro
 		}
 	}
 	t.updates = append(t.updates, u)
-	c.held++
+	c.pending++
 	return u, nil
 }
 
@@ -316,9 +314,8 @@ func (t *clientType) wants(name string) bool {
 	return ok || t.all
 }
 
-// Done says what became of the update: nil that all of it was accepted, a
-// *RejectError exactly what was not, any other error that nothing is known to
-// have been. Only the first call counts.
+// Done ends the update. A nil error accepts all of it, a *RejectError exactly what it does
+// not list. After any other error nothing counts as accepted. Only the first call counts.
 func (u *Update) Done(err error) {
 	if u.done {
 		return
@@ -333,7 +330,7 @@ func (u *Update) Done(err error) {
 		u.accept(t, reject, older)
 	}
 	t.updates = slices.Delete(t.updates, i, i+1)
-	c.held--
+	c.pending--
 	if u.stream != c.stream {
 		return
 	}
@@ -345,14 +342,14 @@ func (u *Update) Done(err error) {
 }
 
 func (u *Update) accept(t *clientType, reject *RejectError, older []*Update) {
-	refused := map[string]struct{}{}
+	rejected := map[string]struct{}{}
 	if reject != nil {
-		for _, r := range reject.Refused {
-			refused[r.Name] = struct{}{}
+		for _, r := range reject.Rejected {
+			rejected[r.Name] = struct{}{}
 		}
 	}
-	settle := func(name, version string) {
-		if _, ok := refused[name]; ok {
+	decide := func(name, version string) {
+		if _, ok := rejected[name]; ok {
 			return
 		}
 		if _, ok := u.superseded[name]; ok || !t.wants(name) {
@@ -368,14 +365,14 @@ func (u *Update) accept(t *clientType, reject *RejectError, older []*Update) {
 		}
 	}
 	for _, r := range u.Changed {
-		settle(r.Name, r.Version)
+		decide(r.Name, r.Version)
 	}
 	for _, name := range u.Removed {
-		settle(name, "")
+		decide(name, "")
 	}
 }
 
-// supersede notes that what the update says of a name does not count any more.
+// supersede records that the update does not decide about a name any more.
 func (u *Update) supersede(name string) {
 	if u.superseded == nil {
 		u.superseded = map[string]struct{}{}
@@ -383,7 +380,7 @@ func (u *Update) supersede(name string) {
 	u.superseded[name] = struct{}{}
 }
 
-// names yields those that the update is about.
+// names yields the names in the update.
 func (u *Update) names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, r := range u.Changed {
@@ -400,12 +397,12 @@ func (u *Update) names() iter.Seq[string] {
 }
 
 func errorDetail(url TypeURL, err error, reject *RejectError) *rpcstatus.Status {
-	st := &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: clip(err.Error())}
+	st := &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: sanitize(err.Error())}
 	if reject == nil {
 		return st
 	}
-	for _, r := range reject.Refused {
-		d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(url), ResourceName: r.Name, Description: clip(r.Reason)})
+	for _, r := range reject.Rejected {
+		d, err := anypb.New(&errdetails.ResourceInfo{ResourceType: string(url), ResourceName: r.Name, Description: sanitize(r.Reason)})
 		if err != nil {
 			continue // a message with a fixed shape always encodes
 		}

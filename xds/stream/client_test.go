@@ -9,8 +9,8 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// link lets a client and a server talk until neither has anything to say, and
-// gives what the client received.
+// link exchanges messages between a client and a server until nothing is left to send, and
+// returns what the client received.
 func link(t *testing.T, c *Client, s *Server) []*Update {
 	t.Helper()
 	var got []*Update
@@ -40,7 +40,7 @@ func TestClientAcceptsOnlyWhenDone(t *testing.T) {
 		t.Fatalf("got %+v", got)
 	}
 	if st := s.Status()[0]; st.AckedGeneration != 0 || !st.Pending {
-		t.Errorf("the server was told before Done: %+v", st)
+		t.Errorf("the server got an answer before Done: %+v", st)
 	}
 	for _, u := range got {
 		u.Done(nil)
@@ -77,14 +77,14 @@ func TestClientAcceptsOnlyWhenDone(t *testing.T) {
 	}
 }
 
-func TestClientRefusesExactly(t *testing.T) {
+func TestClientNackListsRejectedResources(t *testing.T) {
 	t.Parallel()
 	c := NewClient(ClientConfig{Wants: map[TypeURL]Want{ClusterType: {All: true}}})
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
 	c.Open()
 	got := link(t, c, s)
-	got[0].Done(&RejectError{Refused: []Refusal{{"b", "no such filter"}}})
+	got[0].Done(&RejectError{Rejected: []RejectedResource{{"b", "no such filter"}}})
 	if more := link(t, c, s); len(more) > 0 {
 		t.Errorf("sent more: %+v", more)
 	}
@@ -95,7 +95,7 @@ func TestClientRefusesExactly(t *testing.T) {
 	if st.Unknown != 0 || len(st.Rejected) != 1 || st.Rejected[0] != (Rejection{"b", "1", "no such filter"}) {
 		t.Errorf("status %+v", st)
 	}
-	// A refusal without particulars: the server looks for the culprit itself.
+	// A NACK without details: the server finds the rejected resource itself.
 	s.SetGeneration(gen(2, "c/a=2", "c/b=1", "c/c=2"))
 	got = link(t, c, s)
 	for len(got) > 0 {
@@ -111,7 +111,7 @@ func TestClientRefusesExactly(t *testing.T) {
 	}
 }
 
-func TestClientAcrossStreams(t *testing.T) {
+func TestClientKeepsVersionsAcrossStreams(t *testing.T) {
 	t.Parallel()
 	c := NewClient(ClientConfig{Wants: map[TypeURL]Want{ClusterType: {All: true}}})
 	s := NewServer(ServerConfig{})
@@ -149,7 +149,7 @@ func TestClientSubscriptions(t *testing.T) {
 	c := NewClient(ClientConfig{})
 	c.Open()
 	if c.Next() != nil {
-		t.Error("asks for nothing")
+		t.Error("subscribes to nothing")
 	}
 	c.SubscribeAll(ListenerType)
 	c.Subscribe(RouteType, "b", "a")
@@ -177,8 +177,8 @@ func TestClientSubscriptions(t *testing.T) {
 	}
 }
 
-// A route configuration that comes back begins without virtual hosts, even if
-// an update from before is answered late.
+// A route configuration that is subscribed again starts without virtual hosts, even if an
+// earlier update is answered late.
 func TestClientForgetsHosts(t *testing.T) {
 	t.Parallel()
 	c := NewClient(ClientConfig{

@@ -20,7 +20,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// What real Envoys do with the rules of this package, release by release.
+// How real Envoys handle the rules of this package, release by release.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// get makes one request through the listener.
+// get sends one request through the listener.
 func get(t *testing.T, client *http.Client, port int) error {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
@@ -64,10 +64,10 @@ func get(t *testing.T, client *http.Client, port int) error {
 	return nil
 }
 
-// first brings a plane and an Envoy up with one listener, route and cluster.
-func first(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
+// setUp starts a control plane and an Envoy with one listener, route and cluster.
+func setUp(t *testing.T, version string) (*testMesh, *controlPlane, *envoytest.Envoy) {
 	t.Helper()
-	w, p := newWorld(t), newPlane(t)
+	w, p := newTestMesh(t), newControlPlane(t)
 	w.cluster("a", nil)
 	w.cluster("b", nil)
 	w.listener("l", w.port, "one")
@@ -75,16 +75,15 @@ func first(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
 	g := w.generation()
 	p.set(g)
 	e := p.envoy(t, version)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	envoytest.Eventually(t, envoytest.Patience, func() error { return get(t, &http.Client{Timeout: 5 * time.Second}, w.port) })
 	return w, p, e
 }
 
-// Thirty times the route moves to a cluster that was not there before, and the
-// one it leaves is removed, while requests are under way.
+// Thirty times the route moves to a new cluster, and the old one is removed, under load.
 func orderUnderLoad(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	var failed, asked atomic.Int64
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -116,7 +115,7 @@ func orderUnderLoad(t *testing.T, version string) {
 		}
 		g := w.generation()
 		p.set(g)
-		p.settled(t, g.Number)
+		p.waitConverged(t, g.Number)
 		last = name
 	}
 	close(stop)
@@ -127,26 +126,26 @@ func orderUnderLoad(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// refused makes Envoy refuse a cluster when it is added, by name.
+// rejected makes Envoy reject a cluster when it is added, by name.
 func refused(c *clusterv3.Cluster) { c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED }
 
-// invalid makes Envoy refuse the whole response before anything is applied.
+// invalid makes Envoy reject the whole response before anything is applied.
 func invalid(c *clusterv3.Cluster) { c.ConnectTimeout = durationpb.New(-time.Second) }
 
 func slower(c *clusterv3.Cluster) { c.ConnectTimeout = durationpb.New(2 * time.Second) }
 
-// A cluster is updated beside a bad one and reverted, and the server is
-// restarted: the Envoy runs what a fresh one would.
+// A cluster is updated beside a rejected one and reverted, and the server is restarted:
+// the Envoy runs what a fresh one would.
 func besideABadOne(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	for name, fault := range map[string]func(*clusterv3.Cluster){"refused": refused, "invalid": invalid} {
 		w.cluster("a", slower)
 		w.cluster("b", fault)
 		w.cluster("new", nil)
 		g := w.generation()
 		p.set(g)
-		status := p.settled(t, g.Number)
+		status := p.waitConverged(t, g.Number)
 		if r := status[0].Rejected; len(r) != 1 || r[0].Name != "b" || status[0].Unknown != 0 {
 			t.Errorf("%s: rejected %+v, unknown %d", name, r, status[0].Unknown)
 		}
@@ -155,10 +154,10 @@ func besideABadOne(t *testing.T, version string) {
 		w.drop("new")
 		g = w.generation()
 		p.set(g)
-		p.settled(t, g.Number)
+		p.waitConverged(t, g.Number)
 	}
-	// Reverted while the refusal is still under way: a is as wanted by what was
-	// ACKed, and is not.
+	// Reverted before the NACK is handled: by ACKs, a has the target version, but it does
+	// not.
 	for range 10 {
 		w.cluster("a", slower)
 		w.cluster("b", refused)
@@ -174,27 +173,27 @@ func besideABadOne(t *testing.T, version string) {
 		w.cluster("b", nil)
 		g := w.generation()
 		p.set(g)
-		p.settled(t, g.Number)
+		p.waitConverged(t, g.Number)
 	}
 	p.stop()
 	p.start(t)
-	p.settled(t, w.number)
+	p.waitConverged(t, w.number)
 	if n := p.sentSoFar(); n != 0 {
 		t.Errorf("the restarted server sent %d resources", n)
 	}
 	// A fresh Envoy must not bind the same port: compare clusters only.
-	fresh := newPlane(t)
+	fresh := newControlPlane(t)
 	w.listener("l", envoytest.FreePorts(t, 1)[0], "one")
 	g := w.generation()
 	fresh.set(g)
 	f := fresh.envoy(t, version)
-	fresh.settled(t, g.Number)
+	fresh.waitConverged(t, g.Number)
 	if diff := cmp.Diff(clusters(t, f), clusters(t, e)); diff != "" {
 		t.Errorf("a fresh Envoy differs (-fresh +this):\n%s", diff)
 	}
 }
 
-// clusters are those of a config_dump, by name, without times of update.
+// clusters are those of a config_dump, by name, without update times.
 func clusters(t *testing.T, e *envoytest.Envoy) map[string]any {
 	t.Helper()
 	var dump struct {
@@ -231,14 +230,14 @@ func clusters(t *testing.T, e *envoytest.Envoy) map[string]any {
 // Of nine clusters one is invalid, and Envoy may not say which.
 func invalidUnnamed(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	for i := range 8 {
 		w.cluster(fmt.Sprintf("n%d", i), nil)
 	}
 	w.cluster("n5", invalid)
 	g := w.generation()
 	p.set(g)
-	status := p.settled(t, g.Number)
+	status := p.waitConverged(t, g.Number)
 	if r := status[0].Rejected; len(r) != 1 || r[0].Name != "n5" {
 		t.Errorf("rejected %+v", r)
 	}
@@ -251,16 +250,16 @@ func invalidUnnamed(t *testing.T, version string) {
 	}
 }
 
-// severalBad has two clusters refused at once, one of them new.
+// severalBad has two clusters rejected at once, one of them new.
 func severalBad(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	w.cluster("a", slower)
 	w.cluster("b", refused)
 	w.cluster("new", refused)
 	g := w.generation()
 	p.set(g)
-	status := p.settled(t, g.Number)
+	status := p.waitConverged(t, g.Number)
 	var names []string
 	for _, r := range status[0].Rejected {
 		names = append(names, r.Name)
@@ -277,16 +276,16 @@ func severalBad(t *testing.T, version string) {
 	}
 }
 
-// A server that is restarted with nothing changed sends nothing, and after a
-// change what changed.
+// A server that is restarted without changes sends nothing, and after a change what
+// changed.
 func reconnect(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	p.stop()
 	p.start(t)
-	status := p.settled(t, w.number)
+	status := p.waitConverged(t, w.number)
 	if n := p.sentSoFar(); n != 0 || len(status) != 4 {
-		t.Errorf("%d resources sent, %d types asked for", n, len(status))
+		t.Errorf("%d resources sent, %d types subscribed", n, len(status))
 	}
 	p.stop()
 	w.cluster("a", slower)
@@ -295,7 +294,7 @@ func reconnect(t *testing.T, version string) {
 	p.set(g)
 	p.start(t)
 	start := time.Now()
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	if n := p.sentSoFar(); n != 2 { // a, and its endpoints, which have not changed
 		t.Errorf("%d resources sent", n)
 	}
@@ -311,16 +310,16 @@ func reconnect(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A changed cluster is in force long before Envoy's 15 s are over.
+// A changed cluster is in force long before Envoy's 15 s timeout.
 func changedCluster(t *testing.T, version string) {
 	t.Helper()
-	w, p, e := first(t, version)
+	w, p, e := setUp(t, version)
 	start := time.Now()
 	for i := range 10 {
 		w.cluster("a", func(c *clusterv3.Cluster) { c.ConnectTimeout = durationpb.New(time.Duration(i+2) * time.Second) })
 		g := w.generation()
 		p.set(g)
-		p.settled(t, g.Number)
+		p.waitConverged(t, g.Number)
 	}
 	if d := time.Since(start); d > 10*time.Second {
 		t.Errorf("ten changes took %v", d)
@@ -333,16 +332,16 @@ func changedCluster(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A listener on an address that is taken is refused, the one beside it is not.
+// A listener on an occupied address is rejected, the one beside it is not.
 func badListener(t *testing.T, version string) {
 	t.Helper()
-	w, p, _ := first(t, version)
+	w, p, _ := setUp(t, version)
 	other := envoytest.FreePorts(t, 1)[0]
 	w.listener("good", other, "two")
 	w.listener("twin", w.port, "three")
 	g := w.generation()
 	p.set(g)
-	status := p.settled(t, g.Number)
+	status := p.waitConverged(t, g.Number)
 	for _, st := range status {
 		if st.Type == stream.ListenerType && (len(st.Rejected) != 1 || st.Rejected[0].Name != "twin" || st.Unknown != 0) {
 			t.Errorf("rejected %+v", st)
@@ -356,11 +355,11 @@ func badListener(t *testing.T, version string) {
 // Envoy is live with nothing, rather than waiting for something.
 func emptyMesh(t *testing.T, version string) {
 	t.Helper()
-	w, p := newWorld(t), newPlane(t)
+	w, p := newTestMesh(t), newControlPlane(t)
 	g := w.generation()
 	p.set(g)
 	e := p.envoy(t, version)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if e.Stat(t, "server.live") != 1 {
 			return errors.New("not live")

@@ -17,23 +17,22 @@ const (
 	requestSubscribe   = 3
 	requestUnsubscribe = 4
 	requestVersions    = 5
-	entryKey           = 1
-	entryValue         = 2
+	mapKey             = 1
+	mapValue           = 2
 )
 
 var errNotText = errors.New("a name that is not UTF-8")
 
-// maxNode bounds the encoding of a node, in bytes. Envoy's is a tenth of it, most
-// of that a list of its extensions.
+// maxNode bounds the encoding of a node, in bytes. Envoy's takes a tenth of it, mostly a
+// list of its extensions.
 const maxNode = 256 << 10
 
-// DecodeRequest decodes a request as protocol buffers are decoded, only that its
-// names and versions are parts of the frame, and no map: a peer that comes back
-// lists thousands of them, and thousands of peers come back at once. The node is
-// left out; [DecodeNode] has it. More than maxNames of a kind are an error, before
-// they take any memory.
+// DecodeRequest decodes a request. Unlike proto.Unmarshal, it makes no map: names and
+// versions are substrings of the frame. A peer that reconnects lists thousands of them,
+// and thousands of peers reconnect at once. The node is left out; see [DecodeNode]. More
+// than maxNames names or versions are an error, before they take any memory.
 func DecodeRequest(frame string, maxNames int) (*Request, error) {
-	l := lists{fields: fields{text: frame}}
+	l := requestFields{fields: fields{text: frame}}
 	if err := l.count(maxNames); err != nil {
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
@@ -48,8 +47,7 @@ func DecodeRequest(frame string, maxNames int) (*Request, error) {
 	return &Request{DeltaDiscoveryRequest: req, Versions: l.versions}, nil
 }
 
-// DecodeNode decodes who asks, and nothing else of a request; nil if it does not
-// say.
+// DecodeNode decodes the node of a request and nothing else; nil if there is none.
 func DecodeNode(frame string) (*corev3.Node, error) {
 	var out *corev3.Node
 	for f := (fields{text: frame}); f.at < len(f.text); {
@@ -66,7 +64,7 @@ func DecodeNode(frame string) (*corev3.Node, error) {
 		if out == nil {
 			out = &corev3.Node{}
 		}
-		merge := proto.UnmarshalOptions{Merge: true} // as fields are that are said twice
+		merge := proto.UnmarshalOptions{Merge: true} // as protobuf does with a field that occurs twice
 		if err := merge.Unmarshal([]byte(content), out); err != nil {
 			return nil, fmt.Errorf("decoding the node of a request: %w", err)
 		}
@@ -74,20 +72,20 @@ func DecodeNode(frame string) (*corev3.Node, error) {
 	return out, nil
 }
 
-// fields are those of a message, one after the other.
+// fields iterates over the fields of a message.
 type fields struct {
 	text  string
 	at    int
-	bytes []byte // the text, once something else than a field of bytes was in it
+	bytes []byte // a copy of text, made for the first field that is not length-delimited
 }
 
-// next goes over one field. content is what one of bytes has.
+// next reads one field. content is set for length-delimited fields.
 func (f *fields) next() (num protowire.Number, content string, isBytes bool, err error) {
-	if num, content, end := plainField(f.text, f.at); end > 0 {
+	if num, content, end := simpleField(f.text, f.at); end > 0 {
 		f.at = end
 		return num, content, true, nil
 	}
-	// The protocol has no such fields: it may take its time.
+	// The protocol has no such fields, so this path may be slow.
 	if f.bytes == nil {
 		f.bytes = []byte(f.text)
 	}
@@ -105,9 +103,9 @@ func (f *fields) next() (num protowire.Number, content string, isBytes bool, err
 	return num, field[tag+size:], true, nil
 }
 
-// plainField reads the field of bytes at a place of a message, if that is what is
-// there and nothing about it is odd; end is behind it, or 0.
-func plainField(text string, at int) (num protowire.Number, content string, end int) {
+// simpleField reads the length-delimited field at an offset. end is behind it, or 0 if
+// there is another kind of field, or an unusual encoding.
+func simpleField(text string, at int) (num protowire.Number, content string, end int) {
 	tag, at := shortVarint(text, at)
 	if at == 0 || tag&7 != uint64(protowire.BytesType) || tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
 		return 0, "", 0
@@ -120,7 +118,7 @@ func plainField(text string, at int) (num protowire.Number, content string, end 
 	return protowire.Number(tag >> 3), text[at:end], end
 }
 
-// shortVarint reads a number of at most five bytes; end is behind it, or 0.
+// shortVarint reads a varint of at most five bytes; end is behind it, or 0.
 func shortVarint(text string, at int) (value uint64, end int) {
 	for shift := 0; shift < 35 && at < len(text); shift += 7 {
 		b := text[at]
@@ -133,16 +131,16 @@ func shortVarint(text string, at int) (value uint64, end int) {
 	return 0, 0
 }
 
-// lists are the long parts of a request.
-type lists struct {
+// requestFields are the fields of a request: the long lists, and the rest.
+type requestFields struct {
 	fields
 	subscribe, unsubscribe []string
 	versions               []Version
 	rest                   []byte // all other fields
 }
 
-// count makes room.
-func (l *lists) count(most int) error {
+// count counts the elements of the lists and allocates them.
+func (l *requestFields) count(most int) error {
 	var counts [requestVersions + 1]int
 	for f := l.fields; f.at < len(f.text); {
 		num, _, isBytes, err := f.next()
@@ -169,7 +167,7 @@ func (l *lists) count(most int) error {
 	return nil
 }
 
-func (l *lists) read() error {
+func (l *requestFields) read() error {
 	for l.at < len(l.text) {
 		from := l.at
 		num, content, isBytes, err := l.next()
@@ -199,20 +197,20 @@ func (l *lists) read() error {
 	return nil
 }
 
-// versionOf reads one entry of the map.
+// versionOf reads one entry of the map initial_resource_versions.
 func versionOf(entry string) (v Version, err error) {
 	for f := (fields{text: entry}); f.at < len(f.text); {
 		num, content, isBytes, err := f.next()
 		if err != nil {
 			return v, err
 		}
-		if !isBytes || num != entryKey && num != entryValue {
+		if !isBytes || num != mapKey && num != mapValue {
 			continue
 		}
 		if !utf8.ValidString(content) {
 			return v, errNotText
 		}
-		if num == entryKey {
+		if num == mapKey {
 			v.Name = content
 		} else {
 			v.Version = content

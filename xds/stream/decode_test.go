@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-// returning is the first request of a proxy that has so many resources.
+// returning is the first request of a proxy that reconnects with n resources.
 func returning(tb testing.TB, n int) []byte {
 	tb.Helper()
 	req := &discovery.DeltaDiscoveryRequest{
@@ -34,7 +34,7 @@ func returning(tb testing.TB, n int) []byte {
 	return b
 }
 
-// Whatever the bytes are: they are decoded as protocol buffers are, or refused.
+// Any bytes are decoded as proto.Unmarshal does, or rejected.
 func FuzzDecodeRequest(f *testing.F) {
 	f.Add(returning(f, 3))
 	f.Add([]byte{})
@@ -76,7 +76,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// What is too much is refused before it takes memory.
+// Lists over the limit are rejected before they take memory.
 func TestDecodeLimits(t *testing.T) {
 	t.Parallel()
 	for name, b := range map[string][]byte{
@@ -92,7 +92,7 @@ func TestDecodeLimits(t *testing.T) {
 	}
 }
 
-// A proxy that comes back with everything: what its versions cost.
+// The cost of the first request of a proxy that reconnects.
 func BenchmarkDecodeRequest(b *testing.B) {
 	frame := returning(b, 2000)
 	text := string(frame)

@@ -1,34 +1,43 @@
-// Package stream is the protocol core of incremental xDS, both halves: what a
-// server sends and when ([Server]), and what a client names, accepts and refuses
-// ([Client]).
+// Package stream is the protocol core of delta (incremental) xDS. It has both halves: the
+// server ([Server]) decides what is sent and when; the client ([Client]) subscribes,
+// accepts and rejects.
 //
-// It does no I/O, starts no goroutine and reads no clock: the time is an
-// argument, and [Server.NextDeadline] says when to ask again. Bodies are opaque
-// bytes and versions pass through unchanged; a version must identify content,
-// and must be the same on every replica and after every restart. It knows
-// nothing of a mesh. Only the incremental (delta) variant is spoken.
+// It does no I/O, starts no goroutine and reads no clock: the time is an argument, and
+// [Server.NextDeadline] says when to call again. Bodies are opaque bytes, and versions are
+// passed through unchanged. A version must identify content and must be the same on every
+// replica and after every restart. The package knows nothing of a mesh. State-of-the-world
+// xDS is not implemented.
 //
-// The server half is used by the control plane towards agents and Envoys, and by
-// the agent's relay towards its Envoys; the client half by the relay towards the
-// control plane. Neither is safe for concurrent use: the goroutine that owns a
-// stream owns its half. A [Generation] is immutable and shared by any number of
-// streams.
+// The control plane uses the server half towards agents and Envoys. The agent's relay uses
+// the server half towards its Envoys and the client half towards the control plane.
+// Neither half is safe for concurrent use: the goroutine that owns a stream owns its half.
+// A [Generation] is immutable and shared by any number of streams.
 //
-// # What the server half promises
+// # What the server half guarantees
 //
-//   - Order. Clusters first, directly behind them the endpoints of every cluster
-//     in that response that the peer already asked for, then listeners, routes,
-//     virtual hosts; then what is gone, listeners before clusters, in responses
-//     of their own. A later type waits for the answer to the earlier one, for 20 s
-//     at most.
-//   - A refusal is state. Envoy applies a refused response in part, so every name
-//     in it is unknown until it has been accepted again: the culprit is found by
-//     what the peer says, else by halving; the others are sent again without it,
-//     and it is sent again as it was last accepted.
-//   - Reconnect. What the peer says it has is not sent again, but for the
-//     endpoints of clusters that are sent and the routes of listeners that are
-//     sent, and whatever was asked for without a version.
-//   - Nothing is kept that need not be. While a peer has exactly what its
-//     generation says, its state is a pointer to that generation and a shared set
-//     of names.
+//   - Order. Clusters are sent first. Directly behind them follow the endpoints of
+//     the clusters in that response to which the peer is subscribed; then listeners,
+//     routes and virtual hosts. Removals come last, in responses of their own,
+//     listeners before clusters. A later type waits for the answer to the earlier
+//     one, for at most 20 s.
+//   - NACK. Envoy applies a NACKed response in part, so every name in it is unknown
+//     until it has been accepted again. The rejected resource is found from the
+//     error message, or by bisection. The others are sent again without it, and it is
+//     sent again in the version that was accepted last.
+//   - Reconnect. What the peer lists in initial_resource_versions is not sent again.
+//     Exceptions are the endpoints of clusters that are sent, the routes of listeners
+//     that are sent, and names to which the peer subscribes without a version.
+//   - Memory. While a peer has exactly what its generation contains, its state is a
+//     pointer to that generation and a shared set of names.
+//
+// # Words used in this package
+//
+//   - A [Generation] is everything that a peer is to have; the target is the one set
+//     last. It consists of layers, which peers share.
+//   - A mergedSet has the resources of one type in all layers of a generation.
+//   - A subscriptionState is what is known of one list of resources on one stream:
+//     of a type, or of the virtual hosts of one route configuration. Its pending part
+//     exists only while something is to be sent or answered, or differs.
+//   - A resourceState is what is known of one name that differs.
+//   - A subscribedDelta is what must be sent to get from one merged set to another.
 package stream

@@ -2,46 +2,49 @@ package stream
 
 import "unsafe"
 
-// Footprint is what a [Server] keeps because its peer said so, in bytes, about.
-// What it shall have, and what others made for that, is not in it.
+// Footprint is the memory, in bytes, that a [Server] keeps because of what its peer sent.
+// It is an estimate. Generations, and what is made from them for all peers, are not
+// included.
 type Footprint struct {
-	// Own is of this stream alone.
+	// Own is kept for this stream alone.
 	Own int
-	// Sets are names that it shares with streams that ask for the same.
+	// Sets are sets of names that it shares with streams which subscribe to the same
+	// names.
 	Sets []SharedSet
 }
 
-// SharedSet is a set of names. Equal sets of an [Interner] are one, and compare so.
+// SharedSet is a set of names. Equal sets of an [Interner] are the same set and compare
+// equal.
 type SharedSet struct{ set *nameSet }
 
-// Size is how many bytes it takes, once, about.
+// Size is how many bytes the set takes, once; an estimate.
 func (s SharedSet) Size() int { return s.set.size() }
 
-// What things take beside the text in them, in bytes, about.
+// Sizes of structures without the strings in them, in bytes; estimates.
 const (
-	bytesOfType  = 1 << 10
-	bytesOfTrack = 512
-	bytesOfEntry = 320 // in its map
-	bytesOfOwn   = 160 // a resource of which only the version is known, in a set and its index
+	bytesOfType          = 1 << 10
+	bytesOfState         = 512
+	bytesOfResourceState = 320 // with its place in the map
+	bytesOfVersionOnly   = 160 // a resource without a body, in a set and its index
 )
 
-// Footprint counts. It costs as much as there is to be counted: do not ask after
+// Footprint estimates the memory. Its cost grows with what it counts: do not call it after
 // every request.
 func (s *Server) Footprint() Footprint {
 	f := Footprint{}
-	for url, names := range s.cfg.Distrust {
+	for url, names := range s.cfg.Unacknowledged {
 		f.Own += len(url) + bytesOfHeader*len(names)
 	}
 	reasons := map[*byte]struct{}{}
 	for _, t := range s.order {
 		f.Own += bytesOfType + len(t.url) + len(t.status.lastError)
-		for _, v := range t.listed {
+		for _, v := range t.initialVersions {
 			f.Own += 2*bytesOfHeader + len(v.Name) + len(v.Version)
 		}
-		for k := range t.tracks() {
+		for k := range t.states() {
 			f.share(k.sub.set)
-			if k.scope.set != k.sub.set {
-				f.share(k.scope.set)
+			if k.haveScope.set != k.sub.set {
+				f.share(k.haveScope.set)
 			}
 			f.Own += k.footprint(reasons)
 		}
@@ -55,50 +58,50 @@ func (f *Footprint) share(set *nameSet) {
 	}
 }
 
-// footprint is that of a track without its names. The reasons are those that were
-// counted: many refusals may have one.
-func (t *track) footprint(reasons map[*byte]struct{}) int {
-	n := bytesOfTrack + bytesOfHeader*len(t.gone) + t.have.footprint()
-	if t.seen != t.have {
-		n += t.seen.footprint()
+// footprint estimates a subscriptionState without its names. The reasons are those that
+// were counted already: many rejections may share one text.
+func (t *subscriptionState) footprint(reasons map[*byte]struct{}) int {
+	n := bytesOfState + bytesOfHeader*len(t.unconfirmedRemovals) + t.have.footprint()
+	if t.want != t.have {
+		n += t.want.footprint()
 	}
-	w := t.w
-	if w == nil {
+	p := t.pending
+	if p == nil {
 		return n
 	}
-	for name, e := range w.diff {
-		n += bytesOfEntry + len(name) + len(e.refused)
+	for name, e := range p.states {
+		n += bytesOfResourceState + len(name) + len(e.rejectedVersion)
 		if e.acked != nil && e.acked.Body == nil {
-			n += bytesOfOwn + len(e.acked.Version)
+			n += bytesOfVersionOnly + len(e.acked.Version)
 		}
-		text := unsafe.StringData(e.reason) //nolint:gosec // only whether two are the same text; nothing is read by it
-		if _, counted := reasons[text]; !counted && e.reason != "" {
+		text := unsafe.StringData(e.rejectedReason) //nolint:gosec // compared only: nothing is read through it
+		if _, counted := reasons[text]; !counted && e.rejectedReason != "" {
 			reasons[text] = struct{}{}
-			n += len(e.reason)
+			n += len(e.rejectedReason)
 		}
 	}
-	for _, group := range w.suspects {
+	for _, group := range p.retries {
 		n += bytesOfHeader * len(group)
 	}
-	for _, list := range [][]*response{w.sent, w.refused} {
+	for _, list := range [][]*sentResponse{p.sent, p.nackedClusters} {
 		for _, r := range list {
-			n += bytesOfTrack + 8*len(r.list) + bytesOfHeader*len(r.gone)
+			n += bytesOfState + 8*len(r.resources) + bytesOfHeader*len(r.removed)
 		}
 	}
-	return n + 8*(len(w.add)+len(w.due)) + bytesOfHeader*len(w.remove)
+	return n + 8*(len(p.add)+len(p.forced)) + bytesOfHeader*len(p.remove)
 }
 
-// footprint is what a union takes that belongs to one stream.
-func (u *union) footprint() int {
-	if u == nil || !u.own {
+// footprint estimates a merged set that belongs to one stream.
+func (m *mergedSet) footprint() int {
+	if m == nil || !m.private {
 		return 0
 	}
 	n := 0
-	own := u.sets[len(u.sets)-1] // see keeping
+	own := m.sets[len(m.sets)-1] // see withPrivate
 	for r := range own.All() {
 		n += 8
 		if r.Body == nil {
-			n += bytesOfOwn + len(r.Name) + len(r.Version)
+			n += bytesOfVersionOnly + len(r.Name) + len(r.Version)
 		}
 	}
 	return n

@@ -13,8 +13,8 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// load asks a host until stop is called, which says how many requests there were
-// and how many were not answered as they should be.
+// load sends requests to a host until stop is called, which returns how many there were
+// and how many failed.
 func load(t *testing.T, port int, name, prefix string) (stop func() (asked, failed int64)) {
 	t.Helper()
 	var failed, asked atomic.Int64
@@ -45,20 +45,20 @@ func load(t *testing.T, port int, name, prefix string) (stop func() (asked, fail
 	}
 }
 
-// A route configuration changes its form while requests are under way.
-func wholeAndBack(t *testing.T, version string) {
+// A route configuration changes between VHDS and inline under load.
+func inlineAndBack(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
 	stop := load(t, w.port, "a", "a")
 	for i := range 5 {
-		text := fmt.Sprintf("a-whole%d", i)
-		w.whole(host("a", text, "a"), host("x", "x", "x"))
+		text := fmt.Sprintf("a-inline%d", i)
+		w.inlineRouteConfig(host("a", text, "a"), host("x", "x", "x"))
 		if n, _ := w.push(p); n != 1 {
-			t.Errorf("took %d resources to be whole", n)
+			t.Errorf("%d resources sent to change to inline", n)
 		}
 		answers(t, w.port, "a="+text, "x=x", "b=404")
-		// Back, with b as it never was, and c, which Envoy may remember, gone.
-		w.shell("80")
+		// Back to VHDS, with b as it never was, and without c, which Envoy may remember.
+		w.vhdsRouteConfig("80")
 		w.host("80", "a", fmt.Sprintf("a%d", i))
 		if i%2 == 0 {
 			w.host("80", "b", fmt.Sprintf("b%d", i))
@@ -78,12 +78,12 @@ func wholeAndBack(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A listener goes, and comes back before Envoy has given its table up: of the
-// hosts that it had then none is left but those that are told anew.
+// A listener is removed and added again before Envoy has unsubscribed from its route
+// configuration: of its earlier virtual hosts only those that are sent again exist.
 func backBeforeDrained(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
-	table := w.types[stream.RouteType]["80"]
+	routeConfig := w.types[stream.RouteType]["80"]
 	for i := range 3 {
 		delete(w.types[stream.ListenerType], "l")
 		delete(w.types[stream.RouteType], "80")
@@ -92,7 +92,7 @@ func backBeforeDrained(t *testing.T, version string) {
 		w.push(p)
 		w.port = envoytest.FreePorts(t, 1)[0]
 		w.listenerOf("80", "l", w.port, "one")
-		w.types[stream.RouteType]["80"] = table
+		w.types[stream.RouteType]["80"] = routeConfig
 		here, gone := "a", "c"
 		if i%2 == 1 {
 			here, gone = gone, here
@@ -104,17 +104,17 @@ func backBeforeDrained(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A stream breaks when a table without its hosts has come, and its hosts have
-// not. Envoy has those that it had long ago, and says so.
+// A stream breaks after a route configuration and before its virtual hosts. Envoy still
+// lists the virtual hosts that it had earlier.
 func cutBeforeHosts(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
 	for i := range 3 {
-		text := fmt.Sprintf("a-whole%d", i)
-		w.whole(host("a", text, "a"), host("x", "x", "x"))
+		text := fmt.Sprintf("a-inline%d", i)
+		w.inlineRouteConfig(host("a", text, "a"), host("x", "x", "x"))
 		w.push(p)
 		answers(t, w.port, "a="+text, "b=404")
-		w.shell("80")
+		w.vhdsRouteConfig("80")
 		w.host("80", "a", fmt.Sprint("again", i))
 		w.host("80", "b", "b1") // as it was
 		w.host("80", "d", fmt.Sprint("d", i))
@@ -128,8 +128,8 @@ func cutBeforeHosts(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A server comes back that sends tables in another form, as an operator's switch
-// has it, with other hosts, while requests are under way.
+// A restarted server delivers route configurations in another form, as the operator's
+// setting says, with other hosts, under load.
 func switchedByRestart(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
@@ -139,14 +139,14 @@ func switchedByRestart(t *testing.T, version string) {
 		g := w.generation()
 		p.set(g)
 		p.start(t)
-		p.settled(t, g.Number)
+		p.waitConverged(t, g.Number)
 	}
 	for i := range 3 {
-		text := fmt.Sprintf("a-whole%d", i)
-		w.whole(host("a", text, "a"), host("x", "x", "x"))
+		text := fmt.Sprintf("a-inline%d", i)
+		w.inlineRouteConfig(host("a", text, "a"), host("x", "x", "x"))
 		again()
 		answers(t, w.port, "a="+text, "x=x", "b=404")
-		w.shell("80")
+		w.vhdsRouteConfig("80")
 		w.host("80", "a", fmt.Sprint("a", i))
 		w.host("80", "b", "b1")
 		again()
@@ -162,23 +162,23 @@ func switchedByRestart(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// Envoys before 1.37 take no virtual hosts over ADS, and say so; then it is
-// whole that they get a table.
-func hostsRefused(t *testing.T, version string) {
+// Envoys before 1.37 do not support VHDS over ADS and reject it; then they are sent inline
+// route configurations.
+func vhdsUnsupported(t *testing.T, version string) {
 	t.Helper()
-	w, p := newWorld(t), newPlane(t)
+	w, p := newTestMesh(t), newControlPlane(t)
 	w.listenerOf("80", "l", w.port, "one")
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	w.host("80", "a", "a1")
 	g := w.generation()
 	p.set(g)
 	p.envoy(t, version)
-	status := p.settled(t, g.Number)
+	status := p.waitConverged(t, g.Number)
 	st := status[len(status)-1]
 	if st.Type != stream.RouteType || len(st.Rejected) != 1 || !strings.Contains(st.Rejected[0].Reason, "DELTA_GRPC") {
 		t.Fatalf("status %+v", st)
 	}
-	w.whole(host("a", "a2", "a"))
+	w.inlineRouteConfig(host("a", "a2", "a"))
 	_, status = w.push(p)
 	if st := status[len(status)-1]; st.Type != stream.RouteType || len(st.Rejected) != 0 {
 		t.Errorf("status %+v", st)
@@ -186,17 +186,17 @@ func hostsRefused(t *testing.T, version string) {
 	answers(t, w.port, "a=a2")
 }
 
-// A table is refused whole: Envoy goes on with the hosts that it has, and those
-// are kept up to date again when they are wanted.
-func wholeRefused(t *testing.T, version string) {
+// An inline route configuration is rejected: Envoy keeps the hosts that it has, and those
+// are updated again when they are wanted.
+func inlineRejected(t *testing.T, version string) {
 	t.Helper()
 	w, p, _ := hosts(t, version)
-	w.whole(host("bad", "bad", "a", "a"))
+	w.inlineRouteConfig(host("bad", "bad", "a", "a"))
 	if _, status := w.push(p); !rejects(status) {
 		t.Errorf("not rejected: %+v", status)
 	}
 	answers(t, w.port, "a=a1", "b=b1", "c=c1")
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	w.host("80", "a", "a2")
 	w.host("80", "b", "b1")
 	if _, status := w.push(p); rejects(status) {
@@ -205,21 +205,21 @@ func wholeRefused(t *testing.T, version string) {
 	answers(t, w.port, "a=a2", "b=b1", "c=404")
 }
 
-// A table is refused without its hosts, over one that has them: what was removed
-// behind it is gone when Envoy takes one.
-func shellRefused(t *testing.T, version string) {
+// A VHDS route configuration is rejected over one that has hosts: those removed behind it
+// are gone when Envoy accepts one.
+func vhdsRejected(t *testing.T, version string) {
 	t.Helper()
 	w, p, _ := hosts(t, version)
-	w.whole(host("a", "a2", "a"))
+	w.inlineRouteConfig(host("a", "a2", "a"))
 	w.push(p)
 	answers(t, w.port, "a=a2", "b=404")
-	w.shell("80", host("bad", "bad", "x", "x"))
+	w.vhdsRouteConfig("80", host("bad", "bad", "x", "x"))
 	w.host("80", "a", "a3")
 	if _, status := w.push(p); !rejects(status) {
 		t.Errorf("not rejected: %+v", status)
 	}
 	answers(t, w.port, "a=a2", "b=404")
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	if _, status := w.push(p); rejects(status) {
 		t.Errorf("still rejected: %+v", status)
 	}
@@ -230,28 +230,28 @@ func rejects(status []stream.TypeStatus) bool {
 	return slices.ContainsFunc(status, func(st stream.TypeStatus) bool { return len(st.Rejected) > 0 })
 }
 
-// A table that Envoy has whole goes over to pieces: until its hosts come Envoy
-// answers 404. This is why who decides on forms never has it do so; see
-// [fold.Split]. An Envoy of which this is no longer true would be good news.
-func gapFromWhole(t *testing.T, version string) {
+// A route configuration changes from inline to VHDS: until its hosts arrive, Envoy answers
+// 404. This is why a server never makes that change; see [fold.Split]. If this test fails,
+// the change has become possible.
+func gapFromInline(t *testing.T, version string) {
 	t.Helper()
-	w, p := newWorld(t), newPlane(t)
+	w, p := newTestMesh(t), newControlPlane(t)
 	w.listenerOf("80", "l", w.port, "one")
-	w.whole(host("a", "a1", "a"))
+	w.inlineRouteConfig(host("a", "a1", "a"))
 	g := w.generation()
 	p.set(g)
 	e := p.envoy(t, version)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	answers(t, w.port, "a=a1")
 	p.cut(stream.VirtualHostType)
 	p.keepCutting(true)
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	w.host("80", "a", "a2")
 	g = w.generation()
 	p.set(g)
 	answers(t, w.port, "a=404")
 	p.keepCutting(false)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	answers(t, w.port, "a=a2")
 	e.NoRejections(t)
 }

@@ -16,44 +16,44 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// hostsOverADS is the first minor release of Envoy that takes virtual hosts on its
-// one stream, and spoiltNever the first that lets nothing of a refused route table
-// into the next one.
+// hostsOverADS is the first minor release of Envoy that supports VHDS over ADS, and
+// spoiltNever the first in which a rejected route configuration does not affect the next
+// one.
 const (
 	hostsOverADS = 37
 	spoiltNever  = 40
 )
 
-// What real Envoys do with virtual hosts that travel by themselves, release by
-// release. Each of these failed with some server that was less careful.
+// How real Envoys handle VHDS, release by release. Each case failed with a server that was
+// less careful.
 func TestConformanceHosts(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		if envoytest.Minor(t, version) < hostsOverADS {
-			t.Run(version+"/is-told-whole", func(t *testing.T) {
+			t.Run(version+"/gets-inline", func(t *testing.T) {
 				t.Parallel()
-				hostsRefused(t, version)
+				vhdsUnsupported(t, version)
 			})
 			continue
 		}
 		for name, test := range map[string]func(*testing.T, string){
-			"one-edit-one-host":     oneHost,
-			"table-added-late":      lateTable,
-			"table-removed-readded": readdedTable,
-			"table-without-hosts":   emptyTable,
-			"bad-host":              badHost,
-			"bad-table":             badTable,
-			"domains-move":          movedDomains,
-			"reconnect":             hostsReconnect,
-			"edits-under-load":      hostsUnderLoad,
-			"whole-and-back":        wholeAndBack,
-			"bad-host-of-two":       badHostOfTwo,
-			"back-before-drained":   backBeforeDrained,
-			"cut-before-hosts":      cutBeforeHosts,
-			"switched-by-restart":   switchedByRestart,
-			"whole-table-refused":   wholeRefused,
-			"shell-refused":         shellRefused,
-			"gap-from-whole":        gapFromWhole,
+			"one-edit-one-host":            oneHost,
+			"route-config-added-late":      lateRouteConfig,
+			"route-config-removed-readded": readdedRouteConfig,
+			"route-config-without-hosts":   emptyRouteConfig,
+			"bad-host":                     badHost,
+			"rejected-route-config":        rejectedRouteConfig,
+			"domains-move":                 movedDomains,
+			"reconnect":                    hostsReconnect,
+			"edits-under-load":             hostsUnderLoad,
+			"inline-and-back":              inlineAndBack,
+			"bad-host-of-two":              badHostOfTwo,
+			"back-before-drained":          backBeforeDrained,
+			"cut-before-hosts":             cutBeforeHosts,
+			"switched-by-restart":          switchedByRestart,
+			"inline-rejected":              inlineRejected,
+			"vhds-rejected":                vhdsRejected,
+			"gap-from-inline":              gapFromInline,
 		} {
 			t.Run(version+"/"+name, func(t *testing.T) {
 				t.Parallel()
@@ -76,51 +76,54 @@ func host(name, text string, domains ...string) *routev3.VirtualHost {
 	}
 }
 
-// shell puts a route configuration whose virtual hosts travel by themselves, but
-// for some.
-func (w *world) shell(table string, inline ...*routev3.VirtualHost) {
+// vhdsRouteConfig adds a route configuration that uses VHDS, with some inline virtual
+// hosts.
+func (w *testMesh) vhdsRouteConfig(routeConfig string, inline ...*routev3.VirtualHost) {
 	w.t.Helper()
-	w.putResource(stream.RouteType, stream.Resource{Name: table, Hosts: true}, &routev3.RouteConfiguration{
-		Name: table, VirtualHosts: inline, Vhds: &routev3.Vhds{ConfigSource: ads()},
+	w.putResource(stream.RouteType, stream.Resource{Name: routeConfig, Hosts: true}, &routev3.RouteConfiguration{
+		Name: routeConfig, VirtualHosts: inline, Vhds: &routev3.Vhds{ConfigSource: ads()},
 	})
 }
 
-// whole puts route configuration 80 with its virtual hosts, and takes those that
-// travelled by themselves away.
-func (w *world) whole(hosts ...*routev3.VirtualHost) {
+// inlineRouteConfig adds route configuration 80 with inline virtual hosts, and removes
+// those of VHDS.
+func (w *testMesh) inlineRouteConfig(hosts ...*routev3.VirtualHost) {
 	w.t.Helper()
-	const table = "80"
-	w.put(stream.RouteType, table, &routev3.RouteConfiguration{Name: table, VirtualHosts: hosts})
+	const routeConfig = "80"
+	w.put(stream.RouteType, routeConfig, &routev3.RouteConfiguration{Name: routeConfig, VirtualHosts: hosts})
 	for name := range w.types[stream.VirtualHostType] {
-		if strings.HasPrefix(name, table+"/") {
+		if strings.HasPrefix(name, routeConfig+"/") {
 			delete(w.types[stream.VirtualHostType], name)
 		}
 	}
 }
 
-// host puts a virtual host of a table; its domain is its name if none is said.
-func (w *world) host(table, name, text string, domains ...string) {
+// host adds a virtual host of a route configuration; its domain is its name if none is
+// given.
+func (w *testMesh) host(routeConfig, name, text string, domains ...string) {
 	w.t.Helper()
 	if len(domains) == 0 {
 		domains = []string{name}
 	}
-	w.put(stream.VirtualHostType, table+"/"+name, host(table+"/"+name, text, domains...))
+	w.put(stream.VirtualHostType, routeConfig+"/"+name, host(routeConfig+"/"+name, text, domains...))
 }
 
-func (w *world) dropHost(table, name string) { delete(w.types[stream.VirtualHostType], table+"/"+name) }
+func (w *testMesh) dropHost(routeConfig, name string) {
+	delete(w.types[stream.VirtualHostType], routeConfig+"/"+name)
+}
 
-// push gives the Envoy the world as it is, waits for its answers, and says how
-// many resources that took.
-func (w *world) push(p *plane) (sent int, status []stream.TypeStatus) {
+// push sends the mesh as it is now to the Envoy, waits for its answers, and returns how
+// many resources were sent.
+func (w *testMesh) push(p *controlPlane) (sent int, status []stream.TypeStatus) {
 	w.t.Helper()
 	before := p.sentSoFar()
 	g := w.generation()
 	p.set(g)
-	status = p.settled(w.t, g.Number)
+	status = p.waitConverged(w.t, g.Number)
 	return p.sentSoFar() - before, status
 }
 
-// ask gives what a host answers; "404" for one that is not there.
+// ask returns what a host answers; "404" for one that does not exist.
 func ask(t *testing.T, client *http.Client, port int, host string) (string, error) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
@@ -140,8 +143,8 @@ func ask(t *testing.T, client *http.Client, port int, host string) (string, erro
 	return string(body), err
 }
 
-// answers asks hosts, "NAME=TEXT", until they answer so; for less than Envoy
-// waits for virtual hosts that do not come.
+// answers waits until hosts answer as wanted, "NAME=TEXT"; for less than Envoy waits for
+// virtual hosts that do not come.
 func answers(t *testing.T, port int, want ...string) {
 	t.Helper()
 	for _, w := range want {
@@ -156,19 +159,19 @@ func answers(t *testing.T, port int, want ...string) {
 	}
 }
 
-// hosts brings a plane and an Envoy up with one listener and three hosts.
-func hosts(t *testing.T, version string) (*world, *plane, *envoytest.Envoy) {
+// hosts starts a control plane and an Envoy with one listener and three hosts.
+func hosts(t *testing.T, version string) (*testMesh, *controlPlane, *envoytest.Envoy) {
 	t.Helper()
-	w, p := newWorld(t), newPlane(t)
+	w, p := newTestMesh(t), newControlPlane(t)
 	w.listenerOf("80", "l", w.port, "one")
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	for _, name := range []string{"a", "b", "c"} {
 		w.host("80", name, name+"1")
 	}
 	g := w.generation()
 	p.set(g)
 	e := p.envoy(t, version)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	answers(t, w.port, "a=a1", "b=b1", "c=c1", "d=404")
 	return w, p, e
 }
@@ -190,29 +193,29 @@ func oneHost(t *testing.T, version string) {
 	if n, _ := w.push(p); n != 0 {
 		t.Errorf("%d resources sent although nothing had changed", n)
 	}
-	// An update of the table keeps its hosts.
-	w.shell("80", host("inline", "inline", "i"))
+	// An update of the route configuration keeps its hosts.
+	w.vhdsRouteConfig("80", host("inline", "inline", "i"))
 	if n, _ := w.push(p); n != 1 {
-		t.Errorf("an update of the table took %d resources", n)
+		t.Errorf("an update of the route configuration took %d resources", n)
 	}
 	answers(t, w.port, "a=a1", "b=b2", "c=rest", "i=inline")
 	e.NoRejections(t)
 }
 
-// A route configuration that comes later does not ask for its hosts.
-func lateTable(t *testing.T, version string) {
+// A route configuration that is added later does not subscribe to its hosts.
+func lateRouteConfig(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
 	port := envoytest.FreePorts(t, 1)[0]
 	w.listenerOf("90", "late", port, "two")
-	w.shell("90")
+	w.vhdsRouteConfig("90")
 	w.host("90", "a", "late")
 	if n, _ := w.push(p); n != 3 {
 		t.Errorf("took %d resources", n)
 	}
 	answers(t, port, "a=late")
 	answers(t, w.port, "a=a1")
-	// Two listeners with one table.
+	// Two listeners with one route configuration.
 	other := envoytest.FreePorts(t, 1)[0]
 	w.listenerOf("90", "twin", other, "three")
 	w.push(p)
@@ -224,11 +227,11 @@ func lateTable(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// A route configuration that is given up and asked for again has no hosts.
-func readdedTable(t *testing.T, version string) {
+// A route configuration that is unsubscribed and subscribed again has no hosts.
+func readdedRouteConfig(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
-	table := w.types[stream.RouteType]["80"]
+	routeConfig := w.types[stream.RouteType]["80"]
 	for range 2 {
 		delete(w.types[stream.ListenerType], "l")
 		w.push(p)
@@ -237,14 +240,14 @@ func readdedTable(t *testing.T, version string) {
 			defer p.mu.Unlock()
 			for _, st := range p.status {
 				if st.Type == stream.RouteType && st.Names > 0 {
-					return errors.New("still asked for")
+					return errors.New("still subscribed")
 				}
 			}
 			return nil
 		})
 		w.port = envoytest.FreePorts(t, 1)[0]
 		w.listenerOf("80", "l", w.port, "one")
-		w.types[stream.RouteType]["80"] = table
+		w.types[stream.RouteType]["80"] = routeConfig
 		w.push(p)
 		answers(t, w.port, "a=a1", "b=b1")
 	}
@@ -252,12 +255,12 @@ func readdedTable(t *testing.T, version string) {
 }
 
 // A listener opens even if its route configuration has no hosts.
-func emptyTable(t *testing.T, version string) {
+func emptyRouteConfig(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
 	port := envoytest.FreePorts(t, 1)[0]
 	w.listenerOf("90", "empty", port, "two")
-	w.shell("90")
+	w.vhdsRouteConfig("90")
 	w.push(p)
 	answers(t, port, "a=404")
 	w.host("90", "a", "a1")
@@ -269,7 +272,8 @@ func emptyTable(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// Of several hosts one is bad: the others are in force, and it is as it was.
+// Of several hosts one is rejected: the others are in force, and it keeps its last
+// version.
 func badHost(t *testing.T, version string) {
 	t.Helper()
 	w, p, _ := hosts(t, version)
@@ -301,14 +305,14 @@ func badHost(t *testing.T, version string) {
 	answers(t, w.port, "a=a3", "b=b3", "d=d2")
 }
 
-// A refused route configuration must not come to life with the next virtual
-// host. Before 1.40 it does, or stands in its way, even if the last good one is
-// sent again at once: that one has not changed, so Envoy does not look at it. Only
-// another good one helps; here it is the whole one.
-func badTable(t *testing.T, version string) {
+// A rejected route configuration must not take effect with the next virtual host. Before
+// 1.40 it does, or blocks it, even if the last good one is sent again at once: that one
+// has not changed, so Envoy skips it. Only another good version helps; here it is the
+// inline one.
+func rejectedRouteConfig(t *testing.T, version string) {
 	t.Helper()
 	w, p, _ := hosts(t, version)
-	w.shell("80", host("bad", "bad", "bad", "bad"), host("worse", "bad", "worse"))
+	w.vhdsRouteConfig("80", host("bad", "bad", "bad", "bad"), host("worse", "bad", "worse"))
 	_, status := w.push(p)
 	for _, st := range status {
 		if st.Type == stream.RouteType && (len(st.Rejected) != 1 || st.Unknown != 0) {
@@ -322,10 +326,10 @@ func badTable(t *testing.T, version string) {
 		t.Errorf("no longer so: %+v", st)
 	}
 	hosts := []string{"a", "b", "c"}
-	w.whole(host("a", "a3", "a"), host("b", "b3", "b"))
+	w.inlineRouteConfig(host("a", "a3", "a"), host("b", "b3", "b"))
 	w.push(p)
 	answers(t, w.port, "a=a3", "b=b3", "c=404", "bad=404", "worse=404")
-	w.shell("80")
+	w.vhdsRouteConfig("80")
 	for _, name := range hosts {
 		w.host("80", name, name+"4")
 	}
@@ -336,13 +340,14 @@ func badTable(t *testing.T, version string) {
 	answers(t, w.port, "a=a4", "b=b4", "c=c4", "bad=404", "worse=404")
 }
 
-// Of two tables one has a bad host: that of the other is in force, always.
+// Of two route configurations one has a rejected host: the hosts of the other are in
+// force.
 func badHostOfTwo(t *testing.T, version string) {
 	t.Helper()
 	w, p, _ := hosts(t, version)
 	port := envoytest.FreePorts(t, 1)[0]
 	w.listenerOf("90", "late", port, "two")
-	w.shell("90")
+	w.vhdsRouteConfig("90")
 	w.host("90", "a", "x0")
 	w.push(p)
 	for i := range 10 {
@@ -371,15 +376,15 @@ func movedDomains(t *testing.T, version string) {
 	w.host("80", "b", "b2", "a")
 	w.push(p)
 	answers(t, w.port, "a=b2", "b=a2")
-	// And from one that goes to one that comes.
+	// And from a removed virtual host to a new one.
 	w.dropHost("80", "a")
 	w.host("80", "0", "new", "b")
 	w.host("80", "z", "last", "z")
 	w.push(p)
 	answers(t, w.port, "b=new", "a=b2", "z=last")
 	e.NoRejections(t)
-	// With a bad one beside them it may not be found who is to blame; once that has
-	// gone they are tried again.
+	// Beside a rejected one it may not be possible to tell which is at fault; once that is
+	// removed they are retried.
 	w.host("80", "0", "newer", "a")
 	w.host("80", "b", "b3", "b")
 	w.host("80", "bad", "bad", "x", "x")
@@ -396,19 +401,19 @@ func movedDomains(t *testing.T, version string) {
 	answers(t, w.port, "a=newer", "b=b3", "z=last")
 }
 
-// A server that is restarted sends what has changed, of all tables.
+// A server that is restarted sends what has changed, of all route configurations.
 func hostsReconnect(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)
 	port := envoytest.FreePorts(t, 1)[0]
 	w.listenerOf("90", "late", port, "two")
-	w.shell("90")
+	w.vhdsRouteConfig("90")
 	w.host("90", "a", "late")
 	w.push(p)
 	answers(t, port, "a=late")
 	p.stop()
 	p.start(t)
-	p.settled(t, w.number)
+	p.waitConverged(t, w.number)
 	if n := p.sentSoFar(); n != 0 {
 		t.Errorf("%d resources sent to an Envoy that has all of them", n)
 	}
@@ -419,7 +424,7 @@ func hostsReconnect(t *testing.T, version string) {
 	g := w.generation()
 	p.set(g)
 	p.start(t)
-	p.settled(t, g.Number)
+	p.waitConverged(t, g.Number)
 	if n := p.sentSoFar(); n != 2 {
 		t.Errorf("%d resources sent", n)
 	}
@@ -428,7 +433,7 @@ func hostsReconnect(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// Fifty edits of one host beside two hundred, with hosts coming and going.
+// Fifty edits of one host beside two hundred, while hosts are added and removed.
 func hostsUnderLoad(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := hosts(t, version)

@@ -13,19 +13,19 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// start is when every test begins; the package reads no clock.
+// start is the time at the beginning of every test; the package reads no clock.
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// gen makes a generation from "type/name=version" words, types by their first
-// letters: c, e, l, r, s; R is a route configuration whose hosts travel by
-// themselves, and v is such a host. A version that begins with "bad" is refused
-// by the model, one that begins with "worse" without saying which it was. A word
-// that ends in "@layer" puts the resource there.
+// gen makes a generation from "type/name=version" words, types by their first letters: c,
+// e, l, r, s; R is a route configuration whose virtual hosts are delivered by VHDS, and v
+// is a virtual host. The model rejects a version that begins with "bad", and one that
+// begins with "worse" without saying which resource it was. A word that ends in "@layer"
+// puts the resource in that layer.
 func gen(number uint64, words ...string) *Generation {
 	return sharing{}.gen(number, words...)
 }
 
-// sharing makes generations that share what is equal in them, by content.
+// sharing makes generations that share equal sets.
 type sharing map[string]*Set
 
 func (s sharing) gen(number uint64, words ...string) *Generation {
@@ -33,7 +33,7 @@ func (s sharing) gen(number uint64, words ...string) *Generation {
 	for _, w := range words {
 		w, in, _ := strings.Cut(w, "@")
 		t, rest, _ := strings.Cut(w, "/")
-		name := "all but tables" + in
+		name := "all but route configurations" + in
 		if t == "r" || t == "R" || t == "v" {
 			name, _, _ = strings.Cut(rest, "=")
 			name, _, _ = strings.Cut(name, "/")
@@ -63,7 +63,7 @@ func (s sharing) set(url TypeURL, words []string) *Set {
 			name, version, _ := strings.Cut(rest, "=")
 			r := Resource{Name: name, Version: version, Body: []byte(version), Hosts: w[0] == 'R'}
 			if r.Hosts {
-				r.Version = "shell" + r.Version
+				r.Version = "vhds" + r.Version
 			}
 			list = append(list, NewResource(url, r))
 		}
@@ -78,41 +78,40 @@ func letter(t string) TypeURL {
 	}[t]
 }
 
-// model is a peer that behaves as Envoy was seen to: it applies a refused
-// response in part, holds the ACK of clusters until they have endpoints, and
-// lists after a reconnect what it ACKed, true or not.
+// model is a peer that behaves as Envoy was observed to: it applies a NACKed response in
+// part, delays the ACK of clusters until they have endpoints, and lists after a reconnect
+// what it ACKed, whether it has that or not.
 type model struct {
 	t      *testing.T
 	server *Server
 	now    time.Time
 
-	runs   map[TypeURL]map[string]string // what it really runs
-	listed map[TypeURL]map[string]string // what it would say
-	asked  map[TypeURL]map[string]bool
-	log    []string // what it got: "c+a=1", "l-x"
-	// warming are clusters without endpoints, and heldACKs the answers that wait.
+	runs       map[TypeURL]map[string]string // what it runs
+	listed     map[TypeURL]map[string]string // what it would list
+	subscribed map[TypeURL]map[string]bool
+	log        []string // what it received: "c+a=1", "l-x"
+	// warming are clusters without endpoints, and heldACKs the ACKs that wait for them.
 	warming  map[string]bool
 	heldACKs []string
-	// Where it is not nil: what the server has reason to believe of the peer.
-	told    *told
-	secrets []string // asked for by name
-	// lingers has it keep the tables of listeners that have gone until they drain;
-	// draining are those.
-	lingers  bool
-	draining map[string]bool
-	mute     map[TypeURL]bool // types of which nothing is answered
-	slow     bool             // answers are late
-	late     []*discovery.DeltaDiscoveryRequest
-	nacks    int
-	sent     int
+	// oracle, if not nil, finds resources that are sent again without need.
+	oracle  *resendOracle
+	secrets []string // subscribed by name
+	// drains means that it keeps the route configurations of removed listeners until these
+	// have drained; draining are those.
+	drains      bool
+	draining    map[string]bool
+	mute        map[TypeURL]bool // types of which nothing is answered
+	slow        bool             // answers are late
+	lateAnswers []*discovery.DeltaDiscoveryRequest
+	nacks       int
+	sent        int
 
-	// Of virtual hosts: whether they were asked for on this stream, which route
-	// configurations wait for the first response with some, and those that had the
-	// hosts that they run by an earlier subscription.
-	hostsAsked bool
-	waits      map[string]bool
-	// kept are route configurations that were removed: Envoy keeps those that it
-	// asks for, and their virtual hosts, but tells nobody.
+	// hostsSubscribed means that it has subscribed to virtual hosts on this stream. waits
+	// are the route configurations that wait for the first response with virtual hosts.
+	hostsSubscribed bool
+	waits           map[string]bool
+	// kept are route configurations that were removed: Envoy keeps those to which it
+	// subscribes, with their virtual hosts, but does not list them.
 	kept map[string]string
 }
 
@@ -126,102 +125,103 @@ func newModel(t *testing.T, s *Server) *model {
 	return m
 }
 
-// connect opens a stream, with what is listed.
+// connect opens a stream, with the listed versions.
 func (m *model) connect(s *Server) {
 	m.server = s
 	m.log = append(m.log, "connected")
 	m.heldACKs = nil
-	m.late, m.slow, m.hostsAsked = nil, false, false
+	m.lateAnswers, m.slow, m.hostsSubscribed = nil, false, false
 	m.warming = map[string]bool{}
 	if m.waits == nil {
 		m.waits = map[string]bool{}
 	}
-	m.asked = map[TypeURL]map[string]bool{EndpointType: {}, RouteType: {}}
+	m.subscribed = map[TypeURL]map[string]bool{EndpointType: {}, RouteType: {}}
 	m.request(ClusterType, nil, m.listed[ClusterType])
 	if names := slices.Sorted(maps.Keys(m.runs[ClusterType])); len(names) > 0 {
 		m.request(EndpointType, names, m.listed[EndpointType])
 	}
 	if len(m.secrets) > 0 {
-		m.asked[SecretType] = map[string]bool{}
+		m.subscribed[SecretType] = map[string]bool{}
 		m.request(SecretType, m.secrets, m.listed[SecretType])
 	}
 	m.request(ListenerType, nil, m.listed[ListenerType])
-	tables := maps.Clone(m.draining)
-	if tables == nil {
-		tables = map[string]bool{}
+	routeConfigs := maps.Clone(m.draining)
+	if routeConfigs == nil {
+		routeConfigs = map[string]bool{}
 	}
 	for name := range m.runs[ListenerType] {
-		tables[name] = true
+		routeConfigs[name] = true
 	}
-	if names := slices.Sorted(maps.Keys(tables)); len(names) > 0 {
+	if names := slices.Sorted(maps.Keys(routeConfigs)); len(names) > 0 {
 		m.request(RouteType, names, m.listed[RouteType])
 	}
-	for _, tables := range []map[string]string{m.runs[RouteType], m.kept} {
-		for _, version := range tables {
-			if isShell(version) {
-				m.askHosts()
+	for _, routeConfigs := range []map[string]string{m.runs[RouteType], m.kept} {
+		for _, version := range routeConfigs {
+			if isVHDS(version) {
+				m.subscribeHosts()
 			}
 		}
 	}
 }
 
-// isShell says the form of a route configuration by what the model runs.
-func isShell(version string) bool { return strings.HasPrefix(version, "shell") }
+// isVHDS tells by its version in the model whether a route configuration is delivered by
+// VHDS.
+func isVHDS(version string) bool { return strings.HasPrefix(version, "vhds") }
 
-// isBad and isWorse say whether the model refuses a version.
+// isBad and isWorse tell whether the model rejects a version.
 func isBad(version string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(version, "shell"), "bad")
+	return strings.HasPrefix(strings.TrimPrefix(version, "vhds"), "bad")
 }
 
 func isWorse(version string) bool {
-	return strings.HasPrefix(strings.TrimPrefix(version, "shell"), "worse")
+	return strings.HasPrefix(strings.TrimPrefix(version, "vhds"), "worse")
 }
 
-// askHosts asks for virtual hosts, once a stream.
-func (m *model) askHosts() {
+// subscribeHosts subscribes to virtual hosts, once a stream.
+func (m *model) subscribeHosts() {
 	m.t.Helper()
-	if !m.hostsAsked {
-		m.hostsAsked = true
+	if !m.hostsSubscribed {
+		m.hostsSubscribed = true
 		m.request(VirtualHostType, nil, maps.Clone(m.listed[VirtualHostType]))
 	}
 }
 
-// reply answers, perhaps later.
+// reply sends an answer, perhaps later.
 func (m *model) reply(r *discovery.DeltaDiscoveryRequest) {
 	m.t.Helper()
 	if m.slow {
-		m.late = append(m.late, r)
+		m.lateAnswers = append(m.lateAnswers, r)
 		return
 	}
-	m.do(r)
+	m.send(r)
 }
 
 func (m *model) catchUp() {
 	m.t.Helper()
 	m.slow = false
-	for _, r := range m.late {
-		m.do(r)
+	for _, r := range m.lateAnswers {
+		m.send(r)
 	}
-	m.late = nil
+	m.lateAnswers = nil
 }
 
 func (m *model) request(u TypeURL, names []string, versions map[string]string) {
 	m.t.Helper()
-	m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(u), ResourceNamesSubscribe: names, InitialResourceVersions: versions})
+	m.send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(u), ResourceNamesSubscribe: names, InitialResourceVersions: versions})
 	for _, n := range names {
-		m.asked[u][n] = true
+		m.subscribed[u][n] = true
 	}
 }
 
-func (m *model) do(r *discovery.DeltaDiscoveryRequest) {
+func (m *model) send(r *discovery.DeltaDiscoveryRequest) {
 	m.t.Helper()
-	m.told.request(m, r)
+	m.oracle.request(m, r)
 	if err := m.server.Request(m.now, r); err != nil {
 		m.t.Fatal(err)
 	}
 }
 
-// run exchanges messages until nobody has anything to say.
+// run exchanges messages until nothing is left to send.
 func (m *model) run() {
 	m.t.Helper()
 	for i := 0; ; i++ {
@@ -232,14 +232,14 @@ func (m *model) run() {
 		if i > 5000 {
 			m.t.Fatalf("the server never stops sending; last %v", r)
 		}
-		m.take(r)
+		m.receive(r)
 	}
 }
 
-func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
+func (m *model) receive(r *discovery.DeltaDiscoveryResponse) {
 	m.t.Helper()
 	u := TypeURL(r.GetTypeUrl())
-	m.told.response(m, r)
+	m.oracle.response(m, r)
 	short := strings.ToLower(u.Short()[:1])
 	if u == EndpointType {
 		short = "e"
@@ -248,7 +248,7 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 		m.t.Errorf("a response both adds and removes: %v", r)
 	}
 	if u == VirtualHostType {
-		m.takeHosts(r)
+		m.receiveHosts(r)
 		return
 	}
 	bad := []string{}
@@ -257,8 +257,8 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	for _, x := range r.GetResources() {
 		m.sent++
 		words = append(words, fmt.Sprintf("%s+%s=%s", short, x.GetName(), x.GetResource().GetValue()))
-		if isShell(x.GetVersion()) {
-			words[len(words)-1] += "(shell)"
+		if isVHDS(x.GetVersion()) {
+			words[len(words)-1] += "(vhds)"
 		}
 		switch {
 		case worse:
@@ -266,10 +266,10 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 			bad = append(bad, x.GetName()+": does not compute")
 		default:
 			if u == RouteType {
-				m.takeTable(x)
+				m.receiveRouteConfig(x)
 			}
 			m.runs[u][x.GetName()] = string(x.GetResource().GetValue())
-			if u == RouteType && isShell(x.GetVersion()) {
+			if u == RouteType && isVHDS(x.GetVersion()) {
 				m.runs[u][x.GetName()] = x.GetVersion()
 			}
 			if u == ClusterType {
@@ -279,7 +279,7 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	}
 	for _, n := range r.GetRemovedResources() {
 		words = append(words, short+"-"+n)
-		if version := m.table(n); u == RouteType && version != "" && m.asked[u][n] {
+		if version := m.routeConfigVersion(n); u == RouteType && version != "" && m.subscribed[u][n] {
 			m.kept[n] = version
 		}
 		delete(m.runs[u], n)
@@ -287,7 +287,7 @@ func (m *model) take(r *discovery.DeltaDiscoveryResponse) {
 	}
 	m.log = append(m.log, strings.Join(words, " "))
 	m.answer(u, r, bad, worse)
-	m.after(u, r)
+	m.subscribeDependents(u, r)
 }
 
 func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []string, worse bool) {
@@ -318,8 +318,8 @@ func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []str
 	m.reply(ack)
 }
 
-// after asks for what follows from what was received.
-func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
+// subscribeDependents subscribes to the dependents of what was received.
+func (m *model) subscribeDependents(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 	m.t.Helper()
 	follow := map[TypeURL]TypeURL{ClusterType: EndpointType, ListenerType: RouteType}
 	if next, ok := follow[u]; ok {
@@ -329,25 +329,25 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 				if u == ListenerType {
 					delete(m.draining, x.GetName())
 				}
-				if !m.asked[next][x.GetName()] {
+				if !m.subscribed[next][x.GetName()] {
 					add = append(add, x.GetName())
-					m.asked[next][x.GetName()] = true
+					m.subscribed[next][x.GetName()] = true
 				}
 			}
 		}
 		for _, n := range r.GetRemovedResources() {
-			if !m.asked[next][n] {
+			if !m.subscribed[next][n] {
 				continue
 			}
-			if next == RouteType && m.lingers {
+			if next == RouteType && m.drains {
 				m.draining[n] = true
 				continue
 			}
 			drop = append(drop, n)
-			m.giveUp(next, n)
+			m.forget(next, n)
 		}
 		if len(add)+len(drop) > 0 {
-			m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(next), ResourceNamesSubscribe: add, ResourceNamesUnsubscribe: drop})
+			m.send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(next), ResourceNamesSubscribe: add, ResourceNamesUnsubscribe: drop})
 		}
 	}
 	if u == EndpointType {
@@ -358,8 +358,8 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 			delete(m.warming, n)
 		}
 	}
-	if u == RouteType && slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isShell(x.GetVersion()) }) {
-		m.askHosts()
+	if u == RouteType && slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isVHDS(x.GetVersion()) }) {
+		m.subscribeHosts()
 	}
 	if len(m.warming) == 0 && !m.mute[ClusterType] {
 		held := m.heldACKs
@@ -370,7 +370,7 @@ func (m *model) after(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 	}
 }
 
-// got gives the log since the last call, a response a line, without empty ones.
+// got returns the log since the last call, one response a line, without empty ones.
 func (m *model) got() string {
 	log := slices.DeleteFunc(m.log, func(s string) bool { return s == "" || s == "connected" })
 	m.log = nil

@@ -11,204 +11,205 @@ import (
 	"github.com/fairlead/fairlead/internal/plain"
 )
 
-// maxReason bounds, in bytes, what is kept of a peer's words.
+// maxReason bounds, in bytes, what is kept of an error message.
 const maxReason = 4096
 
-// nack takes the refusal of a response.
-func (s *Server) nack(now time.Time, t *track, r *response, st *rpcstatus.Status) {
-	said := st.GetMessage() // with its lines: names are looked for in it
-	message := clip(said)
+// handleNack handles the NACK of a response.
+func (s *Server) handleNack(now time.Time, t *subscriptionState, r *sentResponse, st *rpcstatus.Status) {
+	raw := st.GetMessage() // with line breaks: names are searched in it
+	message := sanitize(raw)
 	marks := &t.typ.status
 	marks.nacked, marks.nackedAt, marks.lastError = r.generation, now.UnixNano(), message
-	s.event(Event{
+	s.addEvent(Event{
 		Kind: EventNacked, Type: t.typ.url, Generation: r.generation, Names: r.len(),
-		Removal: len(r.gone) > 0, Reason: message, Took: now.Sub(r.at),
+		Removal: len(r.removed) > 0, Reason: message, Took: now.Sub(r.at),
 	})
-	if len(r.list) == 0 {
-		// Envoy removes before it refuses; there is nothing else it could mean.
+	if len(r.resources) == 0 {
+		// Envoy applies removals before it rejects; a NACK can mean nothing else.
 		s.accept(t, r, nil)
 		return
 	}
-	if exact := detailsOf(t.typ.url, st, r); exact != nil {
-		s.refusedExactly(t, r, exact)
+	if exact := nackDetails(t.typ.url, st, r); exact != nil {
+		s.handleDetailedNack(t, r, exact)
 		return
 	}
-	names := t.current(r)
-	t.w.drop(r)
-	t.w.recount = true // later ones were counted as if this one had been taken
-	if t.typ.url == ClusterType && len(t.w.refused) < maxUnfollowed {
-		t.w.refused = append(t.w.refused, r)
+	names := t.currentNames(r)
+	t.pending.removeSent(r)
+	t.pending.recount = true // netAdded of later ones assumed that this one is accepted
+	if t.typ.url == ClusterType && len(t.pending.nackedClusters) < maxWithoutDependents {
+		t.pending.nackedClusters = append(t.pending.nackedClusters, r)
 	}
 	if len(names) == 0 {
 		return
 	}
 	for _, name := range names {
-		e := t.at(name)
-		e.last, e.suspect, e.unknown = nil, false, true
+		e := t.ensureState(name)
+		e.lastSent, e.candidate, e.unknown = nil, false, true
 	}
-	// The rest of it is not to be kept, and what is kept of it not once a name.
-	s.blame(t, r, names, words{strings.Clone(said[:min(len(said), maxReason)]), strings.Clone(message)})
+	// Cloned once: the rest of the request must not be kept.
+	s.bisect(t, r, names, nackMessage{strings.Clone(raw[:min(len(raw), maxReason)]), strings.Clone(message)})
 	for _, name := range names {
-		s.evaluate(t, name, t.at(name))
+		s.evaluate(t, name, t.ensureState(name))
 	}
-	if t.asleep {
-		s.looked = nil // nothing is tried for now
+	if t.suspended {
+		s.reconciled = nil // no retries while suspended
 	}
 }
 
-// words are a peer's, as it said them, and fit to be shown.
-type words struct{ said, plain string }
+// nackMessage is an error message, as received and sanitized.
+type nackMessage struct{ raw, sanitized string }
 
-// blame finds which of the names of a response are at fault, or has them tried
-// apart.
-func (s *Server) blame(t *track, r *response, names []string, message words) {
-	culprits, certain := culpritsIn(message.said, names)
+// bisect finds which names of a NACKed response are rejected, or schedules retries in
+// smaller groups.
+func (s *Server) bisect(t *subscriptionState, r *sentResponse, names []string, message nackMessage) {
+	mentioned, certain := rejectedIn(message.raw, names)
 	switch {
-	case len(names) == 1 && t.table != "" && len(t.w.suspects) > 0 && !t.at(names[0]).again:
-		// Its domain may be that of another one, until that has been changed too.
-		t.at(names[0]).again = true
-		t.w.isolate(t, len(t.w.suspects), names)
+	case len(names) == 1 && t.routeConfig != "" && len(t.pending.retries) > 0 && !t.ensureState(names[0]).secondTry:
+		// Its domain may be in another virtual host until that one is changed too.
+		t.ensureState(names[0]).secondTry = true
+		t.pending.retrySeparately(t, len(t.pending.retries), names)
 	case r.len() == 1:
-		s.refuse(t, r, names[0], message.plain)
+		s.reject(t, r, names[0], message.sanitized)
 	case certain:
-		for _, name := range culprits {
-			s.refuse(t, r, name, message.plain)
+		for _, name := range mentioned {
+			s.reject(t, r, name, message.sanitized)
 		}
 	case len(names) == 1:
-		// At fault may be what something newer has replaced: this is tried alone.
-		t.w.isolate(t, 0, names)
-	case len(r.gone) > 0 && len(without(names, r.gone)) < len(names):
-		// What goes may be in the way of what comes.
-		s.blameRest(t, without(names, without(names, r.gone)), without(names, r.gone), culprits)
-	case len(culprits) > 0 && len(culprits) < len(names):
-		// Named, but perhaps only in passing: the others first, then these alone.
-		t.w.isolate(t, 0, without(names, culprits), culprits)
+		// A resource that was replaced since may be at fault: this one is retried alone.
+		t.pending.retrySeparately(t, 0, names)
+	case len(r.removed) > 0 && len(without(names, r.removed)) < len(names):
+		// A virtual host that is removed may conflict with one that is added.
+		s.bisectAfterRemovals(t, without(names, without(names, r.removed)), without(names, r.removed), mentioned)
+	case len(mentioned) > 0 && len(mentioned) < len(names):
+		// Mentioned, but perhaps not as the reason: the others are retried first, then
+		// these alone.
+		t.pending.retrySeparately(t, 0, without(names, mentioned), mentioned)
 	default:
 		half := len(names) / 2
-		t.w.isolate(t, 0, names[:half], names[half:])
+		t.pending.retrySeparately(t, 0, names[:half], names[half:])
 	}
 }
 
-func (*Server) blameRest(t *track, gone, names, culprits []string) {
-	culprits = without(culprits, gone)
+func (*Server) bisectAfterRemovals(t *subscriptionState, gone, names, mentioned []string) {
+	mentioned = without(mentioned, gone)
 	switch {
 	case len(names) == 1:
-		t.w.isolate(t, 0, gone, names)
-	case len(culprits) > 0 && len(culprits) < len(names):
-		t.w.isolate(t, 0, gone, without(names, culprits), culprits)
+		t.pending.retrySeparately(t, 0, gone, names)
+	case len(mentioned) > 0 && len(mentioned) < len(names):
+		t.pending.retrySeparately(t, 0, gone, without(names, mentioned), mentioned)
 	default:
 		half := len(names) / 2
-		t.w.isolate(t, 0, gone, names[:half], names[half:])
+		t.pending.retrySeparately(t, 0, gone, names[:half], names[half:])
 	}
 }
 
-// current gives the names of a response that no later response has, and that the
-// peer still asks for; sorted.
-func (t *track) current(r *response) []string {
+// currentNames are the names of a response that are still subscribed and in no later
+// response; sorted.
+func (t *subscriptionState) currentNames(r *sentResponse) []string {
 	var names []string
 	for _, name := range r.names() {
-		if t.sub.has(name) && t.peek(name).last == r {
+		if t.sub.has(name) && t.peekState(name).lastSent == r {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// detailsOf reads what a relay's refusal lists: exactly the names that were
-// finally refused, with the reason of each. Nil if it lists none of the response.
-func detailsOf(url TypeURL, st *rpcstatus.Status, r *response) map[string]string {
+// nackDetails reads the error details of a relay's NACK: exactly the names that were
+// finally rejected, with the reason of each. Nil if it lists none of the response.
+func nackDetails(url TypeURL, st *rpcstatus.Status, r *sentResponse) map[string]string {
 	var out map[string]string
 	for i, d := range st.GetDetails() {
-		if i >= len(r.list) {
+		if i >= len(r.resources) {
 			break
 		}
 		var info errdetails.ResourceInfo
 		if d.UnmarshalTo(&info) != nil || info.GetResourceType() != string(url) {
 			continue
 		}
-		if _, ok := find(r.list, info.GetResourceName()); !ok {
+		if _, ok := find(r.resources, info.GetResourceName()); !ok {
 			continue
 		}
 		if out == nil {
 			out = map[string]string{}
 		}
-		out[info.GetResourceName()] = clip(info.GetDescription())
+		out[info.GetResourceName()] = sanitize(info.GetDescription())
 	}
 	return out
 }
 
-// refusedExactly takes a refusal that says what was refused: all else in the
-// response was accepted, and what was refused is as it was before.
-func (s *Server) refusedExactly(t *track, r *response, exact map[string]string) {
+// handleDetailedNack handles a NACK that lists what was rejected: all else in the response
+// was accepted, and the rejected resources are unchanged.
+func (s *Server) handleDetailedNack(t *subscriptionState, r *sentResponse, exact map[string]string) {
 	for _, name := range sortedKeys(exact) {
-		e := t.at(name)
-		if e.last == r {
-			e.last, e.unknown, e.forced, e.suspect = nil, false, false, false
+		e := t.ensureState(name)
+		if e.lastSent == r {
+			e.lastSent, e.unknown, e.forced, e.candidate = nil, false, false, false
 		}
-		s.noteRefusal(t, r, name, exact[name])
-		e.minded = true
+		s.recordRejection(t, r, name, exact[name])
+		e.relayRejected = true
 		s.evaluate(t, name, e)
 	}
 	s.accept(t, r, exact)
 }
 
-// refuse notes that a name alone is why a response was refused.
-func (s *Server) refuse(t *track, r *response, name, reason string) {
-	e := t.at(name)
+// reject records that one name is why a response was NACKed.
+func (s *Server) reject(t *subscriptionState, r *sentResponse, name, reason string) {
+	e := t.ensureState(name)
 	if res, _ := r.find(name); e.acked != nil && e.acked.Version == res.version() {
-		// Not even what it once took: there is nothing to go back to.
-		e.acked, e.listed = &Resource{Name: name, Version: e.acked.Version}, true
+		// The version that it had accepted is rejected now: there is nothing to revert to.
+		e.acked, e.everHad = &Resource{Name: name, Version: e.acked.Version}, true
 	}
-	s.noteRefusal(t, r, name, reason)
+	s.recordRejection(t, r, name, reason)
 }
 
-func (s *Server) noteRefusal(t *track, r *response, name, reason string) {
-	e := t.at(name)
+func (s *Server) recordRejection(t *subscriptionState, r *sentResponse, name, reason string) {
+	e := t.ensureState(name)
 	res, _ := r.find(name)
-	e.refused, e.reason = res.version(), reason
+	e.rejectedVersion, e.rejectedReason = res.version(), reason
 	if t.typ.url == RouteType {
-		s.looked = nil // its virtual hosts may have to be sent after all
+		s.reconciled = nil // its virtual hosts may have to be sent
 	}
-	s.event(Event{
+	s.addEvent(Event{
 		Kind: EventRejected, Type: t.typ.url, Generation: r.generation, Names: 1,
-		Name: name, Version: e.refused, Reason: reason,
+		Name: name, Version: e.rejectedVersion, Reason: reason,
 	})
 }
 
-// isolate has groups of names tried one after the other, each in a response of
-// its own, before anything else of the track is sent.
-func (w *work) isolate(t *track, at int, groups ...[]string) {
+// retrySeparately schedules groups of names for a retry, each in a response of its own,
+// before anything else of the subscription is sent.
+func (p *pending) retrySeparately(t *subscriptionState, at int, groups ...[]string) {
 	for _, g := range groups {
 		for _, name := range g {
-			t.at(name).suspect = true
+			t.ensureState(name).candidate = true
 		}
 	}
-	w.suspects = slices.Insert(w.suspects, at, groups...)
+	p.retries = slices.Insert(p.retries, at, groups...)
 }
 
-// nextSuspects sends the next group of suspects, once the one before is answered.
-func (s *Server) nextSuspects(now time.Time, t *track) *Response {
-	w := t.w
-	if w.waiting() && s.held(now, t, &w.addWait) {
+// nextRetry sends the next group of retries, once the one before is answered.
+func (s *Server) nextRetry(now time.Time, t *subscriptionState) *Response {
+	p := t.pending
+	if p.waiting() && s.gateClosed(now, t, &p.addWait) {
 		return nil
 	}
-	w.addWait.clear()
-	for len(w.suspects) > 0 {
-		group := w.suspects[0]
-		w.suspects = slices.Delete(w.suspects, 0, 1)
-		r := &response{retry: true}
+	p.addWait.clear()
+	for len(p.retries) > 0 {
+		group := p.retries[0]
+		p.retries = slices.Delete(p.retries, 0, 1)
+		r := &sentResponse{retry: true}
 		for _, name := range group {
-			e := w.diff[name]
-			if e == nil || !e.suspect {
-				continue // no longer asked for
+			e := p.states[name]
+			if e == nil || !e.candidate {
+				continue // no longer subscribed
 			}
-			e.suspect = false
+			e.candidate = false
 			want, do := s.desired(t, name, e)
 			switch {
 			case do == opAdd:
-				r.list = append(r.list, want)
-			case do == opRemove && t.table != "":
-				r.gone = append(r.gone, name)
+				r.resources = append(r.resources, want)
+			case do == opRemove && t.routeConfig != "":
+				r.removed = append(r.removed, name)
 			default:
 				s.evaluate(t, name, e)
 			}
@@ -220,11 +221,11 @@ func (s *Server) nextSuspects(now time.Time, t *track) *Response {
 	return nil
 }
 
-// culpritsIn finds which of the names a message blames. Certain are those that
-// stand where Envoy puts the names of what it refused ("Error adding/updating
-// cluster(s) NAME: reason, NAME: reason"); the others merely occur.
-func culpritsIn(message string, names []string) (culprits []string, certain bool) {
-	var blamed, occurring []string
+// rejectedIn finds the names that an error message is about. They are certain if they
+// stand where Envoy lists rejected resources ("Error adding/updating cluster(s) NAME:
+// reason, NAME: reason"); otherwise they are only mentioned.
+func rejectedIn(message string, names []string) (rejected []string, certain bool) {
+	var listed, mentioned []string
 	list := ""
 	if _, rest, ok := strings.Cut(message, "Error adding/updating "); ok {
 		if _, after, ok := strings.Cut(rest, "(s) "); ok {
@@ -236,18 +237,18 @@ func culpritsIn(message string, names []string) (culprits []string, certain bool
 			continue
 		}
 		if strings.HasPrefix(list, name+": ") || strings.Contains(list, ", "+name+": ") || strings.Contains(list, "\n"+name+": ") {
-			blamed = append(blamed, name)
+			listed = append(listed, name)
 		} else if occursIn(message, name) {
-			occurring = append(occurring, name)
+			mentioned = append(mentioned, name)
 		}
 	}
-	if len(blamed) > 0 {
-		return blamed, true
+	if len(listed) > 0 {
+		return listed, true
 	}
-	return occurring, false
+	return mentioned, false
 }
 
-// occursIn reports whether a name stands in the text as a word of its own.
+// occursIn reports whether a name is in the text as a whole word.
 func occursIn(text, name string) bool {
 	for at := 0; ; {
 		i := strings.Index(text[at:], name)
@@ -267,7 +268,7 @@ func partOfName(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.IndexByte("_-.|/*", c) >= 0
 }
 
-// endsSentence reports whether a text begins with a full stop and not a name's.
+// endsSentence reports whether a text starts with a full stop that is not part of a name.
 func endsSentence(text string) bool {
 	return text[0] == '.' && (len(text) == 1 || text[1] == ' ' || text[1] == '\n')
 }
@@ -286,5 +287,5 @@ func without(all, some []string) []string {
 	return out
 }
 
-// clip makes a peer's words fit to be shown, wherever that will be.
-func clip(s string) string { return plain.Words(s, maxReason) }
+// sanitize bounds a peer's text and makes it safe to show.
+func sanitize(s string) string { return plain.Words(s, maxReason) }

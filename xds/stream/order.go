@@ -5,41 +5,42 @@ import (
 	"time"
 )
 
-// removalOrder is the order in which what is gone is removed: what refers before
-// what is referred to. Types without an order come after these. Virtual hosts
-// go in the response that changes others of their table: a name may have moved
-// from one to the other.
+// removalOrder is the order of removals: a resource that refers goes before what it refers
+// to. Types that are not listed come after these. Virtual hosts are removed in the
+// response that changes others of their route configuration: a domain may have moved from
+// one to the other.
 //
-//nolint:gochecknoglobals // a read-only table
+//nolint:gochecknoglobals // a read-only list
 var removalOrder = [...]TypeURL{ListenerType, RouteType, ClusterType, EndpointType}
 
-// wait is how long something has been waiting for an answer to something else.
+// wait is since when something waits for the answer to something else.
 type wait struct{ since time.Time }
 
 func (w *wait) clear() { w.since = time.Time{} }
 
-// held reports whether t has to wait on: it does until the gate's time is over.
-func (s *Server) held(now time.Time, t *track, w *wait) bool {
+// gateClosed reports whether a subscription has to go on waiting. It does until the gate
+// times out.
+func (s *Server) gateClosed(now time.Time, t *subscriptionState, w *wait) bool {
 	if w.since.IsZero() {
 		w.since = now
 	}
 	if now.Sub(w.since) < s.cfg.GateTimeout {
 		return true
 	}
-	s.event(Event{Kind: EventGateTimeout, Type: t.typ.url, Generation: s.target.Number})
+	s.addEvent(Event{Kind: EventGateTimeout, Type: t.typ.url, Generation: s.target.Number})
 	return false
 }
 
-// NextDeadline is when Next may have something to send although nothing came
-// in; zero if never.
+// NextDeadline is when Next may have something to send although no request came; zero if
+// never.
 func (s *Server) NextDeadline() time.Time {
 	var first time.Time
 	for _, t := range s.order {
-		for k := range t.tracks() {
-			if k.w == nil {
+		for k := range t.states() {
+			if k.pending == nil {
 				continue
 			}
-			for _, w := range [...]wait{k.w.addWait, k.w.removeWait} {
+			for _, w := range [...]wait{k.pending.addWait, k.pending.removeWait} {
 				if w.since.IsZero() {
 					continue
 				}
@@ -52,46 +53,46 @@ func (s *Server) NextDeadline() time.Time {
 	return first
 }
 
-// nextAdd gives the next response that adds or updates, or nil.
-func (s *Server) nextAdd(now time.Time, t *track) *Response {
-	if !t.looked || t.asleep {
+// nextAdd returns the next response that adds or updates, or nil.
+func (s *Server) nextAdd(now time.Time, t *subscriptionState) *Response {
+	if !t.reconciled || t.suspended {
 		return nil
 	}
-	if t.w != nil && len(t.w.suspects) > 0 {
-		return s.nextSuspects(now, t)
+	if t.pending != nil && len(t.pending.retries) > 0 {
+		return s.nextRetry(now, t)
 	}
-	if !t.adding() {
-		if t.w != nil {
-			t.w.addWait.clear()
+	if !t.hasAdditions() {
+		if t.pending != nil {
+			t.pending.addWait.clear()
 		}
 		return nil
 	}
-	w := t.open()
-	ready := s.ready(t)
-	blocked := s.busy(t) || s.addsBefore(t)
-	if ready != nil && !t.owed && !s.anyReady(t, ready) {
+	p := t.ensurePending()
+	ready := s.readyEndpoints(t)
+	blocked := s.busy(t) || s.blockedByAdditions(t)
+	if ready != nil && !t.awaitingResponse && !s.anyReady(t, ready) {
 		blocked, ready = true, nil
 	}
-	if blocked && s.held(now, t, &w.addWait) {
+	if blocked && s.gateClosed(now, t, &p.addWait) {
 		return nil
 	}
-	w.addWait.clear()
-	r := &response{}
-	var stay []*Resource
-	r.list, stay, r.retry = s.choose(t, ready)
-	w.added = max(0, w.added-len(r.list))
-	if w.add = stay; len(stay) == 0 {
-		w.add = nil
+	p.addWait.clear()
+	r := &sentResponse{}
+	var rest []*Resource
+	r.resources, rest, r.retry = s.chooseResources(t, ready)
+	p.newCount = max(0, p.newCount-len(r.resources))
+	if p.add = rest; len(rest) == 0 {
+		p.add = nil
 	}
-	if t.table != "" {
-		r.gone, w.remove = s.goners(t), nil
-		if r.len() == 0 && t.owed {
-			r.gone = []string{t.none()}
+	if t.routeConfig != "" {
+		r.removed, p.remove = s.removals(t), nil
+		if r.len() == 0 && t.awaitingResponse {
+			r.removed = []string{t.absentHost()}
 		}
 	}
 	if r.len() == 0 {
-		if !t.owed {
-			s.settle(t)
+		if !t.awaitingResponse {
+			s.completeIfIdle(t)
 			return nil
 		}
 		r.retry = false
@@ -99,22 +100,22 @@ func (s *Server) nextAdd(now time.Time, t *track) *Response {
 	return s.send(now, t, r)
 }
 
-// choose takes what fits into a response from what is to be added, and leaves
-// what does not, or is not ready; only names without an entry are left there.
-func (s *Server) choose(t *track, ready func(string) bool) (list, stay []*Resource, retry bool) {
-	w := t.w
+// chooseResources takes from the additions what fits into a response. The rest are those
+// that do not fit or are not ready, without the names that have a resourceState.
+func (s *Server) chooseResources(t *subscriptionState, ready func(string) bool) (list, rest []*Resource, retry bool) {
+	p := t.pending
 	limit := s.cfg.MaxResponse
-	if t.table != "" {
-		limit = 1 << 62 // a name may move from one virtual host to another
+	if t.routeConfig != "" {
+		limit = 1 << 62 // a domain may move from one virtual host to another
 	}
-	if ready == nil && len(w.diff) == 0 {
+	if ready == nil && len(p.states) == 0 {
 		size := 0
-		for i, r := range w.add {
+		for i, r := range p.add {
 			if size += len(r.Body) + len(r.Name); size > limit && i > 0 {
-				return w.add[:i:i], w.add[i:], false
+				return p.add[:i:i], p.add[i:], false
 			}
 		}
-		return w.add, nil, len(w.add) == 0
+		return p.add, nil, len(p.add) == 0
 	}
 	size, full := 0, false
 	fits := func(r *Resource) bool {
@@ -126,17 +127,17 @@ func (s *Server) choose(t *track, ready func(string) bool) (list, stay []*Resour
 		}
 		return !full
 	}
-	for _, r := range w.add {
-		if w.diff[r.Name] != nil || !t.sub.has(r.Name) {
+	for _, r := range p.add {
+		if p.states[r.Name] != nil || !t.sub.has(r.Name) {
 			continue
 		}
 		if ready != nil && !ready(r.Name) || !fits(r) {
-			stay = append(stay, r)
+			rest = append(rest, r)
 		}
 	}
 	retry = len(list) == 0
-	for _, name := range sortedKeys(w.diff) {
-		e := w.diff[name]
+	for _, name := range sortedKeys(p.states) {
+		e := p.states[name]
 		if e.todo != opAdd || ready != nil && !ready(name) {
 			continue
 		}
@@ -146,48 +147,48 @@ func (s *Server) choose(t *track, ready func(string) bool) (list, stay []*Resour
 		}
 	}
 	slices.SortFunc(list, byName)
-	return list, stay, retry
+	return list, rest, retry
 }
 
-// ready says which endpoints may be sent while updates of clusters are to be
-// sent: those of the others. Nil if all may.
-func (s *Server) ready(t *track) func(name string) bool {
+// readyEndpoints tells which endpoints may be sent while updates of clusters are pending:
+// those of other clusters. Nil if all may.
+func (s *Server) readyEndpoints(t *subscriptionState) func(name string) bool {
 	if t.typ.url != EndpointType {
 		return nil
 	}
 	c := s.typeOf(ClusterType)
-	if c == nil || !c.adding() {
+	if c == nil || !c.hasAdditions() {
 		return nil
 	}
-	return func(name string) bool { return !s.clusterComes(c, t, name) }
+	return func(name string) bool { return !s.clusterPending(c, t, name) }
 }
 
-// clusterComes reports whether an update of the cluster waits to be sent: its
-// endpoints go behind it. Those that a cluster already sent waits for do not.
-func (*Server) clusterComes(c *typeState, t *track, name string) bool {
-	if e := t.entry(name); e != nil && e.forced {
+// clusterPending reports whether an update of the cluster is pending: its endpoints are
+// sent behind it. Endpoints for which a cluster already waits are sent at once.
+func (*Server) clusterPending(c *typeState, t *subscriptionState, name string) bool {
+	if e := t.stateOf(name); e != nil && e.forced {
 		return false
 	}
-	if _, due := find(t.w.due, name); due {
+	if _, due := find(t.pending.forced, name); due {
 		return false
 	}
-	if c.w == nil {
+	if c.pending == nil {
 		return false
 	}
-	if e := c.w.diff[name]; e != nil {
+	if e := c.pending.states[name]; e != nil {
 		return e.todo == opAdd
 	}
-	_, comes := find(c.w.add, name)
+	_, comes := find(c.pending.add, name)
 	return comes
 }
 
-func (s *Server) anyReady(t *track, ready func(string) bool) bool {
-	for _, r := range t.w.add {
-		if t.w.diff[r.Name] == nil && ready(r.Name) {
+func (s *Server) anyReady(t *subscriptionState, ready func(string) bool) bool {
+	for _, r := range t.pending.add {
+		if t.pending.states[r.Name] == nil && ready(r.Name) {
 			return true
 		}
 	}
-	for name, e := range t.w.diff {
+	for name, e := range t.pending.states {
 		if e.todo == opAdd && ready(name) {
 			return true
 		}
@@ -195,25 +196,26 @@ func (s *Server) anyReady(t *track, ready func(string) bool) bool {
 	return false
 }
 
-// busy reports whether a track must wait for the answer to its own last response.
-// Endpoints need not: they change often, and clusters are waiting for them.
-func (s *Server) busy(t *track) bool {
-	if t.w == nil {
+// busy reports whether a subscription must wait for the answer to its own last response.
+// Endpoints need not: they change often, and clusters wait for them.
+func (s *Server) busy(t *subscriptionState) bool {
+	if t.pending == nil {
 		return false
 	}
 	if t.typ.url != EndpointType {
-		return t.w.waiting()
+		return t.pending.waiting()
 	}
-	for _, r := range t.w.sent {
-		if !r.accepted && r.retry && len(r.gone) == 0 {
+	for _, r := range t.pending.sent {
+		if !r.accepted && r.retry && len(r.removed) == 0 {
 			return true
 		}
 	}
-	return t.w.unanswered() >= maxInflight
+	return t.pending.unanswered() >= maxInflight
 }
 
-// addsBefore reports whether something that t refers to has still to arrive.
-func (s *Server) addsBefore(t *track) bool {
+// blockedByAdditions reports whether something that the type refers to is not accepted
+// yet.
+func (s *Server) blockedByAdditions(t *subscriptionState) bool {
 	switch t.typ.url {
 	case ListenerType:
 		return s.arriving(ClusterType)
@@ -224,19 +226,19 @@ func (s *Server) addsBefore(t *track) bool {
 	}
 }
 
-// arriving reports whether something of a type has to be sent or answered yet.
-// What follows a refusal does not count: a NACK opens the gate.
+// arriving reports whether an addition of a type is pending or unanswered. Retries after a
+// NACK do not count: a NACK opens the gate.
 func (s *Server) arriving(url TypeURL) bool {
 	t := s.typeOf(url)
-	if t == nil || !t.opened {
+	if t == nil || !t.requested {
 		return false
 	}
-	for k := range t.tracks() {
-		if k.adding() {
+	for k := range t.states() {
+		if k.hasAdditions() {
 			return true
 		}
-		if k.w != nil && slices.ContainsFunc(k.w.sent, func(r *response) bool {
-			return !r.accepted && !r.retry && (len(r.list) > 0 || len(r.gone) == 0 || k.table != "")
+		if k.pending != nil && slices.ContainsFunc(k.pending.sent, func(r *sentResponse) bool {
+			return !r.accepted && !r.retry && (len(r.resources) > 0 || len(r.removed) == 0 || k.routeConfig != "")
 		}) {
 			return true
 		}
@@ -244,61 +246,61 @@ func (s *Server) arriving(url TypeURL) bool {
 	return false
 }
 
-// leaving reports whether a removal of a type has to be sent or answered yet.
+// leaving reports whether a removal of a type is pending or unanswered.
 func (s *Server) leaving(url TypeURL) bool {
 	t := s.typeOf(url)
 	if t == nil {
 		return false
 	}
-	if t.removing() {
+	if t.hasRemovals() {
 		return true
 	}
-	return t.w != nil && slices.ContainsFunc(t.w.sent, func(r *response) bool { return !r.accepted && len(r.gone) > 0 })
+	return t.pending != nil && slices.ContainsFunc(t.pending.sent, func(r *sentResponse) bool { return !r.accepted && len(r.removed) > 0 })
 }
 
-// nextRemove gives the next response that removes, or nil.
-func (s *Server) nextRemove(now time.Time, t *track) *Response {
-	if !t.removing() {
-		if t.w != nil {
-			t.w.removeWait.clear()
+// nextRemove returns the next response that removes, or nil.
+func (s *Server) nextRemove(now time.Time, t *subscriptionState) *Response {
+	if !t.hasRemovals() {
+		if t.pending != nil {
+			t.pending.removeWait.clear()
 		}
 		return nil
 	}
-	w := t.w
-	var vain []string // whoever asks for what does not exist may be waiting to hear so
-	for name, e := range w.diff {
-		if e.todo == opRemove && e.acked == nil && e.last == nil && !e.unknown {
-			vain = append(vain, name)
+	p := t.pending
+	var missing []string // a peer that subscribes to a missing name may wait for an answer
+	for name, e := range p.states {
+		if e.todo == opRemove && e.acked == nil && e.lastSent == nil && !e.unknown {
+			missing = append(missing, name)
 		}
 	}
-	if len(vain) > 0 {
-		slices.Sort(vain)
-		return s.send(now, t, &response{gone: vain, retry: true})
+	if len(missing) > 0 {
+		slices.Sort(missing)
+		return s.send(now, t, &sentResponse{removed: missing, retry: true})
 	}
-	if (w.waiting() || s.removesBefore(t)) && s.held(now, t, &w.removeWait) {
+	if (p.waiting() || s.blockedByRemovals(t)) && s.gateClosed(now, t, &p.removeWait) {
 		return nil
 	}
-	w.removeWait.clear()
-	gone := s.goners(t)
-	if w.remove = nil; len(gone) == 0 {
-		s.settle(t)
+	p.removeWait.clear()
+	gone := s.removals(t)
+	if p.remove = nil; len(gone) == 0 {
+		s.completeIfIdle(t)
 		return nil
 	}
-	return s.send(now, t, &response{gone: gone})
+	return s.send(now, t, &sentResponse{removed: gone})
 }
 
-// goners are the names to be removed; sorted.
-func (*Server) goners(t *track) []string {
-	if len(t.w.diff) == 0 {
-		return t.w.remove
+// removals are the names to remove; sorted.
+func (*Server) removals(t *subscriptionState) []string {
+	if len(t.pending.states) == 0 {
+		return t.pending.remove
 	}
 	var gone []string
-	for _, name := range t.w.remove {
-		if t.w.diff[name] == nil && t.sub.has(name) {
+	for _, name := range t.pending.remove {
+		if t.pending.states[name] == nil && t.sub.has(name) {
 			gone = append(gone, name)
 		}
 	}
-	for name, e := range t.w.diff {
+	for name, e := range t.pending.states {
 		if e.todo == opRemove {
 			gone = append(gone, name)
 		}
@@ -307,7 +309,7 @@ func (*Server) goners(t *track) []string {
 	return gone
 }
 
-func (s *Server) removesBefore(t *track) bool {
+func (s *Server) blockedByRemovals(t *subscriptionState) bool {
 	for _, o := range s.order {
 		if s.arriving(o.url) {
 			return true

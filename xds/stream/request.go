@@ -11,20 +11,19 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 )
 
-// Request is [Server.Take] for a message that was decoded as protocol buffers are.
+// Request is [Server.Take] for a message decoded by package proto.
 func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) error {
-	return s.Take(now, requestOf(req))
+	return s.Take(now, newRequest(req))
 }
 
-// Take takes what the peer says; the versions that it lists belong to the Server
-// from then on. An error means that the peer broke a limit or the protocol; the
-// stream must end.
+// Take handles a request; its versions belong to the Server from then on. An error means
+// that the peer exceeded a limit or broke the protocol; the stream must end.
 func (s *Server) Take(now time.Time, req *Request) error {
 	url := TypeURL(req.GetTypeUrl())
-	if err := s.check(req); err != nil {
+	if err := s.checkLimits(req); err != nil {
 		return fmt.Errorf("taking a request for %q: %w", url, err)
 	}
-	s.lookAll()
+	s.reconcileAll()
 	t := s.typeOf(url)
 	if t == nil {
 		var err error
@@ -33,39 +32,39 @@ func (s *Server) Take(now time.Time, req *Request) error {
 		}
 	}
 	if req.GetResponseNonce() != "" {
-		s.answer(now, t, req.DeltaDiscoveryRequest)
+		s.handleAnswer(now, t, req.DeltaDiscoveryRequest)
 	}
 	names, all := sortedNames(req.GetResourceNamesSubscribe())
 	if len(req.GetResourceNamesUnsubscribe()) > 0 {
 		s.unsubscribe(t, req.GetResourceNamesUnsubscribe())
 	}
-	if !t.opened {
-		s.open(t, req, names, all || len(req.GetResourceNamesSubscribe()) == 0 && defaultsToAll(url))
+	if !t.requested {
+		s.firstRequest(t, req, names, all || len(req.GetResourceNamesSubscribe()) == 0 && defaultsToAll(url))
 	} else if all || len(names) > 0 {
 		s.subscribe(t, names, all)
 	}
-	s.lookAll()
+	s.reconcileAll()
 	for _, o := range s.order {
-		for k := range o.tracks() {
-			if k.w != nil {
-				s.settle(k)
+		for k := range o.states() {
+			if k.pending != nil {
+				s.completeIfIdle(k)
 			}
 		}
 		if o.url == VirtualHostType {
-			s.settleHosts(o)
+			s.completeHosts(o)
 		}
 	}
-	if len(t.listed) > 0 && (s.target != nil || len(s.order) > 1) { // else it is compared in a moment
-		t.listed = owned(t.listed)
+	if len(t.initialVersions) > 0 && (s.target != nil || len(s.order) > 1) { // else they are compared right away
+		t.initialVersions = cloneVersions(t.initialVersions)
 	}
 	return nil
 }
 
-// errNoType is no limit: it cannot be told what such a request is about.
+// errNoType is not an ErrLimit: such a request cannot be handled at all.
 var errNoType = errors.New("it has no type URL")
 
-// check judges a request by what it says of its type, and by its size.
-func (s *Server) check(req *Request) error {
+// checkLimits checks the type URL of a request, and its size.
+func (s *Server) checkLimits(req *Request) error {
 	if req.GetTypeUrl() == "" {
 		return errNoType
 	}
@@ -79,7 +78,7 @@ func (s *Server) check(req *Request) error {
 		return fmt.Errorf("%d names, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
 	}
 	if n := len(req.GetResourceNamesUnsubscribe()); n > s.cfg.MaxNames {
-		return fmt.Errorf("%d names given up, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
+		return fmt.Errorf("%d names to unsubscribe, at most %d: %w", n, s.cfg.MaxNames, ErrLimit)
 	}
 	for _, list := range [][]string{req.GetResourceNamesSubscribe(), req.GetResourceNamesUnsubscribe()} {
 		for _, name := range list {
@@ -96,105 +95,105 @@ func (s *Server) check(req *Request) error {
 	return nil
 }
 
-// open takes the first request of a type.
-func (s *Server) open(t *typeState, req *Request, names []string, all bool) {
-	t.opened = true
-	s.looked = nil
+// firstRequest handles the first request of a type.
+func (s *Server) firstRequest(t *typeState, req *Request, names []string, all bool) {
+	t.requested = true
+	s.reconciled = nil
 	if n := len(req.Versions); n > 0 {
 		s.versions += n
-		t.listed, t.reconnected = req.Versions, true
+		t.initialVersions, t.reconnected = req.Versions, true
 	}
 	t.sub.wildcard = all
 	if t.url == VirtualHostType {
-		return // names do not matter: all come that belong to a route configuration
+		return // names do not matter: all virtual hosts of a route configuration are sent
 	}
-	// Who waits for everything may be waiting to hear that there is nothing.
-	t.owed = all
+	// A wildcard subscriber waits for a response even if there is nothing.
+	t.awaitingResponse = all
 	s.setNames(t, s.cfg.Interner.intern(names))
 }
 
-// setNames replaces the names that are asked for.
+// setNames replaces the names of a subscription.
 func (s *Server) setNames(t *typeState, set *nameSet) {
 	s.names += len(set.all()) - t.sub.len()
 	t.sub.set = set
 }
 
-// defaultsToAll reports whether an empty first subscription asks for everything.
+// defaultsToAll reports whether an empty first request is a wildcard subscription.
 func defaultsToAll(t TypeURL) bool {
 	return t == ClusterType || t == ListenerType || t == VirtualHostType
 }
 
-// subscribe takes names that are asked for later than in the first request: they
-// are sent, whatever the peer has.
+// subscribe handles subscriptions after the first request: the names are sent, whatever
+// the peer has.
 func (s *Server) subscribe(t *typeState, names []string, all bool) {
 	if t.url == VirtualHostType {
 		return
 	}
 	old := t.sub
 	if all {
-		t.sub.wildcard, t.owed = true, true
+		t.sub.wildcard, t.awaitingResponse = true, true
 	}
 	s.setNames(t, s.cfg.Interner.with(old.set, names))
-	if !t.looked {
+	if !t.reconciled {
 		return
 	}
 	if all && !old.wildcard {
-		w := t.open()
-		w.recount = true
+		p := t.ensurePending()
+		p.recount = true
 		var more []*Resource
-		for r := range t.seen.all() {
-			if !old.has(r.Name) && w.diff[r.Name] == nil && t.will(r.Name) == nil {
+		for r := range t.want.all() {
+			if !old.has(r.Name) && p.states[r.Name] == nil && t.expected(r.Name) == nil {
 				more = append(more, r)
 			}
 		}
-		slices.SortFunc(more, byName) // layer by layer until now
-		w.add, w.added = mergeLists(w.add, more), w.added+len(more)
+		slices.SortFunc(more, byName) // so far sorted within each layer
+		p.add, p.newCount = mergeLists(p.add, more), p.newCount+len(more)
 	}
-	get := t.seen.get
+	get := t.want.get
 	if len(names) > 32 {
-		at, _ := t.seen.lookUp()
+		at, _ := t.want.lookUp()
 		get = func(name string) *Resource { r, _ := at(name); return r }
 	}
 	var list []*Resource
 	for _, name := range names {
-		r, e := get(name), t.entry(name)
-		if e == nil { // the text of the request is not to be kept
-			name = ownName(name, r)
+		r, e := get(name), t.stateOf(name)
+		if e == nil { // do not keep the text of the request
+			name = cloneName(name, r)
 		}
 		switch {
-		case !old.has(name) && (e != nil || t.mentioned(name)):
-			// What is known of it is from when it was asked for before.
-			e = &entry{}
-			t.put(name, e)
+		case !old.has(name) && (e != nil || t.inSent(name)):
+			// What is known of it is from an earlier subscription.
+			e = &resourceState{}
+			t.putState(name, e)
 		case e == nil && r == nil:
-			e = t.at(name)
+			e = t.ensureState(name)
 		case e == nil:
 			list = append(list, r)
 			continue
 		}
 		e.forced = true
-		s.evaluate(&t.track, name, e)
+		s.evaluate(&t.subscriptionState, name, e)
 	}
-	s.force(&t.track, list)
+	s.force(&t.subscriptionState, list)
 }
 
-// ownName is a name with a text that does not belong to a request.
-func ownName(name string, r *Resource) string {
+// cloneName is a name that is not a substring of a request.
+func cloneName(name string, r *Resource) string {
 	if r != nil {
 		return r.Name
 	}
 	return strings.Clone(name)
 }
 
-// unsubscribe takes names that are given up.
+// unsubscribe handles names from which the peer unsubscribes.
 func (s *Server) unsubscribe(t *typeState, list []string) {
 	names, all := sortedNames(list)
 	if t.url == VirtualHostType {
 		return
 	}
-	same := t.scope == t.sub
+	same := t.haveScope == t.sub
 	for _, name := range names {
-		if t.sub.set.has(name) && !t.sub.wildcard && t.peek(name).acked != nil {
+		if t.sub.set.has(name) && !t.sub.wildcard && t.peekState(name).acked != nil {
 			t.count--
 		}
 	}
@@ -203,61 +202,61 @@ func (s *Server) unsubscribe(t *typeState, list []string) {
 	}
 	s.setNames(t, s.cfg.Interner.without(t.sub.set, names))
 	if same {
-		t.scope = t.sub
+		t.haveScope = t.sub
 	} else {
-		if all && t.scope.wildcard {
-			t.scope = subscription{set: t.sub.set}
+		if all && t.haveScope.wildcard {
+			t.haveScope = subscription{set: t.sub.set}
 		}
-		t.scope.set = s.cfg.Interner.without(t.scope.set, names)
+		t.haveScope.set = s.cfg.Interner.without(t.haveScope.set, names)
 	}
 	if t.url == RouteType {
-		given := make(map[string]bool, len(names))
+		unsubscribed := make(map[string]bool, len(names))
 		for _, name := range names {
 			if !t.sub.has(name) {
-				given[name] = true
+				unsubscribed[name] = true
 			}
 		}
-		s.dropGroups(given)
+		s.forgetHosts(unsubscribed)
 	}
-	if w := t.w; w != nil {
+	if p := t.pending; p != nil {
 		gone := func(r *Resource) bool { return !t.sub.has(r.Name) }
-		w.add = slices.DeleteFunc(slices.Clone(w.add), gone)
-		w.due = slices.DeleteFunc(slices.Clone(w.due), gone)
-		w.remove = slices.DeleteFunc(slices.Clone(w.remove), func(name string) bool { return !t.sub.has(name) })
-		maps.DeleteFunc(w.diff, func(name string, _ *entry) bool { return !t.sub.has(name) })
-		w.recount = true
+		p.add = slices.DeleteFunc(slices.Clone(p.add), gone)
+		p.forced = slices.DeleteFunc(slices.Clone(p.forced), gone)
+		p.remove = slices.DeleteFunc(slices.Clone(p.remove), func(name string) bool { return !t.sub.has(name) })
+		maps.DeleteFunc(p.states, func(name string, _ *resourceState) bool { return !t.sub.has(name) })
+		p.recount = true
 	} else if all {
-		t.count = t.exact()
+		t.count = t.countAcked()
 	}
 }
 
-// answer takes an ACK or a NACK.
-func (s *Server) answer(now time.Time, t *typeState, req *discovery.DeltaDiscoveryRequest) {
-	k, r := t.find(req.GetResponseNonce())
+// handleAnswer handles an ACK or a NACK.
+func (s *Server) handleAnswer(now time.Time, t *typeState, req *discovery.DeltaDiscoveryRequest) {
+	k, r := t.findSent(req.GetResponseNonce())
 	if r == nil {
-		s.event(Event{Kind: EventStale, Type: t.url})
+		s.addEvent(Event{Kind: EventStale, Type: t.url})
 		return
 	}
 	t.answered = true
 	if req.GetErrorDetail() != nil {
-		s.nack(now, k, r, req.GetErrorDetail())
+		s.handleNack(now, k, r, req.GetErrorDetail())
 		return
 	}
 	s.accept(k, r, nil)
 	t.status.acked, t.status.ackedAt = r.generation, now.UnixNano()
-	s.event(Event{
+	s.addEvent(Event{
 		Kind: EventAccepted, Type: t.url, Generation: r.generation, Names: r.len(),
-		Removal: len(r.gone) > 0, Took: now.Sub(r.at),
+		Removal: len(r.removed) > 0, Took: now.Sub(r.at),
 	})
 }
 
-// find gives the unanswered response with a nonce, and its track.
-func (t *typeState) find(nonce string) (*track, *response) {
-	for k := range t.tracks() {
-		if k.w == nil {
+// findSent finds the unanswered response with a nonce, and its subscription.
+func (t *typeState) findSent(nonce string) (*subscriptionState, *sentResponse) {
+	for k := range t.states() {
+		if k.pending == nil {
 			continue
 		}
-		for _, r := range k.w.sent {
+		for _, r := range k.pending.sent {
 			if !r.accepted && r.nonce == nonce {
 				return k, r
 			}

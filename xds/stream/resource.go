@@ -14,20 +14,19 @@ type Resource struct {
 	Version string
 	// Body is the message's encoding, without the Any.
 	Body []byte
-	// Refs are the names of the route configurations that a listener refers to;
-	// nil means that they are not known. Other types have none: the endpoints of
-	// a cluster have its name.
+	// Refs are the names of the route configurations that a listener uses; nil means
+	// unknown. Other types have none: the endpoints of a cluster have its name.
 	Refs []string
-	// Hosts means that the virtual hosts of a route configuration travel by
-	// themselves, named RC/host (VHDS).
+	// Hosts means that the virtual hosts of a route configuration are sent by VHDS, with
+	// the names RC/host.
 	Hosts bool
 
-	// wire is the resource as field 2 of a DeltaDiscoveryResponse, tag and length
-	// included; Body is a part of it.
+	// wire is the encoded resource as field 2 of a DeltaDiscoveryResponse, with tag and
+	// length. Body is a part of it.
 	wire []byte
 }
 
-// Numbers of fields in the messages of the protocol.
+// Field numbers in the messages of the protocol.
 const (
 	responseVersion   = 1
 	responseResources = 2
@@ -43,20 +42,19 @@ const (
 	anyValue   = 2
 )
 
-// NewResource encodes a resource, once for all who will be sent it. The Body is
-// copied.
+// NewResource encodes a resource once, for all peers. The Body is copied.
 func NewResource(url TypeURL, r Resource) *Resource { return (*Arena)(nil).NewResource(url, r) }
 
-// Arena has resources that are made together, and are as a rule sent together,
-// lie one behind the other in memory: a response then has few pieces. The zero
-// value is ready for use, by one goroutine; a nil one keeps nothing together.
-// One resource keeps up to arenaChunk bytes of its neighbours.
+// Arena places resources that are made together behind one another in memory, so that a
+// response with them consists of few buffers. The zero value is ready for use, by one
+// goroutine; a nil Arena allocates each resource alone. One resource keeps up to
+// arenaChunk bytes of its neighbours in memory.
 type Arena struct{ chunk []byte }
 
-// arenaChunk is the size of the largest frame: more in one piece saves nothing.
+// arenaChunk is the size of gRPC's largest frame: larger buffers save nothing.
 const arenaChunk = 16 << 10
 
-// room gives room for n bytes.
+// room returns a buffer for n bytes.
 func (a *Arena) room(n int) []byte {
 	if a == nil || n > arenaChunk/2 {
 		return make([]byte, 0, n)
@@ -66,10 +64,10 @@ func (a *Arena) room(n int) []byte {
 	}
 	at := len(a.chunk)
 	a.chunk = a.chunk[:at+n]
-	return a.chunk[at:at] // its capacity shows what lies behind it
+	return a.chunk[at:at] // AppendBuffers sees by its capacity what follows
 }
 
-// NewResource is the function of that name, in the arena.
+// NewResource is the function of that name, with memory of the arena.
 func (a *Arena) NewResource(url TypeURL, r Resource) *Resource {
 	anySize := fieldSize(anyTypeURL, len(url)) + fieldSize(anyValue, len(r.Body))
 	size := fieldSize(resourceVersion, len(r.Version)) + fieldSize(resourceBody, anySize) + fieldSize(resourceName, len(r.Name))
@@ -92,7 +90,7 @@ func fieldSize(n protowire.Number, length int) int {
 	return protowire.SizeTag(n) + protowire.SizeBytes(length)
 }
 
-// appendHead begins a field of a length.
+// appendHead appends tag and length of a field.
 func appendHead(b []byte, n protowire.Number, length int) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.BytesType), uint64(length))
 }
@@ -101,7 +99,7 @@ func appendText(b []byte, n protowire.Number, s string) []byte {
 	return append(appendHead(b, n, len(s)), s...)
 }
 
-// version is that of a resource, empty where there is none.
+// version is the version of a resource, or empty for nil.
 func (r *Resource) version() string {
 	if r == nil {
 		return ""
@@ -109,7 +107,7 @@ func (r *Resource) version() string {
 	return r.Version
 }
 
-// body is that of a resource, nil where there is none.
+// body is the body of a resource, or nil for nil.
 func (r *Resource) body() []byte {
 	if r == nil {
 		return nil

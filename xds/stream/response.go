@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Response is one response to be sent. It refers to the encodings of its
-// resources, which it shares with others; read-only.
+// Response is one response to send. It refers to the encoded resources, which are shared
+// with other streams; read-only.
 type Response struct {
 	TypeURL              TypeURL
 	Nonce, SystemVersion string
@@ -17,7 +17,7 @@ type Response struct {
 	Removed              []string
 }
 
-// Message is the response as a message, for those who look into it; nil of nil.
+// Message is the response as a message, for tests and debugging; nil for nil.
 func (r *Response) Message() *discovery.DeltaDiscoveryResponse {
 	if r == nil {
 		return nil
@@ -33,7 +33,7 @@ func (r *Response) Message() *discovery.DeltaDiscoveryResponse {
 	return out
 }
 
-// Size is the length of the encoding, in bytes.
+// Size is the encoded size, in bytes.
 func (r *Response) Size() int {
 	n := r.ownSize()
 	for _, x := range r.Resources {
@@ -42,7 +42,7 @@ func (r *Response) Size() int {
 	return n
 }
 
-// ownSize is the size of what is not shared with others.
+// ownSize is the size of what is not shared with other streams.
 func (r *Response) ownSize() int {
 	n := textSize(responseVersion, r.SystemVersion) + fieldSize(responseTypeURL, len(r.TypeURL)) + textSize(responseNonce, r.Nonce)
 	for _, name := range r.Removed {
@@ -51,10 +51,9 @@ func (r *Response) ownSize() int {
 	return n
 }
 
-// AppendBuffers appends the encoding, in pieces, which must not be written to:
-// the bytes of the resources are those of the resources themselves. Resources
-// that lie one behind the other in memory, as those of an [Arena] do, are one
-// piece: a frame is then filled from one instead of a dozen.
+// AppendBuffers appends the encoding as buffers, which must not be written to: the bytes
+// of the resources are shared. Resources that are neighbours in memory, as those of an
+// [Arena], become one buffer: gRPC then fills a frame from one buffer instead of a dozen.
 func (r *Response) AppendBuffers(dst [][]byte) [][]byte {
 	own := make([]byte, 0, r.ownSize())
 	if r.SystemVersion != "" {
@@ -68,25 +67,25 @@ func (r *Response) AppendBuffers(dst [][]byte) [][]byte {
 		own = appendText(own, responseRemoved, name)
 	}
 	dst = append(dst, own)
-	var piece []byte
+	var buffer []byte
 	for _, x := range r.Resources {
-		switch n := len(piece); {
+		switch n := len(buffer); {
 		case n == 0:
-			piece = x.wire
-		case cap(piece)-n >= len(x.wire) && &piece[:n+1][n] == &x.wire[0]:
-			piece = piece[:n+len(x.wire)]
+			buffer = x.wire
+		case cap(buffer)-n >= len(x.wire) && &buffer[:n+1][n] == &x.wire[0]:
+			buffer = buffer[:n+len(x.wire)]
 		default:
-			dst = append(dst, slices.Clip(piece))
-			piece = x.wire
+			dst = append(dst, slices.Clip(buffer))
+			buffer = x.wire
 		}
 	}
-	if len(piece) > 0 {
-		dst = append(dst, slices.Clip(piece))
+	if len(buffer) > 0 {
+		dst = append(dst, slices.Clip(buffer))
 	}
 	return dst
 }
 
-// textSize is the size of a field that is left out if empty.
+// textSize is the size of a field that is omitted if empty.
 func textSize(n protowire.Number, s string) int {
 	if s == "" {
 		return 0

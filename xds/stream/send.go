@@ -6,73 +6,74 @@ import (
 	"time"
 )
 
-// send builds a response and notes what is in it.
-func (s *Server) send(now time.Time, t *track, r *response) *Response {
-	w := t.open()
+// send builds a response and records what is in it.
+func (s *Server) send(now time.Time, t *subscriptionState, r *sentResponse) *Response {
+	p := t.ensurePending()
 	s.nonce++
 	r.nonce = strconv.FormatUint(s.nonce, 10)
 	r.at = now
 	r.generation = s.target.Number
-	r.added = t.more(r)
-	t.owed = false
-	anew := s.tablesIn(t, r)
-	for name, e := range w.diff {
+	r.netAdded = t.netAdded(r)
+	t.awaitingResponse = false
+	startsEmpty := s.routeConfigForms(t, r)
+	for name, e := range p.states {
 		if _, in := r.find(name); in {
-			e.last, e.forced, e.minded, e.todo = r, false, false, opNone
+			e.lastSent, e.forced, e.relayRejected, e.todo = r, false, false, opNone
 		}
 	}
-	w.due = dropFrom(w.due, r.list)
-	if w.unanswered() >= maxInflight {
-		i := slices.IndexFunc(w.sent, func(o *response) bool { return !o.accepted })
-		s.forget(t, w.sent[i])
+	p.forced = subtract(p.forced, r.resources)
+	if p.unanswered() >= maxInflight {
+		i := slices.IndexFunc(p.sent, func(o *sentResponse) bool { return !o.accepted })
+		s.abandon(t, p.sent[i])
 	}
-	w.compact()
-	w.sent = append(w.sent, r)
+	p.mergeAccepted()
+	p.sent = append(p.sent, r)
 	t.typ.status.sent, t.typ.status.sentAt = r.generation, now.UnixNano()
-	s.event(Event{Kind: EventSent, Type: t.typ.url, Generation: r.generation, Names: r.len(), Removal: len(r.gone) > 0})
-	s.follow(t, r)
-	s.goneBehind(t, r)
-	s.tablesSent(anew)
+	s.addEvent(Event{Kind: EventSent, Type: t.typ.url, Generation: r.generation, Names: r.len(), Removal: len(r.removed) > 0})
+	s.forceDependents(t, r)
+	s.noteRemovedHosts(t, r)
+	s.routeConfigsSent(startsEmpty)
 	return &Response{
 		TypeURL: t.typ.url, Nonce: r.nonce, SystemVersion: strconv.FormatUint(r.generation, 10),
-		Resources: r.list, Removed: r.gone,
+		Resources: r.resources, Removed: r.removed,
 	}
 }
 
-// more is how many more resources the peer will have with a response.
-func (t *track) more(r *response) int {
+// netAdded is how many more resources the peer will have after a response.
+func (t *subscriptionState) netAdded(r *sentResponse) int {
 	n := 0
-	if t.have == nil && len(t.w.sent) == 0 && len(t.w.diff) == 0 {
-		n = len(r.list)
+	if t.have == nil && len(t.pending.sent) == 0 && len(t.pending.states) == 0 {
+		n = len(r.resources)
 	} else {
-		for _, res := range r.list {
-			if t.will(res.Name) == nil {
+		for _, res := range r.resources {
+			if t.expected(res.Name) == nil {
 				n++
 			}
 		}
 	}
-	for _, name := range r.gone {
-		if t.will(name) != nil {
+	for _, name := range r.removed {
+		if t.expected(name) != nil {
 			n--
 		}
 	}
 	return n
 }
 
-// maxUnfollowed bounds the responses that are kept because the peer has not
-// asked yet for what follows from them.
-const maxUnfollowed = 64
+// maxWithoutDependents bounds the responses that are kept because the peer has not
+// subscribed yet to the type of their dependents.
+const maxWithoutDependents = 64
 
-// follow notes what the peer needs once more because of what was sent.
-func (s *Server) follow(t *track, r *response) {
+// forceDependents forces what the peer needs again because of a response: the endpoints of
+// clusters, and after a reconnect the routes of listeners.
+func (s *Server) forceDependents(t *subscriptionState, r *sentResponse) {
 	var next TypeURL
 	switch t.typ.url {
 	case ClusterType:
 		next = EndpointType
-		r.endpoints = s.target.union(EndpointType)
+		r.endpoints = s.target.merged(EndpointType)
 	case ListenerType:
-		// Within a stream Envoy shares its routes between the old and the new
-		// listener; after a reconnect it may have neither.
+		// Within a stream Envoy uses the same routes for the old and the new listener;
+		// after a reconnect it may have none.
 		if !t.typ.reconnected || t.typ.answered {
 			return
 		}
@@ -80,41 +81,43 @@ func (s *Server) follow(t *track, r *response) {
 	default:
 		return
 	}
-	if f := s.typeOf(next); f != nil && f.looked {
-		s.force(&f.track, following(&f.track, r))
-	} else if len(t.typ.unfollowed) < maxUnfollowed {
-		// It may say that it has what follows, and would not be sent it.
-		t.typ.unfollowed = append(t.typ.unfollowed, r)
+	if f := s.typeOf(next); f != nil && f.reconciled {
+		s.force(&f.subscriptionState, dependents(&f.subscriptionState, r))
+	} else if len(t.typ.withoutDependents) < maxWithoutDependents {
+		// The peer may list the dependents when it subscribes; they would not be sent
+		// then.
+		t.typ.withoutDependents = append(t.typ.withoutDependents, r)
 	}
 }
 
-// followLate is follow for what was sent before the peer asked for this type.
-func (s *Server) followLate(t *track) {
-	leader := map[TypeURL]TypeURL{EndpointType: ClusterType, RouteType: ListenerType}[t.typ.url]
-	l := s.typeOf(leader)
-	if l == nil || len(l.unfollowed) == 0 {
+// forceLateDependents is forceDependents for responses that were sent before the peer
+// subscribed to the type of the dependents.
+func (s *Server) forceLateDependents(t *subscriptionState) {
+	parent := map[TypeURL]TypeURL{EndpointType: ClusterType, RouteType: ListenerType}[t.typ.url]
+	l := s.typeOf(parent)
+	if l == nil || len(l.withoutDependents) == 0 {
 		return
 	}
-	late := l.unfollowed
-	l.unfollowed = nil
+	late := l.withoutDependents
+	l.withoutDependents = nil
 	if t.have == nil {
-		return // it is sent everything anyway
+		return // everything is sent anyway
 	}
 	for _, r := range late {
-		for _, res := range following(t, r) {
-			e := t.at(res.Name)
+		for _, res := range dependents(t, r) {
+			e := t.ensureState(res.Name)
 			e.forced = true
 		}
 	}
 }
 
-// following lists what follows from a response, as far as it is asked for.
-func following(t *track, r *response) []*Resource {
+// dependents lists the resources that depend on a response, as far as they are subscribed.
+func dependents(t *subscriptionState, r *sentResponse) []*Resource {
 	if t.typ.url == RouteType {
-		return routesOf(r.list, t)
+		return routesOf(r.resources, t)
 	}
 	var list []*Resource
-	for _, res := range r.list {
+	for _, res := range r.resources {
 		if !t.sub.has(res.Name) {
 			continue
 		}
@@ -125,13 +128,13 @@ func following(t *track, r *response) []*Resource {
 	return list
 }
 
-// routesOf lists the route configurations that listeners refer to, as far as
-// they are asked for; all where it is not known.
-func routesOf(listeners []*Resource, routes *track) []*Resource {
+// routesOf lists the subscribed route configurations that listeners use, or all of them if
+// a listener's are not known.
+func routesOf(listeners []*Resource, routes *subscriptionState) []*Resource {
 	names := map[string]struct{}{}
 	for _, l := range listeners {
 		if l.Refs == nil {
-			return routes.seen.plan(nil, routes.sub).add
+			return routes.want.deltaFrom(nil, routes.sub).add
 		}
 		for _, name := range l.Refs {
 			names[name] = struct{}{}
@@ -139,55 +142,55 @@ func routesOf(listeners []*Resource, routes *track) []*Resource {
 	}
 	var list []*Resource
 	for _, name := range sortedKeys(names) {
-		if r := routes.seen.get(name); r != nil && routes.sub.has(name) {
+		if r := routes.want.get(name); r != nil && routes.sub.has(name) {
 			list = append(list, r)
 		}
 	}
 	return list
 }
 
-// forget gives up waiting for an answer that a peer owes since long.
-func (s *Server) forget(t *track, r *response) {
-	w := t.w
+// abandon stops waiting for the answer to a response: too many are unanswered.
+func (s *Server) abandon(t *subscriptionState, r *sentResponse) {
+	p := t.pending
 	var names []string
 	for _, name := range r.names() {
-		if e := t.peek(name); e.last == r && t.sub.has(name) {
+		if e := t.peekState(name); e.lastSent == r && t.sub.has(name) {
 			names = append(names, name)
 		}
 	}
-	w.sent = slices.DeleteFunc(w.sent, func(o *response) bool { return o == r })
+	p.sent = slices.DeleteFunc(p.sent, func(o *sentResponse) bool { return o == r })
 	for _, name := range names {
-		e := t.at(name)
-		e.last, e.unknown = nil, true
+		e := t.ensureState(name)
+		e.lastSent, e.unknown = nil, true
 		s.evaluate(t, name, e)
 	}
-	w.recount = true
+	p.recount = true
 }
 
-// accept notes that the peer has what a response said, but for some names.
-func (s *Server) accept(t *track, r *response, but map[string]string) {
-	w := t.w
-	r.accepted, t.begins = true, false
-	s.tablesTaken(t, r, but)
-	t.count += r.added
-	for name, e := range w.diff {
+// accept records that the peer accepted a response, except for some names.
+func (s *Server) accept(t *subscriptionState, r *sentResponse, except map[string]string) {
+	p := t.pending
+	r.accepted, t.initial = true, false
+	s.routeConfigsAccepted(t, r, except)
+	t.count += r.netAdded
+	for name, e := range p.states {
 		res, in := r.find(name)
-		if _, refused := but[name]; !in || refused {
+		if _, rejected := except[name]; !in || rejected {
 			continue
 		}
 		e.acked = res
-		e.listed = e.listed || res != nil
-		if e.last == r {
-			e.last, e.unknown, e.suspect = nil, false, false
+		e.everHad = e.everHad || res != nil
+		if e.lastSent == r {
+			e.lastSent, e.unknown, e.candidate = nil, false, false
 		}
-		if e.refused != "" && res != nil && t.seen.get(name).version() == res.Version {
-			e.refused, e.reason = "", ""
+		if e.rejectedVersion != "" && res != nil && t.want.get(name).version() == res.Version {
+			e.rejectedVersion, e.rejectedReason = "", ""
 		}
 		s.evaluate(t, name, e)
 	}
 }
 
-// drop takes a response off those that count.
-func (w *work) drop(r *response) {
-	w.sent = slices.DeleteFunc(w.sent, func(o *response) bool { return o == r })
+// removeSent removes a response from those that count.
+func (p *pending) removeSent(r *sentResponse) {
+	p.sent = slices.DeleteFunc(p.sent, func(o *sentResponse) bool { return o == r })
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What a ServerConfig's zero values mean.
+// Defaults of ServerConfig.
 const (
 	DefaultGateTimeout  = 20 * time.Second
 	DefaultMaxNames     = 200_000
@@ -21,41 +21,40 @@ const (
 // maxInflight bounds the unanswered responses of one type.
 const maxInflight = 8
 
-// ErrLimit is what every refusal of a request wraps that asks for too much.
+// ErrLimit is wrapped by the error for a request that exceeds a limit.
 var ErrLimit = errors.New("limit exceeded")
 
 // ServerConfig is what a Server needs; the zero value works.
 type ServerConfig struct {
 	// Interner shares sets of names between servers; nil means none are shared.
 	Interner *Interner
-	// GateTimeout is how long something waits at most for the answer to something
-	// before it; 0 means DefaultGateTimeout.
+	// GateTimeout is how long a type waits at most for the answer to an earlier one; 0
+	// means DefaultGateTimeout.
 	GateTimeout time.Duration
-	// MaxNames bounds the names that a peer subscribes to, or lists, in all;
-	// 0 means DefaultMaxNames.
+	// MaxNames bounds the names to which a peer subscribes, or that it lists, over all
+	// types; 0 means DefaultMaxNames.
 	MaxNames int
 	// MaxNameBytes bounds one name; 0 means DefaultMaxNameBytes.
 	MaxNameBytes int
-	// MaxTypes bounds the types that a peer asks for; 0 means DefaultMaxTypes.
+	// MaxTypes bounds the types to which a peer subscribes; 0 means DefaultMaxTypes.
 	MaxTypes int
-	// MaxResponse is the sum of bodies, in bytes, from which a response is split;
-	// 0 means DefaultMaxResponse.
+	// MaxResponse is the sum of bodies, in bytes, above which a response is split; 0 means
+	// DefaultMaxResponse.
 	MaxResponse int
-	// Distrust are names whose versions, as the peer lists them when it
-	// reconnects, are not believed: what [Server.Unknown] gave for its stream
-	// before. May be nil.
-	Distrust map[TypeURL][]string
+	// Unacknowledged are the names whose initial_resource_versions may be wrong: what
+	// [Server.UnacknowledgedNames] returned for the peer's last stream. May be nil.
+	Unacknowledged map[TypeURL][]string
 }
 
 // Server is the server half of one stream. Not safe for concurrent use.
 type Server struct {
-	cfg    ServerConfig
-	target *Generation  // or nil: nothing is known yet, and nothing is sent
-	looked *Generation  // the target as of the last look at all tracks
-	order  []*typeState // in the order in which they are served
-	nonce  uint64
-	names  int // subscribed, in all types
-	// versions is how many the peer listed, in all types.
+	cfg        ServerConfig
+	target     *Generation  // nil before the first SetGeneration: nothing is sent
+	reconciled *Generation  // the target of the last reconcileAll
+	order      []*typeState // in the order in which they are served
+	nonce      uint64
+	names      int // subscribed, over all types
+	// versions is how many the peer listed, over all types.
 	versions int
 	events   []Event
 }
@@ -73,38 +72,38 @@ func NewServer(cfg ServerConfig) *Server {
 	return &Server{cfg: cfg}
 }
 
-// Target is the generation set last, or nil.
+// Target is the generation that was set last, or nil.
 func (s *Server) Target() *Generation { return s.target }
 
-// SetGeneration says what the peer shall have from now on. What was not sent of
-// the generation before never will be. It costs nothing: what differs is found
-// when the peer can be sent something, or is asked about.
+// SetGeneration sets the target: what the peer is to have from now on. What was not sent
+// of the last target is never sent. It costs nothing: differences are computed when the
+// peer can be sent something, or when the status is read.
 func (s *Server) SetGeneration(g *Generation) { s.target = g }
 
 // typeState is what is known of one type on one stream.
 type typeState struct {
-	track // of all types but virtual hosts
+	subscriptionState // of all types except virtual hosts
 
 	url TypeURL
-	// groups are the virtual hosts by route configuration.
-	groups map[string]*track
-	// listed are the versions that the peer listed, until they are compared with
-	// something.
-	listed []Version
+	// hosts are the virtual hosts by route configuration.
+	hosts map[string]*subscriptionState
+	// initialVersions are the versions that the peer listed, until they are compared with
+	// the target.
+	initialVersions []Version
 
-	// unfollowed are responses of which it is not known yet what follows from them.
-	unfollowed []*response
+	// withoutDependents are responses whose dependents are not subscribed yet.
+	withoutDependents []*sentResponse
 
-	opened      bool // a request has come
-	adopted     bool // what the peer listed of virtual hosts has been looked at
+	requested   bool // a request was received
+	adopted     bool // adoptInitialHosts has finished
 	reconnected bool // the peer listed versions
-	answered    bool // it has accepted or refused something on this stream
+	answered    bool // the peer has sent an ACK or NACK on this stream
 
-	status marks
+	status typeProgress
 }
 
-// typeOrder is the order in which types are served; others come between
-// endpoints and listeners.
+// typeOrder is the order in which types are served. Types that it does not know come
+// between endpoints and listeners.
 func typeOrder(t TypeURL) int {
 	switch t {
 	case ClusterType:
@@ -122,7 +121,7 @@ func typeOrder(t TypeURL) int {
 	}
 }
 
-// typeOf gives the state of a type, or nil.
+// typeOf returns the state of a type, or nil.
 func (s *Server) typeOf(url TypeURL) *typeState {
 	for _, t := range s.order {
 		if t.url == url {
@@ -140,18 +139,18 @@ func (s *Server) addType(url TypeURL) (*typeState, error) {
 	t.typ = t
 	s.order = append(s.order, t)
 	slices.SortStableFunc(s.order, func(a, b *typeState) int { return cmp.Compare(typeOrder(a.url), typeOrder(b.url)) })
-	s.looked = nil
+	s.reconciled = nil
 	return t, nil
 }
 
-// tracks yields the tracks of a type; those of virtual hosts in any order.
-func (t *typeState) tracks() iter.Seq[*track] {
-	return func(yield func(*track) bool) {
+// states yields the subscription states of a type; those of virtual hosts in any order.
+func (t *typeState) states() iter.Seq[*subscriptionState] {
+	return func(yield func(*subscriptionState) bool) {
 		if t.url != VirtualHostType {
-			yield(&t.track)
+			yield(&t.subscriptionState)
 			return
 		}
-		for _, g := range t.groups {
+		for _, g := range t.hosts {
 			if !yield(g) {
 				return
 			}
@@ -159,22 +158,22 @@ func (t *typeState) tracks() iter.Seq[*track] {
 	}
 }
 
-// calm reports whether nothing of the type is left to send or to wait for.
-func (t *typeState) calm() bool {
-	for k := range t.tracks() {
-		if !k.quiet() {
+// allIdle reports whether nothing of the type is left to send or to wait for.
+func (t *typeState) allIdle() bool {
+	for k := range t.states() {
+		if !k.idle() {
 			return false
 		}
 	}
 	return true
 }
 
-// Next gives the next response to send, or nil if there is none now.
+// Next returns the next response to send, or nil if there is none now.
 func (s *Server) Next(now time.Time) *Response {
 	if s.target == nil {
 		return nil
 	}
-	s.lookAll()
+	s.reconcileAll()
 	for _, t := range s.order {
 		if t.url == VirtualHostType {
 			if r := s.nextHosts(now, t); r != nil {
@@ -182,20 +181,20 @@ func (s *Server) Next(now time.Time) *Response {
 			}
 			continue
 		}
-		if r := s.nextAdd(now, &t.track); r != nil {
+		if r := s.nextAdd(now, &t.subscriptionState); r != nil {
 			return r
 		}
 	}
 	for _, url := range removalOrder {
 		if t := s.typeOf(url); t != nil {
-			if r := s.nextRemove(now, &t.track); r != nil {
+			if r := s.nextRemove(now, &t.subscriptionState); r != nil {
 				return r
 			}
 		}
 	}
 	for _, t := range s.order {
 		if typeOrder(t.url) == 2 {
-			if r := s.nextRemove(now, &t.track); r != nil {
+			if r := s.nextRemove(now, &t.subscriptionState); r != nil {
 				return r
 			}
 		}
@@ -203,4 +202,4 @@ func (s *Server) Next(now time.Time) *Response {
 	return nil
 }
 
-func (s *Server) event(e Event) { s.events = append(s.events, e) }
+func (s *Server) addEvent(e Event) { s.events = append(s.events, e) }

@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-func TestOrder(t *testing.T) {
+func TestMakeBeforeBreakOrder(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
 	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1", "l/x=1", "r/x=1"))
 	m.wantLog("c+a=1 c+b=1", "e+a=1 e+b=1", "l+x=1", "r+x=1")
 
-	// Everything changes at once, and something goes: before break, make.
+	// Everything changes at once, and something is removed: make before break.
 	m.set(gen(2, "c/a=2", "c/n=1", "e/a=1", "e/n=1", "l/x=2", "l/y=1", "r/x=2", "r/y=1"))
 	m.wantLog("c+a=2 c+n=1", "e+a=1 e+n=1", "l+x=2 l+y=1", "r+x=2 r+y=1", "c-b")
 
@@ -29,13 +29,13 @@ func TestOrder(t *testing.T) {
 	m.wantLog("l-y", "c-n")
 	m.wantRuns("c/a=2", "e/a=1", "l/x=2", "r/x=2")
 	for _, st := range s.Status() {
-		if st.Pending || st.Unknown > 0 || st.SettledGeneration != 3 {
-			t.Errorf("not in step: %+v", st)
+		if st.Pending || st.Unknown > 0 || st.ConvergedGeneration != 3 {
+			t.Errorf("not converged: %+v", st)
 		}
 	}
 }
 
-func TestInStepKeepsNothing(t *testing.T) {
+func TestConvergedStreamKeepsOnlyPointers(t *testing.T) {
 	t.Parallel()
 	in := new(Interner)
 	g := gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1")
@@ -44,18 +44,18 @@ func TestInStepKeepsNothing(t *testing.T) {
 		s := NewServer(ServerConfig{Interner: in})
 		newModel(t, s).set(g)
 		for _, st := range s.order {
-			if st.have != g.union(st.url) || st.w != nil || st.listed != nil {
+			if st.have != g.merged(st.url) || st.pending != nil || st.initialVersions != nil {
 				t.Errorf("%s keeps more than a pointer: %+v", st.url, st)
 			}
 		}
 		sets = append(sets, s.typeOf(EndpointType).sub.set)
 	}
 	if sets[0] == nil || sets[0] != sets[1] {
-		t.Error("two streams of a class do not share their set of names")
+		t.Error("two streams with equal subscriptions do not share their set of names")
 	}
 }
 
-func TestEndpointsAloneGoAtOnce(t *testing.T) {
+func TestEndpointUpdatesDoNotWaitForClusters(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
@@ -64,17 +64,17 @@ func TestEndpointsAloneGoAtOnce(t *testing.T) {
 	m.mute[ClusterType] = true
 	m.set(gen(2, "c/a=2", "c/b=1", "e/a=1", "e/b=1"))
 	m.set(gen(3, "c/a=3", "c/b=1", "e/a=2", "e/b=2"))
-	// b is not held up by a, whose endpoints go behind a's next update.
+	// b does not wait for a, whose endpoints are sent behind a's next update.
 	m.wantLog("c+a=2", "e+a=1", "e+b=2")
 }
 
-func TestRefusedClusterNamed(t *testing.T) {
+func TestNackNamesRejectedClusters(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
 	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
 	m.got()
-	// b is refused, a has run since, and new was never there before.
+	// b is rejected, a runs, and new did not exist before.
 	m.set(gen(2, "c/a=2", "c/b=bad2", "c/new=bad", "e/a=1", "e/b=1"))
 	m.wantLog("c+a=2 c+b=bad2 c+new=bad", "c+a=2 c+b=1", "e+a=1 e+b=1", "c-new")
 	m.wantRuns("c/a=2", "c/b=1", "e/a=1", "e/b=1")
@@ -92,7 +92,7 @@ func TestRefusedClusterNamed(t *testing.T) {
 	}
 }
 
-func TestRefusedIsFoundByHalving(t *testing.T) {
+func TestBisectionFindsRejectedListener(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
@@ -108,7 +108,7 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 	}
 }
 
-func TestRefusedAfterReconnectIsLeftAlone(t *testing.T) {
+func TestRejectedAfterReconnectIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, NewServer(ServerConfig{}))
 	m.set(gen(1, "c/a=1", "c/b=1", "e/a=1", "e/b=1"))
@@ -122,12 +122,12 @@ func TestRefusedAfterReconnectIsLeftAlone(t *testing.T) {
 	if st := m.status(ClusterType); st.Unknown != 1 {
 		t.Errorf("what nobody knows is not shown as unknown: %+v", st)
 	}
-	if u := s.Unknown()[ClusterType]; len(u) != 1 || u[0] != "b" {
+	if u := s.UnacknowledgedNames()[ClusterType]; len(u) != 1 || u[0] != "b" {
 		t.Errorf("unknown %v", u)
 	}
 }
 
-func TestDetailsOfARelay(t *testing.T) {
+func TestNackDetailsNameRejectedResources(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
@@ -146,8 +146,7 @@ func TestDetailsOfARelay(t *testing.T) {
 	if st.Unknown != 0 || st.Resources != 2 || len(st.Rejected) != 1 || st.Rejected[0].Reason != "no such filter" {
 		t.Errorf("status %+v", st)
 	}
-	// It says that it refuses b until it hears of b again, even if only that there
-	// is none.
+	// The relay reports b as rejected until b is sent again, even if only as removed.
 	s.SetGeneration(gen(2, "c/a=1", "c/c=1"))
 	r = s.Next(start).Message()
 	if got := r.GetRemovedResources(); len(got) != 1 || got[0] != "b" {
@@ -159,9 +158,9 @@ func TestDetailsOfARelay(t *testing.T) {
 	}
 }
 
-// TestRelayHearsThatARefusedVersionIsGone sends once more what a relay has, for
-// it refused something else of that name.
-func TestRelayHearsThatARefusedVersionIsGone(t *testing.T) {
+// TestRelayIsSentAcceptedVersionAfterRejection: the version that a relay has is sent
+// again, because it rejected another version of that name.
+func TestRelayIsSentAcceptedVersionAfterRejection(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=2"))
@@ -186,7 +185,7 @@ func TestRelayHearsThatARefusedVersionIsGone(t *testing.T) {
 	}
 }
 
-func TestReconnect(t *testing.T) {
+func TestReconnectSendsOnlyChanges(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, NewServer(ServerConfig{}))
 	words := []string{"c/a=1", "c/b=1", "e/a=1", "e/b=1", "l/x=1", "r/x=1"}
@@ -199,49 +198,49 @@ func TestReconnect(t *testing.T) {
 		t.Errorf("%d resources sent to a peer that has them all: %s", m.sent, m.got())
 	}
 	for _, st := range s.Status() {
-		if st.SettledGeneration != 9 {
+		if st.ConvergedGeneration != 9 {
 			t.Errorf("not settled: %+v", st)
 		}
 	}
 	m.got()
 
-	// What changed meanwhile is sent, with what hangs on it, and no more.
+	// What changed meanwhile is sent, with its dependents, and nothing else.
 	m.connect(NewServer(ServerConfig{}))
 	m.set(gen(10, "c/b=2", "e/b=1", "l/x=2", "r/x=1"))
 	m.wantLog("c+b=2", "e+b=1", "l+x=2", "r+x=1", "c-a")
 }
 
-func TestReconnectDistrusts(t *testing.T) {
+func TestReconnectResendsUnacknowledgedNames(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, NewServer(ServerConfig{}))
 	m.set(gen(1, "c/a=1", "e/a=1"))
 	m.got()
-	m.runs[ClusterType]["a"] = "untold" // as after a refusal without an answer
-	m.connect(NewServer(ServerConfig{Distrust: map[TypeURL][]string{ClusterType: {"a"}}}))
+	m.runs[ClusterType]["a"] = "untold" // as after a NACK that did not arrive
+	m.connect(NewServer(ServerConfig{Unacknowledged: map[TypeURL][]string{ClusterType: {"a"}}}))
 	m.set(gen(1, "c/a=1", "e/a=1"))
 	m.wantLog("c+a=1", "e+a=1")
 }
 
-// A stream may end before the peer has asked for all types again: what was
-// doubtful of the others still is on the stream after that.
-func TestDistrustOutlivesAShortStream(t *testing.T) {
+// A stream may end before the peer has subscribed to all types again: unacknowledged names
+// of the others are kept for the next stream.
+func TestUnacknowledgedNamesSurviveShortStream(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, NewServer(ServerConfig{}))
 	m.set(gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1"))
 	m.got()
-	m.runs[ListenerType]["x"] = "untold" // as after a refusal without an answer
+	m.runs[ListenerType]["x"] = "untold" // as after a NACK that did not arrive
 
-	short := NewServer(ServerConfig{Distrust: map[TypeURL][]string{ListenerType: {"x"}}})
+	short := NewServer(ServerConfig{Unacknowledged: map[TypeURL][]string{ListenerType: {"x"}}})
 	err := short.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.connect(NewServer(ServerConfig{Distrust: short.Unknown()}))
+	m.connect(NewServer(ServerConfig{Unacknowledged: short.UnacknowledgedNames()}))
 	m.set(gen(1, "c/a=1", "e/a=1", "l/x=1", "r/x=1"))
 	m.wantLog("l+x=1", "r+x=1")
 }
 
-func TestGateOpensInTime(t *testing.T) {
+func TestGateOpensAfterTimeout(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
@@ -271,7 +270,7 @@ func TestGateOpensInTime(t *testing.T) {
 		m.now = m.now.Add(21 * time.Second)
 		m.set(gen(uint64(i+2), "c/a="+strconv.Itoa(i+2), "e/a=1", "l/x=1"))
 	}
-	if n := len(s.typeOf(ClusterType).w.sent); n > maxInflight+maxAccepted {
+	if n := len(s.typeOf(ClusterType).pending.sent); n > maxInflight+maxAccepted {
 		t.Errorf("%d responses unanswered", n)
 	}
 }
@@ -291,39 +290,39 @@ func TestHoldRemovals(t *testing.T) {
 	m.wantLog("c-b")
 }
 
-func TestNamesAskedFor(t *testing.T) {
+func TestSubscribeByName(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)
 	m.set(gen(1, "s/k=1"))
-	m.asked[SecretType] = map[string]bool{}
+	m.subscribed[SecretType] = map[string]bool{}
 	m.request(SecretType, []string{"k", "none"}, nil)
 	m.run()
 	m.wantLog("s+k=1", "s-none")
 	m.request(SecretType, []string{"k"}, nil)
 	m.run()
-	m.wantLog("s+k=1") // asked for again, sent again
+	m.wantLog("s+k=1") // subscribed again, sent again
 	m.set(gen(2, "s/k=1", "s/none=1"))
 	m.wantLog("s+none=1")
-	m.do(&discovery.DeltaDiscoveryRequest{TypeUrl: string(SecretType), ResourceNamesUnsubscribe: []string{"k"}})
+	m.send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(SecretType), ResourceNamesUnsubscribe: []string{"k"}})
 	m.set(gen(3, "s/k=2", "s/none=1"))
 	m.wantLog("")
 }
 
-func TestEmptyAnswer(t *testing.T) {
+func TestWildcardSubscriptionGetsEmptyResponse(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1))
 	must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ListenerType)}))
 	if r := s.Next(start).Message(); r == nil || len(r.GetResources()) != 0 {
-		t.Errorf("who asks for everything hears nothing: %v", r)
+		t.Errorf("no response to a wildcard subscription: %v", r)
 	}
 	if r := s.Next(start).Message(); r != nil {
 		t.Errorf("and again: %v", r)
 	}
 }
 
-func TestBigResponsesAreSplit(t *testing.T) {
+func TestLargeResponsesAreSplit(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{MaxResponse: 10})
 	m := newModel(t, s)
@@ -362,9 +361,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// A request that says of nothing what it is about asks for too little, not too
-// much.
-func TestNoType(t *testing.T) {
+// A request without a type URL exceeds no limit.
+func TestRequestWithoutTypeURL(t *testing.T) {
 	t.Parallel()
 	err := NewServer(ServerConfig{}).Request(start, &discovery.DeltaDiscoveryRequest{})
 	if err == nil || errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "no type URL") {
@@ -372,7 +370,7 @@ func TestNoType(t *testing.T) {
 	}
 }
 
-func TestCulprits(t *testing.T) {
+func TestRejectedNamesInErrorMessage(t *testing.T) {
 	t.Parallel()
 	names := []string{"8080", "a", "outbound|80||x.ns.svc", "outbound|80||x.ns.svc.b"}
 	for _, c := range []struct {
@@ -388,7 +386,7 @@ func TestCulprits(t *testing.T) {
 		{"outbound|80||x.ns.svc.b is bad.", "outbound|80||x.ns.svc.b", false},
 		{"the end is 8080.", "8080", false},
 	} {
-		got, certain := culpritsIn(c.message, names)
+		got, certain := rejectedIn(c.message, names)
 		if strings.Join(got, ",") != c.want || certain != c.certain {
 			t.Errorf("%q: %v certain=%v", c.message, got, certain)
 		}
@@ -402,8 +400,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Who asks for everything after it has asked by name is sent one list of it, and
-// may do so often. It counts allocations, so it is not parallel.
+// A wildcard subscription after subscriptions by name costs one list, and may be repeated
+// often. It counts allocations, so it is not parallel.
 func TestLateWildcardIsCheap(t *testing.T) {
 	var words []string
 	for i := range 5000 {

@@ -9,24 +9,25 @@ import (
 	"weak"
 )
 
-// Set is resources of one type, sorted by name. Immutable, but for what it
-// remembers of comparisons, which has its own lock; a nil Set is empty.
+// Set has resources of one type, sorted by name. Immutable, except for deltas that it
+// caches under its own lock; a nil Set is empty.
 type Set struct {
 	list []*Resource
 
-	mu    sync.Mutex // guards diffs and alone
-	diffs map[weak.Pointer[Set]]Delta
-	alone *union // of this set and no other, or nil
+	mu     sync.Mutex // guards deltas and single
+	deltas map[weak.Pointer[Set]]setDelta
+	single *mergedSet // the merged set of this set alone, or nil
 
 	once struct{ index, split sync.Once }
-	// index is where many names are looked up; made when first needed.
+	// index is for looking up many names; made when first needed.
 	index map[string]int32
-	// split are the virtual hosts by route configuration, if there are several.
+	// split are the virtual hosts by route configuration, if there are several route
+	// configurations.
 	split map[string]*Set
 }
 
-// NewSet makes a set; of several resources of one name the first one counts.
-// The list may be used again.
+// NewSet makes a set. If several resources have a name, the first one counts. The list may
+// be reused.
 func NewSet(list []*Resource) *Set {
 	list = slices.Clone(list)
 	if !slices.IsSortedFunc(list, byName) {
@@ -37,13 +38,13 @@ func NewSet(list []*Resource) *Set {
 
 func byName(a, b *Resource) int { return strings.Compare(a.Name, b.Name) }
 
-// find is where a name stands in a list that is sorted by name.
+// find returns the index of a name in a list that is sorted by name.
 func find(list []*Resource, name string) (int, bool) {
 	return slices.BinarySearchFunc(list, name, func(r *Resource, name string) int { return strings.Compare(r.Name, name) })
 }
 
-// With is the set with some resources changed or added, and some removed. A
-// name in both is removed.
+// With is the set with some resources changed or added and some removed. A name in both
+// lists is removed.
 func (s *Set) With(changed []*Resource, removed []string) *Set {
 	gone := make(map[string]struct{}, len(removed))
 	for _, name := range removed {
@@ -72,7 +73,7 @@ func (s *Set) With(changed []*Resource, removed []string) *Set {
 	return &Set{list: out}
 }
 
-// Get gives a resource by name, or nil.
+// Get returns a resource by name, or nil.
 func (s *Set) Get(name string) *Resource {
 	if s == nil {
 		return nil
@@ -83,7 +84,7 @@ func (s *Set) Get(name string) *Resource {
 	return nil
 }
 
-// lookUp is where each name stands, for many names.
+// lookUp returns the index of each name, for many names.
 func (s *Set) lookUp() map[string]int32 {
 	if s == nil {
 		return nil
@@ -97,29 +98,29 @@ func (s *Set) lookUp() map[string]int32 {
 	return s.index
 }
 
-// tables yields virtual hosts by the route configuration that they belong to.
-func (s *Set) tables() iter.Seq2[string, *Set] {
+// routeConfigs yields the virtual hosts by route configuration.
+func (s *Set) routeConfigs() iter.Seq2[string, *Set] {
 	return func(yield func(string, *Set) bool) {
-		first, _, ok := cutHost(s.list[0].Name)
-		last, _, _ := cutHost(s.list[len(s.list)-1].Name)
-		if ok && first == last { // what has a prefix in common stands together
+		first, _, ok := splitHostName(s.list[0].Name)
+		last, _, _ := splitHostName(s.list[len(s.list)-1].Name)
+		if ok && first == last { // names with a common prefix are neighbours
 			yield(first, s)
 			return
 		}
 		s.once.split.Do(func() {
 			lists := map[string][]*Resource{}
 			for _, r := range s.list {
-				if table, _, ok := cutHost(r.Name); ok {
-					lists[table] = append(lists[table], r)
+				if routeConfig, _, ok := splitHostName(r.Name); ok {
+					lists[routeConfig] = append(lists[routeConfig], r)
 				}
 			}
 			s.split = map[string]*Set{}
-			for table, list := range lists {
-				s.split[table] = &Set{list: list}
+			for routeConfig, list := range lists {
+				s.split[routeConfig] = &Set{list: list}
 			}
 		})
-		for table, set := range s.split {
-			if !yield(table, set) {
+		for routeConfig, set := range s.split {
+			if !yield(routeConfig, set) {
 				return
 			}
 		}
@@ -142,37 +143,36 @@ func (s *Set) All() iter.Seq[*Resource] {
 	return slices.Values(s.list)
 }
 
-// maxDiffs bounds the differences that a Set remembers: streams are at most a few
-// generations behind.
-const maxDiffs = 8
+// maxSetDeltas bounds the deltas that a Set caches: streams are at most a few generations
+// behind.
+const maxSetDeltas = 8
 
-// diff is what changed from prev to s. It is computed once for a pair and
-// shared, so that a push costs all generations with the two sets one comparison
-// together.
-func (s *Set) diff(prev *Set) Delta {
+// diff is what changed from prev to s. It is computed once for a pair and shared, so that
+// all generations with the two sets cost one comparison.
+func (s *Set) diff(prev *Set) setDelta {
 	if s == prev {
-		return Delta{}
+		return setDelta{}
 	}
 	if s == nil {
-		return compare(prev, nil)
+		return diffSets(prev, nil)
 	}
-	// A weak pointer, lest every set keep all sets before it.
+	// Weak, so that a set does not keep its predecessors in memory.
 	key := weak.Make(prev)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if d, ok := s.diffs[key]; ok {
+	if d, ok := s.deltas[key]; ok {
 		return d
 	}
-	d := compare(prev, s)
-	if s.diffs == nil || len(s.diffs) >= maxDiffs {
-		s.diffs = map[weak.Pointer[Set]]Delta{}
+	d := diffSets(prev, s)
+	if s.deltas == nil || len(s.deltas) >= maxSetDeltas {
+		s.deltas = map[weak.Pointer[Set]]setDelta{}
 	}
-	s.diffs[key] = d
+	s.deltas[key] = d
 	return d
 }
 
-func compare(prev, next *Set) Delta {
-	var d Delta
+func diffSets(prev, next *Set) setDelta {
+	var d setDelta
 	var was, now []*Resource
 	if prev != nil {
 		was = prev.list
@@ -183,11 +183,11 @@ func compare(prev, next *Set) Delta {
 	for len(was) > 0 || len(now) > 0 {
 		switch {
 		case len(was) == 0:
-			d.Changed = append(d.Changed, now...)
+			d.changed = append(d.changed, now...)
 			return d
 		case len(now) == 0:
 			for _, r := range was {
-				d.Removed = append(d.Removed, r.Name)
+				d.removed = append(d.removed, r.Name)
 			}
 			return d
 		case was[0] == now[0]:
@@ -196,14 +196,14 @@ func compare(prev, next *Set) Delta {
 		}
 		switch cmp.Compare(was[0].Name, now[0].Name) {
 		case -1:
-			d.Removed = append(d.Removed, was[0].Name)
+			d.removed = append(d.removed, was[0].Name)
 			was = was[1:]
 		case 1:
-			d.Changed = append(d.Changed, now[0])
+			d.changed = append(d.changed, now[0])
 			now = now[1:]
 		default:
 			if was[0].Version != now[0].Version {
-				d.Changed = append(d.Changed, now[0])
+				d.changed = append(d.changed, now[0])
 			}
 			was, now = was[1:], now[1:]
 		}

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-// What is assembled from shared bytes is what a message would have given.
-func TestBuffersAreTheMessage(t *testing.T) {
+// The encoding assembled from shared bytes equals that of the message.
+func TestBuffersEqualMessage(t *testing.T) {
 	t.Parallel()
 	for _, r := range []*Response{
 		{TypeURL: ClusterType},
@@ -34,7 +34,7 @@ func TestBuffersAreTheMessage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := r.Message(); !proto.Equal(want, &got) {
-			t.Errorf("the pieces decode to something else (-message +pieces):\n%s", cmp.Diff(want, &got, protocmp.Transform()))
+			t.Errorf("the buffers decode to something else (-message +buffers):\n%s", cmp.Diff(want, &got, protocmp.Transform()))
 		}
 		if r.Size() != len(b) {
 			t.Errorf("size %d, encoded in %d bytes", r.Size(), len(b))
@@ -55,8 +55,8 @@ func flat(of iter.Seq[*Resource]) map[string]string {
 	return out
 }
 
-// Sets, layers and differences, against maps.
-func TestSetsAndLayers(t *testing.T) {
+// Sets, layers and deltas, compared with maps.
+func TestSetsAndLayersMatchMaps(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -108,8 +108,8 @@ func checkGeneration(t *testing.T, seed uint64, prev, g *Generation) {
 	for _, l := range slices.Backward(g.Layers) {
 		maps.Copy(want, flat(l.Types[RouteType].All()))
 	}
-	if got := flat(g.All(RouteType)); !maps.Equal(got, want) || g.union(RouteType).len() != len(want) {
-		t.Fatalf("seed %d: all %v (%d), want %v", seed, got, g.union(RouteType).len(), want)
+	if got := flat(g.All(RouteType)); !maps.Equal(got, want) || g.merged(RouteType).len() != len(want) {
+		t.Fatalf("seed %d: all %v (%d), want %v", seed, got, g.merged(RouteType).len(), want)
 	}
 	layers := map[string]int{} // that have a name
 	for _, l := range g.Layers {
@@ -129,18 +129,18 @@ func checkGeneration(t *testing.T, seed uint64, prev, g *Generation) {
 	if !slices.Equal(several, twice) {
 		t.Fatalf("seed %d: %v are in several layers, want %v", seed, several, twice)
 	}
-	d := g.union(RouteType).diff(prev.union(RouteType))
+	d := g.merged(RouteType).diff(prev.merged(RouteType))
 	got := map[string]string{}
 	if prev != nil {
 		got = flat(prev.All(RouteType))
 	}
-	for _, name := range d.Removed {
+	for _, name := range d.removed {
 		if _, ok := got[name]; !ok {
 			t.Errorf("seed %d: removed %q, which was not there", seed, name)
 		}
 		delete(got, name)
 	}
-	for _, r := range d.Changed {
+	for _, r := range d.changed {
 		if got[r.Name] == r.Version {
 			t.Errorf("seed %d: %q has not changed", seed, r.Name)
 		}

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// EventKind is what an Event tells.
+// EventKind is the kind of an Event.
 type EventKind int
 
 // The kinds of Event.
 const (
-	// EventSent: a response was given to be sent.
+	// EventSent: Next returned a response.
 	EventSent EventKind = iota
 	// EventAccepted: a response was ACKed.
 	EventAccepted
-	// EventNacked: a response was refused; which of its names is at fault may not be
-	// known yet.
+	// EventNacked: a response was NACKed; which of its names is rejected may not be known
+	// yet.
 	EventNacked
-	// EventRejected: one name was finally refused, in one version.
+	// EventRejected: one version of a resource was finally rejected.
 	EventRejected
-	// EventSettled: of this type nothing is left to send or to wait for.
-	EventSettled
-	// EventGateTimeout: something went on although what it waited for was not
-	// answered in time.
+	// EventConverged: nothing of this type is left to send or to wait for.
+	EventConverged
+	// EventGateTimeout: something was sent although an earlier type was not answered in
+	// time.
 	EventGateTimeout
-	// EventStale: an ACK for an unknown nonce.
+	// EventStale: an ACK or NACK with an unknown nonce.
 	EventStale
 )
 
@@ -34,22 +34,22 @@ type Event struct {
 	Kind       EventKind
 	Type       TypeURL
 	Generation uint64
-	Names      int           // how many names it is about
-	Removal    bool          // the response removed
+	Names      int           // how many names the response has
+	Removal    bool          // the response removed resources
 	Name       string        // of EventRejected
 	Version    string        // of EventRejected
-	Reason     string        // the peer's words, of EventNacked and EventRejected
+	Reason     string        // the peer's error message, of EventNacked and EventRejected
 	Took       time.Duration // from sending to the answer
 }
 
-// Events gives what has happened since the last call.
+// Events returns what has happened since the last call.
 func (s *Server) Events() []Event {
 	e := s.events
 	s.events = nil
 	return e
 }
 
-// TypeStatus is how a peer stands with one type.
+// TypeStatus is the state of one type on a stream.
 type TypeStatus struct {
 	Type     TypeURL
 	Wildcard bool
@@ -57,63 +57,63 @@ type TypeStatus struct {
 	// Resources is how many the peer is known to have.
 	Resources int
 
-	// SentGeneration, AckedGeneration and NackedGeneration are those of the last
-	// response sent, accepted and refused; NackedGeneration is 0 again once all
-	// is well. SettledGeneration is the last one of which nothing was left to do.
-	SentGeneration, AckedGeneration, NackedGeneration, SettledGeneration uint64
-	SentAt, AckedAt, NackedAt                                            time.Time
+	// SentGeneration, AckedGeneration and NackedGeneration are those of the last response
+	// sent, ACKed and NACKed; NackedGeneration is 0 again once nothing is rejected or
+	// unknown. ConvergedGeneration is the last one of which nothing was left to send or to
+	// wait for.
+	SentGeneration, AckedGeneration, NackedGeneration, ConvergedGeneration uint64
+	SentAt, AckedAt, NackedAt                                              time.Time
 
-	// LastError is the peer's words of the last refusal.
+	// LastError is the error message of the last NACK.
 	LastError string
-	Rejected  []Rejection // what the peer finally refused, by name
-	// RejectedMore is how many there are beside these, where somebody left some out.
+	Rejected  []Rejection // what the peer finally rejected, by name
+	// RejectedMore is how many more there are, in a status that was shortened.
 	RejectedMore int
-	// Unknown is how many names the peer may or may not have, after a refusal. A
-	// status with Unknown > 0 is partial.
+	// Unknown is how many names the peer may or may not have after a NACK. A status with
+	// Unknown > 0 is partial.
 	Unknown int
-	// Pending means that something is to be sent or answered yet.
+	// Pending means that something is still to be sent or answered.
 	Pending bool
 }
 
-// Rejection is one resource that a peer refused.
+// Rejection is one resource that a peer rejected.
 type Rejection struct{ Name, Version, Reason string }
 
-// marks are what a status needs beside the tracks.
-type marks struct {
-	sent, acked, nacked, settled uint64 // generations
-	sentAt, ackedAt, nackedAt    int64  // Unix nanoseconds, 0 is never
-	lastError                    string
+// typeProgress is what the status of a type needs beside its subscription states.
+type typeProgress struct {
+	sent, acked, nacked, converged uint64 // generations
+	sentAt, ackedAt, nackedAt      int64  // Unix nanoseconds, 0 is never
+	lastError                      string
 }
 
-// Status is how the peer stands, by type in the order in which types are
-// served. It is a copy. It costs as much as there are responses unanswered and
-// resources refused, not as there are resources.
+// Status returns a copy of the state by type, in the order in which types are served. Its
+// cost grows with the unanswered responses and rejected resources, not with all resources.
 func (s *Server) Status() []TypeStatus {
-	s.lookAll()
+	s.reconcileAll()
 	out := make([]TypeStatus, 0, len(s.order))
 	for _, t := range s.order {
-		if !t.opened {
+		if !t.requested {
 			continue
 		}
 		m := &t.status
 		st := TypeStatus{
 			Type: t.url, Wildcard: t.sub.wildcard, Names: t.sub.len(),
-			SentGeneration: m.sent, AckedGeneration: m.acked, NackedGeneration: m.nacked, SettledGeneration: m.settled,
-			SentAt: moment(m.sentAt), AckedAt: moment(m.ackedAt), NackedAt: moment(m.nackedAt), LastError: m.lastError,
+			SentGeneration: m.sent, AckedGeneration: m.acked, NackedGeneration: m.nacked, ConvergedGeneration: m.converged,
+			SentAt: unixTime(m.sentAt), AckedAt: unixTime(m.ackedAt), NackedAt: unixTime(m.nackedAt), LastError: m.lastError,
 			Pending: s.target == nil,
 		}
-		for k := range t.tracks() {
-			st.Pending = st.Pending || !k.quiet()
+		for k := range t.states() {
+			st.Pending = st.Pending || !k.idle()
 			st.Resources += k.count
-			if k.w == nil {
+			if k.pending == nil {
 				continue
 			}
-			for name, e := range k.w.diff {
+			for name, e := range k.pending.states {
 				if e.unknown {
 					st.Unknown++
 				}
-				if e.refused != "" {
-					st.Rejected = append(st.Rejected, Rejection{Name: name, Version: e.refused, Reason: e.reason})
+				if e.rejectedVersion != "" {
+					st.Rejected = append(st.Rejected, Rejection{Name: name, Version: e.rejectedVersion, Reason: e.rejectedReason})
 				}
 			}
 		}
@@ -123,54 +123,54 @@ func (s *Server) Status() []TypeStatus {
 	return out
 }
 
-func moment(nanos int64) time.Time {
+func unixTime(nanos int64) time.Time {
 	if nanos == 0 {
 		return time.Time{}
 	}
 	return time.Unix(0, nanos)
 }
 
-// Sent is one resource as a peer has it, or shall have it.
+// Sent is one resource as a peer has it, or is to have it.
 type Sent struct {
 	Name string
-	// Version is what the peer was last known to have, or empty; Wanted is what it
-	// shall have, or empty.
+	// Version is what the peer was last known to have, or empty; Wanted is its version in
+	// the target, or empty.
 	Version, Wanted string
-	// Body is that of Wanted, or where there is none of Version, as far as known.
+	// Body is the body of Wanted, or if that is empty, of Version if known.
 	Body []byte
-	// Unknown means that Version may not be true, after a refusal; Rejected is the
-	// peer's words, where it refused Wanted.
+	// Unknown means that Version may be wrong after a NACK. Rejected is the peer's error
+	// message if it rejected Wanted.
 	Unknown  bool
 	Rejected string
 }
 
-// Sent lists what the peer has and shall have of a type; sorted by name.
+// Sent lists what the peer has and is to have of a type; sorted by name.
 func (s *Server) Sent(url TypeURL) []Sent {
-	s.lookAll()
+	s.reconcileAll()
 	t := s.typeOf(url)
 	if t == nil {
 		return nil
 	}
 	var out []Sent
-	for k := range t.tracks() {
-		if k.table != "" && k.asleep {
+	for k := range t.states() {
+		if k.routeConfig != "" && k.suspended {
 			continue
 		}
 		names := map[string]struct{}{}
-		for r := range k.seen.all() {
+		for r := range k.want.all() {
 			names[r.Name] = struct{}{}
 		}
-		for _, r := range k.everything() {
+		for _, r := range k.ackedResources() {
 			names[r.Name] = struct{}{}
 		}
-		if k.w != nil {
-			for name := range k.w.diff {
+		if k.pending != nil {
+			for name := range k.pending.states {
 				names[name] = struct{}{}
 			}
 		}
 		for name := range names {
 			if k.sub.has(name) {
-				out = append(out, k.row(name))
+				out = append(out, k.describe(name))
 			}
 		}
 	}
@@ -178,44 +178,43 @@ func (s *Server) Sent(url TypeURL) []Sent {
 	return out
 }
 
-func (t *track) row(name string) Sent {
-	e, want := t.peek(name), t.seen.get(name)
+func (t *subscriptionState) describe(name string) Sent {
+	e, want := t.peekState(name), t.want.get(name)
 	row := Sent{Name: name, Version: e.acked.version(), Wanted: want.version(), Body: want.body(), Unknown: e.unknown}
 	if row.Body == nil {
 		row.Body = e.acked.body()
 	}
-	if e.refused != "" && e.refused == want.version() {
-		row.Rejected = e.reason
+	if e.rejectedVersion != "" && e.rejectedVersion == want.version() {
+		row.Rejected = e.rejectedReason
 	}
 	return row
 }
 
-// Doubts are what a peer may or may not have, at one moment. Immutable; the zero
-// value is none.
-type Doubts struct {
+// Unacknowledged are the names that a peer may or may not have, at one time. Immutable;
+// the zero value is empty.
+type Unacknowledged struct {
 	names map[TypeURL][]string
-	lists []doubtfulList
+	lists []unackedList
 }
 
-type doubtfulList struct {
+type unackedList struct {
 	url  TypeURL
-	list []*Resource // of a response that is not answered, or of what is lost
+	list []*Resource // of an unanswered response, or of virtual hosts that were not sent
 }
 
-// None reports whether there are none.
-func (d Doubts) None() bool { return len(d.names)+len(d.lists) == 0 }
+// Empty reports whether there are none.
+func (u Unacknowledged) Empty() bool { return len(u.names)+len(u.lists) == 0 }
 
-// Names lists them by type, sorted, for [ServerConfig.Distrust]; nil if there
-// are none.
-func (d Doubts) Names() map[TypeURL][]string {
-	if d.None() {
+// Names lists them by type, sorted, for [ServerConfig]; nil if there are none.
+func (u Unacknowledged) Names() map[TypeURL][]string {
+	if u.Empty() {
 		return nil
 	}
 	out := map[TypeURL][]string{}
-	for url, names := range d.names {
+	for url, names := range u.names {
 		out[url] = slices.Clone(names)
 	}
-	for _, l := range d.lists {
+	for _, l := range u.lists {
 		for _, r := range l.list {
 			out[l.url] = append(out[l.url], r.Name)
 		}
@@ -227,121 +226,121 @@ func (d Doubts) Names() map[TypeURL][]string {
 	return out
 }
 
-// Doubts are the names that the peer may or may not have in the version that it
-// will list when it reconnects, because of a refusal, or because an answer is
-// outstanding that may be one: give them to the next Server as Distrust. It costs
-// as much as there are responses unanswered and resources refused.
-func (s *Server) Doubts() Doubts {
-	var d Doubts
+// Unacknowledged returns the names of which the versions may be wrong that the peer lists
+// when it reconnects: because of a NACK, or because of an unanswered response. They are
+// for the ServerConfig of the peer's next stream. The cost grows with the unanswered
+// responses and rejected resources.
+func (s *Server) Unacknowledged() Unacknowledged {
+	var u Unacknowledged
 	add := func(url TypeURL, names ...string) {
-		if d.names == nil {
-			d.names = map[TypeURL][]string{}
+		if u.names == nil {
+			u.names = map[TypeURL][]string{}
 		}
-		d.names[url] = append(d.names[url], names...)
+		u.names[url] = append(u.names[url], names...)
 	}
 	for _, t := range s.order {
-		for k := range t.tracks() {
-			if len(k.gone) > 0 {
-				add(t.url, k.gone...)
+		for k := range t.states() {
+			if len(k.unconfirmedRemovals) > 0 {
+				add(t.url, k.unconfirmedRemovals...)
 			}
-			d.lists = append(d.lists, k.lost()...)
-			if k.w == nil {
+			u.lists = append(u.lists, k.unsentInitialHosts()...)
+			if k.pending == nil {
 				continue
 			}
-			for name, e := range k.w.diff {
-				if e.unknown || e.forced && k.table != "" {
+			for name, e := range k.pending.states {
+				if e.unknown || e.forced && k.routeConfig != "" {
 					add(t.url, name)
 				}
 			}
-			for _, r := range k.w.sent {
-				if !r.accepted && len(r.list) > 0 {
-					d.lists = append(d.lists, doubtfulList{t.url, r.list})
+			for _, r := range k.pending.sent {
+				if !r.accepted && len(r.resources) > 0 {
+					u.lists = append(u.lists, unackedList{t.url, r.resources})
 				}
 			}
 		}
 	}
-	// What was not looked at on this stream is as doubtful as before.
-	for url, names := range s.cfg.Distrust {
+	// Names that were not compared on this stream are as uncertain as before.
+	for url, names := range s.cfg.Unacknowledged {
 		for _, name := range names {
-			if !s.judged(url, name) {
+			if !s.compared(url, name) {
 				add(url, name)
 			}
 		}
 	}
-	return d
+	return u
 }
 
-// lost are the virtual hosts that a table begins with, and that were not sent yet:
-// the peer may list them, for it took them behind a table which it then refused.
-func (t *track) lost() (lists []doubtfulList) {
-	if t.table == "" {
+// unsentInitialHosts are the initial virtual hosts that were not sent yet. The peer may
+// list them: it may have accepted them behind a route configuration that it then rejected.
+func (t *subscriptionState) unsentInitialHosts() (lists []unackedList) {
+	if t.routeConfig == "" {
 		return nil
 	}
-	if t.again && t.have != nil {
+	if t.resendAll && t.have != nil {
 		for _, s := range t.have.sets {
-			lists = append(lists, doubtfulList{t.typ.url, s.list})
+			lists = append(lists, unackedList{t.typ.url, s.list})
 		}
 	}
-	if t.w != nil && len(t.w.due) > 0 {
-		lists = append(lists, doubtfulList{t.typ.url, t.w.due})
+	if t.pending != nil && len(t.pending.forced) > 0 {
+		lists = append(lists, unackedList{t.typ.url, t.pending.forced})
 	}
 	return lists
 }
 
-// judged reports whether what the peer listed of a name was looked at.
-func (s *Server) judged(url TypeURL, name string) bool {
+// compared reports whether what the peer listed of a name was compared with a target.
+func (s *Server) compared(url TypeURL, name string) bool {
 	t := s.typeOf(url)
 	if t == nil {
 		return false
 	}
 	if url != VirtualHostType {
-		return t.looked
+		return t.reconciled
 	}
-	table, _, _ := cutHost(name)
-	g := t.groups[table]
-	return g != nil && g.looked
+	routeConfig, _, _ := splitHostName(name)
+	g := t.hosts[routeConfig]
+	return g != nil && g.reconciled
 }
 
-// Memory is doubts as they are kept for long: their names, which equal ones share.
-// Immutable; nil is none.
-type Memory struct {
+// UnacknowledgedNames is the compact form of Unacknowledged, to be kept after the stream
+// has ended: equal sets of names are shared. Immutable; nil is empty.
+type UnacknowledgedNames struct {
 	names map[TypeURL]*nameSet
 	size  int
 }
 
-// Remember makes a Memory of doubts; nil if there are none.
-func (i *Interner) Remember(d Doubts) *Memory {
-	if d.None() {
+// Retain makes the compact form; nil if there are none.
+func (i *Interner) Retain(u Unacknowledged) *UnacknowledgedNames {
+	if u.Empty() {
 		return nil
 	}
-	m := &Memory{names: map[TypeURL]*nameSet{}}
-	for url, names := range d.Names() {
+	n := &UnacknowledgedNames{names: map[TypeURL]*nameSet{}}
+	for url, names := range u.Names() {
 		set := i.intern(names)
-		m.names[url] = set
-		m.size += set.size()
+		n.names[url] = set
+		n.size += set.size()
 	}
-	return m
+	return n
 }
 
-// Names lists the names by type, sorted, for [ServerConfig.Distrust].
-func (m *Memory) Names() map[TypeURL][]string {
+// Names lists the names by type, sorted, for [ServerConfig].
+func (n *UnacknowledgedNames) Names() map[TypeURL][]string {
 	out := map[TypeURL][]string{}
-	if m == nil {
+	if n == nil {
 		return out
 	}
-	for url, set := range m.names {
+	for url, set := range n.names {
 		out[url] = slices.Clone(set.all())
 	}
 	return out
 }
 
-// Size is about how many bytes it keeps, unless others have the same.
-func (m *Memory) Size() int {
-	if m == nil {
+// Size estimates how many bytes it keeps if nobody shares them.
+func (n *UnacknowledgedNames) Size() int {
+	if n == nil {
 		return 0
 	}
-	return m.size
+	return n.size
 }
 
-// Unknown lists the doubts by type; see [Server.Doubts].
-func (s *Server) Unknown() map[TypeURL][]string { return s.Doubts().Names() }
+// UnacknowledgedNames is [Server.Unacknowledged], by type.
+func (s *Server) UnacknowledgedNames() map[TypeURL][]string { return s.Unacknowledged().Names() }

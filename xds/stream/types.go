@@ -8,7 +8,8 @@ import (
 // TypeURL is the type of a resource, such as [ClusterType].
 type TypeURL string
 
-// The types that this package orders; others are served as they come.
+// The types whose order this package knows. Others are served between endpoints and
+// listeners.
 const (
 	ClusterType     TypeURL = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType    TypeURL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -18,7 +19,7 @@ const (
 	SecretType      TypeURL = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 )
 
-// Short is the last word of the type, for people and metric labels: "Cluster".
+// Short is the last word of the type, for logs and metric labels: "Cluster".
 func (t TypeURL) Short() string {
 	for i := len(t) - 1; i >= 0; i-- {
 		if t[i] == '.' || t[i] == '/' {
@@ -28,40 +29,40 @@ func (t TypeURL) Short() string {
 	return string(t)
 }
 
-// cutHost splits the name of a virtual host, RC/HOST.
-func cutHost(name string) (table, host string, ok bool) { return strings.Cut(name, "/") }
+// splitHostName splits the name of a virtual host, ROUTECONFIG/HOST.
+func splitHostName(name string) (routeConfig, host string, ok bool) { return strings.Cut(name, "/") }
 
-// Layer is a part of a generation that others may have too: all proxies of a
-// namespace share the layer of the clusters that they see. Immutable.
+// Layer is a part of a generation that peers can share: all proxies of a namespace share
+// the layer with the clusters that they see. Immutable.
 type Layer struct {
-	// Name says which layers of two generations are compared with each other; it
-	// does not enter the protocol.
+	// Name tells which layers of two generations are compared with each other. It is not
+	// sent.
 	Name  string
 	Types map[TypeURL]*Set
 }
 
-// Generation is everything a peer may have at one moment. Immutable; must not be
+// Generation is everything that a peer is to have at one time. Immutable; must not be
 // copied.
 type Generation struct {
-	// Number orders generations for status; it does not enter the protocol.
+	// Number orders generations in the status. It is not sent.
 	Number uint64
-	// Layers are what it is made of; of two resources of one type and name that of
-	// the earlier layer counts.
+	// Layers hold the resources. If two layers have a resource of the same type and name,
+	// the earlier layer wins.
 	Layers []*Layer
-	// HoldRemovals means that what is missing here may only not be known yet:
-	// nothing that a peer has is removed.
+	// HoldRemovals means that resources may be missing here only because a source has not
+	// been read yet: nothing that a peer has is removed.
 	HoldRemovals bool
 
-	unions struct {
+	mergedSets struct {
 		once sync.Once
-		of   map[TypeURL]*union
+		of   map[TypeURL]*mergedSet
 		// hosts are the virtual hosts by route configuration.
-		hosts map[string]*union
+		hosts map[string]*mergedSet
 	}
 }
 
-// Delta is what changed in one type from one generation to another.
-type Delta struct {
-	Changed []*Resource // as they are now, new ones too; sorted by name
-	Removed []string    // sorted
+// setDelta is what changed in one type from one set to another.
+type setDelta struct {
+	changed []*Resource // as they are now, new ones too; sorted by name
+	removed []string    // sorted
 }

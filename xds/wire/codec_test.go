@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-func TestPiecesAreNotCopied(t *testing.T) {
+func TestBuffersAreNotCopied(t *testing.T) {
 	t.Parallel()
 	a, b := []byte("one"), []byte("two")
 	data, err := Codec().Marshal(message{a, nil, b})
@@ -36,7 +36,7 @@ func TestPiecesAreNotCopied(t *testing.T) {
 	}
 }
 
-func TestEverythingElseIsEncoded(t *testing.T) {
+func TestOtherMessagesAreEncoded(t *testing.T) {
 	t.Parallel()
 	want := &discovery.DeltaDiscoveryResponse{TypeUrl: "t", Nonce: "1"}
 	data, err := Codec().Marshal(want)
@@ -77,9 +77,9 @@ func (f followed) Written() { f.written <- struct{}{} }
 func (f followed) Progress() { f.steps.Add(1) }
 
 // Marks neither change a message nor copy it, however it is cut.
-func TestMarks(t *testing.T) {
+func TestProgressSignals(t *testing.T) {
 	t.Parallel()
-	for _, m := range []message{pieces(1<<20, 800), pieces(1<<20, 1<<20), pieces(1<<20, step), pieces(1<<20+1, step/2), pieces(step, step), {}} {
+	for _, m := range []message{pieces(1<<20, 800), pieces(1<<20, 1<<20), pieces(1<<20, progressStep), pieces(1<<20+1, progressStep/2), pieces(progressStep, progressStep), {}} {
 		f := followed{m, make(chan struct{}, 1), new(atomic.Int32)}
 		data, err := Codec().Marshal(f)
 		if err != nil {
@@ -93,14 +93,14 @@ func TestMarks(t *testing.T) {
 			t.Error("written before it was freed")
 		}
 		data.Free()
-		if n := max(0, len(want)-1) / step; len(f.written) != 1 || int(f.steps.Load()) != n {
+		if n := max(0, len(want)-1) / progressStep; len(f.written) != 1 || int(f.steps.Load()) != n {
 			t.Errorf("%d bytes: %d marks, written %d times", len(want), f.steps.Load(), len(f.written))
 		}
 	}
 }
 
 // A message is written when the connection has it, not when Send returns.
-func TestWritten(t *testing.T) {
+func TestWrittenSignal(t *testing.T) {
 	t.Parallel()
 	l := bufconn.Listen(1 << 10)
 	m := followed{pieces(1<<20, 800), make(chan struct{}, 2), new(atomic.Int32)}
@@ -139,7 +139,7 @@ func TestWritten(t *testing.T) {
 		t.Fatalf("%d bytes, %v", size, err)
 	}
 	<-m.written
-	if n := m.steps.Load(); n != 1<<20/step-1 {
+	if n := m.steps.Load(); n != 1<<20/progressStep-1 {
 		t.Errorf("progress %d times", n)
 	}
 	if err := s.CloseSend(); err != nil {

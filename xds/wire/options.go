@@ -2,23 +2,22 @@ package wire
 
 import "google.golang.org/grpc"
 
-// What a peer may send before it has to wait for us to read. Static, so that
-// nothing that a peer does makes it more, and gRPC need not measure the way by
-// pings: those are a third of what a small push costs.
+// Flow control windows: what a peer may send before we read. They are static, so that a
+// peer cannot make them grow, and gRPC does not measure the connection by pings, which
+// would be a third of the cost of a small push.
 const (
 	streamWindow     = 64 << 10
 	connectionWindow = 256 << 10
 )
 
-// ServerOptions are the codec and the transport's options for a server with
-// thousands of streams, a connection each. docs/adr/0014-transport.md has the
-// figures. Write buffers are gRPC's own: 32 KiB, held only while something is
-// being written.
+// ServerOptions are the codec and the transport's options for a server with thousands of
+// streams, one a connection. docs/adr/0014-transport.md has the measurements. Write
+// buffers are gRPC's own: 32 KiB, held only while something is being written.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(Codec()),
-		// A stream that rests has nothing to read, and would hold its buffer all the
-		// same; a request costs two reads instead of one.
+		// An idle stream has nothing to read, but would hold its read buffer. The price is
+		// two reads instead of one for a request.
 		grpc.ReadBufferSize(0),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connectionWindow),

@@ -175,7 +175,7 @@ func newFan(b *testing.B, streams int, secure bool, opts ...grpc.ServerOption) *
 	if secure {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(serverTLS(b))))
 	}
-	g := grpc.NewServer(append(opts, grpc.ForceServerCodecV2(serverCodec{codec{nothing: new([]byte)}}))...)
+	g := grpc.NewServer(append(opts, grpc.ForceServerCodecV2(serverCodec{codec{empty: new([]byte)}}))...)
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "t.T", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
 		StreamName: "S", Handler: f.handle, ServerStreams: true, ClientStreams: true,
 	}}}, nil)

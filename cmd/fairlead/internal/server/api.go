@@ -232,7 +232,7 @@ func (s *Server) rolloutOf(_ context.Context, r *http.Request, _ struct{}) (Roll
 				continue
 			}
 			out := Rollout{
-				Generation: g, Touched: ro.Touched, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
+				Generation: g, Touched: ro.Affected, Accepted: ro.Accepted, Waiting: ro.Waiting, Done: !ro.Done.IsZero(),
 				Seconds: ro.Took(time.Now()).Seconds(), Age: time.Since(ro.Started).Seconds(),
 				RejectedMore: ro.RejectedMore,
 			}

@@ -52,13 +52,13 @@ func (s *Server) pushes(context.Context, *http.Request, struct{}) ([]Push, error
 	out := []Push{}
 	for _, r := range s.xds.Rollouts() {
 		p := Push{
-			Generation: r.Generation, Started: r.Started, Changes: len(r.Changes), Touched: r.Touched,
+			Generation: r.Generation, Started: r.Started, Changes: len(r.Changes), Touched: r.Affected,
 			Accepted: r.Accepted, Waiting: r.Waiting, Rejected: len(r.Rejected) + r.RejectedMore,
 		}
 		if !r.Done.IsZero() {
 			p.Done = &r.Done
 		}
-		if r.Looked {
+		if r.Complete {
 			p.Work = pushWork(r.Work)
 		}
 		out = append(out, p)

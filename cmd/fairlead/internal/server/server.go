@@ -155,7 +155,7 @@ func (s *Server) newXDS(context.Context) error {
 		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
 		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
-		SlowTimeout: s.cfg.SlowProxyTimeout, WholeTables: s.cfg.VirtualHosts == VirtualHostsOff,
+		SlowTimeout: s.cfg.SlowProxyTimeout, InlineRoutes: s.cfg.VirtualHosts == VirtualHostsOff,
 	})
 	return err
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/fairlead/fairlead/internal/race"
 )
 
-// comparedSlowly is compareListed, word by word.
-func comparedSlowly(want *union, sub subscription, listed []Version) (have map[string]string, exact bool) {
+// comparedSlowly is a simple version of compareInitialVersions.
+func comparedSlowly(want *mergedSet, sub subscription, listed []Version) (have map[string]string, exact bool) {
 	said := map[string]string{}
 	for _, v := range listed {
 		said[v.Name] = v.Version
@@ -29,12 +29,12 @@ func comparedSlowly(want *union, sub subscription, listed []Version) (have map[s
 			exact = exact && want.get(name).version() == version
 		}
 	}
-	return have, exact && len(have) == len(want.plan(nil, sub).add)
+	return have, exact && len(have) == len(want.deltaFrom(nil, sub).add)
 }
 
-// What a peer lists, in whatever order, twice, too much and too little, is what it
-// has.
-func TestCompareListed(t *testing.T) {
+// A peer has what it lists, in any order, also with duplicate names and names that do not
+// exist.
+func TestCompareInitialVersions(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
 	names := func(n int) (out []string) {
@@ -59,7 +59,7 @@ func TestCompareListed(t *testing.T) {
 			}
 			g.Layers = append(g.Layers, &Layer{Name: strconv.Itoa(i), Types: map[TypeURL]*Set{ClusterType: NewSet(list)}})
 		}
-		want := g.union(ClusterType)
+		want := g.merged(ClusterType)
 		sub := subscription{wildcard: r.IntN(2) == 0, set: new(Interner).intern(names(9))}
 		var listed []Version
 		switch r.IntN(3) {
@@ -74,13 +74,13 @@ func TestCompareListed(t *testing.T) {
 		}
 		r.Shuffle(len(listed), func(i, j int) { listed[i], listed[j] = listed[j], listed[i] })
 		before := slices.Clone(listed)
-		got := compareListed(want, sub, listed)
+		got := compareInitialVersions(want, sub, listed)
 		if !slices.Equal(before, listed) {
 			t.Fatal("the list is another")
 		}
 		have, all := comparedSlowly(want, sub, listed)
-		if got.exact != all || got.n != len(have) {
-			t.Fatalf("exact %t with %d, want %t with %d: listed %v, subscribed %v", got.exact, got.n, all, len(have), listed, sub.set.all())
+		if got.exact != all || got.count != len(have) {
+			t.Fatalf("exact %t with %d, want %t with %d: listed %v, subscribed %v", got.exact, got.count, all, len(have), listed, sub.set.all())
 		}
 		if all {
 			exact++
@@ -89,27 +89,27 @@ func TestCompareListed(t *testing.T) {
 			again++
 		}
 		if got.have == nil {
-			continue // it is what there is
+			continue // it shares the merged set
 		}
-		told := map[string]string{}
+		compared := map[string]string{}
 		for _, x := range got.have {
-			told[x.Name] = x.Version
+			compared[x.Name] = x.Version
 			if w := want.get(x.Name); w.version() == x.Version && w != x {
 				t.Fatalf("%s is not shared", x.Name)
 			}
 		}
-		if d := cmp.Diff(have, told); d != "" || len(told) != len(got.have) {
+		if d := cmp.Diff(have, compared); d != "" || len(compared) != len(got.have) {
 			t.Fatal(d)
 		}
 	}
 	if exact < tries/20 || again < tries/40 {
-		t.Errorf("only %d and %d were just what they should be", exact, again)
+		t.Errorf("only %d and %d were exact", exact, again)
 	}
 }
 
-// Who asks for all, and by name for what does not exist, hears that it does not,
-// however many others there are.
-func TestAskedInVainBesideAll(t *testing.T) {
+// A peer with a wildcard subscription that also subscribes to a missing name is told that
+// it does not exist, however many other resources there are.
+func TestMissingNamesBesideWildcard(t *testing.T) {
 	t.Parallel()
 	for n := range 4 {
 		var of []string
@@ -127,13 +127,14 @@ func TestAskedInVainBesideAll(t *testing.T) {
 			must(t, s.Request(start, &discovery.DeltaDiscoveryRequest{TypeUrl: string(r.TypeURL), ResponseNonce: r.Nonce}))
 		}
 		if !maps.Equal(gone, map[string]bool{"x": true}) {
-			t.Errorf("beside %d others: told that %v are not there", n, gone)
+			t.Errorf("beside %d others: %v were removed", n, gone)
 		}
 	}
 }
 
-// BenchmarkReturn is a proxy that comes back with all of a mesh of 1,000 services.
-func BenchmarkReturn(b *testing.B) {
+// BenchmarkReconnect is a proxy that reconnects with all resources of a mesh of 1,000
+// services.
+func BenchmarkReconnect(b *testing.B) {
 	for _, changed := range []int{0, 1} {
 		b.Run(fmt.Sprintf("changed=%d", changed), func(b *testing.B) {
 			frames, g := returningFleet(b, changed)

@@ -9,12 +9,12 @@ import (
 	"github.com/fairlead/fairlead/internal/weakmap"
 )
 
-// wildcardName asks for everything of a type.
+// wildcardName subscribes to everything of a type.
 const wildcardName = "*"
 
-// Interner shares equal sets of names between streams, so that a thousand
-// streams of one class hold one set. The zero value is ready for use, from any
-// number of goroutines.
+// Interner shares equal sets of names between streams: a thousand streams with the same
+// subscription hold one set. The zero value is ready for use, from any number of
+// goroutines.
 type Interner struct {
 	once sync.Once // before seed is read
 	seed maphash.Seed
@@ -27,7 +27,7 @@ type nameSet struct {
 	bytes int // of the names
 }
 
-// size is about how many bytes it takes.
+// size estimates how many bytes the set takes.
 func (n *nameSet) size() int {
 	if n == nil {
 		return 0
@@ -53,8 +53,8 @@ func (n *nameSet) all() []string {
 	return n.names
 }
 
-// intern gives the set of some names, which are sorted and without doubles, and
-// belong to the set from now on; nil if there are none.
+// intern returns the set of some names; nil if there are none. The names must be sorted
+// and unique, and belong to the set from now on.
 func (i *Interner) intern(names []string) *nameSet {
 	if len(names) == 0 {
 		return nil
@@ -70,19 +70,19 @@ func (i *Interner) intern(names []string) *nameSet {
 	if have := i.sets.Get(key); have != nil && slices.Equal(have.names, names) {
 		return have
 	}
-	set := &nameSet{names: ownText(names)}
+	set := &nameSet{names: cloneNames(names)}
 	for _, n := range names {
 		set.bytes += len(n)
 	}
 	if one, _ := i.sets.Keep(key, set); one == set || slices.Equal(one.names, names) {
 		return one
 	}
-	return set // another one has its hash
+	return set // hash collision
 }
 
-// ownText gives names a text of their own: they came in requests, whose text has
-// much else.
-func ownText(names []string) []string {
+// cloneNames copies the text of names: they are substrings of requests and would keep
+// those in memory.
+func cloneNames(names []string) []string {
 	text := strings.Join(names, "")
 	for i, n := range names {
 		names[i], text = text[:len(n)], text[len(n):]
@@ -90,7 +90,7 @@ func ownText(names []string) []string {
 	return names
 }
 
-// with is a set with more names, which are sorted and without doubles.
+// with is a set with more names, which must be sorted and unique.
 func (i *Interner) with(n *nameSet, names []string) *nameSet {
 	if n == nil {
 		return i.intern(names)
@@ -112,7 +112,7 @@ func (i *Interner) with(n *nameSet, names []string) *nameSet {
 	return i.intern(out)
 }
 
-// without is a set without some names, which are sorted.
+// without is a set without some names, which must be sorted.
 func (i *Interner) without(n *nameSet, names []string) *nameSet {
 	if n == nil {
 		return nil
@@ -129,8 +129,8 @@ func (i *Interner) without(n *nameSet, names []string) *nameSet {
 	return i.intern(out)
 }
 
-// sortedNames are the names of a request, sorted, once each, and without the
-// wildcard; all says whether that was among them.
+// sortedNames are the names of a request, sorted, unique, and without the wildcard; all
+// says whether that was among them.
 func sortedNames(list []string) (names []string, all bool) {
 	names = list
 	if !slices.IsSorted(names) {
@@ -143,18 +143,18 @@ func sortedNames(list []string) (names []string, all bool) {
 	return names, false
 }
 
-// subscription is what a peer asks for of one type, or what is known of that.
+// subscription is what a peer subscribes to of one type.
 type subscription struct {
 	wildcard bool
-	set      *nameSet // names asked for by themselves
+	set      *nameSet // names that are subscribed to by name
 }
 
 func (s subscription) has(name string) bool { return s.wildcard || s.set.has(name) }
 
 func (s subscription) len() int { return len(s.set.all()) }
 
-// key is the subscription as far as it says what is asked for.
-func (s subscription) key() subscription {
+// normalized is the subscription without names that the wildcard covers.
+func (s subscription) normalized() subscription {
 	if s.wildcard {
 		return subscription{wildcard: true}
 	}

@@ -9,7 +9,7 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// inTime fails if something that takes a second takes minutes.
+// inTime fails if something takes minutes instead of a second.
 func inTime(t *testing.T, do func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -20,12 +20,12 @@ func inTime(t *testing.T, do func()) {
 	select {
 	case <-done:
 	case <-time.After(2 * time.Minute): // 10^10 steps take longer, on any machine
-		t.Fatal("it takes as long as its square")
+		t.Fatal("it takes quadratic time")
 	}
 }
 
-// A peer lists virtual hosts of as many tables as it may, and gives up as many.
-func TestManyTablesGivenUp(t *testing.T) {
+// A peer lists virtual hosts of many route configurations, and unsubscribes from many.
+func TestUnsubscribingManyRouteConfigurationsIsLinear(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
 	versions, names := map[string]string{}, make([]string, n)
@@ -47,8 +47,8 @@ func TestManyTablesGivenUp(t *testing.T) {
 	})
 }
 
-// A peer lists as many virtual hosts of a table as it may, and refuses that they go.
-func TestManyHostsRefusedToGo(t *testing.T) {
+// A peer lists many virtual hosts of a route configuration, and NACKs their removal.
+func TestNackOfManyRemovedHostsIsLinear(t *testing.T) {
 	t.Parallel()
 	const n = 100_000
 	versions := map[string]string{}

@@ -31,9 +31,9 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// plane is the smallest control plane around the server half: one loop a
-// stream, all streams with the same generation.
-type plane struct {
+// controlPlane is a minimal control plane around the server half: one loop a stream, all
+// streams with the same generation.
+type controlPlane struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	addr string
 
@@ -46,20 +46,20 @@ type plane struct {
 	events  []stream.Event
 	streams int
 	sent    int            // resources
-	cutAt   stream.TypeURL // the stream ends instead of the next response of this type
-	cutMore bool           // so do the streams after that
+	cutAt   stream.TypeURL // the stream is cut instead of sending a response of this type
+	cutMore bool           // later streams are cut, too
 	cutOnes int
 }
 
-func newPlane(t *testing.T) *plane {
+func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	p := &plane{changed: make(chan struct{}), addr: fmt.Sprintf("127.0.0.1:%d", envoytest.FreePorts(t, 1)[0])}
+	p := &controlPlane{changed: make(chan struct{}), addr: fmt.Sprintf("127.0.0.1:%d", envoytest.FreePorts(t, 1)[0])}
 	p.start(t)
 	t.Cleanup(p.stop)
 	return p
 }
 
-func (p *plane) start(t *testing.T) {
+func (p *controlPlane) start(t *testing.T) {
 	t.Helper()
 	var l net.Listener
 	envoytest.Eventually(t, envoytest.Patience, func() (err error) {
@@ -81,7 +81,7 @@ func (p *plane) start(t *testing.T) {
 }
 
 // stop ends the server at once, as kill -9 does.
-func (p *plane) stop() {
+func (p *controlPlane) stop() {
 	p.mu.Lock()
 	g, served := p.grpc, p.served
 	p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *plane) stop() {
 	<-served
 }
 
-func (p *plane) set(g *stream.Generation) {
+func (p *controlPlane) set(g *stream.Generation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.target = g
@@ -97,7 +97,7 @@ func (p *plane) set(g *stream.Generation) {
 	p.changed = make(chan struct{})
 }
 
-func (p *plane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]) error {
+func (p *controlPlane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]) error {
 	core := stream.NewServer(stream.ServerConfig{})
 	requests := make(chan *discovery.DeltaDiscoveryRequest)
 	go func() {
@@ -160,14 +160,14 @@ func (p *plane) DeltaAggregatedResources(g grpc.BidiStreamingServer[discovery.De
 var errCut = errors.New("the stream is cut")
 
 // cut ends the stream instead of sending the next response of a type.
-func (p *plane) cut(url stream.TypeURL) {
+func (p *controlPlane) cut(url stream.TypeURL) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.cutAt = url
 }
 
-// keepCutting has the streams after that end so, too.
-func (p *plane) keepCutting(on bool) {
+// keepCutting cuts later streams, too.
+func (p *controlPlane) keepCutting(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cutMore = on; !on {
@@ -175,7 +175,7 @@ func (p *plane) keepCutting(on bool) {
 	}
 }
 
-func (p *plane) isCut(url stream.TypeURL) bool {
+func (p *controlPlane) isCut(url stream.TypeURL) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.cutAt != url {
@@ -189,25 +189,25 @@ func (p *plane) isCut(url stream.TypeURL) bool {
 	return true
 }
 
-func (p *plane) cuts() int {
+func (p *controlPlane) cuts() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.cutOnes
 }
 
-// settled waits until the Envoy has answered everything of a generation.
-func (p *plane) settled(t *testing.T, number uint64) []stream.TypeStatus {
+// waitConverged waits until the Envoy has answered everything of a generation.
+func (p *controlPlane) waitConverged(t *testing.T, number uint64) []stream.TypeStatus {
 	t.Helper()
 	var status []stream.TypeStatus
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if len(p.status) < 2 {
-			return fmt.Errorf("only %d types are asked for", len(p.status))
+			return fmt.Errorf("only %d types are subscribed", len(p.status))
 		}
 		for _, st := range p.status {
-			if st.Pending || st.SettledGeneration != number {
-				return fmt.Errorf("%s is not settled: %+v", st.Type.Short(), st)
+			if st.Pending || st.ConvergedGeneration != number {
+				return fmt.Errorf("%s has not converged: %+v", st.Type.Short(), st)
 			}
 		}
 		status = p.status
@@ -216,14 +216,14 @@ func (p *plane) settled(t *testing.T, number uint64) []stream.TypeStatus {
 	return status
 }
 
-func (p *plane) sentSoFar() int {
+func (p *controlPlane) sentSoFar() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.sent
 }
 
-// world makes generations of real resources.
-type world struct {
+// testMesh makes generations of real resources.
+type testMesh struct {
 	t       *testing.T
 	number  uint64
 	backend int // port
@@ -231,18 +231,18 @@ type world struct {
 	types   map[stream.TypeURL]map[string]*stream.Resource
 }
 
-func newWorld(t *testing.T) *world {
+func newTestMesh(t *testing.T) *testMesh {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
 	t.Cleanup(srv.Close)
-	return &world{
+	return &testMesh{
 		t: t, backend: srv.Listener.Addr().(*net.TCPAddr).Port, port: envoytest.FreePorts(t, 1)[0],
 		types: map[stream.TypeURL]map[string]*stream.Resource{},
 	}
 }
 
-// generation is the world as it is now.
-func (w *world) generation() *stream.Generation {
+// generation is the mesh as it is now.
+func (w *testMesh) generation() *stream.Generation {
 	w.number++
 	l := &stream.Layer{Types: map[stream.TypeURL]*stream.Set{}}
 	for t, rs := range w.types {
@@ -251,13 +251,13 @@ func (w *world) generation() *stream.Generation {
 	return &stream.Generation{Number: w.number, Layers: []*stream.Layer{l}}
 }
 
-func (w *world) put(t stream.TypeURL, name string, m proto.Message) {
+func (w *testMesh) put(t stream.TypeURL, name string, m proto.Message) {
 	w.t.Helper()
 	w.putResource(t, stream.Resource{Name: name}, m)
 }
 
-// putResource puts a resource of which all is said but version and body.
-func (w *world) putResource(t stream.TypeURL, r stream.Resource, m proto.Message) {
+// putResource adds a resource; version and body are made from the message.
+func (w *testMesh) putResource(t stream.TypeURL, r stream.Resource, m proto.Message) {
 	w.t.Helper()
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -277,8 +277,8 @@ func ads() *corev3.ConfigSource {
 	}
 }
 
-// cluster puts a cluster with its endpoint; change may be nil.
-func (w *world) cluster(name string, change func(*clusterv3.Cluster)) {
+// cluster adds a cluster with its endpoint; change may be nil.
+func (w *testMesh) cluster(name string, change func(*clusterv3.Cluster)) {
 	w.t.Helper()
 	c := &clusterv3.Cluster{
 		Name: name, ConnectTimeout: durationpb.New(time.Second),
@@ -300,23 +300,23 @@ func (w *world) cluster(name string, change func(*clusterv3.Cluster)) {
 	})
 }
 
-func (w *world) drop(name string) {
+func (w *testMesh) drop(name string) {
 	delete(w.types[stream.ClusterType], name)
 	delete(w.types[stream.EndpointType], name)
 }
 
-func (w *world) listener(name string, port int, statPrefix string) {
+func (w *testMesh) listener(name string, port int, statPrefix string) {
 	w.t.Helper()
 	w.listenerOf("routes", name, port, statPrefix)
 }
 
-// listenerOf puts a listener that asks for a route configuration.
-func (w *world) listenerOf(table, name string, port int, statPrefix string) {
+// listenerOf adds a listener that uses a route configuration.
+func (w *testMesh) listenerOf(routeConfig, name string, port int, statPrefix string) {
 	w.t.Helper()
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{
-			ConfigSource: ads(), RouteConfigName: table,
+			ConfigSource: ads(), RouteConfigName: routeConfig,
 		}},
 		HttpFilters: []*hcmv3.HttpFilter{{Name: "router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: w.any(&routerv3.Router{})}}},
 	}
@@ -331,7 +331,7 @@ func (w *world) listenerOf(table, name string, port int, statPrefix string) {
 	})
 }
 
-func (w *world) any(m proto.Message) *anypb.Any {
+func (w *testMesh) any(m proto.Message) *anypb.Any {
 	w.t.Helper()
 	a, err := anypb.New(m)
 	if err != nil {
@@ -340,8 +340,8 @@ func (w *world) any(m proto.Message) *anypb.Any {
 	return a
 }
 
-// route sends everything to a cluster.
-func (w *world) route(cluster string) {
+// route routes everything to a cluster.
+func (w *testMesh) route(cluster string) {
 	w.t.Helper()
 	w.put(stream.RouteType, "routes", &routev3.RouteConfiguration{
 		Name: "routes",
@@ -355,8 +355,8 @@ func (w *world) route(cluster string) {
 	})
 }
 
-// envoy starts an Envoy of a release against the plane.
-func (p *plane) envoy(t *testing.T, version string) *envoytest.Envoy {
+// envoy starts an Envoy of a release that connects to the control plane.
+func (p *controlPlane) envoy(t *testing.T, version string) *envoytest.Envoy {
 	t.Helper()
 	host, port, err := net.SplitHostPort(p.addr)
 	if err != nil {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Virtual hosts that are not to be sent as such any more, because their table
-// travels whole, are due at no time: the owner of the stream would spin.
-func TestSleepingHostsHaveNoDeadline(t *testing.T) {
+// Virtual hosts that are suspended, because their route configuration is inline now, have
+// no deadline: the owner of the stream would spin.
+func TestSuspendedHostsHaveNoDeadline(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	m := newModel(t, s)

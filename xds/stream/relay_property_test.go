@@ -12,10 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// follower is the client half as a relay uses it: it takes what it is sent when
-// its Envoys have, late and in the order of each type, and says exactly what they
-// refused.
-type follower struct {
+// relayClient is the client half as a relay uses it: it accepts an update when its Envoys
+// have, late and in order within each type, and lists exactly what they rejected.
+type relayClient struct {
 	t      *testing.T
 	r      *rand.Rand
 	client *Client
@@ -26,19 +25,19 @@ type follower struct {
 	log    []string
 }
 
-func newFollower(t *testing.T, r *rand.Rand, in *Interner) *follower {
+func newRelayClient(t *testing.T, r *rand.Rand, in *Interner) *relayClient {
 	t.Helper()
-	f := &follower{t: t, r: r, cfg: ServerConfig{Interner: in, MaxResponse: []int{0, 0, 3}[r.IntN(3)]}}
+	f := &relayClient{t: t, r: r, cfg: ServerConfig{Interner: in, MaxResponse: []int{0, 0, 3}[r.IntN(3)]}}
 	f.client = NewClient(ClientConfig{Wants: map[TypeURL]Want{ClusterType: {All: true}, ListenerType: {All: true}, SecretType: {Names: []string{"0", "1", "none"}}}})
 	f.open()
 	return f
 }
 
-func (f *follower) open() {
+func (f *relayClient) open() {
 	f.t.Helper()
 	var g *Generation
 	if f.server != nil {
-		f.cfg.Distrust = f.server.Unknown()
+		f.cfg.Unacknowledged = f.server.UnacknowledgedNames()
 		g = f.server.Target()
 	}
 	f.server = NewServer(f.cfg)
@@ -51,8 +50,8 @@ func (f *follower) open() {
 	}
 }
 
-// requests sends what the client has to say.
-func (f *follower) requests() {
+// requests sends what the client has to send.
+func (f *relayClient) requests() {
 	f.t.Helper()
 	for r := f.client.Next(); r != nil; r = f.client.Next() {
 		if err := f.server.Request(start, r); err != nil {
@@ -62,7 +61,7 @@ func (f *follower) requests() {
 }
 
 // receive takes one response, and reports whether there was one.
-func (f *follower) receive() bool {
+func (f *relayClient) receive() bool {
 	f.t.Helper()
 	r := f.server.Next(start)
 	if r == nil {
@@ -77,20 +76,20 @@ func (f *follower) receive() bool {
 	return true
 }
 
-// finish has the oldest update of a type done.
-func (f *follower) finish(url TypeURL) {
+// finish ends the oldest update of a type.
+func (f *relayClient) finish(url TypeURL) {
 	f.t.Helper()
 	if len(f.queue[url]) == 0 {
 		return
 	}
 	u := f.queue[url][0]
 	f.queue[url] = f.queue[url][1:]
-	var refused []Refusal
+	var refused []RejectedResource
 	var words []string
 	for _, x := range u.Changed {
 		words = append(words, x.Name+"="+x.Version)
 		if isBad(x.Version) || isWorse(x.Version) {
-			refused = append(refused, Refusal{x.Name, "does not compute"})
+			refused = append(refused, RejectedResource{x.Name, "does not compute"})
 			continue
 		}
 		switch url {
@@ -103,7 +102,7 @@ func (f *follower) finish(url TypeURL) {
 				f.client.Subscribe(RouteType, x.Name)
 			}
 		case RouteType:
-			if isShell(x.Version) {
+			if isVHDS(x.Version) {
 				f.client.SubscribeAll(VirtualHostType)
 			} else {
 				f.client.ForgetHosts(x.Name)
@@ -116,7 +115,7 @@ func (f *follower) finish(url TypeURL) {
 	}
 	f.log = append(f.log, url.Short()+" "+strings.Join(words, " "))
 	if refused != nil {
-		u.Done(&RejectError{Refused: refused})
+		u.Done(&RejectError{Rejected: refused})
 	} else {
 		u.Done(nil)
 	}
@@ -132,8 +131,8 @@ func (f *follower) finish(url TypeURL) {
 	f.requests()
 }
 
-// run goes on until nobody has anything to say.
-func (f *follower) run() {
+// run continues until nothing is left to send.
+func (f *relayClient) run() {
 	f.t.Helper()
 	for range 5000 {
 		more := f.receive()
@@ -148,7 +147,7 @@ func (f *follower) run() {
 	f.t.Fatal("it never ends")
 }
 
-func (f *follower) step(g *Generation) {
+func (f *relayClient) step(g *Generation) {
 	f.t.Helper()
 	if f.r.IntN(6) == 0 {
 		f.open()
@@ -166,14 +165,14 @@ func (f *follower) step(g *Generation) {
 	}
 }
 
-// holds is what has been accepted, but for virtual hosts of tables that are whole,
-// or gone.
-func (f *follower) holds() map[string]string {
+// accepted is what has been accepted, without virtual hosts of route configurations that
+// are inline or gone.
+func (f *relayClient) accepted() map[string]string {
 	out := map[string]string{}
-	tables := f.client.Accepted(RouteType)
+	routeConfigs := f.client.Accepted(RouteType)
 	for _, u := range []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType} {
 		for name, version := range f.client.Accepted(u) {
-			if table, _, _ := cutHost(name); u == VirtualHostType && !isShell(tables[table]) {
+			if routeConfig, _, _ := splitHostName(name); u == VirtualHostType && !isVHDS(routeConfigs[routeConfig]) {
 				continue
 			}
 			out[u.Short()+" "+name] = version
@@ -182,46 +181,46 @@ func (f *follower) holds() map[string]string {
 	return out
 }
 
-// Both halves, whatever happens: in the end the client has what a fresh one is
-// given, and is sent nothing again.
-func TestEveryFollowerEndsWell(t *testing.T) {
+// With both halves, after any history: the client has what a new one is sent, and nothing
+// is sent again.
+func TestRandomRelayHistoriesConverge(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(150) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			followers(t, rand.New(rand.NewPCG(seed, 3)))
+			runRelayHistory(t, rand.New(rand.NewPCG(seed, 3)))
 		})
 	}
 }
 
-func followers(t *testing.T, r *rand.Rand) {
+func runRelayHistory(t *testing.T, r *rand.Rand) {
 	t.Helper()
-	a, in := newAuthor(r, false), new(Interner)
-	all := []*follower{newFollower(t, r, in), newFollower(t, r, in)}
+	a, in := newGenerator(r, false), new(Interner)
+	all := []*relayClient{newRelayClient(t, r, in), newRelayClient(t, r, in)}
 	for step := range uint64(40) {
 		g := a.next()
 		g.Number = step + 1
 		g.HoldRemovals = r.IntN(5) == 0
 		for _, f := range all {
-			f.log = append(f.log, fmt.Sprintf("-- %d: %s", g.Number, a.did))
+			f.log = append(f.log, fmt.Sprintf("-- %d: %s", g.Number, a.lastStep))
 			f.step(g)
 		}
 	}
-	a.peace = true
+	a.acceptAll = true
 	g := a.next()
 	g.Number = 1000
-	fresh := newFollower(t, r, in)
+	fresh := newRelayClient(t, r, in)
 	fresh.server.SetGeneration(g)
 	fresh.run()
 	for _, f := range all {
 		f.server.SetGeneration(g)
 		f.run()
 		story := func() string { return strings.Join(f.log[max(0, len(f.log)-200):], "\n") }
-		if want, got := fresh.holds(), f.holds(); !maps.Equal(want, got) {
+		if want, got := fresh.accepted(), f.accepted(); !maps.Equal(want, got) {
 			t.Errorf("not what a fresh one has: %s\n%s", cmp.Diff(want, got), story())
 		}
 		before := f.sent
-		f.server.SetGeneration(a.again(1001))
+		f.server.SetGeneration(a.equalCopy(1001))
 		f.run()
 		f.open()
 		f.run()

@@ -11,17 +11,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// heap is what is in use, without what nobody refers to.
+// heap is the size of the heap after garbage collection.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first one's cleanups let go
+	runtime.GC() // for what the cleanups of the first one released
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// say has a server take a request as it comes from the wire.
-func say(t *testing.T, s *Server, req *discovery.DeltaDiscoveryRequest) {
+// takeFromWire has a server take a request as it comes from the wire.
+func takeFromWire(t *testing.T, s *Server, req *discovery.DeltaDiscoveryRequest) {
 	t.Helper()
 	b, err := proto.Marshal(req)
 	if err != nil {
@@ -36,8 +36,8 @@ func say(t *testing.T, s *Server, req *discovery.DeltaDiscoveryRequest) {
 	}
 }
 
-// A word that is kept of a request of megabytes keeps no megabytes.
-func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
+// A short string that is kept must not keep a request of megabytes in memory.
+func TestRequestTextIsNotRetained(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
 	const big, times = 1 << 20, 40
 	text := strings.Repeat("no reason at all, ", big/18)
 	all := make([]string, times)
@@ -57,14 +57,14 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 				if len(r.Resources) > 0 {
 					req.ErrorDetail = &rpcstatus.Status{Message: "Error adding/updating cluster(s) " + r.Resources[0].Name + ": " + text}
 				}
-				say(t, s, req)
+				takeFromWire(t, s, req)
 			}
 		},
 		"unknown-name": func(t *testing.T, s *Server) {
 			t.Helper()
 			for i := range times {
-				// With a wish that is heard of nowhere else in the request.
-				say(t, s, &discovery.DeltaDiscoveryRequest{
+				// The name occurs nowhere else in the request.
+				takeFromWire(t, s, &discovery.DeltaDiscoveryRequest{
 					TypeUrl: string(EndpointType), ResourceNamesSubscribe: []string{fmt.Sprint("x", i)}, ResourceNamesUnsubscribe: padding(big),
 				})
 			}
@@ -72,7 +72,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 		"version": func(t *testing.T, s *Server) {
 			t.Helper()
 			for i := range 20 {
-				say(t, s, &discovery.DeltaDiscoveryRequest{
+				takeFromWire(t, s, &discovery.DeltaDiscoveryRequest{
 					TypeUrl: fmt.Sprint("t", i), InitialResourceVersions: map[string]string{"x": "1"}, ResourceNamesSubscribe: []string{"*"},
 					ResourceNamesUnsubscribe: padding(big),
 				})
@@ -83,7 +83,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 			for i := range 20 {
 				o := NewServer(ServerConfig{})
 				o.SetGeneration(gen(1, all...))
-				say(t, o, &discovery.DeltaDiscoveryRequest{
+				takeFromWire(t, o, &discovery.DeltaDiscoveryRequest{
 					TypeUrl: string(VirtualHostType), InitialResourceVersions: map[string]string{fmt.Sprint("x/", i): "1"}, ResourceNamesUnsubscribe: padding(big),
 				})
 				others = append(others, o)
@@ -93,7 +93,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 		t.Run(name, func(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
 			s := NewServer(ServerConfig{})
 			s.SetGeneration(gen(1, all...))
-			say(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)})
+			takeFromWire(t, s, &discovery.DeltaDiscoveryRequest{TypeUrl: string(ClusterType)})
 			before := heap()
 			hostile(t, s)
 			if kept := heap() - before; kept > 2*big {
@@ -105,7 +105,7 @@ func TestNothingKeepsARequest(t *testing.T) { //nolint:paralleltest // it measur
 	}
 }
 
-// padding is names of so many bytes in all.
+// padding returns names of n bytes in total.
 func padding(n int) []string {
 	out := make([]string, n/4000)
 	for i := range out {

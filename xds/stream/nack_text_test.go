@@ -9,9 +9,9 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// What a peer says is shown on terminals, and yet what it blames is found in it,
-// line by line.
-func TestWordsOfAPeer(t *testing.T) {
+// Error messages are shown on terminals, so they are sanitized. Names are searched in the
+// original text, line by line.
+func TestNackTextIsSanitized(t *testing.T) {
 	t.Parallel()
 	s := NewServer(ServerConfig{})
 	s.SetGeneration(gen(1, "c/a=1", "c/b=1", "c/c=1"))
@@ -26,28 +26,28 @@ func TestWordsOfAPeer(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	var names, said []string
+	var names, texts []string
 	for _, e := range s.Events() {
-		said = append(said, e.Reason)
+		texts = append(texts, e.Reason)
 		if e.Kind == EventRejected {
 			names = append(names, e.Name)
 		}
 	}
 	for _, st := range s.Status() {
-		said = append(said, st.LastError)
+		texts = append(texts, st.LastError)
 		for _, r := range st.Rejected {
-			said = append(said, r.Reason)
+			texts = append(texts, r.Reason)
 		}
 	}
 	for _, r := range s.Sent(ClusterType) {
-		said = append(said, r.Rejected)
+		texts = append(texts, r.Rejected)
 	}
 	if got := strings.Join(names, " "); got != "a c" {
-		t.Errorf("blamed %q", got)
+		t.Errorf("rejected %q", got)
 	}
-	for _, w := range said {
+	for _, w := range texts {
 		if len(w) > maxReason || strings.ContainsFunc(w, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("not plain: %q", w)
+			t.Errorf("not sanitized: %q", w)
 		}
 	}
 }

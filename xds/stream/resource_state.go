@@ -1,0 +1,255 @@
+package stream
+
+import (
+	"maps"
+	"slices"
+)
+
+// resourceState is what is known of one name, where it differs from what the
+// subscriptionState says of all its names.
+type resourceState struct {
+	// acked is what the peer was last known to have, or nil. It has no Body if the peer
+	// only listed the version.
+	acked *Resource
+	// everHad means that the peer listed or accepted some version.
+	everHad bool
+	// lastSent is the newest unanswered response that has the name, or nil.
+	lastSent *sentResponse
+	// unknown means that a response with the name was NACKed, so that the peer may or may
+	// not have it.
+	unknown bool
+	// forced means that it is sent even if the peer has it.
+	forced bool
+	// candidate means that it waits for a retry, because a NACK may be its fault;
+	// secondTry, that this is its second one.
+	candidate, secondTry bool
+	// rejectedVersion is the version that the peer finally rejected, or empty;
+	// rejectedReason is the peer's error message.
+	rejectedVersion, rejectedReason string
+	// relayRejected means that the peer is a relay which rejected a version. It reports
+	// that until the name is sent again, even if the peer is to have the version that it
+	// has.
+	relayRejected bool
+	// todo is what is to be sent.
+	todo op
+}
+
+type op int
+
+const (
+	opNone op = iota
+	opAdd
+	opRemove
+)
+
+// desired decides what is to be sent of a name now, and with which bytes.
+func (s *Server) desired(t *subscriptionState, name string, e *resourceState) (*Resource, op) {
+	if !t.reconciled || !t.sub.has(name) || e.candidate || t.suspended {
+		return nil, opNone
+	}
+	want := t.want.get(name)
+	forced := e.forced || e.relayRejected && e.rejectedVersion != want.version()
+	unknown := e.unknown && e.lastSent == nil
+	has := e.acked
+	if e.lastSent != nil {
+		has, _ = e.lastSent.find(name)
+	}
+	if want == nil {
+		if e.forced && t.typ.url == EndpointType {
+			if late := s.endpointsAsSent(name); late != nil {
+				return late, opAdd
+			}
+		}
+		if !t.holdRemovals && (forced || unknown || has != nil) {
+			return nil, opRemove
+		}
+		return nil, opNone
+	}
+	switch {
+	case e.rejectedVersion == want.version():
+		return s.desiredRejected(e, unknown || forced)
+	case forced || unknown || has.version() != want.Version:
+		return want, opAdd
+	}
+	return nil, opNone
+}
+
+// desiredRejected is desired for a name whose target version was rejected: the peer is to
+// have the version that it accepted last. If that is not known, the name is left alone if
+// the peer ever had some version, and removed otherwise.
+func (*Server) desiredRejected(e *resourceState, needed bool) (*Resource, op) {
+	switch {
+	case !needed:
+		return nil, opNone
+	case e.acked.body() != nil:
+		return e.acked, opAdd
+	case e.everHad:
+		return nil, opNone
+	default:
+		return nil, opRemove
+	}
+}
+
+// endpointsAsSent returns the endpoints of a cluster as they were when the cluster was
+// sent. The target has none any more, but the cluster may still wait for them, and would
+// wait forever.
+func (s *Server) endpointsAsSent(name string) *Resource {
+	c := s.typeOf(ClusterType)
+	if c == nil || c.pending == nil {
+		return nil
+	}
+	for _, list := range [][]*sentResponse{c.pending.sent, c.pending.nackedClusters} {
+		for _, r := range slices.Backward(list) {
+			if res, ok := r.find(name); ok && res != nil {
+				return r.endpoints.get(name)
+			}
+		}
+	}
+	return nil
+}
+
+// evaluate decides what is to be sent of a name with a resourceState.
+func (s *Server) evaluate(t *subscriptionState, name string, e *resourceState) {
+	if e.acked != nil && e.acked.Body == nil && e.acked.Version != e.rejectedVersion {
+		// Same version, same bytes: this is what to revert to.
+		if r := t.want.get(name); r.version() == e.acked.Version {
+			e.acked = r
+		}
+	}
+	_, e.todo = s.desired(t, name, e)
+}
+
+// completeIfIdle commits the accepted responses if nothing is left to send or to wait for.
+func (s *Server) completeIfIdle(t *subscriptionState) {
+	if !t.reconciled || !t.idle() {
+		return
+	}
+	if t.initial && !t.suspended { // everything that was sent was rejected
+		t.awaitingResponse = true
+		return
+	}
+	if t.pending != nil {
+		s.commit(t)
+	}
+	t.haveScope = t.sub
+	if t.routeConfig != "" {
+		s.completeHosts(t.typ)
+		return
+	}
+	t.typ.completed(s)
+}
+
+// completeHosts marks the type of virtual hosts as converged if no route configuration has
+// anything left to do. It is called after every request: the last one that was waited for
+// may be suspended, or its route configuration may be unsubscribed.
+func (s *Server) completeHosts(t *typeState) {
+	known := s.target == nil || t.status.converged == s.target.Number && t.status.nacked == 0
+	if !known && t.requested && t.allIdle() {
+		t.completed(s)
+	}
+}
+
+// completed marks a type as converged to the target.
+func (t *typeState) completed(s *Server) {
+	if t.status.nacked != 0 && !t.hasRejections() {
+		t.status.nacked, t.status.lastError = 0, ""
+	}
+	if t.status.converged != s.target.Number {
+		t.status.converged = s.target.Number
+		s.addEvent(Event{Kind: EventConverged, Type: t.url, Generation: s.target.Number})
+	}
+}
+
+// commit moves what accepted responses say into have.
+func (s *Server) commit(t *subscriptionState) {
+	p := t.pending
+	have := t.want
+	// This uses states, so it comes before states are deleted: for a name without one,
+	// have is right so far.
+	if t.suspended {
+		have = (*mergedSet)(nil).withPrivate(t.ackedResources())
+	} else if t.removalsHeld {
+		var extra []*Resource
+		for _, r := range t.ackedResources() {
+			if t.want.get(r.Name) == nil && p.states[r.Name] == nil {
+				extra = append(extra, r)
+			}
+		}
+		have = t.want.withPrivate(extra)
+	}
+	for name, e := range p.states {
+		clean := e.lastSent == nil && !e.unknown && !e.forced && !e.candidate && !e.relayRejected
+		if !t.sub.has(name) || clean && e.acked.version() == t.want.get(name).version() {
+			delete(p.states, name)
+		}
+	}
+	recount := p.recount || len(p.states) > 0
+	t.have, t.haveScope = have, t.sub
+	p.sent, p.nackedClusters, p.recount, p.forced = nil, nil, false, nil
+	if len(p.states) == 0 {
+		t.pending = nil
+	}
+	if recount {
+		t.count = t.countAcked()
+	}
+	if t.typ.url == ClusterType { // no cluster waits for endpoints any more
+		if e := s.typeOf(EndpointType); e != nil && e.pending != nil {
+			for name, x := range e.pending.states {
+				s.evaluate(&e.subscriptionState, name, x)
+			}
+		}
+	}
+}
+
+// ackedResources are the resources that the peer is known to have, sorted by name.
+func (t *subscriptionState) ackedResources() []*Resource {
+	names := map[string]struct{}{}
+	for r := range t.have.all() {
+		names[r.Name] = struct{}{}
+	}
+	if t.pending != nil {
+		for _, r := range t.pending.sent {
+			for _, res := range r.resources {
+				names[res.Name] = struct{}{}
+			}
+		}
+		for name := range t.pending.states {
+			names[name] = struct{}{}
+		}
+	}
+	var out []*Resource
+	for _, name := range sortedKeys(names) {
+		if r := t.peekState(name).acked; r != nil && t.sub.has(name) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// countAcked is how many resources the peer is known to have.
+func (t *subscriptionState) countAcked() int {
+	if t.pending == nil && t.have == nil {
+		return 0
+	}
+	if t.pending == nil && t.haveScope.wildcard {
+		return t.have.len()
+	}
+	return len(t.ackedResources())
+}
+
+// hasRejections reports whether something of the type is rejected or unknown.
+func (t *typeState) hasRejections() bool {
+	for k := range t.states() {
+		if k.pending == nil {
+			continue
+		}
+		for _, e := range k.pending.states {
+			if e.rejectedVersion != "" || e.unknown {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
