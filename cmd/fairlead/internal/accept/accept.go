@@ -275,7 +275,7 @@ func (a *Acceptor) identify(info credentials.AuthInfo) (string, bool) {
 // add counts a new connection; nil if there is no room for it.
 func (a *Acceptor) add(raw net.Conn) *conn {
 	at := raw.RemoteAddr().String()
-	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now(), gone: make(chan struct{})}
+	c := &conn{Conn: raw, in: a, at: at, group: peeraddr.Group(at), began: time.Now(), hello: headers{size: recordHeader}, gone: make(chan struct{})}
 	c.left.Store(helloBytes)
 	a.mu.Lock()
 	var first *conn

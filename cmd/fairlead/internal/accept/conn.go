@@ -53,8 +53,8 @@ type conn struct {
 	left atomic.Int64
 
 	// Owned by whoever reads, one at a time.
-	first []byte // what was read already
-	hello records
+	first []byte  // what was read already
+	hello headers // of its records
 	// begun: the handshake has had its turn, and goes on. computes: it is counted
 	// as one that computes now. After the handshake both are false.
 	begun, computes bool
@@ -86,35 +86,20 @@ const (
 	recordHandshake = 22
 )
 
-// records is how far the records of a ClientHello have been read. Memory is taken for
-// what the header of each says.
-type records struct {
-	skip   int // bytes until the next header
-	header [recordHeader]byte
-	have   int // bytes of header
-}
-
-// read goes on; false if a record is larger than a ClientHello may be.
-func (r *records) read(b []byte) bool {
-	for len(b) > 0 {
-		if n := min(r.skip, len(b)); n > 0 {
-			r.skip -= n
-			b = b[n:]
-			continue
+// fits reports whether the records whose headers end in b may be those of a ClientHello:
+// memory is taken for what the header of each says. Of all types but two no more than the
+// header is read.
+func (c *conn) fits(b []byte) bool {
+	for {
+		var header []byte
+		if header, b = c.hello.next(b); header == nil {
+			return true
 		}
-		n := copy(r.header[r.have:], b)
-		r.have += n
-		b = b[n:]
-		if r.have < recordHeader {
-			continue
-		}
-		r.have, r.skip = 0, int(binary.BigEndian.Uint16(r.header[3:]))
-		// Of all other types no more than the header is read.
-		if t := r.header[0]; (t == recordHandshake || t == recordAlert) && r.skip > helloBytes-recordHeader {
+		c.hello.body = int(binary.BigEndian.Uint16(header[3:]))
+		if t := header[0]; (t == recordHandshake || t == recordAlert) && c.hello.body > helloBytes-recordHeader {
 			return false
 		}
 	}
-	return true
 }
 
 // awaitFirst waits for the header of the first record: a peer that never sends one
@@ -147,7 +132,7 @@ func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:min(int64(len(b)), left)])
 	c.left.Store(left - int64(n))
 	switch {
-	case c.secure == nil && !c.begun && !c.hello.read(b[:n]):
+	case c.secure == nil && !c.begun && !c.fits(b[:n]):
 		c.in.drop(c, reasonBytes)
 		return 0, errTooMuch
 	case c.begun && n > 0:

@@ -23,14 +23,12 @@ type framed struct {
 	of *conn
 
 	// Owned by whoever reads, one at a time.
-	skip   int // bytes until the next header
-	header [frameHeader]byte
-	have   int // bytes of header
-	count  int // frames
+	headers headers
+	count   int // frames
 }
 
 func newFramed(c net.Conn, of *conn) *framed {
-	return &framed{Conn: c, of: of, skip: len(http2.ClientPreface)}
+	return &framed{Conn: c, of: of, headers: headers{size: frameHeader, body: len(http2.ClientPreface)}}
 }
 
 // Read implements [net.Conn].
@@ -43,21 +41,14 @@ func (f *framed) Read(b []byte) (int, error) {
 	return n, err //nolint:wrapcheck // it is the connection's
 }
 
-// read counts the frames that begin in b.
+// read counts the frames whose headers end in b.
 func (f *framed) read(b []byte) {
-	for len(b) > 0 {
-		if n := min(f.skip, len(b)); n > 0 {
-			f.skip -= n
-			b = b[n:]
-			continue
+	for {
+		var header []byte
+		if header, b = f.headers.next(b); header == nil {
+			return
 		}
-		n := copy(f.header[f.have:], b)
-		f.have += n
-		b = b[n:]
-		if f.have == frameHeader {
-			f.have = 0
-			f.skip = int(f.header[0])<<16 | int(f.header[1])<<8 | int(f.header[2])
-			f.count++
-		}
+		f.headers.body = int(header[0])<<16 | int(header[1])<<8 | int(header[2])
+		f.count++
 	}
 }
