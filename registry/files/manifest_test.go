@@ -31,6 +31,16 @@ func doc(text, namespace, name, host string) string {
 	return strings.NewReplacer("NAME", name, "HOST", host).Replace(text)
 }
 
+// edited is a text with the first occurrence of one part exchanged, which has to be there.
+func edited(t *testing.T, text, from, to string) string {
+	t.Helper()
+	before, after, ok := strings.Cut(text, from)
+	if !ok {
+		t.Fatalf("%q is not in %s", from, text)
+	}
+	return before + to + after
+}
+
 func startReal(t *testing.T, cfg Config) *running {
 	t.Helper()
 	cfg.Decoder = manifests{}
@@ -54,8 +64,8 @@ func TestManifests(t *testing.T) {
 		t.Errorf("faults: %v", r.Status().Faults)
 	}
 	// A slip in the kind, a name that is none, and a broken policy: all stand.
-	broken := strings.Replace(vs("prod", "a", "two"), "VirtualService", "VirtualServce", 1) +
-		vs("prod", "B", "new.example") + strings.Replace(doc(authorizationPolicy, "prod", "p", ""), "action: ALLOW", "action: 7", 1)
+	broken := edited(t, vs("prod", "a", "two"), "VirtualService", "VirtualServce") +
+		vs("prod", "B", "new.example") + edited(t, doc(authorizationPolicy, "prod", "p", ""), "action: ALLOW", "action: 7")
 	replace(t, path, broken)
 	r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 3 })
 	r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
@@ -71,7 +81,7 @@ func TestManifests(t *testing.T) {
 	// An object that uses what is not built is kept out whole; one that was in
 	// force before stays as it was.
 	notBuilt := func(name string) string {
-		return strings.Replace(vs("prod", name, "n.example"), "spec:\n", "spec:\n  gateways: [gw]\n", 1)
+		return edited(t, vs("prod", name, "n.example"), "spec:\n", "spec:\n  gateways: [gw]\n")
 	}
 	replace(t, path, notBuilt("new")+notBuilt("b")+vs("prod", "a", "two"))
 	r.Await("prod/a=two.prod.svc.mesh.local", "prod/b=b.example")

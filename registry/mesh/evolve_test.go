@@ -3,6 +3,7 @@ package mesh
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"strconv"
 	"testing"
@@ -97,30 +98,22 @@ func (w *world) exports() Exports {
 	return list[w.rng.IntN(len(list))]
 }
 
+// fragmentOf is a fragment with objects of any kinds: each goes into the list of its type.
 func fragmentOf(source string, objects map[Key]any) *Fragment {
 	f := &Fragment{Source: source}
-	for _, x := range objects {
-		switch x := x.(type) {
-		case *Workload:
-			f.Workloads = append(f.Workloads, x)
-		case *Service:
-			f.Services = append(f.Services, x)
-		case *VirtualService:
-			f.VirtualServices = append(f.VirtualServices, x)
-		case *DestinationRule:
-			f.DestinationRules = append(f.DestinationRules, x)
-		case *Sidecar:
-			f.Sidecars = append(f.Sidecars, x)
-		case *PeerAuthentication:
-			f.PeerAuthentications = append(f.PeerAuthentications, x)
+	lists := map[reflect.Type]reflect.Value{}
+	for _, list := range reflect.ValueOf(f).Elem().Fields() {
+		if t := list.Type(); t.Kind() == reflect.Slice {
+			lists[t.Elem()] = list
 		}
 	}
-	slices.SortFunc(f.Workloads, compareKeys)
-	slices.SortFunc(f.Services, compareServiceKeys)
-	slices.SortFunc(f.VirtualServices, compareKeys)
-	slices.SortFunc(f.DestinationRules, compareKeys)
-	slices.SortFunc(f.Sidecars, compareKeys)
-	slices.SortFunc(f.PeerAuthentications, compareKeys)
+	for _, x := range objects {
+		list := lists[reflect.TypeOf(x)]
+		list.Set(reflect.Append(list, reflect.ValueOf(x)))
+	}
+	for _, k := range kinds {
+		k.sort(f)
+	}
 	return f
 }
 
