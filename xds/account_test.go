@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -100,7 +101,7 @@ func TestMemoryTotalCountsSharedSetsOnce(t *testing.T) {
 // Too much for all hosts is told to who keeps much of it, not to who comes last.
 func TestMemoryLimitOfAllHosts(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		new(hosts).instead(t, o, c)
 		c.MaxKept = 5 << 20

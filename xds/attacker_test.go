@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -44,7 +45,7 @@ func (f *hosts) Admit(ctx context.Context) (Peer, error) {
 }
 
 // instead lets all accounts of a mesh in, each by the host that it says.
-func (f *hosts) instead(t *testing.T, o *objects, c *Config) {
+func (f *hosts) instead(t *testing.T, o *smallmesh.Objects, c *Config) {
 	t.Helper()
 	everybody(o)(c)
 	p, err := c.Admission.Admit(t.Context())
@@ -179,7 +180,7 @@ func TestAttackingHostIsLimited(t *testing.T) { //nolint:paralleltest // it meas
 	}
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
-			o := big(200)
+			o := smallmesh.Big(200)
 			admission := &hosts{}
 			rate := 1000
 			if way == "floods" || way == "returns" {
@@ -205,8 +206,8 @@ func TestAttackingHostIsLimited(t *testing.T) { //nolint:paralleltest // it meas
 			// What is on its way, both ends of it, is not in the account: some MiB a stream.
 			const most = int64(account + streams*6<<20)
 			kept := a.watch(before, most, func(edit int) {
-				o.route("s0007.mesh", fmt.Sprint("/v", edit))
-				r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+				o.Route("s0007.mesh", fmt.Sprint("/v", edit))
+				r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 				neighbour.inStep(r)
 			})
 			t.Logf("%d streams, %d requests, %v refused for a limit; %d KiB in the account, the heap grew by %d KiB",

@@ -1,35 +1,25 @@
 package xds
 
 import (
-	"maps"
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
-
-// instance adds what a catalog has: a service, and an instance of it.
-func (o *objects) instance(service, id, address string, port uint32, labels map[string]string) *objects {
-	all := map[string]string{mesh.LabelConsulService: service}
-	maps.Copy(all, labels)
-	w := o.workload("consul/dc1/n1/"+id, address, all).workloads
-	made := w[len(w)-1]
-	made.ServiceAccount, made.Ports = service, map[string]uint32{"http": port}
-	return o
-}
 
 // TestProxyOfCatalogInstance: one address has several instances of a catalog, as a
 // Consul node has, and its host is entitled to some of their identities.
 func TestProxyOfCatalogInstance(t *testing.T) {
 	t.Parallel()
-	o := new(objects).
-		instance("web", "web-1", "127.0.0.11", 8080, map[string]string{"version": "v1"}).
-		instance("web", "web-2", "127.0.0.11", 8081, map[string]string{"version": "v2"}).
-		instance("api", "api-1", "127.0.0.11", 9090, nil).
-		instance("web", "team%2Fweb 5", "127.0.0.11", 8082, map[string]string{"version": "v5"}).
-		instance("web", "web-3", "127.0.0.12", 8080, nil)
-	s := o.snapshot(nil)
+	o := new(smallmesh.Objects).
+		Instance("web", "web-1", "127.0.0.11", 8080, map[string]string{"version": "v1"}).
+		Instance("web", "web-2", "127.0.0.11", 8081, map[string]string{"version": "v2"}).
+		Instance("api", "api-1", "127.0.0.11", 9090, nil).
+		Instance("web", "team%2Fweb 5", "127.0.0.11", 8082, map[string]string{"version": "v5"}).
+		Instance("web", "web-3", "127.0.0.12", 8080, nil)
+	s := o.Snapshot(nil)
 	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
 	claimed := func(n *bootstrap.Node) (*mesh.Workload, error) {
 		v, err := verifyNode(Peer{Host: "n1", Pairs: pairs}, n)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -49,15 +50,15 @@ func TestClaimOfWorkload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := new(objects).workload("web", c.claimed, nil)
+			o := new(smallmesh.Objects).Workload("web", c.claimed, nil)
 			if c.elsewhere != "" {
-				o.workload("other", c.claimed, nil)
-				o.workloads[1].Network, o.workloads[1].Namespace = "net2", c.elsewhere
-				slices.SortFunc(o.workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
+				o.Workload("other", c.claimed, nil)
+				o.Workloads[1].Network, o.Workloads[1].Namespace = "net2", c.elsewhere
+				slices.SortFunc(o.Workloads, func(a, b *mesh.Workload) int { return a.Compare(b.Key) })
 			}
 			p := Peer{Host: "h", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}
 			if c.entitled {
-				p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: c.elsewhere, Name: o.workloads[0].ServiceAccount}) // sorted
+				p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: c.elsewhere, Name: o.Workloads[0].ServiceAccount}) // sorted
 			}
 			if c.source != "" {
 				p.Source = netip.MustParseAddr(c.source)
@@ -75,7 +76,7 @@ func TestClaimOfWorkload(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := o.snapshot(nil)
+			s := o.Snapshot(nil)
 			w, err := claim.workload(s)
 			if err != nil {
 				t.Fatal(err)
@@ -93,43 +94,43 @@ func TestClaimOfWorkload(t *testing.T) {
 // in the status.
 func TestStreamNeedsWorkloadClaim(t *testing.T) {
 	t.Parallel()
-	named := func(o *objects, name, host string) {
-		i := slices.IndexFunc(o.workloads, func(w *mesh.Workload) bool { return w.Name == name })
-		w := *o.workloads[i]
+	named := func(o *smallmesh.Objects, name, host string) {
+		i := slices.IndexFunc(o.Workloads, func(w *mesh.Workload) bool { return w.Name == name })
+		w := *o.Workloads[i]
 		w.Annotations = map[string]string{mesh.AnnotationHost: host}
 		w.Hash = sha256.Sum256([]byte(host))
-		o.workloads[i] = &w
+		o.Workloads[i] = &w
 	}
 	for name, c := range map[string]struct {
-		before, after func(r *rig, o *objects)
+		before, after func(r *rig, o *smallmesh.Objects)
 		want          string
 	}{
-		"refused": {before: func(r *rig, _ *objects) { r.health.refuse = errors.New("it is another's") }, want: "it is another's"},
-		"displaced": {after: func(r *rig, _ *objects) {
+		"refused": {before: func(r *rig, _ *smallmesh.Objects) { r.health.refuse = errors.New("it is another's") }, want: "it is another's"},
+		"displaced": {after: func(r *rig, _ *smallmesh.Objects) {
 			r.health.mu.Lock()
 			end := r.health.end
 			r.health.mu.Unlock()
 			end("another host has proven it")
 		}, want: "another host has proven it"},
-		"annotated": {after: func(r *rig, o *objects) {
+		"annotated": {after: func(r *rig, o *smallmesh.Objects) {
 			named(o, "web", "vm2")
-			r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+			r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 		}, want: `is of host "vm2"`},
-		"renamed": {after: func(r *rig, o *objects) {
-			i := slices.IndexFunc(o.workloads, func(w *mesh.Workload) bool { return w.Name == "web" })
-			w := *o.workloads[i]
-			w.Meta = meta(mesh.KindWorkloadEntry, "web-2")
+		"renamed": {after: func(r *rig, o *smallmesh.Objects) {
+			i := slices.IndexFunc(o.Workloads, func(w *mesh.Workload) bool { return w.Name == "web" })
+			w := *o.Workloads[i]
+			w.Meta = smallmesh.Meta(mesh.KindWorkloadEntry, "web-2")
 			w.Labels = map[string]string{"app": "web"}
-			o.workloads[i] = &w
+			o.Workloads[i] = &w
 			r.health.mu.Lock()
 			r.health.others = map[string]bool{"web-2": true}
 			r.health.mu.Unlock()
-			r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+			r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 		}, want: "web-2 there is of another host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := shop()
+			o := smallmesh.Shop()
 			r := newRig(t, o, nil)
 			if c.before != nil {
 				c.before(r, o)
@@ -158,7 +159,7 @@ func TestStreamNeedsWorkloadClaim(t *testing.T) {
 func TestFurtherAddressesNeedClaim(t *testing.T) {
 	t.Parallel()
 	for _, others := range []map[string]bool{nil, {"orders": true}} {
-		o := shop()
+		o := smallmesh.Shop()
 		r := newRig(t, o, nil)
 		r.health.others = others
 		n := node("web", "127.0.0.11")

@@ -15,6 +15,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 	typebeta "istio.io/api/type/v1beta1"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -64,7 +65,7 @@ func (*country) namespace(i int) string { return string(rune('a' + i%3)) }
 // meta is that of an object that is written, or registered, anew.
 func (c *country) meta(kind mesh.Kind, ns, name string) mesh.Meta {
 	c.n++
-	return in(ns, meta(kind, name, ns, c.n))
+	return in(ns, smallmesh.Meta(kind, name, ns, c.n))
 }
 
 func (c *country) service(i int) *mesh.Service {

@@ -3,6 +3,7 @@ package xds
 import (
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -11,7 +12,7 @@ import (
 
 func TestUnacknowledgedNamesAreResentAfterReconnect(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})}) // answers nothing
 	eventually(t, "clusters are on their way", func() bool {
 		p := r.server.Proxies()
@@ -36,7 +37,7 @@ func TestUnacknowledgedNamesAreResentAfterReconnect(t *testing.T) {
 // The end of a stream may be noticed long after the proxy has come back.
 func TestReconnectBeforeEndOfLastStreamIsNoticed(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	versions := map[stream.TypeURL]map[string]string{}
 	g := r.resourcesOfWeb(t).Generation
 	for _, url := range cache.Types() {

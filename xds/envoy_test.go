@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -35,13 +35,13 @@ func realEnvoy(t *testing.T, version string) {
 	t.Helper()
 	v1, v2 := backend(t, "v1"), backend(t, "v2")
 	ports := envoytest.FreePorts(t, 2)
-	o := new(objects).workload("web", "127.0.0.11", nil)
-	o.plain = true // this Envoy has nobody to give it a certificate
+	o := new(smallmesh.Objects).Workload("web", "127.0.0.11", nil)
+	o.Plain = true // this Envoy has nobody to give it a certificate
 	add := func(name string, port int) {
-		o.services = append(o.services, &mesh.Service{
-			Meta: meta(mesh.KindServiceEntry, name, port), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+		o.Services = append(o.Services, &mesh.Service{
+			Meta: smallmesh.Meta(mesh.KindServiceEntry, name, port), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
 			Ports:  []mesh.Port{{Name: "http", Number: uint32(ports[0]), Protocol: mesh.HTTP}},
-			Inline: []*mesh.Workload{{Meta: meta(mesh.KindServiceEntry, name, port), Address: "127.0.0.1", Ports: map[string]uint32{"http": uint32(port)}}},
+			Inline: []*mesh.Workload{{Meta: smallmesh.Meta(mesh.KindServiceEntry, name, port), Address: "127.0.0.1", Ports: map[string]uint32{"http": uint32(port)}}},
 		})
 	}
 	add("orders", v1)
@@ -74,13 +74,14 @@ func realEnvoy(t *testing.T, version string) {
 
 	// A VirtualService sends everything to another service.
 	add("stock", v2)
-	next := o.snapshotWith(r.mesh.Snapshot(), &mesh.VirtualService{
-		Meta: meta(mesh.KindVirtualService, "orders"),
+	o.VirtualServices = []*mesh.VirtualService{{
+		Meta: smallmesh.Meta(mesh.KindVirtualService, "orders"),
 		Spec: &networking.VirtualService{
 			Hosts: []string{"orders.mesh"}, Gateways: []string{"mesh"},
 			Http: []*networking.HTTPRoute{{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: "stock.mesh"}, Weight: 100}}}},
 		},
-	})
+	}}
+	next := o.Snapshot(r.mesh.Snapshot())
 	start := time.Now()
 	r.mesh.publish(next)
 	ask("v2")
@@ -90,14 +91,6 @@ func realEnvoy(t *testing.T, version string) {
 		return ok && !c.Done.IsZero() && c.Accepted == 1
 	})
 	e.NoRejections(t)
-}
-
-// snapshotWith adds virtual services.
-func (o *objects) snapshotWith(prev *mesh.Snapshot, vs ...*mesh.VirtualService) *mesh.Snapshot {
-	s := o.snapshot(prev)
-	return mesh.NewSnapshot(prev, s.MeshConfig, []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads), VirtualServices: vs,
-	}})
 }
 
 // listen serves the rig on a port of loopback besides.

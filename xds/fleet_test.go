@@ -17,9 +17,11 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
@@ -355,8 +357,7 @@ func (p *proxy) inStep(r *rig) {
 	var got map[string]string
 	defer func() {
 		if p.t.Failed() {
-			p.t.Logf("%s %s", p.kind, p.node.ID())
-			differ(p.t, got, want)
+			p.t.Logf("%s %s (-want +got):\n%.2000s", p.kind, p.node.ID(), cmp.Diff(want, got))
 		}
 	}()
 	eventually(p.t, "a proxy has what a fresh stream gives", func() bool {
@@ -369,9 +370,9 @@ func (p *proxy) inStep(r *rig) {
 }
 
 // fleet is proxies of the workloads of a mesh, of all kinds by turns.
-func fleet(t *testing.T, o *objects, n int) []*proxy {
+func fleet(t *testing.T, o *smallmesh.Objects, n int) []*proxy {
 	t.Helper()
-	return fleetOf(t, o.workloads, n)
+	return fleetOf(t, o.Workloads, n)
 }
 
 // fleetOf is proxies of some workloads, of all kinds by turns.
@@ -390,10 +391,10 @@ func fleetOf(t *testing.T, workloads []*mesh.Workload, n int) []*proxy {
 }
 
 // everybody lets all accounts of a mesh in, as often as they like.
-func everybody(o *objects) func(*Config) {
+func everybody(o *smallmesh.Objects) func(*Config) {
 	return func(c *Config) {
 		p := &Peer{Host: "all"}
-		for _, w := range o.workloads {
+		for _, w := range o.Workloads {
 			p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
 		}
 		a := &fakeAdmission{}

@@ -12,6 +12,7 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -46,7 +47,7 @@ func TestLogLinesOfHostAreLimited(t *testing.T) {
 	} {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
-			o := shop()
+			o := smallmesh.Shop()
 			r := newRigWith(t, o, func(c *Config) { (&hosts{}).instead(t, o, c) })
 			began := time.Now()
 			for i := range streams {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/fold"
@@ -23,7 +24,7 @@ import (
 // of them answered by one backend, and an Envoy that sees them.
 type street struct {
 	t            *testing.T
-	objects      *objects
+	objects      *smallmesh.Objects
 	port, server int
 	backend      int
 	envoy        *envoytest.Envoy
@@ -33,8 +34,8 @@ type street struct {
 func newStreet(t *testing.T, version string, services int, features ...string) *street {
 	t.Helper()
 	ports := envoytest.FreePorts(t, 2)
-	s := &street{t: t, port: ports[0], server: ports[1], backend: backend(t, "here"), objects: new(objects).workload("web", "127.0.0.11", nil)}
-	s.objects.plain = true
+	s := &street{t: t, port: ports[0], server: ports[1], backend: backend(t, "here"), objects: new(smallmesh.Objects).Workload("web", "127.0.0.11", nil)}
+	s.objects.Plain = true
 	for i := range services {
 		s.add(fmt.Sprintf("s%02d", i))
 	}
@@ -60,11 +61,11 @@ func (s *street) start(version string, features ...string) {
 }
 
 func (s *street) add(name string) {
-	s.objects.services = append(s.objects.services, &mesh.Service{
-		Meta: meta(mesh.KindServiceEntry, name), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+	s.objects.Services = append(s.objects.Services, &mesh.Service{
+		Meta: smallmesh.Meta(mesh.KindServiceEntry, name), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: uint32(s.port), Protocol: mesh.HTTP}},
 		Inline: []*mesh.Workload{{
-			Meta: meta(mesh.KindServiceEntry, name), Address: "127.0.0.1", Ports: map[string]uint32{"http": uint32(s.backend)},
+			Meta: smallmesh.Meta(mesh.KindServiceEntry, name), Address: "127.0.0.1", Ports: map[string]uint32{"http": uint32(s.backend)},
 		}},
 	})
 }
@@ -101,7 +102,7 @@ func (s *street) awaitForm(whole bool) {
 		return whole == (len(st.VirtualHosts) == 0)
 	})
 	envoytest.Eventually(s.t, envoytest.Patience, func() error {
-		for _, x := range []*mesh.Service{s.objects.services[0], s.objects.services[len(s.objects.services)-1]} {
+		for _, x := range []*mesh.Service{s.objects.Services[0], s.objects.Services[len(s.objects.Services)-1]} {
 			if got := request(s.t, s.port, string(x.Hostname)); got != "here" {
 				return fmt.Errorf("%s answers %q", x.Hostname, got)
 			}
@@ -113,11 +114,11 @@ func (s *street) awaitForm(whole bool) {
 // have has the mesh have so many services.
 func (s *street) have(services int) {
 	s.t.Helper()
-	s.objects.services = slices.Clone(s.objects.services[:min(services, len(s.objects.services))])
-	for i := len(s.objects.services); i < services; i++ {
+	s.objects.Services = slices.Clone(s.objects.Services[:min(services, len(s.objects.Services))])
+	for i := len(s.objects.Services); i < services; i++ {
 		s.add(fmt.Sprintf("s%02d", i))
 	}
-	s.rig.mesh.publish(s.objects.snapshot(s.rig.mesh.Snapshot()))
+	s.rig.mesh.publish(s.objects.Snapshot(s.rig.mesh.Snapshot()))
 }
 
 // load asks a service until stop is called, which fails the test if a request did.
@@ -161,7 +162,7 @@ func TestRealEnvoyRejectsVHDS(t *testing.T) {
 	}
 	stop := s.load("s07.mesh")
 	s.add("late")
-	s.rig.mesh.publish(s.objects.snapshot(s.rig.mesh.Snapshot()))
+	s.rig.mesh.publish(s.objects.Snapshot(s.rig.mesh.Snapshot()))
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if got := request(t, s.port, "late.mesh"); got != "here" {
 			return fmt.Errorf("answers %q", got)

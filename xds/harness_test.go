@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -148,17 +149,17 @@ func (f *fakeHealth) ReportEnvoy(_ uint64, state string) (mesh.Health, string) {
 }
 func (f *fakeHealth) StreamClosed(uint64) { f.note("closed") }
 
-func newRig(t *testing.T, o *objects, change func(*Config)) *rig {
+func newRig(t *testing.T, o *smallmesh.Objects, change func(*Config)) *rig {
 	t.Helper()
 	return newRigWith(t, o, change)
 }
 
-func newRigWith(t *testing.T, o *objects, change func(*Config), options ...grpc.ServerOption) *rig {
+func newRigWith(t *testing.T, o *smallmesh.Objects, change func(*Config), options ...grpc.ServerOption) *rig {
 	t.Helper()
 	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}, fresh: &freshServer{}}
 	r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}, {Namespace: "shop", Name: "orders"}}})
 	if o != nil {
-		r.mesh.publish(o.snapshot(nil))
+		r.mesh.publish(o.Snapshot(nil))
 	}
 	cfg := Config{
 		Logger:    slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),

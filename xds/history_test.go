@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -101,7 +103,7 @@ func history(t *testing.T, seed uint64, streams, steps int) {
 			}
 		}
 		if !maps.Equal(got, want) {
-			differ(t, got, want)
+			t.Errorf("stream %d (-want +got):\n%.2000s", i, cmp.Diff(want, got))
 		}
 	}
 }

@@ -4,12 +4,14 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
 // Who loses its identity while it waits for its turn is sent nothing.
 func TestRevokedBeforeAdmission(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), func(c *Config) { c.MaxNew, c.slotIdle = 1, time.Hour })
+	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxNew, c.slotIdle = 1, time.Hour })
 	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{deaf: true}) // has the only turn, for 5 s
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })
 	revoked := make(chan struct{})
@@ -28,18 +30,18 @@ func TestRevokedBeforeAdmission(t *testing.T) {
 // A proxy that does not answer holds no more than is remembered.
 func TestUnansweredRolloutsAreBounded(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{})})
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })
 	c := r.server.connections()[0]
 	eventually(t, "looked", func() bool { return c.current.Load() != nil })
 	s := r.mesh.Snapshot()
 	for i := range 200 {
-		next := shop()
+		next := smallmesh.Shop()
 		if i%2 == 0 {
-			next.service("new", 9000)
+			next.Service("new", 9000)
 		}
-		s = next.snapshot(s)
+		s = next.Snapshot(s)
 		r.mesh.publish(s)
 		eventually(t, "announced", func() bool { return r.server.updatedTo.Load() >= s.Generation })
 	}
@@ -54,7 +56,7 @@ func TestUnansweredRolloutsAreBounded(t *testing.T) {
 // A table is to travel inline while a newer snapshot is looked at: both hold.
 func TestInlineRoutesSurviveConcurrentUpdate(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
 	r.synced(t, "web.shop")
 	c := r.server.connections()[0]
@@ -64,7 +66,7 @@ func TestInlineRoutesSurviveConcurrentUpdate(t *testing.T) {
 	for range 100 { // until it has the lock to wait for
 		runtime.Gosched()
 	}
-	s := shop().snapshot(r.mesh.Snapshot())
+	s := smallmesh.Shop().Snapshot(r.mesh.Snapshot())
 	r.mesh.current.Store(s)
 	c.rebuild(r.server.cache.At(s), time.Now(), nil)
 	c.updatedTo.Store(s.Generation)

@@ -12,6 +12,7 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -37,7 +38,7 @@ func (r *rig) remembering(t *testing.T, names ...string) *stream.UnacknowledgedN
 // bytes, and takes nothing from others.
 func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 6 })
+	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxPerHost = 6 })
 	s := r.server
 	s.keepUnacknowledged(departedProxy{"other", "other", r.remembering(t, "o")})
 	for i := range 10 {
@@ -69,7 +70,7 @@ func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 // Equal doubts of a fleet are kept once.
 func TestUnacknowledgedNamesAreShared(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	a, b := r.remembering(t, "a", "b", "c").Names(), r.remembering(t, "a", "b", "c").Names()
 	if len(a[stream.ClusterType]) != 3 || &a[stream.ClusterType][0] == &b[stream.ClusterType][0] {
 		t.Fatalf("%v: none, or not their own", a)
@@ -85,7 +86,7 @@ func TestUnacknowledgedNamesAreShared(t *testing.T) {
 // one left in doubt is not believed, whoever is first.
 func TestReconnectWhileLastStreamEnds(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	versions := map[string]string{}
 	for res := range r.resourcesOfWeb(t).Generation.All(stream.ClusterType) {
 		versions[res.Name] = res.Version
@@ -107,7 +108,7 @@ func TestReconnectWhileLastStreamEnds(t *testing.T) {
 // Who reads nothing may talk on, and what is noted of that is not kept.
 func TestEventsOfBlockedStreamAreHandled(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
 	r.synced(t, "web.shop")
 	c := r.server.connections()[0]

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -24,7 +25,7 @@ func TestVersionLabelIsBounded(t *testing.T) {
 // A virtual host that a proxy refuses is in the metric that people are alerted by.
 func TestRejectedVirtualHostIsCounted(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, everybody(o))
 	p := fleet(t, o, 3)[relay]
 	p.refuse = func(url stream.TypeURL, name string) error {

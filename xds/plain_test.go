@@ -2,11 +2,11 @@ package xds
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"testing"
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -39,9 +39,8 @@ func TestBytesEqualFreshBuild(t *testing.T) {
 					p := c.proxy(i * 5 / 2)
 					had[i] = mustGet(t, made, s, p, cache.Routes{Delivery: all}, had[i])
 					got, want := sentOf(t, had[i].Resources.Generation), builtOf(view.Build(s, p), all)
-					if !maps.Equal(got, want) {
-						differ(t, got, want)
-						t.Fatalf("step %d, proxy %s", step, p.ID)
+					if d := cmp.Diff(want, got); d != "" {
+						t.Fatalf("step %d, proxy %s (-want +got):\n%.2000s", step, p.ID, d)
 					}
 				}
 			}
@@ -108,29 +107,4 @@ func mustGet(tb testing.TB, c *cache.Cache, s *mesh.Snapshot, p view.Proxy, r ca
 		tb.Fatal(err)
 	}
 	return now
-}
-
-// differ fails with no more than ten differences: of a fleet there may be thousands.
-func differ(t *testing.T, got, want map[string]string) {
-	t.Helper()
-	var list []string
-	for k, v := range want {
-		if has, ok := got[k]; !ok {
-			list = append(list, k+" is missing")
-		} else if has != v {
-			list = append(list, k+" differs")
-		}
-	}
-	for k := range got {
-		if _, ok := want[k]; !ok {
-			list = append(list, k+" is there")
-		}
-	}
-	slices.Sort(list)
-	for _, d := range list[:min(len(list), 10)] {
-		t.Error(d)
-	}
-	if n := len(list) - 10; n > 0 {
-		t.Errorf("and %d more", n)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -23,7 +24,7 @@ func TestRestartSendsNothing(t *testing.T) {
 	if testing.Short() {
 		streams = 200
 	}
-	o := big(25)
+	o := smallmesh.Big(25)
 	first := newRig(t, o, everybody(o))
 	all := fleet(t, o, streams)
 	for _, p := range all {
@@ -38,7 +39,7 @@ func TestRestartSendsNothing(t *testing.T) {
 		_ = p.close() // it was cancelled
 		before += p.received()
 	}
-	second := newRig(t, big(25), everybody(o))
+	second := newRig(t, smallmesh.Big(25), everybody(o))
 	for _, p := range all {
 		p.open(second)
 	}
@@ -76,7 +77,7 @@ func (s *Server) settled() int {
 func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 	t.Parallel()
 	const streams, deaf, edits = 60, 6, 10
-	o := big(240) // their clusters are more than fits between here and there
+	o := smallmesh.Big(240) // their clusters are more than fits between here and there
 	r := newRig(t, o, everybody(o))
 	all := fleet(t, o, streams)
 	until := make(chan struct{})
@@ -90,8 +91,8 @@ func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 		p.inStep(r)
 	}
 	for i := range edits {
-		o.route("s0007.mesh", fmt.Sprint("/v", i))
-		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		o.Route("s0007.mesh", fmt.Sprint("/v", i))
+		r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 		for _, p := range all[deaf:] {
 			p.inStep(r)
 		}
@@ -127,7 +128,7 @@ func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 		p.inStep(r)
 	}
 	// Those of them that take virtual hosts by themselves were sent each table once.
-	most := uint64(deaf * (len(o.services) + 1))
+	most := uint64(deaf * (len(o.Services) + 1))
 	if now := r.server.Work().Sent[stream.VirtualHostType]; now.Resources-sent.Resources > most {
 		t.Errorf("%d virtual hosts: not merged", now.Resources-sent.Resources)
 	}
@@ -137,7 +138,7 @@ func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 // would block, and the stream could be neither asked nor ended meanwhile.
 func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, everybody(o))
 	p := fleet(t, o, 1)[0]
 	p.open(r)
@@ -146,8 +147,8 @@ func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 	before := p.received()
 	c := r.server.connections()[0]
 	c.unwritten.Add(64 << 10) // as if it had left that unread
-	o.route("s0007.mesh", "/new")
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	o.Route("s0007.mesh", "/new")
+	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 	eventually(t, "the stream waits, or sends", func() bool { return c.blocked.Load() || p.received() > before })
 	if !c.blocked.Load() {
 		t.Errorf("%d resources sent", p.received()-before)
@@ -158,7 +159,7 @@ func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 
 func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
-	o := big(240)
+	o := smallmesh.Big(240)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.SlowTimeout = 3 * time.Second // the other one may have to wait for its turn to read
@@ -185,7 +186,7 @@ func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 // Only so many streams are new at a time; those that are served are served on.
 func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		new(hosts).instead(t, o, c)
 		c.MaxNew, c.slotIdle = 1, time.Hour
@@ -204,8 +205,8 @@ func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
 	all[2].open(r)
 	eventually(t, "the third is heard", func() bool { return r.server.streams.Load() == 3 && len(r.server.receiveSlots) == 1 })
-	o.route("s0007.mesh", "/new")
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	o.Route("s0007.mesh", "/new")
+	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 	all[0].inStep(r)
 	waits := all[2].received() == 0 && len(r.server.connections()) == 2
 	if !waits && time.Since(began) < maxSlotTime { // else it is its turn
@@ -221,7 +222,7 @@ func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 // does not wait for it.
 func TestAdmissionSlotsOfOneHost(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		new(hosts).instead(t, o, c)
 		c.MaxNew, c.slotIdle = hostShare, time.Hour
@@ -247,7 +248,7 @@ func TestAdmissionSlotsOfOneHost(t *testing.T) {
 // Who does not read the end of its stream is hung up on, and who reads it is not.
 func TestConnectionOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
-	o := big(240)
+	o := smallmesh.Big(240)
 	admission := &hosts{}
 	broken := make(chan string, 8)
 	admission.hangup = func(ctx context.Context) {
@@ -301,7 +302,7 @@ func (s *Server) awaitOld(t *testing.T) {
 // Who says nothing keeps nobody from being heard.
 func TestSilentStreamsLoseReceiveSlots(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.MaxNew, c.NodeTimeout = 1, time.Hour
@@ -319,7 +320,7 @@ func TestSilentStreamsLoseReceiveSlots(t *testing.T) {
 
 func TestLimitErrorsHaveRetryDelay(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.MaxStreams = 1
@@ -348,7 +349,7 @@ func TestLimitErrorsHaveRetryDelay(t *testing.T) {
 // Whoever is on the machine of the control plane leaves room for the hosts.
 func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	admission := &fakeAdmission{}
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
@@ -384,7 +385,7 @@ func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 
 func TestFallsBackToInlineRoutes(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, everybody(o))
 	all := fleet(t, o, 3)
 	p := all[newEnvoy]
@@ -412,8 +413,8 @@ func TestFallsBackToInlineRoutes(t *testing.T) {
 	if !strings.Contains(r.log.String(), "sending the whole route configuration") {
 		t.Error("not logged")
 	}
-	o.route("s0003.mesh", "/new")
-	next := o.snapshot(r.mesh.Snapshot())
+	o.Route("s0003.mesh", "/new")
+	next := o.Snapshot(r.mesh.Snapshot())
 	r.mesh.publish(next)
 	eventually(t, "it follows", func() bool {
 		c, ok := r.server.Convergence(next.Generation)
@@ -425,7 +426,7 @@ func TestFallsBackToInlineRoutes(t *testing.T) {
 // it is connected to; for one that starts anew it is decided anew.
 func TestInlineRoutesStayInline(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	all := fleet(t, o, 2)
 	p := all[newEnvoy]
 	r := newRig(t, o, func(c *Config) {
@@ -453,7 +454,7 @@ func TestInlineRoutesStayInline(t *testing.T) {
 
 func TestInlineRoutesSetting(t *testing.T) {
 	t.Parallel()
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.InlineRoutes = true

@@ -12,6 +12,7 @@ import (
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -22,9 +23,9 @@ func TestNackLogLinesAreLimited(t *testing.T) {
 	t.Parallel()
 	const clusters = 60
 	begin := time.Now()
-	o := shop()
+	o := smallmesh.Shop()
 	for i := range clusters {
-		o.service("s"+string(rune('a'+i/26))+string(rune('a'+i%26)), 8080)
+		o.Service("s"+string(rune('a'+i/26))+string(rune('a'+i%26)), 8080)
 	}
 	r := newRig(t, o, nil)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -86,7 +87,7 @@ func TestNackLogLinesAreLimited(t *testing.T) {
 // A peer that is not let in says who it is all the same.
 func TestNodeIDsAreSanitized(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	n := node("web", "127.0.0.11")
 	p, err := n.Proto()
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -29,11 +30,11 @@ func TestEditWithoutEffectIsLogged(t *testing.T) {
 	if written([]mesh.Change{{Reach: mesh.ReachConfig}}) {
 		t.Error("what is written nowhere was written")
 	}
-	o := shop()
+	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	r.connect(t, node("web", "127.0.0.11"), nil)
 	r.synced(t, "web.shop")
-	moved := o.snapshot(r.mesh.Snapshot())
+	moved := o.Snapshot(r.mesh.Snapshot())
 	moved.Changes = []mesh.Change{{Op: mesh.Updated, Reach: mesh.ReachNone, Origin: at}}
 	r.mesh.publish(moved)
 	eventually(t, "it is told that it makes no difference", func() bool {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
@@ -21,7 +22,7 @@ const ordersCluster = "Cluster outbound|8080||orders.mesh"
 
 func TestSnapshotReachesProxies(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	web := r.connect(t, node("web", "127.0.0.11"), nil)
 	captured := node("orders", "127.0.0.12")
@@ -37,8 +38,8 @@ func TestSnapshotReachesProxies(t *testing.T) {
 	}
 
 	// A new service reaches both, and the server says so.
-	o.service("stock", 9090)
-	next := o.snapshot(r.mesh.Snapshot())
+	o.Service("stock", 9090)
+	next := o.Snapshot(r.mesh.Snapshot())
 	r.mesh.publish(next)
 	eventually(t, "both have the new cluster", func() bool {
 		return web.has("Cluster outbound|9090||stock.mesh") && orders.has("Cluster outbound|9090||stock.mesh")
@@ -69,7 +70,7 @@ func TestSnapshotReachesProxies(t *testing.T) {
 
 func TestReconnectToAnotherServerSendsNothing(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	first := newRig(t, o, nil)
 	a := first.connect(t, node("web", "127.0.0.11"), nil)
 	first.synced(t, "web.shop")
@@ -77,7 +78,7 @@ func TestReconnectToAnotherServerSendsNothing(t *testing.T) {
 	first.synced(t, "web.shop")
 	a.cancel()
 	<-a.err
-	second := newRig(t, shop(), nil)
+	second := newRig(t, smallmesh.Shop(), nil)
 	b := second.connect(t, node("web", "127.0.0.11"), a.client)
 	st := second.synced(t, "web.shop")
 	if len(st.Types) != 3 {
@@ -90,15 +91,15 @@ func TestReconnectToAnotherServerSendsNothing(t *testing.T) {
 
 func TestNackAffectsNoOtherProxy(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	bad := func(name string) bool { return strings.Contains(name, "stock") }
 	web := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{refuse: bad})
 	orders := r.connect(t, node("orders", "127.0.0.12"), nil)
 	r.synced(t, "web.shop")
 	r.synced(t, "orders.shop")
-	o.service("stock", 9090).service("more", 9091)
-	next := o.snapshot(r.mesh.Snapshot())
+	o.Service("stock", 9090).Service("more", 9091)
+	next := o.Snapshot(r.mesh.Snapshot())
 	r.mesh.publish(next)
 	eventually(t, "the good part arrives everywhere", func() bool {
 		return web.has("Cluster outbound|9091||more.mesh") && orders.has("Cluster outbound|9090||stock.mesh")
@@ -132,14 +133,14 @@ func TestNackAffectsNoOtherProxy(t *testing.T) {
 
 func TestSlowProxyDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	slow := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{slow: make(chan struct{}, 1000)})
 	fast := r.connect(t, node("orders", "127.0.0.12"), nil)
 	r.synced(t, "orders.shop")
 	for i := range 5 {
-		o.service("s"+string(rune('a'+i)), 9000+uint32(i))
-		r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+		o.Service("s"+string(rune('a'+i)), 9000+uint32(i))
+		r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 		r.synced(t, "orders.shop")
 	}
 	if !fast.has("Cluster outbound|9004||se.mesh") || slow.received() != 0 {
@@ -177,7 +178,7 @@ func TestRejectedPeers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, shop(), nil)
+			r := newRig(t, smallmesh.Shop(), nil)
 			r.admission.peer.Store(c.peer)
 			a := r.connect(t, c.node, nil)
 			err := <-a.err
@@ -200,14 +201,14 @@ func TestRejectedPeers(t *testing.T) {
 
 func TestRefusalIsForgottenOnceAdmitted(t *testing.T) {
 	t.Parallel()
-	o := new(objects).workload("orders", "127.0.0.12", nil)
+	o := new(smallmesh.Objects).Workload("orders", "127.0.0.12", nil)
 	r := newRig(t, o, nil)
 	<-r.connect(t, node("web", "127.0.0.11"), nil).err
 	if len(r.server.Refused()) != 1 {
 		t.Fatal("not listed")
 	}
-	o.workload("web", "127.0.0.11", nil)
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	o.Workload("web", "127.0.0.11", nil)
+	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 	r.connect(t, node("web", "127.0.0.11"), nil)
 	r.synced(t, "web.shop")
 	if l := r.server.Refused(); len(l) != 0 {
@@ -225,7 +226,7 @@ func TestNoConfigurationBeforeFirstSnapshot(t *testing.T) {
 
 func TestLabelsComeFromWorkload(t *testing.T) {
 	t.Parallel()
-	s := shop().snapshot(nil)
+	s := smallmesh.Shop().Snapshot(nil)
 	n := node("web", "127.0.0.11")
 	v, err := verifyNode(Peer{Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}}, n)
 	if err != nil {
@@ -247,7 +248,7 @@ func TestStreamEnds(t *testing.T) {
 	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
 	t.Run("before-the-certificate", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), nil)
+		r := newRig(t, smallmesh.Shop(), nil)
 		until := time.Now().Add(10 * time.Second)
 		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Until: until})
 		a := r.connect(t, node("web", "127.0.0.11"), nil)
@@ -264,7 +265,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("revoked", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), nil)
+		r := newRig(t, smallmesh.Shop(), nil)
 		revoked := make(chan struct{})
 		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Revoked: revoked})
 		a := r.connect(t, node("web", "127.0.0.11"), nil)
@@ -276,7 +277,7 @@ func TestStreamEnds(t *testing.T) {
 	})
 	t.Run("revoked-while-not-reading", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, big(3000), nil)
+		r := newRig(t, smallmesh.Big(3000), nil)
 		revoked := make(chan struct{})
 		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "s0000"}}, Revoked: revoked})
 		n := node("s0000", "10.0.0.1")
@@ -297,7 +298,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	t.Parallel()
 	t.Run("too-much", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), nil)
+		r := newRig(t, smallmesh.Shop(), nil)
 		a := r.connect(t, node("web", "127.0.0.11"), nil)
 		r.synced(t, "web.shop")
 		if err := a.stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: "t", ResourceNamesSubscribe: []string{strings.Repeat("x", 5000)}}); err != nil {
@@ -309,7 +310,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	t.Run("full", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), func(c *Config) { c.MaxStreams = 1 })
+		r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxStreams = 1 })
 		r.connect(t, node("web", "127.0.0.11"), nil)
 		r.synced(t, "web.shop")
 		if err := <-r.connect(t, node("orders", "127.0.0.12"), nil).err; status.Code(err) != codes.ResourceExhausted {
@@ -318,7 +319,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	t.Run("full-for-a-host", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 1 })
+		r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxPerHost = 1 })
 		r.connect(t, node("web", "127.0.0.11"), nil)
 		r.synced(t, "web.shop")
 		if err := <-r.connect(t, node("orders", "127.0.0.12"), nil).err; status.Code(err) != codes.ResourceExhausted {
@@ -327,7 +328,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	t.Run("silent", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), func(c *Config) { c.NodeTimeout = 50 * time.Millisecond })
+		r := newRig(t, smallmesh.Shop(), func(c *Config) { c.NodeTimeout = 50 * time.Millisecond })
 		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -338,7 +339,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	t.Run("silent-and-full-for-a-host", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), func(c *Config) { c.MaxPerHost = 1; c.NodeTimeout = time.Minute })
+		r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxPerHost = 1; c.NodeTimeout = time.Minute })
 		silent, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).DeltaAggregatedResources(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -358,7 +359,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	})
 	t.Run("state-of-the-world", func(t *testing.T) {
 		t.Parallel()
-		r := newRig(t, shop(), nil)
+		r := newRig(t, smallmesh.Shop(), nil)
 		s, err := discovery.NewAggregatedDiscoveryServiceClient(r.dial).StreamAggregatedResources(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -371,13 +372,13 @@ func TestStreamsAreBounded(t *testing.T) {
 
 func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	a := r.connect(t, node("web", "127.0.0.11"), nil)
 	r.synced(t, "web.shop")
 	before := a.received()
-	fewer := &objects{services: o.services, workloads: o.workloads[:1]}
-	r.mesh.publish(fewer.snapshot(r.mesh.Snapshot()))
+	fewer := &smallmesh.Objects{Services: o.Services, Workloads: o.Workloads[:1]}
+	r.mesh.publish(fewer.Snapshot(r.mesh.Snapshot()))
 	eventually(t, "the status says so", func() bool {
 		p := r.server.Proxies()
 		return strings.Contains(p[0].Stale, "no longer in the mesh") && !p[0].Synced
@@ -385,13 +386,13 @@ func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 	if !a.has(ordersCluster) || a.received() != before {
 		t.Error("its configuration was touched")
 	}
-	r.mesh.publish(o.snapshot(r.mesh.Snapshot()))
+	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 	r.synced(t, "web.shop")
 }
 
 func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	first := newRig(t, o, nil)
 	a := first.connect(t, node("web", "127.0.0.11"), nil)
 	first.synced(t, "web.shop")
@@ -402,7 +403,7 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 
 	// A restarted server that knows only the workloads yet.
 	second := newRig(t, nil, nil)
-	part := (&objects{workloads: o.workloads}).snapshot(nil)
+	part := (&smallmesh.Objects{Workloads: o.Workloads}).Snapshot(nil)
 	part.Incomplete = true
 	second.mesh.publish(part)
 	b := second.connect(t, node("web", "127.0.0.11"), a.client)
@@ -410,7 +411,7 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 	if _, ok := a.client.Accepted(stream.ClusterType)["outbound|8080||orders.mesh"]; !ok {
 		t.Fatal("removed for being unknown")
 	}
-	second.mesh.publish(o.snapshot(second.mesh.Snapshot()))
+	second.mesh.publish(o.Snapshot(second.mesh.Snapshot()))
 	second.synced(t, "web.shop")
 	if b.received() != 0 {
 		t.Errorf("%d resources sent", b.received())
@@ -420,7 +421,7 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 func TestDiagnostics(t *testing.T) {
 	t.Parallel()
 	warnings := []view.Warning{{Key: mesh.Key{Kind: mesh.KindSidecar, Namespace: "shop", Name: "x"}, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	r.connect(t, node("web", "127.0.0.11"), nil)
 	r.connect(t, node("orders", "127.0.0.12"), nil)
 	r.synced(t, "web.shop")
@@ -440,7 +441,7 @@ func TestDiagnostics(t *testing.T) {
 // it returns.
 func TestReports(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, shop(), nil)
+	r := newRig(t, smallmesh.Shop(), nil)
 	a := r.connect(t, node("web", "127.0.0.11"), nil)
 	r.synced(t, "web.shop")
 	for _, req := range []*discovery.DeltaDiscoveryRequest{

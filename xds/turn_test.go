@@ -3,6 +3,8 @@ package xds
 import (
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
 // A fleet whose Envoys are slow, or away, is let in all the same: who only waits
@@ -10,7 +12,7 @@ import (
 func TestIdleStreamsLoseAdmissionSlots(t *testing.T) {
 	t.Parallel()
 	const slow = 18
-	o := big(25)
+	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
 		everybody(o)(c)
 		c.MaxNew = 1

@@ -57,7 +57,7 @@ func TestWorkOfCatalogChange(t *testing.T) {
 		"file-routes-its-host": {func(o *town) { o.routeFrom("c", "web.service.consul", "/v1") }, routes},
 		// Who writes a host down has it, where that is exported to; its routes are the same.
 		"host-is-written-down": {
-			func(o *town) { o.services = append(o.services, writtenDown("a")) },
+			func(o *town) { o.Services = append(o.Services, writtenDown("a")) },
 			expectation{
 				12, 0,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1},
@@ -65,7 +65,7 @@ func TestWorkOfCatalogChange(t *testing.T) {
 			},
 		},
 		"host-is-written-down-for-b": {
-			func(o *town) { o.services = append(o.services, writtenDown("b", "b")) },
+			func(o *town) { o.Services = append(o.Services, writtenDown("b", "b")) },
 			expectation{
 				4, 8,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1},

@@ -16,6 +16,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
@@ -33,7 +34,7 @@ type town struct {
 	// derived and instances are what a catalog has.
 	derived   []*mesh.Service
 	instances []*mesh.Workload
-	objects
+	smallmesh.Objects
 }
 
 func in(ns string, m mesh.Meta) mesh.Meta {
@@ -47,9 +48,9 @@ func newTown() *town {
 	for i, ns := range []string{"a", "b", "c"} {
 		for j := range 2 {
 			name := fmt.Sprintf("%s%d", ns, j)
-			t.services = append(t.services, townService(ns, name))
+			t.Services = append(t.Services, townService(ns, name))
 			for k := range 2 {
-				t.workloads = append(t.workloads, townWorkload(ns, name, k, fmt.Sprintf("10.%d.%d.%d", i, j, k+1)))
+				t.Workloads = append(t.Workloads, townWorkload(ns, name, k, fmt.Sprintf("10.%d.%d.%d", i, j, k+1)))
 			}
 		}
 	}
@@ -58,14 +59,14 @@ func newTown() *town {
 
 func townService(ns, name string) *mesh.Service {
 	return &mesh.Service{
-		Meta: in(ns, meta(mesh.KindServiceEntry, name, "service")), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
+		Meta: in(ns, smallmesh.Meta(mesh.KindServiceEntry, name, "service")), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{"app": name},
 	}
 }
 
 func townWorkload(ns, app string, k int, address string) *mesh.Workload {
 	w := &mesh.Workload{
-		Meta: in(ns, meta(mesh.KindWorkloadEntry, fmt.Sprintf("%s-%d", app, k), address)), Address: address, ServiceAccount: app,
+		Meta: in(ns, smallmesh.Meta(mesh.KindWorkloadEntry, fmt.Sprintf("%s-%d", app, k), address)), Address: address, ServiceAccount: app,
 	}
 	w.Labels = map[string]string{"app": app}
 	return w
@@ -73,9 +74,9 @@ func townWorkload(ns, app string, k int, address string) *mesh.Workload {
 
 // relabel gives the last workload other labels.
 func (o *town) relabel(labels map[string]string) {
-	w := *o.workloads[len(o.workloads)-1]
+	w := *o.Workloads[len(o.Workloads)-1]
 	w.Labels, w.Hash = labels, sha256.Sum256(fmt.Append(nil, labels))
-	o.workloads[len(o.workloads)-1] = &w
+	o.Workloads[len(o.Workloads)-1] = &w
 }
 
 // inlineService is one that names its endpoints itself.
@@ -83,15 +84,15 @@ func inlineService(addresses ...string) *mesh.Service {
 	s := townService("b", "b7")
 	s.Selector, s.Hash = nil, sha256.Sum256(fmt.Append(nil, addresses))
 	for _, a := range addresses {
-		s.Inline = append(s.Inline, &mesh.Workload{Meta: in("b", meta(mesh.KindWorkloadEntry, "", a)), Address: a})
+		s.Inline = append(s.Inline, &mesh.Workload{Meta: in("b", smallmesh.Meta(mesh.KindWorkloadEntry, "", a)), Address: a})
 	}
 	return s
 }
 
 func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
-	base := o.snapshot(nil)
+	base := o.Snapshot(nil)
 	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads),
+		Source: "files", Services: slices.Clone(o.Services), Workloads: slices.Clone(o.Workloads),
 		VirtualServices: slices.Clone(o.routes), DestinationRules: slices.Clone(o.rules),
 		PeerAuthentications: slices.Clone(o.authns), Sidecars: slices.Clone(o.scopes),
 	}, {Source: "agents", Health: o.health}, {Source: "consul", Services: slices.Clone(o.derived), Workloads: slices.Clone(o.instances)}})
@@ -100,7 +101,7 @@ func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
 // registered has a catalog have a service with one instance.
 func (o *town) registered() {
 	o.derived = []*mesh.Service{{
-		Meta: in("c", meta(mesh.KindServiceEntry, "consul/web")), Hostname: "web.service.consul", Catalog: true, Resolution: mesh.ResolutionStatic,
+		Meta: in("c", smallmesh.Meta(mesh.KindServiceEntry, "consul/web")), Hostname: "web.service.consul", Catalog: true, Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{mesh.LabelConsulService: "web"},
 	}}
 	o.instance("10.8.0.1", mesh.Healthy)
@@ -109,7 +110,7 @@ func (o *town) registered() {
 // instance sets, or replaces, the catalog's instance at an address.
 func (o *town) instance(address string, health mesh.Health) {
 	w := &mesh.Workload{
-		Meta: in("c", meta(mesh.KindWorkloadEntry, "consul/dc1/n1/web-"+address, health)), Address: address, ServiceAccount: "web", Health: health,
+		Meta: in("c", smallmesh.Meta(mesh.KindWorkloadEntry, "consul/dc1/n1/web-"+address, health)), Address: address, ServiceAccount: "web", Health: health,
 	}
 	w.Labels = map[string]string{mesh.LabelConsulService: "web"}
 	o.instances = append(slices.DeleteFunc(slices.Clone(o.instances), func(x *mesh.Workload) bool { return x.Address == address }), w)
@@ -130,7 +131,7 @@ func (o *town) route(host, prefix string) { o.routeFrom(host[:1], host, prefix) 
 func (o *town) routeFrom(ns, host, prefix string) {
 	o.routes = slices.DeleteFunc(slices.Clone(o.routes), func(v *mesh.VirtualService) bool { return v.Name == host })
 	o.routes = append(o.routes, &mesh.VirtualService{
-		Meta: in(ns, meta(mesh.KindVirtualService, host, prefix)),
+		Meta: in(ns, smallmesh.Meta(mesh.KindVirtualService, host, prefix)),
 		Spec: &networking.VirtualService{Hosts: []string{host}, Http: []*networking.HTTPRoute{{
 			Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: prefix}}}},
 			Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: host}}},
@@ -143,7 +144,7 @@ func (o *town) rule(timeout time.Duration, exportTo ...string) {
 	const host, ns = "a0.mesh", "a"
 	o.rules = slices.DeleteFunc(slices.Clone(o.rules), func(v *mesh.DestinationRule) bool { return v.Name == host })
 	r := &mesh.DestinationRule{
-		Meta: in(ns, meta(mesh.KindDestinationRule, host, timeout, exportTo)),
+		Meta: in(ns, smallmesh.Meta(mesh.KindDestinationRule, host, timeout, exportTo)),
 		Spec: &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{ConnectionPool: &networking.ConnectionPoolSettings{
 			Tcp: &networking.ConnectionPoolSettings_TCPSettings{ConnectTimeout: durationpb.New(timeout)},
 		}}},
@@ -162,7 +163,7 @@ func (o *town) unhealthy() {
 // strict has the proxies of namespace b take nothing but mTLS.
 func (o *town) strict() {
 	o.authns = []*mesh.PeerAuthentication{{
-		Meta: in("b", meta(mesh.KindPeerAuthentication, "default")),
+		Meta: in("b", smallmesh.Meta(mesh.KindPeerAuthentication, "default")),
 		Spec: &security.PeerAuthentication{Mtls: &security.PeerAuthentication_MutualTLS{Mode: security.PeerAuthentication_MutualTLS_STRICT}},
 	}}
 }
@@ -170,14 +171,14 @@ func (o *town) strict() {
 // scope has the proxies of namespace b see nothing but some namespaces.
 func (o *town) scope(hosts ...string) {
 	o.scopes = []*mesh.Sidecar{{
-		Meta: in("b", meta(mesh.KindSidecar, "default", hosts)),
+		Meta: in("b", smallmesh.Meta(mesh.KindSidecar, "default", hosts)),
 		Spec: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}},
 	}}
 }
 
 // patience changes how long all clusters wait for a connection.
 func (o *town) patience(d time.Duration) {
-	base := o.snapshot(nil).MeshConfig
+	base := o.Snapshot(nil).MeshConfig
 	spec, ok := proto.Clone(base.Spec).(*meshconfig.MeshConfig)
 	if !ok {
 		panic("a clone of another type")
@@ -225,16 +226,16 @@ func TestWorkOfChange(t *testing.T) {
 			want:   expectation{12, 0, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
 		},
 		"endpoint-added": {
-			change: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"endpoint-relabelled": {
-			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
 			change: func(o *town) { o.relabel(map[string]string{"app": "a0", "team": "x"}) },
 			want:   expectation{kept: 12}, // nothing asks for that label
 		},
 		"endpoint-of-another-service": {
-			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
 			change: func(o *town) { o.relabel(map[string]string{"app": "a1"}) },
 			// Its account is another than those of the service that it serves now.
 			want: expectation{
@@ -244,16 +245,16 @@ func TestWorkOfChange(t *testing.T) {
 			},
 		},
 		"inline-endpoint-replaced": {
-			before: func(o *town) { o.services = append(o.services, inlineService("10.9.9.1", "10.9.9.2")) },
-			change: func(o *town) { o.services[len(o.services)-1] = inlineService("10.9.9.1", "10.9.9.3") },
+			before: func(o *town) { o.Services = append(o.Services, inlineService("10.9.9.1", "10.9.9.2")) },
+			change: func(o *town) { o.Services[len(o.Services)-1] = inlineService("10.9.9.1", "10.9.9.3") },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"port-changed": {
-			before: func(o *town) { o.services = append(o.services, inlineService("10.9.9.1")) },
+			before: func(o *town) { o.Services = append(o.Services, inlineService("10.9.9.1")) },
 			change: func(o *town) {
 				s := inlineService("10.9.9.1")
 				s.Ports[0].Number, s.Hash[0] = 8081, s.Hash[0]+1
-				o.services[len(o.services)-1] = s
+				o.Services[len(o.Services)-1] = s
 			},
 			// Nobody had that port: a listener and a table of its own for it, with the
 			// host and with what is for all others.
@@ -264,13 +265,13 @@ func TestWorkOfChange(t *testing.T) {
 			},
 		},
 		"endpoint-replaced": {
-			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.workloads[len(o.workloads)-1] = townWorkload("a", "a0", 7, "10.9.9.2") },
+			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.Workloads[len(o.Workloads)-1] = townWorkload("a", "a0", 7, "10.9.9.2") },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"endpoint-removed": {
-			before: func(o *town) { o.workloads = append(o.workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.workloads = o.workloads[:len(o.workloads)-1] },
+			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *town) { o.Workloads = o.Workloads[:len(o.Workloads)-1] },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"virtual-service-added": {
@@ -324,8 +325,8 @@ func TestWorkOfChange(t *testing.T) {
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"service-removed": {
-			before: func(o *town) { o.services = append(o.services, townService("b", "b7")) },
-			change: func(o *town) { o.services = o.services[:len(o.services)-1] },
+			before: func(o *town) { o.Services = append(o.Services, townService("b", "b7")) },
+			change: func(o *town) { o.Services = o.Services[:len(o.Services)-1] },
 			want:   expectation{built: 12}, // names alone are sent
 		},
 		"peer-authentication-added": {
@@ -349,7 +350,7 @@ func TestWorkOfChange(t *testing.T) {
 			want: expectation{12, 0, amounts{stream.ClusterType: 10}, amounts{stream.ClusterType: 120, stream.EndpointType: 72}},
 		},
 		"service-added": {
-			change: func(o *town) { o.services = append(o.services, townService("b", "b7")) },
+			change: func(o *town) { o.Services = append(o.Services, townService("b", "b7")) },
 			want: expectation{
 				12, 0,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},
@@ -380,7 +381,7 @@ func TestWorkOfChange(t *testing.T) {
 // of makes a change to a town whose proxies have everything, and counts.
 func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
 	t.Helper()
-	r := newRig(t, nil, everybody(&o.objects))
+	r := newRig(t, nil, everybody(&o.Objects))
 	r.mesh.publish(o.build(nil))
 	all := o.fleet(t, r)
 	was, sizes := r.server.Work(), r.sizes()
@@ -403,7 +404,7 @@ func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
 func (o *town) fleet(t *testing.T, r *rig) []*proxy {
 	t.Helper()
 	var all []*proxy
-	for _, w := range newTown().workloads {
+	for _, w := range newTown().Workloads {
 		p := newProxy(t, relay, &bootstrap.Node{
 			Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(w.Address), Name: w.Name, Namespace: w.Namespace, Domain: "svc.local",
 			ServiceAccount: w.ServiceAccount, Interception: "REDIRECT", WorkloadName: w.Name,

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -14,8 +15,8 @@ import (
 func BenchmarkViewAfterEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
-			o := big(n)
-			s := o.snapshot(nil)
+			o := smallmesh.Big(n)
+			s := o.Snapshot(nil)
 			c := New(view.Settings{})
 			p := view.Proxy{
 				ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "s0001"},
@@ -25,9 +26,9 @@ func BenchmarkViewAfterEndpointChange(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
-				o.workload("z", fmt.Sprintf("10.99.%d.%d", i/250%250, i%250), map[string]string{"app": "s0007"})
-				s = o.snapshot(s)
-				o.workloads = o.workloads[:len(o.workloads)-1]
+				o.Workload("z", fmt.Sprintf("10.99.%d.%d", i/250%250, i%250), map[string]string{"app": "s0007"})
+				s = o.Snapshot(s)
+				o.Workloads = o.Workloads[:len(o.Workloads)-1]
 				b.StartTimer()
 				now := c.mustGet(b, s, p, Routes{Delivery: Auto}, old)
 				if now.Resources == old.Resources {
@@ -44,14 +45,14 @@ func BenchmarkViewAfterEndpointChange(b *testing.B) {
 func BenchmarkViewAfterRouteChange(b *testing.B) {
 	for i, as := range []Delivery{Inline, VHDS} {
 		b.Run([]string{"inline", "vhds"}[i], func(b *testing.B) {
-			o, c, p := big(1000), New(view.Settings{}), somebody("a", "127.0.0.50")
-			s := o.snapshot(nil)
+			o, c, p := smallmesh.Big(1000), New(view.Settings{}), somebody("a", "127.0.0.50")
+			s := o.Snapshot(nil)
 			old := c.mustGet(b, s, p, Routes{Delivery: as}, Configuration{})
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				b.StopTimer()
-				o.route("s0007.mesh", fmt.Sprint("/v", i))
-				s = o.snapshot(s)
+				o.Route("s0007.mesh", fmt.Sprint("/v", i))
+				s = o.Snapshot(s)
 				b.StartTimer()
 				now := c.mustGet(b, s, p, Routes{Delivery: as}, old)
 				if now.Resources == old.Resources {
@@ -65,7 +66,7 @@ func BenchmarkViewAfterRouteChange(b *testing.B) {
 
 // The first proxy of a thousand services, in a cache that has nothing.
 func BenchmarkFirstProxy(b *testing.B) {
-	s, p := big(1000).snapshot(nil), somebody("a", "127.0.0.50")
+	s, p := smallmesh.Big(1000).Snapshot(nil), somebody("a", "127.0.0.50")
 	b.ReportAllocs()
 	for b.Loop() {
 		New(view.Settings{}).mustGet(b, s, p, Routes{Delivery: VHDS}, Configuration{})

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -33,14 +36,14 @@ func (c *Cache) mustGet(tb testing.TB, s *mesh.Snapshot, p view.Proxy, r Routes,
 
 func TestEqualViewsShareOneGeneration(t *testing.T) {
 	t.Parallel()
-	s := shop().snapshot(nil)
+	s := smallmesh.Shop().Snapshot(nil)
 	c := New(view.Settings{})
 	first := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
 	second := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{}, Configuration{})
 	if first.Resources != second.Resources {
 		t.Error("two proxies that must do the same have two generations")
 	}
-	next := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), Routes{}, second)
+	next := c.mustGet(t, smallmesh.Shop().Service("stock", 9090).Snapshot(s), somebody("b", "127.0.0.51"), Routes{}, second)
 	shared := 0
 	for _, a := range first.Resources.layers {
 		for _, b := range next.Resources.layers {
@@ -56,7 +59,7 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 	if shared == 0 || next.Resources == first.Resources {
 		t.Errorf("%d parts shared", shared)
 	}
-	again := c.mustGet(t, shop().service("stock", 9090).snapshot(s), somebody("b", "127.0.0.51"), Routes{}, next)
+	again := c.mustGet(t, smallmesh.Shop().Service("stock", 9090).Snapshot(s), somebody("b", "127.0.0.51"), Routes{}, next)
 	if again.Resources != next.Resources {
 		t.Error("an equal snapshot makes another class")
 	}
@@ -100,11 +103,11 @@ func TestDuplicateNamesAreReported(t *testing.T) {
 func TestNothingIsKeptThatNobodyUses(t *testing.T) {
 	t.Parallel()
 	c := New(view.Settings{})
-	s := shop().snapshot(nil)
+	s := smallmesh.Shop().Snapshot(nil)
 	had := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
 	parts := len(c.encoded.made.All())
 	for i := range 20 {
-		s = shop().service(fmt.Sprintf("s%d", i), 9000).snapshot(s)
+		s = smallmesh.Shop().Service(fmt.Sprintf("s%d", i), 9000).Snapshot(s)
 		had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, had)
 	}
 	eventually(t, "what only the past needs is forgotten", func() bool {
@@ -133,7 +136,7 @@ func TestLayersFromTheOneBefore(t *testing.T) {
 		t.Run(fmt.Sprint("form-", all), func(t *testing.T) {
 			t.Parallel()
 			rnd := newRandom(t, uint64(all))
-			o := big(40)
+			o := smallmesh.Big(40)
 			c := New(view.Settings{})
 			var (
 				s   *mesh.Snapshot
@@ -141,48 +144,21 @@ func TestLayersFromTheOneBefore(t *testing.T) {
 			)
 			for step := range 60 {
 				scramble(rnd, o, step)
-				s = o.snapshot(s)
+				s = o.Snapshot(s)
 				had = c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, had)
 				fresh := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: all}, Configuration{})
-				if got, want := contentOf(had.Resources.Generation), contentOf(fresh.Resources.Generation); !equalContent(t, got, want) {
-					t.Fatalf("step %d differs", step)
+				if d := cmp.Diff(contentOf(fresh.Resources.Generation), contentOf(had.Resources.Generation)); d != "" {
+					t.Fatalf("step %d (-want +got):\n%.2000s", step, d)
 				}
 			}
 		})
 	}
 }
 
-// equalContent names no more than ten differences: of a fleet there may be
-// thousands.
-func equalContent(t *testing.T, got, want map[string]string) bool {
-	t.Helper()
-	var differ []string
-	for k, v := range want {
-		if has, ok := got[k]; !ok {
-			differ = append(differ, k+" is missing")
-		} else if has != v {
-			differ = append(differ, k+" differs")
-		}
-	}
-	for k := range got {
-		if _, ok := want[k]; !ok {
-			differ = append(differ, k+" is there")
-		}
-	}
-	slices.Sort(differ)
-	for _, d := range differ[:min(len(differ), 10)] {
-		t.Error(d)
-	}
-	if n := len(differ) - 10; n > 0 {
-		t.Errorf("and %d more", n)
-	}
-	return len(differ) == 0
-}
-
 // What has no route tables is made once, whatever the proxies can take.
 func TestFormsShareWhatIsEqual(t *testing.T) {
 	t.Parallel()
-	s, c := big(fold.Few+5).snapshot(nil), New(view.Settings{})
+	s, c := smallmesh.Big(fold.Few+5).Snapshot(nil), New(view.Settings{})
 	was := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
 	for _, all := range []Delivery{Auto, VHDS} {
 		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{Delivery: all}, Configuration{})
@@ -196,10 +172,10 @@ func TestFormsShareWhatIsEqual(t *testing.T) {
 
 func TestForms(t *testing.T) {
 	t.Parallel()
-	s := big(fold.Few - 5).snapshot(nil) // a catch-all is one more
+	s := smallmesh.Big(fold.Few - 5).Snapshot(nil) // a catch-all is one more
 	few := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
 	folded := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
-	s = big(fold.Few + 5).snapshot(nil)
+	s = smallmesh.Big(fold.Few + 5).Snapshot(nil)
 	many := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
 	refused := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}.WithInline(view.RoutesLayer+"8080"), Configuration{})
 	for name, c := range map[string]struct {
@@ -223,7 +199,7 @@ func TestFormsStay(t *testing.T) {
 		var had, other Configuration
 		var s *mesh.Snapshot
 		for i, n := range hosts[begin:] {
-			s = big(n).snapshot(s)
+			s = smallmesh.Big(n).Snapshot(s)
 			had, other = c.mustGet(t, s, p, Routes{Delivery: Auto}, had), c.mustGet(t, s, p, Routes{Delivery: Auto}, other)
 			fresh := c.mustGet(t, s, p, Routes{Delivery: Auto}, Configuration{})
 			if got := len(had.Resources.VirtualHosts()) > 0; got != split {
@@ -248,16 +224,16 @@ func TestFormsStay(t *testing.T) {
 // A stream that had asked for the snapshot just before has nobody go back to it.
 func TestLateSnapshot(t *testing.T) {
 	t.Parallel()
-	o := shop()
+	o := smallmesh.Shop()
 	for i := range 50 {
-		o.service(fmt.Sprintf("s%d", i), 8080)
+		o.Service(fmt.Sprintf("s%d", i), 8080)
 	}
-	mc := o.snapshot(nil).MeshConfig
+	mc := o.Snapshot(nil).MeshConfig
 	snap := func(prev *mesh.Snapshot) *mesh.Snapshot {
-		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{{Source: "files", Services: slices.Clone(o.services), Workloads: slices.Clone(o.workloads)}})
+		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{{Source: "files", Services: slices.Clone(o.Services), Workloads: slices.Clone(o.Workloads)}})
 	}
 	s1 := snap(nil)
-	o.service("new", 8080)
+	o.Service("new", 8080)
 	s2 := snap(s1)
 	c := New(view.Settings{})
 	c.At(s1).Prepare()

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -18,7 +19,7 @@ func TestResourcesLieTogether(t *testing.T) {
 		ID: "a", Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop", Name: "s0001"},
 		Addresses: []string{"10.0.1.1"}, Interception: view.InterceptRedirect,
 	}
-	had := c.mustGet(t, big(services).snapshot(nil), p, Routes{Delivery: Auto}, Configuration{})
+	had := c.mustGet(t, smallmesh.Big(services).Snapshot(nil), p, Routes{Delivery: Auto}, Configuration{})
 	for _, url := range []stream.TypeURL{stream.ClusterType, stream.EndpointType, stream.VirtualHostType} {
 		r := &stream.Response{TypeURL: url, Resources: slices.Collect(had.Resources.Generation.All(url))}
 		if len(r.Resources) < services {
