@@ -23,9 +23,9 @@ func BenchmarkDecision(b *testing.B) {
 			runtime.ReadMemStats(&before)
 			m := startMesh(b, services, time.Nanosecond)
 			defer m.end()
-			bell, cancel := m.r.Subscribe()
+			changed, cancel := m.r.Subscribe()
 			defer cancel()
-			<-bell
+			<-changed
 			quiet(2 * time.Second) // the state directory
 			runtime.GC()
 			runtime.ReadMemStats(&after)
@@ -46,14 +46,14 @@ func BenchmarkDecision(b *testing.B) {
 						m.write(tmp, content)
 						quiet(300 * time.Millisecond)
 						select {
-						case <-bell:
+						case <-changed:
 						default:
 						}
 						b.StartTimer()
 						if err := os.Rename(tmp, path); err != nil {
 							b.Fatal(err)
 						}
-						<-bell
+						<-changed
 					}
 				})
 			}

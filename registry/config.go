@@ -25,18 +25,17 @@ type Source interface {
 	Run(ctx context.Context, out chan<- *mesh.Fragment) error
 }
 
-// Releaser is a Source that holds something back by itself, and lets go of it
-// when a person says so. Release reports whether there was anything.
+// Releaser is a Source that holds something by itself and releases it when a person says so.
+// Release reports whether there was anything.
 type Releaser interface {
 	Release() bool
 }
 
-// Settler is a Source that keeps on disk what it has said. It is told after
-// every reading how much of that reading's removals is held back, so that it
-// does not forget, before a restart, what is still in force here. Settled must
-// not block.
-type Settler interface {
-	Settled(reading *mesh.Fragment, held int)
+// DecisionObserver is a Source that saves its content to disk. After every reading it learns
+// how many of its removals the guard holds, so that it does not lose before a restart what is
+// still in force. Decided must not block.
+type DecisionObserver interface {
+	Decided(reading *mesh.Fragment, held int)
 }
 
 // DefaultSourceWait is how long the first snapshot waits for sources, where

@@ -88,7 +88,7 @@ func TestCostOfAChange(t *testing.T) {
 		{"one_of_two_broken", func() {
 			m.rename(routesFile, "# the start\n"+strings.ReplaceAll(routes(3, 7), "maxConnections: 100", "maxConnections: many"))
 		}, counters{1, 1, 2, 1, 1, 1, 1}},
-		{"mended", func() { m.rename(routesFile, "# the start\n"+routes(3, 1)) }, counters{1, 1, 2, 1, 2, 2, 1}},
+		{"fixed", func() { m.rename(routesFile, "# the start\n"+routes(3, 1)) }, counters{1, 1, 2, 1, 2, 2, 1}},
 		{"service_added", func() { m.rename(m.path(99, "hosts"), hosts(99, 0)) }, counters{1, 1, 11, 1, 11, 11, 1}},
 		{"no_manifest", func() { m.rename(m.path(99, "hosts")+".txt", "nothing") }, counters{}},
 		{"broken", func() { m.rename(routesFile, strings.ReplaceAll(routes(3, 2), "attempts: 3", "attempts: many")) }, counters{1, 1, 2, 1, 1, 1, 1}},

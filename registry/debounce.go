@@ -37,9 +37,9 @@ type change struct {
 	files int
 }
 
-// debouncer says when to push what has changed: when nothing has changed for the
-// time after, when the oldest change has waited for the time max, and not before
-// the interval since the last push has passed. It is a value without a clock.
+// debouncer decides when to push changes: when nothing has changed for the time after, when
+// the oldest change has waited for the time max, and not before the interval since the last
+// push has passed. It is a value without a clock.
 type debouncer struct {
 	after, max, interval time.Duration
 
@@ -47,7 +47,7 @@ type debouncer struct {
 	pushed      time.Time
 }
 
-// note takes a change into account. What waits has done so since the time first.
+// note adds a change. The changes have waited since the time first.
 func (d *debouncer) note(first, now time.Time) {
 	d.last = now
 	if d.first.IsZero() {
@@ -55,7 +55,7 @@ func (d *debouncer) note(first, now time.Time) {
 	}
 }
 
-// due is when to push; zero means that nothing waits.
+// due is when to push; zero means that there is no change.
 func (d *debouncer) due() time.Time {
 	if d.first.IsZero() {
 		return time.Time{}
@@ -83,7 +83,7 @@ type pushes struct {
 	}
 }
 
-// newPushes takes what --debounce-after and --debounce-max say.
+// newPushes has the settings --debounce-after and --debounce-max.
 func newPushes(after, longest time.Duration) *pushes {
 	rest := min(after, endpointsAfter)
 	long := checkoutTime + rest
@@ -147,7 +147,7 @@ func (p *pushes) pushed(config bool, now time.Time) {
 	}
 }
 
-// reached tells what of a difference there is.
+// reached is the kind of change that a difference is.
 func reached(d *mesh.Difference) change {
 	c := change{config: d.Reach() == mesh.ReachNone}
 	switch d.ConfigReach() {

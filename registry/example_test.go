@@ -45,12 +45,12 @@ func ExampleRegistry() {
 		fmt.Println(err)
 		return
 	}
-	bell, unsubscribe := r.Subscribe()
+	changed, unsubscribe := r.Subscribe()
 	defer unsubscribe()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error)
 	go func() { ended <- r.Run(ctx) }()
-	<-bell
+	<-changed
 	for _, svc := range r.Snapshot().ServicesVisibleTo("web") {
 		fmt.Println(svc.Hostname, "is written in", svc.Origin)
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Reason says why a removal is held back.
+// Reason is why a removal is held.
 type Reason string
 
 // The reasons for which a removal is held back.
@@ -26,11 +26,11 @@ const (
 	NamespaceEmpty Reason = "a namespace that is bound to the source became empty"
 )
 
-// byPerson reports whether waiting is not enough to release the removal.
+// byPerson reports whether only a person can release the removal.
 func (r Reason) byPerson() bool { return r == SourceEmpty || r == NamespaceEmpty }
 
-// hold is one object whose removal is held back or, for a service that lost
-// endpoints, whose change is.
+// hold is one object whose removal is held or, for a service that lost endpoints, whose change
+// is held.
 type hold struct {
 	since  time.Time
 	reason Reason
@@ -40,7 +40,7 @@ type hold struct {
 	lost string
 }
 
-// holds are what is held back of one source.
+// holds are the held objects of one source.
 type holds map[mesh.Key]hold
 
 // limits are the guard's settings.
@@ -57,8 +57,8 @@ func (l limits) tooMany(n, total int) bool {
 	return n >= l.floor && float64(n) > l.share*float64(total)
 }
 
-// reading is one decision of the guard: prev is what is in force of a source,
-// held what of it the source no longer had, next what it has now.
+// reading is one decision of the guard: prev is what is in force of a source, held the objects
+// of it that the source no longer had, next what it has now.
 type reading struct {
 	limits
 	prev, next *mesh.Fragment
@@ -70,18 +70,16 @@ type reading struct {
 	snapshot *mesh.Snapshot
 	now      time.Time
 
-	// steady says that all that was held is still gone; ripe is what of it is
-	// confirmed. Found by confirm.
+	// steady means that everything that was held is still missing; ripe is the part of it that
+	// is confirmed. Both are set by confirm.
 	steady bool
 	ripe   map[mesh.Key]bool
 }
 
-// decide returns what is to be in force now, and what of it is held. It is
-// pure.
+// decide returns what is in force now, and what of it is held. It is pure.
 //
-// A removal is confirmed when two readings that lie far enough apart lack the
-// same objects, and nothing of what was held came back in between: then the
-// source is still on the move.
+// A removal is confirmed when two readings with enough time between them lack the same
+// objects, and nothing that was held came back in between: then the source is still changing.
 func (r *reading) decide() (*mesh.Fragment, holds) {
 	if r.prev == nil {
 		return r.next, nil
@@ -118,9 +116,9 @@ func (r *reading) decide() (*mesh.Fragment, holds) {
 	return mesh.Keep(r.prev, r.next, keys), held
 }
 
-// confirm finds out whether all that was held is still gone, and what of it is
-// missing for the second time, long enough after the first. Ripe removals are
-// confirmed and count no more when the others are weighed.
+// confirm finds out whether everything that was held is still missing, and what of it is
+// missing for the second time, long enough after the first. Confirmed removals do not count
+// when the others are decided.
 func (r *reading) confirm(removed []mesh.Removal, losses holds) {
 	gone := map[mesh.Key]bool{}
 	for _, x := range removed {
@@ -143,7 +141,7 @@ func (r *reading) confirm(removed []mesh.Removal, losses holds) {
 	}
 }
 
-// open reports whether nothing has been decided yet of a removal.
+// open reports whether a removal is not decided yet.
 func (r *reading) open(x mesh.Removal, found holds) bool {
 	_, ok := found[x.Key]
 	return !ok && !r.ripe[x.Key]
@@ -173,7 +171,7 @@ func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
 	}
 }
 
-// holdShrunken holds all that is gone, if it is too large a part of the source.
+// holdShrunken holds everything that is missing, if it is too large a part of the source.
 func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
 	fresh := 0
 	for _, x := range removed {
@@ -191,8 +189,7 @@ func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
 	}
 }
 
-// holdEndpoints holds the workloads that are gone, if they are too large a part
-// of some service.
+// holdEndpoints holds the missing workloads, if they are too large a part of a service.
 func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
 	if r.snapshot == nil {
 		return
@@ -243,7 +240,7 @@ func (r *reading) inlineLosses() holds {
 	return out
 }
 
-// aged gives a hold the time since when it stands.
+// aged sets since when a hold exists.
 func (r *reading) aged(h hold, key mesh.Key) hold {
 	before, ok := r.held[key]
 	if ok && r.steady && before.lost == h.lost && before.reason.byPerson() == h.reason.byPerson() {
@@ -254,7 +251,7 @@ func (r *reading) aged(h hold, key mesh.Key) hold {
 	return h
 }
 
-// confirmed reports whether a hold has stood long enough.
+// confirmed reports whether a hold exists for long enough.
 func (r *reading) confirmed(h hold, key mesh.Key) bool {
 	if _, again := r.held[key]; !again {
 		return false

@@ -31,13 +31,13 @@ type loop struct {
 	compared, merged uint64
 }
 
-// source is what the loop knows of one.
+// source is the state of one source.
 type source struct {
 	limits
-	name    string
-	settler Settler // or nil
-	// last is the latest reading; current is what is in force of it, with what
-	// is held; public is what of that has been published. All nil at first.
+	name     string
+	observer DecisionObserver // or nil
+	// last is the latest reading; current is what is in force of it, including what is held;
+	// public is the part that has been published. All are nil at first.
 	last, current, public *mesh.Fragment
 	held                  holds
 
@@ -55,8 +55,8 @@ func newLoop(r *Registry, now time.Time) *loop {
 		record:    ownerRecord{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
 	}
 	for _, s := range r.cfg.Sources {
-		settler, _ := s.(Settler)
-		l.sources = append(l.sources, &source{name: s.Name(), settler: settler, limits: limits{
+		settler, _ := s.(DecisionObserver)
+		l.sources = append(l.sources, &source{name: s.Name(), observer: settler, limits: limits{
 			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
 			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: boundTo(r.cfg.Bindings[s.Name()]),
 		}})
@@ -64,7 +64,7 @@ func newLoop(r *Registry, now time.Time) *loop {
 	return l
 }
 
-// read takes a reading of a source.
+// read handles a reading of a source.
 func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 	i := slices.IndexFunc(l.sources, func(s *source) bool { return f != nil && s.name == f.Source })
 	if i < 0 {
@@ -110,12 +110,11 @@ func errUnknownSource(f *mesh.Fragment) error {
 	return fmt.Errorf("unknown source %q", f.Source)
 }
 
-// accept puts the second fragment of a difference in force, to be published in
-// its time.
+// accept puts the second fragment of a difference in force, to be published when it is due.
 func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) {
 	s.held = held
-	if s.settler != nil {
-		s.settler.Settled(s.last, len(held))
+	if s.observer != nil {
+		s.observer.Decided(s.last, len(held))
 	}
 	first := s.current == nil
 	if first {
@@ -130,7 +129,7 @@ func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) 
 	l.pushes.note(reached(d), now)
 }
 
-// release lets go of what is held of a source.
+// release releases what is held of a source.
 func (l *loop) release(name string, now time.Time) {
 	for _, s := range l.sources {
 		if s.name != name || len(s.held) == 0 {
@@ -141,7 +140,7 @@ func (l *loop) release(name string, now time.Time) {
 	}
 }
 
-// logHolds logs what is held newly and what no longer is.
+// logHolds logs new and released holds.
 func (l *loop) logHolds(s *source, held holds) {
 	fresh := 0
 	for key := range held {
@@ -183,8 +182,7 @@ func (l *loop) missing() []string {
 	return names
 }
 
-// next is when the loop has something to do by itself; zero means not before
-// something happens.
+// next is when the loop has to act by itself; zero means not before something happens.
 func (l *loop) next(now time.Time) time.Time {
 	if l.r.Snapshot() == nil {
 		if wait := l.waitUntil(); now.Before(wait) {
@@ -239,7 +237,7 @@ func (l *loop) logMissing(missing []string) {
 	}
 }
 
-// publish merges the sources. Without config, what is debounced stays behind.
+// publish merges the sources. Without config, debounced changes are not included.
 func (l *loop) publish(config bool, missing []string, now time.Time) {
 	fragments := make([]*mesh.Fragment, len(l.sources))
 	for i, s := range l.sources {
@@ -306,7 +304,7 @@ func (l *loop) logConflicts(list []mesh.Conflict) {
 	l.conflicts = now
 }
 
-// report is the state for people.
+// report is the status.
 func (l *loop) report() *Status {
 	st := &Status{
 		Missing:   l.missing(),

@@ -9,16 +9,16 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// The record is written whole: of 50,000 hosts it has 2 MB, so that a mesh that always
-// changes would always write.
+// The record is written as a whole: for 50,000 hosts it has 2 MB, so without a limit a mesh
+// that always changes would always write.
 const (
-	// saveShare is how many times as long as a write nothing is written after it.
+	// saveShare is the length of the pause after a write, in lengths of the write.
 	saveShare = 20
-	// maxSaveRest bounds that: what changed meanwhile is lost if the machine fails.
+	// maxSaveRest limits the pause: changes during it are lost if the machine fails.
 	maxSaveRest = 30 * time.Second
 )
 
-// ownerMoment is the record of owners at one moment. Nobody changes it.
+// ownerMoment is the record of owners at one time. It is immutable.
 type ownerMoment struct {
 	owners *mesh.Owners
 	left   map[mesh.Hostname]time.Time
@@ -32,12 +32,11 @@ func (r *ownerMoment) hosts() map[mesh.Hostname]Ownership {
 	return out
 }
 
-// ownerSaver writes the record of owners behind the loop: a slow disk delays no
-// snapshot.
+// ownerSaver writes the record of owners in the background: a slow disk delays no snapshot.
 type ownerSaver struct {
 	store OwnerStore
 	log   *slog.Logger
-	// next is the record that is to be written: the latest, for it holds all.
+	// next is the record to write: the latest, which includes all earlier changes.
 	next  chan *ownerMoment
 	fault atomic.Pointer[string] // or nil
 }
@@ -46,7 +45,7 @@ func newOwnerSaver(store OwnerStore, log *slog.Logger) *ownerSaver {
 	return &ownerSaver{store: store, log: log, next: make(chan *ownerMoment, 1)}
 }
 
-// save hands over a record. Only one goroutine may call it.
+// save sets the record to write. Only one goroutine may call it.
 func (s *ownerSaver) save(record *ownerMoment) {
 	select {
 	case <-s.next:
@@ -55,7 +54,7 @@ func (s *ownerSaver) save(record *ownerMoment) {
 	s.next <- record
 }
 
-// why is what is wrong; empty if nothing is.
+// why is the error of the last write; empty if there is none.
 func (s *ownerSaver) why() string {
 	if fault := s.fault.Load(); fault != nil {
 		return *fault
@@ -63,7 +62,7 @@ func (s *ownerSaver) why() string {
 	return ""
 }
 
-// run writes until ctx is done, and then what is left.
+// run writes until ctx is done, and then the last record.
 func (s *ownerSaver) run(ctx context.Context) {
 	var unsaved *ownerMoment
 	again := time.NewTicker(saveAgain)

@@ -9,16 +9,14 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Ownership is what is on record of a host: the namespace that named it first.
+// Ownership is the record of a host: the namespace that declared it first.
 type Ownership struct {
 	mesh.Owner
-	// Left is when nothing of the namespace named the host any more; zero while
-	// something does.
+	// Left is when the namespace stopped declaring the host; zero while it does.
 	Left time.Time
 }
 
-// OwnerStore keeps the record of whose hosts are, for sources that are bound to
-// namespaces.
+// OwnerStore saves the record of owners, for sources that are bound to namespaces.
 type OwnerStore interface {
 	// Load returns what was saved last; nil where nothing ever was.
 	Load() (map[mesh.Hostname]Ownership, error)
@@ -26,29 +24,28 @@ type OwnerStore interface {
 }
 
 const (
-	// DefaultHostRest is for how long a host that its owner names no more is kept
-	// from others, where nothing else is said.
+	// DefaultHostRest is how long a host stays reserved after its owner stopped declaring it,
+	// by default.
 	DefaultHostRest = 7 * 24 * time.Hour
-	// maxResting bounds the hosts that are kept for a namespace which names them no
-	// more: whoever makes up names pushes out its own.
+	// maxResting limits the reserved hosts of a namespace: a namespace that makes up names
+	// displaces its own.
 	maxResting = 10_000
-	// saveAgain is how long after a failure the record is saved again.
+	// saveAgain is the time between two tries after an error.
 	saveAgain = 10 * time.Second
 )
 
-// ownerRecord is the record of whose hosts are, as the loop has it.
+// ownerRecord is the record of owners in the loop.
 type ownerRecord struct {
 	bindings []*mesh.Binding // by source; nil where none is bound
 	rest     time.Duration
 	saver    *ownerSaver // or nil
 
 	owners *mesh.Owners
-	// left are the hosts that their owner names no more, and since when.
+	// left are the hosts that their owner no longer declares, and since when.
 	left map[mesh.Hostname]time.Time
 	// decided are the hosts that snapshots decided on since all sources were there.
 	decided map[mesh.Hostname]bool
-	// known says that there was a record at the start, or all sources have been
-	// read since.
+	// known means that there was a record at the start, or all sources have been read since.
 	known bool
 }
 
@@ -63,8 +60,8 @@ func (c *Config) bindings() []*mesh.Binding {
 	return out
 }
 
-// load takes over what is on disk. One that cannot be read is as if there were
-// none: the hosts that several name go to the first by name.
+// load reads the saved record. An unreadable one counts as missing: contested hosts go to the
+// first namespace by name.
 func (l *ownerRecord) load(store OwnerStore) error {
 	if len(l.bindings) == 0 || store == nil {
 		return nil
@@ -82,11 +79,11 @@ func (l *ownerRecord) load(store OwnerStore) error {
 	return err
 }
 
-// unsettled says that a source is missing which may declare what is not on
-// record. Without any record, at the first start, all hosts would be nobody's.
+// unsettled means that a source is missing which may declare hosts that are not on record.
+// Without any record, at the first start, all hosts would belong to nobody.
 func (l *ownerRecord) unsettled(missing []string) bool { return l.known && len(missing) > 0 }
 
-// take puts on record what a snapshot says of the hosts that were decided anew.
+// take records the owners of a snapshot that were decided again.
 func (l *ownerRecord) take(s *mesh.Snapshot, now time.Time) {
 	if len(l.bindings) == 0 {
 		return
@@ -126,8 +123,7 @@ func (l *ownerRecord) take(s *mesh.Snapshot, now time.Time) {
 	}
 }
 
-// bound drops of the hosts that a namespace names no more the oldest, where there
-// are too many.
+// bound removes the oldest reserved hosts of a namespace, if there are too many.
 func (l *ownerRecord) bound(news map[mesh.Hostname]mesh.Owner) {
 	if len(l.left) <= maxResting {
 		return
@@ -149,8 +145,7 @@ func (l *ownerRecord) bound(news map[mesh.Hostname]mesh.Owner) {
 	}
 }
 
-// expire gives up hosts that have rested for long enough. It reports whether there
-// were any.
+// expire removes hosts whose reservation has ended. It reports whether there were any.
 func (l *ownerRecord) expire(now time.Time) bool {
 	news := map[mesh.Hostname]mesh.Owner{}
 	for h, left := range l.left {
@@ -167,7 +162,7 @@ func (l *ownerRecord) expire(now time.Time) bool {
 	return true
 }
 
-// next is when the next host is given up; zero if none rests.
+// next is when the next reservation ends; zero if there is none.
 func (l *ownerRecord) next() time.Time {
 	var at time.Time
 	for _, left := range l.left {

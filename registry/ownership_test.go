@@ -256,9 +256,9 @@ func TestOwnersAreSavedAtTheEnd(t *testing.T) {
 	go func() { ended <- r.Run(ctx) }()
 	src := r.cfg.Sources[0].(*fakeSource)
 	src.say(&mesh.Fragment{Services: []*mesh.Service{service("shop", "orders", "x")}})
-	bell, cancel := r.Subscribe()
+	changed, cancel := r.Subscribe()
 	defer cancel()
-	<-bell
+	<-changed
 	stop()
 	if err := <-ended; err != nil {
 		t.Fatal(err)

@@ -104,7 +104,7 @@ func (m *realMesh) start() {
 	var err error
 	log := slog.New(slog.DiscardHandler)
 	m.src, err = files.New(files.Config{
-		Roots: []files.Root{{Path: m.dir}}, Logger: log, StateDir: m.tb.TempDir(), AwaitSettled: true, MaxFiles: 1_000_000,
+		Roots: []files.Root{{Path: m.dir}}, Logger: log, StateDir: m.tb.TempDir(), AwaitDecision: true, MaxFiles: 1_000_000,
 		ScanInterval: time.Hour,
 	})
 	if err != nil {

@@ -16,13 +16,12 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// ErrNothingHeld is returned by Release for a source of which nothing is held
-// back.
+// ErrNothingHeld is returned by Release for a source without held removals.
 var ErrNothingHeld = errors.New("nothing is on hold")
 
 var errEnded = errors.New("the source ended")
 
-// Registry merges what its sources say. See the package's description.
+// Registry merges the fragments of its sources. See the package's description.
 type Registry struct {
 	// Constant after New.
 	cfg      Config
@@ -76,15 +75,15 @@ func (r *Registry) Complete() bool {
 	return s != nil && !s.Incomplete
 }
 
-// Subscribe returns a doorbell that rings when there is a newer snapshot, and a
-// func that ends the subscription. It rings at once where there is one already.
-func (r *Registry) Subscribe() (bell <-chan struct{}, cancel func()) {
+// Subscribe returns a channel that signals a newer snapshot, and a function that ends the
+// subscription. It signals at once if there is a snapshot already.
+func (r *Registry) Subscribe() (changed <-chan struct{}, cancel func()) {
 	c := make(chan struct{}, 1)
 	r.mu.Lock()
 	r.subscribers[c] = true
 	r.mu.Unlock()
 	if r.Snapshot() != nil {
-		ring(c)
+		notify(c)
 	}
 	return c, func() {
 		r.mu.Lock()
@@ -93,15 +92,15 @@ func (r *Registry) Subscribe() (bell <-chan struct{}, cancel func()) {
 	}
 }
 
-func ring(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// Release lets go of all removals of a source that are held back now. It
-// returns before that has taken effect, which is at once while Run runs.
+// Release releases all removals of a source that are held now. It returns before that has
+// taken effect, which is at once while Run runs.
 func (r *Registry) Release(source string) error {
 	i := slices.IndexFunc(r.cfg.Sources, func(s Source) bool { return s.Name() == source })
 	if i < 0 {
@@ -124,8 +123,8 @@ func (r *Registry) Release(source string) error {
 	return nil
 }
 
-// Run runs the sources and publishes what they say until ctx is done, or until
-// a source ends. It may be called once.
+// Run runs the sources and publishes snapshots until ctx is done, or until a source ends. It
+// may be called once.
 func (r *Registry) Run(ctx context.Context) error {
 	if r.running.Swap(true) {
 		return errors.New("running the registry: Run was called before")
@@ -137,7 +136,7 @@ func (r *Registry) Run(ctx context.Context) error {
 			err := cmp.Or(s.Run(ctx, reads), errEnded)
 			select {
 			case <-ctx.Done():
-				return nil // whoever ended ctx knows why
+				return nil // the caller ended ctx
 			default:
 				return fmt.Errorf("running source %q: %w", s.Name(), err)
 			}
@@ -190,12 +189,12 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 	}
 }
 
-// publish makes a snapshot visible and rings.
+// publish makes a snapshot visible and notifies the subscribers.
 func (r *Registry) publish(s *mesh.Snapshot) {
 	r.snapshot.Store(s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.subscribers {
-		ring(c)
+		notify(c)
 	}
 }

@@ -16,11 +16,11 @@ import (
 // running is a Registry in a synctest bubble.
 type running struct {
 	*Registry
-	t      *testing.T
-	bell   <-chan struct{}
-	ended  chan error
-	cancel context.CancelFunc
-	seen   uint64 // the generation that after saw last
+	t       *testing.T
+	changed <-chan struct{}
+	ended   chan error
+	cancel  context.CancelFunc
+	seen    uint64 // the generation that after saw last
 }
 
 func run(t *testing.T, c Config) *running {
@@ -30,9 +30,9 @@ func run(t *testing.T, c Config) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bell, unsubscribe := r.Subscribe()
+	changed, unsubscribe := r.Subscribe()
 	ctx, cancel := context.WithCancel(t.Context())
-	x := &running{Registry: r, t: t, bell: bell, ended: make(chan error, 1), cancel: cancel}
+	x := &running{Registry: r, t: t, changed: changed, ended: make(chan error, 1), cancel: cancel}
 	go func() { x.ended <- r.Run(ctx) }()
 	t.Cleanup(func() {
 		unsubscribe()
@@ -80,14 +80,14 @@ func TestStart(t *testing.T) {
 			t.Errorf("snapshot: %+v", s)
 		}
 		select {
-		case <-x.bell:
+		case <-x.changed:
 		default:
-			t.Error("the bell did not ring")
+			t.Error("the changed did not ring")
 		}
-		bell, cancel := x.Subscribe()
+		changed, cancel := x.Subscribe()
 		defer cancel()
 		select {
-		case <-bell:
+		case <-changed:
 		default:
 			t.Error("a late subscriber is not told")
 		}

@@ -6,13 +6,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// listedHolds bounds what Status lists of a source.
+// listedHolds limits the held removals of a source in Status.
 const listedHolds = 100
 
 // Status is the state of a Registry for people and metrics. It is a value;
 // slices are read-only.
 type Status struct {
-	// Complete says that every source has delivered.
+	// Complete means that every source has delivered.
 	Complete bool
 	// Missing are the names of the sources that have not, in their order.
 	Missing []string
@@ -28,10 +28,10 @@ type Status struct {
 	// reported of their health, both since the start. What did not change is in
 	// neither.
 	Compared, Merged uint64
-	// Waiting says that changes are being debounced.
+	// Waiting means that changes are being debounced.
 	Waiting bool
-	// Hosts is the number of hosts on record as a bound namespace's, and HostsUnsaved
-	// why the record cannot be saved; empty if it can.
+	// Hosts is the number of hosts on record as owned by a namespace of a bound source, and
+	// HostsUnsaved why the record cannot be saved; empty if it can.
 	Hosts        int
 	HostsUnsaved string
 	// Conflicts are the objects that are not in force because another one has
@@ -49,7 +49,7 @@ type SourceStatus struct {
 	Readings      uint64
 	// Objects is the number of objects in force.
 	Objects int
-	// ForeignHosts is how often the source names a host of another, if it is bound to
+	// ForeignHosts counts names of other owners' hosts in the source, if it is bound to
 	// namespaces.
 	ForeignHosts int
 	// Held are the removals that are held back, sorted by Key, the first
@@ -60,7 +60,7 @@ type SourceStatus struct {
 	HeldTotal uint64
 }
 
-// Held is an object whose removal is held back.
+// Held is an object whose removal is held.
 type Held struct {
 	Key    mesh.Key
 	Origin *mesh.Origin

@@ -21,8 +21,8 @@ import (
 const sourceName = "agents"
 
 const (
-	// maxStreams bounds the streams of one workload: more than one is a
-	// reconnect that overtook the end of its predecessor.
+	// maxStreams limits the streams of one workload: more than one is a reconnect before the
+	// end of the old stream was noticed.
 	maxStreams = 8
 	// maxReason bounds what is kept of a reason, in bytes.
 	maxReason = 256
@@ -37,21 +37,21 @@ type Config struct {
 	// Grace is how long after its stream was lost a workload stays in; 0 means
 	// 10 s.
 	Grace time.Duration
-	// Share is the part of all connected workloads, and Floor the number, beyond
-	// which lost streams are held to be our own fault; 0 means 0.3 and 5.
+	// Share is the part of all connected workloads, and Floor the number, from which lost
+	// streams count as a fault of this server; 0 means 0.3 and 5.
 	Share float64
 	Floor int
-	// MaxWorkloads bounds what is remembered; 0 means 100,000. Beyond it those
-	// that are gone for longest are forgotten, and then new ones not taken.
+	// MaxWorkloads limits the workloads in memory; 0 means 100,000. At the limit those that
+	// are gone for longest are removed, and else new ones are rejected.
 	MaxWorkloads int
-	// Store keeps who is out across restarts; nil means that a restart forgets.
+	// Store saves which workloads are out; nil means that a restart forgets it.
 	Store Store
-	// Claims keeps which host a workload is of; nil means that a restart forgets.
+	// Claims saves the claims; nil means that a restart forgets them.
 	Claims ClaimStore
-	// ClaimLease is how long a workload stays its host's after the last stream for
-	// it; 0 means DefaultClaimLease.
+	// ClaimLease is how long a claim lasts after the last stream of its host; 0 means
+	// DefaultClaimLease.
 	ClaimLease time.Duration
-	// RequireProof refuses claims that nothing proves.
+	// RequireProof rejects claims without a proof.
 	RequireProof bool
 	// Stands reports whether a host is still on record with a binding; nil means
 	// that all are. It is called without any lock.
@@ -74,24 +74,23 @@ type Source struct {
 	// claimLease and requireProof are of Config.
 	claimLease   time.Duration
 	requireProof bool
-	// restored is who was out before a restart.
+	// restored are the workloads that were out before a restart.
 	restored []*mesh.HealthReport
-	bell     chan struct{}
+	wake     chan struct{}
 
 	running atomic.Bool
-	unsaved atomic.Pointer[string] // why what is to survive a restart is not on disk; or nil
+	unsaved atomic.Pointer[string] // why state is not saved; or nil
 
 	mu      sync.Mutex // guards all following fields
 	leases  map[id]*lease
-	sorted  []*lease          // by id
-	there   map[site][]*lease // the same by address, whatever their service account
+	sorted  []*lease              // by id
+	there   map[location][]*lease // the same by address, whatever their service account
 	streams map[uint64]*lease
-	// counts are the leases by what has become of the agent; restless are those
-	// that the passing of time changes; news those whose health changed since the
-	// last fragment.
-	counts   map[State]int
-	restless map[*lease]bool
-	news     map[*lease]bool
+	// counts are the leases by state; timed are those that change with time; changedLeases
+	// those whose health changed since the last fragment.
+	counts        map[State]int
+	timed         map[*lease]bool
+	changedLeases map[*lease]bool
 	// healths is the latest fragment's list, down those of it that are out.
 	healths, down []*mesh.HealthReport
 	changed       bool // a fragment is wanted, though nothing changed
@@ -128,21 +127,21 @@ func New(c Config) (*Source, error) {
 		limits: limits{
 			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
 		},
-		max:          cmp.Or(c.MaxWorkloads, 100_000),
-		store:        c.Store,
-		claimStore:   c.Claims,
-		stands:       c.Stands,
-		claimLease:   cmp.Or(c.ClaimLease, DefaultClaimLease),
-		requireProof: c.RequireProof,
-		sources:      sources{at: map[netip.Addr]*origin{}, several: map[netip.Addr]time.Time{}},
-		from:         map[uint64]connection{},
-		bell:         make(chan struct{}, 1),
-		leases:       map[id]*lease{},
-		there:        map[site][]*lease{},
-		streams:      map[uint64]*lease{},
-		counts:       map[State]int{},
-		restless:     map[*lease]bool{},
-		news:         map[*lease]bool{},
+		max:           cmp.Or(c.MaxWorkloads, 100_000),
+		store:         c.Store,
+		claimStore:    c.Claims,
+		stands:        c.Stands,
+		claimLease:    cmp.Or(c.ClaimLease, DefaultClaimLease),
+		requireProof:  c.RequireProof,
+		sources:       sources{at: map[netip.Addr]*origin{}, several: map[netip.Addr]time.Time{}},
+		from:          map[uint64]connection{},
+		wake:          make(chan struct{}, 1),
+		leases:        map[id]*lease{},
+		there:         map[location][]*lease{},
+		streams:       map[uint64]*lease{},
+		counts:        map[State]int{},
+		timed:         map[*lease]bool{},
+		changedLeases: map[*lease]bool{},
 	}
 	now := time.Now()
 	s.restoreClaims(now)
@@ -153,26 +152,26 @@ func New(c Config) (*Source, error) {
 // Name is the name of the source.
 func (s *Source) Name() string { return sourceName }
 
-func (s *Source) ring() {
+func (s *Source) wakeRun() {
 	select {
-	case s.bell <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-// StreamOpened says that the agent of a workload is connected, and claims it. The
-// number of a stream is unique in the process. A [*RefusedError] says that the
-// workload is another host's: then the stream is not open. end is called, from any
-// goroutine, when the workload becomes another host's; it must not block.
+// StreamOpened records that the agent of a workload is connected, and claims the workload. The
+// number of a stream is unique in the process. A [*RefusedError] means that the workload
+// belongs to another host: then the stream is not open. end is called, from any goroutine,
+// when the workload becomes another host's; it must not block.
 func (s *Source) StreamOpened(stream uint64, c mesh.Claim, end func(reason string)) error {
-	defer s.ring()
-	tell, err := s.open(stream, c, end)
+	defer s.wakeRun()
+	notify, err := s.open(stream, c, end)
 	for err != nil && err.Holder != "" && s.stands != nil && !s.stands(err.Holder, err.Binding) && s.Free(err.Holder, err.Binding) {
 		var more []func()
 		more, err = s.open(stream, c, end)
-		tell = append(tell, more...)
+		notify = append(notify, more...)
 	}
-	for _, f := range tell {
+	for _, f := range notify {
 		f()
 	}
 	if err != nil {
@@ -185,7 +184,7 @@ func (s *Source) StreamOpened(stream uint64, c mesh.Claim, end func(reason strin
 	return nil
 }
 
-func (s *Source) open(stream uint64, c mesh.Claim, end func(reason string)) (tell []func(), refused *RefusedError) {
+func (s *Source) open(stream uint64, c mesh.Claim, end func(reason string)) (notify []func(), refused *RefusedError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if stream == 0 || s.streams[stream] != nil {
@@ -193,40 +192,40 @@ func (s *Source) open(stream uint64, c mesh.Claim, end func(reason string)) (tel
 	}
 	now := time.Now()
 	if s.sources.opened(c.Source, c.Host, now) {
-		tell = s.newlyShared(c.Source)
+		notify = s.newlyShared(c.Source)
 	}
 	l, lost, err := s.grant(c, now)
-	tell = append(tell, lost...)
+	notify = append(notify, lost...)
 	if l == nil {
 		s.sources.closed(c.Source, c.Host, now)
 		if err == nil {
 			s.refused++
 		}
-		return tell, err
+		return notify, err
 	}
 	s.from[stream] = connection{c.Host, c.Source}
 	if forgotten := l.opened(attached{stream: stream, end: end}, s.limits, now); forgotten != 0 {
 		delete(s.streams, forgotten)
 	}
 	s.streams[stream] = l
-	s.settle(l)
-	return tell, nil
+	s.updateLease(l)
+	return notify, nil
 }
 
-// settle takes note of what has become of a lease.
-func (s *Source) settle(l *lease) {
+// updateLease updates the lists that a lease is in.
+func (s *Source) updateLease(l *lease) {
 	if state := l.state(); state != l.counted {
 		s.counts[l.counted]--
 		s.counts[state]++
 		l.counted = state
 	}
-	if l.restless() {
-		s.restless[l] = true
+	if l.timed() {
+		s.timed[l] = true
 	} else {
-		delete(s.restless, l)
+		delete(s.timed, l)
 	}
-	if health, reason := l.health(); !l.told(health, reason) {
-		s.news[l] = true
+	if health, reason := l.health(); !l.reported(health, reason) {
+		s.changedLeases[l] = true
 	}
 }
 
@@ -243,12 +242,12 @@ func (s *Source) leaseOf(key id) *lease {
 	at, _ := slices.BinarySearchFunc(s.sorted, key, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	s.sorted = slices.Insert(s.sorted, at, l)
 	s.leases[key] = l
-	s.there[key.site()] = append(s.there[key.site()], l)
+	s.there[key.location()] = append(s.there[key.location()], l)
 	return l
 }
 
-// forgetOldest makes room by forgetting who is gone for longest, and of whom
-// nothing is known.
+// forgetOldest makes room: it removes the lease that is gone for longest and of which nothing
+// is known.
 func (s *Source) forgetOldest() bool {
 	var oldest *lease
 	for _, l := range s.sorted {
@@ -271,23 +270,23 @@ func (s *Source) drop(l *lease) {
 	delete(s.leases, l.id)
 	at, _ := slices.BinarySearchFunc(s.sorted, l.id, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	s.sorted = slices.Delete(s.sorted, at, at+1)
-	if rest := slices.DeleteFunc(s.there[l.id.site()], func(o *lease) bool { return o == l }); len(rest) > 0 {
-		s.there[l.id.site()] = rest
+	if rest := slices.DeleteFunc(s.there[l.id.location()], func(o *lease) bool { return o == l }); len(rest) > 0 {
+		s.there[l.id.location()] = rest
 	} else {
-		delete(s.there, l.id.site())
+		delete(s.there, l.id.location())
 	}
 	s.counts[l.counted]--
-	delete(s.restless, l)
+	delete(s.timed, l)
 	s.claimsChanged = s.claimsChanged || l.host != ""
 	l.forgotten = true
-	s.news[l] = true
-	s.elect(l.id.place)
+	s.changedLeases[l] = true
+	s.elect(l.id.placement)
 }
 
-// ReportProbe takes what the agent of a workload has found out by its probe of the
-// application, and returns the health that follows from all that the stream has said.
-// Whom it is about is known from the stream. It is ignored when the stream is not
-// open, and counts until the stream ends, or a newer stream of the same host speaks.
+// ReportProbe records the result of an agent's probe of the application, and returns the
+// health that follows from all reports of the stream. The stream determines the workload. It
+// is ignored if the stream is not open, and counts until the stream ends or a newer stream of
+// the same host reports.
 func (s *Source) ReportProbe(stream uint64, health mesh.Health, reason string) (mesh.Health, string) {
 	if health != mesh.Unhealthy {
 		reason = ""
@@ -295,14 +294,13 @@ func (s *Source) ReportProbe(stream uint64, health mesh.Health, reason string) (
 	return s.report(stream, func(l *lease, a *attached) { l.reportProbe(a, health, bounded(reason)) })
 }
 
-// ReportEnvoy does the same for the state of the workload's Envoy: absent, starting,
-// live or rejecting.
+// ReportEnvoy records the state of the workload's Envoy: absent, starting, live or rejecting.
 func (s *Source) ReportEnvoy(stream uint64, state string) (mesh.Health, string) {
 	return s.report(stream, func(l *lease, a *attached) { l.reportEnvoy(a, state) })
 }
 
 func (s *Source) report(stream uint64, note func(*lease, *attached)) (mesh.Health, string) {
-	defer s.ring()
+	defer s.wakeRun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l := s.streams[stream]
@@ -316,11 +314,11 @@ func (s *Source) report(stream uint64, note func(*lease, *attached)) (mesh.Healt
 	}
 	a := &l.streams[at]
 	note(l, a)
-	s.settle(l)
+	s.updateLease(l)
 	return a.health()
 }
 
-// bounded keeps a reason, which comes from outside, short and valid.
+// bounded limits the length of a reason, which comes from a peer, and makes it valid UTF-8.
 func bounded(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason]
@@ -328,9 +326,9 @@ func bounded(reason string) string {
 	return strings.ToValidUTF8(reason, "")
 }
 
-// StreamClosed says that a stream is no longer open.
+// StreamClosed records that a stream has ended.
 func (s *Source) StreamClosed(stream uint64) {
-	defer s.ring()
+	defer s.wakeRun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
@@ -344,20 +342,20 @@ func (s *Source) StreamClosed(stream uint64) {
 	}
 	delete(s.streams, stream)
 	l.closed(stream, now)
-	s.settle(l)
+	s.updateLease(l)
 }
 
-// Release takes out the workloads that are held in because too many were lost
-// together. It reports whether there were any.
+// Release takes out the workloads that are held in because many streams were lost together. It
+// reports whether there were any.
 func (s *Source) Release() bool {
-	defer s.ring()
+	defer s.wakeRun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	released := false
-	for l := range s.restless {
+	for l := range s.timed {
 		if l.held {
 			l.expire()
-			s.settle(l)
+			s.updateLease(l)
 			released = true
 		}
 	}
@@ -371,8 +369,8 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	keeper := keeper{store: s.store, log: s.log, saved: s.restored}
-	claims := claimKeeper{s: s}
+	keeper := downSaver{store: s.store, log: s.log, saved: s.restored}
+	claims := claimSaver{s: s}
 	down := s.restored // who is out
 	s.mu.Lock()
 	s.changed = true
@@ -381,7 +379,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.bell:
+		case <-s.wake:
 		case <-wake.C:
 		}
 		now := time.Now()
@@ -411,7 +409,7 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 
 func (s *Source) noteUnsaved(reason string) { s.unsaved.Store(&reason) }
 
-// Unsaved says why what is to survive a restart is not on disk, or is empty.
+// Unsaved says why state is not saved, or is empty.
 func (s *Source) Unsaved() string {
 	if why := s.unsaved.Load(); why != nil {
 		return *why
@@ -419,25 +417,25 @@ func (s *Source) Unsaved() string {
 	return ""
 }
 
-// look lets time pass and returns a fragment if there is something new, and
-// when to look again.
+// look applies the passing of time, and returns a fragment if anything changed, and when to
+// call it again.
 func (s *Source) look(now time.Time) (*mesh.Fragment, time.Time) {
 	var sw sweep
 	fragment := s.sweep(&sw, now)
-	s.tell(&sw)
+	s.logChanges(&sw)
 	return fragment, sw.next
 }
 
 func (s *Source) sweep(sw *sweep, now time.Time) *mesh.Fragment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	leases := slices.SortedFunc(maps.Keys(s.restless), func(a, b *lease) int { return compareIDs(a.id, b.id) })
+	leases := slices.SortedFunc(maps.Keys(s.timed), func(a, b *lease) int { return compareIDs(a.id, b.id) })
 	many := s.limits.tooMany(s.counts[Lost]+s.counts[Held], s.counts[Connected])
 	sw.run(leases, s.limits.grace, many, now)
 	for _, l := range leases {
-		s.settle(l)
+		s.updateLease(l)
 	}
-	if !s.changed && len(s.news) == 0 {
+	if !s.changed && len(s.changedLeases) == 0 {
 		return nil
 	}
 	s.changed = false
@@ -454,9 +452,9 @@ func (s *Source) rewrite() {
 		}
 		return nil
 	}
-	for l := range s.news {
+	for l := range s.changedLeases {
 		before := l.last
-		if l.last = l.news(); before == l.last {
+		if l.last = l.report(); before == l.last {
 			continue
 		}
 		healths = append(healths, mesh.Delta[*mesh.HealthReport]{Old: before, New: l.last})
@@ -464,11 +462,11 @@ func (s *Source) rewrite() {
 			down = append(down, d)
 		}
 	}
-	clear(s.news)
+	clear(s.changedLeases)
 	s.healths, s.down = mesh.PatchReports(s.healths, healths), mesh.PatchReports(s.down, down)
 }
 
-func (s *Source) tell(sw *sweep) {
+func (s *Source) logChanges(sw *sweep) {
 	if len(sw.held) > 0 {
 		s.log.Error("too many agents disconnected at once; keeping their workloads until they return or are released",
 			"workloads", len(sw.held), "first", sw.held[0].String(), "command", "fairlead release "+sourceName)

@@ -10,7 +10,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// claim says which host a workload is of.
+// claim is the host of a workload.
 type claim struct {
 	// host is empty where nobody has claimed the workload, and binding tells one
 	// machine of that name from the next.
@@ -48,10 +48,10 @@ func (s *Source) claimOf(c mesh.Claim, now time.Time) claim {
 	return out
 }
 
-// RefusedError says why a host may not have what it claims.
+// RefusedError says why a host may not have the workload that it claims.
 type RefusedError struct {
 	Claim mesh.Claim
-	// Holder and Binding are who has it, with what proof; empty where nobody does.
+	// Holder and Binding are the host that has it, and its proof; empty if there is none.
 	Holder, Binding string
 	Proof           mesh.Proof
 	why             string
@@ -64,9 +64,9 @@ func refusal(c mesh.Claim, holder claim, proof mesh.Proof, format string, args .
 	return &RefusedError{Claim: c, Holder: holder.host, Binding: holder.binding, Proof: proof, why: fmt.Sprintf(format, args...)}
 }
 
-// judge says whether a host may have what it claims, against the lease that is in
-// its way, which may be nil.
-func (s *Source) judge(c mesh.Claim, mine claim, holder *lease, now time.Time) *RefusedError {
+// checkClaim reports why a host may not have what it claims, given the lease of another host,
+// which may be nil.
+func (s *Source) checkClaim(c mesh.Claim, mine claim, holder *lease, now time.Time) *RefusedError {
 	what := fmt.Sprintf("workload %s at %s", mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: c.ServiceAccount.Namespace, Name: c.Workload}, where(c.Network, c.Address))
 	if c.Owner != "" && c.Owner != c.Host {
 		return refusal(c, claim{host: c.Owner}, mesh.ByAnnotation, "%s belongs to host %q: the annotation %s says so", what, c.Owner, mesh.AnnotationHost)
@@ -106,7 +106,7 @@ func where(network, address string) string {
 	return address + " in network " + network
 }
 
-// describe is a proof, in a sentence.
+// describe is a proof in words.
 func describe(p mesh.Proof) string {
 	if p == mesh.Unproven {
 		return "unproven, it came first"
@@ -114,7 +114,7 @@ func describe(p mesh.Proof) string {
 	return "proven by " + p.String()
 }
 
-// bound reports whether the claim of a lease still keeps other hosts out.
+// bound reports whether the claim of a lease still excludes other hosts.
 func (s *Source) bound(l *lease, now time.Time) bool {
 	return l.host != "" && (len(l.streams) > 0 || now.Before(l.lost.Add(s.claimLease)))
 }
@@ -124,7 +124,7 @@ func (s *Source) bound(l *lease, now time.Time) bool {
 // under another name.
 func (s *Source) rivals(c mesh.Claim) []*lease {
 	var out []*lease
-	for _, l := range s.at(placeOf(c)) {
+	for _, l := range s.at(placementOf(c)) {
 		if l.host != "" && l.host != c.Host && (l.id.workload == c.Workload || !slices.Contains(c.Present, l.id.workload)) {
 			out = append(out, l)
 		}
@@ -132,31 +132,31 @@ func (s *Source) rivals(c mesh.Claim) []*lease {
 	return out
 }
 
-// grant gives a host the lease of what it claims, or says who has it. What tells
-// the streams of those who lose it is to be called without the lock.
-func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, tell []func(), err *RefusedError) {
+// grant gives a host the lease of its claim, or returns who has it. Call the functions that
+// notify the streams of the losers without the lock.
+func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, notify []func(), err *RefusedError) {
 	mine := s.claimOf(c, now)
 	rivals := s.rivals(c)
 	for _, r := range append(rivals, nil) {
-		if err := s.judge(c, mine, r, now); err != nil {
+		if err := s.checkClaim(c, mine, r, now); err != nil {
 			return nil, nil, err
 		}
 	}
-	if err := s.judgeNeighbours(c, mine, now); err != nil {
+	if err := s.checkNeighbours(c, mine, now); err != nil {
 		return nil, nil, err
 	}
 	for _, r := range rivals {
-		tell = append(tell, s.displace(r, c, mine, now)...)
+		notify = append(notify, s.displace(r, c, mine, now)...)
 	}
 	left := false // nobody's, from before a restart, or the host's under another name
-	for _, o := range slices.Clone(s.at(placeOf(c))) {
+	for _, o := range slices.Clone(s.at(placementOf(c))) {
 		if o.id.workload != c.Workload && !slices.Contains(c.Present, o.id.workload) {
 			left = left || o.left
 			s.drop(o)
 		}
 	}
-	if l = s.leaseOf(id{placeOf(c), c.Workload}); l == nil {
-		return nil, tell, nil
+	if l = s.leaseOf(id{placementOf(c), c.Workload}); l == nil {
+		return nil, notify, nil
 	}
 	l.left = l.left || left
 	if l.host == c.Host && l.binding == c.Binding {
@@ -168,26 +168,26 @@ func (s *Source) grant(c mesh.Claim, now time.Time) (l *lease, tell []func(), er
 	s.claimsChanged = s.claimsChanged || l.claim != mine
 	l.claim, l.awaited = mine, false
 	s.settled(c)
-	s.elect(l.id.place)
-	tell = append(tell, s.clearNeighbours(l, now)...)
-	return l, tell, nil
+	s.elect(l.id.placement)
+	notify = append(notify, s.clearNeighbours(l, now)...)
+	return l, notify, nil
 }
 
-// displace takes a lease from its host for a better claim.
-func (s *Source) displace(l *lease, c mesh.Claim, mine claim, now time.Time) (tell []func()) {
+// displace gives a lease to a host with a better claim.
+func (s *Source) displace(l *lease, c mesh.Claim, mine claim, now time.Time) (notify []func()) {
 	had, proof := l.claim, s.proven(l.claim)
 	connected := len(l.streams) > 0
 	reason := fmt.Sprintf("workload %s/%s at %s is of host %q now (%s); it was of host %q (%s)",
 		l.id.account.Namespace, c.Workload, where(c.Network, c.Address), c.Host, describe(s.proven(mine)), had.host, describe(proof))
-	tell = s.evict(l, reason)
+	notify = s.evict(l, reason)
 	lost := c
 	lost.Host, lost.Binding = had.host, had.binding
 	s.logLoss(lost, c.Host, s.proven(mine), now)
 	if connected {
 		s.conflict(refusal(lost, mine, s.proven(mine), "%s", reason), now)
 	}
-	s.settle(l)
-	return tell
+	s.updateLease(l)
+	return notify
 }
 
 // logLoss counts a claim that was lost to another host, and logs some of them.
@@ -202,37 +202,37 @@ func (s *Source) logLoss(c mesh.Claim, winner string, proof mesh.Proof, now time
 	s.lossLogged, s.lossOmitted = now, 0
 }
 
-// newlyShared has claims count for less that were proven by a source address which
-// another host has, too.
-func (s *Source) newlyShared(a netip.Addr) (tell []func()) {
+// newlyShared downgrades claims that were proven by a source address which another host has,
+// too.
+func (s *Source) newlyShared(a netip.Addr) (notify []func()) {
 	for _, l := range s.sorted {
 		if l.proof != mesh.BySource || l.source != a {
 			continue
 		}
 		if s.requireProof && len(l.streams) > 0 {
-			tell = append(tell, s.evict(l, fmt.Sprintf("several hosts connect from %s, so it does not prove any more that the address is of host %q, and --require-proven-addresses is set", a, l.host))...)
-			s.settle(l)
+			notify = append(notify, s.evict(l, fmt.Sprintf("several hosts connect from %s, so it does not prove any more that the address is of host %q, and --require-proven-addresses is set", a, l.host))...)
+			s.updateLease(l)
 		}
-		s.elect(l.id.place)
+		s.elect(l.id.placement)
 	}
-	return tell
+	return notify
 }
 
-func placeOf(c mesh.Claim) place { return place{c.ServiceAccount, c.Network, c.Address} }
+func placementOf(c mesh.Claim) placement { return placement{c.ServiceAccount, c.Network, c.Address} }
 
 // at are the leases of a place.
-func (s *Source) at(p place) []*lease {
-	from, _ := slices.BinarySearchFunc(s.sorted, id{place: p}, func(l *lease, k id) int { return compareIDs(l.id, k) })
+func (s *Source) at(p placement) []*lease {
+	from, _ := slices.BinarySearchFunc(s.sorted, id{placement: p}, func(l *lease, k id) int { return compareIDs(l.id, k) })
 	to := from
-	for to < len(s.sorted) && s.sorted[to].id.place == p {
+	for to < len(s.sorted) && s.sorted[to].id.placement == p {
 		to++
 	}
 	return s.sorted[from:to]
 }
 
-// elect has one lease of a place speak for all workloads there that nobody else
+// elect chooses the lease whose reports count for all workloads at a placement that nobody
 // claims: the best proven, the first of equals.
-func (s *Source) elect(p place) {
+func (s *Source) elect(p placement) {
 	list := s.at(p)
 	var first *lease
 	for _, l := range list {
@@ -247,24 +247,24 @@ func (s *Source) elect(p place) {
 	for _, l := range list {
 		if was := l.primary; was != (l == first) {
 			l.primary = l == first
-			s.settle(l)
+			s.updateLease(l)
 		}
 	}
 }
 
-// evict ends what a lease was to its host, and gives what tells the streams. Call
-// that without the lock.
-func (s *Source) evict(l *lease, reason string) (tell []func()) {
+// evict ends the claim of a lease, and returns the functions that notify its streams. Call
+// them without the lock.
+func (s *Source) evict(l *lease, reason string) (notify []func()) {
 	for _, a := range l.streams {
 		delete(s.streams, a.stream)
 		if a.end != nil {
-			tell = append(tell, func() { a.end(reason) })
+			notify = append(notify, func() { a.end(reason) })
 		}
 	}
 	l.streams, l.claim = nil, claim{}
 	l.lost, l.held, l.gone, l.left, l.confirmBy = time.Time{}, false, false, false, time.Time{}
 	l.awaited, s.claimsChanged = true, true // nothing is known of the workload
-	return tell
+	return notify
 }
 
 // HeldByOther reports whether a workload is of another host than this one, which
@@ -277,11 +277,11 @@ func (s *Source) HeldByOther(host string, source netip.Addr, w *mesh.Workload) b
 	defer s.mu.Unlock()
 	account := mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}
 	now := time.Now()
-	if l := s.leases[id{place{account, w.Network, w.Address}, w.Name}]; l != nil && l.host != "" && s.bound(l, now) {
+	if l := s.leases[id{placement{account, w.Network, w.Address}, w.Name}]; l != nil && l.host != "" && s.bound(l, now) {
 		return l.host != host
 	}
 	n := neighbour{host, mesh.Unproven, func(a netip.Addr) bool { return a == source }}
-	l, _ := s.provenTo(place{account, w.Network, w.Address}.site(), w.Namespace, n, now)
+	l, _ := s.provenTo(placement{account, w.Network, w.Address}.location(), w.Namespace, n, now)
 	return l != nil
 }
 
@@ -289,7 +289,7 @@ func (s *Source) HeldByOther(host string, source netip.Addr, w *mesh.Workload) b
 // reports whether there was anything: what is known of the health of its workloads
 // stands.
 func (s *Source) Free(host, binding string) (freed bool) {
-	defer s.ring()
+	defer s.wakeRun()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.sorted {

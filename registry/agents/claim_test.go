@@ -69,7 +69,7 @@ func TestWhoHoldsAClaim(t *testing.T) {
 						if want {
 							h.want("the second host counts", "1-")
 							if (lost != "") != (state == "connected") {
-								t.Errorf("the first host is told %q", lost)
+								t.Errorf("the first host gets %q", lost)
 							}
 							return
 						}
@@ -87,9 +87,9 @@ func TestWhoHoldsAClaim(t *testing.T) {
 	}
 }
 
-// TestOwnerAlone: a workload that names its host is nobody else's, whatever another
+// TestOnlyTheHolderReports: a workload that names its host is nobody else's, whatever another
 // one proves, connected or not.
-func TestOwnerAlone(t *testing.T) {
+func TestOnlyTheHolderReports(t *testing.T) {
 	t.Parallel()
 	for _, p := range []mesh.Proof{mesh.Unproven, mesh.BySource, mesh.ByToken} {
 		synctest.Test(t, func(t *testing.T) {
@@ -113,9 +113,9 @@ func TestOwnerAlone(t *testing.T) {
 	}
 }
 
-// TestReportDiesWithItsStream: what a stream has said counts while it is open. What
+// TestReportEndsWithItsStream: what a stream has said counts while it is open. What
 // another stream of the host has said counts again; a workload without any is silent.
-func TestReportDiesWithItsStream(t *testing.T) {
+func TestReportEndsWithItsStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := run(t, Config{})
@@ -138,9 +138,9 @@ func TestReportDiesWithItsStream(t *testing.T) {
 	})
 }
 
-// TestProvenHostIsNotBoundByWhatWasSaid: an unproven host that took a workload out
+// TestProvenHostReplacesOldReports: an unproven host that took a workload out
 // leaves nothing when the one that proves to have it comes.
-func TestProvenHostIsNotBoundByWhatWasSaid(t *testing.T) {
+func TestProvenHostReplacesOldReports(t *testing.T) {
 	t.Parallel()
 	for _, still := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
@@ -230,7 +230,7 @@ func TestSharedSourceProvesNothing(t *testing.T) {
 				t.Errorf("%+v", got)
 			}
 			if (lost != "") != require {
-				t.Errorf("proof required: %v; the host that has none any more is told %q", require, lost)
+				t.Errorf("proof required: %v; the host without a proof gets %q", require, lost)
 			}
 			h.after(3 * time.Minute)
 			h.StreamClosed(2)

@@ -8,9 +8,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// ClaimStore keeps across restarts which host a workload is of. Without it, and
-// where what was kept is lost, hosts claim anew: who has a proof shows it again,
-// of the others the first one has the workload.
+// ClaimStore saves the hosts of workloads across restarts. Without it hosts claim again: a
+// host with a proof shows it again, and without a proof the first host gets the workload.
 type ClaimStore interface {
 	// LoadClaims returns what was saved last, nothing if nothing was.
 	LoadClaims() (SavedClaims, error)
@@ -63,14 +62,14 @@ func (s *Source) restoreClaims(now time.Time) {
 		if c.Host == "" || c.Workload == "" || s.stands != nil && !s.stands(c.Host, c.Binding) {
 			continue
 		}
-		l := s.leaseOf(id{place{mesh.ServiceAccount{Namespace: c.Namespace, Name: c.ServiceAccount}, c.Network, c.Address}, c.Workload})
+		l := s.leaseOf(id{placement{mesh.ServiceAccount{Namespace: c.Namespace, Name: c.ServiceAccount}, c.Network, c.Address}, c.Workload})
 		if l == nil {
 			return
 		}
 		l.claim = claim{host: c.Host, binding: c.Binding, proof: mesh.ParseProof(c.Proof), source: c.Source, since: c.Since}
 		l.awaited, l.lost = true, now // its time begins anew: nobody could come back meanwhile
-		s.settle(l)
-		s.elect(l.id.place)
+		s.updateLease(l)
+		s.elect(l.id.placement)
 	}
 	for _, a := range saved.Shared {
 		if now.Before(a.Until) {
@@ -80,17 +79,17 @@ func (s *Source) restoreClaims(now time.Time) {
 	s.claimsChanged = false
 }
 
-// claimKeeper saves claims, written by the goroutine of Run.
-type claimKeeper struct {
+// claimSaver saves claims; the goroutine of Run owns it.
+type claimSaver struct {
 	s       *Source
 	last    time.Time // of a save
 	failing bool
 	trouble string // why the last save failed, or empty
 }
 
-// save writes what changed, and says when to call it again; zero means not before
-// there is something new.
-func (k *claimKeeper) save(now time.Time) time.Time {
+// save saves changes, and returns when to call it again; zero means not before something
+// changes.
+func (k *claimSaver) save(now time.Time) time.Time {
 	if k.s.claimStore == nil {
 		return time.Time{}
 	}
@@ -99,7 +98,7 @@ func (k *claimKeeper) save(now time.Time) time.Time {
 		wait = saveAgain
 	}
 	due := k.last.Add(wait)
-	saved, changed := k.s.toSave(now, now.Before(due))
+	saved, changed := k.s.claimsToSave(now, now.Before(due))
 	switch {
 	case !changed:
 		return time.Time{}
@@ -121,11 +120,12 @@ func (k *claimKeeper) save(now time.Time) time.Time {
 	return now.Add(saveAgain)
 }
 
-// toSave are the claims that bind, if something changed; peek leaves that so.
-func (s *Source) toSave(now time.Time, peek bool) (out SavedClaims, changed bool) {
+// claimsToSave are the binding claims, if something changed; with readOnly it only reports
+// whether something changed.
+func (s *Source) claimsToSave(now time.Time, readOnly bool) (out SavedClaims, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.claimsChanged || peek {
+	if !s.claimsChanged || readOnly {
 		return out, s.claimsChanged
 	}
 	s.claimsChanged = false

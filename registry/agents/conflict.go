@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Conflict is a host that claims what is another's.
+// Conflict is a host that claims the workload of another one.
 type Conflict struct {
 	Namespace      string `json:"namespace"`
 	ServiceAccount string `json:"service_account"`
@@ -23,7 +23,7 @@ type Conflict struct {
 	refusals.Times
 }
 
-// conflictFor is how long a conflict is told of after it was seen last.
+// conflictFor is how long a conflict is listed after it was seen last.
 const conflictFor = 10 * time.Minute
 
 // conflict notes that a claim was refused, or that a claim was lost.

@@ -19,26 +19,26 @@ const (
 	waitReason = "agent is back and has not reported yet; its last report was unhealthy"
 )
 
-// place is where a workload is and who it is.
-type place struct {
+// placement is the account and the address of a workload.
+type placement struct {
 	account          mesh.ServiceAccount
 	network, address string
 }
 
-// site is where a workload is, whoever it is.
-type site struct{ network, address string }
+// location is the address of a workload, without its account.
+type location struct{ network, address string }
 
-// site is one for all spellings of an address.
-func (p place) site() site {
+// location is the same for all spellings of an address.
+func (p placement) location() location {
 	if a, err := netip.ParseAddr(p.address); err == nil {
-		return site{p.network, a.Unmap().WithZone("").String()}
+		return location{p.network, a.Unmap().WithZone("").String()}
 	}
-	return site{p.network, p.address}
+	return location{p.network, p.address}
 }
 
 // id names a workload.
 type id struct {
-	place
+	placement
 	workload string
 }
 
@@ -61,8 +61,8 @@ type attached struct {
 	end func(reason string)
 }
 
-// lease is what is known of one workload: which host claims it, and what that
-// host's streams say. A report ends with its stream.
+// lease is the state of one workload: the host that claims it, and the reports of that host's
+// streams. A report ends with its stream.
 type lease struct {
 	id id
 	claim
@@ -81,19 +81,19 @@ type lease struct {
 	// back, unless it reports; or zero.
 	left      bool
 	confirmBy time.Time
-	// awaited says that nobody has been connected since the server started, or since
-	// the claim became another's: nothing is known of the workload.
+	// awaited means that no host has been connected since the server started, or since the
+	// claim changed: the health is unknown.
 	awaited bool
 
-	// last is what was told others of its health; nil where that is unknown.
+	// last is the last report that was sent to the registry; nil if the health is unknown.
 	last *mesh.HealthReport
-	// counted is the State that the source counts it under; forgotten, that it
-	// is none of the source's any more.
+	// counted is the State under which the source counts it; forgotten means that the source
+	// has removed it.
 	counted   State
 	forgotten bool
 }
 
-// about is the name that the reports of the lease carry.
+// about is the name of the workload in the reports of the lease.
 func (l *lease) about() string {
 	if l.primary {
 		return ""
@@ -101,22 +101,21 @@ func (l *lease) about() string {
 	return l.id.workload
 }
 
-// told reports whether others know of a state of health.
-func (l *lease) told(health mesh.Health, reason string) bool {
+// reported reports whether the registry has this health.
+func (l *lease) reported(health mesh.Health, reason string) bool {
 	if l.last == nil {
 		return health == mesh.HealthUnknown
 	}
 	return l.last.Health == health && l.last.Reason == reason && l.last.Workload == l.about()
 }
 
-// news is what others are to be told: what they were told last, where that is
-// still right.
-func (l *lease) news() *mesh.HealthReport {
+// report is the report for the registry: the last one, if it is still right.
+func (l *lease) report() *mesh.HealthReport {
 	health, reason := l.health()
 	switch {
 	case l.forgotten || health == mesh.HealthUnknown:
 		return nil
-	case l.told(health, reason):
+	case l.reported(health, reason):
 		return l.last
 	}
 	return &mesh.HealthReport{
@@ -125,15 +124,15 @@ func (l *lease) news() *mesh.HealthReport {
 	}
 }
 
-// restless reports whether the passing of time changes something.
-func (l *lease) restless() bool {
+// timed reports whether the lease changes with time.
+func (l *lease) timed() bool {
 	if len(l.streams) > 0 {
 		return !l.confirmBy.IsZero()
 	}
 	return !l.gone && !l.awaited
 }
 
-// opened takes a new stream. Of too many, the oldest is forgotten.
+// opened adds a stream. At the limit the oldest is removed.
 func (l *lease) opened(a attached, limits limits, now time.Time) (forgotten uint64) {
 	if len(l.streams) == limits.streams {
 		forgotten = l.streams[0].stream
@@ -151,14 +150,13 @@ func (l *lease) at(stream uint64) int {
 	return slices.IndexFunc(l.streams, func(a attached) bool { return a.stream == stream })
 }
 
-// reportProbe takes what the probe of a stream's agent says.
+// reportProbe records the result of an agent's probe.
 func (l *lease) reportProbe(a *attached, health mesh.Health, reason string) {
 	a.probe, a.reason = health, reason
 	l.spoke(a)
 }
 
-// reportEnvoy takes the state of the Envoy of a stream's agent, in the words of
-// decision 7.
+// reportEnvoy records the state of Envoy, as in decision 7.
 func (l *lease) reportEnvoy(a *attached, state string) {
 	was := a.down
 	switch state {
@@ -180,8 +178,8 @@ func (l *lease) spoke(a *attached) {
 	l.left, l.confirmBy = false, time.Time{}
 }
 
-// health is that of the workload, as far as one stream knows: nobody reaches one
-// whose Envoy is gone, whatever its application says and whether anyone asks it.
+// health is the health of the workload by one stream: a workload whose Envoy is gone is
+// unreachable, whatever its probe says.
 func (a *attached) health() (mesh.Health, string) {
 	if a.down {
 		return mesh.Unhealthy, downReason
@@ -189,8 +187,7 @@ func (a *attached) health() (mesh.Health, string) {
 	return a.probe, a.reason
 }
 
-// said is what the newest stream says that has said something: what a stream has
-// said ends with it.
+// said is the report of the newest stream that has reported: a report ends with its stream.
 func (l *lease) said() (mesh.Health, string) {
 	for _, a := range slices.Backward(l.streams) {
 		if a.spoken {
@@ -200,8 +197,7 @@ func (l *lease) said() (mesh.Health, string) {
 	return mesh.HealthUnknown, ""
 }
 
-// closed takes the end of a stream. A workload that was out is silent at once: it
-// is not let in for the length of a grace.
+// closed records the end of a stream. A workload that was out gets no grace period.
 func (l *lease) closed(stream uint64, now time.Time) {
 	at := l.at(stream)
 	if at < 0 {
@@ -243,7 +239,7 @@ type limits struct {
 	streams int // of one workload
 }
 
-// tooMany reports whether so many lost streams are more likely our own doing.
+// tooMany reports whether so many streams were lost that the cause is probably this server.
 func (l limits) tooMany(lost, connected int) bool {
 	return lost >= l.floor && float64(lost) > l.share*float64(lost+connected)
 }
@@ -257,9 +253,9 @@ type sweep struct {
 	next time.Time
 }
 
-// run looks at the leases that are restless. While too many are lost, those
-// whose grace is over are held; once it is not too many any more, because most
-// came back, the rest get a new grace.
+// run updates the timed leases. While too many streams are lost, leases whose grace is over
+// are held; when it is not too many any more, because most came back, the rest get a new grace
+// period.
 func (s *sweep) run(leases []*lease, grace time.Duration, many bool, now time.Time) {
 	for _, l := range leases {
 		switch {
@@ -287,8 +283,8 @@ func (s *sweep) run(leases []*lease, grace time.Duration, many bool, now time.Ti
 	}
 }
 
-// confirm lets a workload in again whose agent is back and says nothing: it may
-// not probe any more.
+// confirm takes a workload back in whose agent is connected and does not report: it may not
+// probe any more.
 func (s *sweep) confirm(l *lease, now time.Time) {
 	switch {
 	case l.confirmBy.IsZero():

@@ -8,10 +8,9 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Several workloads may have one address: those of several service accounts, or two
-// of one. Which machine has the address is one question for all of them. So a host that
-// has proven it for one workload keeps out those who claim another one there and prove
-// nothing.
+// Several workloads may have one address: those of several service accounts, or two of one.
+// They all depend on which machine has the address. So a host that has proven the address for
+// one workload excludes hosts that claim another workload there without a proof.
 
 // neighbour is a host that claims, or holds, another workload at an address.
 type neighbour struct {
@@ -44,7 +43,7 @@ func (s *Source) keepsOut(l *lease, namespace string, n neighbour) (mesh.Proof, 
 }
 
 // provenTo is the lease that keeps a host out of a workload at an address, or nil.
-func (s *Source) provenTo(p site, namespace string, n neighbour, now time.Time) (*lease, mesh.Proof) {
+func (s *Source) provenTo(p location, namespace string, n neighbour, now time.Time) (*lease, mesh.Proof) {
 	for _, l := range s.there[p] {
 		if proof, out := s.keepsOut(l, namespace, n); out && s.bound(l, now) {
 			return l, proof
@@ -53,11 +52,10 @@ func (s *Source) provenTo(p site, namespace string, n neighbour, now time.Time) 
 	return nil, mesh.Unproven
 }
 
-// judgeNeighbours refuses a claim without proof to an address that another host has
-// proven.
-func (s *Source) judgeNeighbours(c mesh.Claim, mine claim, now time.Time) *RefusedError {
+// checkNeighbours rejects a claim without proof to an address that another host has proven.
+func (s *Source) checkNeighbours(c mesh.Claim, mine claim, now time.Time) *RefusedError {
 	n := neighbour{c.Host, s.proven(mine), func(a netip.Addr) bool { return a == c.Source }}
-	l, proof := s.provenTo(placeOf(c).site(), c.ServiceAccount.Namespace, n, now)
+	l, proof := s.provenTo(placementOf(c).location(), c.ServiceAccount.Namespace, n, now)
 	if l == nil {
 		return nil
 	}
@@ -67,10 +65,10 @@ func (s *Source) judgeNeighbours(c mesh.Claim, mine claim, now time.Time) *Refus
 		mesh.AnnotationHost, c.Host, flagOf(c.Network, c.Address), l.host)
 }
 
-// clearNeighbours takes from other hosts what they would be refused now that the
-// address of a lease is proven: it makes no difference who came first.
-func (s *Source) clearNeighbours(l *lease, now time.Time) (tell []func()) {
-	for _, o := range s.there[l.id.site()] {
+// clearNeighbours ends the claims of other hosts that are not allowed now that the address of
+// a lease is proven: the order does not matter.
+func (s *Source) clearNeighbours(l *lease, now time.Time) (notify []func()) {
+	for _, o := range s.there[l.id.location()] {
 		if o == l || o.host == "" || len(o.streams) == 0 {
 			continue
 		}
@@ -84,13 +82,13 @@ func (s *Source) clearNeighbours(l *lease, now time.Time) (tell []func()) {
 		}
 		reason := fmt.Sprintf("%s is of host %q now (%s, for workload %s/%s); host %q had workload %s/%s there, and does not connect from there",
 			where(o.id.network, o.id.address), l.host, describe(proof), l.id.account.Namespace, l.id.workload, o.host, o.id.account.Namespace, o.id.workload)
-		tell = append(tell, s.evict(o, reason)...)
+		notify = append(notify, s.evict(o, reason)...)
 		s.logLoss(lost, l.host, proof, now)
 		s.conflict(refusal(lost, l.claim, proof, "%s", reason), now)
-		s.settle(o)
-		s.elect(o.id.place)
+		s.updateLease(o)
+		s.elect(o.id.placement)
 	}
-	return tell
+	return notify
 }
 
 // connectedFrom reports whether a stream of a lease comes from an address.

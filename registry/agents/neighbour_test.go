@@ -12,11 +12,11 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestAProvenAddressKeepsOthersOut: two workloads at one address, of one service
+// TestProvenAddressExcludesOthers: two workloads at one address, of one service
 // account or of two, and two hosts that are entitled to both. For each pair of proofs:
 // who proves nothing and does not connect from there is refused what is beside the
 // proven claim of another host, whoever comes first.
-func TestAProvenAddressKeepsOthersOut(t *testing.T) {
+func TestProvenAddressExcludesOthers(t *testing.T) {
 	t.Parallel()
 	const at = "10.0.0.1"
 	accounts := map[string]mesh.ServiceAccount{
@@ -106,9 +106,9 @@ func checkNeighbours(t *testing.T, a, b mesh.Claim, state string, want bool) {
 	}
 }
 
-// TestRemovedNeighboursKeepNobodyOut: several hosts that are not on record any more
+// TestRemovedNeighboursExcludeNobody: several hosts that are not on record any more
 // had the address.
-func TestRemovedNeighboursKeepNobodyOut(t *testing.T) {
+func TestRemovedNeighboursExcludeNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gone := false

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Store keeps across restarts who is out.
+// Store saves across restarts which workloads are out.
 type Store interface {
 	// Load returns what was saved last, nothing if nothing was.
 	Load() ([]mesh.HealthReport, error)
@@ -23,9 +23,9 @@ const (
 	saveAgain = 5 * time.Second
 )
 
-// restore takes out who was out before the restart, until an agent says
-// otherwise: agents come back one after the other, and what is dead must not be
-// tried again meanwhile.
+// restore takes the workloads out that were out before the restart, until an agent reports
+// otherwise: agents reconnect one after the other, and a dead workload must not get traffic
+// meanwhile.
 func (s *Source) restore(now time.Time) {
 	if s.store == nil {
 		return
@@ -44,20 +44,20 @@ func (s *Source) restore(now time.Time) {
 			return
 		}
 		l.gone, l.awaited, l.lost, l.left = true, false, now, r.Reason != goneReason
-		s.settle(l)
+		s.updateLease(l)
 		s.restored = append(s.restored, &r)
 	}
 }
 
 func idOf(r *mesh.HealthReport) id {
-	return id{place{r.ServiceAccount, r.Network, r.Address}, r.Workload}
+	return id{placement{r.ServiceAccount, r.Network, r.Address}, r.Workload}
 }
 
-// leaseFor is the lease that a report was of: that of the workload which it names,
-// or the one that speaks for all in the place.
+// leaseFor is the lease of a report: that of the named workload, or the one that reports for
+// all at its placement.
 func (s *Source) leaseFor(r *mesh.HealthReport) *lease {
 	if r.Workload == "" {
-		for _, l := range s.at(idOf(r).place) {
+		for _, l := range s.at(idOf(r).placement) {
 			if l.primary {
 				return l
 			}
@@ -65,15 +65,15 @@ func (s *Source) leaseFor(r *mesh.HealthReport) *lease {
 	}
 	l := s.leaseOf(idOf(r))
 	if l != nil {
-		s.elect(l.id.place)
+		s.elect(l.id.placement)
 	}
 	return l
 }
 
-// keeper decides when who is out is saved. Whoever is in again is saved to be so
-// before anybody hears of it: a restart must not take out who is in use. Who is
-// out may be saved a little later, and is not saved for each one of many.
-type keeper struct {
+// downSaver decides when the list of workloads that are out is saved. A workload that is in
+// again is saved before it is sent: a restart must not take out a workload in use. A workload
+// that is out may be saved a little later, together with others.
+type downSaver struct {
 	store   Store // or nil
 	log     *slog.Logger
 	saved   []*mesh.HealthReport // sorted
@@ -82,8 +82,8 @@ type keeper struct {
 	trouble string // why the last save failed, or empty
 }
 
-// before is called before others hear of it.
-func (k *keeper) before(out []*mesh.HealthReport, now time.Time) {
+// before is called before a fragment is sent.
+func (k *downSaver) before(out []*mesh.HealthReport, now time.Time) {
 	if len(k.saved) == 0 {
 		return
 	}
@@ -97,9 +97,9 @@ func (k *keeper) before(out []*mesh.HealthReport, now time.Time) {
 	}
 }
 
-// after is called when others have heard of it, and says when to call it again;
-// zero means not before there is something new.
-func (k *keeper) after(out []*mesh.HealthReport, now time.Time) time.Time {
+// after is called after a fragment was sent, and returns when to call it again; zero means not
+// before something changes.
+func (k *downSaver) after(out []*mesh.HealthReport, now time.Time) time.Time {
 	if k.store == nil || slices.EqualFunc(out, k.saved, func(a, b *mesh.HealthReport) bool { return *a == *b }) {
 		return time.Time{}
 	}
@@ -117,7 +117,7 @@ func (k *keeper) after(out []*mesh.HealthReport, now time.Time) time.Time {
 	return time.Time{}
 }
 
-func (k *keeper) save(out []*mesh.HealthReport, now time.Time) {
+func (k *downSaver) save(out []*mesh.HealthReport, now time.Time) {
 	values := make([]mesh.HealthReport, 0, len(out))
 	for _, r := range out {
 		values = append(values, *r)

@@ -34,7 +34,7 @@ func (m *memory) Save(out []mesh.HealthReport) error {
 	return m.fault
 }
 
-func TestRestartLetsNobodyIn(t *testing.T) {
+func TestUnhealthyStaysOutAfterRestart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}
@@ -78,10 +78,10 @@ func TestRestartLetsNobodyIn(t *testing.T) {
 	})
 }
 
-// TestWhoIsInAgainIsSavedFirst shows that a restart takes out nobody who is in
+// TestRecoveryIsSavedBeforeItIsSent shows that a restart takes out nobody who is in
 // use: that somebody is back is saved before anybody hears of it, that somebody is
 // out when there is time.
-func TestWhoIsInAgainIsSavedFirst(t *testing.T) {
+func TestRecoveryIsSavedBeforeItIsSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}
@@ -97,14 +97,14 @@ func TestWhoIsInAgainIsSavedFirst(t *testing.T) {
 		h.after(0)
 		h.say(1, mesh.Healthy)
 		h.after(0)
-		h.want("heard", "1+ 2-")
+		h.want("sent", "1+ 2-")
 		if len(store.out) != 1 || store.out[0].Address != "10.0.0.002" {
-			t.Errorf("heard, and saved is %v", store.out)
+			t.Errorf("sent, and saved is %v", store.out)
 		}
 	})
 }
 
-func TestStoreIsSpared(t *testing.T) {
+func TestSavesAreRateLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{}
@@ -123,7 +123,7 @@ func TestStoreIsSpared(t *testing.T) {
 	})
 }
 
-func TestFaultyStoreIsTriedAgain(t *testing.T) {
+func TestFailedSaveIsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &memory{fault: errors.New("disk full")}

@@ -122,7 +122,7 @@ type Input struct {
 // analyzer is one check.
 type analyzer struct {
 	code Code
-	run  func(w *world, r *report)
+	run  func(w *meshIndex, r *report)
 }
 
 // analyzers are all checks, in the order of their codes. One that reports under
@@ -152,7 +152,7 @@ func analyzers() []analyzer {
 	}
 }
 
-// Analyze judges the mesh and returns all findings by file and position.
+// Analyze checks the mesh and returns all findings by file and position.
 func Analyze(in Input) []Diagnostic {
 	w := newWorld(in)
 	r := &report{}

@@ -12,7 +12,7 @@ import (
 
 // addCatalogs takes what catalogs have into what checks look things up in.
 // Nothing of it is checked itself: nobody wrote it.
-func (w *world) addCatalogs() {
+func (w *meshIndex) addCatalogs() {
 	if len(w.in.Catalogs) == 0 {
 		return
 	}
@@ -68,7 +68,7 @@ func entryOf(svc *mesh.Service) *networking.ServiceEntry {
 
 // catalogHosts warns of a host that a ServiceEntry has and a catalog too, and of
 // services on which two catalogs do not agree.
-func catalogHosts(w *world, r *report) {
+func catalogHosts(w *meshIndex, r *report) {
 	for _, c := range w.conflicts {
 		switch o := w.written[c.Kept]; {
 		case c.Reason == "":
@@ -93,7 +93,7 @@ func hostField(o *manifest.Object, host mesh.Hostname) string {
 }
 
 // catalogSelectors are the selectors of the services of catalogs, by namespace.
-func (w *world) catalogSelectors(yield func(namespace string, selector map[string]string) bool) {
+func (w *meshIndex) catalogSelectors(yield func(namespace string, selector map[string]string) bool) {
 	for _, s := range w.services {
 		if s.catalog && !yield(s.object.Meta.Namespace, s.spec.GetWorkloadSelector().GetLabels()) {
 			return

@@ -12,7 +12,7 @@ import (
 )
 
 // destinations wants each destination of a route to lead somewhere.
-func destinations(w *world, r *report) {
+func destinations(w *meshIndex, r *report) {
 	for o, vs := range specs[*networking.VirtualService](w) {
 		ns := o.Meta.Namespace
 		for d := range destinationsOf(o, vs) {
@@ -38,7 +38,7 @@ func destinations(w *world, r *report) {
 }
 
 // port wants the destination's port to be one of the service's.
-func (w *world) port(r *report, d destinationAt, services []*service) {
+func (w *meshIndex) port(r *report, d destinationAt, services []*service) {
 	if d.Port == nil {
 		return
 	}
@@ -55,7 +55,7 @@ func (w *world) port(r *report, d destinationAt, services []*service) {
 }
 
 // subset wants a DestinationRule for the host to define the subset.
-func (w *world) subset(r *report, d destinationAt, host mesh.Hostname) {
+func (w *meshIndex) subset(r *report, d destinationAt, host mesh.Hostname) {
 	var names []string
 	rules := w.rulesFor(host, d.object.Meta.Namespace)
 	for _, rule := range rules {
@@ -83,7 +83,7 @@ func orNone(names []string) string {
 }
 
 // routeHosts warns of a host that sidecars route but nothing serves.
-func routeHosts(w *world, r *report) {
+func routeHosts(w *meshIndex, r *report) {
 	for o, vs := range specs[*networking.VirtualService](w) {
 		if len(vs.Gateways) > 0 && !slices.Contains(vs.Gateways, meshGateway) {
 			continue // what comes in at a gateway need not be a service

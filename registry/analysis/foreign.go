@@ -12,7 +12,7 @@ import (
 
 // foreignHosts warns of a host that a source which is bound to namespaces names,
 // and that is another's.
-func foreignHosts(w *world, r *report) {
+func foreignHosts(w *meshIndex, r *report) {
 	if len(w.in.Foreign) == 0 {
 		return
 	}
@@ -28,7 +28,7 @@ func foreignHosts(w *world, r *report) {
 }
 
 // fieldOf is where an object names a host, or an address.
-func (w *world) fieldOf(o *manifest.Object, host mesh.Hostname) string {
+func (w *meshIndex) fieldOf(o *manifest.Object, host mesh.Hostname) string {
 	vs, ok := o.Spec.(*networking.VirtualService)
 	if !ok {
 		se, _ := o.Spec.(*networking.ServiceEntry)

@@ -20,7 +20,7 @@ type routeOf struct {
 
 // hostsTwice warns of a host that two VirtualServices route for the same sidecars:
 // they are not merged, the older one wins whole.
-func hostsTwice(w *world, r *report) {
+func hostsTwice(w *meshIndex, r *report) {
 	routes := map[mesh.Hostname][]routeOf{}
 	for o, vs := range specs[*networking.VirtualService](w) {
 		if len(vs.Gateways) > 0 && !slices.Contains(vs.Gateways, meshGateway) {
@@ -46,7 +46,7 @@ func hostsTwice(w *world, r *report) {
 	}
 }
 
-// meet tells whether some namespace sees both.
+// meet reports whether some namespace sees both.
 func meet(a, b routeOf) bool {
 	open := func(x routeOf) bool { return len(x.spec.ExportTo) == 0 || slices.Contains(x.spec.ExportTo, "*") }
 	if open(a) || open(b) {
@@ -61,7 +61,7 @@ func meet(a, b routeOf) bool {
 }
 
 // keysTwice reports objects of the same kind, namespace and name: only the first one counts.
-func keysTwice(w *world, r *report) {
+func keysTwice(w *meshIndex, r *report) {
 	first := map[mesh.Key]*manifest.Object{}
 	for _, o := range w.in.Objects {
 		k := o.Meta.Key
@@ -77,7 +77,7 @@ func keysTwice(w *world, r *report) {
 }
 
 // unknownGateways wants the gateways of a VirtualService to exist.
-func unknownGateways(w *world, r *report) {
+func unknownGateways(w *meshIndex, r *report) {
 	have := map[string]bool{}
 	for o := range specs[*networking.Gateway](w) {
 		have[o.Meta.Namespace+"/"+o.Meta.Name] = true
@@ -112,7 +112,7 @@ func gatewayRef(name, namespace string) string {
 }
 
 // unknownDelegates wants a delegate to exist and to have no hosts of its own.
-func unknownDelegates(w *world, r *report) {
+func unknownDelegates(w *meshIndex, r *report) {
 	have := map[string]*networking.VirtualService{}
 	for o, vs := range specs[*networking.VirtualService](w) {
 		have[o.Meta.Namespace+"/"+o.Meta.Name] = vs

@@ -15,7 +15,7 @@ import (
 
 // portsNotServed warns of a port in a PeerAuthentication on which none of its
 // workloads listens. Ports are those of the workload, not of the service.
-func portsNotServed(w *world, r *report) {
+func portsNotServed(w *meshIndex, r *report) {
 	for o, spec := range specs[*security.PeerAuthentication](w) {
 		if len(spec.PortLevelMtls) == 0 {
 			continue
@@ -40,7 +40,7 @@ func portsNotServed(w *world, r *report) {
 }
 
 // servedPorts are the ports that services have of the workloads.
-func (w *world) servedPorts(list []*workload) []uint32 {
+func (w *meshIndex) servedPorts(list []*workload) []uint32 {
 	set := map[uint32]bool{}
 	for _, x := range list {
 		for _, s := range w.services {

@@ -47,7 +47,7 @@ func destinationsOf(o *manifest.Object, vs *networking.VirtualService) iter.Seq[
 }
 
 // weights warns of weights that a person would take for percentages but are none.
-func weights(w *world, r *report) {
+func weights(w *meshIndex, r *report) {
 	for o, vs := range specs[*networking.VirtualService](w) {
 		for i, route := range vs.Http {
 			list := make([]int32, 0, len(route.Route))

@@ -23,7 +23,7 @@ type ruleIndex struct {
 	wildcards []rule
 }
 
-func newRuleIndex(w *world) ruleIndex {
+func newRuleIndex(w *meshIndex) ruleIndex {
 	x := ruleIndex{byHost: map[mesh.Hostname][]rule{}}
 	for o, spec := range specs[*networking.DestinationRule](w) {
 		host := w.fqdn(spec.Host, o.Meta.Namespace)
@@ -38,7 +38,7 @@ func newRuleIndex(w *world) ruleIndex {
 
 // rulesFor returns the DestinationRules for the host that a client in the
 // namespace can see.
-func (w *world) rulesFor(host mesh.Hostname, namespace string) []rule {
+func (w *meshIndex) rulesFor(host mesh.Hostname, namespace string) []rule {
 	var list []rule
 	for _, r := range w.rules.byHost[host] {
 		if exported(r.spec.ExportTo, r.object.Meta.Namespace, namespace) {
@@ -54,7 +54,7 @@ func (w *world) rulesFor(host mesh.Hostname, namespace string) []rule {
 }
 
 // ruleHosts warns of a DestinationRule for a host that nothing defines.
-func ruleHosts(w *world, r *report) {
+func ruleHosts(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.DestinationRule](w) {
 		host := w.fqdn(spec.Host, o.Meta.Namespace)
 		if w.in.OtherSources || len(w.covered(host)) > 0 {
@@ -69,7 +69,7 @@ func ruleHosts(w *world, r *report) {
 }
 
 // covered returns the services whose host the name covers, or that cover it.
-func (w *world) covered(host mesh.Hostname) []*service {
+func (w *meshIndex) covered(host mesh.Hostname) []*service {
 	if !host.IsWildcard() {
 		visible, hidden := w.lookup(host, "")
 		return append(visible, hidden...)
@@ -84,7 +84,7 @@ func (w *world) covered(host mesh.Hostname) []*service {
 }
 
 // emptySubsets warns of a subset whose labels no endpoint of the host has.
-func emptySubsets(w *world, r *report) {
+func emptySubsets(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.DestinationRule](w) {
 		services := w.covered(w.fqdn(spec.Host, o.Meta.Namespace))
 		for i, s := range spec.Subsets {
@@ -98,7 +98,7 @@ func emptySubsets(w *world, r *report) {
 
 // inSubset counts the endpoints of the services that have the labels. known is
 // false if some come only at run time, or there is nothing to count.
-func (w *world) inSubset(services []*service, labels map[string]string) (n int, known bool) {
+func (w *meshIndex) inSubset(services []*service, labels map[string]string) (n int, known bool) {
 	for _, s := range services {
 		list, sure := w.endpoints(s)
 		if !sure || len(list) == 0 {
@@ -126,7 +126,7 @@ func labelText(labels map[string]string) string {
 
 // rulesTwice warns of two DestinationRules of one namespace for the same host and
 // the same clients: they are merged, and only the first one's traffic policy counts.
-func rulesTwice(w *world, r *report) {
+func rulesTwice(w *meshIndex, r *report) {
 	type key struct {
 		namespace string
 		host      mesh.Hostname

@@ -46,7 +46,7 @@ func selector(o *manifest.Object) (labels map[string]string, field string) {
 
 // chosen returns the workloads that an object's selector chooses. In the root
 // namespace it chooses from all of them.
-func (w *world) chosen(o *manifest.Object, labels map[string]string) (list []*workload, sure bool) {
+func (w *meshIndex) chosen(o *manifest.Object, labels map[string]string) (list []*workload, sure bool) {
 	if o.Meta.Namespace != w.root {
 		return w.selected(o.Meta.Namespace, labels), !w.registers(o.Meta.Namespace, labels)
 	}
@@ -62,7 +62,7 @@ func (w *world) chosen(o *manifest.Object, labels map[string]string) (list []*wo
 
 // selectors warns of a selector without a single workload: a typing error in a
 // label turns a policy off without a word.
-func selectors(w *world, r *report) {
+func selectors(w *meshIndex, r *report) {
 	for _, o := range w.in.Objects {
 		if !o.Valid || o.Spec == nil {
 			continue
@@ -78,7 +78,7 @@ func selectors(w *world, r *report) {
 	}
 }
 
-func (w *world) scope(o *manifest.Object) string {
+func (w *meshIndex) scope(o *manifest.Object) string {
 	if o.Meta.Namespace == w.root {
 		return "the mesh"
 	}
@@ -87,7 +87,7 @@ func (w *world) scope(o *manifest.Object) string {
 
 // nearLabels suggests the value that some workload has for one of the labels when
 // it differs by a slip.
-func (w *world) nearLabels(namespace string, labels map[string]string) string {
+func (w *meshIndex) nearLabels(namespace string, labels map[string]string) string {
 	keys := slices.Sorted(maps.Keys(labels)) // the same words each time
 	for _, x := range w.workloads[namespace] {
 		for _, k := range keys {
@@ -101,7 +101,7 @@ func (w *world) nearLabels(namespace string, labels map[string]string) string {
 
 // defaultsTwice warns of several objects that are each meant for all workloads of
 // a namespace: one wins, and which one depends on age and name.
-func defaultsTwice(w *world, r *report) {
+func defaultsTwice(w *meshIndex, r *report) {
 	type key struct {
 		kind      mesh.Kind
 		namespace string
@@ -126,7 +126,7 @@ func defaultsTwice(w *world, r *report) {
 	}
 }
 
-// onePerNamespace tells whether o is of a kind of which a namespace has one, and
+// onePerNamespace reports whether o is of a kind of which a namespace has one, and
 // is meant for the whole namespace.
 func onePerNamespace(o *manifest.Object) bool {
 	switch o.Spec.(type) {

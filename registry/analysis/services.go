@@ -11,7 +11,7 @@ import (
 )
 
 // noEndpoints warns of a service behind which there is nothing.
-func noEndpoints(w *world, r *report) {
+func noEndpoints(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.ServiceEntry](w) {
 		s := &service{object: o, spec: spec}
 		list, known := w.endpoints(s)
@@ -28,9 +28,9 @@ func noEndpoints(w *world, r *report) {
 	}
 }
 
-// unasked tells of instances of a catalog that have the labels, and stand behind
+// unasked reports instances of a catalog that have the labels, and stand behind
 // no service that does not ask for them; else of labels that are near.
-func (w *world) unasked(namespace string, selector map[string]string) string {
+func (w *meshIndex) unasked(namespace string, selector map[string]string) string {
 	for _, x := range w.selected(namespace, selector) {
 		if name := x.labels[mesh.LabelConsulService]; name != "" {
 			return fmt.Sprintf(" but instances of the catalog, which are not selected by them alone: add %s: %s to have those", mesh.LabelConsulService, name)
@@ -40,7 +40,7 @@ func (w *world) unasked(namespace string, selector map[string]string) string {
 }
 
 // unusedWorkloads warns of a workload that no service selects.
-func unusedWorkloads(w *world, r *report) {
+func unusedWorkloads(w *meshIndex, r *report) {
 	if w.in.OtherSources {
 		return
 	}
@@ -67,7 +67,7 @@ func unusedWorkloads(w *world, r *report) {
 
 // anyIdentity warns of a service of the mesh whose clients cannot tell its
 // endpoints from anybody else with a certificate of the mesh.
-func anyIdentity(w *world, r *report) {
+func anyIdentity(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.ServiceEntry](w) {
 		if spec.Location != networking.ServiceEntry_MESH_INTERNAL || len(spec.SubjectAltNames) > 0 {
 			continue
@@ -92,7 +92,7 @@ func anyIdentity(w *world, r *report) {
 }
 
 // portNames warns of a port whose name says another protocol than it has.
-func portNames(w *world, r *report) {
+func portNames(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.ServiceEntry](w) {
 		for i, p := range spec.Ports {
 			promised := promisedBy(p.GetName())

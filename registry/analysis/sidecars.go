@@ -11,7 +11,7 @@ import (
 
 // egressHosts warns of a host that a Sidecar names and no service has: the proxy
 // would not know the service that was meant.
-func egressHosts(w *world, r *report) {
+func egressHosts(w *meshIndex, r *report) {
 	if w.in.OtherSources {
 		return
 	}
@@ -39,9 +39,9 @@ func egressHosts(w *world, r *report) {
 	}
 }
 
-// imported tells whether some service of namespace from, visible in namespace to,
+// imported reports whether some service of namespace from, visible in namespace to,
 // has a host that name covers.
-func (w *world) imported(from string, name mesh.Hostname, to string) bool {
+func (w *meshIndex) imported(from string, name mesh.Hostname, to string) bool {
 	for _, s := range w.services {
 		if (from == "*" || s.object.Meta.Namespace == from) && s.exportedTo(to) && name.Overlaps(s.host) {
 			return true

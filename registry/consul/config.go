@@ -32,9 +32,8 @@ type Config struct {
 	// watch; 0 means five minutes. Table watches report most changes at once, and a
 	// sweep of 5,000 services takes about a CPU second.
 	SweepEvery time.Duration
-	// AwaitSettled keeps on disk what the receiver still holds; see
-	// [Source.Settled].
-	AwaitSettled bool
+	// AwaitDecision keeps on disk what the guard still holds; see [Source.Decided].
+	AwaitDecision bool
 }
 
 func (c Config) withDefaults() (Config, error) {

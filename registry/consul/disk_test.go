@@ -85,18 +85,18 @@ func TestHeldRemovalsStayOnDisk(t *testing.T) {
 	a := consultest.Start(t, consultest.Options{})
 	fill(t, a.Client(), 4)
 	cfg := config(t, a.Cluster(), a.Address())
-	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	cfg.StateDir, cfg.AwaitDecision = t.TempDir(), true
 	r := start(t, cfg)
 	r.awaitFresh("at the start")
 	began := time.Now()
-	r.source.Settled(r.Last(), 0)
+	r.source.Decided(r.Last(), 0)
 	r.awaitSaved(began)
 	for i := range 3 {
 		deregister(t, a.Client(), "n1", fmt.Sprintf("s%d-1", i))
 	}
 	r.awaitFresh("lost some")
 	lost := r.Last()
-	r.source.Settled(lost, 3)
+	r.source.Decided(lost, 3)
 	// What is held is looked at again, and the same is said again.
 	seen := r.Again()
 	r.await("said again", func(f *mesh.Fragment) bool { return r.Again() > seen && f == lost })
@@ -107,7 +107,7 @@ func TestHeldRemovalsStayOnDisk(t *testing.T) {
 	if n := len(r.fragments()[0].Workloads); n != 12 {
 		t.Errorf("the first fragment has %d workloads, want 12: what was held is forgotten", n)
 	}
-	r.source.Settled(r.Last(), 0)
+	r.source.Decided(r.Last(), 0)
 	r.awaitSaved(time.Now())
 	r.Stop()
 

@@ -134,7 +134,7 @@ func TestUnreadableListIsReported(t *testing.T) {
 					_, _ = io.WriteString(w, body)
 				}
 			}}))
-			r.awaitStatus("told", func(st *consul.Status) bool {
+			r.awaitStatus("reported", func(st *consul.Status) bool {
 				return st.State == consul.Starting && strings.Contains(st.Reason, "answer") || strings.Contains(st.Reason, "EOF")
 			})
 			if log := r.log.String(); strings.Contains(log, "serving the last known one") || strings.Count(log, "and none is stored") != 1 {
@@ -171,7 +171,7 @@ func TestCatalogOutlivesUnusableList(t *testing.T) {
 	}}))
 	r.await("read", func(f *mesh.Fragment) bool { return len(f.Workloads) == 1 })
 	close(spoiled)
-	r.awaitStatus("told", func(st *consul.Status) bool {
+	r.awaitStatus("reported", func(st *consul.Status) bool {
 		return st.State == consul.Stale && st.Delivered && st.Instances == 1 && strings.Contains(st.Reason, "answer")
 	})
 	if log := r.log.String(); strings.Count(log, "failed: serving the last known one") != 1 {
@@ -188,7 +188,7 @@ func TestServerWithoutIndexIsNotConsul(t *testing.T) {
 	r := start(t, odd(t, map[string]http.HandlerFunc{
 		"/v1/catalog/services": plain("{}"), "/v1/config/service-defaults": plain("[]"), "/v1/config/proxy-defaults": plain("[]"),
 	}))
-	r.awaitStatus("told", func(st *consul.Status) bool { return strings.Contains(st.Reason, "is this Consul?") })
+	r.awaitStatus("reported", func(st *consul.Status) bool { return strings.Contains(st.Reason, "is this Consul?") })
 	if st := r.source.Status(); st.Delivered || st.State != consul.Starting {
 		t.Errorf("status is %+v", *st)
 	}

@@ -56,7 +56,7 @@ func TestUnprintableNamesAreReported(t *testing.T) {
 	r.awaitStatus("read", func(st *consul.Status) bool { return live(st) && st.Instances == 2 && st.UnreadableCount == 4 })
 	for _, fault := range r.source.Status().Unreadable {
 		if !strings.Contains(fault, "register it under another name") || strings.ContainsAny(fault, "\n\x00\u200b\u202e") {
-			t.Errorf("it is told as %q", fault)
+			t.Errorf("it is reported as %q", fault)
 		}
 	}
 }

@@ -228,7 +228,7 @@ func TestSwappedAnswersAreRefused(t *testing.T) {
 	r.await("the first catalog", m.at(10))
 	swapped.Store("now", true)
 	m.change()
-	r.awaitStatus("told", func(st *consul.Status) bool {
+	r.awaitStatus("reported", func(st *consul.Status) bool {
 		return st.UnreadableCount == 3 && strings.Contains(strings.Join(st.Unreadable, ""), "the answer is about another service")
 	})
 	for _, f := range r.fragments() {
@@ -241,7 +241,7 @@ func TestSwappedAnswersAreRefused(t *testing.T) {
 
 	cfg.Client.Datacenter = "dc2"
 	elsewhere := start(t, cfg)
-	elsewhere.awaitStatus("told", func(st *consul.Status) bool {
+	elsewhere.awaitStatus("reported", func(st *consul.Status) bool {
 		return st.UnreadableCount == 4 && strings.Contains(st.Unreadable[0], "another datacenter")
 	})
 }

@@ -59,7 +59,7 @@ func TestCertificateIsReloaded(t *testing.T) {
 	}
 	r.awaitStatus("asked anew", func(st *consul.Status) bool { return st.Renewed > before && live(st) })
 	if !strings.Contains(r.log.String(), "another certificate") {
-		t.Error("the log tells of no other certificate")
+		t.Error("the log has no other certificate")
 	}
 	instance{node: "n1", nodeAddress: "10.0.0.2", id: "s1-1", service: "s1", port: 9999}.register(t, a.Client())
 	r.await("followed", func(f *mesh.Fragment) bool { return workload(f, "/s1-1").Ports["tcp"] == 9999 })

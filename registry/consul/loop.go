@@ -138,7 +138,7 @@ func (l *loop) run(ctx context.Context, out chan<- *mesh.Fragment) {
 		case tasks <- t:
 			l.started(t)
 		case <-wake.C:
-		case <-l.s.verdict.Told():
+		case <-l.s.decision.Changed():
 		case send <- l.out:
 			l.out = nil
 		}

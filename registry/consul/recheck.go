@@ -99,7 +99,7 @@ func (l *loop) rereadHidden() {
 
 // countHeld counts what the receiver holds back, and the services with hidden entries.
 func (l *loop) countHeld() {
-	if judged, held := l.s.verdict.Last(); judged != nil && judged == l.last {
+	if decided, held := l.s.decision.Last(); decided != nil && decided == l.last {
 		if held != l.heldBack {
 			l.heldBack, l.recheckCount = held, 0
 		}

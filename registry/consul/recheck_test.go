@@ -25,7 +25,7 @@ func lookLoop(t *testing.T) *loop {
 	l.step(t.Context(), at(4))
 	l.expectInstances(t, "web", 1)
 	l.out = nil
-	l.s.Settled(l.last, 1)
+	l.s.Decided(l.last, 1)
 	return l
 }
 
@@ -44,7 +44,7 @@ func (l *loop) serve(t *testing.T, now time.Time) []string {
 			l.wasListed(listing{"api": 0, "web": 0}, client.Meta{Generation: 1, Index: 10, Fresh: true, Asked: now}, nil, now)
 		case k.index > 0:
 			l.started(k)
-			asked = append(asked, "peek "+k.name)
+			asked = append(asked, "index "+k.name)
 			l.wasRead(k, &reading{name: k.name, unchanged: true, Meta: client.Meta{Generation: 1, Index: k.index, Fresh: true, Asked: now}}, now)
 		default:
 			l.started(k)
@@ -66,7 +66,7 @@ func TestHeldRemovalsAreReadAgain(t *testing.T) {
 	}
 	asked := l.serve(t, at(15))
 	slices.Sort(asked)
-	if want := []string{"peek api", "read web"}; !slices.Equal(asked, want) {
+	if want := []string{"index api", "read web"}; !slices.Equal(asked, want) {
 		t.Errorf("it asks %q, want %q", asked, want)
 	}
 	if l.out == nil {
@@ -96,7 +96,7 @@ func TestRechecksOfHeldRemovalsEnd(t *testing.T) {
 		t.Errorf("it looked %d times, %d questions were late", looks, late)
 	}
 	// More that is held is another matter.
-	l.s.Settled(l.last, 2)
+	l.s.Decided(l.last, 2)
 	if l.serve(t, at(206)); l.recheckCount != 0 {
 		t.Error("it is not looked at again")
 	}

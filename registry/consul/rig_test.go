@@ -52,8 +52,8 @@ func start(tb testing.TB, cfg consul.Config) *rig {
 		tb.Fatal(err)
 	}
 	r.Recorder = sourcetest.Record(tb, sourcetest.Recording{Source: r.source, Log: r.log, Patience: patience, Took: func(f *mesh.Fragment) {
-		if !cfg.AwaitSettled {
-			r.source.Settled(f, 0)
+		if !cfg.AwaitDecision {
+			r.source.Decided(f, 0)
 		}
 	}})
 	tb.Cleanup(func() {

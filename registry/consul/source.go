@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
-	"github.com/fairlead/fairlead/registry/keep"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/persist"
 )
 
 // Source reads the catalog of one datacenter. It is a source of package
@@ -27,7 +27,7 @@ type Source struct {
 	status    atomic.Pointer[Status]
 	protocols atomic.Pointer[protocols]
 	running   atomic.Bool
-	verdict   *keep.Verdict
+	decision  *persist.Decision
 
 	reads, sweeps, fragments atomic.Uint64
 }
@@ -42,7 +42,7 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, verdict: keep.NewVerdict()}
+	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, decision: persist.NewDecision()}
 	if cfg.StateDir != "" {
 		s.stateWriter = newStateWriter(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
 	}
@@ -59,10 +59,10 @@ func (s *Source) Name() string { return s.cfg.Name }
 // goroutine.
 func (s *Source) Status() *Status { return s.status.Load() }
 
-// Settled says that the receiver has validated a fragment, and how many of its
-// removals it holds back. With Config.AwaitSettled the state directory keeps
-// what was there before, until none is held: a restart shows it again.
-func (s *Source) Settled(reading *mesh.Fragment, held int) { s.verdict.Settled(reading, held) }
+// Decided records that the guard has decided about a fragment, and how many of its removals it
+// holds. With Config.AwaitDecision the state directory keeps the earlier content while some
+// are held, so that a restart sends it again.
+func (s *Source) Decided(reading *mesh.Fragment, held int) { s.decision.Decided(reading, held) }
 
 // Run reads until ctx is done. It sends the stored catalog, if there is one, then
 // the catalog when everything in it has been read, and after that each change.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/registry/consul/client"
-	"github.com/fairlead/fairlead/registry/keep"
+	"github.com/fairlead/fairlead/registry/persist"
 )
 
 const (
@@ -21,11 +21,11 @@ const (
 // stateWriter writes the catalog cache to the state directory.
 type stateWriter struct {
 	store store
-	*keep.Writer[[]storedService, stateMark]
+	*persist.Writer[[]storedService, stateMark]
 }
 
 func newStateWriter(s store, log *slog.Logger) *stateWriter {
-	return &stateWriter{s, keep.New(keep.Config[[]storedService, stateMark]{What: "the stored catalog", Save: s.save, SaveMark: s.saveMark, Logger: log})}
+	return &stateWriter{s, persist.New(persist.Config[[]storedService, stateMark]{What: "the stored catalog", Save: s.save, SaveMark: s.saveMark, Logger: log})}
 }
 
 // savedState is what the loop knows of the state directory.
@@ -98,12 +98,12 @@ func (l *loop) save(now time.Time, last bool) time.Time {
 	if at := l.savedAt.Add(saveEvery); at.After(now) && !last {
 		return at
 	}
-	if l.s.cfg.AwaitSettled {
-		judged, held := l.s.verdict.Last()
+	if l.s.cfg.AwaitDecision {
+		decided, held := l.s.decision.Last()
 		if held > 0 {
 			k.Withhold("removals are on hold: until they are released, the stored catalog is that of " + l.diskAt.UTC().Format(time.RFC3339))
 		}
-		if judged == nil || judged != l.last || held > 0 || len(l.changed) > 0 {
+		if decided == nil || decided != l.last || held > 0 || len(l.changed) > 0 {
 			return time.Time{} // the receiver says when
 		}
 	}

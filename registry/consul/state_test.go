@@ -121,12 +121,12 @@ func TestDamageIsReportedOnce(t *testing.T) {
 	}
 	l = newTestLoop(t, dir, "")
 	if l.stateFault == "" {
-		t.Error("the damage is not told")
+		t.Error("the damage is not reported")
 	}
 	l.writeAll()
 	l = newTestLoop(t, dir, "")
 	if l.stateFault != "" {
-		t.Error("it is told again: " + l.stateFault)
+		t.Error("it is reported again: " + l.stateFault)
 	}
 	l.expectInstances(t, "web", 1)
 	if names, _ := os.ReadDir(l.s.stateWriter.store.dir); !slices.ContainsFunc(names, func(e os.DirEntry) bool { return e.Name() == "picture.json" }) {

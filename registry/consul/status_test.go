@@ -73,7 +73,7 @@ func BenchmarkStatus(b *testing.B) {
 }
 
 // TestDeniedRulesAreCountedAndLogged: the number of rules that are missing is not
-// that of those listed, and the log tells once of each set.
+// that of those listed, and the log has each set once.
 func TestDeniedRulesAreCountedAndLogged(t *testing.T) {
 	t.Parallel()
 	l := newTestLoop(t, t.TempDir(), "")

@@ -22,7 +22,7 @@ func TestHiddenServicesAreReportedWithoutToken(t *testing.T) {
 	fill(t, a.Client(), 2)
 	cfg := config(t, a.Cluster(), a.Address())
 	r := start(t, cfg)
-	r.awaitStatus("told", func(st *consul.Status) bool {
+	r.awaitStatus("reported", func(st *consul.Status) bool {
 		return live(st) && st.Hidden && st.DeniedCount > 0 && strings.Contains(strings.Join(st.Denied, "\n"), `service_prefix ""`)
 	})
 	if log := r.log.String(); strings.Count(log, "Consul token lacks ACL rules") != 1 || !strings.Contains(log, "service_prefix") {
@@ -79,7 +79,7 @@ func TestRefusedFilterIsReported(t *testing.T) {
 			cfg := config(t, a.Cluster(), a.Address())
 			cfg.Filter = `Service.Foo ==`
 			r := start(t, cfg)
-			r.awaitStatus("told", func(st *consul.Status) bool {
+			r.awaitStatus("reported", func(st *consul.Status) bool {
 				return st.State == consul.Starting && !st.Delivered && strings.Contains(st.Reason, "--consul-filter")
 			})
 			if log := r.log.String(); strings.Count(log, "does not take the filter") != 1 {

@@ -29,7 +29,7 @@ func TestRootVanishes(t *testing.T) {
 	check(t, os.Rename(dir, away))
 	st := r.awaitStatus("unavailable", unavailable)
 	if !strings.Contains(st.Reason, dir) || !r.hasFault("its last state stays in force") {
-		t.Errorf("nobody can tell why: %+v", st)
+		t.Errorf("the reason is missing: %+v", st)
 	}
 	r.stays(stillForLoss + stillFor)
 	check(t, os.Rename(away, dir))
@@ -43,7 +43,7 @@ func TestRootVanishes(t *testing.T) {
 	r.Await("a=2", "b=2")
 	r.awaitStatus("ok", available)
 	if n := strings.Count(r.logs.String(), "source is unavailable"); n != 2 {
-		t.Errorf("the log tells %d times that the source is unavailable, want 2", n)
+		t.Errorf("the log says %d times that the source is unavailable, want 2", n)
 	}
 }
 
@@ -85,13 +85,13 @@ func TestFirstFragmentIsWhole(t *testing.T) {
 		writer.now()
 		<-tick.C
 		if time.Now().After(deadline) {
-			t.Fatalf("nobody is told: %v", r.Status().Faults)
+			t.Fatalf("it is not reported: %v", r.Status().Faults)
 		}
 	}
 	for r.Last() == nil { // the status has the fault a moment before the fragment is sent
 		<-tick.C
 		if time.Now().After(deadline) {
-			t.Fatal("the fault is told, and nothing is sent")
+			t.Fatal("the fault is reported, and nothing is sent")
 		}
 	}
 	if got := objects(r.Last()); !slices.Equal(got, []string{"old=1"}) && writer.stall < stillFor {
@@ -311,7 +311,7 @@ func TestWithoutEvents(t *testing.T) {
 			check(t, os.RemoveAll(filepath.Join(dir, "sub")))
 			r.Await("a=2")
 			st := r.Status()
-			if told := st.Unwatched != ""; told != (name != "events_lost") {
+			if reported := st.Unwatched != ""; reported != (name != "events_lost") {
 				t.Errorf("Unwatched: %q", st.Unwatched)
 			}
 			if lost := st.Counters.Overflows > 0; lost != (name == "events_lost") {
@@ -352,6 +352,6 @@ func TestWithoutMark(t *testing.T) {
 	replace(t, filepath.Join(dir, "a.yaml"), "a 2")
 	r.Await("a=2")
 	if r.lastReadAtOnce(filepath.Join(dir, "a.yaml")) {
-		t.Error("it was believed without knowing that it is whole")
+		t.Error("it was accepted without knowing that it is whole")
 	}
 }

@@ -36,7 +36,7 @@ func TestInPlaceWrite(t *testing.T) {
 	write(t, dir, map[string]string{"a.yaml": "a 2"})
 	after := r.Await("a=2", "b=1")
 	if took := time.Since(began); took < stillFor {
-		t.Errorf("believed after %v", took)
+		t.Errorf("accepted after %v", took)
 	}
 	if before.VirtualServices[1] != after.VirtualServices[1] {
 		t.Error("b did not change and is another pointer")
@@ -84,15 +84,15 @@ func TestTornWrites(t *testing.T) {
 	r.Await("a=2", "b=2")
 	for _, f := range r.allSent() {
 		if len(f.VirtualServices) != 2 && writer.stall < stillForLoss {
-			t.Errorf("half a write was believed: %v", objects(f))
+			t.Errorf("half a write was accepted: %v", objects(f))
 		}
 	}
-	// Meant as it is, it is believed after a second.
+	// It is intended, so it is accepted after a second.
 	began := time.Now()
 	write(t, dir, map[string]string{"a.yaml": "a 3\n"})
 	r.Await("a=3")
 	if took := time.Since(began); took < stillForLoss {
-		t.Errorf("a loss was believed after %v", took)
+		t.Errorf("a loss was accepted after %v", took)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestSlowWriterOfSmallPieces(t *testing.T) {
 	check(t, f.Close())
 	r.Await("other=1", "a=12345678901234567890")
 	if list := r.allSent(); len(list) != 2 && writer.stall < stillFor {
-		t.Errorf("%d fragments, want 2: a part of a write was believed, and the writer never paused for more than %v", len(list), writer.stall)
+		t.Errorf("%d fragments, want 2: a part of a write was accepted, and the writer never paused for more than %v", len(list), writer.stall)
 	}
 	if r.lastReadAtOnce(filepath.Join(dir, "a.yaml")) {
 		t.Error("a file that was being written was not waited for")
 	}
 }
 
-func TestRenameIsBelievedAtOnce(t *testing.T) {
+func TestRenameIsAcceptedAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1\nb 1"})
 	r := start(t, atDir(dir))
@@ -147,8 +147,8 @@ func TestRenameIsBelievedAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhatIsWhole tells a file that came whole from one that is being written.
-func TestWhatIsWhole(t *testing.T) {
+// TestWhatAppearsComplete distinguishes a file that appeared complete from one that is being written.
+func TestWhatAppearsComplete(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		come  func(t *testing.T, path, outside string)

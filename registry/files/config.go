@@ -21,18 +21,18 @@ type Root struct {
 	// empty means any. With exactly one, it is also the namespace of objects
 	// that name none.
 	Namespaces []string
-	// Hosts are patterns of hosts that are the directory's if it is bound to
-	// namespaces. Nothing of this package asks for them.
+	// Hosts are patterns of hosts that belong to the directory if it is bound to namespaces.
+	// This package does not use them.
 	Hosts []mesh.Hostname
-	// UnixSockets lets objects name unix sockets though the directory is bound to
-	// namespaces; one that is not bound may always.
+	// UnixSockets lets objects name unix sockets although the directory is bound to
+	// namespaces; those of an unbound one always may.
 	UnixSockets bool
-	// Files lets them name files of the hosts' in the same way.
+	// Files also lets them name files of the hosts.
 	Files bool
 }
 
-// Binding is what the directory speaks for; nil if it is bound to no namespace.
-// With hostsOnly it has no hosts but those of its patterns.
+// Binding is the namespaces and hosts of the directory; nil if it is bound to no namespace.
+// With hostsOnly it owns only the hosts of its patterns.
 func (r Root) Binding(hostsOnly bool) *mesh.Binding {
 	if len(r.Namespaces) == 0 {
 		return nil
@@ -40,11 +40,11 @@ func (r Root) Binding(hostsOnly bool) *mesh.Binding {
 	return &mesh.Binding{Namespaces: slices.Sorted(slices.Values(r.Namespaces)), Hosts: r.Hosts, HostsOnly: hostsOnly}
 }
 
-// NoUnixSockets reports whether objects of this directory may not name unix sockets:
-// whoever writes for some namespaces only is not who runs the hosts.
+// NoUnixSockets reports whether objects of this directory may not name unix sockets: the
+// authors of a bound directory do not run the hosts.
 func (r Root) NoUnixSockets() bool { return len(r.Namespaces) > 0 && !r.UnixSockets }
 
-// NoFiles reports whether objects of this directory may not name files of the hosts'.
+// NoFiles reports whether objects of this directory may not name files of the hosts.
 func (r Root) NoFiles() bool { return len(r.Namespaces) > 0 && !r.Files }
 
 // ParseRoot reads the form DIR or DIR=NS,NS2 that the command line uses.
@@ -91,7 +91,7 @@ func samePath(a, b string) bool {
 	return err == nil && err2 == nil && x == y
 }
 
-// namespace is where an object of this directory is that names none.
+// namespace is the namespace of objects of this directory that name none.
 func (r Root) namespace() string {
 	if len(r.Namespaces) == 1 {
 		return r.Namespaces[0]
@@ -99,7 +99,7 @@ func (r Root) namespace() string {
 	return "default"
 }
 
-// Config says what a Source reads.
+// Config configures a Source.
 type Config struct {
 	// Roots are the directories; they must not contain one another. Where two
 	// give the same object, the earlier directory wins.
@@ -107,8 +107,8 @@ type Config struct {
 	// MeshConfigFile is the file of mesh settings; empty means that this source
 	// has none. At least one of Roots and MeshConfigFile is required.
 	MeshConfigFile string
-	// Ignore is a file that the directories leave alone, because it is the mesh
-	// settings of another source; or empty.
+	// Ignore is a file that the directories skip, because it has the mesh settings of another
+	// source; or empty.
 	Ignore string
 	// Logger is required.
 	Logger *slog.Logger
@@ -117,12 +117,12 @@ type Config struct {
 	Name string
 	// Domain is the suffix of short host names; empty means "cluster.local".
 	Domain string
-	// StateDir keeps the last good version of every file in
-	// StateDir/files/NAME; empty means that nothing survives a restart.
+	// StateDir has the last good version of every file in StateDir/files/NAME; empty means
+	// that nothing survives a restart.
 	StateDir string
-	// AwaitSettled makes the state directory wait for [Source.Settled]: for a
-	// receiver that may hold removals back.
-	AwaitSettled bool
+	// AwaitDecision makes the state directory wait for [Source.Decided]: for a receiver that
+	// may hold removals.
+	AwaitDecision bool
 	// ScanInterval is the time between two scans of everything; 0 means 5 s.
 	ScanInterval time.Duration
 	// MaxFiles bounds the files of the source, and its directories; more make
@@ -169,7 +169,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// newRoots checks the directories and gives each its state.
+// newRoots checks the directories and makes their state.
 func newRoots(c Config) ([]*root, error) {
 	var (
 		roots []*root

@@ -34,15 +34,15 @@ func (manifests) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig
 const (
 	// CodeTwice: an object is defined twice.
 	CodeTwice = lastgood.CodeTwice
-	// CodeUnread: a file or directory cannot be read; what it gave stands.
+	// CodeUnread: a file or directory cannot be read; its objects stay in force.
 	CodeUnread = lastgood.CodeUnread
-	// CodeRestless: a file is being written and does not come to rest.
+	// CodeRestless: a file is written all the time and is never stable.
 	CodeRestless manifest.Code = codes.FilesRestless
-	// CodeLink: a symbolic link leads to where no manifests are looked for.
+	// CodeLink: a symbolic link leads to a place that is not read.
 	CodeLink manifest.Code = codes.FilesLink
 )
 
-// decode reads a text with the decoder, within the bounds of its root.
+// decode decodes a text, with the limits of its root.
 func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded {
 	if r.meshConfig {
 		return decodeMeshConfig(c.Decoder, path, b)
@@ -54,9 +54,8 @@ func (r *root) decode(c *Config, path string, b *lastgood.Blob) lastgood.Decoded
 	return c.Decoder.Decode(opts, path, b.Content)
 }
 
-// decodeMeshConfig treats the settings as a file of one object. An empty text
-// would mean all defaults in Istio; here it is a broken one, for it is what a
-// failed write leaves behind.
+// decodeMeshConfig decodes the settings as a file of one object. In Istio an empty text means
+// all defaults; here it is a fault, because a failed write leaves an empty file.
 func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded {
 	origin := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	if b.Blank() {
@@ -73,6 +72,6 @@ func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded
 		origin = config.Origin
 	}
 	return lastgood.Decoded{Faults: faults, Objects: []lastgood.Object{{
-		Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Piece: &mesh.Fragment{MeshConfig: config},
+		Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Fragment: &mesh.Fragment{MeshConfig: config},
 	}}}
 }

@@ -1,26 +1,22 @@
-// Package files is the source that reads directories of YAML, and the file of
-// mesh settings, from a file system.
+// Package files is the source that reads directories of YAML, and the file of mesh settings.
 //
-// What it promises: a change is picked up however it is made; absence is not
-// emptiness, so that what cannot be read never removes anything; a broken file
-// or object leaves its last good version in force, also across a restart; half
-// a write is never believed.
+// It promises four things. A change is found however it is made. Absence is not emptiness:
+// what cannot be read never removes anything. A broken file or object leaves its last good
+// version in force, also across a restart. A half-written file is never used.
 //
-// It is not a judge of manifests: what a document means, and whether it is
-// valid, is package manifest's business. It is not
-// the guard against mass removals either: that is the registry's, for every
-// source alike.
+// It does not validate manifests; package manifest does. It does not guard against mass
+// removals either; package registry does, for all sources.
 //
-// An event of the file system is only a hint. The paths it names are looked at
-// again at once; a scan of everything runs at start, when events were lost and
-// every few seconds. Each look compares device, inode, size and times; a file
-// that differs has to hold still (see believe.go) before it is read, and only
-// one whose content differs is decoded.
+// A file system event is only a hint. The paths that it names are checked at once. A scan of
+// everything runs at the start, when events were lost, and every few seconds. Each check
+// compares device, inode, size and times. A file that differs has to be stable (see accept.go)
+// before it is read, and is decoded only if its content changed.
 //
-// Goroutines: [Source.Run] has a loop that owns all state, a reader of kernel
-// events that hands over a bounded set of names, and a writer of the state
-// directory. Where several files are to be read at one time, as many goroutines as
-// there are cores read and decode them, and end before the loop goes on. Other goroutines see immutable values only, by [Source.Status].
+// Goroutines: [Source.Run] has a loop that owns all state, a reader of kernel events that
+// passes on a bounded set of names, and a writer of the state directory. If several files are
+// to be read at one time, as many goroutines as there are cores read and decode them, and end
+// before the loop continues. Other goroutines see immutable values only, through
+// [Source.Status].
 //
 // The package is called by the composition of the control plane.
 package files

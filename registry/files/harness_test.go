@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 //
 //	NAME VALUE     a VirtualService, NAME may be NS/NAME
 //	NAME !         one that is broken
-//	!              one whose name cannot be told
+//	!              one whose name is unknown
 //	!!             the text is not YAML
 //	# anything     ignored
 type fakeDecoder struct{ decodes atomic.Int64 }
@@ -78,7 +78,7 @@ func addTo(d *lastgood.Decoded, at *mesh.Origin, namespace string, words []strin
 			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
 			Spec: &networking.VirtualService{Hosts: []string{value}},
 		}
-		o.Piece = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
+		o.Fragment = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
 	}
 	d.Objects = append(d.Objects, o)
 }
@@ -197,7 +197,7 @@ func (r *running) hasFault(text string) bool {
 }
 
 // beat measures the longest that a writer of a test held still: on a busy
-// machine, longer than it was told to, and then it may be believed.
+// machine, longer than it was told to, and then it may be accepted.
 type beat struct {
 	last  time.Time
 	stall time.Duration

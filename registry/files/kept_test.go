@@ -39,7 +39,7 @@ func TestUnparsableFile(t *testing.T) {
 	r.Await("b=1", "z=1")
 	replace(t, filepath.Join(dir, "a.yaml"), "a 4\nb 4")
 	r.Await("a=4", "b=4", "z=1")
-	st := r.awaitStatus("mended", func(s *Status) bool { return len(s.Kept) == 0 && len(s.Faults) == 0 })
+	st := r.awaitStatus("fixed", func(s *Status) bool { return len(s.Kept) == 0 && len(s.Faults) == 0 })
 	if st.State != OK {
 		t.Errorf("state %v", st.State)
 	}
@@ -58,7 +58,7 @@ func TestBrokenObject(t *testing.T) {
 	r.Await("a=1", "b=1", "c=1")
 	replace(t, filepath.Join(dir, "a.yaml"), "a 2\nb !\nc 2\nd 2")
 	r.Await("a=2", "b=1", "c=2", "d=2")
-	replace(t, filepath.Join(dir, "a.yaml"), "a 3\nb !\n!\nd 3") // whose name cannot be told: c, perhaps
+	replace(t, filepath.Join(dir, "a.yaml"), "a 3\nb !\n!\nd 3") // whose name is unknown: c, perhaps
 	r.Await("a=3", "b=1", "c=2", "d=3")
 	first := r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 2 })
 	replace(t, filepath.Join(dir, "a.yaml"), "a 4\nb !\nd 3")
@@ -230,10 +230,10 @@ func TestLossWhileAway(t *testing.T) {
 func TestHeldLossIsNotForgotten(t *testing.T) {
 	t.Parallel()
 	dir := treeOf(t, map[string]string{"all.yaml": "a 1\nb 1", "same.yaml": "d 1"})
-	cfg := Config{Roots: []Root{{Path: dir}}, StateDir: t.TempDir(), AwaitSettled: true}
+	cfg := Config{Roots: []Root{{Path: dir}}, StateDir: t.TempDir(), AwaitDecision: true}
 	settle := func(r *running, held int) {
 		sent := r.allSent()
-		r.Settled(sent[len(sent)-1], held)
+		r.Decided(sent[len(sent)-1], held)
 	}
 	all := []string{"a=1", "b=1", "d=1"}
 	r := start(t, cfg)
@@ -261,7 +261,7 @@ func TestHeldLossIsNotForgotten(t *testing.T) {
 	}
 }
 
-// awaitRest waits until a file, if it is there, is old enough to be believed at
+// awaitRest waits until a file, if it is there, is old enough to be accepted at
 // once by a server that starts.
 func awaitRest(t *testing.T, path string) {
 	t.Helper()
@@ -337,7 +337,7 @@ func TestDamagedState(t *testing.T) {
 	r = start(t, cfg)
 	r.Await("b=1")
 	if !r.hasFault("error [FL0305]: last good versions are lost") || !strings.Contains(r.logs.String(), "state directory is damaged") {
-		t.Errorf("not told: %v", r.Status().Faults)
+		t.Errorf("not reported: %v", r.Status().Faults)
 	}
 	if _, err := os.Stat(filepath.Join(s.Dir(), ".tmp-1")); err == nil {
 		t.Error("left over file is still there")
@@ -356,7 +356,7 @@ func TestStateCannotBeWritten(t *testing.T) {
 	r.Await("a=2")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for reason := ""; reason == ""; _, reason = r.keeper.Trouble() {
+	for reason := ""; reason == ""; _, reason = r.persister.Trouble() {
 		<-tick.C
 	}
 	check(t, os.Rename(stateDir+".away", stateDir))

@@ -14,19 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What the tree behind a symbolic link may cost. People link directories of
-// manifests; a link to anything else must not fill the memory, nor the system's
-// watches.
+// Limits of the tree behind a symbolic link. People link directories of manifests; a link to
+// anything else must not use up memory or the watches of the system.
 const (
-	// maxBarren bounds the directories in it that have no manifest.
+	// maxBarren is the limit of directories in it without a manifest.
 	maxBarren = 1024
-	// maxEntries bounds the names in it.
+	// maxEntries is the limit of names in it.
 	maxEntries = 50_000
-	// hugeAgain is when a tree that was too large is looked at again.
-	hugeAgain = time.Minute
+	// hugeRetry is when a tree that was too large is checked again.
+	hugeRetry = time.Minute
 )
 
-// links is what a root knows of symbolic links. The loop owns it.
+// links are the symbolic links of a root. The loop owns it.
 type links struct {
 	// above are the directories that the root lies in.
 	above map[devIno]bool
@@ -43,7 +42,7 @@ type huge struct {
 // allowance is what is left of the bounds.
 type allowance struct{ barren, entries int }
 
-// errHuge says that there is too much behind a symbolic link.
+// errHuge means that the tree behind a symbolic link is too large.
 var errHuge = errors.New("too large a tree")
 
 // aboveOf are the directories above a path that has no symbolic link in it.
@@ -58,8 +57,8 @@ func aboveOf(realPath string) map[devIno]bool {
 	return above
 }
 
-// link follows a symbolic link. One that leads nowhere is unreadable and not
-// absent: what it led to may be on a disk that is away.
+// link follows a symbolic link. A dangling link counts as unreadable, not as absent: its
+// target may be on a disk that is not mounted.
 func (w *walker) link(path, realPath string, chain []devIno) error {
 	target, hops, err := resolve(realPath)
 	w.hops[path] = hops
@@ -86,8 +85,7 @@ func (w *walker) link(path, realPath string, chain []devIno) error {
 	}
 }
 
-// linkedDir looks at the directory behind a symbolic link. What is behind links in it
-// counts to what it may cost.
+// linkedDir walks the directory behind a symbolic link. Links in it share its allowance.
 func (w *walker) linkedDir(path, target string, chain []devIno) error {
 	if w.linked != nil {
 		return w.dir(path, target, chain)
@@ -107,12 +105,12 @@ func (w *walker) linkedDir(path, target string, chain []devIno) error {
 	}
 	w.forget(path)
 	err = fmt.Errorf("following the symbolic link: %q is no directory of manifests: %w", target, err)
-	w.links.huge[path] = huge{id, err, time.Now().Add(hugeAgain)}
+	w.links.huge[path] = huge{id, err, time.Now().Add(hugeRetry)}
 	w.unreadable[path] = err
 	return nil
 }
 
-// forget drops what was found below a link, but for where the link leads.
+// forget removes what was found below a link, except its target.
 func (w *walker) forget(path string) {
 	below := func(p string) bool { return within(path, p) }
 	maps.DeleteFunc(w.files, func(p string, _ sig) bool { return below(p) })
@@ -122,8 +120,8 @@ func (w *walker) forget(path string) {
 	maps.DeleteFunc(w.left, func(p, _ string) bool { return below(p) })
 }
 
-// tooMuch is an error about the tree behind a symbolic link, where there is one, and
-// about the root elsewhere.
+// tooMuch is an error about the tree behind a symbolic link, if there is one, and else about
+// the root.
 func (w *walker) tooMuch(err error) error {
 	if w.linked == nil {
 		return err
@@ -131,9 +129,9 @@ func (w *walker) tooMuch(err error) error {
 	return fmt.Errorf("%w: %w", errHuge, err)
 }
 
-// astray reports whether a directory behind a symbolic link is not for reading, and
-// notes why.
-func (w *walker) astray(path, realPath string, chain []devIno) bool {
+// excluded reports whether a directory behind a symbolic link must not be read, and records
+// why.
+func (w *walker) excluded(path, realPath string, chain []devIno) bool {
 	id, before := chain[len(chain)-1], chain[:len(chain)-1]
 	switch {
 	case slices.Contains(before, id):
@@ -148,8 +146,7 @@ func (w *walker) astray(path, realPath string, chain []devIno) bool {
 	return true
 }
 
-// isPseudo reports whether a directory is on a file system that has no files of
-// people.
+// isPseudo reports whether a directory is on a pseudo file system, such as /proc.
 func isPseudo(dir string) bool {
 	var st unix.Statfs_t
 	if err := ignoreEINTR(func() error { return unix.Statfs(dir, &st) }); err != nil {
@@ -161,8 +158,7 @@ func isPseudo(dir string) bool {
 	}, int64(st.Type)) //nolint:unconvert // not int64 everywhere
 }
 
-// list gives the names in a directory, within what the tree behind a symbolic link
-// may cost.
+// list returns the names in a directory, within the allowance of a symbolic link.
 func (w *walker) list(dir string) ([]fs.DirEntry, error) {
 	if w.linked == nil {
 		return os.ReadDir(dir)

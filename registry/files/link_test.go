@@ -12,7 +12,7 @@ import (
 
 // TestLinkThatLeadsAstray has links of a tenant that lead to all of the machine. They
 // are reported with their position, cost nothing, and hide nothing.
-func TestLinkThatLeadsAstray(t *testing.T) {
+func TestExcludedLinks(t *testing.T) {
 	t.Parallel()
 	huge := t.TempDir()
 	for i := range maxBarren {

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// ReadMeshConfig reads the file of mesh settings, for what has to be known
-// before Run. present is nil where the file cannot be read or is broken, and
-// err says why; lastGood is what the state directory has, or nil.
+// ReadMeshConfig reads the file of mesh settings before Run. present is nil if the file cannot
+// be read or is broken, and err says why; lastGood is the version in the state directory, or
+// nil.
 func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error) {
 	roots, err := newRoots(s.cfg)
 	if err != nil {
@@ -24,14 +24,14 @@ func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error
 		return nil, nil, errors.New("files: Config.MeshConfigFile is missing")
 	}
 	present, err = s.presentMeshConfig(r)
-	list, _, loadErr := s.keeper.Load()
+	list, _, loadErr := s.persister.Load()
 	if loadErr != nil && present == nil {
 		err = errors.Join(err, loadErr) // and Run tells it
 	}
 	t := newTree(s.cfg, roots)
 	t.restore(list, time.Time{})
-	if piece := t.settingsOf(r); piece != nil {
-		lastGood = piece.MeshConfig
+	if fragment := t.settingsOf(r); fragment != nil {
+		lastGood = fragment.MeshConfig
 	}
 	return present, lastGood, err
 }
@@ -51,8 +51,8 @@ func (s *Source) presentMeshConfig(r *root) (*mesh.MeshConfig, error) {
 	}
 	b := lastgood.NewBlob(content)
 	text := r.decode(&s.cfg, r.Path, b)
-	if piece := lastgood.Judge(nil, b, text, time.Time{}).Piece(meshConfigKey()); piece != nil {
-		return piece.MeshConfig, nil
+	if fragment := lastgood.NextVersion(nil, b, text, time.Time{}).Fragment(meshConfigKey()); fragment != nil {
+		return fragment.MeshConfig, nil
 	}
 	var errs []error
 	for _, f := range text.Faults {

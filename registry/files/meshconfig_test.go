@@ -53,7 +53,7 @@ func TestReadMeshConfig(t *testing.T) {
 	expect("still broken", "", "one.example", true)
 
 	write(t, top, map[string]string{"mesh.yaml": "trustDomain: two.example\n"})
-	expect("mended", "two.example", "one.example", false)
+	expect("fixed", "two.example", "one.example", false)
 	cfg.StateDir = t.TempDir()
 	write(t, top, map[string]string{"mesh.yaml": "]"})
 	expect("never good", "", "", true)

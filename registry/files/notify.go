@@ -16,14 +16,13 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// notify is the system's watcher.
+// notify is the watcher of the system.
 //
-// fsnotify does not say whether a file was renamed to a name or created there,
-// but a file that was created there and has content was written there, which is
-// an event too. So a file that appears with content, and of which no write is
-// told, came whole. To know that no write is on its way, notify makes a file
-// of its own (the mark): events come in order, so when that one's is there,
-// all that went before are.
+// fsnotify does not distinguish a file that was renamed to a name from one that was created
+// there. But a created file with content was written, and a write is an event. So a file that
+// appears with content and without a write event appeared complete. To know that no write
+// event is pending, notify makes a file of its own (the mark): events arrive in order, so
+// after the event of the mark all earlier ones have arrived.
 type notify struct {
 	*inbox
 	fsw *fsnotify.Watcher
@@ -37,7 +36,7 @@ type notify struct {
 	seen  chan struct{} // closed when its event is there
 }
 
-// maxErrors is how many errors in a row say that there will be no more events.
+// maxErrors is the number of consecutive errors after which no more events are expected.
 const maxErrors = 100
 
 // markFor bounds the wait for a mark.
@@ -51,7 +50,7 @@ func newSystemWatcher(scratch string) (watcher, error) {
 		return nil, fmt.Errorf("starting to watch: %w", err)
 	}
 	n := &notify{inbox: newInbox(), fsw: fsw, dirs: map[string]struct{}{}}
-	// Without it renamed files wait as written ones do.
+	// Without it renamed files wait like written ones.
 	if dir, err := os.MkdirTemp(scratch, ".tmp-mark-"); err == nil {
 		if err := fsw.Add(dir); err == nil {
 			n.markDir = dir
@@ -96,7 +95,7 @@ func (n *notify) retain(dirs map[string]struct{}) {
 	// A directory that was moved has kept its watch, which was just dropped
 	// under its former name; likewise one that is mounted in two places.
 	for dir := range dirs {
-		_ = n.add(dir) // the walk has told of the limit
+		_ = n.add(dir) // the walk reports the limit
 	}
 }
 
@@ -123,7 +122,7 @@ func (n *notify) run(ctx context.Context) error {
 			if errs++; !ok || errs > maxErrors {
 				return fmt.Errorf("reading events of the file system: %w", err)
 			}
-			n.lose()
+			n.overflow()
 		}
 	}
 }
@@ -140,7 +139,7 @@ func (n *notify) event(e fsnotify.Event) {
 	_, isWatched := n.dirs[path]
 	n.mu.Unlock()
 	if isWatched && e.Has(fsnotify.Rename) {
-		n.unhook()
+		n.directoryMoved()
 	}
 	if isWatched {
 		n.put(hop{path, ""}, touched, false)
@@ -172,8 +171,7 @@ func (n *notify) untouched(names []hop) []bool {
 	return list
 }
 
-// flush waits until what happened until now has been told, and reports whether
-// it has.
+// flush waits until all events up to now have arrived, and reports whether they have.
 func (n *notify) flush() bool {
 	seen := make(chan struct{})
 	n.mu.Lock()

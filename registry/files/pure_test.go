@@ -13,7 +13,7 @@ import (
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-func TestBelieveAt(t *testing.T) {
+func TestAcceptAt(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
@@ -23,20 +23,20 @@ func TestBelieveAt(t *testing.T) {
 	}{
 		"in_place":              {want: stillFor},
 		"in_place_lossy":        {lossy: true, want: stillForLoss},
-		"renamed":               {change: change{placed: true}},
-		"renamed_lossy":         {change: change{placed: true}, lossy: true},
+		"renamed":               {change: change{renamed: true}},
+		"renamed_lossy":         {change: change{renamed: true}, lossy: true},
 		"gone":                  {change: change{gone: true}},
 		"gone_lossy":            {change: change{gone: true}, lossy: true, want: stillForLoss},
-		"gone_by_rename_lossy":  {change: change{gone: true, placed: true}, lossy: true, want: stillForLoss},
+		"gone_by_rename_lossy":  {change: change{gone: true, renamed: true}, lossy: true, want: stillForLoss},
 		"at_rest_at_start":      {change: change{old: true}},
 		"at_rest_at_start_loss": {change: change{old: true}, lossy: true},
 	} {
 		c.change.since = at
-		if got := c.change.believeAt(c.lossy).Sub(at); got != c.want {
+		if got := c.change.acceptAt(c.lossy).Sub(at); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
-		if c.change.readAt().After(c.change.believeAt(c.lossy)) {
-			t.Errorf("%s: believed before it is read", name)
+		if c.change.readAt().After(c.change.acceptAt(c.lossy)) {
+			t.Errorf("%s: accepted before it is read", name)
 		}
 	}
 }
@@ -53,14 +53,14 @@ func TestObserve(t *testing.T) {
 	if !c.since.Equal(at(3)) || !c.first.Equal(at(1)) {
 		t.Errorf("since %v, first %v", c.since, c.first)
 	}
-	c = observe(c, change{sig: sig{size: 2}, since: at(4), placed: true})
+	c = observe(c, change{sig: sig{size: 2}, since: at(4), renamed: true})
 	c = observe(c, change{sig: sig{size: 2}, since: at(5)})
-	if !c.placed {
+	if !c.renamed {
 		t.Error("a second look made it forget the rename")
 	}
 	c = observe(c, change{sig: sig{size: 3}, since: at(6)})
-	if c.placed {
-		t.Error("it was written after the rename and is believed at once")
+	if c.renamed {
+		t.Error("it was written after the rename and is accepted at once")
 	}
 	if c = observe(c, change{gone: true, since: at(7)}); !c.gone || !c.since.Equal(at(7)) {
 		t.Error("its absence was not noted")
@@ -145,9 +145,9 @@ func TestInbox(t *testing.T) {
 		t.Error("a change of mode counts as a write, or the other way round")
 	}
 	b.put(x, touched, false)
-	b.unhook()
+	b.directoryMoved()
 	got := b.take()
-	if got.lost || !got.unhooked || got.names[x] != touched || got.names[y] != appeared || len(got.names) != 3 {
+	if got.lost || !got.moved || got.names[x] != touched || got.names[y] != appeared || len(got.names) != 3 {
 		t.Errorf("got %+v", got)
 	}
 	if b.has(z) {
@@ -164,7 +164,7 @@ func TestInbox(t *testing.T) {
 		t.Errorf("a flood gave %d names, lost %v", len(got.names), got.lost)
 	}
 	if got := b.take(); got.lost {
-		t.Error("the flood is told twice")
+		t.Error("the flood is reported twice")
 	}
 }
 

@@ -7,15 +7,15 @@ import (
 	"syscall"
 )
 
-// hop is a name in a directory, which has no symbolic link in its own path.
+// hop is a name in a directory whose own path has no symbolic link.
 type hop struct{ dir, name string }
 
 // maxLinks is the kernel's own bound of symbolic links in one path.
 const maxLinks = 40
 
-// resolve follows every symbolic link of an absolute path. The hops are the
-// links it went through and the last name: when one of them changes, the path
-// may lead elsewhere. Where a name is missing, it is the last hop.
+// resolve follows every symbolic link of an absolute path. The hops are the links on the way
+// and the last name: if one of them changes, the path may lead elsewhere. If a name is
+// missing, it is the last hop.
 func resolve(path string) (realPath string, hops []hop, err error) {
 	cur, rest := "/", parts(path)
 	for links := 0; len(rest) > 0; {

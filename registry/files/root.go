@@ -10,8 +10,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// root is a directory, or the file of mesh settings, and what is known of it.
-// The loop owns it.
+// root is a directory, or the file of mesh settings, and its state. The loop owns it.
 type root struct {
 	Root
 	order      int
@@ -19,16 +18,16 @@ type root struct {
 	meshConfig bool
 	skip       string // the file of mesh settings, where it lies in here
 
-	// ok says that the last look found the root; read, that a look once did.
+	// ok means that the last scan found the root; read, that a scan once did.
 	ok, read bool
-	// stored says that the state directory had something of this root.
+	// stored means that the state directory had something of this root.
 	stored bool
 	err    error // why it is not ok
 	since  time.Time
 
-	files int // that are believed
-	// seen is where things are, by logical path; its files are not used.
-	seen  look
+	files int // that are accepted
+	// seen is the last result of a walk, by logical path; its files are not used.
+	seen  walkResult
 	links links
 }
 
@@ -36,10 +35,10 @@ func newRoot(r Root, order int, abs string, meshConfig bool) *root {
 	if r.Path = filepath.Clean(r.Path); r.Path == "." {
 		r.Path = abs // so that every path below begins with it
 	}
-	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newLook(), links: links{huge: map[string]huge{}}}
+	return &root{Root: r, order: order, abs: abs, meshConfig: meshConfig, seen: newWalkResult(), links: links{huge: map[string]huge{}}}
 }
 
-// ignore leaves the file of mesh settings alone, where it lies in the directory.
+// ignore skips the file of mesh settings, if it is in the directory.
 func (r *root) ignore(abs string) {
 	if !r.meshConfig && within(r.abs, abs) {
 		r.skip = r.Path + strings.TrimPrefix(abs, r.abs)
@@ -57,8 +56,8 @@ func within(dir, path string) bool {
 	return len(path) > len(dir) && path[len(dir)] == filepath.Separator && strings.HasPrefix(path, dir)
 }
 
-// covered reports whether nothing is known of a path because it, or a
-// directory above it, could not be read.
+// covered reports whether a path is unknown because it, or a directory above it, could not be
+// read.
 func (r *root) covered(path string) bool {
 	if len(r.seen.unreadable) == 0 {
 		return false
@@ -75,9 +74,8 @@ func (r *root) covered(path string) bool {
 	return false
 }
 
-// replace puts what a walk found in the place of what was known of path and
-// all below.
-func (r *root) replace(path string, w *look) {
+// replace replaces the state of path and everything below it by the result of a walk.
+func (r *root) replace(path string, w *walkResult) {
 	below := func(p string) bool { return within(path, p) }
 	maps.DeleteFunc(r.seen.dirs, func(p string, _ dirSeen) bool { return below(p) })
 	maps.DeleteFunc(r.seen.hops, func(p string, _ []hop) bool { return below(p) })
@@ -89,12 +87,11 @@ func (r *root) replace(path string, w *look) {
 	maps.Copy(r.seen.unreadable, w.unreadable)
 }
 
-// otherMounts looks for directories that are on another device than before
-// though no link was turned: a disk that is not mounted leaves an empty
-// directory behind. Such a directory is believed only if it has every file that
-// was there (a disk that came back under another number); else nothing is known
-// of it. For the root itself that is an error.
-func (r *root) otherMounts(w *look, known func(yield func(path string) bool)) error {
+// otherMounts finds directories that are on another device than before although no link
+// changed: a disk that is not mounted leaves an empty directory. Such a directory is accepted
+// only if it has every file that it had (a disk with a new device number); else nothing is
+// known of it. For the root itself that is an error.
+func (r *root) otherMounts(w *walkResult, known func(yield func(path string) bool)) error {
 	for dir, now := range w.dirs {
 		was, ok := r.seen.dirs[dir]
 		if !ok || was.real != now.real || was.id.dev == now.id.dev {

@@ -20,24 +20,24 @@ import (
 // Source reads directories. It is a source of package registry.
 type Source struct {
 	// Constant after New.
-	cfg    Config
-	log    *slog.Logger
-	keeper *lastgood.Keeper
+	cfg       Config
+	log       *slog.Logger
+	persister *lastgood.Persister
 
 	status    atomic.Pointer[Status]
 	watchDown atomic.Pointer[error]
 	running   atomic.Bool
 
 	// The loop owns all following fields.
-	tree          *tree
-	storeFaults   []manifest.Fault
-	toldUnwatched string
-	made          lastgood.Assembly // the present state
-	last          *mesh.Fragment    // the last one made for sending, or nil
-	out           *mesh.Fragment    // what waits to be sent, or nil
-	restored      *mesh.Fragment    // what the state directory had, until the first is made; or nil
-	sent          time.Time         // when last was made
-	began         time.Time
+	tree            *tree
+	storeFaults     []manifest.Fault
+	loggedUnwatched string
+	made            lastgood.Assembly // the present state
+	last            *mesh.Fragment    // the last one made for sending, or nil
+	out             *mesh.Fragment    // what waits to be sent, or nil
+	restored        *mesh.Fragment    // what the state directory had, until the first is made; or nil
+	sent            time.Time         // when last was made
+	began           time.Time
 }
 
 // New checks the configuration. It touches no file.
@@ -55,7 +55,7 @@ func New(c Config) (*Source, error) {
 	if cfg.StateDir != "" {
 		dir = filepath.Join(cfg.StateDir, "files", url.PathEscape(cfg.Name))
 	}
-	s.keeper = lastgood.NewKeeper(lastgood.KeeperConfig{Dir: dir, AwaitSettled: cfg.AwaitSettled, Logger: cfg.Logger})
+	s.persister = lastgood.NewPersister(lastgood.PersisterConfig{Dir: dir, AwaitDecision: cfg.AwaitDecision, Logger: cfg.Logger})
 	s.made = s.tree.set.Assemble()
 	st := &Status{Source: cfg.Name, State: Starting, Reason: "not everything has been read yet"}
 	for _, r := range roots {
@@ -65,32 +65,31 @@ func New(c Config) (*Source, error) {
 	return s, nil
 }
 
-// Settled says that the receiver has judged a fragment, and how many of its
-// removals it holds back. With Config.AwaitSettled the state directory keeps
-// what was there before, until none is held: a restart shows it again.
-func (s *Source) Settled(reading *mesh.Fragment, held int) {
-	s.keeper.Settled(reading, held)
+// Decided records that the guard has decided about a fragment, and how many of its removals it
+// holds. With Config.AwaitDecision the state directory keeps the earlier content while some
+// are held, so that a restart sends it again.
+func (s *Source) Decided(reading *mesh.Fragment, held int) {
+	s.persister.Decided(reading, held)
 }
 
 // Name is the name of the source.
 func (s *Source) Name() string { return s.cfg.Name }
 
-// Run reads until ctx is done. It sends a Fragment when the directories, or the
-// state directory in place of one that is away, have been read whole, and again
-// when something changed. After a scan that could read everything it sends the
-// same Fragment once more, so that the receiver knows of a second reading. Run
-// may be called once.
+// Run reads until ctx is done. It sends a Fragment when the directories, or the state
+// directory instead of one that is unavailable, have been read completely, and again after
+// each change. After a complete scan without a change it sends the same Fragment again, so
+// that the receiver knows of a second reading. Run may be called once.
 func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
-	if err := s.keeper.Open(); err != nil {
+	if err := s.persister.Open(); err != nil {
 		return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	w, err := s.cfg.newWatcher(s.keeper.Dir())
+	w, err := s.cfg.newWatcher(s.persister.Dir())
 	if err != nil {
-		// Too few inotify instances, perhaps: scanning does without.
+		// Perhaps there are too few inotify instances: scanning works without.
 		s.watchDown.Store(&err)
 	} else {
 		s.tree.watch = w
@@ -101,10 +100,10 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 			return nil
 		})
 	}
-	// The keeper ends after the loop, so that the last change is written too.
+	// The persister ends after the loop, so that the last change is written too.
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
-		s.keeper.Run(saving)
+		s.persister.Run(saving)
 		return nil
 	})
 	g.Go(func() error {
@@ -115,19 +114,19 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	return g.Wait()
 }
 
-// loop owns the tree: it looks when an event, the clock or a change under
-// observation asks for it, and hands out fragments.
+// loop owns the tree. It checks files after an event, at a time or for a pending change, and
+// sends fragments.
 func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 	scan := time.NewTicker(s.cfg.ScanInterval)
 	defer scan.Stop()
 	wake := time.NewTimer(0)
 	defer wake.Stop()
-	var bell <-chan struct{}
+	var changed <-chan struct{}
 	if s.tree.watch != nil {
-		bell = s.tree.watch.bell()
+		changed = s.tree.watch.changed()
 	}
 	s.start(time.Now())
-	var settled time.Time // when the events that rang are taken, or zero
+	var settled time.Time // when the pending events are taken, or zero
 	for {
 		now := time.Now()
 		if !settled.IsZero() && !settled.After(now) {
@@ -135,12 +134,12 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 			s.tree.handle(s.tree.watch.take(), now)
 		}
 		next := s.tree.step(now)
-		if settled.IsZero() && rung(bell) {
+		if settled.IsZero() && signalled(changed) {
 			settled = time.Now().Add(settleFor)
 		}
 		next = soonest(settled, next, s.compose(now, !settled.IsZero()))
-		if s.out == nil { // what is new goes out first
-			s.keeper.Save(s.tree.set, s.last)
+		if s.out == nil { // send new content first
+			s.persister.Save(s.tree.set, s.last)
 		}
 		s.publish(now)
 		if next.IsZero() {
@@ -148,21 +147,21 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		} else {
 			wake.Reset(time.Until(next))
 		}
-		ring, send := bell, out
+		events, send := changed, out
 		if !settled.IsZero() {
-			ring = nil
+			events = nil
 		}
 		if s.out == nil {
 			send = nil
 		}
 		select {
 		case <-ctx.Done():
-			s.keeper.Save(s.tree.set, s.last)
+			s.persister.Save(s.tree.set, s.last)
 			return
-		case <-ring:
+		case <-events:
 			settled = time.Now().Add(settleFor)
 		case <-wake.C:
-		case <-s.keeper.Told():
+		case <-s.persister.DecisionChanged():
 		case <-scan.C:
 			s.rescan(time.Now())
 		case send <- s.out:
@@ -171,23 +170,23 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 	}
 }
 
-// rung reports whether there are events, without waiting for them.
-func rung(bell <-chan struct{}) bool {
+// signalled reports whether there are events, without waiting for them.
+func signalled(changed <-chan struct{}) bool {
 	select {
-	case <-bell:
+	case <-changed:
 		return true
 	default:
 		return false
 	}
 }
 
-// start takes what the state directory has and looks at everything.
+// start loads the state directory and scans everything.
 func (s *Source) start(now time.Time) {
 	s.began = now
 	t := s.tree
-	list, _, err := s.keeper.Load()
+	list, _, err := s.persister.Load()
 	if err != nil {
-		s.storeFaults = append(s.storeFaults, s.keeper.LostFault(s.cfg.Name, err))
+		s.storeFaults = append(s.storeFaults, s.persister.LostFault(s.cfg.Name, err))
 	}
 	t.restore(list, now)
 	if len(t.files) > 0 {
@@ -200,8 +199,8 @@ func (s *Source) start(now time.Time) {
 	t.starting = false
 }
 
-// rescan looks at everything. If all could be read and is as it was, the
-// fragment is sent again.
+// rescan scans everything. If all could be read and nothing changed, the fragment is sent
+// again.
 func (s *Source) rescan(now time.Time) {
 	s.tree.scan(now)
 	if s.tree.whole() && s.tree.changed.IsZero() && s.out == nil {
@@ -209,9 +208,8 @@ func (s *Source) rescan(now time.Time) {
 	}
 }
 
-// compose makes a fragment if it is time for one, and returns when it will be;
-// zero means not before something happens. While more events are there already,
-// what they tell of is to be in it.
+// compose makes a fragment if it is time, and returns when it will be; zero means not before
+// something happens. While there are more events, their files are to be in it.
 func (s *Source) compose(now time.Time, more bool) time.Time {
 	t := s.tree
 	if t.changed.IsZero() {
@@ -231,12 +229,11 @@ func (s *Source) compose(now time.Time, more bool) time.Time {
 		return at
 	}
 	if s.out != nil && s.out == s.restored {
-		return time.Time{} // it goes first
+		return time.Time{} // it is sent first
 	}
 	s.made = t.set.Assemble()
 	if s.last == nil && lastgood.Lost(s.restored, s.made.Fragment) {
-		// What was lost while nobody looked is judged like any other loss, by
-		// who knows what was there before.
+		// The guard has to decide about what was lost while the server was stopped.
 		s.last, s.out, s.sent = s.restored, s.restored, now
 		return now.Add(spacing)
 	}

@@ -12,9 +12,8 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
-// sig is what stat tells of a file: while it is equal, the file is taken to be
-// the same. The change time is in it because a tool can set the other time
-// back, but not that one.
+// sig is the result of stat: while it is equal, the file counts as unchanged. It includes the
+// change time, which, unlike the modification time, no tool can set.
 type sig struct {
 	dev, ino     uint64
 	size         int64
@@ -54,8 +53,8 @@ var (
 	errNotFile = errors.New("not a regular file")
 )
 
-// readFile reads a file that is expected to look like want. A file that looks
-// otherwise, before or after reading, is not still: errMoving.
+// readFile reads a file that is expected to have the sig want. If it has another one before or
+// after reading, it is being written: errMoving.
 func readFile(path string, want sig, limit int64) (*lastgood.Blob, error) {
 	// Without O_NONBLOCK a named pipe put in place of the file would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

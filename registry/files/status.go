@@ -7,9 +7,9 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
-// What a source tells people is the same for all sources of texts.
+// The status is the same for all sources of texts.
 type (
-	// Status is what a source tells people; immutable.
+	// Status is the state of a source; immutable.
 	Status = lastgood.Status
 	// State says how much of a source can be read.
 	State = lastgood.State
@@ -34,7 +34,7 @@ func (s *Source) Status() *Status { return s.status.Load() }
 // Unsaved says why the state directory does not have what is in force, or is empty.
 func (s *Source) Unsaved() string { return s.Status().Unsaved }
 
-// publish makes the status anew.
+// publish makes a new status.
 func (s *Source) publish(now time.Time) {
 	t, was := s.tree, s.Status()
 	st := &Status{
@@ -71,12 +71,11 @@ func (s *Source) publish(now time.Time) {
 		slices.SortStableFunc(st.Faults, lastgood.CompareFaults)
 	}
 	st.Unwatched = s.unwatched()
-	st.Counters.StateErrors, st.Unsaved = s.keeper.Trouble()
+	st.Counters.StateErrors, st.Unsaved = s.persister.Trouble()
 	s.status.Store(st)
 }
 
-// unwatched says why events are missing, or is empty; it logs when that
-// changes.
+// unwatched says why there are no events, or is empty; it logs changes of that.
 func (s *Source) unwatched() string {
 	reason := ""
 	switch err := s.watchDown.Load(); {
@@ -85,13 +84,13 @@ func (s *Source) unwatched() string {
 	case s.tree.watchErr != nil:
 		reason = s.tree.watchErr.Error()
 	}
-	if reason != s.toldUnwatched {
+	if reason != s.loggedUnwatched {
 		if reason != "" {
 			s.log.Error("file watch lost, scanning every --scan-interval", "err", reason, "interval", s.cfg.ScanInterval.String())
 		} else {
 			s.log.Info("file watch restored")
 		}
-		s.toldUnwatched = reason
+		s.loggedUnwatched = reason
 	}
 	return reason
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// step believes what may be believed by now, and returns when it wants to be
-// called again; zero means not before something happens.
+// step accepts the files that may be accepted by now, and returns when to call it again; zero
+// means not before something happens.
 func (t *tree) step(now time.Time) time.Time {
-	ahead := t.readAhead(now)
+	ahead := t.prefetch(now)
 	defer ahead.end()
-	// One file's objects may be lost only until another is believed that has
-	// them, so it goes round until nothing more happens.
+	// Objects of one file may be lost only until another file that has them is
+	// accepted, so it repeats until nothing changes.
 	for again := true; again; {
 		again = false
 		for _, path := range slices.Sorted(maps.Keys(t.changes)) {
-			if c := t.changes[path]; c != nil && !c.readAt().After(now) && t.try(path, c, now, ahead) {
+			if c := t.changes[path]; c != nil && !c.readAt().After(now) && t.tryAccept(path, c, now, ahead) {
 				again = true
 			}
 		}
@@ -32,7 +32,7 @@ func (t *tree) step(now time.Time) time.Time {
 	for path, c := range t.changes {
 		at := c.readAt()
 		if c.gone || c.next != nil {
-			at = c.believeAt(t.lossy(path, c))
+			at = c.acceptAt(t.losesObjects(path, c))
 		}
 		if next.IsZero() || at.Before(next) {
 			next = at
@@ -51,39 +51,39 @@ func (t *tree) writing() bool {
 	return false
 }
 
-// try believes a change if its time has come.
-func (t *tree) try(path string, c *change, now time.Time, ahead *ahead) bool {
+// tryAccept accepts a change if its time has come.
+func (t *tree) tryAccept(path string, c *change, now time.Time, ahead *prefetch) bool {
 	if !c.gone && c.next == nil && !t.take(path, c, now, ahead.reading(t, path, c)) {
 		return false
 	}
-	if c.believeAt(t.lossy(path, c)).After(now) {
+	if c.acceptAt(t.losesObjects(path, c)).After(now) {
 		return false
 	}
 	if !t.confirm(path, c, now) {
 		return false
 	}
 	delete(t.changes, path)
-	t.believe(path, c, now)
+	t.accept(path, c, now)
 	return true
 }
 
-// lossy reports whether believing the change would take objects out of the
-// mesh, or looks like it: an empty file.
-func (t *tree) lossy(path string, c *change) bool {
+// losesObjects reports whether accepting the change would remove objects from the mesh, or
+// seems to: an empty file.
+func (t *tree) losesObjects(path string, c *change) bool {
 	if c.next != nil && c.blob.Blank() {
 		return true
 	}
 	return t.set.Loses(path, c.next)
 }
 
-// take makes the candidate of a change. False means that there is none.
+// take makes the new version of a change. False means that there is none.
 func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	t.counts.Reads++
 	switch err := r.err; {
 	case errors.Is(err, errMoving):
 		t.saw(target{c.root, path}, r.sig, now, false)
 		if t.changes[path] == c { // it moved after stat
-			c.since, c.placed, c.old = now, false, false
+			c.since, c.renamed, c.old = now, false, false
 		}
 		return false
 	case isAbsent(err):
@@ -99,7 +99,7 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	f := t.files[path]
 	if r.same {
 		f.look(c.sig)
-		f.suspect = racy(c.sig, now)
+		f.readAgain = racy(c.sig, now)
 		delete(t.changes, path)
 		return false
 	}
@@ -109,11 +109,11 @@ func (t *tree) take(path string, c *change, now time.Time, r reading) bool {
 	}
 	t.counts.Decodes++
 	t.counts.Objects += uint64(len(r.text.Objects))
-	c.blob, c.next = r.blob, lastgood.Judge(old, r.blob, r.text, now)
+	c.blob, c.next = r.blob, lastgood.NextVersion(old, r.blob, r.text, now)
 	return true
 }
 
-// failRead notes a file that cannot be read. What it gave stands.
+// failRead records a file that cannot be read. Its objects stay in force.
 func (t *tree) failRead(path string, err error) {
 	if was := t.unread[path]; was == nil || was.Error() != err.Error() {
 		t.log.Error("unreadable file, its last objects stay in force", "path", path, "err", err)
@@ -121,8 +121,8 @@ func (t *tree) failRead(path string, err error) {
 	t.unread[path] = err
 }
 
-// confirm looks once more at a change that has waited. What disappeared is
-// believed only below a root that is still there.
+// confirm checks once more a change that has waited. A missing file is accepted only below a
+// root that still exists.
 func (t *tree) confirm(path string, c *change, now time.Time) bool {
 	if !c.since.Before(now) {
 		return true
@@ -141,16 +141,16 @@ func (t *tree) confirm(path string, c *change, now time.Time) bool {
 	default:
 		t.visit(target{c.root, path}, now, 0)
 		if t.changes[path] == c { // it looks the same to the walk: begin anew
-			c.since, c.placed, c.old, c.next = now, false, false, nil
+			c.since, c.renamed, c.old, c.next = now, false, false, nil
 		}
 		return false
 	}
 }
 
-// believe puts a change into force.
-func (t *tree) believe(path string, c *change, now time.Time) {
+// accept puts a change in force.
+func (t *tree) accept(path string, c *change, now time.Time) {
 	f := t.files[path]
-	t.urgent = t.urgent || c.placed
+	t.urgent = t.urgent || c.renamed
 	if t.changed.IsZero() {
 		t.changed = now
 	}
@@ -167,14 +167,14 @@ func (t *tree) believe(path string, c *change, now time.Time) {
 	}
 	next := newFile(c.root, path, c.next)
 	next.look(c.sig)
-	next.suspect = racy(c.sig, now)
+	next.readAgain = racy(c.sig, now)
 	t.add(next, false)
 	lastgood.LogFaults(t.log, path, c.next)
-	t.log.Debug("file was read", "path", path, "objects", c.next.Live(), "at_once", c.placed || c.old)
+	t.log.Debug("file was read", "path", path, "objects", c.next.Live(), "at_once", c.renamed || c.old)
 }
 
-// delivered reports whether every root has been read, or is known from the
-// state directory, and no file that is not known yet is being written.
+// delivered reports whether every root has been read, or is known from the state directory,
+// and no unknown file is being written.
 func (t *tree) delivered(waited bool) bool {
 	for _, r := range t.roots {
 		if !r.read && !r.stored {
@@ -192,7 +192,7 @@ func (t *tree) delivered(waited bool) bool {
 	return true
 }
 
-// whole reports whether the last look could read everything.
+// whole reports whether the last scan could read everything.
 func (t *tree) whole() bool {
 	for _, r := range t.roots {
 		if !r.ok || len(r.seen.unreadable) > 0 {
@@ -202,7 +202,7 @@ func (t *tree) whole() bool {
 	return len(t.unread) == 0 && len(t.changes) == 0
 }
 
-// faults are those that no text is to blame for.
+// faults are those that do not belong to a text.
 func (t *tree) faults(now time.Time) []manifest.Fault {
 	var list []manifest.Fault
 	add := func(path string, code manifest.Code, severity manifest.Severity, format string, args ...any) {

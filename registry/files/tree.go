@@ -12,8 +12,8 @@ import (
 	"github.com/fairlead/fairlead/registry/lastgood"
 )
 
-// tree is what is known of all roots: the files as they are believed, and how
-// they have been seen to differ. The loop owns it.
+// tree has all roots: their accepted files, and changes that are not accepted yet. The loop
+// owns it.
 type tree struct {
 	cfg   Config
 	log   *slog.Logger
@@ -24,7 +24,7 @@ type tree struct {
 	changes map[string]*change
 	// unread are files that were seen and could not be read.
 	unread map[string]error
-	// set is what they give.
+	// set has their content.
 	set *lastgood.Set
 	// byReal and byHop lead from a name on disk to the paths it stands for.
 	byReal map[string][]target
@@ -35,7 +35,7 @@ type tree struct {
 	counts   Counters
 
 	// What happened since the loop last asked.
-	changed time.Time // when the first file was believed, or zero
+	changed time.Time // when the first file was accepted, or zero
 	urgent  bool      // one of them was renamed into place
 }
 
@@ -53,7 +53,7 @@ func newTree(cfg Config, roots []*root) *tree {
 	}
 }
 
-// scan looks at everything.
+// scan checks everything.
 func (t *tree) scan(now time.Time) {
 	t.counts.Scans++
 	t.watchErr = nil
@@ -74,7 +74,7 @@ func (t *tree) scan(now time.Time) {
 }
 
 func (t *tree) walker(r *root) *walker {
-	return &walker{look: newLook(), limit: t.cfg.MaxFiles, skip: r.skip, links: &r.links, watch: func(dir string) {
+	return &walker{walkResult: newWalkResult(), limit: t.cfg.MaxFiles, skip: r.skip, links: &r.links, watch: func(dir string) {
 		if t.watch == nil {
 			return
 		}
@@ -84,17 +84,17 @@ func (t *tree) walker(r *root) *walker {
 	}}
 }
 
-// scanRoot looks at a whole root. What cannot be read as a whole changes
-// nothing: its files stand as they are. Files last touched at or before whole
-// (see wholeUntil) came with a directory or link, and are complete.
+// scanRoot checks a whole root. If it cannot be read completely, nothing changes: its files
+// stay as they are. Files that were not changed after whole (see completeUntil) came with a
+// directory or link, and are complete.
 func (t *tree) scanRoot(r *root, now time.Time, whole int64) {
 	w := t.walker(r)
 	err := w.root(r)
 	if err == nil {
-		err = r.otherMounts(&w.look, t.known(r))
+		err = r.otherMounts(&w.walkResult, t.known(r))
 	}
 	if err != nil {
-		t.fail(r, &w.look, err, now)
+		t.fail(r, &w.walkResult, err, now)
 		return
 	}
 	if !r.ok {
@@ -103,11 +103,11 @@ func (t *tree) scanRoot(r *root, now time.Time, whole int64) {
 		}
 		r.ok, r.read, r.err, r.since = true, true, nil, now
 	}
-	t.apply(target{r, r.Path}, &w.look, now, whole)
+	t.apply(target{r, r.Path}, &w.walkResult, now, whole)
 }
 
-// fail notes that a root cannot be read.
-func (t *tree) fail(r *root, w *look, err error, now time.Time) {
+// fail records that a root cannot be read.
+func (t *tree) fail(r *root, w *walkResult, err error, now time.Time) {
 	if r.ok || r.err == nil {
 		r.since = now
 	}
@@ -120,7 +120,7 @@ func (t *tree) fail(r *root, w *look, err error, now time.Time) {
 	t.index()
 }
 
-// known yields the paths of the files believed in a root.
+// known yields the paths of the accepted files of a root.
 func (t *tree) known(r *root) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for path, f := range t.files {
@@ -131,7 +131,7 @@ func (t *tree) known(r *root) func(yield func(string) bool) {
 	}
 }
 
-// visit looks at one path, and all below it if it is a directory.
+// visit checks one path, and everything below it if it is a directory.
 func (t *tree) visit(at target, now time.Time, whole int64) {
 	parent, ok := at.root.seen.dirs[filepath.Dir(at.path)]
 	if at.path == at.root.Path || !at.root.ok || !ok {
@@ -145,21 +145,21 @@ func (t *tree) visit(at target, now time.Time, whole int64) {
 	}
 	switch {
 	case errors.Is(err, errGone):
-		w.look = newLook()
+		w.walkResult = newWalkResult()
 	case err != nil:
 		// Something above it has changed too, or the disk fails.
 		t.scanRoot(at.root, now, whole)
 		return
 	}
-	if err := at.root.otherMounts(&w.look, t.known(at.root)); err != nil {
+	if err := at.root.otherMounts(&w.walkResult, t.known(at.root)); err != nil {
 		t.scanRoot(at.root, now, whole)
 		return
 	}
-	t.apply(at, &w.look, now, whole)
+	t.apply(at, &w.walkResult, now, whole)
 }
 
-// chain are the directories from the root down to dir, so that a link back to
-// one of them is known for a loop.
+// chain are the directories from the root down to dir, so that a link back to one of them is
+// recognized as a loop.
 func (r *root) chain(dir string) ([]devIno, error) {
 	var chain []devIno
 	for {
@@ -176,8 +176,8 @@ func (r *root) chain(dir string) ([]devIno, error) {
 	}
 }
 
-// apply compares what a walk of a path found with what is believed.
-func (t *tree) apply(at target, w *look, now time.Time, whole int64) {
+// apply compares the result of a walk with the accepted files.
+func (t *tree) apply(at target, w *walkResult, now time.Time, whole int64) {
 	_, wasDir := at.root.seen.dirs[at.path]
 	_, wasUnreadable := at.root.seen.unreadable[at.path]
 	wide := wasDir || wasUnreadable || len(w.dirs) > 0
@@ -210,7 +210,7 @@ func (t *tree) apply(at target, w *look, now time.Time, whole int64) {
 	}
 }
 
-// index makes byReal and byHop anew.
+// index makes byReal and byHop again.
 func (t *tree) index() {
 	t.byReal, t.byHop = map[string][]target{}, map[hop][]target{}
 	// A directory mounted in two places is watched once, under either path.
@@ -232,20 +232,20 @@ func (t *tree) index() {
 	}
 }
 
-// saw notes how a file looks.
+// saw records the state of a file.
 func (t *tree) saw(at target, s sig, now time.Time, placed bool) {
 	f, known := t.files[at.path]
 	_, failed := t.unread[at.path]
-	if known && f.sig == s && !f.suspect && !failed {
+	if known && f.sig == s && !f.readAgain && !failed {
 		delete(t.changes, at.path)
 		return
 	}
 	t.changes[at.path] = observe(t.changes[at.path], change{
-		root: at.root, sig: s, since: now, placed: placed, old: t.starting && atRest(s, now),
+		root: at.root, sig: s, since: now, renamed: placed, old: t.starting && atRest(s, now),
 	})
 }
 
-// missed notes that a file is not there.
+// missed records that a file is missing.
 func (t *tree) missed(at target, now time.Time) {
 	if _, known := t.files[at.path]; !known {
 		delete(t.changes, at.path)
@@ -255,7 +255,7 @@ func (t *tree) missed(at target, now time.Time) {
 	t.changes[at.path] = observe(t.changes[at.path], change{root: at.root, gone: true, since: now})
 }
 
-// handle looks again at everything a batch of events names.
+// handle checks everything that a batch of events names.
 func (t *tree) handle(b batch, now time.Time) {
 	t.counts.Events += uint64(len(b.names))
 	if b.lost {
@@ -271,7 +271,7 @@ func (t *tree) handle(b batch, now time.Time) {
 		var whole int64
 		if how == appeared && len(list) > 0 {
 			var isFile bool
-			if whole, isFile = wholeUntil(h); isFile {
+			if whole, isFile = completeUntil(h); isFile {
 				came[h] = list
 			}
 		}
@@ -286,8 +286,8 @@ func (t *tree) handle(b batch, now time.Time) {
 		t.force(at.path)
 		t.visit(at, now, targets[at])
 	}
-	t.believePlaced(came)
-	if b.unhooked {
+	t.markRenamed(came)
+	if b.moved {
 		t.scan(now)
 	}
 }
@@ -306,9 +306,9 @@ func (t *tree) targets(h hop) []target {
 	return slices.DeleteFunc(list, func(at target) bool { return at.path == at.root.skip })
 }
 
-// believePlaced marks the files that appeared with content and were not written
-// since: they were renamed or linked into place.
-func (t *tree) believePlaced(came map[hop][]target) {
+// markRenamed marks the files that appeared with content and were not written since: they were
+// renamed or linked into place.
+func (t *tree) markRenamed(came map[hop][]target) {
 	maps.DeleteFunc(came, func(_ hop, list []target) bool {
 		return !slices.ContainsFunc(list, func(at target) bool { return t.changes[at.path].filled() })
 	})
@@ -319,16 +319,16 @@ func (t *tree) believePlaced(came map[hop][]target) {
 	for i, untouched := range t.watch.untouched(names) {
 		for _, at := range came[names[i]] {
 			if c := t.changes[at.path]; untouched && c.filled() {
-				c.placed = true
+				c.renamed = true
 			}
 		}
 	}
 }
 
-// force makes the next look at a file read it even if it looks the same, for
-// an event said that it changed.
+// force makes the next check of a file read it even if it looks unchanged, because of an
+// event.
 func (t *tree) force(path string) {
 	if f, ok := t.files[path]; ok {
-		f.suspect = true
+		f.readAgain = true
 	}
 }

@@ -15,9 +15,9 @@ import (
 // maxDepth bounds the directories below one another.
 const maxDepth = 64
 
-// look is what a walk of a path found. All paths are logical: the root's path
-// as it was configured, and names below it, through symbolic links.
-type look struct {
+// walkResult is the result of a walk of a path. All paths are logical: the configured path of
+// the root, and names below it, through symbolic links.
+type walkResult struct {
 	files map[string]sig
 	dirs  map[string]dirSeen
 	// hops are the names that decide where the symbolic links below lead.
@@ -34,29 +34,28 @@ type dirSeen struct {
 	id   devIno
 }
 
-// walker looks at a path and all below it.
+// walker walks a path and everything below it.
 type walker struct {
-	look
-	// watch is told every directory before it is listed, so that what happens
-	// in between is an event.
+	walkResult
+	// watch gets every directory before it is listed, so that changes in between are events.
 	watch func(dir string)
 	limit int    // of files, and of directories
 	skip  string // a path to leave alone, or empty
 	links *links // what is known of symbolic links of this root
-	// linked is what the tree behind a symbolic link may still cost; nil outside.
+	// linked is the remaining allowance of the tree behind a symbolic link; nil outside.
 	linked *allowance
 }
 
-// errGone says that there is nothing at the path.
+// errGone means that nothing exists at the path.
 var errGone = errors.New("does not exist")
 
 type devIno struct{ dev, ino uint64 }
 
-func newLook() look {
-	return look{files: map[string]sig{}, dirs: map[string]dirSeen{}, hops: map[string][]hop{}, unreadable: map[string]error{}, left: map[string]string{}}
+func newWalkResult() walkResult {
+	return walkResult{files: map[string]sig{}, dirs: map[string]dirSeen{}, hops: map[string][]hop{}, unreadable: map[string]error{}, left: map[string]string{}}
 }
 
-// root looks at a whole root. An error means that it could not be read.
+// root walks a whole root. An error means that it could not be read.
 func (w *walker) root(r *root) error {
 	realPath, hops, err := resolve(r.abs)
 	w.hops[r.Path] = hops
@@ -86,8 +85,8 @@ func (w *walker) root(r *root) error {
 	return w.unreadable[r.Path]
 }
 
-// below looks at a path below a root whose directory it finds at realDir.
-// chain are the directories above it. errGone means that nothing is there.
+// below walks a path below a root whose directory is at realDir. chain are the directories
+// above it. errGone means that nothing exists there.
 func (w *walker) below(path, realDir string, chain []devIno) error {
 	fi, err := os.Lstat(filepath.Join(realDir, filepath.Base(path)))
 	if err == nil {
@@ -99,8 +98,7 @@ func (w *walker) below(path, realDir string, chain []devIno) error {
 	return err
 }
 
-// dir looks at a directory. It returns an error only for what makes the walk
-// as a whole worthless.
+// dir walks a directory. It returns an error only if the whole walk is useless.
 func (w *walker) dir(path, realPath string, chain []devIno) error {
 	if len(chain) > maxDepth {
 		return w.tooMuch(fmt.Errorf("more than %d directories below one another at %q", maxDepth, path))
@@ -108,7 +106,7 @@ func (w *walker) dir(path, realPath string, chain []devIno) error {
 	if len(w.dirs) >= w.limit {
 		return w.tooMuch(fmt.Errorf("more than %d directories", w.limit))
 	}
-	if w.linked != nil && w.astray(path, realPath, chain) {
+	if w.linked != nil && w.excluded(path, realPath, chain) {
 		return nil
 	}
 	w.dirs[path] = dirSeen{real: realPath, id: chain[len(chain)-1]}
@@ -133,7 +131,7 @@ func (w *walker) dir(path, realPath string, chain []devIno) error {
 	return nil
 }
 
-// entry looks at one name in a directory.
+// entry walks one name of a directory.
 func (w *walker) entry(path, realDir string, e fs.DirEntry, chain []devIno) error {
 	realPath := filepath.Join(realDir, e.Name())
 	switch {
@@ -167,8 +165,8 @@ func (w *walker) file(path, realPath string) error {
 	return nil
 }
 
-// note sorts the errors of looking at one path: absent is told to the caller,
-// forbidden is unreadable, and all else is a failing disk.
+// note classifies an error of a path: absent is returned, forbidden is unreadable, and
+// everything else means a failing disk.
 func (w *walker) note(path string, err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		w.unreadable[path] = err

@@ -6,34 +6,33 @@ import (
 	"sync"
 )
 
-// watcher tells of changes in directories. Its events are hints: they may be
-// late, doubled, or missing when a batch says so.
+// watcher reports changes in directories. Its events are hints: they may be late, doubled, or
+// missing if a batch says so.
 type watcher interface {
-	// add watches a directory; again is harmless, and needed where another
-	// directory may have taken the path.
+	// add watches a directory. Repeating it is harmless, and needed if another directory may
+	// have the path now.
 	add(dir string) error
 	// retain drops every watch but those of the directories given.
 	retain(dirs map[string]struct{})
-	// bell rings when there is something to take.
-	bell() <-chan struct{}
-	// take returns what came since the last time.
+	// changed signals that there are events to take.
+	changed() <-chan struct{}
+	// take returns the events since the last call.
 	take() batch
-	// untouched waits until everything that happened before the call has been
-	// told, and reports of each name whether no write to it is among what take
-	// has still to return. It is false of all where that cannot be told.
+	// untouched waits until all events before the call have arrived, and reports for each name
+	// whether no write to it is among those that take has still to return. All are false if
+	// that is unknown.
 	untouched(names []hop) []bool
 	// run receives until ctx is done, and releases everything.
 	run(ctx context.Context) error
 }
 
-// arrival says how the thing behind a name came there.
+// arrival says how a name changed.
 type arrival uint8
 
 const (
-	// touched: it was written, removed, or something else happened to it.
+	// touched: it was written, removed or changed in another way.
 	touched arrival = iota
-	// appeared: it came under this name, by rename, link or creation, and
-	// nothing was written to it since.
+	// appeared: it got this name by rename, link or creation, and was not written since.
 	appeared
 )
 
@@ -41,29 +40,29 @@ const (
 type batch struct {
 	// names are what changed. A hop without a name is the directory itself.
 	names map[hop]arrival
-	// unhooked says that a watched directory was moved, and its watch with it.
-	unhooked bool
-	// lost says that there were more events than are kept.
+	// moved means that a watched directory was moved, with its watch.
+	moved bool
+	// lost means that there were more events than are kept.
 	lost bool
 }
 
 // maxBatch bounds the names of a batch: with more, a scan is cheaper.
 const maxBatch = 8192
 
-// errWatchLimit says that the system grants no more watches.
+// errWatchLimit means that the system allows no more watches.
 var errWatchLimit = errors.New("the system's limit of watched directories is reached; raise fs.inotify.max_user_watches")
 
 // inbox collects events for the loop.
 type inbox struct {
-	doorbell chan struct{}
+	notify chan struct{}
 
 	mu   sync.Mutex // guards next
 	next batch
 }
 
-func newInbox() *inbox { return &inbox{doorbell: make(chan struct{}, 1)} }
+func newInbox() *inbox { return &inbox{notify: make(chan struct{}, 1)} }
 
-func (b *inbox) bell() <-chan struct{} { return b.doorbell }
+func (b *inbox) changed() <-chan struct{} { return b.notify }
 
 func (b *inbox) take() batch {
 	b.mu.Lock()
@@ -73,8 +72,8 @@ func (b *inbox) take() batch {
 	return taken
 }
 
-// put adds an event, the later one deciding. A change of mode or times leaves
-// open how the file came.
+// put adds an event; the last one counts. A change of mode or times does not say how the file
+// appeared.
 func (b *inbox) put(h hop, how arrival, mode bool) {
 	b.change(func(next *batch) {
 		if next.lost {
@@ -92,23 +91,23 @@ func (b *inbox) put(h hop, how arrival, mode bool) {
 	})
 }
 
-// lose says that events are missing.
-func (b *inbox) lose() { b.change(func(next *batch) { *next = batch{lost: true} }) }
+// overflow records that events are missing.
+func (b *inbox) overflow() { b.change(func(next *batch) { *next = batch{lost: true} }) }
 
-// unhook says that a watched directory was moved.
-func (b *inbox) unhook() { b.change(func(next *batch) { next.unhooked = true }) }
+// directoryMoved records that a watched directory was moved.
+func (b *inbox) directoryMoved() { b.change(func(next *batch) { next.moved = true }) }
 
 func (b *inbox) change(f func(next *batch)) {
 	b.mu.Lock()
 	f(&b.next)
 	b.mu.Unlock()
 	select {
-	case b.doorbell <- struct{}{}:
+	case b.notify <- struct{}{}:
 	default:
 	}
 }
 
-// has reports whether an event of the name waits that is not its appearance.
+// has reports whether there is a pending event of the name other than its appearance.
 func (b *inbox) has(h hop) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,10 +10,10 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Decoded is what a text says.
+// Decoded is the result of decoding a text.
 type Decoded struct {
-	// Unparsable says that the text is not YAML, so that nobody can tell which
-	// objects it holds; Objects do not count then. Faults says why.
+	// Unparsable means that the text is not YAML, so its objects are unknown; Objects is
+	// ignored then. Faults says why.
 	Unparsable bool
 	// Objects are in the order of the text.
 	Objects []Object
@@ -28,9 +28,9 @@ type Object struct {
 	Origin *mesh.Origin
 	// Hash is that of the content, without Origin.
 	Hash mesh.Hash
-	// Piece is what the object gives to the mesh, in a Fragment that holds
-	// nothing else; nil for an object that is broken or not in force.
-	Piece *mesh.Fragment
+	// Fragment has the object alone, as it is in the mesh; nil for an object that is broken or
+	// not in force.
+	Fragment *mesh.Fragment
 }
 
 // Manifests reads a text of manifests.
@@ -39,7 +39,7 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	d := Decoded{Unparsable: file.Unparsable, Faults: faults, Objects: make([]Object, 0, len(file.Objects))}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Piece: o.Fragment()}
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment()}
 		if misnamed(o) {
 			obj.Key = mesh.Key{}
 		}
@@ -48,8 +48,8 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	return d
 }
 
-// misnamed reports whether the fault is in what names the object: a slip in the
-// kind or the name does not take back the object that was meant.
+// misnamed reports whether the fault is in the kind or name of the object: then the object
+// that was meant is not removed.
 func misnamed(o *manifest.Object) bool {
 	if o.Meta.Kind == "" || o.Meta.Name == "" {
 		return true
@@ -68,10 +68,10 @@ func misnamed(o *manifest.Object) bool {
 const (
 	// CodeTwice: an object is defined twice.
 	CodeTwice manifest.Code = codes.SourceTwice
-	// CodeUnread: a text, or a part of the place where texts are, cannot be read;
-	// what it gave stands.
+	// CodeUnread: a text, or a part of where texts are, cannot be read; its objects stay in
+	// force.
 	CodeUnread manifest.Code = codes.SourceUnread
-	// CodeKept: an object is broken, and an earlier version stands.
+	// CodeKept: an object is broken, and an earlier version stays in force.
 	CodeKept manifest.Code = codes.SourceKept
 	// CodeState: the state directory is damaged.
 	CodeState manifest.Code = codes.SourceState
@@ -90,8 +90,7 @@ func CompareFaults(a, b manifest.Fault) int {
 // maxLogged bounds what one text can write into the log at a time.
 const maxLogged = 20
 
-// LogFaults tells what is wrong with a text that was read at a path, and that
-// what it gave before stands, where it does.
+// LogFaults logs the faults of a text, and that its earlier objects stay in force, if they do.
 func LogFaults(log *slog.Logger, path string, v *Version) {
 	if n := len(v.kept); n > 0 {
 		log.Warn("invalid objects: their last good versions stay in force", "path", path, "objects", n)

@@ -10,34 +10,34 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Words are what people call the texts of a source.
+// Words name the texts of a source in messages.
 type Words struct {
 	// Text is one of them, such as "file".
 	Text string
-	// Name is what they are in order by, such as "path".
+	// Name is what they are sorted by, such as "path".
 	Name string
 }
 
-// Set is the texts of a source as they are believed.
+// Set has the accepted texts of a source.
 type Set struct {
 	words Words
 	texts map[string]*Text
 	// order is the texts in their order; claims, which of them speak of an object.
-	order  []*Text
-	claims claims
+	order       []*Text
+	definitions definitions
 
-	// touched are the objects that may be others than those of made, with what that
-	// has; faulty says that its faults may be others.
+	// touched are the objects that may differ from those of made, with their content in it;
+	// faulty means that its faults may differ.
 	touched map[mesh.Key]*mesh.Fragment
 	faulty  bool
-	// yielding are objects that texts may keep though another gives them.
+	// yielding are objects that texts keep although another text defines them.
 	yielding map[mesh.Key]bool
-	// unsaved are the shards of the state directory that are to be written.
+	// unsaved are the shards of the state directory to write.
 	unsaved map[int]bool
 	made    Assembly
 }
 
-// Assembly is what a set of texts comes to; immutable.
+// Assembly is the content of all texts together; immutable.
 type Assembly struct {
 	Fragment *mesh.Fragment
 	// Faults are sorted by position.
@@ -46,10 +46,10 @@ type Assembly struct {
 	Objects int
 }
 
-// Kept is an object whose text is broken and whose last good version stands.
+// Kept is an object whose text is broken and whose last good version stays in force.
 type Kept struct {
 	Key mesh.Key `json:"key"`
-	// Origin is where the version that stands was read; the text is another now.
+	// Origin is the position of the version in force; the text has changed since.
 	Origin *mesh.Origin `json:"origin"`
 	// Since is when the text was first found broken.
 	Since time.Time `json:"since"`
@@ -58,7 +58,7 @@ type Kept struct {
 // NewSet makes an empty set of a source.
 func NewSet(source string, words Words) *Set {
 	return &Set{
-		words: words, texts: map[string]*Text{}, claims: newClaims(), touched: map[mesh.Key]*mesh.Fragment{},
+		words: words, texts: map[string]*Text{}, definitions: newDefinitions(), touched: map[mesh.Key]*mesh.Fragment{},
 		yielding: map[mesh.Key]bool{}, unsaved: map[int]bool{},
 		made: Assembly{Fragment: &mesh.Fragment{Source: source}},
 	}
@@ -73,34 +73,34 @@ func (s *Set) Text(path string) *Text { return s.texts[path] }
 // Texts are all of them, in their order; only to be read.
 func (s *Set) Texts() []*Text { return s.order }
 
-// Saved reports whether all of it has been handed to a [Keeper].
+// Saved reports whether all of it was given to a [Persister].
 func (s *Set) Saved() bool { return len(s.unsaved) == 0 }
 
-// Gives reports whether some text gives the object; one that keeps it does not.
-func (s *Set) Gives(key mesh.Key) bool { return s.claims.gives(key, nil) }
+// Gives reports whether a text defines the object; keeping an earlier version does not count.
+func (s *Set) Gives(key mesh.Key) bool { return s.definitions.gives(key, nil) }
 
-// Loses reports whether objects would be gone from the mesh if a text gave this
-// from now on; nil means nothing.
+// Loses reports whether objects would disappear from the mesh if the text had this version;
+// nil means no content.
 func (s *Set) Loses(path string, next *Version) bool {
 	t := s.texts[path]
 	if t == nil {
 		return false
 	}
 	for _, key := range t.V.keys() {
-		if !next.gives(key) && !s.claims.gives(key, t) {
+		if !next.gives(key) && !s.definitions.gives(key, t) {
 			return true
 		}
 	}
 	return false
 }
 
-// Put takes a text into the set, in the place of the one of that path.
+// Put adds a text, and replaces the one with the same path.
 func (s *Set) Put(t *Text) {
 	s.Restore(t)
 	s.unsaved[t.shard] = true
 }
 
-// Restore is Put for what the state directory has already.
+// Restore is Put for a text from the state directory.
 func (s *Set) Restore(t *Text) {
 	if old := s.texts[t.Path]; old != nil {
 		s.remove(old)
@@ -109,18 +109,18 @@ func (s *Set) Restore(t *Text) {
 	s.texts[t.Path] = t
 	at, _ := slices.BinarySearchFunc(s.order, t, (*Text).Compare)
 	s.order = slices.Insert(s.order, at, t)
-	for key, twice := range t.claimed() {
+	for key, twice := range t.defines() {
 		s.touch(key)
-		s.claims.add(t, key, twice)
-		s.faulty = s.faulty || s.claims.more[key] != nil
-		if s.claims.more[key] != nil && s.claims.gives(key, nil) {
+		s.definitions.add(t, key, twice)
+		s.faulty = s.faulty || s.definitions.more[key] != nil
+		if s.definitions.more[key] != nil && s.definitions.gives(key, nil) {
 			s.yielding[key] = true
 		}
 	}
 	s.faulty = s.faulty || t.troubled()
 }
 
-// Drop takes a text out, and with it what it kept.
+// Drop removes a text, with the versions that it kept.
 func (s *Set) Drop(t *Text) {
 	s.remove(t)
 	s.unsaved[t.shard] = true
@@ -128,9 +128,9 @@ func (s *Set) Drop(t *Text) {
 
 func (s *Set) remove(t *Text) {
 	s.faulty = s.faulty || t.troubled()
-	for key := range t.claimed() {
+	for key := range t.defines() {
 		s.touch(key)
-		s.claims.drop(t, key)
+		s.definitions.drop(t, key)
 	}
 	delete(s.texts, t.Path)
 	if at, ok := slices.BinarySearchFunc(s.order, t, (*Text).Compare); ok {
@@ -138,28 +138,27 @@ func (s *Set) remove(t *Text) {
 	}
 }
 
-// touch remembers what is in force of an object that may be about to change.
+// touch remembers the content in force of an object that is about to change.
 func (s *Set) touch(key mesh.Key) {
-	s.faulty = s.faulty || s.claims.more[key] != nil || s.claims.one[key] != nil && s.claims.one[key].V.kept[key].good != nil
+	s.faulty = s.faulty || s.definitions.more[key] != nil || s.definitions.one[key] != nil && s.definitions.one[key].V.kept[key].good != nil
 	if _, known := s.touched[key]; known {
 		return
 	}
 	var piece *mesh.Fragment
-	if _, g, _ := s.claims.winner(key); g != nil {
-		piece = g.Piece
+	if _, g, _ := s.definitions.winner(key); g != nil {
+		piece = g.Fragment
 	}
 	s.touched[key] = piece
 }
 
-// Yield takes kept objects out of force that another text gives now. They do not
-// come back when that text loses them. It is called when all texts that are
-// believed at one time are in the set.
+// Yield drops kept versions of objects that another text defines now. They do not come back if
+// that text loses them. Call it after all texts that are accepted at one time are in the set.
 func (s *Set) Yield() {
 	for key := range s.yielding {
-		if !s.claims.gives(key, nil) {
+		if !s.definitions.gives(key, nil) {
 			continue
 		}
-		for _, t := range slices.Clone(s.claims.of(key)) {
+		for _, t := range slices.Clone(s.definitions.of(key)) {
 			if _, kept := t.V.kept[key]; !kept {
 				continue
 			}
@@ -167,24 +166,23 @@ func (s *Set) Yield() {
 			s.faulty = true
 			delete(t.V.kept, key)
 			s.unsaved[t.shard] = true
-			if _, named := t.claimed()[key]; !named {
-				s.claims.drop(t, key)
+			if _, named := t.defines()[key]; !named {
+				s.definitions.drop(t, key)
 			}
 		}
 	}
 	clear(s.yielding)
 }
 
-// Assemble is what the texts come to. It is made of what was made before, and
-// only changed where the texts did. Equal texts give equal assemblies, whatever
-// came before.
+// Assemble returns the content of all texts. It is built from the last one, and changed only
+// where texts changed. Equal texts give equal assemblies, whatever came before.
 func (s *Set) Assemble() Assembly {
 	var out, in []*mesh.Fragment
 	for key, before := range s.touched {
-		_, g, _ := s.claims.winner(key)
+		_, g, _ := s.definitions.winner(key)
 		var now *mesh.Fragment
 		if g != nil {
-			now = g.Piece
+			now = g.Fragment
 		}
 		if before == now {
 			continue
@@ -198,30 +196,30 @@ func (s *Set) Assemble() Assembly {
 			s.made.Objects++
 		}
 	}
-	s.touched = map[mesh.Key]*mesh.Fragment{} // it was large once
+	s.touched = map[mesh.Key]*mesh.Fragment{} // the old map may be large
 	s.made.Fragment = s.made.Fragment.Replace(out, in)
 	if s.faulty {
 		s.faulty = false
-		s.tellFaults()
+		s.collectFaults()
 	}
 	return s.made
 }
 
-// tellFaults makes the faults anew.
-func (s *Set) tellFaults() {
+// collectFaults makes the faults again.
+func (s *Set) collectFaults() {
 	s.made.Faults, s.made.Kept = nil, nil
 	for _, t := range s.order {
 		s.made.Faults = append(s.made.Faults, t.V.faults...)
 		for _, k := range t.V.keptList() {
-			if by, _, kept := s.claims.winner(k.Key); by != t || !kept {
+			if by, _, kept := s.definitions.winner(k.Key); by != t || !kept {
 				continue
 			}
 			s.made.Kept = append(s.made.Kept, Kept{Key: k.Key, Origin: k.Origin, Since: k.since})
 			s.made.Faults = append(s.made.Faults, keptFault(t, k, s.words.Text))
 		}
 	}
-	for key, list := range s.claims.more {
-		s.made.Faults = append(s.made.Faults, s.claims.twice(key, list, s.words.Name)...)
+	for key, list := range s.definitions.more {
+		s.made.Faults = append(s.made.Faults, s.definitions.twice(key, list, s.words.Name)...)
 	}
 	slices.SortStableFunc(s.made.Faults, CompareFaults)
 }
@@ -246,10 +244,9 @@ func Same(a, b *mesh.Fragment) bool {
 	return a != nil && b != nil && a.Same(b)
 }
 
-// Lost reports whether something of what was restored is not in a fragment. What
-// was lost while nobody looked is to be judged like any other loss, by who knows
-// what was there before: a source sends the restored one first, then. restored
-// may be nil.
+// Lost reports whether something of a restored fragment is missing in a fragment. The guard
+// must decide about what was lost while the server was stopped, so the source sends the
+// restored fragment first. restored may be nil.
 func Lost(restored, f *mesh.Fragment) bool {
 	if restored == nil {
 		return false

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 //
 //	NAME VALUE     a VirtualService, NAME may be NS/NAME
 //	NAME !         one that is broken
-//	!              one whose name cannot be told
+//	!              one whose name is unknown
 //	!!             the text is not YAML
 func fakeDecode(path string, b *Blob) Decoded {
 	var out Decoded
@@ -61,7 +61,7 @@ func (d *Decoded) add(at *mesh.Origin, words []string) {
 			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
 			Spec: &networking.VirtualService{Hosts: []string{value}},
 		}
-		o.Piece = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
+		o.Fragment = &mesh.Fragment{VirtualServices: []*mesh.VirtualService{vs}}
 	}
 	d.Objects = append(d.Objects, o)
 }
@@ -88,7 +88,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), set: NewSet("s", Words{Text: "file", Name: "path"})}
 }
 
-// put believes another content of a text; an empty one takes the text away.
+// put sets another content of a text; an empty one takes the text away.
 func (w *world) put(order int, name, content string) {
 	root := []string{"/r", "/a"}[order]
 	path := root + "/" + name
@@ -102,7 +102,7 @@ func (w *world) put(order int, name, content string) {
 		b := NewBlob([]byte(content))
 		w.set.Put(&Text{
 			Path: path, Order: order, Root: root, Rel: name, Twin: w.rng.Uint64(),
-			V: Judge(old, b, fakeDecode(path, b), time.Time{}),
+			V: NextVersion(old, b, fakeDecode(path, b), time.Time{}),
 		})
 	case t != nil:
 		w.set.Drop(t)

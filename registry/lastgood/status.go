@@ -15,43 +15,42 @@ const (
 	Starting State = "starting"
 	// OK: everything was read at the last look.
 	OK State = "ok"
-	// Partial: a directory, file or value below a root cannot be read; what it
-	// gave stands.
+	// Partial: a directory, file or value below a root cannot be read; its objects stay in
+	// force.
 	Partial State = "partial"
-	// Unavailable: a root cannot be read; all it gave stands.
+	// Unavailable: a root cannot be read; its objects stay in force.
 	Unavailable State = "unavailable"
 )
 
-// Status is what a source tells people; immutable.
+// Status is the state of a source; immutable.
 type Status struct {
 	Source string `json:"source"`
 	State  State  `json:"state"`
 	// Reason says what is wrong; empty while State is OK.
 	Reason string `json:"reason,omitempty"`
-	// Since is when State became what it is.
+	// Since is when State changed.
 	Since time.Time `json:"since"`
-	// Read is when the source was last known to be as it is told here, where it is
-	// reached over a network; what is in force may be as old as that. Else zero.
+	// Read is when the source was last confirmed, if it is reached over a network: what is in
+	// force may be as old as that. Else zero.
 	Read time.Time `json:"read,omitzero"`
-	// FromDisk says that what is in force is what the state directory had.
+	// FromDisk means that what is in force comes from the state directory.
 	FromDisk bool `json:"from_disk,omitempty"`
-	// Delivered says that a whole fragment has been made, of files or of the
-	// state directory.
+	// Delivered means that a complete fragment was sent, from the source or the state
+	// directory.
 	Delivered bool `json:"delivered"`
-	// Unwatched says why changes are found by scanning alone; empty where they
-	// are told by events.
+	// Unwatched says why changes are found only by scanning; empty if there are events.
 	Unwatched string `json:"unwatched,omitempty"`
 	// Unsaved says why the state directory does not have what is in force.
 	Unsaved string       `json:"unsaved,omitempty"`
 	Roots   []RootStatus `json:"roots"`
-	// Files is how many texts are believed, of directories or of keys.
+	// Files is the number of accepted texts.
 	Files int `json:"files"`
-	// Ignored is how many keys are below the prefix and no manifests.
+	// Ignored is the number of keys below the prefix that are not manifests.
 	Ignored int `json:"ignored,omitempty"`
 	Objects int `json:"objects"`
 	// Faults are sorted by position.
 	Faults []manifest.Fault `json:"faults,omitempty"`
-	// Kept are the objects whose last good version stands in for a broken one.
+	// Kept are the objects whose last good version replaces a broken one.
 	Kept     []Kept   `json:"kept,omitempty"`
 	Counters Counters `json:"counters"`
 }
@@ -67,11 +66,11 @@ type RootStatus struct {
 
 // Counters only grow.
 type Counters struct {
-	// Events are what told of a change, Overflows how often such were lost, and
-	// Scans readings of everything.
+	// Events are notifications of changes, Overflows how often some were lost, and Scans
+	// complete readings.
 	Events, Overflows, Scans uint64
-	// Reads are texts that were read, Decodes those of them whose content was
-	// another, and Objects what these held.
+	// Reads are texts that were read, Decodes those whose content had changed, and Objects the
+	// objects in these.
 	Reads, Decodes, Objects uint64
 	// Fragments are those that differed from the one before.
 	Fragments   uint64

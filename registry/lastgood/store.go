@@ -13,8 +13,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// shards is the number of files that the state is spread over, so that a
-// change writes a small part of it.
+// shards is the number of files of the state, so that a change writes a small part of it.
 const shards = 32
 
 // maxShard bounds one file of the state, in bytes.
@@ -34,11 +33,11 @@ func (s Store) Path(root, rel string) string { return s.path(shardOf(root, rel))
 
 // Entry is the state of one text.
 type Entry struct {
-	// Root is the place that the source reads, Rel the text in it.
+	// Root is the directory or prefix that the source reads, Rel the text in it.
 	Root string `json:"root"`
 	Rel  string `json:"rel"`
-	// Contents are the texts; the first is the one that is believed, the others
-	// are those that kept objects were read from.
+	// Contents are the texts; the first is the accepted one, kept objects come from the
+	// others.
 	Contents [][]byte    `json:"contents"`
 	Kept     []EntryKept `json:"kept,omitempty"`
 }
@@ -61,8 +60,7 @@ func (s Store) path(shard int) string {
 	return filepath.Join(s.dir, fmt.Sprintf("lastgood-%02d.json", shard))
 }
 
-// Load reads everything. A damaged file is an error and nothing of it is used;
-// the others are.
+// Load reads everything. A damaged file is an error and is not used; the others are.
 func (s Store) Load() ([]Entry, error) {
 	var (
 		all  []Entry
@@ -87,7 +85,7 @@ func readShard(path string) ([]Entry, error) {
 	return parseShard(data)
 }
 
-// parseShard reads a file, and checks what the code below relies on.
+// parseShard decodes a file, and checks what the code below relies on.
 func parseShard(data []byte) ([]Entry, error) {
 	var list []Entry
 	if err := durable.OpenSeal(data, &list); err != nil {
@@ -106,13 +104,12 @@ func parseShard(data []byte) ([]Entry, error) {
 	return list, nil
 }
 
-// save replaces one file of the state, so that a crash leaves the old or the
-// new one.
+// save replaces one file of the state. After a crash it is the old or the new one.
 func (s Store) save(shard int, list []Entry) error {
 	return durable.Seal(s.path(shard), list, maxShard)
 }
 
-// mark is when everything was last read.
+// mark is the time of the last complete reading.
 type mark struct {
 	Read time.Time `json:"read"`
 }
@@ -132,7 +129,7 @@ func (s Store) loadMark() (time.Time, error) {
 	return m.Read, nil
 }
 
-// open makes the directory, and clears away what a crash left in it.
+// open makes the directory, and removes temporary files of a crash.
 func (s Store) open() error {
 	if err := durable.MakeDir(s.dir); err != nil {
 		return fmt.Errorf("making the state directory: %w", err)

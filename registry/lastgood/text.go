@@ -14,23 +14,23 @@ type Blob struct {
 	Content []byte
 }
 
-// NewBlob makes a Blob of a content that nobody writes to any more.
+// NewBlob makes a Blob of a content that is not changed any more.
 func NewBlob(content []byte) *Blob { return &Blob{Hash: sha256.Sum256(content), Content: content} }
 
-// Blank says that there is nothing in it but white space.
+// Blank reports whether there is only white space.
 func (b *Blob) Blank() bool { return len(bytes.TrimSpace(b.Content)) == 0 }
 
-// Text is a text as it is believed. It belongs to the goroutine of its Set.
+// Text is an accepted text. It belongs to the goroutine of its Set.
 type Text struct {
-	// Path names the text to people, and in a Set.
+	// Path names the text in messages, and in a Set.
 	Path string
-	// Order comes before Path where texts are put in order.
+	// Order is compared before Path when texts are sorted.
 	Order int
-	// Root and Rel name it in the state directory, whatever Path is: the place
-	// that the source reads, and the text in it.
+	// Root and Rel identify it in the state directory: the directory or prefix, and the text
+	// in it.
 	Root, Rel string
-	// Twin is comparable: two texts of equal content and equal Twin are one, that
-	// is reached by two paths. Nil is equal to nothing.
+	// Twin is comparable: two texts with equal content and equal Twin are one, reached by two
+	// paths. Nil equals nothing.
 	Twin any
 	// V is what it gives.
 	V *Version
@@ -38,12 +38,12 @@ type Text struct {
 	shard int
 }
 
-// Compare orders texts as they count: where two give an object, the first does.
+// Compare orders texts by precedence: if two define an object, the first wins.
 func (t *Text) Compare(o *Text) int {
 	return cmp.Or(cmp.Compare(t.Order, o.Order), cmp.Compare(t.Path, o.Path))
 }
 
-// troubled reports whether something is to be said of it.
+// troubled reports whether the text has faults or kept objects.
 func (t *Text) troubled() bool { return len(t.V.faults)+len(t.V.kept) > 0 }
 
 // twin reports whether two texts are one.
@@ -51,9 +51,9 @@ func (t *Text) twin(o *Text) bool {
 	return t != o && t.Twin != nil && t.Twin == o.Twin && t.V.blob.Hash == o.V.blob.Hash
 }
 
-// claimed are the objects that a text speaks of, each with whether it names it
-// more than once.
-func (t *Text) claimed() map[mesh.Key]bool {
+// defines are the objects that a text defines or keeps, each with whether it defines it more
+// than once.
+func (t *Text) defines() map[mesh.Key]bool {
 	keys := make(map[mesh.Key]bool, len(t.V.seen))
 	for _, o := range t.V.seen {
 		if o.Key.Name != "" || o.Key == settingsKey() {

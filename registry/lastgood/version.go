@@ -9,31 +9,30 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// good is a valid version of an object and the content it was read from.
+// good is a valid version of an object, and the content that it was read from.
 type good struct {
 	*Object
 	src *Blob
 }
 
-// keptGood is a good that stands for an object whose text is broken.
+// keptGood is a version that replaces an object whose text is broken.
 type keptGood struct {
 	*good
 	since time.Time
 }
 
-// Version is what a text gives to the mesh. Immutable but for kept, from which
-// the Set takes what has turned up in another text.
+// Version is the content of a text as it is in force. It is immutable, except for kept, from
+// which the Set removes objects that another text defines.
 type Version struct {
 	blob *Blob
-	// broken says that the text does not tell which objects it holds: what is
-	// missing in it may still be there.
+	// broken means that the objects of the text are unknown: an object that is missing in it
+	// may still exist.
 	broken bool
-	// live is what the text gives.
+	// live are the objects that the text defines.
 	live map[mesh.Key]*good
-	// kept is what earlier texts gave and this one does not, though it does not
-	// take it back either.
+	// kept are objects that earlier content defined and this one neither defines nor removes.
 	kept map[mesh.Key]keptGood
-	// seen is every object that the text names, valid or not, in its order.
+	// seen is every object that the text names, valid or not, in order.
 	seen   []*Object
 	faults []manifest.Fault
 }
@@ -44,25 +43,25 @@ func (v *Version) Blob() *Blob { return v.blob }
 // Faults are all that is wrong with the text.
 func (v *Version) Faults() []manifest.Fault { return v.faults }
 
-// Live is how many objects the text gives, and Kept how many it keeps.
+// Live is the number of objects that the text defines.
 func (v *Version) Live() int { return len(v.live) }
 
-// Kept is how many objects stand though the text is broken.
+// Kept is the number of objects that stay in force although the text is broken.
 func (v *Version) Kept() int { return len(v.kept) }
 
-// Piece is what the text gives of an object or, where it is broken, gave last;
-// or nil.
-func (v *Version) Piece(key mesh.Key) *mesh.Fragment {
+// Fragment has what is in force of an object of the text: its content or, if that is broken,
+// its last good version; or nil.
+func (v *Version) Fragment(key mesh.Key) *mesh.Fragment {
 	if g := v.live[key]; g != nil {
-		return g.Piece
+		return g.Fragment
 	}
 	if k, ok := v.kept[key]; ok {
-		return k.Piece
+		return k.Fragment
 	}
 	return nil
 }
 
-// gives reports whether the text gives the object.
+// gives reports whether the text defines the object.
 func (v *Version) gives(key mesh.Key) bool {
 	if v == nil {
 		return false
@@ -88,9 +87,9 @@ func (v *Version) keys() []mesh.Key {
 	return list
 }
 
-// Judge makes of a new content of a text what the text gives from now on. old is
-// what it gave before, or nil.
-func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
+// NextVersion is the version of a text after its content has changed. old is the one before,
+// or nil: it keeps the last good versions of broken objects.
+func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	if text.Unparsable {
 		text.Objects = nil
 	}
@@ -103,7 +102,7 @@ func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		switch _, twice := v.live[o.Key]; {
 		case o.Key.Name == "" && o.Key.Kind != mesh.KindMeshConfig:
 			v.broken = true
-		case o.Piece != nil && !twice:
+		case o.Fragment != nil && !twice:
 			g := old.same(&good{Object: seen, src: b})
 			v.live[o.Key], seen = g, g.Object
 		}
@@ -132,9 +131,8 @@ func Judge(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	return v
 }
 
-// same returns what v already has of an object that did not change, so that it
-// stays the same pointer, and else g. An object that stands elsewhere now is
-// another, for its origin is; its hash says that the content is not.
+// same returns the version that v has if the object did not change, so that the pointer stays,
+// and else g. An object at another position counts as changed, because its origin changed.
 func (v *Version) same(g *good) *good {
 	if v == nil {
 		return g

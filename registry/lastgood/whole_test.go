@@ -42,7 +42,7 @@ func assembleWhole(source string, list []*Text) Assembly {
 	a.Objects = len(chosen)
 	slices.SortFunc(chosen, func(a, b *good) int { return a.Key.Compare(b.Key) })
 	for _, g := range chosen {
-		a.Fragment.Append(g.Piece)
+		a.Fragment.Append(g.Fragment)
 	}
 	return a
 }

@@ -20,7 +20,7 @@ import (
 // maxSecret bounds a token or certificate file, in bytes.
 const maxSecret = 1 << 20
 
-// fileVersion tells whether a file is the one that was read.
+// fileVersion reports whether a file is the one that was read.
 type fileVersion struct {
 	modified time.Time
 	size     int64
@@ -164,7 +164,7 @@ func (t *tlsFiles) load() (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{pair}
 		return c, nil
 	}
-	// By TLS 1.3 who has none hears of it after the handshake, if at all.
+	// By TLS 1.3 a client without one learns of it after the handshake, if at all.
 	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		t.certificateAsked.Store(true)
 		return &tls.Certificate{}, nil

@@ -229,14 +229,14 @@ func jitter(d time.Duration) time.Duration {
 	return d*3/4 + rand.N(max(1, d/2)) //nolint:gosec // no secret
 }
 
-// sleep waits for the time, for ctx, or for the bell, which may be nil.
-func sleep(ctx context.Context, d time.Duration, bell <-chan struct{}) error {
+// sleep waits for the time, for ctx, or for the wake, which may be nil.
+func sleep(ctx context.Context, d time.Duration, wake <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-bell:
+	case <-wake:
 	case <-t.C:
 	}
 	return nil

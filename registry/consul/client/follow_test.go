@@ -63,10 +63,10 @@ func (f *follower) wantError(is func(error) bool, what string) {
 	select {
 	case err := <-f.errors:
 		if !is(err) {
-			f.tb.Fatalf("told %v, want %s", err, what)
+			f.tb.Fatalf("got %v, want %s", err, what)
 		}
 	case <-time.After(patience):
-		f.tb.Fatalf("nothing told, want %s", what)
+		f.tb.Fatalf("got nothing, want %s", what)
 	}
 }
 

@@ -121,7 +121,7 @@ func (p *keyCache) accept(rel string, value []byte, now time.Time) {
 	text := p.decode(path, b)
 	p.counts.Decodes++
 	p.counts.Objects += uint64(len(text.Objects))
-	v := lastgood.Judge(old, b, text, now)
+	v := lastgood.NextVersion(old, b, text, now)
 	p.set.Put(&lastgood.Text{Path: path, Root: p.root, Rel: rel, V: v})
 	p.changed = true
 	lastgood.LogFaults(p.log, path, v)

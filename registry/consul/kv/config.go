@@ -42,9 +42,9 @@ type Config struct {
 	// StateDir keeps the last good version of every key in StateDir/consul-kv/NAME;
 	// empty means that nothing survives a restart.
 	StateDir string
-	// AwaitSettled makes the state directory wait for [Source.Settled]: for a
-	// receiver that may hold removals back.
-	AwaitSettled bool
+	// AwaitDecision makes the state directory wait for [Source.Decided]: for a receiver that
+	// may hold removals.
+	AwaitDecision bool
 	// RereadEvery is the time between two readings of everything while the blocking
 	// query tells of changes; 0 means 30 s. What is wrong, or held back by the
 	// receiver, is looked at again after a sixth of that.

@@ -62,14 +62,14 @@ func (g *guarded) await(services, held int) {
 	}
 }
 
-// TestGuard: of a Consul that comes back empty nothing is believed until somebody
+// TestGuard: of a Consul that comes back empty nothing is accepted until somebody
 // says so, also not after a restart of the control plane; what is deleted by hand
-// is believed at the second reading.
+// is accepted at the second reading.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	cfg := at(a, "m")
-	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	cfg.StateDir, cfg.AwaitDecision = t.TempDir(), true
 	s := storeOf(t, a, "m")
 	for i := range 10 {
 		s.put(fmt.Sprintf("%d.yaml", i), entry(fmt.Sprintf("s%d", i), fmt.Sprintf("h%d", i)))
@@ -79,7 +79,7 @@ func TestGuard(t *testing.T) {
 	for i := range 5 {
 		s.remove(fmt.Sprintf("%d.yaml", i))
 	}
-	g.await(5, 0) // held, or few at a time, and then believed
+	g.await(5, 0) // held, or few at a time, and then accepted
 
 	a.Kill()
 	a.Start() // with nothing of what it had

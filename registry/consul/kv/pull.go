@@ -77,7 +77,7 @@ func (p Pull) Run(s *Store, st *State) (list []Pulled, same int, err error) {
 		if _, there := st.Values[rel]; there {
 			continue
 		}
-		if x, told := p.gone(root, record, rel); told {
+		if x, reported := p.gone(root, record, rel); reported {
 			list = append(list, x)
 		}
 	}
@@ -125,9 +125,9 @@ func (p Pull) pull(root *os.Root, record *Record, rel string, content []byte) (o
 	return op, writeFile(root, rel, content)
 }
 
-// gone deals with a file whose key is gone; told says that there is something to
-// tell of it.
-func (p Pull) gone(root *os.Root, record *Record, rel string) (x Pulled, told bool) {
+// gone deals with a file whose key is gone; reported says that there is something to
+// report.
+func (p Pull) gone(root *os.Root, record *Record, rel string) (x Pulled, reported bool) {
 	x = Pulled{Op: Delete, Rel: rel}
 	if CheckRel(rel) != nil { // somebody wrote that into the record
 		record.Note(rel, nil)

@@ -33,10 +33,10 @@ const (
 // Source reads the keys below a prefix. It is a source of package registry.
 type Source struct {
 	// Constant after New.
-	cfg    Config
-	log    *slog.Logger
-	reader reader
-	keeper *lastgood.Keeper
+	cfg       Config
+	log       *slog.Logger
+	reader    reader
+	persister *lastgood.Persister
 
 	status   atomic.Pointer[lastgood.Status]
 	running  atomic.Bool
@@ -92,8 +92,8 @@ func New(c Config) (*Source, error) {
 	}
 	s := &Source{
 		cfg: cfg, log: log, reader: reader{cl, cfg.Prefix}, cache: newKeyCache(cfg, log),
-		keeper:   lastgood.NewKeeper(lastgood.KeeperConfig{Dir: dir, AwaitSettled: cfg.AwaitSettled, Logger: log}),
-		requests: make(chan int, 1), answers: make(chan *answer),
+		persister: lastgood.NewPersister(lastgood.PersisterConfig{Dir: dir, AwaitDecision: cfg.AwaitDecision, Logger: log}),
+		requests:  make(chan int, 1), answers: make(chan *answer),
 	}
 	s.assembly = s.cache.set.Assemble()
 	s.status.Store(&lastgood.Status{
@@ -106,10 +106,10 @@ func New(c Config) (*Source, error) {
 // Name is the name of the source.
 func (s *Source) Name() string { return s.cfg.Name }
 
-// Settled says that the receiver has judged a fragment, and how many of its
-// removals it holds back. With Config.AwaitSettled the state directory keeps
-// what was there before, until none is held: a restart shows it again.
-func (s *Source) Settled(reading *mesh.Fragment, held int) { s.keeper.Settled(reading, held) }
+// Decided records that the guard has decided about a fragment, and how many of its removals it
+// holds. With Config.AwaitDecision the state directory keeps the earlier content while some
+// are held, so that a restart sends it again.
+func (s *Source) Decided(reading *mesh.Fragment, held int) { s.persister.Decided(reading, held) }
 
 // Run reads until ctx is done. It sends a Fragment when everything, or the state
 // directory in the place of a Consul that is away, has been read whole, and again
@@ -120,14 +120,14 @@ func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
 		return fmt.Errorf("running source %q: it ran already", s.cfg.Name)
 	}
-	if err := s.keeper.Open(); err != nil {
+	if err := s.persister.Open(); err != nil {
 		return fmt.Errorf("starting source %q: %w", s.cfg.Name, err)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	// The keeper ends after the loop, so that the last change is written too.
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
-		s.keeper.Run(saving)
+		s.persister.Run(saving)
 		return nil
 	})
 	g.Go(func() error {
@@ -196,7 +196,7 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		now := time.Now()
 		s.compose(now)
 		if s.out == nil { // what is new goes out first
-			s.keeper.Save(s.cache.set, s.last)
+			s.persister.Save(s.cache.set, s.last)
 			if s.read.Sub(s.marked) >= markEvery {
 				s.mark()
 			}
@@ -215,11 +215,11 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 		case send <- s.out:
 			s.out = nil
 		case <-wait.C:
-		case <-s.keeper.Told():
+		case <-s.persister.DecisionChanged():
 		case <-calm.C:
 			s.requestReadAll()
 		case <-trouble.C:
-			if s.err != nil || s.keeper.Held(s.last) > 0 {
+			if s.err != nil || s.persister.Held(s.last) > 0 {
 				s.requestReadAll()
 			}
 		}
@@ -229,10 +229,10 @@ func (s *Source) loop(ctx context.Context, out chan<- *mesh.Fragment) {
 // start takes what the state directory has.
 func (s *Source) start(now time.Time) {
 	s.startedAt = now
-	entries, read, err := s.keeper.Load()
+	entries, read, err := s.persister.Load()
 	if err != nil {
 		s.damaged = true
-		s.storeFaults = append(s.storeFaults, s.keeper.LostFault(s.cfg.Name, err))
+		s.storeFaults = append(s.storeFaults, s.persister.LostFault(s.cfg.Name, err))
 	}
 	known := s.cache.restore(entries, now)
 	if known || !read.IsZero() {
@@ -244,7 +244,7 @@ func (s *Source) start(now time.Time) {
 
 // end writes what is to survive.
 func (s *Source) end() {
-	s.keeper.Save(s.cache.set, s.last)
+	s.persister.Save(s.cache.set, s.last)
 	s.mark()
 }
 
@@ -313,7 +313,7 @@ func (s *Source) fail(err error) {
 func (s *Source) mark() {
 	if s.live && s.marked.Before(s.read) && s.cache.set.Saved() {
 		s.marked = s.read
-		s.keeper.Mark(s.read)
+		s.persister.Mark(s.read)
 	}
 }
 
@@ -334,7 +334,7 @@ func (s *Source) compose(now time.Time) {
 	s.cache.changed = false
 	s.assembly = s.cache.set.Assemble()
 	if s.last == nil && lastgood.Lost(s.restored, s.assembly.Fragment) {
-		// What was lost while nobody looked is judged like any other loss, by who
+		// The guard has to decide about what was lost while the server was stopped, by who
 		// knows what was there before.
 		s.cache.changed = true
 		s.send(s.restored)

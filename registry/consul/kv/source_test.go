@@ -43,7 +43,7 @@ func testFollows(s store, cfg Config) {
 	r.Await()
 	st := r.awaitStatus("ok", ok)
 	if !st.Delivered || !r.hasFault("warning [FL0306]: there is no manifest below \"fairlead/follows/\"") {
-		t.Errorf("an empty prefix is told as %+v", st)
+		t.Errorf("an empty prefix is reported as %+v", st)
 	}
 	if !strings.Contains(r.logs.String(), "FL0306") {
 		t.Error("an empty prefix is not logged")
@@ -101,7 +101,7 @@ func testBroken(s store, cfg Config) {
 	r.Await("b=one", "z=one")
 	s.put("a.yaml", entry("b", "three"))
 	r.Await("b=three", "z=one")
-	r.awaitStatus("mended", func(st *lastgood.Status) bool { return len(st.Kept)+len(st.Faults) == 0 })
+	r.awaitStatus("fixed", func(st *lastgood.Status) bool { return len(st.Kept)+len(st.Faults) == 0 })
 	r.Always("z=one")
 }
 
@@ -229,12 +229,12 @@ func testRestart(s store, cfg Config) {
 // loss, after what there was before, and kept on disk until it is let go.
 func testLostMeantime(s store, cfg Config) {
 	t := s.t
-	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	cfg.StateDir, cfg.AwaitDecision = t.TempDir(), true
 	all := []string{"a=one", "b=one", "c=one"}
 	s.put("ab.yaml", entry("a", "one")+entry("b", "one"))
 	s.put("c.yaml", entry("c", "one"))
 	r := start(t, cfg)
-	r.Settled(r.Await(all...), 0)
+	r.Decided(r.Await(all...), 0)
 	r.Stop()
 	s.remove("ab.yaml")
 	for range 2 {
@@ -244,13 +244,13 @@ func testLostMeantime(s store, cfg Config) {
 		if !slices.Equal(objects(list[0]), all) {
 			t.Errorf("the first fragment has %v, want %v", objects(list[0]), all)
 		}
-		r.Settled(list[0], 0)
-		r.Settled(left, 2)
+		r.Decided(list[0], 0)
+		r.Decided(left, 2)
 		r.awaitReadings(3) // looks come sooner while something is held
 		r.Stop()
 	}
 	r = start(t, cfg)
-	r.Settled(r.Await("c=one"), 0)
+	r.Decided(r.Await("c=one"), 0)
 	r.Stop()
 	r = start(t, cfg)
 	r.Await("c=one")
@@ -287,7 +287,7 @@ func TestUnsettledRemovalsStayOnDisk(t *testing.T) {
 	a := consultest.Start(t, consultest.Options{})
 	storeOf(t, a, "m").put("a.yaml", entry("a", "one"))
 	cfg := at(a, "m")
-	cfg.StateDir, cfg.AwaitSettled = t.TempDir(), true
+	cfg.StateDir, cfg.AwaitDecision = t.TempDir(), true
 	r := start(t, cfg)
 	r.Await("a=one")
 	r.awaitReadings(2)
@@ -331,10 +331,10 @@ func TestConsulUnreachable(t *testing.T) {
 	r.Await("a=two", "b=one")
 	r.Always("b=one")
 	if again = r.awaitStatus("ok", ok); again.FromDisk {
-		t.Error("it is told to be from disk still")
+		t.Error("it is still reported as from disk")
 	}
 
-	// All data is gone: that is a reading, and whether it is believed is up to the
+	// All data is gone: that is a reading, and whether it is accepted is up to the
 	// registry. The index has gone backwards.
 	a.Kill()
 	a.Wipe()

@@ -13,7 +13,7 @@ import (
 
 const notRead = "not everything has been read yet"
 
-// CodeNoKeys tells that there is no manifest below the prefix.
+// CodeNoKeys means that there is no manifest below the prefix.
 const CodeNoKeys manifest.Code = codes.KVNoKeys
 
 // Status is the present state of the source, in the words of all sources of
@@ -51,7 +51,7 @@ func (s *Source) publish(now time.Time) {
 	}
 	st.Roots = []lastgood.RootStatus{root}
 	st.Faults = s.faults(st)
-	st.Counters.StateErrors, st.Unsaved = s.keeper.Trouble()
+	st.Counters.StateErrors, st.Unsaved = s.persister.Trouble()
 	s.status.Store(st)
 }
 

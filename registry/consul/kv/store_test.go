@@ -203,7 +203,7 @@ func FuzzPull(f *testing.F) {
 			return errors.Join(err, readErr)
 		}))
 		if !maps.Equal(done, found) {
-			t.Errorf("told of %q, found %q", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(found)))
+			t.Errorf("reported %q, found %q", slices.Sorted(maps.Keys(done)), slices.Sorted(maps.Keys(found)))
 		}
 		for rel := range found {
 			if CheckRel(rel) != nil || !filepath.IsLocal(rel) {

@@ -125,19 +125,19 @@ func usable(text string, loopback bool) (address, wrong string) {
 		return usableName(text, loopback)
 	}
 	addr = addr.Unmap()
-	judged := embedded(addr)
+	inner := embedded(addr)
 	switch {
 	case addr.Zone() != "":
 		return "", "has a zone, which means something on one host only"
-	case judged.IsUnspecified() || thisNetwork.Contains(judged):
+	case inner.IsUnspecified() || thisNetwork.Contains(inner):
 		return "", "is no address to connect to; register the one that others reach"
-	case judged.IsLoopback() && (!loopback || judged != addr):
+	case inner.IsLoopback() && (!loopback || inner != addr):
 		return "", everyHosts
-	case judged.IsMulticast() || reservedIPv4.Contains(judged):
+	case inner.IsMulticast() || reservedIPv4.Contains(inner):
 		return "", "is not that of one host; register the one that others reach"
-	case judged.IsLinkLocalUnicast() || slices.ContainsFunc(metadataServers, func(p netip.Prefix) bool { return p.Contains(judged) }):
+	case inner.IsLinkLocalUnicast() || slices.ContainsFunc(metadataServers, func(p netip.Prefix) bool { return p.Contains(inner) }):
 		return "", metadataServer
-	case siteLocal.Contains(judged), compatible.Contains(judged) && !judged.IsLoopback():
+	case siteLocal.Contains(inner), compatible.Contains(inner) && !inner.IsLoopback():
 		return "", "is of a range that is no longer used; register another one"
 	default:
 		return addr.String(), ""
@@ -162,7 +162,7 @@ func embedded(addr netip.Addr) netip.Addr {
 	}
 }
 
-// usableName judges an address that is no IP address.
+// usableName checks an address that is no IP address.
 func usableName(text string, loopback bool) (address, wrong string) {
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -218,8 +218,8 @@ func (w *serviceMapping) virtualAddresses() (port uint32) {
 			if !ok || a.Address == "" {
 				continue
 			}
-			addr, believed := w.believed(x, tag, a)
-			if !believed {
+			addr, ok := w.accepted(x, tag, a)
+			if !ok {
 				why := "the registration chose it itself; a rule with " + ruleTrust + "=true trusts it"
 				if w.rule.TrustMetadata {
 					why = "Envoys cannot listen there"
@@ -247,7 +247,7 @@ func (w *serviceMapping) virtualAddresses() (port uint32) {
 	return port
 }
 
-func (w *serviceMapping) believed(x *entry, tag string, a api.ServiceAddress) (netip.Addr, bool) {
+func (w *serviceMapping) accepted(x *entry, tag string, a api.ServiceAddress) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(a.Address)
 	if err != nil {
 		return addr, false

@@ -13,8 +13,8 @@ import (
 // maxWeight is the highest weight that Consul takes.
 const maxWeight = 65535
 
-// judge fills in health and weight.
-func (w *serviceMapping) judge(x *entry, out *mesh.Workload) {
+// setHealth sets health and weight.
+func (w *serviceMapping) setHealth(x *entry, out *mesh.Workload) {
 	passing, warning := x.service.Weights.Passing, x.service.Weights.Warning
 	if passing == 0 && warning == 0 {
 		passing, warning = 1, 1 // as Consul has it where nothing is said

@@ -41,7 +41,7 @@ func (w *serviceMapping) identity() bool {
 	case w.namespace == reservedNamespace && w.rule.Namespace == "" && w.m.namespace.fill(&values{}) != reservedNamespace:
 		w.warn(CodeIdentity, "", "its namespace would be %s, whose policies hold for the whole mesh; a rule with namespace= may give it, a name of Consul's may not", reservedNamespace)
 	case !apart(w.homeNamespace(), varConsulNamespace), !apart(w.homePartition(), varPartition):
-		w.warn(CodeIdentity, "", "the templates of identities do not tell %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in them",
+		w.warn(CodeIdentity, "", "the templates of identities do not distinguish %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in them",
 			sanitizeName(w.partition), sanitizeName(w.consulNamespace))
 	default:
 		return true

@@ -167,7 +167,7 @@ func (w *serviceMapping) workload(x *entry) *mesh.Workload {
 	if w.m.nodeIsHost {
 		out.Annotations = map[string]string{mesh.AnnotationHost: w.hostOf(x)}
 	}
-	w.judge(x, out)
+	w.setHealth(x, out)
 	pairs := w.labels(x)
 	out.Labels = w.asMap(pairs)
 	out.Hash = w.hash.workload(out, pairs)

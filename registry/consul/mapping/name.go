@@ -124,7 +124,7 @@ func (w *serviceMapping) setHosts() bool {
 		switch {
 		case !w.homeNamespace() && !t.uses(varConsulNamespace) && !apart,
 			!w.homePartition() && !t.uses(varPartition):
-			w.warn(CodeHost, "", "the host template %s does not tell %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in it",
+			w.warn(CodeHost, "", "the host template %s does not distinguish %s/%s from other namespaces and partitions of Consul; write {{.ConsulNamespace}} or {{.Partition}} in it",
 				sanitize(t.fill(&values{"{{.Service}}", "{{.Namespace}}", "{{.ConsulNamespace}}", "{{.Partition}}"})), sanitizeName(w.partition), sanitizeName(w.consulNamespace))
 		default:
 			w.host(t.fill(&w.values))

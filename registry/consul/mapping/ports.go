@@ -36,9 +36,9 @@ func validPort(port int) uint32 {
 	return uint32(port)
 }
 
-// ports decides on the port of the service and on its virtual addresses. All
-// registrations count, also those left out afterwards: which are healthy or
-// believed does not move a port.
+// ports chooses the port of the service and its virtual addresses. All registrations count,
+// also those that are left out later, so that the port does not depend on which instances are
+// healthy or accepted.
 func (w *serviceMapping) ports() {
 	protocol := w.protocol()
 	w.port = mesh.Port{Name: portName(protocol), Protocol: protocol}

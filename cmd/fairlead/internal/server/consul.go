@@ -185,7 +185,7 @@ func (s *Server) newCatalogs(context.Context) error {
 		if err != nil {
 			return err
 		}
-		cfg.StateDir, cfg.AwaitSettled = s.cfg.StateDir, true
+		cfg.StateDir, cfg.AwaitDecision = s.cfg.StateDir, true
 		if s.catalogs.kv, err = kv.New(cfg); err != nil {
 			return fmt.Errorf("reading manifests from Consul (--consul-address, --consul-kv-prefix): %w", err)
 		}
@@ -195,7 +195,7 @@ func (s *Server) newCatalogs(context.Context) error {
 		return err
 	}
 	for _, cfg := range configs {
-		cfg.StateDir, cfg.AwaitSettled = s.cfg.StateDir, true
+		cfg.StateDir, cfg.AwaitDecision = s.cfg.StateDir, true
 		src, err := consul.New(cfg)
 		if err != nil {
 			return fmt.Errorf("reading the catalog of Consul (--consul-address): %w", err)

@@ -54,7 +54,7 @@ func (s *Server) newFiles(context.Context) error {
 	for i, r := range s.cfg.Roots {
 		src, err := files.New(files.Config{
 			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.MeshConfigFile,
-			Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitSettled: true,
+			Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
 		})
 		if err != nil {
 			return err

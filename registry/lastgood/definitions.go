@@ -8,21 +8,21 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// claims is which texts speak of an object: name it, or keep an earlier version
-// of it. Nearly always that is one, which is what it is made for.
-type claims struct {
-	// one is a text that speaks of the object, more are all, in their order, where
-	// several do or one names it more than once.
+// definitions are the texts that define an object or keep an earlier version of it. Nearly
+// always that is one text, for which it is optimized.
+type definitions struct {
+	// one is the only text, or more are all of them in their order, if several define the
+	// object or one defines it twice.
 	one  map[mesh.Key]*Text
 	more map[mesh.Key][]*Text
 }
 
-func newClaims() claims {
-	return claims{one: map[mesh.Key]*Text{}, more: map[mesh.Key][]*Text{}}
+func newDefinitions() definitions {
+	return definitions{one: map[mesh.Key]*Text{}, more: map[mesh.Key][]*Text{}}
 }
 
-// of are the texts that speak of an object, in their order.
-func (c *claims) of(key mesh.Key) []*Text {
+// of are the texts that define an object, in their order.
+func (c *definitions) of(key mesh.Key) []*Text {
 	if list := c.more[key]; list != nil {
 		return list
 	}
@@ -32,7 +32,7 @@ func (c *claims) of(key mesh.Key) []*Text {
 	return nil
 }
 
-func (c *claims) add(f *Text, key mesh.Key, twice bool) {
+func (c *definitions) add(f *Text, key mesh.Key, twice bool) {
 	list, was := c.more[key], c.one[key]
 	switch {
 	case list != nil:
@@ -50,14 +50,14 @@ func (c *claims) add(f *Text, key mesh.Key, twice bool) {
 	c.one[key], c.more[key] = list[0], list
 }
 
-func (c *claims) drop(f *Text, key mesh.Key) {
+func (c *definitions) drop(f *Text, key mesh.Key) {
 	list := slices.DeleteFunc(slices.Clone(c.of(key)), func(o *Text) bool { return o == f })
 	switch {
 	case len(list) == 0:
 		delete(c.one, key)
 		delete(c.more, key)
 		return
-	case len(list) == 1 && !list[0].claimed()[key]:
+	case len(list) == 1 && !list[0].defines()[key]:
 		delete(c.more, key)
 	default:
 		c.more[key] = list
@@ -67,7 +67,7 @@ func (c *claims) drop(f *Text, key mesh.Key) {
 
 // winner is the text whose version of an object is in force, and the version: the
 // first one that gives it or, where none does, the first one that keeps it.
-func (c *claims) winner(key mesh.Key) (f *Text, g *good, kept bool) {
+func (c *definitions) winner(key mesh.Key) (f *Text, g *good, kept bool) {
 	list := c.of(key)
 	for _, f := range list {
 		if g := f.V.live[key]; g != nil {
@@ -84,16 +84,16 @@ func (c *claims) winner(key mesh.Key) (f *Text, g *good, kept bool) {
 
 // gives reports whether a text other than this one, or nil, gives
 // the object.
-func (c *claims) gives(key mesh.Key, but *Text) bool {
+func (c *definitions) gives(key mesh.Key, but *Text) bool {
 	if f := c.one[key]; c.more[key] == nil {
 		return f != nil && f != but && f.V.live[key] != nil
 	}
 	return slices.ContainsFunc(c.more[key], func(f *Text) bool { return f != but && f.V.live[key] != nil })
 }
 
-// twice tells of an object that is written more than once. The first is in
-// force, unless it is broken and another is not.
-func (c *claims) twice(key mesh.Key, list []*Text, by string) []manifest.Fault {
+// twice reports an object that is defined more than once. The first definition is in force,
+// unless it is broken and another is not.
+func (c *definitions) twice(key mesh.Key, list []*Text, by string) []manifest.Fault {
 	if key.Name == "" {
 		return nil
 	}

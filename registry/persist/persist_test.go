@@ -1,4 +1,4 @@
-package keep_test
+package persist_test
 
 import (
 	"context"
@@ -13,13 +13,13 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/fairlead/fairlead/registry/keep"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/registry/persist"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// disk has parts and a mark, and refuses what it is told to.
+// disk has parts and a mark, and returns the configured errors.
 type disk struct {
 	mu      sync.Mutex // guards all following fields
 	parts   map[int]string
@@ -69,14 +69,14 @@ func (d *disk) refuse(errs map[int]error) {
 	d.refused = errs
 }
 
-func newDisk() (*disk, *keep.Writer[string, string], *strings.Builder) {
+func newDisk() (*disk, *persist.Writer[string, string], *strings.Builder) {
 	d, log := &disk{parts: map[int]string{}}, &strings.Builder{}
-	return d, keep.New(keep.Config[string, string]{
-		What: "the picture", Save: d.save, SaveMark: d.saveMark, Logger: slog.New(slog.NewTextHandler(log, nil)),
+	return d, persist.New(persist.Config[string, string]{
+		What: "the catalog", Save: d.save, SaveMark: d.saveMark, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	}), log
 }
 
-func offer(w *keep.Writer[string, string], parts map[int]string, mark string) {
+func offer(w *persist.Writer[string, string], parts map[int]string, mark string) {
 	if mark == "" {
 		w.Offer(parts, nil)
 		return
@@ -84,8 +84,8 @@ func offer(w *keep.Writer[string, string], parts map[int]string, mark string) {
 	w.Offer(parts, &mark)
 }
 
-// TestWhatFailsWaits: a disk that refuses costs nothing but time, the mark speaks
-// of no more than what is written, and people are told once.
+// TestFailedPartsAreRetried: parts that could not be written are retried, the mark is written
+// only after all parts, and the error is logged once.
 func TestWhatFailsWaits(t *testing.T) {
 	t.Parallel()
 	d, w, log := newDisk()
@@ -109,13 +109,13 @@ func TestWhatFailsWaits(t *testing.T) {
 	if _, reason := w.Trouble(); reason != "" {
 		t.Errorf("it still says %q", reason)
 	}
-	if n, m := strings.Count(log.String(), "state failed\" what=\"the picture\""), strings.Count(log.String(), "works again\""); n != 1 || m != 1 {
-		t.Errorf("told %d and %d times:\n%s", n, m, log)
+	if n, m := strings.Count(log.String(), "state failed\" what=\"the catalog\""), strings.Count(log.String(), "works again\""); n != 1 || m != 1 {
+		t.Errorf("logged %d and %d times:\n%s", n, m, log)
 	}
 }
 
-// TestTheNewestIsWritten: what is offered while an older one is being written, and
-// refused, is not overwritten by it, and neither is its mark.
+// TestTheNewestIsWritten: content that is offered while an older one is being written is not
+// overwritten by it, and neither is its mark.
 func TestTheNewestIsWritten(t *testing.T) {
 	t.Parallel()
 	d, w, _ := newDisk()
@@ -129,7 +129,7 @@ func TestTheNewestIsWritten(t *testing.T) {
 	d.expect(t, "after all", "new", map[int]string{1: "new", 2: "kept"})
 }
 
-// TestRunTriesAgain: by itself after a while, and what waits at the end is written.
+// TestRunRetries: Run retries after a while, and writes what is pending at the end.
 func TestRunTriesAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestRunTriesAgain(t *testing.T) {
 	})
 }
 
-// TestTrouble: that the disk refuses counts more than that nothing is offered.
+// TestTrouble: an error of the disk is reported rather than that nothing is offered.
 func TestTrouble(t *testing.T) {
 	t.Parallel()
 	d, w, _ := newDisk()
@@ -172,20 +172,20 @@ func TestTrouble(t *testing.T) {
 
 func TestVerdict(t *testing.T) {
 	t.Parallel()
-	v := keep.NewVerdict()
+	v := persist.NewDecision()
 	if f, held := v.Last(); f != nil || held != 0 {
-		t.Error("something was judged before anything was")
+		t.Error("there is a decision before the first one")
 	}
 	a, b := &mesh.Fragment{}, &mesh.Fragment{}
-	v.Settled(a, 1)
-	v.Settled(b, 2)
+	v.Decided(a, 1)
+	v.Decided(b, 2)
 	if f, held := v.Last(); f != b || held != 2 {
 		t.Errorf("%d are held of another fragment", held)
 	}
-	<-v.Told()
+	<-v.Changed()
 	select {
-	case <-v.Told():
-		t.Error("it rings without news")
+	case <-v.Changed():
+		t.Error("it signals without a new decision")
 	default:
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // world is the input in the forms that checks ask for.
-type world struct {
+type meshIndex struct {
 	in     Input
 	domain string
 	root   string // the namespace whose policies are the mesh's
@@ -54,8 +54,8 @@ type workload struct {
 	labels map[string]string
 }
 
-func newWorld(in Input) *world {
-	w := &world{
+func newWorld(in Input) *meshIndex {
+	w := &meshIndex{
 		in: in, domain: in.Domain, root: "istio-system", byHost: map[mesh.Hostname][]*service{},
 		workloads: map[string][]*workload{}, labelled: map[label][]*workload{}, groups: map[string][]*workload{},
 	}
@@ -83,7 +83,7 @@ func newWorld(in Input) *world {
 	return w
 }
 
-func (w *world) addService(s *service) {
+func (w *meshIndex) addService(s *service) {
 	w.services = append(w.services, s)
 	w.byHost[s.host] = append(w.byHost[s.host], s)
 	if s.host.IsWildcard() {
@@ -91,7 +91,7 @@ func (w *world) addService(s *service) {
 	}
 }
 
-func (w *world) addWorkload(x *workload) {
+func (w *meshIndex) addWorkload(x *workload) {
 	ns := x.object.Meta.Namespace
 	w.workloads[ns] = append(w.workloads[ns], x)
 	for k, v := range x.labels {
@@ -108,7 +108,7 @@ func newWorkload(o *manifest.Object, spec *networking.WorkloadEntry, labels map[
 }
 
 // specs yields the valid objects with a specification of type T, in order.
-func specs[T proto.Message](w *world) func(yield func(*manifest.Object, T) bool) {
+func specs[T proto.Message](w *meshIndex) func(yield func(*manifest.Object, T) bool) {
 	return func(yield func(*manifest.Object, T) bool) {
 		for _, o := range w.in.Objects {
 			if spec, ok := o.Spec.(T); ok && o.Valid && !yield(o, spec) {
@@ -119,7 +119,7 @@ func specs[T proto.Message](w *world) func(yield func(*manifest.Object, T) bool)
 }
 
 // fqdn is the host that a short name stands for in a namespace.
-func (w *world) fqdn(host, namespace string) mesh.Hostname {
+func (w *meshIndex) fqdn(host, namespace string) mesh.Hostname {
 	host = strings.ToLower(host)
 	if _, err := netip.ParseAddr(host); err == nil || host == "" || host == "*" || strings.Contains(host, ".") {
 		return mesh.Hostname(host)
@@ -129,7 +129,7 @@ func (w *world) fqdn(host, namespace string) mesh.Hostname {
 
 // lookup returns the services that a name leads to for a namespace, and those that
 // have the name but are not exported there.
-func (w *world) lookup(host mesh.Hostname, namespace string) (visible, hidden []*service) {
+func (w *meshIndex) lookup(host mesh.Hostname, namespace string) (visible, hidden []*service) {
 	all := w.byHost[host]
 	if len(all) == 0 {
 		for _, s := range w.wildcards {
@@ -158,7 +158,7 @@ func (s *service) exportedTo(namespace string) bool {
 	return exported(s.spec.ExportTo, s.object.Meta.Namespace, namespace)
 }
 
-// exported tells whether an object of namespace own reaches another. None written
+// exported reports whether an object of namespace own reaches another. None written
 // means everywhere.
 func exported(list []string, own, namespace string) bool {
 	return len(list) == 0 || slices.Contains(list, "*") || slices.Contains(list, namespace) ||
@@ -167,7 +167,7 @@ func exported(list []string, own, namespace string) bool {
 
 // endpoints returns what stands behind the service. known is false when that is
 // found out only at run time, by DNS or by registration.
-func (w *world) endpoints(s *service) (list []*workload, known bool) {
+func (w *meshIndex) endpoints(s *service) (list []*workload, known bool) {
 	if s.spec.WorkloadSelector != nil {
 		selector := s.spec.WorkloadSelector.Labels
 		for _, g := range w.groups[s.object.Meta.Namespace] {
@@ -185,14 +185,14 @@ func (w *world) endpoints(s *service) (list []*workload, known bool) {
 
 // behind returns the workloads of a namespace that a service with that selector
 // has.
-func (w *world) behind(namespace string, selector map[string]string) []*workload {
+func (w *meshIndex) behind(namespace string, selector map[string]string) []*workload {
 	return slices.DeleteFunc(slices.Clone(w.selected(namespace, selector)), func(x *workload) bool {
 		return !mesh.ServiceSelects(selector, x.labels)
 	})
 }
 
 // selected returns the workloads of a namespace that a policy's selector selects.
-func (w *world) selected(namespace string, selector map[string]string) []*workload {
+func (w *meshIndex) selected(namespace string, selector map[string]string) []*workload {
 	candidates := w.workloads[namespace]
 	for k, v := range selector {
 		if l := w.labelled[label{namespace, k, v}]; len(l) < len(candidates) {
@@ -208,15 +208,15 @@ func (w *world) selected(namespace string, selector map[string]string) []*worklo
 	return list
 }
 
-// registers tells whether a WorkloadGroup of the namespace could bring a workload
+// registers reports whether a WorkloadGroup of the namespace could bring a workload
 // that the selector selects.
-func (w *world) registers(namespace string, selector map[string]string) bool {
+func (w *meshIndex) registers(namespace string, selector map[string]string) bool {
 	return slices.ContainsFunc(w.groups[namespace], func(g *workload) bool { return mesh.Selects(selector, g.labels) })
 }
 
 // nearHost returns " (did you mean X?)" for the service whose name differs from
 // host by a slip of one or two characters, or "".
-func (w *world) nearHost(host mesh.Hostname) string {
+func (w *meshIndex) nearHost(host mesh.Hostname) string {
 	return near(string(host), w.names)
 }
 
@@ -229,7 +229,7 @@ func near[S ~string](name string, candidates []S) string {
 	return ""
 }
 
-// slip tells whether a becomes b by changing at most two characters that stand together.
+// slip reports whether a becomes b by changing at most two characters that stand together.
 func slip(a, b string) bool {
 	const most = 2
 	short := min(len(a), len(b))

@@ -15,20 +15,20 @@ import (
 type reading struct {
 	sig  sig // how it looked just before
 	err  error
-	same bool // it has the content that is believed already
+	same bool // its content equals the accepted one
 	blob *lastgood.Blob
 	text lastgood.Decoded
 }
 
-// job is a file to be read: all that has to be known for it. What it points to does
-// not change.
+// job is a file to read, with everything that is needed for it. What it points to does not
+// change.
 type job struct {
 	cfg  *Config
 	path string
 	c    *change
 	root *root
 	sig  sig
-	was  *lastgood.Blob // what is believed, or nil
+	was  *lastgood.Blob // the accepted content, or nil
 	done chan struct{}  // closed when it has been read
 	got  reading        // to be read after that
 }
@@ -41,7 +41,7 @@ func (t *tree) job(path string, c *change) *job {
 	return j
 }
 
-// read reads the file, and decodes it if its content is another.
+// read reads the file, and decodes it if its content changed.
 func (j *job) read() (r reading) {
 	st, err := statFile(j.path)
 	if r.sig = sigOf(&st); err == nil && r.sig != j.sig {
@@ -62,17 +62,16 @@ func (j *job) read() (r reading) {
 	return r
 }
 
-// ahead is the files of one step that are read by several goroutines, while their
-// owner believes one after the other. Its methods are the owner's; nil is none.
-type ahead struct {
+// prefetch are the files of one step that several goroutines read, while their owner accepts
+// them one after the other. Only the owner calls its methods; nil has no files.
+type prefetch struct {
 	jobs    map[*change]*job
 	workers sync.WaitGroup
 }
 
-// readAhead begins to read all files that may be read by now, in the order in
-// which they are believed. A start, or the checkout of another branch, is many
-// files, and to decode them is nearly all that they cost.
-func (t *tree) readAhead(now time.Time) *ahead {
+// prefetch starts to read all files that may be read now, in the order in which they are
+// accepted. At a start or a checkout there are many, and decoding is nearly all of the work.
+func (t *tree) prefetch(now time.Time) *prefetch {
 	var jobs []*job
 	for path, c := range t.changes {
 		if !c.gone && c.next == nil && !c.readAt().After(now) {
@@ -83,7 +82,7 @@ func (t *tree) readAhead(now time.Time) *ahead {
 		return nil
 	}
 	slices.SortFunc(jobs, func(a, b *job) int { return cmp.Compare(a.path, b.path) })
-	a := &ahead{jobs: make(map[*change]*job, len(jobs))}
+	a := &prefetch{jobs: make(map[*change]*job, len(jobs))}
 	for _, j := range jobs {
 		j.done = make(chan struct{})
 		a.jobs[j.c] = j
@@ -95,8 +94,8 @@ func (t *tree) readAhead(now time.Time) *ahead {
 	return a
 }
 
-// reading is what a file of a change has.
-func (a *ahead) reading(t *tree, path string, c *change) reading {
+// reading is the reading of a changed file.
+func (a *prefetch) reading(t *tree, path string, c *change) reading {
 	if a != nil && a.jobs[c] != nil {
 		j := a.jobs[c]
 		delete(a.jobs, c) // it is read anew the next time
@@ -106,18 +105,18 @@ func (a *ahead) reading(t *tree, path string, c *change) reading {
 	return t.job(path, c).read()
 }
 
-// end waits until nothing is read any more.
-func (a *ahead) end() {
+// end waits until all reads have ended.
+func (a *prefetch) end() {
 	if a != nil {
 		a.workers.Wait()
 	}
 }
 
-// largeText is the size from which texts are decoded one at a time: what is made
-// of a text meanwhile is many times as large.
+// largeText is the size from which texts are decoded one at a time: decoding takes many times
+// as much memory.
 const largeText = 1 << 20
 
-// spread does something of n texts, in as many goroutines as there are cores.
+// spread calls do for n texts, in as many goroutines as there are cores.
 func spread(workers *sync.WaitGroup, n int, size func(i int) int64, do func(i int)) {
 	var (
 		next  atomic.Int64

@@ -11,14 +11,14 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// file is a file as it is believed. The loop owns it.
+// file is an accepted file. The loop owns it.
 type file struct {
 	*lastgood.Text
 	root *root
 	sig  sig
-	// suspect says that the next scan shall read the file though it looks the
-	// same: it was read too soon after its last change.
-	suspect bool
+	// readAgain makes the next scan read the file although it looks unchanged: it was read too
+	// soon after its last change.
+	readAgain bool
 }
 
 func (f *file) look(s sig) { f.sig, f.Twin = s, s }
@@ -32,8 +32,8 @@ func newFile(r *root, path string, v *lastgood.Version) *file {
 	return &file{Text: t, root: r}
 }
 
-// add takes a file into the tree, in the place of the one of that path. Restored
-// are those that the state directory has already.
+// add adds a file to the tree, and replaces the one with the same path. restored means that it
+// comes from the state directory.
 func (t *tree) add(f *file, restored bool) {
 	if old := t.files[f.Path]; old != nil {
 		old.root.files--
@@ -47,16 +47,16 @@ func (t *tree) add(f *file, restored bool) {
 	}
 }
 
-// remove takes a file out of the tree.
+// remove removes a file from the tree.
 func (t *tree) remove(f *file) {
 	delete(t.files, f.Path)
 	f.root.files--
 	t.set.Drop(f.Text)
 }
 
-// restore takes what the state directory had of the present roots. Entries of
-// other roots go when their shard is written next. A restored file has no sig, so
-// the first look reads it and finds that its content is the same, or not.
+// restore adds the files of the present roots from the state directory. Entries of other roots
+// disappear when their shard is written next. A restored file has no sig, so the first check
+// reads it and compares its content.
 func (t *tree) restore(list []lastgood.Entry, now time.Time) {
 	type text struct {
 		entry *lastgood.Entry
@@ -93,17 +93,17 @@ func (t *tree) restore(list []lastgood.Entry, now time.Time) {
 	for _, x := range texts {
 		if x.v.Live()+x.v.Kept() > 0 {
 			f := newFile(x.root, x.path, x.v)
-			f.suspect = true
+			f.readAgain = true
 			t.add(f, true)
 		}
 	}
 	t.set.Yield()
 }
 
-// settingsOf is what a file of mesh settings gives, or gave last; or nil.
+// settingsOf is the content of a file of mesh settings, or its last good version; or nil.
 func (t *tree) settingsOf(r *root) *mesh.Fragment {
 	if f := t.files[r.Path]; f != nil {
-		return f.V.Piece(meshConfigKey())
+		return f.V.Fragment(meshConfigKey())
 	}
 	return nil
 }

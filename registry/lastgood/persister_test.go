@@ -10,10 +10,10 @@ import (
 
 // TestSaveWaitsForTheJudgement changes texts after a fragment was sent: what the
 // receiver has not seen yet must not replace what a restart would show.
-func TestSaveWaitsForTheJudgement(t *testing.T) {
+func TestSaveWaitsForTheDecision(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	k := NewKeeper(KeeperConfig{Dir: t.TempDir(), AwaitSettled: true, Logger: slog.New(slog.DiscardHandler)})
+	k := NewPersister(PersisterConfig{Dir: t.TempDir(), AwaitDecision: true, Logger: slog.New(slog.DiscardHandler)})
 	if err := k.Open(); err != nil {
 		t.Fatal(err)
 	}
@@ -27,8 +27,8 @@ func TestSaveWaitsForTheJudgement(t *testing.T) {
 	w.put(0, "a.yaml", "x 1")
 	sent := w.set.Assemble().Fragment
 	k.Save(w.set, sent)
-	expect("nobody has judged it", 0)
-	k.Settled(sent, 0)
+	expect("there is no decision", 0)
+	k.Decided(sent, 0)
 	k.Save(w.set, sent)
 	expect("it is settled", 1)
 
@@ -38,21 +38,21 @@ func TestSaveWaitsForTheJudgement(t *testing.T) {
 	next := w.set.Assemble().Fragment
 	k.Save(w.set, sent)
 	expect("what changed since was not sent", 1)
-	k.Settled(next, 1)
+	k.Decided(next, 1)
 	k.Save(w.set, next)
 	expect("a removal is held", 1)
 	if k.Held(next) != 1 || k.Held(sent) != 0 {
 		t.Error("the held removals are not those of the fragment")
 	}
-	k.Settled(next, 0)
+	k.Decided(next, 0)
 	k.Save(w.set, next)
 	expect("nothing is held any more", 0)
 }
 
-func TestKeeperWritesWhatWaitsAtTheEnd(t *testing.T) {
+func TestPersisterWritesPendingAtTheEnd(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 0)
-	k := NewKeeper(KeeperConfig{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
+	k := NewPersister(PersisterConfig{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err := k.Open(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package keep
+package persist
 
 import (
 	"cmp"
@@ -10,41 +10,41 @@ import (
 	"time"
 )
 
-// retryAfter is when a Writer tries again after the disk refused.
+// retryAfter is the time between two tries after an error.
 const retryAfter = 5 * time.Second
 
-// Config says what a Writer does. All of it is required.
+// Config configures a Writer. All fields are required.
 type Config[P, M any] struct {
-	// What is on disk, for people.
+	// What names the state in log lines.
 	What string
-	// Save replaces a part, and SaveMark what is said of all parts together. They
+	// Save replaces a part, and SaveMark the mark, which belongs to all parts together. They
 	// are called one at a time.
 	Save     func(part int, content P) error
 	SaveMark func(mark M) error
 	Logger   *slog.Logger
 }
 
-// Writer writes the latest of each part in a goroutine of its own. A crash before
-// it has written costs what changed since, and leaves no older state than that.
+// Writer writes the newest content of each part in a goroutine of its own. A crash before a
+// write loses what changed since the last one, and nothing older.
 type Writer[P, M any] struct {
-	cfg      Config[P, M]
-	doorbell chan struct{}
+	cfg  Config[P, M]
+	wake chan struct{}
 
 	mu      sync.Mutex // guards all following fields
 	waiting map[int]P
-	mark    *M     // to write, or nil
+	mark    *M     // to be written, or nil
 	failed  uint64 // attempts
 	err     string // of the last attempt, or empty
-	held    string // why nothing is offered, or empty
+	held    string // why no newer state is offered, or empty
 }
 
 // New makes a Writer. It touches no file.
 func New[P, M any](c Config[P, M]) *Writer[P, M] {
-	return &Writer[P, M]{cfg: c, doorbell: make(chan struct{}, 1), waiting: map[int]P{}}
+	return &Writer[P, M]{cfg: c, wake: make(chan struct{}, 1), waiting: map[int]P{}}
 }
 
-// Offer hands over whole parts, and what holds for all of them together, or nil:
-// that is written when every part is. Later ones replace what is not written yet.
+// Offer replaces parts, and the mark if it is not nil. The mark is written when every part is.
+// Newer content replaces what is not written yet.
 func (w *Writer[P, M]) Offer(parts map[int]P, mark *M) {
 	if len(parts) == 0 && mark == nil {
 		return
@@ -54,13 +54,13 @@ func (w *Writer[P, M]) Offer(parts map[int]P, mark *M) {
 	w.mark = cmp.Or(mark, w.mark)
 	w.mu.Unlock()
 	select {
-	case w.doorbell <- struct{}{}:
+	case w.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run writes until ctx is done, and then what is waiting still: it is to end
-// after whoever offers.
+// Run writes until ctx is done, and then what is still pending. It must end after the last
+// Offer.
 func (w *Writer[P, M]) Run(ctx context.Context) {
 	retry := time.NewTicker(retryAfter)
 	defer retry.Stop()
@@ -69,14 +69,14 @@ func (w *Writer[P, M]) Run(ctx context.Context) {
 		case <-ctx.Done():
 			w.Flush()
 			return
-		case <-w.doorbell:
+		case <-w.wake:
 		case <-retry.C:
 		}
 		w.Flush()
 	}
 }
 
-// Flush writes all that waits; what fails waits on.
+// Flush writes everything that is pending; what fails stays pending.
 func (w *Writer[P, M]) Flush() {
 	w.mu.Lock()
 	parts, mark := w.waiting, w.mark
@@ -93,18 +93,18 @@ func (w *Writer[P, M]) Flush() {
 		}
 		delete(parts, i)
 	}
-	if mark != nil && len(errs) == 0 { // it speaks of all that is written
+	if mark != nil && len(errs) == 0 { // it is only valid with all parts
 		if err := w.cfg.SaveMark(*mark); err != nil {
 			errs = append(errs, err)
 		} else {
 			mark = nil
 		}
 	}
-	w.settle(parts, mark, errors.Join(errs...))
+	w.record(parts, mark, errors.Join(errs...))
 }
 
-// settle puts back what was not written, but for what a newer one replaces.
-func (w *Writer[P, M]) settle(parts map[int]P, mark *M, err error) {
+// record keeps what was not written pending, unless it was replaced meanwhile.
+func (w *Writer[P, M]) record(parts map[int]P, mark *M, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.Copy(parts, w.waiting)
@@ -123,15 +123,14 @@ func (w *Writer[P, M]) settle(parts map[int]P, mark *M, err error) {
 	}
 }
 
-// Withhold says why nothing is offered; empty where there is no reason.
+// Withhold sets why no newer state is offered; empty if there is no reason.
 func (w *Writer[P, M]) Withhold(reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.held = reason
 }
 
-// Trouble is the number of failed attempts, and why what is on disk is not the
-// latest, or empty.
+// Trouble is the number of failed tries, and why the state on disk is outdated, or empty.
 func (w *Writer[P, M]) Trouble() (failed uint64, reason string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
