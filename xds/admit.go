@@ -16,8 +16,8 @@ import (
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -198,7 +198,7 @@ func (s *Server) routesFor(n *bootstrap.Node, features []string) cache.Routes {
 		return cache.Routes{Delivery: cache.Inline}
 	case slices.Contains(features, bootstrap.FeatureVirtualHosts):
 		return cache.Routes{Delivery: cache.VHDS}
-	case fold.Takes(v.Major, v.Minor):
+	case vhds.Supported(v.Major, v.Minor):
 		return cache.Routes{Delivery: cache.Auto}
 	default:
 		return cache.Routes{Delivery: cache.Inline}

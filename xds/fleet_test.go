@@ -25,8 +25,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -61,13 +61,13 @@ type proxy struct {
 	got   int            // resources, in all
 	refs  map[string]int // route tables, by how many listeners want them
 	wants map[string][]string
-	forms map[string]fold.Form // in which it has route tables, by layer
+	forms map[string]vhds.Form // in which it has route tables, by layer
 }
 
 func newProxy(t *testing.T, kind proxyKind, n *bootstrap.Node) *proxy {
 	t.Helper()
 	return &proxy{
-		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{}, forms: map[string]fold.Form{},
+		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{}, forms: map[string]vhds.Form{},
 		client: stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 			stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
 		}}),
@@ -179,7 +179,7 @@ func (p *proxy) take(u *stream.Update) error {
 			continue
 		}
 		if u.Type == stream.VirtualHostType {
-			table, _, _ := strings.Cut(r.Name, fold.Separator)
+			table, _, _ := strings.Cut(r.Name, vhds.Separator)
 			if _, ok := p.holds[stream.RouteType][table]; !ok {
 				p.t.Errorf("virtual host %q before its table", r.Name)
 			}
@@ -214,9 +214,9 @@ func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
 	case stream.ListenerType:
 		p.want(r.Name, tablesOf(p.t, r.Body))
 	case stream.RouteType:
-		p.forms[view.RoutesLayer+r.Name] = fold.InPieces
-		if !fold.Expects(r.Body) {
-			p.forms[view.RoutesLayer+r.Name] = fold.Whole
+		p.forms[view.RoutesLayer+r.Name] = vhds.Separate
+		if !vhds.IsBase(r.Body) {
+			p.forms[view.RoutesLayer+r.Name] = vhds.Inline
 			p.forgetHosts(r.Name)
 			p.client.ForgetHosts(r.Name)
 			return
@@ -248,7 +248,7 @@ func (p *proxy) want(listener string, tables []string) {
 }
 
 func (p *proxy) forgetHosts(table string) {
-	maps.DeleteFunc(p.holds[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, table+fold.Separator) })
+	maps.DeleteFunc(p.holds[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, table+vhds.Separator) })
 }
 
 // saysOf is the version of a resource, and a sum of its bytes: a version alone
@@ -273,7 +273,7 @@ func (p *proxy) content() map[string]string {
 }
 
 // has is how the proxy has its route tables.
-func (p *proxy) has() map[string]fold.Form {
+func (p *proxy) has() map[string]vhds.Form {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.forms)
@@ -322,7 +322,7 @@ func (f *freshServer) of(s *mesh.Snapshot) *cache.Cache {
 
 // shall is what a fresh stream of the proxy would be given, which has tables in
 // some forms, worked out by a server that has seen nothing before.
-func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map[string]string {
+func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map[string]string {
 	p.t.Helper()
 	v := &verifiedNode{reported: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
 	w, err := v.workload(snap)
@@ -339,7 +339,7 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]fold.Form) map
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
 	}
-	fresh := mustGet(p.t, r.fresh.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{Listed: has})
+	fresh := mustGet(p.t, r.fresh.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{ReportedForms: has})
 	out := map[string]string{}
 	for _, url := range cache.Types() {
 		for r := range fresh.Resources.Generation.All(url) {

@@ -15,8 +15,8 @@ import (
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -155,7 +155,7 @@ func (s *street) load(name string) (stop func()) {
 // is served all the same: whole, at once, and from then on.
 func TestRealEnvoyRejectsVHDS(t *testing.T) {
 	t.Parallel()
-	s := newStreet(t, envoytest.Oldest, fold.Few+4, bootstrap.FeatureVirtualHosts)
+	s := newStreet(t, envoytest.Oldest, vhds.MaxInline+4, bootstrap.FeatureVirtualHosts)
 	s.awaitForm(true)
 	if log := s.rig.log.String(); !strings.Contains(log, "DELTA_GRPC") || !strings.Contains(log, "sending the whole route configuration") {
 		t.Error("it did not refuse them")
@@ -178,13 +178,13 @@ func TestRealEnvoyRejectsVHDS(t *testing.T) {
 func TestRealEnvoyChangesFromVHDSToInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
-		if !fold.Takes(1, uint32(envoytest.Minor(t, version))) {
+		if !vhds.Supported(1, uint32(envoytest.Minor(t, version))) {
 			continue // it is sent whole tables only
 		}
 		for _, refused := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/refused-%t", version, refused), func(t *testing.T) {
 				t.Parallel()
-				s := newStreet(t, version, fold.Few+4)
+				s := newStreet(t, version, vhds.MaxInline+4)
 				s.awaitForm(false)
 				stop := s.load("s07.mesh")
 				if refused {
@@ -235,20 +235,20 @@ func (s *street) sentTables() uint64 {
 func TestRealEnvoyKeepsVHDSOrInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
-		if !fold.Takes(1, uint32(envoytest.Minor(t, version))) {
+		if !vhds.Supported(1, uint32(envoytest.Minor(t, version))) {
 			continue // it is sent whole tables only
 		}
 		for _, whole := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/whole-%t", version, whole), func(t *testing.T) {
 				t.Parallel()
-				few, many := fold.Few-4, fold.Few+4
+				few, many := vhds.MaxInline-4, vhds.MaxInline+4
 				if !whole {
 					few, many = many, few
 				}
 				s := newStreet(t, version, few)
 				s.awaitForm(whole)
 				stop := s.load("s07.mesh")
-				for _, n := range []int{many, few, fold.Few + 1, fold.Few, fold.Few + 1, 3 * fold.Few} {
+				for _, n := range []int{many, few, vhds.MaxInline + 1, vhds.MaxInline, vhds.MaxInline + 1, 3 * vhds.MaxInline} {
 					s.have(n)
 					s.awaitForm(whole)
 					s.serve(nil)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -112,7 +112,7 @@ func history(t *testing.T, seed uint64, streams, steps int) {
 func dropTable(table string, contents ...map[string]string) {
 	for _, c := range contents {
 		maps.DeleteFunc(c, func(name, _ string) bool {
-			return name == stream.RouteType.Short()+" "+table || strings.HasPrefix(name, stream.VirtualHostType.Short()+" "+table+fold.Separator)
+			return name == stream.RouteType.Short()+" "+table || strings.HasPrefix(name, stream.VirtualHostType.Short()+" "+table+vhds.Separator)
 		})
 	}
 }

@@ -88,10 +88,10 @@ func builtOf(v *view.View, all cache.Delivery) map[string]string {
 	}
 	for p := range v.Parts() {
 		t, ok := p.(*view.RouteConfiguration)
-		if ok && all == cache.VHDS && envoy.Splittable(t) {
-			pieces, _ := envoy.BuildTable(t)
-			add(pieces.Shell)
-			add(pieces.Hosts...)
+		if ok && all == cache.VHDS && envoy.SupportsVHDS(t) {
+			pieces, _ := envoy.BuildVHDSRoutes(t)
+			add(pieces.Base)
+			add(pieces.VirtualHosts...)
 			continue
 		}
 		list, _ := envoy.Build(p)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/cache"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -43,7 +43,7 @@ type updater struct {
 	proxy  view.Proxy // with the workload of current
 	routes cache.Routes
 	// reportedForms are for the next rebuild; or nil.
-	reportedForms map[string]fold.Form
+	reportedForms map[string]vhds.Form
 
 	rolloutsMu         sync.Mutex // guards all following fields
 	unansweredRollouts []*rollout // which the proxy has not answered
@@ -87,12 +87,12 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 		c.proxy = c.node.proxy(e.Snapshot, w)
 		c.proxy.AcceptUnenforced = s.cfg.AcceptUnenforced
 	}
-	next.Listed, c.reportedForms = c.reportedForms, nil
+	next.ReportedForms, c.reportedForms = c.reportedForms, nil
 	now, err := s.cache.Get(e, c.proxy, c.routes, next.Configuration)
 	if err != nil {
 		s.metrics.faults.Inc()
 		s.log.Error("building configuration failed; proxy keeps its last configuration", "proxy", c.nodeID, "err", err)
-		next.Listed, next.workload, next.gone, next.fault = nil, w, false, sanitize(err.Error(), 256)
+		next.ReportedForms, next.workload, next.gone, next.fault = nil, w, false, sanitize(err.Error(), 256)
 		c.current.Store(next)
 		return false
 	}
@@ -153,7 +153,7 @@ func (c *conn) applyReportedVersions(r *stream.Request) {
 	if o == nil {
 		return
 	}
-	if listed := o.Reported(c.routes, r.Versions); listed != nil {
+	if listed := o.FormsOf(c.routes, r.Versions); listed != nil {
 		c.reportedForms = listed
 		c.refreshView()
 	}

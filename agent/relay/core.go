@@ -14,8 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 // reconnectGrace is how long an Envoy that is known to run may take to connect
@@ -95,7 +95,7 @@ func (k key) routeConfig() (name string, ok bool) {
 	case stream.RouteType:
 		return k.name, true
 	case stream.VirtualHostType:
-		name, _, _ = strings.Cut(k.name, fold.Separator)
+		name, _, _ = strings.Cut(k.name, vhds.Separator)
 		return name, true
 	default:
 		return "", false
@@ -149,7 +149,7 @@ func (c *core) restore(s *state) {
 	}
 	var inline []*stream.Resource
 	for r := range s.resources[stream.RouteType].All() {
-		if !fold.Expects(r.Body) {
+		if !vhds.IsBase(r.Body) {
 			inline = append(inline, r)
 			continue
 		}

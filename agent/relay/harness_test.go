@@ -32,8 +32,8 @@ import (
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 const deadline = envoytest.Patience
@@ -392,7 +392,7 @@ func resourcesOf(tb testing.TB, messages map[string]proto.Message) resources {
 		url := stream.TypeURL("type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()))
 		_, name = cutType(name)
 		of[url] = append(of[url], stream.NewResource(url, stream.Resource{
-			Name: name, Version: hex.EncodeToString(sum[:8]), Body: b, Hosts: url == stream.RouteType && fold.Expects(b),
+			Name: name, Version: hex.EncodeToString(sum[:8]), Body: b, Hosts: url == stream.RouteType && vhds.IsBase(b),
 		}))
 	}
 	out := resources{}

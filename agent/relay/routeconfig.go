@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 // routeConfig is a route configuration whose virtual hosts come by VHDS. It is kept here and
@@ -32,7 +32,7 @@ type contents struct {
 }
 
 // inline reports whether the route configuration has its virtual hosts inside.
-func (c contents) inline() bool { return c.base == nil || !fold.Expects(c.base.Body) }
+func (c contents) inline() bool { return c.base == nil || !vhds.IsBase(c.base.Body) }
 
 // built is a resource that was built from contents.
 type built struct {
@@ -74,7 +74,7 @@ func (t *routeConfig) merge(c contents) (*stream.Resource, error) {
 		note(h)
 		hosts = append(hosts, h.Body)
 	}
-	body, err := fold.Fold(c.base.Body, hosts)
+	body, err := vhds.Merge(c.base.Body, hosts)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (c *core) offerRoutes(p *batch) bool {
 		c.offerHosts(t, p)
 		return true
 	}
-	byVHDS := len(p.changed) > 0 && fold.Expects(p.changed[0].Body)
+	byVHDS := len(p.changed) > 0 && vhds.IsBase(p.changed[0].Body)
 	if t == nil {
 		if !byVHDS {
 			return false
@@ -194,7 +194,7 @@ func (c *core) dropRouteConfig(name string) {
 		return
 	}
 	for k := range c.rejected {
-		if k.url == stream.VirtualHostType && strings.HasPrefix(k.name, name+fold.Separator) {
+		if k.url == stream.VirtualHostType && strings.HasPrefix(k.name, name+vhds.Separator) {
 			delete(c.rejected, k)
 		}
 	}
@@ -209,22 +209,22 @@ func (c *core) dropRouteConfig(name string) {
 // usesVHDS reports whether a peer gets the virtual hosts by VHDS. The form stays as it is,
 // unless Envoy rejects something: then they are inline for the rest of the stream.
 func (p *peer) usesVHDS(t *routeConfig, c contents) bool {
-	if c.inline() || !fold.Takes(p.version.Major, p.version.Minor) || p.inlineOnly[t.name] {
+	if c.inline() || !vhds.Supported(p.version.Major, p.version.Minor) || p.inlineOnly[t.name] {
 		return false
 	}
-	p.vhds[t.name] = fold.Split(c.hosts.Len(), p.form(t.name))
+	p.vhds[t.name] = vhds.Use(c.hosts.Len(), p.form(t.name))
 	return p.vhds[t.name]
 }
 
 // form is the form in which a peer has a route configuration.
-func (p *peer) form(name string) fold.Form {
+func (p *peer) form(name string) vhds.Form {
 	switch is, ok := p.vhds[name]; {
 	case ok && is:
-		return fold.InPieces
+		return vhds.Separate
 	case ok:
-		return fold.Whole
+		return vhds.Inline
 	default:
-		return fold.Unknown
+		return vhds.Unknown
 	}
 }
 

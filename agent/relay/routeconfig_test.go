@@ -19,8 +19,8 @@ import (
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/xds/bootstrap"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 var fiveTypes = append(slices.Clone(fourTypes), stream.VirtualHostType)
@@ -148,7 +148,7 @@ func TestVirtualHosts(t *testing.T) {
 			server.set(generation(t, 1, shop.vhdsOf(marks)))
 			e := h.envoy(version)
 			shop.settles(server, 1, marks)
-			if split, minor := r.Status().Envoys[0].Split, uint32(envoytest.Minor(t, version)); (len(split) > 0) != fold.Takes(1, minor) {
+			if split, minor := r.Status().Envoys[0].Split, uint32(envoytest.Minor(t, version)); (len(split) > 0) != vhds.Supported(1, minor) {
 				t.Errorf("in vhds are %q", split)
 			}
 			server.takeSent()
@@ -263,7 +263,7 @@ func TestRejectedVirtualHost(t *testing.T) {
 			t.Parallel()
 			server, shop := newServer(t), newShop(t)
 			h := newHost(t, server.addr)
-			vhds := fold.Takes(1, uint32(envoytest.Minor(t, version)))
+			byVHDS := vhds.Supported(1, uint32(envoytest.Minor(t, version)))
 			r, stopRelay := h.relay()
 			marks := marksOf(40, "one")
 			server.set(generation(t, 1, shop.vhdsOf(marks)))
@@ -289,7 +289,7 @@ func TestRejectedVirtualHost(t *testing.T) {
 			if len(rejected) != 1 || !strings.HasPrefix(rejected[0].Name, "routes/h") || !strings.Contains(rejected[0].Reason, "h20.test") {
 				t.Errorf("rejected upstream: %+v", rejected)
 			}
-			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || (len(s.Envoys[0].Split) > 0) != vhds {
+			if s := r.Status(); s.Envoy != bootstrap.EnvoyRejecting || len(s.Rejected) != 1 || (len(s.Envoys[0].Split) > 0) != byVHDS {
 				t.Errorf("status %+v", s)
 			}
 
@@ -333,14 +333,14 @@ func rejectedDoNotBlockOthers(t *testing.T, version string) {
 	h.envoy(version)
 	shop.settles(server, 1, marks)
 	stop := shop.load("h00", "h01", "h10")
-	vhds := fold.Takes(1, uint32(envoytest.Minor(t, version)))
+	byVHDS := vhds.Supported(1, uint32(envoytest.Minor(t, version)))
 	number := uint64(1)
 	is := func(bad ...string) {
 		t.Helper()
 		number++
 		server.set(generation(t, number, shop.invalid(marks, bad...)))
 		shop.settles(server, number, marks)
-		envoytest.Eventually(t, deadline, func() error { return rejectedAre(r.Status(), vhds, bad) })
+		envoytest.Eventually(t, deadline, func() error { return rejectedAre(r.Status(), byVHDS, bad) })
 	}
 	marks["h00"], marks["h20"], marks["h30"] = "two", "two", "two"
 	delete(marks, "h31")
@@ -384,12 +384,12 @@ func (s *shop) invalid(marks map[string]string, bad ...string) map[string]proto.
 
 // rejectedAre is nil once exactly these virtual hosts are rejected, by an Envoy that has their
 // route configuration in this form.
-func rejectedAre(s Status, vhds bool, hosts []string) error {
+func rejectedAre(s Status, byVHDS bool, hosts []string) error {
 	var names []string
 	for _, x := range s.Rejected {
 		names = append(names, strings.TrimPrefix(x.Name, "routes/"))
 	}
-	if !slices.Equal(names, hosts) || len(s.Envoys) != 1 || (len(s.Envoys[0].Split) > 0) != vhds {
+	if !slices.Equal(names, hosts) || len(s.Envoys) != 1 || (len(s.Envoys[0].Split) > 0) != byVHDS {
 		return fmt.Errorf("rejected are %q: %+v", names, s)
 	}
 	return nil

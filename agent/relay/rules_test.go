@@ -12,8 +12,8 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 // clusters are the shop's configuration with another cluster in some version.
@@ -235,13 +235,13 @@ func TestFormIsStable(t *testing.T) {
 	for _, c := range []struct {
 		hosts int
 		vhds  bool
-	}{{fold.Few + 5, true}, {fold.Few - 5, true}, {2, true}, {fold.Few + 5, true}} {
+	}{{vhds.MaxInline + 5, true}, {vhds.MaxInline - 5, true}, {2, true}, {vhds.MaxInline + 5, true}} {
 		g.serve(resourcesOf(t, shop.vhdsOf(marksOf(c.hosts, "one"))))
 		if got := g.peer.vhds["routes"]; got != c.vhds {
 			t.Errorf("with %d virtual hosts by VHDS: %t", c.hosts, got)
 		}
 	}
-	marks := marksOf(fold.Few+5, "one")
+	marks := marksOf(vhds.MaxInline+5, "one")
 	marks["h03"], marks["h04"], marks["new"] = rejectedMark, "good", rejectedMark
 	g.serve(resourcesOf(t, shop.vhdsOf(marks)))
 	if !g.peer.vhds["routes"] || !slices.Equal(g.rejected(), []string{"routes/h03", "routes/new"}) {
@@ -289,7 +289,7 @@ func TestFormIsStable(t *testing.T) {
 func TestInlineStaysInline(t *testing.T) {
 	t.Parallel()
 	g, shop := newRig(t, 40), newShop(t)
-	marks := marksOf(fold.Few+5, "one")
+	marks := marksOf(vhds.MaxInline+5, "one")
 	g.serve(resourcesOf(t, shop.inlineOf(marks)))
 	g.serve(resourcesOf(t, shop.vhdsOf(marks)))
 	if g.peer.vhds["routes"] || g.core.routeConfigs["routes"] == nil {
@@ -306,10 +306,10 @@ func TestInlineStaysInline(t *testing.T) {
 // of a route configuration, and is sent nothing.
 func TestFormSurvivesRestartOfRelay(t *testing.T) {
 	t.Parallel()
-	for _, vhds := range []bool{false, true} {
+	for _, byVHDS := range []bool{false, true} {
 		g, shop := newRig(t, 40), newShop(t)
-		first, then := fold.Few-5, fold.Few+5
-		if vhds {
+		first, then := vhds.MaxInline-5, vhds.MaxInline+5
+		if byVHDS {
 			first, then = then, first
 		}
 		g.serve(resourcesOf(t, shop.vhdsOf(marksOf(first, "one"))))
@@ -326,8 +326,8 @@ func TestFormSurvivesRestartOfRelay(t *testing.T) {
 		g.peer = nil
 		g.join(40)
 		g.run()
-		if len(g.has) > 0 || g.peer.vhds["routes"] != vhds {
-			t.Errorf("by VHDS: %t, and before: %t; %d resources were sent again", g.peer.vhds["routes"], vhds, len(g.has))
+		if len(g.has) > 0 || g.peer.vhds["routes"] != byVHDS {
+			t.Errorf("by VHDS: %t, and before: %t; %d resources were sent again", g.peer.vhds["routes"], byVHDS, len(g.has))
 		}
 	}
 }

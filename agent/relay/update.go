@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 )
 
 // pendingUpdate is an update that the server waits for an answer to.
@@ -62,7 +62,7 @@ func splitUpdate(h *pendingUpdate) []*batch {
 	of := func(name string) *batch {
 		table := name
 		if u.Type == stream.VirtualHostType {
-			table, _, _ = strings.Cut(name, fold.Separator)
+			table, _, _ = strings.Cut(name, vhds.Separator)
 		}
 		p := by[table]
 		if p == nil {

@@ -6,7 +6,7 @@
 // each file in which every place has a switch of its own, and builds the tests of the
 // packages once with those copies (go test -overlay): the worktree stays as it is. It
 // then runs them for each place with that one switch thrown, the properties first that
-// are meant to notice (the nets: xds/cache/nets_test.go, registry/mesh/nets_test.go), and,
+// are meant to notice (the nets: xds/cache/equivalence_test.go, registry/mesh/nets_test.go), and,
 // for the places that they let pass, the short tests of the packages. A place that no
 // test notices is a survivor; survivors.txt beside this file says of each why it may
 // be one.

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// One endpoint of a thousand services changes, for one proxy after another: what
-// a push costs before anything is sent.
+// BenchmarkViewAfterEndpointChange changes one endpoint of a thousand services, for one
+// proxy after another: the cost of a push before anything is sent.
 func BenchmarkViewAfterEndpointChange(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
@@ -40,8 +40,8 @@ func BenchmarkViewAfterEndpointChange(b *testing.B) {
 	}
 }
 
-// A route of one of a thousand services is edited, for a proxy that takes route tables
-// in either way.
+// BenchmarkViewAfterRouteChange edits the routes of one of a thousand services, for proxies
+// with both deliveries.
 func BenchmarkViewAfterRouteChange(b *testing.B) {
 	for i, as := range []Delivery{Inline, VHDS} {
 		b.Run([]string{"inline", "vhds"}[i], func(b *testing.B) {
@@ -64,7 +64,8 @@ func BenchmarkViewAfterRouteChange(b *testing.B) {
 	}
 }
 
-// The first proxy of a thousand services, in a cache that has nothing.
+// BenchmarkFirstProxy builds the configuration of the first proxy of a mesh with a thousand
+// services.
 func BenchmarkFirstProxy(b *testing.B) {
 	s, p := smallmesh.Big(1000).Snapshot(nil), somebody("a", "127.0.0.50")
 	b.ReportAllocs()

@@ -8,12 +8,12 @@ import (
 
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/envoy"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// Resources is all that proxies with equal views are sent. Immutable.
+// Resources is everything that proxies with equal views are sent. It is immutable.
 type Resources struct {
 	Generation  *stream.Generation
 	Diagnostics []envoy.Diagnostic
@@ -25,54 +25,54 @@ type Resources struct {
 // resourcesInput is everything that Resources are made from.
 type resourcesInput struct {
 	Stack *view.Stack
-	// Hold makes Resources of their own: when removals are allowed again, streams
-	// have to be told.
+	// Hold makes separate Resources while removals are held: when they are allowed again,
+	// streams have to be notified.
 	Hold   bool
 	Routes Routes
 }
 
-// Indexed is a snapshot, and the index of it, which is made once.
+// Indexed is a snapshot with its index, which is made once.
 type Indexed struct {
 	*mesh.Snapshot
 	index func() *view.Index
 }
 
-// Prepare makes the index, unless somebody has already.
+// Prepare makes the index, if it is not there yet.
 func (x *Indexed) Prepare() { x.index() }
 
-// Cache makes views and shares what is equal in them: encoded parts, layers of parts,
-// and Resources of layers, each by its content and for as long as somebody uses it.
+// Cache makes views, and shares equal content: encoded parts, layers and Resources. Each is
+// found by its content, as long as somebody uses it.
 type Cache struct {
 	Work Work
 
 	settings  view.Settings
-	encoded   shared[*builder, encoded]
-	layers    shared[takeover, layer]
-	resources shared[change, Resources]
+	encoded   memo[*builder, encoded]
+	layers    memo[layerContext, layer]
+	resources memo[resourcesContext, Resources]
 
-	mu   sync.Mutex // guards all following fields
-	now  *Indexed
-	last *view.Index // or nil: the next one takes over what has not changed
+	mu        sync.Mutex // guards all following fields
+	newest    *Indexed
+	lastIndex *view.Index // or nil; the next index takes over what did not change
 }
 
-// New makes a cache that has nothing.
+// New returns an empty cache.
 func New(settings view.Settings) *Cache { return &Cache{settings: settings} }
 
-// At indexes a snapshot; or the newest one, if there is a newer one already: what is
-// made for it is kept, and nobody goes back.
+// At indexes a snapshot. If there is a newer snapshot already, it returns that one: nobody
+// goes back.
 func (c *Cache) At(s *mesh.Snapshot) *Indexed {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now != nil && (c.now.Snapshot == s || c.now.Generation > s.Generation) {
-		return c.now
+	if c.newest != nil && (c.newest.Snapshot == s || c.newest.Generation > s.Generation) {
+		return c.newest
 	}
-	c.now = &Indexed{Snapshot: s, index: sync.OnceValue(func() *view.Index { return c.indexOf(s) })}
-	return c.now
+	c.newest = &Indexed{Snapshot: s, index: sync.OnceValue(func() *view.Index { return c.indexOf(s) })}
+	return c.newest
 }
 
 func (c *Cache) indexOf(s *mesh.Snapshot) *view.Index {
 	c.mu.Lock()
-	last := c.last
+	last := c.lastIndex
 	c.mu.Unlock()
 	var x *view.Index
 	if last == nil {
@@ -82,27 +82,28 @@ func (c *Cache) indexOf(s *mesh.Snapshot) *view.Index {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.now == nil || s.Generation >= c.now.Generation {
-		c.last = x
+	if c.newest == nil || s.Generation >= c.newest.Generation {
+		c.lastIndex = x
 	}
 	return x
 }
 
-// Configuration is what a proxy shall have. The next one takes from it what did not
-// change. The zero value is that of a proxy that has nothing yet.
+// Configuration is what a proxy should have. The next one reuses what did not change. The
+// zero value is for a proxy that has nothing yet.
 type Configuration struct {
 	View      *view.View
 	Resources *Resources
-	// Listed is how the proxy itself says that it has tables, by the names of their
-	// layers; or nil. It counts for the next Configuration.
-	Listed map[string]fold.Form
+	// ReportedForms are the forms in which the proxy reports that it has route
+	// configurations, by the names of their layers; or nil. They apply to the next
+	// Configuration.
+	ReportedForms map[string]vhds.Form
 
-	from resourcesInput
+	input resourcesInput
 }
 
-// Get gives what a proxy shall have that had something before. Where nothing differs
-// that is what it had. A fault in a builder is an error of this proxy alone: its last
-// configuration stands.
+// Get returns what a proxy should have, given what it had before. If nothing differs, the
+// result is equal. A panic of a builder is an error for this proxy alone, which keeps its
+// last configuration.
 func (c *Cache) Get(x *Indexed, p view.Proxy, r Routes, had Configuration) (now Configuration, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -111,31 +112,31 @@ func (c *Cache) Get(x *Indexed, p view.Proxy, r Routes, had Configuration) (now 
 		}
 	}()
 	v := x.index().Rebuild(had.View, p)
-	r = r.keeping(v, had)
-	now = Configuration{View: v, Resources: had.Resources, from: resourcesInput{v.Stack, x.Incomplete, r}}
+	r = r.keepForms(v, had)
+	now = Configuration{View: v, Resources: had.Resources, input: resourcesInput{v.Stack, x.Incomplete, r}}
 	if v == had.View {
 		c.Work.ViewsKept.Add(1)
 	} else {
 		c.Work.ViewsBuilt.Add(1)
 	}
-	if now.from != had.from {
-		now.Resources = c.resources.of(change{c, x.Generation, had.Resources}, now.from)
+	if now.input != had.input {
+		now.Resources = c.resources.get(resourcesContext{c, x.Generation, had.Resources}, now.input)
 	}
 	return now, nil
 }
 
-// change is how Resources are made for a snapshot, from what the same proxy had before,
-// or nil.
-type change struct {
+// resourcesContext is what Resources are built with besides their input: the generation of
+// the snapshot, and the proxy's previous Resources, or nil.
+type resourcesContext struct {
 	*Cache
 	generation uint64
-	before     *Resources
+	prev       *Resources
 }
 
-func (in resourcesInput) build(c change) Resources {
+func (in resourcesInput) build(c resourcesContext) Resources {
 	was := map[string]*layer{}
-	if c.before != nil {
-		for _, l := range c.before.layers {
+	if c.prev != nil {
+		for _, l := range c.prev.layers {
 			was[l.Layer.Name] = l
 		}
 	}
@@ -144,7 +145,7 @@ func (in resourcesInput) build(c change) Resources {
 	for _, vl := range in.Stack.Layers {
 		l, of := was[vl.Name], layerInput{vl, in.Routes.of(vl)}
 		if l == nil || l.layerInput != of {
-			l = c.layers.of(takeover{c.Cache, l}, of)
+			l = c.layers.get(layerContext{c.Cache, l}, of)
 		}
 		out.layers = append(out.layers, l)
 		g.Layers = append(g.Layers, l.stream)
@@ -161,7 +162,7 @@ func (in resourcesInput) build(c change) Resources {
 	return out
 }
 
-// VirtualHosts are the tables whose virtual hosts travel by themselves.
+// VirtualHosts are the route configurations whose virtual hosts are sent by VHDS.
 func (res *Resources) VirtualHosts() []string {
 	var out []string
 	for _, l := range res.Generation.Layers {
@@ -174,7 +175,7 @@ func (res *Resources) VirtualHosts() []string {
 	return out
 }
 
-// Origins are where the resources of a type come from that are wanted, by name.
+// Origins are the origins of the wanted resources of a type, by name.
 func (res *Resources) Origins(url stream.TypeURL, wanted func(name string) bool) map[string][]string {
 	out := map[string][]string{}
 	for _, l := range res.layers {
@@ -183,8 +184,8 @@ func (res *Resources) Origins(url stream.TypeURL, wanted func(name string) bool)
 				if r.url != url || out[r.Name] != nil || !wanted(r.Name) {
 					continue
 				}
-				if l.table != nil && url == stream.VirtualHostType && i == len(l.table.VirtualHosts) {
-					continue // nobody has written what is for everything else
+				if l.routeConfiguration != nil && url == stream.VirtualHostType && i == len(l.routeConfiguration.VirtualHosts) {
+					continue // the catch-all virtual host comes from no object
 				}
 				for _, o := range l.at(i).Origins() {
 					out[r.Name] = append(out[r.Name], o.String())
@@ -195,7 +196,7 @@ func (res *Resources) Origins(url stream.TypeURL, wanted func(name string) bool)
 	return out
 }
 
-// Encryption says whether a proxy takes traffic for its application encrypted.
+// Encryption says whether a proxy accepts encrypted traffic for its application.
 type Encryption string
 
 // The kinds of Encryption.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -65,9 +65,9 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 	}
 }
 
-// Two Resources share a part that cannot be built: neither may be served without
-// it, for what is made from the part would be removed.
-func TestFaultInASharedPart(t *testing.T) {
+// TestFailedPartFailsAllUsers: two Resources share a part that cannot be built. Neither may
+// be served without it, because Envoy would remove what the part stands for.
+func TestFailedPartFailsAllUsers(t *testing.T) {
 	t.Parallel()
 	c := New(view.Settings{})
 	stack := &view.Stack{Layers: []*view.Layer{{Parts: []view.Part{&view.Listener{Name: "without an address"}}}}}
@@ -78,12 +78,13 @@ func TestFaultInASharedPart(t *testing.T) {
 					t.Errorf("hold %t: no fault", hold)
 				}
 			}()
-			c.resources.of(change{Cache: c}, resourcesInput{Stack: stack, Hold: hold})
+			c.resources.get(resourcesContext{Cache: c}, resourcesInput{Stack: stack, Hold: hold})
 		}()
 	}
 }
 
-// A name that two parts make is reported, whether these are in one layer or in two.
+// TestDuplicateNamesAreReported: a name that two parts have is reported, in one layer and
+// in two.
 func TestDuplicateNamesAreReported(t *testing.T) {
 	t.Parallel()
 	cluster := func() view.Part { return &view.Cluster{Ref: view.Outbound("a.mesh", 80, "")} }
@@ -92,15 +93,16 @@ func TestDuplicateNamesAreReported(t *testing.T) {
 		"two layers": {{Name: "a", Parts: []view.Part{cluster()}}, {Name: "b", Parts: []view.Part{cluster()}}},
 	} {
 		c := New(view.Settings{})
-		got := c.resources.of(change{Cache: c}, resourcesInput{Stack: &view.Stack{Layers: layers}})
+		got := c.resources.get(resourcesContext{Cache: c}, resourcesInput{Stack: &view.Stack{Layers: layers}})
 		if len(got.Diagnostics) != 1 || !strings.Contains(got.Diagnostics[0].Message, `the Cluster "outbound|80||a.mesh"`) {
 			t.Errorf("%s: %+v", name, got.Diagnostics)
 		}
 	}
 }
 
-// What nobody holds is forgotten: parts, layers, classes.
-func TestNothingIsKeptThatNobodyUses(t *testing.T) {
+// TestUnusedResourcesAreCollected: parts, layers and resources that nobody uses are
+// garbage-collected.
+func TestUnusedResourcesAreCollected(t *testing.T) {
 	t.Parallel()
 	c := New(view.Settings{})
 	s := smallmesh.Shop().Snapshot(nil)
@@ -128,9 +130,9 @@ func contentOf(g *stream.Generation) map[string]string {
 	return out
 }
 
-// A layer that is made from the one before is the one that would be made anew,
-// whatever changes, and in every form.
-func TestLayersFromTheOneBefore(t *testing.T) {
+// TestIncrementalLayersEqualFreshLayers: a layer made from the previous one equals one made
+// from nothing, for every kind of change and delivery.
+func TestIncrementalLayersEqualFreshLayers(t *testing.T) {
 	t.Parallel()
 	for _, all := range []Delivery{Inline, Auto, VHDS} {
 		t.Run(fmt.Sprint("form-", all), func(t *testing.T) {
@@ -155,45 +157,47 @@ func TestLayersFromTheOneBefore(t *testing.T) {
 	}
 }
 
-// What has no route tables is made once, whatever the proxies can take.
-func TestFormsShareWhatIsEqual(t *testing.T) {
+// TestDeliveriesShareOtherLayers: layers without a route configuration are shared, whatever
+// the delivery.
+func TestDeliveriesShareOtherLayers(t *testing.T) {
 	t.Parallel()
-	s, c := smallmesh.Big(fold.Few+5).Snapshot(nil), New(view.Settings{})
+	s, c := smallmesh.Big(vhds.MaxInline+5).Snapshot(nil), New(view.Settings{})
 	was := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
 	for _, all := range []Delivery{Auto, VHDS} {
 		now := c.mustGet(t, s, somebody("b", "127.0.0.51"), Routes{Delivery: all}, Configuration{})
 		for i, l := range now.Resources.layers {
-			if same := l == was.Resources.layers[i]; same == isRoutes(l.Layer.Name) {
+			if same := l == was.Resources.layers[i]; same == isRouteLayer(l.Layer.Name) {
 				t.Errorf("form %d: layer %q is the same: %v", all, l.Layer.Name, same)
 			}
 		}
 	}
 }
 
-func TestForms(t *testing.T) {
+func TestAutoDelivery(t *testing.T) {
 	t.Parallel()
-	s := smallmesh.Big(fold.Few - 5).Snapshot(nil) // a catch-all is one more
+	s := smallmesh.Big(vhds.MaxInline - 5).Snapshot(nil) // a catch-all is one more
 	few := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
-	folded := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
-	s = smallmesh.Big(fold.Few + 5).Snapshot(nil)
+	vhdsOnly := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: VHDS}, Configuration{})
+	s = smallmesh.Big(vhds.MaxInline + 5).Snapshot(nil)
 	many := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}, Configuration{})
 	refused := New(view.Settings{}).mustGet(t, s, somebody("a", "127.0.0.50"), Routes{Delivery: Auto}.WithInline(view.RoutesLayer+"8080"), Configuration{})
 	for name, c := range map[string]struct {
 		had   Configuration
 		split bool
-	}{"few": {few, false}, "few-but-folded": {folded, true}, "many": {many, true}, "refused": {refused, false}} {
+	}{"few": {few, false}, "few-but-vhds": {vhdsOnly, true}, "many": {many, true}, "refused": {refused, false}} {
 		if got := len(c.had.Resources.VirtualHosts()) > 0; got != c.split {
-			t.Errorf("%s: by host %v", name, got)
+			t.Errorf("%s: by VHDS %v", name, got)
 		}
 	}
 }
 
-// A table stays as a proxy has it, however many hosts it has; proxies that shall
-// have the same share a class, whatever they had.
-func TestFormsStay(t *testing.T) {
+// TestProxyKeepsFormOfRouteConfiguration: a proxy keeps the form of a route configuration,
+// however many virtual hosts it has. Proxies with equal configurations share Resources,
+// whatever they had before.
+func TestProxyKeepsFormOfRouteConfiguration(t *testing.T) {
 	t.Parallel()
 	p := somebody("a", "127.0.0.50")
-	hosts := []int{fold.Few - 5, fold.Few + 5, 100, fold.Few + 5, fold.Few - 5, 1, fold.Few + 5}
+	hosts := []int{vhds.MaxInline - 5, vhds.MaxInline + 5, 100, vhds.MaxInline + 5, vhds.MaxInline - 5, 1, vhds.MaxInline + 5}
 	for begin, split := range []bool{false, true} { // with few, with many
 		c := New(view.Settings{})
 		var had, other Configuration
@@ -203,26 +207,27 @@ func TestFormsStay(t *testing.T) {
 			had, other = c.mustGet(t, s, p, Routes{Delivery: Auto}, had), c.mustGet(t, s, p, Routes{Delivery: Auto}, other)
 			fresh := c.mustGet(t, s, p, Routes{Delivery: Auto}, Configuration{})
 			if got := len(had.Resources.VirtualHosts()) > 0; got != split {
-				t.Errorf("step %d, %d services: in pieces: %t", i, n, got)
+				t.Errorf("step %d, %d services: by VHDS: %t", i, n, got)
 			}
-			if got := len(fresh.Resources.VirtualHosts()) > 0; got != (n > fold.Few) {
-				t.Errorf("step %d, %d services: in pieces for one that has nothing: %t", i, n, got)
+			if got := len(fresh.Resources.VirtualHosts()) > 0; got != (n > vhds.MaxInline) {
+				t.Errorf("step %d, %d services: by VHDS for a new proxy: %t", i, n, got)
 			}
-			if other.Resources != had.Resources || (fresh.Resources == had.Resources) != (split == (n > fold.Few)) {
+			if other.Resources != had.Resources || (fresh.Resources == had.Resources) != (split == (n > vhds.MaxInline)) {
 				t.Errorf("step %d: the classes of equal proxies differ", i)
 			}
 		}
 		for _, all := range []Delivery{Inline, VHDS} { // for these there is no choice
 			now := c.mustGet(t, s, p, Routes{Delivery: all}, had)
 			if got := len(now.Resources.VirtualHosts()) > 0; got != (all == VHDS) {
-				t.Errorf("form %d: in pieces %t", all, got)
+				t.Errorf("form %d: by VHDS %t", all, got)
 			}
 		}
 	}
 }
 
-// A stream that had asked for the snapshot just before has nobody go back to it.
-func TestLateSnapshot(t *testing.T) {
+// TestOlderSnapshotIsNotUsedAgain: a stream that asks for the previous snapshot gets the
+// newest one.
+func TestOlderSnapshotIsNotUsedAgain(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Shop()
 	for i := range 50 {

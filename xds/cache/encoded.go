@@ -6,8 +6,8 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// encoded is the resources of one part of a view, or of one virtual host of one,
-// encoded once. Origins are those of the view's part.
+// encoded is the encoded resources of one part of a view, or of one virtual host. Origins
+// are those of the view's part.
 type encoded struct {
 	resources   []resource
 	diagnostics []envoy.Diagnostic
@@ -22,72 +22,72 @@ type resource struct {
 // builder builds the parts of one layer.
 type builder struct {
 	*Cache
-	arena *stream.Arena // nil where few are new
+	arena *stream.Arena // nil if few parts are new
 	layer *layer
 }
 
-// partInput is a part of a view by itself.
+// partInput is a part of a view.
 type partInput struct{ Part view.Part }
 
 func (in partInput) build(b *builder) encoded {
 	list, diagnostics := envoy.Build(in.Part)
 	e := b.encode(list...)
 	for _, r := range e.resources {
-		r.Refs = routesOf(in.Part)
+		r.Refs = routeNamesOf(in.Part)
 	}
 	e.diagnostics = diagnostics
 	return e
 }
 
-// hostInput is one virtual host of a table, as it travels by itself.
-type hostInput struct {
-	Table string
-	Host  *view.VirtualHost
+// virtualHostInput is one virtual host of a route configuration, as it is sent by VHDS.
+type virtualHostInput struct {
+	RouteConfiguration string
+	Host               *view.VirtualHost
 }
 
-func (in hostInput) build(b *builder) encoded {
-	r, diagnostics := envoy.BuildHost(in.Table, in.Host)
+func (in virtualHostInput) build(b *builder) encoded {
+	r, diagnostics := envoy.BuildVirtualHost(in.RouteConfiguration, in.Host)
 	e := b.encode(r)
 	e.diagnostics = diagnostics
 	return e
 }
 
-// baseInput is the route configuration of a table whose virtual hosts travel by
-// themselves (VHDS), and the virtual host for everything else.
-type baseInput struct {
-	Table    string
-	CatchAll *view.CatchAll
+// vhdsBaseInput is a route configuration without its virtual hosts, which are sent by VHDS,
+// and the virtual host for unknown hosts.
+type vhdsBaseInput struct {
+	RouteConfiguration string
+	CatchAll           *view.CatchAll
 }
 
-func (in baseInput) build(b *builder) encoded {
-	list := []envoy.Resource{envoy.BuildShell(in.Table)}
+func (in vhdsBaseInput) build(b *builder) encoded {
+	list := []envoy.Resource{envoy.BuildVHDSBase(in.RouteConfiguration)}
 	if in.CatchAll != nil {
-		list = append(list, envoy.BuildCatchAll(in.Table, *in.CatchAll))
+		list = append(list, envoy.BuildCatchAll(in.RouteConfiguration, *in.CatchAll))
 	}
 	e := b.encode(list...)
 	e.resources[0].Hosts = true
 	return e
 }
 
-// inlineInput is a table with its virtual hosts in it. They and its base are parts of the
-// layer that is built.
-type inlineInput struct{ Table *view.RouteConfiguration }
+// inlineInput is a route configuration that contains its virtual hosts. They and the base
+// are parts of the layer that is built.
+type inlineInput struct{ RouteConfiguration *view.RouteConfiguration }
 
 func (in inlineInput) build(b *builder) encoded {
-	var out envoy.Table
-	for i := range len(in.Table.VirtualHosts) + 1 {
+	var out envoy.VHDSRoutes
+	for i := range len(in.RouteConfiguration.VirtualHosts) + 1 {
 		for _, r := range b.layer.parts[i].resources {
 			if e := (envoy.Resource{Name: r.Name, Body: r.Body}); r.Hosts {
-				out.Shell = e
+				out.Base = e
 			} else {
-				out.Hosts = append(out.Hosts, e)
+				out.VirtualHosts = append(out.VirtualHosts, e)
 			}
 		}
 	}
-	return b.encode(out.Whole())
+	return b.encode(out.Inline())
 }
 
-// encode makes of what package envoy has built what streams send.
+// encode turns resources of package envoy into resources of streams.
 func (b *builder) encode(list ...envoy.Resource) encoded {
 	e := encoded{resources: make([]resource, 0, len(list))}
 	for _, r := range list {
@@ -98,8 +98,8 @@ func (b *builder) encode(list ...envoy.Resource) encoded {
 	return e
 }
 
-// routesOf are the route configurations that a listener asks for.
-func routesOf(p view.Part) []string {
+// routeNamesOf are the route configurations that a listener requests.
+func routeNamesOf(p view.Part) []string {
 	l, ok := p.(*view.Listener)
 	if !ok {
 		return nil

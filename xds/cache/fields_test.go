@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// without are the fields that make no difference to any proxy, whatever they say, and
-// why. Those of kinds in unseen and what unreachable lists are not looked at.
+// without are the fields that make no difference to any proxy, and why. Kinds in unseen and
+// fields in unreachable are not checked.
 func without() map[string]string {
 	return map[string]string{
 		"Meta.Origin":              "where something is written is no content",
@@ -68,11 +68,11 @@ func (v *varied) look(t *testing.T) bool {
 	return differs
 }
 
-// TestEveryFieldCounts changes each field of all that a mesh may hold, alone, until a
-// proxy is given something else for it: what is left out of what all are given, no
-// comparison of two ways to it can find. Where chance finds no mesh in which a field
-// counts, a scene has to show one. The short tier asks a few of them.
-func TestEveryFieldCounts(t *testing.T) {
+// TestEveryFieldChangesSomeProxy changes each field of a mesh alone, until the
+// configuration of some proxy changes. Comparing two ways to one result cannot find a field
+// that both leave out. For a field that random meshes do not reach, there has to be a
+// scenario. The short tier checks some of the fields.
+func TestEveryFieldChangesSomeProxy(t *testing.T) {
 	t.Parallel()
 	race.SkipSequential(t)
 	unseenFields := map[string]bool{}

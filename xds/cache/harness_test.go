@@ -14,8 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// eventually waits until a claim holds, for as long as a machine may need that
-// does much else beside it.
+// eventually waits until a condition holds, with a deadline for a busy machine.
 func eventually(t *testing.T, claim string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -36,7 +35,7 @@ func newRandom(t *testing.T, seed uint64) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 11))
 }
 
-// scramble changes a mesh in one of the ways in which meshes change.
+// scramble changes a mesh in one of several ways.
 func scramble(rnd *rand.Rand, o *smallmesh.Objects, step int) {
 	i := rnd.IntN(len(o.Services))
 	host := string(o.Services[i].Hostname)

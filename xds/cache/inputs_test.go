@@ -9,10 +9,9 @@ import (
 	"testing"
 )
 
-// TestInputsAreHashedWhole holds everything by which something is found that was made
-// before: only exported fields are in a hash, so an input has no others. It knows none of
-// them by name.
-func TestInputsAreHashedWhole(t *testing.T) {
+// TestInputsHaveExportedFieldsOnly checks every cache: only exported fields are in a hash,
+// so an input has no others. It finds the inputs by reflection.
+func TestInputsHaveExportedFieldsOnly(t *testing.T) {
 	t.Parallel()
 	entries, err := os.ReadDir(".")
 	if err != nil {

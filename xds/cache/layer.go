@@ -12,11 +12,11 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// fewParts are so few that it does not matter where they lie.
-const fewParts = 32
+// minArenaParts is the number of new parts from which their order in memory matters.
+const minArenaParts = 32
 
-// compareNames orders parts as their resources are ordered by name, as far as
-// that is worth anything: it decides where they lie in memory.
+// compareNames orders parts approximately as their resources are ordered by name. It
+// decides their order in memory only.
 func compareNames(a, b view.Part) int {
 	x, y := refOf(a), refOf(b)
 	if x.Port != y.Port {
@@ -37,92 +37,93 @@ func refOf(p view.Part) view.ClusterRef {
 	}
 }
 
-// layerInput is a layer of a view, and how its route table travels.
+// layerInput is a layer of a view, and how its route configuration is sent.
 type layerInput struct {
 	Layer    *view.Layer
 	Delivery Delivery
 }
 
-// layer is the resources of one layer of a view. It holds the encoded parts, and so
-// keeps their bytes while somebody uses it.
+// layer is the resources of one layer of a view. It holds the encoded parts, and so keeps
+// their bytes alive.
 type layer struct {
 	layerInput
 	stream *stream.Layer
 
-	// table is the route table that the layer consists of, if that may be split: its
-	// parts are its virtual hosts, then its base, then the table with all of them in it,
-	// if that is what is served. Else it is nil, and parts are those of the view's layer.
-	table       *view.RouteConfiguration
-	parts       []*encoded
-	diagnostics []envoy.Diagnostic
-	encryption  Encryption
-	// duplicates means that two parts make a resource of one name.
+	// routeConfiguration is set if the layer is a route configuration that may be sent by
+	// VHDS. Then parts are its virtual hosts, its base, and, if it is sent inline, the
+	// complete route configuration. Otherwise parts are those of the view's layer.
+	routeConfiguration *view.RouteConfiguration
+	parts              []*encoded
+	diagnostics        []envoy.Diagnostic
+	encryption         Encryption
+	// duplicates means that two parts have a resource of the same name.
 	duplicates bool
 }
 
-// len is how many parts there are.
+// len is the number of parts.
 func (l *layer) len() int {
 	switch {
-	case l.table == nil:
+	case l.routeConfiguration == nil:
 		return len(l.Layer.Parts)
 	case l.Delivery == Inline:
-		return len(l.table.VirtualHosts) + 2
+		return len(l.routeConfiguration.VirtualHosts) + 2
 	default:
-		return len(l.table.VirtualHosts) + 1
+		return len(l.routeConfiguration.VirtualHosts) + 1
 	}
 }
 
-// at is what the i-th part is made from.
+// at is the part of the view that the i-th part is made from.
 func (l *layer) at(i int) view.Part {
 	switch {
-	case l.table == nil:
+	case l.routeConfiguration == nil:
 		return l.Layer.Parts[i]
-	case i < len(l.table.VirtualHosts):
-		return l.table.VirtualHosts[i]
+	case i < len(l.routeConfiguration.VirtualHosts):
+		return l.routeConfiguration.VirtualHosts[i]
 	default:
-		return l.table
+		return l.routeConfiguration
 	}
 }
 
 func (l *layer) input(i int) input[*builder, encoded] {
 	switch {
-	case l.table == nil:
+	case l.routeConfiguration == nil:
 		return partInput{l.Layer.Parts[i]}
-	case i < len(l.table.VirtualHosts):
-		return hostInput{Table: l.table.Name, Host: l.table.VirtualHosts[i]}
-	case i == len(l.table.VirtualHosts):
-		return baseInput{Table: l.table.Name, CatchAll: l.table.CatchAll}
+	case i < len(l.routeConfiguration.VirtualHosts):
+		return virtualHostInput{RouteConfiguration: l.routeConfiguration.Name, Host: l.routeConfiguration.VirtualHosts[i]}
+	case i == len(l.routeConfiguration.VirtualHosts):
+		return vhdsBaseInput{RouteConfiguration: l.routeConfiguration.Name, CatchAll: l.routeConfiguration.CatchAll}
 	default:
-		return inlineInput{l.table}
+		return inlineInput{l.routeConfiguration}
 	}
 }
 
-// served are the resources of the i-th part, unless these are only there to be put
-// together.
+// served are the resources of the i-th part; none if it is only an input of the complete
+// route configuration.
 func (l *layer) served(i int) []resource {
-	if l.table != nil && l.Delivery == Inline && i <= len(l.table.VirtualHosts) {
+	if l.routeConfiguration != nil && l.Delivery == Inline && i <= len(l.routeConfiguration.VirtualHosts) {
 		return nil
 	}
 	return l.parts[i].resources
 }
 
-// takeover is how a layer is made from the one before of that name, or nil.
-type takeover struct {
+// layerContext is what a layer is built with besides its input: the previous layer of that
+// name, or nil.
+type layerContext struct {
 	*Cache
 	prev *layer
 }
 
-func (in layerInput) build(c takeover) layer {
+func (in layerInput) build(c layerContext) layer {
 	l := layer{layerInput: in, encryption: encryptionOf(in.Layer)}
-	if t := tableOf(in.Layer); t != nil && envoy.Splittable(t) {
-		l.table = t
+	if t := routeConfigurationOf(in.Layer); t != nil && envoy.SupportsVHDS(t) {
+		l.routeConfiguration = t
 	}
 	prev := c.prev
-	if prev == nil || prev.Delivery != l.Delivery || (prev.table == nil) != (l.table == nil) {
+	if prev == nil || prev.Delivery != l.Delivery || (prev.routeConfiguration == nil) != (l.routeConfiguration == nil) {
 		prev = &layer{layerInput: layerInput{Layer: &view.Layer{}}}
 	}
 	l.parts = make([]*encoded, l.len())
-	was := walk{list: prev, used: make([]bool, prev.len())}
+	was := partFinder{list: prev, used: make([]bool, prev.len())}
 	var fresh []int // parts that are not in prev
 	for i := range l.parts {
 		if j := was.find(l.at(i)); j >= 0 {
@@ -132,14 +133,14 @@ func (in layerInput) build(c takeover) layer {
 		}
 	}
 	b := &builder{Cache: c.Cache, layer: &l}
-	if len(fresh) >= fewParts { // they shall lie in the order in which they are sent
+	if len(fresh) >= minArenaParts { // in memory, they are in the order in which they are sent
 		b.arena = new(stream.Arena)
-		if l.table == nil {
+		if l.routeConfiguration == nil {
 			slices.SortStableFunc(fresh, func(i, j int) int { return compareNames(l.at(i), l.at(j)) })
 		}
 	}
 	for _, i := range fresh {
-		l.parts[i] = c.encoded.of(b, l.input(i))
+		l.parts[i] = c.encoded.get(b, l.input(i))
 	}
 	for _, p := range l.parts {
 		l.diagnostics = append(l.diagnostics, p.diagnostics...)
@@ -148,8 +149,9 @@ func (in layerInput) build(c takeover) layer {
 	return l
 }
 
-// assemble makes the sets of a layer: from those of the layer before, of which some
-// parts are used, and the fresh ones, where that is little, else anew.
+// assemble makes the resource sets of a layer. If few parts changed, it edits the sets of
+// the previous layer; used says which of its parts are reused, and fresh lists the new
+// ones.
 func (l *layer) assemble(prev *layer, used []bool, fresh []int) {
 	l.stream = &stream.Layer{Name: l.Layer.Name, Types: map[stream.TypeURL]*stream.Set{}}
 	total := map[stream.TypeURL]int{}
@@ -188,8 +190,8 @@ func duplicate(url stream.TypeURL, name string) envoy.Diagnostic {
 	return envoy.Diagnostic{Message: fmt.Sprintf("two parts make the %s %q; the first one counts", url.Short(), name)}
 }
 
-// patch makes the sets by changing those of prev. It gives up, with false, where
-// a new resource has the name of one that stays.
+// patch makes the sets by editing those of prev. It returns false if a new resource has the
+// name of one that stays.
 func (l *layer) patch(prev *layer, used []bool, fresh []int, total map[stream.TypeURL]int) bool {
 	now := map[stream.TypeURL]map[string]*stream.Resource{}
 	changed := map[stream.TypeURL][]*stream.Resource{}
@@ -228,18 +230,17 @@ func (l *layer) patch(prev *layer, used []bool, fresh []int, total map[stream.Ty
 	return true
 }
 
-// walk finds what one layer is made from in another, both in the same order but for
-// some parts that were added, removed or replaced: a step each. What it does not find
-// may be there all the same.
-type walk struct {
+// partFinder finds the parts of one layer in another. Both are in the same order, except
+// for some parts that were added, removed or replaced. It may miss parts that are there.
+type partFinder struct {
 	list   *layer
-	at     int    // parts before are found, or passed
-	misses int    // since the last one that was found
-	used   []bool // those that were found
+	at     int    // parts before it are found or passed
+	misses int    // since the last part that was found
+	used   []bool // parts that were found
 }
 
-// find gives the index of a part, or -1.
-func (w *walk) find(p view.Part) int {
+// find returns the index of a part, or -1.
+func (w *partFinder) find(p view.Part) int {
 	const ahead, most = 4, 64
 	for j := w.at; j < len(w.used) && j < w.at+ahead+w.misses; j++ {
 		if w.list.at(j) == p {
@@ -247,7 +248,7 @@ func (w *walk) find(p view.Part) int {
 			return j
 		}
 	}
-	if w.misses++; w.misses > most { // replaced one for one, as a rule
+	if w.misses++; w.misses > most { // usually parts were replaced one for one
 		w.misses, w.at = most, w.at+1
 	}
 	return -1

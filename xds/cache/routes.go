@@ -5,105 +5,107 @@ import (
 	"strings"
 
 	"github.com/fairlead/fairlead/xds/envoy"
-	"github.com/fairlead/fairlead/xds/fold"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// Delivery is how route tables travel. A table that cannot be split has its virtual
-// hosts inline in any.
+// Delivery is how route configurations are sent. One that VHDS cannot name is always
+// inline.
 type Delivery uint8
 
 // The kinds of Delivery.
 const (
-	// Inline route tables have their virtual hosts in them, for Envoys that cannot do
-	// otherwise.
+	// Inline route configurations contain their virtual hosts, for Envoys without VHDS.
 	Inline Delivery = iota
-	// VHDS has the virtual hosts of all tables travel by themselves, for clients that
-	// put them together again.
+	// VHDS sends the virtual hosts of all route configurations as resources of their own,
+	// to clients that support it.
 	VHDS
-	// Auto is a proxy's, and no layer's: the one or the other, as [fold.Split] says of
-	// each table.
+	// Auto is a setting of a proxy, not of a layer: [vhds.Use] decides for each route
+	// configuration.
 	Auto
 )
 
-// Routes is how the route tables of a proxy travel. The zero value is all inline.
+// Routes is how the route configurations of a proxy are sent. The zero value is inline for
+// all.
 type Routes struct {
 	Delivery Delivery
-	// Inline are the layers of tables that are inline all the same, after a refusal:
-	// their names, each with a line break behind it ([Routes.WithInline]). Kept are
-	// those of tables that stay as the proxy has them, where another one would be
-	// given the other.
+	// Inline are the layers of route configurations that are sent inline anyway, because
+	// the proxy rejected VHDS: their names, each followed by a newline
+	// ([Routes.WithInline]). Kept are the layers whose form stays as the proxy has it,
+	// although a new proxy would get the other one.
 	Inline, Kept string
 }
 
-// WithInline has the table of a layer travel inline, whatever else is said.
+// WithInline has the route configuration of a layer sent inline, whatever the other
+// settings are.
 func (r Routes) WithInline(layer string) Routes {
-	if !lists(r.Inline, layer) {
+	if !containsLine(r.Inline, layer) {
 		r.Inline += layer + "\n"
 	}
 	return r
 }
 
-// lists reports whether a name is among some, each with a line break behind it.
-func lists(names, name string) bool {
+// containsLine reports whether a name is among some, each followed by a newline.
+func containsLine(names, name string) bool {
 	return names != "" && strings.Contains("\n"+names, "\n"+name+"\n")
 }
 
-// of is how a layer travels. Those that have no route table are the same in all
-// ways, and shared by proxies of all kinds.
+// of returns how a layer is sent. Layers without a route configuration are the same for all
+// kinds of proxies, which share them.
 func (r Routes) of(l *view.Layer) Delivery {
-	t := tableOf(l)
+	t := routeConfigurationOf(l)
 	switch {
-	case t == nil || lists(r.Inline, l.Name):
+	case t == nil || containsLine(r.Inline, l.Name):
 		return Inline
 	case r.Delivery != Auto:
 		return r.Delivery
-	case fold.Split(len(t.VirtualHosts), fold.Unknown) != lists(r.Kept, l.Name):
+	case vhds.Use(len(t.VirtualHosts), vhds.Unknown) != containsLine(r.Kept, l.Name):
 		return VHDS
 	default:
 		return Inline
 	}
 }
 
-// keeping is what a proxy is given that keeps of its tables what it has.
-func (r Routes) keeping(v *view.View, had Configuration) Routes {
+// keepForms has the proxy keep the forms of the route configurations that it has.
+func (r Routes) keepForms(v *view.View, had Configuration) Routes {
 	r.Kept = ""
-	if r.Delivery != Auto || had.Resources == nil && had.Listed == nil {
+	if r.Delivery != Auto || had.Resources == nil && had.ReportedForms == nil {
 		return r
 	}
 	for i, l := range v.Layers {
-		t := tableOf(l)
+		t := routeConfigurationOf(l)
 		if t == nil {
 			continue
 		}
 		n := len(t.VirtualHosts)
-		if fold.Split(n, had.has(i, l.Name)) != fold.Split(n, fold.Unknown) {
+		if vhds.Use(n, had.form(i, l.Name)) != vhds.Use(n, vhds.Unknown) {
 			r.Kept += l.Name + "\n"
 		}
 	}
 	return r
 }
 
-// tableOf is the route table that a layer consists of, or nil.
-func tableOf(l *view.Layer) *view.RouteConfiguration {
-	if !isRoutes(l.Name) || len(l.Parts) != 1 {
+// routeConfigurationOf is the route configuration that a layer consists of, or nil.
+func routeConfigurationOf(l *view.Layer) *view.RouteConfiguration {
+	if !isRouteLayer(l.Name) || len(l.Parts) != 1 {
 		return nil
 	}
 	t, _ := l.Parts[0].(*view.RouteConfiguration)
 	return t
 }
 
-// isRoutes reports whether a layer is a route table.
-func isRoutes(layer string) bool { return strings.HasPrefix(layer, view.RoutesLayer) }
+// isRouteLayer reports whether a layer is a route configuration.
+func isRouteLayer(layer string) bool { return strings.HasPrefix(layer, view.RoutesLayer) }
 
-// has is how the proxy had the table of a layer, which most likely stood at i.
-func (c Configuration) has(i int, name string) fold.Form {
-	if is, ok := c.Listed[name]; ok {
+// form is how the proxy has the route configuration of a layer, which probably was at index
+// i.
+func (c Configuration) form(i int, name string) vhds.Form {
+	if is, ok := c.ReportedForms[name]; ok {
 		return is
 	}
 	if c.Resources == nil {
-		return fold.Unknown
+		return vhds.Unknown
 	}
 	layers := c.Resources.layers
 	if i >= len(layers) || layers[i].Layer.Name != name {
@@ -111,23 +113,24 @@ func (c Configuration) has(i int, name string) fold.Form {
 	}
 	switch {
 	case i < 0:
-		return fold.Unknown
+		return vhds.Unknown
 	case layers[i].Delivery == VHDS:
-		return fold.InPieces
+		return vhds.Separate
 	default:
-		return fold.Whole
+		return vhds.Inline
 	}
 }
 
-// Reported is how a proxy has its route tables by the versions that it names, by the
-// names of their layers; nil if that makes no difference to what it shall have.
-func (c Configuration) Reported(r Routes, versions []stream.Version) map[string]fold.Form {
+// FormsOf returns the forms in which a proxy has its route configurations, by the versions
+// that it reports. The keys are the names of their layers. It returns nil if that makes no
+// difference.
+func (c Configuration) FormsOf(r Routes, versions []stream.Version) map[string]vhds.Form {
 	if r.Delivery != Auto || c.Resources == nil {
 		return nil
 	}
 	named := map[string]string{} // of the tables that there are, and there are few
 	for _, l := range c.View.Layers {
-		if t := tableOf(l); t != nil {
+		if t := routeConfigurationOf(l); t != nil {
 			named[t.Name] = ""
 		}
 	}
@@ -137,22 +140,22 @@ func (c Configuration) Reported(r Routes, versions []stream.Version) map[string]
 		}
 	}
 	had := c
-	had.Listed = map[string]fold.Form{}
+	had.ReportedForms = map[string]vhds.Form{}
 	for _, l := range c.View.Layers {
-		t := tableOf(l)
+		t := routeConfigurationOf(l)
 		if t == nil || named[t.Name] == "" {
 			continue
 		}
-		had.Listed[l.Name] = fold.Whole
-		if envoy.Splittable(t) && named[t.Name] == envoy.BuildShell(t.Name).Version {
-			had.Listed[l.Name] = fold.InPieces
+		had.ReportedForms[l.Name] = vhds.Inline
+		if envoy.SupportsVHDS(t) && named[t.Name] == envoy.BuildVHDSBase(t.Name).Version {
+			had.ReportedForms[l.Name] = vhds.Separate
 		}
 	}
-	if r.keeping(c.View, had) == c.from.Routes {
+	if r.keepForms(c.View, had) == c.input.Routes {
 		return nil
 	}
-	return had.Listed
+	return had.ReportedForms
 }
 
-// Routes is how the route tables travel.
-func (c Configuration) Routes() Routes { return c.from.Routes }
+// Routes is how the route configurations are sent.
+func (c Configuration) Routes() Routes { return c.input.Routes }

@@ -8,10 +8,10 @@ import (
 
 // Work counts what a Cache has done.
 type Work struct {
-	// ViewsBuilt are views that differ from what the proxy had, ViewsKept those that
-	// are the same, Resources the different contents over all proxies.
+	// ViewsBuilt are views that differ from what the proxy had, ViewsKept those that do
+	// not. Resources are the different contents for all proxies.
 	ViewsBuilt, ViewsKept, Resources atomic.Uint64
-	// Encoded are resources that were made, and their bytes.
+	// Encoded are the resources that were encoded, and their bytes.
 	Encoded ByType
 }
 
@@ -24,14 +24,14 @@ func (c *Counter) Add(resources, bytes int) {
 	c.Bytes.Add(uint64(bytes))
 }
 
-// countedTypes are those that are counted each by itself.
+// countedTypes are counted separately.
 //
 //nolint:gochecknoglobals // a read-only table
 var countedTypes = [...]stream.TypeURL{
 	stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
 }
 
-// Types are those that are counted each by itself; the empty one is all others.
+// Types are the types that are counted separately; the empty one stands for all others.
 func Types() []stream.TypeURL { return countedTypes[:] }
 
 // ByType has a Counter for each of [Types].

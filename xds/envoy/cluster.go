@@ -18,13 +18,13 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// httpOptionsKey is where a cluster's HTTP options are.
+// httpOptionsKey is the key of a cluster's HTTP options.
 const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
-// loopbackSource is the address that capture rules leave alone.
+// loopbackSource is the source address that capture rules do not redirect.
 const loopbackSource = "127.0.0.6"
 
-// clusterBuilder is a cluster with its HTTP options, which are packed last.
+// clusterBuilder is a cluster with its HTTP options, which are encoded last.
 type clusterBuilder struct {
 	p    *view.Cluster
 	c    *clusterv3.Cluster
@@ -137,7 +137,7 @@ func (b *clusterBuilder) http2() {
 	}
 }
 
-// downstreamProtocol carries a request by the protocol in which it came.
+// downstreamProtocol uses the protocol of the downstream request.
 func (b *clusterBuilder) downstreamProtocol() {
 	b.options().UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 		UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
@@ -237,8 +237,7 @@ func seconds(d *durationpb.Duration) *wrapperspb.UInt32Value {
 	return wrapperspb.UInt32(uint32(max(d.GetSeconds(), 0)))
 }
 
-// maxAge is the shorter one of what the DestinationRule allows a connection and
-// what mTLS does.
+// maxAge is the shorter of the DestinationRule's limit and that of mTLS.
 func (b *clusterBuilder) maxAge(wanted *durationpb.Duration) *durationpb.Duration {
 	if b.p.TLS == nil || b.p.TLS.MaxAge == 0 || (wanted != nil && wanted.AsDuration() <= b.p.TLS.MaxAge) {
 		return wanted

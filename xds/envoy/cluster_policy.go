@@ -18,9 +18,9 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// outlierDetection ejects endpoints only where a DestinationRule asks for it,
-// and never by success rate. Endpoints that are known to be unhealthy get
-// nothing, however few are left.
+// outlierDetection ejects endpoints only if a DestinationRule asks for it, and never by
+// success rate. Endpoints that are known to be unhealthy get no requests, however few
+// others are left.
 func (b *clusterBuilder) outlierDetection() {
 	b.c.CommonLbConfig.HealthyPanicThreshold = &typev3.Percent{}
 	in := b.p.Policy.GetOutlierDetection()
@@ -29,14 +29,14 @@ func (b *clusterBuilder) outlierDetection() {
 	}
 	out := &clusterv3.OutlierDetection{
 		EnforcingSuccessRate: wrapperspb.UInt32(0),
-		Interval:             unless(in.GetInterval(), ejectionInterval),
-		BaseEjectionTime:     unless(in.GetBaseEjectionTime(), ejectionTime),
+		Interval:             unlessDefault(in.GetInterval(), ejectionInterval),
+		BaseEjectionTime:     unlessDefault(in.GetBaseEjectionTime(), ejectionTime),
 	}
 	switch e := in.GetConsecutive_5XxErrors(); {
 	case e == nil, e.GetValue() == ejectionErrors:
 	case e.GetValue() == 0:
 		out.Consecutive_5Xx, out.EnforcingConsecutive_5Xx = e, wrapperspb.UInt32(0)
-	default: // enforced, if Envoy is not told otherwise
+	default: // enforced by Envoy's default
 		out.Consecutive_5Xx = e
 	}
 	if e := in.GetConsecutiveGatewayErrors(); e != nil {
@@ -59,15 +59,15 @@ func (b *clusterBuilder) outlierDetection() {
 	b.errorCodes(in.GetOutlierDetectionHttpErrorCodes())
 }
 
-// What Envoy assumes of outlier detection (its OutlierDetection message).
+// Envoy's defaults of outlier detection (its OutlierDetection message).
 const (
 	ejectionInterval = 10 * time.Second
 	ejectionTime     = 30 * time.Second
 	ejectionErrors   = 5
 )
 
-// unless is a duration that has to be said, because Envoy assumes another one.
-func unless(d *durationpb.Duration, assumed time.Duration) *durationpb.Duration {
+// unlessDefault is nil for a duration that is Envoy's default.
+func unlessDefault(d *durationpb.Duration, assumed time.Duration) *durationpb.Duration {
 	if d.AsDuration() == assumed {
 		return nil
 	}

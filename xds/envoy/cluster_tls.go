@@ -10,15 +10,15 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// systemRoots is where Debian keeps the roots that everybody trusts.
+// systemRoots is where Debian keeps the public root certificates.
 const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
 
 func socket(name string, config *anypb.Any) *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
 }
 
-// transportSocket is mTLS of the mesh, by endpoint where the mesh decides; TLS
-// as a DestinationRule wants it; or nothing.
+// transportSocket is mTLS of the mesh, chosen for each endpoint if it is automatic; or TLS
+// of a DestinationRule; or plaintext.
 func (b *clusterBuilder) transportSocket() {
 	if t := b.p.TLS; t != nil {
 		b.c.TransportSocket = b.meshSocket(t)
@@ -30,18 +30,17 @@ func (b *clusterBuilder) transportSocket() {
 	tls := b.p.Policy.GetTls()
 	switch tls.GetMode() {
 	case networking.ClientTLSSettings_SIMPLE, networking.ClientTLSSettings_MUTUAL:
-		b.c.TransportSocket = socket(tlsSocket, pack(b.originate(tls)))
+		b.c.TransportSocket = socket(tlsSocket, pack(b.originateTLS(tls)))
 	case networking.ClientTLSSettings_DISABLE, networking.ClientTLSSettings_ISTIO_MUTUAL:
 	}
 }
 
-// meshSocket proves who we are and checks who they are. It offers "istio",
-// which tells the far side that this is the mesh's TLS and not an
-// application's.
+// meshSocket presents the proxy's identity, and verifies the server's. It offers ALPN
+// "istio", by which the server tells mTLS of the mesh from TLS of the application.
 func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
 	ctx := &tlsv3.UpstreamTlsContext{
-		CommonTlsContext: meshContext(peers(t.Names, t.TrustDomains)), Sni: t.SNI,
-		// No session is resumed: the server would show no certificate.
+		CommonTlsContext: commonTLSContext(peerMatchers(t.Names, t.TrustDomains)), Sni: t.SNI,
+		// No session resumption: the server would not present its certificate again.
 		MaxSessionKeys: wrapperspb.UInt32(0),
 	}
 	ctx.CommonTlsContext.AlpnProtocols = []string{"istio"}
@@ -51,8 +50,8 @@ func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
 	return socket(tlsSocket, pack(ctx))
 }
 
-// originate is TLS to a server outside the mesh.
-func (b *clusterBuilder) originate(tls *networking.ClientTLSSettings) *tlsv3.UpstreamTlsContext {
+// originateTLS is TLS to a server outside the mesh.
+func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.UpstreamTlsContext {
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 {
 		names = b.p.AltNames
@@ -72,7 +71,7 @@ func (b *clusterBuilder) originate(tls *networking.ClientTLSSettings) *tlsv3.Ups
 			root = systemRoots
 		}
 		validation.TrustedCa = fileSource(root)
-		validation.MatchTypedSubjectAltNames = exactly(names)
+		validation.MatchTypedSubjectAltNames = exactMatchers(names)
 		if crl := tls.GetCaCrl(); crl != "" {
 			validation.Crl = fileSource(crl)
 		}

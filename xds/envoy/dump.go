@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Decode reads a resource's message.
+// Decode decodes a resource's message.
 func Decode(r Resource) (proto.Message, error) {
 	var m proto.Message
 	switch r.TypeURL {
@@ -35,8 +35,8 @@ func Decode(r Resource) (proto.Message, error) {
 	return m, nil
 }
 
-// ConfigDump is the resources in the form of Envoy's /config_dump?include_eds,
-// as a proxy would show them that has accepted all of them.
+// ConfigDump is the resources in the form of Envoy's /config_dump?include_eds, as a proxy
+// that has accepted all of them shows them.
 func ConfigDump(resources []Resource) (*adminv3.ConfigDump, error) {
 	clusters := &adminv3.ClustersConfigDump{}
 	endpoints := &adminv3.EndpointsConfigDump{}

@@ -12,16 +12,16 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// socketMatchKey is where Envoy looks for what chooses a transport socket.
+// socketMatchKey is the metadata by which Envoy selects a transport socket.
 const socketMatchKey = "envoy.transport_socket_match"
 
 func buildEndpoints(p *view.Endpoints) *endpointv3.ClusterLoadAssignment {
 	return loadAssignment(nameOf(p.Ref), p.Localities, p.Auto)
 }
 
-// loadAssignment says of places and endpoints only what Envoy would not assume,
-// because there are more of them than of anything else. A place has no weight:
-// no cluster balances by it. With auto, endpoints without mTLS are marked.
+// loadAssignment sets only what differs from Envoy's defaults, because there are very many
+// endpoints. Localities have no weight: no cluster uses locality-weighted load balancing.
+// With auto, endpoints without mTLS are marked.
 func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(list))}
 	for i := range list {
@@ -39,8 +39,7 @@ func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endp
 	return out
 }
 
-// lbEndpoint is an endpoint. Envoy takes one of which it hears nothing for
-// healthy, and of weight 1.
+// lbEndpoint is an endpoint. By default, Envoy takes it for healthy, with weight 1.
 func lbEndpoint(e *view.Endpoint, auto bool) *endpointv3.LbEndpoint {
 	out := &endpointv3.LbEndpoint{
 		HostIdentifier: &endpointv3.LbEndpoint_Endpoint{
@@ -66,7 +65,7 @@ func locality(l mesh.Locality) *corev3.Locality {
 	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
 }
 
-// address is an IP address, a name, or "unix:///path".
+// address is an IP address, a DNS name, or "unix:///path".
 func address(a string, port uint32) *corev3.Address {
 	if path, ok := strings.CutPrefix(a, "unix://"); ok {
 		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}

@@ -9,8 +9,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// headerOperations are what a rule does to headers. The authority is a header
-// to Istio's users and something else to Envoy.
+// headerOperations are the changes of headers in a route. Istio treats the authority as a
+// header, Envoy does not.
 type headerOperations struct {
 	requestAdd, responseAdd       []*corev3.HeaderValueOption
 	requestRemove, responseRemove []string
@@ -24,8 +24,8 @@ func headerOps(h *networking.Headers) headerOperations {
 	out := headerOperations{
 		requestAdd:     slices.Concat(headerValues(req.GetSet(), set), headerValues(req.GetAdd(), add)),
 		responseAdd:    slices.Concat(headerValues(resp.GetSet(), set), headerValues(resp.GetAdd(), add)),
-		requestRemove:  ordinary(req.GetRemove()),
-		responseRemove: ordinary(resp.GetRemove()),
+		requestRemove:  regularHeaders(req.GetRemove()),
+		responseRemove: regularHeaders(resp.GetRemove()),
 		authority:      authorityIn(req.GetSet()),
 	}
 	if out.authority == "" {
@@ -37,7 +37,7 @@ func headerOps(h *networking.Headers) headerOperations {
 func headerValues(m map[string]string, how corev3.HeaderValueOption_HeaderAppendAction) []*corev3.HeaderValueOption {
 	var out []*corev3.HeaderValueOption
 	for _, k := range slices.Sorted(maps.Keys(m)) {
-		if !special(k) {
+		if !isPseudoHeader(k) {
 			out = append(out, &corev3.HeaderValueOption{
 				Header:       &corev3.HeaderValue{Key: k, Value: m[k]},
 				AppendAction: how,
@@ -47,8 +47,10 @@ func headerValues(m map[string]string, how corev3.HeaderValueOption_HeaderAppend
 	return out
 }
 
-// special headers are those that Envoy does not let anybody set or remove.
-func special(key string) bool { return strings.HasPrefix(key, ":") || strings.EqualFold(key, "host") }
+// isPseudoHeader reports whether Envoy forbids to set or remove a header.
+func isPseudoHeader(key string) bool {
+	return strings.HasPrefix(key, ":") || strings.EqualFold(key, "host")
+}
 
 func authorityIn(m map[string]string) string {
 	for _, k := range slices.Sorted(maps.Keys(m)) {
@@ -59,10 +61,10 @@ func authorityIn(m map[string]string) string {
 	return ""
 }
 
-func ordinary(keys []string) []string {
+func regularHeaders(keys []string) []string {
 	var out []string
 	for _, k := range keys {
-		if !special(k) {
+		if !isPseudoHeader(k) {
 			out = append(out, k)
 		}
 	}

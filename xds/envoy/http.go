@@ -29,7 +29,7 @@ func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnect
 		NormalizePath:                wrapperspb.Bool(h.NormalizePath),
 		MergeSlashes:                 h.MergeSlashes,
 		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
-		StreamIdleTimeout:            never(),
+		StreamIdleTimeout:            noTimeout(),
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		HttpFilters:                  httpFilters(c, inbound),
 	}
@@ -46,8 +46,8 @@ func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnect
 		return out
 	}
 	out.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(h.Inbound)}
-	// The application learns who called it. Without a certificate Envoy removes
-	// what the client claims.
+	// The application gets the identity of the client. Without a client certificate Envoy
+	// removes the header that the client sent.
 	out.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
 	out.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
 		Subject: wrapperspb.Bool(true), Uri: true, Dns: true,
@@ -55,8 +55,8 @@ func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnect
 	out.ServerName = "istio-envoy"
 	out.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
-		// Not the variant that waits for HTTP/1's next request: a connection that is
-		// idle would stay, and its next request be answered.
+		// Not the variant that drains HTTP/1 with the next response: an idle connection would
+		// stay open, and its next request would be answered.
 		out.CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{MaxConnectionDuration: durationpb.New(c.TLS.MaxAge)}
 	}
 	return out
@@ -81,9 +81,9 @@ func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(in.Cluster)},
-		Timeout:          never(),
+		Timeout:          noTimeout(),
 		MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
-			MaxStreamDuration: never(), GrpcTimeoutHeaderMax: never(),
+			MaxStreamDuration: noTimeout(), GrpcTimeoutHeaderMax: noTimeout(),
 		},
 	}
 	if in.Retry {
@@ -97,7 +97,7 @@ func inboundRoutes(in *view.InboundRoute) *routev3.RouteConfiguration {
 			Domains: []string{"*"},
 			Routes: []*routev3.Route{{
 				Name:      "default",
-				Match:     everyPath(),
+				Match:     allPaths(),
 				Decorator: &routev3.Decorator{Operation: in.Operation},
 				Action:    &routev3.Route_Route{Route: action},
 			}},

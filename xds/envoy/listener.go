@@ -29,7 +29,7 @@ const (
 	requestHeadersTimeout = 15 * time.Second
 )
 
-// tproxyMark is on packets that the proxy sends with a client's address.
+// tproxyMark is set on packets that the proxy sends with a client's address.
 const tproxyMark = 1337
 
 func buildListener(p *view.Listener) *listenerv3.Listener {
@@ -82,7 +82,7 @@ func listenerFilters(p *view.Listener) []*listenerv3.ListenerFilter {
 	add(p.OriginalSrc, "envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark})
 	add(p.InspectTLS, "envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	add(p.InspectHTTP, "envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-	if ports := uninspected(p); p.InspectTLS && len(ports) > 0 {
+	if ports := plaintextPorts(p); p.InspectTLS && len(ports) > 0 {
 		for _, f := range out {
 			if f.GetName() == "envoy.filters.listener.tls_inspector" {
 				f.FilterDisabled = anyPort(ports)
@@ -92,9 +92,9 @@ func listenerFilters(p *view.Listener) []*listenerv3.ListenerFilter {
 	return out
 }
 
-// uninspected are the ports with plaintext chains only: there a server may
-// speak first, and an inspector would wait for the client for ever.
-func uninspected(p *view.Listener) []uint32 {
+// plaintextPorts are the ports with plaintext chains only. There the server may speak
+// first, and an inspector would wait for the client without end.
+func plaintextPorts(p *view.Listener) []uint32 {
 	needs := map[uint32]bool{}
 	for _, c := range p.Chains {
 		port := c.Match.DestinationPort
@@ -155,7 +155,7 @@ func networkFilter(name string, config proto.Message) *listenerv3.Filter {
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: pack(config)}}
 }
 
-// denyAll lets nobody in: it allows what is on an empty list.
+// denyAll refuses everybody: it allows only what an empty list of policies allows.
 func denyAll() *rbacconfigv3.RBAC { return &rbacconfigv3.RBAC{Action: rbacconfigv3.RBAC_ALLOW} }
 
 func chainMatch(m *view.FilterChainMatch) *listenerv3.FilterChainMatch {
@@ -166,7 +166,7 @@ func chainMatch(m *view.FilterChainMatch) *listenerv3.FilterChainMatch {
 	if m.DestinationPort != 0 {
 		out.DestinationPort = wrapperspb.UInt32(m.DestinationPort)
 	}
-	if !slices.Contains(m.ServerNames, "*") { // that is any name, which is no condition
+	if !slices.Contains(m.ServerNames, "*") { // any name: no condition
 		out.ServerNames = m.ServerNames
 	}
 	for _, c := range m.CIDRs {

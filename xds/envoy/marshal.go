@@ -13,19 +13,18 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// The types of resource that are built here.
+// The resource types that this package builds.
 const (
 	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	// VirtualHostType is of virtual hosts that travel by themselves, which
-	// BuildHost makes.
+	// VirtualHostType is for VHDS resources, which BuildVirtualHost makes.
 	VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
 
-// Build makes the resources of one part. It is pure: the same part gives the
-// same bytes, on every machine.
+// Build makes the resources of one part. It is pure: the same part gives the same bytes on
+// every machine.
 func Build(p view.Part) ([]Resource, []Diagnostic) {
 	switch p := p.(type) {
 	case *view.Cluster:
@@ -35,8 +34,8 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 	case *view.Listener:
 		return []Resource{resource(ListenerType, p.Name, marshal(buildListener(p)), p.Origins())}, nil
 	case *view.RouteConfiguration:
-		t, diagnostics := BuildTable(p)
-		whole := t.Whole()
+		t, diagnostics := BuildVHDSRoutes(p)
+		whole := t.Inline()
 		whole.Origins = p.Origins()
 		return []Resource{whole}, diagnostics
 	default:
@@ -44,7 +43,7 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 	}
 }
 
-// resource names a body, and hashes it.
+// resource returns a Resource with its version.
 func resource(typeURL, name string, body []byte, origins []*mesh.Origin) Resource {
 	sum := sha256.Sum256(body)
 	return Resource{
@@ -58,13 +57,13 @@ func resource(typeURL, name string, body []byte, origins []*mesh.Origin) Resourc
 
 func marshal(m proto.Message) []byte {
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil { // only text that is not UTF-8, which decoding has refused
+	if err != nil { // only for text that is not UTF-8, which decoding has rejected
 		panic("envoy: marshaling " + string(m.ProtoReflect().Descriptor().FullName()) + ": " + err.Error())
 	}
 	return body
 }
 
-// pack wraps a message deterministically, which anypb.New does not.
+// pack encodes a message deterministically, which anypb.New does not.
 func pack(m proto.Message) *anypb.Any {
 	return &anypb.Any{
 		TypeUrl: "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName()),
@@ -72,7 +71,7 @@ func pack(m proto.Message) *anypb.Any {
 	}
 }
 
-// optional is a duration that is left out when it is zero.
+// optional is nil for a zero duration.
 func optional(d time.Duration) *durationpb.Duration {
 	if d == 0 {
 		return nil

@@ -9,7 +9,7 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// The clusters of which a proxy has exactly one.
+// The clusters with fixed names, of which a proxy has one each.
 const (
 	BlackHoleCluster          = "BlackHoleCluster"
 	PassthroughCluster        = "PassthroughCluster"
@@ -39,7 +39,7 @@ func (n ClusterName) String() string {
 	return string(n.Direction) + "|" + strconv.FormatUint(uint64(n.Port), 10) + "|" + n.Subset + "|" + string(n.Host)
 }
 
-// ParseClusterName reads what String writes, and nothing else.
+// ParseClusterName parses exactly what String returns.
 func ParseClusterName(s string) (ClusterName, error) {
 	parts := strings.Split(s, "|")
 	if len(parts) != 4 {

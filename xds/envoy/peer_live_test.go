@@ -102,7 +102,7 @@ func (f *fixture) toLines(t *testing.T, server *tlsServer) (address string, clie
 
 // TestHostIsNoServer has clients accept every identity for traffic of a service
 // whose own they do not know: a host's is none.
-func TestHostIsNoServer(t *testing.T) {
+func TestHostIdentityIsRejectedAsServer(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{hostID: false, "spiffe://cluster.local/fairlead/x": false, spireID: true, ordersID: true} {
 		t.Run(id[len("spiffe://"):], func(t *testing.T) {

@@ -22,7 +22,7 @@ const (
 	corsFilter  = "envoy.filters.http.cors"
 )
 
-// perRoute sets what filters do on this route only.
+// perRoute sets the filter configuration of one route.
 func perRoute(out *routev3.Route, rule *networking.HTTPRoute) {
 	if f := fault(rule.GetFault()); f != nil {
 		out.TypedPerFilterConfig = map[string]*anypb.Any{faultFilter: pack(f)}
@@ -75,8 +75,8 @@ func percentage(p *networking.Percent) *typev3.FractionalPercent {
 	return fraction(uint32(max(p.GetValue(), 0) * 10_000))
 }
 
-// grpcCode reads the name of a status, such as UNAVAILABLE; validation knows no
-// others.
+// grpcCode parses the name of a gRPC status, such as UNAVAILABLE. Validation rejects other
+// names.
 func grpcCode(name string) uint32 {
 	var c codes.Code
 	if err := c.UnmarshalJSON([]byte(strconv.Quote(strings.ToUpper(name)))); err != nil {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// defaultRetryOn is what is retried unless a rule says otherwise: what
-	// cannot have done anything at the far side.
+	// defaultRetryOn is Istio's default: only failures before the server can have processed
+	// the request.
 	defaultRetryOn  = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	defaultRetries  = 2
 	hostSelection   = 5
@@ -23,8 +23,8 @@ const (
 	retriableStatus = "retriable-status-codes"
 )
 
-// retryPolicy is Istio's default, changed by what a rule says. With a
-// consistent hash a retry goes to the same host again.
+// retryPolicy is Istio's default, changed by the route. With a consistent hash, a retry
+// goes to the same endpoint again.
 func retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil && !hashed {
 		return defaultRetry()
@@ -39,7 +39,7 @@ func makeRetryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy
 		HostSelectionRetryMaxAttempts: hostSelection,
 	}
 	if !hashed {
-		out.RetryHostPredicate = otherHosts()
+		out.RetryHostPredicate = previousHosts()
 	}
 	if in == nil {
 		return out
@@ -55,7 +55,7 @@ func makeRetryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy
 	if v := in.GetRetryIgnorePreviousHosts(); v != nil {
 		out.RetryHostPredicate = nil
 		if v.GetValue() {
-			out.RetryHostPredicate = otherHosts()
+			out.RetryHostPredicate = previousHosts()
 		}
 	}
 	if in.GetRetryRemoteLocalities().GetValue() {
@@ -72,10 +72,10 @@ func makeRetryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy
 	return out
 }
 
-// liftRetries says once for a virtual host what several of its routes, and all
-// that forward, would each say of retries. A route without retries could not
-// say so any more: with one the routes keep their own.
-func liftRetries(host *routev3.VirtualHost) {
+// hoistRetryPolicy moves the retry policy from the routes to the virtual host, if several
+// routes forward requests and all of them have the same one. A route without retries could
+// not override the virtual host's policy, so then the routes keep their own.
+func hoistRetryPolicy(host *routev3.VirtualHost) {
 	var policy *routev3.RetryPolicy
 	routes := 0
 	for _, r := range host.GetRoutes() {
@@ -101,10 +101,10 @@ func liftRetries(host *routev3.VirtualHost) {
 	}
 }
 
-// makeOtherHosts sends no retry to a host that has failed. As with a transport
-// socket Envoy goes by the type of the configuration, and the name is for people:
-// in thousands of routes a short one.
-func makeOtherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
+// makePreviousHosts excludes endpoints that failed already. Envoy identifies the extension
+// by the type of its configuration. The name is for people, and short because thousands of
+// routes have it.
+func makePreviousHosts() []*routev3.RetryPolicy_RetryHostPredicate {
 	return []*routev3.RetryPolicy_RetryHostPredicate{{
 		Name: "previous_hosts",
 		ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{
@@ -113,7 +113,7 @@ func makeOtherHosts() []*routev3.RetryPolicy_RetryHostPredicate {
 	}}
 }
 
-// splitRetryOn takes the status codes out of a list of conditions.
+// splitRetryOn separates the status codes from the other conditions.
 func splitRetryOn(text string) (string, []uint32) {
 	var words []string
 	var codes []uint32

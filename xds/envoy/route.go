@@ -10,12 +10,12 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-func anyPath() *routev3.RouteMatch {
+func makeAllPaths() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// buildRoute is one rule, or the default route of a service where there is
-// none. It has no decorator: that would name spans, and nothing traces.
+// buildRoute makes one route of a VirtualService, or the default route of a service. It has
+// no decorator, because tracing is not implemented.
 func buildRoute(p *view.Route) *routev3.Route {
 	if p.Rule == nil {
 		return defaultRoute(p)
@@ -50,19 +50,19 @@ func defaultRoute(p *view.Route) *routev3.Route {
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(to.Cluster)},
 		RetryPolicy:      retryPolicy(p.Retry, false),
 		HashPolicy:       hashPolicy(to.Hash),
-		Timeout:          never(),
-		MaxGrpcTimeout:   never(), //nolint:staticcheck // its successor cannot express it
+		Timeout:          noTimeout(),
+		MaxGrpcTimeout:   noTimeout(), //nolint:staticcheck // its successor cannot express it
 	}
 	return &routev3.Route{
 		Name:   "default",
-		Match:  everyPath(),
+		Match:  allPaths(),
 		Action: &routev3.Route_Route{Route: action},
 	}
 }
 
-// liftOrigin says once for a virtual host what all its routes were made from, if
-// that is one object.
-func liftOrigin(host *routev3.VirtualHost) {
+// hoistMetadata moves the metadata from the routes to the virtual host, if all routes come
+// from one object.
+func hoistMetadata(host *routev3.VirtualHost) {
 	routes := host.GetRoutes()
 	if len(routes) < 2 || routes[0].GetMetadata() == nil {
 		return
@@ -78,8 +78,8 @@ func liftOrigin(host *routev3.VirtualHost) {
 	}
 }
 
-// configMetadata says which object a route was made from, where Istio's tools
-// look for it.
+// configMetadata names the object that a route was made from, where Istio's tools expect
+// it.
 func configMetadata(k mesh.Key) *corev3.Metadata {
 	path := "/apis/networking.istio.io/v1/namespaces/" + k.Namespace + "/virtual-service/" + k.Name
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{

@@ -13,11 +13,11 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// forward sends requests to clusters, changed as the rule says.
+// forward sends requests to clusters, with the changes of the route.
 func forward(out *routev3.Route, p *view.Route, authority string) {
 	action := &routev3.RouteAction{
-		Timeout:        never(),
-		MaxGrpcTimeout: never(), //nolint:staticcheck // its successor cannot express it
+		Timeout:        noTimeout(),
+		MaxGrpcTimeout: noTimeout(), //nolint:staticcheck // its successor cannot express it
 	}
 	if t := p.Rule.GetTimeout(); t.AsDuration() != 0 {
 		action.Timeout = t
@@ -46,14 +46,14 @@ func forward(out *routev3.Route, p *view.Route, authority string) {
 	hashed := false
 	if len(p.Destinations) == 1 {
 		hashed = p.Destinations[0].Hash != nil
-		single(out, action, p.Destinations[0])
+		toCluster(out, action, p.Destinations[0])
 	} else {
-		weighted(action, p.Destinations)
+		toWeightedClusters(action, p.Destinations)
 	}
 	action.RetryPolicy = retryPolicy(p.Retry, hashed)
 }
 
-func single(out *routev3.Route, action *routev3.RouteAction, d view.RouteDestination) {
+func toCluster(out *routev3.Route, action *routev3.RouteAction, d view.RouteDestination) {
 	action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: nameOf(d.Cluster)}
 	action.HashPolicy = hashPolicy(d.Hash)
 	ops := headerOps(d.Headers)
@@ -66,7 +66,7 @@ func single(out *routev3.Route, action *routev3.RouteAction, d view.RouteDestina
 	}
 }
 
-func weighted(action *routev3.RouteAction, list []view.RouteDestination) {
+func toWeightedClusters(action *routev3.RouteAction, list []view.RouteDestination) {
 	out := &routev3.WeightedCluster{}
 	for _, d := range list {
 		if d.Weight == 0 {
@@ -122,7 +122,7 @@ func redirect(in *networking.HTTPRedirect, port uint32) *routev3.Route_Redirect 
 	case *networking.HTTPRedirect_Port:
 		out.PortRedirect = rp.Port
 	}
-	// The port that goes without saying is not said.
+	// The default port of the scheme is left out.
 	if (out.GetPortRedirect() == 80 && scheme != "https") || (out.GetPortRedirect() == 443 && scheme == "https") {
 		out.PortRedirect = 0
 	}

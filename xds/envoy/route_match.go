@@ -11,7 +11,7 @@ import (
 )
 
 func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
-	out := anyPath()
+	out := makeAllPaths()
 	if in == nil {
 		return out
 	}
@@ -59,8 +59,8 @@ func routeMatch(in *networking.HTTPMatchRequest) *routev3.RouteMatch {
 	return out
 }
 
-// presence reports whether a match asks only that there is a value: an empty
-// match, and "*", which is no regular expression but what people write.
+// presence reports whether a match only requires that there is a value: an empty match, or
+// "*", which is not a regular expression but in use.
 func presence(m *networking.StringMatch) bool {
 	if m.GetMatchType() == nil {
 		return true

@@ -14,25 +14,25 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// The messages that are the same in thousands of resources. Builders put them
-// in and change nothing in them, ever: others read them meanwhile.
+// Messages that are equal in thousands of resources. Builders must not change them, because
+// others read them at the same time.
 //
 //nolint:gochecknoglobals // read-only, and made when first asked for
 var (
-	never           = sync.OnceValue(func() *durationpb.Duration { return durationpb.New(0) })
+	noTimeout       = sync.OnceValue(func() *durationpb.Duration { return durationpb.New(0) })
 	unlimited       = sync.OnceValue(func() *wrapperspb.UInt32Value { return wrapperspb.UInt32(math.MaxUint32) })
 	ads             = sync.OnceValue(makeADS)
 	ownIdentity     = sync.OnceValue(func() []*tlsv3.SdsSecretConfig { return []*tlsv3.SdsSecretConfig{secret(ownSecret)} })
 	meshRoots       = sync.OnceValue(func() *tlsv3.SdsSecretConfig { return secret(rootSecret) })
 	plaintextOnly   = sync.OnceValue(makePlaintextOnly)
 	plaintextSocket = sync.OnceValue(makePlaintextSocket)
-	otherHosts      = sync.OnceValue(makeOtherHosts)
-	everyPath       = sync.OnceValue(anyPath)
+	previousHosts   = sync.OnceValue(makePreviousHosts)
+	allPaths        = sync.OnceValue(makeAllPaths)
 	defaultRetry    = sync.OnceValue(func() *routev3.RetryPolicy { return makeRetryPolicy(nil, false) })
 )
 
-// makeADS is the stream on which everything but secrets comes. Envoy waits for
-// it without end: half a configuration serves nobody.
+// makeADS is the stream for everything but secrets. Envoy waits for it without a timeout,
+// because it cannot serve with half a configuration.
 func makeADS() *corev3.ConfigSource {
 	return &corev3.ConfigSource{
 		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -41,14 +41,14 @@ func makeADS() *corev3.ConfigSource {
 	}
 }
 
-// makePlaintextOnly is the mark of endpoints that do not take mTLS of the mesh.
-// The mark is on them and not on the many that do; and on each, not on their
-// place: of a place that is marked anew Envoy keeps the old sockets.
+// makePlaintextOnly marks endpoints that do not accept mTLS of the mesh. They are fewer
+// than those that do. Each endpoint is marked, not its locality: if the mark of a locality
+// changes, Envoy keeps the old transport sockets.
 func makePlaintextOnly() *structpb.Struct {
 	return &structpb.Struct{Fields: map[string]*structpb.Value{"tlsMode": structpb.NewStringValue("disabled")}}
 }
 
-// makePlaintextSocket is for endpoints with that mark.
+// makePlaintextSocket is the transport socket for endpoints with that mark.
 func makePlaintextSocket() []*clusterv3.Cluster_TransportSocketMatch {
 	return []*clusterv3.Cluster_TransportSocketMatch{{
 		Name: "tlsMode-disabled", Match: plaintextOnly(), TransportSocket: socket(rawSocket, pack(&rawv3.RawBuffer{})),

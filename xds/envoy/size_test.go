@@ -105,8 +105,8 @@ func TestSize(t *testing.T) {
 	var resources []envoy.Resource
 	for p := range view.Build(snapshotOf(t, manyServices(1000), ""), ordinaryProxy()).Parts() {
 		if table, ok := p.(*view.RouteConfiguration); ok {
-			pieces, _ := envoy.BuildTable(table)
-			resources = append(append(resources, pieces.Shell), pieces.Hosts...)
+			pieces, _ := envoy.BuildVHDSRoutes(table)
+			resources = append(append(resources, pieces.Base), pieces.VirtualHosts...)
 			continue
 		}
 		list, _ := envoy.Build(p)

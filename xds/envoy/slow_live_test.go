@@ -131,7 +131,7 @@ func clientHello(t *testing.T, cfg *tls.Config) []byte {
 
 // TestSlowPeersGoAway has peers that begin and do not go on, at each step: none is
 // held for ever. An application that speaks first works after the wait.
-func TestSlowPeersGoAway(t *testing.T) {
+func TestSlowPeersAreDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]string{"default": "", "set": "protocolDetectionTimeout: 2s\n"} {
 		t.Run(name, func(t *testing.T) {
@@ -164,7 +164,7 @@ func TestSlowPeersGoAway(t *testing.T) {
 
 // TestConnectionsAge keeps connections busy for longer than they may live: every
 // request is answered, and none goes over a connection that is too old.
-func TestConnectionsAge(t *testing.T) {
+func TestConnectionsEndAtMaxAge(t *testing.T) {
 	t.Parallel()
 	const age = 3 * time.Second
 	f := newFixtureWith(t, view.Settings{MaxConnectionAge: age},

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// tlsSocket and rawSocket are names for people: Envoy goes by the type of
-	// the configuration.
+	// tlsSocket and rawSocket are names for people: Envoy identifies the extension by the
+	// type of its configuration.
 	tlsSocket = "tls"
 	rawSocket = "raw_buffer"
-	// sdsCluster is in every bootstrap: the agent's secret service.
+	// sdsCluster is the agent's secret discovery service; every bootstrap has it.
 	sdsCluster = "sds-grpc"
-	// ownSecret and rootSecret are the names of the proxy's own identity and of
-	// the mesh's bundle.
+	// ownSecret and rootSecret are the names of the proxy's own identity and of the trust
+	// bundle.
 	ownSecret  = "default"
 	rootSecret = "ROOTCA"
 )
@@ -37,7 +37,7 @@ func serverCiphers() []string {
 	}
 }
 
-// secret asks the agent for a secret by name.
+// secret requests a secret of the agent by name.
 func secret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{
 		Name: name,
@@ -58,9 +58,9 @@ func secret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
-// meshContext is the mesh's side of a TLS context: our own identity, and who we
-// accept.
-func meshContext(names []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
+// commonTLSContext is the common part of a TLS context of the mesh: the proxy's own
+// identity, and the accepted ones.
+func commonTLSContext(names []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
@@ -76,8 +76,8 @@ func meshContext(names []*tlsv3.SubjectAltNameMatcher) *tlsv3.CommonTlsContext {
 	}
 }
 
-// anyOf accepts every identity of some trust domains that is for traffic.
-func anyOf(trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
+// trustDomainMatchers accept every identity of some trust domains that is for traffic.
+func trustDomainMatchers(trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
 	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(trustDomains))
 	for _, td := range trustDomains {
 		out = append(out, &tlsv3.SubjectAltNameMatcher{
@@ -92,10 +92,10 @@ func anyOf(trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
 	return out
 }
 
-// trafficIdentities is a regular expression for all identities of a trust domain
-// but those below [mesh.ReservedPath]. RE2 cannot say "but", so it says what is
-// left, character by character. It has ASCII only, as SPIFFE IDs do: that keeps
-// its program below the 100 instructions that an Envoy takes by itself.
+// trafficIdentities is a regular expression for all identities of a trust domain except
+// those below [mesh.ReservedPath]. RE2 has no negation, so the expression lists what is
+// allowed, character by character. It has only ASCII, as SPIFFE IDs do. That keeps its
+// program below the 100 instructions that Envoy accepts by default.
 func trafficIdentities(trustDomain string) string {
 	reserved := mesh.ReservedPath
 	rest := ""
@@ -109,28 +109,29 @@ func trafficIdentities(trustDomain string) string {
 	return regexp.QuoteMeta("spiffe://"+trustDomain+"/") + rest
 }
 
-// anyBut is a class of the visible characters of ASCII but one, which is a letter,
-// a digit or a slash.
+// anyBut is a class of the visible ASCII characters except one, which is a letter, a digit
+// or a slash.
 func anyBut(c byte) string { return "[!-" + string(rune(c-1)) + string(rune(c+1)) + "-~]" }
 
-// peers accepts some names, or with none every identity of some trust domains that
-// is for traffic. The identities of hosts are not, whoever names them.
-func peers(names, trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
+// peerMatchers accept some names. Without names they accept every identity of some trust
+// domains that is for traffic. Identities of hosts are never accepted, even by name.
+func peerMatchers(names, trustDomains []string) []*tlsv3.SubjectAltNameMatcher {
 	if len(names) == 0 {
-		return anyOf(trustDomains)
+		return trustDomainMatchers(trustDomains)
 	}
 	if welcome := slices.DeleteFunc(slices.Clone(names), mesh.IsReservedIdentity); len(welcome) > 0 {
-		return exactly(welcome)
+		return exactMatchers(welcome)
 	}
-	return exactly([]string{nobody})
+	return exactMatchers([]string{noIdentity})
 }
 
-// nobody is a name that no certificate has. An empty list would accept everybody.
-const nobody = "spiffe://nobody.invalid/"
+// noIdentity is a name that no certificate has. An empty list of matchers would accept
+// everybody.
+const noIdentity = "spiffe://nobody.invalid/"
 
-// exactly accepts some names. What is not a URI may be a DNS name, or an
+// exactMatchers accept some names. A name that is not a URI may be a DNS name or an IP
 // address.
-func exactly(names []string) []*tlsv3.SubjectAltNameMatcher {
+func exactMatchers(names []string) []*tlsv3.SubjectAltNameMatcher {
 	out := make([]*tlsv3.SubjectAltNameMatcher, 0, len(names))
 	for _, n := range names {
 		kinds := []tlsv3.SubjectAltNameMatcher_SanType{tlsv3.SubjectAltNameMatcher_DNS, tlsv3.SubjectAltNameMatcher_IP_ADDRESS}
@@ -147,19 +148,18 @@ func exactly(names []string) []*tlsv3.SubjectAltNameMatcher {
 	return out
 }
 
-// serverSocket is mTLS for those who connect to us. It offers HTTP's protocols
-// to HTTP and none to TCP: with "istio" among them gRPC clients would agree on
-// that, and fail.
+// serverSocket is mTLS for downstream connections. It offers the ALPN protocols of HTTP for
+// HTTP, and none for TCP. If it offered "istio", gRPC clients would select it, and fail.
 func serverSocket(t *view.ServerTLS) *corev3.TransportSocket {
 	if t == nil {
 		return nil
 	}
 	ctx := &tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         meshContext(anyOf(t.TrustDomains)),
+		CommonTlsContext:         commonTLSContext(trustDomainMatchers(t.TrustDomains)),
 		RequireClientCertificate: wrapperspb.Bool(true),
-		// A resumed session shows no certificate, so it would outlive the one that
-		// it began with. SessionTimeout does not reach the tickets of TLS 1.3,
-		// which Envoy's library takes for two days.
+		// A resumed session presents no certificate, so it could outlive the first one.
+		// SessionTimeout does not limit the tickets of TLS 1.3, which Envoy's library accepts
+		// for two days.
 		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
 		DisableStatefulSessionResumption: true,
 	}

@@ -231,7 +231,7 @@ func rejects(status []stream.TypeStatus) bool {
 }
 
 // A route configuration changes from inline to VHDS: until its hosts arrive, Envoy answers
-// 404. This is why a server never makes that change; see [fold.Split]. If this test fails,
+// 404. This is why a server never makes that change; see [vhds.Use]. If this test fails,
 // the change has become possible.
 func gapFromInline(t *testing.T, version string) {
 	t.Helper()

@@ -10,8 +10,9 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// What is sent together at first lies together, so that it leaves in few pieces.
-func TestResourcesLieTogether(t *testing.T) {
+// TestNewResourcesAreContiguousInMemory: resources that are first sent together are
+// adjacent in memory, so that they are written in few buffers.
+func TestNewResourcesAreContiguousInMemory(t *testing.T) {
 	t.Parallel()
 	const services = 200
 	c := New(view.Settings{})

@@ -14,9 +14,10 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// scene is a small mesh in which one field counts. Chance needs too long to find what
-// some fields ask of others: a subset that a route leads to, a delegate that is there.
-type scene struct {
+// scenario is a small mesh in which one field makes a difference. Random meshes take too
+// long to meet the conditions of some fields, such as a subset that a route leads to, or a
+// delegate that exists.
+type scenario struct {
 	config    string // MeshConfig
 	documents string
 	// was and is are two values of the field. In config or documents was stands once.
@@ -72,7 +73,7 @@ func routes(name, spec string) string {
 	return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {namespace: shop, name: " + name + "}\nspec: {" + spec + "}\n---\n"
 }
 
-func scenes() map[string]scene {
+func scenes() map[string]scenario {
 	const (
 		client = `trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /a.pem, privateKey: /b.pem}}`
 		cookie = `trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, path: /a, ttl: 1s}}}}`
@@ -81,7 +82,7 @@ func scenes() map[string]scene {
 	delegates := routes("root", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], delegate: {name: one, namespace: shop}}]`) +
 		routes("one", `http: [{match: [{uri: {prefix: /a/b}}], route: [{destination: {host: c.mesh}}]}]`) +
 		routes("two", `http: [{match: [{uri: {prefix: /a/c}}], route: [{destination: {host: c.mesh}}]}]`)
-	return map[string]scene{
+	return map[string]scenario{
 		"ClientTLSSettings.clientCertificate":       {documents: rule(client), was: "/a.pem", is: "/c.pem"},
 		"ClientTLSSettings.privateKey":              {documents: rule(client), was: "/b.pem", is: "/c.pem"},
 		"ConsistentHashLB.httpQueryParameterName":   {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpQueryParameterName: a}}}`), was: "Name: a", is: "Name: b"},
@@ -144,7 +145,7 @@ func scenes() map[string]scene {
 }
 
 // read is the mesh as it is written.
-func (s scene) read(t *testing.T, config, documents string) ([]*mesh.Fragment, []protoreflect.Message) {
+func (s scenario) read(t *testing.T, config, documents string) ([]*mesh.Fragment, []protoreflect.Message) {
 	t.Helper()
 	meshConfig, faults := manifest.DecodeMeshConfig("mesh.yaml", []byte(config))
 	if meshConfig == nil || len(faults) > 0 {
@@ -165,7 +166,7 @@ func (s scene) read(t *testing.T, config, documents string) ([]*mesh.Fragment, [
 }
 
 // counts reports whether the field makes a difference to a proxy of the scene.
-func (s scene) counts(t *testing.T, field string) bool {
+func (s scenario) counts(t *testing.T, field string) bool {
 	t.Helper()
 	if n := strings.Count(s.config+s.documents, s.was); s.set == nil && n != 1 {
 		t.Fatalf("%q stands %d times in the scene", s.was, n)
@@ -204,8 +205,8 @@ func (s scene) counts(t *testing.T, field string) bool {
 	return differs
 }
 
-// TestScenes keeps the scenes to the fields that there are.
-func TestScenes(t *testing.T) {
+// TestScenarios checks that every scenario is for an existing field.
+func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for field, s := range scenes() {
 		t.Run(field, func(t *testing.T) {

@@ -20,14 +20,14 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// The nets: what the middle of the house keeps from one snapshot to the next, and
-// from one proxy to another, never shows. They know no kind of object and no field
-// by name (internal/meshgen), and so need no care when one is added.
+// These property tests check that what is reused between snapshots, and shared between
+// proxies, never changes a result. They know no kind of object and no field by name
+// (internal/meshgen), so they need no edit when one is added.
 //
-// FAIRLEAD_NETS_SEEDS=N runs N seeds instead of the few of the tier, and
-// FAIRLEAD_NETS_SEED=N that one alone. A failure prints its seed.
+// FAIRLEAD_NETS_SEEDS=N runs N seeds, and FAIRLEAD_NETS_SEED=N runs seed N only. A failure
+// prints its seed.
 
-// netProxy is a proxy, and what it was given last.
+// netProxy is a proxy, and its last configuration.
 type netProxy struct {
 	view.Proxy
 	routes Routes
@@ -41,8 +41,8 @@ func proxyValues() meshgen.Values {
 	}
 }
 
-// newNetProxy is any proxy: each field of view.Proxy has a random value. Most are
-// those of a workload of the mesh.
+// newNetProxy is a proxy with a random value in each field. Most run beside a workload of
+// the mesh.
 func newNetProxy(w *meshgen.World) *netProxy {
 	p, rng := &netProxy{}, w.Rand()
 	proxyValues().Fill(rng, &p.Proxy)
@@ -58,8 +58,7 @@ func newNetProxy(w *meshgen.World) *netProxy {
 	return p
 }
 
-// sibling is a proxy that differs from another one in a single way: in one field, or
-// in which workload it is.
+// sibling is a proxy that differs from another one in one field, or is another workload.
 func (p *netProxy) sibling(w *meshgen.World) *netProxy {
 	next := &netProxy{Proxy: p.Proxy, routes: p.routes}
 	if w.Rand().IntN(2) == 0 {
@@ -78,7 +77,7 @@ func (p *netProxy) sibling(w *meshgen.World) *netProxy {
 	return next
 }
 
-// given is all that a proxy is given, by type and name.
+// given is everything that a proxy is given, by type and name.
 func given(s Configuration) map[string]string {
 	out := map[string]string{}
 	for i, l := range s.Resources.Generation.Layers {
@@ -100,7 +99,7 @@ func given(s Configuration) map[string]string {
 	return out
 }
 
-// differenceOfGiven tells in what two proxies' resources differ, or nothing.
+// differenceOfGiven describes the differences, or returns nothing.
 func differenceOfGiven(want, got map[string]string) string {
 	if maps.Equal(want, got) {
 		return ""
@@ -132,7 +131,7 @@ func readable(name, text string) string {
 	return text
 }
 
-// mustGet is what a proxy is given at a snapshot.
+// mustGet returns a proxy's configuration in a snapshot.
 func mustGet(t *testing.T, c *Cache, e *Indexed, p *netProxy, had Configuration) Configuration {
 	t.Helper()
 	now, err := c.Get(e, p.Proxy, p.routes, had)
@@ -142,9 +141,8 @@ func mustGet(t *testing.T, c *Cache, e *Indexed, p *netProxy, had Configuration)
 	return now
 }
 
-// TestRebuildsEqualBuilds changes meshes at random and holds what each proxy is
-// given, snapshot after snapshot, against what it would be given by a server that
-// has just started.
+// TestRebuildsEqualBuilds changes meshes at random. It compares what each proxy is given,
+// snapshot after snapshot, with what a server that has just started would give it.
 func TestRebuildsEqualBuilds(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
@@ -157,8 +155,8 @@ func TestRebuildsEqualBuilds(t *testing.T) {
 	}
 }
 
-// enough holds what was done to the meshes against what there is to do: a generator
-// that makes only what nobody notices proves nothing.
+// enough fails if the generator left out too many fields, or made too many changes that no
+// proxy noticed.
 func enough(t *testing.T, c *meshgen.Coverage, seeds int) {
 	t.Helper()
 	var missing []string
@@ -193,8 +191,8 @@ func enough(t *testing.T, c *meshgen.Coverage, seeds int) {
 // unseen are the kinds that make no difference to proxies: templates of workloads.
 func unseen() []string { return []string{string(mesh.KindWorkloadGroup)} }
 
-// unreachable are the fields that no valid manifest sets, or none to two values, and
-// why. The table of what is in force lists them, or what is above them, all the same.
+// unreachable are the fields that no valid manifest can set to two values, and why. The
+// list of fields in force has them anyway.
 func unreachable() map[string]string {
 	const probe, gateways = "a probe by gRPC is refused", "the only value in force is mesh"
 	return map[string]string{
@@ -273,8 +271,8 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 	runtime.KeepAlive(kept)
 }
 
-// TestSharedEqualsAlone has many proxies of all sorts served together, and holds
-// what each is given against what a server of its own would give it.
+// TestSharedEqualsAlone serves many different proxies together. It compares what each is
+// given with what a server of its own would give it.
 func TestSharedEqualsAlone(t *testing.T) {
 	t.Parallel()
 	served, different := 0, 0
