@@ -27,13 +27,13 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// hosts lets peers in as the host that they say they are.
-type hosts struct {
+// admissionByHost admits peers as the host that they name.
+type admissionByHost struct {
 	fakeAdmission
 	hangup func(context.Context)
 }
 
-func (f *hosts) Admit(ctx context.Context) (Peer, error) {
+func (f *admissionByHost) Admit(ctx context.Context) (Peer, error) {
 	p, err := f.fakeAdmission.Admit(ctx)
 	if md, ok := metadata.FromIncomingContext(ctx); ok && len(md["who"]) > 0 && md["who"][0] != "" {
 		p.Host = md["who"][0]
@@ -44,10 +44,10 @@ func (f *hosts) Admit(ctx context.Context) (Peer, error) {
 	return p, err
 }
 
-// instead lets all accounts of a mesh in, each by the host that it says.
-func (f *hosts) instead(t *testing.T, o *smallmesh.Objects, c *Config) {
+// install admits all service accounts of a mesh, each by the host that it names.
+func (f *admissionByHost) install(t *testing.T, o *smallmesh.Objects, c *Config) {
 	t.Helper()
-	everybody(o)(c)
+	admitAll(o)(c)
 	p, err := c.Admission.Admit(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -56,21 +56,21 @@ func (f *hosts) instead(t *testing.T, o *smallmesh.Objects, c *Config) {
 	c.Admission = f
 }
 
-// attacker is one host with a certificate, and no good intentions.
+// attacker is one malicious host with a certificate.
 type attacker struct {
 	t    *testing.T
 	r    *rig
 	node *bootstrap.Node
-	// opened counts its streams, and asked its requests.
-	opened, asked atomic.Int64
-	paused        atomic.Bool // its streams stay, and say nothing
+	// opened counts its streams, and requests its requests.
+	opened, requests atomic.Int64
+	paused           atomic.Bool // its streams stay, and say nothing
 }
 
-// attack opens as many streams as are given ways, and each of them again at once
-// when it ends.
-func (a *attacker) attack(ctx context.Context, wg *sync.WaitGroup, streams int, way func(s deltaClient) error) {
+// openStreams opens streams that repeat an attack, and opens each of them again when it
+// ends.
+func (a *attacker) openStreams(ctx context.Context, wg *sync.WaitGroup, streams int, way func(s deltaClient) error) {
 	for range streams {
-		dial := a.r.another(a.t)
+		dial := a.r.newConnection(a.t)
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				a.once(ctx, dial, way)
@@ -90,7 +90,7 @@ func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s d
 	}
 	a.opened.Add(1)
 	n := *a.node
-	n.Name = fmt.Sprint(n.Name, a.opened.Load()) // whoever it likes
+	n.Name = fmt.Sprint(n.Name, a.opened.Load()) // any name
 	node, err := n.Proto()
 	if err != nil {
 		a.t.Error(err)
@@ -102,12 +102,12 @@ func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s d
 			<-ctx.Done()
 			return
 		}
-		a.asked.Add(1)
+		a.requests.Add(1)
 		err = way(s)
 	}
 }
 
-// names are so many of so many bytes, each its own.
+// names returns n distinct names of a size.
 func names(prefix string, n, size int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -117,8 +117,8 @@ func names(prefix string, n, size int) []string {
 	return out
 }
 
-// ways are what it does on each of its streams, again and again.
-func (a *attacker) ways() map[string]func(s deltaClient) error {
+// attacks are what it repeats on each of its streams.
+func (a *attacker) attacks() map[string]func(s deltaClient) error {
 	var n atomic.Int64
 	ask := func(s deltaClient, url string, r *discovery.DeltaDiscoveryRequest) error {
 		r.TypeUrl = url
@@ -140,16 +140,16 @@ func (a *attacker) ways() map[string]func(s deltaClient) error {
 				ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions,
 			})
 		},
-		"refusals": refuseAll,
+		"nacks": nackAll,
 		"floods": func(s deltaClient) error {
-			return ask(s, string(stream.ClusterType), &discovery.DeltaDiscoveryRequest{ResponseNonce: "nobody's"})
+			return ask(s, string(stream.ClusterType), &discovery.DeltaDiscoveryRequest{ResponseNonce: "unknown"})
 		},
 		"returns": func(s deltaClient) error { return errors.Join(io.EOF, s.CloseSend()) },
 	}
 }
 
-// refuseAll refuses a response, each of its resources for a long reason of its own.
-func refuseAll(s deltaClient) error {
+// nackAll NACKs a response, with a long reason for each of its resources.
+func nackAll(s deltaClient) error {
 	resp, err := s.Recv()
 	if err != nil {
 		return err
@@ -170,59 +170,59 @@ func refuseAll(s deltaClient) error {
 	return s.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: resp.GetTypeUrl(), ResponseNonce: resp.GetNonce(), ErrorDetail: detail})
 }
 
-// One host that does its worst, by each way, is kept within its account, told what
-// is wrong, and takes nothing from a neighbour.
+// A malicious host stays within its quota, gets errors that name the limit, and does not
+// affect its neighbours.
 func TestAttackingHostIsLimited(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
-	const streams, account = 16, 8 << 20
-	ways := []string{"long-names", "short-names", "versions", "refusals", "floods", "returns"}
+	const streams, quota = 16, 8 << 20
+	ways := []string{"long-names", "short-names", "versions", "nacks", "floods", "returns"}
 	if testing.Short() {
 		ways = []string{"short-names", "floods"}
 	}
 	for _, way := range ways {
 		t.Run(way, func(t *testing.T) { //nolint:paralleltest // it measures the heap of the process
 			o := smallmesh.Big(200)
-			admission := &hosts{}
+			admission := &admissionByHost{}
 			rate := 1000
 			if way == "floods" || way == "returns" {
 				rate = 100
 			}
 			r := newRigWith(t, o, func(c *Config) {
-				admission.instead(t, o, c)
-				c.MaxPerHost, c.MaxKeptPerHost, c.MaxRequests = streams, account, rate
+				admission.install(t, o, c)
+				c.MaxPerHost, c.MaxKeptPerHost, c.MaxRequests = streams, quota, rate
 			}, grpc.MaxConcurrentStreams(32))
 			admission.hangup = r.listener.hangup
 			r.quieten()
 			all := fleet(t, o, 2)
 			neighbour := all[0]
 			neighbour.open(r)
-			neighbour.inStep(r)
+			neighbour.waitConverged(r)
 			before := inUse()
 			a := &attacker{t: t, r: r, node: all[1].node}
 			ctx, cancel := context.WithCancel(t.Context())
 			var wg sync.WaitGroup
-			a.attack(ctx, &wg, streams, a.ways()[way])
+			a.openStreams(ctx, &wg, streams, a.attacks()[way])
 			defer wg.Wait()
 			defer cancel()
-			// What is on its way, both ends of it, is not in the account: some MiB a stream.
-			const most = int64(account + streams*6<<20)
+			// What is on its way, both ends of it, is not counted: some MiB a stream.
+			const most = int64(quota + streams*6<<20)
 			kept := a.watch(before, most, func(edit int) {
 				o.Route("s0007.mesh", fmt.Sprint("/v", edit))
 				r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
-				neighbour.inStep(r)
+				neighbour.waitConverged(r)
 			})
-			t.Logf("%d streams, %d requests, %v refused for a limit; %d KiB in the account, the heap grew by %d KiB",
-				a.opened.Load(), a.asked.Load(), r.counter(t, "fairlead_xds_limited_streams_total"), r.server.kept.sum()>>10, kept>>10)
+			t.Logf("%d streams, %d requests, %v rejected at a limit; %d KiB counted, the heap grew by %d KiB",
+				a.opened.Load(), a.requests.Load(), r.counter(t, "fairlead_xds_limited_streams_total"), r.server.kept.sum()>>10, kept>>10)
 			if kept > most {
 				t.Errorf("the heap grew by %d bytes, not %d at most", kept, most)
 			}
-			a.judge(way)
+			a.check(way)
 		})
 	}
 }
 
-// watch has a neighbour served while the attack goes on, and gives by how much the
-// heap has grown then, when what has just been said is taken and who does not read
-// was hung up on: that takes a multiple of lingering, and longer on a slow machine.
+// watch has a neighbour served during the attack, and returns by how much the heap has
+// grown once all requests are handled and peers that do not read are disconnected. That
+// takes a multiple of hangUpDelay, and longer on a slow machine.
 func (a *attacker) watch(before, most int64, edit func(i int)) int64 {
 	a.t.Helper()
 	until := time.Now().Add(3 * time.Second)
@@ -238,8 +238,8 @@ func (a *attacker) watch(before, most int64, edit func(i int)) int64 {
 	return kept
 }
 
-// judge looks at what the attacker was told, and how much it was let do.
-func (a *attacker) judge(way string) {
+// check checks the errors that the attacker got, and how much it could do.
+func (a *attacker) check(way string) {
 	t, log := a.t, a.r.log.String()
 	t.Helper()
 	want := map[string]string{"floods": "", "returns": "--max-requests-per-host"}
@@ -252,14 +252,14 @@ func (a *attacker) judge(way string) {
 		t.Errorf("the log does not name %s", want[way])
 	}
 	if n := a.r.counter(t, "pilot_xds_expired_nonce"); way == "floods" && (n == 0 || n > 5_000) {
-		t.Errorf("%v requests were taken of a host that may ask 100 times a second", n)
+		t.Errorf("%v requests were handled of a host with 100 requests a second", n)
 	}
 	if n := a.r.counter(t, "fairlead_xds_limited_streams_total"); way == "returns" && n > 10_000 {
-		t.Errorf("%v streams were refused, as fast as it came back", n)
+		t.Errorf("%v streams were rejected: not throttled", n)
 	}
 }
 
-// inUse is the heap, without what nobody refers to.
+// inUse is the size of the heap after garbage collection.
 func inUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats

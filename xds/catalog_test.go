@@ -9,8 +9,8 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// TestProxyOfCatalogInstance: one address has several instances of a catalog, as a
-// Consul node has, and its host is entitled to some of their identities.
+// TestProxyOfCatalogInstance: one address has several instances of a catalog, like a
+// Consul node, and its host is entitled to some of their identities.
 func TestProxyOfCatalogInstance(t *testing.T) {
 	t.Parallel()
 	o := new(smallmesh.Objects).

@@ -16,7 +16,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestClaimOfWorkload: what a peer has proven of the workload that its node names.
+// TestClaimOfWorkload: what a peer has proven about the workload that its node names.
 func TestClaimOfWorkload(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -90,8 +90,7 @@ func TestClaimOfWorkload(t *testing.T) {
 }
 
 // TestStreamNeedsWorkloadClaim: a host that may not have the workload is not served, and a
-// stream whose workload becomes another host's ends. Whoever decides it, the reason is
-// in the status.
+// stream ends when its workload becomes another host's. The reason is in the status.
 func TestStreamNeedsWorkloadClaim(t *testing.T) {
 	t.Parallel()
 	named := func(o *smallmesh.Objects, name, host string) {
@@ -105,7 +104,7 @@ func TestStreamNeedsWorkloadClaim(t *testing.T) {
 		before, after func(r *rig, o *smallmesh.Objects)
 		want          string
 	}{
-		"refused": {before: func(r *rig, _ *smallmesh.Objects) { r.health.refuse = errors.New("it is another's") }, want: "it is another's"},
+		"refused": {before: func(r *rig, _ *smallmesh.Objects) { r.health.rejectClaims = errors.New("it is another's") }, want: "it is another's"},
 		"displaced": {after: func(r *rig, _ *smallmesh.Objects) {
 			r.health.mu.Lock()
 			end := r.health.end
@@ -115,7 +114,7 @@ func TestStreamNeedsWorkloadClaim(t *testing.T) {
 		"annotated": {after: func(r *rig, o *smallmesh.Objects) {
 			named(o, "web", "vm2")
 			r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
-		}, want: `is of host "vm2"`},
+		}, want: `belongs to host "vm2"`},
 		"renamed": {after: func(r *rig, o *smallmesh.Objects) {
 			i := slices.IndexFunc(o.Workloads, func(w *mesh.Workload) bool { return w.Name == "web" })
 			w := *o.Workloads[i]
@@ -126,7 +125,7 @@ func TestStreamNeedsWorkloadClaim(t *testing.T) {
 			r.health.others = map[string]bool{"web-2": true}
 			r.health.mu.Unlock()
 			r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
-		}, want: "web-2 there is of another host"},
+		}, want: "web-2 at that address belongs to another host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -141,21 +140,21 @@ func TestStreamNeedsWorkloadClaim(t *testing.T) {
 				c.after(r, o)
 			}
 			if err := <-a.err; status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), "host") {
-				t.Errorf("the peer hears %v", err)
+				t.Errorf("the peer gets %v", err)
 			}
 			var reasons []string
 			for _, x := range r.server.Refused() {
 				reasons = append(reasons, x.Reason)
 			}
 			if len(reasons) != 1 || !strings.Contains(reasons[0], c.want) {
-				t.Errorf("refused: %q, want %q", reasons, c.want)
+				t.Errorf("rejected: %q, want %q", reasons, c.want)
 			}
 		})
 	}
 }
 
-// TestFurtherAddressesNeedClaim: a further address of a node is its own only if the
-// workload there is not another host's.
+// TestFurtherAddressesNeedClaim: a further address of a node counts only if the workload
+// there does not belong to another host.
 func TestFurtherAddressesNeedClaim(t *testing.T) {
 	t.Parallel()
 	for _, others := range []map[string]bool{nil, {"orders": true}} {

@@ -22,7 +22,7 @@ type Snapshots interface {
 	Snapshot() *mesh.Snapshot
 	// Subscribe returns a notification channel that receives after every new snapshot,
 	// until cancel is called.
-	Subscribe() (bell <-chan struct{}, cancel func())
+	Subscribe() (changed <-chan struct{}, cancel func())
 }
 
 // Admission authenticates peers.

@@ -187,7 +187,7 @@ func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
 			q.run()
 		case r, ok := <-requests:
 			if !ok {
-				return status.Error(codes.Canceled, "the proxy has gone")
+				return status.Error(codes.Canceled, "the proxy closed the stream")
 			}
 			if err := c.receive(r); err != nil {
 				return err
@@ -201,7 +201,7 @@ func (c *conn) revoked() error {
 	select {
 	case <-c.peer.Revoked:
 		c.log(slog.LevelWarn, "stream closed: host removed or replaced", 0, "proxy", c.nodeID, "host", c.peer.Host)
-		return status.Error(codes.PermissionDenied, "this identity was revoked")
+		return status.Error(codes.PermissionDenied, "identity revoked")
 	default:
 		return nil
 	}
@@ -248,7 +248,7 @@ func (c *conn) onTimer(now time.Time) error {
 		c.server.metrics.slow.Inc()
 		c.log(slog.LevelWarn, "stream closed: proxy does not read (--slow-proxy-timeout)", 0, "proxy", c.nodeID, "host", c.peer.Host,
 			"after", c.server.cfg.SlowTimeout, "unread_bytes", c.unwritten.Load())
-		return status.Errorf(codes.Unavailable, "too little was read for %s: reconnect", c.server.cfg.SlowTimeout)
+		return status.Errorf(codes.Unavailable, "the proxy did not read for %s: reconnect", c.server.cfg.SlowTimeout)
 	}
 	if reached(c.slotEnds()) {
 		c.releaseSlot()

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// A real Envoy, straight on the server: a snapshot becomes traffic, an edit
-// follows at once, and a server that comes back sends nothing.
+// A real Envoy that connects to the server directly: a snapshot leads to traffic, an edit
+// is applied at once, and a restarted server sends nothing.
 func TestRealEnvoy(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
@@ -93,7 +93,7 @@ func realEnvoy(t *testing.T, version string) {
 	e.NoRejections(t)
 }
 
-// listen serves the rig on a port of loopback besides.
+// listen also serves the rig on a loopback port.
 func (r *rig) listen(t *testing.T, port int) string {
 	t.Helper()
 	l, err := listenOn(t, port)
@@ -123,7 +123,7 @@ func backend(t *testing.T, answer string) int {
 	return a.Port
 }
 
-// request gives the answer to one request, or the error.
+// request returns the answer to one request, or the error.
 func request(t *testing.T, port int, host string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)

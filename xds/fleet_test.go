@@ -30,51 +30,51 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// proxyKind is what a test's proxy can do.
+// proxyKind is what a test's proxy supports.
 type proxyKind int
 
 const (
 	oldEnvoy proxyKind = iota // 1.36
 	newEnvoy                  // 1.40
-	relay                     // folds virtual hosts, whatever its Envoy
+	relay                     // supports VHDS, whatever its Envoy
 )
 
 func (k proxyKind) String() string { return [...]string{"old-envoy", "new-envoy", "relay"}[k] }
 
-// proxy is a peer that asks for what an Envoy asks for, and remembers what it has,
-// over any number of streams.
+// proxy is a peer that subscribes like an Envoy and keeps what it has over any number of
+// streams.
 type proxy struct {
-	t       *testing.T
-	kind    proxyKind
-	node    *bootstrap.Node
-	host    string                             // as which it is let in by hosts, or empty
-	refuse  func(stream.TypeURL, string) error // by name, or nil
-	dislike func(*stream.Resource) bool        // what it refuses besides, or nil
-	pause   chan struct{}                      // or nil; it goes on when this is closed
-	client  *stream.Client
-	cancel  context.CancelFunc
-	ended   chan error
-	counted func(u *stream.Update) // or nil
+	t              *testing.T
+	kind           proxyKind
+	node           *bootstrap.Node
+	host           string                             // the host as which admissionByHost admits it, or empty
+	rejectName     func(stream.TypeURL, string) error // by name, or nil
+	rejectResource func(*stream.Resource) bool        // or nil
+	pause          chan struct{}                      // or nil; it continues when this is closed
+	client         *stream.Client
+	cancel         context.CancelFunc
+	ended          chan error
+	onUpdate       func(u *stream.Update) // or nil
 
-	mu    sync.Mutex // guards all following fields
-	holds map[stream.TypeURL]map[string]string
-	got   int            // resources, in all
-	refs  map[string]int // route tables, by how many listeners want them
-	wants map[string][]string
-	forms map[string]vhds.Form // in which it has route tables, by layer
+	mu       sync.Mutex // guards all following fields
+	accepted map[stream.TypeURL]map[string]string
+	received int            // resources, over all types
+	refs     map[string]int // route configurations: how many listeners use them
+	routesOf map[string][]string
+	forms    map[string]vhds.Form // of its route configurations, by layer
 }
 
 func newProxy(t *testing.T, kind proxyKind, n *bootstrap.Node) *proxy {
 	t.Helper()
 	return &proxy{
-		t: t, kind: kind, node: n, holds: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, wants: map[string][]string{}, forms: map[string]vhds.Form{},
+		t: t, kind: kind, node: n, accepted: map[stream.TypeURL]map[string]string{}, refs: map[string]int{}, routesOf: map[string][]string{}, forms: map[string]vhds.Form{},
 		client: stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 			stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
 		}}),
 	}
 }
 
-// open begins a stream; the one before has to have ended.
+// open opens a stream; the one before must have ended.
 func (p *proxy) open(r *rig) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(p.t.Context(), "who", p.host))
@@ -103,7 +103,7 @@ func (p *proxy) open(r *rig) {
 	p.t.Cleanup(cancel)
 }
 
-// close ends the stream, and waits for that.
+// close ends the stream, and waits for its end.
 func (p *proxy) close() error {
 	p.cancel()
 	return <-p.ended
@@ -117,7 +117,7 @@ func (p *proxy) loop(s grpcStream, n *corev3.Node) error {
 				break
 			}
 		}
-		if wait := p.waits(); wait != nil {
+		if wait := p.pauseChan(); wait != nil {
 			select {
 			case <-wait:
 			case <-s.Context().Done():
@@ -132,8 +132,8 @@ func (p *proxy) loop(s grpcStream, n *corev3.Node) error {
 		if err != nil {
 			return err
 		}
-		if p.counted != nil {
-			p.counted(u)
+		if p.onUpdate != nil {
+			p.onUpdate(u)
 		}
 		u.Done(p.take(u))
 	}
@@ -145,14 +145,14 @@ type grpcStream interface {
 	Context() context.Context
 }
 
-func (p *proxy) waits() <-chan struct{} {
+func (p *proxy) pauseChan() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.pause
 }
 
-// stop has it read nothing until the channel is closed.
-func (p *proxy) stop(until chan struct{}) {
+// pauseReading has it read nothing until the channel is closed.
+func (p *proxy) pauseReading(until chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pause = until
@@ -161,40 +161,40 @@ func (p *proxy) stop(until chan struct{}) {
 func (p *proxy) take(u *stream.Update) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.holds[u.Type] == nil {
-		p.holds[u.Type] = map[string]string{}
+	if p.accepted[u.Type] == nil {
+		p.accepted[u.Type] = map[string]string{}
 	}
-	has := p.holds[u.Type]
+	has := p.accepted[u.Type]
 	var bad []stream.RejectedResource
 	for _, r := range u.Changed {
-		p.got++
-		if p.refuse != nil {
-			if err := p.refuse(u.Type, r.Name); err != nil {
+		p.received++
+		if p.rejectName != nil {
+			if err := p.rejectName(u.Type, r.Name); err != nil {
 				bad = append(bad, stream.RejectedResource{Name: r.Name, Reason: err.Error()})
 				continue
 			}
 		}
-		if p.dislike != nil && u.Type != stream.RouteType && p.dislike(r) {
-			bad = append(bad, stream.RejectedResource{Name: r.Name, Reason: errRefusedByTest.Error()})
+		if p.rejectResource != nil && u.Type != stream.RouteType && p.rejectResource(r) {
+			bad = append(bad, stream.RejectedResource{Name: r.Name, Reason: errRejectedByTest.Error()})
 			continue
 		}
 		if u.Type == stream.VirtualHostType {
-			table, _, _ := strings.Cut(r.Name, vhds.Separator)
-			if _, ok := p.holds[stream.RouteType][table]; !ok {
-				p.t.Errorf("virtual host %q before its table", r.Name)
+			routeConfig, _, _ := strings.Cut(r.Name, vhds.Separator)
+			if _, ok := p.accepted[stream.RouteType][routeConfig]; !ok {
+				p.t.Errorf("virtual host %q before its route configuration", r.Name)
 			}
 		}
-		has[r.Name] = saysOf(r)
-		p.follow(u.Type, r)
+		has[r.Name] = versionAndHash(r)
+		p.subscribeDependents(u.Type, r)
 	}
 	for _, name := range u.Removed {
 		delete(has, name)
 		switch u.Type {
 		case stream.ClusterType:
 			p.client.Unsubscribe(stream.EndpointType, name)
-			delete(p.holds[stream.EndpointType], name)
+			delete(p.accepted[stream.EndpointType], name)
 		case stream.ListenerType:
-			p.want(name, nil)
+			p.subscribeRoutes(name, nil)
 		default:
 		}
 	}
@@ -204,15 +204,15 @@ func (p *proxy) take(u *stream.Update) error {
 	return nil
 }
 
-// follow asks for what a resource refers to.
-func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
+// subscribeDependents subscribes to what a resource refers to.
+func (p *proxy) subscribeDependents(url stream.TypeURL, r *stream.Resource) {
 	switch url {
 	case stream.ClusterType:
-		if !slices.Contains(p.client.Want(stream.EndpointType).Names, r.Name) { // Envoy does not ask again
+		if !slices.Contains(p.client.Want(stream.EndpointType).Names, r.Name) { // Envoy does not subscribe again
 			p.client.Subscribe(stream.EndpointType, r.Name)
 		}
 	case stream.ListenerType:
-		p.want(r.Name, tablesOf(p.t, r.Body))
+		p.subscribeRoutes(r.Name, routeConfigsOf(p.t, r.Body))
 	case stream.RouteType:
 		p.forms[view.RoutesLayer+r.Name] = vhds.Separate
 		if !vhds.IsBase(r.Body) {
@@ -222,38 +222,38 @@ func (p *proxy) follow(url stream.TypeURL, r *stream.Resource) {
 			return
 		}
 		if p.kind == oldEnvoy {
-			p.t.Errorf("an old Envoy was sent table %q without its hosts", r.Name)
+			p.t.Errorf("an old Envoy was sent route configuration %q without virtual hosts", r.Name)
 		}
 		p.client.SubscribeAll(stream.VirtualHostType)
 	default:
 	}
 }
 
-// want notes which tables a listener wants.
-func (p *proxy) want(listener string, tables []string) {
-	for _, name := range tables {
+// subscribeRoutes subscribes to the route configurations of a listener.
+func (p *proxy) subscribeRoutes(listener string, routeConfigs []string) {
+	for _, name := range routeConfigs {
 		if p.refs[name]++; p.refs[name] == 1 {
 			p.client.Subscribe(stream.RouteType, name)
 		}
 	}
-	for _, name := range p.wants[listener] {
+	for _, name := range p.routesOf[listener] {
 		if p.refs[name]--; p.refs[name] == 0 {
 			p.client.Unsubscribe(stream.RouteType, name)
-			delete(p.holds[stream.RouteType], name)
+			delete(p.accepted[stream.RouteType], name)
 			delete(p.forms, view.RoutesLayer+name)
 			p.forgetHosts(name)
 		}
 	}
-	p.wants[listener] = tables
+	p.routesOf[listener] = routeConfigs
 }
 
-func (p *proxy) forgetHosts(table string) {
-	maps.DeleteFunc(p.holds[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, table+vhds.Separator) })
+func (p *proxy) forgetHosts(routeConfig string) {
+	maps.DeleteFunc(p.accepted[stream.VirtualHostType], func(name, _ string) bool { return strings.HasPrefix(name, routeConfig+vhds.Separator) })
 }
 
-// saysOf is the version of a resource, and a sum of its bytes: a version alone
-// may promise what the bytes do not keep.
-func saysOf(r *stream.Resource) string {
+// versionAndHash is the version of a resource and a hash of its bytes: the version alone
+// may be wrong.
+func versionAndHash(r *stream.Resource) string {
 	sum := fnv.New64a()
 	_, _ = sum.Write(r.Body) // a hash takes everything
 	return fmt.Sprintf("%s %x", r.Version, sum.Sum64())
@@ -264,7 +264,7 @@ func (p *proxy) content() map[string]string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	out := map[string]string{}
-	for url, of := range p.holds {
+	for url, of := range p.accepted {
 		for name, version := range of {
 			out[url.Short()+" "+name] = version
 		}
@@ -272,21 +272,21 @@ func (p *proxy) content() map[string]string {
 	return out
 }
 
-// has is how the proxy has its route tables.
-func (p *proxy) has() map[string]vhds.Form {
+// routeForms are the forms (VHDS or inline) of its route configurations.
+func (p *proxy) routeForms() map[string]vhds.Form {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return maps.Clone(p.forms)
 }
 
-func (p *proxy) received() int {
+func (p *proxy) receivedCount() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.got
+	return p.received
 }
 
-// tablesOf are the route tables that a listener wants.
-func tablesOf(t *testing.T, body []byte) []string {
+// routeConfigsOf are the route configurations that a listener uses.
+func routeConfigsOf(t *testing.T, body []byte) []string {
 	t.Helper()
 	l := &listenerv3.Listener{}
 	if err := proto.Unmarshal(body, l); err != nil {
@@ -304,14 +304,14 @@ func tablesOf(t *testing.T, body []byte) []string {
 	return out
 }
 
-// freshServer is what a server would make that has seen no other snapshot.
-type freshServer struct {
+// referenceCache is what a server would make that has seen no other snapshot.
+type referenceCache struct {
 	mu    sync.Mutex // guards all following fields
 	snap  *mesh.Snapshot
 	cache *cache.Cache
 }
 
-func (f *freshServer) of(s *mesh.Snapshot) *cache.Cache {
+func (f *referenceCache) of(s *mesh.Snapshot) *cache.Cache {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.snap != s {
@@ -320,9 +320,9 @@ func (f *freshServer) of(s *mesh.Snapshot) *cache.Cache {
 	return f.cache
 }
 
-// shall is what a fresh stream of the proxy would be given, which has tables in
-// some forms, worked out by a server that has seen nothing before.
-func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map[string]string {
+// want is what a new stream of the proxy would be sent if it has route configurations in
+// some forms, computed without earlier snapshots.
+func (p *proxy) want(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map[string]string {
 	p.t.Helper()
 	v := &verifiedNode{reported: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
 	w, err := v.workload(snap)
@@ -339,21 +339,21 @@ func (p *proxy) shall(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
 	}
-	fresh := mustGet(p.t, r.fresh.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{ReportedForms: has})
+	fresh := mustGet(p.t, r.reference.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{ReportedForms: has})
 	out := map[string]string{}
 	for _, url := range cache.Types() {
 		for r := range fresh.Resources.Generation.All(url) {
-			out[url.Short()+" "+r.Name] = saysOf(r)
+			out[url.Short()+" "+r.Name] = versionAndHash(r)
 		}
 	}
 	return out
 }
 
-// inStep waits until the proxy has exactly what a fresh stream would be given.
-func (p *proxy) inStep(r *rig) {
+// waitConverged waits until the proxy has exactly what a new stream would be sent.
+func (p *proxy) waitConverged(r *rig) {
 	p.t.Helper()
-	has := p.has()
-	want := p.shall(r, r.mesh.Snapshot(), has)
+	has := p.routeForms()
+	want := p.want(r, r.mesh.Snapshot(), has)
 	var got map[string]string
 	defer func() {
 		if p.t.Failed() {
@@ -361,21 +361,21 @@ func (p *proxy) inStep(r *rig) {
 		}
 	}()
 	eventually(p.t, "a proxy has what a fresh stream gives", func() bool {
-		if now := p.has(); !maps.Equal(now, has) {
-			has, want = now, p.shall(r, r.mesh.Snapshot(), now)
+		if now := p.routeForms(); !maps.Equal(now, has) {
+			has, want = now, p.want(r, r.mesh.Snapshot(), now)
 		}
 		got = p.content()
 		return maps.Equal(got, want)
 	})
 }
 
-// fleet is proxies of the workloads of a mesh, of all kinds by turns.
+// fleet makes proxies for the workloads of a mesh, alternating between all kinds.
 func fleet(t *testing.T, o *smallmesh.Objects, n int) []*proxy {
 	t.Helper()
 	return fleetOf(t, o.Workloads, n)
 }
 
-// fleetOf is proxies of some workloads, of all kinds by turns.
+// fleetOf makes proxies for some workloads, alternating between all kinds.
 func fleetOf(t *testing.T, workloads []*mesh.Workload, n int) []*proxy {
 	t.Helper()
 	out := make([]*proxy, 0, n)
@@ -390,8 +390,8 @@ func fleetOf(t *testing.T, workloads []*mesh.Workload, n int) []*proxy {
 	return out
 }
 
-// everybody lets all accounts of a mesh in, as often as they like.
-func everybody(o *smallmesh.Objects) func(*Config) {
+// admitAll admits all service accounts of a mesh without limits.
+func admitAll(o *smallmesh.Objects) func(*Config) {
 	return func(c *Config) {
 		p := &Peer{Host: "all"}
 		for _, w := range o.Workloads {
@@ -403,4 +403,4 @@ func everybody(o *smallmesh.Objects) func(*Config) {
 	}
 }
 
-var errRefusedByTest = errors.New("does not compute")
+var errRejectedByTest = errors.New("does not compute")

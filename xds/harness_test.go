@@ -31,11 +31,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeMesh is the registry: a snapshot, and who wants to hear of new ones.
+// fakeMesh is the registry: a snapshot, and channels that are notified of new ones.
 type fakeMesh struct {
-	current atomic.Pointer[mesh.Snapshot]
-	mu      sync.Mutex // guards bells
-	bells   []chan struct{}
+	current     atomic.Pointer[mesh.Snapshot]
+	mu          sync.Mutex // guards bells
+	subscribers []chan struct{}
 }
 
 func (f *fakeMesh) Snapshot() *mesh.Snapshot { return f.current.Load() }
@@ -44,7 +44,7 @@ func (f *fakeMesh) Subscribe() (bell <-chan struct{}, cancel func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	b := make(chan struct{}, 1)
-	f.bells = append(f.bells, b)
+	f.subscribers = append(f.subscribers, b)
 	return b, func() {}
 }
 
@@ -52,7 +52,7 @@ func (f *fakeMesh) publish(s *mesh.Snapshot) {
 	f.current.Store(s)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, b := range f.bells {
+	for _, b := range f.subscribers {
 		select {
 		case b <- struct{}{}:
 		default:
@@ -60,7 +60,7 @@ func (f *fakeMesh) publish(s *mesh.Snapshot) {
 	}
 }
 
-// fakeAdmission lets everybody in as the peer set last.
+// fakeAdmission admits everybody as the peer that was set last.
 type fakeAdmission struct{ peer atomic.Pointer[Peer] }
 
 func (f *fakeAdmission) Admit(context.Context) (Peer, error) {
@@ -71,7 +71,7 @@ func (f *fakeAdmission) Admit(context.Context) (Peer, error) {
 	return *p, nil
 }
 
-// rig is a control plane with nothing around it.
+// rig is a Server with fakes around it.
 type rig struct {
 	server    *Server
 	mesh      *fakeMesh
@@ -82,13 +82,13 @@ type rig struct {
 	dial      *grpc.ClientConn
 	listener  *breakable
 	log       *syncLog
-	fresh     *freshServer
+	reference *referenceCache
 }
 
 type syncLog struct {
 	mu   sync.Mutex // guards text
 	text []byte
-	drop atomic.Bool // it keeps what was refused for a limit, and nothing else
+	drop atomic.Bool // it keeps only lines about rejections at a limit
 }
 
 func (l *syncLog) Write(p []byte) (int, error) {
@@ -108,20 +108,20 @@ func (l *syncLog) String() string {
 }
 
 type fakeHealth struct {
-	mu   sync.Mutex // guards said
-	said []string
-	// claims are those that were made, refuse what they are answered, end that of the
-	// last one.
-	claims []mesh.Claim
-	refuse error
-	end    func(string)
-	others map[string]bool // the workloads that are another host's
+	mu    sync.Mutex // guards said
+	calls []string
+	// claims are the claims that were made, rejectClaims the error that they get, end the
+	// callback of the last one.
+	claims       []mesh.Claim
+	rejectClaims error
+	end          func(string)
+	others       map[string]bool // workloads that belong to another host
 }
 
 func (f *fakeHealth) note(format string, args ...any) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.said = append(f.said, fmt.Sprintf(format, args...))
+	f.calls = append(f.calls, fmt.Sprintf(format, args...))
 }
 
 func (f *fakeHealth) StreamOpened(_ uint64, c mesh.Claim, end func(string)) error {
@@ -129,7 +129,7 @@ func (f *fakeHealth) StreamOpened(_ uint64, c mesh.Claim, end func(string)) erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.claims, f.end = append(f.claims, c), end
-	return f.refuse
+	return f.rejectClaims
 }
 
 func (f *fakeHealth) HeldByOther(_ string, _ netip.Addr, w *mesh.Workload) bool {
@@ -156,7 +156,7 @@ func newRig(t *testing.T, o *smallmesh.Objects, change func(*Config)) *rig {
 
 func newRigWith(t *testing.T, o *smallmesh.Objects, change func(*Config), options ...grpc.ServerOption) *rig {
 	t.Helper()
-	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}, fresh: &freshServer{}}
+	r := &rig{mesh: &fakeMesh{}, admission: &fakeAdmission{}, health: &fakeHealth{}, registry: prometheus.NewRegistry(), log: &syncLog{}, reference: &referenceCache{}}
 	r.admission.peer.Store(&Peer{Host: "vm1", Pairs: []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}, {Namespace: "shop", Name: "orders"}}})
 	if o != nil {
 		r.mesh.publish(o.Snapshot(nil))
@@ -164,7 +164,7 @@ func newRigWith(t *testing.T, o *smallmesh.Objects, change func(*Config), option
 	cfg := Config{
 		Logger:    slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Snapshots: r.mesh, Admission: r.admission, Health: r.health, Registerer: r.registry,
-		// On a busy machine everybody is slow.
+		// Long: on a busy machine every peer is slow.
 		SlowTimeout: time.Hour, NodeTimeout: time.Hour,
 	}
 	if change != nil {
@@ -188,7 +188,7 @@ func newRigWith(t *testing.T, o *smallmesh.Objects, change func(*Config), option
 		}
 	})
 	r.listener.dial = l.DialContext
-	r.dial = r.another(t)
+	r.dial = r.newConnection(t)
 	t.Cleanup(func() {
 		cancel()
 		g.Stop()
@@ -200,11 +200,11 @@ func newRigWith(t *testing.T, o *smallmesh.Objects, change func(*Config), option
 	return r
 }
 
-// another is a connection of its own.
-func (r *rig) another(t *testing.T) *grpc.ClientConn {
+// newConnection opens another connection.
+func (r *rig) newConnection(t *testing.T) *grpc.ClientConn {
 	t.Helper()
 	c, err := grpc.NewClient("passthrough:///test", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(8<<20), // who does not read is soon noticed
+		grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(8<<20), // small, so that a peer that does not read is noticed soon
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return r.listener.dial(ctx) }))
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func (r *rig) another(t *testing.T) *grpc.ClientConn {
 	return c
 }
 
-// breakable is a listener whose connections have addresses, and can be broken.
+// breakable is a listener whose connections have distinct addresses and can be closed.
 type breakable struct {
 	net.Listener
 	dial func(context.Context) (net.Conn, error)
@@ -231,7 +231,7 @@ type addressed struct {
 
 func (a addressed) RemoteAddr() net.Addr { return a.at }
 
-// Close forgets the connection: its pipes are 2 MiB, which are not the server's.
+// Close forgets the connection: its pipes take 2 MiB that are not the server's.
 func (a addressed) Close() error {
 	a.of.mu.Lock()
 	delete(a.of.open, a.at.String())
@@ -253,7 +253,7 @@ func (b *breakable) Accept() (net.Conn, error) {
 	return addressed{c, at, b}, nil
 }
 
-// hangup breaks the connection of a context.
+// hangup closes the connection of a context.
 func (b *breakable) hangup(ctx context.Context) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
@@ -266,7 +266,7 @@ func (b *breakable) hangup(ctx context.Context) {
 	}
 }
 
-// node is a proxy's word for itself.
+// node is the node that a proxy sends.
 func node(account, address string) *bootstrap.Node {
 	return &bootstrap.Node{
 		Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(address), Name: account, Namespace: "shop", Domain: "svc.local",
@@ -274,19 +274,19 @@ func node(account, address string) *bootstrap.Node {
 	}
 }
 
-// agent is a peer that takes what it is sent, as agents do.
+// agent is a peer that accepts what it is sent, as agents do.
 type agent struct {
-	t      *testing.T
-	stream grpc.BidiStreamingClient[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]
-	client *stream.Client
-	cancel context.CancelFunc
-	got    map[string]string // what it has, by type and name
-	count  int               // resources received
-	refuse func(name string) bool
-	slow   chan struct{} // or nil; it reads on when this gives something
-	deaf   bool          // it never reads
-	mu     sync.Mutex    // guards got, count
-	err    chan error
+	t          *testing.T
+	stream     grpc.BidiStreamingClient[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]
+	client     *stream.Client
+	cancel     context.CancelFunc
+	got        map[string]string // what it has, by type and name
+	count      int               // resources received
+	reject     func(name string) bool
+	slow       chan struct{} // or nil; it continues to read after each receive
+	neverReads bool          // it never reads
+	mu         sync.Mutex    // guards got, count
+	err        chan error
 }
 
 func (r *rig) connect(t *testing.T, n *bootstrap.Node, client *stream.Client) *agent {
@@ -316,7 +316,7 @@ func (r *rig) connectWith(t *testing.T, n *bootstrap.Node, client *stream.Client
 	client.Open()
 	first := client.Next()
 	first.Node = p
-	if err := s.Send(first); err != nil && !errors.Is(err, io.EOF) { // EOF: refused already; Recv says why
+	if err := s.Send(first); err != nil && !errors.Is(err, io.EOF) { // EOF: rejected already; Recv returns why
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
@@ -335,7 +335,7 @@ func (a *agent) loop() error {
 				break
 			}
 		}
-		if a.deaf {
+		if a.neverReads {
 			<-a.stream.Context().Done()
 			return a.stream.Context().Err()
 		}
@@ -354,17 +354,17 @@ func (a *agent) loop() error {
 		if err != nil {
 			return err
 		}
-		u.Done(a.take(u))
+		u.Done(a.apply(u))
 	}
 }
 
-func (a *agent) take(u *stream.Update) error {
+func (a *agent) apply(u *stream.Update) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var bad []stream.RejectedResource
 	for _, c := range u.Changed {
 		a.count++
-		if a.refuse != nil && a.refuse(c.Name) {
+		if a.reject != nil && a.reject(c.Name) {
 			bad = append(bad, stream.RejectedResource{Name: c.Name, Reason: "does not compute"})
 			continue
 		}
@@ -398,8 +398,8 @@ func (a *agent) received() int {
 	return a.count
 }
 
-// eventually waits until a claim holds, for as long as a machine may need that
-// does much else beside it.
+// eventually waits until a condition holds, with a deadline that is long enough for a busy
+// machine.
 func eventually(t *testing.T, claim string, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -415,7 +415,7 @@ func eventually(t *testing.T, claim string, holds func() bool) {
 	}
 }
 
-// synced waits until a proxy has answered everything, and gives its status.
+// synced waits until a proxy has answered everything, and returns its status.
 func (r *rig) synced(t *testing.T, name string) ProxyStatus {
 	t.Helper()
 	var st ProxyStatus

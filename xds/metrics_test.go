@@ -22,20 +22,20 @@ func TestVersionLabelIsBounded(t *testing.T) {
 	}
 }
 
-// A virtual host that a proxy refuses is in the metric that people are alerted by.
+// A rejected virtual host is counted in the metric for alerts.
 func TestRejectedVirtualHostIsCounted(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
-	r := newRig(t, o, everybody(o))
+	r := newRig(t, o, admitAll(o))
 	p := fleet(t, o, 3)[relay]
-	p.refuse = func(url stream.TypeURL, name string) error {
+	p.rejectName = func(url stream.TypeURL, name string) error {
 		if url == stream.VirtualHostType && strings.Contains(name, "s0003.mesh") {
-			return errRefusedByTest
+			return errRejectedByTest
 		}
 		return nil
 	}
 	p.open(r)
-	eventually(t, "the refusal is counted", func() bool {
+	eventually(t, "the rejection is counted", func() bool {
 		m, err := r.registry.Gather()
 		if err != nil {
 			t.Fatal(err)

@@ -69,11 +69,11 @@ func onlyPair(p Peer, namespace string) (mesh.ServiceAccount, error) {
 }
 
 func pairList(pairs []mesh.ServiceAccount) string {
-	words := make([]string, len(pairs))
+	names := make([]string, len(pairs))
 	for i, p := range pairs {
-		words[i] = p.String()
+		names[i] = p.String()
 	}
-	return strings.Join(words, ", ")
+	return strings.Join(names, ", ")
 }
 
 // workload finds the workload of the node in the mesh: it must have the claimed identity

@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// A server that was restarted has nothing to say to a fleet that has everything.
+// A restarted server sends nothing to a fleet that has everything.
 func TestRestartSendsNothing(t *testing.T) {
 	t.Parallel()
 	streams := 1000
@@ -25,28 +25,28 @@ func TestRestartSendsNothing(t *testing.T) {
 		streams = 200
 	}
 	o := smallmesh.Big(25)
-	first := newRig(t, o, everybody(o))
+	first := newRig(t, o, admitAll(o))
 	all := fleet(t, o, streams)
 	for _, p := range all {
 		p.open(first)
 	}
 	for _, p := range all {
-		p.inStep(first)
+		p.waitConverged(first)
 	}
-	eventually(t, "all is answered", func() bool { return first.server.settled() == streams })
+	eventually(t, "all is answered", func() bool { return first.server.convergedProxies() == streams })
 	before := 0
 	for _, p := range all {
-		_ = p.close() // it was cancelled
-		before += p.received()
+		_ = p.close() // its context was cancelled
+		before += p.receivedCount()
 	}
-	second := newRig(t, smallmesh.Big(25), everybody(o))
+	second := newRig(t, smallmesh.Big(25), admitAll(o))
 	for _, p := range all {
 		p.open(second)
 	}
-	eventually(t, "all are back", func() bool { return second.server.settled() == streams })
+	eventually(t, "all are back", func() bool { return second.server.convergedProxies() == streams })
 	after := 0
 	for _, p := range all {
-		after += p.received()
+		after += p.receivedCount()
 	}
 	if after != before {
 		t.Errorf("%d resources sent again", after-before)
@@ -57,12 +57,12 @@ func TestRestartSendsNothing(t *testing.T) {
 		}
 	}
 	for _, p := range all[:10] {
-		p.inStep(second)
+		p.waitConverged(second)
 	}
 }
 
-// settled is how many proxies have asked for and answered everything.
-func (s *Server) settled() int {
+// convergedProxies is how many proxies have subscribed to and answered everything.
+func (s *Server) convergedProxies() int {
 	n := 0
 	for _, p := range s.Proxies() {
 		if p.Connected && p.Synced {
@@ -72,29 +72,29 @@ func (s *Server) settled() int {
 	return n
 }
 
-// A tenth of the fleet stops reading: nobody else waits, each of them holds one
-// response, and hears of the rest at once when it reads again.
+// A tenth of the fleet stops reading: the others are not delayed, each stopped one holds
+// one response, and gets the merged changes when it reads again.
 func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 	t.Parallel()
 	const streams, deaf, edits = 60, 6, 10
-	o := smallmesh.Big(240) // their clusters are more than fits between here and there
-	r := newRig(t, o, everybody(o))
+	o := smallmesh.Big(240) // their clusters exceed the buffers of a connection
+	r := newRig(t, o, admitAll(o))
 	all := fleet(t, o, streams)
 	until := make(chan struct{})
 	for _, p := range all[:deaf] {
-		p.stop(until)
+		p.pauseReading(until)
 	}
 	for _, p := range all {
 		p.open(r)
 	}
 	for _, p := range all[deaf:] {
-		p.inStep(r)
+		p.waitConverged(r)
 	}
 	for i := range edits {
 		o.Route("s0007.mesh", fmt.Sprint("/v", i))
 		r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 		for _, p := range all[deaf:] {
-			p.inStep(r)
+			p.waitConverged(r)
 		}
 	}
 	answered := make(chan int, 1)
@@ -105,7 +105,7 @@ func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 			t.Errorf("%d proxies are listed", n)
 		}
 	case <-time.After(time.Minute):
-		t.Fatal("a stream of who does not read cannot be asked, nor ended: it waits in sending")
+		t.Fatal("the owner of a stream blocks in sending")
 	}
 	held := 0
 	for _, c := range r.server.connections() {
@@ -121,57 +121,57 @@ func TestProxiesThatStopReadingDelayNobody(t *testing.T) {
 	}
 	sent := r.server.Work().Sent[stream.VirtualHostType]
 	for _, p := range all[:deaf] {
-		p.stop(nil)
+		p.pauseReading(nil)
 	}
 	close(until)
 	for _, p := range all[:deaf] {
-		p.inStep(r)
+		p.waitConverged(r)
 	}
-	// Those of them that take virtual hosts by themselves were sent each table once.
+	// Those that support VHDS were sent each route configuration once.
 	most := uint64(deaf * (len(o.Services) + 1))
 	if now := r.server.Work().Sent[stream.VirtualHostType]; now.Resources-sent.Resources > most {
 		t.Errorf("%d virtual hosts: not merged", now.Resources-sent.Resources)
 	}
 }
 
-// No response is given to the transport behind 64 KiB that are unread: sending it
-// would block, and the stream could be neither asked nor ended meanwhile.
+// No response is handed to the transport while 64 KiB are unread: sending would block the
+// owner of the stream.
 func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
-	r := newRig(t, o, everybody(o))
+	r := newRig(t, o, admitAll(o))
 	p := fleet(t, o, 1)[0]
 	p.open(r)
-	p.inStep(r)
-	eventually(t, "it has answered", func() bool { return r.server.settled() == 1 })
-	before := p.received()
+	p.waitConverged(r)
+	eventually(t, "it has answered", func() bool { return r.server.convergedProxies() == 1 })
+	before := p.receivedCount()
 	c := r.server.connections()[0]
-	c.unwritten.Add(64 << 10) // as if it had left that unread
+	c.unwritten.Add(64 << 10) // as if that was unread
 	o.Route("s0007.mesh", "/new")
 	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
-	eventually(t, "the stream waits, or sends", func() bool { return c.blocked.Load() || p.received() > before })
+	eventually(t, "the stream waits, or sends", func() bool { return c.blocked.Load() || p.receivedCount() > before })
 	if !c.blocked.Load() {
-		t.Errorf("%d resources sent", p.received()-before)
+		t.Errorf("%d resources sent", p.receivedCount()-before)
 	}
 	(&outgoing{conn: c, size: 64 << 10}).Written()
-	p.inStep(r)
+	p.waitConverged(r)
 }
 
 func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(240)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
-		c.SlowTimeout = 3 * time.Second // the other one may have to wait for its turn to read
+		admitAll(o)(c)
+		c.SlowTimeout = 3 * time.Second // long enough for the other one to read
 	})
 	all := fleet(t, o, 2)
-	all[0].stop(make(chan struct{}))
+	all[0].pauseReading(make(chan struct{}))
 	all[0].open(r)
 	all[1].open(r)
 	eventually(t, "it is cut off", func() bool {
 		return strings.Contains(r.log.String(), "proxy does not read")
 	})
-	all[1].inStep(r)
+	all[1].waitConverged(r)
 	m, err := r.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -183,48 +183,47 @@ func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	}
 }
 
-// Only so many streams are new at a time; those that are served are served on.
+// The number of new streams is limited; streams that are served already go on.
 func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		new(hosts).instead(t, o, c)
+		new(admissionByHost).install(t, o, c)
 		c.MaxNew, c.slotIdle = 1, time.Hour
 	})
 	all := fleet(t, o, 3)
-	for i, p := range all { // of one host fewer would be new
+	for i, p := range all { // the limit for one host is lower
 		p.host = fmt.Sprint("host", i)
 	}
 	all[0].open(r)
-	all[0].inStep(r)
-	r.server.awaitOld(t)
+	all[0].waitConverged(r)
+	r.server.awaitNoNewStream(t)
 	until := make(chan struct{})
-	all[1].stop(until)
+	all[1].pauseReading(until)
 	began := time.Now()
 	all[1].open(r)
 	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
 	all[2].open(r)
-	eventually(t, "the third is heard", func() bool { return r.server.streams.Load() == 3 && len(r.server.receiveSlots) == 1 })
+	eventually(t, "the third has a receive slot", func() bool { return r.server.streams.Load() == 3 && len(r.server.receiveSlots) == 1 })
 	o.Route("s0007.mesh", "/new")
 	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
-	all[0].inStep(r)
-	waits := all[2].received() == 0 && len(r.server.connections()) == 2
-	if !waits && time.Since(began) < maxSlotTime { // else it is its turn
+	all[0].waitConverged(r)
+	waits := all[2].receivedCount() == 0 && len(r.server.connections()) == 2
+	if !waits && time.Since(began) < maxSlotTime { // else it may have the slot
 		t.Error("the third did not wait")
 	}
-	all[1].stop(nil)
+	all[1].pauseReading(nil)
 	close(until)
-	all[1].inStep(r)
-	all[2].inStep(r)
+	all[1].waitConverged(r)
+	all[2].waitConverged(r)
 }
 
-// Of one host only a part is new at a time, whatever room there is: another one
-// does not wait for it.
+// One host gets only a part of the admission slots: other hosts do not wait for it.
 func TestAdmissionSlotsOfOneHost(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		new(hosts).instead(t, o, c)
+		new(admissionByHost).install(t, o, c)
 		c.MaxNew, c.slotIdle = hostShare, time.Hour
 	})
 	all := fleet(t, o, hostShare+1)
@@ -233,54 +232,55 @@ func TestAdmissionSlotsOfOneHost(t *testing.T) {
 	began := time.Now()
 	for _, p := range all[:hostShare] {
 		p.host = "many"
-		p.stop(until)
+		p.pauseReading(until)
 		p.open(r)
 	}
 	eventually(t, "all of them have come", func() bool { return r.server.streams.Load() == hostShare })
 	all[hostShare].host = "one"
 	all[hostShare].open(r)
-	all[hostShare].inStep(r)
-	if n, turns := len(r.server.connections()), int(time.Since(began)/maxSlotTime); n > 2+turns {
-		t.Errorf("%d streams are served, after %d turns of one host and beside one other", n, turns)
+	all[hostShare].waitConverged(r)
+	if n, slots := len(r.server.connections()), int(time.Since(began)/maxSlotTime); n > 2+slots {
+		t.Errorf("%d streams are served, after %d slots of one host and with one other", n, slots)
 	}
 }
 
-// Who does not read the end of its stream is hung up on, and who reads it is not.
+// The connection of a peer that does not read the end of its stream is closed; that of a
+// peer that reads it is not.
 func TestConnectionOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(240)
-	admission := &hosts{}
+	admission := &admissionByHost{}
 	broken := make(chan string, 8)
 	admission.hangup = func(ctx context.Context) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		broken <- md["who"][0]
 	}
 	r := newRig(t, o, func(c *Config) {
-		admission.instead(t, o, c)
+		admission.install(t, o, c)
 		c.SlowTimeout = 3 * time.Second
 	})
 	all := fleet(t, o, 2)
 	for i, p := range all {
 		p.host = fmt.Sprint("host", i)
 	}
-	all[0].stop(make(chan struct{}))
+	all[0].pauseReading(make(chan struct{}))
 	all[0].open(r)
 	all[1].open(r)
-	all[1].inStep(r)
+	all[1].waitConverged(r)
 	if got := <-broken; got != "host0" || len(broken) > 0 {
 		t.Errorf("%s is hung up on, and %d more", got, len(broken))
 	}
 }
 
-// While a snapshot is announced no stream begins: those that are served already
+// No stream is admitted while a snapshot is announced: streams that are served already
 // come first.
 func TestAdmissionWaitsForAnnouncement(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, nil, nil) // without a snapshot nothing else holds or releases
+	r := newRig(t, nil, nil) // without a snapshot nothing else holds the pause
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	r.server.announcing.hold()
-	for range 20 { // by chance it would be let in, now and then
+	for range 20 { // several times: it might be admitted by chance
 		if err := r.server.awaitAdmissionSlot(gone, &conn{server: r.server, quota: new(hostQuota)}); err == nil {
 			t.Fatal("a stream began")
 		}
@@ -293,18 +293,18 @@ func TestAdmissionWaitsForAnnouncement(t *testing.T) {
 	c.releaseSlot()
 }
 
-// awaitOld waits until no stream is new.
-func (s *Server) awaitOld(t *testing.T) {
+// awaitNoNewStream waits until no stream has an admission slot.
+func (s *Server) awaitNoNewStream(t *testing.T) {
 	t.Helper()
 	eventually(t, "no stream is new", func() bool { return len(s.admissionSlots) == 0 })
 }
 
-// Who says nothing keeps nobody from being heard.
+// A stream without requests does not delay others.
 func TestSilentStreamsLoseReceiveSlots(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		c.MaxNew, c.NodeTimeout = 1, time.Hour
 	})
 	for range 3 * cap(r.server.receiveSlots) {
@@ -315,19 +315,19 @@ func TestSilentStreamsLoseReceiveSlots(t *testing.T) {
 	eventually(t, "they wait", func() bool { return len(r.server.receiveSlots) == max(1, cap(r.server.receiveSlots)/hostShare) })
 	p := fleet(t, o, 1)[0]
 	p.open(r)
-	p.inStep(r)
+	p.waitConverged(r)
 }
 
 func TestLimitErrorsHaveRetryDelay(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		c.MaxStreams = 1
 	})
 	all := fleet(t, o, 2)
 	all[0].open(r)
-	all[0].inStep(r)
+	all[0].waitConverged(r)
 	all[1].open(r)
 	st, _ := status.FromError(<-all[1].ended)
 	if st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "--max-streams") {
@@ -344,15 +344,13 @@ func TestLimitErrorsHaveRetryDelay(t *testing.T) {
 	}
 }
 
-// A proxy that refuses a table in pieces is sent it whole, at once, and the
-// status says how it travels.
-// Whoever is on the machine of the control plane leaves room for the hosts.
+// Plaintext peers on the machine of the control plane leave room for the hosts.
 func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	admission := &fakeAdmission{}
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		host, err := c.Admission.Admit(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -367,7 +365,7 @@ func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 	admission.peer.Store(&anonymous)
 	for _, p := range all[:2] {
 		p.open(r)
-		p.inStep(r)
+		p.waitConverged(r)
 	}
 	all[2].open(r)
 	var err error
@@ -380,33 +378,33 @@ func TestPlaintextStreamsAreLimitedToHalf(t *testing.T) {
 	}
 	admission.peer.Store(&host)
 	all[3].open(r)
-	all[3].inStep(r)
+	all[3].waitConverged(r)
 }
 
 func TestFallsBackToInlineRoutes(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
-	r := newRig(t, o, everybody(o))
+	r := newRig(t, o, admitAll(o))
 	all := fleet(t, o, 3)
 	p := all[newEnvoy]
 	refused := 0
-	p.refuse = func(url stream.TypeURL, name string) error {
+	p.rejectName = func(url stream.TypeURL, name string) error {
 		if url == stream.RouteType && name == "8080" && refused == 0 {
 			refused++
-			return errRefusedByTest
+			return errRejectedByTest
 		}
 		return nil
 	}
 	p.open(r)
 	all[relay].open(r)
-	eventually(t, "the table is whole", func() bool {
+	eventually(t, "the route configuration is inline", func() bool {
 		got := p.content()
 		return got["RouteConfiguration 8080"] != "" && got["VirtualHost 8080/s0003.mesh:8080"] == ""
 	})
-	all[relay].inStep(r)
+	all[relay].waitConverged(r)
 	for _, st := range r.server.Proxies() {
-		whole := len(st.VirtualHosts) == 0
-		if whole != (st.ID == p.node.ID()) {
+		inline := len(st.VirtualHosts) == 0
+		if inline != (st.ID == p.node.ID()) {
 			t.Errorf("%s: by virtual host: %q", st.ID, st.VirtualHosts)
 		}
 	}
@@ -422,32 +420,32 @@ func TestFallsBackToInlineRoutes(t *testing.T) {
 	})
 }
 
-// Once whole, a table stays whole for as long as its Envoy lives, whichever server
-// it is connected to; for one that starts anew it is decided anew.
+// Inline routes stay inline as long as the Envoy lives, whichever server it connects to;
+// for a new Envoy it is decided again.
 func TestInlineRoutesStayInline(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	all := fleet(t, o, 2)
 	p := all[newEnvoy]
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		c.InlineRoutes = true
 	})
 	p.open(r)
-	p.inStep(r)
-	_ = p.close() // it was cancelled
-	before := p.received()
-	r = newRig(t, o, everybody(o))
+	p.waitConverged(r)
+	_ = p.close() // its context was cancelled
+	before := p.receivedCount()
+	r = newRig(t, o, admitAll(o))
 	p.open(r)
-	eventually(t, "it is back", func() bool { return r.server.settled() == 1 })
-	if n := p.received() - before; n > 0 || len(p.holds[stream.VirtualHostType]) > 0 {
-		t.Errorf("%d resources sent, %d virtual hosts", n, len(p.holds[stream.VirtualHostType]))
+	eventually(t, "it is back", func() bool { return r.server.convergedProxies() == 1 })
+	if n := p.receivedCount() - before; n > 0 || len(p.accepted[stream.VirtualHostType]) > 0 {
+		t.Errorf("%d resources sent, %d virtual hosts", n, len(p.accepted[stream.VirtualHostType]))
 	}
 	_ = p.close()
 	p = fleet(t, o, 2)[newEnvoy]
 	p.open(r)
-	p.inStep(r)
-	if len(p.holds[stream.VirtualHostType]) == 0 {
+	p.waitConverged(r)
+	if len(p.accepted[stream.VirtualHostType]) == 0 {
 		t.Error("a new one has no virtual hosts")
 	}
 }
@@ -456,14 +454,14 @@ func TestInlineRoutesSetting(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		c.InlineRoutes = true
 	})
 	for _, p := range fleet(t, o, 3) {
 		p.open(r)
-		p.inStep(r)
-		if len(p.content()) == 0 || len(p.holds[stream.VirtualHostType]) > 0 {
-			t.Errorf("%s has virtual hosts by themselves", p.kind)
+		p.waitConverged(r)
+		if len(p.content()) == 0 || len(p.accepted[stream.VirtualHostType]) > 0 {
+			t.Errorf("%s uses VHDS", p.kind)
 		}
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fairlead/fairlead/internal/refusals"
 )
 
-// An unauthenticated peer is one, by whichever port it comes, and by whichever
-// address of its /64.
+// An unauthenticated peer is identified by its address: any port, and any address of an
+// IPv6 /64.
 func TestRefusalsOfUnauthenticatedPeers(t *testing.T) {
 	t.Parallel()
 	var l refusals.List[Refusal, *Refusal]

@@ -8,17 +8,17 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// TestOnlyHealth keeps the files out of the log that nobody has written.
+// TestOnlyHealth: the log names no files if only health has changed.
 func TestOnlyHealth(t *testing.T) {
 	t.Parallel()
 	health, config := mesh.Change{Reach: mesh.ReachHealth}, mesh.Change{Reach: mesh.ReachConfig}
 	if !onlyHealth([]mesh.Change{health}) || onlyHealth([]mesh.Change{health, config}) || onlyHealth(nil) {
-		t.Error("a change of health is not told from one of configuration")
+		t.Error("a change of health is not distinguished from one of configuration")
 	}
 }
 
-// TestEditWithoutEffectIsLogged: a comment that is edited, or a rule that no proxy sees, is
-// told of; endpoints that come and go unseen are not.
+// TestEditWithoutEffectIsLogged: an edited comment, or a rule that affects no proxy, is
+// logged; endpoints that change without effect are not.
 func TestEditWithoutEffectIsLogged(t *testing.T) {
 	t.Parallel()
 	at := &mesh.Origin{Path: "a.yaml", Line: 1, Column: 1}
@@ -37,7 +37,7 @@ func TestEditWithoutEffectIsLogged(t *testing.T) {
 	moved := o.Snapshot(r.mesh.Snapshot())
 	moved.Changes = []mesh.Change{{Op: mesh.Updated, Reach: mesh.ReachNone, Origin: at}}
 	r.mesh.publish(moved)
-	eventually(t, "it is told that it makes no difference", func() bool {
+	eventually(t, "it is logged that it affects no proxy", func() bool {
 		return strings.Contains(r.log.String(), `level=INFO msg="change affects no proxy's configuration" component=xds changed=[a.yaml]`)
 	})
 }

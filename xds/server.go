@@ -106,7 +106,7 @@ func (s *Server) Register(g grpc.ServiceRegistrar) {
 // Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.stop()
-	bell, cancel := s.cfg.Snapshots.Subscribe()
+	changed, cancel := s.cfg.Snapshots.Subscribe()
 	defer cancel()
 	report := time.NewTicker(time.Second)
 	defer report.Stop()
@@ -115,7 +115,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-bell:
+		case <-changed:
 			s.announce(ctx, time.Now())
 		case <-s.rollouts.finished:
 			s.logRollouts(time.Now())
@@ -167,14 +167,14 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer release()
-	passOn, err := s.awaitReceiveSlot(ctx, account)
+	releaseReceive, err := s.awaitReceiveSlot(ctx, account)
 	if err != nil {
 		return err
 	}
-	defer passOn()
-	turn := make(chan struct{})
-	requests := s.receive(g, account, turn)
-	first, err := s.firstRequest(ctx, requests, passOn)
+	defer releaseReceive()
+	admitted := make(chan struct{})
+	requests := s.receive(g, account, admitted)
+	first, err := s.firstRequest(ctx, requests, releaseReceive)
 	if err != nil {
 		return err
 	}
@@ -188,8 +188,8 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer c.releaseSlot()
-	passOn()
-	close(turn)
+	releaseReceive()
+	close(admitted)
 	if err := s.enter(ctx, c); err != nil {
 		return err
 	}
@@ -206,26 +206,26 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 // certificate may run without an agent. The time is not a part of any configuration or
 // version.
 func (s *Server) hostTime(c *conn, began time.Time) (forget func()) {
-	said := c.node.reported.Time
-	if s.cfg.Clocks == nil || c.peer.Anonymous || c.peer.Direct || said.IsZero() {
+	clock := c.node.reported.Time
+	if s.cfg.Clocks == nil || c.peer.Anonymous || c.peer.Direct || clock.IsZero() {
 		return func() {}
 	}
-	return s.cfg.Clocks.HostTime(c.peer.Host, c.peer.Address, said, began)
+	return s.cfg.Clocks.HostTime(c.peer.Host, c.peer.Address, clock, began)
 }
 
 // admitNode makes the connection of a peer if its node is admitted.
 func (s *Server) admitNode(peer Peer, first string) (*conn, error) {
 	s.decodeSlots <- struct{}{} // a decoded node may be fifty times as large as its encoding
 	defer func() { <-s.decodeSlots }()
-	says, err := stream.DecodeNode(first)
+	reported, err := stream.DecodeNode(first)
 	if err != nil {
 		return nil, s.reject(peer, "", err)
 	}
-	node, err := bootstrap.ParseNode(says)
+	node, err := bootstrap.ParseNode(reported)
 	if err != nil {
-		return nil, s.reject(peer, says.GetId(), err)
+		return nil, s.reject(peer, reported.GetId(), err)
 	}
-	claimed, err := verifyNode(peer, node)
+	verified, err := verifyNode(peer, node)
 	if err != nil {
 		return nil, s.reject(peer, node.ID(), err)
 	}
@@ -233,20 +233,20 @@ func (s *Server) admitNode(peer Peer, first string) (*conn, error) {
 	if snap == nil {
 		return nil, status.Error(codes.Unavailable, "the control plane has not read its configuration yet")
 	}
-	_, err = claimed.workload(snap)
+	_, err = verified.workload(snap)
 	switch {
 	case err != nil && snap.Incomplete:
 		return nil, status.Error(codes.Unavailable, "the control plane has not read all of its configuration yet")
 	case err != nil:
 		return nil, s.reject(peer, node.ID(), err)
 	}
-	return s.newConn(peer, claimed, s.routesFor(node, says.GetClientFeatures())), nil
+	return s.newConn(peer, verified, s.routesFor(node, reported.GetClientFeatures())), nil
 }
 
 // firstRequest waits for the request that has the node. A peer that is slow to send it
 // loses its receive slot.
-func (s *Server) firstRequest(ctx context.Context, requests <-chan string, passOn func()) (string, error) {
-	slow := time.AfterFunc(time.Second, passOn)
+func (s *Server) firstRequest(ctx context.Context, requests <-chan string, releaseReceive func()) (string, error) {
+	slow := time.AfterFunc(time.Second, releaseReceive)
 	defer slow.Stop()
 	timer := time.NewTimer(s.cfg.NodeTimeout)
 	defer timer.Stop()
@@ -256,10 +256,10 @@ func (s *Server) firstRequest(ctx context.Context, requests <-chan string, passO
 	case <-s.stopped:
 		return "", errStopping
 	case <-timer.C:
-		return "", status.Error(codes.DeadlineExceeded, "no request came")
+		return "", status.Error(codes.DeadlineExceeded, "no request was received in time")
 	case r, ok := <-requests:
 		if !ok {
-			return "", status.Error(codes.Canceled, "no request came")
+			return "", status.Error(codes.Canceled, "the stream ended before the first request")
 		}
 		return r, nil
 	}
@@ -278,7 +278,7 @@ func (f *frame) SetRaw(text string) { f.text = text }
 // that reconnects lists thousands of versions, and a fleet reconnects at once. It also
 // waits while the host is throttled. Its goroutine ends with the handler, whose return
 // ends the stream.
-func (s *Server) receive(g deltaStream, q *hostQuota, turn <-chan struct{}) <-chan string {
+func (s *Server) receive(g deltaStream, q *hostQuota, admitted <-chan struct{}) <-chan string {
 	out := make(chan string)
 	go func() {
 		defer close(out)
@@ -288,18 +288,18 @@ func (s *Server) receive(g deltaStream, q *hostQuota, turn <-chan struct{}) <-ch
 				s.logOversizedRequest(q, err)
 				return
 			}
-			debt := q.reserve(time.Now(), 1+float64(len(f.text))/bytesReadPerRequest)
+			delay := q.reserve(time.Now(), 1+float64(len(f.text))/bytesReadPerRequest)
 			select {
 			case out <- f.text:
 			case <-g.Context().Done():
 				return
 			}
 			select {
-			case <-turn:
+			case <-admitted:
 			case <-g.Context().Done():
 				return
 			}
-			if s.throttle(g.Context(), debt) != nil {
+			if s.throttle(g.Context(), delay) != nil {
 				return
 			}
 		}

@@ -37,7 +37,7 @@ func TestSnapshotReachesProxies(t *testing.T) {
 		t.Errorf("encryption %q", got.Encryption)
 	}
 
-	// A new service reaches both, and the server says so.
+	// A new service reaches both, and the rollout records it.
 	o.Service("stock", 9090)
 	next := o.Snapshot(r.mesh.Snapshot())
 	r.mesh.publish(next)
@@ -94,7 +94,7 @@ func TestNackAffectsNoOtherProxy(t *testing.T) {
 	o := smallmesh.Shop()
 	r := newRig(t, o, nil)
 	bad := func(name string) bool { return strings.Contains(name, "stock") }
-	web := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{refuse: bad})
+	web := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{reject: bad})
 	orders := r.connect(t, node("orders", "127.0.0.12"), nil)
 	r.synced(t, "web.shop")
 	r.synced(t, "orders.shop")
@@ -104,7 +104,7 @@ func TestNackAffectsNoOtherProxy(t *testing.T) {
 	eventually(t, "the good part arrives everywhere", func() bool {
 		return web.has("Cluster outbound|9091||more.mesh") && orders.has("Cluster outbound|9090||stock.mesh")
 	})
-	eventually(t, "the refusal is told", func() bool {
+	eventually(t, "the rejection is logged", func() bool {
 		c, _ := r.server.Convergence(next.Generation)
 		return !c.Done.IsZero() && c.Accepted == 1 && len(c.Rejected) > 0 && c.Rejected[0].Reason == "does not compute"
 	})
@@ -116,7 +116,7 @@ func TestNackAffectsNoOtherProxy(t *testing.T) {
 			t.Errorf("web %+v", p)
 		}
 		if from := p.Origins[stream.ClusterType]["outbound|9090||stock.mesh"]; p.Name == "web.shop" && (len(from) == 0 || from[0] != "stock.yaml:1:1") {
-			t.Errorf("what is refused comes from %q", p.Origins)
+			t.Errorf("the origin of what is rejected is %q", p.Origins)
 		}
 	}
 	eventually(t, "it is logged", func() bool { return strings.Contains(r.log.String(), "change rejected by a proxy") })
@@ -183,7 +183,7 @@ func TestRejectedPeers(t *testing.T) {
 			a := r.connect(t, c.node, nil)
 			err := <-a.err
 			if status.Code(err) != codes.PermissionDenied || strings.Contains(err.Error(), c.why) {
-				t.Errorf("the peer hears %v", err)
+				t.Errorf("the peer gets %v", err)
 			}
 			list := r.server.Refused()
 			if len(list) != 1 || !strings.Contains(list[0].Reason, c.why) {
@@ -284,7 +284,7 @@ func TestStreamEnds(t *testing.T) {
 		n.Interception = "REDIRECT"
 		r.connectWith(t, n, stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 			stream.ClusterType: {All: true}, stream.EndpointType: {Names: []string{"outbound|8080||s0001.mesh"}},
-		}}), &agent{deaf: true})
+		}}), &agent{neverReads: true})
 		eventually(t, "more is sent than fits between here and there", func() bool {
 			c := r.server.connections()
 			return len(c) == 1 && c[0].unwritten.Load() > 0
@@ -437,8 +437,7 @@ func TestDiagnostics(t *testing.T) {
 	}
 }
 
-// What a proxy may or may not have when its stream breaks is not believed when
-// it returns.
+// Reports of an agent set health and Envoy state.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -461,9 +460,9 @@ func TestReports(t *testing.T) {
 	})
 	a.cancel()
 	want := "opened shop/web 127.0.0.11\nprobe 1 \nprobe 2 http probe: 503\nenvoy absent\nenvoy starting\nenvoy rejecting\nclosed"
-	eventually(t, "the health source heard all of it", func() bool {
+	eventually(t, "the health source got all reports", func() bool {
 		r.health.mu.Lock()
 		defer r.health.mu.Unlock()
-		return strings.Join(r.health.said, "\n") == want
+		return strings.Join(r.health.calls, "\n") == want
 	})
 }

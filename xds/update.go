@@ -120,9 +120,9 @@ func (c *conn) moved(w *mesh.Workload) bool {
 	}
 	switch o := w.Owner(); {
 	case o != "" && o != c.peer.Host:
-		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s is of host %q: its annotation %s says so", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
+		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s belongs to host %q: annotation %s", w.Namespace, w.Name, w.Address, o, mesh.AnnotationHost))
 	case w.Name != c.claim.Workload && c.node.heldByOther(w):
-		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s is not in the mesh any more, and %s there is of another host", w.Namespace, c.claim.Workload, w.Address, w.Name))
+		c.loseWorkload(fmt.Sprintf("workload %s/%s at %s is no longer in the mesh, and %s at that address belongs to another host", w.Namespace, c.claim.Workload, w.Address, w.Name))
 	case w.Network != c.claim.Network:
 		c.evict(status.Error(codes.Unavailable, "workload moved to another network: reconnect"))
 	default:

@@ -8,13 +8,13 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// deregister takes the catalog's instance at an address out.
-func (o *town) deregister(address string) {
+// deregister removes the catalog's instance at an address.
+func (o *smallMesh) deregister(address string) {
 	o.instances = slices.DeleteFunc(slices.Clone(o.instances), func(w *mesh.Workload) bool { return w.Address == address })
 }
 
-// tag gives the catalog's last instance the label that a tag of it becomes.
-func (o *town) tag(word string) {
+// tag sets the label that a tag of the catalog's last instance becomes.
+func (o *smallMesh) tag(word string) {
 	o.instances = slices.Clone(o.instances)
 	w := *o.instances[len(o.instances)-1]
 	w.Labels = map[string]string{mesh.LabelConsulService: "web", "tag": word}
@@ -24,40 +24,40 @@ func (o *town) tag(word string) {
 
 // writtenDown is a ServiceEntry for the host of the catalog's service.
 func writtenDown(ns string, exports ...string) *mesh.Service {
-	s := townService(ns, "mine")
+	s := smallMeshService(ns, "mine")
 	s.Hostname, s.ExportTo = "web.service.consul", exports
 	s.Selector = map[string]string{mesh.LabelConsulService: "web"}
 	return s
 }
 
-// TestWorkOfCatalogChange pins what changes of a catalog cost in a mesh that has
-// files as well, and changes of files that have to do with the catalog.
+// TestWorkOfCatalogChange pins what changes of a catalog cost in a mesh that also has
+// files, and changes of files about the catalog.
 func TestWorkOfCatalogChange(t *testing.T) {
 	t.Parallel()
 	type amounts = map[stream.TypeURL]uint64
 	endpoints := expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}}
 	routes := expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}}
 	for name, c := range map[string]struct {
-		change func(*town)
+		change func(*smallMesh)
 		want   expectation
 	}{
-		"instance-deregistered": {func(o *town) { o.deregister("10.8.0.2") }, endpoints},
-		"the-same-again":        {func(o *town) { o.instance("10.8.0.2", mesh.HealthUnknown) }, expectation{kept: 12}},
+		"instance-deregistered": {func(o *smallMesh) { o.deregister("10.8.0.2") }, endpoints},
+		"the-same-again":        {func(o *smallMesh) { o.instance("10.8.0.2", mesh.HealthUnknown) }, expectation{kept: 12}},
 		// Nothing asks for the label that a tag becomes.
-		"tag-changed": {func(o *town) { o.tag("blue") }, expectation{kept: 12}},
-		"service-registered": {func(o *town) {
-			o.derived = append(o.derived, townService("c", "consul/zoo"))
+		"tag-changed": {func(o *smallMesh) { o.tag("blue") }, expectation{kept: 12}},
+		"service-registered": {func(o *smallMesh) {
+			o.derived = append(o.derived, smallMeshService("c", "consul/zoo"))
 			o.derived[1].Hostname, o.derived[1].Catalog = "zoo.service.consul", true
 		}, expectation{
 			12, 0,
 			amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},
 			amounts{stream.ClusterType: 12, stream.EndpointType: 12, stream.VirtualHostType: 12},
 		}},
-		"file-edited":          {func(o *town) { o.route("a0.mesh", "/v1") }, routes},
-		"file-routes-its-host": {func(o *town) { o.routeFrom("c", "web.service.consul", "/v1") }, routes},
+		"file-edited":          {func(o *smallMesh) { o.route("a0.mesh", "/v1") }, routes},
+		"file-routes-its-host": {func(o *smallMesh) { o.routeFrom("c", "web.service.consul", "/v1") }, routes},
 		// Who writes a host down has it, where that is exported to; its routes are the same.
 		"host-is-written-down": {
-			func(o *town) { o.Services = append(o.Services, writtenDown("a")) },
+			func(o *smallMesh) { o.Services = append(o.Services, writtenDown("a")) },
 			expectation{
 				12, 0,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1},
@@ -65,7 +65,7 @@ func TestWorkOfCatalogChange(t *testing.T) {
 			},
 		},
 		"host-is-written-down-for-b": {
-			func(o *town) { o.Services = append(o.Services, writtenDown("b", "b")) },
+			func(o *smallMesh) { o.Services = append(o.Services, writtenDown("b", "b")) },
 			expectation{
 				4, 8,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1},
@@ -75,8 +75,8 @@ func TestWorkOfCatalogChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newTown()
-			o.registered()
+			o := newSmallMesh()
+			o.addCatalogService()
 			o.instance("10.8.0.2", mesh.HealthUnknown)
 			c.want.of(t, o, c.change)
 		})

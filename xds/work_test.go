@@ -23,15 +23,15 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// town is a mesh of three namespaces, with two services of two workloads in each.
-type town struct {
+// smallMesh is a mesh of three namespaces, with two services of two workloads in each.
+type smallMesh struct {
 	rules  []*mesh.DestinationRule
 	routes []*mesh.VirtualService
 	health []*mesh.HealthReport
 	authns []*mesh.PeerAuthentication
 	scopes []*mesh.Sidecar
 	config *mesh.MeshConfig // or nil: as it was
-	// derived and instances are what a catalog has.
+	// derived and instances are those of a catalog.
 	derived   []*mesh.Service
 	instances []*mesh.Workload
 	smallmesh.Objects
@@ -43,28 +43,28 @@ func in(ns string, m mesh.Meta) mesh.Meta {
 	return m
 }
 
-func newTown() *town {
-	t := &town{}
+func newSmallMesh() *smallMesh {
+	t := &smallMesh{}
 	for i, ns := range []string{"a", "b", "c"} {
 		for j := range 2 {
 			name := fmt.Sprintf("%s%d", ns, j)
-			t.Services = append(t.Services, townService(ns, name))
+			t.Services = append(t.Services, smallMeshService(ns, name))
 			for k := range 2 {
-				t.Workloads = append(t.Workloads, townWorkload(ns, name, k, fmt.Sprintf("10.%d.%d.%d", i, j, k+1)))
+				t.Workloads = append(t.Workloads, smallMeshWorkload(ns, name, k, fmt.Sprintf("10.%d.%d.%d", i, j, k+1)))
 			}
 		}
 	}
 	return t
 }
 
-func townService(ns, name string) *mesh.Service {
+func smallMeshService(ns, name string) *mesh.Service {
 	return &mesh.Service{
 		Meta: in(ns, smallmesh.Meta(mesh.KindServiceEntry, name, "service")), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{"app": name},
 	}
 }
 
-func townWorkload(ns, app string, k int, address string) *mesh.Workload {
+func smallMeshWorkload(ns, app string, k int, address string) *mesh.Workload {
 	w := &mesh.Workload{
 		Meta: in(ns, smallmesh.Meta(mesh.KindWorkloadEntry, fmt.Sprintf("%s-%d", app, k), address)), Address: address, ServiceAccount: app,
 	}
@@ -73,15 +73,15 @@ func townWorkload(ns, app string, k int, address string) *mesh.Workload {
 }
 
 // relabel gives the last workload other labels.
-func (o *town) relabel(labels map[string]string) {
+func (o *smallMesh) relabel(labels map[string]string) {
 	w := *o.Workloads[len(o.Workloads)-1]
 	w.Labels, w.Hash = labels, sha256.Sum256(fmt.Append(nil, labels))
 	o.Workloads[len(o.Workloads)-1] = &w
 }
 
-// inlineService is one that names its endpoints itself.
+// inlineService has inline endpoints.
 func inlineService(addresses ...string) *mesh.Service {
-	s := townService("b", "b7")
+	s := smallMeshService("b", "b7")
 	s.Selector, s.Hash = nil, sha256.Sum256(fmt.Append(nil, addresses))
 	for _, a := range addresses {
 		s.Inline = append(s.Inline, &mesh.Workload{Meta: in("b", smallmesh.Meta(mesh.KindWorkloadEntry, "", a)), Address: a})
@@ -89,7 +89,7 @@ func inlineService(addresses ...string) *mesh.Service {
 	return s
 }
 
-func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
+func (o *smallMesh) build(prev *mesh.Snapshot) *mesh.Snapshot {
 	base := o.Snapshot(nil)
 	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{{
 		Source: "files", Services: slices.Clone(o.Services), Workloads: slices.Clone(o.Workloads),
@@ -98,8 +98,8 @@ func (o *town) build(prev *mesh.Snapshot) *mesh.Snapshot {
 	}, {Source: "agents", Health: o.health}, {Source: "consul", Services: slices.Clone(o.derived), Workloads: slices.Clone(o.instances)}})
 }
 
-// registered has a catalog have a service with one instance.
-func (o *town) registered() {
+// addCatalogService adds a service with one instance to a catalog.
+func (o *smallMesh) addCatalogService() {
 	o.derived = []*mesh.Service{{
 		Meta: in("c", smallmesh.Meta(mesh.KindServiceEntry, "consul/web")), Hostname: "web.service.consul", Catalog: true, Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{mesh.LabelConsulService: "web"},
@@ -108,7 +108,7 @@ func (o *town) registered() {
 }
 
 // instance sets, or replaces, the catalog's instance at an address.
-func (o *town) instance(address string, health mesh.Health) {
+func (o *smallMesh) instance(address string, health mesh.Health) {
 	w := &mesh.Workload{
 		Meta: in("c", smallmesh.Meta(mesh.KindWorkloadEntry, "consul/dc1/n1/web-"+address, health)), Address: address, ServiceAccount: "web", Health: health,
 	}
@@ -116,8 +116,8 @@ func (o *town) instance(address string, health mesh.Health) {
 	o.instances = append(slices.DeleteFunc(slices.Clone(o.instances), func(x *mesh.Workload) bool { return x.Address == address }), w)
 }
 
-// meshConfigOf is one MeshConfig for all snapshots, as a source that did not
-// change gives it.
+// meshConfigOf is one MeshConfig for all snapshots, like that of a source that did not
+// change.
 func meshConfigOf(base, prev *mesh.Snapshot) *mesh.MeshConfig {
 	if prev != nil {
 		return prev.MeshConfig
@@ -125,10 +125,10 @@ func meshConfigOf(base, prev *mesh.Snapshot) *mesh.MeshConfig {
 	return base.MeshConfig
 }
 
-func (o *town) route(host, prefix string) { o.routeFrom(host[:1], host, prefix) }
+func (o *smallMesh) route(host, prefix string) { o.routeFrom(host[:1], host, prefix) }
 
-// routeFrom has requests for a host go there by a VirtualService of a namespace.
-func (o *town) routeFrom(ns, host, prefix string) {
+// routeFrom routes requests for a host by a VirtualService of a namespace.
+func (o *smallMesh) routeFrom(ns, host, prefix string) {
 	o.routes = slices.DeleteFunc(slices.Clone(o.routes), func(v *mesh.VirtualService) bool { return v.Name == host })
 	o.routes = append(o.routes, &mesh.VirtualService{
 		Meta: in(ns, smallmesh.Meta(mesh.KindVirtualService, host, prefix)),
@@ -140,7 +140,7 @@ func (o *town) routeFrom(ns, host, prefix string) {
 }
 
 // rule sets, or replaces, a DestinationRule.
-func (o *town) rule(timeout time.Duration, exportTo ...string) {
+func (o *smallMesh) rule(timeout time.Duration, exportTo ...string) {
 	const host, ns = "a0.mesh", "a"
 	o.rules = slices.DeleteFunc(slices.Clone(o.rules), func(v *mesh.DestinationRule) bool { return v.Name == host })
 	r := &mesh.DestinationRule{
@@ -153,31 +153,31 @@ func (o *town) rule(timeout time.Duration, exportTo ...string) {
 	o.rules = append(o.rules, r)
 }
 
-// unhealthy has a workload of a0 report that it is ill.
-func (o *town) unhealthy() {
+// unhealthy reports a workload of a0 as unhealthy.
+func (o *smallMesh) unhealthy() {
 	o.health = []*mesh.HealthReport{{
 		ServiceAccount: mesh.ServiceAccount{Namespace: "a", Name: "a0"}, Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true,
 	}}
 }
 
-// strict has the proxies of namespace b take nothing but mTLS.
-func (o *town) strict() {
+// strict requires mTLS for the proxies of namespace b.
+func (o *smallMesh) strict() {
 	o.authns = []*mesh.PeerAuthentication{{
 		Meta: in("b", smallmesh.Meta(mesh.KindPeerAuthentication, "default")),
 		Spec: &security.PeerAuthentication{Mtls: &security.PeerAuthentication_MutualTLS{Mode: security.PeerAuthentication_MutualTLS_STRICT}},
 	}}
 }
 
-// scope has the proxies of namespace b see nothing but some namespaces.
-func (o *town) scope(hosts ...string) {
+// scope limits what the proxies of namespace b see.
+func (o *smallMesh) scope(hosts ...string) {
 	o.scopes = []*mesh.Sidecar{{
 		Meta: in("b", smallmesh.Meta(mesh.KindSidecar, "default", hosts)),
 		Spec: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}},
 	}}
 }
 
-// patience changes how long all clusters wait for a connection.
-func (o *town) patience(d time.Duration) {
+// connectTimeout changes the connect timeout of all clusters.
+func (o *smallMesh) connectTimeout(d time.Duration) {
 	base := o.Snapshot(nil).MeshConfig
 	spec, ok := proto.Clone(base.Spec).(*meshconfig.MeshConfig)
 	if !ok {
@@ -187,7 +187,7 @@ func (o *town) patience(d time.Duration) {
 	o.config = &mesh.MeshConfig{Spec: spec}
 }
 
-// expectation is what a change makes: numbers of views built and kept, and of resources
+// expectation is the work of a change: numbers of views built and kept, and of resources
 // built and sent, by type.
 type expectation struct {
 	built, kept uint64
@@ -195,48 +195,48 @@ type expectation struct {
 	sent        map[stream.TypeURL]uint64
 }
 
-// TestWorkOfChange pins what each kind of change costs in a mesh of twelve
-// proxies: what it touches is made once, and sent to those that see it.
+// TestWorkOfChange pins what each kind of change costs in a mesh of twelve proxies:
+// affected resources are built once, and sent to the proxies that see them.
 func TestWorkOfChange(t *testing.T) {
 	t.Parallel()
 	type amounts = map[stream.TypeURL]uint64
 	for name, c := range map[string]struct {
-		before, change func(*town)
+		before, change func(*smallMesh)
 		want           expectation
 	}{
 		"virtual-service-edited": {
-			before: func(o *town) { o.route("a0.mesh", "/v1") },
-			change: func(o *town) { o.route("a0.mesh", "/v2") },
+			before: func(o *smallMesh) { o.route("a0.mesh", "/v1") },
+			change: func(o *smallMesh) { o.route("a0.mesh", "/v2") },
 			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
 		},
 		"destination-rule-edited": {
-			before: func(o *town) { o.rule(time.Second) },
-			change: func(o *town) { o.rule(2 * time.Second) },
+			before: func(o *smallMesh) { o.rule(time.Second) },
+			change: func(o *smallMesh) { o.rule(2 * time.Second) },
 			// The two proxies of the service follow the rule inbound, too. Endpoints
 			// follow their cluster, as Envoy waits for them.
 			want: expectation{12, 0, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
 		},
 		"destination-rule-of-one-namespace-edited": {
-			before: func(o *town) { o.rule(time.Second, "a") },
-			change: func(o *town) { o.rule(2*time.Second, "a") },
+			before: func(o *smallMesh) { o.rule(time.Second, "a") },
+			change: func(o *smallMesh) { o.rule(2*time.Second, "a") },
 			want:   expectation{4, 8, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 6, stream.EndpointType: 4}},
 		},
 		"destination-rule-added": {
-			change: func(o *town) { o.rule(time.Second) },
+			change: func(o *smallMesh) { o.rule(time.Second) },
 			want:   expectation{12, 0, amounts{stream.ClusterType: 2}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
 		},
 		"endpoint-added": {
-			change: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *smallMesh) { o.Workloads = append(o.Workloads, smallMeshWorkload("a", "a0", 7, "10.9.9.1")) },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"endpoint-relabelled": {
-			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.relabel(map[string]string{"app": "a0", "team": "x"}) },
+			before: func(o *smallMesh) { o.Workloads = append(o.Workloads, smallMeshWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *smallMesh) { o.relabel(map[string]string{"app": "a0", "team": "x"}) },
 			want:   expectation{kept: 12}, // nothing asks for that label
 		},
 		"endpoint-of-another-service": {
-			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.relabel(map[string]string{"app": "a1"}) },
+			before: func(o *smallMesh) { o.Workloads = append(o.Workloads, smallMeshWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *smallMesh) { o.relabel(map[string]string{"app": "a1"}) },
 			// Its account is another than those of the service that it serves now.
 			want: expectation{
 				12, 0,
@@ -245,18 +245,18 @@ func TestWorkOfChange(t *testing.T) {
 			},
 		},
 		"inline-endpoint-replaced": {
-			before: func(o *town) { o.Services = append(o.Services, inlineService("10.9.9.1", "10.9.9.2")) },
-			change: func(o *town) { o.Services[len(o.Services)-1] = inlineService("10.9.9.1", "10.9.9.3") },
+			before: func(o *smallMesh) { o.Services = append(o.Services, inlineService("10.9.9.1", "10.9.9.2")) },
+			change: func(o *smallMesh) { o.Services[len(o.Services)-1] = inlineService("10.9.9.1", "10.9.9.3") },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"port-changed": {
-			before: func(o *town) { o.Services = append(o.Services, inlineService("10.9.9.1")) },
-			change: func(o *town) {
+			before: func(o *smallMesh) { o.Services = append(o.Services, inlineService("10.9.9.1")) },
+			change: func(o *smallMesh) {
 				s := inlineService("10.9.9.1")
 				s.Ports[0].Number, s.Hash[0] = 8081, s.Hash[0]+1
 				o.Services[len(o.Services)-1] = s
 			},
-			// Nobody had that port: a listener and a table of its own for it, with the
+			// That port is new: a listener and a route configuration of its own for it, with the
 			// host and with what is for all others.
 			want: expectation{
 				12, 0,
@@ -265,92 +265,92 @@ func TestWorkOfChange(t *testing.T) {
 			},
 		},
 		"endpoint-replaced": {
-			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.Workloads[len(o.Workloads)-1] = townWorkload("a", "a0", 7, "10.9.9.2") },
+			before: func(o *smallMesh) { o.Workloads = append(o.Workloads, smallMeshWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *smallMesh) { o.Workloads[len(o.Workloads)-1] = smallMeshWorkload("a", "a0", 7, "10.9.9.2") },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"endpoint-removed": {
-			before: func(o *town) { o.Workloads = append(o.Workloads, townWorkload("a", "a0", 7, "10.9.9.1")) },
-			change: func(o *town) { o.Workloads = o.Workloads[:len(o.Workloads)-1] },
+			before: func(o *smallMesh) { o.Workloads = append(o.Workloads, smallMeshWorkload("a", "a0", 7, "10.9.9.1")) },
+			change: func(o *smallMesh) { o.Workloads = o.Workloads[:len(o.Workloads)-1] },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"virtual-service-added": {
-			change: func(o *town) { o.route("b1.mesh", "/v1") },
+			change: func(o *smallMesh) { o.route("b1.mesh", "/v1") },
 			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
 		},
 		"virtual-service-removed": {
-			before: func(o *town) { o.route("a0.mesh", "/v1") },
-			change: func(o *town) { o.routes = nil },
+			before: func(o *smallMesh) { o.route("a0.mesh", "/v1") },
+			change: func(o *smallMesh) { o.routes = nil },
 			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
 		},
 		"destination-rule-removed": {
-			before: func(o *town) { o.rule(time.Second) },
-			change: func(o *town) { o.rules = nil },
+			before: func(o *smallMesh) { o.rule(time.Second) },
+			change: func(o *smallMesh) { o.rules = nil },
 			// The inbound one is again that of the other services.
 			want: expectation{12, 0, amounts{stream.ClusterType: 1}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
 		},
 		"peer-authentication-removed": {
-			before: (*town).strict,
-			change: func(o *town) { o.authns = nil },
+			before: (*smallMesh).strict,
+			change: func(o *smallMesh) { o.authns = nil },
 			want:   expectation{4, 8, amounts{stream.ListenerType: 2}, amounts{stream.ListenerType: 4}},
 		},
 		"sidecar-removed": {
-			before: func(o *town) { o.scope("./*", "a/*") },
-			change: func(o *town) { o.scopes = nil },
+			before: func(o *smallMesh) { o.scope("./*", "a/*") },
+			change: func(o *smallMesh) { o.scopes = nil },
 			// Others see those services already: nothing is made.
 			want: expectation{4, 8, nil, amounts{stream.ClusterType: 8, stream.EndpointType: 8, stream.VirtualHostType: 8}},
 		},
 		"instance-of-a-catalog-turns-critical": {
-			before: (*town).registered,
-			change: func(o *town) { o.instance("10.8.0.1", mesh.Unhealthy) },
+			before: (*smallMesh).addCatalogService,
+			change: func(o *smallMesh) { o.instance("10.8.0.1", mesh.Unhealthy) },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"instance-of-a-catalog-registered": {
-			before: (*town).registered,
-			change: func(o *town) { o.instance("10.8.0.2", mesh.HealthUnknown) },
+			before: (*smallMesh).addCatalogService,
+			change: func(o *smallMesh) { o.instance("10.8.0.2", mesh.HealthUnknown) },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"service-of-a-catalog-deregistered": {
-			before: (*town).registered,
-			change: func(o *town) { o.derived, o.instances = nil, nil },
+			before: (*smallMesh).addCatalogService,
+			change: func(o *smallMesh) { o.derived, o.instances = nil, nil },
 			want:   expectation{built: 12}, // names alone are sent
 		},
 		"health-changed": {
-			change: (*town).unhealthy,
+			change: (*smallMesh).unhealthy,
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"health-changed-back": {
-			before: (*town).unhealthy,
-			change: func(o *town) { o.health = nil },
+			before: (*smallMesh).unhealthy,
+			change: func(o *smallMesh) { o.health = nil },
 			want:   expectation{12, 0, amounts{stream.EndpointType: 1}, amounts{stream.EndpointType: 12}},
 		},
 		"service-removed": {
-			before: func(o *town) { o.Services = append(o.Services, townService("b", "b7")) },
-			change: func(o *town) { o.Services = o.Services[:len(o.Services)-1] },
+			before: func(o *smallMesh) { o.Services = append(o.Services, smallMeshService("b", "b7")) },
+			change: func(o *smallMesh) { o.Services = o.Services[:len(o.Services)-1] },
 			want:   expectation{built: 12}, // names alone are sent
 		},
 		"peer-authentication-added": {
-			change: (*town).strict,
+			change: (*smallMesh).strict,
 			// One listener a service takes what is sent to its workloads.
 			want: expectation{4, 8, amounts{stream.ListenerType: 2}, amounts{stream.ListenerType: 4}},
 		},
 		"sidecar-added": {
-			change: func(o *town) { o.scope("./*", "a/*") },
+			change: func(o *smallMesh) { o.scope("./*", "a/*") },
 			want:   expectation{built: 4, kept: 8}, // names alone are sent
 		},
 		"sidecar-edited": {
-			before: func(o *town) { o.scope("./*", "a/*") },
-			change: func(o *town) { o.scope("./*", "a/*", "c/c0.mesh") },
+			before: func(o *smallMesh) { o.scope("./*", "a/*") },
+			change: func(o *smallMesh) { o.scope("./*", "a/*", "c/c0.mesh") },
 			// Others see that service already: nothing is made.
 			want: expectation{4, 8, nil, amounts{stream.ClusterType: 4, stream.EndpointType: 4, stream.VirtualHostType: 4}},
 		},
 		"mesh-config-edited": {
-			change: func(o *town) { o.patience(3 * time.Second) },
+			change: func(o *smallMesh) { o.connectTimeout(3 * time.Second) },
 			// Six services, and four clusters for what is none, and for the application.
 			want: expectation{12, 0, amounts{stream.ClusterType: 10}, amounts{stream.ClusterType: 120, stream.EndpointType: 72}},
 		},
 		"service-added": {
-			change: func(o *town) { o.Services = append(o.Services, townService("b", "b7")) },
+			change: func(o *smallMesh) { o.Services = append(o.Services, smallMeshService("b", "b7")) },
 			want: expectation{
 				12, 0,
 				amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},
@@ -358,8 +358,8 @@ func TestWorkOfChange(t *testing.T) {
 			},
 		},
 		"comment-only": {
-			before: func(o *town) { o.route("a0.mesh", "/v1") },
-			change: func(o *town) {
+			before: func(o *smallMesh) { o.route("a0.mesh", "/v1") },
+			change: func(o *smallMesh) {
 				v := *o.routes[0]
 				v.Origin = &mesh.Origin{Source: "files", Path: "a0.yaml", Line: 7, Column: 1}
 				o.routes[0] = &v
@@ -369,7 +369,7 @@ func TestWorkOfChange(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := newTown()
+			o := newSmallMesh()
 			if c.before != nil {
 				c.before(o)
 			}
@@ -378,10 +378,10 @@ func TestWorkOfChange(t *testing.T) {
 	}
 }
 
-// of makes a change to a town whose proxies have everything, and counts.
-func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
+// of applies a change to a mesh whose proxies have everything, and counts the work.
+func (e *expectation) of(t *testing.T, o *smallMesh, change func(*smallMesh)) {
 	t.Helper()
-	r := newRig(t, nil, everybody(&o.Objects))
+	r := newRig(t, nil, admitAll(&o.Objects))
 	r.mesh.publish(o.build(nil))
 	all := o.fleet(t, r)
 	was, sizes := r.server.Work(), r.sizes()
@@ -393,7 +393,7 @@ func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
 		return ok && !x.Done.IsZero()
 	})
 	for _, p := range all {
-		p.inStep(r)
+		p.waitConverged(r)
 	}
 	did := r.server.Work().since(was)
 	e.check(t, did)
@@ -401,10 +401,10 @@ func (e *expectation) of(t *testing.T, o *town, change func(*town)) {
 }
 
 // fleet connects relays, one a workload, and waits until all have everything.
-func (o *town) fleet(t *testing.T, r *rig) []*proxy {
+func (o *smallMesh) fleet(t *testing.T, r *rig) []*proxy {
 	t.Helper()
 	var all []*proxy
-	for _, w := range newTown().Workloads {
+	for _, w := range newSmallMesh().Workloads {
 		p := newProxy(t, relay, &bootstrap.Node{
 			Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr(w.Address), Name: w.Name, Namespace: w.Namespace, Domain: "svc.local",
 			ServiceAccount: w.ServiceAccount, Interception: "REDIRECT", WorkloadName: w.Name,
@@ -413,9 +413,9 @@ func (o *town) fleet(t *testing.T, r *rig) []*proxy {
 		all = append(all, p)
 	}
 	for _, p := range all {
-		p.inStep(r)
+		p.waitConverged(r)
 	}
-	eventually(t, "all is answered", func() bool { return r.server.settled() == len(all) })
+	eventually(t, "all is answered", func() bool { return r.server.convergedProxies() == len(all) })
 	return all
 }
 
@@ -441,7 +441,7 @@ func (e *expectation) check(t *testing.T, got Work) {
 	}
 }
 
-// sizes are the resources that are in force, with their bytes.
+// sizes are the resources in force, with their bytes.
 func (r *rig) sizes() map[stream.TypeURL]map[string]int {
 	out := map[stream.TypeURL]map[string]int{}
 	for _, c := range r.server.connections() {
@@ -457,8 +457,8 @@ func (r *rig) sizes() map[stream.TypeURL]map[string]int {
 	return out
 }
 
-// encodedOnce holds the bytes that were encoded to the resources that are new:
-// each counts once.
+// encodedOnce compares the bytes that were encoded with the new resources: each counts
+// once.
 func encodedOnce(t *testing.T, was, now map[stream.TypeURL]map[string]int, got Work) {
 	t.Helper()
 	for url, of := range now {

@@ -21,35 +21,35 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Names of the static clusters. Resources that a control plane makes refer to
-// SDSCluster where they take a secret.
+// Names of the static clusters. Resources of a control plane refer to SDSCluster as the
+// source of secrets.
 const (
 	XDSCluster        = "xds-grpc"
 	SDSCluster        = "sds-grpc"
 	prometheusCluster = "prometheus_stats"
 )
 
-// Reserved are the names in a bootstrap that nothing a control plane makes may
-// refer to, but for SDSCluster where it takes a secret: what these clusters connect
-// to gives out keys, takes orders, or tells who they are.
+// Reserved are the names in a bootstrap to which no resource of a control plane may refer,
+// except to SDSCluster as the source of a secret: these clusters connect to the admin
+// interface and to the agent's sockets, which give out keys and identities.
 func Reserved() []string { return []string{XDSCluster, SDSCluster, prometheusCluster, tokenSecret} }
 
 // MaxSocketPath is how long the path of a unix socket may be: sun_path has 108
 // bytes, the last of which is zero.
 const MaxSocketPath = 107
 
-// Config is what the bootstrap of one Envoy depends on.
+// Config is the input of the bootstrap of one Envoy.
 type Config struct {
-	// Node says who the Envoy is.
+	// Node identifies the Envoy.
 	Node Node
 	// XDSSocket and SDSSocket are the unix sockets of the agent; absolute.
 	XDSSocket, SDSSocket string
-	// Token is what the agent's sockets ask for, in the header [TokenHeader].
+	// Token is what the agent's sockets require, in the header [TokenHeader].
 	Token string
 
-	// AdminSocket is the unix socket that Envoy's admin interface listens on,
-	// unless AdminAddress is valid. MovedAdminSocket is the path that the agent
-	// moves it to once it is there; empty means that it stays.
+	// AdminSocket is the unix socket of Envoy's admin interface, unless AdminAddress is
+	// valid. MovedAdminSocket is the path to which the agent moves it once it exists;
+	// empty means that it is not moved.
 	AdminSocket, MovedAdminSocket string
 	AdminAddress                  netip.AddrPort
 	// StatsAddress serves GET /stats/prometheus and nothing else; the zero
@@ -58,7 +58,7 @@ type Config struct {
 	// HealthAddress serves GET /healthz/ready: 200 once Envoy has its
 	// configuration, 503 while it drains. The zero value means no such listener.
 	HealthAddress netip.AddrPort
-	// Limits bound what Envoy takes of the host; the zero value bounds nothing.
+	// Limits bound what Envoy uses of the host; the zero value is unlimited.
 	Limits Limits
 }
 
@@ -83,8 +83,8 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 		Node: node,
 		Admin: &bootstrapv3.Admin{
 			Address: admin,
-			// The agent must get through when traffic has used up what the
-			// process allows.
+			// The agent must be able to connect when traffic has reached the limits of the
+			// process.
 			IgnoreGlobalConnLimit: true,
 		},
 		DynamicResources: dynamicResources(),
@@ -125,8 +125,8 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 	return b, nil
 }
 
-// Marshal is [Build] as the JSON that Envoy's -c takes from a file ending in
-// .json: equal for an equal Config, and readable by people.
+// Marshal is [Build] as JSON, as Envoy's -c reads it from a file whose name ends in .json.
+// The bytes are equal for an equal Config.
 func Marshal(c Config) ([]byte, error) {
 	b, err := Build(c)
 	if err != nil {
@@ -136,7 +136,7 @@ func Marshal(c Config) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("marshalling the bootstrap: %w", err)
 	}
-	// protojson varies its white space on purpose.
+	// protojson randomizes white space.
 	var out bytes.Buffer
 	if err := json.Indent(&out, loose, "", "  "); err != nil {
 		return nil, fmt.Errorf("marshalling the bootstrap: %w", err)
@@ -145,8 +145,8 @@ func Marshal(c Config) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// adminAddresses are where Envoy's admin interface is to listen, and where it is
-// then reached.
+// adminAddresses are where Envoy's admin interface listens, and where the agent then
+// reaches it.
 func adminAddresses(c *Config) (listens, reached *corev3.Address, err error) {
 	if c.AdminAddress.IsValid() {
 		at := address(c.AdminAddress)
@@ -174,8 +174,8 @@ func checkSocket(what, path string) error {
 }
 
 func dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
-	// 0 waits for ever: an Envoy without its configuration must not open
-	// listeners that route nowhere.
+	// 0 waits forever: an Envoy without its configuration must not open listeners that
+	// have no routes.
 	ads := func() *corev3.ConfigSource {
 		return &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
@@ -194,8 +194,8 @@ func dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 				TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
 					EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{
 						ClusterName: XDSCluster,
-						// The agent is on this host: when it returns, Envoy should
-						// not first wait out a back-off of up to 30 s.
+						// The agent is on this host: when it is back, Envoy should
+						// reconnect without a back-off of up to 30 s.
 						RetryPolicy: &corev3.RetryPolicy{RetryBackOff: &corev3.BackoffStrategy{
 							BaseInterval: durationpb.New(100 * time.Millisecond), MaxInterval: durationpb.New(time.Second),
 						}},

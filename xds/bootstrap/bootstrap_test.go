@@ -90,8 +90,8 @@ func TestEnvoyAcceptsBootstrap(t *testing.T) {
 	}
 }
 
-// TestStaticListeners leaves out the dynamic half, so that Envoy opens the
-// static one without a control plane.
+// TestStaticListeners omits dynamic configuration, so that Envoy opens the static
+// listeners without a control plane.
 func TestStaticListeners(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
@@ -137,7 +137,8 @@ func TestStaticListeners(t *testing.T) {
 	}
 }
 
-// TestAdminSocket shows that the pipe is an admin interface for its owner only.
+// TestAdminSocket: the socket gives its owner access to the admin interface, and nobody
+// else.
 func TestAdminSocket(t *testing.T) {
 	t.Parallel()
 	c := testConfig(t)

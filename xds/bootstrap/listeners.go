@@ -42,9 +42,8 @@ func statsListener(at netip.AddrPort) (*listenerv3.Listener, error) {
 	}})
 }
 
-// healthListener answers whether Envoy takes traffic. Envoy opens it with the
-// others, that is once it has its configuration, and its filter says no while
-// Envoy drains.
+// healthListener answers whether Envoy accepts traffic. Envoy opens it with the other
+// listeners, once it has its configuration, and its filter fails while Envoy drains.
 func healthListener(at netip.AddrPort) (*listenerv3.Listener, error) {
 	return httpListener("fairlead_health", at, nil, namedFilter{"envoy.filters.http.health_check", &healthv3.HealthCheck{
 		PassThroughMode: wrapperspb.Bool(false),
@@ -87,8 +86,8 @@ func httpListener(name string, at netip.AddrPort, routes []*routev3.Route, filte
 			Name:       "envoy.filters.network.http_connection_manager",
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: hcm},
 		}}}},
-		// Probes and scrapers must get through when traffic has used up what
-		// the process allows.
+		// Probes and scrapers must be able to connect when traffic has reached the limits
+		// of the process.
 		IgnoreGlobalConnLimit: true,
 		BypassOverloadManager: true,
 	}, nil
@@ -98,16 +97,15 @@ func exact(s string) *matcherv3.StringMatcher {
 	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: s}}
 }
 
-// runtimeLayers leaves an operator the admin layer, as a stock Envoy without
-// this section has it.
+// runtimeLayers keeps the admin layer that a stock Envoy has without this section.
 func runtimeLayers() *bootstrapv3.LayeredRuntime {
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
 		{
 			Name: "static",
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{
 				Fields: map[string]*structpb.Value{
-					// Istio takes regular expressions of up to 1,024 characters; Envoy
-					// by itself refuses what compiles to more than 100 instructions.
+					// Istio accepts regular expressions of up to 1,024 characters; Envoy
+					// by default rejects those that compile to more than 100 instructions.
 					"re2.max_program_size.error_level": structpb.NewNumberValue(32768),
 				},
 			}},
@@ -119,9 +117,9 @@ func runtimeLayers() *bootstrapv3.LayeredRuntime {
 	}}
 }
 
-// statsConfig keeps names out of the names of metrics. The control plane ends
-// the names of clusters and connection managers in ";", as Istio does, because
-// they have dots in them, at which Envoy's own rules would cut them.
+// statsConfig extracts names of clusters and connection managers from the names of
+// metrics. The control plane ends these names in ";", as Istio does, because they contain
+// dots, at which Envoy's own rules would cut them.
 func statsConfig() *metricsv3.StatsConfig {
 	tag := func(name, regex string) *metricsv3.TagSpecifier {
 		return &metricsv3.TagSpecifier{TagName: name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: regex}}

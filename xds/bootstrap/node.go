@@ -21,7 +21,7 @@ const (
 	TypeRouter  = "router"
 )
 
-// Istio's keys of the metadata of a node, as far as they mean something here.
+// The keys of Istio's node metadata that are used here.
 const (
 	keyNamespace      = "NAMESPACE"
 	keyServiceAccount = "SERVICE_ACCOUNT"
@@ -36,9 +36,8 @@ const (
 	keyTime           = "FAIRLEAD_TIME"
 )
 
-// Bounds on what a peer says of itself. Metadata that has no meaning here is
-// not read, so only what is read is bounded; the size of a message is bounded
-// by the transport.
+// Limits of a node. Metadata that is not used here is not read, so only what is read is
+// limited; the transport limits the size of the message.
 const (
 	maxIDLength     = 1024
 	maxStringLength = 512
@@ -65,11 +64,11 @@ func (v Version) AtLeast(major, minor uint32) bool {
 	return v.Major > major || v.Major == major && v.Minor >= minor
 }
 
-// Locality is where a proxy says that it runs.
+// Locality is where a proxy claims to run.
 type Locality struct{ Region, Zone, SubZone string }
 
-// Node is what a proxy says of itself. Nothing of it is proven: who reads it
-// compares it with what the peer's certificate entitles it to.
+// Node is what a proxy claims to be. Nothing of it is proven: the reader compares it with
+// what the peer's certificate entitles it to.
 type Node struct {
 	// Type is [TypeSidecar] or [TypeRouter].
 	Type string
@@ -78,24 +77,24 @@ type Node struct {
 	// Name and Namespace are those of the workload; Domain is the DNS domain
 	// of the mesh, such as cluster.local.
 	Name, Namespace, Domain string
-	// ServiceAccount may be empty: nothing was said.
+	// ServiceAccount may be empty.
 	ServiceAccount string
 	// Labels may be nil.
 	Labels map[string]string
-	// Addresses are all addresses of the proxy, Address among them, which is
-	// the first if nothing else was said.
+	// Addresses are all addresses of the proxy, including Address, which is the first by
+	// default.
 	Addresses []netip.Addr
 	// WorkloadName, MeshID, ClusterID and Network may be empty.
 	WorkloadName, MeshID, ClusterID, Network string
-	// Interception is REDIRECT, TPROXY, NONE, or empty: nothing was said.
+	// Interception is REDIRECT, TPROXY, NONE, or empty.
 	Interception string
 	Locality     Locality
 	// EnvoyVersion is only ever read: Envoy fills it in.
 	EnvoyVersion Version
-	// AgentVersion is the version of Fairlead beside the proxy, or empty.
+	// AgentVersion is the version of the Fairlead agent of the proxy, or empty.
 	AgentVersion string
-	// Time is what the host's clock showed when this was said, or zero: nothing was
-	// said. It is only ever read; see [SetTime].
+	// Time is the time of the host's clock when the node was sent, or zero if it was not
+	// sent. It is only read; see [SetTime].
 	Time time.Time
 }
 
@@ -106,7 +105,7 @@ func (n *Node) ID() string {
 	}, "~")
 }
 
-// Proto is the node as an Envoy's bootstrap has it.
+// Proto is the node as in an Envoy's bootstrap.
 func (n *Node) Proto() (*corev3.Node, error) {
 	if err := n.check(); err != nil {
 		return nil, err
@@ -206,8 +205,8 @@ func SetTime(node *corev3.Node, now time.Time) {
 	node.Metadata.Fields[keyTime] = structpb.NewStringValue(now.UTC().Format(time.RFC3339Nano))
 }
 
-// parseTime is zero for what is no time: a host with a strange clock says nothing,
-// and is served all the same.
+// parseTime returns zero for an invalid time: a host with a wrong clock is served
+// nevertheless.
 func parseTime(s string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, s)
 	if err != nil {
@@ -216,7 +215,7 @@ func parseTime(s string) time.Time {
 	return t
 }
 
-// check reports what makes n unfit to be sent or believed.
+// check returns what is invalid in n.
 func (n *Node) check() error {
 	var errs []error
 	bad := func(format string, args ...any) {
@@ -268,7 +267,7 @@ func clean(s string) bool {
 	return len(s) <= maxStringLength && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError })
 }
 
-// parseID splits a node id. As in Istio it has four parts, or it is refused.
+// parseID splits a node id. As in Istio, an id without four parts is rejected.
 func parseID(id string) (*Node, error) {
 	if len(id) > maxIDLength {
 		return nil, fmt.Errorf("%w: an id of %d bytes, %d are allowed", ErrNode, len(id), maxIDLength)
@@ -329,8 +328,8 @@ func labelsField(m *structpb.Struct) (map[string]string, error) {
 	return labels, nil
 }
 
-// addressesField reads INSTANCE_IPS, which Istio writes as one string with
-// commas; a list is understood too.
+// addressesField reads INSTANCE_IPS, which Istio writes as one string with commas; a list
+// is accepted, too.
 func addressesField(m *structpb.Struct, own netip.Addr) ([]netip.Addr, error) {
 	v, ok := m.GetFields()[keyInstanceIPs]
 	if !ok {

@@ -48,7 +48,7 @@ func TestNodeRoundTrip(t *testing.T) {
 	}
 }
 
-// TestParseNodeOfIstio reads a node as Istio's agent writes it.
+// TestParseNodeOfIstio parses a node as Istio's agent writes it.
 func TestParseNodeOfIstio(t *testing.T) {
 	t.Parallel()
 	metadata, err := structpb.NewStruct(map[string]any{
@@ -146,8 +146,8 @@ func FuzzParseNode(f *testing.F) {
 	})
 }
 
-// TestTimeIsNotKept: the time changes with every stream, so it is in
-// no node that is kept, and what is no time refuses nobody.
+// TestTimeIsNotKept: the time changes with every stream, so it is not in a node that is
+// kept. A node with an invalid time is accepted.
 func TestTimeIsNotKept(t *testing.T) {
 	t.Parallel()
 	plain, err := ordersNode().Proto()

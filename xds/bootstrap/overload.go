@@ -12,14 +12,14 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// Limits bound what an Envoy takes of its host, whoever connects to it.
+// Limits bound what an Envoy uses of its host.
 type Limits struct {
-	// MaxHeap is what it may have on its heap, in bytes; 0 means no bound. Near to it
-	// Envoy gives back what it does not need, then answers new requests with 503, and
-	// last takes no new connections.
+	// MaxHeap bounds Envoy's heap, in bytes; 0 means unlimited. Near the limit, Envoy
+	// first releases unused memory, then answers new requests with 503, and finally
+	// accepts no new connections.
 	MaxHeap uint64
-	// MaxConnections is how many connections to its listeners may be open, those of
-	// the host's own applications included; one more is closed. 0 means no bound.
+	// MaxConnections bounds the open connections to its listeners, including those of the
+	// host's own applications; further ones are closed. 0 means unlimited.
 	MaxConnections int64
 }
 
@@ -29,7 +29,7 @@ const (
 	overloadRefresh    = 250 * time.Millisecond
 )
 
-// heapSteps are what Envoy does when so much of MaxHeap is in use.
+// heapSteps are Envoy's overload actions, by the share of MaxHeap in use.
 func heapSteps() []struct {
 	action string
 	share  float64
@@ -44,8 +44,8 @@ func heapSteps() []struct {
 	}
 }
 
-// overloadManager is what holds an Envoy to its limits; nil if it has none. The
-// listeners for metrics and probes are exempt: they say that it is overloaded.
+// overloadManager enforces the limits; nil if there are none. The listeners for metrics
+// and probes are exempt, so that the overload can be seen.
 func overloadManager(l Limits) (*overloadv3.OverloadManager, error) {
 	if l == (Limits{}) {
 		return nil, nil //nolint:nilnil // a field that is not set

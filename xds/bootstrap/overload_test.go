@@ -17,8 +17,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
-// limited is an Envoy with limits and a listener for traffic, which answers by
-// itself.
+// limited is an Envoy with limits and a listener that answers directly.
 type limited struct {
 	Config
 	envoy   *envoytest.Envoy
@@ -56,8 +55,8 @@ func newLimited(t *testing.T, version string, l Limits) *limited {
 	return f
 }
 
-// TestConnectionsAreLimited opens connections until Envoy takes no more, and has
-// those for probes and metrics get through all the same.
+// TestConnectionsAreLimited opens connections until Envoy accepts no more, and checks that
+// probes and metrics still work.
 func TestConnectionsAreLimited(t *testing.T) {
 	t.Parallel()
 	const limit = 5
@@ -82,7 +81,7 @@ func TestConnectionsAreLimited(t *testing.T) {
 	}
 }
 
-// hold opens a connection that is served, and keeps it until the test ends.
+// hold opens a connection and keeps it until the test ends.
 func (f *limited) hold(t *testing.T, wait time.Duration) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), wait)
@@ -100,8 +99,8 @@ func (f *limited) hold(t *testing.T, wait time.Duration) error {
 	return err
 }
 
-// TestHeapIsLimited has an Envoy need more than its heap may have: it refuses
-// traffic, and answers probes and metrics.
+// TestHeapIsLimited has an Envoy exceed its heap limit: it rejects traffic, and answers
+// probes and metrics.
 func TestHeapIsLimited(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Ends() {

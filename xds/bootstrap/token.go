@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// TokenHeader is the header in which an Envoy shows the token to its agent.
+// TokenHeader is the header with the token that an Envoy sends to its agent.
 const TokenHeader = "x-fairlead-agent-token"
 
 // tokenSecret is the static secret that has the token.

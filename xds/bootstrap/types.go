@@ -8,24 +8,23 @@ const (
 	// a request is never answered.
 	HealthType = "type.googleapis.com/istio.v1.HealthInformation"
 
-	// EnvoyStateType is the type of the requests by which a relay reports what
-	// has become of its Envoy: resource_names_subscribe has one element, an
+	// EnvoyStateType is the type of the requests by which a relay reports the
+	// state of its Envoy: resource_names_subscribe has one element, an
 	// [EnvoyState]. Such a request is never answered.
 	EnvoyStateType = "type.googleapis.com/fairlead.v1.EnvoyState"
 
-	// FeatureVirtualHosts is among the client_features of the node of a relay: it
-	// takes the virtual hosts of route configurations by themselves (VHDS), whatever
-	// its Envoy can, and folds them.
+	// FeatureVirtualHosts is in the client_features of a relay's node: the relay supports
+	// VHDS, whatever its Envoy does, and merges virtual hosts into route configurations.
 	FeatureVirtualHosts = "fairlead.virtual-hosts"
 )
 
-// EnvoyState is what a relay says of its Envoy.
+// EnvoyState is the state that a relay reports of its Envoy.
 type EnvoyState string
 
-// The states of an Envoy, as its relay sees it.
+// The states of an Envoy, as its relay reports them.
 const (
 	EnvoyAbsent    EnvoyState = "absent"    // no process, or none connected
 	EnvoyStarting  EnvoyState = "starting"  // connected, not yet live
 	EnvoyLive      EnvoyState = "live"      // accepted everything and serves
-	EnvoyRejecting EnvoyState = "rejecting" // serves, and refuses part of what it was sent
+	EnvoyRejecting EnvoyState = "rejecting" // serves, and rejects part of what it was sent
 )

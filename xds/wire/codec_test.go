@@ -65,7 +65,7 @@ func TestOtherMessagesAreEncoded(t *testing.T) {
 	}
 }
 
-// followed is a message that says when it was written.
+// followed is a message that records when it was written.
 type followed struct {
 	message
 	written chan struct{}
@@ -76,10 +76,10 @@ func (f followed) Written() { f.written <- struct{}{} }
 
 func (f followed) Progress() { f.steps.Add(1) }
 
-// Marks neither change a message nor copy it, however it is cut.
+// Progress signals neither change a message nor copy it, however it is split.
 func TestProgressSignals(t *testing.T) {
 	t.Parallel()
-	for _, m := range []message{pieces(1<<20, 800), pieces(1<<20, 1<<20), pieces(1<<20, progressStep), pieces(1<<20+1, progressStep/2), pieces(progressStep, progressStep), {}} {
+	for _, m := range []message{split(1<<20, 800), split(1<<20, 1<<20), split(1<<20, progressStep), split(1<<20+1, progressStep/2), split(progressStep, progressStep), {}} {
 		f := followed{m, make(chan struct{}, 1), new(atomic.Int32)}
 		data, err := Codec().Marshal(f)
 		if err != nil {
@@ -99,11 +99,11 @@ func TestProgressSignals(t *testing.T) {
 	}
 }
 
-// A message is written when the connection has it, not when Send returns.
+// A message counts as written when the connection has it, not when Send returns.
 func TestWrittenSignal(t *testing.T) {
 	t.Parallel()
 	l := bufconn.Listen(1 << 10)
-	m := followed{pieces(1<<20, 800), make(chan struct{}, 2), new(atomic.Int32)}
+	m := followed{split(1<<20, 800), make(chan struct{}, 2), new(atomic.Int32)}
 	sent := make(chan struct{})
 	g := grpc.NewServer(ServerOptions()...)
 	g.RegisterService(&grpc.ServiceDesc{ServiceName: "t.T", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{

@@ -24,7 +24,7 @@ import (
 // ADDRESS STREAMS TLS.
 const clientVariable = "FAIRLEAD_WIRE_CLIENT"
 
-// TestMain is the client, in a process of its own, where it is asked to be.
+// TestMain runs the client, if the process is started as one.
 func TestMain(m *testing.M) {
 	if how := os.Getenv(clientVariable); how != "" {
 		if err := client(how); err != nil {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// raw is a client's codec: bytes are counted and dropped.
+// raw is a client's codec: it counts and drops bytes.
 type raw struct{}
 
 func (raw) Name() string { return "proto" }
@@ -99,14 +99,13 @@ func client(how string) error {
 	return nil
 }
 
-// message is a message in pieces.
+// message is a message in buffers.
 type message [][]byte
 
 func (m message) AppendBuffers(dst [][]byte) [][]byte { return append(dst, m...) }
 
-// pieces cuts a message of a size into pieces: apart in memory, or one behind the
-// other.
-func pieces(size, piece int) message {
+// split splits a message of a size into buffers: separate in memory, or adjacent.
+func split(size, piece int) message {
 	whole := make([]byte, size)
 	var m message
 	for len(whole) > 0 {
@@ -117,7 +116,7 @@ func pieces(size, piece int) message {
 	return m
 }
 
-// fan is a server that sends one message to all streams, when told.
+// fan is a server that sends one message to all streams on request.
 type fan struct {
 	mu      sync.Mutex // guards streams
 	streams []chan message
@@ -159,7 +158,7 @@ func (f *fan) push(m message) {
 	f.got.Wait()
 }
 
-// server is Codec, but for requests, which are counted.
+// serverCodec is Codec, except that requests are counted.
 type serverCodec struct{ codec }
 
 func (serverCodec) Unmarshal(data mem.BufferSlice, v any) error { return raw{}.Unmarshal(data, v) }
@@ -213,7 +212,7 @@ func cpu() time.Duration {
 	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
-// held is what this process holds after everything that nobody holds was freed.
+// held is the memory in use after garbage collection.
 func held() int {
 	runtime.GC()
 	runtime.GC() // pools are emptied in two
@@ -222,9 +221,9 @@ func held() int {
 	return int(m.HeapAlloc + m.StackInuse)
 }
 
-// BenchmarkTransport sends one message to 200 streams, each a connection of its
-// own to another process, with one option differing from ServerOptions at a
-// time: what the server spends on it, and what a stream holds that rests.
+// BenchmarkTransport sends one message to 200 streams, each a connection to another
+// process, with one option differing from ServerOptions at a time. It measures the CPU
+// time of the server, and the memory of an idle stream.
 func BenchmarkTransport(b *testing.B) {
 	const streams = 200
 	for _, o := range []struct {
@@ -249,10 +248,10 @@ func BenchmarkTransport(b *testing.B) {
 				name string
 				m    message
 			}{
-				{"5K", pieces(5<<10, 800)},
-				{"560K-one", pieces(560<<10, 560<<10)},
-				{"560K-apart", pieces(560<<10, 800)},
-				{"560K-frames", pieces(560<<10, 16<<10)},
+				{"5K", split(5<<10, 800)},
+				{"560K-one", split(560<<10, 560<<10)},
+				{"560K-apart", split(560<<10, 800)},
+				{"560K-frames", split(560<<10, 16<<10)},
 			} {
 				b.Run(name+"/"+m.name, func(b *testing.B) {
 					before := held()

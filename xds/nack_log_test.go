@@ -17,7 +17,7 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// One host that refuses all it is sent, at length, fills neither a log nor a
+// A host that rejects everything with long error messages fills neither a log nor a
 // screen.
 func TestNackLogLinesAreLimited(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestNackLogLinesAreLimited(t *testing.T) {
 	}
 }
 
-// A peer that is not let in says who it is all the same.
+// A peer that is not admitted chooses its node id.
 func TestNodeIDsAreSanitized(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -117,7 +117,7 @@ func TestNodeIDsAreSanitized(t *testing.T) {
 	}
 }
 
-// What is remembered of a change that all refuse has an end.
+// The rejections of one change that are kept are bounded.
 func TestRejectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	n := &rollout{finished: make(chan struct{}, 1)}
@@ -132,23 +132,23 @@ func TestRejectionsAreBounded(t *testing.T) {
 	}
 }
 
-// TestEnvoyStateChangesAreLogged: after a restart every proxy says that its Envoy is
-// live, and an agent connects before it starts its Envoy. Changes after that are
-// logged, and so is a first state that is neither.
+// TestEnvoyStateChangesAreLogged: a first state of live is expected after a restart, and
+// absent before the agent starts its Envoy. Later changes are logged, and so is another
+// first state.
 func TestEnvoyStateChangesAreLogged(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		said []bootstrap.EnvoyState
-		told []string
+		said   []bootstrap.EnvoyState
+		logged []string
 	}{
 		"live":      {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive}},
 		"absent":    {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent}},
-		"starts":    {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent, bootstrap.EnvoyLive}, told: []string{"from=absent to=live"}},
-		"dies":      {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyAbsent}, told: []string{"from=live to=absent"}},
-		"rejecting": {said: []bootstrap.EnvoyState{bootstrap.EnvoyRejecting}, told: []string{`from="" to=rejecting`}},
+		"starts":    {said: []bootstrap.EnvoyState{bootstrap.EnvoyAbsent, bootstrap.EnvoyLive}, logged: []string{"from=absent to=live"}},
+		"dies":      {said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyAbsent}, logged: []string{"from=live to=absent"}},
+		"rejecting": {said: []bootstrap.EnvoyState{bootstrap.EnvoyRejecting}, logged: []string{`from="" to=rejecting`}},
 		"changes": {
-			said: []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyRejecting, bootstrap.EnvoyLive},
-			told: []string{"from=live to=rejecting", "from=rejecting to=live"},
+			said:   []bootstrap.EnvoyState{bootstrap.EnvoyLive, bootstrap.EnvoyRejecting, bootstrap.EnvoyLive},
+			logged: []string{"from=live to=rejecting", "from=rejecting to=live"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,14 +159,14 @@ func TestEnvoyStateChangesAreLogged(t *testing.T) {
 				conn.logEnvoyState(s)
 				conn.envoy = s
 			}
-			var told []string
+			var logged []string
 			for line := range strings.Lines(log.String()) {
 				_, words, _ := strings.Cut(line, "host=vm1 ")
 				words, _, _ = strings.Cut(words, " left_out")
-				told = append(told, strings.TrimSpace(words))
+				logged = append(logged, strings.TrimSpace(words))
 			}
-			if !slices.Equal(told, c.told) {
-				t.Errorf("told %q, want %q", told, c.told)
+			if !slices.Equal(logged, c.logged) {
+				t.Errorf("logged %q, want %q", logged, c.logged)
 			}
 		})
 	}

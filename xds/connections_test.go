@@ -16,8 +16,9 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// remembering is what a server remembers of clusters that were not answered for.
-func (r *rig) remembering(t *testing.T, names ...string) *stream.UnacknowledgedNames {
+// unacknowledgedNames are the compact unacknowledged names of a server that sent clusters
+// without an answer.
+func (r *rig) unacknowledgedNames(t *testing.T, names ...string) *stream.UnacknowledgedNames {
 	t.Helper()
 	s := stream.NewServer(stream.ServerConfig{})
 	list := make([]*stream.Resource, len(names))
@@ -34,21 +35,21 @@ func (r *rig) remembering(t *testing.T, names ...string) *stream.UnacknowledgedN
 	return r.server.interner.Retain(s.Unacknowledged())
 }
 
-// What is remembered of the proxies of one host is bounded, in number and in
-// bytes, and takes nothing from others.
+// The unacknowledged names that are kept for one host are bounded, in number and bytes,
+// independently of other hosts.
 func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxPerHost = 6 })
 	s := r.server
-	s.keepUnacknowledged(departedProxy{"other", "other", r.remembering(t, "o")})
+	s.keepUnacknowledged(departedProxy{"other", "other", r.unacknowledgedNames(t, "o")})
 	for i := range 10 {
-		s.keepUnacknowledged(departedProxy{fmt.Sprint("few", i), "few", r.remembering(t, "f")})
+		s.keepUnacknowledged(departedProxy{fmt.Sprint("few", i), "few", r.unacknowledgedNames(t, "f")})
 	}
 	var long []string
 	for i := range 2000 {
 		long = append(long, strings.Repeat("x", 4000)+strconv.Itoa(i))
 	}
-	huge := r.remembering(t, long...)
+	huge := r.unacknowledgedNames(t, long...)
 	for i := range 7 {
 		s.keepUnacknowledged(departedProxy{fmt.Sprint("huge", i), "huge", huge})
 	}
@@ -67,11 +68,11 @@ func TestUnacknowledgedNamesOfHostAreBounded(t *testing.T) {
 	}
 }
 
-// Equal doubts of a fleet are kept once.
+// Equal unacknowledged names of a fleet are kept once.
 func TestUnacknowledgedNamesAreShared(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
-	a, b := r.remembering(t, "a", "b", "c").Names(), r.remembering(t, "a", "b", "c").Names()
+	a, b := r.unacknowledgedNames(t, "a", "b", "c").Names(), r.unacknowledgedNames(t, "a", "b", "c").Names()
 	if len(a[stream.ClusterType]) != 3 || &a[stream.ClusterType][0] == &b[stream.ClusterType][0] {
 		t.Fatalf("%v: none, or not their own", a)
 	}
@@ -82,8 +83,8 @@ func TestUnacknowledgedNamesAreShared(t *testing.T) {
 	}
 }
 
-// A proxy comes back while the end of its last stream is being noticed: what that
-// one left in doubt is not believed, whoever is first.
+// A proxy reconnects while the end of its last stream is being handled: the unacknowledged
+// names of that stream count, whichever is first.
 func TestReconnectWhileLastStreamEnds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -93,7 +94,7 @@ func TestReconnectWhileLastStreamEnds(t *testing.T) {
 	}
 	n := node("web", "127.0.0.11")
 	old := &conn{server: r.server, proxyKey: "vm1\x00" + n.ID(), calls: make(chan ownerCall), done: make(chan struct{})}
-	old.unacknowledged = r.remembering(t, slices.Collect(maps.Keys(versions))...)
+	old.unacknowledged = r.unacknowledgedNames(t, slices.Collect(maps.Keys(versions))...)
 	close(old.done)
 	r.server.mu.Lock()
 	r.server.byKey[old.proxyKey] = []*conn{old} // it has not left yet
@@ -105,7 +106,7 @@ func TestReconnectWhileLastStreamEnds(t *testing.T) {
 	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
 }
 
-// Who reads nothing may talk on, and what is noted of that is not kept.
+// A peer that does not read may send requests, and the events of these are not kept.
 func TestEventsOfBlockedStreamAreHandled(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -115,11 +116,11 @@ func TestEventsOfBlockedStreamAreHandled(t *testing.T) {
 	c.unwritten.Add(maxUnwritten) // as if it had left that unread
 	const stale = 1000
 	for range stale {
-		if err := a.stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(stream.ClusterType), ResponseNonce: "nobody's"}); err != nil {
+		if err := a.stream.Send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(stream.ClusterType), ResponseNonce: "unknown"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all of it is heard", func() bool {
+	eventually(t, "all requests are handled", func() bool {
 		return strings.Count(r.log.String(), "ACK for an unknown nonce") == stale
 	})
 }

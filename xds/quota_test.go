@@ -28,7 +28,7 @@ func (s *Server) streamsOf(host string) int {
 	return q.streams
 }
 
-// Who asks for more than he may is in debt for as long as it takes.
+// A host that exceeds its rate is throttled until the quota allows its requests.
 func TestQuotaThrottles(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -36,18 +36,18 @@ func TestQuotaThrottles(t *testing.T) {
 	owes := func(what string, at time.Duration, requests float64, want time.Duration) {
 		t.Helper()
 		if got := q.reserve(now.Add(at), requests); got.Round(time.Millisecond) != want {
-			t.Errorf("%s: in debt for %s, want %s", what, got, want)
+			t.Errorf("%s: throttled for %s, want %s", what, got, want)
 		}
 	}
 	owes("ten seconds' worth", 0, 1000, 0)
 	if q.idle(now) {
-		t.Error("forgotten, though it has nothing left")
+		t.Error("idle, though its quota is used up")
 	}
 	owes("more", 0, 200, 2*time.Second)
 	owes("half a second later", 500*time.Millisecond, 0, 1500*time.Millisecond)
 	owes("paid", 2*time.Second, 0, 0)
 	if !q.idle(now.Add(12 * time.Second)) {
-		t.Error("kept, though it has all of it again")
+		t.Error("not idle, though its quota is full again")
 	}
 	owes("no more than ten seconds' worth is saved", time.Hour, 1100, time.Second)
 	if _, ok := q.addStream(); !ok || q.idle(now.Add(2*time.Hour)) {
@@ -55,11 +55,11 @@ func TestQuotaThrottles(t *testing.T) {
 	}
 	free := newHostQuota("", quotaLimits{streams: 1})
 	if d := free.reserve(now, 1<<40); d != 0 {
-		t.Errorf("who may ask for anything is in debt for %s", d)
+		t.Errorf("throttled for %s without a limit", d)
 	}
 }
 
-// What several streams share counts once, for as long as one has it.
+// A set that several streams share counts once, as long as one of them has it.
 func TestMemoryTotalCountsSharedSetsOnce(t *testing.T) {
 	t.Parallel()
 	interner := new(stream.Interner)
@@ -98,12 +98,13 @@ func TestMemoryTotalCountsSharedSetsOnce(t *testing.T) {
 	}
 }
 
-// Too much for all hosts is told to who keeps much of it, not to who comes last.
+// If all hosts together exceed the limit, a host that uses much is rejected, not the one
+// that comes last.
 func TestMemoryLimitOfAllHosts(t *testing.T) {
 	t.Parallel()
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		new(hosts).instead(t, o, c)
+		new(admissionByHost).install(t, o, c)
 		c.MaxKept = 5 << 20
 	})
 	all := fleet(t, o, 3)
@@ -139,10 +140,10 @@ func TestMemoryLimitOfAllHosts(t *testing.T) {
 		_, err = s.Recv()
 	}
 	st, _ := status.FromError(err)
-	if st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "--max-mib lets them") || len(st.Details()) == 0 {
-		t.Errorf("who keeps more hears %v", err)
+	if st.Code() != codes.ResourceExhausted || !strings.Contains(st.Message(), "more than --max-mib (") || len(st.Details()) == 0 {
+		t.Errorf("the host that uses more gets %v", err)
 	}
 	if r.server.streamsOf("little") != 1 || r.server.streamsOf("much") != 1 {
-		t.Error("somebody else was refused")
+		t.Error("another host was rejected")
 	}
 }

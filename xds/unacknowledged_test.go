@@ -21,8 +21,8 @@ func TestUnacknowledgedNamesAreResentAfterReconnect(t *testing.T) {
 	a.cancel()
 	<-a.err
 	eventually(t, "it has gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
-	// It claims to have all of it, in the very versions; one of them came in an
-	// unanswered response.
+	// It lists all resources in the right versions; one of them was in an unanswered
+	// response.
 	versions := map[string]string{}
 	for res := range r.resourcesOfWeb(t).Generation.All(stream.ClusterType) {
 		versions[res.Name] = res.Version
@@ -34,7 +34,7 @@ func TestUnacknowledgedNamesAreResentAfterReconnect(t *testing.T) {
 	eventually(t, "it is sent again", func() bool { return b.has(ordersCluster) })
 }
 
-// The end of a stream may be noticed long after the proxy has come back.
+// The server may notice the end of a stream long after the proxy has reconnected.
 func TestReconnectBeforeEndOfLastStreamIsNoticed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -66,7 +66,7 @@ func TestReconnectBeforeEndOfLastStreamIsNoticed(t *testing.T) {
 	eventually(t, "it is listed once, as gone", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
 }
 
-// resourcesOfWeb are what the proxy of web shall have.
+// resourcesOfWeb are what the proxy of web is to have.
 func (r *rig) resourcesOfWeb(t *testing.T) *cache.Resources {
 	t.Helper()
 	return mustGet(t, r.server.cache, r.mesh.Snapshot(), view.Proxy{

@@ -20,9 +20,9 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// street is a mesh with more services on one port than travel in one table, all
-// of them answered by one backend, and an Envoy that sees them.
-type street struct {
+// vhdsMesh is a mesh with more services on one port than one inline route configuration
+// has, all answered by one backend, and an Envoy that sees them.
+type vhdsMesh struct {
 	t            *testing.T
 	objects      *smallmesh.Objects
 	port, server int
@@ -31,10 +31,10 @@ type street struct {
 	rig          *rig
 }
 
-func newStreet(t *testing.T, version string, services int, features ...string) *street {
+func newVHDSMesh(t *testing.T, version string, services int, features ...string) *vhdsMesh {
 	t.Helper()
 	ports := envoytest.FreePorts(t, 2)
-	s := &street{t: t, port: ports[0], server: ports[1], backend: backend(t, "here"), objects: new(smallmesh.Objects).Workload("web", "127.0.0.11", nil)}
+	s := &vhdsMesh{t: t, port: ports[0], server: ports[1], backend: backend(t, "here"), objects: new(smallmesh.Objects).Workload("web", "127.0.0.11", nil)}
 	s.objects.Plain = true
 	for i := range services {
 		s.add(fmt.Sprintf("s%02d", i))
@@ -45,7 +45,7 @@ func newStreet(t *testing.T, version string, services int, features ...string) *
 }
 
 // start starts an Envoy.
-func (s *street) start(version string, features ...string) {
+func (s *vhdsMesh) start(version string, features ...string) {
 	t := s.t
 	t.Helper()
 	p, err := node("web", "127.0.0.11").Proto()
@@ -60,7 +60,7 @@ func (s *street) start(version string, features ...string) {
 	s.envoy = envoytest.Start(t, envoytest.Config{Version: version, Bootstrap: bootstrapFor(body, fmt.Sprintf("127.0.0.1:%d", s.server))})
 }
 
-func (s *street) add(name string) {
+func (s *vhdsMesh) add(name string) {
 	s.objects.Services = append(s.objects.Services, &mesh.Service{
 		Meta: smallmesh.Meta(mesh.KindServiceEntry, name), Hostname: mesh.Hostname(name + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: uint32(s.port), Protocol: mesh.HTTP}},
@@ -70,8 +70,8 @@ func (s *street) add(name string) {
 	})
 }
 
-// serve has a new server take the place of the one before.
-func (s *street) serve(change func(*Config)) {
+// serve replaces the server by a new one.
+func (s *vhdsMesh) serve(change func(*Config)) {
 	s.t.Helper()
 	if s.rig != nil {
 		s.rig.grpc.Stop()
@@ -80,7 +80,7 @@ func (s *street) serve(change func(*Config)) {
 	envoytest.Eventually(s.t, envoytest.Patience, func() error { return s.rig.listens(s.t, s.server) })
 }
 
-// listens is listen for a port that may be taken yet.
+// listens is listen for a port that may still be in use.
 func (r *rig) listens(t *testing.T, port int) error {
 	t.Helper()
 	l, err := listenOn(t, port)
@@ -93,13 +93,13 @@ func (r *rig) listens(t *testing.T, port int) error {
 	return nil
 }
 
-// awaitForm waits until the Envoy has the table in a form, and answers.
-func (s *street) awaitForm(whole bool) {
+// awaitForm waits until the Envoy has the route configuration in a form, and answers.
+func (s *vhdsMesh) awaitForm(inline bool) {
 	s.t.Helper()
 	st := s.rig.synced(s.t, "web.shop")
-	eventually(s.t, "the table travels as it shall", func() bool {
+	eventually(s.t, "the route configuration has the wanted form", func() bool {
 		st = s.rig.synced(s.t, "web.shop")
-		return whole == (len(st.VirtualHosts) == 0)
+		return inline == (len(st.VirtualHosts) == 0)
 	})
 	envoytest.Eventually(s.t, envoytest.Patience, func() error {
 		for _, x := range []*mesh.Service{s.objects.Services[0], s.objects.Services[len(s.objects.Services)-1]} {
@@ -111,8 +111,8 @@ func (s *street) awaitForm(whole bool) {
 	})
 }
 
-// have has the mesh have so many services.
-func (s *street) have(services int) {
+// setServices sets the number of services.
+func (s *vhdsMesh) setServices(services int) {
 	s.t.Helper()
 	s.objects.Services = slices.Clone(s.objects.Services[:min(services, len(s.objects.Services))])
 	for i := len(s.objects.Services); i < services; i++ {
@@ -121,8 +121,9 @@ func (s *street) have(services int) {
 	s.rig.mesh.publish(s.objects.Snapshot(s.rig.mesh.Snapshot()))
 }
 
-// load asks a service until stop is called, which fails the test if a request did.
-func (s *street) load(name string) (stop func()) {
+// load sends requests to a service until stop is called, which fails the test if a request
+// failed.
+func (s *vhdsMesh) load(name string) (stop func()) {
 	var asked, failed atomic.Int64
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -151,14 +152,14 @@ func (s *street) load(name string) (stop func()) {
 	}
 }
 
-// An Envoy that says that it takes virtual hosts by themselves, and refuses them,
-// is served all the same: whole, at once, and from then on.
+// An Envoy that claims to support VHDS and rejects it is served inline route
+// configurations, at once and from then on.
 func TestRealEnvoyRejectsVHDS(t *testing.T) {
 	t.Parallel()
-	s := newStreet(t, envoytest.Oldest, vhds.MaxInline+4, bootstrap.FeatureVirtualHosts)
+	s := newVHDSMesh(t, envoytest.Oldest, vhds.MaxInline+4, bootstrap.FeatureVirtualHosts)
 	s.awaitForm(true)
 	if log := s.rig.log.String(); !strings.Contains(log, "DELTA_GRPC") || !strings.Contains(log, "sending the whole route configuration") {
-		t.Error("it did not refuse them")
+		t.Error("it did not reject them")
 	}
 	stop := s.load("s07.mesh")
 	s.add("late")
@@ -172,22 +173,22 @@ func TestRealEnvoyRejectsVHDS(t *testing.T) {
 	stop()
 }
 
-// The form changes under requests: by a refusal, and by the operator's switch, from
-// pieces to whole. It does not change back, for Envoy would answer 404 meanwhile;
-// one that starts anew has it in pieces again.
+// The form changes under load from VHDS to inline: by a NACK, and by the operator's
+// setting. It does not change back, because Envoy would answer 404 meanwhile; a new Envoy
+// gets VHDS again.
 func TestRealEnvoyChangesFromVHDSToInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		if !vhds.Supported(1, uint32(envoytest.Minor(t, version))) {
-			continue // it is sent whole tables only
+			continue // it supports inline routes only
 		}
-		for _, refused := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/refused-%t", version, refused), func(t *testing.T) {
+		for _, rejected := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/rejected-%t", version, rejected), func(t *testing.T) {
 				t.Parallel()
-				s := newStreet(t, version, vhds.MaxInline+4)
+				s := newVHDSMesh(t, version, vhds.MaxInline+4)
 				s.awaitForm(false)
 				stop := s.load("s07.mesh")
-				if refused {
+				if rejected {
 					s.fallBack()
 				} else {
 					s.serve(func(c *Config) { c.InlineRoutes = true })
@@ -196,7 +197,7 @@ func TestRealEnvoyChangesFromVHDSToInline(t *testing.T) {
 				s.serve(nil)
 				s.awaitForm(true)
 				if n := s.sentTables(); n > 0 {
-					t.Errorf("a server that came back sent %d tables and virtual hosts", n)
+					t.Errorf("a restarted server sent %d route configurations and virtual hosts", n)
 				}
 				stop()
 				s.envoy.NoRejections(t)
@@ -208,53 +209,53 @@ func TestRealEnvoyChangesFromVHDSToInline(t *testing.T) {
 	}
 }
 
-// fallBack has the server believe that Envoy refuses the table in pieces.
-func (s *street) fallBack() {
+// fallBack has the server see a NACK of the VHDS route configuration.
+func (s *vhdsMesh) fallBack() {
 	s.t.Helper()
-	table := strconv.Itoa(s.port)
+	routeConfig := strconv.Itoa(s.port)
 	for _, c := range s.rig.server.connections() {
 		c.runInOwner(nil, func() {
-			r := c.resources.Generation.Get(stream.RouteType, table)
+			r := c.resources.Generation.Get(stream.RouteType, routeConfig)
 			c.fallBackToInline(stream.Event{Kind: stream.EventRejected, Type: stream.RouteType, Name: r.Name, Version: r.Version, Reason: "a test"})
 		}, nil)
-		if c.routes != c.routes.WithInline(view.RoutesLayer+table) {
-			s.t.Error("the refusal was not heeded")
+		if c.routes != c.routes.WithInline(view.RoutesLayer+routeConfig) {
+			s.t.Error("the NACK had no effect")
 		}
 	}
 }
 
-// sentTables is how many route tables and virtual hosts the server has sent.
-func (s *street) sentTables() uint64 {
+// sentTables is how many route configurations and virtual hosts the server has sent.
+func (s *vhdsMesh) sentTables() uint64 {
 	sent := s.rig.server.Work().Sent
 	return sent[stream.RouteType].Resources + sent[stream.VirtualHostType].Resources
 }
 
-// Services come and go, a few more than travel in one table and a few less, and
-// servers: the table stays in the form in which Envoy has it, and a server that
-// comes back sends nothing.
+// The number of services crosses the limit for inline delivery in both directions, and
+// servers are replaced: the route configuration keeps the form that Envoy has, and a new
+// server sends nothing.
 func TestRealEnvoyKeepsVHDSOrInline(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Versions() {
 		if !vhds.Supported(1, uint32(envoytest.Minor(t, version))) {
-			continue // it is sent whole tables only
+			continue // it supports inline routes only
 		}
-		for _, whole := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/whole-%t", version, whole), func(t *testing.T) {
+		for _, inline := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/inline-%t", version, inline), func(t *testing.T) {
 				t.Parallel()
 				few, many := vhds.MaxInline-4, vhds.MaxInline+4
-				if !whole {
+				if !inline {
 					few, many = many, few
 				}
-				s := newStreet(t, version, few)
-				s.awaitForm(whole)
+				s := newVHDSMesh(t, version, few)
+				s.awaitForm(inline)
 				stop := s.load("s07.mesh")
 				for _, n := range []int{many, few, vhds.MaxInline + 1, vhds.MaxInline, vhds.MaxInline + 1, 3 * vhds.MaxInline} {
-					s.have(n)
-					s.awaitForm(whole)
+					s.setServices(n)
+					s.awaitForm(inline)
 					s.serve(nil)
-					s.awaitForm(whole)
+					s.awaitForm(inline)
 					if n := s.sentTables(); n != 0 {
-						t.Errorf("a server that came back sent %d tables and virtual hosts", n)
+						t.Errorf("a restarted server sent %d route configurations and virtual hosts", n)
 					}
 				}
 				stop()

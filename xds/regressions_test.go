@@ -8,18 +8,18 @@ import (
 	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
-// Who loses its identity while it waits for its turn is sent nothing.
+// A peer whose identity is revoked while it waits for an admission slot is sent nothing.
 func TestRevokedBeforeAdmission(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxNew, c.slotIdle = 1, time.Hour })
-	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{deaf: true}) // has the only turn, for 5 s
+	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{neverReads: true}) // has the only slot, for 5 s
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })
 	revoked := make(chan struct{})
 	p := *r.admission.peer.Load()
 	p.Revoked = revoked
 	r.admission.peer.Store(&p)
 	a := r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
-	eventually(t, "both are heard", func() bool { return len(r.server.receiveSlots) == 1 && r.server.streams.Load() == 2 })
+	eventually(t, "both have connected", func() bool { return len(r.server.receiveSlots) == 1 && r.server.streams.Load() == 2 })
 	close(revoked)
 	<-a.err
 	if a.received() > 0 {
@@ -27,7 +27,7 @@ func TestRevokedBeforeAdmission(t *testing.T) {
 	}
 }
 
-// A proxy that does not answer holds no more than is remembered.
+// A proxy that does not answer holds a bounded number of rollouts.
 func TestUnansweredRolloutsAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
@@ -53,14 +53,14 @@ func TestUnansweredRolloutsAreBounded(t *testing.T) {
 	}
 }
 
-// A table is to travel inline while a newer snapshot is looked at: both hold.
+// Inline delivery is requested during an update to a newer snapshot: both take effect.
 func TestInlineRoutesSurviveConcurrentUpdate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, smallmesh.Shop(), nil)
 	r.connectWith(t, node("web", "127.0.0.11"), nil, &agent{})
 	r.synced(t, "web.shop")
 	c := r.server.connections()[0]
-	c.mu.Lock() // inline waits here, while announce looks with a newer snapshot
+	c.mu.Lock() // deliverInline waits here during an update to a newer snapshot
 	done := make(chan struct{})
 	go func() { c.deliverInline("routes/8080"); close(done) }()
 	for range 100 { // until it has the lock to wait for

@@ -16,15 +16,14 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// What is shared, taken over, patched and laid side by side has the bytes, and the
-// versions, that the builders give for a view which is made from nothing: those of
-// the golden files.
+// Resources that are shared, reused or patched have the same bytes and versions as those
+// that the builders make for a view from scratch, which are those of the golden files.
 func TestBytesEqualFreshBuild(t *testing.T) {
 	t.Parallel()
 	for name, all := range map[string]cache.Delivery{"in-one": cache.Inline, "all-by-host": cache.VHDS} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, made := newCountry(uint64(40+all)), cache.New(view.Settings{})
+			c, made := newRandomMesh(uint64(40+all)), cache.New(view.Settings{})
 			had := make([]cache.Configuration, 6)
 			var s *mesh.Snapshot
 			for step := range 40 {
@@ -34,7 +33,7 @@ func TestBytesEqualFreshBuild(t *testing.T) {
 				s = c.snapshot(s)
 				for i := range had {
 					if (step+i)%4 == 0 {
-						continue // it sleeps through this one
+						continue // it skips this one
 					}
 					p := c.proxy(i * 5 / 2)
 					had[i] = mustGet(t, made, s, p, cache.Routes{Delivery: all}, had[i])
@@ -48,9 +47,9 @@ func TestBytesEqualFreshBuild(t *testing.T) {
 	}
 }
 
-// proxy is that of one of the homes.
-func (c *country) proxy(i int) view.Proxy {
-	w := c.homes[i]
+// proxy is one of the mesh's proxies.
+func (c *randomMesh) proxy(i int) view.Proxy {
+	w := c.proxies[i]
 	return view.Proxy{
 		ID: "sidecar~" + w.Address + "~" + w.Name + "." + w.Namespace + "~" + w.Namespace + ".svc.local", Type: view.Sidecar,
 		ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, Addresses: []string{w.Address},
@@ -58,7 +57,7 @@ func (c *country) proxy(i int) view.Proxy {
 	}
 }
 
-// sentOf is what a stream would be sent, from the pieces that go to the transport.
+// sentOf is what a stream would be sent, from the buffers for the transport.
 func sentOf(t *testing.T, g *stream.Generation) map[string]string {
 	t.Helper()
 	out := map[string]string{}
@@ -75,7 +74,7 @@ func sentOf(t *testing.T, g *stream.Generation) map[string]string {
 	return out
 }
 
-// builtOf is what the builders give for each part of a view by itself.
+// builtOf is what the builders make for each part of a view alone.
 func builtOf(v *view.View, all cache.Delivery) map[string]string {
 	out := map[string]string{}
 	add := func(list ...envoy.Resource) {

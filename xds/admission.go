@@ -69,7 +69,7 @@ func (s *logLimiter) Do(now time.Time, f func(skipped int)) {
 
 // awaitReceiveSlot waits until the first request of a stream may be received: when a fleet
 // reconnects, most streams wait before their requests take memory. release frees the slot.
-func (s *Server) awaitReceiveSlot(ctx context.Context, q *hostQuota) (passOn func(), err error) {
+func (s *Server) awaitReceiveSlot(ctx context.Context, q *hostQuota) (release func(), err error) {
 	if err := s.acquire(ctx, q.receiveSlots); err != nil {
 		return nil, err
 	}

@@ -21,7 +21,7 @@ import (
 
 // country is a mesh of three namespaces in which anything may change: what is
 // written down, what a catalog has, what is reported, and which of these is known.
-type country struct {
+type randomMesh struct {
 	rnd            *rand.Rand
 	n              int // changes so far
 	files, catalog mesh.Fragment
@@ -29,15 +29,15 @@ type country struct {
 	config         *mesh.MeshConfig
 	missing        []string // sources that have delivered nothing
 	// homes are the workloads that proxies have: they stay.
-	homes []*mesh.Workload
+	proxies []*mesh.Workload
 }
 
-// fewServices and manyServices are so that the table of their port is small
-// enough to travel whole at times.
+// fewServices and manyServices are such that the route configuration of their port is
+// small enough for inline delivery at times.
 const fewServices, manyServices = 14, 34
 
-func newCountry(seed uint64) *country {
-	c := &country{rnd: rand.New(rand.NewPCG(seed, 5)), config: &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{
+func newRandomMesh(seed uint64) *randomMesh {
+	c := &randomMesh{rnd: rand.New(rand.NewPCG(seed, 5)), config: &mesh.MeshConfig{Spec: &meshconfig.MeshConfig{
 		TrustDomain: "cluster.local", RootNamespace: "istio-system", EnableAutoMtls: wrapperspb.Bool(true),
 		ConnectTimeout: durationpb.New(10 * time.Second), DnsRefreshRate: durationpb.New(time.Minute),
 	}}}
@@ -46,13 +46,13 @@ func newCountry(seed uint64) *country {
 	}
 	for i := range 12 {
 		w := c.workload(c.namespace(i), fmt.Sprintf("home%02d", i), fmt.Sprintf("10.1.0.%d", i+1), hostName(i))
-		c.homes = append(c.homes, w)
+		c.proxies = append(c.proxies, w)
 	}
-	c.files.Workloads = slices.Clone(c.homes)
+	c.files.Workloads = slices.Clone(c.proxies)
 	for i := range 3 {
 		c.catalog.Services = append(c.catalog.Services, c.derived(i))
 		home := c.instance(i, "home", fmt.Sprintf("10.2.0.%d", i+1))
-		c.homes = append(c.homes, home)
+		c.proxies = append(c.proxies, home)
 		c.catalog.Workloads = append(c.catalog.Workloads, home)
 	}
 	return c
@@ -60,15 +60,15 @@ func newCountry(seed uint64) *country {
 
 func hostName(i int) string { return fmt.Sprintf("s%02d", i) }
 
-func (*country) namespace(i int) string { return string(rune('a' + i%3)) }
+func (*randomMesh) namespace(i int) string { return string(rune('a' + i%3)) }
 
-// meta is that of an object that is written, or registered, anew.
-func (c *country) meta(kind mesh.Kind, ns, name string) mesh.Meta {
+// meta is the metadata of an object that is written or registered again.
+func (c *randomMesh) meta(kind mesh.Kind, ns, name string) mesh.Meta {
 	c.n++
 	return in(ns, smallmesh.Meta(kind, name, ns, c.n))
 }
 
-func (c *country) service(i int) *mesh.Service {
+func (c *randomMesh) service(i int) *mesh.Service {
 	s := &mesh.Service{
 		Meta: c.meta(mesh.KindServiceEntry, c.namespace(i), hostName(i)), Hostname: mesh.Hostname(hostName(i) + ".mesh"), Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{"app": hostName(i)},
@@ -83,7 +83,7 @@ func (c *country) service(i int) *mesh.Service {
 	return s
 }
 
-func (c *country) workload(ns, name, address, app string) *mesh.Workload {
+func (c *randomMesh) workload(ns, name, address, app string) *mesh.Workload {
 	w := &mesh.Workload{
 		Meta: c.meta(mesh.KindWorkloadEntry, ns, name), Address: address, ServiceAccount: app,
 		Locality: mesh.ParseLocality([]string{"", "eu/a", "eu/b"}[c.rnd.IntN(3)]), Weight: uint32(c.rnd.IntN(3)),
@@ -92,8 +92,8 @@ func (c *country) workload(ns, name, address, app string) *mesh.Workload {
 	return w
 }
 
-// derived is a service as a catalog's source makes it.
-func (c *country) derived(i int) *mesh.Service {
+// derived is a service as the source of a catalog makes it.
+func (c *randomMesh) derived(i int) *mesh.Service {
 	name := fmt.Sprint("web", i)
 	return &mesh.Service{
 		Meta: c.meta(mesh.KindServiceEntry, "c", "consul/"+name), Hostname: mesh.Hostname(name + ".service.consul"), Catalog: true,
@@ -102,15 +102,15 @@ func (c *country) derived(i int) *mesh.Service {
 	}
 }
 
-func (c *country) instance(i int, id, address string) *mesh.Workload {
+func (c *randomMesh) instance(i int, id, address string) *mesh.Workload {
 	name := fmt.Sprint("web", i)
 	w := c.workload("c", "consul/dc1/n1/"+name+"-"+id, address, name)
 	w.Labels = map[string]string{mesh.LabelConsulService: name, "version": w.Labels["version"]}
 	return w
 }
 
-// snapshot is the country as it is now.
-func (c *country) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
+// snapshot is the mesh as it is now.
+func (c *randomMesh) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 	files, catalog := c.files, c.catalog
 	files.Source, catalog.Source = "files", "consul"
 	return mesh.Merge(mesh.Input{Prev: prev, Fallback: c.config, Missing: c.missing, Fragments: []*mesh.Fragment{
@@ -119,13 +119,13 @@ func (c *country) snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 }
 
 // change makes one change of any kind.
-func (c *country) change() {
+func (c *randomMesh) change() {
 	f := &c.files
 	switch c.rnd.IntN(16) {
 	case 0, 1:
-		c.services()
+		c.changeServices()
 	case 2, 3, 4:
-		c.endpoints(&f.Workloads, func(n int) *mesh.Workload {
+		c.changeEndpoints(&f.Workloads, func(n int) *mesh.Workload {
 			i := c.rnd.IntN(24)
 			return c.workload(c.namespace(i), fmt.Sprint("more", n), fmt.Sprintf("10.3.%d.%d", n/250, n%250), hostName(i))
 		})
@@ -147,7 +147,7 @@ func (c *country) change() {
 			name, spec.Selector = "some", &typebeta.WorkloadSelector{MatchLabels: map[string]string{"version": "v1"}}
 		}
 		f.PeerAuthentications = replaced(f.PeerAuthentications, func(o *mesh.PeerAuthentication) mesh.Key { return o.Key }, &mesh.PeerAuthentication{
-			Meta: c.meta(mesh.KindPeerAuthentication, c.word("a", "c", "istio-system"), name), Spec: spec,
+			Meta: c.meta(mesh.KindPeerAuthentication, c.pickWord("a", "c", "istio-system"), name), Spec: spec,
 		}, c.rnd.IntN(2) == 0)
 	case 10:
 		f.Sidecars = replaced(f.Sidecars, func(o *mesh.Sidecar) mesh.Key { return o.Key }, &mesh.Sidecar{
@@ -155,16 +155,16 @@ func (c *country) change() {
 			Spec: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: c.pick([]string{"./*"}, []string{"./*", "a/*"}, []string{"*/*"})}}},
 		}, c.rnd.IntN(2) == 0)
 	case 11, 12:
-		c.reports()
+		c.changeHealth()
 	case 13, 14:
-		c.catalogs()
+		c.changeCatalog()
 	default:
-		c.settings()
+		c.changeSettings()
 	}
 }
 
-func (c *country) pick(list ...[]string) []string { return list[c.rnd.IntN(len(list))] }
-func (c *country) word(list ...string) string     { return list[c.rnd.IntN(len(list))] }
+func (c *randomMesh) pick(list ...[]string) []string { return list[c.rnd.IntN(len(list))] }
+func (c *randomMesh) pickWord(list ...string) string { return list[c.rnd.IntN(len(list))] }
 
 // replaced sets an object, or removes the one that has its name.
 func replaced[T any](list []*T, keyOf func(*T) mesh.Key, x *T, remove bool) []*T {
@@ -176,7 +176,7 @@ func replaced[T any](list []*T, keyOf func(*T) mesh.Key, x *T, remove bool) []*T
 }
 
 // services adds some, or takes some away.
-func (c *country) services() {
+func (c *randomMesh) changeServices() {
 	have := map[mesh.Hostname]bool{}
 	for _, s := range c.files.Services {
 		have[s.Hostname] = true
@@ -196,11 +196,11 @@ func (c *country) services() {
 	}
 }
 
-// endpoints has one come, go, or be another.
-func (c *country) endpoints(list *[]*mesh.Workload, more func(n int) *mesh.Workload) {
+// changeEndpoints adds, removes or changes an endpoint.
+func (c *randomMesh) changeEndpoints(list *[]*mesh.Workload, more func(n int) *mesh.Workload) {
 	all := slices.Clone(*list)
 	i := c.rnd.IntN(len(all))
-	switch home := slices.Contains(c.homes, all[i]); {
+	switch home := slices.Contains(c.proxies, all[i]); {
 	case c.rnd.IntN(3) == 0 || home:
 		all = append(all, more(c.n))
 	case c.rnd.IntN(2) == 0:
@@ -215,7 +215,7 @@ func (c *country) endpoints(list *[]*mesh.Workload, more func(n int) *mesh.Workl
 	*list = all
 }
 
-func (c *country) routes(i int) *networking.VirtualService {
+func (c *randomMesh) routes(i int) *networking.VirtualService {
 	host := hostName(i) + ".mesh"
 	to := &networking.HTTPRouteDestination{Destination: &networking.Destination{Host: hostName(c.rnd.IntN(24)) + ".mesh"}}
 	if c.rnd.IntN(2) == 0 {
@@ -231,7 +231,7 @@ func (c *country) routes(i int) *networking.VirtualService {
 	}}
 }
 
-func (c *country) rule(i int) *networking.DestinationRule {
+func (c *randomMesh) rule(i int) *networking.DestinationRule {
 	spec := &networking.DestinationRule{Host: hostName(i) + ".mesh", TrafficPolicy: &networking.TrafficPolicy{}}
 	spec.TrafficPolicy.ConnectionPool = &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{
 		ConnectTimeout: durationpb.New(time.Duration(1+c.rnd.IntN(3)) * time.Second),
@@ -245,9 +245,9 @@ func (c *country) rule(i int) *networking.DestinationRule {
 	return spec
 }
 
-// reports says something else of the health of one workload.
-func (c *country) reports() {
-	w := c.homes[c.rnd.IntN(len(c.homes))]
+// changeHealth changes the health of one workload.
+func (c *randomMesh) changeHealth() {
+	w := c.proxies[c.rnd.IntN(len(c.proxies))]
 	r := &mesh.HealthReport{
 		ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount}, Address: w.Address,
 		Health: mesh.Health(c.rnd.IntN(3)), Own: true,
@@ -255,8 +255,8 @@ func (c *country) reports() {
 	c.health = append(slices.DeleteFunc(slices.Clone(c.health), func(o *mesh.HealthReport) bool { return o.Address == r.Address }), r)
 }
 
-// catalogs changes what a catalog has, or writes down one of its hosts.
-func (c *country) catalogs() {
+// changeCatalog changes the catalog, or adds a ServiceEntry for one of its hosts.
+func (c *randomMesh) changeCatalog() {
 	i := c.rnd.IntN(6)
 	s := c.derived(i)
 	same := func(o *mesh.Service) bool { return o.Hostname == s.Hostname }
@@ -267,7 +267,7 @@ func (c *country) catalogs() {
 			with = append(with, s)
 		}
 		c.catalog.Services = with
-	case 1: // somebody writes it down, or takes that back
+	case 1: // a ServiceEntry for it is added or removed
 		with := slices.DeleteFunc(slices.Clone(c.files.Services), same)
 		if len(with) == len(c.files.Services) {
 			s.Meta, s.Catalog = c.meta(mesh.KindServiceEntry, "a", fmt.Sprint("web", i)), false
@@ -277,14 +277,14 @@ func (c *country) catalogs() {
 		}
 		c.files.Services = with
 	default:
-		c.endpoints(&c.catalog.Workloads, func(n int) *mesh.Workload {
+		c.changeEndpoints(&c.catalog.Workloads, func(n int) *mesh.Workload {
 			return c.instance(i, strconv.Itoa(n), fmt.Sprintf("10.4.%d.%d", n/250, n%250))
 		})
 	}
 }
 
-// settings changes what concerns everybody.
-func (c *country) settings() {
+// changeSettings changes what affects all proxies.
+func (c *randomMesh) changeSettings() {
 	if c.rnd.IntN(2) == 0 {
 		if c.missing = []string{"other"}; c.rnd.IntN(2) == 0 {
 			c.missing = nil
@@ -297,10 +297,10 @@ func (c *country) settings() {
 	c.config = &mesh.MeshConfig{Spec: spec}
 }
 
-// peer lets in whoever is one of the country's proxies.
-func (c *country) peer() *Peer {
+// peer is entitled to all of the mesh's proxies.
+func (c *randomMesh) peer() *Peer {
 	p := &Peer{Host: "all"}
-	for _, w := range c.homes {
+	for _, w := range c.proxies {
 		p.Pairs = append(p.Pairs, mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount})
 	}
 	return p

@@ -31,7 +31,7 @@ type hostQuota struct {
 	mu       sync.Mutex // guards all following fields
 	streams  int
 	kept     int
-	requests *rate.Limiter // in thousandths of a request
+	requests *rate.Limiter // in tokens of a request
 }
 
 // quotaLimits are the limits of a hostQuota.
@@ -53,9 +53,9 @@ const (
 )
 
 func newHostQuota(host string, most quotaLimits) *hostQuota {
-	thousandths := most.rate * thousand
+	tokens := most.rate * tokensPerRequest
 	return &hostQuota{
-		host: host, limits: most, requests: rate.NewLimiter(rate.Limit(thousandths), int(thousandths*requestBurst.Seconds())),
+		host: host, limits: most, requests: rate.NewLimiter(rate.Limit(tokens), int(tokens*requestBurst.Seconds())),
 		logLines: loglimit.Limiter{Burst: hostLogBurst, Every: hostLogInterval},
 	}
 }
@@ -68,14 +68,14 @@ func (q *hostQuota) reserve(now time.Time, requests float64) time.Duration {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for left := int(requests * thousand); left > 0; left -= q.requests.Burst() { // a larger reservation fails
+	for left := int(requests * tokensPerRequest); left > 0; left -= q.requests.Burst() { // a larger reservation fails
 		q.requests.ReserveN(now, min(left, q.requests.Burst()))
 	}
 	return max(0, time.Duration(-q.requests.TokensAt(now)/float64(q.requests.Limit())*float64(time.Second)))
 }
 
-// thousand is the resolution of the quota: large requests count as more than one.
-const thousand = 1000
+// tokensPerRequest is the resolution of the quota: a large request counts as more than one, also in fractions.
+const tokensPerRequest = 1000
 
 // addStream counts a stream, unless the limit is reached.
 func (q *hostQuota) addStream() (before int, ok bool) {
@@ -162,13 +162,13 @@ func (s *Server) forgetIdle(now time.Time) {
 func (s *Server) suppressedLines(now time.Time) map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	owed := map[string]int{}
+	suppressed := map[string]int{}
 	for host, q := range s.quotas {
 		if n, ok := q.logLines.Owed(now); ok {
-			owed[host] = n
+			suppressed[host] = n
 		}
 	}
-	return owed
+	return suppressed
 }
 
 // reserveStream counts a stream for its host before anything is received from it: one host
@@ -182,18 +182,18 @@ func (s *Server) reserveStream(ctx context.Context, p Peer) (q *hostQuota, relea
 		s.delayRejection(q.reserve(now, 1))
 		return nil, nil, err
 	}
-	debt := q.reserve(now, streamOpenCost)
-	if debt > maxThrottle {
-		err = s.rejectAtLimit(debt, "host %q asks for more than the %d requests a second that --max-requests-per-host lets it: look for a process that opens streams without end",
+	delay := q.reserve(now, streamOpenCost)
+	if delay > maxThrottle {
+		err = s.rejectAtLimit(delay, "host %q exceeds --max-requests-per-host (%d a second): look for a process on it that opens streams in a loop",
 			p.Host, s.cfg.MaxRequests)
 	}
 	if err == nil && q.keptBytes() > q.limits.kept {
 		err = s.keptLimitReached(q)
 	}
 	if err == nil {
-		err = s.throttle(ctx, debt)
+		err = s.throttle(ctx, delay)
 	} else {
-		s.delayRejection(debt)
+		s.delayRejection(delay)
 	}
 	if err != nil {
 		q.removeStream()
@@ -210,11 +210,11 @@ func (s *Server) streamLimitReached(p Peer, n int) error {
 }
 
 // throttle waits for a delay.
-func (s *Server) throttle(ctx context.Context, debt time.Duration) error {
-	if debt <= 0 {
+func (s *Server) throttle(ctx context.Context, delay time.Duration) error {
+	if delay <= 0 {
 		return nil
 	}
-	wait := time.NewTimer(debt)
+	wait := time.NewTimer(delay)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -230,11 +230,11 @@ func (s *Server) throttle(ctx context.Context, debt time.Duration) error {
 // still waits for it: a host that retries at once must not be able to do so as fast as it
 // is rejected. The transport stops reading from a connection when too many of its streams
 // wait.
-func (s *Server) delayRejection(debt time.Duration) {
-	if debt <= 0 {
+func (s *Server) delayRejection(delay time.Duration) {
+	if delay <= 0 {
 		return
 	}
-	wait := time.NewTimer(min(debt, maxRejectionDelay))
+	wait := time.NewTimer(min(delay, maxRejectionDelay))
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -276,8 +276,8 @@ func (l *memoryTotal) update(before, now stream.Footprint) int {
 
 // keptLimitReached rejects a host that exceeds its memory limit.
 func (s *Server) keptLimitReached(q *hostQuota) error {
-	return s.rejectAtLimit(0, "%d MiB are kept for host %q of names, versions and refusals, more than the %d that --max-mib-per-host lets it: "+
-		"narrow egress in its Sidecars, or raise that if it has to see so much", q.keptBytes()>>20, q.host, q.limits.kept>>20)
+	return s.rejectAtLimit(0, "host %q uses %d MiB for names, versions and error messages, more than --max-mib-per-host (%d): "+
+		"narrow egress in its Sidecars, or raise the limit", q.host, q.keptBytes()>>20, q.limits.kept>>20)
 }
 
 // guaranteedKept is how many bytes a host may always use, even if all hosts together
@@ -302,8 +302,8 @@ func (c *conn) countMemory() error {
 	case host > c.quota.limits.kept:
 		return s.keptLimitReached(c.quota)
 	case all > s.cfg.MaxKept && host > guaranteedKept:
-		return s.rejectAtLimit(0, "%d MiB are kept of names, versions and refusals of all hosts, more than the %d that --max-mib lets them, "+
-			"and %d KiB for host %q: raise that if there is memory for it", all>>20, s.cfg.MaxKept>>20, host>>10, c.quota.host)
+		return s.rejectAtLimit(0, "all hosts use %d MiB for names, versions and error messages, more than --max-mib (%d), "+
+			"and host %q uses %d KiB: raise the limit if there is memory for it", all>>20, s.cfg.MaxKept>>20, c.quota.host, host>>10)
 	}
 	return nil
 }

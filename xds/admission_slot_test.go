@@ -7,43 +7,44 @@ import (
 	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
-// A fleet whose Envoys are slow, or away, is let in all the same: who only waits
-// keeps nobody waiting. At 5 s each it would be a minute and a half.
+// A fleet whose Envoys are slow or away is admitted without delay: an idle stream loses
+// its slot. At 5 s each it would take a minute and a half.
 func TestIdleStreamsLoseAdmissionSlots(t *testing.T) {
 	t.Parallel()
 	const slow = 18
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {
-		everybody(o)(c)
+		admitAll(o)(c)
 		c.MaxNew = 1
 	})
 	all := fleet(t, o, slow+1)
 	for i, p := range all[:slow] {
-		p.stop(make(chan struct{})) // it says what it has and wants, and reads nothing
+		p.pauseReading(make(chan struct{})) // it sends its requests and reads nothing
 		p.open(r)
 		eventually(t, "it has come", func() bool { return r.server.streams.Load() == int64(i+1) })
 	}
 	began := time.Now()
 	all[slow].open(r)
-	all[slow].inStep(r)
+	all[slow].waitConverged(r)
 	if took := time.Since(began); took > slow*maxSlotTime/2 {
 		t.Errorf("the last one was served after %s", took)
 	}
 }
 
-// A turn lasts as long as something happens, and no longer than freshFor.
+// A stream keeps its admission slot as long as something happens, but not longer than
+// maxSlotTime.
 func TestAdmissionSlotEnds(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	c := &conn{server: &Server{cfg: Config{slotIdle: time.Second}}, since: began.Add(-time.Hour)} // it has waited
 	if at := c.slotEnds(); !at.IsZero() {
-		t.Errorf("one that is not new is so until %s", at)
+		t.Errorf("a stream without a slot has one until %s", at)
 	}
 	c.hasSlot, c.lastRequest, c.slotUntil = true, began, began.Add(maxSlotTime)
 	at := func(what string, want time.Duration) {
 		t.Helper()
 		if got := c.slotEnds().Sub(began); got != want {
-			t.Errorf("%s: the turn ends after %s, not %s", what, got, want)
+			t.Errorf("%s: the slot ends after %s, not %s", what, got, want)
 		}
 	}
 	at("given", time.Second)
@@ -55,8 +56,8 @@ func TestAdmissionSlotEnds(t *testing.T) {
 	at("in the end", maxSlotTime)
 }
 
-// What is read steadily is not too slow, however long all of it takes, and
-// whatever is done to the machine's clock.
+// A peer that reads steadily is not slow, however long it takes and however the machine's
+// clock is set.
 func TestSlowAt(t *testing.T) {
 	t.Parallel()
 	began := time.Now()

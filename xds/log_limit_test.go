@@ -16,57 +16,58 @@ import (
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
-// A host that is known does what it can to fill the log. Each way gives the
-// identity and the address of its node, and whether it is let in.
+// An authenticated host tries to flood the log. Each case has the host and the node's
+// workload, and whether the stream is admitted.
 func TestLogLinesOfHostAreLimited(t *testing.T) {
 	t.Parallel()
 	const streams = 200
 	for _, w := range []struct {
 		name string
 		host func(i int) string
-		// letIn says that its streams are, and nack that it refuses what it is sent.
-		letIn, nack bool
-		most        func(took time.Duration) int // how many lines there may be
+		// admitted means that its streams are admitted, and nack that it rejects what it is
+		// sent.
+		admitted, nack bool
+		most           func(took time.Duration) int // how many lines there may be
 	}{
 		{
-			"refused, each time as another node", func(int) string { return "liar" }, false, false,
+			"rejected, each time as another node", func(int) string { return "liar" }, false, false,
 			func(took time.Duration) int { return 5 + int(took/(30*time.Second)) },
 		},
 		{
-			"refused, each time another host", func(i int) string { return fmt.Sprint("liar-", i) }, false, false,
+			"rejected, each time another host", func(i int) string { return fmt.Sprint("liar-", i) }, false, false,
 			func(took time.Duration) int { return 100 + int(took/time.Second) },
 		},
 		{
-			"let in, again and again", func(int) string { return "restless" }, true, false,
+			"admitted, repeatedly", func(int) string { return "restless" }, true, false,
 			func(took time.Duration) int { return hostLogBurst + int(took/hostLogInterval) },
 		},
 		{
-			"let in, to refuse all", func(int) string { return "restless" }, true, true,
+			"admitted, NACKs everything", func(int) string { return "restless" }, true, true,
 			func(took time.Duration) int { return hostLogBurst + int(took/hostLogInterval) },
 		},
 	} {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			o := smallmesh.Shop()
-			r := newRigWith(t, o, func(c *Config) { (&hosts{}).instead(t, o, c) })
+			r := newRigWith(t, o, func(c *Config) { (&admissionByHost{}).install(t, o, c) })
 			began := time.Now()
 			for i := range streams {
 				workload := "nobody"
-				if w.letIn {
+				if w.admitted {
 					workload = "web"
 				}
-				r.comeAndGo(t, w.host(i), fmt.Sprint("n", i), workload, w.nack)
+				r.openAndClose(t, w.host(i), fmt.Sprint("n", i), workload, w.nack)
 			}
 			eventually(t, "all have gone", func() bool { return r.server.streams.Load() == 0 })
 			took := time.Since(began)
 			if lines, most := len(r.lines()), w.most(took); lines > most || lines == 0 {
 				t.Errorf("%d lines of %d streams within %s, want %d at most", lines, streams, took, most)
 			}
-			if !w.letIn {
+			if !w.admitted {
 				return
 			}
-			r.comeAndGo(t, "quiet", "n", "web", false)
-			eventually(t, "a quiet host has its lines", func() bool {
+			r.openAndClose(t, "quiet", "n", "web", false)
+			eventually(t, "another host has its lines", func() bool {
 				n := 0
 				for _, line := range r.lines() {
 					if strings.Contains(line, "host=quiet") && !strings.Contains(line, "left_out") {
@@ -79,7 +80,7 @@ func TestLogLinesOfHostAreLimited(t *testing.T) {
 	}
 }
 
-// TestSuppressedLogLinesAreCounted: also those of a host that has gone since.
+// TestSuppressedLogLinesAreCounted also counts those of a host that has disconnected.
 func TestSuppressedLogLinesAreCounted(t *testing.T) {
 	t.Parallel()
 	log := &syncLog{}
@@ -98,7 +99,7 @@ func TestSuppressedLogLinesAreCounted(t *testing.T) {
 	}
 	s.forgetIdle(now)
 	if strings.Contains(log.String(), "left_out") || len(s.quotas) != 1 {
-		t.Errorf("told, or forgotten, before a line is free: %s", log.String())
+		t.Errorf("logged or forgotten before the limit allows a line: %s", log.String())
 	}
 	s.forgetIdle(time.Now().Add(hostLogInterval + time.Second))
 	if !strings.Contains(log.String(), `host=vm1 left_out=16`) {
@@ -106,11 +107,11 @@ func TestSuppressedLogLinesAreCounted(t *testing.T) {
 	}
 	s.forgetIdle(time.Now().Add(2 * hostLogBurst * hostLogInterval))
 	if len(s.quotas) != 0 || strings.Count(log.String(), "left_out") != 1 {
-		t.Error("the host is remembered for ever, or told of twice")
+		t.Error("the host is kept, or logged twice")
 	}
 }
 
-// lines are those that the log has of proxies, but for debug.
+// lines are the log lines about proxies, without debug lines.
 func (r *rig) lines() (out []string) {
 	for line := range strings.Lines(r.log.String()) {
 		if (strings.Contains(line, "proxy ") || strings.Contains(line, "msg=nack") || strings.Contains(line, "resource rejected")) && !strings.Contains(line, "level=DEBUG") {
@@ -120,8 +121,8 @@ func (r *rig) lines() (out []string) {
 	return out
 }
 
-// comeAndGo opens a stream as a host, waits for what it hears, and ends it.
-func (r *rig) comeAndGo(t *testing.T, host, name, workload string, nack bool) {
+// openAndClose opens a stream as a host, waits for an answer, and closes it.
+func (r *rig) openAndClose(t *testing.T, host, name, workload string, nack bool) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), "who", host))
 	defer cancel()

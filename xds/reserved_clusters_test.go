@@ -11,14 +11,14 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// TestNoResourceUsesBootstrapClusters holds that nothing but the source of a proxy's
-// own secrets names a cluster of its bootstrap, whatever a mesh has become.
+// TestNoResourceUsesBootstrapClusters: in random meshes, only the source of a proxy's own
+// secrets names a cluster of its bootstrap.
 func TestNoResourceUsesBootstrapClusters(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			c := newCountry(seed)
+			c := newRandomMesh(seed)
 			var s *mesh.Snapshot
 			resources := 0
 			for step := range 60 {
@@ -27,7 +27,7 @@ func TestNoResourceUsesBootstrapClusters(t *testing.T) {
 				if step%20 != 19 {
 					continue
 				}
-				for i := range c.homes {
+				for i := range c.proxies {
 					for p := range view.Build(s, c.proxy(i)).Parts() {
 						rs, _ := envoy.Build(p)
 						for _, r := range rs {
