@@ -16,10 +16,10 @@ import (
 // The shapes that are looked for.
 var (
 	// lookups are the generic types and the map that find something by its key.
-	lookups = regexp.MustCompile(`^(Map|memo|hints|shelves)$`)
+	lookups = regexp.MustCompile(`^(Map|memo|hints|persistentMap)$`)
 	// changeTypes are those that say what changed; who has one in its signature is a
 	// step that finds who is concerned.
-	changeTypes = regexp.MustCompile(`^(resourcesContext|indexDiff|affectedProxies|Delta|Diff|Difference|healthPass|clipper|partFinder)$`)
+	changeTypes = regexp.MustCompile(`^(resourcesContext|indexDiff|affectedProxies|Delta|Diff|Difference|healthPass|restricter|partFinder)$`)
 	// before are the parameters by which something is taken over.
 	before = regexp.MustCompile(`^(prev|was|before|had|old|last)$`)
 	// keyFuncs give what something is found by.

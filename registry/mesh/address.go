@@ -10,7 +10,7 @@ import (
 // that is its host among them. 0.0.0.0 says that there is none.
 func addressNames(svc *Service) []Hostname {
 	out := make([]Hostname, 0, len(svc.Addresses))
-	for _, a := range append(slices.Clone(svc.Addresses), string(svc.Hostname.plain())) {
+	for _, a := range append(slices.Clone(svc.Addresses), string(svc.Hostname.canonical())) {
 		if ip, err := netip.ParseAddr(a); err == nil && ip.Is6() && ip.Unmap().IsUnspecified() {
 			out = append(out, "::/0") // a listener there has all of IPv6
 		}
@@ -22,8 +22,8 @@ func addressNames(svc *Service) []Hostname {
 	return slices.Compact(out)
 }
 
-// declaresAddress reports whether a service has a very address, or range, among its
-// addresses, and not only as the name of its host.
+// declaresAddress reports whether exactly this address or range is among a service's
+// addresses, and not only its host name.
 func declaresAddress(svc *Service, a Hostname) bool {
 	return slices.ContainsFunc(svc.Addresses, func(x string) bool {
 		p, is := prefixOf(Hostname(x))
@@ -31,7 +31,7 @@ func declaresAddress(svc *Service, a Hostname) bool {
 	})
 }
 
-// inlineNames are the addresses of the endpoints that are written in a service.
+// inlineNames are the addresses of a service's inline endpoints.
 func inlineNames(svc *Service) []Hostname {
 	var out []Hostname
 	for _, w := range svc.Inline {
@@ -49,8 +49,7 @@ func workloadNames(w *Workload) []Hostname {
 	return nil
 }
 
-// subnetNames are the addresses that a VirtualService matches, by which it takes
-// connections from others.
+// subnetNames are the destination addresses that a VirtualService matches.
 func subnetNames(vs *VirtualService) []Hostname {
 	var out []Hostname
 	add := func(list []string) {
@@ -74,38 +73,38 @@ func subnetNames(vs *VirtualService) []Hostname {
 	return slices.Compact(out)
 }
 
-// asker is who wants to have an address.
-type asker struct {
+// claimant is who wants an address.
+type claimant struct {
 	source    int
 	namespace string
 	// routes says that it has nothing there but routes.
 	routes bool
 }
 
-// serviceAddress tells of the first address of a bound source's service that is
-// another's; no rival if all are the source's.
+// serviceAddress returns the first address of a bound source's service that another one
+// owns, and its owner; nil if the source owns all of them.
 func (o *owners) serviceAddress(source int, svc *Service) (Hostname, *rival) {
 	for _, a := range addressNames(svc) {
-		if r := o.address(asker{source: source, namespace: svc.Namespace}, a); r != nil {
+		if r := o.address(claimant{source: source, namespace: svc.Namespace}, a); r != nil {
 			return a, r
 		}
 	}
 	return "", nil
 }
 
-// address tells whose an address, or a range, is that a bound source wants to have
-// for other namespaces: nil if the source's. A range conflicts with all that it
-// overlaps with, and takes what is nobody's.
+// address returns who owns an address or range that a bound source uses for other
+// namespaces; nil if the source does. A range conflicts with everything that it overlaps,
+// and gets what has no owner.
 //
-// What it says must not change by being put on record, see [owners.grantAddress]: so
-// what comes before the record, and the order of claims, know nothing of it.
-func (o *owners) address(by asker, a Hostname) *rival {
-	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.addresses }, nameQuestion{by, a}, func() *rival {
+// The result must not change when it is put on record, see [owners.grantAddress]. So what
+// is decided before the record, and the order of claims, do not depend on the record.
+func (o *owners) address(by claimant, a Hostname) *rival {
+	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.addresses }, nameKey{by, a}, func() *rival {
 		return o.findRival(by, a)
 	})
 }
 
-func (o *owners) findRival(by asker, a Hostname) *rival {
+func (o *owners) findRival(by claimant, a Hostname) *rival {
 	b := o.bindings[by.source]
 	if r := o.barred(by.source, by.namespace, a); r != nil || b.covers(a) {
 		return r
@@ -125,11 +124,11 @@ func (o *owners) findRival(by asker, a Hostname) *rival {
 	return o.addressOfOthers(b, a)
 }
 
-// barred tells why an address is nobody's of a bound source, whatever others that are
-// bound say: an unbound source or the catalog declares it, or a pattern has it.
+// barred returns why no bound source may own an address: an unbound source or the catalog
+// declares it, or it belongs to a pattern.
 func (o *owners) barred(source int, namespace string, a Hostname) *rival {
-	question := nameQuestion{asker{source: source, namespace: namespace}, a}
-	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.barred }, question, func() *rival {
+	question := nameKey{claimant{source: source, namespace: namespace}, a}
+	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.barred }, question, func() *rival {
 		return o.findBar(source, namespace, a)
 	})
 }
@@ -173,15 +172,15 @@ func (o *owners) findBar(source int, namespace string, a Hostname) *rival {
 	return nil
 }
 
-// addressDeclared looks among the services of a source for one with an address or,
-// with all, with one that overlaps.
+// addressDeclared looks for a service of a source with an address or, with all, with an
+// overlapping one.
 func (o *owners) addressDeclared(source int, a Hostname, all bool, wanted func(*Service) bool) *rival {
 	var found *rival
 	index := &o.claims[source].addresses
 	index.names(a, all, func(name Hostname) bool {
 		for _, svc := range o.sample(index, name) {
 			if wanted(svc) {
-				found = by(&svc.Meta, ownerWords(svc))
+				found = by(&svc.Meta, describeOwner(svc))
 				return false
 			}
 		}
@@ -190,15 +189,15 @@ func (o *owners) addressDeclared(source int, a Hostname, all bool, wanted func(*
 	return found
 }
 
-func ownerWords(svc *Service) string {
+func describeOwner(svc *Service) string {
 	if svc.Catalog {
 		return "the catalog, where a service has it,"
 	}
 	return "namespace " + svc.Namespace + ", whose service has it,"
 }
 
-// endpointAt looks among the endpoints of an unbound source for one at an address, or
-// within a range, of other namespaces. Instances of a catalog are no such endpoints.
+// endpointAt looks for an endpoint of an unbound source, in other namespaces, at an address
+// or in a range. Instances of a catalog do not count.
 func (o *owners) endpointAt(source int, a Hostname, namespace string) *rival {
 	var found *rival
 	c := &o.claims[source]
@@ -230,17 +229,17 @@ func (o *owners) routesAddress(source int, vs *VirtualService, a Hostname) *riva
 	if o.hasAddress(source, vs.Namespace, a) {
 		return nil
 	}
-	if r := o.address(asker{source, vs.Namespace, true}, a); r != nil || o.holdsAround(source, a) {
+	if r := o.address(claimant{source, vs.Namespace, true}, a); r != nil || o.holdsAround(source, a) {
 		return r
 	}
 	return o.routedElsewhere(source, vs, a)
 }
 
-// hasAddress reports whether a service that counts, of the source or of the
-// namespace, has a very address: then its routes may be written there.
+// hasAddress reports whether a service of the source, or of the namespace, owns exactly
+// this address. Then its routes may use it too.
 func (o *owners) hasAddress(source int, namespace string, a Hostname) bool {
-	question := nameQuestion{asker{source: source, namespace: namespace}, a}
-	return remembered(o.answers, func(a *answers) map[nameQuestion]bool { return a.holds }, question, func() bool {
+	question := nameKey{claimant{source: source, namespace: namespace}, a}
+	return cached(o.cache, func(a *decisionCache) map[nameKey]bool { return a.holds }, question, func() bool {
 		return o.findAddress(source, namespace, a)
 	})
 }
@@ -262,9 +261,9 @@ func (o *owners) findAddress(source int, namespace string, a Hostname) bool {
 	return false
 }
 
-// privateAddresses are services that other namespaces have to themselves, with
-// addresses or endpoints that a bound source's addresses overlap with; none where
-// these are of its pattern.
+// privateAddresses are services that only other namespaces see, with addresses or endpoints
+// that overlap with a bound source's addresses. Addresses of the source's own patterns do
+// not count.
 func (o *owners) privateAddresses(source int, namespace string, addresses []Hostname) []*Service {
 	b := o.bindings[source]
 	var out []*Service
@@ -272,8 +271,8 @@ func (o *owners) privateAddresses(source int, namespace string, addresses []Host
 		if b.covers(a) {
 			continue
 		}
-		question := nameQuestion{asker{source: source, namespace: namespace}, a}
-		out = append(out, remembered(o.answers, func(a *answers) map[nameQuestion][]*Service { return a.private }, question, func() []*Service {
+		question := nameKey{claimant{source: source, namespace: namespace}, a}
+		out = append(out, cached(o.cache, func(a *decisionCache) map[nameKey][]*Service { return a.private }, question, func() []*Service {
 			return o.privateAt(b, namespace, a)
 		})...)
 	}
@@ -309,7 +308,7 @@ func namespacesOf(list []*Service) []string {
 }
 
 // addressNames are the addresses that a service declares for other namespaces.
-func (w *clipper) addressNames(svc *Service) []Hostname {
+func (w *restricter) addressNames(svc *Service) []Hostname {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
@@ -318,14 +317,14 @@ func (w *clipper) addressNames(svc *Service) []Hostname {
 
 // inlineNames are the addresses of the endpoints of a service that other namespaces
 // see.
-func (w *clipper) inlineNames(svc *Service) []Hostname {
+func (w *restricter) inlineNames(svc *Service) []Hostname {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
 	return inlineNames(svc)
 }
 
-func (w *clipper) workloadNames(x *Workload) []Hostname {
+func (w *restricter) workloadNames(x *Workload) []Hostname {
 	if x == nil {
 		return nil
 	}
@@ -333,15 +332,16 @@ func (w *clipper) workloadNames(x *Workload) []Hostname {
 }
 
 // subnetNames are the addresses that a VirtualService matches in other namespaces.
-func (w *clipper) subnetNames(vs *VirtualService) []Hostname {
+func (w *restricter) subnetNames(vs *VirtualService) []Hostname {
 	if len(w.routeHosts(vs)) == 0 {
 		return nil
 	}
 	return subnetNames(vs)
 }
 
-// foreignAddress is what is told of an object that names the address of another.
-func foreignAddress(m *Meta, a Hostname, r *rival) Conflict {
+// foreignAddressConflict is the conflict of an object that names an address of another
+// owner.
+func foreignAddressConflict(m *Meta, a Hostname, r *rival) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: r.origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the address %q belongs to %s: this object, whose source is bound to namespaces, applies only to clients in the namespace %s; "+
@@ -355,9 +355,9 @@ func noteHosts(decided map[Hostname]bool, hosts []Hostname) {
 	}
 }
 
-// noteEndpoints notes the addresses of endpoints within an address or range: whether
+// noteEndpoints marks the addresses of endpoints in an address or range, because whether
 // they are put on record may depend on it.
-func (w *clipper) noteEndpoints(decided map[Hostname]bool, h Hostname) {
+func (w *restricter) noteEndpoints(decided map[Hostname]bool, h Hostname) {
 	if !isAddress(h) {
 		return
 	}

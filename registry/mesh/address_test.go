@@ -50,11 +50,11 @@ func seenFrom(s *Snapshot, namespace string) []string {
 	return slices.Compact(out)
 }
 
-// TestAddressesAreTheirOwners has a tenant take the address of another namespace in
+// TestAddressesKeepTheirOwners has a tenant take the address of another namespace in
 // every way there is to name one. Whoever comes first by name, and whether the owner is
 // a tenant or not, the clients of a third namespace get nothing of it, and those of the
 // tenant's own all.
-func TestAddressesAreTheirOwners(t *testing.T) {
+func TestAddressesKeepTheirOwners(t *testing.T) {
 	t.Parallel()
 	workload := testWorkload("shop", "vm", "10.96.0.5", "orders")
 	owners := map[string]*Fragment{
@@ -117,10 +117,10 @@ func TestAddressesAreTheirOwners(t *testing.T) {
 	}
 }
 
-// TestEndpointsTakeNoAddress has a tenant name the address of another namespace's
+// TestEndpointDoesNotTakeAddress has a tenant name the address of another namespace's
 // service as an endpoint of its own: that takes nothing from anybody, and loses nothing
 // to nobody, on record or not.
-func TestEndpointsTakeNoAddress(t *testing.T) {
+func TestEndpointDoesNotTakeAddress(t *testing.T) {
 	t.Parallel()
 	for _, recorded := range []bool{false, true} {
 		vip := addressed("shop", "orders", "10.96.0.5")
@@ -140,9 +140,9 @@ func TestEndpointsTakeNoAddress(t *testing.T) {
 	}
 }
 
-// TestAddressOfAWorkloadThatIsAway: where a namespace had a workload, nobody else gets
+// TestAddressOfAbsentWorkloadKeepsOwner: where a namespace had a workload, nobody else gets
 // the address while it is away for a moment.
-func TestAddressOfAWorkloadThatIsAway(t *testing.T) {
+func TestAddressOfAbsentWorkloadKeepsOwner(t *testing.T) {
 	t.Parallel()
 	in := Input{
 		Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"evil"}}, {Namespaces: []string{"shop"}}},

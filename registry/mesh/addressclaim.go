@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// addressClass says how somebody names an address; the lesser counts.
+// addressClass is the way in which an address is claimed; the lower one wins.
 type addressClass uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	addressNamed
 )
 
-// addressClaim is that of a namespace to a very address, or range.
+// addressClaim is the claim of a namespace to exactly one address or range.
 type addressClaim struct {
 	name      Hostname
 	class     addressClass
@@ -28,11 +28,10 @@ type addressClaim struct {
 	meta      *Meta
 }
 
-// compareAddressClaims is the order in which claims to addresses that overlap count,
-// where none is on record: what is narrower first, so that a range takes what is
-// nobody's.
+// compareAddressClaims is the precedence of claims to overlapping addresses that are not on
+// record: the narrower wins, so a range gets what has no owner.
 func compareAddressClaims(a, b addressClaim) int {
-	return cmp.Or(narrower(a.name, b.name), cmp.Compare(a.class, b.class), cmp.Compare(a.namespace, b.namespace))
+	return cmp.Or(compareWidth(a.name, b.name), cmp.Compare(a.class, b.class), cmp.Compare(a.namespace, b.namespace))
 }
 
 func (c addressClaim) rival() *rival {
@@ -46,26 +45,26 @@ func (c addressClaim) rival() *rival {
 	}
 }
 
-// isInstance reports whether a workload of an unbound source is an instance of a
-// catalog's service: whoever may register with the catalog has put it there.
+// isInstance reports whether a workload of an unbound source is an instance of a catalog's
+// service: anybody who can register with the catalog can add it.
 func isInstance(w *Workload) bool { return w.Labels[LabelConsulService] != "" }
 
-// standing reports whether a bound source's service may have its names at all, but for
-// other bound sources' addresses. What does not stand is seen by nobody else and holds no
+// standing reports whether a bound source's service may have its names, apart from
+// addresses of other bound sources. If not, no other namespace sees it, and it owns no
 // address.
 func (o *owners) standing(source int, svc *Service) bool {
-	return remembered(o.answers, func(a *answers) map[*Service]bool { return a.standing }, svc, func() bool {
+	return cached(o.cache, func(a *decisionCache) map[*Service]bool { return a.standing }, svc, func() bool {
 		return o.host(source, svc) == nil && !slices.ContainsFunc(addressNames(svc), func(a Hostname) bool {
 			return o.barred(source, svc.Namespace, a) != nil
 		})
 	})
 }
 
-// claimsAt are the claims of one source to a very address: of each namespace and class
-// one, in no order. Of an unbound source they are the instances of catalogs; all else
-// bars others anyway.
+// claimsAt are the claims of one source to exactly one address: one for each namespace and
+// class, in no particular order. For an unbound source they are the instances of catalogs;
+// everything else bars others anyway.
 func (o *owners) claimsAt(source int, a Hostname) []addressClaim {
-	return remembered(o.answers, func(a *answers) map[claimQuestion][]addressClaim { return a.claims }, claimQuestion{source, a}, func() []addressClaim {
+	return cached(o.cache, func(a *decisionCache) map[claimKey][]addressClaim { return a.claims }, claimKey{source, a}, func() []addressClaim {
 		return o.findClaims(source, a)
 	})
 }
@@ -103,8 +102,8 @@ func (o *owners) findClaims(source int, a Hostname) []addressClaim {
 	return out
 }
 
-// firstAt is the claim to a very address that counts first of those of the namespaces of
-// a binding; of all, if that is nil.
+// firstAt is the claim with the highest precedence, to exactly one address, of the
+// namespaces of a binding; of all namespaces, if that is nil.
 func (o *owners) firstAt(b *Binding, a Hostname) (addressClaim, bool) {
 	var first addressClaim
 	found := false
@@ -118,8 +117,8 @@ func (o *owners) firstAt(b *Binding, a Hostname) (addressClaim, bool) {
 	return first, found
 }
 
-// addressOfOthers looks for who else has an address that is on no record, and comes
-// before what the namespaces of a binding have there.
+// addressOfOthers looks for another owner of an address that is not on record, with
+// precedence over the namespaces of a binding.
 func (o *owners) addressOfOthers(b *Binding, a Hostname) *rival {
 	own, found := o.firstAt(b, a)
 	if !found {
@@ -128,10 +127,10 @@ func (o *owners) addressOfOthers(b *Binding, a Hostname) *rival {
 	return o.rivalClaim(b, a, func(c addressClaim) bool { return compareAddressClaims(c, own) < 0 })
 }
 
-// addressOfRoutes is addressOfOthers for who only has routes for an address: they come
-// behind all services and endpoints of others there, but where a range of their own
-// namespaces has it.
-func (o *owners) addressOfRoutes(by asker, a Hostname) *rival {
+// addressOfRoutes is addressOfOthers for a claimant that only has routes for an address.
+// Services and endpoints of others there have precedence, unless a range of its own
+// namespaces covers the address.
+func (o *owners) addressOfRoutes(by claimant, a Hostname) *rival {
 	b := o.bindings[by.source]
 	if o.holdsAround(by.source, a) {
 		return nil
@@ -139,14 +138,14 @@ func (o *owners) addressOfRoutes(by asker, a Hostname) *rival {
 	return o.rivalClaim(b, a, func(addressClaim) bool { return true })
 }
 
-// holdsAround reports whether the namespaces of a bound source have an address, or a
-// range around it, by more than routes.
+// holdsAround reports whether the namespaces of a bound source own an address, or a range
+// around it, by more than routes.
 func (o *owners) holdsAround(source int, a Hostname) bool {
 	b, holds := o.bindings[source], false
 	for i := range o.claims {
 		look := func(x Hostname) bool {
 			for _, c := range o.claimsAt(i, x) {
-				holds = holds || b.has(c.namespace) && o.address(asker{source: source, namespace: c.namespace}, x) == nil
+				holds = holds || b.has(c.namespace) && o.address(claimant{source: source, namespace: c.namespace}, x) == nil
 			}
 			return !holds
 		}
@@ -161,8 +160,8 @@ func (o *owners) holdsAround(source int, a Hostname) bool {
 	return false
 }
 
-// rivalClaim looks for a claim of other namespaces than a binding's to what overlaps with
-// an address.
+// rivalClaim looks for a claim of namespaces outside a binding to something that overlaps
+// with an address.
 func (o *owners) rivalClaim(b *Binding, a Hostname, wanted func(addressClaim) bool) *rival {
 	var found *rival
 	for i := range o.claims {
@@ -185,12 +184,10 @@ func (o *owners) rivalClaim(b *Binding, a Hostname, wanted func(addressClaim) bo
 	return found
 }
 
-// grantAddress is the owner to be put on record for an address, or a range: the first
-// of those that declare it or have an endpoint there, if it has it, and else who has
-// routes for it.
+// grantAddress is the owner to put on record for an address or range: the first that
+// declares it or has an endpoint there, if it owns it, else who has routes for it.
 //
-// Everybody who has the address regards the first one as its own, or would have lost it
-// to it: that is why the record changes nothing.
+// All claimants regard the same one as first, so the record does not change the result.
 func (o *owners) grantAddress(a Hostname) (Owner, bool) {
 	was, known := o.record.Of(a)
 	known = known && !was.Routes
@@ -236,27 +233,27 @@ func (o *owners) grantAddress(a Hostname) (Owner, bool) {
 	}
 }
 
-// mayKeep reports whether a claim is of something that others see, so that it belongs
-// on record.
+// mayKeep reports whether other namespaces see what a claim is for, so that it belongs on
+// record.
 func (o *owners) mayKeep(source int, a Hostname, c addressClaim) bool {
 	if o.bindings[source] == nil { // an instance
 		_, _, known := o.record.holder(a)
 		return !known && !o.unsettled
 	}
-	if o.address(asker{source: source, namespace: c.namespace}, a) != nil {
+	if o.address(claimant{source: source, namespace: c.namespace}, a) != nil {
 		return false
 	}
-	seen := func(svc *Service) bool { return svc.Namespace == c.namespace && !o.clipped(source, svc) }
+	seen := func(svc *Service) bool { return svc.Namespace == c.namespace && !o.isRestricted(source, svc) }
 	claims := &o.claims[source]
 	return c.class == endpointThere || slices.ContainsFunc(claims.addresses.get(a), seen)
 }
 
-// clipped reports whether others do not see a bound source's service.
-func (o *owners) clipped(source int, svc *Service) bool {
+// isRestricted reports whether a bound source's service is hidden from other namespaces.
+func (o *owners) isRestricted(source int, svc *Service) bool {
 	if o.bindings[source] == nil {
 		return false
 	}
-	return remembered(o.answers, func(a *answers) map[*Service]bool { return a.clipped }, svc, func() bool {
+	return cached(o.cache, func(a *decisionCache) map[*Service]bool { return a.restricted }, svc, func() bool {
 		if o.host(source, svc) != nil {
 			return true
 		}

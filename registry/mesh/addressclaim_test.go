@@ -5,16 +5,16 @@ import (
 	"testing"
 )
 
-// TestClippedServicesHoldNothing has a tenant, whose names come first, declare a service
+// TestRestrictedServiceOwnsNothing has a tenant, whose names come first, declare a service
 // for another's host, with an address and a port: nobody sees it, and so another
 // namespace has the address, and is the first at the port, before and after this is on
 // record, also once the tenant's host is its own no more by an edit.
-func TestClippedServicesHoldNothing(t *testing.T) {
+func TestRestrictedServiceOwnsNothing(t *testing.T) {
 	t.Parallel()
 	evil := addressed("evil", "a", "10.96.0.9")
 	evil.Hostname, evil.Ports = "own.evil.example", []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "h", Number: 80, Protocol: HTTP}}
-	clipped := *evil
-	clipped.Hostname, clipped.Hash = "orders.shop.example", Hash{1}
+	restricted := *evil
+	restricted.Hostname, restricted.Hash = "orders.shop.example", Hash{1}
 	db := addressed("shop", "db", "10.96.0.9")
 	db.Ports = []Port{{Name: "p", Number: 3306, Protocol: MySQL}, {Name: "t", Number: 80, Protocol: TCP}}
 	shop := &Fragment{Services: []*Service{testService("shop", "orders", ""), db}}
@@ -36,11 +36,11 @@ func TestClippedServicesHoldNothing(t *testing.T) {
 		}
 		in.Prev = s
 	}
-	in.Fragments = []*Fragment{{Services: []*Service{&clipped}}, shop}
+	in.Fragments = []*Fragment{{Services: []*Service{&restricted}}, shop}
 	check("at once", nil)
 	in.Prev, in.Fragments = nil, []*Fragment{{Services: []*Service{evil}}, shop}
 	in.Prev = Merge(in)
-	in.Fragments = []*Fragment{{Services: []*Service{&clipped}}, shop}
+	in.Fragments = []*Fragment{{Services: []*Service{&restricted}}, shop}
 	check("after an edit", nil)
 	in.Owners = in.Owners.With(recordOf(in.Prev, in.Owners))
 	if owner, _ := in.Owners.Of("10.96.0.9"); owner.Namespace != "shop" {
@@ -56,11 +56,11 @@ func TestClippedServicesHoldNothing(t *testing.T) {
 	check("after a restart", nil)
 }
 
-// TestInstancesOfACatalogTakeNoAddressOnRecord has Consul register an instance at an
+// TestCatalogInstanceDoesNotTakeRecordedAddress has Consul register an instance at an
 // address that a tenant's service has, as the agent of the tenant's own machine does: who
 // had the address first keeps it, the tenant or the instance, also when the instance was
 // away for a moment, and after a restart.
-func TestInstancesOfACatalogTakeNoAddressOnRecord(t *testing.T) {
+func TestCatalogInstanceDoesNotTakeRecordedAddress(t *testing.T) {
 	t.Parallel()
 	own := addressed("shop", "orders", "10.96.0.5")
 	own.Inline = []*Workload{{Address: "10.96.0.5"}}

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// plain is the one form of a name that clients write in several: without the dot
-// that may end it, and an IP address as Go writes it.
-func (h Hostname) plain() Hostname {
+// canonical is the canonical form of a name: without a final dot, and an IP address as Go
+// writes it.
+func (h Hostname) canonical() Hostname {
 	s := strings.TrimSuffix(string(h), ".")
 	if s != "" && s[0] != '*' && (s[len(s)-1] <= '9' || strings.Contains(s, ":")) {
 		if ip, err := netip.ParseAddr(s); err == nil {
@@ -23,21 +23,21 @@ func (h Hostname) plain() Hostname {
 // of NAME.NAMESPACE.svc.DOMAIN, if that is its namespace, and its addresses.
 func aliasesOf(svc *Service) []Hostname {
 	var out []Hostname
-	h := string(svc.Hostname.plain())
+	h := string(svc.Hostname.canonical())
 	if name, rest, ok := strings.Cut(h, "."); ok && strings.HasPrefix(rest, svc.Namespace+".svc.") && name != "*" {
 		short := name + "." + svc.Namespace
 		out = append(out, Hostname(name), Hostname(short), Hostname(short+".svc"))
 	}
 	for _, a := range svc.Addresses {
 		if ip, err := netip.ParseAddr(a); err == nil {
-			out = append(out, Hostname(ip.String()).plain())
+			out = append(out, Hostname(ip.String()).canonical())
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
 }
 
-// declares reports whether a bound source declares the very host in a namespace.
+// declares reports whether a bound source declares exactly this host in a namespace.
 func (o *owners) declares(h Hostname, namespace string) bool {
 	for i, b := range o.bindings {
 		if b != nil && slices.ContainsFunc(o.claims[i].services.get(h), func(svc *Service) bool { return svc.Namespace == namespace }) {
@@ -47,8 +47,8 @@ func (o *owners) declares(h Hostname, namespace string) bool {
 	return false
 }
 
-// alias tells whose a host is that is the other name of a service, unless the source
-// declares the host itself and has it on record, or by a pattern.
+// alias returns who owns a host that is another name of a service. It returns nil if the
+// source declares the host itself, and has it on record or by a pattern.
 func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	b := o.bindings[source]
 	if isAddress(h) {
@@ -75,7 +75,7 @@ func (o *owners) alias(source int, namespace string, h Hostname) *rival {
 	return by(&found.Meta, "namespace "+found.Namespace+", of whose "+string(found.Hostname)+" it is another name")
 }
 
-// ownWildcard reports whether a wildcard of the source itself has a host.
+// ownWildcard reports whether a wildcard of the source itself covers a host.
 func (o *owners) ownWildcard(source int, h Hostname) bool {
 	own := false
 	o.claims[source].services.find(h, true, func(svc *Service) bool {
@@ -86,21 +86,20 @@ func (o *owners) ownWildcard(source int, h Hostname) bool {
 }
 
 // serviceAliases are the other names of a service that other namespaces see.
-func (w *clipper) serviceAliases(svc *Service) []Hostname {
+func (w *restricter) serviceAliases(svc *Service) []Hostname {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
 	return aliasesOf(svc)
 }
 
-// touchAliases has names decided anew that services have besides their hosts, if
-// anything of those services may be decided anew: a service that lost its host, or has it
-// again, holds no more, or again, its addresses.
-func (w *clipper) touchAliases() {
-	touched := map[Hostname]bool{}
+// markAliases marks the aliases and addresses of services that may be decided again: a
+// service that lost its host, or got it back, loses or gets its addresses.
+func (w *restricter) markAliases() {
+	marked := map[Hostname]bool{}
 	all := func(svc *Service) {
 		for _, h := range slices.Concat(w.serviceAliases(svc), w.addressNames(svc)) {
-			touched[h] = true
+			marked[h] = true
 		}
 	}
 	for i := range w.inputs {
@@ -109,22 +108,22 @@ func (w *clipper) touchAliases() {
 			all(d.New)
 		}
 	}
-	w.touchOf(w.hosts, all)
-	w.touchOf(maps.Clone(touched), all) // whose host is another name of one of those
-	for h := range touched {
+	w.markServicesOf(w.hosts, all)
+	w.markServicesOf(maps.Clone(marked), all) // whose host is another name of one of those
+	for h := range marked {
 		w.hosts[h] = true
 	}
 }
 
-// touchOf calls touch for all services that name one of the hosts.
-func (w *clipper) touchOf(hosts map[Hostname]bool, touch func(*Service)) {
+// markServicesOf calls mark for all services that name one of the hosts.
+func (w *restricter) markServicesOf(hosts map[Hostname]bool, mark func(*Service)) {
 	for i := range w.inputs {
 		c := &w.owners.claims[i]
 		if c.aliases.size+c.addresses.named.size == 0 {
 			continue
 		}
-		for svc := range concerned(hosts, &c.services, &c.addresses) {
-			touch(svc)
+		for svc := range overlappingObjects(hosts, &c.services, &c.addresses) {
+			mark(svc)
 		}
 	}
 }

@@ -7,10 +7,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestOtherNamesOfAHostAreItsOwners has a tenant name a service of another namespace by
+// TestAliasesBelongToOwnerOfHost has a tenant name a service of another namespace by
 // every name that a client could write, in routes and in a service, with and
 // without a record, and whichever comes first by name.
-func TestOtherNamesOfAHostAreItsOwners(t *testing.T) {
+func TestAliasesBelongToOwnerOfHost(t *testing.T) {
 	t.Parallel()
 	theirs := testService("shop", "orders", "orders")
 	theirs.Hostname, theirs.Addresses = "orders.shop.svc.cluster.local", []string{"10.96.0.5", "fd00::5"}
@@ -66,9 +66,9 @@ func checkOwnNamespaceAlone(t *testing.T, what, ns string, s *Snapshot) {
 	}
 }
 
-// TestShortNameOnRecordStays has a service come whose short name another namespace
+// TestRecordedShortNameKeepsOwner has a service come whose short name another namespace
 // has on record: a name that is in use is not lost to a newcomer.
-func TestShortNameOnRecordStays(t *testing.T) {
+func TestRecordedShortNameKeepsOwner(t *testing.T) {
 	t.Parallel()
 	theirs := testService("internal", "orders", "orders")
 	theirs.Hostname = "orders.internal.svc.cluster.local"

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Binding says what a source may speak for. A source without one speaks for the
+// Binding restricts a source to some namespaces. A source without one may write for the
 // whole mesh.
 //
-// A host belongs to a namespace. What a bound source writes for the host of
-// another namespace serves the clients of its own namespace only, whatever its
-// exportTo says; see [Input.Bindings].
+// A host belongs to a namespace. What a bound source writes for the host of another
+// namespace applies to clients in its own namespace only, whatever its exportTo; see
+// [Input.Bindings].
 type Binding struct {
 	// Namespaces are those that the source's objects may be in; sorted. The source
 	// itself sees to that.
@@ -25,7 +25,7 @@ type Binding struct {
 	HostsOnly bool
 }
 
-// has reports whether the source speaks for a namespace.
+// has reports whether the source may write for a namespace.
 func (b *Binding) has(namespace string) bool { return slices.Contains(b.Namespaces, namespace) }
 
 func namespaces(b *Binding) string {
@@ -49,8 +49,8 @@ func (b *Binding) overlaps(h Hostname) (Hostname, bool) {
 	return b.Hosts[i], true
 }
 
-// Overlap returns two patterns of two bindings that have a name in common: then
-// nobody could say whose it is.
+// Overlap returns two patterns of two bindings that have a name in common. Its owner would
+// be ambiguous.
 func Overlap(a, b *Binding) (Hostname, Hostname, bool) {
 	for _, p := range a.Hosts {
 		if q, ok := b.overlaps(p); ok {
@@ -91,12 +91,12 @@ type Owner struct {
 	Routes bool
 }
 
-// Owners is a record of whose hosts are; immutable. The nil one is empty.
+// Owners is a record of the owners of hosts. It is immutable; nil is empty.
 type Owners struct {
-	hosts shelves[Hostname, Owner]
+	hosts persistentMap[Hostname, Owner]
 	// order are all hosts, and widths say which of them are wildcards or ranges.
-	order  spots
-	widths widths
+	order  sortedNames
+	widths wideNames
 	// id is this record's own, from that of the record before, and changed what
 	// differs. They keep no record alive.
 	id, from *byte
@@ -134,26 +134,26 @@ func (o *Owners) All(yield func(Hostname, Owner) bool) {
 	}
 }
 
-// With returns the record with other owners for some hosts; one without a
-// namespace takes the host out.
+// With returns the record with other owners for some hosts. An owner without a namespace
+// removes the host.
 func (o *Owners) With(owners map[Hostname]Owner) *Owners {
 	if len(owners) == 0 {
 		return o
 	}
 	next := &Owners{id: new(byte), from: o.identity()}
-	var before shelves[Hostname, Owner]
+	var before persistentMap[Hostname, Owner]
 	if o != nil {
 		before = o.hosts
 	}
-	hosts := before.change()
+	hosts := before.edit()
 	if before.size == 0 {
-		hosts.room(len(owners))
+		hosts.resize(len(owners))
 	}
 	added, dropped := map[Hostname]bool{}, map[Hostname]bool{}
 	for h, owner := range owners {
 		_, was := o.Of(h)
 		if owner.Namespace == "" {
-			hosts.drop(h)
+			hosts.delete(h)
 			if was {
 				dropped[h] = true
 			}
@@ -165,18 +165,18 @@ func (o *Owners) With(owners map[Hostname]Owner) *Owners {
 		}
 		next.changed = append(next.changed, h)
 	}
-	next.hosts = hosts.shelves
+	next.hosts = hosts.persistentMap
 	if o != nil {
 		next.order, next.widths = o.order, o.widths
 	}
 	if len(added)+len(dropped) > 0 {
-		next.order, next.widths = next.order.change(added, dropped), next.widths.change(added, dropped)
+		next.order, next.widths = next.order.with(added, dropped), next.widths.with(added, dropped)
 	}
 	return next
 }
 
-// holder is who has a name on record: it itself, but not by routes alone, or the
-// narrowest wildcard or range above it.
+// holder is who owns a name by the record: the entry for it, unless it is for routes only,
+// or the narrowest wildcard or range that covers it.
 func (o *Owners) holder(h Hostname) (name Hostname, owner Owner, known bool) {
 	if owner, known := o.Of(h); known && !owner.Routes {
 		return h, owner, true
@@ -192,7 +192,8 @@ func (o *Owners) holder(h Hostname) (name Hostname, owner Owner, known bool) {
 	return name, owner, known
 }
 
-// since returns what differs from another record, if that is the one before.
+// since returns the hosts that differ from another record. ok is false if that is not the
+// previous record.
 func (o *Owners) since(prev *Owners) ([]Hostname, bool) {
 	switch {
 	case o == prev:
@@ -204,23 +205,23 @@ func (o *Owners) since(prev *Owners) ([]Hostname, bool) {
 	}
 }
 
-// Decided are the hosts and addresses that were decided anew for this snapshot, as
-// far as sources are bound; sorted.
-func (s *Snapshot) Decided() []Hostname { return s.tables.clipping.decided }
+// Decided are the hosts and addresses for which owners were decided again for this
+// snapshot, sorted; none if no source is bound.
+func (s *Snapshot) Decided() []Hostname { return s.tables.restrictions.decided }
 
-// Grant is the owner of a host by being the first, or the only one, to name it. It
-// belongs on record, so that nobody else takes the host later.
+// Grant is the owner of a host that is the first, or only one, to name it. It belongs on
+// record, so that nobody else gets the host later.
 func (s *Snapshot) Grant(h Hostname) (Owner, bool) { return Grants(s)(h) }
 
-// Grants is [Snapshot.Grant] for who asks for many hosts, from one goroutine.
+// Grants is [Snapshot.Grant] for many hosts, used by one goroutine.
 func Grants(s *Snapshot) func(Hostname) (Owner, bool) {
-	o := s.tables.clipping.owners
-	o.answers = newAnswers()
+	o := s.tables.restrictions.owners
+	o.cache = newDecisionCache()
 	return o.grant
 }
 
-// Claimed reports whether a namespace of a bound source names a host, for other
-// namespaces, too.
+// Claimed reports whether a namespace of a bound source names a host for other namespaces
+// too.
 func (s *Snapshot) Claimed(h Hostname, namespace string) bool {
-	return s.tables.clipping.owners.claimed(h, namespace)
+	return s.tables.restrictions.owners.claimed(h, namespace)
 }

@@ -219,12 +219,12 @@ func seeds(t *testing.T, short, full uint64) []uint64 {
 	return out
 }
 
-// TestBoundSourcesAreTheSameByEveryWay changes sources that name each other's
+// TestBoundSourcesMergeIncrementally changes sources that name each other's
 // hosts at random, and compares the snapshot built from the one before with one
 // that is built from nothing.
-func TestBoundSourcesAreTheSameByEveryWay(t *testing.T) {
+func TestBoundSourcesMergeIncrementally(t *testing.T) {
 	t.Parallel()
-	clipped := 0
+	restricted := 0
 	for _, seed := range seeds(t, 5, 20) {
 		w := newTenants(seed, true)
 		config := testMeshConfig()
@@ -256,7 +256,7 @@ func TestBoundSourcesAreTheSameByEveryWay(t *testing.T) {
 			checkDates(t, w, s.PeerAuthentications)
 			for _, c := range s.Conflicts {
 				if c.Foreign {
-					clipped++
+					restricted++
 				}
 			}
 			if unsettled {
@@ -275,8 +275,8 @@ func TestBoundSourcesAreTheSameByEveryWay(t *testing.T) {
 			}
 		}
 	}
-	if clipped < 1000 {
-		t.Fatalf("only %d foreign hosts were met", clipped)
+	if restricted < 1000 {
+		t.Fatalf("only %d foreign hosts were met", restricted)
 	}
 }
 
@@ -341,13 +341,13 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 	var claims []claim
 	for _, svc := range s.Services {
 		if !onlyOwn(svc.ExportTo, s.MeshConfig.Spec.GetDefaultServiceExportTo(), svc.Namespace) {
-			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.plain(), true})
+			claims = append(claims, claim{sourceOf(&svc.Meta), svc.Namespace, svc.Hostname.canonical(), true})
 		}
 	}
 	for _, vs := range s.VirtualServices {
 		if slices.Contains(vs.Spec.Gateways, "mesh") && !onlyOwn(vs.ExportTo, s.MeshConfig.Spec.GetDefaultVirtualServiceExportTo(), vs.Namespace) {
 			for _, h := range vs.Spec.Hosts {
-				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).plain(), false})
+				claims = append(claims, claim{sourceOf(&vs.Meta), vs.Namespace, Hostname(h).canonical(), false})
 			}
 		}
 	}
@@ -397,9 +397,9 @@ func checkDates[T object](t *testing.T, w *tenants, list []T) {
 	}
 }
 
-// TestBindingChangesNothingUncontested builds meshes in which every source names
+// TestBindingDoesNotChangeUncontestedObjects builds meshes in which every source names
 // hosts of its own, with and without bindings.
-func TestBindingChangesNothingUncontested(t *testing.T) {
+func TestBindingDoesNotChangeUncontestedObjects(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		w := newTenants(seed, false)

@@ -37,18 +37,18 @@ func ServiceSelects(selector, labels map[string]string) bool {
 	return Selects(selector, labels)
 }
 
-// catalogs is what a snapshot knows of the services of catalogs, and of those
-// that are written down for the same hosts.
+// catalogs is what a snapshot knows of the services of catalogs, and of declared services
+// for the same hosts.
 type catalogs struct {
-	// derived are the services of catalogs, by host. written are the others, of
-	// any host; while there is no catalog nobody needs them, and it is empty.
-	derived, written shelves[Hostname, []*Service]
-	// hidden are the derived services that are not in force, as every namespace
-	// that would see them sees one that is written.
-	hidden    shelves[*Service, bool]
+	// derived are the services of catalogs, by host. written are the declared ones, by
+	// host; they are empty if there is no catalog.
+	derived, written persistentMap[Hostname, []*Service]
+	// hidden are the derived services that are not in force, because every namespace that
+	// would see them sees a declared one.
+	hidden    persistentMap[*Service, bool]
 	conflicts []Conflict // sorted by Key, then by host
-	// standing are the services that are in force, sorted by Key.
-	standing []*Service
+	// inForce are the services that are in force, sorted by Key.
+	inForce []*Service
 }
 
 // withCatalogs decides which services of catalogs are in force: merged are all
@@ -59,33 +59,33 @@ func (s *Snapshot) withCatalogs(prev *Snapshot, deltas []Delta[*Service]) []Delt
 	c := &s.tables.catalogs
 	*c = *p
 	exports := prev.MeshConfig == nil || !slices.Equal(prev.MeshConfig.Spec.GetDefaultServiceExportTo(), s.MeshConfig.Spec.GetDefaultServiceExportTo())
-	derived, written := apart(deltas)
+	derived, written := splitCatalog(deltas)
 	if len(derived) == 0 && p.derived.size == 0 {
-		c.standing = merged
+		c.inForce = merged
 		return deltas
 	}
 	if len(deltas) == 0 && !exports {
 		return nil
 	}
-	c.derived = filed(&p.derived, derived, CompareServices, hostOf)
+	c.derived = indexed(&p.derived, derived, CompareServices, hostOf)
 	switch {
 	case c.derived.size == 0:
-		c.written = shelves[Hostname, []*Service]{}
+		c.written = persistentMap[Hostname, []*Service]{}
 	case p.derived.size == 0:
-		_, all := apart(added(merged))
-		c.written = filed(&c.written, all, CompareServices, hostOf)
+		_, all := splitCatalog(added(merged))
+		c.written = indexed(&c.written, all, CompareServices, hostOf)
 	default:
-		c.written = filed(&p.written, written, CompareServices, hostOf)
+		c.written = indexed(&p.written, written, CompareServices, hostOf)
 	}
-	hosts := c.concerned(p, deltas, exports)
-	moves := c.hide(p, hosts, s.MeshConfig.Spec.GetDefaultServiceExportTo())
-	return c.stand(p, merged, append(inForce(p, c, deltas), moves...))
+	hosts := c.affectedHosts(p, deltas, exports)
+	moves := c.updateHidden(p, hosts, s.MeshConfig.Spec.GetDefaultServiceExportTo())
+	return c.listInForce(p, merged, append(deltasInForce(p, c, deltas), moves...))
 }
 
 func hostOf(s *Service) []Hostname { return []Hostname{s.Hostname} }
 
-// apart tells changes of services of catalogs from those of others.
-func apart(deltas []Delta[*Service]) (derived, written []Delta[*Service]) {
+// splitCatalog separates changes of services of catalogs from those of declared ones.
+func splitCatalog(deltas []Delta[*Service]) (derived, written []Delta[*Service]) {
 	add := func(d Delta[*Service], svc *Service) {
 		if svc.Catalog {
 			derived = append(derived, d)
@@ -112,8 +112,8 @@ func added(list []*Service) []Delta[*Service] {
 	return out
 }
 
-// concerned are the hosts of catalogs of which something else may be in force.
-func (c *catalogs) concerned(prev *catalogs, deltas []Delta[*Service], all bool) map[Hostname]bool {
+// affectedHosts are the hosts of catalogs for which other services may be in force now.
+func (c *catalogs) affectedHosts(prev *catalogs, deltas []Delta[*Service], all bool) map[Hostname]bool {
 	hosts := map[Hostname]bool{}
 	note := func(h Hostname) {
 		if len(c.derived.get(h))+len(prev.derived.get(h)) > 0 {
@@ -135,13 +135,13 @@ func (c *catalogs) concerned(prev *catalogs, deltas []Delta[*Service], all bool)
 	return hosts
 }
 
-// hide decides anew for some hosts. It returns what that does to services that
-// are themselves as before.
-func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []string) []Delta[*Service] {
+// updateHidden decides for some hosts again. It returns the resulting changes of services
+// that did not change themselves.
+func (c *catalogs) updateHidden(prev *catalogs, hosts map[Hostname]bool, defaults []string) []Delta[*Service] {
 	if len(hosts) == 0 {
 		return nil
 	}
-	hidden := prev.hidden.change()
+	hidden := prev.hidden.edit()
 	var fresh []Conflict
 	var moves []Delta[*Service]
 	for host := range hosts {
@@ -149,7 +149,7 @@ func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []stri
 		now := c.derived.get(host)
 		for _, svc := range before {
 			if prev.hidden.get(svc) && !slices.Contains(now, svc) {
-				hidden.drop(svc)
+				hidden.delete(svc)
 			}
 		}
 		for _, svc := range now {
@@ -160,7 +160,7 @@ func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []stri
 			case is:
 				hidden.put(svc, true)
 			default:
-				hidden.drop(svc)
+				hidden.delete(svc)
 			}
 			if was := prev.hidden.get(svc); is != was && slices.Contains(before, svc) {
 				if is {
@@ -171,7 +171,7 @@ func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []stri
 			}
 		}
 	}
-	c.hidden = hidden.shelves
+	c.hidden = hidden.persistentMap
 	among := func(x Conflict) bool { return hosts[x.Host] }
 	if len(fresh) > 0 || slices.ContainsFunc(prev.conflicts, among) {
 		c.conflicts = append(slices.DeleteFunc(slices.Clone(prev.conflicts), among), fresh...)
@@ -182,8 +182,8 @@ func (c *catalogs) hide(prev *catalogs, hosts map[Hostname]bool, defaults []stri
 	return moves
 }
 
-// inForce are changes of services as far as they are, or were, in force.
-func inForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Service] {
+// deltasInForce are changes of services as far as they are, or were, in force.
+func deltasInForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Service] {
 	out := make([]Delta[*Service], 0, len(deltas))
 	for _, d := range deltas {
 		if d.Old != nil && prev.hidden.get(d.Old) {
@@ -199,31 +199,30 @@ func inForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Service] {
 	return out
 }
 
-// stand lists the services that are in force.
-func (c *catalogs) stand(prev *catalogs, merged []*Service, deltas []Delta[*Service]) []Delta[*Service] {
+// listInForce lists the services that are in force.
+func (c *catalogs) listInForce(prev *catalogs, merged []*Service, deltas []Delta[*Service]) []Delta[*Service] {
 	slices.SortFunc(deltas, func(a, b Delta[*Service]) int { return compareServiceKeys(newest(a), newest(b)) })
 	if c.hidden.size == 0 {
-		c.standing = merged
+		c.inForce = merged
 		return deltas
 	}
-	list, ok := patch(prev.standing, deltas, compareServiceKeys)
+	list, ok := patch(prev.inForce, deltas, compareServiceKeys)
 	if !ok || len(list) != len(merged)-c.hidden.size { // not unless a list is out of order
 		list = slices.DeleteFunc(slices.Clone(merged), c.hidden.get)
 	}
-	c.standing = list
+	c.inForce = list
 	return deltas
 }
 
-// shadowed tells what the services that are written down for the host of one of
-// a catalog do to it: whether nobody is left who sees it, and what is to be said
-// of it.
+// shadowed reports whether declared services for its host hide a catalog's service from
+// every namespace, and the conflicts to report.
 func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conflict) {
 	var conflicts []Conflict
 	theirs := audience(svc, defaults)
 	left, met := theirs, false
 	for _, w := range written {
 		to := audience(w, defaults)
-		if !to.meets(theirs) {
+		if !to.intersects(theirs) {
 			continue
 		}
 		left, met = left.without(to), true
@@ -238,33 +237,33 @@ func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conf
 		}
 		conflicts = append(conflicts, Conflict{Key: svc.Key, Host: svc.Hostname, Kept: w.Origin, Dropped: svc.Origin, Reason: reason})
 	}
-	return met && left.nobody(), conflicts
+	return met && left.empty(), conflicts
 }
 
-// merges reports whether a service that is written down has the instances of one
-// of a catalog behind it: then it stands for it, as somebody meant it to.
+// merges reports whether a declared service selects the instances of a catalog's service.
+// Then it replaces that service intentionally.
 func merges(written, svc *Service) bool {
 	return written.Namespace == svc.Namespace && written.Selector[LabelConsulService] != "" &&
 		written.Selector[LabelConsulService] == svc.Selector[LabelConsulService]
 }
 
-// group is some namespaces.
-type group struct {
+// namespaceSet is a set of namespaces.
+type namespaceSet struct {
 	all        bool
 	namespaces []string // sorted; of no meaning where all see it
 }
 
 // audience is the namespaces that see a service.
-func audience(svc *Service, defaults []string) group {
+func audience(svc *Service, defaults []string) namespaceSet {
 	return audienceOf(svc.ExportTo, defaults, svc.Namespace)
 }
 
 // audienceOf is the namespaces that see an object of namespace own.
-func audienceOf(exports Exports, defaults []string, own string) group {
+func audienceOf(exports Exports, defaults []string, own string) namespaceSet {
 	list := []string(exports)
 	if len(list) == 0 {
 		if len(defaults) == 0 {
-			return group{all: true}
+			return namespaceSet{all: true}
 		}
 		list = slices.Clone(defaults)
 		for i, ns := range list {
@@ -277,19 +276,19 @@ func audienceOf(exports Exports, defaults []string, own string) group {
 	}
 	switch {
 	case slices.Contains(list, "*"):
-		return group{all: true}
+		return namespaceSet{all: true}
 	case slices.Contains(list, "~"):
-		return group{}
+		return namespaceSet{}
 	default:
-		return group{namespaces: list}
+		return namespaceSet{namespaces: list}
 	}
 }
 
-func (g group) nobody() bool { return !g.all && len(g.namespaces) == 0 }
+func (g namespaceSet) empty() bool { return !g.all && len(g.namespaces) == 0 }
 
-func (g group) meets(o group) bool {
+func (g namespaceSet) intersects(o namespaceSet) bool {
 	switch {
-	case g.nobody() || o.nobody():
+	case g.empty() || o.empty():
 		return false
 	case g.all || o.all:
 		return true
@@ -298,20 +297,21 @@ func (g group) meets(o group) bool {
 	}
 }
 
-// without are those who are not of another group; of all, only all can be taken.
-func (g group) without(o group) group {
+// without removes the namespaces of another set. From all namespaces, only all can be
+// removed.
+func (g namespaceSet) without(o namespaceSet) namespaceSet {
 	switch {
 	case o.all:
-		return group{}
+		return namespaceSet{}
 	case g.all:
 		return g
 	default:
-		return group{namespaces: slices.DeleteFunc(slices.Clone(g.namespaces), func(ns string) bool { return slices.Contains(o.namespaces, ns) })}
+		return namespaceSet{namespaces: slices.DeleteFunc(slices.Clone(g.namespaces), func(ns string) bool { return slices.Contains(o.namespaces, ns) })}
 	}
 }
 
-// Shadowed reports whether a service of a catalog is hidden from a namespace
-// because that sees one which is written down for the host.
+// Shadowed reports whether a namespace does not see a catalog's service because it sees a
+// declared one for the host.
 func (s *Snapshot) Shadowed(svc *Service, namespace string) bool {
 	if !svc.Catalog {
 		return false
@@ -327,9 +327,8 @@ func (s *Snapshot) Shadowed(svc *Service, namespace string) bool {
 	return false
 }
 
-// disagreement tells what is different in two objects of one Key from two
-// sources. It is empty where nothing is, which is usual for the service of two
-// datacenters: then both are one.
+// disagreement describes the differences between two objects of one Key from two sources.
+// There are usually none between the services of two datacenters, which are merged.
 func disagreement[T object](kept, dropped []T) (string, bool) {
 	a, ok := any(kept).([]*Service)
 	if !ok || !a[0].Catalog {
@@ -345,7 +344,7 @@ func disagreement[T object](kept, dropped []T) (string, bool) {
 	return fmt.Sprintf("two catalogs disagree on this service: %s; the first one is in force, with the instances of both", differences(a, b)), true
 }
 
-// differences says in words what is different in two services.
+// differences describes the differences between two services.
 func differences(a, b []*Service) string {
 	if len(a) != len(b) {
 		return fmt.Sprintf("%d hosts in one, %d in the other", len(a), len(b))
@@ -358,7 +357,7 @@ func differences(a, b []*Service) string {
 			here, there any
 		}{
 			{"host", x.Hostname, y.Hostname},
-			{"ports", portWords(x.Ports), portWords(y.Ports)},
+			{"ports", describePorts(x.Ports), describePorts(y.Ports)},
 			{"resolution", x.Resolution.String(), y.Resolution.String()},
 			{"external", x.External, y.External},
 			{"addresses", strings.Join(x.Addresses, " "), strings.Join(y.Addresses, " ")},
@@ -375,7 +374,7 @@ func differences(a, b []*Service) string {
 	return strings.Join(out, ", ")
 }
 
-func portWords(ports []Port) string {
+func describePorts(ports []Port) string {
 	words := make([]string, len(ports))
 	for i, p := range ports {
 		words[i] = fmt.Sprintf("%s/%d/%s", p.Name, p.Number, cmp.Or(p.Protocol, "-"))

@@ -73,7 +73,7 @@ func hostCases() []hostCase {
 	}
 }
 
-func TestWrittenHostIsNeverTakenOver(t *testing.T) {
+func TestDeclaredHostIsNotTakenByCatalog(t *testing.T) {
 	t.Parallel()
 	const host = takenHost
 	catalog := &Fragment{Source: "consul", Services: []*Service{testDerived("default", "db", 80), testDerived("default", "web", 80)}}
@@ -156,9 +156,9 @@ func TestExportsByDefault(t *testing.T) {
 	}
 }
 
-// TestInstancesOfACatalogAreAskedFor: what a registration says of an instance in
+// TestCatalogInstancesNeedSelector: what a registration says of an instance in
 // labels puts it behind no service that does not ask for instances.
-func TestInstancesOfACatalogAreAskedFor(t *testing.T) {
+func TestCatalogInstancesNeedSelector(t *testing.T) {
 	t.Parallel()
 	everything := testService("a", "everything", "")
 	everything.Selector = map[string]string{}

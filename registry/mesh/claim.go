@@ -28,7 +28,7 @@ const (
 // Proofs are all of them.
 func Proofs() []Proof { return []Proof{Unproven, ByAnyNetwork, BySource, ByToken, ByAnnotation} }
 
-// String is how people and files are told.
+// String is the form for people and files.
 func (p Proof) String() string {
 	switch p {
 	case ByAnyNetwork:
@@ -77,5 +77,5 @@ type Claim struct {
 	SourceProves bool
 }
 
-// Owner is the host that alone may speak for the workload, or empty.
+// Owner is the only host that may report for the workload, or empty.
 func (w *Workload) Owner() string { return w.Annotations[AnnotationHost] }

@@ -2,11 +2,11 @@ package mesh
 
 import "slices"
 
-// decide decides anew for what names a host of which anything changed, or one
-// that overlaps with it.
-func (w *clipper) decide() {
-	w.owners.answers = newAnswers()
-	defer func() { w.owners.answers = nil }()
+// decide decides again for objects with names that changed, or that overlap with one that
+// did.
+func (w *restricter) decide() {
+	w.owners.cache = newDecisionCache()
+	defer func() { w.owners.cache = nil }()
 	decided := map[Hostname]bool{}
 	w.patches = make([]patches, len(w.inputs))
 	told := w.decideServices(decided)
@@ -23,31 +23,31 @@ func (w *clipper) decide() {
 	}
 	slices.Sort(w.decided)
 	if told {
-		w.tell()
+		w.collectConflicts()
 	}
 }
 
-// decideServices reports whether there is, or was, something to be told.
-func (w *clipper) decideServices(decided map[Hostname]bool) bool {
+// decideServices reports whether there is, or was, a conflict.
+func (w *restricter) decideServices(decided map[Hostname]bool) bool {
 	deltas := make([][]Delta[*Service], len(w.inputs))
 	for i, b := range w.owners.bindings {
 		if b != nil {
 			c := &w.owners.claims[i]
-			deltas[i] = withConcerned(w.services[i], concerned(w.hosts, &c.services, &c.addresses))
+			deltas[i] = withReconsidered(w.services[i], overlappingObjects(w.hosts, &c.services, &c.addresses))
 		}
 	}
 	// What others do not see holds no port: who is seen again, or no more, concerns
 	// those at its ports.
 	for i, list := range deltas {
 		for _, d := range list {
-			was := w.clipping.services.get(d.Old)
-			if d.Old == d.New && (was != nil && was.clipped) != w.owners.clipped(i, d.New) {
-				w.touchPortsOf(d.New)
+			was := w.restrictions.services.get(d.Old)
+			if d.Old == d.New && (was != nil && was.restricted) != w.owners.isRestricted(i, d.New) {
+				w.markPortsOf(d.New)
 			}
 		}
 	}
-	w.touchHTTP()
-	services, told := w.clipping.services.change(), false
+	w.markHTTP()
+	services, told := w.restrictions.services.edit(), false
 	for i, b := range w.owners.bindings {
 		if b == nil {
 			continue
@@ -57,7 +57,7 @@ func (w *clipper) decideServices(decided map[Hostname]bool) bool {
 		for _, d := range deltas[i] {
 			delete(there, d.New)
 		}
-		for _, d := range withConcerned(deltas[i], there) {
+		for _, d := range withReconsidered(deltas[i], there) {
 			told = redecide(services, &w.patches[i].services, d, func(svc *Service, was *decision[*Service]) *decision[*Service] {
 				return w.service(i, svc, was)
 			}) || told
@@ -65,31 +65,31 @@ func (w *clipper) decideServices(decided map[Hostname]bool) bool {
 			noteHosts(decided, w.addressNames(newest(d)))
 		}
 	}
-	w.clipping.services = services.shelves
+	w.restrictions.services = services.persistentMap
 	return told
 }
 
 // decideRoutes is decideServices for VirtualServices.
-func (w *clipper) decideRoutes(decided map[Hostname]bool) bool {
-	routes, told := w.clipping.routes.change(), false
+func (w *restricter) decideRoutes(decided map[Hostname]bool) bool {
+	routes, told := w.restrictions.routes.edit(), false
 	for i, b := range w.owners.bindings {
 		if b == nil {
 			continue
 		}
 		c := &w.owners.claims[i]
-		routing := concerned(w.hosts, &c.routes, &c.subnets)
+		routing := overlappingObjects(w.hosts, &c.routes, &c.subnets)
 		for k := range w.keys {
 			for _, vs := range c.written.get(k) {
 				routing[vs] = true
 			}
 		}
-		for _, d := range withConcerned(w.routes[i], routing) {
+		for _, d := range withReconsidered(w.routes[i], routing) {
 			told = redecide(routes, &w.patches[i].routes, d, func(vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
 				return w.virtualService(i, vs, was)
 			}) || told
 			noteHosts(decided, w.routeHosts(newest(d)))
 		}
 	}
-	w.clipping.routes = routes.shelves
+	w.restrictions.routes = routes.persistentMap
 	return told
 }

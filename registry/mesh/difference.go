@@ -50,11 +50,10 @@ func (d *Difference) Objects() int { return d.objects.objects() }
 // Next is the second fragment.
 func (d *Difference) Next() *Fragment { return d.next }
 
-// Reach tells how far the change goes.
+// Reach is the reach of the change.
 func (d *Difference) Reach() Reach { return max(d.ConfigReach(), d.EndpointsReach()) }
 
-// EndpointsReach tells how far that of the change goes which is of workloads and
-// of reports.
+// EndpointsReach is the reach of the changes of workloads and health.
 func (d *Difference) EndpointsReach() Reach {
 	reach := ReachNone
 	for _, k := range kinds {

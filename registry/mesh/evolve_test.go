@@ -126,9 +126,9 @@ func (w *world) fragments() []*Fragment {
 	return []*Fragment{fragmentOf("a", w.a), fragmentOf("b", w.b), h}
 }
 
-// TestMergeIsTheSameByEveryWay changes a mesh at random and compares the
+// TestIncrementalMergeEqualsFullMerge changes a mesh at random and compares the
 // snapshot built from the one before with one built from nothing.
-func TestMergeIsTheSameByEveryWay(t *testing.T) {
+func TestIncrementalMergeEqualsFullMerge(t *testing.T) {
 	t.Parallel()
 	for _, seed := range seeds(t, 4, 4) {
 		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]*HealthReport{}}

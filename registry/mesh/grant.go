@@ -19,7 +19,7 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 	}
 	declared := false
 	for svc := range o.declared(h, true) {
-		if svc.Hostname.plain() == h {
+		if svc.Hostname.canonical() == h {
 			return Owner{}, false
 		}
 		declared = true

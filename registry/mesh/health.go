@@ -237,7 +237,7 @@ type healthPass[T object] struct {
 
 // all gives health to what changed, or of which something new is known. Where nothing is
 // known of any object, the result is base.
-func (a healthPass[T]) all() ([]T, []Delta[T]) {
+func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 	var zero T
 	if len(a.deltas) == 0 && len(a.stale) == 0 {
 		return a.prev, nil

@@ -9,11 +9,11 @@ import (
 // mesh makes another one, which shares with it all that the change does not
 // touch.
 type index struct {
-	hosts     shelves[Hostname, []*Service]
-	addresses shelves[string, []*Workload]
+	hosts     persistentMap[Hostname, []*Service]
+	addresses persistentMap[string, []*Workload]
 	// inline are the services with an endpoint of an address written in them.
-	inline     shelves[string, []*Service]
-	namespaces shelves[string, *namespaceIndex]
+	inline     persistentMap[string, []*Service]
+	namespaces persistentMap[string, *namespaceIndex]
 }
 
 // RootNamespace is the namespace whose policies hold for the whole mesh.
@@ -119,9 +119,9 @@ func buildIndex(prev *index, d *Diff) *index {
 		return prev
 	}
 	x := &index{
-		hosts:      filed(&prev.hosts, changedServices, CompareServices, hostOf),
-		addresses:  filed(&prev.addresses, changedWorkloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
-		inline:     filed(&prev.inline, changedServices, CompareServices, inlineAddresses),
+		hosts:      indexed(&prev.hosts, changedServices, CompareServices, hostOf),
+		addresses:  indexed(&prev.addresses, changedWorkloads, compareKeys, func(w *Workload) []string { return []string{w.Address} }),
+		inline:     indexed(&prev.inline, changedServices, CompareServices, inlineAddresses),
 		namespaces: prev.namespaces,
 	}
 	services, workloads := groupDeltas(changedServices), groupDeltas(changedWorkloads)
@@ -132,19 +132,19 @@ func buildIndex(prev *index, d *Diff) *index {
 	for ns := range workloads {
 		touched[ns] = true
 	}
-	namespaces := prev.namespaces.change()
+	namespaces := prev.namespaces.edit()
 	for ns := range touched {
 		before := prev.namespaces.get(ns)
 		if before == nil {
 			before = &namespaceIndex{}
 		}
 		if after := before.patched(services[ns], workloads[ns]); after.empty() {
-			namespaces.drop(ns)
+			namespaces.delete(ns)
 		} else {
 			namespaces.put(ns, after)
 		}
 	}
-	x.namespaces = namespaces.shelves
+	x.namespaces = namespaces.persistentMap
 	return x
 }
 
@@ -160,8 +160,8 @@ func inlineAddresses(s *Service) []string {
 	return slices.Compact(out)
 }
 
-// filed files objects under keys, each list in order.
-func filed[K, T comparable](prev *shelves[K, []T], deltas []Delta[T], order func(a, b T) int, under func(T) []K) shelves[K, []T] {
+// indexed indexes objects by keys; each list is sorted.
+func indexed[K, T comparable](prev *persistentMap[K, []T], deltas []Delta[T], order func(a, b T) int, under func(T) []K) persistentMap[K, []T] {
 	var zero T
 	changes := map[K][]Delta[T]{}
 	for _, d := range deltas {
@@ -179,18 +179,18 @@ func filed[K, T comparable](prev *shelves[K, []T], deltas []Delta[T], order func
 	if len(changes) == 0 {
 		return *prev
 	}
-	next := prev.change()
+	next := prev.edit()
 	if prev.size == 0 {
-		next.room(len(changes))
+		next.resize(len(changes))
 	}
 	for k, deltas := range changes {
 		if list := patched(prev.get(k), deltas, order); len(list) > 0 {
 			next.put(k, list)
 		} else {
-			next.drop(k)
+			next.delete(k)
 		}
 	}
-	return next.shelves
+	return next.persistentMap
 }
 
 // patched applies deltas to a short list of which the order need not be strict.

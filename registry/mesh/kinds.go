@@ -27,20 +27,20 @@ var kinds = []kind{
 		joined:   true,
 	},
 	kindOf[*WorkloadGroup]{
-		fragment:  func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
-		order:     compareKeys[*WorkloadGroup],
-		snapshot:  func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
-		rank:      compareKeys[*WorkloadGroup],
-		print:     func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
-		elsewhere: true,
+		fragment:   func(f *Fragment) *[]*WorkloadGroup { return &f.WorkloadGroups },
+		order:      compareKeys[*WorkloadGroup],
+		snapshot:   func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
+		rank:       compareKeys[*WorkloadGroup],
+		print:      func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
+		notInbound: true,
 	},
 	kindOf[*VirtualService]{
-		fragment:  func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
-		order:     compareKeys[*VirtualService],
-		snapshot:  func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
-		rank:      compareAge[*VirtualService],
-		print:     func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
-		elsewhere: true,
+		fragment:   func(f *Fragment) *[]*VirtualService { return &f.VirtualServices },
+		order:      compareKeys[*VirtualService],
+		snapshot:   func(s *Snapshot) *[]*VirtualService { return &s.VirtualServices },
+		rank:       compareAge[*VirtualService],
+		print:      func(p *printer, x *VirtualService) { p.message(x.Spec); p.text(x.ExportTo...) },
+		notInbound: true,
 	},
 	kindOf[*DestinationRule]{
 		fragment: func(f *Fragment) *[]*DestinationRule { return &f.DestinationRules },
@@ -92,7 +92,7 @@ type kind interface {
 	// endpoints reports whether the objects are endpoints, and not configuration.
 	endpoints() bool
 	// compare notes in d what differs between two fragments of one source.
-	compare(d *Diff, prev, next *Fragment) orderliness
+	compare(d *Diff, prev, next *Fragment) sortedness
 	changes(d *Diff) iter.Seq[objectChange]
 	// changed is the number of changes.
 	changed(d *Diff) int
@@ -146,7 +146,7 @@ type kindOf[T object] struct {
 	// is about the requests that workloads make, or of no workload yet. Objects of all
 	// other kinds, but services and workloads, hold for the workloads of their
 	// namespace, and those of the root namespace for all.
-	elsewhere bool
+	notInbound bool
 }
 
 func (k kindOf[T]) list(f *Fragment) []T { return *k.fragment(f) }
@@ -215,7 +215,7 @@ func (k kindOf[T]) all(f *Fragment) iter.Seq2[*Meta, any] {
 
 func (k kindOf[T]) has(f *Fragment, key Key) bool { return len(span(k.list(f), key)) > 0 }
 
-func (k kindOf[T]) compare(d *Diff, prev, next *Fragment) orderliness {
+func (k kindOf[T]) compare(d *Diff, prev, next *Fragment) sortedness {
 	deltas, is := diff(k.list(prev), k.list(next), k.order)
 	note(d, deltas)
 	return is
@@ -294,7 +294,7 @@ func (k kindOf[T]) part(d *Diff) {
 	}
 }
 
-func (k kindOf[T]) policies() bool { return !k.joined && !k.elsewhere }
+func (k kindOf[T]) policies() bool { return !k.joined && !k.notInbound }
 
 // tableOf is the merged table of a kind; never nil.
 func tableOf[T object](t *tables) *table[T] {

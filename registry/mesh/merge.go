@@ -68,7 +68,7 @@ func Merge(in Input) *Snapshot {
 			break
 		}
 	}
-	fragments := s.clip(prev, in)
+	fragments := s.restrict(prev, in)
 	diff := s.order(prev, s.mergeTables(prev, fragments), fragments)
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
@@ -106,7 +106,7 @@ func (t *tables) conflicts() [][]Conflict {
 	for _, k := range kinds {
 		all = append(all, k.conflicts(t))
 	}
-	return append(all, t.catalogs.conflicts, t.clipping.conflicts)
+	return append(all, t.catalogs.conflicts, t.restrictions.conflicts)
 }
 
 // lists are those of all sources; a source that has delivered nothing has an
@@ -138,15 +138,15 @@ func (s *Snapshot) applyHealth(prev *Snapshot, d *Diff, fragments []*Fragment) [
 		}
 	}
 	observed, deltas := healthPass[*Service]{
-		base: t.catalogs.standing, deltas: DeltasOf[*Service](d), prev: p.observed, stale: services, order: compareServiceKeys,
+		base: t.catalogs.inForce, deltas: DeltasOf[*Service](d), prev: p.observed, stale: services, order: compareServiceKeys,
 		withHealth: func(svc, before *Service) *Service { return withInlineHealth(svc, before, t.health.list) },
-	}.all()
+	}.apply()
 	t.observed = observed
 	note(d, deltas)
 	all, moved := healthPass[*Workload]{
 		base: tableOf[*Workload](t).merged, deltas: DeltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
 		withHealth: func(w, before *Workload) *Workload { return withHealth(w, before, t.health.list) },
-	}.all()
+	}.apply()
 	note(d, moved)
 	return all
 }

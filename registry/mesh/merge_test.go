@@ -274,7 +274,7 @@ func TestChanges(t *testing.T) {
 	}
 }
 
-func TestUnchangedPartsAreShared(t *testing.T) {
+func TestUnchangedListsAreShared(t *testing.T) {
 	t.Parallel()
 	f := testFragment(3, 3, 3)
 	s1 := testSnapshot(nil, f)

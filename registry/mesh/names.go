@@ -12,8 +12,8 @@ import (
 // source declares for other namespaces without a pattern.
 const minRangeBits = 8
 
-// prefixOf reads a name as an IP address or a range of addresses, in the one form
-// that it has: IPv4 within IPv6 is IPv4, and has no zone.
+// prefixOf parses a name as an IP address or an address range, in canonical form: IPv4 in
+// IPv6 is IPv4, without a zone.
 func prefixOf(h Hostname) (netip.Prefix, bool) {
 	s := string(h)
 	if s == "" || s[0] == '*' || !isHex(s[len(s)-1]) && s[len(s)-1] != ':' && !strings.Contains(s, "%") {
@@ -87,8 +87,8 @@ func covering(a, b Hostname) bool {
 	return a.Covers(b)
 }
 
-// narrower is the order of names that overlap: what stands for less comes first.
-func narrower(a, b Hostname) int {
+// compareWidth orders overlapping names: the narrower comes first.
+func compareWidth(a, b Hostname) int {
 	p, ok := prefixOf(a)
 	if q, both := prefixOf(b); ok && both {
 		return cmp.Compare(q.Bits(), p.Bits())
@@ -105,8 +105,8 @@ func narrower(a, b Hostname) int {
 	}
 }
 
-// tooWide reports whether nobody keeps all that a name stands for: a star with less
-// than two labels behind it, or a range with a short prefix.
+// tooWide reports whether a name covers too much to be owned: a wildcard with fewer than
+// two labels, or a range with a short prefix.
 func tooWide(h Hostname) bool {
 	if p, is := prefixOf(h); is {
 		return p.Bits() < minRangeBits
@@ -114,9 +114,9 @@ func tooWide(h Hostname) bool {
 	return h.IsWildcard() && strings.Count(strings.Trim(string(h[1:]), "."), ".") < 1
 }
 
-// widths count the wildcards and ranges among some names by their form, so that
-// nobody looks for what is not there; never written to.
-type widths struct {
+// wideNames counts the wildcards and ranges among some names by form, so that forms that do
+// not occur are not searched. It is immutable.
+type wideNames struct {
 	// ranges are by family and length of the prefix, dotted are wildcards as
 	// "*.example" or "*", and odd are those as "*x.example".
 	ranges      map[rangeForm]int
@@ -128,8 +128,8 @@ type rangeForm struct {
 	bits int
 }
 
-// change is the widths with names more, and less.
-func (w widths) change(added, dropped map[Hostname]bool) widths {
+// with returns the counts after adding and removing names.
+func (w wideNames) with(added, dropped map[Hostname]bool) wideNames {
 	ranges := maps.Clone(w.ranges)
 	if ranges == nil {
 		ranges = map[rangeForm]int{}
@@ -159,9 +159,9 @@ func (w widths) change(added, dropped map[Hostname]bool) widths {
 	return w
 }
 
-// above yields the wildcards, or ranges, that could have a name, but for itself; the
+// above yields the wildcards or ranges that could cover a name, except itself, the
 // narrowest first.
-func (w widths) above(h Hostname, yield func(Hostname) bool) {
+func (w wideNames) above(h Hostname, yield func(Hostname) bool) {
 	if p, is := prefixOf(h); is && len(w.ranges) > 0 {
 		for bits := p.Bits() - 1; bits >= 0; bits-- {
 			if w.ranges[rangeForm{p.Addr().Is6(), bits}] > 0 && !yield(Hostname(netip.PrefixFrom(p.Addr(), bits).Masked().String())) {
@@ -186,22 +186,22 @@ func (w widths) above(h Hostname, yield func(Hostname) bool) {
 	}
 }
 
-// spot is a name in an order in which all that a wildcard, or a range, stands for
-// is in one stretch.
-type spot struct {
+// sortedName is a name with a sort key, by which all names that a wildcard or range covers
+// are adjacent.
+type sortedName struct {
 	key  string
 	name Hostname
 }
 
-func compareSpots(a, b spot) int {
+func compareSortedNames(a, b sortedName) int {
 	return cmp.Or(strings.Compare(a.key, b.key), strings.Compare(string(a.name), string(b.name)))
 }
 
-func spotOf(h Hostname) spot {
+func sortedNameOf(h Hostname) sortedName {
 	if p, is := prefixOf(h); is {
-		return spot{addressKey(p.Addr()), h}
+		return sortedName{addressKey(p.Addr()), h}
 	}
-	return spot{backwards(strings.TrimPrefix(string(h), "*")), h}
+	return sortedName{reversed(strings.TrimPrefix(string(h), "*")), h}
 }
 
 // addressKey orders addresses, behind all names of hosts.
@@ -213,25 +213,25 @@ func addressKey(a netip.Addr) string {
 	return family + string(a.AsSlice())
 }
 
-func backwards(s string) string {
+func reversed(s string) string {
 	b := []byte(s)
 	slices.Reverse(b)
 	return string(b)
 }
 
-// spots are names in that order; never written to.
-type spots []spot
+// sortedNames are names sorted by that key. They are immutable.
+type sortedNames []sortedName
 
-// change is the spots with names more, and less.
-func (s spots) change(added, dropped map[Hostname]bool) spots {
-	more := make(spots, 0, len(added))
+// with returns the names after adding and removing some.
+func (s sortedNames) with(added, dropped map[Hostname]bool) sortedNames {
+	more := make(sortedNames, 0, len(added))
 	for h := range added {
-		more = append(more, spotOf(h))
+		more = append(more, sortedNameOf(h))
 	}
-	slices.SortFunc(more, compareSpots)
-	out := make(spots, 0, len(s)+len(more))
+	slices.SortFunc(more, compareSortedNames)
+	out := make(sortedNames, 0, len(s)+len(more))
 	for _, x := range s {
-		for len(more) > 0 && compareSpots(more[0], x) < 0 {
+		for len(more) > 0 && compareSortedNames(more[0], x) < 0 {
 			out, more = append(out, more[0]), more[1:]
 		}
 		if !dropped[x.name] {
@@ -241,12 +241,12 @@ func (s spots) change(added, dropped map[Hostname]bool) spots {
 	return append(out, more...)
 }
 
-// below yields the names that overlap with a wildcard, or a range, but for itself
-// and those above it. It looks at no others.
-func (s spots) below(h Hostname, yield func(Hostname) bool) bool {
+// below yields the names that a wildcard or range covers, except itself. It does not look
+// at others.
+func (s sortedNames) below(h Hostname, yield func(Hostname) bool) bool {
 	var within func(key string) bool
 	p, is := prefixOf(h)
-	from := spotOf(h).key
+	from := sortedNameOf(h).key
 	if is {
 		within = func(key string) bool {
 			a, ok := netip.AddrFromSlice([]byte(key[2:]))
@@ -255,7 +255,7 @@ func (s spots) below(h Hostname, yield func(Hostname) bool) bool {
 	} else {
 		within = func(key string) bool { return strings.HasPrefix(key, from) }
 	}
-	i, _ := slices.BinarySearchFunc(s, spot{key: from}, compareSpots)
+	i, _ := slices.BinarySearchFunc(s, sortedName{key: from}, compareSortedNames)
 	for ; i < len(s) && within(s[i].key); i++ {
 		if x := s[i].name; x != h && covering(h, x) && !yield(x) {
 			return false
@@ -264,17 +264,17 @@ func (s spots) below(h Hostname, yield func(Hostname) bool) bool {
 	return true
 }
 
-// nameIndex files objects under names, and finds them under all that overlap with
-// one. Read-only; its zero value is empty.
+// nameIndex indexes objects by names, and finds them by all overlapping names. It is
+// immutable; the zero value is empty.
 type nameIndex[T comparable] struct {
-	named  shelves[Hostname, []T]
-	order  spots
-	widths widths
+	named  persistentMap[Hostname, []T]
+	order  sortedNames
+	widths wideNames
 }
 
-// filed is the index after some changes.
-func (x *nameIndex[T]) filed(deltas []Delta[T], order func(a, b T) int, under func(T) []Hostname) nameIndex[T] {
-	next := nameIndex[T]{named: filed(&x.named, deltas, order, under), order: x.order, widths: x.widths}
+// updated is the index after some changes.
+func (x *nameIndex[T]) updated(deltas []Delta[T], order func(a, b T) int, under func(T) []Hostname) nameIndex[T] {
+	next := nameIndex[T]{named: indexed(&x.named, deltas, order, under), order: x.order, widths: x.widths}
 	var zero T
 	added, dropped := map[Hostname]bool{}, map[Hostname]bool{}
 	for _, d := range deltas {
@@ -293,12 +293,12 @@ func (x *nameIndex[T]) filed(deltas []Delta[T], order func(a, b T) int, under fu
 		}
 	}
 	if len(added)+len(dropped) > 0 {
-		next.order, next.widths = x.order.change(added, dropped), x.widths.change(added, dropped)
+		next.order, next.widths = x.order.with(added, dropped), x.widths.with(added, dropped)
 	}
 	return next
 }
 
-// hasAbove reports whether anything is filed under a wildcard, or range, above a name.
+// hasAbove reports whether there is an object with a wildcard or range that covers a name.
 func (x *nameIndex[T]) hasAbove(h Hostname) bool {
 	found := false
 	if x.named.size > 0 {
@@ -310,11 +310,11 @@ func (x *nameIndex[T]) hasAbove(h Hostname) bool {
 	return found
 }
 
-// get is what is filed under a very name.
+// get returns the objects with exactly that name.
 func (x *nameIndex[T]) get(h Hostname) []T { return x.named.get(h) }
 
-// find yields what is filed under a name or, with all, under any that overlaps with
-// it. It reports whether all was wanted.
+// find yields the objects with a name or, with all, with any overlapping name. It reports
+// whether yield wanted all.
 func (x *nameIndex[T]) find(h Hostname, all bool, yield func(T) bool) bool {
 	return x.names(h, all, func(name Hostname) bool {
 		for _, o := range x.named.get(name) {
@@ -326,8 +326,8 @@ func (x *nameIndex[T]) find(h Hostname, all bool, yield func(T) bool) bool {
 	})
 }
 
-// names yields a name and, with all, those under which something may be filed that
-// overlap with it. It reports whether all were wanted.
+// names yields a name and, with all, the overlapping names that may have objects. It
+// reports whether yield wanted all.
 func (x *nameIndex[T]) names(h Hostname, all bool, yield func(Hostname) bool) bool {
 	if x.named.size == 0 {
 		return true

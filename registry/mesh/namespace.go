@@ -12,14 +12,14 @@ type namespaceIndex struct {
 	workloads []*Workload
 	// instances are those of a catalog, by the service that they are one of: a
 	// namespace may have all of a catalog, and a new service asks for few of it.
-	instances shelves[string, []*Workload]
+	instances persistentMap[string, []*Workload]
 	// services is how many there are.
 	services int
 	// selecting are the services with a selector, each under one label of its
 	// selector: one that few others asked for when it came, so that a workload is
 	// compared with few of them. Empty selectors are under the zero label.
-	selecting shelves[label, []*Service]
-	backings  shelves[*Service, backing]
+	selecting persistentMap[label, []*Service]
+	backings  persistentMap[*Service, backing]
 }
 
 type label struct{ key, value string }
@@ -102,10 +102,10 @@ func newBacking(prev backing, endpoints []*Workload) backing {
 func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*Workload]) *namespaceIndex {
 	next := *x
 	next.workloads = patched(x.workloads, workloads, compareKeys)
-	next.instances = filed(&x.instances, workloads, compareKeys, instanceOf)
-	backings := x.backings.change()
+	next.instances = indexed(&x.instances, workloads, compareKeys, instanceOf)
+	backings := x.backings.edit()
 	if backings.size == 0 {
-		backings.room(len(services))
+		backings.resize(len(services))
 	}
 	fresh := next.replaceServices(x, services, backings)
 	next.fill(fresh, backings)
@@ -121,7 +121,7 @@ func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*
 		before := backings.get(svc)
 		backings.put(svc, newBacking(before, patched(before.endpoints, deltas, compareKeys)))
 	}
-	next.backings = backings.shelves
+	next.backings = backings.persistentMap
 	return &next
 }
 
@@ -145,14 +145,14 @@ func (x *namespaceIndex) moves(d Delta[*Workload]) map[*Service]Delta[*Workload]
 // replaceServices puts services in the place of those before. What stood behind
 // one stands behind its successor, if that selects the same; the others with a
 // selector are returned.
-func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*Service], backings *shelving[*Service, backing]) map[*Service]bool {
+func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*Service], backings *mapEditor[*Service, backing]) map[*Service]bool {
 	fresh := map[*Service]bool{}
 	changes := map[label][]Delta[*Service]{}
 	for _, d := range deltas {
 		var before backing
 		if d.Old != nil {
 			before = prev.backings.get(d.Old)
-			backings.drop(d.Old)
+			backings.delete(d.Old)
 			x.services--
 			if l, ok := prev.labelOf(d.Old); ok {
 				changes[l] = append(changes[l], Delta[*Service]{Old: d.Old})
@@ -177,15 +177,15 @@ func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*S
 	if len(changes) == 0 {
 		return nil
 	}
-	selecting := prev.selecting.change()
+	selecting := prev.selecting.edit()
 	for l, deltas := range changes {
 		if list := patched(prev.selecting.get(l), deltas, CompareServices); len(list) > 0 {
 			selecting.put(l, list)
 		} else {
-			selecting.drop(l)
+			selecting.delete(l)
 		}
 	}
-	x.selecting = selecting.shelves
+	x.selecting = selecting.persistentMap
 	return fresh
 }
 
@@ -212,7 +212,7 @@ func instanceOf(w *Workload) []string {
 
 // fill looks through all workloads for those behind services of which nothing is
 // known yet.
-func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *shelving[*Service, backing]) {
+func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *mapEditor[*Service, backing]) {
 	if len(fresh) == 0 {
 		return
 	}

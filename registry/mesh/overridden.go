@@ -1,8 +1,8 @@
 package mesh
 
-// noteKeys notes VirtualServices that came or went: those of other sources with their
-// keys may count, or not, from now on.
-func (w *clipper) noteKeys(deltas []Delta[*VirtualService]) {
+// noteKeys notes VirtualServices that were added or removed: those of other sources with
+// the same key may be in force, or not, from now on.
+func (w *restricter) noteKeys(deltas []Delta[*VirtualService]) {
 	for _, d := range deltas {
 		if d.Old == nil || d.New == nil {
 			w.keys[newest(d).Key] = true
@@ -10,9 +10,9 @@ func (w *clipper) noteKeys(deltas []Delta[*VirtualService]) {
 	}
 }
 
-// overridden reports whether a VirtualService of a bound source is not in force, as a
-// source that comes before has one of its key.
-func (w *clipper) overridden(source int, key Key) bool {
+// overridden reports whether a VirtualService of a bound source is not in force, because an
+// earlier source has one with its key.
+func (w *restricter) overridden(source int, key Key) bool {
 	for i := range w.owners.claims {
 		if (i < source || w.owners.bindings[i] == nil) && len(w.owners.claims[i].written.get(key)) > 0 && i != source {
 			return true

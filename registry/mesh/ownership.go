@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// claims are the hosts that one source names, as far as other namespaces see
-// it: what serves its own namespace alone takes nothing from anybody.
+// claims are the names that one source claims for other namespaces. What only its own
+// namespace sees claims nothing.
 type claims struct {
 	// services declare hosts, routes are VirtualServices for sidecars.
 	services nameIndex[*Service]
 	routes   nameIndex[*VirtualService]
-	// written are all VirtualServices, by their keys.
-	written shelves[Key, []*VirtualService]
+	// written are all VirtualServices, by key.
+	written persistentMap[Key, []*VirtualService]
 	// addresses are the services by their addresses, and subnets the VirtualServices
 	// by the addresses that they match.
 	addresses nameIndex[*Service]
@@ -24,29 +24,29 @@ type claims struct {
 	inline    nameIndex[*Service]
 	// opaque and http are the services by their ports, as proxies see connections there
 	// or requests.
-	opaque, http shelves[uint32, []*Service]
+	opaque, http persistentMap[uint32, []*Service]
 	// aliases are the services by their other names, see [aliasesOf].
-	aliases shelves[Hostname, []*Service]
+	aliases persistentMap[Hostname, []*Service]
 	// private are the services that only their own namespace sees, by all names and
 	// the addresses of their endpoints.
 	private nameIndex[*Service]
 }
 
-// owners decides whose a host is. It is a pure function of the claims, the
-// bindings and the record; what it says of a host depends on nothing but claims
-// and records of hosts that overlap with it.
+// owners decides who owns a host. It is a pure function of the claims, the bindings and the
+// record. The decision for a host depends only on claims and records of hosts that overlap
+// with it.
 type owners struct {
-	bindings []*Binding // by source; nil is one that speaks for all
+	bindings []*Binding // by source; nil may speak for the whole mesh
 	claims   []claims
 	record   *Owners
-	// defaults are who sees a service that does not say.
+	// defaults are the exports of a service without exportTo.
 	defaults []string
-	// unsettled: hosts that are not on record are nobody's for now.
+	// unsettled means that hosts that are not on record have no owner yet.
 	unsettled bool
-	answers   *answers // or nil
+	cache     *decisionCache // or nil
 }
 
-// rival is why a host is another's.
+// rival is who owns a host instead.
 type rival struct {
 	origin *Origin // or nil
 	who    string
@@ -58,32 +58,31 @@ func by(m *Meta, what string) *rival {
 	return &rival{m.Origin, fmt.Sprintf("%s (%s, %s)", what, m.Key, m.Origin)}
 }
 
-// service tells whose the host of a bound source's service is: nil if the
-// source's.
+// service returns who owns the host of a bound source's service; nil if the source does.
 func (o *owners) service(source int, svc *Service) *rival {
 	if r := o.host(source, svc); r != nil {
 		return r
 	}
-	if h := svc.Hostname.plain(); isAddress(h) {
-		return o.address(asker{source: source, namespace: svc.Namespace}, h)
+	if h := svc.Hostname.canonical(); isAddress(h) {
+		return o.address(claimant{source: source, namespace: svc.Namespace}, h)
 	}
 	return nil
 }
 
-// host is service for hosts that are no addresses: whose those are depends on no
+// host is service for hosts that are not addresses. Their owner does not depend on
 // addresses.
 func (o *owners) host(source int, svc *Service) *rival {
-	return remembered(o.answers, func(a *answers) map[*Service]*rival { return a.services }, svc, func() *rival {
+	return cached(o.cache, func(a *decisionCache) map[*Service]*rival { return a.services }, svc, func() *rival {
 		if r := o.named(source, svc); r != nil {
 			return r
 		}
-		return o.alias(source, svc.Namespace, svc.Hostname.plain())
+		return o.alias(source, svc.Namespace, svc.Hostname.canonical())
 	})
 }
 
-// named is service as far as hosts of that very name go.
+// named is service as far as it depends on exactly that name.
 func (o *owners) named(source int, svc *Service) *rival {
-	h, b := svc.Hostname.plain(), o.bindings[source]
+	h, b := svc.Hostname.canonical(), o.bindings[source]
 	mine := b.covers(h)
 	if r := o.unbound(svc, mine); r != nil {
 		return r
@@ -98,7 +97,7 @@ func (o *owners) named(source int, svc *Service) *rival {
 		return &rival{nil, "nobody whom the settings name"}
 	}
 	for other := range o.declared(h, true) {
-		if other.Catalog && !merges(svc, other) && (other.Hostname.plain() == h || other.Namespace != svc.Namespace) {
+		if other.Catalog && !merges(svc, other) && (other.Hostname.canonical() == h || other.Namespace != svc.Namespace) {
 			return by(&other.Meta, "the catalog")
 		}
 	}
@@ -112,12 +111,12 @@ func (o *owners) named(source int, svc *Service) *rival {
 	}
 }
 
-// unbound looks for a service of a source that speaks for all. With a pattern of
-// its own a source gives way only where the very host is declared.
+// unbound looks for a service of an unbound source. A source with a pattern for the host
+// gives way only to exactly that host.
 func (o *owners) unbound(svc *Service, mine bool) *rival {
-	h := svc.Hostname.plain()
+	h := svc.Hostname.canonical()
 	for other := range o.declared(h, !mine) {
-		if !other.Catalog && (other.Hostname.plain() == h || other.Namespace != svc.Namespace) {
+		if !other.Catalog && (other.Hostname.canonical() == h || other.Namespace != svc.Namespace) {
 			return by(&other.Meta, "a source that is bound to no namespace")
 		}
 	}
@@ -156,14 +155,14 @@ func (o *owners) declared(h Hostname, overlapping bool) func(func(*Service) bool
 // bound source of another namespace has. A wildcard on record has what is below it
 // and on no record; any other takes what is nobody's.
 func (o *owners) wildcard(source int, svc *Service) *rival {
-	question := nameQuestion{asker{source: source, namespace: svc.Namespace}, svc.Hostname.plain()}
-	return remembered(o.answers, func(a *answers) map[nameQuestion]*rival { return a.wildcards }, question, func() *rival {
+	question := nameKey{claimant{source: source, namespace: svc.Namespace}, svc.Hostname.canonical()}
+	return cached(o.cache, func(a *decisionCache) map[nameKey]*rival { return a.wildcards }, question, func() *rival {
 		return o.wildcardRival(source, svc)
 	})
 }
 
 func (o *owners) wildcardRival(source int, svc *Service) *rival {
-	h, b := svc.Hostname.plain(), o.bindings[source]
+	h, b := svc.Hostname.canonical(), o.bindings[source]
 	if _, _, known := o.record.holder(h); known {
 		return o.recorded(b, h)
 	}
@@ -173,7 +172,7 @@ func (o *owners) wildcardRival(source int, svc *Service) *rival {
 		}
 		var found *Service
 		o.claims[i].services.find(h, true, func(svc2 *Service) bool {
-			if x := svc2.Hostname.plain(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, x) {
+			if x := svc2.Hostname.canonical(); !b.has(svc2.Namespace) && beats(x, svc2.Namespace, h, svc.Namespace) && o.counts(i, x) {
 				found = svc2
 			}
 			return found == nil
@@ -259,9 +258,9 @@ func (o *owners) notOwner(b *Binding, h Hostname) *rival {
 // wildcard: the one on record, else the first by name of those that declare it,
 // or, where no bound source does, that have routes for it.
 func (o *owners) ownerOf(h Hostname) (Owner, bool) {
-	is := remembered(o.answers, func(a *answers) map[Hostname]hostAnswer { return a.hosts }, h, func() hostAnswer {
+	is := cached(o.cache, func(a *decisionCache) map[Hostname]cachedOwner { return a.hosts }, h, func() cachedOwner {
 		owner, known := o.findOwner(h)
-		return hostAnswer{owner, known}
+		return cachedOwner{owner, known}
 	})
 	return is.owner, is.known
 }
@@ -309,11 +308,10 @@ func (o *owners) namespaces(of func(source int, yield func(string))) []string {
 	return slices.Compact(out)
 }
 
-// routes tells whose a host is that a bound source's VirtualService routes: nil
-// if the source's, or of the VirtualService's own namespace, whoever declares it
-// there.
+// routes returns who owns a host that a bound source's VirtualService has routes for; nil
+// if the source does.
 func (o *owners) routes(source int, vs *VirtualService, h Hostname) *rival {
-	return remembered(o.answers, func(a *answers) map[routeQuestion]*rival { return a.routes }, routeQuestion{vs, h}, func() *rival {
+	return cached(o.cache, func(a *decisionCache) map[routeKey]*rival { return a.routes }, routeKey{vs, h}, func() *rival {
 		return o.routesRival(source, vs, h)
 	})
 }
@@ -381,7 +379,7 @@ func (o *owners) declaredElsewhere(source int, vs *VirtualService, h Hostname) (
 			continue
 		}
 		o.claims[i].services.find(h, true, func(svc *Service) bool {
-			if svc.Hostname.plain() == h && !h.IsWildcard() || o.bindings[i] != nil && o.host(i, svc) != nil {
+			if svc.Hostname.canonical() == h && !h.IsWildcard() || o.bindings[i] != nil && o.host(i, svc) != nil {
 				return true // the one is a winner, or does not count, and the other is seen by nobody else
 			}
 			declared = true
@@ -449,7 +447,7 @@ func (o *owners) routedElsewhere(source int, vs *VirtualService, h Hostname) *ri
 			case h.IsWildcard():
 				for _, name := range other.Spec.GetHosts() {
 					// What comes before is narrower, or of a namespace that does: the questions end.
-					if x := Hostname(name).plain(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) && o.routes(i, other, x) == nil {
+					if x := Hostname(name).canonical(); x.Overlaps(h) && beats(x, other.Namespace, h, vs.Namespace) && o.routes(i, other, x) == nil {
 						found = other
 					}
 				}

@@ -10,7 +10,7 @@ import (
 // A service whose connections are not HTTP may take all that a client sends to its
 // port: where it has no address, or where the client's proxy has one listener a port.
 // So the ports of bound sources come behind those of others: of unbound sources and
-// of catalogs, and of who has them on record. Nothing is clipped for it.
+// of catalogs, and of who has them on record. Nothing is restricted for it.
 
 // portName is the name of a port on record.
 func portName(port uint32) Hostname { return Hostname(":" + strconv.FormatUint(uint64(port), 10)) }
@@ -43,8 +43,8 @@ func (o *Owners) httpOfOthers(b *Binding, port uint32) bool {
 	if o == nil {
 		return false
 	}
-	from := spotOf(portName(port)) // names that end so are behind it
-	i, _ := slices.BinarySearchFunc(o.order, from, compareSpots)
+	from := sortedNameOf(portName(port)) // names that end so are behind it
+	i, _ := slices.BinarySearchFunc(o.order, from, compareSortedNames)
 	for ; i < len(o.order) && strings.HasPrefix(o.order[i].key, from.key); i++ {
 		if ns, _, is := httpPortOf(o.order[i].name); is && !b.has(ns) {
 			return true
@@ -53,24 +53,24 @@ func (o *Owners) httpOfOthers(b *Binding, port uint32) bool {
 	return false
 }
 
-// hasHTTP reports whether a namespace of a bound source has HTTP at a port that others
-// see.
+// hasHTTP reports whether a namespace of a bound source has an HTTP service at a port that
+// others see.
 func (o *owners) hasHTTP(namespace string, port uint32) bool {
 	for i, b := range o.bindings {
-		if b != nil && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return svc.Namespace == namespace && !o.clipped(i, svc) }) {
+		if b != nil && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return svc.Namespace == namespace && !o.isRestricted(i, svc) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// sharesPort reports whether services of a protocol share the listener of a port with all
-// other ones that do. One of HTTP_PROXY takes all connections there, and one of GRPC-WEB
-// has the requests of that kind translated, for all services.
+// sharesPort reports whether services of a protocol share the listener of a port.
+// HTTP_PROXY takes all connections of the port, and GRPC-WEB turns on translation for all
+// services.
 func sharesPort(p Protocol) bool { return p.IsHTTP() && p != HTTPProxy && p != GRPCWeb }
 
-// opaquePorts are the ports of a service on which a proxy sees no requests, but
-// connections, or which others cannot share; with http, the others.
+// opaquePorts are the ports of a service where a proxy sees connections only, and no
+// requests, or which others cannot share; with http, the other ports.
 func opaquePorts(svc *Service, http bool) []uint32 {
 	var out []uint32
 	for _, p := range svc.Ports {
@@ -82,21 +82,21 @@ func opaquePorts(svc *Service, http bool) []uint32 {
 	return slices.Compact(out)
 }
 
-func (w *clipper) opaquePorts(svc *Service) []uint32 {
+func (w *restricter) opaquePorts(svc *Service) []uint32 {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
 	return opaquePorts(svc, false)
 }
 
-func (w *clipper) httpPorts(svc *Service) []uint32 {
+func (w *restricter) httpPorts(svc *Service) []uint32 {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
 	return opaquePorts(svc, true)
 }
 
-// yields are the ports of a bound source's service at which others come first.
+// yields are the ports of a bound source's service at which others have precedence.
 func (o *owners) yields(source int, svc *Service) []uint32 {
 	var out []uint32
 	for _, http := range []bool{false, true} {
@@ -110,10 +110,10 @@ func (o *owners) yields(source int, svc *Service) []uint32 {
 	return slices.Compact(out)
 }
 
-// behind tells of the ports at which connections that name no service go to others
-// first. A service with an address has those to its own, and one of TLS those that
+// yieldConflicts reports the ports at which connections that name no service go to others
+// first. A service with an address has the connections to it, and one with TLS those that
 // name it.
-func behind(svc *Service, yields []uint32) []Conflict {
+func yieldConflicts(svc *Service, yields []uint32) []Conflict {
 	var out []Conflict
 	for _, port := range opaquePorts(svc, false) {
 		p, _ := svc.Port(port)
@@ -137,8 +137,8 @@ func behind(svc *Service, yields []uint32) []Conflict {
 }
 
 func (o *owners) yieldsAt(source int, namespace string, port uint32, http bool) bool {
-	question := portQuestion{source, namespace, port, http}
-	return remembered(o.answers, func(a *answers) map[portQuestion]bool { return a.yields }, question, func() bool {
+	question := portKey{source, namespace, port, http}
+	return cached(o.cache, func(a *decisionCache) map[portKey]bool { return a.yields }, question, func() bool {
 		return o.comesBehind(source, namespace, port, http)
 	})
 }
@@ -163,9 +163,9 @@ func (o *owners) comesBehind(source int, namespace string, port uint32, http boo
 		if i == source || o.bindings[i] == nil {
 			continue
 		}
-		if slices.ContainsFunc(o.claims[i].http.get(port), func(x *Service) bool { return !b.has(x.Namespace) && !o.clipped(i, x) }) ||
+		if slices.ContainsFunc(o.claims[i].http.get(port), func(x *Service) bool { return !b.has(x.Namespace) && !o.isRestricted(i, x) }) ||
 			slices.ContainsFunc(o.claims[i].opaque.get(port), func(x *Service) bool {
-				return !b.has(x.Namespace) && x.Namespace < namespace && !o.clipped(i, x)
+				return !b.has(x.Namespace) && x.Namespace < namespace && !o.isRestricted(i, x)
 			}) {
 			return true
 		}
@@ -173,8 +173,8 @@ func (o *owners) comesBehind(source int, namespace string, port uint32, http boo
 	return false
 }
 
-// grantPort is the owner to be put on record for a port: the first to have a service
-// there that is not HTTP, where nobody else has anything.
+// grantPort is the owner to put on record for a port: the first with a service there that
+// is not HTTP, if nobody else has a service there.
 func (o *owners) grantPort(port uint32) (Owner, bool) {
 	was, known := o.record.Of(portName(port))
 	var free []string
@@ -183,7 +183,7 @@ func (o *owners) grantPort(port uint32) (Owner, bool) {
 			continue
 		}
 		for _, svc := range o.claims[i].opaque.get(port) {
-			if o.clipped(i, svc) {
+			if o.isRestricted(i, svc) {
 				continue
 			}
 			if known && svc.Namespace == was.Namespace {
@@ -199,23 +199,23 @@ func (o *owners) grantPort(port uint32) (Owner, bool) {
 	}
 	first := slices.Min(free)
 	for i, b := range o.bindings {
-		if b != nil && !b.has(first) && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return !o.clipped(i, svc) }) {
+		if b != nil && !b.has(first) && slices.ContainsFunc(o.claims[i].http.get(port), func(svc *Service) bool { return !o.isRestricted(i, svc) }) {
 			return Owner{}, false // of a namespace that another directory is bound to, too
 		}
 	}
 	return Owner{Namespace: first}, true
 }
 
-// touchPorts notes ports of which anything changed: where it is more than HTTP, all
-// services of the port are decided anew, else those that are not HTTP.
-func (w *clipper) touchPorts(deltas []Delta[*Service]) {
+// markPorts marks ports that changed. If more than HTTP changed, all services of the port
+// are decided again, else those that are not HTTP.
+func (w *restricter) markPorts(deltas []Delta[*Service]) {
 	for _, d := range deltas {
-		w.touchPortsOf(d.Old)
-		w.touchPortsOf(d.New)
+		w.markPortsOf(d.Old)
+		w.markPortsOf(d.New)
 	}
 }
 
-func (w *clipper) touchPortsOf(svc *Service) {
+func (w *restricter) markPortsOf(svc *Service) {
 	for _, port := range w.opaquePorts(svc) {
 		w.hosts[portName(port)] = true
 	}
@@ -224,9 +224,9 @@ func (w *clipper) touchPortsOf(svc *Service) {
 	}
 }
 
-// touchHTTP notes the ports at which HTTP came or went, or its record did: who has them
-// for something else may be put on record now.
-func (w *clipper) touchHTTP() {
+// markHTTP marks the ports at which HTTP services, or the record of them, changed: a
+// service without HTTP may be put on record now.
+func (w *restricter) markHTTP() {
 	for h := range w.hosts {
 		if _, port, is := httpPortOf(h); is {
 			w.ports[port] = true
@@ -234,8 +234,9 @@ func (w *clipper) touchHTTP() {
 	}
 }
 
-// atPorts adds the services of a source that are to be decided anew for their ports.
-func (w *clipper) atPorts(c *claims, to map[*Service]bool) {
+// atPorts adds the services of a source that have to be decided again because of their
+// ports.
+func (w *restricter) atPorts(c *claims, to map[*Service]bool) {
 	note := func(list []*Service) {
 		for _, svc := range list {
 			to[svc] = true

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// ranking is the objects of a kind that belongs to a namespace, such as Sidecars.
-// Where several sources have some of them in one namespace, and any of these is
-// dated, those of bound sources come behind the others, by name: whoever writes a
-// file writes its creationTimestamp.
+// ranking is the objects of a kind that is owned by a namespace and not by a host, such as
+// Sidecars. If several sources have some in one namespace, and any of them has a date,
+// those of bound sources rank behind the others, by name: whoever writes a file can write
+// any creationTimestamp.
 type ranking[T object] struct {
 	in, out [][]T
 	// dated are, by source, the namespaces that it has objects in, and whether one of
@@ -145,7 +145,7 @@ func (r *rankings) rank(in, out []*Fragment, bindings []*Binding) rankings {
 
 // putLast makes an object come behind all others.
 func (m *Meta) putLast() {
-	m.Created, m.Hash = youngest(), hashAs(m.Hash, "last")
+	m.Created, m.Hash = newestDate(), hashAs(m.Hash, "last")
 }
 
 // boundLast are the fragments of unbound sources, and then those of others.

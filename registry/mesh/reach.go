@@ -51,7 +51,7 @@ func reachOfMeshConfig(prev, next *MeshConfig) Reach {
 // sameHash reports whether two objects are known to have equal content.
 func sameHash(a, b *Meta) bool { return !a.Hash.IsZero() && a.Hash == b.Hash }
 
-// reachOfDelta tells how far the change of one object goes.
+// reachOfDelta is the reach of the change of one object.
 func reachOfDelta[T object](d Delta[T]) Reach {
 	var zero T
 	if d.Old != zero && d.New != zero && sameHash(d.Old.meta(), d.New.meta()) {

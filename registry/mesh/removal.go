@@ -146,8 +146,8 @@ type Removal struct {
 	Origin *Origin
 }
 
-// LostInline tells for each service of both fragments which of the addresses
-// written in it are gone; nil where there are none.
+// LostInline returns, for each service in both fragments, the addresses of inline endpoints
+// that are gone; nil if there are none.
 func (d *Difference) LostInline() []InlineLoss {
 	var out []InlineLoss
 	for _, x := range DeltasOf[*Service](&d.objects) {

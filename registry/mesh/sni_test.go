@@ -8,10 +8,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// TestServerNamesAreTheirOwners has a tenant match a server name by a host of its own that
+// TestServerNamesKeepTheirOwners has a tenant match a server name by a host of its own that
 // is written in the same short way, and resolved in its namespace: it takes no
 // connections to who has that name, as a host or as a short form, whoever it is.
-func TestServerNamesAreTheirOwners(t *testing.T) {
+func TestServerNamesKeepTheirOwners(t *testing.T) {
 	t.Parallel()
 	named := func(namespace, host string) *Service {
 		svc := testService(namespace, "orders", "")

@@ -24,13 +24,13 @@ type hostParts struct {
 	conflicts             []Conflict
 }
 
-func (w *clipper) parts(source int, vs *VirtualService) hostParts {
+func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 	var p hostParts
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(vs.Spec.GetHosts()))) {
-		h := Hostname(name).plain()
+		h := Hostname(name).canonical()
 		if r := w.owners.routes(source, vs, h); r != nil {
 			p.rest = append(p.rest, name)
-			p.conflicts = append(p.conflicts, foreign(&vs.Meta, h, r))
+			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r))
 			continue
 		}
 		p.late = p.late || w.owners.late(source, h)
@@ -40,7 +40,7 @@ func (w *clipper) parts(source int, vs *VirtualService) hostParts {
 			continue
 		}
 		p.elsewhere = append(p.elsewhere, name)
-		p.conflicts = append(p.conflicts, keptOut(&vs.Meta, h, private[0]))
+		p.conflicts = append(p.conflicts, privateHostConflict(&vs.Meta, h, private[0]))
 		for _, svc := range private {
 			p.without = append(p.without, svc.Namespace)
 		}
@@ -62,21 +62,21 @@ func (w *clipper) parts(source int, vs *VirtualService) hostParts {
 
 // subnets decides by the addresses that a VirtualService matches: one with another's
 // is for its own namespace, and none reaches who has such addresses to itself.
-func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
+func (w *restricter) subnets(source int, vs *VirtualService, p *hostParts) {
 	names := subnetNames(vs)
 	for _, a := range names {
 		if w.owners.hasAddress(source, vs.Namespace, a) {
 			continue
 		}
-		if r := w.owners.address(asker{source, vs.Namespace, true}, a); r != nil {
-			p.conflicts = append(p.conflicts, foreignAddress(&vs.Meta, a, r))
+		if r := w.owners.address(claimant{source, vs.Namespace, true}, a); r != nil {
+			p.conflicts = append(p.conflicts, foreignAddressConflict(&vs.Meta, a, r))
 			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
 			p.open, p.elsewhere = nil, nil
 			return
 		}
 	}
 	if private := w.owners.privateAddresses(source, vs.Namespace, names); len(private) > 0 {
-		p.conflicts = append(p.conflicts, keptOutOf(&vs.Meta, names[0], private[0]))
+		p.conflicts = append(p.conflicts, privateAddressConflict(&vs.Meta, names[0], private[0]))
 		p.without = append(p.without, namespacesOf(private)...)
 		p.open, p.elsewhere = nil, append(p.open, p.elsewhere...)
 	}
@@ -85,7 +85,7 @@ func (w *clipper) subnets(source int, vs *VirtualService, p *hostParts) {
 // virtualService decides for a VirtualService of a bound source; nil means that it
 // stays as it is. Of one with hosts of its own and others', the others' are split
 // off: the routes of the own ones go on to hold for everybody.
-func (w *clipper) virtualService(source int, vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
+func (w *restricter) virtualService(source int, vs *VirtualService, was *decision[*VirtualService]) *decision[*VirtualService] {
 	if len(w.routeHosts(vs)) == 0 || w.overridden(source, vs.Key) {
 		return nil // and nothing is split off what is not in force
 	}
@@ -114,7 +114,7 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *decision[*
 			out.Spec.Hosts = hosts
 		}
 		if p.late {
-			out.Created = youngest()
+			out.Created = newestDate()
 		}
 		v.out = append(v.out, &out)
 	}
@@ -127,17 +127,17 @@ func (w *clipper) virtualService(source int, vs *VirtualService, was *decision[*
 		x.ExportTo = without
 	})
 	add(rest, ownNamespacePart, func(x *VirtualService) {
-		x.ExportTo, x.Created = own, youngest()
+		x.ExportTo, x.Created = own, newestDate()
 	})
 	return v
 }
 
 // privateNames are all names of a service that its own namespace alone sees.
-func (w *clipper) privateNames(svc *Service) []Hostname {
+func (w *restricter) privateNames(svc *Service) []Hostname {
 	if svc == nil || len(w.serviceHosts(svc)) > 0 || !exportedTo(svc.ExportTo, w.exports[0], svc.Namespace, svc.Namespace) {
 		return nil
 	}
-	out := append(aliasesOf(svc), svc.Hostname.plain())
+	out := append(aliasesOf(svc), svc.Hostname.canonical())
 	out = append(append(out, addressNames(svc)...), inlineNames(svc)...)
 	slices.Sort(out)
 	return slices.Compact(out)
@@ -171,7 +171,7 @@ func (o *owners) privateOf(source int, vs *VirtualService, h Hostname) []*Servic
 		}
 		// So have those whose service is for nobody else, as the host is another's.
 		o.claims[i].services.find(h, true, func(svc *Service) bool {
-			x := svc.Hostname.plain()
+			x := svc.Hostname.canonical()
 			return x == h && !h.IsWildcard() || svc.Namespace == vs.Namespace || b.has(svc.Namespace) || o.host(i, svc) == nil || note(svc)
 		})
 	}
@@ -196,9 +196,9 @@ func exportsWithout(exports Exports, defaults []string, own string, without []st
 	return out
 }
 
-// keptOut is what is told of a VirtualService for a host that another namespace has
-// to itself.
-func keptOut(m *Meta, h Hostname, private *Service) Conflict {
+// privateHostConflict is the conflict of a VirtualService for a host that another namespace
+// has a private service for.
+func privateHostConflict(m *Meta, h Hostname, private *Service) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the namespace %s has a service of its own for the host %q (%s, %s): the routes of this object, whose source is bound to namespaces, for %q do not apply to clients "+
@@ -206,8 +206,9 @@ func keptOut(m *Meta, h Hostname, private *Service) Conflict {
 	}
 }
 
-// keptOutOf is what is told of addresses that another namespace has to itself.
-func keptOutOf(m *Meta, a Hostname, private *Service) Conflict {
+// privateAddressConflict is the conflict of an object with an address that another
+// namespace uses in a private service.
+func privateAddressConflict(m *Meta, a Hostname, private *Service) Conflict {
 	return Conflict{
 		Key: m.Key, Host: a, Kept: private.Origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the namespace %s uses the address %q in a service of its own (%s, %s): this object, whose source is bound to namespaces, does not apply to clients "+

@@ -16,25 +16,24 @@ type object interface {
 
 func (m *Meta) meta() *Meta { return m }
 
-// table is the objects of one kind in one snapshot, before they are put into
-// the order that the kind wants.
+// table is the objects of one kind in one snapshot, sorted by Key.
 type table[T object] struct {
-	// inputs are the sources' lists, as they were given.
+	// inputs are the lists of the sources.
 	inputs [][]T
-	// tidy says that each of them is sorted and has nothing twice, so that the
-	// next table can be made from this one.
-	tidy bool
+	// strictlySorted means that each input is sorted without duplicates, so that the next
+	// table can be made from this one.
+	strictlySorted bool
 	// merged is sorted by Key and has no conflicts.
 	merged    []T
 	conflicts []Conflict // sorted by Key
 }
 
-// tables is what a snapshot remembers for the sake of the next one.
+// tables is what a snapshot keeps for the next one.
 type tables struct {
 	kinds map[reflect.Type]any // *table[T] by T; see tableOf
 
-	clipping clipping
-	catalogs catalogs
+	restrictions restrictions
+	catalogs     catalogs
 	// observed are catalogs.standing with the health of inline endpoints; those of
 	// workloads are Snapshot.Workloads.
 	observed []*Service
@@ -53,10 +52,10 @@ func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) 
 	if t, deltas, ok := prev.patched(inputs, order); ok {
 		return t, deltas
 	}
-	t := &table[T]{inputs: inputs, tidy: true}
+	t := &table[T]{inputs: inputs, strictlySorted: true}
 	for _, list := range inputs {
 		clean := t.withoutDuplicates(sorted(list, order), order)
-		t.tidy = t.tidy && sameSlice(clean, list)
+		t.strictlySorted = t.strictlySorted && sameSlice(clean, list)
 		switch {
 		case len(clean) == 0:
 		case len(t.merged) == 0:
@@ -73,10 +72,10 @@ func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) 
 	return t, deltas
 }
 
-// patched makes the table of other inputs by looking at what changed alone. It
-// reports false where that cannot be done.
+// patched makes the table for other inputs from their changes. It reports false if that is
+// not possible.
 func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (*table[T], []Delta[T], bool) {
-	if !t.tidy || len(t.inputs) != len(inputs) {
+	if !t.strictlySorted || len(t.inputs) != len(inputs) {
 		return nil, nil, false
 	}
 	var keys []Key
@@ -99,7 +98,7 @@ func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (*table[T], []D
 	case changed == 0:
 		return t, nil, true
 	case full == 1:
-		next := &table[T]{inputs: inputs, tidy: true}
+		next := &table[T]{inputs: inputs, strictlySorted: true}
 		for _, list := range inputs {
 			if len(list) > 0 {
 				next.merged = list
@@ -117,9 +116,9 @@ func (t *table[T]) patched(inputs [][]T, order func(a, b T) int) (*table[T], []D
 	return t.decided(inputs, slices.Compact(keys), order)
 }
 
-// decided decides anew who has the keys given, which are sorted.
+// decided decides again which source has some keys, which are sorted.
 func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (*table[T], []Delta[T], bool) {
-	next := &table[T]{inputs: inputs, tidy: true}
+	next := &table[T]{inputs: inputs, strictlySorted: true}
 	fresh := &table[T]{} // the conflicts about the keys
 	var deltas []Delta[T]
 	for _, key := range keys {
@@ -130,7 +129,7 @@ func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (*t
 			case winner == nil:
 				winner = have
 			default:
-				fresh.contest(winner, have)
+				fresh.noteConflict(winner, have)
 			}
 		}
 		change, _ := diff(span(t.merged, key), winner, order)
@@ -177,9 +176,9 @@ func sorted[T any](list []T, order func(a, b T) int) []T {
 	return list
 }
 
-// contest notes that the objects of a Key are those of one source, and that
-// another one's are dropped.
-func (t *table[T]) contest(kept, dropped []T) {
+// noteConflict notes that the objects of a Key come from one source, and that those of
+// another one are dropped.
+func (t *table[T]) noteConflict(kept, dropped []T) {
 	reason, differ := disagreement(kept, dropped)
 	if !differ {
 		return
@@ -228,7 +227,7 @@ func (t *table[T]) join(list []T) []T {
 		}
 		if i < len(t.merged) && t.merged[i].meta().Key == x.meta().Key {
 			have := span(list[j:], x.meta().Key)
-			t.contest(span(t.merged[i:], x.meta().Key), have)
+			t.noteConflict(span(t.merged[i:], x.meta().Key), have)
 			j += len(have)
 			continue
 		}
@@ -238,11 +237,11 @@ func (t *table[T]) join(list []T) []T {
 	return append(out, t.merged[i:]...)
 }
 
-// orderliness is how much of an order a list is in.
-type orderliness uint8
+// sortedness is how well a list is sorted.
+type sortedness uint8
 
 const (
-	unsorted orderliness = iota
+	unsorted sortedness = iota
 	ascending
 	// strict: ascending, and nothing in it twice.
 	strict
@@ -252,7 +251,7 @@ const (
 // only where they differ, so that the cost of a change in a long list is a look
 // at its pointers. Of next it tells the order, taking that of prev for strict;
 // of an unsorted one the deltas are worthless.
-func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], orderliness) {
+func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], sortedness) {
 	if sameSlice(prev, next) {
 		return nil, strict
 	}
@@ -300,7 +299,7 @@ func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], ord
 }
 
 // follows says how the element at j follows the one before.
-func follows[T any](list []T, j int, order func(a, b T) int) orderliness {
+func follows[T any](list []T, j int, order func(a, b T) int) sortedness {
 	if j == 0 {
 		return strict
 	}

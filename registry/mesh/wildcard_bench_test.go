@@ -33,16 +33,16 @@ func wildcardInput(fragments []*Fragment) Input {
 	return Input{Fallback: testMeshConfig(), Fragments: fragments, Bindings: []*Binding{{Namespaces: []string{"a"}}, {Namespaces: []string{"b"}}}}
 }
 
-// TestWildcardsLookAtWhatTheyCover counts the names that are looked at for all
+// TestWildcardCostDependsOnCoveredNames counts the names that are looked at for all
 // wildcards of a mesh: those that they cover, and not all for each.
-func TestWildcardsLookAtWhatTheyCover(t *testing.T) {
+func TestWildcardCostDependsOnCoveredNames(t *testing.T) {
 	t.Parallel()
 	const wildcards, hosts = 200, 2000
 	s := Merge(wildcardInput(manyWildcards(wildcards, hosts)))
-	index := &s.tables.clipping.owners.claims[1]
+	index := &s.tables.restrictions.owners.claims[1]
 	looked := 0
-	for _, svc := range s.tables.clipping.inputs[0].Services {
-		for _, names := range []spots{index.services.order, index.addresses.order} {
+	for _, svc := range s.tables.restrictions.inputs[0].Services {
+		for _, names := range []sortedNames{index.services.order, index.addresses.order} {
 			for _, h := range append(addressNames(svc), svc.Hostname) {
 				names.below(h, func(Hostname) bool { looked++; return true })
 			}

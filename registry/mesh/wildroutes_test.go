@@ -5,10 +5,10 @@ import (
 	"testing"
 )
 
-// TestClippedObjectsStopNoRoutes has a tenant name a host below a wildcard that is on
+// TestRestrictedObjectsStopNoRoutes has a tenant name a host below a wildcard that is on
 // record for another namespace, by a service, by routes, and by a wildcard of its own:
 // others see none of it, and the routes for the wildcard go on to hold for everybody.
-func TestClippedObjectsStopNoRoutes(t *testing.T) {
+func TestRestrictedObjectsStopNoRoutes(t *testing.T) {
 	t.Parallel()
 	named := func(namespace, host string) *Service {
 		svc := testService(namespace, "s", "")

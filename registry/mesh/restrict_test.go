@@ -2,20 +2,20 @@ package mesh
 
 import "testing"
 
-// TestClippedObjectsHashTheirExports changes who sees a clipped object by the mesh's
+// TestRestrictedObjectsHashTheirExports changes who sees a restricted object by the mesh's
 // defaults alone: that is other content, and has another hash.
-func TestClippedObjectsHashTheirExports(t *testing.T) {
+func TestRestrictedObjectsHashTheirExports(t *testing.T) {
 	t.Parallel()
 	contested := testService("shop", "x", "")
-	clipped, routes := testService("other", "x", ""), routing("other", string(contested.Hostname))
-	clipped.Hostname = contested.Hostname
+	restricted, routes := testService("other", "x", ""), routing("other", string(contested.Hostname))
+	restricted.Hostname = contested.Hostname
 	merged := func(prev *Snapshot, exports string) *Snapshot {
 		config := testMeshConfig()
 		config.Spec.DefaultServiceExportTo, config.Spec.DefaultVirtualServiceExportTo = []string{exports}, []string{exports}
 		config.Hash = Hash{exports[0]}
 		return Merge(Input{
 			Prev: prev, Fallback: config, Bindings: []*Binding{nil, {Namespaces: []string{"other"}}},
-			Fragments: []*Fragment{{Services: []*Service{contested}}, {Services: []*Service{clipped}, VirtualServices: []*VirtualService{routes}}},
+			Fragments: []*Fragment{{Services: []*Service{contested}}, {Services: []*Service{restricted}, VirtualServices: []*VirtualService{routes}}},
 		})
 	}
 	all := merged(nil, "*")
@@ -26,7 +26,7 @@ func TestClippedObjectsHashTheirExports(t *testing.T) {
 				return svc, s.VirtualServices[0]
 			}
 		}
-		t.Fatal("the clipped service is gone")
+		t.Fatal("the restricted service is gone")
 		return nil, nil
 	}
 	a, routesA := find(all)

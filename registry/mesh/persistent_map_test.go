@@ -6,31 +6,31 @@ import (
 	"testing"
 )
 
-// TestShelves holds the map against one of Go's, and every earlier state of it
+// TestPersistentMap holds the map against one of Go's, and every earlier state of it
 // against what it was.
-func TestShelves(t *testing.T) {
+func TestPersistentMap(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
 	type state struct {
-		m    shelves[int, int]
+		m    persistentMap[int, int]
 		want map[int]int
 	}
 	var states []state
 	now := state{want: map[int]int{}}
 	for range 60 {
 		next := state{want: maps.Clone(now.want)}
-		edit := now.m.change()
+		edit := now.m.edit()
 		for range rng.IntN(200) {
 			k, v := rng.IntN(3000), rng.IntN(10)
 			if rng.IntN(4) == 0 {
-				edit.drop(k)
+				edit.delete(k)
 				delete(next.want, k)
 				continue
 			}
 			edit.put(k, v)
 			next.want[k] = v
 		}
-		next.m = edit.shelves
+		next.m = edit.persistentMap
 		states = append(states, next)
 		now = next
 	}

@@ -7,63 +7,61 @@ import (
 	"time"
 )
 
-// clipping is what a snapshot knows of sources that are bound to namespaces. It
-// is empty where there are none.
-type clipping struct {
-	// inputs are the fragments as they were given, and out as they count.
+// restrictions is what a snapshot knows of sources that are bound to namespaces. It is
+// empty if there are none.
+type restrictions struct {
+	// inputs are the fragments of the sources, and out are those after restriction.
 	inputs, out []*Fragment
 	owners      owners
-	exports     [2][]string // the defaults of services and of VirtualServices
-	// services and routes are what became of objects that are not as their source
-	// has them.
-	services  shelves[*Service, *decision[*Service]]
-	routes    shelves[*VirtualService, *decision[*VirtualService]]
+	exports     [2][]string // defaults for services and for VirtualServices
+	// services and routes are the decisions for objects that differ from what their source
+	// has.
+	services  persistentMap[*Service, *decision[*Service]]
+	routes    persistentMap[*VirtualService, *decision[*VirtualService]]
 	conflicts []Conflict
 	rankings  rankings
-	// decided are the hosts that were decided anew.
+	// decided are the hosts that were decided again.
 	decided []Hostname
 }
 
-// decision is what became of one object. It depends on sign and the object alone,
-// besides what is to be told.
+// decision is the result for one object. out depends on sign and the object alone.
 type decision[T object] struct {
-	sign      string
-	out       []T
-	conflicts []Conflict
-	clipped   bool // others do not see it, for whose names it has
+	sign       string
+	out        []T
+	conflicts  []Conflict
+	restricted bool // hidden from other namespaces, because it has a name that belongs to another
 }
 
-// youngest is when an object was made that comes behind all others.
-func youngest() time.Time { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) }
+// newestDate is the creation date of objects that rank behind all others.
+func newestDate() time.Time { return time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC) }
 
-// clip makes of the fragments what counts of them, given that some are of sources
-// that are bound to namespaces. What is as its source has it is the same pointer,
-// and a list in which all are is the same list. Those of unbound sources come
-// first: where two have an object of one Key, theirs counts.
-func (s *Snapshot) clip(prev *Snapshot, in Input) []*Fragment {
+// restrict applies the bindings of sources to their fragments. Unchanged objects and lists
+// stay the same pointers. Fragments of unbound sources come first: if two sources have an
+// object of one Key, theirs is used.
+func (s *Snapshot) restrict(prev *Snapshot, in Input) []*Fragment {
 	if !slices.ContainsFunc(in.Bindings, func(b *Binding) bool { return b != nil }) {
 		return in.Fragments
 	}
 	bindings := make([]*Binding, len(in.Fragments))
 	copy(bindings, in.Bindings)
-	p, c := prev.tables.clipping, &s.tables.clipping
+	p, c := prev.tables.restrictions, &s.tables.restrictions
 	spec := s.MeshConfig.Spec
-	*c = clipping{
+	*c = restrictions{
 		inputs:   in.Fragments,
 		exports:  [2][]string{spec.GetDefaultServiceExportTo(), spec.GetDefaultVirtualServiceExportTo()},
 		services: p.services, routes: p.routes, conflicts: p.conflicts,
 	}
-	w := &clipper{clipping: c, prev: p}
+	w := &restricter{restrictions: c, prev: p}
 	w.owners = owners{bindings: bindings, record: in.Owners, unsettled: in.Unsettled, defaults: c.exports[0]}
 	changed, known := in.Owners.since(p.owners.record)
 	if !known || len(p.inputs) != len(in.Fragments) || !slices.Equal(p.owners.bindings, bindings) ||
 		p.owners.unsettled != in.Unsettled || !slices.Equal(p.exports[0], c.exports[0]) || !slices.Equal(p.exports[1], c.exports[1]) ||
 		!w.compare() {
-		w.anew()
+		w.reset()
 	} else {
-		w.touchHosts(changed)
+		w.markHosts(changed)
 	}
-	w.file()
+	w.indexClaims()
 	w.decide()
 	w.assemble()
 	if !slices.Equal(p.owners.bindings, bindings) {
@@ -73,20 +71,20 @@ func (s *Snapshot) clip(prev *Snapshot, in Input) []*Fragment {
 	return boundLast(c.out, bindings)
 }
 
-// clipper makes one clipping from the one before.
-type clipper struct {
-	*clipping
-	prev      clipping
+// restricter makes restrictions from the previous ones.
+type restricter struct {
+	*restrictions
+	prev      restrictions
 	services  [][]Delta[*Service] // by source
 	routes    [][]Delta[*VirtualService]
 	workloads [][]Delta[*Workload]
-	hosts     map[Hostname]bool // that are decided anew, addresses among them
-	keys      map[Key]bool      // of VirtualServices that came or went
-	ports     map[uint32]bool   // at which HTTP came or went, or its record did
+	hosts     map[Hostname]bool // to be decided again, addresses included
+	keys      map[Key]bool      // of VirtualServices that were added or removed
+	ports     map[uint32]bool   // at which HTTP services, or the record of them, changed
 	patches   []patches
 }
 
-// patches is how what counts of a source's fragment changes.
+// patches is how the restricted fragment of a source changes.
 type patches struct {
 	services []Delta[*Service]
 	routes   []Delta[*VirtualService]
@@ -113,8 +111,8 @@ func (f *Fragment) workloads() []*Workload {
 	return f.Workloads
 }
 
-// compare finds what differs in the fragments; false where that cannot be done.
-func (w *clipper) compare() bool {
+// compare finds what differs in the fragments. It returns false if that is not possible.
+func (w *restricter) compare() bool {
 	w.hosts = map[Hostname]bool{}
 	for i, f := range w.inputs {
 		services, tidy := diff(w.prev.inputs[i].services(), f.services(), compareServiceKeys)
@@ -128,10 +126,10 @@ func (w *clipper) compare() bool {
 	return true
 }
 
-// anew takes everything for changed.
-func (w *clipper) anew() {
-	w.prev = clipping{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
-	w.clipping.services, w.clipping.routes, w.conflicts = w.prev.services, w.prev.routes, nil
+// reset treats everything as changed.
+func (w *restricter) reset() {
+	w.prev = restrictions{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
+	w.restrictions.services, w.restrictions.routes, w.conflicts = w.prev.services, w.prev.routes, nil
 	w.hosts, w.services, w.routes, w.workloads = map[Hostname]bool{}, nil, nil, nil
 	for _, f := range w.inputs {
 		w.services, w.routes = append(w.services, added(f.services())), append(w.routes, addedAll(f.virtualServices()))
@@ -150,14 +148,15 @@ func addedAll[T object](list []T) []Delta[T] {
 	return out
 }
 
-func (w *clipper) touchHosts(list []Hostname) {
+func (w *restricter) markHosts(list []Hostname) {
 	for _, h := range list {
 		w.hosts[h] = true
 	}
 }
 
-// file files what claims hosts of other namespaces under them.
-func (w *clipper) file() {
+// indexClaims indexes the objects of each source by the names that they claim, and marks
+// names that changed.
+func (w *restricter) indexClaims() {
 	w.owners.claims = make([]claims, len(w.inputs))
 	w.keys, w.ports = map[Key]bool{}, map[uint32]bool{}
 	for i := range w.inputs {
@@ -166,56 +165,56 @@ func (w *clipper) file() {
 			was = w.prev.owners.claims[i]
 		}
 		for _, d := range w.services[i] {
-			w.touchHosts(w.serviceHosts(d.Old))
-			w.touchHosts(w.serviceHosts(d.New))
-			w.touchHosts(w.privateNames(d.Old))
-			w.touchHosts(w.privateNames(d.New))
+			w.markHosts(w.serviceHosts(d.Old))
+			w.markHosts(w.serviceHosts(d.New))
+			w.markHosts(w.privateNames(d.Old))
+			w.markHosts(w.privateNames(d.New))
 			for _, svc := range []*Service{d.Old, d.New} {
-				w.touchHosts(w.addressNames(svc))
-				w.touchHosts(w.inlineNames(svc))
+				w.markHosts(w.addressNames(svc))
+				w.markHosts(w.inlineNames(svc))
 			}
 		}
 		for _, d := range w.workloads[i] {
 			if d.Old == nil || d.New == nil || d.Old.Address != d.New.Address {
-				w.touchHosts(w.workloadNames(d.Old))
-				w.touchHosts(w.workloadNames(d.New))
+				w.markHosts(w.workloadNames(d.Old))
+				w.markHosts(w.workloadNames(d.New))
 			}
 		}
 		w.noteKeys(w.routes[i])
-		w.touchPorts(w.services[i])
+		w.markPorts(w.services[i])
 		for _, d := range w.routes[i] {
-			w.touchHosts(w.routeHosts(d.Old))
-			w.touchHosts(w.routeHosts(d.New))
+			w.markHosts(w.routeHosts(d.Old))
+			w.markHosts(w.routeHosts(d.New))
 		}
 		w.owners.claims[i] = claims{
-			services:  was.services.filed(w.services[i], CompareServices, w.serviceHosts),
-			written:   filed(&was.written, w.routes[i], compareKeys, keyOf),
-			routes:    was.routes.filed(w.routes[i], compareKeys, w.routeHosts),
-			addresses: was.addresses.filed(w.services[i], CompareServices, w.addressNames),
-			subnets:   was.subnets.filed(w.routes[i], compareKeys, w.subnetNames),
-			workloads: was.workloads.filed(w.workloads[i], compareKeys, w.workloadNames),
-			inline:    was.inline.filed(w.services[i], CompareServices, w.inlineNames),
-			opaque:    filed(&was.opaque, w.services[i], CompareServices, w.opaquePorts),
-			http:      filed(&was.http, w.services[i], CompareServices, w.httpPorts),
-			aliases:   filed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
-			private:   was.private.filed(w.services[i], CompareServices, w.privateNames),
+			services:  was.services.updated(w.services[i], CompareServices, w.serviceHosts),
+			written:   indexed(&was.written, w.routes[i], compareKeys, keyOf),
+			routes:    was.routes.updated(w.routes[i], compareKeys, w.routeHosts),
+			addresses: was.addresses.updated(w.services[i], CompareServices, w.addressNames),
+			subnets:   was.subnets.updated(w.routes[i], compareKeys, w.subnetNames),
+			workloads: was.workloads.updated(w.workloads[i], compareKeys, w.workloadNames),
+			inline:    was.inline.updated(w.services[i], CompareServices, w.inlineNames),
+			opaque:    indexed(&was.opaque, w.services[i], CompareServices, w.opaquePorts),
+			http:      indexed(&was.http, w.services[i], CompareServices, w.httpPorts),
+			aliases:   indexed(&was.aliases, w.services[i], CompareServices, w.serviceAliases),
+			private:   was.private.updated(w.services[i], CompareServices, w.privateNames),
 		}
 	}
-	w.touchAliases()
+	w.markAliases()
 }
 
-// serviceHosts is the host that a service declares for other namespaces; none if
-// its own alone sees it.
-func (w *clipper) serviceHosts(svc *Service) []Hostname {
+// serviceHosts is the host that a service declares for other namespaces; none if only its
+// own namespace sees it.
+func (w *restricter) serviceHosts(svc *Service) []Hostname {
 	if svc == nil || onlyOwn(svc.ExportTo, w.exports[0], svc.Namespace) {
 		return nil
 	}
-	return []Hostname{svc.Hostname.plain()}
+	return []Hostname{svc.Hostname.canonical()}
 }
 
 // routeHosts are the hosts for which a VirtualService routes requests of sidecars
 // in other namespaces.
-func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
+func (w *restricter) routeHosts(vs *VirtualService) []Hostname {
 	if vs == nil || onlyOwn(vs.ExportTo, w.exports[1], vs.Namespace) {
 		return nil
 	}
@@ -225,7 +224,7 @@ func (w *clipper) routeHosts(vs *VirtualService) []Hostname {
 	}
 	out := make([]Hostname, 0, len(spec.GetHosts()))
 	for _, h := range spec.GetHosts() {
-		out = append(out, Hostname(h).plain())
+		out = append(out, Hostname(h).canonical())
 	}
 	out = append(out, sniNames(vs)...)
 	slices.Sort(out)
@@ -238,8 +237,8 @@ func onlyOwn(exports Exports, defaults []string, own string) bool {
 	return !to.all && !slices.ContainsFunc(to.namespaces, func(ns string) bool { return ns != own })
 }
 
-// concerned are the objects that name one of the hosts, or one that overlaps.
-func concerned[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[T]bool {
+// overlappingObjects are the objects with a name that overlaps with one of the hosts.
+func overlappingObjects[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[T]bool {
 	out := map[T]bool{}
 	for _, x := range indexes {
 		seen := map[Hostname]bool{}
@@ -258,9 +257,9 @@ func concerned[T object](hosts map[Hostname]bool, indexes ...*nameIndex[T]) map[
 	return out
 }
 
-// withConcerned are the changes of a source, and its other objects that are to be
-// decided anew.
-func withConcerned[T object](deltas []Delta[T], objects map[T]bool) []Delta[T] {
+// withReconsidered are the changes of a source, and its other objects that have to be
+// decided again.
+func withReconsidered[T object](deltas []Delta[T], objects map[T]bool) []Delta[T] {
 	out := slices.Clone(deltas)
 	for _, d := range deltas {
 		delete(objects, d.New)
@@ -271,9 +270,9 @@ func withConcerned[T object](deltas []Delta[T], objects map[T]bool) []Delta[T] {
 	return out
 }
 
-// redecide decides anew for one object. It reports whether there is, or was,
-// something to be told of it.
-func redecide[T object](decisions *shelving[T, *decision[T]], patches *[]Delta[T], d Delta[T], decide func(T, *decision[T]) *decision[T]) bool {
+// redecide decides for one object again. It reports whether there is, or was, a conflict
+// about it.
+func redecide[T object](decisions *mapEditor[T, *decision[T]], patches *[]Delta[T], d Delta[T], decide func(T, *decision[T]) *decision[T]) bool {
 	var zero T
 	var was, is *decision[T]
 	if d.Old != zero {
@@ -287,7 +286,7 @@ func redecide[T object](decisions *shelving[T, *decision[T]], patches *[]Delta[T
 		is = decide(d.New, same)
 	}
 	if d.Old != zero && was != nil && (d.Old != d.New || is == nil) {
-		decisions.drop(d.Old)
+		decisions.delete(d.Old)
 	}
 	if is != nil {
 		decisions.put(d.New, is)
@@ -304,7 +303,7 @@ func redecide[T object](decisions *shelving[T, *decision[T]], patches *[]Delta[T
 	return was != nil && len(was.conflicts) > 0 || is != nil && len(is.conflicts) > 0
 }
 
-// outcome is what became of an object.
+// outcome is what an object was replaced by.
 func outcome[T object](x T, v *decision[T]) []T {
 	var zero T
 	switch {
@@ -317,21 +316,20 @@ func outcome[T object](x T, v *decision[T]) []T {
 	}
 }
 
-// service decides for a service of a bound source; nil means that it stays as it
-// is.
-func (w *clipper) service(source int, svc *Service, was *decision[*Service]) *decision[*Service] {
+// service decides for a service of a bound source; nil means that it is not restricted.
+func (w *restricter) service(source int, svc *Service, was *decision[*Service]) *decision[*Service] {
 	if len(w.serviceHosts(svc)) == 0 {
 		return nil
 	}
-	v, created := &decision[*Service]{sign: "service"}, youngest()
+	v, created := &decision[*Service]{sign: "service"}, newestDate()
 	exports := ownOnly(svc.ExportTo, w.exports[0], svc.Namespace)
 	if r := w.owners.service(source, svc); r != nil {
-		v.clipped, v.conflicts = true, []Conflict{foreign(&svc.Meta, svc.Hostname, r)}
+		v.restricted, v.conflicts = true, []Conflict{foreignHostConflict(&svc.Meta, svc.Hostname, r)}
 	} else if a, r := w.owners.serviceAddress(source, svc); r != nil {
-		v.clipped, v.conflicts = true, []Conflict{foreignAddress(&svc.Meta, a, r)}
+		v.restricted, v.conflicts = true, []Conflict{foreignAddressConflict(&svc.Meta, a, r)}
 	} else if private := w.owners.privateAddresses(source, svc.Namespace, addressNames(svc)); len(private) > 0 {
 		without := namespacesOf(private)
-		v.conflicts = []Conflict{keptOutOf(&svc.Meta, addressNames(svc)[0], private[0])}
+		v.conflicts = []Conflict{privateAddressConflict(&svc.Meta, addressNames(svc)[0], private[0])}
 		v.sign = fmt.Sprintf("service without %q", without)
 		exports, created = exportsWithout(svc.ExportTo, w.exports[0], svc.Namespace, without), svc.Created
 	} else {
@@ -340,7 +338,7 @@ func (w *clipper) service(source int, svc *Service, was *decision[*Service]) *de
 	var yields []uint32
 	if v.sign != "service" || len(v.conflicts) == 0 {
 		yields = w.owners.yields(source, svc)
-		v.conflicts = append(v.conflicts, behind(svc, yields)...)
+		v.conflicts = append(v.conflicts, yieldConflicts(svc, yields)...)
 	}
 	if len(v.conflicts)+len(yields) == 0 {
 		return nil
@@ -350,15 +348,15 @@ func (w *clipper) service(source int, svc *Service, was *decision[*Service]) *de
 		v.out = was.out
 		return v
 	}
-	clipped := *svc
-	clipped.Created, clipped.ExportTo, clipped.Yields = created, exports, yields
-	clipped.Hash = hashAs(svc.Hash, v.sign)
-	v.out = []*Service{&clipped}
+	restricted := *svc
+	restricted.Created, restricted.ExportTo, restricted.Yields = created, exports, yields
+	restricted.Hash = hashAs(svc.Hash, v.sign)
+	v.out = []*Service{&restricted}
 	return v
 }
 
-// foreign is what is told of an object that names the host of another.
-func foreign(m *Meta, h Hostname, r *rival) Conflict {
+// foreignHostConflict is the conflict of an object that names the host of another source.
+func foreignHostConflict(m *Meta, h Hostname, r *rival) Conflict {
 	return Conflict{
 		Key: m.Key, Host: h, Kept: r.origin, Dropped: m.Origin, Foreign: true,
 		Reason: fmt.Sprintf("the host %q belongs to %s: this object, whose source is bound to namespaces, applies to it only for clients in the namespace %s; "+
@@ -366,7 +364,7 @@ func foreign(m *Meta, h Hostname, r *rival) Conflict {
 	}
 }
 
-// ownOnly is who sees an object that only its own namespace may see: nobody, if
+// ownOnly are the exports of an object that is restricted to its own namespace; none if
 // that did not see it before.
 func ownOnly(exports Exports, defaults []string, own string) Exports {
 	if exportedTo(exports, defaults, own, own) {
@@ -384,21 +382,21 @@ func hashAs(h Hash, as string) Hash {
 	return sha256.Sum256(append(h[:], as...))
 }
 
-// tell lists what is to be told of all objects.
-func (w *clipper) tell() {
+// collectConflicts collects the conflicts of all objects.
+func (w *restricter) collectConflicts() {
 	w.conflicts = nil
-	for _, v := range w.clipping.services.all {
+	for _, v := range w.restrictions.services.all {
 		w.conflicts = append(w.conflicts, v.conflicts...)
 	}
-	for _, v := range w.clipping.routes.all {
+	for _, v := range w.restrictions.routes.all {
 		w.conflicts = append(w.conflicts, v.conflicts...)
 	}
 	slices.SortFunc(w.conflicts, compareForeign)
 	w.conflicts = slices.Compact(w.conflicts) // hosts of one object share its addresses
 }
 
-// assemble makes the fragments that count.
-func (w *clipper) assemble() {
+// assemble makes the restricted fragments.
+func (w *restricter) assemble() {
 	w.out = make([]*Fragment, len(w.inputs))
 	for i, f := range w.inputs {
 		if w.out[i] = f; f == nil || w.owners.bindings[i] == nil {
@@ -409,17 +407,16 @@ func (w *clipper) assemble() {
 			before = w.prev.out[i]
 		}
 		next := *f
-		next.Services = counted(before.services(), f.Services, w.patches[i].services, &w.clipping.services, compareServiceKeys)
-		next.VirtualServices = counted(before.virtualServices(), f.VirtualServices, w.patches[i].routes, &w.clipping.routes, compareKeys)
+		next.Services = effective(before.services(), f.Services, w.patches[i].services, &w.restrictions.services, compareServiceKeys)
+		next.VirtualServices = effective(before.virtualServices(), f.VirtualServices, w.patches[i].routes, &w.restrictions.routes, compareKeys)
 		if !sameSlice(next.Services, f.Services) || !sameSlice(next.VirtualServices, f.VirtualServices) {
 			w.out[i] = &next
 		}
 	}
 }
 
-// counted is what counts of a list: the list itself where that is all of it as it
-// is.
-func counted[T object](before, list []T, patches []Delta[T], decisions *shelves[T, *decision[T]], order func(a, b T) int) []T {
+// effective is a list after restriction; the list itself if nothing in it is restricted.
+func effective[T object](before, list []T, patches []Delta[T], decisions *persistentMap[T, *decision[T]], order func(a, b T) int) []T {
 	if decisions.size == 0 {
 		return list
 	}
