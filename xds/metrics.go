@@ -43,31 +43,31 @@ func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: short})
 	}
 	m := &metrics{
-		streams:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Number of endpoints connected to this server using XDS."}, []string{"version"}),
-		pushes:       counter("pilot_xds_pushes", "Responses sent, by type.", "type"),
-		pushTime:     histogram("pilot_xds_push_time", "Seconds from the announcement of a snapshot until a proxy's first response is sent."),
-		sendTime:     histogram("pilot_xds_send_time", "Seconds that sending one response takes."),
-		convergence:  histogram("pilot_proxy_convergence_time", "Seconds from the announcement of a snapshot until a proxy has answered all of it."),
-		rejects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_total_xds_rejects", Help: "Responses that proxies refused."}),
+		streams:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Proxies with an open xDS stream, by release of Envoy (version)."}, []string{"version"}),
+		pushes:       counter("pilot_xds_pushes", "xDS responses sent, by type (cds, eds, lds, rds, vhds).", "type"),
+		pushTime:     histogram("pilot_xds_push_time", "Seconds from a new snapshot of the mesh until the first response to a proxy is sent."),
+		sendTime:     histogram("pilot_xds_send_time", "Seconds to send one xDS response."),
+		convergence:  histogram("pilot_proxy_convergence_time", "Seconds from a new snapshot of the mesh until a proxy has acknowledged or rejected all of its responses."),
+		rejects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_total_xds_rejects", Help: "xDS responses that proxies rejected (NACK)."}),
 		rejecting:    map[stream.TypeURL]prometheus.Gauge{},
 		sizes:        map[stream.TypeURL]prometheus.Observer{},
-		expiredNonce: counter("pilot_xds_expired_nonce", "Answers to responses that nobody waits for.", "type"),
+		expiredNonce: counter("pilot_xds_expired_nonce", "Requests of proxies with a nonce of an outdated response, by type (cds, eds, lds, rds, vhds).", "type"),
 		size: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pilot_xds_config_size_bytes", Help: "Size of responses.", Buckets: []float64{1e3, 1e4, 1e5, 1e6, 4e6, 1e7, 4e7},
+			Name: "pilot_xds_config_size_bytes", Help: "Bytes of xDS responses, by type (cds, eds, lds, rds, vhds).", Buckets: []float64{1e3, 1e4, 1e5, 1e6, 4e6, 1e7, 4e7},
 		}, []string{"type"}),
-		resources: counter("fairlead_xds_resources_sent_total", "Resources sent, by type.", "type"),
-		gates:     counter("fairlead_xds_gate_timeouts_total", "Times that something was sent although what it waited for was not answered in time.", "type"),
-		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "Streams that were not admitted."}),
-		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "Streams that were refused for a limit."}),
-		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "Streams that were ended because the peer read too little, for too long."}),
-		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_xds_internal_errors", Help: "Views that could not be built."}),
+		resources: counter("fairlead_xds_resources_sent_total", "Resources sent in xDS responses, by type (cds, eds, lds, rds, vhds).", "type"),
+		gates:     counter("fairlead_xds_gate_timeouts_total", "Responses that were sent after a timeout, although the proxy had not yet answered the response that they depend on, by type (cds, eds, lds, rds, vhds).", "type"),
+		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "xDS streams that were rejected for their identity or node: the proxy may not be that workload."}),
+		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "xDS streams that were rejected because a limit was reached (--max-streams, --max-streams-per-host and the like)."}),
+		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "xDS streams that were closed because the proxy read too slowly (--slow-proxy-timeout)."}),
+		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_xds_internal_errors", Help: "Errors while the configuration of a proxy was built."}),
 	}
 	for t, name := range map[stream.TypeURL]string{
 		stream.ClusterType: "cds", stream.EndpointType: "eds", stream.ListenerType: "lds", stream.RouteType: "rds",
 		stream.VirtualHostType: "vhds",
 	} {
 		m.rejecting[t] = prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that refuse something of what they were sent by " + name + ".",
+			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that reject (NACK) a resource of " + name + " now.",
 		})
 	}
 	for _, t := range cache.Types() {

@@ -70,13 +70,13 @@ func workCollectors(made *cache.Work, sent *cache.ByType) []prometheus.Collector
 			Name: name, Help: help, ConstLabels: prometheus.Labels{label: value},
 		}, func() float64 { return float64(of.Load()) }))
 	}
-	const views = "Views of proxies after a change: built anew, or kept because nothing in them differs."
+	const views = "Views of proxies that were computed after changes of the mesh, by result: built, or kept because nothing in the view differs."
 	add("fairlead_xds_views_total", views, "result", "built", &made.ViewsBuilt)
 	add("fairlead_xds_views_total", views, "result", "kept", &made.ViewsKept)
 	for _, t := range cache.Types() {
-		add("fairlead_xds_resources_built_total", "Resources that were made, by type.", "type", label(t), &made.Encoded.Of(t).Resources)
-		add("fairlead_xds_bytes_encoded_total", "Bytes of the resources that were made, by type.", "type", label(t), &made.Encoded.Of(t).Bytes)
-		add("fairlead_xds_bytes_sent_total", "Bytes of responses, by type.", "type", label(t), &sent.Of(t).Bytes)
+		add("fairlead_xds_resources_built_total", "Resources that were built and encoded, by type (cds, eds, lds, rds, vhds). Each is encoded once for all proxies.", "type", label(t), &made.Encoded.Of(t).Resources)
+		add("fairlead_xds_bytes_encoded_total", "Bytes of resources that were built and encoded, by type (cds, eds, lds, rds, vhds).", "type", label(t), &made.Encoded.Of(t).Bytes)
+		add("fairlead_xds_bytes_sent_total", "Bytes of xDS responses sent, by type (cds, eds, lds, rds, vhds).", "type", label(t), &sent.Of(t).Bytes)
 	}
 	return out
 }

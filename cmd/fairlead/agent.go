@@ -41,13 +41,15 @@ func newAgent() *cobra.Command {
 	var f agentFlags
 	cmd := &cobra.Command{
 		Use:   "agent --token-file FILE",
-		Short: "The host's side: identity, configuration and Envoy beside an application",
-		Long: `Brings this host into the mesh with a join token, keeps its identities fresh, and runs Envoy beside
-the application. Everything that later starts need is in the state directory, and they work with
-the control plane away. A new join token in --token-file is used, without a restart, when the
-control plane refuses the host or the token entitles to something else.
+		Short: "Run on each host: get its identity and configuration, and run Envoy",
+		Long: `Joins this host to the mesh with a join token, renews its certificates, and runs Envoy beside the
+application. Later starts need only the state directory, and work without the control plane.
 
-It finds Envoy by itself, and takes free ports where the usual ones are taken, and says so.`,
+A new join token in --token-file is used without a restart if the control plane rejects the host, or
+if the token grants other workloads.
+
+The agent finds Envoy in $PATH and the usual directories. If a default port is in use, it takes a
+free one and logs that.`,
 		Example: "  fairlead agent --token-file /etc/fairlead/token --probe-http 8080/healthz\n" +
 			"  fairlead agent                     # has joined before",
 		Args: noArgs,
@@ -59,28 +61,28 @@ It finds Envoy by itself, and takes free ports where the usual ones are taken, a
 
 func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl, c := cmd.Flags(), &f.cfg
-	fl.StringVar(&c.Token, "token", "", "the join token; every user of the machine can read a command line, so --token-file is better")
-	fl.StringVar(&f.tokenFile, "token-file", "", "a file with the join token, or - for standard input")
+	fl.StringVar(&c.Token, "token", "", "join token. Every user of the machine can read it on the command line; prefer --token-file")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file with the join token, or - for standard input")
 	fl.StringVar(&c.StateDir, "state-dir", defaultStateDir("agent"), "directory of persistent state: identities and the accepted configuration")
 	fl.StringVar(&c.RunDir, "run-dir", defaultRunDir("agent"), "directory of the sockets; the path must be short")
-	fl.StringVar(&f.workload, "workload", "", "the application's identity, NAMESPACE/SERVICEACCOUNT, where the token entitles to several")
-	fl.StringVar(&c.Name, "name", "", "the name of the workload's instance; empty means the host's")
-	fl.StringVar(&f.address, "address", "", "this host's address in the mesh; empty means the one it reaches the control plane from")
-	fl.StringSliceVar(&c.Servers, "server", nil, "HOST:PORT of the control plane; empty means the token's")
-	fl.StringVar(&c.Network, "network", "", "the network this host is in")
-	fl.StringVar(&c.Envoy, "envoy", "", "the Envoy to run; empty means the first usable one that is found")
+	fl.StringVar(&f.workload, "workload", "", "identity of the application, NAMESPACE/SERVICEACCOUNT; required if the join token grants several")
+	fl.StringVar(&c.Name, "name", "", "name of the workload's instance; empty means the host's name")
+	fl.StringVar(&f.address, "address", "", "this host's address in the mesh; empty means the source address of its route to the control plane")
+	fl.StringSliceVar(&c.Servers, "server", nil, "HOST:PORT of the control plane; empty means the servers in the join token")
+	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
+	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
 	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
-	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy gets of the agent's, besides the usual ones, such as TZ; it gets no others")
-	fl.IntVar(&c.EnvoyMaxHeapMiB, "envoy-max-heap-mib", 0, "MiB that Envoy's heap may have: near to it Envoy answers new requests with 503, and then takes no new connections; 0 means half of the memory of the host or its cgroup, -1 no limit")
-	fl.IntVar(&c.EnvoyMaxConnections, "envoy-max-connections", 0, "connections that Envoy takes, from applications of this host and from others; one more is closed. 0 means one for each 64 KiB of its heap's limit, 500000 at most, -1 no limit")
+	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy inherits from the agent, in addition to the usual ones such as TZ; it inherits no others")
+	fl.IntVar(&c.EnvoyMaxHeapMiB, "envoy-max-heap-mib", 0, "limit of Envoy's heap in MiB. Near the limit Envoy answers new requests with 503, and then accepts no new connections. 0 means half of the memory of the host or its cgroup, -1 no limit")
+	fl.IntVar(&c.EnvoyMaxConnections, "envoy-max-connections", 0, "limit of Envoy's downstream connections, from applications of this host and from other hosts; further ones are closed. 0 means one for each 64 KiB of Envoy's heap limit, at most 500000; -1 means no limit")
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
-	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty: off")
-	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stop waits for connections to end")
-	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "leave Envoy running when the agent ends, for the agent that comes next")
-	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "lifetime of certificates to request; 0: the server's default")
+	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty means off")
+	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stopping Envoy waits for its connections to end")
+	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "keep Envoy running when the agent stops; the next agent takes it over")
+	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "lifetime of certificates to request; 0 means the default of the server")
 	f.probe.bind(cmd)
 }
 
@@ -247,8 +249,8 @@ type probeFlags struct {
 
 func (p *probeFlags) bind(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&p.http, "probe-http", "", "PORT/PATH or HOST:PORT/PATH of the application to ask by HTTP; any status from 200 to 399 is well")
-	fl.StringVar(&p.tcp, "probe-tcp", "", "PORT or HOST:PORT of the application to connect to")
+	fl.StringVar(&p.http, "probe-http", "", "PORT/PATH or HOST:PORT/PATH for an HTTP probe of the application; a status from 200 to 399 means healthy")
+	fl.StringVar(&p.tcp, "probe-tcp", "", "PORT or HOST:PORT for a TCP probe of the application; an accepted connection means healthy")
 	fl.DurationVar(&p.delay, "probe-initial-delay", 0, "time from the agent's start to the first probe of the application")
 	fl.DurationVar(&p.timeout, "probe-timeout", time.Second, "how long one probe of the application may take")
 	fl.DurationVar(&p.period, "probe-period", 10*time.Second, "time from one probe of the application to the next")

@@ -17,13 +17,13 @@ type agentCollector struct {
 func newAgentCollector(status func() agent.Status) *agentCollector {
 	return &agentCollector{
 		status:    status,
-		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "When a certificate ends, in seconds since 1970.", []string{"resource_name"}, nil),
-		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 while Envoy runs.", nil, nil),
-		connected: prometheus.NewDesc("fairlead_agent_connected", "1 while a control plane is connected.", nil, nil),
-		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "Resources that Envoy refuses now.", nil, nil),
-		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are older than what is in use, because saving failed.", nil, nil),
-		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "Calls at the sockets for Envoy without their token.", nil, nil),
-		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the sockets for Envoy that were closed because they did not show the token.", nil, nil),
+		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
+		connected: prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
+		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
+		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
+		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
+		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
 	}
 }
 

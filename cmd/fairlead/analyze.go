@@ -18,13 +18,13 @@ func newAnalyze() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "analyze PATH… [--consul-address ADDRESS]",
 		Short: "Check each object, and then the mesh as a whole",
-		Long: `Does what "fairlead validate" does, tells what is not in force in this release, and then looks at the
-mesh as a whole: hosts, subsets and ports that are not there, selectors that choose nothing,
-objects that contradict one another.
+		Long: `Checks each object as "fairlead validate" does, and reports fields and kinds that are not in force in
+this release. Then it checks the mesh as a whole: references to hosts, subsets and ports that do not
+exist, selectors without a match, and objects that contradict each other.
 
-With --consul-address it reads the catalog of Consul once, with the flags that the server has, and
-judges the mesh of both: hosts that both have, routes and subsets over registered services, instances
-that are left out, rules that the token lacks. PATH may be left out then.
+With --consul-address it reads the catalog of Consul once, with the same flags as the server, and checks
+both together: hosts that both define, routes and subsets for registered services, instances that are
+left out, and rules that the token lacks. PATH is then optional.
 
 Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
 		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/\n" +
@@ -60,7 +60,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	bound.add(cmd.Flags())
 	catalog.add(cmd.Flags())
 	outputFlag(cmd, &output)

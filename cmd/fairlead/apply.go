@@ -31,28 +31,30 @@ func newApply() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
 		Use:   "apply FILE… --config-dir DIR",
-		Short: "Put manifests into a mesh, if the mesh would still be right",
-		Long: `Does what Istio's admission webhook does: checks the files and the whole mesh as it would be with them, refuses with
-the position of what is wrong, and else writes each file into DIR under its own name, by atomic
-rename. Warnings are reported and do not refuse. With --consul-address and the other flags of the server
-for it, the catalog of Consul is part of the mesh.
+		Short: "Write manifests into the directory of a mesh, if the mesh stays valid",
+		Long: `Checks the files, and the whole mesh as it would be with them, as Istio's admission webhook does. If
+there is an error, it reports the position and writes nothing. Otherwise it writes each file into DIR
+under its own name, by atomic rename. Warnings are reported, but do not prevent this.
 
-Where a server on this machine reads DIR (--run-dir), it then says what became of the change: how
-many proxies have applied it, and in Envoy's words what one rejects.
+With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
+Consul.
 
-Exit code 0: applied; 1: refused, or a proxy rejects it; 2: could not run.`,
+If a server on this machine reads DIR (--run-dir), the command waits for the result: how many proxies
+have applied the change, and what a proxy rejects, in Envoy's words.
+
+Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: could not run.`,
 		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
 		Args:    wantArgs(0),
 		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, &f, args) },
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.configDir, "config-dir", "", "the directory of the mesh, or DIR=NAMESPACE,…")
-	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
+	fl.StringVar(&f.configDir, "config-dir", "", "directory of the mesh, or DIR=NAMESPACE,…")
+	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "check only, write nothing")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "check the files and the mesh, and write nothing")
 	f.bound.add(fl)
 	f.catalog.add(fl)
-	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
+	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait until the proxies have applied the change; 0 means not at all")
 	return cmd
 }
 

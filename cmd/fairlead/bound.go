@@ -18,8 +18,8 @@ type boundFlags struct {
 }
 
 func (f *boundFlags) add(fl *pflag.FlagSet) {
-	fl.StringArrayVar(&f.hosts, "config-hosts", nil, "DIR=HOST,… gives a directory that is bound to namespaces these hosts, such as teams/shop=*.shop.internal, whoever else names them; may be repeated")
-	fl.BoolVar(&f.hostsOnly, "config-hosts-only", false, "directories and keys that are bound to namespaces have no hosts but those of --config-hosts and --consul-kv-hosts; the default also gives them those that only they declare")
+	fl.StringArrayVar(&f.hosts, "config-hosts", nil, "DIR=HOST,…: host names, such as teams/shop=*.shop.internal, that belong to a directory that is bound to namespaces, even if other sources declare them; may be repeated")
+	fl.BoolVar(&f.hostsOnly, "config-hosts-only", false, "directories and keys that are bound to namespaces own only the host names of --config-hosts and --consul-kv-hosts; by default also those that nobody else declares")
 }
 
 // give gives the roots their hosts.

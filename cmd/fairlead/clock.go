@@ -16,9 +16,12 @@ func newClock() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clock",
 		Short: "Compare the server's clock with the hosts' clocks",
-		Long: `Hosts say what their clocks show when they connect. Where the median of at least three is more
-than five minutes off the server's clock, the server signs nothing until they agree, or until
-"fairlead clock accept", and names here who outvotes it. Exits with 1 while signing is on hold or an alarm stands.`,
+		Long: `Hosts report their clocks when they connect. If the median of at least three hosts differs from the
+server's clock by more than five minutes, signing is on hold: the server signs no certificates until
+the clocks agree, or until "fairlead clock accept". The output names the hosts that differ.
+
+Exit code 0: the clock is right; 1: signing is on hold, or there is an alarm about the server's clock;
+2: could not run.`,
 		Example: "  fairlead clock\n  fairlead clock -o json",
 		Args:    noArgs,
 	}
@@ -41,10 +44,10 @@ than five minutes off the server's clock, the server signs nothing until they ag
 func newClockAccept() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "accept",
-		Short: "Say that the server's clock is right: signing resumes",
-		Long: `Ends an alarm about the server's clock, and lets signing go on although the hosts' clocks differ,
-for as long as they differ by as much as they do now. Check the server's clock first: certificates
-are signed by it.`,
+		Short: "Confirm that the server's clock is right, and resume signing",
+		Long: `Ends an alarm about the server's clock, and resumes signing although the hosts' clocks differ, for as
+long as the difference stays the same. Check the server's clock first: it determines from when to
+when certificates are valid.`,
 		Example: "  fairlead clock accept",
 		Args:    noArgs,
 	}

@@ -23,9 +23,9 @@ func newConfig() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Manifests in Consul's key-value store: push, pull, diff",
-		Long: `Keeps the manifests of a directory and those below a prefix of Consul's key-value store alike. The
-part of a key below the prefix is the path of a file below the directory; *.yaml and *.yml count,
-and no name that begins with a dot. A server reads them with --consul-kv-prefix.`,
+		Long: `Synchronizes a directory of manifests with a prefix of Consul's key-value store. The part of a key
+after the prefix is the path of a file in the directory. Only *.yaml and *.yml are used, and no name
+that begins with a dot. A server reads the keys with --consul-kv-prefix.`,
 	}
 	cmd.AddCommand(newConfigPush(), newConfigPull(), newConfigDiff())
 	return cmd
@@ -39,9 +39,9 @@ func (f *configFlags) add(cmd *cobra.Command, judges bool) {
 	if judges {
 		f.catalog.addCatalog(fl)
 	} else {
-		fl.StringArrayVar(&f.catalog.Datacenters, "consul-datacenter", nil, "the datacenter of Consul, the first one if repeated; none means that of the agent at --consul-address")
+		fl.StringArrayVar(&f.catalog.Datacenters, "consul-datacenter", nil, "Consul datacenter of the keys; if repeated, the first one; none means that of the agent at --consul-address")
 	}
-	fl.StringVar(&f.prefix, "consul-kv-prefix", "", "what the keys begin with, such as fairlead/mesh, or PREFIX=NAMESPACE,…")
+	fl.StringVar(&f.prefix, "consul-kv-prefix", "", "prefix of the keys, such as fairlead/mesh, or PREFIX=NAMESPACE,…")
 }
 
 // target is the place in Consul that a command speaks of.

@@ -22,8 +22,9 @@ func newConfigDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff DIR --consul-address ADDRESS --consul-kv-prefix PREFIX",
 		Short: "Show what a push would change",
-		Long: `Compares the keys with the files of DIR, key by key: "-" is what Consul has, "+" what DIR has. Before
-each, it names the objects that differ; none do where only comments or the layout were changed.
+		Long: `Compares the keys with the files of DIR, key by key: "-" is the content of Consul, "+" that of DIR.
+Before each difference it names the objects that differ. If only comments or layout differ, it names
+none.
 
 The token needs key_prefix "PREFIX/" { policy = "read" }.
 

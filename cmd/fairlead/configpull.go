@@ -20,26 +20,28 @@ func newConfigPull() *cobra.Command {
 	var f pullFlags
 	cmd := &cobra.Command{
 		Use:   "pull DIR --consul-address ADDRESS --consul-kv-prefix PREFIX",
-		Short: "Make the files of a directory what the keys are",
-		Long: `Writes each key as a file of DIR, by atomic rename, mode 0644, and never outside of DIR. A file that was
-edited since the last pull, and is another in Consul, is left alone unless --force is given. A file
-whose key is gone stays, unless --prune is given.
+		Short: "Write the manifests of Consul's key-value store to the files of a directory",
+		Long: `Writes each key below PREFIX to a file of DIR, by atomic rename, with mode 0644, and never outside of
+DIR.
 
-What was pulled is remembered in DIR/.fairlead-config.json, so that edits, and what others push, are
-told apart.
+A file that was edited since the last pull, and whose key is different, is not overwritten unless
+--force is set. A file whose key was deleted stays, unless --prune is set.
+
+DIR/.fairlead-config.json records what was pulled. By it, pull and push distinguish your edits from
+changes in Consul.
 
 The token needs key_prefix "PREFIX/" { policy = "read" }.
 
-Exit code 0: the files are as the keys; 1: some could not be; 2: could not run.`,
+Exit code 0: the files equal the keys; 1: some files could not be written; 2: could not run.`,
 		Example: "  fairlead config pull mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh",
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return pull(cmd, f, args[0]) },
 	}
 	f.add(cmd, false)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.pull.DryRun, "dry-run", false, "report what would be done, and write nothing")
-	fl.BoolVar(&f.pull.Prune, "prune", false, "delete the files whose key is gone")
-	fl.BoolVar(&f.pull.Force, "force", false, "overwrite files that were edited")
+	fl.BoolVar(&f.pull.DryRun, "dry-run", false, "report what a pull would do, and write nothing")
+	fl.BoolVar(&f.pull.Prune, "prune", false, "delete files whose key was deleted")
+	fl.BoolVar(&f.pull.Force, "force", false, "overwrite files that were edited since the last pull")
 	return cmd
 }
 

@@ -29,41 +29,45 @@ func newConfigPush() *cobra.Command {
 	var f pushFlags
 	cmd := &cobra.Command{
 		Use:   "push DIR --consul-address ADDRESS --consul-kv-prefix PREFIX",
-		Short: "Make the keys what the files of a directory are, if the mesh would still be right",
-		Long: `Judges the files of DIR and the whole mesh as it would be with them, the catalog of Consul included,
-refuses with the position of what is wrong, and else writes what differs, each key only if it is still as it was read. Up to 64
-keys, of half a megabyte together, are one transaction: all or none. More are several, and what is in
-force in between is a mesh too: services and workloads come first, then what is said of them, then
-routes, then what is deleted.
+		Short: "Write the files of a directory to Consul's key-value store, if the mesh stays valid",
+		Long: `Compares the files of DIR with the keys below PREFIX, and writes the keys that differ.
 
-A key that DIR does not have stays, unless --prune is given. A directory that was pulled remembers
-what it was pulled from: what somebody else has changed since is not overwritten without --force.
+Before it writes, it checks the mesh as it would be after the push, with the catalog of Consul. If
+there is an error, it reports the position and writes nothing.
 
-Where a server on this machine reads these keys (--run-dir), it then says what became of the change:
-how many proxies have applied it, and in Envoy's words what one rejects.
+Each key is written only if it has not changed since it was read (check-and-set). Up to 64 keys and
+512 KiB are written in one transaction: all of them or none. A larger push takes several
+transactions, in an order that keeps the mesh valid: services and workloads, then policies and
+destination rules, then routes, then deletions.
+
+A key without a file in DIR stays, unless --prune is set. If DIR was pulled before, a key that
+somebody else has changed since then is not overwritten, unless --force is set.
+
+If a server on this machine reads these keys (--run-dir), the command waits for the result: how many
+proxies have applied the change, and what a proxy rejects, in Envoy's words.
 
 The token needs key_prefix "PREFIX/" { policy = "write" }, and for the catalog service_prefix "" and
 node_prefix "" { policy = "read" }.
 
-Exit code 0: the keys are as the files; 1: refused, somebody else changed a key meanwhile, or a proxy
-rejects it; 2: could not run.`,
+Exit code 0: the keys equal the files; 1: the check failed, somebody else changed a key meanwhile, or a
+proxy rejects the change; 2: could not run.`,
 		Example: "  fairlead config push mesh --consul-address 127.0.0.1:8500 --consul-kv-prefix fairlead/mesh --dry-run",
 		Args:    wantArgs(1),
 		RunE:    func(cmd *cobra.Command, args []string) error { return push(cmd, &f, args[0]) },
 	}
 	f.add(cmd, true)
 	fl := cmd.Flags()
-	fl.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
-	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory that the mesh has besides, or DIR=NAMESPACE,…; it is only read, to judge the whole; may be repeated")
-	fl.BoolVar(&f.noCatalog, "no-catalog", false, "judge the mesh without the catalog of Consul; that nobody defines a host is a warning then")
+	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	fl.StringArrayVar(&f.configDirs, "config-dir", nil, "another directory of the same mesh, or DIR=NAMESPACE,…; it is only read, to check the whole mesh; may be repeated")
+	fl.BoolVar(&f.noCatalog, "no-catalog", false, "check the mesh without the catalog of Consul; a host that nobody defines is then a warning, not an error")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of a server on this machine, which reports the result of the change")
-	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait for the proxies; 0 means not at all")
-	fl.BoolVar(&f.dryRun, "dry-run", false, "check, report what would be done, and write nothing")
+	fl.DurationVar(&f.wait, "wait", 10*time.Second, "how long to wait until the proxies have applied the change; 0 means not at all")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "check, report what a push would do, and write nothing")
 	f.bound.add(fl)
 	f.catalog.addKVHosts(fl)
-	fl.BoolVar(&f.prune, "prune", false, "delete the keys that DIR does not have")
-	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "let --prune delete every key there is")
-	fl.BoolVar(&f.force, "force", false, "overwrite what somebody else has changed since DIR was pulled")
+	fl.BoolVar(&f.prune, "prune", false, "delete keys that have no file in DIR")
+	fl.BoolVar(&f.allowEmpty, "allow-empty", false, "allow --prune to delete all keys below the prefix")
+	fl.BoolVar(&f.force, "force", false, "overwrite keys that somebody else has changed since DIR was pulled")
 	return cmd
 }
 
@@ -138,7 +142,7 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 	if f.noCatalog {
 		before.Catalog = &catalogReading{partial: true}
 	} else if err := before.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
-		return false, fmt.Errorf("%w; --no-catalog judges the mesh without it", err)
+		return false, fmt.Errorf("%w; --no-catalog checks the mesh without it", err)
 	}
 	for _, x := range before.Catalog.findings {
 		if x.Code == codeDenied { // it says why the judgement is a mild one

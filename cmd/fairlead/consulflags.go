@@ -16,13 +16,13 @@ type consulFlags struct{ client.Config }
 // and how stale an answer may be, is theirs.
 func (f *consulFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.Address, "consul-address", "", "address of Consul's API: HOST:PORT, http://…, https://… or unix:///PATH")
-	fl.StringVar(&f.TokenFile, "consul-token-file", "", "a file with the ACL token, read again when it changes; empty means the anonymous token")
-	fl.StringVar(&f.CAFile, "consul-ca-file", "", "the authorities of Consul's certificate; empty means those of the system")
-	fl.StringVar(&f.CertFile, "consul-cert-file", "", "client certificate for Consul; needs --consul-key-file")
-	fl.StringVar(&f.KeyFile, "consul-key-file", "", "private key of --consul-cert-file")
-	fl.StringVar(&f.ServerName, "consul-tls-server-name", "", "what Consul's certificate must be for; empty means the host of --consul-address")
-	fl.StringVar(&f.Namespace, "consul-namespace", "", "the namespace of Consul Enterprise; empty means that of the token")
-	fl.StringVar(&f.Partition, "consul-partition", "", "the admin partition of Consul Enterprise; empty means that of the agent")
+	fl.StringVar(&f.TokenFile, "consul-token-file", "", "file with Consul's ACL token, read again when it changes; empty means the anonymous token")
+	fl.StringVar(&f.CAFile, "consul-ca-file", "", "file of CA certificates for Consul's certificate; empty means those of the system")
+	fl.StringVar(&f.CertFile, "consul-cert-file", "", "file of the client certificate for Consul; needs --consul-key-file")
+	fl.StringVar(&f.KeyFile, "consul-key-file", "", "file of the private key of --consul-cert-file")
+	fl.StringVar(&f.ServerName, "consul-tls-server-name", "", "server name that Consul's certificate must have; empty means the host of --consul-address")
+	fl.StringVar(&f.Namespace, "consul-namespace", "", "namespace of Consul Enterprise; empty means that of the token")
+	fl.StringVar(&f.Partition, "consul-partition", "", "admin partition of Consul Enterprise; empty means that of the Consul agent")
 }
 
 // config is what package client needs.

@@ -29,11 +29,11 @@ func (f *catalogFlags) add(fl *pflag.FlagSet) {
 	f.consulFlags.add(fl)
 	f.addCatalog(fl)
 	f.addKVHosts(fl)
-	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "read manifests below this prefix of the key-value store, too; PREFIX=NAMESPACE,… refuses objects of other namespaces")
+	fl.StringVar(&f.KVPrefix, "consul-kv-prefix", "", "prefix of manifests in Consul's key-value store; PREFIX=NAMESPACE,… accepts only objects of these namespaces")
 }
 
 func (f *catalogFlags) addKVHosts(fl *pflag.FlagSet) {
-	fl.StringSliceVar(&f.kvHosts, "consul-kv-hosts", nil, "hosts that are those of the keys below --consul-kv-prefix if that is bound to namespaces, such as *.shop.internal, whoever else names them")
+	fl.StringSliceVar(&f.kvHosts, "consul-kv-hosts", nil, "host names, such as *.shop.internal, that belong to --consul-kv-prefix if it is bound to namespaces, even if other sources declare them")
 }
 
 // patterns are the hosts of the keys.
@@ -52,16 +52,16 @@ func (f *catalogFlags) patterns() ([]mesh.Hostname, error) {
 // addCatalog adds the flags that say how the catalog looks in the mesh.
 func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
 	f.hostPaths.add(fl)
-	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "a datacenter whose catalog is read; may be repeated, that of the hosts first; none means that of the agent at --consul-address")
-	fl.StringVar(&f.Filter, "consul-filter", "", "the instances that are read, in Consul's filter language, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
-	fl.DurationVar(&f.Stale, "consul-stale", 0, "let any server of Consul answer that has heard from its leader within this time; 0 means the leader answers")
-	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "a template of the host names of a service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
-	fl.StringVar(&f.Mapping.Namespace, "consul-mesh-namespace", "", "a template of the namespace of a service in the mesh; empty means {{.ConsulNamespace}}, which is \"default\" without Enterprise")
-	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "a template of the service account of a service; empty means {{.Service}}")
-	fl.StringArrayVar(&f.rules, "consul-service", nil, "a rule for services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
-	fl.StringVar(&f.addressKind, "consul-address-kind", "", "which address of an instance counts: lan, wan, lan_ipv6, …; empty means lan, and wan in another datacenter than the first")
-	fl.BoolVar(&f.Mapping.NodeIsHost, "consul-node-is-host", false, "an instance is of the host that is called as its node, in lower case: no other host may be served as it or report its health")
-	fl.BoolVar(&f.Mapping.Loopback, "consul-loopback", false, "take loopback addresses: only where all hosts are one machine, as with consul agent -dev; elsewhere every host would call itself")
+	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "Consul datacenter to read; may be repeated, with the datacenter of the hosts first; none means that of the agent at --consul-address")
+	fl.StringVar(&f.Filter, "consul-filter", "", "filter expression of Consul for the instances to read, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
+	fl.DurationVar(&f.Stale, "consul-stale", 0, "allow stale reads: any Consul server may answer that had contact with its leader within this time; 0 means the leader answers")
+	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "template of the host names of a Consul service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
+	fl.StringVar(&f.Mapping.Namespace, "consul-mesh-namespace", "", "template of the mesh namespace of a Consul service; empty means {{.ConsulNamespace}}, which is \"default\" without Enterprise")
+	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "template of the service account of a Consul service; empty means {{.Service}}")
+	fl.StringArrayVar(&f.rules, "consul-service", nil, "rule for Consul services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
+	fl.StringVar(&f.addressKind, "consul-address-kind", "", "address of a Consul instance to use: lan, wan, lan_ipv6, …; empty means lan, and wan for datacenters other than the first")
+	fl.BoolVar(&f.Mapping.NodeIsHost, "consul-node-is-host", false, "take the Consul node name, in lower case, as the host of an instance: no other host may be served as the instance or report its health")
+	fl.BoolVar(&f.Mapping.Loopback, "consul-loopback", false, "accept loopback addresses of Consul instances. Only for a mesh on one machine, such as with consul agent -dev; elsewhere every host would call itself")
 }
 
 // read is what the flags ask for; its zero value where --consul-address is not

@@ -54,10 +54,12 @@ func joined(h server.Host) string {
 func newHostRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remove NAME",
-		Short: "Revoke a host's identity: its streams end at once and nothing is renewed",
-		Long: `Revokes a host's identity: its streams end at once, and neither its own certificate nor
-its workloads' are renewed. Certificates that were given out stay valid between workloads until
-they end; the host's Envoy goes on with what it has.`,
+		Short: "Remove a host: close its streams and renew none of its certificates",
+		Long: `Removes a host from the mesh. The server closes its xDS streams at once, and renews neither its
+certificate nor those of its workloads.
+
+Certificates that were issued before stay valid for traffic between workloads until they expire. The
+host's Envoy keeps running with its last configuration, so also stop it on the host.`,
 		Example: "  fairlead host remove orders-1",
 		Args:    wantArgs(1),
 	}
@@ -76,8 +78,12 @@ func newRelease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release SOURCE",
 		Short: "Confirm removals that are on hold",
-		Long: `A source that loses many objects at once is more often broken than right, so the server holds
-such removals back. This lets them go. "fairlead proxy-status" names the source.`,
+		Long: `Confirms that the objects of SOURCE that are on hold were removed on purpose. The server then removes
+them from the mesh.
+
+If a source loses many objects at once, it is probably broken. So the server keeps these objects in
+force until a later reading or this command confirms the removal. "fairlead proxy-status" lists the
+sources with removals on hold.`,
 		Example: "  fairlead release files",
 		Args:    wantArgs(1),
 	}

@@ -18,15 +18,17 @@ func newHostExport() *cobra.Command {
 	var file string
 	cmd := &cobra.Command{
 		Use:   "export",
-		Short: "Write who may have which identity, for a backup",
-		Long: `Writes the records of all hosts as JSON: what a server needs to know every host again, if its
-own records are lost and the authority's key is kept. No secret is in it: keys are there by
-their hashes. Hosts that were removed are named in it, so that they stay removed.`,
+		Short: "Export the records of hosts and their identities, for a backup",
+		Long: `Writes the records of all hosts as JSON. With them and the authority's key, a server that has lost its
+records recognizes every host again ("fairlead host import").
+
+The export has no secret: it has only the hashes of keys. It also lists the hosts that were removed, so
+that they stay removed.`,
 		Example: "  fairlead host export --out hosts.json",
 		Args:    noArgs,
 	}
 	ask := adminFlag(cmd)
-	cmd.Flags().StringVar(&file, "out", "", "a file, which only this user can read; empty means standard output")
+	cmd.Flags().StringVar(&file, "out", "", "file to write, with mode 0600; empty means standard output")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		var d attest.Document
 		if err := ask().Do(cmd.Context(), http.MethodGet, "/v1/hosts/export", nil, &d); err != nil {
@@ -64,15 +66,17 @@ func newHostImport() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "import FILE",
-		Short: "Bring exported hosts back",
-		Long: `Takes in the hosts of an export of the same authority. What is on record stays as it is, so
-importing twice changes nothing. If a host of the file is on record as another, or was removed
-since, nothing at all is imported, unless --overwrite says that the file counts.`,
+		Short: "Import exported records of hosts",
+		Long: `Adds the hosts of an export from a server with the same authority. Existing records stay as they are, so
+a second import changes nothing.
+
+If a host of the file has a different record, or was removed since the export, nothing is imported.
+With --overwrite, the file replaces such records.`,
 		Example: "  fairlead host import hosts.json",
 		Args:    wantArgs(1),
 	}
 	ask := adminFlag(cmd)
-	cmd.Flags().BoolVar(&in.Overwrite, "overwrite", false, "where the file differs from what is on record, the file counts")
+	cmd.Flags().BoolVar(&in.Overwrite, "overwrite", false, "replace existing records that differ from the file")
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		text, err := os.ReadFile(args[0])

@@ -77,18 +77,18 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fairlead",
-		Short: "A service mesh of virtual machines and bare metal, in Istio's language",
-		Long: `Fairlead reads directories of Istio-API YAML, derives from them what every Envoy
-of the mesh has to do, and gives each host its configuration and its identity.
+		Short: "A service mesh for virtual machines and bare metal, with Istio's API",
+		Long: `Fairlead is a service mesh control plane. It reads Istio YAML from directories, computes the
+configuration of every Envoy, and gives each host its configuration and its identity.
 
-Start with "fairlead server --config-dir DIR" on one machine, make a join token for
-each host with "fairlead token create", and start "fairlead agent --token-file FILE" there.`,
+Start "fairlead server --config-dir DIR" on one machine. For each host, create a join token with
+"fairlead token create", and start "fairlead agent --token-file FILE" there.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.PersistentFlags().String("settings", "", "a YAML file with a key a flag; flags and FAIRLEAD_… variables win over it")
-	root.PersistentFlags().String("log-level", "info", "debug, info, warn or error")
-	root.PersistentFlags().String("log-format", "text", "text or json")
+	root.PersistentFlags().String("settings", "", "YAML file with settings, one key for each flag; flags and FAIRLEAD_… variables override it")
+	root.PersistentFlags().String("log-level", "info", "log level: debug, info, warn or error")
+	root.PersistentFlags().String("log-format", "text", "log format: text or json")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
 	root.AddCommand(
 		newServer(), newAgent(), newToken(), newHost(), newRelease(), newClock(), newProxyStatus(), newProxyConfig(),

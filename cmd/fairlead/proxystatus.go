@@ -25,13 +25,15 @@ func newProxyStatus() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "proxy-status",
-		Short: "Show the state of every proxy: connected, accepted, encrypted, refused",
-		Long: `Lists every proxy that is connected or was lately. CDS, LDS, EDS and RDS say SYNCED where the
-proxy has accepted what it was sent, STALE where it has not answered, REJECTED where it refused.
-ENCRYPTED says what a proxy demands of traffic for its application, ROUTES whether its
-route tables travel whole or by virtual host (VHDS; RDS is of both), ADDRESS how the host has proven
-that the address of its workload is its own: annotation, token, source, or unproven. Below are, in Envoy's words,
-what was rejected, and the peers that were not let in.
+		Short: "Show the state of every proxy",
+		Long: `Lists every proxy that is connected or was connected recently.
+
+  CDS, LDS, EDS, RDS   SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK
+  ENCRYPTED            what the proxy requires of traffic for its application
+  ROUTES               whole: route configurations with their virtual hosts; by host: VHDS
+  ADDRESS              the proof of the workload's address: annotation, token, source, or unproven
+
+Below the table are the rejected resources, in Envoy's words, and the clients that the server rejected.
 
 Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
 		Example: "  fairlead proxy-status\n  fairlead proxy-status -o json",
@@ -246,17 +248,18 @@ func newProxyConfig() *cobra.Command {
 	var output, hostRun string
 	cmd := &cobra.Command{
 		Use:   "proxy-config TYPE PROXY",
-		Short: "What a proxy was sent and has accepted, or what it runs",
+		Short: "Show the configuration of a proxy",
 		Long: `Shows what the server has sent to a proxy: TYPE is ` + strings.Join(server.TypeNames(), ", ") + ` or all, PROXY is
-a host, NAME.NAMESPACE or a node id. FROM is the line of YAML that a resource was made from.
+a host, NAME.NAMESPACE or a node id. FROM is the line of YAML from which a resource was made.
 
-With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked; PROXY is not needed then.`,
+With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked. PROXY is then
+not needed.`,
 		Example: "  fairlead proxy-config route orders-1\n  fairlead proxy-config all orders-1 -o json\n" +
 			"  fairlead proxy-config all --agent-run-dir /run/fairlead-agent",
 		Args: wantArgs(2),
 	}
 	ask := adminFlag(cmd)
-	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "ask the agent whose runtime directory this is for Envoy's config_dump")
+	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "runtime directory of an agent on this machine, which is asked for Envoy's config_dump")
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if hostRun != "" {

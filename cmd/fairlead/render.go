@@ -38,11 +38,15 @@ func newRender() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render {--config-dir DIR | --consul-address ADDRESS}…",
 		Short: "Show everything one proxy would get, without a server",
-		Long: `Shows everything one proxy would get, as the JSON of Envoy's /config_dump. The proxy is
-a workload of the mesh (--workload NAMESPACE/NAME), or described by --namespace,
---labels, --service-account and --ip. Objects that are invalid or not in force are
-left out, as the server does, and told on standard error. With --consul-address the catalog of
-Consul is read once, and part of the mesh.
+		Long: `Prints the configuration that the server would send to one proxy, in the JSON format of Envoy's
+/config_dump. No server is needed.
+
+Choose the proxy in one of two ways:
+  --workload NAMESPACE/NAME                         a workload of the mesh
+  --ip, --namespace, --labels, --service-account    a proxy that need not exist
+
+As in the server, objects that are invalid or not in force are left out. They are reported on
+standard error. With --consul-address, the catalog of Consul is read once and merged into the mesh.
 
 Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 		Example: "  fairlead render --config-dir mesh --workload shop/orders-v1\n" +
@@ -51,18 +55,18 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, &f) },
 	}
 	flags := cmd.Flags()
-	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… ; may be repeated")
-	flags.StringVar(&f.meshConfig, "mesh-config", "", "a file of MeshConfig fields; empty means Istio's defaults")
-	flags.StringVar(&f.workload, "workload", "", "the WorkloadEntry or instance that the proxy runs beside, NAMESPACE/NAME; of an instance of Consul also NAMESPACE/SERVICE-ID, or NAMESPACE/SERVICE-ACCOUNT where only one has it")
-	flags.StringVar(&f.namespace, "namespace", "default", "the proxy's namespace, without --workload")
-	flags.StringSliceVar(&f.labels, "labels", nil, "the proxy's labels, k=v,…, without --workload")
-	flags.StringVar(&f.serviceAccount, "service-account", "default", "the proxy's service account, without --workload")
-	flags.StringVar(&f.ip, "ip", "", "the proxy's address; needed without --workload")
-	flags.StringVar(&f.proxyType, "type", "sidecar", "sidecar or router")
-	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic comes to the proxy: REDIRECT, TPROXY or NONE, as it is with the agent of this release")
-	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge")
-	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "the server's: life of certificates")
-	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "the server's: how long connections with mTLS live between workloads; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
+	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "directory of manifests; DIR=NAMESPACE,… accepts only objects of these namespaces; may be repeated")
+	flags.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	flags.StringVar(&f.workload, "workload", "", "workload of the proxy: NAMESPACE/NAME of a WorkloadEntry or Consul instance. For a Consul instance also NAMESPACE/SERVICE-ID, or NAMESPACE/SERVICE-ACCOUNT if only one instance has it")
+	flags.StringVar(&f.namespace, "namespace", "default", "namespace of the proxy, if --workload is not set")
+	flags.StringSliceVar(&f.labels, "labels", nil, "labels of the proxy, k=v,…, if --workload is not set")
+	flags.StringVar(&f.serviceAccount, "service-account", "default", "service account of the proxy, if --workload is not set")
+	flags.StringVar(&f.ip, "ip", "", "IP address of the proxy; required if --workload is not set")
+	flags.StringVar(&f.proxyType, "type", "sidecar", "type of the proxy: sidecar or router")
+	flags.StringVar(&f.interception, "interception", "REDIRECT", "how traffic reaches the proxy: REDIRECT or TPROXY (packet capture), or NONE, which the agent of this release uses")
+	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "allow requests to workloads that are selected by a security policy of a kind that is not in force; the default denies them")
+	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "lifetime of certificates that the server is configured with")
+	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads that the server is configured with; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	f.bound.add(flags)
 	f.catalog.add(flags)
 	outputFlag(cmd, &f.output)

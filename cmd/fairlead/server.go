@@ -29,15 +29,17 @@ func newServer() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "server {--config-dir DIR | --consul-address ADDRESS}…",
-		Short: "The control plane: serve a mesh to its hosts",
-		Long: `Reads directories of Istio-API YAML and the catalog of Consul, makes one mesh of both, and
-serves what every Envoy of it has to do, and the identities of hosts and workloads, over TLS.
-Everything that must survive is in the state directory. It is administered by admin.sock in
-the runtime directory.
+		Short: "Run the control plane",
+		Long: `Reads Istio YAML from directories and services from the catalog of Consul, and merges both into one
+mesh. Over TLS it serves the configuration of every Envoy, and issues the certificates of hosts and
+workloads.
 
-Consul is read with --consul-address: nothing is written to it, and no registration has to be
-changed. Its token is in a file (--consul-token-file). Where both have a host, the directories
-count.`,
+State that must survive a restart is in --state-dir; back it up. The commands that administer the
+server use admin.sock in --run-dir.
+
+With --consul-address the server reads Consul. It writes nothing to Consul, and registrations need no
+change. The ACL token is in a file (--consul-token-file). If a directory and Consul both define a host,
+the directory wins.`,
 		Example: "  fairlead server --config-dir /etc/fairlead/mesh\n" +
 			"  fairlead server --config-dir mesh --config-dir teams/shop=shop --mesh-config mesh.yaml\n" +
 			"  fairlead server --config-dir mesh --consul-address https://127.0.0.1:8501 --consul-ca-file ca.pem --consul-token-file token",
@@ -81,50 +83,50 @@ count.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringArrayVar(&dirs, "config-dir", nil, "a directory of manifests, or DIR=NAMESPACE,… to refuse objects of other namespaces; may be repeated")
+	f.StringArrayVar(&dirs, "config-dir", nil, "directory of manifests; DIR=NAMESPACE,… accepts only objects of these namespaces; may be repeated")
 	bound.add(f)
-	f.BoolVar(&cfg.BindRoot, "bind-root-namespace", false, "let a source be bound to the root namespace, in which what it writes holds for the whole mesh")
-	f.DurationVar(&cfg.HostRest, "host-rest", registry.DefaultHostRest, "how long a host stays reserved for its namespace after its last declaration, against other namespaces that directories are bound to")
+	f.BoolVar(&cfg.BindRoot, "bind-root-namespace", false, "allow a directory or prefix to be bound to the root namespace, whose policies hold for the whole mesh")
+	f.DurationVar(&cfg.HostRest, "host-rest", registry.DefaultHostRest, "how long a host name stays reserved for its namespace after its last declaration was removed; until then other namespaces of bound directories cannot take it")
 	catalog.add(f)
-	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often all services of the catalog are looked at where Consul has no watch for each, for what no event tells; 0 means the default")
+	f.DurationVar(&catalog.SweepInterval, "consul-sweep-interval", 0, "how often the server checks all Consul services that have no watch of their own; 0 means the default")
 	addServerFlags(f, &cfg)
 	return cmd
 }
 
 // addServerFlags adds those that are not about where the mesh is read from.
 func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
-	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "a file of Istio's MeshConfig fields; empty means Istio's defaults")
-	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "directory of persistent state: the authority, entitlements, last good manifests")
-	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "directory of admin.sock")
-	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "address that hosts connect to, over TLS")
-	f.StringVar(&cfg.PlaintextAddress, "xds-plaintext-address", "", "a loopback IP:PORT, usually 127.0.0.1:15010, for xDS without TLS, open to every user of this machine; empty: off")
-	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:15014", "address of the health and metrics endpoints, in plaintext; empty: off")
-	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT that join tokens tell agents to connect to; empty means --xds-address or this machine's names")
-	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "lifetime of certificates; they are renewed at half of it")
-	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "how long connections with mTLS live between workloads: HTTP is drained and TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
-	f.StringVar(&cfg.ReadoptUntil, "readopt-until", "", "a time such as 2030-01-02T15:04:05Z: until then hosts whose records are lost are admitted by their certificates; empty means not at all")
-	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "with --readopt-until: a file of who was removed lately and stays out, one a line: names of hosts, and NAMESPACE/SERVICEACCOUNT for direct clients")
-	f.BoolVar(&cfg.RefuseSharedHostKeys, "refuse-shared-host-keys", false, "refuse a host whose key is in use in two places, both of them; the default reports it")
-	f.BoolVar(&cfg.AcceptUnenforced, "accept-unenforced", false, "let requests through that a security policy which is not in force would judge; the default denies them")
-	f.DurationVar(&cfg.DebounceAfter, "debounce-after", 100*time.Millisecond, "how long changes must have been quiet before they are pushed")
-	f.DurationVar(&cfg.DebounceMax, "debounce-max", 10*time.Second, "the longest that a change waits for quiet")
+	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "directory of persistent state: the certificate authority, records of hosts, last good manifests")
+	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "runtime directory, which has admin.sock")
+	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "address that agents connect to, over TLS")
+	f.StringVar(&cfg.PlaintextAddress, "xds-plaintext-address", "", "loopback IP:PORT for xDS without TLS, usually 127.0.0.1:15010, open to every user of this machine; empty means off")
+	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:15014", "address of the health and metrics endpoints, in plaintext; empty means off")
+	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT of this server in join tokens, for agents to connect to; empty means --xds-address or the names of this machine")
+	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "lifetime of certificates; agents renew them at half of it")
+	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads: HTTP is drained, TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
+	f.StringVar(&cfg.ReadoptUntil, "readopt-until", "", "time, such as 2030-01-02T15:04:05Z, until which hosts whose records were lost are admitted by their certificates; empty means not at all")
+	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "file of recently removed hosts that --readopt-until must not admit, one on each line: the name of a host, or NAMESPACE/SERVICEACCOUNT of a direct client")
+	f.BoolVar(&cfg.RefuseSharedHostKeys, "refuse-shared-host-keys", false, "reject both users of a host key that is in use in two places; the default only reports it")
+	f.BoolVar(&cfg.AcceptUnenforced, "accept-unenforced", false, "allow requests to workloads that are selected by a security policy of a kind that is not in force; the default denies them")
+	f.DurationVar(&cfg.DebounceAfter, "debounce-after", 100*time.Millisecond, "debounce: a change of configuration is pushed when no other has followed for this time")
+	f.DurationVar(&cfg.DebounceMax, "debounce-max", 10*time.Second, "debounce: the longest time that a change of configuration waits while others follow")
 	f.DurationVar(&cfg.SourceWait, "source-wait", time.Minute, "how long a starting server waits for all sources to load")
-	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "remove the objects of a source that became empty after this time; 0: only after `fairlead release`")
-	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "the share of a source's objects, or a service's endpoints, whose removal is held until it is confirmed")
-	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often files are scanned, whether or not an event reported a change")
-	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "refuse a host that claims the address of a workload and proves it neither by the WorkloadEntry's annotation, nor by its join token (token create --address), nor by connecting from it")
-	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays the host's that claimed it, after the last stream of that host")
-	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "the most connections of hosts; one more is closed, or one that is not authenticated gives way to it")
-	f.IntVar(&cfg.MaxUnauthenticated, "max-unauthenticated", accept.DefaultMaxUnauthenticated, "the most connections that have made the TLS handshake without the certificate of a host of this mesh, as hosts do that join; the oldest gives way to a new one")
-	f.IntVar(&cfg.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", accept.DefaultMaxUnauthenticatedPerAddress, "the most unauthenticated connections of one address; also how many certificate requests with neither a certificate nor a valid join token it may make at once, and a fifth of them each second. Raise it where hosts join from behind one address")
-	f.DurationVar(&cfg.UnauthenticatedTimeout, "unauthenticated-timeout", accept.DefaultTimeout, "how long an unauthenticated connection lives, its TLS handshake included")
-	f.IntVar(&cfg.MaxStreams, "max-streams", xds.DefaultMaxStreams, "the most proxies that are served; one more is refused and told when to come again")
-	f.IntVar(&cfg.MaxStreamsPerHost, "max-streams-per-host", xds.DefaultMaxPerHost, "how many streams one host may have")
-	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies are sent their first configuration at a time, so that a fleet that comes at once does not starve those that are served")
-	f.IntVar(&cfg.MaxRequestsPerHost, "max-requests-per-host", xds.DefaultMaxRequests, "how many requests a second are taken of one host, ten times as many at once; who sends more is read more slowly")
-	f.IntVar(&cfg.MaxMiBPerHost, "max-mib-per-host", xds.DefaultMaxKeptPerHost>>20, "MiB that are kept of what the proxies of one host say: names, versions, refusals; one that says more is refused")
-	f.IntVar(&cfg.MaxMiB, "max-mib", xds.DefaultMaxKept>>20, "MiB that are kept of what the proxies of all hosts say; content that several hosts share counts once")
-	f.DurationVar(&cfg.SlowProxyTimeout, "slow-proxy-timeout", xds.DefaultSlowTimeout, "how long a proxy may take to read 64 KiB, or the rest, of what it is sent before its stream is ended")
+	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "remove the objects of a source that became empty after this time; 0 means only after `fairlead release`")
+	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "share of a source's objects, or of a service's endpoints; the removal of more at once is on hold until it is confirmed")
+	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often all files are scanned, in addition to file system events")
+	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "reject a host that claims the address of a workload without proof. A proof is the annotation of the WorkloadEntry, the join token (token create --address), or a connection from the address")
+	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays claimed by its host after the host's last stream ended")
+	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "limit of connections to the port for hosts; at the limit an unauthenticated connection is closed for a new one, or else the new one is closed")
+	f.IntVar(&cfg.MaxUnauthenticated, "max-unauthenticated", accept.DefaultMaxUnauthenticated, "limit of connections without a certificate of this mesh after the TLS handshake, such as those of hosts that join; at the limit the oldest is closed for a new one")
+	f.IntVar(&cfg.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", accept.DefaultMaxUnauthenticatedPerAddress, "limit of unauthenticated connections of one address. It is also the burst of certificate requests without a certificate or valid join token, with a fifth of it each second. Raise it if many hosts join from behind one address")
+	f.DurationVar(&cfg.UnauthenticatedTimeout, "unauthenticated-timeout", accept.DefaultTimeout, "lifetime of an unauthenticated connection, including its TLS handshake")
+	f.IntVar(&cfg.MaxStreams, "max-streams", xds.DefaultMaxStreams, "limit of proxies that are served; further ones are rejected with a time to retry")
+	f.IntVar(&cfg.MaxStreamsPerHost, "max-streams-per-host", xds.DefaultMaxPerHost, "limit of xDS streams of one host")
+	f.IntVar(&cfg.MaxNewStreams, "max-new-streams", xds.DefaultMaxNew, "how many proxies get their first configuration at a time, so that a fleet that connects at once does not delay the connected proxies")
+	f.IntVar(&cfg.MaxRequestsPerHost, "max-requests-per-host", xds.DefaultMaxRequests, "limit of xDS requests a second of one host, with a burst of ten times as many; a host that sends more is read more slowly")
+	f.IntVar(&cfg.MaxMiBPerHost, "max-mib-per-host", xds.DefaultMaxKeptPerHost>>20, "limit in MiB of the memory for what the proxies of one host send: names, versions, error messages; a stream that needs more is rejected")
+	f.IntVar(&cfg.MaxMiB, "max-mib", xds.DefaultMaxKept>>20, "limit in MiB of the memory for what the proxies of all hosts send: names, versions, error messages; content that several hosts share counts once")
+	f.DurationVar(&cfg.SlowProxyTimeout, "slow-proxy-timeout", xds.DefaultSlowTimeout, "time in which a proxy must read 64 KiB, or the rest, of a response; after that its stream is closed")
 	f.StringVar(&cfg.VirtualHosts, "virtual-hosts", server.VirtualHostsAuto, "auto: send virtual hosts separately (VHDS) to proxies that support it; off: send whole route configurations")
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 func newToken() *cobra.Command {
-	cmd := &cobra.Command{Use: "token", Short: "Join tokens, by which hosts come into the mesh"}
+	cmd := &cobra.Command{Use: "token", Short: "Manage join tokens, with which hosts join the mesh"}
 	cmd.AddCommand(newTokenCreate())
 	return cmd
 }
@@ -27,12 +27,13 @@ func newTokenCreate() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "create --host NAME --workload NAMESPACE/SERVICEACCOUNT…",
-		Short: "Make a join token for one host",
-		Long: `Makes a join token: a string that gives one host its identity, once, and entitles it to the
-workload identities that are named. It also carries where the server is and by what key to
-know it, so that "fairlead agent --token" needs nothing else. The server keeps only a hash
-of it: it cannot be shown again. With --out it goes into a file that only this user can
-read, and is not shown at all.`,
+		Short: "Create a join token for one host",
+		Long: `Creates a join token. One host can use it once, to get its identity and to be entitled to the listed
+workload identities. The token also has the addresses of the server and the hash of its key, so
+"fairlead agent --token-file" needs nothing else.
+
+The server stores only a hash of the token, so it cannot be shown again. With --out the token is written
+to a file with mode 0600, and not printed.`,
 		Example: "  fairlead token create --host orders-1 --workload shop/orders --out orders-1.token\n" +
 			"  fairlead token create --host orders-1 --workload shop/orders | ssh orders-1 fairlead agent --token-file -\n" +
 			"  fairlead token create --host orders-1 --workload shop/orders --replace --out orders-1.token   # the host was set up anew",
@@ -40,14 +41,14 @@ read, and is not shown at all.`,
 	}
 	ask := adminFlag(cmd)
 	f := cmd.Flags()
-	f.StringVar(&in.Host, "host", "", "the host's name in the mesh")
-	f.StringSliceVar(&in.Workloads, "workload", nil, "an identity the host may have, NAMESPACE/SERVICEACCOUNT; may be repeated")
-	f.StringSliceVar(&in.Addresses, "address", nil, "an IP address of the host's workloads, ADDRESS or NETWORK/ADDRESS: the token proves that it is this host's; may be repeated")
-	f.DurationVar(&in.TTL, "ttl", time.Hour, "how long the token may be redeemed")
-	f.BoolVar(&in.Direct, "direct", false, "for a client without an agent: the token gives the one workload's certificate itself")
-	f.BoolVar(&in.Replace, "replace", false, "let the token take a name that is in use")
-	f.StringVar(&in.Type, "type", "sidecar", "what the host's proxies are: sidecar or router")
-	f.StringVar(&file, "out", "", "a file for the token, which only this user can read; empty means standard output")
+	f.StringVar(&in.Host, "host", "", "name of the host in the mesh")
+	f.StringSliceVar(&in.Workloads, "workload", nil, "workload identity that the host may have, NAMESPACE/SERVICEACCOUNT; may be repeated")
+	f.StringSliceVar(&in.Addresses, "address", nil, "IP address of the host's workloads, ADDRESS or NETWORK/ADDRESS, which the token proves to be the host's; may be repeated")
+	f.DurationVar(&in.TTL, "ttl", time.Hour, "how long the token is valid")
+	f.BoolVar(&in.Direct, "direct", false, "create a token for a client without an agent, which gives it the certificate of one workload")
+	f.BoolVar(&in.Replace, "replace", false, "allow a host name that is in use: the new host replaces the old one")
+	f.StringVar(&in.Type, "type", "sidecar", "type of the host's proxies: sidecar or router")
+	f.StringVar(&file, "out", "", "file for the token, with mode 0600; empty means standard output")
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {
@@ -99,7 +100,7 @@ func (t madeToken) print(w io.Writer, output string) error {
 }
 
 func newHost() *cobra.Command {
-	cmd := &cobra.Command{Use: "host", Short: "The hosts of the mesh and what they are entitled to"}
+	cmd := &cobra.Command{Use: "host", Short: "Manage the hosts of the mesh"}
 	cmd.AddCommand(newHostList(), newHostRemove(), newHostExport(), newHostImport())
 	return cmd
 }

@@ -38,11 +38,11 @@ func newValidate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check each object alone, as Istio's admission webhook does",
-		Long: `Checks each object alone: the verdict of Istio's webhook, of its CRD schemas and of
-Kubernetes' rules for metadata together. PATH is a file, a directory, or - for
-standard input. Every fault is reported with its line, column and field.
+		Long: `Checks each object by itself, by the rules of Istio's webhook, Istio's CRD schemas, and Kubernetes'
+metadata. PATH is a file, a directory, or - for standard input. Every fault is reported with its line,
+column and field.
 
-"fairlead analyze" does this and then looks at the mesh as a whole.
+"fairlead analyze" also checks the mesh as a whole.
 
 Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.`,
 		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml",

@@ -29,7 +29,7 @@ func newVersion() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "version",
-		Short:   "What this binary is and which Envoys it was tested with",
+		Short:   "Show the version of this binary and the Envoys that it was tested with",
 		Example: "  fairlead version\n  fairlead version -o json",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

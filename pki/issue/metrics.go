@@ -20,12 +20,12 @@ func newMetrics(r prometheus.Registerer, a Authority) (*metrics, error) {
 	}
 	m := &metrics{
 		csr:            counter("csr_count", "Certificate requests received."),
-		authentication: counter("authentication_failure_count", "Requests whose sender could not be authenticated."),
-		csrParsing:     counter("csr_parsing_err_count", "Requests that carry no acceptable certificate request."),
-		idExtraction:   counter("id_extraction_err_count", "Requests for an identity that the sender may not have."),
-		success:        counter("success_cert_issuance_count", "Certificates issued."),
+		authentication: counter("authentication_failure_count", "Certificate requests that were rejected because the client is not authenticated."),
+		csrParsing:     counter("csr_parsing_err_count", "Certificate requests that were rejected because their CSR is invalid."),
+		idExtraction:   counter("id_extraction_err_count", "Certificate requests that were rejected because the client is not entitled to the identity."),
+		success:        counter("success_cert_issuance_count", "Certificates that the authority has issued."),
 		signing: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "citadel_server_csr_sign_err_count", Help: "Requests that could not be signed.",
+			Name: "citadel_server_csr_sign_err_count", Help: "Certificate requests that could not be signed, by cause (error).",
 		}, []string{"error"}),
 	}
 	if r == nil {
@@ -38,13 +38,13 @@ func newMetrics(r prometheus.Registerer, a Authority) (*metrics, error) {
 	// The root signs itself, so it is the chain too, as in Istio.
 	for _, c := range []prometheus.Collector{
 		m.csr, m.authentication, m.csrParsing, m.idExtraction, m.success, m.signing,
-		gauge("root_cert_expiry_timestamp", "When the root certificate ends, in Unix seconds.",
+		gauge("root_cert_expiry_timestamp", "Expiry of the root certificate, in Unix seconds.",
 			func() float64 { return float64(end().Unix()) }),
-		gauge("root_cert_expiry_seconds", "Seconds until the root certificate ends; negative when it has.",
+		gauge("root_cert_expiry_seconds", "Seconds until the root certificate expires; negative after that.",
 			func() float64 { return time.Until(end()).Seconds() }),
-		gauge("cert_chain_expiry_timestamp", "When the signing certificate ends, in Unix seconds.",
+		gauge("cert_chain_expiry_timestamp", "Expiry of the signing certificate, in Unix seconds.",
 			func() float64 { return float64(end().Unix()) }),
-		gauge("cert_chain_expiry_seconds", "Seconds until the signing certificate ends; negative when it has.",
+		gauge("cert_chain_expiry_seconds", "Seconds until the signing certificate expires; negative after that.",
 			func() float64 { return time.Until(end()).Seconds() }),
 	} {
 		if err := r.Register(c); err != nil {

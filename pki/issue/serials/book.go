@@ -85,7 +85,7 @@ func New(cfg Config) (*Book, error) {
 	}
 	b := &Book{cfg: cfg, log: cfg.Logger.With("component", "serials"), chains: map[string]*entry{}}
 	b.returns = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "fairlead_host_certificate_returns_total", Help: "Connections of hosts with a certificate that they had left for a newer one.",
+		Name: "fairlead_host_certificate_returns_total", Help: "Connections of hosts with a certificate that is older than one they used before (a restored disk, or a copied key).",
 	})
 	entries, err := os.ReadDir(cfg.Dir)
 	if err != nil {
@@ -104,7 +104,7 @@ func New(cfg Config) (*Book, error) {
 		return b, nil
 	}
 	forks := prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "fairlead_shared_host_keys", Help: "Hosts whose key is in use in two places.",
+		Name: "fairlead_shared_host_keys", Help: "Hosts whose private key is in use in two places at once.",
 	}, func() float64 { return float64(b.forks()) })
 	for _, c := range []prometheus.Collector{b.returns, forks} {
 		if err := cfg.Registerer.Register(c); err != nil {

@@ -39,11 +39,11 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer, a *Acceptor) (*metrics, error) {
 	m := &metrics{refused: prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "fairlead_refused_connections_total", Help: "Connections that were refused because all of --max-connections were of authenticated peers.",
+		Name: "fairlead_refused_connections_total", Help: "Connections that were rejected because --max-connections was reached by authenticated hosts.",
 	})}
 	dropped := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "fairlead_dropped_connections_total",
-		Help: "Connections closed before they were authenticated: for a new one (room), after --unauthenticated-timeout (timeout), because they sent too much (bytes), or because their identity has as many as it may (identity).",
+		Help: "Connections that were closed at a limit, by reason: room (the oldest unauthenticated one, for a new one), timeout (--unauthenticated-timeout), bytes (sent too much without authentication), identity (the host reached its connection limit).",
 	}, []string{"reason"})
 	for why := range reasons {
 		if l := why.label(); l != "" {
@@ -56,11 +56,11 @@ func newMetrics(r prometheus.Registerer, a *Acceptor) (*metrics, error) {
 	list := []prometheus.Collector{m.refused, dropped}
 	for s := range stages {
 		list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "fairlead_connections", Help: "Open connections of hosts, by state.", ConstLabels: prometheus.Labels{"state": s.String()},
+			Name: "fairlead_connections", Help: "Open connections to the port for hosts, by state (handshake, unauthenticated, authenticated).", ConstLabels: prometheus.Labels{"state": s.String()},
 		}, func() float64 { return float64(a.counts()[s]) }))
 	}
 	list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "fairlead_waiting_handshakes", Help: "Connections whose TLS handshake waits for the server to have time for it.",
+		Name: "fairlead_waiting_handshakes", Help: "Connections whose TLS handshake waits until the server has CPU time for it.",
 	}, func() float64 { return float64(a.turns.waiting()) }))
 	for _, c := range list {
 		if err := r.Register(c); err != nil {

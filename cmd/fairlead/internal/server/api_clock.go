@@ -39,10 +39,10 @@ func newClockCollector(status func() timecheck.Status) *clockCollector {
 	d := func(name, help string) *prometheus.Desc { return prometheus.NewDesc("fairlead_"+name, help, nil, nil) }
 	return &clockCollector{
 		status:  status,
-		voters:  d("clock_votes", "Hosts and addresses that say what their clocks show."),
-		off:     d("clock_offset_seconds", "How far the median of the hosts' clocks is ahead of this server's; absent below three votes."),
-		held:    d("signing_on_hold", "1 while nothing is signed, because the hosts' clocks and this server's differ."),
-		alarmed: d("clock_alarm", "1 while this machine's clock is doubted, because it was set or is behind the saved time."),
+		voters:  d("clock_votes", "Connected hosts that report their clock, each address counted once."),
+		off:     d("clock_offset_seconds", "Seconds by which the median of the hosts' clocks is ahead of the server's clock; absent with fewer than three votes."),
+		held:    d("signing_on_hold", "1 if the server signs no certificates because the hosts' clocks differ from its own, else 0."),
+		alarmed: d("clock_alarm", "1 if the server's clock may be wrong because it was set or is behind the saved time, else 0."),
 	}
 }
 

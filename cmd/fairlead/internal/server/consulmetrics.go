@@ -25,22 +25,22 @@ func newConsulCollector(sources *catalogs) *consulCollector {
 	}
 	return &consulCollector{
 		sources:     sources,
-		available:   d("consul_available", "1 where the catalog can be read."),
-		age:         d("source_age_seconds", "How long ago what is in force of a source was known to be true."),
-		fromDisk:    d("source_from_disk", "1 where what is in force is what the state directory had at the start."),
-		services:    d("consul_services", "Services of the catalog."),
-		instances:   d("consul_instances", "Instances of the catalog."),
-		notes:       d("consul_notes", "What of the catalog was left out or is not as it was meant."),
-		denied:      d("consul_denied_rules", "Rules that the token lacks."),
-		unreadable:  d("consul_unreadable_services", "Services of which the answer cannot be used."),
-		watches:     d("consul_watches", "Questions that wait at Consul for a change."),
-		connections: d("consul_connections", "Connections to Consul."),
-		reads:       d("consul_reads_total", "Whole answers of Consul."),
-		sweeps:      d("consul_sweeps_total", "Looks at all services."),
-		fragments:   d("consul_fragments_total", "Pictures of the catalog that differed from the one before."),
-		throttled:   d("consul_throttled_total", "Questions that Consul refused for a limit of its rate."),
-		failed:      d("consul_failed_total", "Questions that got no answer."),
-		resets:      d("consul_index_resets_total", "Indexes that went backwards."),
+		available:   d("consul_available", "1 if the Consul catalog can be read, else 0, by source."),
+		age:         d("source_age_seconds", "Seconds since the configuration of a Consul source was last confirmed by Consul, by source."),
+		fromDisk:    d("source_from_disk", "1 if a source still serves the content of the state directory because it was not read since the start, else 0, by source."),
+		services:    d("consul_services", "Services in the Consul catalog, by source."),
+		instances:   d("consul_instances", "Service instances in the Consul catalog, by source."),
+		notes:       d("consul_notes", "Registrations in the Consul catalog that are left out or changed (see `fairlead analyze`), by source."),
+		denied:      d("consul_denied_rules", "ACL rules that the Consul token lacks, by source."),
+		unreadable:  d("consul_unreadable_services", "Consul services whose last answer is unusable; their last known instances stay in force. By source."),
+		watches:     d("consul_watches", "Blocking queries to Consul that are open, by source."),
+		connections: d("consul_connections", "Open connections to Consul, by source."),
+		reads:       d("consul_reads_total", "Complete answers of Consul, by source."),
+		sweeps:      d("consul_sweeps_total", "Sweeps, which check the index of each Consul service, by source."),
+		fragments:   d("consul_fragments_total", "Changes of the Consul catalog that were passed on to the mesh, by source."),
+		throttled:   d("consul_throttled_total", "Queries that Consul rejected with status 429 (rate or connection limit), by source."),
+		failed:      d("consul_failed_total", "Queries to Consul that failed, by source."),
+		resets:      d("consul_index_resets_total", "Times that an index of Consul went backwards (restored or replaced servers), by source."),
 	}
 }
 
@@ -57,17 +57,17 @@ func (c *consulCollector) Describe(ch chan<- *prometheus.Desc) {
 // Collect implements [prometheus.Collector].
 func (c *consulCollector) Collect(ch chan<- prometheus.Metric) {
 	now := time.Now()
-	picture := func(source string, read time.Time, disk bool) {
+	sourceAge := func(source string, read time.Time, disk bool) {
 		if !read.IsZero() {
 			ch <- prometheus.MustNewConstMetric(c.age, prometheus.GaugeValue, max(0, now.Sub(read).Seconds()), source)
 		}
 		ch <- prometheus.MustNewConstMetric(c.fromDisk, prometheus.GaugeValue, one(disk), source)
 	}
 	for _, st := range c.sources.texts() {
-		picture(st.Source, st.Read, st.FromDisk)
+		sourceAge(st.Source, st.Read, st.FromDisk)
 	}
 	for _, st := range c.sources.status() {
-		picture(st.Source, st.Read, st.FromDisk)
+		sourceAge(st.Source, st.Read, st.FromDisk)
 		for d, v := range map[*prometheus.Desc]float64{
 			c.available: one(st.State == consul.Live), c.services: float64(st.Services), c.instances: float64(st.Instances),
 			c.notes: float64(st.NoteCount), c.denied: float64(st.DeniedCount), c.unreadable: float64(st.UnreadableCount), c.watches: float64(st.Watches), c.connections: float64(st.Connections),
