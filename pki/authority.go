@@ -29,7 +29,7 @@ const (
 
 const (
 	maxSlotFile = 64 << 10
-	// warnBefore is when the log begins to tell that the root ends.
+	// warnBefore is how long before the expiry of the root the log warns.
 	warnBefore = 180 * 24 * time.Hour
 )
 

@@ -44,7 +44,7 @@ type ServerTLSConfig struct {
 
 // Clock is what a server knows of its wall clock.
 type Clock interface {
-	// Held says that nothing is to be signed now, because the clock is doubted.
+	// Held reports that nothing may be signed now, because the clock may be wrong.
 	Held() bool
 	// Estimate is the time of the mesh where the wall clock shows wall.
 	Estimate(wall time.Time) time.Time

@@ -50,14 +50,14 @@ func TestServerCertificateIsRenewedAtHalfLife(t *testing.T) {
 	}
 }
 
-// doubted is a clock of which the hosts say how far it is off.
-type doubted struct {
+// voted is a clock whose offset the hosts report.
+type voted struct {
 	held bool
 	off  time.Duration
 }
 
-func (d *doubted) Held() bool                        { return d.held }
-func (d *doubted) Estimate(wall time.Time) time.Time { return wall.Add(d.off) }
+func (d *voted) Held() bool                        { return d.held }
+func (d *voted) Estimate(wall time.Time) time.Time { return wall.Add(d.off) }
 func valid(c *tls.Certificate, at time.Time) bool {
 	return !at.Before(c.Leaf.NotBefore) && at.Before(c.Leaf.NotAfter)
 }
@@ -65,7 +65,7 @@ func refusedByHosts(c *tls.Certificate, t time.Time) bool { return !t.Before(c.L
 
 // TestServerCertificateSurvivesClockSteps sets the server's clock by all sorts of
 // steps. Once it is right again the server must show what is valid now, without a
-// restart; and while it is ahead, or doubted, nothing that has ended for hosts
+// restart; and while it is ahead, or voted, nothing that has ended for hosts
 // whose clocks are right.
 func TestServerCertificateSurvivesClockSteps(t *testing.T) {
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestServerCertificateSurvivesClockSteps(t *testing.T) {
 		}
 	}()
 	const day = 24 * time.Hour
-	for _, clock := range []*doubted{nil, {held: true}} {
+	for _, clock := range []*voted{nil, {held: true}} {
 		for _, first := range []time.Duration{-6 * day, -day, -time.Hour, time.Hour, day, 6 * day} {
 			for _, second := range []time.Duration{0, -day, day} {
 				cfg := ServerTLSConfig{Authority: a, Logger: logger}
@@ -99,14 +99,14 @@ func TestServerCertificateSurvivesClockSteps(t *testing.T) {
 					}
 					shown := s.certificate(right.Add(step))
 					if (clock != nil || step > 0) && refusedByHosts(shown, right) {
-						t.Errorf("steps %s, %s, doubted %v: hosts are shown a certificate that ended %s ago", first, second, clock != nil, right.Sub(shown.Leaf.NotAfter))
+						t.Errorf("steps %s, %s, voted %v: hosts are shown a certificate that ended %s ago", first, second, clock != nil, right.Sub(shown.Leaf.NotAfter))
 					}
 				}
 				if clock != nil {
 					clock.off = 0
 				}
 				if shown := s.certificate(right); !valid(shown, right) {
-					t.Errorf("steps %s, %s, doubted %v: right again, the server shows a certificate of %s to %s at %s",
+					t.Errorf("steps %s, %s, voted %v: right again, the server shows a certificate of %s to %s at %s",
 						first, second, clock != nil, shown.Leaf.NotBefore, shown.Leaf.NotAfter, right.UTC())
 				}
 			}
@@ -129,7 +129,7 @@ func TestOneHostDoesNotChooseTheServersCertificate(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	liar := &doubted{}
+	liar := &voted{}
 	s, err := NewServerTLS(ServerTLSConfig{Authority: a, Logger: logger, Clock: liar}, born)
 	if err != nil {
 		t.Fatal(err)

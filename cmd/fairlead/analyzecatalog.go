@@ -96,13 +96,13 @@ func (t *tree) addKeys(ctx context.Context, c *server.Consul, hostsOnly bool) er
 	return nil
 }
 
-// codeMore tells that there is more than is listed.
+// codeMore means that there is more than is listed.
 const codeMore = codes.More
 
-// codeUnreadable tells of a service of which the answer cannot be used.
+// codeUnreadable means that the answer for a service is unusable.
 const codeUnreadable = codes.Unreadable
 
-// codeDenied tells of a rule that the token lacks.
+// codeDenied means that the token lacks an ACL rule.
 const codeDenied = codes.Denied
 
 func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {

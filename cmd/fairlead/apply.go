@@ -24,7 +24,7 @@ type applyFlags struct {
 	dryRun                bool
 	catalog               catalogFlags
 	bound                 boundFlags
-	outcomeFlags
+	resultFlags
 }
 
 func newApply() *cobra.Command {
@@ -71,7 +71,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	ok, err := judge(cmd, f, root, contents)
+	ok, err := checkApply(cmd, f, root, contents)
 	if err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 			return err
 		}
 	}
-	return tellOutcome(cmd, f.outcomeFlags, made)
+	return reportResult(cmd, f.resultFlags, made)
 }
 
 // readNew reads the files, by the path that each will have.
@@ -128,9 +128,9 @@ func readNew(root files.Root, args []string) (contents map[string][]byte, target
 	return contents, targets, nil
 }
 
-// judge looks at the mesh as it would be. What was wrong before, elsewhere, does
-// not refuse the new files.
-func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
+// checkApply checks the mesh as it would be. Faults that other files had before do not prevent
+// the change.
+func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
 		return false, err
@@ -169,22 +169,22 @@ func judge(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[stri
 			after.add(opts, binding, name, old)
 		}
 	}
-	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings: settings, mine: func(file string) bool {
+	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings: settings, mine: func(file string) bool {
 		_, mine := contents[file]
 		return mine
 	}})
 }
 
-// judgement is how a change to a set of manifests is judged.
-type judgement struct {
+// changeCheck says how a change to a set of manifests is checked.
+type changeCheck struct {
 	settings *mesh.MeshConfig
 	// mine reports whether a file is part of the change.
 	mine func(file string) bool
 }
 
-// judgeChange tells what is wrong with a change, and what is wrong elsewhere
-// because of it, and reports whether it may be made.
-func judgeChange(w io.Writer, before, after *tree, j judgement) (bool, error) {
+// checkChange reports faults of a change, and faults elsewhere because of it, and whether the
+// change may be made.
+func checkChange(w io.Writer, before, after *tree, j changeCheck) (bool, error) {
 	known := map[string]bool{}
 	for _, x := range analyzeTree(before, j.settings) {
 		known[x.identity()] = true

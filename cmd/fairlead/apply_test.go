@@ -18,7 +18,7 @@ import (
 
 // Several files are one change to the server, and their names are anybody's
 // choice.
-func TestApplyTellsOfEveryFile(t *testing.T) {
+func TestApplyReportsEveryFile(t *testing.T) {
 	t.Parallel()
 	dir, from := t.TempDir(), t.TempDir()
 	var args []string
@@ -60,8 +60,8 @@ func reads(root string) http.Handler {
 	})
 }
 
-// outcomes are servers of which none tells what became of a change, with what
-// people are told instead. root is what was changed.
+// outcomes are servers that do not know the result of a change, with the message that people
+// get. root is the changed directory.
 func outcomes(t *testing.T, root string) map[string]struct{ run, want string } {
 	t.Helper()
 	refuses := admin.JSON(func(context.Context, *http.Request, struct{}) (any, error) { return nil, errors.New("not today") })
@@ -82,8 +82,8 @@ func outcomes(t *testing.T, root string) map[string]struct{ run, want string } {
 	}
 }
 
-// TestApplyTellsWhenNobodyKnows: who is told nothing takes it for the best.
-func TestApplyTellsWhenNobodyKnows(t *testing.T) {
+// TestApplyReportsUnknownResult: without a message people would assume success.
+func TestApplyReportsUnknownResult(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, c := range outcomes(t, dir) {

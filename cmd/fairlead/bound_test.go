@@ -119,7 +119,7 @@ func TestBoundDirectoryBinds(t *testing.T) {
 				return
 			}
 			if !strings.Contains(errs, "FL0226") || !strings.Contains(errs, filepath.Join("evil", "all.yaml")) {
-				t.Errorf("it is not told:\n%s", errs)
+				t.Errorf("it is not reported:\n%s", errs)
 			}
 			if own, _ := rendered(t, "evil", args...); !strings.Contains(own, evilAddress) {
 				t.Errorf("its own clients do not get it:\n%s", own)
@@ -167,7 +167,7 @@ func TestBoundDirectoryTakesNoAddress(t *testing.T) {
 				}
 				code, found, _ := cli(t, "analyze", dir("evil")+"="+ns, dir("shop")+binding)
 				if code != 0 || !strings.Contains(errs, "FL0226") || !strings.Contains(found, "FL0226") || !strings.Contains(found, "spec.addresses[0]") {
-					t.Errorf("told: %d %s\n%s", code, found, errs)
+					t.Errorf("reported: %d %s\n%s", code, found, errs)
 				}
 			})
 		}

@@ -32,11 +32,11 @@ that begins with a dot. A server reads the keys with --consul-kv-prefix.`,
 }
 
 // add adds the flags; those that say how the catalog looks in the mesh are for
-// who judges the mesh.
-func (f *configFlags) add(cmd *cobra.Command, judges bool) {
+// commands that check the mesh.
+func (f *configFlags) add(cmd *cobra.Command, checks bool) {
 	fl := cmd.Flags()
 	f.catalog.consulFlags.add(fl)
-	if judges {
+	if checks {
 		f.catalog.addCatalog(fl)
 	} else {
 		fl.StringArrayVar(&f.catalog.Datacenters, "consul-datacenter", nil, "Consul datacenter of the keys; if repeated, the first one; none means that of the agent at --consul-address")
@@ -76,7 +76,7 @@ func (f *configFlags) open() (*target, error) {
 	return t, nil
 }
 
-// path is how people are told of a key.
+// path names a key in messages.
 func (t *target) path(rel string) string { return kv.PathOf(t.store.Prefix() + "/" + rel) }
 
 // readDir reads the manifests of a directory, by their path below it.

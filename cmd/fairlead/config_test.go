@@ -178,7 +178,7 @@ func testPush(p *place) {
 func testPushRefused(p *place) {
 	p.file("a.yaml", serviceEntry("a", "a")+"  hots: []\n")
 	p.run(1, []string{"push"}, filepath.Join(p.dir, "a.yaml")+":10:3: error", "refused: nothing was written")
-	// The whole is judged with what is there: a route of the keys loses its service.
+	// The whole mesh is checked with the existing keys: a route of the keys loses its service.
 	p.file("a.yaml", serviceEntry("a", "a"))
 	p.put("route.yaml", routeTo("a", "a"))
 	p.run(0, []string{"push"})
@@ -382,7 +382,7 @@ func testDiff(p *place) {
 	p.run(2, []string{"diff", "--consul-address", "127.0.0.1:1"}, "Consul is not available")
 }
 
-// TestConfigCatalog: the catalog is part of the mesh that a push is judged with.
+// TestConfigCatalog: a push is checked with the catalog.
 func TestConfigCatalog(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{ACL: true})
@@ -398,17 +398,17 @@ func TestConfigCatalog(t *testing.T) {
 	if _, err := a.Client().Catalog().Register(reg, nil); err != nil {
 		t.Fatal(err)
 	}
-	// Who may not read the catalog is told so, and not refused for what he cannot see.
+	// Without permission for the catalog that is reported, and unknown hosts are no errors.
 	p.token = a.Cluster().CreateToken(`key_prefix "m/" { policy = "write" }`).Secret
 	p.run(0, []string{"push", "--dry-run"}, "warning [FL0201]", "[FL0223]")
 	p.token = a.Cluster().Management
 	p.run(0, []string{"push"}, "pushed 1 key")
 }
 
-// TestConfigTellsTheOutcome: where a server on this machine reads the keys, a push
+// TestPushReportsTheResult: where a server on this machine reads the keys, a push
 // says what became of those that changed something; of others nobody is asked. That
 // nobody knows is told, too.
-func TestConfigTellsTheOutcome(t *testing.T) {
+func TestPushReportsTheResult(t *testing.T) {
 	t.Parallel()
 	a := consultest.Start(t, consultest.Options{})
 	p := newPlace(t, a, "m")

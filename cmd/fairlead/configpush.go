@@ -20,7 +20,7 @@ type pushFlags struct {
 	meshConfig string
 	configDirs []string
 	bound      boundFlags
-	outcomeFlags
+	resultFlags
 
 	dryRun, prune, allowEmpty, force, noCatalog bool
 }
@@ -96,7 +96,7 @@ func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 		return refuse(cmd, "%q has no *.yaml or *.yml in it, and --prune would delete all that there is, %s: if that is meant, add --allow-empty",
 			dir, count(len(st.Values), "key"))
 	}
-	ok, err := judgePush(cmd, t, f, pushed{dir: dir, local: local, st: st})
+	ok, err := checkPush(cmd, t, f, pushed{dir: dir, local: local, st: st})
 	if err != nil {
 		return err
 	}
@@ -113,13 +113,13 @@ func push(cmd *cobra.Command, f *pushFlags, dir string) error {
 	return writePlan(cmd, t, f, pushed{dir: dir, local: local, st: st, plan: plan, record: record})
 }
 
-// refuse tells why nothing was done, and ends with the exit code for that.
+// refuse prints why nothing was done, and returns the error for that exit code.
 func refuse(cmd *cobra.Command, format string, args ...any) error {
 	_, err := fmt.Fprintf(cmd.OutOrStdout(), format+"\n", args...)
 	return errors.Join(errInvalid, err)
 }
 
-// pushed is what a push works on.
+// pushed is the input of a push.
 type pushed struct {
 	dir    string
 	local  map[string][]byte
@@ -128,9 +128,9 @@ type pushed struct {
 	record *kv.Record // or nil
 }
 
-// judgePush looks at the mesh as it would be. What is wrong with keys that stay
-// as they are does not refuse the files.
-func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, error) {
+// checkPush checks the mesh as it would be. Faults of keys that stay as they are do not
+// prevent the push.
+func checkPush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
 		return false, err
@@ -145,7 +145,7 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 		return false, fmt.Errorf("%w; --no-catalog checks the mesh without it", err)
 	}
 	for _, x := range before.Catalog.findings {
-		if x.Code == codeDenied { // it says why the judgement is a mild one
+		if x.Code == codeDenied { // it explains why some faults are only warnings
 			_, _ = fmt.Fprintln(cmd.OutOrStdout(), x)
 		}
 	}
@@ -174,11 +174,10 @@ func judgePush(cmd *cobra.Command, t *target, f *pushFlags, p pushed) (bool, err
 			after.add(t.opts, binding, t.path(rel), old.Content)
 		}
 	}
-	return judgeChange(cmd.OutOrStdout(), before, after, judgement{settings, func(file string) bool { return mine[file] }})
+	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings, func(file string) bool { return mine[file] }})
 }
 
-// rank orders what a push writes, so that what is spoken of is there before what
-// speaks of it.
+// rank orders the keys of a push, so that objects are written before those that refer to them.
 func rank(opts manifest.Options) func(rel string, content []byte) int {
 	return func(rel string, content []byte) int {
 		file, _ := manifest.Decode(opts, rel, content)
@@ -196,11 +195,11 @@ func rank(opts manifest.Options) func(rel string, content []byte) int {
 	}
 }
 
-// writePlan makes the changes of a plan, or tells of them.
+// writePlan makes the changes of a plan, or prints them.
 func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	w := cmd.OutOrStdout()
 	all := p.plan.Transactions()
-	defer tellLeft(w, t, p)
+	defer printLeft(w, t, p)
 	if len(all) == 0 {
 		if p.record != nil && !f.dryRun {
 			noteAll(p)
@@ -213,7 +212,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	}
 	if f.dryRun {
 		for i, changes := range all {
-			tellChanges(w, t, changes, func(op kv.Op) string {
+			printChanges(w, t, changes, func(op kv.Op) string {
 				return fmt.Sprintf("would %s, in transaction %d of %d", op, i+1, len(all))
 			})
 		}
@@ -226,7 +225,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 			return pushFailed(w, f, progress{i, len(all), written, len(p.plan.Changes)}, errors.Join(err, saveRecord(p)))
 		}
 		written += len(changes)
-		tellChanges(w, t, changes, func(op kv.Op) string {
+		printChanges(w, t, changes, func(op kv.Op) string {
 			return map[kv.Op]string{kv.Create: "created", kv.Update: "updated", kv.Delete: "deleted"}[op]
 		})
 		for _, c := range changes {
@@ -240,10 +239,10 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 	if _, err := fmt.Fprintf(w, "pushed %s in %s; %d were so already\n", count(written, "key"), count(len(all), "transaction"), p.plan.Same); err != nil {
 		return err
 	}
-	return tellOutcome(cmd, f.outcomeFlags, pushedChange(t, p, begin))
+	return reportResult(cmd, f.resultFlags, pushedChange(t, p, begin))
 }
 
-// pushedChange is what a push did, for who asks what became of it.
+// pushedChange is the change of a push, for asking the server for its result.
 func pushedChange(t *target, p pushed, begin time.Time) change {
 	root := kv.PathOf(t.store.Prefix())
 	made := change{root: root, is: func(path string) bool { return path == root }, begin: begin}
@@ -259,7 +258,7 @@ func pushedChange(t *target, p pushed, begin time.Time) change {
 // progress is how far a push has come.
 type progress struct{ written, transactions, keysWritten, keys int }
 
-// pushFailed tells what stopped a push, and what is written nevertheless.
+// pushFailed reports what stopped a push, and what was written before.
 func pushFailed(w io.Writer, f *pushFlags, p progress, err error) error {
 	state := "nothing was written"
 	if p.written > 0 {
@@ -284,14 +283,14 @@ func pushFailed(w io.Writer, f *pushFlags, p progress, err error) error {
 	return errors.Join(errInvalid, werr)
 }
 
-// tellChanges writes a line for each change, with the word for what is done.
-func tellChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) string) {
+// printChanges writes a line for each change, with the word for it.
+func printChanges(w io.Writer, t *target, changes []kv.Change, word func(kv.Op) string) {
 	for _, c := range changes {
 		_, _ = fmt.Fprintf(w, "%s: %s%s\n", t.path(c.Rel), word(c.Op), lineCount(c))
 	}
 }
 
-// changedKeys counts changes, and tells how many of them are deletions.
+// changedKeys is the number of changes, and of deletions among them.
 func changedKeys(changes []kv.Change) string {
 	deleted := 0
 	for _, c := range changes {
@@ -314,7 +313,7 @@ func lineCount(c kv.Change) string {
 	return fmt.Sprintf(" (+%d -%d lines)", plus, minus)
 }
 
-func tellLeft(w io.Writer, t *target, p pushed) {
+func printLeft(w io.Writer, t *target, p pushed) {
 	for _, rel := range p.plan.Left {
 		_, _ = fmt.Fprintf(w, "%s is not in %q and stays: --prune would delete it\n", t.path(rel), p.dir)
 	}
@@ -326,7 +325,7 @@ func note(r *kv.Record, rel string, content []byte) {
 	}
 }
 
-// noteAll remembers what is alike.
+// noteAll records all values that are equal now.
 func noteAll(p pushed) {
 	for rel, content := range p.local {
 		note(p.record, rel, content)

@@ -11,9 +11,9 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 )
 
-// writeConsul tells what is wrong with the catalogs and with what is between
-// them and the manifests, and nothing where nothing is. What Consul's users
-// register is told and makes nothing bad: they are not those who run the mesh.
+// writeConsul reports problems of the catalogs, and conflicts between
+// them and the manifests, and nothing if there are none. What Consul users
+// register is reported, but is no failure: registrants do not run the mesh.
 func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 	for _, line := range slices.Concat(s.Old, s.Clock) {
 		bad = true
@@ -42,13 +42,13 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 		writeSome(w, st.Source+": left out of the mesh", len(warnings), func(i int) string { return noteLine(warnings[i]) })
 	}
 	conflicts := s.Registry.Conflicts
-	var told []string
+	var limited []string
 	for _, c := range conflicts {
 		if c.Reason != "" {
-			told = append(told, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
+			limited = append(limited, c.Key.String()+": "+c.Reason+" ("+c.Kept.String()+", "+c.Dropped.String()+")")
 		}
 	}
-	writeSome(w, "limited to some namespaces", len(told), func(i int) string { return told[i] })
+	writeSome(w, "limited to some namespaces", len(limited), func(i int) string { return limited[i] })
 	return bad
 }
 
@@ -60,16 +60,16 @@ func noteLine(n mapping.Note) string {
 	return fmt.Sprintf("[%s] %s: %s", n.Code, what, n.Message)
 }
 
-// writeSome tells the first few of a list, and how many there are.
+// writeSome lists the first few of a list, and how many there are.
 func writeSome(w io.Writer, head string, n int, line func(i int) string) {
 	if n == 0 {
 		return
 	}
 	_, _ = fmt.Fprintf(w, "\n%s:\n", head)
-	for i := range min(n, manyShown) {
+	for i := range min(n, maxShown) {
 		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
 	}
-	if n > manyShown {
-		_, _ = fmt.Fprintf(w, "  … and %d more, of which /v1/sources of admin.sock lists the first hundred\n", n-manyShown)
+	if n > maxShown {
+		_, _ = fmt.Fprintf(w, "  … and %d more, of which /v1/sources of admin.sock lists the first hundred\n", n-maxShown)
 	}
 }

@@ -62,7 +62,7 @@ func TestConsulStatus(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if !writeConsul(&out, &server.Sources{Consul: []consul.Status{*many}}) || strings.Count(out.String(), "service:read") != manyShown || !strings.Contains(out.String(), "and 2 more") {
+	if !writeConsul(&out, &server.Sources{Consul: []consul.Status{*many}}) || strings.Count(out.String(), "service:read") != maxShown || !strings.Contains(out.String(), "and 2 more") {
 		t.Errorf("many rules:\n%s", out.String())
 	}
 }

@@ -11,7 +11,7 @@ import (
 // readyPeriod is how often a process is asked whether it is ready, until it is.
 const readyPeriod = 100 * time.Millisecond
 
-// notify tells systemd, where it listens, that the process is ready once it is,
+// notify notifies systemd, if it listens, that the process is ready once it is,
 // and then, where it wants to know, that it is alive. The watchdog is fed by the
 // same questions that readiness asks: a process whose parts hang does not answer
 // them.
@@ -22,17 +22,17 @@ func notify(ctx context.Context, notReady func() []string) error {
 	}
 	tick := time.NewTicker(readyPeriod)
 	defer tick.Stop()
-	told, fed := false, time.Time{}
+	reported, fed := false, time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			_, err := daemon.SdNotify(false, daemon.SdNotifyStopping)
 			return err
 		case now := <-tick.C:
-			if !told && len(notReady()) == 0 {
-				told = true
+			if !reported && len(notReady()) == 0 {
+				reported = true
 				if _, err := daemon.SdNotify(false, daemon.SdNotifyReady); err != nil {
-					return fmt.Errorf("telling systemd that the process is ready: %w", err)
+					return fmt.Errorf("notifying systemd that the process is ready: %w", err)
 				}
 				shrink()
 				// Who is idle is not woken for nothing.
@@ -45,7 +45,7 @@ func notify(ctx context.Context, notReady func() []string) error {
 				_ = notReady()
 				fed = now
 				if _, err := daemon.SdNotify(false, daemon.SdNotifyWatchdog); err != nil {
-					return fmt.Errorf("telling systemd that the process is alive: %w", err)
+					return fmt.Errorf("notifying systemd that the process is alive: %w", err)
 				}
 			}
 		}

@@ -20,16 +20,15 @@ import (
 	"github.com/fairlead/fairlead/internal/plain"
 )
 
-// outcomeFlags say whom to ask what became of a change, and for how long.
-type outcomeFlags struct {
+// resultFlags are the server to ask for the result of a change, and how long to wait.
+type resultFlags struct {
 	runDir string
 	wait   time.Duration
 }
 
-// change is one that has been made to manifests.
+// change is a change of manifests that was made.
 type change struct {
-	// root is the directory or prefix; is reports whether one that a server reads
-	// is the same.
+	// root is the directory or prefix; is reports whether a root of a server is the same.
 	root   string
 	is     func(root string) bool
 	places []changedPlace
@@ -49,10 +48,9 @@ func samePlace(a, b string) bool {
 	return errX == nil && errY == nil && os.SameFile(x, y)
 }
 
-// tellOutcome tells what became of a change at the proxies, if there is a server
-// on this machine. The change is made: that nobody knows what became of it is
-// told, and is no failure.
-func tellOutcome(cmd *cobra.Command, f outcomeFlags, c change) error {
+// reportResult prints the result of a change at the proxies, if there is a server on this
+// machine. The change is made: if its result is unknown, that is printed, and is no error.
+func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 	socket := filepath.Join(f.runDir, "admin.sock")
 	if _, err := os.Stat(socket); errors.Is(err, fs.ErrNotExist) || f.wait == 0 || len(c.places) == 0 {
 		return nil // no server here: there is nobody to ask
@@ -72,7 +70,7 @@ func tellOutcome(cmd *cobra.Command, f outcomeFlags, c change) error {
 			_, _ = fmt.Fprintf(w, "%s: no result from the server within %s: %v\n", p.name, f.wait, err)
 			continue
 		}
-		bad = tellRollout(w, p.name, r) || bad
+		bad = printRollout(w, p.name, r) || bad
 	}
 	if bad {
 		return errInvalid
@@ -80,7 +78,7 @@ func tellOutcome(cmd *cobra.Command, f outcomeFlags, c change) error {
 	return nil
 }
 
-// rootAt asks a server what it calls the place that was changed.
+// rootAt asks a server for its name of the changed directory or prefix.
 func (c *change) rootAt(ctx context.Context, client *admin.Client) (string, error) {
 	var sources struct {
 		Files []struct{ Roots []struct{ Path string } }
@@ -98,7 +96,7 @@ func (c *change) rootAt(ctx context.Context, client *admin.Client) (string, erro
 	return "", fmt.Errorf("the server on this machine does not read %q", c.root)
 }
 
-// awaitRollout waits for what became of a place that was written after begin.
+// awaitRollout waits for the result of a file or key that was written after begin.
 func awaitRollout(ctx context.Context, client *admin.Client, path string, begin time.Time) (server.Rollout, error) {
 	at := (&url.URL{Path: "/v1/rollout/" + strings.TrimPrefix(path, "/")}).EscapedPath()
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -127,16 +125,16 @@ func awaitRollout(ctx context.Context, client *admin.Client, path string, begin 
 	}
 }
 
-func tellRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
+func printRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
 	if r.Touched == 0 {
 		_, _ = fmt.Fprintf(w, "%s changes nothing at any proxy\n", name)
 		return false
 	}
 	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
-	for _, x := range r.Rejected[:min(len(r.Rejected), manyShown)] {
+	for _, x := range r.Rejected[:min(len(r.Rejected), maxShown)] {
 		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
 	}
-	if more := len(r.Rejected) + r.RejectedMore - manyShown; more > 0 {
+	if more := len(r.Rejected) + r.RejectedMore - maxShown; more > 0 {
 		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` lists each proxy\n", more)
 	}
 	return len(r.Rejected) > 0

@@ -136,7 +136,7 @@ func notSynced(p server.Proxy) string {
 	return "a newer configuration is on its way to it; ask again"
 }
 
-// writeConflicts tells which hosts claim what is another's.
+// writeConflicts lists the hosts that claim a workload of another host.
 func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
 	for _, c := range list[:min(len(list), manyConflicts)] {
 		_, _ = fmt.Fprintf(w, "\nhost %s claims workload %s/%s at %s, %s, last %s: %s\n", plain.Words(c.Host, 256), c.Namespace, plain.Words(c.Workload, 256),
@@ -148,7 +148,7 @@ func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
 	return len(list) > 0
 }
 
-// manyConflicts bounds the claims that are told of one by one.
+// manyConflicts limits the claims that are listed.
 const manyConflicts = 10
 
 // worse is the worse one of the states of routes and of virtual hosts, which are
@@ -196,8 +196,7 @@ const (
 	manyFaults = 40
 )
 
-// writeSources tells what is wrong with the sources, and nothing where nothing
-// is.
+// writeSources reports problems of the sources, and nothing if there are none.
 func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad bool, err error) {
 	var s server.Sources
 	if err := client.Do(ctx, http.MethodGet, "/v1/sources", nil, &s); err != nil {
@@ -286,7 +285,7 @@ not needed.`,
 		}
 		return table(cmd.OutOrStdout(), "TYPE\tNAME\tVERSION\tACCEPTED\tFROM", func(w io.Writer) {
 			for _, e := range entries {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(some(e.Origins, fewFrom), " ")))
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(some(e.Origins, maxOrigins), " ")))
 			}
 		})
 	}

@@ -10,44 +10,44 @@ import (
 )
 
 const (
-	// manyShown is how many of a kind are told one by one; the others are counted.
-	manyShown = 10
-	// manyTold bounds what is told of the rejections of all proxies.
-	manyTold = 3 * manyShown
-	// fewFrom is how many places one resource is said to come from, fewNamed how
-	// many proxies are named that say the same.
-	fewFrom, fewNamed = 4, 3
+	// maxShown is how many rejections of a proxy are listed; the others are counted.
+	maxShown = 10
+	// maxRejections limits the listed rejections of all proxies.
+	maxRejections = 3 * maxShown
+	// maxOrigins limits the listed origins of a resource, and maxNamed the named proxies with
+	// the same rejection.
+	maxOrigins, maxNamed = 4, 3
 )
 
-// told is what proxies rejected in the same words. A bad change is rejected by
-// all that see it, and a person wants to read that once.
-type told struct {
+// sameRejection is a rejection that several proxies have in the same words. A bad change is
+// rejected by all proxies that see it, and is listed once.
+type sameRejection struct {
 	server.Rejection
 	proxies []string
 }
 
-// writeRejected tells what proxies rejected, in their words.
+// writeRejected lists the rejected resources, in the words of the proxies.
 func writeRejected(w io.Writer, proxies []server.Proxy) {
 	list, more := gather(proxies)
 	for _, t := range list {
-		_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", strings.Join(some(t.proxies, fewNamed), ", "), t.Type, plain.Words(t.Name, 1024), plain.Words(t.Reason, 1024))
+		_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", strings.Join(some(t.proxies, maxNamed), ", "), t.Type, plain.Words(t.Name, 1024), plain.Words(t.Reason, 1024))
 		if len(t.Origins) > 0 {
 			_, _ = fmt.Fprintf(w, "  made from %s\n", plain.Words(strings.Join(t.Origins, " "), 1024))
 		}
 	}
 	if more.n > 0 {
 		_, _ = fmt.Fprintf(w, "\n… and %d more that %s rejected: `fairlead proxy-config all %s` lists them\n",
-			more.n, strings.Join(some(more.proxies, fewNamed), ", "), more.proxies[0])
+			more.n, strings.Join(some(more.proxies, maxNamed), ", "), more.proxies[0])
 	}
 }
 
-// untold are rejections that are counted only.
-type untold struct {
+// omitted are rejections that are only counted.
+type omitted struct {
 	n       int
 	proxies []string
 }
 
-func (u *untold) add(n int, proxy string) {
+func (u *omitted) add(n int, proxy string) {
 	if n == 0 {
 		return
 	}
@@ -57,13 +57,12 @@ func (u *untold) add(n int, proxy string) {
 	}
 }
 
-// gather puts together what is rejected in the same words, in the order in which
-// it is met: so many of a proxy, and of all.
-func gather(proxies []server.Proxy) ([]*told, untold) {
+// gather groups rejections with the same words, in order: so many of a proxy, and of all.
+func gather(proxies []server.Proxy) ([]*sameRejection, omitted) {
 	type same struct{ kind, name, reason string }
-	var list []*told
-	var more untold
-	known := map[same]*told{}
+	var list []*sameRejection
+	var more omitted
+	known := map[same]*sameRejection{}
 	for _, p := range proxies {
 		shown := 0
 		for _, t := range p.Types {
@@ -72,12 +71,12 @@ func gather(proxies []server.Proxy) ([]*told, untold) {
 				switch {
 				case known[k] != nil:
 					known[k].proxies = append(known[k].proxies, p.Name)
-				case shown == manyShown || len(list) == manyTold:
+				case shown == maxShown || len(list) == maxRejections:
 					more.add(1, p.Name)
 					continue
 				default:
 					r.Type = t.Type
-					known[k] = &told{r, []string{p.Name}}
+					known[k] = &sameRejection{r, []string{p.Name}}
 					list = append(list, known[k])
 				}
 				shown++
@@ -90,7 +89,7 @@ func gather(proxies []server.Proxy) ([]*told, untold) {
 
 // some is the first few of a list, and how many others there are.
 func some(list []string, few int) []string {
-	if len(list) <= few+1 { // to count one takes as much room as it does
+	if len(list) <= few+1 { // to count one takes as much space as to list it
 		return list
 	}
 	return append(append([]string(nil), list[:few]...), fmt.Sprintf("… and %d more", len(list)-few))

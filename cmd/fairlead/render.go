@@ -128,7 +128,7 @@ func render(cmd *cobra.Command, f *renderFlags) error {
 	return nil
 }
 
-// resourcesOf builds what the proxy gets and tells what people should know.
+// resourcesOf builds the resources of the proxy, and prints diagnostics.
 func resourcesOf(cmd *cobra.Command, v *view.View) ([]envoy.Resource, error) {
 	var all []envoy.Resource
 	for part := range v.Parts() {

@@ -169,7 +169,7 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 	return errors.Join(errs...)
 }
 
-// runNotified runs a process and tells systemd when it is ready, and that it is
+// runNotified runs a process and notifies systemd when it is ready, and that it is
 // alive.
 func runNotified(ctx context.Context, run func(context.Context) error, notReady func() []string) error {
 	g, ctx := errgroup.WithContext(ctx)

@@ -53,9 +53,9 @@ func TestSignalEndsWhatWaitsForInput(t *testing.T) {
 	}
 }
 
-// TestServerTellsItsEnd: the log of a server that was stopped says why it ends,
+// TestServerLogsItsEnd: the log of a server that was stopped says why it ends,
 // and that it has ended in order.
-func TestServerTellsItsEnd(t *testing.T) {
+func TestServerLogsItsEnd(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv("FAIRLEAD_TEST_SERVES"); dir != "" {
 		os.Args = []string{
@@ -79,7 +79,7 @@ func TestServerTellsItsEnd(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, "-test.run=^TestServerTellsItsEnd$")
+	cmd := exec.CommandContext(ctx, self, "-test.run=^TestServerLogsItsEnd$")
 	cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_SERVES="+dir)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
@@ -106,6 +106,6 @@ func TestServerTellsItsEnd(t *testing.T) {
 		})
 	}
 	if !has("level=INFO", `msg="control plane stopping"`, `reason="terminated signal received"`) || !has("level=INFO", `msg="control plane stopped"`) {
-		t.Errorf("the log does not tell of the end:\n%s", strings.Join(log, "\n"))
+		t.Errorf("the log does not have the end:\n%s", strings.Join(log, "\n"))
 	}
 }

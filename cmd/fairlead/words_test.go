@@ -102,14 +102,14 @@ p0000.shop, p0001.shop, p0002.shop, … and 997 more rejected virtual-host 8080/
 		list[i].Types[0].Rejected[0].Reason += list[i].Name
 	}
 	writeRejected(&b, list)
-	if n := strings.Count(b.String(), "no such thing"); n != manyTold || !strings.Contains(b.String(), "… and 1970 more") {
+	if n := strings.Count(b.String(), "no such thing"); n != maxRejections || !strings.Contains(b.String(), "… and 1970 more") {
 		t.Errorf("%d: %s", n, b.String())
 	}
 }
 
-// TestWhatStandsInsteadIsTold: whoever reads of a broken object wants to know
+// TestLastGoodVersionIsReported: whoever reads of a broken object wants to know
 // what is in force instead; and not of thousands one by one.
-func TestWhatStandsInsteadIsTold(t *testing.T) {
+func TestLastGoodVersionIsReported(t *testing.T) {
 	t.Parallel()
 	at := &mesh.Origin{Path: "a.yaml", Line: 2, Column: 1}
 	faults := []manifest.Fault{
@@ -135,17 +135,17 @@ func TestWhatStandsInsteadIsTold(t *testing.T) {
 func TestApplyIsShortAndPlain(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
-	if !tellRollout(&b, "a.yaml", server.Rollout{Touched: 1, Rejected: rejections(50), RejectedMore: 7}) {
-		t.Error("it is not told that it was rejected")
+	if !printRollout(&b, "a.yaml", server.Rollout{Touched: 1, Rejected: rejections(50), RejectedMore: 7}) {
+		t.Error("it does not say that it was rejected")
 	}
 	wantPlain(t, b.String())
-	if out := b.String(); strings.Count(out, "rejected it: ") != manyShown || !strings.Contains(out, "… and 47 more rejections") {
+	if out := b.String(); strings.Count(out, "rejected it: ") != maxShown || !strings.Contains(out, "… and 47 more rejections") {
 		t.Error(out)
 	}
 }
 
-// TestEmptyPrefixIsTold: a prefix with a typing error in it has no manifest.
-func TestEmptyPrefixIsTold(t *testing.T) {
+// TestEmptyPrefixIsReported: a prefix with a typing error in it has no manifest.
+func TestEmptyPrefixIsReported(t *testing.T) {
 	t.Parallel()
 	none := manifest.Fault{Origin: &mesh.Origin{Path: "consul-kv:typo"}, Severity: manifest.Warning, Code: kv.CodeNoKeys, Message: "there is no manifest"}
 	run := adminOf(t, map[string]http.Handler{
@@ -159,9 +159,9 @@ func TestEmptyPrefixIsTold(t *testing.T) {
 	}
 }
 
-// TestManifestsWordsArePlain: what is wrong with a text is told in words of who
+// TestManifestTextIsSanitized: what is wrong with a text is told in words of who
 // wrote it, of any key and file.
-func TestManifestsWordsArePlain(t *testing.T) {
+func TestManifestTextIsSanitized(t *testing.T) {
 	t.Parallel()
 	text := "apiVersion: networking.istio.io/v1\nkind: \"\\e[31mEvil\"\nmetadata: {name: \"x\\e]52;c;x\\a\", namespace: \"\\u202e\"}\nspec: {}\n"
 	path := filepath.Join(t.TempDir(), "a\x1b[2J\u202e.yaml")

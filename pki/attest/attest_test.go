@@ -105,7 +105,7 @@ func TestRemove(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !closed(revoked) {
-		t.Error("streams were not told")
+		t.Error("streams did not end")
 	}
 	for range 2 {
 		if _, err := e.Redeem(secret, profile.KeyHash{1}, now); !errors.Is(err, jointoken.ErrUnknown) {

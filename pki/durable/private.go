@@ -71,7 +71,7 @@ func (e exposure) warning(path string) string {
 	return fmt.Sprintf("group %d can read the secret in %q, its mode is %#o: chmod 600 it, or give it to a group of the service's own", e.groups[0], path, e.mode)
 }
 
-// readPrivate judges the very file that it reads.
+// readPrivate checks the permissions of the very file that it reads.
 func readPrivate(path string, limit int64) ([]byte, exposure, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -100,7 +100,7 @@ func exposureOf(f *os.File) (exposure, error) {
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return exposure{}, fmt.Errorf("the owner of %q cannot be told", f.Name())
+		return exposure{}, fmt.Errorf("the owner of %q is unknown", f.Name())
 	}
 	e := exposure{mode: info.Mode().Perm()}
 	e.world = e.mode&0o007 != 0

@@ -38,7 +38,7 @@ type Peer struct {
 	ID spiffeid.ID
 	// Host is the name that the entitlement is recorded under.
 	Host string
-	// Binding tells the machine that has the name from the one before.
+	// Binding distinguishes the machine that has the name from the one before.
 	Binding profile.Binding
 	// Pairs are the workload identities that the peer may stream as.
 	Pairs []profile.Pair

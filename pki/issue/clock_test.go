@@ -68,8 +68,8 @@ func TestHostAcceptsAnEarlyServerAndNoEndedOne(t *testing.T) {
 	}
 }
 
-// TestEndedStaysEnded: to accept what has not begun accepts nothing that has ended.
-func TestEndedStaysEnded(t *testing.T) {
+// TestExpiredStaysExpired: to accept what has not begun accepts nothing that has ended.
+func TestExpiredStaysExpired(t *testing.T) {
 	t.Parallel()
 	s := start(t, settings{})
 	h := s.join(t, host(t, "web-1", "shop/web"))

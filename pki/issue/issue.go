@@ -127,7 +127,7 @@ func New(cfg Config) (*Service, error) {
 	}, nil
 }
 
-// The only texts that a caller is ever told.
+// The only error texts that a caller gets.
 func errAuthentication() error {
 	return status.Error(codes.Unauthenticated, "request authentication failure")
 }

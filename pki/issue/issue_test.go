@@ -168,7 +168,7 @@ func TestRemovedHostIsOut(t *testing.T) {
 	select {
 	case <-p.Revoked:
 	default:
-		t.Error("the stream was not told")
+		t.Error("the stream did not end")
 	}
 	if _, err := s.client(t).Renew(t.Context(), h); !errors.Is(err, svid.ErrRefused) {
 		t.Errorf("renewing: %v, want ErrRefused", err)

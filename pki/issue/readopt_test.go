@@ -107,7 +107,7 @@ func TestRecordsLost(t *testing.T) {
 		t.Errorf("recorded as %+v", got)
 	}
 	if !strings.Contains(s.log.String(), "host readmitted by its certificates") {
-		t.Error("the log does not tell")
+		t.Error("the log does not have it")
 	}
 	if _, err := s.client(t).Renew(t.Context(), web); err != nil {
 		t.Errorf("its renewal: %v", err)

@@ -37,8 +37,7 @@ func (s *Service) note(r Refusal, now time.Time) bool {
 	return !again || now.Sub(earlier.Last) > refusals.QuietFor
 }
 
-// refuse tells the log why, once in a while where it repeats itself, and gives
-// back what the caller is told.
+// refuse logs why, at a limited rate if it repeats, and returns the error for the caller.
 func (s *Service) refuse(c call, now time.Time, reason, answer error) error {
 	news := s.note(Refusal{Peer: c.addr, Host: c.host, ID: c.id, Reason: reason.Error()}, now)
 	args := []any{"host", c.host, "peer", c.addr, "spiffe_id", c.id, "err", reason}

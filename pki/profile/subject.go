@@ -95,9 +95,9 @@ func parseExtension(cert *x509.Certificate) (Kind, Binding, error) {
 		var value []byte
 		rest, err := asn1.Unmarshal(e.Value, &value)
 		if err != nil || len(rest) != 0 || len(value) != 2+len(Binding{}) || value[0] != extensionVersion {
-			return NoKind, Binding{}, errors.New("the extension that tells the certificate's kind is malformed")
+			return NoKind, Binding{}, errors.New("the extension with the certificate's kind is malformed")
 		}
 		return Kind(value[1]), Binding(value[2:]), nil
 	}
-	return NoKind, Binding{}, errors.New("no extension that tells the certificate's kind")
+	return NoKind, Binding{}, errors.New("no extension with the certificate's kind")
 }

@@ -14,7 +14,7 @@ var ErrExpired = errors.New("certificate has expired")
 
 // Verification is what a chain is held against.
 type Verification struct {
-	// Bundle are the roots that are believed.
+	// Bundle are the trusted roots.
 	Bundle      []*x509.Certificate
 	TrustDomain spiffeid.TrustDomain
 	Now         time.Time

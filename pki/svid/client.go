@@ -104,7 +104,7 @@ func (c *Client) Join(ctx context.Context, token JoinToken, key crypto.Signer) (
 	if err != nil {
 		return nil, fmt.Errorf("joining as %s: %w", want, err)
 	}
-	if pinned(id.Bundle.X509Authorities(), token.Pin) == nil {
+	if withKeyHash(id.Bundle.X509Authorities(), token.Pin) == nil {
 		return nil, fmt.Errorf("joining as %s: %w: the bundle it gave lacks the token's authority", want, ErrNotControlPlane)
 	}
 	return id, nil

@@ -39,7 +39,7 @@ func silent(t *testing.T) (address string) {
 
 // Who was not answered in time waits for longer the next time: a server that is
 // late with all who come at once would never answer any of them.
-func TestPatienceGrows(t *testing.T) {
+func TestTimeoutGrows(t *testing.T) {
 	t.Parallel()
 	const first = 100 * time.Millisecond
 	address := silent(t)

@@ -59,7 +59,7 @@ func joinTLS(pin profile.KeyHash, td spiffeid.TrustDomain) *tls.Config {
 		NextProtos:         []string{"h2"},
 		InsecureSkipVerify: true, //nolint:gosec // checked by VerifyConnection
 		VerifyConnection: func(state tls.ConnectionState) error {
-			root := pinned(state.PeerCertificates, pin)
+			root := withKeyHash(state.PeerCertificates, pin)
 			if root == nil {
 				return fmt.Errorf("%w that the join token names: its certificates end in another authority", ErrNotControlPlane)
 			}
@@ -70,8 +70,8 @@ func joinTLS(pin profile.KeyHash, td spiffeid.TrustDomain) *tls.Config {
 	}
 }
 
-// pinned is the authority among certs whose key has that hash, or nil.
-func pinned(certs []*x509.Certificate, pin profile.KeyHash) *x509.Certificate {
+// withKeyHash is the authority among certs whose key has that hash, or nil.
+func withKeyHash(certs []*x509.Certificate, pin profile.KeyHash) *x509.Certificate {
 	for _, c := range certs {
 		hash, err := profile.HashKey(c.PublicKey)
 		if err != nil || subtle.ConstantTimeCompare(hash[:], pin[:]) != 1 {

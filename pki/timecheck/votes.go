@@ -20,7 +20,7 @@ const (
 	stepAlarm = time.Minute
 )
 
-// vote is what a host said that its clock shows, on one stream.
+// vote is the clock that a host reported, on one stream.
 type vote struct {
 	host, address string
 	// origin is the time by the host's clock at which the kernel's clock began: in this
@@ -53,8 +53,8 @@ func ballots(votes map[uint64]vote) map[string][]vote {
 	return by(peeraddr.Host)
 }
 
-// verdict is the origin by all hosts at one address.
-func verdict(at []vote, own time.Time) time.Time {
+// addressVote is the origin by all hosts at one address.
+func addressVote(at []vote, own time.Time) time.Time {
 	origins := make([]time.Time, len(at))
 	for i, v := range at {
 		origins[i] = v.origin
@@ -68,7 +68,7 @@ func verdict(at []vote, own time.Time) time.Time {
 func median(votes map[uint64]vote, own time.Time) (origin time.Time, n int) {
 	var all []time.Time
 	for _, at := range ballots(votes) {
-		all = append(all, verdict(at, own))
+		all = append(all, addressVote(at, own))
 	}
 	if len(all) == 0 {
 		return time.Time{}, 0
@@ -76,7 +76,7 @@ func median(votes map[uint64]vote, own time.Time) (origin time.Time, n int) {
 	return middle(all, own), len(all)
 }
 
-// Voter is a host whose clock has a part in outvoting the server.
+// Voter is a host that is part of the majority against the server's clock.
 type Voter struct {
 	Host    string        `json:"host"`
 	Address string        `json:"address"`
@@ -99,7 +99,7 @@ func against(votes map[uint64]vote, own time.Time, off time.Duration) (list []Vo
 	}
 	rank := map[string]int{} // of a host at its address
 	for _, at := range ballots(votes) {
-		if !sided(verdict(at, own)) {
+		if !sided(addressVote(at, own)) {
 			continue
 		}
 		slices.SortFunc(at, farther)

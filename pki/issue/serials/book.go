@@ -24,8 +24,8 @@ const (
 	maxFile     = 64 << 10
 	fileSuffix  = ".json"
 	fileVersion = 1
-	// againAfter is how long what repeats itself is not told and not written again.
-	againAfter = time.Minute
+	// repeatInterval is how long the same event is not logged or written again.
+	repeatInterval = time.Minute
 )
 
 // Config is what a Book needs.
@@ -35,15 +35,15 @@ type Config struct {
 	Logger *slog.Logger
 	// Registerer takes the metrics; nil means none.
 	Registerer prometheus.Registerer
-	// Known says which hosts there are: what is kept of others is deleted.
+	// Known reports which hosts exist: records of others are deleted.
 	Known func(host string) bool
-	// Refuse ends the connections of a host whose key two hold.
+	// Refuse closes the connections of a host whose key is in use in two places.
 	Refuse bool
 	// FS writes the files; nil means the operating system's.
 	FS durable.FS
 }
 
-// Book is the chains of all hosts.
+// Book has the chains of all hosts.
 type Book struct {
 	cfg     Config
 	log     *slog.Logger
@@ -58,21 +58,21 @@ type entry struct {
 
 	writing sync.Mutex // puts writes in order; taken before Book.mu
 	// All following fields are guarded by Book.mu.
-	told    time.Time
-	unsaved bool
+	loggedAt time.Time
+	unsaved  bool
 }
 
 // State is what is known of one host.
 type State struct {
-	// Returns is how often it used a certificate again that it had left, Returned
-	// when it did so last.
+	// Returns counts how often it used a certificate again after a newer one, Returned is the
+	// last time.
 	Returns  int
 	Returned time.Time
-	// Fork is nil unless two hold its key.
+	// Fork is nil unless its key is in use in two places.
 	Fork *Fork
 }
 
-// New loads what is on the disk. What cannot be read is as if it were not there.
+// New loads the records. Unreadable ones are ignored.
 func New(cfg Config) (*Book, error) {
 	if cfg.Dir == "" || cfg.Logger == nil || cfg.Known == nil {
 		return nil, errors.New("serial numbers of hosts without a directory, a logger or a way to know hosts")
@@ -133,13 +133,13 @@ func (b *Book) load(host string) error {
 	e.conns = map[*connection]struct{}{}
 	b.chains[host] = e
 	if e.Fork != nil {
-		b.tell(e, e.Fork.Peers[1], e.Fork.Serials[1])
+		b.logFork(e, e.Fork.Peers[1], e.Fork.Serials[1])
 	}
 	return nil
 }
 
-// Issued notes a certificate of a host, before anybody has it. shown is the one
-// that asked for it; nil where a join token did.
+// Issued records a certificate of a host, before it is sent. shown is the certificate of the
+// request; nil if it had a join token.
 func (b *Book) Issued(host string, binding profile.Binding, shown, leaf *x509.Certificate) {
 	b.mu.Lock()
 	e := b.chains[host]
@@ -162,9 +162,8 @@ func (b *Book) Issued(host string, binding profile.Binding, shown, leaf *x509.Ce
 
 func issuedAt(c *x509.Certificate) time.Time { return profile.IssuedAt(c.NotBefore, c.NotAfter).UTC() }
 
-// Connected notes a connection that a host has opened, and gives what is to be
-// called when it is closed. began is when its handshake did: the certificate was
-// chosen after that.
+// Connected records a connection that a host has opened, and returns a function to call when
+// it is closed. began is the start of its handshake: the certificate was chosen after that.
 func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certificate, peer string, began time.Time, hangup func()) (closed func()) {
 	peer = peeraddr.Host(peer)
 	k := &connection{serial: SerialOf(leaf), peer: peer, began: began, hangup: hangup}
@@ -178,9 +177,9 @@ func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certif
 	was, known := e.Head, e.Fork != nil
 	what := e.use(k, issuedAt(leaf), now)
 	e.conns[k] = struct{}{}
-	news := what >= returned && (now.Sub(e.told) >= againAfter || !known && e.Fork != nil)
+	news := what >= returned && (now.Sub(e.loggedAt) >= repeatInterval || !known && e.Fork != nil)
 	if news {
-		e.told = now
+		e.loggedAt = now
 	}
 	write := what == progress || news
 	var end []func()
@@ -193,7 +192,7 @@ func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certif
 	switch {
 	case !news:
 	case what == forked:
-		b.tell(e, peer, was)
+		b.logFork(e, peer, was)
 	default:
 		b.log.Warn("host used an older certificate than its latest (disk full or restored, clock set, or key copied); its next renewal repairs this",
 			"host", host, "serial", k.serial.String(), "peer", peer)
@@ -214,8 +213,8 @@ func (b *Book) Connected(host string, binding profile.Binding, leaf *x509.Certif
 	}
 }
 
-// tell tells of a key that two hold.
-func (b *Book) tell(e *entry, peer string, was Serial) {
+// logFork logs a key that is in use in two places.
+func (b *Book) logFork(e *entry, peer string, was Serial) {
 	b.log.Error("host key is in use in two places: two certificate chains alternate (copied disk or cloned machine)",
 		"host", e.Host, "serial", was.String(), "peer", peer, "refused", b.cfg.Refuse,
 		"command", Remedy(e.Host))

@@ -116,7 +116,7 @@ func TestTwoHolders(t *testing.T) {
 	w.want("the host was removed", 0, false)
 }
 
-func TestOneReturnIsHealed(t *testing.T) {
+func TestOneReturnIsResolvedByRenewal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.issue(nil)
@@ -131,7 +131,7 @@ func TestOneReturnIsHealed(t *testing.T) {
 	w.open(d, there)
 	w.want("renewed with the same key", 1, false)
 	if n := strings.Count(w.log.String(), "level=WARN"); n != 1 {
-		t.Errorf("told %d times", n)
+		t.Errorf("logged %d times", n)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestOldConnectionsDoNotCount(t *testing.T) {
 	w.want("a handshake that took long", 0, false)
 }
 
-func TestChainBeginsAtTheNextRenewal(t *testing.T) {
+func TestChainStartsAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a, old := w.unrecorded(), w.unrecorded()
@@ -167,7 +167,7 @@ func TestChainBeginsAtTheNextRenewal(t *testing.T) {
 
 // Another version of the server was there meanwhile, or the record is from a
 // backup.
-func TestAGapBeginsAnew(t *testing.T) {
+func TestGapStartsANewChain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.issue(nil)
@@ -275,11 +275,11 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 	w.open(b, here)
 	w.want("with nothing on the disk", 2, true)
 	if n := strings.Count(w.log.String(), "saving the certificate history"); n != 1 {
-		t.Errorf("told %d times that nothing is saved", n)
+		t.Errorf("logged %d times that nothing is saved", n)
 	}
 }
 
-func TestADamagedRecordIsNone(t *testing.T) {
+func TestDamagedChainIsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{"", "{", "{}", `{"version":2}`, `{"version":1,"host":"other","nodes":[{}]}`, "\x00\xff"} {
 		w := newWorld(t)
@@ -295,7 +295,7 @@ func TestADamagedRecordIsNone(t *testing.T) {
 	}
 }
 
-func TestAnotherAdmissionBeginsAnew(t *testing.T) {
+func TestNewAdmissionStartsANewChain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	a := w.issue(nil)

@@ -54,7 +54,7 @@ type Config struct {
 	// Identify says whom a client certificate proves, and whether it proves
 	// somebody. The chain has been checked as TLS says, and is not empty.
 	Identify func(chain []*x509.Certificate) (identity string, ok bool)
-	// Opened, if it is not nil, is told of each authenticated connection whose
+	// Opened, if it is not nil, is called for each authenticated connection whose
 	// certificate was proven in its handshake, which began at that time. It gives
 	// what is to be called when the connection is closed.
 	Opened func(chain []*x509.Certificate, peer string, began time.Time, hangup func()) (closed func())
@@ -79,15 +79,15 @@ type Config struct {
 
 // Acceptor accepts connections. See the package's comment.
 type Acceptor struct {
-	cfg       Config
-	handshake credentials.TransportCredentials
-	metrics   *metrics
-	lines     [reasons]loglimit.Limiter
-	turns     *turns
-	handed    [stages]*listener // of handshaking there is none
-	done      chan struct{}     // closed when Run ends
-	calm      chan struct{}     // see Calm
-	crowd     chan struct{}     // see Crowd
+	cfg          Config
+	handshake    credentials.TransportCredentials
+	metrics      *metrics
+	lines        [reasons]loglimit.Limiter
+	admission    *admission
+	handed       [stages]*listener // of handshaking there is none
+	done         chan struct{}     // closed when Run ends
+	calm         chan struct{}     // see Calm
+	floodChanged chan struct{}     // see Crowd
 
 	mu    sync.Mutex // guards all following fields
 	by    map[string]*conn
@@ -96,7 +96,7 @@ type Acceptor struct {
 	count [stages]int
 	peak  int // of unauthenticated connections, since there were few
 	// crowded: there are many whose handshake has begun, and few have not been there since.
-	crowded bool
+	flooded bool
 	// here are the authenticated connections by address, and known the addresses that had
 	// some last: who comes from many does not make those of others forgotten that are here.
 	here  map[string]int
@@ -111,7 +111,7 @@ func New(cfg Config, addr net.Addr) (*Acceptor, error) {
 	cfg.Logger = cfg.Logger.With("component", "accept")
 	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
 	a := &Acceptor{
-		cfg: cfg, handshake: credentials.NewTLS(inTurn(cfg.TLS)), turns: newTurns(), done: make(chan struct{}), calm: make(chan struct{}, 1), crowd: make(chan struct{}, 1),
+		cfg: cfg, handshake: credentials.NewTLS(withAdmission(cfg.TLS)), admission: newAdmission(), done: make(chan struct{}), calm: make(chan struct{}, 1), floodChanged: make(chan struct{}, 1),
 		by: map[string]*conn{}, of: map[string]int{}, here: map[string]int{},
 	}
 	var err error
@@ -174,7 +174,7 @@ func (a *Acceptor) Run(ctx context.Context, l net.Listener) error {
 			if exhausted(err) {
 				a.makeRoom()
 			}
-			a.tell(reasonAccept, "accepting a connection failed", "err", err)
+			a.logLimited(reasonAccept, "accepting a connection failed", "err", err)
 			if wait = min(max(2*wait, time.Millisecond), time.Second); !sleep(ctx, wait) {
 				return nil
 			}
@@ -210,13 +210,13 @@ func (a *Acceptor) shake(c *conn) {
 		c.secure, c.info, err = a.handshake.ServerHandshake(c)
 	}
 	if err != nil {
-		c.rest()
+		c.releaseSlot()
 		_ = c.Close()
 		return
 	}
 	next, ok := a.admit(c)
 	c.begun = false
-	c.rest()
+	c.releaseSlot()
 	if !ok {
 		return
 	}
@@ -245,7 +245,7 @@ func (a *Acceptor) admit(c *conn) (next stage, ok bool) {
 	return authenticated, true
 }
 
-// opened tells of an authenticated connection. A session that was resumed proves
+// opened reports an authenticated connection. A session that was resumed proves
 // nothing new.
 func (a *Acceptor) opened(c *conn) {
 	t, ok := c.info.(credentials.TLSInfo)
@@ -321,7 +321,7 @@ func (a *Acceptor) await(c *conn) bool {
 	victim := a.pools[callPool].add(c, a.knowsLocked(c.group))
 	c.stage = unauthenticated
 	a.count[unauthenticated]++
-	a.crowdLocked()
+	a.checkFloodLocked()
 	a.mu.Unlock()
 	c.left.Store(requestBytes)
 	a.evict(victim)
@@ -354,7 +354,7 @@ func (a *Acceptor) leaveLocked(c *conn) {
 	if c.pool != nil {
 		c.pool.remove(c)
 	}
-	a.crowdLocked()
+	a.checkFloodLocked()
 	if c.stage != authenticated {
 		return
 	}
@@ -408,7 +408,7 @@ func (a *Acceptor) drop(c *conn, why reason) {
 	}
 	a.metrics.dropped[why].Inc()
 	if text := why.text(); text != "" {
-		a.tell(why, text, "peer", c.at)
+		a.logLimited(why, text, "peer", c.at)
 	}
 	_ = c.Close() // whatever it says, it is closed
 }
@@ -416,12 +416,12 @@ func (a *Acceptor) drop(c *conn, why reason) {
 // refused counts a connection for which nobody could go.
 func (a *Acceptor) refused(c *conn) {
 	a.metrics.refused.Inc()
-	a.tell(reasonFull, "--max-connections reached", "connections", a.cfg.MaxConnections, "peer", c.at)
+	a.logLimited(reasonFull, "--max-connections reached", "connections", a.cfg.MaxConnections, "peer", c.at)
 }
 
-// tell logs connections that were closed, at most once in ten seconds for each
+// logLimited logs connections that were closed, at most once in ten seconds for each
 // reason.
-func (a *Acceptor) tell(why reason, text string, args ...any) {
+func (a *Acceptor) logLimited(why reason, text string, args ...any) {
 	if n, ok := a.lines[why].Allow(time.Now()); ok {
 		a.cfg.Logger.Warn("connection closed at a limit", append(args, "reason", text, "left_out", n)...)
 	}
@@ -439,7 +439,7 @@ func (a *Acceptor) Hangup(address string) {
 
 func (a *Acceptor) closeAll() {
 	close(a.done)
-	a.turns.end()
+	a.admission.end()
 	a.mu.Lock()
 	all := make([]*conn, 0, len(a.by))
 	for _, c := range a.by {

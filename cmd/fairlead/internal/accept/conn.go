@@ -120,7 +120,7 @@ func (c *conn) Read(b []byte) (int, error) {
 		c.first = c.first[n:]
 		return n, nil
 	}
-	c.rest()
+	c.releaseSlot()
 	left := c.left.Load()
 	if left < 0 {
 		return c.Conn.Read(b) //nolint:wrapcheck // it is the connection's
@@ -137,14 +137,14 @@ func (c *conn) Read(b []byte) (int, error) {
 		return 0, errTooMuch
 	case c.begun && n > 0:
 		c.computes = true
-		c.in.turns.resume()
+		c.in.admission.resume()
 	}
 	return n, err //nolint:wrapcheck // it is the connection's
 }
 
 // Write implements [net.Conn]. What was computed is written at the end of a turn.
 func (c *conn) Write(b []byte) (int, error) {
-	c.rest()
+	c.releaseSlot()
 	return c.Conn.Write(b) //nolint:wrapcheck // it is the connection's
 }
 

@@ -106,34 +106,34 @@ func TestFramesAreCountedInAnyPieces(t *testing.T) {
 }
 
 // Many peers that have proved nothing are a crowd until few are left.
-func TestCrowd(t *testing.T) {
+func TestFlood(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.MaxConnections, c.Timeout = 1000, time.Hour })
 	hello := helloOf(t)
 	var all []net.Conn
-	for range crowdFrom {
+	for range floodFrom {
 		all = append(all, f.dial())
 	}
-	f.counted(handshaking, crowdFrom) // each of which costs a goroutine only
-	for _, c := range all[:crowdFrom-1] {
+	f.counted(handshaking, floodFrom) // each of which costs a goroutine only
+	for _, c := range all[:floodFrom-1] {
 		if _, err := c.Write(hello); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.begun(crowdFrom - 1)
-	if f.Crowded() {
-		t.Fatalf("%d are a crowd", crowdFrom-1)
+	f.begun(floodFrom - 1)
+	if f.Flooded() {
+		t.Fatalf("%d are a crowd", floodFrom-1)
 	}
-	if _, err := all[crowdFrom-1].Write(hello); err != nil {
+	if _, err := all[floodFrom-1].Write(hello); err != nil {
 		t.Fatal(err)
 	}
 	rung(t, f.Acceptor, true)
-	for _, c := range all[crowdTo:] {
+	for _, c := range all[floodTo:] {
 		_ = c.Close()
 	}
-	f.begun(crowdTo)
-	if !f.Crowded() {
-		t.Fatalf("it ends at %d", crowdTo)
+	f.begun(floodTo)
+	if !f.Flooded() {
+		t.Fatalf("it ends at %d", floodTo)
 	}
 	_ = all[0].Close()
 	rung(t, f.Acceptor, false)
@@ -155,11 +155,11 @@ func (f *front) begun(want int) {
 func rung(t *testing.T, a *Acceptor, crowded bool) {
 	t.Helper()
 	select {
-	case <-a.Crowd():
+	case <-a.FloodChanged():
 	case <-time.After(envoytest.Patience):
 		t.Fatal("nobody is told")
 	}
-	if a.Crowded() != crowded {
-		t.Fatalf("a crowd: %v", a.Crowded())
+	if a.Flooded() != crowded {
+		t.Fatalf("a crowd: %v", a.Flooded())
 	}
 }

@@ -61,7 +61,7 @@ func newMetrics(r prometheus.Registerer, a *Acceptor) (*metrics, error) {
 	}
 	list = append(list, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "fairlead_waiting_handshakes", Help: "Connections whose TLS handshake waits until the server has CPU time for it.",
-	}, func() float64 { return float64(a.turns.waiting()) }))
+	}, func() float64 { return float64(a.admission.waiting()) }))
 	for _, c := range list {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("registering a metric: %w", err)

@@ -2,25 +2,23 @@ package accept
 
 import "container/list"
 
-// pool is unauthenticated connections that have come equally far, by group, in the
-// order in which they came. Its owner holds the lock of the [Acceptor].
+// pool has the unauthenticated connections at the same stage, by group, in the order in which
+// they came. Its owner holds the lock of the [Acceptor].
 type pool struct {
 	most         int // in all
 	mostPerGroup int // 0 means most
 	size         int
 	sizeKnown    int // of the groups in known
 	groups       map[string]*group
-	// others and known have the groups by their size: those whose addresses are
-	// known go last.
+	// others and known have the groups by size; those of known addresses are closed last.
 	others, known bySize
 }
 
-// bySize is groups: bySize[n] has those of n connections, the one that has had so
-// many for the longest first. Sizes change by one, so that the largest is always
-// found at once.
+// bySize has groups by size: bySize[n] has those of n connections, the oldest at that size
+// first. Sizes change by one, so the largest group is found at once.
 type bySize []*list.List
 
-// group is what one address, or one network of IPv6, has in a pool.
+// group has the connections of one address, or one IPv6 network, in a pool.
 type group struct {
 	key   string
 	known bool       // there are hosts at the address
@@ -32,8 +30,8 @@ func newPool(most, mostPerGroup int) *pool {
 	return &pool{most: most, mostPerGroup: mostPerGroup, groups: map[string]*group{}}
 }
 
-// add takes a connection in, and gives the one that has to go for it, or nil. known
-// says that there are hosts at its address.
+// add adds a connection, and returns the one to close for it, or nil. known means that there
+// are hosts at its address.
 func (p *pool) add(c *conn, known bool) (victim *conn) {
 	g := p.groups[c.group]
 	switch {
@@ -58,10 +56,10 @@ func (p *pool) add(c *conn, known bool) (victim *conn) {
 	return victim
 }
 
-// victim is who goes first: the oldest of the group that has the most. Where there
-// are hosts at its address it goes only if nobody else is there, or if such addresses
-// have more than half of the pool, and it more than any other: whoever sits at some of
-// them must not keep out who comes from elsewhere.
+// victim is the connection to close first: the oldest of the largest group. A group of a known
+// address is chosen only if there is no other, or if such groups have more than half of the
+// pool and it is the largest: an attacker at some of these addresses must not block all
+// others.
 func (p *pool) victim() *conn {
 	g, other := p.known.largest(), p.others.largest()
 	if g == nil || other != nil && (2*p.sizeKnown <= p.size || g.conns.Len() <= other.conns.Len()) {
@@ -130,7 +128,7 @@ func (b *bySize) leave(g *group) {
 	}
 }
 
-// largest is the group that has the most, or nil.
+// largest is the largest group, or nil.
 func (b *bySize) largest() *group {
 	for n := len(*b) - 1; n > 0; n-- {
 		if l := (*b)[n]; l != nil && l.Len() > 0 {

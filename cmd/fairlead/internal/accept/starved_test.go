@@ -114,13 +114,13 @@ func TestStarvedServerServesAll(t *testing.T) {
 }
 
 // What a handshake waits for in the server is not held against the peer.
-func TestWaitingIsNotThePeersTime(t *testing.T) {
+func TestTimeoutStopsWhileWaiting(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
 	f := start(t, func(c *Config) { c.Timeout = timeout })
-	f.turns.end() // nothing begins by itself
-	for range f.turns.most {
-		f.turns.resume() // somebody computes
+	f.admission.end() // nothing begins by itself
+	for range f.admission.most {
+		f.admission.resume() // somebody computes
 	}
 	served := make(chan error, 1)
 	go func() { served <- f.attempt(t.Context(), time.Minute) }()
@@ -130,8 +130,8 @@ func TestWaitingIsNotThePeersTime(t *testing.T) {
 		t.Fatalf("a connection did not wait: %v", err)
 	case <-time.After(timeout + time.Second):
 	}
-	for range f.turns.most {
-		f.turns.leave()
+	for range f.admission.most {
+		f.admission.leave()
 	}
 	if err := <-served; err != nil {
 		t.Errorf("a connection was closed because the server was late: %v", err)
@@ -139,7 +139,7 @@ func TestWaitingIsNotThePeersTime(t *testing.T) {
 }
 
 // The time of the server is bounded, too.
-func TestAnswersAreThePatienceOfTheServer(t *testing.T) {
+func TestTimeoutStopsDuringCalls(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.Timeout = 200 * time.Millisecond })
 	began := time.Now()
@@ -156,15 +156,15 @@ func TestAnswersAreThePatienceOfTheServer(t *testing.T) {
 	}
 	done()
 	f.counted(unauthenticated, 0)
-	f.turns.mu.Lock()
-	defer f.turns.mu.Unlock()
-	if f.turns.answering != 0 {
+	f.admission.mu.Lock()
+	defer f.admission.mu.Unlock()
+	if f.admission.answering != 0 {
 		t.Error("an answer is counted after its end")
 	}
 }
 
 // Peers that stop anywhere in their handshake, or read nothing, hold up nobody.
-func TestSlowPeersHoldNoTurn(t *testing.T) {
+func TestSlowPeersHoldNoSlot(t *testing.T) {
 	t.Parallel()
 	f := start(t, func(c *Config) { c.MaxConnections, c.Timeout = 1000, time.Hour })
 	hello := helloOf(t)
@@ -190,7 +190,7 @@ func TestSlowPeersHoldNoTurn(t *testing.T) {
 }
 
 // Nothing is computed for peers that have gone while they waited.
-func TestNothingIsComputedForPeersThatHaveGone(t *testing.T) {
+func TestNoHandshakeForClosedConnections(t *testing.T) {
 	t.Parallel()
 	cpu := &slowCPU{work: 1}
 	var signed atomic.Int64
@@ -202,9 +202,9 @@ func TestNothingIsComputedForPeersThatHaveGone(t *testing.T) {
 			return &c.TLS.Certificates[0], nil
 		}
 	})
-	f.turns.end()
-	for range f.turns.most {
-		f.turns.resume() // somebody computes
+	f.admission.end()
+	for range f.admission.most {
+		f.admission.resume() // somebody computes
 	}
 	hello := helloOf(t)
 	const gone = 100
@@ -218,8 +218,8 @@ func TestNothingIsComputedForPeersThatHaveGone(t *testing.T) {
 		}
 	}
 	f.counted(handshaking, gone)
-	for range f.turns.most {
-		f.turns.leave()
+	for range f.admission.most {
+		f.admission.leave()
 	}
 	f.counted(handshaking, 0)
 	if n := signed.Load(); n > 0 {

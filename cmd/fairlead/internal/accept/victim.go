@@ -1,9 +1,8 @@
 package accept
 
-// victimLocked takes one connection out of its pool that is not authenticated, of
-// those that go first in their pools: one from no host's address, unless such
-// addresses have more than half of all, however far they have come; then the one
-// whose address has more in its pool, or else the older one. nil if there is none.
+// victimLocked removes and returns one unauthenticated connection, or nil: of the first of
+// each pool, one that is not from an address of a host, unless such addresses have more than
+// half of all; then the one whose address has more in its pool, or else the older one.
 func (a *Acceptor) victimLocked() *conn {
 	size, known := 0, 0
 	for _, p := range a.pools {
@@ -22,8 +21,8 @@ func (a *Acceptor) victimLocked() *conn {
 	return out
 }
 
-// before reports whether c goes before another one that is in another pool. spare says
-// that who is from a host's address goes last.
+// before reports whether c is closed before a connection of another pool. spare means that
+// connections from addresses of hosts are closed last.
 func (c *conn) before(o *conn, spare bool) bool {
 	g, h := c.pool.groups[c.group], o.pool.groups[o.group]
 	n, m := g.conns.Len(), h.conns.Len()
@@ -44,7 +43,7 @@ func (a *Acceptor) makeRoom() {
 	a.evict(v)
 }
 
-// evict closes a connection that had to go for another one.
+// evict closes a connection for another one.
 func (a *Acceptor) evict(c *conn) {
 	if c != nil {
 		a.drop(c, reasonRoom)

@@ -46,7 +46,7 @@ type Config struct {
 	// NotReady gives the reasons why /readyz says no; nil or no reasons means
 	// ready.
 	NotReady func() []string
-	// Remarks are told below "ready" by /readyz: what somebody should know who
+	// Remarks are below "ready" in /readyz: what somebody should know who
 	// asks whether all is well. Nil means none.
 	Remarks func() []string
 	// Routes are served on admin.sock only. Keys are patterns of

@@ -76,9 +76,9 @@ type Sources struct {
 	Files []files.Status `json:"files"`
 	// Consul are the datacenters of which the catalog is read.
 	Consul []consul.Status `json:"consul,omitempty"`
-	// Old tells of sources that are served as they were some time ago.
+	// Old are sources that serve an old state.
 	Old []string `json:"old,omitempty"`
-	// Clock tells of the server's clock where it is doubted.
+	// Clock is a problem of the server's clock.
 	Clock []string `json:"clock,omitempty"`
 }
 
@@ -256,7 +256,7 @@ type Rejection struct {
 	Origins []string `json:"origins,omitempty"`
 }
 
-// maxShown bounds the rejections of one type that are told of one proxy.
+// maxShown limits the rejections of one type that are listed for a proxy.
 const maxShown = 100
 
 // rejection makes one fit to be shown. A proxy may ask for, and so refuse,

@@ -168,8 +168,8 @@ func bodies(c net.Conn, path string) error {
 // certificate and its key.
 const envAttack = "FAIRLEAD_TEST_ATTACK"
 
-// crowdSize is how many connections a crowd keeps up.
-const crowdSize = 2000
+// attackSize is how many connections a crowd keeps up.
+const attackSize = 2000
 
 // attackAlone keeps up the connections of a crowd, from some 150 addresses; one that is
 // closed comes again. At a line of its input it opens no more, and ends with the last
@@ -190,7 +190,7 @@ func attackAlone(args []string) error {
 	var opened atomic.Int64
 	var hold atomic.Bool
 	var wg sync.WaitGroup
-	for i := range crowdSize {
+	for i := range attackSize {
 		from := "127.0.0.1"
 		if i%2 == 0 {
 			from = fmt.Sprintf("127.0.%d.%d", 1+i%3, 1+i/2%100)
@@ -228,8 +228,8 @@ func attackAlone(args []string) error {
 	return nil
 }
 
-// crowd is attackers in a process of their own.
-type crowd struct {
+// attackers are attackers in a process of their own.
+type attackers struct {
 	hold func()
 	// ended is closed when all of its connections have ended.
 	ended <-chan struct{}
@@ -237,7 +237,7 @@ type crowd struct {
 	end func() (opened int)
 }
 
-func (p *process) attack(stolen *svid.Identity) crowd {
+func (p *process) attack(stolen *svid.Identity) attackers {
 	p.t.Helper()
 	cert := stolen.TLSCertificate()
 	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
@@ -271,7 +271,7 @@ func (p *process) attack(stolen *svid.Identity) crowd {
 	go func() { _ = cmd.Wait(); close(ended) }()
 	end := func() { _ = in.Close(); <-ended }
 	p.t.Cleanup(end)
-	return crowd{
+	return attackers{
 		hold: func() { _, _ = in.Write([]byte("\n")) }, ended: ended,
 		end: func() (opened int) {
 			end()

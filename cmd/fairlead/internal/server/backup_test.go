@@ -46,7 +46,7 @@ func TestReadoptSettings(t *testing.T) {
 }
 
 // A server whose records are gone says so, and what to do.
-func TestLostRecordsAreTold(t *testing.T) {
+func TestLostRecordsAreReported(t *testing.T) {
 	t.Parallel()
 	cfg := config(t, treeOf(t, map[string]string{"mesh.yaml": rule("shop", "a")}))
 	r := start(t, cfg)
@@ -61,7 +61,7 @@ func TestLostRecordsAreTold(t *testing.T) {
 	for range 2 { // not only the first time
 		r = start(t, cfg)
 		if s := r.out.String(); !strings.Contains(s, "all host records are missing") || !strings.Contains(s, "host import") {
-			t.Error("the log does not tell")
+			t.Error("the log does not have it")
 		}
 		r.stop()
 	}

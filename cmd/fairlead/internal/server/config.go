@@ -39,7 +39,7 @@ type Config struct {
 	// HTTPAddress is where health and metrics are served in plaintext; empty
 	// means nowhere.
 	HTTPAddress string
-	// Advertise are the HOST:PORT that agents are told to find the server at, in
+	// Advertise are the HOST:PORT of the server for agents, in
 	// join tokens; empty means XDSAddress, or this machine's name where that has
 	// no host.
 	Advertise []string
@@ -57,7 +57,7 @@ type Config struct {
 	// reported.
 	RefuseSharedHostKeys bool
 	// AcceptUnenforced lets requests through that a security policy which is not
-	// in force would judge.
+	// in force selects.
 	AcceptUnenforced bool
 
 	// RequireProvenAddresses refuses a stream whose host has not proven that the
@@ -191,7 +191,7 @@ func (c *Config) checkFiles() []error {
 	return errs
 }
 
-// checkLimits judges what bounds what hosts may take.
+// checkLimits checks the limits for hosts.
 func (c *Config) checkLimits() error {
 	var errs []error
 	for _, n := range []struct {

@@ -65,7 +65,7 @@ func (c *Consul) Binding(hostsOnly bool) (*mesh.Binding, error) {
 // Used reports whether anything of Consul is read.
 func (c *Consul) Used() bool { return c.Client.Address != "" }
 
-// Check judges what can be judged without asking Consul.
+// Check checks what can be checked without asking Consul.
 func (c *Consul) Check() error {
 	if !c.Used() {
 		return nil
@@ -251,11 +251,11 @@ func (c *catalogs) whyMissing(source string) string {
 	return ""
 }
 
-// old tells of pictures that Consul did not confirm since they were true: they
+// old reports catalogs that Consul did not confirm since they were true: they
 // are served, and somebody should know.
 func (c *catalogs) old(now time.Time) []string {
 	var out []string
-	tell := func(source, reason string, read time.Time, disk bool) {
+	add := func(source, reason string, read time.Time, disk bool) {
 		from := "serving the last known catalog"
 		if disk {
 			from = "serving the stored catalog from before the restart"
@@ -264,12 +264,12 @@ func (c *catalogs) old(now time.Time) []string {
 	}
 	for _, st := range c.status() {
 		if st.Delivered && !st.Read.IsZero() && (st.FromDisk || st.State == consul.Stale) {
-			tell(st.Source, st.Reason, st.Read, st.FromDisk)
+			add(st.Source, st.Reason, st.Read, st.FromDisk)
 		}
 	}
 	for _, st := range c.texts() {
 		if st.Delivered && !st.Read.IsZero() && (st.FromDisk || st.State == files.Unavailable) {
-			tell(st.Source, st.Reason, st.Read, st.FromDisk)
+			add(st.Source, st.Reason, st.Read, st.FromDisk)
 		}
 	}
 	return out

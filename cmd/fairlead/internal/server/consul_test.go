@@ -112,7 +112,7 @@ func TestConsulAway(t *testing.T) {
 		t.Errorf("the start waits for %v, and not ready are %v", started, ready)
 	}
 	if text := readyz(t, r) + r.out.String() + get(t, r, "/metrics"); strings.Contains(text, secret) {
-		t.Errorf("the token is told:\n%s", text)
+		t.Errorf("the token is shown:\n%s", text)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestConsulAwayAtARestart(t *testing.T) {
 	r = start(t, cfg)
 	old(r, "the stored catalog from before the restart")
 	if metrics := get(t, r, "/metrics"); !strings.Contains(metrics, `fairlead_source_from_disk{source="consul"} 1`) || !strings.Contains(metrics, `fairlead_consul_available{source="consul"} 0`) {
-		t.Error("the metrics do not tell")
+		t.Error("the metrics do not have it")
 	}
 	agent.Start()
 	r.eventually(func() error {

@@ -136,7 +136,7 @@ func TestTwoHoldersOfAKey(t *testing.T) {
 				t.Errorf("fairlead_shared_host_keys is %v, %v", n, err)
 			}
 			if s := r.out.String(); !strings.Contains(s, "host key is in use in two places") {
-				t.Error("the log does not tell")
+				t.Error("the log does not have it")
 			}
 			for _, id := range []*svid.Identity{mine, copied} {
 				_, err := c.Renew(t.Context(), id)

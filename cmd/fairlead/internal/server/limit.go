@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// limited is a listener that serves only so many connections at a time, for peers
-// on this machine that prove nothing. One more is closed at once: its client comes
-// again later, by gRPC's own back-off. Nobody's connections are handed out bare:
-// gRPC would have the kernel end one of which ten seconds nothing is read.
+// limited is a listener that serves a limited number of connections at a time, for
+// unauthenticated clients on this machine. Further ones are closed at once; gRPC clients retry
+// with back-off. Connections are always wrapped: on a bare TCP connection gRPC would set the
+// option of the kernel that ends it after ten seconds without reading.
 type limited struct {
 	net.Listener
 	most int64
 	log  *slog.Logger
 
-	open atomic.Int64
-	told atomic.Int64 // when that was logged last, in seconds of Unix
+	open       atomic.Int64
+	lastLogged atomic.Int64 // when a rejection was logged last, in Unix seconds
 
 	mu sync.Mutex // guards all following fields
 	by map[string]*counted
@@ -40,17 +40,17 @@ func (l *limited) Accept() (net.Conn, error) {
 		}
 		l.open.Add(-1)
 		_ = c.Close()
-		if l.refuse() {
+		if l.mayLog() {
 			l.log.Warn("plaintext connection rejected: connection limit reached", "connections", l.most, "peer", c.RemoteAddr().String())
 		}
 	}
 }
 
-// refuse says whether it is time to tell that a connection was refused.
-func (l *limited) refuse() (tell bool) {
+// mayLog reports whether a rejected connection may be logged now.
+func (l *limited) mayLog() bool {
 	now := time.Now().Unix()
-	last := l.told.Load()
-	return now-last >= 10 && l.told.CompareAndSwap(last, now)
+	last := l.lastLogged.Load()
+	return now-last >= 10 && l.lastLogged.CompareAndSwap(last, now)
 }
 
 func (l *limited) add(c net.Conn) *counted {
@@ -71,17 +71,17 @@ func (l *limited) remove(c *counted) {
 	}
 }
 
-// hangup breaks the connection from an address, if there is one.
+// hangup closes the connection from an address, if there is one.
 func (l *limited) hangup(address string) {
 	l.mu.Lock()
 	c := l.by[address]
 	l.mu.Unlock()
 	if c != nil {
-		_ = c.Close() // whatever it says, it is closed
+		_ = c.Close() // closed in any case
 	}
 }
 
-// counted is a connection that makes room when it is closed.
+// counted is a connection that is counted until it is closed.
 type counted struct {
 	net.Conn
 	in   *limited

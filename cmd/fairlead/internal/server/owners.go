@@ -99,7 +99,7 @@ func (s *Server) hostOwners() hostOwners {
 	return hostOwners{filepath.Join(s.cfg.StateDir, "host-owners.json"), filepath.Join(s.cfg.StateDir, "range-owners.json")}
 }
 
-// checkBindings judges what the settings say of bound sources.
+// checkBindings checks what the settings say of bound sources.
 func (c *Config) checkBindings() error {
 	var errs []error
 	type named struct {
@@ -120,7 +120,7 @@ func (c *Config) checkBindings() error {
 	}
 	b, err := c.Consul.Binding(c.HostsOnly)
 	switch {
-	case err != nil: // told by Check
+	case err != nil: // reported by Check
 	case b != nil:
 		bound = append(bound, named{"--consul-kv-prefix", b})
 	case len(c.Consul.KVHosts) > 0:

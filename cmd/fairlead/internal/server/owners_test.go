@@ -36,7 +36,7 @@ func TestHostOwnersSurvive(t *testing.T) {
 	shop, evil := treeOf(t, map[string]string{"a.yaml": hostEntry("shop", "orders", "orders.example")}), treeOf(t, nil)
 	cfg := config(t, shop, evil)
 	cfg.Roots[0].Namespaces, cfg.Roots[1].Namespaces = []string{"shop"}, []string{"evil"}
-	whose := func(r *running, want string, told bool) {
+	whose := func(r *running, want string, reported bool) {
 		t.Helper()
 		r.eventually(func() error {
 			s := r.registry.Snapshot()
@@ -58,8 +58,8 @@ func TestHostOwnersSurvive(t *testing.T) {
 					}
 				}
 			}
-			if (faults == 1) != told {
-				return fmt.Errorf("%d times told", faults)
+			if (faults == 1) != reported {
+				return fmt.Errorf("%d times reported", faults)
 			}
 			return nil
 		})
@@ -69,7 +69,7 @@ func TestHostOwnersSurvive(t *testing.T) {
 	put(t, filepath.Join(evil, "a.yaml"), hostEntry("evil", "a", "orders.example"))
 	whose(r, "shop", true)
 	if !strings.Contains(r.out.String(), "belongs to namespace shop") {
-		t.Errorf("the log does not tell:\n%s", r.out)
+		t.Errorf("the log does not have it:\n%s", r.out)
 	}
 	r.stop()
 
@@ -85,7 +85,7 @@ func TestHostOwnersSurvive(t *testing.T) {
 	r = start(t, cfg)
 	whose(r, "evil", true) // the first by name
 	if !strings.Contains(r.out.String(), "reading host-owners.json failed") {
-		t.Errorf("the log does not tell:\n%s", r.out)
+		t.Errorf("the log does not have it:\n%s", r.out)
 	}
 	r.stop()
 	if b, err := os.ReadFile(record); err != nil || !strings.Contains(string(b), `"namespace":"evil"`) {

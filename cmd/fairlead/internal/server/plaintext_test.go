@@ -63,7 +63,7 @@ func TestPlaintext(t *testing.T) {
 		return fmt.Errorf("no ACK: %+v", r.xds.Proxies())
 	})
 	if list := r.registry.Snapshot().WorkloadsAt("10.1.2.3"); len(list) != 1 || list[0].Health == mesh.Unhealthy {
-		t.Errorf("a report without an identity was believed: %+v", list)
+		t.Errorf("a report without an identity was accepted: %+v", list)
 	}
 	if s := r.agents.Status(); s.Connected != 0 {
 		t.Errorf("a stream without an identity is leased: %+v", s)

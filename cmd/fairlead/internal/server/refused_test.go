@@ -31,7 +31,7 @@ func TestRefusedOnce(t *testing.T) {
 			_, err = s.Recv()
 		}
 		if status.Code(err) != codes.PermissionDenied {
-			return fmt.Errorf("an unauthenticated peer hears %w", err)
+			return fmt.Errorf("an unauthenticated peer gets %w", err)
 		}
 		return nil
 	})

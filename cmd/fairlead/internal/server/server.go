@@ -42,9 +42,9 @@ type Server struct {
 	serials   *serials.Book
 	issuer    *issue.Service
 	clock     *timecheck.Check
-	files     []*files.Source // the directories, and before them the mesh configuration
-	pinned    *pinned         // or nil
-	catalogs  catalogs        // what is read of Consul
+	files     []*files.Source    // the directories, and before them the mesh configuration
+	immutable *immutableSettings // or nil
+	catalogs  catalogs           // what is read of Consul
 	agents    *agents.Source
 	registry  *registry.Registry
 	xds       *xds.Server
@@ -200,7 +200,7 @@ func (s *Server) Starting() []string {
 	return s.NotReady()
 }
 
-// old tells of sources that are served as they were some time ago: that is no
+// old reports sources that serve an old state: that is no
 // reason to serve nobody.
 func (s *Server) old() []string {
 	out := append(s.catalogs.old(time.Now()), s.unsaved()...)
@@ -227,8 +227,8 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.xds.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(ctx) })
 	g.Go(func() error { return s.serveGRPC(ctx) })
-	g.Go(func() error { return s.followWaves(ctx) })
-	g.Go(func() error { return s.followCrowds(ctx) })
+	g.Go(func() error { return s.trimMemory(ctx) })
+	g.Go(func() error { return s.collectDuringFloods(ctx) })
 	g.Go(func() error { return s.clock.Run(ctx) })
 	var ending time.Time
 	g.Go(func() error {

@@ -83,9 +83,9 @@ func (s *Server) newFiles(context.Context) error {
 		return fmt.Errorf("reading the mesh configuration (--mesh-config), of which no good version is known: %w", err)
 	}
 	s.files = slices.Insert(s.files, 0, src)
-	s.pinned = &pinned{files: src}
+	s.immutable = &immutableSettings{files: src}
 	if !s.cfg.BindRoot {
-		s.pinned.closed = s.cfg.boundNamespaces()
+		s.immutable.closed = s.cfg.boundNamespaces()
 	}
 	return s.cfg.checkRoot(s.settings.Spec.GetRootNamespace())
 }
@@ -100,15 +100,15 @@ func (s *Server) trustDomain() (spiffeid.TrustDomain, error) {
 	}
 	old, exists := s.authorityDomain()
 	switch {
-	case s.pinned == nil && exists && old != td:
+	case s.immutable == nil && exists && old != td:
 		return td, fmt.Errorf("the authority in %q is of trust domain %q, and without --mesh-config that of the mesh is %q: "+
 			"name the mesh configuration, or begin a new mesh with another --state-dir", s.pkiDir(), old.Name(), td.Name())
 	case exists:
 		td = old
 	}
-	if s.pinned != nil {
-		s.pinned.domain = td.Name()
-		s.settings = s.pinned.pin(s.settings)
+	if s.immutable != nil {
+		s.immutable.domain = td.Name()
+		s.settings = s.immutable.keep(s.settings)
 	}
 	return td, nil
 }
@@ -136,7 +136,7 @@ func (s *Server) sourceList() (list []registry.Source, bound map[string]*mesh.Bi
 	bound = map[string]*mesh.Binding{}
 	for _, src := range s.files {
 		if src.Name() == meshConfigSource {
-			list = append(list, s.pinned)
+			list = append(list, s.immutable)
 		} else {
 			list = append(list, src)
 		}
@@ -160,7 +160,7 @@ func (s *Server) fileStatus() []files.Status {
 		st := *src.Status()
 		st.Faults = slices.Clone(st.Faults)
 		if src.Name() == meshConfigSource {
-			st.Faults = append(st.Faults, s.pinned.faults()...)
+			st.Faults = append(st.Faults, s.immutable.faults()...)
 		}
 		list = append(list, st)
 	}
@@ -177,7 +177,7 @@ func (s *Server) fileStatus() []files.Status {
 	return list
 }
 
-// conflictFault tells that two directories have the same object, or that one names
+// conflictFault reports that two directories have the same object, or that one names
 // the host of another.
 func conflictFault(c mesh.Conflict) manifest.Fault {
 	if c.Foreign {

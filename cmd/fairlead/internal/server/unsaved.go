@@ -28,7 +28,7 @@ func (s *Server) savedSources() []saved {
 	return out
 }
 
-// unsaved tells of sources of which the disk does not have what is in force: it is
+// unsaved reports sources whose state in force is not saved: it is
 // served all the same.
 func (s *Server) unsaved() []string {
 	var out []string

@@ -51,8 +51,8 @@ func TestUnsavedSourcesAreReported(t *testing.T) {
 		if r.registry.Status().Generation == generation {
 			return errors.New("the change is not in force")
 		}
-		if told := strings.Join(r.remarks(), "; "); !strings.Contains(told, "source files is not saved") {
-			return fmt.Errorf("remarks: %q", told)
+		if text := strings.Join(r.remarks(), "; "); !strings.Contains(text, "source files is not saved") {
+			return fmt.Errorf("remarks: %q", text)
 		}
 		return r.sourceMetric("fairlead_source_unsaved", "files", 1)
 	})

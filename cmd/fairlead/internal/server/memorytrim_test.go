@@ -7,29 +7,29 @@ import (
 )
 
 // Memory is given back when it has been quiet for a while after much was
-// allocated: not in a wave, not for little, and not often.
-func TestWaveIsOver(t *testing.T) {
+// allocated: not during a peak, not for little, and not often.
+func TestMemoryIsTrimmedAfterAPeak(t *testing.T) {
 	t.Parallel()
 	const mb = 1 << 20
 	start := time.Unix(1000, 0)
 	var (
-		w    = wave{released: start}
+		w    = memoryTrim{released: start}
 		now  = start
 		sent uint64
 		h    heap
 	)
 	look := func(send, allocate uint64) bool {
-		now = now.Add(lookEvery)
+		now = now.Add(checkInterval)
 		sent += send
 		h.allocated += allocate
-		return w.over(now, sent, h)
+		return w.due(now, sent, h)
 	}
 	for range 20 {
 		if look(50*mb, 100*mb) {
-			t.Fatal("in a wave")
+			t.Fatal("during a peak")
 		}
 	}
-	for range quietLooks - 1 {
+	for range quietChecks - 1 {
 		if look(0, 0) {
 			t.Fatal("at once")
 		}
@@ -48,11 +48,11 @@ func TestWaveIsOver(t *testing.T) {
 	look(mb, 100*mb)
 	from := w.released
 	for !look(0, 0) {
-		if now.Sub(from) > 10*releaseEvery {
+		if now.Sub(from) > 10*trimInterval {
 			t.Fatal("never again")
 		}
 	}
-	if d := now.Sub(from); d < releaseEvery {
+	if d := now.Sub(from); d < trimInterval {
 		t.Fatalf("again after %s", d)
 	}
 	h.live = 1000 * mb

@@ -13,14 +13,14 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// pinned is the source of the mesh configuration, with the trust domain of the
-// authority whatever the file says: every certificate carries it, so it cannot
-// change while the mesh lives.
-type pinned struct {
+// immutableSettings is the source of the mesh configuration. It keeps the trust domain of the
+// authority, whatever the file says: every certificate has it, so it cannot change during the
+// life of a mesh.
+type immutableSettings struct {
 	files  *files.Source
 	domain string // constant once the authority is known
-	// closed are the namespaces that cannot become the root one, as a source is
-	// bound to them, and root is what stays instead.
+	// closed are the namespaces that cannot become the root namespace because a source is
+	// bound to them, and root is the one that is kept instead.
 	closed []string
 	root   string
 
@@ -28,13 +28,13 @@ type pinned struct {
 }
 
 // Name implements [registry.Source].
-func (p *pinned) Name() string { return p.files.Name() }
+func (p *immutableSettings) Name() string { return p.files.Name() }
 
 // Unsaved implements saved.
-func (p *pinned) Unsaved() string { return p.files.Unsaved() }
+func (p *immutableSettings) Unsaved() string { return p.files.Unsaved() }
 
 // Run implements [registry.Source].
-func (p *pinned) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
+func (p *immutableSettings) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	in := make(chan *mesh.Fragment)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.files.Run(ctx, in) })
@@ -45,7 +45,7 @@ func (p *pinned) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 			case <-ctx.Done():
 				return nil
 			case f := <-in:
-				if f != was { // the same again is a second reading
+				if f != was { // the same fragment is a second reading
 					was, now = f, p.fragment(f)
 				}
 			}
@@ -59,22 +59,22 @@ func (p *pinned) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	return g.Wait()
 }
 
-func (p *pinned) fragment(f *mesh.Fragment) *mesh.Fragment {
+func (p *immutableSettings) fragment(f *mesh.Fragment) *mesh.Fragment {
 	if f.MeshConfig == nil {
 		return f
 	}
 	g := *f
-	g.MeshConfig = p.pin(f.MeshConfig)
+	g.MeshConfig = p.keep(f.MeshConfig)
 	return &g
 }
 
-// pin gives the settings the domain of the authority, and a root namespace that no
-// source is bound to, and notes whether they had both.
-func (p *pinned) pin(c *mesh.MeshConfig) *mesh.MeshConfig {
-	return p.pinDomain(p.pinRoot(c))
+// keep returns the settings with the trust domain of the authority, and a root namespace that
+// no source is bound to, and records faults.
+func (p *immutableSettings) keep(c *mesh.MeshConfig) *mesh.MeshConfig {
+	return p.keepDomain(p.keepRoot(c))
 }
 
-func (p *pinned) pinRoot(c *mesh.MeshConfig) *mesh.MeshConfig {
+func (p *immutableSettings) keepRoot(c *mesh.MeshConfig) *mesh.MeshConfig {
 	root := c.Spec.GetRootNamespace()
 	if !slices.Contains(p.closed, root) {
 		p.root = root
@@ -89,7 +89,7 @@ func (p *pinned) pinRoot(c *mesh.MeshConfig) *mesh.MeshConfig {
 	return manifest.WithRootNamespace(c, p.root)
 }
 
-func (p *pinned) pinDomain(c *mesh.MeshConfig) *mesh.MeshConfig {
+func (p *immutableSettings) keepDomain(c *mesh.MeshConfig) *mesh.MeshConfig {
 	if c.Spec.GetTrustDomain() == p.domain {
 		p.fault.Store(nil)
 		return c
@@ -102,8 +102,8 @@ func (p *pinned) pinDomain(c *mesh.MeshConfig) *mesh.MeshConfig {
 	return manifest.WithTrustDomain(c, p.domain)
 }
 
-// faults is what is wrong with the settings besides their text.
-func (p *pinned) faults() []manifest.Fault {
+// faults are those of the settings that are not in force.
+func (p *immutableSettings) faults() []manifest.Fault {
 	var out []manifest.Fault
 	for _, f := range []*manifest.Fault{p.fault.Load(), p.rootFault.Load()} {
 		if f != nil {

@@ -7,35 +7,34 @@ import (
 	"time"
 )
 
-// Limits of [turns].
+// Limits of [admission].
 const (
-	// maxAnswering is how many calls may be answered while handshakes begin.
-	// Most of the time of an answer is the disk's, which takes many at once.
+	// maxAnswering is the number of calls that may be in progress while handshakes begin. Most
+	// of the time of a call is spent on the disk, which serves many at once.
 	maxAnswering = 32
-	// answerTime is how long one answer holds up handshakes: a disk that does not
-	// answer must not keep hosts from reconnecting.
+	// answerTime is how long one call delays handshakes: a disk that hangs must not keep hosts
+	// from reconnecting.
 	answerTime = 2 * time.Second
-	// stallTime is after how long a handshake begins whatever else computes.
+	// stallTime is the time after which a handshake begins regardless of other work.
 	stallTime = time.Second
-	// longTime is after what wait of the oldest of an address the newest comes first.
-	// Where many wait for longer than their clients do, the oldest are those that
-	// are gone before they are served; only who has just come will be there.
+	// longTime is the wait of the oldest handshake of an address from which its newest comes
+	// first. If many wait for longer than their clients do, the oldest will be gone before
+	// they are served.
 	longTime = 3 * time.Second
-	// sweepMost is how many of the oldest are looked at then, whether they are gone.
+	// sweepMost is how many of the oldest are then checked for closed connections.
 	sweepMost = 4
 	// knownShare is how many handshakes from addresses of authenticated peers
 	// begin for one from another address.
 	knownShare = 3
 )
 
-// turns decides when a handshake begins. Work that was begun is finished before
-// new work: only handshakes that have not begun wait, and they wait while a CPU's
-// worth of other work is there. Nobody holds a turn while the server waits for a
-// peer's bytes.
+// admission decides when a handshake begins. Work that has begun is finished before new work:
+// only handshakes that have not begun wait, and they wait while a CPU's worth of other work is
+// in progress. A connection holds no slot while the server waits for its bytes.
 //
-// Among those that wait, addresses take turns. Addresses of authenticated peers
+// Among those that wait, addresses are served round-robin. Addresses of authenticated peers
 // have a queue of their own.
-type turns struct {
+type admission struct {
 	most int // that compute at a time. Constant
 
 	mu        sync.Mutex // guards all following fields
@@ -47,7 +46,7 @@ type turns struct {
 	ended     bool
 }
 
-// waiter is a handshake that waits.
+// waiter is a handshake that waits for a slot.
 type waiter struct {
 	ready chan struct{} // closed when it may begin, or shall not
 	since time.Time
@@ -58,31 +57,31 @@ type waiter struct {
 	place *list.Element // nil: it does not wait any more
 }
 
-// queue is handshakes in the order in which they begin: one of each address in turn.
+// queue has handshakes in the order in which they begin: one of each address, round-robin.
 type queue struct {
 	groups map[string]*waiting
 	order  list.List // of *waiting, the next first
 	size   int       // handshakes
 }
 
-// waiting is the handshakes of one address, the oldest first.
+// waiting has the handshakes of one address, the oldest first.
 type waiting struct {
 	key   string
 	list  list.List // of *waiter
 	place *list.Element
 }
 
-func newTurns() *turns {
-	t := &turns{most: runtime.GOMAXPROCS(0)}
+func newAdmission() *admission {
+	t := &admission{most: runtime.GOMAXPROCS(0)}
 	for i := range t.queues {
 		t.queues[i].groups = map[string]*waiting{}
 	}
 	return t
 }
 
-// enter asks for a turn for a handshake that has not begun. It computes when ready
-// is closed, until leave.
-func (t *turns) enter(group string, known bool, gone func() bool) *waiter {
+// enter requests a slot for a handshake that has not begun. It has the slot from when ready is
+// closed until leave.
+func (t *admission) enter(group string, known bool, gone func() bool) *waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	w := &waiter{ready: make(chan struct{}), since: time.Now(), gone: gone}
@@ -98,9 +97,9 @@ func (t *turns) enter(group string, known bool, gone func() bool) *waiter {
 	return w
 }
 
-// forget takes back what was entered. It reports whether the turn had been given:
-// then it is to be left.
-func (t *turns) forget(w *waiter) (given bool) {
+// forget withdraws a request. It reports whether the slot had been given: then it must be
+// left.
+func (t *admission) forget(w *waiter) (given bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if w.place == nil {
@@ -110,23 +109,23 @@ func (t *turns) forget(w *waiter) (given bool) {
 	return false
 }
 
-// resume counts a handshake that goes on. It does not wait.
-func (t *turns) resume() {
+// resume counts a handshake that continues. It does not wait.
+func (t *admission) resume() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.computing++
 }
 
-// leave ends what enter or resume began.
-func (t *turns) leave() {
+// leave releases the slot of enter or resume.
+func (t *admission) leave() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.computing--
 	t.grantLocked()
 }
 
-// answer counts a call that is being answered, until done is called.
-func (t *turns) answer() (done func()) {
+// answer counts a call in progress, until done is called.
+func (t *admission) answer() (done func()) {
 	t.mu.Lock()
 	t.answering++
 	t.mu.Unlock()
@@ -140,14 +139,14 @@ func (t *turns) answer() (done func()) {
 	return func() { lease.Stop(); once() }
 }
 
-// grantLocked lets handshakes begin, as many as there is room for.
-func (t *turns) grantLocked() {
+// grantLocked gives slots to handshakes, as many as there are.
+func (t *admission) grantLocked() {
 	for t.computing < t.most && t.answering < maxAnswering && t.nextLocked() {
 	}
 }
 
-// nextLocked lets one handshake begin; false if none waits.
-func (t *turns) nextLocked() bool {
+// nextLocked gives one handshake a slot; false if none waits.
+func (t *admission) nextLocked() bool {
 	first := 1
 	if t.inRow >= knownShare {
 		first = 0
@@ -170,15 +169,15 @@ func (t *turns) nextLocked() bool {
 	return false
 }
 
-// waiting is how many handshakes wait.
-func (t *turns) waiting() (n int) {
+// waiting is the number of handshakes that wait.
+func (t *admission) waiting() (n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.queues[0].size + t.queues[1].size
 }
 
-// stall lets a handshake begin where none has begun for a while.
-func (t *turns) stall() {
+// stall begins a handshake if none has begun for a while.
+func (t *admission) stall() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ended || !t.nextLocked() { // which sets the timer again
@@ -186,8 +185,8 @@ func (t *turns) stall() {
 	}
 }
 
-// end ends what turns does by itself.
-func (t *turns) end() {
+// end stops the timers.
+func (t *admission) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.ended = true
@@ -208,7 +207,7 @@ func (q *queue) push(group string, w *waiter) {
 	q.size++
 }
 
-// pop takes out who is next, or nil.
+// pop removes and returns the next one, or nil.
 func (q *queue) pop() *waiter {
 	e := q.order.Front()
 	if e == nil {
@@ -225,7 +224,7 @@ func (q *queue) pop() *waiter {
 	return w
 }
 
-// sweep takes out the oldest of an address that are gone, but for one.
+// sweep removes the oldest of an address whose connections are closed, except one.
 func (q *queue) sweep(g *waiting, but *waiter) {
 	for range sweepMost {
 		if w, _ := g.list.Front().Value.(*waiter); w != but && w.gone() {

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// oneCPU is turns of which one at a time computes.
-func oneCPU() *turns {
-	t := newTurns()
+// oneCPU is an admission with one slot.
+func oneCPU() *admission {
+	t := newAdmission()
 	t.most = 1
 	return t
 }
@@ -45,17 +45,17 @@ func wantBegun(t *testing.T, what string, list []*waiter, want ...int) {
 // Handshakes that were begun are finished before others begin.
 func TestBegunHandshakesComeFirst(t *testing.T) {
 	t.Parallel()
-	turns := oneCPU()
-	list := []*waiter{turns.enter("a", false, there), turns.enter("a", false, there), turns.enter("a", false, there)}
+	a := oneCPU()
+	list := []*waiter{a.enter("a", false, there), a.enter("a", false, there), a.enter("a", false, there)}
 	wantBegun(t, "one CPU", list, 0)
-	turns.leave()
+	a.leave()
 	wantBegun(t, "the first waits for its peer", list, 0, 1)
-	turns.resume()
-	turns.leave()
+	a.resume()
+	a.leave()
 	wantBegun(t, "the first goes on while the second computes", list, 0, 1)
-	turns.leave()
+	a.leave()
 	wantBegun(t, "nobody computes", list, 0, 1, 2)
-	turns.end()
+	a.end()
 }
 
 // Calls that are answered come before new handshakes, and hold them up for a while
@@ -63,13 +63,13 @@ func TestBegunHandshakesComeFirst(t *testing.T) {
 func TestAnswersComeFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := oneCPU()
-		defer turns.end()
+		a := oneCPU()
+		defer a.end()
 		var done []func()
 		for range maxAnswering {
-			done = append(done, turns.answer())
+			done = append(done, a.answer())
 		}
-		w := turns.enter("a", false, there)
+		w := a.enter("a", false, there)
 		if begun(w) {
 			t.Fatal("a handshake begins while there is enough to finish")
 		}
@@ -78,9 +78,9 @@ func TestAnswersComeFirst(t *testing.T) {
 			t.Fatal("a handshake does not begin where there is room")
 		}
 		done[0]()
-		done = append(done, turns.answer())
-		turns.leave()
-		if w = turns.enter("a", false, there); begun(w) {
+		done = append(done, a.answer())
+		a.leave()
+		if w = a.enter("a", false, there); begun(w) {
 			t.Fatal("an answer was counted twice")
 		}
 		time.Sleep(stallTime) //nolint:forbidigo // of synctest
@@ -88,20 +88,20 @@ func TestAnswersComeFirst(t *testing.T) {
 		if !begun(w) {
 			t.Fatal("a handshake waits for ever for a disk that does not answer")
 		}
-		turns.leave()
+		a.leave()
 		time.Sleep(answerTime) //nolint:forbidigo // of synctest
 		synctest.Wait()
 		for i := range 100 {
-			if !begun(turns.enter("a", false, there)) {
+			if !begun(a.enter("a", false, there)) {
 				t.Fatalf("answers that take long hold up the handshake after %d others", i)
 			}
-			turns.leave()
+			a.leave()
 		}
 		for _, f := range done {
 			f()
 		}
-		if turns.answering != 0 {
-			t.Errorf("%d answers are counted at the end", turns.answering)
+		if a.answering != 0 {
+			t.Errorf("%d answers are counted at the end", a.answering)
 		}
 	})
 }
@@ -110,12 +110,12 @@ func TestAnswersComeFirst(t *testing.T) {
 func TestHandshakesBeginInAnyCase(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := oneCPU()
-		defer turns.end()
-		turns.resume() // and never ends
+		a := oneCPU()
+		defer a.end()
+		a.resume() // and never ends
 		var list []*waiter
 		for range 5 {
-			list = append(list, turns.enter("a", false, there))
+			list = append(list, a.enter("a", false, there))
 		}
 		wantBegun(t, "at first", list)
 		for i := range list {
@@ -135,17 +135,17 @@ func TestHandshakesBeginInAnyCase(t *testing.T) {
 }
 
 // An address has its turn whatever others have waiting.
-func TestAddressesTakeTurns(t *testing.T) {
+func TestAddressesAreServedRoundRobin(t *testing.T) {
 	t.Parallel()
-	turns := oneCPU()
-	defer turns.end()
-	turns.enter("busy", false, there)
+	a := oneCPU()
+	defer a.end()
+	a.enter("busy", false, there)
 	for range 1000 {
-		turns.enter("busy", false, there)
+		a.enter("busy", false, there)
 	}
-	quiet := turns.enter("quiet", false, there)
+	quiet := a.enter("quiet", false, there)
 	for range 2 {
-		turns.leave()
+		a.leave()
 	}
 	if !begun(quiet) {
 		t.Error("a quiet address waits behind a busy one")
@@ -155,18 +155,18 @@ func TestAddressesTakeTurns(t *testing.T) {
 // Addresses of hosts do not wait behind those of others, and not for ever before them.
 func TestKnownAddressesComeFirst(t *testing.T) {
 	t.Parallel()
-	turns := oneCPU()
-	defer turns.end()
-	turns.enter("x", false, there)
+	a := oneCPU()
+	defer a.end()
+	a.enter("x", false, there)
 	var others, hosts []*waiter
 	for i := range 1000 {
-		others = append(others, turns.enter(strconv.Itoa(i), false, there))
+		others = append(others, a.enter(strconv.Itoa(i), false, there))
 	}
 	for range 30 {
-		hosts = append(hosts, turns.enter("host", true, there))
+		hosts = append(hosts, a.enter("host", true, there))
 	}
 	for range 40 {
-		turns.leave()
+		a.leave()
 	}
 	n := 0
 	for _, w := range others {
@@ -175,7 +175,7 @@ func TestKnownAddressesComeFirst(t *testing.T) {
 		}
 	}
 	if !begun(hosts[len(hosts)-1]) || n < 9 || n > 11 {
-		t.Errorf("of 40 turns %d are of others than hosts, and the last host's has begun: %t", n, begun(hosts[len(hosts)-1]))
+		t.Errorf("of 40 a %d are of others than hosts, and the last host's has begun: %t", n, begun(hosts[len(hosts)-1]))
 	}
 }
 
@@ -183,47 +183,47 @@ func TestKnownAddressesComeFirst(t *testing.T) {
 func TestTheNewestComesFirstWhereAllWaitForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := oneCPU()
-		defer turns.end()
+		a := oneCPU()
+		defer a.end()
 		var list []*waiter
 		for range 4 {
-			list = append(list, turns.enter("a", false, there))
+			list = append(list, a.enter("a", false, there))
 		}
-		turns.leave()
+		a.leave()
 		wantBegun(t, "in the order in which they came", list, 0, 1)
-		turns.stalled.Stop()
+		a.stalled.Stop()
 		time.Sleep(2 * longTime) //nolint:forbidigo // of synctest
-		lost := turns.enter("b", false, func() bool { return true })
-		list = append(list, turns.enter("a", false, there))
-		turns.leave()
+		lost := a.enter("b", false, func() bool { return true })
+		list = append(list, a.enter("a", false, there))
+		a.leave()
 		wantBegun(t, "after a long time", list, 0, 1, 4)
-		turns.leave()
-		if !begun(lost) || !turns.forget(lost) {
+		a.leave()
+		if !begun(lost) || !a.forget(lost) {
 			t.Error("the only one of an address is not asked whether it is gone")
 		}
-		turns.leave()
-		turns.leave()
+		a.leave()
+		a.leave()
 		wantBegun(t, "all", list, 0, 1, 2, 3, 4)
 	})
 }
 
 // Those that have gone while all wait for long do not fill the queue.
-func TestWhoHasGoneWaitsNoLonger(t *testing.T) {
+func TestClosedConnectionsLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns := oneCPU()
-		defer turns.end()
-		turns.enter("a", false, there)
+		a := oneCPU()
+		defer a.end()
+		a.enter("a", false, there)
 		var lost []*waiter
 		for range sweepMost {
-			lost = append(lost, turns.enter("a", false, func() bool { return true }))
+			lost = append(lost, a.enter("a", false, func() bool { return true }))
 		}
-		turns.stalled.Stop()
+		a.stalled.Stop()
 		time.Sleep(2 * longTime) //nolint:forbidigo // of synctest
-		turns.enter("a", false, there)
-		turns.leave()
+		a.enter("a", false, there)
+		a.leave()
 		for i, w := range lost {
-			if !begun(w) || turns.forget(w) {
+			if !begun(w) || a.forget(w) {
 				t.Errorf("number %d still waits, or computes", i)
 			}
 		}
@@ -232,28 +232,28 @@ func TestWhoHasGoneWaitsNoLonger(t *testing.T) {
 
 // Whatever happens in whatever order, each turn that is given is one that was asked for, no more
 // than there may be compute, and nothing is left at the end.
-func TestTurnsAtRandom(t *testing.T) {
+func TestAdmissionAtRandom(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		turns := newTurns()
-		turns.most = 1 + r.IntN(3)
+		a := newAdmission()
+		a.most = 1 + r.IntN(3)
 		var wait, compute []*waiter
 		began := 0
 		for range 2000 {
 			switch r.IntN(4) {
 			case 0, 1:
-				wait = append(wait, turns.enter(strconv.Itoa(r.IntN(5)), r.IntN(2) == 0, there))
+				wait = append(wait, a.enter(strconv.Itoa(r.IntN(5)), r.IntN(2) == 0, there))
 			case 2:
 				if len(compute) > 0 {
-					turns.leave()
+					a.leave()
 					compute = compute[1:]
 				}
 			case 3:
 				if len(wait) > 0 {
 					i := r.IntN(len(wait))
-					if w := wait[i]; turns.forget(w) {
-						turns.leave() // it was given meanwhile
+					if w := wait[i]; a.forget(w) {
+						a.leave() // it was given meanwhile
 					}
 					wait = append(wait[:i], wait[i+1:]...)
 				}
@@ -266,22 +266,22 @@ func TestTurnsAtRandom(t *testing.T) {
 					still = append(still, w)
 				}
 			}
-			if wait = still; turns.computing != len(compute) || len(compute) > turns.most {
-				t.Fatalf("seed %d: %d compute, of %d; %d are counted", seed, len(compute), turns.most, turns.computing)
+			if wait = still; a.computing != len(compute) || len(compute) > a.most {
+				t.Fatalf("seed %d: %d compute, of %d; %d are counted", seed, len(compute), a.most, a.computing)
 			}
-			if len(wait) > 0 && len(compute) < turns.most {
+			if len(wait) > 0 && len(compute) < a.most {
 				t.Fatalf("seed %d: %d wait for nothing", seed, len(wait))
 			}
 		}
-		turns.end()
+		a.end()
 		for range compute {
-			turns.leave()
+			a.leave()
 		}
-		for turns.computing > 0 {
-			turns.leave()
+		for a.computing > 0 {
+			a.leave()
 		}
-		for i := range turns.queues {
-			if q := &turns.queues[i]; len(q.groups) > 0 || q.order.Len() > 0 || turns.waiting() != 0 {
+		for i := range a.queues {
+			if q := &a.queues[i]; len(q.groups) > 0 || q.order.Len() > 0 || a.waiting() != 0 {
 				t.Errorf("seed %d: %d addresses are left", seed, len(q.groups))
 			}
 		}

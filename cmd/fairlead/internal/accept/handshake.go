@@ -9,15 +9,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLate is how many times the timeout of an unauthenticated connection the server may
-// take for what is its own to do.
+// maxLate limits the time that the server may take for its own work on a connection, in
+// timeouts of an unauthenticated connection.
 const maxLate = 6
 
 var errGone = errors.New("the peer has gone")
 
-// inTurn makes handshakes wait for their turn between the ClientHello, when all of
-// it is there, and the first thing that costs something.
-func inTurn(cfg *tls.Config) *tls.Config {
+// withAdmission makes handshakes wait for a slot after the complete ClientHello, before the
+// first expensive step.
+func withAdmission(cfg *tls.Config) *tls.Config {
 	cfg = cfg.Clone()
 	forClient := cfg.GetConfigForClient
 	cfg.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -25,7 +25,7 @@ func inTurn(cfg *tls.Config) *tls.Config {
 		if !ok {
 			return nil, errors.New("the connection does not come from an acceptor")
 		}
-		if err := c.takeTurn(); err != nil {
+		if err := c.awaitSlot(); err != nil {
 			return nil, err
 		}
 		if forClient == nil {
@@ -36,13 +36,14 @@ func inTurn(cfg *tls.Config) *tls.Config {
 	return cfg
 }
 
-// takeTurn waits until the handshake may begin. That is not the peer's time.
-func (c *conn) takeTurn() error {
+// awaitSlot waits until the handshake may begin. The timeout of the peer does not run
+// meanwhile.
+func (c *conn) awaitSlot() error {
 	a := c.in
 	a.mu.Lock()
 	known := a.knowsLocked(c.group)
 	a.mu.Unlock()
-	w := a.turns.enter(c.group, known, c.hungUp)
+	w := a.admission.enter(c.group, known, c.hungUp)
 	select {
 	case <-w.ready: // at once
 	default:
@@ -53,7 +54,7 @@ func (c *conn) takeTurn() error {
 		}
 		done()
 	}
-	if !a.turns.forget(w) {
+	if !a.admission.forget(w) {
 		return errGone // it was closed while it waited, by whomever
 	}
 	c.begun, c.computes = true, true
@@ -63,11 +64,11 @@ func (c *conn) takeTurn() error {
 	return nil
 }
 
-// rest gives the turn back.
-func (c *conn) rest() {
+// releaseSlot releases the slot.
+func (c *conn) releaseSlot() {
 	if c.computes {
 		c.computes = false
-		c.in.turns.leave()
+		c.in.admission.leave()
 	}
 }
 
@@ -89,8 +90,8 @@ func (c *conn) hungUp() (yes bool) {
 	return yes || err != nil
 }
 
-// begin moves a connection whose handshake begins to those of which fewer may be
-// there, since each has more of the server; false if it has been closed.
+// begin moves a connection whose handshake begins to another pool, which has a lower limit
+// because its connections use more memory; false if it was closed.
 func (a *Acceptor) begin(c *conn) bool {
 	a.mu.Lock()
 	if c.closed || c.pool == nil {
@@ -99,18 +100,18 @@ func (a *Acceptor) begin(c *conn) bool {
 	}
 	c.pool.remove(c)
 	victim := a.pools[begunPool].add(c, a.knowsLocked(c.group))
-	a.crowdLocked()
+	a.checkFloodLocked()
 	a.mu.Unlock()
 	c.left.Store(handshakeBytes)
 	a.evict(victim)
 	return true
 }
 
-// Answering is told that a call from an address has been received, and gives what is
-// to be called when its answer is there. Until then its connection waits for
-// the server, and handshakes that have not begun wait for both.
+// Answering counts a call from an address, and returns a function to call after the answer.
+// Until then the timeout of its connection does not run, and handshakes that have not begun
+// wait for both.
 func (a *Acceptor) Answering(address string) (done func()) {
-	answered := a.turns.answer()
+	answered := a.admission.answer()
 	a.mu.Lock()
 	c := a.by[address]
 	a.mu.Unlock()
@@ -121,8 +122,8 @@ func (a *Acceptor) Answering(address string) (done func()) {
 	return func() { onTime(); answered() }
 }
 
-// lateFor stops the clock of a connection for what the server has to do, until done
-// is called. It may take maxLate timeouts for all of that.
+// lateFor stops the timeout of a connection while the server works, until done is called, for
+// maxLate timeouts in total.
 func (a *Acceptor) lateFor(c *conn) (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,7 +144,7 @@ func (a *Acceptor) lateFor(c *conn) (done func()) {
 	}
 }
 
-// expireLocked ends a connection after a time.
+// expireLocked closes a connection after a time.
 func (a *Acceptor) expireLocked(c *conn, after time.Duration) {
 	c.until = time.Now().Add(after)
 	c.expiry.Reset(after)
