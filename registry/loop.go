@@ -55,8 +55,8 @@ func newLoop(r *Registry, now time.Time) *loop {
 		record:    ownerRecord{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
 	}
 	for _, s := range r.cfg.Sources {
-		settler, _ := s.(DecisionObserver)
-		l.sources = append(l.sources, &source{name: s.Name(), observer: settler, limits: limits{
+		observer, _ := s.(DecisionObserver)
+		l.sources = append(l.sources, &source{name: s.Name(), observer: observer, limits: limits{
 			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
 			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: boundTo(r.cfg.Bindings[s.Name()]),
 		}})

@@ -41,7 +41,7 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 		s.releaseWorkload(c)
 		return errStopping
 	}
-	distrust := s.takeUnacknowledged(c.proxyKey)
+	unacknowledged := s.takeUnacknowledged(c.proxyKey)
 	others := slices.Clone(s.byKey[c.proxyKey])
 	s.conns[c] = struct{}{}
 	s.byKey[c.proxyKey] = append(s.byKey[c.proxyKey], c)
@@ -50,17 +50,17 @@ func (s *Server) enter(ctx context.Context, c *conn) error {
 
 	// The server may not have noticed yet that the proxy's last stream has ended.
 	for _, o := range others {
-		if o.runInOwner(ctx.Done(), func() { addNames(distrust, o.core.UnacknowledgedNames()) }, c) {
+		if o.runInOwner(ctx.Done(), func() { addNames(unacknowledged, o.core.UnacknowledgedNames()) }, c) {
 			continue
 		}
 		select {
 		case <-o.done: // it has just ended: take over its unacknowledged names
-			addNames(distrust, o.unacknowledged.Names())
+			addNames(unacknowledged, o.unacknowledged.Names())
 		default:
 		}
 	}
-	if len(distrust) > 0 {
-		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Unacknowledged: distrust})
+	if len(unacknowledged) > 0 {
+		c.core = stream.NewServer(stream.ServerConfig{Interner: s.interner, GateTimeout: s.cfg.GateTimeout, Unacknowledged: unacknowledged})
 	}
 	c.update(s.cache.At(s.cfg.Snapshots.Snapshot()), c.since, nil)
 	s.forgetRefusals(c.peer.Host, c.nodeID)

@@ -31,7 +31,7 @@ type hostQuota struct {
 	mu       sync.Mutex // guards all following fields
 	streams  int
 	kept     int
-	requests *rate.Limiter // in tokens of a request
+	requests *rate.Limiter // limits requests, in thousandths
 }
 
 // quotaLimits are the limits of a hostQuota.
@@ -52,10 +52,10 @@ const (
 	maxThrottle            = 5 * time.Second
 )
 
-func newHostQuota(host string, most quotaLimits) *hostQuota {
-	tokens := most.rate * tokensPerRequest
+func newHostQuota(host string, limits quotaLimits) *hostQuota {
+	tokens := limits.rate * tokensPerRequest
 	return &hostQuota{
-		host: host, limits: most, requests: rate.NewLimiter(rate.Limit(tokens), int(tokens*requestBurst.Seconds())),
+		host: host, limits: limits, requests: rate.NewLimiter(rate.Limit(tokens), int(tokens*requestBurst.Seconds())),
 		logLines: loglimit.Limiter{Burst: hostLogBurst, Every: hostLogInterval},
 	}
 }
@@ -74,7 +74,8 @@ func (q *hostQuota) reserve(now time.Time, requests float64) time.Duration {
 	return max(0, time.Duration(-q.requests.TokensAt(now)/float64(q.requests.Limit())*float64(time.Second)))
 }
 
-// tokensPerRequest is the resolution of the quota: a large request counts as more than one, also in fractions.
+// tokensPerRequest makes the quota exact for fractions of a request: large requests do not
+// count as whole numbers.
 const tokensPerRequest = 1000
 
 // addStream counts a stream, unless the limit is reached.
@@ -164,7 +165,7 @@ func (s *Server) suppressedLines(now time.Time) map[string]int {
 	defer s.mu.Unlock()
 	suppressed := map[string]int{}
 	for host, q := range s.quotas {
-		if n, ok := q.logLines.Owed(now); ok {
+		if n, ok := q.logLines.TakeOmitted(now); ok {
 			suppressed[host] = n
 		}
 	}

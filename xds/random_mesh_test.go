@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// country is a mesh of three namespaces in which anything may change: what is
-// written down, what a catalog has, what is reported, and which of these is known.
+// randomMesh is a mesh of three namespaces in which anything may change: objects in files,
+// a catalog, health, and settings.
 type randomMesh struct {
 	rnd            *rand.Rand
 	n              int // changes so far
@@ -28,7 +28,7 @@ type randomMesh struct {
 	health         []*mesh.HealthReport
 	config         *mesh.MeshConfig
 	missing        []string // sources that have delivered nothing
-	// homes are the workloads that proxies have: they stay.
+	// proxies are the workloads that proxies have: they stay.
 	proxies []*mesh.Workload
 }
 
@@ -175,7 +175,7 @@ func replaced[T any](list []*T, keyOf func(*T) mesh.Key, x *T, remove bool) []*T
 	return append(out, x)
 }
 
-// services adds some, or takes some away.
+// changeServices adds or removes some services.
 func (c *randomMesh) changeServices() {
 	have := map[mesh.Hostname]bool{}
 	for _, s := range c.files.Services {

@@ -23,7 +23,7 @@ type outgoing struct {
 
 var _ wire.TrackedMessage = (*outgoing)(nil)
 
-// Written implements [wire.Followed]: the connection has taken all of it.
+// Written implements [wire.TrackedMessage]: the connection has taken all of it.
 func (o *outgoing) Written() {
 	c, now := o.conn, time.Now()
 	c.server.metrics.sendTime.Observe(seconds(now.Sub(o.started)))
@@ -33,7 +33,7 @@ func (o *outgoing) Written() {
 	}
 }
 
-// Progress implements [wire.Followed]: the connection has taken some more of it.
+// Progress implements [wire.TrackedMessage]: the connection has taken some more of it.
 func (o *outgoing) Progress() { o.conn.progressAt(time.Now()) }
 
 // push sends responses until nothing is left or the connection is busy.

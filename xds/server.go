@@ -162,18 +162,18 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return s.reject(peer, "", err)
 	}
-	account, release, err := s.reserveStream(ctx, peer)
+	quota, release, err := s.reserveStream(ctx, peer)
 	if err != nil {
 		return err
 	}
 	defer release()
-	releaseReceive, err := s.awaitReceiveSlot(ctx, account)
+	releaseReceive, err := s.awaitReceiveSlot(ctx, quota)
 	if err != nil {
 		return err
 	}
 	defer releaseReceive()
 	admitted := make(chan struct{})
-	requests := s.receive(g, account, admitted)
+	requests := s.receive(g, quota, admitted)
 	first, err := s.firstRequest(ctx, requests, releaseReceive)
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return err
 	}
-	c.quota = account
+	c.quota = quota
 	defer s.hostTime(c, began)()
 	if err := s.awaitAdmissionSlot(ctx, c); err != nil {
 		return err
@@ -270,7 +270,7 @@ type frame struct{ text string }
 
 var _ wire.RawMessage = (*frame)(nil)
 
-// Keep implements [wire.Kept].
+// SetRaw implements [wire.RawMessage].
 func (f *frame) SetRaw(text string) { f.text = text }
 
 // receive passes on encoded requests until the stream ends; then it closes the channel. It

@@ -98,7 +98,7 @@ func Rooms() map[string]Room {
 		"internal/refusals":    {"what was refused lately, for people to see", nil},
 		"internal/race":        {"whether tests run under the race detector", nil},
 		"internal/weakmap":     {"values found by key for as long as somebody holds them", nil},
-		"internal/loglimit":    {"how many lines a log gets of what peers cause", nil},
+		"internal/loglimit":    {"limits log lines that peers cause", nil},
 		"internal/peeraddr":    {"what counts as one address where peers are counted by it", nil},
 		"internal/plain":       {"a peer's words, fit for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},

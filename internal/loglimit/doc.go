@@ -1,6 +1,6 @@
-// Package loglimit bounds how many lines a log gets of what peers cause: for
-// each of them, and for all of them together.
+// Package loglimit limits the log lines that peers can cause: of each peer, and of all
+// together.
 //
-// It counts and decides; writing the line, with the number of those that were
-// left out, is the caller's. It has no goroutine.
+// It counts and decides. The caller writes the line, with the number of omitted ones. It
+// has no goroutine.
 package loglimit

@@ -7,12 +7,12 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Limiter allows a burst of lines, and one more each interval after that. The
-// zero value allows none. It must not be copied.
+// Limiter allows a burst of lines, and then one more each interval. The zero value allows
+// none. It must not be copied.
 type Limiter struct {
 	// Burst is how many lines may be written at once. Constant.
 	Burst int
-	// Every is after how long one more may be. Constant.
+	// Every is the interval after which one more is allowed. Constant.
 	Every time.Duration
 
 	mu      sync.Mutex // guards all following fields
@@ -20,8 +20,8 @@ type Limiter struct {
 	omitted int
 }
 
-// Allow reports whether a line may be written now, and how many were left out
-// since the last one that was.
+// Allow reports whether a line may be written now, and how many were omitted since the
+// last one.
 func (l *Limiter) Allow(now time.Time) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,23 +34,23 @@ func (l *Limiter) Allow(now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// Omit counts lines that were left out before they were asked for.
+// Omit counts lines that the caller omitted itself.
 func (l *Limiter) Omit(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.omitted += n
 }
 
-// Omitted is how many lines were left out since the last one that was allowed.
+// Omitted is how many lines were omitted since the last one that was allowed.
 func (l *Limiter) Omitted() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.omitted
 }
 
-// Owed is like [Limiter.Allow], and allows nothing where no line was left out: with
-// it the number is told also of who has nothing more to say.
-func (l *Limiter) Owed(now time.Time) (omitted int, ok bool) {
+// TakeOmitted is like [Limiter.Allow], but only if lines were omitted: it reports them
+// even if nothing else is logged.
+func (l *Limiter) TakeOmitted(now time.Time) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.omitted == 0 || !l.bucket.take(now, l.Burst, l.Every) {
@@ -61,23 +61,21 @@ func (l *Limiter) Owed(now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// Idle reports whether a new Limiter would allow no more than this one does, and
-// nothing was left out of which it has not told.
+// Idle reports whether the Limiter can be replaced by a new one: it allows as much, and no
+// omitted lines are unreported.
 func (l *Limiter) Idle(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.omitted == 0 && l.bucket.full(now, l.Burst)
 }
 
-// maxKeys bounds what a [ByKey] remembers. Those that it does not remember share
-// one allowance.
+// maxKeys bounds the keys of a [ByKey]. Further keys share one allowance.
 const maxKeys = 1024
 
-// ByKey is a [Limiter] a key, and one more for all of them. The zero value of its
+// ByKey is a [Limiter] for each key, and one for all keys together. The zero value of its
 // fields allows no line. It must not be copied.
 type ByKey struct {
-	// Each is what one key may, All what all may together: only Burst and Every
-	// of them are read. Constant.
+	// Each is the allowance of one key, All that of all keys. Constant.
 	Each, All Allowance
 
 	mu      sync.Mutex // guards all following fields
@@ -87,14 +85,14 @@ type ByKey struct {
 	omitted int
 }
 
-// Allowance is a burst, and after how long one more may follow.
+// Allowance is a burst, and the interval after which one more is allowed.
 type Allowance struct {
 	Burst int
 	Every time.Duration
 }
 
-// Allow is like [Limiter.Allow]. What one key was not allowed takes nothing from
-// the others. The number of omitted lines is of all keys.
+// Allow is like [Limiter.Allow]. A line that its key does not allow takes nothing from the
+// others. The number of omitted lines is over all keys.
 func (l *ByKey) Allow(key string, now time.Time) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +105,7 @@ func (l *ByKey) Allow(key string, now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// of gives the key's bucket. Those that are full again need not be remembered.
+// of returns the bucket of a key. Full buckets need not be kept.
 func (l *ByKey) of(key string, now time.Time) *bucket {
 	if b := l.keys[key]; b != nil {
 		return b

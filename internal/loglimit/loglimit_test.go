@@ -33,10 +33,10 @@ func TestLimiterAllowsABurstAndThenARate(t *testing.T) {
 	if got := l.Omitted(); got != 3 {
 		t.Errorf("%d lines were left out of which nothing was told, want 3", got)
 	}
-	if omitted, ok := l.Owed(now.Add(time.Hour)); !ok || omitted != 3 || l.Idle(now.Add(time.Hour)) {
+	if omitted, ok := l.TakeOmitted(now.Add(time.Hour)); !ok || omitted != 3 || l.Idle(now.Add(time.Hour)) {
 		t.Errorf("an hour later: %d omitted, %v, or idle", omitted, ok)
 	}
-	if omitted, ok := l.Owed(now.Add(time.Hour)); ok || omitted != 0 {
+	if omitted, ok := l.TakeOmitted(now.Add(time.Hour)); ok || omitted != 0 {
 		t.Errorf("nothing was left out, and a line is allowed for it: %d", omitted)
 	}
 	if !l.Idle(now.Add(2 * time.Hour)) {

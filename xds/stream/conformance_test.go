@@ -127,7 +127,7 @@ func orderUnderLoad(t *testing.T, version string) {
 }
 
 // rejected makes Envoy reject a cluster when it is added, by name.
-func refused(c *clusterv3.Cluster) { c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED }
+func rejected(c *clusterv3.Cluster) { c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED }
 
 // invalid makes Envoy reject the whole response before anything is applied.
 func invalid(c *clusterv3.Cluster) { c.ConnectTimeout = durationpb.New(-time.Second) }
@@ -139,7 +139,7 @@ func slower(c *clusterv3.Cluster) { c.ConnectTimeout = durationpb.New(2 * time.S
 func besideABadOne(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := setUp(t, version)
-	for name, fault := range map[string]func(*clusterv3.Cluster){"refused": refused, "invalid": invalid} {
+	for name, fault := range map[string]func(*clusterv3.Cluster){"rejected": rejected, "invalid": invalid} {
 		w.cluster("a", slower)
 		w.cluster("b", fault)
 		w.cluster("new", nil)
@@ -160,7 +160,7 @@ func besideABadOne(t *testing.T, version string) {
 	// not.
 	for range 10 {
 		w.cluster("a", slower)
-		w.cluster("b", refused)
+		w.cluster("b", rejected)
 		before := p.sentSoFar()
 		p.set(w.generation())
 		envoytest.Eventually(t, envoytest.Patience, func() error {
@@ -255,8 +255,8 @@ func severalBad(t *testing.T, version string) {
 	t.Helper()
 	w, p, e := setUp(t, version)
 	w.cluster("a", slower)
-	w.cluster("b", refused)
-	w.cluster("new", refused)
+	w.cluster("b", rejected)
+	w.cluster("new", rejected)
 	g := w.generation()
 	p.set(g)
 	status := p.waitConverged(t, g.Number)

@@ -18,8 +18,8 @@ const maxReason = 4096
 func (s *Server) handleNack(now time.Time, t *subscriptionState, r *sentResponse, st *rpcstatus.Status) {
 	raw := st.GetMessage() // with line breaks: names are searched in it
 	message := sanitize(raw)
-	marks := &t.typ.status
-	marks.nacked, marks.nackedAt, marks.lastError = r.generation, now.UnixNano(), message
+	progress := &t.typ.status
+	progress.nacked, progress.nackedAt, progress.lastError = r.generation, now.UnixNano(), message
 	s.addEvent(Event{
 		Kind: EventNacked, Type: t.typ.url, Generation: r.generation, Names: r.len(),
 		Removal: len(r.removed) > 0, Reason: message, Took: now.Sub(r.at),

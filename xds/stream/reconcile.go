@@ -94,24 +94,24 @@ func (m *mergedSet) getAll(names []string) []*Resource {
 // recomputePending is computePending for a subscription with something pending.
 func (s *Server) recomputePending(t *subscriptionState, want *mergedSet, hold bool) {
 	p := t.ensurePending()
-	again := t.resendAll
-	t.awaitingResponse, t.initial = t.awaitingResponse || again, t.initial || again
+	resend := t.resendAll
+	t.awaitingResponse, t.initial = t.awaitingResponse || resend, t.initial || resend
 	if t.have == nil && p.empty() { // the usual start of virtual hosts
 		t.resendAll, t.compareAll = false, false
-		if s.computePendingFromIdle(t, want, hold); again {
+		if s.computePendingFromIdle(t, want, hold); resend {
 			p.forced = p.add
 		}
 		return
 	}
 	names := t.namesToCheck(want, hold)
-	due := p.forced
+	wasForced := p.forced
 	t.want, t.holdRemovals, t.resendAll, t.compareAll = want, hold, false, false
 	p.add, p.forced, p.remove, p.newCount, t.removalsHeld = nil, nil, nil, 0, t.removalsHeld && hold
 	// Nothing of the initial virtual hosts has been accepted yet, including those that
 	// were not wanted at the last reconcile.
-	again = again || t.routeConfig != "" && t.initial && !p.waiting()
+	resend = resend || t.routeConfig != "" && t.initial && !p.waiting()
 	for name, e := range p.states {
-		if again && want.get(name) != nil {
+		if resend && want.get(name) != nil {
 			e.forced = true
 		}
 		if e.secondTry && e.rejectedVersion != "" {
@@ -124,8 +124,8 @@ func (s *Server) recomputePending(t *subscriptionState, want *mergedSet, hold bo
 		if p.states[name] != nil {
 			continue
 		}
-		_, forced := find(due, name)
-		s.schedule(t, name, forced || again)
+		_, forced := find(wasForced, name)
+		s.schedule(t, name, forced || resend)
 	}
 }
 
@@ -168,22 +168,22 @@ func (t *subscriptionState) namesToCheck(want *mergedSet, hold bool) map[string]
 // come in order.
 func (s *Server) schedule(t *subscriptionState, name string, forced bool) {
 	p := t.pending
-	res, will := t.want.get(name), t.expected(name)
+	res, expected := t.want.get(name), t.expected(name)
 	switch {
 	case res == nil && forced && (t.typ.url != VirtualHostType):
 		e := t.ensureState(name)
 		e.forced = true
 		s.evaluate(t, name, e)
-	case res == nil && will != nil && t.holdRemovals:
+	case res == nil && expected != nil && t.holdRemovals:
 		t.removalsHeld = true
-	case res == nil && will != nil:
+	case res == nil && expected != nil:
 		p.remove = append(p.remove, name)
-	case res != nil && (forced || will.version() != res.Version):
+	case res != nil && (forced || expected.version() != res.Version):
 		p.add = append(p.add, res)
 		if forced {
 			p.forced = append(p.forced, res)
 		}
-		if will == nil {
+		if expected == nil {
 			p.newCount++
 		}
 	}
@@ -256,14 +256,14 @@ func (t *subscriptionState) forceNewEndpoints() {
 
 // lookUp returns a function like get for many names. It also gives each resource an index
 // from 0 on; size is their number.
-func (m *mergedSet) lookUp() (at func(name string) (r *Resource, place int), places int) {
+func (m *mergedSet) lookUp() (at func(name string) (r *Resource, index int), size int) {
 	if m == nil {
 		return func(string) (*Resource, int) { return nil, 0 }, 0
 	}
 	indexes := make([]map[string]int32, len(m.sets))
 	for i, s := range m.sets {
 		indexes[i] = s.lookUp()
-		places += len(s.list)
+		size += len(s.list)
 	}
 	return func(name string) (*Resource, int) {
 		before := 0
@@ -274,7 +274,7 @@ func (m *mergedSet) lookUp() (at func(name string) (r *Resource, place int), pla
 			before += len(s.list)
 		}
 		return nil, 0
-	}, places
+	}, size
 }
 
 // numbered yields all resources with the indexes of lookUp.
@@ -283,13 +283,13 @@ func (m *mergedSet) numbered() iter.Seq2[*Resource, int] {
 		if m == nil {
 			return
 		}
-		place := 0
+		index := 0
 		for _, s := range m.sets {
 			for _, r := range s.list {
-				if !yield(r, place) {
+				if !yield(r, index) {
 					return
 				}
-				place++
+				index++
 			}
 		}
 	}
@@ -302,16 +302,16 @@ func (s *Server) force(t *subscriptionState, list []*Resource) {
 	}
 	p := t.ensurePending()
 	if len(p.states) > 0 {
-		var plain []*Resource
+		var others []*Resource
 		for _, r := range list {
 			if e := p.states[r.Name]; e != nil {
 				e.forced = true
 				s.evaluate(t, r.Name, e)
 			} else {
-				plain = append(plain, r)
+				others = append(others, r)
 			}
 		}
-		list = plain
+		list = others
 	}
 	for _, r := range list {
 		if _, there := find(p.add, r.Name); !there && t.expected(r.Name) == nil {
