@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	_ "embed" // the list of survivors
@@ -16,10 +17,14 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 func main() {
@@ -40,23 +45,23 @@ func packages() []string {
 // trial is a run of tests: one binary, some of its tests.
 type trial struct {
 	name, pkg, run string
-	timeout        time.Duration
-	reached        map[int]bool // the places that it comes by
+	took           time.Duration // with nothing taken out
+	reached        map[int]bool  // the places that it comes by
 }
 
 // nets are meant to notice every place.
 func nets() []trial {
 	return []trial{
-		{name: "mesh nets", pkg: "registry/mesh", run: "^TestMerges", timeout: 10 * time.Minute},
-		{name: "xds nets", pkg: "xds/cache", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$", timeout: 10 * time.Minute},
+		{name: "mesh nets", pkg: "registry/mesh", run: "^TestMerges"},
+		{name: "xds nets", pkg: "xds/cache", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$"},
 	}
 }
 
-// others are asked of those places that the nets let pass.
+// others are all short tests of the packages.
 func others(packages []string) []trial {
 	var out []trial
 	for _, p := range packages {
-		out = append(out, trial{name: p, pkg: p, timeout: 20 * time.Minute})
+		out = append(out, trial{name: p, pkg: p})
 	}
 	return out
 }
@@ -73,6 +78,7 @@ type settings struct {
 	root, work, state string
 	file, tests       string
 	budget            time.Duration
+	jobs              int
 	list, again, nets bool
 }
 
@@ -81,8 +87,9 @@ func run(ctx context.Context, out io.Writer) error {
 	flag.StringVar(&s.work, "work", filepath.Join(os.TempDir(), "fairlead-mutants"), "a directory for binaries and copies")
 	flag.StringVar(&s.state, "state", "", "what is known already, a line a place; by default in -work")
 	flag.StringVar(&s.file, "file", "", "only places whose file and function (a/b.go Type.func) match a regular expression")
-	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests are asked after the nets")
+	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests are asked, besides the nets")
 	flag.DurationVar(&s.budget, "budget", 0, "stop after this time")
+	flag.IntVar(&s.jobs, "jobs", runtime.NumCPU(), "how many places are asked of at a time")
 	flag.BoolVar(&s.list, "list", false, "list the places, and ask nobody")
 	flag.BoolVar(&s.again, "again", false, "ask again of survivors")
 	flag.BoolVar(&s.nets, "nets", false, "ask the nets alone")
@@ -132,10 +139,14 @@ func (s *settings) all(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	for i := range trials {
+		began := time.Now()
 		if trials[i].reached, err = s.reached(ctx, trials[i]); err != nil {
 			return err
 		}
+		trials[i].took = time.Since(began)
 	}
+	// The short ones first: most places are noticed by many tests.
+	slices.SortStableFunc(trials, func(a, b trial) int { return cmp.Compare(a.took, b.took) })
 	return s.ask(ctx, out, sites, trials)
 }
 
@@ -217,13 +228,21 @@ func (s *settings) reached(ctx context.Context, t trial) (map[int]bool, error) {
 	return out, nil
 }
 
+// longest is how long a trial may take: a place may be what ends a loop.
+func longest(t trial) time.Duration {
+	if t.took == 0 {
+		return 20 * time.Minute
+	}
+	return time.Minute + 5*t.took
+}
+
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
 // try runs a trial with one place taken out; by is the test that noticed.
 func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by string, err error) {
-	limit, cancel := context.WithTimeout(ctx, t.timeout)
+	limit, cancel := context.WithTimeout(ctx, longest(t))
 	defer cancel()
-	args := []string{"-test.short", "-test.failfast", "-test.count=1"}
+	args := []string{"-test.short", "-test.failfast", "-test.count=1", "-test.parallel=8"}
 	if t.run != "" {
 		args = append(args, "-test.run", t.run)
 	}
@@ -246,7 +265,7 @@ func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by 
 	return t.name + ": " + string(names[len(names)-1][1]), nil
 }
 
-// ask asks of every place that nobody knows yet.
+// ask asks of every place that nobody knows yet, several at a time.
 func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials []trial) error {
 	have, err := s.read()
 	if err != nil {
@@ -257,44 +276,88 @@ func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials
 		return err
 	}
 	defer f.Close()
+	all, err := s.known(sites)
+	if err != nil {
+		return err
+	}
+	may := explained()
+	asked, missing := make([]bool, len(sites)), errgroup.Group{}
+	missing.SetLimit(s.jobs)
+	var mu sync.Mutex // guards f and out
+	for i, x := range sites {
+		k := &all[i]
+		if old, ok := have[k.Site]; ok && old.Sum == k.Sum && (old.By != "" || (old.All || s.nets) && !s.again) {
+			*k, asked[i] = old, true
+			continue
+		}
+		if may[k.Site] != "" && !s.again {
+			continue
+		}
+		missing.Go(func() error {
+			by, err := s.notice(ctx, x, trials)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			k.By, asked[i] = by, true
+			if by == "" && may[k.Site] == "" {
+				say(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
+			}
+			return json.NewEncoder(f).Encode(*k)
+		})
+	}
+	if err := missing.Wait(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	report(out, sites, all, asked, may)
+	return nil
+}
+
+// known gives each place its name, and the sum of its file.
+func (s *settings) known(sites []*site) ([]known, error) {
+	all := make([]known, len(sites))
 	sums, seen := map[string]string{}, map[string]int{}
-	killed, survived, excused, left, may := 0, 0, 0, 0, explained()
-	for _, x := range sites {
+	for i, x := range sites {
 		if sums[x.File] == "" {
 			text, err := os.ReadFile(filepath.Join(s.root, x.File))
 			if err != nil {
-				return err
+				return nil, err
 			}
 			sum := sha256.Sum256(text)
 			sums[x.File] = hex.EncodeToString(sum[:8])
 		}
 		seen[x.name()]++
-		k := known{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.nets}
-		if old, ok := have[k.Site]; ok && old.Sum == k.Sum && (old.By != "" || (old.All || s.nets) && !s.again) {
-			k = old
-		} else if ctx.Err() == nil && (may[k.Site] == "" || s.again) {
-			for _, t := range trials {
-				if !t.reached[x.ID] {
-					continue
-				}
-				if k.By, err = s.try(ctx, t, x.ID); err != nil || k.By != "" {
-					break
-				}
-			}
-			if ctx.Err() == nil {
-				if err := json.NewEncoder(f).Encode(k); err != nil {
-					return err
-				}
-			}
+		all[i] = known{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.nets}
+	}
+	return all, nil
+}
+
+// notice gives the first test that fails with a place taken out, or nothing.
+func (s *settings) notice(ctx context.Context, x *site, trials []trial) (by string, err error) {
+	for _, t := range trials {
+		if !t.reached[x.ID] {
+			continue
 		}
-		switch {
-		case k.By == "" && may[k.Site] != "":
-			excused++
-			say(out, "excused   %s:%d %s  [%s]", x.File, x.Line, k.Site, may[k.Site])
+		if by, err = s.try(ctx, t, x.ID); err != nil || by != "" {
+			return by, err
+		}
+	}
+	return "", ctx.Err()
+}
+
+// report prints what came of each place, in the order of the sources.
+func report(out io.Writer, sites []*site, all []known, asked []bool, may map[string]string) {
+	killed, survived, excused, left := 0, 0, 0, 0
+	for i, x := range sites {
+		switch k := all[i]; {
 		case k.By != "":
 			killed++
 			say(out, "killed    %s:%d %s  [%s]", x.File, x.Line, k.Site, k.By)
-		case ctx.Err() != nil && have[k.Site].Site == "":
+		case may[k.Site] != "":
+			excused++
+			say(out, "excused   %s:%d %s  [%s]", x.File, x.Line, k.Site, may[k.Site])
+		case !asked[i]:
 			left++
 		default:
 			survived++
@@ -302,7 +365,6 @@ func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials
 		}
 	}
 	say(out, "%d places: %d killed, %d survived, %d more by survivors.txt, %d not asked", len(sites), killed, survived, excused, left)
-	return nil
 }
 
 // survivors are the places that may be taken out without a test that notices, and why:
