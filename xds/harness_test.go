@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/fairlead/fairlead/internal/parallel"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -29,7 +30,10 @@ import (
 	"github.com/fairlead/fairlead/xds/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	parallel.Waiting()
+	goleak.VerifyTestMain(m)
+}
 
 // fakeMesh is the registry: a snapshot, and channels that are notified of new ones.
 type fakeMesh struct {

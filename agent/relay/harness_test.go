@@ -31,6 +31,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/parallel"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/vhds"
@@ -38,7 +39,10 @@ import (
 
 const deadline = envoytest.Patience
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	parallel.Waiting()
+	goleak.VerifyTestMain(m)
+}
 
 // testTLS is a certificate for the fake server. Package agent tests which servers are
 // accepted.

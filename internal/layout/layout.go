@@ -93,6 +93,7 @@ func Rooms() map[string]Room {
 		"internal/layout":      {"this plan", nil},
 		"internal/meshgen":     {"random meshes and changes of them, for tests", []string{"internal/race", "registry/manifest", "registry/manifest/schema", "registry/mesh"}},
 		"internal/smallmesh":   {"small meshes by hand, for tests", []string{"registry/mesh"}},
+		"internal/parallel":    {"more tests at a time than cores, where tests wait", []string{"internal/race"}},
 		"internal/mutants":     {"tells which steps and fields of keys no test would miss", nil},
 		"internal/wallclock":   {"the wall clock, without a monotonic reading; tests shift it by a build tag", nil},
 		"internal/refusals":    {"what was refused lately, for people to see", nil},

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/parallel"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/registry/files"
 )
@@ -48,6 +49,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	parallel.Waiting()
 	goleak.VerifyTestMain(m)
 }
 
