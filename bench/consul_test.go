@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// flips is how often a check turns critical, and well again.
+	// flips is how often a check changes to critical, and back to passing.
 	flips = 100
-	// instances is how many the service has whose checks turn.
+	// instances is the number of instances of the service, whose checks change.
 	instances = 3
 )
 
-// checks is the time from a check that turns in Consul until the Envoy of a client
-// has it, for both ways of finding changes.
+// checks is the time from the change of a check in Consul until the Envoy of a client has it,
+// for both ways of finding changes.
 func checks(b *testing.B, r *report) {
 	b.Helper()
-	b.Run("doorbells", func(b *testing.B) {
+	b.Run("table-watches", func(b *testing.B) {
 		c := consultest.Start(b, consultest.Options{Persistent: true}).Cluster()
 		newCatalog(b, c).flip(r, "one server, HTTP")
 	})
@@ -103,7 +103,7 @@ func (m *catalog) healthy() (int, error) {
 	return n, err
 }
 
-// flip turns checks, one after the other. The clock starts before Consul is told.
+// flip changes checks, one after the other. The clock starts before the write to Consul.
 func (m *catalog) flip(r *report, where string) {
 	m.b.Helper()
 	const budget = 500 // ms, for 99 of 100

@@ -62,7 +62,7 @@ func (f *figure) budgetText() string {
 	}
 }
 
-func (f *figure) verdict() string {
+func (f *figure) result() string {
 	switch {
 	case f.budget == 0 && !f.limit:
 		return ""
@@ -106,7 +106,7 @@ func (r *report) markdown(now time.Time) string {
 	for _, f := range r.figures {
 		v := slices.Sorted(slices.Values(f.values))
 		fmt.Fprintf(&b, "| %s | %s | %s to %s | %d | %s | %s | %s | %s |\n", f.name, f.text(f.median()),
-			f.text(v[0]), f.text(v[len(v)-1]), len(v), f.budgetText(), f.verdict(), f.consul, f.kuma)
+			f.text(v[0]), f.text(v[len(v)-1]), len(v), f.budgetText(), f.result(), f.consul, f.kuma)
 	}
 	b.WriteString(notes)
 	return b.String()
@@ -126,9 +126,9 @@ const notes = `
   request, 0 where none failed. An Envoy is back when it answers requests again (the peers' were started by hand); each had lived for
   12 s, for the agent takes its time with one that dies sooner.
 - **Control plane killed**: by kill -9 under load, started again, until every proxy is in step.
-- **Check turns**: from just before a real Consul is told, at its leader, until the Envoy of a client has it, of which the agent, the
+- **Check turns**: from just before the write to the leader of a real Consul until the Envoy of a client has it, of which the agent, the
   control plane and Consul's own replication are a part; one of three instances, at distances of 0.2 to 0.4 s that follow no period. The
-  budget is for 99 of 100. By plain HTTP two tables are watched as doorbells; by HTTPS every service has a watch.
+  budget is for 99 of 100. Over plain HTTP two tables are watched; over HTTPS every service has a watch.
 - **Idle**: resident memory (MB of 2^20 bytes) and share of one core, of each process of its kind over windows of four seconds. The
   Envoys here run a worker for each core, those of the peers ran one. Its own is what is not a page of a file: the others are of the
   binary, shared by all processes that run it, and the kernel takes them back where it needs them. An agent has just given back what
@@ -152,9 +152,9 @@ func cpu() string {
 func TestFigure(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		f               figure
-		median          float64
-		budget, verdict string
+		f              figure
+		median         float64
+		budget, result string
 	}{
 		"odd":    {figure{unit: "s", budget: 3, values: []float64{9, 1, 2}}, 2, "< 3.00 s", "met"},
 		"even":   {figure{unit: "ms", budget: 1, values: []float64{4, 1, 2, 1}}, 1.5, "< 1.0 ms", "**missed**"},
@@ -163,7 +163,7 @@ func TestFigure(t *testing.T) {
 		"shown":  {figure{unit: "MB", values: []float64{5}}, 5, "–", ""},
 		"at_one": {figure{unit: "%", budget: 2, values: []float64{2}}, 2, "< 2.0 %", "**missed**"},
 	} {
-		if m, b, v := c.f.median(), c.f.budgetText(), c.f.verdict(); m != c.median || b != c.budget || v != c.verdict {
+		if m, b, v := c.f.median(), c.f.budgetText(), c.f.result(); m != c.median || b != c.budget || v != c.result {
 			t.Errorf("%s: %v, %q, %q", name, m, b, v)
 		}
 	}

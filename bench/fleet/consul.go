@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/catalog"
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 // consulBinary is where `make tools` puts Consul.
@@ -22,7 +22,7 @@ func full() catalog.Spec { return catalog.Spec{Services: 5000, Instances: 20, No
 // consul measures one catalog by hand.
 func consul(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("consul", flag.ContinueOnError)
-	cfg := lab.CatalogConfig{Spec: full()}
+	cfg := scenario.CatalogConfig{Spec: full()}
 	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane")
 	f.StringVar(&cfg.Consul, "consul", consulBinary, "the program of Consul")
 	f.StringVar(&cfg.Dir, "dir", "", "for logs and profiles; empty means a temporary one, which is removed")
@@ -61,7 +61,7 @@ func consul(ctx context.Context, args []string, out io.Writer) error {
 	if err := os.MkdirAll(cfg.Dir, 0o750); err != nil {
 		return err
 	}
-	res, err := lab.RunCatalog(ctx, cfg)
+	res, err := scenario.RunCatalog(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
 	"github.com/fairlead/fairlead/bench/fleet/internal/report"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 // consulPlan is what `make bench-consul` runs.
 func consulPlan(binary string) []step {
 	return []step{{"consul", 1, func(ctx context.Context, s *suite, dir string) error {
-		r, err := lab.RunCatalog(ctx, lab.CatalogConfig{
+		r, err := scenario.RunCatalog(ctx, scenario.CatalogConfig{
 			Binary: s.fairlead, Consul: binary, Dir: dir, Spec: full(), Proxies: 10, Secure: []bool{false, true},
 			Starts: 3, Flips: 60, Added: 2, Flap: flapFor, Idle: idleFor,
 		})
@@ -41,7 +41,7 @@ func prefix(secure bool) string {
 }
 
 // keepWay keeps what was measured over HTTP, or over HTTPS.
-func (s *suite) keepWay(w lab.CatalogWay) {
+func (s *suite) keepWay(w scenario.CatalogWay) {
 	p := prefix(w.Secure)
 	for _, st := range w.Starts {
 		if st.Counted {
@@ -88,7 +88,7 @@ func consulTables() []report.Table {
 		secure      bool
 		title, text string
 	}{
-		{false, "Over plain HTTP: doorbells and sweeps", "Stock Consul gives a client 200 connections: blocking queries on the tables say that something has changed."},
+		{false, "Over plain HTTP: table watches and sweeps", "Stock Consul gives a client 200 connections: blocking queries on the tables report that something has changed."},
 		{true, "Over HTTPS: a watch for each service", "250 watches share a connection by HTTP/2."},
 	}
 	tables := []report.Table{{
@@ -108,19 +108,19 @@ func consulTables() []report.Table {
 
 func wayRows(p string) []report.Row {
 	rows := []report.Row{
-		{ID: "start", Name: "Start, nothing on disk, to ready with the first full picture", Unit: report.Seconds, Budget: 10},
+		{ID: "start", Name: "Start with an empty state directory, until ready with the complete catalog", Unit: report.Seconds, Budget: 10},
 		{ID: "start.cpu", Name: "The same, CPU", Unit: report.CPU, Budget: report.None},
 		{ID: "start.consul", Name: "The same, CPU of Consul", Unit: report.CPU, Budget: report.None},
 		{ID: "start.peak", Name: "The same, peak memory", Unit: report.MB, Budget: report.None},
 		{ID: "start.bytes", Name: "The same, bytes read", Unit: report.MB, Budget: report.None},
 		{ID: "start.reads", Name: "The same, most reads in flight at once", Budget: 16},
-		{ID: "restart", Name: "Start with the last picture on disk, to ready", Unit: report.Seconds, Budget: report.None},
+		{ID: "restart", Name: "Start with the stored catalog, until ready", Unit: report.Seconds, Budget: report.None},
 		{ID: "restart.cpu", Name: "The same, CPU", Unit: report.CPU, Budget: report.None},
 		{ID: "fleet", Name: "10 proxies connect, last stream complete", Unit: report.Seconds, Budget: report.None},
 		{ID: "connections", Name: "Connections to Consul, most at once", Budget: 64},
 		{ID: "waiting", Name: "Blocking queries, most at once", Budget: report.None},
 		{ID: "throttled", Name: "Answers 429, from the first start to the end", Budget: 0},
-		{ID: "idle.cpu", Name: "Nothing happens: CPU, of a core", Unit: report.Percent, Budget: 2},
+		{ID: "idle.cpu", Name: "Idle: CPU, of a core", Unit: report.Percent, Budget: 2},
 		{ID: "idle.consul", Name: "The same, Consul", Unit: report.Percent, Budget: report.None},
 		{ID: "idle.reads", Name: "The same, reads in 30 s", Budget: report.None},
 		{ID: "idle.wakes", Name: "The same, blocking queries that ended", Budget: report.None},
@@ -129,7 +129,7 @@ func wayRows(p string) []report.Row {
 		{ID: "in", Name: "A check passes again: to the endpoint back, median", Unit: report.Seconds, Budget: report.None},
 		{ID: "flips.p99", Name: "Both, 99th percentile of 120", Unit: report.Seconds, Budget: 0.5},
 		{ID: "flips.worst", Name: "Both, the slowest", Unit: report.Seconds, Budget: report.None},
-		{ID: "flap.reads", Name: "A check changes every second: answers a change, one of them of the pulse of each second", Budget: 5},
+		{ID: "flap.reads", Name: "A check changes every second: answers for each change, one of them of the heartbeat", Budget: 5},
 		{ID: "flap.bytes", Name: "The same, bytes a change", Unit: report.KB, Budget: report.None},
 		{ID: "flap.cpu", Name: "The same, CPU a change, milliseconds", Unit: report.Count, Budget: report.None},
 		{ID: "added", Name: "An instance is registered: to the endpoint on a stream, median", Unit: report.Seconds, Budget: report.None},

@@ -10,13 +10,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 	"github.com/fairlead/fairlead/internal/consultest"
 )
 
 // TestMain lets the test be the process of a fleet, as the program is.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == lab.FleetCommand {
+	if len(os.Args) == 2 && os.Args[1] == scenario.FleetCommand {
 		main()
 		return
 	}
@@ -47,7 +47,7 @@ func TestCell(t *testing.T) {
 				log, _ := os.ReadFile(filepath.Join(dir, "server.log"))
 				t.Fatalf("%v\n%s", err, log)
 			}
-			var r lab.Result
+			var r scenario.Result
 			if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +87,7 @@ func TestConsul(t *testing.T) {
 		log, _ := os.ReadFile(filepath.Join(dir, "server.log"))
 		t.Fatalf("%v\n%s", err, log)
 	}
-	var r lab.CatalogResult
+	var r scenario.CatalogResult
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil {
 		t.Fatal(err)
 	}

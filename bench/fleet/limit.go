@@ -15,13 +15,13 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
 	"github.com/fairlead/fairlead/bench/fleet/internal/limit"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 // fanOut is the process of the limit, until its input ends.
 func fanOut(ctx context.Context, args []string, in io.Reader, out io.Writer) error {
-	f := flag.NewFlagSet(lab.LimitCommand, flag.ContinueOnError)
+	f := flag.NewFlagSet(scenario.LimitCommand, flag.ContinueOnError)
 	address := f.String("address", "", "where it serves")
 	cold := f.Int("cold", 0, "bytes that every stream is sent at first")
 	secure := f.Bool("tls", false, "serve TLS 1.3, and want a certificate of clients")
@@ -39,7 +39,7 @@ func fanOut(ctx context.Context, args []string, in io.Reader, out io.Writer) err
 	}
 	var opts []grpc.ServerOption
 	if *secure {
-		cert, err := lab.SelfSigned()
+		cert, err := scenario.SelfSigned()
 		if err != nil {
 			return err
 		}
@@ -66,7 +66,7 @@ func obey(s *limit.Server, in io.Reader, out *json.Encoder) error {
 	}
 	lines := bufio.NewScanner(in)
 	for lines.Scan() {
-		var o lab.LimitOrder
+		var o scenario.LimitOrder
 		if err := json.Unmarshal(lines.Bytes(), &o); err != nil {
 			return fmt.Errorf("reading an order: %w", err)
 		}

@@ -12,8 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 func main() {
@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-const usage = "fleet table|cell|restart|crowd|stall|churn|consul|mesh|feed [flags]; fleet cell -h"
+const usage = "fleet table|cell|restart|join|stalled|churn|consul|mesh|feed [flags]; fleet cell -h"
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 0 {
@@ -39,10 +39,10 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return measure(ctx, args[1:], out)
 	case "restart":
 		return restart(ctx, args[1:], out)
-	case "crowd":
-		return crowd(ctx, args[1:], out)
-	case "stall":
-		return stall(ctx, args[1:], out)
+	case "join":
+		return runJoin(ctx, args[1:], out)
+	case "stalled":
+		return runStalled(ctx, args[1:], out)
 	case "churn":
 		return churn(ctx, args[1:], out)
 	case "consul":
@@ -51,29 +51,29 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return feed(ctx, args[1:])
 	case "mesh":
 		return mesh(args[1:])
-	case lab.LimitCommand:
+	case scenario.LimitCommand:
 		return fanOut(ctx, args[1:], os.Stdin, out)
-	case lab.FleetCommand:
-		return lab.ServeFleet(ctx, os.Stdin, out)
+	case scenario.FleetCommand:
+		return scenario.ServeFleet(ctx, os.Stdin, out)
 	default:
 		return errors.New(usage)
 	}
 }
 
-// worldFlags are those that say how large a mesh is.
-func worldFlags(f *flag.FlagSet) *world.Spec {
-	s := &world.Spec{}
+// meshFlags are the size of a mesh.
+func meshFlags(f *flag.FlagSet) *meshgen.Spec {
+	s := &meshgen.Spec{}
 	f.IntVar(&s.Services, "services", 1000, "services of the mesh")
 	f.IntVar(&s.Endpoints, "endpoints", 10, "endpoints of a service")
 	f.IntVar(&s.Proxies, "proxies", 1000, "proxies of the fleet")
-	f.IntVar(&s.Rules, "rules", world.DefaultRules, "how many of a hundred services have a VirtualService and a DestinationRule")
+	f.IntVar(&s.Rules, "rules", meshgen.DefaultRules, "how many of a hundred services have a VirtualService and a DestinationRule")
 	f.BoolVar(&s.OwnSidecars, "own-sidecars", false, "give every proxy a Sidecar of its own")
 	return s
 }
 
 func mesh(args []string) error {
 	f := flag.NewFlagSet("mesh", flag.ContinueOnError)
-	spec := worldFlags(f)
+	spec := meshFlags(f)
 	dir := f.String("dir", "", "where it is written")
 	if err := f.Parse(args); err != nil {
 		return err
@@ -86,31 +86,31 @@ func mesh(args []string) error {
 
 func feed(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("feed", flag.ContinueOnError)
-	spec := worldFlags(f)
+	spec := meshFlags(f)
 	binary := f.String("fairlead", "bin/fairlead", "the program of the control plane")
 	dir := f.String("dir", "", "for the mesh and logs")
 	out := f.String("out", "", "the file of resources that is written")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
-	return lab.WriteFeed(ctx, lab.CellConfig{Binary: *binary, Dir: *dir, World: *spec}, *out)
+	return scenario.WriteFeed(ctx, scenario.CellConfig{Binary: *binary, Dir: *dir, Mesh: *spec}, *out)
 }
 
 // cellFlags are those of everything that runs one cell.
-func cellFlags(name string) (f *flag.FlagSet, parse func(args []string) (lab.CellConfig, func(), error)) {
+func cellFlags(name string) (f *flag.FlagSet, parse func(args []string) (scenario.CellConfig, func(), error)) {
 	f = flag.NewFlagSet(name, flag.ContinueOnError)
-	spec := worldFlags(f)
-	cfg := lab.CellConfig{}
+	spec := meshFlags(f)
+	cfg := scenario.CellConfig{}
 	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane, or of linear and snapshot")
 	f.StringVar(&cfg.Dir, "dir", "", "for the mesh, logs and profiles; empty means a temporary one, which is removed")
 	minor := f.Uint("envoy", 40, "the release of Envoy that the fleet is of, 1.N; before 38 without VHDS")
 	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection")
 	f.BoolVar(&cfg.TLS, "tls", false, "TLS 1.3 with certificates of the control plane")
-	return f, func(args []string) (lab.CellConfig, func(), error) {
+	return f, func(args []string) (scenario.CellConfig, func(), error) {
 		if err := f.Parse(args); err != nil {
 			return cfg, nil, err
 		}
-		cfg.World, cfg.Minor, cfg.Args = *spec, uint32(*minor), f.Args()
+		cfg.Mesh, cfg.Minor, cfg.Args = *spec, uint32(*minor), f.Args()
 		clean := func() {}
 		if cfg.Dir == "" {
 			dir, err := os.MkdirTemp("", "fleet")
@@ -131,7 +131,7 @@ func write(out io.Writer, v any) error {
 
 func cell(ctx context.Context, args []string, out io.Writer) error {
 	f, parse := cellFlags("cell")
-	var more lab.CellConfig
+	var more scenario.CellConfig
 	f.StringVar((*string)(&more.Subject), "subject", "", "instead of our control plane: linear, snapshot or limit")
 	f.StringVar(&more.Feed, "feed", "", "a file of resources, by fleet feed, that linear and snapshot serve")
 	f.IntVar(&more.Sizes.Cold, "limit-cold", 2_500_000, "bytes that the limit sends at first")
@@ -150,7 +150,7 @@ func cell(ctx context.Context, args []string, out io.Writer) error {
 	defer clean()
 	cfg.Subject, cfg.Feed, cfg.Sizes, cfg.Idle, cfg.Profile = more.Subject, more.Feed, more.Sizes, more.Idle, more.Profile
 	cfg.Routes, cfg.Endpoints, cfg.Many = more.Routes, more.Endpoints, more.Many
-	res, err := lab.RunCell(ctx, cfg)
+	res, err := scenario.RunCell(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -167,36 +167,36 @@ func restart(ctx context.Context, args []string, out io.Writer) error {
 	}
 	cfg.Profile = *profile
 	defer clean()
-	res, err := lab.RunRestart(ctx, cfg, *times)
+	res, err := scenario.RunRestart(ctx, cfg, *times)
 	if err != nil {
 		return err
 	}
 	return write(out, res)
 }
 
-func crowd(ctx context.Context, args []string, out io.Writer) error {
-	_, parse := cellFlags("crowd")
+func runJoin(ctx context.Context, args []string, out io.Writer) error {
+	_, parse := cellFlags("join")
 	cfg, clean, err := parse(args)
 	if err != nil {
 		return err
 	}
 	defer clean()
-	res, err := lab.RunCrowd(ctx, cfg)
+	res, err := scenario.RunJoin(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	return write(out, res)
 }
 
-func stall(ctx context.Context, args []string, out io.Writer) error {
-	f, parse := cellFlags("stall")
+func runStalled(ctx context.Context, args []string, out io.Writer) error {
+	f, parse := cellFlags("stalled")
 	edits := f.Int("edits", 20, "how many VirtualServices are edited before, and again while a tenth reads nothing")
 	cfg, clean, err := parse(args)
 	if err != nil {
 		return err
 	}
 	defer clean()
-	res, err := lab.RunStall(ctx, cfg, *edits)
+	res, err := scenario.RunStalledReaders(ctx, cfg, *edits)
 	if err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func churn(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	defer clean()
-	res, err := lab.RunChurn(ctx, cfg, *d)
+	res, err := scenario.RunChurn(ctx, cfg, *d)
 	if err != nil {
 		return err
 	}

@@ -5,40 +5,39 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 	"github.com/fairlead/fairlead/bench/fleet/internal/report"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 // old is the last release of Envoy that takes no virtual hosts on the
 // aggregated stream.
 const old = 37
 
-// idle is how long nothing happens before memory is read: the collector gives
-// memory back at its leisure.
+// idle is how long nothing happens before memory is read: the runtime returns memory slowly.
 const idle = 20 * time.Second
 
-func newSizes(s *suite) *lab.Sizes  { return &s.sizes }
-func oldSizes(s *suite) *lab.Sizes  { return &s.oldSizes }
-func wideSizes(s *suite) *lab.Sizes { return &s.wideSizes }
+func newSizes(s *suite) *scenario.Sizes  { return &s.sizes }
+func oldSizes(s *suite) *scenario.Sizes  { return &s.oldSizes }
+func wideSizes(s *suite) *scenario.Sizes { return &s.wideSizes }
 
 // changes sets how often each change is made.
-func changes(routes, endpoints, many int, wait time.Duration) func(cfg *lab.CellConfig) {
-	return func(cfg *lab.CellConfig) {
+func changes(routes, endpoints, many int, wait time.Duration) func(cfg *scenario.CellConfig) {
+	return func(cfg *scenario.CellConfig) {
 		cfg.Routes, cfg.Endpoints, cfg.Many, cfg.Idle = routes, endpoints, many, wait
 	}
 }
 
-func and(all ...func(cfg *lab.CellConfig)) func(cfg *lab.CellConfig) {
-	return func(cfg *lab.CellConfig) {
+func and(all ...func(cfg *scenario.CellConfig)) func(cfg *scenario.CellConfig) {
+	return func(cfg *scenario.CellConfig) {
 		for _, f := range all {
 			f(cfg)
 		}
 	}
 }
 
-func older(cfg *lab.CellConfig)  { cfg.Minor = old }
-func secure(cfg *lab.CellConfig) { cfg.TLS = true }
+func older(cfg *scenario.CellConfig)  { cfg.Minor = old }
+func secure(cfg *scenario.CellConfig) { cfg.TLS = true }
 
 // shortPlan is what `make bench` runs. What is done again without waiting for
 // memory is there for six runs of what is noisy.
@@ -50,34 +49,34 @@ func shortPlan() []step {
 		{"limit", 6, bare("", table(), newSizes, changes(3, 3, 1, time.Second))},
 		{"ours-old", 3, ours("old.", table(), and(older, changes(2, 0, 0, 0)), oldSizes)},
 		{"limit-old", 3, bare("old.", table(), oldSizes, changes(2, 0, 0, 0))},
-		{"linear", 3, peer(lab.Linear, report.Linear, []string{"", "old."}, table(), changes(2, 2, 0, 5*time.Second))},
+		{"linear", 3, peer(scenario.Linear, report.Linear, []string{"", "old."}, table(), changes(2, 2, 0, 5*time.Second))},
 		{"wide", 3, ours("wide.", wide(), changes(2, 0, 0, idle), wideSizes)},
 		{"wide-again", 3, ours("wide.", wide(), changes(2, 0, 0, 0), wideSizes)},
 		{"limit-wide", 1, bare("wide.", wide(), wideSizes, changes(3, 0, 0, time.Second))},
-		{"linear-wide", 1, peer(lab.Linear, report.Linear, []string{"wide."}, wide(), changes(3, 0, 0, 5*time.Second))},
+		{"linear-wide", 1, peer(scenario.Linear, report.Linear, []string{"wide."}, wide(), changes(3, 0, 0, 5*time.Second))},
 		{"small", 3, small},
 		{"tls", 3, ours("tls.", table(), and(secure, changes(2, 2, 0, idle)), nil)},
 		{"tls-again", 3, ours("tls.", table(), and(secure, changes(2, 2, 0, 0)), nil)},
 		{"limit-tls", 1, bare("tls.", table(), newSizes, and(secure, changes(3, 3, 0, time.Second)))},
 		{"heavy", 1, ours("heavy.", heavy(), changes(3, 3, 0, 5*time.Second), nil)},
 		{"restart", 1, restarted(3)},
-		{"crowd", 1, crowded},
-		{"stall", 1, stalled(20)},
-		{"own", 1, ours("own.", world.Spec{Services: 1000, Endpoints: 10, Proxies: 200, OwnSidecars: true}, changes(3, 0, 0, 5*time.Second), nil)},
+		{"join", 1, joining},
+		{"stalled", 1, stalled(20)},
+		{"own", 1, ours("own.", meshgen.Spec{Services: 1000, Endpoints: 10, Proxies: 200, OwnSidecars: true}, changes(3, 0, 0, 5*time.Second), nil)},
 		{"churn", 1, churned("churn", 20*time.Second)},
-		{"snapshot", 1, peer(lab.Snapshot, report.Snapshot, []string{"", "old."}, table(), changes(1, 1, 0, time.Second))},
+		{"snapshot", 1, peer(scenario.Snapshot, report.Snapshot, []string{"", "old."}, table(), changes(1, 1, 0, time.Second))},
 	}
 }
 
 // longPlan is what `make bench-worst` runs.
 func longPlan() []step {
-	many := func(s world.Spec, n int) world.Spec { s.Proxies = n; return s }
+	many := func(s meshgen.Spec, n int) meshgen.Spec { s.Proxies = n; return s }
 	c := changes(6, 6, 0, idle)
 	return []step{
-		{"own-1000", 1, ours("own1000.", world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000, OwnSidecars: true}, c, nil)},
-		{"services", 1, ours("services.", many(world.Spec{Services: 10_000, Endpoints: 10}, 100), c, nil)},
-		{"endpoints", 1, ours("endpoints.", many(world.Spec{Services: 1000, Endpoints: 100}, 500), c, nil)},
-		{"streams", 1, ours("streams.", many(world.Spec{Services: 200, Endpoints: 10}, 10_000), and(c, func(cfg *lab.CellConfig) { cfg.PerConn = 4 }), nil)},
+		{"own-1000", 1, ours("own1000.", meshgen.Spec{Services: 1000, Endpoints: 10, Proxies: 1000, OwnSidecars: true}, c, nil)},
+		{"services", 1, ours("services.", many(meshgen.Spec{Services: 10_000, Endpoints: 10}, 100), c, nil)},
+		{"endpoints", 1, ours("endpoints.", many(meshgen.Spec{Services: 1000, Endpoints: 100}, 500), c, nil)},
+		{"streams", 1, ours("streams.", many(meshgen.Spec{Services: 200, Endpoints: 10}, 10_000), and(c, func(cfg *scenario.CellConfig) { cfg.PerConn = 4 }), nil)},
 		{"checkout", 1, checkout(6)},
 		{"long", 1, churned("long", 5*time.Minute)},
 	}
@@ -88,7 +87,7 @@ func longPlan() []step {
 func more(ctx context.Context, s *suite, dir string) error {
 	w := table()
 	w.Proxies *= 2
-	r, err := lab.RunCell(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w, Idle: idle})
+	r, err := scenario.RunCell(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: w, Idle: idle})
 	if err != nil {
 		return err
 	}
@@ -103,8 +102,8 @@ func more(ctx context.Context, s *suite, dir string) error {
 
 // small is a mesh of four hosts.
 func small(ctx context.Context, s *suite, dir string) error {
-	w := world.Spec{Services: 10, Endpoints: 4, Proxies: 4, Clients: 4}
-	r, err := lab.RunCell(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w, TLS: true, Routes: 1, Endpoints: 1, Idle: 5 * time.Second})
+	w := meshgen.Spec{Services: 10, Endpoints: 4, Proxies: 4, Clients: 4}
+	r, err := scenario.RunCell(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: w, TLS: true, Routes: 1, Endpoints: 1, Idle: 5 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -114,7 +113,7 @@ func small(ctx context.Context, s *suite, dir string) error {
 
 func restarted(times int) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		list, err := lab.RunRestart(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table()}, times)
+		list, err := scenario.RunRestart(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: table()}, times)
 		for _, r := range list {
 			s.add("restart.", map[string]float64{
 				"again": float64(r.Again), "serving": r.Serving, "back": r.Back, "cpu": r.CPU, "peak": r.Peak,
@@ -125,8 +124,8 @@ func restarted(times int) func(context.Context, *suite, string) error {
 	}
 }
 
-func crowded(ctx context.Context, s *suite, dir string) error {
-	r, err := lab.RunCrowd(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table()})
+func joining(ctx context.Context, s *suite, dir string) error {
+	r, err := scenario.RunJoin(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: table()})
 	if err != nil {
 		return err
 	}
@@ -137,7 +136,7 @@ func crowded(ctx context.Context, s *suite, dir string) error {
 func stalled(edits int) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
 		// Over TLS, as it is run.
-		r, err := lab.RunStall(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table(), TLS: true}, edits)
+		r, err := scenario.RunStalledReaders(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: table(), TLS: true}, edits)
 		if err != nil {
 			return err
 		}
@@ -150,7 +149,7 @@ func stalled(edits int) func(context.Context, *suite, string) error {
 
 func churned(id string, d time.Duration) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		r, err := lab.RunChurn(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table()}, d)
+		r, err := scenario.RunChurn(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: table()}, d)
 		if err != nil {
 			return err
 		}
@@ -165,7 +164,7 @@ func churned(id string, d time.Duration) func(context.Context, *suite, string) e
 // checkout changes a fifth of all services, several times.
 func checkout(times int) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		r, err := lab.RunCell(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: table(), Many: times})
+		r, err := scenario.RunCell(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: table(), Many: times})
 		if err != nil {
 			return err
 		}

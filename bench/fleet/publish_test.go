@@ -42,6 +42,6 @@ func TestSummary(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.publish(&strings.Builder{}); err == nil {
-		t.Error("README.md has no place for it, and nobody hears")
+		t.Error("README.md has no place for it, without an error")
 	}
 }

@@ -144,9 +144,10 @@ func tlsTable() report.Table {
 	}
 }
 
+// faultsTable is about failures. The ids "crowd" and "stall" are keys of baseline.json.
 func faultsTable() report.Table {
 	return report.Table{
-		Title: "Restarts, crowds, and proxies that stop reading",
+		Title: "Restarts, joining proxies, and stalled readers",
 		Text: "1,000 services and 1,000 proxies. The server is killed (SIGKILL) and started again while all have everything;\n" +
 			"VirtualServices are edited while a half of the fleet connects cold; a tenth of it is stopped (SIGSTOP) while everything is changed eight times, and then 20 are edited.",
 		Rows: []report.Row{

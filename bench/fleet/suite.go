@@ -8,9 +8,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/lab"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 	"github.com/fairlead/fairlead/bench/fleet/internal/report"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/scenario"
 )
 
 // suite runs cells and keeps their figures.
@@ -22,7 +22,7 @@ type suite struct {
 	// others is how many cores other programs had meanwhile.
 	others float64
 	// sizes of our messages, for the limit.
-	sizes, oldSizes, wideSizes lab.Sizes
+	sizes, oldSizes, wideSizes scenario.Sizes
 }
 
 // step is one cell, or several alike.
@@ -32,9 +32,11 @@ type step struct {
 	run  func(ctx context.Context, s *suite, dir string) error
 }
 
-func table() world.Spec { return world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000} }
-func heavy() world.Spec { return world.Spec{Services: 1000, Endpoints: 10, Proxies: 1000, Rules: 30} }
-func wide() world.Spec  { return world.Spec{Services: 100, Endpoints: 10, Proxies: 5000} }
+func table() meshgen.Spec { return meshgen.Spec{Services: 1000, Endpoints: 10, Proxies: 1000} }
+func heavy() meshgen.Spec {
+	return meshgen.Spec{Services: 1000, Endpoints: 10, Proxies: 1000, Rules: 30}
+}
+func wide() meshgen.Spec { return meshgen.Spec{Services: 100, Endpoints: 10, Proxies: 5000} }
 
 // all runs the steps; one that fails stops nothing but itself.
 func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
@@ -65,7 +67,7 @@ func (s *suite) all(ctx context.Context, steps []step) (failed []string) {
 }
 
 // keep keeps the figures of a cell, their ids behind a prefix.
-func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.Result) {
+func (s *suite) keep(subject report.Subject, prefix string, w meshgen.Spec, r scenario.Result) {
 	add := func(id string, v float64) { s.samples.Add(subject, prefix+id, v) }
 	n := float64(w.Proxies)
 	add("cold.last", r.Cold.Last)
@@ -75,7 +77,7 @@ func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.
 	add("start", r.Start)
 	s.kinds(subject, prefix+"cold", n, r.Cold)
 	again, rejects := r.Cold.Repeated, r.Cold.Rejects
-	for kind, costs := range map[string][]lab.Cost{"route": r.Routes, "endpoint": r.Endpoints, "many": r.Many} {
+	for kind, costs := range map[string][]scenario.Cost{"route": r.Routes, "endpoint": r.Endpoints, "many": r.Many} {
 		for _, c := range costs {
 			s.kinds(subject, prefix+kind, n, c)
 			add(kind+".first", c.First)
@@ -101,7 +103,7 @@ func (s *suite) keep(subject report.Subject, prefix string, w world.Spec, r lab.
 }
 
 // kinds keeps what each of n proxies was sent, by type.
-func (s *suite) kinds(subject report.Subject, id string, n float64, c lab.Cost) {
+func (s *suite) kinds(subject report.Subject, id string, n float64, c scenario.Cost) {
 	for k, counts := range c.Kinds {
 		s.samples.Add(subject, id+"."+k+".bytes", float64(counts.Bytes)/n/1000)
 		s.samples.Add(subject, id+"."+k+".resources", float64(counts.Resources)/n)
@@ -110,11 +112,11 @@ func (s *suite) kinds(subject report.Subject, id string, n float64, c lab.Cost) 
 }
 
 // ours makes a step of one cell of our control plane.
-func ours(prefix string, w world.Spec, more func(cfg *lab.CellConfig), sizes func(s *suite) *lab.Sizes) func(context.Context, *suite, string) error {
+func ours(prefix string, w meshgen.Spec, more func(cfg *scenario.CellConfig), sizes func(s *suite) *scenario.Sizes) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		cfg := lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w}
+		cfg := scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: w}
 		more(&cfg)
-		r, err := lab.RunCell(ctx, cfg)
+		r, err := scenario.RunCell(ctx, cfg)
 		if err != nil {
 			return err
 		}
@@ -127,27 +129,27 @@ func ours(prefix string, w world.Spec, more func(cfg *lab.CellConfig), sizes fun
 }
 
 // sizesOf are the sizes of the messages of one stream.
-func sizesOf(w world.Spec, r lab.Result) lab.Sizes {
-	each := func(costs []lab.Cost) int {
+func sizesOf(w meshgen.Spec, r scenario.Result) scenario.Sizes {
+	each := func(costs []scenario.Cost) int {
 		if len(costs) == 0 {
 			return 0
 		}
 		return int(costs[0].Bytes) / w.Proxies
 	}
-	return lab.Sizes{Cold: int(r.Cold.Bytes) / w.Proxies, Route: each(r.Routes), Endpoint: each(r.Endpoints), Table: each(r.Many)}
+	return scenario.Sizes{Cold: int(r.Cold.Bytes) / w.Proxies, Route: each(r.Routes), Endpoint: each(r.Endpoints), Table: each(r.Many)}
 }
 
 // peer makes a step of a server of go-control-plane's caches.
-func peer(subject lab.Subject, column report.Subject, prefixes []string, w world.Spec, more func(cfg *lab.CellConfig)) func(context.Context, *suite, string) error {
+func peer(subject scenario.Subject, column report.Subject, prefixes []string, w meshgen.Spec, more func(cfg *scenario.CellConfig)) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
 		// The cell of the control plane is in a directory of its own.
 		feed := filepath.Join(dir, "feed")
-		if err := lab.WriteFeed(ctx, lab.CellConfig{Binary: s.fairlead, Dir: dir, World: w}, feed); err != nil {
+		if err := scenario.WriteFeed(ctx, scenario.CellConfig{Binary: s.fairlead, Dir: dir, Mesh: w}, feed); err != nil {
 			return err
 		}
-		cfg := lab.CellConfig{Subject: subject, Binary: s.peers, Feed: feed, Dir: dir, World: w, Minor: old}
+		cfg := scenario.CellConfig{Subject: subject, Binary: s.peers, Feed: feed, Dir: dir, Mesh: w, Minor: old}
 		more(&cfg)
-		r, err := lab.RunCell(ctx, cfg)
+		r, err := scenario.RunCell(ctx, cfg)
 		if err != nil {
 			return err
 		}
@@ -159,11 +161,11 @@ func peer(subject lab.Subject, column report.Subject, prefixes []string, w world
 }
 
 // bare makes a step of the limit, with messages of the sizes of ours.
-func bare(prefix string, w world.Spec, sizes func(s *suite) *lab.Sizes, more func(cfg *lab.CellConfig)) func(context.Context, *suite, string) error {
+func bare(prefix string, w meshgen.Spec, sizes func(s *suite) *scenario.Sizes, more func(cfg *scenario.CellConfig)) func(context.Context, *suite, string) error {
 	return func(ctx context.Context, s *suite, dir string) error {
-		cfg := lab.CellConfig{Subject: lab.Limit, Dir: dir, World: w, Sizes: *sizes(s)}
+		cfg := scenario.CellConfig{Subject: scenario.Limit, Dir: dir, Mesh: w, Sizes: *sizes(s)}
 		more(&cfg)
-		r, err := lab.RunCell(ctx, cfg)
+		r, err := scenario.RunCell(ctx, cfg)
 		if err != nil {
 			return err
 		}

@@ -3,6 +3,6 @@
 // nothing. It is a module of its own, so that what it needs never votes on what
 // the product needs.
 //
-// It is told to change a resource by a line of JSON on its standard input, and
+// A line of JSON on its standard input makes it change a resource. It
 // answers with the moment at which it began.
 package main

@@ -76,7 +76,7 @@ func TestFill(t *testing.T) {
 		t.Error(err)
 	}
 	if err := w.SetHealth(t.Context(), 70, 0, true); err == nil {
-		t.Error("a check of no service was taken, and nobody hears")
+		t.Error("a check of no service was taken, without an error")
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Handler is told what comes on a stream, on the goroutine of [Conn.Run].
+// Handler gets the frames of a stream, on the goroutine of [Conn.Run].
 type Handler interface {
 	// Message is one message; it is valid until Message returns.
 	Message(msg []byte)
@@ -66,7 +66,7 @@ func New(nc net.Conn, authority string) *Conn {
 	return c
 }
 
-// ErrEnded is what a stream hears when its connection has ended.
+// ErrEnded is the error of a stream whose connection has ended.
 var ErrEnded = errors.New("the connection has ended")
 
 // Open begins a call of a method, /PACKAGE.SERVICE/METHOD.
@@ -150,7 +150,7 @@ func (c *Conn) Flush() error {
 // Close ends the connection; Run returns.
 func (c *Conn) Close() error { return c.nc.Close() }
 
-// Run reads until the connection ends, and tells every stream of its end.
+// Run reads until the connection ends, and notifies every stream of its end.
 func (c *Conn) Run() error {
 	err := c.read()
 	c.mu.Lock()
@@ -306,7 +306,7 @@ func (c *Conn) controlFrame(f *frame, payload []byte) error {
 			s.handler.Closed(fmt.Errorf("reset by the server, %x", payload))
 		}
 	case frameGoAway:
-		return fmt.Errorf("told to go away: %w", io.EOF)
+		return fmt.Errorf("the server sent GOAWAY: %w", io.EOF)
 	case frameSettings, framePing, frameWindowUpdate:
 		c.mu.Lock()
 		defer c.mu.Unlock()

@@ -1,4 +1,4 @@
-package world
+package meshgen
 
 import (
 	"io/fs"

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"bufio"
@@ -14,14 +14,14 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/envoys"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 )
 
 // FleetConfig is what a fleet's process is started with.
 type FleetConfig struct {
-	Address string     `json:"address"`
-	World   world.Spec `json:"world"`
-	// First and Size say which of the world's proxies are in this fleet.
+	Address string       `json:"address"`
+	Mesh    meshgen.Spec `json:"world"`
+	// First and Size say which of the mesh's proxies are in this fleet.
 	First int `json:"first"`
 	Size  int `json:"size"`
 	// Minor is the release of Envoy, 1.Minor; 0 means 40.
@@ -47,7 +47,7 @@ func (c FleetConfig) minor() uint32 {
 	return c.Minor
 }
 
-// node is what an Envoy says of itself, without the list of its extensions.
+// node is the node of an Envoy, without the list of its extensions.
 func (c FleetConfig) node(i int) []byte {
 	b, err := proto.Marshal(c.decoded(i))
 	if err != nil {
@@ -58,7 +58,7 @@ func (c FleetConfig) node(i int) []byte {
 
 // decoded is the same, as those take it who marshal it themselves.
 func (c FleetConfig) decoded(i int) *corev3.Node {
-	p := c.World.Proxy(c.First + i)
+	p := c.Mesh.Proxy(c.First + i)
 	labels := map[string]any{}
 	for k, v := range p.Labels {
 		labels[k] = v
@@ -89,7 +89,7 @@ func (c FleetConfig) fleet(ctx context.Context, tap func(msg []byte)) (*envoys.F
 	}), nil
 }
 
-// order is what a fleet's process is told.
+// order is a command for a fleet's process.
 type order struct {
 	Do     string        `json:"do"`
 	Fleet  FleetConfig   `json:"fleet,omitzero"`
@@ -106,8 +106,7 @@ type answer struct {
 	Totals envoys.Totals `json:"totals,omitzero"`
 }
 
-// ServeFleet is the process of a fleet: it does what it is told until its input
-// ends.
+// ServeFleet is the process of a fleet: it executes commands until its input ends.
 func ServeFleet(ctx context.Context, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,14 +127,14 @@ func ServeFleet(ctx context.Context, in io.Reader, out io.Writer) error {
 		if f == nil {
 			return fmt.Errorf("reading an order: %q before there is a fleet", o.Do)
 		}
-		if err := encoder.Encode(obey(ctx, f, o)); err != nil {
+		if err := encoder.Encode(execute(ctx, f, o)); err != nil {
 			return fmt.Errorf("answering: %w", err)
 		}
 	}
 	return lines.Err()
 }
 
-func obey(ctx context.Context, f *envoys.Fleet, o order) (a answer) {
+func execute(ctx context.Context, f *envoys.Fleet, o order) (a answer) {
 	within, cancel := context.WithTimeout(ctx, o.Within)
 	defer cancel()
 	var err error

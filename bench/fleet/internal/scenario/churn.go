@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -103,7 +103,7 @@ func (c *cell) every(ctx context.Context, period time.Duration, do func(i int) e
 // flap replaces an endpoint of one of the services that no proxy is of; the
 // last one is left to the probes. Revisions begin where those of probes end.
 func (c *cell) flap(i int) error {
-	w := c.cfg.World
+	w := c.cfg.Mesh
 	first, end := min(100, w.Services-2), w.Services-1
 	_, err := w.ReplaceEndpoint(c.dir(), first+i%(end-first), 100_000+i%100_000)
 	return err
@@ -111,7 +111,7 @@ func (c *cell) flap(i int) error {
 
 // edit edits a route of one of the services, but not of the one that is probed.
 func (c *cell) edit(i int) error {
-	w := c.cfg.World
+	w := c.cfg.Mesh
 	routes := make([]int, 0, w.Services)
 	for s := range w.Services {
 		if w.HasRoute(s) && s != w.EditedRoute() {
@@ -129,14 +129,14 @@ func (c *cell) probes(ctx context.Context) ([]probed, error) {
 	var out []probed
 	for kind := Route; ctx.Err() == nil; kind = other(kind) {
 		c.revision++
-		if err := c.fleet.Arm(marker(c.cfg.World, kind, c.revision)); err != nil {
+		if err := c.fleet.Arm(marker(c.cfg.Mesh, kind, c.revision)); err != nil {
 			return out, err
 		}
 		at, err := c.subject.change(ctx, kind, c.revision)
 		if err != nil {
 			return out, err
 		}
-		t, err := c.fleet.Probe(c.cfg.World.Proxies)
+		t, err := c.fleet.Probe(c.cfg.Mesh.Proxies)
 		if err != nil {
 			return out, fmt.Errorf("following a change: %w", err)
 		}

@@ -1,4 +1,4 @@
-package world
+package meshgen
 
 import (
 	"fmt"
@@ -44,7 +44,7 @@ func (s Spec) EditRoute(dir string, service, revision int) (Change, error) {
 	return Change{at, marker}, err
 }
 
-// maxRevision is how many endpoints can be told apart by their address.
+// maxRevision is how many endpoints have different addresses.
 const maxRevision = 100 * 100 * 50
 
 // ReplaceEndpoint gives the last endpoint of a service another address.

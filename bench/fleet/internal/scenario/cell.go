@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/envoys"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 )
 
 // CellConfig is one mesh, one fleet, and what is done with them.
@@ -19,7 +19,7 @@ type CellConfig struct {
 	// Binary is the program of the control plane or of the peers, Dir a directory
 	// for everything.
 	Binary, Dir string
-	World       world.Spec
+	Mesh        meshgen.Spec
 	// Feed is a file of resources that the peers serve, of [WriteFeed].
 	Feed string
 	// Sizes are those of the limit's messages.
@@ -85,7 +85,7 @@ type cell struct {
 
 // RunCell runs one cell.
 func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
-	if w := cfg.World; cfg.Endpoints > 0 && !w.Spare() {
+	if w := cfg.Mesh; cfg.Endpoints > 0 && !w.Spare() {
 		return res, fmt.Errorf("replacing endpoints: the last of %d services has only endpoints that are proxies, which would leave the mesh; "+
 			"ask for no replacements, or for more endpoints", w.Services)
 	}
@@ -128,7 +128,7 @@ func RunCell(ctx context.Context, cfg CellConfig) (res Result, err error) {
 }
 
 // begin starts the server and the fleet.
-func (c *cell) begin(ctx context.Context) error { return c.beginWith(ctx, c.cfg.World.Proxies) }
+func (c *cell) begin(ctx context.Context) error { return c.beginWith(ctx, c.cfg.Mesh.Proxies) }
 
 // beginWith starts a fleet of only the first proxies.
 func (c *cell) beginWith(ctx context.Context, size int) error {
@@ -157,14 +157,14 @@ func (c *cell) beginWith(ctx context.Context, size int) error {
 	return pause(ctx, time.Second)
 }
 
-// newFleet starts a process for some of the world's proxies.
+// newFleet starts a process for some of the proxies.
 func (c *cell) newFleet(ctx context.Context, first, size int) (*Fleet, error) {
 	return c.newFleetWith(ctx, FleetConfig{First: first, Size: size})
 }
 
 // newFleetWith is newFleet, with what else is to be said of it.
 func (c *cell) newFleetWith(ctx context.Context, cfg FleetConfig) (*Fleet, error) {
-	cfg.Address, cfg.World, cfg.Minor, cfg.PerConn = c.address, c.cfg.World, c.cfg.Minor, c.cfg.PerConn
+	cfg.Address, cfg.Mesh, cfg.Minor, cfg.PerConn = c.address, c.cfg.Mesh, c.cfg.Minor, c.cfg.PerConn
 	cfg.TLS, cfg.Reconnect = c.cfg.TLS, c.cfg.Reconnect
 	if o, ok := c.subject.(*ours); ok && c.cfg.TLS {
 		var err error
@@ -184,12 +184,12 @@ func (c *cell) beginOurs(ctx context.Context) error {
 			return fmt.Errorf("clearing: %w", err)
 		}
 	}
-	if err := c.cfg.World.Write(mesh); err != nil {
+	if err := c.cfg.Mesh.Write(mesh); err != nil {
 		return err
 	}
-	o := &ours{world: c.cfg.World, mesh: mesh}
+	o := &ours{spec: c.cfg.Mesh, mesh: mesh}
 	// Every revision is 0: the peers' changes are of the same length.
-	if o.world.Spare() {
+	if o.spec.Spare() {
 		if _, err := o.change(ctx, Endpoint, 0); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ func (s *Server) tokens(ctx context.Context, cfg FleetConfig) ([]string, error) 
 		pairs := []string{}
 		seen := map[string]bool{}
 		for i := first; i < min(first+proxiesPerHost, end); i++ {
-			p := cfg.World.Proxy(i)
+			p := cfg.Mesh.Proxy(i)
 			if pair := p.Namespace + "/" + p.Account; !seen[pair] {
 				seen[pair] = true
 				pairs = append(pairs, pair)

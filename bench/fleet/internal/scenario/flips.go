@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -17,7 +17,7 @@ const (
 )
 
 // flipped are the services whose checks change: 20, evenly spread.
-func (p *picture) flipped() []int {
+func (p *catalogRun) flipped() []int {
 	var out []int
 	n := min(20, p.cfg.Spec.Services)
 	for i := range n {
@@ -28,7 +28,7 @@ func (p *picture) flipped() []int {
 
 // flips makes checks fail and pass, one after the other, and waits for the
 // endpoint each time.
-func (p *picture) flips(ctx context.Context, way *CatalogWay) error {
+func (p *catalogRun) flips(ctx context.Context, way *CatalogWay) error {
 	done := p.profile(ctx, way.Secure, "flips", 20*time.Second)
 	services := p.flipped()
 	for i := range p.cfg.Flips {
@@ -50,7 +50,7 @@ func (p *picture) flips(ctx context.Context, way *CatalogWay) error {
 }
 
 // follow writes to Consul and waits until an address gets traffic, or none.
-func (p *picture) follow(ctx context.Context, write func() error, service int, address string, in bool) (float64, error) {
+func (p *catalogRun) follow(ctx context.Context, write func() error, service int, address string, in bool) (float64, error) {
 	begin := time.Now()
 	if err := write(); err != nil {
 		return 0, err
@@ -65,7 +65,7 @@ func (p *picture) follow(ctx context.Context, write func() error, service int, a
 }
 
 // flap makes one check change every second.
-func (p *picture) flap(ctx context.Context, way *CatalogWay) error {
+func (p *catalogRun) flap(ctx context.Context, way *CatalogWay) error {
 	if p.cfg.Flap == 0 {
 		return nil
 	}
@@ -96,9 +96,8 @@ func (p *picture) flap(ctx context.Context, way *CatalogWay) error {
 	return done()
 }
 
-// added registers instances and takes them away again, which no doorbell tells
-// of by name.
-func (p *picture) added(ctx context.Context, way *CatalogWay) error {
+// added registers and deregisters instances, which table watches do not report by name.
+func (p *catalogRun) added(ctx context.Context, way *CatalogWay) error {
 	before, err := p.server.usage()
 	if err != nil {
 		return err
@@ -127,7 +126,7 @@ func (p *picture) added(ctx context.Context, way *CatalogWay) error {
 }
 
 // profile takes a CPU profile of the control plane meanwhile.
-func (p *picture) profile(ctx context.Context, secure bool, name string, d time.Duration) (done func() error) {
+func (p *catalogRun) profile(ctx context.Context, secure bool, name string, d time.Duration) (done func() error) {
 	if !p.cfg.Profile {
 		return func() error { return nil }
 	}

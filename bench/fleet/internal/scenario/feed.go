@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"bufio"
@@ -22,7 +22,7 @@ func WriteFeed(ctx context.Context, cfg CellConfig, file string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, c.close(ctx)) }()
-	return feed(ctx, FleetConfig{Address: c.address, World: cfg.World}, file)
+	return feed(ctx, FleetConfig{Address: c.address, Mesh: cfg.Mesh}, file)
 }
 
 // feed writes what one proxy of an older Envoy is sent to a file, each response

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// Crowded is what it costs proxies that are served that others come, all at once
-// and with nothing.
-type Crowded struct {
-	// Before and During are the 99th percentile of the time until those that are
-	// served have a change, in seconds: the median over the edits, and the worst.
+// JoinCost is what it costs connected proxies that others connect, all at once and without
+// configuration.
+type JoinCost struct {
+	// Before and During are the 99th percentile of the time until the connected proxies have a
+	// change, in seconds: the median over the edits; Worst is the worst edit.
 	Before float64 `json:"before"`
 	During float64 `json:"during"`
 	Worst  float64 `json:"worst"`
-	Edits  int     `json:"edits"` // that were made while the others came
-	// Joined is until the last that came had everything, in seconds.
+	Edits  int     `json:"edits"` // that were made while the others connected
+	// Joined is until the last of the others had everything, in seconds.
 	Joined float64 `json:"joined"`
 }
 
-// RunCrowd connects a half of the fleet, and then the other half while edits are
-// made that the first has to see.
-func RunCrowd(ctx context.Context, cfg CellConfig) (out Crowded, err error) {
+// RunJoin connects half of the fleet, and then the other half while edits are made that the
+// first half has to get.
+func RunJoin(ctx context.Context, cfg CellConfig) (out JoinCost, err error) {
 	cfg.Subject = Ours
 	c := &cell{cfg: cfg}
-	all := cfg.World.Proxies
+	all := cfg.Mesh.Proxies
 	half := all / 2
 	defer func() { err = errors.Join(err, c.close(ctx)) }()
 	if err := c.beginWith(ctx, half); err != nil {

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"bufio"
@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 )
 
 // Kind is a kind of change.
@@ -41,7 +41,7 @@ type subject interface {
 }
 
 // marker is that of a revision of a kind.
-func marker(s world.Spec, kind Kind, revision int) string {
+func marker(s meshgen.Spec, kind Kind, revision int) string {
 	if kind == Endpoint {
 		return s.EndpointMarker(revision)
 	}
@@ -52,22 +52,22 @@ func marker(s world.Spec, kind Kind, revision int) string {
 type ours struct {
 	cfg    ServerConfig
 	server *Server
-	world  world.Spec
+	spec   meshgen.Spec
 	mesh   string
 }
 
 func (o *ours) proc() *process { return o.server.process }
 
 func (o *ours) change(_ context.Context, kind Kind, revision int) (time.Time, error) {
-	var c world.Change
+	var c meshgen.Change
 	var err error
 	switch kind {
 	case Route:
-		c, err = o.world.EditRoute(o.mesh, o.world.EditedRoute(), revision)
+		c, err = o.spec.EditRoute(o.mesh, o.spec.EditedRoute(), revision)
 	case Endpoint:
-		c, err = o.world.ReplaceEndpoint(o.mesh, o.world.EditedHosts(), revision)
+		c, err = o.spec.ReplaceEndpoint(o.mesh, o.spec.EditedHosts(), revision)
 	case Many:
-		c, _, err = o.world.EditMany(o.mesh, world.Share, revision)
+		c, _, err = o.spec.EditMany(o.mesh, meshgen.Share, revision)
 	}
 	return c.At, err
 }
@@ -85,9 +85,8 @@ func (o *ours) save(ctx context.Context, seconds int, file string) error {
 
 func (o *ours) close(ctx context.Context) error { return o.server.Stop(ctx) }
 
-// told is a server that is told by lines of JSON what to send, and generates
-// nothing.
-type told struct {
+// scripted is a server that sends what lines of JSON say, and generates nothing.
+type scripted struct {
 	*process
 	in    io.WriteCloser
 	out   *bufio.Reader
@@ -95,7 +94,7 @@ type told struct {
 }
 
 // startTold starts one, and waits until it serves.
-func startTold(ctx context.Context, dir, binary string, args []string, order func(kind Kind, revision int) any) (*told, error) {
+func startScripted(ctx context.Context, dir, binary string, args []string, order func(kind Kind, revision int) any) (*scripted, error) {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	in, out, err := pipes(cmd)
 	if err != nil {
@@ -105,7 +104,7 @@ func startTold(ctx context.Context, dir, binary string, args []string, order fun
 	if err != nil {
 		return nil, err
 	}
-	t := &told{process: p, in: in, out: out, order: order}
+	t := &scripted{process: p, in: in, out: out, order: order}
 	if _, err := t.answer(); err != nil {
 		return nil, errors.Join(err, t.close(ctx))
 	}
@@ -125,7 +124,7 @@ func pipes(cmd *exec.Cmd) (io.WriteCloser, *bufio.Reader, error) {
 	return in, bufio.NewReader(out), nil
 }
 
-func (t *told) answer() (time.Time, error) {
+func (t *scripted) answer() (time.Time, error) {
 	line, err := t.out.ReadBytes('\n')
 	if err != nil {
 		return time.Time{}, fmt.Errorf("hearing from %q: %w", t.cmd.Path, errors.Join(err, t.running()))
@@ -139,9 +138,9 @@ func (t *told) answer() (time.Time, error) {
 	return time.Unix(0, a.At), nil
 }
 
-func (t *told) proc() *process { return t.process }
+func (t *scripted) proc() *process { return t.process }
 
-func (t *told) change(_ context.Context, kind Kind, revision int) (time.Time, error) {
+func (t *scripted) change(_ context.Context, kind Kind, revision int) (time.Time, error) {
 	line, err := json.Marshal(t.order(kind, revision))
 	if err != nil {
 		return time.Time{}, fmt.Errorf("telling %q: %w", t.cmd.Path, err)
@@ -152,24 +151,24 @@ func (t *told) change(_ context.Context, kind Kind, revision int) (time.Time, er
 	return t.answer()
 }
 
-// decided is the moment at which it was told: there is nothing to decide.
-func (*told) decided(_ context.Context, change time.Time) (time.Time, error) { return change, nil }
+// decided is the time of the command: there is nothing to decide.
+func (*scripted) decided(_ context.Context, change time.Time) (time.Time, error) { return change, nil }
 
-func (*told) save(context.Context, int, string) error { return nil }
+func (*scripted) save(context.Context, int, string) error { return nil }
 
-func (t *told) close(ctx context.Context) error {
+func (t *scripted) close(ctx context.Context) error {
 	return errors.Join(t.in.Close(), t.stop(ctx, syscall.SIGKILL))
 }
 
 // startPeer starts a server of go-control-plane's caches, with a feed of which
 // every revision is 0.
-func startPeer(ctx context.Context, cfg CellConfig, address string) (*told, error) {
+func startPeer(ctx context.Context, cfg CellConfig, address string) (*scripted, error) {
 	last := map[Kind]int{}
-	return startTold(ctx, cfg.Dir, cfg.Binary, []string{"-address", address, "-cache", string(cfg.Subject), "-feed", cfg.Feed},
+	return startScripted(ctx, cfg.Dir, cfg.Binary, []string{"-address", address, "-cache", string(cfg.Subject), "-feed", cfg.Feed},
 		func(kind Kind, revision int) any {
 			from := last[kind]
 			last[kind] = revision
-			return map[string]string{"from": marker(cfg.World, kind, from), "to": marker(cfg.World, kind, revision)}
+			return map[string]string{"from": marker(cfg.Mesh, kind, from), "to": marker(cfg.Mesh, kind, revision)}
 		})
 }
 
@@ -177,19 +176,19 @@ func startPeer(ctx context.Context, cfg CellConfig, address string) (*told, erro
 const LimitCommand = "limit"
 
 // startLimit starts the server that fans messages out.
-func startLimit(ctx context.Context, cfg CellConfig, address string) (*told, error) {
+func startLimit(ctx context.Context, cfg CellConfig, address string) (*scripted, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("finding this program: %w", err)
 	}
 	args := []string{LimitCommand, "-address", address, "-cold", strconv.Itoa(cfg.Sizes.Cold), "-tls=" + strconv.FormatBool(cfg.TLS)}
-	return startTold(ctx, cfg.Dir, self, args, func(kind Kind, revision int) any {
+	return startScripted(ctx, cfg.Dir, self, args, func(kind Kind, revision int) any {
 		sizes := map[Kind]int{Route: cfg.Sizes.Route, Endpoint: cfg.Sizes.Endpoint, Many: cfg.Sizes.Table}
-		return LimitOrder{Marker: marker(cfg.World, kind, revision), Size: sizes[kind]}
+		return LimitOrder{Marker: marker(cfg.Mesh, kind, revision), Size: sizes[kind]}
 	})
 }
 
-// LimitOrder is what the limit is told.
+// LimitOrder is a command for the limit.
 type LimitOrder struct {
 	Marker string `json:"marker"`
 	Size   int    `json:"size"`

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/bench/fleet/internal/catalog"
-	"github.com/fairlead/fairlead/bench/fleet/internal/world"
+	"github.com/fairlead/fairlead/bench/fleet/internal/meshgen"
 )
 
-// CatalogConfig is one Consul, and what is done with it.
+// CatalogConfig describes a measurement with one Consul.
 type CatalogConfig struct {
 	// Binary is the program of the control plane, Consul that of Consul, Dir a
 	// directory for everything.
@@ -53,8 +53,8 @@ type CatalogResult struct {
 // CatalogWay is what was measured over HTTP, or over HTTPS.
 type CatalogWay struct {
 	Secure bool
-	// Starts are without a picture on disk, the last of them through the counter
-	// and all others without it; Restart is with the picture of the last.
+	// Starts have an empty state directory, the last of them through the counter and all
+	// others without it; Restart has the stored catalog of the last.
 	Starts  []CatalogStart
 	Restart CatalogStart
 	// Fleet is until all proxies had everything, from their connecting on.
@@ -76,8 +76,7 @@ type CatalogWay struct {
 	Throttled  int
 }
 
-// CatalogStart is one start of the control plane, until it is ready with the
-// first full picture.
+// CatalogStart is one start of the control plane, until it is ready with the complete catalog.
 type CatalogStart struct {
 	// Counted says that Consul was asked through the counter, which takes its
 	// time too; Counts and Peaks are zero otherwise.
@@ -89,8 +88,8 @@ type CatalogStart struct {
 	Peaks             catalog.Peaks
 }
 
-// picture is a control plane that has read a catalog.
-type picture struct {
+// catalogRun is a control plane that reads a catalog.
+type catalogRun struct {
 	cfg     CatalogConfig
 	consul  *consul
 	certs   pair
@@ -122,7 +121,7 @@ func RunCatalog(ctx context.Context, cfg CatalogConfig) (res CatalogResult, err 
 		return res, err
 	}
 	for _, secure := range cfg.Secure {
-		p := &picture{cfg: cfg, consul: c, certs: certs}
+		p := &catalogRun{cfg: cfg, consul: c, certs: certs}
 		way, err := p.measure(ctx, secure)
 		res.Ways = append(res.Ways, way)
 		if err = errors.Join(err, p.close()); err != nil {
@@ -132,7 +131,7 @@ func RunCatalog(ctx context.Context, cfg CatalogConfig) (res CatalogResult, err 
 	return res, nil
 }
 
-func (p *picture) close() error {
+func (p *catalogRun) close() error {
 	var errs []error
 	for _, f := range slices.Backward(p.end) {
 		errs = append(errs, f())
@@ -141,7 +140,7 @@ func (p *picture) close() error {
 	return errors.Join(errs...)
 }
 
-func (p *picture) measure(ctx context.Context, secure bool) (way CatalogWay, err error) {
+func (p *catalogRun) measure(ctx context.Context, secure bool) (way CatalogWay, err error) {
 	way.Secure = secure
 	for range p.cfg.Starts - 1 {
 		if err := errors.Join(p.begin(ctx, &way, false), p.close()); err != nil {
@@ -151,7 +150,7 @@ func (p *picture) measure(ctx context.Context, secure bool) (way CatalogWay, err
 	if err := p.begin(ctx, &way, true); err != nil {
 		return way, err
 	}
-	for _, step := range []func(context.Context, *CatalogWay) error{p.connect, p.idle, p.flips, p.flap, p.added, p.again} {
+	for _, step := range []func(context.Context, *CatalogWay) error{p.connect, p.idle, p.flips, p.flap, p.added, p.restart} {
 		if err := step(ctx, &way); err != nil {
 			return way, err
 		}
@@ -160,7 +159,7 @@ func (p *picture) measure(ctx context.Context, secure bool) (way CatalogWay, err
 }
 
 // count puts a counting proxy before Consul and gives its URL.
-func (p *picture) count(ctx context.Context, secure bool) (string, error) {
+func (p *catalogRun) count(ctx context.Context, secure bool) (string, error) {
 	target, scheme := p.consul.http, "http://"
 	if secure {
 		target, scheme = p.consul.https, "https://"
@@ -200,20 +199,20 @@ func (p *picture) count(ctx context.Context, secure bool) (string, error) {
 	return scheme + l.Addr().String(), nil
 }
 
-// world is what the fleet's proxies are, in files.
-func (p *picture) world() world.Spec {
-	return world.Spec{Services: 1, Endpoints: p.cfg.Proxies, Proxies: p.cfg.Proxies, Namespaces: 1, Clients: 1}
+// proxies are the proxies of the fleet, in files.
+func (p *catalogRun) proxies() meshgen.Spec {
+	return meshgen.Spec{Services: 1, Endpoints: p.cfg.Proxies, Proxies: p.cfg.Proxies, Namespaces: 1, Clients: 1}
 }
 
-// begin starts the control plane, with nothing on disk, and waits until it has the
-// first full picture.
-func (p *picture) begin(ctx context.Context, way *CatalogWay, counted bool) error {
+// begin starts the control plane with an empty state directory, and waits until it has the
+// complete catalog.
+func (p *catalogRun) begin(ctx context.Context, way *CatalogWay, counted bool) error {
 	for _, dir := range []string{p.mesh(), filepath.Join(p.cfg.Dir, "state")} {
 		if err := os.RemoveAll(dir); err != nil {
 			return fmt.Errorf("clearing: %w", err)
 		}
 	}
-	if err := p.world().Write(p.mesh()); err != nil {
+	if err := p.proxies().Write(p.mesh()); err != nil {
 		return err
 	}
 	start, err := p.start(ctx, way.Secure, counted)
@@ -221,8 +220,8 @@ func (p *picture) begin(ctx context.Context, way *CatalogWay, counted bool) erro
 	return err
 }
 
-// again starts the control plane with what it has on disk.
-func (p *picture) again(ctx context.Context, way *CatalogWay) error {
+// restart starts the control plane with its state directory.
+func (p *catalogRun) restart(ctx context.Context, way *CatalogWay) error {
 	way.Throttled = p.counter.Counts().Throttled
 	if err := p.close(); err != nil {
 		return err
@@ -232,9 +231,9 @@ func (p *picture) again(ctx context.Context, way *CatalogWay) error {
 	return err
 }
 
-func (p *picture) mesh() string { return filepath.Join(p.cfg.Dir, "mesh") }
+func (p *catalogRun) mesh() string { return filepath.Join(p.cfg.Dir, "mesh") }
 
-func (p *picture) start(ctx context.Context, secure, counted bool) (out CatalogStart, err error) {
+func (p *catalogRun) start(ctx context.Context, secure, counted bool) (out CatalogStart, err error) {
 	to := p.consul.http
 	if secure {
 		to = p.consul.https
@@ -278,9 +277,9 @@ func (p *picture) start(ctx context.Context, secure, counted bool) (out CatalogS
 }
 
 // connect connects the fleet, and the stream that watches endpoints.
-func (p *picture) connect(ctx context.Context, way *CatalogWay) error {
+func (p *catalogRun) connect(ctx context.Context, way *CatalogWay) error {
 	var err error
-	cfg := FleetConfig{Address: p.xds, World: p.world(), Size: p.cfg.Proxies, PerConn: 1}
+	cfg := FleetConfig{Address: p.xds, Mesh: p.proxies(), Size: p.cfg.Proxies, PerConn: 1}
 	if p.fleet, err = StartFleet(ctx, p.cfg.Dir, cfg); err != nil {
 		return err
 	}
@@ -299,7 +298,7 @@ func (p *picture) connect(ctx context.Context, way *CatalogWay) error {
 		return err
 	}
 	if held := totals.Held["CDS"][0]; held < p.cfg.Spec.Services || totals.Faults > 0 {
-		return fmt.Errorf("connecting: a proxy has %d clusters of %d services: the first picture was not full: %+v", held, p.cfg.Spec.Services, totals)
+		return fmt.Errorf("connecting: a proxy has %d clusters of %d services: the first catalog was not complete: %+v", held, p.cfg.Spec.Services, totals)
 	}
 	p.watch, err = catalog.NewWatch(ctx, p.xds, cfg.decoded(0), p.flipped())
 	if err != nil {
@@ -317,7 +316,7 @@ func (p *picture) connect(ctx context.Context, way *CatalogWay) error {
 }
 
 // idle lets nothing happen.
-func (p *picture) idle(ctx context.Context, way *CatalogWay) error {
+func (p *catalogRun) idle(ctx context.Context, way *CatalogWay) error {
 	if err := pause(ctx, min(settle, p.cfg.Idle)); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func (c *cell) cold(ctx context.Context) (Cost, error) {
 	if err := c.fleet.Connect(); err != nil {
 		return Cost{}, err
 	}
-	times, err := c.fleet.Ready(c.cfg.World.Proxies, time.Second)
+	times, err := c.fleet.Ready(c.cfg.Mesh.Proxies, time.Second)
 	if err != nil {
 		return Cost{}, errors.Join(err, c.explain())
 	}
@@ -79,18 +79,18 @@ func (c *cell) change(ctx context.Context, kind Kind) (Cost, error) {
 	if err != nil {
 		return Cost{}, err
 	}
-	if err := c.fleet.Arm(marker(c.cfg.World, kind, c.revision)); err != nil {
+	if err := c.fleet.Arm(marker(c.cfg.Mesh, kind, c.revision)); err != nil {
 		return Cost{}, err
 	}
 	at, err := c.subject.change(ctx, kind, c.revision)
 	if err != nil {
 		return Cost{}, err
 	}
-	times, err := c.fleet.Probe(c.cfg.World.Proxies)
+	times, err := c.fleet.Probe(c.cfg.Mesh.Proxies)
 	if err != nil {
 		return Cost{}, err
 	}
-	if _, err := c.fleet.Ready(c.cfg.World.Proxies, quiet); err != nil {
+	if _, err := c.fleet.Ready(c.cfg.Mesh.Proxies, quiet); err != nil {
 		return Cost{}, err
 	}
 	decided, err := c.subject.decided(ctx, at)

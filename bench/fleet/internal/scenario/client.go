@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"bufio"
@@ -65,7 +65,7 @@ func (f *Fleet) order(o order) (answer, error) {
 		return answer{}, fmt.Errorf("hearing whether a fleet did %s: %w", o.Do, err)
 	}
 	if a.Error != "" {
-		return a, fmt.Errorf("a fleet, told to %s: %w", o.Do, errors.New(a.Error))
+		return a, fmt.Errorf("a fleet, command %s: %w", o.Do, errors.New(a.Error))
 	}
 	return a, nil
 }

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -10,47 +10,45 @@ import (
 	"time"
 )
 
-// Stalled is what it costs that a part of the fleet stops reading.
-type Stalled struct {
+// StalledReaders is what it costs that a part of the fleet stops reading.
+type StalledReaders struct {
 	Streams int `json:"streams"` // that stop reading
 	Edits   int `json:"edits"`   // of one VirtualService, that were made meanwhile
-	// PerStream is by how much what the server holds has grown for each of them, in
-	// KB, and Whole for all, in MB: heap and stacks, without garbage. What the kernel
-	// holds is not in it.
+	// PerStream is the growth of the server's heap and stacks, without garbage, for each of
+	// them, in KB, and Whole for all, in MB. Buffers of the kernel are not included.
 	PerStream float64 `json:"per_stream"`
 	Whole     float64 `json:"whole"`
-	// Changed is how many resources of each were changed meanwhile: so many it would
-	// have been sent had it read.
+	// Changed is the number of resources of each that changed meanwhile, and that it would
+	// have been sent if it had read.
 	Changed float64 `json:"changed"`
-	// Before and During are the 99th percentile of the other streams' time to
-	// have a change, in seconds: the median over the edits.
+	// Before and During are the 99th percentile of the other streams' time to have a change,
+	// in seconds: the median over the edits.
 	Before float64 `json:"before"`
 	During float64 `json:"during"`
-	// Merged is how many resources each of those that stopped was sent when it
-	// read again, and Caught how long until all had the newest, in seconds.
+	// Merged is the number of resources that each of those that stopped was sent when it read
+	// again, and Caught the time until all had the newest, in seconds.
 	Merged float64 `json:"merged"`
 	Caught float64 `json:"caught"`
 }
 
-// So often everything is changed before a part of the fleet stops, and while it
-// does not read: more than the kernel holds for it, else the server would not
-// notice.
+// How often everything is changed before a part of the fleet stops, and while it does not
+// read: more than its kernel buffers, so that the server notices.
 const (
 	changesBefore = 3
 	changesWhile  = 8
-	// enough is after how long no more of these are begun: who answers no ping for
-	// 40 s is taken for gone.
+	// enough is the time after which no more of these are begun: a client that answers no ping
+	// for 40 s counts as gone.
 	enough = 15 * time.Second
 	// smallBuffer is the kernel's, in bytes, of who is going to stop.
 	smallBuffer = 64 << 10
 )
 
-// RunStall stops the process of a tenth of the fleet, so that it reads nothing,
-// makes changes, and lets it go on.
-func RunStall(ctx context.Context, cfg CellConfig, edits int) (out Stalled, err error) {
+// RunStalledReaders stops the process of a tenth of the fleet, so that it reads nothing, makes
+// changes, and resumes it.
+func RunStalledReaders(ctx context.Context, cfg CellConfig, edits int) (out StalledReaders, err error) {
 	cfg.Subject = Ours
 	c := &cell{cfg: cfg}
-	all := cfg.World.Proxies
+	all := cfg.Mesh.Proxies
 	stopped := all / 10
 	defer func() { err = errors.Join(err, c.close(ctx)) }()
 	if err := c.beginWith(ctx, all-stopped); err != nil {
@@ -82,10 +80,10 @@ func RunStall(ctx context.Context, cfg CellConfig, edits int) (out Stalled, err 
 	if _, err := slow.Ready(stopped, time.Second); err != nil {
 		return out, err
 	}
-	return out, c.stalled(ctx, slow, &out)
+	return out, c.measureStalled(ctx, slow, &out)
 }
 
-func (c *cell) stalled(ctx context.Context, slow *Fleet, out *Stalled) error {
+func (c *cell) measureStalled(ctx context.Context, slow *Fleet, out *StalledReaders) error {
 	o, ok := c.subject.(*ours)
 	if !ok {
 		return errors.New("only our control plane is looked into")
@@ -105,23 +103,23 @@ func (c *cell) stalled(ctx context.Context, slow *Fleet, out *Stalled) error {
 	if err != nil {
 		return err
 	}
-	if err := c.changeAll(ctx, c.cfg.World.Proxies-out.Streams, changesWhile); err != nil {
+	if err := c.changeAll(ctx, c.cfg.Mesh.Proxies-out.Streams, changesWhile); err != nil {
 		return errors.Join(err, slow.cmd.Process.Signal(syscall.SIGCONT))
 	}
 	var last string
-	if out.During, last, err = c.edits(ctx, c.cfg.World.Proxies-out.Streams, out.Edits); err != nil {
+	if out.During, last, err = c.edits(ctx, c.cfg.Mesh.Proxies-out.Streams, out.Edits); err != nil {
 		return errors.Join(err, slow.cmd.Process.Signal(syscall.SIGCONT))
 	}
 	after, err := o.server.holds(ctx)
 	if err != nil {
 		return err
 	}
-	told, err := c.fleet.Totals()
+	during, err := c.fleet.Totals()
 	if err != nil {
 		return err
 	}
-	for k, n := range told.Kinds {
-		out.Changed += float64(n.Minus(others.Kinds[k]).Resources) / float64(c.cfg.World.Proxies-out.Streams)
+	for k, n := range during.Kinds {
+		out.Changed += float64(n.Minus(others.Kinds[k]).Resources) / float64(c.cfg.Mesh.Proxies-out.Streams)
 	}
 	out.Whole = max(0, after-before)
 	out.PerStream = out.Whole * 1000 / float64(out.Streams)
@@ -184,10 +182,10 @@ func (c *cell) changeAll(ctx context.Context, want, times int) error {
 			break
 		}
 		c.revision++
-		if err := c.fleet.Arm(marker(c.cfg.World, Many, c.revision)); err != nil {
+		if err := c.fleet.Arm(marker(c.cfg.Mesh, Many, c.revision)); err != nil {
 			return err
 		}
-		if _, _, err := c.cfg.World.EditMany(c.dir(), 1, c.revision); err != nil {
+		if _, _, err := c.cfg.Mesh.EditMany(c.dir(), 1, c.revision); err != nil {
 			return err
 		}
 		if _, err := c.fleet.Probe(want); err != nil {
@@ -206,7 +204,7 @@ func (c *cell) edits(ctx context.Context, want, n int) (p99 float64, last string
 	var all []float64
 	for range n {
 		c.revision++
-		last = marker(c.cfg.World, Route, c.revision)
+		last = marker(c.cfg.Mesh, Route, c.revision)
 		if err := c.fleet.Arm(last); err != nil {
 			return 0, "", err
 		}

@@ -1,4 +1,4 @@
-package lab
+package scenario
 
 import (
 	"context"
@@ -65,12 +65,12 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 	}
 	ready := time.Now()
 	done := c.profile(ctx, "restart", 5)
-	if err := o.server.awaitStreams(ctx, c.cfg.World.Proxies); err != nil {
+	if err := o.server.awaitStreams(ctx, c.cfg.Mesh.Proxies); err != nil {
 		return Restarted{}, err
 	}
 	back := time.Since(ready)
 	// An answer may have nothing in it, and there may be none.
-	if _, err := c.fleet.Ready(c.cfg.World.Proxies, 3*time.Second); err != nil {
+	if _, err := c.fleet.Ready(c.cfg.Mesh.Proxies, 3*time.Second); err != nil {
 		return Restarted{}, err
 	}
 	after, err := c.fleet.Totals()
