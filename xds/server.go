@@ -18,8 +18,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
-	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/internal/refusals"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
@@ -342,7 +342,7 @@ func (s *Server) reject(p Peer, node string, reason error) error {
 }
 
 // sanitize bounds a peer's text and makes it safe to show.
-func sanitize(s string, n int) string { return plain.Words(s, n) }
+func sanitize(s string, n int) string { return safetext.Sanitize(s, n) }
 
 var errStopping = status.Error(codes.Unavailable, "the control plane is stopping")
 

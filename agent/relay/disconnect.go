@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 )
 
 // Limits of what a server that rejects the host can make the relay keep: the bytes of a
@@ -84,7 +84,7 @@ func (t loggedRejections) first(server string, err error) bool {
 			return -1
 		}
 		return r
-	}, plain.Words(st.Message(), maxReason))
+	}, safetext.Sanitize(st.Message(), maxReason))
 	k := server + " " + st.Code().String() + " " + words
 	if _, ok := t[k]; ok || len(t) >= maxLogged {
 		return false
@@ -95,7 +95,7 @@ func (t loggedRejections) first(server string, err error) bool {
 
 // explain turns the error of a server into one line that says what to do.
 func explain(err error) string {
-	words := plain.Words(err.Error(), maxReason)
+	words := safetext.Sanitize(err.Error(), maxReason)
 	switch status.Code(err) {
 	case codes.PermissionDenied, codes.Unauthenticated:
 		return "rejected by the control plane (its log has the reason): " + words

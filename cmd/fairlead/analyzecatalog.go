@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/kv"
@@ -112,14 +112,14 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 		dc = st.Source
 	}
 	for _, n := range st.Notes {
-		path := "consul://" + dc + "/service/" + plain.Words(n.Service, 256)
+		path := "consul://" + dc + "/service/" + safetext.Sanitize(n.Service, 256)
 		message := n.Message
 		if n.Instance != "" {
 			message = "instance " + n.Instance + ": " + message
 		}
 		r.findings = append(r.findings, finding{
 			File: path, Code: string(n.Code), Severity: severityOf(n), Kind: string(mesh.KindServiceEntry),
-			Name: plain.Words(n.Service, 256), Message: plain.Words(message, 1024),
+			Name: safetext.Sanitize(n.Service, 256), Message: safetext.Sanitize(message, 1024),
 		})
 	}
 	if more := st.NoteCount - len(st.Notes); more > 0 {
@@ -132,14 +132,14 @@ func (r *catalogReading) add(f *mesh.Fragment, st *consul.Status) {
 		r.partial = true
 		r.findings = append(r.findings, finding{
 			File: "consul://" + dc, Code: codeUnreadable, Severity: string(manifest.Warning),
-			Message: "not in the mesh, as the answer of Consul cannot be used: " + plain.Words(why, 512),
+			Message: "not in the mesh, as the answer of Consul cannot be used: " + safetext.Sanitize(why, 512),
 		})
 	}
 	for _, rule := range st.Denied {
 		r.partial = true
 		r.findings = append(r.findings, finding{
 			File: "consul://" + dc, Code: codeDenied, Severity: string(manifest.Warning),
-			Message: fmt.Sprintf("the token lacks %s: what it would show is not in the mesh, and hosts of it seem to be unknown", plain.Words(rule, 256)),
+			Message: fmt.Sprintf("the token lacks %s: what it would show is not in the mesh, and hosts of it seem to be unknown", safetext.Sanitize(rule, 256)),
 		})
 	}
 }

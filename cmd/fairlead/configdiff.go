@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -132,5 +132,5 @@ func objectsThatDiffer(opts manifest.Options, c compared) string {
 	if len(words) == 0 {
 		return noneDiffers
 	}
-	return plain.Words(strings.Join(words, ", "), 4096)
+	return safetext.Sanitize(strings.Join(words, ", "), 4096)
 }

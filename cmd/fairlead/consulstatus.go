@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 )
@@ -17,17 +17,17 @@ import (
 func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 	for _, line := range slices.Concat(s.Old, s.Clock) {
 		bad = true
-		_, _ = fmt.Fprintf(w, "\n%s\n", plain.Words(line, 1024))
+		_, _ = fmt.Fprintf(w, "\n%s\n", safetext.Sanitize(line, 1024))
 	}
 	for i := range s.Consul {
 		st := &s.Consul[i]
 		if st.State == consul.Starting {
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", st.Source, st.State, lasting(st.Since), plain.Words(st.Reason, 1024))
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", st.Source, st.State, lasting(st.Since), safetext.Sanitize(st.Reason, 1024))
 		}
 		for _, why := range []string{st.Unsaved, st.StateFault} {
 			if why != "" {
 				bad = true
-				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", st.Source, plain.Words(why, 1024))
+				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", st.Source, safetext.Sanitize(why, 1024))
 			}
 		}
 		bad = len(st.Denied)+len(st.Unreadable) > 0 || bad
@@ -67,7 +67,7 @@ func writeSome(w io.Writer, head string, n int, line func(i int) string) {
 	}
 	_, _ = fmt.Fprintf(w, "\n%s:\n", head)
 	for i := range min(n, maxShown) {
-		_, _ = fmt.Fprintf(w, "  %s\n", plain.Words(line(i), 1024))
+		_, _ = fmt.Fprintf(w, "  %s\n", safetext.Sanitize(line(i), 1024))
 	}
 	if n > maxShown {
 		_, _ = fmt.Fprintf(w, "  … and %d more, of which /v1/sources of admin.sock lists the first hundred\n", n-maxShown)

@@ -18,7 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 )
 
 // Set by the linker (see the Makefile).
@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	default:
 		lines := strings.Split(err.Error(), "\n")
 		for i := range lines { // an answer of somebody else may be in it
-			lines[i] = plain.Words(lines[i], 8192)
+			lines[i] = safetext.Sanitize(lines[i], 8192)
 		}
 		_, _ = fmt.Fprintln(stderr, "fairlead: "+strings.Join(lines, "\n"))
 		return exitFailed

@@ -17,7 +17,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 )
 
 // resultFlags are the server to ask for the result of a change, and how long to wait.
@@ -132,7 +132,7 @@ func printRollout(w io.Writer, name string, r server.Rollout) (rejected bool) {
 	}
 	_, _ = fmt.Fprintf(w, "%s applied to %d/%d proxies in %.2f s\n", name, r.Accepted, r.Touched, r.Seconds)
 	for _, x := range r.Rejected[:min(len(r.Rejected), maxShown)] {
-		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, plain.Words(x.Name, 1024), plain.Words(x.Reason, 1024))
+		_, _ = fmt.Fprintf(w, "%s rejected it: %s: %s\n", x.Proxy, safetext.Sanitize(x.Name, 1024), safetext.Sanitize(x.Reason, 1024))
 	}
 	if more := len(r.Rejected) + r.RejectedMore - maxShown; more > 0 {
 		_, _ = fmt.Fprintf(w, "… and %d more rejections: `fairlead proxy-status` lists each proxy\n", more)

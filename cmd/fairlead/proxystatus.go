@@ -14,7 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
@@ -101,7 +101,7 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 	bad = writeConflicts(w, p.Conflicts) || bad
 	writeRejected(w, p.Proxies)
 	for _, x := range p.Warnings {
-		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", plain.Words(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), plain.Words(x.Message, 1024))
+		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", safetext.Sanitize(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), safetext.Sanitize(x.Message, 1024))
 	}
 	if len(p.Refused) == 0 {
 		return bad, nil
@@ -139,8 +139,8 @@ func notSynced(p server.Proxy) string {
 // writeConflicts lists the hosts that claim a workload of another host.
 func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
 	for _, c := range list[:min(len(list), manyConflicts)] {
-		_, _ = fmt.Fprintf(w, "\nhost %s claims workload %s/%s at %s, %s, last %s: %s\n", plain.Words(c.Host, 256), c.Namespace, plain.Words(c.Workload, 256),
-			plain.Words(c.Address, 64), plural(c.Count, "time"), ago(c.Last), plain.Words(c.Reason, 1024))
+		_, _ = fmt.Fprintf(w, "\nhost %s claims workload %s/%s at %s, %s, last %s: %s\n", safetext.Sanitize(c.Host, 256), c.Namespace, safetext.Sanitize(c.Workload, 256),
+			safetext.Sanitize(c.Address, 64), plural(c.Count, "time"), ago(c.Last), safetext.Sanitize(c.Reason, 1024))
 	}
 	if more := len(list) - manyConflicts; more > 0 {
 		_, _ = fmt.Fprintf(w, "\n… and %d more conflicting claims: -o json has all of them\n", more)
@@ -203,7 +203,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 		return false, err
 	}
 	for _, why := range s.NotReady {
-		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", plain.Words(why, 1024))
+		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", safetext.Sanitize(why, 1024))
 	}
 	bad = len(s.NotReady) > 0
 	bad = writeConsul(w, &s) || bad
@@ -212,7 +212,7 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 	for _, src := range s.Files {
 		if src.Reason != "" {
 			bad = true
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", src.Source, src.State, lasting(src.Since), plain.Words(src.Reason, 1024))
+			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", src.Source, src.State, lasting(src.Since), safetext.Sanitize(src.Reason, 1024))
 		}
 		for _, f := range src.Faults {
 			if f.Severity == manifest.Error {
@@ -295,7 +295,7 @@ not needed.`,
 func accepted(e server.ConfigEntry) string {
 	switch {
 	case e.Rejected != "":
-		return "rejected: " + plain.Words(e.Rejected, 256)
+		return "rejected: " + safetext.Sanitize(e.Rejected, 256)
 	case e.Accepted:
 		return "yes"
 	default:

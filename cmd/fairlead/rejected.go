@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 )
 
 const (
@@ -30,9 +30,9 @@ type sameRejection struct {
 func writeRejected(w io.Writer, proxies []server.Proxy) {
 	list, more := gather(proxies)
 	for _, t := range list {
-		_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", strings.Join(some(t.proxies, maxNamed), ", "), t.Type, plain.Words(t.Name, 1024), plain.Words(t.Reason, 1024))
+		_, _ = fmt.Fprintf(w, "\n%s rejected %s %s:\n  %s\n", strings.Join(some(t.proxies, maxNamed), ", "), t.Type, safetext.Sanitize(t.Name, 1024), safetext.Sanitize(t.Reason, 1024))
 		if len(t.Origins) > 0 {
-			_, _ = fmt.Fprintf(w, "  made from %s\n", plain.Words(strings.Join(t.Origins, " "), 1024))
+			_, _ = fmt.Fprintf(w, "  made from %s\n", safetext.Sanitize(strings.Join(t.Origins, " "), 1024))
 		}
 	}
 	if more.n > 0 {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/manifest"
 )
 
@@ -108,7 +108,7 @@ func (f finding) String() string {
 	if f.Field != "" {
 		s += " " + f.Field
 	}
-	return plain.Words(s+": "+f.Message, 8192)
+	return safetext.Sanitize(s+": "+f.Message, 8192)
 }
 
 func plural(n int, noun string) string {

@@ -17,8 +17,8 @@ import (
 	securityapi "istio.io/api/security/v1alpha1"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
-	"github.com/fairlead/fairlead/internal/plain"
 	"github.com/fairlead/fairlead/internal/refusals"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue/serials"
@@ -287,4 +287,4 @@ func ttl(seconds int64) time.Duration {
 }
 
 // clip makes outside text fit to be shown.
-func clip(s string) string { return plain.Words(s, 200) }
+func clip(s string) string { return safetext.Sanitize(s, 200) }

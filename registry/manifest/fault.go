@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/codes"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -98,7 +98,7 @@ func (f Fault) String() string {
 	if f.Field != "" {
 		s.WriteString(" " + f.Field)
 	}
-	return plain.Words(s.String()+": "+f.Message, maxLine)
+	return safetext.Sanitize(s.String()+": "+f.Message, maxLine)
 }
 
 // HasErrors reports whether any of the faults keeps an object out.

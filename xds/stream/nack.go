@@ -8,7 +8,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 )
 
 // maxReason bounds, in bytes, what is kept of an error message.
@@ -288,4 +288,4 @@ func without(all, some []string) []string {
 }
 
 // sanitize bounds a peer's text and makes it safe to show.
-func sanitize(s string) string { return plain.Words(s, maxReason) }
+func sanitize(s string) string { return safetext.Sanitize(s, maxReason) }

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -12,7 +12,7 @@ import (
 const consulService = "consul"
 
 // sanitizeName is a name as a note shows it, bounded.
-func sanitizeName(s string) string { return plain.Words(s, maxText) }
+func sanitizeName(s string) string { return safetext.Sanitize(s, maxText) }
 
 // identify finds the rule of the service, its names, its hosts and its identity;
 // false where it is none of the mesh.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/codes"
 )
 
@@ -76,7 +76,7 @@ const (
 )
 
 // sanitize quotes a text of a registration for a note, and bounds it.
-func sanitize(s string) string { return fmt.Sprintf("%q", plain.Words(s, maxText)) }
+func sanitize(s string) string { return fmt.Sprintf("%q", safetext.Sanitize(s, maxText)) }
 
 // notes collects what is to be said of one service.
 type notes struct {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
 	"github.com/fairlead/fairlead/pki/issue/serials"
@@ -262,7 +262,7 @@ const maxShown = 100
 // rejection makes one fit to be shown. A proxy may ask for, and so refuse,
 // whatever it calls by a name.
 func rejection(r Rejection) Rejection {
-	r.Name, r.Reason = plain.Words(r.Name, 1024), plain.Words(r.Reason, 1024)
+	r.Name, r.Reason = safetext.Sanitize(r.Name, 1024), safetext.Sanitize(r.Reason, 1024)
 	return r
 }
 

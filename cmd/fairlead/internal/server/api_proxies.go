@@ -9,7 +9,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/fairlead/fairlead/internal/plain"
+	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
@@ -209,7 +209,7 @@ func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) (
 	out := []ConfigEntry{}
 	for _, x := range sent {
 		e := ConfigEntry{
-			Type: shortType(x.Type), Name: plain.Words(x.Name, 4096), Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
+			Type: shortType(x.Type), Name: safetext.Sanitize(x.Name, 4096), Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
 		}
 		if want != "" && want != "all" && e.Type != want {
 			continue

@@ -1,4 +1,4 @@
-package plain
+package safetext
 
 import (
 	"fmt"
@@ -7,15 +7,15 @@ import (
 	"unicode/utf8"
 )
 
-// room is what is kept for saying how much was left out.
+// room is the space for the number of bytes that were cut off.
 const room = len("… (99999999 bytes more)")
 
-// Words is s on one line and in at most the given number of bytes, which must be
-// some dozens. What moves a cursor, turns the direction of writing or is not to be
-// seen at all is spelt out, such as \x1b and \u202e; what ends a line is a space.
-// What is plain stays as it is.
-func Words(s string, most int) string {
-	if len(s) <= most && isPlain(s) {
+// Sanitize returns s on one line and in at most the given number of bytes, which must be
+// some dozens. Characters that move the cursor, change the direction of writing or are
+// invisible are escaped, such as \x1b and \u202e; line breaks become a space. Safe text is
+// returned unchanged.
+func Sanitize(s string, most int) string {
+	if len(s) <= most && isSafe(s) {
 		return s
 	}
 	var b strings.Builder
@@ -52,6 +52,6 @@ func Words(s string, most int) string {
 
 func isBreak(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }
 
-func isPlain(s string) bool {
+func isSafe(s string) bool {
 	return utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -1,4 +1,4 @@
-package plain
+package safetext
 
 import (
 	"strings"
@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-func TestWords(t *testing.T) {
+func TestSanitize(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ in, want string }{
 		"nothing":   {"", ""},
@@ -19,35 +19,35 @@ func TestWords(t *testing.T) {
 		"unseen":    {"a\u200b\u2028\U000e0041", `a\u200b\u2028\U000e0041`},
 		"not_utf8":  {"a\xff\xc3", `a\xff\xc3`},
 	} {
-		if got := Words(c.in, 100); got != c.want {
+		if got := Sanitize(c.in, 100); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
 }
 
-func TestWordsAreFew(t *testing.T) {
+func TestSanitizedTextIsShort(t *testing.T) {
 	t.Parallel()
-	if got, want := Words(strings.Repeat("ö", 100), 64), strings.Repeat("ö", 19)+"… (162 bytes more)"; got != want {
+	if got, want := Sanitize(strings.Repeat("ö", 100), 64), strings.Repeat("ö", 19)+"… (162 bytes more)"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if s := strings.Repeat("a", 64); Words(s, 64) != s {
+	if s := strings.Repeat("a", 64); Sanitize(s, 64) != s {
 		t.Error("what fits was cut")
 	}
 }
 
-func FuzzWords(f *testing.F) {
+func FuzzSanitize(f *testing.F) {
 	f.Add("\x1b[2J\r\n\u202e", 32)
 	f.Add(strings.Repeat("\n\u009bö", 50), 64)
 	f.Fuzz(func(t *testing.T, s string, most int) {
 		most = max(32, min(most, 1<<20))
-		got := Words(s, most)
+		got := Sanitize(s, most)
 		if len(got) > most {
 			t.Errorf("%d bytes, at most %d: %q", len(got), most, got)
 		}
 		if !utf8.ValidString(got) || strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("not plain: %q", got)
 		}
-		if again := Words(got, most); again != got {
+		if again := Sanitize(got, most); again != got {
 			t.Errorf("%q became %q", got, again)
 		}
 	})
