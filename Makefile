@@ -68,7 +68,7 @@ compat: build tools ## compare with the answers of real Istio; CASES is a folder
 	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY)
 
 .PHONY: mutants
-mutants: ## which fields of keys, and which steps that find who is affected, no test would miss; FILE=REGEXP for some of them, an hour for all
+mutants: ## mutation test of cache keys, and of the steps that find what a change affects; FILE=REGEXP for some of them, an hour for all
 	$(GO) run ./internal/mutants $(if $(FILE),-file '$(FILE)')
 
 .PHONY: lint

@@ -13,26 +13,26 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Coverage counts what a world did: by fields of messages and of structs, called
+// Coverage counts what a generator did: by fields of messages and structs, named
 // Message.field and Struct.Field, and by kinds.
 type Coverage struct {
-	// Set and Changed count the values and the changes of a field.
+	// Set and Changed count how often a field was set and changed.
 	Set, Changed map[string]int
-	// Steps are the changes that were made alone, by kind, and Effects those of them
-	// that were seen to make a difference; FieldEffects are the fields in these.
+	// Steps are the changes that were made alone, by kind. Effects are those of them that
+	// made a difference, and FieldEffects are their fields.
 	Steps, Effects map[string]int
 	FieldEffects   map[string]int
 }
 
-// NewCoverage has counted nothing.
+// NewCoverage returns an empty Coverage.
 func NewCoverage() *Coverage {
 	return &Coverage{
 		Set: map[string]int{}, Changed: map[string]int{}, Steps: map[string]int{}, Effects: map[string]int{}, FieldEffects: map[string]int{},
 	}
 }
 
-// Effect notes that changes, which were made together, made a difference, or none. Of
-// several nobody can tell which it was: they do not count.
+// Effect notes whether changes made a difference. Several changes that were made together
+// do not count.
 func (c *Coverage) Effect(changes []Change, effect bool) {
 	if len(changes) != 1 {
 		return
@@ -64,7 +64,7 @@ func (c *Coverage) Missing() []string {
 	return out
 }
 
-// Fields are all fields that a world has to set and to change.
+// Fields are all fields that a generator has to set and change.
 func Fields() []string {
 	var out []string
 	for _, k := range Kinds() {
@@ -98,8 +98,8 @@ func types(t reflect.Type, seen map[reflect.Type]bool, note func(string)) {
 	}
 }
 
-// counted reports whether a field is one that a source fills: what names an object
-// does not change, and specifications are counted by their messages.
+// counted reports whether a source can fill a field. Fields that identify an object do not
+// change, and specifications are counted by their messages.
 func counted(t reflect.Type, f reflect.StructField) bool {
 	return !f.Anonymous && !slices.Contains(identities(), f.Name) && !f.Type.Implements(reflect.TypeFor[proto.Message]()) &&
 		(t != reflect.TypeFor[mesh.Fragment]() || f.Name != "Source")

@@ -10,8 +10,8 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 )
 
-// place is a value inside a specification, as its fault or its editor finds it.
-type place struct {
+// location is a value in a specification, found by its path.
+type location struct {
 	fd     protoreflect.FieldDescriptor
 	schema *schema.Schema // of the field or of its item; or nil
 	path   string
@@ -20,8 +20,8 @@ type place struct {
 	value  any  // nil where there is none
 }
 
-// again writes the value anew.
-func (w *writer) again(at place) any {
+// rewrite writes the value again.
+func (w *writer) rewrite(at location) any {
 	if !at.item {
 		return w.field(at.fd, at.schema, at.path, at.depth)
 	}
@@ -32,16 +32,15 @@ func (w *writer) again(at place) any {
 	return w.value(fd, at.fd, at.schema, at.path, at.depth)
 }
 
-// at finds a place by its path in a message and puts there what do gives, or takes
-// out what is there where that is nil. It reports false if the message has no such
-// field.
-func (w *writer) at(md protoreflect.MessageDescriptor, s *schema.Schema, m map[string]any, path string, depth int, tokens []string, do func(place) any) bool {
+// at finds a location by its path in a message. It replaces the value by the result of do,
+// or removes it if that is nil. It reports false if the message has no such field.
+func (w *writer) at(md protoreflect.MessageDescriptor, s *schema.Schema, m map[string]any, path string, depth int, tokens []string, do func(location) any) bool {
 	fd := md.Fields().ByJSONName(tokens[0])
 	if fd == nil {
 		return false
 	}
 	name := tokens[0]
-	here := place{fd: fd, schema: property(s, name), path: join(path, name), depth: depth, value: m[name]}
+	here := location{fd: fd, schema: property(s, name), path: join(path, name), depth: depth, value: m[name]}
 	put := func(v any) {
 		if v == nil {
 			delete(m, name)
@@ -51,7 +50,7 @@ func (w *writer) at(md protoreflect.MessageDescriptor, s *schema.Schema, m map[s
 	}
 	var items *schema.Schema
 	below := func(v any, tokens []string) (any, bool) { // what becomes of an item
-		item := place{fd: fd, schema: items, path: here.path, depth: depth, item: true, value: v}
+		item := location{fd: fd, schema: items, path: here.path, depth: depth, item: true, value: v}
 		if len(tokens) == 0 {
 			return do(item), true
 		}
@@ -133,9 +132,9 @@ func tokens(path string) []string {
 	return out
 }
 
-// mend changes a specification at the path of a fault: it writes anew what is there
-// or takes it out, or writes what is missing.
-func (w *writer) mend(spec map[string]any, fault []string, try int) {
+// repair changes a specification at the path of a fault: it writes the value again, removes
+// it, or adds what is missing.
+func (w *writer) repair(spec map[string]any, fault []string, try int) {
 	if len(fault) == 0 || fault[0] == "" { // of the whole: one part of it less, or another one more
 		if names := sortedKeys(spec); len(names) > 1 && w.chance(0.6) {
 			delete(spec, pick(w.rng, names))
@@ -152,26 +151,26 @@ func (w *writer) mend(spec map[string]any, fault []string, try int) {
 		delete(spec, pick(w.rng, others)) // what it does not go together with
 		return
 	}
-	found := w.at(w.kind.message, w.kind.schema, spec, "", 0, fault, func(at place) any {
+	found := w.at(w.kind.message, w.kind.schema, spec, "", 0, fault, func(at location) any {
 		keep := 0.65
 		switch at.value.(type) {
 		case nil:
-			return w.again(at)
+			return w.rewrite(at)
 		case []any, map[string]any:
 			keep = 0.6
 		}
 		if try > 7 || !w.chance(keep) {
 			return nil
 		}
-		return w.again(at)
+		return w.rewrite(at)
 	})
 	if !found {
 		delete(spec, fault[0])
 	}
 }
 
-// edit changes the field of a path, wherever that is, and makes what lies above it
-// where that is missing.
+// edit changes the field of a path, and makes the messages that contain it if they are
+// missing.
 func (w *writer) edit(md protoreflect.MessageDescriptor, s *schema.Schema, m map[string]any, path, target string, depth int) {
 	name, rest, deeper := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(target, path), "."), ".")
 	fd := md.Fields().ByJSONName(name)

@@ -14,30 +14,29 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Values are the values of types whose names alone say nothing: enumerations that
-// are strings.
+// Values are the possible values of types that reflection cannot know, such as string
+// enumerations.
 type Values map[reflect.Type][]any
 
-// Fill gives every exported field of a struct a random value.
+// Fill sets every exported field of a struct to a random value.
 func (v Values) Fill(rng *rand.Rand, x any) {
 	f := filler{rng: rng, values: v}
 	f.fill(reflect.ValueOf(x).Elem(), "")
 }
 
-// Tweak gives one exported field of a struct another random value.
-func (v Values) Tweak(rng *rand.Rand, x any) {
+// Mutate sets one exported field of a struct to another random value.
+func (v Values) Mutate(rng *rand.Rand, x any) {
 	f := filler{rng: rng, values: v}
-	f.tweak(reflect.ValueOf(x))
+	f.mutate(reflect.ValueOf(x))
 }
 
-// filler makes values of Go's types.
+// filler makes random values of Go types.
 type filler struct {
 	rng    *rand.Rand
 	values Values
 }
 
-// opaque are the types that are not filled: what names an object, what is worked
-// out from it, where it is written.
+// opaque are the types that are not filled: keys, hashes and origins.
 func opaque(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[mesh.Key](), reflect.TypeFor[mesh.Hash](), reflect.TypeFor[*mesh.Origin]():
@@ -111,7 +110,7 @@ func (f *filler) slice(v reflect.Value, name string) {
 			i := f.rng.IntN(n)
 			x := reflect.New(out.Index(i).Type().Elem())
 			x.Elem().Set(out.Index(i).Elem())
-			f.tweak(x)
+			f.mutate(x)
 			out.Index(i).Set(x)
 		}
 		v.Set(out)
@@ -169,9 +168,9 @@ func (f *filler) entries(v reflect.Value, name string) {
 	v.Set(out)
 }
 
-// tweak gives one field of a struct another value, and the struct the hash that it
-// has then. x is a pointer to a copy.
-func (f *filler) tweak(x reflect.Value) {
+// mutate sets one field of a struct to another value, and updates its hash. x is a pointer
+// to a copy.
+func (f *filler) mutate(x reflect.Value) {
 	v := x.Elem()
 	var fields []int
 	for i := range v.NumField() {
@@ -195,7 +194,7 @@ func (f *filler) tweak(x reflect.Value) {
 	rehash(x)
 }
 
-// rehash gives an object that was changed the hash of its content.
+// rehash sets the hash of an object that was changed.
 func rehash(x reflect.Value) {
 	meta := x.Elem().FieldByName("Meta")
 	if !meta.IsValid() {

@@ -17,15 +17,15 @@ import (
 type Kind struct {
 	Name       mesh.Kind
 	APIVersion string
-	// Fields are what a specification of this kind may say in this build, as
-	// Message.field; sorted. A kind that is not in force has none.
+	// Fields are the fields that this build implements, as Message.field, sorted. A kind
+	// that is not in force has none.
 	Fields []string
 
 	message protoreflect.MessageDescriptor
 	schema  *schema.Schema // of the specification; nil for MeshConfig
-	rules   []string       // what is in force; nil says nothing of it
+	rules   []string       // what is in force; nil if that is not restricted
 	paths   map[string][]string
-	// whole are the fields that hold one message: what is in it has fields of its own.
+	// whole are the fields that hold a message, whose fields are counted themselves.
 	whole map[string]bool
 }
 
@@ -104,8 +104,8 @@ func messageOf(fd protoreflect.FieldDescriptor) protoreflect.MessageDescriptor {
 	return fd.Message()
 }
 
-// writable reports whether the generator can write a field: it has no words for
-// values without a type of their own.
+// writable reports whether the generator can write a field. It has no values for untyped
+// fields.
 func writable(fd protoreflect.FieldDescriptor) bool {
 	md := messageOf(fd)
 	if md == nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// A seed gives the same mesh, whatever was made before it.
-func TestASeedIsAMesh(t *testing.T) {
+// TestSameSeedSameMesh: a seed gives the same mesh, whatever was made before.
+func TestSameSeedSameMesh(t *testing.T) {
 	t.Parallel()
 	var prints []mesh.Hash
 	for range 2 {
-		w := New(5, NewCoverage())
+		g := New(5, NewCoverage())
 		for range 10 {
-			w.Step(3)
+			g.Step(3)
 		}
-		h, err := mesh.Merge(w.Input(nil)).Fingerprint()
+		h, err := mesh.Merge(g.Input(nil)).Fingerprint()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -30,14 +30,14 @@ func TestASeedIsAMesh(t *testing.T) {
 	}
 }
 
-// Every kind that is in force is made, with all its fields to be set, and so is every
-// other one that gives something to a mesh.
-func TestKindsAreThoseOfTheProduct(t *testing.T) {
+// TestGeneratorCoversAllKinds: every kind in force is generated, with all its fields, and
+// so is every other kind that contributes to a mesh.
+func TestGeneratorCoversAllKinds(t *testing.T) {
 	t.Parallel()
-	w := New(1, NewCoverage())
+	g := New(1, NewCoverage())
 	for kind := range manifest.InForce() {
 		i := slices.IndexFunc(Kinds(), func(k *Kind) bool { return k.Name == kind })
-		if i < 0 || len(Kinds()[i].Fields) == 0 || !slices.Contains(w.Kinds(), string(kind)) {
+		if i < 0 || len(Kinds()[i].Fields) == 0 || !slices.Contains(g.Kinds(), string(kind)) {
 			t.Errorf("%s is in force, and not in a mesh, or without a field", kind)
 		}
 	}

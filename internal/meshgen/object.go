@@ -12,29 +12,29 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// object is a document, and what the product makes of it.
+// object is a document, and what the product reads from it.
 type object struct {
-	kind    *Kind
-	ns      string
-	name    string
-	labels  map[string]any
-	notes   map[string]any
-	created string
-	spec    map[string]any
-	line    int // at which it begins
+	kind        *Kind
+	ns          string
+	name        string
+	labels      map[string]any
+	annotations map[string]any
+	created     string
+	spec        map[string]any
+	line        int // its first line
 
-	message proto.Message  // the specification as it was read
-	piece   *mesh.Fragment // what it gives to the mesh
-	key     mesh.Key
+	message  proto.Message  // the specification as it was read
+	fragment *mesh.Fragment // its contribution to the mesh
+	key      mesh.Key
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// copy is an object that may be changed.
+// copy returns an object that may be changed.
 func (o *object) copy() *object {
 	next := *o
 	next.spec, _ = deepCopy(o.spec).(map[string]any)
-	next.labels, next.notes = maps.Clone(o.labels), maps.Clone(o.notes)
+	next.labels, next.annotations = maps.Clone(o.labels), maps.Clone(o.annotations)
 	return &next
 }
 
@@ -57,7 +57,7 @@ func deepCopy(v any) any {
 	}
 }
 
-// document is the object as somebody writes it. JSON is YAML.
+// document is the object as a person writes it. JSON is YAML.
 func (o *object) document() []byte {
 	doc := map[string]any{}
 	if o.kind.APIVersion == "" { // the settings of the mesh have neither kind nor name
@@ -67,8 +67,8 @@ func (o *object) document() []byte {
 		if len(o.labels) > 0 {
 			meta["labels"] = o.labels
 		}
-		if len(o.notes) > 0 {
-			meta["annotations"] = o.notes
+		if len(o.annotations) > 0 {
+			meta["annotations"] = o.annotations
 		}
 		if o.created != "" {
 			meta["creationTimestamp"] = o.created
@@ -85,8 +85,8 @@ func (o *object) document() []byte {
 // path is that of the file with the object.
 func (o *object) path() string { return string(o.kind.Name) + "-" + o.ns + "-" + o.name + ".yaml" }
 
-// read has the product read the document. faults are the paths of what it refuses, in
-// the specification; ok says that it refuses nothing.
+// read decodes the document with the product. faults are the paths in the specification
+// that it rejects; ok means that there are none.
 func (o *object) read(source string) (faults [][]string, ok bool) {
 	if o.kind.APIVersion == "" {
 		config, found := manifest.DecodeMeshConfig(o.path(), o.document())
@@ -96,13 +96,13 @@ func (o *object) read(source string) (faults [][]string, ok bool) {
 			}
 			return faults, false
 		}
-		o.message, o.key, o.piece = config.Spec, config.Key, &mesh.Fragment{MeshConfig: config}
+		o.message, o.key, o.fragment = config.Spec, config.Key, &mesh.Fragment{MeshConfig: config}
 		return nil, true
 	}
 	file, found := manifest.Decode(manifest.Options{Source: source}, o.path(), o.document())
 	x := file.Objects[0]
 	if x.Valid && (len(x.NotInForce) == 0 || o.kind.rules == nil) {
-		o.message, o.key, o.piece = x.Spec, x.Meta.Key, x.Fragment()
+		o.message, o.key, o.fragment = x.Spec, x.Meta.Key, x.Fragment()
 		return nil, true
 	}
 	if found = errorsOf(found); len(found) == 0 {
@@ -119,16 +119,16 @@ func errorsOf(faults []manifest.Fault) []manifest.Fault {
 	return slices.DeleteFunc(faults, func(f manifest.Fault) bool { return f.Severity != manifest.Error })
 }
 
-// settle has an object mended until the product takes it and it gives something to
-// the mesh; false where it does not.
-func (w *writer) settle(o *object, source string) bool {
+// makeValid repairs an object until the product accepts it and it contributes to the mesh.
+// It reports false if that fails.
+func (w *writer) makeValid(o *object, source string) bool {
 	for try := range 12 {
 		faults, ok := o.read(source)
 		if ok {
-			if o.piece == nil {
+			if o.fragment == nil {
 				return false
 			}
-			w.know.learn(o.kind, o.kind.message, o.spec)
+			w.values.learn(o.kind, o.kind.message, o.spec)
 			return true
 		}
 		slices.SortFunc(faults, func(a, b []string) int { return slices.Compare(b, a) }) // items of lists from the last
@@ -137,7 +137,7 @@ func (w *writer) settle(o *object, source string) bool {
 			faults = faults[:len(faults)-1]
 		}
 		for _, f := range faults {
-			w.mend(o.spec, f, try)
+			w.repair(o.spec, f, try)
 		}
 	}
 	return false

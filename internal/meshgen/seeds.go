@@ -8,9 +8,9 @@ import (
 	"github.com/fairlead/fairlead/internal/race"
 )
 
-// Seeds are the seeds of a test: some few in the short tier, one under the race
-// detector, which has little to find in one goroutine, else more.
-// FAIRLEAD_NETS_SEEDS=N makes it N, and FAIRLEAD_NETS_SEED=N the one seed N.
+// Seeds are the seeds of a test: few in the short tier, one under the race detector,
+// otherwise more. FAIRLEAD_NETS_SEEDS=N makes it N seeds, and FAIRLEAD_NETS_SEED=N makes it
+// seed N only.
 func Seeds(tb testing.TB, short, full int) []uint64 {
 	tb.Helper()
 	number := func(name string) (uint64, bool) {

@@ -14,26 +14,25 @@ import (
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 )
 
-// writer writes specifications of one kind as values of JSON.
+// writer writes specifications of one kind as JSON values.
 type writer struct {
-	rng  *rand.Rand
-	kind *Kind
-	know *knowledge
-	// target is the path of a field that is to be set, whatever else is; or empty.
+	rng    *rand.Rand
+	kind   *Kind
+	values *acceptedValues
+	// target is the path of a field that has to be set; or empty.
 	target string
 }
 
-// knowledge is which values fields have taken, by their names: what decoding took
-// once it takes again.
-type knowledge struct {
+// acceptedValues are values that decoding has accepted before, by field name.
+type acceptedValues struct {
 	good map[string][]any
 	// hosts are those that services have.
 	hosts []any
 }
 
-func (k *knowledge) copy() *knowledge { return &knowledge{good: maps.Clone(k.good)} }
+func (k *acceptedValues) copy() *acceptedValues { return &acceptedValues{good: maps.Clone(k.good)} }
 
-func (k *knowledge) note(field string, value any) {
+func (k *acceptedValues) note(field string, value any) {
 	if list := k.good[field]; len(list) < 12 && !slices.Contains(list, value) {
 		k.good[field] = append(slices.Clip(list), value)
 	}
@@ -251,10 +250,10 @@ func anys[T any](list []T) []any {
 
 // known prefers what the field has taken before.
 func (w *writer) known(named protoreflect.FieldDescriptor, _ string, list []any) any {
-	if live := w.know.hosts; len(live) > 0 && strings.HasPrefix(named.JSONName(), "host") && w.chance(0.6) {
+	if live := w.values.hosts; len(live) > 0 && strings.HasPrefix(named.JSONName(), "host") && w.chance(0.6) {
 		return pick(w.rng, live)
 	}
-	if good := w.know.good[w.know.name(w.kind, named)]; len(good) > 0 && w.chance(0.4) {
+	if good := w.values.good[w.values.name(w.kind, named)]; len(good) > 0 && w.chance(0.4) {
 		return pick(w.rng, good)
 	}
 	return pick(w.rng, list)
@@ -262,12 +261,12 @@ func (w *writer) known(named protoreflect.FieldDescriptor, _ string, list []any)
 
 // name is that of a field in a kind: what one kind calls hosts is not what another
 // one does.
-func (*knowledge) name(k *Kind, fd protoreflect.FieldDescriptor) string {
+func (*acceptedValues) name(k *Kind, fd protoreflect.FieldDescriptor) string {
 	return string(k.Name) + " " + FieldName(fd)
 }
 
 // learn notes the values of an object that was taken.
-func (k *knowledge) learn(kind *Kind, md protoreflect.MessageDescriptor, spec map[string]any) {
+func (k *acceptedValues) learn(kind *Kind, md protoreflect.MessageDescriptor, spec map[string]any) {
 	for _, name := range slices.Sorted(maps.Keys(spec)) {
 		fd := md.Fields().ByJSONName(name)
 		if fd == nil {
@@ -277,7 +276,7 @@ func (k *knowledge) learn(kind *Kind, md protoreflect.MessageDescriptor, spec ma
 	}
 }
 
-func (k *knowledge) learnValue(kind *Kind, fd protoreflect.FieldDescriptor, v any) {
+func (k *acceptedValues) learnValue(kind *Kind, fd protoreflect.FieldDescriptor, v any) {
 	switch v := v.(type) {
 	case []any:
 		for _, x := range v {

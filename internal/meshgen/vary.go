@@ -11,55 +11,54 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Alone are the fields that can differ while no other one does: the innermost ones, but
-// for what is worked out from others.
-func Alone() []string {
+// IndependentFields are the fields that can change alone: the innermost ones, except those
+// computed from others.
+func IndependentFields() []string {
 	return slices.DeleteFunc(Fields(), func(field string) bool {
 		return strings.HasPrefix(field, "Fragment.") || field == "Meta.Hash" || slices.ContainsFunc(kinds(), func(k *Kind) bool { return k.whole[field] })
 	})
 }
 
-// Vary changes one field of one object, and nothing else in the mesh; the field is one
-// of Alone. It reports false where it found no way this
-// time, and may have added an object then.
-func (w *World) Vary(field string) (Change, bool) {
-	defer w.publish()
+// Vary changes one of the IndependentFields in one object, and nothing else in the mesh. It
+// reports false if it did not succeed; then it may have added an object.
+func (g *Generator) Vary(field string) (Change, bool) {
+	defer g.publish()
 	var kinds []*Kind
-	for _, k := range w.kinds {
+	for _, k := range g.kinds {
 		if len(k.paths[field]) > 0 {
 			kinds = append(kinds, k)
 		}
 	}
 	if len(kinds) == 0 {
-		return w.varyDerived(field)
+		return g.varyDerived(field)
 	}
-	t := target{kind: pick(w.rng, kinds)}
-	t.path = pick(w.rng, t.kind.paths[field])
+	t := fieldPath{kind: pick(g.rng, kinds)}
+	t.path = pick(g.rng, t.kind.paths[field])
 	above := tokens(t.path)
-	if w.rng.IntN(2) == 0 { // parts do not name all that they were made from
-		defer func(hot map[string]bool) { w.hot = hot }(w.hot)
-		w.hot = nil
+	if g.rng.IntN(2) == 0 { // parts do not name all that they were made from
+		defer func(hot map[string]bool) { g.preferred = hot }(g.preferred)
+		g.preferred = nil
 	}
-	s, o := w.some(t.kind, above[:len(above)-1])
+	s, o := g.pickObject(t.kind, above[:len(above)-1])
 	if o == nil || !has(o.spec, above[:len(above)-1]) {
-		w.add(t.kind, w.written(), t.path)
+		g.add(t.kind, g.documentSource(), t.path)
 		return Change{}, false
 	}
 	next := o.copy()
-	writer := w.writer(t.kind, t.path)
+	writer := g.writer(t.kind, t.path)
 	writer.edit(t.kind.message, t.kind.schema, next.spec, "", t.path, 0)
-	if _, ok := next.read(s.name); !ok || next.piece == nil {
+	if _, ok := next.read(s.name); !ok || next.fragment == nil {
 		return Change{}, false
 	}
-	if fields := Leaves(o.message.ProtoReflect(), next.message.ProtoReflect()); !slices.Equal(fields, []string{field}) {
+	if fields := ChangedFields(o.message.ProtoReflect(), next.message.ProtoReflect()); !slices.Equal(fields, []string{field}) {
 		return Change{}, false
 	}
 	s.put(next)
 	return Change{Kind: string(t.kind.Name), Op: "vary " + o.ns + "/" + o.name, Fields: []string{field}}, true
 }
 
-// Leaves are the fields that differ between two messages, the innermost ones.
-func Leaves(was, is protoreflect.Message) []string {
+// ChangedFields are the innermost fields that differ between two messages.
+func ChangedFields(was, is protoreflect.Message) []string {
 	var out []string
 	fields := is.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -73,10 +72,10 @@ func Leaves(was, is protoreflect.Message) []string {
 		switch {
 		case inner && fd.IsList() && a.List().Len() == b.List().Len():
 			for j := range b.List().Len() {
-				below = append(below, Leaves(a.List().Get(j).Message(), b.List().Get(j).Message())...)
+				below = append(below, ChangedFields(a.List().Get(j).Message(), b.List().Get(j).Message())...)
 			}
 		case inner && !fd.IsList() && !fd.IsMap():
-			below = Leaves(a.Message(), b.Message())
+			below = ChangedFields(a.Message(), b.Message())
 		}
 		if len(below) == 0 {
 			below = []string{FieldName(fd)}
@@ -89,41 +88,41 @@ func Leaves(was, is protoreflect.Message) []string {
 
 // varyDerived changes a field of a struct, as no manifest could: in an object that a
 // source derived, or in a report.
-func (w *World) varyDerived(field string) (Change, bool) {
-	if reports := w.sources[4]; strings.HasPrefix(field, "HealthReport.") || strings.HasPrefix(field, "ServiceAccount.") {
-		if len(reports.reports) < 3 || w.rng.IntN(2) == 0 {
-			w.report() // of what is there now
+func (g *Generator) varyDerived(field string) (Change, bool) {
+	if reports := g.sources[4]; strings.HasPrefix(field, "HealthReport.") || strings.HasPrefix(field, "ServiceAccount.") {
+		if len(reports.reports) < 3 || g.rng.IntN(2) == 0 {
+			g.changeReport() // of what is there now
 			return Change{}, false
 		}
-		was := pick(w.rng, reports.reports)
+		was := pick(g.rng, reports.reports)
 		is := *was
-		if !w.varyIn(reflect.ValueOf(&is).Elem(), field) {
+		if !g.varyIn(reflect.ValueOf(&is).Elem(), field) {
 			return Change{}, false
 		}
 		reports.reports = mesh.PatchReports(reports.reports, []mesh.Delta[*mesh.HealthReport]{{Old: was, New: &is}})
 		return Change{Kind: Reports, Op: "vary", Fields: []string{field}}, true
 	}
-	s := w.sources[3]
+	s := g.sources[3]
 	if len(s.objects) < 4 {
-		w.derive()
+		g.changeDerived()
 		return Change{}, false
 	}
-	o := pick(w.rng, s.objects)
+	o := pick(g.rng, s.objects)
 	next := o.copy()
-	piece := *o.piece
-	if !w.varyIn(reflect.ValueOf(&piece).Elem(), field) {
-		if w.rng.IntN(4) == 0 {
-			w.derive()
+	piece := *o.fragment
+	if !g.varyIn(reflect.ValueOf(&piece).Elem(), field) {
+		if g.rng.IntN(4) == 0 {
+			g.changeDerived()
 		}
 		return Change{}, false
 	}
-	next.piece = &piece
+	next.fragment = &piece
 	s.put(next)
 	return Change{Kind: string(o.kind.Name), Op: "vary derived", Fields: []string{field}}, true
 }
 
 // varyIn changes the field somewhere in a value, in copies of what pointers lead to.
-func (w *World) varyIn(v reflect.Value, field string) bool {
+func (g *Generator) varyIn(v reflect.Value, field string) bool {
 	switch v.Kind() {
 	case reflect.Pointer:
 		if v.IsNil() || opaque(v.Type()) {
@@ -131,7 +130,7 @@ func (w *World) varyIn(v reflect.Value, field string) bool {
 		}
 		x := reflect.New(v.Type().Elem())
 		x.Elem().Set(v.Elem())
-		if !w.varyIn(x.Elem(), field) {
+		if !g.varyIn(x.Elem(), field) {
 			return false
 		}
 		rehash(x)
@@ -143,19 +142,19 @@ func (w *World) varyIn(v reflect.Value, field string) bool {
 		}
 		list := reflect.MakeSlice(v.Type(), v.Len(), v.Len())
 		reflect.Copy(list, v)
-		if !w.varyIn(list.Index(w.rng.IntN(v.Len())), field) {
+		if !g.varyIn(list.Index(g.rng.IntN(v.Len())), field) {
 			return false
 		}
 		v.Set(list)
 		return true
 	case reflect.Struct:
-		return w.varyStruct(v, field)
+		return g.varyStruct(v, field)
 	default:
 		return false
 	}
 }
 
-func (w *World) varyStruct(v reflect.Value, field string) bool {
+func (g *Generator) varyStruct(v reflect.Value, field string) bool {
 	t := v.Type()
 	if t == reflect.TypeFor[mesh.Key]() {
 		return false
@@ -166,14 +165,14 @@ func (w *World) varyStruct(v reflect.Value, field string) bool {
 		was := reflect.New(at.Type()).Elem()
 		was.Set(at)
 		for range 8 {
-			if (&filler{rng: w.rng}).fill(at, of); !reflect.DeepEqual(at.Interface(), was.Interface()) {
+			if (&filler{rng: g.rng}).fill(at, of); !reflect.DeepEqual(at.Interface(), was.Interface()) {
 				return true
 			}
 		}
 		return false
 	}
-	for _, i := range w.rng.Perm(v.NumField()) {
-		if t.Field(i).IsExported() && !t.Field(i).Type.Implements(reflect.TypeFor[proto.Message]()) && w.varyIn(v.Field(i), field) {
+	for _, i := range g.rng.Perm(v.NumField()) {
+		if t.Field(i).IsExported() && !t.Field(i).Type.Implements(reflect.TypeFor[proto.Message]()) && g.varyIn(v.Field(i), field) {
 			return true
 		}
 	}

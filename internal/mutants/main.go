@@ -37,62 +37,62 @@ func main() {
 	}
 }
 
-// packages are those whose places are looked for.
+// packages are those whose sites are mutated.
 func packages() []string {
 	return []string{"registry/mesh", "xds/view", "xds/cache", "xds", "xds/envoy"}
 }
 
-// trial is a run of tests: one binary, some of its tests.
-type trial struct {
+// testRun is a run of some tests of one binary.
+type testRun struct {
 	name, pkg, run string
-	took           time.Duration // with nothing taken out
-	reached        map[int]bool  // the places that it comes by
+	took           time.Duration // without a mutant
+	covered        map[int]bool  // the sites that it executes
 }
 
-// nets are meant to notice every place.
-func nets() []trial {
-	return []trial{
-		{name: "mesh nets", pkg: "registry/mesh", run: "^TestMerges"},
-		{name: "xds nets", pkg: "xds/cache", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$"},
+// properties are the tests that should fail at every site.
+func properties() []testRun {
+	return []testRun{
+		{name: "mesh properties", pkg: "registry/mesh", run: "^TestMerges"},
+		{name: "xds properties", pkg: "xds/cache", run: "^(TestRebuildsEqualBuilds|TestSharedEqualsAlone)$"},
 	}
 }
 
-// others are all short tests of the packages.
-func others(packages []string) []trial {
-	var out []trial
+// packageTests are all short tests of the packages.
+func packageTests(packages []string) []testRun {
+	var out []testRun
 	for _, p := range packages {
-		out = append(out, trial{name: p, pkg: p})
+		out = append(out, testRun{name: p, pkg: p})
 	}
 	return out
 }
 
-// known is what a run found out about a place.
-type known struct {
+// result is the result for one site.
+type result struct {
 	Site string
-	Sum  string // of the file with the place
-	By   string // the test that noticed; empty for a survivor
-	All  bool   // all tests were asked, not the nets alone
+	Sum  string // of the file
+	By   string // the test that failed; empty for a survivor
+	All  bool   // all tests ran, not the properties alone
 }
 
 type settings struct {
-	root, work, state string
-	file, tests       string
-	budget            time.Duration
-	jobs              int
-	list, again, nets bool
+	root, work, state           string
+	file, tests                 string
+	budget                      time.Duration
+	jobs                        int
+	list, again, propertiesOnly bool
 }
 
 func run(ctx context.Context, out io.Writer) error {
 	var s settings
 	flag.StringVar(&s.work, "work", filepath.Join(os.TempDir(), "fairlead-mutants"), "a directory for binaries and copies")
-	flag.StringVar(&s.state, "state", "", "what is known already, a line a place; by default in -work")
-	flag.StringVar(&s.file, "file", "", "only places whose file and function (a/b.go Type.func) match a regular expression")
-	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests are asked, besides the nets")
+	flag.StringVar(&s.state, "state", "", "file with results, one line for each site; by default in -work")
+	flag.StringVar(&s.file, "file", "", "only sites whose file and function (a/b.go Type.func) match a regular expression")
+	flag.StringVar(&s.tests, "tests", "xds/view,registry/mesh,xds/cache,xds,xds/envoy,registry", "the packages whose short tests run, besides the property tests")
 	flag.DurationVar(&s.budget, "budget", 0, "stop after this time")
-	flag.IntVar(&s.jobs, "jobs", runtime.NumCPU(), "how many places are asked of at a time")
-	flag.BoolVar(&s.list, "list", false, "list the places, and ask nobody")
-	flag.BoolVar(&s.again, "again", false, "ask again of survivors")
-	flag.BoolVar(&s.nets, "nets", false, "ask the nets alone")
+	flag.IntVar(&s.jobs, "jobs", runtime.NumCPU(), "how many sites run at a time")
+	flag.BoolVar(&s.list, "list", false, "list the sites, and run nothing")
+	flag.BoolVar(&s.again, "again", false, "run survivors again")
+	flag.BoolVar(&s.propertiesOnly, "nets", false, "run the property tests only")
 	flag.Parse()
 	if s.state == "" {
 		s.state = filepath.Join(s.work, "state.jsonl")
@@ -107,10 +107,10 @@ func run(ctx context.Context, out io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, s.budget)
 		defer cancel()
 	}
-	return s.all(ctx, out)
+	return s.mutateAll(ctx, out)
 }
 
-func (s *settings) all(ctx context.Context, out io.Writer) error {
+func (s *settings) mutateAll(ctx context.Context, out io.Writer) error {
 	if err := os.MkdirAll(s.work, 0o750); err != nil {
 		return err
 	}
@@ -127,27 +127,27 @@ func (s *settings) all(ctx context.Context, out io.Writer) error {
 	}
 	if s.list {
 		for _, x := range sites {
-			say(out, "%d %s:%d %s: %s %s", x.ID, x.File, x.Line, x.Func, x.What, x.Text)
+			printLine(out, "%d %s:%d %s: %s %s", x.ID, x.File, x.Line, x.Func, x.What, x.Text)
 		}
 		return nil
 	}
-	trials := nets()
-	if !s.nets {
-		trials = append(trials, others(strings.Split(s.tests, ","))...)
+	runs := properties()
+	if !s.propertiesOnly {
+		runs = append(runs, packageTests(strings.Split(s.tests, ","))...)
 	}
-	if trials, err = s.build(ctx, overlay, trials); err != nil {
+	if runs, err = s.build(ctx, overlay, runs); err != nil {
 		return err
 	}
-	for i := range trials {
+	for i := range runs {
 		began := time.Now()
-		if trials[i].reached, err = s.reached(ctx, trials[i]); err != nil {
+		if runs[i].covered, err = s.coverage(ctx, runs[i]); err != nil {
 			return err
 		}
-		trials[i].took = time.Since(began)
+		runs[i].took = time.Since(began)
 	}
-	// The short ones first: most places are noticed by many tests.
-	slices.SortStableFunc(trials, func(a, b trial) int { return cmp.Compare(a.took, b.took) })
-	return s.ask(ctx, out, sites, trials)
+	// Short tests first: most mutants fail many tests.
+	slices.SortStableFunc(runs, func(a, b testRun) int { return cmp.Compare(a.took, b.took) })
+	return s.runSites(ctx, out, sites, runs)
 }
 
 // overlay writes the copies of all files with their switches.
@@ -182,11 +182,11 @@ func (s *settings) binary(pkg string) string {
 	return filepath.Join(s.work, strings.ReplaceAll(pkg, "/", "_")+".test")
 }
 
-// build makes the binaries of tests, and leaves out trials that have no test.
-func (s *settings) build(ctx context.Context, overlay string, trials []trial) ([]trial, error) {
+// build builds the test binaries. It leaves out runs without a test.
+func (s *settings) build(ctx context.Context, overlay string, runs []testRun) ([]testRun, error) {
 	done := map[string]bool{}
-	var out []trial
-	for _, t := range trials {
+	var out []testRun
+	for _, t := range runs {
 		if !done[t.pkg] {
 			c := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-overlay", overlay, "-o", s.binary(t.pkg), "./"+t.pkg)
 			c.Dir = s.root
@@ -206,14 +206,14 @@ func (s *settings) build(ctx context.Context, overlay string, trials []trial) ([
 	return out, nil
 }
 
-// reached runs a trial with nothing taken out, and gives the places that it comes by.
-func (s *settings) reached(ctx context.Context, t trial) (map[int]bool, error) {
+// coverage runs tests with no switch set, and returns the sites that they execute.
+func (s *settings) coverage(ctx context.Context, t testRun) (map[int]bool, error) {
 	trace := filepath.Join(s.work, "trace")
 	if err := os.WriteFile(trace, nil, 0o600); err != nil {
 		return nil, err
 	}
-	if by, err := s.try(ctx, t, 0, "FAIRLEAD_MUTANT_TRACE="+trace); err != nil || by != "" {
-		return nil, errors.Join(err, fmt.Errorf("%s does not pass with nothing taken out: %s", t.name, by))
+	if by, err := s.runMutant(ctx, t, 0, "FAIRLEAD_MUTANT_TRACE="+trace); err != nil || by != "" {
+		return nil, errors.Join(err, fmt.Errorf("%s fails without a mutant: %s", t.name, by))
 	}
 	text, err := os.ReadFile(trace)
 	if err != nil {
@@ -228,8 +228,8 @@ func (s *settings) reached(ctx context.Context, t trial) (map[int]bool, error) {
 	return out, nil
 }
 
-// longest is how long a trial may take: a place may be what ends a loop.
-func longest(t trial) time.Duration {
+// timeout is the limit for a test run: a mutated site may be what ends a loop.
+func timeout(t testRun) time.Duration {
 	if t.took == 0 {
 		return 20 * time.Minute
 	}
@@ -238,9 +238,9 @@ func longest(t trial) time.Duration {
 
 var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
 
-// try runs a trial with one place taken out; by is the test that noticed.
-func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by string, err error) {
-	limit, cancel := context.WithTimeout(ctx, longest(t))
+// runMutant runs tests with one switch set. by is the test that failed.
+func (s *settings) runMutant(ctx context.Context, t testRun, id int, env ...string) (by string, err error) {
+	limit, cancel := context.WithTimeout(ctx, timeout(t))
 	defer cancel()
 	args := []string{"-test.short", "-test.failfast", "-test.count=1", "-test.parallel=8"}
 	if t.run != "" {
@@ -255,7 +255,7 @@ func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by 
 	case err == nil:
 		return "", nil
 	case limit.Err() != nil:
-		return t.name + ": it does not end", nil
+		return t.name + ": timeout", nil
 	}
 	names := failed.FindAllSubmatch(text, -1)
 	if len(names) == 0 {
@@ -265,8 +265,8 @@ func (s *settings) try(ctx context.Context, t trial, id int, env ...string) (by 
 	return t.name + ": " + string(names[len(names)-1][1]), nil
 }
 
-// ask asks of every place that nobody knows yet, several at a time.
-func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials []trial) error {
+// runSites runs the tests for every site without a result, several at a time.
+func (s *settings) runSites(ctx context.Context, out io.Writer, sites []*site, runs []testRun) error {
 	have, err := s.read()
 	if err != nil {
 		return err
@@ -276,33 +276,33 @@ func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials
 		return err
 	}
 	defer f.Close()
-	all, err := s.known(sites)
+	all, err := s.results(sites)
 	if err != nil {
 		return err
 	}
-	may := explained()
-	asked, missing := make([]bool, len(sites)), errgroup.Group{}
+	may := expectedSurvivors()
+	ran, missing := make([]bool, len(sites)), errgroup.Group{}
 	missing.SetLimit(s.jobs)
 	var mu sync.Mutex // guards f and out
 	for i, x := range sites {
 		k := &all[i]
-		if old, ok := have[k.Site]; ok && old.Sum == k.Sum && (old.By != "" || (old.All || s.nets) && !s.again) {
-			*k, asked[i] = old, true
+		if old, ok := have[k.Site]; ok && old.Sum == k.Sum && (old.By != "" || (old.All || s.propertiesOnly) && !s.again) {
+			*k, ran[i] = old, true
 			continue
 		}
 		if may[k.Site] != "" && !s.again {
 			continue
 		}
 		missing.Go(func() error {
-			by, err := s.notice(ctx, x, trials)
+			by, err := s.firstFailure(ctx, x, runs)
 			if err != nil {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			k.By, asked[i] = by, true
+			k.By, ran[i] = by, true
 			if by == "" && may[k.Site] == "" {
-				say(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
+				printLine(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
 			}
 			return json.NewEncoder(f).Encode(*k)
 		})
@@ -310,13 +310,13 @@ func (s *settings) ask(ctx context.Context, out io.Writer, sites []*site, trials
 	if err := missing.Wait(); err != nil && ctx.Err() == nil {
 		return err
 	}
-	report(out, sites, all, asked, may)
+	report(out, sites, all, ran, may)
 	return nil
 }
 
-// known gives each place its name, and the sum of its file.
-func (s *settings) known(sites []*site) ([]known, error) {
-	all := make([]known, len(sites))
+// results returns an empty result for each site, with its name and the hash of its file.
+func (s *settings) results(sites []*site) ([]result, error) {
+	all := make([]result, len(sites))
 	sums, seen := map[string]string{}, map[string]int{}
 	for i, x := range sites {
 		if sums[x.File] == "" {
@@ -328,52 +328,52 @@ func (s *settings) known(sites []*site) ([]known, error) {
 			sums[x.File] = hex.EncodeToString(sum[:8])
 		}
 		seen[x.name()]++
-		all[i] = known{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.nets}
+		all[i] = result{Site: x.name() + " #" + strconv.Itoa(seen[x.name()]), Sum: sums[x.File], All: !s.propertiesOnly}
 	}
 	return all, nil
 }
 
-// notice gives the first test that fails with a place taken out, or nothing.
-func (s *settings) notice(ctx context.Context, x *site, trials []trial) (by string, err error) {
-	for _, t := range trials {
-		if !t.reached[x.ID] {
+// firstFailure returns the first test that fails with a mutant, or nothing.
+func (s *settings) firstFailure(ctx context.Context, x *site, runs []testRun) (by string, err error) {
+	for _, t := range runs {
+		if !t.covered[x.ID] {
 			continue
 		}
-		if by, err = s.try(ctx, t, x.ID); err != nil || by != "" {
+		if by, err = s.runMutant(ctx, t, x.ID); err != nil || by != "" {
 			return by, err
 		}
 	}
 	return "", ctx.Err()
 }
 
-// report prints what came of each place, in the order of the sources.
-func report(out io.Writer, sites []*site, all []known, asked []bool, may map[string]string) {
-	killed, survived, excused, left := 0, 0, 0, 0
+// report prints the result for each site, in the order of the sources.
+func report(out io.Writer, sites []*site, all []result, ran []bool, may map[string]string) {
+	killed, survived, expected, left := 0, 0, 0, 0
 	for i, x := range sites {
 		switch k := all[i]; {
 		case k.By != "":
 			killed++
-			say(out, "killed    %s:%d %s  [%s]", x.File, x.Line, k.Site, k.By)
+			printLine(out, "killed    %s:%d %s  [%s]", x.File, x.Line, k.Site, k.By)
 		case may[k.Site] != "":
-			excused++
-			say(out, "excused   %s:%d %s  [%s]", x.File, x.Line, k.Site, may[k.Site])
-		case !asked[i]:
+			expected++
+			printLine(out, "expected  %s:%d %s  [%s]", x.File, x.Line, k.Site, may[k.Site])
+		case !ran[i]:
 			left++
 		default:
 			survived++
-			say(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
+			printLine(out, "survived  %s:%d %s", x.File, x.Line, k.Site)
 		}
 	}
-	say(out, "%d places: %d killed, %d survived, %d more by survivors.txt, %d not asked", len(sites), killed, survived, excused, left)
+	printLine(out, "%d sites: %d killed, %d survived, %d more survivors listed in survivors.txt, %d not run", len(sites), killed, survived, expected, left)
 }
 
-// survivors are the places that may be taken out without a test that notices, and why:
-// a line with the place, and below it one with the reason, which begins with a tab.
+// survivors are the accepted survivors: lines with sites, followed by a line with the
+// reason, which begins with a tab.
 //
 //go:embed survivors.txt
 var survivors string
 
-func explained() map[string]string {
+func expectedSurvivors() map[string]string {
 	out := map[string]string{}
 	var sites []string // that wait for their reason
 	for line := range strings.Lines(survivors) {
@@ -392,15 +392,15 @@ func explained() map[string]string {
 	return out
 }
 
-// say prints a line; where nobody can read it there is no more to be done.
-func say(out io.Writer, format string, args ...any) {
+// printLine prints a line, and panics if that fails.
+func printLine(out io.Writer, format string, args ...any) {
 	if _, err := fmt.Fprintf(out, format+"\n", args...); err != nil {
 		panic(err)
 	}
 }
 
-func (s *settings) read() (map[string]known, error) {
-	out := map[string]known{}
+func (s *settings) read() (map[string]result, error) {
+	out := map[string]result{}
 	f, err := os.Open(s.state)
 	if errors.Is(err, os.ErrNotExist) {
 		return out, nil
@@ -409,7 +409,7 @@ func (s *settings) read() (map[string]known, error) {
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var k known
+		var k result
 		if err := json.Unmarshal(lines.Bytes(), &k); err == nil {
 			out[k.Site] = k
 		}

@@ -15,41 +15,41 @@ import (
 
 // The shapes that are looked for.
 var (
-	// lookups are the generic types and the map that find something by its key.
+	// lookups are the generic types, and the map type, that find something by a key.
 	lookups = regexp.MustCompile(`^(Map|memo|hints|persistentMap)$`)
-	// changeTypes are those that say what changed; who has one in its signature is a
-	// step that finds who is concerned.
+	// changeTypes describe what changed. A function with one in its signature is a step
+	// that finds what is affected.
 	changeTypes = regexp.MustCompile(`^(resourcesContext|indexDiff|affectedProxies|Delta|Diff|Difference|healthPass|restricter|partFinder)$`)
-	// before are the parameters by which something is taken over.
-	before = regexp.MustCompile(`^(prev|was|before|had|old|last)$`)
-	// keyFuncs give what something is found by.
+	// prevParams are the names of parameters with a previous value.
+	prevParams = regexp.MustCompile(`^(prev|was|before|had|old|last)$`)
+	// keyFuncs return keys.
 	keyFuncs = regexp.MustCompile(`^(key|keyOf|content|text|textOf|hash|hashOf|origin|relevant)$|Hash$|Key$`)
 	// unsafe are calls without which nothing runs, or nothing ends.
 	unsafe = regexp.MustCompile(`^(Lock|Unlock|RLock|RUnlock|panic|Add|Store|Done|Wait|close)$`)
 )
 
-// site is one place.
+// site is one place at which the code is mutated.
 type site struct {
 	ID   int
 	File string // below the module's root
 	Line int
 	Func string
-	What string // what is taken out
-	Text string // as it is written
+	What string // what is removed
+	Text string // the source text
 }
 
-// name is the site as it is known from one run to the next.
+// name identifies the site from one run to the next.
 func (s *site) name() string { return s.File + " " + s.Func + ": " + s.What + " " + s.Text }
 
-// insert is a text to be put into a file.
+// insert is a text that is inserted into a file.
 type insert struct {
 	at    int
 	text  string
-	close bool // it ends a place: what lies inside ends before
+	close bool // it ends a site; inner sites end first
 	order int
 }
 
-// finder finds the places of one package.
+// finder finds the sites of one package.
 type finder struct {
 	root, dir string
 	fset      *token.FileSet
@@ -63,7 +63,7 @@ type finder struct {
 	inserts []insert
 }
 
-// find gives the places of a package, and its files with their switches.
+// find returns the sites of a package, and its files with their switches.
 func find(root, dir string, next *int) (sites []*site, files map[string][]byte, err error) {
 	f := &finder{root: root, dir: dir, fset: token.NewFileSet(), types: map[string]bool{}, next: next}
 	paths, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
@@ -102,7 +102,7 @@ func find(root, dir string, next *int) (sites []*site, files map[string][]byte, 
 	return f.sites, files, nil
 }
 
-// keyTypes notes the types by which something is found.
+// keyTypes collects the types that are used as keys.
 func (f *finder) keyTypes(file *ast.File) {
 	note := func(e ast.Expr) {
 		if id, ok := e.(*ast.Ident); ok {
@@ -167,8 +167,7 @@ func typeName(e ast.Expr) string {
 	}
 }
 
-// writesKey reports whether a function puts a text together that others are
-// compared with.
+// writesKey reports whether a function writes a text that is compared with others.
 func writesKey(fn *ast.FuncDecl) bool {
 	found := false
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
@@ -190,13 +189,13 @@ func fields(list ...*ast.FieldList) []*ast.Field {
 	return out
 }
 
-// isStep reports whether a function deals with what changed, or takes over.
+// isStep reports whether a function handles changes, or takes over previous values.
 func isStep(fn *ast.FuncDecl) bool {
 	for _, field := range fields(fn.Recv, fn.Type.Params, fn.Type.Results) {
 		if changeTypes.MatchString(typeName(field.Type)) {
 			return true
 		}
-		if slices.ContainsFunc(field.Names, func(n *ast.Ident) bool { return before.MatchString(n.Name) }) {
+		if slices.ContainsFunc(field.Names, func(n *ast.Ident) bool { return prevParams.MatchString(n.Name) }) {
 			return true
 		}
 	}
@@ -221,8 +220,8 @@ func isComparison(fn *ast.FuncDecl) bool {
 	return false
 }
 
-// add makes a site of what lies between two positions; before and after go around
-// it, with the switch's number in place of the only %d.
+// add adds the source between two positions as a site. before and after are inserted around
+// it; before has the number of the switch as its only %d.
 func (f *finder) add(n ast.Node, what, before, after string) {
 	*f.next++
 	from, to := f.fset.Position(n.Pos()).Offset, f.fset.Position(n.End()).Offset
@@ -236,7 +235,7 @@ func (f *finder) add(n ast.Node, what, before, after string) {
 		insert{at: to, text: after, close: true, order: to - from})
 }
 
-// statements are taken out one by one, loops as a whole and in their parts.
+// statements are removed one by one, loops as a whole and in their parts.
 func (f *finder) statements(body *ast.BlockStmt) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		var list []ast.Stmt
@@ -328,7 +327,7 @@ func chain(e ast.Expr, op token.Token, inner map[ast.Node]bool) {
 	}
 }
 
-// isCondition reports whether the case of a switch is one, and no value.
+// isCondition reports whether the case of a switch is a condition, and not a value.
 func isCondition(e ast.Expr) bool {
 	switch e := ast.Unparen(e).(type) {
 	case *ast.BinaryExpr:
@@ -340,7 +339,7 @@ func isCondition(e ast.Expr) bool {
 	}
 }
 
-// literals lose the fields of keys; in steps, those of what they give, too.
+// literals lose fields of keys; in steps, also fields of results.
 func (f *finder) literals(body *ast.BlockStmt, step bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		lit, ok := n.(*ast.CompositeLit)
@@ -401,8 +400,8 @@ func (f *finder) switched() []byte {
 	return out.Bytes()
 }
 
-// switches is the file that a package gets besides. With nothing taken out it notes
-// which places were reached at all.
+// switches is a file that is added to a package. With no switch set, it records which sites
+// were executed.
 func switches(pkg string) []byte {
 	return []byte("package " + pkg + `
 

@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestSurvivorsAreThere keeps the list of survivors to places that there are: code that
-// was rewritten has to be asked anew.
-func TestSurvivorsAreThere(t *testing.T) {
+// TestListedSurvivorsExist checks that every listed survivor is a site: code that was
+// rewritten has to be tested again.
+func TestListedSurvivorsExist(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -26,11 +26,11 @@ func TestSurvivorsAreThere(t *testing.T) {
 		}
 	}
 	if len(there) < 1000 {
-		t.Fatalf("%d places were found", len(there))
+		t.Fatalf("%d sites were found", len(there))
 	}
-	for s, reason := range explained() {
+	for s, reason := range expectedSurvivors() {
 		if !there[s] {
-			t.Errorf("survivors.txt has %q (%s), which is not there any more", s, reason)
+			t.Errorf("survivors.txt has %q (%s), which is not a site any more", s, reason)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func proxyValues() meshgen.Values {
 
 // newNetProxy is a proxy with a random value in each field. Most run beside a workload of
 // the mesh.
-func newNetProxy(w *meshgen.World) *netProxy {
+func newNetProxy(w *meshgen.Generator) *netProxy {
 	p, rng := &netProxy{}, w.Rand()
 	proxyValues().Fill(rng, &p.Proxy)
 	if all := w.Workloads(); len(all) > 0 && rng.IntN(4) > 0 {
@@ -59,10 +59,10 @@ func newNetProxy(w *meshgen.World) *netProxy {
 }
 
 // sibling is a proxy that differs from another one in one field, or is another workload.
-func (p *netProxy) sibling(w *meshgen.World) *netProxy {
+func (p *netProxy) sibling(w *meshgen.Generator) *netProxy {
 	next := &netProxy{Proxy: p.Proxy, routes: p.routes}
 	if w.Rand().IntN(2) == 0 {
-		proxyValues().Tweak(w.Rand(), &next.Proxy)
+		proxyValues().Mutate(w.Rand(), &next.Proxy)
 		return next
 	}
 	var addresses []string
@@ -251,7 +251,7 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 				proxies[i] = p
 			}
 			if rng.IntN(12) == 0 { // it is another one in some way
-				proxyValues().Tweak(rng, &p.Proxy)
+				proxyValues().Mutate(rng, &p.Proxy)
 			}
 			had := p.had
 			p.had = mustGet(t, server, e, p, p.had)

@@ -30,7 +30,7 @@ func without() map[string]string {
 
 // varied are worlds with proxies, of which one field is changed at a time.
 type varied struct {
-	*meshgen.World
+	*meshgen.Generator
 	server  *Cache
 	s       *mesh.Snapshot
 	proxies []*netProxy
@@ -38,9 +38,9 @@ type varied struct {
 
 func newVaried(t *testing.T, seed uint64) *varied {
 	t.Helper()
-	v := &varied{World: meshgen.New(2000+seed, meshgen.NewCoverage()), server: New(view.Settings{})}
+	v := &varied{Generator: meshgen.New(2000+seed, meshgen.NewCoverage()), server: New(view.Settings{})}
 	for range 14 {
-		v.proxies = append(v.proxies, newNetProxy(v.World))
+		v.proxies = append(v.proxies, newNetProxy(v.Generator))
 	}
 	v.look(t)
 	return v
@@ -95,7 +95,7 @@ func TestEveryFieldChangesSomeProxy(t *testing.T) {
 		part = 24
 	}
 	asked := 0
-	for i, field := range meshgen.Alone() {
+	for i, field := range meshgen.IndependentFields() {
 		if unseenFields[field] || unreachable()[field] != "" || i%part != 0 {
 			continue
 		}
