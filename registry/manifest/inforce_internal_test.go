@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
+	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -62,6 +65,8 @@ func inForceTable(t *testing.T) string {
 		mesh.KindWorkloadGroup:      &networking.WorkloadGroup{},
 	}
 	var b strings.Builder
+	fmt.Fprintf(&b, "Nothing is in force of these kinds: %s.\n\n", strings.Join(kindsNotInForce(t), ", "))
+	b.WriteString("In the lists below, a path includes everything under it. All apiVersions that Istio serves for a kind are equal.\n\n")
 	for _, kind := range slices.Sorted(maps.Keys(inForce)) {
 		m, ok := specs[kind]
 		if !ok {
@@ -95,6 +100,71 @@ func inForceTable(t *testing.T) string {
 		fmt.Fprintf(&b, "**%s**\n\n- in force: %s\n- not in force: %s\n\n", kind, strings.Join(in, ", "), strings.Join(out, ", "))
 	}
 	return b.String()
+}
+
+// kindsNotInForce are the kinds of Istio's API of which nothing is in force, sorted.
+func kindsNotInForce(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	for _, gvk := range istioKinds(t) {
+		if _, ok := inForce[mesh.Kind(gvk.Kind)]; !ok {
+			out = append(out, gvk.Kind)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+func istioKinds(t *testing.T) []schema.GVK {
+	t.Helper()
+	set, err := schema.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Kinds()
+}
+
+// TestPagesNameKindsNotInForce reads the pages that say of kinds, by name, that they are not in
+// force. The list of all of them is on inForcePage; a page that names some links to it or says
+// what they do instead.
+func TestPagesNameKindsNotInForce(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 5 {
+		t.Fatalf("pages: %v, %v", pages, err)
+	}
+	pages = append(pages, "../../README.md")
+	says := regexp.MustCompile(`not in force|not implemented|does not implement|deny every request|Nothing is in force`)
+	word := regexp.MustCompile(`[A-Za-z]+`)
+	known := map[string]bool{}
+	for _, gvk := range istioKinds(t) {
+		known[gvk.Kind] = true
+	}
+	without := kindsNotInForce(t)
+	found := 0
+	for _, page := range pages {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, line := range strings.Split(string(content), "\n") {
+			if !says.MatchString(line) {
+				continue
+			}
+			for _, name := range word.FindAllString(line, -1) {
+				if !known[name] {
+					continue
+				}
+				found++
+				if !slices.Contains(without, name) {
+					t.Errorf("%s:%d says that %s is not in force: %s", page, n+1, name, line)
+				}
+			}
+		}
+	}
+	if found < len(without) {
+		t.Errorf("found %d names of kinds: this test looks for them in the wrong way", found)
+	}
 }
 
 // foldSubsets leaves out what is said of a subset's traffic policy where it is
