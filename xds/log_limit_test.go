@@ -103,7 +103,7 @@ func TestSuppressedLogLinesAreCounted(t *testing.T) {
 	}
 	s.forgetIdle(time.Now().Add(hostLogInterval + time.Second))
 	if !strings.Contains(log.String(), `host=vm1 left_out=16`) {
-		t.Errorf("nothing tells of the lines that were left out: %s", log.String())
+		t.Errorf("the suppressed lines are not logged: %s", log.String())
 	}
 	s.forgetIdle(time.Now().Add(2 * hostLogBurst * hostLogInterval))
 	if len(s.quotas) != 0 || strings.Count(log.String(), "left_out") != 1 {

@@ -50,7 +50,7 @@ func TestNackLogLinesAreLimited(t *testing.T) {
 		}
 	}()
 	var rejected []stream.Rejection
-	eventually(t, "each is known to be refused", func() bool {
+	eventually(t, "each rejection is in the status", func() bool {
 		for _, p := range r.server.Proxies() {
 			if len(p.Types) > 0 {
 				rejected = p.Types[0].Rejected
@@ -112,7 +112,7 @@ func TestNodeIDsAreSanitized(t *testing.T) {
 	}
 	for _, x := range refused {
 		if strings.ContainsFunc(x.Node+x.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) {
-			t.Errorf("not plain: %q %q", x.Node, x.Reason)
+			t.Errorf("not sanitized: %q %q", x.Node, x.Reason)
 		}
 	}
 }

@@ -168,7 +168,7 @@ func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	all[0].pauseReading(make(chan struct{}))
 	all[0].open(r)
 	all[1].open(r)
-	eventually(t, "it is cut off", func() bool {
+	eventually(t, "its stream is closed", func() bool {
 		return strings.Contains(r.log.String(), "proxy does not read")
 	})
 	all[1].waitConverged(r)
@@ -202,7 +202,7 @@ func TestAdmissionSlotsLimitNewStreams(t *testing.T) {
 	all[1].pauseReading(until)
 	began := time.Now()
 	all[1].open(r)
-	eventually(t, "the second is new", func() bool { return len(r.server.connections()) == 2 })
+	eventually(t, "the second is admitted", func() bool { return len(r.server.connections()) == 2 })
 	all[2].open(r)
 	eventually(t, "the third has a receive slot", func() bool { return r.server.streams.Load() == 3 && len(r.server.receiveSlots) == 1 })
 	o.Route("s0007.mesh", "/new")
@@ -235,7 +235,7 @@ func TestAdmissionSlotsOfOneHost(t *testing.T) {
 		p.pauseReading(until)
 		p.open(r)
 	}
-	eventually(t, "all of them have come", func() bool { return r.server.streams.Load() == hostShare })
+	eventually(t, "all of them have connected", func() bool { return r.server.streams.Load() == hostShare })
 	all[hostShare].host = "one"
 	all[hostShare].open(r)
 	all[hostShare].waitConverged(r)
@@ -268,7 +268,7 @@ func TestConnectionOfNonReadingProxyIsClosed(t *testing.T) {
 	all[1].open(r)
 	all[1].waitConverged(r)
 	if got := <-broken; got != "host0" || len(broken) > 0 {
-		t.Errorf("%s is hung up on, and %d more", got, len(broken))
+		t.Errorf("the connection of %s is closed, and %d more", got, len(broken))
 	}
 }
 

@@ -193,7 +193,7 @@ func TestRejectedPeers(t *testing.T) {
 				t.Error("not logged")
 			}
 			if a.received() != 0 {
-				t.Error("and got something all the same")
+				t.Error("the rejected peer got resources")
 			}
 		})
 	}
@@ -285,12 +285,12 @@ func TestStreamEnds(t *testing.T) {
 		r.connectWith(t, n, stream.NewClient(stream.ClientConfig{Wants: map[stream.TypeURL]stream.Want{
 			stream.ClusterType: {All: true}, stream.EndpointType: {Names: []string{"outbound|8080||s0001.mesh"}},
 		}}), &agent{neverReads: true})
-		eventually(t, "more is sent than fits between here and there", func() bool {
+		eventually(t, "the buffers of the connection are full", func() bool {
 			c := r.server.connections()
 			return len(c) == 1 && c[0].unwritten.Load() > 0
 		})
 		close(revoked)
-		eventually(t, "it is cut off", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
+		eventually(t, "its stream is closed", func() bool { p := r.server.Proxies(); return len(p) == 1 && !p[0].Connected })
 	})
 }
 
@@ -384,7 +384,7 @@ func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 		return strings.Contains(p[0].Stale, "no longer in the mesh") && !p[0].Synced
 	})
 	if !a.has(ordersCluster) || a.received() != before {
-		t.Error("its configuration was touched")
+		t.Error("its configuration changed")
 	}
 	r.mesh.publish(o.Snapshot(r.mesh.Snapshot()))
 	r.synced(t, "web.shop")

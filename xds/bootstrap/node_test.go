@@ -138,7 +138,7 @@ func FuzzParseNode(f *testing.F) {
 		}
 		again, err := n.Proto()
 		if err != nil {
-			t.Fatalf("a node that was believed cannot be written: %v", err)
+			t.Fatalf("a parsed node cannot be encoded: %v", err)
 		}
 		if _, err := ParseNode(again); err != nil {
 			t.Fatalf("a node that was written cannot be read: %v", err)

@@ -73,7 +73,7 @@ func TestClientAcceptsOnlyWhenDone(t *testing.T) {
 	}
 	got[0].Done(nil)
 	if len(c.Accepted(ClusterType)) != 0 {
-		t.Error("a removal was not taken")
+		t.Error("a removal was not accepted")
 	}
 }
 

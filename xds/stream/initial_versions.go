@@ -110,22 +110,22 @@ func compareInitialVersions(want *mergedSet, sub subscription, listed []Version)
 	if len(listed) == 0 {
 		return initialComparison{exact: len(want.deltaFrom(nil, sub).add) == 0}
 	}
-	at, places := want.lookUp()
-	found := make([]byte, places)
+	lookUp, size := want.lookUp()
+	found := make([]byte, size)
 	others := map[string]string{} // not in the target, or there in another version
 	wanted := 0
 	for _, v := range listed {
-		r, place := at(v.Name)
+		r, index := lookUp(v.Name)
 		switch {
 		case r == nil:
 			others[v.Name] = v.Version
-		case found[place] != notListed:
+		case found[index] != notListed:
 			return compareInitialVersions(want, sub, lastVersions(listed))
 		case r.Version == v.Version:
-			found[place] = wantedVersion
+			found[index] = wantedVersion
 			wanted++
 		default:
-			found[place] = otherVersion
+			found[index] = otherVersion
 			others[v.Name] = v.Version
 		}
 	}
@@ -134,8 +134,8 @@ func compareInitialVersions(want *mergedSet, sub subscription, listed []Version)
 		return initialComparison{exact: true, count: subscribed}
 	}
 	out := initialComparison{have: make([]*Resource, 0, wanted+len(others)), exact: true}
-	for r, place := range want.numbered() {
-		if found[place] == wantedVersion && sub.has(r.Name) {
+	for r, index := range want.numbered() {
+		if found[index] == wantedVersion && sub.has(r.Name) {
 			out.have = append(out.have, r)
 		}
 	}

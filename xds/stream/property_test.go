@@ -233,7 +233,7 @@ func (l *simulatedPeer) checkConverged(number uint64) {
 	}
 	for _, st := range l.server.Status() {
 		if st.Pending || st.ConvergedGeneration != number {
-			l.t.Errorf("not settled: %+v\n%s", st, l.recentLog())
+			l.t.Errorf("not converged: %+v\n%s", st, l.recentLog())
 		}
 		if n := len(l.runs[st.Type]); st.Resources != n && st.Unknown == 0 && st.Type != VirtualHostType {
 			l.t.Errorf("%s: counted %d, runs %d\n%s", st.Type.Short(), st.Resources, n, l.recentLog())

@@ -255,7 +255,7 @@ func TestConvergedWithoutHostsToReconcile(t *testing.T) {
 	m.run()
 	m.wantLog("v-x/none", "LOST x is 1")
 	if st := m.status(VirtualHostType); st.Pending || st.ConvergedGeneration != 2 {
-		t.Errorf("not settled: %+v", st)
+		t.Errorf("not converged: %+v", st)
 	}
 }
 
@@ -274,7 +274,7 @@ func TestConvergedAfterRouteConfigurationUnsubscribed(t *testing.T) {
 	m.catchUp()
 	m.run()
 	if st := m.status(VirtualHostType); st.Pending || st.ConvergedGeneration != 3 {
-		t.Errorf("not settled: %+v", st)
+		t.Errorf("not converged: %+v", st)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestNackNamesRejectedClusters(t *testing.T) {
 	m.set(gen(4, "c/a=3", "c/b=4", "e/a=1", "e/b=1"))
 	m.wantLog("c+b=4", "e+b=1")
 	if st := m.status(ClusterType); st.LastError != "" || len(st.Rejected) > 0 {
-		t.Errorf("all is well and the status still says %+v", st)
+		t.Errorf("nothing is rejected, but the status is %+v", st)
 	}
 }
 
@@ -104,7 +104,7 @@ func TestBisectionFindsRejectedListener(t *testing.T) {
 		t.Errorf("status %+v", st)
 	}
 	if m.nacks > 4 {
-		t.Errorf("%d refusals to find one of five", m.nacks)
+		t.Errorf("%d NACKs to find one of five", m.nacks)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestRejectedAfterReconnectIsNotRemoved(t *testing.T) {
 	m.wantLog("c+b=bad", "e+b=1")
 	m.wantRuns("c/a=1", "c/b=1", "e/a=1", "e/b=1")
 	if st := m.status(ClusterType); st.Unknown != 1 {
-		t.Errorf("what nobody knows is not shown as unknown: %+v", st)
+		t.Errorf("not shown as unknown: %+v", st)
 	}
 	if u := s.UnacknowledgedNames()[ClusterType]; len(u) != 1 || u[0] != "b" {
 		t.Errorf("unknown %v", u)
@@ -140,7 +140,7 @@ func TestNackDetailsNameRejectedResources(t *testing.T) {
 		ErrorDetail: &rpcstatus.Status{Message: "a and c are fine", Details: []*anypb.Any{d}},
 	}))
 	if r := s.Next(start).Message(); r != nil {
-		t.Errorf("sent although all is known: %v", r)
+		t.Errorf("sent although nothing is unknown: %v", r)
 	}
 	st := s.Status()[0]
 	if st.Unknown != 0 || st.Resources != 2 || len(st.Rejected) != 1 || st.Rejected[0].Reason != "no such filter" {
@@ -199,7 +199,7 @@ func TestReconnectSendsOnlyChanges(t *testing.T) {
 	}
 	for _, st := range s.Status() {
 		if st.ConvergedGeneration != 9 {
-			t.Errorf("not settled: %+v", st)
+			t.Errorf("not converged: %+v", st)
 		}
 	}
 	m.got()
