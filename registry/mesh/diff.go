@@ -19,17 +19,16 @@ func newest[T comparable](d Delta[T]) T {
 	return d.Old
 }
 
-// Diff is what differs between two snapshots, or two fragments of one source, by
-// pointer: what is not in it is the same object in both. An object of which only
-// the origin changed is in it, with an equal Hash; Snapshot.Changes lacks it.
-// [DeltasOf] reads it by kind.
+// Diff is what differs between two snapshots, or two fragments of one source, by pointer.
+// An object that is not in it is the same pointer in both. An object of which only the
+// origin changed is in it, with an equal Hash; Snapshot.Changes leaves it out. [DeltasOf]
+// reads it by kind.
 type Diff struct {
 	kinds map[reflect.Type]any // []Delta[T] by T
 }
 
-// DeltasOf is what differs of one kind, such as *Service, in no order that a reader
-// could rely on. An object of a snapshot that has another place in its list is
-// there twice, as removed and as added.
+// DeltasOf is what differs of one kind, such as *Service, in no particular order. An object
+// of a snapshot that moved in its list is there twice, as removed and as added.
 func DeltasOf[T object](d *Diff) []Delta[T] {
 	list, _ := d.kinds[reflect.TypeFor[T]()].([]Delta[T])
 	return list
@@ -47,10 +46,9 @@ func note[T object](d *Diff, deltas []Delta[T]) {
 	d.kinds[reflect.TypeFor[T]()] = deltas
 }
 
-// Policies are the objects of Diff that may make a difference to what the workloads of
-// their own namespace take in, as they are and as they were; those of the root
-// namespace to the workloads of the whole mesh. Services and workloads are not among
-// them, nor what is about requests that workloads make.
+// Policies are the old and new objects of Diff that may change how workloads of their
+// namespace accept requests; those of the root namespace, how all workloads do. Services,
+// workloads, and objects about workloads' own requests are not included.
 func (d *Diff) Policies() iter.Seq[*Meta] {
 	return func(yield func(*Meta) bool) {
 		for _, k := range kinds {
@@ -66,7 +64,7 @@ func (d *Diff) Policies() iter.Seq[*Meta] {
 	}
 }
 
-// Only reports whether nothing differs but objects of some types, such as *Service.
+// Only reports whether all differences are of some types, such as *Service.
 func (d *Diff) Only(types ...reflect.Type) bool {
 	for t := range d.kinds {
 		if !slices.Contains(types, t) {
@@ -84,9 +82,9 @@ func (d *Diff) objects() int {
 	return n
 }
 
-// Since is what differs from another snapshot, as a rule the one before; the
-// MeshConfig is compared by its pointer. It costs nothing where s was merged from
-// prev, else a look at the pointers of both.
+// Since is what differs from another snapshot, usually the previous one. MeshConfig is
+// compared by pointer. It costs nothing if s was merged from prev, otherwise it compares
+// the pointers of both.
 func (s *Snapshot) Since(prev *Snapshot) *Diff {
 	if s.diff != nil && s.base.Value() == prev {
 		return s.diff
@@ -98,8 +96,8 @@ func (s *Snapshot) Since(prev *Snapshot) *Diff {
 	return d
 }
 
-// Merged is the number of objects that were decided anew for this snapshot: those
-// that differ from the one before; in a snapshot that was built from nothing, all.
+// Merged is the number of objects that were merged again for this snapshot: those that
+// differ from the previous one, or all if there was none.
 func (s *Snapshot) Merged() int { return s.merged }
 
 // DiffLists compares two lists in the same strict order, by pointer.

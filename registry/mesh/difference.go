@@ -33,8 +33,8 @@ func Compare(prev, next *Fragment) *Difference {
 	return d
 }
 
-// Unsorted says that some list of the second fragment is not in its order. Then
-// nothing else of the Difference counts: compare with [Fragment.Sorted].
+// Unsorted says that a list of the second fragment is not sorted. Then the Difference is
+// not valid: compare with [Fragment.Sorted].
 func (d *Difference) Unsorted() bool { return d.unsorted }
 
 // Same reports that the fragments are made of the same objects, by pointer, and
@@ -67,8 +67,7 @@ func (d *Difference) EndpointsReach() Reach {
 	return reach
 }
 
-// ConfigReach tells how far that of the change goes which is not of workloads
-// and of reports.
+// ConfigReach is the reach of all other changes.
 func (d *Difference) ConfigReach() Reach {
 	reach := reachOfMeshConfig(d.prev.MeshConfig, d.next.MeshConfig)
 	for _, k := range kinds {
@@ -89,8 +88,8 @@ func reachOf(k kind, d *Diff) Reach {
 	return reach
 }
 
-// EndpointsOnly returns the first fragment with what of the change is of
-// endpoints, and not of configuration.
+// EndpointsOnly returns the first fragment with the changes of endpoints, and without those
+// of configuration.
 func (d *Difference) EndpointsOnly() *Fragment {
 	out := *d.prev
 	out.Workloads, out.Health = d.next.Workloads, d.next.Health

@@ -4,13 +4,12 @@ import (
 	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
-// Fragment is the whole contribution of one source: not a change, not a part.
-// A source that cannot read everything sends none, and what it sent last
-// stands.
+// Fragment is the complete contribution of one source, not a change. A source that cannot
+// read everything sends none, and its last Fragment stays in force.
 //
-// Every slice is sorted by Key, services of one Key by host name. An object that did not change since the
-// source's previous Fragment is the same pointer, which is how a receiver finds
-// what changed without comparing content.
+// Every slice is sorted by Key; services of one Key are sorted by host name. An object that
+// did not change since the previous Fragment is the same pointer. So a receiver finds what
+// changed without comparing content.
 type Fragment struct {
 	// Source is the name of the source, unique in a registry.
 	Source string
@@ -27,9 +26,9 @@ type Fragment struct {
 	// MeshConfig has the defaults filled in; nil means that this source has none.
 	MeshConfig *MeshConfig
 
-	// Health is what is known of workloads that other sources describe, sorted
-	// by namespace and name of the account, by address, network and workload. Reports are never written
-	// to: what is said anew is another report.
+	// Health is reports about workloads of other sources. They are sorted by namespace and
+	// name of the account, address, network and workload. Reports are immutable: a new
+	// report is another object.
 	Health []*HealthReport
 }
 
@@ -40,10 +39,9 @@ type MeshConfig struct {
 	Spec *meshconfig.MeshConfig
 }
 
-// HealthReport is one observation of a workload, by its own agent or by a
-// catalog. The workload's own agent is believed before anybody else; among the
-// others Unhealthy beats Healthy, and both beat HealthUnknown. Nothing brings back
-// a workload that is Withdrawn.
+// HealthReport is one observation of a workload, by its own agent or by a catalog. A report
+// of its own agent wins. Among others, Unhealthy wins over Healthy, and both win over
+// HealthUnknown. A workload that is Withdrawn stays so.
 type HealthReport struct {
 	// ServiceAccount, Network and Address identify the workload, or all workloads
 	// where one host runs several under one identity.
@@ -55,12 +53,12 @@ type HealthReport struct {
 	Health   Health
 	// Reason is for people, such as "http probe: 503"; empty when healthy.
 	Reason string
-	// Own says that the workload's own agent speaks.
+	// Own says that the report is from the workload's own agent.
 	Own bool
 }
 
-// Append adds what one object gives. Who goes by ascending keys has every slice
-// sorted in the end.
+// Append adds the objects of another fragment. If it is called in the order of keys, every
+// slice is sorted.
 func (f *Fragment) Append(piece *Fragment) {
 	for _, k := range kinds {
 		k.add(f, piece)
@@ -70,9 +68,8 @@ func (f *Fragment) Append(piece *Fragment) {
 	}
 }
 
-// Replace returns the fragment without the objects of some pieces and with those
-// of others; it stays as it is, and so does each of its lists in which nothing
-// changed. What is taken out must be in it, by pointer.
+// Replace returns the fragment without the objects of some fragments, and with those of
+// others. Unchanged lists are shared. Removed objects must be in it, by pointer.
 func (f *Fragment) Replace(out, in []*Fragment) *Fragment {
 	if len(out)+len(in) == 0 {
 		return f

@@ -23,7 +23,7 @@ func PatchReports(list []*HealthReport, changes []Delta[*HealthReport]) []*Healt
 	return patched(list, changes, compareReports)
 }
 
-// mergedHealth is what all sources together report of health.
+// mergedHealth is the merged reports of health of all sources.
 type mergedHealth struct {
 	inputs [][]*HealthReport
 	tidy   bool // as of a table
@@ -31,8 +31,8 @@ type mergedHealth struct {
 	list []*HealthReport
 }
 
-// merge merges the reports of all sources, and returns the addresses of which
-// something else may be reported than before.
+// merge merges the reports of all sources. It returns the addresses for which the result
+// may have changed.
 func (v *mergedHealth) merge(inputs [][]*HealthReport) (next mergedHealth, changed map[string]bool) {
 	next, deltas, ok := v.patched(inputs)
 	if !ok {
@@ -69,7 +69,7 @@ func (v *mergedHealth) merge(inputs [][]*HealthReport) (next mergedHealth, chang
 	return next, changed
 }
 
-// patched looks at what changed alone; false where that cannot be done.
+// patched merges only what changed. It reports false if that is not possible.
 func (v *mergedHealth) patched(inputs [][]*HealthReport) (next mergedHealth, deltas []Delta[*HealthReport], ok bool) {
 	if !v.tidy || len(v.inputs) != len(inputs) {
 		return next, nil, false
@@ -107,7 +107,7 @@ func (v *mergedHealth) patched(inputs [][]*HealthReport) (next mergedHealth, del
 	return next, deltas, ok
 }
 
-// stronger returns the report that counts; a comes first.
+// stronger returns the report that wins; a comes first.
 func stronger(a, b *HealthReport) *HealthReport {
 	weight := func(r *HealthReport) int {
 		w := int(r.Health) // unknown < healthy < unhealthy
@@ -122,9 +122,8 @@ func stronger(a, b *HealthReport) *HealthReport {
 	return a
 }
 
-// withHealth returns the workload as the reports have it: itself where they say
-// nothing else than its source did, or may not, prev where that is already right, else a
-// copy.
+// withHealth returns the workload with the reported health: itself if the reports do not
+// change it, prev if that is already right, else a copy.
 func withHealth(w, prev *Workload, reports []*HealthReport) *Workload {
 	if w.Withdrawn {
 		return w
@@ -156,8 +155,8 @@ func withHealth(w, prev *Workload, reports []*HealthReport) *Workload {
 	return &updated
 }
 
-// reportOf finds what is reported of a workload: what names it, else what is known
-// of all workloads in its place; or nil.
+// reportOf returns the report for a workload: one that names it, else one for all workloads
+// at its address; or nil.
 func reportOf(w *HealthReport, reports []*HealthReport) *HealthReport {
 	if i, ok := slices.BinarySearchFunc(reports, w, compareReports); ok {
 		return reports[i]
@@ -220,14 +219,14 @@ func withInlineHealth(svc, prev *Service, reports []*HealthReport) *Service {
 	return &updated
 }
 
-// healthPass lays health over the objects of one kind.
+// healthPass applies reports of health to the objects of one kind.
 type healthPass[T object] struct {
 	// base is the objects as their sources have them, and deltas what differs
 	// in them from those before; prev is what became of those before.
 	base   []T
 	deltas []Delta[T]
 	prev   []T
-	// stale are those of prev of which something new is known.
+	// stale are those of prev whose reports may have changed.
 	stale map[T]bool
 	order func(a, b T) int
 	// withHealth makes of an object what it is by its health: itself, or prev where
@@ -235,8 +234,8 @@ type healthPass[T object] struct {
 	withHealth func(x, prev T) T
 }
 
-// all gives health to what changed, or of which something new is known. Where nothing is
-// known of any object, the result is base.
+// apply applies health to what changed, or whose reports changed. If there is no report for
+// any object, the result is base.
 func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 	var zero T
 	if len(a.deltas) == 0 && len(a.stale) == 0 {

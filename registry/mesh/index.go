@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// index holds what a Snapshot answers by look-up. Read-only; a change of the
-// mesh makes another one, which shares with it all that the change does not
-// touch.
+// index holds the look-up tables of a Snapshot. It is immutable; the next snapshot's index
+// shares what did not change.
 type index struct {
 	hosts     persistentMap[Hostname, []*Service]
 	addresses persistentMap[string, []*Workload]

@@ -6,9 +6,9 @@ import (
 	"slices"
 )
 
-// kinds are the kinds of objects that sources contribute, but for MeshConfig. What
-// handles objects of every kind goes through this table: a new kind has its type,
-// a list in [Fragment], one in [Snapshot], and its line here.
+// kinds are the kinds of objects that sources contribute, except MeshConfig. Code for
+// objects of every kind uses this table. A new kind needs a type, a list in [Fragment], one
+// in [Snapshot], and a line here.
 //
 //nolint:gochecknoglobals // a table; never written to
 var kinds = []kind{
@@ -72,8 +72,8 @@ var kinds = []kind{
 	},
 }
 
-// kind is a kind of objects. Each method does for the lists of the kind what the
-// functions that go through kinds do for a whole fragment or snapshot.
+// kind is a kind of objects. Each method handles the lists of one kind in a fragment or
+// snapshot.
 type kind interface {
 	// add appends the objects of a piece to a fragment.
 	add(to, piece *Fragment)
@@ -106,10 +106,10 @@ type kind interface {
 	fingerprint(p *printer, s *Snapshot)
 	// since notes in d what differs between two snapshots.
 	since(d *Diff, prev, next *Snapshot)
-	// part makes two changes in d of each object that changed its place in the list
-	// of a snapshot.
+	// part splits each change in d of an object that moved in the list of a snapshot into a
+	// removal and an addition.
 	part(d *Diff)
-	// policies says that the objects hold for the workloads of their namespace.
+	// policies reports whether the objects apply to the workloads of their namespace.
 	policies() bool
 }
 
@@ -136,16 +136,15 @@ type kindOf[T object] struct {
 	// snapshot is the list in a snapshot, and rank its order.
 	snapshot func(*Snapshot) *[]T
 	rank     func(a, b T) int
-	// joined says that what is in force depends on more than the objects of the
-	// kind: on catalogs and on health. Such lists are filled, and fingerprinted, by
-	// themselves.
+	// joined says that what is in force depends on more than the objects of the kind, such
+	// as catalogs and health. Such lists have code of their own.
 	joined bool
 	// print writes what a reader could see of an object besides its Meta.
 	print func(*printer, T)
-	// elsewhere says that an object makes no difference to what a workload takes in: it
-	// is about the requests that workloads make, or of no workload yet. Objects of all
-	// other kinds, but services and workloads, hold for the workloads of their
-	// namespace, and those of the root namespace for all.
+	// notInbound says that objects do not change how a workload accepts requests: they are
+	// about its own requests, or about no workload yet. Objects of all other kinds, except
+	// services and workloads, apply to the workloads of their namespace; those of the root
+	// namespace apply to all.
 	notInbound bool
 }
 

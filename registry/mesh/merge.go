@@ -10,45 +10,42 @@ import (
 type Input struct {
 	// Prev is the snapshot before, or nil.
 	Prev *Snapshot
-	// Fallback is the MeshConfig that counts where no fragment has one; must be
-	// non-nil.
+	// Fallback is the MeshConfig if no fragment has one; must be non-nil.
 	Fallback *MeshConfig
-	// Fragments count in their order: where two sources give the same Key, the
-	// first one wins. A nil among them is a source that has delivered nothing.
+	// Fragments are in order of precedence: if two sources have the same Key, the first one
+	// wins. A nil element is a source that has delivered nothing.
 	Fragments []*Fragment
-	// Bindings are those of the sources, in the order of Fragments; nil, like one
-	// that is nil or missing, says that a source may speak for the whole mesh.
+	// Bindings are those of the sources, in the order of Fragments. A source whose binding
+	// is nil or missing may write for the whole mesh.
 	//
-	// A bound source has the hosts of its patterns, those that only it declares, and
-	// of those that others that are bound declare, too, the ones that are its
-	// namespaces' in Owners. A host that an unbound source or a catalog declares is
-	// that source's, whatever the order; its routes may also be written in its
-	// namespace. What a bound source writes for another's host is seen by the
-	// object's own namespace only, ranks behind all others, and is among Conflicts.
-	// What is exported to its own namespace alone takes part in none of this.
+	// A bound source owns the hosts of its patterns, and those that only it declares. Of
+	// hosts that other bound sources declare too, it owns those that its namespaces own in
+	// Owners. A host that an unbound source or a catalog declares belongs to that source,
+	// whatever the order; its routes may also be written in its namespace. What a bound
+	// source writes for a host of another owner is seen by the object's own namespace only.
+	// It ranks behind all others, and is among Conflicts. Objects that are exported to
+	// their own namespace only are not affected by this.
 	Bindings []*Binding
-	// Owners is the record of whose hosts are. A record with what a snapshot says
-	// in [Snapshot.Grant] gives the same snapshot.
+	// Owners is the record of the owners of hosts. Adding what a snapshot returns by
+	// [Snapshot.Grant] to the record does not change the snapshot.
 	Owners *Owners
-	// Unsettled says that hosts of bound sources that are in no record are nobody's
-	// for now: a source may be missing that declares them, too.
+	// Unsettled says that hosts of bound sources that are not on record have no owner yet,
+	// because another source that declares them may be missing.
 	Unsettled bool
 	// Missing are the names of the sources that have delivered nothing since
 	// the process started.
 	Missing []string
 }
 
-// NewSnapshot merges what the sources have said into the state of the mesh.
-// Fragments count in their order: where two sources give the same Key, the
-// first one wins. prev is the snapshot before, or nil; what did not change is
-// shared with it. Without a MeshConfig in any fragment, fallback is used.
+// NewSnapshot merges the fragments of the sources, which are in order of precedence: if two
+// sources have the same Key, the first one wins. prev is the previous snapshot, or nil;
+// unchanged objects are shared with it. fallback is used if no fragment has a MeshConfig.
 func NewSnapshot(prev *Snapshot, fallback *MeshConfig, fragments []*Fragment) *Snapshot {
 	return Merge(Input{Prev: prev, Fallback: fallback, Fragments: fragments})
 }
 
-// Merge makes a snapshot. The same fragments give the same snapshot, with or
-// without a snapshot before it; only Generation, Changed and Changes tell the
-// difference.
+// Merge makes a snapshot. Its content depends on the input only, not on Prev; Generation,
+// Changed and Changes do depend on Prev.
 func Merge(in Input) *Snapshot {
 	s := &Snapshot{
 		Generation: 1,
@@ -109,8 +106,8 @@ func (t *tables) conflicts() [][]Conflict {
 	return append(all, t.catalogs.conflicts, t.restrictions.conflicts)
 }
 
-// lists are those of all sources; a source that has delivered nothing has an
-// empty one, so that each keeps its place.
+// lists are the lists of all sources. A source that has delivered nothing has an empty one,
+// so that indexes stay the same.
 func lists[T any](fragments []*Fragment, of func(*Fragment) []T) [][]T {
 	out := make([][]T, len(fragments))
 	for i, f := range fragments {

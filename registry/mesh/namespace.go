@@ -6,25 +6,25 @@ import (
 	"slices"
 )
 
-// namespaceIndex is the look-ups within one namespace. Read-only.
+// namespaceIndex is the look-up tables of one namespace. It is immutable.
 type namespaceIndex struct {
 	// workloads are sorted by Key.
 	workloads []*Workload
-	// instances are those of a catalog, by the service that they are one of: a
-	// namespace may have all of a catalog, and a new service asks for few of it.
+	// instances are those of a catalog, by service: a namespace may have a whole catalog,
+	// and a service selects few of its instances.
 	instances persistentMap[string, []*Workload]
 	// services is how many there are.
 	services int
-	// selecting are the services with a selector, each under one label of its
-	// selector: one that few others asked for when it came, so that a workload is
-	// compared with few of them. Empty selectors are under the zero label.
+	// selecting are the services with a selector, indexed by one label of it: a rare one,
+	// so that a workload is compared with few services. Empty selectors have the zero
+	// label.
 	selecting persistentMap[label, []*Service]
 	backings  persistentMap[*Service, backing]
 }
 
 type label struct{ key, value string }
 
-// backing is what stands behind a service.
+// backing is the workloads of a service.
 type backing struct {
 	endpoints []*Workload
 	accounts  []ServiceAccount
@@ -98,7 +98,7 @@ func newBacking(prev backing, endpoints []*Workload) backing {
 	return backing{endpoints: endpoints, accounts: accounts}
 }
 
-// patched returns the look-ups after a change; what it does not touch is shared.
+// patched returns the tables after a change, and shares what did not change.
 func (x *namespaceIndex) patched(services []Delta[*Service], workloads []Delta[*Workload]) *namespaceIndex {
 	next := *x
 	next.workloads = patched(x.workloads, workloads, compareKeys)
@@ -142,9 +142,8 @@ func (x *namespaceIndex) moves(d Delta[*Workload]) map[*Service]Delta[*Workload]
 	return out
 }
 
-// replaceServices puts services in the place of those before. What stood behind
-// one stands behind its successor, if that selects the same; the others with a
-// selector are returned.
+// replaceServices replaces services by their new versions. A new version with the same
+// selector keeps the workloads; the others with a selector are returned.
 func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*Service], backings *mapEditor[*Service, backing]) map[*Service]bool {
 	fresh := map[*Service]bool{}
 	changes := map[label][]Delta[*Service]{}
@@ -189,7 +188,7 @@ func (x *namespaceIndex) replaceServices(prev *namespaceIndex, deltas []Delta[*S
 	return fresh
 }
 
-// labelOf returns the label that a service is filed under.
+// labelOf returns the label by which a service is indexed.
 func (x *namespaceIndex) labelOf(svc *Service) (label, bool) {
 	if svc.Selector == nil {
 		return label{}, false
@@ -210,8 +209,7 @@ func instanceOf(w *Workload) []string {
 	return nil
 }
 
-// fill looks through all workloads for those behind services of which nothing is
-// known yet.
+// fill finds the workloads of services that are new, by looking at all workloads.
 func (x *namespaceIndex) fill(fresh map[*Service]bool, backings *mapEditor[*Service, backing]) {
 	if len(fresh) == 0 {
 		return

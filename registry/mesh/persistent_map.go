@@ -47,7 +47,7 @@ func (m *persistentMap[K, V]) edit() *mapEditor[K, V] {
 		next.resize(1)
 		return next
 	}
-	next.persistentMap.buckets = append([]map[K]V(nil), m.buckets...)
+	next.buckets = append([]map[K]V(nil), m.buckets...)
 	next.own = make([]bool, len(m.buckets))
 	return next
 }
@@ -77,11 +77,11 @@ func (m *mapEditor[K, V]) bucket(k K) map[K]V {
 	i := m.bucketOf(k)
 	if !m.own[i] {
 		m.own[i] = true
-		if m.persistentMap.buckets[i] = maps.Clone(m.persistentMap.buckets[i]); m.persistentMap.buckets[i] == nil {
-			m.persistentMap.buckets[i] = map[K]V{}
+		if m.buckets[i] = maps.Clone(m.buckets[i]); m.buckets[i] == nil {
+			m.buckets[i] = map[K]V{}
 		}
 	}
-	return m.persistentMap.buckets[i]
+	return m.buckets[i]
 }
 
 func (m *mapEditor[K, V]) put(k K, v V) {
@@ -94,7 +94,7 @@ func (m *mapEditor[K, V]) put(k K, v V) {
 }
 
 func (m *mapEditor[K, V]) delete(k K) {
-	if _, there := m.persistentMap.buckets[m.bucketOf(k)][k]; there {
+	if _, there := m.buckets[m.bucketOf(k)][k]; there {
 		delete(m.bucket(k), k)
 		m.size--
 	}

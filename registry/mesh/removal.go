@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Sorted returns the fragment with every list in the order that it should be
-// in: itself where that is so already.
+// Sorted returns the fragment with every list sorted; the fragment itself if it is sorted
+// already.
 func (f *Fragment) Sorted() *Fragment {
 	if !slices.ContainsFunc(kinds, func(k kind) bool { return !k.sorted(f) }) {
 		return f
@@ -19,9 +19,8 @@ func (f *Fragment) Sorted() *Fragment {
 	return &out
 }
 
-// Count returns the number of objects, those of the namespace only where one is
-// given. Services made from one ServiceEntry count once, health reports and the
-// MeshConfig not at all.
+// Count returns the number of objects; those of one namespace, if one is given. Services
+// made from one ServiceEntry count once. Health reports and MeshConfig do not count.
 func (f *Fragment) Count(namespace string) int {
 	n := 0
 	for _, k := range kinds {
@@ -83,9 +82,9 @@ func (d *Difference) Removed() []Removal {
 	return out
 }
 
-// Moved are the keys of workloads that the second fragment lacks, but has under
-// another key with the same identity, address and ports: a catalog's instance that
-// was registered anew under another ID.
+// Moved are the keys of workloads that the second fragment has under another key, with the
+// same identity, address and ports: catalog instances that were registered again with
+// another ID.
 func (d *Difference) Moved() map[Key]bool {
 	type place struct{ namespace, account, address string }
 	fresh := map[place][]*Workload{}
@@ -117,8 +116,7 @@ func sameService(a, b *Workload) bool {
 	return a.Labels[LabelConsulService] == b.Labels[LabelConsulService]
 }
 
-// Growth is by how many objects the second fragment is larger, counted as by
-// [Fragment.Count].
+// Growth is the difference of the numbers of objects, as counted by [Fragment.Count].
 func (d *Difference) Growth() int {
 	n := 0
 	for _, k := range kinds {
@@ -140,7 +138,7 @@ func (d *Difference) Growth() int {
 	return n
 }
 
-// Removal is an object that is no longer there, and where it was.
+// Removal is an object that was removed, and its origin.
 type Removal struct {
 	Key    Key
 	Origin *Origin
@@ -185,8 +183,8 @@ func lostAddresses(prev, next []*Workload) []string {
 	return lost
 }
 
-// Keep returns next with the objects of those keys as prev has them. Both must
-// be sorted; where keys is empty, it is next itself.
+// Keep returns next with the objects of those keys as they are in prev. Both must be
+// sorted. If keys is empty, it returns next itself.
 func Keep(prev, next *Fragment, keys map[Key]bool) *Fragment {
 	if len(keys) == 0 {
 		return next

@@ -111,10 +111,10 @@ func (r Resolution) String() string {
 	}
 }
 
-// Exports says which namespaces see an object. "*" means all, "~" none but by
-// explicit import, any other string is a namespace; "." has been replaced by
-// the object's own namespace. "!" before a namespace keeps it out, which no
-// manifest can write. Sorted; empty means all.
+// Exports says which namespaces see an object. "*" means all, "~" none except by explicit
+// import, and any other string is a namespace; "." has been replaced by the object's own
+// namespace. A namespace after "!" is excluded; no manifest can write that. Sorted; empty
+// means all.
 type Exports []string
 
 // To reports whether the namespace is one of those. As in Istio, "*" counts

@@ -12,8 +12,8 @@ type Snapshot struct {
 	// MeshConfig is never nil; defaults are filled in.
 	MeshConfig *MeshConfig
 
-	// Services are sorted by host name, then come those that are written down
-	// before those of catalogs, then by [Meta.Before].
+	// Services are sorted by host name. For one host, declared services come before those
+	// of catalogs; then they are in the order of [Meta.Before].
 	Services []*Service
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
@@ -26,19 +26,17 @@ type Snapshot struct {
 	PeerAuthentications []*PeerAuthentication
 	Unenforced          []*Unenforced
 
-	// Changed are the keys of objects that differ from the snapshot before;
-	// sorted. Empty in the first snapshot, where everything is new.
+	// Changed are the keys of objects that differ from the previous snapshot, sorted. It is
+	// empty in the first snapshot, where everything is new.
 	Changed []Key
-	// Changes say more of the same: one entry for each key of Changed, in the
-	// same order.
+	// Changes are the details: one element for each key of Changed, in the same order.
 	Changes []Change
 	// Conflicts are the objects left out because another one has the same name,
 	// sorted by Key.
 	Conflicts []Conflict
-	// Incomplete says that some source has delivered nothing yet since the
-	// process started: what is missing here may exist, so nothing may be
-	// removed from a proxy for its absence. Missing are the names of those
-	// sources, sorted.
+	// Incomplete says that some source has delivered nothing since the process started.
+	// Objects that are missing here may exist, so nothing may be removed from a proxy
+	// because it is missing. Missing are the names of those sources, sorted.
 	Incomplete bool
 	Missing    []string
 
@@ -82,20 +80,18 @@ func (o Op) String() string {
 	}
 }
 
-// Conflict is an object that is not in force because of another one. Mostly that
-// has the same Key and came first: it is of the source that counts first or,
-// within one source, the first in its Fragment. A service of a catalog is in
-// conflict with what is written down for its host, too, and so is what a bound
-// source writes for the host of another.
+// Conflict is an object that is not in force because of another one. Usually the other one
+// has the same Key and precedence: it is from an earlier source, or earlier in the Fragment
+// of the same source. A catalog's service also conflicts with a declared service for its
+// host, and an object of a bound source with the owner of a host that it names.
 type Conflict struct {
 	Key Key
-	// Host is set where one host of the object is concerned, and not all of it.
+	// Host is set if the conflict is about one host of the object only.
 	Host          Hostname
 	Kept, Dropped *Origin
-	// Foreign says that the host is another namespace's: the object is in force for
-	// clients in its own namespace alone.
+	// Foreign says that the host belongs to another namespace: the object is in force for
+	// clients in its own namespace only.
 	Foreign bool
-	// Reason is for people; empty where another object has the same Key, and
-	// there is no more to be said.
+	// Reason is for people; empty if the conflict is only an equal Key.
 	Reason string
 }

@@ -34,8 +34,8 @@ type tables struct {
 
 	restrictions restrictions
 	catalogs     catalogs
-	// observed are catalogs.standing with the health of inline endpoints; those of
-	// workloads are Snapshot.Workloads.
+	// observed are catalogs.inForce with the health of inline endpoints; workloads with
+	// health are Snapshot.Workloads.
 	observed []*Service
 	health   mergedHealth
 }
@@ -46,8 +46,8 @@ func compareServiceKeys(a, b *Service) int {
 	return cmp.Or(a.Compare(b.Key), cmp.Compare(a.Hostname, b.Hostname))
 }
 
-// mergeTable merges the lists of all sources; the first source that has a Key
-// wins it. It returns what differs from the table before, too.
+// mergeTable merges the lists of all sources; the first source that has a Key wins. It also
+// returns what differs from the previous table.
 func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) (*table[T], []Delta[T]) {
 	if t, deltas, ok := prev.patched(inputs, order); ok {
 		return t, deltas
@@ -214,8 +214,8 @@ func (t *table[T]) withoutDuplicates(list []T, order func(a, b T) int) []T {
 	return clean
 }
 
-// join merges the list of a further source into the table. Whole Keys win, not
-// single objects: a ServiceEntry is never put together from two sources.
+// join merges the list of another source into the table. Whole Keys win, not single
+// objects: a ServiceEntry is never assembled from two sources.
 func (t *table[T]) join(list []T) []T {
 	out := make([]T, 0, len(t.merged)+len(list))
 	i := 0
@@ -247,10 +247,10 @@ const (
 	strict
 )
 
-// diff compares two lists by pointer; prev must be sorted. It asks for the order
-// only where they differ, so that the cost of a change in a long list is a look
-// at its pointers. Of next it tells the order, taking that of prev for strict;
-// of an unsorted one the deltas are worthless.
+// diff compares two lists by pointer; prev must be sorted. It compares keys only where the
+// lists differ, so unchanged elements cost one pointer comparison. It also returns how well
+// next is sorted, assuming that prev is strictly sorted. If next is unsorted, the deltas
+// are not valid.
 func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], sortedness) {
 	if sameSlice(prev, next) {
 		return nil, strict
@@ -313,8 +313,8 @@ func follows[T any](list []T, j int, order func(a, b T) int) sortedness {
 	}
 }
 
-// reorder puts the objects of all into an order of their own. list is the
-// result for the snapshot before.
+// reorder sorts all objects into another order. list is the result for the previous
+// snapshot.
 func reorder[T comparable](list, all []T, deltas []Delta[T], order func(a, b T) int) []T {
 	if len(deltas) == 0 && len(list) == len(all) {
 		return list
@@ -325,8 +325,8 @@ func reorder[T comparable](list, all []T, deltas []Delta[T], order func(a, b T) 
 	return sorted(all, order)
 }
 
-// patch applies deltas to a list in some strict order, which stays as it is. It
-// reports false where the list does not have what the deltas take out.
+// patch applies deltas to a strictly sorted list, which does not change. It reports false
+// if the list lacks an object that the deltas remove.
 func patch[T comparable](list []T, deltas []Delta[T], order func(a, b T) int) ([]T, bool) {
 	if len(deltas) == 0 {
 		return list, true

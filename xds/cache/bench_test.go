@@ -32,7 +32,7 @@ func BenchmarkViewAfterEndpointChange(b *testing.B) {
 				b.StartTimer()
 				now := c.mustGet(b, s, p, Routes{Delivery: Auto}, old)
 				if now.Resources == old.Resources {
-					b.Fatal("the same class")
+					b.Fatal("the same resources")
 				}
 				old = now
 			}

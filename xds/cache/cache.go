@@ -204,7 +204,7 @@ const (
 	EncryptionNone  Encryption = "none"  // plaintext only
 	EncryptionMixed Encryption = "mixed" // both: PERMISSIVE
 	EncryptionFull  Encryption = "mtls"  // mTLS only: STRICT
-	EncryptionNA    Encryption = "-"     // it takes no traffic
+	EncryptionNA    Encryption = "-"     // it accepts no traffic
 )
 
 func encryptionOf(source *view.Layer) Encryption {

@@ -61,7 +61,7 @@ func TestEqualViewsShareOneGeneration(t *testing.T) {
 	}
 	again := c.mustGet(t, smallmesh.Shop().Service("stock", 9090).Snapshot(s), somebody("b", "127.0.0.51"), Routes{}, next)
 	if again.Resources != next.Resources {
-		t.Error("an equal snapshot makes another class")
+		t.Error("an equal snapshot makes other Resources")
 	}
 }
 
@@ -213,7 +213,7 @@ func TestProxyKeepsFormOfRouteConfiguration(t *testing.T) {
 				t.Errorf("step %d, %d services: by VHDS for a new proxy: %t", i, n, got)
 			}
 			if other.Resources != had.Resources || (fresh.Resources == had.Resources) != (split == (n > vhds.MaxInline)) {
-				t.Errorf("step %d: the classes of equal proxies differ", i)
+				t.Errorf("step %d: the Resources of equal proxies differ", i)
 			}
 		}
 		for _, all := range []Delivery{Inline, VHDS} { // for these there is no choice

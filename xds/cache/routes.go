@@ -128,7 +128,7 @@ func (c Configuration) FormsOf(r Routes, versions []stream.Version) map[string]v
 	if r.Delivery != Auto || c.Resources == nil {
 		return nil
 	}
-	named := map[string]string{} // of the tables that there are, and there are few
+	named := map[string]string{} // the few route configurations
 	for _, l := range c.View.Layers {
 		if t := routeConfigurationOf(l); t != nil {
 			named[t.Name] = ""

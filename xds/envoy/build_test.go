@@ -297,7 +297,7 @@ func TestSameBytes(t *testing.T) {
 		want := buildAll(views[0])
 		for _, v := range views[1:] {
 			if v.Hash() != views[0].Hash() {
-				t.Errorf("%s: classes differ", path)
+				t.Errorf("%s: hashes differ", path)
 			}
 			for i, r := range buildAll(v) {
 				if r.Version != want[i].Version || !bytes.Equal(r.Body, want[i].Body) {

@@ -9,7 +9,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// The fields of the messages that are looked at.
+// The fields of the messages that are read.
 const (
 	routeName         = 1 // of a RouteConfiguration
 	routeVirtualHosts = 2
@@ -142,7 +142,7 @@ func parseHost(body []byte) (virtualHost, error) {
 	if err != nil {
 		return h, err
 	}
-	if names == 1 && start > 0 { // as everybody writes it: then the rest is in one piece
+	if names == 1 && start > 0 { // the usual encoding: the other fields are contiguous
 		h.otherFields = body[start:]
 		return h, nil
 	}

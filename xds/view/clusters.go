@@ -87,7 +87,7 @@ func (s *service) hasAllPorts() bool {
 
 // partsOf are the parts for one service. Proxies that see the same share them.
 func (sc *sidecarScope) partsOf(svc *service) *serviceParts {
-	return sc.meshContext.serviceParts.get(sc.meshContext, sc.serviceInputOf(svc))
+	return sc.serviceParts.get(sc.meshContext, sc.serviceInputOf(svc))
 }
 
 func (in serviceInput) build(mc *meshContext) *serviceParts {

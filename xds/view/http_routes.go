@@ -98,7 +98,7 @@ type routeHint struct {
 // intern returns the existing route if there is an equal one. Usually other proxies have
 // the same route with the same destinations.
 func (b *virtualHostBuilder) intern(r *Route, origins []*mesh.Origin) *Route {
-	return b.sc.meshContext.routeHints.get(routeHint{r.Rule, r.Match, r.Port}, r, func() *Route {
+	return b.sc.routeHints.get(routeHint{r.Rule, r.Match, r.Port}, r, func() *Route {
 		r.origins = originsOf(origins...)
 		return b.sc.routes.intern(r)
 	})

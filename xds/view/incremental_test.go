@@ -150,7 +150,7 @@ func differenceOf(want, got *View) string {
 		return fmt.Sprintf("warnings %v, want %v", got.Warnings, want.Warnings)
 	}
 	if want.Hash() != got.Hash() {
-		return "another class"
+		return "another hash"
 	}
 	return ""
 }

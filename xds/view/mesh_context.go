@@ -137,7 +137,7 @@ type internedParts[T any, P interface {
 	seal(h mesh.Hash)
 }] struct {
 	weakmap.Map[mesh.Hash, T]
-	made atomic.Uint64 // those too that turned out to be what is there already
+	made atomic.Uint64 // including those that are equal to an existing part
 }
 
 // intern sets the hash of a part. It returns the existing part with the same hash, if there

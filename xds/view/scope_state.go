@@ -123,7 +123,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 // relevantLabels are those of the proxy's labels that selectors use.
 func (pc *proxyContext) relevantLabels() *labelSet {
 	if labels := pc.selectorLabels.relevant(pc.namespace(), pc.proxy.Labels); len(labels) > 0 {
-		return pc.meshContext.labelSets.intern(labelSet{labels})
+		return pc.labelSets.intern(labelSet{labels})
 	}
 	return nil
 }

@@ -186,16 +186,16 @@ func TestHashIgnoresProxyNameAndOrigins(t *testing.T) {
 	q.ID, q.Addresses, q.ServiceAccount.Name = "sidecar~10.0.0.2~q.shop~shop.svc.cluster.local", []string{"10.0.0.2"}, "other"
 	first := Build(s, p)
 	if Build(s, q).Hash() != first.Hash() {
-		t.Error("a proxy's name, labels or address are in its class")
+		t.Error("a proxy's name, labels or address are in its hash")
 	}
 	if Build(s, odd).Hash() == first.Hash() {
-		t.Error("the result of selecting by labels is not in the class")
+		t.Error("the result of selecting by labels is not in the hash")
 	}
 	if Build(make1(7, 0), p).Hash() != first.Hash() {
-		t.Error("origins are in the class")
+		t.Error("origins are in the hash")
 	}
 	if Build(make1(0, 5), p).Hash() == first.Hash() {
-		t.Error("a weight is not in the class")
+		t.Error("a weight is not in the hash")
 	}
 }
 
@@ -411,15 +411,15 @@ func TestSharedIndexEqualsOwnIndex(t *testing.T) {
 	w.f.Workloads = []*mesh.Workload{&flapped}
 	s = mesh.NewSnapshot(s, s.MeshConfig, []*mesh.Fragment{&w.f})
 	x = x.Next(s)
-	classes := map[mesh.Hash]bool{}
+	hashes := map[mesh.Hash]bool{}
 	for _, p := range proxies {
 		shared, own := x.Build(p), Build(s, p)
 		if shared.Hash() != own.Hash() || len(shared.Warnings) != len(own.Warnings) {
 			t.Errorf("%+v gets another view from a shared index", p)
 		}
-		classes[own.Hash()] = true
+		hashes[own.Hash()] = true
 	}
-	if len(classes) < 20 {
-		t.Errorf("only %d classes: the proxies do not differ enough for this test", len(classes))
+	if len(hashes) < 20 {
+		t.Errorf("only %d different views: the proxies do not differ enough for this test", len(hashes))
 	}
 }
