@@ -124,15 +124,15 @@ func buildIndex(prev *index, d *Diff) *index {
 		namespaces: prev.namespaces,
 	}
 	services, workloads := groupDeltas(changedServices), groupDeltas(changedWorkloads)
-	touched := map[string]bool{}
+	changed := map[string]bool{}
 	for ns := range services {
-		touched[ns] = true
+		changed[ns] = true
 	}
 	for ns := range workloads {
-		touched[ns] = true
+		changed[ns] = true
 	}
 	namespaces := prev.namespaces.edit()
-	for ns := range touched {
+	for ns := range changed {
 		before := prev.namespaces.get(ns)
 		if before == nil {
 			before = &namespaceIndex{}

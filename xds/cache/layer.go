@@ -187,7 +187,7 @@ func (l *layer) assemble(prev *layer, used []bool, fresh []int) {
 }
 
 func duplicate(url stream.TypeURL, name string) envoy.Diagnostic {
-	return envoy.Diagnostic{Message: fmt.Sprintf("two parts make the %s %q; the first one counts", url.Short(), name)}
+	return envoy.Diagnostic{Message: fmt.Sprintf("two parts have the %s %q; the first one is used", url.Short(), name)}
 }
 
 // patch makes the sets by editing those of prev. It returns false if a new resource has the

@@ -51,7 +51,7 @@ func Merge(base []byte, hosts [][]byte) ([]byte, error) {
 		size += protowire.SizeTag(routeVirtualHosts) + protowire.SizeBytes(list[i].size(skip))
 	}
 	if size > maxSize {
-		return nil, fmt.Errorf("merging %q: %d bytes are more than one message holds", t.name, size)
+		return nil, fmt.Errorf("merging %q: %d bytes exceed the limit of one message", t.name, size)
 	}
 	out := make([]byte, 0, size)
 	if len(t.name) > 0 {
@@ -112,7 +112,7 @@ func (t *routeConfiguration) parse(hosts [][]byte) ([]virtualHost, error) {
 			return nil, fmt.Errorf("reading a virtual host of %q: %w", t.name, err)
 		}
 		if len(h.name) <= len(prefix) || string(h.name[:len(prefix)]) != prefix {
-			return nil, fmt.Errorf("merging %q: virtual host %q is not of it", t.name, h.name)
+			return nil, fmt.Errorf("merging %q: virtual host %q belongs to another route configuration", t.name, h.name)
 		}
 		list = append(list, h)
 	}
@@ -122,7 +122,7 @@ func (t *routeConfiguration) parse(hosts [][]byte) ([]virtualHost, error) {
 	}
 	for i := 1; i < len(list); i++ {
 		if bytes.Equal(list[i].name, list[i-1].name) {
-			return nil, fmt.Errorf("merging %q: virtual host %q is there twice", t.name, list[i].name)
+			return nil, fmt.Errorf("merging %q: duplicate virtual host %q", t.name, list[i].name)
 		}
 	}
 	return list, nil

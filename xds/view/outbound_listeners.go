@@ -214,7 +214,7 @@ func (o *outboundListenerBuilder) addListener(t servicePort) {
 	chains, protocol := o.chains(t)
 	if chains = t.allowedChains(chains); len(chains) == 0 {
 		if t.egress.hasPort() {
-			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: it is of a catalog, and takes a whole port only where a Sidecar names it without a wildcard",
+			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: a service of a catalog gets a whole port only if a Sidecar names its host without a wildcard",
 				t.svc.Hostname, key.Bind, key.Port))
 		}
 		return
