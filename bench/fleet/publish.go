@@ -222,9 +222,9 @@ func (p publication) markdown(base *report.Baseline) string {
 	fmt.Fprintf(&b, "%s, %s, shared by the server and the fleet. A figure is the median of its runs, the spread the smallest and the\nlargest value.",
 		time.Now().Format(time.DateOnly), machine())
 	if base != nil {
-		fmt.Fprintf(&b, " The baseline is of %s, %s; better or worse is what is beyond chance.", base.Date, base.Machine)
+		fmt.Fprintf(&b, " The baseline is of %s, %s; better or worse marks differences that are larger than the noise.", base.Date, base.Machine)
 	}
-	fmt.Fprintf(&b, "\nOther programs had %.2f of the cores meanwhile; it should be none, and times are so much too long.", p.suite.others)
+	fmt.Fprintf(&b, "\nOther programs used %.2f of the cores meanwhile; it should be 0, because times are longer by that share.", p.suite.others)
 	b.WriteString("\n\n")
 	if p.charts {
 		for _, name := range chartNames() {

@@ -81,7 +81,7 @@ func heavyTable() report.Table {
 func wideTable() report.Table {
 	return report.Table{
 		Title: "100 services, 5,000 proxies",
-		Text:  "Each service has as many endpoints as proxies are of it: 50, not the 10 of the quoted figures.",
+		Text:  "Each service has as many endpoints as it has proxies: 50, not the 10 of the quoted figures.",
 		Peers: []report.Subject{report.Linear, report.Limit}, Quoted: true,
 		Rows: []report.Row{
 			{ID: "wide.cold.last", Name: "Cold fleet, last stream complete", Unit: report.Seconds, Budget: 5, Istiod: "35 s", Peer: "9.5 s"},
@@ -99,7 +99,7 @@ func wideTable() report.Table {
 // measured here, on two cores shared with the fleet.
 func knownTable() report.Table {
 	return report.Table{
-		Title:  "Beside what people know of istiod on big machines",
+		Title:  "Compared with known figures of istiod on large machines",
 		Text:   "A VirtualService is edited, up to the 99th percentile of 500 proxies and to the last of 5,000. Ours is on two cores shared with the fleet.",
 		Quoted: true,
 		Rows: []report.Row{
@@ -113,7 +113,7 @@ func knownTable() report.Table {
 func smallTable() report.Table {
 	return report.Table{
 		Title: "A small mesh: 10 services, 4 hosts",
-		Text:  "The agent's figure is of the quickstart's mesh, as in RESULTS.md, with a real Envoy beside it.",
+		Text:  "The agent's figure is from the quickstart's mesh, as in RESULTS.md, with a real Envoy.",
 		Rows: []report.Row{
 			{ID: "small.server", Name: "Server, resident", Unit: report.MB, Budget: 60},
 			{ID: "small.agent", Name: "Agent, resident", Unit: report.MB, Budget: 30},
@@ -128,7 +128,7 @@ const tlsFactor = 2.2
 func tlsTable() report.Table {
 	return report.Table{
 		Title: "With TLS 1.3, as it is run",
-		Text:  "Every host has its identity of the control plane, 64 proxies a host. Budgets are 2.2 times those without.",
+		Text:  "Every host has an identity from the control plane, with 64 proxies on a host. Budgets are 2.2 times those without TLS.",
 		Peers: []report.Subject{report.Limit},
 		Rows: []report.Row{
 			{ID: "tls.cold.last", Name: "Cold fleet, last stream complete", Unit: report.Seconds, Budget: 4 * tlsFactor},

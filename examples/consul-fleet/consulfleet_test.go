@@ -300,7 +300,7 @@ func (f *fleet) stepMaintenance(t *testing.T) {
 }
 
 // stepConsulKilled ends the Consul server, then the control plane, which starts
-// with the picture that it has on disk.
+// with the catalog that it has on disk.
 func (f *fleet) stepConsulKilled(t *testing.T) {
 	load := f.client.StartLoad(t, f.entry, 50)
 	f.signal(t, `kill -9 (\d+) +the Consul server`, syscall.SIGKILL)

@@ -18,8 +18,8 @@ import (
 )
 
 // TestStartsWithoutConsul shows that a control plane which starts with nobody to
-// ask serves the last picture it had, also to an Envoy that has nothing, takes
-// changes of files meanwhile, and says how old the picture is.
+// ask serves the last known catalog it had, also to an Envoy that has nothing, takes
+// changes of files meanwhile, and says how old the catalog is.
 func TestStartsWithoutConsul(t *testing.T) {
 	ways(t, func(f *fleet) {
 		t := f.t
@@ -41,12 +41,12 @@ func TestStartsWithoutConsul(t *testing.T) {
 		f.StartServer(f.serverArgs()...)
 		st := f.awaitState(consul.Stale)
 		if !st.FromDisk || st.Read.IsZero() || time.Since(st.Read) > time.Minute {
-			t.Errorf("the picture is not that of the disk, or its age is unknown: %+v", st)
+			t.Errorf("the catalog is not that of the disk, or its age is unknown: %+v", st)
 		}
 		f.Server.Eventually(patience, func() error {
 			now, err := f.inForce()
 			if d := cmp.Diff(before, now); err == nil && d != "" {
-				err = fmt.Errorf("the picture is another one (-before +after):\n%s", d)
+				err = fmt.Errorf("the catalog is another one (-before +after):\n%s", d)
 			}
 			return err
 		})
@@ -55,7 +55,7 @@ func TestStartsWithoutConsul(t *testing.T) {
 		load.Wait(t, 100)
 		f.unharmed(load)
 
-		// A host that lost everything but its identity gets the picture, too.
+		// A host that lost everything but its identity gets the catalog, too.
 		f.reset("client")
 		load = f.load()
 		f.awaitNoneOf("api-1")
@@ -70,7 +70,7 @@ func TestStartsWithoutConsul(t *testing.T) {
 	})
 }
 
-// awaitDisk waits for when the control plane last wrote its picture of the catalog.
+// awaitDisk waits for when the control plane last wrote its catalog.
 func (f *fleet) awaitDisk(holds func(written time.Time) bool) {
 	f.t.Helper()
 	f.Server.Eventually(patience, func() error {
@@ -85,7 +85,7 @@ func (f *fleet) awaitDisk(holds func(written time.Time) bool) {
 			return nil
 		})
 		if err == nil && !holds(written) {
-			err = fmt.Errorf("the picture on disk is of %s", written)
+			err = fmt.Errorf("the catalog on disk is of %s", written)
 		}
 		return err
 	})

@@ -28,7 +28,7 @@ func TestLeaderKilled(t *testing.T) {
 	f.unharmed(load)
 }
 
-// TestConsulRestarted shows that Consul may be away as a whole: the last picture
+// TestConsulRestarted shows that Consul may be away as a whole: the last known catalog
 // stands, and what changed is seen as soon as there is somebody to ask.
 func TestConsulRestarted(t *testing.T) {
 	ways(t, func(f *fleet) {
@@ -85,7 +85,7 @@ func TestLogReplayed(t *testing.T) {
 }
 
 // TestDataLostAndRestored shows that a catalog which comes back without its data
-// takes nothing away, and that the picture is the snapshot's once that is
+// takes nothing away, and that the catalog is the snapshot's once that is
 // restored, though all indexes go backwards.
 func TestDataLostAndRestored(t *testing.T) {
 	ways(t, func(f *fleet) {
@@ -118,7 +118,7 @@ func TestDataLostAndRestored(t *testing.T) {
 	})
 }
 
-// TestTokenReplaced shows that without a valid token the last picture stands, that
+// TestTokenReplaced shows that without a valid token the last known catalog stays in force, that
 // people are told why, and that the next token is used without a restart.
 func TestTokenReplaced(t *testing.T) {
 	t.Parallel()
