@@ -176,22 +176,18 @@ func (s *ruleSet) merge(dr *mesh.DestinationRule, exports mesh.Exports) {
 	selector := dr.Spec.GetWorkloadSelector()
 	alone := true
 	for _, r := range s.byHost[host] {
-		if !slices.Equal(r.exportTo, exports) {
+		if !slices.Equal(r.exportTo, exports) && !superset(exports, r.exportTo) {
 			alone = true
-			if !superset(exports, r.exportTo) {
-				continue
-			}
-		} else {
-			alone = false
+			continue
 		}
 		other := r.spec.GetWorkloadSelector()
 		if selector != nil && other != nil && !sameLabels(selector.GetMatchLabels(), other.GetMatchLabels()) {
 			alone = true
 			continue
 		}
-		if (selector == nil) == (other == nil) {
-			alone = false
-		}
+		// A rule without a selector that is merged into one with a selector still counts by
+		// itself: for the clients that are not selected.
+		alone = (selector == nil) != (other == nil)
 		r.absorb(dr)
 	}
 	if !alone {

@@ -63,4 +63,15 @@ func TestComparisonsCoverEveryField(t *testing.T) {
 			t.Errorf("an origin with another %s is the same", field)
 		}
 	})
+	for _, o := range []*mesh.Origin{nil, origin()} {
+		a, b := Warning{Origin: o}, Warning{Origin: origin()}
+		if got, want := shallowEqual(&a, &b), o != nil; got != want || shallowEqual(&b, &a) != want {
+			t.Errorf("origins %v and %v are equal: %v", o, b.Origin, got)
+		}
+	}
+	type labels struct{ m map[string]string }
+	a, b := labels{map[string]string{"app": ""}}, labels{map[string]string{"tier": ""}}
+	if shallowEqual(&a, &b) {
+		t.Error("maps with different keys are equal")
+	}
 }
