@@ -36,8 +36,8 @@ func (w *restricter) decideServices(decided map[Hostname]bool) bool {
 			deltas[i] = withReconsidered(w.services[i], overlappingObjects(w.hosts, &c.services, &c.addresses))
 		}
 	}
-	// What others do not see holds no port: who is seen again, or no more, concerns
-	// those at its ports.
+	// A service that others do not see owns no port. So if that changed, it affects
+	// the services at its ports.
 	for i, list := range deltas {
 		for _, d := range list {
 			was := w.restrictions.services.get(d.Old)

@@ -46,7 +46,7 @@ type cachedOwner struct {
 	known bool
 }
 
-// sampleOf is a name of an index of a source.
+// sampleKey is a name in an index of a source.
 type sampleKey struct {
 	index *nameIndex[*Service]
 	name  Hostname

@@ -106,7 +106,7 @@ func reachOfService(a, b *Service) Reach {
 		reach = max(reach, reachOfWorkload(a.Inline[i], b.Inline[i]))
 	}
 	if reach == ReachNone && !sameHash(&a.Meta, &b.Meta) {
-		return ReachConfig // something we do not look at here
+		return ReachConfig // a field that is not compared above
 	}
 	return reach
 }

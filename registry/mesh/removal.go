@@ -73,7 +73,7 @@ func (d *Difference) Removed() []Removal {
 		var last Key
 		for c := range k.changes(&d.objects) {
 			if c.Old == nil || c.New != nil || c.Old.Key == last || k.has(d.next, c.Old.Key) {
-				continue // it, or another host of the same object, is there or told of
+				continue // the object, or another host of it, still exists or is listed already
 			}
 			last = c.Old.Key
 			out = append(out, Removal{Key: last, Origin: c.Old.Origin})

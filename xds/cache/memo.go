@@ -36,8 +36,8 @@ func (s *memo[C, V]) get(c C, in input[C, V]) *V {
 		v.value = in.build(c)
 		v.built = true
 	})
-	if !v.built { // without a part, what is made from it would be removed
+	if !v.built { // Envoy would remove the resources of a missing part
 		panic("a part of it could not be built for another proxy")
 	}
-	return &v.value // who holds it holds all of v
+	return &v.value // keeps all of v alive
 }

@@ -100,8 +100,8 @@ func (f *fixture) toLines(t *testing.T, server *tlsServer) (address string, clie
 	return at("127.0.0.1", port), client
 }
 
-// TestHostIsNoServer has clients accept every identity for traffic of a service
-// whose own they do not know: a host's is none.
+// TestHostIdentityIsRejectedAsServer: clients that do not know the identities of a service
+// accept every identity for traffic, but not that of a host.
 func TestHostIdentityIsRejectedAsServer(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{hostID: false, "spiffe://cluster.local/fairlead/x": false, spireID: true, ordersID: true} {

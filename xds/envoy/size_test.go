@@ -96,7 +96,7 @@ func wireSize(r *envoy.Resource) int {
 }
 
 // TestSize keeps a proxy of a mesh of 1,000 services and 10,000 endpoints within
-// its budget, route tables in pieces. Every proxy of the fleet gets as much when
+// its budget, with VHDS. Every proxy of the fleet gets as much when
 // it starts.
 func TestSize(t *testing.T) {
 	t.Parallel()

@@ -129,8 +129,8 @@ func clientHello(t *testing.T, cfg *tls.Config) []byte {
 	return r.sent
 }
 
-// TestSlowPeersGoAway has peers that begin and do not go on, at each step: none is
-// held for ever. An application that speaks first works after the wait.
+// TestSlowPeersAreDisconnected has peers that stop at each step of a connection: none of
+// them is held without end. An application that speaks first works after the timeout.
 func TestSlowPeersAreDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, settings := range map[string]string{"default": "", "set": "protocolDetectionTimeout: 2s\n"} {
@@ -162,7 +162,7 @@ func TestSlowPeersAreDisconnected(t *testing.T) {
 	}
 }
 
-// TestConnectionsAge keeps connections busy for longer than they may live: every
+// TestConnectionsEndAtMaxAge keeps connections busy for longer than they may live: every
 // request is answered, and none goes over a connection that is too old.
 func TestConnectionsEndAtMaxAge(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,7 @@ type Index struct {
 	// affected says which proxies the newest snapshots affect, the newest last.
 	affected []*affectedProxies
 
-	mu    sync.Mutex            // guards deltas
+	mu    sync.Mutex            // guards diffs
 	diffs map[uint64]*indexDiff // by the seq of the previous Index
 }
 

@@ -90,4 +90,4 @@ func sliceRefOf[T any](items []T) sliceRef[T] {
 	return sliceRef[T]{&items[0], len(items)}
 }
 
-func (l sliceRef[T]) items() []T { return unsafe.Slice(l.first, l.n) } //nolint:gosec // what listOf took apart
+func (l sliceRef[T]) items() []T { return unsafe.Slice(l.first, l.n) } //nolint:gosec // the slice that sliceRefOf got

@@ -73,7 +73,7 @@ type meshContext struct {
 	defaultRoutes    memo[defaultRouteInput, routeContext, Route]
 	serviceDomains   memo[serviceDomainsInput, *meshContext, serviceDomains]
 	recentLayers     recentLayers
-	scratch          sync.Pool // of *tableScratch
+	scratch          sync.Pool // of *builderScratch
 }
 
 func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContext {

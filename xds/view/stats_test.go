@@ -63,7 +63,7 @@ func TestStatsOfEachChange(t *testing.T) {
 		do   func(f *fleet)
 		want Stats
 	}{
-		// Nobody does anything.
+		// No change.
 		{"nothing", func(*fleet) {}, Stats{ViewsKept: 12}},
 		{"origin_moved", func(f *fleet) {
 			f.editRoutes(0, 0)
@@ -73,8 +73,8 @@ func TestStatsOfEachChange(t *testing.T) {
 		}, Stats{ViewsKept: 12}},
 		// One virtual host, and with it the route configuration, in each of three namespaces.
 		{"routes", func(f *fleet) { f.editRoutes(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 3, VirtualHosts: 3, RouteConfigurations: 3}},
-		// One list of endpoints and one subset's, for all; the cluster has to be
-		// looked at, for it has the identities, and is the same.
+		// The endpoints and those of one subset, for all proxies. The clusters have the
+		// identities, so they are built too, and are equal.
 		{"endpoint", func(f *fleet) { f.editWorkload(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 2, Endpoints: 2}},
 		{"health", func(f *fleet) {
 			w := *f.w.f.Workloads[2]
@@ -100,47 +100,47 @@ func TestStatsOfEachChange(t *testing.T) {
 			w.Hash[0]++
 			f.w.f.Workloads[3] = &w
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 2, Endpoints: 2}},
-		// A cluster with its endpoints, a virtual host in the route configuration of the new port and none in
-		// that of the old one, in each namespace; the listeners of all ports are looked at
-		// once for the three, and are the same but for the new one's. Inbound a listener
-		// and the application's cluster.
+		// A cluster with its endpoints. In each namespace, a virtual host is added for the
+		// new port, and one is removed for the old one. The listeners of all ports are built
+		// once for the three namespaces, and are equal except that of the new port. Inbound,
+		// a listener and the application's cluster.
 		{"port_changed", edit(func(s *mesh.Service) { s.Ports = []mesh.Port{{Name: "http", Number: 8081, Protocol: mesh.HTTP}} }), Stats{
 			ViewsBuilt: 12, LayersBuilt: 9, Clusters: 1 + 1, Endpoints: 1, Listeners: 6 + 1, VirtualHosts: 3, RouteConfigurations: 3 + 3,
 		}},
 		{"inline_endpoint", edit(func(s *mesh.Service) {
 			s.Selector, s.Inline = nil, []*mesh.Workload{{Meta: mesh.Meta{Origin: &mesh.Origin{}}, Address: "10.9.9.7"}}
 		}), Stats{ViewsBuilt: 12, LayersBuilt: 2 + 1, Clusters: 1, Endpoints: 1, Listeners: 1}}, // who served it does no longer
-		// A cluster and two subsets', for all; and for who serves it, how its
-		// application is reached.
+		// The cluster and those of two subsets, for all proxies; and the inbound cluster of
+		// the proxies that serve it.
 		{"rule", func(f *fleet) { f.editRule(0, 5) }, Stats{ViewsBuilt: 12, LayersBuilt: 2, Clusters: 3 + 1, Endpoints: 3, Listeners: 1}},
-		// A cluster, its endpoints, and in each namespace a virtual host. No
-		// listener: there is one for the port.
+		// A cluster, its endpoints, and in each namespace a virtual host. The port has a
+		// listener already.
 		{"service_added", func(f *fleet) {
 			s := f.w.service("ns0", "e.ns0.svc.cluster.local", 8080)
 			s.Inline[0].Address = "10.9.9.8"
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3, Clusters: 1, Endpoints: 1, VirtualHosts: 3, RouteConfigurations: 3}},
-		// Tables without it, and who served it does no longer.
+		// Route configurations without it; and its proxies have no inbound port for it.
 		{
 			"service_removed", func(f *fleet) { f.w.f.Services = slices.Delete(f.w.f.Services, 1, 2) },
 			Stats{ViewsBuilt: 12, LayersBuilt: 2 + 3 + 1, Listeners: 1, RouteConfigurations: 3},
 		},
-		// It goes for the others.
+		// It is removed for the other namespaces.
 		{
 			"service_hidden", edit(func(s *mesh.Service) { s.ExportTo = mesh.Exports{"ns0"} }),
 			Stats{ViewsBuilt: 8, ViewsKept: 4, LayersBuilt: 2 + 2, Clusters: 1, Endpoints: 1, RouteConfigurations: 2},
 		},
 		{"names_accepted", edit(func(s *mesh.Service) { s.SubjectAltNames = []string{"spiffe://x"} }), Stats{ViewsBuilt: 12, LayersBuilt: 1, Clusters: 1, Endpoints: 1}},
-		// Clients in the mesh do mTLS anyway: what the namespace's services have is
-		// looked at, and the same. Its four workloads differ.
+		// Clients in the mesh use mTLS anyway: the parts of the namespace's services are
+		// built, and are equal. The inbound layers of its four workloads differ.
 		{
 			"peers", func(f *fleet) { f.w.peer("ns0", "strict", `{"mtls":{"mode":"STRICT"}}`) },
 			Stats{ViewsBuilt: 4, ViewsKept: 8, LayersBuilt: 4, Clusters: 5 + 4, Endpoints: 5, Listeners: 4},
 		},
-		// Nobody may use mTLS with it: its cluster and its endpoints say so.
+		// Clients must not use mTLS with it: its cluster and its endpoints change.
 		{"peers_selected", func(f *fleet) {
 			f.w.peer("ns0", "b", `{"selector":{"matchLabels":{"app":"b"}},"mtls":{"mode":"DISABLE"}}`)
 		}, Stats{ViewsBuilt: 12, LayersBuilt: 2 + 1, Clusters: 5 + 1, Endpoints: 5, Listeners: 1}},
-		// One proxy sees less, of what there is.
+		// One proxy sees fewer of the existing services.
 		{"sidecar", func(f *fleet) {
 			f.w.sidecar("ns0", "b", `{"workloadSelector":{"labels":{"app":"b"}},"egress":[{"hosts":["./*"]}]}`)
 		}, Stats{ViewsBuilt: 1, ViewsKept: 11, LayersBuilt: 4, Listeners: 3, VirtualHosts: 3, RouteConfigurations: 1}},
@@ -197,7 +197,7 @@ func TestLocalityPartsAreReused(t *testing.T) {
 			t.Errorf("after change %d: %+v, want %+v", n, got, want)
 		}
 	}
-	// Nor when the proxies there have been busy for a while.
+	// The same if the proxies of that locality missed some snapshots.
 	for n := range 3 {
 		f.editWorkload(0, n+1)
 		x = x.Next(f.next())
@@ -232,7 +232,7 @@ func TestEndpointChangeCostPerLocality(t *testing.T) {
 		f.w.f.Workloads[2] = &w
 		x = x.Next(f.next())
 		f.rebuildViews(x)
-		// For nobody in particular, and for each place.
+		// For the zero locality, and for each of the three.
 		want := Stats{ViewsBuilt: 12, LayersBuilt: 3, Clusters: 4, Endpoints: 4}
 		if d := cmp.Diff(want, x.Stats().Minus(before)); d != "" {
 			t.Errorf("work (-want +got):\n%s", d)
