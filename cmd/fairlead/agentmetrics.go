@@ -7,7 +7,7 @@ import (
 	"github.com/fairlead/fairlead/agent/relay"
 )
 
-// agentCollector turns the agent's status into metrics when somebody asks.
+// agentCollector makes metrics of the agent's status when they are collected.
 type agentCollector struct {
 	status                                        func() agent.Status
 	expiry, running, connected, rejected, unsaved *prometheus.Desc

@@ -30,8 +30,8 @@ func (f *hostPathFlags) add(fl *pflag.FlagSet) {
 		what string
 	}{allowSockets: {&f.unixSockets, "unix sockets"}, allowFiles: {&f.files, "files of the hosts (keys, certificates and revocation lists for TLS)"}} {
 		fl.StringArrayVar((*[]string)(flag.list), name, nil,
-			"a source whose objects may name "+flag.what+", which Envoys open as their own user: a directory that --config-dir binds to namespaces, "+
-				"or consul-kv; may be repeated. Directories that are not bound always may")
+			"a bound directory of --config-dir, or consul-kv, whose objects may name "+flag.what+", which Envoys open as their own user; "+
+				"may be repeated. Unbound directories always may")
 	}
 }
 

@@ -85,7 +85,7 @@ type Config struct {
 	FS durable.FS
 }
 
-// Entitlements is who may have which identity.
+// Entitlements has the records of the hosts and their identities.
 type Entitlements struct {
 	logger *slog.Logger
 	store  hostStore

@@ -32,7 +32,7 @@ const (
 // maxAuthorization is as much of an authorization header as is read.
 const maxAuthorization = 20 << 10
 
-// Peer is who is at the other end of a stream.
+// Peer is the authenticated client of a stream.
 type Peer struct {
 	// ID is the host's identity, or the workload's of a direct client.
 	ID spiffeid.ID
@@ -96,7 +96,7 @@ func (s *Service) Connected(chain []*x509.Certificate, peer string, began time.T
 	return s.serials.Connected(got.host.Name, got.host.Binding, chain[0], peer, began, hangup)
 }
 
-// caller is who asks for a certificate.
+// caller is the client of a certificate request.
 type caller struct {
 	by   string
 	kind profile.Kind

@@ -39,7 +39,7 @@ type Authority interface {
 	TrustDomain() spiffeid.TrustDomain
 }
 
-// Entitlements says who may have which identity; *attest.Entitlements is one.
+// Entitlements has the identities that a host may have; *attest.Entitlements is one.
 type Entitlements interface {
 	Redeem(secret svid.Secret, key profile.KeyHash, now time.Time) (attest.Host, error)
 	// Pending reports whether some key may redeem a secret.

@@ -34,7 +34,7 @@ var (
 	errTooLarge = errors.New("the request is larger than a certificate request may be")
 )
 
-// receiving is who sends a request.
+// receiving is the sender of a request.
 type receiving struct {
 	places chan struct{}
 

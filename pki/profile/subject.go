@@ -60,7 +60,7 @@ func (b *Binding) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Subject is who a certificate names.
+// Subject is the identity in a certificate.
 type Subject struct {
 	Kind Kind
 	ID   spiffeid.ID

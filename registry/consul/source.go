@@ -32,7 +32,7 @@ type Source struct {
 	reads, sweeps, fragments atomic.Uint64
 }
 
-// New checks the configuration. It starts nothing and asks nobody.
+// New checks the configuration. It starts nothing and sends no query.
 func New(c Config) (*Source, error) {
 	cfg, err := c.withDefaults()
 	if err != nil {

@@ -75,7 +75,7 @@ type answer struct {
 	request int
 }
 
-// New checks the configuration. It asks nobody and touches no file.
+// New checks the configuration. It sends no query and touches no file.
 func New(c Config) (*Source, error) {
 	cfg, err := c.withDefaults()
 	if err != nil {

@@ -14,7 +14,7 @@ type Store struct {
 	reader
 }
 
-// Open makes a Store. It asks nobody.
+// Open makes a Store. It sends no query.
 func Open(c client.Config, prefix string) (*Store, error) {
 	prefix, err := cleanPrefix(prefix)
 	if err != nil {

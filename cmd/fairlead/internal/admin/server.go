@@ -19,9 +19,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Limits of the port for health and metrics, which asks nobody who he is. Beyond
-// maxConnections a new one waits, unserved, until one of them ends: whoever says
-// nothing is closed after headerTime, whoever reads nothing after publicTime.
+// Limits of the port for health and metrics, which needs no authentication. Beyond
+// maxConnections a new connection waits until another one ends. A connection without a request
+// is closed after headerTime, one that does not read the answer after publicTime.
 const (
 	maxConnections = 256
 	headerTime     = 5 * time.Second

@@ -10,9 +10,9 @@ import (
 	"github.com/fairlead/fairlead/internal/loglimit"
 )
 
-// guarded is admin.sock without those who must not use it though they may open it: an
-// Envoy that runs as the same user opens whatever path an endpoint of the mesh leads
-// to, and who sends requests through it is anybody.
+// guarded is admin.sock without clients that can open it but must not use it: an Envoy that
+// runs as the same user opens any path that an endpoint of the mesh names, for anybody who
+// sends requests through it.
 type guarded struct {
 	net.Listener
 	log     *slog.Logger

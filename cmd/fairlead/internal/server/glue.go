@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// admission says who is at the other end of an xDS stream.
+// admission authenticates the client of an xDS stream.
 type admission struct {
 	service *issue.Service
 	// hangup breaks the connection from an address.

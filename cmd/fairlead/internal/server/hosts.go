@@ -160,7 +160,7 @@ func transport() []grpc.ServerOption {
 	)
 }
 
-// plaintext is xDS without TLS, for whoever is on this machine.
+// plaintext is xDS without TLS, for every user of this machine.
 type plaintext struct {
 	grpc     *grpc.Server
 	listener *limited

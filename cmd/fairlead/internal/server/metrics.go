@@ -6,8 +6,8 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// statusCollector turns the status of the sources into metrics when somebody
-// asks, so that nobody has to keep two copies in step.
+// statusCollector makes metrics of the status of the sources when they are collected,
+// so that there are no two copies of it.
 type statusCollector struct {
 	s *Server
 

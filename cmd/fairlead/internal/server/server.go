@@ -56,7 +56,7 @@ type Server struct {
 	started   time.Time
 }
 
-// New makes all parts, binds the listeners and serves nobody yet.
+// New makes all parts and binds the listeners; it does not serve yet.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	cfg, err := cfg.check()
 	if err != nil {
