@@ -6,7 +6,7 @@
 // and puts a switch around each site. The tests of the packages are built once with the
 // copies (go test -overlay), so the worktree does not change. For each site, the tests run
 // with that one switch set, the shortest first: the property tests
-// (xds/cache/equivalence_test.go, registry/mesh/nets_test.go) and the short tests of the
+// (xds/cache/equivalence_test.go, registry/mesh/equivalence_test.go) and the short tests of the
 // packages, until one fails. A site at which every test passes is a survivor.
 // survivors.txt in this directory lists the survivors that are accepted, and why.
 //

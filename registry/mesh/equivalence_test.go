@@ -16,14 +16,12 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// The nets of this package: what a snapshot takes over from the one before never
-// shows, and what it says of the change is the change. They go through lists, fields
-// and look-ups by reflection, and know no kind by name. See xds/nets_test.go for the
-// seeds.
+// These property tests check that what a snapshot reuses from the previous one never changes
+// a result, and that it reports exactly what changed. They use reflection for lists, fields
+// and look-ups, and know no kind by name. See xds/cache/equivalence_test.go for the seeds.
 
-// TestMergesEqualMerge changes meshes at random, and compares each snapshot, as it was
-// built from the one before, with one built from nothing; and what it says of the
-// change with the change.
+// TestMergesEqualMerge changes meshes at random. It compares each snapshot with one that is
+// built from nothing, and the changes that it reports with the real ones.
 func TestMergesEqualMerge(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
@@ -73,7 +71,7 @@ func TestMergesEqualMerge(t *testing.T) {
 	}
 }
 
-// recorded is the record with what a snapshot says belongs on it.
+// recorded is the record with what a snapshot grants.
 func recorded(owners *mesh.Owners, s *mesh.Snapshot) *mesh.Owners {
 	news := map[mesh.Hostname]mesh.Owner{}
 	for _, h := range s.Decided() {
@@ -85,9 +83,9 @@ func recorded(owners *mesh.Owners, s *mesh.Snapshot) *mesh.Owners {
 	return owners.With(news)
 }
 
-// told are the fields and methods of a snapshot that tell of the way to it, and not
-// of the state of the mesh.
-func told(name string) bool {
+// pathDependent reports whether a field or method of a snapshot depends on the previous
+// snapshot, and not only on the state of the mesh.
+func pathDependent(name string) bool {
 	return slices.Contains([]string{"Generation", "Changed", "Changes", "Since", "Merged", "Decided"}, name)
 }
 
@@ -97,7 +95,7 @@ func differ(want, got *mesh.Snapshot) string {
 	a, b := reflect.ValueOf(want).Elem(), reflect.ValueOf(got).Elem()
 	for i := range a.NumField() {
 		f := a.Type().Field(i)
-		if !f.IsExported() || told(f.Name) {
+		if !f.IsExported() || pathDependent(f.Name) {
 			continue
 		}
 		if !equal(a.Field(i), b.Field(i)) {
@@ -107,7 +105,7 @@ func differ(want, got *mesh.Snapshot) string {
 	x, y := reflect.ValueOf(want), reflect.ValueOf(got)
 	for i := range x.NumMethod() {
 		m := x.Type().Method(i)
-		if told(m.Name) {
+		if pathDependent(m.Name) {
 			continue
 		}
 		calls := arguments(want, got, m.Type)
@@ -136,7 +134,7 @@ func summaries(list reflect.Value) []string {
 			continue
 		}
 		m := metaOf(x)
-		out = append(out, fmt.Sprintf("%s %s %s %x", place(x), m.Created, m.Origin, m.Hash[:4]))
+		out = append(out, fmt.Sprintf("%s %s %s %x", identity(x), m.Created, m.Origin, m.Hash[:4]))
 	}
 	return out
 }
@@ -144,7 +142,7 @@ func summaries(list reflect.Value) []string {
 // call is the arguments of a method, for each of two snapshots.
 type call struct{ want, got []reflect.Value }
 
-// arguments are all that are worth asking a method for.
+// arguments are all useful arguments of a method.
 func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
 	calls := []call{{}}
 	for i := 1; i < method.NumIn(); i++ {
@@ -192,7 +190,7 @@ func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
 	return calls
 }
 
-// equal compares by content; what is one pointer is equal.
+// equal compares by content; equal pointers are equal.
 func equal(a, b reflect.Value) bool {
 	switch a.Kind() {
 	case reflect.Pointer:
@@ -245,7 +243,8 @@ func set(list reflect.Value) map[any]reflect.Value {
 	return out
 }
 
-// wrongSince tells what is wrong with what a snapshot says of another one.
+// wrongSince describes what is wrong with the changes that a snapshot reports since another
+// one.
 func wrongSince(prev, s *mesh.Snapshot) string {
 	diff := mesh.Deltas(s.Since(prev))
 	was, is := lists(prev), lists(s)
@@ -257,7 +256,8 @@ func wrongSince(prev, s *mesh.Snapshot) string {
 	return ""
 }
 
-// wrongDiff tells what is wrong with what a snapshot says of the one before.
+// wrongDiff describes what is wrong with the changes that a snapshot reports since the
+// previous one.
 func wrongDiff(prev, s *mesh.Snapshot) string {
 	was, is := lists(prev), lists(s)
 	type state struct{ was, is, wasHash, isHash map[string]bool }
@@ -270,7 +270,7 @@ func wrongDiff(prev, s *mesh.Snapshot) string {
 				keys[m.Key] = &state{map[string]bool{}, map[string]bool{}, map[string]bool{}, map[string]bool{}}
 			}
 			contents, hashes := of(keys[m.Key])
-			hashes[place(x)+m.Hash.String()] = true
+			hashes[identity(x)+m.Hash.String()] = true
 			contents[contentOf(x)] = true
 		}
 	}
@@ -311,8 +311,8 @@ func wrongDiff(prev, s *mesh.Snapshot) string {
 	return cmp.Diff(want, got)
 }
 
-// contentOf is what a proxy could notice of an object: all of a value, and the hash of
-// what has a specification.
+// contentOf is what a proxy can notice of an object: all fields of a value, and the hash of
+// an object with a specification.
 func contentOf(x reflect.Value) string {
 	if x.Elem().FieldByName("Spec").IsValid() {
 		return metaOf(x).Hash.String()
@@ -369,8 +369,8 @@ func applied(was, is map[any]reflect.Value, deltas reflect.Value) string {
 	return ""
 }
 
-// wrongDifference tells what is wrong with what is said of two fragments of a source,
-// and with what is made of them.
+// wrongDifference describes what is wrong with the reported difference of two fragments,
+// and with what is made from it.
 func wrongDifference(prev, next *mesh.Fragment) string {
 	d := mesh.Compare(prev, next)
 	out, in := &mesh.Fragment{}, &mesh.Fragment{}
@@ -383,14 +383,14 @@ func wrongDifference(prev, next *mesh.Fragment) string {
 		for x, v := range a {
 			keysWas[metaOf(v).Key] = true
 			if _, stays := b[x]; !stays {
-				pairs[place(v)] = true
+				pairs[identity(v)] = true
 				gone[name].Set(reflect.Append(gone[name], v))
 			}
 		}
 		for x, v := range b {
 			keysIs[metaOf(v).Key] = true
 			if _, stayed := a[x]; !stayed {
-				pairs[place(v)] = true
+				pairs[identity(v)] = true
 				fresh[name].Set(reflect.Append(fresh[name], v))
 			}
 		}
@@ -479,8 +479,8 @@ func elements(list reflect.Value) []reflect.Value {
 	return out
 }
 
-// place is what tells an object of a list from the others.
-func place(x reflect.Value) string {
+// identity distinguishes an object of a list from the others.
+func identity(x reflect.Value) string {
 	p := metaOf(x).String()
 	if h := x.Elem().FieldByName("Hostname"); h.IsValid() {
 		p += " " + h.String()
