@@ -13,7 +13,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// world is the input in the forms that checks ask for.
+// meshIndex is the input in the forms that checks ask for.
 type meshIndex struct {
 	in     Input
 	domain string

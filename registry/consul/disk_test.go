@@ -14,7 +14,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// storedService waits until the state directory has what is in force.
+// awaitSaved waits until the state directory has what is in force.
 func (r *rig) awaitSaved(began time.Time) {
 	r.tb.Helper()
 	path := filepath.Join(r.cfg.StateDir, "consul", "consul", "picture.json")

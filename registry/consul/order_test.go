@@ -31,7 +31,7 @@ func (l *loop) answer(service string, m client.Meta, nodes ...string) *reading {
 	return l.s.newReading(service, entries, m)
 }
 
-// listed takes a list with these services, as the one that is followed gives it.
+// listedNow takes a list with these services, as the one that is followed gives it.
 func (l *loop) listedNow(m client.Meta, now time.Time, services ...string) {
 	names := listing{}
 	for _, name := range services {

@@ -26,7 +26,7 @@ func (l *loop) failFrom(t *testing.T, from, to float64, name string, others ...s
 	}
 }
 
-// ready makes a loop that knows everything but its services.
+// readyLoop makes a loop that knows everything but its services.
 func readyLoop(t *testing.T) *loop {
 	t.Helper()
 	l := newTestLoop(t, t.TempDir(), "")

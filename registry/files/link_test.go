@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestLinkThatLeadsAstray has links of a tenant that lead to all of the machine. They
+// TestExcludedLinks has links of a tenant that lead to all of the machine. They
 // are reported with their position, cost nothing, and hide nothing.
 func TestExcludedLinks(t *testing.T) {
 	t.Parallel()

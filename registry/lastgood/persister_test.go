@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// TestSaveWaitsForTheJudgement changes texts after a fragment was sent: what the
+// TestSaveWaitsForTheDecision changes texts after a fragment was sent: what the
 // receiver has not seen yet must not replace what a restart would show.
 func TestSaveWaitsForTheDecision(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newFixture(t, 0)
 	k := NewPersister(PersisterConfig{Dir: t.TempDir(), AwaitDecision: true, Logger: slog.New(slog.DiscardHandler)})
 	if err := k.Open(); err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestSaveWaitsForTheDecision(t *testing.T) {
 
 func TestPersisterWritesPendingAtTheEnd(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newFixture(t, 0)
 	k := NewPersister(PersisterConfig{Dir: t.TempDir(), Logger: slog.New(slog.DiscardHandler)})
 	if err := k.Open(); err != nil {
 		t.Fatal(err)

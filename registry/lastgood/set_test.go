@@ -76,20 +76,20 @@ func objects(f *mesh.Fragment) []string {
 	return list
 }
 
-// world is a set of texts that change at random.
-type world struct {
+// fixture is a set of texts that change at random.
+type fixture struct {
 	t   *testing.T
 	rng *rand.Rand
 	set *Set
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newFixture(t *testing.T, seed uint64) *fixture {
 	t.Helper()
-	return &world{t: t, rng: rand.New(rand.NewPCG(seed, 7)), set: NewSet("s", Words{Text: "file", Name: "path"})}
+	return &fixture{t: t, rng: rand.New(rand.NewPCG(seed, 7)), set: NewSet("s", Words{Text: "file", Name: "path"})}
 }
 
 // put sets another content of a text; an empty one takes the text away.
-func (w *world) put(order int, name, content string) {
+func (w *fixture) put(order int, name, content string) {
 	root := []string{"/r", "/a"}[order]
 	path := root + "/" + name
 	t := w.set.Text(path)
@@ -110,7 +110,7 @@ func (w *world) put(order int, name, content string) {
 }
 
 // step changes some texts.
-func (w *world) step() {
+func (w *fixture) step() {
 	for range 1 + w.rng.IntN(3) {
 		var text strings.Builder
 		for range w.rng.IntN(4) {
@@ -129,7 +129,7 @@ func (w *world) step() {
 }
 
 // check holds what was made of changes against what all texts come to.
-func (w *world) check(step int) {
+func (w *fixture) check(step int) {
 	w.t.Helper()
 	made := w.set.Assemble()
 	list := slices.SortedFunc(maps.Values(w.set.texts), (*Text).Compare)
@@ -160,7 +160,7 @@ func (w *world) check(step int) {
 func TestAssembleIsTheSameByEveryWay(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
-		w := newWorld(t, seed)
+		w := newFixture(t, seed)
 		for i := range 150 {
 			w.step()
 			if w.rng.IntN(3) > 0 {
@@ -172,7 +172,7 @@ func TestAssembleIsTheSameByEveryWay(t *testing.T) {
 
 func TestAssemble(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 0)
+	w := newFixture(t, 0)
 	w.put(0, "a.yaml", "z 1\nb/y 1\nx !")
 	w.put(0, "b.yaml", "a/y 1\nz 2\nz 3\nx 5")
 	w.check(0)

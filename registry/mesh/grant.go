@@ -55,7 +55,7 @@ func (o *owners) grant(h Hostname) (Owner, bool) {
 	return out, out.Namespace != "" && !declared
 }
 
-// claims reports whether a namespace still names a host.
+// claimed reports whether a namespace still names a host.
 func (o *owners) claimed(h Hostname, namespace string) bool {
 	ns, http, isHTTP := httpPortOf(h)
 	for i, b := range o.bindings {

@@ -86,7 +86,7 @@ func offer(w *persist.Writer[string, string], parts map[int]string, mark string)
 
 // TestFailedPartsAreRetried: parts that could not be written are retried, the mark is written
 // only after all parts, and the error is logged once.
-func TestWhatFailsWaits(t *testing.T) {
+func TestFailedPartsAreRetried(t *testing.T) {
 	t.Parallel()
 	d, w, log := newDisk()
 	d.refuse(map[int]error{2: errors.New("full")})
@@ -130,7 +130,7 @@ func TestTheNewestIsWritten(t *testing.T) {
 }
 
 // TestRunRetries: Run retries after a while, and writes what is pending at the end.
-func TestRunTriesAgain(t *testing.T) {
+func TestRunRetries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, w, _ := newDisk()

@@ -22,8 +22,8 @@ import (
 
 const life = 24 * time.Hour
 
-// world is a server's record of one host, and who has which of its certificates.
-type world struct {
+// fixture is a server's record of one host, and who has which of its certificates.
+type fixture struct {
 	t    *testing.T
 	dir  string
 	book *serials.Book
@@ -33,15 +33,15 @@ type world struct {
 	now  time.Time // of the certificates
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), now: time.Now()}
+	w := &fixture{t: t, dir: t.TempDir(), now: time.Now()}
 	w.cfg = serials.Config{Dir: w.dir, Logger: slog.New(slog.NewTextHandler(&w.log, nil)), Known: func(string) bool { return true }}
 	w.restart()
 	return w
 }
 
-func (w *world) restart() {
+func (w *fixture) restart() {
 	w.t.Helper()
 	var err error
 	if w.book, err = serials.New(w.cfg); err != nil {
@@ -49,33 +49,33 @@ func (w *world) restart() {
 	}
 }
 
-func (w *world) binding() profile.Binding { return profile.Binding{7} }
+func (w *fixture) binding() profile.Binding { return profile.Binding{7} }
 
 // issue makes a certificate that the shown one asked for.
-func (w *world) issue(shown *x509.Certificate) *x509.Certificate {
+func (w *fixture) issue(shown *x509.Certificate) *x509.Certificate {
 	c := w.unrecorded()
 	w.book.Issued("web-1", w.binding(), shown, c)
 	return c
 }
 
 // unrecorded is one that another version of the server made.
-func (w *world) unrecorded() *x509.Certificate {
+func (w *fixture) unrecorded() *x509.Certificate {
 	w.last++
 	w.now = w.now.Add(life / 2)
 	return &x509.Certificate{SerialNumber: big.NewInt(w.last), NotBefore: w.now.Add(-time.Minute), NotAfter: w.now.Add(life)}
 }
 
-func (w *world) open(c *x509.Certificate, peer string) (closed func()) {
+func (w *fixture) open(c *x509.Certificate, peer string) (closed func()) {
 	return w.openedAt(c, peer, time.Now())
 }
 
-func (w *world) openedAt(c *x509.Certificate, peer string, began time.Time) (closed func()) {
+func (w *fixture) openedAt(c *x509.Certificate, peer string, began time.Time) (closed func()) {
 	return w.book.Connected("web-1", w.binding(), c, peer+":4711", began, func() {})
 }
 
-func (w *world) state() serials.State { return w.book.State("web-1", w.binding()) }
+func (w *fixture) state() serials.State { return w.book.State("web-1", w.binding()) }
 
-func (w *world) want(what string, returns int, fork bool) {
+func (w *fixture) want(what string, returns int, fork bool) {
 	w.t.Helper()
 	if s := w.state(); s.Returns != returns || (s.Fork != nil) != fork {
 		w.t.Errorf("%s: %d returns, fork %v: want %d and %v", what, s.Returns, s.Fork, returns, fork)
@@ -87,7 +87,7 @@ const here, there = "10.0.0.1", "10.9.9.9"
 // The one in the field: a copy of the disk is used while the host goes on.
 func TestTwoHolders(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here) // the host's stream
 	b := w.issue(a)
@@ -118,7 +118,7 @@ func TestTwoHolders(t *testing.T) {
 
 func TestOneReturnIsResolvedByRenewal(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.issue(a)
@@ -137,7 +137,7 @@ func TestOneReturnIsResolvedByRenewal(t *testing.T) {
 
 func TestOldConnectionsDoNotCount(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.issue(a)
@@ -150,7 +150,7 @@ func TestOldConnectionsDoNotCount(t *testing.T) {
 
 func TestChainStartsAtTheNextRenewal(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a, old := w.unrecorded(), w.unrecorded()
 	w.open(a, here)
 	w.open(old, here)
@@ -169,7 +169,7 @@ func TestChainStartsAtTheNextRenewal(t *testing.T) {
 // backup.
 func TestGapStartsANewChain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.unrecorded()
@@ -181,7 +181,7 @@ func TestGapStartsANewChain(t *testing.T) {
 // A copy that is older than what is known by number.
 func TestAnOldCopy(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	first := w.issue(nil)
 	c := first
 	for range 10 {
@@ -200,7 +200,7 @@ func TestAnOldCopy(t *testing.T) {
 // A holder who renews again and again cannot push the other off the record.
 func TestManyRenewals(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.issue(a)
@@ -225,7 +225,7 @@ func TestManyRenewals(t *testing.T) {
 // One host whose clock is set and set right again comes from one address.
 func TestAClockThatIsSet(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.issue(a)
@@ -251,7 +251,7 @@ func TestAddressesOfOneMachine(t *testing.T) {
 		{"10.1.2.3", "[::ffff:10.1.2.3]", false},
 		{"10.1.2.3", "10.1.2.4", true},
 	} {
-		w := newWorld(t)
+		w := newFixture(t)
 		a := w.issue(nil)
 		w.open(a, c.first)
 		b := w.issue(a)
@@ -264,7 +264,7 @@ func TestAddressesOfOneMachine(t *testing.T) {
 
 func TestAFullDiskStopsNothing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	w.cfg.FS = &durabletest.FS{Steps: 0}
 	w.restart()
 	a := w.issue(nil)
@@ -282,7 +282,7 @@ func TestAFullDiskStopsNothing(t *testing.T) {
 func TestDamagedChainIsIgnored(t *testing.T) {
 	t.Parallel()
 	for _, content := range []string{"", "{", "{}", `{"version":2}`, `{"version":1,"host":"other","nodes":[{}]}`, "\x00\xff"} {
-		w := newWorld(t)
+		w := newFixture(t)
 		if err := os.WriteFile(filepath.Join(w.dir, "web-1.json"), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestDamagedChainIsIgnored(t *testing.T) {
 
 func TestNewAdmissionStartsANewChain(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newFixture(t)
 	a := w.issue(nil)
 	w.open(a, here)
 	b := w.issue(a)
@@ -333,7 +333,7 @@ func TestHistories(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {
 		rng := rand.New(rand.NewPCG(seed, 1))
-		w := newWorld(t)
+		w := newFixture(t)
 		w.cfg.Logger, w.cfg.FS = slog.New(slog.DiscardHandler), careless{}
 		w.restart()
 		memory := w.issue(nil)

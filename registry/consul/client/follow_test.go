@@ -321,7 +321,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	}
 }
 
-// TestPatientQuestionsWaitForAChangeOnceAllAreAnswered has more queries than may
+// TestBulkQueriesWaitForReads has more queries than may
 // be asked at once: none of them begins to wait before each has an answer.
 func TestBulkQueriesWaitForReads(t *testing.T) {
 	t.Parallel()

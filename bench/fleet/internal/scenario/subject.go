@@ -93,7 +93,7 @@ type scripted struct {
 	order func(kind Kind, revision int) any
 }
 
-// startTold starts one, and waits until it serves.
+// startScripted starts one, and waits until it serves.
 func startScripted(ctx context.Context, dir, binary string, args []string, order func(kind Kind, revision int) any) (*scripted, error) {
 	cmd := exec.CommandContext(ctx, binary, args...)
 	in, out, err := pipes(cmd)

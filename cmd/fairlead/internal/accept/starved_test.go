@@ -189,7 +189,7 @@ func TestSlowPeersHoldNoSlot(t *testing.T) {
 	f.becomes(f.grpc(false), connectivity.Ready)
 }
 
-// Nothing is computed for peers that have gone while they waited.
+// No handshake is computed for peers that have gone while they waited.
 func TestNoHandshakeForClosedConnections(t *testing.T) {
 	t.Parallel()
 	cpu := &slowCPU{work: 1}

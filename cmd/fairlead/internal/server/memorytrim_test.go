@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Memory is given back when it has been quiet for a while after much was
+// Memory is returned when it has been quiet for a while after much was
 // allocated: not during a peak, not for little, and not often.
 func TestMemoryIsTrimmedAfterAPeak(t *testing.T) {
 	t.Parallel()
