@@ -27,7 +27,7 @@ func newSecretFile(path string) (*secretFile, error) {
 	case err != nil:
 		return nil, fmt.Errorf("writing %q: %w", path, err)
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("writing %q: it is no regular file: name another, or leave --out away to have the token on standard output", path)
+		return nil, fmt.Errorf("writing %q: it is no regular file: name another, or omit --out to print the token", path)
 	}
 	s := &secretFile{path: path}
 	if s.temp, err = s.fsys.CreateTemp(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"-*"); err != nil {

@@ -152,7 +152,7 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 		{"max-mib", cfg.MaxMiB, xds.DefaultMaxKept >> 20},
 	} {
 		if n.value < 1 {
-			errs = append(errs, fmt.Errorf("--%s %d: nobody could be served: write 1 or more, or leave it out for %d", n.flag, n.value, n.usual))
+			errs = append(errs, fmt.Errorf("--%s %d: no proxy could be served: write 1 or more, or leave it out for %d", n.flag, n.value, n.usual))
 		}
 	}
 	if cfg.SlowProxyTimeout < server.MinSlowProxyTimeout {

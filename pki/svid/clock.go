@@ -62,10 +62,10 @@ func OpenClock(dir, boot string, fsys durable.FS) (*Clock, error) {
 	}
 	var f clockFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		return c, fmt.Errorf("reading %q: %w: it is written anew at the next renewal", c.path, err)
+		return c, fmt.Errorf("reading %q: %w: the next renewal replaces it", c.path, err)
 	}
 	if f.Version != clockFileVersion {
-		return c, fmt.Errorf("reading %q: version %d, this program knows %d: it is written anew at the next renewal", c.path, f.Version, clockFileVersion)
+		return c, fmt.Errorf("reading %q: version %d, this program knows %d: the next renewal replaces it", c.path, f.Version, clockFileVersion)
 	}
 	c.proven, c.learned = f.Proven, time.Now()
 	c.renewed = boot != "" && f.Boot == boot

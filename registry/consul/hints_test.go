@@ -32,7 +32,7 @@ func TestReadErrorsSayWhatToDo(t *testing.T) {
 		"certificate":  {client.Config{Address: strict.Address(), CAFile: strict.Cluster().CAFile}, "--consul-cert-file"},
 		"namespace":    {client.Config{Address: plain.Address(), Namespace: "shop"}, "Enterprise feature: leave out --consul-namespace"},
 		"partition":    {client.Config{Address: plain.Address(), Partition: "shop"}, "Enterprise feature: leave out --consul-namespace and --consul-partition"},
-		"a_datacenter": {client.Config{Address: plain.Address(), Datacenter: "nowhere"}, "No path to datacenter: is it away, or --consul-datacenter wrong?"},
+		"a_datacenter": {client.Config{Address: plain.Address(), Datacenter: "nowhere"}, "No path to datacenter: is it unreachable, or is --consul-datacenter wrong?"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -288,7 +288,7 @@ func get[T any](ctx context.Context, c *Client, most time.Duration, read func(*a
 	defer leave()
 	v, m, err := send(asking, c, request{options: &api.QueryOptions{}, limit: most, body: most}, read)
 	if err != nil && ctx.Err() == nil && gen.over() {
-		err = fmt.Errorf("%w: it was asked anew meanwhile", ErrUnavailable)
+		err = fmt.Errorf("%w: a newer query replaced it", ErrUnavailable)
 	}
 	if err != nil {
 		return none, Meta{}, err

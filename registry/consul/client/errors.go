@@ -101,7 +101,7 @@ func byReply(code int, reason string) error {
 	case says("boolean expression evaluator"):
 		return fmt.Errorf("%w: %s", ErrFilter, reason)
 	case says("No path to datacenter"):
-		return fmt.Errorf("%w: %s: is it away, or --consul-datacenter wrong?", ErrUnavailable, reason)
+		return fmt.Errorf("%w: %s: is it unreachable, or is --consul-datacenter wrong?", ErrUnavailable, reason)
 	case says(`query parameter: "ns"`), says(`query parameter: "partition"`):
 		return fmt.Errorf("asking Consul: %s: leave out --consul-namespace and --consul-partition", reason)
 	default:

@@ -13,7 +13,7 @@ import (
 // timeouts of an unauthenticated connection.
 const maxLate = 6
 
-var errGone = errors.New("the peer has gone")
+var errGone = errors.New("the peer closed the connection")
 
 // withAdmission makes handshakes wait for a slot after the complete ClientHello, before the
 // first expensive step.
