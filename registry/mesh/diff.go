@@ -52,7 +52,7 @@ func note[T object](d *Diff, deltas []Delta[T]) {
 func (d *Diff) Policies() iter.Seq[*Meta] {
 	return func(yield func(*Meta) bool) {
 		for _, k := range kinds {
-			if !k.policies() {
+			if !k.policies() || k.changed(d) == 0 {
 				continue
 			}
 			for c := range k.changes(d) {
