@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fairlead/fairlead/internal/race"
+	"github.com/fairlead/fairlead/internal/meshgen"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -15,11 +15,7 @@ import (
 // proxy's view, updated from snapshot to snapshot, with one that is built from nothing.
 // What is equal in consecutive views has to be one pointer.
 func FuzzIncremental(f *testing.F) {
-	seeds := uint64(15)
-	if race.Enabled {
-		seeds = 1 // one goroutine
-	}
-	for seed := range seeds {
+	for _, seed := range meshgen.Seeds(f, 15, 60) {
 		f.Add(seed)
 	}
 	f.Add(uint64(416)) // a service goes that hid a catalog's, and is not imported itself
