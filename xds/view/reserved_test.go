@@ -119,3 +119,18 @@ func TestDefaultExportTo(t *testing.T) {
 		}
 	}
 }
+
+// The list of whom snapshots affected stays short, however many there were.
+func TestAffectedListIsBounded(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.service("shop", "a.mesh", 80)
+	x, s := NewIndex(w.snapshot()), w.snapshot()
+	for range 3 * maxMissedSnapshots {
+		s = mesh.NewSnapshot(s, s.MeshConfig, []*mesh.Fragment{&w.f})
+		x = x.Next(s)
+	}
+	if n := len(x.affected); n > maxMissedSnapshots {
+		t.Errorf("the index remembers %d snapshots", n)
+	}
+}
