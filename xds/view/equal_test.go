@@ -69,8 +69,8 @@ func TestComparisonsCoverEveryField(t *testing.T) {
 			t.Errorf("origins %v and %v are equal: %v", o, b.Origin, got)
 		}
 	}
-	type labels struct{ m map[string]string }
-	a, b := labels{map[string]string{"app": ""}}, labels{map[string]string{"tier": ""}}
+	type origins struct{ m map[string]*mesh.Origin }
+	a, b := origins{map[string]*mesh.Origin{"app": origin()}}, origins{map[string]*mesh.Origin{"tier": origin()}}
 	if shallowEqual(&a, &b) {
 		t.Error("maps with different keys are equal")
 	}
