@@ -104,7 +104,7 @@ func cellFlags(name string) (f *flag.FlagSet, parse func(args []string) (scenari
 	f.StringVar(&cfg.Binary, "fairlead", "bin/fairlead", "the program of the control plane, or of linear and snapshot")
 	f.StringVar(&cfg.Dir, "dir", "", "for the mesh, logs and profiles; empty means a temporary one, which is removed")
 	minor := f.Uint("envoy", 40, "the release of Envoy that the fleet is of, 1.N; before 38 without VHDS")
-	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection")
+	f.IntVar(&cfg.PerConn, "per-conn", 1, "streams of a connection; without TLS more, if there would be more than a thousand connections")
 	f.BoolVar(&cfg.TLS, "tls", false, "TLS 1.3 with certificates of the control plane")
 	return f, func(args []string) (scenario.CellConfig, func(), error) {
 		if err := f.Parse(args); err != nil {

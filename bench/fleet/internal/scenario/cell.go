@@ -26,7 +26,8 @@ type CellConfig struct {
 	Sizes Sizes
 	// Minor is the release of Envoy that the fleet is of; 0 means 1.40.
 	Minor uint32
-	// PerConn is how many streams share a connection; 0 means 1.
+	// PerConn is how many streams share a connection; 0 means 1, or as many as maxPlaintext
+	// demands.
 	PerConn int
 	// TLS makes the streams be of hosts with identities of the control plane.
 	TLS bool
@@ -162,9 +163,21 @@ func (c *cell) newFleet(ctx context.Context, first, size int) (*Fleet, error) {
 	return c.newFleetWith(ctx, FleetConfig{First: first, Size: size})
 }
 
+// maxPlaintext is how many connections without TLS are made to a server, which accepts
+// 1,024. With more proxies than that, several streams share a connection.
+const maxPlaintext = 1000
+
+// perConn is how many streams of a fleet share a connection.
+func (c *cell) perConn() int {
+	if c.cfg.TLS {
+		return c.cfg.PerConn
+	}
+	return max(c.cfg.PerConn, (c.cfg.Mesh.Proxies+maxPlaintext-1)/maxPlaintext)
+}
+
 // newFleetWith is newFleet, with what else is to be said of it.
 func (c *cell) newFleetWith(ctx context.Context, cfg FleetConfig) (*Fleet, error) {
-	cfg.Address, cfg.Mesh, cfg.Minor, cfg.PerConn = c.address, c.cfg.Mesh, c.cfg.Minor, c.cfg.PerConn
+	cfg.Address, cfg.Mesh, cfg.Minor, cfg.PerConn = c.address, c.cfg.Mesh, c.cfg.Minor, c.perConn()
 	cfg.TLS, cfg.Reconnect = c.cfg.TLS, c.cfg.Reconnect
 	if o, ok := c.subject.(*ours); ok && c.cfg.TLS {
 		var err error
