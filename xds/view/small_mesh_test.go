@@ -150,6 +150,15 @@ func variants(tb testing.TB) [][]func(*mesh.Fragment) {
 	routes("shop", append(all("a.mesh"), all("*.mesh")[:3]...)...)
 	routes("other", append(all("b.mesh"), all("c.shop.svc.cluster.local")[:3]...)...)
 
+	delegate := fmt.Sprint("o", len(out))
+	routes("shop",
+		`{"http":[{"route":[{"destination":{"host":"a.mesh"}}]}]}`,
+		`{"http":[{"match":[{"uri":{"prefix":"/d/more"}}],"route":[{"destination":{"host":"b.mesh"}}]}]}`,
+		`{"http":[{"match":[{"uri":{"prefix":"/elsewhere"}}],"route":[{"destination":{"host":"b.mesh"}}]}]}`)
+	routes("shop",
+		`{"hosts":["a.mesh"],"http":[{"match":[{"uri":{"prefix":"/d"}}],"delegate":{"name":"`+delegate+`"}}]}`,
+		`{"hosts":["b.mesh"],"http":[{"delegate":{"name":"`+delegate+`"}},{"route":[{"destination":{"host":"b.mesh"}}]}]}`)
+
 	rules := func(ns, host string, specs ...string) {
 		var list []func(*mesh.Fragment)
 		for i, text := range specs {
