@@ -129,3 +129,35 @@ func TestRulesThatAreNotMerged(t *testing.T) {
 		}
 	}
 }
+
+// The default routes of a service use the settings of its port.
+func TestHashOfService(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	w.service("svc", "a.mesh", 80, 81)
+	w.rule("svc", "a", `{"host":"a.mesh","trafficPolicy":{"loadBalancer":{"consistentHash":{"httpHeaderName":"all"}},
+	  "portLevelSettings":[{"port":{"number":81},"loadBalancer":{"consistentHash":{"httpHeaderName":"port"}}}]}}`)
+	r := NewIndex(w.snapshot()).rules.lookup("svc", nil, "a.mesh", "svc")
+	for port, want := range map[uint32]string{80: "all", 81: "port"} {
+		if got := r.serviceHash(port).GetHttpHeaderName(); got != want {
+			t.Errorf("port %d: by header %q, want %q", port, got, want)
+		}
+	}
+	if h := (*rule)(nil).serviceHash(80); h != nil {
+		t.Errorf("without a rule: %v", h)
+	}
+}
+
+// A route is for the services that its host names, with wildcards on either side.
+func TestMatchesService(t *testing.T) {
+	t.Parallel()
+	b := &virtualHostBuilder{builderScratch: &builderScratch{byHost: map[mesh.Hostname]*service{"a.mesh": {}, "*.wide.mesh": {}}}}
+	wildcards := []mesh.Hostname{"*.wide.mesh"}
+	for host, want := range map[mesh.Hostname]bool{
+		"a.mesh": true, "b.mesh": false, "x.wide.mesh": true, "*.mesh": true, "*.other": false, "*.x.wide.mesh": true, "*": true,
+	} {
+		if got := b.matchesService(host, wildcards); got != want {
+			t.Errorf("%s: %v, want %v", host, got, want)
+		}
+	}
+}
