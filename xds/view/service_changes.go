@@ -97,10 +97,6 @@ func (r *routingState) applyServiceChanges(sc *sidecarScope, changes []mesh.Delt
 	if slices.ContainsFunc(changes, func(c mesh.Delta[*mesh.Service]) bool { return !r.listenersUnaffected(sc, c) }) {
 		o := &outboundListenerBuilder{sc: sc, reserved: r.key.reserved.all(), prev: r.view.listenersByName()}
 		listeners, names := o.listeners()
-		names = slices.DeleteFunc(names, func(name string) bool {
-			_, _, ok := sc.hostListFor(name)
-			return !ok
-		})
 		if !slices.Equal(names, r.routeNames) {
 			r.build(sc)
 			return

@@ -72,6 +72,16 @@ func (s *service) port(number uint32) (mesh.Port, bool) {
 	return mesh.Port{}, false
 }
 
+// position is where a port stands among the ports of the whole service; ports that it does
+// not have are the last.
+func (s *service) position(p mesh.Port) int {
+	i := slices.IndexFunc(s.Service.Ports, func(o mesh.Port) bool { return o.Number == p.Number })
+	if i < 0 {
+		return len(s.Service.Ports)
+	}
+	return i
+}
+
 // egressListener is an egress listener of a Sidecar with what it imports.
 type egressListener struct {
 	spec            *networking.IstioEgressListener
@@ -346,7 +356,8 @@ func (sc *sidecarScope) destination(to destinationPorts) *service {
 type servicesByHost map[mesh.Hostname]*service
 
 // add adds a service. If there is one with that host name, and both have one namespace and
-// resolution, it adds the missing ports to that one.
+// resolution, it adds the missing ports to that one. The order of its ports does not depend
+// on which of them came first.
 func (c servicesByHost) add(s *service) {
 	have := c[s.Hostname]
 	if have == nil {
@@ -363,6 +374,7 @@ func (c servicesByHost) add(s *service) {
 		}
 	}
 	if len(merged.Ports) > len(have.Ports) {
+		slices.SortStableFunc(merged.Ports, func(a, b mesh.Port) int { return cmp.Compare(merged.position(a), merged.position(b)) })
 		c[s.Hostname] = merged
 	}
 }

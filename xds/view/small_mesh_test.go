@@ -194,6 +194,7 @@ func variants(tb testing.TB) [][]func(*mesh.Fragment) {
 		`{"egress":[{"hosts":["shop/a.mesh"]}]}`,
 		`{"egress":[{"port":{"number":80,"protocol":"HTTP","name":"http"},"hosts":["*/*"]}]}`,
 		`{"egress":[{"port":{"number":80,"protocol":"TCP","name":"tcp"},"hosts":["*/b.mesh"]},{"hosts":["*/*"]}]}`,
+		`{"egress":[{"port":{"number":7000,"protocol":"HTTP","name":"http"},"hosts":["*/b.mesh"]},{"hosts":["*/*"]}]}`,
 		`{"egress":[{"bind":"127.0.0.2","hosts":["*/*"]}]}`,
 		`{"outboundTrafficPolicy":{"mode":"REGISTRY_ONLY"}}`)
 
