@@ -20,10 +20,10 @@ const (
 	// minInterval is the least time between two pushes of configuration, and of
 	// endpoints that change without a pause.
 	minInterval = 200 * time.Millisecond
-	// checkoutFiles is the number of files that change within checkoutTime from
-	// which on they are taken for one checkout. Its first push does not wait; the
-	// second one waits for the end of that time, and so there are two at most.
-	// Somebody who edits one file and then another does not wait.
+	// checkoutFiles is how many files may change within checkoutTime before they
+	// count as a checkout. Pushes of a checkout are checkoutTime apart, so there are
+	// at most two of its changes within that time. Single edits do not wait for one
+	// another.
 	checkoutFiles = 10
 	checkoutTime  = time.Second
 )
@@ -76,11 +76,11 @@ type pushes struct {
 	health time.Time
 	limit  *rate.Limiter
 
-	burst    time.Time // since when endpoints change without a rest
-	checkout struct {  // files of configuration
-		began time.Time
-		files int
-	}
+	burst time.Time // since when endpoints change without a rest
+	// files is when the last files of configuration changed, the oldest first.
+	files [checkoutFiles + 1]time.Time
+	// checkout says that all of these changed within checkoutTime.
+	checkout bool
 }
 
 // newPushes has the settings --debounce-after and --debounce-max.
@@ -106,10 +106,7 @@ func (p *pushes) note(c change, now time.Time) {
 	}
 	if c.config {
 		p.config.note(now, now)
-		if now.Sub(p.checkout.began) > checkoutTime {
-			p.checkout.began, p.checkout.files = now, 0
-		}
-		p.checkout.files += c.files
+		p.noteFiles(c.files, now)
 	}
 	switch {
 	case c.endpoints && c.config:
@@ -122,12 +119,24 @@ func (p *pushes) note(c change, now time.Time) {
 	}
 }
 
+// noteFiles takes into account that files of configuration changed. It looks back
+// from the latest change: a second counted from an earlier one could end amid a
+// checkout, and each half would make pushes of its own.
+func (p *pushes) noteFiles(n int, now time.Time) {
+	n = min(n, len(p.files))
+	copy(p.files[:], p.files[n:])
+	for i := range n {
+		p.files[len(p.files)-1-i] = now
+	}
+	p.checkout = now.Sub(p.files[0]) <= checkoutTime
+}
+
 // due returns when to push, and whether configuration is to go out then; zero
 // means that nothing waits.
 func (p *pushes) due() (at time.Time, config bool) {
 	at = p.config.due()
-	if config = !at.IsZero(); config && p.checkout.files > checkoutFiles && !p.config.pushed.Before(p.checkout.began) {
-		at = later(at, sooner(p.checkout.began.Add(checkoutTime), p.config.first.Add(p.config.max)))
+	if config = !at.IsZero(); config && p.checkout {
+		at = later(at, sooner(p.config.pushed.Add(checkoutTime), p.config.first.Add(p.config.max)))
 	}
 	for _, end := range []time.Time{p.endpoints.due(), p.mixed.due(), p.health} {
 		if !end.IsZero() && (at.IsZero() || end.Before(at)) {

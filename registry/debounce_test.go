@@ -87,9 +87,10 @@ func TestDebounce(t *testing.T) {
 		{"config_gathers", "c0 c50 c120", "C220"},
 		{"an_edit_behind_another_does_not_wait", "c0 c200 c400 c1050", "C100 C300 C500 C1150"},
 		{"an_edit_soon_behind_a_publication_waits_a_little", "c0 c120 c1000", "C100 C300 C1100"},
-		{"fifty_files_with_pauses_are_two", "C0 C160 C320 C480 C640", "C100 C1000"},
-		{"fifty_files_with_a_pause_are_two", every("c", 20, 300) + "c500 c520 c540 c560 c580 c800", "C380 C1000"},
-		{"one_edit_behind_many_files", "C0 C50 c400", "C150 C1000"},
+		{"fifty_files_with_pauses_are_two", "C0 C160 C320 C480 C640", "C100 C1100"},
+		{"fifty_files_behind_an_edit_are_two", "c0 C600 C760 C920 C1080 C1240", "C100 C1180 C2180"},
+		{"fifty_files_with_a_pause_are_two", every("c", 20, 300) + "c500 c520 c540 c560 c580 c800", "C380 C1380"},
+		{"one_edit_behind_many_files", "C0 C50 c400", "C150 C1150"},
 		{"config_waits_no_longer_than_the_ceiling", every("c", 50, 12_000), "C10000 C12050"},
 		{"health_goes_at_once", "h0 h3 h20", "f5 f25"},
 		{"health_in_a_row_goes_at_once_and_then_in_step", every("h", 10, 1000), "f5 f15 f25 f35 f45 f200 f400 f600 f800 f1000"},
@@ -100,7 +101,7 @@ func TestDebounce(t *testing.T) {
 		{"endpoints_that_change_all_the_time_go_in_step", every("e", 20, 2000), "f5 f1100 f1300 f1500 f1700 f1900 f2100"},
 		{"fifty_mixed_files_are_two", "e0 " + every("c", 20, 1000) + "e990 ", "f5 C1080"},
 		{"endpoints_with_config_go_with_it", "m0", "C100"},
-		{"endpoints_with_many_files_go_with_them", "M0 M150", "C100 C1000"},
+		{"endpoints_with_many_files_go_with_them", "M0 M150", "C100 C1100"},
 		{"endpoints_with_config_do_not_wait_for_long", "m0 " + every("c", 50, 9_000), "f1100 C9050"},
 		{"endpoints_do_not_wait_for_config_for_long", "c0 e10 " + every("c", 50, 12_000), "f1100 C10000 C12050"},
 	} {
@@ -151,20 +152,26 @@ func TestDebounceOfABusyMesh(t *testing.T) {
 }
 
 // TestACheckoutIsTwoPushes writes many files within a second, with whatever
-// pauses. The files that come before it can be known to be many may go out by
-// themselves; all the others go out together, at the latest a second after the
-// first.
+// pauses, and some others before. The files that come before it can be known to be
+// many may go out by themselves; the others make two pushes at most.
 func TestACheckoutIsTwoPushes(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range 40 {
-		var at []int
+		var at, before []int
 		for range 11 + rnd.IntN(40) {
-			at = append(at, rnd.IntN(1000))
+			at = append(at, 1000+rnd.IntN(1000))
+		}
+		for range rnd.IntN(4) {
+			before = append(before, rnd.IntN(1000))
 		}
 		slices.Sort(at)
+		slices.Sort(before)
 		var changes strings.Builder
+		for _, ms := range before {
+			fmt.Fprintf(&changes, "c%d ", ms)
+		}
 		for _, ms := range at {
 			fmt.Fprintf(&changes, "%c%d ", "cm"[rnd.IntN(2)], ms)
 		}

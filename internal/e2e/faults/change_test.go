@@ -148,52 +148,55 @@ func (s *shop) awaitOnly(name string) {
 	})
 }
 
-// TestManyFilesAreOnePush writes fifty files within a second.
+// TestManyFilesAreOnePush writes fifty files within a second. Pushes of so many are
+// a second apart, from the first on: a busy machine may take longer and see more of
+// them, but never more than one for each second.
 func TestManyFilesAreOnePush(t *testing.T) {
 	s := newShop(t)
 	s.Edit("web.yaml", `["./orders.shop.internal"]`, `["./*"]`)
 	s.start()
-	for round := range 10 {
+	for round := range 3 {
 		before := s.metrics()
 		began := time.Now()
 		names := s.writeMany(round)
-		took := time.Since(began)
-		for _, name := range names {
-			s.awaitCluster("web", "outbound|9080||"+name, true)
-		}
-		if took > time.Second {
-			t.Logf("this machine is busy: fifty files took %s", took)
-			continue
-		}
+		envoytest.Eventually(t, envoytest.Patience, func() error {
+			clusters := s.envoy("web", "/clusters")
+			for _, name := range names {
+				if !strings.Contains(clusters, "outbound|9080||"+name+"::") {
+					return fmt.Errorf("envoy of web does not have a cluster of %s", name)
+				}
+			}
+			return nil
+		})
 		after := s.metrics()
+		took := time.Since(began)
+		most := 1 + int(took/time.Second)
 		for _, typ := range []string{"cds", "vhds"} {
 			name := `pilot_xds_pushes{type="` + typ + `"}`
 			n := after[name] - before[name]
-			t.Logf("%d pushes of %s", n, typ)
-			if n < 1 || n > 2 {
-				t.Errorf("fifty files made %d pushes of %s to the one proxy that sees them", n, typ)
+			t.Logf("%d pushes of %s within %s", n, typ, took)
+			if n < 1 || n > most {
+				t.Errorf("fifty files made %d pushes of %s to the one proxy that sees them within %s, want 1 to %d", n, typ, took, most)
 			}
 		}
 		s.noRejections()
-		return
+		if most <= 2 {
+			return
+		}
+		t.Log("this machine is busy: once more")
 	}
-	t.Error("this machine is too busy to write fifty files within a second")
 }
 
-// writeMany writes fifty services, a file each, within a second and with pauses.
-// It gives their names.
+// writeMany writes fifty services, a file each, within a second and with pauses. The
+// first ones come in a directory that is complete, so however busy the machine is,
+// the server sees at once that they are many. It gives their names.
 func (s *shop) writeMany(round int) []string {
 	s.t.Helper()
-	const bursts, files = 5, 50
-	tick := time.NewTicker(800 * time.Millisecond / bursts)
-	defer tick.Stop()
 	var names []string
-	for n := range files {
-		if n > 0 && n%(files/bursts) == 0 {
-			<-tick.C
-		}
-		name := fmt.Sprintf("many-%d-%d", round, n)
-		s.Write(name+".yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	file := func() (name, content string) {
+		name = fmt.Sprintf("many-%d-%d", round, len(names))
+		names = append(names, name+".shop.internal")
+		return name + ".yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: %s, namespace: shop}
 spec:
@@ -203,9 +206,25 @@ spec:
   ports:
   - {number: 9080, name: http, protocol: HTTP}
   endpoints:
-  - address: 127.0.0.12
-`, name, name))
-		names = append(names, name+".shop.internal")
+  - address: %s
+`, name, name, s.Address(12))
+	}
+	together := fmt.Sprintf("many-%d", round)
+	made := filepath.Join(s.Dir, together)
+	check(s.t, os.Mkdir(made, 0o750))
+	for range 20 {
+		name, content := file()
+		check(s.t, os.WriteFile(filepath.Join(made, name), []byte(content), 0o600))
+	}
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	check(s.t, os.Rename(made, filepath.Join(s.ConfigDir, together)))
+	for range 3 {
+		<-tick.C
+		for range 10 {
+			name, content := file()
+			s.Write(name, content)
+		}
 	}
 	return names
 }
