@@ -15,7 +15,7 @@ import (
 
 func newToken() *cobra.Command {
 	cmd := &cobra.Command{Use: "token", Short: "Manage join tokens, with which hosts join the mesh"}
-	cmd.AddCommand(newTokenCreate())
+	cmd.AddCommand(newTokenCreate(), newTokenList(), newTokenRevoke())
 	return cmd
 }
 
@@ -91,7 +91,7 @@ func (t madeToken) print(w io.Writer, output string) error {
 	case output == "json":
 		return json.NewEncoder(w).Encode(t)
 	case t.File != "":
-		_, err := fmt.Fprintf(w, "join token for host %s written to %s, to be used until %s\n", t.Host, t.File, t.Expires.Local().Format(time.DateTime))
+		_, err := fmt.Fprintf(w, "join token for host %s written to %s, to be used until %s; its id is %s\n", t.Host, t.File, t.Expires.Local().Format(time.DateTime), t.ID)
 		return err
 	default:
 		_, err := fmt.Fprintln(w, t.Token.Token)

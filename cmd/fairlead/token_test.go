@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -106,5 +107,46 @@ func TestTokenCreateOut(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// TestTokenListAndRevoke makes tokens, finds them in the list without their secrets, and
+// revokes one by the id that the list shows.
+func TestTokenListAndRevoke(t *testing.T) {
+	t.Parallel()
+	run := controlPlane(t)
+	token := func(args ...string) (int, string, string) {
+		return cli(t, append(append([]string{"token"}, args...), "--run-dir", run)...)
+	}
+	secrets := map[string]string{}
+	for _, host := range []string{"web-1", "web-2"} {
+		code, out, errs := token("create", "--host", host, "--workload", "shop/web", "--address", "10.0.0.7", "--ttl", "90m")
+		if code != 0 {
+			t.Fatalf("create: %d %s", code, errs)
+		}
+		secrets[host] = strings.TrimSpace(out)
+	}
+	code, out, errs := token("list")
+	line := regexp.MustCompile(`(?m)^([0-9a-f]{16}) +web-2 +sidecar +shop/web +unused +ends in 1h\S+ +10\.0\.0\.7 +-$`).FindStringSubmatch(out)
+	if code != 0 || line == nil {
+		t.Fatalf("list: %d %s\n%s", code, errs, out)
+	}
+	_, asJSON, _ := token("list", "-o", "json")
+	for host, secret := range secrets {
+		if strings.Contains(out, secret) || strings.Contains(asJSON, secret) {
+			t.Errorf("the list shows the token of %s", host)
+		}
+	}
+	code, out, errs = token("revoke", line[1])
+	if code != 0 || out != "join token "+line[1]+" for host web-2 revoked\n" {
+		t.Errorf("revoke: %d %s\n%s", code, errs, out)
+	}
+	if code, _, errs = token("revoke", line[1]); code != exitFailed || !strings.Contains(errs, "token list") {
+		t.Errorf("revoking it again: %d %s", code, errs)
+	}
+	var left []server.TokenStatus
+	_, asJSON, _ = token("list", "-o", "json")
+	if err := json.Unmarshal([]byte(asJSON), &left); err != nil || len(left) != 1 || left[0].Host != "web-1" {
+		t.Errorf("left: %v %s", err, asJSON)
 	}
 }

@@ -375,9 +375,6 @@ func (e *Entitlements) List() []Host {
 	return out
 }
 
-// Tokens is every join token that is kept, by host; no secret is among it.
-func (e *Entitlements) Tokens() []jointoken.Record { return e.tokens.List() }
-
 // Remove takes everything from the name: its entitlement, so that its streams
 // end at once and its renewals are refused, and the join tokens for it.
 func (e *Entitlements) Remove(name string) error {

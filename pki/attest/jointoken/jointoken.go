@@ -92,6 +92,31 @@ type Use struct {
 	At      time.Time       `json:"at"`
 }
 
+// MinID is how much of an id says which token is meant, in characters.
+const MinID = 8
+
+// ID names a token without giving it away: the first 8 bytes of the hash, in hex.
+func (r Record) ID() string { return r.Hash.String()[:16] }
+
+// States of a token.
+const (
+	Unused  = "unused"
+	Used    = "used"
+	Expired = "expired"
+)
+
+// State says whether a token can be redeemed for the first time, was redeemed, or ended before.
+func (r Record) State(now time.Time) string {
+	switch {
+	case r.Use != nil:
+		return Used
+	case now.Before(r.Expires):
+		return Unused
+	default:
+		return Expired
+	}
+}
+
 // Hash is a SHA-256, in hex when it is written.
 type Hash [32]byte
 
@@ -189,7 +214,7 @@ func (t *Tokens) Create(g Grant, ttl time.Duration, now time.Time) (svid.Secret,
 	}
 	t.sweep(now)
 	if len(t.records) >= t.max {
-		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: there are %d already; wait until some expire, or remove hosts that will not join", len(t.records))
+		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: there are %d already; wait until some expire, or revoke some (`fairlead token list`, `fairlead token revoke`)", len(t.records))
 	}
 	if err := t.put(r); err != nil {
 		return svid.Secret{}, Record{}, fmt.Errorf("making a join token: %w", err)

@@ -63,7 +63,7 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any) error
 	if err != nil {
 		return fmt.Errorf("reading the answer of %q: %w", c.socket, err)
 	}
-	if res.StatusCode == http.StatusNotFound && strings.TrimSpace(string(b)) == notServed {
+	if res.StatusCode == http.StatusMethodNotAllowed || res.StatusCode == http.StatusNotFound && strings.TrimSpace(string(b)) == notServed {
 		return fmt.Errorf("the process behind %q does not know this request: it is another kind of process, or another version; is --run-dir right?", c.socket)
 	}
 	if res.StatusCode != http.StatusOK {

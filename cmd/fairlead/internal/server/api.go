@@ -40,6 +40,8 @@ type Token struct {
 	Token   string    `json:"token,omitempty"`
 	Host    string    `json:"host"`
 	Expires time.Time `json:"expires"`
+	// ID is the one that the list of tokens shows.
+	ID string `json:"id,omitempty"`
 }
 
 // Host is a host that may have identities.
@@ -90,6 +92,8 @@ type Released struct {
 func (s *Server) routes() map[string]http.Handler {
 	return map[string]http.Handler{
 		"POST /v1/tokens":           admin.JSON(s.createToken),
+		"GET /v1/tokens":            admin.JSON(s.listTokens),
+		"DELETE /v1/tokens/{id}":    admin.JSON(s.revokeToken),
 		"GET /v1/hosts":             admin.JSON(s.listHosts),
 		"GET /v1/hosts/export":      admin.JSON(s.exportHosts),
 		"POST /v1/hosts/import":     admin.LargeJSON(maxImport, s.importHosts),
@@ -140,8 +144,8 @@ func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenReque
 	if err != nil {
 		return Token{}, err
 	}
-	s.cfg.Logger.InfoContext(ctx, "join token made", "host", record.Grant.Host, "workloads", in.Workloads, "not_after", record.Expires)
-	return Token{Token: text, Host: record.Grant.Host, Expires: record.Expires}, nil
+	s.cfg.Logger.InfoContext(ctx, "join token made", "id", record.ID(), "host", record.Grant.Host, "workloads", in.Workloads, "not_after", record.Expires)
+	return Token{Token: text, Host: record.Grant.Host, Expires: record.Expires, ID: record.ID()}, nil
 }
 
 func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, error) {
