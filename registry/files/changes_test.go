@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -144,6 +145,63 @@ func TestRenameIsAcceptedAtOnce(t *testing.T) {
 		if len(f.VirtualServices) == 0 {
 			t.Errorf("fragment %d lacks a", i)
 		}
+	}
+}
+
+// TestDeletedTreeIsOneLogLine deletes many files, some of them with objects that a new file has.
+func TestDeletedTreeIsOneLogLine(t *testing.T) {
+	t.Parallel()
+	const lost, moved = 400, 30
+	files := map[string]string{"stays.yaml": "stays 1"}
+	all := []string{"stays=1"}
+	var movedText []string
+	for i := range lost {
+		files[fmt.Sprintf("old/l%d.yaml", i)] = fmt.Sprintf("l%d 1\nk%d 1", i, i)
+		all = append(all, fmt.Sprintf("l%d=1", i), fmt.Sprintf("k%d=1", i))
+	}
+	for i := range moved {
+		files[fmt.Sprintf("old/m%d.yaml", i)] = fmt.Sprintf("m%d 1", i)
+		movedText = append(movedText, fmt.Sprintf("m%d 1", i))
+		all = append(all, fmt.Sprintf("m%d=1", i))
+	}
+	dir := treeOf(t, files)
+	r := start(t, atDir(dir))
+	r.Await(all...)
+	after := []string{"stays=1"}
+	for i := range moved {
+		after = append(after, fmt.Sprintf("m%d=1", i))
+	}
+	outside := filepath.Join(t.TempDir(), "new")
+	check(t, os.WriteFile(outside, []byte(strings.Join(movedText, "\n")), 0o600))
+	check(t, os.Rename(outside, filepath.Join(dir, "new.yaml")))
+	check(t, os.RemoveAll(filepath.Join(dir, "old")))
+	r.Await(after...)
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		log := r.logs.String()
+		if !strings.Contains(log, `msg="files deleted" `) || !strings.Contains(log, `msg="files deleted, their objects are in other files" `) {
+			return fmt.Errorf("no lines for the files that were deleted: %s", log)
+		}
+		return nil
+	})
+	count := map[string]int{}
+	for line := range strings.Lines(r.logs.String()) {
+		if !strings.Contains(line, " deleted") {
+			continue
+		}
+		if len(line) > 2000 {
+			t.Errorf("a line of %d bytes", len(line))
+		}
+		n := 1
+		for field := range strings.FieldsSeq(line) {
+			if value, ok := strings.CutPrefix(field, "count="); ok {
+				n, _ = strconv.Atoi(value)
+			}
+		}
+		count["lines"]++
+		count["files"] += n
+	}
+	if count["files"] != lost+moved || count["lines"] > 4 { // two, unless this process stood still meanwhile
+		t.Errorf("%d lines for %d of %d files", count["lines"], count["files"], lost+moved)
 	}
 }
 

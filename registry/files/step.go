@@ -28,6 +28,7 @@ func (t *tree) step(now time.Time) time.Time {
 		}
 	}
 	t.set.Yield()
+	t.logDeletions(now)
 	var next time.Time
 	for path, c := range t.changes {
 		at := c.readAt()
@@ -39,6 +40,16 @@ func (t *tree) step(now time.Time) time.Time {
 		}
 	}
 	return next
+}
+
+// logDeletions logs the files that were deleted: one line for a whole tree.
+func (t *tree) logDeletions(now time.Time) {
+	pending := false
+	for _, c := range t.changes {
+		pending = pending || c.gone
+	}
+	t.deleted.Log(t.log, "file deleted", "files deleted", pending, now)
+	t.moved.Log(t.log, "file deleted, its objects are in other files", "files deleted, their objects are in other files", pending, now)
 }
 
 // writing reports whether some file is being written in place.
@@ -159,9 +170,9 @@ func (t *tree) accept(path string, c *change, now time.Time) {
 		t.remove(f)
 		delete(t.unread, path)
 		if objects > 0 && !loses { // it was renamed, as a rule
-			t.log.Info("file deleted, its objects are in other files", "path", path, "objects", objects)
+			t.moved.Add(path, objects, now)
 		} else {
-			t.log.Info("file deleted", "path", path, "objects", objects)
+			t.deleted.Add(path, objects, now)
 		}
 		return
 	}

@@ -37,6 +37,9 @@ type tree struct {
 	// What happened since the loop last asked.
 	changed time.Time // when the first file was accepted, or zero
 	urgent  bool      // one of them was renamed into place
+
+	// Deleted files that are not logged yet. The objects of moved ones are in other files.
+	deleted, moved lastgood.Deletions
 }
 
 // target is a path below a root.

@@ -79,13 +79,15 @@ func (p *keyCache) apply(pairs api.KVPairs, now time.Time) error {
 		return fmt.Errorf("listing %q: there are %d manifests; at most %d are read", p.cfg.Prefix+"/", len(there), p.cfg.MaxKeys)
 	}
 	p.ignored = ignored
+	var deleted lastgood.Deletions
 	for _, t := range slices.Clone(p.set.Texts()) {
 		if there[t.Rel] == nil {
 			p.set.Drop(t)
 			p.changed = true
-			p.log.Info("key deleted", "path", t.Path, "objects", t.V.Live()+t.V.Kept())
+			deleted.Add(t.Path, t.V.Live()+t.V.Kept(), now)
 		}
 	}
+	deleted.Log(p.log, "key deleted", "keys deleted", false, now)
 	maps.DeleteFunc(p.unreadable, func(path string, _ error) bool {
 		return there[strings.TrimPrefix(path, PathOf(p.cfg.Prefix+"/"))] == nil
 	})
