@@ -176,7 +176,7 @@ func (a *Agent) envoy(
 	}
 	args := a.c.EnvoyArgs
 	if args == nil {
-		args = []string{"--log-level", "warning"}
+		args = proxy.LogArgs("warning")
 	}
 	// Removed listeners drain as Istio's do; the drain time of a stop is another setting.
 	args = append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, args...)

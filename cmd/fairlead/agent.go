@@ -21,6 +21,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent"
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/pki/durable"
 	"github.com/fairlead/fairlead/pki/svid"
@@ -92,7 +93,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		return err
 	}
 	f.cfg.Logger, f.cfg.Version, f.cfg.Environ = log, version, os.Environ()
-	f.cfg.EnvoyArgs = []string{"--log-level", f.envoyLogLevel}
+	f.cfg.EnvoyArgs = proxy.LogArgs(f.envoyLogLevel)
 	if err := f.parse(cmd); err != nil {
 		return err
 	}
