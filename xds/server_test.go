@@ -377,7 +377,7 @@ func TestProxyKeepsConfigurationWithoutWorkload(t *testing.T) {
 	a := r.connect(t, node("web", "127.0.0.11"), nil)
 	r.synced(t, "web.shop")
 	before := a.received()
-	fewer := &smallmesh.Objects{Services: o.Services, Workloads: o.Workloads[:1]}
+	fewer := &smallmesh.Objects{Fragment: mesh.Fragment{Services: o.Services, Workloads: o.Workloads[:1]}}
 	r.mesh.publish(fewer.Snapshot(r.mesh.Snapshot()))
 	eventually(t, "the status says so", func() bool {
 		p := r.server.Proxies()
@@ -403,7 +403,7 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 
 	// A restarted server that knows only the workloads yet.
 	second := newRig(t, nil, nil)
-	part := (&smallmesh.Objects{Workloads: o.Workloads}).Snapshot(nil)
+	part := (&smallmesh.Objects{Fragment: mesh.Fragment{Workloads: o.Workloads}}).Snapshot(nil)
 	part.Incomplete = true
 	second.mesh.publish(part)
 	b := second.connect(t, node("web", "127.0.0.11"), a.client)

@@ -10,16 +10,16 @@ import (
 
 // deregister removes the catalog's instance at an address.
 func (o *smallMesh) deregister(address string) {
-	o.instances = slices.DeleteFunc(slices.Clone(o.instances), func(w *mesh.Workload) bool { return w.Address == address })
+	o.catalog.Workloads = slices.DeleteFunc(slices.Clone(o.catalog.Workloads), func(w *mesh.Workload) bool { return w.Address == address })
 }
 
 // tag sets the label that a tag of the catalog's last instance becomes.
 func (o *smallMesh) tag(word string) {
-	o.instances = slices.Clone(o.instances)
-	w := *o.instances[len(o.instances)-1]
+	o.catalog.Workloads = slices.Clone(o.catalog.Workloads)
+	w := *o.catalog.Workloads[len(o.catalog.Workloads)-1]
 	w.Labels = map[string]string{mesh.LabelConsulService: "web", "tag": word}
 	w.Hash[0]++
-	o.instances[len(o.instances)-1] = &w
+	o.catalog.Workloads[len(o.catalog.Workloads)-1] = &w
 }
 
 // writtenDown is a ServiceEntry for the host of the catalog's service.
@@ -46,8 +46,8 @@ func TestWorkOfCatalogChange(t *testing.T) {
 		// Nothing asks for the label that a tag becomes.
 		"tag-changed": {func(o *smallMesh) { o.tag("blue") }, expectation{kept: 12}},
 		"service-registered": {func(o *smallMesh) {
-			o.derived = append(o.derived, smallMeshService("c", "consul/zoo"))
-			o.derived[1].Hostname, o.derived[1].Catalog = "zoo.service.consul", true
+			o.catalog.Services = append(o.catalog.Services, smallMeshService("c", "consul/zoo"))
+			o.catalog.Services[1].Hostname, o.catalog.Services[1].Catalog = "zoo.service.consul", true
 		}, expectation{
 			12, 0,
 			amounts{stream.ClusterType: 1, stream.EndpointType: 1, stream.VirtualHostType: 1},

@@ -25,16 +25,11 @@ import (
 
 // smallMesh is a mesh of three namespaces, with two services of two workloads in each.
 type smallMesh struct {
-	rules  []*mesh.DestinationRule
-	routes []*mesh.VirtualService
-	health []*mesh.HealthReport
-	authns []*mesh.PeerAuthentication
-	scopes []*mesh.Sidecar
-	config *mesh.MeshConfig // or nil: as it was
-	// derived and instances are those of a catalog.
-	derived   []*mesh.Service
-	instances []*mesh.Workload
 	smallmesh.Objects
+
+	health  []*mesh.HealthReport
+	catalog mesh.Fragment
+	config  *mesh.MeshConfig // or nil: as it was
 }
 
 func in(ns string, m mesh.Meta) mesh.Meta {
@@ -91,16 +86,14 @@ func inlineService(addresses ...string) *mesh.Service {
 
 func (o *smallMesh) build(prev *mesh.Snapshot) *mesh.Snapshot {
 	base := o.Snapshot(nil)
-	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.Services), Workloads: slices.Clone(o.Workloads),
-		VirtualServices: slices.Clone(o.routes), DestinationRules: slices.Clone(o.rules),
-		PeerAuthentications: slices.Clone(o.authns), Sidecars: slices.Clone(o.scopes),
-	}, {Source: "agents", Health: o.health}, {Source: "consul", Services: slices.Clone(o.derived), Workloads: slices.Clone(o.instances)}})
+	files, agents, consul := smallmesh.Clone(&o.Fragment), &mesh.Fragment{Source: "agents", Health: o.health}, smallmesh.Clone(&o.catalog)
+	files.Source, consul.Source = "files", "consul"
+	return mesh.NewSnapshot(prev, cmp.Or(o.config, meshConfigOf(base, prev)), []*mesh.Fragment{files, agents, consul})
 }
 
 // addCatalogService adds a service with one instance to a catalog.
 func (o *smallMesh) addCatalogService() {
-	o.derived = []*mesh.Service{{
+	o.catalog.Services = []*mesh.Service{{
 		Meta: in("c", smallmesh.Meta(mesh.KindServiceEntry, "consul/web")), Hostname: "web.service.consul", Catalog: true, Resolution: mesh.ResolutionStatic,
 		Ports: []mesh.Port{{Name: "http", Number: 8080, Protocol: mesh.HTTP}}, Selector: map[string]string{mesh.LabelConsulService: "web"},
 	}}
@@ -113,7 +106,7 @@ func (o *smallMesh) instance(address string, health mesh.Health) {
 		Meta: in("c", smallmesh.Meta(mesh.KindWorkloadEntry, "consul/dc1/n1/web-"+address, health)), Address: address, ServiceAccount: "web", Health: health,
 	}
 	w.Labels = map[string]string{mesh.LabelConsulService: "web"}
-	o.instances = append(slices.DeleteFunc(slices.Clone(o.instances), func(x *mesh.Workload) bool { return x.Address == address }), w)
+	o.catalog.Workloads = append(slices.DeleteFunc(slices.Clone(o.catalog.Workloads), func(x *mesh.Workload) bool { return x.Address == address }), w)
 }
 
 // meshConfigOf is one MeshConfig for all snapshots, like that of a source that did not
@@ -129,8 +122,8 @@ func (o *smallMesh) route(host, prefix string) { o.routeFrom(host[:1], host, pre
 
 // routeFrom routes requests for a host by a VirtualService of a namespace.
 func (o *smallMesh) routeFrom(ns, host, prefix string) {
-	o.routes = slices.DeleteFunc(slices.Clone(o.routes), func(v *mesh.VirtualService) bool { return v.Name == host })
-	o.routes = append(o.routes, &mesh.VirtualService{
+	o.VirtualServices = slices.DeleteFunc(slices.Clone(o.VirtualServices), func(v *mesh.VirtualService) bool { return v.Name == host })
+	o.VirtualServices = append(o.VirtualServices, &mesh.VirtualService{
 		Meta: in(ns, smallmesh.Meta(mesh.KindVirtualService, host, prefix)),
 		Spec: &networking.VirtualService{Hosts: []string{host}, Http: []*networking.HTTPRoute{{
 			Match: []*networking.HTTPMatchRequest{{Uri: &networking.StringMatch{MatchType: &networking.StringMatch_Prefix{Prefix: prefix}}}},
@@ -142,7 +135,7 @@ func (o *smallMesh) routeFrom(ns, host, prefix string) {
 // rule sets, or replaces, a DestinationRule.
 func (o *smallMesh) rule(timeout time.Duration, exportTo ...string) {
 	const host, ns = "a0.mesh", "a"
-	o.rules = slices.DeleteFunc(slices.Clone(o.rules), func(v *mesh.DestinationRule) bool { return v.Name == host })
+	o.DestinationRules = slices.DeleteFunc(slices.Clone(o.DestinationRules), func(v *mesh.DestinationRule) bool { return v.Name == host })
 	r := &mesh.DestinationRule{
 		Meta: in(ns, smallmesh.Meta(mesh.KindDestinationRule, host, timeout, exportTo)),
 		Spec: &networking.DestinationRule{Host: host, TrafficPolicy: &networking.TrafficPolicy{ConnectionPool: &networking.ConnectionPoolSettings{
@@ -150,7 +143,7 @@ func (o *smallMesh) rule(timeout time.Duration, exportTo ...string) {
 		}}},
 	}
 	r.ExportTo = mesh.Exports(exportTo)
-	o.rules = append(o.rules, r)
+	o.DestinationRules = append(o.DestinationRules, r)
 }
 
 // unhealthy reports a workload of a0 as unhealthy.
@@ -162,7 +155,7 @@ func (o *smallMesh) unhealthy() {
 
 // strict requires mTLS for the proxies of namespace b.
 func (o *smallMesh) strict() {
-	o.authns = []*mesh.PeerAuthentication{{
+	o.PeerAuthentications = []*mesh.PeerAuthentication{{
 		Meta: in("b", smallmesh.Meta(mesh.KindPeerAuthentication, "default")),
 		Spec: &security.PeerAuthentication{Mtls: &security.PeerAuthentication_MutualTLS{Mode: security.PeerAuthentication_MutualTLS_STRICT}},
 	}}
@@ -170,7 +163,7 @@ func (o *smallMesh) strict() {
 
 // scope limits what the proxies of namespace b see.
 func (o *smallMesh) scope(hosts ...string) {
-	o.scopes = []*mesh.Sidecar{{
+	o.Sidecars = []*mesh.Sidecar{{
 		Meta: in("b", smallmesh.Meta(mesh.KindSidecar, "default", hosts)),
 		Spec: &networking.Sidecar{Egress: []*networking.IstioEgressListener{{Hosts: hosts}}},
 	}}
@@ -280,23 +273,23 @@ func TestWorkOfChange(t *testing.T) {
 		},
 		"virtual-service-removed": {
 			before: func(o *smallMesh) { o.route("a0.mesh", "/v1") },
-			change: func(o *smallMesh) { o.routes = nil },
+			change: func(o *smallMesh) { o.VirtualServices = nil },
 			want:   expectation{12, 0, amounts{stream.VirtualHostType: 1}, amounts{stream.VirtualHostType: 12}},
 		},
 		"destination-rule-removed": {
 			before: func(o *smallMesh) { o.rule(time.Second) },
-			change: func(o *smallMesh) { o.rules = nil },
+			change: func(o *smallMesh) { o.DestinationRules = nil },
 			// The inbound one is again that of the other services.
 			want: expectation{12, 0, amounts{stream.ClusterType: 1}, amounts{stream.ClusterType: 14, stream.EndpointType: 12}},
 		},
 		"peer-authentication-removed": {
 			before: (*smallMesh).strict,
-			change: func(o *smallMesh) { o.authns = nil },
+			change: func(o *smallMesh) { o.PeerAuthentications = nil },
 			want:   expectation{4, 8, amounts{stream.ListenerType: 2}, amounts{stream.ListenerType: 4}},
 		},
 		"sidecar-removed": {
 			before: func(o *smallMesh) { o.scope("./*", "a/*") },
-			change: func(o *smallMesh) { o.scopes = nil },
+			change: func(o *smallMesh) { o.Sidecars = nil },
 			// Others see those services already: nothing is made.
 			want: expectation{4, 8, nil, amounts{stream.ClusterType: 8, stream.EndpointType: 8, stream.VirtualHostType: 8}},
 		},
@@ -312,7 +305,7 @@ func TestWorkOfChange(t *testing.T) {
 		},
 		"service-of-a-catalog-deregistered": {
 			before: (*smallMesh).addCatalogService,
-			change: func(o *smallMesh) { o.derived, o.instances = nil, nil },
+			change: func(o *smallMesh) { o.catalog.Services, o.catalog.Workloads = nil, nil },
 			want:   expectation{built: 12}, // names alone are sent
 		},
 		"health-changed": {
@@ -360,9 +353,9 @@ func TestWorkOfChange(t *testing.T) {
 		"comment-only": {
 			before: func(o *smallMesh) { o.route("a0.mesh", "/v1") },
 			change: func(o *smallMesh) {
-				v := *o.routes[0]
+				v := *o.VirtualServices[0]
 				v.Origin = &mesh.Origin{Source: "files", Path: "a0.yaml", Line: 7, Column: 1}
-				o.routes[0] = &v
+				o.VirtualServices[0] = &v
 			},
 			want: expectation{built: 0, kept: 12},
 		},

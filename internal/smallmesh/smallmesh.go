@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -21,10 +22,23 @@ import (
 
 // Objects are what one source, called files, says. The zero value is empty.
 type Objects struct {
-	Services        []*mesh.Service
-	Workloads       []*mesh.Workload
-	VirtualServices []*mesh.VirtualService
-	Plain           bool // no mTLS
+	mesh.Fragment
+
+	Plain bool // no mTLS
+}
+
+// Clone returns a fragment with lists of its own, whatever kinds there are. The next
+// snapshot of a mesh shares the objects that did not change with the one before, and no list
+// that a test may still write to.
+func Clone(f *mesh.Fragment) *mesh.Fragment {
+	out := *f
+	v := reflect.ValueOf(&out).Elem()
+	for i := range v.NumField() {
+		if list := v.Field(i); list.Kind() == reflect.Slice && !list.IsNil() {
+			list.Set(reflect.AppendSlice(reflect.MakeSlice(list.Type(), 0, list.Len()), list))
+		}
+	}
+	return &out
 }
 
 // Meta is that of an object in the namespace shop; its hash is that of the content.
@@ -91,9 +105,9 @@ func (o *Objects) Snapshot(prev *mesh.Snapshot) *mesh.Snapshot {
 	if prev != nil && proto.Equal(prev.MeshConfig.Spec, config.Spec) {
 		config = prev.MeshConfig
 	}
-	return mesh.NewSnapshot(prev, config, []*mesh.Fragment{{
-		Source: "files", Services: slices.Clone(o.Services), Workloads: slices.Clone(o.Workloads), VirtualServices: slices.Clone(o.VirtualServices),
-	}})
+	files := Clone(&o.Fragment)
+	files.Source = "files"
+	return mesh.NewSnapshot(prev, config, []*mesh.Fragment{files})
 }
 
 // Shop is a mesh of two workloads, web and orders; orders is a service.

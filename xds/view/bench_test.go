@@ -8,6 +8,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -73,11 +74,7 @@ func (f *fleet) addWorkload(ns, app, address string) {
 
 // next returns the next snapshot.
 func (f *fleet) next() *mesh.Snapshot {
-	frag := f.w.f
-	frag.Services, frag.Workloads = slices.Clone(frag.Services), slices.Clone(frag.Workloads)
-	frag.VirtualServices, frag.DestinationRules = slices.Clone(frag.VirtualServices), slices.Clone(frag.DestinationRules)
-	frag.Sidecars, frag.PeerAuthentications = slices.Clone(frag.Sidecars), slices.Clone(frag.PeerAuthentications)
-	f.s = mesh.NewSnapshot(f.s, f.mc, []*mesh.Fragment{&frag})
+	f.s = mesh.NewSnapshot(f.s, f.mc, []*mesh.Fragment{smallmesh.Clone(&f.w.f)})
 	return f.s
 }
 

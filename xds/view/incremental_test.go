@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/meshgen"
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -108,16 +109,12 @@ func (g *randomMesh) step(tb testing.TB, n int) {
 }
 
 func (g *randomMesh) snapshot() {
-	f := g.w.f // the lists are changed, and snapshots keep them
-	f.Services, f.Workloads = slices.Clone(f.Services), slices.Clone(f.Workloads)
-	f.VirtualServices, f.DestinationRules = slices.Clone(f.VirtualServices), slices.Clone(f.DestinationRules)
-	f.Sidecars, f.PeerAuthentications = slices.Clone(f.Sidecars), slices.Clone(f.PeerAuthentications)
-	f.Unenforced = slices.Clone(f.Unenforced)
+	f := smallmesh.Clone(&g.w.f) // the lists are changed, and snapshots keep them
 	mc := &mesh.MeshConfig{Spec: g.w.mc}
 	if g.s != nil && g.s.MeshConfig.Spec == g.w.mc {
 		mc = g.s.MeshConfig
 	}
-	g.s = mesh.NewSnapshot(g.s, mc, []*mesh.Fragment{&f})
+	g.s = mesh.NewSnapshot(g.s, mc, []*mesh.Fragment{f})
 }
 
 // differenceOf describes the difference of two views, or returns nothing.

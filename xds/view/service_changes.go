@@ -19,12 +19,9 @@ func (sc *sidecarScope) isolated(c mesh.Delta[*mesh.Service], next *proxyContext
 		return false
 	}
 	host := hostOf(c)
-	alone := func(s *mesh.Snapshot, svc *mesh.Service) bool {
-		list := s.ServicesOn(host)
-		return len(list) == 0 || len(list) == 1 && list[0] == svc
-	}
-	if host.IsWildcard() || !alone(sc.s, c.Old) || !alone(next.s, c.New) {
-		return false
+	list := next.s.ServicesOn(host)
+	if host.IsWildcard() || len(list) > 1 || len(list) == 1 && list[0] != c.New {
+		return false // another service of the host takes its place, or shares it
 	}
 	return !slices.ContainsFunc(sc.egress[0].virtualServices, func(vs *virtualService) bool {
 		if slices.ContainsFunc(vs.hosts, host.Overlaps) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -14,14 +15,14 @@ import (
 func (w *meshFixture) update(edit func()) (updated, built *View) {
 	w.tb.Helper()
 	p := proxyIn("shop", nil)
-	w.f = *w.f.Sorted()
-	s := w.snapshot()
+	snapshot := func(prev *mesh.Snapshot, mc *mesh.MeshConfig) *mesh.Snapshot {
+		return mesh.NewSnapshot(prev, mc, []*mesh.Fragment{smallmesh.Clone(w.f.Sorted())})
+	}
+	s := snapshot(nil, &mesh.MeshConfig{Spec: w.mc})
 	x := NewIndex(s)
 	v := x.Rebuild(nil, p)
-	// A snapshot shares what did not change with the one before: the edit replaces objects.
 	edit()
-	w.f = *w.f.Sorted()
-	next := mesh.NewSnapshot(nil, s.MeshConfig, []*mesh.Fragment{&w.f})
+	next := snapshot(s, s.MeshConfig)
 	updated, built = x.Next(next).Rebuild(v, p), NewIndex(next).Build(p)
 	if d := differenceOf(built, updated); d != "" {
 		w.tb.Fatal(d)
@@ -77,21 +78,50 @@ func TestManyRoutesChangeAtOnce(t *testing.T) {
 	}
 }
 
+// Services come, go and move in one step, with hosts that meet those of others, for proxies
+// with and without a Sidecar.
 func TestServicesOfOneHostComeAndGoAtOnce(t *testing.T) {
 	t.Parallel()
-	for _, first := range []string{"shop", "other"} {
-		w := newMeshFixture(t)
-		w.service("shop", "a.mesh", 80)
-		before := w.f
-		both := func() {
-			w.service(first, "two.mesh", 80)
-			w.service(map[string]string{"shop": "other", "other": "shop"}[first], "two.mesh", 80, 81)
-		}
-		if updated, _ := w.update(both); !hasCluster(updated, Outbound("two.mesh", 80, "")) {
-			t.Error("the service has no cluster")
-		}
-		if updated, _ := w.update(func() { w.f = before }); hasCluster(updated, Outbound("two.mesh", 80, "")) {
-			t.Error("a service that went has a cluster")
+	type service struct {
+		ns, host string
+		ports    []uint32
+	}
+	states := [][]service{
+		nil,
+		{{"shop", "x.mesh", []uint32{80}}},
+		{{"other", "x.mesh", []uint32{80}}},
+		{{"shop", "x.mesh", []uint32{80, 81}}},
+		{{"shop", "x.mesh", []uint32{80}}, {"other", "x.mesh", []uint32{80, 81}}},
+		{{"other", "x.mesh", []uint32{81}}, {"shop", "x.mesh", []uint32{80}}},
+		{{"shop", "*.mesh", []uint32{80}}},
+		{{"other", "*", []uint32{80}}},
+		{{"shop", "x.mesh", []uint32{80}}, {"shop", "*", []uint32{80}}, {"other", "y.mesh", []uint32{81, 80}}},
+	}
+	sidecars := []string{
+		"", `{"egress":[{"hosts":["*/*"]}]}`, `{"egress":[{"hosts":["shop/*"]}]}`,
+		`{"egress":[{"port":{"number":80,"protocol":"HTTP","name":"http"},"hosts":["*/*"]}]}`,
+		`{"egress":[{"port":{"number":80,"protocol":"HTTP","name":"http"},"hosts":["other/*"]},{"hosts":["*/*"]}]}`,
+	}
+	for _, sidecar := range sidecars {
+		for i, from := range states {
+			for j, to := range states {
+				w := newMeshFixture(t)
+				w.service("shop", "a.mesh", 80)
+				w.service("other", "b.mesh", 80, 81)
+				if sidecar != "" {
+					w.sidecar("shop", "s", sidecar)
+				}
+				kept := w.f
+				add := func(list []service) {
+					w.f = *smallmesh.Clone(&kept)
+					for _, s := range list {
+						w.service(s.ns, s.host, s.ports...)
+					}
+				}
+				add(from)
+				t.Logf("Sidecar %s, from %d to %d", sidecar, i, j) // told if the update fails
+				w.update(func() { add(to) })
+			}
 		}
 	}
 }
