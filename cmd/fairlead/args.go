@@ -13,6 +13,9 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	if cmd.HasSubCommands() {
+		return unknownCommand(cmd, args[0])
+	}
 	return fmt.Errorf("unexpected argument %q: %s takes flags only; see %s --help", args[0], cmd.CommandPath(), cmd.CommandPath())
 }
 

@@ -55,7 +55,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
+	err := checkCommand(cmd, args)
+	if err == nil {
+		err = cmd.ExecuteContext(ctx)
+	}
 	switch {
 	case err == nil:
 		return 0
@@ -85,14 +88,40 @@ Start "fairlead server --config-dir DIR" on one machine. For each host, create a
 "fairlead token create", and start "fairlead agent --token-file FILE" there.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		Args:          cobra.ArbitraryArgs, // checkCommand judges them
+		Version:       buildInfo().String(),
 	}
+	root.SetVersionTemplate("{{.Version}}")
+	root.SetFlagErrorFunc(unknownFlag)
 	root.PersistentFlags().String("settings", "", "YAML file with settings, one key for each flag; flags and FAIRLEAD_… variables override it")
 	root.PersistentFlags().String("log-level", "info", "log level: debug, info, warn or error")
 	root.PersistentFlags().String("log-format", "text", "log format: text or json")
-	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, os.Environ()) }
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		if cmd.Name() == cobra.ShellCompRequestCmd || cmd.Name() == cobra.ShellCompNoDescRequestCmd {
+			return nil // it has no flags, and an error would be taken for a completion
+		}
+		return applySettings(cmd, os.Environ())
+	}
 	root.AddCommand(
 		newServer(), newAgent(), newToken(), newHost(), newRelease(), newClock(), newProxyStatus(), newProxyConfig(),
 		newValidate(), newAnalyze(), newApply(), newConfig(), newRender(), newVersion(),
 	)
+	addOwnCommands(root)
 	return root
+}
+
+// addOwnCommands adds the commands that the library would add later: help and completion.
+func addOwnCommands(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		switch c.Name() {
+		case "help":
+			checkHelpTopic(c)
+		case "completion":
+			for _, shell := range c.Commands() {
+				shell.Example = "  " + shell.CommandPath() + " --help   # how to load it"
+			}
+		}
+	}
 }

@@ -24,8 +24,9 @@ import (
 func newProxyStatus() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
-		Use:   "proxy-status",
-		Short: "Show the state of every proxy",
+		Use:     "proxy-status",
+		Aliases: []string{"ps"},
+		Short:   "Show the state of every proxy",
 		Long: `Lists every proxy that is connected or was connected recently.
 
   CDS, LDS, EDS, RDS   SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK
@@ -246,8 +247,9 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 func newProxyConfig() *cobra.Command {
 	var output, hostRun string
 	cmd := &cobra.Command{
-		Use:   "proxy-config TYPE PROXY",
-		Short: "Show the configuration of a proxy",
+		Use:     "proxy-config TYPE PROXY",
+		Aliases: []string{"pc"},
+		Short:   "Show the configuration of a proxy",
 		Long: `Shows what the server has sent to a proxy: TYPE is ` + strings.Join(server.TypeNames(), ", ") + ` or all, PROXY is
 a host, NAME.NAMESPACE or a node id. FROM is the line of YAML from which a resource was made.
 

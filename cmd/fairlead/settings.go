@@ -35,7 +35,7 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 		f := flags.Lookup(name)
 		if f == nil {
 			if !knownElsewhere(cmd.Root(), name) {
-				errs = append(errs, fmt.Errorf("environment variable %s: there is no flag --%s%s", key, name, didYouMean(name, flagNames(flags))))
+				errs = append(errs, unknownVariable(cmd, key, name))
 			}
 			continue
 		}
@@ -52,6 +52,19 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 	}
 	errs = append(errs, applyConsulVariables(cmd, environ))
 	return errors.Join(errs...)
+}
+
+// unknownVariable names the variable that was probably meant. It may be one of another
+// command: one environment serves several.
+func unknownVariable(cmd *cobra.Command, key, name string) error {
+	near := nearest(name, flagNames(cmd.Flags()))
+	if near == "" {
+		near = nearest(name, allFlagNames(cmd.Root()))
+	}
+	if near != "" {
+		near = ": did you mean " + envPrefix + strings.ToUpper(strings.ReplaceAll(near, "-", "_")) + "?"
+	}
+	return fmt.Errorf("environment variable %s: there is no flag --%s%s", key, name, near)
 }
 
 // oursFirst puts FAIRLEAD_FLAG_… before istiod's variables, over which they win.
@@ -96,7 +109,7 @@ func applySettingsFile(cmd *cobra.Command, path string, fromEnv map[string]bool)
 		case k.Value == "settings":
 			errs = append(errs, fmt.Errorf("%s: a settings file cannot name another one: remove it", at))
 		case f == nil && !knownElsewhere(cmd.Root(), k.Value):
-			errs = append(errs, fmt.Errorf("%s: there is no setting %q%s", at, k.Value, didYouMean(k.Value, flagNames(flags))))
+			errs = append(errs, unknownSetting(cmd, at, k.Value))
 		case f == nil || f.Changed && !fromEnv[k.Value] || fromEnv[k.Value]:
 			// Another subcommand's, or something stronger has set it.
 		default:
@@ -111,6 +124,15 @@ func applySettingsFile(cmd *cobra.Command, path string, fromEnv map[string]bool)
 		seen[k.Value] = true
 	}
 	return errors.Join(errs...)
+}
+
+// unknownSetting names the key that was probably meant. It may be one of another command.
+func unknownSetting(cmd *cobra.Command, at, name string) error {
+	near := didYouMean(name, flagNames(cmd.Flags()))
+	if near == "" {
+		near = didYouMean(name, allFlagNames(cmd.Root()))
+	}
+	return fmt.Errorf("%s: there is no setting %q%s", at, name, near)
 }
 
 func scalars(n *yaml.Node) ([]string, error) {
@@ -156,20 +178,6 @@ func flagNames(flags *pflag.FlagSet) []string {
 	var names []string
 	flags.VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 	return names
-}
-
-// didYouMean is ": did you mean X?" where a name is near, else empty.
-func didYouMean(name string, known []string) string {
-	best, distance := "", 3
-	for _, k := range known {
-		if d := editDistance(name, k); d < distance {
-			best, distance = k, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf(": did you mean %q?", best)
 }
 
 // editDistance is Levenshtein's.

@@ -39,7 +39,7 @@ func TestSettings(t *testing.T) {
 		"flag_over_all":                  {file: "state-dir: a\n", env: []string{"FAIRLEAD_FLAG_STATE_DIR=b"}, args: []string{"--state-dir=c"}, want: "c []"},
 		"list_in_environment":            {env: []string{"FAIRLEAD_FLAG_CONFIG_DIR=a;b=ns"}, want: "default [a,b=ns]"},
 		"unknown_key":                    {file: "state-dri: a\n", err: `settings.yaml:1:1: there is no setting "state-dri": did you mean "state-dir"?`},
-		"unknown_variable":               {env: []string{"FAIRLEAD_FLAG_STATE_DRI=b"}, err: `there is no flag --state-dri: did you mean "state-dir"?`},
+		"unknown_variable":               {env: []string{"FAIRLEAD_FLAG_STATE_DRI=b"}, err: `there is no flag --state-dri: did you mean FAIRLEAD_FLAG_STATE_DIR?`},
 		"twice":                          {file: "state-dir: a\nstate-dir: b\n", err: `settings.yaml:2:1: "state-dir" is set twice`},
 		"bad_value":                      {file: "debounce-after: soon\n", err: "settings.yaml:1:17: debounce-after: "},
 		"two_for_one":                    {file: "state-dir: [a, b]\n", err: "--state-dir takes one value, not 2"},

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -72,7 +73,7 @@ func newTokenRevoke() *cobra.Command {
 		Use:   "revoke ID…",
 		Short: "Revoke join tokens, so that no host can use them",
 		Long: `Revokes join tokens by the ids that "fairlead token list" shows. The first characters of an id are enough
-if no other token's id begins with them: at least ` + fmt.Sprint(jointoken.MinID) + `.
+if no other token's id begins with them: at least ` + strconv.Itoa(jointoken.MinID) + `.
 
 A host that already joined with the token stays in the mesh: "fairlead host remove" removes it.`,
 		Example: "  fairlead token revoke 5f2b8c1e9a3d7046",

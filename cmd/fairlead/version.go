@@ -37,8 +37,7 @@ func newVersion() *cobra.Command {
 			if output == "json" {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(v)
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "fairlead %s\ncommit   %s\ngo       %s\nenvoy    tested with %s; %s or newer is served\n",
-				v.Version, v.Commit, v.Go, strings.Join(v.EnvoysTested, ", "), v.EnvoyMinimum)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), v)
 			return err
 		},
 	}
@@ -52,4 +51,10 @@ func buildInfo() versionInfo {
 		v.Version = b.Main.Version
 	}
 	return v
+}
+
+// String is what people read.
+func (v versionInfo) String() string {
+	return fmt.Sprintf("fairlead %s\ncommit   %s\ngo       %s\nenvoy    tested with %s; %s or newer is served\n",
+		v.Version, v.Commit, v.Go, strings.Join(v.EnvoysTested, ", "), v.EnvoyMinimum)
 }
