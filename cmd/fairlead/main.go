@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintln(stderr, "fairlead: interrupted")
 		return exitFailed
 	default:
-		lines := strings.Split(err.Error(), "\n")
+		lines := strings.Split(explain(err), "\n")
 		for i := range lines { // an answer of somebody else may be in it
 			lines[i] = safetext.Sanitize(lines[i], 8192)
 		}

@@ -193,16 +193,6 @@ func manifestFiles(root string) ([]string, error) {
 	return names, err
 }
 
-func rootCause(err error) error {
-	for {
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err
-		}
-		err = next
-	}
-}
-
 // snapshot is the mesh that the tree describes, without its invalid objects, and
 // with what was read of Consul.
 func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {

@@ -60,7 +60,7 @@ func reportResult(cmd *cobra.Command, f resultFlags, c change) error {
 	defer cancel()
 	root, err := c.rootAt(ctx, client)
 	if err != nil {
-		_, err := fmt.Fprintf(w, "the result at the proxies is unknown: %v\n", err)
+		_, err := fmt.Fprintf(w, "the result at the proxies is unknown: %s\n", explain(err))
 		return err
 	}
 	bad := false

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -55,6 +56,9 @@ func (c *Client) Do(ctx context.Context, method, path string, in, out any) error
 		return err
 	}
 	res, err := c.http.Do(req)
+	if errors.Is(err, fs.ErrPermission) {
+		return &fs.PathError{Op: "connecting to admin.sock at", Path: c.socket, Err: rootCause(err)}
+	}
 	if err != nil {
 		return fmt.Errorf("connecting to admin.sock at %q: %w: is the process running, and is --run-dir right?", c.socket, rootCause(err))
 	}
