@@ -15,7 +15,7 @@ func destinationRule(c cursor, o Object, r *networking.DestinationRule) {
 			continue
 		}
 		if seen[s.Name] {
-			at.at("name").wrong("the subset %q stands above already; rename or remove one of them", s.Name)
+			at.at("name").wrong("the subset %q is used twice; rename or remove one of them", s.Name)
 		}
 		seen[s.Name] = true
 		at.at("name").subsetName(s.Name)

@@ -28,7 +28,7 @@ func gateway(c cursor, o Object, g *networking.Gateway) {
 			continue
 		}
 		if ports[s.Port.Name] {
-			at.at("port").at("name").wrong("the port name %q stands above already; each server's port needs its own", s.Port.Name)
+			at.at("port").at("name").wrong("the port name %q is used twice; each server's port needs its own", s.Port.Name)
 		}
 		ports[s.Port.Name] = true
 		if s.GetTls().GetHttpsRedirect() && !isHTTP(parseProtocol(s.Port.Protocol)) {
@@ -199,7 +199,7 @@ func (c cursor) ciphers(t *networking.ServerTLSSettings) {
 		case s != "" && s != "ALL" && isAlnum(s[0]) && !slices.Contains(cipherSuites, s):
 			at.warn("the cipher suite %q is unknown and ignored%s", s, near(s, cipherSuites...))
 		case seen[s]:
-			at.warn("the cipher suite %q stands above already", s)
+			at.warn("the cipher suite %q is used twice", s)
 		}
 		seen[s] = true
 	}

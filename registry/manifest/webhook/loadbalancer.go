@@ -72,7 +72,7 @@ func (c cursor) cookie(k *networking.LoadBalancerSettings_ConsistentHashLB_HTTPC
 		case a.GetName() == "":
 			at.wrong("the attribute of the cookie has no name")
 		case seen[a.GetName()]:
-			at.wrong("the attribute %q stands above already; remove one of them", a.GetName())
+			at.wrong("the attribute %q is used twice; remove one of them", a.GetName())
 		}
 		seen[a.GetName()] = true
 	}

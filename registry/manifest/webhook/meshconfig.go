@@ -79,7 +79,7 @@ func (c cursor) curves(t *meshconfig.MeshConfig_TLSConfig) {
 		case name != "" && !slices.Contains(ecdhCurves, name):
 			at.warn("the curve %q is unknown%s", name, near(name, ecdhCurves...))
 		case seen[name]:
-			at.warn("the curve %q stands above already", name)
+			at.warn("the curve %q is used twice", name)
 		}
 		seen[name] = true
 	}

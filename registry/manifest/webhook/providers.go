@@ -25,7 +25,7 @@ func (c cursor) extensionProvider(p *meshconfig.MeshConfig_ExtensionProvider, be
 	}
 	for _, b := range before {
 		if p.GetName() != "" && b.GetName() == p.GetName() {
-			strict.at("name").wrong("the provider %q stands above already; rename or remove one of them", p.GetName())
+			strict.at("name").wrong("the provider %q is used twice; rename or remove one of them", p.GetName())
 			break
 		}
 	}

@@ -74,10 +74,10 @@ func (c cursor) servicePorts(s *networking.ServiceEntry) {
 			continue
 		}
 		if names[p.Name] {
-			at.at("name").wrong("the port name %q stands above already; each port needs its own", p.Name)
+			at.at("name").wrong("the port name %q is used twice; each port needs its own", p.Name)
 		}
 		if numbers[p.Number] {
-			at.at("number").wrong("the port %d stands above already; remove one of them", p.Number)
+			at.at("number").wrong("the port %d is used twice; remove one of them", p.Number)
 		}
 		names[p.Name], numbers[p.Number] = true, true
 		if p.TargetPort != 0 {

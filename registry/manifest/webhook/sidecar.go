@@ -23,7 +23,7 @@ func sidecar(c cursor, o Object, s *networking.Sidecar) {
 		}
 		at.ingress(l)
 		if ports[l.Port.Number] {
-			at.at("port").at("number").wrong("the port %d stands above already; listeners cannot share one", l.Port.Number)
+			at.at("port").at("number").wrong("the port %d is used twice; listeners cannot share one", l.Port.Number)
 		}
 		ports[l.Port.Number] = true
 	}
@@ -130,13 +130,13 @@ func (c cursor) egressListeners(o Object, list []*networking.IstioEgressListener
 		case l.Port.Number == 0:
 			at.egressPort(l)
 			if socks[l.Bind] {
-				at.at("bind").wrong("the unix socket %q stands above already; listeners cannot share one", l.Bind)
+				at.at("bind").wrong("the unix socket %q is used twice; listeners cannot share one", l.Bind)
 			}
 			socks[l.Bind] = true
 		default:
 			at.egressPort(l)
 			if ports[l.Port.Number] {
-				at.at("port").at("number").wrong("the port %d stands above already; listeners cannot share one", l.Port.Number)
+				at.at("port").at("number").wrong("the port %d is used twice; listeners cannot share one", l.Port.Number)
 			}
 			ports[l.Port.Number] = true
 		}

@@ -93,7 +93,7 @@ func (c cursor) wasm(m wasmModule) {
 		case len(name) > maxPluginName:
 			at.at("name").wrong("the name has %d characters, at most %d are allowed", len(name), maxPluginName)
 		case seen[name]:
-			at.at("name").wrong("the variable %q stands above already; remove one of them", name)
+			at.at("name").wrong("the variable %q is used twice; remove one of them", name)
 		}
 		seen[e.Name] = true
 		if e.ValueFrom != extensions.EnvValueSource_INLINE && e.Value != "" {
