@@ -50,6 +50,9 @@ type outboundListenerBuilder struct {
 	pending           map[listenerKey]*pendingListener
 	l4VirtualServices map[*egressListener][]*virtualService // those with routes for TCP or TLS
 	warnings          []Warning
+	// routedBy are the origins of the VirtualServices and DestinationRules of the last TCP
+	// chains.
+	routedBy []*mesh.Origin
 }
 
 // servicePort is a port of a service that is added to a listener.
@@ -211,7 +214,12 @@ func (o *outboundListenerBuilder) addListener(t servicePort) {
 		o.conflict(key, t)
 		return
 	}
+	o.routedBy = nil
 	chains, protocol := o.chains(t)
+	origins := append([]*mesh.Origin{t.svc.Origin}, o.routedBy...)
+	if e := t.egress; e.hasPort() || e.spec.GetBind() != "" {
+		origins = append(origins, o.sc.sidecar.Origin)
+	}
 	if chains = t.allowedChains(chains); len(chains) == 0 {
 		if t.egress.hasPort() {
 			o.warn(t, fmt.Sprintf("no listener for %q on %s:%d: a service of a catalog gets a whole port only if a Sidecar names its host without a wildcard",
@@ -222,7 +230,7 @@ func (o *outboundListenerBuilder) addListener(t servicePort) {
 	if cur == nil || (t.port.Protocol == mesh.Undeclared && cur.protocol.IsHTTP()) {
 		en := &pendingListener{
 			key: key, extraAddresses: t.extraAddresses, bindToPort: t.bindToPort, protocol: protocol,
-			origins: []*mesh.Origin{t.svc.Origin},
+			origins: origins,
 		}
 		for _, c := range chains {
 			if !en.addChain(c) {
@@ -243,7 +251,7 @@ func (o *outboundListenerBuilder) addListener(t servicePort) {
 			o.conflict(key, t)
 		}
 	}
-	cur.origins = append(cur.origins, t.svc.Origin)
+	cur.origins = append(cur.origins, origins...)
 }
 
 // addChain adds a chain for the connections that no other chain of the listener matches:

@@ -131,6 +131,7 @@ func (o *outboundListenerBuilder) tcpService(t servicePort) *TCPProxy {
 }
 
 func (o *outboundListenerBuilder) tcpRoutes(t servicePort, vs *virtualService, routes []*networking.RouteDestination) *TCPProxy {
+	o.routedBy = append(o.routedBy, vs.Origin)
 	first := routes[0].GetDestination()
 	var list []WeightedCluster
 	for _, r := range routes {
@@ -157,6 +158,7 @@ func (o *outboundListenerBuilder) tcpTo(host mesh.Hostname, subset string, list 
 	if r == nil {
 		return tcp
 	}
+	o.routedBy = append(o.routedBy, r.origins...)
 	pool := r.spec.GetTrafficPolicy().GetConnectionPool().GetTcp()
 	tcp.IdleTimeout = pool.GetIdleTimeout().AsDuration()
 	tcp.MaxDuration = pool.GetMaxConnectionDuration().AsDuration()

@@ -252,7 +252,7 @@ func contradict(root, sub *networking.HTTPMatchRequest) bool {
 			return true
 		}
 	}
-	if len(root.GetGateways()) > 0 && len(sub.GetGateways()) > 0 {
+	if len(root.GetGateways()) > 0 {
 		return slices.ContainsFunc(sub.GetGateways(), func(g string) bool { return !slices.Contains(root.GetGateways(), g) })
 	}
 	return false
