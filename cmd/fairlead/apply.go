@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,6 +22,7 @@ import (
 
 type applyFlags struct {
 	configDir, meshConfig string
+	filenames             []string
 	dryRun                bool
 	catalog               catalogFlags
 	bound                 boundFlags
@@ -30,11 +32,16 @@ type applyFlags struct {
 func newApply() *cobra.Command {
 	var f applyFlags
 	cmd := &cobra.Command{
-		Use:   "apply FILE… --config-dir DIR",
+		Use:   "apply {-f FILE | FILE}… --config-dir DIR",
 		Short: "Write manifests into the directory of a mesh, if the mesh stays valid",
 		Long: `Checks the files, and the whole mesh as it would be with them, as Istio's admission webhook does. If
 there is an error, it reports the position and writes nothing. Otherwise it writes each file into DIR
-under its own name, by atomic rename. Warnings are reported, but do not prevent this.
+under its own name, by atomic rename, and says which objects were created, changed and removed.
+Warnings are reported, but do not prevent this.
+
+FILE is a file; a directory, whose *.yaml and *.yml are written to the same paths below DIR; or - for
+standard input, which replaces the file that has its objects, or gets a file named after its first
+object. If all objects of a file in DIR are in files of other names now, that file is removed.
 
 With --consul-address, and the other flags of the server for Consul, the check includes the catalog of
 Consul.
@@ -43,11 +50,13 @@ If a server on this machine reads DIR (--run-dir), the command waits for the res
 have applied the change, and what a proxy rejects, in Envoy's words.
 
 Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: could not run.`,
-		Example: "  fairlead apply orders.yaml --config-dir /etc/fairlead/mesh",
-		Args:    wantArgs(0),
-		RunE:    func(cmd *cobra.Command, args []string) error { return apply(cmd, &f, args) },
+		Example: "  fairlead apply -f orders.yaml --config-dir /etc/fairlead/mesh\n" +
+			"  fairlead apply -f mesh/ --config-dir /etc/fairlead/mesh --dry-run\n" +
+			"  cat orders.yaml | fairlead apply -f - --config-dir /etc/fairlead/mesh",
+		RunE: func(cmd *cobra.Command, args []string) error { return apply(cmd, &f, args) },
 	}
 	fl := cmd.Flags()
+	fl.StringArrayVarP(&f.filenames, "filename", "f", nil, "file or directory to apply, or - for standard input; may be repeated")
 	fl.StringVar(&f.configDir, "config-dir", "", "directory of the mesh, or DIR=NAMESPACE,…")
 	fl.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	fl.StringVar(&f.runDir, "run-dir", defaultRunDir("server"), "the runtime directory of the server, which reports the result of the change")
@@ -59,6 +68,9 @@ Exit code 0: applied; 1: the check failed, or a proxy rejects the change; 2: cou
 }
 
 func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
+	if args = slices.Concat(f.filenames, args); len(args) == 0 {
+		return fmt.Errorf("missing argument; usage: %s", cmd.UseLine())
+	}
 	if f.configDir == "" {
 		return errors.New("--config-dir is required: the directory of the mesh")
 	}
@@ -67,11 +79,16 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 		return fmt.Errorf("--config-dir: %w", err)
 	}
 	root := roots[0]
-	contents, targets, err := readNew(root, args)
+	f.catalog.hostPaths.allow(&root)
+	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
+	if len(root.Namespaces) == 1 {
+		opts.Namespace = root.Namespaces[0]
+	}
+	set, err := readSet(cmd, root.Path, opts, args)
 	if err != nil {
 		return err
 	}
-	ok, err := checkApply(cmd, f, root, contents)
+	changes, ok, err := checkApply(cmd, f, root, set)
 	if err != nil {
 		return err
 	}
@@ -80,99 +97,103 @@ func apply(cmd *cobra.Command, f *applyFlags, args []string) error {
 		return errors.Join(errInvalid, err)
 	}
 	if f.dryRun {
+		printObjectChanges(cmd.OutOrStdout(), changes)
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), "it would be applied: nothing was written")
 		return err
 	}
-	dir, err := filepath.Abs(root.Path)
-	if err != nil {
+	begin := time.Now()
+	if err := set.write(cmd.OutOrStdout()); err != nil {
 		return err
 	}
-	made := change{root: dir, is: func(path string) bool { return samePlace(path, dir) }, begin: time.Now()}
-	for _, target := range targets {
-		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, contents[target]) {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: unchanged\n", target); err != nil {
-				return err
-			}
-			continue
-		}
-		name := filepath.Base(target)
-		made.places = append(made.places, changedPlace{name, filepath.Join(dir, name)})
-		if err := durable.WriteFile(durable.OS{}, target, contents[target], 0o644); err != nil {
-			return err
-		}
-		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "written to %s\n", target); err != nil {
-			return err
-		}
+	printObjectChanges(cmd.OutOrStdout(), changes)
+	made, err := set.change(changes, begin)
+	if err != nil {
+		return err
 	}
 	return reportResult(cmd, f.resultFlags, made)
 }
 
-// readNew reads the files, by the path that each will have.
-func readNew(root files.Root, args []string) (contents map[string][]byte, targets []string, err error) {
-	contents = map[string][]byte{}
-	for _, name := range args {
-		if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" {
-			return nil, nil, fmt.Errorf("%q: the server reads *.yaml and *.yml only: rename the file", name)
+// write writes the new files, and then removes those that were renamed: no object is missing in
+// between.
+func (s *applySet) write(w io.Writer) error {
+	for _, target := range s.targets {
+		if old, err := os.ReadFile(target); err == nil && bytes.Equal(old, s.contents[target]) {
+			_, _ = fmt.Fprintf(w, "%s: unchanged\n", target)
+			continue
 		}
-		content, err := os.ReadFile(name)
-		if err != nil {
-			return nil, nil, fmt.Errorf("reading %q: %w", name, rootCause(err))
+		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as readable as the manifests in it
+			return err
 		}
-		target := filepath.Join(root.Path, filepath.Base(name))
-		if contents[target] != nil {
-			return nil, nil, fmt.Errorf("%q: two of the files have this name: one would overwrite the other", filepath.Base(name))
+		if err := durable.WriteFile(durable.OS{}, target, s.contents[target], 0o644); err != nil {
+			return err
 		}
-		contents[target] = content
-		targets = append(targets, target)
+		_, _ = fmt.Fprintf(w, "written to %s\n", target)
 	}
-	return contents, targets, nil
+	for _, old := range slices.Sorted(maps.Keys(s.renamed)) {
+		if err := durable.Remove(durable.OS{}, old); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(w, "removed %s: its objects are in %s\n", old, s.renamed[old])
+	}
+	return nil
+}
+
+// change is what the server is asked about: files of which an object is another one now.
+func (s *applySet) change(changes []objectChange, begin time.Time) (change, error) {
+	dir, err := filepath.Abs(s.root)
+	if err != nil {
+		return change{}, err
+	}
+	made := change{root: dir, is: func(path string) bool { return samePlace(path, dir) }, begin: begin}
+	for _, target := range s.targets {
+		if !slices.ContainsFunc(changes, func(c objectChange) bool { return c.file == target && c.what != "unchanged" }) {
+			continue
+		}
+		rel, err := filepath.Rel(s.root, target)
+		if err != nil {
+			return change{}, err
+		}
+		made.places = append(made.places, changedPlace{rel, filepath.Join(dir, rel)})
+	}
+	return made, nil
 }
 
 // checkApply checks the mesh as it would be. Faults that other files had before do not prevent
 // the change.
-func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, contents map[string][]byte) (bool, error) {
+func checkApply(cmd *cobra.Command, f *applyFlags, root files.Root, set *applySet) ([]objectChange, bool, error) {
 	settings, _, err := meshSettings(f.meshConfig)
 	if err != nil {
-		return false, err
-	}
-	names, err := manifestFiles(root.Path)
-	if err != nil {
-		return false, err
+		return nil, false, err
 	}
 	consul := &tree{}
 	if err := consul.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
-		return false, err
+		return nil, false, err
 	}
 	before, after := consul.clone(), consul.clone()
-	f.catalog.hostPaths.allow(&root)
-	opts := manifest.Options{Source: source, Namespaces: root.Namespaces, NoUnixSockets: root.NoUnixSockets(), NoFiles: root.NoFiles()}
-	if len(root.Namespaces) == 1 {
-		opts.Namespace = root.Namespaces[0]
-	}
 	binding := root.Binding(f.bound.hostsOnly)
-	for target := range contents {
-		if !slices.Contains(names, target) {
-			names = append(names, target)
-		}
-	}
+	names := slices.Concat(set.existing, set.targets)
 	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) {
+		content, replaced := set.contents[name]
 		old, err := readManifest(name, false)
 		if err == nil {
-			before.add(opts, binding, name, old)
-		} else if contents[name] == nil {
-			return false, err
+			before.add(set.opts, binding, name, old)
+		} else if !replaced {
+			return nil, false, err
 		}
-		if content, replaced := contents[name]; replaced {
-			after.add(opts, binding, name, content)
-		} else {
-			after.add(opts, binding, name, old)
+		if _, renamed := set.renamed[name]; renamed {
+			continue
 		}
+		if !replaced {
+			content = old
+		}
+		after.add(set.opts, binding, name, content)
 	}
-	return checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings: settings, mine: func(file string) bool {
-		_, mine := contents[file]
+	ok, err := checkChange(cmd.OutOrStdout(), before, after, changeCheck{settings: settings, mine: func(file string) bool {
+		_, mine := set.contents[file]
 		return mine
 	}})
+	return set.objectChanges(before, after), ok, err
 }
 
 // changeCheck says how a change to a set of manifests is checked.

@@ -37,7 +37,7 @@ const (
 var errInvalid = errors.New("invalid")
 
 func main() {
-	os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(runWith(context.Background(), os.Stdin, os.Args[1:], os.Stdout, os.Stderr))
 }
 
 // untilSignal gives a command that runs for long a context that Ctrl-C and
@@ -49,10 +49,16 @@ func untilSignal(cmd *cobra.Command) (stop context.CancelFunc) {
 	return stop
 }
 
-// run is main with everything it touches as an argument.
+// run is runWith for commands that read no standard input.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return runWith(ctx, strings.NewReader(""), args, stdout, stderr)
+}
+
+// runWith is main with everything it touches as an argument.
+func runWith(ctx context.Context, stdin io.Reader, args []string, stdout, stderr io.Writer) int {
 	cmd := newRoot() //nolint:contextcheck // commands get their context from ExecuteContext
 	cmd.SetArgs(args)
+	cmd.SetIn(stdin)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	err := checkCommand(cmd, args)

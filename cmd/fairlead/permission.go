@@ -44,7 +44,7 @@ func whoMay(err error) string {
 	if !ok {
 		return ""
 	}
-	owner, group, me := userName(st.Uid), groupName(st.Gid), userName(uint32(os.Geteuid())) //nolint:gosec // ids have 32 bits
+	owner, group, me := userName(st.Uid), groupName(st.Gid), userName(uint32(os.Geteuid()))
 	do := "run the command as " + owner + " (sudo -u " + owner + ")"
 	if st.Uid == 0 {
 		do = "run the command as root (sudo)"
