@@ -34,6 +34,25 @@ func (c *Cache) mustGet(tb testing.TB, s *mesh.Snapshot, p view.Proxy, r Routes,
 	return now
 }
 
+// A builder that panics for one proxy leaves the others, and says where it was.
+func TestPanicOfABuilderIsAnError(t *testing.T) {
+	t.Parallel()
+	s := smallmesh.Shop().Snapshot(nil)
+	c := New(view.Settings{})
+	had := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, Configuration{})
+	broken := &Indexed{Snapshot: s, index: func() *view.Index { panic("no such thing") }}
+	now, err := c.Get(broken, somebody("a", "127.0.0.50"), Routes{}, had)
+	if err == nil || !strings.Contains(err.Error(), `"a": panic: no such thing`) || !strings.Contains(err.Error(), "TestPanicOfABuilderIsAnError") {
+		t.Errorf("the error is %v", err)
+	}
+	if now.View != nil || now.Resources != nil {
+		t.Errorf("there is a configuration all the same: %+v", now)
+	}
+	if again := c.mustGet(t, s, somebody("a", "127.0.0.50"), Routes{}, had); again.View != had.View || again.Resources != had.Resources {
+		t.Error("the proxy has something else afterwards")
+	}
+}
+
 func TestEqualViewsShareOneGeneration(t *testing.T) {
 	t.Parallel()
 	s := smallmesh.Shop().Snapshot(nil)
