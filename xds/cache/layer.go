@@ -56,8 +56,6 @@ type layer struct {
 	parts              []*encoded
 	diagnostics        []envoy.Diagnostic
 	encryption         Encryption
-	// duplicates means that two parts have a resource of the same name.
-	duplicates bool
 }
 
 // len is the number of parts.
@@ -160,7 +158,7 @@ func (l *layer) assemble(prev *layer, used []bool, fresh []int) {
 			total[r.url]++
 		}
 	}
-	if prev.stream != nil && !prev.duplicates && l.patch(prev, used, fresh, total) {
+	if prev.stream != nil && l.patch(prev, used, fresh, total) {
 		return
 	}
 	lists := map[stream.TypeURL][]*stream.Resource{}
@@ -175,7 +173,6 @@ func (l *layer) assemble(prev *layer, used []bool, fresh []int) {
 		if set.Len() == total[url] {
 			continue
 		}
-		l.duplicates = true
 		seen := map[string]bool{}
 		for _, r := range list {
 			if seen[r.Name] {
@@ -191,7 +188,7 @@ func duplicate(url stream.TypeURL, name string) envoy.Diagnostic {
 }
 
 // patch makes the sets by editing those of prev. It returns false if a new resource has the
-// name of one that stays.
+// name of one that stays, or two that stay have one name: then a set is smaller than total.
 func (l *layer) patch(prev *layer, used []bool, fresh []int, total map[stream.TypeURL]int) bool {
 	now := map[stream.TypeURL]map[string]*stream.Resource{}
 	changed := map[stream.TypeURL][]*stream.Resource{}
