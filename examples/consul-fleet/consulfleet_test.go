@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	consulapi "github.com/hashicorp/consul/api"
+
 	"github.com/fairlead/fairlead/internal/consultest"
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/meshtest"
@@ -34,6 +36,9 @@ type fleet struct {
 	state, tmp string
 	// entry is where people come in, direct the Envoy of api-1.
 	entry, direct, consul string
+	// catalog asks the Consul server. It is one client for all questions: Consul limits
+	// the connections from an address, which is also that of the control plane here.
+	catalog *consulapi.Client
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -47,6 +52,9 @@ func newFleet(t *testing.T) *fleet {
 		direct: fmt.Sprintf("http://%s/", net.JoinHostPort(m.Address(22), "9080")),
 	}
 	var err error
+	if f.catalog, err = consulapi.NewClient(&consulapi.Config{Address: net.JoinHostPort(m.Address(20), "8500")}); err != nil {
+		t.Fatal(err)
+	}
 	// The script makes the directory of the sockets in here, so that every process
 	// of this demo can be known by its arguments.
 	if f.tmp, err = os.MkdirTemp("", "fc"); err != nil { //nolint:usetesting // the path of a unix socket is short
@@ -329,10 +337,45 @@ func (f *fleet) stepConsulKilled(t *testing.T) {
 	f.with(t, "api-1")
 }
 
+// stepApplicationKilled loses no request from when Consul knows that the check fails.
 func (f *fleet) stepApplicationKilled(t *testing.T) {
 	f.signal(t, `kill (\d+) +the application of api-2`, syscall.SIGTERM)
+	f.checkFails(t, "api-2")
 	f.without(t, "api-2")
-	f.instances(t, 200) // none of them fails
+	if count := f.instances(t, 200); count["error"] > 0 || count["api-2"] > 0 {
+		checks, err := f.checks(t)
+		sent, errSent := f.CLI("proxy-config", "endpoint", "web", "-o", "json", "--run-dir", f.told(t, `proxy-status --run-dir (\S+)`))
+		t.Errorf("%v answered.\nConsul's checks: %v %v\nthe server sent: %s %v", count, checks, err, sent, errSent)
+	}
+}
+
+// checkFails waits until Consul knows that the check of an instance fails; that lasts
+// while there is no application. That no request reaches the instance does not show it:
+// Consul may have taken it out for another reason, such as gossip on a busy machine,
+// and take it in again before the check counts.
+func (f *fleet) checkFails(t *testing.T, name string) {
+	t.Helper()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		checks, err := f.checks(t)
+		if err == nil && checks[name] != consulapi.HealthCritical {
+			err = fmt.Errorf("the check of %s does not fail: %v", name, checks)
+		}
+		return err
+	})
+}
+
+// checks is what the Consul server knows of the checks of api, by instance.
+func (f *fleet) checks(t *testing.T) (map[string]string, error) {
+	t.Helper()
+	list, _, err := f.catalog.Health().Checks("api", (&consulapi.QueryOptions{}).WithContext(t.Context()))
+	if err != nil {
+		return nil, err
+	}
+	status := map[string]string{}
+	for _, check := range list {
+		status[check.ServiceID] = check.Status
+	}
+	return status, nil
 }
 
 // stepEnds does what Ctrl-C does.
