@@ -112,6 +112,8 @@ type Agent struct {
 	admin  *proxy.Admin
 	guards []*peercred.Guard
 	known  envoySecrets // set with admin
+	// adminPaths are those of Envoy's admin socket, set with admin.
+	adminPaths adminPaths
 }
 
 // New checks the configuration; it starts nothing and writes nothing.

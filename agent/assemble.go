@@ -82,7 +82,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}
 	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy}
 	if a.c.Probe != nil {
-		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: a.admin, Reporter: reporter{r}, Probe: *a.c.Probe})
+		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: reporter{r}, Probe: *a.c.Probe})
 		if err != nil {
 			return nil, err
 		}
@@ -184,7 +184,7 @@ func (a *Agent) envoy(
 	a.known = known
 	// The socket of an Envoy that has not connected yet, or that an earlier release
 	// started, was not moved.
-	a.admin = proxy.NewAdmin("unix", paths.moved, paths.made)
+	a.admin, a.adminPaths = proxy.NewAdmin("unix", paths.moved, paths.made), paths
 	listens := []netip.AddrPort{}
 	if a.c.AdminAddress.IsValid() {
 		a.admin = proxy.NewAdmin("tcp", a.c.AdminAddress.String())
@@ -200,7 +200,7 @@ func (a *Agent) envoy(
 	}
 	sum := sha256.Sum256(a.startedWith(b, binary.Path, args))
 	p, err := proxy.New(proxy.Config{
-		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
+		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: b, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
 		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
 	})
 	return p, running, err

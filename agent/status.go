@@ -45,6 +45,8 @@ type Status struct {
 	// ClosedConnections counts connections to these sockets that were closed because they did
 	// not show the token.
 	ClosedConnections uint64 `json:"closed_connections"`
+	// SocketProblems say which sockets are missing and cannot be made again, and what this means.
+	SocketProblems []string `json:"socket_problems,omitempty"`
 }
 
 // IdentityStatus is one identity.
@@ -86,6 +88,12 @@ func (a *Agent) Status() Status {
 	for _, g := range a.guards {
 		s.RefusedCalls += g.Refused()
 		s.ClosedConnections += g.Closed()
+		if p := g.Problem(); p != "" {
+			s.SocketProblems = append(s.SocketProblems, p)
+		}
+	}
+	if a.adminSocketRemoved(&s) {
+		s.SocketProblems = append(s.SocketProblems, adminSocketRemoved)
 	}
 	return s
 }
@@ -94,6 +102,7 @@ func (a *Agent) Status() Status {
 func (a *Agent) Remarks() []string {
 	s, now := a.Status(), time.Now()
 	var out []string
+	out = append(out, s.SocketProblems...)
 	for _, u := range s.Unsaved {
 		out = append(out, fmt.Sprintf("%s could not be saved for %s (in use; lost by a restart): %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))
@@ -135,7 +144,7 @@ func (a *Agent) Starting(ctx context.Context) []string {
 	if admin == nil || s.Envoy.PID == 0 {
 		return append(why, "Envoy is not running")
 	}
-	if err := admin.Ready(ctx); err != nil {
+	if err := (envoyReadiness{a}).Ready(ctx); err != nil {
 		why = append(why, "Envoy has no configuration yet")
 	}
 	return why

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
+	"github.com/fairlead/fairlead/internal/unixsocket"
 )
 
 // minToken is the shortest token that a [Guard] takes: 128 bits in base32.
@@ -55,6 +57,7 @@ type Guard struct {
 	c      GuardConfig
 	limits limits
 	lines  loglimit.Limiter // of connections that were closed
+	socket atomic.Pointer[unixsocket.Listener]
 
 	mu         sync.Mutex // guards all following fields
 	refused    uint64
@@ -94,6 +97,14 @@ func (g *Guard) ServerOptions() []grpc.ServerOption {
 		// gRPC are 64 KiB, and headers may have 16 MiB.
 		grpc.MaxHeaderListSize(maxHeaders), grpc.ReadBufferSize(readBuffer),
 	}
+}
+
+// Problem says why nobody can open a connection to the socket, or is empty.
+func (g *Guard) Problem() string {
+	if l := g.socket.Load(); l != nil {
+		return l.Problem()
+	}
+	return ""
 }
 
 // Closed counts connections that were closed because they did not show the token.

@@ -6,16 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/loglimit"
+	"github.com/fairlead/fairlead/internal/unixsocket"
 )
-
-// maxPath is how long the path of a unix socket may be on Linux.
-const maxPath = 107
 
 // Config configures a listener.
 type Config struct {
@@ -30,42 +27,17 @@ type Config struct {
 	Guard *Guard
 }
 
-// Listen opens the socket. A socket that a killed process left is replaced; if a process still
-// answers on it, that is an error.
+// Listen opens the socket, see [unixsocket.Listen]. Its file is made again if it is removed.
 func Listen(ctx context.Context, c Config) (net.Listener, error) {
-	if len(c.Path) > maxPath {
-		return nil, fmt.Errorf("listening on %q: the path has %d bytes and a unix socket's at most %d: choose a shorter run directory",
-			c.Path, len(c.Path), maxPath)
-	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", c.Path)
-	switch {
-	case err == nil:
-		return nil, errors.Join(
-			fmt.Errorf("listening on %q: another process serves there: end it, or choose another run directory", c.Path), conn.Close(),
-		)
-	case errors.Is(err, os.ErrNotExist):
-	default:
-		if err := os.Remove(c.Path); err != nil {
-			return nil, fmt.Errorf("listening on %q: %w", c.Path, err)
-		}
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "unix", c.Path)
+	l, err := unixsocket.Listen(ctx, unixsocket.Config{Logger: c.Logger, Path: c.Path, Mode: 0o600, UID: c.UID})
 	if err != nil {
-		return nil, fmt.Errorf("listening on %q: %w", c.Path, err)
-	}
-	err = os.Chmod(c.Path, 0o600)
-	if err == nil && int(c.UID) != os.Geteuid() {
-		err = os.Chown(c.Path, int(c.UID), -1)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("listening on %q: %w", c.Path, err), l.Close())
+		return nil, err
 	}
 	own := &listener{Listener: l, c: c, lines: &loglimit.Limiter{Burst: 5, Every: logInterval}}
 	if c.Guard == nil {
 		return own, nil
 	}
+	c.Guard.socket.Store(l)
 	return c.Guard.listen(own), nil
 }
 

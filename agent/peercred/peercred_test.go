@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/unixsocket"
 )
 
 func config(tb testing.TB) Config {
@@ -26,7 +27,7 @@ func config(tb testing.TB) Config {
 	return Config{Logger: slog.New(slog.DiscardHandler), Path: filepath.Join(dir, "s"), UID: uint32(os.Geteuid())}
 }
 
-func listen(tb testing.TB, c Config) net.Listener {
+func listen(tb testing.TB, c Config) {
 	tb.Helper()
 	l, err := Listen(tb.Context(), c)
 	if err != nil {
@@ -43,7 +44,6 @@ func listen(tb testing.TB, c Config) net.Listener {
 			_ = conn.Close()
 		}
 	}()
-	return l
 }
 
 func read(tb testing.TB, path string) string {
@@ -89,17 +89,18 @@ func TestOtherUserIsRejected(t *testing.T) {
 func TestStaleSocketIsReplaced(t *testing.T) {
 	t.Parallel()
 	c := config(t)
-	first := listen(t, c)
+	listen(t, c)
 	if _, err := Listen(t.Context(), c); err == nil || !strings.Contains(err.Error(), "another process") {
 		t.Errorf("Listen on a socket in use = %v", err)
 	}
 	// As a killed process leaves it.
-	u, ok := first.(*listener).Listener.(*net.UnixListener)
-	if !ok {
-		t.Fatal("not a unix listener")
+	c.Path += "2"
+	left, err := net.ListenUnix("unix", &net.UnixAddr{Name: c.Path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
 	}
-	u.SetUnlinkOnClose(false)
-	if err := first.Close(); err != nil {
+	left.SetUnlinkOnClose(false)
+	if err := left.Close(); err != nil {
 		t.Fatal(err)
 	}
 	listen(t, c)
@@ -111,7 +112,7 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 func TestLongPath(t *testing.T) {
 	t.Parallel()
 	c := config(t)
-	c.Path = "/" + strings.Repeat("a", maxPath)
+	c.Path = "/" + strings.Repeat("a", unixsocket.MaxPath)
 	if _, err := Listen(t.Context(), c); err == nil || !strings.Contains(err.Error(), "shorter run directory") {
 		t.Errorf("Listen = %v", err)
 	}

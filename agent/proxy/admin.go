@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"strconv"
@@ -15,6 +16,10 @@ import (
 // maxAnswer bounds what is read from an admin interface: a config_dump of a
 // very large mesh has tens of megabytes.
 const maxAnswer = 256 << 20
+
+// ErrNoAdminSocket means that there is no file of Envoy's admin socket: Envoy has not made it yet,
+// or somebody has removed it.
+var ErrNoAdminSocket = errors.New("Envoy's admin socket does not exist")
 
 // Admin is a client of one Envoy's admin interface.
 type Admin struct {
@@ -27,13 +32,20 @@ func NewAdmin(network string, addresses ...string) *Admin {
 	var d net.Dialer
 	return &Admin{client: &http.Client{Transport: &http.Transport{
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			errs := make([]error, 0, len(addresses))
+			errs := make([]error, 0, len(addresses)+1)
+			absent := 0
 			for _, at := range addresses {
 				conn, err := d.DialContext(ctx, network, at)
 				if err == nil {
 					return conn, nil
 				}
+				if errors.Is(err, fs.ErrNotExist) {
+					absent++
+				}
 				errs = append(errs, err)
+			}
+			if absent == len(addresses) {
+				errs = append(errs, ErrNoAdminSocket)
 			}
 			return nil, errors.Join(errs...)
 		},

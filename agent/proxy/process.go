@@ -23,6 +23,9 @@ type Config struct {
 	// BootstrapPath is the file that Envoy is started with. It must exist when
 	// Run is called.
 	BootstrapPath string
+	// Bootstrap is the content of that file. It is written again before a start if somebody
+	// removed the file; nil means that it is not.
+	Bootstrap []byte
 	// Admin reaches the admin interface that the bootstrap declares.
 	Admin *Admin
 	// StateFile is the record of the process, for the next agent.

@@ -358,3 +358,29 @@ func TestFindBinary(t *testing.T) {
 		})
 	}
 }
+
+// TestRemovedBootstrapIsWrittenAgain removes the bootstrap and the admin socket of an Envoy that
+// runs, and kills it.
+func TestRemovedBootstrapIsWrittenAgain(t *testing.T) {
+	t.Parallel()
+	c := testConfig(t)
+	var err error
+	if c.Bootstrap, err = os.ReadFile(c.BootstrapPath); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Admin.Ready(t.Context()); !errors.Is(err, ErrNoAdminSocket) {
+		t.Errorf("before the start: %v, want ErrNoAdminSocket", err)
+	}
+	r := run(t, c)
+	pid := r.live(t, 0).PID
+	if err := errors.Join(os.Remove(c.BootstrapPath), os.Remove(filepath.Join(filepath.Dir(c.BootstrapPath), "admin.sock"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Admin.Ready(t.Context()); !errors.Is(err, ErrNoAdminSocket) {
+		t.Errorf("without its socket: %v, want ErrNoAdminSocket", err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r.live(t, pid)
+}

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fairlead/fairlead/pki/durable"
 )
 
 // maxLog is the size from which the log is renamed when Envoy starts; one old log is kept.
@@ -54,6 +56,9 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	if err := CheckFree(ctx, p.c.Listens); err != nil {
 		return nil, err
 	}
+	if err := p.restoreBootstrap(); err != nil {
+		return nil, err
+	}
 	out, err := openLog(p.c.LogFile)
 	if err != nil {
 		return nil, err
@@ -77,6 +82,17 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	p.log.InfoContext(ctx, "Envoy started", "pid", h.pid, "path", p.c.Binary, "log_path", p.c.LogFile)
 	p.set(Status{PID: h.pid, Since: time.Now()})
 	return h, nil
+}
+
+// restoreBootstrap writes the bootstrap again if somebody removed it, as cleaners of temporary
+// files do.
+func (p *Process) restoreBootstrap() error {
+	_, err := os.Lstat(p.c.BootstrapPath) //nolint:gosec // a path of our own configuration
+	if p.c.Bootstrap == nil || !errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	p.log.Warn("Envoy's bootstrap was removed; written again. Exclude the run directory from cleaners of temporary files", "path", p.c.BootstrapPath)
+	return durable.WriteFile(durable.OS{}, p.c.BootstrapPath, p.c.Bootstrap, 0o600)
 }
 
 func (p *Process) record(pid int) (*handle, error) {

@@ -24,7 +24,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
 		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
 		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
-		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit"}},
+		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
 		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},
@@ -68,7 +68,7 @@ func Rooms() map[string]Room {
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
-		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit"}},
+		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit", "internal/unixsocket"}},
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                         {"the figures people meet, each beside its budget", nil},
@@ -100,6 +100,7 @@ func Rooms() map[string]Room {
 		"internal/race":        {"whether tests run under the race detector", nil},
 		"internal/weakmap":     {"values found by key for as long as somebody holds them", nil},
 		"internal/loglimit":    {"limits log lines that peers cause", nil},
+		"internal/unixsocket":  {"listens on unix sockets; makes them again when somebody removes them", []string{"internal/loglimit"}},
 		"internal/peeraddr":    {"what counts as one address where peers are counted by it", nil},
 		"internal/safetext":    {"text from peers, made safe for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},

@@ -17,6 +17,8 @@ import (
 
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fairlead/fairlead/internal/unixsocket"
 )
 
 // Limits of the port for health and metrics, which needs no authentication. Beyond
@@ -28,9 +30,6 @@ const (
 	idleTime       = time.Minute
 	publicTime     = 30 * time.Second
 )
-
-// maxSocketPath is the longest path a unix socket can have on Linux.
-const maxSocketPath = 107
 
 // Config says what a [Server] shows and where.
 type Config struct {
@@ -60,6 +59,8 @@ type Server struct {
 	tcp     net.Listener // or nil
 	unix    net.Listener // or nil
 	address string
+	// problem says why nobody can connect to admin.sock, or is empty. It is nil if there is none.
+	problem func() string
 }
 
 // New binds the listeners, so that a taken port stops the start of a process.
@@ -74,11 +75,11 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		s.tcp, s.address = l, l.Addr().String()
 	}
 	if cfg.Socket != "" {
-		l, err := listenUnix(ctx, cfg.Socket)
+		l, err := listenUnix(ctx, cfg.Socket, cfg.Logger)
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.unix = guard(l, cfg.Logger)
+		s.unix, s.problem = guard(l, cfg.Logger), l.Problem
 	}
 	return s, nil
 }
@@ -98,30 +99,12 @@ func (s *Server) Close() error {
 // nowhere.
 func (s *Server) Address() string { return s.address }
 
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("listening on %q: the path has %d characters and a unix socket allows %d: choose a shorter --run-dir", path, len(path), maxSocketPath)
-	}
+func listenUnix(ctx context.Context, path string, log *slog.Logger) (*unixsocket.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return nil, fmt.Errorf("making the runtime directory: %w", err)
 	}
-	var d net.Dialer
-	if c, err := d.DialContext(ctx, "unix", path); err == nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("listening on %q: another process serves there: stop it, or choose another --run-dir", path)
-	}
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("removing a stale socket: %w", err)
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("listening on %q: %w", path, err)
-	}
-	if err := os.Chmod(path, 0o660); err != nil { //nolint:gosec // G302: the group may administer, by intent
-		return nil, errors.Join(err, l.Close())
-	}
-	return l, nil
+	// The group may administer.
+	return unixsocket.Listen(ctx, unixsocket.Config{Logger: log, Path: path, Mode: 0o660, UID: uint32(os.Geteuid())})
 }
 
 // Run serves until ctx ends.
@@ -191,6 +174,9 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 		}
 	}
 	lines := []string{"ready"}
+	if s.problem != nil && s.problem() != "" {
+		lines = append(lines, s.problem())
+	}
 	if s.cfg.Remarks != nil {
 		lines = append(lines, s.cfg.Remarks()...)
 	}
