@@ -26,6 +26,6 @@ spec:
 	_, _ = fmt.Fprintln(os.Stdout, file.Objects[0].Meta.Key, file.Objects[0].Valid)
 	// Output:
 	// orders.yaml:8:5: error [FL0110] VirtualService shop/orders spec.http[0].rout: there is no field "rout" here; did you mean "route"?
-	// orders.yaml:10:14: error [FL0111] VirtualService shop/orders spec.http[0].timeout: must be a string, not an integer; write "5"
+	// orders.yaml:10:14: error [FL0111] VirtualService shop/orders spec.http[0].timeout: must be a string, not an integer; write 5s for seconds, or another unit: 500ms, 1h30m
 	// VirtualService shop/orders false
 }

@@ -81,12 +81,21 @@ func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) 
 	if set.Lookup(gvk) != nil {
 		return gvk, true
 	}
-	var kinds, versions []string
+	var groups, kinds, versions []string
 	for _, known := range set.Kinds() {
+		groups = append(groups, known.Group)
 		kinds = append(kinds, known.Kind)
 		if known.Kind == kind {
 			versions = append(versions, known.APIVersion())
 		}
+	}
+	if project := otherProject(group, version, slices.Contains(groups, group)); project != "" {
+		hint := ""
+		if len(versions) > 0 {
+			hint = fmt.Sprintf("; Istio's own %s is of apiVersion %s", kind, versions[0])
+		}
+		r.add(CodeKind, root.Nearest("apiVersion"), "apiVersion", fmt.Sprintf("%s of %s is an object of %s, which is not read here%s; only Istio's kinds are", kind, apiVersion, project, hint))
+		return gvk, false
 	}
 	if len(versions) > 0 {
 		r.add(CodeKind, root.Nearest("apiVersion"), "apiVersion", fmt.Sprintf("%s has no version %q; write one of %s", kind, apiVersion, strings.Join(versions, ", ")))
@@ -94,12 +103,28 @@ func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) 
 	}
 	slices.Sort(kinds)
 	kinds = slices.Compact(kinds)
-	hint := "only Istio's kinds are read here: " + strings.Join(kinds, ", ")
+	hint := "only Istio's kinds are read here, such as VirtualService; docs/reference-fields.md lists them"
 	if near := schema.Near(kind, kinds); near != "" {
 		hint = fmt.Sprintf("did you mean %q?", near)
 	}
 	r.add(CodeKind, root.Nearest("kind"), "kind", fmt.Sprintf("the kind %q of %s is not known; %s", kind, apiVersion, hint))
 	return gvk, false
+}
+
+// otherProject names whose objects a group has, if they are not Istio's.
+func otherProject(group, version string, istios bool) string {
+	switch {
+	case istios:
+		return ""
+	case group == "v1" || group == "apps" || group == "batch" || group == "autoscaling" || group == "policy":
+		return "Kubernetes"
+	case group == "gateway.networking.k8s.io":
+		return "the Gateway API of Kubernetes"
+	case strings.HasSuffix(group, ".k8s.io"):
+		return "Kubernetes"
+	default:
+		return ""
+	}
 }
 
 // text reads a field that must be there, and text.

@@ -26,6 +26,8 @@ func typeMessage(n *tree.Node, s *Schema) string {
 		return message + "; " + choose("", enumNames(s))
 	case s.Type == "string" && n.Kind == tree.Bool && !isTrueFalse(n.Text):
 		return message + fmt.Sprintf("; unquoted %s is a boolean in YAML, write %q", n.Text, n.Text)
+	case s.Type == "string" && isDuration(s) && isNumber(n.Text):
+		return message + "; " + durationAdvice(n.Text)
 	case s.Type == "string" && n.Text != "" && n.Kind != tree.Null:
 		return message + fmt.Sprintf("; write %q", n.Text)
 	case n.Kind == tree.String && (s.Type == "integer" || s.Type == "number") && isNumber(n.Text),
@@ -184,7 +186,20 @@ func ruleMessage(n *tree.Node, message string) string {
 	if !strings.HasPrefix(message, "must be a valid duration") || n.Kind != tree.String {
 		return message
 	}
-	return fmt.Sprintf("%q %s; write one such as 500ms, 5s or 1h30m", n.Text, strings.Replace(message, "must be", "is not", 1))
+	return fmt.Sprintf("%q %s; %s", n.Text, strings.Replace(message, "must be", "is not", 1), durationAdvice(n.Text))
+}
+
+// isDuration reports whether a text is one: a rule reads it as such.
+func isDuration(s *Schema) bool {
+	return slices.ContainsFunc(s.Rules, func(r Rule) bool { return strings.Contains(r.Rule, "duration(") })
+}
+
+// durationAdvice says what to write. A number without a unit is most likely in seconds.
+func durationAdvice(text string) string {
+	if isNumber(text) && !strings.HasPrefix(text, "-") {
+		return fmt.Sprintf("write %ss for seconds, or another unit: 500ms, 1h30m", text)
+	}
+	return "write one such as 500ms, 5s or 1h30m"
 }
 
 // formatOK judges the formats that Istio's schemas use for texts.
