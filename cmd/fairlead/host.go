@@ -64,6 +64,7 @@ host's Envoy keeps running with its last configuration, so also stop it on the h
 		Args:    wantArgs(1),
 	}
 	ask := adminFlag(cmd)
+	completion(cmd, ask, false, hostNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask().Do(cmd.Context(), http.MethodDelete, "/v1/hosts/"+url.PathEscape(args[0]), nil, nil); err != nil {
 			return err
@@ -88,6 +89,7 @@ sources with removals on hold.`,
 		Args:    wantArgs(1),
 	}
 	ask := adminFlag(cmd)
+	completion(cmd, ask, false, sourceNames)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := ask().Do(cmd.Context(), http.MethodPost, "/v1/release/"+url.PathEscape(args[0]), struct{}{}, nil); err != nil {
 			return err

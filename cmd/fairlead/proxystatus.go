@@ -260,6 +260,7 @@ not needed.`,
 		Args: wantArgs(2),
 	}
 	ask := adminFlag(cmd)
+	completion(cmd, ask, false, typeNames, proxyNames)
 	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "runtime directory of an agent on this machine, which is asked for Envoy's config_dump")
 	outputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -80,6 +80,7 @@ A host that already joined with the token stays in the mesh: "fairlead host remo
 		Args:    wantArgs(0),
 	}
 	ask := adminFlag(cmd)
+	completion(cmd, ask, true, tokenIDs)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client := ask()
 		var errs []error
