@@ -323,8 +323,21 @@ func (c *forceCheck) value(fd protoreflect.FieldDescriptor, v protoreflect.Value
 		return
 	}
 	if value := scalarText(fd, v); !c.allows(f.pattern, value) {
+		if value != "" {
+			value += c.only(f.pattern)
+		}
 		c.report(c.at.String(), value)
 	}
+}
+
+// only names the values of a field that are implemented, where they are listed.
+func (c *forceCheck) only(pattern string) string {
+	for _, rule := range c.rules {
+		if path, list, values := strings.Cut(rule, "="); values && path == pattern {
+			return ", only " + strings.ReplaceAll(list, ",", ", ")
+		}
+	}
+	return ""
 }
 
 type ruleVerdict uint8
