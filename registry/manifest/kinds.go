@@ -89,7 +89,7 @@ func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) 
 			versions = append(versions, known.APIVersion())
 		}
 	}
-	if project := otherProject(group, version, slices.Contains(groups, group)); project != "" {
+	if project := otherProject(group, slices.Contains(groups, group)); project != "" {
 		hint := ""
 		if len(versions) > 0 {
 			hint = fmt.Sprintf("; Istio's own %s is of apiVersion %s", kind, versions[0])
@@ -112,7 +112,7 @@ func identify(set *schema.Set, root *tree.Node, r *reporter) (schema.GVK, bool) 
 }
 
 // otherProject names whose objects a group has, if they are not Istio's.
-func otherProject(group, version string, istios bool) string {
+func otherProject(group string, istios bool) string {
 	switch {
 	case istios:
 		return ""
