@@ -85,7 +85,8 @@ func Listen(ctx context.Context, c Config) (*Listener, error) {
 		return nil, fmt.Errorf("listening on %q: %w", c.Path, err)
 	}
 	l.ctx, l.end = context.WithCancel(context.WithoutCancel(ctx))
-	l.group.Go(func() { l.accept(l.current) })
+	first := l.current
+	l.group.Go(func() { l.accept(first) })
 	l.group.Go(l.watch)
 	return l, nil
 }
