@@ -32,9 +32,8 @@ type Objects struct {
 // that a test may still write to.
 func Clone(f *mesh.Fragment) *mesh.Fragment {
 	out := *f
-	v := reflect.ValueOf(&out).Elem()
-	for i := range v.NumField() {
-		if list := v.Field(i); list.Kind() == reflect.Slice && !list.IsNil() {
+	for _, list := range reflect.ValueOf(&out).Elem().Fields() {
+		if list.Kind() == reflect.Slice && !list.IsNil() {
 			list.Set(reflect.AppendSlice(reflect.MakeSlice(list.Type(), 0, list.Len()), list))
 		}
 	}
