@@ -143,7 +143,8 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
 			cp := newPlane(t, 0)
-			in := envoytest.FreePorts(t, 1)[0]
+			ports := envoytest.FreePorts(t, 3)
+			in := ports[0]
 			cp.set(in)
 			evil := newAttack(t, cp)
 			m := newMachine(t, cp.token("orders-1", "shop/orders"))
@@ -153,7 +154,7 @@ func TestEndpointsDoNotLeadToTheAgent(t *testing.T) {
 			log := &syncBuffer{}
 			c := m.set.config(log)
 			c.EnvoyArgs = []string{"--concurrency", "1", "--log-level", "trace"}
-			c.HealthPort, c.StatsPort = 0, 0
+			c.HealthPort, c.StatsPort = ports[1], ports[2] // the default ones are for one agent at an address
 			a := agentHere(t, c)
 			envoytest.Eventually(t, deadline, cp.caller(in).call) // it has its own key
 			if s := a.Status(); s.RefusedCalls != 0 || s.ClosedConnections != 0 {

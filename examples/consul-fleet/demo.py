@@ -10,7 +10,6 @@ import glob
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 
@@ -94,12 +93,6 @@ class Fleet(quickstart.Demo):
 
     def pid(self, name):
         return next(p.pid for n, p in self.processes if n == name)
-
-    def script(self, name, argv):
-        path = os.path.join(self.state, 'start-%s.sh' % name)
-        with open(path, 'w') as f:
-            f.write('exec %s\n' % shlex.join(argv))
-        return 'sh ' + os.path.relpath(path)
 
     def tell(self, took):
         rel = os.path.relpath

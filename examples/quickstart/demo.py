@@ -7,6 +7,7 @@ its Envoy and a small service. Ctrl-C ends all of it. No root, nothing beyond lo
 import argparse
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,7 +37,7 @@ class Demo:
         self.args = args
         self.state = os.path.abspath(args.state)
         self.run = tempfile.mkdtemp(prefix='fairlead-')  # short: a unix socket's path has 107 characters
-        self.processes = []
+        self.processes, self.scripts = [], []
 
     def start(self, name, argv, text=None):
         log = open(os.path.join(self.state, name + '.log'), 'ab')
@@ -120,6 +121,29 @@ class Demo:
         except (OSError, ValueError):
             return None
 
+    def script(self, name, argv):
+        """A script that starts a process again, and the command that runs it. Ctrl-C here ends that process, too."""
+        path = os.path.join(self.state, 'start-%s.sh' % name)
+        with open(path, 'w') as f:
+            f.write('echo $$ > %s\nexec %s\n' % (shlex.quote(self.pid_file(name)), shlex.join(argv)))
+        self.scripts.append((name, argv))
+        return 'sh ' + os.path.relpath(path)
+
+    def pid_file(self, name):
+        return os.path.join(self.state, name + '.pid')
+
+    def by_hand(self):
+        """The processes that somebody started with the scripts."""
+        for name, argv in self.scripts:
+            try:
+                with open(self.pid_file(name)) as f:
+                    pid = int(f.read())
+                with open('/proc/%d/cmdline' % pid) as f:
+                    if f.read().split('\0')[:-1] == argv:  # else the number is another's by now
+                        yield name, pid
+            except (OSError, ValueError):
+                pass
+
     def tell(self, took):
         rel = os.path.relpath
         print('''
@@ -133,11 +157,11 @@ Try, in another terminal:
   curl http://127.0.0.11:8080/                          who answered, and which identity called it
   edit %s               the weights: the split follows within a second
   bin/fairlead proxy-status --run-dir %s
-  kill -9 %d                                   the control plane: nothing happens (start it again:
-      %s)
+  kill -9 %d                                   the control plane: nothing happens
+  %s                  starts it again
 Ctrl-C ends everything.
 ''' % (took, rel(self.state), rel(os.path.join(self.args.mesh, 'orders.yaml')), self.server_run(), self.processes[0][1].pid,
-            ' '.join([rel(self.server_argv()[0])] + self.server_argv()[1:])), flush=True)
+            self.script('server', self.server_argv())), flush=True)
 
     def stay(self):
         while True:
@@ -160,6 +184,12 @@ Ctrl-C ends everything.
                 print('%s does not end: killed' % name)
                 p.kill()
                 p.wait()
+        for sign, seconds in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            for name, pid in self.by_hand():
+                os.kill(pid, sign)
+            end = time.monotonic() + seconds
+            while list(self.by_hand()) and time.monotonic() < end:
+                time.sleep(0.05)
         shutil.rmtree(self.run, ignore_errors=True)
 
 
