@@ -18,8 +18,8 @@ import (
 func TestOriginsOfListenersAreWhole(t *testing.T) {
 	t.Parallel()
 	objects := variants(t)
-	found := 0
-	for _, seed := range meshgen.Seeds(t, 50, 300) {
+	seeds, found := meshgen.Seeds(t, 50, 300), 0
+	for _, seed := range seeds {
 		rnd := rand.New(rand.NewPCG(seed, 23))
 		state := make([]int, len(objects))
 		for i := range state {
@@ -69,7 +69,7 @@ func TestOriginsOfListenersAreWhole(t *testing.T) {
 			}
 		}
 	}
-	if found < 5 {
+	if len(seeds) >= 50 && found < 5 {
 		t.Errorf("only %d listeners depend on some object", found)
 	}
 }
