@@ -81,10 +81,7 @@ type machine struct {
 
 func newMachine(tb testing.TB, token string) *machine {
 	tb.Helper()
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
+	run := envoytest.ShortDir(tb)
 	m := &machine{tb: tb, set: settings{
 		StateDir: tb.TempDir(), RunDir: run, Token: token, Envoy: envoytest.Binary(tb), StatsPort: -1, HealthPort: -1,
 	}}

@@ -55,11 +55,7 @@ const (
 
 func newAttack(tb testing.TB, p *plane) *attack {
 	tb.Helper()
-	links, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(links) })
+	links := envoytest.ShortDir(tb)
 	a := &attack{tb: tb, links: links, port: envoytest.FreePorts(tb, 1)[0]}
 	clusters := map[string]proto.Message{}
 	var routes []string

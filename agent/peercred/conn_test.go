@@ -1,7 +1,6 @@
 package peercred
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -30,9 +29,9 @@ import (
 const testHeader = "x-token"
 
 // guardedServer serves gRPC's health service behind a guard.
-func guardedServer(t *testing.T, change func(*limits), first ...grpc.ServerOption) (c Config, g *Guard, token string, log *syncLog) {
+func guardedServer(t *testing.T, change func(*limits), first ...grpc.ServerOption) (c Config, g *Guard, token string, log *envoytest.Log) {
 	t.Helper()
-	token, log = strings.Repeat("A", minToken), &syncLog{}
+	token, log = strings.Repeat("A", minToken), &envoytest.Log{}
 	c = config(t)
 	g, err := NewGuard(GuardConfig{Logger: slog.New(slog.NewTextHandler(log, nil)), Socket: c.Path, Header: testHeader, Token: token})
 	if err != nil {
@@ -57,23 +56,6 @@ func guardedServer(t *testing.T, change func(*limits), first ...grpc.ServerOptio
 		}
 	})
 	return c, g, token, log
-}
-
-type syncLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *syncLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *syncLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // envoy opens a stream as Envoy does, on a connection of its own.

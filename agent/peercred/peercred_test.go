@@ -19,11 +19,7 @@ import (
 
 func config(tb testing.TB) Config {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envoytest.ShortDir(tb)
 	return Config{Logger: slog.New(slog.DiscardHandler), Path: filepath.Join(dir, "s"), UID: uint32(os.Geteuid())}
 }
 

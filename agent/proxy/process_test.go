@@ -53,11 +53,7 @@ func configIn(dir, binary string) Config {
 func testConfig(tb testing.TB) Config {
 	tb.Helper()
 	// A short path: unix sockets allow 107 bytes.
-	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envoytest.ShortDir(tb)
 	c := configIn(dir, envoytest.Binary(tb))
 	boot := fmt.Sprintf(`{"admin":{"address":{"pipe":{"path":%q}}}}`, filepath.Join(dir, "admin.sock"))
 	if err := os.WriteFile(c.BootstrapPath, []byte(boot), 0o600); err != nil {

@@ -320,11 +320,7 @@ const testToken = "THETOKENOFTHISTESTWHICHISLONGENOUGH"
 
 func newHost(tb testing.TB, servers ...string) *host {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envoytest.ShortDir(tb)
 	n := bootstrap.Node{
 		Type: bootstrap.TypeSidecar, Address: netip.MustParseAddr("127.0.0.1"), Name: "web", Namespace: "shop",
 		Domain: "cluster.local", ServiceAccount: "web", Interception: "NONE",

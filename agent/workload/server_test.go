@@ -106,10 +106,7 @@ func (a *authority) identity(tb testing.TB, name string, more ...*authority) *sv
 
 func start(tb testing.TB, uid uint32) *Server {
 	tb.Helper()
-	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
+	dir := envoytest.ShortDir(tb)
 	log := slog.New(slog.DiscardHandler)
 	guard, err := peercred.NewGuard(peercred.GuardConfig{Logger: log, Socket: "sds", Header: tokenHeader, Token: testToken})
 	if err != nil {

@@ -121,7 +121,7 @@ func (s *applySet) write(w io.Writer) error {
 			_, _ = fmt.Fprintf(w, "%s: unchanged\n", target)
 			continue
 		}
-		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil { //nolint:gosec // as readable as the manifests in it
+		if err := s.makeDir(target); err != nil {
 			return err
 		}
 		if err := durable.WriteFile(durable.OS{}, target, s.contents[target], 0o644); err != nil {
@@ -134,6 +134,25 @@ func (s *applySet) write(w io.Writer) error {
 			return err
 		}
 		_, _ = fmt.Fprintf(w, "removed %s: its objects are in %s\n", old, s.renamed[old])
+	}
+	return nil
+}
+
+// makeDir makes the directories between the root and a file, so that they outlive a power cut.
+func (s *applySet) makeDir(target string) error {
+	rel, err := filepath.Rel(s.root, target)
+	if err != nil {
+		return err
+	}
+	dir := filepath.Dir(target)
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as readable as the manifests in it
+		return err
+	}
+	for range strings.Count(rel, string(filepath.Separator)) {
+		dir = filepath.Dir(dir)
+		if err := (durable.OS{}).SyncDir(dir); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // Several files are one change to the server, and their names are anybody's
@@ -121,10 +122,7 @@ func TestApplyFindsADirectoryOfTwoNames(t *testing.T) {
 // adminOf is the runtime directory of a server that answers with the handlers.
 func adminOf(t *testing.T, routes map[string]http.Handler) string {
 	t.Helper()
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := envoytest.ShortDir(t)
 	s, err := admin.New(t.Context(), admin.Config{
 		Logger: slog.New(slog.DiscardHandler), Socket: filepath.Join(run, "admin.sock"), Routes: routes,
 	})

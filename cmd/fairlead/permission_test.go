@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // nobody is a user who owns nothing.
@@ -28,9 +30,9 @@ func TestDeniedSaysWhoMay(t *testing.T) {
 		os.Exit(run(t.Context(), args, os.Stdout, os.Stderr))
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("only root can be another user")
+		envoytest.Missing(t, "only root can run commands as another user")
 	}
-	as := newStranger(t)
+	as := newOtherUser(t)
 	closed := as.socket(t, "closed", 0o750, 0o666) // the directory is closed
 	open := as.socket(t, "open", 0o755, 0o660)     // the socket is
 	if err := os.Chown(filepath.Join(open, "admin.sock"), 0, 12345); err != nil {
@@ -65,12 +67,12 @@ func TestDeniedSaysWhoMay(t *testing.T) {
 	as.wantRefused(t, []string{"validate", filepath.Join(closed, "a.yaml")}, []string{"belongs to user root"})
 }
 
-// stranger runs commands as nobody.
-type stranger struct {
+// otherUser runs commands as nobody.
+type otherUser struct {
 	self, home, file string
 }
 
-func newStranger(t *testing.T) stranger {
+func newOtherUser(t *testing.T) otherUser {
 	t.Helper()
 	home := t.TempDir()
 	self, err := os.Executable()
@@ -81,7 +83,7 @@ func newStranger(t *testing.T) stranger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	as := stranger{self: filepath.Join(home, "fairlead"), home: home, file: filepath.Join(home, "file")}
+	as := otherUser{self: filepath.Join(home, "fairlead"), home: home, file: filepath.Join(home, "file")}
 	for _, err := range []error{
 		os.Chmod(filepath.Dir(home), 0o755),
 		os.WriteFile(as.self, content, 0o755),
@@ -97,7 +99,7 @@ func newStranger(t *testing.T) stranger {
 }
 
 // socket makes a directory with an admin.sock.
-func (as stranger) socket(t *testing.T, name string, dirMode, socketMode os.FileMode) string {
+func (as otherUser) socket(t *testing.T, name string, dirMode, socketMode os.FileMode) string {
 	t.Helper()
 	dir := filepath.Join(as.home, name)
 	if err := os.Mkdir(dir, dirMode); err != nil {
@@ -118,7 +120,7 @@ func (as stranger) socket(t *testing.T, name string, dirMode, socketMode os.File
 var needs = regexp.MustCompile(`(--[a-z-]+) is required|(missing argument|PROXY is required)|(manifests with --config-dir)`)
 
 // wantRefused gives a command what it asks for, until it comes to what it may not do.
-func (as stranger) wantRefused(t *testing.T, args, want []string) {
+func (as otherUser) wantRefused(t *testing.T, args, want []string) {
 	t.Helper()
 	for range 6 {
 		text, err := json.Marshal(args)

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // TestSignalEndsWhatWaitsForInput: a command that reads its standard input has
@@ -65,11 +67,7 @@ func TestServerLogsItsEnd(t *testing.T) {
 		main()
 		return
 	}
-	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := envoytest.ShortDir(t)
 	if err := os.Mkdir(dir+"/mesh", 0o750); err != nil {
 		t.Fatal(err)
 	}

@@ -12,17 +12,14 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/files"
 )
 
 // controlPlane is a server in this process, and where its admin.sock is.
 func controlPlane(t *testing.T) (runDir string) {
 	t.Helper()
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	run := envoytest.ShortDir(t)
 	startServer(t, run, t.TempDir())
 	return run
 }

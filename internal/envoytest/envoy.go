@@ -35,7 +35,7 @@ type Config struct {
 // Envoy is a running Envoy. It ends with its test.
 type Envoy struct {
 	cmd    *exec.Cmd
-	log    *syncBuffer
+	log    *Log
 	admin  string
 	done   chan struct{}
 	client *http.Client
@@ -60,7 +60,7 @@ func Start(tb testing.TB, c Config) *Envoy {
 		"--log-level", "info", "--drain-time-s", "1", "--parent-shutdown-time-s", "2",
 	}, c.Args...)
 	e := &Envoy{
-		cmd: exec.Command(bin, args...), log: &syncBuffer{}, done: make(chan struct{}),
+		cmd: exec.Command(bin, args...), log: &Log{}, done: make(chan struct{}),
 		client: &http.Client{Timeout: 10 * time.Second},
 	}
 	e.cmd.Stdout, e.cmd.Stderr, e.cmd.Env = e.log, e.log, c.Env
@@ -231,21 +231,35 @@ func FreePorts(tb testing.TB, n int) []int {
 	return ports
 }
 
-// syncBuffer is a buffer that a process writes and a test reads. mu guards all
-// following fields.
-type syncBuffer struct {
-	mu  sync.Mutex
+// Log is an [io.Writer] that other goroutines, or a process, write while a test reads it. The
+// zero value is empty.
+type Log struct {
+	mu  sync.Mutex // guards buf
 	buf bytes.Buffer
 }
 
-func (b *syncBuffer) Write(p []byte) (int, error) {
+// Write implements [io.Writer].
+func (b *Log) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
 }
 
-func (b *syncBuffer) String() string {
+// String is everything that was written.
+func (b *Log) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
+}
+
+// ShortDir makes a directory until the end of the test. Its path is short, as that of a unix
+// socket has to be (107 bytes on Linux); that of TB.TempDir has the name of the test.
+func ShortDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "fl") //nolint:usetesting // see above
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
 }

@@ -99,10 +99,7 @@ func newMesh(tb testing.TB, tags, manifests string, applications map[string]int)
 	m := &Mesh{tb: tb, bin: build(tb, tags), Dir: tb.TempDir(), ports: map[string]int{}}
 	n := uint32(os.Getpid())<<6 + block.Add(1)
 	m.prefix = fmt.Sprintf("127.%d.%d.", 16+n>>8%200, n%256)
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
+	run := envoytest.ShortDir(tb)
 	m.run = run
 	tb.Cleanup(func() { _ = os.RemoveAll(run) })
 	m.ConfigDir = filepath.Join(m.Dir, "mesh")

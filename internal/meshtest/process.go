@@ -1,13 +1,11 @@
 package meshtest
 
 import (
-	"bytes"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -20,14 +18,14 @@ type Process struct {
 	Name string
 	tb   testing.TB
 	cmd  *exec.Cmd
-	log  *logBuffer
+	log  *envoytest.Log
 	done chan struct{}
 }
 
 // Start starts a process in a session of its own and collects what it prints.
 func (m *Mesh) Start(name string, argv ...string) *Process {
 	m.tb.Helper()
-	p := &Process{Name: name, tb: m.tb, cmd: exec.Command(argv[0], argv[1:]...), log: &logBuffer{}, done: make(chan struct{})}
+	p := &Process{Name: name, tb: m.tb, cmd: exec.Command(argv[0], argv[1:]...), log: &envoytest.Log{}, done: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), "FAIRLEAD_TEST_CLOCK="+m.clockFile(name))
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
@@ -138,23 +136,4 @@ func (p *Process) Eventually(deadline time.Duration, ask func() error) {
 		}
 		return ask()
 	})
-}
-
-// logBuffer is written by a process and read by a test. mu guards all
-// following fields.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

@@ -1,7 +1,6 @@
 package unixsocket
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,42 +20,22 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type syncLog struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *syncLog) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *syncLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // echo is a listener whose connections answer each line with a word.
 type echo struct {
 	*Listener
 	path, dir string
-	log       *syncLog
+	log       *envoytest.Log
 }
 
 func newEcho(tb testing.TB) *echo {
 	tb.Helper()
-	top, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { _ = os.RemoveAll(top) })
-	e := &echo{dir: filepath.Join(top, "run"), log: &syncLog{}}
+	top := envoytest.ShortDir(tb)
+	e := &echo{dir: filepath.Join(top, "run"), log: &envoytest.Log{}}
 	e.path = filepath.Join(e.dir, "s")
 	if err := errors.Join(os.Mkdir(e.dir, 0o750), os.Chmod(e.dir, 0o750)); err != nil {
 		tb.Fatal(err)
 	}
+	var err error
 	e.Listener, err = Listen(tb.Context(), Config{
 		Logger: slog.New(slog.NewTextHandler(e.log, nil)), Path: e.path, Mode: 0o600, UID: uint32(os.Geteuid()),
 	})

@@ -1,7 +1,6 @@
 package issue_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/attest/jointoken"
@@ -42,7 +42,7 @@ type server struct {
 	hosts     *attest.Entitlements
 	service   *issue.Service
 	addr      string
-	log       *syncBuffer
+	log       *envoytest.Log
 	metrics   *prometheus.Registry
 
 	mu   sync.Mutex // guards peer
@@ -74,7 +74,7 @@ func start(t testing.TB, set settings) *server {
 	if set.born.IsZero() {
 		set.born = time.Now()
 	}
-	s := &server{log: &syncBuffer{}, metrics: prometheus.NewRegistry()}
+	s := &server{log: &envoytest.Log{}, metrics: prometheus.NewRegistry()}
 	logger := slog.New(slog.NewTextHandler(s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
 	s.authority, err = pki.New(pki.Config{
@@ -242,21 +242,4 @@ func host(t testing.TB, name string, pairs ...string) jointoken.Grant {
 		g.Pairs = append(g.Pairs, pair(t, p))
 	}
 	return g
-}
-
-type syncBuffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,32 +17,10 @@ import (
 	"github.com/fairlead/fairlead/registry/files"
 )
 
-// logs is written by the server and read by tests.
-type logs struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // config is that of a server over the directories, with a state directory.
 func config(t *testing.T, dirs ...string) Config {
 	t.Helper()
-	run, err := os.MkdirTemp("", "fl") //nolint:usetesting // the path of a unix socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	run := envoytest.ShortDir(t)
 	cfg := Config{
 		StateDir: t.TempDir(), RunDir: run, XDSAddress: "127.0.0.1:0", HTTPAddress: "",
 		DebounceAfter: 10 * time.Millisecond, SourceWait: 200 * time.Millisecond,
@@ -60,14 +37,14 @@ type running struct {
 	*Server
 	t      *testing.T
 	client *admin.Client
-	out    *logs
+	out    *envoytest.Log
 	stop   func()
 }
 
 // start runs a server until the test ends or stop is called.
 func start(t *testing.T, cfg Config) *running {
 	t.Helper()
-	out := &logs{}
+	out := &envoytest.Log{}
 	cfg.Logger = slog.New(slog.NewTextHandler(out, nil))
 	s, err := New(t.Context(), cfg)
 	if err != nil {

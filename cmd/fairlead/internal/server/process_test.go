@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/internal/parallel"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/registry/files"
@@ -80,7 +81,7 @@ type process struct {
 	pid    int
 	addr   string
 	client *admin.Client
-	log    *logs
+	log    *envoytest.Log
 }
 
 // spawn starts a server over a mesh, with settings from the environment.
@@ -91,7 +92,7 @@ func spawn(t *testing.T, manifests string, env ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, log: &logs{}, client: admin.NewClient(filepath.Join(cfg.RunDir, "admin.sock"))}
+	p := &process{t: t, log: &envoytest.Log{}, client: admin.NewClient(filepath.Join(cfg.RunDir, "admin.sock"))}
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env = append(os.Environ(), envServe+"="+strings.Join([]string{cfg.Roots[0].Path, cfg.StateDir, cfg.RunDir}, ","))
 	cmd.Env = append(cmd.Env, env...)
