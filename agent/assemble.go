@@ -166,7 +166,7 @@ func (a *Agent) envoy(
 	b, err := bootstrap.Marshal(bootstrap.Config{
 		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), Token: known.Token,
 		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
-		Limits: a.limits(ctx),
+		EnvoyVersion: envoyVersion(binary), Limits: a.limits(ctx),
 	})
 	if err != nil {
 		return nil, false, err
@@ -204,6 +204,11 @@ func (a *Agent) envoy(
 		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
 	})
 	return p, running, err
+}
+
+func envoyVersion(b proxy.Binary) bootstrap.Version {
+	v := b.Version
+	return bootstrap.Version{Major: uint32(v.Major), Minor: uint32(v.Minor), Patch: uint32(v.Patch)}
 }
 
 // startedWith is the input of an Envoy's start. Of the environment only the variables that

@@ -17,6 +17,7 @@ func istioVariables() map[string]struct{ flag, reason string } {
 		"PILOT_DEBOUNCE_AFTER":                  {flag: "debounce-after"},
 		"PILOT_DEBOUNCE_MAX":                    {flag: "debounce-max"},
 		"DEFAULT_WORKLOAD_CERT_TTL":             {flag: "certificate-ttl"},
+		"ISTIO_DUAL_STACK":                      {flag: "dual-stack-dns"},
 		"PILOT_ENABLE_EDS_DEBOUNCE":             {reason: "changes of health, and of single endpoints, are never debounced here: delete it"},
 		"PILOT_PUSH_THROTTLE":                   {reason: "a push does not wait for other pushes here: delete it"},
 		"PILOT_MAX_REQUESTS_PER_SECOND":         {reason: "new proxies are limited by their number, not by a rate: set --max-new-streams"},

@@ -67,6 +67,7 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "allow requests to workloads that are selected by a security policy of a kind that is not in force; the default denies them")
 	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "lifetime of certificates that the server is configured with")
 	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads that the server is configured with; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
+	flags.BoolVar(&f.settings.DualStackDNS, "dual-stack-dns", false, "resolve DNS names as a server does that is configured with --dual-stack-dns")
 	f.bound.add(flags)
 	f.catalog.add(flags)
 	outputFlag(cmd, &f.output)

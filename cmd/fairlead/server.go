@@ -104,6 +104,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT of this server in join tokens, for agents to connect to; empty means --xds-address or the names of this machine")
 	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "lifetime of certificates; agents renew them at half of it")
 	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads: HTTP is drained, TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
+	f.BoolVar(&cfg.DualStackDNS, "dual-stack-dns", false, "connect proxies that have IPv4 and IPv6 addresses to the addresses of both families of a DNS name; the default connects them to IPv4 addresses only")
 	f.StringVar(&cfg.ReadoptUntil, "readopt-until", "", "time, such as 2030-01-02T15:04:05Z, until which hosts whose records were lost are admitted by their certificates; empty means not at all")
 	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "file of recently removed hosts that --readopt-until must not admit, one on each line: the name of a host, or NAMESPACE/SERVICEACCOUNT of a direct client")
 	f.BoolVar(&cfg.RefuseSharedHostKeys, "refuse-shared-host-keys", false, "reject both users of a host key that is in use in two places; the default only reports it")

@@ -58,6 +58,8 @@ type Config struct {
 	// HealthAddress serves GET /healthz/ready: 200 once Envoy has its
 	// configuration, 503 while it drains. The zero value means no such listener.
 	HealthAddress netip.AddrPort
+	// EnvoyVersion is the release of the Envoy; the zero value is unknown.
+	EnvoyVersion Version
 	// Limits bound what Envoy uses of the host; the zero value is unlimited.
 	Limits Limits
 }
@@ -89,7 +91,7 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 		},
 		DynamicResources: dynamicResources(),
 		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{Secrets: []*tlsv3.Secret{token}},
-		LayeredRuntime:   runtimeLayers(),
+		LayeredRuntime:   runtimeLayers(c.EnvoyVersion),
 		StatsConfig:      statsConfig(),
 	}
 	xds, err := grpcCluster(XDSCluster, c.XDSSocket)

@@ -137,6 +137,46 @@ func TestStaticListeners(t *testing.T) {
 	}
 }
 
+// TestGuardsOfEachEnvoy: each release gets the guards that it knows, and none that it
+// reports as unknown. A path with a fragment is served without it, as in Istio.
+func TestGuardsOfEachEnvoy(t *testing.T) {
+	t.Parallel()
+	for _, version := range envoytest.Versions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			minor := envoytest.Minor(t, version)
+			c := testConfig(t)
+			ports := envoytest.FreePorts(t, 2)
+			c.AdminAddress = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(ports[0]))
+			c.StatsAddress = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(ports[1]))
+			c.EnvoyVersion = Version{Major: 1, Minor: uint32(minor)}
+			b, err := Build(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.DynamicResources = nil
+			j, err := marshalJSON(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := envoytest.Start(t, envoytest.Config{Bootstrap: j, Version: version})
+			envoytest.Eventually(t, deadline, func() error { return want(t, c.StatsAddress, StatsPath, http.StatusOK) })
+			if status := getRaw(t, c.StatsAddress, StatsPath+"#part"); !strings.Contains(status, " 200 ") {
+				t.Errorf("a path with a fragment is answered with %q", status)
+			}
+			log := strings.ToLower(e.Log())
+			for _, sign := range []string{"envoy bug", "envoy_bug", "unable to find runtime", "invalid runtime", "unknown field"} {
+				if strings.Contains(log, sign) {
+					t.Errorf("the log has %q", sign)
+				}
+			}
+			if off := strings.Contains(e.Admin(t, "/runtime"), "coalesce_lb_rebuilds"); off != (minor >= 38) {
+				t.Errorf("the guard against envoy#45212 is set: %v", off)
+			}
+		})
+	}
+}
+
 // TestAdminSocket: the socket gives its owner access to the admin interface, and nobody
 // else.
 func TestAdminSocket(t *testing.T) {

@@ -1,13 +1,16 @@
 package bootstrap
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -29,6 +32,27 @@ func want(tb testing.TB, at netip.AddrPort, path string, status int) error {
 		return fmt.Errorf("GET %s%s = %d, want %d: %.200s", at, path, got, status, body)
 	}
 	return nil
+}
+
+// getRaw returns the status line of a GET of a path that no client library would send.
+func getRaw(tb testing.TB, at netip.AddrPort, path string) string {
+	tb.Helper()
+	conn, err := (&net.Dialer{}).DialContext(tb.Context(), "tcp", at.String())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	if err := conn.SetDeadline(time.Now().Add(deadline)); err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n", path); err != nil {
+		tb.Fatal(err)
+	}
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return line
 }
 
 func post(tb testing.TB, at netip.AddrPort, path string) {

@@ -98,17 +98,23 @@ func exact(s string) *matcherv3.StringMatcher {
 }
 
 // runtimeLayers keeps the admin layer that a stock Envoy has without this section.
-func runtimeLayers() *bootstrapv3.LayeredRuntime {
+func runtimeLayers(v Version) *bootstrapv3.LayeredRuntime {
+	static := map[string]*structpb.Value{
+		// Istio accepts regular expressions of up to 1,024 characters; Envoy
+		// by default rejects those that compile to more than 100 instructions.
+		"re2.max_program_size.error_level": structpb.NewNumberValue(32768),
+		// As in Istio, the fragment of a path is removed, and the request is served.
+		"envoy.reloadable_features.http_reject_path_with_fragment": structpb.NewBoolValue(false),
+	}
+	// An Envoy logs an error for a guard that it does not know.
+	if v.AtLeast(1, 38) {
+		// Off in Istio, too: https://github.com/envoyproxy/envoy/issues/45212
+		static["envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update"] = structpb.NewBoolValue(false)
+	}
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
 		{
-			Name: "static",
-			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{
-				Fields: map[string]*structpb.Value{
-					// Istio accepts regular expressions of up to 1,024 characters; Envoy
-					// by default rejects those that compile to more than 100 instructions.
-					"re2.max_program_size.error_level": structpb.NewNumberValue(32768),
-				},
-			}},
+			Name:           "static",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: static}},
 		},
 		{
 			Name:           "admin",

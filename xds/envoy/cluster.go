@@ -24,6 +24,14 @@ const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 // loopbackSource is the source address that capture rules do not redirect.
 const loopbackSource = "127.0.0.6"
 
+const (
+	// dnsJitter spreads the lookups of a fleet that started at one time.
+	dnsJitter = 100 * time.Millisecond
+	// passthroughIdleTime is how long a connection to an unknown address stays open without
+	// a request. Each address has a pool of its own, and nothing else ends it.
+	passthroughIdleTime = 5 * time.Minute
+)
+
 // clusterBuilder is a cluster with its HTTP options, which are encoded last.
 type clusterBuilder struct {
 	p    *view.Cluster
@@ -50,6 +58,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 	case view.PassthroughCluster, view.InboundPassthroughCluster:
 		b.downstreamProtocol()
 		b.connectionPool()
+		b.options().CommonHttpProtocolOptions = &corev3.HttpProtocolOptions{IdleTimeout: durationpb.New(passthroughIdleTime)}
 	case view.InboundCluster:
 		b.protocol()
 		b.connectionPool()
@@ -98,7 +107,8 @@ func (b *clusterBuilder) discovery() {
 		if b.p.Discovery == view.DiscoverLogicalDNS {
 			set(clusterv3.Cluster_LOGICAL_DNS)
 		}
-		b.c.DnsLookupFamily = clusterv3.Cluster_V4_PREFERRED
+		b.c.DnsLookupFamily = lookupFamily(b.p.Lookup)
+		b.c.DnsJitter = durationpb.New(dnsJitter)                  //nolint:staticcheck // as DnsRefreshRate
 		b.c.DnsRefreshRate = optional(b.p.Defaults.DNSRefreshRate) //nolint:staticcheck // its successor is newer than 1.36
 		b.c.RespectDnsTtl = true                                   //nolint:staticcheck // likewise
 	case view.DiscoverOriginalDst:
@@ -113,6 +123,17 @@ func (b *clusterBuilder) discovery() {
 	if len(b.p.Localities) > 0 {
 		b.c.LoadAssignment = loadAssignment(b.c.GetName(), b.p.Localities, b.p.TLS != nil && b.p.TLS.Auto)
 	}
+}
+
+func lookupFamily(f view.LookupFamily) clusterv3.Cluster_DnsLookupFamily {
+	switch f {
+	case view.LookupV6:
+		return clusterv3.Cluster_V6_ONLY
+	case view.LookupAll:
+		return clusterv3.Cluster_ALL
+	case view.LookupV4:
+	}
+	return clusterv3.Cluster_V4_ONLY
 }
 
 func (b *clusterBuilder) options() *httpv3.HttpProtocolOptions {
@@ -176,7 +197,6 @@ func (b *clusterBuilder) connectionPool() {
 		MaxRequests:        unlimited(),
 		MaxConnections:     unlimited(),
 		MaxPendingRequests: unlimited(),
-		TrackRemaining:     true,
 	}
 	if budget := b.p.Policy.GetRetryBudget(); budget != nil {
 		limits.RetryBudget = retryBudget(budget)

@@ -7,6 +7,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -30,6 +31,7 @@ func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnect
 		MergeSlashes:                 h.MergeSlashes,
 		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
 		StreamIdleTimeout:            noTimeout(),
+		Proxy_100Continue:            true,
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		HttpFilters:                  httpFilters(c, inbound),
 	}
@@ -72,6 +74,10 @@ func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 	}
 	add(c.Deny, "envoy.filters.http.rbac", &rbacv3.RBAC{Rules: denyAll(), RulesStatPrefix: "unenforced."})
 	add(c.HTTP.GRPCWeb, "envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
+	add(true, "envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
+		EmitFilterState:        true,
+		PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
+	})
 	add(!inbound, faultFilter, &faultv3.HTTPFault{})
 	add(!inbound, corsFilter, &corsv3.Cors{})
 	add(true, "envoy.filters.http.router", &routerv3.Router{})

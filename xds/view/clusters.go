@@ -32,6 +32,7 @@ type serviceInput struct {
 	authn *namespaceAuthn
 	// locality is the proxy's, if the rule configures failover.
 	locality  mesh.Locality
+	lookup    LookupFamily // if names are resolved
 	workloads serviceWorkloads
 }
 
@@ -58,6 +59,9 @@ func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 	}
 	if svc.rule.failsOver() {
 		in.locality = sc.proxy.Locality
+	}
+	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
+		in.lookup = sc.lookup
 	}
 	return in
 }
@@ -165,6 +169,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	c := &Cluster{
 		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
 		Discovery: discoveryOf(in.svc.Resolution, policy),
+		Lookup:    in.lookup,
 		Protocol:  in.port.Protocol,
 		Policy:    policy,
 		Defaults:  mc.defaults,

@@ -46,6 +46,16 @@ const (
 	DiscoverOriginalDst
 )
 
+// LookupFamily is which addresses of a DNS name a proxy connects to.
+type LookupFamily uint8
+
+// The lookup families. LookupAll tries addresses of both families.
+const (
+	LookupV4 LookupFamily = iota
+	LookupV6
+	LookupAll
+)
+
 // MeshDefaults are the settings of MeshConfig that clusters follow.
 type MeshDefaults struct {
 	ConnectTimeout time.Duration
@@ -73,7 +83,9 @@ type Cluster struct {
 	base
 	Ref       ClusterRef
 	Discovery Discovery
-	Protocol  mesh.Protocol
+	// Lookup is for clusters that resolve names.
+	Lookup   LookupFamily
+	Protocol mesh.Protocol
 	// Policy is the DestinationRule's traffic policy for this port and subset; or nil.
 	Policy *networking.TrafficPolicy
 	// TLS is nil if mTLS of the mesh is not used; Policy.Tls may still ask for other TLS.

@@ -2,6 +2,7 @@ package view
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -21,10 +22,32 @@ type Settings struct {
 	// MaxConnectionAge is how long mTLS connections live. 0 means half of the certificate
 	// lifetime for HTTP, and no limit for TCP, which cannot be drained.
 	MaxConnectionAge time.Duration
+	// DualStackDNS connects proxies that have addresses of both families to the IPv4 and
+	// IPv6 addresses of a name; otherwise to its IPv4 addresses only.
+	DualStackDNS bool
 }
 
 // NewIndex prepares a snapshot for building views with these settings.
 func (s Settings) NewIndex(snapshot *mesh.Snapshot) *Index { return newIndex(nil, snapshot, s) }
+
+// lookupFamily is the family of the addresses of DNS names for a proxy (Istio's
+// SelectDNSLookupFamily).
+func (s Settings) lookupFamily(p *Proxy) LookupFamily {
+	v4, v6 := false, false
+	for _, text := range p.Addresses {
+		if a, err := netip.ParseAddr(text); err == nil {
+			v4, v6 = v4 || a.Unmap().Is4(), v6 || !a.Unmap().Is4()
+		}
+	}
+	switch {
+	case v6 && !v4:
+		return LookupV6
+	case v6 && s.DualStackDNS:
+		return LookupAll
+	default:
+		return LookupV4
+	}
+}
 
 // serverAge is the maximum age of a connection at the server's side.
 func (s Settings) serverAge(http bool) time.Duration {

@@ -16,10 +16,13 @@ type proxyContext struct {
 	proxy   Proxy
 	sidecar *mesh.Sidecar // or nil
 	domain  string        // the DNS domain of the proxy's short names
+	lookup  LookupFamily
 }
 
 func (x *Index) contextOf(p Proxy) *proxyContext {
-	return &proxyContext{Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p)}
+	return &proxyContext{
+		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), lookup: x.settings.lookupFamily(&p),
+	}
 }
 
 func (pc *proxyContext) namespace() string { return pc.proxy.ServiceAccount.Namespace }

@@ -49,6 +49,8 @@ type Config struct {
 	// MaxConnectionAge is how long connections with mTLS live between workloads; 0
 	// means half of CertificateTTL for HTTP, and no limit for TCP.
 	MaxConnectionAge time.Duration
+	// DualStackDNS is that of [view.Settings].
+	DualStackDNS bool
 	// ReadoptUntil is until when, by RFC 3339, hosts whose records are lost are
 	// admitted by their certificates; empty means not at all. ReadoptRemoved is a
 	// file with the names of hosts that stay out.
