@@ -117,6 +117,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often all files are scanned, in addition to file system events")
 	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "reject a host that claims the address of a workload without proof. A proof is the annotation of the WorkloadEntry, the join token (token create --address), or a connection from the address")
 	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays claimed by its host after the host's last stream ended")
+	f.DurationVar(&cfg.AbsentAfter, "absent-after", server.DefaultAbsentAfter, "how long after its start the server waits for the hosts on record; a host that has not connected by then is listed as absent")
 	f.IntVar(&cfg.MaxConnections, "max-connections", server.DefaultMaxConnections, "limit of connections to the port for hosts; at the limit an unauthenticated connection is closed for a new one, or else the new one is closed")
 	f.IntVar(&cfg.MaxUnauthenticated, "max-unauthenticated", accept.DefaultMaxUnauthenticated, "limit of connections without a certificate of this mesh after the TLS handshake, such as those of hosts that join; at the limit the oldest is closed for a new one")
 	f.IntVar(&cfg.MaxUnauthenticatedPerAddress, "max-unauthenticated-per-address", accept.DefaultMaxUnauthenticatedPerAddress, "limit of unauthenticated connections of one address. It is also the burst of certificate requests without a certificate or valid join token, with a fifth of it each second. Raise it if many hosts join from behind one address")
@@ -134,7 +135,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 // checkServerFlags refuses, by the names that people know, what no part of the
 // server could work with, and what would silently be the default.
 func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
-	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "claim-lease", "host-rest", "consul-stale", "consul-sweep-interval")}
+	errs := []error{checkNotNegative(cmd, "debounce-after", "debounce-max", "source-wait", "release-empty-after", "scan-interval", "claim-lease", "absent-after", "host-rest", "consul-stale", "consul-sweep-interval")}
 	if !(cfg.RemovalShare > 0 && cfg.RemovalShare <= 1) { // or NaN
 		errs = append(errs, fmt.Errorf("--removal-share %v: a share is more than 0 and at most 1, such as 0.3; 1 switches it off", cfg.RemovalShare))
 	}

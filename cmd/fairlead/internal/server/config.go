@@ -67,6 +67,9 @@ type Config struct {
 	// stays its host's after the last stream; 0 means agents.DefaultClaimLease.
 	RequireProvenAddresses bool
 	ClaimLease             time.Duration
+	// AbsentAfter is how long after the start of the server a host on record that has not
+	// connected counts as absent; 0 means DefaultAbsentAfter.
+	AbsentAfter time.Duration
 
 	// MaxConnections bounds the connections of hosts; 0 means
 	// DefaultMaxConnections.
@@ -148,6 +151,7 @@ func (c Config) check() (Config, error) {
 		{"--max-connection-age", c.MaxConnectionAge},
 		{"--debounce-after", c.DebounceAfter},
 		{"--claim-lease", c.ClaimLease},
+		{"--absent-after", c.AbsentAfter},
 		{"--debounce-max", c.DebounceMax},
 		{"--source-wait", c.SourceWait},
 		{"--release-empty-after", c.ReleaseEmptyAfter},

@@ -46,6 +46,7 @@ type Server struct {
 	immutable *immutableSettings // or nil
 	catalogs  catalogs           // what is read of Consul
 	agents    *agents.Source
+	presence  *presence // of hosts, for the streams
 	registry  *registry.Registry
 	xds       *xds.Server
 	listener  net.Listener
@@ -138,6 +139,7 @@ func (s *Server) newRegistry(context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.presence = newPresence(s.agents, s.cfg.AbsentAfter)
 	sources, bound := s.sourceList()
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
@@ -150,7 +152,7 @@ func (s *Server) newRegistry(context.Context) error {
 func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
-		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.agents, Clocks: s.clock,
+		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.presence, Clocks: s.clock,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
 		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
@@ -252,7 +254,9 @@ func (s *Server) serveGRPC(ctx context.Context) error {
 		return nil
 	case <-bell:
 	}
+	s.presence.begin(time.Now())
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.reportAbsent(ctx) })
 	s.hosts.run(ctx, g, s.listener)
 	if s.plaintext != nil {
 		g.Go(func() error { return serve(ctx, s.plaintext.grpc, s.plaintext.listener) })
