@@ -34,7 +34,7 @@ func TestReportsNameTheirWorkload(t *testing.T) {
 		before := testSnapshot(nil, base, &Fragment{Health: from.reports})
 		for j, to := range steps {
 			s := testSnapshot(before, base, &Fragment{Health: to.reports})
-			got := fmt.Sprint(s.Workloads[0].Health, s.Workloads[1].Health, s.Workloads[2].Health, s.EndpointsOf(s.Services[0])[0].Health)
+			got := fmt.Sprintf("%d %d %d %d", s.Workloads[0].Health, s.Workloads[1].Health, s.Workloads[2].Health, s.EndpointsOf(s.Services[0])[0].Health)
 			if got != to.want {
 				t.Errorf("from step %d to %d: %s, want %s", i, j, got, to.want)
 			}

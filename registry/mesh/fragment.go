@@ -39,9 +39,9 @@ type MeshConfig struct {
 	Spec *meshconfig.MeshConfig
 }
 
-// HealthReport is one observation of a workload, by its own agent or by a catalog. A report
-// of its own agent wins. Among others, Unhealthy wins over Healthy, and both win over
-// HealthUnknown. A workload that is Withdrawn stays so.
+// HealthReport is one observation of a workload, by its own agent or by a catalog. A verdict
+// of its own agent wins. Among others, Unhealthy wins over Silent, which wins over Healthy,
+// and all win over HealthUnknown. A workload that is Withdrawn stays so.
 type HealthReport struct {
 	// ServiceAccount, Network and Address identify the workload, or all workloads
 	// where one host runs several under one identity.

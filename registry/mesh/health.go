@@ -110,8 +110,17 @@ func (v *mergedHealth) patched(inputs [][]*HealthReport) (next mergedHealth, del
 // stronger returns the report that wins; a comes first.
 func stronger(a, b *HealthReport) *HealthReport {
 	weight := func(r *HealthReport) int {
-		w := int(r.Health) // unknown < healthy < unhealthy
-		if r.Own && r.Health != HealthUnknown {
+		w := 0
+		switch r.Health {
+		case HealthUnknown:
+		case Healthy:
+			w = 1
+		case Silent: // no verdict, so the agent's is no stronger than others'
+			return 2
+		case Unhealthy:
+			w = 3
+		}
+		if r.Own && w > 0 {
 			w += 10
 		}
 		return w
@@ -136,7 +145,7 @@ func withHealth(w, prev *Workload, reports []*HealthReport) *Workload {
 		known = stronger(known, r)
 	}
 	reason := known.Reason
-	if known.Health != Unhealthy {
+	if known.Health != Unhealthy && known.Health != Silent {
 		reason = ""
 	}
 	if known.Health == w.Health && reason == w.HealthReason {

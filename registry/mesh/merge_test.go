@@ -142,6 +142,10 @@ func TestHealth(t *testing.T) {
 		{"unhealthy_beats_healthy", HealthUnknown, []*HealthReport{report(Healthy, false), report(Unhealthy, false)}, Unhealthy},
 		{"own_word_beats_catalog", Unhealthy, []*HealthReport{report(Healthy, true), report(Unhealthy, false)}, Healthy},
 		{"own_unhealthy_beats_catalog", Healthy, []*HealthReport{report(Healthy, false), report(Unhealthy, true)}, Unhealthy},
+		{"silence_is_no_verdict", Unhealthy, []*HealthReport{report(Silent, true)}, Unhealthy},
+		{"silence_of_the_agent_beats_healthy", Healthy, []*HealthReport{report(Silent, true)}, Silent},
+		{"silence_beats_unknown", HealthUnknown, []*HealthReport{report(Silent, true)}, Silent},
+		{"verdict_of_another_beats_silence", HealthUnknown, []*HealthReport{report(Silent, true), report(Unhealthy, false)}, Unhealthy},
 		{"own_unknown_says_nothing", Unhealthy, []*HealthReport{report(HealthUnknown, true)}, Unhealthy},
 		{"written_unhealthy_stands", Unhealthy, []*HealthReport{report(Healthy, false)}, Unhealthy},
 	} {
@@ -171,7 +175,7 @@ func TestHealth(t *testing.T) {
 				if changed := c.want != c.written; changed == (s.Workloads[0].Hash == w.Hash) || changed == (s.Services[0].Hash == svc.Hash) {
 					t.Error("the hash does not tell")
 				}
-				if c.want != Unhealthy && s.Workloads[0].HealthReason != "" {
+				if c.want != Unhealthy && c.want != Silent && s.Workloads[0].HealthReason != "" {
 					t.Error("a reason for being well")
 				}
 			}

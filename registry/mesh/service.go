@@ -189,12 +189,28 @@ func ParseLocality(s string) Locality {
 type Health uint8
 
 // What is known of a workload's health. Unknown counts as healthy, as nobody
-// has probed it.
+// has probed it. Silent is no verdict: the workload's agent is known, and its stream is
+// gone. Such a workload is used only where no better one is left.
 const (
 	HealthUnknown Health = iota
 	Healthy
 	Unhealthy
+	Silent
 )
+
+// String is the word for people.
+func (h Health) String() string {
+	switch h {
+	case Healthy:
+		return "healthy"
+	case Unhealthy:
+		return "unhealthy"
+	case Silent:
+		return "silent"
+	default:
+		return "unknown"
+	}
+}
 
 // Workload is a machine or process that serves: a WorkloadEntry, an instance of
 // a catalog, or an endpoint written inside a ServiceEntry.
@@ -213,7 +229,7 @@ type Workload struct {
 	Weight uint32
 	Health Health
 	// HealthReason is for people, such as "http probe: 503"; empty unless
-	// Unhealthy. It is no part of the Hash.
+	// Unhealthy or Silent. It is no part of the Hash.
 	HealthReason string
 	// Withdrawn says that a person took it out of service: it is Unhealthy, and
 	// stays so whatever is reported of its health.

@@ -15,13 +15,20 @@ import (
 // socketMatchKey is the metadata by which Envoy selects a transport socket.
 const socketMatchKey = "envoy.transport_socket_match"
 
+// oneIsEnough is an overprovisioning factor, in percent. Envoy takes a priority for well to the
+// degree of factor * well endpoints / all endpoints, at most 100 %, in integers of 64 bits, and
+// the factor has 32. With this one, a single endpoint of a million that is well makes 100 %.
+// A constant gives equal bytes for equal endpoints.
+const oneIsEnough = 100_000_000
+
 func buildEndpoints(p *view.Endpoints) *endpointv3.ClusterLoadAssignment {
 	return loadAssignment(nameOf(p.Ref), p.Localities, p.Auto)
 }
 
 // loadAssignment sets only what differs from Envoy's defaults, because there are very many
 // endpoints. Localities have no weight: no cluster uses locality-weighted load balancing.
-// With auto, endpoints without mTLS are marked.
+// With auto, endpoints without mTLS are marked. Where there are endpoints of last resort, one
+// well endpoint of the first priority gets all requests.
 func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name, Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(list))}
 	for i := range list {
@@ -35,6 +42,9 @@ func loadAssignment(name string, list []view.LocalityEndpoints, auto bool) *endp
 			group.LbEndpoints = append(group.LbEndpoints, lbEndpoint(&l.Endpoints[j], auto))
 		}
 		out.Endpoints = append(out.Endpoints, group)
+		if l.LastResort {
+			out.Policy = &endpointv3.ClusterLoadAssignment_Policy{OverprovisioningFactor: wrapperspb.UInt32(oneIsEnough)}
+		}
 	}
 	return out
 }

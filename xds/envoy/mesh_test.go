@@ -15,7 +15,8 @@ import (
 )
 
 // snapshotOf makes a snapshot of manifests, as users write them, and of a file
-// with MeshConfig. A WorkloadEntry with the label test/health is unhealthy.
+// with MeshConfig. A WorkloadEntry with the label test/health is unhealthy, or silent where the
+// label says so.
 func snapshotOf(tb testing.TB, manifests, settings string) *mesh.Snapshot {
 	tb.Helper()
 	mc := manifest.DefaultMeshConfig()
@@ -34,10 +35,14 @@ func snapshotOf(tb testing.TB, manifests, settings string) *mesh.Snapshot {
 		}
 		f.Append(part)
 		for _, w := range part.Workloads {
-			if w.Labels["test/health"] != "" {
+			if says := w.Labels["test/health"]; says != "" {
+				health := mesh.Unhealthy
+				if says == mesh.Silent.String() {
+					health = mesh.Silent
+				}
 				f.Health = append(f.Health, &mesh.HealthReport{
 					ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
-					Address:        w.Address, Health: mesh.Unhealthy, Reason: "the test says so",
+					Address:        w.Address, Health: health, Reason: "the test says so",
 				})
 			}
 		}

@@ -45,6 +45,7 @@ type fixture struct {
 	echo, health, lines int // ports of the applications
 	settings            view.Settings
 	resumable           bool // sessions resume, which is not generated
+	version             string
 }
 
 // meshFor is the manifests of the two hosts.
@@ -133,7 +134,7 @@ func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytes
 	node["admin"] = json.RawMessage(envoytest.AdminJSON)
 	boot, err := json.Marshal(node)
 	fatalIf(t, err, "marshaling bootstrap")
-	return envoytest.Start(t, envoytest.Config{Bootstrap: boot})
+	return envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: f.version})
 }
 
 // withoutSDS makes secrets come from the bootstrap itself.

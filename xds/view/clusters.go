@@ -288,45 +288,79 @@ func takesMTLS(m member) bool {
 }
 
 // localities groups the members by locality. With outlier detection, localities closer to
-// the proxy have a higher priority, as MeshConfig's localityLbSetting says.
+// the proxy have a higher priority, as MeshConfig's localityLbSetting says. Silent members are
+// the last resort, see lastResort.
 func (mc *meshContext) localities(in clusterInput, d Discovery, policy *networking.TrafficPolicy) ([]LocalityEndpoints, []*mesh.Origin) {
-	byLocality := map[mesh.Locality][]Endpoint{}
+	var chosen []member
 	var origins []*mesh.Origin
 	dns := d == DiscoverStrictDNS || d == DiscoverLogicalDNS
-	dropUnhealthy := policy.GetOutlierDetection().GetMinHealthPercent() > 0
+	panics := policy.GetOutlierDetection().GetMinHealthPercent() > 0
+	better := false // than silent
 	members := in.members
 	if len(members) == 0 && dns && in.subset == nil && in.svc.Selector == nil && !in.svc.Hostname.IsWildcard() {
 		self := &mesh.Workload{Address: string(in.svc.Hostname)}
 		members = []member{{Workload: self, port: self.PortFor(in.port), ns: in.svc.Namespace}}
 	}
 	for _, m := range members {
-		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (dropUnhealthy && m.Health == mesh.Unhealthy) {
+		if !mesh.Selects(in.subset.GetLabels(), m.Labels) || (panics && m.Health == mesh.Unhealthy) {
 			continue
 		}
 		if !dns && !isUnix(m.Address) && !isIP(m.Address) {
 			continue // Envoy would reject the whole resource
 		}
-		byLocality[m.Locality] = append(byLocality[m.Locality], Endpoint{
+		better = better || m.Health == mesh.Healthy || m.Health == mesh.HealthUnknown
+		chosen, origins = append(chosen, m), append(origins, m.Origin)
+	}
+	silent := func(m member) bool { return better && m.Health == mesh.Silent }
+	out := mc.byLocality(in, policy, chosen, func(m member) bool { return !silent(m) })
+	if policy.GetOutlierDetection() != nil {
+		mc.failover(out, in.locality)
+	}
+	if better && !panics {
+		out = lastResort(out, mc.byLocality(in, policy, chosen, silent))
+	}
+	return out, origins
+}
+
+// lastResort adds silent endpoints as the last priority. Envoy uses it only while the first one
+// has no endpoint that may get requests, because the ClusterLoadAssignment says that one is
+// enough. With Istio's failover between localities, one is not enough: Envoy spills to the next
+// priority as soon as less than 71 % of one are well. Then silent endpoints are left out, as they
+// are where Envoy panics: it would not, with a priority that is well.
+func lastResort(known, silent []LocalityEndpoints) []LocalityEndpoints {
+	if slices.ContainsFunc(known, func(l LocalityEndpoints) bool { return l.Priority > 0 }) {
+		return known
+	}
+	for i := range silent {
+		silent[i].Priority, silent[i].LastResort = 1, true
+	}
+	return append(known, silent...)
+}
+
+// byLocality groups those members by locality that a function takes.
+func (mc *meshContext) byLocality(in clusterInput, policy *networking.TrafficPolicy, members []member, takes func(member) bool) []LocalityEndpoints {
+	lists := map[mesh.Locality][]Endpoint{}
+	for _, m := range members {
+		if !takes(m) {
+			continue
+		}
+		lists[m.Locality] = append(lists[m.Locality], Endpoint{
 			Address:   m.Address,
 			Port:      m.port,
 			Weight:    max(m.Weight, 1),
 			Unhealthy: m.Health == mesh.Unhealthy,
 			MTLS:      mc.endpointMTLS(in, m, policy),
 		})
-		origins = append(origins, m.Origin)
 	}
-	out := make([]LocalityEndpoints, 0, len(byLocality))
-	for locality, list := range byLocality {
+	out := make([]LocalityEndpoints, 0, len(lists))
+	for locality, list := range lists {
 		out = append(out, LocalityEndpoints{Locality: locality, Endpoints: list})
 	}
 	slices.SortFunc(out, func(a, b LocalityEndpoints) int {
 		return cmp.Or(cmp.Compare(a.Locality.Region, b.Locality.Region), cmp.Compare(a.Locality.Zone, b.Locality.Zone),
 			cmp.Compare(a.Locality.SubZone, b.Locality.SubZone))
 	})
-	if policy.GetOutlierDetection() != nil {
-		mc.failover(out, in.locality)
-	}
-	return out, origins
+	return out
 }
 
 // anyPlaintext reports whether some member of a cluster does not accept mTLS. It checks all

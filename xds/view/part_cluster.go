@@ -115,6 +115,9 @@ type Endpoints struct {
 type LocalityEndpoints struct {
 	Locality mesh.Locality
 	Priority uint32
+	// LastResort says that these endpoints get requests only while no endpoint of the first
+	// priority may get any.
+	LastResort bool
 	// Endpoints are sorted by address and port.
 	Endpoints []Endpoint
 }
