@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,17 +33,15 @@ const (
 type Config struct {
 	// Logger is required.
 	Logger *slog.Logger
-	// Grace is how long after its stream was lost a workload stays in; 0 means
-	// 10 s.
+	// Grace is how long after its stream was lost a workload counts as before; 0 means 3 s.
 	Grace time.Duration
-	// Share is the part of all connected workloads, and Floor the number, from which lost
-	// streams count as a fault of this server; 0 means 0.3 and 5.
-	Share float64
-	Floor int
+	// Settle is how long after the first agent came back, of those that were known before the
+	// start, the others count as before; 0 means DefaultSettle.
+	Settle time.Duration
 	// MaxWorkloads limits the workloads in memory; 0 means 100,000. At the limit those that
 	// are gone for longest are removed, and else new ones are rejected.
 	MaxWorkloads int
-	// Store saves which workloads are out; nil means that a restart forgets it.
+	// Store saves which workloads are out or silent; nil means that a restart forgets it.
 	Store Store
 	// Claims saves the claims; nil means that a restart forgets them.
 	Claims ClaimStore
@@ -58,8 +55,11 @@ type Config struct {
 	Stands func(host, binding string) bool
 }
 
-// DefaultClaimLease is the default of Config.ClaimLease.
-const DefaultClaimLease = 5 * time.Minute
+// Defaults of Config.
+const (
+	DefaultClaimLease = 5 * time.Minute
+	DefaultSettle     = 30 * time.Second
+)
 
 // Source turns what agents report into a Fragment of package mesh.
 type Source struct {
@@ -74,7 +74,7 @@ type Source struct {
 	// claimLease and requireProof are of Config.
 	claimLease   time.Duration
 	requireProof bool
-	// restored are the workloads that were out before a restart.
+	// restored are the workloads that were out or silent before a restart.
 	restored []*mesh.HealthReport
 	wake     chan struct{}
 
@@ -91,11 +91,15 @@ type Source struct {
 	counts        map[State]int
 	timed         map[*lease]bool
 	changedLeases map[*lease]bool
-	// healths is the latest fragment's list, down those of it that are out.
+	// healths is the latest fragment's list, down those of it that are out or silent.
 	healths, down []*mesh.HealthReport
 	changed       bool // a fragment is wanted, though nothing changed
-	refused       uint64
-	ignored       uint64
+	// settleAt is when agents that have not come back since the start are silent: zero until
+	// the first one has come. settleOver says that this has passed.
+	settleAt   time.Time
+	settleOver bool
+	refused    uint64
+	ignored    uint64
 
 	// sources are where hosts connect from, by stream in from.
 	sources sources
@@ -119,14 +123,12 @@ func New(c Config) (*Source, error) {
 	if c.Logger == nil {
 		return nil, errors.New("agents: Config.Logger is missing")
 	}
-	if c.Grace < 0 || c.Share < 0 || c.Floor < 0 || c.MaxWorkloads < 0 || c.ClaimLease < 0 {
+	if c.Grace < 0 || c.Settle < 0 || c.MaxWorkloads < 0 || c.ClaimLease < 0 {
 		return nil, errors.New("agents: a limit is negative")
 	}
 	s := &Source{
-		log: c.Logger.With("component", "registry.agents"),
-		limits: limits{
-			grace: cmp.Or(c.Grace, 10*time.Second), share: cmp.Or(c.Share, 0.3), floor: cmp.Or(c.Floor, 5), streams: maxStreams,
-		},
+		log:           c.Logger.With("component", "registry.agents"),
+		limits:        limits{grace: cmp.Or(c.Grace, 3*time.Second), settle: cmp.Or(c.Settle, DefaultSettle), streams: maxStreams},
 		max:           cmp.Or(c.MaxWorkloads, 100_000),
 		store:         c.Store,
 		claimStore:    c.Claims,
@@ -203,6 +205,9 @@ func (s *Source) open(stream uint64, c mesh.Claim, end func(reason string)) (not
 		}
 		return notify, err
 	}
+	if s.settleAt.IsZero() {
+		s.settleAt = now.Add(s.limits.settle)
+	}
 	s.from[stream] = connection{c.Host, c.Source}
 	if forgotten := l.opened(attached{stream: stream, end: end}, s.limits, now); forgotten != 0 {
 		delete(s.streams, forgotten)
@@ -251,7 +256,7 @@ func (s *Source) leaseOf(key id) *lease {
 func (s *Source) forgetOldest() bool {
 	var oldest *lease
 	for _, l := range s.sorted {
-		if (l.gone || l.awaited) && (oldest == nil || l.lost.Before(oldest.lost)) {
+		if (l.silent || l.gone() || l.awaited) && (oldest == nil || l.lost.Before(oldest.lost)) {
 			oldest = l
 		}
 	}
@@ -345,23 +350,6 @@ func (s *Source) StreamClosed(stream uint64) {
 	s.updateLease(l)
 }
 
-// Release takes out the workloads that are held in because many streams were lost together. It
-// reports whether there were any.
-func (s *Source) Release() bool {
-	defer s.wakeRun()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	released := false
-	for l := range s.timed {
-		if l.held {
-			l.expire()
-			s.updateLease(l)
-			released = true
-		}
-	}
-	return released
-}
-
 // Run sends what is known, first what the store has, until ctx is done.
 func (s *Source) Run(ctx context.Context, out chan<- *mesh.Fragment) error {
 	if s.running.Swap(true) {
@@ -415,68 +403,6 @@ func (s *Source) Unsaved() string {
 		return *why
 	}
 	return ""
-}
-
-// look applies the passing of time, and returns a fragment if anything changed, and when to
-// call it again.
-func (s *Source) look(now time.Time) (*mesh.Fragment, time.Time) {
-	var sw sweep
-	fragment := s.sweep(&sw, now)
-	s.logChanges(&sw)
-	return fragment, sw.next
-}
-
-func (s *Source) sweep(sw *sweep, now time.Time) *mesh.Fragment {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	leases := slices.SortedFunc(maps.Keys(s.timed), func(a, b *lease) int { return compareIDs(a.id, b.id) })
-	many := s.limits.tooMany(s.counts[Lost]+s.counts[Held], s.counts[Connected])
-	sw.run(leases, s.limits.grace, many, now)
-	for _, l := range leases {
-		s.updateLease(l)
-	}
-	if !s.changed && len(s.changedLeases) == 0 {
-		return nil
-	}
-	s.changed = false
-	s.rewrite()
-	return &mesh.Fragment{Source: sourceName, Health: s.healths}
-}
-
-// rewrite brings the lists up to date.
-func (s *Source) rewrite() {
-	var healths, down []mesh.Delta[*mesh.HealthReport]
-	out := func(r *mesh.HealthReport) *mesh.HealthReport {
-		if r != nil && r.Health == mesh.Unhealthy {
-			return r
-		}
-		return nil
-	}
-	for l := range s.changedLeases {
-		before := l.last
-		if l.last = l.report(); before == l.last {
-			continue
-		}
-		healths = append(healths, mesh.Delta[*mesh.HealthReport]{Old: before, New: l.last})
-		if d := (mesh.Delta[*mesh.HealthReport]{Old: out(before), New: out(l.last)}); d.Old != d.New {
-			down = append(down, d)
-		}
-	}
-	clear(s.changedLeases)
-	s.healths, s.down = mesh.PatchReports(s.healths, healths), mesh.PatchReports(s.down, down)
-}
-
-func (s *Source) logChanges(sw *sweep) {
-	if len(sw.held) > 0 {
-		s.log.Error("too many agents disconnected at once; keeping their workloads until they return or are released",
-			"workloads", len(sw.held), "first", sw.held[0].String(), "command", "fairlead release "+sourceName)
-	}
-	if len(sw.freed) > 0 {
-		s.log.Info("most agents reconnected; new grace period for the others", "workloads", len(sw.freed), "first", sw.freed[0].String())
-	}
-	if len(sw.gone) > 0 {
-		s.log.Warn("agents disconnected; workloads removed from load balancing", "workloads", len(sw.gone), "first", sw.gone[0].String())
-	}
 }
 
 func (i id) String() string {

@@ -262,7 +262,7 @@ func (s *Source) evict(l *lease, reason string) (notify []func()) {
 		}
 	}
 	l.streams, l.claim = nil, claim{}
-	l.lost, l.held, l.gone, l.left, l.confirmBy = time.Time{}, false, false, false, time.Time{}
+	l.lost, l.silent, l.removed, l.left, l.confirmBy = time.Time{}, false, false, false, time.Time{}
 	l.awaited, s.claimsChanged = true, true // nothing is known of the workload
 	return notify
 }

@@ -131,7 +131,7 @@ func TestReportEndsWithItsStream(t *testing.T) {
 		h.say(1, mesh.Unhealthy)
 		h.StreamClosed(1)
 		h.after(0)
-		h.want("nobody speaks: silent, and not let in by that", "1-silent")
+		h.want("nobody speaks: the verdict stands", "1-left")
 		h.open(3, 1)
 		h.after(10 * time.Second)
 		h.want("back, and it does not probe", "")
@@ -333,7 +333,7 @@ func TestClaimsSurviveARestart(t *testing.T) {
 		h.open(2, 2)
 		h.say(2, mesh.Healthy)
 		h.after(2 * time.Minute)
-		h.want("back", "2+")
+		h.want("back", "1~ 2+ 3~")
 		if err := h.StreamOpened(10, claimed("other", "10.0.0.003"), nil); err != nil {
 			t.Errorf("the lease is over: %v", err)
 		}

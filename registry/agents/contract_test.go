@@ -23,7 +23,7 @@ func TestSource(t *testing.T) {
 			Read: func(f *mesh.Fragment) map[string]string {
 				out := map[string]string{}
 				for _, r := range f.Health {
-					if r.Health == mesh.Unhealthy && r.Reason != goneReason {
+					if r.Health == mesh.Unhealthy {
 						out[r.ServiceAccount.Name] = r.Reason
 					}
 				}
@@ -43,7 +43,7 @@ type reports struct {
 
 func (p *reports) open(tb testing.TB) registry.Source {
 	tb.Helper()
-	s, err := New(Config{Logger: slog.New(slog.DiscardHandler), Grace: 10 * time.Millisecond, Share: 1, Floor: 100})
+	s, err := New(Config{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -7,15 +7,15 @@
 // The better proof wins; without a proof the first host wins, until it is removed or its lease
 // expires. A host that claims the workload of another one is rejected and reported.
 //
-// A report ends with its stream. Unhealthy counts at once. After the stream is lost the health
-// is unknown, and after a grace period the workload is taken out of load balancing; a workload
-// that was out before stays out. If very many streams are lost together, the cause is probably
-// this server or its network. Then the workloads stay in, which is logged as an error, until
-// they return or a person confirms that they are gone.
+// A report ends with its stream. Unhealthy counts at once, and a workload that was out before
+// its stream was lost stays out. Silence is no verdict: after a lost stream the health is
+// unknown, and after a grace period the workload is [mesh.Silent], which means that it is used
+// only where no better one is left. Only a report, its source or a person takes it out. So it
+// does not matter whether hosts are dead or only cut off from this server, nor how many are.
 //
 // After a restart all health is unknown, which counts as healthy, until the agents report
-// again, so a restart takes no workload out. It lets none in either: workloads that were out
-// are saved in a [Store], and stay out until the agent is back and reports otherwise.
+// again. Those that have not come back after [Config.Settle] are silent. Workloads that were
+// out or silent before are saved in a [Store], and stay so until the agent is back.
 //
 // The package authenticates nobody. Its caller, the server of ADS streams, guarantees the
 // account and the address of a stream, and may call from any goroutine: every call is short

@@ -10,9 +10,12 @@ import (
 )
 
 const (
-	// goneReason is the reason of a workload whose agent did not come back.
-	goneReason = "agent gone"
-	// leftReason is the same where the agent said before that the workload is not
+	// silentReason is the reason of a workload whose agent is silent. Earlier releases wrote it
+	// into outages.json for those, too, and took them out.
+	silentReason = "agent gone"
+	// removedReason is that of one that a person has taken out.
+	removedReason = "agent gone; taken out by an operator"
+	// leftReason is that of one whose agent said before that the workload is not
 	// well, and waitReason that of one that is back and has not said anything yet.
 	downReason = "its Envoy is not running"
 	leftReason = "agent gone; its last report was unhealthy"
@@ -74,15 +77,15 @@ type lease struct {
 
 	// lost is when the last stream ended; zero while there is one.
 	lost time.Time
-	// held says that too many were lost with it; gone that the grace is over.
-	held, gone bool
-	// left says that the last report before the silence was unhealthy: the workload
-	// is not let in by silence. confirmBy is until when that counts after the host is
-	// back, unless it reports; or zero.
+	// silent says that the grace is over, removed that a person has taken the workload out.
+	silent, removed bool
+	// left says that the last report before the stream ended was unhealthy: that verdict
+	// stands. confirmBy is until when it counts after the host is back, unless it
+	// reports; or zero.
 	left      bool
 	confirmBy time.Time
 	// awaited means that no host has been connected since the server started, or since the
-	// claim changed: the health is unknown.
+	// claim changed: the health is unknown, until Source.settleAt.
 	awaited bool
 
 	// last is the last report that was sent to the registry; nil if the health is unknown.
@@ -129,8 +132,14 @@ func (l *lease) timed() bool {
 	if len(l.streams) > 0 {
 		return !l.confirmBy.IsZero()
 	}
-	return !l.gone && !l.awaited
+	return !l.silent && !l.gone() && !l.awaited
 }
+
+// gone reports whether a verdict keeps the workload out while its agent is away.
+func (l *lease) gone() bool { return len(l.streams) == 0 && (l.left || l.removed) }
+
+// remove takes the workload out until its agent returns.
+func (l *lease) remove() { l.removed, l.silent, l.awaited = true, false, false }
 
 // opened adds a stream. At the limit the oldest is removed.
 func (l *lease) opened(a attached, limits limits, now time.Time) (forgotten uint64) {
@@ -139,10 +148,10 @@ func (l *lease) opened(a attached, limits limits, now time.Time) (forgotten uint
 		l.streams = slices.Delete(l.streams, 0, 1)
 	}
 	if len(l.streams) == 0 && l.left {
-		l.confirmBy = now.Add(limits.grace)
+		l.confirmBy = now.Add(confirmWithin)
 	}
 	l.streams = append(l.streams, a)
-	l.lost, l.held, l.gone, l.awaited = time.Time{}, false, false, false
+	l.lost, l.silent, l.removed, l.awaited = time.Time{}, false, false, false
 	return forgotten
 }
 
@@ -197,7 +206,7 @@ func (l *lease) said() (mesh.Health, string) {
 	return mesh.HealthUnknown, ""
 }
 
-// closed records the end of a stream. A workload that was out gets no grace period.
+// closed records the end of a stream.
 func (l *lease) closed(stream uint64, now time.Time) {
 	at := l.at(stream)
 	if at < 0 {
@@ -209,94 +218,31 @@ func (l *lease) closed(stream uint64, now time.Time) {
 		return
 	}
 	l.lost, l.confirmBy = now, time.Time{}
-	if l.left = l.left || health == mesh.Unhealthy; l.left {
-		l.expire()
-	}
+	l.left = l.left || health == mesh.Unhealthy
 }
-
-// expire takes the workload out.
-func (l *lease) expire() { l.gone, l.held = true, false }
 
 // health is what counts, and why.
 func (l *lease) health() (mesh.Health, string) {
 	switch {
-	case l.gone && l.left:
-		return mesh.Unhealthy, leftReason
-	case l.gone:
-		return mesh.Unhealthy, goneReason
 	case l.left && len(l.streams) > 0:
 		return mesh.Unhealthy, waitReason
+	case l.left:
+		return mesh.Unhealthy, leftReason
+	case l.removed:
+		return mesh.Unhealthy, removedReason
+	case l.silent:
+		return mesh.Silent, silentReason
 	}
 	health, reason := l.said()
 	return health, reason
 }
 
+// confirmWithin is how long an agent has after its return to repeat that its workload is not
+// well.
+const confirmWithin = 10 * time.Second
+
 // limits are the settings of a Source.
 type limits struct {
-	grace   time.Duration
-	share   float64
-	floor   int
-	streams int // of one workload
-}
-
-// tooMany reports whether so many streams were lost that the cause is probably this server.
-func (l limits) tooMany(lost, connected int) bool {
-	return lost >= l.floor && float64(lost) > l.share*float64(lost+connected)
-}
-
-// sweep is what the passing of time does to leases.
-type sweep struct {
-	// gone and held are those that became so now, freed those that are held no
-	// longer.
-	gone, held, freed []id
-	// next is when to look again; zero means not before something happens.
-	next time.Time
-}
-
-// run updates the timed leases. While too many streams are lost, leases whose grace is over
-// are held; when it is not too many any more, because most came back, the rest get a new grace
-// period.
-func (s *sweep) run(leases []*lease, grace time.Duration, many bool, now time.Time) {
-	for _, l := range leases {
-		switch {
-		case len(l.streams) > 0:
-			s.confirm(l, now)
-			continue
-		case l.gone:
-			continue
-		case l.held && !many:
-			l.held, l.lost = false, now
-			s.freed = append(s.freed, l.id)
-		}
-		over := l.lost.Add(grace)
-		switch {
-		case l.held:
-		case over.After(now):
-			s.wake(over)
-		case many:
-			l.held = true
-			s.held = append(s.held, l.id)
-		default:
-			l.expire()
-			s.gone = append(s.gone, l.id)
-		}
-	}
-}
-
-// confirm takes a workload back in whose agent is connected and does not report: it may not
-// probe any more.
-func (s *sweep) confirm(l *lease, now time.Time) {
-	switch {
-	case l.confirmBy.IsZero():
-	case l.confirmBy.After(now):
-		s.wake(l.confirmBy)
-	default:
-		l.confirmBy, l.left = time.Time{}, false
-	}
-}
-
-func (s *sweep) wake(at time.Time) {
-	if s.next.IsZero() || at.Before(s.next) {
-		s.next = at
-	}
+	grace, settle time.Duration
+	streams       int // of one workload
 }

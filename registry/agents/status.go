@@ -14,19 +14,19 @@ const (
 	Connected State = "connected"
 	// Lost: the stream ended less than the grace ago.
 	Lost State = "lost"
-	// Held: the grace is over, but too many were lost together.
-	Held State = "held"
-	// Gone: the grace is over, the workload is out.
+	// Silent: the grace is over. The workload is used only where no better one is left.
+	Silent State = "silent"
+	// Gone: not connected, and out: its last report was unhealthy, or a person took it out.
 	Gone State = "gone"
-	// Awaited: the host is on record, and has not been connected yet.
+	// Awaited: the host is on record, and has not been connected since the start.
 	Awaited State = "awaited"
 )
 
 // Status is the state of a Source for people and metrics.
 type Status struct {
-	// Connected, Lost, Held, Gone and Awaited count workloads by State, Unhealthy those
+	// Connected, Lost, Silent, Gone and Awaited count workloads by State, Unhealthy those
 	// that are out for whatever reason.
-	Connected, Lost, Held, Gone, Awaited, Unhealthy int
+	Connected, Lost, Silent, Gone, Awaited, Unhealthy int
 	// Refused counts streams for which there was no room, Ignored reports of
 	// streams that are not open.
 	Refused, Ignored uint64
@@ -43,12 +43,14 @@ type Status struct {
 
 // WorkloadStatus is what is known of one workload.
 type WorkloadStatus struct {
-	ServiceAccount mesh.ServiceAccount
-	Address        string
+	ServiceAccount   mesh.ServiceAccount
+	Network, Address string
+	Workload         string
 	// Host is who claims the workload, or empty.
 	Host  string
 	State State
-	// Since is when the stream was lost; zero while connected.
+	// Since is when the stream was lost, or the server's start if that was before; zero while
+	// connected.
 	Since  time.Time
 	Health mesh.Health
 	Reason string
@@ -58,10 +60,10 @@ func (l *lease) state() State {
 	switch {
 	case len(l.streams) > 0:
 		return Connected
-	case l.gone:
+	case l.gone():
 		return Gone
-	case l.held:
-		return Held
+	case l.silent:
+		return Silent
 	case l.awaited:
 		return Awaited
 	default:
@@ -90,8 +92,8 @@ func (s *Source) Status() Status {
 			st.Connected++
 		case Lost:
 			st.Lost++
-		case Held:
-			st.Held++
+		case Silent:
+			st.Silent++
 		case Gone:
 			st.Gone++
 		case Awaited:
@@ -103,7 +105,7 @@ func (s *Source) Status() Status {
 		}
 		if (state != Connected && state != Awaited || health == mesh.Unhealthy) && len(st.Workloads) < listedWorkloads {
 			st.Workloads = append(st.Workloads, WorkloadStatus{
-				ServiceAccount: l.id.account, Address: l.id.address, Host: l.host, State: state, Since: l.lost, Health: health, Reason: reason,
+				ServiceAccount: l.id.account, Network: l.id.network, Address: l.id.address, Workload: l.id.workload, Host: l.host, State: state, Since: l.lost, Health: health, Reason: reason,
 			})
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// Store saves across restarts which workloads are out.
+// Store saves across restarts which workloads are out or silent.
 type Store interface {
 	// Load returns what was saved last, nothing if nothing was.
 	Load() ([]mesh.HealthReport, error)
@@ -25,7 +25,7 @@ const (
 
 // restore takes the workloads out that were out before the restart, until an agent reports
 // otherwise: agents reconnect one after the other, and a dead workload must not get traffic
-// meanwhile.
+// meanwhile. Those that were silent are silent again.
 func (s *Source) restore(now time.Time) {
 	if s.store == nil {
 		return
@@ -36,14 +36,14 @@ func (s *Source) restore(now time.Time) {
 		return
 	}
 	for _, r := range out {
-		if r.Health != mesh.Unhealthy {
-			continue
+		if r.Reason == silentReason {
+			r.Health = mesh.Silent
 		}
 		l := s.leaseFor(&r)
 		if l == nil {
 			return
 		}
-		l.gone, l.awaited, l.lost, l.left = true, false, now, r.Reason != goneReason
+		l.awaited, l.lost, l.silent, l.left = false, now, r.Health == mesh.Silent, r.Health != mesh.Silent
 		s.updateLease(l)
 		s.restored = append(s.restored, &r)
 	}
@@ -70,7 +70,7 @@ func (s *Source) leaseFor(r *mesh.HealthReport) *lease {
 	return l
 }
 
-// downSaver decides when the list of workloads that are out is saved. A workload that is in
+// downSaver decides when the list of workloads that are out or silent is saved. A workload that is in
 // again is saved before it is sent: a restart must not take out a workload in use. A workload
 // that is out may be saved a little later, together with others.
 type downSaver struct {

@@ -180,6 +180,7 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 		return Host{}, err
 	}
 	s.cfg.Logger.InfoContext(ctx, "host removed", "host", name)
+	s.agents.HostsChanged()
 	if err := s.serials.Forget(name); err != nil {
 		s.cfg.Logger.WarnContext(ctx, "deleting the certificate record of a removed host failed; retrying at the next start", "host", name, "err", err)
 	}

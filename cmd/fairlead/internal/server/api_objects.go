@@ -21,8 +21,10 @@ type Object struct {
 	// Hash is that of the content. Equal content has an equal hash in every server.
 	Hash string `json:"hash"`
 	// Unhealthy says that a workload takes no traffic, whoever said so.
-	Unhealthy bool   `json:"unhealthy,omitempty"`
-	Origin    string `json:"origin"`
+	Unhealthy bool `json:"unhealthy,omitempty"`
+	// Silent says that the agent of a workload is: it takes traffic where no other does.
+	Silent bool   `json:"silent,omitempty"`
+	Origin string `json:"origin"`
 }
 
 // objects lists the services and workloads of a source that are in force, what
@@ -48,7 +50,7 @@ func (s *Server) objects(_ context.Context, r *http.Request, _ struct{}) ([]Obje
 		add(&svc.Meta, Object{Host: string(svc.Hostname)})
 	}
 	for _, w := range now.Workloads {
-		add(&w.Meta, Object{Address: w.Address, Unhealthy: w.Health == mesh.Unhealthy})
+		add(&w.Meta, Object{Address: w.Address, Unhealthy: w.Health == mesh.Unhealthy, Silent: w.Health == mesh.Silent})
 	}
 	return out, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,13 +91,16 @@ type Refused struct {
 
 func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, error) {
 	out := Proxies{Generation: s.registry.Status().Generation, Proxies: []Proxy{}, Refused: []Refused{}}
-	proofs := map[[3]string]string{}
+	now, proofs := s.registry.Snapshot(), map[[3]string]string{}
 	for _, c := range s.agents.Claims() {
 		proofs[[3]string{c.Host, c.Network + " " + c.Address, c.Namespace + "/" + c.ServiceAccount}] = c.Proof
 	}
 	out.Conflicts = s.agents.Status().Conflicts
 	for _, p := range s.xds.Proxies() {
 		shown := proxyOf(p)
+		if w := workloadOf(now, p.Workload); !p.Connected && w != nil { // it reports nothing itself
+			shown.Health, shown.HealthReason = w.Health.String(), w.HealthReason
+		}
 		shown.AddressProof = proofs[[3]string{p.Host, p.Network + " " + p.Address, p.ServiceAccount.String()}]
 		out.Proxies = append(out.Proxies, shown)
 	}
@@ -116,7 +120,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 	out := Proxy{
 		Name: p.Name, Host: p.Host, ID: p.ID, ServiceAccount: p.ServiceAccount.String(),
 		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
-		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: healthName(p.Health), HealthReason: p.HealthReason,
+		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: p.Health.String(), HealthReason: p.HealthReason,
 		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Partial: p.Partial, Stale: p.Stale,
 		VirtualHosts: p.VirtualHosts, Types: []Type{},
 	}
@@ -138,15 +142,16 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 	return out
 }
 
-func healthName(h mesh.Health) string {
-	switch h {
-	case mesh.Healthy:
-		return "healthy"
-	case mesh.Unhealthy:
-		return "unhealthy"
-	default:
-		return "unknown"
+// workloadOf is the workload of a proxy in a snapshot, which may be nil; or nil.
+func workloadOf(now *mesh.Snapshot, key mesh.Key) *mesh.Workload {
+	if now == nil {
+		return nil
 	}
+	i, found := slices.BinarySearchFunc(now.Workloads, key, func(w *mesh.Workload, k mesh.Key) int { return w.Compare(k) })
+	if !found {
+		return nil
+	}
+	return now.Workloads[i]
 }
 
 // typeNames are the types as people call them on the command line.

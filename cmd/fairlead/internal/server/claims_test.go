@@ -141,7 +141,7 @@ func (r *running) waitHealth(want mesh.Health, reason string) {
 	r.t.Helper()
 	r.eventually(func() error {
 		if h, why := r.health(); h != want || !strings.Contains(why, reason) {
-			return fmt.Errorf("the workload is %s (%s), want %s (%s)", healthName(h), why, healthName(want), reason)
+			return fmt.Errorf("the workload is %s (%s), want %s (%s)", h, why, want, reason)
 		}
 		return nil
 	})
@@ -207,7 +207,7 @@ func TestAHostSpeaksForItsOwn(t *testing.T) {
 					}
 				}
 				if h, why := r.health(); h != mesh.Healthy {
-					t.Errorf("the workload is %s: %s", healthName(h), why)
+					t.Errorf("the workload is %s: %s", h, why)
 				}
 				r.named(t, name)
 				leave()

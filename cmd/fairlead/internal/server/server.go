@@ -134,7 +134,7 @@ func (s *Server) newRegistry(context.Context) error {
 	s.agents, err = agents.New(agents.Config{
 		Logger: s.cfg.Logger, Store: outages{filepath.Join(s.cfg.StateDir, "outages.json")},
 		Claims: claims{filepath.Join(s.cfg.StateDir, "claims.json")}, Stands: s.stands,
-		ClaimLease: s.cfg.ClaimLease, RequireProof: s.cfg.RequireProvenAddresses,
+		ClaimLease: s.cfg.ClaimLease, RequireProof: s.cfg.RequireProvenAddresses, Settle: cmp.Or(s.cfg.AbsentAfter, DefaultAbsentAfter),
 	})
 	if err != nil {
 		return err
