@@ -3,6 +3,7 @@ package mesh_test
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"slices"
 	"strconv"
@@ -40,6 +41,11 @@ func TestMergesEqualMerge(t *testing.T) {
 				}
 				in := w.Input(prev)
 				in.Owners = owners
+				if seed%4 == 3 {
+					for i, f := range in.Fragments {
+						in.Fragments[i] = untidy(w.Rand(), f)
+					}
+				}
 				s = mesh.Merge(in)
 				in.Prev = nil
 				anew := mesh.Merge(in)
@@ -55,6 +61,9 @@ func TestMergesEqualMerge(t *testing.T) {
 						t.Fatalf("%s: what differs from the snapshot %d in %d: %s", after, from.Generation, s.Generation, d)
 					}
 				}
+				if !slices.IsSortedFunc(s.Conflicts, func(a, b mesh.Conflict) int { return a.Key.Compare(b.Key) }) {
+					t.Fatalf("%s: the conflicts are not sorted", after)
+				}
 				if older = prev; prev != nil {
 					if d := wrongDiff(prev, s); d != "" {
 						t.Fatalf("%s: what the snapshot says of the change: %s", after, d)
@@ -64,11 +73,37 @@ func TestMergesEqualMerge(t *testing.T) {
 					if d := wrongDifference(before[i], f); d != "" {
 						t.Fatalf("%s: what differs in the fragment %q: %s", after, f.Source, d)
 					}
+					if d := wrongReach(before[i], f); d != "" {
+						t.Fatalf("%s: the reach of the change of the fragment %q: %s", after, f.Source, d)
+					}
 				}
 				owners = recorded(owners, s)
 			}
 		})
 	}
+}
+
+// untidy is a fragment of which some lists are not sorted, and some have an object twice.
+func untidy(rng *rand.Rand, f *mesh.Fragment) *mesh.Fragment {
+	out := *f
+	for _, list := range lists(&out) {
+		if list.Len() == 0 {
+			continue
+		}
+		copied := reflect.MakeSlice(list.Type(), 0, list.Len()+1)
+		copied = reflect.AppendSlice(copied, list)
+		if rng.IntN(4) == 0 {
+			again := reflect.New(list.Type().Elem().Elem())
+			again.Elem().Set(list.Index(rng.IntN(list.Len())).Elem())
+			metaOf(again).Origin = &mesh.Origin{Path: "twice.yaml", Line: rng.IntN(100)}
+			copied = reflect.Append(copied, again)
+		}
+		if rng.IntN(4) == 0 {
+			rng.Shuffle(copied.Len(), reflect.Swapper(copied.Interface()))
+		}
+		list.Set(copied)
+	}
+	return &out
 }
 
 // recorded is the record with what a snapshot grants.

@@ -127,3 +127,20 @@ func fillField(t *testing.T, v reflect.Value) {
 		t.Fatalf("no value for %s", v.Type())
 	}
 }
+
+// TestTextsDoNotLookAlike writes lists of strings that differ only in where one ends.
+func TestTextsDoNotLookAlike(t *testing.T) {
+	t.Parallel()
+	seen := map[Hash][][]string{}
+	for _, lists := range [][][]string{{{}}, {{""}}, {{"", ""}}, {{""}, {""}}, {{"a", "b"}}, {{"ab"}}, {{"a"}, {"b"}}, {{"ab", ""}}, {{"", "ab"}}, {{"a", "", "b"}}, {{"a", "\x01b"}}, {{"a\x01", "b"}}} {
+		p := &printer{h: sha256.New()}
+		for _, list := range lists {
+			p.text(list...)
+		}
+		sum := Hash(p.h.Sum(nil))
+		if was, ok := seen[sum]; ok {
+			t.Errorf("%q looks like %q", lists, was)
+		}
+		seen[sum] = lists
+	}
+}

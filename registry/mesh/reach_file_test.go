@@ -30,3 +30,45 @@ func TestFilesOfADifference(t *testing.T) {
 		}
 	}
 }
+
+// Two objects without a hash are not equal because both have none.
+func TestReachWithoutHashes(t *testing.T) {
+	t.Parallel()
+	of := func(account string) *Fragment {
+		return &Fragment{Workloads: []*Workload{{Meta: Meta{Key: Key{Kind: KindWorkloadEntry, Namespace: "shop", Name: "w"}}, ServiceAccount: account}}}
+	}
+	if got := Compare(of("a"), of("b")).Reach(); got != ReachEndpoints {
+		t.Errorf("reach is %s, want %s", got, ReachEndpoints)
+	}
+	if got := Compare(of("a"), of("a")).Reach(); got != ReachNone {
+		t.Errorf("reach of nothing is %s", got)
+	}
+}
+
+func TestReachOfMeshConfigAndHealth(t *testing.T) {
+	t.Parallel()
+	config := func(h byte) *Fragment { return &Fragment{MeshConfig: &MeshConfig{Meta: Meta{Hash: Hash{h}}}} }
+	report := func(address, reason string) *Fragment {
+		return &Fragment{Health: []*HealthReport{{Address: address, Reason: reason}}}
+	}
+	for name, c := range map[string]struct {
+		prev, next *Fragment
+		want       Reach
+	}{
+		"config_added":   {&Fragment{}, config(1), ReachConfig},
+		"config_removed": {config(1), &Fragment{}, ReachConfig},
+		"config_changed": {config(1), config(2), ReachConfig},
+		"config_equal":   {config(1), config(1), ReachNone},
+		"report_added":   {&Fragment{}, report("10.0.0.1", "a"), ReachHealth},
+		"report_removed": {report("10.0.0.1", "a"), &Fragment{}, ReachHealth},
+		"report_changed": {report("10.0.0.1", "a"), report("10.0.0.1", "b"), ReachHealth},
+		"report_equal":   {report("10.0.0.1", "a"), report("10.0.0.1", "a"), ReachNone},
+	} {
+		if got := Compare(c.prev, c.next).Reach(); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+		if same := c.prev.MeshConfig == c.next.MeshConfig; c.prev.Same(c.next) != same {
+			t.Errorf("%s: Same is not %v", name, same)
+		}
+	}
+}

@@ -72,7 +72,7 @@ func (d *Difference) Removed() []Removal {
 	for _, k := range kinds {
 		var last Key
 		for c := range k.changes(&d.objects) {
-			if c.Old == nil || c.New != nil || c.Old.Key == last || k.has(d.next, c.Old.Key) {
+			if c.New != nil || c.Old.Key == last || k.has(d.next, c.Old.Key) {
 				continue // the object, or another host of it, still exists or is listed already
 			}
 			last = c.Old.Key

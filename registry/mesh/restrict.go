@@ -12,8 +12,11 @@ import (
 type restrictions struct {
 	// inputs are the fragments of the sources, and out are those after restriction.
 	inputs, out []*Fragment
-	owners      owners
-	exports     [2][]string // defaults for services and for VirtualServices
+	// strictlySorted says that no list of inputs has an object twice: then the next inputs
+	// can be compared with them.
+	strictlySorted bool
+	owners         owners
+	exports        [2][]string // defaults for services and for VirtualServices
 	// services and routes are the decisions for objects that differ from what their source
 	// has.
 	services  persistentMap[*Service, *decision[*Service]]
@@ -113,6 +116,9 @@ func (f *Fragment) workloads() []*Workload {
 
 // compare finds what differs in the fragments. It returns false if that is not possible.
 func (w *restricter) compare() bool {
+	if !w.prev.strictlySorted {
+		return false
+	}
 	w.hosts = map[Hostname]bool{}
 	for i, f := range w.inputs {
 		services, tidy := diff(w.prev.inputs[i].services(), f.services(), compareServiceKeys)
@@ -123,6 +129,7 @@ func (w *restricter) compare() bool {
 		}
 		w.services, w.routes, w.workloads = append(w.services, services), append(w.routes, routes), append(w.workloads, workloads)
 	}
+	w.strictlySorted = true
 	return true
 }
 
@@ -131,7 +138,10 @@ func (w *restricter) reset() {
 	w.prev = restrictions{inputs: make([]*Fragment, len(w.inputs)), owners: owners{record: w.prev.owners.record}}
 	w.restrictions.services, w.restrictions.routes, w.conflicts = w.prev.services, w.prev.routes, nil
 	w.hosts, w.services, w.routes, w.workloads = map[Hostname]bool{}, nil, nil, nil
+	w.strictlySorted = true
 	for _, f := range w.inputs {
+		w.strictlySorted = w.strictlySorted && strictlySorted(f.services(), compareServiceKeys) &&
+			strictlySorted(f.virtualServices(), compareKeys) && strictlySorted(f.workloads(), compareKeys)
 		w.services, w.routes = append(w.services, added(f.services())), append(w.routes, addedAll(f.virtualServices()))
 		w.workloads = append(w.workloads, addedAll(f.workloads()))
 	}

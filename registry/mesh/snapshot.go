@@ -1,6 +1,9 @@
 package mesh
 
-import "weak"
+import (
+	"cmp"
+	"weak"
+)
 
 // Snapshot is the state of the whole mesh at one moment: what every proxy's
 // configuration is derived from. It is immutable and may be read from any
@@ -94,4 +97,15 @@ type Conflict struct {
 	Foreign bool
 	// Reason is for people; empty if the conflict is only an equal Key.
 	Reason string
+}
+
+// compareConflicts is the order of Snapshot.Conflicts. It does not depend on the order in
+// which they were found.
+func compareConflicts(a, b Conflict) int {
+	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host), compareOrigins(a.Dropped, b.Dropped), compareOrigins(a.Kept, b.Kept), cmp.Compare(a.Reason, b.Reason))
+}
+
+func compareOrigins(a, b *Origin) int {
+	a, b = cmp.Or(a, &Origin{}), cmp.Or(b, &Origin{})
+	return cmp.Or(cmp.Compare(a.Source, b.Source), cmp.Compare(a.Path, b.Path), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 }

@@ -64,7 +64,6 @@ func mergeTable[T object](prev *table[T], inputs [][]T, order func(a, b T) int) 
 			t.merged = t.join(clean)
 		}
 	}
-	slices.SortStableFunc(t.conflicts, compareConflicts)
 	deltas, _ := diff(prev.merged, t.merged, order)
 	if len(deltas) == 0 {
 		t.merged = prev.merged
@@ -142,14 +141,11 @@ func (t *table[T]) decided(inputs [][]T, keys []Key, order func(a, b T) int) (*t
 	}
 	if len(fresh.conflicts) > 0 || slices.ContainsFunc(t.conflicts, among) {
 		next.conflicts = slices.Concat(slices.DeleteFunc(slices.Clone(t.conflicts), among), fresh.conflicts)
-		slices.SortStableFunc(next.conflicts, compareConflicts)
 	}
 	var ok bool
 	next.merged, ok = patch(t.merged, deltas, order)
 	return next, deltas, ok
 }
-
-func compareConflicts(a, b Conflict) int { return a.Key.Compare(b.Key) }
 
 // span is the part of a sorted list that has the key.
 func span[T object](list []T, key Key) []T {
@@ -311,6 +307,15 @@ func follows[T any](list []T, j int, order func(a, b T) int) sortedness {
 	default:
 		return unsorted
 	}
+}
+
+func strictlySorted[T any](list []T, order func(a, b T) int) bool {
+	for j := range list {
+		if follows(list, j, order) != strict {
+			return false
+		}
+	}
+	return true
 }
 
 // reorder sorts all objects into another order. list is the result for the previous
