@@ -79,6 +79,8 @@ type Config struct {
 	EnvoyMaxHeapMiB, EnvoyMaxConnections int
 	// DrainTime is how long a stop waits for connections to end; zero means 5 s.
 	DrainTime time.Duration
+	// EnvoyIncludeStats are regular expressions of the names of further statistics of Envoy.
+	EnvoyIncludeStats []string
 	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
 	// Probe says how to probe the application; nil means that it is not probed.

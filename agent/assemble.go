@@ -166,7 +166,7 @@ func (a *Agent) envoy(
 	b, err := bootstrap.Marshal(bootstrap.Config{
 		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), Token: known.Token,
 		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
-		EnvoyVersion: envoyVersion(binary), Limits: a.limits(ctx),
+		EnvoyVersion: envoyVersion(binary), IncludeStats: a.c.EnvoyIncludeStats, Limits: a.limits(ctx),
 	})
 	if err != nil {
 		return nil, false, err

@@ -157,7 +157,7 @@ func TestUpdatesAndRestarts(t *testing.T) {
 			if n := e.Stat(t, "control_plane.connected_state"); n != 1 {
 				t.Errorf("connected_state = %d", n)
 			}
-			if n := e.Stat(t, "cluster.xds-grpc.upstream_cx_total"); n != 1 {
+			if n := e.Stat(t, "cluster.xds-grpc;.upstream_cx_total"); n != 1 {
 				t.Errorf("Envoy connected %d times", n)
 			}
 
@@ -357,7 +357,7 @@ func TestLostStoreLosesNoTraffic(t *testing.T) {
 	server.kill()
 	h.relay()
 	envoytest.Eventually(t, deadline, func() error {
-		if n := e.Stat(t, "cluster.xds-grpc.upstream_cx_total"); n < 2 {
+		if n := e.Stat(t, "cluster.xds-grpc;.upstream_cx_total"); n < 2 {
 			return fmt.Errorf("Envoy connected %d times", n)
 		}
 		return shop.says("one")

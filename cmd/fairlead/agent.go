@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -75,6 +76,7 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
 	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
 	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy inherits from the agent, in addition to the usual ones such as TZ; it inherits no others")
+	fl.StringArrayVar(&c.EnvoyIncludeStats, "envoy-include-stats", nil, "regular expression (RE2) of names of Envoy's statistics, such as circuit_breakers, which Envoy has in addition to the usual ones; may be repeated, and . means all")
 	fl.IntVar(&c.EnvoyMaxHeapMiB, "envoy-max-heap-mib", 0, "limit of Envoy's heap in MiB. Near the limit Envoy answers new requests with 503, and then accepts no new connections. 0 means half of the memory of the host or its cgroup, -1 no limit")
 	fl.IntVar(&c.EnvoyMaxConnections, "envoy-max-connections", 0, "limit of Envoy's downstream connections, from applications of this host and from other hosts; further ones are closed. 0 means one for each 64 KiB of Envoy's heap limit, at most 500000; -1 means no limit")
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
@@ -185,6 +187,11 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 	for _, name := range f.cfg.EnvoyEnv {
 		if name == "" || strings.ContainsAny(name, "= ") {
 			errs = append(errs, fmt.Errorf("--envoy-env %q: write the name of a variable, such as OTEL_RESOURCE_ATTRIBUTES; its value is the agent's", name))
+		}
+	}
+	for _, pattern := range f.cfg.EnvoyIncludeStats {
+		if _, err := regexp.Compile(pattern); err != nil {
+			errs = append(errs, fmt.Errorf("--envoy-include-stats %q: %w", pattern, err))
 		}
 	}
 	errs = append(errs, checkNotNegative(cmd, "drain-time", "certificate-ttl"))

@@ -60,6 +60,9 @@ type Config struct {
 	HealthAddress netip.AddrPort
 	// EnvoyVersion is the release of the Envoy; the zero value is unknown.
 	EnvoyVersion Version
+	// IncludeStats are regular expressions of the names of further statistics that Envoy has
+	// besides the usual ones.
+	IncludeStats []string
 	// Limits bound what Envoy uses of the host; the zero value is unlimited.
 	Limits Limits
 }
@@ -81,6 +84,10 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 	if err != nil {
 		return nil, err
 	}
+	stats, err := statsConfig(c.IncludeStats)
+	if err != nil {
+		return nil, err
+	}
 	b := &bootstrapv3.Bootstrap{
 		Node: node,
 		Admin: &bootstrapv3.Admin{
@@ -92,7 +99,9 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 		DynamicResources: dynamicResources(),
 		StaticResources:  &bootstrapv3.Bootstrap_StaticResources{Secrets: []*tlsv3.Secret{token}},
 		LayeredRuntime:   runtimeLayers(c.EnvoyVersion),
-		StatsConfig:      statsConfig(),
+		StatsConfig:      stats,
+
+		DeferredStatOptions: deferredStats(),
 	}
 	xds, err := grpcCluster(XDSCluster, c.XDSSocket)
 	if err != nil {
@@ -237,6 +246,7 @@ func grpcCluster(name, socket string) (*clusterv3.Cluster, error) {
 func staticCluster(name string, at *corev3.Address) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
 		Name:                 name,
+		AltStatName:          name + ";", // as the control plane's clusters
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 		ConnectTimeout:       durationpb.New(time.Second),
 		LoadAssignment: &endpointv3.ClusterLoadAssignment{

@@ -7,7 +7,6 @@ import (
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	healthv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/health_check/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
@@ -38,6 +37,9 @@ func statsListener(at netip.AddrPort) (*listenerv3.Listener, error) {
 		},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: prometheusCluster},
+			// Without counters of what never happened: most of them are of clusters that the
+			// host never calls.
+			PrefixRewrite: StatsPath + "?usedonly",
 		}},
 	}})
 }
@@ -68,7 +70,7 @@ func httpListener(name string, at netip.AddrPort, routes []*routev3.Route, filte
 		chain = append(chain, &hcmv3.HttpFilter{Name: f.name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: a}})
 	}
 	hcm, err := anypb.New(&hcmv3.HttpConnectionManager{
-		StatPrefix: name,
+		StatPrefix: name + ";",
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name:         name,
 			VirtualHosts: []*routev3.VirtualHost{{Name: name, Domains: []string{"*"}, Routes: routes}},
@@ -121,20 +123,4 @@ func runtimeLayers(v Version) *bootstrapv3.LayeredRuntime {
 			LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
 		},
 	}}
-}
-
-// statsConfig extracts names of clusters and connection managers from the names of
-// metrics. The control plane ends these names in ";", as Istio does, because they contain
-// dots, at which Envoy's own rules would cut them.
-func statsConfig() *metricsv3.StatsConfig {
-	tag := func(name, regex string) *metricsv3.TagSpecifier {
-		return &metricsv3.TagSpecifier{TagName: name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: regex}}
-	}
-	return &metricsv3.StatsConfig{
-		UseAllDefaultTags: wrapperspb.Bool(true),
-		StatsTags: []*metricsv3.TagSpecifier{
-			tag("cluster_name", `^cluster\.((.+?);\.)`),
-			tag("http_conn_manager_prefix", `^http\.((.+?);\.)`),
-		},
-	}
 }

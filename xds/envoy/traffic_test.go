@@ -121,20 +121,27 @@ func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytes
 	if f.resumable {
 		without(node, "disableStatelessSessionResumption")
 	}
-	cert, key := f.ca.identity(t, "spiffe://cluster.local/ns/"+who.Namespace+"/sa/"+who.ServiceAccount)
+	withSecrets(t, node, f.ca, who)
+	node["admin"] = json.RawMessage(envoytest.AdminJSON)
+	boot, err := json.Marshal(node)
+	fatalIf(t, err, "marshaling bootstrap")
+	return envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: f.version})
+}
+
+// withSecrets puts the secrets of a proxy into its bootstrap.
+func withSecrets(t testing.TB, node map[string]any, ca *authority, who proxyFile) {
+	t.Helper()
+	cert, key := ca.identity(t, "spiffe://cluster.local/ns/"+who.Namespace+"/sa/"+who.ServiceAccount)
 	inline := func(text string) map[string]any { return map[string]any{"inline_string": text} }
 	static, ok := node["staticResources"].(map[string]any)
 	if !ok {
 		t.Fatal("no static resources")
 	}
-	static["secrets"] = []any{
+	have, _ := static["secrets"].([]any)
+	static["secrets"] = append(have,
 		map[string]any{"name": "default", "tls_certificate": map[string]any{"certificate_chain": inline(cert), "private_key": inline(key)}},
-		map[string]any{"name": "ROOTCA", "validation_context": map[string]any{"trusted_ca": inline(f.ca.rootPEM())}},
-	}
-	node["admin"] = json.RawMessage(envoytest.AdminJSON)
-	boot, err := json.Marshal(node)
-	fatalIf(t, err, "marshaling bootstrap")
-	return envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: f.version})
+		map[string]any{"name": "ROOTCA", "validation_context": map[string]any{"trusted_ca": inline(ca.rootPEM())}},
+	)
 }
 
 // withoutSDS makes secrets come from the bootstrap itself.

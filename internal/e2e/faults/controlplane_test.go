@@ -17,13 +17,13 @@ func TestControlPlaneKilled(t *testing.T) {
 	see := func() map[string]streams {
 		out := map[string]streams{}
 		for _, h := range s.names() {
-			c := s.stats(h, "^control_plane|^cluster.xds-grpc.upstream_cx_total|cds.update_|lds.update_")
+			c := s.stats(h, "^control_plane|^cluster.xds-grpc;.upstream_cx_total|cds.update_|lds.update_")
 			out[h] = streams{
 				c["control_plane.connected_state"],
 				c["cluster_manager.cds.update_attempt"] + c["listener_manager.lds.update_attempt"],
 				c["cluster_manager.cds.update_success"] + c["listener_manager.lds.update_success"],
 				c["cluster_manager.cds.update_failure"] + c["listener_manager.lds.update_failure"],
-				c["cluster.xds-grpc.upstream_cx_total"],
+				c["cluster.xds-grpc;.upstream_cx_total"],
 			}
 		}
 		return out
