@@ -44,6 +44,7 @@ type conn struct {
 	applied         *proxyState // the state that core was given last
 	resources       *cache.Resources
 	converging      bool                          // the proxy has not answered all of its generation
+	convergingSince time.Time                     // when that began
 	knownRejections map[stream.Rejection]struct{} // rejections that were reported to a rollout already
 	unsent          time.Time                     // when the generation was announced; zero once a response was sent
 	hasSlot         bool                          // it has an admission slot, until slotUntil at most
@@ -334,6 +335,9 @@ func (c *conn) refresh() {
 	c.applied = o
 	if o.Resources == nil {
 		return
+	}
+	if !c.converging {
+		c.convergingSince = time.Now()
 	}
 	c.converging = true // even if nothing differs: a rollout may wait for the answer
 	if o.Resources == c.resources {

@@ -31,6 +31,9 @@ func (s *Server) forgetRefusals(host, node string) {
 	s.refused.Forget(func(r Refusal) bool { return r.Host == host && (r.Node == node || r.Node == "") })
 }
 
+// ForgetRefused drops refusals that a person has seen to.
+func (s *Server) ForgetRefused(which func(Refusal) bool) { s.refused.Forget(which) }
+
 // Refused lists the peers that were not admitted lately, newest first.
 func (s *Server) Refused() []Refusal {
 	out := s.refused.All()

@@ -50,6 +50,9 @@ type ProxyStatus struct {
 	// Synced means that the proxy has subscribed to everything, answered everything, and
 	// rejected nothing.
 	Synced bool
+	// Behind is since when it is not synced for want of an answer, or of a configuration;
+	// zero if it is synced.
+	Behind time.Time
 	// Stale says why the proxy does not get the current configuration; or empty.
 	Stale string
 	// VirtualHosts are the route configurations whose virtual hosts are delivered by VHDS.
@@ -140,7 +143,24 @@ func (c *conn) status() ProxyStatus {
 		st.Synced = st.Synced && len(t.Rejected) == 0 && t.Unknown == 0 && !t.Pending
 	}
 	st.Synced = st.Synced && asksForAll(st.Types) && st.Stale == "" && o == c.applied
+	if !st.Synced {
+		st.Behind = c.behind(st.Types)
+	}
 	return st
+}
+
+// behind is since when the proxy owes an answer, or the server a configuration.
+func (c *conn) behind(types []stream.TypeStatus) time.Time {
+	if c.converging {
+		return c.convergingSince
+	}
+	since := time.Now()
+	for _, t := range types { // it has subscribed to more since it answered everything
+		if t.Pending && !t.SentAt.IsZero() && t.SentAt.Before(since) {
+			since = t.SentAt
+		}
+	}
+	return since
 }
 
 // describe adds what is known from the view and resources.

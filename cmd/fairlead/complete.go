@@ -66,6 +66,12 @@ var (
 		}
 		return names
 	})
+	refusedNames = namesFrom("/v1/proxies", func(p server.Proxies) (names []string) { //nolint:gochecknoglobals // a function
+		for _, r := range p.Refused {
+			names = append(names, r.Host)
+		}
+		return names
+	})
 	tokenIDs = namesFrom("/v1/tokens", func(tokens []server.TokenStatus) (names []string) { //nolint:gochecknoglobals // a function
 		for _, t := range tokens {
 			names = append(names, t.ID)

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/safetext"
@@ -11,26 +10,15 @@ import (
 	"github.com/fairlead/fairlead/registry/consul/mapping"
 )
 
-// writeConsul reports problems of the catalogs, and conflicts between
+// writeConsul lists details of the catalogs, and conflicts between
 // them and the manifests, and nothing if there are none. What Consul users
 // register is reported, but is no failure: registrants do not run the mesh.
-func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
-	for _, line := range slices.Concat(s.Old, s.Clock) {
-		bad = true
-		_, _ = fmt.Fprintf(w, "\n%s\n", safetext.Sanitize(line, 1024))
-	}
+func writeConsul(w io.Writer, s *server.Sources) {
 	for i := range s.Consul {
 		st := &s.Consul[i]
 		if st.State == consul.Starting {
 			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", st.Source, st.State, lasting(st.Since), safetext.Sanitize(st.Reason, 1024))
 		}
-		for _, why := range []string{st.Unsaved, st.StateFault} {
-			if why != "" {
-				bad = true
-				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", st.Source, safetext.Sanitize(why, 1024))
-			}
-		}
-		bad = len(st.Denied)+len(st.Unreadable) > 0 || bad
 		writeSome(w, st.Source+": keeping the last state, because Consul's answers are unusable", max(len(st.Unreadable), st.UnreadableCount), func(i int) string { return st.Unreadable[i] })
 		writeSome(w, st.Source+": the token lacks", max(len(st.Denied), st.DeniedCount), func(i int) string { return st.Denied[i] })
 		var warnings []mapping.Note
@@ -49,7 +37,6 @@ func writeConsul(w io.Writer, s *server.Sources) (bad bool) {
 		}
 	}
 	writeSome(w, "limited to some namespaces", len(limited), func(i int) string { return limited[i] })
-	return bad
 }
 
 func noteLine(n mapping.Note) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -19,7 +20,7 @@ func newHostList() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:     "list",
-		Short:   "List the hosts that have joined",
+		Short:   "List the hosts that have joined, and those that have an unused token",
 		Example: "  fairlead host list\n  fairlead host list -o json",
 		Args:    noArgs,
 	}
@@ -45,6 +46,9 @@ func newHostList() *cobra.Command {
 
 // joined is when a host came, and by what if not by a token.
 func joined(h server.Host) string {
+	if h.Waiting && h.Joined.IsZero() && h.Readopted.IsZero() {
+		return "not yet (token unused)"
+	}
 	if !h.Readopted.IsZero() {
 		return ago(h.Readopted) + " by certificate"
 	}
@@ -70,6 +74,46 @@ host's Envoy keeps running with its last configuration, so also stop it on the h
 			return err
 		}
 		_, err := fmt.Fprintf(cmd.OutOrStdout(), "host %s removed\n", args[0])
+		return err
+	}
+	return cmd
+}
+
+func newHostForget() *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "forget {NAME|ADDRESS|--all}",
+		Short: "Forget that a host, or a peer at an address, was refused",
+		Long: `Removes a host, or a peer that has proved no name, from the list of those that the server refused. Use
+it after a mistake that is over. It changes nothing for the host: if it is refused again, it is listed
+again.
+
+A refusal also ends when it does not happen again for ten minutes, or for one minute after the host was
+let in.`,
+		Example: "  fairlead host forget orders-1\n  fairlead host forget 10.0.0.21\n  fairlead host forget --all",
+		Args:    cobra.ArbitraryArgs,
+	}
+	ask := adminFlag(cmd)
+	completion(cmd, ask, false, refusedNames)
+	cmd.Flags().BoolVar(&all, "all", false, "forget all refusals")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) == 0 && !all:
+			return errors.New("missing argument: name a host or an address, or write --all; `fairlead proxy-status` lists who is refused")
+		case len(args) > 1 || all && len(args) > 0:
+			return fmt.Errorf("unexpected argument %q: name one host or address, or write --all", args[len(args)-1])
+		}
+		q := url.Values{}
+		if all {
+			q.Set("all", "true")
+		} else {
+			q.Set("peer", args[0])
+		}
+		var out server.Forgotten
+		if err := ask().Do(cmd.Context(), http.MethodDelete, "/v1/refusals?"+q.Encode(), nil, &out); err != nil {
+			return err
+		}
+		_, err := fmt.Fprintf(cmd.OutOrStdout(), "forgotten: %s\n", plural(out.Forgotten, "refusal"))
 		return err
 	}
 	return cmd

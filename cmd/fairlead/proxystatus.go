@@ -1,69 +1,75 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
-	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 )
 
 func newProxyStatus() *cobra.Command {
 	var output string
+	var onlyUnwell bool
 	cmd := &cobra.Command{
-		Use:     "proxy-status",
+		Use:     "proxy-status [NAME…]",
 		Aliases: []string{"ps"},
-		Short:   "Show the state of every proxy",
-		Long: `Lists every proxy that is connected or was connected recently.
+		Short:   "Show the state of every proxy, and what needs a person",
+		Long: `Lists every proxy that is connected or was connected recently, and the workloads of hosts that have
+not come back. With names of proxies or hosts, it lists only those.
 
+  ENVOY                live, starting, absent, rejecting; left: the stream ended; not back: the host has
+                       not connected since the server started
   CDS, LDS, EDS, RDS   SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK
   ENCRYPTED            what the proxy requires of traffic for its application
+  HEALTH               of the workload in the mesh, by its agent and Consul; withdrawn: out of service on
+                       purpose, as in Consul's maintenance mode
   ROUTES               whole: route configurations with their virtual hosts; by host: VHDS
   ADDRESS              the proof of the workload's address: annotation, token, source, or unproven
 
 Below the table are the rejected resources, in Envoy's words, and the clients that the server rejected.
+The last lines, below UNWELL, are all that needs a person: what it is and what to do.
 
-Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could not run.`,
-		Example: "  fairlead proxy-status\n  fairlead proxy-status -o json",
-		Args:    noArgs,
+Exit code 0: all is well; 1: something needs a person, and each line below UNWELL says what and what to
+do; 2: could not ask the server, or it knows no such name. With names, only what is about them counts.
+The metric fairlead_mesh_unwell and the last line of /readyz are the same sum.`,
+		Example: "  fairlead proxy-status\n  fairlead proxy-status --unwell\n  fairlead proxy-status orders-1\n  fairlead proxy-status -o json",
 	}
 	ask := adminFlag(cmd)
+	completion(cmd, ask, true, proxyNames)
 	outputFlag(cmd, &output)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Flags().BoolVar(&onlyUnwell, "unwell", false, "show only what needs a person")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client := ask()
-		var p server.Proxies
-		if err := client.Do(cmd.Context(), http.MethodGet, "/v1/proxies", nil, &p); err != nil {
+		st := status{}
+		if err := client.Do(cmd.Context(), http.MethodGet, "/v1/proxies", nil, &st.Proxies); err != nil {
 			return err
 		}
-		w := cmd.OutOrStdout()
+		if err := client.Do(cmd.Context(), http.MethodGet, "/v1/sources", nil, &st.sources); err != nil {
+			return err
+		}
+		st.Unwell = append([]server.Condition{}, server.Conditions(&st.Proxies, &st.sources, time.Now())...)
+		if err := st.choose(args, onlyUnwell); err != nil {
+			return err
+		}
+		write := st.write
 		if output == "json" {
-			if err := json.NewEncoder(w).Encode(p); err != nil {
-				return err
-			}
-			w = io.Discard // the exit code is the same
+			write = func(w io.Writer) error { return json.NewEncoder(w).Encode(st) }
 		}
-		bad, err := writeProxies(w, p)
-		if err != nil {
+		if err := write(cmd.OutOrStdout()); err != nil {
 			return err
 		}
-		faults, err := writeSources(cmd.Context(), w, client)
-		if err != nil {
-			return err
-		}
-		if bad || faults {
+		if !st.Well {
 			return errInvalid
 		}
 		return nil
@@ -71,45 +77,130 @@ Exit code 0: all is well; 1: something is rejected, refused or stale; 2: could n
 	return cmd
 }
 
-func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
-	err = table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES\tADDRESS", func(w io.Writer) {
-		for _, x := range p.Proxies {
-			state := x.Envoy
-			if !x.Connected {
-				state = "left " + ago(x.Since)
-			} else if state == "" {
-				state = "no agent"
-			}
-			bad = bad || x.Connected && (!x.Synced || x.Health == "unhealthy")
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
-				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
-				dash(x.Encryption), until(x.CertificateEnds), x.Health, routesTravel(x), dash(x.AddressProof))
+// status is what proxy-status shows.
+type status struct {
+	// Well is what the exit code says, Unwell why.
+	Well   bool               `json:"well"`
+	Unwell []server.Condition `json:"unwell"`
+	server.Proxies
+
+	sources server.Sources
+	named   bool // it is about some names only
+}
+
+// choose leaves what is about the named proxies and hosts, and of that what is not well.
+func (st *status) choose(names []string, onlyUnwell bool) error {
+	st.named = len(names) > 0
+	if st.named {
+		if err := st.name(names); err != nil {
+			return err
 		}
-	})
-	if err != nil {
-		return bad, err
 	}
-	for _, x := range p.Proxies {
-		if x.Stale != "" {
-			_, _ = fmt.Fprintf(w, "\n%s is stale: %s\n", x.Name, x.Stale)
-		} else if why := notSynced(x); why != "" {
+	st.Well = len(st.Unwell) == 0
+	if onlyUnwell {
+		st.Proxies.Proxies = slices.DeleteFunc(st.Proxies.Proxies, func(x server.Proxy) bool {
+			return !slices.ContainsFunc(st.Unwell, func(c server.Condition) bool {
+				return c.Proxy != "" && c.Proxy == x.Name || c.Proxy == "" && c.Host != "" && c.Host == x.Host
+			})
+		})
+	}
+	return nil
+}
+
+// name leaves what is about the named proxies and hosts.
+func (st *status) name(names []string) error {
+	known := []string{}
+	for _, x := range st.Proxies.Proxies {
+		known = append(known, x.Name, x.Host, x.ID)
+	}
+	for _, c := range st.Unwell {
+		known = append(known, c.Host)
+	}
+	hosts := map[string]bool{}
+	for _, n := range names {
+		if n == "" || !slices.Contains(known, n) {
+			return fmt.Errorf("there is no proxy or host %q%s; `fairlead proxy-status` lists them, `fairlead host list` those that have not connected yet", n, didYouMean(n, known))
+		}
+		hosts[n] = true
+	}
+	st.Proxies.Proxies = slices.DeleteFunc(st.Proxies.Proxies, func(x server.Proxy) bool {
+		if !slices.Contains(names, x.Name) && !slices.Contains(names, x.Host) && !slices.Contains(names, x.ID) {
+			return true
+		}
+		hosts[x.Name] = true
+		return false
+	})
+	about := func(proxy, host string) bool {
+		if proxy != "" {
+			return hosts[proxy] || hosts[host]
+		}
+		return slices.Contains(names, host) || slices.ContainsFunc(st.Proxies.Proxies, func(x server.Proxy) bool { return x.Host == host && host != "" })
+	}
+	st.Unwell = slices.DeleteFunc(st.Unwell, func(c server.Condition) bool { return !about(c.Proxy, c.Host) })
+	st.Refused = slices.DeleteFunc(st.Refused, func(r server.Refused) bool { return !about("", r.Host) })
+	st.Absent = slices.DeleteFunc(st.Absent, func(a server.AbsentHost) bool { return !about("", a.Name) })
+	st.HostFaults = slices.DeleteFunc(st.HostFaults, func(f server.HostFault) bool { return !about("", f.Name) })
+	st.Conflicts = slices.DeleteFunc(st.Conflicts, func(c agents.Conflict) bool { return !about("", c.Host) })
+	st.Warnings = nil
+	return nil
+}
+
+// write writes the table, then the details, then all that needs a person.
+func (st *status) write(w io.Writer) error {
+	if err := writeTable(w, st.Proxies.Proxies); err != nil {
+		return err
+	}
+	for _, x := range st.Proxies.Proxies {
+		if x.Withdrawn {
+			_, _ = fmt.Fprintf(w, "\n%s is out of service on purpose: %s\n", x.Name, safetext.Sanitize(dash(x.HealthReason), 1024))
+		} else if why := onItsWay(x); why != "" {
 			_, _ = fmt.Fprintf(w, "\n%s is not synced: %s\n", x.Name, why)
 		}
-		if x.Health == "unhealthy" {
-			_, _ = fmt.Fprintf(w, "\n%s is unhealthy and gets no traffic: %s\n", x.Name, dash(x.HealthReason))
-		}
 	}
-	bad = writeConflicts(w, p.Conflicts) || bad
-	writeRejected(w, p.Proxies)
-	for _, x := range p.Warnings {
+	writeRejected(w, st.Proxies.Proxies)
+	for _, x := range st.Warnings {
 		_, _ = fmt.Fprintf(w, "\n%s: warning %s, at %s: %s\n", safetext.Sanitize(x.Origin, 1024), x.Object, plural(x.Proxies, "proxy"), safetext.Sanitize(x.Message, 1024))
 	}
-	if len(p.Refused) == 0 {
-		return bad, nil
+	if !st.named {
+		writeConsul(w, &st.sources)
+		writeSources(w, &st.sources)
+	}
+	if err := writeRefused(w, st.Refused); err != nil {
+		return err
+	}
+	return writeUnwell(w, st.Unwell)
+}
+
+func writeTable(w io.Writer, proxies []server.Proxy) error {
+	return table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES\tADDRESS", func(w io.Writer) {
+		for _, x := range proxies {
+			state := x.Envoy
+			switch {
+			case x.Absent && len(x.Types) == 0:
+				state = "not back " + lasting(x.Since)
+			case !x.Connected:
+				state = "left " + ago(x.Since)
+			case state == "":
+				state = "no agent"
+			}
+			health := x.Health
+			if x.Withdrawn {
+				health = "withdrawn"
+			}
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
+				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
+				dash(x.Encryption), until(x.CertificateEnds), dash(health), routesTravel(x), dash(x.AddressProof))
+		}
+	})
+}
+
+func writeRefused(w io.Writer, list []server.Refused) error {
+	if len(list) == 0 {
+		return nil
 	}
 	_, _ = fmt.Fprintln(w)
-	return true, table(w, "REFUSED\tOF\tLAST\tTIMES\tREASON", func(w io.Writer) {
-		for _, r := range p.Refused {
+	return table(w, "REFUSED\tOF\tLAST\tTIMES\tREASON", func(w io.Writer) {
+		for _, r := range list {
 			who := r.Host
 			if who == "" {
 				who = "unknown peer " + r.Peer
@@ -119,9 +210,34 @@ func writeProxies(w io.Writer, p server.Proxies) (bad bool, err error) {
 	})
 }
 
-// notSynced is why a proxy is not synced, where no column says it.
-func notSynced(p server.Proxy) string {
-	if !p.Connected || p.Synced {
+// writeUnwell writes what needs a person, the first few of each kind.
+func writeUnwell(w io.Writer, list []server.Condition) error {
+	if len(list) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\nUNWELL (%d)\n", len(list))
+	for i := 0; i < len(list); {
+		n := 1
+		for i+n < len(list) && list[i+n].Reason == list[i].Reason {
+			n++
+		}
+		for _, c := range list[i : i+min(n, manyConditions)] {
+			_, _ = fmt.Fprintf(w, "  %s: %s\n      %s\n", c.Reason, safetext.Sanitize(c.Text, 1024), safetext.Sanitize(c.Action, 1024))
+		}
+		if n > manyConditions {
+			_, _ = fmt.Fprintf(w, "  %s: … and %d more, which -o json has\n", list[i].Reason, n-manyConditions)
+		}
+		i += n
+	}
+	return err
+}
+
+// manyConditions limits the conditions of one kind that are written.
+const manyConditions = 10
+
+// onItsWay is why a proxy is not synced, where no column says it.
+func onItsWay(p server.Proxy) string {
+	if !p.Connected || p.Synced || p.Stale != "" {
 		return ""
 	}
 	asks := false
@@ -136,21 +252,6 @@ func notSynced(p server.Proxy) string {
 	}
 	return "a newer configuration is on its way to it; ask again"
 }
-
-// writeConflicts lists the hosts that claim a workload of another host.
-func writeConflicts(w io.Writer, list []agents.Conflict) (bad bool) {
-	for _, c := range list[:min(len(list), manyConflicts)] {
-		_, _ = fmt.Fprintf(w, "\nhost %s claims workload %s/%s at %s, %s, last %s: %s\n", safetext.Sanitize(c.Host, 256), c.Namespace, safetext.Sanitize(c.Workload, 256),
-			safetext.Sanitize(c.Address, 64), plural(c.Count, "time"), ago(c.Last), safetext.Sanitize(c.Reason, 1024))
-	}
-	if more := len(list) - manyConflicts; more > 0 {
-		_, _ = fmt.Fprintf(w, "\n… and %d more conflicting claims: -o json has all of them\n", more)
-	}
-	return len(list) > 0
-}
-
-// manyConflicts limits the claims that are listed.
-const manyConflicts = 10
 
 // worse is the worse one of the states of routes and of virtual hosts, which are
 // one thing to a person.
@@ -197,24 +298,11 @@ const (
 	manyFaults = 40
 )
 
-// writeSources reports problems of the sources, and nothing if there are none.
-func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad bool, err error) {
-	var s server.Sources
-	if err := client.Do(ctx, http.MethodGet, "/v1/sources", nil, &s); err != nil {
-		return false, err
-	}
-	for _, why := range s.NotReady {
-		_, _ = fmt.Fprintf(w, "\nnot ready: %s\n", safetext.Sanitize(why, 1024))
-	}
-	bad = len(s.NotReady) > 0
-	bad = writeConsul(w, &s) || bad
+// writeSources lists what is wrong in manifests, and the removals on hold.
+func writeSources(w io.Writer, s *server.Sources) {
 	var faults []string
 	errs := 0
 	for _, src := range s.Files {
-		if src.Reason != "" {
-			bad = true
-			_, _ = fmt.Fprintf(w, "\nsource %s is %s for %s: %s\n", src.Source, src.State, lasting(src.Since), safetext.Sanitize(src.Reason, 1024))
-		}
 		for _, f := range src.Faults {
 			if f.Severity == manifest.Error {
 				errs++
@@ -222,86 +310,17 @@ func writeSources(ctx context.Context, w io.Writer, client *admin.Client) (bad b
 			if f.Severity == manifest.Error || f.Code == lastgood.CodeKept { // what stands instead is half of the news
 				faults = append(faults, f.String())
 			}
-			if f.Code == kv.CodeNoKeys { // a warning, and most likely a mistake
-				bad = true
-				_, _ = fmt.Fprintf(w, "\nsource %s: %s\n", src.Source, f)
-			}
 		}
 	}
 	if errs > 0 {
 		_, _ = fmt.Fprintf(w, "\n%s in manifests:\n  %s\n", plural(errs, "error"), strings.Join(some(faults, manyFaults), "\n  "))
 	}
-	held := 0
 	for _, src := range s.Registry.Sources {
-		held += src.HeldCount
 		for _, h := range src.Held[:min(len(src.Held), manyHeld)] {
 			_, _ = fmt.Fprintf(w, "\nthe removal of %s is on hold for %s (%s): confirm it with `fairlead release %s`\n", h.Key, lasting(h.Since), h.Reason, src.Name)
 		}
 		if more := src.HeldCount - manyHeld; more > 0 {
 			_, _ = fmt.Fprintf(w, "\n… and %d more removals of %s: confirm all of them with `fairlead release %s`\n", more, src.Name, src.Name)
 		}
-	}
-	return bad || errs > 0 || held > 0, nil
-}
-
-func newProxyConfig() *cobra.Command {
-	var output, hostRun string
-	cmd := &cobra.Command{
-		Use:     "proxy-config TYPE PROXY",
-		Aliases: []string{"pc"},
-		Short:   "Show the configuration of a proxy",
-		Long: `Shows what the server has sent to a proxy: TYPE is ` + strings.Join(server.TypeNames(), ", ") + ` or all, PROXY is
-a host, NAME.NAMESPACE or a node id. FROM is the line of YAML from which a resource was made.
-
-With --agent-run-dir, on the host, it shows Envoy's own config_dump with secrets masked. PROXY is then
-not needed.`,
-		Example: "  fairlead proxy-config route orders-1\n  fairlead proxy-config all orders-1 -o json\n" +
-			"  fairlead proxy-config all --agent-run-dir /run/fairlead-agent",
-		Args: wantArgs(2),
-	}
-	ask := adminFlag(cmd)
-	completion(cmd, ask, false, typeNames, proxyNames)
-	cmd.Flags().StringVar(&hostRun, "agent-run-dir", "", "runtime directory of an agent on this machine, which is asked for Envoy's config_dump")
-	outputFlag(cmd, &output)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if hostRun != "" {
-			var raw []byte
-			err := admin.NewClient(hostRun+"/admin.sock").Do(cmd.Context(), http.MethodGet, "/v1/config_dump?type="+url.QueryEscape(args[0]), nil, &raw)
-			if err != nil {
-				return err
-			}
-			_, err = cmd.OutOrStdout().Write(raw)
-			return err
-		}
-		if len(args) < 2 {
-			return errors.New("PROXY is required: `fairlead proxy-status` lists them")
-		}
-		var entries []server.ConfigEntry
-		path := "/v1/config/" + url.PathEscape(args[1]) + "?type=" + url.QueryEscape(args[0])
-		if err := ask().Do(cmd.Context(), http.MethodGet, path, nil, &entries); err != nil {
-			return err
-		}
-		if output == "json" {
-			enc := json.NewEncoder(cmd.OutOrStdout())
-			enc.SetIndent("", "  ")
-			return enc.Encode(entries)
-		}
-		return table(cmd.OutOrStdout(), "TYPE\tNAME\tVERSION\tACCEPTED\tFROM", func(w io.Writer) {
-			for _, e := range entries {
-				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", e.Type, e.Name, e.Version, accepted(e), dash(strings.Join(some(e.Origins, maxOrigins), " ")))
-			}
-		})
-	}
-	return cmd
-}
-
-func accepted(e server.ConfigEntry) string {
-	switch {
-	case e.Rejected != "":
-		return "rejected: " + safetext.Sanitize(e.Rejected, 256)
-	case e.Accepted:
-		return "yes"
-	default:
-		return "not yet"
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 )
@@ -16,7 +17,19 @@ func TestStatusSaysWhatIsNotWell(t *testing.T) {
 		"synced": func(*server.Type) {}, "pending": func(x *server.Type) { x.Pending = true },
 		"rejected": func(x *server.Type) { x.Rejected = []server.Rejection{{Name: "n", Reason: "because"}} },
 	}
-	says := regexp.MustCompile(`STALE|PARTIAL|REJECTED|\norders\.shop is (stale|not synced|unhealthy)`)
+	says := regexp.MustCompile(`UNWELL \(1\)\n  (not-synced|rejected): .*orders\.shop.*\n +\S+`)
+	show := func(x server.Proxy) (bool, string) {
+		p := server.Proxies{Proxies: []server.Proxy{x}}
+		st := status{Proxies: p, Unwell: server.Conditions(&p, &server.Sources{}, time.Now())}
+		if err := st.choose(nil, false); err != nil {
+			t.Error(err)
+		}
+		var out strings.Builder
+		if err := st.write(&out); err != nil {
+			t.Error(err)
+		}
+		return !st.Well, out.String()
+	}
 	for _, name := range append(server.TypeNames(), "") {
 		for state, set := range states {
 			for _, partial := range []bool{false, true} {
@@ -31,18 +44,21 @@ func TestStatusSaysWhatIsNotWell(t *testing.T) {
 					}
 					x.Types = append(x.Types, typ)
 				}
-				var out strings.Builder
-				bad, err := writeProxies(&out, server.Proxies{Proxies: []server.Proxy{x}})
-				if err != nil {
-					t.Fatal(err)
+				x.Behind = time.Now().Add(-time.Hour)
+				bad, out := show(x)
+				if !bad || !says.MatchString(out) {
+					t.Errorf("%q is %s, partial %t: bad is %t, and nothing says what is wrong:\n%s", name, state, partial, bad, out)
 				}
-				if !bad || !says.MatchString(out.String()) {
-					t.Errorf("%q is %s, partial %t: bad is %t, and nothing says what is wrong:\n%s", name, state, partial, bad, out.String())
+				if state == "rejected" && name != "" {
+					continue
+				}
+				x.Behind = time.Now().Add(-time.Second)
+				if bad, out = show(x); bad {
+					t.Errorf("%q is %s for a second, which needs nobody:\n%s", name, state, out)
 				}
 				x.Synced = true
-				out.Reset()
-				if bad, err = writeProxies(&out, server.Proxies{Proxies: []server.Proxy{x}}); err != nil || bad || strings.Contains(out.String(), "not synced") {
-					t.Errorf("all is synced, and the status is %t, %v:\n%s", bad, err, out.String())
+				if bad, out = show(x); bad || strings.Contains(out, "not synced") {
+					t.Errorf("all is synced, and the status is %t:\n%s", bad, out)
 				}
 			}
 		}

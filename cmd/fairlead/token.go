@@ -101,6 +101,6 @@ func (t madeToken) print(w io.Writer, output string) error {
 
 func newHost() *cobra.Command {
 	cmd := &cobra.Command{Use: "host", Short: "Manage the hosts of the mesh"}
-	cmd.AddCommand(newHostList(), newHostRemove(), newHostExport(), newHostImport())
+	cmd.AddCommand(newHostList(), newHostRemove(), newHostForget(), newHostExport(), newHostImport())
 	return cmd
 }

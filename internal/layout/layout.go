@@ -22,7 +22,7 @@ type Room struct {
 func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
+		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
 		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
 		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
 

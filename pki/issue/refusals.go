@@ -30,6 +30,9 @@ func (r Refusal) By() string { return r.Host }
 // the end.
 func (s *Service) Refusals() []Refusal { return s.refusals.All() }
 
+// ForgetRefusals drops refusals that a person has seen to.
+func (s *Service) ForgetRefusals(which func(Refusal) bool) { s.refusals.Forget(which) }
+
 // note adds a refusal to the list, and reports whether it is news.
 func (s *Service) note(r Refusal, now time.Time) bool {
 	r.Host, r.ID, r.Reason = clip(r.Host), clip(r.ID), clip(r.Reason)

@@ -61,11 +61,13 @@ type Host struct {
 	// Readopted is when it was admitted by its certificates, for its record was lost.
 	Readopted time.Time     `json:"readopted,omitzero"`
 	Fork      *serials.Fork `json:"fork,omitempty"`
-	// Waiting is a token that nobody has redeemed yet.
+	// Waiting says that there is a token for it that nobody has redeemed yet, and that can be.
 	Waiting bool `json:"waiting,omitempty"`
 	// Addresses are those that its token names, Claims the workloads that it holds.
 	Addresses []string             `json:"addresses,omitempty"`
 	Claims    []agents.ClaimStatus `json:"claims,omitempty"`
+
+	onRecord bool // else there is a token only
 }
 
 // Sources is how the sources of the mesh stand.
@@ -78,8 +80,9 @@ type Sources struct {
 	Files []files.Status `json:"files"`
 	// Consul are the datacenters of which the catalog is read.
 	Consul []consul.Status `json:"consul,omitempty"`
-	// Old are sources that serve an old state.
-	Old []string `json:"old,omitempty"`
+	// Old are sources that serve an old state, Unsaved those whose state is not on disk.
+	Old     []string `json:"old,omitempty"`
+	Unsaved []string `json:"unsaved,omitempty"`
 	// Clock is a problem of the server's clock.
 	Clock []string `json:"clock,omitempty"`
 }
@@ -98,7 +101,9 @@ func (s *Server) routes() map[string]http.Handler {
 		"GET /v1/hosts/export":      admin.JSON(s.exportHosts),
 		"POST /v1/hosts/import":     admin.LargeJSON(maxImport, s.importHosts),
 		"DELETE /v1/hosts/{name}":   admin.JSON(s.removeHost),
+		"DELETE /v1/refusals":       admin.JSON(s.forgetRefusals),
 		"GET /v1/proxies":           admin.JSON(s.proxies),
+		"GET /v1/conditions":        admin.JSON(s.conditions),
 		"GET /v1/config/{proxy}":    admin.JSON(s.proxyConfig),
 		"GET /v1/sources":           admin.JSON(s.sources),
 		"POST /v1/release/{source}": admin.JSON(s.release),
@@ -149,7 +154,12 @@ func (s *Server) createToken(ctx context.Context, _ *http.Request, in TokenReque
 }
 
 func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, error) {
-	out := []Host{}
+	return s.hostList(), nil
+}
+
+// hostList lists the hosts on record, and those that have only a token so far.
+func (s *Server) hostList() []Host {
+	out, at := []Host{}, map[string]int{}
 	held := map[string][]agents.ClaimStatus{}
 	for _, c := range s.agents.Claims() {
 		held[c.Host] = append(held[c.Host], c)
@@ -158,12 +168,26 @@ func (s *Server) listHosts(context.Context, *http.Request, struct{}) ([]Host, er
 		host := Host{
 			Name: h.Name, Direct: h.Direct, Workloads: pairNames(h.Pairs), Type: h.Type,
 			Joined: h.Joined, Readopted: h.Readopted, Seen: h.Seen, NotAfter: h.NotAfter, Fault: h.Fault,
-			Addresses: addressNames(h.Addresses), Claims: held[h.Name],
+			Addresses: addressNames(h.Addresses), Claims: held[h.Name], onRecord: true,
 		}
 		s.inUse(&host, h.Binding)
+		at[h.Name] = len(out)
 		out = append(out, host)
 	}
-	return out, nil
+	for _, r := range s.entitled.Tokens() {
+		if r.State(wallclock.Now()) != jointoken.Unused {
+			continue
+		}
+		i, known := at[r.Grant.Host]
+		if !known {
+			i = len(out)
+			at[r.Grant.Host] = i
+			out = append(out, Host{Name: r.Grant.Host, Direct: r.Grant.Direct, Workloads: pairNames(r.Grant.Pairs), Type: r.Grant.Type})
+		}
+		out[i].Waiting = true
+	}
+	slices.SortStableFunc(out, func(a, b Host) int { return strings.Compare(a.Name, b.Name) })
+	return out
 }
 
 func pairNames(pairs []profile.Pair) []string {
@@ -188,11 +212,15 @@ func (s *Server) removeHost(ctx context.Context, r *http.Request, _ struct{}) (H
 }
 
 func (s *Server) sources(context.Context, *http.Request, struct{}) (Sources, error) {
+	return s.sourcesNow(), nil
+}
+
+func (s *Server) sourcesNow() Sources {
 	why := s.NotReady()
 	return Sources{
 		Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
-		Consul: s.catalogs.status(), Old: s.old(), Clock: s.clockRemarks(),
-	}, nil
+		Consul: s.catalogs.status(), Old: s.catalogs.old(time.Now()), Unsaved: s.unsaved(), Clock: s.clockRemarks(),
+	}
 }
 
 func (s *Server) release(ctx context.Context, r *http.Request, _ struct{}) (Released, error) {

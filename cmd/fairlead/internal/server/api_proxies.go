@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -23,10 +24,20 @@ type Proxies struct {
 	Generation uint64    `json:"generation"`
 	Proxies    []Proxy   `json:"proxies"`
 	Refused    []Refused `json:"refused"`
+	// Absent are the hosts on record that are not connected; Proxies has a row for each
+	// workload of theirs. HostFaults are hosts that cannot be used as they are.
+	Absent     []AbsentHost `json:"absent,omitempty"`
+	HostFaults []HostFault  `json:"host_faults,omitempty"`
 	// Conflicts are hosts that claimed lately what is another's.
 	Conflicts []agents.Conflict `json:"conflicts,omitempty"`
 	// Warnings are what views had to leave out, and at how many proxies.
 	Warnings []Warning `json:"warnings,omitempty"`
+}
+
+// HostFault is what is wrong with the record of a host, or with its key.
+type HostFault struct {
+	Name  string `json:"name"`
+	Fault string `json:"fault"`
 }
 
 // Warning is something a person should know about an object.
@@ -49,16 +60,25 @@ type Proxy struct {
 	Workload       string `json:"workload"`
 	Connected      bool   `json:"connected"`
 	// Since is when it connected, or when it left.
-	Since           time.Time `json:"since"`
-	EnvoyVersion    string    `json:"envoy_version"`
-	Envoy           string    `json:"envoy"` // absent, starting, live, rejecting
+	Since        time.Time `json:"since"`
+	EnvoyVersion string    `json:"envoy_version"`
+	Envoy        string    `json:"envoy"` // absent, starting, live, rejecting
+	// Health is that of its workload in the mesh, from whoever has the last word: its agent,
+	// Consul. Withdrawn says that a person took it out of service.
 	Health          string    `json:"health"`
 	HealthReason    string    `json:"health_reason,omitempty"`
+	Withdrawn       bool      `json:"withdrawn,omitempty"`
 	Encryption      string    `json:"encryption"`
 	CertificateEnds time.Time `json:"certificate_ends"`
-	Synced          bool      `json:"synced"`
-	Partial         bool      `json:"partial"`
-	Stale           string    `json:"stale,omitempty"`
+	// Absent says that its host has not come back; AgentGone, that its host is connected, or
+	// not on record, and its own agent left.
+	Absent    bool `json:"absent,omitempty"`
+	AgentGone bool `json:"agent_gone,omitempty"`
+	Synced    bool `json:"synced"`
+	// Behind is since when it is not synced.
+	Behind  time.Time `json:"behind,omitzero"`
+	Partial bool      `json:"partial"`
+	Stale   string    `json:"stale,omitempty"`
 	// VirtualHosts are the route tables whose virtual hosts travel by themselves.
 	VirtualHosts []string `json:"virtual_hosts,omitempty"`
 	Types        []Type   `json:"types"`
@@ -89,31 +109,46 @@ type Refused struct {
 	Count  int       `json:"count"`
 }
 
+// who is the peer for people.
+func (r *Refused) who() string {
+	if r.Host != "" {
+		return "host " + r.Host
+	}
+	return "unknown peer " + r.Peer
+}
+
+// forgetName is what `fairlead host forget` calls the peer.
+func (r *Refused) forgetName() string {
+	if r.Host != "" {
+		return r.Host
+	}
+	return peeraddr.Host(r.Peer)
+}
+
 func (s *Server) proxies(context.Context, *http.Request, struct{}) (Proxies, error) {
+	return s.proxiesNow(time.Now()), nil
+}
+
+func (s *Server) proxiesNow(now time.Time) Proxies {
 	out := Proxies{Generation: s.registry.Status().Generation, Proxies: []Proxy{}, Refused: []Refused{}}
-	now, proofs := s.registry.Snapshot(), map[[3]string]string{}
+	proofs := map[[3]string]string{}
 	for _, c := range s.agents.Claims() {
 		proofs[[3]string{c.Host, c.Network + " " + c.Address, c.Namespace + "/" + c.ServiceAccount}] = c.Proof
 	}
 	out.Conflicts = s.agents.Status().Conflicts
+	snap := s.registry.Snapshot()
 	for _, p := range s.xds.Proxies() {
 		shown := proxyOf(p)
-		if w := workloadOf(now, p.Workload); !p.Connected && w != nil { // it reports nothing itself
-			shown.Health, shown.HealthReason = w.Health.String(), w.HealthReason
-		}
 		shown.AddressProof = proofs[[3]string{p.Host, p.Network + " " + p.Address, p.ServiceAccount.String()}]
+		shown.inMesh(workloadOf(snap, p.Workload))
 		out.Proxies = append(out.Proxies, shown)
 	}
+	s.addAbsent(&out, snap, now)
 	for _, d := range s.xds.Diagnostics() {
 		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})
 	}
-	for _, r := range s.xds.Refused() {
-		out.Refused = append(out.Refused, Refused{Host: r.Host, Node: r.Node, Peer: r.Peer, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
-	}
-	for _, r := range s.issuer.Refusals() {
-		out.Refused = append(out.Refused, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Last, Count: r.Count})
-	}
-	return out, nil
+	out.Refused = s.refused(now)
+	return out
 }
 
 func proxyOf(p xds.ProxyStatus) Proxy {
@@ -121,7 +156,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		Name: p.Name, Host: p.Host, ID: p.ID, ServiceAccount: p.ServiceAccount.String(),
 		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
 		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: p.Health.String(), HealthReason: p.HealthReason,
-		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Partial: p.Partial, Stale: p.Stale,
+		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Behind: p.Behind, Partial: p.Partial, Stale: p.Stale,
 		VirtualHosts: p.VirtualHosts, Types: []Type{},
 	}
 	if !p.Connected {

@@ -112,7 +112,7 @@ func TestHostsHoldSigning(t *testing.T) {
 	if st := clock(http.MethodGet, "/v1/clock"); st.Held == "" || (st.Off-hostsAhead).Abs() > time.Minute {
 		t.Errorf("three votes: %+v", st)
 	}
-	if s := r.sources(); len(s.Clock) != 2 || !strings.Contains(s.Clock[0], "fairlead clock accept") || !strings.Contains(s.Clock[1], "host-1 at 127.0.7.2 (") || len(r.remarks()) != 1 || !s.Ready {
+	if s := r.sources(); len(s.Clock) != 2 || !strings.Contains(s.Clock[0], "fairlead clock accept") || !strings.Contains(s.Clock[1], "host-1 at 127.0.7.2 (") || len(r.remarks()) != 2 || strings.Contains(fmt.Sprint(r.remarks()), "host-1") || !strings.Contains(r.remarks()[1], "unwell: clock 1") || !s.Ready {
 		t.Errorf("status: ready %v, %q, %q", s.Ready, s.Clock, r.remarks())
 	}
 	r.eventually(func() error {

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -37,5 +36,3 @@ func (s *Server) inUse(h *Host, binding profile.Binding) {
 			dashed(f.Peers[0]), dashed(f.Peers[1]), f.At.Format(time.RFC3339), serials.Remedy(h.Name))
 	}
 }
-
-func dashed(s string) string { return cmp.Or(s, "-") }

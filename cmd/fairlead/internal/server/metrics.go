@@ -1,6 +1,8 @@
 package server
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -15,7 +17,7 @@ type statusCollector struct {
 
 	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
 	hosts, unsaved, foreign                           *prometheus.Desc
-	unsavedSource                                     *prometheus.Desc
+	unsavedSource, unwell                             *prometheus.Desc
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -50,6 +52,7 @@ func newStatusCollector(s *Server) *statusCollector {
 		claimConflicts: d("claim_conflicts", "Hosts that claimed a workload of another host in the last 10 minutes."),
 		claimsRefused:  d("claims_refused_total", "xDS streams that were rejected because their workload is claimed by another host, or their claim has no proof."),
 		claimsLost:     d("claims_lost_total", "Claims of workloads that a host lost to a host with a better proof."),
+		unwell:         d("mesh_unwell", "Conditions that need a person, by reason (reason): `fairlead proxy-status` says what to do.", "reason"),
 		unsavedSource:  d("source_unsaved", "1 if the configuration in force of a source is not saved in the state directory, else 0, by source.", "source"),
 		work: workDescs{
 			events:    d("source_file_events_total", "File system events, by source.", "source"),
@@ -65,7 +68,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -92,7 +95,8 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		unsaved = 1
 	}
 	gauge(c.unsaved, unsaved)
-	gauge(c.agents, float64(len(c.s.xds.Refused())))
+	gauge(c.agents, float64(len(c.s.refused(time.Now()))))
+	collectUnwell(c.unwell, c.s.recentConditions(), func(m prometheus.Metric) { ch <- m })
 	health := c.s.agents.Status()
 	for _, p := range mesh.Proofs() {
 		gauge(c.claims, float64(health.Proofs[p]), p.String())
@@ -127,5 +131,13 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		for severity, n := range count {
 			gauge(c.faults, float64(n), f.Source, severity)
 		}
+	}
+}
+
+// collectUnwell makes the metric of conditions: each reason has a value, mostly zero.
+func collectUnwell(d *prometheus.Desc, list []Condition, give func(prometheus.Metric)) {
+	count := byReason(list)
+	for _, reason := range Reasons() {
+		give(prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(count[reason]), reason))
 	}
 }

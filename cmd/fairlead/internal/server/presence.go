@@ -3,12 +3,14 @@ package server
 import (
 	"cmp"
 	"context"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -27,13 +29,33 @@ type AbsentHost struct {
 	Name string `json:"name"`
 	// Pairs are the service accounts of the host's workloads, NAMESPACE/NAME, and Workloads
 	// what it served last, as far as that is known.
-	Pairs     []string `json:"pairs"`
-	Workloads []string `json:"workloads,omitempty"`
+	Pairs     []string         `json:"pairs"`
+	Workloads []ServedWorkload `json:"workloads,omitempty"`
 	// Since is when its last stream ended. If it has not had one since the server started,
 	// it is when the server began to let hosts in, and Never is true.
 	Since time.Time `json:"since"`
 	Never bool      `json:"never,omitempty"`
 }
+
+// ServedWorkload is a workload that a host serves.
+type ServedWorkload struct {
+	Namespace      string `json:"namespace"`
+	Name           string `json:"name"`
+	ServiceAccount string `json:"service_account"`
+	Network        string `json:"network,omitempty"`
+	Address        string `json:"address"`
+}
+
+// String names the workload for people.
+func (w ServedWorkload) String() string {
+	address := w.Address
+	if w.Network != "" {
+		address = w.Network + "/" + address
+	}
+	return w.Namespace + "/" + w.Name + " at " + address
+}
+
+func compareServed(a, b ServedWorkload) int { return strings.Compare(a.String(), b.String()) }
 
 // presence knows which hosts are connected. It passes on what streams report to the source
 // of the agents.
@@ -53,8 +75,8 @@ type present struct {
 	streams int
 	// opened and left are when it opened a stream last, and when the last one ended.
 	opened, left time.Time
-	source       netip.Addr      // where it connected from
-	workloads    map[string]bool // that it claimed last
+	source       netip.Addr              // where it connected from
+	workloads    map[ServedWorkload]bool // that it claimed last
 }
 
 func newPresence(source *agents.Source, after time.Duration) *presence {
@@ -74,12 +96,12 @@ func (p *presence) StreamOpened(stream uint64, c mesh.Claim, end func(reason str
 		p.hosts[c.Host] = h
 	}
 	if h.streams == 0 { // what it claims now is all that it has
-		h.workloads = map[string]bool{}
+		h.workloads = map[ServedWorkload]bool{}
 	}
 	p.streams[stream] = c.Host
 	h.streams++
 	h.opened, h.left, h.source = time.Now(), time.Time{}, c.Source
-	h.workloads[workloadName(c.ServiceAccount.Namespace, c.Workload, c.Network, c.Address)] = true
+	h.workloads[ServedWorkload{c.ServiceAccount.Namespace, c.Workload, c.ServiceAccount.Name, c.Network, c.Address}] = true
 	return nil
 }
 
@@ -117,9 +139,9 @@ func (p *presence) settled(now time.Time) bool {
 // since the server started, once that is settled, and those that left. Claims are what is
 // known of what hosts serve. Direct clients need no stream.
 func (p *presence) absent(record []attest.Host, claims []agents.ClaimStatus, now time.Time) []AbsentHost {
-	served := map[string][]string{}
+	served := map[string][]ServedWorkload{}
 	for _, c := range claims {
-		served[c.Host] = append(served[c.Host], workloadName(c.Namespace, c.Workload, c.Network, c.Address))
+		served[c.Host] = append(served[c.Host], ServedWorkload{c.Namespace, c.Workload, c.ServiceAccount, c.Network, c.Address})
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,7 +165,7 @@ func (p *presence) absent(record []attest.Host, claims []agents.ClaimStatus, now
 		default:
 			a.Since = h.left
 			if len(h.workloads) > 0 {
-				a.Workloads = sortedKeys(h.workloads)
+				a.Workloads = slices.SortedFunc(maps.Keys(h.workloads), compareServed)
 			}
 		}
 		if !p.begun.IsZero() && now.Sub(a.Since) >= after {
@@ -158,12 +180,21 @@ func (p *presence) absent(record []attest.Host, claims []agents.ClaimStatus, now
 	return out
 }
 
-// workloadName names a workload for people.
-func workloadName(namespace, name, network, address string) string {
-	if network != "" {
-		address = network + "/" + address
+// admitted reports whether the host, or for a peer that has proved no name one that connects
+// from its address, has opened a stream since a time.
+func (p *presence) admitted(host, address string, since time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if host != "" {
+		h := p.hosts[host]
+		return h != nil && h.opened.After(since)
 	}
-	return namespace + "/" + name + " at " + address
+	for _, h := range p.hosts {
+		if h.opened.After(since) && h.source.IsValid() && peeraddr.Group(h.source.String()) == peeraddr.Group(address) {
+			return true
+		}
+	}
+	return false
 }
 
 // absent lists the hosts on record that are not connected.
@@ -190,6 +221,6 @@ func (s *Server) reportAbsent(ctx context.Context) error {
 		names = append(names, a.Name)
 	}
 	s.cfg.Logger.WarnContext(ctx, "hosts on record have not connected since the start (--absent-after)", "count", len(gone), "first", strings.Join(names, ", "),
-		"command", "fairlead host list")
+		"command", "fairlead proxy-status --unwell")
 	return nil
 }

@@ -45,7 +45,7 @@ func TestAbsentHosts(t *testing.T) {
 		"joined_tomorrow":  {host(start.Add(24*time.Hour), false), begin, time.Minute, true, "[shop/cart-9 at " + victim + "]"},
 		"direct":           {host(long, true), begin, 0, false, ""},
 		"connected":        {host(long, false), func(p *presence) { begin(p); open(p, 1) }, 0, false, ""},
-		"left":             {host(long, false), func(p *presence) { begin(p); open(p, 1, 2); p.StreamClosed(2); p.StreamClosed(1) }, leftAfter + time.Second, false, "[shop/cart-1 at 127.0.3.1 shop/cart-2 at 127.0.3.1]"},
+		"left":             {host(long, false), func(p *presence) { begin(p); open(p, 1, 2); p.StreamClosed(2); p.StreamClosed(1) }, leftAfter, false, "[shop/cart-1 at 127.0.3.1 shop/cart-2 at 127.0.3.1]"},
 		"one_of_two_left":  {host(long, false), func(p *presence) { begin(p); open(p, 1, 2); p.StreamClosed(1) }, 0, false, ""},
 		"back":             {host(long, false), func(p *presence) { begin(p); open(p, 1); p.StreamClosed(1); open(p, 2) }, 0, false, ""},
 		"not_on_record":    {nil, func(p *presence) { begin(p); open(p, 1); p.StreamClosed(1) }, 0, false, ""},
@@ -59,6 +59,11 @@ func TestAbsentHosts(t *testing.T) {
 			p := newPresence(source, 0)
 			c.do(p)
 			p.StreamClosed(77) // was never open
+			for _, h := range p.hosts {
+				if !h.left.IsZero() {
+					h.left = start
+				}
+			}
 			claims := []agents.ClaimStatus{{Host: "web", Namespace: "shop", Workload: "cart-9", Address: victim}}
 			if c.after == 0 {
 				if got := p.absent(c.host, claims, start.Add(time.Hour)); len(got) > 0 {
@@ -132,7 +137,7 @@ func TestDeadWhileServerAway(t *testing.T) {
 	r = start(t, cfg)
 	r.eventually(func() error {
 		got := r.absent(time.Now())
-		if len(got) != 1 || got[0].Name != "dead" || !got[0].Never || !slices.Equal(got[0].Workloads, []string{"shop/one at " + victim}) {
+		if len(got) != 1 || got[0].Name != "dead" || !got[0].Never || fmt.Sprint(got[0].Workloads) != "[shop/one at "+victim+"]" {
 			return fmt.Errorf("absent: %+v", got)
 		}
 		if out := r.out.String(); !strings.Contains(out, "hosts on record have not connected since the start") || !strings.Contains(out, "first=dead") {

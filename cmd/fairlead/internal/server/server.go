@@ -55,6 +55,7 @@ type Server struct {
 	advertise []string
 	admin     *admin.Server
 	started   time.Time
+	recent    recentConditions
 }
 
 // New makes all parts and binds the listeners; it does not serve yet.
@@ -205,11 +206,7 @@ func (s *Server) Starting() []string {
 // old reports sources that serve an old state: that is no
 // reason to serve nobody.
 func (s *Server) old() []string {
-	out := append(s.catalogs.old(time.Now()), s.unsaved()...)
-	if why := s.registry.Status().HostsUnsaved; why != "" {
-		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
-	}
-	return out
+	return append(s.catalogs.old(time.Now()), s.unsaved()...)
 }
 
 // remarks say what is not well although the mesh is served.
@@ -217,7 +214,11 @@ func (s *Server) remarks() []string {
 	if s.clock == nil { // asked during the start
 		return s.old()
 	}
-	return append(s.old(), s.clock.Remarks()...)
+	out := append(s.old(), s.clock.Remarks()...)
+	if line := sum(s.recentConditions()); line != "" {
+		out = append(out, line)
+	}
+	return out
 }
 
 // Run serves until ctx ends.

@@ -37,5 +37,8 @@ func (s *Server) unsaved() []string {
 			out = append(out, fmt.Sprintf("source %s is not saved (in use; a restart uses the last saved version until the source is read): %s", src.Name(), why))
 		}
 	}
+	if why := s.registry.Status().HostsUnsaved; why != "" {
+		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
+	}
 	return out
 }

@@ -1,0 +1,171 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/peeraddr"
+	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds"
+)
+
+const (
+	// refusedFor is how long a refusal counts that does not happen again: whoever is refused
+	// tries again within a minute.
+	refusedFor = 10 * time.Minute
+	// refusedQuiet is the same for a peer that was let in since.
+	refusedQuiet = time.Minute
+	// recentFor is how old the conditions of /readyz and /metrics may be: anybody may ask there,
+	// as often as they like.
+	recentFor = 3 * time.Second
+)
+
+// AllConditions is what needs a person.
+type AllConditions struct {
+	Well   bool        `json:"well"`
+	Unwell []Condition `json:"unwell"`
+}
+
+func (s *Server) conditions(context.Context, *http.Request, struct{}) (AllConditions, error) {
+	list := s.conditionsNow()
+	return AllConditions{Well: len(list) == 0, Unwell: append([]Condition{}, list...)}, nil
+}
+
+func (s *Server) conditionsNow() []Condition {
+	now := time.Now()
+	p, src := s.proxiesNow(now), s.sourcesNow()
+	return Conditions(&p, &src, now)
+}
+
+// recentConditions keeps what was found last.
+type recentConditions struct {
+	mu   sync.Mutex // guards all following fields
+	at   time.Time
+	list []Condition
+}
+
+// recentConditions are the conditions of not long ago; none during the start.
+func (s *Server) recentConditions() []Condition {
+	if s.xds == nil || s.hosts == nil {
+		return nil
+	}
+	s.recent.mu.Lock()
+	defer s.recent.mu.Unlock()
+	if now := time.Now(); now.Sub(s.recent.at) > recentFor {
+		s.recent.list = s.conditionsNow()
+		s.recent.at = time.Now()
+	}
+	return s.recent.list
+}
+
+// inMesh gives a proxy the health that its workload, which may be nil, has in the mesh.
+func (x *Proxy) inMesh(w *mesh.Workload) {
+	if w != nil {
+		x.Health, x.HealthReason, x.Withdrawn = w.Health.String(), w.HealthReason, w.Withdrawn
+	}
+}
+
+// addAbsent adds hosts that are not connected, with a row for each workload of theirs that
+// has none, and marks proxies whose agents left.
+func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
+	out.Absent = s.absent(now)
+	absent, onRecord := map[string]bool{}, map[string]bool{}
+	for _, a := range out.Absent {
+		absent[a.Name] = true
+	}
+	for _, h := range s.hostList() {
+		onRecord[h.Name] = h.onRecord
+		if h.Fault != "" {
+			out.HostFaults = append(out.HostFaults, HostFault{h.Name, h.Fault})
+		}
+	}
+	type served struct{ host, workload string }
+	rows, live := map[served]bool{}, map[string]bool{}
+	for i := range out.Proxies {
+		x := &out.Proxies[i]
+		if x.Connected {
+			live[x.Workload] = true
+		}
+	}
+	for i := range out.Proxies {
+		x := &out.Proxies[i]
+		rows[served{x.Host, x.Workload}] = true
+		if x.Connected {
+			continue
+		}
+		x.Absent = absent[x.Host]
+		x.AgentGone = !x.Absent && onRecord[x.Host] && !live[x.Workload] && now.Sub(x.Since) >= leftAfter && workloadOf(snap, keyOf(x.Workload)) != nil
+	}
+	for _, a := range out.Absent {
+		for _, w := range a.Workloads {
+			row := Proxy{
+				Name: w.Name + "." + w.Namespace, Host: a.Name, ServiceAccount: w.Namespace + "/" + w.ServiceAccount, Workload: w.Namespace + "/" + w.Name,
+				Since: a.Since, Absent: true, Health: mesh.HealthUnknown.String(), Types: []Type{},
+			}
+			if rows[served{a.Name, row.Workload}] || live[row.Workload] {
+				continue // it has a row, or is another host's by now
+			}
+			row.inMesh(workloadOf(snap, keyOf(row.Workload)))
+			out.Proxies = append(out.Proxies, row)
+		}
+	}
+}
+
+// keyOf is the key of the workload NAMESPACE/NAME.
+func keyOf(workload string) mesh.Key {
+	namespace, name, _ := strings.Cut(workload, "/")
+	return mesh.Key{Kind: mesh.KindWorkloadEntry, Namespace: namespace, Name: name}
+}
+
+// refused lists who is refused, as far as it is not over: a refusal is over when the peer was
+// let in since and is quiet, when it does not happen again, and when a person says so.
+func (s *Server) refused(now time.Time) []Refused {
+	out := []Refused{}
+	for _, r := range s.xds.Refused() {
+		out = append(out, Refused{Host: r.Host, Node: r.Node, Peer: r.Peer, What: "stream", Reason: r.Reason, Last: r.Last, Count: r.Count})
+	}
+	for _, r := range s.issuer.Refusals() {
+		out = append(out, Refused{Host: r.Host, Peer: r.Peer, What: "certificate", Reason: r.Reason, Last: r.Last, Count: r.Count})
+	}
+	return slices.DeleteFunc(out, func(r Refused) bool {
+		quiet := now.Sub(r.Last)
+		return quiet > refusedFor || quiet > refusedQuiet && s.presence.admitted(r.Host, r.Peer, r.Last)
+	})
+}
+
+// Forgotten says how many refusals were forgotten.
+type Forgotten struct {
+	Forgotten int `json:"forgotten"`
+}
+
+// forgetRefusals forgets the refusals of ?peer=, a host's name or an address, or of all peers.
+func (s *Server) forgetRefusals(ctx context.Context, r *http.Request, _ struct{}) (Forgotten, error) {
+	q := r.URL.Query()
+	name, all := q.Get("peer"), q.Get("all") == "true"
+	if name == "" && !all {
+		return Forgotten{}, errors.New("name the host or the address whose refusals are to be forgotten, or use --all")
+	}
+	n := 0
+	is := func(host, peer string) bool {
+		yes := all || host != "" && host == name || host == "" && peeraddr.Group(peer) == peeraddr.Group(name)
+		if yes {
+			n++
+		}
+		return yes
+	}
+	s.xds.ForgetRefused(func(r xds.Refusal) bool { return is(r.Host, r.Peer) })
+	s.issuer.ForgetRefusals(func(r issue.Refusal) bool { return is(r.Host, r.Peer) })
+	if n == 0 && !all {
+		return Forgotten{}, fmt.Errorf("nobody called %q is refused: `fairlead proxy-status` lists who is: %w", name, fs.ErrNotExist)
+	}
+	s.cfg.Logger.InfoContext(ctx, "refusals forgotten by operator", "host", name, "count", n)
+	return Forgotten{n}, nil
+}

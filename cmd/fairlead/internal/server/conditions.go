@@ -1,0 +1,268 @@
+package server
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/safetext"
+	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/manifest"
+)
+
+// Condition is one thing about the mesh that needs a person.
+type Condition struct {
+	// Reason is the name of the kind, one of Reasons.
+	Reason string `json:"reason"`
+	// Subject is what it is about: a proxy, a host, a source, a peer.
+	Subject string `json:"subject"`
+	// Text says what is wrong, Action what a person does about it.
+	Text   string `json:"text"`
+	Action string `json:"action"`
+	// Proxy and Host are those that it is about, if it is about one.
+	Proxy string `json:"proxy,omitempty"`
+	Host  string `json:"host,omitempty"`
+}
+
+// patience is how long a proxy may take to answer until that is a condition: a change on
+// its way needs nobody.
+const patience = 30 * time.Second
+
+// ruleOf is one kind of condition, and finds those of it.
+type ruleOf struct {
+	reason string
+	find   func(p *Proxies, s *Sources, now time.Time) []Condition
+}
+
+// rules are all kinds of conditions, in the order in which they are listed: first what
+// concerns everybody.
+func rules() []ruleOf {
+	return []ruleOf{
+		{"not-ready", notReady},
+		{"clock", wrongClock},
+		{"source-unavailable", unavailable},
+		{"source-stale", stale},
+		{"manifest-error", manifestErrors},
+		{"removal-held", heldRemovals},
+		{"consul-denied", consulDenied},
+		{"consul-unreadable", consulUnreadable},
+		{"state-damaged", stateDamaged},
+		{"state-unsaved", stateUnsaved},
+		{"host-absent", absentHosts},
+		{"host-fault", hostFaults},
+		{"agent-gone", goneAgents},
+		{"unhealthy", unhealthy},
+		{"rejected", rejected},
+		{"stale", staleProxies},
+		{"not-synced", notSynced},
+		{"claim-conflict", claimConflicts},
+		{"refused", refusedPeers},
+	}
+}
+
+// Reasons are the names of all kinds of conditions.
+func Reasons() []string {
+	var out []string
+	for _, r := range rules() {
+		out = append(out, r.reason)
+	}
+	return out
+}
+
+// Conditions are what needs a person. Everything that says whether the mesh is well takes it
+// from here: proxy-status, its exit code, the metric and /readyz.
+func Conditions(p *Proxies, s *Sources, now time.Time) []Condition {
+	var out []Condition
+	for _, r := range rules() {
+		for _, c := range r.find(p, s, now) {
+			c.Reason = r.reason
+			c.Subject, c.Text = safetext.Sanitize(c.Subject, 256), safetext.Sanitize(c.Text, 1024)
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// lines makes a condition of each line.
+func lines(subject string, list []string, action string) (out []Condition) {
+	for _, line := range list {
+		out = append(out, Condition{Subject: subject, Text: line, Action: action})
+	}
+	return out
+}
+
+func notReady(_ *Proxies, s *Sources, _ time.Time) []Condition {
+	return lines("server", s.NotReady, "look at the server's log; hosts keep their last configuration until it is ready")
+}
+
+func wrongClock(_ *Proxies, s *Sources, _ time.Time) []Condition {
+	if len(s.Clock) == 0 {
+		return nil
+	}
+	return lines("server", []string{strings.Join(s.Clock, "; ")}, "set the clock that is wrong (`timedatectl`); `fairlead clock` compares them")
+}
+
+func unavailable(_ *Proxies, s *Sources, now time.Time) (out []Condition) {
+	for _, src := range s.Files {
+		if src.Reason == "" {
+			continue
+		}
+		out = append(out, Condition{
+			Subject: src.Source, Text: fmt.Sprintf("source %s is %s for %s: %s", src.Source, src.State, lasting(now, src.Since), src.Reason),
+			Action: "make it readable for the server's user; what it said last stays in force until then",
+		})
+	}
+	return out
+}
+
+func stale(_ *Proxies, s *Sources, _ time.Time) []Condition {
+	return lines("consul", s.Old, "make Consul reachable from the server, with a token that is valid; the server then reads what changed by itself")
+}
+
+func manifestErrors(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
+	for _, src := range s.Files {
+		var errs []string
+		for _, f := range src.Faults {
+			switch {
+			case f.Severity == manifest.Error:
+				errs = append(errs, f.String())
+			case f.Code == kv.CodeNoKeys: // a warning, and most likely a mistake
+				out = append(out, Condition{
+					Subject: src.Source, Text: fmt.Sprintf("source %s: %s", src.Source, f), Action: "run `fairlead config push`, or correct --consul-kv-prefix",
+				})
+			}
+		}
+		if len(errs) == 0 {
+			continue
+		}
+		text := "manifests of " + src.Source + " have an error: " + errs[0]
+		if len(errs) > 1 {
+			text = fmt.Sprintf("manifests of %s have %d errors, the first is %s", src.Source, len(errs), errs[0])
+		}
+		out = append(out, Condition{
+			Subject: src.Source, Text: text, Action: "correct the object at that line; `fairlead validate` checks a file, and docs/troubleshooting.md has the code",
+		})
+	}
+	return out
+}
+
+func heldRemovals(_ *Proxies, s *Sources, now time.Time) (out []Condition) {
+	for _, src := range s.Registry.Sources {
+		if src.HeldCount == 0 {
+			continue
+		}
+		text := fmt.Sprintf("%d removals of source %s are on hold", src.HeldCount, src.Name)
+		if len(src.Held) > 0 {
+			h := src.Held[0]
+			text += fmt.Sprintf(", the first is %s for %s (%s)", h.Key, lasting(now, h.Since), h.Reason)
+		}
+		out = append(out, Condition{
+			Subject: src.Name, Text: text,
+			Action: "if they were removed on purpose: `fairlead release " + src.Name + "`; else restore them in the source",
+		})
+	}
+	return out
+}
+
+func consulDenied(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
+	for i := range s.Consul {
+		st := &s.Consul[i]
+		if n := max(len(st.Denied), st.DeniedCount); n > 0 {
+			out = append(out, Condition{
+				Subject: st.Source, Text: fmt.Sprintf("the token of source %s lacks %d rules, the first is %s", st.Source, n, first(st.Denied)),
+				Action: "add the rules to the token's policy in Consul, or put another token into --consul-token-file; no restart is needed",
+			})
+		}
+	}
+	return out
+}
+
+func consulUnreadable(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
+	for i := range s.Consul {
+		st := &s.Consul[i]
+		if n := max(len(st.Unreadable), st.UnreadableCount); n > 0 {
+			out = append(out, Condition{
+				Subject: st.Source, Text: fmt.Sprintf("Consul's answers about %d services of source %s cannot be used; they stay as they were: %s", n, st.Source, first(st.Unreadable)),
+				Action: "correct these registrations in Consul",
+			})
+		}
+	}
+	return out
+}
+
+func first(list []string) string {
+	if len(list) == 0 {
+		return "unknown"
+	}
+	return list[0]
+}
+
+func stateDamaged(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
+	for i := range s.Consul {
+		if st := &s.Consul[i]; st.StateFault != "" {
+			out = append(out, Condition{
+				Subject: st.Source, Text: "source " + st.Source + ": " + st.StateFault,
+				Action: "check the disk of --state-dir; the next start of the server after a whole reading of the source ends this",
+			})
+		}
+	}
+	return out
+}
+
+func stateUnsaved(_ *Proxies, s *Sources, _ time.Time) []Condition {
+	const action = "make --state-dir writable and free space on its disk; the server then saves by itself"
+	out := lines("server", s.Unsaved, action)
+	for i := range s.Consul {
+		st := &s.Consul[i]
+		if st.Unsaved == "" || slices.ContainsFunc(s.Unsaved, func(line string) bool { return strings.Contains(line, st.Unsaved) }) {
+			continue
+		}
+		out = append(out, Condition{Subject: st.Source, Text: "source " + st.Source + ": " + st.Unsaved, Action: action})
+	}
+	return out
+}
+
+// lasting is how long something has been so.
+func lasting(now, since time.Time) string {
+	if since.IsZero() {
+		return "an unknown time"
+	}
+	return max(0, now.Sub(since)).Truncate(time.Second).String()
+}
+
+// names lists the first few of a list.
+func names(list []string, few int) string {
+	if len(list) <= few {
+		return strings.Join(list, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(list[:few], ", "), len(list)-few)
+}
+
+// byReason counts conditions.
+func byReason(list []Condition) map[string]int {
+	count := map[string]int{}
+	for _, c := range list {
+		count[c.Reason]++
+	}
+	return count
+}
+
+// sum is all conditions as one line for /readyz, without names: everybody may read it.
+func sum(list []Condition) string {
+	if len(list) == 0 {
+		return ""
+	}
+	count := byReason(list)
+	var parts []string
+	for _, reason := range Reasons() {
+		if n := count[reason]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s %d", reason, n))
+		}
+	}
+	return fmt.Sprintf("unwell: %s; `fairlead proxy-status` says what to do", strings.Join(parts, ", "))
+}
+
+// dashed is a text, or a dash.
+func dashed(s string) string { return cmp.Or(s, "-") }

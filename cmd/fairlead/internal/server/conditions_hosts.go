@@ -1,0 +1,175 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+func absentHosts(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
+	for _, a := range p.Absent {
+		text := fmt.Sprintf("host %s left %s ago and has not come back", a.Name, lasting(now, a.Since))
+		if a.Never {
+			text = fmt.Sprintf("host %s has not connected since the server started to let hosts in, %s ago", a.Name, lasting(now, a.Since))
+		}
+		var served []string
+		for _, w := range a.Workloads {
+			served = append(served, w.String())
+		}
+		if len(served) > 0 {
+			text += "; it serves " + names(served, 3)
+		}
+		out = append(out, Condition{
+			Subject: a.Name, Host: a.Name, Text: text,
+			Action: "on the host: `systemctl status fairlead-agent`; if the host is gone for good: `fairlead host remove " + a.Name + "`",
+		})
+	}
+	return out
+}
+
+func hostFaults(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for _, h := range p.HostFaults {
+		out = append(out, Condition{
+			Subject: h.Name, Host: h.Name, Text: "host " + h.Name + ": " + h.Fault,
+			Action: "see `fairlead host list`; `fairlead token create --host " + h.Name + " --replace …` gives the host a new identity",
+		})
+	}
+	return out
+}
+
+func goneAgents(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		if x := &p.Proxies[i]; x.AgentGone {
+			out = append(out, Condition{
+				Subject: x.Name, Proxy: x.Name, Host: x.Host,
+				Text:   fmt.Sprintf("the agent of %s left host %s %s ago; its workload %s is %s", x.Name, x.Host, lasting(now, x.Since), x.Workload, x.Health),
+				Action: "start the agent again on the host, or remove the workload from the mesh",
+			})
+		}
+	}
+	return out
+}
+
+func unhealthy(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		if !x.Connected || x.Health != "unhealthy" || x.Withdrawn {
+			continue // who is not connected is absent or gone
+		}
+		out = append(out, Condition{
+			Subject: x.Name, Proxy: x.Name, Host: x.Host,
+			Text:   fmt.Sprintf("%s is unhealthy and gets no traffic: %s", x.Name, dashed(x.HealthReason)),
+			Action: "repair what the reason names: the application, its check in Consul, or Envoy (envoy.log in the agent's run directory)",
+		})
+	}
+	return out
+}
+
+func rejected(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		n, example := 0, ""
+		for _, t := range x.Types {
+			n += len(t.Rejected) + t.RejectedMore
+			for _, r := range t.Rejected {
+				if example == "" {
+					example = fmt.Sprintf("%s %s: %s", t.Type, r.Name, r.Reason)
+				}
+			}
+		}
+		if !x.Connected || n == 0 {
+			continue
+		}
+		out = append(out, Condition{
+			Subject: x.Name, Proxy: x.Name, Host: x.Host,
+			Text:   fmt.Sprintf("the Envoy of %s rejects %d resources, the first is %s", x.Name, n, example),
+			Action: "correct the object that it was made from; `fairlead proxy-config all " + x.Name + "` lists each with its line of YAML",
+		})
+	}
+	return out
+}
+
+// rejects reports whether the proxy rejects something.
+func (x *Proxy) rejects() bool {
+	for _, t := range x.Types {
+		if len(t.Rejected)+t.RejectedMore > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func staleProxies(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		if x := &p.Proxies[i]; x.Connected && x.Stale != "" {
+			out = append(out, Condition{
+				Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("%s is stale: %s", x.Name, x.Stale),
+				Action: "put its workload back into the mesh, with the address and service account of the host, or stop its agent and run `fairlead host remove " + x.Host + "`",
+			})
+		}
+	}
+	return out
+}
+
+func notSynced(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		if !x.Connected || x.Synced || x.Stale != "" || x.rejects() || now.Sub(x.Behind) < patience {
+			continue
+		}
+		why := "it has not answered all of its configuration"
+		if !x.asks("listener") {
+			why = "it has not asked for listeners yet; its Envoy starts, or waits for a certificate of one of its clusters"
+		} else if pending := x.pending(); len(pending) > 0 {
+			why = "it has not answered " + strings.Join(pending, ", ")
+		}
+		out = append(out, Condition{
+			Subject: x.Name, Proxy: x.Name, Host: x.Host, Text: fmt.Sprintf("%s is not synced for %s: %s", x.Name, lasting(now, x.Behind), why),
+			Action: "look at envoy.log in the run directory of the agent on host " + x.Host + ", and whether its CPU is exhausted",
+		})
+	}
+	return out
+}
+
+func (x *Proxy) asks(name string) bool {
+	for _, t := range x.Types {
+		if t.Type == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (x *Proxy) pending() (out []string) {
+	for _, t := range x.Types {
+		if t.Pending {
+			out = append(out, t.Type)
+		}
+	}
+	return out
+}
+
+func claimConflicts(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
+	for _, c := range p.Conflicts {
+		out = append(out, Condition{
+			Subject: c.Host, Host: c.Host,
+			Text: fmt.Sprintf("host %s claims workload %s/%s at %s, %d times, last %s ago: %s", c.Host, c.Namespace, c.Workload, c.Address, c.Count, lasting(now, c.Last), c.Reason),
+			Action: "see both hosts in `fairlead host list`; stop the wrong one or correct its --address, or prove the right one: annotate the WorkloadEntry with " +
+				"fairlead.io/host, or make its token with --address",
+		})
+	}
+	return out
+}
+
+func refusedPeers(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
+	for i := range p.Refused {
+		r := &p.Refused[i]
+		who := r.who()
+		out = append(out, Condition{
+			Subject: who, Host: r.Host,
+			Text:   fmt.Sprintf("%s is refused a %s, %d times, last %s ago: %s", who, r.What, max(1, r.Count), lasting(now, r.Last), r.Reason),
+			Action: "correct what the reason names (docs/troubleshooting.md, \"A host does not join\"); if it was a mistake that is over: `fairlead host forget " + r.forgetName() + "`",
+		})
+	}
+	return out
+}

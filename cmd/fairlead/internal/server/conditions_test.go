@@ -1,0 +1,210 @@
+package server
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/agents"
+	"github.com/fairlead/fairlead/registry/consul"
+	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/files"
+	"github.com/fairlead/fairlead/registry/lastgood"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// provocations make each kind of condition out of a mesh that is well.
+func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
+	proxy := func(change func(*Proxy)) func(*Proxies, *Sources) {
+		return func(p *Proxies, _ *Sources) { change(&p.Proxies[0]) }
+	}
+	source := func(change func(*files.Status)) func(*Proxies, *Sources) {
+		return func(_ *Proxies, s *Sources) { change(&s.Files[0]) }
+	}
+	catalog := func(change func(*consul.Status)) func(*Proxies, *Sources) {
+		return func(_ *Proxies, s *Sources) { change(&s.Consul[0]) }
+	}
+	at := &mesh.Origin{Path: "a.yaml", Line: 2, Column: 1}
+	return map[string][]func(*Proxies, *Sources){
+		"not-ready":          {func(_ *Proxies, s *Sources) { s.NotReady = []string{"source files has not delivered"} }},
+		"clock":              {func(_ *Proxies, s *Sources) { s.Clock = []string{"signing is on hold"} }},
+		"source-unavailable": {source(func(st *files.Status) { st.State, st.Reason = lastgood.Unavailable, "permission denied" })},
+		"source-stale":       {func(_ *Proxies, s *Sources) { s.Old = []string{"source consul is stale"} }},
+		"manifest-error": {
+			source(func(st *files.Status) {
+				st.Faults = []manifest.Fault{{Origin: at, Severity: manifest.Error, Code: manifest.CodeKind, Message: "broken"}}
+			}),
+			source(func(st *files.Status) {
+				st.Faults = []manifest.Fault{{Origin: at, Severity: manifest.Warning, Code: kv.CodeNoKeys, Message: "no manifest"}}
+			}),
+		},
+		"removal-held": {func(_ *Proxies, s *Sources) {
+			s.Registry.Sources[0].HeldCount = 7
+			s.Registry.Sources[0].Held = []registry.Held{{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: "shop", Name: "a"}, Since: now}}
+		}},
+		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
+		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
+		"state-damaged":     {catalog(func(st *consul.Status) { st.StateFault = "the stored catalog is damaged" })},
+		"state-unsaved":     {func(_ *Proxies, s *Sources) { s.Unsaved = []string{"source files is not saved: disk full"} }, catalog(func(st *consul.Status) { st.Unsaved = "disk full" })},
+		"host-absent": {
+			func(p *Proxies, _ *Sources) {
+				p.Absent = []AbsentHost{{Name: "web", Never: true, Since: now.Add(-time.Hour), Workloads: []ServedWorkload{{Namespace: "shop", Name: "web", Address: "10.0.0.1"}}}}
+				p.Proxies[0].Connected, p.Proxies[0].Absent = false, true
+			},
+			func(p *Proxies, _ *Sources) { p.Absent = []AbsentHost{{Name: "web", Since: now}} },
+		},
+		"host-fault": {func(p *Proxies, _ *Sources) { p.HostFaults = []HostFault{{"web", "two hold its key"}} }},
+		"agent-gone": {proxy(func(x *Proxy) { x.Connected, x.AgentGone, x.Health = false, true, "unhealthy" })},
+		"unhealthy":  {proxy(func(x *Proxy) { x.Health, x.HealthReason = "unhealthy", "http probe: 503" })},
+		"rejected": {
+			proxy(func(x *Proxy) {
+				x.Synced, x.Types = false, []Type{{Type: "listener", Rejected: []Rejection{{Name: "15006", Reason: "no such filter"}}}}
+			}),
+			proxy(func(x *Proxy) { x.Synced, x.Types = false, []Type{{Type: "listener", RejectedMore: 1}} }),
+		},
+		"stale": {proxy(func(x *Proxy) { x.Synced, x.Stale = false, "its workload is no longer in the mesh" })},
+		"not-synced": {
+			proxy(func(x *Proxy) { x.Synced, x.Behind = false, now.Add(-patience) }),
+			proxy(func(x *Proxy) {
+				x.Synced, x.Behind, x.Types = false, now.Add(-patience), []Type{{Type: "listener", Pending: true}}
+			}),
+		},
+		"claim-conflict": {func(p *Proxies, _ *Sources) {
+			p.Conflicts = []agents.Conflict{{Host: "web", Namespace: "shop", Workload: "web", Reason: "it is of host db"}}
+		}},
+		"refused": {
+			func(p *Proxies, _ *Sources) {
+				p.Refused = []Refused{{Host: "web", What: "stream", Reason: "no workload fits", Last: now}}
+			},
+			func(p *Proxies, _ *Sources) {
+				p.Refused = []Refused{{Peer: "10.0.0.9:4000", What: "certificate", Reason: "join token is unknown", Last: now}}
+			},
+		},
+	}
+}
+
+// allWell is a mesh in which nobody needs to do anything.
+func allWell() (*Proxies, *Sources) {
+	return &Proxies{Proxies: []Proxy{{Name: "web.shop", Host: "web", Connected: true, Synced: true, Health: "healthy", Workload: "shop/web"}}},
+		&Sources{
+			Ready: true, Files: []files.Status{{Source: "files", State: lastgood.OK}}, Consul: []consul.Status{{Source: "consul", State: consul.Live}},
+			Registry: registry.Status{Sources: []registry.SourceStatus{{Name: "files"}}},
+		}
+}
+
+// TestEveryReason: each kind of condition is found, alone, and text, metric and /readyz agree
+// on it. A kind that is added to the table needs a provocation here.
+func TestEveryReason(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p, s := allWell()
+	if got := Conditions(p, s, now); len(got) > 0 || sum(got) != "" {
+		t.Fatalf("all is well, and there is %+v", got)
+	}
+	ways := provocations(now)
+	if len(ways) != len(Reasons()) {
+		t.Errorf("%d provocations for %d reasons", len(ways), len(Reasons()))
+	}
+	for _, reason := range Reasons() {
+		if len(ways[reason]) == 0 {
+			t.Errorf("nothing provokes %s", reason)
+		}
+		for i, provoke := range ways[reason] {
+			p, s := allWell()
+			provoke(p, s)
+			got := Conditions(p, s, now)
+			if len(got) != 1 || got[0].Reason != reason {
+				t.Errorf("%s, %d: found %+v", reason, i, got)
+				continue
+			}
+			c := got[0]
+			if c.Subject == "" || len(c.Text) < 10 || len(c.Action) < 10 || strings.Contains(c.Text+c.Action, "\n") || strings.Contains(c.Text+c.Action, "%!") {
+				t.Errorf("%s, %d: it does not say what and what to do in a line each: %+v", reason, i, c)
+			}
+			if line := sum(got); !strings.HasPrefix(line, "unwell: "+reason+" 1;") || strings.Contains(line, "web") {
+				t.Errorf("%s, %d: /readyz says %q", reason, i, line)
+			}
+			if got := unwellMetric(t, got); fmt.Sprint(got) != fmt.Sprint(map[string]float64{reason: 1}) {
+				t.Errorf("%s, %d: the metric says %v", reason, i, got)
+			}
+		}
+	}
+}
+
+// unwellMetric is fairlead_mesh_unwell as it is collected, without the zeros; each reason has a
+// value.
+func unwellMetric(t *testing.T, list []Condition) map[string]float64 {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	r.MustRegister(unwellCollector(list))
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, n := map[string]float64{}, 0
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			n++
+			if v := m.GetGauge().GetValue(); v != 0 {
+				out[m.GetLabel()[0].GetValue()] = v
+			}
+		}
+	}
+	if n != len(Reasons()) {
+		t.Errorf("%d values for %d reasons", n, len(Reasons()))
+	}
+	return out
+}
+
+// unwellCollector collects the metric of conditions alone.
+type unwellCollector []Condition
+
+func (c unwellCollector) Describe(ch chan<- *prometheus.Desc) { ch <- newStatusCollector(nil).unwell }
+
+func (c unwellCollector) Collect(ch chan<- prometheus.Metric) {
+	collectUnwell(newStatusCollector(nil).unwell, c, func(m prometheus.Metric) { ch <- m })
+}
+
+// TestReasonsAreDocumented: each reason has a row in the reference, and no row is of none.
+func TestReasonsAreDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "..", "..", "docs", "reference-operations.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n## Reasons of proxy-status\n")
+	section, _, _ = strings.Cut(section, "\n#")
+	var rows []string
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|").FindAllStringSubmatch(section, -1) {
+		rows = append(rows, m[1])
+	}
+	if fmt.Sprint(rows) != fmt.Sprint(Reasons()) {
+		t.Errorf("the page has  %v\nthe table has %v", rows, Reasons())
+	}
+}
+
+// TestNobodyIsNeeded: what is planned, on its way, or over needs nobody.
+func TestNobodyIsNeeded(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, change := range map[string]func(*Proxy){
+		"maintenance":  func(x *Proxy) { x.Health, x.HealthReason, x.Withdrawn = "unhealthy", "in maintenance mode", true },
+		"on_its_way":   func(x *Proxy) { x.Synced, x.Behind = false, now.Add(-time.Second) },
+		"left":         func(x *Proxy) { x.Connected, x.Synced, x.Behind = false, false, now.Add(-time.Hour) },
+		"left_refused": func(x *Proxy) { x.Connected, x.Types = false, []Type{{RejectedMore: 1}} },
+	} {
+		p, s := allWell()
+		change(&p.Proxies[0])
+		if got := Conditions(p, s, now); len(got) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -1,0 +1,214 @@
+package server
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/fairlead/fairlead/pki/svid"
+)
+
+// refusedAt lists who is refused at a time.
+func (r *running) refusedAt(after time.Duration) string {
+	var out []string
+	for _, x := range r.refused(time.Now().Add(after)) {
+		out = append(out, x.who())
+	}
+	return strings.Join(out, ", ")
+}
+
+// strange is a client without a certificate that asks for configuration.
+func (r *running) strange() {
+	r.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+r.listener.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+		InsecureSkipVerify: true, MinVersion: tls.VersionTLS13, // it is the server that is tested
+	})))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	r.eventually(func() error {
+		s, err := discovery.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(r.t.Context())
+		if err == nil {
+			_, err = s.Recv()
+		}
+		if grpcstatus.Code(err) != codes.PermissionDenied {
+			return fmt.Errorf("an unauthenticated peer gets %w", err)
+		}
+		return nil
+	})
+}
+
+// TestRefusalsEnd: a refusal counts while it happens again. It ends when the host is let in, as
+// any node, and is quiet; with time; and when a person says so.
+func TestRefusalsEnd(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": entry("")}))
+	cfg.ClaimLease = time.Millisecond
+	r := start(t, cfg)
+	r.strange()
+	a, b := r.joined("a", "127.0.9.1", nil), r.joined("b", "127.0.0.1", nil)
+	_, leave, err := a.claim("one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.claim("two"); grpcstatus.Code(err) != codes.PermissionDenied {
+		t.Fatalf("b is let in as a's workload: %v", err)
+	}
+	both := "host b, unknown peer 127.0.0.1:"
+	for after, want := range map[time.Duration]string{0: both, refusedQuiet + time.Second: both, refusedFor - time.Minute: both, refusedFor + time.Second: ""} {
+		if got := r.refusedAt(after); !strings.HasPrefix(got, want) || want == "" && got != "" {
+			t.Errorf("%s later: %q is refused, want %q", after, got, want)
+		}
+	}
+	leave()
+	r.eventually(func() error { _, _, err := b.claim("one"); return err })
+	// It is another node for the server, and the same host for a person.
+	if got := r.refusedAt(0); !strings.HasPrefix(got, both) {
+		t.Errorf("right after b was let in %q is refused", got)
+	}
+	if got := r.refusedAt(refusedQuiet + time.Second); got != "" {
+		t.Errorf("b was let in and is quiet, and %q is refused", got)
+	}
+}
+
+// TestForgetRefusals: a person ends a refusal by the host's name, by the address, or all.
+func TestForgetRefusals(t *testing.T) {
+	t.Parallel()
+	r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": entry("")})))
+	forget := func(query string) (Forgotten, error) {
+		var out Forgotten
+		err := r.client.Do(t.Context(), http.MethodDelete, "/v1/refusals"+query, nil, &out)
+		return out, err
+	}
+	liar := r.joined("liar", "127.0.0.1", func(in *TokenRequest) { in.Workloads = []string{"shop/other"} })
+	refuse := func() {
+		r.strange()
+		if _, _, err := liar.claim("one"); err == nil {
+			t.Fatal("not refused")
+		}
+	}
+	refuse()
+	for _, query := range []string{"", "?peer=", "?peer=nobody", "?peer=10.0.0.9"} {
+		if _, err := forget(query); err == nil {
+			t.Errorf("%q forgets something", query)
+		}
+	}
+	if out, err := forget("?peer=liar"); err != nil || out.Forgotten != 1 || !strings.HasPrefix(r.refusedAt(0), "unknown peer") {
+		t.Errorf("%+v, %v: %q is refused", out, err, r.refusedAt(0))
+	}
+	if out, err := forget("?peer=127.0.0.1"); err != nil || out.Forgotten != 1 || r.refusedAt(0) != "" {
+		t.Errorf("%+v, %v: %q is refused", out, err, r.refusedAt(0))
+	}
+	refuse()
+	if out, err := forget("?all=true"); err != nil || out.Forgotten != 2 || r.refusedAt(0) != "" {
+		t.Errorf("%+v, %v: %q is refused", out, err, r.refusedAt(0))
+	}
+}
+
+// TestWaitingHosts: a host that has only a token is listed as waiting, until the token is used or
+// ends; so is a host with a token that replaces it.
+func TestWaitingHosts(t *testing.T) {
+	t.Parallel()
+	r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": entry("")})))
+	hosts := func() string {
+		var list []Host
+		if err := r.client.Do(t.Context(), http.MethodGet, "/v1/hosts", nil, &list); err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, h := range list {
+			out = append(out, fmt.Sprint(h.Name, " ", h.Waiting, " ", !h.Joined.IsZero()))
+		}
+		return strings.Join(out, ", ")
+	}
+	token := func(in TokenRequest) (out Token) {
+		in.Workloads = []string{"shop/cart"}
+		if err := r.client.Do(t.Context(), http.MethodPost, "/v1/tokens", in, &out); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	_, kept := r.join("b", "shop/cart")
+	made := token(TokenRequest{Host: "a"})
+	if got := hosts(); kept == nil || got != "a true false, b false true" {
+		t.Errorf("hosts: %s", got)
+	}
+	token(TokenRequest{Host: "b", Replace: true})
+	parsed, err := svid.ParseJoinToken(made.Token)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := svid.NewClient(svid.ClientConfig{Servers: parsed.Servers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := svid.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Join(t.Context(), parsed, key); err != nil {
+		t.Fatal(err)
+	}
+	if got := hosts(); got != "a false true, b true true" {
+		t.Errorf("hosts: %s", got)
+	}
+	if got := r.absent(time.Now().Add(time.Hour)); len(got) != 2 {
+		t.Errorf("a waiting host cannot be absent, and those on record are: %+v", got)
+	}
+}
+
+// TestAbsentHostIsUnwell: a host that left, and one that has not come back after a restart, are
+// rows and conditions; removing the host ends both.
+func TestAbsentHostIsUnwell(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": entry("")}))
+	cfg.AbsentAfter = time.Nanosecond
+	r := start(t, cfg)
+	if _, _, err := r.joined("a", "", nil).claim("one"); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually(func() error {
+		if saved, err := (claims{r.cfg.StateDir + "/claims.json"}).LoadClaims(); err != nil || len(saved.Claims) != 1 {
+			return fmt.Errorf("%+v, %w", saved, err)
+		}
+		return nil
+	})
+	r.stop()
+	r = start(t, cfg)
+	var p Proxies
+	all := func() (out AllConditions) {
+		if err := r.client.Do(t.Context(), http.MethodGet, "/v1/conditions", nil, &out); err != nil {
+			t.Fatal(err)
+		}
+		p = Proxies{}
+		if err := r.client.Do(t.Context(), http.MethodGet, "/v1/proxies", nil, &p); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	r.eventually(func() error {
+		if got := all(); got.Well || len(got.Unwell) != 1 || got.Unwell[0].Reason != "host-absent" || got.Unwell[0].Host != "a" || !strings.Contains(got.Unwell[0].Text, "shop/one at "+victim) {
+			return fmt.Errorf("conditions: %+v", got)
+		}
+		return nil
+	})
+	if len(p.Proxies) != 1 || !p.Proxies[0].Absent || p.Proxies[0].Name != "one.shop" || p.Proxies[0].Host != "a" || p.Proxies[0].Connected {
+		t.Errorf("rows: %+v", p.Proxies)
+	}
+	if err := r.client.Do(t.Context(), http.MethodDelete, "/v1/hosts/a", nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := all(); !got.Well || len(p.Proxies) != 0 {
+		t.Errorf("the host was removed: %+v, %+v", got, p.Proxies)
+	}
+}
