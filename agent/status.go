@@ -47,6 +47,9 @@ type Status struct {
 	ClosedConnections uint64 `json:"closed_connections"`
 	// SocketProblems say which sockets are missing and cannot be made again, and what this means.
 	SocketProblems []string `json:"socket_problems,omitempty"`
+	// RemadeSockets count, by name, how often a socket was made again because somebody had
+	// removed it.
+	RemadeSockets map[string]uint64 `json:"remade_sockets,omitempty"`
 }
 
 // IdentityStatus is one identity.
@@ -88,6 +91,11 @@ func (a *Agent) Status() Status {
 	for _, g := range a.guards {
 		s.RefusedCalls += g.Refused()
 		s.ClosedConnections += g.Closed()
+		if name, n := g.Remade(); s.RemadeSockets == nil {
+			s.RemadeSockets = map[string]uint64{name: n}
+		} else {
+			s.RemadeSockets[name] = n
+		}
 		if p := g.Problem(); p != "" {
 			s.SocketProblems = append(s.SocketProblems, p)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,6 +106,15 @@ func (g *Guard) Problem() string {
 		return l.Problem()
 	}
 	return ""
+}
+
+// Remade is the base name of the socket, and how often it was made again because somebody had
+// removed it.
+func (g *Guard) Remade() (socket string, n uint64) {
+	if l := g.socket.Load(); l != nil {
+		n = l.Remade()
+	}
+	return filepath.Base(g.c.Socket), n
 }
 
 // Closed counts connections that were closed because they did not show the token.

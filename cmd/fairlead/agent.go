@@ -117,6 +117,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	starting := ask(a.Starting)
 	srv, err := admin.New(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
+		Registerer: metrics, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: ask(a.NotReady), Remarks: a.Remarks,
 		Routes: map[string]http.Handler{
 			"GET /v1/status": admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),

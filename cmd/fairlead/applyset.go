@@ -196,26 +196,32 @@ type objectChange struct {
 	from string // the file that it was in, if another
 }
 
+// objectPlace is an object in a file or key.
+type objectPlace struct {
+	hash mesh.Hash
+	file string
+}
+
 // objectChanges compares the objects of the changed files.
 func (s *applySet) objectChanges(before, after *tree) []objectChange {
-	type place struct {
-		hash mesh.Hash
-		file string
-	}
-	places := func(t *tree) map[mesh.Key]place {
-		out := map[mesh.Key]place{}
+	places := func(t *tree) map[mesh.Key]objectPlace {
+		out := map[mesh.Key]objectPlace{}
 		for _, f := range t.Files {
 			_, isTarget := s.contents[f.Path]
 			if _, isRenamed := s.renamed[f.Path]; !isTarget && !isRenamed {
 				continue
 			}
 			for _, o := range f.Objects {
-				out[o.Meta.Key] = place{o.Meta.Hash, f.Path}
+				out[o.Meta.Key] = objectPlace{o.Meta.Hash, f.Path}
 			}
 		}
 		return out
 	}
-	was, is := places(before), places(after)
+	return compareObjects(places(before), places(after))
+}
+
+// compareObjects says what became of each object.
+func compareObjects(was, is map[mesh.Key]objectPlace) []objectChange {
 	var out []objectChange
 	for key, now := range is {
 		old, there := was[key]

@@ -160,7 +160,7 @@ func testPush(p *place) {
 	if len(p.keys()) > 0 {
 		p.t.Errorf("a dry run has written %v", p.keys())
 	}
-	out := p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: created", "pushed 2 keys in 1 transaction; 0 were so already")
+	out := p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: created", "pushed 2 keys in 1 transaction; 0 were so already", "ServiceEntry default/a created\nVirtualService default/a created\n")
 	if strings.Index(out, "a.yaml") > strings.Index(out, "route.yml") {
 		p.t.Errorf("the route was written before its service:\n%s", out)
 	}
@@ -169,7 +169,7 @@ func testPush(p *place) {
 	}
 	p.run(0, []string{"push"}, "the keys below fairlead/push/ are as the files: 2 keys")
 	p.file("a.yaml", serviceEntry("a", "a")+"# a comment\n")
-	p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: updated (+1 -0 lines)", "pushed 1 key in 1 transaction; 1 were so already")
+	p.run(0, []string{"push"}, "consul-kv:fairlead/push/a.yaml: updated (+1 -0 lines)", "ServiceEntry default/a unchanged", "pushed 1 key in 1 transaction; 1 were so already")
 	if _, err := os.Stat(filepath.Join(p.dir, ".fairlead-config.json")); err == nil {
 		p.t.Error("a push has left something in the directory")
 	}
@@ -425,6 +425,13 @@ func TestPushReportsTheResult(t *testing.T) {
 	p.file("b.yaml", "# nothing yet\n")
 	p.run(1, []string{"push", "--run-dir", run}, "consul-kv:m/a.yaml applied to 2/3 proxies", "p rejected it: n: why")
 	p.file("b.yaml", "# nothing still\n")
+	p.file("a.yaml", "# moved\n")
+	p.file("c.yaml", serviceEntry("a", "a"))
+	p.run(0, []string{"push", "--dry-run"}, "ServiceEntry default/a unchanged, was in consul-kv:m/a.yaml")
+	if err := os.Remove(filepath.Join(p.dir, "c.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	p.file("a.yaml", serviceEntry("a", "a"))
 	p.run(0, []string{"push", "--run-dir", run}, "pushed 1 key")
 	for name, c := range outcomes(t, "consul-kv:m") {
 		p.file("a.yaml", serviceEntry("a", name))

@@ -216,6 +216,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 				return fmt.Sprintf("would %s, in transaction %d of %d", op, i+1, len(all))
 			})
 		}
+		printObjectChanges(w, pushedObjects(t, p))
 		_, err := fmt.Fprintf(w, "it would be pushed: %s in %s; nothing was written\n", changedKeys(p.plan.Changes), count(len(all), "transaction"))
 		return err
 	}
@@ -233,6 +234,7 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 		}
 	}
 	noteAll(p)
+	printObjectChanges(w, pushedObjects(t, p))
 	if err := saveRecord(p); err != nil {
 		return err
 	}
@@ -240,6 +242,23 @@ func writePlan(cmd *cobra.Command, t *target, f *pushFlags, p pushed) error {
 		return err
 	}
 	return reportResult(cmd, f.resultFlags, pushedChange(t, p, begin))
+}
+
+// pushedObjects says what becomes of each object of the keys that change.
+func pushedObjects(t *target, p pushed) []objectChange {
+	was, is := map[mesh.Key]objectPlace{}, map[mesh.Key]objectPlace{}
+	for _, c := range p.plan.Changes {
+		for _, side := range []struct {
+			in      map[mesh.Key]objectPlace
+			content []byte
+		}{{was, c.Old}, {is, c.New}} {
+			file, _ := manifest.Decode(t.opts, c.Rel, side.content)
+			for _, o := range file.Objects {
+				side.in[o.Meta.Key] = objectPlace{o.Meta.Hash, t.path(c.Rel)}
+			}
+		}
+	}
+	return compareObjects(was, is)
 }
 
 // pushedChange is the change of a push, for asking the server for its result.

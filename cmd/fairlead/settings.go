@@ -26,9 +26,7 @@ func applySettings(cmd *cobra.Command, environ []string) error {
 		key, value, _ := strings.Cut(kv, "=")
 		name, ours := strings.CutPrefix(key, envPrefix)
 		if !ours {
-			if err := refuseIstioVariable(cmd, key, value); err != nil {
-				errs = append(errs, err)
-			}
+			errs = append(errs, refuseIstioVariable(cmd, key, value), refuseUnprefixed(cmd, key))
 			continue
 		}
 		name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
@@ -65,6 +63,37 @@ func unknownVariable(cmd *cobra.Command, key, name string) error {
 		near = ": did you mean " + envPrefix + strings.ToUpper(strings.ReplaceAll(near, "-", "_")) + "?"
 	}
 	return fmt.Errorf("environment variable %s: there is no flag --%s%s", key, name, near)
+}
+
+// ownPrefix is how all variables of ours begin.
+const ownPrefix = "FAIRLEAD_"
+
+// refuseUnprefixed refuses a variable that was meant for a flag and lacks FLAG_, or that part is
+// misspelt: FAIRLEAD_STATE_DIR. Variables that look like no flag of the command are somebody
+// else's, as FAIRLEAD_ENVOY and FAIRLEAD_CONSUL are the tests'.
+func refuseUnprefixed(cmd *cobra.Command, key string) error {
+	name, ours := strings.CutPrefix(key, ownPrefix)
+	if !ours || key == "FAIRLEAD_ENVOY" || key == "FAIRLEAD_CONSUL" || key == "FAIRLEAD_VERSION" {
+		return nil
+	}
+	name = strings.ReplaceAll(strings.ToLower(name), "_", "-")
+	names := flagNames(cmd.Flags())
+	near := ""
+	switch {
+	case slices.Contains(names, name):
+		near = name
+	default:
+		for _, n := range names { // a flag of several words is no accident
+			if strings.Contains(n, "-") && (strings.HasSuffix(name, "-"+n) || editDistance(name, n) == 1) && len(n) > len(near) {
+				near = n
+			}
+		}
+	}
+	if near == "" {
+		return nil
+	}
+	return fmt.Errorf("environment variable %s: it would be ignored: did you mean %s? Variables for flags begin with %s", key,
+		envPrefix+strings.ToUpper(strings.ReplaceAll(near, "-", "_")), envPrefix)
 }
 
 // oursFirst puts FAIRLEAD_FLAG_… before istiod's variables, over which they win.

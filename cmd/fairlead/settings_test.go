@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,6 +43,12 @@ func TestSettings(t *testing.T) {
 		"list_in_environment":            {env: []string{"FAIRLEAD_FLAG_CONFIG_DIR=a;b=ns"}, want: "default [a,b=ns]"},
 		"unknown_key":                    {file: "state-dri: a\n", err: `settings.yaml:1:1: there is no setting "state-dri": did you mean "state-dir"?`},
 		"unknown_variable":               {env: []string{"FAIRLEAD_FLAG_STATE_DRI=b"}, err: `there is no flag --state-dri: did you mean FAIRLEAD_FLAG_STATE_DIR?`},
+		"without_flag":                   {env: []string{"FAIRLEAD_STATE_DIR=b"}, err: `FAIRLEAD_STATE_DIR: it would be ignored: did you mean FAIRLEAD_FLAG_STATE_DIR?`},
+		"without_flag_misspelt":          {env: []string{"FAIRLEAD_STATE_DIRS=b"}, err: `did you mean FAIRLEAD_FLAG_STATE_DIR?`},
+		"flag_misspelt":                  {env: []string{"FAIRLEAD_FLAGS_STATE_DIR=b"}, err: `did you mean FAIRLEAD_FLAG_STATE_DIR?`},
+		"with_the_command":               {env: []string{"FAIRLEAD_SERVER_STATE_DIR=b"}, err: `did you mean FAIRLEAD_FLAG_STATE_DIR?`},
+		"without_flag_of_another":        {env: []string{"FAIRLEAD_TOKEN_FILE=b"}, want: "default []"},
+		"of_somebody_else":               {env: []string{"STATE_DIRECTORY=b", "FAIRLEAD_SERVICE_HOST=10.0.0.1", "FAIRLEAD_PORT=tcp://x", "FAIRLEAD_STATE=x", "FAIRLEAD_DIR=x", "FAIRLEAD_ENVOY=x"}, want: "default []"},
 		"twice":                          {file: "state-dir: a\nstate-dir: b\n", err: `settings.yaml:2:1: "state-dir" is set twice`},
 		"bad_value":                      {file: "debounce-after: soon\n", err: "settings.yaml:1:17: debounce-after: "},
 		"two_for_one":                    {file: "state-dir: [a, b]\n", err: "--state-dir takes one value, not 2"},
@@ -100,6 +109,47 @@ func TestSettingsOfBoth(t *testing.T) {
 		}
 		if got := cmd.Flag("debounce-after").Value.String(); got != "2s" {
 			t.Errorf("%v: got %s", env, got)
+		}
+	}
+}
+
+// TestOurOtherVariables: no variable that the project itself reads for something else is taken
+// for a misspelt flag, by any command.
+func TestOurOtherVariables(t *testing.T) {
+	t.Parallel()
+	used := regexp.MustCompile(`"(FAIRLEAD_[A-Z0-9_]+)["=]|\$\{?(FAIRLEAD_[A-Z0-9_]+)`)
+	found := map[string]bool{}
+	root := filepath.Join("..", "..")
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == ".git" || d.Name() == "testdata"):
+			return filepath.SkipDir
+		case d.IsDir() || filepath.Ext(path) != ".go" && filepath.Ext(path) != ".sh" && d.Name() != "Makefile":
+			return nil
+		case d.Name() == "settings.go" || d.Name() == "settings_test.go":
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		for _, m := range used.FindAllStringSubmatch(string(content), -1) {
+			if name := cmp.Or(m[1], m[2]); !strings.HasPrefix(name, envPrefix) {
+				found[name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil || len(found) < 10 {
+		t.Fatalf("%d variables found, %v: this test looks for them in the wrong way", len(found), err)
+	}
+	for _, cmd := range commands(newRoot()) {
+		for name := range found {
+			if err := refuseUnprefixed(cmd, name); err != nil {
+				t.Errorf("%s: %v", cmd.CommandPath(), err)
+			}
 		}
 	}
 }

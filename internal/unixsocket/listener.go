@@ -50,6 +50,7 @@ type Listener struct {
 	file    file
 	current *net.UnixListener
 	problem string
+	remade  uint64
 }
 
 type accepted struct {
@@ -182,6 +183,13 @@ func (l *Listener) Close() error {
 		return os.Remove(l.c.Path) //nolint:wrapcheck // it has the path
 	}
 	return nil
+}
+
+// Remade counts how often the file was made again because somebody had removed it.
+func (l *Listener) Remade() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.remade
 }
 
 // Problem says why nobody can open a connection, or is empty.

@@ -192,6 +192,9 @@ func TestRemovedSocketIsMadeAgain(t *testing.T) {
 					if n := strings.Count(e.log.String(), "made again"); n < round+1 {
 						return fmt.Errorf("%d lines after %d removals: %s", n, round+1, e.log)
 					}
+					if n := e.Remade(); n < uint64(round)+1 {
+						return fmt.Errorf("made again %d times after %d removals", n, round+1)
+					}
 					return nil
 				})
 			}

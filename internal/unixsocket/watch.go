@@ -134,6 +134,7 @@ func (l *Listener) remake(now time.Time) error {
 	l.mu.Lock()
 	old := l.current
 	l.current, l.file = u, own
+	l.remade++
 	l.mu.Unlock()
 	_ = old.SetDeadline(now.Add(drainTime))
 	l.group.Go(func() { l.accept(u) })

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
@@ -42,6 +43,10 @@ type Config struct {
 	Socket string
 	// Metrics serves /metrics; nil means none.
 	Metrics http.Handler
+	// Registerer takes the metric of sockets that were made again; nil means none. Sockets
+	// are those of the process beside admin.sock, by name; it may be nil.
+	Registerer prometheus.Registerer
+	Sockets    func() map[string]uint64
 	// NotReady gives the reasons why /readyz says no; nil or no reasons means
 	// ready.
 	NotReady func() []string
@@ -61,6 +66,7 @@ type Server struct {
 	address string
 	// problem says why nobody can connect to admin.sock, or is empty. It is nil if there is none.
 	problem func() string
+	remade  func() uint64 // how often admin.sock was made again; nil if there is none
 }
 
 // New binds the listeners, so that a taken port stops the start of a process.
@@ -79,7 +85,12 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		if err != nil {
 			return nil, errors.Join(err, s.Close())
 		}
-		s.unix, s.problem = guard(l, cfg.Logger), l.Problem
+		s.unix, s.problem, s.remade = guard(l, cfg.Logger), l.Problem, l.Remade
+	}
+	if cfg.Registerer != nil {
+		if err := cfg.Registerer.Register(remadeSockets{s}); err != nil {
+			return nil, errors.Join(fmt.Errorf("registering metrics: %w", err), s.Close())
+		}
 	}
 	return s, nil
 }
