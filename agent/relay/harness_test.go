@@ -209,7 +209,12 @@ func (s *fakeServer) DeltaAggregatedResources(st discoveryv3.AggregatedDiscovery
 			}
 		}
 		s.mu.Unlock()
+		var due <-chan time.Time
+		if d := half.NextDeadline(); !d.IsZero() {
+			due = time.After(time.Until(d))
+		}
 		select {
+		case <-due:
 		case r, ok := <-reqs:
 			if !ok {
 				return nil

@@ -183,7 +183,8 @@ func (c *core) skip(p *batch, r *stream.Resource) bool {
 	if !ok && c.upstream != nil {
 		was, ok = c.upstream.rejectedBefore[k]
 	}
-	if !ok || was.Version != r.Version {
+	// What could not bind may be able to now; that is why the server sends it again.
+	if !ok || was.Version != r.Version || stream.IsBindError(p.url, was.Reason) {
 		delete(c.rejected, k)
 		return false
 	}

@@ -62,6 +62,8 @@ const (
 	CodeCatalogsDiffer Code = codes.CatalogsDiffer
 	// CodeForeignHost: a source that is bound to namespaces names another's host.
 	CodeForeignHost Code = codes.ForeignHost
+	// CodeIngressBind: an ingress listener of a Sidecar does not say where it listens.
+	CodeIngressBind Code = codes.IngressBind
 )
 
 // Severity says how sure it is that something is wrong.
@@ -149,6 +151,7 @@ func analyzers() []analyzer {
 		{CodeUnknownDelegate, unknownDelegates},
 		{CodeCatalogHost, catalogHosts},
 		{CodeForeignHost, foreignHosts},
+		{CodeIngressBind, ingressBinds},
 	}
 }
 

@@ -2,6 +2,8 @@ package analysis
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -34,6 +36,28 @@ func egressHosts(w *meshIndex, r *report) {
 					continue
 				}
 				r.warn(at, "no service that is exported to namespace %q matches %q%s", o.Meta.Namespace, h, w.nearHost(mesh.Hostname(name)))
+			}
+		}
+	}
+}
+
+// ingressBinds warns of an ingress listener without a bind for a host that has an address
+// which others can reach: it listens there, and earlier releases listened at all addresses.
+func ingressBinds(w *meshIndex, r *report) {
+	for o, spec := range specs[*networking.Sidecar](w) {
+		workloads, _ := w.chosen(o, spec.GetWorkloadSelector().GetLabels())
+		at := slices.IndexFunc(workloads, func(x *workload) bool {
+			a, err := netip.ParseAddr(x.spec.GetAddress())
+			return err == nil && a.IsGlobalUnicast()
+		})
+		if at < 0 {
+			continue
+		}
+		for i, l := range spec.GetIngress() {
+			if l.GetBind() == "" {
+				r.warn(place{o, fmt.Sprintf("spec.ingress[%d]", i)}, "without capture, the listener is at the host's own address, for example %s:%d, as in Istio; "+
+					"releases before this one listened at all addresses: write bind: 0.0.0.0 for that, or bind with the address",
+					workloads[at].spec.GetAddress(), l.GetPort().GetNumber())
 			}
 		}
 	}

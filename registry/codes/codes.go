@@ -47,6 +47,7 @@ const (
 	CatalogHost         = "FL0221"
 	CatalogsDiffer      = "FL0222"
 	ForeignHost         = "FL0226"
+	IngressBind         = "FL0240"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.

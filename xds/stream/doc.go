@@ -23,7 +23,8 @@
 //   - NACK. Envoy applies a NACKed response in part, so every name in it is unknown
 //     until it has been accepted again. The rejected resource is found from the
 //     error message, or by bisection. The others are sent again without it, and it is
-//     sent again in the version that was accepted last.
+//     sent again in the version that was accepted last. A listener that could not bind is
+//     sent again later, because its address may become free.
 //   - Reconnect. What the peer lists in initial_resource_versions is not sent again.
 //     Exceptions are the endpoints of clusters that are sent, the routes of listeners
 //     that are sent, and names to which the peer subscribes without a version.

@@ -30,7 +30,7 @@ func (s *Server) handleNack(now time.Time, t *subscriptionState, r *sentResponse
 		return
 	}
 	if exact := nackDetails(t.typ.url, st, r); exact != nil {
-		s.handleDetailedNack(t, r, exact)
+		s.handleDetailedNack(now, t, r, exact)
 		return
 	}
 	names := t.currentNames(r)
@@ -47,7 +47,7 @@ func (s *Server) handleNack(now time.Time, t *subscriptionState, r *sentResponse
 		e.lastSent, e.candidate, e.unknown = nil, false, true
 	}
 	// Cloned once: the rest of the request must not be kept.
-	s.bisect(t, r, names, nackMessage{strings.Clone(raw[:min(len(raw), maxReason)]), strings.Clone(message)})
+	s.bisect(now, t, r, names, nackMessage{strings.Clone(raw[:min(len(raw), maxReason)]), strings.Clone(message)})
 	for _, name := range names {
 		s.evaluate(t, name, t.ensureState(name))
 	}
@@ -61,7 +61,7 @@ type nackMessage struct{ raw, sanitized string }
 
 // bisect finds which names of a NACKed response are rejected, or schedules retries in
 // smaller groups.
-func (s *Server) bisect(t *subscriptionState, r *sentResponse, names []string, message nackMessage) {
+func (s *Server) bisect(now time.Time, t *subscriptionState, r *sentResponse, names []string, message nackMessage) {
 	mentioned, certain := rejectedIn(message.raw, names)
 	switch {
 	case len(names) == 1 && t.routeConfig != "" && len(t.pending.retries) > 0 && !t.ensureState(names[0]).secondTry:
@@ -69,10 +69,10 @@ func (s *Server) bisect(t *subscriptionState, r *sentResponse, names []string, m
 		t.ensureState(names[0]).secondTry = true
 		t.pending.retrySeparately(t, len(t.pending.retries), names)
 	case r.len() == 1:
-		s.reject(t, r, names[0], message.sanitized)
+		s.reject(now, t, r, names[0], message.sanitized)
 	case certain:
 		for _, name := range mentioned {
-			s.reject(t, r, name, message.sanitized)
+			s.reject(now, t, r, name, message.sanitized)
 		}
 	case len(names) == 1:
 		// A resource that was replaced since may be at fault: this one is retried alone.
@@ -140,13 +140,13 @@ func nackDetails(url TypeURL, st *rpcstatus.Status, r *sentResponse) map[string]
 
 // handleDetailedNack handles a NACK that lists what was rejected: all else in the response
 // was accepted, and the rejected resources are unchanged.
-func (s *Server) handleDetailedNack(t *subscriptionState, r *sentResponse, exact map[string]string) {
+func (s *Server) handleDetailedNack(now time.Time, t *subscriptionState, r *sentResponse, exact map[string]string) {
 	for _, name := range sortedKeys(exact) {
 		e := t.ensureState(name)
 		if e.lastSent == r {
 			e.lastSent, e.unknown, e.forced, e.candidate = nil, false, false, false
 		}
-		s.recordRejection(t, r, name, exact[name])
+		s.recordRejection(now, t, r, name, exact[name])
 		e.relayRejected = true
 		s.evaluate(t, name, e)
 	}
@@ -154,19 +154,20 @@ func (s *Server) handleDetailedNack(t *subscriptionState, r *sentResponse, exact
 }
 
 // reject records that one name is why a response was NACKed.
-func (s *Server) reject(t *subscriptionState, r *sentResponse, name, reason string) {
+func (s *Server) reject(now time.Time, t *subscriptionState, r *sentResponse, name, reason string) {
 	e := t.ensureState(name)
 	if res, _ := r.find(name); e.acked != nil && e.acked.Version == res.version() {
 		// The version that it had accepted is rejected now: there is nothing to revert to.
 		e.acked, e.everHad = &Resource{Name: name, Version: e.acked.Version}, true
 	}
-	s.recordRejection(t, r, name, reason)
+	s.recordRejection(now, t, r, name, reason)
 }
 
-func (s *Server) recordRejection(t *subscriptionState, r *sentResponse, name, reason string) {
+func (s *Server) recordRejection(now time.Time, t *subscriptionState, r *sentResponse, name, reason string) {
 	e := t.ensureState(name)
 	res, _ := r.find(name)
 	e.rejectedVersion, e.rejectedReason = res.version(), reason
+	s.scheduleBindRetry(now, t, e)
 	if t.typ.url == RouteType {
 		s.reconciled = nil // its virtual hosts may have to be sent
 	}

@@ -3,6 +3,7 @@ package stream
 import (
 	"maps"
 	"slices"
+	"time"
 )
 
 // resourceState is what is known of one name, where it differs from what the
@@ -26,6 +27,10 @@ type resourceState struct {
 	// rejectedVersion is the version that the peer finally rejected, or empty;
 	// rejectedReason is the peer's error message.
 	rejectedVersion, rejectedReason string
+	// bindErrors counts rejections in a row because the peer could not bind, and retryAt is
+	// when the listener is sent again; zero: never.
+	bindErrors int
+	retryAt    time.Time
 	// relayRejected means that the peer is a relay which rejected a version. It reports
 	// that until the name is sent again, even if the peer is to have the version that it
 	// has.

@@ -57,6 +57,8 @@ type Server struct {
 	// versions is how many the peer listed, over all types.
 	versions int
 	events   []Event
+	// bindRetry is the first time of a listener's retry, or earlier; zero if there is none.
+	bindRetry time.Time
 }
 
 // NewServer makes the server half of a new stream.
@@ -174,6 +176,7 @@ func (s *Server) Next(now time.Time) *Response {
 		return nil
 	}
 	s.reconcileAll()
+	s.retryBinds(now)
 	for _, t := range s.order {
 		if t.url == VirtualHostType {
 			if r := s.nextHosts(now, t); r != nil {

@@ -181,11 +181,11 @@ func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 		p := inboundPort{
 			Number:    l.GetPort().GetNumber(),
 			Protocol:  parseProtocol(l.GetPort().GetProtocol()),
-			Bind:      cmp.Or(l.GetBind(), wildcard),
 			Bound:     none || l.GetCaptureMode().String() == "NONE",
 			Operation: s.Name + "." + s.Namespace + ":" + strconv.FormatUint(uint64(l.GetPort().GetNumber()), 10) + "/*",
 			origins:   []*mesh.Origin{s.Origin},
 		}
+		p.Bind = cmp.Or(l.GetBind(), in.defaultBind(p.Bound))
 		if seen[p.Number] {
 			continue
 		}
@@ -206,6 +206,17 @@ func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 		in.Ports = append(in.Ports, p)
 	}
 	slices.SortFunc(in.Ports, func(a, b inboundPort) int { return cmp.Compare(a.Number, b.Number) })
+}
+
+// defaultBind is where an ingress listener without a bind listens (Istio's
+// getSidecarInboundBindIPs): at the proxy's first address that other hosts can reach, so that
+// the same port of the loopback address is left to the application and to egress listeners;
+// else, for example on a loopback host, at all addresses.
+func (in *inboundBuilder) defaultBind(bound bool) string {
+	if !bound {
+		return wildcard
+	}
+	return in.own(netip.Addr.IsGlobalUnicast, wildcard)
 }
 
 // endpoint reads defaultEndpoint: loopback, 0.0.0.0 for the workload's own address, or a
