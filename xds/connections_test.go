@@ -3,9 +3,11 @@ package xds
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -123,4 +125,38 @@ func TestEventsOfBlockedStreamAreHandled(t *testing.T) {
 	eventually(t, "all requests are handled", func() bool {
 		return strings.Count(r.log.String(), "ACK for an unknown nonce") == stale
 	})
+}
+
+// Two owners of streams that call each other do not wait for each other.
+func TestOwnersCallEachOther(t *testing.T) {
+	t.Parallel()
+	newConn := func() *conn { return &conn{calls: make(chan ownerCall), done: make(chan struct{})} }
+	a, b := newConn(), newConn()
+	giveUp := make(chan struct{})
+	timer := time.AfterFunc(10*time.Second, func() { close(giveUp) })
+	defer timer.Stop()
+	var wg sync.WaitGroup
+	ran := make(chan struct{}, 2)
+	for _, pair := range [][2]*conn{{a, b}, {b, a}} {
+		wg.Go(func() {
+			own, other := pair[0], pair[1]
+			if !other.runInOwner(giveUp, func() { ran <- struct{}{} }, own) {
+				t.Error("a call was given up")
+			}
+			for len(ran) < 2 { // it is the owner still
+				select {
+				case q := <-own.calls:
+					q.run()
+				case <-giveUp:
+					return
+				default:
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if len(ran) != 2 {
+		t.Errorf("%d calls ran, want 2", len(ran))
+	}
 }

@@ -30,3 +30,24 @@ func TestRefusalsOfUnauthenticatedPeers(t *testing.T) {
 		t.Errorf("listed %+v", all)
 	}
 }
+
+// Peers with a certificate are identified by their host and node, whatever their address.
+func TestRefusalsOfHosts(t *testing.T) {
+	t.Parallel()
+	first := Refusal{Host: "vm1", Node: "a", Peer: "10.0.0.1:4000"}
+	for name, c := range map[string]struct {
+		Refusal
+		repeats bool
+	}{
+		"same":            {first, true},
+		"another_port":    {Refusal{Host: "vm1", Node: "a", Peer: "10.0.0.1:4001"}, true},
+		"another_address": {Refusal{Host: "vm1", Node: "a", Peer: "10.0.0.2:4000"}, true},
+		"another_host":    {Refusal{Host: "vm2", Node: "a", Peer: "10.0.0.1:4000"}, false},
+		"another_node":    {Refusal{Host: "vm1", Node: "b", Peer: "10.0.0.1:4000"}, false},
+		"no_host":         {Refusal{Node: "a", Peer: "10.0.0.1:4000"}, false},
+	} {
+		if got := c.Repeats(first); got != c.repeats {
+			t.Errorf("%s: repeats %v, want %v", name, got, c.repeats)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
+	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
 )
@@ -420,7 +422,8 @@ func TestHoldsRemovalsWhileIncomplete(t *testing.T) {
 
 func TestDiagnostics(t *testing.T) {
 	t.Parallel()
-	warnings := []view.Warning{{Key: mesh.Key{Kind: mesh.KindSidecar, Namespace: "shop", Name: "x"}, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}
+	warned := mesh.Key{Kind: mesh.KindSidecar, Namespace: "shop", Name: "x"}
+	built := mesh.Key{Kind: mesh.KindDestinationRule, Namespace: "shop", Name: "y"}
 	r := newRig(t, smallmesh.Shop(), nil)
 	r.connect(t, node("web", "127.0.0.11"), nil)
 	r.connect(t, node("orders", "127.0.0.12"), nil)
@@ -428,12 +431,18 @@ func TestDiagnostics(t *testing.T) {
 	r.synced(t, "orders.shop")
 	for _, c := range r.server.connections() {
 		o := *c.current.Load()
-		o.View = &view.View{Warnings: warnings}
+		o.View = &view.View{Warnings: []view.Warning{{Key: warned, Origin: &mesh.Origin{Path: "x.yaml", Line: 3, Column: 7}, Message: "left out"}}}
+		resources := *o.Resources
+		resources.Diagnostics = []envoy.Diagnostic{{Key: built, Origin: &mesh.Origin{Path: "y.yaml", Line: 4, Column: 8}, Message: "not built"}}
+		o.Resources = &resources
 		c.current.Store(&o)
 	}
-	got := r.server.Diagnostics()
-	if len(got) != 1 || got[0].Proxies != 2 || got[0].Origin != "x.yaml:3:7" {
-		t.Errorf("diagnostics %+v", got)
+	want := []DiagnosticCount{
+		{Diagnostic: Diagnostic{Key: built, Origin: "y.yaml:4:8", Message: "not built"}, Proxies: 2},
+		{Diagnostic: Diagnostic{Key: warned, Origin: "x.yaml:3:7", Message: "left out"}, Proxies: 2},
+	}
+	if got := r.server.Diagnostics(); !slices.Equal(got, want) {
+		t.Errorf("diagnostics %+v, want %+v", got, want)
 	}
 }
 

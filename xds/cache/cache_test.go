@@ -210,6 +210,24 @@ func TestAutoDelivery(t *testing.T) {
 	}
 }
 
+// TestInlineRoutesAreByLayer: a proxy that rejected VHDS for some route configurations gets
+// the others as before.
+func TestInlineRoutesAreByLayer(t *testing.T) {
+	t.Parallel()
+	layer := func(name string) *view.Layer {
+		return &view.Layer{Name: view.RoutesLayer + name, Parts: []view.Part{&view.RouteConfiguration{}}}
+	}
+	r := Routes{Delivery: VHDS}.WithInline(view.RoutesLayer + "80").WithInline(view.RoutesLayer + "8080").WithInline(view.RoutesLayer + "80")
+	for name, want := range map[string]Delivery{"80": Inline, "8080": Inline, "0": VHDS, "808": VHDS, "81": VHDS} {
+		if got := r.of(layer(name)); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	if again := r.WithInline(view.RoutesLayer + "8080"); again != r {
+		t.Errorf("a layer is in the settings twice: %q", again.Inline)
+	}
+}
+
 // TestProxyKeepsFormOfRouteConfiguration: a proxy keeps the form of a route configuration,
 // however many virtual hosts it has. Proxies with equal configurations share Resources,
 // whatever they had before.
