@@ -133,7 +133,7 @@ func mergeEnrollment(known *enrollment, token *svid.JoinToken, c Config) (enroll
 	var m enrollment
 	switch {
 	case known == nil && token == nil:
-		return m, errors.New("this host has not joined a mesh: start once with --token TOKEN, which `fairlead token create` on the control plane prints")
+		return m, errors.New("this host has not joined a mesh, and has no join token: make one on the control plane with `fairlead token create --out FILE`, copy the file, and start once with --token-file FILE; if that is set, the file is missing or empty")
 	case known != nil && token != nil && known.Host != token.Host:
 		return m, fmt.Errorf("the state directory %q belongs to host %q and the token is for %q: give the other host its own --state-dir, or remove this one",
 			c.StateDir, known.Host, token.Host)

@@ -302,9 +302,23 @@ func (f *fleet) stepMaintenance(t *testing.T) {
 	f.maint(t, "-enable")
 	f.without(t, "api-1")
 	f.with(t, "api-2")
+	f.well(t, `(?m)^api-1\S*\.default .* withdrawn `, "out of service on purpose: ") // planned work needs nobody
 	f.maint(t, "-disable")
 	f.with(t, "api-1")
+	f.well(t, `(?m)^api-1\S*\.default .* healthy `, "")
 	unharmed(t, load)
+}
+
+// well waits until the status says that all is well, and has a row.
+func (f *fleet) well(t *testing.T, row, text string) {
+	t.Helper()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		status, err := f.status(t)
+		if err != nil || !regexp.MustCompile(row).MatchString(status) || !strings.Contains(status, text) {
+			return fmt.Errorf("all should be well, and %s be there: %w\n%s", row, err, status)
+		}
+		return nil
+	})
 }
 
 // stepConsulKilled ends the Consul server, then the control plane, which starts
@@ -335,6 +349,7 @@ func (f *fleet) stepConsulKilled(t *testing.T) {
 	f.without(t, "api-1")
 	f.maint(t, "-disable")
 	f.with(t, "api-1")
+	f.well(t, "", "")
 }
 
 // stepApplicationKilled loses no request from when Consul knows that the check fails.
@@ -342,6 +357,13 @@ func (f *fleet) stepApplicationKilled(t *testing.T) {
 	f.signal(t, `kill (\d+) +the application of api-2`, syscall.SIGTERM)
 	f.checkFails(t, "api-2")
 	f.without(t, "api-2")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		status, err := f.status(t)
+		if err == nil || !strings.Contains(status, "unhealthy: api-2.default is unhealthy and gets no traffic: ") {
+			return fmt.Errorf("%w: the status does not say what Consul says\n%s", err, status)
+		}
+		return nil
+	})
 	if count := f.instances(t, 200); count["error"] > 0 || count["api-2"] > 0 {
 		checks, err := f.checks(t)
 		sent, errSent := f.CLI("proxy-config", "endpoint", "web", "-o", "json", "--run-dir", f.told(t, `proxy-status --run-dir (\S+)`))

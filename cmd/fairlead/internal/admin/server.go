@@ -72,9 +72,8 @@ type Server struct {
 // New binds the listeners, so that a taken port stops the start of a process.
 func New(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg}
-	var lc net.ListenConfig
 	if cfg.Address != "" {
-		l, err := lc.Listen(ctx, "tcp", cfg.Address)
+		l, err := Listen(ctx, cfg.Address)
 		if err != nil {
 			return nil, fmt.Errorf("listening for health and metrics (--http-address): %w", err)
 		}

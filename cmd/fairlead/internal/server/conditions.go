@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/consul/kv"
+	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
 )
 
@@ -94,7 +95,7 @@ func lines(subject string, list []string, action string) (out []Condition) {
 }
 
 func notReady(_ *Proxies, s *Sources, _ time.Time) []Condition {
-	return lines("server", s.NotReady, "look at the server's log; hosts keep their last configuration until it is ready")
+	return lines("server", s.NotReady, "repair what the reason names, or look at the server's log; hosts keep their last configuration until it is ready")
 }
 
 func wrongClock(_ *Proxies, s *Sources, _ time.Time) []Condition {
@@ -126,6 +127,7 @@ func manifestErrors(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 		var errs []string
 		for _, f := range src.Faults {
 			switch {
+			case f.Code == lastgood.CodeUnread && src.Reason != "": // that is why it is unavailable
 			case f.Severity == manifest.Error:
 				errs = append(errs, f.String())
 			case f.Code == kv.CodeNoKeys: // a warning, and most likely a mistake
@@ -230,6 +232,14 @@ func lasting(now, since time.Time) string {
 		return "an unknown time"
 	}
 	return max(0, now.Sub(since)).Truncate(time.Second).String()
+}
+
+// times is how often something happened.
+func times(n int) string {
+	if n <= 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
 }
 
 // names lists the first few of a list.

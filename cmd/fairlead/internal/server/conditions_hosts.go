@@ -153,7 +153,7 @@ func claimConflicts(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
 	for _, c := range p.Conflicts {
 		out = append(out, Condition{
 			Subject: c.Host, Host: c.Host,
-			Text: fmt.Sprintf("host %s claims workload %s/%s at %s, %d times, last %s ago: %s", c.Host, c.Namespace, c.Workload, c.Address, c.Count, lasting(now, c.Last), c.Reason),
+			Text: fmt.Sprintf("host %s claims workload %s/%s at %s, %s, last %s ago: %s", c.Host, c.Namespace, c.Workload, c.Address, times(c.Count), lasting(now, c.Last), c.Reason),
 			Action: "see both hosts in `fairlead host list`; stop the wrong one or correct its --address, or prove the right one: annotate the WorkloadEntry with " +
 				"fairlead.io/host, or make its token with --address",
 		})
@@ -167,7 +167,7 @@ func refusedPeers(p *Proxies, _ *Sources, now time.Time) (out []Condition) {
 		who := r.who()
 		out = append(out, Condition{
 			Subject: who, Host: r.Host,
-			Text:   fmt.Sprintf("%s is refused a %s, %d times, last %s ago: %s", who, r.What, max(1, r.Count), lasting(now, r.Last), r.Reason),
+			Text:   fmt.Sprintf("%s is refused a %s, %s, last %s ago: %s", who, r.What, times(r.Count), lasting(now, r.Last), r.Reason),
 			Action: "correct what the reason names (docs/troubleshooting.md, \"A host does not join\"); if it was a mistake that is over: `fairlead host forget " + r.forgetName() + "`",
 		})
 	}

@@ -34,10 +34,16 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 	}
 	at := &mesh.Origin{Path: "a.yaml", Line: 2, Column: 1}
 	return map[string][]func(*Proxies, *Sources){
-		"not-ready":          {func(_ *Proxies, s *Sources) { s.NotReady = []string{"source files has not delivered"} }},
-		"clock":              {func(_ *Proxies, s *Sources) { s.Clock = []string{"signing is on hold"} }},
-		"source-unavailable": {source(func(st *files.Status) { st.State, st.Reason = lastgood.Unavailable, "permission denied" })},
-		"source-stale":       {func(_ *Proxies, s *Sources) { s.Old = []string{"source consul is stale"} }},
+		"not-ready": {func(_ *Proxies, s *Sources) { s.NotReady = []string{"source files has not delivered"} }},
+		"clock":     {func(_ *Proxies, s *Sources) { s.Clock = []string{"signing is on hold"} }},
+		"source-unavailable": {
+			source(func(st *files.Status) { st.State, st.Reason = lastgood.Unavailable, "permission denied" }),
+			source(func(st *files.Status) { // which is said once
+				st.State, st.Reason = lastgood.Partial, "a.yaml: permission denied"
+				st.Faults = []manifest.Fault{{Origin: at, Severity: manifest.Error, Code: lastgood.CodeUnread, Message: "permission denied"}}
+			}),
+		},
+		"source-stale": {func(_ *Proxies, s *Sources) { s.Old = []string{"source consul is stale"} }},
 		"manifest-error": {
 			source(func(st *files.Status) {
 				st.Faults = []manifest.Fault{{Origin: at, Severity: manifest.Error, Code: manifest.CodeKind, Message: "broken"}}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki"
 	"github.com/fairlead/fairlead/xds"
@@ -59,8 +60,7 @@ type hosts struct {
 
 // bind takes the ports for hosts.
 func (s *Server) bind(ctx context.Context) error {
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", s.cfg.XDSAddress)
+	l, err := admin.Listen(ctx, s.cfg.XDSAddress)
 	if err != nil {
 		return fmt.Errorf("listening for hosts (--xds-address): %w", err)
 	}
@@ -68,7 +68,7 @@ func (s *Server) bind(ctx context.Context) error {
 	if s.advertise, err = s.cfg.advertise(ctx, l.Addr()); err != nil || s.cfg.PlaintextAddress == "" {
 		return err
 	}
-	if l, err = lc.Listen(ctx, "tcp", s.cfg.PlaintextAddress); err != nil {
+	if l, err = admin.Listen(ctx, s.cfg.PlaintextAddress); err != nil {
 		return fmt.Errorf("listening in plaintext (--xds-plaintext-address): %w", err)
 	}
 	s.plaintext = &plaintext{listener: limit(l, maxPlaintext, s.cfg.Logger)}
