@@ -50,7 +50,8 @@ func (b *clusterBuilder) meshSocket(t *view.PeerTLS) *corev3.TransportSocket {
 	return socket(tlsSocket, pack(ctx))
 }
 
-// originateTLS is TLS to a server outside the mesh.
+// originateTLS is TLS that a DestinationRule asks for. As in Istio, a server with accounts in
+// the mesh has to present one of them, unless the rule names others.
 func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.UpstreamTlsContext {
 	names := tls.GetSubjectAltNames()
 	if len(names) == 0 {
@@ -87,7 +88,8 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		ctx.CommonTlsContext.AlpnProtocols = []string{"h2"}
 	}
 	if tls.GetSni() == "" {
-		up := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: !insecure && len(names) == 0}
+		// Besides the names of the service, which need not be those of the server.
+		up := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: !insecure && len(tls.GetSubjectAltNames()) == 0}
 		b.options().UpstreamHttpProtocolOptions = up
 	}
 	return ctx

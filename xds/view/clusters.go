@@ -179,7 +179,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	c.TLS = mc.peerTLS(in, policy)
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
-		c.AltNames = in.svc.SubjectAltNames
+		c.AltNames = mc.identitiesOf(in)
 	}
 	origins := []*mesh.Origin{in.svc.Origin}
 	if in.rule != nil {

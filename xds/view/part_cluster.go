@@ -90,7 +90,8 @@ type Cluster struct {
 	Policy *networking.TrafficPolicy
 	// TLS is nil if mTLS of the mesh is not used; Policy.Tls may still ask for other TLS.
 	TLS *PeerTLS
-	// AltNames are the manifest's subjectAltNames, for other TLS.
+	// AltNames are the manifest's subjectAltNames and the identities of its workloads, for
+	// other TLS.
 	AltNames []string
 	// Localities has the endpoints of a cluster without EDS.
 	Localities []LocalityEndpoints
