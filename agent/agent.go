@@ -95,10 +95,10 @@ type Agent struct {
 	log *slog.Logger
 
 	saver *saver
-	// refused signals that a server rejected the host, and answered has the server that
-	// answered last.
-	refused  chan struct{}
-	answered chan string
+	// refused signals that a server rejected the host, returned that one can be reached again,
+	// and answered has the server that answered last.
+	refused, returned chan struct{}
+	answered          chan string
 
 	// Constant after the start of Run. clock is set under mu.
 	clock        *svid.Clock
@@ -162,7 +162,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	log := c.Logger.With("component", "agent")
-	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), answered: make(chan string, 1)}, nil
+	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), answered: make(chan string, 1)}, nil
 }
 
 // Names in RunDir. Envoy's admin socket is moved: see adminPaths.

@@ -73,7 +73,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}}
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
-		Refused: a.notifyRejected, Answered: a.noteAnswered,
+		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
 		Stamp: a.stamp, Metadata: a.heldCertificate,
 	})
@@ -119,6 +119,14 @@ func (a *Agent) notifyRejected() {
 	select {
 	case a.refused <- struct{}{}:
 	default:
+	}
+}
+
+// noteReturned has renewals that failed repeated at once.
+func (a *Agent) noteReturned() {
+	select {
+	case a.returned <- struct{}{}:
+	default: // already signalled
 	}
 }
 

@@ -129,8 +129,9 @@ func (i *identities) run(ctx context.Context) error {
 	}
 }
 
-// await returns when something may be due, or is to be retried. fresh means that there is a
-// new join token; more is false if ctx ended.
+// await returns when something may be due, or is to be retried. fresh means that what failed
+// before may succeed now: there is a new join token, or the network is back; more is false if ctx
+// ended.
 func (i *identities) await(ctx context.Context, poll <-chan time.Time, again time.Time) (fresh, more bool) {
 	// Polls are more frequent than checks of the clock, and must not delay them.
 	look := time.Now().Add(i.within(checkInterval))
@@ -147,6 +148,8 @@ func (i *identities) await(ctx context.Context, poll <-chan time.Time, again tim
 			fresh = i.checkToken(ctx)
 		case <-i.a.refused:
 			i.renewAfterRejection(time.Now())
+		case <-i.a.returned:
+			fresh = !again.IsZero()
 		case server := <-i.a.answered:
 			i.a.saveServers(i.e, server)
 		case <-ctx.Done():

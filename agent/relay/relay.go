@@ -56,6 +56,9 @@ type Config struct {
 	// may be nil, and must not wait.
 	Refused  func()
 	Answered func(server string)
+	// Returned is called when a server can be reached after none could. It may be nil, and must
+	// not wait.
+	Returned func()
 	// EnvoyRunning means that an Envoy is serving already and will reconnect. It is not
 	// reported absent before it had time to.
 	EnvoyRunning bool

@@ -12,7 +12,6 @@ import (
 	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
@@ -58,6 +57,7 @@ type upstream struct {
 // dial keeps one stream to the first server that is reachable, until ctx ends. It skips a
 // server that rejected a stream with a retry delay until that delay has passed.
 func (r *Relay) dial(ctx context.Context) {
+	var way network
 	again, asked := backoff.ExponentialBackOff{InitialInterval: firstBackOff, Multiplier: 2, RandomizationFactor: 0.5, MaxInterval: lastBackOff}, retryTimes{}
 	for {
 		for _, server := range r.c.Servers {
@@ -79,13 +79,32 @@ func (r *Relay) dial(ctx context.Context) {
 				break // try the servers in order again
 			}
 		}
-		wait := time.NewTimer(max(again.NextBackOff(), asked.soonest(r.c.Servers, time.Now())))
-		select {
-		case <-wait.C:
-		case <-ctx.Done():
-			wait.Stop()
+		wait := max(again.NextBackOff(), asked.soonest(r.c.Servers, time.Now()))
+		if way.rest(ctx, wait, r.c.Servers) {
+			r.log.InfoContext(ctx, "the control plane can be reached again")
+			if !sleep(ctx, rand.N(returnSpread)) { //nolint:gosec // spreads load
+				return
+			}
+			again.Reset()
+			if r.c.Returned != nil {
+				r.c.Returned()
+			}
+		}
+		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// sleep returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 
@@ -97,7 +116,7 @@ func (r *Relay) connect(ctx context.Context, server string, answered *bool) erro
 		return fmt.Errorf("the host's certificate expired at %s: waiting for its renewal", until.Format(time.RFC3339))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+server,
-		grpc.WithTransportCredentials(credentials.NewTLS(r.c.Credentials.TLS())),
+		grpc.WithTransportCredentials(watchedTLS(r.c.Credentials.TLS())),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),

@@ -153,9 +153,12 @@ func (a *Acceptor) Calm() <-chan struct{} { return a.calm }
 
 // Run accepts from l until ctx ends, and closes it and every connection then.
 func (a *Acceptor) Run(ctx context.Context, l net.Listener) error {
+	ctx, cancel := context.WithCancel(ctx)
 	var handshakes sync.WaitGroup
 	defer handshakes.Wait()
 	defer a.closeAll()
+	defer cancel()
+	handshakes.Go(func() { a.closeLost(ctx) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	wait := time.Duration(0)
@@ -181,6 +184,7 @@ func (a *Acceptor) Run(ctx context.Context, l net.Listener) error {
 			continue
 		}
 		wait = 0
+		keepAlive(raw)
 		if c := a.add(raw); c != nil {
 			handshakes.Go(func() { a.shake(c) })
 		}

@@ -51,6 +51,8 @@ type conn struct {
 
 	// Atomic. left is how many bytes may be read; negative means any number.
 	left atomic.Int64
+	// wrote is when something was written last, in Unix nanoseconds.
+	wrote atomic.Int64
 
 	// Owned by whoever reads, one at a time.
 	first []byte  // what was read already
@@ -145,6 +147,7 @@ func (c *conn) Read(b []byte) (int, error) {
 // Write implements [net.Conn]. What was computed is written at the end of a turn.
 func (c *conn) Write(b []byte) (int, error) {
 	c.releaseSlot()
+	c.wrote.Store(time.Now().UnixNano())
 	return c.Conn.Write(b) //nolint:wrapcheck // it is the connection's
 }
 

@@ -21,7 +21,7 @@ import (
 const DefaultAbsentAfter = time.Minute
 
 // leftAfter is how long a host may be without a stream, while the server runs, until it
-// counts as absent: the time that package agents gives its workloads.
+// counts as absent: a reconnect takes less.
 const leftAfter = 10 * time.Second
 
 // AbsentHost is a host on record that is not connected.
