@@ -55,19 +55,20 @@ func TestReachOfMeshConfigAndHealth(t *testing.T) {
 		prev, next *Fragment
 		want       Reach
 	}{
-		"config_added":   {&Fragment{}, config(1), ReachConfig},
-		"config_removed": {config(1), &Fragment{}, ReachConfig},
-		"config_changed": {config(1), config(2), ReachConfig},
-		"config_equal":   {config(1), config(1), ReachNone},
-		"report_added":   {&Fragment{}, report("10.0.0.1", "a"), ReachHealth},
-		"report_removed": {report("10.0.0.1", "a"), &Fragment{}, ReachHealth},
-		"report_changed": {report("10.0.0.1", "a"), report("10.0.0.1", "b"), ReachHealth},
-		"report_equal":   {report("10.0.0.1", "a"), report("10.0.0.1", "a"), ReachNone},
+		"workload_and_report": {&Fragment{}, &Fragment{Workloads: []*Workload{testWorkload("shop", "w", "10.0.0.1", "api")}, Health: report("10.0.0.1", "a").Health}, ReachEndpoints},
+		"config_added":        {&Fragment{}, config(1), ReachConfig},
+		"config_removed":      {config(1), &Fragment{}, ReachConfig},
+		"config_changed":      {config(1), config(2), ReachConfig},
+		"config_equal":        {config(1), config(1), ReachNone},
+		"report_added":        {&Fragment{}, report("10.0.0.1", "a"), ReachHealth},
+		"report_removed":      {report("10.0.0.1", "a"), &Fragment{}, ReachHealth},
+		"report_changed":      {report("10.0.0.1", "a"), report("10.0.0.1", "b"), ReachHealth},
+		"report_equal":        {report("10.0.0.1", "a"), report("10.0.0.1", "a"), ReachNone},
 	} {
 		if got := Compare(c.prev, c.next).Reach(); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
-		if same := c.prev.MeshConfig == c.next.MeshConfig; c.prev.Same(c.next) != same {
+		if same := c.prev.MeshConfig == c.next.MeshConfig && len(c.prev.Workloads) == len(c.next.Workloads); c.prev.Same(c.next) != same {
 			t.Errorf("%s: Same is not %v", name, same)
 		}
 	}

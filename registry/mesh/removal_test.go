@@ -48,3 +48,21 @@ func TestLostAddressesAreSorted(t *testing.T) {
 		t.Errorf("lost: %v", lost)
 	}
 }
+
+func TestUnsortedFragmentsAreNoticed(t *testing.T) {
+	t.Parallel()
+	a, b := testWorkload("shop", "a", "10.0.0.1", "api"), testWorkload("shop", "b", "10.0.0.2", "api")
+	of := func(list ...*Workload) *Fragment { return &Fragment{Workloads: list} }
+	for name, c := range map[string]struct {
+		prev, next *Fragment
+		unsorted   bool
+	}{
+		"sorted":   {of(a), of(a, b), false},
+		"unsorted": {of(a), of(b, a), true},
+		"fresh":    {nil, of(b, a), true},
+	} {
+		if got := Compare(c.prev, c.next).Unsorted(); got != c.unsorted {
+			t.Errorf("%s: unsorted %v", name, got)
+		}
+	}
+}

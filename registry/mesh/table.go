@@ -254,17 +254,8 @@ func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], sor
 	var out []Delta[T]
 	is := strict
 	i, j := 0, 0
-	known := true // that the element before next[j] belongs before it
-	look := func(d Delta[T]) {
-		out = append(out, d)
-		known = false
-	}
 	for j < len(next) {
-		if i < len(prev) && prev[i] == next[j] {
-			if !known {
-				is = min(is, follows(next, j, order))
-			}
-			known = true
+		if i < len(prev) && prev[i] == next[j] { // it follows what was less than prev[i]
 			i++
 			j++
 			continue
@@ -274,18 +265,17 @@ func diff[T comparable](prev, next []T, order func(a, b T) int) ([]Delta[T], sor
 			c = order(prev[i], next[j])
 		}
 		if c < 0 {
-			look(Delta[T]{Old: prev[i]})
+			out = append(out, Delta[T]{Old: prev[i]})
 			i++
 			continue
 		}
 		is = min(is, follows(next, j, order))
-		if c > 0 {
-			look(Delta[T]{New: next[j]})
-			j++
-			continue
+		d := Delta[T]{New: next[j]}
+		if c == 0 {
+			d.Old = prev[i]
+			i++
 		}
-		look(Delta[T]{Old: prev[i], New: next[j]})
-		i++
+		out = append(out, d)
 		j++
 	}
 	for ; i < len(prev); i++ {
