@@ -99,10 +99,12 @@ type Counters struct {
 	Sweeps    uint64 `json:"sweeps"`
 	Fragments uint64 `json:"fragments"`
 	// Throttled and Failed count queries that got no answer, Resets indexes
-	// that went backwards, Renewed the times when everything was restarted.
+	// that went backwards, Restores snapshots that Consul restored, Renewed the times when
+	// everything was restarted.
 	Throttled uint64 `json:"throttled"`
 	Failed    uint64 `json:"failed"`
 	Resets    uint64 `json:"resets"`
+	Restores  uint64 `json:"restores"`
 	Renewed   uint64 `json:"renewed"`
 }
 
@@ -121,7 +123,7 @@ func (l *loop) publishStatus(now time.Time) {
 		Watches: stats.Followers, Connections: stats.Connections,
 		Counters: Counters{
 			Reads: l.s.reads.Load(), Sweeps: l.s.sweeps.Load(), Fragments: l.s.fragments.Load(),
-			Throttled: stats.Throttled, Failed: stats.Failed, Resets: stats.Resets, Renewed: stats.Restarts,
+			Throttled: stats.Throttled, Failed: stats.Failed, Resets: stats.Resets, Restores: stats.Restores, Renewed: stats.Restarts,
 		},
 	}
 	switch {

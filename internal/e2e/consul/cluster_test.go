@@ -2,6 +2,7 @@ package consul
 
 import (
 	"testing"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -114,6 +115,32 @@ func TestDataLostAndRestored(t *testing.T) {
 		f.awaitAll()
 		f.put(apis()[0], api.HealthCritical)
 		f.awaitNoneOf("api-1")
+		f.unharmed(load)
+	})
+}
+
+// TestSnapshotRestoredWhileLive shows that a snapshot counts soon after it was restored on a
+// cluster that runs, though no index is higher for it: an instance that it does not have is
+// called no more, and one that it has is called again.
+func TestSnapshotRestoredWhileLive(t *testing.T) {
+	ways(t, func(f *fleet) {
+		t := f.t
+		f.put(apis()[1], api.HealthCritical)
+		f.awaitNoneOf("api-2")
+		snapshot := f.consul.Snapshot()
+		f.put(apis()[1], api.HealthPassing)
+		f.awaitAll()
+		f.put(apis()[0], api.HealthCritical)
+		f.awaitNoneOf("api-1")
+		load := f.load()
+		f.consul.Restore(snapshot)
+		began := time.Now()
+		f.awaitNoneOf("api-2")
+		f.awaitAnswerOf("api-1")
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+		f.none(f.equal())
 		f.unharmed(load)
 	})
 }

@@ -48,6 +48,8 @@ type Client struct {
 	lastAnswer atomic.Int64
 	// pausedUntil is when reads start again after status 429, in Unix nanoseconds.
 	pausedUntil atomic.Int64
+	// leaderOnly is until when no stale answer is used, in Unix nanoseconds.
+	leaderOnly atomic.Int64
 	// down says that the heartbeat gets no answer.
 	down atomic.Bool
 
@@ -63,14 +65,14 @@ type Client struct {
 	check         chan struct{} // asks the heartbeat for a beat now
 }
 
-type counts struct{ reads, throttled, failed, denied, resets, restarts atomic.Uint64 }
+type counts struct{ reads, throttled, failed, denied, resets, restores, restarts atomic.Uint64 }
 
 // Stats are counters, which only grow, and what there is now.
 type Stats struct {
 	// Reads are answers, Throttled, Failed and Denied queries that got none,
-	// Resets indexes that went backwards, and Restarts the times when all queries
-	// were restarted.
-	Reads, Throttled, Failed, Denied, Resets, Restarts uint64
+	// Resets indexes that went backwards, Restores the times when Consul replaced its state by
+	// that of a snapshot, and Restarts the times when all queries were restarted.
+	Reads, Throttled, Failed, Denied, Resets, Restores, Restarts uint64
 	// Connections and Followers are those there are now.
 	Connections, Followers int
 	// Down says that nothing answers.
@@ -138,7 +140,7 @@ func (c *Client) Stats() Stats {
 	c.mu.Unlock()
 	return Stats{
 		Reads: c.counts.reads.Load(), Throttled: c.counts.throttled.Load(), Failed: c.counts.failed.Load(), Denied: c.counts.denied.Load(),
-		Resets: c.counts.resets.Load(), Restarts: c.counts.restarts.Load(), Connections: c.pool.size(), Followers: followers, Down: c.down.Load(),
+		Resets: c.counts.resets.Load(), Restores: c.counts.restores.Load(), Restarts: c.counts.restarts.Load(), Connections: c.pool.size(), Followers: followers, Down: c.down.Load(),
 	}
 }
 
@@ -360,7 +362,7 @@ func send[T any](ctx context.Context, c *Client, q request, read func(*api.Clien
 	// what was written last seems to be gone; asked for a consistent reading it
 	// waits. With an index it cannot happen: what it says then is a later state.
 	o.RequireConsistent = o.WaitIndex == 0
-	o.AllowStale = c.cfg.Stale > 0 && !o.RequireConsistent
+	o.AllowStale = c.cfg.Stale > 0 && !o.RequireConsistent && asked.UnixNano() >= c.leaderOnly.Load()
 	v, m, err := read(c.api, o.WithContext(ctx))
 	if err == nil && o.AllowStale && (m.LastContact > c.cfg.Stale || !m.KnownLeader) {
 		o.AllowStale, o.RequireConsistent, o.WaitIndex, o.WaitTime = false, true, 0, 0

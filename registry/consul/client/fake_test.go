@@ -32,10 +32,15 @@ type fake struct {
 	answer func(w http.ResponseWriter, r *http.Request)
 	leader string
 	asked  []string // the queries, with what they carried
+	// restore answers the queries that wait for a restored snapshot; nil holds them.
+	restore func(w http.ResponseWriter, r *http.Request)
 }
 
-// serve starts a fake; answer is called for every query but that for the
-// leader.
+// restorePath is what these ask for.
+const restorePath = "/v1/health/node/fairlead.io-none"
+
+// serve starts a fake; answer is called for every query but those for the
+// leader and for a restored snapshot.
 func serve(tb testing.TB, overTLS bool, answer func(w http.ResponseWriter, r *http.Request)) *fake {
 	tb.Helper()
 	streams := 0
@@ -81,13 +86,23 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Consul-Lastcontact", "0")
 	f.mu.Lock()
 	answer, leader := f.answer, f.leader
-	if r.URL.Path != "/v1/status/leader" {
+	if r.URL.Path == restorePath && f.restore == nil { // as Consul holds it while it restores nothing
+		f.mu.Unlock()
+		hold(r)
+		return
+	}
+	restore := f.restore
+	if r.URL.Path != "/v1/status/leader" && r.URL.Path != restorePath {
 		q := r.URL.Query()
 		f.asked = append(f.asked, fmt.Sprintf("%s index=%s stale=%t token=%s", r.URL.EscapedPath(), q.Get("index"), q.Has("stale"), r.Header.Get("X-Consul-Token")))
 	}
 	f.mu.Unlock()
 	if r.URL.Path == "/v1/status/leader" {
 		_, _ = fmt.Fprintf(w, "%q", leader)
+		return
+	}
+	if r.URL.Path == restorePath {
+		restore(w, r)
 		return
 	}
 	answer(w, r)

@@ -63,7 +63,7 @@ type Query[T any] struct {
 // answer, in order, from the goroutine that calls Follow.
 //
 // It keeps the rules of Consul's documentation: the index is forgotten when it
-// goes backwards, after a failure, with another token, and when there is another
+// goes backwards, after a failure, with another token, after a restored snapshot, and when there is another
 // leader; and it never asks with an index of 0 as if it had one.
 func Follow[T any](ctx context.Context, c *Client, q Query[T], got func(T, Meta)) {
 	c.addFollower(ctx)

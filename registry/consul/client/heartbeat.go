@@ -88,16 +88,25 @@ func (c *Client) currentGeneration() *generation {
 }
 
 // Restart restarts all queries; each is answered at once.
-func (c *Client) Restart() {
-	c.counts.restarts.Add(1)
+func (c *Client) Restart() { c.restart(nil) }
+
+// restart restarts all queries of a generation, or of the present one, and reports whether
+// they were not restarted yet.
+func (c *Client) restart(of *generation) bool {
 	c.mu.Lock()
 	old := c.generation
+	if of != nil && of != old {
+		c.mu.Unlock()
+		return false
+	}
+	c.counts.restarts.Add(1)
 	c.generation = newGeneration(old.number + 1)
 	heal := c.recovered
 	c.recovered = make(chan struct{})
 	c.mu.Unlock()
 	close(heal)
 	old.end()
+	return true
 }
 
 // recovery is closed when something that failed works again.
@@ -126,7 +135,8 @@ func (c *Client) checkNow() {
 	}
 }
 
-// addFollower adds a follower; the first one starts the heartbeat.
+// addFollower adds a follower; the first one starts the heartbeat and the watch for restored
+// snapshots.
 func (c *Client) addFollower(ctx context.Context) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,7 +148,10 @@ func (c *Client) addFollower(ctx context.Context) {
 	c.heartbeatDone = done
 	go func() {
 		defer close(done)
+		var wg sync.WaitGroup
+		wg.Go(func() { (&restoreWatch{c: c}).run(ctx) })
 		c.runHeartbeat(ctx)
+		wg.Wait()
 	}()
 }
 

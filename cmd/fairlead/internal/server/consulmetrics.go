@@ -16,7 +16,7 @@ type consulCollector struct {
 
 	available, age, fromDisk, services, instances, notes, denied, unreadable, watches, connections *prometheus.Desc
 
-	reads, sweeps, fragments, throttled, failed, resets *prometheus.Desc
+	reads, sweeps, fragments, throttled, failed, resets, restores *prometheus.Desc
 }
 
 func newConsulCollector(sources *catalogs) *consulCollector {
@@ -41,6 +41,7 @@ func newConsulCollector(sources *catalogs) *consulCollector {
 		throttled:   d("consul_throttled_total", "Queries that Consul rejected with status 429 (rate or connection limit), by source."),
 		failed:      d("consul_failed_total", "Queries to Consul that failed, by source."),
 		resets:      d("consul_index_resets_total", "Times that an index of Consul went backwards (restored or replaced servers), by source."),
+		restores:    d("consul_restores_total", "Times that Consul restored a snapshot while it ran, so that all was read again, by source."),
 	}
 }
 
@@ -48,7 +49,7 @@ func newConsulCollector(sources *catalogs) *consulCollector {
 func (c *consulCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.available, c.age, c.fromDisk, c.services, c.instances, c.notes, c.denied, c.unreadable, c.watches, c.connections,
-		c.reads, c.sweeps, c.fragments, c.throttled, c.failed, c.resets,
+		c.reads, c.sweeps, c.fragments, c.throttled, c.failed, c.resets, c.restores,
 	} {
 		ch <- d
 	}
@@ -75,7 +76,7 @@ func (c *consulCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, st.Source)
 		}
 		for d, v := range map[*prometheus.Desc]uint64{
-			c.reads: st.Reads, c.sweeps: st.Sweeps, c.fragments: st.Fragments, c.throttled: st.Throttled, c.failed: st.Failed, c.resets: st.Resets,
+			c.reads: st.Reads, c.sweeps: st.Sweeps, c.fragments: st.Fragments, c.throttled: st.Throttled, c.failed: st.Failed, c.resets: st.Resets, c.restores: st.Restores,
 		} {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), st.Source)
 		}
