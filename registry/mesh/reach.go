@@ -59,14 +59,14 @@ func reachOfDelta[T object](d Delta[T]) Reach {
 	}
 	switch next := any(d.New).(type) {
 	case *Workload:
-		prev, ok := any(d.Old).(*Workload)
-		if !ok || prev == nil || next == nil {
+		prev, _ := any(d.Old).(*Workload)
+		if prev == nil || next == nil {
 			return ReachEndpoints
 		}
 		return reachOfWorkload(prev, next)
 	case *Service:
-		prev, ok := any(d.Old).(*Service)
-		if !ok || prev == nil || next == nil {
+		prev, _ := any(d.Old).(*Service)
+		if prev == nil || next == nil {
 			return ReachConfig
 		}
 		return reachOfService(prev, next)

@@ -166,7 +166,7 @@ type InlineLoss struct {
 }
 
 func lostAddresses(prev, next []*Workload) []string {
-	if len(prev) == 0 || slices.Equal(prev, next) {
+	if slices.Equal(prev, next) {
 		return nil
 	}
 	left := map[string]int{}
