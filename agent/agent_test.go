@@ -310,15 +310,6 @@ func TestTrusts(t *testing.T) {
 	}
 }
 
-func TestMask(t *testing.T) {
-	t.Parallel()
-	in := `{"a":[{"tls_certificate":{"private_key":{"inline_bytes":"c2VjcmV0"},"certificate_chain":{"inline_bytes":"cHVibGlj"}}}]}`
-	out, err := mask([]byte(in))
-	if err != nil || bytes.Contains(out, []byte("c2VjcmV0")) || !bytes.Contains(out, []byte("cHVibGlj")) {
-		t.Errorf("mask = %s, %v", out, err)
-	}
-}
-
 // TestNothingSecretOnDisk reads every file that a running host has.
 func TestNothingSecretOnDisk(t *testing.T) {
 	t.Parallel()

@@ -3,13 +3,13 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/internal/envoymask"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
 )
@@ -168,60 +168,42 @@ func (a *Agent) setLastError(err error) {
 	}
 }
 
-// masked replaces a secret.
-const masked = "[masked]"
-
 // ConfigDump is Envoy's config_dump, with secrets masked, and with the token of the agent's
 // sockets and the name of the admin socket masked.
 func (a *Agent) ConfigDump(ctx context.Context) ([]byte, error) {
+	b, err := a.askEnvoy(ctx, (*proxy.Admin).Get, "/config_dump?include_eds")
+	if err != nil {
+		return nil, err
+	}
+	return envoymask.JSON(b)
+}
+
+// EnvoyClusters is what Envoy says of the endpoints of its clusters, as JSON.
+func (a *Agent) EnvoyClusters(ctx context.Context) ([]byte, error) {
+	return a.askEnvoy(ctx, (*proxy.Admin).Get, "/clusters?format=json")
+}
+
+// EnvoyLogging is the list of Envoy's loggers with their levels.
+func (a *Agent) EnvoyLogging(ctx context.Context) ([]byte, error) {
+	return a.askEnvoy(ctx, (*proxy.Admin).Post, "/logging") // Envoy takes no GET, even where nothing changes
+}
+
+// askEnvoy asks Envoy's admin interface, and masks in the answer what only the agent and Envoy
+// may know.
+func (a *Agent) askEnvoy(ctx context.Context, ask func(*proxy.Admin, context.Context, string) ([]byte, error), path string) ([]byte, error) {
 	a.mu.Lock()
 	admin, known := a.admin, a.known
 	a.mu.Unlock()
 	if admin == nil {
-		return nil, errors.New("reading the configuration of Envoy: it is not running yet")
+		return nil, errors.New("asking Envoy: it is not running yet")
 	}
-	b, err := admin.Get(ctx, "/config_dump?include_eds")
+	b, err := ask(admin, ctx, path)
 	if err != nil {
-		return nil, err
-	}
-	if b, err = mask(b); err != nil {
 		return nil, err
 	}
 	// Both consist of letters and digits, which JSON does not escape.
 	for _, secret := range []string{known.Token, known.AdminSocket} {
-		b = bytes.ReplaceAll(b, []byte(secret), []byte(masked))
+		b = bytes.ReplaceAll(b, []byte(secret), []byte(envoymask.Masked))
 	}
 	return b, nil
-}
-
-func mask(b []byte) ([]byte, error) {
-	var v any
-	if err := json.Unmarshal(b, &v); err != nil {
-		return nil, fmt.Errorf("reading the configuration of Envoy: %w", err)
-	}
-	out, err := json.Marshal(maskIn(v))
-	if err != nil {
-		return nil, fmt.Errorf("reading the configuration of Envoy: %w", err)
-	}
-	return out, nil
-}
-
-// maskIn masks values whose name says that they are secret, at any depth.
-func maskIn(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, e := range v {
-			switch k {
-			case "private_key", "private_key_provider", "password", "session_ticket_keys", "generic_secret", "hmac_secret", "token_secret":
-				v[k] = masked
-			default:
-				v[k] = maskIn(e)
-			}
-		}
-	case []any:
-		for i, e := range v {
-			v[i] = maskIn(e)
-		}
-	}
-	return v
 }

@@ -59,9 +59,14 @@ func (a *Admin) Get(ctx context.Context, path string) ([]byte, error) {
 	return a.do(ctx, http.MethodGet, path)
 }
 
-// Post asks for a change, "/quitquitquit".
-func (a *Admin) Post(ctx context.Context, path string) error {
-	_, err := a.do(ctx, http.MethodPost, path)
+// Post asks for what may change something, "/quitquitquit".
+func (a *Admin) Post(ctx context.Context, path string) ([]byte, error) {
+	return a.do(ctx, http.MethodPost, path)
+}
+
+// command asks for a change that has no answer.
+func (a *Admin) command(ctx context.Context, path string) error {
+	_, err := a.Post(ctx, path)
 	return err
 }
 

@@ -27,7 +27,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error
 		wait time.Duration
 	}{
 		{"quit", func() error {
-			return within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, "/quitquitquit") })
+			return within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.command(ctx, "/quitquitquit") })
 		}, quitTime},
 		{"term", func() error { return h.signal(syscall.SIGTERM) }, termTime},
 		{"kill", func() error { return h.signal(syscall.SIGKILL) }, killTime},
@@ -54,7 +54,7 @@ func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error
 // connections, or for DrainTime. It reports true if Envoy exited meanwhile.
 func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 	for _, path := range []string{"/healthcheck/fail", "/drain_listeners?graceful"} {
-		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.Post(ctx, path) })
+		err := within(ctx, askTime, func(ctx context.Context) error { return p.c.Admin.command(ctx, path) })
 		if err != nil {
 			// An Envoy that does not answer cannot be drained.
 			p.log.WarnContext(ctx, "draining Envoy failed", "err", err)

@@ -120,15 +120,10 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		Registerer: metrics, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: ask(a.NotReady), Remarks: a.Remarks,
 		Routes: map[string]http.Handler{
-			"GET /v1/status": admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
-			"GET /v1/config_dump": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				dump, err := a.ConfigDump(r.Context())
-				if err != nil {
-					http.Error(w, err.Error(), http.StatusServiceUnavailable)
-					return
-				}
-				_, _ = w.Write(dump)
-			}),
+			"GET /v1/status":      admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
+			"GET /v1/config_dump": envoySays(a.ConfigDump),
+			"GET /v1/clusters":    envoySays(a.EnvoyClusters),
+			"GET /v1/logging":     envoySays(a.EnvoyLogging),
 		},
 	})
 	if err != nil {
@@ -148,6 +143,18 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		})
 		return g.Wait()
 	}, starting)
+}
+
+// envoySays serves an answer of Envoy.
+func envoySays(ask func(context.Context) ([]byte, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, err := ask(r.Context())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		_, _ = w.Write(answer)
+	})
 }
 
 // parse turns the flags that are text into what they mean.

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/internal/safetext"
 )
@@ -87,4 +88,4 @@ var (
 )
 
 // typeNames are the types of resources.
-func typeNames(context.Context, *admin.Client) []string { return append(server.TypeNames(), "all") }
+func typeNames(context.Context, *admin.Client) []string { return proxyconfig.Names() }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/registry"
 )
@@ -42,7 +43,7 @@ func TestShellsComplete(t *testing.T) {
 			t.Errorf("%s: %q, want %q", args, got, want)
 		}
 	}
-	for _, name := range append(server.TypeNames(), "all") {
+	for _, name := range proxyconfig.Names() {
 		if got := complete("proxy-config", name[:2]); !strings.Contains("\n"+got, "\n"+name+"\n") {
 			t.Errorf("proxy-config %s: %q", name[:2], got)
 		}
@@ -53,7 +54,11 @@ func TestShellsComplete(t *testing.T) {
 			continue
 		}
 		found++
-		if got := complete(append(strings.Fields(c.CommandPath())[1:], "-o", "")...); got != "text\njson\n:4\n" {
+		want := "text\njson\n:4\n"
+		if c.Name() == "proxy-config" {
+			want = strings.Join(append(proxyconfig.Formats(), dumpFormat), "\n") + "\n:4\n"
+		}
+		if got := complete(append(strings.Fields(c.CommandPath())[1:], "-o", "")...); got != want {
 			t.Errorf("%s -o: %q", c.CommandPath(), got)
 		}
 	}

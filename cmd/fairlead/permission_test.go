@@ -41,6 +41,9 @@ func TestDeniedSaysWhoMay(t *testing.T) {
 	asked, kept := 0, 0
 	for _, c := range commands(newRoot()) {
 		path := strings.Fields(c.CommandPath())[1:]
+		if c.Name() == "proxy-config" {
+			path = append(path, "all") // a type is one of few, and known before anybody is asked
+		}
 		for _, flag := range []string{"run-dir", "agent-run-dir"} {
 			if c.Flag(flag) == nil || c.Flag("wait") != nil || c.Flag("state-dir") != nil {
 				continue // those that wait for a result have done their work before they ask

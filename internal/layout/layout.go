@@ -21,10 +21,11 @@ type Room struct {
 // cmd/fairlead/internal/server. Children never import their conductor.
 func Rooms() map[string]Room {
 	return map[string]Room{
-		"cmd/fairlead":                 {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server": {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin"}},
-		"cmd/fairlead/internal/accept": {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
-		"cmd/fairlead/internal/admin":  {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
+		"cmd/fairlead":                      {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
+		"cmd/fairlead/internal/server":      {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin", "cmd/fairlead/internal/proxyconfig"}},
+		"cmd/fairlead/internal/accept":      {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
+		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
+		"cmd/fairlead/internal/proxyconfig": {"the configuration of a proxy, for people: tables, JSON, YAML", []string{"internal/envoymask", "internal/safetext", "internal/wallclock"}},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
 		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},
@@ -64,7 +65,7 @@ func Rooms() map[string]Room {
 		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/peeraddr", "internal/wallclock"}},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
-		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/wallclock"}},
+		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/wallclock"}},
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
@@ -87,6 +88,7 @@ func Rooms() map[string]Room {
 		"examples/quickstart/app":       {"the small service of the examples and tests", nil},
 		"systemd":                       {"units, sysusers, tmpfiles", nil},
 
+		"internal/envoymask":   {"masks secrets in JSON of Envoy's configuration", nil},
 		"internal/envoytest":   {"real Envoys in tests; what their configuration must not say", nil},
 		"internal/consultest":  {"real Consuls in tests: servers, clusters, what befalls them", []string{"internal/envoytest"}},
 		"internal/meshtest":    {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},

@@ -298,12 +298,3 @@ func rejection(r Rejection) Rejection {
 	r.Name, r.Reason = safetext.Sanitize(r.Name, 1024), safetext.Sanitize(r.Reason, 1024)
 	return r
 }
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}

@@ -1,15 +1,16 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
 	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry/agents"
@@ -189,73 +190,52 @@ func workloadOf(now *mesh.Snapshot, key mesh.Key) *mesh.Workload {
 	return now.Workloads[i]
 }
 
-// typeNames are the types as people call them on the command line.
-func typeNames() map[string]stream.TypeURL {
-	return map[string]stream.TypeURL{
-		"cluster": stream.ClusterType, "endpoint": stream.EndpointType, "listener": stream.ListenerType, "route": stream.RouteType, "virtual-host": stream.VirtualHostType,
+// TypeNames are the names of the types of resources.
+func TypeNames() (names []string) {
+	for _, t := range proxyconfig.Types() {
+		if t.Resource() != "" && t.Server {
+			names = append(names, t.Name)
+		}
 	}
+	slices.Sort(names)
+	return names
 }
 
-// TypeNames are the names that proxy-config takes.
-func TypeNames() []string { return sortedKeys(typeNames()) }
-
 func shortType(t stream.TypeURL) string {
-	for name, url := range typeNames() {
-		if url == t {
-			return name
+	for _, known := range proxyconfig.Types() {
+		if known.Resource() == string(t) {
+			return known.Name
 		}
 	}
 	return string(t)
 }
 
-// ConfigEntry is one resource as it was sent to a proxy.
-type ConfigEntry struct {
-	Type     string   `json:"type"`
-	Name     string   `json:"name"`
-	Version  string   `json:"version"`
-	Accepted bool     `json:"accepted"`
-	Rejected string   `json:"rejected,omitempty"`
-	Origins  []string `json:"origins,omitempty"`
-	// Resource is the resource's JSON; null where the server has no copy.
-	Resource rawJSON `json:"resource"`
-}
-
-// rawJSON is JSON that is already encoded.
-type rawJSON []byte
-
-// MarshalJSON implements json.Marshaler.
-func (r rawJSON) MarshalJSON() ([]byte, error) {
-	if len(r) == 0 {
-		return []byte("null"), nil
-	}
-	return r, nil
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (r *rawJSON) UnmarshalJSON(b []byte) error {
-	*r = append((*r)[:0], b...)
-	return nil
-}
-
-func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) ([]ConfigEntry, error) {
-	want := r.URL.Query().Get("type")
-	if _, ok := typeNames()[want]; !ok && want != "" && want != "all" {
-		return nil, fmt.Errorf("there is no type %q: choose %s or all", want, strings.Join(TypeNames(), ", "))
+func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) ([]proxyconfig.Entry, error) {
+	want, err := proxyconfig.FindServed(cmp.Or(r.URL.Query().Get("type"), proxyconfig.All))
+	if err != nil {
+		return nil, err
 	}
 	sent, err := s.xds.Sent(ctx, r.PathValue("proxy"))
 	if err != nil {
 		return nil, err
 	}
-	out := []ConfigEntry{}
+	out, rules := []proxyconfig.Entry{}, s.destinationRules()
 	for _, x := range sent {
-		e := ConfigEntry{
+		e := proxyconfig.Entry{
 			Type: shortType(x.Type), Name: safetext.Sanitize(x.Name, 4096), Version: x.Wanted, Accepted: x.Accepted, Rejected: x.Rejected, Origins: x.Origins,
 		}
-		if want != "" && want != "all" && e.Type != want {
+		if want.Name != proxyconfig.All && e.Type != want.Name {
 			continue
 		}
 		if e.Version == "" {
 			e.Version = x.Version
+		}
+		if e.Type == proxyconfig.Cluster {
+			for _, origin := range x.Origins {
+				if name, ok := rules[origin]; ok {
+					e.DestinationRules = append(e.DestinationRules, name)
+				}
+			}
 		}
 		if len(x.Body) > 0 {
 			m, err := envoy.Decode(envoy.Resource{TypeURL: string(x.Type), Name: x.Name, Body: x.Body})
@@ -269,4 +249,15 @@ func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) (
 		out = append(out, e)
 	}
 	return out, nil
+}
+
+// destinationRules are the names of the DestinationRules, by the place where they are written.
+func (s *Server) destinationRules() map[string]string {
+	names := map[string]string{}
+	if now := s.registry.Snapshot(); now != nil {
+		for _, r := range now.DestinationRules {
+			names[r.Origin.String()] = r.Name + "." + r.Namespace
+		}
+	}
+	return names
 }
