@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/safetext"
+	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -155,7 +156,7 @@ func heldRemovals(_ *Proxies, s *Sources, now time.Time) (out []Condition) {
 		if src.HeldCount == 0 {
 			continue
 		}
-		text := fmt.Sprintf("%d removals of source %s are on hold", src.HeldCount, src.Name)
+		text := fmt.Sprintf("%s of source %s on hold", amount(src.HeldCount, "removal"), src.Name)
 		if len(src.Held) > 0 {
 			h := src.Held[0]
 			text += fmt.Sprintf(", the first is %s for %s (%s)", h.Key, lasting(now, h.Since), h.Reason)
@@ -173,7 +174,7 @@ func consulDenied(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 		st := &s.Consul[i]
 		if n := max(len(st.Denied), st.DeniedCount); n > 0 {
 			out = append(out, Condition{
-				Subject: st.Source, Text: fmt.Sprintf("the token of source %s lacks %d rules, the first is %s", st.Source, n, first(st.Denied)),
+				Subject: st.Source, Text: fmt.Sprintf("the token of source %s lacks %s, the first is %s", st.Source, amount(n, "rule"), first(st.Denied)),
 				Action: "add the rules to the token's policy in Consul, or put another token into --consul-token-file; no restart is needed",
 			})
 		}
@@ -186,7 +187,7 @@ func consulUnreadable(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 		st := &s.Consul[i]
 		if n := max(len(st.Unreadable), st.UnreadableCount); n > 0 {
 			out = append(out, Condition{
-				Subject: st.Source, Text: fmt.Sprintf("Consul's answers about %d services of source %s cannot be used; they stay as they were: %s", n, st.Source, first(st.Unreadable)),
+				Subject: st.Source, Text: fmt.Sprintf("Consul's answers about %s of source %s cannot be used; what was known stays: %s", amount(n, "service"), st.Source, first(st.Unreadable)),
 				Action: "correct these registrations in Consul",
 			})
 		}
@@ -215,7 +216,15 @@ func stateDamaged(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 
 func stateUnsaved(_ *Proxies, s *Sources, _ time.Time) []Condition {
 	const action = "make --state-dir writable and free space on its disk; the server then saves by itself"
-	out := lines("server", s.Unsaved, action)
+	var unsaved []string
+	for _, line := range s.Unsaved {
+		if !slices.ContainsFunc(s.Registry.Sources, func(src registry.SourceStatus) bool { // it waits for the release
+			return src.HeldCount > 0 && strings.HasPrefix(line, "source "+src.Name+" is not saved")
+		}) {
+			unsaved = append(unsaved, line)
+		}
+	}
+	out := lines("server", unsaved, action)
 	for i := range s.Consul {
 		st := &s.Consul[i]
 		if st.Unsaved == "" || slices.ContainsFunc(s.Unsaved, func(line string) bool { return strings.Contains(line, st.Unsaved) }) {
@@ -232,6 +241,14 @@ func lasting(now, since time.Time) string {
 		return "an unknown time"
 	}
 	return max(0, now.Sub(since)).Truncate(time.Second).String()
+}
+
+// amount is "1 rule" or "2 rules".
+func amount(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
 }
 
 // times is how often something happened.

@@ -80,10 +80,13 @@ func rejected(p *Proxies, _ *Sources, _ time.Time) (out []Condition) {
 		if !x.Connected || n == 0 {
 			continue
 		}
+		action := "correct the object that it was made from; `fairlead proxy-config all " + x.Name + "` lists each with its line of YAML"
+		if strings.Contains(example, "Address already in use") {
+			action = "on host " + x.Host + " `ss -ltnp` (as root) names the process that has the port: stop it, or give the object another port"
+		}
 		out = append(out, Condition{
 			Subject: x.Name, Proxy: x.Name, Host: x.Host,
-			Text:   fmt.Sprintf("the Envoy of %s rejects %d resources, the first is %s", x.Name, n, example),
-			Action: "correct the object that it was made from; `fairlead proxy-config all " + x.Name + "` lists each with its line of YAML",
+			Text: fmt.Sprintf("the Envoy of %s rejects %s, the first is %s", x.Name, amount(n, "resource"), example), Action: action,
 		})
 	}
 	return out

@@ -54,6 +54,7 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 		},
 		"removal-held": {func(_ *Proxies, s *Sources) {
 			s.Registry.Sources[0].HeldCount = 7
+			s.Unsaved = []string{"source files is not saved (in use): removals are on hold"} // for that, and not for the disk
 			s.Registry.Sources[0].Held = []registry.Held{{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: "shop", Name: "a"}, Since: now}}
 		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
