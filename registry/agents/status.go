@@ -71,6 +71,29 @@ func (l *lease) state() State {
 	}
 }
 
+// status is what is known of the workload.
+func (l *lease) status() WorkloadStatus {
+	health, reason := l.health()
+	return WorkloadStatus{
+		ServiceAccount: l.id.account, Network: l.id.network, Address: l.id.address, Workload: l.id.workload, Host: l.host,
+		State: l.state(), Since: l.lost, Health: health, Reason: reason,
+	}
+}
+
+// Away are all workloads that a host claims and whose agent is not connected, in the order of
+// account and address.
+func (s *Source) Away() []WorkloadStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []WorkloadStatus
+	for _, l := range s.sorted {
+		if l.host != "" && len(l.streams) == 0 {
+			out = append(out, l.status())
+		}
+	}
+	return out
+}
+
 // Status is the present state.
 func (s *Source) Status() Status {
 	s.mu.Lock()
@@ -99,14 +122,12 @@ func (s *Source) Status() Status {
 		case Awaited:
 			st.Awaited++
 		}
-		health, reason := l.health()
+		health, _ := l.health()
 		if health == mesh.Unhealthy {
 			st.Unhealthy++
 		}
 		if (state != Connected && state != Awaited || health == mesh.Unhealthy) && len(st.Workloads) < listedWorkloads {
-			st.Workloads = append(st.Workloads, WorkloadStatus{
-				ServiceAccount: l.id.account, Network: l.id.network, Address: l.id.address, Workload: l.id.workload, Host: l.host, State: state, Since: l.lost, Health: health, Reason: reason,
-			})
+			st.Workloads = append(st.Workloads, l.status())
 		}
 	}
 	return st

@@ -13,6 +13,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/peeraddr"
 	"github.com/fairlead/fairlead/pki/issue"
+	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
 )
@@ -73,13 +74,13 @@ func (x *Proxy) inMesh(w *mesh.Workload) {
 	}
 }
 
-// addAbsent adds hosts that are not connected, with a row for each workload of theirs that
-// has none, and marks proxies whose agents left.
+// addAbsent adds hosts that are not connected, and marks proxies whose agents left. Workloads
+// whose agent is not connected get a row, if they have none.
 func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
 	out.Absent = s.absent(now)
-	absent, onRecord := map[string]bool{}, map[string]bool{}
+	absent, onRecord := map[string]time.Time{}, map[string]bool{}
 	for _, a := range out.Absent {
-		absent[a.Name] = true
+		absent[a.Name] = a.Since
 	}
 	for _, h := range s.hostList() {
 		onRecord[h.Name] = h.onRecord
@@ -91,31 +92,41 @@ func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
 	rows, live := map[served]bool{}, map[string]bool{}
 	for i := range out.Proxies {
 		x := &out.Proxies[i]
-		if x.Connected {
-			live[x.Workload] = true
+		rows[served{x.Host, x.Workload}] = true
+		live[x.Workload] = live[x.Workload] || x.Connected
+	}
+	// mark says what has become of the agent of a proxy that is not connected.
+	mark := func(x *Proxy) {
+		since, gone := absent[x.Host]
+		if x.Absent = gone; gone {
+			x.Since = since
+			return
 		}
+		x.AgentGone = onRecord[x.Host] && !live[x.Workload] && now.Sub(x.Since) >= leftAfter && workloadOf(snap, keyOf(x.Workload)) != nil
 	}
 	for i := range out.Proxies {
-		x := &out.Proxies[i]
-		rows[served{x.Host, x.Workload}] = true
-		if x.Connected {
-			continue
+		if x := &out.Proxies[i]; !x.Connected {
+			mark(x)
 		}
-		x.Absent = absent[x.Host]
-		x.AgentGone = !x.Absent && onRecord[x.Host] && !live[x.Workload] && now.Sub(x.Since) >= leftAfter && workloadOf(snap, keyOf(x.Workload)) != nil
 	}
-	for _, a := range out.Absent {
-		for _, w := range a.Workloads {
-			row := Proxy{
-				Name: w.Name + "." + w.Namespace, Host: a.Name, ServiceAccount: w.Namespace + "/" + w.ServiceAccount, Workload: w.Namespace + "/" + w.Name,
-				Since: a.Since, Absent: true, Health: mesh.HealthUnknown.String(), Types: []Type{},
-			}
-			if rows[served{a.Name, row.Workload}] || live[row.Workload] {
-				continue // it has a row, or is another host's by now
-			}
+	for _, w := range s.agents.Away() {
+		row := awayRow(w)
+		if rows[served{row.Host, row.Workload}] || live[row.Workload] {
+			continue // it has a row, or is another host's by now
+		}
+		if mark(&row); row.Absent || row.AgentGone && w.State != agents.Awaited {
 			row.inMesh(workloadOf(snap, keyOf(row.Workload)))
 			out.Proxies = append(out.Proxies, row)
 		}
+	}
+}
+
+// awayRow is the row of a workload of which no proxy is known since the start.
+func awayRow(w agents.WorkloadStatus) Proxy {
+	workload := w.ServiceAccount.Namespace + "/" + w.Workload
+	return Proxy{
+		Name: w.Workload + "." + w.ServiceAccount.Namespace, Host: w.Host, ServiceAccount: w.ServiceAccount.String(), Workload: workload,
+		Since: w.Since, Health: w.Health.String(), HealthReason: w.Reason, Types: []Type{},
 	}
 }
 

@@ -3,7 +3,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -55,7 +54,9 @@ func (w ServedWorkload) String() string {
 	return w.Namespace + "/" + w.Name + " at " + address
 }
 
-func compareServed(a, b ServedWorkload) int { return strings.Compare(a.String(), b.String()) }
+func servedBy(w agents.WorkloadStatus) ServedWorkload {
+	return ServedWorkload{w.ServiceAccount.Namespace, w.Workload, w.ServiceAccount.Name, w.Network, w.Address}
+}
 
 // presence knows which hosts are connected. It passes on what streams report to the source
 // of the agents.
@@ -75,8 +76,7 @@ type present struct {
 	streams int
 	// opened and left are when it opened a stream last, and when the last one ended.
 	opened, left time.Time
-	source       netip.Addr              // where it connected from
-	workloads    map[ServedWorkload]bool // that it claimed last
+	source       netip.Addr // where it connected from
 }
 
 func newPresence(source *agents.Source, after time.Duration) *presence {
@@ -95,13 +95,9 @@ func (p *presence) StreamOpened(stream uint64, c mesh.Claim, end func(reason str
 		h = &present{}
 		p.hosts[c.Host] = h
 	}
-	if h.streams == 0 { // what it claims now is all that it has
-		h.workloads = map[ServedWorkload]bool{}
-	}
 	p.streams[stream] = c.Host
 	h.streams++
 	h.opened, h.left, h.source = time.Now(), time.Time{}, c.Source
-	h.workloads[ServedWorkload{c.ServiceAccount.Namespace, c.Workload, c.ServiceAccount.Name, c.Network, c.Address}] = true
 	return nil
 }
 
@@ -136,12 +132,12 @@ func (p *presence) settled(now time.Time) bool {
 }
 
 // absent lists the hosts on record that are not connected: those that have not come back
-// since the server started, once that is settled, and those that left. Claims are what is
-// known of what hosts serve. Direct clients need no stream.
-func (p *presence) absent(record []attest.Host, claims []agents.ClaimStatus, now time.Time) []AbsentHost {
+// since the server started, once that is settled, and those that left. away are the
+// workloads of hosts that are not connected. Direct clients need no stream.
+func (p *presence) absent(record []attest.Host, away []agents.WorkloadStatus, now time.Time) []AbsentHost {
 	served := map[string][]ServedWorkload{}
-	for _, c := range claims {
-		served[c.Host] = append(served[c.Host], ServedWorkload{c.Namespace, c.Workload, c.ServiceAccount, c.Network, c.Address})
+	for _, w := range away {
+		served[w.Host] = append(served[w.Host], servedBy(w))
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,9 +160,6 @@ func (p *presence) absent(record []attest.Host, claims []agents.ClaimStatus, now
 			continue
 		default:
 			a.Since = h.left
-			if len(h.workloads) > 0 {
-				a.Workloads = slices.SortedFunc(maps.Keys(h.workloads), compareServed)
-			}
 		}
 		if !p.begun.IsZero() && now.Sub(a.Since) >= after {
 			out = append(out, a)
@@ -199,7 +192,7 @@ func (p *presence) admitted(host, address string, since time.Time) bool {
 
 // absent lists the hosts on record that are not connected.
 func (s *Server) absent(now time.Time) []AbsentHost {
-	return s.presence.absent(s.entitled.List(), s.agents.Claims(), now)
+	return s.presence.absent(s.entitled.List(), s.agents.Away(), now)
 }
 
 // reportAbsent logs once, when hosts had the time to come back after the start, which ones

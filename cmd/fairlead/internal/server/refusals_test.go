@@ -212,3 +212,51 @@ func TestAbsentHostIsUnwell(t *testing.T) {
 		t.Errorf("the host was removed: %+v, %+v", got, p.Proxies)
 	}
 }
+
+// TestAgentGoneWhileServerAway: of two agents of a host one has not come back after a restart. The
+// host is there, and the workload of that agent is named.
+func TestAgentGoneWhileServerAway(t *testing.T) {
+	t.Parallel()
+	two := strings.ReplaceAll(entry(""), "name: one", "name: two")
+	cfg := config(t, treeOf(t, map[string]string{"a.yaml": entry("") + "---\n" + two}))
+	cfg.AbsentAfter = time.Millisecond
+	r := start(t, cfg)
+	a := r.joined("a", "", nil)
+	for _, name := range []string{"one", "two"} {
+		if _, _, err := a.claim(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually(func() error {
+		if saved, err := (claims{r.cfg.StateDir + "/claims.json"}).LoadClaims(); err != nil || len(saved.Claims) != 2 {
+			return fmt.Errorf("%+v, %w", saved, err)
+		}
+		return nil
+	})
+	r.stop()
+	cfg.XDSAddress = r.listener.Addr().String()
+	r = start(t, cfg)
+	if err := a.reconnect("one"); err != nil {
+		t.Fatal(err)
+	}
+	later := func(after time.Duration) string {
+		now := time.Now().Add(after)
+		p, s := r.proxiesNow(now), r.sourcesNow()
+		var out []string
+		for _, c := range Conditions(&p, &s, now) {
+			if c.Reason != "not-synced" { // this host answers nothing
+				out = append(out, c.Reason+" "+c.Subject)
+			}
+		}
+		return strings.Join(out, ", ")
+	}
+	r.eventually(func() error {
+		if got := later(time.Minute); got != "agent-gone two.shop" {
+			return fmt.Errorf("conditions: %s", got)
+		}
+		return nil
+	})
+	if got := later(0); got != "" {
+		t.Errorf("conditions at once: %s", got)
+	}
+}
