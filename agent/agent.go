@@ -107,13 +107,14 @@ type Agent struct {
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 
-	mu     sync.Mutex // guards all following fields
-	status Status     // without the parts that come from the components
-	relay  *relay.Relay
-	proxy  *proxy.Process
-	admin  *proxy.Admin
-	guards []*peercred.Guard
-	known  envoySecrets // set with admin
+	mu      sync.Mutex // guards all following fields
+	status  Status     // without the parts that come from the components
+	relay   *relay.Relay
+	proxy   *proxy.Process
+	admin   *proxy.Admin
+	guards  []*peercred.Guard
+	secrets *workload.Server
+	known   envoySecrets // set with admin
 	// adminPaths are those of Envoy's admin socket, set with admin.
 	adminPaths adminPaths
 }

@@ -46,7 +46,10 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := workload.New(workload.Config{Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid, Guard: sdsGuard})
+	secrets, err := workload.New(workload.Config{
+		Logger: a.c.Logger, Socket: a.inRun(sdsSocket), UID: uid, Guard: sdsGuard,
+		SystemRootFiles: workload.SystemRootFiles(a.environment("SSL_CERT_FILE")), Private: []string{a.c.StateDir, a.c.RunDir},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +70,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		return nil, err
 	}
 	proto.UserAgentName = "envoy"
+	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets)
 	v := binary.Version
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
@@ -89,7 +93,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.relay, a.proxy, a.guards = r, envoy, []*peercred.Guard{xdsGuard, sdsGuard}
+	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard}
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
 	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
 	return p, nil
@@ -212,6 +216,16 @@ func (a *Agent) envoy(
 		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
 	})
 	return p, running, err
+}
+
+// environment is the value of a variable of the agent's environment, or empty.
+func (a *Agent) environment(name string) string {
+	for _, kv := range a.c.Environ {
+		if key, value, _ := strings.Cut(kv, "="); key == name {
+			return value
+		}
+	}
+	return ""
 }
 
 func envoyVersion(b proxy.Binary) bootstrap.Version {

@@ -47,6 +47,8 @@ type Status struct {
 	ClosedConnections uint64 `json:"closed_connections"`
 	// SocketProblems say which sockets are missing and cannot be made again, and what this means.
 	SocketProblems []string `json:"socket_problems,omitempty"`
+	// FileProblems say which certificate files of the configuration cannot be used, and why.
+	FileProblems []string `json:"file_problems,omitempty"`
 	// RemadeSockets count, by name, how often a socket was made again because somebody had
 	// removed it.
 	RemadeSockets map[string]uint64 `json:"remade_sockets,omitempty"`
@@ -82,6 +84,9 @@ func (a *Agent) Status() Status {
 	if a.proxy != nil {
 		s.Envoy = a.proxy.Status()
 	}
+	if a.secrets != nil {
+		s.FileProblems = a.secrets.FileProblems()
+	}
 	s.Unsaved = a.saver.unsaved(time.Now())
 	if s.Relay != nil && s.Relay.Unsaved != "" {
 		s.Unsaved = append(s.Unsaved, Unsaved{
@@ -111,6 +116,7 @@ func (a *Agent) Remarks() []string {
 	s, now := a.Status(), time.Now()
 	var out []string
 	out = append(out, s.SocketProblems...)
+	out = append(out, s.FileProblems...)
 	for _, u := range s.Unsaved {
 		out = append(out, fmt.Sprintf("%s could not be saved for %s (in use; lost by a restart): %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))

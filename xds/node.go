@@ -186,6 +186,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Network:        w.Network,
 		Interception:   view.Interception(n.Interception),
 		EnvoyVersion:   view.Version(n.EnvoyVersion),
+		FileSecrets:    n.FileSecrets,
 	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect

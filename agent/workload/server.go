@@ -53,6 +53,10 @@ type Config struct {
 	UID uint32
 	// Guard requires the token of every caller; it must be non-nil.
 	Guard *peercred.Guard
+	// SystemRootFiles are where the public roots of this host may be; see [SystemRootFiles].
+	SystemRootFiles []string
+	// Private are directories whose files are never served.
+	Private []string
 }
 
 // Server serves one workload's secrets.
@@ -67,6 +71,7 @@ type Server struct {
 	next    *secret    // the new own secret, while it waits for the roots; or nil
 	waitEnd time.Time  // until when next waits
 	streams map[*session]struct{}
+	files   map[string]*fileSecret // by the name of the secret
 }
 
 // secret is one secret as it is sent. Immutable.
@@ -81,7 +86,7 @@ func New(c Config) (*Server, error) {
 	if c.Logger == nil || c.Socket == "" || c.Guard == nil {
 		return nil, errors.New("configuring SDS: Logger, Socket and Guard are needed")
 	}
-	return &Server{c: c, log: c.Logger.With("component", "agent/workload"), streams: map[*session]struct{}{}}, nil
+	return &Server{c: c, log: c.Logger.With("component", "agent/workload"), streams: map[*session]struct{}{}, files: map[string]*fileSecret{}}, nil
 }
 
 // Run serves until ctx ends.
@@ -100,6 +105,18 @@ func (s *Server) Run(ctx context.Context) error {
 			return fmt.Errorf("serving SDS on %q: %w", s.c.Socket, err)
 		}
 		return nil
+	})
+	group.Go(func() error {
+		ticker := time.NewTicker(fileInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				s.refreshFiles()
+			case <-ctx.Done():
+				return nil
+			}
+		}
 	})
 	group.Go(func() error {
 		<-ctx.Done()
@@ -166,6 +183,11 @@ func (s *Server) current(now time.Time) (map[string]*secret, time.Time) {
 	for _, v := range []*secret{s.own, s.root} {
 		if v != nil {
 			m[v.name] = v
+		}
+	}
+	for name, f := range s.files {
+		if f.now != nil {
+			m[name] = f.now
 		}
 	}
 	if s.next != nil {

@@ -96,7 +96,12 @@ func serve[Req any](s *Server, stream interface {
 	ctx := stream.Context()
 	x := &session{s: s, wake: make(chan struct{}, 1), names: map[string]struct{}{}, sent: map[string]string{}}
 	s.addStream(x)
-	defer func() { s.removeStream(time.Now(), x) }()
+	defer func() {
+		s.removeStream(time.Now(), x)
+		for name := range x.names {
+			x.forget(name)
+		}
+	}()
 	requests := make(chan request)
 	ended := make(chan error, 1)
 	// Ends with the stream, which ends when this function returns.
@@ -167,6 +172,14 @@ func (x *session) due(have map[string]*secret) (changed, all []*secret) {
 	return changed, all
 }
 
+// forget ends the subscription to a secret.
+func (x *session) forget(name string) {
+	if _, ok := x.names[name]; ok && IsFileSecret(name) {
+		x.s.leaveFile(name)
+	}
+	delete(x.names, name)
+}
+
 func (x *session) handle(r request) error {
 	if r.fault != nil {
 		x.s.log.Error("Envoy rejected a secret (NACK)", "names", slices.Sorted(maps.Keys(x.names)), "err", r.fault.GetMessage())
@@ -175,14 +188,25 @@ func (x *session) handle(r request) error {
 		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d secrets", maxNames))
 	}
 	if r.sotw && len(r.add) > 0 {
-		clear(x.names)
+		for name := range x.names {
+			if !slices.Contains(r.add, name) {
+				x.forget(name)
+			}
+		}
 	}
 	for _, name := range r.remove {
-		delete(x.names, name)
+		x.forget(name)
 		delete(x.sent, name)
 	}
 	for _, name := range r.add {
-		if name != OwnSecret && name != RootSecret {
+		_, known := x.names[name]
+		switch {
+		case name == OwnSecret, name == RootSecret, known:
+		case IsFileSecret(name):
+			if err := x.s.useFile(name); err != nil {
+				return status.Error(codes.ResourceExhausted, err.Error())
+			}
+		default:
 			x.s.log.Warn("Envoy requested an unknown secret", "name", name)
 		}
 		if _, again := x.names[name]; again && !r.sotw {

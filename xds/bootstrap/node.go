@@ -91,6 +91,8 @@ type Node struct {
 	Locality     Locality
 	// EnvoyVersion is only ever read: Envoy fills it in.
 	EnvoyVersion Version
+	// FileSecrets is [FeatureFileSecrets]. It is only read.
+	FileSecrets bool
 	// AgentVersion is the version of the Fairlead agent of the proxy, or empty.
 	AgentVersion string
 	// Time is the time of the host's clock when the node was sent, or zero if it was not
@@ -178,6 +180,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.Network = text(keyNetwork)
 	n.AgentVersion = text(keyVersion)
 	n.Time = parseTime(text(keyTime))
+	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
 	n.Labels, err = labelsField(node.GetMetadata())
 	errs = append(errs, err)
 	n.Addresses, err = addressesField(node.GetMetadata(), n.Address)

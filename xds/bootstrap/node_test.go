@@ -146,6 +146,22 @@ func FuzzParseNode(f *testing.F) {
 	})
 }
 
+// TestFileSecretsAreAFeature: only an agent that says so serves certificates in files.
+func TestFileSecretsAreAFeature(t *testing.T) {
+	t.Parallel()
+	p, err := ordersNode().Proto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, features := range [][]string{nil, {FeatureVirtualHosts}, {FeatureVirtualHosts, FeatureFileSecrets}} {
+		p.ClientFeatures = features
+		n, err := ParseNode(p)
+		if want := len(features) == 2; err != nil || n.FileSecrets != want {
+			t.Errorf("%v: %v, %v", features, n.FileSecrets, err)
+		}
+	}
+}
+
 // TestTimeIsNotKept: the time changes with every stream, so it is not in a node that is
 // kept. A node with an invalid time is accepted.
 func TestTimeIsNotKept(t *testing.T) {

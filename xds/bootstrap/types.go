@@ -16,6 +16,10 @@ const (
 	// FeatureVirtualHosts is in the client_features of a relay's node: the relay supports
 	// VHDS, whatever its Envoy does, and merges virtual hosts into route configurations.
 	FeatureVirtualHosts = "fairlead.virtual-hosts"
+
+	// FeatureFileSecrets is in the client_features of an agent that serves certificates in
+	// files as secrets, with Istio's names.
+	FeatureFileSecrets = "fairlead.file-secrets" //nolint:gosec // G101: the name of a feature
 )
 
 // EnvoyState is the state that a relay reports of its Envoy.

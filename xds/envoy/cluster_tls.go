@@ -1,17 +1,26 @@
 package envoy
 
 import (
+	"cmp"
+	"strings"
+	"time"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/xds/view"
 )
 
-// systemRoots is where Debian keeps the public root certificates.
-const systemRoots = "/etc/ssl/certs/ca-certificates.crt"
+// systemName is the name of the public root certificates in a DestinationRule, and
+// systemRoots is where Debian keeps them. An agent knows where its own host does.
+const (
+	systemName  = "system"
+	systemRoots = "/etc/ssl/certs/ca-certificates.crt"
+)
 
 func socket(name string, config *anypb.Any) *corev3.TransportSocket {
 	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: config}}
@@ -66,19 +75,33 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		}},
 	}
 	validation := &tlsv3.CertificateValidationContext{}
+	var roots string // the name of a secret, or empty
 	if !insecure {
-		root := tls.GetCaCertificates()
-		if root == "" || root == "system" {
-			root = systemRoots
+		file := tls.GetCaCertificates()
+		if file == "" || file == systemName {
+			file = systemRoots
 		}
-		validation.TrustedCa = fileSource(root)
+		if roots = b.rootSecret(tls); roots == "" {
+			validation.TrustedCa = fileSource(file)
+		}
 		validation.MatchTypedSubjectAltNames = exactMatchers(names)
 		if crl := tls.GetCaCrl(); crl != "" {
 			validation.Crl = fileSource(crl)
 		}
 	}
 	ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
-	if tls.GetMode() == networking.ClientTLSSettings_MUTUAL {
+	if roots != "" {
+		ctx.CommonTlsContext.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext: validation, ValidationContextSdsSecretConfig: fileSecret(roots),
+			},
+		}
+	}
+	switch name := b.pairSecret(tls); {
+	case tls.GetMode() != networking.ClientTLSSettings_MUTUAL:
+	case name != "":
+		ctx.CommonTlsContext.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{fileSecret(name)}
+	default:
 		ctx.CommonTlsContext.TlsCertificates = []*tlsv3.TlsCertificate{{
 			CertificateChain: fileSource(tls.GetClientCertificate()),
 			PrivateKey:       fileSource(tls.GetPrivateKey()),
@@ -93,6 +116,38 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		b.options().UpstreamHttpProtocolOptions = up
 	}
 	return ctx
+}
+
+// rootSecret is the name of the secret with the roots, as in Istio; empty if Envoy reads the
+// file itself.
+func (b *clusterBuilder) rootSecret(tls *networking.ClientTLSSettings) string {
+	file := cmp.Or(tls.GetCaCertificates(), systemName)
+	if !b.p.FileSecrets || file != systemName && !strings.HasPrefix(file, "/") {
+		return ""
+	}
+	return "file-root:" + file
+}
+
+// pairSecret is the name of the secret with the client's certificate; empty if Envoy reads
+// the files itself. It does so where a path has the character between the two, or is relative
+// to Envoy's working directory.
+func (b *clusterBuilder) pairSecret(tls *networking.ClientTLSSettings) string {
+	cert, key := tls.GetClientCertificate(), tls.GetPrivateKey()
+	if !b.p.FileSecrets || strings.Contains(cert+key, "~") || !strings.HasPrefix(cert, "/") || !strings.HasPrefix(key, "/") {
+		return ""
+	}
+	return "file-cert:" + cert + "~" + key
+}
+
+// fileSecretWait is how long a cluster waits for a file. Envoy starts nothing before all its
+// clusters are there, and a file that does not exist must not keep it from starting.
+const fileSecretWait = 5 * time.Second
+
+// fileSecret requests a secret that the agent reads from files.
+func fileSecret(name string) *tlsv3.SdsSecretConfig {
+	out := secret(name)
+	out.SdsConfig.InitialFetchTimeout = durationpb.New(fileSecretWait)
+	return out
 }
 
 func fileSource(path string) *corev3.DataSource {

@@ -116,9 +116,11 @@ spec:
   workloadSelector: {labels: {app: web}}
   egress: [{port: {number: %d, name: http, protocol: HTTP}, bind: %s, hosts: ["./*"]}]
 `, listen, clientIP), 0
+			var manifestsSb119 strings.Builder
 			for _, r := range resorts() {
-				manifests += r.manifests(listen, app, &count, kinds)
+				manifestsSb119.WriteString(r.manifests(listen, app, &count, kinds))
 			}
+			manifests += manifestsSb119.String()
 			f := &fixture{ca: newAuthority(t), version: version}
 			who := proxyFile{Namespace: "shop", ServiceAccount: "web", IP: clientIP, Interception: "NONE", Labels: map[string]string{"app": "web"}}
 			e := f.start(t, snapshotOf(t, manifests, ""), who)

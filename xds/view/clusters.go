@@ -31,8 +31,9 @@ type serviceInput struct {
 	rule  *rule    // or nil
 	authn *namespaceAuthn
 	// locality is the proxy's, if the rule configures failover.
-	locality  mesh.Locality
-	lookup    LookupFamily // if names are resolved
+	locality mesh.Locality
+	// resolve is the proxy's, as far as the service depends on it.
+	resolve   resolution
 	workloads serviceWorkloads
 }
 
@@ -61,7 +62,10 @@ func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 		in.locality = sc.proxy.Locality
 	}
 	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
-		in.lookup = sc.lookup
+		in.resolve.lookup = sc.resolve.lookup
+	}
+	if svc.rule.originatesTLS() {
+		in.resolve.fileSecrets = sc.resolve.fileSecrets
 	}
 	return in
 }
@@ -131,6 +135,22 @@ func (r *rule) failsOver() bool {
 		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return detects(s.GetTrafficPolicy()) })
 }
 
+// originatesTLS reports whether some cluster has TLS with certificates in files.
+func (r *rule) originatesTLS() bool {
+	if r == nil {
+		return false
+	}
+	originates := func(tls *networking.ClientTLSSettings) bool {
+		return tls.GetMode() == networking.ClientTLSSettings_SIMPLE || tls.GetMode() == networking.ClientTLSSettings_MUTUAL
+	}
+	inPolicy := func(p *networking.TrafficPolicy) bool {
+		return originates(p.GetTls()) ||
+			slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool { return originates(s.GetTls()) })
+	}
+	return inPolicy(r.spec.GetTrafficPolicy()) ||
+		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return inPolicy(s.GetTrafficPolicy()) })
+}
+
 // member is a workload with the port at which it serves.
 type member struct {
 	*mesh.Workload
@@ -169,7 +189,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	c := &Cluster{
 		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
 		Discovery: discoveryOf(in.svc.Resolution, policy),
-		Lookup:    in.lookup,
+		Lookup:    in.resolve.lookup,
 		Protocol:  in.port.Protocol,
 		Policy:    policy,
 		Defaults:  mc.defaults,
@@ -179,7 +199,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	c.TLS = mc.peerTLS(in, policy)
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
-		c.AltNames = mc.identitiesOf(in)
+		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.resolve.fileSecrets
 	}
 	origins := []*mesh.Origin{in.svc.Origin}
 	if in.rule != nil {

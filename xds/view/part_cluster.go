@@ -93,6 +93,8 @@ type Cluster struct {
 	// AltNames are the manifest's subjectAltNames and the identities of its workloads, for
 	// other TLS.
 	AltNames []string
+	// FileSecrets gets the certificates of other TLS from the agent.
+	FileSecrets bool
 	// Localities has the endpoints of a cluster without EDS.
 	Localities []LocalityEndpoints
 	Defaults   MeshDefaults

@@ -24,6 +24,9 @@ type Proxy struct {
 	Interception Interception
 	// EnvoyVersion is what the proxy runs; zero means unknown.
 	EnvoyVersion Version
+	// FileSecrets means that the proxy gets certificates in files as secrets from its agent,
+	// with Istio's names.
+	FileSecrets bool
 	// AcceptUnenforced allows requests to which a security policy applies that this build
 	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool

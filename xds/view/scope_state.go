@@ -17,7 +17,7 @@ type scopeKey struct {
 	sidecar   *mesh.Sidecar
 	labels    *labelSet // those that selectors use; or nil
 	router    bool
-	lookup    LookupFamily
+	resolve   resolution
 }
 
 func (k scopeKey) build(mc *meshContext) *scopeState { return &scopeState{meshContext: mc, key: k} }
@@ -108,7 +108,7 @@ type upstreamLayers struct{ clusters, endpoints, fixed *Layer }
 func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 	rk := scopeKey{
 		namespace: pc.namespace(), sidecar: pc.sidecar, router: pc.proxy.Type == Router,
-		labels: pc.relevantLabels(), lookup: pc.lookup,
+		labels: pc.relevantLabels(), resolve: pc.resolve,
 	}
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
@@ -302,7 +302,7 @@ func (ss *scopeState) advanceTo(x *Index) {
 	}
 	prev := ss.index
 	ss.index = nil // until the update is complete: it may panic
-	pc := &proxyContext{Index: x, sidecar: ss.key.sidecar, lookup: ss.key.lookup, proxy: Proxy{
+	pc := &proxyContext{Index: x, sidecar: ss.key.sidecar, resolve: ss.key.resolve, proxy: Proxy{
 		Type: Sidecar, Labels: ss.key.labels.all(), ServiceAccount: mesh.ServiceAccount{Namespace: ss.key.namespace},
 	}}
 	if ss.key.router {

@@ -16,12 +16,19 @@ type proxyContext struct {
 	proxy   Proxy
 	sidecar *mesh.Sidecar // or nil
 	domain  string        // the DNS domain of the proxy's short names
-	lookup  LookupFamily
+	resolve resolution
+}
+
+// resolution is what a proxy can resolve by itself: names, and certificates in files.
+type resolution struct {
+	lookup      LookupFamily
+	fileSecrets bool
 }
 
 func (x *Index) contextOf(p Proxy) *proxyContext {
 	return &proxyContext{
-		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), lookup: x.settings.lookupFamily(&p),
+		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p),
+		resolve: resolution{x.settings.lookupFamily(&p), p.FileSecrets},
 	}
 }
 

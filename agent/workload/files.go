@@ -1,0 +1,281 @@
+package workload
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"golang.org/x/sys/unix"
+)
+
+// Names of secrets that are in files, as in Istio: file-cert:CERTIFICATE~KEY,
+// file-root:ROOTS, and the public roots of this host.
+const (
+	certPrefix  = "file-cert:"
+	rootPrefix  = "file-root:"
+	SystemRoots = rootPrefix + "system"
+)
+
+const (
+	// maxFile bounds one file; the roots of a system have a quarter of a MiB.
+	maxFile = 4 << 20
+	// maxFiles bounds the secrets of files, over all streams.
+	maxFiles = 256
+	// fileInterval is how often files are looked at.
+	fileInterval = 5 * time.Second
+)
+
+// SystemRootFiles are where distributions keep the public roots, in the order in which they
+// are looked for. certFile is the value of SSL_CERT_FILE, or empty.
+func SystemRootFiles(certFile string) []string {
+	list := []string{
+		"/etc/ssl/certs/ca-certificates.crt",                // Debian, Ubuntu, Gentoo, Arch
+		"/etc/pki/tls/certs/ca-bundle.crt",                  // Fedora, RHEL
+		"/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", // newer Fedora, RHEL
+		"/etc/ssl/ca-bundle.pem",                            // SUSE
+		"/etc/ssl/cert.pem",                                 // Alpine
+	}
+	if certFile != "" {
+		list = slices.Insert(list, 0, certFile)
+	}
+	return list
+}
+
+// IsFileSecret reports whether a secret is in files.
+func IsFileSecret(name string) bool {
+	return strings.HasPrefix(name, certPrefix) || strings.HasPrefix(name, rootPrefix)
+}
+
+// fileSecret is a secret that streams want. Guarded by the server's mu.
+type fileSecret struct {
+	users int     // streams
+	now   *secret // the newest usable content, or nil
+	// problem is why the files cannot be used now, or empty.
+	problem string
+}
+
+// useFile adds a stream to a secret's users, and reads the files if it is the first one.
+func (s *Server) useFile(name string) error {
+	s.mu.Lock()
+	f := s.files[name]
+	if f == nil {
+		if len(s.files) >= maxFiles {
+			s.mu.Unlock()
+			return fmt.Errorf("more than %d secrets of files", maxFiles)
+		}
+		f = &fileSecret{}
+		s.files[name] = f
+	}
+	f.users++
+	first := f.users == 1
+	s.mu.Unlock()
+	if first {
+		s.refreshFile(name)
+	}
+	return nil
+}
+
+func (s *Server) leaveFile(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.files[name]
+	if f == nil {
+		return
+	}
+	if f.users--; f.users == 0 {
+		delete(s.files, name)
+	}
+}
+
+// refreshFiles reads all files that streams want. Files that did not change cost their
+// reading.
+func (s *Server) refreshFiles() {
+	s.mu.Lock()
+	names := slices.Sorted(maps.Keys(s.files))
+	s.mu.Unlock()
+	for _, name := range names {
+		s.refreshFile(name)
+	}
+}
+
+// refreshFile reads a secret's files. While they cannot be used, the last content that could
+// stays in force.
+func (s *Server) refreshFile(name string) {
+	now, err := s.readFile(name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.files[name]
+	if f == nil {
+		return // nobody wants it any more
+	}
+	problem := ""
+	if err != nil {
+		problem = err.Error()
+	}
+	if problem != f.problem {
+		if f.problem = problem; problem != "" {
+			s.log.Warn("a certificate file of the configuration cannot be used; the last good content stays in force", "name", name, "err", problem)
+		} else {
+			s.log.Info("a certificate file of the configuration can be used again", "name", name)
+		}
+	}
+	if err != nil || f.now != nil && f.now.version == now.version {
+		return
+	}
+	f.now = now
+	s.wakeStreams()
+}
+
+// FileProblems say which files of the configuration cannot be used, and why.
+func (s *Server) FileProblems() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(s.files)) {
+		if p := s.files[name].problem; p != "" {
+			out = append(out, name+": "+p)
+		}
+	}
+	return out
+}
+
+func (s *Server) readFile(name string) (*secret, error) {
+	switch {
+	case name == SystemRoots:
+		return s.readSystemRoots()
+	case strings.HasPrefix(name, rootPrefix):
+		return s.readRoots(name, strings.TrimPrefix(name, rootPrefix))
+	default:
+		cert, key, ok := strings.Cut(strings.TrimPrefix(name, certPrefix), "~")
+		if !ok || strings.Contains(key, "~") {
+			return nil, errors.New("the name is not file-cert:CERTIFICATE~KEY")
+		}
+		return s.readPair(name, cert, key)
+	}
+}
+
+func (s *Server) readSystemRoots() (*secret, error) {
+	var errs []error
+	for _, path := range s.c.SystemRootFiles {
+		out, err := s.readRoots(SystemRoots, path)
+		if err == nil {
+			return out, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, fmt.Errorf("no public root certificates on this host; install the package ca-certificates, or set SSL_CERT_FILE for the agent: %w", errors.Join(errs...))
+}
+
+func (s *Server) readRoots(name, path string) (*secret, error) {
+	b, err := s.readPEM(path)
+	if err != nil {
+		return nil, err
+	}
+	roots := blocks(b, func(t string) bool { return t == "CERTIFICATE" })
+	if len(roots) == 0 {
+		return nil, fmt.Errorf("reading %q: it has no certificate in PEM", path)
+	}
+	return newSecret(name, roots, &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_ValidationContext{
+		ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline(roots)},
+	}})
+}
+
+func (s *Server) readPair(name, certPath, keyPath string) (*secret, error) {
+	cert, err := s.readPEM(certPath)
+	if err != nil {
+		return nil, err
+	}
+	key, err := s.readPEM(keyPath)
+	if err != nil {
+		return nil, err
+	}
+	cert = blocks(cert, func(t string) bool { return t == "CERTIFICATE" })
+	key = blocks(key, func(t string) bool { return t == "PRIVATE KEY" || strings.HasSuffix(t, " PRIVATE KEY") })
+	// The two files are not replaced at one moment: between, they do not fit. Its message has
+	// nothing of the key.
+	if _, err := tls.X509KeyPair(cert, key); err != nil {
+		return nil, fmt.Errorf("using the certificate %q with the key %q: %w", certPath, keyPath, err)
+	}
+	return newSecret(name, slices.Concat(cert, key), &tlsv3.Secret{Name: name, Type: &tlsv3.Secret_TlsCertificate{
+		TlsCertificate: &tlsv3.TlsCertificate{CertificateChain: inline(cert), PrivateKey: inline(key)},
+	}})
+}
+
+// blocks are the blocks of PEM that are wanted, and nothing else of a file.
+func blocks(b []byte, want func(kind string) bool) []byte {
+	var out bytes.Buffer
+	for {
+		var block *pem.Block
+		if block, b = pem.Decode(b); block == nil {
+			return out.Bytes()
+		}
+		if want(block.Type) {
+			_ = pem.Encode(&out, &pem.Block{Type: block.Type, Bytes: block.Bytes})
+		}
+	}
+}
+
+// readPEM reads a file that the configuration names. The agent has the rights of its Envoy,
+// which could read the same; but it never reads its own directories, where the keys of this
+// host are, nor anything that is no regular file.
+func (s *Server) readPEM(path string) ([]byte, error) {
+	if !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("reading %q: the path is not absolute", path)
+	}
+	// Opening a named pipe would wait for a writer.
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("reading a certificate file: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("reading a certificate file: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("reading %q: it is not a regular file", path)
+	}
+	if err := s.checkPrivate(f, path); err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %q: %w", path, err)
+	}
+	if len(b) > maxFile {
+		return nil, fmt.Errorf("reading %q: it has more than %d MiB", path, maxFile>>20)
+	}
+	return b, nil
+}
+
+// checkPrivate refuses a file of the agent's own directories, whatever links lead there. It
+// looks at the file that is open.
+func (s *Server) checkPrivate(f *os.File, path string) error {
+	opened, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if errors.Is(err, fs.ErrNotExist) {
+		opened, err = filepath.EvalSymlinks(path)
+	}
+	if err != nil {
+		return fmt.Errorf("reading %q: %w", path, err)
+	}
+	for _, dir := range s.c.Private {
+		if own, err := filepath.EvalSymlinks(dir); err == nil {
+			dir = own
+		}
+		if rel, err := filepath.Rel(dir, opened); err == nil && filepath.IsLocal(rel) {
+			return fmt.Errorf("reading %q: it is in the agent's own directory %q, of which no configuration may use files", path, dir)
+		}
+	}
+	return nil
+}
