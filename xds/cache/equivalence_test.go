@@ -147,11 +147,16 @@ func TestRebuildsEqualBuilds(t *testing.T) {
 	t.Parallel()
 	coverage := meshgen.NewCoverage()
 	seeds := meshgen.Seeds(t, 6, 60)
+	resorts := 0
 	for _, seed := range seeds {
-		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { rebuildsEqualBuilds(t, seed, coverage) })
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { resorts += rebuildsEqualBuilds(t, seed, coverage) })
 	}
 	if len(seeds) > 1 {
 		enough(t, coverage, len(seeds))
+		t.Logf("%d times a proxy was given endpoints of last resort", resorts)
+		if resorts == 0 {
+			t.Error("no mesh had silent workloads beside others")
+		}
 	}
 }
 
@@ -204,7 +209,17 @@ func unreachable() map[string]string {
 	}
 }
 
-func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) {
+// hasLastResort reports whether a view has silent endpoints beside others.
+func hasLastResort(v *view.View) bool {
+	for p := range v.Parts() {
+		if e, ok := p.(*view.Endpoints); ok && slices.ContainsFunc(e.Localities, func(l view.LocalityEndpoints) bool { return l.LastResort }) {
+			return true
+		}
+	}
+	return false
+}
+
+func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) (resorts int) {
 	t.Helper()
 	w := meshgen.New(seed, coverage)
 	rng := w.Rand()
@@ -255,6 +270,9 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 			}
 			had := p.had
 			p.had = mustGet(t, server, e, p, p.had)
+			if hasLastResort(p.had.View) {
+				resorts++
+			}
 			want := mustGet(t, fresh, fresh.At(anew), p, Configuration{})
 			if d := differenceOfGiven(given(want), given(p.had)); d != "" {
 				t.Fatalf("FAIRLEAD_NETS_SEED=%d, step %d, proxy %d %+v is given something else than by a server that has just started:\n%s\nafter %s",
@@ -269,6 +287,7 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 		coverage.Effect(changes, effect)
 	}
 	runtime.KeepAlive(kept)
+	return resorts
 }
 
 // TestSharedEqualsAlone serves many different proxies together. It compares what each is
