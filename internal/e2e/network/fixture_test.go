@@ -2,6 +2,7 @@ package network
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -321,5 +322,30 @@ func (o *load) wait(t *testing.T, n int) {
 			return fmt.Errorf("%d of %d requests", now-from, n)
 		}
 		return nil
+	})
+}
+
+// awaitSilent waits until the server says in the list of its objects that a workload is silent:
+// a host that has not been connected is no proxy.
+func (l *lan) awaitSilent(workload string) {
+	l.t.Helper()
+	l.Server.Eventually(envoytest.Patience, func() error {
+		out, err := l.Admin("server", "/debug/objects?source=files")
+		if err != nil {
+			return err
+		}
+		var list []struct {
+			Key    string `json:"key"`
+			Silent bool   `json:"silent"`
+		}
+		if err := json.Unmarshal([]byte(out), &list); err != nil {
+			return err
+		}
+		for _, o := range list {
+			if o.Key == "WorkloadEntry shop/"+workload && o.Silent {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not silent: %s", workload, out)
 	})
 }

@@ -102,3 +102,46 @@ func TestNetworkReturns(t *testing.T) {
 		t.Errorf("all are back %s after the network is", took)
 	}
 }
+
+// TestMostHostsWithoutPower cuts three of four instances off. Nobody holds them in: the fourth gets
+// all requests.
+func TestMostHostsWithoutPower(t *testing.T) {
+	l := newLAN(t, 4)
+	l.start()
+	load := l.load(200)
+	load.wait(t, 200)
+	l.cut(l.orders[1:]...)
+	began := time.Now()
+	l.awaitHealth("silent", l.orders[1:]...)
+	load.wait(t, 600)
+	sent, failed, last, first := load.end()
+	t.Logf("%d of %d requests failed, the last began %s after the cut: %v", failed, sent, last.Sub(began).Round(time.Millisecond), first)
+	if last.Sub(began) > lostWithin {
+		t.Errorf("a request went to a host %s after it was cut off", last.Sub(began))
+	}
+}
+
+// TestDiesWhileServerIsAway takes an instance off the network while the server is away. The next
+// server lets the others come back, and then peers avoid it.
+func TestDiesWhileServerIsAway(t *testing.T) {
+	const absentAfter = 5 * time.Second
+	l := newLAN(t, 2)
+	l.start()
+	load := l.load(200)
+	load.wait(t, 200)
+	l.Server.Kill()
+	l.cut("orders-1")
+	load.wait(t, 200)
+	l.startServer("--absent-after", absentAfter.String())
+	began := time.Now()
+	l.awaitHealth("healthy", "orders-0")
+	l.awaitSilent("orders-1")
+	known := time.Since(began)
+	load.wait(t, 600)
+	sent, failed, last, first := load.end()
+	t.Logf("%d of %d requests failed, the last began %s after the server was back, and it was known after %s: %v",
+		failed, sent, last.Sub(began).Round(time.Millisecond), known.Round(time.Millisecond), first)
+	if last.Sub(began) > absentAfter+lostWithin {
+		t.Errorf("a request went to the dead host %s after the server was back", last.Sub(began))
+	}
+}
