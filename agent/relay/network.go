@@ -39,13 +39,15 @@ type network struct {
 }
 
 // rest waits for d. It returns sooner, and reports true, if a server can be reached after none
-// could: then the cause of the failures before is probably gone. A server that can be reached all
+// could: then the cause of the failures before is probably gone. Hosts that see that together
+// return at different times. A server that can be reached all
 // the time and fails is not tried more often than its back-off says.
 func (n *network) rest(ctx context.Context, d time.Duration, servers []string) (returned bool) {
 	if d < lookEvery && !n.lost {
 		sleep(ctx, d)
 		return false
 	}
+	all := ctx
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	for {
@@ -55,7 +57,7 @@ func (n *network) rest(ctx context.Context, d time.Duration, servers []string) (
 			return false
 		case up && n.lost:
 			n.lost = false
-			return true
+			return sleep(all, rand.N(returnSpread)) //nolint:gosec // spreads load
 		}
 		n.lost = !up
 		if !sleep(ctx, lookEvery/2+rand.N(lookEvery)) { //nolint:gosec // spreads load

@@ -67,7 +67,7 @@ func TestRestEndsWhenServersReturn(t *testing.T) {
 				t.Errorf("%d looks in 40 seconds", w.dials)
 			}
 			time.AfterFunc(5500*time.Millisecond, func() { w.set(which, true) })
-			if back, took := rest(time.Minute); !back || took < 5500*time.Millisecond || took > 8500*time.Millisecond {
+			if back, took := rest(time.Minute); !back || took < 5500*time.Millisecond || took > 8500*time.Millisecond+returnSpread {
 				t.Fatalf("back after 5.5 s, noticed after %s: %v", took, back)
 			}
 			if back, took := rest(3 * time.Second); back || took != 3*time.Second {
@@ -79,6 +79,46 @@ func TestRestEndsWhenServersReturn(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHostsReturnAtDifferentTimes: when a server is there again, the hosts of a fleet come within
+// seven seconds, and not more than one in twenty of them within a tenth of a second.
+func TestHostsReturnAtDifferentTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const fleet = 1000
+		w := &way{up: map[string]bool{}}
+		var mu sync.Mutex
+		var at []time.Duration
+		var hosts sync.WaitGroup
+		began := time.Now()
+		const away = 90 * time.Second
+		time.AfterFunc(away, func() { w.set("a:1", true) })
+		for range fleet {
+			n := network{dial: w.dial}
+			hosts.Go(func() {
+				for !n.rest(t.Context(), 5*time.Second, []string{"a:1"}) {
+					if time.Since(began) > 2*away {
+						return
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				at = append(at, time.Since(began)-away)
+			})
+		}
+		hosts.Wait()
+		slices.Sort(at)
+		if len(at) != fleet || at[0] < 0 || at[fleet-1] > 7*time.Second {
+			t.Fatalf("%d hosts, from %s to %s", len(at), at[0], at[len(at)-1])
+		}
+		for i := range at[:fleet-fleet/20] {
+			if at[i+fleet/20]-at[i] < 100*time.Millisecond {
+				t.Fatalf("%d of %d hosts come within %s, after %s", fleet/20, fleet, at[i+fleet/20]-at[i], at[i])
+			}
+		}
+		t.Logf("half of the hosts come within %s, all within %s", at[fleet/2], at[fleet-1])
+	})
 }
 
 // TestHostsLookAtDifferentTimes: hosts that lose a server together do not look for it together.

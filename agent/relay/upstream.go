@@ -82,9 +82,6 @@ func (r *Relay) dial(ctx context.Context) {
 		wait := max(again.NextBackOff(), asked.soonest(r.c.Servers, time.Now()))
 		if way.rest(ctx, wait, r.c.Servers) {
 			r.log.InfoContext(ctx, "the control plane can be reached again")
-			if !sleep(ctx, rand.N(returnSpread)) { //nolint:gosec // spreads load
-				return
-			}
 			again.Reset()
 			if r.c.Returned != nil {
 				r.c.Returned()

@@ -108,22 +108,22 @@ func TestSilentEndpointsAreTheLastResort(t *testing.T) {
 			kinds, asked := map[string]string{}, &counter{n: map[string]int{}}
 			app := asked.serve(t, kinds)
 			listen := envoytest.FreePorts(t, 1)[0]
-			manifests, count := fmt.Sprintf(`---
+			var manifests strings.Builder
+			count := 0
+			fmt.Fprintf(&manifests, `---
 apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: web, namespace: shop}
 spec:
   workloadSelector: {labels: {app: web}}
   egress: [{port: {number: %d, name: http, protocol: HTTP}, bind: %s, hosts: ["./*"]}]
-`, listen, clientIP), 0
-			var manifestsSb119 strings.Builder
+`, listen, clientIP)
 			for _, r := range resorts() {
-				manifestsSb119.WriteString(r.manifests(listen, app, &count, kinds))
+				manifests.WriteString(r.manifests(listen, app, &count, kinds))
 			}
-			manifests += manifestsSb119.String()
 			f := &fixture{ca: newAuthority(t), version: version}
 			who := proxyFile{Namespace: "shop", ServiceAccount: "web", IP: clientIP, Interception: "NONE", Labels: map[string]string{"app": "web"}}
-			e := f.start(t, snapshotOf(t, manifests, ""), who)
+			e := f.start(t, snapshotOf(t, manifests.String(), ""), who)
 			for _, r := range resorts() {
 				asked.check(t, r, at(clientIP, listen))
 			}

@@ -39,7 +39,7 @@ func (a *Acceptor) closeLost(ctx context.Context) {
 	for sleep(ctx, lostEvery) {
 		for _, c := range a.writtenSince(time.Now().Add(-lostWithin)) {
 			if lost(c.Conn) {
-				a.cfg.Logger.Info("connection closed: the peer does not answer", "peer", c.at)
+				a.cfg.Logger.InfoContext(ctx, "connection closed: the peer does not answer", "peer", c.at)
 				_ = c.Close() // whatever it says, it is closed
 			}
 		}
