@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 )
@@ -56,7 +57,8 @@ func (s *shop) http(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	res, err := http.DefaultClient.Do(req)
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
 	if err != nil {
 		return "", err
 	}
