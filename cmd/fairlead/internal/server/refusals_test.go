@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -258,5 +259,43 @@ func TestAgentGoneWhileServerAway(t *testing.T) {
 	})
 	if got := later(0); got != "" {
 		t.Errorf("conditions at once: %s", got)
+	}
+}
+
+// TestAgentThatIsNotGone: an agent that is back under another name, and one whose host was removed,
+// are no conditions, although rows of them are left.
+func TestAgentThatIsNotGone(t *testing.T) {
+	t.Parallel()
+	for name, over := range map[string]func(*running, *machine) error{
+		"renamed": func(_ *running, a *machine) error { _, _, err := a.claim("two"); return err },
+		"removed": func(r *running, _ *machine) error {
+			return r.client.Do(t.Context(), http.MethodDelete, "/v1/hosts/a", nil, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, config(t, treeOf(t, map[string]string{"a.yaml": entry("")})))
+			a := r.joined("a", "", nil)
+			_, leave, err := a.claim("one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			leave()
+			now := time.Now().Add(time.Minute)
+			r.eventually(func() error {
+				if p := r.proxiesNow(now); len(p.Proxies) != 1 || p.Proxies[0].Connected {
+					return fmt.Errorf("rows: %+v", p.Proxies)
+				}
+				return nil
+			})
+			if err := over(r, a); err != nil {
+				t.Fatal(err)
+			}
+			p := r.proxiesNow(now)
+			i := slices.IndexFunc(p.Proxies, func(x Proxy) bool { return x.Name == "one.shop" && !x.Connected })
+			if i < 0 || p.Proxies[i].AgentGone || p.Proxies[i].Absent || len(p.Absent) > 0 {
+				t.Errorf("rows: %+v, absent: %+v", p.Proxies, p.Absent)
+			}
+		})
 	}
 }
