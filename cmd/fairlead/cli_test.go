@@ -97,11 +97,11 @@ func TestValidate(t *testing.T) {
 func TestRender(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(envoytest.ModuleRoot(t), "examples/quickstart/mesh")
-	code, out, errs := cli(t, "render", "--config-dir", dir, "--workload", "shop/web", "--interception", "NONE")
+	code, out, errs := cli(t, "render", "--config-dir", dir, "--workload", "shop/web")
 	if code != 0 || !strings.Contains(out, `"outbound|9080|v1|orders.shop.internal"`) || strings.Contains(out, "virtualOutbound") {
 		t.Errorf("render: %d %s\n%s", code, errs, out)
 	}
-	code, out, _ = cli(t, "render", "--config-dir", dir, "--namespace", "shop", "--labels", "app=other", "--ip", "10.0.0.9")
+	code, out, _ = cli(t, "render", "--config-dir", dir, "--namespace", "shop", "--labels", "app=other", "--ip", "10.0.0.9", "--interception", "redirect")
 	if code != 0 || !strings.Contains(out, "virtualOutbound") {
 		t.Errorf("render of a described proxy: %d", code)
 	}

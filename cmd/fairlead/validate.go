@@ -56,6 +56,15 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 			for _, f := range t.Faults {
 				findings = append(findings, findingOf(f))
 			}
+			for _, o := range t.objects() {
+				if !o.Denies() {
+					continue
+				}
+				for _, f := range o.NotInForce { // it is valid, and does something else than it says
+					f.Severity = manifest.Warning
+					findings = append(findings, findingOf(f))
+				}
+			}
 			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
 				return err
 			}

@@ -64,6 +64,8 @@ const (
 	CodeForeignHost Code = codes.ForeignHost
 	// CodeIngressBind: an ingress listener of a Sidecar does not say where it listens.
 	CodeIngressBind Code = codes.IngressBind
+	// CodeDenies: a security policy that is not in force makes workloads deny all requests.
+	CodeDenies Code = codes.Denies
 )
 
 // Severity says how sure it is that something is wrong.
@@ -152,6 +154,7 @@ func analyzers() []analyzer {
 		{CodeCatalogHost, catalogHosts},
 		{CodeForeignHost, foreignHosts},
 		{CodeIngressBind, ingressBinds},
+		{CodeDenies, deniers},
 	}
 }
 

@@ -1,8 +1,10 @@
 package analysis
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
@@ -76,6 +78,44 @@ func selectors(w *meshIndex, r *report) {
 				w.scope(o), labelText(labels), w.nearLabels(o.Meta.Namespace, labels))
 		}
 	}
+}
+
+// deniers names the workloads that deny every request because of a security policy that is
+// not in force.
+func deniers(w *meshIndex, r *report) {
+	for _, o := range w.in.Objects {
+		if !o.Denies() {
+			continue
+		}
+		labels, field := selector(o)
+		list, _ := w.chosen(o, labels)
+		names := make([]string, 0, len(list))
+		for _, x := range list {
+			name := x.object.Meta.Name
+			if x.object.Meta.Namespace != o.Meta.Namespace {
+				name = x.object.Meta.Namespace + "/" + name
+			}
+			names = append(names, name)
+		}
+		if len(names) > 0 {
+			slices.Sort(names)
+			r.warn(place{o, field}, "this policy is not in force, and so %s every request; remove it, or start the server with --accept-unenforced, which lets all requests through",
+				denying(names))
+		}
+	}
+}
+
+// denying is "a denies", or "a and b deny" of the first few names.
+func denying(names []string) string {
+	const most = 5
+	if len(names) == 1 {
+		return names[0] + " denies"
+	}
+	last := names[len(names)-1]
+	if more := len(names) - most; more > 0 {
+		names, last = names[:most+1], fmt.Sprintf("%d more", more)
+	}
+	return strings.Join(names[:len(names)-1], ", ") + " and " + last + " deny"
 }
 
 func (w *meshIndex) scope(o *manifest.Object) string {

@@ -48,6 +48,7 @@ const (
 	CatalogsDiffer      = "FL0222"
 	ForeignHost         = "FL0226"
 	IngressBind         = "FL0240"
+	Denies              = "FL0241"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.

@@ -26,7 +26,10 @@ func (o *Object) Fragment() *mesh.Fragment {
 	f := &mesh.Fragment{}
 	switch spec := o.Spec.(type) {
 	case *networking.VirtualService:
-		resolved := o.virtualService(spec)
+		resolved := meshPart(o.virtualService(spec))
+		if resolved == nil {
+			return nil
+		}
 		f.VirtualServices = []*mesh.VirtualService{{Meta: o.Meta, Spec: resolved, ExportTo: o.exports(spec.GetExportTo())}}
 	case *networking.DestinationRule:
 		resolved := clone(spec)
@@ -47,6 +50,10 @@ func (o *Object) Fragment() *mesh.Fragment {
 	}
 	return f
 }
+
+// Denies reports whether the object is a security policy that is not in force, so that the
+// workloads that it selects deny every request.
+func (o *Object) Denies() bool { return o.Valid && o.unenforced() != nil }
 
 // unenforced is the security policy that cannot be enforced, or nil if the
 // object is none. One that is only attached to gateways or services by
@@ -146,6 +153,38 @@ func (o *Object) virtualService(spec *networking.VirtualService) *networking.Vir
 		}
 	}
 	return v
+}
+
+// forMesh reports whether a list of gateways has the sidecars in it; an empty one has.
+func forMesh(gateways []string) bool {
+	return len(gateways) == 0 || slices.Contains(gateways, meshGateway)
+}
+
+// meshPart takes out of a VirtualService what is for gateways alone. It is nil if it had rules
+// and none of them is for sidecars: as in Istio, they then do what they do without it.
+func meshPart(v *networking.VirtualService) *networking.VirtualService {
+	had := len(v.GetHttp())+len(v.GetTcp())+len(v.GetTls()) > 0
+	v.Gateways = []string{meshGateway}
+	v.Http = rulesForMesh(v.GetHttp(), func(r *networking.HTTPRoute) *[]*networking.HTTPMatchRequest { return &r.Match })
+	v.Tcp = rulesForMesh(v.GetTcp(), func(r *networking.TCPRoute) *[]*networking.L4MatchAttributes { return &r.Match })
+	v.Tls = rulesForMesh(v.GetTls(), func(r *networking.TLSRoute) *[]*networking.TLSMatchAttributes { return &r.Match })
+	if had && len(v.GetHttp())+len(v.GetTcp())+len(v.GetTls()) == 0 {
+		return nil
+	}
+	return v
+}
+
+// rulesForMesh leaves the matches for sidecars in rules, and the rules that have any left or
+// match everything.
+func rulesForMesh[R any, M interface{ GetGateways() []string }](rules []R, matches func(R) *[]M) []R {
+	return slices.DeleteFunc(rules, func(r R) bool {
+		list := matches(r)
+		if len(*list) == 0 {
+			return false
+		}
+		*list = slices.DeleteFunc(*list, func(m M) bool { return !forMesh(m.GetGateways()) })
+		return len(*list) == 0
+	})
 }
 
 func (o *Object) destination(d *networking.Destination) {

@@ -1,6 +1,9 @@
 package manifest_test
 
 import (
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -121,6 +124,12 @@ func TestUnenforced(t *testing.T) {
 			t.Errorf("selector (-want +got):\n%s", diff)
 		}
 	}
+	for i, want := range []string{"and so the workloads with app=orders deny every request", `and so all workloads of namespace "shop"`, ""} {
+		o := file.Objects[i]
+		if o.Denies() != (want != "") || strings.Contains(o.NotInForce[0].Message, "deny every request") != (want != "") || !strings.Contains(o.NotInForce[0].Message, want) {
+			t.Errorf("%s denies %v: %s", o.Meta.Key, o.Denies(), o.NotInForce[0].Message)
+		}
+	}
 	if f := file.Objects[2].Fragment(); f != nil {
 		t.Errorf("a policy attached to a gateway selects workloads: %+v", f)
 	}
@@ -138,8 +147,8 @@ func TestNotInForce(t *testing.T) {
 		"kind: DestinationRule\nspec: {host: a.b, trafficPolicy: {tunnel: {targetHost: c.d, targetPort: 80}, loadBalancer: {simple: RANDOM}}}\n": {
 			"spec.trafficPolicy.tunnel",
 		},
-		"kind: VirtualService\nspec: {hosts: [a.b], http: [{match: [{gateways: [mesh, x/y]}], route: [{destination: {host: a.b}}]}]}\n": {
-			"spec.http[0].match[0].gateways[1]",
+		"kind: VirtualService\nspec: {hosts: [a.b], gateways: [x/y], http: [{match: [{gateways: [x/y]}], route: [{destination: {host: a.b}}]}]}\n": {
+			"spec.gateways[0]", "spec.http[0].match[0].gateways[0]",
 		},
 	} {
 		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
@@ -155,6 +164,59 @@ func TestNotInForce(t *testing.T) {
 		}
 		if o := file.Objects[0]; o.InForce() != (want == nil) || (o.Fragment() == nil) != (want != nil) {
 			t.Errorf("%s: in force %v, fragment %v", text, o.InForce(), o.Fragment())
+		}
+	}
+}
+
+// TestMeshPart: what a VirtualService says of sidecars is in force beside what it says of
+// gateways, of which each is a warning.
+func TestMeshPart(t *testing.T) {
+	t.Parallel()
+	const head = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: a, namespace: shop}\n"
+	to := func(subset string) string { return "route: [{destination: {host: a.b, subset: " + subset + "}}]" }
+	for text, want := range map[string]struct{ rules, warnings []string }{
+		"spec: {hosts: [a.b], gateways: [mesh, x], http: [{" + to("all") + "}]}": {
+			[]string{"all 0"}, []string{"spec.gateways[1]"},
+		},
+		"spec: {hosts: [a.b], gateways: [x/y, mesh], http: [{match: [{gateways: [x/y], port: 82}], " + to("edge") + "}, " +
+			"{match: [{gateways: [x/y]}, {gateways: [mesh, x/y], port: 80}, {port: 81}], " + to("both") + "}, {" + to("rest") + "}]}": {
+			[]string{"both 2", "rest 0"}, []string{"spec.gateways[0]", "spec.http[0].match[0].gateways[0]", "spec.http[1].match[0].gateways[0]", "spec.http[1].match[1].gateways[1]"},
+		},
+		"spec: {hosts: [a.b], http: [{match: [{gateways: [x]}], " + to("edge") + "}]}": {nil, []string{"spec.http[0].match[0].gateways[0]"}},
+		"spec: {hosts: [a.b], gateways: [mesh, x], tls: [{match: [{gateways: [x], sniHosts: [a.b]}], " + to("edge") + "}, {match: [{sniHosts: [a.b]}], " + to("tls") + "}], " +
+			"tcp: [{match: [{gateways: [x]}], " + to("edge") + "}, {match: [{gateways: [mesh]}], " + to("tcp") + "}]}": {
+			[]string{"tcp 1", "tls 1"}, []string{"spec.gateways[1]", "spec.tcp[0].match[0].gateways[0]", "spec.tls[0].match[0].gateways[0]"},
+		},
+	} {
+		file, faults := manifest.Decode(manifest.Options{}, "a.yaml", []byte(head+text))
+		var warned, rules []string
+		for _, f := range faults {
+			if f.Severity != manifest.Warning || f.Code != manifest.CodeNotInForce {
+				t.Fatalf("%s: %v", text, f)
+			}
+			warned = append(warned, f.Field)
+		}
+		slices.Sort(warned)
+		if f := file.Objects[0].Fragment(); f != nil {
+			vs := f.VirtualServices[0].Spec
+			for _, r := range vs.GetHttp() {
+				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
+			}
+			for _, r := range vs.GetTcp() {
+				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
+			}
+			for _, r := range vs.GetTls() {
+				rules = append(rules, fmt.Sprint(r.GetRoute()[0].GetDestination().GetSubset(), " ", len(r.GetMatch())))
+			}
+			if !slices.Equal(vs.GetGateways(), []string{"mesh"}) {
+				t.Errorf("%s: gateways %v", text, vs.GetGateways())
+			}
+		}
+		if diff := cmp.Diff(want.rules, rules); diff != "" || !file.Objects[0].InForce() {
+			t.Errorf("%s: in force %v, rules (-want +got):\n%s", text, file.Objects[0].InForce(), diff)
+		}
+		if diff := cmp.Diff(want.warnings, warned); diff != "" {
+			t.Errorf("%s: warnings (-want +got):\n%s", text, diff)
 		}
 	}
 }

@@ -244,7 +244,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {
 		o.Meta.Hash = hashOf(&o.Meta, o.Spec)
-		o.NotInForce = notInForce(o, d.opts)
+		o.NotInForce = notInForce(o, d.opts, r)
 	} else {
 		o.Spec = nil
 	}

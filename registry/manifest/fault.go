@@ -130,6 +130,11 @@ func (r *reporter) add(code Code, pos tree.Position, field, message string) {
 	r.faults = append(r.faults, Fault{Origin: r.origin(pos), Field: field, Code: code, Severity: Error, Message: message})
 }
 
+// warn adds what keeps no object out.
+func (r *reporter) warn(code Code, pos tree.Position, field, message string) {
+	r.faults = append(r.faults, Fault{Origin: r.origin(pos), Field: field, Code: code, Severity: Warning, Message: message})
+}
+
 // finish gives every fault the object's key, which may have been learnt late,
 // and sorts them by position.
 func (r *reporter) finish() []Fault {

@@ -2,12 +2,15 @@ package manifest
 
 import (
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -196,15 +199,22 @@ func InForce() map[mesh.Kind][]string {
 }
 
 // notInForce finds what a valid object uses and this build does not implement,
-// or must not hand to an Envoy.
-func notInForce(o *Object, opts *Options) []Fault {
+// or must not hand to an Envoy. What is left out of an object that is in force is a warning,
+// in warnings.
+func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 	r := reporter{source: o.source, path: o.Meta.Origin.Path, key: o.Meta.Key}
 	rules, ok := inForce[o.Meta.Kind]
 	if !ok {
-		r.add(CodeNotInForce, o.root.Nearest("kind"), "kind", fmt.Sprintf("not in force: this version of Fairlead does not implement %s", o.Meta.Kind))
+		r.add(CodeNotInForce, o.root.Nearest("kind"), "kind", fmt.Sprintf("not in force: this version of Fairlead does not implement %s%s", o.Meta.Kind, o.consequence()))
 		return r.finish()
 	}
 	report := func(path, value string) {
+		if vs, ok := o.Spec.(*networking.VirtualService); ok && strings.HasSuffix(path, "]") && strings.Contains(path, "ateways[") && forMesh(vs.GetGateways()) {
+			value, _, _ = strings.Cut(value, ",")
+			warnings.warn(CodeNotInForce, o.root.Nearest(path), path, fmt.Sprintf("the routes for the gateway %q are not in force: this version of Fairlead does not implement gateways; "+
+				"the routes for the sidecars (mesh) are in force", value))
+			return
+		}
 		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value))
 	}
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
@@ -212,6 +222,22 @@ func notInForce(o *Object, opts *Options) []Fault {
 	unfit(o, &r)
 	hostPaths(o, opts, &r)
 	return r.finish()
+}
+
+// consequence says what an object does although it is not in force, or "".
+func (o *Object) consequence() string {
+	if !o.Denies() {
+		return ""
+	}
+	which := "all workloads of namespace " + strconv.Quote(o.Meta.Namespace) + " (of the mesh, if that is the root namespace)"
+	if labels := o.unenforced().Unenforced[0].Selector; len(labels) > 0 {
+		list := make([]string, 0, len(labels))
+		for _, k := range slices.Sorted(maps.Keys(labels)) {
+			list = append(list, k+"="+labels[k])
+		}
+		which = "the workloads with " + strings.Join(list, ", ")
+	}
+	return ", and so " + which + " deny every request; remove the object, or start the server with --accept-unenforced to let all of them through"
 }
 
 func notInForceMessage(value string) string {

@@ -53,3 +53,9 @@ type Unenforced struct {
 	// Field is the path of what is not built, such as "spec.rules[0].when".
 	Field string
 }
+
+// Selects reports whether the policy is for a workload in a namespace. root is the root
+// namespace.
+func (u *Unenforced) Selects(namespace string, labels map[string]string, root string) bool {
+	return (u.Namespace == namespace || u.Namespace == root) && Selects(u.Selector, labels)
+}

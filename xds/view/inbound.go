@@ -70,8 +70,7 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
 	for _, u := range pc.s.Unenforced {
-		if (u.Namespace == pc.namespace() || u.Namespace == pc.s.RootNamespace()) &&
-			mesh.Selects(u.Selector, pc.proxy.Labels) && !pc.proxy.AcceptUnenforced {
+		if !pc.proxy.AcceptUnenforced && u.Selects(pc.namespace(), pc.proxy.Labels, pc.s.RootNamespace()) {
 			in.Deny = true
 			in.origins = append(slices.Clone(in.origins), u.Origin)
 		}

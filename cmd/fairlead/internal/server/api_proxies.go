@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -148,7 +149,41 @@ func (s *Server) proxiesNow(now time.Time) Proxies {
 	for _, d := range s.xds.Diagnostics() {
 		out.Warnings = append(out.Warnings, Warning{Origin: d.Origin, Object: d.Key.String(), Message: d.Message, Proxies: d.Proxies})
 	}
+	if !s.cfg.AcceptUnenforced {
+		out.Warnings = append(out.Warnings, denying(snap)...)
+	}
 	out.Refused = s.refused(now)
+	return out
+}
+
+// denying are the security policies that are not in force, with the workloads that deny every
+// request for it.
+func denying(snap *mesh.Snapshot) (out []Warning) {
+	if snap == nil {
+		return nil
+	}
+	const most = 5
+	for _, u := range snap.Unenforced {
+		var names []string
+		count := 0
+		for _, w := range snap.Workloads {
+			if !u.Selects(w.Namespace, w.Labels, snap.RootNamespace()) {
+				continue
+			}
+			if count++; count <= most {
+				names = append(names, w.Namespace+"/"+w.Name)
+			}
+		}
+		if count > most {
+			names = append(names, fmt.Sprintf("%d more", count-most))
+		}
+		if count > 0 {
+			out = append(out, Warning{
+				Origin: u.Origin.String(), Object: u.Key.String(), Proxies: count,
+				Message: "not in force, and so these deny every request: " + strings.Join(names, ", ") + "; remove the policy, or start the server with --accept-unenforced",
+			})
+		}
+	}
 	return out
 }
 
