@@ -187,7 +187,7 @@ func writeTable(w io.Writer, proxies []server.Proxy) error {
 			if x.Withdrawn {
 				health = "withdrawn"
 			}
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", x.Name, x.Host, state,
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(x.Name), x.Host, state,
 				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
 				dash(x.Encryption), until(x.CertificateEnds), dash(health), routesTravel(x), dash(x.AddressProof))
 		}

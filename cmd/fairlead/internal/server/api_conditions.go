@@ -75,7 +75,8 @@ func (x *Proxy) inMesh(w *mesh.Workload) {
 }
 
 // addAbsent adds hosts that are not connected, and marks proxies whose agents left. Workloads
-// whose agent is not connected get a row, if they have none.
+// whose agent is not connected get a row, if they have none, and so do absent hosts of which
+// no workload is known.
 func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
 	out.Absent = s.absent(now)
 	absent, onRecord := map[string]time.Time{}, map[string]bool{}
@@ -117,6 +118,15 @@ func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
 		if mark(&row); row.Absent || row.AgentGone && w.State != agents.Awaited {
 			row.inMesh(workloadOf(snap, keyOf(row.Workload)))
 			out.Proxies = append(out.Proxies, row)
+		}
+	}
+	listed := map[string]bool{}
+	for i := range out.Proxies {
+		listed[out.Proxies[i].Host] = true
+	}
+	for _, a := range out.Absent {
+		if !listed[a.Name] {
+			out.Proxies = append(out.Proxies, Proxy{Host: a.Name, Since: a.Since, Absent: true, Types: []Type{}})
 		}
 	}
 }

@@ -163,8 +163,12 @@ func TestWaitingHosts(t *testing.T) {
 	if got := hosts(); got != "a false true, b true true" {
 		t.Errorf("hosts: %s", got)
 	}
-	if got := r.absent(time.Now().Add(time.Hour)); len(got) != 2 {
+	later := time.Now().Add(time.Hour)
+	if got := r.absent(later); len(got) != 2 {
 		t.Errorf("a waiting host cannot be absent, and those on record are: %+v", got)
+	}
+	if p := r.proxiesNow(later).Proxies; len(p) != 2 || p[0].Host != "a" || !p[0].Absent || p[1].Host != "b" {
+		t.Errorf("hosts of which no workload is known have rows: %+v", p)
 	}
 }
 
