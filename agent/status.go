@@ -130,6 +130,25 @@ func (a *Agent) Remarks() []string {
 	if s.LastError != "" {
 		out = append(out, "renewing a certificate failed: "+s.LastError)
 	}
+	if s.Relay != nil {
+		out = append(out, relayRemarks(s.Relay, now)...)
+	}
+	return out
+}
+
+// cutOffAfter is how long the control plane may be away, as in its restart, until that is said.
+const cutOffAfter = 10 * time.Second
+
+// relayRemarks say that there is no control plane, and what Envoy rejects.
+func relayRemarks(r *relay.Status, now time.Time) (out []string) {
+	if u := r.Upstream; u.Server == "" && u.LastError != "" && now.Sub(u.Since) > cutOffAfter {
+		out = append(out, fmt.Sprintf("no control plane is connected since %s; this host serves its last configuration and gets no changes: %s",
+			u.Since.UTC().Format(time.RFC3339), u.LastError))
+	}
+	if n := len(r.Rejected); n > 0 {
+		x := r.Rejected[0]
+		out = append(out, fmt.Sprintf("Envoy rejects resources (%d), the first is %s %s: %s; `fairlead proxy-status` on the server names the objects", n, x.Type.Short(), x.Name, x.Reason))
+	}
 	return out
 }
 
