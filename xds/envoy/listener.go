@@ -82,23 +82,28 @@ func listenerFilters(p *view.Listener) []*listenerv3.ListenerFilter {
 	add(p.OriginalSrc, "envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark})
 	add(p.InspectTLS, "envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
 	add(p.InspectHTTP, "envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-	if ports := plaintextPorts(p); p.InspectTLS && len(ports) > 0 {
-		for _, f := range out {
-			if f.GetName() == "envoy.filters.listener.tls_inspector" {
-				f.FilterDisabled = anyPort(ports)
-			}
+	for _, f := range out {
+		var ports []uint32
+		switch f.GetName() {
+		case "envoy.filters.listener.tls_inspector":
+			ports = portsWithout(p, func(m *view.FilterChainMatch) bool { return m.Transport != "" || len(m.ServerNames) > 0 })
+		case "envoy.filters.listener.http_inspector":
+			ports = portsWithout(p, (*view.FilterChainMatch).PlaintextHTTP)
+		}
+		if len(ports) > 0 {
+			f.FilterDisabled = anyPort(ports)
 		}
 	}
 	return out
 }
 
-// plaintextPorts are the ports with plaintext chains only. There the server may speak
+// portsWithout are the ports at which no chain needs an inspector. There the server may speak
 // first, and an inspector would wait for the client without end.
-func plaintextPorts(p *view.Listener) []uint32 {
+func portsWithout(p *view.Listener, inspects func(*view.FilterChainMatch) bool) []uint32 {
 	needs := map[uint32]bool{}
 	for _, c := range p.Chains {
 		port := c.Match.DestinationPort
-		needs[port] = needs[port] || c.Match.Transport != "" || len(c.Match.ServerNames) > 0
+		needs[port] = needs[port] || inspects(&c.Match)
 	}
 	var out []uint32
 	for _, c := range p.Chains {

@@ -328,7 +328,8 @@ const defaultInspectTimeout = 15 * time.Second
 func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
 	l.InspectTimeout = mc.config.GetProtocolDetectionTimeout().AsDuration()
 	l.InspectTLS = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool { return c.Match.Transport == transportTLS })
-	if l.InspectTLS && l.InspectTimeout == 0 {
+	l.InspectHTTP = slices.ContainsFunc(l.Chains, func(c *FilterChain) bool { return c.Match.PlaintextHTTP() })
+	if (l.InspectTLS || l.InspectHTTP) && l.InspectTimeout == 0 {
 		l.InspectTimeout = defaultInspectTimeout
 	}
 }
@@ -365,12 +366,16 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 		if port != 0 {
 			mode = in.modeAt(port)
 		}
-		l.Chains = append(l.Chains, in.modeChains(mc, mode, false, func() *FilterChain {
-			to := ClusterRef{Kind: InboundPassthroughCluster}
+		to := ClusterRef{Kind: InboundPassthroughCluster}
+		l.Chains = append(l.Chains, in.sniffedChains(mc, mode, func() *FilterChain {
 			return &FilterChain{
 				Name: "virtualInbound", Match: FilterChainMatch{DestinationPort: port}, Deny: in.Deny,
 				TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
 			}
+		}, func(c *FilterChain) {
+			c.Name = "virtualInbound-catchall-http"
+			c.HTTP = mc.httpChain("inbound_" + listenerName(wildcard, port))
+			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true}
 		})...)
 	}
 	l.Chains = append(l.Chains, captured...)
@@ -380,21 +385,54 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 }
 
 func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
-	http := p.Protocol.IsHTTP()
-	return in.modeChains(mc, in.modeAt(p.Number), http, func() *FilterChain {
-		to := ClusterRef{Kind: InboundCluster, Port: p.Number}
-		c := &FilterChain{Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
-		if !http {
-			c.TCP = &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
-			return c
-		}
+	to := ClusterRef{Kind: InboundCluster, Port: p.Number}
+	chain := func() *FilterChain {
+		return &FilterChain{Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
+	}
+	asTCP := func() *FilterChain {
+		c := chain()
+		c.TCP = &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}}
+		return c
+	}
+	asHTTP := func(c *FilterChain) {
 		c.HTTP = mc.httpChain("inbound_" + c.Name)
 		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,
 		}
-		return c
-	})
+	}
+	switch mode := in.modeAt(p.Number); {
+	case p.Protocol == mesh.Undeclared:
+		return in.sniffedChains(mc, mode, asTCP, asHTTP)
+	case p.Protocol.IsHTTP():
+		return in.modeChains(mc, mode, true, func() *FilterChain {
+			c := chain()
+			asHTTP(c)
+			return c
+		})
+	default:
+		return in.modeChains(mc, mode, false, asTCP)
+	}
+}
+
+// sniffedChains are the chains of a port without a declared protocol: TCP, and HTTP for what
+// is HTTP in plaintext, as in Istio. With mTLS a server tells protocols apart only by ALPN
+// that a client chooses for each request, which takes a filter of Istio's, so all of it is TCP.
+func (in *inboundInput) sniffedChains(mc *meshContext, mode mesh.MTLSMode, asTCP func() *FilterChain, asHTTP func(*FilterChain)) []*FilterChain {
+	chains := in.modeChains(mc, mode, false, asTCP)
+	if mode != mesh.Permissive && mode != mesh.Disable {
+		return chains
+	}
+	if mode == mesh.Disable {
+		// Once a chain names a transport, Envoy looks for plaintext only among those that do.
+		plain := asTCP()
+		plain.Match.Transport = transportRawBuffer
+		chains = append(chains, plain)
+	}
+	http := asTCP()
+	http.TCP, http.Match.Transport, http.Match.ALPN = nil, transportRawBuffer, plaintextALPN()
+	asHTTP(http)
+	return append(chains, http)
 }
 
 // modeChains returns the filter chains for an mTLS mode. STRICT has mTLS only. PERMISSIVE

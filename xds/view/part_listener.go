@@ -2,6 +2,7 @@ package view
 
 import (
 	"reflect"
+	"slices"
 	"time"
 )
 
@@ -57,6 +58,11 @@ type FilterChainMatch struct {
 	ServerNames     []string
 	Transport       string
 	ALPN            []string
+}
+
+// PlaintextHTTP reports whether the chain is for what the HTTP inspector recognizes.
+func (m *FilterChainMatch) PlaintextHTTP() bool {
+	return m.Transport == transportRawBuffer && slices.Equal(m.ALPN, plaintextALPN())
 }
 
 // matchesAll reports whether the chain is for every connection.
