@@ -84,7 +84,7 @@ func (s *Server) addAbsent(out *Proxies, snap *mesh.Snapshot, now time.Time) {
 		absent[a.Name] = a.Since
 	}
 	for _, h := range s.hostList() {
-		onRecord[h.Name] = h.onRecord
+		onRecord[h.Name] = h.onRecord && !h.Direct // a direct client needs no stream
 		if h.Fault != "" {
 			out.HostFaults = append(out.HostFaults, HostFault{h.Name, h.Fault})
 		}
