@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 // ProxyStatus is the state of one proxy.
@@ -88,17 +89,33 @@ func (o *proxyState) diagnostics() []Diagnostic {
 	return out
 }
 
+// cannotCall is the problem of a proxy through which nothing can call.
+func (o *proxyState) cannotCall(in *mesh.Snapshot) []Diagnostic {
+	if o.View == nil || o.workload == nil || in == nil {
+		return nil
+	}
+	cannot, sidecar := o.View.CannotCall(in)
+	if !cannot {
+		return nil
+	}
+	at := &o.workload.Meta
+	if sidecar != nil {
+		at = &sidecar.Meta
+	}
+	return []Diagnostic{{Key: at.Key, Origin: at.Origin.String(), Message: view.CannotCallText}}
+}
+
 // Diagnostics lists the problems of objects over all connected proxies, with the number of
 // affected proxies; sorted by key.
 func (s *Server) Diagnostics() []DiagnosticCount {
-	count := map[Diagnostic]int{}
+	count, now := map[Diagnostic]int{}, s.cfg.Snapshots.Snapshot()
 	for _, c := range s.connections() {
 		o := c.current.Load()
 		if o == nil {
 			continue
 		}
 		seen := map[Diagnostic]bool{}
-		for _, d := range o.diagnostics() {
+		for _, d := range append(o.diagnostics(), o.cannotCall(now)...) {
 			if !seen[d] {
 				seen[d] = true
 				count[d]++

@@ -89,6 +89,9 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 			Origin: d.Origin, Key: d.Key, Field: d.Field, Code: manifest.Code(d.Code), Severity: manifest.Severity(d.Severity), Message: d.Message,
 		}))
 	}
+	if !in.OtherSources {
+		findings = append(findings, cannotCall(t.snapshot(settings))...)
+	}
 	slices.SortStableFunc(findings, func(a, b finding) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column), cmp.Compare(a.Code, b.Code))
 	})

@@ -188,11 +188,9 @@ func (f *renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy,
 	if err != nil {
 		return p, fmt.Errorf("--workload %q: %w", f.workload, err)
 	}
-	p.Addresses = []string{w.Address}
-	p.ServiceAccount = mesh.ServiceAccount{Namespace: ns, Name: w.ServiceAccount}
-	p.Labels, p.Locality, p.Network = w.Labels, w.Locality, w.Network
-	p.ID = fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", p.Type, w.Address, w.Name, ns, ns)
-	return p, nil
+	of := proxyOf(w, p.Type, p.Interception)
+	of.AcceptUnenforced = p.AcceptUnenforced
+	return of, nil
 }
 
 // findWorkload finds a workload by its name, or where only one has them by the

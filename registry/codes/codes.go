@@ -58,6 +58,11 @@ const (
 	Unreadable = "FL0225"
 )
 
+// Codes of the mesh as proxies see it.
+const (
+	CannotCall = "FL0242"
+)
+
 // Codes of texts with objects in them, of any source.
 const (
 	SourceTwice  = "FL0301"

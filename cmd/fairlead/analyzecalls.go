@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/fairlead/fairlead/registry/codes"
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/view"
+)
+
+// codeCannotCall: a proxy has neither outbound listeners nor capture.
+const codeCannotCall = codes.CannotCall
+
+// cannotCall finds the workloads whose proxies nothing can call through: it makes the view of
+// each, as a server does for an agent of this release. Workloads of one Sidecar are one finding.
+func cannotCall(s *mesh.Snapshot) (findings []finding) {
+	var settings view.Settings
+	index := settings.NewIndex(s)
+	var order []*mesh.Meta
+	found := map[*mesh.Meta][]string{}
+	for _, w := range s.Workloads {
+		cannot, sidecar := index.Build(proxyOf(w, view.Sidecar, view.InterceptNone)).CannotCall(s)
+		if !cannot {
+			continue
+		}
+		at := &w.Meta
+		if sidecar != nil {
+			at = &sidecar.Meta
+		}
+		if found[at] == nil {
+			order = append(order, at)
+		}
+		found[at] = append(found[at], w.Name)
+	}
+	for _, at := range order {
+		message := view.CannotCallText
+		if at.Kind == mesh.KindSidecar {
+			message += " (workloads: " + someOf(found[at]) + ")"
+		}
+		findings = append(findings, findingOf(manifest.Fault{Origin: at.Origin, Key: at.Key, Code: codeCannotCall, Severity: manifest.Warning, Message: message}))
+	}
+	return findings
+}
+
+// proxyOf is the proxy of a workload.
+func proxyOf(w *mesh.Workload, kind view.ProxyType, interception view.Interception) view.Proxy {
+	return view.Proxy{
+		Type: kind, Interception: interception, Addresses: []string{w.Address}, ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
+		Labels: w.Labels, Locality: w.Locality, Network: w.Network,
+		ID: fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", kind, w.Address, w.Name, w.Namespace, w.Namespace),
+	}
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const unreachable = `apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: api, namespace: shop}
+spec:
+  hosts: [api.test]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 8080, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: api}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: api, namespace: shop, labels: {app: api}}
+spec: {address: 10.0.0.1, serviceAccount: api}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: shop}
+spec:
+  hosts: [web.test]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: web}}
+---
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {name: web, namespace: shop, labels: {app: web}}
+spec: {address: 10.0.0.2, serviceAccount: web}
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress: [{port: {number: 80, name: http, protocol: HTTP}, bind: 10.0.0.2, defaultEndpoint: "127.0.0.1:8081"}]
+  egress: [{port: {number: 8080, name: http, protocol: HTTP}, bind: 127.0.0.1, hosts: [HOSTS]}]
+`
+
+// TestAnalyzeFindsWhatCannotCall: by the same view that a server has.
+func TestAnalyzeFindsWhatCannotCall(t *testing.T) {
+	t.Parallel()
+	for hosts, want := range map[string]bool{`"./api.test"`: false, `"~/*"`: false, `"./gone.test"`: true} {
+		code, out, errs := cli(t, "analyze", write(t, strings.ReplaceAll(unreachable, "HOSTS", hosts)))
+		if found := strings.Contains(out, "[FL0242] Sidecar shop/web: nothing can call through this proxy") && strings.Contains(out, "(workloads: web)"); found != want || code != 0 {
+			t.Errorf("%s: exit code %d, want the warning: %v\n%s%s", hosts, code, want, out, errs)
+		}
+	}
+}
+
+// TestValidateWarnsOfPolicies that are valid and do something else than they say.
+func TestValidateWarnsOfPolicies(t *testing.T) {
+	t.Parallel()
+	code, out, errs := cli(t, "validate", write(t, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: b}\nspec: {selector: {matchLabels: {app: orders}}}\n"))
+	if code != 0 || !strings.Contains(out, "warning [FL0130]") || !strings.Contains(out, "and so the workloads with app=orders deny every request") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+}
