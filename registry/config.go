@@ -79,6 +79,9 @@ type Config struct {
 	// endpoints, beyond which a removal is held back; 0 means 0.3, 1 or more
 	// switches it off, but not what holds for a source that becomes empty.
 	RemovalShare float64
+	// RemovalWindow is the time over which losses are summed: a source may lose RemovalShare of
+	// what it had when the window began; 0 means DefaultRemovalWindow.
+	RemovalWindow time.Duration
 	// RemovalFloor is the number of objects from which on a removal can be held
 	// back at all; 0 means 5.
 	RemovalFloor int
@@ -110,13 +113,14 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	errs = append(errs, c.checkBindings(names)...)
 	if c.RemovalShare < 0 || c.RemovalFloor < 0 || c.DebounceAfter < 0 || c.DebounceMax < 0 || c.SourceWait < 0 ||
-		c.ConfirmAfter < 0 || c.ReleaseEmptyAfter < 0 || c.HostRest < 0 {
+		c.ConfirmAfter < 0 || c.RemovalWindow < 0 || c.ReleaseEmptyAfter < 0 || c.HostRest < 0 {
 		errs = append(errs, errors.New("registry: a limit is negative"))
 	}
 	c.DebounceAfter = cmp.Or(c.DebounceAfter, 100*time.Millisecond)
 	c.DebounceMax = cmp.Or(c.DebounceMax, 10*time.Second)
 	c.SourceWait = cmp.Or(c.SourceWait, DefaultSourceWait)
 	c.RemovalShare = cmp.Or(c.RemovalShare, 0.3)
+	c.RemovalWindow = cmp.Or(c.RemovalWindow, DefaultRemovalWindow)
 	c.RemovalFloor = cmp.Or(c.RemovalFloor, 5)
 	c.HostRest = cmp.Or(c.HostRest, DefaultHostRest)
 	c.ConfirmAfter = cmp.Or(c.ConfirmAfter, 10*time.Second)

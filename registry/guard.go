@@ -15,10 +15,10 @@ type Reason string
 
 // The reasons for which a removal is held back.
 const (
-	// SourceShrank: too large a part of the source's objects is gone at once.
-	SourceShrank Reason = "too many objects of the source disappeared at once"
-	// ServiceShrank: too large a part of a service's endpoints is gone at once.
-	ServiceShrank Reason = "too many endpoints of a service disappeared at once"
+	// SourceShrank: too large a part of the source's objects is gone within the window.
+	SourceShrank Reason = "too many objects of the source disappeared within a short time"
+	// ServiceShrank: too large a part of a service's endpoints is gone within the window.
+	ServiceShrank Reason = "too many endpoints of a service disappeared within a short time"
 	// SourceEmpty: the source had objects and has none.
 	SourceEmpty Reason = "the source became empty"
 	// NamespaceEmpty: a namespace that the source is bound to had objects and
@@ -68,7 +68,9 @@ type reading struct {
 	// snapshot is the state of the mesh, to know whose endpoints they are; or
 	// nil.
 	snapshot *mesh.Snapshot
-	now      time.Time
+	// window has what the source lost before.
+	window *window
+	now    time.Time
 
 	// steady means that everything that was held is still missing; ripe is the part of it that
 	// is confirmed. Both are set by confirm.
@@ -77,6 +79,10 @@ type reading struct {
 }
 
 // decide returns what is in force now, and what of it is held. It is pure.
+//
+// A removal is held if it and what was lost in the window before are too large a part of what
+// there was when the window began. What came meanwhile is deducted from that loss, and removals
+// that were confirmed do not count.
 //
 // A removal is confirmed when two readings with enough time between them lack the same
 // objects, and nothing that was held came back in between: then the source is still changing.
@@ -150,7 +156,8 @@ func (r *reading) open(x mesh.Removal, found holds) bool {
 // holdEmpty holds what a source, or a namespace bound to it, lost by becoming
 // empty.
 func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
-	if r.next.Empty() && r.prev.Count("") >= r.floor {
+	begin := r.window.begin(r.now)
+	if r.next.Empty() && r.window.source.now+r.window.source.lost(begin) >= r.floor {
 		for _, x := range removed {
 			found[x.Key] = hold{reason: SourceEmpty, origin: x.Origin}
 		}
@@ -160,7 +167,8 @@ func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
 		if !slices.ContainsFunc(removed, func(x mesh.Removal) bool { return x.Key.Namespace == ns }) {
 			continue
 		}
-		if r.next.Count(ns) > 0 || r.prev.Count(ns) < r.floor {
+		t := r.window.namespaces[ns]
+		if t.now+r.growthOf(ns, removed) > 0 || t.now+t.lost(begin) < r.floor {
 			continue
 		}
 		for _, x := range removed {
@@ -171,6 +179,22 @@ func (r *reading) holdEmpty(removed []mesh.Removal, found holds) {
 	}
 }
 
+// growthOf is how many more objects the namespace has, or fewer if it is negative.
+func (r *reading) growthOf(ns string, removed []mesh.Removal) int {
+	n := 0
+	for _, key := range r.diff.Added() {
+		if key.Namespace == ns {
+			n++
+		}
+	}
+	for _, x := range removed {
+		if x.Key.Namespace == ns {
+			n--
+		}
+	}
+	return n
+}
+
 // holdShrunken holds everything that is missing, if it is too large a part of the source.
 func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
 	fresh := 0
@@ -179,7 +203,8 @@ func (r *reading) holdShrunken(removed []mesh.Removal, found holds) {
 			fresh++
 		}
 	}
-	if fresh < r.floor || !r.tooMany(fresh, r.prev.Count("")) {
+	source := &r.window.source
+	if lost := source.lost(r.window.begin(r.now)); fresh == 0 || !r.tooMany(fresh+lost, source.now+lost) {
 		return
 	}
 	for _, x := range removed {
@@ -200,20 +225,19 @@ func (r *reading) holdEndpoints(removed []mesh.Removal, found holds) {
 		if x.Key.Kind != mesh.KindWorkloadEntry || r.ripe[x.Key] {
 			continue
 		}
-		at, ok := slices.BinarySearchFunc(r.snapshot.Workloads, x.Key, func(w *mesh.Workload, k mesh.Key) int { return w.Compare(k) })
-		if !ok || otherSource(x.Origin, r.snapshot.Workloads[at].Origin) {
-			continue
-		}
-		services[i] = r.snapshot.ServicesOf(r.snapshot.Workloads[at])
+		services[i] = servicesOf(r.snapshot, x.Key, x.Origin, nil)
 		for _, svc := range services[i] {
 			lost[svc]++
 		}
 	}
+	over := map[*mesh.Service]bool{}
+	for svc, n := range lost {
+		before := r.window.lostOf(svc, r.now)
+		over[svc] = r.tooMany(n+before, len(r.snapshot.EndpointsOf(svc))+before)
+	}
 	for i, x := range removed {
-		for _, svc := range services[i] {
-			if r.open(x, found) && r.tooMany(lost[svc], len(r.snapshot.EndpointsOf(svc))) {
-				found[x.Key] = hold{reason: ServiceShrank, origin: x.Origin}
-			}
+		if r.open(x, found) && slices.ContainsFunc(services[i], func(svc *mesh.Service) bool { return over[svc] }) {
+			found[x.Key] = hold{reason: ServiceShrank, origin: x.Origin}
 		}
 	}
 }
@@ -229,7 +253,8 @@ func otherSource(gone, inForce *mesh.Origin) bool {
 func (r *reading) inlineLosses() holds {
 	out := holds{}
 	for _, l := range r.diff.LostInline() {
-		if !r.tooMany(len(l.Addresses), len(l.Service.Inline)) {
+		before := r.window.lostOf(l.Service, r.now)
+		if !r.tooMany(len(l.Addresses)+before, len(l.Service.Inline)+before) {
 			continue
 		}
 		h := out[l.Service.Key] // of another host of the same object, or none
@@ -273,6 +298,16 @@ func (h holds) list() []Held {
 		out = append(out, Held{Key: key, Origin: x.origin, Reason: x.reason, Since: x.since})
 	}
 	return out
+}
+
+// byPerson reports whether only a person can release one of them.
+func (h holds) byPerson() bool {
+	for _, x := range h {
+		if x.reason.byPerson() {
+			return true
+		}
+	}
+	return false
 }
 
 // reasons are those of all holds, sorted.

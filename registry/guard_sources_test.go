@@ -40,7 +40,7 @@ func TestGuardOfTwoSources(t *testing.T) {
 		s := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, prev})
 		r := reading{
 			limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev,
-			next: catalogOf("consul", c.from, c.to), snapshot: s, now: time.Unix(1, 0),
+			next: catalogOf("consul", c.from, c.to), snapshot: s, window: windowOf(limits{}, prev, time.Unix(1, 0)), now: time.Unix(1, 0),
 		}
 		r.next.Workloads = slices.Clone(prev.Workloads[c.from:c.to])
 		_, held := r.decide()
@@ -61,7 +61,7 @@ func TestGuardOfAServicesShare(t *testing.T) {
 		s := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, prev})
 		r := reading{
 			limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev,
-			next: &mesh.Fragment{Source: "consul", Workloads: prev.Workloads[6:]}, snapshot: s, now: time.Unix(1, 0),
+			next: &mesh.Fragment{Source: "consul", Workloads: prev.Workloads[6:]}, snapshot: s, window: windowOf(limits{}, prev, time.Unix(1, 0)), now: time.Unix(1, 0),
 		}
 		force, held := r.decide()
 		if len(held) != want || len(force.Workloads) != 100+want {
@@ -82,7 +82,7 @@ func TestGuardOfAKeyOfTwoSources(t *testing.T) {
 	r := reading{
 		limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev,
 		next:     &mesh.Fragment{Source: "consul:dc2", Workloads: rest},
-		snapshot: mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, first, prev}), now: time.Unix(1, 0),
+		snapshot: mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, first, prev}), window: windowOf(limits{}, prev, time.Unix(1, 0)), now: time.Unix(1, 0),
 	}
 	if _, held := r.decide(); len(held) > 0 {
 		t.Errorf("%d held, though no endpoint is gone", len(held))
@@ -104,7 +104,7 @@ func TestUnhealthyIsNoRemoval(t *testing.T) {
 	files := &mesh.Fragment{Source: "files", Services: []*mesh.Service{service("a", "web", "web")}}
 	s := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, prev})
 	r := reading{
-		limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev, next: next, snapshot: s, now: time.Unix(1, 0),
+		limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev, next: next, snapshot: s, window: windowOf(limits{}, prev, time.Unix(1, 0)), now: time.Unix(1, 0),
 	}
 	force, held := r.decide()
 	if len(held) > 0 || force != next {
@@ -139,7 +139,7 @@ func TestGuardOfWhatMoved(t *testing.T) {
 	s := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{files, prev})
 	decide := func(next *mesh.Fragment) (*mesh.Fragment, holds) {
 		r := reading{
-			limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev, next: next, snapshot: s, now: time.Unix(1, 0),
+			limits: limits{share: 0.3, floor: 5, confirmAfter: 10 * time.Second}, prev: prev, next: next, snapshot: s, window: windowOf(limits{}, prev, time.Unix(1, 0)), now: time.Unix(1, 0),
 		}
 		return r.decide()
 	}

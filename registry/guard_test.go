@@ -53,10 +53,17 @@ func (c guardCase) play(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var prev *mesh.Fragment
 	var held holds
+	w := newWindow(DefaultRemovalWindow, l.bound, now)
 	for i, s := range c.steps {
 		now = now.Add(s.after)
-		r := reading{limits: l, prev: prev, next: s.next, held: held, now: now}
+		r := reading{limits: l, prev: prev, next: s.next, held: held, window: w, now: now}
+		before, heldBefore := prev, held
 		prev, held = r.decide()
+		if d := mesh.Compare(before, prev); before == nil {
+			w.first(d)
+		} else {
+			w.accepted(d, heldBefore, nil, now)
+		}
 		if got := prev.Count(""); got != s.force || len(held) != s.held {
 			t.Fatalf("reading %d: %d in force and %d held, want %d and %d", i, got, len(held), s.force, s.held)
 		}
@@ -69,6 +76,13 @@ func (c guardCase) play(t *testing.T) {
 			t.Errorf("reading %d: nothing is held, but the fragment is another one", i)
 		}
 	}
+}
+
+// windowOf is the window of a source that has had prev from the beginning.
+func windowOf(l limits, prev *mesh.Fragment, now time.Time) *window {
+	w := newWindow(DefaultRemovalWindow, l.bound, now)
+	w.first(mesh.Compare(nil, prev.Sorted()))
+	return w
 }
 
 func shrinkingCases() []guardCase {
@@ -160,7 +174,8 @@ func TestGuardOfEndpoints(t *testing.T) {
 	snapshot := mesh.NewSnapshot(nil, fallback(), []*mesh.Fragment{prev, services})
 
 	next := &mesh.Fragment{Workloads: append(append(workloads("a", 0, 85, "big"), prev.Workloads[90:94]...), workload("a", 200, "big"))}
-	r := reading{limits: l, prev: prev, next: next, snapshot: snapshot, now: start}
+	w := windowOf(l, prev, start)
+	r := reading{limits: l, prev: prev, next: next, snapshot: snapshot, window: w, now: start}
 	got, held := r.decide()
 	if len(held) != 6 || got.Count("") != 85+10+1 {
 		t.Fatalf("held %d, in force %d: want the six of the small service held, the five of the big one gone", len(held), got.Count(""))
@@ -170,7 +185,8 @@ func TestGuardOfEndpoints(t *testing.T) {
 			t.Errorf("%s: %q", key, h.reason)
 		}
 	}
-	r = reading{limits: l, prev: got, next: next, held: held, snapshot: snapshot, now: start.Add(10 * time.Second)}
+	w.accepted(mesh.Compare(prev, got), nil, snapshot, start)
+	r = reading{limits: l, prev: got, next: next, held: held, snapshot: snapshot, window: w, now: start.Add(10 * time.Second)}
 	if got, held = r.decide(); len(held) != 0 || got != next {
 		t.Errorf("after the second reading: held %d", len(held))
 	}
@@ -197,9 +213,11 @@ func TestGuardOfInlineEndpoints(t *testing.T) {
 		{"others_do_not_agree", fragment(5), fragment(4), 10 * time.Second, "10 10"},
 		{"they_come_back", fragment(5), fragment(8), time.Second, "10 8"},
 	} {
-		r := reading{limits: l, prev: first, next: c.second, now: start}
+		w := windowOf(l, first, start)
+		r := reading{limits: l, prev: first, next: c.second, window: w, now: start}
 		a, held := r.decide()
-		r = reading{limits: l, prev: a, next: c.third, held: held, now: start.Add(c.after)}
+		w.accepted(mesh.Compare(first, a), nil, nil, start)
+		r = reading{limits: l, prev: a, next: c.third, held: held, window: w, now: start.Add(c.after)}
 		b, _ := r.decide()
 		if got := fmt.Sprint(len(a.Services[0].Inline), len(b.Services[0].Inline)); got != c.counts {
 			t.Errorf("%s: %s endpoints, want %s", c.name, got, c.counts)

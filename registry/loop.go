@@ -40,6 +40,8 @@ type source struct {
 	// public is the part that has been published. All are nil at first.
 	last, current, public *mesh.Fragment
 	held                  holds
+	window                *window
+	heldLogged            time.Time // when new holds were logged
 
 	read, changed time.Time
 	readings      uint64
@@ -59,7 +61,7 @@ func newLoop(r *Registry, now time.Time) *loop {
 		l.sources = append(l.sources, &source{name: s.Name(), observer: observer, limits: limits{
 			share: r.cfg.RemovalShare, floor: r.cfg.RemovalFloor, confirmAfter: r.cfg.ConfirmAfter,
 			emptyAfter: r.cfg.ReleaseEmptyAfter, bound: boundTo(r.cfg.Bindings[s.Name()]),
-		}})
+		}, window: newWindow(r.cfg.RemovalWindow, boundTo(r.cfg.Bindings[s.Name()]), now)})
 	}
 	return l
 }
@@ -83,12 +85,12 @@ func (l *loop) read(f *mesh.Fragment, now time.Time) error {
 		f = f.Sorted()
 		diff = mesh.Compare(s.current, f)
 	}
-	reading := reading{limits: s.limits, prev: s.current, next: f, diff: diff, held: s.held, snapshot: l.r.Snapshot(), now: now}
+	reading := reading{limits: s.limits, prev: s.current, next: f, diff: diff, held: s.held, snapshot: l.r.Snapshot(), window: s.window, now: now}
 	next, held := reading.decide()
 	if next != f {
 		diff = mesh.Compare(s.current, next)
 	}
-	l.logHolds(s, held)
+	l.logHolds(s, held, now)
 	l.accept(s, diff, held, now)
 	if first {
 		l.log.Info("source loaded", "source", s.name, "objects", s.objects)
@@ -112,16 +114,21 @@ func errUnknownSource(f *mesh.Fragment) error {
 
 // accept puts the second fragment of a difference in force, to be published when it is due.
 func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) {
+	before := s.held
 	s.held = held
 	if s.observer != nil {
 		s.observer.Decided(s.last, len(held))
 	}
 	first := s.current == nil
 	if first {
+		s.window.first(d)
 		s.current = d.Next()
 	}
 	if d.Same() {
 		return
+	}
+	if !first {
+		s.window.accepted(d, before, l.r.Snapshot(), now)
 	}
 	s.current, s.changed = d.Next(), now
 	s.objects += d.Growth()
@@ -140,8 +147,9 @@ func (l *loop) release(name string, now time.Time) {
 	}
 }
 
-// logHolds logs new and released holds.
-func (l *loop) logHolds(s *source, held holds) {
+// logHolds logs new and released holds. Holds that follow one another are one record in a
+// while, but those that need a person are logged at once.
+func (l *loop) logHolds(s *source, held holds, now time.Time) {
 	fresh := 0
 	for key := range held {
 		if _, ok := s.held[key]; !ok {
@@ -151,14 +159,15 @@ func (l *loop) logHolds(s *source, held holds) {
 	s.heldTotal += uint64(fresh)
 	switch {
 	case fresh > 0:
+		byPerson := held.byPerson()
+		if byPerson == s.held.byPerson() && now.Sub(s.heldLogged) < s.confirmAfter {
+			return
+		}
+		s.heldLogged = now
 		list := held.list()
 		names := make([]string, 0, loggedNames)
-		byPerson := false
-		for i, h := range list {
-			if i < loggedNames {
-				names = append(names, h.Key.String())
-			}
-			byPerson = byPerson || h.NeedsPerson()
+		for _, h := range list[:min(len(list), loggedNames)] {
+			names = append(names, h.Key.String())
 		}
 		log := l.log.With("source", s.name, "objects", len(held), "first", names, "reasons", held.reasons())
 		if byPerson {
@@ -167,6 +176,7 @@ func (l *loop) logHolds(s *source, held holds) {
 			log.Warn("removals on hold until a second read confirms them", "command", "fairlead release "+s.name)
 		}
 	case len(s.held) > 0 && len(held) == 0:
+		s.heldLogged = time.Time{}
 		l.log.Info("held removals resolved", "source", s.name, "objects", len(s.held))
 	}
 }

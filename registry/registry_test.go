@@ -285,3 +285,43 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestRemovalsOneByOne: what a source loses in many readings is weighed together; a person
+// releases what is held, and the log reports it once in a while.
+func TestRemovalsOneByOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newFakeSource("a")
+		x := run(t, Config{Sources: []Source{a}, RemovalWindow: time.Minute})
+		for i := range 41 {
+			a.say(of(upTo(i, 40)...))
+			x.after(100 * time.Millisecond)
+		}
+		x.after(time.Hour)
+		if n := len(x.Snapshot().Workloads); n != 28 {
+			t.Fatalf("%d workloads in force, want 28: 30%% may go at once", n)
+		}
+		if st := x.Status().Sources[0]; st.HeldCount != 28 || !st.Held[0].NeedsPerson() {
+			t.Errorf("status: %+v", st)
+		}
+		if err := x.Release("a"); err != nil {
+			t.Fatal(err)
+		}
+		x.after(time.Second)
+		if n := len(x.Snapshot().Workloads); n != 0 {
+			t.Errorf("%d workloads are in force after the release", n)
+		}
+		a.say(of(upTo(0, 10)...))
+		x.after(2 * time.Minute)
+		a.say(of(upTo(1, 10)...))
+		x.after(time.Second)
+		if n := len(x.Snapshot().Workloads); n != 9 {
+			t.Errorf("%d workloads: what was released counts again", n)
+		}
+		a.say(of(upTo(5, 10)...)) // five of ten within the window
+		x.after(time.Second)
+		if n := len(x.Snapshot().Workloads); n != 9 {
+			t.Errorf("%d workloads, want 9", n)
+		}
+	})
+}

@@ -3,11 +3,13 @@ package consul
 import (
 	"math/rand/v2"
 	"time"
+
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 const (
 	// recheckEvery is the time between rechecks while the receiver holds removals back.
-	// There are recheckMax of them: then it has its second reading, and a person has to
+	// There are recheckMax of them for a fragment: then it has its second reading, and a person has to
 	// decide.
 	recheckEvery = 5 * time.Second
 	recheckMax   = 4
@@ -25,6 +27,7 @@ type rechecker struct {
 	// heldBack is how many removals the receiver holds back, and recheckCount how many
 	// rechecks that caused.
 	heldBack, recheckCount int
+	heldOf                 *mesh.Fragment // the fragment with these removals, or nil
 	// hiddenServices counts the services with entries that the token cannot read any
 	// more; they are read at rereadHiddenAt.
 	hiddenServices int
@@ -100,8 +103,8 @@ func (l *loop) rereadHidden() {
 // countHeld counts what the receiver holds back, and the services with hidden entries.
 func (l *loop) countHeld() {
 	if decided, held := l.s.decision.Last(); decided != nil && decided == l.last {
-		if held != l.heldBack {
-			l.heldBack, l.recheckCount = held, 0
+		if held != l.heldBack || decided != l.heldOf {
+			l.heldBack, l.heldOf, l.recheckCount = held, decided, 0
 		}
 		if held == 0 && len(l.changed) == 0 {
 			clear(l.reduced)

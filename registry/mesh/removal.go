@@ -82,6 +82,28 @@ func (d *Difference) Removed() []Removal {
 	return out
 }
 
+// Added returns the keys of the objects that the second fragment has and the first lacks.
+func (d *Difference) Added() []Key {
+	var out []Key
+	for _, k := range kinds {
+		var last Key
+		for c := range k.changes(&d.objects) {
+			if c.Old != nil || c.New.Key == last || k.has(d.prev, c.New.Key) {
+				continue // the object, or another host of it, existed or is listed already
+			}
+			last = c.New.Key
+			out = append(out, last)
+		}
+	}
+	return out
+}
+
+// Workloads are the workloads that differ, in no particular order.
+func (d *Difference) Workloads() []Delta[*Workload] { return DeltasOf[*Workload](&d.objects) }
+
+// Services are the services that differ, in no particular order.
+func (d *Difference) Services() []Delta[*Service] { return DeltasOf[*Service](&d.objects) }
+
 // Moved are the keys of workloads that the second fragment has under another key, with the
 // same identity, address and ports: catalog instances that were registered again with
 // another ID.

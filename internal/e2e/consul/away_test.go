@@ -141,6 +141,40 @@ func TestComesBackEmpty(t *testing.T) {
 	f.awaitAnswerOf("api-1")
 }
 
+// TestDeregisteredOneByOne shows that a catalog which loses everything in small steps takes no
+// more away than one that is empty at once: what is called is called until a person says
+// otherwise.
+func TestDeregisteredOneByOne(t *testing.T) {
+	ways(t, func(f *fleet) {
+		t := f.t
+		load := f.load()
+		for _, i := range append(others(), apis()...) {
+			f.takeOut(i)
+			load.Wait(t, 25) // a reading for each, within seconds
+		}
+		f.awaitHeld(len(apis()))
+		load.Wait(t, 200)
+		f.awaitAll()
+		f.unharmed(load)
+		if out, err := f.CLI("release", source, "--run-dir", f.RunDir("server")); err != nil {
+			t.Fatal(err, out)
+		}
+		f.awaitNoneInForce()
+	})
+}
+
+// awaitNoneInForce waits until the control plane has nothing of Consul.
+func (f *fleet) awaitNoneInForce() {
+	f.t.Helper()
+	envoytest.Eventually(f.t, patience, func() error {
+		list, err := f.inForce()
+		if err == nil && len(list) > 0 {
+			err = fmt.Errorf("%d objects are in force", len(list))
+		}
+		return err
+	})
+}
+
 // reset ends a host's agent and Envoy, removes what it was given of the mesh, and
 // starts it again.
 func (f *fleet) reset(host string) {

@@ -90,6 +90,7 @@ type Config struct {
 	// These are of package registry; zero means its defaults.
 	DebounceAfter, DebounceMax, SourceWait, ReleaseEmptyAfter time.Duration
 	RemovalShare                                              float64
+	RemovalWindow                                             time.Duration
 	// HostsOnly says that bound sources have no hosts but those of their patterns;
 	// BindRoot, that one may be bound to the root namespace. HostRest is of package
 	// registry; 0 means its default.
@@ -155,6 +156,7 @@ func (c Config) check() (Config, error) {
 		{"--debounce-max", c.DebounceMax},
 		{"--source-wait", c.SourceWait},
 		{"--release-empty-after", c.ReleaseEmptyAfter},
+		{"--removal-window", c.RemovalWindow},
 		{"--scan-interval", c.ScanInterval},
 		{"--slow-proxy-timeout", c.SlowProxyTimeout},
 		{"--unauthenticated-timeout", c.UnauthenticatedTimeout},

@@ -35,6 +35,7 @@ func TestWrongFlags(t *testing.T) {
 		"negative":     {func(c *Config) { c.SourceWait = -time.Second }, "--source-wait -1s: it cannot be negative"},
 		"debounce":     {func(c *Config) { c.DebounceAfter, c.DebounceMax = time.Minute, time.Second }, "--debounce-after 1m0s is longer than --debounce-max 1s"},
 		"share":        {func(c *Config) { c.RemovalShare = 30 }, "--removal-share 30: it is a share, from 0 to 1"},
+		"window":       {func(c *Config) { c.RemovalWindow = -1 }, "--removal-window -1ns: it cannot be negative"},
 		"share_nan":    {func(c *Config) { c.RemovalShare = math.NaN() }, "--removal-share NaN: it is a share, from 0 to 1"},
 		"slow":         {func(c *Config) { c.SlowProxyTimeout = 1 }, "--slow-proxy-timeout 1ns: proxies that do read would be cut off: write 1s or more"},
 		"age":          {func(c *Config) { c.MaxConnectionAge = time.Millisecond }, "--max-connection-age 1ms: every request would need a new connection: write 1s or more"},
@@ -195,6 +196,44 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.eventually(count(0))
+}
+
+// TestFilesDeletedOneByOne: a directory that loses its files one by one is held like one that
+// loses all at once.
+func TestFilesDeletedOneByOne(t *testing.T) {
+	t.Parallel()
+	manifests := map[string]string{}
+	for i := range 10 {
+		manifests[fmt.Sprintf("%d.yaml", i)] = rule("default", fmt.Sprintf("r%d", i))
+	}
+	dir := treeOf(t, manifests)
+	r := start(t, config(t, dir))
+	status := func(objects, held int) {
+		t.Helper()
+		r.eventually(func() error {
+			src := r.sources().Registry.Sources[0]
+			if src.Objects != objects || src.HeldCount != held {
+				return fmt.Errorf("%d objects of %s, %d held; want %d and %d", src.Objects, src.Name, src.HeldCount, objects, held)
+			}
+			return nil
+		})
+	}
+	status(10, 0)
+	for i := range 7 { // each is a reading of its own
+		if err := os.Remove(filepath.Join(dir, fmt.Sprintf("%d.yaml", i))); err != nil {
+			t.Fatal(err)
+		}
+		status(10-min(i+1, 4), max(0, i-3))
+	}
+	for i := 7; i < 10; i++ {
+		if err := os.Remove(filepath.Join(dir, fmt.Sprintf("%d.yaml", i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	status(6, 6)
+	if held := r.sources().Registry.Sources[0].Held; !held[0].NeedsPerson() {
+		t.Errorf("held: %+v", held)
+	}
 }
 
 func TestRootName(t *testing.T) {
