@@ -203,7 +203,7 @@ func (g *randomMesh) editWorkload() {
 	case 0:
 		next.Labels = g.labels()
 	case 1:
-		next.Health = pick(g, mesh.Healthy, mesh.Unhealthy)
+		next.Health = pick(g, mesh.Healthy, mesh.Unhealthy, mesh.Silent)
 	case 2:
 		next.Weight = uint32(g.rnd.IntN(3))
 	}

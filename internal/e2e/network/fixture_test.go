@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,6 +25,14 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
+
+// together bounds how many meshes run at once, and count tells their namespaces apart.
+//
+//nolint:gochecknoglobals // they are of the process
+var (
+	together = make(chan struct{}, 2)
+	count    atomic.Uint32
+)
 
 // lan is a switch with ports for a server, for web and for the instances of orders.
 type lan struct {
@@ -42,7 +51,10 @@ func newLAN(t *testing.T, orders int) *lan {
 	if _, err := exec.LookPath("ip"); err != nil {
 		envoytest.Missing(t, "no ip (iproute2): %v", err)
 	}
-	l := &lan{t: t, Mesh: meshtest.New(t, "", nil), name: fmt.Sprintf("fairlead-%d-%d", os.Getpid(), time.Now().UnixNano()%1e6), agents: map[string]*meshtest.Process{}}
+	t.Parallel()
+	together <- struct{}{}
+	t.Cleanup(func() { <-together })
+	l := &lan{t: t, Mesh: meshtest.New(t, "", nil), name: fmt.Sprintf("fairlead-%d-%d", os.Getpid(), count.Add(1)), agents: map[string]*meshtest.Process{}}
 	l.namespace("switch")
 	l.ip("-n", l.in("switch"), "link", "add", "br0", "type", "bridge")
 	l.ip("-n", l.in("switch"), "link", "set", "br0", "up")
