@@ -261,7 +261,7 @@ func TestInvalidStarts(t *testing.T) {
 			if _, err := fmt.Sscan(p, &c.StatsPort); err != nil {
 				t.Fatal(err)
 			}
-		}, "is in use"},
+		}, "listens there: stop it, or choose another address"},
 		"used_token": {func(c *Config, _ *machine) {
 			use := newMachine(t, c.Token).set.config(&bytes.Buffer{})
 			agentHere(t, use)

@@ -305,7 +305,8 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 		// Starting Envoy fails if it is in use.
 		return netip.AddrPortFrom(usual.Addr(), uint16(want)), nil
 	}
-	if proxy.CheckFree(ctx, []netip.AddrPort{usual}) == nil {
+	taken := proxy.CheckFree(ctx, []netip.AddrPort{usual})
+	if taken == nil {
 		return usual, nil
 	}
 	var lc net.ListenConfig
@@ -320,6 +321,6 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 	if err != nil {
 		return netip.AddrPort{}, fmt.Errorf("choosing a free port: %w", err)
 	}
-	a.log.WarnContext(ctx, "default port is in use, using a free port", "usual", usual, "port", at.Port(), "flag", flag)
+	a.log.WarnContext(ctx, "default port is in use, using a free port", "usual", usual, "port", at.Port(), "flag", flag, "err", taken)
 	return at, nil
 }

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/portholder"
 	"github.com/fairlead/fairlead/pki/durable"
 )
 
@@ -119,7 +120,7 @@ func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
 		var lc net.ListenConfig
 		l, err := lc.Listen(ctx, "tcp", at.String())
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s is in use: %w: stop the process that listens there, or choose another port", at, err))
+			errs = append(errs, fmt.Errorf("Envoy cannot listen at %s: %w", at, portholder.Explain(err, at.String())))
 			continue
 		}
 		errs = append(errs, l.Close())

@@ -24,7 +24,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead":                      {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
 		"cmd/fairlead/internal/server":      {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin", "cmd/fairlead/internal/proxyconfig"}},
 		"cmd/fairlead/internal/accept":      {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
-		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
+		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"internal/portholder", "agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
 		"cmd/fairlead/internal/proxyconfig": {"the configuration of a proxy, for people: tables, JSON, YAML", []string{"internal/envoymask", "internal/safetext", "internal/wallclock"}},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
@@ -66,7 +66,7 @@ func Rooms() map[string]Room {
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
 
 		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/wallclock"}},
-		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"pki/durable"}},
+		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"internal/portholder", "pki/durable"}},
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit", "internal/unixsocket"}},
@@ -85,7 +85,7 @@ func Rooms() map[string]Room {
 		"docs":                          {"the tests of the documentation", nil},
 		"examples/quickstart":           {"the tests of the example", nil},
 		"examples/consul-fleet":         {"the tests of the example", nil},
-		"examples/quickstart/app":       {"the small service of the examples and tests", nil},
+		"examples/quickstart/app":       {"the small service of the examples and tests", []string{"internal/portholder"}},
 		"systemd":                       {"units, sysusers, tmpfiles", nil},
 
 		"internal/envoymask":   {"masks secrets in JSON of Envoy's configuration", nil},
@@ -103,6 +103,7 @@ func Rooms() map[string]Room {
 		"internal/weakmap":     {"values found by key for as long as somebody holds them", nil},
 		"internal/loglimit":    {"limits log lines that peers cause", nil},
 		"internal/unixsocket":  {"listens on unix sockets; makes them again when somebody removes them", []string{"internal/loglimit"}},
+		"internal/portholder":  {"names the process that listens at an address", []string{"internal/safetext"}},
 		"internal/peeraddr":    {"what counts as one address where peers are counted by it", nil},
 		"internal/safetext":    {"text from peers, made safe for a log and a terminal", nil},
 		"internal/e2e/traffic": {"tests: protocols, mTLS modes, identities, rotation", nil},

@@ -16,6 +16,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/fairlead/fairlead/internal/portholder"
 )
 
 type options struct {
@@ -46,7 +48,7 @@ func serve(ctx context.Context, o options) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", o.listen)
 	if err != nil {
-		return err
+		return portholder.Explain(err, o.listen)
 	}
 	ask, err := newNext(o.next, o.nextHost)
 	if err != nil {

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"net"
 	"strings"
 	"testing"
 )
@@ -15,14 +14,10 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer func() { _ = first.Close() }()
 	address := first.Addr().String()
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if second, err := Listen(t.Context(), address); err == nil || second != nil || !strings.Contains(err.Error(), "`ss -ltnp sport = :"+port+"`") {
+	if second, err := Listen(t.Context(), address); err == nil || second != nil || !strings.Contains(err.Error(), "this process itself listens there") {
 		t.Errorf("in use: %v", err)
 	}
-	if _, err := Listen(t.Context(), "127.0.0.1:http-or-what"); err == nil || strings.Contains(err.Error(), "ss -ltnp") {
+	if _, err := Listen(t.Context(), "127.0.0.1:http-or-what"); err == nil || strings.Contains(err.Error(), "listens there") {
 		t.Errorf("no such port: %v", err)
 	}
 }
