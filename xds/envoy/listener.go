@@ -29,6 +29,10 @@ const (
 	requestHeadersTimeout = 15 * time.Second
 )
 
+// inspectorBuffer is how much the TLS inspector reserves for each new connection, in bytes; it
+// takes more if a handshake has more. Envoy's default is 64 KiB.
+const inspectorBuffer = 512
+
 // tproxyMark is set on packets that the proxy sends with a client's address.
 const tproxyMark = 1337
 
@@ -80,7 +84,7 @@ func listenerFilters(p *view.Listener) []*listenerv3.ListenerFilter {
 	}
 	add(p.OriginalDst, "envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	add(p.OriginalSrc, "envoy.filters.listener.original_src", &originalsrcv3.OriginalSrc{Mark: tproxyMark})
-	add(p.InspectTLS, "envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{})
+	add(p.InspectTLS, "envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{InitialReadBufferSize: wrapperspb.UInt32(inspectorBuffer)})
 	add(p.InspectHTTP, "envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 	for _, f := range out {
 		var ports []uint32
