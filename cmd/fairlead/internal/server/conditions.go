@@ -9,6 +9,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/safetext"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/kv"
 	"github.com/fairlead/fairlead/registry/lastgood"
 	"github.com/fairlead/fairlead/registry/manifest"
@@ -128,6 +129,7 @@ func manifestErrors(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 		var errs []string
 		for _, f := range src.Faults {
 			switch {
+			case f.Code == lastgood.CodeState: // of the state directory
 			case f.Code == lastgood.CodeUnread && src.Reason != "": // that is why it is unavailable
 			case f.Severity == manifest.Error:
 				errs = append(errs, f.String())
@@ -203,13 +205,25 @@ func first(list []string) string {
 }
 
 func stateDamaged(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
-	for i := range s.Consul {
-		if st := &s.Consul[i]; st.StateFault != "" {
-			out = append(out, Condition{
-				Subject: st.Source, Text: "source " + st.Source + ": " + st.StateFault,
-				Action: "check the disk of --state-dir; the next start of the server after a whole reading of the source ends this",
-			})
+	for _, src := range s.Files {
+		for _, f := range src.Faults {
+			if f.Code == lastgood.CodeState {
+				out = append(out, Condition{
+					Subject: src.Source, Text: "source " + src.Source + ": " + f.String(),
+					Action: "check the disk of --state-dir, and that each manifest is valid; then restart the server, which reads what it has saved since",
+				})
+			}
 		}
+	}
+	for i := range s.Consul {
+		st := &s.Consul[i]
+		if st.StateFault == "" || st.Delivered && st.State == consul.Live && st.Unsaved == "" {
+			continue // it was read again and saved: the damage is over
+		}
+		out = append(out, Condition{
+			Subject: st.Source, Text: "source " + st.Source + ": " + st.StateFault,
+			Action: "check the disk of --state-dir; this ends when Consul was read again and the catalog is saved",
+		})
 	}
 	return out
 }

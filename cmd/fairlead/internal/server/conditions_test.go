@@ -59,8 +59,13 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 		}},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
-		"state-damaged":     {catalog(func(st *consul.Status) { st.StateFault = "the stored catalog is damaged" })},
-		"state-unsaved":     {func(_ *Proxies, s *Sources) { s.Unsaved = []string{"source files is not saved: disk full"} }, catalog(func(st *consul.Status) { st.Unsaved = "disk full" })},
+		"state-damaged": {
+			source(func(st *files.Status) {
+				st.Faults = []manifest.Fault{{Origin: at, Severity: manifest.Error, Code: lastgood.CodeState, Message: "last good versions are lost"}}
+			}),
+			catalog(func(st *consul.Status) { st.StateFault, st.State = "the stored catalog is damaged", consul.Starting }),
+		},
+		"state-unsaved": {func(_ *Proxies, s *Sources) { s.Unsaved = []string{"source files is not saved: disk full"} }, catalog(func(st *consul.Status) { st.Unsaved = "disk full" })},
 		"host-absent": {
 			func(p *Proxies, _ *Sources) {
 				p.Absent = []AbsentHost{{Name: "web", Never: true, Since: now.Add(-time.Hour), Workloads: []ServedWorkload{{Namespace: "shop", Name: "web", Address: "10.0.0.1"}}}}
@@ -209,6 +214,7 @@ func TestNobodyIsNeeded(t *testing.T) {
 		"left_refused": func(x *Proxy) { x.Connected, x.Types = false, []Type{{RejectedMore: 1}} },
 	} {
 		p, s := allWell()
+		s.Consul[0].Delivered, s.Consul[0].StateFault = true, "the stored catalog was damaged, and was read again"
 		change(&p.Proxies[0])
 		if got := Conditions(p, s, now); len(got) > 0 {
 			t.Errorf("%s: %+v", name, got)
