@@ -27,8 +27,6 @@ import (
 func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
 
 // together bounds how many meshes run at once, and count tells their namespaces apart.
-//
-//nolint:gochecknoglobals // they are of the process
 var (
 	together = make(chan struct{}, 2)
 	count    atomic.Uint32
