@@ -228,7 +228,9 @@ func (a *Agent) askEnvoy(ctx context.Context, ask func(*proxy.Admin, context.Con
 	}
 	// Both consist of letters and digits, which JSON does not escape.
 	for _, secret := range []string{known.Token, known.AdminSocket} {
-		b = bytes.ReplaceAll(b, []byte(secret), []byte(envoymask.Masked))
+		if secret != "" {
+			b = bytes.ReplaceAll(b, []byte(secret), []byte(envoymask.Masked))
+		}
 	}
 	return b, nil
 }

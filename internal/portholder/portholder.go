@@ -46,7 +46,7 @@ func find(addr netip.Addr, port uint64) string {
 		return ""
 	}
 	var sockets []string
-	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} { //nolint:staticcheck // netlink is for machines that ask often
 		list, err := read()
 		if err != nil {
 			continue // without IPv6 there is no such table

@@ -16,11 +16,11 @@ import (
 // TestMain is the other process, if it is asked to be.
 func TestMain(m *testing.M) {
 	if at := os.Getenv("PORTHOLDER_TEST_LISTEN"); at != "" {
-		l, err := net.Listen("tcp", at) //nolint:noctx // it ends with its standard input
+		l, err := net.Listen("tcp", at)
 		if err != nil {
 			panic(err)
 		}
-		fmt.Println(l.Addr())
+		_, _ = fmt.Fprintln(os.Stdout, l.Addr())
 		_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 		return
 	}
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // listening is another process that listens, with the address that it has.
 func listening(t *testing.T, at string) (address string, pid int) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), os.Args[0]) //nolint:gosec // this test
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), "PORTHOLDER_TEST_LISTEN="+at)
 	if _, err := cmd.StdinPipe(); err != nil {
 		t.Fatal(err)

@@ -179,7 +179,7 @@ func denying(snap *mesh.Snapshot) (out []Warning) {
 		}
 		if count > 0 {
 			out = append(out, Warning{
-				Origin: u.Origin.String(), Object: u.Key.String(), Proxies: count,
+				Origin: u.Origin.String(), Object: u.String(), Proxies: count,
 				Message: "not in force, and so these deny every request: " + strings.Join(names, ", ") + "; remove the policy, or start the server with --accept-unenforced",
 			})
 		}
