@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -141,20 +142,32 @@ func (w *window) accepted(d *mesh.Difference, held holds, snapshot *mesh.Snapsho
 		}
 	}
 	for _, x := range d.Workloads() {
-		object, by := x.New, 1
-		switch {
-		case x.Old != nil && x.New != nil:
+		if x.Old != nil && x.New != nil && maps.Equal(x.Old.Labels, x.New.Labels) {
 			continue
-		case x.New == nil:
-			object, by = x.Old, -1
 		}
-		for _, svc := range servicesOf(snapshot, object.Key, object.Origin, object) {
-			endpoints(svc, object.Key, by)
+		if w := x.Old; w != nil {
+			key := w.Key
+			if x.New != nil {
+				key = mesh.Key{} // it left services by its labels: that was not on hold
+			}
+			for _, svc := range servicesOf(snapshot, w.Key, w.Origin, w) {
+				endpoints(svc, key, -1)
+			}
+		}
+		if w := x.New; w != nil {
+			for _, svc := range servicesOf(snapshot, w.Key, w.Origin, w) {
+				endpoints(svc, w.Key, 1)
+			}
 		}
 	}
 	for _, x := range d.Services() {
-		if x.Old != nil && x.New != nil {
+		switch {
+		case x.Old != nil && x.New != nil:
 			endpoints(x.New, x.New.Key, len(x.New.Inline)-len(x.Old.Inline))
+		case x.Old != nil:
+			delete(w.services, idOf(x.Old))
+		default: // it begins anew, whatever the snapshot knows of it
+			delete(w.services, idOf(x.New))
 		}
 	}
 }

@@ -222,6 +222,27 @@ func TestSlowLossIsNotHeld(t *testing.T) {
 	}
 }
 
+// A service that comes and goes with its instances, or instances that change their labels and
+// come and go, lose nothing by that, however often.
+func TestFlappingServiceIsNotHeld(t *testing.T) {
+	t.Parallel()
+	rest := workloads("b", 0, 20, "y")
+	there := &mesh.Fragment{Services: []*mesh.Service{service("a", "x", "x")}, Workloads: append(workloads("a", 0, 2, "x"), rest...)}
+	relabeled := &mesh.Fragment{Services: there.Services, Workloads: append(workloads("a", 0, 2, "z"), rest...)}
+	gone := &mesh.Fragment{Workloads: rest}
+	away := &mesh.Fragment{Services: there.Services, Workloads: rest}
+	for name, readings := range map[string][]*mesh.Fragment{
+		"with its instances": {there, gone}, "alone": {there, away}, "labels": {there, relabeled, away}, "labels back": {relabeled, there, away},
+	} {
+		g := newGuarded(&mesh.Fragment{})
+		for i := range 300 {
+			if _, held := g.read(30*time.Millisecond, readings[i%len(readings)]); held > 0 {
+				t.Fatalf("%s: reading %d: %d held", name, i, held)
+			}
+		}
+	}
+}
+
 // A window has no more than what changed in it, whatever the number of changes.
 func TestWindowIsBounded(t *testing.T) {
 	t.Parallel()
