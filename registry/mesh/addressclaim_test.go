@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 )
@@ -106,5 +108,45 @@ func TestCatalogInstanceDoesNotTakeRecordedAddress(t *testing.T) {
 	s := Merge(Input{Fallback: testMeshConfig(), Bindings: binding, Fragments: []*Fragment{evil, instance}})
 	if owner := recordOf(s, nil)["10.96.0.5"]; owner.Namespace != "default" {
 		t.Errorf("the address of an instance is on record for %q", owner.Namespace)
+	}
+}
+
+// TestAddressOfALostHostIsDecidedAgain has services come and go, so that one loses its host
+// to a source for the whole mesh, and its address and its other names to whoever is next.
+func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	first, second := addressed("ns1", "a", "10.96.0.9"), addressed("ns2", "b", "10.96.0.9")
+	first.Hostname, second.Hostname = "h.ns1.svc.cluster.local", "own.ns2.example"
+	alias := testService("ns2", "c", "")
+	alias.Hostname = "h.ns1"
+	taken := testService("shop", "h", "")
+	taken.Hostname = first.Hostname
+	all := []*Service{first, second, alias, taken}
+	source := []int{0, 1, 1, 2}
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, nil}}
+		there := uint(rng.IntN(16))
+		seen := map[string]bool{}
+		for step := range 30 {
+			in.Fragments = []*Fragment{{}, {}, {}}
+			for i, svc := range all {
+				if there&(1<<i) != 0 {
+					f := in.Fragments[source[i]]
+					f.Services = append(f.Services, svc)
+				}
+			}
+			s := Merge(in)
+			in.Prev = nil
+			if anew := Merge(in); fingerprint(t, s) != fingerprint(t, anew) {
+				t.Fatalf("seed %d, step %d: the snapshot differs from one built from nothing: %s", seed, step, difference(s, anew))
+			}
+			in.Prev = s
+			seen[fmt.Sprint(seenFrom(s, "third"))] = true
+			there ^= 1 << rng.IntN(len(all))
+		}
+		if len(seen) < 3 {
+			t.Errorf("seed %d: others see only %v", seed, seen)
+		}
 	}
 }

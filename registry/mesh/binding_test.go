@@ -108,7 +108,7 @@ func (w *tenants) object(source int, ns string) any {
 		}
 		return svc
 	case w.shared && w.rng.IntN(8) == 0:
-		return testWorkload(ns, name, w.address(), "x")
+		return testWorkload(ns, name, w.pick(w.address(), "10.9.7.7", "10.9.7.8"), "x")
 	case w.rng.IntN(5) == 0:
 		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
 		switch n := w.rng.IntN(4); {
@@ -263,6 +263,9 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 				continue
 			}
 			record, before := recordOf(s, owners), owners
+			if want := recordOf(anew, owners); !maps.Equal(record, want) {
+				t.Fatalf("seed %d, step %d: for the record %v, want %v", seed, i, record, want)
+			}
 			owners = owners.With(record)
 			if len(recordOf(anew, owners)) > 0 {
 				t.Fatalf("seed %d, step %d: the hosts decided anew lack some: %v", seed, i, recordOf(anew, owners))
