@@ -154,7 +154,7 @@ func TestRebuildsEqualBuilds(t *testing.T) {
 	if len(seeds) > 1 {
 		enough(t, coverage, len(seeds))
 		t.Logf("%d times a proxy was given endpoints of last resort", resorts)
-		if resorts == 0 {
+		if resorts == 0 && !testing.Short() { // few seeds may have none
 			t.Error("no mesh had silent workloads beside others")
 		}
 	}
