@@ -52,6 +52,41 @@ func TestWalksNameFunctionsThatExist(t *testing.T) {
 	}
 }
 
+// TestFaultsNameTestsThatExist looks for each test that docs/faults.md names.
+func TestFaultsNameTestsThatExist(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := map[string]bool{}
+	test := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	for _, dir := range []string{"../internal/e2e/*", "../cmd/fairlead/internal/server"} {
+		paths, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range paths {
+			source, err := os.ReadFile(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range test.FindAllStringSubmatch(string(source), -1) {
+				declared[m[1]] = true
+			}
+		}
+	}
+	named := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(content), -1)
+	if len(named) < 20 {
+		t.Errorf("only %d tests are named", len(named))
+	}
+	for _, m := range named {
+		if !declared[m[1]] {
+			t.Errorf("there is no test %s", m[1])
+		}
+	}
+}
+
 // functions are those of a package, methods as Type.Method.
 func functions(t *testing.T, dir string) map[string]bool {
 	t.Helper()
