@@ -5,7 +5,6 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -32,7 +31,7 @@ func TestRemadeSocketsAreCounted(t *testing.T) {
 	}
 	want := "fairlead_remade_sockets_total admin.sock %d, fairlead_remade_sockets_total xds.sock 7"
 	for n := range 2 {
-		envoytest.Eventually(t, time.Minute, func() error {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
 			if got := read(); got != fmt.Sprintf(want, n) {
 				return fmt.Errorf("after %d removals: %s", n, got)
 			}
