@@ -119,10 +119,11 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 }
 
 // rootSecret is the name of the secret with the roots, as in Istio; empty if Envoy reads the
-// file itself.
+// file itself. It does so beside a list of revoked certificates: if Envoy cannot read that, it
+// rejects the secret for all clusters that use it, and not this cluster alone.
 func (b *clusterBuilder) rootSecret(tls *networking.ClientTLSSettings) string {
 	file := cmp.Or(tls.GetCaCertificates(), systemName)
-	if !b.p.FileSecrets || file != systemName && !strings.HasPrefix(file, "/") {
+	if !b.p.FileSecrets || tls.GetCaCrl() != "" || file != systemName && !strings.HasPrefix(file, "/") {
 		return ""
 	}
 	return "file-root:" + file
