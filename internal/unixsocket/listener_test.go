@@ -338,3 +338,31 @@ func TestCloseRemovesTheFile(t *testing.T) {
 func exchange(a, b string) error {
 	return unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE)
 }
+
+// The directory may be replaced between the look at the file and that at the directory.
+func TestUnsafeDirectoryIsNotTakenForTheOwn(t *testing.T) {
+	t.Parallel()
+	e := newEcho(t)
+	check(t, e.Close())
+	l := &Listener{c: Config{Path: e.path}, ctx: t.Context()}
+	for name, c := range map[string]struct {
+		mode  os.FileMode
+		taken bool
+	}{"safe": {0o750, true}, "unsafe": {0o777, false}} {
+		var err error
+		l.dir, err = look(e.dir)
+		check(t, err, os.Mkdir(e.dir+".new", c.mode), os.Chmod(e.dir+".new", c.mode), exchange(e.dir, e.dir+".new"))
+		check(t, os.WriteFile(e.path, nil, 0o600))
+		st, err := stat(e.path)
+		check(t, err)
+		before := l.dir
+		l.file = fileOf(st)
+		if reason, err := l.missing(); reason != "" || err != nil {
+			t.Errorf("%s: %q, %v", name, reason, err)
+		}
+		if taken := l.dir != before; taken != c.taken {
+			t.Errorf("%s: the directory is taken: %v", name, taken)
+		}
+		check(t, os.Chmod(e.dir, 0o750), os.RemoveAll(e.dir+".new"))
+	}
+}

@@ -93,9 +93,10 @@ func (l *Listener) missing() (reason string, err error) {
 	case err != nil:
 		return "", err
 	case fileOf(st) == l.own():
-		dir, err := look(l.dir.path)
-		if err == nil && dir.file != l.dir.file {
-			l.dir = dir // the directory of this name has the same file: another mount, as a rule
+		// The directory of this name has the same file: another mount, as a rule. But it may
+		// also have been replaced since the look at the file, so it must be as safe.
+		if dir, err := look(l.dir.path); err == nil && l.dir.unsafe(dir) == nil {
+			l.dir = dir
 		}
 		return "", nil
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
@@ -147,16 +148,14 @@ func (l *Listener) setProblem(err error) {
 	if err != nil {
 		text = fmt.Sprintf("socket %s is missing and cannot be made again: %v", l.c.Path, err)
 	}
+	if err != nil && text != l.Problem() && l.ctx.Err() == nil {
+		if n, ok := l.lines.Allow(time.Now()); ok {
+			l.c.Logger.Error("socket was removed and cannot be made again; still trying", "path", l.c.Path, "err", err, "left_out", n)
+		}
+	}
 	l.mu.Lock()
-	same := l.problem == text
 	l.problem = text
 	l.mu.Unlock()
-	if err == nil || same || l.ctx.Err() != nil {
-		return
-	}
-	if n, ok := l.lines.Allow(time.Now()); ok {
-		l.c.Logger.Error("socket was removed and cannot be made again; still trying", "path", l.c.Path, "err", err, "left_out", n)
-	}
 }
 
 // directory is what a directory was like when it was used last.
@@ -200,10 +199,21 @@ func (d *directory) restore() error {
 		}
 		now, err = look(d.path)
 	}
-	switch {
-	case err != nil:
+	if err == nil {
+		err = d.unsafe(now)
+	}
+	if err != nil {
 		return err
+	}
+	*d = now
+	return nil
+}
+
+// unsafe says why another directory must not take the place of this one; nil if it may.
+func (d *directory) unsafe(now directory) error {
+	switch {
 	case now.file == d.file:
+		return nil
 	case now.link && !d.link:
 		return fmt.Errorf("the directory %q is a symbolic link now: remove it", d.path)
 	case now.uid != d.uid && now.uid != 0 && int(now.uid) != os.Geteuid():
@@ -211,7 +221,6 @@ func (d *directory) restore() error {
 	case now.mode&othersMayWrite&^d.mode != 0:
 		return fmt.Errorf("other users may write to the directory %q now (mode %o): remove it, or set mode %o", d.path, now.mode, d.mode)
 	}
-	*d = now
 	return nil
 }
 

@@ -190,6 +190,9 @@ func TestEveryKeyIsJudged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// The keys of people's own clients, which DestinationRules name. Envoy itself reads them
+	// whatever their mode, so the agent must not refuse what works without it.
+	theirs := filepath.Join("agent", "workload")
 	seen := 0
 	for line := range strings.Lines(string(out)) {
 		parts := strings.Split(strings.TrimSpace(line), "|")
@@ -205,7 +208,7 @@ func TestEveryKeyIsJudged(t *testing.T) {
 			t.Errorf("%s: LoadX509KeyPair reads a key that nobody has judged: use durable.ReadKey", parts[0])
 		} else if strings.Contains(s, "X509KeyPair(") || strings.Contains(s, "ParsePKCS8PrivateKey(") || strings.Contains(s, "ParseECPrivateKey(") {
 			seen++
-			if !strings.Contains(s, "durable.ReadKey(") {
+			if !strings.Contains(s, "durable.ReadKey(") && !strings.HasSuffix(parts[0], theirs) {
 				t.Errorf("%s: parses a private key, and does not read it by durable.ReadKey", parts[0])
 			}
 		}

@@ -1,7 +1,6 @@
 package mesh
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 )
@@ -485,8 +484,4 @@ func (o *owners) late(source int, h Hostname) bool {
 
 func (o *owners) owns(source int, h Hostname) bool {
 	return slices.ContainsFunc(o.claims[source].services.get(h), func(svc *Service) bool { return o.service(source, svc) == nil })
-}
-
-func compareForeign(a, b Conflict) int {
-	return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Reason, b.Reason))
 }

@@ -401,7 +401,7 @@ func (w *restricter) collectConflicts() {
 	for _, v := range w.restrictions.routes.all {
 		w.conflicts = append(w.conflicts, v.conflicts...)
 	}
-	slices.SortFunc(w.conflicts, compareForeign)
+	slices.SortFunc(w.conflicts, compareConflicts)
 	w.conflicts = slices.Compact(w.conflicts) // hosts of one object share its addresses
 }
 
