@@ -88,11 +88,12 @@ func (c *Client) currentGeneration() *generation {
 }
 
 // Restart restarts all queries; each is answered at once.
-func (c *Client) Restart() { c.restart(nil) }
+func (c *Client) Restart() { c.restart(nil, func() {}) }
 
 // restart restarts all queries of a generation, or of the present one, and reports whether
-// they were not restarted yet.
-func (c *Client) restart(of *generation) bool {
+// they were not restarted yet. It calls note before any query is sent again; note must not
+// block.
+func (c *Client) restart(of *generation, note func()) bool {
 	c.mu.Lock()
 	old := c.generation
 	if of != nil && of != old {
@@ -100,6 +101,7 @@ func (c *Client) restart(of *generation) bool {
 		return false
 	}
 	c.counts.restarts.Add(1)
+	note()
 	c.generation = newGeneration(old.number + 1)
 	heal := c.recovered
 	c.recovered = make(chan struct{})

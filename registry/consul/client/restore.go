@@ -137,10 +137,12 @@ func (w *restoreWatch) restored(ctx context.Context, gen *generation) {
 		}
 		return
 	}
-	if !w.c.restart(gen) {
+	again := w.c.restart(gen, func() {
+		w.c.counts.restores.Add(1)
+		w.c.leaderOnly.Store(time.Now().Add(leaderOnly).UnixNano())
+	})
+	if !again {
 		return
 	}
-	w.c.counts.restores.Add(1)
-	w.c.leaderOnly.Store(time.Now().Add(leaderOnly).UnixNano())
 	w.c.log.WarnContext(ctx, "Consul restored a snapshot: restarting blocking queries and reading all again", "restores", w.c.counts.restores.Load())
 }

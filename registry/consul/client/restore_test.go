@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/sourcetest"
 )
@@ -71,9 +73,12 @@ func TestRestoredSnapshotRestartsQueries(t *testing.T) {
 			if n := c.Stats().Restores; n != 1 {
 				t.Errorf("%d restores, want 1", n)
 			}
-			if n := strings.Count(log.String(), "Consul restored a snapshot"); n != 1 {
-				t.Errorf("the log is\n%s", log)
-			}
+			envoytest.Eventually(t, envoytest.Patience, func() error { // it is logged after the restart
+				if n := strings.Count(log.String(), "Consul restored a snapshot"); n != 1 {
+					return fmt.Errorf("%d lines in the log:\n%s", n, log)
+				}
+				return nil
+			})
 		})
 	}
 }
@@ -82,6 +87,7 @@ func TestRestoredSnapshotRestartsQueries(t *testing.T) {
 func TestLowerIndexRestartsQueries(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
+	begin := make(chan struct{})
 	f := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("index") != "" {
 			hold(r)
@@ -91,6 +97,11 @@ func TestLowerIndexRestartsQueries(t *testing.T) {
 	})
 	f.set(func() {
 		f.restore = func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-begin:
+			case <-r.Context().Done():
+				return
+			}
 			switch asked.Add(1) {
 			case 1:
 				reply(w, 9, "[]")
@@ -102,7 +113,10 @@ func TestLowerIndexRestartsQueries(t *testing.T) {
 		}
 	})
 	c := newClient(t, f, nil)
-	follow(t, c).want("0 names at 50, fresh true", "0 names at 50, fresh true")
+	follower := follow(t, c)
+	follower.want("0 names at 50, fresh true")
+	close(begin)
+	follower.want("0 names at 50, fresh true")
 	if n := c.Stats().Restores; n != 1 {
 		t.Errorf("%d restores, want 1", n)
 	}
