@@ -212,7 +212,7 @@ func (o *owners) grantAddress(a Hostname) (Owner, bool) {
 		_, above, known := o.record.holder(a)
 		return Owner{Namespace: first.namespace}, !known || above.Namespace == first.namespace
 	}
-	var routing []string
+	var routing, refused []string
 	for i, b := range o.bindings {
 		if b == nil || b.covers(a) {
 			continue
@@ -220,9 +220,13 @@ func (o *owners) grantAddress(a Hostname) (Owner, bool) {
 		for _, vs := range o.claims[i].routes.get(a) {
 			if o.routes(i, vs, a) == nil {
 				routing = append(routing, vs.Namespace)
+			} else {
+				refused = append(refused, vs.Namespace)
 			}
 		}
 	}
+	// Of two sources for one namespace, the record would give the address to both.
+	routing = slices.DeleteFunc(routing, func(ns string) bool { return slices.Contains(refused, ns) })
 	switch {
 	case len(routing) == 0:
 		return Owner{}, false

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	networking "istio.io/api/networking/v1alpha3"
 )
 
 // TestRestrictedServiceOwnsNothing has a tenant, whose names come first, declare a service
@@ -117,19 +119,19 @@ func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {
 	t.Parallel()
 	first, second := addressed("ns1", "a", "10.96.0.9"), addressed("ns2", "b", "10.96.0.9")
 	first.Hostname, second.Hostname = "h.ns1.svc.cluster.local", "own.ns2.example"
-	alias := testService("ns2", "c", "")
-	alias.Hostname = "h.ns1"
+	alias, next := addressed("ns2", "c", "10.96.0.10"), addressed("ns3", "d", "10.96.0.10")
+	alias.Hostname, next.Hostname = "h.ns1", "own.ns3.example"
 	taken := testService("shop", "h", "")
 	taken.Hostname = first.Hostname
-	all := []*Service{first, second, alias, taken}
-	source := []int{0, 1, 1, 2}
+	all := []*Service{first, second, alias, next, taken}
+	source := []int{0, 1, 1, 2, 3}
 	for seed := range uint64(20) {
 		rng := rand.New(rand.NewPCG(seed, 11))
-		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, nil}}
-		there := uint(rng.IntN(16))
+		in := Input{Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, {Namespaces: []string{"ns3"}}, nil}}
+		there := uint(rng.IntN(1 << len(all)))
 		seen := map[string]bool{}
 		for step := range 30 {
-			in.Fragments = []*Fragment{{}, {}, {}}
+			in.Fragments = []*Fragment{{}, {}, {}, {}}
 			for i, svc := range all {
 				if there&(1<<i) != 0 {
 					f := in.Fragments[source[i]]
@@ -148,5 +150,80 @@ func TestAddressOfALostHostIsDecidedAgain(t *testing.T) {
 		if len(seen) < 3 {
 			t.Errorf("seed %d: others see only %v", seed, seen)
 		}
+	}
+}
+
+// TestChangesAreAsFromNothing changes one object of small meshes in ways that random meshes
+// seldom meet, and compares the snapshot with one that is built from nothing.
+func TestChangesAreAsFromNothing(t *testing.T) {
+	t.Parallel()
+	tenants := []*Binding{{Namespaces: []string{"ns1"}}, {Namespaces: []string{"ns2"}}, nil}
+	declared := addressed("ns1", "a", "10.9.7.7")
+	at := func(line int, labels map[string]string) []*Fragment {
+		w := testWorkload("shop", "w", "10.9.7.7", "x")
+		w.Labels, w.Origin = labels, &Origin{Path: "w.yaml", Line: line}
+		return []*Fragment{{Services: []*Service{declared}}, {}, {Workloads: []*Workload{w}}}
+	}
+	wild, routes := addressed("ns1", "wild", "10.9.0.0/16"), testVirtualService("ns2", "routes", "")
+	wild.Hostname = "*.x.example"
+	routes.Spec = &networking.VirtualService{Hosts: []string{"e.x.example"}}
+	below := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{wild}}, {VirtualServices: []*VirtualService{routes}}, {Services: services}}
+	}
+	other := testDerived("shop", "other", 80)
+	other.Hostname = "other.x.example"
+	first, second, taken := testService("ns1", "first", ""), testService("ns2", "second", ""), testService("shop", "taken", "")
+	first.Ports = []Port{{Name: "db", Number: 3306, Protocol: TCP}, {Name: "tcp", Number: 9000, Protocol: TCP}}
+	second.Ports, taken.Ports, taken.Hostname = first.Ports[1:], nil, first.Hostname
+	ports := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{first}}, {Services: []*Service{second}}, {Services: services}}
+	}
+	machine, wide := testWorkload("ns1", "machine", "10.8.7.7", "x"), addressed("shop", "wide", "10.8.0.0/16")
+	in8 := addressed("ns1", "in8", "10.8.7.8")
+	covered := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{in8}, Workloads: []*Workload{machine}}, {}, {Services: services}}
+	}
+	single, all := addressed("ns1", "single", "10.7.0.1"), testService("shop", "all", "")
+	single.Hostname, all.Hostname = "e.w.example", "*.w.example"
+	under := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{single}}, {}, {Services: services}}
+	}
+	for1, some := testVirtualService("ns1", "for1", ""), testService("shop", "some", "")
+	for1.Spec, some.Hostname = &networking.VirtualService{Hosts: []string{"e.v.example"}}, "*.v.example"
+	routed := func(services ...*Service) []*Fragment {
+		return []*Fragment{{VirtualServices: []*VirtualService{for1}}, {}, {Services: services}}
+	}
+	record := (*Owners)(nil).With(map[Hostname]Owner{"*.x.example": {Namespace: "ns1"}, portName(3306): {Namespace: "ns2"}})
+	for name, c := range map[string]struct{ before, after []*Fragment }{
+		"line_of_a_workload":       {at(1, nil), at(2, nil)},
+		"workload_is_an_instance":  {at(1, nil), at(1, map[string]string{LabelConsulService: "web"})},
+		"range_of_others_goes":     {covered(wide), covered()},
+		"wildcard_of_others_goes":  {under(all), under()},
+		"wildcard_over_routes":     {routed(some), routed()},
+		"first_at_a_port_is_out":   {ports(), ports(taken)},
+		"wildcard_loses_its_host":  {below(), below(other)},
+		"wildcard_gets_it_back":    {below(other), below()},
+		"unrelated_host_of_others": {below(), below(testDerived("shop", "web", 80))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := Input{Fallback: testMeshConfig(), Bindings: tenants, Owners: record, Fragments: c.before}
+			prev := Merge(in)
+			in.Prev = prev
+			if in.Fragments = c.after; len(prev.Conflicts) == 0 {
+				t.Error("there is no conflict before")
+			}
+			s := Merge(in)
+			in.Prev = nil
+			anew := Merge(in)
+			if fingerprint(t, s) != fingerprint(t, anew) {
+				t.Errorf("it differs:\n%s", difference(anew, s))
+			}
+			for h, owner := range recordOf(anew, record) {
+				if before, _ := prev.Grant(h); owner != before && !slices.Contains(s.Decided(), h) {
+					t.Errorf("%s belongs to %v, and is not among those that are put on record", h, owner)
+				}
+			}
+		})
 	}
 }

@@ -104,8 +104,7 @@ func (w *restricter) markAliases() {
 	}
 	for i := range w.inputs {
 		for _, d := range w.services[i] {
-			all(d.Old)
-			all(d.New)
+			all(d.Old) // d.New is among those that name one of w.hosts
 		}
 	}
 	w.markServicesOf(w.hosts, all)

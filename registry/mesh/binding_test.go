@@ -26,7 +26,9 @@ type tenants struct {
 	// own is in how many of four times a host is nobody else's all the same, so that
 	// addresses and ports decide.
 	own int
-	rev int
+	// machines is how many of eight objects are workloads.
+	machines int
+	rev      int
 }
 
 func newTenants(seed uint64, shared bool) *tenants {
@@ -38,7 +40,7 @@ func newTenants(seed uint64, shared bool) *tenants {
 		nil, // a catalog
 	}}
 	if shared {
-		w.own = int(seed % 5)
+		w.own, w.machines = int(seed%5), 1+2*int(seed%2)
 		w.bindings = append(w.bindings,
 			&Binding{Namespaces: []string{"ns3"}, Hosts: []Hostname{"*.p.example", "e0.x.example"}},
 			&Binding{Namespaces: []string{"ns4"}, HostsOnly: true, Hosts: []Hostname{"e1.x.example"}})
@@ -68,7 +70,12 @@ func (w *tenants) host(source int) string {
 
 // address is one of a few, or a range.
 func (w *tenants) address() string {
-	return w.pick("10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/31", "10.0.0.0/8", "0.0.0.0/0", "::ffff:10.9.0.1", "fd00::1", "fd00::/64", "fd00::/16")
+	return w.pick("10.9.0.1", "10.9.0.2", "10.9.0.0/24", "10.9.0.0/31", "10.9.0.0/16", "10.0.0.0/8", "0.0.0.0/0", "::ffff:10.9.0.1", "fd00::1", "fd00::/64", "fd00::/16")
+}
+
+// machine is an address of a workload or an endpoint. Most are in ranges that services have.
+func (w *tenants) machine() string {
+	return w.pick("10.9.0.1", "10.9.0.2", "fd00::1", fmt.Sprintf("10.9.7.%d", w.rng.IntN(8)))
 }
 
 func (w *tenants) step() {
@@ -98,6 +105,9 @@ type object0 interface{ meta() *Meta }
 
 func (w *tenants) object(source int, ns string) any {
 	name := fmt.Sprintf("n%d-%d", source, w.rng.IntN(4))
+	if w.shared && w.rng.IntN(4) == 0 {
+		name = fmt.Sprintf("n-%d", w.rng.IntN(4)) // of any source
+	}
 	exports := []Exports{nil, nil, nil, {"*"}, {ns}, {"ns0"}, {"ns0", "ns2"}, {"~"}}[w.rng.IntN(8)]
 	switch {
 	case source == 4:
@@ -107,8 +117,8 @@ func (w *tenants) object(source int, ns string) any {
 			svc.Hostname = Hostname("e0" + string(svc.Hostname[1:]))
 		}
 		return svc
-	case w.shared && w.rng.IntN(8) == 0:
-		return testWorkload(ns, name, w.pick(w.address(), "10.9.7.7", "10.9.7.8"), "x")
+	case w.shared && w.rng.IntN(8) < w.machines:
+		return testWorkload(ns, name, w.pick(w.address(), w.machine()), "x")
 	case w.rng.IntN(5) == 0:
 		name := fmt.Sprintf("n%d-%d", w.rng.IntN(9), w.rng.IntN(4)) // no order by source
 		switch n := w.rng.IntN(4); {
@@ -167,7 +177,7 @@ func (w *tenants) fill(svc *Service) {
 	svc.Addresses = slices.Compact(svc.Addresses)
 	for range max(0, w.rng.IntN(6)-3) {
 		svc.Resolution = ResolutionStatic
-		svc.Inline = append(svc.Inline, &Workload{Address: w.pick("10.9.0.1", "10.9.0.2", "10.9.7.7", "fd00::1")})
+		svc.Inline = append(svc.Inline, &Workload{Address: w.machine()})
 	}
 }
 
@@ -177,6 +187,30 @@ func (w *tenants) input(prev *Snapshot, config *MeshConfig, owners *Owners, unse
 		in.Fragments = append(in.Fragments, fragmentOf(strconv.Itoa(i), objects))
 	}
 	return in
+}
+
+// names are those that may be on record.
+func (w *tenants) names() map[Hostname]bool {
+	out := map[Hostname]bool{}
+	for _, objects := range w.objects {
+		for _, x := range objects {
+			switch x := x.(type) {
+			case *Service:
+				noteHosts(out, append(append(addressNames(x), inlineNames(x)...), x.Hostname.canonical()))
+				for _, p := range x.Ports {
+					noteHosts(out, []Hostname{portName(p.Number), httpPortName(x.Namespace, p.Number)})
+				}
+			case *VirtualService:
+				noteHosts(out, append(sniNames(x), subnetNames(x)...))
+				for _, h := range x.Spec.GetHosts() {
+					noteHosts(out, []Hostname{Hostname(h).canonical()})
+				}
+			case *Workload:
+				noteHosts(out, workloadNames(x))
+			}
+		}
+	}
+	return out
 }
 
 // recordOf is what a server would have on record after a snapshot.
@@ -193,6 +227,17 @@ func recordOf(s *Snapshot, owners *Owners) map[Hostname]Owner {
 		}
 	}
 	return out
+}
+
+// with is the record with other owners, in one step or in several.
+func (w *tenants) with(owners *Owners, record map[Hostname]Owner) *Owners {
+	if w.rng.IntN(3) > 0 {
+		return owners.With(record)
+	}
+	for h, owner := range record {
+		owners = owners.With(map[Hostname]Owner{h: owner})
+	}
+	return owners
 }
 
 // seeds are those of a test; FAIRLEAD_NETS_SEEDS=N makes it N, and FAIRLEAD_NETS_SEED=N
@@ -241,14 +286,20 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 				config.Spec.DefaultVirtualServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
 				config.Hash = Hash{byte(i)}
 			}
+			if s != nil && s.tables.restrictions.owners.record != nil && w.rng.IntN(50) == 0 {
+				owners = nil // it was lost
+			}
 			prev := s
 			s = Merge(w.input(prev, config, owners, unsettled))
 			anew := Merge(w.input(nil, config, owners, unsettled))
 			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
-				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew", seed, i)
+				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew:\n%s", seed, i, difference(anew, s))
 			}
 			if prev != nil {
 				checkDiff(t, prev, s)
+			}
+			if s.tables.restrictions.owners.cache != nil || !slices.IsSorted(s.Decided()) {
+				t.Fatalf("seed %d, step %d: the cache of the merge is kept, or the decided hosts are not sorted: %v", seed, i, s.Decided())
 			}
 			w.checkOwners(t, s)
 			checkDates(t, w, s.DestinationRules)
@@ -262,11 +313,18 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 			if unsettled {
 				continue
 			}
+			grant := Grants(s)
+			for h := range w.names() {
+				was, _ := owners.Of(h)
+				if is, granted := grant(h); granted && is != was && !slices.Contains(s.Decided(), h) {
+					t.Fatalf("seed %d, step %d: %s belongs to %v, and is not among those that are put on record", seed, i, h, is)
+				}
+			}
 			record, before := recordOf(s, owners), owners
 			if want := recordOf(anew, owners); !maps.Equal(record, want) {
 				t.Fatalf("seed %d, step %d: for the record %v, want %v", seed, i, record, want)
 			}
-			owners = owners.With(record)
+			owners = w.with(owners, record)
 			if len(recordOf(anew, owners)) > 0 {
 				t.Fatalf("seed %d, step %d: the hosts decided anew lack some: %v", seed, i, recordOf(anew, owners))
 			}

@@ -46,7 +46,7 @@ type catalogs struct {
 	// hidden are the derived services that are not in force, because every namespace that
 	// would see them sees a declared one.
 	hidden    persistentMap[*Service, bool]
-	conflicts []Conflict // sorted by Key, then by host
+	conflicts []Conflict
 	// inForce are the services that are in force, sorted by Key.
 	inForce []*Service
 }
@@ -175,9 +175,6 @@ func (c *catalogs) updateHidden(prev *catalogs, hosts map[Hostname]bool, default
 	among := func(x Conflict) bool { return hosts[x.Host] }
 	if len(fresh) > 0 || slices.ContainsFunc(prev.conflicts, among) {
 		c.conflicts = append(slices.DeleteFunc(slices.Clone(prev.conflicts), among), fresh...)
-		slices.SortStableFunc(c.conflicts, func(a, b Conflict) int {
-			return cmp.Or(a.Key.Compare(b.Key), cmp.Compare(a.Host, b.Host))
-		})
 	}
 	return moves
 }
@@ -186,10 +183,10 @@ func (c *catalogs) updateHidden(prev *catalogs, hosts map[Hostname]bool, default
 func deltasInForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Service] {
 	out := make([]Delta[*Service], 0, len(deltas))
 	for _, d := range deltas {
-		if d.Old != nil && prev.hidden.get(d.Old) {
+		if prev.hidden.get(d.Old) {
 			d.Old = nil
 		}
-		if d.New != nil && next.hidden.get(d.New) {
+		if next.hidden.get(d.New) {
 			d.New = nil
 		}
 		if d.Old != d.New {
@@ -201,7 +198,6 @@ func deltasInForce(prev, next *catalogs, deltas []Delta[*Service]) []Delta[*Serv
 
 // listInForce lists the services that are in force.
 func (c *catalogs) listInForce(prev *catalogs, merged []*Service, deltas []Delta[*Service]) []Delta[*Service] {
-	slices.SortFunc(deltas, func(a, b Delta[*Service]) int { return compareServiceKeys(newest(a), newest(b)) })
 	if c.hidden.size == 0 {
 		c.inForce = merged
 		return deltas
@@ -243,8 +239,7 @@ func shadowed(svc *Service, written []*Service, defaults []string) (bool, []Conf
 // merges reports whether a declared service selects the instances of a catalog's service.
 // Then it replaces that service intentionally.
 func merges(written, svc *Service) bool {
-	return written.Namespace == svc.Namespace && written.Selector[LabelConsulService] != "" &&
-		written.Selector[LabelConsulService] == svc.Selector[LabelConsulService]
+	return written.Namespace == svc.Namespace && written.Selector[LabelConsulService] == svc.Selector[LabelConsulService]
 }
 
 // namespaceSet is a set of namespaces.

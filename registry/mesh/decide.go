@@ -54,19 +54,26 @@ func (w *restricter) decideServices(decided map[Hostname]bool) bool {
 		}
 		there := map[*Service]bool{}
 		w.atPorts(&w.owners.claims[i], there)
-		for _, d := range deltas[i] {
-			delete(there, d.New)
-		}
 		for _, d := range withReconsidered(deltas[i], there) {
+			was := services.get(d.New)
 			told = redecide(services, &w.patches[i].services, d, func(svc *Service, was *decision[*Service]) *decision[*Service] {
 				return w.service(i, svc, was)
 			}) || told
+			if d.Old == d.New && d.New.Hostname.IsWildcard() && !sameConflicts(was, services.get(d.New)) {
+				w.markHosts(w.serviceHosts(d.New)) // routes for any host below may depend on it
+			}
 			noteHosts(decided, w.serviceHosts(newest(d)))
-			noteHosts(decided, w.addressNames(newest(d)))
 		}
 	}
 	w.restrictions.services = services.persistentMap
 	return told
+}
+
+func sameConflicts(a, b *decision[*Service]) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return slices.Equal(a.conflicts, b.conflicts)
 }
 
 // decideRoutes is decideServices for VirtualServices.

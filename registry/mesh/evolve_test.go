@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -17,8 +18,10 @@ type world struct {
 	rng *rand.Rand
 	a   map[Key]any // what the first source has
 	b   map[Key]any
-	// health is what a third source reports, by address.
-	health map[string]*HealthReport
+	// health is what two more sources report, by account and address.
+	health [2]map[string]*HealthReport
+	// untidy says that some lists are not sorted.
+	untidy bool
 	rev    int
 }
 
@@ -65,7 +68,12 @@ func (w *world) step() {
 			Address:        fmt.Sprintf("10.0.0.%d", w.rng.IntN(6)),
 			Health:         Health(w.rng.IntN(3)), Own: w.rng.IntN(2) == 0,
 		}
-		w.health[fmt.Sprint(r.ServiceAccount, r.Address)] = r
+		reports := w.health[w.rng.IntN(2)]
+		if key := fmt.Sprint(r.ServiceAccount, r.Address); reports[key] != nil && w.rng.IntN(3) == 0 {
+			delete(reports, key)
+		} else {
+			reports[key] = r
+		}
 	default:
 		for k := range source {
 			delete(source, k)
@@ -85,12 +93,22 @@ func (w *world) rival(ns, name, app string) *Service {
 	x := testService(ns, name, "")
 	x.Hostname = Hostname(app + ".service.consul")
 	if w.rng.IntN(2) == 0 {
-		x.Selector = map[string]string{LabelConsulService: app}
+		x.Selector = map[string]string{LabelConsulService: fmt.Sprintf("app%d", w.rng.IntN(4))}
 	}
 	x.ExportTo = w.exports()
 	x.Created = time.Unix(w.rng.Int64N(3), 0)
 	x.Hash = Hash{byte(w.rev), byte(w.rev >> 8), 7}
 	return x
+}
+
+// withoutCatalog removes all services of catalogs.
+func (w *world) withoutCatalog() {
+	for _, source := range []map[Key]any{w.a, w.b} {
+		maps.DeleteFunc(source, func(_ Key, x any) bool {
+			svc, is := x.(*Service)
+			return is && svc.Catalog
+		})
+	}
 }
 
 func (w *world) exports() Exports {
@@ -118,12 +136,18 @@ func fragmentOf(source string, objects map[Key]any) *Fragment {
 }
 
 func (w *world) fragments() []*Fragment {
-	h := &Fragment{Source: "agents"}
-	for _, r := range w.health {
-		h.Health = append(h.Health, r)
+	out := []*Fragment{fragmentOf("a", w.a), fragmentOf("b", w.b)}
+	for i, reports := range w.health {
+		h := &Fragment{Source: fmt.Sprint("agents-", i), Health: slices.Collect(maps.Values(reports))}
+		slices.SortFunc(h.Health, compareReports)
+		out = append(out, h)
 	}
-	slices.SortFunc(h.Health, compareReports)
-	return []*Fragment{fragmentOf("a", w.a), fragmentOf("b", w.b), h}
+	if w.untidy && w.rng.IntN(2) == 0 {
+		f := out[w.rng.IntN(len(out))]
+		w.rng.Shuffle(len(f.Services), func(i, j int) { f.Services[i], f.Services[j] = f.Services[j], f.Services[i] })
+		w.rng.Shuffle(len(f.Health), func(i, j int) { f.Health[i], f.Health[j] = f.Health[j], f.Health[i] })
+	}
+	return out
 }
 
 // TestIncrementalMergeEqualsFullMerge changes a mesh at random and compares the
@@ -131,7 +155,7 @@ func (w *world) fragments() []*Fragment {
 func TestIncrementalMergeEqualsFullMerge(t *testing.T) {
 	t.Parallel()
 	for _, seed := range seeds(t, 4, 4) {
-		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: map[string]*HealthReport{}}
+		w := &world{rng: rand.New(rand.NewPCG(seed, 1)), a: map[Key]any{}, b: map[Key]any{}, health: [2]map[string]*HealthReport{{}, {}}, untidy: seed%4 == 3}
 		var s *Snapshot
 		config := testMeshConfig()
 		for i := range 120 {
@@ -142,6 +166,9 @@ func TestIncrementalMergeEqualsFullMerge(t *testing.T) {
 				for range 200 { // more than is patched
 					w.step()
 				}
+			}
+			if i%40 == 39 {
+				w.withoutCatalog()
 			}
 			fragments := w.fragments()
 			var before Hash
@@ -226,7 +253,7 @@ func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
 	t.Helper()
 	namespaces := []string{"ns0", "ns1", "ns2", "elsewhere"}
 	defaults := s.MeshConfig.Spec.GetDefaultServiceExportTo()
-	seen := map[Key]bool{}
+	seen, hidden := map[Key]bool{}, 0
 	for _, f := range fragments {
 		for _, c := range f.Services {
 			if seen[c.Key] || !c.Catalog {
@@ -254,6 +281,9 @@ func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
 				}
 			}
 			inForce := slices.Contains(s.Services, c)
+			if !inForce {
+				hidden++
+			}
 			if inForce == (sees > 0 && lost == sees) {
 				t.Fatalf("%s is in force: %v, though %d of %d do not see it", c.Key, inForce, lost, sees)
 			}
@@ -262,6 +292,9 @@ func checkCatalogs(t *testing.T, s *Snapshot, fragments []*Fragment) {
 				t.Fatalf("%s: others stand against it: %v; that is told: %v", c.Key, opposed, told)
 			}
 		}
+	}
+	if got := s.tables.catalogs.hidden.size; got != hidden {
+		t.Fatalf("%d services are remembered as hidden, and %d are", got, hidden)
 	}
 }
 

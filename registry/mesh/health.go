@@ -201,7 +201,7 @@ func withInlineHealth(svc, prev *Service, reports []*HealthReport) *Service {
 		return svc
 	}
 	var inline []*Workload
-	health := make([]Health, len(svc.Inline))
+	changed, health := false, make([]Health, len(svc.Inline))
 	for i, w := range svc.Inline {
 		var before *Workload
 		if prev != nil && i < len(prev.Inline) {
@@ -215,11 +215,15 @@ func withInlineHealth(svc, prev *Service, reports []*HealthReport) *Service {
 			inline[i] = updated
 		}
 		health[i] = updated.Health
+		changed = changed || updated.Health != w.Health
 	}
 	if inline == nil {
 		return svc
 	}
-	hash := hashWith(svc.Hash, health...)
+	hash := svc.Hash
+	if changed { // and not a reason only
+		hash = hashWith(hash, health...)
+	}
 	if prev != nil && prev.Origin == svc.Origin && !hash.IsZero() && prev.Hash == hash && slices.Equal(prev.Inline, inline) {
 		return prev
 	}
@@ -272,7 +276,6 @@ func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 	for old := range stale {
 		update(old, a.find(a.base, old))
 	}
-	slices.SortFunc(deltas, func(x, y Delta[T]) int { return a.order(newest(x), newest(y)) })
 	out, ok := patch(a.prev, deltas, a.order)
 	if !ok || len(out) != len(a.base) { // not unless a list is out of order
 		out = make([]T, 0, len(a.base))

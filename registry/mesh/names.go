@@ -61,8 +61,8 @@ func isWide(h Hostname) bool { return h.IsWildcard() || strings.IndexByte(string
 // SameAddress reports whether two texts are one address, or one range.
 func SameAddress(a, b Hostname) bool {
 	p, ok := prefixOf(a)
-	q, both := prefixOf(b)
-	return ok && both && p == q
+	q, _ := prefixOf(b)
+	return ok && p == q
 }
 
 // IsWide reports whether a name of [Owners] stands for several: it is a wildcard, a

@@ -185,7 +185,7 @@ func (w *restricter) indexClaims() {
 			}
 		}
 		for _, d := range w.workloads[i] {
-			if d.Old == nil || d.New == nil || d.Old.Address != d.New.Address {
+			if !sameClaims(d.Old, d.New) {
 				w.markHosts(w.workloadNames(d.Old))
 				w.markHosts(w.workloadNames(d.New))
 			}
@@ -211,6 +211,16 @@ func (w *restricter) indexClaims() {
 		}
 	}
 	w.markAliases()
+}
+
+// sameClaims reports whether two workloads have the same claims to addresses, and in the same
+// place: most changes of workloads are of their health or labels.
+func sameClaims(a, b *Workload) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Address == b.Address && isInstance(a) == isInstance(b) &&
+		(a.Origin == b.Origin || a.Origin != nil && b.Origin != nil && *a.Origin == *b.Origin)
 }
 
 // serviceHosts is the host that a service declares for other namespaces; none if only its

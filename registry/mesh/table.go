@@ -25,7 +25,7 @@ type table[T object] struct {
 	strictlySorted bool
 	// merged is sorted by Key and has no conflicts.
 	merged    []T
-	conflicts []Conflict // sorted by Key
+	conflicts []Conflict
 }
 
 // tables is what a snapshot keeps for the next one.
