@@ -146,29 +146,27 @@ func (s *shop) rule(r *report) {
 		return fmt.Sprintf("  host: orders.shop.internal\n  trafficPolicy: {connectionPool: {tcp: {connectTimeout: %dms}}}\n  subsets:", 1000+i)
 	}
 	now := plain
-	var generation uint64
 	for i := range 2 * runs {
 		begin := time.Now()
 		s.Edit("orders.yaml", now, with(i))
 		now = with(i)
 		var out struct {
-			Generation uint64  `json:"generation"`
-			Done       bool    `json:"done"`
-			Accepted   int     `json:"accepted"`
-			Seconds    float64 `json:"seconds"`
+			Done     bool    `json:"done"`
+			Accepted int     `json:"accepted"`
+			Seconds  float64 `json:"seconds"`
+			Age      float64 `json:"age"` // of the newest change of the file
 		}
 		s.until(func() error {
 			if err := s.ask("/v1/rollout"+filepath.Join(s.ConfigDir, "orders.yaml"), &out); err != nil {
 				return err
 			}
-			if out.Generation <= generation || !out.Done || out.Accepted == 0 {
+			if time.Since(begin).Seconds() < out.Age || !out.Done || out.Accepted == 0 {
 				return fmt.Errorf("not accepted: %+v", out)
 			}
 			return nil
 		})
 		total.add(1000 * time.Since(begin).Seconds())
 		pushed.add(1000 * out.Seconds)
-		generation = out.Generation
 		pause(300 * time.Millisecond)
 	}
 	s.Edit("orders.yaml", now, plain)

@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"bytes"
+	"runtime"
 	"testing"
 	"time"
 
@@ -78,4 +80,31 @@ func TestSlowAt(t *testing.T) {
 	if !c.slowAt().Before(at) { // it is not an hour later
 		t.Errorf("progress was not noted: %s", c.slowAt())
 	}
+}
+
+// While others are received, no more is read of a new connection than it takes to know
+// that there is a stream.
+func TestConnectionsAreReadWithReceiveSlots(t *testing.T) { //nolint:paralleltest // it looks for a goroutine
+	o := smallmesh.Shop()
+	r := newRig(t, o, func(c *Config) { c.MaxNew = 1 })
+	resumed := make(chan struct{}, 8)
+	p := *r.admission.peer.Load()
+	p.Resume = func() { resumed <- struct{}{} }
+	r.admission.peer.Store(&p)
+	for range cap(r.server.receiveSlots) {
+		r.server.receiveSlots <- struct{}{} // others are received
+	}
+	a := r.connect(t, node("web", "127.0.0.11"), nil)
+	eventually(t, "it waits", func() bool {
+		stacks := make([]byte, 1<<20)
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("awaitReceiveSlot"))
+	})
+	if len(resumed) > 0 {
+		t.Error("all of the connection is read before there is a slot")
+	}
+	<-r.server.receiveSlots
+	<-resumed
+	r.synced(t, "web.shop")
+	a.cancel()
+	<-a.err
 }

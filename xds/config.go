@@ -69,6 +69,15 @@ type Peer struct {
 	// Hangup closes the connection of the stream; nil means that it cannot be closed. It
 	// is used if the peer does not even read that its stream has ended.
 	Hangup func()
+	// Resume lets the connection of the stream be read to the end; nil means that it is
+	// anyway. Until then only a part of the first request is read.
+	Resume func()
+}
+
+func (p Peer) resume() {
+	if p.Resume != nil {
+		p.Resume()
+	}
 }
 
 // Health receives what agents report of their workloads, and decides which host a workload

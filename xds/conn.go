@@ -18,6 +18,7 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 type deltaStream = grpc.BidiStreamingServer[discovery.DeltaDiscoveryRequest, discovery.DeltaDiscoveryResponse]
@@ -152,7 +153,7 @@ func (c *conn) loseWorkload(reason string) {
 }
 
 // run serves the stream until it ends.
-func (c *conn) run(g deltaStream, requests <-chan string, first string) error {
+func (c *conn) run(g deltaStream, requests <-chan wire.Frame, first wire.Frame) error {
 	ctx := g.Context()
 	if err := c.revoked(); err != nil { // while it waited for a slot
 		return err
@@ -258,9 +259,14 @@ func (c *conn) onTimer(now time.Time) error {
 }
 
 // handleRequest handles one request.
-func (c *conn) handleRequest(frame string) error {
+func (c *conn) handleRequest(frame wire.Frame) error {
 	c.lastRequest = time.Now()
-	r, err := stream.DecodeRequest(frame, stream.DefaultMaxNames)
+	c.refresh() // the request is decoded with the names of the generation
+	r, err := stream.DecodeRequest(frame.Buffers(), c.core.Target(), stream.DefaultMaxNames)
+	frame.Free()
+	if err == nil {
+		defer r.Release()
+	}
 	if err == nil && isReport(r.GetTypeUrl()) {
 		c.handleReport(r.DeltaDiscoveryRequest)
 		return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/loglimit"
 	"github.com/fairlead/fairlead/xds/stream"
+	"github.com/fairlead/fairlead/xds/wire"
 )
 
 // hostQuota limits what one host uses, over all its streams and across reconnects:
@@ -326,9 +327,10 @@ func (c *conn) releaseMemory() {
 }
 
 // receive handles a request within the quota of the host.
-func (c *conn) receive(frame string) error {
-	if len(frame) >= largeRequest {
-		if c.quota.keptBytes()+len(frame) > c.quota.limits.kept {
+func (c *conn) receive(frame wire.Frame) error {
+	size := frame.Len()
+	if size >= largeRequest {
+		if c.quota.keptBytes()+size > c.quota.limits.kept {
 			return c.server.keptLimitReached(c.quota)
 		}
 		c.quota.decoding.Lock()
@@ -337,7 +339,7 @@ func (c *conn) receive(frame string) error {
 	if err := c.handleRequest(frame); err != nil {
 		return err
 	}
-	c.uncounted += len(frame) * keptPerRequestByte
+	c.uncounted += size * keptPerRequestByte
 	return c.countMemory()
 }
 

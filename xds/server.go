@@ -81,7 +81,7 @@ func New(cfg Config) (*Server, error) {
 		log:            cfg.Logger.With("component", "xds"),
 		cache:          cache.New(cfg.Settings),
 		admissionSlots: make(chan struct{}, cfg.MaxNew),
-		receiveSlots:   make(chan struct{}, 4*cfg.MaxNew),
+		receiveSlots:   make(chan struct{}, cfg.MaxNew),
 		decodeSlots:    make(chan struct{}, runtime.GOMAXPROCS(0)),
 		interner:       new(stream.Interner),
 		stopped:        make(chan struct{}),
@@ -162,6 +162,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 	if err != nil {
 		return s.reject(peer, "", err)
 	}
+	defer peer.resume()
 	quota, release, err := s.reserveStream(ctx, peer)
 	if err != nil {
 		return err
@@ -172,6 +173,7 @@ func (s *Server) DeltaAggregatedResources(g deltaStream) error {
 		return err
 	}
 	defer releaseReceive()
+	peer.resume()
 	admitted := make(chan struct{})
 	requests := s.receive(g, quota, admitted)
 	first, err := s.firstRequest(ctx, requests, releaseReceive)
@@ -214,10 +216,10 @@ func (s *Server) hostTime(c *conn, began time.Time) (forget func()) {
 }
 
 // admitNode makes the connection of a peer if its node is admitted.
-func (s *Server) admitNode(peer Peer, first string) (*conn, error) {
+func (s *Server) admitNode(peer Peer, first wire.Frame) (*conn, error) {
 	s.decodeSlots <- struct{}{} // a decoded node may be fifty times as large as its encoding
 	defer func() { <-s.decodeSlots }()
-	reported, err := stream.DecodeNode(first)
+	reported, err := stream.DecodeNode(first.Buffers())
 	if err != nil {
 		return nil, s.reject(peer, "", err)
 	}
@@ -245,52 +247,52 @@ func (s *Server) admitNode(peer Peer, first string) (*conn, error) {
 
 // firstRequest waits for the request that has the node. A peer that is slow to send it
 // loses its receive slot.
-func (s *Server) firstRequest(ctx context.Context, requests <-chan string, releaseReceive func()) (string, error) {
+func (s *Server) firstRequest(ctx context.Context, requests <-chan wire.Frame, releaseReceive func()) (first wire.Frame, err error) {
 	slow := time.AfterFunc(time.Second, releaseReceive)
 	defer slow.Stop()
 	timer := time.NewTimer(s.cfg.NodeTimeout)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return "", status.FromContextError(ctx.Err()).Err()
+		return first, status.FromContextError(ctx.Err()).Err()
 	case <-s.stopped:
-		return "", errStopping
+		return first, errStopping
 	case <-timer.C:
-		return "", status.Error(codes.DeadlineExceeded, "no request was received in time")
+		return first, status.Error(codes.DeadlineExceeded, "no request was received in time")
 	case r, ok := <-requests:
 		if !ok {
-			return "", status.Error(codes.Canceled, "the stream ended before the first request")
+			return first, status.Error(codes.Canceled, "the stream ended before the first request")
 		}
 		return r, nil
 	}
 }
 
-// frame is an encoded request.
-type frame struct{ text string }
+// rawRequest is an encoded request.
+type rawRequest struct{ frame wire.Frame }
 
-var _ wire.RawMessage = (*frame)(nil)
+var _ wire.RawMessage = (*rawRequest)(nil)
 
 // SetRaw implements [wire.RawMessage].
-func (f *frame) SetRaw(text string) { f.text = text }
+func (r *rawRequest) SetRaw(frame wire.Frame) { r.frame = frame }
 
 // receive passes on encoded requests until the stream ends; then it closes the channel. It
 // reads the second request only when the stream has an admission slot, because a proxy
 // that reconnects lists thousands of versions, and a fleet reconnects at once. It also
 // waits while the host is throttled. Its goroutine ends with the handler, whose return
 // ends the stream.
-func (s *Server) receive(g deltaStream, q *hostQuota, admitted <-chan struct{}) <-chan string {
-	out := make(chan string)
+func (s *Server) receive(g deltaStream, q *hostQuota, admitted <-chan struct{}) <-chan wire.Frame {
+	out := make(chan wire.Frame)
 	go func() {
 		defer close(out)
 		for {
-			var f frame
-			if err := g.RecvMsg(&f); err != nil {
+			var r rawRequest
+			if err := g.RecvMsg(&r); err != nil {
 				s.logOversizedRequest(q, err)
 				return
 			}
-			delay := q.reserve(time.Now(), 1+float64(len(f.text))/bytesReadPerRequest)
+			delay := q.reserve(time.Now(), 1+float64(r.frame.Len())/bytesReadPerRequest)
 			select {
-			case out <- f.text:
+			case out <- r.frame:
 			case <-g.Context().Done():
 				return
 			}

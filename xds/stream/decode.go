@@ -3,17 +3,19 @@ package stream
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"unicode/utf8"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
 // Field numbers of DeltaDiscoveryRequest (envoy/service/discovery/v3/discovery.proto).
 const (
 	requestNode        = 1
+	requestType        = 2
 	requestSubscribe   = 3
 	requestUnsubscribe = 4
 	requestVersions    = 5
@@ -27,30 +29,48 @@ var errNotText = errors.New("a name that is not UTF-8")
 // list of its extensions.
 const maxNode = 256 << 10
 
-// DecodeRequest decodes a request. Unlike proto.Unmarshal, it makes no map: names and
-// versions are substrings of the frame. A peer that reconnects lists thousands of them,
-// and thousands of peers reconnect at once. The node is left out; see [DecodeNode]. More
-// than maxNames names or versions are an error, before they take any memory.
-func DecodeRequest(frame string, maxNames int) (*Request, error) {
-	l := requestFields{fields: fields{text: frame}}
-	if err := l.count(maxNames); err != nil {
-		return nil, fmt.Errorf("decoding a request: %w", err)
-	}
-	if err := l.read(); err != nil {
-		return nil, fmt.Errorf("decoding a request: %w", err)
-	}
+// Frame is an encoded message, in buffers that are used again for another message: what
+// is decoded from it refers to none of them.
+type Frame [][]byte
+
+// DecodeRequest decodes a request. Unlike proto.Unmarshal, it makes no map, and copies no
+// name or version that the generation has: a peer that reconnects lists thousands of them,
+// and thousands of peers reconnect at once. The generation may be nil. The node is left
+// out; see [DecodeNode]. More than maxNames names or versions are an error.
+func DecodeRequest(frame Frame, g *Generation, maxNames int) (*Request, error) {
+	l := requestFields{fields: fields{frame: frame}, known: knownNames{set: g.hinted(frame)}, most: maxNames, lists: takeLists()}
 	req := &discovery.DeltaDiscoveryRequest{}
-	if err := proto.Unmarshal(l.rest, req); err != nil {
+	err := l.read()
+	if err == nil {
+		err = proto.Unmarshal(l.rest, req)
+	}
+	if err != nil {
+		l.lists.release()
 		return nil, fmt.Errorf("decoding a request: %w", err)
 	}
-	req.ResourceNamesSubscribe, req.ResourceNamesUnsubscribe = l.subscribe, l.unsubscribe
-	return &Request{DeltaDiscoveryRequest: req, Versions: l.versions}, nil
+	req.ResourceNamesSubscribe, req.ResourceNamesUnsubscribe = l.lists.subscribe, l.lists.unsubscribe
+	return &Request{DeltaDiscoveryRequest: req, Versions: l.lists.versions, lists: l.lists, known: l.known.set}, nil
+}
+
+// hinted is the set of the type of a request, or of another type if the request has
+// several: it is only used to find names.
+func (g *Generation) hinted(frame Frame) *mergedSet {
+	for f := (fields{frame: frame}); g != nil && !f.end(); {
+		num, content, isBytes, err := f.next()
+		if err != nil {
+			return nil
+		}
+		if isBytes && num == requestType {
+			return g.merged(TypeURL(content))
+		}
+	}
+	return nil
 }
 
 // DecodeNode decodes the node of a request and nothing else; nil if there is none.
-func DecodeNode(frame string) (*corev3.Node, error) {
+func DecodeNode(frame Frame) (*corev3.Node, error) {
 	var out *corev3.Node
-	for f := (fields{text: frame}); f.at < len(f.text); {
+	for f := (fields{frame: frame}); !f.end(); {
 		num, content, isBytes, err := f.next()
 		if err != nil {
 			return nil, fmt.Errorf("decoding a request: %w", err)
@@ -72,134 +92,72 @@ func DecodeNode(frame string) (*corev3.Node, error) {
 	return out, nil
 }
 
-// fields iterates over the fields of a message.
-type fields struct {
-	text  string
-	at    int
-	bytes []byte // a copy of text, made for the first field that is not length-delimited
-}
-
-// next reads one field. content is set for length-delimited fields.
-func (f *fields) next() (num protowire.Number, content string, isBytes bool, err error) {
-	if num, content, end := simpleField(f.text, f.at); end > 0 {
-		f.at = end
-		return num, content, true, nil
-	}
-	// The protocol has no such fields, so this path may be slow.
-	if f.bytes == nil {
-		f.bytes = []byte(f.text)
-	}
-	num, typ, n := protowire.ConsumeField(f.bytes[f.at:])
-	if n < 0 {
-		return 0, "", false, protowire.ParseError(n) //nolint:wrapcheck // the caller wraps it
-	}
-	field := f.text[f.at : f.at+n]
-	f.at += n
-	if typ != protowire.BytesType {
-		return num, "", false, nil
-	}
-	_, _, tag := protowire.ConsumeTag(f.bytes[f.at-n:])
-	_, size := protowire.ConsumeVarint(f.bytes[f.at-n+tag:])
-	return num, field[tag+size:], true, nil
-}
-
-// simpleField reads the length-delimited field at an offset. end is behind it, or 0 if
-// there is another kind of field, or an unusual encoding.
-func simpleField(text string, at int) (num protowire.Number, content string, end int) {
-	tag, at := shortVarint(text, at)
-	if at == 0 || tag&7 != uint64(protowire.BytesType) || tag>>3 == 0 || tag>>3 > uint64(protowire.MaxValidNumber) {
-		return 0, "", 0
-	}
-	size, at := shortVarint(text, at)
-	if at == 0 || size > uint64(len(text)-at) {
-		return 0, "", 0
-	}
-	end = at + int(size)
-	return protowire.Number(tag >> 3), text[at:end], end
-}
-
-// shortVarint reads a varint of at most five bytes; end is behind it, or 0.
-func shortVarint(text string, at int) (value uint64, end int) {
-	for shift := 0; shift < 35 && at < len(text); shift += 7 {
-		b := text[at]
-		at++
-		value |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			return value, at
-		}
-	}
-	return 0, 0
-}
-
-// requestFields are the fields of a request: the long lists, and the rest.
+// requestFields reads the fields of a request: the long lists, and the rest.
 type requestFields struct {
 	fields
-	subscribe, unsubscribe []string
-	versions               []Version
-	rest                   []byte // all other fields
-}
-
-// count counts the elements of the lists and allocates them.
-func (l *requestFields) count(most int) error {
-	var counts [requestVersions + 1]int
-	for f := l.fields; f.at < len(f.text); {
-		num, _, isBytes, err := f.next()
-		if err != nil {
-			return err
-		}
-		if isBytes && num <= requestVersions {
-			counts[num]++
-		}
-		l.bytes = f.bytes
-	}
-	if n := max(counts[requestSubscribe], counts[requestUnsubscribe], counts[requestVersions]); n > most {
-		return fmt.Errorf("%d names, at most %d: %w", n, most, ErrLimit)
-	}
-	if n := counts[requestSubscribe]; n > 0 {
-		l.subscribe = make([]string, 0, n)
-	}
-	if n := counts[requestUnsubscribe]; n > 0 {
-		l.unsubscribe = make([]string, 0, n)
-	}
-	if n := counts[requestVersions]; n > 0 {
-		l.versions = make([]Version, 0, n)
-	}
-	return nil
+	known knownNames
+	most  int // names in a list
+	lists *requestLists
+	rest  []byte // all other fields
 }
 
 func (l *requestFields) read() error {
-	for l.at < len(l.text) {
-		from := l.at
+	for !l.end() {
 		num, content, isBytes, err := l.next()
 		switch {
 		case err != nil:
 			return err
 		case isBytes && num == requestNode:
 		case isBytes && num == requestVersions:
-			v, err := versionOf(content)
+			v, err := l.versionOf(content)
 			if err != nil {
 				return err
 			}
-			l.versions = append(l.versions, v)
-		case isBytes && (num == requestSubscribe || num == requestUnsubscribe):
-			if !utf8.ValidString(content) {
-				return errNotText
+			l.lists.versions = append(l.lists.versions, v)
+			err = l.within(len(l.lists.versions))
+			if err != nil {
+				return err
 			}
-			if num == requestSubscribe {
-				l.subscribe = append(l.subscribe, content)
-			} else {
-				l.unsubscribe = append(l.unsubscribe, content)
+		case isBytes && num == requestSubscribe:
+			if l.lists.subscribe, err = l.appendName(l.lists.subscribe, content); err != nil {
+				return err
+			}
+		case isBytes && num == requestUnsubscribe:
+			if l.lists.unsubscribe, err = l.appendName(l.lists.unsubscribe, content); err != nil {
+				return err
 			}
 		default:
-			l.rest = append(l.rest, l.text[from:l.at]...)
+			l.rest = append(l.rest, l.field()...)
 		}
 	}
 	return nil
 }
 
+func (l *requestFields) within(n int) error {
+	if n > l.most {
+		return fmt.Errorf("more than %d names: %w", l.most, ErrLimit)
+	}
+	return nil
+}
+
+func (l *requestFields) appendName(list []string, content string) ([]string, error) {
+	name, err := l.known.name(content)
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, name)
+	return list, l.within(len(list))
+}
+
 // versionOf reads one entry of the map initial_resource_versions.
-func versionOf(entry string) (v Version, err error) {
-	for f := (fields{text: entry}); f.at < len(f.text); {
+func (l *requestFields) versionOf(entry string) (v Version, err error) {
+	num, name, at := simpleField(entry, 0)
+	other, version, end := simpleField(entry, at)
+	if at > 0 && end == len(entry) && num == mapKey && other == mapValue { // nearly all
+		return l.known.version(name, version)
+	}
+	name, version = "", ""
+	for f := (fields{text: entry}); !f.end(); {
 		num, content, isBytes, err := f.next()
 		if err != nil {
 			return v, err
@@ -207,14 +165,98 @@ func versionOf(entry string) (v Version, err error) {
 		if !isBytes || num != mapKey && num != mapValue {
 			continue
 		}
-		if !utf8.ValidString(content) {
+		at := &name
+		if num == mapValue {
+			at = &version
+		}
+		if !utf8.ValidString(*at) { // it occurs twice
 			return v, errNotText
 		}
-		if num == mapKey {
-			v.Name = content
-		} else {
-			v.Version = content
-		}
+		*at = content
 	}
-	return v, nil
+	return l.known.version(name, version)
+}
+
+// knownNames copies names and versions out of a frame, except those that a set has, too.
+type knownNames struct {
+	set    *mergedSet
+	looked int // how often
+	lookUp func(name string) (*Resource, int)
+}
+
+// fewNames is how many names are looked up without an index.
+const fewNames = 32
+
+// find returns the resource with a name, or nil; and its index plus 1, or 0 if that is not
+// known.
+func (k *knownNames) find(name string) (r *Resource, index int32) {
+	k.looked++
+	if k.looked <= fewNames {
+		return k.set.get(name), 0
+	}
+	if k.lookUp == nil {
+		k.lookUp, _ = k.set.lookUp()
+	}
+	r, i := k.lookUp(name)
+	if r == nil {
+		return nil, 0
+	}
+	return r, int32(i) + 1
+}
+
+func (k *knownNames) name(text string) (string, error) {
+	if r, _ := k.find(text); r != nil {
+		return r.Name, nil
+	}
+	return copyText(text)
+}
+
+func (k *knownNames) version(name, version string) (v Version, err error) {
+	r, index := k.find(name)
+	v.index = index
+	if r != nil && r.Version == version {
+		v.Name, v.Version = r.Name, r.Version
+		return v, nil
+	}
+	if r != nil {
+		v.Name = r.Name
+	} else if v.Name, err = copyText(name); err != nil {
+		return v, err
+	}
+	v.Version, err = copyText(version)
+	return v, err
+}
+
+func copyText(text string) (string, error) {
+	if !utf8.ValidString(text) {
+		return "", errNotText
+	}
+	return strings.Clone(text), nil
+}
+
+// requestLists are the lists of a request, whose memory is used again.
+type requestLists struct {
+	subscribe, unsubscribe []string
+	versions               []Version
+}
+
+// maxPooledNames bounds the lists that are kept.
+const maxPooledNames = 16 << 10
+
+var listPool = sync.Pool{New: func() any { return new(requestLists) }} //nolint:gochecknoglobals // memory for requests of all streams
+
+func takeLists() *requestLists {
+	l, _ := listPool.Get().(*requestLists)
+	return l
+}
+
+func (l *requestLists) release() {
+	if max(cap(l.subscribe), cap(l.unsubscribe), cap(l.versions)) > maxPooledNames {
+		return
+	}
+	clear(l.subscribe) // do not keep the names
+	clear(l.unsubscribe)
+	clear(l.versions)
+	l.subscribe, l.unsubscribe, l.versions = l.subscribe[:0], l.unsubscribe[:0], l.versions[:0]
+	listPool.Put(l)
 }

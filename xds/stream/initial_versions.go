@@ -14,10 +14,27 @@ type Request struct {
 	// Versions are the initial_resource_versions. If a name occurs more than once, the
 	// last one counts.
 	Versions []Version
+
+	lists *requestLists // or nil
+	known *mergedSet    // in which the versions were found
+}
+
+// Release lets the lists of the request be used for another one. Nobody may use them from
+// then on.
+func (r *Request) Release() {
+	if r.lists == nil {
+		return
+	}
+	r.lists.release()
+	r.lists, r.Versions, r.ResourceNamesSubscribe, r.ResourceNamesUnsubscribe = nil, nil, nil, nil
 }
 
 // Version is a name and version that a peer lists.
-type Version struct{ Name, Version string }
+type Version struct {
+	Name, Version string
+
+	index int32 // where the request's set has the name, plus 1; 0 means that it is not known
+}
 
 // newRequest converts a message, which stays unchanged.
 func newRequest(req *discovery.DeltaDiscoveryRequest) *Request {
@@ -25,18 +42,8 @@ func newRequest(req *discovery.DeltaDiscoveryRequest) *Request {
 	if n := len(req.GetInitialResourceVersions()); n > 0 {
 		out.Versions = make([]Version, 0, n)
 		for name, version := range req.GetInitialResourceVersions() {
-			out.Versions = append(out.Versions, Version{name, version})
+			out.Versions = append(out.Versions, Version{Name: name, Version: version})
 		}
-	}
-	return out
-}
-
-// cloneVersions copies the strings: they are substrings of a request, and would keep all
-// of it in memory.
-func cloneVersions(list []Version) []Version {
-	out := make([]Version, len(list))
-	for i, v := range list {
-		out[i] = Version{strings.Clone(v.Name), strings.Clone(v.Version)}
 	}
 	return out
 }
@@ -105,8 +112,9 @@ type initialComparison struct {
 	count int
 }
 
-// compareInitialVersions compares what a peer listed with the target.
-func compareInitialVersions(want *mergedSet, sub subscription, listed []Version) initialComparison {
+// compareInitialVersions compares what a peer listed with the target. The indexes of the
+// list are those of a set which is usually the same.
+func compareInitialVersions(want *mergedSet, sub subscription, listed []Version, indexed *mergedSet) initialComparison {
 	if len(listed) == 0 {
 		return initialComparison{exact: len(want.deltaFrom(nil, sub).add) == 0}
 	}
@@ -115,12 +123,15 @@ func compareInitialVersions(want *mergedSet, sub subscription, listed []Version)
 	others := map[string]string{} // not in the target, or there in another version
 	wanted := 0
 	for _, v := range listed {
-		r, index := lookUp(v.Name)
+		r, index := want.at(int(v.index)-1), int(v.index)-1
+		if v.index == 0 || indexed != want {
+			r, index = lookUp(v.Name)
+		}
 		switch {
 		case r == nil:
 			others[v.Name] = v.Version
 		case found[index] != notListed:
-			return compareInitialVersions(want, sub, lastVersions(listed))
+			return compareInitialVersions(want, sub, lastVersions(listed), indexed)
 		case r.Version == v.Version:
 			found[index] = wantedVersion
 			wanted++

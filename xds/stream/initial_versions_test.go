@@ -65,16 +65,16 @@ func TestCompareInitialVersions(t *testing.T) {
 		switch r.IntN(3) {
 		case 0: // just what it is to have
 			for x := range want.all() {
-				listed = append(listed, Version{x.Name, x.Version})
+				listed = append(listed, Version{Name: x.Name, Version: x.Version})
 			}
 		default:
 			for range r.IntN(16) {
-				listed = append(listed, Version{fmt.Sprintf("n%02d", r.IntN(14)), strings.Repeat("1", r.IntN(2))})
+				listed = append(listed, Version{Name: fmt.Sprintf("n%02d", r.IntN(14)), Version: strings.Repeat("1", r.IntN(2))})
 			}
 		}
 		r.Shuffle(len(listed), func(i, j int) { listed[i], listed[j] = listed[j], listed[i] })
 		before := slices.Clone(listed)
-		got := compareInitialVersions(want, sub, listed)
+		got := compareInitialVersions(want, sub, listed, nil)
 		if !slices.Equal(before, listed) {
 			t.Fatal("the list is another")
 		}
@@ -144,13 +144,14 @@ func BenchmarkReconnect(b *testing.B) {
 				s := NewServer(ServerConfig{Interner: in})
 				s.SetGeneration(g)
 				for _, f := range frames {
-					req, err := DecodeRequest(f, DefaultMaxNames)
+					req, err := DecodeRequest(f, g, DefaultMaxNames)
 					if err != nil {
 						b.Fatal(err)
 					}
 					if err := s.Take(start, req); err != nil {
 						b.Fatal(err)
 					}
+					req.Release()
 				}
 				sent := 0
 				for r := s.Next(start); r != nil; r = s.Next(start) {
@@ -166,7 +167,7 @@ func BenchmarkReconnect(b *testing.B) {
 
 // returningFleet is a generation, and what a proxy says that has all of it but some
 // clusters in another version.
-func returningFleet(b *testing.B, changed int) (frames []string, g *Generation) {
+func returningFleet(b *testing.B, changed int) (frames []Frame, g *Generation) {
 	b.Helper()
 	g = &Generation{Number: 1}
 	for _, url := range []TypeURL{ClusterType, EndpointType, RouteType, VirtualHostType} {
@@ -198,7 +199,7 @@ func returningFleet(b *testing.B, changed int) (frames []string, g *Generation) 
 		if err != nil {
 			b.Fatal(err)
 		}
-		frames = append(frames, string(text))
+		frames = append(frames, slices.Collect(slices.Chunk(text, 16<<10)))
 		g.Layers = append(g.Layers, &Layer{Name: string(url), Types: map[TypeURL]*Set{url: NewSet(list)}})
 	}
 	return frames, g

@@ -54,7 +54,7 @@ func (n *nameSet) all() []string {
 }
 
 // intern returns the set of some names; nil if there are none. The names must be sorted
-// and unique, and belong to the set from now on.
+// and unique.
 func (i *Interner) intern(names []string) *nameSet {
 	if len(names) == 0 {
 		return nil
@@ -80,14 +80,14 @@ func (i *Interner) intern(names []string) *nameSet {
 	return set // hash collision
 }
 
-// cloneNames copies the text of names: they are substrings of requests and would keep
-// those in memory.
+// cloneNames copies names and their text: each may be a part of something larger.
 func cloneNames(names []string) []string {
 	text := strings.Join(names, "")
+	out := make([]string, len(names))
 	for i, n := range names {
-		names[i], text = text[:len(n)], text[len(n):]
+		out[i], text = text[:len(n)], text[len(n):]
 	}
-	return names
+	return out
 }
 
 // with is a set with more names, which must be sorted and unique.

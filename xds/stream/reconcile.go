@@ -193,7 +193,7 @@ func (s *Server) schedule(t *subscriptionState, name string, forced bool) {
 func (s *Server) applyInitialVersions(t *subscriptionState, want *mergedSet) {
 	t.reconciled, t.haveScope = true, t.sub
 	listed := t.typ.takeInitialVersions(t.routeConfig)
-	has := compareInitialVersions(want, t.sub, listed)
+	has := compareInitialVersions(want, t.sub, listed, t.typ.indexed)
 	switch {
 	case has.exact:
 		t.have = want
@@ -275,6 +275,20 @@ func (m *mergedSet) lookUp() (at func(name string) (r *Resource, index int), siz
 		}
 		return nil, 0
 	}, size
+}
+
+// at returns the resource with an index of lookUp; nil if there is none.
+func (m *mergedSet) at(index int) *Resource {
+	if m == nil || index < 0 {
+		return nil
+	}
+	for _, s := range m.sets {
+		if index < len(s.list) {
+			return s.list[index]
+		}
+		index -= len(s.list)
+	}
+	return nil
 }
 
 // numbered yields all resources with the indexes of lookUp.

@@ -16,8 +16,8 @@ func (s *Server) Request(now time.Time, req *discovery.DeltaDiscoveryRequest) er
 	return s.Take(now, newRequest(req))
 }
 
-// Take handles a request; its versions belong to the Server from then on. An error means
-// that the peer exceeded a limit or broke the protocol; the stream must end.
+// Take handles a request, of which it keeps nothing but copies. An error means that the
+// peer exceeded a limit or broke the protocol; the stream must end.
 func (s *Server) Take(now time.Time, req *Request) error {
 	url := TypeURL(req.GetTypeUrl())
 	if err := s.checkLimits(req); err != nil {
@@ -54,8 +54,8 @@ func (s *Server) Take(now time.Time, req *Request) error {
 			s.completeHosts(o)
 		}
 	}
-	if len(t.initialVersions) > 0 && (s.target != nil || len(s.order) > 1) { // else they are compared right away
-		t.initialVersions = cloneVersions(t.initialVersions)
+	if t.initialVersions = slices.Clone(t.initialVersions); len(t.initialVersions) == 0 { // else they are not compared yet
+		t.indexed = nil
 	}
 	return nil
 }
@@ -101,7 +101,7 @@ func (s *Server) firstRequest(t *typeState, req *Request, names []string, all bo
 	s.reconciled = nil
 	if n := len(req.Versions); n > 0 {
 		s.versions += n
-		t.initialVersions, t.reconnected = req.Versions, true
+		t.initialVersions, t.indexed, t.reconnected = req.Versions, req.known, true
 	}
 	t.sub.wildcard = all
 	if t.url == VirtualHostType {

@@ -27,7 +27,7 @@ func takeFromWire(t *testing.T, s *Server, req *discovery.DeltaDiscoveryRequest)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := DecodeRequest(string(b), DefaultMaxNames)
+	got, err := DecodeRequest(Frame{b}, s.Target(), DefaultMaxNames)
 	if err != nil {
 		t.Fatal(err)
 	}

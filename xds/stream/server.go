@@ -92,6 +92,9 @@ type typeState struct {
 	// initialVersions are the versions that the peer listed, until they are compared with
 	// the target.
 	initialVersions []Version
+	// indexed is the set to which the indexes in initialVersions refer, while there are
+	// any.
+	indexed *mergedSet
 
 	// withoutDependents are responses whose dependents are not subscribed yet.
 	withoutDependents []*sentResponse

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
@@ -33,8 +32,34 @@ type TrackedMessage interface {
 // takes less memory.
 type RawMessage interface {
 	// SetRaw receives the encoding.
-	SetRaw(frame string)
+	SetRaw(frame Frame)
 }
+
+// Frame is an encoded message, in the buffers into which the transport has read it.
+type Frame struct{ buffers mem.BufferSlice }
+
+// Len is the size of the message, in bytes.
+func (f Frame) Len() int { return f.buffers.Len() }
+
+// Buffers are the bytes of the message, which nobody may change.
+func (f Frame) Buffers() [][]byte {
+	out := make([][]byte, len(f.buffers))
+	for i, b := range f.buffers {
+		out[i] = b.ReadOnlyData()
+	}
+	return out
+}
+
+// Free lets the transport use the buffers again: nobody may refer to them from then on.
+// Without it they are garbage in the end.
+func (f Frame) Free() { f.buffers.Free() }
+
+// NewFrame is a message in one buffer.
+func NewFrame(b []byte) Frame { return Frame{mem.BufferSlice{mem.SliceBuffer(b)}} }
+
+// minBuffer is the size of buffers, on average, below which a message is copied into one:
+// a peer may send a few bytes at a time, and each such buffer takes 256 bytes or more.
+const minBuffer = 1 << 10
 
 // writtenSignal is the pool of an empty buffer behind a message: gRPC frees the buffer
 // when the message is written, and Put reports that.
@@ -116,12 +141,12 @@ func (c codec) track(list [][]byte, f TrackedMessage) mem.BufferSlice {
 // Unmarshal implements [encoding.CodecV2].
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if k, ok := v.(RawMessage); ok {
-		var text strings.Builder // unlike a []byte, it is not zeroed first
-		text.Grow(data.Len())
-		for _, b := range data {
-			_, _ = text.Write(b.ReadOnlyData())
+		if len(data) > 1 && data.Len()/len(data) < minBuffer {
+			k.SetRaw(NewFrame(data.Materialize()))
+			return nil
 		}
-		k.SetRaw(text.String())
+		data.Ref()
+		k.SetRaw(Frame{data})
 		return nil
 	}
 	return c.CodecV2.Unmarshal(data, v) //nolint:wrapcheck // it is gRPC's own, and gRPC wraps it

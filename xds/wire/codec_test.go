@@ -146,3 +146,46 @@ func TestWrittenSignal(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// received is a message that stays encoded.
+type received struct{ Frame }
+
+func (r *received) SetRaw(f Frame) { r.Frame = f }
+
+// The buffers of the transport are not copied, unless they are so small that they take more
+// memory than what is in them.
+func TestRawMessagesAreNotCopied(t *testing.T) {
+	t.Parallel()
+	for size, copied := range map[int]bool{16 << 10: false, minBuffer: false, 1: true} {
+		put := 0
+		var data mem.BufferSlice
+		var want []byte
+		for i := range 8 {
+			b := bytes.Repeat([]byte{byte(i)}, size)
+			want = append(want, b...)
+			b = append(make([]byte, 0, pooledSize+size), b...)
+			data = append(data, mem.NewBuffer(&b, countedPool{&put}))
+		}
+		var r received
+		if err := Codec().Unmarshal(data, &r); err != nil {
+			t.Fatal(err)
+		}
+		data.Free() // as gRPC does
+		if got := len(r.Buffers()) == 1; got != copied || copied == (put == 0) {
+			t.Errorf("buffers of %d bytes are copied: %t, %d freed", size, got, put)
+		}
+		if got := bytes.Join(r.Buffers(), nil); !bytes.Equal(got, want) || r.Len() != len(want) {
+			t.Errorf("%d bytes became %d", len(want), len(got))
+		}
+		if r.Free(); put != 8 {
+			t.Errorf("%d of 8 buffers may be used again", put)
+		}
+	}
+}
+
+// countedPool counts the buffers that come back.
+type countedPool struct{ put *int }
+
+func (p countedPool) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+func (p countedPool) Put(*[]byte) { *p.put++ }

@@ -22,6 +22,8 @@ type Restarted struct {
 	Messages int64   `json:"messages"`
 	Bytes    int64   `json:"bytes"`
 	CPU      float64 `json:"cpu"` // seconds, from the start of the process
+	// Starting is how much of CPU the server had used when it was ready.
+	Starting float64 `json:"starting"`
 	Peak     float64 `json:"peak"`
 	RSS      float64 `json:"rss"`
 }
@@ -64,6 +66,10 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 		return Restarted{}, err
 	}
 	ready := time.Now()
+	begun, err := o.server.usage()
+	if err != nil {
+		return Restarted{}, err
+	}
 	done := c.profile(ctx, "restart", 5)
 	if err := o.server.awaitStreams(ctx, c.cfg.Mesh.Proxies); err != nil {
 		return Restarted{}, err
@@ -84,7 +90,7 @@ func (c *cell) restart(ctx context.Context) (Restarted, error) {
 	if err != nil {
 		return Restarted{}, err
 	}
-	r := Restarted{Serving: o.server.Start.Seconds(), Back: back.Seconds(), CPU: u.CPU, Peak: u.Peak, RSS: u.RSS}
+	r := Restarted{Serving: o.server.Start.Seconds(), Back: back.Seconds(), CPU: u.CPU, Starting: begun.CPU, Peak: u.Peak, RSS: u.RSS}
 	for k, n := range after.Kinds {
 		d := n.Minus(before.Kinds[k])
 		r.Again += d.Resources + d.Removed

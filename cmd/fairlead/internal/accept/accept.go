@@ -226,6 +226,8 @@ func (a *Acceptor) shake(c *conn) {
 	}
 	if next == unauthenticated {
 		c.secure = newFramed(c.secure, c)
+	} else {
+		c.secure = a.gated(c)
 	}
 	select {
 	case a.handed[next].conns <- c:
@@ -439,6 +441,24 @@ func (a *Acceptor) Hangup(address string) {
 	if c != nil {
 		_ = c.Close() // whatever it says, it is closed
 	}
+}
+
+// Resume opens the gate of the connection from an address, if there is one.
+func (a *Acceptor) Resume(address string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if c := a.by[address]; c != nil && c.gate != nil {
+		c.gate.Open()
+	}
+}
+
+// gated puts a gate before a connection.
+func (a *Acceptor) gated(c *conn) *Gate {
+	g := NewGate(c.secure)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c.gate = g
+	return g
 }
 
 func (a *Acceptor) closeAll() {

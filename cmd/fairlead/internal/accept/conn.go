@@ -68,6 +68,7 @@ type conn struct {
 	who    string        // its identity, if authenticated
 	closed bool
 	ended  func() // or nil
+	gate   *Gate  // or nil
 	expiry *time.Timer
 	until  time.Time // when it ends, while it is not authenticated
 	// late is for how many things it waits that are the server's to do. Meanwhile

@@ -14,6 +14,9 @@
 // run while it waits for the server, and a connection holds no slot while the server waits for
 // its bytes.
 //
+// An authenticated connection begins with a [Gate]: little is read of it until package xds
+// has time for its first stream (docs/adr/0056-a-fleet-that-returns.md).
+//
 // Calls are not authorized here: package issue authorizes requests for certificates, and
 // package xds streams.
 //

@@ -19,13 +19,15 @@ type admission struct {
 	service *issue.Service
 	// hangup breaks the connection from an address.
 	hangup func(address string)
+	// resume lets all of it be read.
+	resume func(address string)
 }
 
 // Admit implements [xds.Admission].
 func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 	if p, ok := peer.FromContext(ctx); ok && p.AuthInfo != nil && p.AuthInfo.AuthType() == insecure.NewCredentials().Info().SecurityProtocol {
 		at := p.Addr.String()
-		return xds.Peer{Host: "plaintext", Anonymous: true, Address: at, Hangup: func() { a.hangup(at) }}, nil
+		return xds.Peer{Host: "plaintext", Anonymous: true, Address: at, Hangup: func() { a.hangup(at) }, Resume: func() { a.resume(at) }}, nil
 	}
 	p, err := a.service.Authenticate(ctx)
 	if err != nil {
@@ -33,7 +35,7 @@ func (a admission) Admit(ctx context.Context) (xds.Peer, error) {
 	}
 	out := xds.Peer{
 		Host: p.Host, Direct: p.Direct, Binding: p.Binding.String(), Address: p.Address, Source: sourceOf(ctx), ID: p.ID, Until: p.NotAfter, Revoked: p.Revoked,
-		Hangup: func() { a.hangup(p.Address) },
+		Hangup: func() { a.hangup(p.Address) }, Resume: func() { a.resume(p.Address) },
 	}
 	for _, a := range p.Addresses {
 		out.Addresses = append(out.Addresses, xds.Address(a))

@@ -7,11 +7,13 @@ import (
 	"net"
 	"time"
 
+	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
@@ -103,7 +105,7 @@ func (s *Server) newHosts(context.Context) error {
 	}
 	s.hosts = &hosts{
 		acceptor:      acceptor,
-		authenticated: grpc.NewServer(append(transport(), grpc.Creds(accept.Credentials()))...),
+		authenticated: grpc.NewServer(append(transport(), grpc.Creds(accept.Credentials()), grpc.StreamInterceptor(resumeOthers(s.resume)))...), //nolint:contextcheck // each call has its own context
 		unauthenticated: grpc.NewServer(append(transport(), grpc.Creds(accept.Credentials()),
 			grpc.MaxRecvMsgSize(maxUnauthenticatedMessage),
 			grpc.MaxHeaderListSize(maxUnauthenticatedHeader),
@@ -145,6 +147,26 @@ func (s *Server) hangup(address string) {
 	s.hosts.acceptor.Hangup(address)
 	if s.plaintext != nil {
 		s.plaintext.listener.hangup(address)
+	}
+}
+
+// resume lets all of the connection from an address be read.
+func (s *Server) resume(address string) {
+	s.hosts.acceptor.Resume(address)
+	if s.plaintext != nil {
+		s.plaintext.listener.resume(address)
+	}
+}
+
+// resumeOthers lets a connection be read as soon as it has a call that is not a proxy's
+// stream, for which package xds does so: requests for certificates are received a few at a
+// time, and not for long.
+func resumeOthers(resume func(address string)) grpc.StreamServerInterceptor {
+	return func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		if p, ok := peer.FromContext(stream.Context()); ok && info.FullMethod != discovery.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName {
+			resume(p.Addr.String())
+		}
+		return handler(srv, stream)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 )
 
 // limited is a listener that serves a limited number of connections at a time, for
@@ -54,7 +56,7 @@ func (l *limited) mayLog() bool {
 }
 
 func (l *limited) add(c net.Conn) *counted {
-	out := &counted{Conn: c, in: l, at: c.RemoteAddr().String()}
+	out := &counted{Gate: accept.NewGate(c), in: l, at: c.RemoteAddr().String()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.by[out.at] = out
@@ -81,9 +83,18 @@ func (l *limited) hangup(address string) {
 	}
 }
 
+// resume opens the gate of the connection from an address, if there is one.
+func (l *limited) resume(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.by[address]; c != nil {
+		c.Open()
+	}
+}
+
 // counted is a connection that is counted until it is closed.
 type counted struct {
-	net.Conn
+	*accept.Gate
 	in   *limited
 	at   string
 	once sync.Once
@@ -92,5 +103,5 @@ type counted struct {
 // Close implements [net.Conn].
 func (c *counted) Close() error {
 	c.once.Do(func() { c.in.remove(c) })
-	return c.Conn.Close() //nolint:wrapcheck // it is the connection's
+	return c.Gate.Close() //nolint:wrapcheck // it is the connection's
 }

@@ -45,6 +45,15 @@ func TestPlaintext(t *testing.T) {
 	if err != nil || len(answer.GetResources()) == 0 {
 		t.Fatalf("resources %d, err %v", len(answer.GetResources()), err)
 	}
+	r.plaintext.listener.mu.Lock()
+	for _, c := range r.plaintext.listener.by {
+		select {
+		case <-c.Opened():
+		default:
+			t.Error("a stream was admitted, and not all of its connection is read")
+		}
+	}
+	r.plaintext.listener.mu.Unlock()
 	report := &discovery.DeltaDiscoveryRequest{TypeUrl: bootstrap.HealthType, ErrorDetail: &status.Status{Code: 1, Message: "down"}}
 	ack := &discovery.DeltaDiscoveryRequest{TypeUrl: string(stream.ClusterType), ResponseNonce: answer.GetNonce()}
 	for _, req := range []*discovery.DeltaDiscoveryRequest{report, ack} {

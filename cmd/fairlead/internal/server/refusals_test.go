@@ -284,14 +284,19 @@ func TestAgentThatIsNotGone(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			leave()
 			now := time.Now().Add(time.Minute)
-			r.eventually(func() error {
-				if p := r.proxiesNow(now); len(p.Proxies) != 1 || p.Proxies[0].Connected {
-					return fmt.Errorf("rows: %+v", p.Proxies)
-				}
-				return nil
-			})
+			connected := func(want bool) {
+				t.Helper()
+				r.eventually(func() error {
+					if p := r.proxiesNow(now); len(p.Proxies) != 1 || p.Proxies[0].Connected != want {
+						return fmt.Errorf("rows: %+v, want one, connected: %v", p.Proxies, want)
+					}
+					return nil
+				})
+			}
+			connected(true) // a row comes before that
+			leave()
+			connected(false)
 			if err := over(r, a); err != nil {
 				t.Fatal(err)
 			}

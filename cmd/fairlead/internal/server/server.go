@@ -153,7 +153,7 @@ func (s *Server) newRegistry(context.Context) error {
 func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
-		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup}, Health: s.presence, Clocks: s.clock,
+		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup, s.resume}, Health: s.presence, Clocks: s.clock,
 		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
 		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
