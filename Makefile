@@ -67,6 +67,10 @@ compat: build tools ## compare with the answers of real Istio; CASES is a folder
 	@test -d "$(CASES)" || { echo "make compat CASES=DIR: the folder with validation/ and routes/"; exit 2; }
 	$(PYTHON) tools/compat.py --cases "$(CASES)" --fairlead bin/fairlead --envoy $(ENVOY)
 
+.PHONY: istiod-record
+istiod-record: ## record anew what real istiod makes of the golden meshes; needs the network, minutes the first time
+	cd internal/istiod/record && $(GO) run . ../testdata
+
 .PHONY: mutants
 mutants: ## mutation test of cache keys, and of the steps that find what a change affects; FILE=REGEXP for some of them, an hour for all
 	$(GO) run ./internal/mutants $(if $(FILE),-file '$(FILE)')

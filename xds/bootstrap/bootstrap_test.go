@@ -103,16 +103,7 @@ func TestStaticListeners(t *testing.T) {
 				return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(port))
 			}
 			c.AdminAddress, c.StatsAddress, c.HealthAddress = local(ports[0]), local(ports[1]), local(ports[2])
-			b, err := Build(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.DynamicResources = nil
-			j, err := marshalJSON(b)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e := envoytest.Start(t, envoytest.Config{Bootstrap: j, Version: version})
+			e := envoytest.Start(t, envoytest.Config{Bootstrap: static(t, c), Version: version})
 			envoytest.Eventually(t, deadline, func() error { return want(t, c.HealthAddress, HealthPath, http.StatusOK) })
 			for _, q := range []struct {
 				at     netip.AddrPort
@@ -150,16 +141,7 @@ func TestGuardsOfEachEnvoy(t *testing.T) {
 			c.AdminAddress = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(ports[0]))
 			c.StatsAddress = netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), uint16(ports[1]))
 			c.EnvoyVersion = Version{Major: 1, Minor: uint32(minor)}
-			b, err := Build(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.DynamicResources = nil
-			j, err := marshalJSON(b)
-			if err != nil {
-				t.Fatal(err)
-			}
-			e := envoytest.Start(t, envoytest.Config{Bootstrap: j, Version: version})
+			e := envoytest.Start(t, envoytest.Config{Bootstrap: static(t, c), Version: version})
 			envoytest.Eventually(t, deadline, func() error { return want(t, c.StatsAddress, StatsPath, http.StatusOK) })
 			if status := getRaw(t, c.StatsAddress, StatsPath+"#part"); !strings.Contains(status, " 200 ") {
 				t.Errorf("a path with a fragment is answered with %q", status)
@@ -182,16 +164,7 @@ func TestGuardsOfEachEnvoy(t *testing.T) {
 func TestAdminSocket(t *testing.T) {
 	t.Parallel()
 	c := testConfig(t)
-	b, err := Build(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.DynamicResources = nil
-	j, err := marshalJSON(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	startRaw(t, j)
+	startRaw(t, static(t, c))
 	envoytest.Eventually(t, deadline, func() error {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", c.AdminSocket)
 		if err != nil {

@@ -22,6 +22,21 @@ const deadline = envoytest.Patience
 
 func marshalJSON(b *bootstrapv3.Bootstrap) ([]byte, error) { return protojson.Marshal(b) }
 
+// static is a bootstrap as JSON, without anything that it gets from an agent.
+func static(tb testing.TB, c Config) []byte {
+	tb.Helper()
+	b, err := Build(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	b.DynamicResources = nil
+	j, err := marshalJSON(b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return j
+}
+
 func want(tb testing.TB, at netip.AddrPort, path string, status int) error {
 	tb.Helper()
 	got, body, err := get(tb, http.MethodGet, at, path)

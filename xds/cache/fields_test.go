@@ -126,7 +126,7 @@ func TestEveryFieldChangesSomeProxy(t *testing.T) {
 		case counted && reason != "":
 			t.Errorf("%s makes a difference to a proxy, though %s", field, reason)
 		case !counted && reason == "":
-			t.Errorf("%s was changed alone %d times, which made no difference to any proxy; where chance has too seldom what it takes, write a scene (scenes_test.go)", field, changed)
+			t.Errorf("%s was changed alone %d times, which made no difference to any proxy; where chance has too seldom what it takes, write a scene (scenarios_test.go)", field, changed)
 		}
 	}
 	t.Logf("%d fields were asked", asked)

@@ -119,6 +119,7 @@ func scenes() map[string]scenario {
 		"HTTPMatchRequest.sourceNamespace":     {documents: routes("c", `hosts: [c.mesh], http: [{match: [{sourceNamespace: other}], timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "Namespace: other", is: "Namespace: shop"},
 		"HTTPRetry.perTryTimeout":              {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, perTryTimeout: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.retryIgnorePreviousHosts":   {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryIgnorePreviousHosts: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Hosts: true", is: "Hosts: false"},
+		"HTTPRetry.retryRemoteLocalities":      {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryRemoteLocalities: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Localities: true", is: "Localities: false"},
 		"L4MatchAttributes.destinationSubnets": {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{destinationSubnets: [10.1.0.0/16]}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "10.1.0.0", is: "10.2.0.0"},
 		"L4MatchAttributes.port":               {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "{port: 9000}", is: "{port: 9001}"},
 		"MeshConfig.enableAutoMtls":            {config: "enableAutoMtls: true", was: "true", is: "false"},

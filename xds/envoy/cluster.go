@@ -173,8 +173,9 @@ func (b *clusterBuilder) protocol() {
 	switch {
 	case b.p.Protocol.IsHTTP2():
 		b.http2()
-	case b.p.Protocol == mesh.Undeclared:
+	case b.p.Protocol == mesh.Undeclared: // whatever h2UpgradePolicy says, as in Istio
 		b.downstreamProtocol()
+		return
 	}
 	if b.p.Ref.Kind != view.OutboundCluster || settings.GetUseClientProtocol() {
 		return

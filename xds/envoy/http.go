@@ -11,6 +11,7 @@ import (
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -80,6 +81,7 @@ func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 	})
 	add(!inbound, faultFilter, &faultv3.HTTPFault{})
 	add(!inbound, corsFilter, &corsv3.Cors{})
+	add(!inbound, alpnFilter, &setfilterstatev3.Config{})
 	add(true, "envoy.filters.http.router", &routerv3.Router{})
 	return out
 }

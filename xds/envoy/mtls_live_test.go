@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -138,26 +137,15 @@ type firstByteServer struct {
 
 func newFirstByteServer(t *testing.T) *firstByteServer {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	fatalIf(t, err, "listening")
-	t.Cleanup(func() { _ = l.Close() })
-	s := &firstByteServer{port: portOf(t, l)}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			first := make([]byte, 1)
-			_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-			if _, err := io.ReadFull(c, first); err == nil && first[0] == 22 {
-				s.handshakes.Add(1)
-			} else if err == nil {
-				s.lines.Add(1)
-			}
-			_ = c.Close()
+	s := &firstByteServer{}
+	s.port = accept(t, func(c net.Conn) {
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(c, first); err == nil && first[0] == 22 {
+			s.handshakes.Add(1)
+		} else if err == nil {
+			s.lines.Add(1)
 		}
-	}()
+	})
 	return s
 }
 

@@ -58,33 +58,19 @@ type tlsServer struct {
 
 func newTLSServer(t *testing.T, f *fixture, id string) *tlsServer {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	fatalIf(t, err, "listening")
-	s := &tlsServer{port: portOf(t, l)}
-	secure := tls.NewListener(l, &tls.Config{
-		Certificates: []tls.Certificate{f.ca.pair(t, id)}, NextProtos: []string{"istio"}, ClientAuth: tls.RequireAnyClientCert,
-	})
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := secure.Accept()
-			if err != nil {
-				return
-			}
-			go s.serve(c)
-		}
-	}()
+	cfg := &tls.Config{Certificates: []tls.Certificate{f.ca.pair(t, id)}, NextProtos: []string{"istio"}, ClientAuth: tls.RequireAnyClientCert}
+	s := &tlsServer{}
+	s.port = accept(t, func(c net.Conn) { s.serve(tls.Server(c, cfg)) })
 	return s
 }
 
-func (s *tlsServer) serve(c net.Conn) {
-	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+func (s *tlsServer) serve(c *tls.Conn) {
+	defer func() { _ = c.Close() }() // with TLS's own end
 	line, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil {
 		return
 	}
-	if t, ok := c.(*tls.Conn); ok && t.ConnectionState().DidResume {
+	if c.ConnectionState().DidResume {
 		s.resumed.Add(1)
 	}
 	_, _ = io.WriteString(c, "echo "+line)

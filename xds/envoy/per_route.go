@@ -7,31 +7,67 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	commonfaultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/fault/v3"
+	filterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/common/set_filter_state/v3"
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
+	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 const (
 	faultFilter = "envoy.filters.http.fault"
 	corsFilter  = "envoy.filters.http.cors"
+	// alpnFilter has the name of Istio's filter for the same task.
+	alpnFilter = "istio.alpn"
 )
+
+// httpALPN is what requests to ports without a declared protocol offer. As in Istio, a server
+// takes it for HTTP of any version, and looks at the first bytes. It does not have the names
+// that servers select (h2, http/1.1), because the version of a request is not known here.
+const httpALPN = "istio-http/1.1,istio-h2"
+
+// makeHTTPALPN offers httpALPN instead of what the cluster offers. Envoy keeps connections with
+// different offers apart. Mirrored requests do not get it.
+func makeHTTPALPN() *anypb.Any {
+	return pack(&setfilterstatev3.Config{OnRequestHeaders: []*filterstatev3.FilterStateValue{{
+		Key: &filterstatev3.FilterStateValue_ObjectKey{ObjectKey: "envoy.network.application_protocols"},
+		Value: &filterstatev3.FilterStateValue_FormatString{FormatString: &corev3.SubstitutionFormatString{
+			Format: &corev3.SubstitutionFormatString_TextFormatSource{TextFormatSource: &corev3.DataSource{
+				Specifier: &corev3.DataSource_InlineString{InlineString: httpALPN},
+			}},
+		}},
+	}}})
+}
+
+// perDestination is the filter configuration of one destination; or nil.
+func perDestination(d view.RouteDestination) map[string]*anypb.Any {
+	if !d.AnnounceHTTP {
+		return nil
+	}
+	return map[string]*anypb.Any{alpnFilter: offerHTTP()}
+}
 
 // perRoute sets the filter configuration of one route.
 func perRoute(out *routev3.Route, rule *networking.HTTPRoute) {
-	if f := fault(rule.GetFault()); f != nil {
-		out.TypedPerFilterConfig = map[string]*anypb.Any{faultFilter: pack(f)}
-	}
-	if c := rule.GetCorsPolicy(); c != nil {
+	set := func(filter string, config proto.Message) {
 		if out.GetTypedPerFilterConfig() == nil {
 			out.TypedPerFilterConfig = map[string]*anypb.Any{}
 		}
-		out.TypedPerFilterConfig[corsFilter] = pack(cors(c))
+		out.TypedPerFilterConfig[filter] = pack(config)
+	}
+	if f := fault(rule.GetFault()); f != nil {
+		set(faultFilter, f)
+	}
+	if c := rule.GetCorsPolicy(); c != nil {
+		set(corsFilter, cors(c))
 	}
 }
 

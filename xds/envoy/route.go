@@ -57,6 +57,8 @@ func defaultRoute(p *view.Route) *routev3.Route {
 		Name:   "default",
 		Match:  allPaths(),
 		Action: &routev3.Route_Route{Route: action},
+
+		TypedPerFilterConfig: perDestination(to),
 	}
 }
 

@@ -56,6 +56,7 @@ func forward(out *routev3.Route, p *view.Route, authority string) {
 func toCluster(out *routev3.Route, action *routev3.RouteAction, d view.RouteDestination) {
 	action.ClusterSpecifier = &routev3.RouteAction_Cluster{Cluster: nameOf(d.Cluster)}
 	action.HashPolicy = hashPolicy(d.Hash)
+	out.TypedPerFilterConfig = perDestination(d)
 	ops := headerOps(d.Headers)
 	out.RequestHeadersToAdd = slices.Concat(out.GetRequestHeadersToAdd(), ops.requestAdd)
 	out.RequestHeadersToRemove = slices.Concat(out.GetRequestHeadersToRemove(), ops.requestRemove)
@@ -80,6 +81,7 @@ func toWeightedClusters(action *routev3.RouteAction, list []view.RouteDestinatio
 			RequestHeadersToRemove:  ops.requestRemove,
 			ResponseHeadersToAdd:    ops.responseAdd,
 			ResponseHeadersToRemove: ops.responseRemove,
+			TypedPerFilterConfig:    perDestination(d),
 		}
 		if ops.authority != "" {
 			c.HostRewriteSpecifier = &routev3.WeightedCluster_ClusterWeight_HostRewriteLiteral{HostRewriteLiteral: ops.authority}

@@ -28,6 +28,7 @@ var (
 	plaintextSocket = sync.OnceValue(makePlaintextSocket)
 	previousHosts   = sync.OnceValue(makePreviousHosts)
 	allPaths        = sync.OnceValue(makeAllPaths)
+	offerHTTP       = sync.OnceValue(makeHTTPALPN)
 	defaultRetry    = sync.OnceValue(func() *routev3.RetryPolicy { return makeRetryPolicy(nil, false) })
 )
 

@@ -76,23 +76,10 @@ func newSlowFixture(t *testing.T, meshConfig string) *slowFixture {
 // greeter speaks first, and then says nothing more.
 func greeter(t *testing.T) int {
 	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	fatalIf(t, err, "listening")
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer func() { _ = c.Close() }()
-				_, _ = io.WriteString(c, "greetings\n")
-				_, _ = io.Copy(io.Discard, c)
-			}()
-		}
-	}()
-	return portOf(t, l)
+	return accept(t, func(c net.Conn) {
+		_, _ = io.WriteString(c, "greetings\n")
+		_, _ = io.Copy(io.Discard, c)
+	})
 }
 
 // patience tells what is bounded from what is not: bounds are 15 s.

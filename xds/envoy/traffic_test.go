@@ -195,8 +195,23 @@ func healthServer(t *testing.T) int {
 // answers with "tls", so that a test sees who got it.
 func lineServer(t testing.TB) int {
 	t.Helper()
+	return accept(t, func(c net.Conn) {
+		r := bufio.NewReader(c)
+		if b, err := r.Peek(1); err == nil && b[0] == 22 {
+			_, _ = io.WriteString(c, "tls\n")
+			return
+		}
+		line, _ := r.ReadString('\n')
+		_, _ = io.WriteString(c, "echo "+line)
+	})
+}
+
+// accept serves each connection to a port of its own, for a minute at most, and returns the port.
+func accept(t testing.TB, serve func(net.Conn)) int {
+	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	fatalIf(t, err, "listening")
+	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
 			c, err := l.Accept()
@@ -205,17 +220,11 @@ func lineServer(t testing.TB) int {
 			}
 			go func() {
 				defer func() { _ = c.Close() }()
-				r := bufio.NewReader(c)
-				if b, err := r.Peek(1); err == nil && b[0] == 22 {
-					_, _ = io.WriteString(c, "tls\n")
-					return
-				}
-				line, _ := r.ReadString('\n')
-				_, _ = io.WriteString(c, "echo "+line)
+				_ = c.SetDeadline(time.Now().Add(60 * time.Second))
+				serve(c)
 			}()
 		}
 	}()
-	t.Cleanup(func() { _ = l.Close() })
 	return portOf(t, l)
 }
 

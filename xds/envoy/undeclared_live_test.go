@@ -16,7 +16,8 @@ import (
 )
 
 // TestUndeclaredPortsTellProtocolsApart: on a port without a protocol, plaintext HTTP is
-// HTTP, and everything else is forwarded as it is.
+// HTTP, and so is mTLS with the ALPN protocols that Istio's clients offer for HTTP. Everything
+// else is forwarded as it is.
 func TestUndeclaredPortsTellProtocolsApart(t *testing.T) {
 	t.Parallel()
 	for _, version := range envoytest.Ends() {
@@ -39,7 +40,7 @@ spec: {mtls: {mode: MODE}}
 `), "")
 				f := &fixture{ca: newAuthority(t), version: version}
 				e := f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "orders", IP: serverIP, Interception: "NONE"})
-				ask := func(mtls bool, say string) (string, error) {
+				ask := func(alpn []string, say string) (string, error) {
 					var c net.Conn
 					c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", at(serverIP, port))
 					if err != nil {
@@ -47,9 +48,9 @@ spec: {mtls: {mode: MODE}}
 					}
 					defer func() { _ = c.Close() }()
 					_ = c.SetDeadline(time.Now().Add(20 * time.Second))
-					if mtls {
+					if alpn != nil {
 						c = tls.Client(c, &tls.Config{
-							Certificates: []tls.Certificate{f.ca.pair(t, webID)}, NextProtos: []string{"istio"},
+							Certificates: []tls.Certificate{f.ca.pair(t, webID)}, NextProtos: alpn,
 							InsecureSkipVerify: true, MinVersion: tls.VersionTLS12,
 						})
 					}
@@ -65,19 +66,20 @@ spec: {mtls: {mode: MODE}}
 				const get = "GET / HTTP/1.1\r\nHost: any\r\nConnection: close\r\n\r\n"
 				for _, c := range []struct {
 					name         string
-					mtls         bool
+					alpn         []string // of mTLS
 					say          string
 					served, http bool
 				}{
-					{"http", false, get, mode != "STRICT", true},
-					{"text", false, "hello\r\n\r\n", mode != "STRICT", false},
-					{"mtls", true, get, mode != "DISABLE", false},
+					{"http", nil, get, mode != "STRICT", true},
+					{"text", nil, "hello\r\n\r\n", mode != "STRICT", false},
+					{"mtls", []string{"istio"}, get, mode != "DISABLE", false},
+					{"mtls_http", []string{"istio-http/1.1", "istio", "http/1.1"}, get, mode != "DISABLE", true},
 				} {
-					if c.mtls && !c.served {
+					if c.alpn != nil && !c.served {
 						continue // the application gets the handshake, and waits for a request
 					}
 					envoytest.Eventually(t, envoytest.Patience, func() error {
-						text, err := ask(c.mtls, c.say)
+						text, err := ask(c.alpn, c.say)
 						switch {
 						case !c.served && text == "" && !errors.Is(err, net.ErrClosed):
 							return nil

@@ -207,7 +207,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	}
 	localities, from := mc.localities(in, c.Discovery, policy)
 	if c.TLS != nil && c.TLS.Auto {
-		c.TLS.Auto = mc.anyPlaintext(in, policy, localities)
+		c.TLS.Auto = mc.anyPlaintext(in, localities)
 	}
 	switch c.Discovery {
 	case DiscoverStrictDNS, DiscoverLogicalDNS, DiscoverStatic:
@@ -282,9 +282,18 @@ func (mc *meshContext) autoMTLS() bool {
 }
 
 // identitiesOf are the identities of a service's workloads in every trust domain of the
-// mesh, and those that its manifest accepts.
+// mesh, and those that its manifest accepts, which the aliases of the trust domain have, too.
 func (mc *meshContext) identitiesOf(in clusterInput) []string {
 	out := slices.Clone(in.svc.SubjectAltNames)
+	for _, name := range in.svc.SubjectAltNames {
+		path, ok := workloadPath(name)
+		if !ok {
+			continue
+		}
+		for _, td := range mc.config.GetTrustDomainAliases() {
+			out = append(out, "spiffe://"+td+path)
+		}
+	}
 	for _, m := range in.members {
 		if m.ServiceAccount == "" {
 			continue
@@ -295,6 +304,16 @@ func (mc *meshContext) identitiesOf(in clusterInput) []string {
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// workloadPath is /ns/NAMESPACE/sa/ACCOUNT of the identity of a workload.
+func workloadPath(name string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, "spiffe://")
+	parts := strings.Split(rest, "/")
+	if !ok || len(parts) != 5 || parts[1] != "ns" || parts[3] != "sa" {
+		return "", false
+	}
+	return "/" + strings.Join(parts[1:], "/"), true
 }
 
 // namespace of a workload: an inline endpoint has that of its service.
@@ -332,12 +351,12 @@ func (mc *meshContext) localities(in clusterInput, d Discovery, policy *networki
 		chosen, origins = append(chosen, m), append(origins, m.Origin)
 	}
 	silent := func(m member) bool { return better && m.Health == mesh.Silent }
-	out := mc.byLocality(in, policy, chosen, func(m member) bool { return !silent(m) })
+	out := mc.byLocality(in, chosen, func(m member) bool { return !silent(m) })
 	if policy.GetOutlierDetection() != nil {
 		mc.failover(out, in.locality)
 	}
 	if better && !panics {
-		out = lastResort(out, mc.byLocality(in, policy, chosen, silent))
+		out = lastResort(out, mc.byLocality(in, chosen, silent))
 	}
 	return out, origins
 }
@@ -358,7 +377,7 @@ func lastResort(known, silent []LocalityEndpoints) []LocalityEndpoints {
 }
 
 // byLocality groups those members by locality that a function takes.
-func (mc *meshContext) byLocality(in clusterInput, policy *networking.TrafficPolicy, members []member, takes func(member) bool) []LocalityEndpoints {
+func (mc *meshContext) byLocality(in clusterInput, members []member, takes func(member) bool) []LocalityEndpoints {
 	lists := map[mesh.Locality][]Endpoint{}
 	for _, m := range members {
 		if !takes(m) {
@@ -369,7 +388,7 @@ func (mc *meshContext) byLocality(in clusterInput, policy *networking.TrafficPol
 			Port:      m.port,
 			Weight:    max(m.Weight, 1),
 			Unhealthy: m.Health == mesh.Unhealthy,
-			MTLS:      mc.endpointMTLS(in, m, policy),
+			MTLS:      mc.endpointMTLS(in, m),
 		})
 	}
 	out := make([]LocalityEndpoints, 0, len(lists))
@@ -386,17 +405,17 @@ func (mc *meshContext) byLocality(in clusterInput, policy *networking.TrafficPol
 // anyPlaintext reports whether some member of a cluster does not accept mTLS. It checks all
 // members, not only the current endpoints, so that a member that is unhealthy for a while
 // does not change the cluster.
-func (mc *meshContext) anyPlaintext(in clusterInput, policy *networking.TrafficPolicy, localities []LocalityEndpoints) bool {
+func (mc *meshContext) anyPlaintext(in clusterInput, localities []LocalityEndpoints) bool {
 	return slices.ContainsFunc(in.members, func(m member) bool {
-		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !mc.endpointMTLS(in, m, policy)
+		return mesh.Selects(in.subset.GetLabels(), m.Labels) && !mc.endpointMTLS(in, m)
 	}) || slices.ContainsFunc(localities, func(l LocalityEndpoints) bool {
 		return slices.ContainsFunc(l.Endpoints, func(x Endpoint) bool { return !x.MTLS })
 	})
 }
 
-func (mc *meshContext) endpointMTLS(in clusterInput, m member, policy *networking.TrafficPolicy) bool {
-	if tls := policy.GetTls(); tls != nil {
-		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
+func (mc *meshContext) endpointMTLS(in clusterInput, m member) bool {
+	if mode := in.rule.tlsModeFor(in.port.Number, in.subset); mode != nil {
+		return *mode == networking.ClientTLSSettings_ISTIO_MUTUAL
 	}
 	if in.svc.External || !takesMTLS(m) {
 		return false

@@ -297,32 +297,40 @@ func (r *rule) hasRouteSettings() bool {
 	if tcp := r.spec.GetTrafficPolicy().GetConnectionPool().GetTcp(); tcp.GetIdleTimeout() != nil || tcp.GetMaxConnectionDuration() != nil {
 		return true
 	}
-	return hashes(r.spec.GetTrafficPolicy()) ||
-		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return hashes(s.GetTrafficPolicy()) })
+	return hashesOrSetsTLS(r.spec.GetTrafficPolicy()) ||
+		slices.ContainsFunc(r.spec.GetSubsets(), func(s *networking.Subset) bool { return hashesOrSetsTLS(s.GetTrafficPolicy()) })
 }
 
-func hashes(p *networking.TrafficPolicy) bool {
-	return p.GetLoadBalancer().GetConsistentHash() != nil ||
+func hashesOrSetsTLS(p *networking.TrafficPolicy) bool {
+	return p.GetLoadBalancer().GetConsistentHash() != nil || p.GetTls() != nil ||
 		slices.ContainsFunc(p.GetPortLevelSettings(), func(s *networking.TrafficPolicy_PortTrafficPolicy) bool {
-			return s.GetLoadBalancer().GetConsistentHash() != nil
+			return s.GetLoadBalancer().GetConsistentHash() != nil || s.GetTls() != nil
 		})
 }
 
 // routeSettings are the settings of a rule that routes use.
 func (r *rule) routeSettings() *networking.DestinationRule {
+	mode := func(tls *networking.ClientTLSSettings) *networking.ClientTLSSettings {
+		if tls == nil {
+			return nil
+		}
+		return &networking.ClientTLSSettings{Mode: tls.Mode}
+	}
 	part := func(p *networking.TrafficPolicy) *networking.TrafficPolicy {
 		if p == nil {
 			return nil
 		}
 		tcp := p.GetConnectionPool().GetTcp()
 		out := &networking.TrafficPolicy{
-			LoadBalancer: p.LoadBalancer,
+			LoadBalancer: p.LoadBalancer, Tls: mode(p.Tls),
 			ConnectionPool: &networking.ConnectionPoolSettings{Tcp: &networking.ConnectionPoolSettings_TCPSettings{
 				IdleTimeout: tcp.GetIdleTimeout(), MaxConnectionDuration: tcp.GetMaxConnectionDuration(),
 			}},
 		}
 		for _, s := range p.GetPortLevelSettings() {
-			out.PortLevelSettings = append(out.PortLevelSettings, &networking.TrafficPolicy_PortTrafficPolicy{Port: s.Port, LoadBalancer: s.LoadBalancer})
+			out.PortLevelSettings = append(out.PortLevelSettings, &networking.TrafficPolicy_PortTrafficPolicy{
+				Port: s.Port, LoadBalancer: s.LoadBalancer, Tls: mode(s.Tls),
+			})
 		}
 		return out
 	}
@@ -331,6 +339,18 @@ func (r *rule) routeSettings() *networking.DestinationRule {
 		out.Subsets = append(out.Subsets, &networking.Subset{Name: s.GetName(), TrafficPolicy: part(s.GetTrafficPolicy())})
 	}
 	return out
+}
+
+// subset is the subset of a name; or nil.
+func (r *rule) subset(name string) *networking.Subset {
+	if r != nil && name != "" {
+		for _, s := range r.spec.GetSubsets() {
+			if s.GetName() == name {
+				return s
+			}
+		}
+	}
+	return nil
 }
 
 // policyFor is the traffic policy of a port, and of a subset. Settings of a port replace
@@ -364,6 +384,25 @@ func (r *rule) policyFor(port uint32, subset *networking.Subset) *networking.Tra
 		out.RetryBudget = over.RetryBudget
 	}
 	return out
+}
+
+// tlsModeFor is the TLS mode that decides whether endpoints take mTLS; nil if the rule has none.
+// As in Istio, settings of a port without one do not replace that of the whole policy here,
+// although they do for the cluster.
+func (r *rule) tlsModeFor(port uint32, subset *networking.Subset) *networking.ClientTLSSettings_TLSmode {
+	if r == nil {
+		return nil
+	}
+	for _, p := range []*networking.TrafficPolicy{subset.GetTrafficPolicy(), r.spec.GetTrafficPolicy()} {
+		tls := p.GetTls()
+		if over, byPort := portPolicy(p, port); byPort && over.GetTls() != nil {
+			tls = over.GetTls()
+		}
+		if tls != nil {
+			return tls.GetMode().Enum()
+		}
+	}
+	return nil
 }
 
 func portPolicy(p *networking.TrafficPolicy, port uint32) (*networking.TrafficPolicy, bool) {

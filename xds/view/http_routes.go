@@ -58,17 +58,19 @@ func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRout
 	origins := []*mesh.Origin{vs.Origin}
 	for _, d := range rule.GetRoute() {
 		dest := d.GetDestination()
-		host := lower(dest.GetHost())
-		dr := b.sc.rule(host)
+		svc := b.sc.find(lower(dest.GetHost()))
+		dr := svc.destinationRule()
 		hash := dr.hashFor(dest.GetSubset(), dest.GetPort().GetNumber())
 		if hash != nil {
 			origins = append(origins, dr.origins...)
 		}
+		to := b.cluster(dest)
 		r.Destinations = append(r.Destinations, RouteDestination{
-			Cluster: b.cluster(dest),
-			Weight:  uint32(max(d.GetWeight(), 0)),
-			Headers: d.GetHeaders(),
-			Hash:    hash,
+			Cluster:      to,
+			Weight:       uint32(max(d.GetWeight(), 0)),
+			Headers:      d.GetHeaders(),
+			Hash:         hash,
+			AnnounceHTTP: b.sc.announcesHTTP(svc, to.Port, to.Subset),
 		})
 	}
 	if m := rule.GetMirror(); m != nil {
@@ -109,6 +111,8 @@ type defaultRouteInput struct {
 	host mesh.Hostname
 	port uint32
 	hash *networking.LoadBalancerSettings_ConsistentHashLB // or nil
+	// announceHTTP is that of the RouteDestination.
+	announceHTTP bool
 }
 
 // routeContext is a meshContext with the origins of the route that is built.
@@ -125,7 +129,7 @@ func (in defaultRouteInput) build(from routeContext) *Route {
 	}
 	r := &Route{
 		Port:         in.port,
-		Destinations: []RouteDestination{{Cluster: Outbound(in.host, in.port, ""), Hash: in.hash}},
+		Destinations: []RouteDestination{{Cluster: Outbound(in.host, in.port, ""), Hash: in.hash, AnnounceHTTP: in.announceHTTP}},
 		Retry:        from.config.GetDefaultHttpRetryPolicy(),
 	}
 	r.origins = originsOf(origins...)
@@ -136,8 +140,11 @@ func (in defaultRouteInput) build(from routeContext) *Route {
 func (b *virtualHostBuilder) defaultRoute(svc *service, port uint32) *Route {
 	from := routeContext{meshContext: b.sc.meshContext, service: svc.Origin}
 	in := defaultRouteInput{host: svc.Hostname, port: port}
-	if dr := b.sc.rule(svc.Hostname); dr != nil {
-		in.hash, from.rule = dr.serviceHash(port), dr.origins
+	if svc := b.sc.find(svc.Hostname); svc != nil {
+		in.announceHTTP = b.sc.announcesHTTP(svc, port, "")
+		if svc.rule != nil {
+			in.hash, from.rule = svc.rule.serviceHash(port), svc.rule.origins
+		}
 	}
 	return b.sc.defaultRoutes.get(from, in)
 }
@@ -171,4 +178,20 @@ func destinationCluster(d *networking.Destination, svc *service, port uint32) Cl
 		port = svc.Ports[0].Number
 	}
 	return Outbound(lower(d.GetHost()), port, d.GetSubset())
+}
+
+// announcesHTTP reports whether requests to a port of a service, which may be nil, announce
+// themselves as HTTP: the port has no declared protocol, and mTLS of the mesh may be used.
+// Servers with other TLS are not offered the protocols of the mesh.
+func (mc *meshContext) announcesHTTP(svc *service, port uint32, subset string) bool {
+	if svc == nil {
+		return false
+	}
+	if p, ok := svc.port(port); !ok || p.Protocol != mesh.Undeclared {
+		return false
+	}
+	if tls := svc.rule.policyFor(port, svc.rule.subset(subset)).GetTls(); tls != nil {
+		return tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL
+	}
+	return !svc.External && mc.autoMTLS()
 }

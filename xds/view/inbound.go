@@ -14,9 +14,11 @@ import (
 )
 
 // istioALPN is what clients in the mesh offer, in any release of Istio and in this one.
-func istioALPN() []string {
-	return []string{"istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
-}
+func istioALPN() []string { return append(istioTCP(), istioHTTP()...) }
+
+// istioHTTP is what they offer for what they know to be HTTP, and istioTCP for the rest.
+func istioHTTP() []string { return []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"} }
+func istioTCP() []string  { return []string{"istio", "istio-peer-exchange"} }
 
 // inboundPort is a port at which the proxy accepts requests for its application.
 type inboundPort struct {
@@ -415,24 +417,39 @@ func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 	}
 }
 
-// sniffedChains are the chains of a port without a declared protocol: TCP, and HTTP for what
-// is HTTP in plaintext, as in Istio. With mTLS a server tells protocols apart only by ALPN
-// that a client chooses for each request, which takes a filter of Istio's, so all of it is TCP.
+// sniffedChains are the chains of a port without a declared protocol, as in Istio: HTTP for
+// what is HTTP in plaintext, and for mTLS whose client says by ALPN that it is HTTP. All else is
+// TCP, and so are clients that say nothing, such as those of earlier releases.
 func (in *inboundInput) sniffedChains(mc *meshContext, mode mesh.MTLSMode, asTCP func() *FilterChain, asHTTP func(*FilterChain)) []*FilterChain {
 	chains := in.modeChains(mc, mode, false, asTCP)
-	if mode != mesh.Permissive && mode != mesh.Disable {
-		return chains
+	http := func(transport string, alpn []string) {
+		c := asTCP()
+		c.TCP, c.Match.Transport, c.Match.ALPN = nil, transport, alpn
+		asHTTP(c)
+		if transport == transportTLS {
+			c.TLS = mc.serverTLS(true)
+		}
+		chains = append(chains, c)
 	}
-	if mode == mesh.Disable {
+	switch mode {
+	case mesh.Disable:
 		// Once a chain names a transport, Envoy looks for plaintext only among those that do.
 		plain := asTCP()
 		plain.Match.Transport = transportRawBuffer
 		chains = append(chains, plain)
+		http(transportRawBuffer, plaintextALPN())
+	case mesh.Permissive:
+		chains[0].Match.ALPN = istioTCP()
+		http(transportTLS, istioHTTP())
+		http(transportRawBuffer, plaintextALPN())
+	default:
+		http(transportTLS, istioHTTP())
 	}
-	http := asTCP()
-	http.TCP, http.Match.Transport, http.Match.ALPN = nil, transportRawBuffer, plaintextALPN()
-	asHTTP(http)
-	return append(chains, http)
+	return chains
+}
+
+func (mc *meshContext) serverTLS(http bool) *ServerTLS {
+	return &ServerTLS{HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http)}
 }
 
 // modeChains returns the filter chains for an mTLS mode. STRICT has mTLS only. PERMISSIVE
@@ -441,7 +458,7 @@ func (in *inboundInput) sniffedChains(mc *meshContext, mode mesh.MTLSMode, asTCP
 func (in *inboundInput) modeChains(mc *meshContext, mode mesh.MTLSMode, http bool, build func() *FilterChain) []*FilterChain {
 	mtls := build()
 	mtls.Match.Transport = transportTLS
-	mtls.TLS = &ServerTLS{HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http)}
+	mtls.TLS = mc.serverTLS(http)
 	plain := build()
 	switch mode {
 	case mesh.Strict:

@@ -175,6 +175,9 @@ func (g *randomMesh) editService() {
 	if g.more.IntN(10) == 0 {
 		next.Catalog = !next.Catalog
 	}
+	if g.more.IntN(10) == 0 {
+		next.External = !next.External
+	}
 	g.note("service %s edited", next.Hostname)
 	f.Services[i] = &next
 }
@@ -241,7 +244,7 @@ func (g *randomMesh) editRoutes() {
 
 func (g *randomMesh) routesSpec() *networking.VirtualService {
 	to := func() string {
-		return `{"destination":{"host":"` + strings.TrimPrefix(g.host(), "*.") + `"` + pick(g, "", `,"subset":"v1"`, `,"port":{"number":80}`) + `}` + pick(g, "", `,"weight":50`) + `}`
+		return `{"destination":{"host":"` + strings.TrimPrefix(g.host(), "*.") + `"` + pick(g, "", `,"subset":"v1"`, `,"port":{"number":80}`, `,"port":{"number":81}`, `,"port":{"number":81},"subset":"v1"`) + `}` + pick(g, "", `,"weight":50`) + `}`
 	}
 	match := pick(g, "", "", `"match":[{"uri":{"prefix":"/a"}}],`, `"match":[{"sourceLabels":{"app":"a"}}],`, `"match":[{"sourceNamespace":"shop"}],`, `"match":[{"port":80,"uri":{"exact":"/b"}}],`)
 	delegate := pick(g, "", "", "", `{"match":[{"uri":{"prefix":"/d"}}],"delegate":{"name":"n1`+strconv.Itoa(g.rnd.IntN(10))+`"}},`)
@@ -276,9 +279,11 @@ func (g *randomMesh) rule() {
 func (g *randomMesh) ruleSpec() *networking.DestinationRule {
 	spec := &networking.DestinationRule{}
 	g.w.decode(`{"host":"`+pick(g, g.host(), g.host(), g.host(), "*.mesh")+`"`+pick(g, "", "", `,"workloadSelector":{"matchLabels":{"app":"a"}}`)+
-		pick(g, "", `,"subsets":[{"name":"v1","labels":{"app":"a"}}]`, `,"subsets":[{"name":"v1","trafficPolicy":{"loadBalancer":{"simple":"RANDOM"}}},{"name":"v2"}]`)+
+		pick(g, "", `,"subsets":[{"name":"v1","labels":{"app":"a"}}]`, `,"subsets":[{"name":"v1","trafficPolicy":{"loadBalancer":{"simple":"RANDOM"}}},{"name":"v2"}]`,
+			`,"subsets":[{"name":"v1","trafficPolicy":{"tls":{"mode":"SIMPLE"}}}]`)+
 		pick(g, "", `,"trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}`, `,"trafficPolicy":{"loadBalancer":{"consistentHash":{"useSourceIp":true}}}`,
-			`,"trafficPolicy":{"connectionPool":{"tcp":{"maxConnections":1,"idleTimeout":"1s"}}}`, `,"trafficPolicy":{"tls":{"mode":"ISTIO_MUTUAL"}}`)+`}`, spec)
+			`,"trafficPolicy":{"connectionPool":{"tcp":{"maxConnections":1,"idleTimeout":"1s"}}}`, `,"trafficPolicy":{"tls":{"mode":"ISTIO_MUTUAL"}}`, `,"trafficPolicy":{"tls":{"mode":"SIMPLE"}}`,
+			`,"trafficPolicy":{"portLevelSettings":[{"port":{"number":81},"tls":{"mode":"SIMPLE"}}]}`)+`}`, spec)
 	return spec
 }
 

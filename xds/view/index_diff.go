@@ -206,7 +206,7 @@ func sameRouting(a, b mesh.Service) bool {
 	for _, svc := range []*mesh.Service{&a, &b} {
 		svc.Meta = routingMeta(svc.Meta)
 		svc.Selector, svc.Inline = nil, nil
-		svc.External, svc.SubjectAltNames = false, nil
+		svc.SubjectAltNames = nil
 	}
 	return shallowEqual(&a, &b)
 }

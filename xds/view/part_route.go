@@ -75,6 +75,9 @@ type RouteDestination struct {
 	Weight  uint32
 	Headers *networking.Headers                               // or nil
 	Hash    *networking.LoadBalancerSettings_ConsistentHashLB // or nil
+	// AnnounceHTTP offers ALPN protocols by which the server knows that these are HTTP
+	// requests, because the port has no declared protocol.
+	AnnounceHTTP bool
 }
 
 // Mirror is a destination for copies of requests.

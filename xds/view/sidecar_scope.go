@@ -146,10 +146,15 @@ func (sc *sidecarScope) find(host mesh.Hostname) *service {
 // rule is the DestinationRule for a host, as this proxy sees it; or nil. Only hosts in the
 // scope have one.
 func (sc *sidecarScope) rule(host mesh.Hostname) *rule {
-	if svc := sc.find(host); svc != nil {
-		return svc.rule
+	return sc.find(host).destinationRule()
+}
+
+// destinationRule is the rule of a service, which may be nil; or nil.
+func (s *service) destinationRule() *rule {
+	if s == nil {
+		return nil
 	}
-	return nil
+	return s.rule
 }
 
 func (sc *sidecarScope) lookupRule(svc *service) *rule {

@@ -108,9 +108,11 @@ func variants(tb testing.TB) [][]func(*mesh.Fragment) {
 		s.Ports = append(s.Ports, mesh.Port{Name: "more", Number: 81, Protocol: mesh.HTTP})
 	}
 	private := func(s *mesh.Service) { s.ExportTo = mesh.Exports{s.Namespace} }
+	undeclared := func(s *mesh.Service) { s.Ports[0].Protocol = mesh.Undeclared }
+	external := func(s *mesh.Service) { undeclared(s); s.External = true }
 	vip := func(s *mesh.Service) { s.Addresses = []string{"192.0.2.1"}; s.Ports[0].Protocol = mesh.TCP }
-	service("shop", "a.mesh", plain, moved, tcp, other, both, private, vip)
-	service("other", "b.mesh", plain, moved, tcp, other, both, private, vip)
+	service("shop", "a.mesh", plain, moved, tcp, other, both, private, vip, undeclared, external)
+	service("other", "b.mesh", plain, moved, tcp, other, both, private, vip, undeclared, external)
 	service("other", "a.mesh", plain, tcp, private)
 	service("shop", "*.mesh", plain, tcp, both)
 	service("shop", "c", plain, tcp)
@@ -174,6 +176,9 @@ func variants(tb testing.TB) [][]func(*mesh.Fragment) {
 		`,"trafficPolicy":{"loadBalancer":{"consistentHash":{"httpHeaderName":"y"}}}`,
 		`,"trafficPolicy":{"outlierDetection":{"consecutive5xxErrors":1}}`,
 		`,"trafficPolicy":{"connectionPool":{"tcp":{"idleTimeout":"5s"}}}`,
+		`,"trafficPolicy":{"tls":{"mode":"SIMPLE"}}`,
+		`,"subsets":[{"name":"v1","trafficPolicy":{"tls":{"mode":"SIMPLE"}}}]`,
+		`,"trafficPolicy":{"portLevelSettings":[{"port":{"number":80},"tls":{"mode":"SIMPLE"}}]}`,
 	}
 	rules("shop", "a.mesh", settings...)
 	rules("other", "*.mesh", settings...)

@@ -1,0 +1,177 @@
+package istiod_test
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"gopkg.in/yaml.v3"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/manifest"
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// notCompared are the fields and values that are in force and in no golden mesh, with the
+// reason.
+func notCompared() map[string]string {
+	return map[string]string{
+		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
+		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",
+	}
+}
+
+// TestGoldenMeshesUseWhatIsInForce: each field of Istio's API that is in force, and each of its
+// values if it has a few, is in some golden mesh, so that a new one is compared with istiod, too.
+func TestGoldenMeshesUseWhatIsInForce(t *testing.T) {
+	t.Parallel()
+	used := usedInGoldens(t)
+	want := map[string]bool{}
+	for kind, rules := range manifest.InForce() {
+		if spec := manifest.NewSpec(kind); kind != mesh.KindWorkloadGroup { // it has no effect
+			expect(want, rules, spec.ProtoReflect().Descriptor(), "", nil)
+		}
+	}
+	reasons := notCompared()
+	for _, f := range slices.Sorted(maps.Keys(want)) {
+		if !want[f] {
+			continue
+		}
+		switch reason, excused := reasons[f]; {
+		case used[f] && excused:
+			t.Errorf("%s is in a golden mesh now: take it out of notCompared", f)
+		case !used[f] && !excused:
+			t.Errorf("%s is in force and in no golden mesh: use it in one of testdata, run make istiod-record, and compare", f)
+		case excused && reason == "":
+			t.Errorf("%s has no reason", f)
+		}
+	}
+	for f := range reasons {
+		if !want[f] {
+			t.Errorf("%s is not in force: take it out of notCompared", f)
+		}
+	}
+}
+
+// expect lists what is in force below a message, as MESSAGE.FIELD and MESSAGE.FIELD=VALUE.
+func expect(to map[string]bool, rules []string, m protoreflect.MessageDescriptor, path string, above []protoreflect.FullName) {
+	if slices.Contains(above, m.FullName()) {
+		return
+	}
+	above = append(slices.Clone(above), m.FullName())
+	for i := range m.Fields().Len() {
+		f := m.Fields().Get(i)
+		at := strings.TrimPrefix(path+"."+f.JSONName(), ".")
+		if slices.Contains(rules, "!"+at) {
+			continue
+		}
+		inForce, partly := false, false
+		var values []string
+		for _, r := range rules {
+			name, list, chosen := strings.Cut(r, "=")
+			switch {
+			case chosen && name == at:
+				inForce, values = true, strings.Split(list, ",")
+			case name == at || strings.HasPrefix(at, name+"."):
+				inForce = true
+			case strings.HasPrefix(name, at+"."):
+				partly = true
+			}
+		}
+		if !inForce && !partly {
+			continue
+		}
+		key := string(m.FullName()) + "." + string(f.Name())
+		if inForce {
+			to[key] = f.Enum() == nil || to[key]                              // of an enum, its values
+			for i := 1; f.Enum() != nil && i < f.Enum().Values().Len(); i++ { // 0 is the default
+				v := string(f.Enum().Values().Get(i).Name())
+				if (values == nil || slices.Contains(values, v)) && !slices.Contains(rules, "!"+at+"="+v) {
+					to[key+"="+v] = true
+				}
+			}
+		}
+		below := f.Message()
+		if f.IsMap() {
+			below = f.MapValue().Message()
+		}
+		if below != nil && !strings.HasPrefix(string(below.FullName()), "google.protobuf.") {
+			expect(to, rules, below, at, above)
+		}
+	}
+}
+
+// usedInGoldens are the fields and values that the golden meshes have.
+func usedInGoldens(t *testing.T) map[string]bool {
+	t.Helper()
+	paths, err := filepath.Glob("testdata/*/mesh*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, path := range paths {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if filepath.Base(path) == "meshconfig.yaml" {
+			var settings map[string]any
+			if err := yaml.Unmarshal(content, &settings); err != nil {
+				t.Fatal(err)
+			}
+			body, err := json.Marshal(settings)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := &meshconfig.MeshConfig{}
+			if err := protojson.Unmarshal(body, m); err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			use(used, m.ProtoReflect())
+			continue
+		}
+		file, _ := manifest.Decode(manifest.Options{}, path, content)
+		for _, o := range file.Objects {
+			if o.Spec == nil {
+				t.Fatalf("%s: %s is invalid: %v", path, o.Meta.Key, o.Faults)
+			}
+			use(used, o.Spec.ProtoReflect())
+		}
+	}
+	return used
+}
+
+func use(to map[string]bool, m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		key := string(m.Descriptor().FullName()) + "." + string(f.Name())
+		to[key] = true
+		switch {
+		case f.IsMap():
+			v.Map().Range(func(_ protoreflect.MapKey, x protoreflect.Value) bool {
+				if f.MapValue().Message() != nil {
+					use(to, x.Message())
+				}
+				return true
+			})
+		case f.IsList():
+			for i := range v.List().Len() {
+				if f.Message() != nil {
+					use(to, v.List().Get(i).Message())
+				}
+			}
+		case f.Message() != nil:
+			use(to, v.Message())
+		case f.Enum() != nil:
+			if d := f.Enum().Values().ByNumber(v.Enum()); d != nil {
+				to[key+"="+string(d.Name())] = true
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,234 @@
+package istiod
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Normalize rewrites both sides' configurations into one form, where they say one thing in two
+// ways. The rules are few, each for a reason that no list of places could say. They change the
+// configuration.
+func Normalize(c Config) {
+	for name, v := range c[Clusters] {
+		walk(v, typedNames)
+		sockets(v, c[Endpoints][name])
+	}
+	oneFamily(c[Listeners])
+	for _, v := range c[Listeners] {
+		walk(v, typedNames)
+		walk(v, inherit)
+		ownPort(v)
+		walk(v, oneRule)
+	}
+	for _, v := range c[Routes] {
+		walk(v, inherit)
+	}
+}
+
+// walk calls f for each message in a tree, outer ones first.
+func walk(v any, f func(map[string]any)) {
+	switch v := v.(type) {
+	case map[string]any:
+		f(v)
+		for _, x := range v {
+			walk(x, f)
+		}
+	case []any:
+		for _, x := range v {
+			walk(x, f)
+		}
+	}
+}
+
+// typedNames: istiod uses a deprecated field for the names that a certificate may have, which
+// matches names of every type. The types that can be meant follow from the text.
+func typedNames(m map[string]any) {
+	list, ok := m["match_subject_alt_names"].([]any)
+	if !ok {
+		return
+	}
+	delete(m, "match_subject_alt_names")
+	typed, _ := m["match_typed_subject_alt_names"].([]any)
+	for _, matcher := range list {
+		types := []string{"DNS", "IP_ADDRESS"}
+		if strings.Contains(text(matcher), "://") {
+			types = []string{"URI"}
+		}
+		for _, t := range types {
+			typed = append(typed, map[string]any{"san_type": t, "matcher": matcher})
+		}
+	}
+	m["match_typed_subject_alt_names"] = typed
+}
+
+// ownPort: a chain of a listener that takes only connections to its own port need not say the
+// port. It must where connections are redirected, which keep the port that they were made to.
+func ownPort(listener any) {
+	l, ok := listener.(map[string]any)
+	if !ok || l["bind_to_port"] == false {
+		return
+	}
+	port := str(get(l, "address", "socket_address", "port_value"))
+	filters, _ := l["listener_filters"].([]any)
+	if l["use_original_dst"] == true || slices.Contains(keys("listener_filters", filters), "envoy.filters.listener.original_dst") {
+		return
+	}
+	chains, _ := l["filter_chains"].([]any)
+	for _, c := range chains {
+		match, ok := get(c, "filter_chain_match").(map[string]any)
+		if ok && str(match["destination_port"]) == port {
+			delete(match, "destination_port")
+			if len(match) == 0 {
+				delete(c.(map[string]any), "filter_chain_match") // it has a match
+			}
+		}
+	}
+	for _, f := range filters {
+		f, ok := f.(map[string]any)
+		if r := get(f, "filter_disabled", "not_match", "destination_port_range"); ok && r != nil && str(get(r, "start")) == port {
+			delete(f, "filter_disabled")
+		}
+	}
+}
+
+// oneFamily: on a host with IPv6 alone istiod listens at all addresses of IPv6, or at its
+// loopback address, and names listeners by it. They are compared with those of IPv4.
+func oneFamily(listeners map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(listeners)) {
+		four := name
+		if port, ok := strings.CutPrefix(name, "::_"); ok {
+			four = "0.0.0.0_" + port
+		} else if port, ok := strings.CutPrefix(name, "::1_"); ok {
+			four = "127.0.0.1_" + port
+		}
+		if _, taken := listeners[four]; !taken {
+			listeners[four] = listeners[name]
+			delete(listeners, name)
+		}
+	}
+}
+
+// oneRule: one rule by which a listener filter is left out is a list of one.
+func oneRule(filter map[string]any) {
+	if rule, ok := filter["filter_disabled"].(map[string]any); ok && rule["or_match"] == nil {
+		filter["filter_disabled"] = map[string]any{"or_match": map[string]any{"rules": []any{rule}}}
+	}
+}
+
+// inherit: what Envoy's routes take from their virtual host is written in each route.
+func inherit(host map[string]any) {
+	routes, ok := host["routes"].([]any)
+	if !ok || host["domains"] == nil {
+		return
+	}
+	for _, r := range routes {
+		r, ok := r.(map[string]any)
+		if !ok {
+			continue
+		}
+		if action, ok := r["route"].(map[string]any); ok && host["retry_policy"] != nil && action["retry_policy"] == nil {
+			action["retry_policy"] = host["retry_policy"]
+		}
+		if host["metadata"] != nil && r["metadata"] == nil {
+			r["metadata"] = host["metadata"]
+		}
+	}
+	delete(host, "retry_policy")
+	delete(host, "metadata")
+}
+
+// Keys of what sockets writes.
+const (
+	socketsKey    = "transport_sockets"
+	meshSocketKey = "transport_socket_with_mtls"
+	socketKey     = "transport_socket"
+	plaintext     = "plaintext"
+)
+
+// matchMetadata is the metadata by which Envoy chooses a transport socket for an endpoint.
+const matchMetadata = "envoy.transport_socket_match"
+
+// sockets: istiod marks endpoints that take mTLS of the mesh, and we those that do not. What
+// counts is which transport socket Envoy chooses for each endpoint, so the cluster gets the
+// list of its TLS sockets, and each endpoint the name of its own.
+func sockets(cluster, assignment any) {
+	c, ok := cluster.(map[string]any)
+	if !ok {
+		return
+	}
+	choices, named := socketChoices(c)
+	delete(c, "transport_socket_matches")
+	delete(c, socketKey)
+	c[socketsKey] = named
+	// Also for an endpoint with mTLS, if there is none now: istiod marks it, and we do not.
+	c[meshSocketKey] = choose(choices, nil)
+	if mark := map[string]any{"tlsMode": "istio"}; slices.ContainsFunc(choices, func(c socketChoice) bool { return text(c.match) == text(mark) }) {
+		c[meshSocketKey] = choose(choices, mark)
+	}
+	mark := func(m map[string]any) {
+		if m["endpoint"] == nil {
+			return
+		}
+		m[socketKey] = choose(choices, get(m, "metadata", "filter_metadata", matchMetadata))
+		if f, ok := get(m, "metadata", "filter_metadata").(map[string]any); ok {
+			delete(f, matchMetadata)
+			if len(f) == 0 {
+				delete(m, "metadata")
+			}
+		}
+	}
+	walk(c["load_assignment"], mark)
+	walk(assignment, mark)
+}
+
+// socketChoice is a transport socket by its name, for endpoints with the metadata of a match.
+type socketChoice struct {
+	match any
+	name  string
+}
+
+// choose is the transport socket for an endpoint with some metadata: the first that matches.
+func choose(choices []socketChoice, has any) string {
+	return choices[slices.IndexFunc(choices, func(c socketChoice) bool { return covers(has, c.match) })].name
+}
+
+// socketChoices are the transport sockets of a cluster in the order in which Envoy tries them,
+// the last one for everything, and those with TLS by name.
+func socketChoices(cluster map[string]any) ([]socketChoice, map[string]any) {
+	named := map[string]any{}
+	nameOf := func(socket any) string {
+		if socket == nil || strings.HasSuffix(str(get(socket, "typed_config", "@type")), ".RawBuffer") {
+			return plaintext
+		}
+		for _, n := range slices.Sorted(maps.Keys(named)) {
+			if text(named[n]) == text(socket) {
+				return n
+			}
+		}
+		n := "tls"
+		if len(named) > 0 {
+			n = fmt.Sprintf("tls#%d", len(named)+1)
+		}
+		named[n] = socket
+		return n
+	}
+	var choices []socketChoice
+	matches, _ := cluster["transport_socket_matches"].([]any)
+	for _, m := range matches {
+		choices = append(choices, socketChoice{get(m, "match"), nameOf(get(m, socketKey))})
+	}
+	return append(choices, socketChoice{nil, nameOf(cluster[socketKey])}), named
+}
+
+// covers reports whether metadata has all fields of a match.
+func covers(has, match any) bool {
+	m, _ := match.(map[string]any)
+	for k, v := range m {
+		if text(get(has, k)) != text(v) {
+			return false
+		}
+	}
+	return true
+}
