@@ -40,8 +40,8 @@ type network struct {
 
 // rest waits for d. It returns sooner, and reports true, if a server can be reached after none
 // could: then the cause of the failures before is probably gone. Hosts that see that together
-// return at different times. A server that can be reached all
-// the time and fails is not tried more often than its back-off says.
+// return at different times. A server that can be reached all the time and fails is not tried
+// more often than its back-off says.
 func (n *network) rest(ctx context.Context, d time.Duration, servers []string) (returned bool) {
 	if d < lookEvery && !n.lost {
 		sleep(ctx, d)

@@ -65,7 +65,7 @@ func newCluster(tb testing.TB, n int, o ClusterOptions) *Cluster {
 	if o.Datacenter == "" {
 		o.Datacenter = "dc1"
 	}
-	c := &Cluster{tb: tb, options: o, prefix: prefix()}
+	c := &Cluster{tb: tb, options: o, prefix: envoytest.Loopback(tb, 216, 253)}
 	if o.ACL {
 		c.Management, c.agentToken = nodeID(), nodeID()
 	}

@@ -206,7 +206,7 @@ func TestVerifyIncoming(t *testing.T) {
 
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
-	p := prefix()
+	p := envoytest.Loopback(t, 216, 253)
 	seen := map[int]bool{}
 	for _, port := range freePorts(t, []string{p + "1", p + "2"}, 20) {
 		if seen[port] {
@@ -219,8 +219,5 @@ func TestFreePorts(t *testing.T) {
 			continue
 		}
 		_ = l.Close()
-	}
-	if q := prefix(); q == p {
-		t.Errorf("the block %s comes twice", q)
 	}
 }

@@ -5,9 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strconv"
-	"sync/atomic"
 	"testing"
 )
 
@@ -105,16 +103,6 @@ func (c *Cluster) configuration(a *Agent) map[string]any {
 // host does.
 func nodeID() string {
 	return fmt.Sprintf("%08x-%04x-4%03x-a%03x-%012x", rand.Uint32(), rand.N(1<<16), rand.N(1<<12), rand.N(1<<12), rand.N(int64(1)<<48))
-}
-
-//nolint:gochecknoglobals // counts the blocks of addresses of a process
-var block atomic.Uint32
-
-// prefix is the beginning, 127.X.Y., of a block of addresses for one cluster.
-// Those of meshtest are below.
-func prefix() string {
-	n := uint32(os.Getpid())<<4 + block.Add(1)
-	return fmt.Sprintf("127.%d.%d.", 216+n>>8%38, n%256)
 }
 
 // freePorts are ports that nobody uses on any of some addresses, by TCP or UDP.

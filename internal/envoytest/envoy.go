@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -208,27 +206,6 @@ func Eventually(tb testing.TB, deadline time.Duration, ask func() error) {
 			tb.Fatalf("still after %s: %v", deadline, err)
 		}
 	}
-}
-
-// FreePorts are TCP ports of 127.0.0.1 that nobody listened on a moment ago. The
-// kernel gives none of them to a connection meanwhile: they are below those that
-// it takes for that (ip_local_port_range).
-func FreePorts(tb testing.TB, n int) []int {
-	tb.Helper()
-	var ports []int
-	for tries := 0; len(ports) < n; tries++ {
-		port := 20_000 + rand.N(12_000)
-		var lc net.ListenConfig
-		l, err := lc.Listen(tb.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		switch {
-		case err == nil:
-			defer l.Close()
-			ports = append(ports, port)
-		case tries > 100*n:
-			tb.Fatal(err)
-		}
-	}
-	return ports
 }
 
 // Log is an [io.Writer] that other goroutines, or a process, write while a test reads it. The

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -26,7 +25,6 @@ var (
 	buildOnce sync.Once
 	built     binaries
 	errBuild  error
-	block     atomic.Uint32
 )
 
 // Build builds the binary and the small service, once a test process.
@@ -97,8 +95,7 @@ func newMesh(tb testing.TB, tags, manifests string, applications map[string]int)
 	tb.Helper()
 	envoytest.Binary(tb) // a skip comes before the work
 	m := &Mesh{tb: tb, bin: build(tb, tags), Dir: tb.TempDir(), ports: map[string]int{}}
-	n := uint32(os.Getpid())<<6 + block.Add(1)
-	m.prefix = fmt.Sprintf("127.%d.%d.", 16+n>>8%200, n%256)
+	m.prefix = envoytest.Loopback(tb, 16, 215)
 	run := envoytest.ShortDir(tb)
 	m.run = run
 	tb.Cleanup(func() { _ = os.RemoveAll(run) })

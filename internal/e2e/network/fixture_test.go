@@ -44,7 +44,7 @@ type lan struct {
 func newLAN(t *testing.T, orders int) *lan {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("network namespaces need root")
+		envoytest.Missing(t, "network namespaces need root")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		envoytest.Missing(t, "no ip (iproute2): %v", err)
@@ -258,7 +258,7 @@ type load struct {
 func (l *lan) load(rate int) *load {
 	l.t.Helper()
 	client := l.client(2 * time.Second)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(l.t.Context(), 5*time.Minute)
 	out := &load{stop: cancel}
 	l.t.Cleanup(func() { cancel(); out.wg.Wait() })
 	out.wg.Go(func() {
