@@ -72,10 +72,11 @@ func newFakeSource(name string) *fakeSource {
 	return &fakeSource{name: name, says: make(chan *mesh.Fragment), fail: make(chan error)}
 }
 
-// say hands over a reading.
+// say hands over a reading. It leaves f alone: tests that run at once say the same one.
 func (s *fakeSource) say(f *mesh.Fragment) {
-	f.Source = s.name
-	s.says <- f
+	said := *f
+	said.Source = s.name
+	s.says <- &said
 }
 
 func (s *fakeSource) Name() string { return s.name }
