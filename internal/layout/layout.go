@@ -49,6 +49,7 @@ func Rooms() map[string]Room {
 		"xds/cache":     {"makes the configuration of proxies: views, encoded parts, layers and resources, each once", []string{"internal/weakmap", "registry/mesh", "xds/view", "xds/envoy", "xds/vhds", "xds/stream"}},
 		"xds/view":      {"what one proxy may see", []string{"internal/weakmap", "registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/vhds", "xds/view", "registry/mesh"}},
+		"xds/authz":     {"AuthorizationPolicies as Envoy's RBAC", nil},
 		"xds/vhds":      {"virtual hosts as resources of their own (VHDS): when, and how they are merged into one route configuration", nil},
 		"xds/wire":      {"encoded messages over gRPC: codec and transport options", nil},
 		"xds/bootstrap": {"Envoy's bootstrap; node metadata in both directions", nil},
