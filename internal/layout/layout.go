@@ -62,6 +62,7 @@ func Rooms() map[string]Room {
 		"pki/durable/durabletest": {"a file system that dies at a chosen step, for tests", []string{"pki/durable"}},
 		"pki/issue":               {"IstioCertificateService: authenticate, entitlement, profile, sign, audit", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "pki/attest", "pki/issue/serials", "pki/profile", "pki/svid", "internal/safetext", "internal/wallclock"}},
 		"pki/issue/serials":       {"which certificates of a host are in use; a key that two hold", []string{"internal/peeraddr", "pki/durable", "pki/profile"}},
+		"pki/jwks":                {"issuers' key sets for end users' tokens: fetched, checked, kept on disk", []string{"internal/loglimit", "internal/safetext", "internal/wallclock", "pki/durable"}},
 		"pki/profile":             {"what an X509-SVID says and what is accepted", nil},
 		"pki/timecheck":           {"the server's clock against hosts' clocks, the kernel's and the saved time", []string{"pki/durable", "internal/peeraddr", "internal/wallclock"}},
 		"pki/svid":                {"the workload side: key, CSR, renewal", []string{"pki/durable", "pki/profile", "internal/wallclock"}},
