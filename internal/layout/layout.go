@@ -46,6 +46,7 @@ func Rooms() map[string]Room {
 		"registry/analysis":         {"whole-mesh checks with stable codes", []string{"registry/codes", "registry/manifest", "registry/mesh"}},
 
 		"xds":           {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/wire", "internal/safetext"}},
+		"xds/authn":     {"rules of RequestAuthentications as Envoy's filter for tokens", nil},
 		"xds/cache":     {"makes the configuration of proxies: views, encoded parts, layers and resources, each once", []string{"internal/weakmap", "registry/mesh", "xds/view", "xds/envoy", "xds/vhds", "xds/stream"}},
 		"xds/view":      {"what one proxy may see", []string{"internal/weakmap", "registry/mesh"}},
 		"xds/envoy":     {"Envoy's resources from the parts of a view", []string{"xds/vhds", "xds/view", "registry/mesh"}},

@@ -1,0 +1,127 @@
+package authn_test
+
+import (
+	"testing"
+
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/durationpb"
+	securityv1 "istio.io/api/security/v1beta1"
+
+	"github.com/fairlead/fairlead/xds/authn"
+)
+
+func TestNoRulesNoFilter(t *testing.T) {
+	t.Parallel()
+	if got := authn.Filter(nil, false); got != nil {
+		t.Error(got)
+	}
+}
+
+// The expected texts are what istiod makes of the same rules.
+func TestFilter(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		rules   []authn.Rule
+		gateway bool
+		want    string
+	}{
+		{"one", []authn.Rule{{Spec: &securityv1.JWTRule{Issuer: "a", JwksUri: "https://x", Timeout: durationpb.New(1)}, Keys: "keys"}}, false, `{
+			"providers": {"origins-0": {
+				"issuer": "a", "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload",
+				"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
+			"bypass_cors_preflight": true}`},
+		{"all-fields", []authn.Rule{{Spec: &securityv1.JWTRule{
+			Issuer: "a", Audiences: []string{"x", "y"}, FromHeaders: []*securityv1.JWTHeader{{Name: "x-token", Prefix: "Bearer "}, {Name: "plain"}},
+			FromParams: []string{"token"}, FromCookies: []string{"session"}, OutputPayloadToHeader: "x-payload", ForwardOriginalToken: true,
+			OutputClaimToHeaders: []*securityv1.ClaimToHeader{{Header: "x-sub", Claim: "sub"}}, SpaceDelimitedClaims: []string{"z", "scope", "groups"},
+		}, Keys: "keys"}}, true, `{
+			"providers": {"origins-0": {
+				"issuer": "a", "audiences": ["x", "y"], "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload", "forward": true,
+				"from_headers": [{"name": "x-token", "value_prefix": "Bearer "}, {"name": "plain"}], "from_params": ["token"], "from_cookies": ["session"],
+				"forward_payload_header": "x-payload", "claim_to_headers": [{"header_name": "x-sub", "claim_name": "sub"}], "clear_route_cache": true,
+				"normalize_payload_in_metadata": {"space_delimited_claims": ["groups", "permission", "scope", "z"]}}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
+			"bypass_cors_preflight": true}`},
+		{"several", []authn.Rule{
+			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "first b"},
+			{Spec: &securityv1.JWTRule{Issuer: "a"}},
+			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "second b"},
+		}, false, `{
+			"providers": {
+				"origins-0": {"issuer": "a", "local_jwks": {"inline_string": ""}, "payload_in_metadata": "payload",
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}},
+				"origins-1": {"issuer": "b", "local_jwks": {"inline_string": "first b"}, "payload_in_metadata": "payload",
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}},
+				"origins-2": {"issuer": "b", "local_jwks": {"inline_string": "second b"}, "payload_in_metadata": "payload",
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [
+				{"provider_name": "origins-0"}, {"provider_name": "origins-1"}, {"provider_name": "origins-2"},
+				{"requires_all": {"requirements": [
+					{"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}},
+					{"requires_any": {"requirements": [{"provider_name": "origins-1"}, {"allow_missing": {}}]}},
+					{"requires_any": {"requirements": [{"provider_name": "origins-2"}, {"allow_missing": {}}]}}]}}]}}}],
+			"bypass_cors_preflight": true}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			before := make([]authn.Rule, len(c.rules))
+			for i, r := range c.rules {
+				before[i] = authn.Rule{Spec: proto.CloneOf(r.Spec), Keys: r.Keys}
+			}
+			got := authn.Filter(c.rules, c.gateway)
+			want := &jwtv3.JwtAuthentication{}
+			if err := protojson.Unmarshal([]byte(c.want), want); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
+				t.Error(diff)
+			}
+			if err := got.ValidateAll(); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(before, c.rules, protocmp.Transform()); diff != "" {
+				t.Error("the rules are changed:", diff)
+			}
+		})
+	}
+}
+
+// A field of a rule that the translation does not know would be ignored.
+func TestEveryFieldOfARuleChangesTheFilter(t *testing.T) {
+	t.Parallel()
+	plain := authn.Filter([]authn.Rule{{Spec: &securityv1.JWTRule{}, Keys: "k"}}, false)
+	fields := (&securityv1.JWTRule{}).ProtoReflect().Descriptor().Fields()
+	elsewhere := map[string]bool{"jwks": true, "jwks_uri": true, "timeout": true}
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		spec := &securityv1.JWTRule{}
+		text := `{"` + fd.JSONName() + `":`
+		switch {
+		case fd.Name() == "timeout":
+			text += `"3s"}`
+		case fd.IsList() && fd.Message() != nil && fd.Message().Fields().ByName("claim") != nil:
+			text += `[{"header":"h","claim":"c"}]}`
+		case fd.IsList() && fd.Message() != nil:
+			text += `[{"name":"n"}]}`
+		case fd.IsList():
+			text += `["x"]}`
+		case fd.Name() == "forward_original_token":
+			text += `true}`
+		default:
+			text += `"x"}`
+		}
+		if err := protojson.Unmarshal([]byte(text), spec); err != nil {
+			t.Fatalf("%s: %v", fd.Name(), err)
+		}
+		got := authn.Filter([]authn.Rule{{Spec: spec, Keys: "k"}}, false)
+		if same := proto.Equal(got, plain); same != elsewhere[string(fd.Name())] {
+			t.Errorf("%s: the filter is the same: %v", fd.Name(), same)
+		}
+	}
+}
