@@ -26,6 +26,9 @@ With --consul-address it reads the catalog of Consul once, with the same flags a
 both together: hosts that both define, routes and subsets for registered services, instances that are
 left out, and rules that the token lacks. PATH is then optional.
 
+With --mesh-config it also checks the settings of the mesh. If a field keeps the whole file out, nothing else
+is checked.
+
 Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.`,
 		Example: "  fairlead analyze mesh/\n  fairlead analyze -o json --mesh-config mesh.yaml mesh/\n" +
 			"  fairlead analyze --consul-address http://127.0.0.1:8500 mesh/",
@@ -37,6 +40,12 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			settings, faults, err := meshSettings(meshConfig)
+			if err != nil && len(faults) > 0 { // nothing is known of a mesh without its settings
+				if err := report(cmd.OutOrStdout(), output, findingsOf(faults), 0); err != nil {
+					return err
+				}
+				return errInvalid
+			}
 			if err != nil {
 				return err
 			}
@@ -47,10 +56,7 @@ Exit code 0: no errors, warnings allowed; 1: there are errors; 2: could not run.
 			if err := t.addConsul(cmd, &catalog, bound.hostsOnly); err != nil {
 				return err
 			}
-			findings := analyzeTree(t, settings)
-			for _, f := range faults {
-				findings = append(findings, findingOf(f))
-			}
+			findings := append(analyzeTree(t, settings), findingsOf(faults)...)
 			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
 				return err
 			}

@@ -247,8 +247,10 @@ func (t *tree) fragment(binding *mesh.Binding) *mesh.Fragment {
 	return whole
 }
 
-// meshSettings reads a file of MeshConfig; without a path, the defaults. Faults
-// are returned as an error that lists them all.
+// meshSettings reads a file of MeshConfig; without a path, the defaults. Where a
+// fault keeps the whole file out, there is an error that lists all faults. The
+// settings have the default of a field that cannot be in force: what the server had
+// before is not known here.
 func meshSettings(path string) (*mesh.MeshConfig, []manifest.Fault, error) {
 	if path == "" {
 		return manifest.DefaultMeshConfig(), nil, nil
@@ -265,5 +267,5 @@ func meshSettings(path string) (*mesh.MeshConfig, []manifest.Fault, error) {
 	for _, f := range faults {
 		errs = append(errs, errors.New(f.String()))
 	}
-	return nil, nil, errors.Join(errs...)
+	return nil, faults, errors.Join(errs...)
 }

@@ -33,29 +33,48 @@ func findingOf(f manifest.Fault) finding {
 	}
 }
 
+func findingsOf(faults []manifest.Fault) []finding {
+	out := make([]finding, 0, len(faults))
+	for _, f := range faults {
+		out = append(out, findingOf(f))
+	}
+	return out
+}
+
 func newValidate() *cobra.Command {
-	var output string
+	var output, meshConfig string
 	cmd := &cobra.Command{
 		Use:   "validate PATH…",
 		Short: "Check each object alone, as Istio's admission webhook does",
 		Long: `Checks each object by itself, by the rules of Istio's webhook, Istio's CRD schemas, and Kubernetes'
 metadata. PATH is a file, a directory, or - for standard input. Every fault is reported with its line,
-column and field.
+column and field. With --mesh-config it also checks the settings of the mesh; PATH is then optional.
 
 "fairlead analyze" also checks the mesh as a whole.
 
 Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.`,
-		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml",
-		Args:    wantArgs(0),
+		Example: "  fairlead validate mesh/\n  fairlead validate -o json orders.yaml\n  fairlead validate --mesh-config mesh.yaml mesh/",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if meshConfig != "" {
+				return nil
+			}
+			return wantArgs(0)(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			_, settings, err := meshSettings(meshConfig)
+			if err != nil && len(settings) == 0 {
+				return err
+			}
+			for i, f := range settings {
+				if f.Code == manifest.CodeNotInForce { // it is valid, and does something else than it says
+					settings[i].Severity = manifest.Warning
+				}
+			}
 			t, err := readTree(cmd.InOrStdin(), args, &boundFlags{}, hostPathFlags{})
 			if err != nil {
 				return err
 			}
-			findings := make([]finding, 0, len(t.Faults))
-			for _, f := range t.Faults {
-				findings = append(findings, findingOf(f))
-			}
+			findings := append(findingsOf(t.Faults), findingsOf(settings)...)
 			for _, o := range t.objects() {
 				if !o.Denies() {
 					continue
@@ -68,12 +87,13 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
 				return err
 			}
-			if manifest.HasErrors(t.Faults) {
+			if manifest.HasErrors(t.Faults) || manifest.HasErrors(settings) {
 				return errInvalid
 			}
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&meshConfig, "mesh-config", "", "file of Istio MeshConfig fields to check, too")
 	outputFlag(cmd, &output)
 	return cmd
 }

@@ -90,7 +90,7 @@ func (o *object) path() string { return string(o.kind.Name) + "-" + o.ns + "-" +
 func (o *object) read(source string) (faults [][]string, ok bool) {
 	if o.kind.APIVersion == "" {
 		config, found := manifest.DecodeMeshConfig(o.path(), o.document())
-		if config == nil {
+		if config == nil || manifest.HasErrors(found) {
 			for _, f := range errorsOf(found) {
 				faults = append(faults, tokens(f.Field))
 			}

@@ -20,6 +20,7 @@ const (
 	Rule          = "FL0118"
 	Webhook       = "FL0120"
 	NotInForce    = "FL0130"
+	NoEffect      = "FL0131"
 )
 
 // Codes of the mesh as a whole.

@@ -12,9 +12,9 @@ import (
 type Decoder interface {
 	// Decode reads a file of manifests.
 	Decode(opts manifest.Options, path string, content []byte) lastgood.Decoded
-	// DecodeMeshConfig reads the file of mesh settings; with any fault of
-	// severity error the settings are nil.
-	DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault)
+	// ReadMeshConfig reads the file of mesh settings; they are nil if a fault
+	// keeps the whole file out.
+	ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault)
 }
 
 // manifests is the Decoder of package manifest.
@@ -25,9 +25,9 @@ func (manifests) Decode(opts manifest.Options, path string, content []byte) last
 	return lastgood.Manifests(opts, path, content)
 }
 
-// DecodeMeshConfig implements Decoder.
-func (manifests) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault) {
-	return manifest.DecodeMeshConfig(path, content)
+// ReadMeshConfig implements Decoder.
+func (manifests) ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault) {
+	return manifest.ReadMeshConfig(path, content)
 }
 
 // Codes of the faults that this package finds itself; see package lastgood.
@@ -64,14 +64,21 @@ func decodeMeshConfig(d Decoder, path string, b *lastgood.Blob) lastgood.Decoded
 			Message: `the file is empty; write "{}" for all defaults`,
 		}}}
 	}
-	config, faults := d.DecodeMeshConfig(path, b.Content)
-	if config == nil {
+	settings, faults := d.ReadMeshConfig(path, b.Content)
+	if settings == nil {
 		return lastgood.Decoded{Unparsable: true, Faults: faults}
 	}
+	config := settings.Config
 	if config.Origin != nil {
 		origin = config.Origin
 	}
-	return lastgood.Decoded{Faults: faults, Objects: []lastgood.Object{{
-		Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Fragment: &mesh.Fragment{MeshConfig: config},
-	}}}
+	o := lastgood.Object{Key: meshConfigKey(), Origin: origin, Hash: config.Hash, Fragment: &mesh.Fragment{MeshConfig: config}}
+	if settings.Partial {
+		o.Over = func(last *mesh.Fragment) (*mesh.Fragment, mesh.Hash) {
+			c := settings.Over(last.MeshConfig)
+			return &mesh.Fragment{MeshConfig: c}, c.Hash
+		}
+		o.Encode = func(f *mesh.Fragment) [][]byte { return manifest.EncodeMeshConfig(f.MeshConfig) }
+	}
+	return lastgood.Decoded{Faults: faults, Objects: []lastgood.Object{o}}
 }

@@ -83,16 +83,16 @@ func addTo(d *lastgood.Decoded, at *mesh.Origin, namespace string, words []strin
 	d.Objects = append(d.Objects, o)
 }
 
-func (d *fakeDecoder) DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []manifest.Fault) {
+func (d *fakeDecoder) ReadMeshConfig(path string, content []byte) (*manifest.MeshSettings, []manifest.Fault) {
 	at := &mesh.Origin{Path: path, Line: 1, Column: 1}
 	text := strings.TrimSpace(string(content))
 	if text == "!!" {
 		return nil, []manifest.Fault{faultAt(at, meshConfigKey(), "not YAML")}
 	}
-	return &mesh.MeshConfig{
+	return &manifest.MeshSettings{Config: &mesh.MeshConfig{
 		Meta: mesh.Meta{Key: meshConfigKey(), Origin: at, Hash: mesh.Hash(sha256.Sum256(content))},
 		Spec: &meshapi.MeshConfig{TrustDomain: text},
-	}, nil
+	}}, nil
 }
 
 func faultAt(o *mesh.Origin, key mesh.Key, message string) manifest.Fault {

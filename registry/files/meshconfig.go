@@ -12,8 +12,8 @@ import (
 )
 
 // ReadMeshConfig reads the file of mesh settings before Run. present is nil if the file cannot
-// be read or is broken, and err says why; lastGood is the version in the state directory, or
-// nil.
+// be read or is kept out, and err says why; lastGood is the version in the state directory, or
+// nil. What present says of single fields that cannot be in force is for Run to report.
 func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error) {
 	roots, err := newRoots(s.cfg)
 	if err != nil {
@@ -23,20 +23,25 @@ func (s *Source) ReadMeshConfig() (present, lastGood *mesh.MeshConfig, err error
 	if !r.meshConfig {
 		return nil, nil, errors.New("files: Config.MeshConfigFile is missing")
 	}
-	present, err = s.presentMeshConfig(r)
 	list, _, loadErr := s.persister.Load()
-	if loadErr != nil && present == nil {
-		err = errors.Join(err, loadErr) // and Run tells it
-	}
 	t := newTree(s.cfg, roots)
 	t.restore(list, time.Time{})
+	var old *lastgood.Version
+	if f := t.files[r.Path]; f != nil {
+		old = f.V
+	}
 	if fragment := t.settingsOf(r); fragment != nil {
 		lastGood = fragment.MeshConfig
+	}
+	present, err = s.presentMeshConfig(r, old)
+	if loadErr != nil && present == nil {
+		err = errors.Join(err, loadErr) // and Run tells it
 	}
 	return present, lastGood, err
 }
 
-func (s *Source) presentMeshConfig(r *root) (*mesh.MeshConfig, error) {
+// presentMeshConfig is the file as it is now, over its last version, or nil.
+func (s *Source) presentMeshConfig(r *root, old *lastgood.Version) (*mesh.MeshConfig, error) {
 	f, err := os.Open(r.abs)
 	if err != nil {
 		return nil, err
@@ -51,8 +56,8 @@ func (s *Source) presentMeshConfig(r *root) (*mesh.MeshConfig, error) {
 	}
 	b := lastgood.NewBlob(content)
 	text := r.decode(&s.cfg, r.Path, b)
-	if fragment := lastgood.NextVersion(nil, b, text, time.Time{}).Fragment(meshConfigKey()); fragment != nil {
-		return fragment.MeshConfig, nil
+	if v := lastgood.NextVersion(old, b, text, time.Time{}); v.Live() > 0 {
+		return v.Fragment(meshConfigKey()).MeshConfig, nil
 	}
 	var errs []error
 	for _, f := range text.Faults {

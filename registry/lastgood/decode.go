@@ -31,6 +31,14 @@ type Object struct {
 	// Fragment has the object alone, as it is in the mesh; nil for an object that is broken or
 	// not in force.
 	Fragment *mesh.Fragment
+	// Over, if it is not nil, makes the object from what was in force of it before, nil or a
+	// fragment: an object of which some fields keep their last good values. It must be a pure
+	// function. Fragment and Hash are its result for nil.
+	Over func(last *mesh.Fragment) (*mesh.Fragment, mesh.Hash)
+	// Encode, if it is not nil, writes a fragment that was in force as texts that decode to it:
+	// the state directory has them beside the text, which alone would not bring it back. Those
+	// after the first are for releases that can read them.
+	Encode func(f *mesh.Fragment) [][]byte
 }
 
 // Manifests reads a text of manifests.

@@ -158,14 +158,24 @@ func (s *Set) entries(shards map[int]bool) map[int][]Entry {
 func (t *Text) entry() Entry {
 	e := Entry{Root: t.Root, Rel: t.Rel, Contents: [][]byte{t.V.blob.Content}}
 	at := map[*Blob]int{t.V.blob: 0}
-	for _, k := range t.V.keptList() {
-		i, ok := at[k.src]
-		if !ok {
-			i = len(e.Contents)
-			at[k.src] = i
-			e.Contents = append(e.Contents, k.src.Content)
+	keep := func(k keptGood) {
+		for _, src := range k.src {
+			i, ok := at[src]
+			if !ok {
+				i = len(e.Contents)
+				at[src] = i
+				e.Contents = append(e.Contents, src.Content)
+			}
+			e.Kept = append(e.Kept, EntryKept{Key: k.Key, Content: i, Since: k.since})
 		}
-		e.Kept = append(e.Kept, EntryKept{Key: k.Key, Content: i, Since: k.since})
+	}
+	for _, k := range t.V.keptList() {
+		keep(k)
+	}
+	for _, key := range t.V.keys() {
+		if g := t.V.live[key]; g != nil && g.src[0] != t.V.blob {
+			keep(keptGood{good: g, since: g.since})
+		}
 	}
 	return e
 }

@@ -9,10 +9,13 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
-// good is a valid version of an object, and the content that it was read from.
+// good is a valid version of an object, and the contents that it can be read from: of several,
+// the last that can be read.
 type good struct {
 	*Object
-	src *Blob
+	src []*Blob
+	// since is when that content was accepted.
+	since time.Time
 }
 
 // keptGood is a version that replaces an object whose text is broken.
@@ -103,7 +106,7 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		case o.Key.Name == "" && o.Key.Kind != mesh.KindMeshConfig:
 			v.broken = true
 		case o.Fragment != nil && !twice:
-			g := old.same(&good{Object: seen, src: b})
+			g := old.same(newGood(seen, b, old, now))
 			v.live[o.Key], seen = g, g.Object
 		}
 		v.seen = append(v.seen, seen)
@@ -131,6 +134,23 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 	return v
 }
 
+// newGood is an object that a text defines, over what was in force of it before.
+func newGood(o *Object, b *Blob, old *Version, now time.Time) *good {
+	if o.Over != nil && old != nil {
+		if last := old.Fragment(o.Key); last != nil {
+			o.Fragment, o.Hash = o.Over(last)
+		}
+	}
+	g := &good{Object: o, src: []*Blob{b}, since: now}
+	if o.Encode != nil {
+		g.src = nil
+		for _, text := range o.Encode(o.Fragment) {
+			g.src = append(g.src, NewBlob(text))
+		}
+	}
+	return g
+}
+
 // same returns the version that v has if the object did not change, so that the pointer stays,
 // and else g. An object at another position counts as changed, because its origin changed.
 func (v *Version) same(g *good) *good {
@@ -144,7 +164,7 @@ func (v *Version) same(g *good) *good {
 	if was == nil || was.Hash != g.Hash || *was.Origin != *g.Origin {
 		return g
 	}
-	return &good{Object: was.Object, src: g.src}
+	return &good{Object: was.Object, src: g.src, since: g.since}
 }
 
 // keptList is what the text keeps, sorted by key.

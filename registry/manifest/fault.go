@@ -55,6 +55,8 @@ const (
 	// CodeNotInForce: the object is valid, but this build does not implement a
 	// part of it, or must not hand it to an Envoy, so it is kept out whole.
 	CodeNotInForce Code = codes.NotInForce
+	// CodeNoEffect: the field is valid and has no effect here, by which nothing is lost.
+	CodeNoEffect Code = codes.NoEffect
 )
 
 // Severity says whether a fault keeps an object out.

@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
-	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
@@ -68,27 +67,7 @@ var inForce = map[mesh.Kind][]string{
 		"trafficPolicy.tls",
 		"workloadSelector",
 	},
-	mesh.KindMeshConfig: {
-		"connectTimeout",
-		"defaultDestinationRuleExportTo",
-		"defaultHttpRetryPolicy",
-		"defaultServiceExportTo",
-		"defaultVirtualServiceExportTo",
-		"dnsRefreshRate",
-		"enableAutoMtls",
-		"h2UpgradePolicy",
-		"inboundTrafficPolicy.mode=PASSTHROUGH",
-		"localityLbSetting.enabled",
-		"outboundTrafficPolicy.mode=REGISTRY_ONLY,ALLOW_ANY",
-		"pathNormalization",
-		"protocolDetectionTimeout",
-		"proxyInboundListenPort",
-		"proxyListenPort",
-		"rootNamespace",
-		"tcpKeepalive",
-		"trustDomain",
-		"trustDomainAliases",
-	},
+	mesh.KindMeshConfig: meshFieldsInForce(),
 	mesh.KindPeerAuthentication: {
 		"mtls",
 		"portLevelMtls",
@@ -263,7 +242,7 @@ type forceField struct {
 //
 //nolint:gochecknoglobals // a read-only table, made once
 var forceTables = sync.OnceValue(func() map[mesh.Kind]forceFields {
-	out := map[mesh.Kind]forceFields{mesh.KindMeshConfig: (&forceCheck{rules: inForce[mesh.KindMeshConfig]}).fields((&meshconfig.MeshConfig{}).ProtoReflect().Descriptor(), "")}
+	out := map[mesh.Kind]forceFields{}
 	for kind, rules := range inForce {
 		if spec := newSpec(kind); spec != nil {
 			out[kind] = (&forceCheck{rules: rules}).fields(spec.ProtoReflect().Descriptor(), "")

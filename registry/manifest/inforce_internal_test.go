@@ -14,7 +14,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 
@@ -56,7 +55,6 @@ func inForceTable(t *testing.T) string {
 	t.Helper()
 	specs := map[mesh.Kind]proto.Message{
 		mesh.KindDestinationRule:    &networking.DestinationRule{},
-		mesh.KindMeshConfig:         &meshconfig.MeshConfig{},
 		mesh.KindPeerAuthentication: &security.PeerAuthentication{},
 		mesh.KindServiceEntry:       &networking.ServiceEntry{},
 		mesh.KindSidecar:            &networking.Sidecar{},
@@ -68,6 +66,10 @@ func inForceTable(t *testing.T) string {
 	fmt.Fprintf(&b, "Nothing is in force of these kinds: %s.\n\n", strings.Join(kindsNotInForce(t), ", "))
 	b.WriteString("In the lists below, a path includes everything under it. All apiVersions that Istio serves for a kind are equal.\n\n")
 	for _, kind := range slices.Sorted(maps.Keys(inForce)) {
+		if kind == mesh.KindMeshConfig {
+			b.WriteString(meshTable())
+			continue
+		}
 		m, ok := specs[kind]
 		if !ok {
 			t.Fatalf("%s is in force and this test does not know its message", kind)
@@ -100,6 +102,48 @@ func inForceTable(t *testing.T) string {
 		fmt.Fprintf(&b, "**%s**\n\n- in force: %s\n- not in force: %s\n\n", kind, strings.Join(in, ", "), strings.Join(out, ", "))
 	}
 	return b.String()
+}
+
+// meshTable is the part of the page about MeshConfig.
+func meshTable() string {
+	list := func(want func(f meshField) bool) string {
+		var out []string
+		for _, f := range meshFields {
+			if !want(f) {
+				continue
+			}
+			name := "`" + f.path + "`"
+			if f.values != "" {
+				name += " (only `" + strings.ReplaceAll(f.values, ",", "`, `") + "`)"
+			}
+			out = append(out, name)
+		}
+		return strings.Join(out, ", ")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "**MeshConfig**\n\n- in force: %s\n", list(func(f meshField) bool { return f.verdict == fieldInForce }))
+	fmt.Fprintf(&b, "- with a value that is invalid or not in force, these keep the whole file out: %s\n\n",
+		list(func(f meshField) bool { return f.restricts && (f.values == "" || f.verdict != fieldInForce) }))
+	b.WriteString("| Field | Here | Why |\n|---|---|---|\n")
+	words := map[fieldVerdict]string{fieldNotBuilt: "not in force", fieldKept: "checked, no effect yet", fieldNoEffect: "no effect"}
+	for _, f := range meshFields {
+		if f.verdict == fieldInForce || f.why == "" {
+			continue
+		}
+		name := "`" + f.path + "`"
+		switch rows := meshRows()[f.path]; {
+		case f.values != "":
+			name += " `" + strings.ReplaceAll(f.values, ",", "`, `") + "`"
+		case len(rows) > 1:
+			name += ", other values"
+		}
+		here := words[f.verdict]
+		if f.restricts && f.verdict == fieldNotBuilt {
+			here += "; keeps the file out"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", name, here, f.why)
+	}
+	return b.String() + "\n"
 }
 
 // kindsNotInForce are the kinds of Istio's API of which nothing is in force, sorted.

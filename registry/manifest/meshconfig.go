@@ -2,6 +2,8 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -82,20 +84,75 @@ func defaultMeshSpec() *meshconfig.MeshConfig {
 	}
 }
 
-// DecodeMeshConfig reads a file of mesh settings: Istio's MeshConfig, without
-// kind or metadata. What is not set has Istio's default; defaultConfig and
-// defaultProviders are merged, every other field that is set replaces its
-// default whole. With any fault of severity error, what is not in force
-// included, the settings are nil: the caller keeps those it had.
+// DecodeMeshConfig is [ReadMeshConfig] for settings that were never in force before: fields that
+// cannot be in force have their defaults. With a fault that keeps the whole file out, the
+// settings are nil. Other faults leave out single fields, so that there may be settings and
+// errors.
 func DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault) {
+	settings, faults := ReadMeshConfig(path, content)
+	if settings == nil {
+		return nil, faults
+	}
+	return settings.Config, faults
+}
+
+// MeshSettings are the settings of a file; immutable.
+type MeshSettings struct {
+	// Config has what is in force of the file, and the defaults of everything else.
+	Config *mesh.MeshConfig
+	// Partial means that the file says more than Config, so that an earlier release might not
+	// accept it.
+	Partial bool
+
+	// keep are the fields with values that cannot be in force, each with those around it.
+	keep [][]protoreflect.FieldDescriptor
+}
+
+// ReadMeshConfig reads a file of mesh settings: Istio's MeshConfig, without kind or metadata.
+// Fields that are not set have Istio's defaults; defaultConfig and defaultProviders are merged,
+// and every other field that is set replaces its default whole.
+//
+// A field that is invalid or not in force is an error and is left out: see [MeshSettings.Over].
+// If leaving it out could open something, or if it is unknown which field is meant, the settings
+// are nil, and the caller keeps those that it had.
+func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	r := &reporter{path: path, key: mesh.Key{Kind: mesh.KindMeshConfig}}
 	if len(content) > MaxFileSize {
 		r.add(CodeLimit, tree.Position{}, "", fmt.Sprintf("the file has %d bytes; at most %d are read", len(content), MaxFileSize))
 		return nil, r.finish()
 	}
+	root := meshDocument(content, r)
+	if HasErrors(r.faults) {
+		return nil, r.finish()
+	}
+	m := meshReading{root: root, written: &meshconfig.MeshConfig{}, r: r}
+	f := filler{report: m.refuse}
+	f.message(m.written.ProtoReflect(), root)
+	spec := m.merge()
+	for _, rule := range webhook.MeshConfig(spec) {
+		switch {
+		case m.reported(rule.Path):
+		case rule.Warning:
+			r.warn(CodeWebhook, root.Nearest(rule.Path), rule.Path, rule.Message)
+		default:
+			m.refuse(CodeWebhook, root.Nearest(rule.Path), rule.Path, rule.Message)
+		}
+	}
+	m.notInForce(root, m.written.ProtoReflect(), defaultMeshSpec().ProtoReflect(), "")
+	if m.refused {
+		return nil, r.finish()
+	}
+	spec = m.merge() // without what the rules found
+	prune(spec)
+	settings := &MeshSettings{Config: newMeshConfig(r.origin(root.Pos), spec), keep: m.keep}
+	settings.Partial = len(r.faults) > 0
+	return settings, r.finish()
+}
+
+// meshDocument is the one document of a text, or an empty one.
+func meshDocument(content []byte, r *reporter) *tree.Node {
 	root := &tree.Node{Kind: tree.Map, Pos: tree.Position{Line: 1, Column: 1}}
-	docs := tree.Parse(content)
-	for i, doc := range docs {
+	for i, doc := range tree.Parse(content) {
 		r.problems(doc.Problems)
 		switch {
 		case doc.Root == nil:
@@ -107,44 +164,195 @@ func DecodeMeshConfig(path string, content []byte) (*mesh.MeshConfig, []Fault) {
 			root = doc.Root
 		}
 	}
-	written := &meshconfig.MeshConfig{}
-	f := filler{report: r.add}
-	f.message(written.ProtoReflect(), root)
-	if HasErrors(r.faults) {
-		return nil, r.finish()
-	}
-	spec := mergeMeshConfig(root, written)
-	for _, rule := range webhook.MeshConfig(spec) {
-		r.add(CodeWebhook, root.Nearest(rule.Path), rule.Path, rule.Message)
-		if rule.Warning {
-			r.faults[len(r.faults)-1].Severity = Warning
-		}
-	}
-	meshNotInForce(root, written, spec, r)
-	faults := r.finish()
-	if HasErrors(faults) {
-		return nil, faults
-	}
-	return newMeshConfig(r.origin(root.Pos), spec), faults
+	return root
 }
 
-// mergeMeshConfig puts what was written over the defaults. A field that was
-// written with its zero value counts as written.
-func mergeMeshConfig(root *tree.Node, written *meshconfig.MeshConfig) *meshconfig.MeshConfig {
-	spec := defaultMeshSpec()
-	merged := map[protoreflect.Name]bool{"default_config": true, "default_providers": true}
-	override(spec.ProtoReflect(), written.ProtoReflect(), root, merged)
-	if n := root.Get("defaultConfig"); n != nil && n.Kind == tree.Map {
-		metadata := spec.GetDefaultConfig().GetProxyMetadata()
-		override(spec.GetDefaultConfig().ProtoReflect(), written.GetDefaultConfig().ProtoReflect(), n, nil)
-		for k, v := range metadata {
-			if _, set := spec.DefaultConfig.ProxyMetadata[k]; !set {
-				spec.DefaultConfig.ProxyMetadata[k] = v
+// meshReading is a file of mesh settings that is being read.
+type meshReading struct {
+	root    *tree.Node
+	written *meshconfig.MeshConfig
+	r       *reporter
+	// refused means that the whole file is kept out.
+	refused bool
+	// keep are the fields that the file cannot set.
+	keep [][]protoreflect.FieldDescriptor
+}
+
+// refuse reports a value that cannot be in force. It has the form of what a filler reports to.
+func (m *meshReading) refuse(code Code, pos tree.Position, field, message string) {
+	path, fields := meshFieldAt(field)
+	switch {
+	case meshRestricts(path):
+		m.refused = true
+		message += "; leaving this field out could open something, so the whole file is kept out"
+	case fields == nil || !meshHasForce(nameOf(fields)):
+		message += "; the field is left out"
+	default:
+		m.keep = append(m.keep, fields)
+		what := "the field"
+		if around := nameOf(fields); around != path {
+			what = around
+		}
+		message += "; " + what + " keeps its last good value, or its default if there was none"
+	}
+	m.r.add(code, pos, field, message)
+}
+
+// reported reports whether an error was found at a path, or in or around it.
+func (m *meshReading) reported(path string) bool {
+	return slices.ContainsFunc(m.r.faults, func(f Fault) bool {
+		return f.Severity == Error && (within(path, f.Field) || within(f.Field, path))
+	})
+}
+
+// meshFieldAt finds the field that a path names: its path without indices, as the table has it,
+// and the fields down to it. Where the path goes on with a name that nobody knows, fields has the
+// message with that name; below a list or a map they are nil.
+func meshFieldAt(path string) (name string, fields []protoreflect.FieldDescriptor) {
+	d, inList := (&meshconfig.MeshConfig{}).ProtoReflect().Descriptor(), false
+	for path != "" && d != nil {
+		step := path[:indexOr(path, ".[")]
+		path = path[len(step):]
+		if inList {
+			fields = nil
+		}
+		fd := fieldNamed(d.Fields(), step)
+		if fd == nil {
+			return join(name, step), fields
+		}
+		name = join(name, fd.JSONName())
+		if !inList {
+			fields = append(fields, fd)
+		}
+		inList = inList || fd.IsList() || fd.IsMap()
+		if d = fd.Message(); fd.IsMap() {
+			d = nil
+		}
+		if strings.HasPrefix(path, "[") {
+			path = strings.TrimPrefix(path[indexOr(path, "]"):], "]")
+		}
+		path = strings.TrimPrefix(path, ".")
+	}
+	return name, fields
+}
+
+// nameOf is the path of a field that is in no list.
+func nameOf(fields []protoreflect.FieldDescriptor) string {
+	name := ""
+	for _, fd := range fields {
+		name = join(name, fd.JSONName())
+	}
+	return name
+}
+
+// indexOr is the index of the first of some characters, or the length.
+func indexOr(s, chars string) int {
+	if i := strings.IndexAny(s, chars); i >= 0 {
+		return i
+	}
+	return len(s)
+}
+
+// fieldNamed is the field of a name in either spelling, or nil.
+func fieldNamed(fields protoreflect.FieldDescriptors, name string) protoreflect.FieldDescriptor {
+	if fd := fields.ByJSONName(name); fd != nil {
+		return fd
+	}
+	return fields.ByTextName(name)
+}
+
+// notInForce reports what is written in n and not in force, unless it is the default anyway.
+// standard is nil where there is no default.
+func (m *meshReading) notInForce(n *tree.Node, written, standard protoreflect.Message, at string) {
+	for i := range n.Fields {
+		entry := &n.Fields[i]
+		fd := fieldNamed(written.Descriptor().Fields(), entry.Key)
+		if fd == nil || entry.Value.Kind == tree.Null {
+			continue
+		}
+		at := tree.Join(at, entry.Key)
+		name, _ := meshFieldAt(at)
+		value := written.Get(fd)
+		row := meshRow(name, func(v string) bool { return hasValue(fd, value, v) })
+		switch {
+		case standard != nil && value.Equal(standard.Get(fd)):
+		case row != nil:
+			m.judge(row, at, shownValue(fd, value, name))
+		case fd.IsMap() || fd.Message() == nil || fd.Message().ParentFile().Package() == "google.protobuf":
+			// The table is of another version of Istio's API. Nothing is known of the field.
+			m.refuse(CodeNotInForce, m.root.Nearest(at), at, "not in force: this version of Fairlead does not know this field")
+		case fd.IsList():
+			for j, item := range entry.Value.Items {
+				if j < value.List().Len() {
+					m.notInForce(item, value.List().Get(j).Message(), nil, fmt.Sprintf("%s[%d]", at, j))
+				}
 			}
+		default:
+			m.notInForce(entry.Value, value.Message(), messageOf(standard, fd), at)
 		}
 	}
-	if n := root.Get("defaultProviders"); n != nil && n.Kind == tree.Map {
-		override(spec.GetDefaultProviders().ProtoReflect(), written.GetDefaultProviders().ProtoReflect(), n, nil)
+}
+
+// messageOf is a message in a message, or nil.
+func messageOf(m protoreflect.Message, fd protoreflect.FieldDescriptor) protoreflect.Message {
+	if m == nil || !m.Has(fd) {
+		return nil
+	}
+	return m.Get(fd).Message()
+}
+
+// hasValue reports whether a field has a value, and no other, if it is a list.
+func hasValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, want string) bool {
+	if !fd.IsList() {
+		return scalarText(fd, v) == want
+	}
+	for i := range v.List().Len() {
+		if scalarText(fd, v.List().Get(i)) != want {
+			return false
+		}
+	}
+	return true
+}
+
+// shownValue is the value of a field of which others are in force, for messages; or "".
+func shownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, name string) string {
+	if rows := meshRows()[name]; fd.IsList() || rows[0].values == "" || rows[0].verdict != fieldInForce {
+		return ""
+	}
+	return scalarText(fd, v)
+}
+
+// judge reports what the row of a field says.
+func (m *meshReading) judge(row *meshField, at, value string) {
+	pos := m.root.Nearest(at)
+	switch {
+	case row.verdict == fieldInForce || row.why == "":
+	case slices.ContainsFunc(m.r.faults, func(f Fault) bool { return f.Severity == Error && f.Field == at }):
+	case row.verdict == fieldNoEffect || row.verdict == fieldKept:
+		m.r.warn(CodeNoEffect, pos, at, "no effect here: "+row.why)
+	case value != "":
+		m.refuse(CodeNotInForce, pos, at, fmt.Sprintf("not in force: this version of Fairlead does not implement the value %s: %s", value, row.why))
+	default:
+		m.refuse(CodeNotInForce, pos, at, "not in force: "+row.why)
+	}
+}
+
+// merge puts what was written over the defaults. A field that was written with its zero value
+// counts as written, but for the fields that keep their values.
+func (m *meshReading) merge() *meshconfig.MeshConfig {
+	spec, written := defaultMeshSpec(), proto.CloneOf(m.written)
+	merged := map[protoreflect.Name]bool{"default_config": true, "default_providers": true}
+	override(spec.ProtoReflect(), written.ProtoReflect(), m.root, merged)
+	for i := range m.root.Fields {
+		n := m.root.Fields[i].Value
+		fd := fieldNamed(spec.ProtoReflect().Descriptor().Fields(), m.root.Fields[i].Key)
+		if fd != nil && merged[fd.Name()] && n.Kind == tree.Map {
+			override(spec.ProtoReflect().Mutable(fd).Message(), written.ProtoReflect().Get(fd).Message(), n, nil)
+		}
+	}
+	standard := defaultMeshSpec().ProtoReflect()
+	for _, fields := range m.keep {
+		copyField(spec.ProtoReflect(), standard, fields)
 	}
 	return spec
 }
@@ -154,10 +362,7 @@ func mergeMeshConfig(root *tree.Node, written *meshconfig.MeshConfig) *meshconfi
 func override(dst, src protoreflect.Message, n *tree.Node, except map[protoreflect.Name]bool) {
 	fields := dst.Descriptor().Fields()
 	for _, entry := range n.Fields {
-		fd := fields.ByJSONName(entry.Key)
-		if fd == nil {
-			fd = fields.ByTextName(entry.Key)
-		}
+		fd := fieldNamed(fields, entry.Key)
 		if fd == nil || except[fd.Name()] || entry.Value.Kind == tree.Null {
 			continue
 		}
@@ -166,30 +371,5 @@ func override(dst, src protoreflect.Message, n *tree.Node, except map[protorefle
 			continue
 		}
 		dst.Set(fd, src.Get(fd))
-	}
-}
-
-// meshNotInForce reports settings that this build does not implement, unless
-// they say what is the default anyway.
-func meshNotInForce(root *tree.Node, written, spec *meshconfig.MeshConfig, r *reporter) {
-	standard := defaultMeshSpec().ProtoReflect()
-	c := forceCheck{rules: inForce[mesh.KindMeshConfig], report: func(path, value string) {
-		r.add(CodeNotInForce, root.Nearest(path), path, notInForceMessage(value))
-	}}
-	fields, table := standard.Descriptor().Fields(), forceFieldsOf(mesh.KindMeshConfig)
-	for _, entry := range root.Fields {
-		fd := fields.ByJSONName(entry.Key)
-		if fd == nil {
-			fd = fields.ByTextName(entry.Key)
-		}
-		if fd == nil || spec.ProtoReflect().Get(fd).Equal(standard.Get(fd)) {
-			continue
-		}
-		if !written.ProtoReflect().Has(fd) {
-			c.report(entry.Key, "")
-			continue
-		}
-		c.at = tree.Trail{Base: entry.Key}
-		c.field(fd, written.ProtoReflect().Get(fd), table[fd.Number()])
 	}
 }

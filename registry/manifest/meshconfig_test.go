@@ -44,34 +44,48 @@ outboundTrafficPolicy: {mode: REGISTRY_ONLY}
 	}
 }
 
-// TestMeshConfigFaults holds that a broken file gives no settings at all, and
-// says where it is broken.
+// TestMeshConfigFaults holds that a broken file says where it is broken, and what of it counts:
+// nothing, or the rest.
 func TestMeshConfigFaults(t *testing.T) {
 	t.Parallel()
+	const (
+		file  = "; leaving this field out could open something, so the whole file is kept out"
+		value = "; the field keeps its last good value, or its default if there was none"
+		left  = "; the field is left out"
+	)
 	for text, want := range map[string]string{
-		"trustDomian: a\n":                           `mesh.yaml:1:1: error [FL0110] MeshConfig trustDomian: there is no field "trustDomian" here; did you mean "trustDomain"?`,
-		"connectTimeout: 5\n":                        `mesh.yaml:1:17: error [FL0115] MeshConfig connectTimeout: "5" is not a duration; write one such as 500ms, 5s or 1h30m`,
-		"outboundTrafficPolicy: {mode: ALLOW_AYN}":   `mesh.yaml:1:31: error [FL0113] MeshConfig outboundTrafficPolicy.mode: "ALLOW_AYN" is not one of its values; did you mean "ALLOW_ANY"?`,
-		"trustDomain: a\ntrustDomain: b\n":           `mesh.yaml:2:1: error [FL0102] MeshConfig trustDomain: the key "trustDomain" is already set on line 1; remove one of them`,
-		"- a\n":                                      `mesh.yaml:1:1: error [FL0111] MeshConfig: the mesh settings must be an object, not list`,
-		"accessLogFile: /dev/stdout\n":               `mesh.yaml:1:16: error [FL0130] MeshConfig accessLogFile: not in force: this version of Fairlead does not implement this field; the object is kept out whole`,
-		"enableTracing: false\n":                     `mesh.yaml:1:16: error [FL0130] MeshConfig enableTracing: not in force: this version of Fairlead does not implement this field; the object is kept out whole`,
+		"trustDomian: a\n":                         `mesh.yaml:1:1: error [FL0110] MeshConfig trustDomian: there is no field "trustDomian" here; did you mean "trustDomain"?` + file,
+		"connectTimeout: 5\n":                      `mesh.yaml:1:17: error [FL0115] MeshConfig connectTimeout: "5" is not a duration; write one such as 500ms, 5s or 1h30m` + value,
+		"connectTimeout: 2h\n":                     `mesh.yaml:1:17: error [FL0120] MeshConfig connectTimeout: 2h0m0s to connect is out of range; use 1ms to 1h` + value,
+		"outboundTrafficPolicy: {mode: ALLOW_AYN}": `mesh.yaml:1:31: error [FL0113] MeshConfig outboundTrafficPolicy.mode: "ALLOW_AYN" is not one of its values; did you mean "ALLOW_ANY"?` + file,
+		"trustDomain: a\ntrustDomain: b\n":         `mesh.yaml:2:1: error [FL0102] MeshConfig trustDomain: the key "trustDomain" is already set on line 1; remove one of them`,
+		"- a\n":                                    `mesh.yaml:1:1: error [FL0111] MeshConfig: the mesh settings must be an object, not list`,
+		"accessLogFile: /dev/stdout\n":             `mesh.yaml:1:16: error [FL0130] MeshConfig accessLogFile: not in force: proxies write no access logs` + left,
+		"inboundTrafficPolicy: {mode: LOCALHOST}": `mesh.yaml:1:30: error [FL0130] MeshConfig inboundTrafficPolicy.mode: not in force: this version of Fairlead does not implement the value LOCALHOST: ` +
+			`requests go to the address that they were for` + file,
+		"enableTracing: false\n":                     `mesh.yaml:1:16: warning [FL0131] MeshConfig enableTracing: no effect here: there is no tracing`,
+		"ingressClass: nginx\n":                      `mesh.yaml:1:15: warning [FL0131] MeshConfig ingressClass: no effect here: Ingress is of Kubernetes, and is not read`,
 		"rootNamespace: [\n":                         "not YAML",
 		"proxyListenPort: 99999999999\n":             "is not between",
-		"enableAutoMtls: \"true\"\n":                 "must be true or false",
+		"enableAutoMtls: \"true\"\n":                 "must be true or false, not string" + file,
 		"trustDomain: a\n---\nrootNamespace: b\n":    "must be one document",
-		"defaultConfig: {statusPort: abc}\n":         "must be an integer",
-		"defaultConfig: {drainDuration: 1m}\n":       "not in force",
-		"ingressClass: nginx\n":                      "not in force",
-		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer",
-		"extensionProviders: [{name: a, zipkn: {}}]": `did you mean "zipkin"?`,
+		"defaultConfig: {statusPort: abc}\n":         "must be an integer, not string" + left,
+		"defaultConfig: {drainDuration: 1m}\n":       "not in force: a listener that changes drains for 45 s" + left,
+		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer, not number" + left,
+		"extensionProviders: [{name: a, zipkn: {}}]": `did you mean "zipkin"?` + file,
 	} {
 		got, faults := manifest.DecodeMeshConfig("mesh.yaml", []byte(text))
-		if got != nil {
-			t.Errorf("%q: settings were given in spite of %v", text, faults)
-		}
-		if len(faults) == 0 || !strings.Contains(faults[0].String(), want) {
+		if len(faults) != 1 || !strings.Contains(faults[0].String(), want) {
 			t.Errorf("%q: got %v; want %s", text, faults, want)
+			continue
+		}
+		switch says := faults[0].String(); {
+		case !strings.HasSuffix(says, value) && !strings.HasSuffix(says, left) && faults[0].Severity == manifest.Error:
+			if got != nil {
+				t.Errorf("%q: settings were given in spite of %v", text, faults)
+			}
+		case got == nil || !proto.Equal(got.Spec, manifest.DefaultMeshConfig().Spec):
+			t.Errorf("%q: got %v; want the defaults", text, got)
 		}
 	}
 }

@@ -304,6 +304,43 @@ func TestBrokenMeshConfig(t *testing.T) {
 	inForce(r, "new")
 }
 
+// TestChartsMeshConfig: a server starts with a file that has fields without an effect and fields
+// that are not in force, reports these, and after an edit, or a restart, a field that is wrong
+// has its last good value.
+func TestChartsMeshConfig(t *testing.T) {
+	t.Parallel()
+	dir := treeOf(t, map[string]string{"a.yaml": rule("default", "a")})
+	cfg := config(t, dir)
+	cfg.MeshConfigFile = filepath.Join(t.TempDir(), "mesh.yaml")
+	const chart = "accessLogFile: /dev/stdout\ndefaultConfig: {discoveryAddress: \"istiod.istio-system.svc:15012\", proxyMetadata: {A: b}}\ndefaultProviders: {metrics: [prometheus]}\n"
+	put(t, cfg.MeshConfigFile, chart+"connectTimeout: 3s\n")
+	r := start(t, cfg)
+	inForce := func(r *running, namespace string) {
+		t.Helper()
+		r.eventually(func() error {
+			s := r.registry.Snapshot()
+			if s == nil || s.MeshConfig.Spec.GetRootNamespace() != namespace {
+				return errors.New("not published")
+			}
+			if timeout := s.MeshConfig.Spec.GetConnectTimeout().AsDuration(); timeout != 3*time.Second {
+				t.Errorf("connectTimeout %s", timeout)
+			}
+			src := r.sources()
+			return src.fault("mesh-config", "mesh.yaml:1:16", "accessLogFile", "error", "proxies write no access logs")
+		})
+	}
+	inForce(r, "istio-system")
+	put(t, cfg.MeshConfigFile, chart+"connectTimeout: 3\nrootNamespace: house\n")
+	inForce(r, "house")
+	r.stop()
+	r = start(t, cfg)
+	inForce(r, "house")
+	src := r.sources()
+	if err := src.fault("mesh-config", "mesh.yaml:4:17", "connectTimeout", "error"); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTrustDomainStays: an authority has one trust domain.
 func TestTrustDomainStays(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,288 @@
+package manifest
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// fieldVerdict is what this release makes of a field of MeshConfig.
+type fieldVerdict uint8
+
+const (
+	// fieldNotBuilt: the field would have an effect in Istio and has none here. It is an error.
+	fieldNotBuilt fieldVerdict = iota
+	// fieldInForce: the field has Istio's effect.
+	fieldInForce
+	// fieldKept: the field is read, checked and part of the settings, and nothing uses it yet.
+	fieldKept
+	// fieldNoEffect: the field has no effect here, and loses none: it is about Kubernetes, about
+	// something that Fairlead does in another way, or about something that nothing asks for.
+	fieldNoEffect
+)
+
+// meshField is a row of the table: what this release makes of a field of MeshConfig and, unless
+// it is in force, of all below it.
+type meshField struct {
+	// path is the field, without indices, with the names of its JSON form.
+	path string
+	// values, where they are not empty, limit the row to these values of the field, separated by
+	// commas. All others have the row of the field without values.
+	values  string
+	verdict fieldVerdict
+	// restricts means that leaving the field out could open something: with a value that is
+	// invalid or not in force the whole file is kept out.
+	restricts bool
+	// why is the reason for what is not in force: what there is not, or what is there instead.
+	why string
+}
+
+// The reasons that several rows have.
+const (
+	noAccessLogs         = "proxies write no access logs"
+	noTracing            = "there is no tracing"
+	noTelemetry          = "nothing uses the provider: there is no Telemetry, and defaultProviders is not implemented"
+	noIngress            = "Ingress is of Kubernetes, and is not read"
+	noGateways           = "there are no gateways"
+	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
+	noConnectionSettings = "the limits and timeouts of connections have Istio's defaults"
+	noHeaders            = "the headers of proxies have Istio's defaults"
+	oneCluster           = "there is one mesh, without clusters"
+)
+
+// meshFields is what this release makes of MeshConfig. Each field of the message, and of those
+// in it, has exactly one row that is its own or that of a message around it; what is in force is
+// listed field by field, so that a new field of a message never counts as in force. A field
+// without a row keeps the whole file out.
+//
+//nolint:gochecknoglobals // a read-only table
+var meshFields = []meshField{
+	{path: "accessLogEncoding", why: noAccessLogs},
+	{path: "accessLogFile", why: noAccessLogs},
+	{path: "accessLogFormat", why: noAccessLogs},
+	{path: "ca", why: "the server's own authority signs all certificates"},
+	{path: "caCertificates", why: "proxies trust the server's own authority only"},
+	{path: "certificates", verdict: fieldNoEffect, why: "Istio does not issue certificates for Kubernetes' DNS names any more"},
+	{path: "configSources", restricts: true, why: "the server's flags --config-dir and --consul-address name the sources"},
+	{path: "connectTimeout", verdict: fieldInForce},
+	{path: "defaultConfig.availabilityZone", verdict: fieldNoEffect, why: "WorkloadEntries and the catalog have the localities"},
+	{path: "defaultConfig.binaryPath", verdict: fieldNoEffect, why: agentMakes + " (--envoy)"},
+	{path: "defaultConfig.caCertificatesPem", why: "proxies trust the server's own authority only"},
+	{path: "defaultConfig.concurrency", why: "Envoy has one worker thread for each core"},
+	{path: "defaultConfig.configPath", verdict: fieldNoEffect, why: agentMakes},
+	{path: "defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.globalDownstreamConnectionLimit", why: noConnectionSettings + "; the agent's flag --envoy-max-connections limits all connections"},
+	{path: "defaultConfig.connectionSettings.http2InitialConnectionWindowSize", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.http2InitialStreamWindowSize", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpDrainTimeout", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpHeadersWithUnderscoresAction", restricts: true, why: "headers with underscores pass"},
+	{path: "defaultConfig.connectionSettings.httpIdleTimeout", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpMaxConcurrentStreams", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpMaxConnectionDuration", why: noConnectionSettings + "; the server's flag --max-connection-age limits connections with mTLS"},
+	{path: "defaultConfig.connectionSettings.httpMaxStreamDuration", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpMergeSlashes", restricts: true, why: "pathNormalization is the setting for paths"},
+	{path: "defaultConfig.connectionSettings.httpPathWithEscapedSlashesAction", restricts: true, why: "pathNormalization is the setting for paths"},
+	{path: "defaultConfig.connectionSettings.httpRequestHeadersTimeout", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpRequestTimeout", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.httpStreamIdleTimeout", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.listenerConnectionLimit", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.listenerPerConnectionBufferLimitBytes", why: noConnectionSettings},
+	{path: "defaultConfig.connectionSettings.profile", restricts: true, why: "the profile also changes which paths and headers pass"},
+	{path: "defaultConfig.controlPlaneAuthPolicy", verdict: fieldNoEffect, why: "agents reach the server by mTLS, always"},
+	{path: "defaultConfig.customConfigFile", why: agentMakes},
+	{path: "defaultConfig.discoveryAddress", verdict: fieldNoEffect, why: "the agent's flag --server or its join token names the server"},
+	{path: "defaultConfig.discoveryRefreshDelay", verdict: fieldNoEffect, why: "the server sends changes without being asked"},
+	{path: "defaultConfig.drainDuration", why: "a listener that changes drains for 45 s"},
+	{path: "defaultConfig.envoyAccessLogService", why: noAccessLogs},
+	{path: "defaultConfig.envoyMetricsService", why: "Envoy's metrics are read from its --stats-port, not sent"},
+	{path: "defaultConfig.envoyMetricsServiceAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
+	{path: "defaultConfig.extraStatTags", why: "Envoy's metrics have the labels of docs/reference-operations.md only"},
+	{path: "defaultConfig.fileFlushInterval", verdict: fieldNoEffect, why: noAccessLogs},
+	{path: "defaultConfig.fileFlushMinSizeKb", verdict: fieldNoEffect, why: noAccessLogs},
+	{path: "defaultConfig.gatewayTopology", why: noGateways},
+	{path: "defaultConfig.holdApplicationUntilProxyStarts", verdict: fieldNoEffect, why: "it is about the containers of a pod; systemd orders the units of a host"},
+	{path: "defaultConfig.image", verdict: fieldNoEffect, why: "it is about the containers of a pod; the agent runs the Envoy of its host"},
+	{path: "defaultConfig.interceptionMode", verdict: fieldNoEffect, why: "agents do not capture packets"},
+	{path: "defaultConfig.meshId", verdict: fieldNoEffect, why: oneCluster},
+	{path: "defaultConfig.privateKeyProvider", why: "Envoy uses private keys itself"},
+	{path: "defaultConfig.proxyAdminPort", verdict: fieldNoEffect, why: "Envoy's admin interface is a unix socket; the agent's flag --admin-address opens a port"},
+	{path: "defaultConfig.proxyBootstrapTemplatePath", why: agentMakes},
+	{path: "defaultConfig.proxyHeaders.attemptCount", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.envoyDebugHeaders", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.forwardedClientCert", restricts: true, why: "proxies treat x-forwarded-client-cert by Istio's default"},
+	{path: "defaultConfig.proxyHeaders.metadataExchangeHeaders", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.preserveHttp1HeaderCase", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.requestId", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.server", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.xForwardedHost", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.xForwardedPort", why: noHeaders},
+	{path: "defaultConfig.proxyMetadata", verdict: fieldNoEffect, why: "these are variables of Istio's agent; Fairlead's has flags"},
+	{path: "defaultConfig.proxyStatsMatcher", why: "the agent's flag --envoy-include-stats adds metrics"},
+	{path: "defaultConfig.readinessProbe", why: "the agent's flags --probe-http and --probe-tcp set the probe of a host"},
+	{path: "defaultConfig.runtimeValues", why: "Envoy's runtime values are those of the agent's bootstrap"},
+	{path: "defaultConfig.sds", verdict: fieldNoEffect, why: "Istio does not use it any more"},
+	{path: "defaultConfig.serviceCluster", verdict: fieldNoEffect, why: "the workload names the proxy"},
+	{path: "defaultConfig.statNameLength", verdict: fieldNoEffect, why: "Envoy's names have no limit any more"},
+	{path: "defaultConfig.statsCompression", verdict: fieldNoEffect, why: "Envoy's metrics are not compressed"},
+	{path: "defaultConfig.statsdUdpAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
+	{path: "defaultConfig.statusPort", verdict: fieldNoEffect, why: "the agent's flag --http-address is the setting"},
+	{path: "defaultConfig.terminationDrainDuration", verdict: fieldNoEffect, why: "the agent's flag --drain-time is the setting"},
+	{path: "defaultConfig.tracing", why: noTracing},
+	{path: "defaultConfig.tracingServiceName", verdict: fieldNoEffect, why: noTracing},
+	{path: "defaultConfig.zipkinAddress", why: noTracing},
+	{path: "defaultDestinationRuleExportTo", verdict: fieldInForce, restricts: true},
+	{path: "defaultHttpRetryPolicy.attempts", verdict: fieldInForce},
+	{path: "defaultHttpRetryPolicy.backoff", verdict: fieldInForce},
+	{path: "defaultHttpRetryPolicy.perTryTimeout", verdict: fieldInForce},
+	{path: "defaultHttpRetryPolicy.retryIgnorePreviousHosts", verdict: fieldInForce},
+	{path: "defaultHttpRetryPolicy.retryOn", verdict: fieldInForce},
+	{path: "defaultHttpRetryPolicy.retryRemoteLocalities", verdict: fieldInForce},
+	{path: "defaultProviders.accessLogging", why: noAccessLogs},
+	{path: "defaultProviders.metrics", why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
+	{path: "defaultProviders.metrics", values: "prometheus", verdict: fieldNoEffect, why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
+	{path: "defaultProviders.tracing", why: noTracing},
+	{path: "defaultServiceExportTo", verdict: fieldInForce, restricts: true},
+	{path: "defaultTrafficPolicy", why: "clusters have Istio's defaults"},
+	{path: "defaultVirtualServiceExportTo", verdict: fieldInForce, restricts: true},
+	{path: "disableEnvoyListenerLog", verdict: fieldNoEffect, why: noAccessLogs},
+	{path: "discoverySelectors", restricts: true, why: "namespaces have no labels, so that all of them are in the mesh"},
+	{path: "dnsRefreshRate", verdict: fieldInForce},
+	{path: "enableAutoMtls", verdict: fieldInForce, restricts: true},
+	{path: "enableEnvoyAccessLogService", why: noAccessLogs},
+	{path: "enablePrometheusMerge", verdict: fieldNoEffect, why: "the metrics of Envoy, agent and application are never merged"},
+	{path: "enableTracing", verdict: fieldNoEffect, why: noTracing},
+	{path: "extensionProviders.datadog", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.envoyExtAuthzGrpc", verdict: fieldKept, restricts: true, why: "nothing uses the provider: AuthorizationPolicy is not implemented, and its workloads deny every request"},
+	{path: "extensionProviders.envoyExtAuthzHttp", verdict: fieldKept, restricts: true, why: "nothing uses the provider: AuthorizationPolicy is not implemented, and its workloads deny every request"},
+	{path: "extensionProviders.envoyFileAccessLog", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.envoyHttpAls", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.envoyOtelAls", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.envoyTcpAls", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.lightstep", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.name", verdict: fieldKept, restricts: true},
+	{path: "extensionProviders.opencensus", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.opentelemetry", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.prometheus", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.sds", verdict: fieldNoEffect, why: noGateways},
+	{path: "extensionProviders.skywalking", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.stackdriver", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.zipkin", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "h2UpgradePolicy", verdict: fieldInForce},
+	{path: "hboneIdleTimeout", verdict: fieldNoEffect, why: "there is no ztunnel"},
+	{path: "inboundClusterStatName", why: "clusters have Envoy's names in its metrics"},
+	{path: "inboundTrafficPolicy.mode", restricts: true, why: "requests go to the address that they were for"},
+	{path: "inboundTrafficPolicy.mode", values: "PASSTHROUGH", verdict: fieldInForce, restricts: true},
+	{path: "ingressClass", verdict: fieldNoEffect, why: noIngress},
+	{path: "ingressControllerMode", verdict: fieldNoEffect, why: noIngress},
+	{path: "ingressSelector", verdict: fieldNoEffect, why: noIngress},
+	{path: "ingressService", verdict: fieldNoEffect, why: noIngress},
+	{path: "localityLbSetting.distribute", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "localityLbSetting.enabled", verdict: fieldInForce},
+	{path: "localityLbSetting.failover", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "localityLbSetting.failoverPriority", why: "requests go to the nearest locality with healthy endpoints"},
+	{path: "meshMTLS", restricts: true, why: "mTLS of the mesh is TLS 1.2 or 1.3 with Istio's default cipher suites"},
+	{path: "outboundClusterStatName", why: "clusters have Envoy's names in its metrics"},
+	{path: "outboundTrafficPolicy.mode", restricts: true, why: "only REGISTRY_ONLY and ALLOW_ANY are implemented"},
+	{path: "outboundTrafficPolicy.mode", values: "REGISTRY_ONLY,ALLOW_ANY", verdict: fieldInForce, restricts: true},
+	{path: "outboundTrafficPolicy.tls", restricts: true, why: "it belongs to the mode ALLOW_ANY_DYNAMIC_DNS"},
+	{path: "pathNormalization.normalization", verdict: fieldInForce, restricts: true},
+	{path: "protocolDetectionTimeout", verdict: fieldInForce},
+	{path: "proxyHttpPort", why: "proxies have no port for applications that use an HTTP proxy"},
+	{path: "proxyInboundListenPort", verdict: fieldInForce},
+	{path: "proxyListenPort", verdict: fieldInForce},
+	{path: "rootNamespace", verdict: fieldInForce, restricts: true},
+	{path: "serviceEntryVisibility", restricts: true, why: "exportTo says who sees a service"},
+	{path: "serviceScopeConfigs", verdict: fieldNoEffect, why: oneCluster},
+	{path: "serviceSettings", verdict: fieldNoEffect, why: oneCluster},
+	{path: "tcpKeepalive.interval", verdict: fieldInForce},
+	{path: "tcpKeepalive.probes", verdict: fieldInForce},
+	{path: "tcpKeepalive.time", verdict: fieldInForce},
+	{path: "tlsDefaults", restricts: true, why: "TLS that a rule asks for is TLS 1.2 or 1.3 with Envoy's default cipher suites"},
+	{path: "trustDomain", verdict: fieldInForce, restricts: true},
+	{path: "trustDomainAliases", verdict: fieldInForce, restricts: true},
+	{path: "verifyCertificateAtClient", verdict: fieldNoEffect, why: "the certificates of servers are verified, always"},
+	{path: "zoneAwareLbSetting", why: "requests go to the nearest locality with healthy endpoints"},
+}
+
+// meshRows are the rows of each path, those with values first.
+//
+//nolint:gochecknoglobals // a read-only table, made once
+var meshRows = sync.OnceValue(func() map[string][]*meshField {
+	out := make(map[string][]*meshField, len(meshFields))
+	for i := range meshFields {
+		f := &meshFields[i]
+		if f.values == "" {
+			out[f.path] = append(out[f.path], f)
+		} else {
+			out[f.path] = append([]*meshField{f}, out[f.path]...)
+		}
+	}
+	return out
+})
+
+// row returns the row for a value of a field that has rows of its own, or nil.
+func meshRow(path string, is func(value string) bool) *meshField {
+	for _, f := range meshRows()[path] {
+		if f.values == "" || slices.ContainsFunc(strings.Split(f.values, ","), is) {
+			return f
+		}
+	}
+	return nil
+}
+
+// meshRestricts reports whether leaving out what is wrong at a path could open something. What
+// is wrong may be a name that nobody knows: then it may stand for any field of its message.
+func meshRestricts(path string) bool {
+	for ; ; path = above(path) {
+		if rows := meshRows()[path]; len(rows) > 0 {
+			return rows[0].restricts
+		}
+		known := path == ""
+		for _, f := range meshFields {
+			if path != "" && !strings.HasPrefix(f.path, path+".") {
+				continue
+			}
+			known = true
+			if f.restricts {
+				return true
+			}
+		}
+		if known {
+			return false
+		}
+	}
+}
+
+// meshHasForce reports whether the field of a path, or something in it, can be in force.
+func meshHasForce(path string) bool {
+	return slices.ContainsFunc(meshFields, func(f meshField) bool { return f.verdict == fieldInForce && within(f.path, path) })
+}
+
+// meshHasAny reports whether the field of a path, or something in it, is a part of the settings.
+func meshHasAny(path string) bool {
+	return slices.ContainsFunc(meshFields, func(f meshField) bool {
+		return (f.verdict == fieldInForce || f.verdict == fieldKept) && within(f.path, path)
+	})
+}
+
+// above is the path of the message that a field is in; empty for MeshConfig.
+func above(path string) string {
+	at := strings.LastIndexByte(path, '.')
+	return path[:max(at, 0)]
+}
+
+// meshFieldsInForce are the rules of what is in force, in the notation of [inForce].
+func meshFieldsInForce() []string {
+	var out []string
+	for _, f := range meshFields {
+		switch {
+		case f.verdict != fieldInForce:
+		case f.values != "":
+			out = append(out, f.path+"="+f.values)
+		default:
+			out = append(out, f.path)
+		}
+	}
+	return out
+}
