@@ -36,10 +36,10 @@ type (
 // operation returns the terms of an operation, in Istio's order.
 func (r *rule) operation(o *security.Operation) []permissionTerm {
 	return present([]permissionTerm{
-		{"hosts", o.GetHosts(), o.GetNotHosts(), true, each(permissions, hostPermission)},
-		{"methods", o.GetMethods(), o.GetNotMethods(), true, each(permissions, methodPermission)},
-		{"paths", o.GetPaths(), o.GetNotPaths(), true, each(permissions, pathPermission)},
-		{"ports", o.GetPorts(), o.GetNotPorts(), false, each(permissions, portPermission)},
+		{field: "hosts", values: o.GetHosts(), except: o.GetNotHosts(), http: true, match: each(permissions, hostPermission)},
+		{field: "methods", values: o.GetMethods(), except: o.GetNotMethods(), http: true, match: each(permissions, methodPermission)},
+		{field: "paths", values: o.GetPaths(), except: o.GetNotPaths(), http: true, match: each(permissions, pathPermission)},
+		{field: "ports", values: o.GetPorts(), except: o.GetNotPorts(), match: each(permissions, portPermission)},
 	})
 }
 
@@ -47,12 +47,12 @@ func (r *rule) operation(o *security.Operation) []permissionTerm {
 func (r *rule) source(s *security.Source) []principalTerm {
 	return present([]principalTerm{
 		r.principal("principals", s.GetPrincipals(), s.GetNotPrincipals()),
-		{"requestPrincipals", s.GetRequestPrincipals(), s.GetNotRequestPrincipals(), true, requestPrincipal},
+		{field: "requestPrincipals", values: s.GetRequestPrincipals(), except: s.GetNotRequestPrincipals(), http: true, match: requestPrincipal},
 		r.serviceAccount("serviceAccounts", s.GetServiceAccounts(), s.GetNotServiceAccounts()),
 		r.trustDomain("trustDomains", s.GetTrustDomains(), s.GetNotTrustDomains()),
-		{"namespaces", s.GetNamespaces(), s.GetNotNamespaces(), false, each(principals, namespacePrincipal)},
-		{"remoteIpBlocks", s.GetRemoteIpBlocks(), s.GetNotRemoteIpBlocks(), false, each(principals, remoteIPPrincipal)},
-		{"ipBlocks", s.GetIpBlocks(), s.GetNotIpBlocks(), false, each(principals, sourceIPPrincipal)},
+		{field: "namespaces", values: s.GetNamespaces(), except: s.GetNotNamespaces(), match: each(principals, namespacePrincipal)},
+		{field: "remoteIpBlocks", values: s.GetRemoteIpBlocks(), except: s.GetNotRemoteIpBlocks(), match: each(principals, remoteIPPrincipal)},
+		{field: "ipBlocks", values: s.GetIpBlocks(), except: s.GetNotIpBlocks(), match: each(principals, sourceIPPrincipal)},
 	})
 }
 
@@ -128,7 +128,10 @@ func (r *rule) principalCondition(c *security.Condition) (principalTerm, bool) {
 	case key == keyPresenter:
 		t.http, t.match = true, claimPrincipal("azp")
 	case strings.HasPrefix(key, keyHeader):
-		t.http, t.match = true, headerPrincipal(strings.TrimPrefix(key, keyHeader))
+		bracket, joins := strings.TrimPrefix(key, keyHeader), r.options.JoinsHeaders
+		t.http = true
+		t.match = headerPrincipal(bracket, joins && !r.allows)
+		t.matchExcept = headerPrincipal(bracket, joins && r.allows)
 	case strings.HasPrefix(key, keyClaims):
 		t.http, t.match = true, nestedClaimPrincipal(strings.TrimPrefix(key, keyClaims))
 	default:

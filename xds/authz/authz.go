@@ -50,6 +50,11 @@ type Options struct {
 	// Providers are the names of the extension providers that exist. Policies with action
 	// CUSTOM that ask another one deny what their rules match.
 	Providers []string
+	// JoinsHeaders is for Envoys before 1.36.5, and for 1.37.0. They join several headers of
+	// one name before they compare them, so that a second header hides the first from a
+	// DENY (CVE-2026-26308). The rules for them find a value among others, also in one
+	// header with commas.
+	JoinsHeaders bool
 }
 
 // Rules are the rules of one filter chain, by action, in the order in which Envoy has to

@@ -90,18 +90,19 @@ func nestedClaimPrincipal(brackets string) func([]string) (*rbacv3.Principal, er
 
 func claim(names []string, value *matcherv3.ValueMatcher) *rbacv3.Principal {
 	path := append([]string{JWTPayload}, names...)
-	m := metadata(JWTFilter, path, value)
-	return &rbacv3.Principal{Identifier: &rbacv3.Principal_Metadata{Metadata: m}} //nolint:staticcheck // Istio's form, as long as Envoy has it
+	return &rbacv3.Principal{Identifier: &rbacv3.Principal_SourcedMetadata{SourcedMetadata: metadata(JWTFilter, path, value)}}
 }
 
-func metadata(filter string, path []string, value *matcherv3.ValueMatcher) *matcherv3.MetadataMatcher {
+// metadata matches dynamic metadata. Istio has it in the field "metadata" of permissions and
+// principals; Envoy warns of it at each use since 1.36, because it will be removed.
+func metadata(filter string, path []string, value *matcherv3.ValueMatcher) *rbacv3.SourcedMetadata {
 	out := &matcherv3.MetadataMatcher{Filter: filter, Value: value}
 	for _, key := range path {
 		out.Path = append(out.Path, &matcherv3.MetadataMatcher_PathSegment{
 			Segment: &matcherv3.MetadataMatcher_PathSegment_Key{Key: key},
 		})
 	}
-	return out
+	return &rbacv3.SourcedMetadata{MetadataMatcher: out}
 }
 
 func text(m *matcherv3.StringMatcher) *matcherv3.ValueMatcher {

@@ -65,8 +65,8 @@ func pattern(v string) *matcherv3.StringMatcher {
 	}
 }
 
-// header matches a header with a value of a policy. Envoy joins several headers of one name
-// with commas before it matches.
+// header matches a header with a value of a policy. One of several headers of a name is
+// enough.
 func header(name, v string, ignoreCase bool) *routev3.HeaderMatcher {
 	if v == "*" {
 		return &routev3.HeaderMatcher{
@@ -198,16 +198,40 @@ func trustDomainPrincipal(v string) (*rbacv3.Principal, error) {
 	}
 }
 
-// headerPrincipal matches the header that is named in brackets.
-func headerPrincipal(bracket string) func([]string) (*rbacv3.Principal, error) {
+// headerPrincipal matches the header that is named in brackets. joined matches also where
+// Envoy sees several headers of that name as one, with commas between them.
+func headerPrincipal(bracket string, joined bool) func([]string) (*rbacv3.Principal, error) {
 	return func(values []string) (*rbacv3.Principal, error) {
 		name, err := bracketed(bracket)
 		if err != nil {
 			return nil, err
 		}
-		return each(principals, func(v string) (*rbacv3.Principal, error) {
-			return &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: header(name, v, false)}}, nil
-		})(values)
+		var all []*rbacv3.Principal
+		add := func(m *routev3.HeaderMatcher) {
+			all = append(all, &rbacv3.Principal{Identifier: &rbacv3.Principal_Header{Header: m}})
+		}
+		for _, v := range values {
+			add(header(name, v, false))
+			if joined && v != "*" {
+				for _, m := range amongJoined(pattern(v)) {
+					add(&routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: m}})
+				}
+			}
+		}
+		return principals.or(all), nil
+	}
+}
+
+// amongJoined matches what m does, where it is one of several texts with commas between them.
+func amongJoined(m *matcherv3.StringMatcher) []*matcherv3.StringMatcher {
+	switch p := m.GetMatchPattern().(type) {
+	case *matcherv3.StringMatcher_Prefix:
+		return []*matcherv3.StringMatcher{contains("," + p.Prefix)}
+	case *matcherv3.StringMatcher_Suffix:
+		return []*matcherv3.StringMatcher{contains(p.Suffix + ",")}
+	default:
+		v := m.GetExact()
+		return []*matcherv3.StringMatcher{prefix(v + ","), contains("," + v + ","), suffix("," + v)}
 	}
 }
 
@@ -230,7 +254,8 @@ func metadataPermission(key string) func([]string) (*rbacv3.Permission, error) {
 				all = append(all, text(pattern(v)))
 			}
 		}
-		m := metadata(filter, []string{name}, anyOf(all))
-		return &rbacv3.Permission{Rule: &rbacv3.Permission_Metadata{Metadata: m}}, nil //nolint:staticcheck // Istio's form, as long as Envoy has it
+		return &rbacv3.Permission{Rule: &rbacv3.Permission_SourcedMetadata{
+			SourcedMetadata: metadata(filter, []string{name}, anyOf(all)),
+		}}, nil
 	}
 }

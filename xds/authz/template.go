@@ -16,7 +16,7 @@ const (
 	anyRest    = "{**}"
 	// segmentChars are the characters that Envoy takes in other segments, besides letters
 	// and digits (envoy/source/extensions/path/uri_template_lib).
-	segmentChars = "-._~%!$&'()+,;:@"
+	segmentChars = "-._~%!$&'()+,;:@="
 	// maxTemplate is how long a template may be (UriTemplateMatchConfig).
 	maxTemplate = 256
 )

@@ -187,8 +187,9 @@ type term[T any] struct {
 	values, except []string
 	// http says that only requests have the attribute.
 	http bool
-	// match makes what matches any of the values.
-	match func(values []string) (T, error)
+	// match makes what matches any of the values. matchExcept is for those that must not
+	// be; nil means that it is match.
+	match, matchExcept func(values []string) (T, error)
 }
 
 // logic puts permissions or principals together.
@@ -214,7 +215,11 @@ func conjunction[T any](r *rule, l logic[T], terms []term[T]) T {
 			}
 		}
 		if len(t.except) > 0 {
-			if made, err := t.match(t.except); err != nil {
+			match := t.match
+			if t.matchExcept != nil {
+				match = t.matchExcept
+			}
+			if made, err := match(t.except); err != nil {
 				r.fail(t.field, err)
 			} else {
 				all = append(all, l.not(made))
