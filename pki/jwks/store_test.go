@@ -916,7 +916,7 @@ func TestSlowIssuersDelayNobodyElse(t *testing.T) {
 		f.publish(good[7].URI, oneKey(t, "b"))
 		pass(DefaultRefresh + time.Second)
 		want(t, s, good[7], "b", StateCurrent)
-		for _, x := range slow {
+		for _, x := range slices.Concat(slow, sameHost) {
 			if len(f.times(x.URI)) == 0 {
 				t.Fatalf("%s was never asked", x.URI)
 			}
@@ -928,6 +928,58 @@ func TestSlowIssuersDelayNobodyElse(t *testing.T) {
 		}
 		if n := f.most["host slow.example.com"]; n > maxFetchesFromHost || n == 0 {
 			t.Errorf("at a time: %d from one host", n)
+		}
+	})
+}
+
+// Where many owners have issuers that do not answer, one that comes later is next as soon as
+// there is a place.
+func TestOwnerWithNothingUnderWayIsNext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var all []Source
+		for i := range 10 {
+			all = append(all, many(fmt.Sprint("slow", i), 100)...)
+		}
+		for _, s := range all {
+			f.blocked[s.URI] = make(chan struct{})
+		}
+		good := many("good", 1)[0]
+		f.publish(good.URI, oneKey(t, "a"))
+		s := newStore(t, t.TempDir(), f, func(c *Config) { c.MaxSources = 2000 })
+		defer run(t, s)()
+		s.Want(all)
+		pass(time.Second)
+		s.Want(append(all, good))
+		if s.Settled() {
+			t.Error("settled before what is wanted now was asked for")
+		}
+		pass(DefaultTimeout)
+		want(t, s, good, "a", StateCurrent)
+	})
+}
+
+// Settled is about what is wanted now, not what was wanted before.
+func TestSettledAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.publish(issuer, twoKeys(t))
+		s := newStore(t, t.TempDir(), f)
+		defer run(t, s)()
+		s.Want(nil)
+		pass(time.Second)
+		if !s.Settled() {
+			t.Error("not settled, and nothing is wanted")
+		}
+		s.Want([]Source{source})
+		if s.Settled() {
+			t.Error("settled with what was wanted before")
+		}
+		pass(time.Second)
+		if !s.Settled() {
+			t.Error("not settled again")
 		}
 	})
 }
