@@ -35,7 +35,26 @@ def render(fairlead, case, out):
     if r.returncode != 0:
         print('%s: %s' % (os.path.basename(case), r.stderr.strip()))
     with open(out, 'w') as f:
-        f.write(r.stdout)
+        f.write(inline(r.stdout))
+
+
+def inline(dump):
+    """Puts the configurations of filters that travel by themselves (ECDS) into the listeners, where the
+    runners read filters."""
+    if not dump:
+        return dump
+    d = json.loads(dump)
+    extensions = {x['ecds_filter']['name']: x['ecds_filter'].get('typed_config')
+                  for c in d.get('configs', []) for x in c.get('ecds_filters', [])}
+
+    def walk(v):
+        for x in v.values() if isinstance(v, dict) else v if isinstance(v, list) else ():
+            walk(x)
+        if isinstance(v, dict) and 'config_discovery' in v:
+            del v['config_discovery']
+            v['typed_config'] = extensions[v['name']]
+    walk(d)
+    return json.dumps(d)
 
 
 def main():

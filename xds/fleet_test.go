@@ -25,6 +25,7 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/cache"
+	"github.com/fairlead/fairlead/xds/ecds"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -213,6 +214,11 @@ func (p *proxy) subscribeDependents(url stream.TypeURL, r *stream.Resource) {
 		}
 	case stream.ListenerType:
 		p.subscribeRoutes(r.Name, routeConfigsOf(p.t, r.Body))
+		for _, name := range ecds.Names(r.Body) {
+			if !slices.Contains(p.client.Want(stream.ExtensionType).Names, name) {
+				p.client.Subscribe(stream.ExtensionType, name)
+			}
+		}
 	case stream.RouteType:
 		p.forms[view.RoutesLayer+r.Name] = vhds.Separate
 		if !vhds.IsBase(r.Body) {

@@ -46,6 +46,8 @@ type core struct {
 	// since. accepted is what the newest Envoy has acknowledged. Neither contains the route
 	// configurations whose virtual hosts are sent by VHDS.
 	offered, accepted resources
+	// extensions are the extensions that accepted listeners name, by listener.
+	extensions map[string][]string
 	// routeConfigs are those, by name.
 	routeConfigs map[string]*routeConfig
 	// forgotten are route configurations whose virtual hosts are no longer accepted. The
@@ -105,7 +107,7 @@ func (k key) routeConfig() (name string, ok bool) {
 func newCore(r *Relay, w *writer, stored *state) *core {
 	c := &core{
 		r: r, log: r.log, w: w, node: r.c.Node,
-		logged: loggedRejections{}, offered: resources{}, accepted: resources{}, routeConfigs: map[string]*routeConfig{}, forgotten: map[string]struct{}{},
+		logged: loggedRejections{}, offered: resources{}, accepted: resources{}, routeConfigs: map[string]*routeConfig{}, extensions: map[string][]string{}, forgotten: map[string]struct{}{},
 		subscribed: map[stream.TypeURL]map[string]struct{}{}, wildcard: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
 	}
@@ -147,6 +149,7 @@ func (c *core) restore(s *state) {
 			c.offered[url], c.accepted[url] = of, of
 		}
 	}
+	c.noteExtensions(slices.Collect(s.resources[stream.ListenerType].All()), nil)
 	var inline []*stream.Resource
 	for r := range s.resources[stream.RouteType].All() {
 		if !vhds.IsBase(r.Body) {
@@ -243,7 +246,7 @@ func (c *core) run(ctx context.Context) {
 // saveOnExit gives the writer the newest state that it does not have. It replaces an older one
 // that still waits.
 func (c *core) saveOnExit() {
-	if !c.dirty {
+	if !c.dirty || !c.whole() {
 		return
 	}
 	select {
@@ -407,7 +410,7 @@ func (c *core) wrote(now time.Time, w written) {
 // save gives the accepted state to the writer when it is time, and returns how long it is
 // until then.
 func (c *core) save(now time.Time) time.Duration {
-	if !c.dirty || c.writing {
+	if !c.dirty || c.writing || !c.whole() {
 		return time.Hour
 	}
 	if wait := max(c.nextWrite.Sub(now), c.wroteAt.Add(saveInterval).Sub(now)); wait > 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/ecds"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -22,6 +24,7 @@ type rig struct {
 	peer   *peer
 	envoy  *stream.Client
 
+	now    time.Time
 	number uint64
 	events []stream.Event // of the servers
 	// silent means that Envoy does not answer, acceptsAll that it rejects nothing, and
@@ -33,6 +36,10 @@ type rig struct {
 	has            map[key]*stream.Resource             // that Envoy accepted
 	nacks          int                                  // responses that Envoy has rejected
 	reconnecting   bool                                 // the core asked for a new stream to the server
+	stored         []*state                             // what the writer got
+	// lateNames means that Envoy subscribes to extensions only when lateNames is false again,
+	// long after it has accepted the listeners that name them.
+	lateNames bool
 }
 
 func newRig(tb testing.TB, minor uint32) *rig {
@@ -94,8 +101,13 @@ func (g *rig) serve(of resources) {
 
 // run lets server, relay and Envoy answer until all are idle.
 func (g *rig) run() {
-	now := time.Now()
+	if now := time.Now(); g.now.Before(now) {
+		g.now = now
+	}
 	for busy := true; busy; {
+		g.now = g.now.Add(2 * saveInterval) // so that nothing waits to be written
+		now := g.now
+		g.nameExtensions()
 		busy = g.ask(now)
 		if resp := g.server.Next(now); resp != nil {
 			busy = true
@@ -109,6 +121,12 @@ func (g *rig) run() {
 			g.core.request(now, g.peer, req)
 		}
 		g.core.pump(now)
+		select {
+		case s := <-g.core.w.in:
+			g.stored = append(g.stored, s)
+			g.core.wrote(now, written{})
+		default:
+		}
 		if g.silent {
 			continue
 		}
@@ -163,6 +181,34 @@ func (g *rig) take(resp *stream.Response) {
 		delete(g.has, key{u.Type, name})
 	}
 	u.Done(nil)
+}
+
+// nameExtensions subscribes Envoy to the extensions that its listeners name, and to no
+// others.
+func (g *rig) nameExtensions() {
+	if g.lateNames {
+		return
+	}
+	named := map[string]bool{}
+	for k, r := range g.has {
+		if k.url == stream.ListenerType {
+			for _, name := range ecds.Names(r.Body) {
+				named[name] = true
+			}
+		}
+	}
+	has := g.envoy.Want(stream.ExtensionType).Names
+	for name := range named {
+		if !slices.Contains(has, name) {
+			g.envoy.Subscribe(stream.ExtensionType, name)
+		}
+	}
+	for _, name := range has {
+		if !named[name] {
+			g.envoy.Unsubscribe(stream.ExtensionType, name)
+			delete(g.has, key{stream.ExtensionType, name})
+		}
+	}
 }
 
 func (g *rig) must(err error) {

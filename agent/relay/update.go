@@ -169,6 +169,9 @@ func (c *core) offer(p *batch) {
 		delete(c.missing[p.url], name)
 		delete(c.rejected, key{p.url, name})
 	}
+	if p.url == stream.ExtensionType {
+		p.removed = c.unused(p.removed)
+	}
 	c.offered[p.url] = c.offered[p.url].With(changed, p.removed)
 	for _, peer := range c.peers {
 		peer.handleWaiting(c)
@@ -299,6 +302,9 @@ func (c *core) settleNames(p *batch, v ackState) {
 		}
 	}
 	c.accepted[p.url] = c.accepted[p.url].With(taken, p.removed)
+	if p.url == stream.ListenerType {
+		c.noteExtensions(taken, p.removed)
+	}
 	if len(back) > 0 {
 		c.offered[p.url] = c.offered[p.url].With(nil, back).With(good, nil)
 		c.stale = true
@@ -330,9 +336,12 @@ func (c *core) prune() bool {
 	for url, names := range c.subscribed {
 		var gone []string
 		for name := range names {
-			if !slices.ContainsFunc(c.peers, func(q *peer) bool { return q.names[key{url, name}] }) {
+			if !c.subscribedTo(key{url, name}) {
 				gone = append(gone, name)
 			}
+		}
+		if url == stream.ExtensionType {
+			gone = c.unused(gone)
 		}
 		if len(gone) == 0 {
 			continue

@@ -30,7 +30,8 @@ not come back. With names of proxies or hosts, it lists only those.
 
   ENVOY                live, starting, absent, rejecting; left: the stream ended; not back: the host has
                        not connected since the server started
-  CDS, LDS, EDS, RDS   SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK
+  CDS, LDS, EDS, RDS,  SYNCED: accepted; STALE: not answered yet; REJECTED: the proxy sent a NACK;
+  ECDS                 ECDS are the rules of inbound HTTP requests
   ENCRYPTED            what the proxy requires of traffic for its application
   HEALTH               of the workload in the mesh, by its agent and Consul; withdrawn: out of service on
                        purpose, as in Consul's maintenance mode
@@ -172,7 +173,7 @@ func (st *status) write(w io.Writer) error {
 }
 
 func writeTable(w io.Writer, proxies []server.Proxy) error {
-	return table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES\tADDRESS", func(w io.Writer) {
+	return table(w, "PROXY\tHOST\tENVOY\tCDS\tLDS\tEDS\tRDS\tECDS\tENCRYPTED\tCERTIFICATE\tHEALTH\tROUTES\tADDRESS", func(w io.Writer) {
 		for _, x := range proxies {
 			state := x.Envoy
 			switch {
@@ -187,9 +188,9 @@ func writeTable(w io.Writer, proxies []server.Proxy) error {
 			if x.Withdrawn {
 				health = "withdrawn"
 			}
-			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(x.Name), x.Host, state,
+			_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(x.Name), x.Host, state,
 				typeState(x, "cluster"), typeState(x, "listener"), typeState(x, "endpoint"), worse(typeState(x, "route"), typeState(x, "virtual-host")),
-				dash(x.Encryption), until(x.CertificateEnds), dash(health), routesTravel(x), dash(x.AddressProof))
+				typeState(x, "extension"), dash(x.Encryption), until(x.CertificateEnds), dash(health), routesTravel(x), dash(x.AddressProof))
 		}
 	})
 }

@@ -52,6 +52,7 @@ func Rooms() map[string]Room {
 		"xds/envoy":       {"Envoy's resources from the parts of a view", []string{"xds/vhds", "xds/view", "registry/mesh"}},
 		"xds/authz":       {"AuthorizationPolicies as Envoy's RBAC", nil},
 		"xds/authz/judge": {"whether RBAC allows a described request, and by which rule", nil},
+		"xds/ecds":        {"extensions as resources of their own (ECDS): which ones a listener names", nil},
 		"xds/vhds":        {"virtual hosts as resources of their own (VHDS): when, and how they are merged into one route configuration", nil},
 		"xds/wire":        {"encoded messages over gRPC: codec and transport options", nil},
 		"xds/bootstrap":   {"Envoy's bootstrap; node metadata in both directions", nil},
@@ -71,7 +72,7 @@ func Rooms() map[string]Room {
 
 		"agent":          {"what runs beside an application", []string{"agent/peercred", "agent/proxy", "agent/relay", "agent/workload", "agent/health", "pki/durable", "pki/svid", "xds/bootstrap", "internal/envoymask", "internal/wallclock"}},
 		"agent/proxy":    {"Envoy as a process: start, adopt, drain, quit, kill", []string{"internal/portholder", "pki/durable"}},
-		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
+		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/ecds", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit", "internal/unixsocket"}},
 		"agent/health":   {"probes of the application", nil},

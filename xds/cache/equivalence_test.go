@@ -15,6 +15,7 @@ import (
 
 	"github.com/fairlead/fairlead/internal/meshgen"
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/ecds"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/view"
@@ -120,7 +121,7 @@ func differenceOfGiven(want, got map[string]string) string {
 
 func readable(name, text string) string {
 	_, body, _ := strings.Cut(text, "\n")
-	for _, url := range []string{envoy.ClusterType, envoy.EndpointType, envoy.ListenerType, envoy.RouteType, envoy.VirtualHostType} {
+	for _, url := range []string{envoy.ClusterType, envoy.EndpointType, envoy.ExtensionType, envoy.ListenerType, envoy.RouteType, envoy.VirtualHostType} {
 		if short := stream.TypeURL(url).Short() + " "; !strings.HasPrefix(name, short) {
 			continue
 		}
@@ -138,7 +139,24 @@ func mustGet(t *testing.T, c *Cache, e *Indexed, p *netProxy, had Configuration)
 	if err != nil {
 		t.Fatal(err)
 	}
+	if now.Resources != had.Resources {
+		checkExtensions(t, now)
+	}
 	return now
+}
+
+// checkExtensions checks that a proxy is given every extension that its listeners name: Envoy
+// would not serve a listener without.
+func checkExtensions(t *testing.T, now Configuration) {
+	t.Helper()
+	g := now.Resources.Generation
+	for l := range g.All(stream.ListenerType) {
+		for _, name := range ecds.Names(l.Body) {
+			if g.Get(stream.ExtensionType, name) == nil {
+				t.Errorf("listener %s names extension %s, which does not exist", l.Name, name)
+			}
+		}
+	}
 }
 
 // TestRebuildsEqualBuilds changes meshes at random. It compares what each proxy is given,

@@ -28,7 +28,7 @@ func (c *Counter) Add(resources, bytes int) {
 //
 //nolint:gochecknoglobals // a read-only table
 var countedTypes = [...]stream.TypeURL{
-	stream.ClusterType, stream.EndpointType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
+	stream.ClusterType, stream.EndpointType, stream.ExtensionType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
 }
 
 // Types are the types that are counted separately; the empty one stands for all others.

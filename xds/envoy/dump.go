@@ -5,6 +5,7 @@ import (
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -20,6 +21,8 @@ func Decode(r Resource) (proto.Message, error) {
 		m = &clusterv3.Cluster{}
 	case EndpointType:
 		m = &endpointv3.ClusterLoadAssignment{}
+	case ExtensionType:
+		m = &corev3.TypedExtensionConfig{}
 	case ListenerType:
 		m = &listenerv3.Listener{}
 	case RouteType:
@@ -42,6 +45,7 @@ func ConfigDump(resources []Resource) (*adminv3.ConfigDump, error) {
 	endpoints := &adminv3.EndpointsConfigDump{}
 	listeners := &adminv3.ListenersConfigDump{}
 	routes := &adminv3.RoutesConfigDump{}
+	extensions := &adminv3.EcdsConfigDump{}
 	for _, r := range resources {
 		body := &anypb.Any{TypeUrl: r.TypeURL, Value: r.Body}
 		switch r.TypeURL {
@@ -59,12 +63,19 @@ func ConfigDump(resources []Resource) (*adminv3.ConfigDump, error) {
 		case RouteType:
 			routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs,
 				&adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: r.Version, RouteConfig: body})
+		case ExtensionType:
+			extensions.EcdsFilters = append(extensions.EcdsFilters,
+				&adminv3.EcdsConfigDump_EcdsFilterConfig{VersionInfo: r.Version, EcdsFilter: body})
 		default:
 			return nil, fmt.Errorf("dumping %q: type %q has no place in a dump", r.Name, r.TypeURL)
 		}
 	}
 	out := &adminv3.ConfigDump{}
-	for _, m := range []proto.Message{clusters, endpoints, listeners, routes} {
+	list := []proto.Message{clusters, endpoints, listeners, routes}
+	if len(extensions.GetEcdsFilters()) > 0 { // as Envoy, which has no such dump before the first
+		list = append(list, extensions)
+	}
+	for _, m := range list {
 		out.Configs = append(out.Configs, pack(m))
 	}
 	return out, nil

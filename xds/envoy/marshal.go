@@ -17,8 +17,10 @@ import (
 const (
 	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// ExtensionType is for ECDS resources: configurations of HTTP filters that listeners name.
+	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	// VirtualHostType is for VHDS resources, which BuildVirtualHost makes.
 	VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )

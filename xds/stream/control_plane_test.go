@@ -51,7 +51,7 @@ type controlPlane struct {
 	cutOnes int
 }
 
-func newControlPlane(t *testing.T) *controlPlane {
+func newControlPlane(t testing.TB) *controlPlane {
 	t.Helper()
 	p := &controlPlane{changed: make(chan struct{}), addr: fmt.Sprintf("127.0.0.1:%d", envoytest.FreePorts(t, 1)[0])}
 	p.start(t)
@@ -59,7 +59,7 @@ func newControlPlane(t *testing.T) *controlPlane {
 	return p
 }
 
-func (p *controlPlane) start(t *testing.T) {
+func (p *controlPlane) start(t testing.TB) {
 	t.Helper()
 	var l net.Listener
 	envoytest.Eventually(t, envoytest.Patience, func() (err error) {
@@ -196,7 +196,7 @@ func (p *controlPlane) cuts() int {
 }
 
 // waitConverged waits until the Envoy has answered everything of a generation.
-func (p *controlPlane) waitConverged(t *testing.T, number uint64) []stream.TypeStatus {
+func (p *controlPlane) waitConverged(t testing.TB, number uint64) []stream.TypeStatus {
 	t.Helper()
 	var status []stream.TypeStatus
 	envoytest.Eventually(t, envoytest.Patience, func() error {
@@ -224,14 +224,14 @@ func (p *controlPlane) sentSoFar() int {
 
 // testMesh makes generations of real resources.
 type testMesh struct {
-	t       *testing.T
+	t       testing.TB
 	number  uint64
 	backend int // port
 	port    int // of the listener
 	types   map[stream.TypeURL]map[string]*stream.Resource
 }
 
-func newTestMesh(t *testing.T) *testMesh {
+func newTestMesh(t testing.TB) *testMesh {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }))
 	t.Cleanup(srv.Close)
@@ -356,7 +356,7 @@ func (w *testMesh) route(cluster string) {
 }
 
 // envoy starts an Envoy of a release that connects to the control plane.
-func (p *controlPlane) envoy(t *testing.T, version string) *envoytest.Envoy {
+func (p *controlPlane) envoy(t testing.TB, version string) *envoytest.Envoy {
 	t.Helper()
 	host, port, err := net.SplitHostPort(p.addr)
 	if err != nil {

@@ -16,10 +16,11 @@
 // # What the server half guarantees
 //
 //   - Order. Clusters are sent first. Directly behind them follow the endpoints of
-//     the clusters in that response to which the peer is subscribed; then listeners,
-//     routes and virtual hosts. Removals come last, in responses of their own,
-//     listeners before clusters. A later type waits for the answer to the earlier
-//     one, for at most 20 s.
+//     the clusters in that response to which the peer is subscribed; then extensions
+//     (ECDS), listeners, routes and virtual hosts. Removals come last, in responses of
+//     their own, listeners before clusters. A later type waits for the answer to the
+//     earlier one, for at most 20 s. An extension that a peer has is not removed: the
+//     peer unsubscribes when its last listener that names it is gone.
 //   - NACK. Envoy applies a NACKed response in part, so every name in it is unknown
 //     until it has been accepted again. The rejected resource is found from the
 //     error message, or by bisection. The others are sent again without it, and it is

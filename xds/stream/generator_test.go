@@ -19,12 +19,13 @@ type generator struct {
 	history      []map[string]string // earlier values of versions
 	acceptAll    bool                // no version is rejected by the model
 	rejectRoutes bool                // route configurations may be rejected, too
+	extensions   bool                // listeners name extensions
 	layers       int                 // how names are distributed over layers
 	lastStep     string              // for failure messages
 }
 
-func newGenerator(r *rand.Rand, routeConfigs bool) *generator {
-	a := &generator{r: r, rejectRoutes: routeConfigs, shared: sharing{}, layers: r.IntN(3)}
+func newGenerator(r *rand.Rand, routeConfigs, extensions bool) *generator {
+	a := &generator{r: r, rejectRoutes: routeConfigs, extensions: extensions, shared: sharing{}, layers: r.IntN(3)}
 	a.reset()
 	return a
 }
@@ -33,7 +34,11 @@ func newGenerator(r *rand.Rand, routeConfigs bool) *generator {
 func (a *generator) next() *Generation {
 	a.history = append(a.history, maps.Clone(a.versions))
 	i := a.r.IntN(5)
-	switch a.r.IntN(12) {
+	kinds := 12
+	if a.extensions {
+		kinds++
+	}
+	switch a.r.IntN(kinds) {
 	case 0:
 		a.lastStep = "all anew"
 		a.reset()
@@ -71,6 +76,10 @@ func (a *generator) next() *Generation {
 	case 9:
 		a.lastStep = "a listener goes or comes"
 		a.toggle(fmt.Sprint("l/", i), a.version())
+		a.writeExtension(i)
+	case 12:
+		a.lastStep = "an extension changes"
+		a.writeExtension(i)
 	case 10:
 		a.lastStep = "a cluster goes or comes"
 		v := a.version()
@@ -113,7 +122,7 @@ func (a *generator) generation() *Generation {
 func (a *generator) removeRejected() {
 	for name, v := range a.versions {
 		refused := isBad(v) || isWorse(v)
-		refusable := name[0] == 'c' || name[0] == 'l' || name[0] == 'v' || a.rejectRoutes && (name[0] == 'r' || name[0] == 'R')
+		refusable := name[0] == 'c' || name[0] == 'l' || name[0] == 'v' || name[0] == 'x' || a.rejectRoutes && (name[0] == 'r' || name[0] == 'R')
 		if refused && (a.acceptAll || !refusable) {
 			a.versions[name] = "1" + v[len(v)-1:]
 		}
@@ -152,9 +161,20 @@ func (a *generator) reset() {
 			continue
 		}
 		a.versions[fmt.Sprint("l/", i)] = a.version()
+		a.writeExtension(i)
 		a.writeRouteConfig(i)
 	}
 	a.removeRejected()
+}
+
+// writeExtension changes the extension that a listener names. It exists as long as the
+// listener does.
+func (a *generator) writeExtension(i int) {
+	if _, has := a.versions[fmt.Sprint("l/", i)]; !has {
+		delete(a.versions, fmt.Sprint("x/", i))
+	} else if a.extensions {
+		a.versions[fmt.Sprint("x/", i)] = a.version()
+	}
 }
 
 func (a *generator) writeRouteConfig(i int) {

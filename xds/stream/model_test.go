@@ -17,7 +17,7 @@ import (
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // gen makes a generation from "type/name=version" words, types by their first letters: c,
-// e, l, r, s; R is a route configuration whose virtual hosts are delivered by VHDS, and v
+// e, l, r, s; x is an extension, R is a route configuration whose virtual hosts are delivered by VHDS, and v
 // is a virtual host. The model rejects a version that begins with "bad", and one that
 // begins with "worse" without saying which resource it was. A word that ends in "@layer"
 // puts the resource in that layer.
@@ -74,7 +74,7 @@ func (s sharing) set(url TypeURL, words []string) *Set {
 
 func letter(t string) TypeURL {
 	return map[string]TypeURL{
-		"c": ClusterType, "e": EndpointType, "l": ListenerType, "r": RouteType, "R": RouteType, "v": VirtualHostType, "s": SecretType,
+		"c": ClusterType, "e": EndpointType, "l": ListenerType, "r": RouteType, "R": RouteType, "v": VirtualHostType, "s": SecretType, "x": ExtensionType,
 	}[t]
 }
 
@@ -113,12 +113,17 @@ type model struct {
 	// kept are route configurations that were removed: Envoy keeps those to which it
 	// subscribes, with their virtual hosts, but does not list them.
 	kept map[string]string
+	// extends means that each listener names an extension of its own name.
+	extends bool
+	// lastExtension is the version of an extension that came last, accepted or not: Envoy
+	// ACKs that one whatever it is, and changes nothing.
+	lastExtension map[string]string
 }
 
 func newModel(t *testing.T, s *Server) *model {
 	t.Helper()
 	m := &model{t: t, now: start, runs: map[TypeURL]map[string]string{}, listed: map[TypeURL]map[string]string{}, mute: map[TypeURL]bool{}, kept: map[string]string{}}
-	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType} {
+	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType} {
 		m.runs[u], m.listed[u] = map[string]string{}, map[string]string{}
 	}
 	m.connect(s)
@@ -129,13 +134,13 @@ func newModel(t *testing.T, s *Server) *model {
 func (m *model) connect(s *Server) {
 	m.server = s
 	m.log = append(m.log, "connected")
-	m.heldACKs = nil
+	m.heldACKs, m.lastExtension = nil, map[string]string{}
 	m.lateAnswers, m.slow, m.hostsSubscribed = nil, false, false
 	m.warming = map[string]bool{}
 	if m.waits == nil {
 		m.waits = map[string]bool{}
 	}
-	m.subscribed = map[TypeURL]map[string]bool{EndpointType: {}, RouteType: {}}
+	m.subscribed = map[TypeURL]map[string]bool{EndpointType: {}, RouteType: {}, ExtensionType: {}}
 	m.request(ClusterType, nil, m.listed[ClusterType])
 	if names := slices.Sorted(maps.Keys(m.runs[ClusterType])); len(names) > 0 {
 		m.request(EndpointType, names, m.listed[EndpointType])
@@ -153,6 +158,9 @@ func (m *model) connect(s *Server) {
 		routeConfigs[name] = true
 	}
 	if names := slices.Sorted(maps.Keys(routeConfigs)); len(names) > 0 {
+		if m.extends {
+			m.request(ExtensionType, names, m.listed[ExtensionType])
+		}
 		m.request(RouteType, names, m.listed[RouteType])
 	}
 	for _, routeConfigs := range []map[string]string{m.runs[RouteType], m.kept} {
@@ -241,8 +249,12 @@ func (m *model) receive(r *discovery.DeltaDiscoveryResponse) {
 	u := TypeURL(r.GetTypeUrl())
 	m.oracle.response(m, r)
 	short := strings.ToLower(u.Short()[:1])
-	if u == EndpointType {
+	switch u {
+	case EndpointType:
 		short = "e"
+	case ExtensionType:
+		short = "x"
+	default:
 	}
 	if u != VirtualHostType && len(r.GetResources()) > 0 && len(r.GetRemovedResources()) > 0 {
 		m.t.Errorf("a response both adds and removes: %v", r)
@@ -252,7 +264,10 @@ func (m *model) receive(r *discovery.DeltaDiscoveryResponse) {
 		return
 	}
 	bad := []string{}
-	worse := slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isWorse(x.GetVersion()) })
+	again := func(x *discovery.Resource) bool {
+		return u == ExtensionType && m.lastExtension[x.GetName()] == x.GetVersion()
+	}
+	worse := slices.ContainsFunc(r.GetResources(), func(x *discovery.Resource) bool { return isWorse(x.GetVersion()) && !again(x) })
 	words := []string{}
 	for _, x := range r.GetResources() {
 		m.sent++
@@ -261,6 +276,7 @@ func (m *model) receive(r *discovery.DeltaDiscoveryResponse) {
 			words[len(words)-1] += "(vhds)"
 		}
 		switch {
+		case again(x):
 		case worse:
 		case isBad(x.GetVersion()):
 			bad = append(bad, x.GetName()+": does not compute")
@@ -277,10 +293,21 @@ func (m *model) receive(r *discovery.DeltaDiscoveryResponse) {
 			}
 		}
 	}
+	if u == ExtensionType {
+		for _, x := range r.GetResources() {
+			m.lastExtension[x.GetName()] = x.GetVersion()
+		}
+		for _, n := range r.GetRemovedResources() {
+			delete(m.lastExtension, n)
+		}
+	}
 	for _, n := range r.GetRemovedResources() {
 		words = append(words, short+"-"+n)
 		if version := m.routeConfigVersion(n); u == RouteType && version != "" && m.subscribed[u][n] {
 			m.kept[n] = version
+		}
+		if _, has := m.listed[u][n]; u == ExtensionType && has {
+			m.t.Errorf("extension %s was removed while it is subscribed to: a listener that uses it refuses everything", n)
 		}
 		delete(m.runs[u], n)
 		delete(m.listed[u], n)
@@ -321,8 +348,11 @@ func (m *model) answer(u TypeURL, r *discovery.DeltaDiscoveryResponse, bad []str
 // subscribeDependents subscribes to the dependents of what was received.
 func (m *model) subscribeDependents(u TypeURL, r *discovery.DeltaDiscoveryResponse) {
 	m.t.Helper()
-	follow := map[TypeURL]TypeURL{ClusterType: EndpointType, ListenerType: RouteType}
-	if next, ok := follow[u]; ok {
+	follow := map[TypeURL][]TypeURL{ClusterType: {EndpointType}, ListenerType: {ExtensionType, RouteType}}
+	for _, next := range follow[u] {
+		if next == ExtensionType && !m.extends {
+			continue
+		}
 		var add, drop []string
 		for _, x := range r.GetResources() {
 			if _, runs := m.runs[u][x.GetName()]; runs {
@@ -339,7 +369,7 @@ func (m *model) subscribeDependents(u TypeURL, r *discovery.DeltaDiscoveryRespon
 			if !m.subscribed[next][n] {
 				continue
 			}
-			if next == RouteType && m.drains {
+			if u == ListenerType && m.drains {
 				m.draining[n] = true
 				continue
 			}

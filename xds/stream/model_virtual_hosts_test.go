@@ -94,10 +94,14 @@ func (m *model) forget(u TypeURL, name string) {
 	delete(m.subscribed[u], name)
 	delete(m.runs[u], name)
 	delete(m.listed[u], name)
-	if u == EndpointType {
+	switch u {
+	case EndpointType:
 		delete(m.warming, name)
-	} else {
+	case ExtensionType:
+		delete(m.lastExtension, name)
+	case RouteType:
 		m.forgetRouteConfig(name)
+	default:
 	}
 }
 
@@ -110,10 +114,16 @@ func (m *model) drain() {
 	}
 	clear(m.draining)
 	for _, n := range names {
+		m.forget(ExtensionType, n)
 		m.forget(RouteType, n)
 	}
 	m.log = append(m.log, fmt.Sprint("drained ", names))
-	m.send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(RouteType), ResourceNamesUnsubscribe: names})
+	for _, u := range []TypeURL{ExtensionType, RouteType} {
+		if u == ExtensionType && !m.extends {
+			continue
+		}
+		m.send(&discovery.DeltaDiscoveryRequest{TypeUrl: string(u), ResourceNamesUnsubscribe: names})
+	}
 }
 
 // forgetRouteConfig forgets a route configuration and its virtual hosts.

@@ -11,7 +11,19 @@ import (
 // one to the other.
 //
 //nolint:gochecknoglobals // a read-only list
-var removalOrder = [...]TypeURL{ListenerType, RouteType, ClusterType, EndpointType}
+var removalOrder = [...]TypeURL{ListenerType, RouteType, ExtensionType, ClusterType, EndpointType}
+
+// keptUntilUnsubscribed reports whether a resource that a peer has is never removed: the
+// peer unsubscribes when it needs it no longer. Envoy subscribes to an extension until the
+// last listener that names it has drained, and answers every request of a listener whose
+// extension was removed with an error. Only one that was never accepted is removed, so that
+// Envoy forgets the rejected version.
+func keptUntilUnsubscribed(url TypeURL) bool { return url == ExtensionType }
+
+// keepsRemoved reports whether the peer keeps what the target does not have any more.
+func (t *subscriptionState) keepsRemoved() bool {
+	return t.holdRemovals || keptUntilUnsubscribed(t.typ.url)
+}
 
 // wait is since when something waits for the answer to something else.
 type wait struct{ since time.Time }
@@ -105,8 +117,13 @@ func (s *Server) nextAdd(now time.Time, t *subscriptionState) *Response {
 func (s *Server) chooseResources(t *subscriptionState, ready func(string) bool) (list, rest []*Resource, retry bool) {
 	p := t.pending
 	limit := s.cfg.MaxResponse
-	if t.routeConfig != "" {
+	switch {
+	case t.routeConfig != "":
 		limit = 1 << 62 // a domain may move from one virtual host to another
+	case t.typ.url == ExtensionType:
+		// One in a response: Envoy ACKs a version that it has rejected if it is sent
+		// again, so that of several a rejected one could not be found.
+		limit = 0
 	}
 	if ready == nil && len(p.states) == 0 {
 		size := 0
@@ -197,12 +214,13 @@ func (s *Server) anyReady(t *subscriptionState, ready func(string) bool) bool {
 }
 
 // busy reports whether a subscription must wait for the answer to its own last response.
-// Endpoints need not: they change often, and clusters wait for them.
+// Endpoints need not: they change often, and clusters wait for them. Nor need extensions,
+// of which each has a response of its own.
 func (s *Server) busy(t *subscriptionState) bool {
 	if t.pending == nil {
 		return false
 	}
-	if t.typ.url != EndpointType {
+	if t.typ.url != EndpointType && t.typ.url != ExtensionType {
 		return t.pending.waiting()
 	}
 	for _, r := range t.pending.sent {
@@ -217,8 +235,10 @@ func (s *Server) busy(t *subscriptionState) bool {
 // yet.
 func (s *Server) blockedByAdditions(t *subscriptionState) bool {
 	switch t.typ.url {
-	case ListenerType:
+	case ExtensionType:
 		return s.arriving(ClusterType)
+	case ListenerType:
+		return s.arriving(ClusterType) || s.arriving(ExtensionType)
 	case RouteType, VirtualHostType:
 		return s.arriving(ClusterType) || s.arriving(ListenerType)
 	default:

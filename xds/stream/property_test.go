@@ -32,7 +32,25 @@ func TestRandomHistoriesConverge(t *testing.T) {
 	for seed := range n {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			runHistory(t, rand.New(rand.NewPCG(seed, 1)), false)
+			runHistory(t, rand.New(rand.NewPCG(seed, 1)), false, false)
+		})
+	}
+}
+
+// The same with listeners that name extensions, of which some are rejected.
+func TestRandomHistoriesWithExtensionsConverge(t *testing.T) {
+	t.Parallel()
+	n := uint64(400)
+	if testing.Short() {
+		n = 50
+	}
+	if race.Enabled {
+		n = 10 // one goroutine
+	}
+	for seed := range n {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			runHistory(t, rand.New(rand.NewPCG(seed, 4)), false, true)
 		})
 	}
 }
@@ -57,14 +75,14 @@ func TestRandomHistoriesWithRejectedRoutesConverge(t *testing.T) {
 	for _, seed := range seeds {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			runHistory(t, rand.New(rand.NewPCG(seed, 1)), true)
+			runHistory(t, rand.New(rand.NewPCG(seed, 1)), true, false)
 		})
 	}
 }
 
 // FuzzHistory goes on where TestRandomHistoriesConverge ends.
 func FuzzHistory(f *testing.F) {
-	f.Fuzz(func(t *testing.T, seed uint64) { runHistory(t, rand.New(rand.NewPCG(seed, 2)), false) })
+	f.Fuzz(func(t *testing.T, seed uint64) { runHistory(t, rand.New(rand.NewPCG(seed, 2)), false, seed%2 == 0) })
 }
 
 // simulatedPeer is a peer with its server, generation after generation.
@@ -136,10 +154,13 @@ func (l *simulatedPeer) catchUpAll() {
 	l.run()
 }
 
-func runHistory(t *testing.T, r *rand.Rand, routeConfigs bool) {
+func runHistory(t *testing.T, r *rand.Rand, routeConfigs, extensions bool) {
 	t.Helper()
-	a, in := newGenerator(r, routeConfigs), new(Interner)
+	a, in := newGenerator(r, routeConfigs, extensions), new(Interner)
 	lives := []*simulatedPeer{newSimulatedPeer(t, r, in), newSimulatedPeer(t, r, in)}
+	for _, l := range lives {
+		l.extends = extensions
+	}
 	tell := func(number uint64) *Generation {
 		g := a.next()
 		g.Number = number
@@ -173,7 +194,7 @@ func runHistory(t *testing.T, r *rand.Rand, routeConfigs bool) {
 	a.acceptAll = true
 	g = tell(1001)
 	fresh := newModel(t, NewServer(ServerConfig{}))
-	fresh.secrets = lives[0].secrets
+	fresh.secrets, fresh.extends = lives[0].secrets, extensions
 	fresh.connect(NewServer(ServerConfig{}))
 	fresh.set(g)
 	for _, l := range lives {
@@ -256,7 +277,7 @@ func (m *model) effective() map[string]string {
 }
 
 // refusable are the types of which the model may reject something, and their dependents.
-var refusable = []TypeURL{ClusterType, ListenerType, RouteType, VirtualHostType}
+var refusable = []TypeURL{ClusterType, ExtensionType, ListenerType, RouteType, VirtualHostType}
 
 func checkResponse(t *testing.T, r *Response) {
 	t.Helper()
@@ -276,7 +297,7 @@ func checkRuns(m *model, g *Generation, u TypeURL, took map[string]string) {
 				continue
 			}
 		}
-		if u == RouteType && m.runs[ListenerType][name] == "" {
+		if (u == RouteType || u == ExtensionType) && m.runs[ListenerType][name] == "" {
 			continue // not subscribed
 		}
 		if isBad(res.Version) || isWorse(res.Version) {

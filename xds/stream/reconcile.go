@@ -65,16 +65,18 @@ func (s *Server) computePending(t *subscriptionState, want *mergedSet, hold bool
 // computePendingFromIdle is computePending for a subscription with nothing pending.
 func (*Server) computePendingFromIdle(t *subscriptionState, want *mergedSet, hold bool) {
 	d := want.deltaFrom(t.have, t.sub)
-	t.want, t.holdRemovals, t.removalsHeld = want, hold, hold && len(d.remove) > 0
+	t.want, t.holdRemovals = want, hold
+	keep := t.keepsRemoved()
+	t.removalsHeld = keep && len(d.remove) > 0
 	switch {
 	case len(d.add) == 0 && len(d.remove) == 0:
 		t.have = want
-	case len(d.add) == 0 && hold:
+	case len(d.add) == 0 && keep:
 		t.have = want.withPrivate(t.have.getAll(d.remove))
 	default:
 		p := t.ensurePending()
 		p.add, p.newCount = d.add, d.newCount
-		if !hold {
+		if !keep {
 			p.remove = d.remove
 		}
 	}
@@ -105,8 +107,10 @@ func (s *Server) recomputePending(t *subscriptionState, want *mergedSet, hold bo
 	}
 	names := t.namesToCheck(want, hold)
 	wasForced := p.forced
-	t.want, t.holdRemovals, t.resendAll, t.compareAll = want, hold, false, false
-	p.add, p.forced, p.remove, p.newCount, t.removalsHeld = nil, nil, nil, 0, t.removalsHeld && hold
+	t.want, t.holdRemovals = want, hold
+	t.removalsHeld = t.removalsHeld && t.keepsRemoved() && !t.compareAll // all of them are checked again
+	t.resendAll, t.compareAll = false, false
+	p.add, p.forced, p.remove, p.newCount = nil, nil, nil, 0
 	// Nothing of the initial virtual hosts has been accepted yet, including those that
 	// were not wanted at the last reconcile.
 	resend = resend || t.routeConfig != "" && t.initial && !p.waiting()
@@ -174,7 +178,7 @@ func (s *Server) schedule(t *subscriptionState, name string, forced bool) {
 		e := t.ensureState(name)
 		e.forced = true
 		s.evaluate(t, name, e)
-	case res == nil && expected != nil && t.holdRemovals:
+	case res == nil && expected != nil && t.keepsRemoved():
 		t.removalsHeld = true
 	case res == nil && expected != nil:
 		p.remove = append(p.remove, name)

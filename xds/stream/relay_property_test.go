@@ -23,6 +23,8 @@ type relayClient struct {
 	queue  map[TypeURL][]*Update
 	sent   int
 	log    []string
+	// extends means that each listener names an extension of its own name.
+	extends bool
 }
 
 func newRelayClient(t *testing.T, r *rand.Rand, in *Interner) *relayClient {
@@ -98,8 +100,13 @@ func (f *relayClient) finish(url TypeURL) {
 				f.client.Subscribe(EndpointType, x.Name)
 			}
 		case ListenerType:
-			if !slices.Contains(f.client.Want(RouteType).Names, x.Name) {
-				f.client.Subscribe(RouteType, x.Name)
+			for _, next := range []TypeURL{ExtensionType, RouteType} {
+				if next == ExtensionType && !f.extends {
+					continue
+				}
+				if !slices.Contains(f.client.Want(next).Names, x.Name) {
+					f.client.Subscribe(next, x.Name)
+				}
 			}
 		case RouteType:
 			if isVHDS(x.Version) {
@@ -112,6 +119,9 @@ func (f *relayClient) finish(url TypeURL) {
 	}
 	for _, name := range u.Removed {
 		words = append(words, "-"+name)
+		if _, has := f.client.Accepted(url)[name]; has && url == ExtensionType {
+			f.t.Errorf("extension %s was removed while it is subscribed to", name)
+		}
 	}
 	f.log = append(f.log, url.Short()+" "+strings.Join(words, " "))
 	if refused != nil {
@@ -124,6 +134,7 @@ func (f *relayClient) finish(url TypeURL) {
 		case ClusterType:
 			f.client.Unsubscribe(EndpointType, name)
 		case ListenerType:
+			f.client.Unsubscribe(ExtensionType, name)
 			f.client.Unsubscribe(RouteType, name)
 		default:
 		}
@@ -136,7 +147,7 @@ func (f *relayClient) run() {
 	f.t.Helper()
 	for range 5000 {
 		more := f.receive()
-		for _, url := range []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType} {
+		for _, url := range []TypeURL{ClusterType, EndpointType, SecretType, ExtensionType, ListenerType, RouteType, VirtualHostType} {
 			more = more || len(f.queue[url]) > 0
 			f.finish(url)
 		}
@@ -156,6 +167,9 @@ func (f *relayClient) step(g *Generation) {
 		f.server.SetGeneration(g)
 	}
 	types := []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType}
+	if f.extends {
+		types = append(types, ExtensionType)
+	}
 	for range f.r.IntN(20) {
 		if f.r.IntN(2) == 0 {
 			f.receive()
@@ -170,7 +184,7 @@ func (f *relayClient) step(g *Generation) {
 func (f *relayClient) accepted() map[string]string {
 	out := map[string]string{}
 	routeConfigs := f.client.Accepted(RouteType)
-	for _, u := range []TypeURL{ClusterType, EndpointType, SecretType, ListenerType, RouteType, VirtualHostType} {
+	for _, u := range []TypeURL{ClusterType, EndpointType, SecretType, ExtensionType, ListenerType, RouteType, VirtualHostType} {
 		for name, version := range f.client.Accepted(u) {
 			if routeConfig, _, _ := splitHostName(name); u == VirtualHostType && !isVHDS(routeConfigs[routeConfig]) {
 				continue
@@ -188,15 +202,22 @@ func TestRandomRelayHistoriesConverge(t *testing.T) {
 	for seed := range uint64(150) {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
 			t.Parallel()
-			runRelayHistory(t, rand.New(rand.NewPCG(seed, 3)))
+			runRelayHistory(t, rand.New(rand.NewPCG(seed, 3)), false)
+		})
+		t.Run(strconv.FormatUint(seed, 10)+"-extensions", func(t *testing.T) {
+			t.Parallel()
+			runRelayHistory(t, rand.New(rand.NewPCG(seed, 5)), true)
 		})
 	}
 }
 
-func runRelayHistory(t *testing.T, r *rand.Rand) {
+func runRelayHistory(t *testing.T, r *rand.Rand, extensions bool) {
 	t.Helper()
-	a, in := newGenerator(r, false), new(Interner)
+	a, in := newGenerator(r, false, extensions), new(Interner)
 	all := []*relayClient{newRelayClient(t, r, in), newRelayClient(t, r, in)}
+	for _, f := range all {
+		f.extends = extensions
+	}
 	for step := range uint64(40) {
 		g := a.next()
 		g.Number = step + 1
@@ -210,6 +231,7 @@ func runRelayHistory(t *testing.T, r *rand.Rand) {
 	g := a.next()
 	g.Number = 1000
 	fresh := newRelayClient(t, r, in)
+	fresh.extends = extensions
 	fresh.server.SetGeneration(g)
 	fresh.run()
 	for _, f := range all {

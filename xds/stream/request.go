@@ -209,6 +209,9 @@ func (s *Server) unsubscribe(t *typeState, list []string) {
 		}
 		t.haveScope.set = s.cfg.Interner.without(t.haveScope.set, names)
 	}
+	if t.removalsHeld && keptUntilUnsubscribed(t.url) { // what is left is perhaps what all peers have
+		t.compareAll, s.reconciled = true, nil
+	}
 	if t.url == RouteType {
 		unsubscribed := make(map[string]bool, len(names))
 		for _, name := range names {

@@ -65,6 +65,12 @@ func (s *Server) desired(t *subscriptionState, name string, e *resourceState) (*
 				return late, opAdd
 			}
 		}
+		if keptUntilUnsubscribed(t.typ.url) {
+			if forced && has == nil && !e.everHad && !t.holdRemovals {
+				return nil, opRemove // the answer that it does not exist
+			}
+			return nil, opNone
+		}
 		if !t.holdRemovals && (forced || unknown || has != nil) {
 			return nil, opRemove
 		}

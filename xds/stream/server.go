@@ -108,23 +108,27 @@ type typeState struct {
 }
 
 // typeOrder is the order in which types are served. Types that it does not know come
-// between endpoints and listeners.
+// between endpoints and extensions (otherTypes).
 func typeOrder(t TypeURL) int {
 	switch t {
 	case ClusterType:
 		return 0
 	case EndpointType:
 		return 1
-	case ListenerType:
+	case ExtensionType:
 		return 3
-	case RouteType:
+	case ListenerType:
 		return 4
-	case VirtualHostType:
+	case RouteType:
 		return 5
+	case VirtualHostType:
+		return 6
 	default:
-		return 2
+		return otherTypes
 	}
 }
+
+const otherTypes = 2
 
 // typeOf returns the state of a type, or nil.
 func (s *Server) typeOf(url TypeURL) *typeState {
@@ -199,7 +203,7 @@ func (s *Server) Next(now time.Time) *Response {
 		}
 	}
 	for _, t := range s.order {
-		if typeOrder(t.url) == 2 {
+		if typeOrder(t.url) == otherTypes {
 			if r := s.nextRemove(now, &t.subscriptionState); r != nil {
 				return r
 			}

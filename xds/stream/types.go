@@ -9,10 +9,11 @@ import (
 type TypeURL string
 
 // The types whose order this package knows. Others are served between endpoints and
-// listeners.
+// extensions.
 const (
 	ClusterType     TypeURL = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType    TypeURL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ExtensionType   TypeURL = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	ListenerType    TypeURL = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteType       TypeURL = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	VirtualHostType TypeURL = "type.googleapis.com/envoy.config.route.v3.VirtualHost"

@@ -17,6 +17,7 @@ type dumped struct {
 	VersionInfo    string          `json:"version_info"`
 	Cluster        json.RawMessage `json:"cluster"`
 	EndpointConfig json.RawMessage `json:"endpoint_config"`
+	Extension      json.RawMessage `json:"ecds_filter"`
 	Listener       json.RawMessage `json:"listener"`
 	RouteConfig    json.RawMessage `json:"route_config"`
 	Secret         json.RawMessage `json:"secret"`
@@ -48,7 +49,7 @@ func Read(dump []byte) ([]Entry, error) {
 			continue
 		}
 		for _, list := range slices.Sorted(maps.Keys(config)) {
-			if !strings.HasPrefix(list, "static_") && !strings.HasPrefix(list, "dynamic_") {
+			if !strings.HasPrefix(list, "static_") && !strings.HasPrefix(list, "dynamic_") && list != "ecds_filters" {
 				continue
 			}
 			var resources []dumped
@@ -85,7 +86,7 @@ func (d *dumped) entry(active bool) (Entry, error) {
 	for _, of := range []struct {
 		name string
 		raw  json.RawMessage
-	}{{Cluster, state.Cluster}, {Endpoint, state.EndpointConfig}, {Listener, state.Listener}, {Route, state.RouteConfig}, {Secret, state.Secret}} {
+	}{{Cluster, state.Cluster}, {Endpoint, state.EndpointConfig}, {Extension, state.Extension}, {Listener, state.Listener}, {Route, state.RouteConfig}, {Secret, state.Secret}} {
 		if of.raw == nil {
 			continue
 		}

@@ -107,7 +107,7 @@ func TestFilters(t *testing.T) {
 	entries := recorded(t)
 	values := map[string][]string{
 		"fqdn": {"echo.shop.internal"}, "port": {"9080"}, "subset": {"v1"}, "direction": {"OUTBOUND"}, "address": {"127.0.0.11", "127.0.0.12"},
-		"name":   {"9080", "default", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080"},
+		"name":   {"9080", "default", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080", "envoy.filters.http.rbac.deny"},
 		"status": {"healthy", "active"}, "cluster": {"outbound|9080|v1|echo.shop.internal"},
 	}
 	for _, typ := range proxyconfig.Types() {

@@ -7,6 +7,7 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -18,6 +19,7 @@ const (
 	All         = "all"
 	Cluster     = "cluster"
 	Endpoint    = "endpoint"
+	Extension   = "extension"
 	Listener    = "listener"
 	Route       = "route"
 	VirtualHost = "virtual-host"
@@ -63,6 +65,10 @@ func Types() []Type {
 			columns: []column{{"NAME", "name"}, {"DOMAINS", "fqdn"}, {"ROUTES", ""}, {"FROM", ""}},
 		},
 		{
+			Name: Extension, Aliases: []string{"extensions", "ecds"}, Server: true, rows: decoded(extensionRows),
+			columns: []column{{"NAME", "name"}, {"TYPE", ""}, {"FROM", ""}},
+		},
+		{
 			Name: Endpoint, Aliases: []string{"endpoints", "ep"}, Server: true, rows: decoded(endpointRows),
 			columns: []column{
 				{"ADDRESS", "address"}, {"PORT", "port"}, {"STATUS", "status"}, {"OUTLIER CHECK", ""}, {"CLUSTER", "cluster"}, {"WEIGHT", ""}, {"LOCALITY", ""}, {"PRIORITY", ""}, {"", "fqdn"}, {"", "name"},
@@ -98,6 +104,8 @@ func message(name string) proto.Message {
 		return &clusterv3.Cluster{}
 	case Endpoint:
 		return &endpointv3.ClusterLoadAssignment{}
+	case Extension:
+		return &corev3.TypedExtensionConfig{}
 	case Listener:
 		return &listenerv3.Listener{}
 	case Route:
