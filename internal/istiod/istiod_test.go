@@ -160,7 +160,7 @@ func rendered(s *mesh.Snapshot, p view.Proxy) (istiod.Config, error) {
 		envoy.ClusterType: istiod.Clusters, envoy.EndpointType: istiod.Endpoints,
 		envoy.ListenerType: istiod.Listeners, envoy.RouteType: istiod.Routes,
 	}
-	out := istiod.Config{}
+	out, extensions := istiod.Config{}, map[string]any{}
 	for _, kind := range kinds {
 		out[kind] = map[string]any{}
 	}
@@ -175,12 +175,16 @@ func rendered(s *mesh.Snapshot, p view.Proxy) (istiod.Config, error) {
 			if err != nil {
 				return nil, err
 			}
-			if out[kinds[r.TypeURL]][r.Name], err = decodeJSON(body); err != nil {
+			to := out[kinds[r.TypeURL]]
+			if r.TypeURL == envoy.ExtensionType {
+				to = extensions
+			}
+			if to[r.Name], err = decodeJSON(body); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return out, nil
+	return out, istiod.Inline(out, extensions)
 }
 
 // recorded is what istiod sends, as the recorder wrote it.

@@ -27,6 +27,26 @@ func Normalize(c Config) {
 	}
 }
 
+// Inline puts extensions, by name, in the place of the filters in listeners that name them. An
+// error means that one is missing.
+func Inline(c Config, extensions map[string]any) error {
+	var err error
+	for name, l := range c[Listeners] {
+		walk(l, func(m map[string]any) {
+			if _, ok := m["config_discovery"]; !ok {
+				return
+			}
+			config := get(extensions[str(m["name"])], "typed_config")
+			if config == nil {
+				err = fmt.Errorf("listener %s names extension %q, which does not exist", name, m["name"])
+			}
+			delete(m, "config_discovery")
+			m["typed_config"] = config
+		})
+	}
+	return err
+}
+
 // walk calls f for each message in a tree, outer ones first.
 func walk(v any, f func(map[string]any)) {
 	switch v := v.(type) {

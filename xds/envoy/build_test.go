@@ -14,6 +14,7 @@ import (
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -59,7 +60,7 @@ func (f proxyFile) proxy() view.Proxy {
 func sections() map[string]string {
 	return map[string]string{
 		"clusters.yaml": envoy.ClusterType, "endpoints.yaml": envoy.EndpointType,
-		"listeners.yaml": envoy.ListenerType, "routes.yaml": envoy.RouteType,
+		"extensions.yaml": envoy.ExtensionType, "listeners.yaml": envoy.ListenerType, "routes.yaml": envoy.RouteType,
 	}
 }
 
@@ -221,6 +222,12 @@ func bootstrap(tb testing.TB, resources []envoy.Resource) []byte {
 			tables[rc.GetName()] = rc
 		}
 	}
+	extensions := map[string]*corev3.TypedExtensionConfig{}
+	for _, m := range messages(tb, resources, envoy.ExtensionType) {
+		if x, ok := m.(*corev3.TypedExtensionConfig); ok {
+			extensions[x.GetName()] = x
+		}
+	}
 	static := &bootstrapv3.Bootstrap_StaticResources{Clusters: []*clusterv3.Cluster{{
 		Name: "sds-grpc", ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_STATIC},
 	}}}
@@ -245,7 +252,7 @@ func bootstrap(tb testing.TB, resources []envoy.Resource) []byte {
 			tb.Fatalf("%T is no listener", m)
 		}
 		for _, c := range append(slices.Clone(l.GetFilterChains()), l.GetDefaultFilterChain()) {
-			inlineRoutes(tb, c, tables)
+			inline(tb, c, tables, extensions)
 		}
 		static.Listeners = append(static.Listeners, l)
 	}
@@ -259,7 +266,8 @@ func bootstrap(tb testing.TB, resources []envoy.Resource) []byte {
 	return body
 }
 
-func inlineRoutes(tb testing.TB, c *listenerv3.FilterChain, tables map[string]*routev3.RouteConfiguration) {
+// inline puts route configurations and extensions into a filter chain.
+func inline(tb testing.TB, c *listenerv3.FilterChain, tables map[string]*routev3.RouteConfiguration, extensions map[string]*corev3.TypedExtensionConfig) {
 	tb.Helper()
 	for _, f := range c.GetFilters() {
 		h := &hcmv3.HttpConnectionManager{}
@@ -273,6 +281,18 @@ func inlineRoutes(tb testing.TB, c *listenerv3.FilterChain, tables map[string]*r
 				continue
 			}
 			h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: tables[name]}
+		}
+		for _, filter := range h.GetHttpFilters() {
+			source := filter.GetConfigDiscovery()
+			if source == nil {
+				continue
+			}
+			x := extensions[filter.GetName()].GetTypedConfig()
+			if !slices.Contains(source.GetTypeUrls(), x.GetTypeUrl()) || source.GetDefaultConfig() != nil || source.GetApplyDefaultConfigWithoutWarming() ||
+				source.GetConfigSource().GetAds() == nil || source.GetConfigSource().GetInitialFetchTimeout() == nil || source.GetConfigSource().GetInitialFetchTimeout().AsDuration() != 0 {
+				tb.Errorf("extension %q of type %q is asked for by %v", filter.GetName(), x.GetTypeUrl(), source)
+			}
+			filter.ConfigType = &hcmv3.HttpFilter_TypedConfig{TypedConfig: x}
 		}
 		packed, err := anypb.New(h)
 		fatalIf(tb, err, "packing a connection manager")

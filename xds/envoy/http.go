@@ -9,7 +9,6 @@ import (
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
 	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
-	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	setfilterstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -73,7 +72,9 @@ func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 			out = append(out, &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: pack(config)}})
 		}
 	}
-	add(c.Deny, "envoy.filters.http.rbac", &rbacv3.RBAC{Rules: denyAll(), RulesStatPrefix: "unenforced."})
+	for _, slot := range c.HTTP.Slots {
+		out = append(out, discoveredFilter(slot))
+	}
 	add(c.HTTP.GRPCWeb, "envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{})
 	add(true, "envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
 		EmitFilterState:        true,

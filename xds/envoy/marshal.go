@@ -33,6 +33,8 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 		return []Resource{resource(ClusterType, nameOf(p.Ref), marshal(buildCluster(p)), p.Origins())}, nil
 	case *view.Endpoints:
 		return []Resource{resource(EndpointType, nameOf(p.Ref), marshal(buildEndpoints(p)), p.Origins())}, nil
+	case *view.Extension:
+		return []Resource{resource(ExtensionType, string(p.Slot), marshal(buildExtension(p)), p.Origins())}, nil
 	case *view.Listener:
 		return []Resource{resource(ListenerType, p.Name, marshal(buildListener(p)), p.Origins())}, nil
 	case *view.RouteConfiguration:

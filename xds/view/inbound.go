@@ -47,7 +47,8 @@ type inboundInput struct {
 	Deny  bool
 	Ports []inboundPort
 
-	origins []*mesh.Origin
+	// origins are those of all, denyOrigins those of what denies.
+	origins, denyOrigins []*mesh.Origin
 }
 
 // modeAt is the mTLS mode of a port.
@@ -74,7 +75,7 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	for _, u := range pc.s.Unenforced {
 		if !pc.proxy.AcceptUnenforced && u.Selects(pc.namespace(), pc.proxy.Labels, pc.s.RootNamespace()) {
 			in.Deny = true
-			in.origins = append(slices.Clone(in.origins), u.Origin)
+			in.origins, in.denyOrigins = append(slices.Clone(in.origins), u.Origin), append(in.denyOrigins, u.Origin)
 		}
 	}
 	targets := in.serviceTargets()
@@ -267,7 +268,8 @@ func (pc *proxyContext) inboundRule(svc *mesh.Service) *rule {
 
 // build makes the inbound layer.
 func (in *inboundInput) build(mc *meshContext) *Layer {
-	return mc.layer(InboundLayer, append(in.clusters(mc), in.listeners(mc)...))
+	listeners := in.listeners(mc)
+	return mc.layer(InboundLayer, slices.Concat(in.clusters(mc), in.extensions(mc, listeners), listeners))
 }
 
 // clusters are for the application's own ports.
@@ -376,7 +378,7 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 			}
 		}, func(c *FilterChain) {
 			c.Name = "virtualInbound-catchall-http"
-			c.HTTP = mc.httpChain("inbound_" + listenerName(wildcard, port))
+			in.serveHTTP(c, mc.httpChain("inbound_"+listenerName(wildcard, port)))
 			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true}
 		})...)
 	}
@@ -397,7 +399,7 @@ func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 		return c
 	}
 	asHTTP := func(c *FilterChain) {
-		c.HTTP = mc.httpChain("inbound_" + c.Name)
+		in.serveHTTP(c, mc.httpChain("inbound_"+c.Name))
 		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,

@@ -6,12 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // inboundChains are the chains of a proxy that serves a port of each protocol, by the port of
-// the listener and that of the chain.
-func inboundChains(t *testing.T, mode string, interception Interception, deny bool) map[[2]uint32][]*FilterChain {
+// the listener and that of the chain; and its extensions, by their slots.
+func inboundChains(t *testing.T, mode string, interception Interception, deny bool) (chains map[[2]uint32][]*FilterChain, extensions map[Slot]*Extension) {
 	t.Helper()
 	w := newMeshFixture(t)
 	svc := w.service("shop", "a.mesh")
@@ -33,8 +35,11 @@ func inboundChains(t *testing.T, mode string, interception Interception, deny bo
 	}
 	p := proxyIn("shop", nil)
 	p.Interception = interception
-	out := map[[2]uint32][]*FilterChain{}
+	out, extensions := map[[2]uint32][]*FilterChain{}, map[Slot]*Extension{}
 	for part := range Build(w.snapshot(), p).Parts() {
+		if e, ok := part.(*Extension); ok {
+			extensions[e.Slot] = e
+		}
 		if l, ok := part.(*Listener); ok && l.Inbound {
 			for _, c := range l.Chains {
 				if c.Name != "virtualInbound-blackhole" {
@@ -47,7 +52,15 @@ func inboundChains(t *testing.T, mode string, interception Interception, deny bo
 	if len(out) < len(svc.Ports) {
 		t.Errorf("%s, %s: there are %d ports, want %d", mode, interception, len(out), len(svc.Ports))
 	}
-	return out
+	return out, extensions
+}
+
+// refuses reports whether a chain refuses everything.
+func refuses(c *FilterChain, extensions map[Slot]*Extension) bool {
+	if c.HTTP == nil {
+		return c.Deny
+	}
+	return slices.ContainsFunc(c.HTTP.Slots, func(s Slot) bool { return extensions[s] != nil && extensions[s].Deny })
 }
 
 // TestEveryInboundChainKeepsTheRules: whatever the protocol of a port, each of its chains has
@@ -58,9 +71,10 @@ func TestEveryInboundChainKeepsTheRules(t *testing.T) {
 	for _, mode := range []string{"STRICT", "PERMISSIVE", "DISABLE"} {
 		for _, interception := range []Interception{InterceptNone, InterceptRedirect, InterceptTPROXY} {
 			for _, deny := range []bool{false, true} {
-				for at, chains := range inboundChains(t, mode, interception, deny) {
+				all, extensions := inboundChains(t, mode, interception, deny)
+				for at, chains := range all {
 					for _, c := range chains {
-						if c.Deny != deny || mode == "STRICT" && c.TLS == nil || mode == "DISABLE" && c.TLS != nil {
+						if refuses(c, extensions) != deny || mode == "STRICT" && c.TLS == nil || mode == "DISABLE" && c.TLS != nil {
 							t.Errorf("%s, %s, denies %v: a chain of %v breaks the rules: %+v", mode, interception, deny, at, c)
 						}
 					}
@@ -72,6 +86,77 @@ func TestEveryInboundChainKeepsTheRules(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestFirstPolicyUpdatesNoHTTPChain: chains with HTTP are the same with and without rules, and
+// each of their slots has an extension.
+func TestFirstPolicyUpdatesNoHTTPChain(t *testing.T) {
+	t.Parallel()
+	for _, interception := range []Interception{InterceptNone, InterceptRedirect} {
+		before, open := inboundChains(t, "PERMISSIVE", interception, false)
+		after, closed := inboundChains(t, "PERMISSIVE", interception, true)
+		http := 0
+		for at, chains := range before {
+			for i, c := range chains {
+				if c.HTTP == nil {
+					continue
+				}
+				http++
+				if diff := cmp.Diff(c, after[at][i]); diff != "" {
+					t.Errorf("%s: a chain of %v changes (-before +after):\n%s", interception, at, diff)
+				}
+				for _, s := range c.HTTP.Slots {
+					if open[s] == nil || closed[s] == nil {
+						t.Errorf("%s: slot %s of %v has no extension", interception, s, at)
+					}
+				}
+				if !slices.Equal(c.HTTP.Slots, []Slot{DenySlot, AllowSlot}) {
+					t.Errorf("%s: slots %v of %v", interception, c.HTTP.Slots, at)
+				}
+			}
+		}
+		if http < 8 {
+			t.Errorf("%s: %d chains with HTTP", interception, http)
+		}
+		if open[DenySlot].Deny || len(open[DenySlot].Origins()) > 0 || !closed[DenySlot].Deny || closed[AllowSlot].Deny {
+			t.Errorf("%s: %+v, %+v", interception, open, closed)
+		}
+		if o := closed[DenySlot].Origins(); len(o) != 1 || o[0].Path == "" {
+			t.Errorf("%s: the rules come from %v", interception, o)
+		}
+	}
+}
+
+// TestEqualExtensionsKeepTheirOrigins: extensions of two workloads with equal rules have one
+// hash, and each says which object it comes from.
+func TestEqualExtensionsKeepTheirOrigins(t *testing.T) {
+	t.Parallel()
+	w := newMeshFixture(t)
+	for i, ns := range []string{"one", "two"} {
+		svc := w.service(ns, ns+".mesh")
+		svc.Inline[0].Address = fmt.Sprintf("10.0.0.%d", i+1)
+		n := uint32(8100 + i)
+		svc.Ports = append(svc.Ports, mesh.Port{Name: "more", Number: n, TargetPort: n, Protocol: mesh.HTTP})
+		w.f.Unenforced = append(w.f.Unenforced, &mesh.Unenforced{Meta: w.meta(mesh.KindAuthorizationPolicy, ns, "p-"+ns)})
+	}
+	s := w.snapshot()
+	x := NewIndex(s)
+	var found []*Extension
+	for i, ns := range []string{"one", "two"} {
+		p := proxyIn(ns, nil)
+		p.Addresses, p.Interception = []string{fmt.Sprintf("10.0.0.%d", i+1)}, InterceptRedirect
+		for part := range x.Build(p).Parts() {
+			if e, ok := part.(*Extension); ok && e.Slot == DenySlot {
+				found = append(found, e)
+			}
+		}
+	}
+	if len(found) != 2 || found[0].Hash() != found[1].Hash() {
+		t.Fatalf("extensions %v", found)
+	}
+	if a, b := found[0].Origins(), found[1].Origins(); len(a) != 1 || len(b) != 1 || *a[0] == *b[0] {
+		t.Errorf("origins %v and %v", a, b)
 	}
 }
 

@@ -185,6 +185,8 @@ func rehash(p Part) mesh.Hash {
 		return contentHash("Cluster", p)
 	case *Endpoints:
 		return contentHash("Endpoints", p)
+	case *Extension:
+		return contentHash("Extension", p)
 	case *Listener:
 		return contentHash("Listener", p)
 	case *RouteConfiguration:
@@ -192,6 +194,13 @@ func rehash(p Part) mesh.Hash {
 	default:
 		panic("unknown part")
 	}
+}
+
+// movedExtension reports whether an extension comes from another object: those of many
+// workloads are equal.
+func movedExtension(a, b Part) bool {
+	_, is := a.(*Extension)
+	return is && !slices.EqualFunc(a.Origins(), b.Origins(), func(x, y *mesh.Origin) bool { return *x == *y })
 }
 
 // notShared describes what is equal in two views, but not the same pointer.
@@ -219,7 +228,7 @@ func notShared(prev, next *View) string {
 			return "layer " + l.Name + " is the same and another pointer"
 		}
 		for _, p := range l.Parts {
-			if have := parts[p.Hash()]; have != nil && have != p {
+			if have := parts[p.Hash()]; have != nil && have != p && !movedExtension(have, p) {
 				return "part is the same and another pointer: " + describe(p)
 			}
 			if t, ok := p.(*RouteConfiguration); ok {

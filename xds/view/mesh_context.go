@@ -43,6 +43,7 @@ type internPool struct {
 
 	clusters            internedParts[Cluster, *Cluster]
 	endpoints           internedParts[Endpoints, *Endpoints]
+	extensions          hashedMemo[extensionInput, *meshContext, Extension]
 	listeners           internedParts[Listener, *Listener]
 	routes              internedParts[Route, *Route]
 	virtualHosts        internedParts[VirtualHost, *VirtualHost]

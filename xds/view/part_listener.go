@@ -46,8 +46,8 @@ type FilterChain struct {
 	TLS  *ServerTLS
 	HTTP *HTTPConnectionManager
 	TCP  *TCPProxy
-	// Deny refuses every request, because a security policy applies that cannot be
-	// enforced.
+	// Deny refuses every connection of a chain with TCP, because a security policy applies
+	// that cannot be enforced. A chain with HTTP has slots for that.
 	Deny bool
 }
 
@@ -88,6 +88,9 @@ type HTTPConnectionManager struct {
 	// RouteName is the RouteConfiguration that is requested by RDS; empty means Inbound.
 	RouteName string
 	Inbound   *InboundRoute
+	// Slots are filters whose configuration is an [Extension] each. They stand before all
+	// others.
+	Slots []Slot
 	// NormalizePath, MergeSlashes and UnescapeSlashes are MeshConfig's
 	// pathNormalization.
 	NormalizePath, MergeSlashes, UnescapeSlashes bool
