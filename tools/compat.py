@@ -3,8 +3,8 @@
 
     tools/compat.py --cases DIR --fairlead bin/fairlead --envoy ENVOY
 
-DIR has validation/ (is this document accepted?) and routes/ (where does this request go?), each with a
-runner of its own under tools/, which this script feeds. Exit code 1 where an answer differs.
+DIR has validation/ (is this document accepted?), routes/ (where does this request go?) and authz/ (is this
+request allowed?), each with a runner of its own under tools/, which this script feeds. Exit code 1 where an answer differs.
 """
 import argparse
 import glob
@@ -20,12 +20,14 @@ def run(argv):
     return subprocess.run(argv).returncode == 0
 
 
-def render(fairlead, case, out):
+def render(fairlead, case, out, manifests, *more):
     d = json.load(open(os.path.join(case, 'case.json')))
     p = d['proxy']
     labels = ','.join('%s=%s' % kv for kv in p['labels'].items())
     argv = [fairlead, 'render', '-o', 'json', '--namespace', p['namespace'], '--labels', labels, '--ip', p['ip'],
-            '--config-dir', os.path.join(case, 'mesh.yaml')]
+            *more]
+    for name in manifests:
+        argv += ['--config-dir', os.path.join(case, name)]
     with tempfile.NamedTemporaryFile('w', suffix='.yaml') as f:
         if d.get('meshConfig'):
             json.dump(d['meshConfig'], f)
@@ -66,8 +68,18 @@ def main():
               '--cmd', os.path.abspath(a.fairlead) + ' validate {file}'])
     with tempfile.TemporaryDirectory() as tmp:
         for case in sorted(glob.glob(os.path.join(a.cases, 'routes/cases/*'))):
-            render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'))
+            render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'), ['mesh.yaml'])
         ok = run([sys.executable, os.path.join(a.cases, 'routes/tools/run.py'), '--all', '-q', '--rc-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
+    with tempfile.TemporaryDirectory() as tmp:
+        asked = []
+        for case in sorted(glob.glob(os.path.join(a.cases, 'authz/cases/*'))):
+            if 'kind: RequestAuthentication' in open(os.path.join(case, 'policy.yaml')).read():
+                print('left out: %s, because RequestAuthentication is not in force' % os.path.basename(case))
+                continue
+            asked += ['--case', case]
+            # With capture there are inbound listeners without a Sidecar.
+            render(a.fairlead, case, os.path.join(tmp, os.path.basename(case) + '.json'), ['workload.yaml', 'policy.yaml'], '--interception', 'REDIRECT')
+        ok = run([sys.executable, os.path.join(a.cases, 'authz/tools/run.py'), *asked, '-q', '--filters-dir', tmp, '--envoy', os.path.abspath(a.envoy)]) and ok
     sys.exit(0 if ok else 1)
 
 

@@ -23,6 +23,7 @@ import (
 func notCompared() map[string]string {
 	return map[string]string{
 		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
+		"istio.type.v1beta1.PolicyTargetReference.namespace":                            "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",
 	}
 }

@@ -57,6 +57,7 @@ func (p *proxyFile) proxy() view.Proxy {
 		Interception:   view.Interception(p.Interception),
 		Locality:       mesh.ParseLocality(p.Locality),
 		FileSecrets:    true,
+		EnvoyVersion:   view.Version{Major: 1, Minor: 40},
 	}
 }
 

@@ -21,6 +21,7 @@ func Normalize(c Config) {
 		walk(v, inherit)
 		ownPort(v)
 		walk(v, oneRule)
+		walk(v, oldMetadata)
 	}
 	for _, v := range c[Routes] {
 		walk(v, inherit)
@@ -42,6 +43,11 @@ func Inline(c Config, extensions map[string]any) error {
 			}
 			delete(m, "config_discovery")
 			m["typed_config"] = config
+			// A slot with rules is a filter as istiod has it, but for its name.
+			const rbac = "envoy.filters.http.rbac"
+			if fields, ok := config.(map[string]any); ok && len(fields) > 1 && strings.HasPrefix(str(m["name"]), rbac+".") {
+				m["name"] = rbac
+			}
 		})
 	}
 	return err
@@ -81,6 +87,15 @@ func typedNames(m map[string]any) {
 		}
 	}
 	m["match_typed_subject_alt_names"] = typed
+}
+
+// oldMetadata: istiod uses a deprecated field for metadata of a principal, which Envoy will
+// remove. The other one has the source of the metadata besides, which is the same by default.
+func oldMetadata(m map[string]any) {
+	if sourced, ok := m["sourced_metadata"].(map[string]any); ok && len(sourced) == 1 && sourced["metadata_matcher"] != nil {
+		delete(m, "sourced_metadata")
+		m["metadata"] = sourced["metadata_matcher"]
+	}
 }
 
 // ownPort: a chain of a listener that takes only connections to its own port need not say the

@@ -57,8 +57,8 @@ func TestManifests(t *testing.T) {
 	cfg := Config{Roots: []Root{{Path: filepath.Dir(path), Namespaces: []string{"prod"}}}, Domain: "mesh.local", StateDir: t.TempDir()}
 	r := startReal(t, cfg)
 	f := r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
-	if len(f.Unenforced) != 1 || f.Unenforced[0].Selector["app"] != "a" {
-		t.Errorf("unenforced: %v", f.Unenforced)
+	if len(f.AuthorizationPolicies) != 1 || f.AuthorizationPolicies[0].Spec.GetSelector().GetMatchLabels()["app"] != "a" {
+		t.Errorf("policies: %v", f.AuthorizationPolicies)
 	}
 	if !r.hasFault(path + `:17:32: error [FL0107] VirtualService test/c metadata.namespace: the namespace "test" is not one`) {
 		t.Errorf("faults: %v", r.Status().Faults)
@@ -69,14 +69,14 @@ func TestManifests(t *testing.T) {
 	replace(t, path, broken)
 	r.awaitStatus("keeping", func(s *Status) bool { return len(s.Kept) == 3 })
 	r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
-	if f := r.Last(); len(f.Unenforced) != 1 {
-		t.Errorf("unenforced: %v", f.Unenforced)
+	if f := r.Last(); len(f.AuthorizationPolicies) != 1 {
+		t.Errorf("policies: %v", f.AuthorizationPolicies)
 	}
 	r.Stop()
 	r = startReal(t, cfg)
 	r.Await("prod/a=one.prod.svc.mesh.local", "prod/b=b.example")
-	if f := r.Last(); len(f.Unenforced) != 1 {
-		t.Errorf("after a restart, unenforced: %v", f.Unenforced)
+	if f := r.Last(); len(f.AuthorizationPolicies) != 1 {
+		t.Errorf("after a restart, policies: %v", f.AuthorizationPolicies)
 	}
 	// An object that uses what is not built is kept out whole; one that was in
 	// force before stays as it was.

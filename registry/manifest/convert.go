@@ -3,11 +3,13 @@ package manifest
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -45,6 +47,12 @@ func (o *Object) Fragment() *mesh.Fragment {
 		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
 	case *security.PeerAuthentication:
 		f.PeerAuthentications = []*mesh.PeerAuthentication{{Meta: o.Meta, Spec: spec}}
+	case *security.AuthorizationPolicy:
+		// As in Istio, what is attached by targetRefs is for no sidecar and no classic gateway
+		// (pilot/pkg/model/policyattachment.go).
+		if !attached(spec) {
+			f.AuthorizationPolicies = []*mesh.AuthorizationPolicy{{Meta: o.Meta, Spec: spec, DryRun: o.dryRun()}}
+		}
 	default: // a security policy that nobody turns into something is not in force either
 		return o.unenforced()
 	}
@@ -53,7 +61,7 @@ func (o *Object) Fragment() *mesh.Fragment {
 
 // Denies reports whether the object is a security policy that is not in force, so that the
 // workloads that it selects deny every request.
-func (o *Object) Denies() bool { return o.Valid && o.unenforced() != nil }
+func (o *Object) Denies() bool { return o.Valid && len(o.NotInForce) > 0 && o.unenforced() != nil }
 
 // unenforced is the security policy that cannot be enforced, or nil if the
 // object is none. One that is only attached to gateways or services by
@@ -63,21 +71,39 @@ func (o *Object) unenforced() *mesh.Fragment {
 	if len(o.NotInForce) > 0 {
 		u.Field = o.NotInForce[0].Field
 	}
-	var attached bool
 	switch spec := o.Spec.(type) {
 	case *security.AuthorizationPolicy:
 		u.Selector = spec.GetSelector().GetMatchLabels()
-		attached = spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0
+		if attached(spec) {
+			return nil
+		}
 	case *security.RequestAuthentication:
 		u.Selector = spec.GetSelector().GetMatchLabels()
-		attached = spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0
+		if attached(spec) {
+			return nil
+		}
 	default:
 		return nil
 	}
-	if attached {
-		return nil
-	}
 	return &mesh.Fragment{Unenforced: []*mesh.Unenforced{u}}
+}
+
+// targeted is a policy that may name gateways or services.
+type targeted interface {
+	GetTargetRef() *typev1beta1.PolicyTargetReference
+	GetTargetRefs() []*typev1beta1.PolicyTargetReference
+}
+
+// attached reports whether a policy is for gateways or services of Kubernetes only.
+func attached(spec targeted) bool {
+	return spec.GetTargetRef() != nil || len(spec.GetTargetRefs()) > 0
+}
+
+// dryRun reports whether an AuthorizationPolicy decides nothing. The webhook's rules refuse an
+// annotation that is neither true nor false.
+func (o *Object) dryRun() bool {
+	dry, err := strconv.ParseBool(o.Meta.Annotations["istio.io/dry-run"])
+	return err == nil && dry
 }
 
 func clone[M proto.Message](m M) M {

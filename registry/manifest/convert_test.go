@@ -114,7 +114,7 @@ func TestFragmentRouting(t *testing.T) {
 func TestUnenforced(t *testing.T) {
 	t.Parallel()
 	file := decodeFile(t, "testdata/good/policy.yaml")
-	for i, want := range []map[string]string{{"app": "orders"}, nil} {
+	for i, want := range map[int]map[string]string{3: {"app": "orders"}, 1: nil} {
 		f := file.Objects[i].Fragment()
 		if f == nil || len(f.Unenforced) != 1 {
 			t.Errorf("%s gives %+v; want it unenforced", file.Objects[i].Meta.Key, f)
@@ -124,14 +124,38 @@ func TestUnenforced(t *testing.T) {
 			t.Errorf("selector (-want +got):\n%s", diff)
 		}
 	}
-	for i, want := range []string{"and so the workloads with app=orders deny every request", `and so all workloads of namespace "shop"`, ""} {
+	for i, want := range map[int]string{3: "and so the workloads with app=orders deny every request", 1: `and so all workloads of namespace "shop"`} {
 		o := file.Objects[i]
-		if o.Denies() != (want != "") || strings.Contains(o.NotInForce[0].Message, "deny every request") != (want != "") || !strings.Contains(o.NotInForce[0].Message, want) {
+		if !o.Denies() || !strings.Contains(o.NotInForce[0].Message, "deny every request") || !strings.Contains(o.NotInForce[0].Message, want) {
 			t.Errorf("%s denies %v: %s", o.Meta.Key, o.Denies(), o.NotInForce[0].Message)
 		}
 	}
-	if f := file.Objects[2].Fragment(); f != nil {
-		t.Errorf("a policy attached to a gateway selects workloads: %+v", f)
+}
+
+// TestAuthorizationPolicies holds that a policy that is in force reaches the mesh as it is
+// written, and that one that is attached to gateways replaces what was there by nothing.
+func TestAuthorizationPolicies(t *testing.T) {
+	t.Parallel()
+	file := decodeFile(t, "testdata/good/policy.yaml")
+	for i, dry := range map[int]bool{0: false, 4: true} {
+		o := file.Objects[i]
+		f := o.Fragment()
+		if f == nil || len(f.AuthorizationPolicies) != 1 || o.Denies() {
+			t.Errorf("%s gives %+v, and denies %v", o.Meta.Key, f, o.Denies())
+			continue
+		}
+		if p := f.AuthorizationPolicies[0]; p.Spec != o.Spec || p.DryRun != dry {
+			t.Errorf("%s: %+v", o.Meta.Key, p)
+		}
+	}
+	o := file.Objects[2]
+	if f := o.Fragment(); f == nil || len(f.AuthorizationPolicies)+len(f.Unenforced) > 0 {
+		t.Errorf("a policy attached to a gateway gives %+v", f)
+	}
+	if !slices.ContainsFunc(o.Faults, func(f manifest.Fault) bool {
+		return f.Severity == manifest.Warning && f.Field == "spec.targetRefs" && strings.Contains(f.Message, "no effect")
+	}) {
+		t.Errorf("nothing says that it has no effect: %v", o.Faults)
 	}
 }
 

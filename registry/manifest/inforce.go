@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -24,6 +25,13 @@ import (
 //
 //nolint:gochecknoglobals // a read-only table
 var inForce = map[mesh.Kind][]string{
+	mesh.KindAuthorizationPolicy: {
+		"action=ALLOW,DENY,AUDIT",
+		"rules",
+		"selector",
+		"targetRef",
+		"targetRefs",
+	},
 	mesh.KindDestinationRule: {
 		"!subsets.trafficPolicy.portLevelSettings.tls.credentialName",
 		"!subsets.trafficPolicy.tls.credentialName",
@@ -194,22 +202,38 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 				"the routes for the sidecars (mesh) are in force", value))
 			return
 		}
-		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value))
+		r.add(CodeNotInForce, o.root.Nearest(path), path, notInForceMessage(value)+o.consequence())
 	}
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
 	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
+	warnAttached(o, warnings)
 	hostPaths(o, opts, &r)
 	return r.finish()
 }
 
+// warnAttached warns of an AuthorizationPolicy that is for gateways or services of Kubernetes only.
+func warnAttached(o *Object, warnings *reporter) {
+	spec, ok := o.Spec.(*security.AuthorizationPolicy)
+	if !ok || !attached(spec) {
+		return
+	}
+	field := "targetRefs"
+	if len(spec.GetTargetRefs()) == 0 {
+		field = "targetRef"
+	}
+	warnings.warn(CodeNotInForce, o.root.Nearest("spec."+field), "spec."+field, "the policy has no effect: as in Istio, "+field+
+		" attaches it to gateways and services of Kubernetes, and never to a sidecar; to apply it to workloads, use a selector")
+}
+
 // consequence says what an object does although it is not in force, or "".
 func (o *Object) consequence() string {
-	if !o.Denies() {
+	denying := o.unenforced()
+	if denying == nil {
 		return ""
 	}
 	which := "all workloads of namespace " + strconv.Quote(o.Meta.Namespace) + " (of the mesh, if that is the root namespace)"
-	if labels := o.unenforced().Unenforced[0].Selector; len(labels) > 0 {
+	if labels := denying.Unenforced[0].Selector; len(labels) > 0 {
 		list := make([]string, 0, len(labels))
 		for _, k := range slices.Sorted(maps.Keys(labels)) {
 			list = append(list, k+"="+labels[k])

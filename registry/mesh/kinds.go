@@ -4,6 +4,7 @@ import (
 	"iter"
 	"reflect"
 	"slices"
+	"strconv"
 )
 
 // kinds are the kinds of objects that sources contribute, except MeshConfig. Code for
@@ -62,6 +63,13 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*PeerAuthentication { return &s.PeerAuthentications },
 		rank:     compareAge[*PeerAuthentication],
 		print:    func(p *printer, x *PeerAuthentication) { p.message(x.Spec) },
+	},
+	kindOf[*AuthorizationPolicy]{
+		fragment: func(f *Fragment) *[]*AuthorizationPolicy { return &f.AuthorizationPolicies },
+		order:    compareKeys[*AuthorizationPolicy],
+		snapshot: func(s *Snapshot) *[]*AuthorizationPolicy { return &s.AuthorizationPolicies },
+		rank:     compareKeys[*AuthorizationPolicy],
+		print:    func(p *printer, x *AuthorizationPolicy) { p.message(x.Spec); p.text(strconv.FormatBool(x.DryRun)) },
 	},
 	kindOf[*Unenforced]{
 		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },

@@ -33,6 +33,22 @@ type PeerAuthentication struct {
 	Spec *security.PeerAuthentication
 }
 
+// AuthorizationPolicy says who may send a workload which requests. All policies that select a
+// workload count; they have no order.
+type AuthorizationPolicy struct {
+	Meta
+	Spec *security.AuthorizationPolicy
+	// DryRun says that the policy decides nothing: Envoy only counts what it would have decided
+	// (Istio's annotation istio.io/dry-run).
+	DryRun bool
+}
+
+// Selects reports whether the policy is for a workload in a namespace. root is the root
+// namespace, whose policies are for all namespaces.
+func (p *AuthorizationPolicy) Selects(namespace string, labels map[string]string, root string) bool {
+	return (p.Namespace == namespace || p.Namespace == root) && Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
+}
+
 // MTLSMode is what a workload's proxy demands of a peer on one port.
 type MTLSMode uint8
 

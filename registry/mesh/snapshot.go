@@ -23,11 +23,12 @@ type Snapshot struct {
 	WorkloadGroups []*WorkloadGroup
 	// VirtualServices, DestinationRules, Sidecars and PeerAuthentications are
 	// in the order of [Meta.Before].
-	VirtualServices     []*VirtualService
-	DestinationRules    []*DestinationRule
-	Sidecars            []*Sidecar
-	PeerAuthentications []*PeerAuthentication
-	Unenforced          []*Unenforced
+	VirtualServices       []*VirtualService
+	DestinationRules      []*DestinationRule
+	Sidecars              []*Sidecar
+	PeerAuthentications   []*PeerAuthentication
+	AuthorizationPolicies []*AuthorizationPolicy
+	Unenforced            []*Unenforced
 
 	// Changed are the keys of objects that differ from the previous snapshot, sorted. It is
 	// empty in the first snapshot, where everything is new.

@@ -5,6 +5,7 @@ import (
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
+	"github.com/fairlead/fairlead/xds/authz"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -20,10 +21,20 @@ func discoveredFilter(slot view.Slot) *hcmv3.HttpFilter {
 }
 
 // buildExtension makes the configuration of a filter. One without rules has no effect.
-func buildExtension(p *view.Extension) *corev3.TypedExtensionConfig {
+func buildExtension(p *view.Extension) (*corev3.TypedExtensionConfig, []Diagnostic) {
 	rbac := &rbacv3.RBAC{}
-	if p.Deny {
+	var diagnostics []Diagnostic
+	switch {
+	case p.Deny:
 		rbac.Rules, rbac.RulesStatPrefix = denyAll(), "unenforced."
+	case p.Authorization != nil:
+		rules := authz.HTTP(policiesOf(p.Authorization))
+		if sets := rules.InOrder(); len(sets) == 1 {
+			rbac = sets[0].HTTPFilter()
+		} else { // policies of one action give one set: nothing else may open the slot
+			rbac.Rules = denyAll()
+		}
+		diagnostics = untranslated(p.Authorization, rules.Faults)
 	}
-	return &corev3.TypedExtensionConfig{Name: string(p.Slot), TypedConfig: pack(rbac)}
+	return &corev3.TypedExtensionConfig{Name: string(p.Slot), TypedConfig: pack(rbac)}, diagnostics
 }

@@ -36,7 +36,8 @@ const inspectorBuffer = 512
 // tproxyMark is set on packets that the proxy sends with a client's address.
 const tproxyMark = 1337
 
-func buildListener(p *view.Listener) *listenerv3.Listener {
+func buildListener(p *view.Listener) (*listenerv3.Listener, []Diagnostic) {
+	var x tcpAuthorizations
 	out := &listenerv3.Listener{
 		Name:                             p.Name,
 		Address:                          address(p.Addresses[0], p.Port),
@@ -64,12 +65,12 @@ func buildListener(p *view.Listener) *listenerv3.Listener {
 	}
 	out.ListenerFilters = listenerFilters(p)
 	for _, c := range p.Chains {
-		out.FilterChains = append(out.FilterChains, filterChain(c, p.Inbound))
+		out.FilterChains = append(out.FilterChains, filterChain(c, p.Inbound, &x))
 	}
 	if p.Default != nil {
-		out.DefaultFilterChain = filterChain(p.Default, p.Inbound)
+		out.DefaultFilterChain = filterChain(p.Default, p.Inbound, &x)
 	}
-	return out
+	return out, x.diagnostics
 }
 
 // listenerFilters are in the order in which they have to be.
@@ -138,7 +139,7 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	}}
 }
 
-func filterChain(c *view.FilterChain, inbound bool) *listenerv3.FilterChain {
+func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
 	if c.TLS != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
@@ -148,9 +149,12 @@ func filterChain(c *view.FilterChain, inbound bool) *listenerv3.FilterChain {
 		return out
 	}
 	if c.Deny {
-		out.Filters = append(out.Filters, networkFilter("envoy.filters.network.rbac", &rbacnetv3.RBAC{
+		out.Filters = append(out.Filters, networkFilter(networkRBACFilter, &rbacnetv3.RBAC{
 			StatPrefix: "unenforced.", Rules: denyAll(),
 		}))
+	}
+	for _, rules := range x.of(c.Authorization) {
+		out.Filters = append(out.Filters, networkFilter(networkRBACFilter, rules.NetworkFilter()))
 	}
 	proxy := tcpProxy(c.TCP)
 	if c.TLS != nil && c.TLS.MaxAge > 0 {

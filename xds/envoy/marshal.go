@@ -34,9 +34,11 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 	case *view.Endpoints:
 		return []Resource{resource(EndpointType, nameOf(p.Ref), marshal(buildEndpoints(p)), p.Origins())}, nil
 	case *view.Extension:
-		return []Resource{resource(ExtensionType, string(p.Slot), marshal(buildExtension(p)), p.Origins())}, nil
+		e, diagnostics := buildExtension(p)
+		return []Resource{resource(ExtensionType, string(p.Slot), marshal(e), p.Origins())}, diagnostics
 	case *view.Listener:
-		return []Resource{resource(ListenerType, p.Name, marshal(buildListener(p)), p.Origins())}, nil
+		l, diagnostics := buildListener(p)
+		return []Resource{resource(ListenerType, p.Name, marshal(l), p.Origins())}, diagnostics
 	case *view.RouteConfiguration:
 		t, diagnostics := BuildVHDSRoutes(p)
 		whole := t.Inline()

@@ -119,13 +119,18 @@ func (o *namespaceAuthn) forWorkload(labels map[string]string) peerPolicy {
 	if _, instance := labels[mesh.LabelConsulService]; !instance || len(o.selecting) == 0 {
 		return p
 	}
-	trusted := map[string]string{}
+	return p.atLeast(o.selected(trustedLabels(labels)))
+}
+
+// trustedLabels are the labels of a catalog instance that do not come from its registration.
+func trustedLabels(labels map[string]string) map[string]string {
+	out := map[string]string{}
 	for k, v := range labels {
 		if strings.HasPrefix(k, mesh.LabelConsulPrefix) {
-			trusted[k] = v
+			out[k] = v
 		}
 	}
-	return p.atLeast(o.selected(trusted))
+	return out
 }
 
 // atLeast is the stricter of two policies, for each port.

@@ -2,6 +2,7 @@ package view
 
 import (
 	"crypto/sha256"
+	"slices"
 	"testing"
 	"time"
 
@@ -88,6 +89,14 @@ func (w *meshFixture) peer(ns, name, spec string) {
 	w.f.PeerAuthentications = append(w.f.PeerAuthentications, &mesh.PeerAuthentication{
 		Meta: w.meta(mesh.KindPeerAuthentication, ns, name), Spec: m,
 	})
+}
+
+func (w *meshFixture) authorize(ns, name, spec string) *mesh.AuthorizationPolicy {
+	p := &mesh.AuthorizationPolicy{Meta: w.meta(mesh.KindAuthorizationPolicy, ns, name), Spec: &security.AuthorizationPolicy{}}
+	w.decode(spec, p.Spec)
+	w.f.AuthorizationPolicies = append(w.f.AuthorizationPolicies, p)
+	slices.SortFunc(w.f.AuthorizationPolicies, func(a, b *mesh.AuthorizationPolicy) int { return a.Compare(b.Key) })
+	return p
 }
 
 func (w *meshFixture) snapshot() *mesh.Snapshot {

@@ -44,8 +44,10 @@ type inboundInput struct {
 	Mode  mesh.MTLSMode
 	Modes map[uint32]mesh.MTLSMode
 	// Deny refuses all requests, because a policy applies that cannot be enforced.
-	Deny  bool
-	Ports []inboundPort
+	Deny bool
+	// Authorization is nil if no AuthorizationPolicy applies.
+	Authorization *Authorization
+	Ports         []inboundPort
 
 	// origins are those of all, denyOrigins those of what denies.
 	origins, denyOrigins []*mesh.Origin
@@ -72,10 +74,14 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
 		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
+	if in.Authorization = pc.authorization(); in.Authorization != nil {
+		in.addOrigins(in.Authorization.origins...)
+	}
 	for _, u := range pc.s.Unenforced {
 		if !pc.proxy.AcceptUnenforced && u.Selects(pc.namespace(), pc.proxy.Labels, pc.s.RootNamespace()) {
 			in.Deny = true
-			in.origins, in.denyOrigins = append(slices.Clone(in.origins), u.Origin), append(in.denyOrigins, u.Origin)
+			in.addOrigins(u.Origin)
+			in.denyOrigins = append(in.denyOrigins, u.Origin)
 		}
 	}
 	targets := in.serviceTargets()
@@ -88,6 +94,13 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	}
 	in.reserve(targets)
 	return in
+}
+
+// addOrigins leaves the list as it was to whoever else has it.
+func (in *inboundInput) addOrigins(list ...*mesh.Origin) {
+	if len(list) > 0 {
+		in.origins = slices.Concat(in.origins, list)
+	}
 }
 
 // reserve notes the addresses of the application and of inbound listeners.
@@ -373,7 +386,7 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 		to := ClusterRef{Kind: InboundPassthroughCluster}
 		l.Chains = append(l.Chains, in.sniffedChains(mc, mode, func() *FilterChain {
 			return &FilterChain{
-				Name: "virtualInbound", Match: FilterChainMatch{DestinationPort: port}, Deny: in.Deny,
+				Name: "virtualInbound", Match: FilterChainMatch{DestinationPort: port}, Deny: in.Deny, Authorization: in.Authorization,
 				TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
 			}
 		}, func(c *FilterChain) {
@@ -391,7 +404,10 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 	to := ClusterRef{Kind: InboundCluster, Port: p.Number}
 	chain := func() *FilterChain {
-		return &FilterChain{Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number}, Deny: in.Deny}
+		return &FilterChain{
+			Name: listenerName(p.Bind, p.Number), Match: FilterChainMatch{DestinationPort: p.Number},
+			Deny: in.Deny, Authorization: in.Authorization,
+		}
 	}
 	asTCP := func() *FilterChain {
 		c := chain()

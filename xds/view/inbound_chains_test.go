@@ -31,6 +31,7 @@ func inboundChains(t *testing.T, mode string, interception Interception, deny bo
 	}
 	w.peer("shop", "default", `{"mtls":{"mode":"`+mode+`"}}`)
 	if deny {
+		w.authorize("shop", "p", `{"action":"DENY","rules":[{}]}`)
 		w.f.Unenforced = append(w.f.Unenforced, &mesh.Unenforced{Meta: w.meta(mesh.KindAuthorizationPolicy, "shop", "p")})
 	}
 	p := proxyIn("shop", nil)
@@ -63,9 +64,17 @@ func refuses(c *FilterChain, extensions map[Slot]*Extension) bool {
 	return slices.ContainsFunc(c.HTTP.Slots, func(s Slot) bool { return extensions[s] != nil && extensions[s].Deny })
 }
 
+// hasPolicies reports whether a chain has the policies of its workload.
+func hasPolicies(c *FilterChain, extensions map[Slot]*Extension) bool {
+	if c.HTTP == nil {
+		return c.Authorization != nil
+	}
+	return slices.ContainsFunc(c.HTTP.Slots, func(s Slot) bool { return extensions[s] != nil && extensions[s].Authorization != nil })
+}
+
 // TestEveryInboundChainKeepsTheRules: whatever the protocol of a port, each of its chains has
-// mTLS under STRICT and denies if the proxy has to. Under PERMISSIVE, too, every ALPN protocol
-// that clients in the mesh offer leads to a chain with mTLS.
+// mTLS under STRICT, denies if the proxy has to, and has the policies of the workload. Under
+// PERMISSIVE, too, every ALPN protocol that clients in the mesh offer leads to a chain with mTLS.
 func TestEveryInboundChainKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"STRICT", "PERMISSIVE", "DISABLE"} {
@@ -74,7 +83,7 @@ func TestEveryInboundChainKeepsTheRules(t *testing.T) {
 				all, extensions := inboundChains(t, mode, interception, deny)
 				for at, chains := range all {
 					for _, c := range chains {
-						if refuses(c, extensions) != deny || mode == "STRICT" && c.TLS == nil || mode == "DISABLE" && c.TLS != nil {
+						if refuses(c, extensions) != deny || hasPolicies(c, extensions) != deny || mode == "STRICT" && c.TLS == nil || mode == "DISABLE" && c.TLS != nil {
 							t.Errorf("%s, %s, denies %v: a chain of %v breaks the rules: %+v", mode, interception, deny, at, c)
 						}
 					}
@@ -122,7 +131,7 @@ func TestFirstPolicyUpdatesNoHTTPChain(t *testing.T) {
 		if open[DenySlot].Deny || len(open[DenySlot].Origins()) > 0 || !closed[DenySlot].Deny || closed[AllowSlot].Deny {
 			t.Errorf("%s: %+v, %+v", interception, open, closed)
 		}
-		if o := closed[DenySlot].Origins(); len(o) != 1 || o[0].Path == "" {
+		if o := closed[DenySlot].Origins(); len(o) != 2 || o[0].Path == "" {
 			t.Errorf("%s: the rules come from %v", interception, o)
 		}
 	}

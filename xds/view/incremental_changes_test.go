@@ -15,7 +15,7 @@ import (
 // change changes one thing in the mesh.
 func (g *randomMesh) change() {
 	f := &g.w.f
-	switch g.rnd.IntN(20) {
+	switch g.rnd.IntN(21) {
 	case 0:
 		g.service()
 	case 1:
@@ -67,6 +67,13 @@ func (g *randomMesh) change() {
 		}
 	case 19:
 		g.moved()
+	case 20:
+		if f.AuthorizationPolicies = drop(g, f.AuthorizationPolicies); g.rnd.IntN(4) > 0 {
+			g.note("authorization policy")
+			g.w.authorize(pick(g, "shop", "other", "istio-system"), g.name(), pick(g, `{}`, `{"action":"DENY","rules":[{}]}`,
+				`{"selector":{"matchLabels":{"app":"a"}},"action":"AUDIT","rules":[{}]}`,
+				`{"selector":{"matchLabels":{"app":"b","tier":"one"}},"rules":[{"to":[{"operation":{"paths":["/a"]}}]}]}`))
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ type Index struct {
 	virtualServices []*virtualService
 	rules           *ruleIndex
 	authn           *authn
+	policies        *policyIndex
 	sidecars        *sidecarIndex
 	selectorLabels  *selectorLabels
 
@@ -69,7 +70,7 @@ func newIndex(prev *Index, s *mesh.Snapshot, settings Settings) *Index {
 func (x *Index) empty() *Index {
 	return &Index{
 		s: &mesh.Snapshot{MeshConfig: x.s.MeshConfig}, meshContext: x.meshContext,
-		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, selectorLabels: &selectorLabels{},
+		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, policies: newPolicyIndex(x.s), selectorLabels: &selectorLabels{},
 	}
 }
 
@@ -88,6 +89,10 @@ func (x *Index) fill(prev *Index) {
 	x.authn = prev.authn
 	if len(mesh.DeltasOf[*mesh.PeerAuthentication](d)) > 0 || prev.authn.defaults == nil {
 		x.authn = newAuthn(prev.authn, s)
+	}
+	x.policies = prev.policies
+	if len(mesh.DeltasOf[*mesh.AuthorizationPolicy](d)) > 0 {
+		x.policies = newPolicyIndex(s)
 	}
 	x.sidecars = prev.sidecars
 	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {

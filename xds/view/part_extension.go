@@ -1,6 +1,12 @@
 package view
 
-import "github.com/fairlead/fairlead/registry/mesh"
+import (
+	"slices"
+
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
 
 // Slot is a place in an HTTP filter chain for a filter whose configuration is an [Extension]
 // of that name, so that the filter's rules change without its listener. Slots are there from
@@ -10,11 +16,48 @@ type Slot string
 
 // The slots of inbound HTTP chains, in their order.
 const (
+	AuditSlot Slot = "envoy.filters.http.rbac.audit"
 	DenySlot  Slot = "envoy.filters.http.rbac.deny"
 	AllowSlot Slot = "envoy.filters.http.rbac.allow"
 )
 
-func inboundSlots() []Slot { return []Slot{DenySlot, AllowSlot} }
+// slots are those of the proxy's chains. The one for AUDIT policies, which decide nothing, is
+// there only if one applies.
+func (in *inboundInput) slots() []Slot {
+	if in.Authorization.in(AuditSlot) != nil {
+		return []Slot{AuditSlot, DenySlot, AllowSlot}
+	}
+	return []Slot{DenySlot, AllowSlot}
+}
+
+// slotOf is the slot of an action. What is neither ALLOW nor AUDIT denies.
+func slotOf(action security.AuthorizationPolicy_Action) Slot {
+	switch action {
+	case security.AuthorizationPolicy_ALLOW:
+		return AllowSlot
+	case security.AuthorizationPolicy_AUDIT:
+		return AuditSlot
+	default:
+		return DenySlot
+	}
+}
+
+// in are the policies of one slot; nil if there is none.
+func (a *Authorization) in(slot Slot) *Authorization {
+	if a == nil {
+		return nil
+	}
+	out := &Authorization{TrustDomains: a.TrustDomains, JoinsHeaders: a.JoinsHeaders}
+	for i, p := range a.Policies {
+		if slotOf(p.Action) == slot {
+			out.Policies, out.origins = append(out.Policies, p), append(out.origins, a.origins[i])
+		}
+	}
+	if len(out.Policies) == 0 {
+		return nil
+	}
+	return out
+}
 
 // Extension is the input of one TypedExtensionConfig resource (ECDS): the configuration of the
 // filters in one slot, the same in all chains of a proxy. The zero value of all but its Slot
@@ -25,18 +68,21 @@ type Extension struct {
 	// Deny refuses every request, because a security policy applies that cannot be
 	// enforced.
 	Deny bool
+	// Authorization is what the policies of the slot's action say; nil if there is none.
+	Authorization *Authorization
 }
 
 // extensionInput is what an extension is made from. Its key covers the origins, because equal
 // extensions of many workloads come from different objects.
 type extensionInput struct {
-	Slot    Slot
-	Deny    bool
-	Origins []*mesh.Origin
+	Slot          Slot
+	Deny          bool
+	Authorization *Authorization
+	Origins       []*mesh.Origin
 }
 
 func (in extensionInput) build(*meshContext) *Extension {
-	e := &Extension{base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny}
+	e := &Extension{base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny, Authorization: in.Authorization}
 	e.seal(contentHash("Extension", e))
 	return e
 }
@@ -47,10 +93,17 @@ func (in *inboundInput) extensions(mc *meshContext, listeners []Part) []Part {
 		return nil
 	}
 	var out []Part
-	for _, slot := range inboundSlots() {
-		e := extensionInput{Slot: slot}
+	for _, slot := range in.slots() {
+		e := extensionInput{Slot: slot, Authorization: in.Authorization.in(slot)}
+		var origins []*mesh.Origin
+		if e.Authorization != nil {
+			origins = e.Authorization.origins
+		}
 		if slot == DenySlot && in.Deny {
-			e.Deny, e.Origins = true, originsOf(in.denyOrigins...)
+			e.Deny, origins = true, slices.Concat(origins, in.denyOrigins)
+		}
+		if len(origins) > 0 {
+			e.Origins = originsOf(origins...)
 		}
 		out = append(out, mc.extensions.get(mc, e))
 	}
@@ -74,6 +127,6 @@ func hasSlots(listeners []Part) bool {
 
 // serveHTTP makes an inbound chain one for HTTP. Its rules are in its slots.
 func (in *inboundInput) serveHTTP(c *FilterChain, http *HTTPConnectionManager) {
-	http.Slots = inboundSlots()
-	c.HTTP, c.Deny = http, false
+	http.Slots = in.slots()
+	c.HTTP, c.Deny, c.Authorization = http, false, nil
 }

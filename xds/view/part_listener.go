@@ -49,6 +49,9 @@ type FilterChain struct {
 	// Deny refuses every connection of a chain with TCP, because a security policy applies
 	// that cannot be enforced. A chain with HTTP has slots for that.
 	Deny bool
+	// Authorization is what AuthorizationPolicies say of the connections of a chain with TCP;
+	// nil means nothing. A chain with HTTP has slots for that.
+	Authorization *Authorization
 }
 
 // FilterChainMatch says which connections a chain is for; empty means all.

@@ -12,9 +12,10 @@ kind: AuthorizationPolicy
 metadata: {name: echo, namespace: shop}
 spec:
   selector: {matchLabels: {app: echo}}
+  action: CUSTOM
+  provider: {name: decider}
   rules:
-  - from:
-    - source: {principals: ["cluster.local/ns/shop/sa/client"]}
+  - {}
 `
 
 // TestUnenforced shows that a policy which this release cannot enforce fails

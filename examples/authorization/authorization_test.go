@@ -1,0 +1,134 @@
+package authorization
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/meshtest"
+)
+
+func TestMain(m *testing.M) { os.Exit(meshtest.Main(m)) }
+
+// shop is the quickstart's mesh, without its second orders.
+type shop struct {
+	*meshtest.Mesh
+	// web is where people come in; orders and inventory are called directly, in plaintext.
+	web, orders string
+}
+
+func newShop(t *testing.T) *shop {
+	t.Helper()
+	envoytest.Binary(t)
+	m := meshtest.New(t, "examples/quickstart/mesh", map[string]int{
+		"web": 18080, "orders-v1": 18081, "orders-v2": 18082, "inventory": 18083,
+	})
+	m.StartServer()
+	stock := func(address int) []string {
+		return []string{"--next", fmt.Sprintf("grpc://127.0.0.%d:9090", address), "--next-host", "inventory.shop.internal"}
+	}
+	var names []string
+	for _, h := range []meshtest.Host{
+		{Name: "inventory", Workload: "shop/inventory", Address: 14, App: []string{"--protocol", "grpc"}},
+		{Name: "orders-v1", Workload: "shop/orders", Address: 12, App: stock(12)},
+		{Name: "orders-v2", Workload: "shop/orders", Address: 13, App: stock(13)},
+		{Name: "web", Workload: "shop/web", Address: 11, App: []string{"--next", "http://127.0.0.11:9080", "--next-host", "orders.shop.internal"}},
+	} {
+		h.Agent = []string{"--drain-time", "1s"}
+		m.StartHost(h)
+		names = append(names, h.Name)
+	}
+	m.AwaitLive(names...)
+	return &shop{
+		Mesh:   m,
+		web:    "http://" + net.JoinHostPort(m.Address(11), "8080"),
+		orders: "http://" + net.JoinHostPort(m.Address(12), "9080"),
+	}
+}
+
+// apply does what `cp policies/NAME examples/quickstart/mesh/` does.
+func (s *shop) apply(t *testing.T, name string) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("policies", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Write(name, string(content))
+}
+
+// ask sends a request on a connection of its own, and returns the status and the text.
+func ask(t *testing.T, method, url string) (int, string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(body), err
+}
+
+// answers waits until a request is answered so.
+func (s *shop) answers(t *testing.T, method, url string, status int, text string) {
+	t.Helper()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		got, body, err := ask(t, method, url)
+		if err != nil || got != status || !strings.Contains(body, text) {
+			return fmt.Errorf("%s %s: %d %q, %w; want %d with %q", method, url, got, body, err, status, text)
+		}
+		return nil
+	})
+}
+
+// TestAuthorization goes through the README, step by step.
+func TestAuthorization(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	const denied = "RBAC: access denied"
+	s.answers(t, "GET", s.web+"/", 200, "inventory")
+	s.answers(t, "GET", s.orders+"/", 200, "inventory")
+
+	s.apply(t, "deny-all.yaml")
+	s.answers(t, "GET", s.web+"/", 403, denied)
+	s.answers(t, "GET", s.orders+"/", 403, denied)
+
+	s.apply(t, "allow-web.yaml")
+	s.answers(t, "GET", s.web+"/", 502, "orders.shop.internal answered 403: "+denied)
+	s.answers(t, "POST", s.web+"/", 403, denied)
+
+	s.apply(t, "allow-orders.yaml")
+	s.answers(t, "GET", s.web+"/", 502, "inventory.shop.internal: rpc error: code = PermissionDenied")
+	s.apply(t, "allow-inventory.yaml")
+	s.answers(t, "GET", s.web+"/", 200, `"caller":"spiffe://cluster.local/ns/shop/sa/orders"`)
+	s.answers(t, "GET", s.orders+"/", 403, denied)
+
+	s.answers(t, "GET", s.web+"/admin", 200, "inventory")
+	s.apply(t, "no-admin.yaml")
+	s.answers(t, "GET", s.web+"/admin", 403, denied)
+	s.answers(t, "GET", s.web+"/admin/users", 403, denied)
+	s.answers(t, "GET", s.web+"/administrator", 200, "inventory")
+
+	s.apply(t, "try.yaml")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if got, body, err := ask(t, "GET", s.web+"/old/page"); err != nil || got != 200 {
+			t.Errorf("a policy that is only tried out changes the answer to %d %q, %v", got, body, err)
+		}
+		stats, err := s.EnvoyAdmin("web", "/stats?usedonly&filter=shadow_denied")
+		if err == nil && !strings.Contains(stats, ";.rbac.istio_dry_run_deny_.shadow_denied: ") {
+			err = fmt.Errorf("nothing is counted: %q", stats)
+		}
+		return err
+	})
+}
