@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/fairlead/fairlead/registry/analysis"
@@ -54,7 +55,13 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return render(cmd, &f) },
 	}
-	flags := cmd.Flags()
+	f.add(cmd.Flags())
+	outputFlag(cmd, &f.output)
+	return cmd
+}
+
+// add adds the flags that choose a mesh and a proxy of it.
+func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.StringArrayVar(&f.configDirs, "config-dir", nil, "directory of manifests; DIR=NAMESPACE,… accepts only objects of these namespaces; may be repeated")
 	flags.StringVar(&f.meshConfig, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
 	flags.StringVar(&f.workload, "workload", "", "workload of the proxy: NAMESPACE/NAME of a WorkloadEntry or Consul instance. For a Consul instance also NAMESPACE/SERVICE-ID, or NAMESPACE/SERVICE-ACCOUNT if only one instance has it")
@@ -70,63 +77,84 @@ Exit code 0: rendered; 1: an object was left out; 2: could not run.`,
 	flags.BoolVar(&f.settings.DualStackDNS, "dual-stack-dns", false, "resolve DNS names as a server does that is configured with --dual-stack-dns")
 	f.bound.add(flags)
 	f.catalog.add(flags)
-	outputFlag(cmd, &f.output)
-	return cmd
 }
 
 func render(cmd *cobra.Command, f *renderFlags) error {
+	r, err := f.render(cmd)
+	if err != nil {
+		return err
+	}
+	b, err := r.dump()
+	if err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(b)); err != nil {
+		return err
+	}
+	if manifest.HasErrors(r.faults) {
+		return errInvalid
+	}
+	return nil
+}
+
+// renderedProxy is the configuration of a proxy, and what it was made from.
+type renderedProxy struct {
+	resources []envoy.Resource
+	snapshot  *mesh.Snapshot
+	faults    []manifest.Fault
+}
+
+// dump is the configuration as Envoy's config_dump.
+func (r *renderedProxy) dump() ([]byte, error) {
+	dump, err := envoy.ConfigDump(r.resources)
+	if err != nil {
+		return nil, err
+	}
+	b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(dump)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the config dump: %w", err)
+	}
+	return b, nil
+}
+
+// render makes the configuration, and prints faults and diagnostics.
+func (f *renderFlags) render(cmd *cobra.Command) (*renderedProxy, error) {
 	if len(f.configDirs) == 0 && f.catalog.Address == "" {
-		return errors.New("nothing to render: name a directory with --config-dir, or a Consul with --consul-address")
+		return nil, errors.New("nothing to render: name a directory with --config-dir, or a Consul with --consul-address")
 	}
 	settings, faults, err := meshSettings(f.meshConfig)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	t, err := readTree(cmd.InOrStdin(), f.configDirs, &f.bound, f.catalog.hostPaths)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := t.addConsul(cmd, &f.catalog, f.bound.hostsOnly); err != nil {
-		return err
+		return nil, err
 	}
 	faults = append(faults, t.Faults...)
 	for _, o := range t.objects() {
 		faults = append(faults, o.NotInForce...)
 	}
-	snapshot := t.snapshot(settings)
+	r := &renderedProxy{snapshot: t.snapshot(settings)}
 	for _, c := range t.foreign(settings) {
 		faults = append(faults, manifest.Fault{
 			Origin: c.Dropped, Key: c.Key, Code: manifest.Code(analysis.CodeForeignHost), Severity: manifest.Warning, Message: c.Reason,
 		})
 	}
-	proxy, err := f.proxy(snapshot)
+	r.faults = faults
+	proxy, err := f.proxy(r.snapshot)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, fault := range faults {
 		if _, err := fmt.Fprintln(cmd.ErrOrStderr(), fault); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	resources, err := resourcesOf(cmd, f.settings.NewIndex(snapshot).Build(proxy))
-	if err != nil {
-		return err
-	}
-	dump, err := envoy.ConfigDump(resources)
-	if err != nil {
-		return err
-	}
-	b, err := protojson.MarshalOptions{Multiline: true, UseProtoNames: true}.Marshal(dump)
-	if err != nil {
-		return fmt.Errorf("encoding the config dump: %w", err)
-	}
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), string(b)); err != nil {
-		return err
-	}
-	if manifest.HasErrors(faults) {
-		return errInvalid
-	}
-	return nil
+	r.resources, err = resourcesOf(cmd, f.settings.NewIndex(r.snapshot).Build(proxy))
+	return r, err
 }
 
 // resourcesOf builds the resources of the proxy, and prints diagnostics.

@@ -7,11 +7,14 @@ import (
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	inspector "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/fairlead/fairlead/internal/envoymask"
 )
@@ -133,4 +136,32 @@ func (r resolver) FindMessageByURL(url string) (protoreflect.MessageType, error)
 		return (&inspector.HttpInspector{}).ProtoReflect().Type(), nil
 	}
 	return t, err
+}
+
+// Listeners are the listeners of a proxy that there is a copy of, and its extensions by name.
+// Only extensions that this program knows have their content.
+func Listeners(entries []Entry) ([]*listenerv3.Listener, map[string]*anypb.Any, error) {
+	var listeners []*listenerv3.Listener
+	extensions := map[string]*anypb.Any{}
+	listener := decoded(func(_ *Entry, l *listenerv3.Listener) [][]string {
+		listeners = append(listeners, l)
+		return nil
+	})
+	extension := decoded(func(_ *Entry, x *corev3.TypedExtensionConfig) [][]string {
+		extensions[x.GetName()] = x.GetTypedConfig()
+		return nil
+	})
+	for i := range entries {
+		var err error
+		switch entries[i].Type {
+		case Listener:
+			_, err = listener(&entries[i])
+		case Extension:
+			_, err = extension(&entries[i])
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return listeners, extensions, nil
 }
