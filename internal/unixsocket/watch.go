@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"time"
@@ -122,12 +123,23 @@ func (l *Listener) own() file {
 	return l.file
 }
 
+// bindAgain makes the file, and its directory if it is missing.
+func (l *Listener) bindAgain() (*net.UnixListener, file, error) {
+	if err := l.dir.restore(); err != nil {
+		return nil, file{}, err
+	}
+	return bind(l.ctx, l.c)
+}
+
 // remake makes the file. The old socket serves what waits in its queue, and is closed.
 func (l *Listener) remake(now time.Time) error {
-	if err := l.dir.restore(); err != nil {
-		return err
+	u, own, err := l.bindAgain()
+	for range 2 { // whoever removes a directory may still be at it
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		u, own, err = l.bindAgain()
 	}
-	u, own, err := bind(l.ctx, l.c)
 	if err != nil {
 		return err
 	}
