@@ -14,12 +14,16 @@ import (
 // fields in unreachable are not checked.
 func without() map[string]string {
 	return map[string]string{
-		"Meta.Origin":              "where something is written is no content",
-		"DestinationRule.ExportTo": "it is what exportTo of the specification says",
-		"VirtualService.ExportTo":  "it is what exportTo of the specification says",
-		"SidecarPort.name":         "a name for people",
-		"Workload.HealthReason":    "a reason for people",
-		"Unenforced.Field":         "it names what is not enforced, for people",
+		"Meta.Origin":                     "where something is written is no content",
+		"DestinationRule.ExportTo":        "it is what exportTo of the specification says",
+		"VirtualService.ExportTo":         "it is what exportTo of the specification says",
+		"SidecarPort.name":                "a name for people",
+		"Workload.HealthReason":           "a reason for people",
+		"PolicyTargetReference.group":     "what a policy is attached to is never a sidecar",
+		"PolicyTargetReference.kind":      "what a policy is attached to is never a sidecar",
+		"PolicyTargetReference.name":      "what a policy is attached to is never a sidecar",
+		"PolicyTargetReference.namespace": "what a policy is attached to is never a sidecar",
+		"Unenforced.Field":                "it names what is not enforced, for people",
 		// A warning says what to write instead.
 		"OutlierDetection.consecutiveErrors": "it is out of date, and nothing comes of it",
 		"HealthReport.Reason":                "a reason for people",

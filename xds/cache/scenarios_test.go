@@ -73,16 +73,41 @@ func routes(name, spec string) string {
 	return "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {namespace: shop, name: " + name + "}\nspec: {" + spec + "}\n---\n"
 }
 
+func policy(spec string) string {
+	return "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {namespace: shop, name: p}\nspec: {" + spec + "}\n"
+}
+
 func scenes() map[string]scenario {
 	const (
 		client = `trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /a.pem, privateKey: /b.pem}}`
 		cookie = `trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, path: /a, ttl: 1s}}}}`
+		when   = `rules: [{when: [{key: source.ip, values: [10.0.0.0/8], notValues: [10.1.1.1]}]}]`
 		to     = `route: [{destination: {host: c.mesh, subset: v1}}]`
 	)
 	delegates := routes("root", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], delegate: {name: one, namespace: shop}}]`) +
 		routes("one", `http: [{match: [{uri: {prefix: /a/b}}], route: [{destination: {host: c.mesh}}]}]`) +
 		routes("two", `http: [{match: [{uri: {prefix: /a/c}}], route: [{destination: {host: c.mesh}}]}]`)
 	return map[string]scenario{
+		"Attribute.value": {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "Strict", is: "Lax"},
+		"AuthorizationPolicy.DryRun": {documents: policy(`rules: [{}]`), set: func(fragments []*mesh.Fragment, second bool) {
+			for _, f := range fragments {
+				for i, p := range f.AuthorizationPolicies {
+					tried := *p
+					tried.DryRun, tried.Hash = second, mesh.Hash{1}
+					if !second {
+						tried.Hash = mesh.Hash{2}
+					}
+					f.AuthorizationPolicies[i] = &tried
+				}
+			}
+		}},
+		"AuthorizationPolicy.targetRefs":            {documents: policy(`rules: [{}]`), was: "[{}]", is: "[{}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]"},
+		"Condition.key":                             {documents: policy(when), was: "source.ip", is: "remote.ip"},
+		"Condition.notValues":                       {documents: policy(when), was: "10.1.1.1]", is: "10.1.1.2]"},
+		"Condition.values":                          {documents: policy(when), was: "10.0.0.0/8", is: "10.0.0.0/9"},
+		"Rule.when":                                 {documents: policy(when), was: "10.1.1.1]}", is: "10.1.1.1]}, {key: remote.ip, values: [10.1.1.2]}"},
+		"ConsistentHashLB.httpHeaderName":           {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x-a}}}`), was: "x-a", is: "x-b"},
+		"HTTPRewrite.uri":                           {documents: routes("c", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], rewrite: {uri: /b}, route: [{destination: {host: c.mesh}}]}]`), was: "/b", is: "/c"},
 		"ClientTLSSettings.clientCertificate":       {documents: rule(client), was: "/a.pem", is: "/c.pem"},
 		"ClientTLSSettings.privateKey":              {documents: rule(client), was: "/b.pem", is: "/c.pem"},
 		"ConsistentHashLB.httpQueryParameterName":   {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpQueryParameterName: a}}}`), was: "Name: a", is: "Name: b"},
@@ -138,6 +163,19 @@ func scenes() map[string]scenario {
 						other.Ports, other.Hash = map[string]uint32{"http": 8080}, mesh.Hash{1}
 						f.Workloads[i] = &other
 					}
+				}
+			}
+		}},
+		"Workload.Withdrawn": {set: func(fragments []*mesh.Fragment, second bool) {
+			fragments[0].Health = []*mesh.HealthReport{{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Healthy, Own: true}}
+			for _, f := range fragments {
+				for i, w := range f.Workloads {
+					other := *w
+					other.Health, other.Withdrawn, other.Hash = mesh.Unhealthy, second, mesh.Hash{1}
+					if !second {
+						other.Hash = mesh.Hash{2}
+					}
+					f.Workloads[i] = &other
 				}
 			}
 		}},
