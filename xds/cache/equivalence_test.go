@@ -184,7 +184,7 @@ func enough(t *testing.T, c *meshgen.Coverage, seeds int) {
 	t.Helper()
 	var missing []string
 	for _, f := range c.Missing() {
-		if name, _, _ := strings.Cut(f, " "); unreachable()[name] == "" {
+		if name, _, _ := strings.Cut(f, " "); unreachable()[name] == "" && ungenerated()[name] == "" {
 			missing = append(missing, f)
 		}
 	}
@@ -224,6 +224,22 @@ func unreachable() map[string]string {
 		"MeshConfig.inboundTrafficPolicy": "its only field has one value",
 		"VirtualService.gateways":         gateways, "L4MatchAttributes.gateways": gateways, "TLSMatchAttributes.gateways": gateways,
 		"SidecarPort.targetPort": "it is refused: it has no effect on a Sidecar",
+	}
+}
+
+// ungenerated are the fields of which random documents have no valid value, and why. Each has a
+// scenario instead, if it makes a difference at all.
+func ungenerated() map[string]string {
+	const (
+		condition = "few words are keys of conditions; a proxy gets conditions as they are, in one piece"
+		target    = "few words are kinds and groups that a policy can be attached to"
+	)
+	return map[string]string{
+		"AuthorizationPolicy.DryRun": "it is an annotation",
+		"Rule.when":                  condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
+		"AuthorizationPolicy.targetRef": target, "AuthorizationPolicy.targetRefs": target,
+		"PolicyTargetReference.group": target, "PolicyTargetReference.kind": target,
+		"PolicyTargetReference.name": target, "PolicyTargetReference.namespace": target,
 	}
 }
 

@@ -244,6 +244,19 @@ func (s scenario) counts(t *testing.T, field string) bool {
 	return differs
 }
 
+// TestFieldsThatAreNotGenerated checks that none of them is forgotten.
+func TestFieldsThatAreNotGenerated(t *testing.T) {
+	t.Parallel()
+	for field := range ungenerated() {
+		if !slices.Contains(meshgen.IndependentFields(), field) {
+			continue // its fields are asked themselves
+		}
+		if _, ok := scenes()[field]; !ok && without()[field] == "" {
+			t.Errorf("%s has no scenario", field)
+		}
+	}
+}
+
 // TestScenarios checks that every scenario is for an existing field.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
