@@ -168,6 +168,19 @@ func TestStateOfTheReleaseBefore(t *testing.T) {
 	s.startServer(previous)
 	s.known()
 	s.answers()
+	// Servers are upgraded before agents.
+	s.Server.Stop()
+	s.startServer(s.fairlead)
+	s.known()
+	s.Write("deny.yaml", "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: deny, namespace: shop}\nspec: {selector: {matchLabels: {app: echo}}}\n")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if _, err := s.client.Get(t.Context(), entry); err == nil || !strings.Contains(err.Error(), "403") {
+			return fmt.Errorf("a policy is not in force on hosts with the agent of the release before: %w", err)
+		}
+		return nil
+	})
+	s.Write("deny.yaml", "")
+	s.answers()
 }
 
 // readable compares the files that the release before knows with what it wrote
