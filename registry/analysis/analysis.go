@@ -66,6 +66,20 @@ const (
 	CodeIngressBind Code = codes.IngressBind
 	// CodeDenies: a security policy that is not in force makes workloads deny all requests.
 	CodeDenies Code = codes.Denies
+	// CodeUnknownIdentity: an AuthorizationPolicy names who no workload of the mesh is.
+	CodeUnknownIdentity Code = codes.UnknownIdentity
+	// CodePathSlash: a path in an AuthorizationPolicy begins with no slash.
+	CodePathSlash Code = codes.PathSlash
+	// CodePathNever: a path in an AuthorizationPolicy matches no path that Envoy has normalized.
+	CodePathNever Code = codes.PathNever
+	// CodeNeverOnTCP: an ALLOW rule speaks of HTTP, and is for ports of TCP.
+	CodeNeverOnTCP Code = codes.NeverOnTCP
+	// CodeNoClaims: a rule speaks of tokens, which no RequestAuthentication checks.
+	CodeNoClaims Code = codes.NoClaims
+	// CodeShadowed: a DENY policy denies all that a rule allows.
+	CodeShadowed Code = codes.Shadowed
+	// CodeLongLived: a policy is for ports of TCP, where connections end when rules change.
+	CodeLongLived Code = codes.LongLived
 )
 
 // Severity says how sure it is that something is wrong.
@@ -77,6 +91,8 @@ const (
 	Error Severity = "error"
 	// Warning: it is probably not meant.
 	Warning Severity = "warning"
+	// Info: nothing is wrong; it is good to know.
+	Info Severity = "info"
 )
 
 // Diagnostic is one finding.
@@ -129,10 +145,10 @@ type analyzer struct {
 	run  func(w *meshIndex, r *report)
 }
 
-// analyzers are all checks, in the order of their codes. One that reports under
-// several codes stands at its first.
+// analyzers are all checks, in the order of their codes, those of AuthorizationPolicies last.
+// One that reports under several codes stands at its first.
 func analyzers() []analyzer {
-	return []analyzer{
+	return append([]analyzer{
 		{CodeUnknownHost, destinations},
 		{CodeRouteWithoutService, routeHosts},
 		{CodeRuleWithoutService, ruleHosts},
@@ -155,7 +171,7 @@ func analyzers() []analyzer {
 		{CodeForeignHost, foreignHosts},
 		{CodeIngressBind, ingressBinds},
 		{CodeDenies, deniers},
-	}
+	}, policyAnalyzers()...)
 }
 
 // Analyze checks the mesh and returns all findings by file and position.

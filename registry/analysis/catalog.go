@@ -37,7 +37,7 @@ func (w *meshIndex) addCatalogs() {
 	}
 	for _, f := range w.in.Catalogs {
 		for _, x := range f.Workloads {
-			w.addWorkload(&workload{object: derived(&x.Meta), labels: x.Labels, spec: &networking.WorkloadEntry{
+			w.workloads.add(&workload{object: derived(&x.Meta), labels: x.Labels, spec: &networking.WorkloadEntry{
 				Address: x.Address, Ports: x.Ports, Labels: x.Labels, ServiceAccount: x.ServiceAccount, Weight: x.Weight,
 			}})
 		}

@@ -24,17 +24,18 @@ type meshIndex struct {
 	names     []mesh.Hostname // the keys of byHost, sorted
 	wildcards []*service
 	rules     ruleIndex
-	workloads map[string][]*workload // by namespace
-	labelled  map[label][]*workload
-	groups    map[string][]*workload // what WorkloadGroups would register
+	// workloads are those that there are, groups what WorkloadGroups would register.
+	workloads, groups *pool
+	selections        map[string]*selection
+	policies          *policySet
+	inbound           *inboundIndex
+	// guesses is how many comparisons are left for suggestions.
+	guesses int
 	// written are the ServiceEntries by their origin, and conflicts what stands
 	// between them and catalogs; nil without catalogs.
 	written   map[*mesh.Origin]*manifest.Object
 	conflicts []mesh.Conflict
 }
-
-// label is one label of the workloads of a namespace.
-type label struct{ namespace, key, value string }
 
 // service is one host of a ServiceEntry.
 type service struct {
@@ -57,7 +58,7 @@ type workload struct {
 func newWorld(in Input) *meshIndex {
 	w := &meshIndex{
 		in: in, domain: in.Domain, root: "istio-system", byHost: map[mesh.Hostname][]*service{},
-		workloads: map[string][]*workload{}, labelled: map[label][]*workload{}, groups: map[string][]*workload{},
+		workloads: newPool(), groups: newPool(), selections: map[string]*selection{}, guesses: maxGuesses,
 	}
 	if w.domain == "" {
 		w.domain = "cluster.local"
@@ -75,11 +76,13 @@ func newWorld(in Input) *meshIndex {
 	w.names = slices.Sorted(maps.Keys(w.byHost))
 	w.rules = newRuleIndex(w)
 	for o, spec := range specs[*networking.WorkloadEntry](w) {
-		w.addWorkload(newWorkload(o, spec, o.Meta.Labels))
+		w.workloads.add(newWorkload(o, spec, o.Meta.Labels))
 	}
 	for o, spec := range specs[*networking.WorkloadGroup](w) {
-		w.groups[o.Meta.Namespace] = append(w.groups[o.Meta.Namespace], newWorkload(o, spec.Template, spec.GetMetadata().GetLabels()))
+		w.groups.add(newWorkload(o, spec.Template, spec.GetMetadata().GetLabels()))
 	}
+	w.inbound = newInboundIndex(w)
+	w.policies = newPolicySet(w)
 	return w
 }
 
@@ -88,14 +91,6 @@ func (w *meshIndex) addService(s *service) {
 	w.byHost[s.host] = append(w.byHost[s.host], s)
 	if s.host.IsWildcard() {
 		w.wildcards = append(w.wildcards, s)
-	}
-}
-
-func (w *meshIndex) addWorkload(x *workload) {
-	ns := x.object.Meta.Namespace
-	w.workloads[ns] = append(w.workloads[ns], x)
-	for k, v := range x.labels {
-		w.labelled[label{ns, k, v}] = append(w.labelled[label{ns, k, v}], x)
 	}
 }
 
@@ -170,10 +165,8 @@ func exported(list []string, own, namespace string) bool {
 func (w *meshIndex) endpoints(s *service) (list []*workload, known bool) {
 	if s.spec.WorkloadSelector != nil {
 		selector := s.spec.WorkloadSelector.Labels
-		for _, g := range w.groups[s.object.Meta.Namespace] {
-			if mesh.Selects(selector, g.labels) {
-				return nil, false
-			}
+		if w.groups.any(s.object.Meta.Namespace, selector) {
+			return nil, false
 		}
 		return w.behind(s.object.Meta.Namespace, selector), true
 	}
@@ -186,38 +179,24 @@ func (w *meshIndex) endpoints(s *service) (list []*workload, known bool) {
 // behind returns the workloads of a namespace that a service with that selector
 // has.
 func (w *meshIndex) behind(namespace string, selector map[string]string) []*workload {
-	return slices.DeleteFunc(slices.Clone(w.selected(namespace, selector)), func(x *workload) bool {
+	return slices.DeleteFunc(w.workloads.selected(namespace, selector), func(x *workload) bool {
 		return !mesh.ServiceSelects(selector, x.labels)
 	})
-}
-
-// selected returns the workloads of a namespace that a policy's selector selects.
-func (w *meshIndex) selected(namespace string, selector map[string]string) []*workload {
-	candidates := w.workloads[namespace]
-	for k, v := range selector {
-		if l := w.labelled[label{namespace, k, v}]; len(l) < len(candidates) {
-			candidates = l
-		}
-	}
-	var list []*workload
-	for _, x := range candidates {
-		if mesh.Selects(selector, x.labels) {
-			list = append(list, x)
-		}
-	}
-	return list
-}
-
-// registers reports whether a WorkloadGroup of the namespace could bring a workload
-// that the selector selects.
-func (w *meshIndex) registers(namespace string, selector map[string]string) bool {
-	return slices.ContainsFunc(w.groups[namespace], func(g *workload) bool { return mesh.Selects(selector, g.labels) })
 }
 
 // nearHost returns " (did you mean X?)" for the service whose name differs from
 // host by a slip of one or two characters, or "".
 func (w *meshIndex) nearHost(host mesh.Hostname) string {
 	return near(string(host), w.names)
+}
+
+// maxGuesses bounds the comparisons of all suggestions of one analysis: they are a help, and
+// must not take longer than everything else where nothing fits.
+const maxGuesses = 1 << 20
+
+func (w *meshIndex) mayGuess() bool {
+	w.guesses--
+	return w.guesses >= 0
 }
 
 func near[S ~string](name string, candidates []S) string {

@@ -20,11 +20,11 @@ func portsNotServed(w *meshIndex, r *report) {
 		if len(spec.PortLevelMtls) == 0 {
 			continue
 		}
-		list, sure := w.chosen(o, spec.GetSelector().GetMatchLabels())
-		if !sure || len(list) == 0 {
+		selected := w.chosen(o, spec.GetSelector().GetMatchLabels())
+		if !selected.sure || len(selected.workloads) == 0 {
 			continue
 		}
-		served := w.servedPorts(list)
+		served := w.servedPorts(selected.workloads)
 		for _, port := range slices.Sorted(maps.Keys(spec.PortLevelMtls)) {
 			if len(served) == 0 || slices.Contains(served, port) {
 				continue

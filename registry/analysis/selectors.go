@@ -46,22 +46,6 @@ func selector(o *manifest.Object) (labels map[string]string, field string) {
 	return policy.GetMatchLabels(), policyField
 }
 
-// chosen returns the workloads that an object's selector chooses. In the root
-// namespace it chooses from all of them.
-func (w *meshIndex) chosen(o *manifest.Object, labels map[string]string) (list []*workload, sure bool) {
-	if o.Meta.Namespace != w.root {
-		return w.selected(o.Meta.Namespace, labels), !w.registers(o.Meta.Namespace, labels)
-	}
-	sure = true
-	for ns := range w.groups {
-		sure = sure && !w.registers(ns, labels)
-	}
-	for ns := range w.workloads {
-		list = append(list, w.selected(ns, labels)...)
-	}
-	return list, sure
-}
-
 // selectors warns of a selector without a single workload: a typing error in a
 // label turns a policy off without a word.
 func selectors(w *meshIndex, r *report) {
@@ -73,9 +57,9 @@ func selectors(w *meshIndex, r *report) {
 		if len(labels) == 0 {
 			continue
 		}
-		if list, sure := w.chosen(o, labels); sure && len(list) == 0 && !w.in.OtherSources {
+		if s := w.chosen(o, labels); s.sure && len(s.workloads) == 0 && !w.in.OtherSources {
 			r.warn(place{o, field}, "no workload of %s has the labels %s%s, so the object has no effect",
-				w.scope(o), labelText(labels), w.nearLabels(o.Meta.Namespace, labels))
+				w.scope(o), labelText(labels), w.nearLabels(s.scope, labels))
 		}
 	}
 }
@@ -88,17 +72,7 @@ func deniers(w *meshIndex, r *report) {
 			continue
 		}
 		labels, field := selector(o)
-		list, _ := w.chosen(o, labels)
-		names := make([]string, 0, len(list))
-		for _, x := range list {
-			name := x.object.Meta.Name
-			if x.object.Meta.Namespace != o.Meta.Namespace {
-				name = x.object.Meta.Namespace + "/" + name
-			}
-			names = append(names, name)
-		}
-		if len(names) > 0 {
-			slices.Sort(names)
+		if names := w.chosen(o, labels).allNames(); len(names) > 0 {
 			r.warn(place{o, field}, "this policy is not in force, and so %s every request; remove it, or start the server with --accept-unenforced, which lets all requests through",
 				denying(names))
 		}
@@ -126,11 +100,14 @@ func (w *meshIndex) scope(o *manifest.Object) string {
 }
 
 // nearLabels suggests the value that some workload has for one of the labels when
-// it differs by a slip.
+// it differs by a slip, in a namespace or, if that is "", in all.
 func (w *meshIndex) nearLabels(namespace string, labels map[string]string) string {
 	keys := slices.Sorted(maps.Keys(labels)) // the same words each time
-	for _, x := range w.workloads[namespace] {
+	for _, x := range w.workloads.in[namespace] {
 		for _, k := range keys {
+			if !w.mayGuess() {
+				return ""
+			}
 			if have := x.labels[k]; slip(labels[k], have) {
 				return " (did you mean \"" + k + "=" + have + "\"?)"
 			}

@@ -31,7 +31,7 @@ func noEndpoints(w *meshIndex, r *report) {
 // unasked reports instances of a catalog that have the labels, and stand behind
 // no service that does not ask for them; else of labels that are near.
 func (w *meshIndex) unasked(namespace string, selector map[string]string) string {
-	for _, x := range w.selected(namespace, selector) {
+	for _, x := range w.workloads.selected(namespace, selector) {
 		if name := x.labels[mesh.LabelConsulService]; name != "" {
 			return fmt.Sprintf(" but instances of the catalog, which are not selected by them alone: add %s: %s to have those", mesh.LabelConsulService, name)
 		}

@@ -45,7 +45,7 @@ func egressHosts(w *meshIndex, r *report) {
 // which others can reach: it listens there, and earlier releases listened at all addresses.
 func ingressBinds(w *meshIndex, r *report) {
 	for o, spec := range specs[*networking.Sidecar](w) {
-		workloads, _ := w.chosen(o, spec.GetWorkloadSelector().GetLabels())
+		workloads := w.chosen(o, spec.GetWorkloadSelector().GetLabels()).workloads
 		at := slices.IndexFunc(workloads, func(x *workload) bool {
 			a, err := netip.ParseAddr(x.spec.GetAddress())
 			return err == nil && a.IsGlobalUnicast()

@@ -50,6 +50,13 @@ const (
 	ForeignHost         = "FL0226"
 	IngressBind         = "FL0240"
 	Denies              = "FL0241"
+	UnknownIdentity     = "FL0250"
+	PathSlash           = "FL0251"
+	PathNever           = "FL0252"
+	NeverOnTCP          = "FL0253"
+	NoClaims            = "FL0254"
+	Shadowed            = "FL0255"
+	LongLived           = "FL0256"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.
