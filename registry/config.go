@@ -38,6 +38,23 @@ type DecisionObserver interface {
 	Decided(reading *mesh.Fragment, held int)
 }
 
+// KeySets has the keys of issuers that RequestAuthentications name. Its methods are called by
+// one goroutine and must not block.
+type KeySets interface {
+	// Want replaces what is wanted.
+	Want(list []mesh.KeyRequest)
+	// Current is what is in force; the same keys are the same pointer. settled says that each
+	// key set of the last Want is there, or was asked for at least once.
+	Current() (sets *mesh.KeySets, settled bool)
+	// Changed receives after Current may have changed.
+	Changed() <-chan struct{}
+}
+
+// keysWait is how long configuration waits for the keys that it needs: most issuers answer
+// within it, and one that does not must not delay what else was changed by much. Tokens are
+// refused until their keys are there.
+const keysWait = 10 * time.Second
+
 // DefaultSourceWait is how long the first snapshot waits for sources, where
 // nothing else is said.
 const DefaultSourceWait = time.Minute
@@ -60,6 +77,10 @@ type Config struct {
 	// Owners keeps the record of whose hosts are; nil means that nothing of it
 	// survives a restart.
 	Owners OwnerStore
+	// KeySets may be nil: then the only keys are those that objects have inline.
+	KeySets KeySets
+	// BoundPrivateKeys is that of [mesh.Input].
+	BoundPrivateKeys bool
 	// HostRest is for how long a host that its owner names no more is kept from
 	// others; 0 means DefaultHostRest.
 	HostRest time.Duration

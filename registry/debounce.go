@@ -81,6 +81,8 @@ type pushes struct {
 	files [checkoutFiles + 1]time.Time
 	// checkout says that all of these changed within checkoutTime.
 	checkout bool
+	// hold is until when configuration is not pushed; zero means that it is.
+	hold time.Time
 }
 
 // newPushes has the settings --debounce-after and --debounce-max.
@@ -137,6 +139,9 @@ func (p *pushes) due() (at time.Time, config bool) {
 	at = p.config.due()
 	if config = !at.IsZero(); config && p.checkout {
 		at = later(at, sooner(p.config.pushed.Add(checkoutTime), p.config.first.Add(p.config.max)))
+	}
+	if config {
+		at = later(at, p.hold)
 	}
 	for _, end := range []time.Time{p.endpoints.due(), p.mixed.due(), p.health} {
 		if !end.IsZero() && (at.IsZero() || end.Before(at)) {

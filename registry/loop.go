@@ -21,6 +21,7 @@ type loop struct {
 	sources []*source
 	pushes  *pushes
 	record  ownerRecord
+	keys    keys
 
 	missingLogged bool
 	conflicts     map[mesh.Conflict]bool // those of logged
@@ -195,8 +196,10 @@ func (l *loop) missing() []string {
 // next is when the loop has to act by itself; zero means not before something happens.
 func (l *loop) next(now time.Time) time.Time {
 	if l.r.Snapshot() == nil {
-		if wait := l.waitUntil(); now.Before(wait) {
-			return wait
+		for _, wait := range []time.Time{l.pushes.hold, l.waitUntil()} {
+			if now.Before(wait) {
+				return wait
+			}
 		}
 		return time.Time{}
 	}
@@ -216,17 +219,19 @@ func (l *loop) publishDue(now time.Time) {
 	if l.record.expire(now) {
 		l.pushes.note(change{config: true}, now)
 	}
+	waiting := l.awaitKeys(now)
 	switch {
 	case prev == nil && len(missing) > 0:
 		if now.Before(l.waitUntil()) {
 			return
 		}
 		l.logMissing(missing)
-		if !slices.ContainsFunc(l.sources, (*source).gaveSomething) {
+		if waiting || !slices.ContainsFunc(l.sources, (*source).gaveSomething) {
 			return // an empty mesh is no better than none
 		}
 		l.publish(true, missing, now)
-	case prev == nil, prev.Incomplete && len(missing) < len(prev.Missing):
+	case prev == nil && waiting:
+	case prev == nil, prev.Incomplete && len(missing) < len(prev.Missing) && !waiting:
 		l.publish(true, missing, now)
 	default:
 		if at, config := l.pushes.due(); !at.IsZero() && !at.After(now) {
@@ -258,6 +263,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	next := mesh.Merge(mesh.Input{
 		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
 		Bindings: l.record.bindings, Owners: l.record.owners, Unsettled: l.record.unsettled(missing),
+		KeySets: l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
 	})
 	l.record.take(next, now)
 	l.pushes.pushed(config, now)

@@ -164,6 +164,10 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 	if err := l.record.load(r.cfg.Owners); err != nil {
 		r.log.ErrorContext(ctx, "reading host-owners.json failed: a host of several namespaces goes to the first by name", "err", err)
 	}
+	var keys <-chan struct{}
+	if r.cfg.KeySets != nil {
+		keys = r.cfg.KeySets.Changed()
+	}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
@@ -176,6 +180,8 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 			}
 		case source := <-r.releases:
 			l.release(source, time.Now())
+		case <-keys:
+			l.readKeys(time.Now())
 		case <-wake.C:
 		}
 		now := time.Now()

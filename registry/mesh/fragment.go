@@ -14,15 +14,16 @@ type Fragment struct {
 	// Source is the name of the source, unique in a registry.
 	Source string
 
-	Services              []*Service
-	Workloads             []*Workload
-	WorkloadGroups        []*WorkloadGroup
-	VirtualServices       []*VirtualService
-	DestinationRules      []*DestinationRule
-	Sidecars              []*Sidecar
-	PeerAuthentications   []*PeerAuthentication
-	AuthorizationPolicies []*AuthorizationPolicy
-	Unenforced            []*Unenforced
+	Services               []*Service
+	Workloads              []*Workload
+	WorkloadGroups         []*WorkloadGroup
+	VirtualServices        []*VirtualService
+	DestinationRules       []*DestinationRule
+	Sidecars               []*Sidecar
+	PeerAuthentications    []*PeerAuthentication
+	RequestAuthentications []*RequestAuthentication
+	AuthorizationPolicies  []*AuthorizationPolicy
+	Unenforced             []*Unenforced
 
 	// MeshConfig has the defaults filled in; nil means that this source has none.
 	MeshConfig *MeshConfig

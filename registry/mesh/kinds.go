@@ -64,6 +64,14 @@ var kinds = []kind{
 		rank:     compareAge[*PeerAuthentication],
 		print:    func(p *printer, x *PeerAuthentication) { p.message(x.Spec) },
 	},
+	kindOf[*RequestAuthentication]{
+		fragment: func(f *Fragment) *[]*RequestAuthentication { return &f.RequestAuthentications },
+		order:    compareKeys[*RequestAuthentication],
+		snapshot: func(s *Snapshot) *[]*RequestAuthentication { return &s.RequestAuthentications },
+		rank:     compareAge[*RequestAuthentication],
+		keyed:    true,
+		print:    func(p *printer, x *RequestAuthentication) { p.message(x.Spec); p.text(x.Keys...) },
+	},
 	kindOf[*AuthorizationPolicy]{
 		fragment: func(f *Fragment) *[]*AuthorizationPolicy { return &f.AuthorizationPolicies },
 		order:    compareKeys[*AuthorizationPolicy],
@@ -108,7 +116,7 @@ type kind interface {
 	// merge decides who has each key, and notes in d what differs from before.
 	merge(t, prev *tables, d *Diff, fragments []*Fragment)
 	conflicts(t *tables) []Conflict
-	// publish fills the list of a snapshot, but for services and workloads.
+	// publish fills the list of a snapshot, but for services, workloads and what has keys.
 	publish(s, prev *Snapshot, d *Diff)
 	// fingerprint writes the list of a snapshot, but for services and workloads.
 	fingerprint(p *printer, s *Snapshot)
@@ -147,6 +155,9 @@ type kindOf[T object] struct {
 	// joined says that what is in force depends on more than the objects of the kind, such
 	// as catalogs and health. Such lists have code of their own.
 	joined bool
+	// keyed says that the list of a snapshot has more than the objects of the kind: the keys
+	// of issuers, which are laid over them after the merge.
+	keyed bool
 	// print writes what a reader could see of an object besides its Meta.
 	print func(*printer, T)
 	// notInbound says that objects do not change how a workload accepts requests: they are
@@ -265,7 +276,7 @@ func (k kindOf[T]) merge(t, prev *tables, d *Diff, fragments []*Fragment) {
 func (kindOf[T]) conflicts(t *tables) []Conflict { return tableOf[T](t).conflicts }
 
 func (k kindOf[T]) publish(s, prev *Snapshot, d *Diff) {
-	if !k.joined {
+	if !k.joined && !k.keyed {
 		*k.snapshot(s) = reorder(*k.snapshot(prev), tableOf[T](&s.tables).merged, DeltasOf[T](d), k.rank)
 	}
 }

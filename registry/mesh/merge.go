@@ -35,6 +35,10 @@ type Input struct {
 	// Missing are the names of the sources that have delivered nothing since
 	// the process started.
 	Missing []string
+	// KeySets are the fetched keys of issuers; nil means none.
+	KeySets *KeySets
+	// BoundPrivateKeys lets bound sources have keys fetched from private addresses.
+	BoundPrivateKeys bool
 }
 
 // NewSnapshot merges the fragments of the sources, which are in order of precedence: if two
@@ -67,6 +71,7 @@ func Merge(in Input) *Snapshot {
 	}
 	fragments := s.restrict(prev, in)
 	diff := s.order(prev, s.mergeTables(prev, fragments), fragments)
+	s.RequestAuthentications = s.applyKeys(prev, diff, in)
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
 	if !first {

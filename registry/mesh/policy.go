@@ -46,7 +46,12 @@ type AuthorizationPolicy struct {
 // Selects reports whether the policy is for a workload in a namespace. root is the root
 // namespace, whose policies are for all namespaces.
 func (p *AuthorizationPolicy) Selects(namespace string, labels map[string]string, root string) bool {
-	return (p.Namespace == namespace || p.Namespace == root) && Selects(p.Spec.GetSelector().GetMatchLabels(), labels)
+	return (p.Namespace == namespace || p.Namespace == root) && Selects(p.MatchLabels(), labels)
+}
+
+// MatchLabels are the labels of its selector; none means all workloads.
+func (p *AuthorizationPolicy) MatchLabels() map[string]string {
+	return p.Spec.GetSelector().GetMatchLabels()
 }
 
 // MTLSMode is what a workload's proxy demands of a peer on one port.

@@ -21,14 +21,16 @@ type Snapshot struct {
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
 	WorkloadGroups []*WorkloadGroup
-	// VirtualServices, DestinationRules, Sidecars and PeerAuthentications are
-	// in the order of [Meta.Before].
-	VirtualServices       []*VirtualService
-	DestinationRules      []*DestinationRule
-	Sidecars              []*Sidecar
-	PeerAuthentications   []*PeerAuthentication
-	AuthorizationPolicies []*AuthorizationPolicy
-	Unenforced            []*Unenforced
+	// VirtualServices, DestinationRules, Sidecars, PeerAuthentications and
+	// RequestAuthentications are in the order of [Meta.Before].
+	VirtualServices     []*VirtualService
+	DestinationRules    []*DestinationRule
+	Sidecars            []*Sidecar
+	PeerAuthentications []*PeerAuthentication
+	// RequestAuthentications have the keys that are in force.
+	RequestAuthentications []*RequestAuthentication
+	AuthorizationPolicies  []*AuthorizationPolicy
+	Unenforced             []*Unenforced
 
 	// Changed are the keys of objects that differ from the previous snapshot, sorted. It is
 	// empty in the first snapshot, where everything is new.

@@ -38,6 +38,7 @@ type tables struct {
 	// health are Snapshot.Workloads.
 	observed []*Service
 	health   mergedHealth
+	keys     keysOf
 }
 
 func compareKeys[T object](a, b T) int { return a.meta().Compare(b.meta().Key) }

@@ -25,6 +25,9 @@ type Rule struct {
 	// private half. A text without a usable key has Envoy refuse the whole filter, so that
 	// also keys that are inline in an object must be what package jwks makes of them.
 	Keys string
+	// CheckOnly says that a bad token is refused, and that a good one gives no claims to
+	// rules, and no headers to the application.
+	CheckOnly bool
 }
 
 // Filter is the configuration of the filter for all rules of a workload, in the order of their
@@ -79,6 +82,10 @@ func provider(r Rule, clearRouteCache bool) *jwtv3.JwtProvider {
 	}
 	for _, h := range spec.GetFromHeaders() {
 		p.FromHeaders = append(p.FromHeaders, &jwtv3.JwtHeader{Name: h.GetName(), ValuePrefix: h.GetPrefix()})
+	}
+	if r.CheckOnly {
+		p.PayloadInMetadata, p.NormalizePayloadInMetadata, p.ForwardPayloadHeader = "", nil, ""
+		return p
 	}
 	for _, h := range spec.GetOutputClaimToHeaders() {
 		p.ClaimToHeaders = append(p.ClaimToHeaders, &jwtv3.JwtClaimToHeader{HeaderName: h.GetHeader(), ClaimName: h.GetClaim()})

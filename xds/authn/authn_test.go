@@ -48,6 +48,13 @@ func TestFilter(t *testing.T) {
 				"normalize_payload_in_metadata": {"space_delimited_claims": ["groups", "permission", "scope", "z"]}}},
 			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
 			"bypass_cors_preflight": true}`},
+		{"check-only", []authn.Rule{{Spec: &securityv1.JWTRule{
+			Issuer: "a", FromHeaders: []*securityv1.JWTHeader{{Name: "x-token"}}, OutputPayloadToHeader: "x-payload", ForwardOriginalToken: true,
+			OutputClaimToHeaders: []*securityv1.ClaimToHeader{{Header: "x-sub", Claim: "sub"}}, SpaceDelimitedClaims: []string{"z"},
+		}, Keys: "keys", CheckOnly: true}}, false, `{
+			"providers": {"origins-0": {"issuer": "a", "local_jwks": {"inline_string": "keys"}, "forward": true, "from_headers": [{"name": "x-token"}]}},
+			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
+			"bypass_cors_preflight": true}`},
 		{"several", []authn.Rule{
 			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "first b"},
 			{Spec: &securityv1.JWTRule{Issuer: "a"}},
@@ -72,7 +79,7 @@ func TestFilter(t *testing.T) {
 			t.Parallel()
 			before := make([]authn.Rule, len(c.rules))
 			for i, r := range c.rules {
-				before[i] = authn.Rule{Spec: proto.CloneOf(r.Spec), Keys: r.Keys}
+				before[i] = authn.Rule{Spec: proto.CloneOf(r.Spec), Keys: r.Keys, CheckOnly: r.CheckOnly}
 			}
 			got := authn.Filter(c.rules, c.gateway)
 			want := &jwtv3.JwtAuthentication{}
