@@ -1,9 +1,7 @@
 package view
 
 import (
-	"cmp"
 	"slices"
-	"strings"
 
 	security "istio.io/api/security/v1beta1"
 
@@ -37,74 +35,16 @@ type AuthorizationPolicy struct {
 	DryRun bool
 }
 
-// policyIndex finds the AuthorizationPolicies that select a workload. The work depends on how
-// many of them have one of its labels, not on how many there are.
-type policyIndex struct {
-	root       string
-	namespaces map[string]*namespacePolicies
+// newPolicyIndex finds AuthorizationPolicies, by namespace and name.
+func newPolicyIndex(s *mesh.Snapshot) *policyIndex[*mesh.AuthorizationPolicy] {
+	return indexPolicies(s.RootNamespace(), s.AuthorizationPolicies, func(p *mesh.AuthorizationPolicy) *mesh.Meta { return &p.Meta },
+		func(a, b *mesh.AuthorizationPolicy) int { return a.Compare(b.Key) })
 }
 
-// namespacePolicies are the policies of one namespace.
-type namespacePolicies struct {
-	// every has no selector. selecting are by one label of their selector, the first by name.
-	every     []*mesh.AuthorizationPolicy
-	selecting map[label][]*mesh.AuthorizationPolicy
-}
-
-type label struct{ name, value string }
-
-func newPolicyIndex(s *mesh.Snapshot) *policyIndex {
-	x := &policyIndex{root: s.RootNamespace(), namespaces: map[string]*namespacePolicies{}}
-	for _, p := range s.AuthorizationPolicies {
-		of := x.namespaces[p.Namespace]
-		if of == nil {
-			of = &namespacePolicies{selecting: map[label][]*mesh.AuthorizationPolicy{}}
-			x.namespaces[p.Namespace] = of
-		}
-		labels := p.Spec.GetSelector().GetMatchLabels()
-		if len(labels) == 0 {
-			of.every = append(of.every, p)
-			continue
-		}
-		name := ""
-		for k := range labels {
-			if name == "" || k < name {
-				name = k
-			}
-		}
-		first := label{name, labels[name]}
-		of.selecting[first] = append(of.selecting[first], p)
-	}
-	return x
-}
-
-// selecting returns the policies for a workload with these labels, by namespace and name.
-func (x *policyIndex) selecting(ns string, labels map[string]string) []*mesh.AuthorizationPolicy {
-	var out []*mesh.AuthorizationPolicy
-	for _, of := range slices.Compact([]string{x.root, ns}) {
-		policies := x.namespaces[of]
-		if policies == nil {
-			continue
-		}
-		out = append(out, policies.every...)
-		for k, v := range labels {
-			for _, p := range policies.selecting[label{k, v}] {
-				if p.Selects(ns, labels, x.root) {
-					out = append(out, p)
-				}
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b *mesh.AuthorizationPolicy) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	return out
-}
-
-// forWorkload returns the policies for a workload. Most labels of a catalog instance come from
+// authorizing are the policies for a workload. Most labels of a catalog instance come from
 // its registration, which must not allow what is refused without them: where an ALLOW policy
 // selects the instance without those labels, others that select it by them do not count.
-func (x *policyIndex) forWorkload(ns string, labels map[string]string) []*mesh.AuthorizationPolicy {
+func authorizing(x *policyIndex[*mesh.AuthorizationPolicy], ns string, labels map[string]string) []*mesh.AuthorizationPolicy {
 	out := x.selecting(ns, labels)
 	if _, instance := labels[mesh.LabelConsulService]; !instance {
 		return out
@@ -125,7 +65,7 @@ func allows(p *mesh.AuthorizationPolicy) bool {
 
 // authorization returns what policies say of the proxy's workload; nil if no policy selects it.
 func (pc *proxyContext) authorization() *Authorization {
-	policies := pc.policies.forWorkload(pc.namespace(), pc.proxy.Labels)
+	policies := authorizing(pc.policies, pc.namespace(), pc.proxy.Labels)
 	if len(policies) == 0 {
 		return nil
 	}

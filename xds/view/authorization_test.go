@@ -44,7 +44,7 @@ func TestPoliciesAreFound(t *testing.T) {
 				}
 			}
 			slices.Sort(want)
-			got := x.forWorkload(ns, of)
+			got := x.selecting(ns, of)
 			found += len(got)
 			if fmt.Sprint(want) != fmt.Sprint(keysOf(got)) {
 				t.Fatalf("%s %v: %v, want %v", ns, of, keysOf(got), want)
@@ -92,7 +92,7 @@ func TestRegistrationsAllowNothing(t *testing.T) {
 				w.authorize("shop", fmt.Sprint("p", i), spec)
 			}
 			var got []string
-			for _, p := range newPolicyIndex(w.snapshot()).forWorkload("shop", x.labels) {
+			for _, p := range authorizing(newPolicyIndex(w.snapshot()), "shop", x.labels) {
 				got = append(got, p.Name)
 			}
 			if strings.Join(got, " ") != x.want {
@@ -109,7 +109,7 @@ func TestDryRunDoesNotRestrict(t *testing.T) {
 	w := newMeshFixture(t)
 	w.authorize("shop", "tried", `{}`).DryRun = true
 	w.authorize("shop", "web", `{"selector":{"matchLabels":{"app":"web"}}}`)
-	got := newPolicyIndex(w.snapshot()).forWorkload("shop", map[string]string{mesh.LabelConsulService: "api", "app": "web"})
+	got := authorizing(newPolicyIndex(w.snapshot()), "shop", map[string]string{mesh.LabelConsulService: "api", "app": "web"})
 	if len(got) != 2 {
 		t.Errorf("%v apply, want both", keysOf(got))
 	}
@@ -189,6 +189,9 @@ func TestPoliciesAreInTheirSlots(t *testing.T) {
 		for part := range v.Parts() {
 			switch x := part.(type) {
 			case *Extension:
+				if x.Authorization == nil {
+					continue
+				}
 				for i, p := range x.Authorization.Policies {
 					got[x.Slot] += p.Namespace + "/" + p.Name
 					if x.Authorization.Origin(i).Path != p.Name+".yaml" || len(x.Origins()) != 1 {

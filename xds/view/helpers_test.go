@@ -99,6 +99,14 @@ func (w *meshFixture) authorize(ns, name, spec string) *mesh.AuthorizationPolicy
 	return p
 }
 
+// authenticate adds a RequestAuthentication; keys are the key sets of its rules.
+func (w *meshFixture) authenticate(ns, name, spec string, keys ...string) {
+	r := &mesh.RequestAuthentication{Meta: w.meta(mesh.KindRequestAuthentication, ns, name), Spec: &security.RequestAuthentication{}, Keys: keys}
+	w.decode(spec, r.Spec)
+	w.f.RequestAuthentications = append(w.f.RequestAuthentications, r)
+	slices.SortFunc(w.f.RequestAuthentications, func(a, b *mesh.RequestAuthentication) int { return a.Compare(b.Key) })
+}
+
 func (w *meshFixture) snapshot() *mesh.Snapshot {
 	return mesh.NewSnapshot(nil, &mesh.MeshConfig{Spec: w.mc}, []*mesh.Fragment{&w.f})
 }

@@ -47,7 +47,9 @@ type inboundInput struct {
 	Deny bool
 	// Authorization is nil if no AuthorizationPolicy applies.
 	Authorization *Authorization
-	Ports         []inboundPort
+	// Authentication is nil if no RequestAuthentication applies.
+	Authentication *Authentication
+	Ports          []inboundPort
 
 	// origins are those of all, denyOrigins those of what denies.
 	origins, denyOrigins []*mesh.Origin
@@ -74,16 +76,7 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
 		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
-	if in.Authorization = pc.authorization(); in.Authorization != nil {
-		in.addOrigins(in.Authorization.origins...)
-	}
-	for _, u := range pc.s.Unenforced {
-		if !pc.proxy.AcceptUnenforced && u.Selects(pc.namespace(), pc.proxy.Labels, pc.s.RootNamespace()) {
-			in.Deny = true
-			in.addOrigins(u.Origin)
-			in.denyOrigins = append(in.denyOrigins, u.Origin)
-		}
-	}
+	in.addPolicies()
 	targets := in.serviceTargets()
 	none := pc.proxy.Interception == InterceptNone
 	switch {

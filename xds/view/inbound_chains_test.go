@@ -120,7 +120,7 @@ func TestFirstPolicyUpdatesNoHTTPChain(t *testing.T) {
 						t.Errorf("%s: slot %s of %v has no extension", interception, s, at)
 					}
 				}
-				if !slices.Equal(c.HTTP.Slots, []Slot{DenySlot, AllowSlot}) {
+				if !slices.Equal(c.HTTP.Slots, []Slot{JWTSlot, DenySlot, AllowSlot}) {
 					t.Errorf("%s: slots %v of %v", interception, c.HTTP.Slots, at)
 				}
 			}

@@ -23,7 +23,8 @@ type Index struct {
 	virtualServices []*virtualService
 	rules           *ruleIndex
 	authn           *authn
-	policies        *policyIndex
+	policies        *policyIndex[*mesh.AuthorizationPolicy]
+	tokens          *policyIndex[*requestAuthentication]
 	sidecars        *sidecarIndex
 	selectorLabels  *selectorLabels
 
@@ -70,7 +71,7 @@ func newIndex(prev *Index, s *mesh.Snapshot, settings Settings) *Index {
 func (x *Index) empty() *Index {
 	return &Index{
 		s: &mesh.Snapshot{MeshConfig: x.s.MeshConfig}, meshContext: x.meshContext,
-		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, policies: newPolicyIndex(x.s), selectorLabels: &selectorLabels{},
+		inline: &addressIndex{}, rules: newRuleIndex(x.s), authn: &authn{}, policies: newPolicyIndex(x.s), tokens: newTokenIndex(x.s), selectorLabels: &selectorLabels{},
 	}
 }
 
@@ -93,6 +94,10 @@ func (x *Index) fill(prev *Index) {
 	x.policies = prev.policies
 	if len(mesh.DeltasOf[*mesh.AuthorizationPolicy](d)) > 0 {
 		x.policies = newPolicyIndex(s)
+	}
+	x.tokens = prev.tokens
+	if len(mesh.DeltasOf[*mesh.RequestAuthentication](d)) > 0 {
+		x.tokens = newTokenIndex(s)
 	}
 	x.sidecars = prev.sidecars
 	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {

@@ -16,6 +16,9 @@ type Slot string
 
 // The slots of inbound HTTP chains, in their order.
 const (
+	// JWTSlot checks tokens. It stands before all that may ask for their claims. Envoy has the
+	// claims under this name, whatever the filter's.
+	JWTSlot   Slot = "envoy.filters.http.jwt_authn"
 	AuditSlot Slot = "envoy.filters.http.rbac.audit"
 	DenySlot  Slot = "envoy.filters.http.rbac.deny"
 	AllowSlot Slot = "envoy.filters.http.rbac.allow"
@@ -24,10 +27,11 @@ const (
 // slots are those of the proxy's chains. The one for AUDIT policies, which decide nothing, is
 // there only if one applies.
 func (in *inboundInput) slots() []Slot {
+	slots := []Slot{JWTSlot}
 	if in.Authorization.in(AuditSlot) != nil {
-		return []Slot{AuditSlot, DenySlot, AllowSlot}
+		slots = append(slots, AuditSlot)
 	}
-	return []Slot{DenySlot, AllowSlot}
+	return append(slots, DenySlot, AllowSlot)
 }
 
 // slotOf is the slot of an action. What is neither ALLOW nor AUDIT denies.
@@ -70,19 +74,22 @@ type Extension struct {
 	Deny bool
 	// Authorization is what the policies of the slot's action say; nil if there is none.
 	Authorization *Authorization
+	// Authentication is what is said of tokens, in the slot for them; nil if nothing is.
+	Authentication *Authentication
 }
 
 // extensionInput is what an extension is made from. Its key covers the origins, because equal
 // extensions of many workloads come from different objects.
 type extensionInput struct {
-	Slot          Slot
-	Deny          bool
-	Authorization *Authorization
-	Origins       []*mesh.Origin
+	Slot           Slot
+	Deny           bool
+	Authorization  *Authorization
+	Authentication *Authentication
+	Origins        []*mesh.Origin
 }
 
 func (in extensionInput) build(*meshContext) *Extension {
-	e := &Extension{base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny, Authorization: in.Authorization}
+	e := &Extension{base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny, Authorization: in.Authorization, Authentication: in.Authentication}
 	e.seal(contentHash("Extension", e))
 	return e
 }
@@ -98,6 +105,9 @@ func (in *inboundInput) extensions(mc *meshContext, listeners []Part) []Part {
 		var origins []*mesh.Origin
 		if e.Authorization != nil {
 			origins = e.Authorization.origins
+		}
+		if slot == JWTSlot && in.Authentication != nil {
+			e.Authentication, origins = in.Authentication, in.Authentication.origins
 		}
 		if slot == DenySlot && in.Deny {
 			e.Deny, origins = true, slices.Concat(origins, in.denyOrigins)

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacconfigv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
@@ -251,7 +252,15 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 				return nil, nil, fmt.Errorf("reading the filter %q: %w", h.GetName(), err)
 			}
 			rules = append(rules, rbac.GetRules())
-		case strings.HasSuffix(config.GetTypeUrl(), ".ExtAuthz"), strings.HasSuffix(config.GetTypeUrl(), ".JwtAuthentication"):
+		case config.MessageIs(&jwtv3.JwtAuthentication{}):
+			var tokens jwtv3.JwtAuthentication
+			if err := config.UnmarshalTo(&tokens); err != nil {
+				return nil, nil, fmt.Errorf("reading the filter %q: %w", h.GetName(), err)
+			}
+			if len(tokens.GetRules()) > 0 {
+				notes = append(notes, "tokens are checked there: a request with a bad one gets 401, which is not judged here")
+			}
+		case strings.HasSuffix(config.GetTypeUrl(), ".ExtAuthz"):
 			notes = append(notes, fmt.Sprintf("the filter %s may refuse the request, too; it is not judged", h.GetName()))
 		}
 	}
