@@ -96,6 +96,10 @@ the directory wins.`,
 // addServerFlags adds those that are not about where the mesh is read from.
 func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringVar(&cfg.MeshConfigFile, "mesh-config", "", "file of Istio MeshConfig fields; empty means Istio's defaults")
+	f.StringVar(&cfg.Keys.Dir, "jwks-dir", "", "directory of key sets of token issuers, as files; then none is fetched over the network. The keys of https://login.example.com/oauth2/keys are in login.example.com/oauth2/keys.json below it")
+	f.StringVar(&cfg.Keys.CAFile, "jwks-ca-file", "", "PEM file of authorities, besides those of the system, that the servers of token issuers may have certificates of")
+	f.StringVar(&cfg.Keys.Proxy, "jwks-proxy", "", "URL of an HTTP, HTTPS or SOCKS5 proxy through which key sets of token issuers are fetched. The proxy looks names up, so it has to refuse internal addresses. The environment's proxies are not used")
+	f.BoolVar(&cfg.Keys.BoundPrivate, "jwks-bound-private", false, "allow objects of directories and prefixes that are bound to namespaces to name key sets at private addresses, such as 10.0.0.0/8")
 	f.StringVar(&cfg.StateDir, "state-dir", defaultStateDir("server"), "directory of persistent state: the certificate authority, records of hosts, last good manifests")
 	f.StringVar(&cfg.RunDir, "run-dir", defaultRunDir("server"), "runtime directory, which has admin.sock")
 	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "address that agents connect to, over TLS")

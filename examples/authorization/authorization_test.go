@@ -30,7 +30,7 @@ func newShop(t *testing.T) *shop {
 	m := meshtest.New(t, "examples/quickstart/mesh", map[string]int{
 		"web": 18080, "orders-v1": 18081, "orders-v2": 18082, "inventory": 18083,
 	})
-	m.StartServer()
+	m.StartServer("--jwks-dir", "keys")
 	stock := func(address int) []string {
 		return []string{"--next", fmt.Sprintf("grpc://127.0.0.%d:9090", address), "--next-host", "inventory.shop.internal"}
 	}
@@ -66,9 +66,18 @@ func (s *shop) apply(t *testing.T, name string) {
 // ask sends a request on a connection of its own, and returns the status and the text.
 func ask(t *testing.T, method, url string) (int, string, error) {
 	t.Helper()
+	return askWith(t, method, url, "")
+}
+
+// askWith is ask with a token.
+func askWith(t *testing.T, method, url, token string) (int, string, error) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
@@ -119,6 +128,28 @@ func TestAuthorization(t *testing.T) {
 	s.answers(t, "GET", s.web+"/admin", 403, denied)
 	s.answers(t, "GET", s.web+"/admin/users", 403, denied)
 	s.answers(t, "GET", s.web+"/administrator", 200, "inventory")
+
+	alice, err := os.ReadFile("keys/alice.jwt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.answers(t, "GET", s.web+"/accounts", 200, "inventory")
+	s.apply(t, "users.yaml")
+	s.answers(t, "GET", s.web+"/accounts", 403, denied)
+	for path, c := range map[string]struct {
+		token  string
+		status int
+		text   string
+	}{
+		"/accounts":     {strings.TrimSpace(string(alice)), 200, "inventory"},
+		"/accounts/a":   {strings.TrimSpace(string(alice)), 200, "inventory"},
+		"/":             {"x", 401, "Jwt is not in the form"},
+		"/accounts/bad": {"x", 401, "Jwt is not in the form"},
+	} {
+		if got, body, err := askWith(t, "GET", s.web+path, c.token); err != nil || got != c.status || !strings.Contains(body, c.text) {
+			t.Errorf("%s: %d %q, %v; want %d with %q", path, got, body, err, c.status, c.text)
+		}
+	}
 
 	s.apply(t, "try.yaml")
 	envoytest.Eventually(t, envoytest.Patience, func() error {

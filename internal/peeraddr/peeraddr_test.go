@@ -42,6 +42,7 @@ var dissected = map[string]string{
 	"cmd/fairlead/internal/server/config.go":     "settings, and the server's own listeners",
 	"cmd/fairlead/internal/server/glue.go":       "whether a host comes from the address that it claims",
 	"cmd/fairlead/internal/server/hosts.go":      "the server's own names",
+	"cmd/fairlead/internal/server/keysets.go":    "the ports of the server's own listeners",
 	"pki/jwks/fetch.go":                          "the address of an issuer, which is dialed",
 	"pki/svid/jointoken.go":                      "the servers in a token",
 	"registry/manifest/webhook/proxydefaults.go": "a field of an object",

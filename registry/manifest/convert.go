@@ -53,6 +53,10 @@ func (o *Object) Fragment() *mesh.Fragment {
 		if !attached(spec) {
 			f.AuthorizationPolicies = []*mesh.AuthorizationPolicy{{Meta: o.Meta, Spec: spec, DryRun: o.dryRun()}}
 		}
+	case *security.RequestAuthentication:
+		if !attached(spec) {
+			f.RequestAuthentications = []*mesh.RequestAuthentication{{Meta: o.Meta, Spec: spec, Keys: inlineKeys(spec)}}
+		}
 	default: // a security policy that nobody turns into something is not in force either
 		return o.unenforced()
 	}

@@ -10,7 +10,6 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
-	security "istio.io/api/security/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -80,6 +79,23 @@ var inForce = map[mesh.Kind][]string{
 		"mtls",
 		"portLevelMtls",
 		"selector",
+	},
+	mesh.KindRequestAuthentication: {
+		"jwtRules.audiences",
+		"jwtRules.forwardOriginalToken",
+		"jwtRules.fromCookies",
+		"jwtRules.fromHeaders",
+		"jwtRules.fromParams",
+		"jwtRules.issuer",
+		"jwtRules.jwks",
+		"jwtRules.jwksUri",
+		"jwtRules.outputClaimToHeaders",
+		"jwtRules.outputPayloadToHeader",
+		"jwtRules.spaceDelimitedClaims",
+		"jwtRules.timeout",
+		"selector",
+		"targetRef",
+		"targetRefs",
 	},
 	mesh.KindServiceEntry: {
 		"!resolution=DYNAMIC_DNS",
@@ -208,13 +224,14 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
 	warnAttached(o, warnings)
+	warnKeys(o, warnings)
 	hostPaths(o, opts, &r)
 	return r.finish()
 }
 
-// warnAttached warns of an AuthorizationPolicy that is for gateways or services of Kubernetes only.
+// warnAttached warns of a policy that is for gateways or services of Kubernetes only.
 func warnAttached(o *Object, warnings *reporter) {
-	spec, ok := o.Spec.(*security.AuthorizationPolicy)
+	spec, ok := o.Spec.(targeted)
 	if !ok || !attached(spec) {
 		return
 	}

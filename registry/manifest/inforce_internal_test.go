@@ -54,14 +54,15 @@ func TestInForcePage(t *testing.T) {
 func inForceTable(t *testing.T) string {
 	t.Helper()
 	specs := map[mesh.Kind]proto.Message{
-		mesh.KindAuthorizationPolicy: &security.AuthorizationPolicy{},
-		mesh.KindDestinationRule:     &networking.DestinationRule{},
-		mesh.KindPeerAuthentication:  &security.PeerAuthentication{},
-		mesh.KindServiceEntry:        &networking.ServiceEntry{},
-		mesh.KindSidecar:             &networking.Sidecar{},
-		mesh.KindVirtualService:      &networking.VirtualService{},
-		mesh.KindWorkloadEntry:       &networking.WorkloadEntry{},
-		mesh.KindWorkloadGroup:       &networking.WorkloadGroup{},
+		mesh.KindAuthorizationPolicy:   &security.AuthorizationPolicy{},
+		mesh.KindDestinationRule:       &networking.DestinationRule{},
+		mesh.KindPeerAuthentication:    &security.PeerAuthentication{},
+		mesh.KindRequestAuthentication: &security.RequestAuthentication{},
+		mesh.KindServiceEntry:          &networking.ServiceEntry{},
+		mesh.KindSidecar:               &networking.Sidecar{},
+		mesh.KindVirtualService:        &networking.VirtualService{},
+		mesh.KindWorkloadEntry:         &networking.WorkloadEntry{},
+		mesh.KindWorkloadGroup:         &networking.WorkloadGroup{},
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "Nothing is in force of these kinds: %s.\n\n", strings.Join(kindsNotInForce(t), ", "))

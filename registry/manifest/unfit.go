@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
+	security "istio.io/api/security/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -42,7 +43,7 @@ var ownDirs = []string{"/run/fairlead-", "/var/run/fairlead-", "/var/lib/fairlea
 // unfit reports the values of a valid object that must not reach an Envoy.
 func unfit(o *Object, r *reporter) {
 	u := unfitCheck{report: func(path, why string) {
-		r.add(CodeNotInForce, o.root.Nearest(path), path, "not in force: "+why+"; the object is kept out whole")
+		r.add(CodeNotInForce, o.root.Nearest(path), path, "not in force: "+why+"; the object is kept out whole"+o.consequence())
 	}}
 	u.formats(o.Spec.ProtoReflect(), "spec")
 	switch spec := o.Spec.(type) {
@@ -66,6 +67,10 @@ func unfit(o *Object, r *reporter) {
 		}
 	case *networking.WorkloadEntry:
 		u.endpoint(spec.GetAddress(), "spec.address")
+	case *security.RequestAuthentication:
+		for i, rule := range spec.GetJwtRules() {
+			u.tokens(rule, fmt.Sprintf("spec.jwtRules[%d]", i))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package cache
 import (
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"reflect"
 	"runtime"
 	"slices"
@@ -231,14 +232,19 @@ func unreachable() map[string]string {
 // scenario instead, if it makes a difference at all.
 func ungenerated() map[string]string {
 	const (
-		condition = "few words are keys of conditions; a proxy gets conditions as they are, in one piece"
-		target    = "few words are kinds and groups that a policy can be attached to"
+		condition  = "few words are keys of conditions; a proxy gets conditions as they are, in one piece"
+		keys       = "few texts are key sets, and few words are URIs of the web"
+		unenforced = "what random policies say can be enforced"
+		target     = "few words are kinds and groups that a policy can be attached to"
 	)
 	return map[string]string{
 		"AuthorizationPolicy.DryRun": "it is an annotation",
 		"Rule.when":                  condition, "Condition.key": condition, "Condition.values": condition, "Condition.notValues": condition,
 		"AuthorizationPolicy.targetRef": target, "AuthorizationPolicy.targetRefs": target,
 		"PolicyTargetReference.group": target, "PolicyTargetReference.kind": target,
+		"Fragment.Unenforced": unenforced, "Unenforced.Selector": unenforced, "Unenforced.Field": unenforced,
+		"JWTRule.jwks": keys, "JWTRule.jwksUri": keys,
+		"RequestAuthentication.targetRef": target, "RequestAuthentication.targetRefs": target,
 		"PolicyTargetReference.name": target, "PolicyTargetReference.namespace": target,
 	}
 }
@@ -253,10 +259,42 @@ func hasLastResort(v *view.View) bool {
 	return false
 }
 
+// randomKeys are the keys of issuers, which change between snapshots.
+type randomKeys struct {
+	rng     *rand.Rand
+	current *mesh.KeySets
+}
+
+func newRandomKeys(seed uint64) *randomKeys {
+	return &randomKeys{rng: rand.New(rand.NewPCG(seed, 0))}
+}
+
+// change changes the keys that the objects name, or does not.
+func (k *randomKeys) change(in mesh.Input) {
+	if k.rng.IntN(3) > 0 {
+		return
+	}
+	sets := map[mesh.KeyLocation]string{}
+	for i, f := range in.Fragments {
+		for _, r := range f.KeyRequests(in.PrivateKeys(i)) {
+			if k.rng.IntN(4) > 0 {
+				sets[r.Location] = "keys " + strconv.Itoa(k.rng.IntN(3))
+			}
+		}
+	}
+	k.current = mesh.NewKeySets(sets)
+}
+
+func (k *randomKeys) input(in mesh.Input) mesh.Input {
+	in.KeySets = k.current
+	return in
+}
+
 func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) (resorts int) {
 	t.Helper()
 	w := meshgen.New(seed, coverage)
 	rng := w.Rand()
+	keys := newRandomKeys(seed)
 	server := New(view.Settings{})
 	var s *mesh.Snapshot
 	var e, before *Indexed
@@ -278,11 +316,12 @@ func rebuildsEqualBuilds(t *testing.T, seed uint64, coverage *meshgen.Coverage) 
 		var changes []meshgen.Change
 		for range 1 + rng.IntN(10)/9 { // nobody looks at every snapshot
 			changes = append(changes, w.Step(1+2*(rng.IntN(3)/2)+6*(rng.IntN(6)/5))...)
-			s = mesh.Merge(w.Input(s))
+			keys.change(w.Input(s))
+			s = mesh.Merge(keys.input(w.Input(s)))
 			e = server.At(s)
 			e.Prepare()
 		}
-		anew := mesh.Merge(w.Input(nil))
+		anew := mesh.Merge(keys.input(w.Input(nil)))
 		fresh := New(view.Settings{})
 		effect := false
 		for i, p := range proxies {

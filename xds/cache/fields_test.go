@@ -23,6 +23,7 @@ func without() map[string]string {
 		"PolicyTargetReference.kind":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.name":      "what a policy is attached to is never a sidecar",
 		"PolicyTargetReference.namespace": "what a policy is attached to is never a sidecar",
+		"JWTRule.timeout":                 "it is about how keys are fetched",
 		"Unenforced.Field":                "it names what is not enforced, for people",
 		// A warning says what to write instead.
 		"OutlierDetection.consecutiveErrors": "it is out of date, and nothing comes of it",

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,8 @@ type scenario struct {
 	was, is string
 	// set gives a field that no document has its first value, or its second.
 	set func(fragments []*mesh.Fragment, second bool)
+	// keys are those of issuers, by URI.
+	keys map[string]string
 }
 
 // sceneOf is a service with two versions, and what comes besides.
@@ -77,7 +80,19 @@ func policy(spec string) string {
 	return "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {namespace: shop, name: p}\nspec: {" + spec + "}\n"
 }
 
+// tokens is a RequestAuthentication with one rule.
+func tokens(rule string) string {
+	return "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {namespace: shop, name: t}\nspec: {jwtRules: [{" + rule + "}]}\n"
+}
+
+// twoKeys are key sets with one key each.
+func twoKeys() (was, is string) {
+	const set = `{"keys":[{"kty":"OKP","crv":"Ed25519","kid":"1","x":"%s"}]}`
+	return fmt.Sprintf(set, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"), fmt.Sprintf(set, "PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw")
+}
+
 func scenes() map[string]scenario {
+	wasKeys, isKeys := twoKeys()
 	const (
 		client = `trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /a.pem, privateKey: /b.pem}}`
 		cookie = `trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, path: /a, ttl: 1s}}}}`
@@ -101,7 +116,36 @@ func scenes() map[string]scenario {
 				}
 			}
 		}},
-		"AuthorizationPolicy.targetRefs":            {documents: policy(`rules: [{}]`), was: "[{}]", is: "[{}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]"},
+		"AuthorizationPolicy.targetRefs":   {documents: policy(`rules: [{}]`), was: "[{}]", is: "[{}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]"},
+		"ClaimToHeader.claim":              {documents: tokens(`issuer: a, outputClaimToHeaders: [{header: x-a, claim: sub}]`), was: "claim: sub", is: "claim: group"},
+		"ClaimToHeader.header":             {documents: tokens(`issuer: a, outputClaimToHeaders: [{header: x-a, claim: sub}]`), was: "x-a", is: "x-b"},
+		"JWTHeader.name":                   {documents: tokens(`issuer: a, fromHeaders: [{name: x-a, prefix: "Token "}]`), was: "x-a", is: "x-b"},
+		"JWTHeader.prefix":                 {documents: tokens(`issuer: a, fromHeaders: [{name: x-a, prefix: "Token "}]`), was: "Token ", is: "Other "},
+		"JWTRule.audiences":                {documents: tokens(`issuer: a, audiences: [us]`), was: "[us]", is: "[them]"},
+		"JWTRule.forwardOriginalToken":     {documents: tokens(`issuer: a, forwardOriginalToken: true`), was: "Token: true", is: "Token: false"},
+		"JWTRule.fromCookies":              {documents: tokens(`issuer: a, fromCookies: [a]`), was: "Cookies: [a]", is: "Cookies: [b]"},
+		"JWTRule.fromHeaders":              {documents: tokens(`issuer: a, fromHeaders: [{name: x-a}]`), was: "{name: x-a}", is: "{name: x-a}, {name: x-b}"},
+		"JWTRule.fromParams":               {documents: tokens(`issuer: a, fromParams: [a]`), was: "Params: [a]", is: "Params: [b]"},
+		"JWTRule.issuer":                   {documents: tokens(`issuer: a`), was: "issuer: a", is: "issuer: b"},
+		"JWTRule.jwks":                     {documents: tokens(`issuer: a, jwks: '` + wasKeys + `'`), was: wasKeys, is: isKeys},
+		"JWTRule.jwksUri":                  {documents: tokens(`issuer: a, jwksUri: "https://a.example/keys"`), was: "a.example", is: "b.example", keys: map[string]string{"https://a.example/keys": wasKeys}},
+		"JWTRule.outputClaimToHeaders":     {documents: tokens(`issuer: a, outputClaimToHeaders: [{header: x-a, claim: sub}]`), was: "sub}", is: "sub}, {header: x-b, claim: sub}"},
+		"JWTRule.outputPayloadToHeader":    {documents: tokens(`issuer: a, outputPayloadToHeader: x-a`), was: "x-a", is: "x-b"},
+		"JWTRule.spaceDelimitedClaims":     {documents: tokens(`issuer: a, spaceDelimitedClaims: [roles]`), was: "roles", is: "groups"},
+		"RequestAuthentication.jwtRules":   {documents: tokens(`issuer: a`), was: "{issuer: a}", is: "{issuer: a}, {issuer: b}"},
+		"RequestAuthentication.targetRefs": {documents: tokens(`issuer: a`), was: "{issuer: a}]", is: "{issuer: a}], targetRefs: [{group: gateway.networking.k8s.io, kind: Gateway, name: edge}]"},
+		"RequestAuthentication.Keys": {documents: tokens(`issuer: a, jwks: '` + wasKeys + `'`), set: func(fragments []*mesh.Fragment, second bool) {
+			for _, f := range fragments {
+				for i, r := range f.RequestAuthentications {
+					keyed := *r
+					keyed.Hash, keyed.Keys = mesh.Hash{1}, []string{wasKeys}
+					if second {
+						keyed.Hash, keyed.Keys = mesh.Hash{2}, []string{isKeys}
+					}
+					f.RequestAuthentications[i] = &keyed
+				}
+			}
+		}},
 		"Condition.key":                             {documents: policy(when), was: "source.ip", is: "remote.ip"},
 		"Condition.notValues":                       {documents: policy(when), was: "10.1.1.1]", is: "10.1.1.2]"},
 		"Condition.values":                          {documents: policy(when), was: "10.0.0.0/8", is: "10.0.0.0/9"},
@@ -142,6 +186,8 @@ func scenes() map[string]scenario {
 		"ConnectionKeepalive.timeout":          {documents: rule(`trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE, http2KeepAlive: {interval: 30s, timeout: 5s}}}}`), was: " 5s", is: " 6s"},
 		"Delay.percent":                        {documents: routes("c", `hosts: [c.mesh], http: [{fault: {delay: {fixedDelay: 1s, percent: 10}}, route: [{destination: {host: c.mesh}}]}]`), was: "percent: 10", is: "percent: 20"},
 		"HTTPMatchRequest.sourceNamespace":     {documents: routes("c", `hosts: [c.mesh], http: [{match: [{sourceNamespace: other}], timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "Namespace: other", is: "Namespace: shop"},
+		"HTTPRedirect.port":                    {documents: routes("c", `hosts: [c.mesh], http: [{redirect: {uri: /a, port: 8080}}]`), was: "8080", is: "8081"},
+		"HTTPRoute.timeout":                    {documents: routes("c", `hosts: [c.mesh], http: [{timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.perTryTimeout":              {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, perTryTimeout: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.retryIgnorePreviousHosts":   {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryIgnorePreviousHosts: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Hosts: true", is: "Hosts: false"},
 		"HTTPRetry.retryRemoteLocalities":      {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryRemoteLocalities: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Localities: true", is: "Localities: false"},
@@ -154,6 +200,13 @@ func scenes() map[string]scenario {
 				report.ServiceAccount.Name = "web"
 			}
 			fragments[0].Health = []*mesh.HealthReport{report}
+		}},
+		"Unenforced.Selector": {set: func(fragments []*mesh.Fragment, second bool) {
+			u := &mesh.Unenforced{Meta: mesh.Meta{Key: mesh.Key{Kind: mesh.KindAuthorizationPolicy, Namespace: "shop", Name: "u"}, Hash: mesh.Hash{1}, Origin: &mesh.Origin{}}}
+			if second {
+				u.Selector, u.Hash = map[string]string{"app": "other"}, mesh.Hash{2}
+			}
+			fragments[0].Unenforced = []*mesh.Unenforced{u}
 		}},
 		"Workload.Ports": {set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {
@@ -224,8 +277,13 @@ func (s scenario) counts(t *testing.T, field string) bool {
 	}
 	server := New(view.Settings{})
 	differs := false
-	before := mesh.Merge(mesh.Input{Fallback: fragments[0].MeshConfig, Fragments: fragments})
-	after := mesh.Merge(mesh.Input{Prev: before, Fallback: changed[0].MeshConfig, Fragments: changed})
+	sets := map[mesh.KeyLocation]string{}
+	for uri, set := range s.keys {
+		sets[mesh.KeyLocation{URI: uri, Private: true}] = set
+	}
+	keys := mesh.NewKeySets(sets)
+	before := mesh.Merge(mesh.Input{Fallback: fragments[0].MeshConfig, Fragments: fragments, KeySets: keys})
+	after := mesh.Merge(mesh.Input{Prev: before, Fallback: changed[0].MeshConfig, Fragments: changed, KeySets: keys})
 	var proxies []*netProxy
 	for _, namespace := range []string{"shop", "other"} {
 		for _, address := range []string{"10.0.0.1", "10.0.0.9"} {

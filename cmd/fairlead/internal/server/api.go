@@ -80,6 +80,8 @@ type Sources struct {
 	Files []files.Status `json:"files"`
 	// Consul are the datacenters of which the catalog is read.
 	Consul []consul.Status `json:"consul,omitempty"`
+	// Keys are those of issuers of RequestAuthentications.
+	Keys KeySets `json:"keys"`
 	// Old are sources that serve an old state, Unsaved those whose state is not on disk.
 	Old     []string `json:"old,omitempty"`
 	Unsaved []string `json:"unsaved,omitempty"`
@@ -219,7 +221,7 @@ func (s *Server) sourcesNow() Sources {
 	why := s.NotReady()
 	return Sources{
 		Ready: len(why) == 0, NotReady: why, Registry: s.registry.Status(), Files: s.fileStatus(),
-		Consul: s.catalogs.status(), Old: s.catalogs.old(time.Now()), Unsaved: s.unsaved(), Clock: s.clockRemarks(),
+		Consul: s.catalogs.status(), Old: s.catalogs.old(time.Now()), Unsaved: s.unsaved(), Clock: s.clockRemarks(), Keys: s.keyStatus(),
 	}
 }
 

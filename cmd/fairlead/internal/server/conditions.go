@@ -49,6 +49,7 @@ func rules() []ruleOf {
 		{"source-stale", stale},
 		{"manifest-error", manifestErrors},
 		{"removal-held", heldRemovals},
+		{"issuer-keys", issuerKeys},
 		{"consul-denied", consulDenied},
 		{"consul-unreadable", consulUnreadable},
 		{"state-damaged", stateDamaged},

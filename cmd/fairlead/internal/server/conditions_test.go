@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fairlead/fairlead/pki/jwks"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/consul"
@@ -57,6 +58,12 @@ func provocations(now time.Time) map[string][]func(*Proxies, *Sources) {
 			s.Unsaved = []string{"source files is not saved (in use): removals are on hold"} // for that, and not for the disk
 			s.Registry.Sources[0].Held = []registry.Held{{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: "shop", Name: "a"}, Since: now}}
 		}},
+		"issuer-keys": {
+			func(_ *Proxies, s *Sources) {
+				s.Keys.Sets = []jwks.Status{{URI: "https://a.example", State: jwks.StateNone, Err: "no such file"}}
+			},
+			func(_ *Proxies, s *Sources) { s.Keys.Over = 1 },
+		},
 		"consul-denied":     {catalog(func(st *consul.Status) { st.Denied = []string{`service:read on "a"`} }), catalog(func(st *consul.Status) { st.DeniedCount = 3 })},
 		"consul-unreadable": {catalog(func(st *consul.Status) { st.Unreadable = []string{"web: not JSON"} })},
 		"state-damaged": {

@@ -26,6 +26,8 @@ type Config struct {
 	Consul Consul
 	// MeshConfigFile is a file of MeshConfig fields; empty means Istio's defaults.
 	MeshConfigFile string
+	// Keys says where the keys of issuers come from.
+	Keys Keys
 	// StateDir holds what must survive: the authority, entitlements, tokens and
 	// the last good manifests.
 	StateDir string
@@ -121,7 +123,7 @@ const (
 )
 
 func (c Config) check() (Config, error) {
-	errs := []error{c.checkLimits(), c.Consul.Check(), c.checkBindings()}
+	errs := []error{c.checkLimits(), c.Consul.Check(), c.checkBindings(), c.Keys.check()}
 	c.MaxConnections = cmp.Or(c.MaxConnections, DefaultMaxConnections)
 	if c.Logger == nil {
 		errs = append(errs, errors.New("config: Logger is missing"))

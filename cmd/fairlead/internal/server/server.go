@@ -23,6 +23,7 @@ import (
 	"github.com/fairlead/fairlead/pki/attest"
 	"github.com/fairlead/fairlead/pki/issue"
 	"github.com/fairlead/fairlead/pki/issue/serials"
+	"github.com/fairlead/fairlead/pki/jwks"
 	"github.com/fairlead/fairlead/pki/timecheck"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
@@ -47,6 +48,7 @@ type Server struct {
 	catalogs  catalogs           // what is read of Consul
 	agents    *agents.Source
 	presence  *presence // of hosts, for the streams
+	keys      *jwks.Store
 	registry  *registry.Registry
 	xds       *xds.Server
 	listener  net.Listener
@@ -68,7 +70,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// What a flag may be wrong about comes before the authority, which is for ever.
 	for _, step := range []func(context.Context) error{
-		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
+		s.newFiles, s.newCatalogs, s.bind, s.fitDescriptors, s.newAdmin, s.newAuthority, s.newKeys, s.newRegistry, s.newXDS, s.newHosts, s.newPlaintext,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, errors.Join(err, s.Close())
@@ -144,6 +146,7 @@ func (s *Server) newRegistry(context.Context) error {
 	sources, bound := s.sourceList()
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
+		KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
 		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
 	})
@@ -226,6 +229,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.cfg.Logger.InfoContext(ctx, "control plane starting", "address", s.listener.Addr().String(), "advertise", s.advertise,
 		"spiffe_id", s.authority.TrustDomain().IDString(), "http", s.admin.Address())
 	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.keys.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.xds.Run(ctx) })
 	g.Go(func() error { return s.admin.Run(ctx) })

@@ -37,6 +37,9 @@ func (s *Server) unsaved() []string {
 			out = append(out, fmt.Sprintf("source %s is not saved (in use; a restart uses the last saved version until the source is read): %s", src.Name(), why))
 		}
 	}
+	if why := s.keys.Unsaved(); why != "" {
+		out = append(out, "saving the keys of issuers failed: while an issuer is away, a restarted server may refuse its tokens: "+why)
+	}
 	if why := s.registry.Status().HostsUnsaved; why != "" {
 		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
 	}

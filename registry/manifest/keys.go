@@ -1,0 +1,85 @@
+package manifest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	security "istio.io/api/security/v1beta1"
+
+	"github.com/fairlead/fairlead/pki/jwks"
+)
+
+// inlineKeys are the key sets that are written in the rules of a RequestAuthentication, one for
+// each rule, in the only form that an Envoy gets. It is empty for a rule without such keys, and
+// for one of which no key can be used.
+func inlineKeys(spec *security.RequestAuthentication) []string {
+	out := make([]string, len(spec.GetJwtRules()))
+	for i, rule := range spec.GetJwtRules() {
+		if rule.GetJwks() == "" {
+			continue
+		}
+		if set, _, err := jwks.Parse([]byte(rule.GetJwks())); err == nil && len(set.Keys) > 0 {
+			out[i] = set.JSON
+		}
+	}
+	return out
+}
+
+// tokens judges a rule for tokens.
+func (u unfitCheck) tokens(rule *security.JWTRule, at string) {
+	texts := proto.CloneOf(rule)
+	texts.Jwks = "" // it is read, and written anew
+	u.strings(texts.ProtoReflect(), at)
+	if rule.GetJwks() == "" {
+		return
+	}
+	if _, _, err := jwks.Parse([]byte(rule.GetJwks())); err != nil && !errors.Is(err, jwks.ErrNoKeys) {
+		u.report(at+".jwks", err.Error())
+	}
+}
+
+// warnKeys warns of keys that are left out, and of rules without any.
+func warnKeys(o *Object, warnings *reporter) {
+	spec, ok := o.Spec.(*security.RequestAuthentication)
+	if !ok {
+		return
+	}
+	const refused = "tokens of the issuer are refused"
+	for i, rule := range spec.GetJwtRules() {
+		at := fmt.Sprintf("spec.jwtRules[%d]", i)
+		warn := func(field, why string) {
+			warnings.warn(CodeNotInForce, o.root.Nearest(at+field), at+field, why)
+		}
+		switch {
+		case rule.GetJwks() != "":
+			set, unusable, err := jwks.Parse([]byte(rule.GetJwks()))
+			switch {
+			case errors.Is(err, jwks.ErrNoKeys):
+				warn(".jwks", err.Error()+"; "+refused)
+			case err != nil: // the object is kept out
+			case len(set.Keys) == 0:
+				warn(".jwks", "private halves of keys are public here, so that everybody can sign with them; "+refused)
+			case len(unusable) > 0:
+				warn(".jwks", "some keys are left out, and tokens that are signed with them are refused: "+reasonsOf(unusable))
+			}
+		case rule.GetJwksUri() == "" && !isWeb(rule.GetIssuer()):
+			warn(".issuer", "no keys can be found: the issuer is not a URL at which its OpenID configuration could be; write jwks or jwksUri; until then "+refused)
+		}
+	}
+}
+
+func reasonsOf(list []jwks.Unusable) string {
+	texts := make([]string, len(list))
+	for i, u := range list {
+		texts[i] = u.String()
+	}
+	return strings.Join(texts, "; ")
+}
+
+// isWeb reports whether a text is a URL of the web.
+func isWeb(s string) bool {
+	return slices.ContainsFunc([]string{"https://", "http://"}, func(scheme string) bool { return strings.HasPrefix(s, scheme) })
+}
