@@ -85,6 +85,7 @@ func analyzeTree(t *tree, settings *mesh.MeshConfig) []finding {
 			findings = append(findings, findingOf(f))
 		}
 	}
+	findings = append(findings, untranslatable(t.objects(), manifest.Error)...)
 	in := analysis.Input{Objects: t.objects(), MeshConfig: settings, Foreign: t.foreign(settings)}
 	if t.Catalog != nil {
 		findings = append(findings, t.Catalog.findings...)

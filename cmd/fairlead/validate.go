@@ -84,6 +84,7 @@ Exit code 0: valid, warnings allowed; 1: an object is invalid; 2: could not run.
 					findings = append(findings, findingOf(f))
 				}
 			}
+			findings = append(findings, untranslatable(t.objects(), manifest.Warning)...) // it is valid
 			if err := report(cmd.OutOrStdout(), output, findings, len(t.objects())); err != nil {
 				return err
 			}

@@ -23,6 +23,11 @@ const (
 	NoEffect      = "FL0131"
 )
 
+// Codes of one object, of what becomes of it for Envoys.
+const (
+	Untranslatable = "FL0132"
+)
+
 // Codes of the mesh as a whole.
 const (
 	UnknownHost         = "FL0201"

@@ -17,7 +17,7 @@ const (
 	// segmentChars are the characters that Envoy takes in other segments, besides letters
 	// and digits (envoy/source/extensions/path/uri_template_lib).
 	segmentChars = "-._~%!$&'()+,;:@="
-	// maxTemplate is how long a template may be (UriTemplateMatchConfig).
+	// maxTemplate is how long a template of Envoy may be (UriTemplateMatchConfig).
 	maxTemplate = 256
 )
 
@@ -32,17 +32,20 @@ func templatePermission(path string) (*rbacv3.Permission, error) {
 	if err := checkTemplate(path); err != nil {
 		return nil, err
 	}
-	config, err := anypb.New(&uritemplatev3.UriTemplateMatchConfig{
-		PathTemplate: strings.NewReplacer(oneSegment, "*", anyRest, "**").Replace(path),
-	})
+	config, err := anypb.New(&uritemplatev3.UriTemplateMatchConfig{PathTemplate: envoyTemplate(path)})
 	return &rbacv3.Permission{Rule: &rbacv3.Permission_UriTemplate{
 		UriTemplate: &corev3.TypedExtensionConfig{Name: "uri-template", TypedConfig: config},
 	}}, err
 }
 
+// envoyTemplate is a template as Envoy writes it.
+func envoyTemplate(path string) string {
+	return strings.NewReplacer(oneSegment, "*", anyRest, "**").Replace(path)
+}
+
 func checkTemplate(path string) error {
-	if len(path) > maxTemplate {
-		return fmt.Errorf("the template %q has more than %d bytes", path, maxTemplate)
+	if len(envoyTemplate(path)) > maxTemplate {
+		return fmt.Errorf("the template %q has more than %d bytes, without its braces", path, maxTemplate)
 	}
 	rest, rooted := strings.CutPrefix(path, "/")
 	if !rooted {
