@@ -14,7 +14,8 @@ import (
 // workload.
 type Authentication struct {
 	// Rules are those of all objects that select the workload, in the order in which Istio
-	// has them: those of the root namespace first, then older objects first.
+	// has them: those of its own namespace before those of the root namespace, older objects
+	// first.
 	Rules []TokenRule
 
 	origins []*mesh.Origin // of the objects, one for each rule
@@ -62,9 +63,9 @@ func newTokenIndex(s *mesh.Snapshot) *policyIndex[*requestAuthentication] {
 		switch inRoot := a.Namespace == root; {
 		case inRoot != (b.Namespace == root):
 			if inRoot {
-				return -1
+				return 1
 			}
-			return 1
+			return -1
 		case a.Before(&b.Meta):
 			return -1
 		case b.Before(&a.Meta):

@@ -31,7 +31,7 @@ func tokensOf(tb testing.TB, v *View) string {
 }
 
 // TestTokenRulesOfAProxy: all objects that select the workload count, those of the root namespace
-// first, then the older ones. Where keys come from is not a part of what a proxy gets.
+// last, and older ones first. Where keys come from is not a part of what a proxy gets.
 func TestTokenRulesOfAProxy(t *testing.T) {
 	t.Parallel()
 	w := newMeshFixture(t)
@@ -46,11 +46,11 @@ func TestTokenRulesOfAProxy(t *testing.T) {
 	w.authenticate("istio-system", "d", `{"jwtRules":[{"issuer":"everybody"}]}`, "6")
 	w.authenticate("shop", "e", `{}`)
 	v := Build(w.snapshot(), proxyIn("shop", map[string]string{"app": "web"}))
-	if got, want := tokensOf(t, v), "everybody=6 older=1 second=2 selected=3"; got != want {
+	if got, want := tokensOf(t, v), "older=1 second=2 selected=3 everybody=6"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 	e := findPart(t, v, func(e *Extension) bool { return e.Slot == JWTSlot })
-	for i, want := range []string{"d", "z", "z", "a"} {
+	for i, want := range []string{"z", "z", "a", "d"} {
 		if r, origin := e.Authentication.Rules[i], e.Authentication.Origin(i); r.Name != want || origin.Path != want+".yaml" {
 			t.Errorf("rule %d is of %s/%s at %s, want %s", i, r.Namespace, r.Name, origin, want)
 		}

@@ -195,6 +195,14 @@ func TestTokens(t *testing.T) {
 	head := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","kid":"1"}`))
 	want("alg none", "/open", bearer(head+"."+strings.Split(a.Token(nil), ".")[1]+"."), no, "")
 
+	// Envoy takes 60 KiB of headers.
+	large := func(i *issuertest.Issuer, bytes int) func(*http.Request) {
+		return with(i, map[string]any{"more": strings.Repeat("x", bytes)})
+	}
+	want("a large token", "/me", large(a, 40<<10), ok, "X-Sub")
+	want("a large token of nobody", "/open", large(issuertest.New(t, "a", "1"), 40<<10), no, "")
+	want("a token that is too large", "/open", large(a, 60<<10), http.StatusRequestHeaderFieldsTooLarge, "")
+
 	// Where b's are looked for, and what of a token the application gets.
 	token := b.Token(map[string]any{"roles": "x boss"})
 	want("header with a prefix", "/roles", func(r *http.Request) { r.Header.Set("X-Token", "Token "+token) }, ok, `"X-Token":["Token `)
