@@ -164,6 +164,8 @@ func TestChangesAreAsFromNothing(t *testing.T) {
 		w.Labels, w.Origin = labels, &Origin{Path: "w.yaml", Line: line}
 		return []*Fragment{{Services: []*Service{declared}}, {}, {Workloads: []*Workload{w}}}
 	}
+	moved, unwritten := at(1, nil), at(1, nil)
+	moved[2].Workloads[0].Address, unwritten[2].Workloads[0].Origin = "10.9.7.8", nil
 	wild, routes := addressed("ns1", "wild", "10.9.0.0/16"), testVirtualService("ns2", "routes", "")
 	wild.Hostname = "*.x.example"
 	routes.Spec = &networking.VirtualService{Hosts: []string{"e.x.example"}}
@@ -183,6 +185,11 @@ func TestChangesAreAsFromNothing(t *testing.T) {
 	covered := func(services ...*Service) []*Fragment {
 		return []*Fragment{{Services: []*Service{in8}, Workloads: []*Workload{machine}}, {}, {Services: services}}
 	}
+	inlined := testService("ns1", "inlined", "")
+	inlined.Resolution, inlined.Inline = ResolutionStatic, []*Workload{{Address: "10.8.7.9"}}
+	over := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{in8, inlined}}, {}, {Services: services}}
+	}
 	single, all := addressed("ns1", "single", "10.7.0.1"), testService("shop", "all", "")
 	single.Hostname, all.Hostname = "e.w.example", "*.w.example"
 	under := func(services ...*Service) []*Fragment {
@@ -193,13 +200,40 @@ func TestChangesAreAsFromNothing(t *testing.T) {
 	routed := func(services ...*Service) []*Fragment {
 		return []*Fragment{{VirtualServices: []*VirtualService{for1}}, {}, {Services: services}}
 	}
+	web, database := testService("ns1", "web", ""), testService("shop", "database", "")
+	web.Ports, database.Ports = []Port{{Name: "http", Number: 9000, Protocol: HTTP}}, first.Ports[1:]
+	webs := func(services ...*Service) []*Fragment {
+		return []*Fragment{{Services: []*Service{first, web}}, {}, {Services: services}}
+	}
+	of0, of2 := testVirtualService("ns1", "routes", ""), testVirtualService("ns1", "routes", "")
+	of0.Spec, of2.Spec = &networking.VirtualService{Hosts: []string{"taken.u.example"}}, &networking.VirtualService{Hosts: []string{"other.u.example"}}
+	hosted := testService("shop", "hosted", "")
+	hosted.Hostname = "taken.u.example"
+	overriding := func(routes ...*VirtualService) []*Fragment {
+		return []*Fragment{{Services: []*Service{first}, VirtualServices: []*VirtualService{of0}}, {}, {Services: []*Service{hosted}, VirtualServices: routes}}
+	}
+	ours, theirs := testVirtualService("ns1", "ours", ""), testVirtualService("shop", "theirs", "")
+	ours.Spec, theirs.Spec = &networking.VirtualService{Hosts: []string{string(web.Hostname)}}, &networking.VirtualService{Hosts: []string{string(web.Hostname)}}
+	behind := func(routes ...*VirtualService) []*Fragment {
+		return []*Fragment{{Services: []*Service{first, web}, VirtualServices: []*VirtualService{ours}}, {}, {VirtualServices: routes}}
+	}
 	record := (*Owners)(nil).With(map[Hostname]Owner{"*.x.example": {Namespace: "ns1"}, portName(3306): {Namespace: "ns2"}})
 	for name, c := range map[string]struct{ before, after []*Fragment }{
 		"line_of_a_workload":       {at(1, nil), at(2, nil)},
+		"address_of_a_workload":    {at(1, nil), moved},
+		"workload_without_a_line":  {at(1, nil), unwritten},
+		"workload_gets_a_line":     {unwritten, at(1, nil)},
 		"workload_is_an_instance":  {at(1, nil), at(1, map[string]string{LabelConsulService: "web"})},
 		"range_of_others_goes":     {covered(wide), covered()},
+		"range_over_endpoints":     {over(wide), over()},
 		"wildcard_of_others_goes":  {under(all), under()},
 		"wildcard_over_routes":     {routed(some), routed()},
+		"tcp_at_a_port_of_http":    {webs(), webs(database)},
+		"tcp_goes_from_a_port":     {webs(database), webs()},
+		"routes_of_others_come":    {behind(), behind(theirs)},
+		"routes_of_others_go":      {behind(theirs), behind()},
+		"routes_with_its_key_go":   {overriding(of2), overriding()},
+		"routes_with_its_key_come": {overriding(), overriding(of2)},
 		"first_at_a_port_is_out":   {ports(), ports(taken)},
 		"wildcard_loses_its_host":  {below(), below(other)},
 		"wildcard_gets_it_back":    {below(other), below()},

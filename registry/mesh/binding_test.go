@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -282,15 +283,36 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 			unsettled := i%23 == 22
 			if i%31 == 30 {
 				config = testMeshConfig()
-				config.Spec.DefaultServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
-				config.Spec.DefaultVirtualServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
+				if i%2 == 0 { // one of both at a time
+					config.Spec.DefaultServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
+				} else {
+					config.Spec.DefaultVirtualServiceExportTo = []string{w.pick("*", ".", "ns2", "~")}
+				}
 				config.Hash = Hash{byte(i)}
 			}
 			if s != nil && s.tables.restrictions.owners.record != nil && w.rng.IntN(50) == 0 {
 				owners = nil // it was lost
 			}
 			prev := s
-			s = Merge(w.input(prev, config, owners, unsettled))
+			in := w.input(prev, config, owners, unsettled)
+			if w.rng.IntN(4) == 0 { // in another order than a source that we know has
+				for _, f := range in.Fragments {
+					switch w.rng.IntN(3) {
+					case 0:
+						w.rng.Shuffle(len(f.Services), reflect.Swapper(f.Services))
+					case 1:
+						w.rng.Shuffle(len(f.VirtualServices), reflect.Swapper(f.VirtualServices))
+					default:
+						w.rng.Shuffle(len(f.Workloads), reflect.Swapper(f.Workloads))
+					}
+				}
+			}
+			for j, f := range in.Fragments {
+				if f.Empty() && w.rng.IntN(2) == 0 {
+					in.Fragments[j] = nil // of a source that has said nothing yet
+				}
+			}
+			s = Merge(in)
 			anew := Merge(w.input(nil, config, owners, unsettled))
 			if got, want := fingerprint(t, s), fingerprint(t, anew); got != want {
 				t.Fatalf("seed %d, step %d: the patched snapshot differs from the one built anew:\n%s", seed, i, difference(anew, s))
@@ -302,6 +324,13 @@ func TestBoundSourcesMergeIncrementally(t *testing.T) {
 				t.Fatalf("seed %d, step %d: the cache of the merge is kept, or the decided hosts are not sorted: %v", seed, i, s.Decided())
 			}
 			w.checkOwners(t, s)
+			if !slices.IsSortedFunc(s.Conflicts, compareConflicts) || len(slices.Compact(slices.Clone(s.Conflicts))) < len(s.Conflicts) {
+				t.Fatalf("seed %d, step %d: the conflicts are not sorted, or not told once", seed, i)
+			}
+			w.checkUntouched(t, s, config)
+			w.checkExports(t, s)
+			w.checkRoutes(t, s)
+			w.checkWithoutCache(t, s)
 			checkDates(t, w, s.DestinationRules)
 			checkDates(t, w, s.Sidecars)
 			checkDates(t, w, s.PeerAuthentications)
@@ -436,6 +465,219 @@ func (w *tenants) checkOwners(t *testing.T, s *Snapshot) {
 				continue
 			}
 			t.Fatalf("%v is seen by others, and so is %v", c, o)
+		}
+	}
+}
+
+// checkUntouched wants everything that no other namespace sees, and that no name can be
+// another's of, as its source has it.
+func (w *tenants) checkUntouched(t *testing.T, s *Snapshot, config *MeshConfig) {
+	t.Helper()
+	routes, rest := map[*VirtualService]bool{}, map[Key]*Meta{}
+	for _, vs := range s.VirtualServices {
+		routes[vs] = true
+	}
+	for _, list := range [][]*Meta{metas(s.Sidecars), metas(s.DestinationRules), metas(s.PeerAuthentications)} {
+		for _, m := range list {
+			rest[m.Key] = m
+		}
+	}
+	type place struct {
+		kind      Kind
+		namespace string
+	}
+	count, sources := map[Key]int{}, map[place]map[int]bool{}
+	for i, objects := range w.objects {
+		for k := range objects {
+			count[k]++
+			at := place{k.Kind, k.Namespace}
+			if sources[at] == nil {
+				sources[at] = map[int]bool{}
+			}
+			sources[at][i] = true
+		}
+	}
+	for _, objects := range w.objects {
+		for k, x := range objects {
+			switch x := x.(type) {
+			case *VirtualService:
+				private := onlyOwn(x.ExportTo, config.Spec.GetDefaultVirtualServiceExportTo(), x.Namespace)
+				if (private || !slices.Contains(x.Spec.Gateways, "mesh")) && count[k] == 1 && !routes[x] {
+					t.Fatalf("%s, which no other namespace's sidecars see, is not there as it was", k)
+				}
+			case *Sidecar, *DestinationRule, *PeerAuthentication:
+				m := x.(object0).meta()
+				switch {
+				case rest[k] == nil:
+					t.Fatalf("%s is not there", k)
+				case len(sources[place{k.Kind, k.Namespace}]) == 1 && rest[k] != m:
+					t.Fatalf("%s, the only source of its kind in the namespace, is not there as it was", k)
+				}
+			}
+		}
+	}
+}
+
+// checkExports holds who sees a service of a bound source, and at which ports others go first, to
+// the decisions that they are made of.
+func (w *tenants) checkExports(t *testing.T, s *Snapshot) {
+	t.Helper()
+	o := s.tables.restrictions.owners
+	o.cache = newDecisionCache()
+	out := map[string]*Service{}
+	for _, svc := range s.Services {
+		out[svc.Origin.Source+" "+svc.String()+" "+string(svc.Hostname)] = svc
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, svc := range f.services() {
+			is := out[svc.Origin.Source+" "+svc.String()+" "+string(svc.Hostname)]
+			if is == nil || onlyOwn(svc.ExportTo, o.defaults, svc.Namespace) {
+				continue // another source has an object with its key
+			}
+			restricted := o.isRestricted(i, svc)
+			hidden := namespacesOf(o.privateAddresses(i, svc.Namespace, addressNames(svc)))
+			for _, ns := range []string{"ns0", "ns1", "ns2", "ns3", "ns4", "other"} {
+				want := exportedTo(svc.ExportTo, o.defaults, svc.Namespace, ns) && (ns == svc.Namespace || !restricted && !slices.Contains(hidden, ns))
+				if got := exportedTo(is.ExportTo, o.defaults, is.Namespace, ns); got != want {
+					t.Fatalf("%s of source %d is seen by %s: %v; restricted %v, others' own in %v", svc.Key, i, ns, got, restricted, hidden)
+				}
+			}
+			if !restricted && (!slices.Equal(is.Yields, o.yields(i, svc)) || !is.Created.Equal(svc.Created)) {
+				t.Fatalf("%s of source %d yields at %v and is of %s; want %v and %s", svc.Key, i, is.Yields, is.Created, o.yields(i, svc), svc.Created)
+			}
+		}
+	}
+}
+
+// checkRoutes holds who has the routes of a bound source's VirtualService to the definition, host
+// by host: its own namespace; others if no name that it matches is another's; but none that has
+// such a name to itself. What comes behind others' routes has a late date.
+func (w *tenants) checkRoutes(t *testing.T, s *Snapshot) {
+	t.Helper()
+	o := s.tables.restrictions.owners
+	o.cache = newDecisionCache()
+	defaults := s.tables.restrictions.exports[1]
+	parts := map[Origin][]*VirtualService{}
+	for _, vs := range s.VirtualServices {
+		parts[*vs.Origin] = append(parts[*vs.Origin], vs)
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, vs := range f.virtualServices() {
+			if len(parts[*vs.Origin]) == 0 || onlyOwn(vs.ExportTo, defaults, vs.Namespace) || !slices.Contains(vs.Spec.Gateways, "mesh") {
+				continue // another source has an object with its key, or nothing is decided
+			}
+			all := o.whoHas(i, vs)
+			for _, name := range vs.Spec.Hosts {
+				h := Hostname(name).canonical()
+				foreign, hidden := all.foreign, slices.Clone(all.hidden)
+				if o.routes(i, vs, h) != nil {
+					foreign = true
+				} else {
+					hidden = append(hidden, namespacesOf(o.privateOf(i, vs, h))...)
+				}
+				for _, ns := range []string{"ns0", "ns1", "ns2", "ns3", "ns4", "other"} {
+					want := exportedTo(vs.ExportTo, defaults, vs.Namespace, ns) && (ns == vs.Namespace || !foreign && !slices.Contains(hidden, ns))
+					got := 0
+					for _, x := range parts[*vs.Origin] {
+						if slices.Contains(x.Spec.Hosts, name) && exportedTo(x.ExportTo, defaults, x.Namespace, ns) {
+							got++
+							if late := x.Created.Equal(newestDate()); late != (all.late || foreign) {
+								t.Fatalf("%s of source %d, for %s in %s, comes last: %v", vs.Key, i, name, ns, late)
+							}
+						}
+					}
+					if got > 1 || (got == 1) != want {
+						t.Fatalf("%s of source %d, for %s, is there %d times for %s; foreign %v, others' own in %v", vs.Key, i, name, got, ns, foreign, hidden)
+					}
+				}
+			}
+		}
+	}
+}
+
+// nameHolders is who else has names that all routes of a VirtualService match: foreign if a name
+// is another's, hidden are the namespaces that have one to themselves.
+type nameHolders struct {
+	foreign, late bool
+	hidden        []string
+}
+
+func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
+	var out nameHolders
+	for _, name := range vs.Spec.Hosts {
+		h := Hostname(name).canonical()
+		if o.routes(source, vs, h) != nil {
+			out.foreign = out.foreign || len(vs.Spec.Tls) > 0
+			continue
+		}
+		out.late = out.late || o.late(source, h)
+		if len(vs.Spec.Tls) > 0 { // its rules match all hosts, whichever it is for
+			out.hidden = append(out.hidden, namespacesOf(o.privateOf(source, vs, h))...)
+		}
+	}
+	for _, h := range sniNames(vs) {
+		out.foreign = out.foreign || o.routes(source, vs, h) != nil || o.shortName(source, h) != nil
+		out.hidden = append(out.hidden, namespacesOf(o.privateOf(source, vs, h))...)
+	}
+	addresses := subnetNames(vs)
+	for _, a := range addresses {
+		out.foreign = out.foreign || !o.hasAddress(source, vs.Namespace, a) && o.address(claimant{source, vs.Namespace, true}, a) != nil
+	}
+	out.hidden = append(out.hidden, namespacesOf(o.privateAddresses(source, vs.Namespace, addresses))...)
+	return out
+}
+
+func metas[T object](list []T) []*Meta {
+	out := make([]*Meta, len(list))
+	for i, x := range list {
+		out[i] = x.meta()
+	}
+	return out
+}
+
+// checkWithoutCache asks for all decisions with one cache, and for each without one.
+func (w *tenants) checkWithoutCache(t *testing.T, s *Snapshot) {
+	t.Helper()
+	without := s.tables.restrictions.owners
+	with := without
+	with.cache = newDecisionCache()
+	ask := func(o *owners, source int, svc *Service) string {
+		r := []*rival{o.service(source, svc)}
+		if svc.Hostname.IsWildcard() {
+			r = append(r, o.wildcard(source, svc))
+		}
+		var private []Key
+		for _, p := range o.privateAddresses(source, svc.Namespace, addressNames(svc)) {
+			private = append(private, p.Key)
+		}
+		return fmt.Sprint(r, o.yields(source, svc), private, o.isRestricted(source, svc))
+	}
+	for i, f := range s.tables.restrictions.inputs {
+		if w.bindings[i] == nil {
+			continue
+		}
+		for _, ns := range w.bindings[i].Namespaces {
+			for _, port := range []uint32{80, 443, 3306} {
+				for _, http := range []bool{false, true} {
+					if got, want := with.yieldsAt(i, ns, port, http), without.yieldsAt(i, ns, port, http); got != want {
+						t.Fatalf("with the decisions that are known, %s of source %d yields at %d, HTTP %v: %v; it is %v", ns, i, port, http, got, want)
+					}
+				}
+			}
+		}
+		for _, svc := range f.services() {
+			if onlyOwn(svc.ExportTo, without.defaults, svc.Namespace) {
+				continue
+			}
+			if got, want := ask(&with, i, svc), ask(&without, i, svc); got != want {
+				t.Fatalf("with the decisions that are known, %s of source %d is %s; it is %s", svc.Key, i, got, want)
+			}
 		}
 	}
 }

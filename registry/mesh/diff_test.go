@@ -2,6 +2,7 @@ package mesh
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -29,6 +30,30 @@ func TestKindsConcernWorkloads(t *testing.T) {
 			if !k.policies() {
 				t.Errorf("%T concerns nobody", k)
 			}
+		}
+		k.(teller).told(t)
+	}
+}
+
+type teller interface{ told(t *testing.T) }
+
+// told: an object of a kind that concerns workloads is told when it comes, when it goes, and as
+// both of its versions when it changes.
+func (k kindOf[T]) told(t *testing.T) {
+	t.Helper()
+	fresh := func() T { return reflect.New(reflect.TypeFor[T]().Elem()).Interface().(T) }
+	var none T
+	for _, c := range []Delta[T]{{New: fresh()}, {Old: fresh()}, {Old: fresh(), New: fresh()}} {
+		var d Diff
+		note(&d, []Delta[T]{c})
+		var want []*Meta
+		for _, x := range []T{c.Old, c.New} {
+			if k.policies() && x != none {
+				want = append(want, x.meta())
+			}
+		}
+		if got := slices.Collect(d.Policies()); !slices.Equal(got, want) {
+			t.Errorf("%T: of %v, %v are told", k, want, got)
 		}
 	}
 }

@@ -63,6 +63,21 @@ func wrongDifference(prev, next *mesh.Fragment) string {
 			return fmt.Sprintf("%s is removed, and nobody says so", k)
 		}
 	}
+	added := map[mesh.Key]bool{}
+	for _, k := range d.Added() {
+		if added[k] || keysWas[k] || !keysIs[k] {
+			return fmt.Sprintf("%s is said to be added", k)
+		}
+		added[k] = true
+	}
+	for k := range keysIs {
+		if !keysWas[k] && !added[k] {
+			return fmt.Sprintf("%s is added, and nobody says so", k)
+		}
+	}
+	if wrong := wrongLosses(prev, next, d.LostInline()); wrong != "" {
+		return wrong
+	}
 	kept := mesh.Keep(prev, next, removed)
 	if got, want := kept.Count(""), len(keysIs)+len(removed); got != want {
 		return fmt.Sprintf("with what was removed there are %d objects, want %d", got, want)
@@ -83,6 +98,41 @@ func wrongDifference(prev, next *mesh.Fragment) string {
 	for name, list := range lists(reversed.Sorted()) {
 		if !slices.EqualFunc(elements(list), elements(is[name]), samePointer) {
 			return "Sorted puts into another order: " + name
+		}
+	}
+	return ""
+}
+
+// wrongLosses describes what is wrong with the inline endpoints that services are said to have
+// lost.
+func wrongLosses(prev, next *mesh.Fragment, got []mesh.InlineLoss) string {
+	now := map[string]*mesh.Service{}
+	for _, svc := range next.Services {
+		now[identity(reflect.ValueOf(svc))] = svc
+	}
+	lost := map[string]int{}
+	for _, svc := range prev.Services {
+		id := identity(reflect.ValueOf(svc))
+		if is := now[id]; is != nil {
+			for _, w := range svc.Inline {
+				lost[id+" "+w.Address]++
+			}
+			for _, w := range is.Inline {
+				lost[id+" "+w.Address]--
+			}
+		}
+	}
+	for _, x := range got {
+		for _, address := range x.Addresses {
+			at := identity(reflect.ValueOf(x.Service)) + " " + address
+			if lost[at]--; lost[at] < 0 {
+				return at + " is said to be lost"
+			}
+		}
+	}
+	for at, n := range lost {
+		if n > 0 {
+			return at + " is lost, and nobody says so"
 		}
 	}
 	return ""

@@ -225,6 +225,15 @@ func checkLookups(t *testing.T, s *Snapshot) {
 			t.Fatalf("%s is not on %s", svc.Key, svc.Hostname)
 		}
 	}
+	services := map[string]int{}
+	for _, svc := range s.Services {
+		services[svc.Namespace]++
+	}
+	for ns, n := range services {
+		if x := s.in(ns); x.services != n || x.backings.size != n {
+			t.Fatalf("the tables of %s have %d services, and workloads of %d; there are %d", ns, x.services, x.backings.size, n)
+		}
+	}
 	for _, w := range s.Workloads {
 		if !slices.Contains(s.WorkloadsIn(w.Namespace), w) || !slices.Contains(s.WorkloadsAt(w.Address), w) {
 			t.Fatalf("%s is not found", w.Key)

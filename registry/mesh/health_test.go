@@ -79,6 +79,7 @@ func TestHealthOfChangedObjects(t *testing.T) {
 		reason            string
 	}{
 		"other_content":   {[2]Hash{{1}, {2}}, [2]Hash{{1}, {2}}, at, "r"},
+		"other_service":   {[2]Hash{{1}, {2}}, [2]Hash{{1}, {1}}, at, "r"},
 		"unknown_content": {[2]Hash{}, [2]Hash{}, at, "r"},
 		"unknown_service": {[2]Hash{}, [2]Hash{{1}, {1}}, at, "r"},
 		"other_place":     {[2]Hash{{1}, {1}}, [2]Hash{{1}, {1}}, elsewhere, "r"},

@@ -1,6 +1,10 @@
 package mesh
 
-import "testing"
+import (
+	"reflect"
+	"testing"
+	"time"
+)
 
 func TestFilesOfADifference(t *testing.T) {
 	t.Parallel()
@@ -70,6 +74,29 @@ func TestReachOfMeshConfigAndHealth(t *testing.T) {
 		}
 		if same := c.prev.MeshConfig == c.next.MeshConfig && len(c.prev.Workloads) == len(c.next.Workloads); c.prev.Same(c.next) != same {
 			t.Errorf("%s: Same is not %v", name, same)
+		}
+	}
+}
+
+// TestReachOfMetadata changes each field of the metadata of a workload alone: all of them but
+// where it is written may matter to endpoints.
+func TestReachOfMetadata(t *testing.T) {
+	t.Parallel()
+	values := map[string]any{
+		"Key": Key{Kind: KindWorkloadEntry, Namespace: "shop", Name: "other"}, "Labels": map[string]string{"a": "b"},
+		"Annotations": map[string]string{"a": "b"}, "Created": time.Unix(1, 0), "Hash": Hash{2}, "Origin": &Origin{Path: "b.yaml"},
+	}
+	for i := range reflect.TypeFor[Meta]().NumField() {
+		name := reflect.TypeFor[Meta]().Field(i).Name
+		a := &Workload{Meta: Meta{Key: Key{Kind: KindWorkloadEntry, Namespace: "shop", Name: "w"}, Hash: Hash{1}, Origin: &Origin{Path: "a.yaml"}}}
+		b := &Workload{Meta: a.Meta}
+		reflect.ValueOf(&b.Meta).Elem().Field(i).Set(reflect.ValueOf(values[name]))
+		want := ReachEndpoints
+		if name == "Hash" || name == "Origin" {
+			want = ReachNone
+		}
+		if got := reachOfWorkload(a, b); got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
 		}
 	}
 }

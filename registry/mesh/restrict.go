@@ -179,10 +179,8 @@ func (w *restricter) indexClaims() {
 			w.markHosts(w.serviceHosts(d.New))
 			w.markHosts(w.privateNames(d.Old))
 			w.markHosts(w.privateNames(d.New))
-			for _, svc := range []*Service{d.Old, d.New} {
-				w.markHosts(w.addressNames(svc))
-				w.markHosts(w.inlineNames(svc))
-			}
+			w.markHosts(w.inlineNames(d.Old))
+			w.markHosts(w.inlineNames(d.New))
 		}
 		for _, d := range w.workloads[i] {
 			if !sameClaims(d.Old, d.New) {
