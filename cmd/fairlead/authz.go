@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -34,12 +36,13 @@ func newAuthz() *cobra.Command {
 }
 
 type authzFlags struct {
-	mesh               renderFlags // of --config-dir
-	port               uint32
-	from, host, claims string
-	headers            []string
-	hostRun, file      string
-	output             string
+	mesh          renderFlags // of --config-dir
+	port          uint32
+	from, host    string
+	claims, token string
+	headers       []string
+	hostRun, file string
+	output        string
 }
 
 func newAuthzCheck() *cobra.Command {
@@ -74,7 +77,8 @@ Exit code 0: allowed; 1: denied; 2: could not say.`,
 	flags.StringVar(&f.from, "from", "", "the client: its identity (spiffe://TD/ns/NS/sa/SA, or without spiffe://), or an IP address, or both: ID,IP. Without an identity the client has no mTLS")
 	flags.StringVar(&f.host, "host", "", "host of the request")
 	flags.StringArrayVarP(&f.headers, "header", "H", nil, "header of the request, as 'name: value'; may be repeated")
-	flags.StringVar(&f.claims, "claims", "", "file with the claims of the request's token, as JSON. The token itself is not checked")
+	flags.StringVar(&f.claims, "claims", "", "file with the claims of the request's token, as JSON")
+	flags.StringVar(&f.token, "jwt", "", "file with the token (JWT) of the request. Its issuer and audience are checked, its signature and times are not")
 	flags.StringVar(&f.hostRun, "agent-run-dir", "", "runtime directory of an agent on this machine, whose Envoy is asked")
 	flags.StringVarP(&f.file, "file", "f", "", "read a config_dump of Envoy; - is standard input")
 	outputFlag(cmd, &f.output)
@@ -102,6 +106,7 @@ func (f *authzFlags) run(cmd *cobra.Command, args []string, client *admin.Client
 	if c.Listeners, c.Extensions, err = proxyconfig.Listeners(entries); err != nil {
 		return err
 	}
+	q.Offline = snapshot != nil
 	answer, err := authzcheck.Ask(c, q)
 	if err != nil {
 		return err
@@ -183,17 +188,38 @@ func (f *authzFlags) question(args []string) (authzcheck.Question, error) {
 		}
 		q.Headers[name] = append(q.Headers[name], strings.TrimSpace(value))
 	}
-	if f.claims != "" {
-		raw, err := os.ReadFile(f.claims)
-		if err != nil {
-			return q, err
+	var err error
+	q.Claims, err = f.readClaims()
+	return q, err
+}
+
+// readClaims are those of the request's token; nil if it has none.
+func (f *authzFlags) readClaims() (*structpb.Struct, error) {
+	path := cmp.Or(f.claims, f.token)
+	switch {
+	case path == "":
+		return nil, nil //nolint:nilnil // a request without a token
+	case f.claims != "" && f.token != "":
+		return nil, errors.New("--claims and --jwt exclude each other: choose one")
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	if f.token != "" {
+		parts := strings.Split(strings.TrimSpace(string(raw)), ".")
+		if len(parts) != 3 {
+			return nil, fmt.Errorf("reading %s: it is no token: three parts with dots between them", path)
 		}
-		q.Claims = &structpb.Struct{}
-		if err := protojson.Unmarshal(raw, q.Claims); err != nil {
-			return q, fmt.Errorf("reading %s: the claims are no JSON object: %w", f.claims, err)
+		if raw, err = base64.RawURLEncoding.DecodeString(parts[1]); err != nil {
+			return nil, fmt.Errorf("reading %s: the second part of the token is not base64url", path)
 		}
 	}
-	return q, nil
+	out := &structpb.Struct{}
+	if err := protojson.Unmarshal(raw, out); err != nil {
+		return nil, fmt.Errorf("reading %s: the claims are no JSON object: %w", path, err)
+	}
+	return out, nil
 }
 
 // decision is the answer for scripts.

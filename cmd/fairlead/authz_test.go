@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -51,14 +52,29 @@ spec:
   action: DENY
   rules:
   - to: [{operation: {paths: [/secret*], ports: ["8080", "9001"]}}]
+---
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {name: users, namespace: shop}
+spec:
+  jwtRules:
+  - {issuer: "https://login.example", audiences: [shop, other], jwksUri: "https://login.example/keys"}
 `
 
 // TestAuthzCheck asks about requests to each sort of port in each mode.
 func TestAuthzCheck(t *testing.T) {
 	t.Parallel()
-	claims := filepath.Join(t.TempDir(), "claims.json")
-	if err := os.WriteFile(claims, []byte(`{"group": ["admin"]}`), 0o600); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	claims, foreign, useless := filepath.Join(dir, "claims.json"), filepath.Join(dir, "foreign.json"), filepath.Join(dir, "useless.json")
+	token, broken := filepath.Join(dir, "token.jwt"), filepath.Join(dir, "broken.jwt")
+	const good = `{"iss": "https://login.example", "aud": ["x", "shop"], "group": ["admin"]}`
+	for path, content := range map[string]string{
+		claims: good, foreign: `{"iss": "https://other.example", "group": ["admin"]}`, useless: `{"iss": "https://login.example", "aud": "them"}`,
+		token: "x." + base64.RawURLEncoding.EncodeToString([]byte(good)) + ".y\n", broken: "x.y",
+	} {
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	const web, other = "spiffe://cluster.local/ns/shop/sa/web", "cluster.local/ns/shop/sa/other"
 	for i, x := range []struct {
@@ -79,6 +95,11 @@ func TestAuthzCheck(t *testing.T) {
 		{"PERMISSIVE", "GET / --port 8080 -H x-team:a", 0, "rules[2]"},
 		{"PERMISSIVE", "GET / --port 8080 -H x-team:b", exitInvalid, "denied"},
 		{"PERMISSIVE", "GET / --port 8080 --claims " + claims, 0, "rules[4]"},
+		{"PERMISSIVE", "GET / --port 8080 --jwt " + token, 0, "rules[4]"},
+		{"PERMISSIVE", "GET /open --port 8080 --claims " + foreign, exitInvalid, `denied: the token is refused (401): no RequestAuthentication for this workload has its issuer (iss), "https://other.example"`},
+		{"PERMISSIVE", "GET /open --port 8080 --claims " + useless, exitInvalid, "denied: the token is refused (403): its audience (aud) is none of shop, other"},
+		{"PERMISSIVE", "GET / --port 8080 --jwt " + broken, 2, "it is no token"},
+		{"PERMISSIVE", "GET / --port 8080 --jwt " + token + " --claims " + claims, 2, "exclude each other"},
 		{"PERMISSIVE", "GET /secret/x --port 8080 --from " + web, exitInvalid, "denied: a rule denies it: AuthorizationPolicy shop/never, rules[0] (MESH:35:1)\n"},
 		{"PERMISSIVE", "--port 9000 --from " + web, 0, "rules[0]"},
 		{"PERMISSIVE", "--port 9000 --from " + other, exitInvalid, "denied: an ALLOW policy"},

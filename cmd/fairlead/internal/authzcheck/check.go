@@ -41,8 +41,12 @@ type Question struct {
 	// Method, Path and Authority are those of an HTTP request.
 	Method, Path, Authority string
 	Headers                 map[string][]string
-	// Claims are those of the token of the request; nil if it has none.
+	// Claims are those of the token of the request, which is well signed and in time; nil if it
+	// has none.
 	Claims *structpb.Struct
+	// Offline says that the configuration is not a running proxy's, and lacks the keys that a
+	// server fetches.
+	Offline bool
 }
 
 // Answer is what the proxy does.
@@ -82,12 +86,10 @@ func Ask(c Configuration, q Question) (Answer, error) {
 	if q.From != "" {
 		request.Peer = &judge.Peer{URIs: []string{q.From}}
 	}
-	if q.Claims != nil {
-		request.Metadata = map[string]*structpb.Struct{jwtFilter: {Fields: map[string]*structpb.Value{
-			"payload": structpb.NewStructValue(q.Claims),
-		}}}
+	rules, notes, err := rulesOf(chain, c.Extensions, &request, q)
+	if refused, ok := errors.AsType[*tokenError](err); ok {
+		return Answer{Reason: refused.Error()}, nil
 	}
-	rules, notes, err := rulesOf(chain, c.Extensions, &request)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -208,8 +210,9 @@ func manager(c *listenerv3.FilterChain) *listenerv3.Filter {
 }
 
 // rulesOf returns the rules of a chain in their order, and what it has besides that is not
-// judged. It normalizes the path of the request as the chain does.
-func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *judge.Request) (rules []*rbacconfigv3.RBAC, notes []string, err error) {
+// judged. It normalizes the path of the request as the chain does, and adds what is known of its
+// token. An error is a *tokenError if the chain refuses that.
+func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *judge.Request, q Question) (rules []*rbacconfigv3.RBAC, notes []string, err error) {
 	f := manager(c)
 	if f == nil {
 		for _, f := range c.GetFilters() {
@@ -257,8 +260,12 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 			if err := config.UnmarshalTo(&tokens); err != nil {
 				return nil, nil, fmt.Errorf("reading the filter %q: %w", h.GetName(), err)
 			}
-			if len(tokens.GetRules()) > 0 {
-				notes = append(notes, "tokens are checked there: a request with a bad one gets 401, which is not judged here")
+			if q.Claims != nil {
+				payload, err := known(&tokens, q)
+				if err != nil {
+					return nil, nil, err
+				}
+				r.Metadata = map[string]*structpb.Struct{jwtFilter: payload}
 			}
 		case strings.HasSuffix(config.GetTypeUrl(), ".ExtAuthz"):
 			notes = append(notes, fmt.Sprintf("the filter %s may refuse the request, too; it is not judged", h.GetName()))
