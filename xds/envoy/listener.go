@@ -17,6 +17,7 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/fairlead/fairlead/xds/view"
@@ -143,6 +144,11 @@ func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *liste
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
 	if c.TLS != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
+	}
+	if c.Rules != "" {
+		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+			"fairlead": {Fields: map[string]*structpb.Value{"rules": structpb.NewStringValue(c.Rules)}},
+		}}
 	}
 	if c.HTTP != nil {
 		out.Filters = []*listenerv3.Filter{networkFilter(hcmFilter, httpConnectionManager(c, inbound))}

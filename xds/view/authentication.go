@@ -24,6 +24,18 @@ type Authentication struct {
 // Origin is where the object of a rule is written.
 func (a *Authentication) Origin(rule int) *mesh.Origin { return a.origins[rule] }
 
+// withoutKeys is what objects say of tokens, and not what their issuers do.
+func (a *Authentication) withoutKeys() *Authentication {
+	if a == nil {
+		return nil
+	}
+	out := &Authentication{Rules: slices.Clone(a.Rules)}
+	for i := range out.Rules {
+		out.Rules[i].Keys = ""
+	}
+	return out
+}
+
 // TokenRule is one rule of a RequestAuthentication.
 type TokenRule struct {
 	Namespace, Name string // of the object

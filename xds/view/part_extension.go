@@ -1,6 +1,7 @@
 package view
 
 import (
+	"encoding/hex"
 	"slices"
 
 	security "istio.io/api/security/v1beta1"
@@ -48,12 +49,17 @@ func slotOf(action security.AuthorizationPolicy_Action) Slot {
 
 // in are the policies of one slot; nil if there is none.
 func (a *Authorization) in(slot Slot) *Authorization {
+	return a.where(func(p *AuthorizationPolicy) bool { return slotOf(p.Action) == slot })
+}
+
+// where are the policies that a condition holds for; nil if there is none.
+func (a *Authorization) where(holds func(*AuthorizationPolicy) bool) *Authorization {
 	if a == nil {
 		return nil
 	}
 	out := &Authorization{TrustDomains: a.TrustDomains, JoinsHeaders: a.JoinsHeaders}
 	for i, p := range a.Policies {
-		if slotOf(p.Action) == slot {
+		if holds(&a.Policies[i]) {
 			out.Policies, out.origins = append(out.Policies, p), append(out.origins, a.origins[i])
 		}
 	}
@@ -138,5 +144,26 @@ func hasSlots(listeners []Part) bool {
 // serveHTTP makes an inbound chain one for HTTP. Its rules are in its slots.
 func (in *inboundInput) serveHTTP(c *FilterChain, http *HTTPConnectionManager) {
 	http.Slots = in.slots()
-	c.HTTP, c.Deny, c.Authorization = http, false, nil
+	c.HTTP, c.Deny, c.Authorization, c.Rules = http, false, nil, in.rules()
+}
+
+// rules is a short hash of what decides requests; empty if nothing does. What decides nothing,
+// as in a dry run, is not in it, so that it drains no connection. Nor are keys, which issuers
+// change when they like.
+func (in *inboundInput) rules() string {
+	deciding := struct {
+		Deny           bool
+		Authorization  *Authorization
+		Authentication *Authentication
+	}{in.Deny, in.Authorization.deciding(), in.Authentication.withoutKeys()}
+	if !deciding.Deny && deciding.Authorization == nil && deciding.Authentication == nil {
+		return ""
+	}
+	h := contentHash("rules", deciding)
+	return hex.EncodeToString(h[:4])
+}
+
+// deciding is what is in force of policies; nil if nothing is.
+func (a *Authorization) deciding() *Authorization {
+	return a.where(func(p *AuthorizationPolicy) bool { return !p.DryRun && slotOf(p.Action) != AuditSlot })
 }

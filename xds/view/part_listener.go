@@ -52,6 +52,10 @@ type FilterChain struct {
 	// Authorization is what AuthorizationPolicies say of the connections of a chain with TCP;
 	// nil means nothing. A chain with HTTP has slots for that.
 	Authorization *Authorization
+	// Rules is a short hash of the rules in the slots of a chain with HTTP; empty if there are
+	// none. Envoy drains the connections of a chain that changes: so open streams, which are
+	// judged at their start only, end when rules change.
+	Rules string
 }
 
 // FilterChainMatch says which connections a chain is for; empty means all.
