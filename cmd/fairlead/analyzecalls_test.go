@@ -58,7 +58,7 @@ func TestAnalyzeFindsWhatCannotCall(t *testing.T) {
 // TestValidateWarnsOfPolicies that are valid and do something else than they say.
 func TestValidateWarnsOfPolicies(t *testing.T) {
 	t.Parallel()
-	code, out, errs := cli(t, "validate", write(t, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: b}\nspec: {selector: {matchLabels: {app: orders}}, action: CUSTOM, provider: {name: decider}, rules: [{}]}\n"))
+	code, out, errs := cli(t, "validate", write(t, "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: b}\nspec: {selector: {matchLabels: {app: orders}}, jwtRules: [{issuer: \"https://a.example\\n\"}]}\n"))
 	if code != 0 || !strings.Contains(out, "warning [FL0130]") || !strings.Contains(out, "and so the workloads with app=orders deny every request") {
 		t.Errorf("exit code %d: %s%s", code, out, errs)
 	}

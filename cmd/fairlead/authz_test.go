@@ -134,6 +134,39 @@ func TestAuthzCheck(t *testing.T) {
 	}
 }
 
+// TestAuthzCheckNamesProviders: an authorization server that is asked is named, and no more: what
+// it answers is not known. One that cannot be asked denies.
+func TestAuthzCheckNamesProviders(t *testing.T) {
+	t.Parallel()
+	policy := func(name, provider, rule string) string {
+		return "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: " + name + ", namespace: shop}\nspec: {action: CUSTOM, provider: {name: " + provider + "}, rules: [" + rule + "]}\n"
+	}
+	config := write(t, "extensionProviders: [{name: opa, envoyExtAuthzGrpc: {service: api.mesh, port: 8080}}, {name: web, envoyExtAuthzHttp: {service: api.mesh, port: 8080}}]\n")
+	for i, x := range []struct {
+		policies, args string
+		code           int
+		want           string
+	}{
+		{policy("p", "opa", `{to: [{operation: {paths: [/open]}}]}`), "GET /open --port 8080", 0, "\nnote: it is asked of the extension provider opa, which may deny it: AuthorizationPolicy shop/p, rules[0]\n"},
+		{policy("p", "opa", `{to: [{operation: {paths: [/x]}}]}`), "GET /open --port 8080", 0, "allowed: a rule allows it: AuthorizationPolicy shop/web, rules[1]"},
+		{policy("p", "opa", `{}`), "GET / --port 8080", exitInvalid, "note: it is asked of the extension provider opa"},
+		{policy("p", "opa", `{to: [{operation: {ports: ["1"]}}]}, {}`) + policy("q", "web", `{}`), "GET /open --port 8080", 0, "note: it is asked of the extension provider opa, which may deny it: AuthorizationPolicy shop/p, rules[1]\nnote: it is asked of the extension provider web, which may deny it: AuthorizationPolicy shop/q, rules[0]\n"},
+		{policy("p", "nobody", `{to: [{operation: {paths: [/open]}}]}`), "GET /open --port 8080", exitInvalid, "denied: a rule denies it: AuthorizationPolicy shop/p, rules[0]"},
+		{policy("p", "opa", `{}`), "--port 9000 --from 10.9.1.1", 0, "note: it is asked of the extension provider opa"},
+		{policy("p", "web", `{}`), "--port 9000 --from 10.9.1.1", exitInvalid, "denied: a rule denies it: AuthorizationPolicy shop/p, rules[0]"},
+	} {
+		t.Run(strconv.Itoa(i), func(t *testing.T) {
+			t.Parallel()
+			path := write(t, strings.ReplaceAll(checked, "MODE", "PERMISSIVE")+x.policies)
+			args := append([]string{"authz", "check", "--config-dir", path, "--mesh-config", config, "--workload", "shop/api", "--interception", "REDIRECT"}, strings.Fields(x.args)...)
+			code, out, errs := cli(t, args...)
+			if code != x.code || !strings.Contains(out+errs, x.want) || strings.Count(out, "note:") != strings.Count(x.want, "note:") {
+				t.Errorf("%s: exit code %d, want %d with %q:\n%s%s", x.args, code, x.code, x.want, out, errs)
+			}
+		})
+	}
+}
+
 // TestAuthzCheckOfADump judges what a proxy runs, and says so in JSON.
 func TestAuthzCheckOfADump(t *testing.T) {
 	t.Parallel()

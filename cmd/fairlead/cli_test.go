@@ -152,7 +152,7 @@ func TestAnalyze(t *testing.T) {
 	if code != exitInvalid || !strings.Contains(out, ":8:27: error [FL0201]") || !strings.Contains(out, "orders.shop.internal") {
 		t.Errorf("an unknown host: %d\n%s", code, out)
 	}
-	code, out, _ = cli(t, "analyze", write(t, "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: a, namespace: b}\nspec: {action: CUSTOM, provider: {name: decider}, rules: [{}]}\n"))
+	code, out, _ = cli(t, "analyze", write(t, "apiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: a, namespace: b}\nspec: {jwtRules: [{issuer: \"https://a.example\\n\"}]}\n"))
 	if code != exitInvalid || !strings.Contains(out, "not in force") {
 		t.Errorf("a policy that is not in force: %d\n%s", code, out)
 	}

@@ -60,7 +60,7 @@ func untranslatableAt(o *manifest.Object, field string, spec *security.Authoriza
 func translationFaults(spec *security.AuthorizationPolicy, r *security.Rule) []authz.PolicyError {
 	one := &security.AuthorizationPolicy{Action: spec.GetAction(), ActionDetail: spec.GetActionDetail(), Rules: []*security.Rule{r}}
 	// Whether a provider exists is for others to say.
-	o := authz.Options{Providers: []string{spec.GetProvider().GetName()}}
+	o := authz.Options{Providers: map[string]error{spec.GetProvider().GetName(): nil}}
 	policies := []authz.Policy{{Namespace: "policy", Name: "policy", Spec: one}}
 	faults := slices.Concat(authz.HTTP(policies, o).Faults, authz.TCP(policies, o).Faults)
 	seen := map[string]bool{}

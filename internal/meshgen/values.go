@@ -60,6 +60,7 @@ var words = sync.OnceValue(func() []word {
 		{[]string{"region", "subzone", "zone"}, []string{"eu", "us", "a", "b", ""}},
 		{[]string{"network"}, []string{"", "", "net1", "net2"}},
 		{[]string{"serviceaccount", "account"}, []string{"web", "api", "one", ""}},
+		{[]string{"service"}, slices.Concat(hostnames(), []string{"shop/c.mesh", "other/d.mesh"})},
 		{[]string{"method"}, []string{"GET", "POST"}},
 		{[]string{"scheme"}, []string{"http", "https", "HTTP", "HTTPS"}},
 		{[]string{"uri", "path", "prefix", "exact"}, []string{"/a", "/b", "/a/b", "x"}},

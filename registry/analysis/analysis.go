@@ -80,6 +80,8 @@ const (
 	CodeShadowed Code = codes.Shadowed
 	// CodeLongLived: a policy is for ports of TCP, where connections end when rules change.
 	CodeLongLived Code = codes.LongLived
+	// CodeNoProvider: a CUSTOM policy names an extension provider that cannot be asked.
+	CodeNoProvider Code = codes.NoProvider
 )
 
 // Severity says how sure it is that something is wrong.
@@ -171,6 +173,7 @@ func analyzers() []analyzer {
 		{CodeForeignHost, foreignHosts},
 		{CodeIngressBind, ingressBinds},
 		{CodeDenies, deniers},
+		{CodeNoProvider, providers},
 	}, policyAnalyzers()...)
 }
 

@@ -45,6 +45,13 @@ func TestCases(t *testing.T) {
 				case strings.HasPrefix(f.Name, "catalog"):
 					in.Catalogs = append(in.Catalogs, catalog(f.Name, string(f.Data)))
 					continue
+				case f.Name == "meshconfig.yaml":
+					config, faults := manifest.DecodeMeshConfig(f.Name, f.Data)
+					if config == nil || manifest.HasErrors(faults) {
+						t.Fatal(faults)
+					}
+					in.MeshConfig = config
+					continue
 				}
 				decoded, faults := manifest.Decode(manifest.Options{}, f.Name, f.Data)
 				if manifest.HasErrors(faults) {

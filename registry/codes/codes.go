@@ -62,6 +62,7 @@ const (
 	NoClaims            = "FL0254"
 	Shadowed            = "FL0255"
 	LongLived           = "FL0256"
+	NoProvider          = "FL0257"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.

@@ -137,7 +137,7 @@ func TestUnenforced(t *testing.T) {
 func TestAuthorizationPolicies(t *testing.T) {
 	t.Parallel()
 	file := decodeFile(t, "testdata/good/policy.yaml")
-	for i, dry := range map[int]bool{0: false, 4: true} {
+	for i, dry := range map[int]bool{0: false, 4: true, 5: false} {
 		o := file.Objects[i]
 		f := o.Fragment()
 		if f == nil || len(f.AuthorizationPolicies) != 1 || o.Denies() {

@@ -65,7 +65,7 @@ func TestBad(t *testing.T) {
 
 func TestGood(t *testing.T) {
 	t.Parallel()
-	for name, count := range map[string]int{"shop": 9, "policy": 5} {
+	for name, count := range map[string]int{"shop": 9, "policy": 6} {
 		file := decodeFile(t, "testdata/good/"+name+".yaml")
 		if len(file.Objects) != count || file.Unparsable {
 			t.Errorf("%s: read %d objects, unparsable %v; want %d", name, len(file.Objects), file.Unparsable, count)

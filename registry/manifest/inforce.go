@@ -25,7 +25,8 @@ import (
 //nolint:gochecknoglobals // a read-only table
 var inForce = map[mesh.Kind][]string{
 	mesh.KindAuthorizationPolicy: {
-		"action=ALLOW,DENY,AUDIT",
+		"action=ALLOW,DENY,AUDIT,CUSTOM",
+		"provider",
 		"rules",
 		"selector",
 		"targetRef",

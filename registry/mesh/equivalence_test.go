@@ -184,7 +184,7 @@ func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
 		var values [][2]reflect.Value
 		switch t := method.In(i); t {
 		case reflect.TypeFor[string]():
-			for _, s := range []string{"shop", "other", "istio-system", "elsewhere", "10.0.0.1", "10.0.0.2", "10.0.0.3", "127.0.0.5", "c.mesh"} {
+			for _, s := range []string{"shop", "other", "istio-system", "elsewhere", "10.0.0.1", "10.0.0.2", "10.0.0.3", "127.0.0.5", "c.mesh", "n0", "n1", "n2"} {
 				values = append(values, [2]reflect.Value{reflect.ValueOf(s), reflect.ValueOf(s)})
 			}
 		case reflect.TypeFor[mesh.Hostname]():
@@ -227,6 +227,10 @@ func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
 
 // equal compares by content; equal pointers are equal.
 func equal(a, b reflect.Value) bool {
+	if x, ok := reflect.TypeAssert[error](a); ok && x != nil {
+		y, ok := reflect.TypeAssert[error](b)
+		return ok && y != nil && x.Error() == y.Error()
+	}
 	switch a.Kind() {
 	case reflect.Pointer:
 		return a.Pointer() == b.Pointer() || !a.IsNil() && !b.IsNil() && cmp.Equal(a.Interface(), b.Interface(), protocmp.Transform())

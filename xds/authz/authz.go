@@ -11,6 +11,7 @@ import (
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	security "istio.io/api/security/v1beta1"
 )
 
@@ -19,8 +20,10 @@ const (
 	// are only tried out. They are Istio's (pilot/pkg/security/authz/model).
 	shadowAllow = "istio_dry_run_allow_"
 	shadowDeny  = "istio_dry_run_deny_"
-	// shadowCustom begins the metadata by which ext_authz is told whether to ask.
+	// shadowCustom begins the metadata by which ext_authz is told whether to ask, and
+	// shadowPolicy ends it: the name of the rule that matched.
 	shadowCustom = "istio_ext_authz_"
+	shadowPolicy = "shadow_effective_policy_id"
 	// tcpStatPrefix begins the statistics of network filters.
 	tcpStatPrefix = "tcp."
 	// customPrefix begins the names of CUSTOM's rules: the filter ext_authz compares it.
@@ -47,9 +50,10 @@ type Options struct {
 	// one of them, or of "cluster.local", is matched with each of them. Without any,
 	// principals are matched as they are written.
 	TrustDomains []string
-	// Providers are the names of the extension providers that exist. Policies with action
-	// CUSTOM that ask another one deny what their rules match.
-	Providers []string
+	// Providers are the extension providers that can be asked, by name. An error says why one
+	// cannot. Policies with action CUSTOM that ask such a one, or one that is not here, deny
+	// what their rules match.
+	Providers map[string]error
 	// JoinsHeaders is for Envoys before 1.36.5, and for 1.37.0. They join several headers of
 	// one name before they compare them, so that a second header hides the first from a
 	// DENY (CVE-2026-26308). The rules for them find a value among others, also in one
@@ -85,6 +89,28 @@ type Custom struct {
 	// Provider is the name of the extension provider.
 	Provider string
 	Set
+	// Denied has the same rules as ones that deny, with names that say why, for a provider that
+	// cannot be asked: it has its place instead of ext_authz. Otherwise it is nil.
+	Denied *rbacv3.RBAC
+}
+
+// Asked matches the metadata that the rules of CUSTOM policies leave in an RBAC filter (such as
+// "envoy.filters.http.rbac") when one of them matches: those of one provider, or of any if the
+// name is empty. It is the filter_enabled_metadata of ext_authz. No provider is asked because of
+// the rules of another whose name begins with its own, as it would be in Istio.
+func Asked(filter, provider string) *matcherv3.MetadataMatcher {
+	names := customPrefix
+	if provider != "" {
+		names += provider + "-ns["
+	}
+	return metadata(filter, []string{shadowCustom + shadowPolicy}, text(prefix(names))).GetMetadataMatcher()
+}
+
+// ProviderOf is the extension provider that a rule of CUSTOM asks, by the rule's name.
+func ProviderOf(rule string) (string, bool) {
+	rest, custom := strings.CutPrefix(rule, customPrefix)
+	name, _, found := strings.Cut(rest, "-ns[")
+	return name, custom && found
 }
 
 // PolicyError is a part of a policy that could not be translated. Where it stands, the policy
@@ -115,10 +141,14 @@ func (e PolicyError) Error() string {
 // Unwrap returns what is wrong.
 func (e PolicyError) Unwrap() error { return e.Err }
 
-// InOrder returns the sets of Audit, Deny and Allow that are not empty, in the order in which
-// Envoy has to ask them.
+// InOrder returns the sets that are not empty, in the order in which Envoy has to ask them: of
+// Custom those that deny because their provider cannot be asked, then Audit, Deny and Allow.
 func (r Rules) InOrder() []Set {
-	return slices.DeleteFunc([]Set{r.Audit, r.Deny, r.Allow}, Set.Empty)
+	var out []Set
+	for _, c := range r.Custom {
+		out = append(out, Set{Enforced: c.Denied})
+	}
+	return slices.DeleteFunc(append(out, r.Audit, r.Deny, r.Allow), Set.Empty)
 }
 
 // Empty reports whether the action has no policy: it needs no filter.
@@ -171,7 +201,7 @@ func translate(policies []Policy, o Options, tcp bool) Rules {
 	slices.SortStableFunc(sorted, func(a, b Policy) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	t := translator{options: o, tcp: tcp, custom: map[string]*Set{}, faulty: map[string]bool{}}
+	t := translator{options: o, tcp: tcp, custom: map[string]*Custom{}, faulty: map[string]bool{}}
 	for i, p := range sorted {
 		twice := i > 0 && sameName(sorted[i-1], p) || i+1 < len(sorted) && sameName(p, sorted[i+1])
 		t.policy(p, twice)
@@ -188,9 +218,9 @@ func (t *translator) finish() Rules {
 	t.rules.Deny.ShadowStatPrefix = shadowStatPrefix(t.rules.Deny.Shadow)
 	t.rules.Allow.ShadowStatPrefix = shadowStatPrefix(t.rules.Allow.Shadow)
 	for _, name := range slices.Sorted(maps.Keys(t.custom)) {
-		s := *t.custom[name]
-		s.ShadowStatPrefix = shadowCustom
-		t.rules.Custom = append(t.rules.Custom, Custom{Provider: name, Set: s})
+		c := *t.custom[name]
+		c.ShadowStatPrefix = shadowCustom
+		t.rules.Custom = append(t.rules.Custom, c)
 	}
 	return t.rules
 }

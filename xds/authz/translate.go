@@ -3,7 +3,6 @@ package authz
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	security "istio.io/api/security/v1beta1"
@@ -12,7 +11,7 @@ import (
 var (
 	errTwice     = errors.New("there are two policies of this name; all is denied")
 	errAction    = errors.New("the action is unknown; all is denied")
-	errProvider  = errors.New("no extension provider of this name; what the rules match is denied")
+	errProvider  = errors.New("no extension provider of this name")
 	errNoRule    = errors.New("the rule is null")
 	errNoSource  = errors.New("there is no source")
 	errNoTarget  = errors.New("there is no operation")
@@ -27,7 +26,7 @@ type translator struct {
 	tcp   bool
 	rules Rules
 	// custom are the sets of CUSTOM's providers.
-	custom map[string]*Set
+	custom map[string]*Custom
 	// faulty are the faults so far, by what they say.
 	faulty map[string]bool
 }
@@ -66,23 +65,29 @@ func (s *Set) of(action rbacv3.RBAC_Action, shadow bool) *rbacv3.RBAC {
 // the metadata which of them matches, and ext_authz asks the provider if one does.
 func (t *translator) askProvider(p Policy) {
 	provider := p.Spec.GetProvider().GetName()
-	prefix := customPrefix + provider + "-"
-	if !slices.Contains(t.options.Providers, provider) {
-		t.fault(p, -1, "provider "+provider, errProvider)
-		rules := &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
-		t.add(rules, p, prefix)
-		deny := t.rules.Deny.of(rbacv3.RBAC_DENY, false)
-		for name, rule := range rules.GetPolicies() {
-			deny.Policies[name+noProvider] = rule
-		}
+	err, known := t.options.Providers[provider]
+	if !known {
+		err = errProvider
+	}
+	if err != nil {
+		t.fault(p, -1, "provider "+provider, err)
+	}
+	c := t.custom[provider]
+	if c == nil {
+		c = &Custom{Provider: provider}
+		t.custom[provider] = c
+	}
+	rules := c.of(rbacv3.RBAC_DENY, true)
+	t.add(rules, p, customPrefix+provider+"-")
+	if err == nil {
 		return
 	}
-	set := t.custom[provider]
-	if set == nil {
-		set = &Set{}
-		t.custom[provider] = set
+	if c.Denied == nil {
+		c.Denied = &rbacv3.RBAC{Action: rbacv3.RBAC_DENY, Policies: map[string]*rbacv3.Policy{}}
 	}
-	t.add(set.of(rbacv3.RBAC_DENY, true), p, prefix)
+	for name, rule := range rules.GetPolicies() {
+		c.Denied.Policies[name+noProvider] = rule
+	}
 }
 
 // denyAll denies every request, because of the policy.

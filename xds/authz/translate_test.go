@@ -91,7 +91,10 @@ func readOptions(tb testing.TB, text string) authz.Options {
 	if in.TrustDomains != nil {
 		o.TrustDomains = in.TrustDomains
 	}
-	o.Providers = in.Providers
+	o.Providers = map[string]error{}
+	for _, name := range in.Providers {
+		o.Providers[name] = nil
+	}
 	return o
 }
 
@@ -115,6 +118,7 @@ func describe(tb testing.TB, r authz.Rules, tcp bool) string {
 	}
 	for _, c := range r.Custom {
 		show("custom "+c.Provider, c.Set)
+		show("denied "+c.Provider, authz.Set{Enforced: c.Denied})
 	}
 	show("audit", r.Audit)
 	show("deny", r.Deny)
@@ -281,9 +285,9 @@ func TestRuleNames(t *testing.T) {
 			ActionDetail: &security.AuthorizationPolicy_Provider{Provider: &security.AuthorizationPolicy_ExtensionProvider{Name: "ns[x"}},
 		}},
 	}
-	known, unknown := authz.HTTP(policies, authz.Options{Providers: []string{"ns[x"}}), authz.HTTP(policies, authz.Options{})
+	known, unknown := authz.HTTP(policies, authz.Options{Providers: map[string]error{"ns[x": nil}}), authz.HTTP(policies, authz.Options{})
 	for want, rules := range map[string]map[string]*rbacv3.Policy{
-		"allow": known.Allow.Enforced.GetPolicies(), "custom": known.Custom[0].Shadow.GetPolicies(), "custom/denied": unknown.Deny.Enforced.GetPolicies(),
+		"allow": known.Allow.Enforced.GetPolicies(), "custom": known.Custom[0].Shadow.GetPolicies(), "custom/denied": unknown.Custom[0].Denied.GetPolicies(),
 	} {
 		for text := range rules {
 			namespace, name, rule, ok := authz.ParseRuleName(text)

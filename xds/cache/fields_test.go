@@ -28,7 +28,6 @@ func without() map[string]string {
 		// A warning says what to write instead.
 		"OutlierDetection.consecutiveErrors": "it is out of date, and nothing comes of it",
 		"HealthReport.Reason":                "a reason for people",
-		"WorkloadEntry.network":              "it says which agent may speak for a workload; endpoints of other networks are reached like those of the own one",
 		"Meta.Annotations":                   "they say which host may speak for a workload, and nothing to clients",
 	}
 }

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -91,7 +92,49 @@ func twoKeys() (was, is string) {
 	return fmt.Sprintf(set, "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"), fmt.Sprintf(set, "PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw")
 }
 
+// asks is a scene with an extension provider of a kind, and a policy that asks it.
+func asks(kind, spec, was, is string) scenario {
+	return scenario{
+		config:    "extensionProviders: [{name: other, envoyExtAuthzHttp: {service: c.mesh, port: 80}}, {name: asked, " + kind + ": {service: c.mesh, port: 80, " + spec + "}}]\n",
+		documents: policy(`action: CUSTOM, provider: {name: asked}, rules: [{}]`), was: was, is: is,
+	}
+}
+
+// providerScenes are those of extension providers.
+func providerScenes() map[string]scenario {
+	const byHTTP, byGRPC = "envoyExtAuthzHttp", "envoyExtAuthzGrpc"
+	out := map[string]scenario{
+		"MeshConfig.extensionProviders": asks(byGRPC, "", ", {name: asked, envoyExtAuthzGrpc: {service: c.mesh, port: 80, }}", ""),
+		"ExtensionProvider.name":        asks(byGRPC, "", "{name: asked, ", "{name: third, "),
+
+		"EnvoyExternalAuthorizationRequestBody.allowPartialMessage": asks(byHTTP, "includeRequestBodyInCheck: {maxRequestBytes: 5, allowPartialMessage: true}", "Message: true", "Message: false"),
+		"EnvoyExternalAuthorizationRequestBody.maxRequestBytes":     asks(byHTTP, "includeRequestBodyInCheck: {maxRequestBytes: 5}", "Bytes: 5", "Bytes: 6"),
+		"EnvoyExternalAuthorizationRequestBody.packAsBytes":         asks(byGRPC, "includeRequestBodyInCheck: {maxRequestBytes: 5, packAsBytes: true}", "Bytes: true", "Bytes: false"),
+	}
+	for kind, message := range map[string]string{byHTTP: "EnvoyExternalAuthorizationHttpProvider.", byGRPC: "EnvoyExternalAuthorizationGrpcProvider."} {
+		out[message+"clearRouteCache"] = asks(kind, "clearRouteCache: true", "Cache: true", "Cache: false")
+		out[message+"failOpen"] = asks(kind, "failOpen: true", "Open: true", "Open: false")
+		out[message+"port"] = asks(kind, "failOpen: true", "port: 80, failOpen", "port: 9000, failOpen")
+		out[message+"service"] = asks(kind, "", "asked, "+kind+": {service: c.mesh", "asked, "+kind+": {service: other.mesh")
+		out[message+"statusOnError"] = asks(kind, `statusOnError: "503"`, `"503"`, `"502"`)
+		out[message+"timeout"] = asks(kind, "timeout: 1s", "1s", "2s")
+	}
+	for field, spec := range map[string]string{
+		"headersToDownstreamOnAllow": "[x-a]", "headersToDownstreamOnDeny": "[x-a]", "headersToUpstreamOnAllow": "[x-a]", "includeAdditionalHeadersInCheck": "{x-b: x-a}",
+		"includeHeadersInCheck": "[x-a]", "includeRequestHeadersInCheck": "[x-a]", "pathPrefix": "/x-a",
+	} {
+		out["EnvoyExternalAuthorizationHttpProvider."+field] = asks(byHTTP, field+": "+spec, "x-a", "x-c")
+	}
+	return out
+}
+
 func scenes() map[string]scenario {
+	out := providerScenes()
+	maps.Copy(out, plainScenes())
+	return out
+}
+
+func plainScenes() map[string]scenario {
 	wasKeys, isKeys := twoKeys()
 	const (
 		client = `trafficPolicy: {tls: {mode: MUTUAL, clientCertificate: /a.pem, privateKey: /b.pem}}`
@@ -102,8 +145,29 @@ func scenes() map[string]scenario {
 	delegates := routes("root", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], delegate: {name: one, namespace: shop}}]`) +
 		routes("one", `http: [{match: [{uri: {prefix: /a/b}}], route: [{destination: {host: c.mesh}}]}]`) +
 		routes("two", `http: [{match: [{uri: {prefix: /a/c}}], route: [{destination: {host: c.mesh}}]}]`)
+	const tls = `hosts: [c.mesh], tls: [{match: [{sniHosts: [c.mesh], destinationSubnets: [10.1.0.0/16], sourceLabels: {app: c}}], route: [{destination: {host: c.mesh, port: {number: 443}}}]}]`
+	everywhere := strings.Replace(tls, ", sourceLabels: {app: c}", "", 1)
 	return map[string]scenario{
-		"Attribute.value": {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "Strict", is: "Lax"},
+		"HTTPRetry.retryOn":    {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryOn: 5xx}, route: [{destination: {host: c.mesh}}]}]`), was: "5xx", is: "reset"},
+		"RegexRewrite.rewrite": {documents: routes("c", `hosts: [c.mesh], http: [{rewrite: {uriRegexRewrite: {match: /a, rewrite: /b}}, route: [{destination: {host: c.mesh}}]}]`), was: "rewrite: /b", is: "rewrite: /c"},
+		"WorkloadEntry.network": {set: func(fragments []*mesh.Fragment, second bool) { // it says which agent may speak for a workload
+			fragments[0].Health = []*mesh.HealthReport{{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true}}
+			for _, f := range fragments {
+				for i, w := range f.Workloads {
+					other := *w
+					other.Hash = mesh.Hash{1}
+					if second && w.Address == "10.0.0.1" {
+						other.Network, other.Hash = "net2", mesh.Hash{2}
+					}
+					f.Workloads[i] = &other
+				}
+			}
+		}},
+		"RegexRewrite.match":                    {documents: routes("c", `hosts: [c.mesh], http: [{rewrite: {uriRegexRewrite: {match: /a, rewrite: /b}}, route: [{destination: {host: c.mesh}}]}]`), was: "match: /a", is: "match: /c"},
+		"TLSMatchAttributes.destinationSubnets": {documents: routes("c", everywhere), was: "10.1.0.0/16", is: "10.2.0.0/16"},
+		"TLSMatchAttributes.sourceLabels":       {documents: routes("c", tls), was: "{app: c}}", is: "{}}"},
+		"TLSRoute.match":                        {documents: routes("c", everywhere), was: "[10.1.0.0/16]}", is: "[10.1.0.0/16]}, {sniHosts: [c.mesh], destinationSubnets: [10.2.0.0/16]}"},
+		"Attribute.value":                       {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "Strict", is: "Lax"},
 		"AuthorizationPolicy.DryRun": {documents: policy(`rules: [{}]`), set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {
 				for i, p := range f.AuthorizationPolicies {

@@ -159,9 +159,7 @@ func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *liste
 			StatPrefix: "unenforced.", Rules: denyAll(),
 		}))
 	}
-	for _, rules := range x.of(c.Authorization) {
-		out.Filters = append(out.Filters, networkFilter(networkRBACFilter, rules.NetworkFilter()))
-	}
+	out.Filters = append(out.Filters, x.of(c.Authorization)...)
 	proxy := tcpProxy(c.TCP)
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
 		proxy.MaxDownstreamConnectionDuration = durationpb.New(c.TLS.MaxAge)

@@ -418,7 +418,7 @@ func (r *helloRecorder) Close() error                     { return nil }
 // in, over HTTP, gRPC and TCP.
 func TestUnenforcedDenies(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "---\napiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}, action: CUSTOM, provider: {name: decider}, rules: [{}]}\n")
+	f := newFixture(t, "---\napiVersion: security.istio.io/v1\nkind: RequestAuthentication\nmetadata: {name: orders, namespace: shop}\nspec: {selector: {matchLabels: {app: orders}}, jwtRules: [{issuer: \"https://a.example\\n\"}]}\n")
 	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 	defer cancel()
 	envoytest.Eventually(t, envoytest.Patience, func() error {

@@ -120,7 +120,7 @@ func (pc *proxyContext) authentication() *Authentication {
 // addPolicies adds what security policies say of the workload.
 func (in *inboundBuilder) addPolicies() {
 	pc := in.st
-	if in.Authorization = pc.authorization(); in.Authorization != nil {
+	if in.Authorization, in.providers = pc.authorization(); in.Authorization != nil {
 		in.addOrigins(in.Authorization.origins...)
 	}
 	if in.Authentication = pc.authentication(); in.Authentication != nil {

@@ -19,6 +19,8 @@ type Authorization struct {
 	JoinsHeaders bool
 	// Policies are all that select the workload, by namespace and name.
 	Policies []AuthorizationPolicy
+	// Providers are those that the policies with action CUSTOM name, by name.
+	Providers []Provider
 
 	origins []*mesh.Origin // of the policies, in their order
 }
@@ -31,6 +33,8 @@ type AuthorizationPolicy struct {
 	Namespace, Name string
 	Action          security.AuthorizationPolicy_Action
 	Rules           []*security.Rule
+	// Provider is the extension provider that a policy with action CUSTOM asks.
+	Provider string
 	// DryRun policies decide nothing. Envoy counts what they would have decided.
 	DryRun bool
 }
@@ -39,6 +43,17 @@ type AuthorizationPolicy struct {
 func newPolicyIndex(s *mesh.Snapshot) *policyIndex[*mesh.AuthorizationPolicy] {
 	return indexPolicies(s.RootNamespace(), s.AuthorizationPolicies, func(p *mesh.AuthorizationPolicy) *mesh.Meta { return &p.Meta },
 		func(a, b *mesh.AuthorizationPolicy) int { return a.Compare(b.Key) })
+}
+
+// namespacesAsking are those that have policies with action CUSTOM.
+func namespacesAsking(s *mesh.Snapshot) map[string]bool {
+	out := map[string]bool{}
+	for _, p := range s.AuthorizationPolicies {
+		if p.Spec.GetAction() == security.AuthorizationPolicy_CUSTOM {
+			out[p.Namespace] = true
+		}
+	}
+	return out
 }
 
 // authorizing are the policies for a workload. Most labels of a catalog instance come from
@@ -63,20 +78,24 @@ func allows(p *mesh.AuthorizationPolicy) bool {
 	return p.Spec.GetAction() == security.AuthorizationPolicy_ALLOW && !p.DryRun
 }
 
-// authorization returns what policies say of the proxy's workload; nil if no policy selects it.
-func (pc *proxyContext) authorization() *Authorization {
+// authorization returns what policies say of the proxy's workload, nil if no policy selects it, and
+// the clusters and endpoints of the extension providers that they ask.
+func (pc *proxyContext) authorization() (*Authorization, []Part) {
 	policies := authorizing(pc.policies, pc.namespace(), pc.proxy.Labels)
 	if len(policies) == 0 {
-		return nil
+		return nil, nil
 	}
 	out := &Authorization{TrustDomains: pc.trustDomains, JoinsHeaders: joinsHeaders(pc.proxy.EnvoyVersion)}
 	for _, p := range policies {
 		out.Policies = append(out.Policies, AuthorizationPolicy{
 			Namespace: p.Namespace, Name: p.Name, Action: p.Spec.GetAction(), Rules: p.Spec.GetRules(), DryRun: p.DryRun,
+			Provider: p.Spec.GetProvider().GetName(),
 		})
 		out.origins = append(out.origins, p.Origin)
 	}
-	return out
+	var parts []Part
+	out.Providers, parts = pc.providersOf(out.Policies)
+	return out, parts
 }
 
 // joinsHeaders reports whether an Envoy joins several headers of one name before RBAC compares

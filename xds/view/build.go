@@ -32,7 +32,7 @@ func (x *Index) Rebuild(prev *View, p Proxy) *View {
 		inputs = x.inputsOf(proxy)
 	}
 	out := inputs.outbound.viewAt(x)
-	if inputs.inbound != prev.inputs.inbound || !out.equalLayers(prev.outbound) {
+	if inputs.own != prev.inputs.own || !out.equalLayers(prev.outbound) {
 		return x.assemble(&inputs, out, proxy)
 	}
 	prev.meshContext, prev.seq, prev.proxy, prev.inputs, prev.outbound = x.meshContext, x.seq, proxy, inputs, out
@@ -51,10 +51,10 @@ func (p *Proxy) reuseIfEqual(o *Proxy) *Proxy {
 	return p
 }
 
-// viewInputs is what the view of a proxy is made from: its own inbound layer, and the
-// outbound state that it shares.
+// viewInputs is what the view of a proxy is made from: its own layers, and the outbound state
+// that it shares.
 type viewInputs struct {
-	inbound  *Layer // nil for routers
+	own      stackInput
 	outbound *outboundState
 }
 
@@ -64,22 +64,30 @@ func (x *Index) inputsOf(p *Proxy) viewInputs {
 		return viewInputs{outbound: pc.outboundOf(nil)}
 	}
 	in := newInboundBuilder(pc)
-	return viewInputs{inbound: pc.inboundLayers.get(pc.meshContext, in.inboundInput), outbound: pc.outboundOf(in.reserved)}
+	own := stackInput{inbound: pc.inboundLayers.get(pc.meshContext, in.inboundInput)}
+	if len(in.providers) > 0 {
+		own.providers = x.layer(ProvidersLayer, in.providers)
+	}
+	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved)}
 }
 
 func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {
 	x.count.viewsBuilt.Add(1)
 	return &View{
-		Stack: out.stacks.get(out, stackInput{inputs.inbound}), Warnings: out.warnings,
+		Stack: out.stacks.get(out, inputs.own), Warnings: out.warnings,
 		meshContext: x.meshContext, seq: x.seq, proxy: p, inputs: *inputs, outbound: out,
 	}
 }
 
-// stackInput is what a proxy has besides its outbound view. inbound is nil for routers.
-type stackInput struct{ inbound *Layer }
+// stackInput is what a proxy has besides its outbound view. inbound is nil for routers, and
+// providers for proxies that ask none.
+type stackInput struct{ inbound, providers *Layer }
 
 func (in stackInput) build(v *outboundView) *Stack {
 	layers := []*Layer{v.clusters, v.endpoints, v.fixed}
+	if in.providers != nil {
+		layers = append(layers, in.providers)
+	}
 	if in.inbound != nil {
 		layers = slices.Concat(layers, []*Layer{v.listeners, in.inbound}, v.routeConfigurations)
 	}

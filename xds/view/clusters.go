@@ -52,20 +52,25 @@ func (b serviceWorkloads) build(*meshContext) *serviceWorkloads { return &b }
 
 // serviceInputOf returns what the parts of a service are made from.
 func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
-	in := serviceInput{
-		svc: svc.Service, rule: svc.rule, authn: sc.authn.in(svc.Namespace), workloads: sc.workloadsOf(svc.Service),
-	}
+	in := sc.inputOf(svc.Service, svc.rule)
 	if !svc.hasAllPorts() {
 		in.ports = sc.portSets.intern(portSet{svc.Ports})
 	}
-	if svc.rule.failsOver() {
-		in.locality = sc.proxy.Locality
+	return in
+}
+
+// inputOf returns what the parts of a service with all its ports are made from, with the rule
+// that the proxy has for it.
+func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
+	in := serviceInput{svc: svc, rule: r, authn: pc.authn.in(svc.Namespace), workloads: pc.workloadsOf(svc)}
+	if r.failsOver() {
+		in.locality = pc.proxy.Locality
 	}
 	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
-		in.resolve.lookup = sc.resolve.lookup
+		in.resolve.lookup = pc.resolve.lookup
 	}
-	if svc.rule.originatesTLS() {
-		in.resolve.fileSecrets = sc.resolve.fileSecrets
+	if r.originatesTLS() {
+		in.resolve.fileSecrets = pc.resolve.fileSecrets
 	}
 	return in
 }
@@ -73,15 +78,15 @@ func (sc *sidecarScope) serviceInputOf(svc *service) serviceInput {
 // workloadsOf returns the workloads of all services with this host name in one namespace.
 // Services of a catalog are not mixed with others: a service can select the catalog's
 // workloads instead.
-func (sc *sidecarScope) workloadsOf(svc *mesh.Service) serviceWorkloads {
+func (x *Index) workloadsOf(svc *mesh.Service) serviceWorkloads {
 	var out serviceWorkloads
-	for _, s := range slices.Backward(sc.s.ServicesOn(svc.Hostname)) {
+	for _, s := range slices.Backward(x.s.ServicesOn(svc.Hostname)) {
 		if s.Namespace != svc.Namespace || s.Catalog != svc.Catalog {
 			continue
 		}
-		here := serviceWorkloads{service: s, workloads: sliceRefOf(sc.s.EndpointsOf(s))}
+		here := serviceWorkloads{service: s, workloads: sliceRefOf(x.s.EndpointsOf(s))}
 		if out.service != nil {
-			here.next = sc.serviceWorkloads.get(sc.meshContext, out)
+			here.next = x.serviceWorkloads.get(x.meshContext, out)
 		}
 		out = here
 	}
@@ -182,12 +187,14 @@ type clusterInput struct {
 	port    mesh.Port
 	subset  *networking.Subset // or nil
 	members []member
+	// ref is the cluster's; the zero value means that it follows from the others.
+	ref ClusterRef
 }
 
 func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	c := &Cluster{
-		Ref:       Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName()),
+		Ref:       cmp.Or(in.ref, Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName())),
 		Discovery: discoveryOf(in.svc.Resolution, policy),
 		Lookup:    in.resolve.lookup,
 		Protocol:  in.port.Protocol,

@@ -68,7 +68,8 @@ type inboundBuilder struct {
 	*inboundInput
 	st *proxyContext
 	// reserved are the addresses that outbound listeners must not use.
-	reserved []listenerKey
+	reserved  []listenerKey
+	providers []Part // clusters and endpoints of extension providers
 }
 
 func newInboundBuilder(pc *proxyContext) *inboundBuilder {

@@ -125,7 +125,7 @@ func TestFirstPolicyChangesOnlyTheHash(t *testing.T) {
 						t.Errorf("%s: slot %s of %v has no extension", interception, s, at)
 					}
 				}
-				if !slices.Equal(c.HTTP.Slots, []Slot{JWTSlot, DenySlot, AllowSlot}) {
+				if !slices.Equal(c.HTTP.Slots, []Slot{CustomSlot, ExtAuthzSlot, JWTSlot, DenySlot, AllowSlot}) {
 					t.Errorf("%s: slots %v of %v", interception, c.HTTP.Slots, at)
 				}
 			}

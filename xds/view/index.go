@@ -24,6 +24,7 @@ type Index struct {
 	rules           *ruleIndex
 	authn           *authn
 	policies        *policyIndex[*mesh.AuthorizationPolicy]
+	asking          map[string]bool // namespaces with policies of action CUSTOM
 	tokens          *policyIndex[*requestAuthentication]
 	sidecars        *sidecarIndex
 	selectorLabels  *selectorLabels
@@ -91,9 +92,9 @@ func (x *Index) fill(prev *Index) {
 	if len(mesh.DeltasOf[*mesh.PeerAuthentication](d)) > 0 || prev.authn.defaults == nil {
 		x.authn = newAuthn(prev.authn, s)
 	}
-	x.policies = prev.policies
+	x.policies, x.asking = prev.policies, prev.asking
 	if len(mesh.DeltasOf[*mesh.AuthorizationPolicy](d)) > 0 {
-		x.policies = newPolicyIndex(s)
+		x.policies, x.asking = newPolicyIndex(s), namespacesAsking(s)
 	}
 	x.tokens = prev.tokens
 	if len(mesh.DeltasOf[*mesh.RequestAuthentication](d)) > 0 {

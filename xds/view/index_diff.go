@@ -187,6 +187,12 @@ func (x *Index) affectedBy(prev *Index, d *indexDiff) *affectedProxies {
 	for w := range objects(mesh.DeltasOf[*mesh.Workload](d.Diff)) {
 		ap.addresses[w.Address] = true
 	}
+	if len(x.authorizers) > 0 && (d.allRules || len(d.authnNamespaces) > 0 || slices.ContainsFunc(d.hosts, func(h mesh.Hostname) bool { return x.authorizers[h] })) {
+		for ns := range x.asking {
+			ap.namespaces[ns] = true
+			ap.all = ap.all || ns == x.s.RootNamespace()
+		}
+	}
 	return ap
 }
 

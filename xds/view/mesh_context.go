@@ -61,6 +61,7 @@ type meshContext struct {
 	config       *meshconfig.MeshConfig
 	defaults     MeshDefaults
 	trustDomains []string
+	authorizers  map[mesh.Hostname]bool // hosts of extension providers
 
 	scopes           memo[scopeKey, *meshContext, scopeState]
 	serviceParts     memo[serviceInput, *meshContext, serviceParts]
@@ -87,6 +88,7 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 			Keepalive:      config.GetTcpKeepalive(),
 		},
 		trustDomains: slices.Compact(append([]string{config.GetTrustDomain()}, config.GetTrustDomainAliases()...)),
+		authorizers:  mesh.AuthorizerHosts(config),
 	}
 }
 

@@ -3,6 +3,7 @@ package view
 import (
 	"encoding/hex"
 	"slices"
+	"strings"
 
 	security "istio.io/api/security/v1beta1"
 
@@ -15,29 +16,59 @@ import (
 // followed by what tells several of one kind apart.
 type Slot string
 
-// The slots of inbound HTTP chains, in their order.
+// The slots of inbound HTTP chains, in their order. With more than one extension provider, the
+// first two are there once for each, with a dot and the name of the provider behind them.
 const (
+	CustomSlot   Slot = "envoy.filters.http.rbac.custom"
+	ExtAuthzSlot Slot = "envoy.filters.http.ext_authz"
 	// JWTSlot checks tokens. It stands before all that may ask for their claims. Envoy has the
 	// claims under this name, whatever the filter's.
-	JWTSlot   Slot = "envoy.filters.http.jwt_authn"
+	JWTSlot Slot = "envoy.filters.http.jwt_authn"
+
 	AuditSlot Slot = "envoy.filters.http.rbac.audit"
 	DenySlot  Slot = "envoy.filters.http.rbac.deny"
 	AllowSlot Slot = "envoy.filters.http.rbac.allow"
 )
 
-// slots are those of the proxy's chains. The one for AUDIT policies, which decide nothing, is
-// there only if one applies.
-func (in *inboundInput) slots() []Slot {
-	slots := []Slot{JWTSlot}
-	if in.Authorization.in(AuditSlot) != nil {
-		slots = append(slots, AuditSlot)
+// For returns the slot for one of several extension providers.
+func (s Slot) For(provider string) Slot { return s + "." + Slot(provider) }
+
+// Kind is the slot without the name of an extension provider.
+func (s Slot) Kind() Slot {
+	for _, kind := range []Slot{CustomSlot, ExtAuthzSlot} {
+		if strings.HasPrefix(string(s), string(kind)+".") {
+			return kind
+		}
 	}
-	return append(slots, DenySlot, AllowSlot)
+	return s
 }
 
-// slotOf is the slot of an action. What is neither ALLOW nor AUDIT denies.
+// slots are those of the proxy's chains.
+func (in *inboundInput) slots() []Slot {
+	var out []Slot
+	for _, e := range in.extensionInputs() {
+		out = append(out, e.Slot)
+	}
+	return out
+}
+
+// extensionInputs are what the slots of the proxy's chains have, in the order of the slots. The
+// one for AUDIT policies, which decide nothing, is there only if one applies.
+func (in *inboundInput) extensionInputs() []extensionInput {
+	out := append(in.Authorization.customInputs(), extensionInput{Slot: JWTSlot, Authentication: in.Authentication})
+	for _, slot := range []Slot{AuditSlot, DenySlot, AllowSlot} {
+		if e := (extensionInput{Slot: slot, Authorization: in.Authorization.in(slot)}); e.Authorization != nil || slot != AuditSlot {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// slotOf is the slot of an action. What is unknown denies.
 func slotOf(action security.AuthorizationPolicy_Action) Slot {
 	switch action {
+	case security.AuthorizationPolicy_CUSTOM:
+		return CustomSlot
 	case security.AuthorizationPolicy_ALLOW:
 		return AllowSlot
 	case security.AuthorizationPolicy_AUDIT:
@@ -82,6 +113,9 @@ type Extension struct {
 	Authorization *Authorization
 	// Authentication is what is said of tokens, in the slot for them; nil if nothing is.
 	Authentication *Authentication
+	// Provider is whom the slot asks, if it is an ExtAuthzSlot; or nil. If it cannot be asked,
+	// what the rules of Authorization match is denied.
+	Provider *Provider
 }
 
 // extensionInput is what an extension is made from. Its key covers the origins, because equal
@@ -91,11 +125,15 @@ type extensionInput struct {
 	Deny           bool
 	Authorization  *Authorization
 	Authentication *Authentication
+	Provider       *Provider
 	Origins        []*mesh.Origin
 }
 
 func (in extensionInput) build(*meshContext) *Extension {
-	e := &Extension{base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny, Authorization: in.Authorization, Authentication: in.Authentication}
+	e := &Extension{
+		base: base{origins: in.Origins}, Slot: in.Slot, Deny: in.Deny,
+		Authorization: in.Authorization, Authentication: in.Authentication, Provider: in.Provider,
+	}
 	e.seal(contentHash("Extension", e))
 	return e
 }
@@ -106,16 +144,18 @@ func (in *inboundInput) extensions(mc *meshContext, listeners []Part) []Part {
 		return nil
 	}
 	var out []Part
-	for _, slot := range in.slots() {
-		e := extensionInput{Slot: slot, Authorization: in.Authorization.in(slot)}
+	for _, e := range in.extensionInputs() {
 		var origins []*mesh.Origin
 		if e.Authorization != nil {
 			origins = e.Authorization.origins
 		}
-		if slot == JWTSlot && in.Authentication != nil {
-			e.Authentication, origins = in.Authentication, in.Authentication.origins
+		if e.Provider != nil {
+			origins = slices.Concat(origins, e.Provider.origins)
 		}
-		if slot == DenySlot && in.Deny {
+		if e.Authentication != nil {
+			origins = e.Authentication.origins
+		}
+		if e.Slot == DenySlot && in.Deny {
 			e.Deny, origins = true, slices.Concat(origins, in.denyOrigins)
 		}
 		if len(origins) > 0 {

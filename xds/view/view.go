@@ -72,6 +72,7 @@ const (
 	FixedLayer     = "fixed"
 	ListenersLayer = "listeners"
 	InboundLayer   = "inbound"
+	ProvidersLayer = "providers"
 	RoutesLayer    = "routes/"
 )
 

@@ -61,9 +61,9 @@ func (c *keptClient) ask(t *testing.T, address string) int {
 	return resp.StatusCode
 }
 
-// sentResources are the resources of a type that the server has sent to a proxy, by name.
-func (p *pair) sentResources(proxy, kind string) (map[string]sentResource, error) {
-	out, err := p.CLI("proxy-config", kind, proxy, "--run-dir", p.RunDir("server"), "-o", "json")
+// sentResources are the resources of a type that the server has sent to echo's Envoy, by name.
+func (p *pair) sentResources(kind string) (map[string]sentResource, error) {
+	out, err := p.CLI("proxy-config", kind, "echo.shop", "--run-dir", p.RunDir("server"), "-o", "json")
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ const denySlot = "envoy.filters.http.rbac.deny"
 func (p *pair) denies(t *testing.T, want bool) {
 	t.Helper()
 	settle(t, func() error {
-		all, err := p.sentResources("echo.shop", "extension")
+		all, err := p.sentResources("extension")
 		if err != nil {
 			return err
 		}
@@ -107,7 +107,7 @@ func (p *pair) denies(t *testing.T, want bool) {
 func (p *pair) onlyTheirHashChanges(t *testing.T, before map[string]sentResource, want bool) {
 	t.Helper()
 	settle(t, func() error {
-		now, err := p.sentResources("echo.shop", "listener")
+		now, err := p.sentResources("listener")
 		if err != nil {
 			return err
 		}
@@ -160,7 +160,7 @@ func TestRulesOfKeptConnections(t *testing.T) {
 	p.StartServer()
 	_, agent := p.startHosts()
 	target := p.at(12, 9080)
-	before, err := p.sentResources("echo.shop", "listener")
+	before, err := p.sentResources("listener")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,15 +7,14 @@ import (
 	"testing"
 )
 
+// allowNobody is a policy that this release cannot enforce: Envoy takes no line breaks.
 const allowNobody = `apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
+kind: RequestAuthentication
 metadata: {name: echo, namespace: shop}
 spec:
   selector: {matchLabels: {app: echo}}
-  action: CUSTOM
-  provider: {name: decider}
-  rules:
-  - {}
+  jwtRules:
+  - issuer: "https://issuer.example\n"
 `
 
 // TestUnenforced shows that a policy which this release cannot enforce fails

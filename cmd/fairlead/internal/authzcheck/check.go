@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/fairlead/fairlead/xds/authz"
 	"github.com/fairlead/fairlead/xds/authz/judge"
 )
 
@@ -213,9 +214,12 @@ func manager(c *listenerv3.FilterChain) *listenerv3.Filter {
 // judged. It normalizes the path of the request as the chain does, and adds what is known of its
 // token. An error is a *tokenError if the chain refuses that.
 func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *judge.Request, q Question) (rules []*rbacconfigv3.RBAC, notes []string, err error) {
-	f := manager(c)
+	f, asks := manager(c), asked{}
 	if f == nil {
 		for _, f := range c.GetFilters() {
+			if isExtAuthz(f.GetTypedConfig()) {
+				notes = asks.note(notes)
+			}
 			if !f.GetTypedConfig().MessageIs(&networkrbacv3.RBAC{}) {
 				continue
 			}
@@ -224,6 +228,9 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 				return nil, nil, fmt.Errorf("reading the filter %q: %w", f.GetName(), err)
 			}
 			rules = append(rules, config.GetRules())
+			if err := asks.match(config.GetShadowRules(), r); err != nil {
+				return nil, nil, err
+			}
 		}
 		if r.Method != "" {
 			notes = append(notes, "the port is for TCP: the request is judged as a connection")
@@ -255,6 +262,9 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 				return nil, nil, fmt.Errorf("reading the filter %q: %w", h.GetName(), err)
 			}
 			rules = append(rules, rbac.GetRules())
+			if err := asks.match(rbac.GetShadowRules(), r); err != nil {
+				return nil, nil, err
+			}
 		case config.MessageIs(&jwtv3.JwtAuthentication{}):
 			var tokens jwtv3.JwtAuthentication
 			if err := config.UnmarshalTo(&tokens); err != nil {
@@ -267,11 +277,38 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 				}
 				r.Metadata = map[string]*structpb.Struct{jwtFilter: payload}
 			}
-		case strings.HasSuffix(config.GetTypeUrl(), ".ExtAuthz"):
-			notes = append(notes, fmt.Sprintf("the filter %s may refuse the request, too; it is not judged", h.GetName()))
+		case isExtAuthz(config):
+			notes = asks.note(notes)
 		}
 	}
 	return present(rules), notes, nil
+}
+
+func isExtAuthz(config *anypb.Any) bool { return strings.HasSuffix(config.GetTypeUrl(), ".ExtAuthz") }
+
+// asked is the rule of a CUSTOM policy that matches the request, for the filter behind it that asks
+// an extension provider; empty if none does.
+type asked struct{ rule string }
+
+// match judges the shadow rules of a filter, which may be those of CUSTOM policies.
+func (a *asked) match(shadow *rbacconfigv3.RBAC, r *judge.Request) error {
+	a.rule = ""
+	if shadow == nil {
+		return nil
+	}
+	v, err := judge.Evaluate(shadow, *r)
+	a.rule = v.Policy
+	return err
+}
+
+// note adds whom the filter behind the rules asks. What it answers is not known.
+func (a *asked) note(notes []string) []string {
+	provider, ok := authz.ProviderOf(a.rule)
+	if !ok {
+		return notes
+	}
+	namespace, name, rule, _ := authz.ParseRuleName(a.rule)
+	return append(notes, fmt.Sprintf("it is asked of the extension provider %s, which may deny it: AuthorizationPolicy %s/%s, rules[%d]", provider, namespace, name, rule))
 }
 
 func present(list []*rbacconfigv3.RBAC) []*rbacconfigv3.RBAC {
