@@ -129,6 +129,7 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	f := filler{report: m.refuse}
 	f.message(m.written.ProtoReflect(), root)
 	spec := m.merge()
+	m.tlsNames(spec)
 	for _, rule := range webhook.MeshConfig(spec) {
 		switch {
 		case m.reported(rule.Path):

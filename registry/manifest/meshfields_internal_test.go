@@ -109,7 +109,7 @@ func TestRowsWithValues(t *testing.T) {
 func TestWhatRestricts(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{
-		"trustDomain", "trustDomainAliases", "rootNamespace", "enableAutoMtls", "meshMTLS.minProtocolVersion", "tlsDefaults.cipherSuites", "pathNormalization.normalization",
+		"trustDomain", "trustDomainAliases", "rootNamespace", "enableAutoMtls", "meshMTLS.minProtocolVersion", "tlsDefaults.cipherSuites", "tlsDefaults.minProtocolVersion", "pathNormalization.normalization",
 		"inboundTrafficPolicy.mode", "outboundTrafficPolicy.mode", "outboundTrafficPolicy.tls.caCertificates", "discoverySelectors.matchLabels", "serviceEntryVisibility.policies",
 		"defaultServiceExportTo", "defaultVirtualServiceExportTo", "defaultDestinationRuleExportTo", "extensionProviders.envoyExtAuthzGrpc.failOpen", "extensionProviders.name",
 		"configSources", "defaultConfig.proxyHeaders.forwardedClientCert", "defaultConfig.connectionSettings.httpMergeSlashes",

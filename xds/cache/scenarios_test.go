@@ -128,6 +128,20 @@ func providerScenes() map[string]scenario {
 	return out
 }
 
+// replaceWorkloads changes all workloads, or makes copies that are as they were.
+func replaceWorkloads(fragments []*mesh.Fragment, change bool, to func(*mesh.Workload)) {
+	for _, f := range fragments {
+		for i, w := range f.Workloads {
+			other := *w
+			if other.Hash = (mesh.Hash{2}); change {
+				to(&other)
+				other.Hash = mesh.Hash{1}
+			}
+			f.Workloads[i] = &other
+		}
+	}
+}
+
 func scenes() map[string]scenario {
 	out := providerScenes()
 	maps.Copy(out, plainScenes())
@@ -215,6 +229,9 @@ func plainScenes() map[string]scenario {
 		"Condition.values":                          {documents: policy(when), was: "10.0.0.0/8", is: "10.0.0.0/9"},
 		"Rule.when":                                 {documents: policy(when), was: "10.1.1.1]}", is: "10.1.1.1]}, {key: remote.ip, values: [10.1.1.2]}"},
 		"ConsistentHashLB.httpHeaderName":           {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpHeaderName: x-a}}}`), was: "x-a", is: "x-b"},
+		"HTTPRewrite.authority":                     {documents: routes("c", `hosts: [c.mesh], http: [{rewrite: {authority: a.example}, route: [{destination: {host: c.mesh}}]}]`), was: "a.example", is: "b.example"},
+		"HTTPSettings.h2UpgradePolicy":              {documents: rule(`trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE}}}`), was: ": UPGRADE", is: ": DO_NOT_UPGRADE"},
+		"Operation.notPorts":                        {documents: policy(`rules: [{to: [{operation: {ports: ["80", "81"], notPorts: ["81"]}}]}]`), was: `["81"]`, is: `["80"]`},
 		"HTTPRewrite.uri":                           {documents: routes("c", `hosts: [c.mesh], http: [{match: [{uri: {prefix: /a}}], rewrite: {uri: /b}, route: [{destination: {host: c.mesh}}]}]`), was: "/b", is: "/c"},
 		"ClientTLSSettings.clientCertificate":       {documents: rule(client), was: "/a.pem", is: "/c.pem"},
 		"ClientTLSSettings.privateKey":              {documents: rule(client), was: "/b.pem", is: "/c.pem"},
@@ -232,6 +249,15 @@ func plainScenes() map[string]scenario {
 			agent.Health, agent.Own = mesh.Healthy, !second
 			other.Health = mesh.Unhealthy
 			fragments[0].Health, fragments[1].Health = []*mesh.HealthReport{&agent}, []*mesh.HealthReport{&other}
+		}},
+		"Meta.Labels": {set: func(fragments []*mesh.Fragment, second bool) {
+			replaceWorkloads(fragments, second, func(w *mesh.Workload) {
+				w.Labels = map[string]string{"app": "other"}
+			})
+		}},
+		"Workload.Network": {set: func(fragments []*mesh.Fragment, second bool) {
+			fragments[0].Health = []*mesh.HealthReport{{ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Network: "net1", Address: "10.0.0.1", Health: mesh.Unhealthy, Own: true}}
+			replaceWorkloads(fragments, second, func(w *mesh.Workload) { w.Network = "net2" })
 		}},
 		"Service.Yields": {documents: otherService, set: func(fragments []*mesh.Fragment, second bool) {
 			if !second {
@@ -296,7 +322,10 @@ func plainScenes() map[string]scenario {
 				}
 			}
 		}},
-		"Subset.labels": {documents: rule(`subsets: [{name: v1, labels: {version: v1}}]`) + "---\n" + routes("c", `hosts: [c.mesh], http: [{`+to+`}]`), was: "version: v1", is: "version: v2"},
+		"Subset.labels":                {documents: rule(`subsets: [{name: v1, labels: {version: v1}}]`) + "---\n" + routes("c", `hosts: [c.mesh], http: [{`+to+`}]`), was: "version: v1", is: "version: v2"},
+		"TLSConfig.cipherSuites":       {config: "meshMTLS: {cipherSuites: [ECDHE-ECDSA-AES128-GCM-SHA256]}", was: "AES128", is: "AES256-GCM-SHA384, ECDHE-ECDSA-AES128"},
+		"TLSConfig.ecdhCurves":         {config: "tlsDefaults: {ecdhCurves: [P-256]}", documents: rule(client), was: "P-256", is: "P-384"},
+		"TLSConfig.minProtocolVersion": {config: "meshMTLS: {minProtocolVersion: TLSV1_2}", was: "TLSV1_2", is: "TLSV1_3"},
 	}
 }
 

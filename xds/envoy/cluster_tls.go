@@ -72,6 +72,8 @@ func (b *clusterBuilder) originateTLS(tls *networking.ClientTLSSettings) *tlsv3.
 		CommonTlsContext: &tlsv3.CommonTlsContext{TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_2,
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			EcdhCurves:                b.p.Defaults.ECDHCurves,
+			CipherSuites:              b.p.Defaults.CipherSuites,
 		}},
 	}
 	validation := &tlsv3.CertificateValidationContext{}

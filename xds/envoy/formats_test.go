@@ -62,6 +62,8 @@ func literals() map[protoreflect.FullName]bool {
 		envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.stat_prefix
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.cluster
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.stat_prefix
+		envoy.extensions.transport_sockets.tls.v3.TlsParameters.cipher_suites
+		envoy.extensions.transport_sockets.tls.v3.TlsParameters.ecdh_curves
 		envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext.sni
 		envoy.type.matcher.v3.RegexMatchAndSubstitute.substitution
 		envoy.type.matcher.v3.RegexMatcher.regex

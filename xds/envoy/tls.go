@@ -28,7 +28,7 @@ const (
 	rootSecret = "ROOTCA"
 )
 
-// serverCiphers are those of Istio's inbound listeners.
+// serverCiphers are those of Istio's inbound listeners, unless MeshConfig names others.
 func serverCiphers() []string {
 	return []string{
 		"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES256-GCM-SHA384",
@@ -163,7 +163,13 @@ func serverSocket(t *view.ServerTLS) *corev3.TransportSocket {
 		SessionTicketKeysType:            &tlsv3.DownstreamTlsContext_DisableStatelessSessionResumption{DisableStatelessSessionResumption: true},
 		DisableStatefulSessionResumption: true,
 	}
-	ctx.CommonTlsContext.TlsParams.CipherSuites = serverCiphers()
+	params := ctx.CommonTlsContext.TlsParams
+	if params.CipherSuites = t.CipherSuites; len(t.CipherSuites) == 0 {
+		params.CipherSuites = serverCiphers()
+	}
+	if t.TLS13 {
+		params.TlsMinimumProtocolVersion = tlsv3.TlsParameters_TLSv1_3
+	}
 	if t.HTTP {
 		ctx.CommonTlsContext.AlpnProtocols = []string{"h2", "http/1.1"}
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -461,7 +462,11 @@ func (in *inboundInput) sniffedChains(mc *meshContext, mode mesh.MTLSMode, asTCP
 }
 
 func (mc *meshContext) serverTLS(http bool) *ServerTLS {
-	return &ServerTLS{HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http)}
+	m := mc.config.GetMeshMTLS()
+	return &ServerTLS{
+		HTTP: http, TrustDomains: mc.trustDomains, MaxAge: mc.settings.serverAge(http),
+		TLS13: m.GetMinProtocolVersion() == meshconfig.MeshConfig_TLSConfig_TLSV1_3, CipherSuites: m.GetCipherSuites(),
+	}
 }
 
 // modeChains returns the filter chains for an mTLS mode. STRICT has mTLS only. PERMISSIVE

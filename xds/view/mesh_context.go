@@ -86,6 +86,8 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 			DNSRefreshRate: config.GetDnsRefreshRate().AsDuration(),
 			H2Upgrade:      config.GetH2UpgradePolicy().String() == "UPGRADE",
 			Keepalive:      config.GetTcpKeepalive(),
+			ECDHCurves:     config.GetTlsDefaults().GetEcdhCurves(),
+			CipherSuites:   config.GetTlsDefaults().GetCipherSuites(),
 		},
 		trustDomains: slices.Compact(append([]string{config.GetTrustDomain()}, config.GetTrustDomainAliases()...)),
 		authorizers:  mesh.AuthorizerHosts(config),

@@ -83,6 +83,10 @@ type ServerTLS struct {
 	HTTP bool
 	// TrustDomains are those whose identities may connect.
 	TrustDomains []string
+	// TLS13 and CipherSuites are MeshConfig's meshMTLS: whether TLS 1.3 is the least version,
+	// not 1.2, and the cipher suites of 1.2; empty means Istio's.
+	TLS13        bool
+	CipherSuites []string
 	// MaxAge is how long a connection may live, so that it does not outlive the client's
 	// certificate by much; 0 means no limit. HTTP connections are drained, TCP connections
 	// are closed.
