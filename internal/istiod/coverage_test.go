@@ -21,29 +21,12 @@ import (
 // notCompared are the fields and values that are in force and in no golden mesh, with the
 // reason.
 func notCompared() map[string]string {
-	// What istiod makes of extension providers can only be recorded from a mesh with CUSTOM
-	// policies. Until there is one, real Envoys show what comes of each field (xds/envoy).
-	const unrecorded = "no golden mesh with extension providers is recorded yet"
-	out := map[string]string{
-		"istio.mesh.v1alpha1.MeshConfig.ExtensionProvider.name":                         unrecorded,
-		"istio.security.v1beta1.AuthorizationPolicy.ExtensionProvider.name":             unrecorded,
-		"istio.security.v1beta1.AuthorizationPolicy.action=CUSTOM":                      unrecorded,
-		"istio.security.v1beta1.AuthorizationPolicy.provider":                           unrecorded,
+	return map[string]string{
 		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                            "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",
 		"istio.security.v1beta1.JWTRule.jwks_uri":                                       "the recorder fetches nothing; what is fetched stands where inline keys do",
 	}
-	for field := range strings.FieldsSeq(`
-		GrpcProvider.clear_route_cache GrpcProvider.fail_open GrpcProvider.port GrpcProvider.service GrpcProvider.status_on_error
-		GrpcProvider.timeout HttpProvider.clear_route_cache HttpProvider.fail_open HttpProvider.headers_to_downstream_on_allow
-		HttpProvider.headers_to_downstream_on_deny HttpProvider.headers_to_upstream_on_allow HttpProvider.include_additional_headers_in_check
-		HttpProvider.include_headers_in_check HttpProvider.include_request_headers_in_check HttpProvider.path_prefix HttpProvider.port
-		HttpProvider.service HttpProvider.status_on_error HttpProvider.timeout RequestBody.allow_partial_message
-		RequestBody.max_request_bytes RequestBody.pack_as_bytes`) {
-		out["istio.mesh.v1alpha1.MeshConfig.ExtensionProvider.EnvoyExternalAuthorization"+field] = unrecorded
-	}
-	return out
 }
 
 // TestGoldenMeshesUseWhatIsInForce: each field of Istio's API that is in force, and each of its

@@ -3,6 +3,8 @@ package istiod
 import (
 	"fmt"
 	"maps"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -11,6 +13,7 @@ import (
 // ways. The rules are few, each for a reason that no list of places could say. They change the
 // configuration.
 func Normalize(c Config) {
+	providers(c)
 	for name, v := range c[Clusters] {
 		walk(v, typedNames)
 		sockets(v, c[Endpoints][name])
@@ -51,6 +54,52 @@ func Inline(c Config, extensions map[string]any) error {
 		})
 	}
 	return err
+}
+
+var ofProvider = regexp.MustCompile(`\|ext_authz\.[^|]*\|`)
+
+// providers: an extension provider has a cluster of its own, so that nothing that a namespace has
+// can take its place. istiod asks by the cluster of the service. What is equal but for its name
+// is taken for that one.
+func providers(c Config) {
+	for _, kind := range []string{Clusters, Endpoints} {
+		for _, name := range slices.Sorted(maps.Keys(c[kind])) {
+			plain := ofProvider.ReplaceAllString(name, "||")
+			if plain == name {
+				continue
+			}
+			v := renamed(c[kind][name])
+			if had, ok := c[kind][plain]; !ok || reflect.DeepEqual(had, v) {
+				c[kind][plain] = v
+				delete(c[kind], name)
+			}
+		}
+	}
+	for name, v := range c[Listeners] {
+		c[Listeners][name] = renamed(v)
+	}
+}
+
+// renamed is a tree in which texts that name a provider's cluster name its service's.
+func renamed(v any) any {
+	switch v := v.(type) {
+	case string:
+		return ofProvider.ReplaceAllString(v, "||")
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, x := range v {
+			out[k] = renamed(x)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i, x := range v {
+			out[i] = renamed(x)
+		}
+		return out
+	default:
+		return v
+	}
 }
 
 // walk calls f for each message in a tree, outer ones first.
