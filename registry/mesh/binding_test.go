@@ -575,11 +575,10 @@ func (w *tenants) checkRoutes(t *testing.T, s *Snapshot) {
 			all := o.whoHas(i, vs)
 			for _, name := range vs.Spec.Hosts {
 				h := Hostname(name).canonical()
-				foreign, hidden := all.foreign, slices.Clone(all.hidden)
-				if o.routes(i, vs, h) != nil {
-					foreign = true
-				} else {
-					hidden = append(hidden, namespacesOf(o.privateOf(i, vs, h))...)
+				foreign := all.foreign || o.routes(i, vs, h) != nil
+				var hidden []string
+				if len(all.hidden) > 0 || !foreign && len(o.privateOf(i, vs, h)) > 0 {
+					hidden = append(slices.Clone(all.hidden), all.ofHosts...)
 				}
 				for _, ns := range []string{"ns0", "ns1", "ns2", "ns3", "ns4", "other"} {
 					want := exportedTo(vs.ExportTo, defaults, vs.Namespace, ns) && (ns == vs.Namespace || !foreign && !slices.Contains(hidden, ns))
@@ -602,10 +601,11 @@ func (w *tenants) checkRoutes(t *testing.T, s *Snapshot) {
 }
 
 // nameHolders is who else has names that all routes of a VirtualService match: foreign if a name
-// is another's, hidden are the namespaces that have one to themselves.
+// is another's, hidden are the namespaces that have one to themselves. ofHosts are those that have
+// one of its hosts to themselves: they get the routes of no host that any namespace has so.
 type nameHolders struct {
-	foreign, late bool
-	hidden        []string
+	foreign, late   bool
+	hidden, ofHosts []string
 }
 
 func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
@@ -617,8 +617,10 @@ func (o *owners) whoHas(source int, vs *VirtualService) nameHolders {
 			continue
 		}
 		out.late = out.late || o.late(source, h)
+		private := namespacesOf(o.privateOf(source, vs, h))
+		out.ofHosts = append(out.ofHosts, private...)
 		if len(vs.Spec.Tls) > 0 { // its rules match all hosts, whichever it is for
-			out.hidden = append(out.hidden, namespacesOf(o.privateOf(source, vs, h))...)
+			out.hidden = append(out.hidden, private...)
 		}
 	}
 	for _, h := range sniNames(vs) {
