@@ -43,7 +43,7 @@ var (
 // Authorizer returns the extension provider of a name. An error says why it cannot be asked:
 // there is none, its settings are not valid, or there is no such service. It checks what Istio
 // checks (pilot/pkg/security/authz/builder/extauthz.go), and what makes Envoy refuse the
-// configuration. As in Istio, a service is found whatever its exportTo says.
+// configuration. As in Istio, a service is found whatever its exportTo says; but see locate.
 func (s *Snapshot) Authorizer(name string) (*Authorizer, error) {
 	if err := checkAuthorizerName(name); err != nil {
 		return nil, err
@@ -127,6 +127,10 @@ func (a *Authorizer) check() error {
 }
 
 // locate finds the service and its port. The service is written as HOST or NAMESPACE/HOST.
+//
+// Whoever writes for a bound namespace may declare any host there. Without a namespace such a
+// service does not count: it could take the place of the one that is meant, or make the name
+// ambiguous, and so decide for the whole mesh.
 func (s *Snapshot) locate(a *Authorizer) error {
 	text, number := a.HTTP.GetService(), a.HTTP.GetPort()
 	if a.GRPC != nil {
@@ -137,10 +141,20 @@ func (s *Snapshot) locate(a *Authorizer) error {
 		namespace, host = "", text
 	}
 	host = strings.ToLower(host)
-	services := s.ServicesOn(Hostname(host))
-	declared := slices.ContainsFunc(services, func(svc *Service) bool { return !svc.Catalog && (!named || svc.Namespace == namespace) })
+	var services []*Service
+	var hidden *Service
+	for _, svc := range s.ServicesOn(Hostname(host)) {
+		switch {
+		case named && svc.Namespace != namespace:
+		case !named && s.tables.restrictions.owners.bound(svc.Namespace):
+			hidden = svc
+		default:
+			services = append(services, svc)
+		}
+	}
+	declared := slices.ContainsFunc(services, func(svc *Service) bool { return !svc.Catalog })
 	for _, svc := range services {
-		if named && svc.Namespace != namespace || declared && svc.Catalog {
+		if declared && svc.Catalog {
 			continue
 		}
 		if a.Service != nil && a.Service.Namespace != svc.Namespace {
@@ -155,6 +169,8 @@ func (s *Snapshot) locate(a *Authorizer) error {
 		}
 	}
 	switch {
+	case a.Service == nil && hidden != nil:
+		return fmt.Errorf("service: %s is only in a namespace that sources are bound to; if you mean this service, write %s/%s", host, hidden.Namespace, host)
 	case a.Service == nil:
 		return fmt.Errorf("service: %w %q", ErrNoAuthorizerService, text)
 	case a.Port.Number == 0 || a.Port.Protocol == UDP:

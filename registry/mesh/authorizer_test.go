@@ -2,6 +2,7 @@ package mesh_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -112,4 +113,59 @@ func authorizerServices() *mesh.Fragment {
 		service("auth", "parts-1", "parts.mesh", 9000), service("auth", "parts-2", "parts.mesh", 9001),
 	}}
 	return f.Sorted()
+}
+
+// TestNobodyTakesAnAuthorizersPlace has sources that are bound to a namespace, and declare the
+// host of an extension provider there. A provider without a namespace asks none of them, and they
+// do not make its host ambiguous.
+func TestNobodyTakesAnAuthorizersPlace(t *testing.T) {
+	t.Parallel()
+	service := func(ns string, catalog bool, exports ...string) *mesh.Service {
+		return &mesh.Service{
+			Meta:     mesh.Meta{Key: mesh.Key{Kind: mesh.KindServiceEntry, Namespace: ns, Name: "opa"}},
+			Hostname: "opa.mesh", Resolution: mesh.ResolutionStatic, Ports: []mesh.Port{{Number: 9000, Protocol: mesh.GRPC}},
+			ExportTo: exports, Catalog: catalog,
+		}
+	}
+	bindings := []*mesh.Binding{nil, {Namespaces: []string{"evil"}}, {Namespaces: []string{"worse"}}}
+	ask := func(text string, defaults []string, exports []string, owner ...*mesh.Service) (string, error) {
+		spec := &meshconfig.MeshConfig{DefaultServiceExportTo: defaults}
+		spec.ExtensionProviders = []*meshconfig.MeshConfig_ExtensionProvider{{Name: "opa", Provider: &meshconfig.MeshConfig_ExtensionProvider_EnvoyExtAuthzGrpc{
+			EnvoyExtAuthzGrpc: &mesh.GRPCAuthorizer{Service: text, Port: 9000},
+		}}}
+		s := mesh.Merge(mesh.Input{Fallback: &mesh.MeshConfig{Spec: spec}, Bindings: bindings, Fragments: []*mesh.Fragment{
+			{Source: "operator", Services: owner},
+			{Source: "evil", Services: []*mesh.Service{service("evil", false, exports...)}},
+			{Source: "worse", Services: []*mesh.Service{service("worse", false, exports...)}},
+		}})
+		a, err := s.Authorizer("opa")
+		if err != nil {
+			return "", err
+		}
+		return a.Service.Namespace, nil
+	}
+	all := [][]string{nil, {"evil", "worse"}, {"~"}, {"*"}}
+	for _, defaults := range [][]string{nil, {"."}, {"~"}, {"*"}} {
+		for _, exports := range all {
+			for _, mine := range all {
+				for _, catalog := range []bool{false, true} {
+					got, err := ask("opa.mesh", defaults, exports, service("auth", catalog, mine...))
+					// A catalog's service that not all see gives way to one that somebody wrote.
+					hidden := err != nil && catalog && !slices.Equal(mine, []string{"*"}) && (mine != nil || defaults != nil)
+					if got != "auth" && !hidden {
+						t.Errorf("defaults %q, exportTo %q of the tenants and %q of the operator's (catalog %v): asks %q, %v", defaults, exports, mine, catalog, got, err)
+					}
+				}
+			}
+			got, err := ask("opa.mesh", defaults, exports)
+			if err == nil {
+				t.Errorf("defaults %q, exportTo %q, nobody else declares the host: asks %q", defaults, exports, got)
+			} else if errors.Is(err, mesh.ErrNoAuthorizerService) || !strings.Contains(err.Error(), "write evil/opa.mesh") && !strings.Contains(err.Error(), "write worse/opa.mesh") {
+				t.Errorf("defaults %q, exportTo %q: the error does not say what to write: %v", defaults, exports, err)
+			}
+			if got, err := ask("worse/opa.mesh", defaults, exports, service("auth", false)); err != nil || got != "worse" {
+				t.Errorf("with the namespace: asks %q, %v", got, err)
+			}
+		}
+	}
 }

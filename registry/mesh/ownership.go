@@ -45,6 +45,11 @@ type owners struct {
 	cache     *decisionCache // or nil
 }
 
+// bound reports whether a bound source may write for a namespace.
+func (o *owners) bound(namespace string) bool {
+	return slices.ContainsFunc(o.bindings, func(b *Binding) bool { return b != nil && b.has(namespace) })
+}
+
 // rival is who owns a host instead.
 type rival struct {
 	origin *Origin // or nil
