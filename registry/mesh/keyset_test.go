@@ -12,13 +12,15 @@ import (
 )
 
 // testTokens is a RequestAuthentication of which each rule has its keys at a URI. A rule that
-// begins with "=" has them inline.
+// begins with "=" has them inline, and one that begins with "?" asks the issuer.
 func testTokens(namespace, name string, uris ...string) *RequestAuthentication {
 	r := &RequestAuthentication{Meta: testMeta(KindRequestAuthentication, namespace, name, fmt.Sprint(uris)), Spec: &security.RequestAuthentication{}}
 	for _, uri := range uris {
 		rule, keys := &security.JWTRule{Issuer: uri, JwksUri: uri}, ""
 		if strings.HasPrefix(uri, "=") {
 			rule, keys = &security.JWTRule{Issuer: uri, Jwks: uri}, uri
+		} else if strings.HasPrefix(uri, "?") {
+			rule = &security.JWTRule{Issuer: uri}
 		}
 		r.Spec.JwtRules, r.Keys = append(r.Spec.JwtRules, rule), append(r.Keys, keys)
 	}
@@ -117,7 +119,7 @@ func TestBoundSourcesHaveNoKeysOfPrivateAddresses(t *testing.T) {
 func TestKeysStepByStep(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 2))
-	uris := []string{"u", "v", "w", "=inline"}
+	uris := []string{"u", "v", "=inline", "?w", "?x"}
 	in := Input{Fallback: testMeshConfig(), Fragments: make([]*Fragment, 2), Bindings: []*Binding{nil, {Namespaces: []string{"shop"}}}}
 	changed := 0
 	for step := range 400 {
@@ -132,6 +134,16 @@ func TestKeysStepByStep(t *testing.T) {
 				if prev := in.Fragments[i]; prev != nil && n < len(prev.RequestAuthentications) && prev.RequestAuthentications[n].Hash == r.Hash {
 					r = prev.RequestAuthentications[n]
 				}
+				switch rng.IntN(8) {
+				case 0: // the same in another line
+					moved := *r
+					moved.Origin = &Origin{Source: r.Origin.Source, Path: r.Origin.Path, Line: 2 + rng.IntN(9)}
+					r = &moved
+				case 1: // from a source that does not know whether it is the same
+					unknown := *r
+					unknown.Hash = Hash{}
+					r = &unknown
+				}
 				next.RequestAuthentications = append(next.RequestAuthentications, r)
 			}
 			in.Fragments = slices.Clone(in.Fragments)
@@ -141,7 +153,7 @@ func TestKeysStepByStep(t *testing.T) {
 			sets := map[KeyLocation]string{}
 			for _, uri := range uris {
 				if rng.IntN(3) > 0 {
-					sets[KeyLocation{URI: uri, Private: rng.IntN(2) == 0}] = strconv.Itoa(rng.IntN(3))
+					sets[KeyLocation{URI: uri, Discovery: uri[0] == '?', Private: rng.IntN(2) == 0}] = strconv.Itoa(rng.IntN(3))
 				}
 			}
 			in.KeySets = NewKeySets(sets)
@@ -152,6 +164,9 @@ func TestKeysStepByStep(t *testing.T) {
 		fresh.Prev = nil
 		if got, want := fingerprint(t, s), fingerprint(t, Merge(fresh)); got != want {
 			t.Fatalf("step %d: it depends on the snapshots before", step)
+		}
+		for _, r := range s.RequestAuthentications {
+			checkKeys(t, &in, r)
 		}
 		if in.Prev != nil {
 			changed += len(s.Changes)
@@ -165,4 +180,26 @@ func TestKeysStepByStep(t *testing.T) {
 	if changed < 200 {
 		t.Errorf("only %d objects changed", changed)
 	}
+}
+
+// checkKeys compares an object of a snapshot with that of the first source that has it, and
+// with the keys of its place.
+func checkKeys(t *testing.T, in *Input, r *RequestAuthentication) {
+	t.Helper()
+	for i, f := range in.Fragments {
+		at := slices.IndexFunc(f.RequestAuthentications, func(o *RequestAuthentication) bool { return o.Key == r.Key })
+		if at < 0 {
+			continue
+		}
+		o := f.RequestAuthentications[at]
+		want := o.Keys[0]
+		if uri := o.Spec.GetJwtRules()[0].GetIssuer(); uri[0] != '=' {
+			want = in.KeySets.At(KeyLocation{URI: uri, Discovery: uri[0] == '?', Private: i == 0 || in.BoundPrivateKeys})
+		}
+		if r.Origin != o.Origin || r.Spec != o.Spec || r.Keys[0] != want || r.Hash.IsZero() != o.Hash.IsZero() {
+			t.Fatalf("%s %s has the keys %q, want %q of %s", r.Key, r.Origin, r.Keys, want, o.Origin)
+		}
+		return
+	}
+	t.Fatalf("no source has %s", r.Key)
 }
