@@ -10,6 +10,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/workload"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/pki/svid"
 )
 
@@ -52,6 +53,7 @@ func in(id *svid.Identity, now time.Time) bool {
 // busy. No clock is wrong then.
 func TestLateAnswer(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	p := newPlane(t, 10*time.Second) // certificates begin a second before they are signed
 	i := keeper(t, t.TempDir(), p.token("orders-1", "shop/orders"))
 	i.renewAll(t, time.Now())

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
@@ -13,6 +14,7 @@ import (
 // its slot. At 5 s each it would take a minute and a half.
 func TestIdleStreamsLoseAdmissionSlots(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	const slow = 18
 	o := smallmesh.Big(25)
 	r := newRig(t, o, func(c *Config) {

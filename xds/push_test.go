@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -248,6 +249,7 @@ func TestAdmissionSlotsOfOneHost(t *testing.T) {
 // peer that reads it is not.
 func TestConnectionOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	o := smallmesh.Big(240)
 	admission := &admissionByHost{}
 	broken := make(chan string, 8)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/vhds"
 	"github.com/fairlead/fairlead/xds/view"
@@ -35,7 +36,11 @@ func TestRandomHistoriesEqualFreshStream(t *testing.T) {
 // The same with many streams at once, for the race detector.
 func TestManyStreamsEqualFreshStream(t *testing.T) {
 	t.Parallel()
-	runHistory(t, 100, 200, 40)
+	streams := 200
+	if testing.Short() && !race.Enabled {
+		streams = 50
+	}
+	runHistory(t, 100, streams, 40)
 }
 
 // randomProxy is a proxy to which random things happen.

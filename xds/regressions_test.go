@@ -5,12 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 )
 
 // A peer whose identity is revoked while it waits for an admission slot is sent nothing.
 func TestRevokedBeforeAdmission(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	r := newRig(t, smallmesh.Shop(), func(c *Config) { c.MaxNew, c.slotIdle = 1, time.Hour })
 	r.connectWith(t, node("orders", "127.0.0.12"), nil, &agent{neverReads: true}) // has the only slot, for 5 s
 	eventually(t, "connected", func() bool { return len(r.server.connections()) == 1 })

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/internal/smallmesh"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -250,6 +251,7 @@ func TestStreamEnds(t *testing.T) {
 	pairs := []mesh.ServiceAccount{{Namespace: "shop", Name: "web"}}
 	t.Run("before-the-certificate", func(t *testing.T) {
 		t.Parallel()
+		race.SkipLongWait(t)
 		r := newRig(t, smallmesh.Shop(), nil)
 		until := time.Now().Add(10 * time.Second)
 		r.admission.peer.Store(&Peer{Host: "vm1", Pairs: pairs, Until: until})

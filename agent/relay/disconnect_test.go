@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // lines are those of a log.
@@ -43,6 +44,7 @@ func (l *lines) with(words string) (out []string) {
 // reason is logged once.
 func TestRejectionIsLoggedOnce(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	for _, code := range []codes.Code{codes.ResourceExhausted, codes.PermissionDenied, codes.InvalidArgument} {
 		t.Run(code.String(), func(t *testing.T) {
 			t.Parallel()

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -422,6 +423,7 @@ func (r *renewed) NotAfter() time.Time {
 // TestStreamEndsBeforeTheCertificate has a certificate of ten seconds.
 func TestStreamEndsBeforeTheCertificate(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	server := newServer(t)
 	server.set(generation(t, 1, map[string]proto.Message{}))
 	h := newHost(t, server.addr)

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // full is the answer of a server that has too many streams.
@@ -51,6 +52,7 @@ func (s *fakeServer) refusedAt(tb testing.TB, n int) []time.Time {
 // and is served.
 func TestRetryDelayIsHonoured(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	const hint = 3 * time.Second
 	s := newServer(t)
 	s.refuse(full(t, hint))
@@ -88,6 +90,7 @@ func TestRetryDelayIsPerServer(t *testing.T) {
 // at its time.
 func TestAllServersReject(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	const hint = 2 * time.Second
 	long, short := newServer(t), newServer(t)
 	long.refuse(full(t, time.Hour))

@@ -14,3 +14,13 @@ func SkipSequential(tb testing.TB) {
 		tb.Skip("one goroutine: runs without the race detector")
 	}
 }
+
+// SkipLongWait ends, in the short tier, a test that has to wait for seconds on end: for a
+// deadline or a pause of the product. It runs in the tier with every test, and under the race
+// detector.
+func SkipLongWait(tb testing.TB) {
+	tb.Helper()
+	if testing.Short() && !Enabled {
+		tb.Skip("it waits for seconds: runs without -short")
+	}
+}

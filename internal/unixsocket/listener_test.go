@@ -16,9 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/parallel"
+	"github.com/fairlead/fairlead/internal/race"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	parallel.Waiting()
+	goleak.VerifyTestMain(m)
+}
 
 // echo is a listener whose connections answer each line with a word.
 type echo struct {
@@ -265,6 +270,7 @@ func TestOthersFilesAreKept(t *testing.T) {
 // TestRemovalsInALoopCostLittle: there is a least time between two files, and few log lines.
 func TestRemovalsInALoopCostLittle(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	e := newEcho(t)
 	const times = 5
 	began := time.Now()

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
@@ -198,6 +199,7 @@ func TestWatchesLeaveRoomForReads(t *testing.T) {
 // What carries a watch for each service may be replaced by what does not.
 func TestWatchesAreReplacedByTables(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	m := &many{services: 80}
 	cfg := m.serve(t, 250)
 	cfg.Client.MaxConnections = 14
@@ -216,6 +218,7 @@ func TestWatchesAreReplacedByTables(t *testing.T) {
 // one that was asked for.
 func TestSwappedAnswersAreRefused(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	var swapped sync.Map
 	m := &many{services: 4, about: func(name string) string {
 		if _, yes := swapped.Load("now"); yes && name != "s0" {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 func unavailable(s *Status) bool { return s.State == Unavailable }
@@ -204,6 +205,7 @@ func TestStrangeFiles(t *testing.T) {
 
 func TestTooManyFiles(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	dir := treeOf(t, map[string]string{"a.yaml": "a 1", "b.yaml": "b 1"})
 	r := start(t, Config{Roots: []Root{{Path: dir}}, MaxFiles: 2})
 	r.Await("a=1", "b=1")

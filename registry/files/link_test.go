@@ -8,12 +8,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // TestExcludedLinks has links of a tenant that lead to all of the machine. They
 // are reported with their position, cost nothing, and hide nothing.
 func TestExcludedLinks(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	huge := t.TempDir()
 	for i := range maxBarren {
 		check(t, os.Mkdir(filepath.Join(huge, fmt.Sprintf("d%d", i)), 0o755))
@@ -76,6 +79,7 @@ func TestExcludedLinks(t *testing.T) {
 // namespaces in a large mesh.
 func TestLinkToManyDirectories(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	outside := t.TempDir()
 	var want []string
 	for i := range maxBarren + 50 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
@@ -160,6 +161,9 @@ func TestErrorsAreReportedAndCleared(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
+			if x.slow {
+				race.SkipLongWait(t)
+			}
 			steps, asked := []func(http.ResponseWriter){answered(5, `{"a":[]}`), x.fail}, []string{"index= ", "index=5 "}
 			if !x.slow {
 				steps, asked = append(steps, x.fail), append(asked, "index= ")

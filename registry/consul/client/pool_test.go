@@ -12,6 +12,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
@@ -183,6 +184,7 @@ func slowly(t *testing.T, server string, late time.Duration) (address string) {
 // away the server is: one too many would wait within the connection, or be refused.
 func TestStreamsAreKnownBeforeTheyAreUsed(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	const queries = 24
 	var waiting atomic.Int64
 	all := make(chan struct{})

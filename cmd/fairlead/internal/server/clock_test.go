@@ -12,6 +12,7 @@ import (
 
 	discovery "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/pki/svid"
 	"github.com/fairlead/fairlead/pki/timecheck"
 	"github.com/fairlead/fairlead/xds/bootstrap"
@@ -53,6 +54,7 @@ func (m *machine) votes(address string) (leave func()) {
 // hosts'.
 func TestHostsHoldSigning(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	var entries []string
 	address := func(i int) string { return fmt.Sprintf("127.0.7.%d", i+1) }
 	for i := range 3 {

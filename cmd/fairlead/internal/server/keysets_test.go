@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/internal/issuertest"
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/pki/jwks"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
@@ -39,6 +40,7 @@ func (r *running) keysOf(want string) {
 // one on; what cannot be read is a condition; and a restarted server has the last good ones.
 func TestKeysFromFiles(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	a, b := issuertest.New(t, "a", "1"), issuertest.New(t, "a", "2")
 	canonical := func(i *issuertest.Issuer) string {
 		set, _, err := jwks.Parse([]byte(issuertest.KeySet(i)))

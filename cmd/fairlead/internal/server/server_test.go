@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/files"
 )
 
@@ -202,6 +203,7 @@ func TestRelease(t *testing.T) {
 // loses all at once.
 func TestFilesDeletedOneByOne(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	manifests := map[string]string{}
 	for i := range 10 {
 		manifests[fmt.Sprintf("%d.yaml", i)] = rule("default", fmt.Sprintf("r%d", i))

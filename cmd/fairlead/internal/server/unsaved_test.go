@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
@@ -31,6 +32,7 @@ func TestAllSourcesSayWhatIsNotSaved(t *testing.T) {
 // is not saved, until it is.
 func TestUnsavedSourcesAreReported(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	dir := treeOf(t, map[string]string{"a.yaml": rule("shop", "a")})
 	cfg := config(t, dir)
 	cfg.StateDir = filepath.Join(t.TempDir(), "state")
