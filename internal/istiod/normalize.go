@@ -25,6 +25,7 @@ func Normalize(c Config) {
 		ownPort(v)
 		walk(v, oneRule)
 		walk(v, oldMetadata)
+		walk(v, outputHeaders)
 	}
 	for _, v := range c[Routes] {
 		walk(v, inherit)
@@ -145,6 +146,61 @@ func oldMetadata(m map[string]any) {
 		delete(m, "sourced_metadata")
 		m["metadata"] = sourced["metadata_matcher"]
 	}
+}
+
+// outputHeaders: with a provider that accepts no token, our filter for tokens has Envoy remove a
+// client's own headers of those that rules write (package authn). It is left out if it is exactly
+// what the other providers ask for: then the rest is compared with istiod's filter.
+func outputHeaders(filter map[string]any) {
+	const name = "fairlead-output-headers"
+	providers, _ := filter["providers"].(map[string]any)
+	if providers[name] == nil {
+		return
+	}
+	var headers []string
+	for other, p := range providers {
+		if other == name {
+			continue
+		}
+		if h := str(get(p, "forward_payload_header")); h != "" {
+			headers = append(headers, h)
+		}
+		claims, _ := get(p, "claim_to_headers").([]any)
+		for _, c := range claims {
+			headers = append(headers, str(get(c, "header_name")))
+		}
+	}
+	slices.Sort(headers)
+	var removed []any
+	for _, h := range slices.Compact(headers) {
+		removed = append(removed, map[string]any{"header_name": h, "claim_name": "none"})
+	}
+	list := func(all ...any) map[string]any { return map[string]any{"requirements": all} }
+	remove := map[string]any{"requires_any": list(map[string]any{"provider_name": name}, map[string]any{"allow_missing": map[string]any{}})}
+	matches := func(header string, value map[string]any) any {
+		return map[string]any{"name": header, "string_match": value}
+	}
+	notEmpty := map[string]any{"safe_regex": map[string]any{"regex": ".+"}}
+	preflight := map[string]any{
+		"match": map[string]any{"prefix": "/", "headers": []any{
+			matches(":method", map[string]any{"exact": "OPTIONS"}), matches("access-control-request-method", notEmpty), matches("origin", notEmpty),
+		}},
+		"requires": remove,
+	}
+	rules, _ := filter["rules"].([]any)
+	if len(rules) != 2 || filter["bypass_cors_preflight"] != nil || !reflect.DeepEqual(rules[0], preflight) || !reflect.DeepEqual(providers[name], map[string]any{
+		"issuer": name, "local_jwks": map[string]any{"inline_string": ""}, "claim_to_headers": removed,
+		"from_headers": []any{map[string]any{"name": "x-fairlead-nowhere"}},
+	}) {
+		return
+	}
+	rest, _ := rules[1].(map[string]any)
+	all, _ := get(rest, "requires", "requires_all", "requirements").([]any)
+	if len(all) != 2 || !reflect.DeepEqual(all[0], remove) || !reflect.DeepEqual(rest["requires"], map[string]any{"requires_all": list(all...)}) {
+		return
+	}
+	delete(providers, name)
+	rest["requires"], filter["rules"], filter["bypass_cors_preflight"] = all[1], []any{rest}, true
 }
 
 // ownPort: a chain of a listener that takes only connections to its own port need not say the

@@ -26,7 +26,7 @@ func Rooms() map[string]Room {
 		"cmd/fairlead/internal/accept":      {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
 		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"internal/portholder", "agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
 		"cmd/fairlead/internal/proxyconfig": {"the configuration of a proxy, for people: tables, JSON, YAML", []string{"internal/envoymask", "internal/safetext", "internal/wallclock"}},
-		"cmd/fairlead/internal/authzcheck":  {"whether a proxy lets a request through, and by which rule, from its configuration", []string{"xds/authz", "xds/authz/judge"}},
+		"cmd/fairlead/internal/authzcheck":  {"whether a proxy lets a request through, and by which rule, from its configuration", []string{"xds/authn", "xds/authz", "xds/authz/judge"}},
 
 		"registry":                  {"owns the sources' fragments: guard, debounce, merge; publishes snapshots", []string{"registry/mesh"}},
 		"registry/sourcetest":       {"the contract of all sources, as a test", []string{"registry", "registry/mesh"}},

@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/emptypb"
 	securityv1 "istio.io/api/security/v1beta1"
 )
@@ -15,6 +16,15 @@ import (
 // payload is where the claims are in the metadata of the filter, for the rules of
 // AuthorizationPolicies (Istio's EnvoyJwtFilterPayload).
 const payload = "payload"
+
+const (
+	// OutputHeaders is the name of a provider, and of its issuer, that no token is of. It stands
+	// for the headers that rules write for the application.
+	OutputHeaders = "fairlead-output-headers"
+	// Nowhere is the header in which that provider looks for tokens. Nobody sends it: one with
+	// it is answered with 401.
+	Nowhere = "x-fairlead-nowhere"
+)
 
 // Rule is one rule of a RequestAuthentication that selects a workload.
 type Rule struct {
@@ -54,14 +64,83 @@ func Filter(rules []Rule, clearRouteCache bool) *jwtv3.JwtAuthentication {
 	if len(all) > 1 {
 		requires = anyOf(append(either, allOf(all...))...)
 	}
-	return &jwtv3.JwtAuthentication{
-		Providers: providers,
-		Rules: []*jwtv3.RequirementRule{{
-			Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-			RequirementType: &jwtv3.RequirementRule_Requires{Requires: requires},
-		}},
-		BypassCorsPreflight: true,
+	f := &jwtv3.JwtAuthentication{Providers: providers, BypassCorsPreflight: true}
+	if headers := outputHeaders(rules); len(headers) > 0 {
+		removed := removeFirst(f, headers)
+		requires = allOf(removed, requires)
 	}
+	f.Rules = append(f.Rules, ruleFor(requires))
+	return f
+}
+
+// outputHeaders are the headers that the rules write, in lower case. Those of rules that only
+// check are among them: they write none, but what stands in such a header must not come from a
+// client either.
+func outputHeaders(rules []Rule) []string {
+	var out []string
+	for _, r := range rules {
+		if h := r.Spec.GetOutputPayloadToHeader(); h != "" {
+			out = append(out, strings.ToLower(h))
+		}
+		for _, h := range r.Spec.GetOutputClaimToHeaders() {
+			out = append(out, strings.ToLower(h.GetHeader()))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// removeFirst returns a requirement that every request meets, and that removes a client's own
+// headers of these names. The filter gets what it needs for that.
+//
+// Envoy removes the headers that a provider writes when it asks the provider (extractor.cc and
+// verifier.cc of the filter). Before 1.40 it asks none behind the first that accepts a token, and
+// none about a CORS preflight request, so that the client's values would pass to an application
+// that trusts them. So a provider that accepts nothing, and finds no token, is asked first. It
+// writes no header; that it could has Envoy remove them, those with the payload, too.
+//
+// Tokens that a rule looks for in such a header are removed with it.
+func removeFirst(f *jwtv3.JwtAuthentication, headers []string) *jwtv3.JwtRequirement {
+	p := &jwtv3.JwtProvider{
+		Issuer:      OutputHeaders,
+		FromHeaders: []*jwtv3.JwtHeader{{Name: Nowhere}},
+		JwksSourceSpecifier: &jwtv3.JwtProvider_LocalJwks{LocalJwks: &corev3.DataSource{
+			Specifier: &corev3.DataSource_InlineString{},
+		}},
+	}
+	for _, h := range headers {
+		p.ClaimToHeaders = append(p.ClaimToHeaders, &jwtv3.JwtClaimToHeader{HeaderName: h, ClaimName: "none"})
+	}
+	f.Providers[OutputHeaders] = p
+	removed := anyOf(accepted(OutputHeaders), missing())
+
+	// In place of the filter's own exception for preflight requests, which removes nothing: the
+	// same requests, whose tokens nobody looks at.
+	f.BypassCorsPreflight = false
+	preflight := ruleFor(removed)
+	preflight.Match.Headers = []*routev3.HeaderMatcher{
+		header(":method", &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: "OPTIONS"}}),
+		header("access-control-request-method", notEmpty()),
+		header("origin", notEmpty()),
+	}
+	f.Rules = append(f.Rules, preflight)
+	return removed
+}
+
+// ruleFor has all requests meet a requirement.
+func ruleFor(requires *jwtv3.JwtRequirement) *jwtv3.RequirementRule {
+	return &jwtv3.RequirementRule{
+		Match:           &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+		RequirementType: &jwtv3.RequirementRule_Requires{Requires: requires},
+	}
+}
+
+func header(name string, value *matcherv3.StringMatcher) *routev3.HeaderMatcher {
+	return &routev3.HeaderMatcher{Name: name, HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: value}}
+}
+
+func notEmpty() *matcherv3.StringMatcher {
+	return &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".+"}}}
 }
 
 func provider(r Rule, clearRouteCache bool) *jwtv3.JwtProvider {

@@ -21,9 +21,17 @@ func TestNoRulesNoFilter(t *testing.T) {
 	}
 }
 
-// The expected texts are what istiod makes of the same rules.
+// The expected texts are what istiod makes of the same rules, but for the provider that has
+// Envoy remove a client's own output headers.
 func TestFilter(t *testing.T) {
 	t.Parallel()
+	const (
+		removed   = `{"requires_any": {"requirements": [{"provider_name": "fairlead-output-headers"}, {"allow_missing": {}}]}}`
+		preflight = `{"match": {"prefix": "/", "headers": [
+			{"name": ":method", "string_match": {"exact": "OPTIONS"}}, {"name": "access-control-request-method", "string_match": {"safe_regex": {"regex": ".+"}}},
+			{"name": "origin", "string_match": {"safe_regex": {"regex": ".+"}}}]}, "requires": ` + removed + `}`
+		remover = `"fairlead-output-headers": {"issuer": "fairlead-output-headers", "local_jwks": {"inline_string": ""}, "from_headers": [{"name": "x-fairlead-nowhere"}], "claim_to_headers": `
+	)
 	for _, c := range []struct {
 		name    string
 		rules   []authn.Rule
@@ -45,16 +53,34 @@ func TestFilter(t *testing.T) {
 				"issuer": "a", "audiences": ["x", "y"], "local_jwks": {"inline_string": "keys"}, "payload_in_metadata": "payload", "forward": true,
 				"from_headers": [{"name": "x-token", "value_prefix": "Bearer "}, {"name": "plain"}], "from_params": ["token"], "from_cookies": ["session"],
 				"forward_payload_header": "x-payload", "claim_to_headers": [{"header_name": "x-sub", "claim_name": "sub"}], "clear_route_cache": true,
-				"normalize_payload_in_metadata": {"space_delimited_claims": ["groups", "permission", "scope", "z"]}}},
-			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
-			"bypass_cors_preflight": true}`},
+				"normalize_payload_in_metadata": {"space_delimited_claims": ["groups", "permission", "scope", "z"]}},
+				` + remover + `[{"header_name": "x-payload", "claim_name": "none"}, {"header_name": "x-sub", "claim_name": "none"}]}},
+			"rules": [` + preflight + `, {"match": {"prefix": "/"}, "requires": {"requires_all": {"requirements": [` + removed + `,
+				{"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}]}}}]}`},
 		{"check-only", []authn.Rule{{Spec: &securityv1.JWTRule{
 			Issuer: "a", FromHeaders: []*securityv1.JWTHeader{{Name: "x-token"}}, OutputPayloadToHeader: "x-payload", ForwardOriginalToken: true,
 			OutputClaimToHeaders: []*securityv1.ClaimToHeader{{Header: "x-sub", Claim: "sub"}}, SpaceDelimitedClaims: []string{"z"},
 		}, Keys: "keys", CheckOnly: true}}, false, `{
-			"providers": {"origins-0": {"issuer": "a", "local_jwks": {"inline_string": "keys"}, "forward": true, "from_headers": [{"name": "x-token"}]}},
-			"rules": [{"match": {"prefix": "/"}, "requires": {"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}}],
-			"bypass_cors_preflight": true}`},
+			"providers": {"origins-0": {"issuer": "a", "local_jwks": {"inline_string": "keys"}, "forward": true, "from_headers": [{"name": "x-token"}]},
+				` + remover + `[{"header_name": "x-payload", "claim_name": "none"}, {"header_name": "x-sub", "claim_name": "none"}]}},
+			"rules": [` + preflight + `, {"match": {"prefix": "/"}, "requires": {"requires_all": {"requirements": [` + removed + `,
+				{"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}}]}}}]}`},
+		{"output headers of several", []authn.Rule{
+			{Spec: &securityv1.JWTRule{Issuer: "b", OutputPayloadToHeader: "x-b", OutputClaimToHeaders: []*securityv1.ClaimToHeader{{Header: "X-Sub", Claim: "sub"}, {Header: "x-b", Claim: "b"}}}, CheckOnly: true},
+			{Spec: &securityv1.JWTRule{Issuer: "a", OutputClaimToHeaders: []*securityv1.ClaimToHeader{{Header: "x-sub", Claim: "sub"}, {Header: "X-A", Claim: "a"}}}},
+		}, false, `{
+			"providers": {
+				"origins-0": {"issuer": "a", "local_jwks": {"inline_string": ""}, "payload_in_metadata": "payload",
+					"claim_to_headers": [{"header_name": "x-sub", "claim_name": "sub"}, {"header_name": "X-A", "claim_name": "a"}],
+					"normalize_payload_in_metadata": {"space_delimited_claims": ["permission", "scope"]}},
+				"origins-1": {"issuer": "b", "local_jwks": {"inline_string": ""}},
+				` + remover + `[{"header_name": "x-a", "claim_name": "none"}, {"header_name": "x-b", "claim_name": "none"}, {"header_name": "x-sub", "claim_name": "none"}]}},
+			"rules": [` + preflight + `, {"match": {"prefix": "/"}, "requires": {"requires_all": {"requirements": [` + removed + `,
+				{"requires_any": {"requirements": [
+					{"provider_name": "origins-0"}, {"provider_name": "origins-1"},
+					{"requires_all": {"requirements": [
+						{"requires_any": {"requirements": [{"provider_name": "origins-0"}, {"allow_missing": {}}]}},
+						{"requires_any": {"requirements": [{"provider_name": "origins-1"}, {"allow_missing": {}}]}}]}}]}}]}}}]}`},
 		{"several", []authn.Rule{
 			{Spec: &securityv1.JWTRule{Issuer: "b"}, Keys: "first b"},
 			{Spec: &securityv1.JWTRule{Issuer: "a"}},

@@ -8,6 +8,8 @@ import (
 
 	jwtv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/jwt_authn/v3"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/fairlead/fairlead/xds/authn"
 )
 
 // tokenError says why a proxy refuses a token that is well signed and in time.
@@ -28,6 +30,8 @@ func known(filter *jwtv3.JwtAuthentication, q Question) (*structpb.Struct, error
 	for _, name := range slices.Sorted(maps.Keys(filter.GetProviders())) {
 		p := filter.GetProviders()[name]
 		switch {
+		case name == authn.OutputHeaders: // it accepts nothing
+			continue
 		case p.GetIssuer() != "" && p.GetIssuer() != issuer:
 			continue
 		case !q.Offline && p.GetLocalJwks() != nil && p.GetLocalJwks().GetInlineString() == "":

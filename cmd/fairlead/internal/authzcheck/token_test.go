@@ -18,6 +18,7 @@ func TestKnownOfAToken(t *testing.T) {
 	rule := func(checkOnly bool, keys string) authn.Rule {
 		return authn.Rule{Spec: &securityv1.JWTRule{Issuer: "a", Audiences: []string{"us"}}, Keys: keys, CheckOnly: checkOnly}
 	}
+	writes := authn.Rule{Spec: &securityv1.JWTRule{Issuer: "a", OutputPayloadToHeader: "x-a"}, Keys: "k"}
 	for name, x := range map[string]struct {
 		filter *jwtv3.JwtAuthentication
 		claims string
@@ -33,6 +34,8 @@ func TestKnownOfAToken(t *testing.T) {
 		"no keys":              {authn.Filter([]authn.Rule{rule(false, "")}, false), `{"iss":"a","aud":"us"}`, false, ``},
 		"keys are not fetched": {authn.Filter([]authn.Rule{rule(false, "")}, false), `{"iss":"a","aud":"us"}`, true, `{"payload":{"iss":"a","aud":"us"}}`},
 		"second rule":          {authn.Filter([]authn.Rule{rule(false, ""), rule(false, "k")}, false), `{"iss":"a","aud":"us"}`, false, `{"payload":{"iss":"a","aud":"us"}}`},
+		"with output headers":  {authn.Filter([]authn.Rule{writes}, false), `{"iss":"a"}`, false, `{"payload":{"iss":"a"}}`},
+		"of no issuer":         {authn.Filter([]authn.Rule{writes}, false), `{"iss":"` + authn.OutputHeaders + `"}`, true, ``},
 		"checked only":         {authn.Filter([]authn.Rule{rule(true, "k")}, false), `{"iss":"a","aud":"us"}`, false, `{}`},
 	} {
 		t.Run(name, func(t *testing.T) {
