@@ -49,16 +49,21 @@ func (f *catalogFlags) patterns() ([]mesh.Hostname, error) {
 	return out, nil
 }
 
-// addCatalog adds the flags that say how the catalog looks in the mesh.
-func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
-	f.hostPaths.add(fl)
+// addNames adds the flags that say which services there are, and who they are in the mesh.
+func (f *catalogFlags) addNames(fl *pflag.FlagSet) {
 	fl.StringArrayVar(&f.Datacenters, "consul-datacenter", nil, "Consul datacenter to read; may be repeated, with the datacenter of the hosts first; none means that of the agent at --consul-address")
-	fl.StringVar(&f.Filter, "consul-filter", "", "filter expression of Consul for the instances to read, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
-	fl.DurationVar(&f.Stale, "consul-stale", 0, "allow stale reads: any Consul server may answer that had contact with its leader within this time; 0 means the leader answers")
-	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "template of the host names of a Consul service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
 	fl.StringVar(&f.Mapping.Namespace, "consul-mesh-namespace", "", "template of the mesh namespace of a Consul service; empty means {{.ConsulNamespace}}, which is \"default\" without Enterprise")
 	fl.StringVar(&f.Mapping.ServiceAccount, "consul-service-account", "", "template of the service account of a Consul service; empty means {{.Service}}")
 	fl.StringArrayVar(&f.rules, "consul-service", nil, "rule for Consul services by name, PATTERN:key=value,…, such as 'web-*:protocol=http,tls=istio'; may be repeated")
+}
+
+// addCatalog adds the flags that say how the catalog looks in the mesh.
+func (f *catalogFlags) addCatalog(fl *pflag.FlagSet) {
+	f.hostPaths.add(fl)
+	f.addNames(fl)
+	fl.StringVar(&f.Filter, "consul-filter", "", "filter expression of Consul for the instances to read, such as 'Service.Meta.mesh == \"yes\"'; empty means all")
+	fl.DurationVar(&f.Stale, "consul-stale", 0, "allow stale reads: any Consul server may answer that had contact with its leader within this time; 0 means the leader answers")
+	fl.StringArrayVar(&f.Mapping.Hosts, "consul-host", nil, "template of the host names of a Consul service, with {{.Service}}, {{.Namespace}}, {{.ConsulNamespace}}, {{.Partition}}; may be repeated; none means {{.Service}}.service.consul")
 	fl.StringVar(&f.addressKind, "consul-address-kind", "", "address of a Consul instance to use: lan, wan, lan_ipv6, …; empty means lan, and wan for datacenters other than the first")
 	fl.BoolVar(&f.Mapping.NodeIsHost, "consul-node-is-host", false, "take the Consul node name, in lower case, as the host of an instance: no other host may be served as the instance or report its health")
 	fl.BoolVar(&f.Mapping.Loopback, "consul-loopback", false, "accept loopback addresses of Consul instances. Only for a mesh on one machine, such as with consul agent -dev; elsewhere every host would call itself")

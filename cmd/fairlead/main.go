@@ -110,7 +110,7 @@ Start "fairlead server --config-dir DIR" on one machine. For each host, create a
 	}
 	root.AddCommand(
 		newServer(), newAgent(), newToken(), newHost(), newRelease(), newClock(), newProxyStatus(), newProxyConfig(), newAuthz(),
-		newValidate(), newAnalyze(), newApply(), newConfig(), newRender(), newVersion(),
+		newValidate(), newAnalyze(), newApply(), newConfig(), newConsul(), newRender(), newVersion(),
 	)
 	addOwnCommands(root)
 	return root

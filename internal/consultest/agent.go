@@ -43,8 +43,9 @@ type Agent struct {
 	done chan struct{}
 }
 
-// ports are those of one agent, the same for all agents of a cluster.
-type ports struct{ http, serfLAN, serfWAN, server int }
+// ports are those of one agent, the same for all agents of a cluster. That of xDS is -1 without
+// Connect.
+type ports struct{ http, serfLAN, serfWAN, server, xds int }
 
 // Address is where the agent's API is, as a URL: http://HOST:PORT or
 // https://HOST:PORT.
@@ -52,6 +53,9 @@ func (a *Agent) Address() string { return a.of.scheme() + "://" + a.HostPort() }
 
 // HostPort is where the agent's API is.
 func (a *Agent) HostPort() string { return net.JoinHostPort(a.address, strconv.Itoa(a.ports.http)) }
+
+// XDS is where the agent serves Envoys by gRPC, with [Options.Connect].
+func (a *Agent) XDS() string { return net.JoinHostPort(a.address, strconv.Itoa(a.ports.xds)) }
 
 // Client asks this agent, with the management token where there are ACLs.
 func (a *Agent) Client() *api.Client {

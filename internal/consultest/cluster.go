@@ -39,7 +39,7 @@ type Cluster struct {
 func Start(tb testing.TB, o Options) *Agent {
 	tb.Helper()
 	c := newCluster(tb, 1, ClusterOptions{
-		Datacenter: o.Datacenter, ACL: o.ACL, TLS: o.TLS, VerifyIncoming: o.VerifyIncoming, JoinWAN: o.JoinWAN, Config: o.Config,
+		Datacenter: o.Datacenter, ACL: o.ACL, TLS: o.TLS, VerifyIncoming: o.VerifyIncoming, JoinWAN: o.JoinWAN, Config: o.Config, connect: o.Connect,
 	})
 	a := c.Servers[0]
 	if !o.Persistent {
@@ -76,8 +76,11 @@ func newCluster(tb testing.TB, n int, o ClusterOptions) *Cluster {
 	if o.TLS {
 		c.issue(tb.TempDir(), addresses)
 	}
-	p := freePorts(tb, addresses, 4)
-	c.ports, c.bin, c.addresses = ports{p[0], p[1], p[2], p[3]}, bin, addresses
+	p := freePorts(tb, addresses, 5)
+	if !o.connect {
+		p[4] = -1
+	}
+	c.ports, c.bin, c.addresses = ports{p[0], p[1], p[2], p[3], p[4]}, bin, addresses
 	for i := range n {
 		c.Servers = append(c.Servers, c.agent(fmt.Sprintf("%s-server-%d", o.Datacenter, i+1)))
 	}

@@ -25,6 +25,8 @@ type Options struct {
 	VerifyIncoming bool
 	// JoinWAN are servers of other datacenters to know of.
 	JoinWAN []*Agent
+	// Connect turns Consul's own mesh on; its Envoys are served at [Agent.XDS].
+	Connect bool
 	// Config is put over the configuration made here, key by key.
 	Config map[string]any
 }
@@ -45,6 +47,8 @@ type ClusterOptions struct {
 	JoinWAN []*Agent
 	// Config is put over the configuration made here, key by key.
 	Config map[string]any
+
+	connect bool
 }
 
 // configuration is what an agent's file says.
@@ -59,10 +63,10 @@ func (c *Cluster) configuration(a *Agent) map[string]any {
 		"performance": map[string]any{"raft_multiplier": 1},
 		// A server that a test has killed shall be missed, not forgotten.
 		"autopilot": map[string]any{"cleanup_dead_servers": false},
-		"connect":   map[string]any{"enabled": false},
+		"connect":   map[string]any{"enabled": c.options.connect},
 		"peering":   map[string]any{"enabled": false},
 		"ports": map[string]any{
-			"http": -1, "https": -1, "grpc": -1, "grpc_tls": -1, "dns": -1,
+			"http": -1, "https": -1, "grpc": a.ports.xds, "grpc_tls": -1, "dns": -1,
 			"serf_lan": a.ports.serfLAN, "serf_wan": a.ports.serfWAN, "server": a.ports.server,
 			map[bool]string{false: "http", true: "https"}[c.options.TLS]: a.ports.http,
 		},
