@@ -128,7 +128,7 @@ func TestNobodyTakesAnAuthorizersPlace(t *testing.T) {
 		}
 	}
 	bindings := []*mesh.Binding{nil, {Namespaces: []string{"evil"}}, {Namespaces: []string{"worse"}}}
-	ask := func(text string, defaults []string, exports []string, owner ...*mesh.Service) (string, error) {
+	ask := func(text string, defaults, exports []string, owner ...*mesh.Service) (string, error) {
 		spec := &meshconfig.MeshConfig{DefaultServiceExportTo: defaults}
 		spec.ExtensionProviders = []*meshconfig.MeshConfig_ExtensionProvider{{Name: "opa", Provider: &meshconfig.MeshConfig_ExtensionProvider_EnvoyExtAuthzGrpc{
 			EnvoyExtAuthzGrpc: &mesh.GRPCAuthorizer{Service: text, Port: 9000},
