@@ -308,7 +308,7 @@ func writeSources(w io.Writer, s *server.Sources) {
 			if f.Severity == manifest.Error {
 				errs++
 			}
-			if f.Severity == manifest.Error || f.Code == lastgood.CodeKept { // what stands instead is half of the news
+			if f.Severity == manifest.Error || f.Code == lastgood.CodeKept || f.Code == lastgood.CodeDenies { // what stands instead is half of the news
 				faults = append(faults, f.String())
 			}
 		}

@@ -65,9 +65,16 @@ func selectors(w *meshIndex, r *report) {
 }
 
 // deniers names the workloads that deny every request because of a security policy that is
-// not in force.
+// not valid or not in force.
 func deniers(w *meshIndex, r *report) {
 	for _, o := range w.in.Objects {
+		if f := o.Denial(); f != nil {
+			u := f.Unenforced[0]
+			if names := w.chosen(o, u.Selector).allNames(); len(names) > 0 {
+				r.warn(place{o, u.Field}, "this policy is not valid: on a server that has no earlier version of it, %s every request", denying(names))
+			}
+			continue
+		}
 		if !o.Denies() {
 			continue
 		}

@@ -83,6 +83,7 @@ const (
 	SourceUnread = "FL0302"
 	SourceKept   = "FL0303"
 	SourceState  = "FL0305"
+	SourceDenies = "FL0308"
 )
 
 // Codes of directories of files.

@@ -91,7 +91,7 @@ func (t *tree) restore(list []lastgood.Entry, now time.Time) {
 	})
 	workers.Wait()
 	for _, x := range texts {
-		if x.v.Live()+x.v.Kept() > 0 {
+		if !x.v.Empty() {
 			f := newFile(x.root, x.path, x.v)
 			f.readAgain = true
 			t.add(f, true)

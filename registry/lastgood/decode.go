@@ -31,6 +31,9 @@ type Object struct {
 	// Fragment has the object alone, as it is in the mesh; nil for an object that is broken or
 	// not in force.
 	Fragment *mesh.Fragment
+	// Denial, if it is not nil, stands in place of a broken object that has no last good version.
+	// As an object that is not there, any version of the object in any text is preferred to it.
+	Denial *mesh.Fragment
 	// Over, if it is not nil, makes the object from what was in force of it before, nil or a
 	// fragment: an object of which some fields keep their last good values. It must be a pure
 	// function. Fragment and Hash are its result for nil.
@@ -47,7 +50,7 @@ func Manifests(opts manifest.Options, path string, content []byte) Decoded {
 	d := Decoded{Unparsable: file.Unparsable, Faults: faults, Objects: make([]Object, 0, len(file.Objects))}
 	for _, o := range file.Objects {
 		d.Faults = append(d.Faults, o.NotInForce...)
-		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment()}
+		obj := Object{Key: o.Meta.Key, Origin: o.Meta.Origin, Hash: o.Meta.Hash, Fragment: o.Fragment(), Denial: o.Denial()}
 		if misnamed(o) {
 			obj.Key = mesh.Key{}
 		}
@@ -81,6 +84,8 @@ const (
 	CodeUnread manifest.Code = codes.SourceUnread
 	// CodeKept: an object is broken, and an earlier version stays in force.
 	CodeKept manifest.Code = codes.SourceKept
+	// CodeDenies: a security policy is broken and never was good, and what it selects denies.
+	CodeDenies manifest.Code = codes.SourceDenies
 	// CodeState: the state directory is damaged.
 	CodeState manifest.Code = codes.SourceState
 )

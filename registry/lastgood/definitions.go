@@ -66,7 +66,8 @@ func (c *definitions) drop(f *Text, key mesh.Key) {
 }
 
 // winner is the text whose version of an object is in force, and the version: the
-// first one that gives it or, where none does, the first one that keeps it.
+// first one that gives it or, where none does, the first one that keeps it, or else the first one
+// that denies in its place.
 func (c *definitions) winner(key mesh.Key) (f *Text, g *good, kept bool) {
 	list := c.of(key)
 	for _, f := range list {
@@ -77,6 +78,11 @@ func (c *definitions) winner(key mesh.Key) (f *Text, g *good, kept bool) {
 	for _, f := range list {
 		if k, ok := f.V.kept[key]; ok {
 			return f, k.good, true
+		}
+	}
+	for _, f := range list {
+		if g := f.V.denied[key]; g != nil {
+			return f, g, false
 		}
 	}
 	return nil, nil, false
@@ -100,7 +106,10 @@ func (c *definitions) twice(key mesh.Key, list []*Text, by string) []manifest.Fa
 	var faults []manifest.Fault
 	var first *Text
 	var at *mesh.Origin
-	winner, _, _ := c.winner(key)
+	winner, g, _ := c.winner(key)
+	if winner != nil && winner.V.denied[key] == g {
+		winner = nil
+	}
 	for _, f := range list {
 		for _, o := range f.V.seen {
 			if o.Key != key {

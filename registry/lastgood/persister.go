@@ -148,7 +148,7 @@ func (s *Set) entries(shards map[int]bool) map[int][]Entry {
 		list[shard] = []Entry{}
 	}
 	for _, t := range s.order {
-		if _, wanted := list[t.shard]; wanted && len(t.V.live)+len(t.V.kept) > 0 {
+		if _, wanted := list[t.shard]; wanted && !t.V.Empty() {
 			list[t.shard] = append(list[t.shard], t.entry())
 		}
 	}
@@ -177,11 +177,16 @@ func (t *Text) entry() Entry {
 			keep(keptGood{good: g, since: g.since})
 		}
 	}
+	for _, key := range keysOf(t.V.denied) {
+		if g := t.V.denied[key]; g.src[0] != t.V.blob {
+			keep(keptGood{good: g, since: g.since})
+		}
+	}
 	return e
 }
 
 // Revive decodes the contents of an entry into the version that the text had. It returns
-// nothing if Live and Kept are zero.
+// nothing if it is Empty.
 func (e *Entry) Revive(decode func(b *Blob) Decoded, now time.Time) *Version {
 	blobs := make([]*Blob, len(e.Contents))
 	goods := make([]*Version, len(e.Contents))
@@ -191,10 +196,12 @@ func (e *Entry) Revive(decode func(b *Blob) Decoded, now time.Time) *Version {
 		text[i] = decode(blobs[i])
 		goods[i] = NextVersion(nil, blobs[i], text[i], now)
 	}
-	before := &Version{kept: map[mesh.Key]keptGood{}}
+	before := &Version{kept: map[mesh.Key]keptGood{}, denied: map[mesh.Key]*good{}}
 	for _, k := range e.Kept {
 		if g := goods[k.Content].live[k.Key]; g != nil {
 			before.kept[k.Key] = keptGood{good: g, since: k.Since}
+		} else if g := goods[k.Content].denied[k.Key]; g != nil {
+			before.denied[k.Key] = g
 		}
 	}
 	return NextVersion(before, blobs[0], text[0], now)

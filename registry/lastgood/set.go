@@ -217,6 +217,11 @@ func (s *Set) collectFaults() {
 			s.made.Kept = append(s.made.Kept, Kept{Key: k.Key, Origin: k.Origin, Since: k.since})
 			s.made.Faults = append(s.made.Faults, keptFault(t, k, s.words.Text))
 		}
+		for _, key := range keysOf(t.V.denied) {
+			if by, g, _ := s.definitions.winner(key); by == t && g == t.V.denied[key] {
+				s.made.Faults = append(s.made.Faults, deniesFault(g))
+			}
+		}
 	}
 	for key, list := range s.definitions.more {
 		s.made.Faults = append(s.made.Faults, s.definitions.twice(key, list, s.words.Name)...)
@@ -232,6 +237,12 @@ func keptFault(t *Text, k keptGood, text string) manifest.Fault {
 		}
 	}
 	flt := faultAt(at, k.Key, CodeKept, fmt.Sprintf("the last good version (from %s) stays in force until you fix the object or remove it from this %s", k.Origin, cmp.Or(text, "text")))
+	flt.Severity = manifest.Warning
+	return flt
+}
+
+func deniesFault(g *good) manifest.Fault {
+	flt := faultAt(g.Origin, g.Key, CodeDenies, "it has no last good version"+manifest.Consequence(g.Fragment.Unenforced[0]))
 	flt.Severity = manifest.Warning
 	return flt
 }

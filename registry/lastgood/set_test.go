@@ -25,6 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 //
 //	NAME VALUE     a VirtualService, NAME may be NS/NAME
 //	NAME !         one that is broken
+//	NAME ?         one that is broken, and a policy for requests
 //	!              one whose name is unknown
 //	!!             the text is not YAML
 func fakeDecode(path string, b *Blob) Decoded {
@@ -54,9 +55,14 @@ func (d *Decoded) add(at *mesh.Origin, words []string) {
 	key := mesh.Key{Kind: mesh.KindVirtualService, Namespace: ns, Name: name}
 	value := strings.Join(words[1:], " ")
 	o := Object{Key: key, Origin: at, Hash: mesh.Hash(sha256.Sum256([]byte(value)))}
-	if value == "!" {
+	switch value {
+	case "?":
+		u := &mesh.Unenforced{Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at}}
+		o.Denial = &mesh.Fragment{Unenforced: []*mesh.Unenforced{u}}
+		fallthrough
+	case "!":
 		d.Faults = append(d.Faults, faultAt(at, key, "", "broken"))
-	} else {
+	default:
 		vs := &mesh.VirtualService{
 			Meta: mesh.Meta{Key: key, Hash: o.Hash, Origin: at},
 			Spec: &networking.VirtualService{Hosts: []string{value}},
@@ -71,6 +77,9 @@ func objects(f *mesh.Fragment) []string {
 	list := []string{}
 	for _, vs := range f.VirtualServices {
 		list = append(list, strings.TrimPrefix(vs.Namespace+"/"+vs.Name, "/")+"="+vs.Spec.GetHosts()[0])
+	}
+	for _, u := range f.Unenforced {
+		list = append(list, strings.TrimPrefix(u.Namespace+"/"+u.Name, "/")+"=denied")
 	}
 	slices.Sort(list)
 	return list
@@ -114,7 +123,7 @@ func (w *fixture) step() {
 	for range 1 + w.rng.IntN(3) {
 		var text strings.Builder
 		for range w.rng.IntN(4) {
-			value := []string{"1", "2", "3", "!"}[w.rng.IntN(4)]
+			value := []string{"1", "2", "3", "!", "?"}[w.rng.IntN(5)]
 			fmt.Fprintf(&text, "%s %s\n", []string{"x", "y", "z", "b/y", "v"}[w.rng.IntN(5)], value)
 		}
 		switch w.rng.IntN(12) {
@@ -151,6 +160,63 @@ func (w *fixture) check(step int) {
 			if w.set.Gives(key) {
 				w.t.Fatalf("step %d: %s is kept in %s though another text gives it", step, key, t.Path)
 			}
+		}
+	}
+	if got, want := objects(w.restarted().Assemble().Fragment), objects(made.Fragment); !slices.Equal(got, want) {
+		w.t.Fatalf("step %d: after a restart %v, want %v", step, got, want)
+	}
+}
+
+// restarted is the set that a restart makes of the state directory's.
+func (w *fixture) restarted() *Set {
+	all := map[int]bool{}
+	for shard := range shards {
+		all[shard] = true
+	}
+	next := NewSet("s", Words{Text: "file", Name: "path"})
+	for _, list := range w.set.entries(all) {
+		for _, e := range list {
+			path := e.Root + "/" + e.Rel
+			v := e.Revive(func(b *Blob) Decoded { return fakeDecode(path, b) }, time.Time{})
+			if v.Empty() {
+				w.t.Fatalf("the state of %s is nothing", path)
+			}
+			next.Restore(&Text{Path: path, Order: w.set.Text(path).Order, Root: e.Root, Rel: e.Rel, V: v})
+		}
+	}
+	return next
+}
+
+// TestBrokenPoliciesDeny: what nobody knows an earlier version of, denies; and nothing else does.
+func TestBrokenPoliciesDeny(t *testing.T) {
+	t.Parallel()
+	w := newFixture(t, 0)
+	for i, step := range []struct {
+		name, content, want string
+		code                manifest.Code
+	}{
+		{"a.yaml", "p ?\nx 1", "p=denied x=1", CodeDenies}, // it was never good
+		{"a.yaml", "p ?\nx 2", "p=denied x=2", CodeDenies}, // and is not good now
+		{"a.yaml", "!!", "p=denied x=2", CodeDenies},       // it may still be there
+		{"a.yaml", "p 1", "p=1", ""},                       // mended
+		{"a.yaml", "p ?", "p=1", CodeKept},                 // there is a last good version
+		{"b.yaml", "p 2", "p=2", CodeTwice},                // another text's counts
+		{"b.yaml", "", "p=denied", CodeDenies},             // which is gone, with the last good version
+		{"b.yaml", "p ?", "p=denied", CodeTwice},           // neither is good
+		{"a.yaml", "", "p=denied", CodeDenies},             // the other still is
+		{"b.yaml", "x 1\n!", "p=denied x=1", CodeDenies},   // the one without a name may be it
+		{"b.yaml", "x 1", "x=1", ""},                       // removed
+	} {
+		w.put(0, step.name, step.content)
+		w.set.Yield()
+		w.check(i)
+		made := w.set.Assemble()
+		if got := strings.Join(objects(made.Fragment), " "); got != step.want {
+			t.Errorf("step %d: %s, want %s", i, got, step.want)
+		}
+		has := slices.ContainsFunc(made.Faults, func(f manifest.Fault) bool { return f.Code == step.code })
+		if step.code != "" && !has || step.code == "" && len(made.Faults) > 0 {
+			t.Errorf("step %d: faults are %v", i, made.Faults)
 		}
 	}
 }

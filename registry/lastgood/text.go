@@ -43,8 +43,8 @@ func (t *Text) Compare(o *Text) int {
 	return cmp.Or(cmp.Compare(t.Order, o.Order), cmp.Compare(t.Path, o.Path))
 }
 
-// troubled reports whether the text has faults or kept objects.
-func (t *Text) troubled() bool { return len(t.V.faults)+len(t.V.kept) > 0 }
+// troubled reports whether the text has faults, or objects in the place of broken ones.
+func (t *Text) troubled() bool { return len(t.V.faults)+len(t.V.kept)+len(t.V.denied) > 0 }
 
 // twin reports whether two texts are one.
 func (t *Text) twin(o *Text) bool {
@@ -62,6 +62,9 @@ func (t *Text) defines() map[mesh.Key]bool {
 		}
 	}
 	for key := range t.V.kept {
+		keys[key] = keys[key] || false
+	}
+	for key := range t.V.denied {
 		keys[key] = keys[key] || false
 	}
 	return keys

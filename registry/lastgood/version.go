@@ -2,6 +2,7 @@ package lastgood
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -35,6 +36,8 @@ type Version struct {
 	live map[mesh.Key]*good
 	// kept are objects that earlier content defined and this one neither defines nor removes.
 	kept map[mesh.Key]keptGood
+	// denied are the broken objects that have a Denial. It is in force if no text has a version.
+	denied map[mesh.Key]*good
 	// seen is every object that the text names, valid or not, in order.
 	seen   []*Object
 	faults []manifest.Fault
@@ -52,6 +55,9 @@ func (v *Version) Live() int { return len(v.live) }
 // Kept is the number of objects that stay in force although the text is broken.
 func (v *Version) Kept() int { return len(v.kept) }
 
+// Empty reports whether nothing of the text is in force.
+func (v *Version) Empty() bool { return len(v.live)+len(v.kept)+len(v.denied) == 0 }
+
 // Fragment has what is in force of an object of the text: its content or, if that is broken,
 // its last good version; or nil.
 func (v *Version) Fragment(key mesh.Key) *mesh.Fragment {
@@ -60,6 +66,9 @@ func (v *Version) Fragment(key mesh.Key) *mesh.Fragment {
 	}
 	if k, ok := v.kept[key]; ok {
 		return k.Fragment
+	}
+	if g := v.denied[key]; g != nil {
+		return g.Fragment
 	}
 	return nil
 }
@@ -111,9 +120,15 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		}
 		v.seen = append(v.seen, seen)
 	}
-	if old == nil {
-		return v
+	if old != nil {
+		v.keep(old, text, now)
 	}
+	v.deny(old, now)
+	return v
+}
+
+// keep takes over the last good versions of objects that are broken.
+func (v *Version) keep(old *Version, text Decoded, now time.Time) {
 	named := map[mesh.Key]bool{}
 	for _, o := range text.Objects {
 		named[o.Key] = true
@@ -131,7 +146,35 @@ func NextVersion(old *Version, b *Blob, text Decoded, now time.Time) *Version {
 		}
 		v.kept[key] = k
 	}
-	return v
+}
+
+// deny finds what stands in place of broken objects where no version of them is known.
+func (v *Version) deny(old *Version, now time.Time) {
+	add := func(g *good) {
+		if v.denied == nil { // there is nothing broken, as a rule
+			v.denied = map[mesh.Key]*good{}
+		}
+		if v.denied[g.Key] == nil && v.live[g.Key] == nil {
+			v.denied[g.Key] = g
+		}
+	}
+	for _, o := range v.seen {
+		if o.Denial == nil || o.Key.Name == "" {
+			continue
+		}
+		g := &good{Object: &Object{Key: o.Key, Origin: o.Origin, Hash: o.Denial.Unenforced[0].Hash, Fragment: o.Denial}, src: []*Blob{v.blob}, since: now}
+		if old != nil {
+			if was := old.denied[o.Key]; was != nil && was.Hash == g.Hash && *was.Origin == *g.Origin {
+				g.Object = was.Object // so that the pointer stays
+			}
+		}
+		add(g)
+	}
+	if old != nil && v.broken { // an object that is missing may still be there
+		for _, g := range old.denied {
+			add(g)
+		}
+	}
 }
 
 // newGood is an object that a text defines, over what was in force of it before.
@@ -165,6 +208,11 @@ func (v *Version) same(g *good) *good {
 		return g
 	}
 	return &good{Object: was.Object, src: g.src, since: g.since}
+}
+
+// keysOf are the keys of objects, sorted.
+func keysOf(objects map[mesh.Key]*good) []mesh.Key {
+	return slices.SortedFunc(maps.Keys(objects), mesh.Key.Compare)
 }
 
 // keptList is what the text keeps, sorted by key.

@@ -38,6 +38,16 @@ func assembleWhole(source string, list []*Text) Assembly {
 		}
 	}
 	a.Faults = append(a.Faults, twiceWhole(list, winners)...)
+	for _, f := range list {
+		for _, key := range keysOf(f.V.denied) {
+			if winners[key] != nil {
+				continue
+			}
+			winners[key] = f
+			chosen = append(chosen, f.V.denied[key])
+			a.Faults = append(a.Faults, deniesFault(f.V.denied[key]))
+		}
+	}
 	slices.SortStableFunc(a.Faults, CompareFaults)
 	a.Objects = len(chosen)
 	slices.SortFunc(chosen, func(a, b *good) int { return a.Key.Compare(b.Key) })

@@ -1,6 +1,8 @@
 package manifest
 
 import (
+	"crypto/sha256"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,6 +13,7 @@ import (
 	security "istio.io/api/security/v1beta1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
+	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -66,6 +69,58 @@ func (o *Object) Fragment() *mesh.Fragment {
 // Denies reports whether the object is a security policy that is not in force, so that the
 // workloads that it selects deny every request.
 func (o *Object) Denies() bool { return o.Valid && len(o.NotInForce) > 0 && o.unenforced() != nil }
+
+// Denial is what stands in place of a security policy that is not valid, where no earlier
+// version of it can: the workloads that it selects deny every request, as nobody knows which of
+// them it would have let through. It is nil for all other objects.
+func (o *Object) Denial() *mesh.Fragment {
+	if o.denial == nil {
+		return nil
+	}
+	return &mesh.Fragment{Unenforced: []*mesh.Unenforced{o.denial}}
+}
+
+// denial is the policy that [Object.Denial] returns, or nil. An object that is wrong in its kind,
+// name or namespace is none: somebody else may have the name, or the namespace. Where the
+// selector cannot be read, the policy is for its whole namespace.
+func denial(o *Object, faults []Fault) *mesh.Unenforced {
+	if o.Meta.Kind != mesh.KindAuthorizationPolicy && o.Meta.Kind != mesh.KindRequestAuthentication || o.Meta.Name == "" {
+		return nil
+	}
+	broken := func(field string) bool {
+		return slices.ContainsFunc(faults, func(f Fault) bool {
+			return f.Severity == Error && f.Field != "" && (within(f.Field, field) || within(field, f.Field))
+		})
+	}
+	if broken("apiVersion") || broken("kind") || broken("metadata.name") || broken("metadata.namespace") {
+		return nil
+	}
+	u := &mesh.Unenforced{Meta: o.Meta, Field: "spec"}
+	for _, f := range faults {
+		if f.Severity == Error && within(f.Field, "spec") {
+			u.Field = f.Field
+			break
+		}
+	}
+	if spec := o.root.Get("spec"); spec != nil && spec.Kind == tree.Map && spec.Get("selector") == nil && (spec.Get("targetRef") != nil || spec.Get("targetRefs") != nil) {
+		return nil // it is for no sidecar
+	}
+	if !broken("spec.selector") {
+		switch spec := o.Spec.(type) {
+		case *security.AuthorizationPolicy:
+			u.Selector = spec.GetSelector().GetMatchLabels()
+			if o.dryRun() || spec.GetAction() == security.AuthorizationPolicy_AUDIT && !broken("spec.action") {
+				return nil // it would have denied nothing
+			}
+		case *security.RequestAuthentication:
+			u.Selector = spec.GetSelector().GetMatchLabels()
+		}
+	}
+	h := sha256.New()
+	_, _ = fmt.Fprintf(h, "denial %s %q", u.Key, u.Selector) // never fails; maps are printed in order
+	u.Hash = mesh.Hash(h.Sum(nil))
+	return u
+}
 
 // unenforced is the security policy that cannot be enforced, or nil if the
 // object is none. One that is only attached to gateways or services by

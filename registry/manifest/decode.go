@@ -84,6 +84,7 @@ type Object struct {
 	source string
 	domain string
 	root   *tree.Node
+	denial *mesh.Unenforced
 }
 
 // Origin is where the field of a path such as "spec.http[0].route" is written,
@@ -246,6 +247,7 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 		o.Meta.Hash = hashOf(&o.Meta, o.Spec)
 		o.NotInForce = notInForce(o, d.opts, r)
 	} else {
+		o.denial = denial(o, r.faults)
 		o.Spec = nil
 	}
 	o.Faults = r.finish()

@@ -250,8 +250,14 @@ func (o *Object) consequence() string {
 	if denying == nil {
 		return ""
 	}
-	which := "all workloads of namespace " + strconv.Quote(o.Meta.Namespace) + " (of the mesh, if that is the root namespace)"
-	if labels := denying.Unenforced[0].Selector; len(labels) > 0 {
+	return Consequence(denying.Unenforced[0])
+}
+
+// Consequence is the rest of a sentence that begins with why a security policy is not in force:
+// which workloads deny every request, and what to do.
+func Consequence(u *mesh.Unenforced) string {
+	which := "all workloads of namespace " + strconv.Quote(u.Namespace) + " (of the mesh, if that is the root namespace)"
+	if labels := u.Selector; len(labels) > 0 {
 		list := make([]string, 0, len(labels))
 		for _, k := range slices.Sorted(maps.Keys(labels)) {
 			list = append(list, k+"="+labels[k])

@@ -49,7 +49,7 @@ func (p *keyCache) restore(list []lastgood.Entry, now time.Time) bool {
 		known = true
 		path := PathOf(p.cfg.Prefix + "/" + e.Rel)
 		v := e.Revive(func(b *lastgood.Blob) lastgood.Decoded { return p.decode(path, b) }, now)
-		if v.Live()+v.Kept() > 0 {
+		if !v.Empty() {
 			p.set.Restore(&lastgood.Text{Path: path, Root: p.root, Rel: e.Rel, V: v})
 		}
 	}
