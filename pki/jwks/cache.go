@@ -45,10 +45,18 @@ type cached struct {
 type cache struct {
 	dir  string
 	fsys durable.FS
+	// files says that key sets are read from files: what the network said of a location before
+	// is not what the directory has, and the other way round.
+	files bool
 }
 
-func (l location) digest() string {
-	h := sha256.Sum256([]byte(strconv.FormatBool(l.discovery) + " " + strconv.FormatBool(l.private) + " " + l.uri))
+// digest names the file of a location.
+func (c cache) digest(l location) string {
+	name := strconv.FormatBool(l.discovery) + " " + strconv.FormatBool(l.private) + " " + l.uri
+	if c.files {
+		name = "file " + name
+	}
+	h := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(h[:])
 }
 
@@ -61,7 +69,7 @@ func (c cache) path(digest string) string { return filepath.Join(c.dir, digest+c
 
 // load reads what was saved of a location. It is nil without an error if that is nothing.
 func (c cache) load(l location) (*Set, cached, error) {
-	path := c.path(l.digest())
+	path := c.path(c.digest(l))
 	data, err := durable.ReadFile(path, maxCached)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cached{}, nil
@@ -69,7 +77,7 @@ func (c cache) load(l location) (*Set, cached, error) {
 	if err != nil {
 		return nil, cached{}, err
 	}
-	set, f, err := decodeCached(data, l)
+	set, f, err := decodeCached(data, c.digest(l))
 	if err != nil {
 		return nil, cached{}, fmt.Errorf("reading %q: %w", path, err)
 	}
@@ -78,16 +86,16 @@ func (c cache) load(l location) (*Set, cached, error) {
 
 var errNotWritten = errors.New("it is not what was written")
 
-func decodeCached(data []byte, l location) (*Set, cached, error) {
+func decodeCached(data []byte, digest string) (*Set, cached, error) {
 	var f cached
 	if err := json.Unmarshal(data, &f); err != nil {
 		return nil, cached{}, errNotWritten
 	}
-	if f.Version != cacheVersion || f.Location != l.digest() || f.Sum != sum(f.Keys) {
+	if f.Version != cacheVersion || f.Location != digest || f.Sum != sum(f.Keys) {
 		return nil, cached{}, errNotWritten
 	}
-	if f.Keys == emptySet {
-		return &Set{JSON: emptySet}, f, nil
+	if f.Keys == withdrawn().JSON {
+		return withdrawn(), f, nil
 	}
 	set, _, err := Parse([]byte(f.Keys))
 	if err != nil {
@@ -96,8 +104,9 @@ func decodeCached(data []byte, l location) (*Set, cached, error) {
 	return set, f, nil
 }
 
-// emptySet is a Set of which each key is compromised.
-const emptySet = `{"keys":[]}`
+// withdrawn is what is kept of an issuer that published a set without a key to use, so that no
+// earlier one comes back. It is never in force.
+func withdrawn() *Set { return &Set{JSON: `{"keys":[]}`} }
 
 func (c cache) save(digest, from string, s *Set, confirmed time.Time) error {
 	data, err := json.Marshal(cached{cacheVersion, digest, from, confirmed.UTC(), s.JSON, sum(s.JSON)})

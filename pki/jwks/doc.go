@@ -7,10 +7,10 @@
 // to an issuer, and a proxy has only keys that [Parse] approves of.
 //
 // A removed key is refused after Config.Refresh, 20 minutes unless set, if its issuer answers,
-// or after [FileInterval] where keys are in files. While an issuer does not answer, or answers
-// with something that is no usable key set, the last good keys stay in force, for
-// Config.MaxAge at most. An issuer whose keys were never there has none: its tokens are
-// refused, and nobody else's.
+// or after [FileInterval] where keys are in files. A set without a key that can be used takes
+// back all keys of before. While an issuer does not answer, or answers with something that is
+// no key set, the last good keys stay in force, for Config.MaxAge at most. An issuer whose keys
+// were never there has none: its tokens are refused, and nobody else's.
 //
 // Objects of tenants name URIs, and the server must not become their way into networks that
 // they cannot reach. So nothing is fetched from loopback, link-local, multicast and reserved

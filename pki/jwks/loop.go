@@ -3,6 +3,7 @@ package jwks
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -30,8 +31,9 @@ type entry struct {
 
 	// The following are owned by the loop.
 	wish      *wish
-	unsettled bool // counted in loop.unsettled
-	set       *Set // or nil
+	since     time.Time // when it was wanted first
+	unsettled bool      // counted in loop.unsettled
+	set       *Set      // or nil
 	good      time.Time
 	confirmed time.Time // good by the wall clock
 	from      string
@@ -127,11 +129,11 @@ func (l *loop) replan(now time.Time) {
 	for loc, w := range wishes {
 		e := l.entries[loc]
 		if e == nil {
-			e = &entry{location: loc, digest: loc.digest(), host: l.s.fetcher.host(loc), next: now}
+			e = &entry{location: loc, digest: l.s.cache.digest(loc), host: l.s.fetcher.host(loc), since: now, next: now}
 			l.entries[loc] = e
 			l.load(e, w, now)
 			l.dirty = l.dirty || e.set != nil
-			l.settle(e, e.set != nil)
+			l.settle(e, e.inForce() != nil)
 		}
 		e.wish = w
 		l.report(e)
@@ -176,8 +178,12 @@ func (l *loop) expire(now time.Time) {
 		if e.set == nil || now.Sub(e.good) < l.s.cfg.MaxAge {
 			continue
 		}
+		had := e.inForce() != nil
 		e.set, e.hash, l.dirty = nil, [sha256.Size]byte{}, true
 		l.settle(e, e.tried)
+		if !had {
+			continue
+		}
 		if left, ok := l.logs.Allow(e.wish.owners[0], now); ok {
 			l.s.log.Error("the keys of an issuer are too old; its tokens are refused", "name", shortURI(e.uri), "lasted", l.s.cfg.MaxAge, "err", e.err, "left_out", left)
 		}
@@ -231,8 +237,12 @@ func (l *loop) settle(e *entry, settled bool) {
 }
 
 func (l *loop) fail(e *entry, a answer, now time.Time) {
-	was := e.err
+	was, had := e.err, e.inForce() != nil
 	e.err = safetext.Sanitize(a.err.Error(), maxError)
+	withdraws := errors.Is(a.err, ErrNoKeys)
+	if withdraws {
+		l.withdraw(e, a, now)
+	}
 	e.hash = [sha256.Size]byte{} // the same bytes as before the failure are read again
 	if a.hash != e.hash {
 		e.unusable = a.unusable
@@ -250,10 +260,29 @@ func (l *loop) fail(e *entry, a answer, now time.Time) {
 	left, ok := l.logs.Allow(e.wish.owners[0], now)
 	switch {
 	case !ok:
+	case withdraws && had:
+		l.s.log.Error("an issuer has no key that can be used any more; its tokens are refused", "name", shortURI(e.uri), "err", e.err, "left_out", left)
 	case e.inForce() == nil:
 		l.s.log.Warn("fetching the keys of an issuer failed; its tokens are refused", "name", shortURI(e.uri), "err", e.err, "left_out", left)
 	default:
 		l.s.log.Warn("fetching the keys of an issuer failed; the last good keys stay in force", "name", shortURI(e.uri), "err", e.err, "left_out", left)
+	}
+}
+
+// withdraw takes the keys of an issuer out of force that says that it has none. What is no key
+// set says nothing, and takes nothing out.
+func (l *loop) withdraw(e *entry, a answer, now time.Time) {
+	changed := e.set == nil || len(e.set.Keys) > 0
+	l.dirty = l.dirty || e.inForce() != nil
+	e.set, e.from, e.good, e.confirmed = withdrawn(), a.from, now, wallclock.Now()
+	l.save(e, changed, now)
+}
+
+// save offers a set to the disk that differs from the one there, or was confirmed long after it.
+func (l *loop) save(e *entry, changed bool, now time.Time) {
+	if changed || now.Sub(e.saved) >= saveEvery {
+		e.saved = now
+		l.s.saver.put(e.digest, record{shortURI(e.from), e.set, e.confirmed})
 	}
 }
 
@@ -278,10 +307,7 @@ func (l *loop) succeed(e *entry, a answer, now time.Time) {
 			l.s.log.Info("fetching the keys of an issuer works again", "name", shortURI(e.uri), "left_out", left)
 		}
 	}
-	if changed || now.Sub(e.saved) >= saveEvery {
-		e.saved = now
-		l.s.saver.put(e.digest, record{shortURI(e.from), e.set, e.confirmed})
-	}
+	l.save(e, changed, now)
 }
 
 func (l *loop) tellUnusable(e *entry, a answer, now time.Time) {
@@ -315,6 +341,7 @@ func (l *loop) report(e *entry) {
 	st := &Status{
 		URI: shortURI(e.uri), Discovery: e.discovery, Private: e.private, Issuers: e.wish.issuers,
 		Owners: e.wish.owners[:min(len(e.wish.owners), maxNames)], Attempted: e.attempted, Err: e.err, Unusable: e.unusable,
+		File: l.s.cfg.Dir != "",
 	}
 	switch {
 	case e.inForce() != nil && e.err == "":
@@ -324,7 +351,7 @@ func (l *loop) report(e *entry) {
 	case e.tried:
 		st.State = StateNone
 	default:
-		st.State = StatePending
+		st.State, st.since = StatePending, e.since
 	}
 	if e.set != nil {
 		st.From, st.Keys, st.Confirmed, st.good = e.from, e.set.Keys, e.confirmed, e.good

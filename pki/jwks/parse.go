@@ -39,7 +39,8 @@ const (
 	shown = 80
 )
 
-// ErrNoKeys says that a key set is well-formed, and that no key in it can be used.
+// ErrNoKeys says that a key set is well-formed, and that no key in it can be used: its issuer
+// has taken back all keys of before.
 var ErrNoKeys = errors.New("no key of the set can be used")
 
 // Set is the usable public keys of an issuer. It is immutable.
@@ -47,8 +48,7 @@ type Set struct {
 	// JSON is a JSON Web Key Set with these keys and nothing else. Equal keys have equal
 	// bytes, in whatever order and with whatever else the issuer publishes them.
 	JSON string
-	// Keys are the keys, in the order of JSON. Only a set of which each key is compromised
-	// has none.
+	// Keys are the keys, in the order of JSON.
 	Keys []Key
 }
 
@@ -78,9 +78,8 @@ func (u Unusable) String() string { return u.Key + ": " + u.Reason }
 // Parse reads a JSON Web Key Set (RFC 7517), or an object whose members are certificates by
 // kid, as Envoy does (its source/common/jwt/jwks.cc), and is stricter: symmetric and private
 // keys, keys that are not for signatures, and RSA keys below 2048 bits are left out, too.
-// Keys that are left out are named, the first few. [ErrNoKeys] is the error if all are; a
-// set with the private half of a key, and without another that can be used, is an empty Set:
-// everybody can sign with such a key, so that no earlier version of it may stay in force.
+// Keys that are left out are named, the first few. [ErrNoKeys] is the error for a set without
+// keys, and for one of which all are left out.
 func Parse(text []byte) (*Set, []Unusable, error) {
 	if len(text) > MaxBody {
 		return nil, nil, fmt.Errorf("the key set is longer than %d bytes", MaxBody)
@@ -111,11 +110,12 @@ func Parse(text []byte) (*Set, []Unusable, error) {
 			return nil, nil, err
 		}
 	}
-	if len(keys) == 0 && !slices.ContainsFunc(unusable, func(u Unusable) bool { return u.secret }) {
+	if len(keys) == 0 {
 		if len(unusable) == 0 {
 			return nil, nil, fmt.Errorf("%w: it is empty", ErrNoKeys)
 		}
-		return nil, few(unusable), fmt.Errorf("%w: %s", ErrNoKeys, unusable[0])
+		worst := max(0, slices.IndexFunc(unusable, func(u Unusable) bool { return u.secret }))
+		return nil, few(unusable), fmt.Errorf("%w: %s", ErrNoKeys, unusable[worst])
 	}
 	set := join(keys)
 	if len(set.JSON) > MaxSet {

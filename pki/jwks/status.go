@@ -36,6 +36,8 @@ type Status struct {
 	// From is where the keys in force are from: a URI without user and query, or a file.
 	From string `json:"from,omitempty"`
 	Keys []Key  `json:"keys,omitempty"`
+	// File says that the keys are read from a file, which is never away for a moment only.
+	File bool `json:"file,omitempty"`
 	// Unusable are keys of the last set that were left out, the first few.
 	Unusable []Unusable `json:"unusable,omitempty"`
 	// Confirmed is when the issuer published the keys in force last, by the wall clock then;
@@ -44,12 +46,14 @@ type Status struct {
 	// Age is how long ago that is. A clock that is set does not change it while the server
 	// runs.
 	Age time.Duration `json:"age,omitempty"`
+	// Waiting is how long the key set has been wanted without an answer, of a pending one.
+	Waiting time.Duration `json:"waiting,omitempty"`
 	// Attempted is when the last attempt ended, by the wall clock then; zero means never.
 	Attempted time.Time `json:"attempted,omitzero"`
 	// Err says why the last attempt failed; empty means it did not.
 	Err string `json:"err,omitempty"`
 
-	good time.Time // with the monotonic clock
+	good, since time.Time // with the monotonic clock
 }
 
 // Status is how all accepted key sets stand, in an order that stays, and how many sources are
@@ -83,6 +87,9 @@ func (s *Store) Unsaved() string { return s.saver.problem() }
 
 func (e *entry) current() Status {
 	st := *e.status.Load()
+	if !st.since.IsZero() {
+		st.Waiting = time.Since(st.since).Round(time.Second)
+	}
 	if !st.good.IsZero() {
 		st.Age = time.Since(st.good).Round(time.Second)
 	}

@@ -74,7 +74,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("making the cache of key sets: %w", err)
 	}
 	log := cfg.Logger.With("component", "jwks")
-	c := cache{cfg.CacheDir, cfg.FS}
+	c := cache{cfg.CacheDir, cfg.FS, cfg.Dir != ""}
 	s := &Store{
 		cfg: cfg, log: log, fetcher: f, cache: c,
 		saver:  &saver{cache: c, log: log, bell: make(chan struct{}, 1), pending: map[string]record{}},

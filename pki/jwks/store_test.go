@@ -285,7 +285,8 @@ func TestKeysThatAreTooOld(t *testing.T) {
 func TestBrokenSetsKeepTheLastGood(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"html": "<html>", "empty": "", "no-keys": `{"error":"x"}`, "empty-set": `{"keys":[]}`, "symmetric": set(`{"kty":"oct","k":"AQAB"}`), "weak": set(jwk(t, pub("weak"), "a")),
+		"html": "<html>", "empty": "", "object": `{}`, "error": `{"error":"x"}`, "list": `[]`, "null": `null`, "half": `{"keys":[`,
+		"keys-null": `{"keys":null}`, "keys-object": `{"keys":{}}`, "twice": `{"keys":[],"keys":[]}`, "too-many": set(strings.Repeat("1,", MaxKeys) + "1"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -314,35 +315,85 @@ func TestBrokenSetsKeepTheLastGood(t *testing.T) {
 	}
 }
 
-// Everybody can sign with a key whose private half was published: neither the memory nor the
-// disk brings it back.
-func TestCompromisedKeyDoesNotStay(t *testing.T) {
+// What an issuer says that it has no key to use, counts: neither the memory nor the disk brings
+// its keys back. It is asked again soon.
+func TestSetWithoutAKeyToUse(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ text, why string }{
+		"empty":      {`{"keys":[]}`, "it is empty"},
+		"symmetric":  {set(`{"kty":"oct","k":"AQAB"}`), "symmetric"},
+		"weak":       {set(jwk(t, pub("weak"), "a")), "bits"},
+		"no-object":  {`{"keys":[1]}`, "not a JSON object"},
+		"other-use":  {set(jwk(t, pub("p256"), "a", with("use", "enc"))), "not for signatures"},
+		"compromise": {set(jwk(t, testKeys()["p256"], "a")), "private key"}, // everybody can sign with it
+		"two":        {set(`{"kty":"oct","k":"AQAB"}`, jwk(t, testKeys()["p256"], "a")), "private key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				f := newFake()
+				f.publish(issuer, twoKeys(t))
+				dir := t.TempDir()
+				s := newStore(t, dir, f)
+				stop := run(t, s)
+				s.Want([]Source{source})
+				pass(time.Second)
+				want(t, s, source, "a b", StateCurrent)
+				f.publish(issuer, c.text)
+				pass(DefaultRefresh)
+				want(t, s, source, "none", StateNone)
+				st := s.StatusOf(source)
+				if !strings.Contains(st.Err, c.why) || len(st.Keys) > 0 || (len(st.Unusable) > 0) != (name != "empty") {
+					t.Errorf("status %+v", st)
+				}
+				pass(time.Hour)
+				want(t, s, source, "none", StateNone)
+				stop()
+				f.goAway(issuer)
+				s = newStore(t, dir, f)
+				defer run(t, s)()
+				s.Want([]Source{source})
+				pass(time.Second)
+				want(t, s, source, "none", StateNone)
+				f.publish(issuer, c.text)
+				pass(6 * time.Minute)
+				f.publish(issuer, twoKeys(t)) // the bytes from before
+				pass(6 * time.Minute)
+				want(t, s, source, "a b", StateCurrent)
+			})
+		})
+	}
+}
+
+// A server that starts waits for the issuer of a set that had no keys, as for one it does not know.
+func TestSavedSetWithoutKeysIsNotSettled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
-		f.publish(issuer, oneKey(t, "a"))
+		f.publish(issuer, `{"keys":[]}`)
 		dir := t.TempDir()
 		s := newStore(t, dir, f)
 		stop := run(t, s)
 		s.Want([]Source{source})
 		pass(time.Second)
-		want(t, s, source, "a", StateCurrent)
-		f.publish(issuer, set(jwk(t, testKeys()["p256"], "a")))
-		pass(DefaultRefresh)
-		want(t, s, source, "none", StateNone)
-		if st := s.StatusOf(source); len(st.Unusable) != 1 {
-			t.Errorf("status %+v", st)
-		}
 		stop()
-		f.goAway(issuer)
+		block := make(chan struct{})
+		f.blocked[issuer] = block
+		f.publish(issuer, oneKey(t, "a"))
 		s = newStore(t, dir, f)
 		defer run(t, s)()
 		s.Want([]Source{source})
 		pass(time.Second)
-		want(t, s, source, "none", StateNone)
-		f.publish(issuer, oneKey(t, "b"))
-		pass(6 * time.Minute)
-		want(t, s, source, "b", StateCurrent)
+		want(t, s, source, "none", StatePending)
+		if s.Settled() {
+			t.Error("settled before the issuer was asked")
+		}
+		close(block)
+		pass(time.Second)
+		want(t, s, source, "a", StateCurrent)
+		if !s.Settled() {
+			t.Error("not settled")
+		}
 	})
 }
 
@@ -365,6 +416,9 @@ func TestIssuerThatWasNeverThere(t *testing.T) {
 		}
 		pass(time.Second)
 		want(t, s, source, "none", StatePending)
+		if st := s.StatusOf(source); st.Waiting != time.Second || st.File {
+			t.Errorf("status %+v", st)
+		}
 		want(t, s, other, "o", StateCurrent) // nobody waits for the other
 		if s.Settled() {
 			t.Error("settled before the issuer was asked")
@@ -374,7 +428,7 @@ func TestIssuerThatWasNeverThere(t *testing.T) {
 		if !s.Settled() {
 			t.Error("not settled after the issuer was asked")
 		}
-		if st := s.StatusOf(source); st.Err == "" || st.Attempted.IsZero() {
+		if st := s.StatusOf(source); st.Err == "" || st.Attempted.IsZero() || st.Waiting != 0 {
 			t.Errorf("status %+v", st)
 		}
 	})
@@ -504,25 +558,25 @@ func TestClocks(t *testing.T) {
 func TestCorruptedCache(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := cache{dir, durable.OS{}}
+	c := cache{dir, durable.OS{}, false}
 	l := source.location()
 	set, _, err := Parse([]byte(twoKeys(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.save(l.digest(), "x", set, time.Now()); err != nil {
+	if err := c.save(c.digest(l), "x", set, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := c.load(l); err != nil || got.JSON != set.JSON {
 		t.Fatalf("%v, %v", got, err)
 	}
-	good, err := os.ReadFile(c.path(l.digest()))
+	good, err := os.ReadFile(c.path(c.digest(l)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	try := func(name string, data []byte) {
 		t.Helper()
-		got, _, err := decodeCached(data, l)
+		got, _, err := decodeCached(data, cache{}.digest(l))
 		if got != nil && got.JSON != set.JSON {
 			t.Fatalf("%s: other keys: %s (%v)", name, got.JSON, err)
 		}
@@ -536,19 +590,19 @@ func TestCorruptedCache(t *testing.T) {
 		try(fmt.Sprint("the first ", i), good[:i])
 	}
 	for name, data := range map[string]string{"empty": "", "zeros": string(make([]byte, len(good))), "null": "null", "list": "[]"} {
-		if got, _, err := decodeCached([]byte(data), l); got != nil || err == nil {
+		if got, _, err := decodeCached([]byte(data), cache{}.digest(l)); got != nil || err == nil {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
 	// The file of another location is not this one's.
 	other := location{"https://other.example.com", false, false}
-	if err := os.WriteFile(c.path(other.digest()), good, 0o600); err != nil {
+	if err := os.WriteFile(c.path(c.digest(other)), good, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := c.load(other); got != nil || err == nil {
 		t.Errorf("the file of another location: %v, %v", got, err)
 	}
-	if err := os.WriteFile(c.path(other.digest()), make([]byte, maxCached+1), 0o600); err != nil {
+	if err := os.WriteFile(c.path(c.digest(other)), make([]byte, maxCached+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if got, _, err := c.load(other); got != nil || err == nil {
@@ -594,12 +648,12 @@ func TestDiesWhileSaving(t *testing.T) {
 	l := source.location()
 	for steps := 0; ; steps++ {
 		dir := t.TempDir()
-		if err := (cache{dir, durable.OS{}}).save(l.digest(), "x", before, time.Now()); err != nil {
+		if err := (cache{dir, durable.OS{}, false}).save(cache{}.digest(l), "x", before, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		fsys := &durabletest.FS{Steps: steps}
-		err := cache{dir, fsys}.save(l.digest(), "x", after, time.Now())
-		got, _, loadErr := cache{dir, durable.OS{}}.load(l)
+		err := cache{dir, fsys, false}.save(cache{}.digest(l), "x", after, time.Now())
+		got, _, loadErr := cache{dir, durable.OS{}, false}.load(l)
 		if loadErr != nil || got == nil || got.JSON != before.JSON && got.JSON != after.JSON {
 			t.Fatalf("after %d steps: %v, %v", steps, got, loadErr)
 		}
@@ -674,7 +728,7 @@ func TestSavesAtTheEnd(t *testing.T) {
 		pass(time.Second)
 		disk.full.Store(false)
 		stop()
-		if got, _, err := (cache{dir, durable.OS{}}).load(source.location()); got == nil || err != nil {
+		if got, _, err := (cache{dir, durable.OS{}, false}).load(source.location()); got == nil || err != nil {
 			t.Errorf("%v, %v", got, err)
 		}
 	})
@@ -683,12 +737,12 @@ func TestSavesAtTheEnd(t *testing.T) {
 func TestOldFilesOfTheCacheGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	c := cache{dir, durable.OS{}}
+	c := cache{dir, durable.OS{}, false}
 	s, _, _ := Parse([]byte(oneKey(t, "a")))
 	wanted := map[string]struct{}{}
 	now := time.Now()
 	for i := range 20 {
-		digest := location{uri: strconv.Itoa(i)}.digest()
+		digest := cache{}.digest(location{uri: strconv.Itoa(i)})
 		if err := c.save(digest, "x", s, now); err != nil {
 			t.Fatal(err)
 		}
@@ -1023,9 +1077,15 @@ func TestFilesRotate(t *testing.T) {
 		pass(2 * FileInterval)
 		want(t, s, source, "new", StateCurrent)
 		want(t, s, discovered, "d", StateCurrent)
-		if st := s.StatusOf(source); st.From != path {
-			t.Errorf("from %s", st.From)
+		if st := s.StatusOf(source); st.From != path || !st.File {
+			t.Errorf("from %s, a file: %v", st.From, st.File)
 		}
+		write(t, path, `{"keys":[]}`)
+		pass(2 * FileInterval)
+		want(t, s, source, "none", StateNone)
+		write(t, path, oneKey(t, "new"))
+		pass(2 * FileInterval)
+		want(t, s, source, "new", StateCurrent)
 		write(t, path, `{"keys":[`) // half of it
 		pass(2 * FileInterval)
 		want(t, s, source, "new", StateStale)
@@ -1046,6 +1106,39 @@ func TestFilesRotate(t *testing.T) {
 		write(t, path, oneKey(t, "back"))
 		pass(2 * FileInterval)
 		want(t, s, source, "back", StateCurrent)
+	})
+}
+
+// What was fetched is not what a directory has, and the other way round.
+func TestCacheOfFilesIsNotThatOfTheNetwork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.publish(issuer, oneKey(t, "fetched"))
+		cacheDir, files := t.TempDir(), t.TempDir()
+		path := filepath.Join(files, "issuer.example.com", "keys.json")
+		asFiles := func(c *Config) { c.Dir = files }
+		for _, step := range []struct {
+			f      fetcher
+			edit   func(*Config)
+			before func()
+			keys   string
+			state  State
+		}{
+			{f, func(*Config) {}, func() {}, "fetched", StateCurrent},
+			{nil, asFiles, func() {}, "none", StateNone},
+			{nil, asFiles, func() { write(t, path, oneKey(t, "written")) }, "written", StateCurrent},
+			{f, func(*Config) {}, func() { f.goAway(issuer) }, "fetched", StateStale},
+			{nil, asFiles, func() { _ = os.Remove(path) }, "written", StateStale},
+		} {
+			step.before()
+			s := newStore(t, cacheDir, step.f, step.edit)
+			stop := run(t, s)
+			s.Want([]Source{source})
+			pass(time.Second)
+			want(t, s, source, step.keys, step.state)
+			stop()
+		}
 	})
 }
 
@@ -1103,6 +1196,10 @@ func TestLogTellsWhatHappens(t *testing.T) {
 		pass(24 * time.Hour)
 		f.publish(secret.URI, set(jwk(t, pub("p256"), "a"), jwk(t, testKeys()["rsa"], "b")))
 		pass(time.Hour)
+		f.publish(secret.URI, `{"keys":[]}`)
+		pass(time.Hour)
+		f.publish(secret.URI, set(jwk(t, pub("p256"), "a"), jwk(t, testKeys()["rsa"], "b")))
+		pass(time.Hour)
 		f.goAway(secret.URI)
 		pass(DefaultMaxAge + time.Hour)
 		text := log.String()
@@ -1110,9 +1207,10 @@ func TestLogTellsWhatHappens(t *testing.T) {
 			"fetching the keys of an issuer failed":                     3,
 			"failed; its tokens are refused":                            1, // the first time
 			"the last good keys stay in force":                          2,
-			"keys of an issuer changed":                                 1,
-			"some keys of an issuer are left out":                       1,
+			"keys of an issuer changed":                                 2,
+			"some keys of an issuer are left out":                       2,
 			"fetching the keys of an issuer works again":                1,
+			"an issuer has no key that can be used any more":            1,
 			"the keys of an issuer are too old; its tokens are refused": 1,
 		} {
 			if got := strings.Count(text, message); got != n {

@@ -21,7 +21,7 @@ func inlineKeys(spec *security.RequestAuthentication) []string {
 		if rule.GetJwks() == "" {
 			continue
 		}
-		if set, _, err := jwks.Parse([]byte(rule.GetJwks())); err == nil && len(set.Keys) > 0 {
+		if set, _, err := jwks.Parse([]byte(rule.GetJwks())); err == nil {
 			out[i] = set.JSON
 		}
 	}
@@ -55,13 +55,11 @@ func warnKeys(o *Object, warnings *reporter) {
 		}
 		switch {
 		case rule.GetJwks() != "":
-			set, unusable, err := jwks.Parse([]byte(rule.GetJwks()))
+			_, unusable, err := jwks.Parse([]byte(rule.GetJwks()))
 			switch {
 			case errors.Is(err, jwks.ErrNoKeys):
 				warn(".jwks", err.Error()+"; "+refused)
 			case err != nil: // the object is kept out
-			case len(set.Keys) == 0:
-				warn(".jwks", "private halves of keys are public here, so that everybody can sign with them; "+refused)
 			case len(unusable) > 0:
 				warn(".jwks", "some keys are left out, and tokens that are signed with them are refused: "+reasonsOf(unusable))
 			}

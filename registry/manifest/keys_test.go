@@ -51,7 +51,7 @@ func TestInlineKeys(t *testing.T) {
 		warning string // or empty
 	}{
 		"good":           {fmt.Sprintf(`{issuer: a, jwks: %q}`, good), true, ""},
-		"private":        {fmt.Sprintf(`{issuer: a, jwks: %q}`, private), false, "private halves"},
+		"private":        {fmt.Sprintf(`{issuer: a, jwks: %q}`, private), false, "no key of the set can be used: key 0 (kid \"1\"): it is a private key"},
 		"empty":          {`{issuer: a, jwks: '{"keys":[]}'}`, false, "no key of the set can be used"},
 		"symmetric":      {`{issuer: a, jwks: '{"keys":[{"kty":"oct","k":"c2VjcmV0"}]}'}`, false, "no key of the set can be used"},
 		"one_of_two":     {fmt.Sprintf(`{issuer: a, jwks: %q}`, strings.Replace(good, "[", `[{"kty":"oct","k":"c2VjcmV0"},`, 1)), true, "some keys are left out"},

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -141,9 +142,15 @@ type KeySets struct {
 	Over int `json:"over,omitempty"`
 }
 
-// staleKeysFor is how long the keys of an issuer may not be confirmed until that is a
-// condition: an issuer may be away for a moment, and its last keys stay in force.
-const staleKeysFor = time.Hour
+const (
+	// staleKeysFor is how long the keys of an issuer may not be confirmed until that is a
+	// condition: an issuer may be away for a moment, and its last keys stay in force. A file is
+	// not.
+	staleKeysFor = time.Hour
+	// pendingKeysFor is how long there may be no answer at all until that is a condition: after
+	// the longest time for one, others were before it.
+	pendingKeysFor = jwks.MaxTimeout
+)
 
 func issuerKeys(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 	const action = "make the key set readable from the server, which tries again by itself; docs/authorization.md says where keys are fetched from"
@@ -157,8 +164,10 @@ func issuerKeys(_ *Proxies, s *Sources, _ time.Time) (out []Condition) {
 		switch {
 		case k.State == jwks.StateNone:
 			text = what + " are not known, so that tokens which need them are refused: " + k.Err
-		case k.State == jwks.StateStale && k.Age >= staleKeysFor:
-			text = fmt.Sprintf("%s were not confirmed for %s; they stay in force for %s: %s", what, k.Age.Truncate(time.Minute), jwks.DefaultMaxAge, k.Err)
+		case k.State == jwks.StatePending && k.Waiting >= pendingKeysFor:
+			text = fmt.Sprintf("%s have been waited for %s, so that tokens which need them are refused", what, k.Waiting.Truncate(time.Second))
+		case k.State == jwks.StateStale && (k.File || k.Age >= staleKeysFor):
+			text = fmt.Sprintf("%s were not confirmed for %s; they stay in force for %s: %s", what, cmp.Or(k.Age.Truncate(time.Minute), k.Age), jwks.DefaultMaxAge, k.Err)
 		default:
 			continue
 		}

@@ -129,7 +129,9 @@ func TestIssuerKeyConditions(t *testing.T) {
 		{URI: "https://stale", State: jwks.StateStale, Age: 2 * time.Hour, Err: "away"},
 		{URI: "https://late", State: jwks.StateStale, Age: time.Minute, Err: "away"},
 		{URI: "https://current", State: jwks.StateCurrent},
-		{URI: "https://pending", State: jwks.StatePending},
+		{URI: "https://pending", State: jwks.StatePending, Waiting: time.Second},
+		{URI: "https://waiting", State: jwks.StatePending, Waiting: jwks.MaxTimeout},
+		{URI: "https://file", State: jwks.StateStale, File: true, Age: 5 * time.Second, Err: "no such file"},
 	}}}
 	var got []string
 	for _, c := range issuerKeys(nil, s, time.Time{}) {
@@ -138,7 +140,7 @@ func TestIssuerKeyConditions(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	if want := []string{"https://none", "https://stale", "server"}; !slices.Equal(got, want) {
+	if want := []string{"https://none", "https://stale", "https://waiting", "https://file", "server"}; !slices.Equal(got, want) {
 		t.Errorf("conditions are about %v, want %v", got, want)
 	}
 }
