@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -30,7 +31,7 @@ func newShop(t *testing.T) *shop {
 	m := meshtest.New(t, "examples/quickstart/mesh", map[string]int{
 		"web": 18080, "orders-v1": 18081, "orders-v2": 18082, "inventory": 18083,
 	})
-	m.StartServer("--jwks-dir", "keys")
+	m.StartServer("--jwks-dir", "keys", "--mesh-config", "mesh-config.yaml")
 	stock := func(address int) []string {
 		return []string{"--next", fmt.Sprintf("grpc://127.0.0.%d:9090", address), "--next-host", "inventory.shop.internal"}
 	}
@@ -72,12 +73,21 @@ func ask(t *testing.T, method, url string) (int, string, error) {
 // askWith is ask with a token.
 func askWith(t *testing.T, method, url, token string) (int, string, error) {
 	t.Helper()
+	if token == "" {
+		return askAs(t, method, url, "", "")
+	}
+	return askAs(t, method, url, "Authorization", "Bearer "+token)
+}
+
+// askAs is ask with a header.
+func askAs(t *testing.T, method, url, header, value string) (int, string, error) {
+	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	if header != "" {
+		req.Header.Set(header, value)
 	}
 	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	res, err := client.Do(req)
@@ -151,6 +161,8 @@ func TestAuthorization(t *testing.T) {
 		}
 	}
 
+	s.authorizationServer(t)
+
 	s.apply(t, "try.yaml")
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if got, body, err := ask(t, "GET", s.web+"/old/page"); err != nil || got != 200 {
@@ -162,4 +174,55 @@ func TestAuthorization(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// authorizationServer is the part of the README about CUSTOM: who is asked, and what counts while
+// nobody answers.
+func (s *shop) authorizationServer(t *testing.T) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "authz")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./authz").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	start := func() *meshtest.Process {
+		return s.Start("authz", program, "--listen", net.JoinHostPort(s.Address(15), "9000"))
+	}
+	answers := func(user, path string, status int, text string) {
+		t.Helper()
+		envoytest.Eventually(t, envoytest.Patience, func() error {
+			if got, body, err := askAs(t, "GET", s.web+path, "x-user", user); err != nil || got != status || !strings.Contains(body, text) {
+				return fmt.Errorf("%s as %s: %d %q, %w; want %d with %q", path, user, got, body, err, status, text)
+			}
+			return nil
+		})
+	}
+	// The server is down: what is asked about is denied, and everything else is not asked about.
+	answers("bob", "/reports/june", 200, "inventory")
+	s.apply(t, "ask.yaml")
+	answers("alice", "/reports/june", 403, "")
+	answers("bob", "/", 200, "inventory")
+
+	server := start()
+	answers("alice", "/reports/june", 200, "inventory")
+	answers("alice", "/reports", 200, "inventory")
+	answers("bob", "/reports/june", 403, `"bob" may not see this`)
+	answers("bob", "/reportshop", 200, "inventory")
+	s.answers(t, "POST", s.web+"/reports", 403, `"" may not see this`)
+	// It is asked first. What it allows still has to pass the other policies.
+	if got, body, err := askAs(t, "POST", s.web+"/reports", "x-user", "alice"); err != nil || got != 403 || !strings.Contains(body, "RBAC: access denied") {
+		t.Errorf("POST /reports as alice: %d %q, %v: no ALLOW policy allows it", got, body, err)
+	}
+	server.Stop() // from then on its log is whole
+	for _, want := range []string{`"alice" may GET /reports/june`, `"bob" may not GET /reports/june`, `"alice" may POST /reports`} {
+		if !strings.Contains(server.Log(), want) {
+			t.Errorf("the server was not asked: %q is not in\n%s", want, server.Log())
+		}
+	}
+	if strings.Contains(server.Log(), "GET /\n") || strings.Contains(server.Log(), "reportshop") {
+		t.Errorf("the server was asked about requests that no rule matches:\n%s", server.Log())
+	}
+	answers("alice", "/reports/june", 403, "")
+	answers("bob", "/", 200, "inventory")
+	start()
+	answers("alice", "/reports/june", 200, "inventory")
 }

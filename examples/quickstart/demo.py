@@ -72,7 +72,8 @@ class Demo:
     def server_argv(self):
         return [self.args.fairlead, 'server', '--config-dir', self.args.mesh, '--state-dir', os.path.join(self.state, 'server'),
                 '--run-dir', self.server_run(), '--xds-address', '127.0.0.1:15012', '--http-address', '127.0.0.1:15014',
-                '--jwks-dir', os.path.join(HERE, '..', 'authorization', 'keys')]
+                '--jwks-dir', os.path.join(HERE, '..', 'authorization', 'keys'),
+                '--mesh-config', os.path.join(HERE, '..', 'authorization', 'mesh-config.yaml')]
 
     def server_run(self):
         return os.path.join(self.run, 'server')
