@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
 	"google.golang.org/protobuf/proto"
 	security "istio.io/api/security/v1beta1"
 
@@ -33,11 +34,29 @@ func (u unfitCheck) tokens(rule *security.JWTRule, at string) {
 	texts := proto.CloneOf(rule)
 	texts.Jwks = "" // it is read, and written anew
 	u.strings(texts.ProtoReflect(), at)
+	if h := rule.GetOutputPayloadToHeader(); h != "" {
+		u.outputHeader(h, at+".outputPayloadToHeader")
+	}
+	for i, h := range rule.GetOutputClaimToHeaders() {
+		u.outputHeader(h.GetHeader(), fmt.Sprintf("%s.outputClaimToHeaders[%d].header", at, i))
+	}
 	if rule.GetJwks() == "" {
 		return
 	}
 	if _, _, err := jwks.Parse([]byte(rule.GetJwks())); err != nil && !errors.Is(err, jwks.ErrNoKeys) {
 		u.report(at+".jwks", err.Error())
+	}
+}
+
+// outputHeader judges a header that Envoy removes from each request, and writes what a token says
+// into. Istio's webhook lets all names of outputPayloadToHeader pass.
+func (u unfitCheck) outputHeader(name, at string) {
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		u.report(at, fmt.Sprintf("%q is not a header name; Envoy would refuse requests with it", name))
+	// Envoy takes host for the pseudo-header :authority.
+	case slices.ContainsFunc([]string{"host", "content-length", "transfer-encoding"}, func(h string) bool { return strings.EqualFold(h, name) }):
+		u.report(at, fmt.Sprintf("a token must not set %q, which says where a request goes or where it ends; name another header", name))
 	}
 }
 

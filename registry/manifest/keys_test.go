@@ -90,7 +90,11 @@ func TestTokenRulesThatCannotBeEnforced(t *testing.T) {
 	t.Parallel()
 	tooMany := `{"keys":[` + strings.Repeat(`{"kty":"oct","k":"c2VjcmV0"},`, 100) + `{"kty":"oct","k":"c2VjcmV0"}]}`
 	for _, rule := range []string{
-		`{issuer: "a\r\n"}`, `{issuer: a, fromHeaders: [{name: "x\n"}]}`, `{issuer: a, outputPayloadToHeader: "x\0"}`, fmt.Sprintf(`{issuer: a, jwks: %q}`, tooMany),
+		`{issuer: "a\r\n"}`, `{issuer: a, fromHeaders: [{name: "x\n"}]}`, `{issuer: a, outputPayloadToHeader: "x\0"}`,
+		`{issuer: a, outputPayloadToHeader: ":path"}`, `{issuer: a, outputPayloadToHeader: "x y"}`, `{issuer: a, outputPayloadToHeader: "é"}`,
+		`{issuer: a, outputPayloadToHeader: Host}`, `{issuer: a, outputPayloadToHeader: transfer-encoding}`,
+		`{issuer: a, outputClaimToHeaders: [{header: x-a, claim: a}, {header: host, claim: a}]}`, `{issuer: a, outputClaimToHeaders: [{header: Content-Length, claim: a}]}`,
+		fmt.Sprintf(`{issuer: a, jwks: %q}`, tooMany),
 	} {
 		o := requestAuthentication(t, "{jwtRules: ["+rule+"]}")
 		if !o.Valid || !o.Denies() {
@@ -99,6 +103,12 @@ func TestTokenRulesThatCannotBeEnforced(t *testing.T) {
 		}
 		if f := o.Fragment(); len(f.Unenforced) != 1 || len(f.RequestAuthentications) > 0 {
 			t.Errorf("%s: %+v", rule, f)
+		}
+	}
+	// Istio's webhook takes all that HTTP does; Envoy too.
+	for _, rule := range []string{`{issuer: a, outputPayloadToHeader: "x.a!_b"}`, `{issuer: a, outputClaimToHeaders: [{header: X_a-b, claim: a}]}`} {
+		if o := requestAuthentication(t, "{jwtRules: ["+rule+"]}"); !o.InForce() || o.Denies() {
+			t.Errorf("%s: %v %v", rule, o.Faults, o.NotInForce)
 		}
 	}
 	// What a proxy cannot have by any means keeps nothing out.
