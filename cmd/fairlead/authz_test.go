@@ -68,9 +68,10 @@ func TestAuthzCheck(t *testing.T) {
 	claims, foreign, useless := filepath.Join(dir, "claims.json"), filepath.Join(dir, "foreign.json"), filepath.Join(dir, "useless.json")
 	token, broken := filepath.Join(dir, "token.jwt"), filepath.Join(dir, "broken.jwt")
 	const good = `{"iss": "https://login.example", "aud": ["x", "shop"], "group": ["admin"]}`
+	inRequest := "x." + base64.RawURLEncoding.EncodeToString([]byte(good)) + ".y"
 	for path, content := range map[string]string{
 		claims: good, foreign: `{"iss": "https://other.example", "group": ["admin"]}`, useless: `{"iss": "https://login.example", "aud": "them"}`,
-		token: "x." + base64.RawURLEncoding.EncodeToString([]byte(good)) + ".y\n", broken: "x.y",
+		token: inRequest + "\n", broken: "x.y",
 	} {
 		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -98,6 +99,9 @@ func TestAuthzCheck(t *testing.T) {
 		{"PERMISSIVE", "GET / --port 8080 --jwt " + token, 0, "rules[4]"},
 		{"PERMISSIVE", "GET /open --port 8080 --claims " + foreign, exitInvalid, `denied: the token is refused (401): no RequestAuthentication for this workload has its issuer (iss), "https://other.example"`},
 		{"PERMISSIVE", "GET /open --port 8080 --claims " + useless, exitInvalid, "denied: the token is refused (403): its audience (aud) is none of shop, other"},
+		{"PERMISSIVE", "GET /?access_token=TOKEN --port 8080", 0, "rules[4]"},
+		{"PERMISSIVE", "GET /?access_token=TOKEN --port 8080", 0, "note: the signature and the times of the token in the request are not checked\n"},
+		{"PERMISSIVE", "GET /open?access_token=x --port 8080", exitInvalid, "denied: the token is refused (401): it is no token"},
 		{"PERMISSIVE", "GET / --port 8080 --jwt " + broken, 2, "it is no token"},
 		{"PERMISSIVE", "GET / --port 8080 --jwt " + token + " --claims " + claims, 2, "exclude each other"},
 		{"PERMISSIVE", "GET /secret/x --port 8080 --from " + web, exitInvalid, "denied: a rule denies it: AuthorizationPolicy shop/never, rules[0] (MESH:35:1)\n"},
@@ -125,7 +129,7 @@ func TestAuthzCheck(t *testing.T) {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
 			path := write(t, strings.ReplaceAll(checked, "MODE", x.mode))
-			args := append([]string{"authz", "check", "--config-dir", path, "--workload", "shop/api", "--interception", "REDIRECT"}, strings.Fields(x.args)...)
+			args := append([]string{"authz", "check", "--config-dir", path, "--workload", "shop/api", "--interception", "REDIRECT"}, strings.Fields(strings.ReplaceAll(x.args, "TOKEN", inRequest))...)
 			code, out, errs := cli(t, args...)
 			if want := strings.ReplaceAll(x.want, "MESH", path); code != x.code || !strings.Contains(out+errs, want) {
 				t.Errorf("%s %s: exit code %d, want %d with %q:\n%s%s", x.mode, x.args, code, x.code, want, out, errs)

@@ -42,8 +42,9 @@ type Question struct {
 	// Method, Path and Authority are those of an HTTP request.
 	Method, Path, Authority string
 	Headers                 map[string][]string
-	// Claims are those of the token of the request, which is well signed and in time; nil if it
-	// has none.
+	// Claims are those of a token that the request has besides what is in Headers and Path,
+	// where the rules look for it; nil if it has none. Tokens are taken to be well signed and in
+	// time.
 	Claims *structpb.Struct
 	// Offline says that the configuration is not a running proxy's, and lacks the keys that a
 	// server fetches.
@@ -270,13 +271,12 @@ func rulesOf(c *listenerv3.FilterChain, extensions map[string]*anypb.Any, r *jud
 			if err := config.UnmarshalTo(&tokens); err != nil {
 				return nil, nil, fmt.Errorf("reading the filter %q: %w", h.GetName(), err)
 			}
-			if q.Claims != nil {
-				payload, err := known(&tokens, q)
-				if err != nil {
-					return nil, nil, err
-				}
-				r.Metadata = map[string]*structpb.Struct{jwtFilter: payload}
+			payload, more, err := checkTokens(&tokens, q, r)
+			if err != nil {
+				return nil, nil, err
 			}
+			r.Metadata = map[string]*structpb.Struct{jwtFilter: payload}
+			notes = append(notes, more...)
 		case isExtAuthz(config):
 			notes = asks.note(notes)
 		}
