@@ -19,7 +19,7 @@ const (
 // namespace.
 type hostParts struct {
 	open, elsewhere, rest []string
-	without               []string // the namespaces; sorted
+	without               []string // the namespaces
 	late                  bool
 	conflicts             []Conflict
 }
@@ -47,8 +47,6 @@ func (w *restricter) parts(source int, vs *VirtualService) hostParts {
 	}
 	w.subnets(source, vs, &p)
 	w.serverNames(source, vs, &p)
-	slices.Sort(p.without)
-	p.without = slices.Compact(p.without)
 	if len(vs.Spec.GetTls()) > 0 { // what its rules match is names of hosts, too
 		switch {
 		case len(p.rest) > 0:
@@ -187,7 +185,7 @@ func exportsWithout(exports Exports, defaults []string, own string, without []st
 			out = append(out, "!"+ns)
 		}
 		slices.Sort(out)
-		return out
+		return slices.Compact(out)
 	}
 	out := slices.DeleteFunc(Exports(slices.Clone(to.namespaces)), func(ns string) bool { return slices.Contains(without, ns) })
 	if len(out) == 0 {

@@ -1,6 +1,8 @@
 package mesh
 
 import (
+	"maps"
+	"strings"
 	"testing"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -65,6 +67,42 @@ func TestOverriddenRoutesAreNotSplit(t *testing.T) {
 		}
 		if got := in.Prev.VirtualServices; len(got) != want || f == with && got[0] != override {
 			t.Errorf("step %d: %d VirtualServices are in force", step, len(got))
+		}
+	}
+}
+
+// TestPrivateHostsOfTLSRoutes has a tenant route TLS for two hosts of which another namespace has
+// one to itself, by two services. The rules match both hosts, so that none of them reaches that
+// namespace, which is named once.
+func TestPrivateHostsOfTLSRoutes(t *testing.T) {
+	t.Parallel()
+	private := func(name string) *Service {
+		s := testService("shop", name, name)
+		s.Hostname, s.ExportTo = Hostname(name+".db.internal"), Exports{"shop"}
+		return s
+	}
+	for _, tls := range []bool{false, true} {
+		vs := testVirtualService("evil", "x", "x")
+		vs.Spec = &networking.VirtualService{Gateways: []string{"mesh"}, Hosts: []string{"*.db.internal", "own.evil.internal"}}
+		if tls {
+			vs.Spec.Tls = []*networking.TLSRoute{{Match: []*networking.TLSMatchAttributes{{SniHosts: []string{"own.evil.internal"}}}}}
+		}
+		s := Merge(Input{
+			Fallback: testMeshConfig(), Bindings: []*Binding{{Namespaces: []string{"shop"}}, {Namespaces: []string{"evil"}}},
+			Fragments: []*Fragment{{Services: []*Service{private("a"), private("b")}}, {VirtualServices: []*VirtualService{vs}}},
+		})
+		reach := map[string]string{}
+		for _, vs := range s.VirtualServices {
+			for _, h := range vs.Spec.Hosts {
+				reach[h] = strings.Join(vs.ExportTo, " ")
+			}
+		}
+		want := map[string]string{"*.db.internal": "!shop *", "own.evil.internal": ""}
+		if tls {
+			want["own.evil.internal"] = "!shop *"
+		}
+		if !maps.Equal(reach, want) {
+			t.Errorf("with TLS %v: %q, want %q", tls, reach, want)
 		}
 	}
 }
