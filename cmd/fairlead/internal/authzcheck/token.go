@@ -189,12 +189,12 @@ func (c *tokenCheck) provider(name string, known *structpb.Struct) error {
 	if len(list) == 0 {
 		return errMissing
 	}
-	for _, t := range list {
+	// As in Envoy, the last one first; what a good one has told stays told if another is bad, in
+	// case that another provider accepts the request.
+	for _, t := range slices.Backward(list) {
 		if err := c.judge(p, t.claims); err != nil {
 			return err
 		}
-	}
-	for _, t := range list {
 		c.found = c.found || t.found
 		if t.header != "" && !p.GetForward() {
 			c.remove(t.header)
