@@ -1,6 +1,7 @@
 package authn_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-jose/go-jose/v4"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -134,6 +136,8 @@ func testOutputHeaders(t *testing.T, version string) {
 		}
 	}
 
+	testRawHeaders(t, ports["check only"])
+
 	for name, s := range scenes {
 		for _, protocol := range []int{1, 2} {
 			client := clientOf(protocol)
@@ -247,6 +251,50 @@ func send(client *http.Client, req *http.Request) (int, received, error) {
 	case res.Header.Get("Grpc-Status") == "16": // UNAUTHENTICATED
 		return http.StatusUnauthorized, got, nil
 	case res.StatusCode == http.StatusOK:
+		err = json.NewDecoder(res.Body).Decode(&got)
+	}
+	return res.StatusCode, got, err
+}
+
+// testRawHeaders writes headers that no client would: Envoy refuses them, or removes them too.
+func testRawHeaders(t *testing.T, port int) {
+	t.Helper()
+	for _, lines := range []string{
+		"X-Sub: forged", "X-Sub : forged", "X-Sub\t: forged", " X-Sub: forged", "A: b\r\n X-Sub: forged", "X-Sub:\r\n forged", "X-Sub\x00: forged", "\x00X-Sub: forged", "X-Sub\r: forged",
+		"X-Sub:forged\nX-Sub: forged", "A: b\nX-Sub: forged", "A: b\rX-Sub: forged", "X-Sub: \x00forged", "Connection: x-sub\r\nX-Sub: forged",
+		"Transfer-Encoding: chunked\r\n\r\n0\r\nX-Sub: forged", "Upgrade: websocket\r\nConnection: Upgrade\r\nX-Sub: forged",
+	} {
+		connection := "Connection: close\r\n"
+		if strings.Contains(lines, "Connection:") {
+			connection = ""
+		}
+		status, got, err := sendRaw(t, port, "GET / HTTP/1.1\r\nHost: x\r\n"+connection+lines+"\r\n\r\n")
+		if err != nil || len(got.Sub) > 0 {
+			t.Errorf("%q: %d, %v, %v", lines, status, got, err)
+		}
+	}
+}
+
+func sendRaw(t *testing.T, port int, text string) (int, received, error) {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return 0, received{}, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(envoytest.Patience)); err != nil {
+		return 0, received{}, err
+	}
+	if _, err := io.WriteString(conn, text); err != nil {
+		return 0, received{}, err
+	}
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return 0, received{}, err
+	}
+	defer res.Body.Close()
+	var got received
+	if res.StatusCode == http.StatusOK {
 		err = json.NewDecoder(res.Body).Decode(&got)
 	}
 	return res.StatusCode, got, err
