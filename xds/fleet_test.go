@@ -330,11 +330,6 @@ func (f *referenceCache) of(s *mesh.Snapshot) *cache.Cache {
 // some forms, computed without earlier snapshots.
 func (p *proxy) want(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map[string]string {
 	p.t.Helper()
-	v := &verifiedNode{reported: p.node, account: mesh.ServiceAccount{Namespace: p.node.Namespace, Name: p.node.ServiceAccount}}
-	w, err := v.workload(snap)
-	if err != nil {
-		p.t.Fatal(err)
-	}
 	n := *p.node
 	var features []string
 	n.EnvoyVersion.Major, n.EnvoyVersion.Minor = 1, 40
@@ -344,6 +339,11 @@ func (p *proxy) want(r *rig, snap *mesh.Snapshot, has map[string]vhds.Form) map[
 	case relay:
 		features = []string{bootstrap.FeatureVirtualHosts}
 	case newEnvoy:
+	}
+	v := &verifiedNode{reported: &n, account: mesh.ServiceAccount{Namespace: n.Namespace, Name: n.ServiceAccount}}
+	w, err := v.workload(snap)
+	if err != nil {
+		p.t.Fatal(err)
 	}
 	fresh := mustGet(p.t, r.reference.of(snap), snap, v.proxy(snap, w), r.server.routesFor(&n, features), cache.Configuration{ReportedForms: has})
 	out := map[string]string{}
