@@ -114,13 +114,17 @@ func (r attackRule) matches(s attackSubject) bool {
 	return from && to
 }
 
-func namespaceOf(peer string) string {
-	_, rest, ok := strings.Cut(peer, "/ns/")
-	namespace, _, _ := strings.Cut(rest, "/")
-	if !ok {
-		return ""
+// namespacesOf are the namespaces that an identity may be in. Istio looks for "/ns/NAMESPACE/"
+// anywhere in it: an identity with two is in both. No authority of the mesh signs such.
+func namespacesOf(peer string) []string {
+	var out []string
+	parts := strings.Split(peer, "/")
+	for i, part := range parts {
+		if part == "ns" && i > 0 && i+2 < len(parts) {
+			out = append(out, parts[i+1])
+		}
 	}
-	return namespace
+	return out
 }
 
 func (a attackSource) matches(s attackSubject) bool {
@@ -128,7 +132,11 @@ func (a attackSource) matches(s attackSubject) bool {
 	if s.claims != nil {
 		subject = fmt.Sprintf("%v/%v", s.claims["iss"], s.claims["sub"])
 	}
-	return one(a.Principals, a.NotPrincipals, s.peer) && one(a.Namespaces, a.NotNamespaces, namespaceOf(s.peer)) && one(a.RequestPrincipals, nil, subject)
+	among := func(list []string) bool {
+		return slices.ContainsFunc(namespacesOf(s.peer), func(n string) bool { return one(list, nil, n) })
+	}
+	return one(a.Principals, a.NotPrincipals, s.peer) && (len(a.Namespaces) == 0 || among(a.Namespaces)) &&
+		(len(a.NotNamespaces) == 0 || !among(a.NotNamespaces)) && one(a.RequestPrincipals, nil, subject)
 }
 
 func (o attackOperation) matches(s attackSubject) bool {
@@ -154,7 +162,7 @@ func (c attackCondition) matches(s attackSubject) bool {
 	case "source.principal":
 		have = []string{s.peer}
 	case "source.namespace":
-		have = []string{namespaceOf(s.peer)}
+		have = namespacesOf(s.peer)
 	default:
 		// Nobody has taught it this key: whatever is done is a breach.
 		return true
