@@ -34,8 +34,7 @@ func (w *restricter) serverNames(source int, vs *VirtualService, p *hostParts) {
 		}
 		if r != nil {
 			p.conflicts = append(p.conflicts, foreignHostConflict(&vs.Meta, h, r))
-			p.rest = append(append(p.rest, p.open...), p.elsewhere...)
-			p.open, p.elsewhere = nil, nil
+			p.rest = append(append(p.rest, p.open...), p.elsewhere...) // and with them, as it has TLS, all
 			return
 		}
 		if private := w.owners.privateOf(source, vs, h); len(private) > 0 {
