@@ -40,6 +40,7 @@ import (
 // normalization does not cover it is a table in docs/authorization.md, which this test compares.
 func TestAttackers(t *testing.T) {
 	t.Parallel()
+	envoytest.Binary(t) // a skip comes before the work
 	sets := attackSets(t)
 	table := &attackTable{versions: map[string]bool{}}
 	t.Run("versions", func(t *testing.T) {
