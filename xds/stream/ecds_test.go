@@ -1,6 +1,9 @@
 package stream
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 // newExtendedModel is a peer each of whose listeners names an extension.
 func newExtendedModel(t *testing.T, s *Server) *model {
@@ -55,6 +58,30 @@ func TestExtensionsAreSentOneByOne(t *testing.T) {
 	m.catchUp()
 	m.run()
 	m.wantLog("x+y=1", "l+x=2")
+}
+
+// Extensions without any configuration are sent behind all others: what moves from one to another is
+// never in none.
+func TestEmptyExtensionsAreSentLast(t *testing.T) {
+	t.Parallel()
+	const name, config = "\x0a\x01n", "\x12\x05\x0a\x03url"
+	for body, want := range map[string]bool{
+		name + config: true, name + "\x12\x07\x0a\x03url\x12\x00": true, name + "\x12\x08\x0a\x03url\x12\x01r": false, "1": false,
+	} {
+		if got := isEmptyExtension([]byte(body)); got != want {
+			t.Errorf("%q is empty: %v, want %v", body, got, want)
+		}
+	}
+	resource := func(name, body string) *Resource { return &Resource{Name: name, Version: body, Body: []byte(body)} }
+	rules := name + "\x12\x08\x0a\x03url\x12\x01r"
+	list := []*Resource{resource("x/a", name+config), resource("x/b", rules), resource("x/c", name+config), resource("x/d", rules)}
+	var got []string
+	for _, r := range emptyLast(list) {
+		got = append(got, r.Name)
+	}
+	if want := []string{"x/b", "x/d", "x/a", "x/c"}; !slices.Equal(got, want) || list[0].Name != "x/a" {
+		t.Errorf("they are sent as %q, want %q", got, want)
+	}
 }
 
 // An extension waits for clusters, to which it may refer.

@@ -3,6 +3,8 @@ package stream
 import (
 	"slices"
 	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // removalOrder is the order of removals: a resource that refers goes before what it refers
@@ -124,6 +126,7 @@ func (s *Server) chooseResources(t *subscriptionState, ready func(string) bool) 
 		// One in a response: Envoy ACKs a version that it has rejected if it is sent
 		// again, so that of several a rejected one could not be found.
 		limit = 0
+		p.add = emptyLast(p.add)
 	}
 	if ready == nil && len(p.states) == 0 {
 		size := 0
@@ -165,6 +168,59 @@ func (s *Server) chooseResources(t *subscriptionState, ready func(string) bool) 
 	}
 	slices.SortFunc(list, byName)
 	return list, rest, retry
+}
+
+// emptyLast has extensions whose configuration is empty, and so has no effect, behind all others. What
+// moves from one extension to another is then in the one that it comes to before it is gone from the
+// other. Peers apply responses in their order.
+func emptyLast(list []*Resource) []*Resource {
+	isEmpty := func(r *Resource) bool { return isEmptyExtension(r.Body) }
+	first := slices.IndexFunc(list, isEmpty)
+	if first < 0 || !slices.ContainsFunc(list[first:], func(r *Resource) bool { return !isEmpty(r) }) {
+		return list
+	}
+	out := slices.Clone(list) // others have the list, too
+	slices.SortStableFunc(out, func(a, b *Resource) int {
+		switch x, y := isEmpty(a), isEmpty(b); {
+		case x == y:
+			return 0
+		case x:
+			return 1
+		default:
+			return -1
+		}
+	})
+	return out
+}
+
+// extensionTypedConfig is the field of envoy.config.core.v3.TypedExtensionConfig with the Any.
+const extensionTypedConfig = 2
+
+// isEmptyExtension reports whether a TypedExtensionConfig has a configuration without any field.
+func isEmptyExtension(body []byte) bool {
+	config, ok := lastBytes(body, extensionTypedConfig)
+	if !ok {
+		return false
+	}
+	value, ok := lastBytes(config, anyValue)
+	return ok && len(value) == 0
+}
+
+// lastBytes is the content of the last field of a number; empty if there is none. It is false for
+// what is no message.
+func lastBytes(b []byte, field protowire.Number) (content []byte, ok bool) {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeField(b)
+		if n < 0 {
+			return nil, false
+		}
+		if num == field && typ == protowire.BytesType {
+			_, _, tag := protowire.ConsumeTag(b)
+			content, _ = protowire.ConsumeBytes(b[tag:])
+		}
+		b = b[n:]
+	}
+	return content, true
 }
 
 // readyEndpoints tells which endpoints may be sent while updates of clusters are pending:
