@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fairlead/fairlead/internal/race"
 )
 
 // counters are those that say what a change cost.
@@ -40,6 +42,7 @@ func (m *realMesh) await(what string, holds func() bool) {
 // services, two files and thirteen objects each.
 func TestCostOfAChange(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	const services = 20
 	m := startMesh(t, services, time.Nanosecond)
 	defer m.end()

@@ -160,6 +160,7 @@ func TestNoResponseIsSentBehindUnreadBytes(t *testing.T) {
 
 func TestStreamOfNonReadingProxyIsClosed(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	o := smallmesh.Big(240)
 	r := newRig(t, o, func(c *Config) {
 		admitAll(o)(c)

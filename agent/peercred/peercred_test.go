@@ -99,6 +99,14 @@ func TestStaleSocketIsReplaced(t *testing.T) {
 	if err := left.Close(); err != nil {
 		t.Fatal(err)
 	}
+	// A process that another test starts has a copy of the socket until its program begins.
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		conn, err := net.Dial("unix", c.Path)
+		if err == nil {
+			return errors.Join(errors.New("somebody still listens"), conn.Close())
+		}
+		return nil
+	})
 	listen(t, c)
 	if got := read(t, c.Path); got != "hello" {
 		t.Errorf("read %q", got)

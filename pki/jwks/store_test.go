@@ -903,6 +903,7 @@ func TestTooManySources(t *testing.T) {
 }
 
 func TestTenThousandSources(t *testing.T) {
+	race.SkipLongWait(t)
 	race.SkipSequential(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/fairlead/fairlead/internal/race"
 	"github.com/fairlead/fairlead/registry/consul/client"
 )
 
@@ -158,6 +159,7 @@ func TestBodiesReadAtOnceAreBounded(t *testing.T) {
 // A server that does not wait is not asked all the time.
 func TestServerThatDoesNotHoldQueries(t *testing.T) {
 	t.Parallel()
+	race.SkipLongWait(t)
 	both(t, func(t *testing.T, overTLS bool) {
 		t.Helper()
 		f := serve(t, overTLS, func(w http.ResponseWriter, _ *http.Request) { reply(w, 5, `{}`) })
