@@ -2,6 +2,8 @@ package view
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -64,6 +66,61 @@ func TestServicesAtOneAddressAreSorted(t *testing.T) {
 		if got := x.at("10.0.0.9"); !slices.Equal(got, services) {
 			t.Errorf("added in the order %v they are %v", order, got)
 		}
+	}
+}
+
+// TestAddressIndexFindsWhatThereIs changes services a few at a time and many at a time, so that the
+// overlay becomes a new base, and compares the index with the services that there are.
+func TestAddressIndexFindsWhatThereIs(t *testing.T) {
+	t.Parallel()
+	const addresses = 3 * maxOverlay
+	rng := rand.New(rand.NewPCG(3, 4))
+	there := map[int]*mesh.Service{}
+	x, bases := &addressIndex{}, 0
+	for step := range 60 {
+		var changes []mesh.Delta[*mesh.Service]
+		for range []int{1, 5, maxOverlay}[rng.IntN(3)] {
+			n := rng.IntN(addresses)
+			d := mesh.Delta[*mesh.Service]{Old: there[n]}
+			if slices.ContainsFunc(changes, func(c mesh.Delta[*mesh.Service]) bool {
+				return c.Old == d.Old && d.Old != nil || c.New == d.Old && d.Old != nil
+			}) {
+				continue
+			}
+			delete(there, n)
+			if d.Old == nil || rng.IntN(2) == 0 {
+				d.New = &mesh.Service{
+					Meta: mesh.Meta{Key: mesh.Key{Namespace: "shop", Name: fmt.Sprint(n)}}, Hostname: mesh.Hostname(fmt.Sprint(n, ".mesh")),
+					Inline: []*mesh.Workload{{Address: fmt.Sprint("address-", n)}, {Address: fmt.Sprint("shared-", n%7)}},
+				}
+				there[n] = d.New
+			}
+			changes = append(changes, d)
+		}
+		x = x.next(changes)
+		if len(x.overlay) == 0 && len(changes) > 0 {
+			bases++
+		}
+		want := map[string][]*mesh.Service{}
+		for _, svc := range there {
+			for _, w := range svc.Inline {
+				want[w.Address] = append(want[w.Address], svc)
+			}
+		}
+		for n := range addresses {
+			for _, address := range []string{fmt.Sprint("address-", n), fmt.Sprint("shared-", n%7)} {
+				slices.SortFunc(want[address], comparePrecedence)
+				if got := x.at(address); !slices.Equal(got, want[address]) {
+					t.Fatalf("step %d: %d services at %s, want %d", step, len(got), address, len(want[address]))
+				}
+			}
+		}
+		if len(x.overlay) == 0 && slices.ContainsFunc(slices.Collect(maps.Values(x.base)), func(l []*mesh.Service) bool { return len(l) == 0 }) {
+			t.Fatalf("step %d: an address without services is kept", step)
+		}
+	}
+	if bases < 5 {
+		t.Errorf("only %d new bases", bases)
 	}
 }
 
