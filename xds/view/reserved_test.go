@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -90,7 +91,7 @@ func TestAddressIndexFindsWhatThereIs(t *testing.T) {
 			delete(there, n)
 			if d.Old == nil || rng.IntN(2) == 0 {
 				d.New = &mesh.Service{
-					Meta: mesh.Meta{Key: mesh.Key{Namespace: "shop", Name: fmt.Sprint(n)}}, Hostname: mesh.Hostname(fmt.Sprint(n, ".mesh")),
+					Meta: mesh.Meta{Key: mesh.Key{Namespace: "shop", Name: strconv.Itoa(n)}}, Hostname: mesh.Hostname(fmt.Sprint(n, ".mesh")),
 					Inline: []*mesh.Workload{{Address: fmt.Sprint("address-", n)}, {Address: fmt.Sprint("shared-", n%7)}},
 				}
 				there[n] = d.New
