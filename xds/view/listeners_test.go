@@ -3,6 +3,8 @@ package view
 import (
 	"slices"
 	"testing"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
 // Two matches overlap if there is a connection that both are for, as Envoy sees it: it
@@ -72,6 +74,22 @@ func TestEgressProxy(t *testing.T) {
 		table := findPart(t, Build(w.snapshot(), proxyIn("shop", nil)), func(c *RouteConfiguration) bool { return c.Name == "80" })
 		if table.CatchAll == nil || *table.CatchAll != want {
 			t.Errorf("%s: unknown hosts are sent to %+v, want %+v", mode, table.CatchAll, want)
+		}
+	}
+}
+
+// TestPolicyOfTheMeshForUnknownHosts: a Sidecar that says nothing about unknown hosts leaves what
+// MeshConfig says of them.
+func TestPolicyOfTheMeshForUnknownHosts(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []meshconfig.MeshConfig_OutboundTrafficPolicy_Mode{meshconfig.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY} {
+		w := newMeshFixture(t)
+		w.mc.OutboundTrafficPolicy = &meshconfig.MeshConfig_OutboundTrafficPolicy{Mode: mode}
+		w.service("shop", "a.mesh", 80)
+		w.sidecar("shop", "default", `{"egress":[{"hosts":["./*"]}]}`)
+		table := findPart(t, Build(w.snapshot(), proxyIn("shop", nil)), func(c *RouteConfiguration) bool { return c.Name == "80" })
+		if refuses := mode == meshconfig.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY; table.CatchAll == nil || table.CatchAll.Refuse != refuses {
+			t.Errorf("%s: unknown hosts are sent to %+v", mode, table.CatchAll)
 		}
 	}
 }

@@ -163,6 +163,9 @@ func TestChangesOfProviders(t *testing.T) {
 		"wildcard_rule": {func(w *meshFixture) {
 			w.rule("shop", "opa", `{"host":"*.mesh","trafficPolicy":{"connectionPool":{"tcp":{"maxConnections":3}}}}`)
 		}, "cluster"},
+		"wildcard_rule_of_its_own": {func(w *meshFixture) {
+			w.rule("auth", "opa", `{"host":"*.mesh","trafficPolicy":{"connectionPool":{"tcp":{"maxConnections":3}}}}`)
+		}, "cluster"},
 		"mtls_off":        {func(w *meshFixture) { w.peer("auth", "off", `{"mtls":{"mode":"DISABLE"}}`) }, "cluster endpoints"},
 		"setting":         {func(w *meshFixture) { w.mc.ExtensionProviders[0].GetEnvoyExtAuthzHttp().FailOpen = true }, "ext_authz"},
 		"provider_gone":   {func(w *meshFixture) { w.mc.ExtensionProviders = nil }, "cluster endpoints ext_authz"},
@@ -259,4 +262,27 @@ func contentOfView(v *View) map[string]mesh.Hash {
 		}
 	}
 	return out
+}
+
+// TestPoliciesForAllWithAProvider: a policy for the whole mesh reaches a workload that asks nobody,
+// also if it comes together with a change of a provider.
+func TestPoliciesForAllWithAProvider(t *testing.T) {
+	t.Parallel()
+	w := askingFixture(t)
+	w.service("other", "b.mesh", 80).Inline[0].Address = "10.0.0.1"
+	w.provide("opa", `{"envoyExtAuthzHttp":{"service":"opa.mesh","port":9000}}`)
+	w.ask("p", "opa")
+	proxy := proxyIn("other", nil)
+	first := w.snapshot()
+	x := NewIndex(first)
+	before := x.Build(proxy)
+	w.f.Services = slices.Clone(w.f.Services)
+	w.edit(1, func(s *mesh.Service) { s.Inline[0].Address = "10.0.0.77" })
+	w.authorize("istio-system", "all", `{"action":"DENY","rules":[{}]}`)
+	next := w.f
+	second := mesh.NewSnapshot(first, first.MeshConfig, []*mesh.Fragment{&next})
+	after := x.Next(second).Rebuild(before, proxy)
+	if fresh := Build(second, proxy); fresh.Hash() != after.Hash() || fresh.Hash() == before.Hash() {
+		t.Error("the policy did not reach the workload")
+	}
 }
