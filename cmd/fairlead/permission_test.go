@@ -93,7 +93,7 @@ func newOtherUser(t *testing.T) otherUser {
 	as := otherUser{self: filepath.Join(home, "fairlead"), home: home, file: filepath.Join(home, "file")}
 	for _, err := range []error{
 		os.Chmod(filepath.Dir(home), 0o755),
-		os.WriteFile(as.self, content, 0o755),
+		writeProgram(as.self, content),
 		os.WriteFile(as.file, []byte("{}"), 0o644),
 		os.Mkdir(filepath.Join(home, "run"), 0o755),
 		os.Chown(filepath.Join(home, "run"), nobody, nobody),
@@ -103,6 +103,14 @@ func newOtherUser(t *testing.T) otherUser {
 		}
 	}
 	return as
+}
+
+// writeProgram writes a file that is executed then. Meanwhile no other test may start a process: it
+// would have the file open for writing until its program begins, and the kernel executes no such file.
+func writeProgram(path string, content []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, content, 0o755)
 }
 
 // socket makes a directory with an admin.sock.
