@@ -35,8 +35,8 @@ type attack struct {
 	body   string
 	// alone means that it has a connection of its own, and that a plain request follows on it.
 	alone bool
-	// stranger means that TLS may refuse the client.
-	stranger bool
+	// untrusted means that TLS may refuse the client.
+	untrusted bool
 	// path means that it depends on how paths are normalized.
 	path bool
 }
@@ -256,7 +256,7 @@ func identityAttacks(refused, allowed attackAsk) []attack {
 		} {
 			x := refused
 			x.peer = id
-			out = append(out, attack{name: "as " + id, by: x, wire: x.wire(p, forged[0]), alone: true, stranger: true})
+			out = append(out, attack{name: "as " + id, by: x, wire: x.wire(p, forged[0]), alone: true, untrusted: true})
 		}
 	}
 	return out

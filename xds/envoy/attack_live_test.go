@@ -3,16 +3,13 @@ package envoy_test
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
-	"net/http/httputil"
 	"os"
 	"path/filepath"
 	"slices"
@@ -513,8 +510,8 @@ func (a *attackTarget) dial(t *testing.T, x attack) (net.Conn, error) {
 	tc := tls.Client(c, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"istio"}, Certificates: []tls.Certificate{pair}})
 	if err := tc.HandshakeContext(t.Context()); err != nil {
 		_ = c.Close()
-		if x.stranger {
-			return nil, nil //nolint:nilnil // see above
+		if x.untrusted {
+			return nil, nil //nolint:nilnil // TLS may refuse it
 		}
 		return nil, err
 	}
@@ -618,224 +615,4 @@ func (a *attackTarget) sendHTTP2(t *testing.T, x attack, id string) (int, error)
 			return status, nil
 		}
 	}
-}
-
-// receivedRequest is a request as an application gets it.
-type receivedRequest struct {
-	head, method, target, id string
-	headers                  map[string][]string
-	// fault is what nobody may ever get.
-	fault string
-}
-
-func (r receivedRequest) host() string { return strings.Join(r.headers["host"], ",") }
-
-// peer is the client that the proxy names.
-func (r receivedRequest) peer() string {
-	all := strings.Join(r.headers["x-forwarded-client-cert"], ",")
-	element := all[strings.LastIndex(all, ",")+1:]
-	for part := range strings.SplitSeq(element, ";") {
-		if id, ok := strings.CutPrefix(part, "URI=spiffe://"); ok {
-			return id
-		}
-	}
-	return ""
-}
-
-// recordingApp is an application that records each request, byte by byte, and answers with 200.
-type recordingApp struct {
-	mu  sync.Mutex // guards all
-	all []receivedRequest
-}
-
-func (a *recordingApp) list() []receivedRequest {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Clone(a.all)
-}
-
-func (a *recordingApp) serve(c net.Conn) {
-	_ = c.SetDeadline(time.Now().Add(envoytest.Patience))
-	r := bufio.NewReader(c)
-	for {
-		var head strings.Builder
-		for !strings.HasSuffix(head.String(), "\r\n\r\n") {
-			b, err := r.ReadByte()
-			if err != nil {
-				if head.Len() > 0 {
-					a.record(receivedRequest{head: head.String(), fault: "half a request"})
-				}
-				return
-			}
-			_ = head.WriteByte(b)
-		}
-		got := parseReceived(head.String())
-		a.record(got)
-		var body io.Reader = strings.NewReader("")
-		if got.headers["transfer-encoding"] != nil {
-			body = httputil.NewChunkedReader(r)
-		} else if n, err := strconv.ParseInt(strings.Join(got.headers["content-length"], ","), 10, 64); err == nil {
-			body = io.LimitReader(r, n)
-		}
-		if _, err := io.Copy(io.Discard, body); err != nil {
-			return
-		}
-		if got.headers["transfer-encoding"] != nil { // trailers
-			for line := ""; line != "\r\n"; {
-				var err error
-				if line, err = r.ReadString('\n'); err != nil {
-					return
-				}
-			}
-		}
-		if _, err := io.WriteString(c, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"); err != nil || got.fault != "" {
-			return
-		}
-	}
-}
-
-func (a *recordingApp) record(r receivedRequest) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.all = append(a.all, r)
-}
-
-// parseReceived reads a head strictly: what two applications may read in two ways is a fault.
-func parseReceived(head string) receivedRequest {
-	lines := strings.Split(strings.TrimSuffix(head, "\r\n\r\n"), "\r\n")
-	out := receivedRequest{head: head, headers: map[string][]string{}}
-	parts := strings.Split(lines[0], " ")
-	if len(parts) != 3 || parts[2] != "HTTP/1.1" {
-		out.fault = "a request line that can be read in several ways"
-		return out
-	}
-	out.method, out.target = parts[0], parts[1]
-	for _, line := range lines[1:] {
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || name == "" || strings.ContainsAny(name, " \t") || strings.ContainsAny(line, "\r\n\x00") {
-			out.fault = "a header that can be read in several ways"
-		}
-		name = strings.ToLower(name)
-		out.headers[name] = append(out.headers[name], strings.TrimSpace(value))
-	}
-	if ids := out.headers["x-attack"]; len(ids) > 0 {
-		out.id = ids[0]
-	}
-	length, chunked := out.headers["content-length"], out.headers["transfer-encoding"]
-	switch {
-	case len(length) > 0 && len(chunked) > 0, len(length) > 1, len(chunked) > 1, len(chunked) == 1 && chunked[0] != "chunked", len(length) == 1 && strings.Trim(length[0], "0123456789") != "":
-		out.fault = "a length that can be read in several ways"
-	case len(out.headers["host"]) != 1:
-		out.fault = "not one host"
-	}
-	return out
-}
-
-// attackTable is what became of the attacks that the page shows.
-type attackTable struct {
-	mu       sync.Mutex // guards all following fields
-	versions map[string]bool
-	rows     []*attackRow
-}
-
-type attackRow struct {
-	path bool
-	text string
-	// cells has the answers by normalization, with the releases that gave each.
-	cells map[string]map[string][]string
-}
-
-// note keeps the outcome of an attack. The table of paths is about one policy of the example, which denies
-// /admin.
-func (a *attackTable) note(p attackPair, x attack, set, normalization, version string, status int, passed bool) {
-	if (p.differ == "path") != (set == "no-admin") || p.differ == "path" && p.refused.path != "/admin" || p.differ == "nothing" || set != "no-admin" && set != "hosts" && set != "headers" {
-		return
-	}
-	outcome := "**passes**"
-	switch {
-	case passed:
-	case status == http.StatusForbidden:
-		outcome = "denied"
-	default:
-		outcome = "refused"
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.versions[version] = true
-	i := slices.IndexFunc(a.rows, func(r *attackRow) bool { return r.text == x.shown })
-	if i < 0 {
-		i = len(a.rows)
-		a.rows = append(a.rows, &attackRow{path: x.path, text: x.shown, cells: map[string]map[string][]string{}})
-	}
-	cells := a.rows[i].cells
-	if cells[normalization] == nil {
-		cells[normalization] = map[string][]string{}
-	}
-	cells[normalization][outcome] = append(cells[normalization][outcome], version)
-}
-
-// cell is an outcome for people: one that only some releases have is told with them.
-func (r *attackRow) cell(normalization string) string {
-	outcomes := r.cells[normalization]
-	if len(outcomes) == 1 {
-		for outcome := range outcomes {
-			return outcome
-		}
-	}
-	var parts []string
-	for _, outcome := range slices.Sorted(maps.Keys(outcomes)) {
-		versions := outcomes[outcome]
-		slices.Sort(versions)
-		parts = append(parts, outcome+" ("+strings.Join(slices.Compact(versions), ", ")+")")
-	}
-	return strings.Join(parts, ", ")
-}
-
-const (
-	attackTableBegin = "<!-- made by: go test ./xds/envoy -run TestAttackers -update -->\n"
-	attackTableEnd   = "<!-- end -->\n"
-)
-
-// compare compares the page with the outcomes.
-func (a *attackTable) compare(t *testing.T, page string) {
-	t.Helper()
-	order := map[string]int{"**passes**": 0, "denied": 1, "refused": 2}
-	rank := func(r *attackRow) string {
-		return fmt.Sprint(order[r.cell("NONE")], order[r.cell("BASE")], order[r.cell("MERGE_SLASHES")], order[r.cell("DECODE_AND_MERGE_SLASHES")])
-	}
-	slices.SortFunc(a.rows, func(x, y *attackRow) int {
-		return cmp.Or(strings.Compare(rank(y), rank(x)), strings.Compare(x.text, y.text))
-	})
-	var paths, others strings.Builder
-	_, _ = paths.WriteString("| A client asks for | `NONE` | `BASE` (default) | `MERGE_SLASHES` | `DECODE_AND_MERGE_SLASHES` |\n|---|---|---|---|---|\n")
-	_, _ = others.WriteString("| A client sends | |\n|---|---|\n")
-	for _, r := range a.rows {
-		if !r.path {
-			if d, b := r.cell("DECODE_AND_MERGE_SLASHES"), r.cell("BASE"); d != b {
-				t.Errorf("%s: %q with DECODE_AND_MERGE_SLASHES, and %q with BASE", r.text, d, b)
-			}
-			_, _ = fmt.Fprintf(&others, "| %s | %s |\n", r.text, r.cell("BASE"))
-			continue
-		}
-		if d, b := r.cell("DEFAULT"), r.cell("BASE"); d != b {
-			t.Errorf("%s: %q by default, and %q with BASE", r.text, d, b)
-		}
-		_, _ = fmt.Fprintf(&paths, "| `%s` | %s | %s | %s | %s |\n", r.text, r.cell("NONE"), r.cell("BASE"), r.cell("MERGE_SLASHES"), r.cell("DECODE_AND_MERGE_SLASHES"))
-	}
-	made := attackTableBegin + "\n" + paths.String() + "\n" + others.String() + "\n"
-	body, err := os.ReadFile(page)
-	fatalIf(t, err, "reading %q", page)
-	before, rest, ok := strings.Cut(string(body), attackTableBegin)
-	had, after, closed := strings.Cut(rest, attackTableEnd)
-	if !ok || !closed {
-		t.Fatalf("%s has no table of attacks", page)
-	}
-	if attackTableBegin+had == made {
-		return
-	}
-	if *update {
-		fatalIf(t, os.WriteFile(page, []byte(before+made+attackTableEnd+after), 0o600), "writing %q", page)
-		return
-	}
-	t.Errorf("%s does not say what passes: go test ./xds/envoy -run TestAttackers -update; want\n%s", page, made)
 }

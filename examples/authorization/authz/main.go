@@ -5,7 +5,7 @@
 //
 //	authz --listen 127.0.0.15:9000 --allow alice
 //
-// It believes the header x-user, because an example needs no password. A real server would check
+// It trusts the header x-user, because an example needs no password. A real server would check
 // a session or a token.
 package main
 

@@ -9,9 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 )
 
 // denier is an authorization server that denies everything with a status of its own.
@@ -103,23 +101,7 @@ func TestProvidersOfKeptConnections(t *testing.T) {
 	}
 	p.onlyTheirHashChanges(t, before, true)
 
-	clients := make([]*keptClient, 4)
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	for i := range clients {
-		c := newKeptClient()
-		clients[i] = c
-		load.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond): // 1,000 a second and client at most
-					c.ask(t, target)
-				}
-			}
-		})
-	}
+	clients, stop := keepAsking(t, target)
 	for range 3 {
 		p.Write("authz.yaml", asking("two"))
 		p.accepts(t, single("two"))
@@ -148,8 +130,7 @@ func TestProvidersOfKeptConnections(t *testing.T) {
 		p.Write("authz.yaml", asking("two"))
 		p.accepts(t, single("two"))
 	}
-	close(stop)
-	load.Wait()
+	stop()
 	for i, c := range clients {
 		c.http.CloseIdleConnections()
 		if c.answers[http.StatusOK] > 0 || c.answers[one] == 0 || c.answers[two] == 0 || c.answers[http.StatusForbidden] == 0 {

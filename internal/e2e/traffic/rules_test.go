@@ -150,6 +150,31 @@ func withoutHash(t *testing.T, r sentResource) (string, bool) {
 	return string(out), had
 }
 
+// keepAsking has four clients ask the target, each on a connection that it keeps, until stop is called.
+func keepAsking(t *testing.T, target string) (clients []*keptClient, stop func()) {
+	t.Helper()
+	done := make(chan struct{})
+	var load sync.WaitGroup
+	for range 4 {
+		c := newKeptClient()
+		clients = append(clients, c)
+		load.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				case <-time.After(time.Millisecond): // 1,000 a second and client at most
+					c.ask(t, target)
+				}
+			}
+		})
+	}
+	return clients, func() {
+		close(done)
+		load.Wait()
+	}
+}
+
 // TestRulesOfKeptConnections has load on connections that are kept. The first policy of a
 // workload, and its last, are in force as soon as its Envoy has acknowledged them; HTTP
 // listeners change by the hash of the rules alone, so that Envoy drains connections, and no
@@ -164,23 +189,7 @@ func TestRulesOfKeptConnections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := make([]*keptClient, 4)
-	stop := make(chan struct{})
-	var load sync.WaitGroup
-	for i := range clients {
-		c := newKeptClient()
-		clients[i] = c
-		load.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(time.Millisecond): // 1,000 a second and client at most
-					c.ask(t, target)
-				}
-			}
-		})
-	}
+	clients, stop := keepAsking(t, target)
 	kept := newKeptClient()
 	for i := range 3 {
 		if code := kept.ask(t, target); code != http.StatusOK {
@@ -196,8 +205,7 @@ func TestRulesOfKeptConnections(t *testing.T) {
 		p.denies(t, false)
 		p.onlyTheirHashChanges(t, before, false)
 	}
-	close(stop)
-	load.Wait()
+	stop()
 	for i, c := range append(clients, kept) {
 		c.http.CloseIdleConnections()
 		// Each of six updates drains a connection at most once.
