@@ -35,36 +35,15 @@ const (
 func (s *Server) rejectAtLimit(notBefore time.Duration, format string, args ...any) error {
 	s.metrics.limited.Inc()
 	why := fmt.Sprintf(format, args...)
-	s.limitLines.Do(time.Now(), func(skipped int) {
+	if skipped, ok := s.limitLines.Allow(format, time.Now()); ok {
 		s.log.Warn("stream rejected at a limit", "err", why, "refused_since", skipped)
-	})
+	}
 	st := status.New(codes.ResourceExhausted, why)
 	after := notBefore + 5*time.Second + rand.N(10*time.Second) //nolint:gosec // jitter needs no secrecy
 	if with, err := st.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(after)}); err == nil {
 		st = with
 	}
 	return st.Err()
-}
-
-// logLimiter allows one log line every 10 seconds.
-type logLimiter struct {
-	mu      sync.Mutex // guards all following fields
-	last    time.Time
-	skipped int
-}
-
-// Do calls f, if allowed, with the number of calls that were skipped.
-func (s *logLimiter) Do(now time.Time, f func(skipped int)) {
-	s.mu.Lock()
-	if now.Sub(s.last) < 10*time.Second {
-		s.skipped++
-		s.mu.Unlock()
-		return
-	}
-	n := s.skipped
-	s.last, s.skipped = now, 0
-	s.mu.Unlock()
-	f(n)
 }
 
 // awaitReceiveSlot waits until the first request of a stream may be received: when a fleet

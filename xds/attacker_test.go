@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"strconv"
 	"strings"
@@ -68,13 +67,14 @@ type attacker struct {
 }
 
 // openStreams opens streams that repeat an attack, and opens each of them again when it
-// ends.
+// ends, unless the attacker is paused. It waits for the end of one in 512 streams that it ends
+// itself, because what a client has not sent yet is memory of this process.
 func (a *attacker) openStreams(ctx context.Context, wg *sync.WaitGroup, streams int, way func(s deltaClient) error) {
 	for range streams {
 		dial := a.r.newConnection(a.t)
 		wg.Go(func() {
-			for ctx.Err() == nil {
-				a.once(ctx, dial, way)
+			for i := 0; ctx.Err() == nil && !a.paused.Load(); i++ {
+				a.once(ctx, dial, way, i%512 == 0)
 			}
 		})
 	}
@@ -82,7 +82,7 @@ func (a *attacker) openStreams(ctx context.Context, wg *sync.WaitGroup, streams 
 
 type deltaClient = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 
-func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s deltaClient) error) {
+func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s deltaClient) error, await bool) {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(ctx, "who", "attacker"))
 	defer cancel()
 	s, err := discovery.NewAggregatedDiscoveryServiceClient(dial).DeltaAggregatedResources(ctx)
@@ -106,7 +106,15 @@ func (a *attacker) once(ctx context.Context, dial *grpc.ClientConn, way func(s d
 		a.requests.Add(1)
 		err = way(s)
 	}
+	for await && errors.Is(err, errReturns) {
+		if _, err := s.Recv(); err != nil {
+			return
+		}
+	}
 }
+
+// errReturns is the error of an attack that ends its stream itself.
+var errReturns = errors.New("the stream is ended by the client")
 
 // names returns n distinct names of a size.
 func names(prefix string, n, size int) []string {
@@ -145,7 +153,7 @@ func (a *attacker) attacks() map[string]func(s deltaClient) error {
 		"floods": func(s deltaClient) error {
 			return ask(s, string(stream.ClusterType), &discovery.DeltaDiscoveryRequest{ResponseNonce: "unknown"})
 		},
-		"returns": func(s deltaClient) error { return errors.Join(io.EOF, s.CloseSend()) },
+		"returns": func(s deltaClient) error { return errors.Join(errReturns, s.CloseSend()) },
 	}
 }
 

@@ -40,7 +40,7 @@ type Server struct {
 	rollouts       *rollouts
 	refused        refusals.List[Refusal, *Refusal]
 	rejectionLines *loglimit.Peers // limit the log lines about rejected peers
-	limitLines     logLimiter
+	limitLines     loglimit.ByKey  // limits the log lines about each limit
 
 	admissionSlots chan struct{} // capacity: streams that get their first configuration
 	decodeSlots    chan struct{} // capacity: nodes that are decoded
@@ -87,9 +87,12 @@ func New(cfg Config) (*Server, error) {
 		stopped:        make(chan struct{}),
 		rollouts:       newRollouts(),
 		rejectionLines: loglimit.NewPeers(),
-		conns:          map[*conn]struct{}{},
-		byKey:          map[string][]*conn{},
-		quotas:         map[string]*hostQuota{},
+		limitLines: loglimit.ByKey{
+			Each: loglimit.Allowance{Burst: 1, Every: 10 * time.Second}, All: loglimit.Allowance{Burst: 10, Every: time.Second},
+		},
+		conns:  map[*conn]struct{}{},
+		byKey:  map[string][]*conn{},
+		quotas: map[string]*hostQuota{},
 	}
 	if s.metrics, err = newMetrics(cfg.Registerer, &s.cache.Work, &s.sent); err != nil {
 		return nil, err
@@ -315,9 +318,10 @@ func (s *Server) logOversizedRequest(q *hostQuota, err error) {
 		return
 	}
 	s.metrics.limited.Inc()
-	s.limitLines.Do(time.Now(), func(skipped int) {
-		s.log.Warn("stream closed: request over 16 MiB; the host sees too many services: narrow egress in its Sidecar", "host", q.host, "err", err, "refused_since", skipped)
-	})
+	const msg = "stream closed: request over 16 MiB; the host sees too many services: narrow egress in its Sidecar"
+	if skipped, ok := s.limitLines.Allow(msg, time.Now()); ok {
+		s.log.Warn(msg, "host", q.host, "err", err, "refused_since", skipped)
+	}
 }
 
 // maxNodeID bounds, in bytes, what is kept of the node id of a peer that is not admitted.

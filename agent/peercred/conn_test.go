@@ -253,13 +253,15 @@ func TestLateCheckOfTheTokenIsInTime(t *testing.T) {
 	defer func() { _ = cc.Close() }()
 	ctx := metadata.AppendToOutgoingContext(t.Context(), testHeader, token)
 	answered := make(chan error, 20)
-	for i := range cap(answered) { // a few KiB of headers each; the first is looked at when all were sent
-		go func() {
-			_, err := healthpb.NewHealthClient(cc).Check(metadata.AppendToOutgoingContext(ctx, "padding", fmt.Sprint(i, strings.Repeat("x", 4<<10))), &healthpb.HealthCheckRequest{})
-			answered <- err
-		}()
+	call := func(i int) { // a few KiB of headers each
+		_, err := healthpb.NewHealthClient(cc).Check(metadata.AppendToOutgoingContext(ctx, "padding", fmt.Sprint(i, strings.Repeat("x", 4<<10))), &healthpb.HealthCheckRequest{})
+		answered <- err
 	}
-	<-looked
+	go call(0)
+	<-looked // so all of the first call is there; it is checked when the others were sent
+	for i := 1; i < cap(answered); i++ {
+		go call(i)
+	}
 	envoytest.Eventually(t, envoytest.Patience, func() error {
 		if unread := <-accepted; unread.unread.Load() > 0 {
 			accepted <- unread
