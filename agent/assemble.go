@@ -186,12 +186,8 @@ func (a *Agent) envoy(
 	if err := durable.WriteFile(durable.OS{}, path, b, 0o600); err != nil {
 		return nil, false, err
 	}
-	args := a.c.EnvoyArgs
-	if args == nil {
-		args = proxy.LogArgs("warning")
-	}
 	// Removed listeners drain as Istio's do; the drain time of a stop is another setting.
-	args = append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, args...)
+	args := append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, a.envoyArgs()...)
 	a.mu.Lock()
 	a.known = known
 	// The socket of an Envoy that has not connected yet, or that an earlier release
@@ -323,4 +319,12 @@ func (a *Agent) port(ctx context.Context, flag string, usual netip.AddrPort, wan
 	}
 	a.log.WarnContext(ctx, "default port is in use, using a free port", "usual", usual, "port", at.Port(), "flag", flag, "err", taken)
 	return at, nil
+}
+
+// envoyArgs are the arguments of Envoy that are not the agent's own.
+func (a *Agent) envoyArgs() []string {
+	if a.c.EnvoyArgs == nil {
+		return proxy.LogArgs("warning")
+	}
+	return a.c.EnvoyArgs
 }

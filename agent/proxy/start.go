@@ -52,6 +52,24 @@ func LogArgs(level string) []string {
 	return args
 }
 
+// LogLevels are the log levels in arguments of Envoy: that of all components, and
+// NAME:LEVEL,… of single ones. Without arguments Envoy's own default, info, counts.
+func LogLevels(args []string) (all, components string) {
+	all = "info"
+	for i := 0; i+1 < len(args); i++ {
+		switch args[i] {
+		case "--log-level", "-l":
+			all = args[i+1]
+		case "--component-log-level":
+			components = args[i+1]
+		}
+	}
+	if all == "warn" { // the admin interface does not know this name
+		all = "warning"
+	}
+	return all, components
+}
+
 // start starts a new Envoy and records it.
 func (p *Process) start(ctx context.Context) (*handle, error) {
 	if err := CheckFree(ctx, p.c.Listens); err != nil {

@@ -90,7 +90,7 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 }
 
 func runAgent(cmd *cobra.Command, f agentFlags) error {
-	log, err := newLogger(cmd)
+	log, levels, err := newLogger(cmd)
 	if err != nil {
 		return err
 	}
@@ -117,13 +117,16 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	starting := ask(a.Starting)
 	srv, err := admin.New(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
-		Registerer: metrics, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
+		Levels: levels, Registerer: metrics, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: ask(a.NotReady), Remarks: a.Remarks,
 		Routes: map[string]http.Handler{
 			"GET /v1/status":      admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
 			"GET /v1/config_dump": envoySays(a.ConfigDump),
 			"GET /v1/clusters":    envoySays(a.EnvoyClusters),
 			"GET /v1/logging":     envoySays(a.EnvoyLogging),
+			"POST /v1/logging": admin.JSON(func(ctx context.Context, _ *http.Request, in agent.LogChange) (struct{}, error) {
+				return struct{}{}, a.SetEnvoyLogging(ctx, in)
+			}),
 		},
 	})
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/internal/loglevel"
 )
 
 // outputFlag adds -o text|json.
@@ -38,20 +40,20 @@ func table(w io.Writer, head string, rows func(w io.Writer)) error {
 	return tw.Flush()
 }
 
-// newLogger writes to the command's standard error.
-func newLogger(cmd *cobra.Command) (*slog.Logger, error) {
+// newLogger writes to the command's standard error, by levels that can be changed.
+func newLogger(cmd *cobra.Command) (*slog.Logger, *loglevel.Levels, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(cmd.Flag("log-level").Value.String())); err != nil {
-		return nil, errors.New("--log-level: choose debug, info, warn or error")
+		return nil, nil, errors.New("--log-level: choose debug, info, warn or error")
 	}
-	opts := &slog.HandlerOptions{Level: level}
+	levels := loglevel.New(level)
 	switch format := cmd.Flag("log-format").Value.String(); format {
 	case "text":
-		return slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), opts)), nil
+		return slog.New(levels.Handler(slog.NewTextHandler(cmd.ErrOrStderr(), nil))), levels, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(cmd.ErrOrStderr(), opts)), nil
+		return slog.New(levels.Handler(slog.NewJSONHandler(cmd.ErrOrStderr(), nil))), levels, nil
 	default:
-		return nil, fmt.Errorf("--log-format %q: choose text or json", format)
+		return nil, nil, fmt.Errorf("--log-format %q: choose text or json", format)
 	}
 }
 

@@ -13,8 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/fairlead/fairlead/agent"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
+	"github.com/fairlead/fairlead/internal/loglevel"
 )
 
 // dumpFormat is Envoy's own form, which -f reads.
@@ -25,6 +27,7 @@ const maxDump = 1 << 30
 
 type proxyConfigFlags struct {
 	output, hostRun, file string
+	levels                levelFlags
 	filters               map[string]*string
 }
 
@@ -43,10 +46,14 @@ Choose where it comes from in one of three ways:
   -f FILE                a config_dump of Envoy; - is standard input
 
 FROM is the line of YAML from which a resource was made; the server knows it. Route tables have
-all their virtual hosts, also those that travel by VHDS. Private keys are never shown.`,
+all their virtual hosts, also those that travel by VHDS. Private keys are never shown.
+
+The type log can also change Envoy's log levels, with --level and --reset, on the proxy's host and
+until Envoy restarts. Log lines of the levels debug and trace have headers of requests, such as tokens.`,
 		Example: "  fairlead proxy-config clusters orders-1 --fqdn payments.shop.internal\n  fairlead proxy-config routes orders-1 --name 8080 -o yaml\n" +
 			"  fairlead proxy-config secrets --agent-run-dir /run/fairlead-agent\n" +
-			"  fairlead proxy-config all --agent-run-dir /run/fairlead-agent -o dump >dump.json\n  fairlead proxy-config listeners -f dump.json",
+			"  fairlead proxy-config all --agent-run-dir /run/fairlead-agent -o dump >dump.json\n  fairlead proxy-config listeners -f dump.json\n" +
+			"  fairlead proxy-config log --agent-run-dir /run/fairlead-agent --level rbac:debug,jwt:debug",
 		Args: wantArgs(2),
 	}
 	ask := adminFlag(cmd)
@@ -57,6 +64,7 @@ all their virtual hosts, also those that travel by VHDS. Private keys are never 
 	formats := append(proxyconfig.Formats(), dumpFormat)
 	flags.StringVarP(&f.output, "output", "o", formats[0], "output format: short, json or yaml; dump is Envoy's config_dump, with --agent-run-dir")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	f.levels.add(cmd, "trace, debug, info, warning, error, critical or off; for log, with --agent-run-dir", "those that the agent starts Envoy with")
 	for _, name := range proxyconfig.Filters() {
 		f.filters[name] = flags.String(name, "", "show only what has this "+name+"; for "+strings.Join(proxyconfig.WithFilter(name), ", "))
 	}
@@ -95,8 +103,14 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string, client *admin.
 	if err := t.Check(filters); err != nil {
 		return err
 	}
+	levels, err := f.levels.read()
+	if err != nil {
+		return err
+	}
 	var entries []proxyconfig.Entry
 	switch {
+	case f.levels.given() && (t.Name != proxyconfig.Log || f.hostRun == ""):
+		return errors.New("--level and --reset change Envoy's log levels: choose the type log, and --agent-run-dir on the proxy's host")
 	case f.file != "" && f.hostRun != "", (f.file != "" || f.hostRun != "") && len(args) > 1:
 		return errors.New("PROXY, --agent-run-dir and -f exclude each other: choose one")
 	case f.output == dumpFormat && f.hostRun == "":
@@ -104,6 +118,11 @@ func (f *proxyConfigFlags) run(cmd *cobra.Command, args []string, client *admin.
 	case f.output == dumpFormat:
 		return f.copyDump(cmd, &t, filters)
 	case f.hostRun != "":
+		if f.levels.given() {
+			if err := setEnvoyLevels(cmd.Context(), admin.NewClient(f.hostRun+"/admin.sock"), levels, f.levels.reset); err != nil {
+				return err
+			}
+		}
 		entries, err = askAgent(cmd.Context(), admin.NewClient(f.hostRun+"/admin.sock"), &t)
 	case f.file != "":
 		entries, err = readDump(cmd.InOrStdin(), f.file, &t)
@@ -173,6 +192,15 @@ func askAgent(ctx context.Context, client *admin.Client, t *proxyconfig.Type) ([
 		return nil, err
 	}
 	return entries, proxyconfig.AddHealth(entries, raw)
+}
+
+// setEnvoyLevels changes log levels of the Envoy of an agent.
+func setEnvoyLevels(ctx context.Context, client *admin.Client, levels []loglevel.Component, reset bool) error {
+	change := agent.LogChange{Reset: reset}
+	for _, l := range levels {
+		change.Levels = append(change.Levels, agent.LoggerLevel{Logger: l.Name, Level: l.Level})
+	}
+	return client.Do(ctx, http.MethodPost, "/v1/logging", change, nil)
 }
 
 // readDump reads a config_dump from a file, or from standard input.

@@ -66,11 +66,11 @@ the directory wins.`,
 			if err := checkServerFlags(cmd, cfg); err != nil {
 				return err
 			}
-			log, err := newLogger(cmd)
+			log, levels, err := newLogger(cmd)
 			if err != nil {
 				return err
 			}
-			cfg.Logger = log
+			cfg.Logger, cfg.LogLevels = log, levels
 			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
 				return err
 			}

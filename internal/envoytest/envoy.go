@@ -123,6 +123,9 @@ func (e *Envoy) Kill() {
 // Log is what Envoy has printed so far.
 func (e *Envoy) Log() string { return e.log.String() }
 
+// AdminAddress is the HOST:PORT of the admin interface.
+func (e *Envoy) AdminAddress() string { return e.admin }
+
 // Admin fetches a path of the admin interface.
 func (e *Envoy) Admin(tb testing.TB, path string) string {
 	tb.Helper()

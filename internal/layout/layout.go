@@ -22,9 +22,9 @@ type Room struct {
 func Rooms() map[string]Room {
 	return map[string]Room{
 		"cmd/fairlead":                      {"flags, signals, exit codes; one file a subcommand", []string{"*"}},
-		"cmd/fairlead/internal/server":      {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin", "cmd/fairlead/internal/proxyconfig"}},
+		"cmd/fairlead/internal/server":      {"composition of the control plane: Config, New, Run", []string{"registry/...", "xds/...", "pki/...", "internal/loglevel", "internal/peeraddr", "internal/safetext", "internal/wallclock", "cmd/fairlead/internal/accept", "cmd/fairlead/internal/admin", "cmd/fairlead/internal/proxyconfig"}},
 		"cmd/fairlead/internal/accept":      {"connections of hosts: TLS handshake, who is authenticated, limits for who is not", []string{"internal/loglimit", "internal/peeraddr"}},
-		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"internal/portholder", "agent/peercred", "agent/proxy", "internal/loglimit", "internal/unixsocket"}},
+		"cmd/fairlead/internal/admin":       {"HTTP and admin.sock of both processes", []string{"internal/portholder", "agent/peercred", "agent/proxy", "internal/loglevel", "internal/loglimit", "internal/unixsocket"}},
 		"cmd/fairlead/internal/proxyconfig": {"the configuration of a proxy, for people: tables, JSON, YAML", []string{"internal/envoymask", "internal/safetext", "internal/wallclock"}},
 		"cmd/fairlead/internal/authzcheck":  {"whether a proxy lets a request through, and by which rule, from its configuration", []string{"xds/authn", "xds/authz", "xds/authz/judge"}},
 
@@ -111,6 +111,7 @@ func Rooms() map[string]Room {
 		"internal/refusals":      {"what was refused lately, for people to see", nil},
 		"internal/race":          {"whether tests run under the race detector", nil},
 		"internal/weakmap":       {"values found by key for as long as somebody holds them", nil},
+		"internal/loglevel":      {"log levels by component, changed at run time", nil},
 		"internal/loglimit":      {"limits log lines that peers cause", nil},
 		"internal/unixsocket":    {"listens on unix sockets; makes them again when somebody removes them", []string{"internal/loglimit"}},
 		"internal/portholder":    {"names the process that listens at an address", []string{"internal/safetext"}},

@@ -127,7 +127,7 @@ func New(c Config) (*Source, error) {
 		return nil, errors.New("agents: a limit is negative")
 	}
 	s := &Source{
-		log:           c.Logger.With("component", "registry.agents"),
+		log:           c.Logger.With("component", "registry/agents"),
 		limits:        limits{grace: cmp.Or(c.Grace, 3*time.Second), settle: cmp.Or(c.Settle, DefaultSettle), streams: maxStreams},
 		max:           cmp.Or(c.MaxWorkloads, 100_000),
 		store:         c.Store,

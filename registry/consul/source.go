@@ -42,7 +42,7 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Source{cfg: cfg, log: cfg.Logger.With("source", cfg.Name), client: cl, decision: persist.NewDecision()}
+	s := &Source{cfg: cfg, log: cfg.Logger.With("component", "consul", "source", cfg.Name), client: cl, decision: persist.NewDecision()}
 	if cfg.StateDir != "" {
 		s.stateWriter = newStateWriter(store{filepath.Join(cfg.StateDir, "consul", url.PathEscape(cfg.Name))}, s.log)
 	}

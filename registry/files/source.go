@@ -47,7 +47,7 @@ func New(c Config) (*Source, error) {
 	if err := errors.Join(err, rootErr); err != nil {
 		return nil, err
 	}
-	cfg.Logger = cfg.Logger.With("source", cfg.Name)
+	cfg.Logger = cfg.Logger.With("component", "registry/files", "source", cfg.Name)
 	s := &Source{
 		cfg: cfg, log: cfg.Logger, tree: newTree(cfg, roots),
 	}

@@ -85,7 +85,7 @@ func New(c Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := cfg.Logger.With("source", cfg.Name)
+	log := cfg.Logger.With("component", "consul/kv", "source", cfg.Name)
 	dir := ""
 	if cfg.StateDir != "" {
 		dir = filepath.Join(cfg.StateDir, "consul-kv", url.PathEscape(cfg.Name))

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fairlead/fairlead/internal/loglevel"
 	"github.com/fairlead/fairlead/internal/unixsocket"
 )
 
@@ -53,6 +54,9 @@ type Config struct {
 	// Remarks are below "ready" in /readyz: what somebody should know who
 	// asks whether all is well. Nil means none.
 	Remarks func() []string
+	// Levels are the log levels of the process, which clients of admin.sock may change; nil means
+	// that nobody can.
+	Levels *loglevel.Levels
 	// Routes are served on admin.sock only. Keys are patterns of
 	// [http.ServeMux].
 	Routes map[string]http.Handler
@@ -169,11 +173,33 @@ func (s *Server) private() http.Handler {
 	for pattern, h := range s.cfg.Routes {
 		mux.Handle(pattern, h)
 	}
+	if s.cfg.Levels != nil {
+		mux.Handle("GET "+LogLevelsPath, JSON(s.logLevels))
+		mux.Handle("POST "+LogLevelsPath, JSON(s.setLogLevels))
+	}
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 	return mux
+}
+
+// LogLevelsPath is where admin.sock shows the log levels of its process, as a list of
+// [loglevel.Component], and takes a [loglevel.Change].
+const LogLevelsPath = "/v1/log-levels"
+
+func (s *Server) logLevels(context.Context, *http.Request, struct{}) ([]loglevel.Component, error) {
+	return s.cfg.Levels.List(), nil
+}
+
+func (s *Server) setLogLevels(ctx context.Context, _ *http.Request, in loglevel.Change) ([]loglevel.Component, error) {
+	if err := s.cfg.Levels.Set(in); err != nil {
+		return nil, err
+	}
+	list := s.cfg.Levels.List()
+	// A warning, which every level but one shows: a log that becomes silent says why.
+	s.cfg.Logger.WarnContext(ctx, "log levels changed by a command", "levels", loglevel.Text(list))
+	return list, nil
 }
 
 func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead/fairlead/internal/loglevel"
 	"github.com/fairlead/fairlead/registry/files"
 )
 
@@ -18,6 +19,8 @@ import (
 // `fairlead server`.
 type Config struct {
 	Logger *slog.Logger // must be non-nil
+	// LogLevels are those of the Logger, which admin.sock can change; nil means that nobody can.
+	LogLevels *loglevel.Levels
 
 	// Roots are the directories of manifests. At least one, unless Consul is read.
 	Roots []files.Root

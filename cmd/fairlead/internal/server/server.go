@@ -174,7 +174,7 @@ func (s *Server) newAdmin(ctx context.Context) error {
 	var err error
 	s.admin, err = admin.New(ctx, admin.Config{
 		Logger: s.cfg.Logger, Address: s.cfg.HTTPAddress, Socket: filepath.Join(s.cfg.RunDir, "admin.sock"),
-		Registerer: s.metrics, Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.remarks, Routes: s.routes(),
+		Levels: s.cfg.LogLevels, Registerer: s.metrics, Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.remarks, Routes: s.routes(),
 	})
 	return err
 }
