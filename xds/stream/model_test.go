@@ -78,6 +78,17 @@ func letter(t string) TypeURL {
 	}[t]
 }
 
+// ownType is the type of the resource that a peer has alone, and ownName its name.
+const (
+	ownType TypeURL = "type.googleapis.com/test.Own"
+	ownName         = "own"
+)
+
+// ownSet is the one resource of a peer.
+func ownSet(version string) *Set {
+	return NewSet([]*Resource{NewResource(ownType, Resource{Name: ownName, Version: version, Body: []byte(version)})})
+}
+
 // model is a peer that behaves as Envoy was observed to: it applies a NACKed response in
 // part, delays the ACK of clusters until they have endpoints, and lists after a reconnect
 // what it ACKed, whether it has that or not.
@@ -96,6 +107,7 @@ type model struct {
 	// oracle, if not nil, finds resources that are sent again without need.
 	oracle  *resendOracle
 	secrets []string // subscribed by name
+	owns    bool     // it subscribes to its own resource, see SetOwn
 	// drains means that it keeps the route configurations of removed listeners until these
 	// have drained; draining are those.
 	drains      bool
@@ -123,7 +135,7 @@ type model struct {
 func newModel(t *testing.T, s *Server) *model {
 	t.Helper()
 	m := &model{t: t, now: start, runs: map[TypeURL]map[string]string{}, listed: map[TypeURL]map[string]string{}, mute: map[TypeURL]bool{}, kept: map[string]string{}}
-	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType} {
+	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType, ownType} {
 		m.runs[u], m.listed[u] = map[string]string{}, map[string]string{}
 	}
 	m.connect(s)
@@ -148,6 +160,10 @@ func (m *model) connect(s *Server) {
 	if len(m.secrets) > 0 {
 		m.subscribed[SecretType] = map[string]bool{}
 		m.request(SecretType, m.secrets, m.listed[SecretType])
+	}
+	if m.owns {
+		m.subscribed[ownType] = map[string]bool{}
+		m.request(ownType, []string{ownName}, m.listed[ownType])
 	}
 	m.request(ListenerType, nil, m.listed[ListenerType])
 	routeConfigs := maps.Clone(m.draining)

@@ -80,6 +80,71 @@ func TestRandomHistoriesWithRejectedRoutesConverge(t *testing.T) {
 	}
 }
 
+// The same with a resource that each peer has alone, whatever happens to the generations.
+func TestRandomHistoriesWithOwnResourcesConverge(t *testing.T) {
+	t.Parallel()
+	n := uint64(400)
+	if testing.Short() {
+		n = 50
+	}
+	if race.Enabled {
+		n = 10 // one goroutine
+	}
+	for seed := range n {
+		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 5))
+			a, in := newGenerator(r, false, false), new(Interner)
+			g := a.next()
+			l := newSimulatedPeer(t, r, in)
+			l.owns = true
+			l.setOwn("first")
+			l.reconnect()
+			l.server.SetGeneration(g)
+			for step := range uint64(40) {
+				g = a.next()
+				g.Number = step + 1
+				l.step(g)
+			}
+			l.server.SetGeneration(g)
+			l.catchUpAll()
+			accepted := l.listed[ownType][ownName]
+			l.setOwn("bad last") // which the peer rejects: it keeps what it had
+			l.catchUpAll()
+			if got := l.runs[ownType][ownName]; got != accepted {
+				t.Errorf("runs %q of its own after a rejection, accepted was %q\n%s", got, accepted, l.recentLog())
+			}
+			l.setOwn("last")
+			a.acceptAll = true
+			g = a.next()
+			g.Number = 1000
+			l.server.SetGeneration(g)
+			l.catchUpAll()
+			l.checkConverged(1000)
+			if got := l.runs[ownType][ownName]; got != "last" {
+				t.Errorf("runs %q of its own, want %q\n%s", got, "last", l.recentLog())
+			}
+			l.setOwn("alone") // without a generation
+			l.run()
+			if got := l.runs[ownType][ownName]; got != "alone" {
+				t.Errorf("runs %q of its own, want %q\n%s", got, "alone", l.recentLog())
+			}
+			before := l.sent
+			l.setOwn("alone")
+			l.server.SetGeneration(a.equalCopy(1001))
+			l.run()
+			l.reconnect()
+			l.run()
+			if l.sent > before {
+				t.Errorf("%d resources sent although nothing had changed\n%s", l.sent-before, l.recentLog())
+			}
+			if l.oracle.fault != "" {
+				t.Errorf("%s\n%s", l.oracle.fault, l.recentLog())
+			}
+		})
+	}
+}
+
 // FuzzHistory goes on where TestRandomHistoriesConverge ends.
 func FuzzHistory(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed uint64) { runHistory(t, rand.New(rand.NewPCG(seed, 2)), false, seed%2 == 0) })
@@ -90,6 +155,8 @@ type simulatedPeer struct {
 	*model
 	r   *rand.Rand
 	cfg ServerConfig
+	// own is the version of its own resource, empty if it has none.
+	own string
 }
 
 func newSimulatedPeer(t *testing.T, r *rand.Rand, in *Interner) *simulatedPeer {
@@ -112,10 +179,21 @@ func (l *simulatedPeer) reconnect() {
 	if before != nil {
 		l.oracle.fault = before.fault
 	}
-	l.connect(NewServer(l.cfg))
+	next := NewServer(l.cfg)
+	if l.own != "" {
+		next.SetOwn(ownType, ownSet(l.own)) // of equal content, not the same
+	}
+	l.connect(next)
 	if g != nil {
 		l.server.SetGeneration(g)
 	}
+}
+
+// setOwn gives the peer another resource of its own.
+func (l *simulatedPeer) setOwn(version string) {
+	l.log = append(l.log, "-- own "+version)
+	l.own = version
+	l.server.SetOwn(ownType, ownSet(version))
 }
 
 // step sends the peer a generation, or some of it, and has it answer, or not.
@@ -123,6 +201,9 @@ func (l *simulatedPeer) step(g *Generation) {
 	l.t.Helper()
 	if l.r.IntN(6) == 0 {
 		l.reconnect()
+	}
+	if l.owns && l.r.IntN(3) == 0 {
+		l.setOwn([]string{"", "", "bad", "worse"}[l.r.IntN(4)] + strconv.Itoa(l.r.IntN(1000)))
 	}
 	if l.r.IntN(5) > 0 { // else the next generation replaces it
 		l.server.SetGeneration(g)

@@ -29,7 +29,7 @@ func (s *Server) reconcile(t *subscriptionState) {
 	if !t.typ.requested {
 		return
 	}
-	want, hold := s.target.merged(t.typ.url), s.target.HoldRemovals
+	want, hold := s.wanted(t.typ.url), s.target.HoldRemovals
 	if t.routeConfig != "" {
 		if !s.hostsWanted(t) {
 			t.suspend()

@@ -37,7 +37,7 @@ func newResendOracle(listed map[TypeURL]map[string]string, unacknowledged map[Ty
 		versions: map[TypeURL]map[string]string{}, names: map[string][]string{}, unanswered: map[TypeURL]int{},
 		endpointsDue: map[string]bool{}, sentRouteConfigs: map[string]bool{}, routesSentAfter: map[string]int{}, reconnected: len(listed[ListenerType]) > 0,
 	}
-	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType} {
+	for _, u := range []TypeURL{ClusterType, EndpointType, ListenerType, RouteType, VirtualHostType, SecretType, ExtensionType, ownType} {
 		t.versions[u] = map[string]string{}
 		maps.Copy(t.versions[u], listed[u])
 		for _, name := range unacknowledged[u] {

@@ -49,9 +49,10 @@ type ServerConfig struct {
 // Server is the server half of one stream. Not safe for concurrent use.
 type Server struct {
 	cfg        ServerConfig
-	target     *Generation  // nil before the first SetGeneration: nothing is sent
-	reconciled *Generation  // the target of the last reconcileAll
-	order      []*typeState // in the order in which they are served
+	target     *Generation            // nil before the first SetGeneration: nothing is sent
+	own        map[TypeURL]*mergedSet // set by SetOwn, or nil
+	reconciled *Generation            // the target of the last reconcileAll
+	order      []*typeState           // in the order in which they are served
 	nonce      uint64
 	names      int // subscribed, over all types
 	// versions is how many the peer listed, over all types.
@@ -81,6 +82,27 @@ func (s *Server) Target() *Generation { return s.target }
 // of the last target is never sent. It costs nothing: differences are computed when the
 // peer can be sent something, or when the status is read.
 func (s *Server) SetGeneration(g *Generation) { s.target = g }
+
+// SetOwn sets the resources of a type that only this peer is to have from now on. They stand
+// beside the generation, which many peers share: its resources of the type do not count. The
+// order, NACK and reconnect rules are the same. Nothing is sent before the first
+// SetGeneration.
+func (s *Server) SetOwn(url TypeURL, set *Set) {
+	if s.own == nil {
+		s.own = map[TypeURL]*mergedSet{}
+	}
+	// Private: no other stream has a use for the differences.
+	s.own[url] = &mergedSet{sets: []*Set{set}, layers: []string{""}, private: true}
+	s.reconciled = nil
+}
+
+// wanted are the resources of a type that the peer is to have.
+func (s *Server) wanted(url TypeURL) *mergedSet {
+	if own, ok := s.own[url]; ok {
+		return own
+	}
+	return s.target.merged(url)
+}
 
 // typeState is what is known of one type on one stream.
 type typeState struct {
