@@ -106,6 +106,7 @@ type Agent struct {
 
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
+	config   atomic.Pointer[hostConfig]    // nil until the control plane has sent one
 
 	mu      sync.Mutex // guards all following fields
 	status  Status     // without the parts that come from the components

@@ -75,11 +75,12 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
+	a.restoreConfig(proto)
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Stamp: a.stamp, Metadata: a.heldCertificate,
+		Stamp: a.stamp, Metadata: a.heldCertificate, Configure: a.configure,
 	})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/internal/envoymask"
 	"github.com/fairlead/fairlead/internal/wallclock"
 	"github.com/fairlead/fairlead/pki/svid"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
 // Status is the state of an agent at one moment. It has no secrets.
@@ -33,6 +34,10 @@ type Status struct {
 	// Unsaved are the files of the state directory that are older than the state in use; a
 	// restart would use the older content.
 	Unsaved []Unsaved `json:"unsaved,omitempty"`
+
+	// MeshWorkload is who the control plane says that the workload is, for metrics; nil until it
+	// has said so.
+	MeshWorkload *bootstrap.Workload `json:"mesh_workload,omitempty"`
 
 	EnvoyBinary  string        `json:"envoy_binary"`
 	EnvoyVersion string        `json:"envoy_version"`
@@ -67,6 +72,9 @@ func (a *Agent) Status() Status {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	s := a.status
+	if who, known := a.Workload(); known {
+		s.MeshWorkload = &who
+	}
 	s.ClockDoubt = a.clockMismatch(wallclock.Now())
 	for _, id := range []*svid.Identity{a.host.Load(), a.workload.Load()} {
 		if id == nil {

@@ -44,6 +44,7 @@ type conn struct {
 	core            *stream.Server
 	applied         *proxyState // the state that core was given last
 	resources       *cache.Resources
+	ownSet          *stream.Set                   // of its ProxyConfig, or nil
 	converging      bool                          // the proxy has not answered all of its generation
 	convergingSince time.Time                     // when that began
 	knownRejections map[stream.Rejection]struct{} // rejections that were reported to a rollout already
@@ -273,6 +274,7 @@ func (c *conn) handleRequest(frame wire.Frame) error {
 	}
 	if err == nil {
 		c.applyReportedVersions(r)
+		c.applyOwnRequest(r)
 		c.refresh()
 		err = c.core.Take(c.lastRequest, r)
 	}
@@ -346,6 +348,10 @@ func (c *conn) refresh() {
 		c.convergingSince = time.Now()
 	}
 	c.converging = true // even if nothing differs: a rollout may wait for the answer
+	if o.own.set != c.ownSet {
+		c.ownSet = o.own.set
+		c.core.SetOwn(bootstrap.ProxyConfigType, c.ownSet)
+	}
 	if o.Resources == c.resources {
 		return
 	}

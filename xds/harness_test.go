@@ -396,6 +396,13 @@ func (a *agent) has(what string) bool {
 	return ok
 }
 
+// version is that of a resource, or empty.
+func (a *agent) version(what string) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.got[what]
+}
+
 func (a *agent) received() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -25,6 +25,7 @@ import (
 type proxyState struct {
 	cache.Configuration
 	workload *mesh.Workload
+	own      ownConfig
 	gone     bool   // the workload is no longer in the mesh
 	fault    string // why the view could not be built, or empty
 	// generation is that of the last snapshot that changed something, and at when that was
@@ -44,6 +45,8 @@ type updater struct {
 	routes cache.Routes
 	// reportedForms are for the next rebuild; or nil.
 	reportedForms map[string]vhds.Form
+	// asksOwn means that the peer has subscribed to its ProxyConfig.
+	asksOwn bool
 
 	rolloutsMu         sync.Mutex // guards all following fields
 	unansweredRollouts []*rollout // which the proxy has not answered
@@ -96,11 +99,16 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 		c.current.Store(next)
 		return false
 	}
-	changed := now.Resources != next.Resources
-	if !changed && had != nil && now.View == had.View && w == had.workload && !had.gone && had.fault == "" {
+	own, err := c.ownConfigOf(e.Snapshot, w, next.own)
+	if err != nil { // the proxy keeps the last one
+		s.metrics.faults.Inc()
+		s.log.Error("building the ProxyConfig failed; agent keeps its last one", "proxy", c.nodeID, "err", err)
+	}
+	changed := now.Resources != next.Resources || own.set != next.own.set
+	if !changed && own.in.Same(next.own.in) && had != nil && now.View == had.View && w == had.workload && !had.gone && had.fault == "" {
 		return false
 	}
-	next.Configuration, next.workload, next.gone, next.fault = now, w, false, ""
+	next.Configuration, next.workload, next.own, next.gone, next.fault = now, w, own, false, ""
 	if changed {
 		next.generation, next.at = e.Generation, at
 	}

@@ -72,6 +72,9 @@ type core struct {
 	queue    []*batch          // not offered yet: they change names that are pending
 	rejected map[key]Rejection // what Envoy rejects, with the rejected version
 
+	// refusedConfig is the ProxyConfig that the agent rejects, or nil.
+	refusedConfig *Rejection
+
 	label      string // the server's name of the generation that was accepted last
 	acceptedAt time.Time
 
@@ -111,7 +114,11 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		subscribed: map[stream.TypeURL]map[string]struct{}{}, wildcard: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
 	}
-	wants := map[stream.TypeURL]stream.Want{stream.ClusterType: {All: true}, stream.ListenerType: {All: true}}
+	wants := map[stream.TypeURL]stream.Want{
+		stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
+		// The relay's own, whatever its Envoys subscribe to.
+		bootstrap.ProxyConfigType: {Names: []string{bootstrap.ProxyConfigName}},
+	}
 	versions := map[stream.TypeURL]map[string]string{}
 	if stored != nil {
 		for url, w := range stored.Wants {
@@ -128,6 +135,9 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		c.label, c.acceptedAt, c.stale = stored.Generation, stored.SavedAt, true
 	}
 	for url, w := range wants {
+		if url == bootstrap.ProxyConfigType {
+			continue
+		}
 		c.wildcard[url] = w.All
 		for _, name := range w.Names {
 			c.subscribeName(url, name)
@@ -145,6 +155,10 @@ func (c *core) restore(s *state) {
 	for url, of := range s.resources {
 		// An accepted type is known, even an empty one; a type that was only subscribed to is not.
 		c.known[url] = true
+		if url == bootstrap.ProxyConfigType { // not for Envoys
+			c.accepted[url] = of
+			continue
+		}
 		if url != stream.VirtualHostType && url != stream.RouteType {
 			c.offered[url], c.accepted[url] = of, of
 		}

@@ -196,6 +196,10 @@ func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRe
 		c.log.Warn("Envoy requested secrets on the xDS socket; they are served on the SDS socket")
 		return
 	}
+	if url == bootstrap.ProxyConfigType {
+		c.log.Warn("Envoy requested the agent's ProxyConfig; it is for the agent alone")
+		return
+	}
 	if url == stream.VirtualHostType {
 		// Its virtual hosts follow from the route configurations that it subscribes to.
 		p.handle(c, now, req)

@@ -37,6 +37,8 @@ type rig struct {
 	nacks          int                                  // responses that Envoy has rejected
 	reconnecting   bool                                 // the core asked for a new stream to the server
 	stored         []*state                             // what the writer got
+	// configure takes the ProxyConfig; or nil.
+	configure func(body []byte) error
 	// lateNames means that Envoy subscribes to extensions only when lateNames is false again,
 	// long after it has accepted the listeners that name them.
 	lateNames bool
@@ -56,6 +58,12 @@ func (g *rig) start(s *state) {
 	g.tb.Helper()
 	h := newHost(g.tb, "127.0.0.1:1")
 	h.cfg.Logger = slog.New(slog.DiscardHandler)
+	h.cfg.Configure = func(body []byte) error {
+		if g.configure == nil {
+			return nil
+		}
+		return g.configure(body)
+	}
 	r, err := New(h.cfg)
 	g.must(err)
 	g.core = newCore(r, &writer{in: make(chan *state, 1), done: make(chan written, 1)}, s)

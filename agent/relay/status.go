@@ -19,6 +19,10 @@ type Status struct {
 	Types []TypeStatus `json:"types"`
 	// Rejected are the resources that Envoy rejects.
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// ProxyConfig is the version of the ProxyConfig in force; empty if no control plane has sent
+	// one. RefusedProxyConfig is a newer one that the agent cannot use.
+	ProxyConfig        string     `json:"proxy_config,omitempty"`
+	RefusedProxyConfig *Rejection `json:"refused_proxy_config,omitempty"`
 	// Generation is the server's name of the generation that Envoy accepted last, and
 	// AcceptedAt is when. Both come from the store until Envoy accepts something.
 	Generation string    `json:"generation"`
@@ -91,6 +95,10 @@ func (c *core) publish(now time.Time) {
 		Envoy: c.envoyState(now), Upstream: c.upstreamStatus, Generation: c.label, AcceptedAt: c.acceptedAt,
 		Held: len(c.pending) + len(c.queue), Unsaved: c.unsaved, UnsavedSince: c.unsavedSince,
 	}
+	if r := c.accepted[bootstrap.ProxyConfigType].Get(bootstrap.ProxyConfigName); r != nil {
+		s.ProxyConfig = r.Version
+	}
+	s.RefusedProxyConfig = c.refusedConfig
 	if s.Envoy == "" {
 		s.Envoy = bootstrap.EnvoyStarting
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/stream"
 	"github.com/fairlead/fairlead/xds/vhds"
 )
@@ -40,6 +41,10 @@ type batch struct {
 // receive offers an update, batch by batch. A batch with a name whose last change Envoy has
 // not answered is queued, so that every answer is about one version.
 func (c *core) receive(u *stream.Update) {
+	if u.Type == bootstrap.ProxyConfigType {
+		c.receiveProxyConfig(u)
+		return
+	}
 	h := &pendingUpdate{update: u}
 	for _, p := range splitUpdate(h) {
 		h.open++

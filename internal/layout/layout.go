@@ -47,7 +47,7 @@ func Rooms() map[string]Room {
 		"registry/consul/mapping":    {"what Consul says of a service, as objects of the mesh", []string{"registry/codes", "registry/mesh", "internal/safetext"}},
 		"registry/analysis":          {"whole-mesh checks with stable codes", []string{"registry/codes", "registry/manifest", "registry/mesh"}},
 
-		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/wire", "internal/safetext"}},
+		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/proxyconfig", "xds/wire", "internal/safetext"}},
 		"xds/authn":       {"rules of RequestAuthentications as Envoy's filter for tokens", nil},
 		"xds/cache":       {"makes the configuration of proxies: views, encoded parts, layers and resources, each once", []string{"internal/weakmap", "registry/mesh", "xds/view", "xds/envoy", "xds/vhds", "xds/stream"}},
 		"xds/view":        {"what one proxy may see", []string{"internal/weakmap", "registry/mesh"}},
@@ -58,6 +58,7 @@ func Rooms() map[string]Room {
 		"xds/vhds":        {"virtual hosts as resources of their own (VHDS): when, and how they are merged into one route configuration", nil},
 		"xds/wire":        {"encoded messages over gRPC: codec and transport options", nil},
 		"xds/bootstrap":   {"Envoy's bootstrap; node metadata in both directions", nil},
+		"xds/proxyconfig": {"how the proxy of one workload is to run: Istio's effective ProxyConfig", []string{"registry/mesh", "xds/bootstrap"}},
 		"xds/stream":      {"the protocol core of delta xDS, both halves; knows no mesh", []string{"internal/safetext", "internal/weakmap"}},
 
 		"pki":                     {"the authority: slots, signing, bundle, store", []string{"pki/profile", "pki/durable", "internal/wallclock"}},

@@ -13,6 +13,14 @@ const (
 	// [EnvoyState]. Such a request is never answered.
 	EnvoyStateType = "type.googleapis.com/fairlead.v1.EnvoyState"
 
+	// ProxyConfigType is the type of the resource with which the control plane tells an agent
+	// how its proxy is to run: an istio.mesh.v1alpha1.ProxyConfig, as Istio's PCDS
+	// (pkg/model, ProxyConfigType). Only agents subscribe to it, to [ProxyConfigName]; it is
+	// never for an Envoy. Its proxy_metadata also says who the workload is: see [Workload].
+	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+	// ProxyConfigName is the name of that one resource.
+	ProxyConfigName = "default"
+
 	// FeatureVirtualHosts is in the client_features of a relay's node: the relay supports
 	// VHDS, whatever its Envoy does, and merges virtual hosts into route configurations.
 	FeatureVirtualHosts = "fairlead.virtual-hosts"

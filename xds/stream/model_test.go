@@ -80,8 +80,8 @@ func letter(t string) TypeURL {
 
 // ownType is the type of the resource that a peer has alone, and ownName its name.
 const (
-	ownType TypeURL = "type.googleapis.com/test.Own"
-	ownName         = "own"
+	ownType = TypeURL("type.googleapis.com/test.Own")
+	ownName = "own"
 )
 
 // ownSet is the one resource of a peer.

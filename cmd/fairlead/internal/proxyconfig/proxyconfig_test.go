@@ -17,7 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "write the expected tables")
 
-// recorded is the config_dump of a real Envoy 1.40.0 behind an agent, made shorter.
+// recorded is the config_dump of a real Envoy 1.40.0 behind an agent, made shorter, with what is
+// in no dump.
 func recorded(t *testing.T) []proxyconfig.Entry {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/config_dump.json")
@@ -32,7 +33,11 @@ func recorded(t *testing.T) []proxyconfig.Entry {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(entries, levels)
+	own := proxyconfig.Entry{ // which a server has, and no Envoy
+		Type: proxyconfig.ProxyConfig, Name: "default", Version: "1", Accepted: true,
+		Resource: json.RawMessage(`{"status_port": 15020, "proxy_metadata": {"ISTIO_META_WORKLOAD_NAME": "echo-1"}}`),
+	}
+	return append(entries, levels, own)
 }
 
 func write(t *testing.T, typ *proxyconfig.Type, format string, filters map[string]string, entries []proxyconfig.Entry) string {
@@ -107,7 +112,7 @@ func TestFilters(t *testing.T) {
 	entries := recorded(t)
 	values := map[string][]string{
 		"fqdn": {"echo.shop.internal"}, "port": {"9080"}, "subset": {"v1"}, "direction": {"OUTBOUND"}, "address": {"127.0.0.11", "127.0.0.12"},
-		"name":   {"9080", "default", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080", "envoy.filters.http.rbac.deny"},
+		"name":   {"9080", "default", "status_port", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080", "envoy.filters.http.rbac.deny"},
 		"status": {"healthy", "active"}, "cluster": {"outbound|9080|v1|echo.shop.internal"},
 	}
 	for _, typ := range proxyconfig.Types() {

@@ -12,6 +12,7 @@ import (
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
 // The names of the types of which more than the table knows.
@@ -26,6 +27,7 @@ const (
 	Secret      = "secret"
 	Bootstrap   = "bootstrap"
 	Log         = "log"
+	ProxyConfig = "proxyconfig"
 )
 
 // column is one of a table. A filter of its name selects rows by it; a column without a head
@@ -76,6 +78,10 @@ func Types() []Type {
 			order: []int{4, 7},
 		},
 		{
+			Name: ProxyConfig, Aliases: []string{"pc", "pcds"}, Server: true, rows: proxyConfigRows,
+			columns: []column{{"SETTING", "name"}, {"VALUE", ""}},
+		},
+		{
 			Name: Secret, Aliases: []string{"secrets", "s"}, rows: secretRows,
 			columns: []column{{"RESOURCE NAME", "name"}, {"TYPE", ""}, {"STATUS", "status"}, {"VALID CERT", ""}, {"SERIAL NUMBER", ""}, {"NOT AFTER", ""}, {"NOT BEFORE", ""}, {"IDENTITY", ""}},
 		},
@@ -88,7 +94,7 @@ func Types() []Type {
 	}
 }
 
-// Resource is the type of Envoy's resources of this type; empty if they are none.
+// Resource is the type URL of the resources of this type; empty if they are none.
 func (t *Type) Resource() string {
 	m := message(t.Name)
 	if m == nil || t.Name == Bootstrap {
@@ -97,7 +103,7 @@ func (t *Type) Resource() string {
 	return "type.googleapis.com/" + string(m.ProtoReflect().Descriptor().FullName())
 }
 
-// message is a new message of the type; nil if it is none of Envoy.
+// message is a new message of the type; nil if it has none.
 func message(name string) proto.Message {
 	switch name {
 	case Cluster:
@@ -114,6 +120,8 @@ func message(name string) proto.Message {
 		return &routev3.VirtualHost{}
 	case Bootstrap:
 		return &bootstrapv3.Bootstrap{}
+	case ProxyConfig:
+		return &meshconfig.ProxyConfig{}
 	default:
 		return nil
 	}

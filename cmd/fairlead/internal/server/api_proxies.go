@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/proxyconfig"
 	"github.com/fairlead/fairlead/internal/peeraddr"
@@ -17,6 +19,7 @@ import (
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 )
@@ -273,7 +276,7 @@ func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) (
 			}
 		}
 		if len(x.Body) > 0 {
-			m, err := envoy.Decode(envoy.Resource{TypeURL: string(x.Type), Name: x.Name, Body: x.Body})
+			m, err := decode(&x)
 			if err != nil {
 				return nil, err
 			}
@@ -284,6 +287,18 @@ func (s *Server) proxyConfig(ctx context.Context, r *http.Request, _ struct{}) (
 		out = append(out, e)
 	}
 	return out, nil
+}
+
+// decode decodes the message of a resource.
+func decode(x *xds.ResourceStatus) (proto.Message, error) {
+	if x.Type != bootstrap.ProxyConfigType {
+		return envoy.Decode(envoy.Resource{TypeURL: string(x.Type), Name: x.Name, Body: x.Body})
+	}
+	m := &meshconfig.ProxyConfig{}
+	if err := proto.Unmarshal(x.Body, m); err != nil {
+		return nil, fmt.Errorf("decoding the ProxyConfig: %w", err)
+	}
+	return m, nil
 }
 
 // destinationRules are the names of the DestinationRules, by the place where they are written.
