@@ -100,6 +100,8 @@ func Rooms() map[string]Room {
 
 		"internal/envoymask":     {"masks secrets in JSON of Envoy's configuration", nil},
 		"internal/envoytest":     {"real Envoys in tests; what their configuration must not say", nil},
+		"internal/otelcoltest":   {"real OpenTelemetry Collectors in tests, and what they received", []string{"internal/envoytest"}},
+		"tools/otelcol":          {"an OpenTelemetry Collector for tests; a module of its own", nil},
 		"internal/consultest":    {"real Consuls in tests: servers, clusters, what befalls them", []string{"internal/envoytest"}},
 		"internal/issuertest":    {"issuers of end users' tokens in tests", nil},
 		"internal/meshtest":      {"whole meshes in tests: real binary, real Envoys", []string{"internal/envoytest"}},
