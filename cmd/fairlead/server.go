@@ -105,6 +105,8 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringVar(&cfg.XDSAddress, "xds-address", ":15012", "address that agents connect to, over TLS")
 	f.StringVar(&cfg.PlaintextAddress, "xds-plaintext-address", "", "loopback IP:PORT for xDS without TLS, usually 127.0.0.1:15010, open to every user of this machine; empty means off")
 	f.StringVar(&cfg.HTTPAddress, "http-address", "127.0.0.1:15014", "address of the health and metrics endpoints, in plaintext; empty means off")
+	f.BoolVar(&cfg.PrometheusSD, "prometheus-sd", false, "serve the list of proxies for Prometheus (http_sd) at --http-address as /sd/prometheus: names, addresses and versions, to everybody who can connect. admin.sock always has it")
+	f.StringVar(&cfg.FileSD, "file-sd", "", "file to which the list of proxies for Prometheus (file_sd) is written; its mode is 0640; empty means none")
 	f.StringSliceVar(&cfg.Advertise, "advertise", nil, "HOST:PORT of this server in join tokens, for agents to connect to; empty means --xds-address or the names of this machine")
 	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "lifetime of certificates; agents renew them at half of it")
 	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads: HTTP is drained, TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
@@ -161,6 +163,9 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 		if n.value < 1 {
 			errs = append(errs, fmt.Errorf("--%s %d: no proxy could be served: write 1 or more, or leave it out for %d", n.flag, n.value, n.usual))
 		}
+	}
+	if cfg.PrometheusSD && cfg.HTTPAddress == "" {
+		errs = append(errs, errors.New("--prometheus-sd needs --http-address, where the list is served; use --file-sd, or admin.sock"))
 	}
 	if cfg.SlowProxyTimeout < server.MinSlowProxyTimeout {
 		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more, or leave it out for %s",

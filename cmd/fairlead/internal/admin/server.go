@@ -60,6 +60,8 @@ type Config struct {
 	// Routes are served on admin.sock only. Keys are patterns of
 	// [http.ServeMux].
 	Routes map[string]http.Handler
+	// Public are those of the Routes that are served at Address, too.
+	Public map[string]http.Handler
 }
 
 // Server serves the administration of one process.
@@ -125,7 +127,7 @@ func listenUnix(ctx context.Context, path string, log *slog.Logger) (*unixsocket
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	if s.tcp != nil {
-		s.serve(ctx, g, netutil.LimitListener(s.tcp, maxConnections), &http.Server{Handler: s.public(), ReadTimeout: publicTime, WriteTimeout: publicTime})
+		s.serve(ctx, g, netutil.LimitListener(s.tcp, maxConnections), &http.Server{Handler: s.public(s.cfg.Public), ReadTimeout: publicTime, WriteTimeout: publicTime})
 	}
 	if s.unix != nil {
 		s.serve(ctx, g, s.unix, &http.Server{Handler: s.private()}) //nolint:gosec // G112: serve sets the time of headers
@@ -156,8 +158,11 @@ func (s *Server) serve(ctx context.Context, g *errgroup.Group, l net.Listener, s
 
 // public is what anyone may see: whether the process lives, whether it is
 // ready, and its counters.
-func (s *Server) public() http.Handler {
+func (s *Server) public(more map[string]http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	for pattern, h := range more {
+		mux.Handle(pattern, h)
+	}
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.ready)
 	if s.cfg.Metrics != nil {
@@ -169,7 +174,7 @@ func (s *Server) public() http.Handler {
 // private is for those who can open the socket.
 func (s *Server) private() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("/", s.public())
+	mux.Handle("/", s.public(nil))
 	for pattern, h := range s.cfg.Routes {
 		mux.Handle(pattern, h)
 	}

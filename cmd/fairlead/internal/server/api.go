@@ -94,8 +94,20 @@ type Released struct {
 	Source string `json:"source"`
 }
 
+// sdRoute is where Prometheus asks for its targets.
+const sdRoute = "GET /sd/prometheus"
+
+// publicRoutes are served to everybody who can connect to the port for metrics.
+func (s *Server) publicRoutes() map[string]http.Handler {
+	if !s.cfg.PrometheusSD {
+		return nil
+	}
+	return map[string]http.Handler{sdRoute: http.HandlerFunc(s.serveSD)}
+}
+
 func (s *Server) routes() map[string]http.Handler {
 	return map[string]http.Handler{
+		sdRoute:                     http.HandlerFunc(s.serveSD),
 		"POST /v1/tokens":           admin.JSON(s.createToken),
 		"GET /v1/tokens":            admin.JSON(s.listTokens),
 		"DELETE /v1/tokens/{id}":    admin.JSON(s.revokeToken),

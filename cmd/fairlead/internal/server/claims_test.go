@@ -92,7 +92,7 @@ func (m *machine) claim(name string) (s deltaStream, leave func(), err error) {
 	m.t.Cleanup(cancel)
 	node, err := (&bootstrap.Node{
 		Type: bootstrap.TypeSidecar, Name: name, Namespace: "shop", Domain: "cluster.local",
-		Address: netip.MustParseAddr(victim), ServiceAccount: "cart",
+		Address: netip.MustParseAddr(victim), ServiceAccount: "cart", AgentVersion: "1.0",
 	}).Proto()
 	if err != nil {
 		m.t.Fatal(err)

@@ -44,6 +44,11 @@ type Config struct {
 	// HTTPAddress is where health and metrics are served in plaintext; empty
 	// means nowhere.
 	HTTPAddress string
+	// PrometheusSD serves the list of proxies at HTTPAddress, in plaintext, as /sd/prometheus;
+	// otherwise it is on admin.sock only.
+	PrometheusSD bool
+	// FileSD is a file that the same list is written to; empty means none.
+	FileSD string
 	// Advertise are the HOST:PORT of the server for agents, in
 	// join tokens; empty means XDSAddress, or this machine's name where that has
 	// no host.

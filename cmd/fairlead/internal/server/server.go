@@ -58,6 +58,7 @@ type Server struct {
 	admin     *admin.Server
 	started   time.Time
 	recent    recentConditions
+	targets   targetList // of proxies, for Prometheus
 }
 
 // New makes all parts and binds the listeners; it does not serve yet.
@@ -67,6 +68,7 @@ func New(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), started: time.Now()}
+	s.targets.list = s.sdTargets
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	// What a flag may be wrong about comes before the authority, which is for ever.
 	for _, step := range []func(context.Context) error{
@@ -174,7 +176,7 @@ func (s *Server) newAdmin(ctx context.Context) error {
 	var err error
 	s.admin, err = admin.New(ctx, admin.Config{
 		Logger: s.cfg.Logger, Address: s.cfg.HTTPAddress, Socket: filepath.Join(s.cfg.RunDir, "admin.sock"),
-		Levels: s.cfg.LogLevels, Registerer: s.metrics, Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.remarks, Routes: s.routes(),
+		Levels: s.cfg.LogLevels, Registerer: s.metrics, Metrics: promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{}), NotReady: s.NotReady, Remarks: s.remarks, Routes: s.routes(), Public: s.publicRoutes(),
 	})
 	return err
 }
@@ -237,6 +239,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.trimMemory(ctx) })
 	g.Go(func() error { return s.collectDuringFloods(ctx) })
 	g.Go(func() error { return s.clock.Run(ctx) })
+	g.Go(func() error { return s.writeFileSD(ctx) })
 	var ending time.Time
 	g.Go(func() error {
 		<-ctx.Done()
