@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/metrics"
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
@@ -81,6 +82,9 @@ type Config struct {
 	DrainTime time.Duration
 	// EnvoyIncludeStats are regular expressions of the names of further statistics of Envoy.
 	EnvoyIncludeStats []string
+	// MaxRequestSeries limits the label sets of metrics of requests and TCP connections; 0 means
+	// [metrics.DefaultMaxSeries].
+	MaxRequestSeries int
 	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
 	// Probe says how to probe the application; nil means that it is not probed.
@@ -115,7 +119,10 @@ type Agent struct {
 	admin   *proxy.Admin
 	guards  []*peercred.Guard
 	secrets *workload.Server
-	known   envoySecrets // set with admin
+	metrics *metrics.Collector
+	// nodeAddress is the address of the host in the mesh, set with metrics.
+	nodeAddress netip.Addr
+	known       envoySecrets // set with admin
 	// adminPaths are those of Envoy's admin socket, set with admin.
 	adminPaths adminPaths
 }
@@ -171,6 +178,7 @@ func New(c Config) (*Agent, error) {
 const (
 	xdsSocket     = "xds.sock"
 	sdsSocket     = "sds.sock"
+	alsSocket     = "als.sock"
 	adminSocket   = "envoy-admin.sock"
 	longestSocket = adminSocket
 )
@@ -219,6 +227,7 @@ type parts struct {
 	secrets *workload.Server
 	relay   *relay.Relay
 	proxy   *proxy.Process
+	metrics *metrics.Collector
 	checker *health.Checker // or nil
 }
 
@@ -239,6 +248,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.ids.run(services) })
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })
+	group.Go(func() error { return p.metrics.Run(services) })
 	if p.checker != nil {
 		group.Go(func() error { return p.checker.Run(services) })
 	}

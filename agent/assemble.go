@@ -42,6 +42,10 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
+	alsGuard, err := a.guard(alsSocket, known.Token, nil)
+	if err != nil {
+		return nil, err
+	}
 	xdsGuard, err := a.guard(xdsSocket, known.Token, a.mover(paths))
 	if err != nil {
 		return nil, err
@@ -85,7 +89,11 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy}
+	collector, err := a.collector(node, envoy, alsGuard)
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector}
 	if a.c.Probe != nil {
 		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: reporter{r}, Probe: *a.c.Probe})
 		if err != nil {
@@ -94,7 +102,8 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard}
+	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard, alsGuard}
+	a.metrics, a.nodeAddress = collector, node.Address
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
 	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
 	return p, nil
@@ -177,7 +186,7 @@ func (a *Agent) envoy(
 		return nil, false, err
 	}
 	b, err := bootstrap.Marshal(bootstrap.Config{
-		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), Token: known.Token,
+		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), ALSSocket: a.inRun(alsSocket), Token: known.Token,
 		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
 		EnvoyVersion: envoyVersion(binary), IncludeStats: a.c.EnvoyIncludeStats, Limits: a.limits(ctx),
 	})

@@ -36,7 +36,7 @@ func TestNoResourceUsesBootstrapClusters(t *testing.T) {
 							if err != nil {
 								t.Fatal(err)
 							}
-							for _, found := range envoytest.Misuses(m, bootstrap.SDSCluster, bootstrap.Reserved()) {
+							for _, found := range envoytest.Misuses(m, bootstrap.SDSCluster, bootstrap.ALSCluster, bootstrap.Reserved()) {
 								t.Errorf("step %d: %s %q: %s", step, r.TypeURL, r.Name, found.At)
 							}
 						}

@@ -127,3 +127,20 @@ func within(ctx context.Context, d time.Duration, ask func(context.Context) erro
 	defer cancel()
 	return ask(ctx)
 }
+
+// Open begins to read a path, without a limit of its size. Close the answer.
+func (a *Admin) Open(ctx context.Context, path string) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://envoy"+path, http.NoBody)
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("asking Envoy's admin interface: %w", err)
+	}
+	if res.StatusCode != http.StatusOK {
+		_ = res.Body.Close()
+		return nil, fmt.Errorf("GET %q of Envoy's admin interface: %s", path, res.Status)
+	}
+	return res.Body, nil
+}

@@ -102,7 +102,7 @@ func (h *host) envoy(version string) *envoytest.Envoy {
 		h.tb.Fatal(err)
 	}
 	b, err := bootstrap.Build(bootstrap.Config{
-		Node: *n, XDSSocket: h.cfg.Socket, SDSSocket: filepath.Join(h.dir, "sds.sock"), Token: testToken,
+		Node: *n, XDSSocket: h.cfg.Socket, SDSSocket: filepath.Join(h.dir, "sds.sock"), ALSSocket: filepath.Join(h.dir, "als.sock"), Token: testToken,
 		AdminSocket: filepath.Join(h.dir, "admin.sock"),
 	})
 	if err != nil {

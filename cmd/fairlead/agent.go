@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,14 +15,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent"
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/metrics"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/pki/durable"
@@ -35,8 +34,10 @@ type agentFlags struct {
 	address       string
 	adminAddress  string
 	httpAddress   string
+	appMetrics    string
 	envoyLogLevel string
 	probe         probeFlags
+	app           *url.URL // of the application's metrics, or nil
 }
 
 func newAgent() *cobra.Command {
@@ -82,7 +83,9 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
-	fl.StringVar(&f.httpAddress, "http-address", "", "IP:PORT for the agent's own health and metrics, in plaintext, such as 127.0.0.1:15020; empty means off")
+	fl.StringVar(&f.httpAddress, "http-address", usualAgentHTTP, "IP:PORT for the agent's health and for all metrics of the host (/stats/prometheus), in plaintext; empty means off. Without the flag the agent takes a free port if this one is in use")
+	fl.StringVar(&f.appMetrics, "app-metrics-url", "", "URL of the application's metrics, such as http://127.0.0.1:8080/metrics, to add to /stats/prometheus; its host must be a loopback address or the address of the workload")
+	fl.IntVar(&c.MaxRequestSeries, "max-request-series", metrics.DefaultMaxSeries, "limit of the label sets of Istio's metrics of requests and TCP connections, each of which has up to 67 series; what is beyond counts as overflow")
 	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stopping Envoy waits for its connections to end")
 	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "keep Envoy running when the agent stops; the next agent takes it over")
 	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "lifetime of certificates to request; 0 means the default of the server")
@@ -105,8 +108,13 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
-	metrics := prometheus.NewRegistry()
-	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newAgentCollector(a.Status))
+	page, err := newAgentPage(a, f.app)
+	if err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("http-address") {
+		f.httpAddress = freeHTTPAddress(cmd.Context(), log)
+	}
 	ask := func(what func(context.Context) []string) func() []string {
 		return func() []string {
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
@@ -117,13 +125,14 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	starting := ask(a.Starting)
 	srv, err := admin.New(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
-		Levels: levels, Registerer: metrics, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
-		Metrics: promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}), NotReady: ask(a.NotReady), Remarks: a.Remarks,
+		Levels: levels, Registerer: page.shared, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
+		Metrics: page.own, Public: map[string]http.Handler{"GET /stats/prometheus": page.all}, NotReady: ask(a.NotReady), Remarks: a.Remarks,
 		Routes: map[string]http.Handler{
-			"GET /v1/status":      admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
-			"GET /v1/config_dump": envoySays(a.ConfigDump),
-			"GET /v1/clusters":    envoySays(a.EnvoyClusters),
-			"GET /v1/logging":     envoySays(a.EnvoyLogging),
+			"GET /stats/prometheus": page.all,
+			"GET /v1/status":        admin.JSON(func(context.Context, *http.Request, struct{}) (agent.Status, error) { return a.Status(), nil }),
+			"GET /v1/config_dump":   envoySays(a.ConfigDump),
+			"GET /v1/clusters":      envoySays(a.EnvoyClusters),
+			"GET /v1/logging":       envoySays(a.EnvoyLogging),
 			"POST /v1/logging": admin.JSON(func(ctx context.Context, _ *http.Request, in agent.LogChange) (struct{}, error) {
 				return struct{}{}, a.SetEnvoyLogging(ctx, in)
 			}),
@@ -204,6 +213,16 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 		if _, err := regexp.Compile(pattern); err != nil {
 			errs = append(errs, fmt.Errorf("--envoy-include-stats %q: %w", pattern, err))
 		}
+	}
+	if f.appMetrics != "" {
+		app, err := metrics.ParseApp(f.appMetrics)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--app-metrics-url %w", err))
+		}
+		f.app = app
+	}
+	if f.cfg.MaxRequestSeries < 1 {
+		errs = append(errs, fmt.Errorf("--max-request-series %d: write a number of at least 1", f.cfg.MaxRequestSeries))
 	}
 	errs = append(errs, checkNotNegative(cmd, "drain-time", "certificate-ttl"))
 	probe, err := f.probe.probe()

@@ -1,11 +1,62 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
 )
+
+// agentPage are the agent's own metrics, and the page with all metrics of the host.
+type agentPage struct {
+	// shared are the metrics of both.
+	shared   prometheus.Registerer
+	own, all http.Handler
+}
+
+// newAgentPage makes both pages. Metrics of the process are istio_agent_… on the page with all
+// metrics, as in Istio: an application has some of the same names.
+func newAgentPage(a *agent.Agent, app *url.URL) (*agentPage, error) {
+	shared, process, prefixed := prometheus.NewRegistry(), prometheus.NewRegistry(), prometheus.NewRegistry()
+	all, err := a.StatsHandler(prometheus.Gatherers{shared, prefixed}, app)
+	if err != nil {
+		return nil, err
+	}
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "istio_build", Help: "The agent's version. It is always 1.", ConstLabels: prometheus.Labels{"component": "proxy", "tag": version},
+	})
+	build.Set(1)
+	shared.MustRegister(newAgentCollector(a.Status), all, build)
+	for _, r := range []prometheus.Registerer{process, prometheus.WrapRegistererWithPrefix("istio_agent_", prefixed)} {
+		r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	}
+	return &agentPage{
+		shared: shared, own: promhttp.HandlerFor(prometheus.Gatherers{shared, process}, promhttp.HandlerOpts{}), all: all,
+	}, nil
+}
+
+// usualAgentHTTP is where the agent serves health and metrics: Istio's port.
+const usualAgentHTTP = "127.0.0.1:15020"
+
+// freeHTTPAddress is the usual address, or one with a free port if that is in use.
+func freeHTTPAddress(ctx context.Context, log *slog.Logger) string {
+	usual := netip.MustParseAddrPort(usualAgentHTTP)
+	taken := proxy.CheckFree(ctx, []netip.AddrPort{usual})
+	if taken == nil {
+		return usual.String()
+	}
+	log.WarnContext(ctx, "default port for metrics is in use, using a free port", "usual", usual, "flag", "--http-address", "err", taken)
+	return netip.AddrPortFrom(usual.Addr(), 0).String()
+}
 
 // agentCollector makes metrics of the agent's status when they are collected.
 type agentCollector struct {

@@ -31,22 +31,24 @@ type Misuse struct {
 // Misuses are the places of a resource of Envoy that name something reserved: a
 // cluster of the bootstrap, or its secret. It knows no field by name: every text,
 // also in what is packed, counts, but for the source of one of the two secrets that
-// a proxy asks its agent for, by the cluster sds. Fields that let a request choose
-// its cluster count as well, whatever they say.
-func Misuses(m proto.Message, sds string, reserved []string) []Misuse {
-	w := &misuses{sds: sds, reserved: reserved}
-	w.message(m.ProtoReflect(), string(m.ProtoReflect().Descriptor().Name()), false)
+// a proxy asks its agent for, by the cluster sds, and for the receiver of an access log,
+// the cluster als. Fields that let a request choose its cluster count as well, whatever
+// they say.
+func Misuses(m proto.Message, sds, als string, reserved []string) []Misuse {
+	w := &misuses{sds: sds, als: als, reserved: reserved}
+	w.message(m.ProtoReflect(), string(m.ProtoReflect().Descriptor().Name()), "")
 	return w.found
 }
 
 type misuses struct {
-	sds      string
+	sds, als string
 	reserved []string
 	found    []Misuse
 }
 
-// message looks at a message; secret means that it is in the source of a secret.
-func (w *misuses) message(m protoreflect.Message, at string, secret bool) {
+// message looks at a message; allowed is the reserved cluster that it may name, because it is in
+// the source of a secret, or in an access log.
+func (w *misuses) message(m protoreflect.Message, at, allowed string) {
 	switch x := m.Interface().(type) {
 	case *anypb.Any:
 		inner, err := x.UnmarshalNew()
@@ -54,48 +56,58 @@ func (w *misuses) message(m protoreflect.Message, at string, secret bool) {
 			w.found = append(w.found, Misuse{At: fmt.Sprintf("%s: %v", at, err)})
 			return
 		}
-		w.message(inner.ProtoReflect(), at+"/"+string(inner.ProtoReflect().Descriptor().Name()), secret)
+		w.message(inner.ProtoReflect(), at+"/"+string(inner.ProtoReflect().Descriptor().Name()), allowed)
 		return
 	case interface{ GetName() string }:
 		if m.Descriptor().FullName() == "envoy.extensions.transport_sockets.tls.v3.SdsSecretConfig" {
-			secret = slices.Contains(sdsNames, x.GetName())
+			allowed = ""
+			if slices.Contains(sdsNames, x.GetName()) {
+				allowed = w.sds
+			}
 		}
 	}
+	if m.Descriptor().FullName() == "envoy.extensions.access_loggers.grpc.v3.CommonGrpcAccessLogConfig" {
+		allowed = w.als
+	}
+	// What a tag shows is no destination.
+	tag := m.Descriptor().FullName() == "envoy.type.tracing.v3.CustomTag.Metadata"
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		at := at + "." + string(fd.Name())
-		if slices.ContainsFunc(byRequest, func(part string) bool { return strings.Contains(string(fd.Name()), part) }) {
+		if !tag && slices.ContainsFunc(byRequest, func(part string) bool { return strings.Contains(string(fd.Name()), part) }) {
 			w.found = append(w.found, Misuse{At: at + ": lets a request choose"})
 		}
 		switch {
 		case fd.IsList():
 			for i := range v.List().Len() {
-				w.value(fd, v.List().Get(i), at, secret)
+				w.value(fd, v.List().Get(i), at, allowed)
 			}
 		case fd.IsMap():
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
-				w.text(fd, k.String(), at, false)
-				w.value(fd.MapValue(), v, at, secret)
+				w.text(fd, k.String(), at, "")
+				w.value(fd.MapValue(), v, at, allowed)
 				return true
 			})
 		default:
-			w.value(fd, v, at, secret)
+			w.value(fd, v, at, allowed)
 		}
 		return true
 	})
 }
 
-func (w *misuses) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, at string, secret bool) {
+func (w *misuses) value(fd protoreflect.FieldDescriptor, v protoreflect.Value, at, allowed string) {
 	switch {
 	case fd.Message() != nil:
-		w.message(v.Message(), at, secret)
+		w.message(v.Message(), at, allowed)
 	case fd.Kind() == protoreflect.StringKind:
-		allowed := secret && fd.FullName() == "envoy.config.core.v3.GrpcService.EnvoyGrpc.cluster_name" && v.String() == w.sds
+		if fd.FullName() != "envoy.config.core.v3.GrpcService.EnvoyGrpc.cluster_name" {
+			allowed = ""
+		}
 		w.text(fd, v.String(), at, allowed)
 	}
 }
 
-func (w *misuses) text(fd protoreflect.FieldDescriptor, s, at string, allowed bool) {
-	if !allowed && slices.Contains(w.reserved, s) {
+func (w *misuses) text(fd protoreflect.FieldDescriptor, s, at, allowed string) {
+	if (s != allowed || allowed == "") && slices.Contains(w.reserved, s) {
 		w.found = append(w.found, Misuse{Field: fd.FullName(), At: fmt.Sprintf("%s: %q", at, s)})
 	}
 }

@@ -22,17 +22,21 @@ import (
 )
 
 // Names of the static clusters. Resources of a control plane refer to SDSCluster as the
-// source of secrets.
+// source of secrets, and to ALSCluster as the receiver of access logs.
 const (
 	XDSCluster        = "xds-grpc"
 	SDSCluster        = "sds-grpc"
+	ALSCluster        = "als-grpc"
 	prometheusCluster = "prometheus_stats"
 )
 
 // Reserved are the names in a bootstrap to which no resource of a control plane may refer,
-// except to SDSCluster as the source of a secret: these clusters connect to the admin
-// interface and to the agent's sockets, which give out keys and identities.
-func Reserved() []string { return []string{XDSCluster, SDSCluster, prometheusCluster, tokenSecret} }
+// except to SDSCluster as the source of a secret, and to ALSCluster as the receiver of an
+// access log: these clusters connect to the admin interface and to the agent's sockets, which
+// give out keys and identities.
+func Reserved() []string {
+	return []string{XDSCluster, SDSCluster, ALSCluster, prometheusCluster, tokenSecret}
+}
 
 // MaxSocketPath is how long the path of a unix socket may be: sun_path has 108
 // bytes, the last of which is zero.
@@ -42,8 +46,8 @@ const MaxSocketPath = 107
 type Config struct {
 	// Node identifies the Envoy.
 	Node Node
-	// XDSSocket and SDSSocket are the unix sockets of the agent; absolute.
-	XDSSocket, SDSSocket string
+	// XDSSocket, SDSSocket and ALSSocket are the unix sockets of the agent; absolute.
+	XDSSocket, SDSSocket, ALSSocket string
 	// Token is what the agent's sockets require, in the header [TokenHeader].
 	Token string
 
@@ -73,7 +77,7 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkSocket("xDS", c.XDSSocket), checkSocket("SDS", c.SDSSocket)); err != nil {
+	if err := errors.Join(checkSocket("xDS", c.XDSSocket), checkSocket("SDS", c.SDSSocket), checkSocket("access log", c.ALSSocket)); err != nil {
 		return nil, err
 	}
 	admin, reached, err := adminAddresses(&c)
@@ -103,15 +107,16 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 
 		DeferredStatOptions: deferredStats(),
 	}
-	xds, err := grpcCluster(XDSCluster, c.XDSSocket)
-	if err != nil {
-		return nil, err
+	if c.EnvoyVersion.AtLeast(1, 37) {
+		b.StatsEviction = &bootstrapv3.Bootstrap_StatsEvictionInterval{StatsEvictionInterval: durationpb.New(statsEviction)}
 	}
-	sds, err := grpcCluster(SDSCluster, c.SDSSocket)
-	if err != nil {
-		return nil, err
+	for _, s := range []struct{ cluster, socket string }{{XDSCluster, c.XDSSocket}, {SDSCluster, c.SDSSocket}, {ALSCluster, c.ALSSocket}} {
+		cluster, err := grpcCluster(s.cluster, s.socket)
+		if err != nil {
+			return nil, err
+		}
+		b.StaticResources.Clusters = append(b.StaticResources.Clusters, cluster)
 	}
-	b.StaticResources.Clusters = []*clusterv3.Cluster{xds, sds}
 	if c.StatsAddress.IsValid() {
 		l, err := statsListener(c.StatsAddress)
 		if err != nil {

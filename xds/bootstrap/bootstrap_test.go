@@ -18,7 +18,7 @@ func testConfig(tb testing.TB) Config {
 	tb.Helper()
 	dir := tb.TempDir()
 	return Config{
-		Node: *ordersNode(), XDSSocket: filepath.Join(dir, "xds.sock"), SDSSocket: filepath.Join(dir, "sds.sock"),
+		Node: *ordersNode(), XDSSocket: filepath.Join(dir, "xds.sock"), SDSSocket: filepath.Join(dir, "sds.sock"), ALSSocket: filepath.Join(dir, "als.sock"),
 		Token: "A-TOKEN-OF-THIS-TEST", AdminSocket: filepath.Join(dir, "admin.sock"),
 	}
 }
@@ -48,6 +48,7 @@ func TestBuildRejects(t *testing.T) {
 		"relative":   func(c *Config) { c.XDSSocket = "xds.sock" },
 		"long":       func(c *Config) { c.SDSSocket = "/" + strings.Repeat("a", MaxSocketPath) },
 		"admin_long": func(c *Config) { c.AdminSocket = "/" + strings.Repeat("a", MaxSocketPath) },
+		"als_long":   func(c *Config) { c.ALSSocket = "/" + strings.Repeat("a", MaxSocketPath) },
 		"no_token":   func(c *Config) { c.Token = "" },
 		"moved_long": func(c *Config) { c.MovedAdminSocket = "/" + strings.Repeat("a", MaxSocketPath) },
 		"node":       func(c *Config) { c.Node.Name = "" },

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
@@ -11,11 +12,16 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
+// statsEviction is the interval at which Envoy forgets counters of requests that did not change
+// since the one before. It is a multiple of the interval in which Envoy adds up its workers'
+// statistics, 5 s, as Envoy requires.
+const statsEviction = 10 * time.Minute
+
 // statPrefixes begin the names of statistics about the Envoy itself: a few for each host.
 // "istio" and "reporter=" are for metrics of requests with Istio's names.
 func statPrefixes() []string {
 	return []string{
-		"cluster." + XDSCluster + ";", "cluster." + SDSCluster + ";", "cluster_manager.", "component", "control_plane.",
+		"cluster." + XDSCluster + ";", "cluster." + SDSCluster + ";", "cluster." + ALSCluster + ";", "cluster_manager.", "component", "control_plane.",
 		"istio", "listener_manager.", "overload.", "reporter=", "sds.", "server.", "wasm",
 	}
 }

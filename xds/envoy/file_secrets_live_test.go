@@ -48,7 +48,7 @@ func secretServer(t *testing.T, roots ...string) *bootstrapv3.Bootstrap {
 	})
 	b, err := agent.Build(agent.Config{
 		Node:      agent.Node{Type: agent.TypeSidecar, Address: netip.MustParseAddr(clientIP), Name: "web", Namespace: "shop", Domain: "cluster.local"},
-		XDSSocket: socket, SDSSocket: socket, AdminSocket: "/admin.sock", Token: token,
+		XDSSocket: socket, SDSSocket: socket, ALSSocket: "/als.sock", AdminSocket: "/admin.sock", Token: token,
 	})
 	fatalIf(t, err, "building a bootstrap")
 	return b

@@ -6,8 +6,10 @@ import (
 	"testing"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	"golang.org/x/tools/txtar"
 	"google.golang.org/protobuf/proto"
@@ -37,7 +39,7 @@ func noMisuse(t *testing.T, what string, resources []envoy.Resource) (secrets in
 	for _, r := range resources {
 		m, err := envoy.Decode(r)
 		fatalIf(t, err, "decoding")
-		for _, place := range envoytest.Misuses(m, boot.SDSCluster, boot.Reserved()) {
+		for _, place := range envoytest.Misuses(m, boot.SDSCluster, boot.ALSCluster, boot.Reserved()) {
 			if plainText(place.Field) {
 				continue
 			}
@@ -136,16 +138,27 @@ func TestMisusesAreSeen(t *testing.T) {
 		fatalIf(t, err, "packing")
 		return a
 	}
+	log := func(cluster string) proto.Message {
+		return &grpclogv3.TcpGrpcAccessLogConfig{CommonConfig: &grpclogv3.CommonGrpcAccessLogConfig{GrpcService: &corev3.GrpcService{
+			TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}},
+		}}}
+	}
+	if found := envoytest.Misuses(log(boot.ALSCluster), boot.SDSCluster, boot.ALSCluster, boot.Reserved()); len(found) != 0 {
+		t.Errorf("an access log to the agent: %q", found)
+	}
 	for name, m := range map[string]proto.Message{
-		"route":   &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: boot.XDSCluster}},
-		"mirror":  &routev3.RouteAction{RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: boot.SDSCluster}}},
-		"header":  &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_ClusterHeader{ClusterHeader: "x-to"}},
-		"cluster": &clusterv3.Cluster{Name: boot.SDSCluster},
+		"log":             log(boot.SDSCluster),
+		"als_of_a_route":  &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: boot.ALSCluster}},
+		"als_of_a_filter": &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: boot.ALSCluster}}},
+		"route":           &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: boot.XDSCluster}},
+		"mirror":          &routev3.RouteAction{RequestMirrorPolicies: []*routev3.RouteAction_RequestMirrorPolicy{{Cluster: boot.SDSCluster}}},
+		"header":          &routev3.RouteAction{ClusterSpecifier: &routev3.RouteAction_ClusterHeader{ClusterHeader: "x-to"}},
+		"cluster":         &clusterv3.Cluster{Name: boot.SDSCluster},
 		"tcp_proxy": &listenerv3.Filter{ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(&tcpproxyv3.TcpProxy{
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: boot.SDSCluster},
 		})}},
 	} {
-		if found := envoytest.Misuses(m, boot.SDSCluster, boot.Reserved()); len(found) != 1 {
+		if found := envoytest.Misuses(m, boot.SDSCluster, boot.ALSCluster, boot.Reserved()); len(found) != 1 {
 			t.Errorf("%s: found %q", name, found)
 		}
 	}

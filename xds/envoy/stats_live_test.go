@@ -36,7 +36,7 @@ func (s statistics) startWith(t *testing.T, version, manifests string, who proxy
 	t.Helper()
 	b, err := agent.Build(agent.Config{
 		Node:      agent.Node{Type: agent.TypeSidecar, Address: netip.MustParseAddr(who.IP), Name: "web", Namespace: "shop", Domain: "cluster.local"},
-		XDSSocket: "/xds.sock", SDSSocket: "/sds.sock", AdminSocket: "/admin.sock", Token: "TOKEN", IncludeStats: s.include,
+		XDSSocket: "/xds.sock", SDSSocket: "/sds.sock", ALSSocket: "/als.sock", AdminSocket: "/admin.sock", Token: "TOKEN", IncludeStats: s.include,
 	})
 	fatalIf(t, err, "building a bootstrap")
 	config := b.GetStatsConfig()

@@ -1,0 +1,461 @@
+package metrics
+
+import (
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+const (
+	clientID = "spiffe://cluster.local/ns/clients/sa/frontend"
+	serverID = "spiffe://cluster.local/ns/shop/sa/orders"
+)
+
+// mesh is one Envoy that is both sides: an outbound and an inbound listener for HTTP and for
+// TCP, with mTLS between them, and loggers as the control plane configures them.
+type mesh struct {
+	*rig
+	envoy                    *envoytest.Envoy
+	out, plain, dead, outTCP string // addresses of listeners
+	version                  string
+	client                   string // the common name in the client's certificate
+}
+
+const usualClient = "frontend-7;clients;frontend;v1;vms"
+
+func newMesh(t *testing.T, version, client string) *mesh {
+	t.Helper()
+	m := &mesh{rig: newRig(t, nil), version: version, client: client}
+	m.start(t)
+	return m
+}
+
+// start starts the Envoy, or another one.
+func (m *mesh) start(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	ca := newAuthority(t)
+	ca.issue(t, dir, "client", clientID, pkix.Name{CommonName: m.client})
+	ca.issue(t, dir, "server", serverID, pkix.Name{CommonName: "orders-v1"})
+	ports := envoytest.FreePorts(t, 6)
+	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	m.out, m.plain, m.dead, m.outTCP = at(0), at(2), at(3), at(4)
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = echo.Close() })
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	minor := envoytest.Minor(t, m.version)
+	resources := "listeners:\n" +
+		httpListener("out", ports[0], "route: {cluster: orders}", httpLog(minor, source), "") +
+		httpListener("in", ports[1], `direct_response: {status: 200, body: {inline_string: "hello"}}`, httpLog(minor, destination), serverTLS(dir)) +
+		httpListener("plain", ports[2], `direct_response: {status: 404}`, httpLog(minor, destination), "") +
+		httpListener("dead", ports[3], "route: {cluster: dead}", httpLog(minor, source), "") +
+		tcpListener("out_tcp", ports[4], "orders_tcp", source, "") +
+		tcpListener("in_tcp", ports[5], "echo", destination, serverTLS(dir)) +
+		"clusters:\n" +
+		cluster("orders", ports[1], clientTLS(dir)) +
+		cluster("orders_tcp", ports[5], clientTLS(dir)) +
+		cluster("dead", 1, "") +
+		cluster("echo", echo.Addr().(*net.TCPAddr).Port, "")
+	m.envoy = startEnvoy(t, m.version, m.socket, resources)
+	m.attach(m.envoy)
+	for _, address := range []string{m.out, m.plain, m.dead, m.outTCP} {
+		envoytest.Eventually(t, envoytest.Patience, func() error {
+			c, err := net.Dial("tcp", address)
+			if err == nil {
+				_ = c.Close()
+			}
+			return err
+		})
+	}
+}
+
+// indent indents all lines.
+func indent(n int, s string) string {
+	return strings.Repeat(" ", n) + strings.ReplaceAll(strings.TrimRight(s, "\n"), "\n", "\n"+strings.Repeat(" ", n)) + "\n"
+}
+
+func httpListener(name string, port int, action, log, tls string) string {
+	return indent(0, fmt.Sprintf(`- name: %s
+  address: {socket_address: {address: 127.0.0.1, port_value: %d}}
+  filter_chains:
+  - filters:
+    - name: envoy.filters.network.http_connection_manager
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+        stat_prefix: %s;
+        route_config: {virtual_hosts: [{name: all, domains: ["*"], routes: [{match: {prefix: /none}, direct_response: {status: 503}}, {match: {prefix: /}, %s}]}]}
+        http_filters: [{name: envoy.filters.http.router, typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}}]
+        access_log:
+`, name, port, name, action)) + indent(8, log) + tls
+}
+
+func tcpListener(name string, port int, to string, side reporter, tls string) string {
+	return fmt.Sprintf(`- name: %s
+  address: {socket_address: {address: 127.0.0.1, port_value: %d}}
+  filter_chains:
+  - filters:
+    - name: envoy.filters.network.tcp_proxy
+      typed_config:
+        "@type": type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy
+        stat_prefix: %s
+        cluster: %s
+        access_log_options: {flush_access_log_on_connected: true, access_log_flush_interval: 1s}
+        access_log:
+`, name, port, name, to) + indent(8, grpcLog("tcp_grpc", "TcpGrpcAccessLogConfig", side, "")) + tls
+}
+
+func grpcLog(name, kind string, side reporter, more string) string {
+	return fmt.Sprintf(`- name: envoy.access_loggers.%s
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.access_loggers.grpc.v3.%s
+    common_config:
+      log_name: istio/%s
+      transport_api_version: V3
+      grpc_service: {envoy_grpc: {cluster_name: als-grpc}}
+      buffer_flush_interval: 1s
+      custom_tags:
+      - {tag: peer, metadata: {kind: {host: {}}, metadata_key: {key: istio, path: [{key: workload}]}}}
+      - {tag: service, metadata: {kind: {cluster: {}}, metadata_key: {key: fairlead, path: [{key: service}]}}}
+`, name, kind, side) + more
+}
+
+// httpLog is the logger of a connection manager: Envoy's own counters, or the access log service
+// where an Envoy has none.
+func httpLog(minor int, side reporter) string {
+	if minor < 37 {
+		return grpcLog("http_grpc", "HttpGrpcAccessLogConfig", side, "    additional_request_headers_to_log: [content-type]\n")
+	}
+	scope := "stat_prefix: istio"
+	if minor >= 39 {
+		scope = "stats_scope: {prefix: istio, sharing_name: istio, enable_eviction: true, max_counters: 4000, max_histograms: 6000}"
+	}
+	peer, principal := "%UPSTREAM_METADATA(istio:workload)%", "%UPSTREAM_PEER_URI_SAN%"
+	if side == destination {
+		peer, principal = "%DOWNSTREAM_PEER_SUBJECT%", "%DOWNSTREAM_PEER_URI_SAN%"
+	}
+	tags := fmt.Sprintf(`tags: [{name: reporter, value_format: %s}, {name: peer, value_format: "%s"}, {name: peer_principal, value_format: "%s"}, `+
+		`{name: service, value_format: "%%CLUSTER_METADATA(fairlead:service)%%"}, {name: response_code, value_format: "%%RESPONSE_CODE%%"}, `+
+		`{name: response_flags, value_format: "%%RESPONSE_FLAGS%%"}, {name: grpc_response_status, value_format: "%%GRPC_STATUS_NUMBER%%"}]`, side, peer, principal)
+	return fmt.Sprintf(`- name: envoy.access_loggers.stats
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.access_loggers.stats.v3.Config
+    %[1]s
+    counters: [{stat: {name: requests_total, %[2]s}, value_fixed: 1}]
+    histograms:
+    - {stat: {name: request_duration_milliseconds, %[2]s}, unit: Milliseconds, value_format: "%%DURATION%%"}
+    - {stat: {name: request_bytes, %[2]s}, unit: Bytes, value_format: "%%DOWNSTREAM_WIRE_BYTES_RECEIVED%%"}
+    - {stat: {name: response_bytes, %[2]s}, unit: Bytes, value_format: "%%DOWNSTREAM_WIRE_BYTES_SENT%%"}
+`, scope, tags)
+}
+
+func cluster(name string, port int, tls string) string {
+	return fmt.Sprintf(`- name: %[1]s
+  connect_timeout: 5s
+  metadata: {filter_metadata: {fairlead: {service: "%[1]s.shop;%[1]s;shop"}}}
+  load_assignment:
+    cluster_name: %[1]s
+    endpoints:
+    - lb_endpoints:
+      - endpoint: {address: {socket_address: {address: 127.0.0.1, port_value: %[2]d}}}
+        metadata: {filter_metadata: {istio: {workload: "%[1]s-v1;shop;%[1]s;v1;vms"}}}
+`, name, port) + tls
+}
+
+func serverTLS(dir string) string {
+	return indent(4, fmt.Sprintf(`transport_socket:
+  name: envoy.transport_sockets.tls
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
+    require_client_certificate: true
+    common_tls_context: {tls_certificates: [{certificate_chain: {filename: %[1]s/server.crt}, private_key: {filename: %[1]s/server.key}}], validation_context: {trusted_ca: {filename: %[1]s/root.crt}}}
+`, dir))
+}
+
+func clientTLS(dir string) string {
+	return indent(2, fmt.Sprintf(`transport_socket:
+  name: envoy.transport_sockets.tls
+  typed_config:
+    "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
+    common_tls_context: {tls_certificates: [{certificate_chain: {filename: %[1]s/client.crt}, private_key: {filename: %[1]s/client.key}}], validation_context: {trusted_ca: {filename: %[1]s/root.crt}}}
+`, dir))
+}
+
+// send sends requests, and returns when all are answered.
+func (m *mesh) send(t *testing.T, to string, n int) {
+	t.Helper()
+	client := &http.Client{Timeout: envoytest.Patience, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	for range n {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+to+"/", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		_ = res.Body.Close()
+	}
+}
+
+// labels are those of a series with what differs from unknown.
+func wantLabels(pairs ...string) string {
+	names := []string{
+		"reporter", "source_workload", "source_canonical_service", "source_canonical_revision", "source_workload_namespace",
+		"source_principal", "source_app", "source_version", "source_cluster", "destination_workload", "destination_workload_namespace",
+		"destination_principal", "destination_app", "destination_version", "destination_service", "destination_canonical_service",
+		"destination_canonical_revision", "destination_service_name", "destination_service_namespace", "destination_cluster",
+		"request_protocol", "response_code", "grpc_response_status", "response_flags", "connection_security_policy",
+	}
+	var b strings.Builder
+	for _, n := range names {
+		value := unknown
+		for i := 0; i < len(pairs); i += 2 {
+			if pairs[i] == n {
+				value = pairs[i+1]
+			}
+		}
+		if value != "absent" {
+			fmt.Fprintf(&b, "%s=%s\n", n, value)
+		}
+	}
+	return b.String()
+}
+
+// TestRequestsOfRealEnvoys: each Envoy counts known requests, and the page has each metric with
+// each of Istio's labels.
+func TestRequestsOfRealEnvoys(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs Envoys")
+	}
+	for _, version := range envoytest.Versions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, version, usualClient)
+			m.run(t)
+			m.send(t, m.out, 30)
+			m.send(t, m.plain, 7)
+			m.send(t, m.dead, 3)
+			known := envoytest.Minor(t, version) >= 37 // the server's certificate
+			orders := []string{
+				"reporter", "source", "source_workload", "web-1", "source_canonical_service", "web", "source_canonical_revision", "v2",
+				"source_workload_namespace", "shop", "source_app", "web", "source_version", "v2", "source_cluster", "vms",
+				"destination_workload", "orders-v1", "destination_workload_namespace", "shop", "destination_service", "orders.shop",
+				"destination_canonical_service", "orders", "destination_canonical_revision", "v1", "destination_service_name", "orders",
+				"destination_service_namespace", "shop", "destination_cluster", "vms", "request_protocol", "http",
+				"response_code", "200", "grpc_response_status", "", "response_flags", "-",
+			}
+			if known {
+				orders = append(orders, "source_principal", testWorkload().Principal, "destination_principal", serverID)
+			}
+			served := []string{
+				"reporter", "destination", "destination_workload", "web-1", "destination_canonical_service", "web", "destination_canonical_revision", "v2",
+				"destination_workload_namespace", "shop", "destination_principal", testWorkload().Principal, "destination_app", "web", "destination_version", "v2",
+				"destination_cluster", "vms", "destination_service", "web", "destination_service_name", "web", "destination_service_namespace", "shop",
+				"source_workload", "frontend-7", "source_canonical_service", "frontend", "source_canonical_revision", "v1", "source_workload_namespace", "clients",
+				"source_principal", clientID, "source_cluster", "vms", "request_protocol", "http",
+				"response_code", "200", "grpc_response_status", "", "response_flags", "-", "connection_security_policy", "mutual_tls",
+			}
+			plain := []string{
+				"reporter", "destination", "destination_workload", "web-1", "destination_canonical_service", "web", "destination_canonical_revision", "v2",
+				"destination_workload_namespace", "shop", "destination_app", "web", "destination_version", "v2", "destination_cluster", "vms",
+				"destination_service", "web", "destination_service_name", "web", "destination_service_namespace", "shop", "source_canonical_revision", "latest",
+				"request_protocol", "http", "response_code", "404", "grpc_response_status", "", "response_flags", "-", "connection_security_policy", "none",
+			}
+			failed := []string{
+				"reporter", "source", "source_workload", "web-1", "source_canonical_service", "web", "source_canonical_revision", "v2",
+				"source_workload_namespace", "shop", "source_app", "web", "source_version", "v2", "source_cluster", "vms",
+				"destination_workload", "dead-v1", "destination_workload_namespace", "shop", "destination_service", "dead.shop",
+				"destination_canonical_service", "dead", "destination_canonical_revision", "v1", "destination_service_name", "dead",
+				"destination_service_namespace", "shop", "destination_cluster", "vms", "request_protocol", "http",
+				"response_code", "503", "grpc_response_status", "", "response_flags", "UF",
+			}
+			want := map[string]uint64{wantLabels(orders...): 30, wantLabels(served...): 30, wantLabels(plain...): 7, wantLabels(failed...): 3}
+			envoytest.Eventually(t, envoytest.Patience, func() error {
+				families, _ := m.scrape(t)
+				for _, name := range []string{"istio_requests_total", "istio_request_duration_milliseconds", "istio_request_bytes", "istio_response_bytes"} {
+					got := map[string]uint64{}
+					for _, s := range families[name].GetMetric() {
+						got[text(s)] = uint64(s.GetCounter().GetValue()) + s.GetHistogram().GetSampleCount()
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						return fmt.Errorf("%s: %s", name, diff)
+					}
+				}
+				return nil
+			})
+			families, page := m.scrape(t)
+			for _, s := range find(families["istio_response_bytes"], "reporter=destination", "response_code=200") {
+				buckets := s.GetHistogram().GetBucket()
+				if n := len(buckets); n != 20 || buckets[18].GetUpperBound() != 3.6e6 {
+					t.Errorf("%d buckets: %v", n, buckets)
+				}
+				if sum := s.GetHistogram().GetSampleSum(); sum < 30*5 || sum > 30*1000 {
+					t.Errorf("30 answers have %v bytes", sum)
+				}
+			}
+			if strings.Contains(page, "envoy_istio_") {
+				t.Error("Envoy's names are on the page")
+			}
+			if families["envoy_server_uptime"] == nil || families["fairlead_agent_request_label_sets"] == nil {
+				t.Errorf("other metrics of Envoy or the agent are missing:\n%s", strings.Join(slices.Sorted(maps.Keys(families)), "\n"))
+			}
+			m.envoy.NoRejections(t)
+		})
+	}
+}
+
+// TestConnectionsOfRealEnvoys: TCP connections are counted when they open and end, and their
+// bytes while they are open.
+func TestConnectionsOfRealEnvoys(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs Envoys")
+	}
+	for _, version := range envoytest.Versions() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, version, usualClient)
+			m.run(t)
+			conn, err := net.Dial("tcp", m.outTCP)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			const size, chunks = 1000, 5
+			for range chunks {
+				if _, err := conn.Write(make([]byte, size)); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(conn, make([]byte, size)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// The listener was dialled once before, to see that it is there.
+			from := []string{"reporter=source", "destination_workload=orders_tcp-v1", "destination_service=orders_tcp.shop", "request_protocol=tcp"}
+			to := []string{"reporter=destination", "source_workload=frontend-7", "source_principal=" + clientID, "connection_security_policy=mutual_tls"}
+			check := func(closed uint64) func() error {
+				return func() error {
+					families, _ := m.scrape(t)
+					for _, labels := range [][]string{from, to} {
+						for name, want := range map[string]uint64{
+							"istio_tcp_connections_opened_total": 2, "istio_tcp_connections_closed_total": closed,
+							"istio_tcp_sent_bytes_total": size * chunks, "istio_tcp_received_bytes_total": size * chunks,
+						} {
+							if n := total(families[name], labels...); n != want {
+								return fmt.Errorf("%s of %s = %d, want %d", name, labels[0], n, want)
+							}
+						}
+					}
+					return nil
+				}
+			}
+			envoytest.Eventually(t, envoytest.Patience, check(1))
+			if err := conn.Close(); err != nil {
+				t.Fatal(err)
+			}
+			envoytest.Eventually(t, envoytest.Patience, check(2))
+		})
+	}
+}
+
+// TestRestartOfARealEnvoy: what was read before Envoy died counts on, whoever reads next.
+func TestRestartOfARealEnvoy(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs Envoys")
+	}
+	for _, version := range envoytest.Versions()[:1] {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			m := newMesh(t, version, usualClient)
+			counted := func(want uint64) func() error {
+				return func() error {
+					if _, err := m.read(t.Context(), requestsOnly, func(line []byte) {
+						if !strings.HasPrefix(string(line), "#") {
+							t.Errorf("the filter lets %q through", line)
+						}
+					}); err != nil {
+						return err
+					}
+					var page strings.Builder
+					if err := m.store.writeTo(&page); err != nil {
+						return err
+					}
+					families := parsePage(t, page.String())
+					for _, name := range []string{"istio_requests_total", "istio_response_bytes"} {
+						if n := total(families[name], "reporter=source", "response_code=200"); n != want {
+							return fmt.Errorf("%s = %d, want %d", name, n, want)
+						}
+					}
+					return nil
+				}
+			}
+			m.send(t, m.out, 10)
+			envoytest.Eventually(t, envoytest.Patience, counted(10))
+			m.envoy.Kill()
+			m.process = Process{}
+			if _, err := m.read(t.Context(), requestsOnly, nil); err == nil {
+				t.Error("an Envoy that is dead was read")
+			}
+			m.start(t)
+			m.send(t, m.out, 5)
+			envoytest.Eventually(t, envoytest.Patience, counted(15))
+		})
+	}
+}
+
+// TestHostileNamesFromRealEnvoys: whatever a certificate has as its name is one value of one
+// label, as Envoy escapes it.
+func TestHostileNamesFromRealEnvoys(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("runs Envoys")
+	}
+	for _, name := range []string{`a"} 1`, `a\",reporter="source`, "a\nistio_requests_total 9", `CN=a,O=b+c`, "é#<>"} {
+		for _, version := range envoytest.Ends() {
+			t.Run(version, func(t *testing.T) {
+				t.Parallel()
+				m := newMesh(t, version, name)
+				m.run(t)
+				m.send(t, m.out, 2)
+				envoytest.Eventually(t, envoytest.Patience, func() error {
+					families, page := m.scrape(t)
+					if n := total(families["istio_requests_total"], "reporter=destination", "source_workload="+name, "source_principal="+clientID); n != 2 {
+						return fmt.Errorf("%q: %d requests\n%s", name, n, page)
+					}
+					return nil
+				})
+				if families, _ := m.scrape(t); len(families["istio_requests_total"].GetMetric()) != 2 {
+					t.Errorf("series: %v", families["istio_requests_total"])
+				}
+			})
+		}
+	}
+}
