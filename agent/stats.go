@@ -15,14 +15,6 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
-// Istio's labels of a workload, by which metrics name it.
-const (
-	labelApp               = "app"
-	labelVersion           = "version"
-	labelCanonicalName     = "service.istio.io/canonical-name"
-	labelCanonicalRevision = "service.istio.io/canonical-revision"
-)
-
 // collector makes what collects the metrics of requests and connections of an Envoy.
 func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peercred.Guard) (*metrics.Collector, error) {
 	return metrics.New(metrics.Config{
@@ -41,22 +33,15 @@ func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peer
 	})
 }
 
-// measured is the workload of this host as metrics name it.
+// measured is the workload of this host as metrics name it: as the control plane says, and by
+// the name of the node until it has said so once.
 func (a *Agent) measured(node bootstrap.Node) metrics.Workload {
-	w := metrics.Workload{
-		Name: node.WorkloadName, Namespace: node.Namespace, Cluster: node.ClusterID,
-		App: node.Labels[labelApp], Version: node.Labels[labelVersion],
-		CanonicalName: node.Labels[labelCanonicalName], CanonicalRevision: node.Labels[labelCanonicalRevision],
-	}
-	// As Istio does without the canonical labels.
-	if w.CanonicalName == "" {
-		w.CanonicalName = w.App
-	}
-	if w.CanonicalName == "" {
-		w.CanonicalName = w.Name
-	}
-	if w.CanonicalRevision == "" {
-		w.CanonicalRevision = w.Version
+	w := metrics.Workload{Name: node.WorkloadName, Namespace: node.Namespace, CanonicalName: node.WorkloadName, Cluster: node.ClusterID}
+	if who, known := a.Workload(); known {
+		w = metrics.Workload{
+			Name: who.Name, Namespace: who.Namespace, App: who.App, Version: who.Version,
+			CanonicalName: who.CanonicalName, CanonicalRevision: who.CanonicalRevision, Cluster: who.Cluster,
+		}
 	}
 	if id := a.workload.Load(); id != nil {
 		w.Principal = id.ID.String()

@@ -38,6 +38,7 @@ func TestGroup(t *testing.T) {
 var dissected = map[string]string{
 	"agent/assemble.go":                          "where the agent's own listener is",
 	"agent/enroll.go":                            "the agent's own address",
+	"agent/metrics/handler.go":                   "the address of the application, which is dialed",
 	"cmd/fairlead/agent.go":                      "a setting",
 	"cmd/fairlead/internal/server/config.go":     "settings, and the server's own listeners",
 	"cmd/fairlead/internal/server/glue.go":       "whether a host comes from the address that it claims",
