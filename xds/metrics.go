@@ -60,7 +60,7 @@ func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "xDS streams that were rejected for their identity or node: the proxy may not be that workload."}),
 		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "xDS streams that were rejected because a limit was reached (--max-streams, --max-streams-per-host and the like)."}),
 		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "xDS streams that were closed because the proxy read too slowly (--slow-proxy-timeout)."}),
-		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_xds_internal_errors", Help: "Errors while the configuration of a proxy was built."}),
+		faults:    prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_total_xds_internal_errors", Help: "Errors while the configuration of a proxy was built."}),
 	}
 	for t, name := range map[stream.TypeURL]string{
 		stream.ClusterType: "cds", stream.EndpointType: "eds", stream.ListenerType: "lds", stream.RouteType: "rds",

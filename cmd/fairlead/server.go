@@ -70,7 +70,7 @@ the directory wins.`,
 			if err != nil {
 				return err
 			}
-			cfg.Logger, cfg.LogLevels = log, levels
+			cfg.Logger, cfg.LogLevels, cfg.Version = log, levels, version
 			if cfg.Consul, err = catalog.read(cmd, log); err != nil {
 				return err
 			}

@@ -19,6 +19,8 @@ import (
 // `fairlead server`.
 type Config struct {
 	Logger *slog.Logger // must be non-nil
+	// Version is that of the program, for metrics; empty means unknown.
+	Version string
 	// LogLevels are those of the Logger, which admin.sock can change; nil means that nobody can.
 	LogLevels *loglevel.Levels
 

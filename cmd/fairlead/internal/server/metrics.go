@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -18,6 +19,7 @@ type statusCollector struct {
 	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
 	hosts, unsaved, foreign                           *prometheus.Desc
 	unsavedSource, unwell                             *prometheus.Desc
+	build, info, uptime, services, virtualServices    *prometheus.Desc // as of istiod
 	// work is what changes have cost so far.
 	work workDescs
 }
@@ -34,8 +36,19 @@ func newStatusCollector(s *Server) *statusCollector {
 	d := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("fairlead_"+name, help, labels, nil)
 	}
+	named := func(name, help string, constant prometheus.Labels) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, nil, constant)
+	}
+	version := cmp.Or(s.cfg.Version, "unknown")
 	return &statusCollector{
-		s:          s,
+		s: s,
+
+		build:           named("istio_build", "1, with what runs (component) and its version (tag).", prometheus.Labels{"component": "pilot", "tag": version}),
+		info:            named("pilot_info", "1, with the version of the server (version).", prometheus.Labels{"version": version}),
+		uptime:          named("istiod_uptime_seconds", "Seconds since the server started.", nil),
+		services:        named("pilot_services", "Services of the mesh.", nil),
+		virtualServices: named("pilot_virt_services", "VirtualServices that are in force.", nil),
+
 		available:  d("source_available", "1 if a source of files can be read completely, else 0, by source.", "source"),
 		objects:    d("source_objects", "Objects that are in force, by source.", "source"),
 		faults:     d("source_faults", "Faults in manifests, by source and severity (error, warning).", "source", "severity"),
@@ -68,7 +81,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell, c.build, c.info, c.uptime, c.services, c.virtualServices} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -84,6 +97,15 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 	}
+	gauge(c.build, 1)
+	gauge(c.info, 1)
+	gauge(c.uptime, time.Since(c.s.started).Seconds())
+	services, virtualServices := 0, 0
+	if snap := c.s.registry.Snapshot(); snap != nil {
+		services, virtualServices = len(snap.Services), len(snap.VirtualServices)
+	}
+	gauge(c.services, float64(services))
+	gauge(c.virtualServices, float64(virtualServices))
 	st := c.s.registry.Status()
 	counter(c.work.compared, st.Compared)
 	counter(c.work.merged, st.Merged)
