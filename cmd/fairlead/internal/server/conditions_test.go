@@ -186,10 +186,12 @@ func unwellMetric(t *testing.T, list []Condition) map[string]float64 {
 // unwellCollector collects the metric of conditions alone.
 type unwellCollector []Condition
 
-func (c unwellCollector) Describe(ch chan<- *prometheus.Desc) { ch <- newStatusCollector(nil).unwell }
+func (c unwellCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- newStatusCollector(&Server{}).unwell
+}
 
 func (c unwellCollector) Collect(ch chan<- prometheus.Metric) {
-	collectUnwell(newStatusCollector(nil).unwell, c, func(m prometheus.Metric) { ch <- m })
+	collectUnwell(newStatusCollector(&Server{}).unwell, c, func(m prometheus.Metric) { ch <- m })
 }
 
 // TestReasonsAreDocumented: each reason has a row in the reference, and no row is of none.
