@@ -100,11 +100,22 @@ const AdminJSON = `{"address":{"socket_address":{"address":"127.0.0.1","port_val
 // Validate runs `envoy --mode validate` over a bootstrap in JSON.
 func Validate(tb testing.TB, bootstrap []byte) error {
 	tb.Helper()
+	return validate(tb, Binary(tb), bootstrap)
+}
+
+// ValidateWith is [Validate] with the Envoy of a version.
+func ValidateWith(tb testing.TB, version string, bootstrap []byte) error {
+	tb.Helper()
+	return validate(tb, BinaryVersion(tb, version), bootstrap)
+}
+
+func validate(tb testing.TB, binary string, bootstrap []byte) error {
+	tb.Helper()
 	boot := filepath.Join(tb.TempDir(), "bootstrap.json")
 	if err := os.WriteFile(boot, bootstrap, 0o600); err != nil {
 		tb.Fatal(err)
 	}
-	out, err := exec.CommandContext(tb.Context(), Binary(tb), "--mode", "validate", "-c", boot).CombinedOutput()
+	out, err := exec.CommandContext(tb.Context(), binary, "--mode", "validate", "-c", boot).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("envoy --mode validate: %w\n%s", err, out)
 	}

@@ -22,7 +22,7 @@ func providers(w *meshIndex, r *report) {
 		}
 		name := spec.GetProvider().GetName()
 		_, err := snapshot.Authorizer(name)
-		if err == nil || w.in.OtherSources && errors.Is(err, mesh.ErrNoAuthorizerService) {
+		if err == nil || w.in.OtherSources && errors.Is(err, mesh.ErrNoProviderService) {
 			continue
 		}
 		hint := ""

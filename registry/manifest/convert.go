@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
@@ -59,6 +60,10 @@ func (o *Object) Fragment() *mesh.Fragment {
 	case *security.RequestAuthentication:
 		if !attached(spec) {
 			f.RequestAuthentications = []*mesh.RequestAuthentication{{Meta: o.Meta, Spec: spec, Keys: inlineKeys(spec)}}
+		}
+	case *telemetry.Telemetry:
+		if !attached(spec) {
+			f.Telemetries = []*mesh.Telemetry{{Meta: o.Meta, Spec: spec}}
 		}
 	default: // a security policy that nobody turns into something is not in force either
 		return o.unenforced()

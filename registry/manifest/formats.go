@@ -146,7 +146,10 @@ func FormatCommands() [][]string {
 // from left to right, "%%" is a percent sign, and any other begins
 // %COMMAND%, %COMMAND(ARGUMENT)% or %COMMAND(ARGUMENT):LENGTH%, where the argument
 // ends at the first parenthesis that the end of a command follows.
-func formatFault(format string) string {
+func formatFault(format string) string { return formatFaultWith(format, nil) }
+
+// formatFaultWith is formatFault with further commands.
+func formatFaultWith(format string, more map[string]func(argument string) string) string {
 	for {
 		_, rest, found := strings.Cut(format, "%")
 		if !found {
@@ -159,7 +162,11 @@ func formatFault(format string) string {
 		if match == nil {
 			return fmt.Sprintf("%q does not start an Envoy command operator (%%COMMAND%% or %%COMMAND(ARGUMENT)%%, in capitals); write %%%% for a percent sign", clipFormat("%"+rest))
 		}
-		if why := commandFault(match[1], match[2], match[3]); why != "" {
+		judge := more[match[1]]
+		if judge == nil {
+			judge = func(argument string) string { return commandFault(match[1], argument, match[3]) }
+		}
+		if why := judge(match[2]); why != "" {
 			return why
 		}
 		format = rest[len(match[0]):]

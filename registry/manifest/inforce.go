@@ -125,6 +125,12 @@ var inForce = map[mesh.Kind][]string{
 		"outboundTrafficPolicy.mode=REGISTRY_ONLY,ALLOW_ANY",
 		"workloadSelector",
 	},
+	mesh.KindTelemetry: {
+		"accessLogging",
+		"selector",
+		"targetRef",
+		"targetRefs",
+	},
 	mesh.KindVirtualService: {
 		"!http.fault.abort.http2Error",
 		"!http.fault.delay.exponentialDelay",

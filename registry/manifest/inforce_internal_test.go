@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -58,6 +59,7 @@ func inForceTable(t *testing.T) string {
 		mesh.KindDestinationRule:       &networking.DestinationRule{},
 		mesh.KindPeerAuthentication:    &security.PeerAuthentication{},
 		mesh.KindRequestAuthentication: &security.RequestAuthentication{},
+		mesh.KindTelemetry:             &telemetry.Telemetry{},
 		mesh.KindServiceEntry:          &networking.ServiceEntry{},
 		mesh.KindSidecar:               &networking.Sidecar{},
 		mesh.KindVirtualService:        &networking.VirtualService{},

@@ -130,6 +130,7 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	f.message(m.written.ProtoReflect(), root)
 	spec := m.merge()
 	m.tlsNames(spec)
+	m.accessLogs(spec)
 	for _, rule := range webhook.MeshConfig(spec) {
 		switch {
 		case m.reported(rule.Path):

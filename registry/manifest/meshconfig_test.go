@@ -54,13 +54,20 @@ func TestMeshConfigFaults(t *testing.T) {
 		left  = "; the field is left out"
 	)
 	for text, want := range map[string]string{
-		"trustDomian: a\n":                         `mesh.yaml:1:1: error [FL0110] MeshConfig trustDomian: there is no field "trustDomian" here; did you mean "trustDomain"?` + file,
-		"connectTimeout: 5\n":                      `mesh.yaml:1:17: error [FL0115] MeshConfig connectTimeout: "5" is not a duration; write one such as 500ms, 5s or 1h30m` + value,
-		"connectTimeout: 2h\n":                     `mesh.yaml:1:17: error [FL0120] MeshConfig connectTimeout: 2h0m0s to connect is out of range; use 1ms to 1h` + value,
-		"outboundTrafficPolicy: {mode: ALLOW_AYN}": `mesh.yaml:1:31: error [FL0113] MeshConfig outboundTrafficPolicy.mode: "ALLOW_AYN" is not one of its values; did you mean "ALLOW_ANY"?` + file,
-		"trustDomain: a\ntrustDomain: b\n":         `mesh.yaml:2:1: error [FL0102] MeshConfig trustDomain: the key "trustDomain" is already set on line 1; remove one of them`,
-		"- a\n":                                    `mesh.yaml:1:1: error [FL0111] MeshConfig: the mesh settings must be an object, not list`,
-		"accessLogFile: /dev/stdout\n":             `mesh.yaml:1:16: error [FL0130] MeshConfig accessLogFile: not in force: proxies write no access logs` + left,
+		"trustDomian: a\n":                                                 `mesh.yaml:1:1: error [FL0110] MeshConfig trustDomian: there is no field "trustDomian" here; did you mean "trustDomain"?` + file,
+		"connectTimeout: 5\n":                                              `mesh.yaml:1:17: error [FL0115] MeshConfig connectTimeout: "5" is not a duration; write one such as 500ms, 5s or 1h30m` + value,
+		"connectTimeout: 2h\n":                                             `mesh.yaml:1:17: error [FL0120] MeshConfig connectTimeout: 2h0m0s to connect is out of range; use 1ms to 1h` + value,
+		"outboundTrafficPolicy: {mode: ALLOW_AYN}":                         `mesh.yaml:1:31: error [FL0113] MeshConfig outboundTrafficPolicy.mode: "ALLOW_AYN" is not one of its values; did you mean "ALLOW_ANY"?` + file,
+		"trustDomain: a\ntrustDomain: b\n":                                 `mesh.yaml:2:1: error [FL0102] MeshConfig trustDomain: the key "trustDomain" is already set on line 1; remove one of them`,
+		"- a\n":                                                            `mesh.yaml:1:1: error [FL0111] MeshConfig: the mesh settings must be an object, not list`,
+		"accessLogFile: logs/a\n":                                          `mesh.yaml:1:16: error [FL0130] MeshConfig accessLogFile: not in force: "logs/a" is not an absolute path` + value,
+		"accessLogFile: /run/fairlead-agent/xds.sock\n":                    `is, or may be, a file of Fairlead` + value,
+		"accessLogFormat: \"%NOBODY%\"\n":                                  `%NOBODY% is not allowed here: not every Envoy from 1.36 on has this command operator, or it reads something of the host; remove it, or write %% for a percent sign` + value,
+		"accessLogFormat: \"%CEL(string(1))%\"\n":                          `stock Envoys have no string(); numbers need none, and texts are compared as they are` + value,
+		"accessLogFormat: \"%REQ_WITHOUT_QUERY%\"\n":                       `%REQ_WITHOUT_QUERY% needs an argument, such as %REQ_WITHOUT_QUERY(X-ENVOY-ORIGINAL-PATH?:PATH)%` + value,
+		"extensionProviders: [{name: a, envoyFileAccessLog: {path: a}}]\n": `is not an absolute path` + file,
+		"extensionProviders: [{name: a, envoyFileAccessLog: {logFormat: {text: \"%A%\"}}}]\n":                         `%A% is not allowed here: not every Envoy from 1.36 on has this command operator, or it reads something of the host; remove it, or write %% for a percent sign` + file,
+		"extensionProviders: [{name: a, envoyOtelAls: {service: a.b, port: 1, logFormat: {labels: {a: \"%A%\"}}}}]\n": `%A% is not allowed here: not every Envoy from 1.36 on has this command operator, or it reads something of the host; remove it, or write %% for a percent sign` + file,
 		"inboundTrafficPolicy: {mode: LOCALHOST}": `mesh.yaml:1:30: error [FL0130] MeshConfig inboundTrafficPolicy.mode: not in force: this version of Fairlead does not implement the value LOCALHOST: ` +
 			`requests go to the address that they were for` + file,
 		"enableTracing: false\n":                     `mesh.yaml:1:16: warning [FL0131] MeshConfig enableTracing: no effect here: there is no tracing`,
@@ -86,6 +93,27 @@ func TestMeshConfigFaults(t *testing.T) {
 			}
 		case got == nil || !proto.Equal(got.Spec, manifest.DefaultMeshConfig().Spec):
 			t.Errorf("%q: got %v; want the defaults", text, got)
+		}
+	}
+}
+
+// TestFormatsOfJSONLogs: with accessLogEncoding: JSON the format is an object, and each text in it
+// is judged.
+func TestFormatsOfJSONLogs(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`a`:                     "MeshConfig accessLogFormat: not in force: with accessLogEncoding: JSON it must be a JSON object, in one text; the field keeps",
+		`{"a": {"b": ["%C%"]}}`: "MeshConfig accessLogFormat.a.b[0]: not in force: %C% is not allowed here",
+		`{"a": 5, "b": "%PROTOCOL%", "c": "%REQ_WITHOUT_QUERY(:PATH)%", "d": "%CEL(request.path)%", "e": "%ENVIRONMENT(A)%"}`: "",
+	} {
+		settings, faults := manifest.ReadMeshConfig("mesh.yaml", []byte("accessLogEncoding: JSON\naccessLogFormat: '"+text+"'\n"))
+		switch {
+		case settings == nil || len(faults) > 1 || (len(faults) == 0) != (want == ""):
+			t.Errorf("%s: %v", text, faults)
+		case want != "" && !strings.Contains(faults[0].String(), want):
+			t.Errorf("%s: got %v; want %s", text, faults[0], want)
+		case want == "" && settings.Config.Spec.GetAccessLogFormat() != text:
+			t.Errorf("%s: in force is %q", text, settings.Config.Spec.GetAccessLogFormat())
 		}
 	}
 }

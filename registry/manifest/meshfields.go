@@ -39,9 +39,9 @@ type meshField struct {
 
 // The reasons that several rows have.
 const (
-	noAccessLogs         = "proxies write no access logs"
+	noLogService         = "the extension providers envoyHttpAls and envoyTcpAls name log services; defaultProviders chooses one"
 	noTracing            = "there is no tracing"
-	noTelemetry          = "nothing uses the provider: there is no Telemetry, and defaultProviders is not implemented"
+	noTelemetry          = "nothing uses the provider: access logs are the only telemetry that is implemented"
 	noIngress            = "Ingress is of Kubernetes, and is not read"
 	noGateways           = "there are no gateways"
 	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
@@ -57,9 +57,9 @@ const (
 //
 //nolint:gochecknoglobals // a read-only table
 var meshFields = []meshField{
-	{path: "accessLogEncoding", why: noAccessLogs},
-	{path: "accessLogFile", why: noAccessLogs},
-	{path: "accessLogFormat", why: noAccessLogs},
+	{path: "accessLogEncoding", verdict: fieldInForce},
+	{path: "accessLogFile", verdict: fieldInForce},
+	{path: "accessLogFormat", verdict: fieldInForce},
 	{path: "ca", why: "the server's own authority signs all certificates"},
 	{path: "caCertificates", why: "proxies trust the server's own authority only"},
 	{path: "certificates", verdict: fieldNoEffect, why: "Istio does not issue certificates for Kubernetes' DNS names any more"},
@@ -93,12 +93,12 @@ var meshFields = []meshField{
 	{path: "defaultConfig.discoveryAddress", verdict: fieldNoEffect, why: "the agent's flag --server or its join token names the server"},
 	{path: "defaultConfig.discoveryRefreshDelay", verdict: fieldNoEffect, why: "the server sends changes without being asked"},
 	{path: "defaultConfig.drainDuration", why: "a listener that changes drains for 45 s"},
-	{path: "defaultConfig.envoyAccessLogService", why: noAccessLogs},
+	{path: "defaultConfig.envoyAccessLogService", why: noLogService},
 	{path: "defaultConfig.envoyMetricsService", why: "Envoy's metrics are read from its --stats-port, not sent"},
 	{path: "defaultConfig.envoyMetricsServiceAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
 	{path: "defaultConfig.extraStatTags", why: "Envoy's metrics have the labels of docs/reference-operations.md only"},
-	{path: "defaultConfig.fileFlushInterval", verdict: fieldNoEffect, why: noAccessLogs},
-	{path: "defaultConfig.fileFlushMinSizeKb", verdict: fieldNoEffect, why: noAccessLogs},
+	{path: "defaultConfig.fileFlushInterval", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
+	{path: "defaultConfig.fileFlushMinSizeKb", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
 	{path: "defaultConfig.gatewayTopology", why: noGateways},
 	{path: "defaultConfig.holdApplicationUntilProxyStarts", verdict: fieldNoEffect, why: "it is about the containers of a pod; systemd orders the units of a host"},
 	{path: "defaultConfig.image", verdict: fieldNoEffect, why: "it is about the containers of a pod; the agent runs the Envoy of its host"},
@@ -138,18 +138,18 @@ var meshFields = []meshField{
 	{path: "defaultHttpRetryPolicy.retryIgnorePreviousHosts", verdict: fieldInForce},
 	{path: "defaultHttpRetryPolicy.retryOn", verdict: fieldInForce},
 	{path: "defaultHttpRetryPolicy.retryRemoteLocalities", verdict: fieldInForce},
-	{path: "defaultProviders.accessLogging", why: noAccessLogs},
+	{path: "defaultProviders.accessLogging", verdict: fieldInForce},
 	{path: "defaultProviders.metrics", why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
 	{path: "defaultProviders.metrics", values: "prometheus", verdict: fieldNoEffect, why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
 	{path: "defaultProviders.tracing", why: noTracing},
 	{path: "defaultServiceExportTo", verdict: fieldInForce, restricts: true},
 	{path: "defaultTrafficPolicy", why: "clusters have Istio's defaults"},
 	{path: "defaultVirtualServiceExportTo", verdict: fieldInForce, restricts: true},
-	{path: "disableEnvoyListenerLog", verdict: fieldNoEffect, why: noAccessLogs},
+	{path: "disableEnvoyListenerLog", verdict: fieldInForce},
 	{path: "discoverySelectors", restricts: true, why: "namespaces have no labels, so that all of them are in the mesh"},
 	{path: "dnsRefreshRate", verdict: fieldInForce},
 	{path: "enableAutoMtls", verdict: fieldInForce, restricts: true},
-	{path: "enableEnvoyAccessLogService", why: noAccessLogs},
+	{path: "enableEnvoyAccessLogService", why: noLogService},
 	{path: "enablePrometheusMerge", verdict: fieldNoEffect, why: "the metrics of Envoy, agent and application are never merged"},
 	{path: "enableTracing", verdict: fieldNoEffect, why: noTracing},
 	{path: "extensionProviders.datadog", verdict: fieldNoEffect, why: noTelemetry},
@@ -178,10 +178,26 @@ var meshFields = []meshField{
 	{path: "extensionProviders.envoyExtAuthzHttp.service", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.envoyExtAuthzHttp.statusOnError", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.envoyExtAuthzHttp.timeout", verdict: fieldInForce, restricts: true},
-	{path: "extensionProviders.envoyFileAccessLog", verdict: fieldNoEffect, why: noTelemetry},
-	{path: "extensionProviders.envoyHttpAls", verdict: fieldNoEffect, why: noTelemetry},
-	{path: "extensionProviders.envoyOtelAls", verdict: fieldNoEffect, why: noTelemetry},
-	{path: "extensionProviders.envoyTcpAls", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.envoyFileAccessLog.logFormat.labels", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyFileAccessLog.logFormat.text", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyFileAccessLog.omitEmptyValues", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyFileAccessLog.path", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.additionalRequestHeadersToLog", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.additionalResponseHeadersToLog", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.additionalResponseTrailersToLog", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.filterStateObjectsToLog", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.logName", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.port", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyHttpAls.service", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyOtelAls.logFormat.labels", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyOtelAls.logFormat.text", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyOtelAls.logName", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyOtelAls.port", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyOtelAls.service", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyTcpAls.filterStateObjectsToLog", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyTcpAls.logName", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyTcpAls.port", verdict: fieldInForce, restricts: true},
+	{path: "extensionProviders.envoyTcpAls.service", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.lightstep", verdict: fieldNoEffect, why: noTelemetry},
 	{path: "extensionProviders.name", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.opencensus", verdict: fieldNoEffect, why: noTelemetry},

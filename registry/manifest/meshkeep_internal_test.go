@@ -92,6 +92,7 @@ func TestWrongValuesOfEveryField(t *testing.T) {
 func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{
+		"accessLogEncoding": "JSON", "accessLogFile": "/var/log/a.log", "accessLogFormat": "'{}'", "defaultProviders.accessLogging": "[a]", "disableEnvoyListenerLog": "true",
 		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "protocolDetectionTimeout": "4s",
 		"proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",
 		"defaultHttpRetryPolicy.attempts": "5", "defaultHttpRetryPolicy.backoff": "2s", "defaultHttpRetryPolicy.perTryTimeout": "1s",
@@ -119,7 +120,11 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 		if valueAt(last, f.path).Equal(valueAt(standard, f.path)) {
 			t.Fatalf("%s: %s is the default", f.path, value)
 		}
-		text := nested(f.path, "[]") + "rootNamespace: config\n"
+		wrong := "[]"
+		if strings.HasPrefix(value, "[") {
+			wrong = "5"
+		}
+		text := nested(f.path, wrong) + "rootNamespace: config\n"
 		broken := read(text)
 		if got := broken.Over(nil); !valueAt(got, f.path).Equal(valueAt(standard, f.path)) || got.Spec.GetRootNamespace() != "config" {
 			t.Errorf("%s over nothing: %v", text, got.Spec)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -67,6 +68,12 @@ func unfit(o *Object, r *reporter) {
 		}
 	case *networking.WorkloadEntry:
 		u.endpoint(spec.GetAddress(), "spec.address")
+	case *telemetry.Telemetry:
+		for i, l := range spec.GetAccessLogging() {
+			if l.GetFilter() != nil {
+				u.expression(l.GetFilter().GetExpression(), fmt.Sprintf("spec.accessLogging[%d].filter.expression", i))
+			}
+		}
 	case *security.RequestAuthentication:
 		for i, rule := range spec.GetJwtRules() {
 			u.tokens(rule, fmt.Sprintf("spec.jwtRules[%d]", i))
@@ -80,6 +87,13 @@ type unfitCheck struct{ report func(path, why string) }
 func (u unfitCheck) endpoint(address, field string) {
 	if sock, unix := strings.CutPrefix(address, unixScheme); unix && isOwnSocket(sock) {
 		u.report(field, fmt.Sprintf("%q is, or may be, a socket of Fairlead, which gives out keys and takes commands", sock))
+	}
+}
+
+// expression judges an expression that an Envoy evaluates.
+func (u unfitCheck) expression(text, field string) {
+	if why := expressionFault(text); why != "" {
+		u.report(field, why)
 	}
 }
 

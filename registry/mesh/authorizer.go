@@ -29,13 +29,10 @@ type Authorizer struct {
 	Port    Port
 }
 
-// Errors of extension providers.
-var (
-	// ErrNoAuthorizer: there is none of this name.
-	ErrNoAuthorizer = errors.New("MeshConfig's extensionProviders have no envoyExtAuthzHttp and no envoyExtAuthzGrpc of this name")
-	// ErrNoAuthorizerService: its service is in no source.
-	ErrNoAuthorizerService = errors.New("there is no service")
+// ErrNoAuthorizer says that there is no extension provider of this name.
+var ErrNoAuthorizer = errors.New("MeshConfig's extensionProviders have no envoyExtAuthzHttp and no envoyExtAuthzGrpc of this name")
 
+var (
 	errAuthorizerTwice = errors.New("MeshConfig's extensionProviders have the name twice")
 	errNoBodyLimit     = errors.New("includeRequestBodyInCheck: maxRequestBytes is 0; write how many bytes of the body are sent")
 )
@@ -43,7 +40,8 @@ var (
 // Authorizer returns the extension provider of a name. An error says why it cannot be asked:
 // there is none, its settings are not valid, or there is no such service. It checks what Istio
 // checks (pilot/pkg/security/authz/builder/extauthz.go), and what makes Envoy refuse the
-// configuration. As in Istio, a service is found whatever its exportTo says; but see locate.
+// configuration. As in Istio, a service is found whatever its exportTo says; but see
+// [Snapshot.ProviderService].
 func (s *Snapshot) Authorizer(name string) (*Authorizer, error) {
 	if err := checkAuthorizerName(name); err != nil {
 		return nil, err
@@ -126,72 +124,12 @@ func (a *Authorizer) check() error {
 	return nil
 }
 
-// locate finds the service and its port. The service is written as HOST or NAMESPACE/HOST.
-//
-// Whoever writes for a bound namespace may declare any host there. Without a namespace such a
-// service does not count: it could take the place of the one that is meant, or make the name
-// ambiguous, and so decide for the whole mesh.
-func (s *Snapshot) locate(a *Authorizer) error {
+// locate finds the service and its port.
+func (s *Snapshot) locate(a *Authorizer) (err error) {
 	text, number := a.HTTP.GetService(), a.HTTP.GetPort()
 	if a.GRPC != nil {
 		text, number = a.GRPC.GetService(), a.GRPC.GetPort()
 	}
-	namespace, host, named := strings.Cut(text, "/")
-	if !named {
-		namespace, host = "", text
-	}
-	host = strings.ToLower(host)
-	var services []*Service
-	var hidden *Service
-	for _, svc := range s.ServicesOn(Hostname(host)) {
-		switch {
-		case named && svc.Namespace != namespace:
-		case !named && s.tables.restrictions.owners.bound(svc.Namespace):
-			hidden = svc
-		default:
-			services = append(services, svc)
-		}
-	}
-	declared := slices.ContainsFunc(services, func(svc *Service) bool { return !svc.Catalog })
-	for _, svc := range services {
-		if declared && svc.Catalog {
-			continue
-		}
-		if a.Service != nil && a.Service.Namespace != svc.Namespace {
-			return fmt.Errorf("service: there is %s in the namespaces %s and %s; write NAMESPACE/%s", host, a.Service.Namespace, svc.Namespace, host)
-		}
-		port, ok := svc.Port(number)
-		if a.Service == nil || ok && a.Port.Number == 0 {
-			a.Service = svc
-			if ok {
-				a.Port = port
-			}
-		}
-	}
-	switch {
-	case a.Service == nil && hidden != nil:
-		return fmt.Errorf("service: %s is only in a namespace that sources are bound to; if you mean this service, write %s/%s", host, hidden.Namespace, host)
-	case a.Service == nil:
-		return fmt.Errorf("service: %w %q", ErrNoAuthorizerService, text)
-	case a.Port.Number == 0 || a.Port.Protocol == UDP:
-		return fmt.Errorf("port: the service %s has no port %d for TCP", host, number)
-	case a.Service.Resolution == ResolutionNone || a.Service.Resolution == ResolutionDynamicDNS:
-		return fmt.Errorf("service: %s has no addresses of its own (resolution NONE or DYNAMIC_DNS)", host)
-	default:
-		return nil
-	}
-}
-
-// AuthorizerHosts are the hosts of all extension providers that policies can ask. What is said
-// of these hosts may concern every workload with such a policy.
-func AuthorizerHosts(c *meshconfig.MeshConfig) map[Hostname]bool {
-	out := map[Hostname]bool{}
-	for _, p := range c.GetExtensionProviders() {
-		for _, text := range []string{p.GetEnvoyExtAuthzHttp().GetService(), p.GetEnvoyExtAuthzGrpc().GetService()} {
-			if text != "" {
-				out[Hostname(strings.ToLower(text[strings.Index(text, "/")+1:]))] = true
-			}
-		}
-	}
-	return out
+	a.Service, a.Port, err = s.ProviderService(text, number)
+	return err
 }

@@ -79,7 +79,7 @@ func TestAuthorizers(t *testing.T) {
 				if !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v, want %q", err, c.want)
 				}
-				if unknown := strings.HasPrefix(c.want, "there is no service"); errors.Is(err, mesh.ErrNoAuthorizerService) != unknown {
+				if unknown := strings.HasPrefix(c.want, "there is no service"); errors.Is(err, mesh.ErrNoProviderService) != unknown {
 					t.Errorf("%v is about an unknown service: %v", err, !unknown)
 				}
 			case got.Service.Namespace+"/"+string(got.Service.Hostname) != c.want || (got.HTTP == nil) == (got.GRPC == nil) || got.Name != asked || got.Port.Number < 9000:
@@ -160,7 +160,7 @@ func TestNobodyTakesAnAuthorizersPlace(t *testing.T) {
 			got, err := ask("opa.mesh", defaults, exports)
 			if err == nil {
 				t.Errorf("defaults %q, exportTo %q, nobody else declares the host: asks %q", defaults, exports, got)
-			} else if errors.Is(err, mesh.ErrNoAuthorizerService) || !strings.Contains(err.Error(), "write evil/opa.mesh") && !strings.Contains(err.Error(), "write worse/opa.mesh") {
+			} else if errors.Is(err, mesh.ErrNoProviderService) || !strings.Contains(err.Error(), "write evil/opa.mesh") && !strings.Contains(err.Error(), "write worse/opa.mesh") {
 				t.Errorf("defaults %q, exportTo %q: the error does not say what to write: %v", defaults, exports, err)
 			}
 			if got, err := ask("worse/opa.mesh", defaults, exports, service("auth", false)); err != nil || got != "worse" {

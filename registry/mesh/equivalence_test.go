@@ -187,6 +187,10 @@ func arguments(want, got *mesh.Snapshot, method reflect.Type) []call {
 			for _, s := range []string{"shop", "other", "istio-system", "elsewhere", "10.0.0.1", "10.0.0.2", "10.0.0.3", "127.0.0.5", "c.mesh", "n0", "n1", "n2"} {
 				values = append(values, [2]reflect.Value{reflect.ValueOf(s), reflect.ValueOf(s)})
 			}
+		case reflect.TypeFor[uint32]():
+			for _, n := range []uint32{80, 443} {
+				values = append(values, [2]reflect.Value{reflect.ValueOf(n), reflect.ValueOf(n)})
+			}
 		case reflect.TypeFor[mesh.Hostname]():
 			seen := map[mesh.Hostname]bool{"no.mesh": true}
 			for _, svc := range want.Services {

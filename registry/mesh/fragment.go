@@ -23,6 +23,7 @@ type Fragment struct {
 	PeerAuthentications    []*PeerAuthentication
 	RequestAuthentications []*RequestAuthentication
 	AuthorizationPolicies  []*AuthorizationPolicy
+	Telemetries            []*Telemetry
 	Unenforced             []*Unenforced
 
 	// MeshConfig has the defaults filled in; nil means that this source has none.

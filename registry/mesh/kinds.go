@@ -79,6 +79,13 @@ var kinds = []kind{
 		rank:     compareKeys[*AuthorizationPolicy],
 		print:    func(p *printer, x *AuthorizationPolicy) { p.message(x.Spec); p.text(strconv.FormatBool(x.DryRun)) },
 	},
+	kindOf[*Telemetry]{
+		fragment: func(f *Fragment) *[]*Telemetry { return &f.Telemetries },
+		order:    compareKeys[*Telemetry],
+		snapshot: func(s *Snapshot) *[]*Telemetry { return &s.Telemetries },
+		rank:     compareAge[*Telemetry],
+		print:    func(p *printer, x *Telemetry) { p.message(x.Spec) },
+	},
 	kindOf[*Unenforced]{
 		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },
 		order:    compareKeys[*Unenforced],

@@ -3,6 +3,7 @@ package mesh
 import (
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 )
 
 // VirtualService routes requests. Its hosts and destinations are fully
@@ -52,6 +53,12 @@ func (p *AuthorizationPolicy) Selects(namespace string, labels map[string]string
 // MatchLabels are the labels of its selector; none means all workloads.
 func (p *AuthorizationPolicy) MatchLabels() map[string]string {
 	return p.Spec.GetSelector().GetMatchLabels()
+}
+
+// Telemetry says what the proxies of some workloads report of their traffic.
+type Telemetry struct {
+	Meta
+	Spec *telemetry.Telemetry
 }
 
 // MTLSMode is what a workload's proxy demands of a peer on one port.

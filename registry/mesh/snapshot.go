@@ -30,7 +30,9 @@ type Snapshot struct {
 	// RequestAuthentications have the keys that are in force.
 	RequestAuthentications []*RequestAuthentication
 	AuthorizationPolicies  []*AuthorizationPolicy
-	Unenforced             []*Unenforced
+	// Telemetries are in the order of [Meta.Before].
+	Telemetries []*Telemetry
+	Unenforced  []*Unenforced
 
 	// Changed are the keys of objects that differ from the previous snapshot, sorted. It is
 	// empty in the first snapshot, where everything is new.

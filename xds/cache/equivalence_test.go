@@ -245,6 +245,8 @@ func ungenerated() map[string]string {
 		"Fragment.Unenforced": unenforced, "Unenforced.Selector": unenforced, "Unenforced.Field": unenforced,
 		"JWTRule.jwks": keys, "JWTRule.jwksUri": keys,
 		"RequestAuthentication.targetRef": target, "RequestAuthentication.targetRefs": target,
+		"Telemetry.targetRef": target, "Telemetry.targetRefs": target,
+		"Filter.expression":          "few words are expressions that Envoys know",
 		"PolicyTargetReference.name": target, "PolicyTargetReference.namespace": target,
 	}
 }

@@ -144,6 +144,7 @@ func replaceWorkloads(fragments []*mesh.Fragment, change bool, to func(*mesh.Wor
 
 func scenes() map[string]scenario {
 	out := providerScenes()
+	maps.Copy(out, logScenes())
 	maps.Copy(out, plainScenes())
 	return out
 }
@@ -278,6 +279,7 @@ func plainScenes() map[string]scenario {
 		"HTTPMatchRequest.sourceNamespace":     {documents: routes("c", `hosts: [c.mesh], http: [{match: [{sourceNamespace: other}], timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "Namespace: other", is: "Namespace: shop"},
 		"HTTPRedirect.port":                    {documents: routes("c", `hosts: [c.mesh], http: [{redirect: {uri: /a, port: 8080}}]`), was: "8080", is: "8081"},
 		"HTTPRoute.timeout":                    {documents: routes("c", `hosts: [c.mesh], http: [{timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
+		"HTTPRetry.backoff":                    {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, backoff: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.perTryTimeout":              {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, perTryTimeout: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.retryIgnorePreviousHosts":   {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryIgnorePreviousHosts: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Hosts: true", is: "Hosts: false"},
 		"HTTPRetry.retryRemoteLocalities":      {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryRemoteLocalities: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Localities: true", is: "Localities: false"},
@@ -297,6 +299,23 @@ func plainScenes() map[string]scenario {
 				u.Selector, u.Hash = map[string]string{"app": "other"}, mesh.Hash{2}
 			}
 			fragments[0].Unenforced = []*mesh.Unenforced{u}
+		}},
+		"Port.Name": {set: func(fragments []*mesh.Fragment, second bool) {
+			for _, f := range fragments {
+				for i, w := range f.Workloads {
+					other := *w
+					other.Ports, other.Hash = map[string]uint32{"http": 8080}, mesh.Hash{1}
+					f.Workloads[i] = &other
+				}
+				for i, svc := range f.Services {
+					if second {
+						other := *svc
+						other.Ports, other.Hash = slices.Clone(svc.Ports), mesh.Hash{1}
+						other.Ports[0].Name = "http-other"
+						f.Services[i] = &other
+					}
+				}
+			}
 		}},
 		"Workload.Ports": {set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {

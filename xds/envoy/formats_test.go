@@ -27,6 +27,7 @@ const canary = "%ENVIRONMENT(HOME)%"
 func literals() map[protoreflect.FullName]bool {
 	out := map[protoreflect.FullName]bool{}
 	for name := range strings.FieldsSeq(`
+		envoy.extensions.access_loggers.file.v3.FileAccessLog.path
 		envoy.config.cluster.v3.Cluster.alt_stat_name
 		envoy.config.cluster.v3.Cluster.name
 		envoy.config.core.v3.DataSource.filename

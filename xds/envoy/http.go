@@ -21,7 +21,7 @@ import (
 
 const hcmFilter = "envoy.filters.network.http_connection_manager"
 
-func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnectionManager {
+func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpConnectionManager {
 	h := c.HTTP
 	out := &hcmv3.HttpConnectionManager{
 		StatPrefix:                   h.StatPrefix,
@@ -33,7 +33,8 @@ func httpConnectionManager(c *view.FilterChain, inbound bool) *hcmv3.HttpConnect
 		StreamIdleTimeout:            noTimeout(),
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		HttpFilters:                  httpFilters(c, inbound),
+		HttpFilters:                  httpFilters(c, l.Inbound),
+		AccessLog:                    accessLogs(l.Telemetry, nil),
 	}
 	if h.UnescapeSlashes {
 		out.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD

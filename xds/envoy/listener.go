@@ -49,6 +49,9 @@ func buildListener(p *view.Listener) (*listenerv3.Listener, []Diagnostic) {
 	for _, a := range p.Addresses[1:] {
 		out.AdditionalAddresses = append(out.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(a, p.Port)})
 	}
+	if p.Inbound || p.UseOriginalDst { // as in Istio, not where a service has a listener of its own
+		out.AccessLog = listenerLogs(p.Telemetry)
+	}
 	if p.Inbound {
 		out.TrafficDirection = corev3.TrafficDirection_INBOUND
 	}
@@ -66,10 +69,10 @@ func buildListener(p *view.Listener) (*listenerv3.Listener, []Diagnostic) {
 	}
 	out.ListenerFilters = listenerFilters(p)
 	for _, c := range p.Chains {
-		out.FilterChains = append(out.FilterChains, filterChain(c, p.Inbound, &x))
+		out.FilterChains = append(out.FilterChains, filterChain(c, p, &x))
 	}
 	if p.Default != nil {
-		out.DefaultFilterChain = filterChain(p.Default, p.Inbound, &x)
+		out.DefaultFilterChain = filterChain(p.Default, p, &x)
 	}
 	return out, x.diagnostics
 }
@@ -140,7 +143,7 @@ func anyPort(ports []uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	}}
 }
 
-func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *listenerv3.FilterChain {
+func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *listenerv3.FilterChain {
 	out := &listenerv3.FilterChain{Name: c.Name, FilterChainMatch: chainMatch(&c.Match), TransportSocket: serverSocket(c.TLS)}
 	if c.TLS != nil {
 		out.TransportSocketConnectTimeout = durationpb.New(handshakeTimeout)
@@ -151,7 +154,7 @@ func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *liste
 		}}
 	}
 	if c.HTTP != nil {
-		out.Filters = []*listenerv3.Filter{networkFilter(hcmFilter, httpConnectionManager(c, inbound))}
+		out.Filters = []*listenerv3.Filter{networkFilter(hcmFilter, httpConnectionManager(c, l))}
 		return out
 	}
 	if c.Deny {
@@ -161,6 +164,9 @@ func filterChain(c *view.FilterChain, inbound bool, x *tcpAuthorizations) *liste
 	}
 	out.Filters = append(out.Filters, x.of(c.Authorization)...)
 	proxy := tcpProxy(c.TCP)
+	if !c.Unreported {
+		proxy.AccessLog = accessLogs(l.Telemetry, nil)
+	}
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
 		proxy.MaxDownstreamConnectionDuration = durationpb.New(c.TLS.MaxAge)
 	}

@@ -46,6 +46,7 @@ type fixture struct {
 	settings            view.Settings
 	resumable           bool // sessions resume, which is not generated
 	version             string
+	meshConfig          string // text
 }
 
 // meshFor is the manifests of the two hosts.
@@ -97,24 +98,35 @@ func newFixture(t *testing.T, more string) *fixture {
 
 func newFixtureWith(t *testing.T, settings view.Settings, more string) *fixture {
 	t.Helper()
+	f := &fixture{settings: settings, echo: echoServer(t)}
+	f.setUp(t, more)
+	return f
+}
+
+// setUp starts two Envoys, with further manifests.
+func (f *fixture) setUp(t *testing.T, more string) {
+	t.Helper()
 	ports := envoytest.FreePorts(t, 3)
-	f := &fixture{ca: newAuthority(t), http: ports[0], grpc: ports[1], tcp: ports[2], settings: settings}
-	f.echo, f.health, f.lines = echoServer(t), healthServer(t), lineServer(t)
+	f.ca, f.http, f.grpc, f.tcp = newAuthority(t), ports[0], ports[1], ports[2]
+	f.health, f.lines = healthServer(t), lineServer(t)
 	manifests := fixtureManifests + more
 	for name, port := range map[string]int{
 		"HTTPPORT": f.http, "GRPCPORT": f.grpc, "TCPPORT": f.tcp, "ECHO": f.echo, "HEALTH": f.health, "LINES": f.lines,
 	} {
 		manifests = strings.ReplaceAll(manifests, name, strconv.Itoa(port))
 	}
-	s := snapshotOf(t, manifests, "")
+	s := snapshotOf(t, manifests, f.meshConfig)
 	f.server = f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "orders", IP: serverIP, Interception: "NONE", Labels: map[string]string{"app": "orders"}})
 	f.client = f.start(t, s, proxyFile{Namespace: "shop", ServiceAccount: "web", IP: clientIP, Interception: "NONE", Labels: map[string]string{"app": "web"}})
-	return f
 }
 
 func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytest.Envoy {
 	t.Helper()
-	boot := bootstrap(t, buildAll(f.settings.NewIndex(s).Build(who.proxy())))
+	proxy := who.proxy()
+	if f.version != "" {
+		proxy.EnvoyVersion = view.Version{Major: 1, Minor: uint32(envoytest.Minor(t, f.version))}
+	}
+	boot := bootstrap(t, buildAll(f.settings.NewIndex(s).Build(proxy)))
 	var node map[string]any
 	fatalIf(t, json.Unmarshal(boot, &node), "reading own JSON")
 	withoutSDS(node)

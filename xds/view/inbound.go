@@ -50,7 +50,9 @@ type inboundInput struct {
 	Authorization *Authorization
 	// Authentication is nil if no RequestAuthentication applies.
 	Authentication *Authentication
-	Ports          []inboundPort
+	// Telemetry is nil if the proxy reports nothing of these requests.
+	Telemetry *Telemetry
+	Ports     []inboundPort
 
 	// origins are those of all, denyOrigins those of what denies.
 	origins, denyOrigins []*mesh.Origin
@@ -79,6 +81,8 @@ func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
 	in.addPolicies()
+	in.Telemetry, in.providers = pc.telemetry.Inbound, slices.Concat(in.providers, pc.telemetry.collectors)
+	in.addOrigins(pc.telemetry.origins...)
 	targets := in.serviceTargets()
 	none := pc.proxy.Interception == InterceptNone
 	switch {
@@ -321,7 +325,7 @@ func (in *inboundInput) listeners(mc *meshContext) []Part {
 		}
 		l := &Listener{
 			Name: listenerName(p.Bind, p.Number), Addresses: []string{p.Bind}, Port: p.Number,
-			Inbound: true, BindToPort: true, Chains: chains,
+			Inbound: true, BindToPort: true, Chains: chains, Telemetry: in.Telemetry,
 		}
 		in.inspect(mc, l)
 		l.origins = originsOf(append(slices.Clone(in.origins), p.origins...)...)
@@ -349,17 +353,12 @@ func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
 // virtualInbound receives redirected connections. It has filter chains for each port, and
 // for ports that no service names.
 func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain, origins []*mesh.Origin) *Listener {
-	blackhole := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
 		Name: "virtualInbound", Addresses: []string{wildcard}, Port: mc.inPort(),
-		Inbound: true, BindToPort: true, OriginalDst: true,
+		Inbound: true, BindToPort: true, OriginalDst: true, Telemetry: in.Telemetry,
 		Transparent: in.Interception == InterceptTPROXY,
 		OriginalSrc: in.Interception == InterceptTPROXY,
-		Chains: []*FilterChain{{
-			Name:  "virtualInbound-blackhole",
-			Match: FilterChainMatch{DestinationPort: mc.inPort()},
-			TCP:   &TCPProxy{StatPrefix: statPrefix(blackhole), Destinations: []WeightedCluster{{Cluster: blackhole}}},
-		}},
+		Chains:      []*FilterChain{blackholeChain("virtualInbound-blackhole", mc.inPort())},
 	}
 	named := map[uint32]bool{}
 	for _, p := range in.Ports {

@@ -26,6 +26,7 @@ type Index struct {
 	policies        *policyIndex[*mesh.AuthorizationPolicy]
 	asking          map[string]bool // namespaces with policies of action CUSTOM
 	tokens          *policyIndex[*requestAuthentication]
+	telemetry       telemetryIndex
 	sidecars        *sidecarIndex
 	selectorLabels  *selectorLabels
 
@@ -99,6 +100,10 @@ func (x *Index) fill(prev *Index) {
 	x.tokens = prev.tokens
 	if len(mesh.DeltasOf[*mesh.RequestAuthentication](d)) > 0 {
 		x.tokens = newTokenIndex(s)
+	}
+	x.telemetry = prev.telemetry
+	if len(mesh.DeltasOf[*mesh.Telemetry](d)) > 0 {
+		x.telemetry = newTelemetryIndex(s)
 	}
 	x.sidecars = prev.sidecars
 	if len(mesh.DeltasOf[*mesh.Sidecar](d)) > 0 || prev.sidecars == nil {

@@ -92,14 +92,14 @@ func newIndexDiff(prev, x *Index) *indexDiff {
 }
 
 // trackedKinds are the kinds for which an indexDiff says how they change the requests of
-// proxies. Sidecars select the scopeState of a proxy. RequestAuthentications,
-// AuthorizationPolicies, unenforced policies and WorkloadGroups do not affect requests of the
-// proxy.
+// proxies. Sidecars select the scopeState of a proxy, and Telemetries its routingState.
+// RequestAuthentications, AuthorizationPolicies, unenforced policies and WorkloadGroups do not
+// affect requests of the proxy.
 func trackedKinds() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[*mesh.Service](), reflect.TypeFor[*mesh.Workload](), reflect.TypeFor[*mesh.VirtualService](),
 		reflect.TypeFor[*mesh.DestinationRule](), reflect.TypeFor[*mesh.PeerAuthentication](),
-		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](),
+		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Telemetry](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](),
 	}
 }
 
@@ -187,7 +187,11 @@ func (x *Index) affectedBy(prev *Index, d *indexDiff) *affectedProxies {
 	for w := range objects(mesh.DeltasOf[*mesh.Workload](d.Diff)) {
 		ap.addresses[w.Address] = true
 	}
-	if len(x.authorizers) > 0 && (d.allRules || len(d.authnNamespaces) > 0 || slices.ContainsFunc(d.hosts, func(h mesh.Hostname) bool { return x.authorizers[h] })) {
+	changed := func(hosts map[mesh.Hostname]bool) bool {
+		return len(hosts) > 0 && (d.allRules || len(d.authnNamespaces) > 0 || slices.ContainsFunc(d.hosts, func(h mesh.Hostname) bool { return hosts[h] }))
+	}
+	ap.all = ap.all || changed(x.collectors) // usually all proxies report to them
+	if changed(x.authorizers) {
 		for ns := range x.asking {
 			ap.namespaces[ns] = true
 			ap.all = ap.all || ns == x.s.RootNamespace()

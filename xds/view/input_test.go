@@ -16,7 +16,7 @@ import (
 func immutable() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[rule](), reflect.TypeFor[namespaceAuthn](), reflect.TypeFor[serviceWorkloads](),
-		reflect.TypeFor[Layer](), reflect.TypeFor[portSet](), reflect.TypeFor[labelSet](), reflect.TypeFor[addressSet](),
+		reflect.TypeFor[Layer](), reflect.TypeFor[portSet](), reflect.TypeFor[labelSet](), reflect.TypeFor[addressSet](), reflect.TypeFor[Telemetry](),
 	}
 }
 
@@ -87,7 +87,7 @@ func holdsValues(t *testing.T, where string, typ reflect.Type) {
 func isContent(t *testing.T, where string, typ reflect.Type) {
 	t.Helper()
 	for typ.Kind() == reflect.Pointer || typ.Kind() == reflect.Slice {
-		if typ.Implements(reflect.TypeFor[proto.Message]()) {
+		if typ.Implements(reflect.TypeFor[proto.Message]()) || typ.Implements(reflect.TypeFor[hashed]()) {
 			return
 		}
 		typ = typ.Elem()

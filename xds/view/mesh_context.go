@@ -43,6 +43,7 @@ type internPool struct {
 
 	clusters            internedParts[Cluster, *Cluster]
 	endpoints           internedParts[Endpoints, *Endpoints]
+	telemetries         internedParts[Telemetry, *Telemetry]
 	extensions          hashedMemo[extensionInput, *meshContext, Extension]
 	listeners           internedParts[Listener, *Listener]
 	routes              internedParts[Route, *Route]
@@ -61,7 +62,9 @@ type meshContext struct {
 	config       *meshconfig.MeshConfig
 	defaults     MeshDefaults
 	trustDomains []string
-	authorizers  map[mesh.Hostname]bool // hosts of extension providers
+	// authorizers and collectors are hosts of extension providers: of those that policies ask,
+	// and of those that get what proxies report.
+	authorizers, collectors map[mesh.Hostname]bool
 
 	scopes           memo[scopeKey, *meshContext, scopeState]
 	serviceParts     memo[serviceInput, *meshContext, serviceParts]
@@ -90,7 +93,8 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 			CipherSuites:   config.GetTlsDefaults().GetCipherSuites(),
 		},
 		trustDomains: slices.Compact(append([]string{config.GetTrustDomain()}, config.GetTrustDomainAliases()...)),
-		authorizers:  mesh.AuthorizerHosts(config),
+		authorizers:  mesh.ProviderHosts(config, mesh.AuthorizerService),
+		collectors:   mesh.ProviderHosts(config, collectorService),
 	}
 }
 

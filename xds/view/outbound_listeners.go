@@ -406,6 +406,7 @@ func (o *outboundListenerBuilder) buildListener(en *pendingListener) *Listener {
 		Addresses:  append([]string{en.key.Bind}, en.extraAddresses...),
 		Port:       en.key.Port,
 		BindToPort: en.bindToPort,
+		Telemetry:  o.sc.telemetry.Outbound,
 	}
 	for _, c := range en.chains {
 		if len(c.Match.ServerNames) > 0 {
@@ -468,7 +469,6 @@ func statPrefix(c ClusterRef) string {
 // original destination.
 func (o *outboundListenerBuilder) virtualOutbound() *Listener {
 	sc := o.sc
-	blackhole := ClusterRef{Kind: BlackHoleCluster}
 	l := &Listener{
 		Name:           "virtualOutbound",
 		Addresses:      []string{wildcard},
@@ -476,12 +476,9 @@ func (o *outboundListenerBuilder) virtualOutbound() *Listener {
 		BindToPort:     true,
 		UseOriginalDst: true,
 		Transparent:    sc.proxy.Interception == InterceptTPROXY,
+		Telemetry:      sc.telemetry.Outbound,
 		Chains: []*FilterChain{
-			{
-				Name:  "virtualOutbound-blackhole",
-				Match: FilterChainMatch{DestinationPort: sc.outPort()},
-				TCP:   &TCPProxy{StatPrefix: statPrefix(blackhole), Destinations: []WeightedCluster{{Cluster: blackhole}}},
-			},
+			blackholeChain("virtualOutbound-blackhole", sc.outPort()),
 			sc.catchAllChain("virtualOutbound-catchall-tcp"),
 		},
 	}

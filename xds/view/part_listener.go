@@ -29,6 +29,8 @@ type Listener struct {
 	Chains         []*FilterChain
 	// Default is for connections that no chain matches; or nil.
 	Default *FilterChain
+	// Telemetry is what the proxy reports of the listener's traffic; nil means nothing.
+	Telemetry *Telemetry
 }
 
 // sameAs reports whether a listener without a hash has the content of another one.
@@ -56,6 +58,18 @@ type FilterChain struct {
 	// none. Envoy drains the connections of a chain that changes: so open streams, which are
 	// judged at their start only, end when rules change.
 	Rules string
+	// Unreported is for what connects to a port of capture itself: as in Istio, the proxy's
+	// Telemetry is not about it.
+	Unreported bool
+}
+
+// blackholeChain is for connections to a port of capture itself: they would lead back to it.
+func blackholeChain(name string, port uint32) *FilterChain {
+	to := ClusterRef{Kind: BlackHoleCluster}
+	return &FilterChain{
+		Name: name, Match: FilterChainMatch{DestinationPort: port}, Unreported: true,
+		TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
+	}
 }
 
 // FilterChainMatch says which connections a chain is for; empty means all.

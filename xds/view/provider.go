@@ -50,7 +50,11 @@ func (pc *proxyContext) providersOf(policies []AuthorizationPolicy) (providers [
 			Name: name, HTTP: a.HTTP, GRPC: a.GRPC, Host: a.Service.Hostname, origins: []*mesh.Origin{a.Service.Origin},
 			Cluster: Outbound(a.Service.Hostname, a.Port.Number, providerSubset+name),
 		}
-		made := pc.providerParts(a, p.Cluster)
+		port := a.Port
+		if a.GRPC != nil {
+			port.Protocol = mesh.GRPC // whatever the service says of the port, it is asked by gRPC
+		}
+		made := pc.providerParts(a.Service, port, p.Cluster)
 		if len(made.clusters) == 0 {
 			p = Provider{Name: name, Fault: "service: " + string(p.Host) + " has no endpoint with an address"}
 		}
@@ -60,12 +64,8 @@ func (pc *proxyContext) providersOf(policies []AuthorizationPolicy) (providers [
 }
 
 // providerParts are the cluster and the endpoints of an extension provider.
-func (pc *proxyContext) providerParts(a *mesh.Authorizer, ref ClusterRef) *serviceParts {
-	port := a.Port
-	if a.GRPC != nil {
-		port.Protocol = mesh.GRPC // whatever the service says of the port, it is asked by gRPC
-	}
-	in := pc.inputOf(a.Service, pc.rules.lookup(pc.namespace(), pc.proxy.Labels, a.Service.Hostname, a.Service.Namespace))
+func (pc *proxyContext) providerParts(svc *mesh.Service, port mesh.Port, ref ClusterRef) *serviceParts {
+	in := pc.inputOf(svc, pc.rules.lookup(pc.namespace(), pc.proxy.Labels, svc.Hostname, svc.Namespace))
 	out := &serviceParts{}
 	pc.appendCluster(out, clusterInput{serviceInput: &in, port: port, members: in.workloads.membersAt(port), ref: ref})
 	return out

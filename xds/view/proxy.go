@@ -54,3 +54,8 @@ const (
 
 // Version is a release of Envoy.
 type Version struct{ Major, Minor, Patch uint32 }
+
+// atLeast reports whether it is a minor release or a later one. An unknown one is not.
+func (v Version) atLeast(major, minor uint32) bool {
+	return v.Major > major || v.Major == major && v.Minor >= minor
+}

@@ -13,6 +13,8 @@ type routingKey struct {
 	domain       string
 	// reserved are the addresses at which its outbound listeners must not be; or nil.
 	reserved *addressSet
+	// telemetry is what the proxy reports of its own requests; or nil.
+	telemetry *Telemetry
 }
 
 func (k routingKey) build(*scopeState) *routingState { return &routingState{key: k} }
@@ -46,7 +48,7 @@ type routingView struct {
 // scopeFor is the scope for the proxies of this routing state.
 func (r *routingState) scopeFor(sc *sidecarScope) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
-	pc.proxy.Interception, pc.domain = r.key.interception, r.key.domain
+	pc.proxy.Interception, pc.domain, pc.telemetry.Outbound = r.key.interception, r.key.domain, r.key.telemetry
 	out.proxyContext = &pc
 	return &out
 }

@@ -113,7 +113,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
 	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
-		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain}
+		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
 		}

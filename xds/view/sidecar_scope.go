@@ -17,6 +17,8 @@ type proxyContext struct {
 	sidecar *mesh.Sidecar // or nil
 	domain  string        // the DNS domain of the proxy's short names
 	resolve resolution
+	// telemetry is what the proxy reports.
+	telemetry proxyTelemetry
 }
 
 // resolution is what a proxy can resolve by itself: names, and certificates in files.
@@ -26,10 +28,14 @@ type resolution struct {
 }
 
 func (x *Index) contextOf(p Proxy) *proxyContext {
-	return &proxyContext{
+	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p),
 		resolve: resolution{x.settings.lookupFamily(&p), p.FileSecrets},
 	}
+	if p.Type != Router { // the listeners of routers come from Gateways, which are not implemented yet
+		pc.addTelemetry()
+	}
+	return pc
 }
 
 func (pc *proxyContext) namespace() string { return pc.proxy.ServiceAccount.Namespace }

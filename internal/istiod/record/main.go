@@ -135,6 +135,7 @@ func recordMesh(in, out string) error {
 	if err != nil {
 		return fmt.Errorf("meshconfig.yaml: %w", err)
 	}
+	new(core.ConfigGeneratorImpl).MeshConfigChanged(mc) // it keeps the access log of the mesh before
 	configs, err := objects(manifests)
 	if err != nil {
 		return fmt.Errorf("mesh.yaml: %w", err)

@@ -1,0 +1,308 @@
+package view
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+	meshconfig "istio.io/api/mesh/v1alpha1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
+
+	"github.com/fairlead/fairlead/registry/mesh"
+)
+
+// Telemetry is what a proxy reports of its traffic in one direction. Immutable; nil means
+// nothing.
+type Telemetry struct {
+	base
+	// AccessLogs are in the order of their providers' names.
+	AccessLogs []AccessLog
+	// ListenerLogs says that connections that match no filter chain are logged, too.
+	ListenerLogs bool
+}
+
+// AccessLog is one access log. One of File, HTTP, TCP and OpenTelemetry is set.
+type AccessLog struct {
+	File *FileLog
+	// HTTP and TCP are access log services (ALS), and OpenTelemetry is a receiver of logs by
+	// OTLP, with the provider's settings.
+	HTTP          *meshconfig.MeshConfig_ExtensionProvider_EnvoyHttpGrpcV3LogProvider
+	TCP           *meshconfig.MeshConfig_ExtensionProvider_EnvoyTcpGrpcV3LogProvider
+	OpenTelemetry *meshconfig.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogProvider
+	// Host and Cluster are those of the receiver's service; empty for a file.
+	Host    mesh.Hostname
+	Cluster ClusterRef
+	// OldForm is for Envoys that know only the form that later ones call deprecated.
+	OldForm bool
+	// Filter is a CEL expression for what is logged; empty means everything.
+	Filter string
+}
+
+// FileLog is an access log in a file of the host.
+type FileLog struct {
+	Path string
+	// Text is the format of a line; empty means Istio's, unless JSON is set. An empty JSON is
+	// Istio's.
+	Text            string
+	JSON            *structpb.Struct
+	OmitEmptyValues bool
+}
+
+// collectorSubset stands, in place of a subset's name, in the names of clusters of services that
+// get what proxies report. No subset has a name with an underscore.
+const collectorSubset = "telemetry_grpc"
+
+// collectorService is the service of an extension provider that gets what proxies report; or "".
+func collectorService(p *meshconfig.MeshConfig_ExtensionProvider) string {
+	return cmp.Or(p.GetEnvoyHttpAls().GetService(), p.GetEnvoyTcpAls().GetService(), p.GetEnvoyOtelAls().GetService())
+}
+
+// proxyTelemetry is what one proxy reports, by direction.
+type proxyTelemetry struct {
+	Inbound, Outbound *Telemetry
+	collectors        []Part // the clusters and endpoints of the services that get it
+	origins           []*mesh.Origin
+}
+
+// telemetryIndex has the Telemetries of each namespace, the oldest first.
+type telemetryIndex map[string][]*mesh.Telemetry
+
+func newTelemetryIndex(s *mesh.Snapshot) telemetryIndex {
+	out := telemetryIndex{}
+	for _, t := range s.Telemetries {
+		out[t.Namespace] = append(out[t.Namespace], t)
+	}
+	return out
+}
+
+// applying returns the Telemetries that apply to a workload, in the order in which one overrides
+// those before it: the root namespace's, the namespace's, and those that select the workload. Of
+// several for a whole namespace the oldest counts. (Istio's applicableTelemetries,
+// pilot/pkg/model/telemetry.go.)
+func (x telemetryIndex) applying(root, namespace string, labels map[string]string) []*mesh.Telemetry {
+	var out []*mesh.Telemetry
+	for _, ns := range slices.Compact([]string{root, namespace}) {
+		i := slices.IndexFunc(x[ns], func(t *mesh.Telemetry) bool { return len(t.Spec.GetSelector().GetMatchLabels()) == 0 })
+		if ns != "" && i >= 0 {
+			out = append(out, x[ns][i])
+		}
+	}
+	for _, t := range x[namespace] {
+		if want := t.Spec.GetSelector().GetMatchLabels(); len(want) > 0 && mesh.Selects(want, labels) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// addTelemetry fills in what the proxy reports.
+func (pc *proxyContext) addTelemetry() {
+	b := telemetryBuilder{proxyContext: pc, applying: pc.Index.telemetry.applying(pc.s.RootNamespace(), pc.namespace(), pc.proxy.Labels)}
+	for _, t := range b.applying {
+		pc.telemetry.origins = append(pc.telemetry.origins, t.Origin)
+	}
+	pc.telemetry.Inbound = b.build(telemetry.WorkloadMode_SERVER)
+	pc.telemetry.Outbound = b.build(telemetry.WorkloadMode_CLIENT)
+}
+
+// telemetryBuilder makes the Telemetry of one proxy.
+type telemetryBuilder struct {
+	*proxyContext
+	applying []*mesh.Telemetry
+	reached  map[ClusterRef]bool // clusters that the proxy has already
+}
+
+// build makes the Telemetry of one direction.
+func (b *telemetryBuilder) build(mode telemetry.WorkloadMode) *Telemetry {
+	t := &Telemetry{AccessLogs: b.accessLogs(mode), ListenerLogs: !b.config.GetDisableEnvoyListenerLog()}
+	if len(t.AccessLogs) == 0 {
+		return nil
+	}
+	return b.telemetries.intern(t)
+}
+
+// accessLogs are those of the providers that are in use. Where nobody chose a provider that
+// writes access logs, MeshConfig's accessLogFile counts.
+func (b *telemetryBuilder) accessLogs(mode telemetry.WorkloadMode) []AccessLog {
+	var levels [][]*telemetry.AccessLogging
+	for _, t := range b.applying {
+		if l := t.Spec.GetAccessLogging(); len(l) > 0 {
+			levels = append(levels, l)
+		}
+	}
+	uses := mergeAccessLogging(levels, b.config.GetDefaultProviders().GetAccessLogging(), mode)
+	slices.SortStableFunc(uses, func(a, c logUse) int { return cmp.Compare(b.providerName(a.provider), b.providerName(c.provider)) })
+	var out []AccessLog
+	known := false
+	for _, use := range uses {
+		log := b.accessLog(b.provider(use.provider))
+		known = known || log != nil
+		if log != nil && !use.disabled {
+			log.Filter = use.filter.GetExpression()
+			out = append(out, *log)
+		}
+	}
+	if path := b.config.GetAccessLogFile(); !known && path != "" {
+		return []AccessLog{{File: b.meshFormat(path)}}
+	}
+	return out
+}
+
+// provider finds an extension provider of MeshConfig, as Istio does: by its name in any case.
+func (b *telemetryBuilder) provider(name string) *meshconfig.MeshConfig_ExtensionProvider {
+	for _, p := range b.config.GetExtensionProviders() {
+		if strings.EqualFold(p.GetName(), name) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (b *telemetryBuilder) providerName(name string) string { return b.provider(name).GetName() }
+
+// istioFileProvider is the provider that Istio's own MeshConfig has: it writes what the fields
+// accessLogFormat and accessLogEncoding of MeshConfig say.
+const istioFileProvider = "envoy"
+
+// accessLog is the access log of a provider; nil if there is none, if it writes none, or if its
+// service cannot be reached.
+func (b *telemetryBuilder) accessLog(p *meshconfig.MeshConfig_ExtensionProvider) *AccessLog {
+	switch {
+	case p.GetEnvoyFileAccessLog() != nil:
+		f := p.GetEnvoyFileAccessLog()
+		path := cmp.Or(f.GetPath(), "/dev/stdout")
+		if p.GetName() == istioFileProvider && f.GetLogFormat() == nil && !f.GetOmitEmptyValues() {
+			return &AccessLog{File: b.meshFormat(path)}
+		}
+		out := &FileLog{Path: path, Text: f.GetLogFormat().GetText(), OmitEmptyValues: f.GetOmitEmptyValues()}
+		if labels, ok := f.GetLogFormat().GetLogFormat().(*meshconfig.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider_LogFormat_Labels); ok {
+			out.JSON = cmp.Or(labels.Labels, &structpb.Struct{})
+		}
+		return &AccessLog{File: out}
+	case p.GetEnvoyHttpAls() != nil:
+		return b.remoteLog(p, AccessLog{HTTP: p.GetEnvoyHttpAls()}, p.GetEnvoyHttpAls().GetPort())
+	case p.GetEnvoyTcpAls() != nil:
+		return b.remoteLog(p, AccessLog{TCP: p.GetEnvoyTcpAls()}, p.GetEnvoyTcpAls().GetPort())
+	case p.GetEnvoyOtelAls() != nil:
+		return b.remoteLog(p, AccessLog{OpenTelemetry: p.GetEnvoyOtelAls(), OldForm: !b.proxy.EnvoyVersion.atLeast(1, 37)}, p.GetEnvoyOtelAls().GetPort())
+	default:
+		return nil
+	}
+}
+
+// remoteLog completes the log of a service, and adds the cluster for it; nil if it has no
+// address.
+func (b *telemetryBuilder) remoteLog(p *meshconfig.MeshConfig_ExtensionProvider, log AccessLog, number uint32) *AccessLog {
+	svc, port, err := b.s.ProviderService(collectorService(p), number)
+	if err != nil {
+		return nil
+	}
+	port.Protocol = mesh.GRPC // whatever the service says of the port
+	log.Host, log.Cluster = svc.Hostname, Outbound(svc.Hostname, port.Number, collectorSubset)
+	if !b.reach(svc, port, log.Cluster) {
+		return nil
+	}
+	return &log
+}
+
+// reach adds the cluster of a service that gets what the proxy reports. It is not a cluster of
+// the sidecar scope: a Sidecar may leave the service out, and a namespace may have another
+// service of that host. It reports whether there is an endpoint to connect to.
+func (b *telemetryBuilder) reach(svc *mesh.Service, port mesh.Port, ref ClusterRef) bool {
+	reaches, known := b.reached[ref]
+	if !known {
+		made := b.providerParts(svc, port, ref)
+		reaches = len(made.clusters) > 0
+		if b.reached == nil {
+			b.reached = map[ClusterRef]bool{}
+		}
+		b.reached[ref] = reaches
+		b.telemetry.collectors = slices.Concat(b.telemetry.collectors, made.clusters, made.endpoints)
+	}
+	return reaches
+}
+
+// meshFormat is a file with the format of MeshConfig's accessLogFormat and accessLogEncoding.
+func (b *telemetryBuilder) meshFormat(path string) *FileLog {
+	out := &FileLog{Path: path, Text: b.config.GetAccessLogFormat()}
+	if b.config.GetAccessLogEncoding() == meshconfig.MeshConfig_JSON {
+		out.JSON, out.Text = &structpb.Struct{}, ""
+		if text := b.config.GetAccessLogFormat(); text != "" && protojson.Unmarshal([]byte(text), out.JSON) != nil {
+			out.JSON = &structpb.Struct{} // decoding refuses such a text
+		}
+	}
+	return out
+}
+
+// logUse says whether and what a provider logs.
+type logUse struct {
+	provider string
+	disabled bool
+	filter   *telemetry.AccessLogging_Filter
+}
+
+// mergeAccessLogging merges what Telemetries say of access logs, the most general first. An entry
+// without providers is about those of the entry before it, or the mesh's default ones. The last
+// one that names providers for the direction says which providers are in use at all.
+// (Istio's mergeLogs, pilot/pkg/model/telemetry.go. As there, a filter counts only in an entry
+// that names the provider, and what an entry says for one direction is about the same providers
+// as the entry after it, whatever its direction.)
+func mergeAccessLogging(levels [][]*telemetry.AccessLogging, defaults []string, mode telemetry.WorkloadMode) []logUse {
+	inUse := defaults
+	filters := map[string]*telemetry.AccessLogging_Filter{}
+	for _, level := range levels {
+		var named []string
+		for _, entry := range level {
+			if !inMode(entry.GetMatch().GetMode(), mode) {
+				continue
+			}
+			for _, p := range entry.GetProviders() {
+				named = append(named, p.GetName())
+				filters[p.GetName()] = entry.GetFilter()
+			}
+		}
+		if len(named) > 0 {
+			inUse = named
+		}
+	}
+	out := map[string]logUse{}
+	if len(levels) == 0 {
+		for _, name := range defaults {
+			out[name] = logUse{provider: name}
+		}
+	}
+	names := defaults
+	for _, entry := range slices.Concat(levels...) {
+		if len(entry.GetProviders()) > 0 {
+			names = nil
+			for _, p := range entry.GetProviders() {
+				names = append(names, p.GetName())
+			}
+		}
+		if !inMode(entry.GetMatch().GetMode(), mode) {
+			continue
+		}
+		for _, name := range names {
+			switch {
+			case !slices.Contains(inUse, name):
+			case entry.GetDisabled().GetValue():
+				out[name] = logUse{provider: name, disabled: true}
+			default:
+				out[name] = logUse{provider: name, filter: filters[name]}
+			}
+		}
+	}
+	uses := make([]logUse, 0, len(out))
+	for _, name := range slices.Sorted(maps.Keys(out)) {
+		uses = append(uses, out[name])
+	}
+	return uses
+}
+
+// inMode reports whether what is for one mode counts in another, which is CLIENT or SERVER.
+func inMode(of, mode telemetry.WorkloadMode) bool {
+	return of == telemetry.WorkloadMode_CLIENT_AND_SERVER || of == mode
+}
