@@ -60,15 +60,16 @@ func freeHTTPAddress(ctx context.Context, log *slog.Logger) string {
 
 // agentCollector makes metrics of the agent's status when they are collected.
 type agentCollector struct {
-	status                                        func() agent.Status
-	expiry, running, connected, rejected, unsaved *prometheus.Desc
-	refused, closed                               *prometheus.Desc
+	status                                               func() agent.Status
+	expiry, start, running, connected, rejected, unsaved *prometheus.Desc
+	refused, closed                                      *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
 	return &agentCollector{
 		status:    status,
 		expiry:    prometheus.NewDesc("istio_agent_cert_expiry_timestamp", "Expiry of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
+		start:     prometheus.NewDesc("fairlead_agent_cert_start_timestamp", "Beginning of the validity of a certificate in Unix seconds, by SPIFFE ID (resource_name).", []string{"resource_name"}, nil),
 		running:   prometheus.NewDesc("istio_agent_envoy_running", "1 if Envoy runs, else 0.", nil, nil),
 		connected: prometheus.NewDesc("fairlead_agent_connected", "1 if the agent is connected to a control plane, else 0.", nil, nil),
 		rejected:  prometheus.NewDesc("fairlead_agent_rejected_resources", "xDS resources that Envoy rejects (NACK) now.", nil, nil),
@@ -81,6 +82,7 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 // Describe implements [prometheus.Collector].
 func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.expiry
+	ch <- c.start
 	ch <- c.running
 	ch <- c.connected
 	ch <- c.rejected
@@ -94,6 +96,7 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	s := c.status()
 	for _, id := range s.Identities {
 		ch <- prometheus.MustNewConstMetric(c.expiry, prometheus.GaugeValue, float64(id.NotAfter.Unix()), id.ID)
+		ch <- prometheus.MustNewConstMetric(c.start, prometheus.GaugeValue, float64(id.NotBefore.Unix()), id.ID)
 	}
 	ch <- prometheus.MustNewConstMetric(c.running, prometheus.GaugeValue, oneIf(s.Envoy.PID != 0))
 	var r relay.Status // there is none before the host has its identity

@@ -2,6 +2,7 @@ package main
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,7 +37,8 @@ func TestAgentMetrics(t *testing.T) {
 	s.Envoy.PID, s.RefusedCalls, s.ClosedConnections = 7, 5, 6
 	s.Relay = &relay.Status{Upstream: relay.UpstreamStatus{Server: "cp:15012"}, Rejected: make([]relay.Rejection, 3)}
 	s.Unsaved = make([]agent.Unsaved, 2)
-	want = map[string]float64{"istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6}
+	s.Identities = []agent.IdentityStatus{{ID: "spiffe://td/ns/shop/sa/cart", NotBefore: time.Unix(1000, 0), NotAfter: time.Unix(9000, 0)}}
+	want = map[string]float64{"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
 	}

@@ -94,6 +94,7 @@ func Rooms() map[string]Room {
 		"docs":                          {"the tests of the documentation", nil},
 		"examples/authorization":        {"the tests of the example", nil},
 		"examples/authorization/authz":  {"the small authorization server of the example", []string{"internal/portholder"}},
+		"examples/observability":        {"the tests of the example", nil},
 		"examples/quickstart":           {"the tests of the example", nil},
 		"examples/consul-fleet":         {"the tests of the example", nil},
 		"examples/quickstart/app":       {"the small service of the examples and tests", []string{"internal/portholder"}},
