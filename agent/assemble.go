@@ -220,6 +220,7 @@ func (a *Agent) envoy(
 	p, err := proxy.New(proxy.Config{
 		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: b, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
 		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
+		Leaving: a.finishMetrics,
 	})
 	return p, running, err
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
+// countersFile has the counters of requests while no agent runs.
+const countersFile = "counters.json"
+
 // collector makes what collects the metrics of requests and connections of an Envoy.
 func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peercred.Guard) (*metrics.Collector, error) {
 	return metrics.New(metrics.Config{
@@ -27,9 +30,9 @@ func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peer
 		},
 		Process: func() metrics.Process {
 			s := envoy.Status()
-			return metrics.Process{PID: s.PID, Since: s.Since, Adopted: s.Adopted}
+			return metrics.Process{PID: s.PID, Since: s.Since, Adopted: s.Adopted, Birth: envoy.Birth()}
 		},
-		Workload: func() metrics.Workload { return a.measured(node) },
+		Workload: func() metrics.Workload { return a.measured(node) }, StateFile: a.inState(countersFile), Owner: node.ID(),
 	})
 }
 
@@ -47,6 +50,16 @@ func (a *Agent) measured(node bootstrap.Node) metrics.Workload {
 		w.Principal = id.ID.String()
 	}
 	return w
+}
+
+// finishMetrics saves the counters before Envoy is stopped or left.
+func (a *Agent) finishMetrics(ctx context.Context) {
+	a.mu.Lock()
+	c := a.metrics
+	a.mu.Unlock()
+	if c != nil {
+		c.Finish(ctx)
+	}
 }
 
 // StatsHandler serves the metrics of Envoy, of the application at app, which may be nil, and

@@ -66,16 +66,35 @@ func TestStatsOfAHost(t *testing.T) {
 	}
 	cp.serve(map[stream.TypeURL]map[string]proto.Message{stream.ClusterType: {"db": c}, stream.ListenerType: {"out": l}})
 	m := newMachine(t, cp.token("orders-1", "shop/orders"))
-	a := agentHere(t, m.set.config(&syncBuffer{}))
+	t.Run("counts", func(t *testing.T) { countConnection(t, m, port) })
+	// The next agent, with an Envoy of its own, goes on.
+	t.Run("goes_on", func(t *testing.T) {
+		_, scrape := statsPage(t, m)
+		if text := scrape(); !strings.Contains(text, `istio_tcp_connections_closed_total{reporter="source",source_workload="orders-1"`) {
+			t.Errorf("the counters begin anew: %.2000s", text)
+		}
+	})
+}
+
+// statsPage starts the agent of a machine, and returns it with what reads its page of metrics.
+func statsPage(t *testing.T, m *machine) (a *Agent, scrape func() string) {
+	t.Helper()
+	a = agentHere(t, m.set.config(&syncBuffer{}))
 	page, err := a.StatsHandler(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	scrape := func() string {
+	return a, func() string {
 		rec := httptest.NewRecorder()
 		page.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/stats/prometheus", http.NoBody))
 		return rec.Body.String()
 	}
+}
+
+// countConnection opens a connection to the listener, and waits until it is counted.
+func countConnection(t *testing.T, m *machine, port int) {
+	t.Helper()
+	a, scrape := statsPage(t, m)
 	envoytest.Eventually(t, deadline, func() error {
 		var d net.Dialer
 		conn, err := d.DialContext(t.Context(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))

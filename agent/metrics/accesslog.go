@@ -53,6 +53,9 @@ type accessLog struct {
 
 	// open are the TCP connections, by log and id. The store's mu guards it.
 	open map[string]*connection
+	// resumed means that the connections of an Envoy that was taken over are known. The store's mu
+	// guards it.
+	resumed bool
 	// ignored counts entries that no metric is made of.
 	ignored atomic.Uint64
 }
@@ -129,9 +132,14 @@ func (a *accessLog) take(now time.Time, side reporter, m *accesslogv3.StreamAcce
 		a.ignored.Add(uint64(len(tcp) + len(http)))
 		return
 	}
-	own, adopted := a.c.c.Workload(), a.c.c.Process().Adopted
+	own, running := a.c.c.Workload(), a.c.c.Process()
 	a.c.store.mu.Lock()
 	defer a.c.store.mu.Unlock()
+	if a.c.store.finished {
+		return
+	}
+	a.c.resumeConnections(now, running)
+	adopted := running.Adopted && !a.resumed
 	a.c.store.setOwn(own)
 	for _, e := range tcp {
 		a.takeTCP(now, side, e, adopted)

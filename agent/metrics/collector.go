@@ -36,11 +36,13 @@ type Process struct {
 	PID int
 	// Since is when it was started, or taken over.
 	Since time.Time
+	// Birth identifies the process, also among those of other boots; empty if it is not known.
+	Birth string
 	// Adopted means that an earlier agent started it, and published what it counted until then.
 	Adopted bool
 }
 
-// Config is what a [Collector] needs. All fields but MaxSeries are needed.
+// Config is what a [Collector] needs. All fields but StateFile, Owner and MaxSeries are needed.
 type Config struct {
 	Logger *slog.Logger
 	// Open begins to read a path of Envoy's admin interface.
@@ -55,6 +57,9 @@ type Config struct {
 	UID    uint32
 	// Guard requires the token of every caller.
 	Guard *peercred.Guard
+	// StateFile has the counters while no agent runs, and Owner says whose they are; an empty
+	// StateFile means that they begin with 0.
+	StateFile, Owner string
 	// MaxSeries limits label sets; 0 means [DefaultMaxSeries].
 	MaxSeries int
 }
@@ -69,12 +74,18 @@ type Collector struct {
 	reads  chan struct{}
 	intake *intake
 	epoch  Process // that was read last
+	// saved is what the agent before this one saved, until Envoy is read first; or nil. It does
+	// not change.
+	saved *state
+	// savedOpen are its connections, until it is known which Envoy runs. The store's mu guards it.
+	savedOpen []stateOpen
 
 	failures, malformed atomic.Uint64
 	failureLines        loglimit.Limiter
 }
 
-// New checks the configuration; it starts nothing.
+// New checks the configuration, and takes what the agent before this one saved; it starts
+// nothing.
 func New(c Config) (*Collector, error) {
 	if c.Logger == nil || c.Open == nil || c.Process == nil || c.Workload == nil || c.Socket == "" || c.Guard == nil {
 		return nil, errors.New("configuring metrics: Logger, Open, Process, Workload, Socket and Guard are needed")
@@ -92,6 +103,9 @@ func New(c Config) (*Collector, error) {
 	}
 	x.logs = newAccessLog(x, time.Now())
 	x.reads <- struct{}{}
+	if err := x.restore(time.Now()); err != nil {
+		x.log.Warn("saved counters of requests are unusable; they begin with 0", "path", c.StateFile, "err", err)
+	}
 	return x, nil
 }
 
@@ -124,6 +138,7 @@ const (
 var (
 	errNoEnvoy  = errors.New("Envoy is not running")
 	errReplaced = errors.New("Envoy was replaced while it was asked")
+	errFinished = errors.New("the agent is stopping")
 	errTooLarge = errors.New("the answer is too large")
 )
 
@@ -159,12 +174,23 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 		return 0, errReplaced // whose answer it is, is not known
 	}
 	now := time.Now()
+	c.store.mu.Lock()
+	finished := c.store.finished
+	c.resumeConnections(now, running)
+	c.store.mu.Unlock()
+	if finished {
+		return 0, errFinished
+	}
 	first := c.epoch == (Process{})
 	if c.epoch != running {
 		c.logs.forget(now, running.Since)
 		c.epoch = running
 	}
 	c.intake.begin(now, fmt.Sprint(running.PID, running.Since.UnixNano()), c.c.Workload(), first && running.Adopted)
+	if first && c.saved.resumes(running) {
+		c.intake.resume(c.saved.Known)
+	}
+	c.saved = nil
 	malformed := c.intake.malformed
 	long, err := eachLine(body, maxEnvoy, func(line []byte) {
 		if !c.intake.take(line) && others != nil {

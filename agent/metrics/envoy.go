@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"bytes"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -45,13 +46,15 @@ type intake struct {
 	// Of the current reading.
 	now      time.Time
 	baseline bool // values are remembered and not added
-	previous *series
-	current  *series // whose histogram is being read, or nil
-	kind     histogram
-	les      [][]byte
-	leText   []byte
-	buckets  []uint64
-	sum      float64
+	// restBaseline is the same for the rest alone.
+	restBaseline bool
+	previous     *series
+	current      *series // whose histogram is being read, or nil
+	kind         histogram
+	les          [][]byte
+	leText       []byte
+	buckets      []uint64
+	sum          float64
 	// broken means that a line of the histogram could not be read.
 	broken bool
 }
@@ -63,7 +66,7 @@ func newIntake(s *store) *intake {
 // begin starts a reading. baseline means that what Envoy has counted so far was published by
 // an earlier process: only what is new is added.
 func (t *intake) begin(now time.Time, epoch string, own Workload, baseline bool) {
-	t.now, t.baseline, t.previous, t.current = now, baseline, nil, nil
+	t.now, t.baseline, t.restBaseline, t.previous, t.current = now, baseline, false, nil, nil
 	t.generation++
 	if t.epoch != epoch {
 		t.epoch = epoch
@@ -92,11 +95,12 @@ func (t *intake) end(whole bool) {
 	t.store.mu.Lock()
 	defer t.store.mu.Unlock()
 	for side, n := range t.rest {
-		if before := t.restBefore[side]; n > before && !t.baseline {
+		if before := t.restBefore[side]; n > before && !t.baseline && !t.restBaseline {
 			t.store.overflowRow(side).add(t.now, requests, n-before)
 		}
 	}
 	t.rest, t.restBefore = t.restBefore, t.rest
+	t.restBaseline = false
 	t.store.evict(t.now, idleTime)
 }
 
@@ -268,6 +272,7 @@ func (t *intake) takeHistogram(kind histogram, suffix string, labels, le, value 
 		t.buckets = append(t.buckets, n)
 	case "_sum":
 		t.sum, _ = strconv.ParseFloat(string(value), 64) // it is a number
+		t.broken = t.broken || math.IsNaN(t.sum) || math.IsInf(t.sum, 0)
 	case "_count":
 		t.flush()
 	}

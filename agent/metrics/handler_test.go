@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,7 +60,11 @@ func TestPartsThatFailHideNoOthers(t *testing.T) {
 		"envoy_breaks":  {(&fakeEnvoy{series: map[string][]float64{inputLabels(0): {1, 2}}, cut: 600}).open, good, "envoy", nil},
 		"app_status":    {envoyGood, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "application", []string{"app_jobs"}},
 		"app_redirects": {envoyGood, func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://192.0.2.1/", http.StatusFound)
+			if r.URL.Path == "/elsewhere" {
+				good(w, r)
+				return
+			}
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
 		}, "application", []string{"app_jobs"}},
 		"app_breaks": {envoyGood, func(w http.ResponseWriter, r *http.Request) {
 			good(w, r)
@@ -180,14 +185,18 @@ func TestApplicationIsOnThisHost(t *testing.T) {
 func TestPageThatIsItsOwnApplication(t *testing.T) {
 	t.Parallel()
 	var page http.Handler
+	var asked atomic.Int32
 	r := newRig(t, func(r *rig, _ *Config) {
 		r.open, r.process = (&fakeEnvoy{}).open, Process{PID: 1, Since: time.Now()}
-		r.app = application(t, func(w http.ResponseWriter, req *http.Request) { page.ServeHTTP(w, req) })
+		r.app = application(t, func(w http.ResponseWriter, req *http.Request) {
+			asked.Add(1)
+			page.ServeHTTP(w, req)
+		})
 	})
 	page = r.page
 	_, text := r.scrape(t)
-	if failures(t, text)["application"] != 1 {
-		t.Error("the loop is not a failure")
+	if n := asked.Load(); failures(t, text)["application"] != 1 || n != 1 {
+		t.Errorf("the page was requested %d times: %v", n, failures(t, text))
 	}
 }
 
@@ -257,8 +266,9 @@ func TestNoCollectorYet(t *testing.T) {
 	}
 }
 
-// BenchmarkScrape is one page of 100 label sets. On a shared core of an x86-64 server it takes
-// 12 ms, without Envoy's own part.
+// BenchmarkScrape is one page of 100 label sets with three histograms each: the agent's part of a
+// scrape, 5 MB. On a shared core of an x86-64 server it takes 14 ms; Envoy's part is 8 ms more.
+// 50 ms are the most that it may take.
 func BenchmarkScrape(b *testing.B) {
 	series := map[string][]float64{}
 	for i := range 100 {

@@ -137,7 +137,7 @@ func (m *merger) comment(line []byte) {
 	switch {
 	case f == nil:
 		m.dropped++
-	case f.closed || string(name) != f.name:
+	case f.closed:
 		// A second type, or one of a part of a histogram.
 	case isType:
 		kind := kindOf(string(text))

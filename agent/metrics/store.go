@@ -82,6 +82,8 @@ type store struct {
 	overflow map[reporter]*row
 	// overflowed counts label sets that found no place.
 	overflowed uint64
+	// finished means that the counters were saved, and do not change any more.
+	finished bool
 }
 
 // row is one label set with its counters.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,21 +30,26 @@ func (e *fakeEnvoy) open(context.Context, string) (io.ReadCloser, error) {
 	for _, s := range order {
 		fmt.Fprintf(&b, "envoy_istio_requests_total{%s} %d\n", s, len(e.series[s]))
 	}
-	b.WriteString("# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n# TYPE envoy_istio_request_duration_milliseconds histogram\n")
-	for _, s := range order {
-		sum := 0.0
-		for _, le := range istioBounds() {
-			n := 0
-			sum = 0
-			for _, d := range e.series[s] {
-				sum += d
-				if le == "+Inf" || d <= mustFloat(le) {
-					n++
+	b.WriteString("# TYPE envoy_server_live gauge\nenvoy_server_live{} 1\n")
+	// The same values in each of them.
+	for _, family := range histogramNames() {
+		name := "envoy_" + family
+		fmt.Fprintf(&b, "# TYPE %s histogram\n", name)
+		for _, s := range order {
+			sum := 0.0
+			for _, le := range istioBounds() {
+				n := 0
+				sum = 0
+				for _, d := range e.series[s] {
+					sum += d
+					if le == "+Inf" || d <= mustFloat(le) {
+						n++
+					}
 				}
+				fmt.Fprintf(&b, "%s_bucket{%s,le=\"%s\"} %d\n", name, s, le, n)
 			}
-			fmt.Fprintf(&b, "envoy_istio_request_duration_milliseconds_bucket{%s,le=\"%s\"} %d\n", s, le, n)
+			fmt.Fprintf(&b, "%s_sum{%s} %v\n%s_count{%s} %d\n", name, s, sum, name, s, len(e.series[s]))
 		}
-		fmt.Fprintf(&b, "envoy_istio_request_duration_milliseconds_sum{%s} %v\nenvoy_istio_request_duration_milliseconds_count{%s} %d\n", s, sum, s, len(e.series[s]))
 	}
 	if e.cut > 0 && e.cut < b.Len() {
 		return io.NopCloser(io.MultiReader(bytes.NewReader(b.Bytes()[:e.cut]), broken{})), nil
@@ -55,8 +61,9 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-func mustFloat(s string) (f float64) {
-	if _, err := fmt.Sscan(s, &f); err != nil {
+func mustFloat(s string) float64 {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
 		panic(err)
 	}
 	return f
@@ -79,7 +86,11 @@ func workloadOf(i int) string {
 // answers break off. The page always has every request that a reading has shown.
 func TestCountersOnlyGrow(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 2
+	}
+	for seed := range seeds {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		envoy := &fakeEnvoy{series: map[string][]float64{}}
 		r := newRig(t, func(r *rig, _ *Config) {
@@ -118,7 +129,7 @@ func TestCountersOnlyGrow(t *testing.T) {
 				continue
 			}
 			if rnd.IntN(4) == 0 { // an answer that breaks off, and the next reading
-				envoy.cut = 1 + rnd.IntN(4000)
+				envoy.cut = 1 + rnd.IntN(12000)
 				_, _ = r.read(t.Context(), requestsOnly, nil)
 				envoy.cut = 0
 			}
@@ -300,5 +311,24 @@ func TestBrokenLinesCountNothing(t *testing.T) {
 		if strings.Contains(page, "istio_request") && !strings.Contains(page, "fairlead_agent_request_label_sets 0") {
 			t.Errorf("%s: %s", line, page)
 		}
+	}
+}
+
+// TestAnswersOfUnknownEnvoysCountNothing: if Envoy is replaced while it is asked, nobody knows
+// whose counters the answer has.
+func TestAnswersOfUnknownEnvoysCountNothing(t *testing.T) {
+	t.Parallel()
+	envoy := &fakeEnvoy{series: map[string][]float64{inputLabels(0): {1, 2}}}
+	r := newRig(t, func(r *rig, _ *Config) { r.process = Process{PID: 1, Since: time.Now()} })
+	r.open = func(ctx context.Context, path string) (io.ReadCloser, error) {
+		r.process.PID++
+		return envoy.open(ctx, path)
+	}
+	if _, err := r.read(t.Context(), requestsOnly, nil); err == nil {
+		t.Error("the answer was taken")
+	}
+	r.open = envoy.open
+	if families, _ := r.scrape(t); total(families["istio_requests_total"]) != 2 {
+		t.Errorf("requests: %v", families["istio_requests_total"])
 	}
 }

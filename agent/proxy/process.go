@@ -50,6 +50,9 @@ type Config struct {
 	DrainTime time.Duration
 	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
+	// Leaving is called before Run stops Envoy at its end, when it has drained, or leaves it
+	// running; may be nil.
+	Leaving func(ctx context.Context)
 	// Credential is the user that Envoy runs as, or nil: the agent's own.
 	Credential *syscall.Credential
 }
@@ -123,6 +126,30 @@ func Running(stateFile, binary, bootstrapPath string) bool {
 	}
 	_, ok := search(binary, bootstrapPath)
 	return ok
+}
+
+func (p *Process) leaving(ctx context.Context) {
+	if p.c.Leaving != nil {
+		p.c.Leaving(context.WithoutCancel(ctx))
+	}
+}
+
+// Birth identifies the process that runs now, also among those of other boots; empty if there is
+// none.
+func (p *Process) Birth() string {
+	pid := p.Status().PID
+	if pid == 0 {
+		return ""
+	}
+	boot, err := bootID()
+	if err != nil {
+		return ""
+	}
+	started, _, err := procStat(pid)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf("%s %d %d", boot, pid, started)
 }
 
 // Status is the current state of Envoy.
@@ -228,7 +255,7 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 		defer h.close()
 		ended := make(chan error, 1)
 		go func() { ended <- h.wait() }()
-		return nil, p.stop(context.WithoutCancel(ctx), h, ended)
+		return nil, p.stop(context.WithoutCancel(ctx), h, ended, func(context.Context) {})
 	}
 	p.log.InfoContext(ctx, "taking over the running Envoy", "pid", h.pid)
 	p.set(Status{PID: h.pid, Since: time.Now(), Adopted: true})
@@ -249,6 +276,7 @@ func (p *Process) died(h *handle) {
 func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
 	if p.c.LeaveRunning || errors.Is(context.Cause(ctx), ErrLeave) {
 		p.log.InfoContext(ctx, "leaving Envoy running", "pid", h.pid)
+		p.leaving(ctx)
 		// Ends the goroutine that waits.
 		h.close()
 		if err := <-ended; err != nil {
@@ -256,7 +284,7 @@ func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) err
 		}
 		return nil
 	}
-	err := p.stop(context.WithoutCancel(ctx), h, ended)
+	err := p.stop(context.WithoutCancel(ctx), h, ended, p.leaving)
 	p.mu.Lock()
 	p.status.PID, p.status.LastExit = 0, "stopped"
 	p.mu.Unlock()

@@ -15,12 +15,13 @@ const (
 	killTime = 10 * time.Second
 )
 
-// stop drains and stops Envoy. ctx must not have ended.
-func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error) error {
+// stop drains and stops Envoy, and calls drained between. ctx must not have ended.
+func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drained func(context.Context)) error {
 	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
 	if done, err := p.drain(ctx, ended); done {
 		return err
 	}
+	drained(ctx)
 	ways := []struct {
 		name string
 		ask  func() error

@@ -78,7 +78,7 @@ func Rooms() map[string]Room {
 		"agent/relay":    {"xDS between the servers and Envoy; the last-known-good store", []string{"agent/peercred", "pki/durable", "xds/stream", "xds/ecds", "xds/vhds", "xds/bootstrap", "xds/wire", "internal/safetext", "internal/wallclock"}},
 		"agent/workload": {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred": {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit", "internal/unixsocket"}},
-		"agent/metrics":  {"Istio's metrics of requests and connections; the page that merges all metrics of a host", []string{"agent/peercred", "internal/loglimit"}},
+		"agent/metrics":  {"Istio's metrics of requests and connections; the page that merges all metrics of a host", []string{"agent/peercred", "internal/loglimit", "pki/durable"}},
 		"agent/health":   {"probes of the application", nil},
 
 		"bench":                         {"the figures people meet, each beside its budget", nil},
