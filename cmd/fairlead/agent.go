@@ -112,9 +112,6 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
-	if !cmd.Flags().Changed("http-address") {
-		f.httpAddress = freeHTTPAddress(cmd.Context(), log)
-	}
 	ask := func(what func(context.Context) []string) func() []string {
 		return func() []string {
 			ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
@@ -123,7 +120,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		}
 	}
 	starting := ask(a.Starting)
-	srv, err := admin.New(cmd.Context(), admin.Config{
+	srv, err := newAgentAdmin(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
 		Levels: levels, Registerer: page.shared, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
 		Metrics: page.own, Public: map[string]http.Handler{"GET /stats/prometheus": page.all}, NotReady: ask(a.NotReady), Remarks: a.Remarks,
@@ -137,7 +134,7 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 				return struct{}{}, a.SetEnvoyLogging(ctx, in)
 			}),
 		},
-	})
+	}, cmd.Flags().Changed("http-address"))
 	if err != nil {
 		return err
 	}

@@ -2,18 +2,19 @@ package main
 
 import (
 	"context"
-	"log/slog"
+	"errors"
+	"net"
 	"net/http"
-	"net/netip"
 	"net/url"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fairlead/fairlead/agent"
-	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 )
 
 // agentPage are the agent's own metrics, and the page with all metrics of the host.
@@ -47,15 +48,25 @@ func newAgentPage(a *agent.Agent, app *url.URL) (*agentPage, error) {
 // usualAgentHTTP is where the agent serves health and metrics: Istio's port.
 const usualAgentHTTP = "127.0.0.1:15020"
 
-// freeHTTPAddress is the usual address, or one with a free port if that is in use.
-func freeHTTPAddress(ctx context.Context, log *slog.Logger) string {
-	usual := netip.MustParseAddrPort(usualAgentHTTP)
-	taken := proxy.CheckFree(ctx, []netip.AddrPort{usual})
-	if taken == nil {
-		return usual.String()
+// newAgentAdmin serves an agent's administration. If its address is in use and nobody chose it,
+// it takes a free port there: several agents may run on one host.
+func newAgentAdmin(ctx context.Context, c admin.Config, chosen bool) (*admin.Server, error) {
+	s, err := admin.New(ctx, c)
+	if chosen || !errors.Is(err, syscall.EADDRINUSE) {
+		return s, err
 	}
-	log.WarnContext(ctx, "default port for metrics is in use, using a free port", "usual", usual, "flag", "--http-address", "err", taken)
-	return netip.AddrPortFrom(usual.Addr(), 0).String()
+	host, _, splitErr := net.SplitHostPort(c.Address)
+	if splitErr != nil {
+		return nil, err
+	}
+	usual := c.Address
+	c.Address = net.JoinHostPort(host, "0")
+	s, again := admin.New(ctx, c)
+	if again != nil {
+		return nil, again
+	}
+	c.Logger.WarnContext(ctx, "default port for metrics is in use, using a free port", "usual", usual, "address", s.Address(), "flag", "--http-address", "err", err)
+	return s, nil
 }
 
 // agentCollector makes metrics of the agent's status when they are collected.

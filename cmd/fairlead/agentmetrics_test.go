@@ -1,6 +1,12 @@
 package main
 
 import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +15,8 @@ import (
 
 	"github.com/fairlead/fairlead/agent"
 	"github.com/fairlead/fairlead/agent/relay"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
+	"github.com/fairlead/fairlead/internal/envoytest"
 )
 
 // TestAgentMetrics: an alert can tell a host that gets no changes, one whose Envoy
@@ -41,5 +49,64 @@ func TestAgentMetrics(t *testing.T) {
 	want = map[string]float64{"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
+	}
+}
+
+// TestSeveralAgentsOnOneHost: the second one has its metrics at a free port, unless somebody chose
+// the one that is in use.
+func TestSeveralAgentsOnOneHost(t *testing.T) {
+	t.Parallel()
+	var lc net.ListenConfig
+	first, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Close() }()
+	c := admin.Config{
+		Logger: slog.New(slog.DiscardHandler), Address: first.Addr().String(), Socket: filepath.Join(envoytest.ShortDir(t), "admin.sock"),
+		Registerer: prometheus.NewRegistry(),
+	}
+	if s, err := newAgentAdmin(t.Context(), c, true); err == nil {
+		t.Errorf("listens at %s", s.Address())
+	}
+	s, err := newAgentAdmin(t.Context(), c, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if host, port, err := net.SplitHostPort(s.Address()); err != nil || host != "127.0.0.1" || port == "0" || s.Address() == c.Address {
+		t.Errorf("listens at %s", s.Address())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestPageOfAnAgent: metrics of the process have Istio's prefix on the page with the application's,
+// and their usual names on the agent's own.
+func TestPageOfAnAgent(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	a, err := agent.New(agent.Config{Logger: slog.New(slog.DiscardHandler), StateDir: dir, RunDir: envoytest.ShortDir(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := newAgentPage(a, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	get := func(h http.Handler) string {
+		rec := httptest.NewRecorder()
+		h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", http.NoBody))
+		return rec.Body.String()
+	}
+	for name, on := range map[string][2]bool{
+		"go_goroutines": {true, false}, "istio_agent_go_goroutines": {false, true}, "istio_agent_process_open_fds": {false, true},
+		"istio_agent_envoy_running": {true, true}, `istio_build{component="proxy",tag="` + version + `"}`: {true, true},
+	} {
+		for i, h := range []http.Handler{page.own, page.all} {
+			if got := strings.Contains(get(h), "\n"+name+" "); got != on[i] {
+				t.Errorf("%s is on page %d: %v", name, i, got)
+			}
+		}
 	}
 }
