@@ -67,6 +67,9 @@ type Config struct {
 	// the same kind, namespace and name, the first one's is in force. At least
 	// one is required.
 	Sources []Source
+	// Observe receives what is known of the making of each snapshot, before the snapshot is
+	// published. It must return at once. Nil means that nobody observes.
+	Observe func(Publication)
 	// Fallback is the MeshConfig, defaults filled in, that counts until a source
 	// has one. Required.
 	Fallback *mesh.MeshConfig

@@ -45,9 +45,11 @@ type source struct {
 	heldLogged            time.Time // when new holds were logged
 
 	read, changed time.Time
-	readings      uint64
-	heldTotal     uint64
-	objects       int
+	// waiting is when the first reading arrived that is in no snapshot yet, for the observer.
+	waiting   time.Time
+	readings  uint64
+	heldTotal uint64
+	objects   int
 }
 
 func newLoop(r *Registry, now time.Time) *loop {
@@ -132,6 +134,9 @@ func (l *loop) accept(s *source, d *mesh.Difference, held holds, now time.Time) 
 		s.window.accepted(d, before, l.r.Snapshot(), now)
 	}
 	s.current, s.changed = d.Next(), now
+	if s.waiting.IsZero() {
+		s.waiting = now
+	}
 	s.objects += d.Growth()
 	l.compared += uint64(d.Objects())
 	l.pushes.note(reached(d), now)
@@ -274,6 +279,7 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 	l.published = time.Now()
 	l.merge = l.published.Sub(now)
 	l.merged += uint64(next.Merged())
+	l.observe(next.Generation, now)
 	l.r.publish(next)
 }
 

@@ -133,6 +133,9 @@ type Config struct {
 	Clocks Clocks
 	// Registerer registers the metrics; nil means that none are published.
 	Registerer prometheus.Registerer
+	// Observe receives each rollout that has ended, if it began with a connected proxy. It must
+	// return at once. Nil means that nobody observes, and that no classes are kept.
+	Observe func(Rollout)
 	// MaxStreams bounds the streams; 0 means DefaultMaxStreams.
 	MaxStreams int
 	// MaxPerHost bounds the streams of one host; 0 means DefaultMaxPerHost.

@@ -121,10 +121,11 @@ func TestNodeIDsAreSanitized(t *testing.T) {
 func TestRejectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	n := &rollout{finished: make(chan struct{}, 1)}
+	var waits []awaited
 	for range 3 {
-		n.addAffected()
+		waits = append(waits, n.addAffected(nil, nil))
 	}
-	for range 3 {
+	for _, n := range waits {
 		n.answered(make([]ProxyRejection, maxRejections-10))
 	}
 	if got := n.copy(); len(got.Rejected) != maxRejections || got.RejectedMore != 2*maxRejections-30 {

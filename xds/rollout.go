@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/cache"
 )
 
 // maxRollouts bounds the rollouts that are kept.
@@ -35,7 +36,29 @@ type Rollout struct {
 	// updated.
 	Work     Work
 	Complete bool
+	// Updated is when all proxies had been looked at; zero until then.
+	Updated time.Time
+	// Classes are the first classes of proxies that it changed, if the server has an observer;
+	// ClassesMore is how many proxies are in others.
+	Classes     []RolloutClass
+	ClassesMore int
 }
+
+// RolloutClass are the proxies that a snapshot gives equal configuration.
+type RolloutClass struct {
+	// Proxy is the node id of the first one, Proxies how many there are.
+	Proxy   string
+	Proxies int
+	// Sent is when the first response of all was sent, First and Last are when the first and the
+	// last proxy had answered everything; zero if none has.
+	Sent, First, Last time.Time
+	// Rejected are the proxies that rejected something.
+	Rejected int
+}
+
+// maxRolloutClasses bounds the classes that are kept of a rollout: a fleet of any size has so many
+// at most.
+const maxRolloutClasses = 32
 
 // Took is the time from the start until all had answered, or until now.
 func (r *Rollout) Took(now time.Time) time.Duration {
@@ -64,10 +87,11 @@ type rollout struct {
 
 	mu         sync.Mutex // guards all following fields
 	status     Rollout
-	notUpdated int  // proxies that are not updated for this snapshot yet
-	unanswered int  // affected proxies that have not answered
-	logged     bool // its end was logged
-	slowLogged bool // that it takes long was logged
+	classes    map[*cache.Resources]int // places in status.Classes; nil if nobody observes
+	notUpdated int                      // proxies that are not updated for this snapshot yet
+	unanswered int                      // affected proxies that have not answered
+	logged     bool                     // its end was logged
+	slowLogged bool                     // that it takes long was logged
 }
 
 func newRollouts() *rollouts { return &rollouts{finished: make(chan struct{}, 1)} }
@@ -90,35 +114,89 @@ func (r *rollouts) begin(s *mesh.Snapshot, now time.Time, conns int) *rollout {
 	return n
 }
 
+// observe keeps classes of proxies from now on. Called before any is added.
+func (n *rollout) observe() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.classes = map[*cache.Resources]int{}
+}
+
 // addAffected counts a proxy for which the snapshot changes something, and which will
 // answer.
-func (n *rollout) addAffected() {
+func (n *rollout) addAffected(c *conn, has *cache.Resources) awaited {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.status.Affected++
 	n.unanswered++
+	if n.classes == nil {
+		return awaited{n, -1}
+	}
+	at, known := n.classes[has]
+	switch {
+	case known:
+		n.status.Classes[at].Proxies++
+	case len(n.status.Classes) < maxRolloutClasses:
+		at = len(n.status.Classes)
+		n.classes[has] = at
+		n.status.Classes = append(n.status.Classes, RolloutClass{Proxy: c.nodeID, Proxies: 1})
+	default:
+		n.status.ClassesMore++
+		at = -1
+	}
+	return awaited{n, at}
+}
+
+// awaited is a rollout that waits for a proxy, which is in one of its classes; -1 is none that
+// is kept.
+type awaited struct {
+	*rollout
+
+	class int
+}
+
+// sent records that a response was sent to the proxy.
+func (a awaited) sent(now time.Time) {
+	if a.class < 0 {
+		return
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if s := &a.status.Classes[a.class].Sent; s.IsZero() {
+		*s = now
+	}
 }
 
 // allUpdated records that all proxies are updated, and what was done for that.
 func (n *rollout) allUpdated(w Work) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.notUpdated, n.status.Work, n.status.Complete = 0, w, true
-	n.finish(time.Now())
+	n.notUpdated, n.status.Work, n.status.Complete, n.status.Updated = 0, w, true, time.Now()
+	n.classes = nil // no proxy is added any more
+	n.finish(n.status.Updated)
 }
 
 // answered records that a proxy has answered everything.
-func (n *rollout) answered(rejected []ProxyRejection) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(rejected) == 0 {
-		n.status.Accepted++
+func (a awaited) answered(rejected []ProxyRejection) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now := time.Now()
+	if a.class >= 0 {
+		c := &a.status.Classes[a.class]
+		if c.Last = now; c.First.IsZero() {
+			c.First = now
+		}
+		if len(rejected) > 0 {
+			c.Rejected++
+		}
 	}
-	kept := rejected[:min(len(rejected), maxRejections-len(n.status.Rejected))]
-	n.status.Rejected = append(n.status.Rejected, kept...)
-	n.status.RejectedMore += len(rejected) - len(kept)
-	n.unanswered--
-	n.finish(time.Now())
+	if len(rejected) == 0 {
+		a.status.Accepted++
+	}
+	kept := rejected[:min(len(rejected), maxRejections-len(a.status.Rejected))]
+	a.status.Rejected = append(a.status.Rejected, kept...)
+	a.status.RejectedMore += len(rejected) - len(kept)
+	a.unanswered--
+	a.finish(now)
 }
 
 // removeAffected records that a proxy has disconnected without an answer.
@@ -153,6 +231,7 @@ func (n *rollout) copyLocked() Rollout {
 	c := n.status
 	c.Waiting = max(n.notUpdated, n.unanswered)
 	c.Rejected = slices.Clone(n.status.Rejected)
+	c.Classes = slices.Clone(n.status.Classes)
 	return c
 }
 
@@ -192,6 +271,9 @@ const slowRollout = 10 * time.Second
 // logRollouts logs the rollouts that are done, or slow.
 func (s *Server) logRollouts(now time.Time) {
 	for _, n := range s.rollouts.unlogged(now) {
+		if s.cfg.Observe != nil && !n.Done.IsZero() {
+			s.cfg.Observe(n)
+		}
 		attrs := []any{
 			"changed", changedObjects(n.Changes), "applied", fmt.Sprintf("%d/%d", n.Accepted, n.Affected),
 			"took", n.Took(now).Round(time.Millisecond), "generation", n.Generation,

@@ -72,6 +72,7 @@ func (c *conn) send(g deltaStream, r *stream.Response, now time.Time) error {
 	if !c.unsent.IsZero() {
 		m.pushTime.Observe(seconds(now.Sub(c.unsent)))
 		c.unsent = time.Time{}
+		c.markSent(now)
 	}
 	return g.SendMsg(&outgoing{Response: r, conn: c, size: int64(size), started: now}) //nolint:wrapcheck // gRPC's own status
 }

@@ -49,7 +49,7 @@ type updater struct {
 	asksOwn bool
 
 	rolloutsMu         sync.Mutex // guards all following fields
-	unansweredRollouts []*rollout // which the proxy has not answered
+	unansweredRollouts []awaited  // which the proxy has not answered
 	left               bool       // the stream has ended
 }
 
@@ -113,7 +113,7 @@ func (c *conn) rebuild(e *cache.Indexed, at time.Time, r *rollout) bool {
 		next.generation, next.at = e.Generation, at
 	}
 	if changed && r != nil {
-		c.awaitAnswer(r)
+		c.awaitAnswer(r, now.Resources)
 	}
 	c.current.Store(next)
 	return changed
@@ -177,18 +177,18 @@ func (c *conn) refreshView() {
 }
 
 // awaitAnswer records that a rollout waits for the proxy.
-func (c *conn) awaitAnswer(r *rollout) {
+func (c *conn) awaitAnswer(r *rollout, has *cache.Resources) {
 	c.rolloutsMu.Lock()
 	defer c.rolloutsMu.Unlock()
 	if c.left {
 		return
 	}
-	r.addAffected()
+	waits := r.addAffected(c, has)
 	if len(c.unansweredRollouts) == maxRollouts { // the oldest rollout is not kept any more
 		c.unansweredRollouts[0].removeAffected()
 		c.unansweredRollouts = slices.Delete(c.unansweredRollouts, 0, 1)
 	}
-	c.unansweredRollouts = append(c.unansweredRollouts, r)
+	c.unansweredRollouts = append(c.unansweredRollouts, waits)
 }
 
 // dropRollouts releases all rollouts: the stream has ended.
@@ -201,9 +201,21 @@ func (c *conn) dropRollouts() {
 	c.unansweredRollouts, c.left = nil, true
 }
 
+// markSent records in the rollouts that wait for the proxy that a response was sent.
+func (c *conn) markSent(now time.Time) {
+	if c.server.cfg.Observe == nil {
+		return
+	}
+	c.rolloutsMu.Lock()
+	defer c.rolloutsMu.Unlock()
+	for _, r := range c.unansweredRollouts {
+		r.sent(now)
+	}
+}
+
 // takeAnswered returns and forgets the rollouts up to a generation, which the proxy has
 // answered.
-func (c *conn) takeAnswered(generation uint64) []*rollout {
+func (c *conn) takeAnswered(generation uint64) []awaited {
 	c.rolloutsMu.Lock()
 	defer c.rolloutsMu.Unlock()
 	n := 0
@@ -233,6 +245,9 @@ func (s *Server) announce(ctx context.Context, now time.Time) {
 	defer s.announcing.release()
 	conns := s.connections()
 	r := s.rollouts.begin(snap, now, len(conns))
+	if s.cfg.Observe != nil {
+		r.observe()
+	}
 	before := s.Work()
 	e.Prepare()
 	workers := max(1, min(runtime.GOMAXPROCS(0), len(conns)/minProxiesPerWorker))

@@ -14,6 +14,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/accept"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/tracing"
 	"github.com/fairlead/fairlead/registry"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
@@ -26,6 +27,7 @@ func newServer() *cobra.Command {
 		dirs    []string
 		catalog catalogFlags
 		bound   boundFlags
+		otlp    string
 	)
 	cmd := &cobra.Command{
 		Use:   "server {--config-dir DIR | --consul-address ADDRESS}…",
@@ -75,6 +77,11 @@ the directory wins.`,
 				return err
 			}
 			defer untilSignal(cmd)()
+			if endpoint := tracing.Endpoint(); otlp != "" || endpoint != "" {
+				if cfg.Tracer, err = tracing.New(cmd.Context(), tracing.Config{Logger: log, Endpoint: otlp, Version: version}); err != nil {
+					return fmt.Errorf("traces (--otlp-endpoint, OTEL_EXPORTER_OTLP_…): %w", err)
+				}
+			}
 			s, err := server.New(cmd.Context(), cfg)
 			if err != nil {
 				return err
@@ -84,6 +91,7 @@ the directory wins.`,
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&dirs, "config-dir", nil, "directory of manifests; DIR=NAMESPACE,… accepts only objects of these namespaces; may be repeated")
+	f.StringVar(&otlp, "otlp-endpoint", "", "URL of a receiver of OTLP by gRPC, such as http://127.0.0.1:4317 or https://…, to which the server sends a trace of each change; empty means that of OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT, or off")
 	bound.add(f)
 	f.BoolVar(&cfg.BindRoot, "bind-root-namespace", false, "allow a directory or prefix to be bound to the root namespace, whose policies hold for the whole mesh")
 	f.DurationVar(&cfg.HostRest, "host-rest", registry.DefaultHostRest, "how long a host name stays reserved for its namespace after its last declaration was removed; until then other namespaces of bound directories cannot take it")

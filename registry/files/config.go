@@ -132,6 +132,10 @@ type Config struct {
 	// 16 MiB.
 	MaxFileSize int64
 
+	// Observe receives what is known of the making of each fragment. It must return at once. Nil
+	// means that nobody observes.
+	Observe func(Composed)
+
 	// Decoder reads the files; nil means package manifest's.
 	Decoder Decoder
 

@@ -240,12 +240,16 @@ func (s *Source) compose(now time.Time, more bool) time.Time {
 	if s.last != nil {
 		s.restored = nil
 	}
-	t.changed, t.urgent = time.Time{}, false
+	composed := Composed{Source: s.cfg.Name, Noticed: t.noticed, Decoded: t.changed, Sent: now}
+	t.changed, t.noticed, t.urgent = time.Time{}, time.Time{}, false
 	if lastgood.Same(s.made.Fragment, s.last) {
 		return time.Time{}
 	}
 	s.last, s.out, s.sent = s.made.Fragment, s.made.Fragment, now
 	t.counts.Fragments++
+	if s.cfg.Observe != nil {
+		s.cfg.Observe(composed)
+	}
 	return time.Time{}
 }
 

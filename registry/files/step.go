@@ -165,6 +165,9 @@ func (t *tree) accept(path string, c *change, now time.Time) {
 	if t.changed.IsZero() {
 		t.changed = now
 	}
+	if t.noticed.IsZero() || c.first.Before(t.noticed) {
+		t.noticed = c.first
+	}
 	if c.gone {
 		objects, loses := f.V.Live()+f.V.Kept(), t.set.Loses(path, nil)
 		t.remove(f)

@@ -36,6 +36,7 @@ type tree struct {
 
 	// What happened since the loop last asked.
 	changed time.Time // when the first file was accepted, or zero
+	noticed time.Time // when the first of the accepted changes was noticed
 	urgent  bool      // one of them was renamed into place
 
 	// Deleted files that are not logged yet. The objects of moved ones are in other files.

@@ -88,6 +88,14 @@ type deltaStream = grpc.BidiStreamingClient[discovery.DeltaDiscoveryRequest, dis
 // claim opens a stream as the workload; err is why it is not let in.
 func (m *machine) claim(name string) (s deltaStream, leave func(), err error) {
 	m.t.Helper()
+	s, leave = m.subscribe(name)
+	_, err = s.Recv()
+	return s, leave, err
+}
+
+// subscribe opens a stream as the workload and asks for clusters; the answer is not read.
+func (m *machine) subscribe(name string) (s deltaStream, leave func()) {
+	m.t.Helper()
 	ctx, cancel := context.WithCancel(m.t.Context())
 	m.t.Cleanup(cancel)
 	node, err := (&bootstrap.Node{
@@ -104,8 +112,7 @@ func (m *machine) claim(name string) (s deltaStream, leave func(), err error) {
 	if err := s.Send(&discovery.DeltaDiscoveryRequest{Node: node, TypeUrl: string(stream.ClusterType)}); err != nil && err != io.EOF { //nolint:errorlint // gRPC gives it bare
 		m.t.Fatal(err)
 	}
-	_, err = s.Recv()
-	return s, cancel, err
+	return s, cancel
 }
 
 // reconnect claims the workload of a server that was restarted.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/tracing"
 	"github.com/fairlead/fairlead/internal/loglevel"
 	"github.com/fairlead/fairlead/registry/files"
 )
@@ -49,6 +50,8 @@ type Config struct {
 	// PrometheusSD serves the list of proxies at HTTPAddress, in plaintext, as /sd/prometheus;
 	// otherwise it is on admin.sock only.
 	PrometheusSD bool
+	// Tracer takes what is known of each change; nil means that nobody does.
+	Tracer *tracing.Tracer
 	// FileSD is a file that the same list is written to; empty means none.
 	FileSD string
 	// Advertise are the HOST:PORT of the server for agents, in

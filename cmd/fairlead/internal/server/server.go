@@ -150,7 +150,7 @@ func (s *Server) newRegistry(context.Context) error {
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
 		KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
 		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
-		SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
+		Observe: s.observePublished(), SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
 	})
 	return err
 }
@@ -159,7 +159,7 @@ func (s *Server) newXDS(context.Context) error {
 	var err error
 	s.xds, err = xds.New(xds.Config{
 		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup, s.resume}, Health: s.presence, Clocks: s.clock,
-		Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
+		Observe: s.observeRollouts(), Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
 		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
 		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
@@ -240,6 +240,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.collectDuringFloods(ctx) })
 	g.Go(func() error { return s.clock.Run(ctx) })
 	g.Go(func() error { return s.writeFileSD(ctx) })
+	if s.cfg.Tracer != nil {
+		g.Go(func() error { return s.cfg.Tracer.Run(ctx) })
+	}
 	var ending time.Time
 	g.Go(func() error {
 		<-ctx.Done()

@@ -54,7 +54,7 @@ func (s *Server) newFiles(context.Context) error {
 	for i, r := range s.cfg.Roots {
 		src, err := files.New(files.Config{
 			Name: rootName(i, r.Path), Roots: []files.Root{r}, Ignore: s.cfg.MeshConfigFile,
-			Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
+			Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval, AwaitDecision: true,
 		})
 		if err != nil {
 			return err
@@ -67,7 +67,7 @@ func (s *Server) newFiles(context.Context) error {
 	}
 	src, err := files.New(files.Config{
 		Name: meshConfigSource, MeshConfigFile: s.cfg.MeshConfigFile,
-		Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
+		Observe: s.observeFiles(), Logger: s.cfg.Logger, StateDir: s.cfg.StateDir, ScanInterval: s.cfg.ScanInterval,
 	})
 	if err != nil {
 		return err
