@@ -74,7 +74,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		return nil, err
 	}
 	proto.UserAgentName = "envoy"
-	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets)
+	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureAccessLogService)
 	v := binary.Version
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},

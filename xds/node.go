@@ -187,6 +187,8 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		Interception:   view.Interception(n.Interception),
 		EnvoyVersion:   view.Version(n.EnvoyVersion),
 		FileSecrets:    n.FileSecrets,
+
+		AccessLogService: n.AccessLogService,
 	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect

@@ -176,7 +176,7 @@ func resourcesOf(cmd *cobra.Command, v *view.View) ([]envoy.Resource, error) {
 func (f *renderFlags) proxy(s *mesh.Snapshot) (view.Proxy, error) {
 	p := view.Proxy{
 		Type: view.ProxyType(f.proxyType), Interception: view.Interception(strings.ToUpper(f.interception)),
-		AcceptUnenforced: f.acceptUnenforced, FileSecrets: true,
+		AcceptUnenforced: f.acceptUnenforced, FileSecrets: true, AccessLogService: true,
 	}
 	if p.Type != view.Sidecar && p.Type != view.Router {
 		return p, fmt.Errorf("--type %q: choose sidecar or router", f.proxyType)

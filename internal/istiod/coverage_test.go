@@ -21,12 +21,28 @@ import (
 // notCompared are the fields and values that are in force and in no golden mesh, with the
 // reason.
 func notCompared() map[string]string {
-	return map[string]string{
+	out := map[string]string{
 		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                            "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",
 		"istio.security.v1beta1.JWTRule.jwks_uri":                                       "the recorder fetches nothing; what is fetched stands where inline keys do",
 	}
+	for name := range strings.FieldsSeq(`
+		mesh.v1alpha1.MeshConfig.DefaultProviders.metrics mesh.v1alpha1.MeshConfig.ExtensionProvider.prometheus
+		telemetry.v1alpha1.MetricSelector.custom_metric telemetry.v1alpha1.MetricSelector.metric=GRPC_REQUEST_MESSAGES
+		telemetry.v1alpha1.MetricSelector.metric=GRPC_RESPONSE_MESSAGES telemetry.v1alpha1.MetricSelector.metric=REQUEST_COUNT
+		telemetry.v1alpha1.MetricSelector.metric=REQUEST_DURATION telemetry.v1alpha1.MetricSelector.metric=REQUEST_SIZE
+		telemetry.v1alpha1.MetricSelector.metric=RESPONSE_SIZE telemetry.v1alpha1.MetricSelector.metric=TCP_CLOSED_CONNECTIONS
+		telemetry.v1alpha1.MetricSelector.metric=TCP_OPENED_CONNECTIONS telemetry.v1alpha1.MetricSelector.metric=TCP_RECEIVED_BYTES
+		telemetry.v1alpha1.MetricSelector.metric=TCP_SENT_BYTES telemetry.v1alpha1.MetricSelector.mode=CLIENT
+		telemetry.v1alpha1.MetricSelector.mode=SERVER telemetry.v1alpha1.Metrics.overrides telemetry.v1alpha1.Metrics.providers
+		telemetry.v1alpha1.Metrics.reporting_interval telemetry.v1alpha1.MetricsOverrides.TagOverride.operation=REMOVE
+		telemetry.v1alpha1.MetricsOverrides.TagOverride.value telemetry.v1alpha1.MetricsOverrides.disabled
+		telemetry.v1alpha1.MetricsOverrides.match telemetry.v1alpha1.MetricsOverrides.tag_overrides telemetry.v1alpha1.Telemetry.metrics
+	`) {
+		out["istio."+name] = "istiod configures a filter for metrics that only Istio's build of Envoy has"
+	}
+	return out
 }
 
 // TestGoldenMeshesUseWhatIsInForce: each field of Istio's API that is in force, and each of its

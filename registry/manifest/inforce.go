@@ -127,6 +127,7 @@ var inForce = map[mesh.Kind][]string{
 	},
 	mesh.KindTelemetry: {
 		"accessLogging",
+		"metrics",
 		"selector",
 		"targetRef",
 		"targetRefs",

@@ -41,7 +41,7 @@ type meshField struct {
 const (
 	noLogService         = "the extension providers envoyHttpAls and envoyTcpAls name log services; defaultProviders chooses one"
 	noTracing            = "there is no tracing"
-	noTelemetry          = "nothing uses the provider: access logs are the only telemetry that is implemented"
+	noTelemetry          = "nothing uses the provider: access logs and metrics are the only telemetry that is implemented"
 	noIngress            = "Ingress is of Kubernetes, and is not read"
 	noGateways           = "there are no gateways"
 	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
@@ -139,8 +139,7 @@ var meshFields = []meshField{
 	{path: "defaultHttpRetryPolicy.retryOn", verdict: fieldInForce},
 	{path: "defaultHttpRetryPolicy.retryRemoteLocalities", verdict: fieldInForce},
 	{path: "defaultProviders.accessLogging", verdict: fieldInForce},
-	{path: "defaultProviders.metrics", why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
-	{path: "defaultProviders.metrics", values: "prometheus", verdict: fieldNoEffect, why: "proxies have Envoy's own metrics, in the format of Prometheus, and none of Istio's"},
+	{path: "defaultProviders.metrics", verdict: fieldInForce},
 	{path: "defaultProviders.tracing", why: noTracing},
 	{path: "defaultServiceExportTo", verdict: fieldInForce, restricts: true},
 	{path: "defaultTrafficPolicy", why: "clusters have Istio's defaults"},
@@ -202,7 +201,7 @@ var meshFields = []meshField{
 	{path: "extensionProviders.name", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.opencensus", verdict: fieldNoEffect, why: noTelemetry},
 	{path: "extensionProviders.opentelemetry", verdict: fieldNoEffect, why: noTelemetry},
-	{path: "extensionProviders.prometheus", verdict: fieldNoEffect, why: noTelemetry},
+	{path: "extensionProviders.prometheus", verdict: fieldInForce, restricts: true},
 	{path: "extensionProviders.sds", verdict: fieldNoEffect, why: noGateways},
 	{path: "extensionProviders.skywalking", verdict: fieldNoEffect, why: noTelemetry},
 	{path: "extensionProviders.stackdriver", verdict: fieldNoEffect, why: noTelemetry},

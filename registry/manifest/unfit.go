@@ -74,6 +74,9 @@ func unfit(o *Object, r *reporter) {
 				u.expression(l.GetFilter().GetExpression(), fmt.Sprintf("spec.accessLogging[%d].filter.expression", i))
 			}
 		}
+		for i, m := range spec.GetMetrics() {
+			u.metrics(m, fmt.Sprintf("spec.metrics[%d]", i))
+		}
 	case *security.RequestAuthentication:
 		for i, rule := range spec.GetJwtRules() {
 			u.tokens(rule, fmt.Sprintf("spec.jwtRules[%d]", i))

@@ -93,6 +93,8 @@ type Node struct {
 	EnvoyVersion Version
 	// FileSecrets is [FeatureFileSecrets]. It is only read.
 	FileSecrets bool
+	// AccessLogService is [FeatureAccessLogService]. It is only read.
+	AccessLogService bool
 	// AgentVersion is the version of the Fairlead agent of the proxy, or empty.
 	AgentVersion string
 	// Time is the time of the host's clock when the node was sent, or zero if it was not
@@ -181,6 +183,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.AgentVersion = text(keyVersion)
 	n.Time = parseTime(text(keyTime))
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
+	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
 	n.Labels, err = labelsField(node.GetMetadata())
 	errs = append(errs, err)
 	n.Addresses, err = addressesField(node.GetMetadata(), n.Address)

@@ -28,6 +28,10 @@ const (
 	// FeatureFileSecrets is in the client_features of an agent that serves certificates in
 	// files as secrets, with Istio's names.
 	FeatureFileSecrets = "fairlead.file-secrets" //nolint:gosec // G101: the name of a feature
+
+	// FeatureAccessLogService is in the client_features of an agent that takes the access log of
+	// its Envoy at the static cluster [ALSCluster].
+	FeatureAccessLogService = "fairlead.access-log-service"
 )
 
 // EnvoyState is the state that a relay reports of its Envoy.

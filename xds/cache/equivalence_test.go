@@ -218,13 +218,14 @@ func unseen() []string { return []string{string(mesh.KindWorkloadGroup)} }
 // unreachable are the fields that no valid manifest can set to two values, and why. The
 // list of fields in force has them anyway.
 func unreachable() map[string]string {
-	const probe, gateways = "a probe by gRPC is refused", "the only value in force is mesh"
+	const probe, gateways, tags = "a probe by gRPC is refused", "the only value in force is mesh", "entries of a map count as a change of the map, MetricsOverrides.tagOverrides"
 	return map[string]string{
 		"ReadinessProbe.grpc": probe, "GrpcHealthCheckConfig.port": probe, "GrpcHealthCheckConfig.service": probe,
 		"InboundTrafficPolicy.mode":       "the only value in force is the zero one",
 		"MeshConfig.inboundTrafficPolicy": "its only field has one value",
 		"VirtualService.gateways":         gateways, "L4MatchAttributes.gateways": gateways, "TLSMatchAttributes.gateways": gateways,
 		"SidecarPort.targetPort": "it is refused: it has no effect on a Sidecar",
+		"TagOverride.operation":  tags, "TagOverride.value": tags,
 	}
 }
 

@@ -145,6 +145,7 @@ func replaceWorkloads(fragments []*mesh.Fragment, change bool, to func(*mesh.Wor
 func scenes() map[string]scenario {
 	out := providerScenes()
 	maps.Copy(out, logScenes())
+	maps.Copy(out, metricScenes())
 	maps.Copy(out, plainScenes())
 	return out
 }
@@ -284,6 +285,8 @@ func plainScenes() map[string]scenario {
 		"HTTPRetry.retryIgnorePreviousHosts":   {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryIgnorePreviousHosts: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Hosts: true", is: "Hosts: false"},
 		"HTTPRetry.retryRemoteLocalities":      {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, retryRemoteLocalities: true}, route: [{destination: {host: c.mesh}}]}]`), was: "Localities: true", is: "Localities: false"},
 		"L4MatchAttributes.destinationSubnets": {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{destinationSubnets: [10.1.0.0/16]}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "10.1.0.0", is: "10.2.0.0"},
+		"L4MatchAttributes.sourceNamespace":    {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000, sourceNamespace: shop}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "Namespace: shop", is: "Namespace: other"},
+		"Operation.ports":                      {documents: policy(`rules: [{to: [{operation: {ports: ["80", "81"]}}]}]`), was: `"81"`, is: `"82"`},
 		"L4MatchAttributes.port":               {documents: routes("c", `hosts: [c.mesh], tcp: [{match: [{port: 9000}], route: [{destination: {host: c.mesh, port: {number: 80}}}]}]`), was: "{port: 9000}", is: "{port: 9001}"},
 		"MeshConfig.enableAutoMtls":            {config: "enableAutoMtls: true", was: "true", is: "false"},
 		"HealthReport.ServiceAccount": {set: func(fragments []*mesh.Fragment, second bool) {
@@ -400,6 +403,7 @@ func (s scenario) counts(t *testing.T, field string) bool {
 	for _, namespace := range []string{"shop", "other"} {
 		for _, address := range []string{"10.0.0.1", "10.0.0.9"} {
 			p := &netProxy{Proxy: view.Proxy{
+				AccessLogService: true, EnvoyVersion: view.Version{Major: 1, Minor: 40},
 				Type: view.Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: namespace, Name: "default"}, Addresses: []string{address},
 				Locality: mesh.Locality{Region: "eu", Zone: "a"}, Network: "net1",
 			}}

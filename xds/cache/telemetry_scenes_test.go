@@ -55,3 +55,25 @@ func logScenes() map[string]scenario {
 	delete(out, "EnvoyOpenTelemetryLogProvider.filterStateObjectsToLog") // it has none
 	return out
 }
+
+// metricScenes are those of metrics.
+func metricScenes() map[string]scenario {
+	const providers = "defaultProviders: {metrics: [prometheus]}\nextensionProviders: [{name: one, prometheus: {}}, {name: two, envoyFileAccessLog: {}}]\n"
+	chooses := func(spec, was, is string) scenario {
+		return scenario{config: providers, documents: telemetryOf("metrics: [{" + spec + "}]"), was: was, is: is}
+	}
+	overrides := func(o, was, is string) scenario { return chooses("overrides: [{"+o+"}]", was, is) }
+	return map[string]scenario{
+		"DefaultProviders.metrics":    {config: providers, was: "metrics: [prometheus]", is: "metrics: []"},
+		"Telemetry.metrics":           overrides("disabled: true", "[{overrides: [{disabled: true}]}]", "[]"),
+		"Metrics.overrides":           overrides("disabled: true", "[{disabled: true}]", "[]"),
+		"Metrics.providers":           chooses("providers: [{name: two}], reportingInterval: 9s", "providers: [{name: two}], ", ""),
+		"Metrics.reportingInterval":   chooses("reportingInterval: 9s", "9s", "8s"),
+		"MetricsOverrides.disabled":   overrides("match: {metric: REQUEST_COUNT}, disabled: true", "disabled: true", "disabled: false"),
+		"MetricSelector.metric":       overrides("match: {metric: REQUEST_COUNT}, disabled: true", "REQUEST_COUNT", "REQUEST_SIZE"),
+		"MetricSelector.customMetric": overrides("match: {customMetric: REQUEST_COUNT}, disabled: true", "REQUEST_COUNT", "other"),
+		"MetricSelector.mode":         overrides("match: {mode: CLIENT}, disabled: true", "CLIENT", "SERVER"),
+		"MetricsOverrides.tagOverrides": overrides("tagOverrides: {a: {value: request.host}, b: {value: request.host}}",
+			", b: {value: request.host}", ""),
+	}
+}

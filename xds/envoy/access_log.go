@@ -105,8 +105,11 @@ func accessLog(l *view.AccessLog, filter *accesslogv3.AccessLogFilter) *accesslo
 }
 
 func bothFilters(a, b *accesslogv3.AccessLogFilter) *accesslogv3.AccessLogFilter {
-	if a == nil {
+	switch {
+	case a == nil:
 		return b
+	case b == nil:
+		return a
 	}
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_AndFilter{
 		AndFilter: &accesslogv3.AndFilter{Filters: []*accesslogv3.AccessLogFilter{a, b}},

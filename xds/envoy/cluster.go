@@ -48,6 +48,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 			AltStatName:    name + ";",
 			ConnectTimeout: durationpb.New(p.Defaults.ConnectTimeout),
 			CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{},
+			Metadata:       serviceMetadata(p.Service),
 		},
 	}
 	b.discovery()

@@ -65,6 +65,12 @@ func lbEndpoint(e *view.Endpoint, auto bool) *endpointv3.LbEndpoint {
 	if auto && !e.MTLS {
 		out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{socketMatchKey: plaintextOnly()}}
 	}
+	if e.Workload != "" {
+		if out.Metadata == nil {
+			out.Metadata = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{}}
+		}
+		out.Metadata.FilterMetadata["istio"] = &structpb.Struct{Fields: map[string]*structpb.Value{workloadKey: structpb.NewStringValue(e.Workload)}}
+	}
 	return out
 }
 

@@ -34,7 +34,7 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		HttpFilters:                  httpFilters(c, l.Inbound),
-		AccessLog:                    accessLogs(l.Telemetry, nil),
+		AccessLog:                    append(accessLogs(l.Telemetry, nil), requestLogs(l.Telemetry, l.Inbound)...),
 	}
 	if h.UnescapeSlashes {
 		out.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD

@@ -166,6 +166,7 @@ func filterChain(c *view.FilterChain, l *view.Listener, x *tcpAuthorizations) *l
 	proxy := tcpProxy(c.TCP)
 	if !c.Unreported {
 		proxy.AccessLog = accessLogs(l.Telemetry, nil)
+		countConnections(proxy, l.Telemetry, l.Inbound)
 	}
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
 		proxy.MaxDownstreamConnectionDuration = durationpb.New(c.TLS.MaxAge)

@@ -1,7 +1,6 @@
 package proxyconfig
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
@@ -12,10 +11,6 @@ import (
 	"github.com/fairlead/fairlead/registry/mesh"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
-
-// clusterID is that of the one cluster that there is, as Istio names one without a name
-// (pkg/config/constants, DefaultClusterName).
-const clusterID = "Kubernetes"
 
 // Input is everything that the resource of one proxy is made from.
 type Input struct {
@@ -53,23 +48,11 @@ func (in Input) Resource() (body []byte, version string, err error) {
 	return body, base64.RawURLEncoding.EncodeToString(sum[:8]), nil
 }
 
-// WorkloadOf is who a workload is for Istio's metrics: by its labels, or by its name (Istio's
-// WorkloadNameFromWorkloadEntry and CanonicalService in pkg/kube/labels). All instances of a
-// catalog's service are one workload.
+// WorkloadOf is who a workload is for Istio's metrics.
 func WorkloadOf(w *mesh.Workload) bootstrap.Workload {
-	label := func(names ...string) string {
-		for _, name := range names {
-			if v, ok := w.Labels[name]; ok {
-				return v
-			}
-		}
-		return ""
-	}
-	name := cmp.Or(w.Annotations["istio.io/autoRegistrationGroup"], label("service.istio.io/workload-name", mesh.LabelConsulService), w.Name)
+	r := w.Reported()
 	return bootstrap.Workload{
-		Name: name, Namespace: w.Namespace, Cluster: clusterID,
-		CanonicalName:     cmp.Or(label("service.istio.io/canonical-name", "app.kubernetes.io/name", "app"), name),
-		CanonicalRevision: cmp.Or(label("service.istio.io/canonical-revision", "app.kubernetes.io/version", "version"), "latest"),
-		App:               label("app"), Version: label("version"),
+		Name: r.Name, Namespace: r.Namespace, Cluster: mesh.ClusterID,
+		CanonicalName: r.CanonicalName, CanonicalRevision: r.CanonicalRevision, App: r.App, Version: r.Version,
 	}
 }

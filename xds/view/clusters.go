@@ -200,6 +200,7 @@ func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 		Protocol:  in.port.Protocol,
 		Policy:    policy,
 		Defaults:  mc.defaults,
+		Service:   mc.reportedService(in.svc.Hostname, in.svc.Namespace),
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
@@ -396,6 +397,7 @@ func (mc *meshContext) byLocality(in clusterInput, members []member, takes func(
 			Weight:    max(m.Weight, 1),
 			Unhealthy: m.Health == mesh.Unhealthy,
 			MTLS:      mc.endpointMTLS(in, m),
+			Workload:  mc.reportedName(m.Workload),
 		})
 	}
 	out := make([]LocalityEndpoints, 0, len(lists))
@@ -480,7 +482,7 @@ func (in fixedInput) build(mc *meshContext) *Layer {
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults}
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults, Service: mc.unknownService(k.String())}
 		if k == BlackHoleCluster {
 			c.Discovery = DiscoverStatic
 		}

@@ -34,6 +34,9 @@ type inboundPort struct {
 	Operation    string
 	// Pool limits connections to the application; or nil.
 	Pool *networking.ConnectionPoolSettings
+	// Service and Namespace are those of the first service there; empty if there is none.
+	Service   mesh.Hostname
+	Namespace string
 
 	origins []*mesh.Origin
 }
@@ -171,7 +174,7 @@ func (in *inboundBuilder) serviceTargets() []inboundPort {
 			}
 			seen[n] = true
 			port := inboundPort{
-				Number: n, Protocol: p.Protocol, Bind: wildcard,
+				Number: n, Protocol: p.Protocol, Bind: wildcard, Service: f.svc.Hostname, Namespace: f.svc.Namespace,
 				Operation: string(f.svc.Hostname) + ":" + strconv.FormatUint(uint64(p.Number), 10) + "/*",
 				origins:   []*mesh.Origin{f.svc.Origin, f.w.Origin},
 			}
@@ -206,7 +209,7 @@ func (in *inboundBuilder) fromSidecar(targets []inboundPort) {
 		seen[p.Number] = true
 		for _, t := range targets {
 			if t.Number == p.Number {
-				p.Pool = t.Pool
+				p.Pool, p.Service, p.Namespace = t.Pool, t.Service, t.Namespace
 			}
 		}
 		p.Pool = cmp.Or(l.GetConnectionPool(), s.Spec.GetInboundConnectionPool(), p.Pool)
@@ -293,6 +296,7 @@ func (in *inboundInput) clusters(mc *meshContext) []Part {
 			Discovery:    DiscoverOriginalDst,
 			Protocol:     p.Protocol,
 			Defaults:     mc.defaults,
+			Service:      mc.reportedService(p.Service, p.Namespace),
 			BindLoopback: in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
 		}
 		if p.Pool != nil {

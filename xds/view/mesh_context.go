@@ -62,6 +62,7 @@ type meshContext struct {
 	config       *meshconfig.MeshConfig
 	defaults     MeshDefaults
 	trustDomains []string
+	counts       bool // metrics of requests are a default of the mesh
 	// authorizers and collectors are hosts of extension providers: of those that policies ask,
 	// and of those that get what proxies report.
 	authorizers, collectors map[mesh.Hostname]bool
@@ -93,6 +94,7 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 			CipherSuites:   config.GetTlsDefaults().GetCipherSuites(),
 		},
 		trustDomains: slices.Compact(append([]string{config.GetTrustDomain()}, config.GetTrustDomainAliases()...)),
+		counts:       countsMetrics(config),
 		authorizers:  mesh.ProviderHosts(config, mesh.AuthorizerService),
 		collectors:   mesh.ProviderHosts(config, collectorService),
 	}

@@ -21,6 +21,24 @@ const (
 	InboundPassthroughCluster
 )
 
+// String is the name of a cluster of which there is one.
+func (k ClusterKind) String() string {
+	switch k {
+	case PassthroughCluster:
+		return "PassthroughCluster"
+	case BlackHoleCluster:
+		return "BlackHoleCluster"
+	case InboundPassthroughCluster:
+		return "InboundPassthroughCluster"
+	case OutboundCluster:
+		return "outbound"
+	case InboundCluster:
+		return "inbound"
+	default:
+		return ""
+	}
+}
+
 // ClusterRef identifies a cluster.
 type ClusterRef struct {
 	Kind   ClusterKind
@@ -106,6 +124,8 @@ type Cluster struct {
 	BindLoopback bool
 	// UpstreamPort replaces the port of the original destination; 0 keeps it.
 	UpstreamPort uint32
+	// Service is whose cluster it is, for metrics; or nil.
+	Service *ReportedService
 }
 
 // Endpoints is the input of one ClusterLoadAssignment resource.
@@ -137,4 +157,7 @@ type Endpoint struct {
 	Unhealthy bool
 	// MTLS means that the endpoint accepts mTLS of the mesh.
 	MTLS bool
+	// Workload is whose endpoint it is, for metrics: "name;namespace;canonical name;canonical
+	// revision;cluster"; or empty.
+	Workload string
 }

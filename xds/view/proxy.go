@@ -27,6 +27,9 @@ type Proxy struct {
 	// FileSecrets means that the proxy gets certificates in files as secrets from its agent,
 	// with Istio's names.
 	FileSecrets bool
+	// AccessLogService means that the proxy has an agent that takes its access log and completes
+	// its metrics.
+	AccessLogService bool
 	// AcceptUnenforced allows requests to which a security policy applies that this build
 	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool

@@ -22,6 +22,8 @@ type Telemetry struct {
 	AccessLogs []AccessLog
 	// ListenerLogs says that connections that match no filter chain are logged, too.
 	ListenerLogs bool
+	// Metrics is nil if nothing is counted.
+	Metrics *Metrics
 }
 
 // AccessLog is one access log. One of File, HTTP, TCP and OpenTelemetry is set.
@@ -117,10 +119,11 @@ type telemetryBuilder struct {
 
 // build makes the Telemetry of one direction.
 func (b *telemetryBuilder) build(mode telemetry.WorkloadMode) *Telemetry {
-	t := &Telemetry{AccessLogs: b.accessLogs(mode), ListenerLogs: !b.config.GetDisableEnvoyListenerLog()}
-	if len(t.AccessLogs) == 0 {
+	t := &Telemetry{AccessLogs: b.accessLogs(mode), Metrics: b.metrics(mode)}
+	if len(t.AccessLogs) == 0 && t.Metrics == nil {
 		return nil
 	}
+	t.ListenerLogs = len(t.AccessLogs) > 0 && !b.config.GetDisableEnvoyListenerLog()
 	return b.telemetries.intern(t)
 }
 
