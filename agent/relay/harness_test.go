@@ -252,6 +252,9 @@ func (s *fakeServer) request(half *stream.Server, r *discoveryv3.DeltaDiscoveryR
 }
 
 func (s *fakeServer) note(r *discoveryv3.DeltaDiscoveryResponse) {
+	if r.GetTypeUrl() == bootstrap.ProxyConfigType && len(r.GetResources()) == 0 {
+		return // that this server has none, which it says on each stream
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, x := range r.GetResources() {

@@ -201,7 +201,7 @@ func TestUpdatesAndRestarts(t *testing.T) {
 				return nil
 			})
 			envoytest.Eventually(t, deadline, func() error {
-				if n := e.Stat(t, "cluster_manager.active_clusters"); n != 2 {
+				if n := e.Stat(t, "cluster_manager.active_clusters"); n != 3 { // those of the bootstrap
 					return fmt.Errorf("%d clusters", n)
 				}
 				return nil
