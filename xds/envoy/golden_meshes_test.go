@@ -51,7 +51,8 @@ func TestEnvoysAcceptWhatIsInForce(t *testing.T) {
 			// istiod has no error codes of outlier detection.
 			edit := strings.NewReplacer(", caCrl: /etc/crl.pem", "", ", budgetInterval: 1s", "",
 				"consecutiveErrors: 7,", "consecutiveErrors: 7, outlierDetectionHttpErrorCodes: [500, 502],")
-			s := snapshotOf(t, edit.Replace(string(manifests)), string(settings))
+			// Envoy opens the files of access logs.
+			s := snapshotOf(t, edit.Replace(string(manifests)), strings.ReplaceAll(string(settings), "/var/log/envoy/", t.TempDir()+"/"))
 			for _, p := range proxies {
 				check(t, buildAll(view.Build(s, view.Proxy{
 					ID: "sidecar~" + p.Addresses[0] + "~vm." + p.Namespace + "~" + p.Namespace + ".svc.cluster.local", Type: view.Sidecar,
