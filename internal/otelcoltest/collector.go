@@ -1,7 +1,6 @@
 package otelcoltest
 
 import (
-	"bytes"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 
 	logspb "go.opentelemetry.io/proto/otlp/logs/v1"
@@ -34,25 +32,7 @@ type Collector struct {
 
 	dir string
 	cmd *exec.Cmd
-	log *output
-}
-
-// output is what the process writes.
-type output struct {
-	mu  sync.Mutex // guards all
-	all bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.all.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.all.String()
+	log *envoytest.Log
 }
 
 // Binary is the path of the Collector. A test with -short is skipped, as with real Envoys.
@@ -85,7 +65,7 @@ func Start(tb testing.TB) *Collector {
 	tb.Helper()
 	bin, ports := Binary(tb), envoytest.FreePorts(tb, 2)
 	at := func(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-	c := &Collector{GRPC: at(ports[0]), HTTP: at(ports[1]), dir: tb.TempDir(), log: &output{}}
+	c := &Collector{GRPC: at(ports[0]), HTTP: at(ports[1]), dir: tb.TempDir(), log: &envoytest.Log{}}
 	file := filepath.Join(c.dir, "config.yaml")
 	if err := os.WriteFile(file, fmt.Appendf(nil, config, c.GRPC, c.HTTP, c.dir), 0o600); err != nil {
 		tb.Fatal(err)
