@@ -82,6 +82,12 @@ const (
 	CodeLongLived Code = codes.LongLived
 	// CodeNoProvider: a CUSTOM policy names an extension provider that cannot be asked.
 	CodeNoProvider Code = codes.NoProvider
+	// CodeNoReportProvider: metrics, access logs or traces are for a provider that does not exist.
+	CodeNoReportProvider Code = codes.NoReportProvider
+	// CodeReportKind: a provider is of a kind that cannot do what is asked of it.
+	CodeReportKind Code = codes.ReportKind
+	// CodeReportService: the service of a provider cannot be reached.
+	CodeReportService Code = codes.ReportService
 )
 
 // Severity says how sure it is that something is wrong.
@@ -174,6 +180,7 @@ func analyzers() []analyzer {
 		{CodeIngressBind, ingressBinds},
 		{CodeDenies, deniers},
 		{CodeNoProvider, providers},
+		{CodeNoReportProvider, reportProviders},
 	}, policyAnalyzers()...)
 }
 

@@ -63,6 +63,9 @@ const (
 	Shadowed            = "FL0255"
 	LongLived           = "FL0256"
 	NoProvider          = "FL0257"
+	NoReportProvider    = "FL0258"
+	ReportKind          = "FL0259"
+	ReportService       = "FL0260"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.
