@@ -78,7 +78,8 @@ type Config struct {
 	// EnvoyMaxHeapMiB and EnvoyMaxConnections limit Envoy; 0 means a limit by the memory of
 	// the host, negative no limit.
 	EnvoyMaxHeapMiB, EnvoyMaxConnections int
-	// DrainTime is how long a stop waits for connections to end; zero means 5 s.
+	// DrainTime is how long a stop waits for connections to end; zero means what the ProxyConfig
+	// says, or 5 s.
 	DrainTime time.Duration
 	// EnvoyIncludeStats are regular expressions of the names of further statistics of Envoy.
 	EnvoyIncludeStats []string
@@ -87,7 +88,7 @@ type Config struct {
 	MaxRequestSeries int
 	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
-	// Probe says how to probe the application; nil means that it is not probed.
+	// Probe says how to probe the application; nil means as the ProxyConfig says.
 	Probe *health.Probe
 	// TTL is the lifetime of certificates to request; zero means the default of the server.
 	TTL time.Duration
@@ -103,10 +104,16 @@ type Agent struct {
 	// and answered has the server that answered last.
 	refused, returned chan struct{}
 	answered          chan string
+	// configured signals that the control plane has said which ProxyConfig there is, reprobe that
+	// it is another one.
+	configured, reprobe chan struct{}
 
 	// Constant after the start of Run. clock is set under mu.
 	clock        *svid.Clock
 	previousHost *svid.Identity // the host's identity before the one on disk, or nil
+	// mayWait means that the next start of Envoy may wait for the ProxyConfig. It belongs to
+	// the goroutine that starts Envoy.
+	mayWait bool
 
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
@@ -122,7 +129,8 @@ type Agent struct {
 	metrics *metrics.Collector
 	// nodeAddress is the address of the host in the mesh, set with metrics.
 	nodeAddress netip.Addr
-	known       envoySecrets // set with admin
+	known       envoySecrets   // set with admin
+	started     *startSettings // of the Envoy that runs, or nil
 	// adminPaths are those of Envoy's admin socket, set with admin.
 	adminPaths adminPaths
 }
@@ -171,7 +179,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	log := c.Logger.With("component", "agent")
-	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), answered: make(chan string, 1)}, nil
+	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), answered: make(chan string, 1), configured: make(chan struct{}, 1), reprobe: make(chan struct{}, 1)}, nil
 }
 
 // Names in RunDir. Envoy's admin socket is moved: see adminPaths.
@@ -228,7 +236,8 @@ type parts struct {
 	relay   *relay.Relay
 	proxy   *proxy.Process
 	metrics *metrics.Collector
-	checker *health.Checker // or nil
+	checker *health.Checker // or nil: the ProxyConfig says whether to probe
+	health  health.Reporter
 }
 
 // supervise runs all components. Envoy is stopped before the others, because it needs them
@@ -251,6 +260,8 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.metrics.Run(services) })
 	if p.checker != nil {
 		group.Go(func() error { return p.checker.Run(services) })
+	} else {
+		group.Go(func() error { return a.runProbe(services, p.health) })
 	}
 	envoy, endEnvoy := context.WithCancelCause(envoyParent)
 	defer endEnvoy(nil)

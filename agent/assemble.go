@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -62,6 +60,11 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		return nil, err
 	}
 	node := a.node(e)
+	proto, err := node.Proto()
+	if err != nil {
+		return nil, err
+	}
+	a.restoreConfig(proto, e.address)
 	envoy, running, err := a.envoy(ctx, node, binary, known, paths)
 	if err != nil {
 		return nil, err
@@ -69,22 +72,17 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if running && made {
 		a.log.WarnContext(ctx, "restarting Envoy: it does not have the token of the agent's sockets (started by an earlier release, or the token was lost)")
 	}
-	proto, err := node.Proto()
-	if err != nil {
-		return nil, err
-	}
 	proto.UserAgentName = "envoy"
 	proto.ClientFeatures = append(proto.ClientFeatures, bootstrap.FeatureFileSecrets, bootstrap.FeatureAccessLogService)
 	v := binary.Version
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
-	a.restoreConfig(proto)
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
-		Stamp: a.stamp, Metadata: a.heldCertificate, Configure: a.configure,
+		Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
 	})
 	if err != nil {
 		return nil, err
@@ -93,9 +91,9 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector}
+	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector, health: reporter{r}}
 	if a.c.Probe != nil {
-		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: reporter{r}, Probe: *a.c.Probe})
+		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: p.health, Probe: *a.c.Probe})
 		if err != nil {
 			return nil, err
 		}
@@ -185,20 +183,24 @@ func (a *Agent) envoy(
 	if err != nil {
 		return nil, false, err
 	}
-	b, err := bootstrap.Marshal(bootstrap.Config{
+	l := launcher{a: a, binary: binary, connected: a.envoyConnected, config: bootstrap.Config{
 		Node: node, XDSSocket: a.inRun(xdsSocket), SDSSocket: a.inRun(sdsSocket), ALSSocket: a.inRun(alsSocket), Token: known.Token,
 		AdminSocket: paths.made, MovedAdminSocket: paths.moved, AdminAddress: a.c.AdminAddress, StatsAddress: ports.Stats, HealthAddress: ports.Health,
 		EnvoyVersion: envoyVersion(binary), IncludeStats: a.c.EnvoyIncludeStats, Limits: a.limits(ctx),
-	})
+	}}
+	start := a.startNow()
+	first, err := l.launch(&start)
 	if err != nil {
 		return nil, false, err
 	}
-	if err := durable.WriteFile(durable.OS{}, path, b, 0o600); err != nil {
+	if err := durable.WriteFile(durable.OS{}, path, first.Bootstrap, 0o600); err != nil {
 		return nil, false, err
 	}
-	// Removed listeners drain as Istio's do; the drain time of a stop is another setting.
-	args := append([]string{"--drain-time-s", "45", "--drain-strategy", "immediate"}, a.envoyArgs()...)
 	a.mu.Lock()
+	a.started = nil
+	if running {
+		a.started = &start // else it is replaced
+	}
 	a.known = known
 	// The socket of an Envoy that has not connected yet, or that an earlier release
 	// started, was not moved.
@@ -216,10 +218,10 @@ func (a *Agent) envoy(
 			listens = append(listens, at)
 		}
 	}
-	sum := sha256.Sum256(a.startedWith(b, binary.Path, args))
 	p, err := proxy.New(proxy.Config{
-		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: b, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
-		Fingerprint: hex.EncodeToString(sum[:16]), Args: args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.c.DrainTime, LeaveRunning: a.c.LeaveRunning,
+		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: first.Bootstrap, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
+		Fingerprint: first.Fingerprint, Args: first.Args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
+		Renew:   l.renew,
 		Leaving: a.finishMetrics,
 	})
 	return p, running, err

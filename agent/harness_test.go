@@ -35,15 +35,21 @@ type settings struct {
 	StateDir, RunDir, Token, Envoy string
 	StatsPort, HealthPort          int
 	LeaveRunning                   bool
+	// AsTold means that the agent has no flags for what a ProxyConfig says.
+	AsTold bool
 }
 
 func (s settings) config(log io.Writer) Config {
-	return Config{
+	c := Config{
 		Logger:   slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		StateDir: s.StateDir, RunDir: s.RunDir, Token: s.Token, Envoy: s.Envoy, Address: netip.MustParseAddr("127.0.0.1"),
 		StatsPort: s.StatsPort, HealthPort: s.HealthPort, DrainTime: time.Second,
 		EnvoyArgs: []string{"--concurrency", "1", "--log-level", "warning"}, LeaveRunning: s.LeaveRunning, Environ: os.Environ(),
 	}
+	if s.AsTold {
+		c.DrainTime, c.EnvoyArgs = 0, []string{"--log-level", "warning"}
+	}
+	return c
 }
 
 func TestMain(m *testing.M) {

@@ -12,7 +12,9 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -29,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
 	"github.com/fairlead/fairlead/pki"
@@ -60,11 +63,17 @@ type plane struct {
 	sent    int
 	reports []string
 	streams int
+	// own is the ProxyConfig, or nil: a control plane of an earlier release. ownRejected are the
+	// reasons for which it was rejected.
+	own         *stream.Set
+	ownRejected []string
+	wake        map[chan struct{}]struct{}
 }
 
 func newPlane(tb testing.TB, ttl time.Duration) *plane {
 	tb.Helper()
 	p := &plane{tb: tb, dir: tb.TempDir(), addr: "127.0.0.1:0", ttl: ttl}
+	p.configure(`{"statusPort": 15020}`)
 	p.start()
 	tb.Cleanup(p.kill)
 	return p
@@ -169,14 +178,26 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 		}
 	}()
 	half := stream.NewServer(stream.ServerConfig{})
+	wake := make(chan struct{}, 1)
 	p.mu.Lock()
 	p.streams++
 	half.SetGeneration(p.gen)
+	if p.wake == nil {
+		p.wake = map[chan struct{}]struct{}{}
+	}
+	p.wake[wake] = struct{}{}
 	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.wake, wake)
+	}()
+	var own *stream.Set
 	for {
 		var req *discoveryv3.DeltaDiscoveryRequest
 		select {
 		case req = <-requests:
+		case <-wake:
 		case err := <-ended:
 			return err
 		case <-s.Context().Done(): // the reader may hold a request, and say nothing
@@ -184,7 +205,7 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 		case <-who.Revoked:
 			return status.Error(codes.PermissionDenied, "removed")
 		}
-		switch req.GetTypeUrl() {
+		switch req.GetTypeUrl() { // of none, after a wake
 		case bootstrap.EnvoyStateType:
 			p.report(req.GetResourceNamesSubscribe()...)
 			continue
@@ -192,8 +213,19 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 			p.report("health:" + req.GetErrorDetail().GetMessage())
 			continue
 		}
-		if err := half.Request(time.Now(), req); err != nil {
-			return err
+		p.mu.Lock()
+		if p.own != own {
+			own = p.own
+			half.SetOwn(bootstrap.ProxyConfigType, own)
+		}
+		if req.GetTypeUrl() == bootstrap.ProxyConfigType && req.GetErrorDetail() != nil {
+			p.ownRejected = append(p.ownRejected, req.GetErrorDetail().GetMessage())
+		}
+		p.mu.Unlock()
+		if req != nil {
+			if err := half.Request(time.Now(), req); err != nil {
+				return err
+			}
 		}
 		for r := half.Next(time.Now()); r != nil; r = half.Next(time.Now()) {
 			p.mu.Lock()
@@ -206,6 +238,54 @@ func (p *plane) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryServic
 			}
 		}
 	}
+}
+
+// configure gives all agents a ProxyConfig, in the form of its JSON.
+func (p *plane) configure(text string) {
+	p.tb.Helper()
+	pc := &meshconfig.ProxyConfig{}
+	if err := protojson.Unmarshal([]byte(text), pc); err != nil {
+		p.tb.Fatal(err)
+	}
+	b := must[[]byte](p.tb)(proto.MarshalOptions{Deterministic: true}.Marshal(pc))
+	sum := sha256.Sum256(b)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.own = stream.NewSet([]*stream.Resource{stream.NewResource(bootstrap.ProxyConfigType, stream.Resource{
+		Name: bootstrap.ProxyConfigName, Version: hex.EncodeToString(sum[:8]), Body: b,
+	})})
+	for wake := range p.wake {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// ownBody is the encoded ProxyConfig.
+func (p *plane) ownBody() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.own.Get(bootstrap.ProxyConfigName).Body
+}
+
+// health is the last report of health, or empty.
+func (p *plane) health() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range slices.Backward(p.reports) {
+		if strings.HasPrefix(r, "health:") {
+			return r
+		}
+	}
+	return ""
+}
+
+// refusals are the reasons for which ProxyConfigs were rejected.
+func (p *plane) refusals() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.ownRejected)
 }
 
 func (p *plane) report(what ...string) {
@@ -236,7 +316,7 @@ func (p *plane) set(port int) {
 	  "common_tls_context":{"tls_certificate_sds_secret_configs":[{"name":"default","sds_config":%[2]s}],
 	   "validation_context_sds_secret_config":{"name":"ROOTCA","sds_config":%[2]s}}}},
 	 "filters":[{"name":"hcm","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-	  "stat_prefix":"in","route_config":{"virtual_hosts":[{"name":"all","domains":["*"],"routes":[{"match":{"prefix":"/"},"direct_response":{"status":200}}]}]},
+	  "stat_prefix":"in.own_tag=.=blue;.;","route_config":{"virtual_hosts":[{"name":"all","domains":["*"],"routes":[{"match":{"prefix":"/"},"direct_response":{"status":200}}]}]},
 	  "http_filters":[{"name":"router","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}`, port, sds), l)
 	if err != nil {
 		p.tb.Fatal(err)

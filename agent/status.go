@@ -39,6 +39,10 @@ type Status struct {
 	// has said so.
 	MeshWorkload *bootstrap.Workload `json:"mesh_workload,omitempty"`
 
+	// NextStart are the fields of the ProxyConfig that are in force with the next start of Envoy,
+	// and not yet.
+	NextStart []string `json:"next_start,omitempty"`
+
 	EnvoyBinary  string        `json:"envoy_binary"`
 	EnvoyVersion string        `json:"envoy_version"`
 	Ports        Ports         `json:"ports"`
@@ -74,6 +78,10 @@ func (a *Agent) Status() Status {
 	s := a.status
 	if who, known := a.Workload(); known {
 		s.MeshWorkload = &who
+	}
+	if a.started != nil {
+		start := a.startNow()
+		s.NextStart = start.differs(a.started)
 	}
 	s.ClockDoubt = a.clockMismatch(wallclock.Now())
 	for _, id := range []*svid.Identity{a.host.Load(), a.workload.Load()} {

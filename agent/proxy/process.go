@@ -39,6 +39,10 @@ type Config struct {
 
 	// Args are further arguments, or nil.
 	Args []string
+	// Renew returns what the next Envoy is started with, in place of Bootstrap, Args and
+	// Fingerprint; it may wait until ctx ends. After an error those used last count. It may be
+	// nil: nothing changes.
+	Renew func(ctx context.Context) (Launch, error)
 	// Env is Envoy's whole environment, NAME=value; nothing of the agent's own is
 	// added. See [Environment].
 	Env []string
@@ -55,6 +59,13 @@ type Config struct {
 	Leaving func(ctx context.Context)
 	// Credential is the user that Envoy runs as, or nil: the agent's own.
 	Credential *syscall.Credential
+}
+
+// Launch is what an Envoy is started with.
+type Launch struct {
+	Bootstrap   []byte
+	Args        []string
+	Fingerprint string
 }
 
 // Status is the state of an Envoy at one moment.
@@ -78,8 +89,13 @@ type Process struct {
 	c   Config
 	log *slog.Logger
 
-	mu     sync.Mutex // guards all following fields
-	status Status
+	// launch is what the last Envoy was started with, and the next one if there is no Renew.
+	// Owned by Run.
+	launch Launch
+
+	mu        sync.Mutex // guards all following fields
+	status    Status
+	drainTime time.Duration
 }
 
 // ErrLeave is the cause to cancel Run's context with if Envoy must keep serving: the agent
@@ -115,7 +131,24 @@ func New(c Config) (*Process, error) {
 	if c.Env == nil {
 		c.Env = []string{} // nil would mean the agent's
 	}
-	return &Process{c: c, log: c.Logger.With("component", "agent/proxy")}, nil
+	return &Process{
+		c: c, log: c.Logger.With("component", "agent/proxy"), drainTime: c.DrainTime,
+		launch: Launch{Bootstrap: c.Bootstrap, Args: c.Args, Fingerprint: c.Fingerprint},
+	}, nil
+}
+
+// SetDrainTime sets how long the next stop waits for connections to end.
+func (p *Process) SetDrainTime(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drainTime = d
+}
+
+// drainTimeNow is how long a stop waits.
+func (p *Process) drainTimeNow() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.drainTime
 }
 
 // Running reports whether an Envoy that was started with this bootstrap is alive, so that its
@@ -250,7 +283,7 @@ func (p *Process) adopt(ctx context.Context) (*handle, error) {
 		h.close()
 		return nil, nil
 	}
-	if r.Fingerprint != p.c.Fingerprint {
+	if r.Fingerprint != p.launch.Fingerprint {
 		p.log.WarnContext(ctx, "restarting Envoy: its bootstrap differs from this release's", "pid", h.pid)
 		defer h.close()
 		ended := make(chan error, 1)

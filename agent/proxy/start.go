@@ -75,6 +75,9 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	if err := CheckFree(ctx, p.c.Listens); err != nil {
 		return nil, err
 	}
+	if err := p.renew(ctx); err != nil {
+		return nil, err
+	}
 	if err := p.restoreBootstrap(); err != nil {
 		return nil, err
 	}
@@ -83,7 +86,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 		return nil, err
 	}
 	defer func() { _ = out.Close() }()
-	args := append([]string{bootstrapArg, p.c.BootstrapPath, restartArg}, p.c.Args...)
+	args := append([]string{bootstrapArg, p.c.BootstrapPath, restartArg}, p.launch.Args...)
 	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.Dir, cmd.Env = "/", p.c.Env
@@ -103,15 +106,38 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	return h, nil
 }
 
+// renew writes the bootstrap of the next Envoy, if that is another one. The addresses that it binds
+// are the same.
+func (p *Process) renew(ctx context.Context) error {
+	if p.c.Renew == nil {
+		return nil
+	}
+	next, err := p.c.Renew(ctx)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("starting Envoy: %w", ctx.Err())
+	case err != nil:
+		p.log.ErrorContext(ctx, "making Envoy's bootstrap failed; starting it with the one used last", "err", err)
+		return nil
+	case next.Fingerprint == p.launch.Fingerprint:
+		return nil
+	}
+	if err := durable.WriteFile(durable.OS{}, p.c.BootstrapPath, next.Bootstrap, 0o600); err != nil {
+		return fmt.Errorf("writing Envoy's bootstrap: %w", err)
+	}
+	p.launch = next
+	return nil
+}
+
 // restoreBootstrap writes the bootstrap again if somebody removed it, as cleaners of temporary
 // files do.
 func (p *Process) restoreBootstrap() error {
 	_, err := os.Lstat(p.c.BootstrapPath) //nolint:gosec // a path of our own configuration
-	if p.c.Bootstrap == nil || !errors.Is(err, os.ErrNotExist) {
+	if p.launch.Bootstrap == nil || !errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	p.log.Warn("Envoy's bootstrap was removed; written again. Exclude the run directory from cleaners of temporary files", "path", p.c.BootstrapPath)
-	return durable.WriteFile(durable.OS{}, p.c.BootstrapPath, p.c.Bootstrap, 0o600)
+	return durable.WriteFile(durable.OS{}, p.c.BootstrapPath, p.launch.Bootstrap, 0o600)
 }
 
 func (p *Process) record(pid int) (*handle, error) {
@@ -119,7 +145,7 @@ func (p *Process) record(pid int) (*handle, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := newRecord(pid, p.c.Binary, p.c.Fingerprint)
+	r, err := newRecord(pid, p.c.Binary, p.launch.Fingerprint)
 	if err == nil {
 		err = r.save(p.c.StateFile)
 	}

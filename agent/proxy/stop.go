@@ -17,7 +17,7 @@ const (
 
 // stop drains and stops Envoy, and calls drained between. ctx must not have ended.
 func (p *Process) stop(ctx context.Context, h *handle, ended <-chan error, drained func(context.Context)) error {
-	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.c.DrainTime)
+	p.log.InfoContext(ctx, "draining Envoy", "pid", h.pid, "drain_time", p.drainTimeNow())
 	if done, err := p.drain(ctx, ended); done {
 		return err
 	}
@@ -62,7 +62,7 @@ func (p *Process) drain(ctx context.Context, ended <-chan error) (bool, error) {
 			return false, nil
 		}
 	}
-	deadline := time.NewTimer(p.c.DrainTime)
+	deadline := time.NewTimer(p.drainTimeNow())
 	defer deadline.Stop()
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()

@@ -37,7 +37,8 @@ type core struct {
 	upstreamStatus UpstreamStatus
 	logged         loggedRejections // rejections by servers that are in the log already
 
-	peers []*peer // oldest first: the last is the newest
+	peers     []*peer   // oldest first: the last is the newest
+	lastEnvoy time.Time // when the last one of them connected
 	// unacknowledged are the names of which the Envoy that disconnected last may have any
 	// version.
 	unacknowledged map[stream.TypeURL][]string

@@ -140,7 +140,7 @@ func ended(ctx context.Context) error {
 
 // addEnvoy adds an Envoy that has connected.
 func (c *core) addEnvoy(now time.Time, p *peer, node *corev3.Node) {
-	p.since = now
+	p.since, c.lastEnvoy = now, now
 	// An Envoy that rejected a response whose answer was lost lists the rejected versions
 	// when it reconnects, so those are not trusted. It may be back before its
 	// disconnection is noticed.

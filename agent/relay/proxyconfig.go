@@ -22,6 +22,9 @@ func (c *core) receiveProxyConfig(u *stream.Update) {
 		c.dirty = true
 	}
 	// What an older control plane answers, that there is none, takes nothing away.
+	if len(u.Removed) > 0 && c.r.c.Configure != nil {
+		_ = c.r.c.Configure(nil) // nothing in it can be wrong
+	}
 	if len(refused) > 0 {
 		u.Done(&stream.RejectError{Rejected: refused})
 		return
@@ -48,14 +51,15 @@ func (c *core) configure(r *stream.Resource) error {
 }
 
 // StoredProxyConfig is the ProxyConfig, encoded, that a relay with this node accepted last, as
-// its store has it. It is nil if there is none. The relay itself reports an unusable store.
-func StoredProxyConfig(storeFile string, node *corev3.Node) []byte {
+// its store has it; nil if it has none. stored reports whether there is a store that the relay can
+// use at all. The relay itself reports an unusable one.
+func StoredProxyConfig(storeFile string, node *corev3.Node) (body []byte, stored bool) {
 	s, err := readStore(storeFile)
 	if err != nil || s.Who != who(node) {
-		return nil
+		return nil, false
 	}
 	if r := s.resources[bootstrap.ProxyConfigType].Get(bootstrap.ProxyConfigName); r != nil {
-		return r.Body
+		return r.Body, true
 	}
-	return nil
+	return nil, true
 }

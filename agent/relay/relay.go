@@ -57,8 +57,9 @@ type Config struct {
 	Refused  func()
 	Answered func(server string)
 	// Configure takes the ProxyConfig of the host's proxy, encoded, whenever the control plane
-	// sends another one. An error rejects it: the last one stays in force. It may be nil, and
-	// must not wait. The relay knows nothing of its content.
+	// sends another one. An error rejects it: the last one stays in force. A nil body means that
+	// the control plane has none, as earlier releases. It may be nil, and must not wait. The relay
+	// knows nothing of the content.
 	Configure func(body []byte) error
 	// Returned is called when a server can be reached after none could. It may be nil, and must
 	// not wait.

@@ -12,9 +12,11 @@ import (
 // Status is what a relay does at one moment, for people. Read-only.
 type Status struct {
 	// Envoy is the state of Envoy as it is reported to the control plane.
-	Envoy    bootstrap.EnvoyState `json:"envoy"`
-	Envoys   []EnvoyStatus        `json:"envoys"`
-	Upstream UpstreamStatus       `json:"upstream"`
+	Envoy  bootstrap.EnvoyState `json:"envoy"`
+	Envoys []EnvoyStatus        `json:"envoys"`
+	// LastEnvoy is when an Envoy connected last; zero if none did.
+	LastEnvoy time.Time      `json:"last_envoy,omitzero"`
+	Upstream  UpstreamStatus `json:"upstream"`
 	// Types count the resources, by type.
 	Types []TypeStatus `json:"types"`
 	// Rejected are the resources that Envoy rejects.
@@ -92,7 +94,8 @@ func (c *core) envoyState(now time.Time) bootstrap.EnvoyState {
 
 func (c *core) publish(now time.Time) {
 	s := &Status{
-		Envoy: c.envoyState(now), Upstream: c.upstreamStatus, Generation: c.label, AcceptedAt: c.acceptedAt,
+		LastEnvoy: c.lastEnvoy,
+		Envoy:     c.envoyState(now), Upstream: c.upstreamStatus, Generation: c.label, AcceptedAt: c.acceptedAt,
 		Held: len(c.pending) + len(c.queue), Unsaved: c.unsaved, UnsavedSince: c.unsavedSince,
 	}
 	if r := c.accepted[bootstrap.ProxyConfigType].Get(bootstrap.ProxyConfigName); r != nil {

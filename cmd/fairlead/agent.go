@@ -86,7 +86,7 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.httpAddress, "http-address", usualAgentHTTP, "IP:PORT for the agent's health and for all metrics of the host (/stats/prometheus), in plaintext; empty means off. Without the flag the agent takes a free port if this one is in use")
 	fl.StringVar(&f.appMetrics, "app-metrics-url", "", "URL of the application's metrics, such as http://127.0.0.1:8080/metrics, to add to /stats/prometheus; its host must be a loopback address or the address of the workload")
 	fl.IntVar(&c.MaxRequestSeries, "max-request-series", metrics.DefaultMaxSeries, "limit of the label sets of Istio's metrics of requests and TCP connections, each of which has up to 67 series; what is beyond counts as overflow")
-	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stopping Envoy waits for its connections to end")
+	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stopping Envoy waits for its connections to end; if it is not given, the terminationDrainDuration of the ProxyConfig counts")
 	fl.BoolVar(&c.LeaveRunning, "leave-running", false, "keep Envoy running when the agent stops; the next agent takes it over")
 	fl.DurationVar(&c.TTL, "certificate-ttl", 0, "lifetime of certificates to request; 0 means the default of the server")
 	f.probe.bind(cmd)
@@ -99,6 +99,9 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	}
 	f.cfg.Logger, f.cfg.Version, f.cfg.Environ = log, version, os.Environ()
 	f.cfg.EnvoyArgs = proxy.LogArgs(f.envoyLogLevel)
+	if !cmd.Flags().Changed("drain-time") {
+		f.cfg.DrainTime = 0 // as the ProxyConfig says
+	}
 	if err := f.parse(cmd); err != nil {
 		return err
 	}

@@ -21,7 +21,20 @@ import (
 // notCompared are the fields and values that are in force and in no golden mesh, with the
 // reason.
 func notCompared() map[string]string {
+	const agents = "it is for agents: nothing of it is in what istiod sends to an Envoy"
 	out := map[string]string{
+		"istio.mesh.v1alpha1.ProxyConfig.ProxyStatsMatcher.inclusion_prefixes":          agents,
+		"istio.mesh.v1alpha1.ProxyConfig.ProxyStatsMatcher.inclusion_regexps":           agents,
+		"istio.mesh.v1alpha1.ProxyConfig.ProxyStatsMatcher.inclusion_suffixes":          agents,
+		"istio.mesh.v1alpha1.ProxyConfig.concurrency":                                   agents,
+		"istio.mesh.v1alpha1.ProxyConfig.drain_duration":                                agents,
+		"istio.mesh.v1alpha1.ProxyConfig.extra_stat_tags":                               agents,
+		"istio.mesh.v1alpha1.ProxyConfig.termination_drain_duration":                    agents,
+		"istio.networking.v1beta1.ProxyConfig.concurrency":                              agents,
+		"istio.networking.v1beta1.ProxyConfig.environment_variables":                    agents,
+		"istio.networking.v1beta1.ProxyConfig.image":                                    agents,
+		"istio.networking.v1beta1.ProxyConfig.selector":                                 agents,
+		"istio.networking.v1beta1.ProxyImage.image_type":                                agents,
 		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                            "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",

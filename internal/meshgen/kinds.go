@@ -47,6 +47,7 @@ var kinds = sync.OnceValue(func() []*Kind {
 		byName[k.Name] = k
 	}
 	force := manifest.InForce()
+	withoutAgents(force)
 	for name := range force {
 		if byName[name] == nil {
 			byName[name] = &Kind{Name: name}
@@ -69,6 +70,13 @@ var kinds = sync.OnceValue(func() []*Kind {
 	slices.SortFunc(out, func(a, b *Kind) int { return strings.Compare(string(a.Name), string(b.Name)) })
 	return out
 })
+
+// withoutAgents takes out what only agents are told, one by one: nothing of it is in resources that
+// proxies share, and it would take room in every random mesh. Package xds/proxyconfig tests it.
+func withoutAgents(force map[mesh.Kind][]string) {
+	delete(force, mesh.KindProxyConfig)
+	force[mesh.KindMeshConfig] = slices.DeleteFunc(force[mesh.KindMeshConfig], func(rule string) bool { return strings.HasPrefix(rule, "defaultConfig.") })
+}
 
 // walk notes the paths of all fields that may be set.
 func (k *Kind) walk(md protoreflect.MessageDescriptor, path string, above []protoreflect.FullName) {

@@ -125,7 +125,7 @@ func (w *writer) makeValid(o *object, source string) bool {
 	for try := range 12 {
 		faults, ok := o.read(source)
 		if ok {
-			if o.fragment == nil {
+			if o.fragment == nil || len(o.fragment.ProxyConfigs) > 0 { // see withoutAgents
 				return false
 			}
 			w.values.learn(o.kind, o.kind.message, o.spec)

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 	typev1beta1 "istio.io/api/type/v1beta1"
@@ -46,7 +47,9 @@ func (o *Object) Fragment() *mesh.Fragment {
 	case *networking.WorkloadEntry:
 		f.Workloads = []*mesh.Workload{o.workloadEntry(spec)}
 	case *networking.WorkloadGroup:
-		f.WorkloadGroups = []*mesh.WorkloadGroup{{Meta: o.Meta, Spec: spec}}
+		f.WorkloadGroups = []*mesh.WorkloadGroup{{Meta: o.Meta, Spec: spec, ProxyConfig: o.proxyConfig}}
+	case *networkingbeta.ProxyConfig:
+		f.ProxyConfigs = []*mesh.ProxyConfig{{Meta: o.Meta, Spec: spec}}
 	case *networking.Sidecar:
 		f.Sidecars = []*mesh.Sidecar{{Meta: o.Meta, Spec: spec}}
 	case *security.PeerAuthentication:

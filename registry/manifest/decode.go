@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"google.golang.org/protobuf/proto"
+	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/manifest/schema"
 	"github.com/fairlead/fairlead/registry/manifest/tree"
@@ -85,6 +86,8 @@ type Object struct {
 	domain string
 	root   *tree.Node
 	denial *mesh.Unenforced
+	// proxyConfig is what annotations say of proxies; or nil.
+	proxyConfig *meshconfig.ProxyConfig
 }
 
 // Origin is where the field of a path such as "spec.http[0].route" is written,
@@ -241,6 +244,9 @@ func (d *decoder) object(root *tree.Node, r *reporter) *Object {
 	d.bound(o, r)
 	if known {
 		d.spec(o, gvk, r)
+	}
+	if known {
+		o.annotatedConfig(r)
 	}
 	o.Valid = known && !HasErrors(r.faults)
 	if o.Valid {

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -79,6 +80,12 @@ var inForce = map[mesh.Kind][]string{
 	mesh.KindPeerAuthentication: {
 		"mtls",
 		"portLevelMtls",
+		"selector",
+	},
+	mesh.KindProxyConfig: {
+		"concurrency",
+		"environmentVariables",
+		"image",
 		"selector",
 	},
 	mesh.KindRequestAuthentication: {
@@ -231,6 +238,11 @@ func notInForce(o *Object, opts *Options, warnings *reporter) []Fault {
 	c := forceCheck{rules: rules, report: report, at: tree.Trail{Base: "spec"}}
 	c.message(o.Spec.ProtoReflect(), forceFieldsOf(o.Meta.Kind))
 	unfit(o, &r)
+	if spec, ok := o.Spec.(*networkingbeta.ProxyConfig); ok {
+		checkProxyConfigKind(o, spec, func(path, why string) {
+			r.add(CodeNotInForce, o.root.Nearest(path), path, "not in force: "+why+"; the object is kept out whole")
+		}, warnings)
+	}
 	warnAttached(o, warnings)
 	warnKeys(o, warnings)
 	hostPaths(o, opts, &r)

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 
@@ -58,6 +59,7 @@ func inForceTable(t *testing.T) string {
 		mesh.KindAuthorizationPolicy:   &security.AuthorizationPolicy{},
 		mesh.KindDestinationRule:       &networking.DestinationRule{},
 		mesh.KindPeerAuthentication:    &security.PeerAuthentication{},
+		mesh.KindProxyConfig:           &networkingbeta.ProxyConfig{},
 		mesh.KindRequestAuthentication: &security.RequestAuthentication{},
 		mesh.KindTelemetry:             &telemetry.Telemetry{},
 		mesh.KindServiceEntry:          &networking.ServiceEntry{},

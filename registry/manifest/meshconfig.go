@@ -132,14 +132,9 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	m.tlsNames(spec)
 	m.accessLogs(spec)
 	for _, rule := range webhook.MeshConfig(spec) {
-		switch {
-		case m.reported(rule.Path):
-		case rule.Warning:
-			r.warn(CodeWebhook, root.Nearest(rule.Path), rule.Path, rule.Message)
-		default:
-			m.refuse(CodeWebhook, root.Nearest(rule.Path), rule.Path, rule.Message)
-		}
+		m.rule(rule)
 	}
+	m.checkProxyConfig(spec.GetDefaultConfig())
 	m.notInForce(root, m.written.ProtoReflect(), defaultMeshSpec().ProtoReflect(), "")
 	if m.refused {
 		return nil, r.finish()
@@ -178,10 +173,27 @@ type meshReading struct {
 	refused bool
 	// keep are the fields that the file cannot set.
 	keep [][]protoreflect.FieldDescriptor
+	// whole means that a fault keeps everything out, so that no field has a fate of its own.
+	whole bool
+}
+
+// rule reports a rule of Istio's webhook that is broken.
+func (m *meshReading) rule(f webhook.Fault) {
+	switch {
+	case m.reported(f.Path):
+	case f.Warning:
+		m.r.warn(CodeWebhook, m.root.Nearest(f.Path), f.Path, f.Message)
+	default:
+		m.refuse(CodeWebhook, m.root.Nearest(f.Path), f.Path, f.Message)
+	}
 }
 
 // refuse reports a value that cannot be in force. It has the form of what a filler reports to.
 func (m *meshReading) refuse(code Code, pos tree.Position, field, message string) {
+	if m.whole {
+		m.r.add(code, pos, field, message)
+		return
+	}
 	path, fields := meshFieldAt(field)
 	switch {
 	case meshRestricts(path):

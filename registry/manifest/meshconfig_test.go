@@ -77,8 +77,9 @@ func TestMeshConfigFaults(t *testing.T) {
 		"enableAutoMtls: \"true\"\n":                 "must be true or false, not string" + file,
 		"trustDomain: a\n---\nrootNamespace: b\n":    "must be one document",
 		"defaultConfig: {statusPort: abc}\n":         "must be an integer, not string" + left,
-		"defaultConfig: {drainDuration: 1m}\n":       "not in force: a listener that changes drains for 45 s" + left,
-		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer, not number" + left,
+		"defaultConfig: {drainDuration: 2h}\n":       "not in force: 2h0m0s is not from 0s to 1h0m0s" + value,
+		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer, not number" + value,
+		"defaultConfig: {concurrency: 5000}\n":       "not in force: 5000 is not from 0, which means one thread for each core, to 1024" + value,
 		"extensionProviders: [{name: a, zipkn: {}}]": `did you mean "zipkin"?` + file,
 	} {
 		got, faults := manifest.DecodeMeshConfig("mesh.yaml", []byte(text))

@@ -47,6 +47,8 @@ const (
 	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
 	noConnectionSettings = "the limits and timeouts of connections have Istio's defaults"
 	noHeaders            = "the headers of proxies have Istio's defaults"
+	noMetadata           = "these are variables of Istio's agent; Fairlead's has flags"
+	noImage              = "it is about the containers of a pod; the agent runs the Envoy of its host"
 	oneCluster           = "there is one mesh, without clusters"
 )
 
@@ -68,7 +70,7 @@ var meshFields = []meshField{
 	{path: "defaultConfig.availabilityZone", verdict: fieldNoEffect, why: "WorkloadEntries and the catalog have the localities"},
 	{path: "defaultConfig.binaryPath", verdict: fieldNoEffect, why: agentMakes + " (--envoy)"},
 	{path: "defaultConfig.caCertificatesPem", why: "proxies trust the server's own authority only"},
-	{path: "defaultConfig.concurrency", why: "Envoy has one worker thread for each core"},
+	{path: "defaultConfig.concurrency", verdict: fieldInForce},
 	{path: "defaultConfig.configPath", verdict: fieldNoEffect, why: agentMakes},
 	{path: "defaultConfig.connectionSettings.clusterPerConnectionBufferLimitBytes", why: noConnectionSettings},
 	{path: "defaultConfig.connectionSettings.globalDownstreamConnectionLimit", why: noConnectionSettings + "; the agent's flag --envoy-max-connections limits all connections"},
@@ -92,16 +94,16 @@ var meshFields = []meshField{
 	{path: "defaultConfig.customConfigFile", why: agentMakes},
 	{path: "defaultConfig.discoveryAddress", verdict: fieldNoEffect, why: "the agent's flag --server or its join token names the server"},
 	{path: "defaultConfig.discoveryRefreshDelay", verdict: fieldNoEffect, why: "the server sends changes without being asked"},
-	{path: "defaultConfig.drainDuration", why: "a listener that changes drains for 45 s"},
+	{path: "defaultConfig.drainDuration", verdict: fieldInForce},
 	{path: "defaultConfig.envoyAccessLogService", why: noLogService},
 	{path: "defaultConfig.envoyMetricsService", why: "Envoy's metrics are read from its --stats-port, not sent"},
 	{path: "defaultConfig.envoyMetricsServiceAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
-	{path: "defaultConfig.extraStatTags", why: "Envoy's metrics have the labels of docs/reference-operations.md only"},
+	{path: "defaultConfig.extraStatTags", verdict: fieldInForce},
 	{path: "defaultConfig.fileFlushInterval", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
 	{path: "defaultConfig.fileFlushMinSizeKb", verdict: fieldNoEffect, why: "Envoy writes access logs every second, or when it has 64 KiB"},
 	{path: "defaultConfig.gatewayTopology", why: noGateways},
 	{path: "defaultConfig.holdApplicationUntilProxyStarts", verdict: fieldNoEffect, why: "it is about the containers of a pod; systemd orders the units of a host"},
-	{path: "defaultConfig.image", verdict: fieldNoEffect, why: "it is about the containers of a pod; the agent runs the Envoy of its host"},
+	{path: "defaultConfig.image", verdict: fieldNoEffect, why: noImage},
 	{path: "defaultConfig.interceptionMode", verdict: fieldNoEffect, why: "agents do not capture packets"},
 	{path: "defaultConfig.meshId", verdict: fieldNoEffect, why: oneCluster},
 	{path: "defaultConfig.privateKeyProvider", why: "Envoy uses private keys itself"},
@@ -117,9 +119,11 @@ var meshFields = []meshField{
 	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails", why: noHeaders},
 	{path: "defaultConfig.proxyHeaders.xForwardedHost", why: noHeaders},
 	{path: "defaultConfig.proxyHeaders.xForwardedPort", why: noHeaders},
-	{path: "defaultConfig.proxyMetadata", verdict: fieldNoEffect, why: "these are variables of Istio's agent; Fairlead's has flags"},
-	{path: "defaultConfig.proxyStatsMatcher", why: "the agent's flag --envoy-include-stats adds metrics"},
-	{path: "defaultConfig.readinessProbe", why: "the agent's flags --probe-http and --probe-tcp set the probe of a host"},
+	{path: "defaultConfig.proxyMetadata", verdict: fieldNoEffect, why: noMetadata},
+	{path: "defaultConfig.proxyStatsMatcher.inclusionPrefixes", verdict: fieldInForce},
+	{path: "defaultConfig.proxyStatsMatcher.inclusionRegexps", verdict: fieldInForce},
+	{path: "defaultConfig.proxyStatsMatcher.inclusionSuffixes", verdict: fieldInForce},
+	{path: "defaultConfig.readinessProbe", why: "probes are set for each workload: by the annotation proxy.istio.io/config, or by the agent's flags --probe-http and --probe-tcp"},
 	{path: "defaultConfig.runtimeValues", why: "Envoy's runtime values are those of the agent's bootstrap"},
 	{path: "defaultConfig.sds", verdict: fieldNoEffect, why: "Istio does not use it any more"},
 	{path: "defaultConfig.serviceCluster", verdict: fieldNoEffect, why: "the workload names the proxy"},
@@ -127,7 +131,7 @@ var meshFields = []meshField{
 	{path: "defaultConfig.statsCompression", verdict: fieldNoEffect, why: "Envoy's metrics are not compressed"},
 	{path: "defaultConfig.statsdUdpAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
 	{path: "defaultConfig.statusPort", verdict: fieldNoEffect, why: "the agent's flag --http-address is the setting"},
-	{path: "defaultConfig.terminationDrainDuration", verdict: fieldNoEffect, why: "the agent's flag --drain-time is the setting"},
+	{path: "defaultConfig.terminationDrainDuration", verdict: fieldInForce},
 	{path: "defaultConfig.tracing", why: noTracing},
 	{path: "defaultConfig.tracingServiceName", verdict: fieldNoEffect, why: noTracing},
 	{path: "defaultConfig.zipkinAddress", why: noTracing},

@@ -94,6 +94,8 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 	good := map[string]string{
 		"accessLogEncoding": "JSON", "accessLogFile": "/var/log/a.log", "accessLogFormat": "'{}'", "defaultProviders.accessLogging": "[a]", "defaultProviders.metrics": "[a]", "disableEnvoyListenerLog": "true",
 		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "protocolDetectionTimeout": "4s",
+		"defaultConfig.concurrency": "3", "defaultConfig.drainDuration": "7s", "defaultConfig.terminationDrainDuration": "8s", "defaultConfig.extraStatTags": "[a]",
+		"defaultConfig.proxyStatsMatcher.inclusionPrefixes": "[a]", "defaultConfig.proxyStatsMatcher.inclusionRegexps": "[a]", "defaultConfig.proxyStatsMatcher.inclusionSuffixes": "[a]",
 		"proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",
 		"defaultHttpRetryPolicy.attempts": "5", "defaultHttpRetryPolicy.backoff": "2s", "defaultHttpRetryPolicy.perTryTimeout": "1s",
 		"defaultHttpRetryPolicy.retryIgnorePreviousHosts": "true", "defaultHttpRetryPolicy.retryOn": "\"503\"", "defaultHttpRetryPolicy.retryRemoteLocalities": "true",

@@ -92,7 +92,9 @@ func (o *Object) workloadEntry(spec *networking.WorkloadEntry) *mesh.Workload {
 		meta.Labels = maps.Clone(spec.GetLabels())
 		maps.Copy(meta.Labels, o.Meta.Labels)
 	}
-	return workload(meta, spec)
+	w := workload(meta, spec)
+	w.ProxyConfig = o.proxyConfig
+	return w
 }
 
 func workload(meta mesh.Meta, spec *networking.WorkloadEntry) *mesh.Workload {

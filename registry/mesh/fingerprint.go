@@ -116,4 +116,5 @@ func (p *printer) workload(w *Workload) {
 	for _, k := range slices.Sorted(maps.Keys(w.Ports)) {
 		p.text(k, strconv.FormatUint(uint64(w.Ports[k]), 10))
 	}
+	p.message(w.ProxyConfig)
 }

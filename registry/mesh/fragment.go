@@ -24,6 +24,7 @@ type Fragment struct {
 	RequestAuthentications []*RequestAuthentication
 	AuthorizationPolicies  []*AuthorizationPolicy
 	Telemetries            []*Telemetry
+	ProxyConfigs           []*ProxyConfig
 	Unenforced             []*Unenforced
 
 	// MeshConfig has the defaults filled in; nil means that this source has none.

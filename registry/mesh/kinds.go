@@ -32,7 +32,7 @@ var kinds = []kind{
 		order:      compareKeys[*WorkloadGroup],
 		snapshot:   func(s *Snapshot) *[]*WorkloadGroup { return &s.WorkloadGroups },
 		rank:       compareKeys[*WorkloadGroup],
-		print:      func(p *printer, x *WorkloadGroup) { p.message(x.Spec) },
+		print:      func(p *printer, x *WorkloadGroup) { p.message(x.Spec); p.message(x.ProxyConfig) },
 		notInbound: true,
 	},
 	kindOf[*VirtualService]{
@@ -85,6 +85,14 @@ var kinds = []kind{
 		snapshot: func(s *Snapshot) *[]*Telemetry { return &s.Telemetries },
 		rank:     compareAge[*Telemetry],
 		print:    func(p *printer, x *Telemetry) { p.message(x.Spec) },
+	},
+	kindOf[*ProxyConfig]{
+		fragment:   func(f *Fragment) *[]*ProxyConfig { return &f.ProxyConfigs },
+		order:      compareKeys[*ProxyConfig],
+		snapshot:   func(s *Snapshot) *[]*ProxyConfig { return &s.ProxyConfigs },
+		rank:       compareAge[*ProxyConfig],
+		print:      func(p *printer, x *ProxyConfig) { p.message(x.Spec) },
+		notInbound: true, // it is for agents
 	},
 	kindOf[*Unenforced]{
 		fragment: func(f *Fragment) *[]*Unenforced { return &f.Unenforced },

@@ -2,6 +2,7 @@ package mesh
 
 import (
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 )
@@ -59,6 +60,13 @@ func (p *AuthorizationPolicy) MatchLabels() map[string]string {
 type Telemetry struct {
 	Meta
 	Spec *telemetry.Telemetry
+}
+
+// ProxyConfig says how the proxies of some workloads are run. It is for their agents: nothing of
+// it is in Envoy's own resources.
+type ProxyConfig struct {
+	Meta
+	Spec *networkingbeta.ProxyConfig
 }
 
 // MTLSMode is what a workload's proxy demands of a peer on one port.

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 )
 
@@ -234,6 +235,8 @@ type Workload struct {
 	// Withdrawn says that a person took it out of service: it is Unhealthy, and
 	// stays so whatever is reported of its health.
 	Withdrawn bool
+	// ProxyConfig is what Istio's annotation proxy.istio.io/config says; or nil. Read-only.
+	ProxyConfig *meshconfig.ProxyConfig
 }
 
 // PortFor is the port at which the workload serves p.
@@ -270,4 +273,7 @@ func IsReservedIdentity(id string) bool {
 type WorkloadGroup struct {
 	Meta
 	Spec *networking.WorkloadGroup
+	// ProxyConfig is what Istio's annotation proxy.istio.io/config, and the probe, say of the
+	// proxies of the group; or nil. Read-only.
+	ProxyConfig *meshconfig.ProxyConfig
 }

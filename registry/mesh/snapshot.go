@@ -21,8 +21,8 @@ type Snapshot struct {
 	// Workloads are sorted by Key; their Health is the merged one.
 	Workloads      []*Workload
 	WorkloadGroups []*WorkloadGroup
-	// VirtualServices, DestinationRules, Sidecars, PeerAuthentications and
-	// RequestAuthentications are in the order of [Meta.Before].
+	// VirtualServices, DestinationRules, Sidecars, PeerAuthentications, RequestAuthentications
+	// and ProxyConfigs are in the order of [Meta.Before].
 	VirtualServices     []*VirtualService
 	DestinationRules    []*DestinationRule
 	Sidecars            []*Sidecar
@@ -31,8 +31,9 @@ type Snapshot struct {
 	RequestAuthentications []*RequestAuthentication
 	AuthorizationPolicies  []*AuthorizationPolicy
 	// Telemetries are in the order of [Meta.Before].
-	Telemetries []*Telemetry
-	Unenforced  []*Unenforced
+	Telemetries  []*Telemetry
+	ProxyConfigs []*ProxyConfig
+	Unenforced   []*Unenforced
 
 	// Changed are the keys of objects that differ from the previous snapshot, sorted. It is
 	// empty in the first snapshot, where everything is new.

@@ -67,6 +67,8 @@ type Config struct {
 	// IncludeStats are regular expressions of the names of further statistics that Envoy has
 	// besides the usual ones.
 	IncludeStats []string
+	// Stats are those that a ProxyConfig adds.
+	Stats StatsSettings
 	// Limits bound what Envoy uses of the host; the zero value is unlimited.
 	Limits Limits
 }
@@ -88,7 +90,7 @@ func Build(c Config) (*bootstrapv3.Bootstrap, error) {
 	if err != nil {
 		return nil, err
 	}
-	stats, err := statsConfig(c.IncludeStats)
+	stats, err := statsConfig(c.IncludeStats, &c.Stats)
 	if err != nil {
 		return nil, err
 	}

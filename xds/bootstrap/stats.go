@@ -87,10 +87,25 @@ func statTags() []struct{ name, regex string } {
 	}
 }
 
+// StatsSettings are further statistics and labels, as Istio's ProxyConfig has them.
+type StatsSettings struct {
+	// Prefixes, Suffixes and Regexps match names of statistics that Envoy has besides the usual
+	// ones (proxyStatsMatcher). A regular expression matches a whole name.
+	Prefixes, Suffixes, Regexps []string
+	// Tags are labels that are cut out of the names of statistics (extraStatTags): a tag TAG is
+	// written TAG=.=VALUE;.; there (Istio's tools/packaging/common/envoy_bootstrap.json).
+	Tags []string
+}
+
 // statsConfig chooses the statistics that Envoy has at all. include are further regular
 // expressions of names.
-func statsConfig(include []string) (*metricsv3.StatsConfig, error) {
+func statsConfig(include []string, extra *StatsSettings) (*metricsv3.StatsConfig, error) {
 	out := &metricsv3.StatsConfig{UseAllDefaultTags: wrapperspb.Bool(false)}
+	for _, name := range extra.Tags {
+		out.StatsTags = append(out.StatsTags, &metricsv3.TagSpecifier{
+			TagName: name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: "(" + regexp.QuoteMeta(name) + `=\.=(.*?);\.;)`},
+		})
+	}
 	for _, t := range statTags() {
 		out.StatsTags = append(out.StatsTags, &metricsv3.TagSpecifier{
 			TagName: t.name, TagValue: &metricsv3.TagSpecifier_Regex{Regex: t.regex},
@@ -113,6 +128,18 @@ func statsConfig(include []string) (*metricsv3.StatsConfig, error) {
 			return nil, fmt.Errorf("the pattern %q of statistics is not a regular expression as RE2 reads them: %w", p, err)
 		}
 		add(".*(?:" + p + ").*")
+	}
+	for _, p := range extra.Prefixes {
+		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: p}})
+	}
+	for _, p := range extra.Suffixes {
+		list.Patterns = append(list.Patterns, &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Suffix{Suffix: p}})
+	}
+	for _, p := range extra.Regexps {
+		if _, err := regexp.Compile(p); err != nil {
+			return nil, fmt.Errorf("the pattern %q of statistics is not a regular expression as RE2 reads them: %w", p, err)
+		}
+		add(p)
 	}
 	out.StatsMatcher = &metricsv3.StatsMatcher{StatsMatcher: &metricsv3.StatsMatcher_InclusionList{InclusionList: list}}
 	return out, nil

@@ -93,13 +93,13 @@ func newIndexDiff(prev, x *Index) *indexDiff {
 
 // trackedKinds are the kinds for which an indexDiff says how they change the requests of
 // proxies. Sidecars select the scopeState of a proxy, and Telemetries its routingState.
-// RequestAuthentications, AuthorizationPolicies, unenforced policies and WorkloadGroups do not
-// affect requests of the proxy.
+// RequestAuthentications, AuthorizationPolicies, unenforced policies, WorkloadGroups and
+// ProxyConfigs do not affect requests of the proxy.
 func trackedKinds() []reflect.Type {
 	return []reflect.Type{
 		reflect.TypeFor[*mesh.Service](), reflect.TypeFor[*mesh.Workload](), reflect.TypeFor[*mesh.VirtualService](),
 		reflect.TypeFor[*mesh.DestinationRule](), reflect.TypeFor[*mesh.PeerAuthentication](),
-		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Telemetry](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](),
+		reflect.TypeFor[*mesh.Sidecar](), reflect.TypeFor[*mesh.RequestAuthentication](), reflect.TypeFor[*mesh.AuthorizationPolicy](), reflect.TypeFor[*mesh.Telemetry](), reflect.TypeFor[*mesh.Unenforced](), reflect.TypeFor[*mesh.WorkloadGroup](), reflect.TypeFor[*mesh.ProxyConfig](),
 	}
 }
 
