@@ -293,7 +293,7 @@ func (a *Agent) drainNow() time.Duration {
 // What it said last counts while it is away, and after a restart.
 func (a *Agent) Workload() (bootstrap.Workload, bool) {
 	c := a.config.Load()
-	if c == nil {
+	if c == nil || c.workload == (bootstrap.Workload{}) {
 		return bootstrap.Workload{}, false
 	}
 	return c.workload, true
