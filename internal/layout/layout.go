@@ -131,5 +131,7 @@ func Rooms() map[string]Room {
 		"internal/e2e/clocks":    {"tests: clocks of server and hosts are set, and traffic goes on", nil},
 		"internal/e2e/network":   {"tests: a mesh holds when its network fails", nil},
 		"internal/e2e/faults":    {"tests: a mesh holds, whatever dies and however files change", nil},
+
+		"internal/e2e/observability": {"tests: a real Prometheus has what rules and dashboards read", nil},
 	}
 }
