@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/netip"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/metrics"
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
@@ -66,6 +68,14 @@ type Config struct {
 	EnvoyArgs []string
 	// EnvoyLog is where Envoy's output goes; empty means envoy.log in RunDir.
 	EnvoyLog string
+	// EnvoyOutput gets what Envoy writes to its output; then the file above is only a buffer. nil
+	// means that the output stays in the file.
+	EnvoyOutput io.Writer
+	// AccessLogFiles is how many rotated files are kept of each access log of Envoy and of its
+	// output, and AccessLogMaxSize the size in bytes at which they are rotated; 0 files means that
+	// the agent rotates nothing. 0 bytes means 100 MiB.
+	AccessLogFiles   int
+	AccessLogMaxSize int64
 	// Environ is the agent's own environment, as NAME=value. Envoy gets the variables of
 	// [proxy.UsualEnvironment] and those that EnvoyEnv names; nil means none.
 	Environ, EnvoyEnv []string
@@ -127,6 +137,7 @@ type Agent struct {
 	guards  []*peercred.Guard
 	secrets *workload.Server
 	metrics *metrics.Collector
+	logs    *logrotate.Rotator
 	// nodeAddress is the address of the host in the mesh, set with metrics.
 	nodeAddress netip.Addr
 	known       envoySecrets   // set with admin
@@ -168,6 +179,12 @@ func New(c Config) (*Agent, error) {
 	}
 	if c.Workload != (svid.Pair{}) {
 		errs = append(errs, c.Workload.Check())
+	}
+	if c.AccessLogMaxSize == 0 {
+		c.AccessLogMaxSize = defaultAccessLogMaxSize
+	}
+	if c.AccessLogMaxSize < 0 || c.AccessLogFiles < 0 {
+		bad("access logs: %d files of %d bytes: neither may be negative", c.AccessLogFiles, c.AccessLogMaxSize)
 	}
 	if c.DNSDomain == "" {
 		c.DNSDomain = "cluster.local"
@@ -236,6 +253,7 @@ type parts struct {
 	relay   *relay.Relay
 	proxy   *proxy.Process
 	metrics *metrics.Collector
+	logs    *logrotate.Rotator
 	checker *health.Checker // or nil: the ProxyConfig says whether to probe
 	health  health.Reporter
 }
@@ -258,6 +276,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	group.Go(func() error { return p.secrets.Run(services) })
 	group.Go(func() error { return p.relay.Run(services) })
 	group.Go(func() error { return p.metrics.Run(services) })
+	group.Go(func() error { return p.logs.Run(services) })
 	if p.checker != nil {
 		group.Go(func() error { return p.checker.Run(services) })
 	} else {

@@ -91,7 +91,11 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector, health: reporter{r}}
+	logs, err := a.rotator(envoy)
+	if err != nil {
+		return nil, err
+	}
+	p := &parts{ids: ids, secrets: secrets, relay: r, proxy: envoy, metrics: collector, logs: logs, health: reporter{r}}
 	if a.c.Probe != nil {
 		p.checker, err = health.New(health.Config{Logger: a.c.Logger, Envoy: envoyReadiness{a}, Reporter: p.health, Probe: *a.c.Probe})
 		if err != nil {
@@ -101,7 +105,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.relay, a.proxy, a.secrets, a.guards = r, envoy, secrets, []*peercred.Guard{xdsGuard, sdsGuard, alsGuard}
-	a.metrics, a.nodeAddress = collector, node.Address
+	a.metrics, a.logs, a.nodeAddress = collector, logs, node.Address
 	a.status.Host, a.status.Workload, a.status.Node = e.Host, e.pair.String(), node.ID()
 	a.status.EnvoyBinary, a.status.EnvoyVersion = binary.Path, v.String()
 	return p, nil
@@ -219,7 +223,8 @@ func (a *Agent) envoy(
 		}
 	}
 	p, err := proxy.New(proxy.Config{
-		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: first.Bootstrap, Admin: admin, StateFile: state, LogFile: a.c.EnvoyLog,
+		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: first.Bootstrap, Admin: admin, StateFile: state,
+		LogFile: a.c.EnvoyLog, LogBounded: a.c.AccessLogFiles > 0 || a.c.EnvoyOutput != nil,
 		Fingerprint: first.Fingerprint, Args: first.Args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
 		Renew:   l.renew,
 		Leaving: a.finishMetrics,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/proxy"
 	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/internal/envoymask"
@@ -58,6 +59,8 @@ type Status struct {
 	SocketProblems []string `json:"socket_problems,omitempty"`
 	// FileProblems say which certificate files of the configuration cannot be used, and why.
 	FileProblems []string `json:"file_problems,omitempty"`
+	// AccessLogs are the logs that Envoy writes to files, and what the rotation of them did.
+	AccessLogs logrotate.Status `json:"access_logs"`
 	// RemadeSockets count, by name, how often a socket was made again because somebody had
 	// removed it.
 	RemadeSockets map[string]uint64 `json:"remade_sockets,omitempty"`
@@ -100,6 +103,9 @@ func (a *Agent) Status() Status {
 	if a.proxy != nil {
 		s.Envoy = a.proxy.Status()
 	}
+	if a.logs != nil {
+		s.AccessLogs = a.logs.Status()
+	}
 	if a.secrets != nil {
 		s.FileProblems = a.secrets.FileProblems()
 	}
@@ -133,6 +139,7 @@ func (a *Agent) Remarks() []string {
 	var out []string
 	out = append(out, s.SocketProblems...)
 	out = append(out, s.FileProblems...)
+	out = append(out, s.AccessLogs.Problems...)
 	for _, u := range s.Unsaved {
 		out = append(out, fmt.Sprintf("%s could not be saved for %s (in use; lost by a restart): %s",
 			u.Path, now.Sub(u.Since).Truncate(time.Second), u.Err))

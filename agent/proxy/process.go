@@ -33,6 +33,9 @@ type Config struct {
 	// LogFile gets Envoy's output. It is never a pipe of the agent: Envoy would end with the
 	// agent.
 	LogFile string
+	// LogBounded means that somebody bounds LogFile while Envoy runs. Otherwise a start renames one
+	// that is large.
+	LogBounded bool
 	// Fingerprint identifies the input of an Envoy's start, mainly the bootstrap. A running
 	// Envoy with another fingerprint is drained and replaced.
 	Fingerprint string

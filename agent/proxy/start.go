@@ -19,7 +19,7 @@ import (
 	"github.com/fairlead/fairlead/pki/durable"
 )
 
-// maxLog is the size from which the log is renamed when Envoy starts; one old log is kept.
+// maxLog is the size from which a log that nobody bounds is renamed when Envoy starts.
 const maxLog = 16 << 20
 
 // The arguments by which [IsEnvoy] recognizes an Envoy.
@@ -80,6 +80,11 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	}
 	if err := p.restoreBootstrap(); err != nil {
 		return nil, err
+	}
+	if !p.c.LogBounded {
+		if err := setLogAside(p.c.LogFile); err != nil {
+			return nil, err
+		}
 	}
 	out, err := openLog(p.c.LogFile)
 	if err != nil {
@@ -172,12 +177,17 @@ func CheckFree(ctx context.Context, listens []netip.AddrPort) error {
 	return errors.Join(errs...)
 }
 
-func openLog(path string) (*os.File, error) {
+// setLogAside renames a log that is large; one old log is kept.
+func setLogAside(path string) error {
 	if fi, err := os.Stat(path); err == nil && fi.Size() > maxLog { //nolint:gosec // a path of our own configuration
 		if err := os.Rename(path, path+".old"); err != nil { //nolint:gosec // a path of our own configuration
-			return nil, fmt.Errorf("making room for Envoy's log: %w", err)
+			return fmt.Errorf("making room for Envoy's log: %w", err)
 		}
 	}
+	return nil
+}
+
+func openLog(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) //nolint:gosec // the operator's choice
 	if err != nil {
 		return nil, fmt.Errorf("opening Envoy's log: %w", err)

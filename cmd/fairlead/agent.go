@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,8 +37,10 @@ type agentFlags struct {
 	httpAddress   string
 	appMetrics    string
 	envoyLogLevel string
-	probe         probeFlags
-	app           *url.URL // of the application's metrics, or nil
+
+	accessLogMaxMiB int
+	probe           probeFlags
+	app             *url.URL // of the application's metrics, or nil
 }
 
 func newAgent() *cobra.Command {
@@ -75,7 +78,9 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&c.Network, "network", "", "name of the network that this host is in")
 	fl.StringVar(&c.Envoy, "envoy", "", "Envoy binary to run; empty means the first usable one in $PATH and the usual directories")
 	fl.StringVar(&f.envoyLogLevel, "envoy-log-level", "warning", "Envoy's log level")
-	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes; empty means envoy.log in --run-dir")
+	fl.StringVar(&c.EnvoyLog, "envoy-log", "", "where Envoy's output goes, and access logs at /dev/stdout; empty means envoy.log in --run-dir, - means the agent's own standard output, which is the journal under systemd")
+	fl.IntVar(&f.accessLogMaxMiB, "access-log-max-mib", 100, "size in MiB at which an access log that Envoy writes to a file is rotated, and Envoy's output")
+	fl.IntVar(&c.AccessLogFiles, "access-log-files", 5, "how many rotated files are kept of each access log that Envoy writes to a file, and of Envoy's output; 0 means that the agent rotates nothing, as for hosts with a logrotate of their own")
 	fl.StringSliceVar(&c.EnvoyEnv, "envoy-env", nil, "names of environment variables that Envoy inherits from the agent, in addition to the usual ones such as TZ; it inherits no others")
 	fl.StringArrayVar(&c.EnvoyIncludeStats, "envoy-include-stats", nil, "regular expression (RE2) of names of Envoy's statistics, such as circuit_breakers, which Envoy has in addition to the usual ones; may be repeated, and . means all")
 	fl.IntVar(&c.EnvoyMaxHeapMiB, "envoy-max-heap-mib", 0, "limit of Envoy's heap in MiB. Near the limit Envoy answers new requests with 503, and then accepts no new connections. 0 means half of the memory of the host or its cgroup, -1 no limit")
@@ -105,6 +110,8 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err := f.parse(cmd); err != nil {
 		return err
 	}
+	// What Envoy and the agent make is never for every user of the machine.
+	syscall.Umask(syscall.Umask(0o077) | 0o027)
 	defer untilSignal(cmd)() // after what waits for standard input
 	stayShort()
 	a, err := agent.New(f.cfg)
@@ -156,6 +163,12 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		return g.Wait()
 	}, starting)
 }
+
+// The most that the flags of access logs may say.
+const (
+	maxAccessLogMiB   = 1 << 20
+	maxAccessLogFiles = 1000
+)
 
 // envoySays serves an answer of Envoy.
 func envoySays(ask func(context.Context) ([]byte, error)) http.Handler {
@@ -221,6 +234,16 @@ func (f *agentFlags) parse(cmd *cobra.Command) error {
 		}
 		f.app = app
 	}
+	if f.cfg.EnvoyLog == "-" {
+		f.cfg.EnvoyLog, f.cfg.EnvoyOutput = "", cmd.OutOrStdout()
+	}
+	if f.accessLogMaxMiB < 1 || f.accessLogMaxMiB > maxAccessLogMiB {
+		errs = append(errs, fmt.Errorf("--access-log-max-mib %d: write a number from 1 to %d", f.accessLogMaxMiB, maxAccessLogMiB))
+	}
+	if f.cfg.AccessLogFiles < 0 || f.cfg.AccessLogFiles > maxAccessLogFiles {
+		errs = append(errs, fmt.Errorf("--access-log-files %d: write a number from 0 to %d", f.cfg.AccessLogFiles, maxAccessLogFiles))
+	}
+	f.cfg.AccessLogMaxSize = int64(f.accessLogMaxMiB) << 20
 	if f.cfg.MaxRequestSeries < 1 {
 		errs = append(errs, fmt.Errorf("--max-request-series %d: write a number of at least 1", f.cfg.MaxRequestSeries))
 	}

@@ -74,6 +74,7 @@ type agentCollector struct {
 	status                                               func() agent.Status
 	expiry, start, running, connected, rejected, unsaved *prometheus.Desc
 	refused, closed                                      *prometheus.Desc
+	rotations, unrotated, removed, dropped               *prometheus.Desc
 }
 
 func newAgentCollector(status func() agent.Status) *agentCollector {
@@ -87,6 +88,10 @@ func newAgentCollector(status func() agent.Status) *agentCollector {
 		unsaved:   prometheus.NewDesc("fairlead_agent_unsaved_files", "Files of the state directory that are outdated because saving failed. A restart would use the old content.", nil, nil),
 		refused:   prometheus.NewDesc("fairlead_agent_refused_calls_total", "gRPC calls at the agent's sockets for Envoy that were rejected because they have no valid token.", nil, nil),
 		closed:    prometheus.NewDesc("fairlead_agent_closed_connections_total", "Connections to the agent's sockets for Envoy that were closed because they showed no valid token.", nil, nil),
+		rotations: prometheus.NewDesc("fairlead_agent_access_log_rotations_total", "Rotations of access logs that Envoy writes to files, and of Envoy's output.", nil, nil),
+		unrotated: prometheus.NewDesc("fairlead_agent_access_log_problems", "Problems for which a log of Envoy is not rotated now and may grow without limit.", nil, nil),
+		removed:   prometheus.NewDesc("fairlead_agent_access_log_removed_early_total", "Rotated files of Envoy's logs that were removed before their time because their file system was full.", nil, nil),
+		dropped:   prometheus.NewDesc("fairlead_agent_access_log_dropped_bytes_total", "Bytes of Envoy's output that were dropped: no room, or the agent's standard output did not take them.", nil, nil),
 	}
 }
 
@@ -100,6 +105,10 @@ func (c *agentCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.unsaved
 	ch <- c.refused
 	ch <- c.closed
+	ch <- c.rotations
+	ch <- c.unrotated
+	ch <- c.removed
+	ch <- c.dropped
 }
 
 // Collect implements [prometheus.Collector].
@@ -119,6 +128,10 @@ func (c *agentCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.unsaved, prometheus.GaugeValue, float64(len(s.Unsaved)))
 	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(s.RefusedCalls))
 	ch <- prometheus.MustNewConstMetric(c.closed, prometheus.CounterValue, float64(s.ClosedConnections))
+	ch <- prometheus.MustNewConstMetric(c.rotations, prometheus.CounterValue, float64(s.AccessLogs.Rotations))
+	ch <- prometheus.MustNewConstMetric(c.unrotated, prometheus.GaugeValue, float64(len(s.AccessLogs.Problems)))
+	ch <- prometheus.MustNewConstMetric(c.removed, prometheus.CounterValue, float64(s.AccessLogs.RemovedEarly))
+	ch <- prometheus.MustNewConstMetric(c.dropped, prometheus.CounterValue, float64(s.AccessLogs.DroppedBytes))
 }
 
 func oneIf(b bool) float64 {

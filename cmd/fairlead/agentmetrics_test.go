@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fairlead/fairlead/agent"
+	"github.com/fairlead/fairlead/agent/logrotate"
 	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/admin"
 	"github.com/fairlead/fairlead/internal/envoytest"
@@ -39,6 +40,13 @@ func TestAgentMetrics(t *testing.T) {
 		return out
 	}
 	want := map[string]float64{"istio_agent_envoy_running": 0, "fairlead_agent_connected": 0, "fairlead_agent_rejected_resources": 0, "fairlead_agent_unsaved_files": 0, "fairlead_agent_refused_calls_total": 0, "fairlead_agent_closed_connections_total": 0}
+	rotation := []string{
+		"fairlead_agent_access_log_rotations_total", "fairlead_agent_access_log_removed_early_total",
+		"fairlead_agent_access_log_dropped_bytes_total", "fairlead_agent_access_log_problems",
+	}
+	for _, name := range rotation {
+		want[name] = 0
+	}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("before anything runs: %s", diff)
 	}
@@ -47,6 +55,10 @@ func TestAgentMetrics(t *testing.T) {
 	s.Unsaved = make([]agent.Unsaved, 2)
 	s.Identities = []agent.IdentityStatus{{ID: "spiffe://td/ns/shop/sa/cart", NotBefore: time.Unix(1000, 0), NotAfter: time.Unix(9000, 0)}}
 	want = map[string]float64{"istio_agent_cert_expiry_timestamp": 9000, "fairlead_agent_cert_start_timestamp": 1000, "istio_agent_envoy_running": 1, "fairlead_agent_connected": 1, "fairlead_agent_rejected_resources": 3, "fairlead_agent_unsaved_files": 2, "fairlead_agent_refused_calls_total": 5, "fairlead_agent_closed_connections_total": 6}
+	s.AccessLogs = logrotate.Status{Rotations: 11, RemovedEarly: 12, DroppedBytes: 13, Problems: make([]string, 14)}
+	for i, name := range rotation {
+		want[name] = float64(11 + i)
+	}
 	if diff := cmp.Diff(want, read()); diff != "" {
 		t.Errorf("running: %s", diff)
 	}
