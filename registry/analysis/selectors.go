@@ -157,6 +157,9 @@ func onePerNamespace(o *manifest.Object) bool {
 	case *networking.Sidecar, *security.PeerAuthentication:
 		labels, _ := selector(o)
 		return len(labels) == 0
+	case *telemetry.Telemetry: // one that is attached by targetRefs is for no sidecar
+		labels, _ := selector(o)
+		return len(labels) == 0 && o.Fragment() != nil && len(o.Fragment().Telemetries) > 0
 	}
 	return false
 }

@@ -134,29 +134,38 @@ func (c *reportCheck) judge(use reportUse, name string) (Code, string) {
 		}
 		return CodeReportKind, fmt.Sprintf("the provider %q %s, and nothing %s through it; name one with %s", name, has, use.what, orList(use.kinds))
 	}
-	service, port, ok := reportService(p.Get(kind).Message())
-	if !ok {
-		return "", ""
+	for _, s := range reportServices(p.Get(kind).Message()) {
+		if c.snapshot == nil {
+			c.snapshot = c.w.snapshot()
+		}
+		_, _, err := c.snapshot.ProviderService(s.host, s.port)
+		if unknown := errors.Is(err, mesh.ErrNoProviderService); err != nil && (!unknown || !c.w.in.OtherSources) {
+			return CodeReportService, fmt.Sprintf("nothing %s through the provider %q: %v", use.what, name, err)
+		}
 	}
-	if c.snapshot == nil {
-		c.snapshot = c.w.snapshot()
-	}
-	_, _, err := c.snapshot.ProviderService(service, port)
-	if err == nil || c.w.in.OtherSources && errors.Is(err, mesh.ErrNoProviderService) {
-		return "", ""
-	}
-	return CodeReportService, fmt.Sprintf("nothing %s through the provider %q: %v", use.what, name, err)
+	return "", ""
 }
 
-// reportService is the service and port of a provider's settings; ok is false if it has none, as
-// a file has.
-func reportService(settings protoreflect.Message) (service string, port uint32, ok bool) {
+// reportService is a service that gets what proxies report.
+type reportService struct {
+	host string
+	port uint32
+}
+
+// reportServices are those of a provider's settings, and of what is set in them: a sampler may have
+// one of its own. A file has none.
+func reportServices(settings protoreflect.Message) (out []reportService) {
 	fields := settings.Descriptor().Fields()
-	s, p := fields.ByName("service"), fields.ByName("port")
-	if s == nil || p == nil {
-		return "", 0, false
+	if host, port := fields.ByName("service"), fields.ByName("port"); host != nil && port != nil {
+		out = append(out, reportService{settings.Get(host).String(), uint32(settings.Get(port).Uint())})
 	}
-	return settings.Get(s).String(), uint32(settings.Get(p).Uint()), true
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		if f.Message() != nil && !f.IsList() && !f.IsMap() && settings.Has(f) {
+			out = append(out, reportServices(settings.Get(f).Message())...)
+		}
+	}
+	return out
 }
 
 // orList is "a", "a or b", or "a, b or c".
