@@ -168,6 +168,11 @@ func relayRemarks(r *relay.Status, now time.Time) (out []string) {
 		out = append(out, fmt.Sprintf("no control plane is connected since %s; this host serves its last configuration and gets no changes: %s",
 			u.Since.UTC().Format(time.RFC3339), u.LastError))
 	}
+	if n := len(r.Fallbacks); n > 0 {
+		f := r.Fallbacks[0]
+		out = append(out, fmt.Sprintf("Envoy rejects stored listeners (%d) that Envoy %s accepted, and has those that its own release accepted last, which lack later changes; the first is %s, of %s: %s; connect the control plane, or run Envoy %s again",
+			n, f.By, f.Name, f.AcceptedAt.UTC().Format(time.RFC3339), f.Reason, f.By))
+	}
 	if n := len(r.Rejected); n > 0 {
 		x := r.Rejected[0]
 		out = append(out, fmt.Sprintf("Envoy rejects resources (%d), the first is %s %s: %s; `fairlead proxy-status` on the server names the objects", n, x.Type.Short(), x.Name, x.Reason))

@@ -73,6 +73,13 @@ type core struct {
 	queue    []*batch          // not offered yet: they change names that are pending
 	rejected map[key]Rejection // what Envoy rejects, with the rejected version
 
+	// fromStore are the listeners that are stored and that no Envoy has answered yet; storedBy is
+	// the release that had accepted them. fallbacks are those that were replaced because Envoy
+	// rejects them, by name.
+	fromStore map[string]bool
+	storedBy  string
+	fallbacks map[string]Fallback
+
 	// refusedConfig is the ProxyConfig that the agent rejects, or nil.
 	refusedConfig *Rejection
 
@@ -114,6 +121,7 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		logged: loggedRejections{}, offered: resources{}, accepted: resources{}, routeConfigs: map[string]*routeConfig{}, extensions: map[string][]string{}, forgotten: map[string]struct{}{},
 		subscribed: map[stream.TypeURL]map[string]struct{}{}, wildcard: map[stream.TypeURL]bool{},
 		known: map[stream.TypeURL]bool{}, missing: map[stream.TypeURL]map[string]struct{}{}, rejected: map[key]Rejection{},
+		fromStore: map[string]bool{}, fallbacks: map[string]Fallback{},
 	}
 	wants := map[stream.TypeURL]stream.Want{
 		stream.ClusterType: {All: true}, stream.ListenerType: {All: true},
@@ -163,6 +171,10 @@ func (c *core) restore(s *state) {
 		if url != stream.VirtualHostType && url != stream.RouteType {
 			c.offered[url], c.accepted[url] = of, of
 		}
+	}
+	c.storedBy = s.release()
+	for l := range s.resources[stream.ListenerType].All() {
+		c.fromStore[l.Name] = true
 	}
 	c.noteExtensions(slices.Collect(s.resources[stream.ListenerType].All()), nil)
 	var inline []*stream.Resource
@@ -261,7 +273,7 @@ func (c *core) run(ctx context.Context) {
 // saveOnExit gives the writer the newest state that it does not have. It replaces an older one
 // that still waits.
 func (c *core) saveOnExit() {
-	if !c.dirty || !c.whole() {
+	if !c.dirty || !c.whole() || c.unproven() {
 		return
 	}
 	select {
@@ -425,7 +437,7 @@ func (c *core) wrote(now time.Time, w written) {
 // save gives the accepted state to the writer when it is time, and returns how long it is
 // until then.
 func (c *core) save(now time.Time) time.Duration {
-	if !c.dirty || c.writing || !c.whole() {
+	if !c.dirty || c.writing || !c.whole() || c.unproven() {
 		return time.Hour
 	}
 	if wait := max(c.nextWrite.Sub(now), c.wroteAt.Add(saveInterval).Sub(now)); wait > 0 {

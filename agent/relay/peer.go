@@ -47,6 +47,8 @@ type peer struct {
 	// waiting are wildcard requests of types that are not known yet. An answer now would mean
 	// that there are no resources.
 	waiting []*discoveryv3.DeltaDiscoveryRequest
+	// kept is what its release accepted last, before another release came; or nil. Constant.
+	kept *state
 }
 
 // serve runs the server that Envoys connect to.
@@ -97,6 +99,7 @@ func (a *ads) DeltaAggregatedResources(s discoveryv3.AggregatedDiscoveryService_
 		version: nodeVersion(first.GetNode()), names: map[key]bool{}, vhds: map[string]bool{}, inlineOnly: map[string]bool{},
 	}
 	node := first.GetNode()
+	p.kept = a.r.kept(p.version, a.r.c.Node)
 	if !a.r.submit(ctx, func(c *core, now time.Time) { c.addEnvoy(now, p, node) }) {
 		return status.FromContextError(context.Cause(ctx)).Err()
 	}
@@ -260,6 +263,7 @@ func (c *core) subscribe(p *peer, url stream.TypeURL, req *discoveryv3.DeltaDisc
 		if c.subscribeName(url, name) {
 			names = append(names, name)
 		}
+		c.takeKept(p, url, name)
 	}
 	if len(names) > 0 {
 		c.client.Subscribe(url, names...)

@@ -146,6 +146,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	stored := r.load()
 	group, ctx := errgroup.WithContext(ctx)
 	w := &writer{path: r.c.StoreFile, log: r.log, in: make(chan *state, 1), done: make(chan written, 1)}
+	if stored != nil {
+		w.release = stored.release()
+	}
 	core := newCore(r, w, stored)
 	group.Go(func() error { return r.serve(ctx, l) })
 	group.Go(func() error {

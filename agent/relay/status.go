@@ -21,6 +21,8 @@ type Status struct {
 	Types []TypeStatus `json:"types"`
 	// Rejected are the resources that Envoy rejects.
 	Rejected []Rejection `json:"rejected,omitempty"`
+	// Fallbacks are listeners that Envoy has in place of stored ones that it rejects.
+	Fallbacks []Fallback `json:"fallbacks,omitempty"`
 	// ProxyConfig is the version of the ProxyConfig in force; empty if no control plane has sent
 	// one. RefusedProxyConfig is a newer one that the agent cannot use.
 	ProxyConfig        string     `json:"proxy_config,omitempty"`
@@ -120,6 +122,9 @@ func (c *core) publish(now time.Time) {
 		return slices.Compare([]string{string(a.url), a.name}, []string{string(b.url), b.name})
 	}) {
 		s.Rejected = append(s.Rejected, c.rejected[k])
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.fallbacks)) {
+		s.Fallbacks = append(s.Fallbacks, c.fallbacks[name])
 	}
 	c.r.status.Store(s)
 }

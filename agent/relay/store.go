@@ -196,9 +196,26 @@ type written struct {
 // writer writes states to disk, one at a time, so that no other goroutine waits for the disk.
 type writer struct {
 	path string
-	log  *slog.Logger
-	in   chan *state  // capacity one
-	done chan written // capacity one: the result of the last write
+	// release is the release of Envoy that accepted what is in the store; empty if there is none
+	// or it is not known. Owned by run.
+	release string
+	log     *slog.Logger
+	in      chan *state  // capacity one
+	done    chan written // capacity one: the result of the last write
+}
+
+// write replaces the store. What another release of Envoy accepted stays beside it.
+func (w *writer) write(s *state) (int, error) {
+	if w.release != "" && s.release() != "" && w.release != s.release() {
+		if err := keepStore(w.path, w.release); err != nil {
+			return 0, err
+		}
+	}
+	size, err := writeStore(w.path, s)
+	if err == nil {
+		w.release = s.release()
+	}
+	return size, err
 }
 
 // run writes until in is closed and empty.
@@ -206,7 +223,7 @@ func (w *writer) run() {
 	failing := time.Time{}
 	for s := range w.in {
 		began := time.Now()
-		size, err := writeStore(w.path, s)
+		size, err := w.write(s)
 		switch {
 		case err != nil && failing.IsZero():
 			failing = began

@@ -218,6 +218,9 @@ func (c *core) settleUpdates(now time.Time) bool {
 	}
 	c.fallBackToInline()
 	if !c.stale {
+		c.replaceRefused(peer, view)
+	}
+	if !c.stale {
 		c.stepBisections(peer, view)
 	}
 	if c.stale {
@@ -309,6 +312,14 @@ func (c *core) settleNames(p *batch, v ackState) {
 	c.accepted[p.url] = c.accepted[p.url].With(taken, p.removed)
 	if p.url == stream.ListenerType {
 		c.noteExtensions(taken, p.removed)
+		for _, r := range taken {
+			delete(c.fromStore, r.Name)
+			delete(c.fallbacks, r.Name)
+		}
+		for _, name := range p.removed {
+			delete(c.fromStore, name)
+			delete(c.fallbacks, name)
+		}
 	}
 	if len(back) > 0 {
 		c.offered[p.url] = c.offered[p.url].With(nil, back).With(good, nil)

@@ -183,6 +183,15 @@ func (c *Client) Unsubscribe(url TypeURL, names ...string) {
 	}
 }
 
+// Forget forgets that names were accepted: the next stream asks for them again. It leaves the
+// subscriptions as they are.
+func (c *Client) Forget(url TypeURL, names ...string) {
+	t := c.typeOf(url)
+	for _, n := range names {
+		delete(t.accepted, n)
+	}
+}
+
 // ForgetHosts forgets that the virtual hosts of a route configuration were accepted: it
 // came with inline virtual hosts, so that later ones by VHDS start from nothing.
 // [Client.Unsubscribe] calls it. Virtual hosts in updates that are not Done do not count
