@@ -111,9 +111,10 @@ type Agent struct {
 
 	saver *saver
 	// refused signals that a server rejected the host, returned that one can be reached again,
-	// and answered has the server that answered last.
-	refused, returned chan struct{}
-	answered          chan string
+	// answered has the server that answered last, and named that the control plane may have a name
+	// for the workload.
+	refused, returned, named chan struct{}
+	answered                 chan string
 	// configured signals that the control plane has said which ProxyConfig there is, reprobe that
 	// it is another one.
 	configured, reprobe chan struct{}
@@ -196,7 +197,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	log := c.Logger.With("component", "agent")
-	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), answered: make(chan string, 1), configured: make(chan struct{}, 1), reprobe: make(chan struct{}, 1)}, nil
+	return &Agent{c: c, log: log, saver: newSaver(log), refused: make(chan struct{}, 1), returned: make(chan struct{}, 1), named: make(chan struct{}, 1), answered: make(chan string, 1), configured: make(chan struct{}, 1), reprobe: make(chan struct{}, 1)}, nil
 }
 
 // Names in RunDir. Envoy's admin socket is moved: see adminPaths.

@@ -30,6 +30,8 @@ type identities struct {
 	// The identities as they were received: the newest and the one before.
 	hostIDs, workloadIDs svid.Versions
 	clocksDiffer         bool // logged that the clocks differ
+	// namedFor is the name for which a certificate was made due last.
+	namedFor svid.WorkloadName
 	// rejectedAt is when a rejected stream last made a renewal due.
 	rejectedAt time.Time
 	tokens     tokenLimiter
@@ -148,6 +150,8 @@ func (i *identities) await(ctx context.Context, poll <-chan time.Time, again tim
 			fresh = i.checkToken(ctx)
 		case <-i.a.refused:
 			i.renewAfterRejection(time.Now())
+		case <-i.a.named:
+			i.renewForName(wallclock.Now())
 		case <-i.a.returned:
 			fresh = !again.IsZero()
 		case server := <-i.a.answered:
@@ -226,7 +230,27 @@ func (i *identities) renewWorkload(ctx context.Context, own func() time.Time) er
 	}
 	i.workloadDue = id.RenewAt(rand.Float64()) //nolint:gosec // spreads load
 	i.log.InfoContext(ctx, "workload identity renewed", "identity", id)
+	i.renewForName(own())
 	return nil
+}
+
+// renewForName makes a renewal of the workload's certificate due if it does not have the name that
+// the control plane gives the workload: it was requested before the control plane knew who asks, or
+// the name has changed. Renewals of a fleet are spread, and leave time to connect. It is done once for each name, because
+// the control plane may have reasons, or an earlier release.
+func (i *identities) renewForName(own time.Time) {
+	who, known := i.a.Workload()
+	id := i.a.workload.Load()
+	name := svid.WorkloadName{Name: who.Name, Service: who.CanonicalName, Revision: who.CanonicalRevision}
+	if !known || id == nil || name == i.namedFor || name == id.Workload() || !name.Fits() {
+		return
+	}
+	i.namedFor = name
+	spread := time.Duration((1 + rand.Float64()) / 2 * float64(i.within(renewInterval))) //nolint:gosec // spreads load
+	if due := i.a.clock.Now(own).Add(spread); due.Before(i.workloadDue) {
+		i.workloadDue = due
+		i.log.Info("requesting a certificate with the workload's name in metrics", "name", name.Name, "at", due)
+	}
 }
 
 // heldCertificate is the certificate of the workload, by which a server that has lost its

@@ -52,6 +52,10 @@ type plane struct {
 	ttl       time.Duration
 	ahead     atomic.Int64 // how far the clock is ahead that certificates are signed by, in nanoseconds
 	late      atomic.Int64 // how long a request waits before it is looked at, in nanoseconds
+	// name is who the workload is in certificates, from the second on; nil is nobody. named counts
+	// them.
+	name      atomic.Pointer[profile.WorkloadName]
+	named     atomic.Int64
 	authority *pki.Authority
 	hosts     *attest.Entitlements
 	service   *issue.Service
@@ -97,7 +101,7 @@ func (p *plane) start() {
 		Dir: p.dir, TrustDomain: spiffeid.RequireTrustDomainFromString("mesh.test"), Logger: log, DefaultTTL: p.ttl,
 	}, time.Now()))
 	p.hosts = must[*attest.Entitlements](p.tb)(attest.New(attest.Config{Dir: p.dir, Logger: log}))
-	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: planeAuthority{p.authority, &p.ahead, &p.late}, Entitlements: p.hosts, Logger: log}))
+	p.service = must[*issue.Service](p.tb)(issue.New(issue.Config{Authority: planeAuthority{p.authority, &p.ahead, &p.late}, Entitlements: p.hosts, Logger: log, Workload: p.workloadName}))
 	front := must[*pki.ServerTLS](p.tb)(pki.NewServerTLS(pki.ServerTLSConfig{Authority: p.authority, Logger: log}, time.Now()))
 	var l net.Listener
 	envoytest.Eventually(p.tb, deadline, func() (err error) {
@@ -114,6 +118,13 @@ func (p *plane) start() {
 		defer close(done)
 		_ = g.Serve(l)
 	}()
+}
+
+func (p *plane) workloadName(attest.Host, profile.Pair) profile.WorkloadName {
+	if n := p.name.Load(); p.named.Add(1) > 1 && n != nil {
+		return *n
+	}
+	return profile.WorkloadName{}
 }
 
 // planeAuthority can sign late, and by a clock that is ahead.

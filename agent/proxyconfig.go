@@ -193,6 +193,7 @@ func (a *Agent) configure(body []byte, own netip.Addr) error {
 			return err
 		}
 		a.apply(next)
+		a.noteNamed()
 	}
 	select {
 	case a.configured <- struct{}{}:
@@ -250,6 +251,15 @@ func (a *Agent) restoreConfig(node *corev3.Node, own netip.Addr) {
 		return
 	}
 	a.config.Store(next)
+	a.noteNamed()
+}
+
+// noteNamed has the identities check whether the certificate has the workload's name.
+func (a *Agent) noteNamed() {
+	select {
+	case a.named <- struct{}{}:
+	default:
+	}
 }
 
 // firstConfigTime is how long the first Envoy of a host waits for the ProxyConfig. It has nothing

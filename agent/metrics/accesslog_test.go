@@ -84,7 +84,7 @@ func fromClient(c *datav3.AccessLogCommon) {
 		SubjectAltName: []*datav3.TLSProperties_CertificateProperties_SubjectAltName{
 			{San: &datav3.TLSProperties_CertificateProperties_SubjectAltName_Uri{Uri: clientID}},
 		},
-		Subject: "CN=frontend-7",
+		Subject: "OU=frontend-7,OU=v1,OU=frontend,O=Fairlead",
 	}}
 }
 
@@ -170,7 +170,7 @@ func TestNodesAreNotBelieved(t *testing.T) {
 	r := newRig(t, nil)
 	r.run(t)
 	claim := func(c *datav3.AccessLogCommon) {
-		c.CustomTags = map[string]string{"peer": "CN=admin", "peer_principal": "spiffe://cluster.local/ns/root/sa/admin", "reporter": "source"}
+		c.CustomTags = map[string]string{"peer": "OU=admin,OU=v1,OU=admin,O=Fairlead", "peer_principal": "spiffe://cluster.local/ns/root/sa/admin", "reporter": "source"}
 	}
 	if err := r.sendLogs(t, testToken, named(DestinationLog), tcpLogs(tcpEntry("a", ended, 1, 1, claim))); err != nil {
 		t.Fatal(err)

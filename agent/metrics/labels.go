@@ -101,66 +101,31 @@ func parsePeer(s string) peer {
 	return peer{f[0], f[1], f[2], f[3], f[4]}
 }
 
-// peerOfSubject is the peer in the common name of a certificate's subject, as RFC 2253 writes
-// it: only the workload's name, or all fields of [parsePeer].
+// peerOfSubject is the peer in the subject of its certificate, as Envoy writes it (RFC 2253). Any
+// other form than that of the authority of the mesh, OU=name,OU=revision,OU=service,O=Fairlead,
+// says nothing.
 func peerOfSubject(subject string) peer {
-	cn := commonName(subject)
-	if strings.Contains(cn, ";") {
-		return parsePeer(cn)
+	const units = 3
+	parts := strings.Split(subject, ",")
+	if len(parts) != units+1 || parts[units] != "O=Fairlead" {
+		return peer{}
 	}
-	return peer{workload: cn}
+	for i := range units {
+		unit, ok := strings.CutPrefix(parts[i], "OU=")
+		if !ok || !isUnit(unit) {
+			return peer{}
+		}
+		parts[i] = unit
+	}
+	return peer{workload: parts[0], revision: parts[1], canonical: parts[2]}
 }
 
-// commonName is the only common name of a subject; empty if there is none, or more than one.
-func commonName(subject string) string {
-	found := ""
-	for rest := subject; rest != ""; {
-		var kind, value string
-		var ok bool
-		if kind, rest, ok = strings.Cut(rest, "="); !ok {
-			return ""
-		}
-		if value, rest, ok = attributeValue(rest); !ok {
-			return ""
-		}
-		if strings.EqualFold(strings.TrimSpace(kind), "CN") {
-			if found != "" {
-				return ""
-			}
-			found = value
-		}
-	}
-	return found
-}
-
-// attributeValue is the value at the start of s without escapes, and what follows the
-// separator behind it.
-func attributeValue(s string) (value, rest string, ok bool) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
-		case ',', '+':
-			return b.String(), s[i+1:], true
-		case '"', ';', '<', '>':
-			return "", "", false // Envoy escapes them
-		case '\\':
-			if i+1 == len(s) {
-				return "", "", false
-			}
-			if i+2 < len(s) {
-				if n, err := strconv.ParseUint(s[i+1:i+3], 16, 8); err == nil {
-					b.WriteByte(byte(n))
-					i += 2
-					continue
-				}
-			}
-			b.WriteByte(s[i+1])
-			i++
-		default:
-			b.WriteByte(c)
-		}
-	}
-	return b.String(), "", true
+// isUnit reports whether the authority writes s into a subject.
+func isUnit(s string) bool {
+	const most = 64
+	return s != "" && len(s) <= most && !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-'
+	})
 }
 
 // principal is a SPIFFE ID that may be a label; empty if it is none. Several identities of one
@@ -193,7 +158,9 @@ func (o *observed) complete(own Workload) []label {
 	id := principal(o.principal)
 	p := parsePeer(o.peer)
 	if o.reporter == destination {
-		p = peerOfSubject(o.peer)
+		if p = peerOfSubject(o.peer); p.workload != "" {
+			p.cluster = own.Cluster // one authority is that of one cluster
+		}
 	}
 	if ns := namespaceOf(id); ns != "" {
 		p.namespace = ns

@@ -57,6 +57,8 @@ type settings struct {
 	ttl   time.Duration
 	burst int
 	hold  func() error
+	// workload is Config.Workload.
+	workload func(attest.Host, profile.Pair) profile.WorkloadName
 	// answering is Config.Answering.
 	answering func(peer string) (done func())
 
@@ -93,7 +95,7 @@ func start(t testing.TB, set settings) *server {
 		t.Fatal(err)
 	}
 	s.service, err = issue.New(issue.Config{
-		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst, Hold: set.hold, Answering: set.answering,
+		Authority: s.authority, Entitlements: s.hosts, Logger: logger, Registerer: s.metrics, Burst: set.burst, Hold: set.hold, Workload: set.workload, Answering: set.answering,
 		Rate: 0.001 * float64(min(1, set.burst)),
 	})
 	if err != nil {

@@ -61,6 +61,10 @@ type Config struct {
 	// RenewExpired is how long after its end a host's certificate is good for
 	// renewing it; zero means DefaultRenewExpired, negative never.
 	RenewExpired time.Duration
+	// Workload says who the workload of a host is that asks for a certificate of an identity; the
+	// zero value if it is not known, or may be one of several. It must not wait. nil means that
+	// nobody knows.
+	Workload func(h attest.Host, identity profile.Pair) profile.WorkloadName
 	// Hold says why nothing may be signed now, or nil; nil means that there is never a
 	// reason.
 	Hold func() error
@@ -87,6 +91,7 @@ type Service struct {
 	logger       *slog.Logger
 	renewExpired time.Duration
 	serials      *serials.Book // or nil
+	workload     func(h attest.Host, identity profile.Pair) profile.WorkloadName
 	hold         func() error
 	// Unauthenticated peers are counted apart: they cannot take the places of hosts.
 	unauthenticated *limiter
@@ -113,6 +118,9 @@ func New(cfg Config) (*Service, error) {
 	if cfg.Hold == nil {
 		cfg.Hold = func() error { return nil }
 	}
+	if cfg.Workload == nil {
+		cfg.Workload = func(attest.Host, profile.Pair) profile.WorkloadName { return profile.WorkloadName{} }
+	}
 	if cfg.Answering == nil {
 		cfg.Answering = func(string) func() { return func() {} }
 	}
@@ -122,7 +130,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	return &Service{
 		authority: cfg.Authority, entitlements: cfg.Entitlements, logger: cfg.Logger.With("component", "issue"),
-		renewExpired: cfg.RenewExpired, serials: cfg.Serials, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(), answering: cfg.Answering,
+		renewExpired: cfg.RenewExpired, serials: cfg.Serials, workload: cfg.Workload, hold: cfg.Hold, metrics: m, lines: loglimit.NewPeers(), receiving: newReceiving(), answering: cfg.Answering,
 		unauthenticated: newLimiter(unauthenticatedRate, cmp.Or(cfg.UnauthenticatedBurst, cfg.Burst)), known: newLimiter(cfg.Rate, cfg.Burst),
 	}, nil
 }
@@ -189,7 +197,11 @@ func (s *Service) CreateCertificate(
 		s.metrics.idExtraction.Inc()
 		return nil, s.refuse(call, now, err, errPermission())
 	}
-	chain, err := s.sign(caller, profile.Leaf{Subject: subject, PublicKey: key, TTL: ttl(req.GetValidityDuration())}, wall)
+	leaf := profile.Leaf{Subject: subject, PublicKey: key, TTL: ttl(req.GetValidityDuration())}
+	if subject.Kind != profile.Host {
+		leaf.Workload = s.workload(caller.host, subject.Pair)
+	}
+	chain, err := s.sign(caller, leaf, wall)
 	if errors.Is(err, attest.ErrNotFound) {
 		return nil, s.refuse(call, now, errors.New("host was removed meanwhile"), errAuthentication())
 	}

@@ -21,6 +21,9 @@
 // binding is a random number, not the host's name: a peer in the mesh learns nothing about the
 // host from it. The control plane accepts no certificate without the extension.
 //
+// The subject of a workload's certificate has its name ([WorkloadName]), for metrics. It proves
+// nothing, and nothing here checks it.
+//
 // The control plane's account, and every path under /fairlead/ except a host's own, are
 // reserved: no constructor here makes them for others.
 //

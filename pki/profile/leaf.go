@@ -48,6 +48,9 @@ type Leaf struct {
 	PublicKey crypto.PublicKey
 	// ServerNames are DNS names and IP addresses besides; for ControlPlane only.
 	ServerNames []string
+	// Workload is who the workload is in metrics; the zero value is nobody. What does not fit is
+	// left out.
+	Workload WorkloadName
 	// TTL is how long from now on.
 	TTL time.Duration
 }
@@ -74,7 +77,7 @@ func (l Leaf) Template(now time.Time) (*x509.Certificate, error) {
 		BasicConstraintsValid: true,
 		URIs:                  []*url.URL{l.Subject.ID.URL()},
 		ExtraExtensions:       []pkix.Extension{ext},
-		Subject:               pkix.Name{Organization: []string{"Fairlead"}},
+		Subject:               l.Workload.subject(),
 	}
 	for _, n := range l.ServerNames {
 		if ip := net.ParseIP(n); ip != nil {
@@ -99,6 +102,9 @@ func (l Leaf) check() error {
 	}
 	if len(l.ServerNames) > 0 && l.Subject.Kind != ControlPlane {
 		return fmt.Errorf("certificate of kind %s: has no server names", l.Subject.Kind)
+	}
+	if l.Workload != (WorkloadName{}) && l.Subject.Kind != Impersonated && l.Subject.Kind != Direct {
+		return fmt.Errorf("certificate of kind %s: is no workload's, and has no name of one", l.Subject.Kind)
 	}
 	return CheckKey(l.PublicKey)
 }
@@ -183,7 +189,7 @@ func Root(td spiffeid.TrustDomain, now time.Time) (*x509.Certificate, error) {
 	}
 	return &x509.Certificate{
 		SerialNumber:          serial,
-		Subject:               pkix.Name{Organization: []string{"Fairlead"}, CommonName: "authority of " + clipTo(td.Name(), 40)},
+		Subject:               pkix.Name{Organization: []string{organization}, CommonName: "authority of " + clipTo(td.Name(), 40)},
 		NotBefore:             now.Add(-rootBackdate).UTC(),
 		NotAfter:              now.Add(RootTTL).UTC(),
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,

@@ -44,6 +44,10 @@ func (i *Identity) Kind() profile.Kind {
 	return s.Kind
 }
 
+// Workload is who the workload is in metrics, as the certificate says; the zero value if it does
+// not.
+func (i *Identity) Workload() WorkloadName { return profile.WorkloadNameOf(i.Leaf()) }
+
 // RenewAt is when to renew the identity; jitter is random in [0,1).
 func (i *Identity) RenewAt(jitter float64) time.Time {
 	return RenewAt(i.Leaf().NotBefore, i.Leaf().NotAfter, jitter)

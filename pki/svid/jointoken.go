@@ -19,6 +19,9 @@ import (
 // Pair is a namespace and a service account.
 type Pair = profile.Pair
 
+// WorkloadName is who a workload is in metrics.
+type WorkloadName = profile.WorkloadName
+
 // ParsePair reads NAMESPACE/SERVICE-ACCOUNT.
 func ParsePair(s string) (Pair, error) { return profile.ParsePair(s) }
 

@@ -285,6 +285,33 @@ func (s *Source) HeldByOther(host string, source netip.Addr, w *mesh.Workload) b
 	return l != nil
 }
 
+// Held are the names of the workloads of an account that a host holds: those that it is connected
+// for, or else those that are still its own.
+func (s *Source) Held(host, binding string, account mesh.ServiceAccount) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	first := id{placement: placement{account: account}}
+	from, _ := slices.BinarySearchFunc(s.sorted, first, func(l *lease, k id) int { return compareIDs(l.id, k) })
+	var connected, left []string
+leases:
+	for _, l := range s.sorted[from:] {
+		switch {
+		case l.id.account != account: // and all that follow
+			break leases
+		case l.host != host || l.binding != binding:
+		case len(l.streams) > 0:
+			connected = append(connected, l.id.workload)
+		case s.bound(l, now):
+			left = append(left, l.id.workload)
+		}
+	}
+	if len(connected) > 0 {
+		return connected
+	}
+	return left
+}
+
 // Free frees what a host holds, which was removed or is another machine now, and
 // reports whether there was anything: what is known of the health of its workloads
 // stands.

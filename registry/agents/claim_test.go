@@ -376,3 +376,39 @@ func TestConflictsAreBounded(t *testing.T) {
 		}
 	})
 }
+
+// TestHeld: a host holds what it is connected for, or else what it was, until the lease ends.
+func TestHeld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := run(t, Config{ClaimLease: time.Minute})
+		first, second := claimed("a", "10.0.0.1"), claimed("a", "10.0.0.2")
+		second.Workload = "second"
+		held := func(host, binding string, account mesh.ServiceAccount, want ...string) {
+			t.Helper()
+			if got := h.Held(host, binding, account); !slices.Equal(got, want) {
+				t.Errorf("%s holds %q, want %q", host, got, want)
+			}
+		}
+		held("a", first.Binding, first.ServiceAccount)
+		for i, c := range []mesh.Claim{first, claimed("b", "10.0.0.3")} {
+			if err := h.StreamOpened(uint64(i+1), c, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		held("a", first.Binding, first.ServiceAccount, first.Workload)
+		held("a", "another machine", first.ServiceAccount)
+		held("c", first.Binding, first.ServiceAccount)
+		held("a", first.Binding, mesh.ServiceAccount{Namespace: first.ServiceAccount.Namespace, Name: "0"})
+		held("a", first.Binding, mesh.ServiceAccount{Namespace: first.ServiceAccount.Namespace, Name: "zzz"})
+		h.StreamClosed(1)
+		held("a", first.Binding, first.ServiceAccount, first.Workload) // it may come back
+		if err := h.StreamOpened(3, second, nil); err != nil {
+			t.Fatal(err)
+		}
+		held("a", first.Binding, first.ServiceAccount, "second")
+		h.StreamClosed(3)
+		h.after(time.Minute)
+		held("a", first.Binding, first.ServiceAccount)
+	})
+}

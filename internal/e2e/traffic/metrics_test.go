@@ -82,9 +82,7 @@ func TestMetricsOfIstio(t *testing.T) {
 					}
 					for _, c := range want[host] {
 						labels := append([]string{"reporter", sides[host], "source_workload", "client", "destination_workload", "echo", "response_flags", "-"}, c.labels...)
-						if host == 12 {
-							labels[3] = "unknown"
-						}
+						labels = append(labels, "source_canonical_service", "client", "source_canonical_revision", "latest", "source_cluster", "Kubernetes")
 						if n := now.Sum(c.name, labels...); n != c.n {
 							return fmt.Errorf("host %d: %s%v is %v, want %v:\n%s", host, c.name, labels, n, c.n, now.Matching("istio_"))
 						}

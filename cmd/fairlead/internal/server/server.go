@@ -127,7 +127,7 @@ func (s *Server) newAuthority(context.Context) error {
 	}
 	s.metrics.MustRegister(newClockCollector(s.clock.Status))
 	s.issuer, err = issue.New(issue.Config{
-		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold,
+		Authority: s.authority, Entitlements: s.entitled, Serials: s.serials, Logger: s.cfg.Logger, Registerer: s.metrics, Hold: s.clock.Hold, Workload: s.workloadName,
 		UnauthenticatedBurst: cmp.Or(s.cfg.MaxUnauthenticatedPerAddress, accept.DefaultMaxUnauthenticatedPerAddress),
 		Answering:            func(peer string) (done func()) { return s.hosts.acceptor.Answering(peer) },
 	})
