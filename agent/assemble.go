@@ -225,7 +225,7 @@ func (a *Agent) envoy(
 	p, err := proxy.New(proxy.Config{
 		Logger: a.c.Logger, Binary: binary.Path, BootstrapPath: path, Bootstrap: first.Bootstrap, Admin: admin, StateFile: state,
 		LogFile: a.c.EnvoyLog, LogBounded: a.c.AccessLogFiles > 0 || a.c.EnvoyOutput != nil,
-		Fingerprint: first.Fingerprint, Args: first.Args, Env: proxy.Environment(a.c.Environ, a.c.EnvoyEnv), Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
+		Fingerprint: first.Fingerprint, Args: first.Args, Env: first.Env, Listens: listens, DrainTime: a.drainNow(), LeaveRunning: a.c.LeaveRunning,
 		Renew:   l.renew,
 		Leaving: a.finishMetrics,
 	})

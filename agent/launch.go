@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/fairlead/fairlead/agent/proxy"
@@ -31,6 +32,9 @@ type launcher struct {
 func (l *launcher) launch(s *startSettings) (proxy.Launch, error) {
 	c := l.config
 	c.Stats = bootstrap.StatsSettings{Prefixes: s.Matcher.Prefixes, Suffixes: s.Matcher.Suffixes, Regexps: s.Matcher.Regexps, Tags: s.Tags}
+	if who, known := l.a.Workload(); known {
+		c.Node.ServiceCluster = who.ServiceName()
+	}
 	b, err := bootstrap.Marshal(c)
 	if err != nil {
 		return proxy.Launch{}, err
@@ -43,7 +47,28 @@ func (l *launcher) launch(s *startSettings) (proxy.Launch, error) {
 	}
 	args = append(args, named...)
 	sum := sha256.Sum256(l.a.startedWith(b, l.binary.Path, args))
-	return proxy.Launch{Bootstrap: b, Args: args, Fingerprint: hex.EncodeToString(sum[:16])}, nil
+	return proxy.Launch{Bootstrap: b, Args: args, Env: l.environ(), Fingerprint: hex.EncodeToString(sum[:16])}, nil
+}
+
+// environ is Envoy's environment: what it inherits, and who the workload is, for spans. A variable
+// that somebody named wins.
+func (l *launcher) environ() []string {
+	const attributes = "OTEL_RESOURCE_ATTRIBUTES"
+	inherited := proxy.Environment(l.a.c.Environ, l.a.c.EnvoyEnv)
+	who, known := l.a.Workload()
+	if !known {
+		return inherited
+	}
+	var named string
+	inherited = slices.DeleteFunc(inherited, func(kv string) bool {
+		value, found := strings.CutPrefix(kv, attributes+"=")
+		if found {
+			named = value
+		}
+		return found
+	})
+	// Of two with one name the last one counts.
+	return append(who.TraceEnviron(l.a.c.MeshID, named), inherited...)
 }
 
 // renew is what the next Envoy is started with. If Envoy has ended twice with the ProxyConfig's

@@ -189,6 +189,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		FileSecrets:    n.FileSecrets,
 
 		AccessLogService: n.AccessLogService,
+		Tracing:          s.TracingOf(w),
 	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect

@@ -42,7 +42,7 @@ type Config struct {
 
 	// Args are further arguments, or nil.
 	Args []string
-	// Renew returns what the next Envoy is started with, in place of Bootstrap, Args and
+	// Renew returns what the next Envoy is started with, in place of Bootstrap, Args, Env and
 	// Fingerprint; it may wait until ctx ends. After an error those used last count. It may be
 	// nil: nothing changes.
 	Renew func(ctx context.Context) (Launch, error)
@@ -67,7 +67,7 @@ type Config struct {
 // Launch is what an Envoy is started with.
 type Launch struct {
 	Bootstrap   []byte
-	Args        []string
+	Args, Env   []string
 	Fingerprint string
 }
 
@@ -136,7 +136,7 @@ func New(c Config) (*Process, error) {
 	}
 	return &Process{
 		c: c, log: c.Logger.With("component", "agent/proxy"), drainTime: c.DrainTime,
-		launch: Launch{Bootstrap: c.Bootstrap, Args: c.Args, Fingerprint: c.Fingerprint},
+		launch: Launch{Bootstrap: c.Bootstrap, Args: c.Args, Env: c.Env, Fingerprint: c.Fingerprint},
 	}, nil
 }
 

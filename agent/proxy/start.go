@@ -94,7 +94,7 @@ func (p *Process) start(ctx context.Context) (*handle, error) {
 	args := append([]string{bootstrapArg, p.c.BootstrapPath, restartArg}, p.launch.Args...)
 	cmd := exec.Command(p.c.Binary, args...) //nolint:gosec,noctx // the operator's Envoy, which outlives our contexts
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.Dir, cmd.Env = "/", p.c.Env
+	cmd.Dir, cmd.Env = "/", p.launch.Env
 	// A session of its own: Ctrl-C in our terminal and SIGHUP do not reach it, and it
 	// does not end with us.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: p.c.Credential}
@@ -125,10 +125,16 @@ func (p *Process) renew(ctx context.Context) error {
 		p.log.ErrorContext(ctx, "making Envoy's bootstrap failed; starting it with the one used last", "err", err)
 		return nil
 	case next.Fingerprint == p.launch.Fingerprint:
+		if next.Env != nil {
+			p.launch.Env = next.Env
+		}
 		return nil
 	}
 	if err := durable.WriteFile(durable.OS{}, p.c.BootstrapPath, next.Bootstrap, 0o600); err != nil {
 		return fmt.Errorf("writing Envoy's bootstrap: %w", err)
+	}
+	if next.Env == nil {
+		next.Env = p.c.Env
 	}
 	p.launch = next
 	return nil

@@ -20,7 +20,7 @@ func cannotCall(s *mesh.Snapshot) (findings []finding) {
 	var order []*mesh.Meta
 	found := map[*mesh.Meta][]string{}
 	for _, w := range s.Workloads {
-		cannot, sidecar := index.Build(proxyOf(w, view.Sidecar, view.InterceptNone)).CannotCall(s)
+		cannot, sidecar := index.Build(proxyOf(s, w, view.Sidecar, view.InterceptNone)).CannotCall(s)
 		if !cannot {
 			continue
 		}
@@ -44,10 +44,10 @@ func cannotCall(s *mesh.Snapshot) (findings []finding) {
 }
 
 // proxyOf is the proxy of a workload.
-func proxyOf(w *mesh.Workload, kind view.ProxyType, interception view.Interception) view.Proxy {
+func proxyOf(s *mesh.Snapshot, w *mesh.Workload, kind view.ProxyType, interception view.Interception) view.Proxy {
 	return view.Proxy{
 		Type: kind, Interception: interception, Addresses: []string{w.Address}, ServiceAccount: mesh.ServiceAccount{Namespace: w.Namespace, Name: w.ServiceAccount},
-		Labels: w.Labels, Locality: w.Locality, Network: w.Network,
+		Labels: w.Labels, Locality: w.Locality, Network: w.Network, Tracing: s.TracingOf(w),
 		ID: fmt.Sprintf("%s~%s~%s.%s~%s.svc.cluster.local", kind, w.Address, w.Name, w.Namespace, w.Namespace),
 	}
 }

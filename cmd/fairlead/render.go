@@ -216,8 +216,8 @@ func (f *renderFlags) workloadProxy(p view.Proxy, s *mesh.Snapshot) (view.Proxy,
 	if err != nil {
 		return p, fmt.Errorf("--workload %q: %w", f.workload, err)
 	}
-	of := proxyOf(w, p.Type, p.Interception)
-	of.AcceptUnenforced = p.AcceptUnenforced
+	of := proxyOf(s, w, p.Type, p.Interception)
+	of.AcceptUnenforced, of.FileSecrets, of.AccessLogService = p.AcceptUnenforced, p.FileSecrets, p.AccessLogService
 	return of, nil
 }
 

@@ -36,6 +36,7 @@ func notCompared() map[string]string {
 		"istio.networking.v1beta1.ProxyConfig.selector":                                 agents,
 		"istio.networking.v1beta1.ProxyImage.image_type":                                agents,
 		"istio.networking.v1alpha3.OutlierDetection.outlier_detection_http_error_codes": "in Istio's API, but the recorded istiod does not implement it",
+		"istio.mesh.v1alpha1.Tracing.Datadog.address":                                   "as Zipkin's; istiod leaves both to the bootstrap",
 		"istio.type.v1beta1.PolicyTargetReference.namespace":                            "Istio refuses it",
 		"istio.networking.v1alpha3.SidecarPort.target_port":                             "Istio refuses it in a Sidecar",
 		"istio.security.v1beta1.JWTRule.jwks_uri":                                       "the recorder fetches nothing; what is fetched stands where inline keys do",

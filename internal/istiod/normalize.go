@@ -57,7 +57,7 @@ func Inline(c Config, extensions map[string]any) error {
 	return err
 }
 
-var ofProvider = regexp.MustCompile(`\|(ext_authz\.[^|]*|telemetry_grpc)\|`)
+var ofProvider = regexp.MustCompile(`\|(ext_authz\.[^|]*|telemetry_grpc|telemetry_http)\|`)
 
 // providers: an extension provider has a cluster of its own, so that nothing that a namespace has
 // can take its place. istiod asks by the cluster of the service. What is equal but for its name

@@ -138,6 +138,7 @@ var inForce = map[mesh.Kind][]string{
 		"selector",
 		"targetRef",
 		"targetRefs",
+		"tracing",
 	},
 	mesh.KindVirtualService: {
 		"!http.fault.abort.http2Error",

@@ -131,6 +131,7 @@ func ReadMeshConfig(path string, content []byte) (*MeshSettings, []Fault) {
 	spec := m.merge()
 	m.tlsNames(spec)
 	m.accessLogs(spec)
+	m.spans(spec)
 	for _, rule := range webhook.MeshConfig(spec) {
 		m.rule(rule)
 	}

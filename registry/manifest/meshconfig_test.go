@@ -70,7 +70,6 @@ func TestMeshConfigFaults(t *testing.T) {
 		"extensionProviders: [{name: a, envoyOtelAls: {service: a.b, port: 1, logFormat: {labels: {a: \"%A%\"}}}}]\n": `%A% is not allowed here: not every Envoy from 1.36 on has this command operator, or it reads something of the host; remove it, or write %% for a percent sign` + file,
 		"inboundTrafficPolicy: {mode: LOCALHOST}": `mesh.yaml:1:30: error [FL0130] MeshConfig inboundTrafficPolicy.mode: not in force: this version of Fairlead does not implement the value LOCALHOST: ` +
 			`requests go to the address that they were for` + file,
-		"enableTracing: false\n":                     `mesh.yaml:1:16: warning [FL0131] MeshConfig enableTracing: no effect here: there is no tracing`,
 		"ingressClass: nginx\n":                      `mesh.yaml:1:15: warning [FL0131] MeshConfig ingressClass: no effect here: Ingress is of Kubernetes, and is not read`,
 		"rootNamespace: [\n":                         "not YAML",
 		"proxyListenPort: 99999999999\n":             "is not between",

@@ -122,7 +122,7 @@ func TestWhatRestricts(t *testing.T) {
 			t.Errorf("%q does not restrict", path)
 		}
 	}
-	for _, path := range []string{"connectTimeout", "accessLogFile", "tcpKeepalive.x", "tcpKeepalive", "defaultConfig.tracing.x", "defaultConfig.tracing.zipkin.address", "extensionProviders.zipkin.port", "defaultHttpRetryPolicy"} {
+	for _, path := range []string{"connectTimeout", "accessLogFile", "tcpKeepalive.x", "tcpKeepalive", "defaultConfig.tracing.x", "defaultConfig.tracing.zipkin.address", "extensionProviders.lightstep.port", "defaultHttpRetryPolicy"} {
 		if meshRestricts(path) {
 			t.Errorf("%q restricts", path)
 		}

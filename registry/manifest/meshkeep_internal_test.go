@@ -76,8 +76,13 @@ func TestWrongValuesOfEveryField(t *testing.T) {
 			continue
 		}
 		same := false // as without the field, or with an empty message around it
-		top, _, _ := strings.Cut(p.name, ".")
-		for _, without := range []string{"", top + ": {}\n"} {
+		withouts := []string{""}
+		for i, c := range p.name {
+			if c == '.' {
+				withouts = append(withouts, nested(p.name[:i], "{}"))
+			}
+		}
+		for _, without := range withouts {
 			want, faults := ReadMeshConfig("mesh.yaml", []byte(beside+": "+besides+"\n"+without))
 			same = same || !HasErrors(faults) && proto.Equal(settings.Config.Spec, want.Config.Spec)
 		}
@@ -94,6 +99,8 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 	good := map[string]string{
 		"accessLogEncoding": "JSON", "accessLogFile": "/var/log/a.log", "accessLogFormat": "'{}'", "defaultProviders.accessLogging": "[a]", "defaultProviders.metrics": "[a]", "disableEnvoyListenerLog": "true",
 		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "protocolDetectionTimeout": "4s",
+		"defaultConfig.tracing.customTags": "{a: {literal: {value: b}}}", "defaultConfig.tracing.datadog.address": "'a:1'", "defaultConfig.tracing.enableIstioTags": "true", "defaultConfig.tracing.maxPathTagLength": "9",
+		"defaultConfig.tracing.sampling": "9", "defaultConfig.tracing.zipkin.address": "'a:1'", "defaultProviders.tracing": "[a]", "enableTracing": "false",
 		"defaultConfig.concurrency": "3", "defaultConfig.drainDuration": "7s", "defaultConfig.terminationDrainDuration": "8s", "defaultConfig.extraStatTags": "[a]",
 		"defaultConfig.proxyStatsMatcher.inclusionPrefixes": "[a]", "defaultConfig.proxyStatsMatcher.inclusionRegexps": "[a]", "defaultConfig.proxyStatsMatcher.inclusionSuffixes": "[a]",
 		"proxyInboundListenPort": "16006", "proxyListenPort": "16001", "tcpKeepalive.interval": "7s", "tcpKeepalive.probes": "4", "tcpKeepalive.time": "60s",

@@ -111,6 +111,12 @@ func readProxyConfig(text string, r *reporter) *meshconfig.ProxyConfig {
 		m.rule(rule)
 	}
 	m.checkProxyConfig(spec.GetDefaultConfig())
+	m.spans(spec)
+	for _, tracer := range []string{"zipkin", "datadog"} {
+		if at := "defaultConfig.tracing." + tracer; root.Nearest(at) != root.Nearest("defaultConfig.tracing") {
+			m.refuse(CodeNotInForce, root.Nearest(at), at, "not in force: a tracer is for all proxies; write it in MeshConfig's defaultConfig, or name a provider in a Telemetry")
+		}
+	}
 	// The probe is in force here, and not for the whole mesh: checkProxyConfig has judged it.
 	probe := m.written.GetDefaultConfig().GetReadinessProbe()
 	if probe != nil {

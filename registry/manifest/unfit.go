@@ -77,6 +77,9 @@ func unfit(o *Object, r *reporter) {
 		for i, m := range spec.GetMetrics() {
 			u.metrics(m, fmt.Sprintf("spec.metrics[%d]", i))
 		}
+		for i, t := range spec.GetTracing() {
+			u.tracing(t, fmt.Sprintf("spec.tracing[%d]", i))
+		}
 	case *security.RequestAuthentication:
 		for i, rule := range spec.GetJwtRules() {
 			u.tokens(rule, fmt.Sprintf("spec.jwtRules[%d]", i))

@@ -67,22 +67,22 @@ func (s *Snapshot) ProviderService(text string, number uint32) (*Service, Port, 
 	}
 }
 
-// ProviderHosts are the hosts of the extension providers for which serviceOf returns a service.
-// What is said of these hosts may concern every workload that uses such a provider.
-func ProviderHosts(c *meshconfig.MeshConfig, serviceOf func(*meshconfig.MeshConfig_ExtensionProvider) string) map[Hostname]bool {
+// ProviderHosts are the hosts of the extension providers for which servicesOf returns services;
+// empty ones do not count. What is said of these hosts may concern every workload that uses such a
+// provider.
+func ProviderHosts(c *meshconfig.MeshConfig, servicesOf func(*meshconfig.MeshConfig_ExtensionProvider) []string) map[Hostname]bool {
 	out := map[Hostname]bool{}
 	for _, p := range c.GetExtensionProviders() {
-		if text := serviceOf(p); text != "" {
-			out[Hostname(strings.ToLower(text[strings.Index(text, "/")+1:]))] = true
+		for _, text := range servicesOf(p) {
+			if text != "" {
+				out[Hostname(strings.ToLower(text[strings.Index(text, "/")+1:]))] = true
+			}
 		}
 	}
 	return out
 }
 
-// AuthorizerService is the service of an extension provider that policies can ask; or "".
-func AuthorizerService(p *meshconfig.MeshConfig_ExtensionProvider) string {
-	if s := p.GetEnvoyExtAuthzHttp().GetService(); s != "" {
-		return s
-	}
-	return p.GetEnvoyExtAuthzGrpc().GetService()
+// AuthorizerServices is the service of an extension provider that policies can ask.
+func AuthorizerServices(p *meshconfig.MeshConfig_ExtensionProvider) []string {
+	return []string{p.GetEnvoyExtAuthzHttp().GetService(), p.GetEnvoyExtAuthzGrpc().GetService()}
 }

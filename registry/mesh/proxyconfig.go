@@ -2,6 +2,10 @@ package mesh
 
 import (
 	"maps"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -45,4 +49,48 @@ func overlay(out, next *meshconfig.ProxyConfig) {
 			}
 		}
 	}
+}
+
+// GroupAnnotation names the WorkloadGroup that a WorkloadEntry belongs to
+// (Istio's annotation.IoIstioAutoRegistrationGroup).
+const GroupAnnotation = "istio.io/autoRegistrationGroup"
+
+// GroupOf is the WorkloadGroup that a workload names; or nil.
+func (s *Snapshot) GroupOf(w *Workload) *WorkloadGroup {
+	name := w.Annotations[GroupAnnotation]
+	if name == "" {
+		return nil
+	}
+	key := Key{Kind: KindWorkloadGroup, Namespace: w.Namespace, Name: name}
+	i, ok := slices.BinarySearchFunc(s.WorkloadGroups, key, func(g *WorkloadGroup, k Key) int { return g.Compare(k) })
+	if !ok {
+		return nil
+	}
+	return s.WorkloadGroups[i]
+}
+
+// TracingOf is what the annotation of a workload, or of its group, says of tracing; or nil.
+func (s *Snapshot) TracingOf(w *Workload) *meshconfig.Tracing {
+	if t := w.ProxyConfig.GetTracing(); t != nil {
+		return t
+	}
+	if g := s.GroupOf(w); g != nil {
+		return g.ProxyConfig.GetTracing()
+	}
+	return nil
+}
+
+// hostIP stands, in the address of a tracer, for the host of the proxy (Istio's
+// pkg/bootstrap/option).
+const hostIP = "$(HOST_IP)"
+
+// TracerAddress reads the address of a tracer in a ProxyConfig, HOST:PORT. The host of the proxy
+// is its loopback address.
+func TracerAddress(text string) (host string, port uint32, ok bool) {
+	host, number, err := net.SplitHostPort(strings.Replace(text, hostIP, "127.0.0.1", 1))
+	if err != nil || host == "" || strings.ContainsAny(host, "/$ ") {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(number, 10, 16)
+	return strings.ToLower(host), uint32(n), err == nil && n > 0
 }

@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -84,6 +85,9 @@ type Node struct {
 	// Addresses are all addresses of the proxy, including Address, which is the first by
 	// default.
 	Addresses []netip.Addr
+	// ServiceCluster is how Envoy's tracers name the service; empty means Name.Namespace. It is
+	// only written.
+	ServiceCluster string
 	// WorkloadName, MeshID, ClusterID and Network may be empty.
 	WorkloadName, MeshID, ClusterID, Network string
 	// Interception is REDIRECT, TPROXY, NONE, or empty.
@@ -146,7 +150,7 @@ func (n *Node) Proto() (*corev3.Node, error) {
 	}
 	node := &corev3.Node{
 		Id:       n.ID(),
-		Cluster:  n.Name + "." + n.Namespace,
+		Cluster:  cmp.Or(n.ServiceCluster, n.Name+"."+n.Namespace),
 		Metadata: &structpb.Struct{Fields: fields},
 	}
 	if n.Locality != (Locality{}) {

@@ -218,7 +218,7 @@ func unseen() []string { return []string{string(mesh.KindWorkloadGroup)} }
 // unreachable are the fields that no valid manifest can set to two values, and why. The
 // list of fields in force has them anyway.
 func unreachable() map[string]string {
-	const probe, gateways, tags = "a probe by gRPC is refused", "the only value in force is mesh", "entries of a map count as a change of the map, MetricsOverrides.tagOverrides"
+	const probe, gateways, tags = "a probe by gRPC is refused", "the only value in force is mesh", "entries of a map count as a change of the map"
 	return map[string]string{
 		"ReadinessProbe.grpc": probe, "GrpcHealthCheckConfig.port": probe, "GrpcHealthCheckConfig.service": probe,
 		"InboundTrafficPolicy.mode":       "the only value in force is the zero one",
@@ -226,6 +226,9 @@ func unreachable() map[string]string {
 		"VirtualService.gateways":         gateways, "L4MatchAttributes.gateways": gateways, "TLSMatchAttributes.gateways": gateways,
 		"SidecarPort.targetPort": "it is refused: it has no effect on a Sidecar",
 		"TagOverride.operation":  tags, "TagOverride.value": tags,
+		"CustomTag.environment": tags, "CustomTag.formatter": tags, "CustomTag.header": tags, "CustomTag.literal": tags,
+		"Environment.defaultValue": tags, "Environment.name": tags, "Formatter.value": tags, "Literal.value": tags,
+		"RequestHeader.defaultValue": tags, "RequestHeader.name": tags,
 	}
 }
 

@@ -146,6 +146,7 @@ func scenes() map[string]scenario {
 	out := providerScenes()
 	maps.Copy(out, logScenes())
 	maps.Copy(out, metricScenes())
+	maps.Copy(out, tracingScenes())
 	maps.Copy(out, plainScenes())
 	return out
 }

@@ -183,13 +183,13 @@ func formatsIn(v *structpb.Value) []string {
 // logService is how an access log service is reached.
 func logService(l *view.AccessLog, name string, state []string) *grpclogv3.CommonGrpcAccessLogConfig {
 	return &grpclogv3.CommonGrpcAccessLogConfig{
-		LogName: name, GrpcService: collector(l), TransportApiVersion: corev3.ApiVersion_V3, FilterStateObjectsToLog: state,
+		LogName: name, GrpcService: collector(l.Collector), TransportApiVersion: corev3.ApiVersion_V3, FilterStateObjectsToLog: state,
 	}
 }
 
-func collector(l *view.AccessLog) *corev3.GrpcService {
+func collector(c view.Collector) *corev3.GrpcService {
 	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: nameOf(l.Cluster), Authority: string(l.Host)},
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: nameOf(c.Cluster), Authority: string(c.Host)},
 	}}
 }
 
@@ -203,7 +203,7 @@ func openTelemetryLog(l *view.AccessLog) *otellogv3.OpenTelemetryAccessLogConfig
 	if l.OldForm {
 		out.CommonConfig = logService(l, name, nil) //nolint:staticcheck // the only form that Envoy 1.36 knows
 	} else {
-		out.LogName, out.GrpcService = name, collector(l)
+		out.LogName, out.GrpcService = name, collector(l.Collector)
 	}
 	formats := []string{text}
 	if labels := p.GetLogFormat().GetLabels().GetFields(); len(labels) > 0 {

@@ -36,6 +36,7 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		HttpFilters:                  httpFilters(c, l.Inbound),
 		AccessLog:                    append(accessLogs(l.Telemetry, nil), requestLogs(l.Telemetry, l.Inbound)...),
 	}
+	addTracing(out, l.Telemetry)
 	if h.UnescapeSlashes {
 		out.PathWithEscapedSlashesAction = hcmv3.HttpConnectionManager_UNESCAPE_AND_FORWARD
 	}

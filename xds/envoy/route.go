@@ -14,12 +14,20 @@ func makeAllPaths() *routev3.RouteMatch {
 	return &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
 }
 
-// buildRoute makes one route of a VirtualService, or the default route of a service. It has
-// no decorator, because tracing is not implemented.
+// buildRoute makes one route of a VirtualService, or the default route of a service.
 func buildRoute(p *view.Route) *routev3.Route {
-	if p.Rule == nil {
-		return defaultRoute(p)
+	out := defaultRoute
+	if p.Rule != nil {
+		out = ruleRoute
 	}
+	r := out(p)
+	if p.Traced {
+		r.Decorator = operation(p, r.GetMatch())
+	}
+	return r
+}
+
+func ruleRoute(p *view.Route) *routev3.Route {
 	out := &routev3.Route{
 		Name:       p.Rule.GetName(),
 		Match:      routeMatch(p.Match),

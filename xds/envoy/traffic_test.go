@@ -47,6 +47,7 @@ type fixture struct {
 	resumable           bool // sessions resume, which is not generated
 	version             string
 	meshConfig          string // text
+	environ             []string
 }
 
 // meshFor is the manifests of the two hosts.
@@ -137,7 +138,7 @@ func (f *fixture) start(t testing.TB, s *mesh.Snapshot, who proxyFile) *envoytes
 	node["admin"] = json.RawMessage(envoytest.AdminJSON)
 	boot, err := json.Marshal(node)
 	fatalIf(t, err, "marshaling bootstrap")
-	return envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: f.version})
+	return envoytest.Start(t, envoytest.Config{Bootstrap: boot, Version: f.version, Env: f.environ})
 }
 
 // withSecrets puts the secrets of a proxy into its bootstrap.

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
@@ -23,20 +22,9 @@ type Input struct {
 	Group *mesh.WorkloadGroup
 }
 
-// groupAnnotation names the WorkloadGroup that a WorkloadEntry belongs to
-// (Istio's annotation.IoIstioAutoRegistrationGroup).
-const groupAnnotation = "istio.io/autoRegistrationGroup"
-
 // InputOf is the input for a workload of a snapshot.
 func InputOf(s *mesh.Snapshot, w *mesh.Workload) Input {
-	in := Input{Mesh: s.MeshConfig, Configs: s.ProxyConfigs, Workload: w}
-	if name := w.Annotations[groupAnnotation]; name != "" {
-		key := mesh.Key{Kind: mesh.KindWorkloadGroup, Namespace: w.Namespace, Name: name}
-		if i, ok := slices.BinarySearchFunc(s.WorkloadGroups, key, func(g *mesh.WorkloadGroup, k mesh.Key) int { return g.Compare(k) }); ok {
-			in.Group = s.WorkloadGroups[i]
-		}
-	}
-	return in
+	return Input{Mesh: s.MeshConfig, Configs: s.ProxyConfigs, Workload: w, Group: s.GroupOf(w)}
 }
 
 // Same reports whether two inputs are the same objects. If they are not, the resource may be

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
+	"math"
 	"reflect"
 	"slices"
 	"sync"
@@ -139,6 +140,8 @@ func (e *encoder) value(v reflect.Value) {
 		e.number('i', uint64(v.Int()))
 	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
 		e.number('u', v.Uint())
+	case reflect.Float64:
+		e.number('r', math.Float64bits(v.Float()))
 	case reflect.Slice, reflect.Array:
 		e.number('l', uint64(v.Len()))
 		for i := range v.Len() {

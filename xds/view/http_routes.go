@@ -52,7 +52,7 @@ func matchesAllRequests(m *networking.HTTPMatchRequest) bool {
 
 func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
 	r := &Route{
-		Rule: rule, Match: m, Config: vs.Key, Port: b.port,
+		Rule: rule, Match: m, Config: vs.Key, Port: b.port, Traced: b.sc.traces,
 		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
 	}
 	origins := []*mesh.Origin{vs.Origin}
@@ -130,7 +130,7 @@ func (in defaultRouteInput) build(from routeContext) *Route {
 	r := &Route{
 		Port:         in.port,
 		Destinations: []RouteDestination{{Cluster: Outbound(in.host, in.port, ""), Hash: in.hash, AnnounceHTTP: in.announceHTTP}},
-		Retry:        from.config.GetDefaultHttpRetryPolicy(),
+		Retry:        from.config.GetDefaultHttpRetryPolicy(), Traced: from.traces,
 	}
 	r.origins = originsOf(origins...)
 	return from.routes.intern(r)

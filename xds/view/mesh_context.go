@@ -63,6 +63,7 @@ type meshContext struct {
 	defaults     MeshDefaults
 	trustDomains []string
 	counts       bool // metrics of requests are a default of the mesh
+	traces       bool // some proxies may trace requests
 	// authorizers and collectors are hosts of extension providers: of those that policies ask,
 	// and of those that get what proxies report.
 	authorizers, collectors map[mesh.Hostname]bool
@@ -95,8 +96,9 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 		},
 		trustDomains: slices.Compact(append([]string{config.GetTrustDomain()}, config.GetTrustDomainAliases()...)),
 		counts:       countsMetrics(config),
-		authorizers:  mesh.ProviderHosts(config, mesh.AuthorizerService),
-		collectors:   mesh.ProviderHosts(config, collectorService),
+		traces:       tracesRequests(config),
+		authorizers:  mesh.ProviderHosts(config, mesh.AuthorizerServices),
+		collectors:   collectorHosts(config),
 	}
 }
 

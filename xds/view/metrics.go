@@ -81,9 +81,9 @@ func (b *telemetryBuilder) metrics(mode telemetry.WorkloadMode) *Metrics {
 	}
 	out := &Metrics{Interval: use.interval}
 	switch v := b.proxy.EnvoyVersion; {
-	case v.atLeast(1, 39):
+	case v.atLeast(39):
 		out.Form = MetricsByScope
-	case v.atLeast(1, 37):
+	case v.atLeast(37):
 		out.Form = MetricsByPrefix
 	}
 	for kind, name := range requestMetrics() {

@@ -67,6 +67,8 @@ type Route struct {
 	Mirrors []Mirror
 	// Retry is nil for Istio's default.
 	Retry *networking.HTTPRetry
+	// Traced says that spans name what the requests are for.
+	Traced bool
 }
 
 // RouteDestination is the destination of a share of the requests.

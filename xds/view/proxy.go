@@ -1,6 +1,8 @@
 package view
 
 import (
+	meshconfig "istio.io/api/mesh/v1alpha1"
+
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -30,6 +32,8 @@ type Proxy struct {
 	// AccessLogService means that the proxy has an agent that takes its access log and completes
 	// its metrics.
 	AccessLogService bool
+	// Tracing is what the workload's own ProxyConfig says of tracing; or nil.
+	Tracing *meshconfig.Tracing
 	// AcceptUnenforced allows requests to which a security policy applies that this build
 	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool
@@ -58,7 +62,7 @@ const (
 // Version is a release of Envoy.
 type Version struct{ Major, Minor, Patch uint32 }
 
-// atLeast reports whether it is a minor release or a later one. An unknown one is not.
-func (v Version) atLeast(major, minor uint32) bool {
-	return v.Major > major || v.Major == major && v.Minor >= minor
+// atLeast reports whether it is 1.MINOR or a later release. An unknown one is not.
+func (v Version) atLeast(minor uint32) bool {
+	return v.Major > 1 || v.Major == 1 && v.Minor >= minor
 }

@@ -22,8 +22,9 @@ type Telemetry struct {
 	AccessLogs []AccessLog
 	// ListenerLogs says that connections that match no filter chain are logged, too.
 	ListenerLogs bool
-	// Metrics is nil if nothing is counted.
+	// Metrics is nil if nothing is counted, and Tracing if nothing is traced.
 	Metrics *Metrics
+	Tracing *Tracing
 }
 
 // AccessLog is one access log. One of File, HTTP, TCP and OpenTelemetry is set.
@@ -34,9 +35,8 @@ type AccessLog struct {
 	HTTP          *meshconfig.MeshConfig_ExtensionProvider_EnvoyHttpGrpcV3LogProvider
 	TCP           *meshconfig.MeshConfig_ExtensionProvider_EnvoyTcpGrpcV3LogProvider
 	OpenTelemetry *meshconfig.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogProvider
-	// Host and Cluster are those of the receiver's service; empty for a file.
-	Host    mesh.Hostname
-	Cluster ClusterRef
+	// Collector is the receiver's service; empty for a file.
+	Collector Collector
 	// OldForm is for Envoys that know only the form that later ones call deprecated.
 	OldForm bool
 	// Filter is a CEL expression for what is logged; empty means everything.
@@ -53,13 +53,36 @@ type FileLog struct {
 	OmitEmptyValues bool
 }
 
-// collectorSubset stands, in place of a subset's name, in the names of clusters of services that
-// get what proxies report. No subset has a name with an underscore.
-const collectorSubset = "telemetry_grpc"
+// Collector is a service that gets what proxies report.
+type Collector struct {
+	Host    mesh.Hostname
+	Cluster ClusterRef
+}
 
-// collectorService is the service of an extension provider that gets what proxies report; or "".
-func collectorService(p *meshconfig.MeshConfig_ExtensionProvider) string {
-	return cmp.Or(p.GetEnvoyHttpAls().GetService(), p.GetEnvoyTcpAls().GetService(), p.GetEnvoyOtelAls().GetService())
+// collectorSubset and tracerSubset stand, in place of a subset's name, in the names of clusters of
+// services that get what proxies report, by gRPC and by HTTP. No subset has a name with an
+// underscore.
+const (
+	collectorSubset = "telemetry_grpc"
+	tracerSubset    = "telemetry_http"
+)
+
+// collectorServices are the services of an extension provider that get what proxies report.
+func collectorServices(p *meshconfig.MeshConfig_ExtensionProvider) []string {
+	return []string{
+		p.GetEnvoyHttpAls().GetService(), p.GetEnvoyTcpAls().GetService(), p.GetEnvoyOtelAls().GetService(),
+		p.GetZipkin().GetService(), p.GetDatadog().GetService(), p.GetSkywalking().GetService(), p.GetOpentelemetry().GetService(),
+		p.GetOpentelemetry().GetDynatraceSampler().GetHttpService().GetService(),
+	}
+}
+
+// collectorHosts are the hosts of services that get what proxies report.
+func collectorHosts(c *meshconfig.MeshConfig) map[mesh.Hostname]bool {
+	out := mesh.ProviderHosts(c, collectorServices)
+	if p := tracer(c); p != nil {
+		out[mesh.Hostname(cmp.Or(p.GetZipkin().GetService(), p.GetDatadog().GetService()))] = true
+	}
+	return out
 }
 
 // proxyTelemetry is what one proxy reports, by direction.
@@ -119,8 +142,8 @@ type telemetryBuilder struct {
 
 // build makes the Telemetry of one direction.
 func (b *telemetryBuilder) build(mode telemetry.WorkloadMode) *Telemetry {
-	t := &Telemetry{AccessLogs: b.accessLogs(mode), Metrics: b.metrics(mode)}
-	if len(t.AccessLogs) == 0 && t.Metrics == nil {
+	t := &Telemetry{AccessLogs: b.accessLogs(mode), Metrics: b.metrics(mode), Tracing: b.tracing(mode)}
+	if len(t.AccessLogs) == 0 && t.Metrics == nil && t.Tracing == nil {
 		return nil
 	}
 	t.ListenerLogs = len(t.AccessLogs) > 0 && !b.config.GetDisableEnvoyListenerLog()
@@ -186,11 +209,11 @@ func (b *telemetryBuilder) accessLog(p *meshconfig.MeshConfig_ExtensionProvider)
 		}
 		return &AccessLog{File: out}
 	case p.GetEnvoyHttpAls() != nil:
-		return b.remoteLog(p, AccessLog{HTTP: p.GetEnvoyHttpAls()}, p.GetEnvoyHttpAls().GetPort())
+		return b.remoteLog(AccessLog{HTTP: p.GetEnvoyHttpAls()}, p.GetEnvoyHttpAls().GetService(), p.GetEnvoyHttpAls().GetPort())
 	case p.GetEnvoyTcpAls() != nil:
-		return b.remoteLog(p, AccessLog{TCP: p.GetEnvoyTcpAls()}, p.GetEnvoyTcpAls().GetPort())
+		return b.remoteLog(AccessLog{TCP: p.GetEnvoyTcpAls()}, p.GetEnvoyTcpAls().GetService(), p.GetEnvoyTcpAls().GetPort())
 	case p.GetEnvoyOtelAls() != nil:
-		return b.remoteLog(p, AccessLog{OpenTelemetry: p.GetEnvoyOtelAls(), OldForm: !b.proxy.EnvoyVersion.atLeast(1, 37)}, p.GetEnvoyOtelAls().GetPort())
+		return b.remoteLog(AccessLog{OpenTelemetry: p.GetEnvoyOtelAls(), OldForm: !b.proxy.EnvoyVersion.atLeast(37)}, p.GetEnvoyOtelAls().GetService(), p.GetEnvoyOtelAls().GetPort())
 	default:
 		return nil
 	}
@@ -198,17 +221,29 @@ func (b *telemetryBuilder) accessLog(p *meshconfig.MeshConfig_ExtensionProvider)
 
 // remoteLog completes the log of a service, and adds the cluster for it; nil if it has no
 // address.
-func (b *telemetryBuilder) remoteLog(p *meshconfig.MeshConfig_ExtensionProvider, log AccessLog, number uint32) *AccessLog {
-	svc, port, err := b.s.ProviderService(collectorService(p), number)
-	if err != nil {
+func (b *telemetryBuilder) remoteLog(log AccessLog, service string, port uint32) *AccessLog {
+	c, ok := b.collector(service, port, true)
+	if !ok {
 		return nil
 	}
-	port.Protocol = mesh.GRPC // whatever the service says of the port
-	log.Host, log.Cluster = svc.Hostname, Outbound(svc.Hostname, port.Number, collectorSubset)
-	if !b.reach(svc, port, log.Cluster) {
-		return nil
-	}
+	log.Collector = c
 	return &log
+}
+
+// collector adds the cluster of a service that gets what proxies report, by gRPC or by HTTP; false
+// if it has no address.
+func (b *telemetryBuilder) collector(service string, number uint32, grpc bool) (Collector, bool) {
+	svc, port, err := b.s.ProviderService(service, number)
+	if err != nil {
+		return Collector{}, false
+	}
+	subset := tracerSubset
+	port.Protocol = mesh.HTTP // whatever the service says of the port
+	if grpc {
+		subset, port.Protocol = collectorSubset, mesh.GRPC
+	}
+	out := Collector{Host: svc.Hostname, Cluster: Outbound(svc.Hostname, port.Number, subset)}
+	return out, b.reach(svc, port, out.Cluster)
 }
 
 // reach adds the cluster of a service that gets what the proxy reports. It is not a cluster of
