@@ -47,7 +47,6 @@ const (
 	noGateways           = "there are no gateways"
 	agentMakes           = "the agent runs Envoy: it finds the binary, and makes the bootstrap itself"
 	noConnectionSettings = "the limits and timeouts of connections have Istio's defaults"
-	noHeaders            = "the headers of proxies have Istio's defaults"
 	noMetadata           = "these are variables of Istio's agent; Fairlead's has flags"
 	noImage              = "it is about the containers of a pod; the agent runs the Envoy of its host"
 	oneCluster           = "there is one mesh, without clusters"
@@ -110,16 +109,21 @@ var meshFields = []meshField{
 	{path: "defaultConfig.privateKeyProvider", why: "Envoy uses private keys itself"},
 	{path: "defaultConfig.proxyAdminPort", verdict: fieldNoEffect, why: "Envoy's admin interface is a unix socket; the agent's flag --admin-address opens a port"},
 	{path: "defaultConfig.proxyBootstrapTemplatePath", why: agentMakes},
-	{path: "defaultConfig.proxyHeaders.attemptCount", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.envoyDebugHeaders", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.forwardedClientCert", restricts: true, why: "proxies treat x-forwarded-client-cert by Istio's default"},
-	{path: "defaultConfig.proxyHeaders.metadataExchangeHeaders", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.preserveHttp1HeaderCase", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.requestId", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.server", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.xForwardedHost", why: noHeaders},
-	{path: "defaultConfig.proxyHeaders.xForwardedPort", why: noHeaders},
+	{path: "defaultConfig.proxyHeaders.attemptCount.disabled", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.envoyDebugHeaders.disabled", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.forwardedClientCert", verdict: fieldInForce, restricts: true},
+	{path: "defaultConfig.proxyHeaders.metadataExchangeHeaders", verdict: fieldNoEffect, why: "proxies exchange no metadata in headers"},
+	{path: "defaultConfig.proxyHeaders.preserveHttp1HeaderCase", why: "names of headers are in lower case, as Envoy's default"},
+	{path: "defaultConfig.proxyHeaders.requestId.disabled", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.server.disabled", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.server.value", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails.cert", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails.chain", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails.dns", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails.subject", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.setCurrentClientCertDetails.uri", verdict: fieldInForce},
+	{path: "defaultConfig.proxyHeaders.xForwardedHost", why: "requests have no x-forwarded-host"},
+	{path: "defaultConfig.proxyHeaders.xForwardedPort.enabled", verdict: fieldInForce},
 	{path: "defaultConfig.proxyMetadata", verdict: fieldNoEffect, why: noMetadata},
 	{path: "defaultConfig.proxyStatsMatcher.inclusionPrefixes", verdict: fieldInForce},
 	{path: "defaultConfig.proxyStatsMatcher.inclusionRegexps", verdict: fieldInForce},

@@ -23,6 +23,9 @@ var httpHeaderName = regexp.MustCompile(`^[A-Za-z0-9!#$&'*+.^_|~-]+$`)
 // spanPath is what the path of a receiver of spans may have.
 var spanPath = regexp.MustCompile(`^/?[A-Za-z0-9._~!$&'()*+,;=:@/?-]*$`)
 
+// serverName is what the header server may have.
+var serverName = regexp.MustCompile(`^[ -~]{0,256}$`)
+
 // tagCommands are what the format of a tag may have besides [FormatCommands].
 //
 //nolint:gochecknoglobals // a read-only table
@@ -92,6 +95,9 @@ func (m *meshReading) spans(spec *meshconfig.MeshConfig) {
 			u.sampler(o, at)
 		}
 		u.tagText(p.GetSkywalking().GetAccessToken(), at+".skywalking.accessToken")
+	}
+	if !serverName.MatchString(spec.GetDefaultConfig().GetProxyHeaders().GetServer().GetValue()) {
+		m.refuseLog("defaultConfig.proxyHeaders.server.value", "the value of a header has characters that can be seen, and at most 256 of them")
 	}
 	u.configuredTags(spec.GetDefaultConfig().GetTracing(), "defaultConfig.tracing.customTags")
 }

@@ -60,6 +60,7 @@ func literals() map[protoreflect.FullName]bool {
 		envoy.extensions.filters.http.cors.v3.CorsPolicy.allow_headers
 		envoy.extensions.filters.http.cors.v3.CorsPolicy.allow_methods
 		envoy.extensions.filters.http.cors.v3.CorsPolicy.expose_headers
+		envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.server_name
 		envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.stat_prefix
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.cluster
 		envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy.stat_prefix

@@ -34,6 +34,7 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		Proxy_100Continue:            true,
 		UpgradeConfigs:               []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
 		HttpFilters:                  httpFilters(c, l.Inbound),
+		AppendXForwardedPort:         h.Headers.GetXForwardedPort().GetEnabled().GetValue(),
 		AccessLog:                    append(accessLogs(l.Telemetry, nil), requestLogs(l.Telemetry, l.Inbound)...),
 	}
 	addTracing(out, l.Telemetry)
@@ -43,6 +44,7 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 	if h.AllowAbsoluteURL {
 		out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
 	}
+	headersOf(out, h)
 	if h.Inbound == nil {
 		out.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 			Rds: &hcmv3.Rds{ConfigSource: ads(), RouteConfigName: h.RouteName},
@@ -50,13 +52,6 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 		return out
 	}
 	out.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: inboundRoutes(h.Inbound)}
-	// The application gets the identity of the client. Without a client certificate Envoy
-	// removes the header that the client sent.
-	out.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
-	out.SetCurrentClientCertDetails = &hcmv3.HttpConnectionManager_SetCurrentClientCertDetails{
-		Subject: wrapperspb.Bool(true), Uri: true, Dns: true,
-	}
-	out.ServerName = "istio-envoy"
 	out.RequestHeadersTimeout = durationpb.New(requestHeadersTimeout)
 	if c.TLS != nil && c.TLS.MaxAge > 0 {
 		// Not the variant that drains HTTP/1 with the next response: an idle connection would
@@ -85,7 +80,7 @@ func httpFilters(c *view.FilterChain, inbound bool) []*hcmv3.HttpFilter {
 	add(!inbound, faultFilter, &faultv3.HTTPFault{})
 	add(!inbound, corsFilter, &corsv3.Cors{})
 	add(!inbound, alpnFilter, &setfilterstatev3.Config{})
-	add(true, "envoy.filters.http.router", &routerv3.Router{})
+	add(true, "envoy.filters.http.router", &routerv3.Router{SuppressEnvoyHeaders: c.HTTP.Headers.GetEnvoyDebugHeaders().GetDisabled().GetValue()})
 	return out
 }
 

@@ -81,7 +81,7 @@ func BuildVHDSBase(routeName string) Resource {
 // resource, because Envoy removes virtual hosts by that name.
 func BuildVirtualHost(routeName string, h *view.VirtualHost) (Resource, []Diagnostic) {
 	out := &routev3.VirtualHost{
-		Name: hostName(routeName, h.Name), Domains: h.Domains, IncludeRequestAttemptCount: true,
+		Name: hostName(routeName, h.Name), Domains: h.Domains, IncludeRequestAttemptCount: !h.NoAttemptCount,
 		Routes: make([]*routev3.Route, 0, len(h.Routes)),
 	}
 	for _, r := range h.Routes {
@@ -109,7 +109,7 @@ func BuildCatchAll(routeName string, c view.CatchAll) Resource {
 	}
 	r.Name = name
 	out := &routev3.VirtualHost{
-		Name: hostName(routeName, name), Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: true,
+		Name: hostName(routeName, name), Domains: []string{"*"}, Routes: []*routev3.Route{r}, IncludeRequestAttemptCount: !c.NoAttemptCount,
 	}
 	return resource(VirtualHostType, out.GetName(), marshal(out), nil)
 }

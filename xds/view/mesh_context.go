@@ -102,6 +102,11 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 	}
 }
 
+// noAttemptCount says that requests have no header x-envoy-attempt-count.
+func (mc *meshContext) noAttemptCount() bool {
+	return mc.config.GetDefaultConfig().GetProxyHeaders().GetAttemptCount().GetDisabled().GetValue()
+}
+
 // recentLayers are the latest layers of each name.
 type recentLayers struct {
 	mu   sync.Mutex // guards list

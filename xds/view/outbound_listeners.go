@@ -348,7 +348,7 @@ func (o *outboundListenerBuilder) httpChain(t servicePort) *FilterChain {
 }
 
 func (mc *meshContext) httpChain(stat string) *HTTPConnectionManager {
-	http := &HTTPConnectionManager{StatPrefix: stat + ";"}
+	http := &HTTPConnectionManager{StatPrefix: stat + ";", Headers: mc.config.GetDefaultConfig().GetProxyHeaders()}
 	switch mc.config.GetPathNormalization().GetNormalization().String() {
 	case "NONE":
 	case "MERGE_SLASHES":

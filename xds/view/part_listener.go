@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	meshconfig "istio.io/api/mesh/v1alpha1"
 )
 
 // Listener is the input of one Listener resource.
@@ -123,6 +125,9 @@ type HTTPConnectionManager struct {
 	AllowAbsoluteURL bool
 	// GRPCWeb translates gRPC-Web.
 	GRPCWeb bool
+	// Headers are MeshConfig's settings of the headers that proxies write; nil for Istio's
+	// defaults.
+	Headers *meshconfig.ProxyConfig_ProxyHeaders
 }
 
 // InboundRoute sends every request to the application.

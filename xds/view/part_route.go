@@ -38,6 +38,8 @@ type CatchAll struct {
 	Refuse bool
 	// Cluster receives the requests otherwise.
 	Cluster ClusterRef
+	// NoAttemptCount is that of the other virtual hosts.
+	NoAttemptCount bool
 }
 
 // VirtualHost is the routes for some domains.
@@ -46,6 +48,8 @@ type VirtualHost struct {
 	Name    string
 	Domains []string
 	Routes  []*Route
+	// NoAttemptCount leaves out the header x-envoy-attempt-count.
+	NoAttemptCount bool
 }
 
 // Route is one HTTP route: a match and an action. Conditions on the proxy's labels or

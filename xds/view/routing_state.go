@@ -168,12 +168,13 @@ func (sc *sidecarScope) routeConfigurationLayer(name string, list *virtualHostLi
 	if sniffed, _ := splitRouteName(name); sniffed != "" {
 		t.VirtualHosts = nil
 		if vh := byDomain[sniffed]; vh != nil {
-			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes}
+			only := &VirtualHost{Name: vh.Name, Domains: []string{"*"}, Routes: vh.Routes, NoAttemptCount: vh.NoAttemptCount}
 			only.origins = vh.origins
 			t.VirtualHosts = []*VirtualHost{sc.virtualHosts.intern(only)}
 		}
 	} else if !list.hasWildcard { // Envoy accepts only one virtual host for "*"
 		t.CatchAll = sc.catchAll()
+		t.CatchAll.NoAttemptCount = sc.noAttemptCount()
 	}
 	return sc.layer(RoutesLayer+name, []Part{sc.routeConfigurations.intern(t)})
 }

@@ -188,7 +188,7 @@ func (b *virtualHostBuilder) withRouteChanges(list *virtualHostList, edits []mes
 
 // withRoutes is a virtual host with the new routes of its VirtualService.
 func (b *virtualHostBuilder) withRoutes(h *VirtualHost, routes []*Route, c mesh.Delta[*virtualService]) *VirtualHost {
-	vh := &VirtualHost{Name: h.Name, Domains: h.Domains, Routes: routes}
+	vh := &VirtualHost{Name: h.Name, Domains: h.Domains, Routes: routes, NoAttemptCount: h.NoAttemptCount}
 	vh.origins = slices.Clone(h.origins)
 	for j, o := range vh.origins {
 		if o == c.Old.Origin {
