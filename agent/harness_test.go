@@ -94,7 +94,8 @@ func newMachine(tb testing.TB, token string) *machine {
 	tb.Cleanup(func() {
 		m.kill()
 		if pid := m.envoyPID(); pid > 1 {
-			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && exe == m.set.Envoy {
+			of, _ := filepath.EvalSymlinks(m.set.Envoy)
+			if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && exe == of {
 				_ = syscall.Kill(pid, syscall.SIGKILL)
 			}
 		}
