@@ -34,6 +34,7 @@ func TestProvidersReportAsViewsHaveIt(t *testing.T) {
 	uses := map[string]func(*view.Telemetry) bool{
 		"metrics":       func(o *view.Telemetry) bool { return o.Metrics != nil },
 		"accessLogging": func(o *view.Telemetry) bool { return len(o.AccessLogs) > 0 },
+		"tracing":       func(o *view.Telemetry) bool { return o.Tracing != nil },
 	}
 	var works []string
 	kinds := (&meshconfig.MeshConfig_ExtensionProvider{}).ProtoReflect().Descriptor().Oneofs().ByName("provider").Fields()
@@ -77,7 +78,7 @@ func TestProvidersReportAsViewsHaveIt(t *testing.T) {
 			}
 		}
 	}
-	if len(works) < 5 {
+	if len(works) < 9 {
 		t.Errorf("only %v report anything: this test sees too little", works)
 	}
 }
