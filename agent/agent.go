@@ -126,6 +126,8 @@ type Agent struct {
 	// the goroutine that starts Envoy.
 	mayWait bool
 
+	metricsPort atomic.Uint32 // 0 while nobody has set it
+
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one
 	config   atomic.Pointer[hostConfig]    // nil until the control plane has sent one

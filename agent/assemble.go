@@ -78,6 +78,9 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
+	if port := a.metricsPort.Load(); port > 0 {
+		bootstrap.SetMetricsPort(proto, uint16(port))
+	}
 	r, err := relay.New(relay.Config{
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,

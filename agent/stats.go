@@ -52,6 +52,10 @@ func (a *Agent) measured(node bootstrap.Node) metrics.Workload {
 	return w
 }
 
+// ServeMetricsAt says at which port the page of metrics is, for the control plane's list of targets.
+// It counts if it is called before Run.
+func (a *Agent) ServeMetricsAt(port uint16) { a.metricsPort.Store(uint32(port)) }
+
 // finishMetrics saves the counters before Envoy is stopped or left.
 func (a *Agent) finishMetrics(ctx context.Context) {
 	a.mu.Lock()

@@ -33,6 +33,8 @@ type ProxyStatus struct {
 	Left         time.Time // zero while connected
 	EnvoyVersion string
 	AgentVersion string
+	// MetricsPort is the port of the agent's page of metrics, as the agent says; 0 if it does not.
+	MetricsPort uint16
 	// EnvoyState is what the agent reports; empty for an Envoy without an agent.
 	EnvoyState bootstrap.EnvoyState
 	Health     mesh.Health
@@ -142,7 +144,7 @@ type DiagnosticCount struct {
 func (c *conn) status() ProxyStatus {
 	st := ProxyStatus{
 		ID: c.nodeID, Name: c.name(), Host: c.peer.Host, SPIFFEID: c.peer.ID, ServiceAccount: c.node.account,
-		Network: c.claim.Network, Address: c.claim.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.node.reported.AgentVersion,
+		Network: c.claim.Network, Address: c.claim.Address, Connected: true, Since: c.since, EnvoyVersion: c.version, AgentVersion: c.node.reported.AgentVersion, MetricsPort: c.node.reported.MetricsPort,
 		EnvoyState: c.envoy, Health: c.health, HealthReason: c.healthWhy,
 		CertificateEnds: c.peer.Until, Encryption: cache.EncryptionNA,
 		Types: c.core.Status(), Synced: true, Snapshot: max(c.server.updatedTo.Load(), c.updatedTo.Load()),

@@ -148,6 +148,9 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 	if err != nil {
 		return err
 	}
+	if at, err := netip.ParseAddrPort(srv.Address()); err == nil {
+		a.ServeMetricsAt(at.Port())
+	}
 	return runNotified(cmd.Context(), func(ctx context.Context) error {
 		g, gctx := errgroup.WithContext(ctx)
 		served, stop := context.WithCancel(gctx)

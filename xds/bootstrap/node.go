@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -35,6 +36,7 @@ const (
 	keyNetwork        = "NETWORK"
 	keyVersion        = "FAIRLEAD_VERSION"
 	keyTime           = "FAIRLEAD_TIME"
+	keyMetricsPort    = "FAIRLEAD_METRICS_PORT"
 )
 
 // Limits of a node. Metadata that is not used here is not read, so only what is read is
@@ -101,6 +103,9 @@ type Node struct {
 	AccessLogService bool
 	// AgentVersion is the version of the Fairlead agent of the proxy, or empty.
 	AgentVersion string
+	// MetricsPort is the port of the agent's page of metrics; 0 means that it does not say. It is
+	// only read; see [SetMetricsPort].
+	MetricsPort uint16
 	// Time is the time of the host's clock when the node was sent, or zero if it was not
 	// sent. It is only read; see [SetTime].
 	Time time.Time
@@ -186,6 +191,9 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	n.Network = text(keyNetwork)
 	n.AgentVersion = text(keyVersion)
 	n.Time = parseTime(text(keyTime))
+	if port, err := strconv.ParseUint(text(keyMetricsPort), 10, 16); err == nil {
+		n.MetricsPort = uint16(port)
+	}
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
 	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
 	n.Labels, err = labelsField(node.GetMetadata())
@@ -206,13 +214,23 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 // SetTime says in a node what the host's clock shows. It is for the first request of
 // a stream alone: a node that is kept, or that Envoy is started with, has no time.
 func SetTime(node *corev3.Node, now time.Time) {
+	setMetadata(node, keyTime, now.UTC().Format(time.RFC3339Nano))
+}
+
+// SetMetricsPort says in the node of an agent at which port its page of metrics is. An Envoy's own
+// node does not have it: the port may be another one with each start of the agent.
+func SetMetricsPort(node *corev3.Node, port uint16) {
+	setMetadata(node, keyMetricsPort, strconv.FormatUint(uint64(port), 10))
+}
+
+func setMetadata(node *corev3.Node, key, value string) {
 	if node.Metadata == nil {
 		node.Metadata = &structpb.Struct{}
 	}
 	if node.Metadata.Fields == nil {
 		node.Metadata.Fields = map[string]*structpb.Value{}
 	}
-	node.Metadata.Fields[keyTime] = structpb.NewStringValue(now.UTC().Format(time.RFC3339Nano))
+	node.Metadata.Fields[key] = structpb.NewStringValue(value)
 }
 
 // parseTime returns zero for an invalid time: a host with a wrong clock is served

@@ -193,3 +193,25 @@ func TestTimeIsNotKept(t *testing.T) {
 		t.Errorf("without metadata: %v, %v", got, err)
 	}
 }
+
+// TestMetricsPort: an agent says where its page of metrics is; what is no port is as if it did not.
+func TestMetricsPort(t *testing.T) {
+	t.Parallel()
+	n := Node{Type: TypeSidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: "a", Namespace: "b", Domain: "c"}
+	for text, want := range map[string]uint16{"": 0, "0": 0, "15021": 15021, "65535": 65535, "65536": 0, "-1": 0, "http": 0, " 80": 0} {
+		node, err := n.Proto()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text != "" {
+			setMetadata(node, keyMetricsPort, text)
+		}
+		if got, err := ParseNode(node); err != nil || got.MetricsPort != want {
+			t.Errorf("%q: %d, %v", text, got.MetricsPort, err)
+		}
+		SetMetricsPort(node, 7)
+		if got, err := ParseNode(node); err != nil || got.MetricsPort != 7 {
+			t.Errorf("%q, then 7: %d, %v", text, got.MetricsPort, err)
+		}
+	}
+}

@@ -45,21 +45,22 @@ func TestProxyHeaders(t *testing.T) {
 				f.meshConfig = "defaultConfig: {proxyHeaders: " + c.config + "}\n"
 			}
 			f.setUp(t, "")
-			var resp *http.Response
+			var server string
 			envoytest.Eventually(t, envoytest.Patience, func() error {
 				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+at(clientIP, f.http), http.NoBody)
 				fatalIf(t, err, "making a request")
 				req.Host = "orders.shop.mesh"
-				resp, err = (&http.Client{Timeout: envoytest.Patience}).Do(req)
+				resp, err := (&http.Client{Timeout: envoytest.Patience}).Do(req)
 				if err != nil {
 					return err
 				}
+				server = resp.Header.Get("Server")
 				return resp.Body.Close()
 			})
 			mu.Lock()
 			defer mu.Unlock()
-			if s := resp.Header.Get("Server"); s != c.server {
-				t.Errorf("the server is %q, not %q", s, c.server)
+			if server != c.server {
+				t.Errorf("the server is %q, not %q", server, c.server)
 			}
 			for _, h := range c.has {
 				if got.Get(h) == "" {

@@ -19,8 +19,8 @@ import (
 	"github.com/fairlead/fairlead/xds"
 )
 
-// agentPort is the port of an agent's metrics, Istio's port for the merged metrics of a
-// sidecar.
+// agentPort is the port of an agent's metrics where the agent does not say another one: Istio's
+// port for the merged metrics of a sidecar.
 const agentPort = 15020
 
 // sdEvery is how often the targets are listed anew at most: the list asks every stream.
@@ -77,7 +77,9 @@ func targetsOf(proxies []xds.ProxyStatus, snap *mesh.Snapshot) []targetGroup {
 	out := make([]targetGroup, 0, len(places))
 	for _, where := range places {
 		out = append(out, targetGroup{
-			Targets: []string{net.JoinHostPort(where.address.String(), strconv.Itoa(agentPort))},
+			// The address is the workload's, which the host has proven or claimed; only the port is
+			// what its agent says.
+			Targets: []string{net.JoinHostPort(where.address.String(), strconv.Itoa(int(cmp.Or(by[where].MetricsPort, agentPort))))},
 			Labels:  labelsOf(by[where], workloadOf(snap, by[where].Workload)),
 		})
 	}

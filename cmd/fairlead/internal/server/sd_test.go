@@ -42,7 +42,7 @@ func TestTargets(t *testing.T) {
 		proxy("h1-old", "", "10.0.0.10", left(0)),
 		proxy("h2-older", "", "10.0.0.9", left(time.Hour)),
 		proxy("h2", "", "10.0.0.9", left(time.Minute)),
-		proxy("h3", "east", "10.0.0.9", nil),
+		proxy("h3", "east", "10.0.0.9", func(p *xds.ProxyStatus) { p.MetricsPort = 41234 }),
 		proxy("h4", "", "fd00::1", func(p *xds.ProxyStatus) { p.EnvoyVersion = "\x1b[2J" + strings.Repeat("v", 5000) }),
 		proxy("", "", "10.0.0.1", nil),                                                // anonymous, over plaintext
 		proxy("h5", "", "0.0.0.0", nil),                                               // no address of one host
@@ -57,7 +57,7 @@ func TestTargets(t *testing.T) {
 	}
 	want := []targetGroup{
 		{[]string{"10.0.0.9:15020"}, base(map[string]string{labelHost: "h2", labelProxy: "h2.shop", labelConnected: "false"})},
-		{[]string{"10.0.0.9:15020"}, base(map[string]string{labelHost: "h3", labelProxy: "h3.shop", labelConnected: "true", labelNetwork: "east"})},
+		{[]string{"10.0.0.9:41234"}, base(map[string]string{labelHost: "h3", labelProxy: "h3.shop", labelConnected: "true", labelNetwork: "east"})},
 		{[]string{"10.0.0.10:15020"}, base(map[string]string{
 			labelHost: "h1", labelProxy: "h1.shop", labelConnected: "true", labelWorkload: "one", labelApp: "cart", labelVersion: "v2", labelLocality: "eu/a/",
 		})},
