@@ -49,6 +49,9 @@ func startShop(t *testing.T) shop {
 	}
 	for name, address := range map[string]int{"web": web, "orders": orders, "pay": pay} {
 		h := meshtest.Host{Name: name, Workload: "shop/" + name, Address: address, Agent: []string{"--http-address", m.at(address, 15020), "--drain-time", "1s"}}
+		if name == "pay" { // the server lists the port that the agent took
+			h.Agent[1] = m.at(address, 15029)
+		}
 		if name != "web" {
 			h.App = []string{"--protocol", "http"}
 		}
