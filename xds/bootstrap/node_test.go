@@ -198,7 +198,7 @@ func TestTimeIsNotKept(t *testing.T) {
 func TestMetricsPort(t *testing.T) {
 	t.Parallel()
 	n := Node{Type: TypeSidecar, Address: netip.MustParseAddr("10.0.0.1"), Name: "a", Namespace: "b", Domain: "c"}
-	for text, want := range map[string]uint16{"": 0, "0": 0, "15021": 15021, "65535": 65535, "65536": 0, "-1": 0, "http": 0, "80 ": 0} {
+	for text, want := range map[string]uint16{"": 0, "0": 0, "15021": 15021, "65535": 65535, "65536": 0, "-1": 0, "http": 0, "8 0": 0} {
 		node, err := n.Proto()
 		if err != nil {
 			t.Fatal(err)
