@@ -2,6 +2,8 @@
 // Envoys, the mesh of the quickstart. `make bench-quickstart` writes RESULTS.md anew: the
 // medians of six and more runs, with their spread, each beside its budget.
 //
+// `make bench-counting` measures what reports of requests cost: metrics, access logs, traces.
+//
 // What a change costs a fleet of thousands is measured by bench/fleet; README.md
 // has both.
 //
