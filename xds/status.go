@@ -62,7 +62,10 @@ type ProxyStatus struct {
 	VirtualHosts []string
 	// Warnings are diagnostics about this proxy's configuration.
 	Warnings []Diagnostic
-	Types    []stream.TypeStatus
+	// Fallbacks say what of the configuration the release of its Envoy lacks, and what it does
+	// instead.
+	Fallbacks []string
+	Types     []stream.TypeStatus
 	// Origins are the objects from which rejected resources were made, by type and name,
 	// as path:line:column: the first few, of the first few resources.
 	Origins map[stream.TypeURL]map[string][]string
@@ -196,6 +199,9 @@ func (st *ProxyStatus) describe(o *proxyState) {
 	if o.Resources != nil {
 		st.Encryption = o.Resources.Encryption
 		st.Warnings = o.diagnostics()
+		if o.View != nil {
+			st.Fallbacks = o.View.Fallbacks
+		}
 		st.VirtualHosts = o.Resources.VirtualHosts()
 	}
 }

@@ -54,8 +54,9 @@ func (p *Proxy) reuseIfEqual(o *Proxy) *Proxy {
 // viewInputs is what the view of a proxy is made from: its own layers, and the outbound state
 // that it shares.
 type viewInputs struct {
-	own      stackInput
-	outbound *outboundState
+	own       stackInput
+	outbound  *outboundState
+	fallbacks []string
 }
 
 func (x *Index) inputsOf(p *Proxy) viewInputs {
@@ -68,13 +69,13 @@ func (x *Index) inputsOf(p *Proxy) viewInputs {
 	if len(in.providers) > 0 {
 		own.providers = x.layer(ProvidersLayer, in.providers)
 	}
-	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved)}
+	return viewInputs{own: own, outbound: pc.outboundOf(in.reserved), fallbacks: pc.telemetry.fallbacks}
 }
 
 func (x *Index) assemble(inputs *viewInputs, out *outboundView, p *Proxy) *View {
 	x.count.viewsBuilt.Add(1)
 	return &View{
-		Stack: out.stacks.get(out, inputs.own), Warnings: out.warnings,
+		Stack: out.stacks.get(out, inputs.own), Warnings: out.warnings, Fallbacks: inputs.fallbacks,
 		meshContext: x.meshContext, seq: x.seq, proxy: p, inputs: *inputs, outbound: out,
 	}
 }

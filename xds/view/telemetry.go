@@ -90,6 +90,7 @@ type proxyTelemetry struct {
 	Inbound, Outbound *Telemetry
 	collectors        []Part // the clusters and endpoints of the services that get it
 	origins           []*mesh.Origin
+	fallbacks         []string // what its Envoy lacks, sorted
 }
 
 // telemetryIndex has the Telemetries of each namespace, the oldest first.
@@ -131,6 +132,32 @@ func (pc *proxyContext) addTelemetry() {
 	}
 	pc.telemetry.Inbound = b.build(telemetry.WorkloadMode_SERVER)
 	pc.telemetry.Outbound = b.build(telemetry.WorkloadMode_CLIENT)
+	pc.telemetry.fallbacks = fallbacksOf(pc.proxy.EnvoyVersion, pc.telemetry.Inbound, pc.telemetry.Outbound, b.leftOut)
+}
+
+// fallbacksOf says what of the telemetry a release of Envoy does in another way than later ones,
+// and what it leaves out.
+func fallbacksOf(v Version, inbound, outbound *Telemetry, leftOut []string) []string {
+	if v == (Version{}) {
+		return nil // not known yet
+	}
+	out := slices.Clone(leftOut)
+	for _, t := range []*Telemetry{inbound, outbound} {
+		switch {
+		case t == nil:
+			continue
+		case t.Metrics != nil && len(t.Metrics.Requests) > 0 && t.Metrics.Form == MetricsByAgent:
+			out = append(out, "metrics: this Envoy does not count requests; its agent counts them in the access log, and loses those that come while it is away")
+			if slices.ContainsFunc(t.Metrics.Requests, func(m RequestMetric) bool { return len(m.Labels) > 0 }) {
+				out = append(out, "metrics: labels that a Telemetry adds or changes are left out: this Envoy cannot set them")
+			}
+		}
+		if slices.ContainsFunc(t.AccessLogs, func(l AccessLog) bool { return l.OldForm }) {
+			out = append(out, "accessLogging: OpenTelemetry by the form that later releases call deprecated; the logs are the same")
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // telemetryBuilder makes the Telemetry of one proxy.
@@ -138,6 +165,7 @@ type telemetryBuilder struct {
 	*proxyContext
 	applying []*mesh.Telemetry
 	reached  map[ClusterRef]bool // clusters that the proxy has already
+	leftOut  []string            // what of tracing its Envoy lacks
 }
 
 // build makes the Telemetry of one direction.

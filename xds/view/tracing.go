@@ -90,7 +90,10 @@ func (b *telemetryBuilder) tracing(mode telemetry.WorkloadMode) *Tracing {
 	if use.disabled || !isTracer(p) {
 		return nil
 	}
-	out := &Tracing{IgnoreRequestID: use.ignoreRequestID, IstioTags: !use.withoutIstioTags, Tags: use.tags(b.proxy.EnvoyVersion), NoPropagation: use.noPropagation && b.proxy.EnvoyVersion.atLeast(38)}
+	out := &Tracing{IgnoreRequestID: use.ignoreRequestID, IstioTags: !use.withoutIstioTags, Tags: b.tags(use.custom)}
+	if out.NoPropagation = use.noPropagation && b.proxy.EnvoyVersion.atLeast(38); use.noPropagation && !out.NoPropagation {
+		b.leftOut = append(b.leftOut, "tracing: disableContextPropagation is left out: this Envoy, before 1.38, does not know it")
+	}
 	if out = b.complete(out, p, own); out != nil && use.percent != nil && p.GetOpentelemetry().GetSampling() == nil {
 		out.Percent = *use.percent
 	}
@@ -243,10 +246,10 @@ func mergeTracing(entries []*telemetry.Tracing, defaults []string, mode telemetr
 }
 
 // tags are those of Telemetries, without those that the Envoy does not know.
-func (u traceUse) tags(v Version) []TraceTag {
+func (b *telemetryBuilder) tags(custom map[string]*telemetry.Tracing_CustomTag) []TraceTag {
 	var out []TraceTag
-	for _, name := range slices.Sorted(maps.Keys(u.custom)) {
-		switch tag := u.custom[name].GetType().(type) {
+	for _, name := range slices.Sorted(maps.Keys(custom)) {
+		switch tag := custom[name].GetType().(type) {
 		case *telemetry.Tracing_CustomTag_Literal:
 			out = append(out, TraceTag{Name: name, Value: tag.Literal.GetValue()})
 		case *telemetry.Tracing_CustomTag_Header:
@@ -254,8 +257,10 @@ func (u traceUse) tags(v Version) []TraceTag {
 		case *telemetry.Tracing_CustomTag_Environment:
 			out = append(out, TraceTag{Name: name, Value: tag.Environment.GetName(), Default: tag.Environment.GetDefaultValue(), Kind: TagEnvironment})
 		case *telemetry.Tracing_CustomTag_Formatter:
-			if v.atLeast(37) {
+			if b.proxy.EnvoyVersion.atLeast(37) {
 				out = append(out, TraceTag{Name: name, Value: tag.Formatter.GetValue(), Kind: TagFormat})
+			} else {
+				b.leftOut = append(b.leftOut, "tracing: the tag "+name+" is left out: this Envoy, before 1.37, knows no tags by a formatter")
 			}
 		}
 	}

@@ -159,3 +159,32 @@ func TestTracing(t *testing.T) {
 		})
 	}
 }
+
+// TestFallbacks: what an older Envoy lacks is named, and nothing else is.
+func TestFallbacks(t *testing.T) {
+	t.Parallel()
+	all := [3]string{`{"tracing":[{"providers":[{"name":"zipkin"}],"disableContextPropagation":true,"customTags":{"a":{"formatter":{"value":"%PROTOCOL%"}},"b":{"literal":{"value":"1"}}}}],
+	 "metrics":[{"providers":[{"name":"prometheus"}],"overrides":[{"match":{"metric":"REQUEST_COUNT"},"tagOverrides":{"x":{"value":"request.method"}}}]}],
+	 "accessLogging":[{"providers":[{"name":"otel"}]}]}`}
+	s := traced(t, all, func(w *meshFixture) {
+		w.provide("otel", `{"envoyOtelAls":{"service":"spans.mesh","port":9411}}`)
+		w.provide("prometheus", `{"prometheus":{}}`)
+	})
+	index := NewIndex(s)
+	for version, want := range map[Version][]string{
+		{}: nil, {1, 40, 0}: nil, {1, 38, 3}: nil,
+		{1, 37, 0}: {"tracing: disableContextPropagation"},
+		{1, 36, 2}: {"accessLogging: OpenTelemetry", "metrics: labels that", "metrics: this Envoy does not count", "tracing: disableContextPropagation", "tracing: the tag a is left out"},
+	} {
+		got := index.Build(Proxy{
+			Type: Sidecar, ServiceAccount: mesh.ServiceAccount{Namespace: "shop"}, Addresses: []string{"10.0.0.1"}, EnvoyVersion: version, AccessLogService: true,
+		}).Fallbacks
+		same := len(got) == len(want)
+		for i := range min(len(got), len(want)) {
+			same = same && strings.HasPrefix(got[i], want[i])
+		}
+		if !same {
+			t.Errorf("%v: %q; want %q", version, got, want)
+		}
+	}
+}

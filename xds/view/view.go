@@ -15,6 +15,9 @@ type View struct {
 	// Warnings tell a person what was left out of this view, and why. They are not part of
 	// its hash.
 	Warnings []Warning
+	// Fallbacks say what of the configuration the release of the proxy's Envoy lacks, and what it
+	// does instead; sorted. They are not part of the hash either.
+	Fallbacks []string
 
 	mu sync.Mutex // guards all following fields
 	// meshContext, seq and proxy say for which Index and proxy the view was last confirmed.

@@ -86,7 +86,10 @@ type Proxy struct {
 	Stale   string    `json:"stale,omitempty"`
 	// VirtualHosts are the route tables whose virtual hosts travel by themselves.
 	VirtualHosts []string `json:"virtual_hosts,omitempty"`
-	Types        []Type   `json:"types"`
+	// Fallbacks say what of the configuration the release of its Envoy lacks, and what it does
+	// instead.
+	Fallbacks []string `json:"fallbacks,omitempty"`
+	Types     []Type   `json:"types"`
 }
 
 // Type is how a proxy stands with one type of resource.
@@ -196,7 +199,7 @@ func proxyOf(p xds.ProxyStatus) Proxy {
 		Workload: p.Workload.Namespace + "/" + p.Workload.Name, Connected: p.Connected, Since: p.Since,
 		EnvoyVersion: p.EnvoyVersion, Envoy: string(p.EnvoyState), Health: p.Health.String(), HealthReason: p.HealthReason,
 		Encryption: string(p.Encryption), CertificateEnds: p.CertificateEnds, Synced: p.Synced, Behind: p.Behind, Partial: p.Partial, Stale: p.Stale,
-		VirtualHosts: p.VirtualHosts, Types: []Type{},
+		VirtualHosts: p.VirtualHosts, Fallbacks: p.Fallbacks, Types: []Type{},
 	}
 	if !p.Connected {
 		out.Since = p.Left
