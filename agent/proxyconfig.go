@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"reflect"
 	"regexp"
 	"regexp/syntax"
@@ -20,6 +21,7 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/agent/health"
+	"github.com/fairlead/fairlead/agent/metrics"
 	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
@@ -34,6 +36,8 @@ type hostConfig struct {
 	// probe says how to probe the application, or is nil; probed is what it was read from.
 	probe  *health.Probe
 	probed *networking.ReadinessProbe
+	// app is where the application has its metrics, or nil.
+	app *url.URL
 }
 
 // startSettings are what Envoy can only be started with. The names in the tags are those of the
@@ -80,6 +84,10 @@ func readProxyConfig(body []byte, own netip.Addr) (*hostConfig, error) {
 	var err error
 	c.workload, err = bootstrap.WorkloadOf(pc.GetProxyMetadata())
 	errs = append(errs, err)
+	if text := bootstrap.AppMetricsOf(pc.GetProxyMetadata()); text != "" {
+		c.app, err = metrics.ParseApp(text)
+		errs = append(errs, err)
+	}
 	if c.start.Concurrency = pc.GetConcurrency().GetValue(); c.start.Concurrency < 0 || c.start.Concurrency > maxConcurrency {
 		errs = append(errs, fmt.Errorf("concurrency: %d is not from 0 to %d", c.start.Concurrency, maxConcurrency))
 	}

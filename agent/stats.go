@@ -66,11 +66,17 @@ func (a *Agent) finishMetrics(ctx context.Context) {
 	}
 }
 
-// StatsHandler serves the metrics of Envoy, of the application at app, which may be nil, and
-// those of own on one page.
+// StatsHandler serves the metrics of Envoy, of the application, and those of own on one page. The
+// application's are at app, or, if that is nil, where the workload's annotations say.
 func (a *Agent) StatsHandler(own prometheus.Gatherer, app *url.URL) (*metrics.Handler, error) {
 	return metrics.NewHandler(metrics.HandlerConfig{
-		Logger: a.c.Logger, Own: own, App: app,
+		Logger: a.c.Logger, Own: own,
+		App: func() *url.URL {
+			if c := a.config.Load(); app == nil && c != nil {
+				return c.app
+			}
+			return app
+		},
 		Collector: func() *metrics.Collector {
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -50,8 +50,9 @@ type HandlerConfig struct {
 	Collector func() *Collector
 	// Own are the agent's own metrics.
 	Own prometheus.Gatherer
-	// App is where the application has its metrics; nil means that it has none. See [ParseApp].
-	App *url.URL
+	// App is where the application has its metrics now; nil means that it has none. See
+	// [ParseApp]. It may be nil itself.
+	App func() *url.URL
 	// Address is the workload's address, for the application; the zero value is unknown. It may
 	// be nil.
 	Address func() netip.Addr
@@ -182,7 +183,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if m.err == nil && h.c.App != nil {
-		h.application(ctx, m)
+		if app := h.c.App(); app != nil {
+			h.application(ctx, app, m)
+		}
 	}
 	if m.err == nil && h.agent(ctx, out) == nil {
 		_ = out.Flush() // who asked has gone
@@ -212,12 +215,12 @@ func (h *Handler) envoy(ctx context.Context, c *Collector, m *merger) {
 	}
 }
 
-func (h *Handler) application(ctx context.Context, m *merger) {
+func (h *Handler) application(ctx context.Context, app *url.URL, m *merger) {
 	m.begin()
 	ctx, cancel := context.WithTimeout(ctx, appTime)
 	defer cancel()
 	err := func() error {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.c.App.String(), http.NoBody)
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, app.String(), http.NoBody)
 		if err != nil {
 			return fmt.Errorf("requesting the application's metrics: %w", err)
 		}

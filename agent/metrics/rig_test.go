@@ -85,7 +85,7 @@ func newRig(tb testing.TB, change func(*rig, *Config)) *rig {
 	if r.Collector, err = New(c); err != nil {
 		tb.Fatal(err)
 	}
-	r.page, err = NewHandler(HandlerConfig{Logger: log, Collector: func() *Collector { return r.Collector }, Own: r.own, App: r.app})
+	r.page, err = NewHandler(HandlerConfig{Logger: log, Collector: func() *Collector { return r.Collector }, Own: r.own, App: func() *url.URL { return r.app }})
 	if err != nil {
 		tb.Fatal(err)
 	}

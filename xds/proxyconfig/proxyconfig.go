@@ -91,6 +91,7 @@ func (in Input) Resource() (body []byte, version string, err error) {
 	}
 	who := WorkloadOf(in.Workload)
 	who.SetMetadata(pc.GetProxyMetadata())
+	bootstrap.SetAppMetrics(pc.GetProxyMetadata(), in.Workload.Annotations)
 	if body, err = (proto.MarshalOptions{Deterministic: true}).Marshal(pc); err != nil {
 		return nil, "", fmt.Errorf("encoding the ProxyConfig of %s: %w", in.Workload.Key, err)
 	}
