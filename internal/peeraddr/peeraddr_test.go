@@ -48,6 +48,7 @@ var dissected = map[string]string{
 	"pki/jwks/fetch.go":                          "the address of an issuer, which is dialed",
 	"pki/svid/jointoken.go":                      "the servers in a token",
 	"registry/manifest/webhook/proxydefaults.go": "a field of an object",
+	"registry/mesh/proxyconfig.go":               "a field of an object",
 	"registry/manifest/webhook/sidecar.go":       "a field of an object",
 	"xds/view/inbound.go":                        "a field of an object",
 }

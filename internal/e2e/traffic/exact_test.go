@@ -605,7 +605,7 @@ func TestExactMetrics(t *testing.T) {
 			r.load()
 			want := r.wanted(version)
 			var got map[string]float64
-			envoytest.Eventually(t, 40*time.Second, func() error {
+			envoytest.Eventually(t, envoytest.Patience, func() error {
 				now, err := r.counted()
 				if err != nil {
 					return err
