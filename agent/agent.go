@@ -300,7 +300,7 @@ func (a *Agent) supervise(ctx context.Context, p *parts) error {
 	})
 	group.Go(func() error {
 		defer endServices()
-		defer p.metrics.Finish(services) // if Envoy has ended by itself
+		defer p.metrics.Finish(services, false) // if Envoy has ended by itself
 		return p.proxy.Run(envoy)
 	})
 	return group.Wait()

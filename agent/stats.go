@@ -18,6 +18,9 @@ import (
 // countersFile has the counters of requests while no agent runs.
 const countersFile = "counters.json"
 
+// lossesFile has how often counts of requests were lost.
+const lossesFile = "counter-losses.json"
+
 // collector makes what collects the metrics of requests and connections of an Envoy.
 func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peercred.Guard) (*metrics.Collector, error) {
 	return metrics.New(metrics.Config{
@@ -32,7 +35,7 @@ func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peer
 			s := envoy.Status()
 			return metrics.Process{PID: s.PID, Since: s.Since, Adopted: s.Adopted, Birth: envoy.Birth()}
 		},
-		Workload: func() metrics.Workload { return a.measured(node) }, StateFile: a.inState(countersFile), Owner: node.ID(),
+		Workload: func() metrics.Workload { return a.measured(node) }, StateFile: a.inState(countersFile), Owner: node.ID(), LossesFile: a.inState(lossesFile),
 	})
 }
 
@@ -57,12 +60,12 @@ func (a *Agent) measured(node bootstrap.Node) metrics.Workload {
 func (a *Agent) ServeMetricsAt(port uint16) { a.metricsPort.Store(uint32(port)) }
 
 // finishMetrics saves the counters before Envoy is stopped or left.
-func (a *Agent) finishMetrics(ctx context.Context) {
+func (a *Agent) finishMetrics(ctx context.Context, left bool) {
 	a.mu.Lock()
 	c := a.metrics
 	a.mu.Unlock()
 	if c != nil {
-		c.Finish(ctx)
+		c.Finish(ctx, left)
 	}
 }
 

@@ -42,7 +42,8 @@ type Process struct {
 	Adopted bool
 }
 
-// Config is what a [Collector] needs. All fields but StateFile, Owner and MaxSeries are needed.
+// Config is what a [Collector] needs. All fields but StateFile, Owner, LossesFile and MaxSeries are
+// needed.
 type Config struct {
 	Logger *slog.Logger
 	// Open begins to read a path of Envoy's admin interface.
@@ -60,6 +61,8 @@ type Config struct {
 	// StateFile has the counters while no agent runs, and Owner says whose they are; an empty
 	// StateFile means that they begin with 0.
 	StateFile, Owner string
+	// LossesFile has how often counts were lost; empty means that nobody knows after a restart.
+	LossesFile string
 	// MaxSeries limits label sets; 0 means [DefaultMaxSeries].
 	MaxSeries int
 }
@@ -79,6 +82,13 @@ type Collector struct {
 	saved *state
 	// savedOpen are its connections, until it is known which Envoy runs. The store's mu guards it.
 	savedOpen []stateOpen
+	// left is what the agent before this one saved if it left its Envoy running, until an Envoy
+	// runs; or nil. It, followed and lastRead are owned by whoever reads Envoy.
+	left *state
+	// followed is the Envoy that was seen last, and lastRead when it was read last.
+	followed Process
+	lastRead time.Time
+	losses   losses
 
 	failures, malformed atomic.Uint64
 	failureLines        loglimit.Limiter
@@ -103,8 +113,16 @@ func New(c Config) (*Collector, error) {
 	}
 	x.logs = newAccessLog(x, time.Now())
 	x.reads <- struct{}{}
-	if err := x.restore(time.Now()); err != nil {
+	since, err := x.losses.open(c.LossesFile)
+	if err != nil {
+		x.log.Warn("the number of losses of counters is unusable; it begins with 0", "path", c.LossesFile, "err", err)
+	}
+	saved, err := x.restore(time.Now())
+	if err != nil {
 		x.log.Warn("saved counters of requests are unusable; they begin with 0", "path", c.StateFile, "err", err)
+	}
+	if !saved {
+		x.lose(agentEnded, since)
 	}
 	return x, nil
 }
@@ -162,7 +180,10 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 		}
 	}()
 	running := c.c.Process()
-	if running.PID == 0 {
+	if c.isFinished() {
+		return 0, errFinished // and Envoy may be stopped
+	}
+	if c.follow(running); running.PID == 0 {
 		return 0, errNoEnvoy
 	}
 	body, err := c.c.Open(ctx, path)
@@ -175,12 +196,8 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	}
 	now := time.Now()
 	c.store.mu.Lock()
-	finished := c.store.finished
 	c.resumeConnections(now, running)
 	c.store.mu.Unlock()
-	if finished {
-		return 0, errFinished
-	}
 	first := c.epoch == (Process{})
 	if c.epoch != running {
 		c.logs.forget(now, running.Since)
@@ -197,7 +214,9 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 			others(line)
 		}
 	})
-	c.intake.end(err == nil)
+	if c.intake.end(err == nil); err == nil {
+		c.lastRead = now
+	}
 	c.logs.expire(now)
 	c.malformed.Add(c.intake.malformed - malformed + uint64(long))
 	return long, err

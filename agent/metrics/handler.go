@@ -70,7 +70,7 @@ type Handler struct {
 	failures, dropped [parts]atomic.Uint64
 	lines             [parts]loglimit.Limiter
 
-	failed, left, series, overflowed, ignored *prometheus.Desc
+	failed, left, series, overflowed, ignored, lost *prometheus.Desc
 }
 
 // NewHandler checks the configuration.
@@ -85,6 +85,7 @@ func NewHandler(c HandlerConfig) (*Handler, error) {
 		series:     prometheus.NewDesc("fairlead_agent_request_label_sets", "Label sets of metrics of requests and TCP connections. Each has up to 67 series.", nil, nil),
 		overflowed: prometheus.NewDesc("fairlead_agent_request_label_sets_overflowed_total", "Label sets that found no place within the limit and count as overflow.", nil, nil),
 		ignored:    prometheus.NewDesc("fairlead_agent_access_log_entries_ignored_total", "Entries of Envoy's access log service that no metric is made of.", nil, nil),
+		lost:       prometheus.NewDesc("fairlead_agent_request_counter_losses_total", "Times that counts of requests and connections may have been lost, by the process that ended without handing them over: envoy, agent. It goes on after restarts.", []string{"process"}, nil),
 	}
 	for i := range h.lines {
 		h.lines[i] = loglimit.Limiter{Burst: 1, Every: time.Minute}
@@ -179,7 +180,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c := h.c.Collector(); c != nil {
 		h.envoy(ctx, c, m)
 		if m.err == nil {
-			m.err = c.store.writeTo(out)
+			m.err = c.write(out)
 		}
 	}
 	if m.err == nil && h.c.App != nil {
@@ -267,7 +268,7 @@ func (h *Handler) fail(ctx context.Context, part int, err error) {
 
 // Describe implements [prometheus.Collector].
 func (h *Handler) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{h.failed, h.left, h.series, h.overflowed, h.ignored} {
+	for _, d := range []*prometheus.Desc{h.failed, h.left, h.series, h.overflowed, h.ignored, h.lost} {
 		ch <- d
 	}
 }
@@ -286,4 +287,8 @@ func (h *Handler) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(h.series, prometheus.GaugeValue, float64(rows))
 	ch <- prometheus.MustNewConstMetric(h.overflowed, prometheus.CounterValue, float64(overflowed))
 	ch <- prometheus.MustNewConstMetric(h.ignored, prometheus.CounterValue, float64(c.logs.ignored.Load()))
+	times := c.losses.times()
+	for i, name := range enderNames() {
+		ch <- prometheus.MustNewConstMetric(h.lost, prometheus.CounterValue, float64(times[i]), name)
+	}
 }

@@ -18,8 +18,11 @@ const maxState = 64 << 20
 // because Prometheus takes a counter that falls a little for one that began anew.
 type state struct {
 	// Owner is whose counters they are, Envoy the process that was read last.
-	Owner string       `json:"owner"`
-	Envoy string       `json:"envoy"`
+	Owner string `json:"owner"`
+	Envoy string `json:"envoy"`
+	// Saved is when, and Left means that Envoy was left running then.
+	Saved time.Time    `json:"saved"`
+	Left  bool         `json:"left,omitempty"`
 	Rows  []stateRow   `json:"rows"`
 	Known []stateKnown `json:"known"`
 	Open  []stateOpen  `json:"open"`
@@ -53,31 +56,39 @@ type stateOpen struct {
 	Opened   bool   `json:"opened"`
 }
 
-// Finish reads Envoy for the last time, and saves the counters for the next agent. Nothing is
-// counted after it. Only the first call does something.
-func (c *Collector) Finish(ctx context.Context) {
-	c.store.mu.Lock()
-	done := c.store.finished
-	c.store.mu.Unlock()
-	if done {
+// Finish reads Envoy for the last time, and saves the counters for the next agent. left means that
+// Envoy is left running. Nothing is counted after it. Only the first call does something.
+func (c *Collector) Finish(ctx context.Context, left bool) {
+	if c.isFinished() {
 		return
 	}
-	_, _ = c.read(ctx, requestsOnly, nil) // logged
-	if err := c.save(ctx); err != nil {
+	_, failed := c.read(ctx, requestsOnly, nil) // logged
+	if err := c.save(ctx, left, failed); err != nil {
 		c.log.WarnContext(ctx, "saving the counters of requests failed; they begin with 0 after the restart", "path", c.c.StateFile, "err", err)
 	}
 }
 
-func (c *Collector) save(ctx context.Context) error {
+func (c *Collector) isFinished() bool {
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	return c.store.finished
+}
+
+// save saves the counters. failed is why Envoy could not be read for the last time, if it could not.
+func (c *Collector) save(ctx context.Context, left bool, failed error) error {
 	select {
 	case <-c.reads:
 		defer func() { c.reads <- struct{}{} }()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if failed != nil && !left && c.followed.PID != 0 {
+		c.lose(envoyEnded, c.lastRead)
+	}
 	c.store.mu.Lock()
 	c.store.finished = true
 	s := c.stateLocked()
+	s.Saved, s.Left = time.Now(), left
 	c.store.mu.Unlock()
 	if c.c.StateFile == "" {
 		return nil
@@ -127,22 +138,23 @@ func (c *Collector) stateLocked() state {
 	return s
 }
 
-// restore takes the counters that an agent before this one saved, and removes the file.
-func (c *Collector) restore(now time.Time) error {
+// restore takes the counters that an agent before this one saved, and removes the file. It reports
+// whether there were any.
+func (c *Collector) restore(now time.Time) (bool, error) {
 	if c.c.StateFile == "" {
-		return nil
+		return false, nil
 	}
 	var s state
 	err := durable.Unseal(c.c.StateFile, &s, maxState)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	// A file that stays would be read again after a later crash, and is old by then.
 	if err := errors.Join(err, durable.Remove(durable.OS{}, c.c.StateFile)); err != nil {
-		return err
+		return false, err
 	}
 	if s.Owner != c.c.Owner {
-		return nil // of another workload
+		return true, nil // of another workload
 	}
 	c.store.mu.Lock()
 	defer c.store.mu.Unlock()
@@ -150,7 +162,10 @@ func (c *Collector) restore(now time.Time) error {
 		c.restoreRow(now, &s.Rows[i])
 	}
 	c.saved, c.savedOpen = &s, append([]stateOpen{}, s.Open...)
-	return nil
+	if s.Left {
+		c.left = &s
+	}
+	return true, nil
 }
 
 func (c *Collector) restoreRow(now time.Time, in *stateRow) {

@@ -34,7 +34,7 @@ func TestCountersSurviveARestart(t *testing.T) {
 			first.scrape(t)
 			first.logs.take(time.Now(), source, tcpLogs(tcpEntry("a", connected, 0, 0), tcpEntry("a", periodic, 10, 20), tcpEntry("b", connected, 0, 0), tcpEntry("b", ended, 5, 5)))
 			envoy.series[inputLabels(0)] = append(envoy.series[inputLabels(0)], 300) // seen by the last reading only
-			first.Finish(t.Context())
+			first.Finish(t.Context(), false)
 			before, _ := first.scrape(t)
 			if n := total(before["istio_requests_total"]); n != 4 {
 				t.Fatalf("%d requests before", n)
@@ -93,7 +93,7 @@ func TestKilledAgentsBeginWithZero(t *testing.T) {
 	want(second, 0)
 	envoy.series[inputLabels(0)] = append(envoy.series[inputLabels(0)], 1)
 	want(second, 1)
-	second.Finish(t.Context())
+	second.Finish(t.Context(), false)
 	other := newRig(t, func(r *rig, c *Config) {
 		r.open, r.process, c.StateFile, c.Owner = envoy.open, running, file, "another"
 	})
@@ -110,7 +110,7 @@ func TestBrokenStateIsNotUsed(t *testing.T) {
 	r := next(t, envoy, file, running)
 	r.scrape(t)
 	r.logs.take(time.Now(), source, tcpLogs(tcpEntry("a", connected, 0, 0)))
-	r.Finish(t.Context())
+	r.Finish(t.Context(), false)
 	good, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)

@@ -58,8 +58,8 @@ type Config struct {
 	// LeaveRunning keeps Envoy running when Run ends.
 	LeaveRunning bool
 	// Leaving is called before Run stops Envoy at its end, when it has drained, or leaves it
-	// running; may be nil.
-	Leaving func(ctx context.Context)
+	// running, which left says; may be nil.
+	Leaving func(ctx context.Context, left bool)
 	// Credential is the user that Envoy runs as, or nil: the agent's own.
 	Credential *syscall.Credential
 }
@@ -164,9 +164,9 @@ func Running(stateFile, binary, bootstrapPath string) bool {
 	return ok
 }
 
-func (p *Process) leaving(ctx context.Context) {
+func (p *Process) leaving(ctx context.Context, left bool) {
 	if p.c.Leaving != nil {
-		p.c.Leaving(context.WithoutCancel(ctx))
+		p.c.Leaving(context.WithoutCancel(ctx), left)
 	}
 }
 
@@ -312,7 +312,7 @@ func (p *Process) died(h *handle) {
 func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) error {
 	if p.c.LeaveRunning || errors.Is(context.Cause(ctx), ErrLeave) {
 		p.log.InfoContext(ctx, "leaving Envoy running", "pid", h.pid)
-		p.leaving(ctx)
+		p.leaving(ctx, true)
 		// Ends the goroutine that waits.
 		h.close()
 		if err := <-ended; err != nil {
@@ -320,11 +320,11 @@ func (p *Process) finish(ctx context.Context, h *handle, ended <-chan error) err
 		}
 		return nil
 	}
-	err := p.stop(context.WithoutCancel(ctx), h, ended, p.leaving)
+	err := p.stop(context.WithoutCancel(ctx), h, ended, func(ctx context.Context) { p.leaving(ctx, false) })
 	p.mu.Lock()
 	p.status.PID, p.status.LastExit = 0, "stopped"
 	p.mu.Unlock()
-	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile))) //nolint:gosec // a path of our own configuration
+	return errors.Join(err, ignoreMissing(os.Remove(p.c.StateFile)))
 }
 
 func (p *Process) set(s Status) {

@@ -40,6 +40,8 @@ type row struct {
 	hosts []meshtest.Host
 	http  *http.Client
 	conn  *grpc.ClientConn // to back
+	// clientAgent is the agent of the client.
+	clientAgent *meshtest.Process
 
 	// held are the requests that back holds; release ends them.
 	held    atomic.Int64
@@ -77,7 +79,10 @@ func startRow(t *testing.T, version string, args ...string) *row {
 		h := meshtest.Host{Name: name, Workload: "shop/" + name, Address: 11 + i}
 		h.Agent = append([]string{"--drain-time", "1s", "--envoy", binary, "--http-address", r.AgentHTTP(h.Address)}, args...)
 		r.hosts = append(r.hosts, h)
-		r.StartHost(h)
+		_, agent := r.StartHost(h)
+		if name == "client" {
+			r.clientAgent = agent
+		}
 	}
 	tr := &http.Transport{}
 	t.Cleanup(tr.CloseIdleConnections)
