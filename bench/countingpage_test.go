@@ -2,9 +2,11 @@ package bench
 
 import (
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
+	"testing"
 	"time"
 )
 
@@ -117,3 +119,21 @@ const countingNotes = `
   reads a page, and after ten scrapes: that has what Envoy's allocator and the agent's collector keep of the pages they made. The agent knows only what it
   has read. Holds is resident memory after that, in MB of 2^20 bytes.
 `
+
+// TestCountingPage: the committed page has what is measured now.
+func TestCountingPage(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("COUNTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(content)
+	if !strings.HasSuffix(page, countingNotes) {
+		t.Error("COUNTING.md has other notes: write it anew by make bench-counting")
+	}
+	for _, v := range variants() {
+		if !strings.Contains(page, "\n| "+v.name+" | ") || !strings.Contains(page, " | "+v.budget.text()+" | ") {
+			t.Errorf("COUNTING.md has no row %q with the budget %q", v.name, v.budget.text())
+		}
+	}
+}
