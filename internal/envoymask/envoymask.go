@@ -65,9 +65,12 @@ func mask(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
 		for k, e := range v {
-			if secret(k) {
+			switch {
+			case secret(k):
 				v[k] = Masked
-			} else {
+			case credentials(k, v):
+				v[k] = maskValues(e)
+			default:
 				v[k] = mask(e)
 			}
 		}
@@ -83,10 +86,49 @@ func mask(v any) any {
 	return v
 }
 
+// credentials tells whether a field of a message has headers that Envoy itself sends, such as to a
+// receiver of spans: there people write tokens. Headers that it adds to requests of others are for
+// everybody to see.
+func credentials(field string, in map[string]any) bool {
+	switch plain(field) {
+	case "initialmetadata":
+		return true
+	case "requestheaderstoadd":
+		for k := range in {
+			if plain(k) == "httpuri" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maskValues masks the values of headers.
+func maskValues(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			if _, text := e.(string); text && (plain(k) == "value" || plain(k) == "rawvalue") {
+				v[k] = Masked
+			} else {
+				v[k] = maskValues(e)
+			}
+		}
+	case []any:
+		for i, e := range v {
+			v[i] = maskValues(e)
+		}
+	}
+	return v
+}
+
+// plain is the name of a field in both forms of JSON.
+func plain(field string) string { return strings.ToLower(strings.ReplaceAll(field, "_", "")) }
+
 // secret tells whether a field is secret, by its name in either of the forms of JSON.
 func secret(field string) bool {
-	switch strings.ToLower(strings.ReplaceAll(field, "_", "")) {
-	case "privatekey", "privatekeyprovider", "pkcs12", "password", "sessionticketkeys", "genericsecret", "hmacsecret", "tokensecret":
+	switch plain(field) {
+	case "backendtoken", "privatekey", "privatekeyprovider", "pkcs12", "password", "sessionticketkeys", "genericsecret", "hmacsecret", "tokensecret":
 		return true
 	default:
 		return false

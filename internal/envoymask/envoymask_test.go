@@ -95,3 +95,21 @@ func TestKeysInOddPlaces(t *testing.T) {
 		t.Error("half a document is masked")
 	}
 }
+
+// TestCredentialsOfReceivers: tokens that Envoy shows to receivers of spans and logs are masked;
+// headers of requests are not.
+func TestCredentialsOfReceivers(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		`{"http_service":{"http_uri":{"uri":"a"},"request_headers_to_add":[{"header":{"key":"k","value":"s"}}]}}`:    `{"http_service":{"http_uri":{"uri":"a"},"request_headers_to_add":[{"header":{"key":"k","value":"[masked]"}}]}}`,
+		`{"collectorService":{"httpUri":{"uri":"a"},"requestHeadersToAdd":[{"header":{"key":"k","rawValue":"s"}}]}}`: `{"collectorService":{"httpUri":{"uri":"a"},"requestHeadersToAdd":[{"header":{"key":"k","rawValue":"[masked]"}}]}}`,
+		`{"grpc_service":{"initial_metadata":[{"key":"k","value":"s"}]}}`:                                            `{"grpc_service":{"initial_metadata":[{"key":"k","value":"[masked]"}]}}`,
+		`{"client_config":{"backend_token":"s"}}`:                                                                    `{"client_config":{"backend_token":"[masked]"}}`,
+		`{"routes":[{"request_headers_to_add":[{"header":{"key":"k","value":"v"}}]}]}`:                               `{"routes":[{"request_headers_to_add":[{"header":{"key":"k","value":"v"}}]}]}`,
+	} {
+		got, err := envoymask.JSON([]byte(in))
+		if err != nil || string(got) != want {
+			t.Errorf("%s, %v; want %s", got, err, want)
+		}
+	}
+}
