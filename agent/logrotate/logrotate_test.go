@@ -334,9 +334,7 @@ func TestDirectoriesAreNotFollowed(t *testing.T) {
 // TestFullDisk: rotated files go, the oldest first; then the log itself; Envoy goes on.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it runs an Envoy")
-	}
+	envoytest.Binary(t) // before anything is mounted
 	dir := filepath.Join(resolved(t.TempDir()), "small")
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		t.Fatal(err)

@@ -151,7 +151,7 @@ func (c *core) replaceRefused(p *peer, v ackState) bool {
 	}
 	maps.DeleteFunc(c.fromStore, func(name string, _ bool) bool { return !refused[name] })
 	if len(refused) > 0 && c.upstream != nil {
-		c.upstream.cancel(errRefusedStore) // the server believes that Envoy has them
+		c.upstream.cancel(errRefusedStore) // to the server Envoy has them already
 	}
 	return len(refused) > 0
 }

@@ -12,6 +12,7 @@ import (
 	telemetry "istio.io/api/telemetry/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/manifest/tree"
+	"github.com/fairlead/fairlead/registry/mesh"
 )
 
 // What Envoy would refuse in the configuration of a tracer would keep out the whole listener, so
@@ -33,37 +34,28 @@ var tagCommands = map[string]func(argument string) string{
 	"CEL": logCommands["CEL"], "RESPONSE_CODE_DETAILS": logCommands["RESPONSE_CODE_DETAILS"],
 }
 
-// tracing judges what a Telemetry says of tracing.
-func (u unfitCheck) tracing(t *telemetry.Tracing, at string) {
-	for _, name := range slices.Sorted(maps.Keys(t.GetCustomTags())) {
-		at := tree.Join(at+".customTags", name)
-		u.tagName(name, at)
-		switch tag := t.GetCustomTags()[name].GetType().(type) {
+// tags judges the tags of spans.
+func (u unfitCheck) tags(tags map[string]*telemetry.Tracing_CustomTag, at string) {
+	for _, name := range slices.Sorted(maps.Keys(tags)) {
+		at := tree.Join(at, name)
+		u.needed(name, at)
+		switch tag := tags[name].GetType().(type) {
 		case *telemetry.Tracing_CustomTag_Literal:
-			u.tagText(tag.Literal.GetValue(), at+".literal.value")
+			u.needed(tag.Literal.GetValue(), at+".literal.value")
 		case *telemetry.Tracing_CustomTag_Environment:
-			u.tagText(tag.Environment.GetName(), at+".environment.name")
+			u.needed(tag.Environment.GetName(), at+".environment.name")
 			u.tagText(tag.Environment.GetDefaultValue(), at+".environment.defaultValue")
 		case *telemetry.Tracing_CustomTag_Header:
 			u.tagHeader(tag.Header.GetName(), at+".header.name")
 			u.tagText(tag.Header.GetDefaultValue(), at+".header.defaultValue")
 		case *telemetry.Tracing_CustomTag_Formatter:
+			u.needed(tag.Formatter.GetValue(), at+".formatter.value")
 			if why := formatFaultWith(tag.Formatter.GetValue(), tagCommands); why != "" {
 				u.report(at+".formatter.value", why)
-			} else if tag.Formatter.GetValue() == "" {
-				u.report(at+".formatter.value", "the tag has no format")
 			}
 		default:
-			u.report(at, "the tag has no value; write literal, header, environment or formatter")
+			u.report(at, "the tag has no value; write literal, header or environment")
 		}
-	}
-}
-
-func (u unfitCheck) tagName(name, at string) {
-	if name == "" {
-		u.report(at, "the tag has no name")
-	} else {
-		u.tagText(name, at)
 	}
 }
 
@@ -88,18 +80,17 @@ func (m *meshReading) spans(spec *meshconfig.MeshConfig) {
 			u.spanService(z.GetPath(), z.GetTimeout(), z.GetHeaders(), at+".zipkin")
 		}
 		if o := p.GetOpentelemetry(); o != nil {
-			at += ".opentelemetry"
-			u.spanService(o.GetHttp().GetPath(), o.GetHttp().GetTimeout(), o.GetHttp().GetHeaders(), at+".http")
-			u.spanTimeout(o.GetGrpc().GetTimeout(), at+".grpc.timeout")
-			u.spanHeaders(o.GetGrpc().GetInitialMetadata(), at+".grpc.initialMetadata")
-			u.sampler(o, at)
+			u.spanService(o.GetHttp().GetPath(), o.GetHttp().GetTimeout(), o.GetHttp().GetHeaders(), at+".opentelemetry.http")
+			u.spanTimeout(o.GetGrpc().GetTimeout(), at+".opentelemetry.grpc.timeout")
+			u.spanHeaders(o.GetGrpc().GetInitialMetadata(), at+".opentelemetry.grpc.initialMetadata")
+			u.sampler(o, at+".opentelemetry")
 		}
 		u.tagText(p.GetSkywalking().GetAccessToken(), at+".skywalking.accessToken")
 	}
 	if !serverName.MatchString(spec.GetDefaultConfig().GetProxyHeaders().GetServer().GetValue()) {
 		m.refuseLog("defaultConfig.proxyHeaders.server.value", "the value of a header has characters that can be seen, and at most 256 of them")
 	}
-	u.configuredTags(spec.GetDefaultConfig().GetTracing(), "defaultConfig.tracing.customTags")
+	u.tags(mesh.TraceTags(spec.GetDefaultConfig().GetTracing()), "defaultConfig.tracing.customTags")
 }
 
 func (u unfitCheck) sampler(o *meshconfig.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider, at string) {
@@ -120,29 +111,10 @@ func (u unfitCheck) sampler(o *meshconfig.MeshConfig_ExtensionProvider_OpenTelem
 	u.spanService(own.GetHttp().GetPath(), own.GetHttp().GetTimeout(), own.GetHttp().GetHeaders(), at+".httpService.http")
 }
 
-// configuredTags judges the tags of a ProxyConfig.
-func (u unfitCheck) configuredTags(t *meshconfig.Tracing, at string) {
-	for _, name := range slices.Sorted(maps.Keys(t.GetCustomTags())) {
-		at := tree.Join(at, name)
-		u.tagName(name, at)
-		switch tag := t.GetCustomTags()[name].GetType().(type) {
-		case *meshconfig.Tracing_CustomTag_Literal:
-			u.needed(tag.Literal.GetValue(), at+".literal.value")
-		case *meshconfig.Tracing_CustomTag_Environment:
-			u.needed(tag.Environment.GetName(), at+".environment.name")
-			u.tagText(tag.Environment.GetDefaultValue(), at+".environment.defaultValue")
-		case *meshconfig.Tracing_CustomTag_Header:
-			u.tagHeader(tag.Header.GetName(), at+".header.name")
-			u.tagText(tag.Header.GetDefaultValue(), at+".header.defaultValue")
-		default:
-			u.report(at, "the tag has no value; write literal, header or environment")
-		}
-	}
-}
-
+// needed judges a name or value of a tag.
 func (u unfitCheck) needed(s, at string) {
 	if s == "" {
-		u.report(at, "the tag has no value")
+		u.report(at, "the tag has an empty name or value")
 	}
 	u.tagText(s, at)
 }

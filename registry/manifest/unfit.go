@@ -78,7 +78,7 @@ func unfit(o *Object, r *reporter) {
 			u.metrics(m, fmt.Sprintf("spec.metrics[%d]", i))
 		}
 		for i, t := range spec.GetTracing() {
-			u.tracing(t, fmt.Sprintf("spec.tracing[%d]", i))
+			u.tags(t.GetCustomTags(), fmt.Sprintf("spec.tracing[%d].customTags", i))
 		}
 	case *security.RequestAuthentication:
 		for i, rule := range spec.GetJwtRules() {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	meshconfig "istio.io/api/mesh/v1alpha1"
+	telemetry "istio.io/api/telemetry/v1alpha1"
 )
 
 // MergeProxyConfigs puts ProxyConfigs over each other; a later one has precedence, and nil ones
@@ -78,6 +79,24 @@ func (s *Snapshot) TracingOf(w *Workload) *meshconfig.Tracing {
 		return g.ProxyConfig.GetTracing()
 	}
 	return nil
+}
+
+// TraceTags are the tags of spans in a ProxyConfig, as a Telemetry has them.
+func TraceTags(t *meshconfig.Tracing) map[string]*telemetry.Tracing_CustomTag {
+	out := make(map[string]*telemetry.Tracing_CustomTag, len(t.GetCustomTags()))
+	for name, tag := range t.GetCustomTags() {
+		to := &telemetry.Tracing_CustomTag{}
+		switch of := tag.GetType().(type) {
+		case *meshconfig.Tracing_CustomTag_Literal:
+			to.Type = &telemetry.Tracing_CustomTag_Literal{Literal: &telemetry.Tracing_Literal{Value: of.Literal.GetValue()}}
+		case *meshconfig.Tracing_CustomTag_Header:
+			to.Type = &telemetry.Tracing_CustomTag_Header{Header: &telemetry.Tracing_RequestHeader{Name: of.Header.GetName(), DefaultValue: of.Header.GetDefaultValue()}}
+		case *meshconfig.Tracing_CustomTag_Environment:
+			to.Type = &telemetry.Tracing_CustomTag_Environment{Environment: &telemetry.Tracing_Environment{Name: of.Environment.GetName(), DefaultValue: of.Environment.GetDefaultValue()}}
+		}
+		out[name] = to
+	}
+	return out
 }
 
 // hostIP stands, in the address of a tracer, for the host of the proxy (Istio's

@@ -105,7 +105,7 @@ func (b *telemetryBuilder) complete(t *Tracing, p *meshconfig.MeshConfig_Extensi
 	t.Provider, t.Percent = p, samplingOf(own)
 	t.MaxPathLength = cmp.Or(p.GetZipkin().GetMaxTagLength(), p.GetDatadog().GetMaxTagLength(), p.GetOpentelemetry().GetMaxTagLength(), own.GetMaxPathTagLength())
 	if t.Tags == nil {
-		t.Tags = configuredTags(own.GetCustomTags())
+		t.Tags = b.tags(mesh.TraceTags(own))
 	}
 	var service string
 	var port uint32
@@ -245,7 +245,7 @@ func mergeTracing(entries []*telemetry.Tracing, defaults []string, mode telemetr
 	return out
 }
 
-// tags are those of Telemetries, without those that the Envoy does not know.
+// tags are in the order of their names, without those that the Envoy does not know.
 func (b *telemetryBuilder) tags(custom map[string]*telemetry.Tracing_CustomTag) []TraceTag {
 	var out []TraceTag
 	for _, name := range slices.Sorted(maps.Keys(custom)) {
@@ -262,22 +262,6 @@ func (b *telemetryBuilder) tags(custom map[string]*telemetry.Tracing_CustomTag) 
 			} else {
 				b.leftOut = append(b.leftOut, "tracing: the tag "+name+" is left out: this Envoy, before 1.37, knows no tags by a formatter")
 			}
-		}
-	}
-	return out
-}
-
-// configuredTags are the tags of a ProxyConfig.
-func configuredTags(tags map[string]*meshconfig.Tracing_CustomTag) []TraceTag {
-	var out []TraceTag
-	for _, name := range slices.Sorted(maps.Keys(tags)) {
-		switch tag := tags[name].GetType().(type) {
-		case *meshconfig.Tracing_CustomTag_Literal:
-			out = append(out, TraceTag{Name: name, Value: tag.Literal.GetValue()})
-		case *meshconfig.Tracing_CustomTag_Header:
-			out = append(out, TraceTag{Name: name, Value: tag.Header.GetName(), Default: tag.Header.GetDefaultValue(), Kind: TagHeader})
-		case *meshconfig.Tracing_CustomTag_Environment:
-			out = append(out, TraceTag{Name: name, Value: tag.Environment.GetName(), Default: tag.Environment.GetDefaultValue(), Kind: TagEnvironment})
 		}
 	}
 	return out
