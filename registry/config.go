@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -87,6 +88,11 @@ type Config struct {
 	// HostRest is for how long a host that its owner names no more is kept from
 	// others; 0 means DefaultHostRest.
 	HostRest time.Duration
+	// AddressRange is the range of the IPv4 addresses of hosts that have no addresses of their
+	// own; the zero prefix means that no addresses are allocated. AddressStore saves them; nil
+	// means that they are not saved.
+	AddressRange netip.Prefix
+	AddressStore AddressStore
 
 	// DebounceAfter is how long configuration must have been quiet before it is
 	// pushed; 0 means 100 ms. Two pushes of configuration are 200 ms apart or more;

@@ -22,6 +22,8 @@ type loop struct {
 	pushes  *pushes
 	record  ownerRecord
 	keys    keys
+	// addresses are those of hosts that have none of their own.
+	addresses addressRecord
 
 	missingLogged bool
 	conflicts     map[mesh.Conflict]bool // those of logged
@@ -58,6 +60,7 @@ func newLoop(r *Registry, now time.Time) *loop {
 		pushes:    newPushes(r.cfg.DebounceAfter, r.cfg.DebounceMax),
 		conflicts: map[mesh.Conflict]bool{},
 		record:    ownerRecord{bindings: r.cfg.bindings(), rest: r.cfg.HostRest, saver: r.saver, left: map[mesh.Hostname]time.Time{}, decided: map[mesh.Hostname]bool{}},
+		addresses: addressRecord{saver: r.places, bindings: r.cfg.bindings(), assigned: now},
 	}
 	for _, s := range r.cfg.Sources {
 		observer, _ := s.(DecisionObserver)
@@ -265,10 +268,12 @@ func (l *loop) publish(config bool, missing []string, now time.Time) {
 		fragments[i] = s.public
 	}
 	prev := l.r.Snapshot()
+	l.addresses.assign(l.sources, len(missing) > 0, now)
 	next := mesh.Merge(mesh.Input{
 		Prev: prev, Fallback: l.r.cfg.Fallback, Fragments: fragments, Missing: missing,
 		Bindings: l.record.bindings, Owners: l.record.owners, Unsettled: l.record.unsettled(missing),
 		KeySets: l.keys.current, BoundPrivateKeys: l.r.cfg.BoundPrivateKeys,
+		Allocations: l.addresses.current,
 	})
 	l.record.take(next, now)
 	l.pushes.pushed(config, now)
@@ -335,6 +340,7 @@ func (l *loop) report() *Status {
 		Compared:  l.compared,
 		Merged:    l.merged,
 		Hosts:     l.record.owners.Len(),
+		Addresses: l.addresses.report(),
 	}
 	st.Complete = len(st.Missing) == 0
 	if s := l.r.Snapshot(); s != nil {

@@ -32,21 +32,35 @@ func (r *ownerMoment) hosts() map[mesh.Hostname]Ownership {
 	return out
 }
 
-// ownerSaver writes the record of owners in the background: a slow disk delays no snapshot.
-type ownerSaver struct {
-	store OwnerStore
-	log   *slog.Logger
+// ownerSaver writes the record of owners.
+type ownerSaver = saver[*ownerMoment]
+
+func newOwnerSaver(store OwnerStore, log *slog.Logger) *ownerSaver {
+	return newSaver(func(record *ownerMoment) error { return store.Save(record.hosts()) },
+		func(err error) {
+			log.Error("saving host-owners.json failed: after a restart shared hosts may get another owner", "err", err)
+		},
+		func(record *ownerMoment) {
+			log.Info("saving host-owners.json works again", "hosts", record.owners.Len())
+		})
+}
+
+// saver writes a record in the background: a slow disk delays no snapshot.
+type saver[T comparable] struct {
+	store  func(T) error
+	failed func(error) // the first error of several
+	works  func(T)     // after an error
 	// next is the record to write: the latest, which includes all earlier changes.
-	next  chan *ownerMoment
+	next  chan T
 	fault atomic.Pointer[string] // or nil
 }
 
-func newOwnerSaver(store OwnerStore, log *slog.Logger) *ownerSaver {
-	return &ownerSaver{store: store, log: log, next: make(chan *ownerMoment, 1)}
+func newSaver[T comparable](store func(T) error, failed func(error), works func(T)) *saver[T] {
+	return &saver[T]{store: store, failed: failed, works: works, next: make(chan T, 1)}
 }
 
 // save sets the record to write. Only one goroutine may call it.
-func (s *ownerSaver) save(record *ownerMoment) {
+func (s *saver[T]) save(record T) {
 	select {
 	case <-s.next:
 	default:
@@ -55,7 +69,7 @@ func (s *ownerSaver) save(record *ownerMoment) {
 }
 
 // why is the error of the last write; empty if there is none.
-func (s *ownerSaver) why() string {
+func (s *saver[T]) why() string {
 	if fault := s.fault.Load(); fault != nil {
 		return *fault
 	}
@@ -63,8 +77,8 @@ func (s *ownerSaver) why() string {
 }
 
 // run writes until ctx is done, and then the last record.
-func (s *ownerSaver) run(ctx context.Context) {
-	var unsaved *ownerMoment
+func (s *saver[T]) run(ctx context.Context) {
+	var none, unsaved T
 	again := time.NewTicker(saveAgain)
 	defer again.Stop()
 	next, rested := s.next, (<-chan time.Time)(nil)
@@ -75,7 +89,7 @@ func (s *ownerSaver) run(ctx context.Context) {
 			case unsaved = <-s.next:
 			default:
 			}
-			if unsaved != nil {
+			if unsaved != none {
 				s.write(unsaved)
 			}
 			return
@@ -84,7 +98,7 @@ func (s *ownerSaver) run(ctx context.Context) {
 			continue
 		case unsaved = <-next:
 		case <-again.C:
-			if unsaved == nil {
+			if unsaved == none {
 				continue
 			}
 			select { // what failed is written as it is now
@@ -94,24 +108,24 @@ func (s *ownerSaver) run(ctx context.Context) {
 		}
 		began := time.Now()
 		if s.write(unsaved) {
-			unsaved = nil
+			unsaved = none
 		}
 		next, rested = nil, time.After(min(saveShare*time.Since(began), maxSaveRest))
 	}
 }
 
-func (s *ownerSaver) write(record *ownerMoment) bool {
-	err := s.store.Save(record.hosts())
+func (s *saver[T]) write(record T) bool {
+	err := s.store(record)
 	if err != nil {
 		if s.fault.Load() == nil {
-			s.log.Error("saving host-owners.json failed: after a restart shared hosts may get another owner", "err", err)
+			s.failed(err)
 		}
 		why := err.Error()
 		s.fault.Store(&why)
 		return false
 	}
 	if s.fault.Swap(nil) != nil {
-		s.log.Info("saving host-owners.json works again", "hosts", record.owners.Len())
+		s.works(record)
 	}
 	return true
 }

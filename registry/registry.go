@@ -27,7 +27,8 @@ type Registry struct {
 	cfg      Config
 	log      *slog.Logger
 	releases chan string
-	saver    *ownerSaver // or nil
+	saver    *ownerSaver   // or nil
+	places   *addressSaver // or nil
 
 	snapshot atomic.Pointer[mesh.Snapshot]
 	status   atomic.Pointer[Status]
@@ -52,6 +53,9 @@ func New(c Config) (*Registry, error) {
 	if cfg.Owners != nil && len(cfg.Bindings) > 0 {
 		r.saver = newOwnerSaver(cfg.Owners, r.log)
 	}
+	if cfg.AddressStore != nil && cfg.AddressRange.IsValid() {
+		r.places = newAddressSaver(cfg.AddressStore, r.log)
+	}
 	r.status.Store(newLoop(r, time.Time{}).report())
 	return r, nil
 }
@@ -64,6 +68,9 @@ func (r *Registry) Status() Status {
 	st := *r.status.Load()
 	if r.saver != nil {
 		st.HostsUnsaved = r.saver.why()
+	}
+	if r.places != nil {
+		st.AddressesUnsaved = r.places.why()
 	}
 	return st
 }
@@ -142,8 +149,7 @@ func (r *Registry) Run(ctx context.Context) error {
 			}
 		})
 	}
-	// The record of owners is written after the loop, so that the last change is
-	// there, too.
+	// Records are written after the loop, so that the last change is there, too.
 	saving, saved := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error {
 		defer saved()
@@ -152,6 +158,12 @@ func (r *Registry) Run(ctx context.Context) error {
 	if r.saver != nil {
 		g.Go(func() error {
 			r.saver.run(saving)
+			return nil
+		})
+	}
+	if r.places != nil {
+		g.Go(func() error {
+			r.places.run(saving)
 			return nil
 		})
 	}
@@ -164,6 +176,7 @@ func (r *Registry) loop(ctx context.Context, reads <-chan *mesh.Fragment) error 
 	if err := l.record.load(r.cfg.Owners); err != nil {
 		r.log.ErrorContext(ctx, "reading host-owners.json failed: a host of several namespaces goes to the first by name", "err", err)
 	}
+	l.addresses.load(r.cfg.AddressRange, r.cfg.AddressStore, r.log)
 	var keys <-chan struct{}
 	if r.cfg.KeySets != nil {
 		keys = r.cfg.KeySets.Changed()

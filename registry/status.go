@@ -34,6 +34,10 @@ type Status struct {
 	// HostsUnsaved why the record cannot be saved; empty if it can.
 	Hosts        int
 	HostsUnsaved string
+	// Addresses is how the addresses of hosts that have none of their own stand, and
+	// AddressesUnsaved why they cannot be saved; empty if they can.
+	Addresses        AddressStatus
+	AddressesUnsaved string
 	// Conflicts are the objects that are not in force because another one has
 	// the same name.
 	Conflicts []mesh.Conflict

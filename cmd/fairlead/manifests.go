@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/fairlead/fairlead/registry/addresses"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -213,7 +214,10 @@ func (t *tree) snapshot(settings *mesh.MeshConfig) *mesh.Snapshot {
 	if t.Catalog != nil {
 		fragments = append(fragments, t.Catalog.fragments...)
 	}
-	return mesh.Merge(mesh.Input{Fallback: settings, Fragments: fragments, Bindings: bindings})
+	return mesh.Merge(mesh.Input{
+		Fallback: settings, Fragments: fragments, Bindings: bindings,
+		Allocations: addresses.Of(addresses.Default(), fragments, bindings), // as a server without a record
+	})
 }
 
 // fragment is what the files with a binding give.

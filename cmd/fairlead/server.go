@@ -16,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
 	"github.com/fairlead/fairlead/cmd/fairlead/internal/tracing"
 	"github.com/fairlead/fairlead/registry"
+	"github.com/fairlead/fairlead/registry/addresses"
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/xds"
@@ -129,6 +130,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.ReleaseEmptyAfter, "release-empty-after", 0, "remove the objects of a source that became empty after this time; 0 means only after `fairlead release`")
 	f.Float64Var(&cfg.RemovalShare, "removal-share", 0.3, "share of a source's objects, or of a service's endpoints; the removal of more at once is on hold until it is confirmed")
 	f.DurationVar(&cfg.RemovalWindow, "removal-window", registry.DefaultRemovalWindow, "time over which removals are summed for --removal-share, so that many small ones count like a large one")
+	f.StringVar(&cfg.AddressRange, "address-range", addresses.DefaultRange, "range of the IPv4 addresses that hosts without addresses of their own get, within 240.0.0.0/4, of /8 to /24. Hosts get other addresses if it changes")
 	f.DurationVar(&cfg.ScanInterval, "scan-interval", 5*time.Second, "how often all files are scanned, in addition to file system events")
 	f.BoolVar(&cfg.RequireProvenAddresses, "require-proven-addresses", false, "reject a host that claims the address of a workload without proof. A proof is the annotation of the WorkloadEntry, the join token (token create --address), or a connection from the address")
 	f.DurationVar(&cfg.ClaimLease, "claim-lease", agents.DefaultClaimLease, "how long a workload stays claimed by its host after the host's last stream ended")

@@ -101,7 +101,7 @@ func types(t reflect.Type, seen map[reflect.Type]bool, note func(string)) {
 // counted reports whether a source can fill a field. Fields that identify an object do not
 // change, and specifications are counted by their messages.
 func counted(t reflect.Type, f reflect.StructField) bool {
-	return !f.Anonymous && !slices.Contains(identities(), f.Name) && !f.Type.Implements(reflect.TypeFor[proto.Message]()) &&
+	return !f.Anonymous && f.Type != reflect.TypeFor[mesh.AllocatedAddresses]() && !slices.Contains(identities(), f.Name) && !f.Type.Implements(reflect.TypeFor[proto.Message]()) &&
 		(t != reflect.TypeFor[mesh.Fragment]() || f.Name != "Source")
 }
 

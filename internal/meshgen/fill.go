@@ -36,10 +36,10 @@ type filler struct {
 	values Values
 }
 
-// opaque are the types that are not filled: keys, hashes and origins.
+// opaque are the types that are not filled: keys, hashes, origins, and what no source says.
 func opaque(t reflect.Type) bool {
 	switch t {
-	case reflect.TypeFor[mesh.Key](), reflect.TypeFor[mesh.Hash](), reflect.TypeFor[*mesh.Origin]():
+	case reflect.TypeFor[mesh.Key](), reflect.TypeFor[mesh.Hash](), reflect.TypeFor[*mesh.Origin](), reflect.TypeFor[mesh.AllocatedAddresses]():
 		return true
 	default:
 		return t.Implements(reflect.TypeFor[proto.Message]())

@@ -28,6 +28,8 @@ type Generator struct {
 	sources   []*source
 	pool      map[*Kind][]map[string]any // valid specifications
 	preferred map[string]bool
+	// allocations are those of the last input.
+	allocations *mesh.Allocations
 }
 
 // Prefer has most changes made to objects with these origins, which somebody uses. nil ends
@@ -203,6 +205,7 @@ func (g *Generator) Input(prev *mesh.Snapshot) mesh.Input {
 	for _, s := range g.sources {
 		in.Bindings = append(in.Bindings, s.binding)
 	}
+	in.Allocations = g.allocate()
 	return in
 }
 

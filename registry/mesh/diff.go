@@ -111,3 +111,9 @@ func DiffLists[T comparable](prev, next []T, order func(a, b T) int) []Delta[T] 
 func PatchList[T comparable](list []T, deltas []Delta[T], order func(a, b T) int) []T {
 	return patched(list, deltas, order)
 }
+
+// DiffServices is what differs between two lists of services of one source, by pointer. Both
+// are sorted as in a [Fragment].
+func DiffServices(prev, next []*Service) []Delta[*Service] {
+	return DiffLists(prev, next, compareServiceKeys)
+}

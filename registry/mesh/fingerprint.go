@@ -102,6 +102,7 @@ func (p *printer) service(s *Service) {
 	p.meta(&s.Meta)
 	p.text(string(s.Hostname), fmt.Sprint(s.Ports, s.Resolution, s.External, s.Catalog, s.Selector == nil, s.Yields))
 	p.text(s.Addresses...)
+	p.text(s.Allocated...)
 	p.text(s.ExportTo...)
 	p.text(s.SubjectAltNames...)
 	p.labels(s.Selector)

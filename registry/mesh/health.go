@@ -232,24 +232,25 @@ func withInlineHealth(svc, prev *Service, reports []*HealthReport) *Service {
 	return &updated
 }
 
-// healthPass applies reports of health to the objects of one kind.
-type healthPass[T object] struct {
+// overlayPass lays what is known of the objects of one kind over them: reports of health, or
+// allocated addresses.
+type overlayPass[T object] struct {
 	// base is the objects as their sources have them, and deltas what differs
 	// in them from those before; prev is what became of those before.
 	base   []T
 	deltas []Delta[T]
 	prev   []T
-	// stale are those of prev whose reports may have changed.
+	// stale are those of prev of which something else may be known now.
 	stale map[T]bool
 	order func(a, b T) int
-	// withHealth makes of an object what it is by its health: itself, or prev where
-	// that is already right. prev may be nil.
-	withHealth func(x, prev T) T
+	// with makes of an object what it is by what is known: itself, or prev where that is
+	// already right. prev may be nil.
+	with func(x, prev T) T
 }
 
-// apply applies health to what changed, or whose reports changed. If there is no report for
-// any object, the result is base.
-func (a healthPass[T]) apply() ([]T, []Delta[T]) {
+// apply makes what changed, or is stale, again. If nothing is known of any object, the result
+// is base.
+func (a overlayPass[T]) apply() ([]T, []Delta[T]) {
 	var zero T
 	if len(a.deltas) == 0 && len(a.stale) == 0 {
 		return a.prev, nil
@@ -258,7 +259,7 @@ func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 	update := func(old, base T) {
 		d := Delta[T]{Old: old}
 		if base != zero {
-			d.New = a.withHealth(base, old)
+			d.New = a.with(base, old)
 		}
 		if d.Old != d.New {
 			deltas = append(deltas, d)
@@ -280,7 +281,7 @@ func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 	if !ok || len(out) != len(a.base) { // not unless a list is out of order
 		out = make([]T, 0, len(a.base))
 		for _, x := range a.base {
-			out = append(out, a.withHealth(x, zero))
+			out = append(out, a.with(x, zero))
 		}
 	}
 	if slices.Equal(out, a.base) {
@@ -290,7 +291,7 @@ func (a healthPass[T]) apply() ([]T, []Delta[T]) {
 }
 
 // find returns the object of the list that has the place of x.
-func (a healthPass[T]) find(list []T, x T) T {
+func (a overlayPass[T]) find(list []T, x T) T {
 	var none T
 	if i, ok := slices.BinarySearchFunc(list, x, a.order); ok {
 		return list[i]

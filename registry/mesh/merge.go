@@ -39,6 +39,8 @@ type Input struct {
 	KeySets *KeySets
 	// BoundPrivateKeys lets bound sources have keys fetched from private addresses.
 	BoundPrivateKeys bool
+	// Allocations are the addresses of hosts that have none of their own; nil means none.
+	Allocations *Allocations
 }
 
 // NewSnapshot merges the fragments of the sources, which are in order of precedence: if two
@@ -70,7 +72,9 @@ func Merge(in Input) *Snapshot {
 		}
 	}
 	fragments := s.restrict(prev, in)
-	diff := s.order(prev, s.mergeTables(prev, fragments), fragments)
+	diff := s.mergeTables(prev, fragments)
+	s.applyAllocations(prev, diff, in.Allocations)
+	diff = s.order(prev, diff, fragments)
 	s.RequestAuthentications = s.applyKeys(prev, diff, in)
 	s.merged = diff.objects()
 	s.index = buildIndex(prev.index, diff)
@@ -139,15 +143,15 @@ func (s *Snapshot) applyHealth(prev *Snapshot, d *Diff, fragments []*Fragment) [
 			services[svc] = true
 		}
 	}
-	observed, deltas := healthPass[*Service]{
-		base: t.catalogs.inForce, deltas: DeltasOf[*Service](d), prev: p.observed, stale: services, order: compareServiceKeys,
-		withHealth: func(svc, before *Service) *Service { return withInlineHealth(svc, before, t.health.list) },
+	observed, deltas := overlayPass[*Service]{
+		base: t.addressed, deltas: DeltasOf[*Service](d), prev: p.observed, stale: services, order: compareServiceKeys,
+		with: func(svc, before *Service) *Service { return withInlineHealth(svc, before, t.health.list) },
 	}.apply()
 	t.observed = observed
 	note(d, deltas)
-	all, moved := healthPass[*Workload]{
+	all, moved := overlayPass[*Workload]{
 		base: tableOf[*Workload](t).merged, deltas: DeltasOf[*Workload](d), prev: prev.Workloads, stale: workloads, order: compareKeys[*Workload],
-		withHealth: func(w, before *Workload) *Workload { return withHealth(w, before, t.health.list) },
+		with: func(w, before *Workload) *Workload { return withHealth(w, before, t.health.list) },
 	}.apply()
 	note(d, moved)
 	return all

@@ -93,7 +93,7 @@ func reachOfWorkload(a, b *Workload) Reach {
 func reachOfService(a, b *Service) Reach {
 	if a.Hostname != b.Hostname || a.Resolution != b.Resolution || a.External != b.External || a.Catalog != b.Catalog ||
 		(a.Selector == nil) != (b.Selector == nil) || !maps.Equal(a.Selector, b.Selector) ||
-		!slices.Equal(a.Addresses, b.Addresses) || !slices.Equal(a.Yields, b.Yields) || !slices.Equal(a.Ports, b.Ports) ||
+		!slices.Equal(a.Addresses, b.Addresses) || !slices.Equal(a.Allocated, b.Allocated) || !slices.Equal(a.Yields, b.Yields) || !slices.Equal(a.Ports, b.Ports) ||
 		!slices.Equal(a.ExportTo, b.ExportTo) ||
 		!slices.Equal(a.SubjectAltNames, b.SubjectAltNames) || !sameMeta(&a.Meta, &b.Meta) {
 		return ReachConfig

@@ -133,6 +133,10 @@ func (e Exports) To(namespace string) bool {
 	}
 }
 
+// AllocatedAddresses are an IPv4 address, an IPv6 address, or both, in this order. Only proxies
+// that capture use them.
+type AllocatedAddresses []string
+
 // Service is a host name with its ports: what a client names.
 type Service struct {
 	// Meta is that of the object the service was read from; several services
@@ -141,6 +145,9 @@ type Service struct {
 	Hostname Hostname
 	// Addresses are VIPs or CIDR blocks, normalised and sorted; may be empty.
 	Addresses []string
+	// Allocated are the addresses that the control plane chose for a service without Addresses.
+	// A fragment has none.
+	Allocated AllocatedAddresses
 	// Ports are in the order of the manifest, for that order decides in Istio.
 	Ports      []Port
 	Resolution Resolution

@@ -34,11 +34,13 @@ type tables struct {
 
 	restrictions restrictions
 	catalogs     catalogs
-	// observed are catalogs.inForce with the health of inline endpoints; workloads with
-	// health are Snapshot.Workloads.
-	observed []*Service
-	health   mergedHealth
-	keys     keysOf
+	// addressed are catalogs.inForce with allocated addresses; observed are these with the
+	// health of inline endpoints. Workloads with health are Snapshot.Workloads.
+	addressed   []*Service
+	allocations *Allocations
+	observed    []*Service
+	health      mergedHealth
+	keys        keysOf
 }
 
 func compareKeys[T object](a, b T) int { return a.meta().Compare(b.meta().Key) }

@@ -171,7 +171,7 @@ func (o *outboundListenerBuilder) add(t servicePort) {
 		return
 	}
 	var ips, cidrs []string
-	for _, a := range t.svc.Addresses {
+	for _, a := range o.sc.addressesOf(t.svc.Service) {
 		if p, err := netip.ParsePrefix(a); err == nil && !p.IsSingleIP() {
 			cidrs = append(cidrs, a)
 		} else if err == nil {

@@ -79,7 +79,8 @@ func (o *outboundListenerBuilder) tlsChains(t servicePort) []*FilterChain {
 	c := &FilterChain{Match: FilterChainMatch{CIDRs: t.cidrs}, TCP: o.tcpService(t)}
 	// Only an address of the service's own says which service is meant. A range does not say
 	// it on a listener that is elsewhere, as without capture.
-	vip, ranges := slices.ContainsFunc(t.svc.Addresses, isIP), len(t.svc.Addresses) > 0
+	addresses := o.sc.addressesOf(t.svc.Service)
+	vip, ranges := slices.ContainsFunc(addresses, isIP), len(addresses) > 0
 	if len(t.cidrs) > 0 || !vip && (ranges || t.bind == wildcard) {
 		c.Match.ServerNames = []string{string(t.svc.Hostname)}
 	}

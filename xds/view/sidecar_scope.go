@@ -66,6 +66,20 @@ type service struct {
 	domains *serviceDomains
 }
 
+// usesAllocated reports whether the proxy uses the addresses that the control plane chose for
+// a service. Only a proxy that captures does, because nothing else leads to them.
+func (sc *sidecarScope) usesAllocated(svc *mesh.Service) bool {
+	return sc.proxy.Interception != InterceptNone && len(svc.Addresses) == 0 && len(svc.Allocated) > 0
+}
+
+// addressesOf are the virtual addresses of a service for the proxy; maybe none.
+func (sc *sidecarScope) addressesOf(svc *mesh.Service) []string {
+	if sc.usesAllocated(svc) {
+		return svc.Allocated
+	}
+	return svc.Addresses
+}
+
 // onPort returns the service with one of its ports only; or nil.
 func (s *service) onPort(port uint32) *service {
 	p, ok := s.port(port)

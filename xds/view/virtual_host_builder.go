@@ -320,13 +320,16 @@ func (b *virtualHostBuilder) addHost(r hostRoutes, d hostDomains, svc *service) 
 // them.
 type serviceDomains struct {
 	domain string // empty if it makes no difference
+	// allocated is whether addresses that the control plane chose are among them.
+	allocated bool
 	hostDomains
 }
 
 // serviceDomainsInput is what serviceDomains are made from.
 type serviceDomainsInput struct {
-	svc    *mesh.Service
-	domain string
+	svc       *mesh.Service
+	domain    string
+	allocated bool
 }
 
 // build returns the host name, the host name with a final dot, its short forms within the
@@ -339,12 +342,16 @@ func (in serviceDomainsInput) build(*meshContext) *serviceDomains {
 	}
 	d.shortNames = append(d.shortNames, shortNames(name, in.domain)...)
 	d.domains = append(d.domains, d.shortNames...)
-	for _, a := range in.svc.Addresses {
+	addresses := in.svc.Addresses
+	if in.allocated {
+		addresses = in.svc.Allocated
+	}
+	for _, a := range addresses {
 		if isIP(a) && a != "0.0.0.0" {
 			d.domains = append(d.domains, bracketed(a))
 		}
 	}
-	return &serviceDomains{in.domain, d}
+	return &serviceDomains{in.domain, in.allocated, d}
 }
 
 // clusterDomain is the domain that the short names of a host depend on; empty if the host
@@ -363,8 +370,8 @@ func (b *virtualHostBuilder) domainsOf(svc *service, port uint32) hostDomains {
 	if svc.full != nil {
 		whole = svc.full
 	}
-	in := serviceDomainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain)}
-	if whole.domains == nil || whole.domains.domain != in.domain {
+	in := serviceDomainsInput{whole.Service, clusterDomain(string(svc.Hostname), b.sc.domain), b.sc.usesAllocated(whole.Service)}
+	if whole.domains == nil || whole.domains.domain != in.domain || whole.domains.allocated != in.allocated {
 		whole.domains = b.sc.serviceDomains.get(b.sc.meshContext, in)
 	}
 	d := whole.domains.hostDomains

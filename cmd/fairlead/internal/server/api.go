@@ -111,6 +111,7 @@ func (s *Server) routes() map[string]http.Handler {
 		"POST /v1/tokens":           admin.JSON(s.createToken),
 		"GET /v1/tokens":            admin.JSON(s.listTokens),
 		"DELETE /v1/tokens/{id}":    admin.JSON(s.revokeToken),
+		"GET /v1/addresses":         admin.JSON(s.listAddresses),
 		"GET /v1/hosts":             admin.JSON(s.listHosts),
 		"GET /v1/hosts/export":      admin.JSON(s.exportHosts),
 		"POST /v1/hosts/import":     admin.LargeJSON(maxImport, s.importHosts),

@@ -111,6 +111,9 @@ type Config struct {
 	// registry; 0 means its default.
 	HostsOnly, BindRoot bool
 	HostRest            time.Duration
+	// AddressRange is the range of IPv4 addresses for hosts that have no addresses of their own;
+	// empty means the default of package addresses.
+	AddressRange string
 	// ScanInterval is of package files; zero means its default.
 	ScanInterval time.Duration
 }

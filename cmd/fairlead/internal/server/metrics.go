@@ -18,6 +18,8 @@ type statusCollector struct {
 
 	claims, claimConflicts, claimsRefused, claimsLost *prometheus.Desc
 	hosts, unsaved, foreign                           *prometheus.Desc
+	addresses, addressesMoved, addressesMissing       *prometheus.Desc
+	addressesUnsaved                                  *prometheus.Desc
 	unsavedSource, unwell                             *prometheus.Desc
 	build, info, uptime, services, virtualServices    *prometheus.Desc // as of istiod
 	// work is what changes have cost so far.
@@ -49,17 +51,21 @@ func newStatusCollector(s *Server) *statusCollector {
 		services:        named("pilot_services", "Services of the mesh.", nil),
 		virtualServices: named("pilot_virt_services", "VirtualServices that are in force.", nil),
 
-		available:  d("source_available", "1 if a source of files can be read completely, else 0, by source.", "source"),
-		objects:    d("source_objects", "Objects that are in force, by source.", "source"),
-		faults:     d("source_faults", "Faults in manifests, by source and severity (error, warning).", "source", "severity"),
-		kept:       d("source_kept_objects", "Invalid objects whose last good version stays in force, by source.", "source"),
-		held:       d("source_held_removals", "Objects whose removal is on hold until it is confirmed, by source.", "source"),
-		generation: d("snapshot_generation", "Number of the newest snapshot of the mesh, counted from the start of the server."),
-		conflicts:  d("snapshot_conflicts", "Objects that are not in force, or only in some namespaces, because of a conflict with another object."),
-		hosts:      d("host_owners", "Host names that are on record as owned by a namespace of a bound source."),
-		unsaved:    d("host_owners_unsaved", "1 if the record of host owners cannot be saved, else 0."),
-		foreign:    d("source_foreign_hosts", "Host names of other owners in objects of a bound source, which are in force in its own namespace only, by source.", "source"),
-		agents:     d("refused_peers", "Clients that were rejected recently and are listed by `fairlead proxy-status`."),
+		available:        d("source_available", "1 if a source of files can be read completely, else 0, by source.", "source"),
+		objects:          d("source_objects", "Objects that are in force, by source.", "source"),
+		faults:           d("source_faults", "Faults in manifests, by source and severity (error, warning).", "source", "severity"),
+		kept:             d("source_kept_objects", "Invalid objects whose last good version stays in force, by source.", "source"),
+		held:             d("source_held_removals", "Objects whose removal is on hold until it is confirmed, by source.", "source"),
+		generation:       d("snapshot_generation", "Number of the newest snapshot of the mesh, counted from the start of the server."),
+		conflicts:        d("snapshot_conflicts", "Objects that are not in force, or only in some namespaces, because of a conflict with another object."),
+		hosts:            d("host_owners", "Host names that are on record as owned by a namespace of a bound source."),
+		unsaved:          d("host_owners_unsaved", "1 if the record of host owners cannot be saved, else 0."),
+		addresses:        d("host_addresses", "Hosts that have virtual addresses from the server."),
+		addressesMoved:   d("host_addresses_moved", "Hosts with an address that another server may not choose, because it was taken."),
+		addressesMissing: d("host_addresses_missing", "Hosts for which no IPv4 address was left."),
+		addressesUnsaved: d("host_addresses_unsaved", "1 if the record of host addresses cannot be saved, else 0."),
+		foreign:          d("source_foreign_hosts", "Host names of other owners in objects of a bound source, which are in force in its own namespace only, by source.", "source"),
+		agents:           d("refused_peers", "Clients that were rejected recently and are listed by `fairlead proxy-status`."),
 
 		claims:         d("claims", "Workloads that are claimed by a host, by the proof of the claim (proof).", "proof"),
 		claimConflicts: d("claim_conflicts", "Hosts that claimed a workload of another host in the last 10 minutes."),
@@ -81,7 +87,7 @@ func newStatusCollector(s *Server) *statusCollector {
 
 // Describe implements [prometheus.Collector].
 func (c *statusCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell, c.build, c.info, c.uptime, c.services, c.virtualServices} {
+	for _, d := range []*prometheus.Desc{c.available, c.objects, c.faults, c.kept, c.held, c.generation, c.conflicts, c.unsavedSource, c.agents, c.hosts, c.unsaved, c.addresses, c.addressesMoved, c.addressesMissing, c.addressesUnsaved, c.foreign, c.claims, c.claimConflicts, c.claimsRefused, c.claimsLost, c.unwell, c.build, c.info, c.uptime, c.services, c.virtualServices} {
 		ch <- d
 	}
 	for _, d := range c.work.all() {
@@ -117,6 +123,10 @@ func (c *statusCollector) Collect(ch chan<- prometheus.Metric) {
 		unsaved = 1
 	}
 	gauge(c.unsaved, unsaved)
+	gauge(c.addresses, float64(st.Addresses.Hosts))
+	gauge(c.addressesMoved, float64(st.Addresses.Moved))
+	gauge(c.addressesMissing, float64(st.Addresses.Full))
+	gauge(c.addressesUnsaved, one(st.AddressesUnsaved != ""))
 	gauge(c.agents, float64(len(c.s.refused(time.Now()))))
 	collectUnwell(c.unwell, c.s.recentConditions(), func(m prometheus.Metric) { ch <- m })
 	health := c.s.agents.Status()

@@ -146,9 +146,14 @@ func (s *Server) newRegistry(context.Context) error {
 	}
 	s.presence = newPresence(s.agents, s.cfg.AbsentAfter)
 	sources, bound := s.sourceList()
+	addressRange, err := s.cfg.addressRange()
+	if err != nil {
+		return err
+	}
 	s.registry, err = registry.New(registry.Config{
 		Logger: s.cfg.Logger, Sources: append(sources, s.agents), Fallback: s.settings,
 		KeySets: &keySets{store: s.keys}, BoundPrivateKeys: s.cfg.Keys.BoundPrivate,
+		AddressRange: addressRange, AddressStore: s.hostAddresses(),
 		Bindings: bound, Owners: s.hostOwners(), HostRest: s.cfg.HostRest, DebounceAfter: s.cfg.DebounceAfter, DebounceMax: s.cfg.DebounceMax,
 		Observe: s.observePublished(), SourceWait: s.cfg.SourceWait, ReleaseEmptyAfter: s.cfg.ReleaseEmptyAfter, RemovalShare: s.cfg.RemovalShare, RemovalWindow: s.cfg.RemovalWindow,
 	})

@@ -43,5 +43,8 @@ func (s *Server) unsaved() []string {
 	if why := s.registry.Status().HostsUnsaved; why != "" {
 		out = append(out, "saving host-owners.json failed: after a restart a shared host may get another owner: "+why)
 	}
+	if why := s.registry.Status().AddressesUnsaved; why != "" {
+		out = append(out, "saving host-addresses.json failed: after a restart hosts may get other addresses: "+why)
+	}
 	return out
 }

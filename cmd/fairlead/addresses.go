@@ -1,0 +1,100 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/fairlead/fairlead/cmd/fairlead/internal/server"
+)
+
+func newAddresses() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "addresses [HOST…]",
+		Short: "List the virtual addresses of hosts",
+		Long: `Lists the virtual addresses of all hosts of the mesh, or of some. A proxy that captures traffic knows a host by them.
+
+The addresses are those of the ServiceEntry (addresses) or of the catalog. A host without any gets an IPv4
+and an IPv6 address from the server, which keeps them.
+
+  FROM      manifest: the addresses are the host's own; server: the server chose them
+  NOTE      what to know of them:
+            "may differ on other servers": the address that the name stands for was taken. With several servers,
+            write the addresses into the ServiceEntry
+            "refused: …": the host has addresses in its manifest that another host has, so that they are not used`,
+		Example: "  fairlead addresses\n  fairlead addresses api.shop.internal -o json",
+		Args:    cobra.ArbitraryArgs,
+	}
+	ask := adminFlag(cmd)
+	outputFlag(cmd, &output)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var all []server.HostAddresses
+		if err := ask().Do(cmd.Context(), http.MethodGet, "/v1/addresses", nil, &all); err != nil {
+			return err
+		}
+		list, err := someHosts(all, args)
+		if err != nil {
+			return err
+		}
+		if output == "json" {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(list)
+		}
+		return table(cmd.OutOrStdout(), "HOST\tNAMESPACE\tADDRESSES\tFROM\tNOTE", func(w io.Writer) {
+			for _, x := range list {
+				_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", x.Host, x.Namespace, dash(strings.Join(x.Addresses, ",")), addressesFrom(x), dash(addressesNote(x)))
+			}
+		})
+	}
+	return cmd
+}
+
+// someHosts are those of the list that are named; all if none is. A name that is not in it is
+// an error.
+func someHosts(all []server.HostAddresses, names []string) ([]server.HostAddresses, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	out := []server.HostAddresses{}
+	for _, name := range names {
+		found := false
+		for _, x := range all {
+			if strings.EqualFold(string(x.Host), name) {
+				out, found = append(out, x), true
+			}
+		}
+		if !found {
+			return nil, fmt.Errorf("host %q: no service of the mesh has it: `fairlead addresses` lists all", name)
+		}
+	}
+	return out, nil
+}
+
+func addressesFrom(x server.HostAddresses) string {
+	switch {
+	case x.Allocated:
+		return "server"
+	case len(x.Addresses) > 0:
+		return "manifest"
+	default:
+		return "-"
+	}
+}
+
+func addressesNote(x server.HostAddresses) string {
+	var notes []string
+	if x.Moved {
+		notes = append(notes, "may differ on other servers")
+	}
+	if len(x.Refused) > 0 {
+		notes = append(notes, "refused: "+strings.Join(x.Refused, ","))
+	}
+	if x.Why != "" {
+		notes = append(notes, x.Why)
+	}
+	return strings.Join(notes, "; ")
+}
