@@ -57,7 +57,7 @@ bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys and a
 	FAIRLEAD_E2E=1 BENCH_RESULTS=$(CURDIR)/bench/RESULTS.md $(GO) test -run '^$$' -bench Figures -benchtime 1x -timeout 10m ./bench
 
 .PHONY: bench-counting
-bench-counting: tools ## measure what metrics, access logs and traces cost, with real Envoys, six minutes
+bench-counting: tools ## measure what metrics, access logs and traces cost, with real Envoys, ten minutes
 	FAIRLEAD_E2E=1 BENCH_COUNTING=$(CURDIR)/bench/COUNTING.md $(GO) test -run '^$$' -bench Counting -benchtime 1x -timeout 20m ./bench
 
 .PHONY: bench-worst

@@ -90,7 +90,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	if err != nil {
 		return nil, err
 	}
-	collector, err := a.collector(node, envoy, alsGuard)
+	collector, err := a.collector(node, envoy, r, alsGuard)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/fairlead/fairlead/agent/metrics"
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/agent/proxy"
+	"github.com/fairlead/fairlead/agent/relay"
 	"github.com/fairlead/fairlead/xds/bootstrap"
 )
 
@@ -22,7 +23,7 @@ const countersFile = "counters.json"
 const lossesFile = "counter-losses.json"
 
 // collector makes what collects the metrics of requests and connections of an Envoy.
-func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peercred.Guard) (*metrics.Collector, error) {
+func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, r *relay.Relay, guard *peercred.Guard) (*metrics.Collector, error) {
 	return metrics.New(metrics.Config{
 		Logger: a.c.Logger, Socket: a.inRun(alsSocket), UID: uint32(os.Geteuid()), Guard: guard, MaxSeries: a.c.MaxRequestSeries,
 		Open: func(ctx context.Context, path string) (io.ReadCloser, error) {
@@ -34,6 +35,10 @@ func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, guard *peer
 		Process: func() metrics.Process {
 			s := envoy.Status()
 			return metrics.Process{PID: s.PID, Since: s.Since, Adopted: s.Adopted, Birth: envoy.Birth()}
+		},
+		Listeners: func() metrics.Listeners {
+			number, bodies := r.Listeners()
+			return metrics.Listeners{Number: number, Bodies: bodies, Drain: a.startNow().Drain}
 		},
 		Workload: func() metrics.Workload { return a.measured(node) }, StateFile: a.inState(countersFile), Owner: node.ID(), LossesFile: a.inState(lossesFile),
 	})

@@ -139,6 +139,7 @@ func (a *accessLog) take(now time.Time, side reporter, m *accesslogv3.StreamAcce
 		return
 	}
 	a.c.resumeConnections(now, running)
+	a.c.uncounted.follow(running)
 	adopted := running.Adopted && !a.resumed
 	a.c.store.setOwn(own)
 	for _, e := range tcp {
@@ -175,6 +176,7 @@ func (a *accessLog) takeTCP(now time.Time, side reporter, e *datav3.TCPAccessLog
 		}
 		if !ended {
 			if id == "" || len(a.open) >= maxConnections {
+				a.c.uncounted.unfollowed = true
 				return // it counts when it ends
 			}
 			a.open[key] = c
@@ -189,6 +191,7 @@ func (a *accessLog) takeTCP(now time.Time, side reporter, e *datav3.TCPAccessLog
 	if !c.opened {
 		c.opened = true
 		r.add(now, opened, 1)
+		a.c.uncounted.report(side, connectionsBegun, 1)
 	}
 	r.add(now, sent, sentNow-min(c.sent, sentNow))
 	r.add(now, received, receivedNow-min(c.received, receivedNow))
@@ -244,6 +247,7 @@ func (a *accessLog) takeHTTP(now time.Time, side reporter, e *datav3.HTTPAccessL
 	o.grpc = grpcStatus(e)
 	r := a.c.store.rowByInput(now, o.key(), &o)
 	r.add(now, requests, 1)
+	a.c.uncounted.report(side, requestsEnded, 1)
 	lasted := common.GetDuration()
 	if lasted == nil {
 		lasted = common.GetTimeToLastDownstreamTxByte()

@@ -42,8 +42,12 @@ type Process struct {
 	Adopted bool
 }
 
-// Config is what a [Collector] needs. All fields but StateFile, Owner, LossesFile and MaxSeries are
-// needed.
+// is reports whether both are one run. Its birth does not count: the kernel forgets it when the
+// process ends.
+func (p Process) is(o Process) bool { return p.PID == o.PID && p.Since.Equal(o.Since) }
+
+// Config is what a [Collector] needs. All fields but Listeners, StateFile, Owner, LossesFile and
+// MaxSeries are needed.
 type Config struct {
 	Logger *slog.Logger
 	// Open begins to read a path of Envoy's admin interface.
@@ -52,6 +56,8 @@ type Config struct {
 	Process func() Process
 	// Workload is the workload of this host, as it is known now.
 	Workload func() Workload
+	// Listeners are those that Envoy accepted; nil means that nobody knows what Envoy did not report.
+	Listeners func() Listeners
 	// Socket is the unix socket of the access log service, and UID the only user that may
 	// connect.
 	Socket string
@@ -73,6 +79,8 @@ type Collector struct {
 	log   *slog.Logger
 	store *store
 	logs  *accessLog
+	// uncounted finds what Envoy did not report. The store's mu guards it.
+	uncounted *uncounted
 	// reads has one element: whoever has it reads Envoy, and owns the intake and the epoch.
 	reads  chan struct{}
 	intake *intake
@@ -107,8 +115,9 @@ func New(c Config) (*Collector, error) {
 		return nil, fmt.Errorf("configuring metrics: the limit of series is %d: it must be at least 1", c.MaxSeries)
 	}
 	s := newStore(c.MaxSeries)
+	u := newUncounted(s)
 	x := &Collector{
-		c: c, log: c.Logger.With("component", "agent/metrics"), store: s, reads: make(chan struct{}, 1), intake: newIntake(s),
+		c: c, log: c.Logger.With("component", "agent/metrics"), store: s, uncounted: u, reads: make(chan struct{}, 1), intake: newIntake(s, u),
 		failureLines: loglimit.Limiter{Burst: 1, Every: time.Minute},
 	}
 	x.logs = newAccessLog(x, time.Now())
@@ -172,11 +181,8 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	}
 	defer func() { c.reads <- struct{}{} }()
 	defer func() {
-		if err != nil && !errors.Is(err, errNoEnvoy) && !errors.Is(err, context.Canceled) {
-			c.failures.Add(1)
-			if left, ok := c.failureLines.Allow(time.Now()); ok {
-				c.log.WarnContext(ctx, "reading Envoy's metrics failed; counters go on with the next reading", "err", err, "left_out", left)
-			}
+		if err != nil && !errors.Is(err, errNoEnvoy) {
+			c.noteFailure(ctx, err)
 		}
 	}()
 	running := c.c.Process()
@@ -186,6 +192,15 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	if c.follow(running); running.PID == 0 {
 		return 0, errNoEnvoy
 	}
+	now := time.Now()
+	c.store.mu.Lock()
+	c.resumeConnections(now, running)
+	c.uncounted.follow(running)
+	c.store.mu.Unlock()
+	before, totalsErr := c.readTotals(ctx, now)
+	if totalsErr != nil {
+		c.noteFailure(ctx, totalsErr)
+	}
 	body, err := c.c.Open(ctx, path)
 	if err != nil {
 		return 0, err
@@ -194,10 +209,6 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	if c.c.Process() != running {
 		return 0, errReplaced // whose answer it is, is not known
 	}
-	now := time.Now()
-	c.store.mu.Lock()
-	c.resumeConnections(now, running)
-	c.store.mu.Unlock()
 	first := c.epoch == (Process{})
 	if c.epoch != running {
 		c.logs.forget(now, running.Since)
@@ -216,10 +227,26 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	})
 	if c.intake.end(err == nil); err == nil {
 		c.lastRead = now
+		if before != nil {
+			c.store.mu.Lock()
+			c.uncounted.settle(now, before)
+			c.store.mu.Unlock()
+		}
 	}
 	c.logs.expire(now)
 	c.malformed.Add(c.intake.malformed - malformed + uint64(long))
 	return long, err
+}
+
+// noteFailure counts and logs a reading that failed.
+func (c *Collector) noteFailure(ctx context.Context, err error) {
+	if errors.Is(err, context.Canceled) {
+		return
+	}
+	c.failures.Add(1)
+	if left, ok := c.failureLines.Allow(time.Now()); ok {
+		c.log.WarnContext(ctx, "reading Envoy's metrics failed; counters go on with the next reading", "err", err, "left_out", left)
+	}
 }
 
 // eachLine calls each for every line, which is valid until it returns. It skips lines that are

@@ -16,6 +16,7 @@ const envoyPrefix = "envoy_istio_"
 type series struct {
 	row        *row
 	labels     string
+	side       reporter
 	generation uint64 // of the reading that saw it last
 	requests   uint64
 	hists      [histograms]*reading
@@ -30,7 +31,8 @@ type reading struct {
 // intake takes Envoy's counters of requests, line by line, and adds differences to the store.
 // One goroutine at a time reads.
 type intake struct {
-	store *store
+	store     *store
+	uncounted *uncounted
 	// maxSeries is how many label sets of Envoy are remembered.
 	maxSeries int
 
@@ -59,8 +61,8 @@ type intake struct {
 	broken bool
 }
 
-func newIntake(s *store) *intake {
-	return &intake{store: s, maxSeries: 2 * s.max, known: map[string]*series{}, rest: map[reporter]uint64{}, restBefore: map[reporter]uint64{}}
+func newIntake(s *store, u *uncounted) *intake {
+	return &intake{store: s, uncounted: u, maxSeries: 2 * s.max, known: map[string]*series{}, rest: map[reporter]uint64{}, restBefore: map[reporter]uint64{}}
 }
 
 // begin starts a reading. baseline means that what Envoy has counted so far was published by
@@ -97,6 +99,7 @@ func (t *intake) end(whole bool) {
 	for side, n := range t.rest {
 		if before := t.restBefore[side]; n > before && !t.baseline && !t.restBaseline {
 			t.store.overflowRow(side).add(t.now, requests, n-before)
+			t.uncounted.report(side, requestsEnded, n-before)
 		}
 	}
 	t.rest, t.restBefore = t.restBefore, t.rest
@@ -209,6 +212,7 @@ func (t *intake) takeCounter(s sample) {
 		before = 0
 	}
 	r.add(t.now, requests, n-before)
+	t.uncounted.report(k.side, requestsEnded, n-before)
 }
 
 // attach is the row of a series. The store's mu is held.
@@ -238,7 +242,7 @@ func (t *intake) seriesOf(labels []byte, count uint64) *series {
 				t.rest[o.reporter] += count
 				return nil
 			}
-			k = &series{labels: string(labels)}
+			k = &series{labels: string(labels), side: o.reporter}
 			t.known[k.labels] = k
 		}
 		t.previous = k

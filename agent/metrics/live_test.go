@@ -30,6 +30,7 @@ type mesh struct {
 	out, plain, dead, outTCP string // addresses of listeners
 	version                  string
 	client                   string // the workload's name in the client's certificate
+	maxCounters              int    // of Envoy, from 1.39 on
 }
 
 const usualClient = "frontend-7"
@@ -45,7 +46,7 @@ func subjectOf(name, revision, service string) pkix.Name {
 
 func newMesh(t *testing.T, version, client string) *mesh {
 	t.Helper()
-	m := &mesh{rig: newRig(t, nil), version: version, client: client}
+	m := &mesh{rig: newRig(t, nil), version: version, client: client, maxCounters: 4000}
 	m.start(t)
 	return m
 }
@@ -79,10 +80,10 @@ func (m *mesh) start(t *testing.T) {
 	}()
 	minor := envoytest.Minor(t, m.version)
 	resources := "listeners:\n" +
-		httpListener("out", ports[0], "route: {cluster: orders}", httpLog(minor, source), "") +
-		httpListener("in", ports[1], `direct_response: {status: 200, body: {inline_string: "hello"}}`, httpLog(minor, destination), serverTLS(dir)) +
-		httpListener("plain", ports[2], `direct_response: {status: 404}`, httpLog(minor, destination), "") +
-		httpListener("dead", ports[3], "route: {cluster: dead}", httpLog(minor, source), "") +
+		httpListener("out", ports[0], "route: {cluster: orders}", httpLog(minor, m.maxCounters, source), "") +
+		httpListener("in", ports[1], `direct_response: {status: 200, body: {inline_string: "hello"}}`, httpLog(minor, m.maxCounters, destination), serverTLS(dir)) +
+		httpListener("plain", ports[2], `direct_response: {status: 404}`, httpLog(minor, m.maxCounters, destination), "") +
+		httpListener("dead", ports[3], "route: {cluster: dead}", httpLog(minor, m.maxCounters, source), "") +
 		tcpListener("out_tcp", ports[4], "orders_tcp", source, "") +
 		tcpListener("in_tcp", ports[5], "echo", destination, serverTLS(dir)) +
 		"clusters:\n" +
@@ -92,6 +93,7 @@ func (m *mesh) start(t *testing.T) {
 		cluster("echo", echo.Addr().(*net.TCPAddr).Port, "")
 	m.envoy = startEnvoy(t, m.version, m.socket, resources)
 	m.attach(m.envoy)
+	m.knows(t, resources)
 	for _, address := range []string{m.out, m.plain, m.dead, m.outTCP} {
 		envoytest.Eventually(t, envoytest.Patience, func() error {
 			c, err := net.Dial("tcp", address)
@@ -155,13 +157,13 @@ func grpcLog(name, kind string, side reporter, more string) string {
 
 // httpLog is the logger of a connection manager: Envoy's own counters, or the access log service
 // where an Envoy has none.
-func httpLog(minor int, side reporter) string {
+func httpLog(minor, maxCounters int, side reporter) string {
 	if minor < 37 {
 		return grpcLog("http_grpc", "HttpGrpcAccessLogConfig", side, "    additional_request_headers_to_log: [content-type]\n")
 	}
 	scope := "stat_prefix: istio"
 	if minor >= 39 {
-		scope = "stats_scope: {prefix: istio, sharing_name: istio, enable_eviction: true, max_counters: 4000, max_histograms: 6000}"
+		scope = fmt.Sprintf("stats_scope: {prefix: istio, sharing_name: istio, enable_eviction: true, max_counters: %d, max_histograms: 6000}", maxCounters)
 	}
 	peer, principal := "%UPSTREAM_METADATA(istio:workload)%", "%UPSTREAM_PEER_URI_SAN%"
 	if side == destination {
@@ -387,6 +389,89 @@ func TestConnectionsOfRealEnvoys(t *testing.T) {
 				t.Fatal(err)
 			}
 			envoytest.Eventually(t, envoytest.Patience, check(2))
+		})
+	}
+}
+
+// untilEntriesAreLost waits until Envoy has tried to deliver the entries of its access logs, and has
+// found nobody.
+func (m *mesh) untilEntriesAreLost(t *testing.T) {
+	t.Helper()
+	const failures = "cluster.als-grpc;.upstream_rq_503"
+	logs := 2 // of connections, of each side
+	if envoytest.Minor(t, m.version) < 37 {
+		logs = 4 // and of requests
+	}
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if n := m.envoy.Stat(t, failures); n < logs {
+			return fmt.Errorf("%s is %d, want %d", failures, n, logs)
+		}
+		return nil
+	})
+}
+
+// TestWhatEnvoyDoesNotReport: what an Envoy swallows at its limit of series, and what it sent while
+// nobody listened, is in the overflow series of its side, so that the sums are what was sent.
+func TestWhatEnvoyDoesNotReport(t *testing.T) {
+	t.Parallel()
+	envoytest.Binary(t) // or skip
+	for _, version := range envoytest.Ends() {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			const asked, mine, others, dead, lines = 20, 7, 5, 3, 6
+			m := &mesh{rig: newRig(t, nil), version: version, client: usualClient, maxCounters: 2}
+			m.start(t)
+			for range lines { // nobody listens yet; the listener itself was dialled before, too
+				conn, err := net.Dial("tcp", m.outTCP)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := conn.Write([]byte("x")); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+					t.Fatal(err)
+				}
+				if err := conn.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			m.send(t, m.out, asked)
+			m.send(t, m.plain, mine)
+			m.send(t, m.out+"/none", others)
+			m.send(t, m.dead, dead)
+			m.untilEntriesAreLost(t)
+			m.run(t)
+			sums := func() string {
+				families, _ := m.scrape(t)
+				var out []uint64
+				for _, side := range reporters() {
+					for _, name := range []string{"istio_requests_total", "istio_tcp_connections_opened_total", "istio_tcp_connections_closed_total"} {
+						out = append(out, total(families[name], "reporter="+string(side)))
+					}
+				}
+				return fmt.Sprint(out)
+			}
+			want := fmt.Sprint([]uint64{asked + others + dead, lines + 1, lines + 1, asked + mine, lines + 1, lines + 1})
+			envoytest.Eventually(t, 2*envoytest.Patience, func() error {
+				if got := sums(); got != want {
+					return fmt.Errorf("requests and connections of both sides: %s, want %s", got, want)
+				}
+				return nil
+			})
+			families, _ := m.scrape(t)
+			swallowed := total(families["istio_requests_total"], "reporter=source", "source_workload=overflow")
+			if version != envoytest.Oldest && swallowed != others+dead {
+				t.Errorf("%d requests of the client are in the overflow series, want %d", swallowed, others+dead)
+			}
+			m.send(t, m.out, asked)
+			want = fmt.Sprint([]uint64{2*asked + others + dead, lines + 1, lines + 1, 2*asked + mine, lines + 1, lines + 1})
+			envoytest.Eventually(t, 2*envoytest.Patience, func() error {
+				if got := sums(); got != want {
+					return fmt.Errorf("after more requests: %s, want %s", got, want)
+				}
+				return nil
+			})
 		})
 	}
 }

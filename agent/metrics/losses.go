@@ -139,8 +139,7 @@ func (c *Collector) noteUnsaved(err error) {
 // follow notices an Envoy that ended without a last reading. Several that ended between two
 // readings are one loss. The caller reads Envoy.
 func (c *Collector) follow(running Process) {
-	// Not by its birth: the kernel does not have it any more when the process has just ended.
-	if c.followed.PID == running.PID && c.followed.Since.Equal(running.Since) {
+	if c.followed.is(running) {
 		return
 	}
 	if c.followed.PID != 0 {

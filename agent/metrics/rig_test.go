@@ -61,6 +61,8 @@ type rig struct {
 	open     func(ctx context.Context, path string) (io.ReadCloser, error)
 	workload Workload
 	app      *url.URL
+	// listeners are those of the Envoy; without a number they are not known.
+	listeners Listeners
 }
 
 // newRig makes a collector that runs until the test ends. Set open and process before it is
@@ -77,7 +79,7 @@ func newRig(tb testing.TB, change func(*rig, *Config)) *rig {
 		Logger: log, Socket: r.socket, UID: uint32(os.Geteuid()), Guard: guard,
 		Open:     func(ctx context.Context, path string) (io.ReadCloser, error) { return r.open(ctx, path) },
 		Process:  func() Process { return r.process },
-		Workload: func() Workload { return r.workload },
+		Workload: func() Workload { return r.workload }, Listeners: func() Listeners { return r.listeners },
 	}
 	if change != nil {
 		change(r, &c)
@@ -234,23 +236,44 @@ func startEnvoy(tb testing.TB, version, alsSocket, resources string) *envoytest.
 	}
 	b.DynamicResources = nil
 	b.GetAdmin().GetAddress().GetSocketAddress().PortSpecifier = &corev3.SocketAddress_PortValue{}
+	proto.Merge(b.GetStaticResources(), staticResources(tb, resources))
+	j, err := protojson.Marshal(b)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return envoytest.Start(tb, envoytest.Config{Bootstrap: j, Version: version})
+}
+
+// staticResources reads resources that are written as YAML.
+func staticResources(tb testing.TB, text string) *bootstrapv3.Bootstrap_StaticResources {
+	tb.Helper()
 	var tree any
-	if err := yaml.Unmarshal([]byte(resources), &tree); err != nil {
+	if err := yaml.Unmarshal([]byte(text), &tree); err != nil {
 		tb.Fatal(err)
 	}
 	j, err := json.Marshal(tree)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	var more bootstrapv3.Bootstrap_StaticResources
-	if err := protojson.Unmarshal(j, &more); err != nil {
+	out := &bootstrapv3.Bootstrap_StaticResources{}
+	if err := protojson.Unmarshal(j, out); err != nil {
 		tb.Fatal(err)
 	}
-	proto.Merge(b.GetStaticResources(), &more)
-	if j, err = protojson.Marshal(b); err != nil {
-		tb.Fatal(err)
+	return out
+}
+
+// knows tells the collector the listeners of its Envoy, as a relay does.
+func (r *rig) knows(tb testing.TB, resources string) {
+	tb.Helper()
+	next := Listeners{Number: r.listeners.Number + 1, Drain: time.Second}
+	for _, l := range staticResources(tb, resources).GetListeners() {
+		body, err := proto.Marshal(l)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		next.Bodies = append(next.Bodies, body)
 	}
-	return envoytest.Start(tb, envoytest.Config{Bootstrap: j, Version: version})
+	r.listeners = next
 }
 
 // attach makes an Envoy that of the collector.

@@ -26,6 +26,8 @@ type state struct {
 	Rows  []stateRow   `json:"rows"`
 	Known []stateKnown `json:"known"`
 	Open  []stateOpen  `json:"open"`
+	// Uncounted is what is known of requests that Envoy does not report.
+	Uncounted *stateUncounted `json:"uncounted,omitempty"`
 }
 
 type stateRow struct {
@@ -128,6 +130,7 @@ func (c *Collector) stateLocked() state {
 		}
 		s.Known = append(s.Known, out)
 	}
+	s.Uncounted = c.uncounted.state(s.Envoy)
 	for key, o := range c.logs.open {
 		out := stateOpen{Key: key, Sent: o.sent, Received: o.received, Opened: o.opened}
 		if o.row != nil {
@@ -161,7 +164,7 @@ func (c *Collector) restore(now time.Time) (bool, error) {
 	for i := range s.Rows {
 		c.restoreRow(now, &s.Rows[i])
 	}
-	c.saved, c.savedOpen = &s, append([]stateOpen{}, s.Open...)
+	c.saved, c.savedOpen, c.uncounted.saved = &s, append([]stateOpen{}, s.Open...), s.Uncounted
 	if s.Left {
 		c.left = &s
 	}

@@ -195,7 +195,8 @@ func TestHistogramsWithBrokenLines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			in := newIntake(newStore(10))
+			s := newStore(10)
+			in := newIntake(s, newUncounted(s))
 			in.begin(time.Now(), "a", Workload{}, false)
 			for line := range strings.SplitSeq(c.text, "\n") {
 				if !in.take([]byte(line)) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/fairlead/fairlead/agent/peercred"
 	"github.com/fairlead/fairlead/xds/bootstrap"
+	"github.com/fairlead/fairlead/xds/stream"
 )
 
 // Credentials authenticate the host to the servers, and the servers to the host. Both methods
@@ -77,6 +78,8 @@ type Relay struct {
 	health   atomic.Pointer[Health]
 	wake     chan struct{} // signals that health or withdrawn has changed
 	status   atomic.Pointer[Status]
+	// listeners are those that Envoy has accepted, with the number of the change.
+	listeners atomic.Pointer[acceptedListeners]
 	// withdrawn means that Envoy is about to be stopped.
 	withdrawn atomic.Bool
 }
@@ -131,6 +134,24 @@ func (r *Relay) wakeCore() {
 	case r.wake <- struct{}{}:
 	default:
 	}
+}
+
+type acceptedListeners struct {
+	set    *stream.Set
+	number uint64
+}
+
+// Listeners are those that Envoy has accepted, encoded, and a number that is another one whenever
+// they are others; 0 before the first.
+func (r *Relay) Listeners() (number uint64, bodies [][]byte) {
+	now := r.listeners.Load()
+	if now == nil {
+		return 0, nil
+	}
+	for l := range now.set.All() {
+		bodies = append(bodies, l.Body)
+	}
+	return now.number, bodies
 }
 
 // Status is what the relay does now.

@@ -127,6 +127,13 @@ func (c *core) publish(now time.Time) {
 		s.Fallbacks = append(s.Fallbacks, c.fallbacks[name])
 	}
 	c.r.status.Store(s)
+	if set, was := c.accepted[stream.ListenerType], c.r.listeners.Load(); set != nil && (was == nil || was.set != set) {
+		next := &acceptedListeners{set: set, number: 1}
+		if was != nil {
+			next.number = was.number + 1
+		}
+		c.r.listeners.Store(next)
+	}
 }
 
 // counts are the numbers of resources, by type; sorted.

@@ -46,6 +46,8 @@ func statPatterns() []string {
 		// The time at clients is that of their clusters.
 		`http\.inbound_.+;\.downstream_rq_time`,
 		`tcp\.[Ii]nbound.+\.` + join(`downstream_cx_(?:total|rx_bytes_total|tx_bytes_total)`),
+		// By it the agent notices connections that were not reported to it.
+		`tcp\..+\.downstream_cx_total`,
 		// Without those of each worker, which are parts of the sum.
 		`listener\.(?:[0-9a-fA-F_.:\[\]]+|/.+)\.` + join(
 			`downstream_cx_(?:active|total|overflow|overload_reject)`, `downstream_global_cx_overflow`, `no_filter_chain_match`,

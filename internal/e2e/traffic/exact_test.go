@@ -33,6 +33,9 @@ const tcpLine = "hello\n"
 // quiet is longer than Envoy keeps what it has counted: entries of access logs for a second.
 const quiet = 3 * time.Second
 
+// compared is longer than an agent waits for what Envoy has to report, in seconds.
+const compared = 25
+
 // How often each request is made.
 const (
 	viaFront, missing        = 120, 30
@@ -284,6 +287,16 @@ func TestExactMetrics(t *testing.T) {
 				}
 				return nil
 			})
+			// And nothing comes to be missed: the agents compare with what Envoy had begun a while ago.
+			for i, every := 0, time.Tick(time.Second); i < compared; i, _ = i+1, <-every {
+				now, err := r.counted()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := changed(before, now); !maps.Equal(got, want) {
+					t.Fatal(cmp.Diff(want, got))
+				}
+			}
 		})
 	}
 }

@@ -1,0 +1,452 @@
+package metrics
+
+import (
+	"encoding/json"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// played is an Envoy of which everything is known: what it took on, what it reported, and what it
+// lost. It stands in for a real one where a test needs losses, restarts and readings at chosen
+// moments.
+type played struct {
+	rnd  *rand.Rand
+	now  time.Time
+	u    *uncounted
+	run  Process
+	all  map[manager]uint64
+	open map[manager]uint64 // requests under way
+	// late are what will be reported, with the time.
+	late []lateReport
+	// lost are by side and quantity, of all Envoys.
+	lost amounts
+	// silent are managers whose requests nobody reports any more, although they are in the totals.
+	silent map[manager]bool
+}
+
+type lateReport struct {
+	at   time.Time
+	side reporter
+	q    quantity
+}
+
+func managersOf() map[manager]reporter {
+	return map[manager]reporter{
+		{false, "outbound_1"}: source, {false, "outbound_2"}: source, {false, "inbound_1"}: destination,
+		{true, "outbound|1"}: source, {true, "inbound|1"}: destination,
+	}
+}
+
+func newPlayed(seed uint64, byLog bool) *played {
+	p := &played{
+		rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1e9, 0), u: newUncounted(newStore(100)),
+		all: map[manager]uint64{}, open: map[manager]uint64{}, silent: map[manager]bool{},
+	}
+	p.u.reporting = &reporting{side: managersOf(), byLog: map[reporter]bool{source: byLog, destination: byLog}, interval: 5 * time.Second}
+	p.restart()
+	return p
+}
+
+// restart is another Envoy. What was not reported yet never will be.
+func (p *played) restart() {
+	for _, l := range p.late {
+		p.lost[l.side.index()][l.q]++
+	}
+	p.late = nil
+	clear(p.all)
+	clear(p.open)
+	p.run = Process{PID: p.run.PID + 1, Since: p.now, Birth: strconv.Itoa(p.run.PID + 1)}
+	p.u.follow(p.run)
+}
+
+// act is some traffic in some time.
+func (p *played) act(events int, lossy bool) {
+	for range events {
+		p.now = p.now.Add(time.Duration(p.rnd.IntN(200)) * time.Millisecond)
+		p.deliver()
+		for m, side := range managersOf() {
+			switch {
+			case p.rnd.IntN(3) != 0:
+			case m.tcp:
+				p.all[m]++
+				p.report(m, side, connectionsBegun, lossy, connectionDelay+p.u.reporting.interval)
+			case p.rnd.IntN(2) == 0:
+				p.all[m]++
+				p.open[m]++
+			case p.open[m] > 0:
+				p.open[m]--
+				delay := time.Duration(0)
+				if p.u.reporting.byLog[side] {
+					delay = requestDelay
+				}
+				p.report(m, side, requestsEnded, lossy, delay)
+			}
+		}
+	}
+}
+
+func (p *played) report(m manager, side reporter, q quantity, lossy bool, within time.Duration) {
+	switch {
+	case p.silent[m]:
+	case lossy && p.rnd.IntN(4) == 0:
+		p.lost[side.index()][q]++
+	case within == 0:
+		p.u.report(side, q, 1)
+	default:
+		p.late = append(p.late, lateReport{p.now.Add(time.Duration(p.rnd.Int64N(int64(within)))), side, q})
+	}
+}
+
+func (p *played) deliver() {
+	left := p.late[:0]
+	for _, l := range p.late {
+		if l.at.After(p.now) {
+			left = append(left, l)
+		} else {
+			p.u.report(l.side, l.q, 1)
+		}
+	}
+	p.late = left
+}
+
+// read is a reading: traffic goes on between its parts.
+func (p *played) read(lossy bool) {
+	p.deliver()
+	began := p.now
+	t := &totals{of: p.run, reported: p.u.reported, taken: maps.Clone(p.all)}
+	p.act(p.rnd.IntN(3), lossy)
+	t.active = maps.Clone(p.open)
+	p.act(p.rnd.IntN(3), lossy)
+	p.u.settle(began, t)
+}
+
+func (p *played) published() amounts {
+	var out amounts
+	for side, r := range p.u.store.overflow {
+		out[side.index()] = [quantities]int64{int64(r.values[requests]), int64(r.values[opened])}
+	}
+	return out
+}
+
+// tooMany says whether more was published than was lost.
+func (p *played) tooMany() bool {
+	have := p.published()
+	for i := range sides {
+		for q := range quantities {
+			if have[i][q] > p.lost[i][q] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// handOver is a restart of the agent beside its Envoy, or without what it knew.
+func (p *played) handOver(planned bool) {
+	before := p.u
+	p.u = newUncounted(before.store)
+	p.u.reporting, p.u.listeners = before.reporting, before.listeners
+	if planned {
+		p.u.saved = before.state(p.run.Birth)
+	}
+	p.run.Adopted, p.run.Since = true, p.now
+	p.u.follow(p.run)
+}
+
+// TestUncountedIsNeverTooMuch: while requests and connections come and go, are reported at once,
+// late or never, while Envoy and the agent restart and listeners are reported otherwise, never more
+// is published than was lost; and in the end, once it is quiet, exactly what was lost, if nothing
+// has happened that makes a difference unknowable.
+func TestUncountedIsNeverTooMuch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name                        string
+		restarts, kills, flips, all bool
+	}{
+		{name: "one Envoy", all: true},
+		{name: "restarts of Envoy", restarts: true},
+		{name: "agents that were killed", kills: true},
+		{name: "listeners that are reported otherwise", flips: true},
+		{name: "everything", restarts: true, kills: true, flips: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			found := int64(0)
+			for seed := range uint64(150) {
+				p := newPlayed(seed, seed%2 == 0)
+				lossy := func() bool { return p.rnd.IntN(3) == 0 }
+				last := p.published()
+				check := func(what string, step int) {
+					now := p.published()
+					for i := range sides {
+						for q := range quantities {
+							if now[i][q] < last[i][q] {
+								t.Fatalf("seed %d, step %d, %s: what is published fell from %v to %v", seed, step, what, last, now)
+							}
+						}
+					}
+					last = now
+					if p.tooMany() {
+						t.Fatalf("seed %d, step %d, %s: %v were published, %v were lost", seed, step, what, p.published(), p.lost)
+					}
+				}
+				for step := range 150 {
+					switch n := p.rnd.IntN(40); {
+					case n == 0 && c.restarts:
+						p.restart()
+					case n == 1:
+						p.handOver(true)
+					case n == 2 && c.kills:
+						p.handOver(false)
+					case n == 3 && c.flips:
+						p.flip()
+					case n == 4 && c.flips:
+						p.remove()
+					case n < 8:
+						p.now = p.now.Add(time.Minute)
+					default:
+						p.act(p.rnd.IntN(20), lossy())
+					}
+					p.read(lossy())
+					check("read", step)
+				}
+				p.now = p.now.Add(time.Hour)
+				p.deliver()
+				for m, n := range p.open { // the rest ends
+					delete(p.open, m)
+					for range n {
+						p.report(m, managersOf()[m], requestsEnded, true, 0)
+					}
+				}
+				for range 3 {
+					p.now = p.now.Add(time.Minute)
+					p.u.settle(p.now, &totals{of: p.run, reported: p.u.reported, taken: maps.Clone(p.all), active: map[manager]uint64{}})
+					check("quiet", 0)
+				}
+				if c.all && p.published() != p.lost {
+					t.Errorf("seed %d: %v were published, %v were lost", seed, p.published(), p.lost)
+				}
+				for _, side := range p.published() {
+					found += side[requestsEnded] + side[connectionsBegun]
+				}
+			}
+			if found == 0 {
+				t.Error("nothing was ever published")
+			}
+		})
+	}
+}
+
+// flip has Envoy report a manager that it did not report, or the other way. While the listener from
+// before drains, some of its requests are not reported.
+func (p *played) flip() {
+	m := manager{false, "outbound_2"}
+	next := *p.u.reporting
+	next.side = maps.Clone(next.side)
+	if next.side[m] == "" {
+		next.side[m] = source
+		delete(p.silent, m)
+	} else {
+		next.side[m] = ""
+		p.silent[m] = true
+	}
+	p.u.reporting, p.u.until = &next, p.now.Add(time.Minute)
+}
+
+// remove removes a listener, after its requests have ended, and adds one with the same name: its
+// totals begin with 0.
+func (p *played) remove() {
+	m := manager{false, "inbound_1"}
+	for range p.open[m] {
+		p.report(m, destination, requestsEnded, true, 0)
+	}
+	delete(p.open, m)
+	delete(p.all, m)
+	p.u.until = p.now.Add(time.Minute)
+}
+
+// TestHistoryIsBounded: however often the page is read, few readings are kept, and the one that is
+// needed is among them.
+func TestHistoryIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, every := range []time.Duration{time.Millisecond, time.Second, 7 * time.Second, time.Minute} {
+		u := newUncounted(newStore(1))
+		u.reporting = &reporting{side: managersOf(), interval: time.Minute}
+		wait := connectionDelay + u.reporting.interval
+		now := time.Unix(1e9, 0)
+		for i := range 5000 {
+			now = now.Add(every)
+			u.remember(checkpoint{at: now})
+			if n := len(u.history); n > 40 {
+				t.Fatalf("every %s: %d readings are kept", every, n)
+			}
+			if time.Duration(i)*every < 2*wait {
+				continue
+			}
+			if u.before(now.Add(-wait)) == nil {
+				t.Fatalf("every %s: no reading is old enough", every)
+			}
+		}
+	}
+}
+
+// settled is an uncounted whose Envoy has one listener of a kind, after a reading of no traffic.
+func settled(t *testing.T, tcp bool) (u *uncounted, m manager, read func(after time.Duration, taken, active uint64) amounts) {
+	t.Helper()
+	m = manager{tcp, "x"}
+	now := time.Unix(1e9, 0)
+	p := &played{u: newUncounted(newStore(10))}
+	u = p.u
+	u.reporting = &reporting{side: map[manager]reporter{m: source}}
+	u.follow(Process{PID: 1, Since: now})
+	read = func(after time.Duration, taken, active uint64) amounts {
+		now = now.Add(after)
+		u.settle(now, &totals{of: u.envoy, reported: u.reported, taken: map[manager]uint64{m: taken}, active: map[manager]uint64{m: active}})
+		return p.published()
+	}
+	read(0, 0, 0)
+	return u, m, read
+}
+
+// TestManagersThatReturn: totals of a listener that was removed and is back count from 0.
+func TestManagersThatReturn(t *testing.T) {
+	t.Parallel()
+	u, _, read := settled(t, false)
+	u.report(source, requestsEnded, 5)
+	if got := read(time.Second, 6, 0); got[0][requestsEnded] != 1 {
+		t.Fatal(got)
+	}
+	u.report(source, requestsEnded, 1)
+	if got := read(time.Second, 2, 0); got[0][requestsEnded] != 2 {
+		t.Errorf("%v, want one more", got)
+	}
+}
+
+// TestTotalsOfAnotherEnvoy: totals that were read before Envoy was replaced say nothing of the next.
+func TestTotalsOfAnotherEnvoy(t *testing.T) {
+	t.Parallel()
+	u, m, read := settled(t, false)
+	u.follow(Process{PID: 2, Since: time.Unix(1e9+1, 0)})
+	u.settle(time.Unix(1e9+2, 0), &totals{of: Process{PID: 1, Since: time.Unix(1e9, 0)}, taken: map[manager]uint64{m: 7}})
+	if got := read(time.Minute, 0, 0); got != (amounts{}) {
+		t.Error(got)
+	}
+}
+
+// TestConnectionsBeyondTheLimit: connections that are not followed count when they end, and are not
+// missing until then.
+func TestConnectionsBeyondTheLimit(t *testing.T) {
+	t.Parallel()
+	u, _, read := settled(t, true)
+	read(time.Minute, 3, 0)
+	u.unfollowed = true
+	read(time.Minute, 3, 0)
+	if got := read(time.Minute, 3, 0); got != (amounts{}) {
+		t.Errorf("%v connections are missing that are open", got)
+	}
+	if read(time.Minute, 5, 0); read(time.Minute, 5, 0)[0][connectionsBegun] != 2 {
+		t.Error("two connections were lost after it, and are not published")
+	}
+}
+
+// TestReadingsAfterAKill: after an agent was killed, the first two readings say from where on requests
+// are compared; what comes between the parts of the first counts as reported to nobody.
+func TestReadingsAfterAKill(t *testing.T) {
+	t.Parallel()
+	m := manager{false, "x"}
+	p := &played{u: newUncounted(newStore(10))}
+	p.u.reporting = &reporting{side: map[manager]reporter{m: source}}
+	run := Process{PID: 1, Since: time.Unix(1e9, 0), Adopted: true}
+	p.u.follow(run)
+	read := func(taken uint64) amounts {
+		p.u.settle(time.Unix(1e9, 0), &totals{of: run, reported: p.u.reported, taken: map[manager]uint64{m: taken}})
+		return p.published()
+	}
+	read(10)
+	// Three requests ended after that total was read, and before the series were: they are the base of
+	// the series, and not reported.
+	if read(13); read(13) != (amounts{}) {
+		t.Fatal(p.published())
+	}
+	if got := read(14); got[0][requestsEnded] != 1 {
+		t.Error(got)
+	}
+}
+
+// TestListenersChange: while a listener drains that was reported in another way, nothing is compared;
+// a new one changes nothing.
+func TestListenersChange(t *testing.T) {
+	t.Parallel()
+	r := &rig{}
+	listener := func(name, prefix string, side reporter) string {
+		return strings.ReplaceAll(httpListener(name, 1, "direct_response: {status: 200}", httpLog(40, 10, side), ""), "stat_prefix: "+name+";", "stat_prefix: \""+prefix+";\"")
+	}
+	none := func(text string) string { return strings.ReplaceAll(text, "requests_total", "others") }
+	was := listener("a", "inbound_fd00::1_80", destination) + listener("b", "b", source)
+	for name, c := range map[string]struct {
+		text   string
+		pauses bool
+	}{
+		"the same":        {was, false},
+		"one more":        {was + listener("c", "c", source), false},
+		"one less":        {listener("b", "b", source), true},
+		"not counted":     {none(listener("a", "inbound_fd00::1_80", destination)) + listener("b", "b", source), true},
+		"the other side":  {listener("a", "inbound_fd00::1_80", source) + listener("b", "b", source), true},
+		"the same prefix": {was + none(listener("c", "b", source)), true},
+		"slower reports":  {was + tcpListener("t", 1, "x", source, ""), true},
+	} {
+		u := newUncounted(newStore(10))
+		r.listeners.Number = 0
+		r.knows(t, "listeners:\n"+was)
+		now := time.Unix(1e9, 0)
+		if err := u.configured(now, r.listeners); err != nil {
+			t.Fatal(err)
+		}
+		if u.until.After(now) || u.reporting.side[manager{false, "inbound_fd00__1_80"}] != destination {
+			t.Fatalf("the first listeners: %v, %v", u.until, u.reporting.side)
+		}
+		r.knows(t, "listeners:\n"+c.text)
+		if err := u.configured(now, r.listeners); err != nil {
+			t.Fatal(err)
+		}
+		if u.until.After(now) != c.pauses {
+			t.Errorf("%s: nothing is compared until %s, want a pause: %v", name, u.until, c.pauses)
+		}
+	}
+}
+
+// TestStateOfTheComparison: all of it is handed over to the next agent.
+func TestStateOfTheComparison(t *testing.T) {
+	t.Parallel()
+	some := amounts{{1, 2}, {3, 4}}
+	was := &uncounted{
+		envoy: Process{PID: 1, Birth: "b"}, sum: some, reported: some, base: some, lost: some,
+		last: map[manager]uint64{{true, "x"}: 5}, skip: 1, until: time.Unix(1e9, 0).UTC(),
+	}
+	j, err := json.Marshal(was.state("b"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := &stateUncounted{}
+	if err := json.Unmarshal(j, saved); err != nil {
+		t.Fatal(err)
+	}
+	for v, i := reflect.ValueOf(*saved), 0; i < v.NumField(); i++ {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s is not saved", v.Type().Field(i).Name)
+		}
+	}
+	is := newUncounted(newStore(1))
+	is.saved = saved
+	is.follow(Process{PID: 1, Birth: "b", Adopted: true})
+	if diff := cmp.Diff(saved, is.state("b")); diff != "" {
+		t.Error(diff)
+	}
+}
