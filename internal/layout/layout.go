@@ -47,7 +47,7 @@ func Rooms() map[string]Room {
 		"registry/consul/kv":         {"source: manifests in Consul's key-value store; reading and writing them for people", []string{"registry/codes", "registry/consul/client", "registry/lastgood", "registry/manifest", "registry/mesh"}},
 		"registry/consul/intentions": {"Consul's intentions as AuthorizationPolicies", []string{"registry/consul/client", "registry/consul/mapping", "registry/mesh"}},
 		"registry/consul/mapping":    {"what Consul says of a service, as objects of the mesh", []string{"registry/codes", "registry/mesh", "internal/safetext"}},
-		"registry/analysis":          {"whole-mesh checks with stable codes", []string{"registry/codes", "registry/manifest", "registry/mesh"}},
+		"registry/analysis":          {"whole-mesh checks with stable codes", []string{"registry/addresses", "registry/codes", "registry/manifest", "registry/mesh"}},
 
 		"xds":             {"serves streams: connections, admission, pushes, status", []string{"internal/loglimit", "internal/peeraddr", "internal/refusals", "registry/mesh", "xds/view", "xds/cache", "xds/vhds", "xds/stream", "xds/bootstrap", "xds/proxyconfig", "xds/wire", "internal/safetext"}},
 		"xds/authn":       {"rules of RequestAuthentications as Envoy's filter for tokens", nil},

@@ -79,6 +79,11 @@ func hashOf(h mesh.NamespacedHost, try byte) [sha256.Size]byte {
 	return sha256.Sum256([]byte(text))
 }
 
+// Hashed is the IPv4 address that stands for a host: it has that unless it was taken.
+func Hashed(p netip.Prefix, h mesh.NamespacedHost) netip.Addr {
+	return slotAddress(p, hashedSlot(p, h))
+}
+
 // hashedSlot is the slot where the search for an address of a host begins.
 func hashedSlot(p netip.Prefix, h mesh.NamespacedHost) uint32 {
 	sum := hashOf(h, 0)

@@ -436,6 +436,7 @@ func TestTenantsShare(t *testing.T) {
 	w.add(true, service("shop/a.mesh"))
 	w.assign()
 	w.removeBound("shop/a.mesh")
+	w.assign()
 	w.after(time.Minute) // it rests longest
 	for round := range 10 {
 		for i := range 60 {

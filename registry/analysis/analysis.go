@@ -88,6 +88,10 @@ const (
 	CodeReportKind Code = codes.ReportKind
 	// CodeReportService: the service of a provider cannot be reached.
 	CodeReportService Code = codes.ReportService
+	// CodeAddressTaken: the address that stands for a host also stands for another one.
+	CodeAddressTaken Code = codes.AddressTaken
+	// CodeTakesStrangers: a port has no address by which it could be told from others.
+	CodeTakesStrangers Code = codes.TakesStrangers
 )
 
 // Severity says how sure it is that something is wrong.
@@ -181,6 +185,7 @@ func analyzers() []analyzer {
 		{CodeDenies, deniers},
 		{CodeNoProvider, providers},
 		{CodeNoReportProvider, reportProviders},
+		{CodeAddressTaken, hostAddresses},
 	}, policyAnalyzers()...)
 }
 

@@ -66,6 +66,8 @@ const (
 	NoReportProvider    = "FL0258"
 	ReportKind          = "FL0259"
 	ReportService       = "FL0260"
+	AddressTaken        = "FL0261"
+	TakesStrangers      = "FL0262"
 )
 
 // Codes of the mesh with a catalog, as the command line asks for it.
