@@ -54,6 +54,9 @@ type Config struct {
 	Servers []string
 	// DNSDomain is the domain of the mesh; empty means cluster.local.
 	DNSDomain string
+	// Capture says that connections come to Envoy by packet capture: INTERCEPTION_MODE is
+	// REDIRECT. A gateway has none.
+	Capture bool
 	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
 	// node; all may be empty.
 	MeshID, ClusterID, Network string

@@ -170,11 +170,14 @@ func (a *Agent) node(e *enrolled) bootstrap.Node {
 	if name == "" {
 		name = e.Host
 	}
+	interception := "NONE" // every listener binds
+	if a.c.Capture && e.Type != bootstrap.TypeRouter {
+		interception = "REDIRECT"
+	}
 	return bootstrap.Node{
 		Type: e.Type, Address: e.address, Name: name, Namespace: e.pair.Namespace, Domain: a.c.DNSDomain,
 		ServiceAccount: e.pair.ServiceAccount, Labels: a.c.Labels, WorkloadName: name,
-		// Until packets are captured, every listener binds.
-		Interception: "NONE", MeshID: a.c.MeshID, ClusterID: a.c.ClusterID, Network: a.c.Network,
+		Interception: interception, MeshID: a.c.MeshID, ClusterID: a.c.ClusterID, Network: a.c.Network,
 		Locality: a.c.Locality, AgentVersion: a.c.Version,
 	}
 }

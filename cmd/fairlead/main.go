@@ -109,7 +109,7 @@ Start "fairlead server --config-dir DIR" on one machine. For each host, create a
 		return applySettings(cmd, os.Environ())
 	}
 	root.AddCommand(
-		newServer(), newAgent(), newToken(), newHost(), newRelease(), newClock(), newLogLevel(), newProxyStatus(), newProxyConfig(), newAddresses(), newAuthz(),
+		newServer(), newAgent(), newCapture(), newToken(), newHost(), newRelease(), newClock(), newLogLevel(), newProxyStatus(), newProxyConfig(), newAddresses(), newAuthz(),
 		newValidate(), newAnalyze(), newApply(), newConfig(), newConsul(), newRender(), newVersion(),
 	)
 	addOwnCommands(root)

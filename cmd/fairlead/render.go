@@ -70,7 +70,7 @@ func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.serviceAccount, "service-account", "default", "service account of the proxy, if --workload is not set")
 	flags.StringVar(&f.ip, "ip", "", "IP address of the proxy; required if --workload is not set")
 	flags.StringVar(&f.proxyType, "type", "sidecar", "type of the proxy: sidecar or router")
-	flags.StringVar(&f.interception, "interception", string(view.InterceptNone), "how traffic reaches the proxy: NONE, as the agents of this release have it, or REDIRECT or TPROXY, packet capture as in Istio")
+	flags.StringVar(&f.interception, "interception", string(view.InterceptNone), "how traffic reaches the proxy: NONE, as agents have it, REDIRECT, as agents with --capture have it, or TPROXY, as in Istio")
 	flags.BoolVar(&f.acceptUnenforced, "accept-unenforced", false, "allow requests to workloads that are selected by a security policy of a kind that is not in force; the default denies them")
 	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "lifetime of certificates that the server is configured with")
 	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads that the server is configured with; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")

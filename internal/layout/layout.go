@@ -81,6 +81,7 @@ func Rooms() map[string]Room {
 		"agent/workload":  {"Envoy's SDS on a unix socket", []string{"agent/peercred", "pki/svid"}},
 		"agent/peercred":  {"unix sockets that ask the kernel who calls, and callers for a token", []string{"internal/loglimit", "internal/unixsocket"}},
 		"agent/metrics":   {"Istio's metrics of requests and connections; the page that merges all metrics of a host", []string{"agent/peercred", "internal/loglimit", "pki/durable"}},
+		"agent/capture":   {"the table of nf_tables that brings connections to Envoy", []string{"pki/durable"}},
 		"agent/logrotate": {"bounds what Envoy writes to log files", nil},
 		"agent/health":    {"probes of the application", nil},
 

@@ -1,0 +1,507 @@
+package capture
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+
+	"github.com/fairlead/fairlead/internal/envoytest"
+)
+
+// held is a connection that stays open.
+type held struct {
+	net.Conn
+	in    *bufio.Reader
+	first string
+}
+
+// hold connects and keeps the connection.
+func (h *host) hold(uid int, to string) *held {
+	h.t.Helper()
+	var c net.Conn
+	var err error
+	h.as(uid, func() {
+		d := net.Dialer{Timeout: envoytest.Patience}
+		c, err = d.DialContext(h.t.Context(), "tcp", to)
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = c.Close() })
+	out := &held{Conn: c, in: bufio.NewReader(c)}
+	if out.first, err = out.in.ReadString('\n'); err != nil {
+		h.t.Fatal(err)
+	}
+	return out
+}
+
+// echo sends a line and reads it back.
+func (c *held) echo() error {
+	if err := c.SetDeadline(time.Now().Add(envoytest.Patience)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(c, "hello"); err != nil {
+		return err
+	}
+	line, err := c.in.ReadString('\n')
+	if err == nil && line != "hello\n" {
+		err = fmt.Errorf("it answers %q", line)
+	}
+	return err
+}
+
+// all captures all of the application's user.
+func all(s *Settings) { s.Outbound = OutboundUID }
+
+// TestFirstRulesBreakNoConnection: a host where nothing tracked connections gets its first
+// table; those that exist go on, in both directions.
+func TestFirstRulesBreakNoConnection(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 72)
+	h.serve("app", 8080, false)
+	h.serve("out", 15001, true)
+	h.serve("in", 15006, true)
+	peer.serve("peer", 80, false)
+	var open []*held
+	for range 20 {
+		open = append(open, h.hold(appUser, "10.72.0.2:80"), h.hold(appUser, "[fd00:72::2]:80"), peer.hold(otherUser, "10.72.0.1:8080"), peer.hold(otherUser, "[fd00:72::1]:8080"))
+	}
+	h.capture(build(t, all))
+	for i, c := range open {
+		if err := c.echo(); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+	h.want(appUser, "10.72.0.2:80", "out 10.72.0.2:80")
+	peer.want(otherUser, "10.72.0.1:8080", "in 10.72.0.1:8080")
+	for i, c := range open {
+		if err := c.echo(); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+	}
+}
+
+// TestReplacementsLeakNothing: while the table is replaced again and again, no connection goes
+// past the proxy and none fails.
+func TestReplacementsLeakNothing(t *testing.T) {
+	t.Parallel()
+	const replacements = 137
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 73)
+	h.serve("out", 15001, true)
+	h.serve("in", 15006, true)
+	h.serve("app", 8080, false)
+	peer.serve("peer", 80, false)
+	one, two := build(t, all), build(t, func(s *Settings) { all(s); s.Workloads[0].Ports = []uint16{8080, 9090} })
+	h.capture(one)
+	var through, bad atomic.Int64
+	ctx, end := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for _, c := range []struct {
+		from *host
+		to   string
+		want string
+	}{
+		{h, "10.73.0.2:80", "out "}, {h, "[fd00:73::2]:80", "out "}, {peer, "10.73.0.1:8080", "in "}, {peer, "[fd00:73::1]:8080", "in "},
+	} {
+		group.Go(func() {
+			c.from.as(appUser, func() {
+				for ctx.Err() == nil {
+					answer, err := call(t.Context(), c.to)
+					if err != nil || !strings.HasPrefix(answer, c.want) {
+						bad.Add(1)
+						t.Errorf("%s: %q %v", c.to, answer, err)
+						return
+					}
+					through.Add(1)
+				}
+			})
+		})
+	}
+	for i := range replacements {
+		before := through.Load()
+		if err := h.kernel().Apply([]*Ruleset{two, one}[i%2]); err != nil {
+			t.Error(err)
+			break
+		}
+		if bad.Load() > 0 {
+			break
+		}
+		envoytest.Eventually(t, envoytest.Patience, func() error { // some between any two
+			if bad.Load() == 0 && through.Load() < before+4 {
+				return errors.New("no connections")
+			}
+			return nil
+		})
+	}
+	end()
+	group.Wait()
+	t.Logf("%d connections during %d replacements", through.Load(), replacements)
+}
+
+// TestRemovalCutsNothingOff: captured connections go on while the table is removed, and new
+// ones go directly. The table goes when the last one has ended.
+func TestRemovalCutsNothingOff(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 74)
+	h.serve("out", 15001, true)
+	h.serve("in", 15006, true)
+	h.serve("app", 8080, false)
+	peer.serve("peer", 80, false)
+	r := build(t, all)
+	h.capture(r)
+	open := []*held{h.hold(appUser, "10.74.0.2:80"), h.hold(appUser, "[fd00:74::2]:80"), peer.hold(otherUser, "10.74.0.1:8080"), peer.hold(otherUser, "[fd00:74::1]:8080")}
+	for _, c := range open {
+		if !strings.HasPrefix(c.first, "out ") && !strings.HasPrefix(c.first, "in ") {
+			t.Fatalf("not captured: %q", c.first)
+		}
+	}
+	type result struct {
+		cut int
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		cut, err := h.kernel().Remove(t.Context(), r.envoys, envoytest.Patience)
+		done <- result{cut, err}
+	}()
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		st, err := h.kernel().State()
+		if err == nil && !st.Draining {
+			err = fmt.Errorf("%+v", st)
+		}
+		return err
+	})
+	h.want(appUser, "10.74.0.2:80", "peer")
+	peer.want(otherUser, "10.74.0.1:8080", "app")
+	for i, c := range open {
+		if err := c.echo(); err != nil {
+			t.Errorf("connection %d: %v", i, err)
+		}
+		select {
+		case got := <-done:
+			t.Fatalf("removed while %d connections were open: %+v", len(open)-i, got)
+		default:
+		}
+		_ = c.Close()
+	}
+	if got := <-done; got.err != nil || got.cut != 0 {
+		t.Errorf("%+v", got)
+	}
+	if err := h.kernel().Withdraw(); err != nil {
+		t.Error(err)
+	}
+	if left := h.nft("", "list", "ruleset") + h.ip("route", "show", "table", "main", "dev", "lo") + h.ip("-6", "route", "show", "table", "main", "dev", "lo"); strings.TrimSpace(left) != "" {
+		t.Errorf("left behind: %s", left)
+	}
+	// A second removal finds nothing.
+	if cut, err := h.kernel().Remove(t.Context(), r.envoys, 0); err != nil || cut != 0 {
+		t.Error(cut, err)
+	}
+}
+
+// TestRemovalIsBounded: a connection that never ends is cut off after the time, and counted.
+func TestRemovalIsBounded(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 75)
+	h.serve("out", 15001, true)
+	peer.serve("peer", 80, false)
+	r := build(t, all)
+	h.capture(r)
+	h.hold(appUser, "10.75.0.2:80")
+	if cut, err := h.kernel().Remove(t.Context(), r.envoys, 0); err != nil || cut != 1 {
+		t.Errorf("%d %v", cut, err)
+	}
+	if st, err := h.kernel().State(); err != nil || st.Present {
+		t.Errorf("%+v %v", st, err)
+	}
+}
+
+// TestUnconfirmedTablesExpire: without a process, new connections go directly after the time;
+// and confirming comes too late then.
+func TestUnconfirmedTablesExpire(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 76)
+	h.serve("out", 15001, true)
+	peer.serve("peer", 80, false)
+	r := build(t, all)
+	h.capture(r.With(2 * time.Second)) // long enough for the next line
+	open := h.hold(appUser, "10.76.0.2:80")
+	if open.first != "out 10.76.0.2:80\n" {
+		t.Errorf("not captured: %q", open.first)
+	}
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		if got := h.get(appUser, "10.76.0.2:80"); got != "peer" {
+			return fmt.Errorf("answer %q", got)
+		}
+		return nil
+	})
+	if err := open.echo(); err != nil {
+		t.Errorf("the captured connection: %v", err)
+	}
+	if err := h.kernel().Confirm(Closed); !errors.Is(err, ErrExpired) {
+		t.Errorf("confirmed too late: %v", err)
+	}
+	if st, err := h.kernel().State(); err != nil || !st.Present || st.Capturing {
+		t.Errorf("%+v %v", st, err)
+	}
+	h.capture(r.With(time.Hour))
+	if err := h.kernel().Confirm(Closed); err != nil {
+		t.Error(err)
+	}
+	if st, err := h.kernel().State(); err != nil || !st.Capturing || st.Remaining != 0 {
+		t.Errorf("confirmed, and %+v %v", st, err)
+	}
+}
+
+// TestBeatsExtend: a beat replaces the element that switches capture on, also where its time is
+// over; connections of the meantime are captured throughout.
+func TestBeatsExtend(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 77)
+	h.serve("out", 15001, true)
+	peer.serve("peer", 80, false)
+	if err := h.kernel().Switch(time.Second); !errors.Is(err, ErrNoTable) {
+		t.Errorf("without a table: %v", err)
+	}
+	r := build(t, func(s *Settings) { all(s); s.Mode = Open })
+	h.capture(r)
+	for range 40 {
+		if err := h.kernel().Switch(OpenTimeout); err != nil {
+			t.Fatal(err)
+		}
+		h.want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+	}
+	st, err := h.kernel().State()
+	if err != nil || st.Remaining <= 0 || st.Remaining > OpenTimeout {
+		t.Errorf("%+v %v", st, err)
+	}
+	h.nft("", "flush", "set", "inet", Table, setAlive)
+	h.want(appUser, "10.77.0.2:80", "peer")
+	if err := h.kernel().Switch(OpenTimeout); err != nil {
+		t.Error(err)
+	}
+	h.want(appUser, "10.77.0.2:80", "out 10.77.0.2:80")
+}
+
+// TestForwardedTrafficIsLeftAlone: a container's connection to a captured port of another host is
+// not ours.
+func TestForwardedTrafficIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	h, peer, container := newHost(t), newHost(t), newHost(t)
+	link(h, peer, 78)
+	link(h, container, 79)
+	run(t, program(t, "ip"), "netns", "exec", h.name, "sh", "-c", "echo 1 >/proc/sys/net/ipv4/ip_forward; echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")
+	container.ip("route", "add", "default", "via", "10.79.0.1")
+	container.ip("-6", "route", "add", "default", "via", "fd00:79::1")
+	peer.ip("route", "add", "default", "via", "10.78.0.1")
+	peer.ip("-6", "route", "add", "default", "via", "fd00:78::1")
+	h.serve("in", 15006, true)
+	h.serve("app", 8080, false)
+	peer.serve("peer", 8080, false)
+	h.capture(build(t, nil))
+	container.want(otherUser, "10.78.0.2:8080", "peer")
+	container.want(otherUser, "[fd00:78::2]:8080", "peer")
+	container.want(otherUser, "10.79.0.1:8080", "in 10.79.0.1:8080") // the host's own
+}
+
+// TestPublishedPortsAreRefused: tables as Docker and others write them, for a captured port.
+func TestPublishedPortsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for name, c := range map[string]struct {
+		rule            string
+		refused, remark bool
+	}{
+		"dnat":        {"tcp dport 8080 dnat to 172.17.0.2:80", true, false},
+		"not_lo":      {`iifname != "docker0" tcp dport 8080 counter dnat to 172.17.0.2:80`, true, false},
+		"redirect":    {"tcp dport 8080 redirect to :3128", true, false},
+		"set":         {"tcp dport { 80, 8080 } redirect to :3128", true, false},
+		"range":       {"tcp dport 8000-9000 redirect to :3128", true, false},
+		"intervals":   {"tcp dport { 1-100, 8000-9000 } redirect to :3128", true, false},
+		"map":         {"dnat to tcp dport map { 80 : 172.17.0.2, 8080 : 172.17.0.3 }", true, false},
+		"other_port":  {"tcp dport 8081 dnat to 172.17.0.2:80", false, false},
+		"other_range": {"tcp dport { 1-8079, 8081-9000 } redirect to :3128", false, false},
+		"udp":         {"udp dport 8080 dnat to 172.17.0.2:80", false, false},
+		"everything":  {"meta l4proto tcp redirect to :3128", false, true},
+	} {
+		h.load("table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local jump DOCKER; }; chain DOCKER {; " + c.rule + "; }; }")
+		f, err := h.kernel().Inspect(build(t, nil))
+		if err != nil || len(f.Refused) > 0 != c.refused || len(f.Remarks) > 0 != c.remark {
+			t.Errorf("%s: %+v %v", name, f, err)
+		}
+		if c.refused && len(f.Refused) > 0 && !strings.Contains(f.Refused[0], "port 8080: table ip nat, chain DOCKER redirects it already") {
+			t.Errorf("%s: %q", name, f.Refused)
+		}
+		h.nft("", "delete", "table", "ip", "nat")
+	}
+}
+
+// TestFirewallsAreExplained: what is said of a firewall that drops has it let captured
+// connections in, and nothing else; of one like firewalld the opposite is said.
+func TestFirewallsAreExplained(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 80)
+	h.serve("in", 15006, true)
+	h.serve("app", 8080, false)
+	h.load(`table inet filter {; chain input {; type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; tcp dport 8080 accept; }; }`)
+	r := build(t, nil)
+	f, err := h.kernel().Inspect(r)
+	if err != nil || len(f.Refused) != 0 || len(f.Remarks) != 1 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	h.capture(r)
+	if got := peer.get(otherUser, "10.80.0.1:8080"); !strings.Contains(got, "timeout") {
+		t.Errorf("captured behind a firewall that drops: %q", got)
+	}
+	_, rules, ok := strings.Cut(f.Remarks[0], "these rules: ")
+	if !ok {
+		t.Fatal(f.Remarks[0])
+	}
+	h.nft("add rule inet filter input meta l4proto tcp "+rules, "-f", "-")
+	peer.want(otherUser, "10.80.0.1:8080", "in 10.80.0.1:8080")
+	peer.want(otherUser, "[fd00:80::1]:8080", "in [fd00:80::1]:8080")
+	if got := peer.get(otherUser, "10.80.0.1:15006"); !strings.Contains(got, "timeout") && got != "refused" {
+		t.Errorf("the port of Envoy itself: %q", got)
+	}
+	h.load("table inet firewalld {; chain filter_INPUT {; type filter hook input priority 10; policy accept; ct state established,related accept; ct status dnat accept; }; }")
+	if f, err = h.kernel().Inspect(r); err != nil || len(f.Remarks) != 2 || !strings.Contains(strings.Join(f.Remarks, "\n"), "table inet firewalld, chain filter_INPUT looks at whether connections were redirected") {
+		t.Errorf("%+v %v", f, err)
+	}
+}
+
+// TestOtherTablesStayTheSame: 1,000 times in and out beside the tables of others, which stay
+// byte for byte the same.
+func TestOtherTablesStayTheSame(t *testing.T) {
+	t.Parallel()
+	const times = 1000
+	h := newHost(t)
+	h.load(`table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local counter jump DOCKER; }
+		chain DOCKER {; tcp dport 5000 counter dnat to 172.17.0.2:80; }; }; table inet firewalld {; set zones {; type ifname; elements = { "eth0" }; }
+		chain filter_INPUT {; type filter hook input priority 10; policy accept; ct status dnat accept; }; }
+		table inet mine {; chain output {; type nat hook output priority -105; policy accept; }; }`)
+	before := h.nft("", "-a", "list", "ruleset")
+	k, r := h.kernel(), build(t, nil)
+	for range times {
+		_, err := k.Prepare(r)
+		if err == nil {
+			err = k.Apply(r)
+		}
+		if err == nil {
+			_, err = k.Remove(t.Context(), r.envoys, 0)
+		}
+		if err == nil {
+			err = k.Withdraw()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := h.nft("", "-a", "list", "ruleset"); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// TestForeignTablesAreKept: a table of our name without our mark is not replaced, removed or
+// switched; a table of ours that was flushed is ours.
+func TestForeignTablesAreKept(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load("table inet fairlead {; chain output {; type filter hook output priority 0; policy accept; counter; }; }")
+	before := h.nft("", "list", "ruleset")
+	k, r := h.kernel(), build(t, nil)
+	_, removed := k.Remove(t.Context(), nil, 0)
+	_, read := k.State()
+	for i, err := range []error{k.Apply(r), k.Switch(0), k.Confirm(Closed), removed, read} {
+		if !errors.Is(err, ErrForeign) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if after := h.nft("", "list", "ruleset"); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	h.nft("", "delete", "table", "inet", Table)
+	if err := k.Apply(r); err != nil {
+		t.Fatal(err)
+	}
+	h.nft("", "flush", "table", "inet", Table)
+	if err := k.Apply(r); err != nil {
+		t.Errorf("after a flush: %v", err)
+	}
+}
+
+// TestFailedApplyLeavesTheTable: a table that the kernel refuses changes nothing.
+func TestFailedApplyLeavesTheTable(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	if err := h.kernel().Apply(build(t, nil)); err != nil {
+		t.Fatal(err)
+	}
+	before := h.nft("", "-a", "list", "ruleset")
+	bad := build(t, nil)
+	bad.chains = append(bad.chains, chain{name: "bad", kind: nftables.ChainTypeNAT, hook: "output", priority: -300, rules: []rule{{verdict{kind: accept}}}})
+	if err := h.kernel().Apply(bad); err == nil { // conntrack comes after a chain of NAT at that priority
+		t.Fatal("the kernel takes it")
+	}
+	if after := h.nft("", "-a", "list", "ruleset"); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// TestHostsWithoutIPv6: what cannot be added is reported, and IPv4 is captured.
+func TestHostsWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	run(t, program(t, "ip"), "netns", "exec", h.name, "sh", "-c", "for f in all default lo; do echo 1 >/proc/sys/net/ipv6/conf/$f/disable_ipv6; done")
+	h.serve("out", 15001, true)
+	r := build(t, nil)
+	n, err := h.kernel().Prepare(r)
+	if err != nil || len(n.Skipped) != 2 || !strings.Contains(n.Skipped[0], "IPv6 is off on this host") {
+		t.Fatalf("%+v %v", n, err)
+	}
+	if err := h.kernel().Apply(r); err != nil {
+		t.Fatal(err)
+	}
+	h.want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
+	if err := h.kernel().Withdraw(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostsWithoutAnAddress: a host whose network is away has loopback addresses only.
+func TestHostsWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.serve("out", 15001, true)
+	h.capture(build(t, nil))
+	h.want(appUser, "240.240.1.1:80", "out 240.240.1.1:80")
+	h.want(appUser, "[2001:2::1]:80", "out [2001:2::1]:80")
+	h.want(otherUser, "240.240.1.1:80", "refused")
+	h.want(otherUser, "[2001:2::1]:80", "refused")
+}
+
+// TestRangesInUseAreRefused: a range that the host has another route to would be cut off.
+func TestRangesInUseAreRefused(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 81)
+	h.ip("route", "add", "240.240.9.0/24", "via", "10.81.0.2")
+	if _, err := h.kernel().Prepare(build(t, nil)); err == nil || !strings.Contains(err.Error(), "the host has a route to 240.240.9.0/24") {
+		t.Error(err)
+	}
+}
