@@ -130,6 +130,7 @@ type Agent struct {
 	mayWait bool
 
 	metricsPort atomic.Uint32 // 0 while nobody has set it
+	portChosen  atomic.Bool   // a flag says so
 
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one

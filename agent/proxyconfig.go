@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"reflect"
@@ -38,6 +39,8 @@ type hostConfig struct {
 	probed *networking.ReadinessProbe
 	// app is where the application has its metrics, or nil.
 	app *url.URL
+	// statusPort is where the agent is to serve health and metrics; 0 means that nothing says so.
+	statusPort uint16
 }
 
 // startSettings are what Envoy can only be started with. The names in the tags are those of the
@@ -70,6 +73,8 @@ const (
 	maxProgram     = 4096 // instructions; an Envoy does not start with a pattern of more than 32,768
 	maxTags        = 64
 	maxTag         = 128 // bytes
+	// minStatusPort is the first port that needs no privilege.
+	minStatusPort = 1024
 )
 
 // readProxyConfig reads an encoded ProxyConfig. own is the address of the host. An error says
@@ -90,6 +95,11 @@ func readProxyConfig(body []byte, own netip.Addr) (*hostConfig, error) {
 	}
 	if c.start.Concurrency = pc.GetConcurrency().GetValue(); c.start.Concurrency < 0 || c.start.Concurrency > maxConcurrency {
 		errs = append(errs, fmt.Errorf("concurrency: %d is not from 0 to %d", c.start.Concurrency, maxConcurrency))
+	}
+	if port := pc.GetStatusPort(); port != 0 && (port < minStatusPort || port > math.MaxUint16) {
+		errs = append(errs, fmt.Errorf("statusPort: %d is not from %d to %d", port, minStatusPort, math.MaxUint16))
+	} else {
+		c.statusPort = uint16(port)
 	}
 	duration := func(name string, set bool, value time.Duration, to *time.Duration) {
 		switch {
@@ -219,6 +229,9 @@ func (a *Agent) apply(next *hostConfig) {
 	if envoy != nil && a.c.DrainTime == 0 {
 		envoy.SetDrainTime(next.drain)
 	}
+	if at := a.metricsPort.Load(); at != 0 && !a.portChosen.Load() && next.statusPort != 0 && at != uint32(next.statusPort) {
+		a.log.Info("statusPort of the ProxyConfig changed; it is in force with the next start of the agent", "port", at, "next", next.statusPort)
+	}
 	if fields := next.start.differs(started); len(fields) > 0 {
 		a.log.Info("the ProxyConfig changed; it is in force with the next start of Envoy", "names", fields)
 	}
@@ -260,6 +273,20 @@ func (a *Agent) restoreConfig(node *corev3.Node, own netip.Addr) {
 	}
 	a.config.Store(next)
 	a.noteNamed()
+}
+
+// StatusPort is where the ProxyConfig that was accepted last has the agent serve health and metrics
+// (statusPort); 0 if nothing says so.
+func (a *Agent) StatusPort() uint16 {
+	body, _ := relay.StoredProxyConfig(a.inState(acceptedFile), nil)
+	pc := &meshconfig.ProxyConfig{}
+	if err := proto.Unmarshal(body, pc); err != nil {
+		return 0 // what reads the rest of it will say so
+	}
+	if port := pc.GetStatusPort(); port >= minStatusPort && port <= math.MaxUint16 {
+		return uint16(port)
+	}
+	return 0
 }
 
 // noteNamed has the identities check whether the certificate has the workload's name.

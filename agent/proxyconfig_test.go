@@ -135,9 +135,12 @@ func TestProxyConfigOfAHost(t *testing.T) {
 
 	// An agent that starts replaces an Envoy that runs with other settings.
 	cp.start()
-	cp.configure(`{"concurrency": 1}`)
+	cp.configure(`{"concurrency": 1, "statusPort": 15077}`)
 	logged(`names="[concurrency drainDuration]"`)
 	onDisk()
+	if port := (&Agent{c: Config{StateDir: m.set.StateDir}}).StatusPort(); port != 15077 {
+		t.Errorf("the next agent serves its metrics at port %d, want 15077", port)
+	}
 	m.kill()
 	m.start()
 	envoytest.Eventually(t, deadline, func() error {
@@ -242,6 +245,8 @@ func TestReadProxyConfig(t *testing.T) {
 		{`{"proxyStatsMatcher": {"inclusionRegexps": ["["]}}`, "not a regular expression"},
 		{`{"proxyStatsMatcher": {"inclusionRegexps": ["a{1000}b{1000}c{1000}d{1000}e{1000}"]}}`, "too large"},
 		{`{"proxyStatsMatcher": {"inclusionSuffixes": ["` + strings.Repeat("a", 513) + `"]}}`, "513 bytes"},
+		{`{"statusPort": 22}`, "statusPort: 22 is not from 1024"},
+		{`{"statusPort": 65536}`, "statusPort: 65536"},
 		{`{"readinessProbe": {}}`, "one of httpGet and tcpSocket"},
 		{`{"readinessProbe": {"exec": {"command": ["ls"]}}}`, "only httpGet and tcpSocket"},
 		{`{"readinessProbe": {"httpGet": {"port": 80, "host": "10.0.0.2"}}}`, "not this host"},

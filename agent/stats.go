@@ -61,8 +61,11 @@ func (a *Agent) measured(node bootstrap.Node) metrics.Workload {
 }
 
 // ServeMetricsAt says at which port the page of metrics is, for the control plane's list of targets.
-// It counts if it is called before Run.
-func (a *Agent) ServeMetricsAt(port uint16) { a.metricsPort.Store(uint32(port)) }
+// chosen means that a ProxyConfig does not change it. It counts if it is called before Run.
+func (a *Agent) ServeMetricsAt(port uint16, chosen bool) {
+	a.metricsPort.Store(uint32(port))
+	a.portChosen.Store(chosen)
+}
 
 // finishMetrics saves the counters before Envoy is stopped or left.
 func (a *Agent) finishMetrics(ctx context.Context, left bool) {

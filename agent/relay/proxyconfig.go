@@ -51,11 +51,11 @@ func (c *core) configure(r *stream.Resource) error {
 }
 
 // StoredProxyConfig is the ProxyConfig, encoded, that a relay with this node accepted last, as
-// its store has it; nil if it has none. stored reports whether there is a store that the relay can
+// its store has it, or that of any workload if node is nil; nil if it has none. stored reports whether there is a store that the relay can
 // use at all. The relay itself reports an unusable one.
 func StoredProxyConfig(storeFile string, node *corev3.Node) (body []byte, stored bool) {
 	s, err := readStore(storeFile)
-	if err != nil || s.Who != who(node) {
+	if err != nil || node != nil && s.Who != who(node) {
 		return nil, false
 	}
 	if r := s.resources[bootstrap.ProxyConfigType].Get(bootstrap.ProxyConfigName); r != nil {

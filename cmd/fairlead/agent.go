@@ -89,7 +89,7 @@ func (f *agentFlags) bind(cmd *cobra.Command) {
 	fl.StringVar(&f.adminAddress, "admin-address", "", "IP:PORT for Envoy's admin interface, open to every user of the machine; empty means a unix socket below --run-dir that only Envoy's user can open")
 	fl.IntVar(&c.StatsPort, "stats-port", 0, "port of --address for Envoy's metrics; 0 means 15090 or a free one, -1 none")
 	fl.IntVar(&c.HealthPort, "health-port", 0, "port of --address for Envoy's health; 0 means 15021 or a free one, -1 none")
-	fl.StringVar(&f.httpAddress, "http-address", usualAgentHTTP, "IP:PORT for the agent's health and for all metrics of the host (/stats/prometheus), in plaintext; empty means off. Without the flag the agent takes a free port if this one is in use")
+	fl.StringVar(&f.httpAddress, "http-address", usualAgentHTTP, "IP:PORT for the agent's health and for all metrics of the host (/stats/prometheus), in plaintext; empty means off. Without the flag the port is statusPort of the ProxyConfig, or a free one if that is in use")
 	fl.StringVar(&f.appMetrics, "app-metrics-url", "", "URL of the application's metrics, such as http://127.0.0.1:8080/metrics, to add to /stats/prometheus; its host must be a loopback address or the address of the workload")
 	fl.IntVar(&c.MaxRequestSeries, "max-request-series", metrics.DefaultMaxSeries, "limit of the label sets of Istio's metrics of requests and TCP connections, each of which has up to 67 series; what is beyond counts as overflow")
 	fl.DurationVar(&c.DrainTime, "drain-time", 5*time.Second, "how long a stopping Envoy waits for its connections to end; if it is not given, the terminationDrainDuration of the ProxyConfig counts")
@@ -131,6 +131,8 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 		}
 	}
 	starting := ask(a.Starting)
+	chosen := cmd.Flags().Changed("http-address")
+	f.httpAddress = agentHTTP(f.httpAddress, chosen, a.StatusPort())
 	srv, err := newAgentAdmin(cmd.Context(), admin.Config{
 		Logger: log, Address: f.httpAddress, Socket: filepath.Join(f.cfg.RunDir, "admin.sock"),
 		Levels: levels, Registerer: page.shared, Sockets: func() map[string]uint64 { return a.Status().RemadeSockets },
@@ -145,12 +147,12 @@ func runAgent(cmd *cobra.Command, f agentFlags) error {
 				return struct{}{}, a.SetEnvoyLogging(ctx, in)
 			}),
 		},
-	}, cmd.Flags().Changed("http-address"))
+	}, chosen)
 	if err != nil {
 		return err
 	}
 	if at, err := netip.ParseAddrPort(srv.Address()); err == nil {
-		a.ServeMetricsAt(at.Port())
+		a.ServeMetricsAt(at.Port(), chosen)
 	}
 	return runNotified(cmd.Context(), func(ctx context.Context) error {
 		g, gctx := errgroup.WithContext(ctx)

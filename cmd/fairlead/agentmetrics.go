@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/url"
@@ -47,6 +48,15 @@ func newAgentPage(a *agent.Agent, app *url.URL) (*agentPage, error) {
 
 // usualAgentHTTP is where the agent serves health and metrics: Istio's port.
 const usualAgentHTTP = "127.0.0.1:15020"
+
+// agentHTTP is where the agent serves health and metrics: the flag wins if it is given, then the
+// statusPort of the ProxyConfig, which is 0 if there is none.
+func agentHTTP(flag string, given bool, statusPort uint16) string {
+	if given || statusPort == 0 {
+		return flag
+	}
+	return fmt.Sprintf("127.0.0.1:%d", statusPort)
+}
 
 // newAgentAdmin serves an agent's administration. If its address is in use and nobody chose it,
 // it takes a free port there: several agents may run on one host.

@@ -122,3 +122,24 @@ func TestPageOfAnAgent(t *testing.T) {
 		}
 	}
 }
+
+// TestAgentHTTP: a flag wins over statusPort, and that over the usual port.
+func TestAgentHTTP(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		flag  string
+		given bool
+		port  uint16
+		want  string
+	}{
+		{usualAgentHTTP, false, 0, usualAgentHTTP},
+		{usualAgentHTTP, false, 15077, "127.0.0.1:15077"},
+		{usualAgentHTTP, true, 15077, usualAgentHTTP},
+		{"10.0.0.7:1", true, 15077, "10.0.0.7:1"},
+		{"", true, 15077, ""},
+	} {
+		if got := agentHTTP(c.flag, c.given, c.port); got != c.want {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}

@@ -29,6 +29,7 @@ func notCompared() map[string]string {
 		"istio.mesh.v1alpha1.ProxyConfig.concurrency":                                       agents,
 		"istio.mesh.v1alpha1.ProxyConfig.drain_duration":                                    agents,
 		"istio.mesh.v1alpha1.ProxyConfig.extra_stat_tags":                                   agents,
+		"istio.mesh.v1alpha1.ProxyConfig.status_port":                                       agents,
 		"istio.mesh.v1alpha1.ProxyConfig.termination_drain_duration":                        agents,
 		"istio.networking.v1beta1.ProxyConfig.concurrency":                                  agents,
 		"istio.networking.v1beta1.ProxyConfig.environment_variables":                        agents,

@@ -75,7 +75,7 @@ func TestMeshConfigFaults(t *testing.T) {
 		"proxyListenPort: 99999999999\n":             "is not between",
 		"enableAutoMtls: \"true\"\n":                 "must be true or false, not string" + file,
 		"trustDomain: a\n---\nrootNamespace: b\n":    "must be one document",
-		"defaultConfig: {statusPort: abc}\n":         "must be an integer, not string" + left,
+		"defaultConfig: {statusPort: abc}\n":         "must be an integer, not string" + value,
 		"defaultConfig: {drainDuration: 2h}\n":       "not in force: 2h0m0s is not from 0s to 1h0m0s" + value,
 		"defaultConfig: {concurrency: 1.5}\n":        "must be an integer, not number" + value,
 		"defaultConfig: {concurrency: 5000}\n":       "not in force: 5000 is not from 0, which means one thread for each core, to 1024" + value,

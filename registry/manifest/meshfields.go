@@ -135,7 +135,7 @@ var meshFields = []meshField{
 	{path: "defaultConfig.statNameLength", verdict: fieldNoEffect, why: "Envoy's names have no limit any more"},
 	{path: "defaultConfig.statsCompression", verdict: fieldNoEffect, why: "Envoy's metrics are not compressed"},
 	{path: "defaultConfig.statsdUdpAddress", why: "Envoy's metrics are read from its --stats-port, not sent"},
-	{path: "defaultConfig.statusPort", verdict: fieldNoEffect, why: "the agent's flag --http-address is the setting"},
+	{path: "defaultConfig.statusPort", verdict: fieldInForce},
 	{path: "defaultConfig.terminationDrainDuration", verdict: fieldInForce},
 	{path: "defaultConfig.tracing.customTags", verdict: fieldInForce},
 	{path: "defaultConfig.tracing.datadog.address", verdict: fieldInForce},

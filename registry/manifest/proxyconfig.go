@@ -174,6 +174,7 @@ const (
 	maxPattern     = 512
 	maxTags        = 64
 	maxProgram     = 4096 // instructions of a regular expression
+	minStatusPort  = 1024 // agents have no privilege for others
 )
 
 var statTag = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.]{0,127}$`)
@@ -207,6 +208,9 @@ func checkProxyConfig(pc *meshconfig.ProxyConfig, report func(path, why string))
 		if d != nil && (d.AsDuration() < 0 || d.AsDuration() > maxDrain) {
 			report(path, fmt.Sprintf("%s is not from 0s to %s", d.AsDuration(), maxDrain))
 		}
+	}
+	if port := pc.GetStatusPort(); port != 0 && port < minStatusPort {
+		report("statusPort", fmt.Sprintf("agents listen at ports from %d on, and %d is below", minStatusPort, port))
 	}
 	checkStats(pc, report)
 	if probe := pc.GetReadinessProbe(); probe != nil {
