@@ -100,7 +100,7 @@ func TestFieldsKeepTheirLastGoodValues(t *testing.T) {
 		"accessLogEncoding": "JSON", "accessLogFile": "/var/log/a.log", "accessLogFormat": "'{}'", "defaultProviders.accessLogging": "[a]", "defaultProviders.metrics": "[a]", "disableEnvoyListenerLog": "true",
 		"connectTimeout": "3s", "dnsRefreshRate": "9s", "h2UpgradePolicy": "UPGRADE", "localityLbSetting.enabled": "false", "protocolDetectionTimeout": "4s",
 		"defaultConfig.proxyHeaders.attemptCount.disabled": "true", "defaultConfig.proxyHeaders.envoyDebugHeaders.disabled": "true", "defaultConfig.proxyHeaders.requestId.disabled": "true",
-		"defaultConfig.proxyHeaders.server.disabled": "true", "defaultConfig.proxyHeaders.server.value": "a", "defaultConfig.proxyHeaders.xForwardedPort.enabled": "true",
+		"defaultConfig.proxyHeaders.server.disabled": "true", "defaultConfig.proxyHeaders.server.value": "a", "defaultConfig.proxyHeaders.xForwardedPort.enabled": "true", "defaultConfig.proxyHeaders.xForwardedHost.enabled": "true", "defaultConfig.proxyHeaders.preserveHttp1HeaderCase": "true",
 		"defaultConfig.proxyHeaders.setCurrentClientCertDetails.cert": "true", "defaultConfig.proxyHeaders.setCurrentClientCertDetails.chain": "true",
 		"defaultConfig.proxyHeaders.setCurrentClientCertDetails.dns": "true", "defaultConfig.proxyHeaders.setCurrentClientCertDetails.subject": "true", "defaultConfig.proxyHeaders.setCurrentClientCertDetails.uri": "true",
 		"defaultConfig.tracing.customTags": "{a: {literal: {value: b}}}", "defaultConfig.tracing.datadog.address": "'a:1'", "defaultConfig.tracing.enableIstioTags": "true", "defaultConfig.tracing.maxPathTagLength": "9",

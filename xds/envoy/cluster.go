@@ -80,13 +80,7 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 	}
 	if b.http != nil {
 		if b.http.GetUpstreamProtocolOptions() == nil { // Envoy demands one
-			b.http.UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
-				ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
-					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
-						HttpProtocolOptions: &corev3.Http1ProtocolOptions{},
-					},
-				},
-			}
+			b.http1()
 		}
 		b.c.TypedExtensionProtocolOptions = map[string]*anypb.Any{httpOptionsKey: pack(b.http)}
 	}
@@ -159,11 +153,22 @@ func (b *clusterBuilder) http2() {
 	}
 }
 
+// http1 has the cluster speak HTTP/1.1.
+func (b *clusterBuilder) http1() {
+	b.options().UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
+				HttpProtocolOptions: &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.Defaults.KeepHeaderCase)},
+			},
+		},
+	}
+}
+
 // downstreamProtocol uses the protocol of the downstream request.
 func (b *clusterBuilder) downstreamProtocol() {
 	b.options().UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 		UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{},
+			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.Defaults.KeepHeaderCase)},
 			Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
 		},
 	}
@@ -176,6 +181,9 @@ func (b *clusterBuilder) protocol() {
 		b.http2()
 	case b.p.Protocol == mesh.Undeclared: // whatever h2UpgradePolicy says, as in Istio
 		b.downstreamProtocol()
+		return
+	case b.p.Defaults.KeepHeaderCase && b.p.Protocol.IsHTTP(): // no upgrade to HTTP/2, which has no cases; as in Istio
+		b.http1()
 		return
 	}
 	if b.p.Ref.Kind != view.OutboundCluster || settings.GetUseClientProtocol() {

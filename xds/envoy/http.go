@@ -44,6 +44,12 @@ func httpConnectionManager(c *view.FilterChain, l *view.Listener) *hcmv3.HttpCon
 	if h.AllowAbsoluteURL {
 		out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{AllowAbsoluteUrl: wrapperspb.Bool(true)}
 	}
+	if f := headerCase(h.Headers.GetPreserveHttp1HeaderCase().GetValue()); f != nil {
+		if out.HttpProtocolOptions == nil {
+			out.HttpProtocolOptions = &corev3.Http1ProtocolOptions{}
+		}
+		out.HttpProtocolOptions.HeaderKeyFormat = f
+	}
 	headersOf(out, h)
 	if h.Inbound == nil {
 		out.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{

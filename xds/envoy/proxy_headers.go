@@ -3,7 +3,9 @@ package envoy
 import (
 	"cmp"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	casev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/http/header_formatters/preserve_case/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
@@ -40,6 +42,17 @@ func headersOf(to *hcmv3.HttpConnectionManager, h *view.HTTPConnectionManager) {
 		Subject: wrapperspb.Bool(or(set.GetSubject(), true)), Uri: or(set.GetUri(), true), Dns: or(set.GetDns(), true),
 		Cert: or(set.GetCert(), false), Chain: or(set.GetChain(), false),
 	}
+}
+
+// headerCase has HTTP/1.1 keep the case of the names of headers; nil if it need not, and names are in
+// lower case.
+func headerCase(keep bool) *corev3.Http1ProtocolOptions_HeaderKeyFormat {
+	if !keep {
+		return nil
+	}
+	return &corev3.Http1ProtocolOptions_HeaderKeyFormat{HeaderFormat: &corev3.Http1ProtocolOptions_HeaderKeyFormat_StatefulFormatter{
+		StatefulFormatter: &corev3.TypedExtensionConfig{Name: "preserve_case", TypedConfig: pack(&casev3.PreserveCaseFormatterConfig{})},
+	}}
 }
 
 // forwardedClientCert is what happens to x-forwarded-client-cert of a client.

@@ -18,6 +18,8 @@ func forward(out *routev3.Route, p *view.Route, authority string) {
 	action := &routev3.RouteAction{
 		Timeout:        noTimeout(),
 		MaxGrpcTimeout: noTimeout(), //nolint:staticcheck // its successor cannot express it
+
+		AppendXForwardedHost: p.ForwardedHost,
 	}
 	if t := p.Rule.GetTimeout(); t.AsDuration() != 0 {
 		action.Timeout = t

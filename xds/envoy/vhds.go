@@ -105,6 +105,8 @@ func BuildCatchAll(routeName string, c view.CatchAll) Resource {
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: nameOf(c.Cluster)},
 			Timeout:          noTimeout(),
 			MaxGrpcTimeout:   noTimeout(), //nolint:staticcheck // its successor cannot express it
+
+			AppendXForwardedHost: c.ForwardedHost,
 		}}
 	}
 	r.Name = name

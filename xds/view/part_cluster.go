@@ -81,6 +81,8 @@ type MeshDefaults struct {
 	// H2Upgrade is MeshConfig's h2UpgradePolicy UPGRADE.
 	H2Upgrade bool
 	Keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // or nil
+	// KeepHeaderCase is MeshConfig's proxyHeaders.preserveHttp1HeaderCase.
+	KeepHeaderCase bool
 	// ECDHCurves and CipherSuites are MeshConfig's tlsDefaults, for TLS that a DestinationRule
 	// asks for; empty means those of Envoy. As in Istio, a client has no minimum version.
 	ECDHCurves, CipherSuites []string

@@ -40,6 +40,8 @@ type CatchAll struct {
 	Cluster ClusterRef
 	// NoAttemptCount is that of the other virtual hosts.
 	NoAttemptCount bool
+	// ForwardedHost adds the header x-forwarded-host.
+	ForwardedHost bool
 }
 
 // VirtualHost is the routes for some domains.
@@ -73,6 +75,8 @@ type Route struct {
 	Retry *networking.HTTPRetry
 	// Traced says that spans name what the requests are for.
 	Traced bool
+	// ForwardedHost adds the header x-forwarded-host if the host is rewritten.
+	ForwardedHost bool
 }
 
 // RouteDestination is the destination of a share of the requests.

@@ -174,7 +174,7 @@ func (sc *sidecarScope) routeConfigurationLayer(name string, list *virtualHostLi
 		}
 	} else if !list.hasWildcard { // Envoy accepts only one virtual host for "*"
 		t.CatchAll = sc.catchAll()
-		t.CatchAll.NoAttemptCount = sc.noAttemptCount()
+		t.CatchAll.NoAttemptCount, t.CatchAll.ForwardedHost = sc.noAttemptCount(), sc.forwardsHost()
 	}
 	return sc.layer(RoutesLayer+name, []Part{sc.routeConfigurations.intern(t)})
 }
