@@ -416,6 +416,9 @@ func TestListenersChange(t *testing.T) {
 		if err := u.configured(now, r.listeners); err != nil {
 			t.Fatal(err)
 		}
+		if side := u.reporting.side[manager{false, "b"}]; (side == "") != (name == "the same prefix") {
+			t.Errorf("%s: requests of b are reported by %q", name, side)
+		}
 		if u.until.After(now) != c.pauses {
 			t.Errorf("%s: nothing is compared until %s, want a pause: %v", name, u.until, c.pauses)
 		}
