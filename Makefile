@@ -61,6 +61,11 @@ bench-quickstart: tools ## measure bench/RESULTS.md anew, with real Envoys and a
 bench-counting: tools ## measure what metrics, access logs and traces cost, with real Envoys, ten minutes
 	FAIRLEAD_E2E=1 BENCH_COUNTING=$(CURDIR)/bench/COUNTING.md $(GO) test -run '^$$' -bench Counting -benchtime 1x -timeout 20m ./bench
 
+.PHONY: test-jaeger
+test-jaeger: tools ## traces in a real Jaeger, which takes three minutes to build; not a part of `make test`
+	GO=$(GO) $(PYTHON) tools/jaeger/install.py
+	FAIRLEAD_E2E=1 $(GO) test -tags jaeger -run TestTracesInJaeger -count 1 ./internal/e2e/traffic
+
 .PHONY: bench-worst
 bench-worst: fleet ## measure the long worst cases of bench/WORST.md anew, a quarter of an hour
 	bin/fleet table -long $(BENCH)
