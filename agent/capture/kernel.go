@@ -180,6 +180,7 @@ func (r *Ruleset) change(c *nftables.Conn, t *nftables.Table, have *present) err
 	sets := map[string]*nftables.Set{}
 	for i := range r.sets {
 		s, elements := r.sets[i].kernel(t)
+		s.ID = uint32(i + 1) // of this transaction; the library would count them in a variable of all goroutines
 		var err error
 		if have.sets[s.Name] == nil {
 			err = c.AddSet(s, elements)
