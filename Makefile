@@ -64,6 +64,7 @@ bench-counting: tools ## measure what metrics, access logs and traces cost, with
 .PHONY: test-jaeger
 test-jaeger: tools ## traces in a real Jaeger, which takes three minutes to build; not a part of `make test`
 	GO=$(GO) $(PYTHON) tools/jaeger/install.py
+	$(GO) vet -tags jaeger ./internal/e2e/traffic
 	FAIRLEAD_E2E=1 $(GO) test -tags jaeger -run TestTracesInJaeger -count 1 ./internal/e2e/traffic
 
 .PHONY: bench-worst

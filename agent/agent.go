@@ -131,6 +131,7 @@ type Agent struct {
 
 	metricsPort atomic.Uint32 // 0 while nobody has set it
 	portChosen  atomic.Bool   // a flag says so
+	wantedPort  atomic.Uint32 // of the ProxyConfig; 0 if it has none
 
 	host     atomic.Pointer[svid.Identity] // nil until it has joined
 	workload atomic.Pointer[svid.Identity] // nil until there is one

@@ -229,8 +229,8 @@ func (a *Agent) apply(next *hostConfig) {
 	if envoy != nil && a.c.DrainTime == 0 {
 		envoy.SetDrainTime(next.drain)
 	}
-	if at := a.metricsPort.Load(); at != 0 && !a.portChosen.Load() && next.statusPort != 0 && at != uint32(next.statusPort) {
-		a.log.Info("statusPort of the ProxyConfig changed; it is in force with the next start of the agent", "port", at, "next", next.statusPort)
+	if was := a.wantedPort.Swap(uint32(next.statusPort)); was != uint32(next.statusPort) && next.statusPort != 0 && a.metricsPort.Load() != uint32(next.statusPort) && !a.portChosen.Load() {
+		a.log.Info("statusPort of the ProxyConfig changed; it is in force with the next start of the agent", "port", a.metricsPort.Load(), "next", next.statusPort)
 	}
 	if fields := next.start.differs(started); len(fields) > 0 {
 		a.log.Info("the ProxyConfig changed; it is in force with the next start of Envoy", "names", fields)
@@ -284,6 +284,7 @@ func (a *Agent) StatusPort() uint16 {
 		return 0 // what reads the rest of it will say so
 	}
 	if port := pc.GetStatusPort(); port >= minStatusPort && port <= math.MaxUint16 {
+		a.wantedPort.Store(uint32(port))
 		return uint16(port)
 	}
 	return 0

@@ -37,8 +37,9 @@ func (a *Agent) collector(node bootstrap.Node, envoy *proxy.Process, r *relay.Re
 			return metrics.Process{PID: s.PID, Since: s.Since, Adopted: s.Adopted, Birth: envoy.Birth()}
 		},
 		Listeners: func() metrics.Listeners {
+			changing := r.Status().Held > 0 // first: the listeners of an update are there before its end
 			number, bodies := r.Listeners()
-			return metrics.Listeners{Number: number, Bodies: bodies, Drain: a.startNow().Drain}
+			return metrics.Listeners{Number: number, Bodies: bodies, Changing: changing}
 		},
 		Workload: func() metrics.Workload { return a.measured(node) }, StateFile: a.inState(countersFile), Owner: node.ID(), LossesFile: a.inState(lossesFile),
 	})

@@ -228,9 +228,7 @@ func (c *Collector) read(ctx context.Context, path string, others func(line []by
 	if c.intake.end(err == nil); err == nil {
 		c.lastRead = now
 		if before != nil {
-			c.store.mu.Lock()
-			c.uncounted.settle(now, before)
-			c.store.mu.Unlock()
+			c.settle(now, before)
 		}
 	}
 	c.logs.expire(now)

@@ -21,10 +21,10 @@ const LogCluster = "als-grpc"
 type Listeners struct {
 	// Number is another one for other listeners; 0 means that they are not known.
 	Number uint64
-	// Bodies are they, encoded as envoy.config.listener.v3.Listener.
-	Bodies [][]byte
-	// Drain is how long a listener that was changed or removed still serves.
-	Drain time.Duration
+	// Changing means that others are on their way, which Envoy may have already.
+	Changing bool
+	// Bodies gives them, encoded as envoy.config.listener.v3.Listener.
+	Bodies func() [][]byte
 }
 
 // manager is a connection manager or a TCP proxy, by the label that its statistics have.

@@ -170,12 +170,12 @@ func TestLogsOfOthersAreNotOurs(t *testing.T) {
 	r := &rig{}
 	text := "listeners:\n" + tcpListener("tcp", 1, "a", source, "") + httpListener("http", 2, "direct_response: {status: 200}", httpLog(36, 1, destination), "")
 	r.knows(t, text)
-	own, err := reportingOf(r.listeners.Bodies)
+	own, err := reportingOf(r.listeners.Bodies())
 	if err != nil || own.side[manager{true, "tcp"}] != source || own.side[manager{false, "http"}] != destination || !own.byLog[destination] {
 		t.Fatalf("%+v, %v", own, err)
 	}
 	r.knows(t, strings.ReplaceAll(text, "als-grpc", "another"))
-	if others, err := reportingOf(r.listeners.Bodies); err != nil || others.anything() {
+	if others, err := reportingOf(r.listeners.Bodies()); err != nil || others.anything() {
 		t.Errorf("%+v, %v", others, err)
 	}
 	if _, err := reportingOf([][]byte{[]byte("no listener")}); err == nil {

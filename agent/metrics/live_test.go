@@ -410,7 +410,7 @@ func (m *mesh) untilEntriesAreLost(t *testing.T) {
 	})
 }
 
-// TestWhatEnvoyDoesNotReport: what an Envoy swallows at its limit of series, and what it sent while
+// TestWhatEnvoyDoesNotReport: what an Envoy drops at its limit of series, and what it sent while
 // nobody listened, is in the overflow series of its side, so that the sums are what was sent.
 func TestWhatEnvoyDoesNotReport(t *testing.T) {
 	t.Parallel()
@@ -460,9 +460,9 @@ func TestWhatEnvoyDoesNotReport(t *testing.T) {
 				return nil
 			})
 			families, _ := m.scrape(t)
-			swallowed := total(families["istio_requests_total"], "reporter=source", "source_workload=overflow")
-			if version != envoytest.Oldest && swallowed != others+dead {
-				t.Errorf("%d requests of the client are in the overflow series, want %d", swallowed, others+dead)
+			dropped := total(families["istio_requests_total"], "reporter=source", "source_workload=overflow")
+			if version != envoytest.Oldest && dropped != others+dead {
+				t.Errorf("%d requests of the client are in the overflow series, want %d", dropped, others+dead)
 			}
 			m.send(t, m.out, asked)
 			want = fmt.Sprint([]uint64{2*asked + others + dead, lines + 1, lines + 1, 2*asked + mine, lines + 1, lines + 1})

@@ -265,15 +265,15 @@ func staticResources(tb testing.TB, text string) *bootstrapv3.Bootstrap_StaticRe
 // knows tells the collector the listeners of its Envoy, as a relay does.
 func (r *rig) knows(tb testing.TB, resources string) {
 	tb.Helper()
-	next := Listeners{Number: r.listeners.Number + 1, Drain: time.Second}
+	var bodies [][]byte
 	for _, l := range staticResources(tb, resources).GetListeners() {
 		body, err := proto.Marshal(l)
 		if err != nil {
 			tb.Fatal(err)
 		}
-		next.Bodies = append(next.Bodies, body)
+		bodies = append(bodies, body)
 	}
-	r.listeners = next
+	r.listeners = Listeners{Number: r.listeners.Number + 1, Bodies: func() [][]byte { return bodies }}
 }
 
 // attach makes an Envoy that of the collector.

@@ -67,6 +67,9 @@ type totals struct {
 	reported amounts
 	taken    map[manager]uint64 // requests or connections since Envoy's start
 	active   map[manager]uint64 // requests under way, read after taken
+	// unsettled are listeners that wait for their routes, or drain.
+	unsettled uint64
+	at        time.Time // when they had been read
 }
 
 // checkpoint is what had happened at a time, at least.
@@ -82,18 +85,19 @@ type uncounted struct {
 	envoy     Process // whose numbers these are
 	listeners uint64  // that reporting was read from
 	reporting *reporting
-	drain     time.Duration
 
-	last     map[manager]uint64 // totals as they were read last
+	last     map[manager]uint64 // totals of all managers as they were read last
 	sum      amounts            // of all totals, also of managers that are gone
 	reported amounts            // to the store
 	base     amounts            // differences that mean nothing
 	lost     amounts            // published so far
 	// history are earlier readings, oldest first.
 	history []checkpoint
-	// skip is for how many readings, and until for how long, differences mean nothing.
-	skip  int
-	until time.Time
+	// Differences mean nothing for skip readings, until a time, and while listeners are changing:
+	// some were reported in another way before, and may still serve.
+	skip     int
+	until    time.Time
+	changing bool
 	// unfollowed means that connections are open that count when they end.
 	unfollowed bool
 	// saved is what an agent before this one knew of its Envoy, until one runs; or nil.
@@ -108,15 +112,39 @@ type stateUncounted struct {
 	Base     amounts        `json:"base"`
 	Lost     amounts        `json:"lost"`
 	Last     []stateManager `json:"last"`
-	// Skip and Until are for how long differences mean nothing.
-	Skip  int       `json:"skip,omitempty"`
-	Until time.Time `json:"until,omitzero"`
+	// Skip, Until and Changing are for how long differences mean nothing.
+	Skip     int       `json:"skip,omitempty"`
+	Until    time.Time `json:"until,omitzero"`
+	Changing bool      `json:"changing,omitempty"`
+	// Managers are those of the listeners, and Interval is how often connections are reported.
+	Managers []stateManager `json:"managers"`
+	Interval time.Duration  `json:"interval"`
 }
 
+// stateManager is a manager, and who reports it, or its total.
 type stateManager struct {
-	TCP    bool   `json:"tcp,omitempty"`
-	Prefix string `json:"prefix"`
-	Taken  uint64 `json:"taken"`
+	TCP    bool     `json:"tcp,omitempty"`
+	Prefix string   `json:"prefix"`
+	Taken  uint64   `json:"taken,omitempty"`
+	Side   reporter `json:"side,omitempty"`
+}
+
+// maxSkip and maxPause bound what a file may say.
+const (
+	maxSkip  = 2
+	maxPause = time.Hour
+)
+
+// valid reports whether a file has numbers that can be.
+func (s *stateUncounted) valid() bool {
+	for i := range sides {
+		for q := range quantities {
+			if s.Sum[i][q] < 0 || s.Reported[i][q] < 0 || s.Lost[i][q] < 0 {
+				return false
+			}
+		}
+	}
+	return s.Skip >= 0 && s.Skip <= maxSkip && s.Interval >= 0
 }
 
 func newUncounted(s *store) *uncounted { return &uncounted{store: s, last: map[manager]uint64{}} }
@@ -133,16 +161,33 @@ func (u *uncounted) follow(running Process) {
 		return
 	}
 	first, saved := u.envoy == Process{}, u.saved
-	*u = uncounted{store: u.store, envoy: running, listeners: u.listeners, reporting: u.reporting, drain: u.drain, last: map[manager]uint64{}}
+	*u = uncounted{store: u.store, envoy: running, listeners: u.listeners, reporting: u.reporting, last: map[manager]uint64{}}
 	switch {
 	case !first || !running.Adopted:
-	case saved != nil && saved.Envoy != "" && saved.Envoy == running.Birth:
-		u.sum, u.reported, u.base, u.lost, u.skip, u.until = saved.Sum, saved.Reported, saved.Base, saved.Lost, saved.Skip, saved.Until
-		for _, m := range saved.Last {
-			u.last[manager{m.TCP, m.Prefix}] = m.Taken
-		}
+	case saved != nil && saved.Envoy != "" && saved.Envoy == running.Birth && saved.valid():
+		u.resume(saved)
 	default:
-		u.skip = 2 // what came before is not known, and the first reading only adds what is new
+		// What came before is not known, and the first reading only adds what is new.
+		u.skip, u.changing = maxSkip, true
+	}
+}
+
+// resume goes on with what another agent knew of the same Envoy.
+func (u *uncounted) resume(s *stateUncounted) {
+	u.sum, u.reported, u.base, u.lost, u.skip, u.changing = s.Sum, s.Reported, s.Base, s.Lost, s.Skip, s.Changing
+	if latest := time.Now().Add(maxPause); s.Until.Before(latest) {
+		u.until = s.Until
+	} else {
+		u.until = latest
+	}
+	for _, m := range s.Last {
+		u.last[manager{m.TCP, m.Prefix}] = m.Taken
+	}
+	if u.reporting == nil {
+		u.reporting = &reporting{side: map[manager]reporter{}, byLog: map[reporter]bool{}, interval: s.Interval}
+		for _, m := range s.Managers {
+			u.reporting.side[manager{m.TCP, m.Prefix}] = m.Side.known()
+		}
 	}
 }
 
@@ -150,36 +195,46 @@ func (u *uncounted) state(birth string) *stateUncounted {
 	if u.envoy.PID == 0 {
 		return nil
 	}
-	out := &stateUncounted{Envoy: birth, Sum: u.sum, Reported: u.reported, Base: u.base, Lost: u.lost, Skip: u.skip, Until: u.until}
+	out := &stateUncounted{
+		Envoy: birth, Sum: u.sum, Reported: u.reported, Base: u.base, Lost: u.lost, Skip: u.skip, Until: u.until, Changing: u.changing,
+	}
 	for m, n := range u.last {
-		out.Last = append(out.Last, stateManager{m.tcp, m.prefix, n})
+		out.Last = append(out.Last, stateManager{TCP: m.tcp, Prefix: m.prefix, Taken: n})
+	}
+	if u.reporting != nil {
+		out.Interval = u.reporting.interval
+		for m, side := range u.reporting.side {
+			out.Managers = append(out.Managers, stateManager{TCP: m.tcp, Prefix: m.prefix, Side: side})
+		}
 	}
 	return out
 }
 
-// configured takes the listeners that Envoy has. While one drains that is reported otherwise now,
-// its statistics mix both.
-func (u *uncounted) configured(now time.Time, l Listeners) error {
-	if l.Number == u.listeners {
-		return nil
+// configured takes the listeners that Envoy has, with their number.
+func (u *uncounted) configured(now time.Time, number uint64, next *reporting) {
+	was, expected := u.reporting, u.listeners+1
+	u.reporting, u.listeners = next, number
+	if number != expected || was != nil && !was.anything() {
+		// There were others between that nobody saw; or totals were not read.
+		u.changing = true
 	}
-	next, err := reportingOf(l.Bodies)
-	if err != nil {
-		return err
+	if was == nil {
+		return
 	}
-	if u.reporting != nil {
-		for m, side := range u.reporting.side {
-			if s, ok := next.side[m]; !ok || s != side {
-				u.until = now.Add(l.Drain + requestDelay)
-				break
-			}
-		}
-		if next.interval > u.reporting.interval {
-			u.until = now.Add(l.Drain + next.interval)
+	for m, side := range was.side {
+		if s, ok := next.side[m]; !ok && side != "" || s != side {
+			u.changing = true
 		}
 	}
-	u.reporting, u.listeners = next, l.Number
-	return nil
+	for m, side := range next.side {
+		_, had := was.side[m]
+		if _, served := u.last[m]; !had && served && side != "" {
+			u.changing = true // it is back, and may still drain
+		}
+	}
+	if next.interval != was.interval {
+		u.until = now.Add(max(next.interval, was.interval) + connectionDelay)
+	}
 }
 
 // settle compares totals with what was reported, and publishes what was not. It is called after a
@@ -195,9 +250,9 @@ func (u *uncounted) settle(now time.Time, t *totals) {
 			done[side.index()][requestsEnded] -= int64(n)
 		}
 	}
-	u.remember(checkpoint{now, done})
-	if u.skip > 0 || now.Before(u.until) {
-		u.skip = max(u.skip-1, 0)
+	u.remember(checkpoint{t.at, done})
+	if u.skip > 0 || u.changing || now.Before(u.until) {
+		u.skip, u.changing = max(u.skip-1, 0), u.changing && t.unsettled > 0
 		u.rebase(t, requestsEnded)
 		u.rebase(t, connectionsBegun)
 		return
@@ -249,21 +304,20 @@ func (u *uncounted) add(t *totals) {
 		}
 	}
 	for m, n := range t.taken {
-		side := u.reporting.side[m]
-		if side == "" {
-			delete(u.last, m)
-			continue
-		}
 		before := u.last[m]
 		if n < before {
 			before = 0
+		}
+		u.last[m] = n
+		side := u.reporting.side[m]
+		if side == "" {
+			continue
 		}
 		q := requestsEnded
 		if m.tcp {
 			q = connectionsBegun
 		}
 		u.sum[side.index()][q] += int64(n - before)
-		u.last[m] = n
 	}
 }
 
@@ -292,25 +346,43 @@ func (u *uncounted) before(at time.Time) *amounts {
 }
 
 // totalsPath has Envoy write the totals: counters before gauges. A plus is %2B in a query.
-const totalsPath = "/stats/prometheus?filter=" + `^(?:http\..%2B\.downstream_rq_(?:total|active)|tcp\..%2B\.downstream_cx_total)$`
+const totalsPath = "/stats/prometheus?usedonly&filter=" +
+	`^(?:http\..%2B\.downstream_rq_(?:total|active)|tcp\..%2B\.downstream_cx_total|listener_manager\.total_(?:listeners_warming|listeners_draining|filter_chains_draining))$`
 
-// readTotals reads the totals of Envoy; nil if nothing is reported.
+// totalsTime is for how long the totals may hold up a reading.
+const totalsTime = time.Second
+
+// readTotals reads the totals of Envoy; nil if nothing is reported, or listeners are on their way.
 func (c *Collector) readTotals(ctx context.Context, now time.Time) (*totals, error) {
 	if c.c.Listeners == nil {
 		return nil, nil
 	}
 	l := c.c.Listeners()
-	if l.Number == 0 {
+	if l.Number == 0 || l.Changing {
 		return nil, nil
 	}
 	c.store.mu.Lock()
-	err := c.uncounted.configured(now, l)
-	asked := err == nil && c.uncounted.reporting.anything()
+	known := c.uncounted.listeners == l.Number
+	c.store.mu.Unlock()
+	var next *reporting
+	if !known {
+		var err error
+		if next, err = reportingOf(l.Bodies()); err != nil {
+			return nil, err
+		}
+	}
+	c.store.mu.Lock()
+	if next != nil {
+		c.uncounted.configured(now, l.Number, next)
+	}
+	asked := c.uncounted.reporting.anything()
 	out := &totals{of: c.uncounted.envoy, reported: c.uncounted.reported, taken: map[manager]uint64{}, active: map[manager]uint64{}}
 	c.store.mu.Unlock()
 	if !asked {
-		return nil, err
+		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, totalsTime)
+	defer cancel()
 	body, err := c.c.Open(ctx, totalsPath)
 	if err != nil {
 		return nil, err
@@ -322,7 +394,18 @@ func (c *Collector) readTotals(ctx context.Context, now time.Time) (*totals, err
 	if len(out.taken) > maxManagers {
 		return nil, fmt.Errorf("%w: more than %d connection managers and TCP proxies", errTooLarge, maxManagers)
 	}
+	out.at = time.Now()
 	return out, nil
+}
+
+// settle compares the totals with what was reported, unless listeners have changed since they were read.
+func (c *Collector) settle(now time.Time, t *totals) {
+	l := c.c.Listeners()
+	c.store.mu.Lock()
+	defer c.store.mu.Unlock()
+	if !l.Changing && l.Number == c.uncounted.listeners {
+		c.uncounted.settle(now, t)
+	}
 }
 
 // take takes a line if it is a total.
@@ -334,6 +417,10 @@ func (t *totals) take(line []byte) {
 	if !ok {
 		return
 	}
+	n, err := strconv.ParseUint(string(s.value), 10, 63)
+	if err != nil {
+		return
+	}
 	to, of, name := t.taken, manager{}, "http_conn_manager_prefix"
 	switch string(s.name) {
 	case "envoy_http_downstream_rq_total":
@@ -341,12 +428,14 @@ func (t *totals) take(line []byte) {
 		to = t.active
 	case "envoy_tcp_downstream_cx_total":
 		name, of.tcp = "tcp_prefix", true
+	case "envoy_listener_manager_total_listeners_warming", "envoy_listener_manager_total_listeners_draining", "envoy_listener_manager_total_filter_chains_draining":
+		t.unsettled += n
+		return
 	default:
 		return
 	}
-	n, err := strconv.ParseUint(string(s.value), 10, 63)
 	labels, ok := parseLabels(s.labels)
-	if err != nil || !ok {
+	if !ok {
 		return
 	}
 	for _, l := range labels {

@@ -17,18 +17,24 @@ import (
 // lost. It stands in for a real one where a test needs losses, restarts and readings at chosen
 // moments.
 type played struct {
-	rnd  *rand.Rand
-	now  time.Time
-	u    *uncounted
-	run  Process
-	all  map[manager]uint64
-	open map[manager]uint64 // requests under way
+	rnd   *rand.Rand
+	now   time.Time
+	u     *uncounted
+	run   Process
+	byLog bool
+	all   map[manager]uint64
+	open  map[manager]uint64 // requests under way
 	// late are what will be reported, with the time.
 	late []lateReport
 	// lost are by side and quantity, of all Envoys.
 	lost amounts
-	// silent are managers whose requests nobody reports any more, although they are in the totals.
-	silent map[manager]bool
+	// changes are changes of listeners while an agent starts.
+	changes bool
+	// number is that of the listeners. Those from before serve until drained: of their requests some
+	// are reported, and some are not.
+	number  uint64
+	drained time.Time
+	sides   map[manager]reporter
 }
 
 type lateReport struct {
@@ -47,9 +53,9 @@ func managersOf() map[manager]reporter {
 func newPlayed(seed uint64, byLog bool) *played {
 	p := &played{
 		rnd: rand.New(rand.NewPCG(seed, 7)), now: time.Unix(1e9, 0), u: newUncounted(newStore(100)),
-		all: map[manager]uint64{}, open: map[manager]uint64{}, silent: map[manager]bool{},
+		all: map[manager]uint64{}, open: map[manager]uint64{}, sides: managersOf(), byLog: byLog,
 	}
-	p.u.reporting = &reporting{side: managersOf(), byLog: map[reporter]bool{source: byLog, destination: byLog}, interval: 5 * time.Second}
+	p.listen(1)
 	p.restart()
 	return p
 }
@@ -59,7 +65,7 @@ func (p *played) restart() {
 	for _, l := range p.late {
 		p.lost[l.side.index()][l.q]++
 	}
-	p.late = nil
+	p.late, p.drained = nil, time.Time{}
 	clear(p.all)
 	clear(p.open)
 	p.run = Process{PID: p.run.PID + 1, Since: p.now, Birth: strconv.Itoa(p.run.PID + 1)}
@@ -76,14 +82,14 @@ func (p *played) act(events int, lossy bool) {
 			case p.rnd.IntN(3) != 0:
 			case m.tcp:
 				p.all[m]++
-				p.report(m, side, connectionsBegun, lossy, connectionDelay+p.u.reporting.interval)
+				p.report(m, side, connectionsBegun, lossy, connectionDelay+reportInterval)
 			case p.rnd.IntN(2) == 0:
 				p.all[m]++
 				p.open[m]++
 			case p.open[m] > 0:
 				p.open[m]--
 				delay := time.Duration(0)
-				if p.u.reporting.byLog[side] {
+				if p.byLog {
 					delay = requestDelay
 				}
 				p.report(m, side, requestsEnded, lossy, delay)
@@ -93,8 +99,9 @@ func (p *played) act(events int, lossy bool) {
 }
 
 func (p *played) report(m manager, side reporter, q quantity, lossy bool, within time.Duration) {
+	draining := p.now.Before(p.drained) && p.rnd.IntN(2) == 0
 	switch {
-	case p.silent[m]:
+	case draining || p.sides[m] == "":
 	case lossy && p.rnd.IntN(4) == 0:
 		p.lost[side.index()][q]++
 	case within == 0:
@@ -124,7 +131,21 @@ func (p *played) read(lossy bool) {
 	p.act(p.rnd.IntN(3), lossy)
 	t.active = maps.Clone(p.open)
 	p.act(p.rnd.IntN(3), lossy)
-	p.u.settle(began, t)
+	if t.at = p.now; began.Before(p.drained) {
+		t.unsettled = 1
+	}
+	if p.rnd.IntN(8) != 0 { // else the reading fails
+		p.u.settle(p.now, t)
+	}
+}
+
+// reportInterval is how often open connections are reported.
+const reportInterval = 5 * time.Second
+
+// listen has the agent see listeners after so many changes of them.
+func (p *played) listen(changes uint64) {
+	p.number += changes
+	p.u.configured(p.now, p.number, &reporting{side: maps.Clone(p.sides), byLog: map[reporter]bool{source: p.byLog, destination: p.byLog}, interval: reportInterval})
 }
 
 func (p *played) published() amounts {
@@ -152,12 +173,18 @@ func (p *played) tooMany() bool {
 func (p *played) handOver(planned bool) {
 	before := p.u
 	p.u = newUncounted(before.store)
-	p.u.reporting, p.u.listeners = before.reporting, before.listeners
 	if planned {
 		p.u.saved = before.state(p.run.Birth)
 	}
 	p.run.Adopted, p.run.Since = true, p.now
 	p.u.follow(p.run)
+	p.number = 0
+	if p.changes && p.rnd.IntN(2) == 0 { // and other listeners, before it has seen the first
+		p.change()
+		p.listen(2)
+		return
+	}
+	p.listen(1)
 }
 
 // TestUncountedIsNeverTooMuch: while requests and connections come and go, are reported at once,
@@ -181,6 +208,7 @@ func TestUncountedIsNeverTooMuch(t *testing.T) {
 			found := int64(0)
 			for seed := range uint64(150) {
 				p := newPlayed(seed, seed%2 == 0)
+				p.changes = c.flips
 				lossy := func() bool { return p.rnd.IntN(3) == 0 }
 				last := p.published()
 				check := func(what string, step int) {
@@ -227,7 +255,7 @@ func TestUncountedIsNeverTooMuch(t *testing.T) {
 				}
 				for range 3 {
 					p.now = p.now.Add(time.Minute)
-					p.u.settle(p.now, &totals{of: p.run, reported: p.u.reported, taken: maps.Clone(p.all), active: map[manager]uint64{}})
+					p.u.settle(p.now, &totals{at: p.now, of: p.run, reported: p.u.reported, taken: maps.Clone(p.all), active: map[manager]uint64{}})
 					check("quiet", 0)
 				}
 				if c.all && p.published() != p.lost {
@@ -244,20 +272,32 @@ func TestUncountedIsNeverTooMuch(t *testing.T) {
 	}
 }
 
-// flip has Envoy report a manager that it did not report, or the other way. While the listener from
-// before drains, some of its requests are not reported.
+// flip has Envoy report a manager that it did not report, or the other way, perhaps twice before the
+// agent sees it.
 func (p *played) flip() {
-	m := manager{false, "outbound_2"}
-	next := *p.u.reporting
-	next.side = maps.Clone(next.side)
-	if next.side[m] == "" {
-		next.side[m] = source
-		delete(p.silent, m)
-	} else {
-		next.side[m] = ""
-		p.silent[m] = true
+	p.change()
+	changes := uint64(1)
+	if p.rnd.IntN(3) == 0 {
+		p.act(p.rnd.IntN(10), true)
+		p.change()
+		changes++
 	}
-	p.u.reporting, p.u.until = &next, p.now.Add(time.Minute)
+	p.listen(changes)
+}
+
+func (p *played) change() {
+	p.drained = p.now.Add(time.Duration(p.rnd.IntN(90)) * time.Second)
+	m := manager{false, "outbound_2"}
+	switch side, ok := p.sides[m]; {
+	case !ok:
+		p.sides[m] = source // is back
+	case side != "" && p.rnd.IntN(2) == 0:
+		delete(p.sides, m) // is removed
+	case side != "":
+		p.sides[m] = ""
+	default:
+		p.sides[m] = source
+	}
 }
 
 // remove removes a listener, after its requests have ended, and adds one with the same name: its
@@ -269,7 +309,10 @@ func (p *played) remove() {
 	}
 	delete(p.open, m)
 	delete(p.all, m)
-	p.u.until = p.now.Add(time.Minute)
+	delete(p.sides, m)
+	p.listen(1)
+	p.sides[m] = destination
+	p.listen(1)
 }
 
 // TestHistoryIsBounded: however often the page is read, few readings are kept, and the one that is
@@ -308,7 +351,7 @@ func settled(t *testing.T, tcp bool) (u *uncounted, m manager, read func(after t
 	u.follow(Process{PID: 1, Since: now})
 	read = func(after time.Duration, taken, active uint64) amounts {
 		now = now.Add(after)
-		u.settle(now, &totals{of: u.envoy, reported: u.reported, taken: map[manager]uint64{m: taken}, active: map[manager]uint64{m: active}})
+		u.settle(now, &totals{at: now, of: u.envoy, reported: u.reported, taken: map[manager]uint64{m: taken}, active: map[manager]uint64{m: active}})
 		return p.published()
 	}
 	read(0, 0, 0)
@@ -392,35 +435,40 @@ func TestListenersChange(t *testing.T) {
 	was := listener("a", "inbound_fd00::1_80", destination) + listener("b", "b", source)
 	for name, c := range map[string]struct {
 		text   string
+		unseen uint64 // changes between
 		pauses bool
 	}{
-		"the same":        {was, false},
-		"one more":        {was + listener("c", "c", source), false},
-		"one less":        {listener("b", "b", source), true},
-		"not counted":     {none(listener("a", "inbound_fd00::1_80", destination)) + listener("b", "b", source), true},
-		"the other side":  {listener("a", "inbound_fd00::1_80", source) + listener("b", "b", source), true},
-		"the same prefix": {was + none(listener("c", "b", source)), true},
-		"slower reports":  {was + tcpListener("t", 1, "x", source, ""), true},
+		"the same":        {was, 0, false},
+		"another between": {was, 1, true},
+		"one more":        {was + listener("c", "c", source), 0, false},
+		"one is back":     {was + listener("c", "gone", source), 0, true},
+		"one less":        {listener("b", "b", source), 0, true},
+		"not counted":     {none(listener("a", "inbound_fd00::1_80", destination)) + listener("b", "b", source), 0, true},
+		"the other side":  {listener("a", "inbound_fd00::1_80", source) + listener("b", "b", source), 0, true},
+		"the same prefix": {was + none(listener("c", "b", source)), 0, true},
+		"slower reports":  {was + tcpListener("t", 1, "x", source, ""), 0, true},
 	} {
 		u := newUncounted(newStore(10))
-		r.listeners.Number = 0
-		r.knows(t, "listeners:\n"+was)
-		now := time.Unix(1e9, 0)
-		if err := u.configured(now, r.listeners); err != nil {
-			t.Fatal(err)
+		see := func(listeners string, number uint64) {
+			r.knows(t, "listeners:\n"+listeners)
+			next, err := reportingOf(r.listeners.Bodies())
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.configured(time.Unix(1e9, 0), number, next)
 		}
-		if u.until.After(now) || u.reporting.side[manager{false, "inbound_fd00__1_80"}] != destination {
-			t.Fatalf("the first listeners: %v, %v", u.until, u.reporting.side)
+		pauses := func() bool { return u.changing || !u.until.IsZero() }
+		see(was, 1)
+		if pauses() || u.reporting.side[manager{false, "inbound_fd00__1_80"}] != destination {
+			t.Fatalf("the first listeners: %v, %v", pauses(), u.reporting.side)
 		}
-		r.knows(t, "listeners:\n"+c.text)
-		if err := u.configured(now, r.listeners); err != nil {
-			t.Fatal(err)
-		}
+		u.last[manager{false, "gone"}] = 7 // of a listener that was removed and may still drain
+		see(c.text, 2+c.unseen)
 		if side := u.reporting.side[manager{false, "b"}]; (side == "") != (name == "the same prefix") {
 			t.Errorf("%s: requests of b are reported by %q", name, side)
 		}
-		if u.until.After(now) != c.pauses {
-			t.Errorf("%s: nothing is compared until %s, want a pause: %v", name, u.until, c.pauses)
+		if pauses() != c.pauses {
+			t.Errorf("%s: changing %v, until %s, want a pause: %v", name, u.changing, u.until, c.pauses)
 		}
 	}
 }
@@ -431,7 +479,8 @@ func TestStateOfTheComparison(t *testing.T) {
 	some := amounts{{1, 2}, {3, 4}}
 	was := &uncounted{
 		envoy: Process{PID: 1, Birth: "b"}, sum: some, reported: some, base: some, lost: some,
-		last: map[manager]uint64{{true, "x"}: 5}, skip: 1, until: time.Unix(1e9, 0).UTC(),
+		last: map[manager]uint64{{true, "x"}: 5}, skip: 1, until: time.Unix(1e9, 0).UTC(), changing: true,
+		reporting: &reporting{side: map[manager]reporter{{false, "y"}: source}, interval: time.Second},
 	}
 	j, err := json.Marshal(was.state("b"))
 	if err != nil {
@@ -451,5 +500,21 @@ func TestStateOfTheComparison(t *testing.T) {
 	is.follow(Process{PID: 1, Birth: "b", Adopted: true})
 	if diff := cmp.Diff(saved, is.state("b")); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// TestHostileState: a file cannot make differences that never were, or end the comparison.
+func TestHostileState(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]stateUncounted{
+		"negative": {Reported: amounts{{-5}}}, "far": {Until: time.Unix(1<<40, 0)}, "many": {Skip: 1 << 40}, "before": {Skip: -1},
+	} {
+		s.Envoy = "b"
+		u := newUncounted(newStore(1))
+		u.saved = &s
+		u.follow(Process{PID: 1, Birth: "b", Adopted: true})
+		if u.reported != (amounts{}) || u.skip < 0 || u.skip > maxSkip || time.Until(u.until) > maxPause {
+			t.Errorf("%s: %+v", name, u)
+		}
 	}
 }

@@ -143,15 +143,18 @@ type acceptedListeners struct {
 
 // Listeners are those that Envoy has accepted, encoded, and a number that is another one whenever
 // they are others; 0 before the first.
-func (r *Relay) Listeners() (number uint64, bodies [][]byte) {
+func (r *Relay) Listeners() (number uint64, bodies func() [][]byte) {
 	now := r.listeners.Load()
 	if now == nil {
 		return 0, nil
 	}
-	for l := range now.set.All() {
-		bodies = append(bodies, l.Body)
+	return now.number, func() [][]byte {
+		var out [][]byte
+		for l := range now.set.All() {
+			out = append(out, l.Body)
+		}
+		return out
 	}
-	return now.number, bodies
 }
 
 // Status is what the relay does now.

@@ -126,7 +126,7 @@ func (c *core) publish(now time.Time) {
 	for _, name := range slices.Sorted(maps.Keys(c.fallbacks)) {
 		s.Fallbacks = append(s.Fallbacks, c.fallbacks[name])
 	}
-	c.r.status.Store(s)
+	// Before the status: who sees there that nothing is on its way any more sees them, too.
 	if set, was := c.accepted[stream.ListenerType], c.r.listeners.Load(); set != nil && (was == nil || was.set != set) {
 		next := &acceptedListeners{set: set, number: 1}
 		if was != nil {
@@ -134,6 +134,7 @@ func (c *core) publish(now time.Time) {
 		}
 		c.r.listeners.Store(next)
 	}
+	c.r.status.Store(s)
 }
 
 // counts are the numbers of resources, by type; sorted.

@@ -177,6 +177,9 @@ const (
 	minStatusPort  = 1024 // agents have no privilege for others
 )
 
+// portsOfEnvoy are ports of a host that Envoy or its agent has for something else.
+func portsOfEnvoy() []int32 { return []int32{15000, 15001, 15004, 15006, 15008, 15021, 15053, 15090} }
+
 var statTag = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.]{0,127}$`)
 
 // refusedMetadata are the variables of Istio's agent that would change what a proxy does with
@@ -209,8 +212,8 @@ func checkProxyConfig(pc *meshconfig.ProxyConfig, report func(path, why string))
 			report(path, fmt.Sprintf("%s is not from 0s to %s", d.AsDuration(), maxDrain))
 		}
 	}
-	if port := pc.GetStatusPort(); port != 0 && port < minStatusPort {
-		report("statusPort", fmt.Sprintf("agents listen at ports from %d on, and %d is below", minStatusPort, port))
+	if port := pc.GetStatusPort(); port != 0 && (port < minStatusPort || slices.Contains(portsOfEnvoy(), port)) {
+		report("statusPort", fmt.Sprintf("agents listen at ports from %d on, and not at those of Envoy; %d cannot be used", minStatusPort, port))
 	}
 	checkStats(pc, report)
 	if probe := pc.GetReadinessProbe(); probe != nil {

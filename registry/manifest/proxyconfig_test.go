@@ -58,6 +58,7 @@ func TestBrokenAnnotation(t *testing.T) {
 		{"drainDuration: 5s\nconcurrency: x", "line 2 of the annotation: concurrency: must be an integer"},
 		{"concurrency: -1", "concurrency: not in force: -1 is not from 0"},
 		{"statusPort: 22", "statusPort: not in force: agents listen at ports from 1024 on"},
+		{"statusPort: 15006", "15006 cannot be used"},
 		{"terminationDrainDuration: 2h", "terminationDrainDuration: not in force: 2h0m0s is not from 0s to 1h0m0s"},
 		{"drainDuration: 1.5s", "whole seconds"},
 		{"tracing: {zipkin: {address: 'a:1'}}", "tracing.zipkin: not in force: a tracer is for all proxies"},

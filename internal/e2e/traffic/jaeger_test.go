@@ -25,14 +25,14 @@ type jaeger struct{ otlp, zipkin, query string }
 func startJaeger(t *testing.T) *jaeger {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(envoytest.ModuleRoot(t), ".tools", "jaeger-*", "jaeger"))
-	if err != nil || len(found) != 1 {
+	if err != nil || len(found) == 0 {
 		t.Fatalf("there is no Jaeger in .tools: run `make test-jaeger`: %q, %v", found, err)
 	}
 	ports := envoytest.FreePorts(t, 8)
 	at := func(i int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[i])) }
 	j := &jaeger{otlp: at(0), zipkin: at(1), query: at(2)}
 	log := &envoytest.Log{}
-	cmd := exec.Command(found[0],
+	cmd := exec.Command(found[len(found)-1],
 		"--collector.otlp.grpc.host-port", j.otlp, "--collector.zipkin.host-port", j.zipkin, "--query.http-server.host-port", j.query,
 		"--collector.otlp.http.host-port", at(3), "--query.grpc-server.host-port", at(4), "--collector.grpc-server.host-port", at(5),
 		"--collector.http-server.host-port", at(6), "--admin.http.host-port", at(7))
