@@ -129,12 +129,29 @@ func (c *core) publish(now time.Time) {
 	// Before the status: who sees there that nothing is on its way any more sees them, too.
 	if set, was := c.accepted[stream.ListenerType], c.r.listeners.Load(); set != nil && (was == nil || was.set != set) {
 		next := &acceptedListeners{set: set, number: 1}
-		if was != nil {
+		switch {
+		case was == nil:
+		case sameResources(was.set, set): // an Envoy has connected again
+			next.number = was.number
+		default:
 			next.number = was.number + 1
 		}
 		c.r.listeners.Store(next)
 	}
 	c.r.status.Store(s)
+}
+
+// sameResources reports whether two sets have the same versions of the same resources.
+func sameResources(a, b *stream.Set) bool {
+	if a.Len() != b.Len() {
+		return false
+	}
+	for r := range a.All() {
+		if o := b.Get(r.Name); o == nil || o.Version != r.Version {
+			return false
+		}
+	}
+	return true
 }
 
 // counts are the numbers of resources, by type; sorted.
