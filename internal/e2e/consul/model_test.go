@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/fairlead/fairlead/registry/consul"
 	"github.com/fairlead/fairlead/registry/consul/client"
 	"github.com/fairlead/fairlead/registry/consul/mapping"
+	"github.com/fairlead/fairlead/registry/manifest"
 	"github.com/fairlead/fairlead/registry/mesh"
 )
 
@@ -63,8 +65,12 @@ func (f *fleet) fresh(ctx context.Context) ([]object, error) {
 	if err != nil {
 		return nil, err
 	}
+	allocated, err := f.allocated()
+	if err != nil {
+		return nil, err
+	}
 	var out []object
-	for _, s := range fragment.Services {
+	for _, s := range mesh.Merge(mesh.Input{Fallback: manifest.DefaultMeshConfig(), Fragments: []*mesh.Fragment{fragment}, Allocations: allocated}).Services {
 		out = append(out, object{Key: s.String(), Host: string(s.Hostname), Hash: s.Hash.String()})
 	}
 	for _, w := range fragment.Workloads {
@@ -74,6 +80,41 @@ func (f *fleet) fresh(ctx context.Context) ([]object, error) {
 		return nil, errors.New("the catalog is empty")
 	}
 	return out, nil
+}
+
+// allocated are the addresses that the control plane gave to hosts: they are in its services, and
+// Consul does not know them.
+func (f *fleet) allocated() (*mesh.Allocations, error) {
+	text, err := f.Admin("server", "/v1/addresses")
+	if err != nil {
+		return nil, err
+	}
+	var list []struct {
+		Namespace string        `json:"namespace"`
+		Host      mesh.Hostname `json:"host"`
+		Addresses []netip.Addr  `json:"addresses"`
+		Allocated bool          `json:"allocated"`
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil {
+		return nil, err
+	}
+	changes := map[mesh.NamespacedHost]mesh.Allocation{}
+	for _, h := range list {
+		if !h.Allocated {
+			continue
+		}
+		var a mesh.Allocation
+		for _, ip := range h.Addresses {
+			if ip.Is4() {
+				a.IPv4 = ip
+			} else {
+				a.IPv6 = ip
+			}
+		}
+		changes[mesh.NamespacedHost{Namespace: h.Namespace, Host: h.Host}] = a
+	}
+	var none *mesh.Allocations
+	return none.With(changes), nil
 }
 
 // registryStatus is what the control plane's registry says of the source.
