@@ -228,8 +228,8 @@ func (u *uncounted) configured(now time.Time, number uint64, next *reporting) {
 	}
 	for m, side := range next.side {
 		_, had := was.side[m]
-		if _, served := u.last[m]; !had && served && side != "" {
-			u.changing = true // it is back, and may still drain
+		if _, served := u.last[m]; !had && side != "" && (served || len(u.last) == 0) {
+			u.changing = true // it is back, or nobody knows, and may still drain
 		}
 	}
 	if next.interval != was.interval {
