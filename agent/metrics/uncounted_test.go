@@ -210,7 +210,11 @@ func TestUncountedIsNeverTooMuch(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			found := int64(0)
-			for seed := range uint64(300) {
+			seeds := uint64(300)
+			if testing.Short() {
+				seeds = 30
+			}
+			for seed := range seeds {
 				p := newPlayed(seed, seed%2 == 0)
 				p.changes = c.flips
 				lossy := func() bool { return p.rnd.IntN(3) == 0 }
