@@ -14,7 +14,7 @@ import (
 )
 
 // hostAddresses tells of hosts whose address another host has, and warns of ports that take
-// connections to strangers.
+// connections to hosts that are not of the mesh.
 func hostAddresses(w *meshIndex, r *report) {
 	all := &mesh.Fragment{Source: "files"}
 	written := map[mesh.NamespacedHost]*manifest.Object{}

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"testing"
 
 	"github.com/fairlead/fairlead/internal/envoytest"
-	"github.com/fairlead/fairlead/internal/meshtest"
 )
 
 // jaeger is a running Jaeger that keeps its traces in memory.
@@ -167,41 +165,11 @@ func TestTracesInJaeger(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p := newPair(t)
 				entry := fmt.Sprintf(collectorEntry, port)
 				if name == "zipkin" {
 					entry = strings.ReplaceAll(entry, "name: grpc, protocol: GRPC", "name: http, protocol: HTTP")
 				}
-				p.Write("collector.yaml", entry)
-				for _, h := range []*[]string{&p.clientH.Agent, &p.echoH.Agent} {
-					*h = append(*h, "--envoy", envoytest.BinaryVersion(t, version))
-				}
-				config := filepath.Join(t.TempDir(), "mesh.yaml")
-				if err := os.WriteFile(config, []byte("extensionProviders: [{name: otlp, "+c.provider+"}]\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				p.StartServer("--mesh-config", config)
-				p.StartApp(meshtest.Host{Name: "http", App: []string{"--protocol", "http"}})
-				p.StartHost(p.clientH)
-				p.StartHost(p.echoH)
-				p.AwaitLive("client", "echo")
-				envoytest.Eventually(t, envoytest.Patience, func() error {
-					req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.at(11, 9080)+"/a", http.NoBody)
-					if err != nil {
-						t.Fatal(err)
-					}
-					req.Host = echoHost
-					req.Header.Set("X-Call", "one")
-					resp, err := (&http.Client{Timeout: envoytest.Patience}).Do(req)
-					if err != nil {
-						return err
-					}
-					_ = resp.Body.Close()
-					if resp.StatusCode != http.StatusOK {
-						return fmt.Errorf("status %d", resp.StatusCode)
-					}
-					return nil
-				})
+				tracedCall(t, version, entry, c.provider)
 				envoytest.Eventually(t, envoytest.Patience, func() error {
 					all, err := j.traces(t, "echo.shop")
 					if err != nil || len(all) == 0 {

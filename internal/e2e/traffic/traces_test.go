@@ -49,42 +49,50 @@ func TestTracesOfHosts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := newPair(t)
-			p.Write("collector.yaml", fmt.Sprintf(collectorEntry, port))
-			binary := envoytest.BinaryVersion(t, version)
-			for _, h := range []*[]string{&p.clientH.Agent, &p.echoH.Agent} {
-				*h = append(*h, "--envoy", binary)
-			}
-			config := filepath.Join(t.TempDir(), "mesh.yaml")
-			if err := os.WriteFile(config, []byte("extensionProviders: [{name: otlp, opentelemetry: {service: collector.watch.internal, port: 4317}}]\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			p.StartServer("--mesh-config", config)
-			p.StartApp(meshtest.Host{Name: "http", App: []string{"--protocol", "http"}})
-			p.StartHost(p.clientH)
-			p.StartHost(p.echoH)
-			p.AwaitLive("client", "echo")
-			envoytest.Eventually(t, envoytest.Patience, func() error {
-				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.at(11, 9080)+"/a", http.NoBody)
-				if err != nil {
-					t.Fatal(err)
-				}
-				req.Host = echoHost
-				req.Header.Set("X-Call", "one")
-				resp, err := (&http.Client{Timeout: envoytest.Patience}).Do(req)
-				if err != nil {
-					return err
-				}
-				_ = resp.Body.Close()
-				if resp.StatusCode != http.StatusOK {
-					return fmt.Errorf("status %d", resp.StatusCode)
-				}
-				return nil
-			})
+			p := tracedCall(t, version, fmt.Sprintf(collectorEntry, port), "opentelemetry: {service: collector.watch.internal, port: 4317}")
 			envoytest.Eventually(t, envoytest.Patience, func() error { return checkSpans(collector.Traces(t)) })
 			p.AwaitLive("client", "echo") // each has accepted everything
 		})
 	}
+}
+
+// tracedCall starts a client and a server with Envoys of a version, whose spans go to a provider, and
+// makes a call. entry has the provider's service.
+func tracedCall(t *testing.T, version, entry, provider string) *pair {
+	t.Helper()
+	p := newPair(t)
+	p.Write("collector.yaml", entry)
+	binary := envoytest.BinaryVersion(t, version)
+	for _, h := range []*[]string{&p.clientH.Agent, &p.echoH.Agent} {
+		*h = append(*h, "--envoy", binary)
+	}
+	config := filepath.Join(t.TempDir(), "mesh.yaml")
+	if err := os.WriteFile(config, []byte("extensionProviders: [{name: otlp, "+provider+"}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p.StartServer("--mesh-config", config)
+	p.StartApp(meshtest.Host{Name: "http", App: []string{"--protocol", "http"}})
+	p.StartHost(p.clientH)
+	p.StartHost(p.echoH)
+	p.AwaitLive("client", "echo")
+	envoytest.Eventually(t, envoytest.Patience, func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.at(11, 9080)+"/a", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Host = echoHost
+		req.Header.Set("X-Call", "one")
+		resp, err := (&http.Client{Timeout: envoytest.Patience}).Do(req)
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("status %d", resp.StatusCode)
+		}
+		return nil
+	})
+	return p
 }
 
 // checkSpans looks for a trace of the call that was served.

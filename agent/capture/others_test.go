@@ -1,0 +1,133 @@
+package capture
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestPublishedPortsAreRefused: tables as Docker and others write them, for a captured port.
+func TestPublishedPortsAreRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	for name, c := range map[string]struct {
+		rule            string
+		refused, remark bool
+	}{
+		"dnat":        {"tcp dport 8080 dnat to 172.17.0.2:80", true, false},
+		"not_lo":      {`iifname != "docker0" tcp dport 8080 counter dnat to 172.17.0.2:80`, true, false},
+		"redirect":    {"tcp dport 8080 redirect to :3128", true, false},
+		"set":         {"tcp dport { 80, 8080 } redirect to :3128", true, false},
+		"range":       {"tcp dport 8000-9000 redirect to :3128", true, false},
+		"intervals":   {"tcp dport { 1-100, 8000-9000 } redirect to :3128", true, false},
+		"map":         {"dnat to tcp dport map { 80 : 172.17.0.2, 8080 : 172.17.0.3 }", true, false},
+		"other_port":  {"tcp dport 8081 dnat to 172.17.0.2:80", false, false},
+		"other_range": {"tcp dport { 1-8079, 8081-9000 } redirect to :3128", false, false},
+		"udp":         {"udp dport 8080 dnat to 172.17.0.2:80", false, false},
+		"everything":  {"meta l4proto tcp redirect to :3128", false, true},
+	} {
+		h.load("table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local jump DOCKER; }; chain DOCKER {; " + c.rule + "; }; }")
+		f, err := h.kernel().Inspect(build(t, nil))
+		if err != nil || len(f.Refused) > 0 != c.refused || len(f.Remarks) > 0 != c.remark {
+			t.Errorf("%s: %+v %v", name, f, err)
+		}
+		if c.refused && len(f.Refused) > 0 && !strings.Contains(f.Refused[0], "port 8080: table ip nat, chain DOCKER redirects it already") {
+			t.Errorf("%s: %q", name, f.Refused)
+		}
+		h.nft("", "delete", "table", "ip", "nat")
+	}
+}
+
+// TestFirewallsAreExplained: what is said of a firewall that drops has it let captured
+// connections in, and nothing else; of one like firewalld the opposite is said.
+func TestFirewallsAreExplained(t *testing.T) {
+	t.Parallel()
+	h, peer := newHost(t), newHost(t)
+	link(h, peer, 80)
+	h.serve("in", 15006, true)
+	h.serve("app", 8080, false)
+	h.load(`table inet filter {; chain input {; type filter hook input priority 0; policy drop; ct state established,related accept; iifname "lo" accept; meta l4proto ipv6-icmp accept; tcp dport 8080 accept; }; }`)
+	r := build(t, nil)
+	f, err := h.kernel().Inspect(r)
+	if err != nil || len(f.Refused) != 0 || len(f.Remarks) != 1 {
+		t.Fatalf("%+v %v", f, err)
+	}
+	h.capture(r)
+	if got := peer.get(otherUser, "10.80.0.1:8080"); !strings.Contains(got, "timeout") {
+		t.Errorf("captured behind a firewall that drops: %q", got)
+	}
+	_, rules, ok := strings.Cut(f.Remarks[0], "these rules: ")
+	if !ok {
+		t.Fatal(f.Remarks[0])
+	}
+	h.nft("add rule inet filter input meta l4proto tcp "+rules, "-f", "-")
+	peer.want(otherUser, "10.80.0.1:8080", "in 10.80.0.1:8080")
+	peer.want(otherUser, "[fd00:80::1]:8080", "in [fd00:80::1]:8080")
+	if got := peer.get(otherUser, "10.80.0.1:15006"); !strings.Contains(got, "timeout") && got != "refused" {
+		t.Errorf("the port of Envoy itself: %q", got)
+	}
+	h.load("table inet firewalld {; chain filter_INPUT {; type filter hook input priority 10; policy accept; ct state established,related accept; ct status dnat accept; }; }")
+	if f, err = h.kernel().Inspect(r); err != nil || len(f.Remarks) != 2 || !strings.Contains(strings.Join(f.Remarks, "\n"), "table inet firewalld, chain filter_INPUT looks at whether connections were redirected") {
+		t.Errorf("%+v %v", f, err)
+	}
+}
+
+// TestOtherTablesStayTheSame: 1,000 times in and out beside the tables of others, which stay
+// byte for byte the same.
+func TestOtherTablesStayTheSame(t *testing.T) {
+	t.Parallel()
+	const times = 1000
+	h := newHost(t)
+	h.load(`table ip nat {; chain PREROUTING {; type nat hook prerouting priority -100; policy accept; fib daddr type local counter jump DOCKER; }
+		chain DOCKER {; tcp dport 5000 counter dnat to 172.17.0.2:80; }; }; table inet firewalld {; set zones {; type ifname; elements = { "eth0" }; }
+		chain filter_INPUT {; type filter hook input priority 10; policy accept; ct status dnat accept; }; }
+		table inet mine {; chain output {; type nat hook output priority -105; policy accept; }; }`)
+	before := h.nft("", "-a", "list", "ruleset")
+	k, r := h.kernel(), build(t, nil)
+	for range times {
+		_, err := k.Prepare(r)
+		if err == nil {
+			err = k.Apply(r)
+		}
+		if err == nil {
+			_, err = k.Remove(t.Context(), r.envoys, 0)
+		}
+		if err == nil {
+			err = k.Withdraw()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := h.nft("", "-a", "list", "ruleset"); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+}
+
+// TestForeignTablesAreKept: a table of our name without our mark is not replaced, removed or
+// switched; a table of ours that was flushed is ours.
+func TestForeignTablesAreKept(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load("table inet fairlead {; chain output {; type filter hook output priority 0; policy accept; counter; }; }")
+	before := h.nft("", "list", "ruleset")
+	k, r := h.kernel(), build(t, nil)
+	_, removed := k.Remove(t.Context(), nil, 0)
+	_, read := k.State()
+	for i, err := range []error{k.Apply(r), k.Switch(0), k.Confirm(Closed), removed, read} {
+		if !errors.Is(err, ErrForeign) {
+			t.Errorf("%d: %v", i, err)
+		}
+	}
+	if after := h.nft("", "list", "ruleset"); after != before {
+		t.Errorf("before:\n%s\nafter:\n%s", before, after)
+	}
+	h.nft("", "delete", "table", "inet", Table)
+	if err := k.Apply(r); err != nil {
+		t.Fatal(err)
+	}
+	h.nft("", "flush", "table", "inet", Table)
+	if err := k.Apply(r); err != nil {
+		t.Errorf("after a flush: %v", err)
+	}
+}
