@@ -184,7 +184,7 @@ type size struct{ starts, rounds, requests int }
 // BENCH_COUNTING names. BENCH_ONLY=try is a fraction of it, to see whether it works.
 func BenchmarkCounting(b *testing.B) {
 	envoytest.Binary(b)
-	s := size{starts: 8, rounds: 4, requests: 3000}
+	s := size{starts: 8, rounds: 12, requests: 1500}
 	if os.Getenv("BENCH_ONLY") == "try" {
 		s = size{starts: 1, rounds: 2, requests: 600}
 	}
