@@ -75,6 +75,7 @@ func (f *renderFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.settings.CertificateTTL, "certificate-ttl", view.DefaultCertificateTTL, "lifetime of certificates that the server is configured with")
 	flags.DurationVar(&f.settings.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads that the server is configured with; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	flags.BoolVar(&f.settings.DualStackDNS, "dual-stack-dns", false, "resolve DNS names as a server does that is configured with --dual-stack-dns")
+	flags.DurationVar(&f.settings.CaptureDetectionTimeout, "capture-detection-timeout", view.DefaultCaptureDetectionTimeout, "how long a captured inbound connection waits for the client's first bytes, as the server is configured")
 	f.bound.add(flags)
 	f.catalog.add(flags)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/fairlead/fairlead/registry/agents"
 	"github.com/fairlead/fairlead/registry/files"
 	"github.com/fairlead/fairlead/xds"
+	"github.com/fairlead/fairlead/xds/view"
 )
 
 func newServer() *cobra.Command {
@@ -120,6 +121,7 @@ func addServerFlags(f *pflag.FlagSet, cfg *server.Config) {
 	f.DurationVar(&cfg.CertificateTTL, "certificate-ttl", 24*time.Hour, "lifetime of certificates; agents renew them at half of it")
 	f.DurationVar(&cfg.MaxConnectionAge, "max-connection-age", 0, "maximum age of mTLS connections between workloads: HTTP is drained, TCP is closed; 0 means half of --certificate-ttl for HTTP, and no limit for TCP")
 	f.BoolVar(&cfg.DualStackDNS, "dual-stack-dns", false, "connect proxies that have IPv4 and IPv6 addresses to the addresses of both families of a DNS name; the default connects them to IPv4 addresses only")
+	f.DurationVar(&cfg.CaptureDetectionTimeout, "capture-detection-timeout", view.DefaultCaptureDetectionTimeout, "how long a captured inbound connection that may be plaintext TCP waits for the client's first bytes, at least 1s: applications that speak first are reached only then. MeshConfig's protocolDetectionTimeout overrides it")
 	f.StringVar(&cfg.ReadoptUntil, "readopt-until", "", "time, such as 2030-01-02T15:04:05Z, until which hosts whose records were lost are admitted by their certificates; empty means not at all")
 	f.StringVar(&cfg.ReadoptRemoved, "readopt-removed", "", "file of recently removed hosts that --readopt-until must not admit, one on each line: the name of a host, or NAMESPACE/SERVICEACCOUNT of a direct client")
 	f.BoolVar(&cfg.RefuseSharedHostKeys, "refuse-shared-host-keys", false, "reject both users of a host key that is in use in two places; the default only reports it")
@@ -180,6 +182,10 @@ func checkServerFlags(cmd *cobra.Command, cfg server.Config) error {
 	if cfg.SlowProxyTimeout < server.MinSlowProxyTimeout {
 		errs = append(errs, fmt.Errorf("--slow-proxy-timeout %s: proxies that do read would be cut off: write %s or more, or leave it out for %s",
 			cfg.SlowProxyTimeout, server.MinSlowProxyTimeout, xds.DefaultSlowTimeout))
+	}
+	if cfg.CaptureDetectionTimeout < view.DefaultCaptureDetectionTimeout {
+		errs = append(errs, fmt.Errorf("--capture-detection-timeout %s: TLS of slow clients would be taken for plaintext: write %s or more, or leave it out for %s",
+			cfg.CaptureDetectionTimeout, view.DefaultCaptureDetectionTimeout, view.DefaultCaptureDetectionTimeout))
 	}
 	if cfg.UnauthenticatedTimeout < server.MinUnauthenticatedTimeout {
 		errs = append(errs, fmt.Errorf("--unauthenticated-timeout %s: hosts could not join: write %s or more, or leave it out for %s",

@@ -342,7 +342,9 @@ func (in *inboundInput) listeners(mc *meshContext) []Part {
 }
 
 // defaultInspectTimeout is how long a client may keep an inbound listener waiting for its
-// first bytes, if MeshConfig has no protocolDetectionTimeout. In Istio there is no limit.
+// first bytes, if MeshConfig has no protocolDetectionTimeout. In Istio there is no limit. With
+// capture it is less where the client may wait for the server, see
+// [Settings.CaptureDetectionTimeout].
 const defaultInspectTimeout = 15 * time.Second
 
 func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
@@ -352,6 +354,12 @@ func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
 	if (l.InspectTLS || l.InspectHTTP) && l.InspectTimeout == 0 {
 		l.InspectTimeout = defaultInspectTimeout
 	}
+}
+
+// plaintextTCP reports whether a chain is for connections in which the application may speak
+// first.
+func (c *FilterChain) plaintextTCP() bool {
+	return c.TCP != nil && c.TLS == nil && !c.Unreported
 }
 
 // virtualInbound receives redirected connections. It has filter chains for each port, and
@@ -395,6 +403,9 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 	}
 	l.Chains = append(l.Chains, captured...)
 	in.inspect(mc, l)
+	if l.InspectTimeout == defaultInspectTimeout && mc.config.GetProtocolDetectionTimeout().AsDuration() == 0 && slices.ContainsFunc(l.Chains, (*FilterChain).plaintextTCP) {
+		l.InspectTimeout = mc.settings.captureDetectionTimeout()
+	}
 	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
 	return mc.listeners.intern(l)
 }

@@ -25,6 +25,19 @@ type Settings struct {
 	// DualStackDNS connects proxies that have addresses of both families to the IPv4 and
 	// IPv6 addresses of a name; otherwise to its IPv4 addresses only.
 	DualStackDNS bool
+	// CaptureDetectionTimeout is how long a captured inbound connection waits for the client's
+	// first bytes where it may be plaintext TCP: the application is reached only then, and some
+	// speak first. 0 means DefaultCaptureDetectionTimeout. MeshConfig's protocolDetectionTimeout
+	// comes first.
+	CaptureDetectionTimeout time.Duration
+}
+
+// DefaultCaptureDetectionTimeout is long enough for the first bytes of TLS from a slow client:
+// later ones would be taken for plaintext.
+const DefaultCaptureDetectionTimeout = time.Second
+
+func (s Settings) captureDetectionTimeout() time.Duration {
+	return cmp.Or(s.CaptureDetectionTimeout, DefaultCaptureDetectionTimeout)
 }
 
 // NewIndex prepares a snapshot for building views with these settings.

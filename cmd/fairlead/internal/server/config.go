@@ -66,6 +66,8 @@ type Config struct {
 	MaxConnectionAge time.Duration
 	// DualStackDNS is that of [view.Settings].
 	DualStackDNS bool
+	// CaptureDetectionTimeout is that of [view.Settings].
+	CaptureDetectionTimeout time.Duration
 	// ReadoptUntil is until when, by RFC 3339, hosts whose records are lost are
 	// admitted by their certificates; empty means not at all. ReadoptRemoved is a
 	// file with the names of hosts that stay out.

@@ -165,7 +165,7 @@ func (s *Server) newXDS(context.Context) error {
 	s.xds, err = xds.New(xds.Config{
 		Logger: s.cfg.Logger, Snapshots: s.registry, Admission: admission{s.issuer, s.hangup, s.resume}, Health: s.presence, Clocks: s.clock,
 		Observe: s.observeRollouts(), Registerer: s.metrics, AcceptUnenforced: s.cfg.AcceptUnenforced,
-		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS},
+		Settings:   view.Settings{CertificateTTL: s.cfg.CertificateTTL, MaxConnectionAge: s.cfg.MaxConnectionAge, DualStackDNS: s.cfg.DualStackDNS, CaptureDetectionTimeout: s.cfg.CaptureDetectionTimeout},
 		MaxStreams: s.cfg.MaxStreams, MaxPerHost: s.cfg.MaxStreamsPerHost, MaxNew: s.cfg.MaxNewStreams,
 		MaxRequests: s.cfg.MaxRequestsPerHost, MaxKeptPerHost: s.cfg.MaxMiBPerHost << 20, MaxKept: s.cfg.MaxMiB << 20,
 		SlowTimeout: s.cfg.SlowProxyTimeout, InlineRoutes: s.cfg.VirtualHosts == VirtualHostsOff,
