@@ -24,6 +24,9 @@ const httpOptionsKey = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 // loopbackSource is the source address that capture rules do not redirect.
 const loopbackSource = "127.0.0.6"
 
+// loopbackSourceIPv6 is Istio's, too. No host has it unless somebody adds it to lo.
+const loopbackSourceIPv6 = "::6"
+
 const (
 	// dnsJitter spreads the lookups of a fleet that started at one time.
 	dnsJitter = 100 * time.Millisecond
@@ -77,6 +80,11 @@ func buildCluster(p *view.Cluster) *clusterv3.Cluster {
 		b.c.UpstreamBindConfig = &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
 			Address: loopbackSource, PortSpecifier: &corev3.SocketAddress_PortValue{},
 		}}
+		if p.BindLoopbackIPv6 {
+			b.c.UpstreamBindConfig.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: &corev3.SocketAddress{
+				Address: loopbackSourceIPv6, PortSpecifier: &corev3.SocketAddress_PortValue{},
+			}}}
+		}
 	}
 	if b.http != nil {
 		if b.http.GetUpstreamProtocolOptions() == nil { // Envoy demands one

@@ -471,6 +471,7 @@ func (mc *meshContext) failover(list []LocalityEndpoints, from mesh.Locality) {
 type fixedInput struct {
 	router bool
 	mode   Interception // empty for routers
+	ipv6   bool         // connections over IPv6 are captured
 }
 
 func (in fixedInput) build(mc *meshContext) *Layer {
@@ -487,6 +488,7 @@ func (in fixedInput) build(mc *meshContext) *Layer {
 			c.Discovery = DiscoverStatic
 		}
 		c.BindLoopback = k == InboundPassthroughCluster
+		c.BindLoopbackIPv6 = c.BindLoopback && in.ipv6
 		parts = append(parts, mc.clusters.intern(c))
 	}
 	return mc.layer(FixedLayer, parts)

@@ -44,6 +44,8 @@ type inboundPort struct {
 // inboundInput is what the proxy does for its application: the input of its inbound layer.
 type inboundInput struct {
 	Interception Interception
+	// IPv6 means that connections over IPv6 are captured, too.
+	IPv6 bool
 	// Mode is the mTLS mode; Modes are those of ports that differ.
 	Mode  mesh.MTLSMode
 	Modes map[uint32]mesh.MTLSMode
@@ -81,7 +83,7 @@ type inboundBuilder struct {
 func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	policy := pc.authn.in(pc.namespace()).forWorkload(pc.proxy.Labels)
 	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
-		Interception: pc.proxy.Interception, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
+		Interception: pc.proxy.Interception, IPv6: pc.captureIPv6, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
 	}}
 	in.addPolicies()
 	in.Telemetry, in.providers = pc.telemetry.Inbound, slices.Concat(in.providers, pc.telemetry.collectors)
@@ -299,6 +301,7 @@ func (in *inboundInput) clusters(mc *meshContext) []Part {
 			Service:      mc.reportedService(p.Service, p.Namespace),
 			BindLoopback: in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
 		}
+		c.BindLoopbackIPv6 = c.BindLoopback && in.IPv6
 		if p.Pool != nil {
 			c.Policy = &networking.TrafficPolicy{ConnectionPool: p.Pool}
 		}
@@ -366,7 +369,7 @@ func (c *FilterChain) plaintextTCP() bool {
 // for ports that no service names.
 func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain, origins []*mesh.Origin) *Listener {
 	l := &Listener{
-		Name: "virtualInbound", Addresses: []string{wildcard}, Port: mc.inPort(),
+		Name: "virtualInbound", Addresses: wildcards(in.IPv6), Port: mc.inPort(),
 		Inbound: true, BindToPort: true, OriginalDst: true, Telemetry: in.Telemetry,
 		Transparent: in.Interception == InterceptTPROXY,
 		OriginalSrc: in.Interception == InterceptTPROXY,

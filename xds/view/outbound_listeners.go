@@ -15,10 +15,19 @@ import (
 
 const (
 	wildcard           = "0.0.0.0"
+	wildcardIPv6       = "::"
 	localhost          = "127.0.0.1"
 	transportTLS       = "tls"
 	transportRawBuffer = "raw_buffer"
 )
+
+// wildcards are the addresses of a listener for captured connections of all destinations.
+func wildcards(ipv6 bool) []string {
+	if ipv6 {
+		return []string{wildcard, wildcardIPv6}
+	}
+	return []string{wildcard}
+}
 
 // plaintextALPN is what Envoy's HTTP inspector reports for plaintext.
 func plaintextALPN() []string { return []string{"http/1.1", "h2c"} }
@@ -80,6 +89,11 @@ func (o *outboundListenerBuilder) listeners() ([]Part, []string) {
 		keys = append(keys, k)
 	}
 	slices.SortFunc(keys, func(a, b listenerKey) int { return cmp.Or(cmp.Compare(a.Bind, b.Bind), cmp.Compare(a.Port, b.Port)) })
+	for _, k := range keys {
+		if en := o.pending[k]; k.Bind == wildcard && !en.bindToPort && sc.captureIPv6 {
+			en.extraAddresses = []string{wildcardIPv6}
+		}
+	}
 	o.dropSharedAddresses(keys)
 	parts := make([]Part, 0, len(keys)+1)
 	var names []string
@@ -471,7 +485,7 @@ func (o *outboundListenerBuilder) virtualOutbound() *Listener {
 	sc := o.sc
 	l := &Listener{
 		Name:           "virtualOutbound",
-		Addresses:      []string{wildcard},
+		Addresses:      wildcards(sc.captureIPv6),
 		Port:           sc.outPort(),
 		BindToPort:     true,
 		UseOriginalDst: true,

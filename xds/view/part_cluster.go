@@ -124,6 +124,8 @@ type Cluster struct {
 	// BindLoopback means that connections come from 127.0.0.6, which capture rules do not
 	// redirect.
 	BindLoopback bool
+	// BindLoopbackIPv6 does the same for IPv6, from ::6.
+	BindLoopbackIPv6 bool
 	// UpstreamPort replaces the port of the original destination; 0 keeps it.
 	UpstreamPort uint32
 	// Service is whose cluster it is, for metrics; or nil.

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"net/netip"
+
 	meshconfig "istio.io/api/mesh/v1alpha1"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -65,4 +67,21 @@ type Version struct{ Major, Minor, Patch uint32 }
 // atLeast reports whether it is 1.MINOR or a later release. An unknown one is not.
 func (v Version) atLeast(minor uint32) bool {
 	return v.Major > 1 || v.Major == 1 && v.Minor >= minor
+}
+
+// families reports whether the proxy has addresses of IPv4 and of IPv6.
+func (p *Proxy) families() (v4, v6 bool) {
+	for _, text := range p.Addresses {
+		if a, err := netip.ParseAddr(text); err == nil {
+			v4, v6 = v4 || a.Unmap().Is4(), v6 || !a.Unmap().Is4()
+		}
+	}
+	return v4, v6
+}
+
+// capturesIPv6 reports whether connections over IPv6 are captured: not on a host without an
+// IPv6 address, where listeners of IPv6 might not even be possible.
+func (p *Proxy) capturesIPv6() bool {
+	_, v6 := p.families()
+	return v6 && p.Interception != InterceptNone && p.Type != Router
 }

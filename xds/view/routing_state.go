@@ -15,6 +15,8 @@ type routingKey struct {
 	reserved *addressSet
 	// telemetry is what the proxy reports of its own requests; or nil.
 	telemetry *Telemetry
+	// captureIPv6 is that of proxyContext.
+	captureIPv6 bool
 }
 
 func (k routingKey) build(*scopeState) *routingState { return &routingState{key: k} }
@@ -48,7 +50,7 @@ type routingView struct {
 // scopeFor is the scope for the proxies of this routing state.
 func (r *routingState) scopeFor(sc *sidecarScope) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
-	pc.proxy.Interception, pc.domain, pc.telemetry.Outbound = r.key.interception, r.key.domain, r.key.telemetry
+	pc.proxy.Interception, pc.domain, pc.telemetry.Outbound, pc.captureIPv6 = r.key.interception, r.key.domain, r.key.telemetry, r.key.captureIPv6
 	out.proxyContext = &pc
 	return &out
 }

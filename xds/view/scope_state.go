@@ -68,7 +68,7 @@ type outboundKey struct {
 }
 
 func (k outboundKey) build(ss *scopeState) *outboundState {
-	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception})}
+	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception, ipv6: k.captureIPv6})}
 	if !ss.key.router {
 		o.routing = ss.routings.get(ss, k.routingKey)
 	}
@@ -113,7 +113,7 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
 	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
-		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound}
+		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, captureIPv6: pc.captureIPv6}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
 		}

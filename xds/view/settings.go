@@ -2,7 +2,6 @@ package view
 
 import (
 	"cmp"
-	"net/netip"
 	"time"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -46,12 +45,7 @@ func (s Settings) NewIndex(snapshot *mesh.Snapshot) *Index { return newIndex(nil
 // lookupFamily is the family of the addresses of DNS names for a proxy (Istio's
 // SelectDNSLookupFamily).
 func (s Settings) lookupFamily(p *Proxy) LookupFamily {
-	v4, v6 := false, false
-	for _, text := range p.Addresses {
-		if a, err := netip.ParseAddr(text); err == nil {
-			v4, v6 = v4 || a.Unmap().Is4(), v6 || !a.Unmap().Is4()
-		}
-	}
+	v4, v6 := p.families()
 	switch {
 	case v6 && !v4:
 		return LookupV6

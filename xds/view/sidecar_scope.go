@@ -17,6 +17,8 @@ type proxyContext struct {
 	sidecar *mesh.Sidecar // or nil
 	domain  string        // the DNS domain of the proxy's short names
 	resolve resolution
+	// captureIPv6 means that connections over IPv6 are captured, too.
+	captureIPv6 bool
 	// telemetry is what the proxy reports.
 	telemetry proxyTelemetry
 }
@@ -30,7 +32,7 @@ type resolution struct {
 func (x *Index) contextOf(p Proxy) *proxyContext {
 	pc := &proxyContext{
 		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p),
-		resolve: resolution{x.settings.lookupFamily(&p), p.FileSecrets},
+		resolve: resolution{x.settings.lookupFamily(&p), p.FileSecrets}, captureIPv6: p.capturesIPv6(),
 	}
 	if p.Type != Router { // the listeners of routers come from Gateways, which are not implemented yet
 		pc.addTelemetry()
