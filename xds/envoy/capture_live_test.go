@@ -64,10 +64,10 @@ spec: {address: 10.77.0.1, labels: {app: own}, serviceAccount: own}
 const capturing = `table inet test {
   chain output {
     type nat hook output priority -105; policy accept;
-    ip saddr 127.0.0.6 return
-    ip6 saddr ::6 return
     ip daddr 240.240.0.0/16 meta l4proto tcp redirect to :15001
     ip6 daddr 2001:2::/48 meta l4proto tcp redirect to :15001
+    ip saddr 127.0.0.6 return
+    ip6 saddr ::6 return
     ip daddr 10.77.0.1 tcp dport 5000 redirect to :15006
     ip6 daddr fd77::1 tcp dport 5000 redirect to :15006
   }
@@ -139,11 +139,12 @@ func says(t *testing.T, address, line string) {
 
 func runCaptured(t *testing.T, version string) {
 	must(t, "", "ip", "link", "set", "lo", "up")
-	for _, a := range []string{"10.77.0.1/32", "10.77.0.2/32", "10.77.0.3/32", "fd77::1/128", "::6/128"} {
+	for _, a := range []string{"10.77.0.1/32", "10.77.0.2/32", "10.77.0.3/32", "fd77::1/128"} {
 		must(t, "", "ip", "address", "add", a, "dev", "lo")
 	}
+	must(t, "", "ip", "address", "add", "::6/128", "dev", "lo", "preferred_lft", "0")
 	for _, r := range []string{"240.240.0.0/16", "2001:2::/48"} {
-		must(t, "", "ip", "route", "add", "local", r, "dev", "lo")
+		must(t, "", "ip", "route", "add", r, "dev", "lo")
 	}
 	must(t, capturing, nft(t), "-f", "-")
 	says(t, "10.77.0.2:3306", "one")
