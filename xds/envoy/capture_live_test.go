@@ -99,7 +99,7 @@ func TestCapturedPackets(t *testing.T) {
 	}
 }
 
-func must(t *testing.T, input string, command string, args ...string) {
+func must(t *testing.T, input, command string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command, args...)
 	cmd.Stdin = strings.NewReader(input)
@@ -138,6 +138,7 @@ func says(t *testing.T, address, line string) {
 }
 
 func runCaptured(t *testing.T, version string) {
+	t.Helper()
 	must(t, "", "ip", "link", "set", "lo", "up")
 	for _, a := range []string{"10.77.0.1/32", "10.77.0.2/32", "10.77.0.3/32", "fd77::1/128"} {
 		must(t, "", "ip", "address", "add", a, "dev", "lo")

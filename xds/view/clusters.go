@@ -467,33 +467,6 @@ func (mc *meshContext) failover(list []LocalityEndpoints, from mesh.Locality) {
 	}
 }
 
-// fixedInput is what the clusters that every proxy has are made from.
-type fixedInput struct {
-	router bool
-	mode   Interception // empty for routers
-	ipv6   bool         // connections over IPv6 are captured
-}
-
-func (in fixedInput) build(mc *meshContext) *Layer {
-	kinds := []ClusterKind{BlackHoleCluster, PassthroughCluster}
-	if in.router {
-		kinds = kinds[:1]
-	} else if in.mode != InterceptNone {
-		kinds = append(kinds, InboundPassthroughCluster)
-	}
-	parts := make([]Part, 0, len(kinds))
-	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults, Service: mc.unknownService(k.String())}
-		if k == BlackHoleCluster {
-			c.Discovery = DiscoverStatic
-		}
-		c.BindLoopback = k == InboundPassthroughCluster
-		c.BindLoopbackIPv6 = c.BindLoopback && in.ipv6
-		parts = append(parts, mc.clusters.intern(c))
-	}
-	return mc.layer(FixedLayer, parts)
-}
-
 func isUnix(address string) bool { return strings.HasPrefix(address, "unix://") }
 
 func isIP(address string) bool {

@@ -359,60 +359,6 @@ func (in *inboundInput) inspect(mc *meshContext, l *Listener) {
 	}
 }
 
-// plaintextTCP reports whether a chain is for connections in which the application may speak
-// first.
-func (c *FilterChain) plaintextTCP() bool {
-	return c.TCP != nil && c.TLS == nil && !c.Unreported
-}
-
-// virtualInbound receives redirected connections. It has filter chains for each port, and
-// for ports that no service names.
-func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain, origins []*mesh.Origin) *Listener {
-	l := &Listener{
-		Name: "virtualInbound", Addresses: wildcards(in.IPv6), Port: mc.inPort(),
-		Inbound: true, BindToPort: true, OriginalDst: true, Telemetry: in.Telemetry,
-		Transparent: in.Interception == InterceptTPROXY,
-		OriginalSrc: in.Interception == InterceptTPROXY,
-		Chains:      []*FilterChain{blackholeChain("virtualInbound-blackhole", mc.inPort())},
-	}
-	named := map[uint32]bool{}
-	for _, p := range in.Ports {
-		named[p.Number] = true
-	}
-	// A port that only a policy names has a mode too.
-	rest := []uint32{0}
-	for port := range in.Modes {
-		if !named[port] {
-			rest = append(rest, port)
-		}
-	}
-	slices.Sort(rest)
-	for _, port := range rest {
-		mode := in.Mode
-		if port != 0 {
-			mode = in.modeAt(port)
-		}
-		to := ClusterRef{Kind: InboundPassthroughCluster}
-		l.Chains = append(l.Chains, in.sniffedChains(mc, mode, func() *FilterChain {
-			return &FilterChain{
-				Name: "virtualInbound", Match: FilterChainMatch{DestinationPort: port}, Deny: in.Deny, Authorization: in.Authorization,
-				TCP: &TCPProxy{StatPrefix: statPrefix(to), Destinations: []WeightedCluster{{Cluster: to}}},
-			}
-		}, func(c *FilterChain) {
-			c.Name = "virtualInbound-catchall-http"
-			in.serveHTTP(c, mc.httpChain("inbound_"+listenerName(wildcard, port)))
-			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true}
-		})...)
-	}
-	l.Chains = append(l.Chains, captured...)
-	in.inspect(mc, l)
-	if l.InspectTimeout == defaultInspectTimeout && mc.config.GetProtocolDetectionTimeout().AsDuration() == 0 && slices.ContainsFunc(l.Chains, (*FilterChain).plaintextTCP) {
-		l.InspectTimeout = mc.settings.captureDetectionTimeout()
-	}
-	l.origins = originsOf(append(slices.Clone(in.origins), origins...)...)
-	return mc.listeners.intern(l)
-}
-
 func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 	to := ClusterRef{Kind: InboundCluster, Port: p.Number}
 	chain := func() *FilterChain {

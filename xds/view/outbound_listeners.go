@@ -21,14 +21,6 @@ const (
 	transportRawBuffer = "raw_buffer"
 )
 
-// wildcards are the addresses of a listener for captured connections of all destinations.
-func wildcards(ipv6 bool) []string {
-	if ipv6 {
-		return []string{wildcard, wildcardIPv6}
-	}
-	return []string{wildcard}
-}
-
 // plaintextALPN is what Envoy's HTTP inspector reports for plaintext.
 func plaintextALPN() []string { return []string{"http/1.1", "h2c"} }
 
@@ -477,29 +469,6 @@ func statPrefix(c ClusterRef) string {
 	default:
 		return ""
 	}
-}
-
-// virtualOutbound receives redirected connections, and passes them to the listener of their
-// original destination.
-func (o *outboundListenerBuilder) virtualOutbound() *Listener {
-	sc := o.sc
-	l := &Listener{
-		Name:           "virtualOutbound",
-		Addresses:      wildcards(sc.captureIPv6),
-		Port:           sc.outPort(),
-		BindToPort:     true,
-		UseOriginalDst: true,
-		Transparent:    sc.proxy.Interception == InterceptTPROXY,
-		Telemetry:      sc.telemetry.Outbound,
-		Chains: []*FilterChain{
-			blackholeChain("virtualOutbound-blackhole", sc.outPort()),
-			sc.catchAllChain("virtualOutbound-catchall-tcp"),
-		},
-	}
-	if have := o.prev[l.Name]; have != nil && l.sameAs(have) {
-		return have
-	}
-	return sc.listeners.intern(l)
 }
 
 func (mc *meshContext) outPort() uint32 {

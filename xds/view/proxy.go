@@ -78,10 +78,3 @@ func (p *Proxy) families() (v4, v6 bool) {
 	}
 	return v4, v6
 }
-
-// capturesIPv6 reports whether connections over IPv6 are captured: not on a host without an
-// IPv6 address, where listeners of IPv6 might not even be possible.
-func (p *Proxy) capturesIPv6() bool {
-	_, v6 := p.families()
-	return v6 && p.Interception != InterceptNone && p.Type != Router
-}
