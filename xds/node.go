@@ -190,6 +190,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 
 		AccessLogService: n.AccessLogService,
 		Tracing:          s.TracingOf(w),
+		Headers:          s.HeadersOf(w),
 	}
 	if p.Interception == "" {
 		p.Interception = view.InterceptRedirect

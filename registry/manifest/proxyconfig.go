@@ -112,10 +112,6 @@ func readProxyConfig(text string, r *reporter) *meshconfig.ProxyConfig {
 	}
 	m.checkProxyConfig(spec.GetDefaultConfig())
 	m.spans(spec)
-	if pc := m.written.GetDefaultConfig().GetProxyHeaders(); pc != nil {
-		at := "defaultConfig.proxyHeaders"
-		m.refuse(CodeNotInForce, root.Nearest(at), at, "not in force: headers are set for all proxies; write it in MeshConfig's defaultConfig")
-	}
 	for _, tracer := range []string{"zipkin", "datadog"} {
 		if at := "defaultConfig.tracing." + tracer; root.Nearest(at) != root.Nearest("defaultConfig.tracing") {
 			m.refuse(CodeNotInForce, root.Nearest(at), at, "not in force: a tracer is for all proxies; write it in MeshConfig's defaultConfig, or name a provider in a Telemetry")

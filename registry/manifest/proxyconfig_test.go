@@ -77,7 +77,8 @@ func TestBrokenAnnotation(t *testing.T) {
 		{"readinessProbe: {httpGet: {port: 80, scheme: ftp}}", "neither http nor https"},
 		{"readinessProbe: {httpGet: {port: 80}, periodSeconds: -1}", "must not be negative"},
 		{"readinessProbe: {httpGet: {prt: 80}}", "did you mean"},
-		{"proxyHeaders: {server: {disabled: true}}", "proxyHeaders: not in force: headers are set for all proxies"},
+		{"proxyHeaders: {server: {value: \"a\\nb\"}}", "proxyHeaders.server.value: "},
+		{"proxyHeaders: {servr: {disabled: true}}", "did you mean"},
 		{"extraStatTags: [" + strings.Repeat("a,", 65) + "]", "65 tags, at most 64"},
 		{"proxyStatsMatcher: {inclusionPrefixes: [" + strings.Repeat("a,", 257) + "]}", "257 patterns, at most 256"},
 	} {

@@ -1,6 +1,7 @@
 package mesh
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"slices"
@@ -42,14 +43,26 @@ func overlay(out, next *meshconfig.ProxyConfig) {
 		maps.Copy(merged, next.GetProxyMetadata())
 		out.ProxyMetadata = merged
 	}
-	if h := next.GetProxyHeaders(); h != nil && headers != nil {
-		for _, name := range []protoreflect.Name{"forwarded_client_cert", "request_id", "attempt_count", "server", "envoy_debug_headers"} {
-			fd := h.ProtoReflect().Descriptor().Fields().ByName(name)
-			if !h.ProtoReflect().Has(fd) && headers.ProtoReflect().Has(fd) {
-				h.ProtoReflect().Set(fd, headers.ProtoReflect().Get(fd))
-			}
+	if h := next.GetProxyHeaders(); h != nil {
+		out.ProxyHeaders = MergeProxyHeaders(headers, h)
+	}
+}
+
+// MergeProxyHeaders puts proxyHeaders over others; next has precedence. As in Istio, five fields
+// that next leaves out stay, and all others are what next says. It changes neither; the result is
+// one of them if the other one is nil.
+func MergeProxyHeaders(base, next *meshconfig.ProxyConfig_ProxyHeaders) *meshconfig.ProxyConfig_ProxyHeaders {
+	if base == nil || next == nil {
+		return cmp.Or(next, base)
+	}
+	out := proto.CloneOf(next)
+	for _, name := range []protoreflect.Name{"forwarded_client_cert", "request_id", "attempt_count", "server", "envoy_debug_headers"} {
+		fd := out.ProtoReflect().Descriptor().Fields().ByName(name)
+		if !out.ProtoReflect().Has(fd) && base.ProtoReflect().Has(fd) {
+			out.ProtoReflect().Set(fd, base.ProtoReflect().Get(fd))
 		}
 	}
+	return out
 }
 
 // GroupAnnotation names the WorkloadGroup that a WorkloadEntry belongs to
@@ -79,6 +92,16 @@ func (s *Snapshot) TracingOf(w *Workload) *meshconfig.Tracing {
 		return g.ProxyConfig.GetTracing()
 	}
 	return nil
+}
+
+// HeadersOf is what the annotations of a workload and of its group say of the headers that its
+// proxy writes; or nil.
+func (s *Snapshot) HeadersOf(w *Workload) *meshconfig.ProxyConfig_ProxyHeaders {
+	var group *meshconfig.ProxyConfig_ProxyHeaders
+	if g := s.GroupOf(w); g != nil {
+		group = g.ProxyConfig.GetProxyHeaders()
+	}
+	return MergeProxyHeaders(group, w.ProxyConfig.GetProxyHeaders())
 }
 
 // TraceTags are the tags of spans in a ProxyConfig, as a Telemetry has them.

@@ -166,7 +166,7 @@ func (b *clusterBuilder) http1() {
 	b.options().UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 		ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 			ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_HttpProtocolOptions{
-				HttpProtocolOptions: &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.Defaults.KeepHeaderCase)},
+				HttpProtocolOptions: &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.KeepHeaderCase)},
 			},
 		},
 	}
@@ -176,7 +176,7 @@ func (b *clusterBuilder) http1() {
 func (b *clusterBuilder) downstreamProtocol() {
 	b.options().UpstreamProtocolOptions = &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 		UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
-			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.Defaults.KeepHeaderCase)},
+			HttpProtocolOptions:  &corev3.Http1ProtocolOptions{HeaderKeyFormat: headerCase(b.p.KeepHeaderCase)},
 			Http2ProtocolOptions: &corev3.Http2ProtocolOptions{},
 		},
 	}
@@ -190,7 +190,7 @@ func (b *clusterBuilder) protocol() {
 	case b.p.Protocol == mesh.Undeclared: // whatever h2UpgradePolicy says, as in Istio
 		b.downstreamProtocol()
 		return
-	case b.p.Defaults.KeepHeaderCase && b.p.Protocol.IsHTTP(): // no upgrade to HTTP/2, which has no cases; as in Istio
+	case b.p.KeepHeaderCase && b.p.Protocol.IsHTTP(): // no upgrade to HTTP/2, which has no cases; as in Istio
 		b.http1()
 		return
 	}

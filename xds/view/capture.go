@@ -79,7 +79,7 @@ func (in *inboundInput) virtualInbound(mc *meshContext, captured []*FilterChain,
 			}
 		}, func(c *FilterChain) {
 			c.Name = "virtualInbound-catchall-http"
-			in.serveHTTP(c, mc.httpChain("inbound_"+listenerName(wildcard, port)))
+			in.serveHTTP(c, mc.httpChain("inbound_"+listenerName(wildcard, port), in.Headers))
 			c.HTTP.Inbound = &InboundRoute{Cluster: to, Operation: ":" + strconv.FormatUint(uint64(port), 10) + "/*", Retry: true}
 		})...)
 	}
@@ -97,6 +97,8 @@ type fixedInput struct {
 	router bool
 	mode   Interception // empty for routers
 	ipv6   bool         // connections over IPv6 are captured
+	// keepCase is that of upstreamSettings.
+	keepCase bool
 }
 
 func (in fixedInput) build(mc *meshContext) *Layer {
@@ -108,7 +110,7 @@ func (in fixedInput) build(mc *meshContext) *Layer {
 	}
 	parts := make([]Part, 0, len(kinds))
 	for _, k := range kinds {
-		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults, Service: mc.unknownService(k.String())}
+		c := &Cluster{Ref: ClusterRef{Kind: k}, Discovery: DiscoverOriginalDst, Defaults: mc.defaults, KeepHeaderCase: in.keepCase, Service: mc.unknownService(k.String())}
 		if k == BlackHoleCluster {
 			c.Discovery = DiscoverStatic
 		}

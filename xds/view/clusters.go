@@ -32,8 +32,8 @@ type serviceInput struct {
 	authn *namespaceAuthn
 	// locality is the proxy's, if the rule configures failover.
 	locality mesh.Locality
-	// resolve is the proxy's, as far as the service depends on it.
-	resolve   resolution
+	// upstream is the proxy's, as far as the service depends on it.
+	upstream  upstreamSettings
 	workloads serviceWorkloads
 }
 
@@ -67,13 +67,18 @@ func (pc *proxyContext) inputOf(svc *mesh.Service, r *rule) serviceInput {
 		in.locality = pc.proxy.Locality
 	}
 	if svc.Resolution == mesh.ResolutionDNS || svc.Resolution == mesh.ResolutionDNSRoundRobin {
-		in.resolve.lookup = pc.resolve.lookup
+		in.upstream.lookup = pc.upstream.lookup
+	}
+	if slices.ContainsFunc(svc.Ports, mayBeHTTP) {
+		in.upstream.keepCase = pc.upstream.keepCase
 	}
 	if r.originatesTLS() {
-		in.resolve.fileSecrets = pc.resolve.fileSecrets
+		in.upstream.fileSecrets = pc.upstream.fileSecrets
 	}
 	return in
 }
+
+func mayBeHTTP(p mesh.Port) bool { return p.Protocol.IsHTTP() || p.Protocol == mesh.Undeclared }
 
 // workloadsOf returns the workloads of all services with this host name in one namespace.
 // Services of a catalog are not mixed with others: a service can select the catalog's
@@ -194,20 +199,21 @@ type clusterInput struct {
 func (mc *meshContext) appendCluster(to *serviceParts, in clusterInput) {
 	policy := in.rule.policyFor(in.port.Number, in.subset)
 	c := &Cluster{
-		Ref:       cmp.Or(in.ref, Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName())),
-		Discovery: discoveryOf(in.svc.Resolution, policy),
-		Lookup:    in.resolve.lookup,
-		Protocol:  in.port.Protocol,
-		Policy:    policy,
-		Defaults:  mc.defaults,
-		Service:   mc.reportedService(in.svc.Hostname, in.svc.Namespace),
+		Ref:            cmp.Or(in.ref, Outbound(in.svc.Hostname, in.port.Number, in.subset.GetName())),
+		Discovery:      discoveryOf(in.svc.Resolution, policy),
+		Lookup:         in.upstream.lookup,
+		Protocol:       in.port.Protocol,
+		Policy:         policy,
+		Defaults:       mc.defaults,
+		KeepHeaderCase: in.upstream.keepCase,
+		Service:        mc.reportedService(in.svc.Hostname, in.svc.Namespace),
 	}
 	if in.svc.Resolution == mesh.ResolutionNone && in.port.TargetPort != in.port.Number {
 		c.UpstreamPort = in.port.TargetPort
 	}
 	c.TLS = mc.peerTLS(in, policy)
 	if tls := policy.GetTls(); tls != nil && tls.GetMode() != networking.ClientTLSSettings_ISTIO_MUTUAL {
-		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.resolve.fileSecrets
+		c.AltNames, c.FileSecrets = mc.identitiesOf(in), in.upstream.fileSecrets
 	}
 	origins := []*mesh.Origin{in.svc.Origin}
 	if in.rule != nil {

@@ -52,7 +52,7 @@ func matchesAllRequests(m *networking.HTTPMatchRequest) bool {
 
 func (b *virtualHostBuilder) route(vs *virtualService, rule *networking.HTTPRoute, m *networking.HTTPMatchRequest) *Route {
 	r := &Route{
-		Rule: rule, Match: m, Config: vs.Key, Port: b.port, Traced: b.sc.traces, ForwardedHost: rule.GetRewrite() != nil && b.sc.forwardsHost(),
+		Rule: rule, Match: m, Config: vs.Key, Port: b.port, Traced: b.sc.traces, ForwardedHost: rule.GetRewrite() != nil && b.sc.headers.forwardsHost(),
 		Retry: cmp.Or(rule.GetRetries(), b.sc.config.GetDefaultHttpRetryPolicy()),
 	}
 	origins := []*mesh.Origin{vs.Origin}

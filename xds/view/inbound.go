@@ -57,7 +57,9 @@ type inboundInput struct {
 	Authentication *Authentication
 	// Telemetry is nil if the proxy reports nothing of these requests.
 	Telemetry *Telemetry
-	Ports     []inboundPort
+	// Headers are settings of the headers that the proxy writes; or nil.
+	Headers *meshconfig.ProxyConfig_ProxyHeaders
+	Ports   []inboundPort
 
 	// origins are those of all, denyOrigins those of what denies.
 	origins, denyOrigins []*mesh.Origin
@@ -83,7 +85,8 @@ type inboundBuilder struct {
 func newInboundBuilder(pc *proxyContext) *inboundBuilder {
 	policy := pc.authn.in(pc.namespace()).forWorkload(pc.proxy.Labels)
 	in := &inboundBuilder{st: pc, inboundInput: &inboundInput{
-		Interception: pc.proxy.Interception, IPv6: pc.captureIPv6, Mode: policy.mode, Modes: policy.ports, origins: policy.origins,
+		Interception: pc.proxy.Interception, IPv6: pc.captureIPv6, Mode: policy.mode, Modes: policy.ports,
+		Headers: pc.headers.settings(), origins: policy.origins,
 	}}
 	in.addPolicies()
 	in.Telemetry, in.providers = pc.telemetry.Inbound, slices.Concat(in.providers, pc.telemetry.collectors)
@@ -294,12 +297,13 @@ func (in *inboundInput) clusters(mc *meshContext) []Part {
 	parts := make([]Part, 0, len(in.Ports))
 	for _, p := range in.Ports {
 		c := &Cluster{
-			Ref:          ClusterRef{Kind: InboundCluster, Port: p.Number},
-			Discovery:    DiscoverOriginalDst,
-			Protocol:     p.Protocol,
-			Defaults:     mc.defaults,
-			Service:      mc.reportedService(p.Service, p.Namespace),
-			BindLoopback: in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
+			Ref:            ClusterRef{Kind: InboundCluster, Port: p.Number},
+			Discovery:      DiscoverOriginalDst,
+			Protocol:       p.Protocol,
+			Defaults:       mc.defaults,
+			KeepHeaderCase: in.Headers.GetPreserveHttp1HeaderCase().GetValue(),
+			Service:        mc.reportedService(p.Service, p.Namespace),
+			BindLoopback:   in.Interception != InterceptNone && p.Endpoint != localhost && p.Endpoint != "::1" && !isUnix(p.Endpoint),
 		}
 		c.BindLoopbackIPv6 = c.BindLoopback && in.IPv6
 		if p.Pool != nil {
@@ -373,7 +377,7 @@ func (in *inboundInput) chains(mc *meshContext, p inboundPort) []*FilterChain {
 		return c
 	}
 	asHTTP := func(c *FilterChain) {
-		in.serveHTTP(c, mc.httpChain("inbound_"+c.Name))
+		in.serveHTTP(c, mc.httpChain("inbound_"+c.Name, in.Headers))
 		c.HTTP.GRPCWeb = p.Protocol == mesh.GRPCWeb
 		c.HTTP.Inbound = &InboundRoute{
 			Cluster: to, Operation: p.Operation, Retry: p.Protocol != mesh.GRPC && p.Protocol != mesh.GRPCWeb,

@@ -74,6 +74,7 @@ type meshContext struct {
 	portSets         interned[portSet]
 	labelSets        interned[labelSet]
 	addressSets      interned[addressSet]
+	headerSettings   interned[proxyHeaders]
 	inboundLayers    hashedMemo[*inboundInput, *meshContext, Layer]
 	fixedLayers      memo[fixedInput, *meshContext, Layer]
 	routeHints       hints[routeHint, Route]
@@ -91,7 +92,6 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 			DNSRefreshRate: config.GetDnsRefreshRate().AsDuration(),
 			H2Upgrade:      config.GetH2UpgradePolicy().String() == "UPGRADE",
 			Keepalive:      config.GetTcpKeepalive(),
-			KeepHeaderCase: config.GetDefaultConfig().GetProxyHeaders().GetPreserveHttp1HeaderCase().GetValue(),
 			ECDHCurves:     config.GetTlsDefaults().GetEcdhCurves(),
 			CipherSuites:   config.GetTlsDefaults().GetCipherSuites(),
 		},
@@ -101,17 +101,6 @@ func newMeshContext(pool *internPool, config *meshconfig.MeshConfig) *meshContex
 		authorizers:  mesh.ProviderHosts(config, mesh.AuthorizerServices),
 		collectors:   collectorHosts(config),
 	}
-}
-
-// noAttemptCount says that requests have no header x-envoy-attempt-count.
-func (mc *meshContext) noAttemptCount() bool {
-	return mc.config.GetDefaultConfig().GetProxyHeaders().GetAttemptCount().GetDisabled().GetValue()
-}
-
-// forwardsHost says that requests whose host may be rewritten have the original in the header
-// x-forwarded-host.
-func (mc *meshContext) forwardsHost() bool {
-	return mc.config.GetDefaultConfig().GetProxyHeaders().GetXForwardedHost().GetEnabled().GetValue()
 }
 
 // recentLayers are the latest layers of each name.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	meshconfig "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"github.com/fairlead/fairlead/registry/mesh"
@@ -346,15 +347,15 @@ func (o *outboundListenerBuilder) httpChain(t servicePort) *FilterChain {
 	case t.port.Protocol == mesh.Undeclared && t.bind != wildcard:
 		name = string(t.svc.Hostname) + ":" + name
 	}
-	http := o.sc.httpChain("outbound_" + listenerName(t.bind, t.port.Number))
+	http := o.sc.httpChain("outbound_"+listenerName(t.bind, t.port.Number), o.sc.headers.settings())
 	http.RouteName = name
 	http.AllowAbsoluteURL = t.port.Protocol == mesh.HTTPProxy
 	http.GRPCWeb = t.port.Protocol == mesh.GRPCWeb
 	return &FilterChain{HTTP: http}
 }
 
-func (mc *meshContext) httpChain(stat string) *HTTPConnectionManager {
-	http := &HTTPConnectionManager{StatPrefix: stat + ";", Headers: mc.config.GetDefaultConfig().GetProxyHeaders()}
+func (mc *meshContext) httpChain(stat string, headers *meshconfig.ProxyConfig_ProxyHeaders) *HTTPConnectionManager {
+	http := &HTTPConnectionManager{StatPrefix: stat + ";", Headers: headers}
 	switch mc.config.GetPathNormalization().GetNormalization().String() {
 	case "NONE":
 	case "MERGE_SLASHES":

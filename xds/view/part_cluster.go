@@ -81,8 +81,6 @@ type MeshDefaults struct {
 	// H2Upgrade is MeshConfig's h2UpgradePolicy UPGRADE.
 	H2Upgrade bool
 	Keepalive *networking.ConnectionPoolSettings_TCPSettings_TcpKeepalive // or nil
-	// KeepHeaderCase is MeshConfig's proxyHeaders.preserveHttp1HeaderCase.
-	KeepHeaderCase bool
 	// ECDHCurves and CipherSuites are MeshConfig's tlsDefaults, for TLS that a DestinationRule
 	// asks for; empty means those of Envoy. As in Istio, a client has no minimum version.
 	ECDHCurves, CipherSuites []string
@@ -121,6 +119,8 @@ type Cluster struct {
 	// Localities has the endpoints of a cluster without EDS.
 	Localities []LocalityEndpoints
 	Defaults   MeshDefaults
+	// KeepHeaderCase has HTTP/1.1 keep the case of the names of headers.
+	KeepHeaderCase bool
 	// BindLoopback means that connections come from 127.0.0.6, which capture rules do not
 	// redirect.
 	BindLoopback bool

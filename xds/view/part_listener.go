@@ -125,7 +125,7 @@ type HTTPConnectionManager struct {
 	AllowAbsoluteURL bool
 	// GRPCWeb translates gRPC-Web.
 	GRPCWeb bool
-	// Headers are MeshConfig's settings of the headers that proxies write; nil for Istio's
+	// Headers are the settings of the headers that the proxy writes; nil for Istio's
 	// defaults.
 	Headers *meshconfig.ProxyConfig_ProxyHeaders
 }

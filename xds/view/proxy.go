@@ -36,6 +36,8 @@ type Proxy struct {
 	AccessLogService bool
 	// Tracing is what the workload's own ProxyConfig says of tracing; or nil.
 	Tracing *meshconfig.Tracing
+	// Headers is what its own ProxyConfig says of the headers that the proxy writes; or nil.
+	Headers *meshconfig.ProxyConfig_ProxyHeaders
 	// AcceptUnenforced allows requests to which a security policy applies that this build
 	// cannot enforce. Otherwise they are all denied.
 	AcceptUnenforced bool

@@ -11,6 +11,7 @@ import (
 type routingKey struct {
 	interception Interception
 	domain       string
+	headers      *proxyHeaders // or nil
 	// reserved are the addresses at which its outbound listeners must not be; or nil.
 	reserved *addressSet
 	// telemetry is what the proxy reports of its own requests; or nil.
@@ -50,7 +51,8 @@ type routingView struct {
 // scopeFor is the scope for the proxies of this routing state.
 func (r *routingState) scopeFor(sc *sidecarScope) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
-	pc.proxy.Interception, pc.domain, pc.telemetry.Outbound, pc.captureIPv6 = r.key.interception, r.key.domain, r.key.telemetry, r.key.captureIPv6
+	pc.proxy.Interception, pc.captureIPv6, pc.domain = r.key.interception, r.key.captureIPv6, r.key.domain
+	pc.telemetry.Outbound, pc.headers = r.key.telemetry, r.key.headers
 	out.proxyContext = &pc
 	return &out
 }
@@ -176,7 +178,7 @@ func (sc *sidecarScope) routeConfigurationLayer(name string, list *virtualHostLi
 		}
 	} else if !list.hasWildcard { // Envoy accepts only one virtual host for "*"
 		t.CatchAll = sc.catchAll()
-		t.CatchAll.NoAttemptCount, t.CatchAll.ForwardedHost = sc.noAttemptCount(), sc.forwardsHost()
+		t.CatchAll.NoAttemptCount, t.CatchAll.ForwardedHost = sc.headers.noAttemptCount(), sc.headers.forwardsHost()
 	}
 	return sc.layer(RoutesLayer+name, []Part{sc.routeConfigurations.intern(t)})
 }

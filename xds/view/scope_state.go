@@ -17,7 +17,7 @@ type scopeKey struct {
 	sidecar   *mesh.Sidecar
 	labels    *labelSet // those that selectors use; or nil
 	router    bool
-	resolve   resolution
+	upstream  upstreamSettings
 }
 
 func (k scopeKey) build(mc *meshContext) *scopeState { return &scopeState{meshContext: mc, key: k} }
@@ -68,7 +68,7 @@ type outboundKey struct {
 }
 
 func (k outboundKey) build(ss *scopeState) *outboundState {
-	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception, ipv6: k.captureIPv6})}
+	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception, ipv6: k.captureIPv6, keepCase: ss.key.upstream.keepCase})}
 	if !ss.key.router {
 		o.routing = ss.routings.get(ss, k.routingKey)
 	}
@@ -108,12 +108,12 @@ type upstreamLayers struct{ clusters, endpoints, fixed *Layer }
 func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 	rk := scopeKey{
 		namespace: pc.namespace(), sidecar: pc.sidecar, router: pc.proxy.Type == Router,
-		labels: pc.relevantLabels(), resolve: pc.resolve,
+		labels: pc.relevantLabels(), upstream: pc.upstream,
 	}
 	ss := pc.scopes.get(pc.meshContext, rk)
 	key := outboundKey{locality: pc.proxy.Locality}
 	if !rk.router { // the listeners of routers come from Gateways, which are not implemented yet
-		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, captureIPv6: pc.captureIPv6}
+		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, headers: pc.headers, captureIPv6: pc.captureIPv6}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
 		}
@@ -302,7 +302,7 @@ func (ss *scopeState) advanceTo(x *Index) {
 	}
 	prev := ss.index
 	ss.index = nil // until the update is complete: it may panic
-	pc := &proxyContext{Index: x, sidecar: ss.key.sidecar, resolve: ss.key.resolve, proxy: Proxy{
+	pc := &proxyContext{Index: x, sidecar: ss.key.sidecar, upstream: ss.key.upstream, proxy: Proxy{
 		Type: Sidecar, Labels: ss.key.labels.all(), ServiceAccount: mesh.ServiceAccount{Namespace: ss.key.namespace},
 	}}
 	if ss.key.router {

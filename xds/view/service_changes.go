@@ -212,7 +212,7 @@ func (b *virtualHostBuilder) serviceHost(svc *service, p mesh.Port, list *virtua
 		}
 	}
 	r := b.defaultRoute(svc, p.Number)
-	vh := &VirtualHost{Name: vhostName(d.name, p.Number), Domains: d.domains, Routes: []*Route{r}, NoAttemptCount: b.sc.noAttemptCount()}
+	vh := &VirtualHost{Name: vhostName(d.name, p.Number), Domains: d.domains, Routes: []*Route{r}, NoAttemptCount: b.sc.headers.noAttemptCount()}
 	if have := b.prev.find(vh.Name); have != nil && slices.Equal(have.Domains, vh.Domains) && slices.Equal(have.Routes, vh.Routes) {
 		return have, true
 	}

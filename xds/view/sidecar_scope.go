@@ -13,26 +13,31 @@ import (
 // proxyContext is a proxy in a snapshot of the mesh, with the Sidecar that applies to it.
 type proxyContext struct {
 	*Index
-	proxy   Proxy
-	sidecar *mesh.Sidecar // or nil
-	domain  string        // the DNS domain of the proxy's short names
-	resolve resolution
+	proxy    Proxy
+	sidecar  *mesh.Sidecar // or nil
+	domain   string        // the DNS domain of the proxy's short names
+	upstream upstreamSettings
+	headers  *proxyHeaders // that the proxy writes; or nil
 	// captureIPv6 means that connections over IPv6 are captured, too.
 	captureIPv6 bool
 	// telemetry is what the proxy reports.
 	telemetry proxyTelemetry
 }
 
-// resolution is what a proxy can resolve by itself: names, and certificates in files.
-type resolution struct {
+// upstreamSettings are what clusters depend on of a proxy's own settings: how it resolves names,
+// whether it gets certificates in files as secrets, and whether HTTP/1.1 keeps the case of the
+// names of headers.
+type upstreamSettings struct {
 	lookup      LookupFamily
 	fileSecrets bool
+	keepCase    bool
 }
 
 func (x *Index) contextOf(p Proxy) *proxyContext {
+	headers := x.headersOf(&p)
 	pc := &proxyContext{
-		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p),
-		resolve: resolution{x.settings.lookupFamily(&p), p.FileSecrets}, captureIPv6: p.capturesIPv6(),
+		Index: x, proxy: p, sidecar: x.sidecars.find(&p), domain: dnsDomain(&p), headers: headers,
+		upstream: upstreamSettings{x.settings.lookupFamily(&p), p.FileSecrets, headers.keepsCase()}, captureIPv6: p.capturesIPv6(),
 	}
 	if p.Type != Router { // the listeners of routers come from Gateways, which are not implemented yet
 		pc.addTelemetry()

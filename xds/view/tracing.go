@@ -150,7 +150,7 @@ func (b *telemetryBuilder) address(host string, port uint32) Collector {
 		discovery = DiscoverStatic
 	}
 	c := b.clusters.intern(&Cluster{
-		Ref: out.Cluster, Discovery: discovery, Lookup: b.resolve.lookup, Protocol: mesh.HTTP, Defaults: b.defaults,
+		Ref: out.Cluster, Discovery: discovery, Lookup: b.upstream.lookup, Protocol: mesh.HTTP, Defaults: b.defaults, KeepHeaderCase: b.headers.keepsCase(),
 		Localities: []LocalityEndpoints{{Endpoints: []Endpoint{{Address: host, Port: port, Weight: 1}}}},
 	})
 	if b.reached == nil {

@@ -275,7 +275,7 @@ type hostDomains struct {
 }
 
 func (b *virtualHostBuilder) addHost(r hostRoutes, d hostDomains, svc *service) {
-	vh := &VirtualHost{Name: vhostName(d.name, r.port), Routes: r.routes, NoAttemptCount: b.sc.noAttemptCount()}
+	vh := &VirtualHost{Name: vhostName(d.name, r.port), Routes: r.routes, NoAttemptCount: b.sc.headers.noAttemptCount()}
 	if b.names[vh.Name] {
 		b.hasConflict = true
 		return
