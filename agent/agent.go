@@ -57,6 +57,9 @@ type Config struct {
 	// Capture says that connections come to Envoy by packet capture: INTERCEPTION_MODE is
 	// REDIRECT. A gateway has none.
 	Capture bool
+	// Names takes what the agent answers to DNS queries; nil means that it answers none. A gateway
+	// answers none.
+	Names relay.NameTable
 	// MeshID, ClusterID, Network, Labels and Locality are sent to the control plane in the
 	// node; all may be empty.
 	MeshID, ClusterID, Network string

@@ -78,6 +78,10 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 	proto.UserAgentVersionType = &corev3.Node_UserAgentBuildVersion{UserAgentBuildVersion: &corev3.BuildVersion{
 		Version: &typev3.SemanticVersion{MajorNumber: uint32(v.Major), MinorNumber: uint32(v.Minor), Patch: uint32(v.Patch)},
 	}}
+	var names relay.NameTable
+	if a.c.Names != nil && e.Type != bootstrap.TypeRouter {
+		names, proto.ClientFeatures = a.c.Names, append(proto.ClientFeatures, bootstrap.FeatureNames)
+	}
 	if port := a.metricsPort.Load(); port > 0 {
 		bootstrap.SetMetricsPort(proto, uint16(port))
 	}
@@ -85,6 +89,7 @@ func (a *Agent) assemble(ctx context.Context, e *enrolled, binary proxy.Binary) 
 		Logger: a.c.Logger, Node: proto, Servers: e.partsServers, Credentials: hostCredentials{a},
 		Refused: a.notifyRejected, Answered: a.noteAnswered, Returned: a.noteReturned,
 		Socket: a.inRun(xdsSocket), UID: uid, Guard: xdsGuard, StoreFile: a.inState(acceptedFile), EnvoyRunning: running,
+		Names: names,
 		Stamp: a.stamp, Metadata: a.heldCertificate, Configure: func(body []byte) error { return a.configure(body, e.address) },
 	})
 	if err != nil {

@@ -44,19 +44,19 @@ func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (
 	}
 	m := &metrics{
 		streams:      prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "pilot_xds", Help: "Proxies with an open xDS stream, by release of Envoy (version)."}, []string{"version"}),
-		pushes:       counter("pilot_xds_pushes", "xDS responses sent, by type (cds, eds, ecds, lds, pcds, rds, vhds).", "type"),
+		pushes:       counter("pilot_xds_pushes", "xDS responses sent, by type (cds, eds, ecds, lds, nds, pcds, rds, vhds).", "type"),
 		pushTime:     histogram("pilot_xds_push_time", "Seconds from a new snapshot of the mesh until the first response to a proxy is sent."),
 		sendTime:     histogram("pilot_xds_send_time", "Seconds to send one xDS response."),
 		convergence:  histogram("pilot_proxy_convergence_time", "Seconds from a new snapshot of the mesh until a proxy has acknowledged or rejected all of its responses."),
 		rejects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "pilot_total_xds_rejects", Help: "xDS responses that proxies rejected (NACK)."}),
 		rejecting:    map[stream.TypeURL]prometheus.Gauge{},
 		sizes:        map[stream.TypeURL]prometheus.Observer{},
-		expiredNonce: counter("pilot_xds_expired_nonce", "Requests of proxies with a nonce of an outdated response, by type (cds, eds, ecds, lds, pcds, rds, vhds).", "type"),
+		expiredNonce: counter("pilot_xds_expired_nonce", "Requests of proxies with a nonce of an outdated response, by type (cds, eds, ecds, lds, nds, pcds, rds, vhds).", "type"),
 		size: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pilot_xds_config_size_bytes", Help: "Bytes of xDS responses, by type (cds, eds, ecds, lds, pcds, rds, vhds).", Buckets: []float64{1e3, 1e4, 1e5, 1e6, 4e6, 1e7, 4e7},
+			Name: "pilot_xds_config_size_bytes", Help: "Bytes of xDS responses, by type (cds, eds, ecds, lds, nds, pcds, rds, vhds).", Buckets: []float64{1e3, 1e4, 1e5, 1e6, 4e6, 1e7, 4e7},
 		}, []string{"type"}),
-		resources: counter("fairlead_xds_resources_sent_total", "Resources sent in xDS responses, by type (cds, eds, ecds, lds, pcds, rds, vhds).", "type"),
-		gates:     counter("fairlead_xds_gate_timeouts_total", "Responses that were sent after a timeout, although the proxy had not yet answered the response that they depend on, by type (cds, eds, ecds, lds, pcds, rds, vhds).", "type"),
+		resources: counter("fairlead_xds_resources_sent_total", "Resources sent in xDS responses, by type (cds, eds, ecds, lds, nds, pcds, rds, vhds).", "type"),
+		gates:     counter("fairlead_xds_gate_timeouts_total", "Responses that were sent after a timeout, although the proxy had not yet answered the response that they depend on, by type (cds, eds, ecds, lds, nds, pcds, rds, vhds).", "type"),
 		refused:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_refused_streams_total", Help: "xDS streams that were rejected for their identity or node: the proxy may not be that workload."}),
 		limited:   prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_limited_streams_total", Help: "xDS streams that were rejected because a limit was reached (--max-streams, --max-streams-per-host and the like)."}),
 		slow:      prometheus.NewCounter(prometheus.CounterOpts{Name: "fairlead_xds_slow_streams_total", Help: "xDS streams that were closed because the proxy read too slowly (--slow-proxy-timeout)."}),
@@ -64,7 +64,7 @@ func newMetrics(r prometheus.Registerer, made *cache.Work, sent *cache.ByType) (
 	}
 	for t, name := range map[stream.TypeURL]string{
 		stream.ClusterType: "cds", stream.EndpointType: "eds", stream.ListenerType: "lds", stream.RouteType: "rds",
-		stream.VirtualHostType: "vhds", stream.ExtensionType: "ecds", bootstrap.ProxyConfigType: "pcds",
+		stream.VirtualHostType: "vhds", stream.ExtensionType: "ecds", bootstrap.ProxyConfigType: "pcds", bootstrap.NameType: "nds",
 	} {
 		m.rejecting[t] = prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "pilot_xds_" + name + "_reject", Help: "Proxies that reject (NACK) a resource of " + name + " now.",
@@ -110,6 +110,8 @@ func label(t stream.TypeURL) string {
 		return "vhds"
 	case bootstrap.ProxyConfigType:
 		return "pcds"
+	case bootstrap.NameType:
+		return "nds"
 	case stream.SecretType:
 		return "sds"
 	default:

@@ -189,6 +189,7 @@ func (v *verifiedNode) proxy(s *mesh.Snapshot, w *mesh.Workload) view.Proxy {
 		FileSecrets:    n.FileSecrets,
 
 		AccessLogService: n.AccessLogService,
+		Names:            n.Names,
 		Tracing:          s.TracingOf(w),
 		Headers:          s.HeadersOf(w),
 	}

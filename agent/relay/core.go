@@ -82,6 +82,9 @@ type core struct {
 
 	// refusedConfig is the ProxyConfig that the agent rejects, or nil.
 	refusedConfig *Rejection
+	// namesAbsent means that the last server had no names for the agent: those that it has are of
+	// an earlier one.
+	namesAbsent bool
 
 	label      string // the server's name of the generation that was accepted last
 	acceptedAt time.Time
@@ -128,6 +131,9 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		// The relay's own, whatever its Envoys subscribe to.
 		bootstrap.ProxyConfigType: {Names: []string{bootstrap.ProxyConfigName}},
 	}
+	if r.c.Names != nil {
+		wants[bootstrap.NameType] = stream.Want{All: true}
+	}
 	versions := map[stream.TypeURL]map[string]string{}
 	if stored != nil {
 		for url, w := range stored.Wants {
@@ -144,7 +150,7 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 		c.label, c.acceptedAt, c.stale = stored.Generation, stored.SavedAt, true
 	}
 	for url, w := range wants {
-		if url == bootstrap.ProxyConfigType {
+		if url == bootstrap.ProxyConfigType || url == bootstrap.NameType {
 			continue
 		}
 		c.wildcard[url] = w.All
@@ -162,10 +168,16 @@ func newCore(r *Relay, w *writer, stored *state) *core {
 // restore loads the stored state.
 func (c *core) restore(s *state) {
 	for url, of := range s.resources {
+		if url == bootstrap.NameType && !c.restoreNames(of) {
+			continue
+		}
 		// An accepted type is known, even an empty one; a type that was only subscribed to is not.
 		c.known[url] = true
 		if url == bootstrap.ProxyConfigType { // not for Envoys
 			c.accepted[url] = of
+			continue
+		}
+		if url == bootstrap.NameType { // neither
 			continue
 		}
 		if url != stream.VirtualHostType && url != stream.RouteType {

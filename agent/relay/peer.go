@@ -203,6 +203,10 @@ func (c *core) request(now time.Time, p *peer, req *discoveryv3.DeltaDiscoveryRe
 		c.log.Warn("Envoy requested the agent's ProxyConfig; it is for the agent alone")
 		return
 	}
+	if url == bootstrap.NameType {
+		c.log.Warn("Envoy requested the agent's names for DNS; they are for the agent alone")
+		return
+	}
 	if url == stream.VirtualHostType {
 		// Its virtual hosts follow from the route configurations that it subscribes to.
 		p.handle(c, now, req)

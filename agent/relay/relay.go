@@ -62,6 +62,9 @@ type Config struct {
 	// the control plane has none, as earlier releases. It may be nil, and must not wait. The relay
 	// knows nothing of the content.
 	Configure func(body []byte) error
+	// Names takes what the agent answers to DNS queries; nil means that it answers none, and that
+	// the control plane sends none.
+	Names NameTable
 	// Returned is called when a server can be reached after none could. It may be nil, and must
 	// not wait.
 	Returned func()

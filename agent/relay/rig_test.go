@@ -39,6 +39,8 @@ type rig struct {
 	stored         []*state                             // what the writer got
 	// configure takes the ProxyConfig; or nil.
 	configure func(body []byte) error
+	// names takes what is answered to DNS queries; or nil.
+	names NameTable
 	// lateNames means that Envoy subscribes to extensions only when lateNames is false again,
 	// long after it has accepted the listeners that name them.
 	lateNames bool
@@ -46,7 +48,13 @@ type rig struct {
 
 func newRig(tb testing.TB, minor uint32) *rig {
 	tb.Helper()
-	g := &rig{tb: tb, server: stream.NewServer(stream.ServerConfig{})}
+	return newRigWith(tb, minor, nil)
+}
+
+// newRigWith is newRig for an agent that answers DNS queries, if names is not nil.
+func newRigWith(tb testing.TB, minor uint32, names NameTable) *rig {
+	tb.Helper()
+	g := &rig{tb: tb, server: stream.NewServer(stream.ServerConfig{}), names: names}
 	g.start(nil)
 	g.join(minor)
 	g.core.client.Open()
@@ -64,6 +72,7 @@ func (g *rig) start(s *state) {
 		}
 		return g.configure(body)
 	}
+	h.cfg.Names = g.names
 	r, err := New(h.cfg)
 	g.must(err)
 	g.core = newCore(r, &writer{in: make(chan *state, 1), done: make(chan written, 1)}, s)

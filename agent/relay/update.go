@@ -45,6 +45,10 @@ func (c *core) receive(u *stream.Update) {
 		c.receiveProxyConfig(u)
 		return
 	}
+	if u.Type == bootstrap.NameType {
+		c.receiveNames(u)
+		return
+	}
 	h := &pendingUpdate{update: u}
 	for _, p := range splitUpdate(h) {
 		h.open++

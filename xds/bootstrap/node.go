@@ -101,6 +101,8 @@ type Node struct {
 	FileSecrets bool
 	// AccessLogService is [FeatureAccessLogService]. It is only read.
 	AccessLogService bool
+	// Names is [FeatureNames]. It is only read.
+	Names bool
 	// AgentVersion is the version of the Fairlead agent of the proxy, or empty.
 	AgentVersion string
 	// MetricsPort is the port of the agent's page of metrics; 0 means that it does not say. It is
@@ -196,6 +198,7 @@ func ParseNode(node *corev3.Node) (*Node, error) {
 	}
 	n.FileSecrets = slices.Contains(node.GetClientFeatures(), FeatureFileSecrets)
 	n.AccessLogService = slices.Contains(node.GetClientFeatures(), FeatureAccessLogService)
+	n.Names = slices.Contains(node.GetClientFeatures(), FeatureNames)
 	n.Labels, err = labelsField(node.GetMetadata())
 	errs = append(errs, err)
 	n.Addresses, err = addressesField(node.GetMetadata(), n.Address)

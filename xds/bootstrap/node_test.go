@@ -146,17 +146,18 @@ func FuzzParseNode(f *testing.F) {
 	})
 }
 
-// TestFileSecretsAreAFeature: only an agent that says so serves certificates in files.
+// TestFileSecretsAreAFeature: only an agent that says so serves certificates in files, or answers
+// DNS queries.
 func TestFileSecretsAreAFeature(t *testing.T) {
 	t.Parallel()
 	p, err := ordersNode().Proto()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, features := range [][]string{nil, {FeatureVirtualHosts}, {FeatureVirtualHosts, FeatureFileSecrets}} {
+	for _, features := range [][]string{nil, {FeatureVirtualHosts}, {FeatureVirtualHosts, FeatureFileSecrets}, {FeatureVirtualHosts, FeatureFileSecrets, FeatureNames}} {
 		p.ClientFeatures = features
 		n, err := ParseNode(p)
-		if want := len(features) == 2; err != nil || n.FileSecrets != want {
+		if want := len(features) >= 2; err != nil || n.FileSecrets != want || n.Names != (len(features) == 3) {
 			t.Errorf("%v: %v, %v", features, n.FileSecrets, err)
 		}
 	}

@@ -21,6 +21,16 @@ const (
 	// ProxyConfigName is the name of that one resource.
 	ProxyConfigName = "default"
 
+	// NameType is the type of the resources that say what an agent answers to DNS queries: one for
+	// each host name, envoy.data.dns.v3.DnsTable.DnsVirtualDomain. Only agents subscribe to it; it
+	// is never for an Envoy. See [FeatureNames].
+	NameType = "type.googleapis.com/envoy.data.dns.v3.DnsTable.DnsVirtualDomain"
+	// NameTable is the name of a resource that every control plane has that knows names.
+	NameTable = "."
+	// NamePorts is the beginning of the name of a resource with the ports of a host name, for SRV
+	// records. The rest is the host name.
+	NamePorts = "srv/"
+
 	// FeatureVirtualHosts is in the client_features of a relay's node: the relay supports
 	// VHDS, whatever its Envoy does, and merges virtual hosts into route configurations.
 	FeatureVirtualHosts = "fairlead.virtual-hosts"
@@ -32,6 +42,9 @@ const (
 	// FeatureAccessLogService is in the client_features of an agent that takes the access log of
 	// its Envoy at the static cluster [ALSCluster].
 	FeatureAccessLogService = "fairlead.access-log-service"
+
+	// FeatureNames is in the client_features of an agent that answers DNS queries.
+	FeatureNames = "fairlead.names"
 )
 
 // EnvoyState is the state that a relay reports of its Envoy.

@@ -251,6 +251,8 @@ func ungenerated() map[string]string {
 		"RequestAuthentication.targetRef": target, "RequestAuthentication.targetRefs": target,
 		"Telemetry.targetRef": target, "Telemetry.targetRefs": target,
 		"Filter.expression":          "few words are expressions that Envoys know",
+		"TLSConfig.cipherSuites":     "few MeshConfigs have it",
+		"TLSConfig.ecdhCurves":       "few MeshConfigs have it",
 		"PolicyTargetReference.name": target, "PolicyTargetReference.namespace": target,
 	}
 }

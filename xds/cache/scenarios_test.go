@@ -184,6 +184,7 @@ func plainScenes() map[string]scenario {
 		"TLSMatchAttributes.destinationSubnets": {documents: routes("c", everywhere), was: "10.1.0.0/16", is: "10.2.0.0/16"},
 		"TLSMatchAttributes.sourceLabels":       {documents: routes("c", tls), was: "{app: c}}", is: "{}}"},
 		"TLSRoute.match":                        {documents: routes("c", everywhere), was: "[10.1.0.0/16]}", is: "[10.1.0.0/16]}, {sniHosts: [c.mesh], destinationSubnets: [10.2.0.0/16]}"},
+		"Attribute.name":                        {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "SameSite", is: "Path"},
 		"Attribute.value":                       {documents: rule(`trafficPolicy: {loadBalancer: {consistentHash: {httpCookie: {name: user, ttl: 1s, attributes: [{name: SameSite, value: Strict}]}}}}`), was: "Strict", is: "Lax"},
 		"AuthorizationPolicy.DryRun": {documents: policy(`rules: [{}]`), set: func(fragments []*mesh.Fragment, second bool) {
 			for _, f := range fragments {
@@ -282,6 +283,7 @@ func plainScenes() map[string]scenario {
 		"ConnectionKeepalive.timeout":          {documents: rule(`trafficPolicy: {connectionPool: {http: {h2UpgradePolicy: UPGRADE, http2KeepAlive: {interval: 30s, timeout: 5s}}}}`), was: " 5s", is: " 6s"},
 		"Delay.percent":                        {documents: routes("c", `hosts: [c.mesh], http: [{fault: {delay: {fixedDelay: 1s, percent: 10}}, route: [{destination: {host: c.mesh}}]}]`), was: "percent: 10", is: "percent: 20"},
 		"HTTPMatchRequest.sourceNamespace":     {documents: routes("c", `hosts: [c.mesh], http: [{match: [{sourceNamespace: other}], timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "Namespace: other", is: "Namespace: shop"},
+		"HTTPRedirect.derivePort":              {documents: routes("c", `hosts: [c.mesh], http: [{redirect: {scheme: https, derivePort: FROM_REQUEST_PORT}}]`), was: "FROM_REQUEST_PORT", is: "FROM_PROTOCOL_DEFAULT"},
 		"HTTPRedirect.port":                    {documents: routes("c", `hosts: [c.mesh], http: [{redirect: {uri: /a, port: 8080}}]`), was: "8080", is: "8081"},
 		"HTTPRoute.timeout":                    {documents: routes("c", `hosts: [c.mesh], http: [{timeout: 1s, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},
 		"HTTPRetry.backoff":                    {documents: routes("c", `hosts: [c.mesh], http: [{retries: {attempts: 2, backoff: 1s}, route: [{destination: {host: c.mesh}}]}]`), was: "1s", is: "2s"},

@@ -3,6 +3,7 @@ package cache
 import (
 	"sync/atomic"
 
+	"github.com/fairlead/fairlead/xds/envoy"
 	"github.com/fairlead/fairlead/xds/stream"
 )
 
@@ -28,7 +29,7 @@ func (c *Counter) Add(resources, bytes int) {
 //
 //nolint:gochecknoglobals // a read-only table
 var countedTypes = [...]stream.TypeURL{
-	stream.ClusterType, stream.EndpointType, stream.ExtensionType, stream.ListenerType, stream.RouteType, stream.VirtualHostType, "",
+	stream.ClusterType, stream.EndpointType, stream.ExtensionType, stream.ListenerType, envoy.NameType, stream.RouteType, stream.VirtualHostType, "",
 }
 
 // Types are the types that are counted separately; the empty one stands for all others.

@@ -9,6 +9,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/data/dns/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 )
@@ -25,6 +26,8 @@ func Decode(r Resource) (proto.Message, error) {
 		m = &corev3.TypedExtensionConfig{}
 	case ListenerType:
 		m = &listenerv3.Listener{}
+	case NameType:
+		m = &dnsv3.DnsTable_DnsVirtualDomain{}
 	case RouteType:
 		m = &routev3.RouteConfiguration{}
 	case VirtualHostType:

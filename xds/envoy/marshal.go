@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/fairlead/fairlead/registry/mesh"
+	"github.com/fairlead/fairlead/xds/bootstrap"
 	"github.com/fairlead/fairlead/xds/view"
 )
 
@@ -20,7 +21,9 @@ const (
 	// ExtensionType is for ECDS resources: configurations of HTTP filters that listeners name.
 	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	// NameType is for what the proxy's agent answers to DNS queries. No Envoy subscribes to it.
+	NameType  = bootstrap.NameType
+	RouteType = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 	// VirtualHostType is for VHDS resources, which BuildVirtualHost makes.
 	VirtualHostType = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 )
@@ -39,6 +42,8 @@ func Build(p view.Part) ([]Resource, []Diagnostic) {
 	case *view.Listener:
 		l, diagnostics := buildListener(p)
 		return []Resource{resource(ListenerType, p.Name, marshal(l), p.Origins())}, diagnostics
+	case *view.Name:
+		return buildName(p), nil
 	case *view.RouteConfiguration:
 		t, diagnostics := BuildVHDSRoutes(p)
 		whole := t.Inline()

@@ -86,6 +86,9 @@ type stackInput struct{ inbound, providers *Layer }
 
 func (in stackInput) build(v *outboundView) *Stack {
 	layers := []*Layer{v.clusters, v.endpoints, v.fixed}
+	if v.names != nil {
+		layers = append(layers, v.names)
+	}
 	if in.providers != nil {
 		layers = append(layers, in.providers)
 	}

@@ -46,6 +46,7 @@ type internPool struct {
 	telemetries         internedParts[Telemetry, *Telemetry]
 	extensions          hashedMemo[extensionInput, *meshContext, Extension]
 	listeners           internedParts[Listener, *Listener]
+	names               internedParts[Name, *Name]
 	routes              internedParts[Route, *Route]
 	virtualHosts        internedParts[VirtualHost, *VirtualHost]
 	routeConfigurations internedParts[RouteConfiguration, *RouteConfiguration]

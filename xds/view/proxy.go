@@ -34,6 +34,8 @@ type Proxy struct {
 	// AccessLogService means that the proxy has an agent that takes its access log and completes
 	// its metrics.
 	AccessLogService bool
+	// Names means that the proxy has an agent that answers DNS queries.
+	Names bool
 	// Tracing is what the workload's own ProxyConfig says of tracing; or nil.
 	Tracing *meshconfig.Tracing
 	// Headers is what its own ProxyConfig says of the headers that the proxy writes; or nil.

@@ -37,6 +37,7 @@ type scopeState struct {
 
 	routings  memo[routingKey, *scopeState, routingState]
 	outbounds memo[outboundKey, *scopeState, outboundState]
+	names     memo[namesKey, *scopeState, namesState]
 	// localities has the view of each locality. If no part depends on the locality, there
 	// is one view, for the zero locality. The outbound states keep the views alive, so a
 	// view goes away with its proxies: they may report any number of localities.
@@ -65,12 +66,18 @@ type serviceLayers struct{ clusters, endpoints *Layer }
 type outboundKey struct {
 	routingKey
 	locality mesh.Locality
+	// names is empty, and named false, for a proxy whose agent answers no DNS queries.
+	named bool
+	names namesKey
 }
 
 func (k outboundKey) build(ss *scopeState) *outboundState {
 	o := &outboundState{scopeState: ss, key: k, fixed: ss.meshContext.fixedLayers.get(ss.meshContext, fixedInput{router: ss.key.router, mode: k.interception, ipv6: k.captureIPv6, keepCase: ss.key.upstream.keepCase})}
 	if !ss.key.router {
 		o.routing = ss.routings.get(ss, k.routingKey)
+	}
+	if k.named {
+		o.names = ss.names.get(ss, k.names)
 	}
 	return o
 }
@@ -82,6 +89,7 @@ type outboundState struct {
 	key        outboundKey
 	routing    *routingState // nil for routers
 	fixed      *Layer
+	names      *namesState   // or nil
 	locality   *localityView // guarded by the scopeState's mu; nil until there is a view
 	current    atomic.Pointer[outboundAt]
 }
@@ -100,8 +108,9 @@ type outboundView struct {
 	stacks memo[stackInput, *outboundView, Stack]
 }
 
-// upstreamLayers are the layers with the clusters and endpoints that a proxy can reach.
-type upstreamLayers struct{ clusters, endpoints, fixed *Layer }
+// upstreamLayers are the layers with the clusters and endpoints that a proxy can reach, and with
+// the names of hosts; names is nil if its agent answers none.
+type upstreamLayers struct{ clusters, endpoints, fixed, names *Layer }
 
 // outboundOf returns the outbound state of a proxy. reserved are the addresses at which its
 // outbound listeners must not be.
@@ -116,6 +125,9 @@ func (pc *proxyContext) outboundOf(reserved []listenerKey) *outboundState {
 		key.routingKey = routingKey{interception: pc.proxy.Interception, domain: pc.domain, telemetry: pc.telemetry.Outbound, headers: pc.headers, captureIPv6: pc.captureIPv6}
 		if reserved = pc.relevantAddresses(reserved); len(reserved) > 0 {
 			key.reserved = pc.addressSets.intern(addressSet{reserved})
+		}
+		if pc.proxy.Names {
+			key.named, key.names = true, pc.namesKeyOf()
 		}
 	}
 	return ss.outbounds.get(ss, key)
@@ -189,7 +201,10 @@ func (v *outboundView) identicalTo(o *outboundView) bool {
 func (ss *scopeState) buildView(o *outboundState) *outboundView {
 	o.locality = ss.localityViewOf(o.key.locality)
 	l := ss.layersFor(o.locality)
-	v := &outboundView{upstreamLayers: upstreamLayers{l.clusters, l.endpoints, o.fixed}, routingView: &routingView{}}
+	v := &outboundView{upstreamLayers: upstreamLayers{clusters: l.clusters, endpoints: l.endpoints, fixed: o.fixed}, routingView: &routingView{}}
+	if o.names != nil {
+		v.names = o.names.layerFor(ss.scope)
+	}
 	if o.routing != nil {
 		if o.routing.view == nil {
 			o.routing.build(ss.scope)
@@ -255,38 +270,6 @@ func (ss *scopeState) partsFor(was *localityView) []*serviceParts {
 	return parts
 }
 
-// serviceLayer makes a layer of the parts of all services. Usually another scopeState has
-// an equal layer: to find it costs less than to hash all parts.
-func (x *Index) serviceLayer(name string, services []*serviceParts, of func(*serviceParts) []Part) *Layer {
-	n := 0
-	for _, p := range services {
-		n += len(of(p))
-	}
-	for _, l := range x.recentLayers.named(name) {
-		if len(l.Parts) == n && consistsOf(l.Parts, services, of) {
-			return l
-		}
-	}
-	parts := make([]Part, 0, n)
-	for _, p := range services {
-		parts = append(parts, of(p)...)
-	}
-	l := x.layer(name, parts)
-	x.recentLayers.add(l)
-	return l
-}
-
-func consistsOf(parts []Part, services []*serviceParts, of func(*serviceParts) []Part) bool {
-	for _, p := range services {
-		list := of(p)
-		if len(list) > 0 && (len(list) > len(parts) || !slices.Equal(parts[:len(list)], list)) {
-			return false
-		}
-		parts = parts[len(list):]
-	}
-	return len(parts) == 0
-}
-
 // inLocality is the scope for proxies of a locality.
 func (sc *sidecarScope) inLocality(locality mesh.Locality) *sidecarScope {
 	pc, out := *sc.proxyContext, *sc
@@ -334,6 +317,9 @@ func (ss *scopeState) rebuild(pc *proxyContext) {
 func (ss *scopeState) invalidateLayers() {
 	for _, at := range ss.localities.All() {
 		at.serviceLayers = nil
+	}
+	for _, n := range ss.names.All() {
+		n.layer = nil
 	}
 	ss.localityAware = slices.ContainsFunc(ss.parts, func(p *serviceParts) bool { return p.localityAware })
 }

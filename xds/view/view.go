@@ -74,6 +74,7 @@ const (
 	EndpointsLayer = "endpoints"
 	FixedLayer     = "fixed"
 	ListenersLayer = "listeners"
+	NamesLayer     = "names"
 	InboundLayer   = "inbound"
 	ProvidersLayer = "providers"
 	RoutesLayer    = "routes/"

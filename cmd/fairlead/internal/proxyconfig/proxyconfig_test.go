@@ -37,7 +37,18 @@ func recorded(t *testing.T) []proxyconfig.Entry {
 		Type: proxyconfig.ProxyConfig, Name: "default", Version: "1", Accepted: true,
 		Resource: json.RawMessage(`{"status_port": 15020, "proxy_metadata": {"ISTIO_META_WORKLOAD_NAME": "echo-1"}}`),
 	}
-	return append(entries, levels, own)
+	names := []proxyconfig.Entry{
+		{Type: proxyconfig.Name, Name: ".", Version: "1", Accepted: true, Resource: json.RawMessage(`{"name": ".", "answer_ttl": "30s"}`)},
+		{
+			Type: proxyconfig.Name, Name: "echo.shop.internal", Version: "2", Accepted: true, Origins: []string{"mesh.yaml:3:1"},
+			Resource: json.RawMessage(`{"name": "echo.shop.internal", "endpoint": {"address_list": {"address": ["240.240.7.9", "2001:2::9"]}}}`),
+		},
+		{
+			Type: proxyconfig.Name, Name: "srv/echo.shop.internal", Version: "3", Accepted: true,
+			Resource: json.RawMessage(`{"name": "echo.shop.internal", "endpoint": {"service_list": {"services": [{"service_name": "http", "protocol": {"name": "tcp"}, "targets": [{"host_name": "echo.shop.internal", "port": 9080}]}]}}}`),
+		},
+	}
+	return append(append(entries, levels, own), names...)
 }
 
 func write(t *testing.T, typ *proxyconfig.Type, format string, filters map[string]string, entries []proxyconfig.Entry) string {
@@ -112,7 +123,7 @@ func TestFilters(t *testing.T) {
 	entries := recorded(t)
 	values := map[string][]string{
 		"fqdn": {"echo.shop.internal"}, "port": {"9080"}, "subset": {"v1"}, "direction": {"OUTBOUND"}, "address": {"127.0.0.11", "127.0.0.12"},
-		"name":   {"9080", "default", "status_port", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080", "envoy.filters.http.rbac.deny"},
+		"name":   {"9080", "default", "status_port", "node id", "admin", "outbound|9080|v1|echo.shop.internal", "127.0.0.11_9080", "envoy.filters.http.rbac.deny", "srv/echo.shop.internal"},
 		"status": {"healthy", "active"}, "cluster": {"outbound|9080|v1|echo.shop.internal"},
 	}
 	for _, typ := range proxyconfig.Types() {

@@ -11,6 +11,7 @@ import (
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	dnsv3 "github.com/envoyproxy/go-control-plane/envoy/data/dns/v3"
 	"google.golang.org/protobuf/proto"
 	meshconfig "istio.io/api/mesh/v1alpha1"
 )
@@ -28,6 +29,7 @@ const (
 	Bootstrap   = "bootstrap"
 	Log         = "log"
 	ProxyConfig = "proxyconfig"
+	Name        = "name"
 )
 
 // column is one of a table. A filter of its name selects rows by it; a column without a head
@@ -82,6 +84,10 @@ func Types() []Type {
 			columns: []column{{"SETTING", "name"}, {"VALUE", ""}},
 		},
 		{
+			Name: Name, Aliases: []string{"names", "nds"}, Server: true, rows: decoded(nameRows),
+			columns: []column{{"HOST", "fqdn"}, {"TYPE", ""}, {"ADDRESSES OR PORTS", ""}, {"FROM", ""}, {"", "name"}},
+		},
+		{
 			Name: Secret, Aliases: []string{"secrets", "s"}, rows: secretRows,
 			columns: []column{{"RESOURCE NAME", "name"}, {"TYPE", ""}, {"STATUS", "status"}, {"VALID CERT", ""}, {"SERIAL NUMBER", ""}, {"NOT AFTER", ""}, {"NOT BEFORE", ""}, {"IDENTITY", ""}},
 		},
@@ -120,6 +126,8 @@ func message(name string) proto.Message {
 		return &routev3.VirtualHost{}
 	case Bootstrap:
 		return &bootstrapv3.Bootstrap{}
+	case Name:
+		return &dnsv3.DnsTable_DnsVirtualDomain{}
 	case ProxyConfig:
 		return &meshconfig.ProxyConfig{}
 	default:
